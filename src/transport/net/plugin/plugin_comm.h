@@ -21,7 +21,7 @@ constexpr uint64_t PluginRequests(int version) {
   return version >= 8 ? kPluginRequests : kOldPluginRequests;
 }
 
-// What both directions share: the plugin's comm, the requests in flight, and the first failure.
+// Both directions share this: the plugin's comm, the requests in flight, and the first failure.
 class PluginChannel {
  public:
   struct Request : NetRequest {
@@ -82,10 +82,10 @@ class PluginChannel {
   std::array<Request, kPluginRequests> requests_;
   size_t in_flight_ = 0;
   std::atomic<bool> closed_ = false;  // comm_ is null, for those who are not within Do
-  Status failure_;                    // of the driving thread only
+  Status failure_;                    // Only the driving thread uses it.
 };
 
-// What both directions leave to the channel. `Base` is NetSendComm or NetRecvComm.
+// Both directions leave this to the channel. `Base` is NetSendComm or NetRecvComm.
 template <class Base>
 class PluginComm : public Base {
  public:

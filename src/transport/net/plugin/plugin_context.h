@@ -1,6 +1,6 @@
 #pragma once
 
-// What the listeners and comms of a plugin's network share: its context, the mutex that keeps
+// The listeners and comms of a plugin's network share this: its context, the mutex that keeps
 // threads apart, and the wording of failures.
 
 #include <memory>

@@ -20,7 +20,7 @@
 
 namespace tutti {
 
-// What a plugin says of a device: the properties of the newest version. Those that an older plugin
+// A plugin says this of a device: the properties of the newest version. Those that an older plugin
 // does not have keep the values here.
 struct PluginProperties {
   std::string name;
@@ -32,7 +32,7 @@ struct PluginProperties {
   int port = 0;
   float latency_us = 0;
   int max_recvs = 1;
-  size_t max_bytes = 0;  // of one message; 0: no limit
+  size_t max_bytes = 0;  // One message has at most so many; 0 where there is no limit.
 };
 
 // The functions of a plugin by the newest version's rules. Their results are the plugin's own.

@@ -24,18 +24,19 @@
 
 namespace tutti {
 
-// What is done about connections that break.
+// Says what is done about connections that break.
 struct FaultPolicy {
-  // How long one is tried to be made again.
+  // A connection is tried to be made again for so long.
   int64_t resume_within_ns = kResumeWithinNs;
-  // What notices that the other host is silent; null: nobody does.
+  // It notices that the other host is silent. Where it is null, nobody does.
   std::shared_ptr<SilenceWatch> silence;
 };
 
-// All sockets of a connection, non-blocking, both ends proven to belong to the job.
+// Has all sockets of a connection, which do not block, and whose ends are both proven to belong to
+// the job.
 struct SocketSet : Sockets {
   std::string peer;  // "10.0.0.2:41000 over eth0"
-  // Where the connection can be made again; null: a broken socket breaks it.
+  // By this the connection can be made again. Where it is null, a broken socket breaks it.
   std::unique_ptr<SocketResumer> resumer;
   FaultPolicy faults;
   // Receiving: the connection's number, where its sender can resume it; 0: it cannot.
@@ -140,21 +141,23 @@ class SocketChannel final : public SilenceWatch::Subject {
   const std::unique_ptr<SocketResumer> resumer_;
   const int64_t resume_within_ns_;
   const std::shared_ptr<SilenceWatch> silence_;
-  std::vector<SilenceMeter> meters_ TUTTI_GUARDED_BY(sockets_mutex_);  // of each of Fds()
-  std::atomic<int> silent_socket_ = -1;  // why LookForSilence has ended the sockets; -1: it has not
+  std::vector<SilenceMeter> meters_ TUTTI_GUARDED_BY(sockets_mutex_);  // One for each of Fds().
+  // The socket for which LookForSilence has ended the sockets; -1 while it has not.
+  std::atomic<int> silent_socket_ = -1;
   bool down_ = false;
   bool replaced_ = false;
   bool moved_ = false;  // the sockets were replaced while they worked
   int64_t broke_ns_ = 0;
   int broken_by_ = 0;  // an errno value
   int damages_in_a_row_ = 0;
-  int64_t told_ns_ = 0;  // when a warning was last given; 0: never
+  int64_t told_ns_ = 0;  // A warning was last given then; 0 means never.
   std::string peer_;
   const std::shared_ptr<SocketHelpers> helpers_;
   mutable SocketDoorbell doorbell_;
   const int num_data_sockets_;
   std::vector<std::unique_ptr<DataSocket>> data_sockets_;  // none while down
-  // What AppendFds told of, once the sockets were replaced: others still watch these descriptors.
+  // Holds what AppendFds told of, once the sockets were replaced: others still watch these
+  // descriptors.
   std::vector<UniqueFd> first_sockets_;
   uint64_t pieces_seen_ = 0;
   std::atomic<bool> shut_down_ = false;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What a socket of a data connection says when it has proven the job's key.
+// A socket of a data connection says this when it has proven the job's key.
 //
 // Format (integers little-endian):
 //     0  version     u32   kSocketNetVersion
@@ -29,8 +29,8 @@ struct DataHello {
   enum Life : uint16_t {
     kOnce = 0,       // the connection ends with its sockets
     kResumable = 1,  // the sender may replace them
-    kResumes = 2,    // this socket is one of those that replace them after they broke
-    kMoves = 3,      // the same, while they still work
+    kResumes = 2,    // This socket is one of those that replace them after they broke.
+    kMoves = 3,      // It is one of those that replace them while they still work.
   };
 
   uint64_t token = 0;

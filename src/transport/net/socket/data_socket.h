@@ -20,7 +20,8 @@ namespace tutti {
 
 enum class SocketDirection { kSend, kReceive };
 
-// How the data sockets of one connection tell its driver that a piece is done or that one failed.
+// By this the data sockets of one connection tell its driver that a piece is done or that one
+// failed.
 class SocketDoorbell {
  public:
   static constexpr int kNoError = -1;

@@ -37,7 +37,7 @@
 
 namespace tutti {
 
-// What a sender may send beyond what is granted to it: so many messages, and no further one once
+// A sender may send this beyond what is granted to it: so many messages, and no further one once
 // they have so many bytes together. They wait in the sockets until there is a buffer. Without this
 // every fourth short message would need a grant, which costs as much as the message, and a sender
 // would wait for its receiver after eight of them. The bounds limit what a connection that can be
@@ -47,9 +47,9 @@ inline constexpr uint64_t kCreditMessages = 24;
 inline constexpr size_t kCreditBytes = 32 * 1024;
 
 inline constexpr size_t kFrameBytes = 24;
-inline constexpr size_t kGroupTagsBytes = 4 * kMaxNetGroup;  // what follows a kGroup frame
+inline constexpr size_t kGroupTagsBytes = 4 * kMaxNetGroup;  // So many follow a kGroup frame.
 
-// How many data sockets a connection may have: NCCL's bound for NCCL_SOCKET_NTHREADS ×
+// A connection may have so many data sockets: NCCL's bound for NCCL_SOCKET_NTHREADS ×
 // NCCL_NSOCKS_PERTHREAD.
 inline constexpr int kMaxDataSockets = 64;
 

@@ -47,7 +47,7 @@ class ConnectionQueue {
   };
   Mutex mutex_;
   CondVar arrived_;
-  std::map<uint64_t, Partial> partial_ TUTTI_GUARDED_BY(mutex_);  // by connection
+  std::map<uint64_t, Partial> partial_ TUTTI_GUARDED_BY(mutex_);  // One for each connection.
   std::deque<SocketSet> complete_ TUTTI_GUARDED_BY(mutex_);
   Status failure_ TUTTI_GUARDED_BY(mutex_);
 };

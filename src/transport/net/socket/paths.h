@@ -27,26 +27,27 @@ namespace tutti {
 // The most paths of a connection: as many as NCCL merges into one device.
 inline constexpr size_t kMostPaths = 4;
 
-// Where a listener can be reached.
+// Says where a listener can be reached.
 struct PathAddresses {
   std::vector<SocketAddress> all;
-  size_t together = 1;  // how many of the first ones carry a connection together
+  size_t together = 1;  // So many of the first ones carry a connection together.
 };
 
 class SocketPaths {
  public:
   // Tests make these shorter.
   struct Times {
-    // How long a path may fail while there is another one. A packet that is lost while a connection
+    // A path may fail so long while there is another one. A packet that is lost while a connection
     // is made is sent again after one second.
     int64_t patience_ns = 2'500'000'000;
-    // After which time a lost path is tried again. It doubles, up to 32 times, whenever the path is
+    // A lost path is tried again after this time. It doubles, up to 32 times, whenever the path is
     // lost anew: one that lets a connection be made but carries no data would stop the operations
     // each time.
     int64_t retry_ns = 5'000'000'000;
   };
 
-  // For a connection of a control socket and `data_sockets` others. REQUIRES: there is an address.
+  // Has the paths of a connection of a control socket and `data_sockets` others. REQUIRES: there is
+  // an address.
   SocketPaths(PathAddresses addresses, size_t data_sockets, const Times& times);
 
   size_t size() const { return paths_.size(); }
@@ -85,7 +86,7 @@ class SocketPaths {
     bool told_lost = false;
     bool was_reached = false;
     int64_t tried_since_ns = 0;  // 0: it is not tried, or works
-    int64_t retry_ns = 0;        // when a lost one is tried again
+    int64_t retry_ns = 0;        // A lost one is tried again then.
     int times_lost = 0;
   };
   int64_t RetryAfterNs(const Path& path) const;

@@ -32,8 +32,8 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   struct Request : NetRequest {
     bool in_flight = false;  // posted, and not yet tested as done
     uint64_t group = 0;
-    size_t size = 0;      // how many buffers
-    size_t taken = 0;     // how many of them have a message, wholly or in part
+    size_t size = 0;      // It has so many buffers.
+    size_t taken = 0;     // So many of them have a message, wholly or in part.
     uint32_t in_use = 0;  // bit i: buffer i has
     std::array<NetReceive, kMaxNetGroup> buffers = {};
     std::atomic<uint32_t> pieces_left = 0;
@@ -67,17 +67,17 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   uint64_t received_ = 0;  // wholly in their buffers, or handed to the data sockets
   uint64_t posted_ = 0;
   uint64_t granted_ = kNetWindow;
-  size_t bytes_since_grant_ = 0;  // of the messages that have come since
-  uint64_t messages_ = 0;  // as received_, but of messages; the same where all groups have one
+  size_t bytes_since_grant_ = 0;  // The messages that have come since have so many.
+  uint64_t messages_ = 0;         // Counts messages as received_ counts groups.
   // The first arrived_ groups are wholly in their buffers; they have arrived_messages_ messages. A
   // resumed connection goes on from here.
   uint64_t arrived_ = 0;
   uint64_t arrived_messages_ = 0;
 
-  size_t payload_left_ = 0;  // of message messages_, once its frame has come
+  size_t payload_left_ = 0;  // So much is left of message messages_, once its frame has come.
   size_t buffer_ = 0;        // the buffer of group received_ that it goes to
   bool in_payload_ = false;
-  bool was_reset_ = false;    // while grants were sent
+  bool was_reset_ = false;    // It was reset while grants were sent.
   bool acknowledge_ = false;  // messages have arrived that the sender holds until it knows
   size_t staged_from_ = 0;    // staging_[staged_from_, staged_to_) has been read but not used
   size_t staged_to_ = 0;

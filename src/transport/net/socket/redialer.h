@@ -62,12 +62,12 @@ class Redialer final : public SocketResumer {
   Stage stage_ = Stage::kIdle;
   bool broken_ = false;          // the connection has no sockets and needs these
   std::optional<size_t> trial_;  // the lost path that this attempt tries
-  int64_t next_ns_ = 0;          // when the pause ends
+  int64_t next_ns_ = 0;          // The pause ends then.
   std::vector<size_t> in_use_;   // the path of each socket of the connection
   std::vector<size_t> path_of_;  // the same of this attempt
   std::vector<size_t> order_;    // the sockets' numbers as they are dialed
-  size_t turn_ = 0;              // in order_
-  Sockets sockets_;              // those of this attempt that are there
+  size_t turn_ = 0;              // Its place in order_.
+  Sockets sockets_;              // The sockets of this attempt that are there.
   UniqueFd fd_;                  // the next one
   std::optional<Handshake> handshake_;
   bool was_answered_ = false;  // the other end may have the proof

@@ -1,6 +1,6 @@
 #pragma once
 
-// How a connection whose sockets broke gets new ones: the end that connected dials again
+// Gives a connection whose sockets broke new ones: the end that connected dials again
 // (redialer.h), the other end waits for that (ResumePoint). Both ends then prove the job's key
 // anew, and the receiver says which messages it has; the sender repeats the others.
 //
@@ -71,7 +71,7 @@ class SocketResumer {
   virtual void Refuse() {}
 };
 
-// Where the sockets that resume a connection are left for its comm.
+// The sockets that resume a connection are left here for its comm.
 //
 // Threads: Offer on the loop's thread; Refuse from any; the rest that of the comm.
 class ResumePoint final : public SocketResumer {
@@ -90,9 +90,10 @@ class ResumePoint final : public SocketResumer {
   const size_t data_sockets_;
   std::atomic<bool> offered_ = false;
   Mutex mutex_;
-  uint32_t attempt_ TUTTI_GUARDED_BY(mutex_) = 0;  // of the other end, that sockets_ belong to
+  uint32_t attempt_ TUTTI_GUARDED_BY(mutex_) =
+      0;  // The other end's attempt that sockets_ belong to.
   Sockets sockets_ TUTTI_GUARDED_BY(mutex_);
-  size_t missing_ TUTTI_GUARDED_BY(mutex_) = 0;  // of sockets_
+  size_t missing_ TUTTI_GUARDED_BY(mutex_) = 0;  // So many of sockets_ are missing.
   std::vector<int> in_use_ TUTTI_GUARDED_BY(mutex_);
   bool refusing_ TUTTI_GUARDED_BY(mutex_) = false;
 };

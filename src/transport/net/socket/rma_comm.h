@@ -1,6 +1,6 @@
 #pragma once
 
-// One end of a socket connection for one-sided operations; see rma_frame.h for what it reads and
+// Is one end of a socket connection for one-sided operations; see rma_frame.h for what it reads and
 // writes. The stream keeps all operations in order, so every signal is a strong one.
 //
 // A connection that breaks is made again, as those for messages are (resume.h). Each end then says
@@ -56,7 +56,7 @@ class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
   struct Request : NetRequest {
     State state = State::kFree;
     RmaFrame frame;
-    std::byte* to = nullptr;  // of a get
+    std::byte* to = nullptr;  // A get reads to there.
   };
   enum class Kind : uint8_t { kOperation, kAnswer, kNote };
   // A frame, and perhaps bytes, to be written.
@@ -64,18 +64,18 @@ class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
     std::array<std::byte, kRmaFrameBytes> frame;
     const std::byte* data = nullptr;
     size_t total = 0;    // frame and data
-    size_t written = 0;  // of total
+    size_t written = 0;  // So many of `total` are written.
     Kind kind = Kind::kNote;
-    uint64_t number = 0;     // of an operation
-    Request* put = nullptr;  // that is done when it is written
-    uint64_t key = 0;        // of the range that an answer's data lies in
+    uint64_t number = 0;     // The operation's number.
+    Request* put = nullptr;  // The put that is done when it is written.
+    uint64_t key = 0;        // The range that an answer's data lies in.
   };
-  // What a connection that can be resumed may have to repeat.
+  // Holds what a connection that can be resumed may have to repeat.
   struct Operation {
     RmaFrame frame;
     const std::byte* data = nullptr;
     std::vector<std::byte> kept;  // the data, where it was copied
-    Request* put = nullptr;       // that is not done yet
+    Request* put = nullptr;       // The put that is not done yet.
   };
   // A queue of fixed size.
   template <typename T, size_t kSize>
@@ -93,14 +93,14 @@ class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
     uint64_t from_ = 0;
     uint64_t to_ = 0;
   };
-  // What is being read behind a kPut or kGot frame.
+  // Describes what is being read behind a kPut or kGot frame.
   struct Payload {
     bool active = false;
     std::byte* to = nullptr;
     size_t left = 0;
-    Request* get = nullptr;    // that the bytes answer; null: they are a put's
-    uint64_t key = 0;          // of the put's range
-    uint64_t* word = nullptr;  // of the put's signal
+    Request* get = nullptr;    // The bytes answer it. Where it is null, they are a put's.
+    uint64_t key = 0;          // The put's range.
+    uint64_t* word = nullptr;  // The word of the put's signal.
     uint64_t word_key = 0;
     uint64_t value = 0;
     bool is_long = false;  // the put's origin waits to hear that it has come
@@ -146,17 +146,17 @@ class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
   static constexpr size_t kTurnBytes = 1 << 20;
 
   uint64_t next_key_;
-  std::map<uint64_t, NetRegion> ranges_;  // those given out, by key
+  std::map<uint64_t, NetRegion> ranges_;  // The ranges given out, by their keys.
   std::array<Request, kRequests> requests_;
   std::array<Request*, kRequests> free_;  // the first num_free_ are free
   size_t num_free_ = kRequests;
   // Own operations, answers, and one note at a time.
   Queue<Outgoing, 2 * kKeptOperations> outgoing_;
   Queue<Request*, kRequests> awaiting_;  // gets and flushes, in the order of their answers
-  size_t answers_ = 0;                   // how many are in outgoing_
-  size_t notes_ = 0;                     // how many are in outgoing_
+  size_t answers_ = 0;                   // So many are in outgoing_.
+  size_t notes_ = 0;                     // So many are in outgoing_.
   uint64_t begun_ = 0;                   // operations, over the connection's life
-  uint64_t asked_ = 0;                   // the same of the other end's
+  uint64_t asked_ = 0;                   // Counts the same of the other end.
   // What follows is for connections that can be resumed. The operations that may have to be
   // repeated are kept in order, and first_kept_ is the number of the first.
   Queue<Operation, kKeptOperations> operations_;

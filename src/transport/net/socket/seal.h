@@ -1,6 +1,6 @@
 #pragma once
 
-// How the bytes of a socket are protected on their way: in records, each of which the receiver
+// Protects the bytes of a socket on their way: in records, each of which the receiver
 // checks before it gives out a byte of it (TUTTI_CHECKSUM, TUTTI_ENCRYPT).
 //
 // Format of a record (integers little-endian):

@@ -41,9 +41,9 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
     size_t bytes = 0;
     std::array<std::byte, kFrameBytes> frame;
     const std::byte* data = nullptr;
-    int used = 0;              // how many data sockets carry it
+    int used = 0;              // So many data sockets carry it.
     size_t control_bytes = 0;  // the frame, and the chunk unless data sockets carry it
-    size_t written = 0;        // of control_bytes
+    size_t written = 0;        // So many of control_bytes are written.
     bool held = false;         // the caller's memory is needed until the receiver has the message
     std::vector<std::byte> kept;  // the message, where it was copied
     std::atomic<uint32_t> pieces_left = 0;
@@ -101,7 +101,7 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
   uint64_t written_ = 0;  // wholly on the control socket
   uint64_t begun_ = 0;
   uint64_t granted_ = kNetWindow;
-  size_t bytes_on_credit_ = 0;  // of the messages [granted_, begun_)
+  size_t bytes_on_credit_ = 0;  // The messages [granted_, begun_) have so many.
   // On a connection that can be resumed: how many the receiver is known to have.
   uint64_t acknowledged_ = 0;
   uint64_t held_until_ = 0;  // the last message that is held is one before

@@ -63,9 +63,9 @@ class SocketStream {
     explicit Writing(const RecordSeal& out) : seal(out) {}
     RecordSeal seal;
     std::vector<std::byte> record;  // grows to the longest header and record
-    size_t length = 0;              // of the record's bytes; 0: there is none
-    size_t written = 0;             // of header and bytes
-    int error = 0;                  // of the socket, which tells of a reset only once
+    size_t length = 0;              // The record has so many bytes; 0: there is none.
+    size_t written = 0;             // So much of header and bytes is written.
+    int error = 0;                  // The socket's, which tells of a reset only once.
   };
   // The record that is being read.
   struct Reading {
@@ -76,10 +76,10 @@ class SocketStream {
     size_t from = 0;
     size_t to = 0;
     std::array<std::byte, RecordSeal::kMostHeaderBytes> header = {};
-    size_t length = 0;             // of the record's bytes; 0: its header has not come
-    size_t got = 0;                // of them
-    std::byte* place = nullptr;    // where they go; null: they stay in `buffer`
-    std::vector<std::byte> large;  // for a long record that has no place to go to at once
+    size_t length = 0;             // The record has so many bytes; 0: its header has not come.
+    size_t got = 0;                // So many of them have come.
+    std::byte* place = nullptr;    // They go there. Where it is null, they stay in `buffer`.
+    std::vector<std::byte> large;  // Takes a long record that has no place to go to at once.
     std::span<std::byte> opened;   // bytes of a record that have not been given out yet
     bool damaged = false;
   };

@@ -1,6 +1,6 @@
 #pragma once
 
-// How a long chunk is cut over the data sockets of a connection. Both ends compute the same cut
+// Cuts a long chunk over the data sockets of a connection. Both ends compute the same cut
 // from the chunk's length, its number and the two counts of sockets, so the data sockets carry bare
 // bytes.
 

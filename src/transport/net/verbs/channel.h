@@ -184,15 +184,15 @@ class VerbsChannel {
   const uint32_t loopback_depth_;
   std::unique_ptr<QueuePair> loopback_;
   VerbsEnd remote_;
-  Status left_;  // why the control socket ended, until that fails the channel
+  Status left_;  // Says why the control socket ended, until that fails the channel.
   Deadline fails_at_ = Deadline::Never();
   Stage stage_ = Stage::kSettingUp;
   const bool recovers_;
-  uint32_t life_ = 0;    // of the queue pairs, modulo kLives
+  uint32_t life_ = 0;    // Counts the lives of the queue pairs, modulo kLives.
   Status lost_because_;  // the last time
   int64_t lost_since_ns_ = 0;
-  int64_t told_ns_ = 0;      // when a warning was last given; 0: never
-  int losses_in_a_row_ = 0;  // without anything that came as a whole in between
+  int64_t told_ns_ = 0;      // A warning was last given then; 0 means never.
+  int losses_in_a_row_ = 0;  // Nothing came as a whole in between.
   std::array<ibv_wc, kBatch> completions_ = {};
   int stashed_ = 0;  // completions that were taken and that Poll has not returned yet
   uint32_t idle_calls_ = 0;

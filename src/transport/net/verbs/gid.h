@@ -17,9 +17,9 @@ namespace tutti {
 
 enum class GidType : uint8_t { kInfiniBand, kRoceV1, kRoceV2 };
 
-// One entry of a port's table.
+// Is one entry of a port's table.
 struct Gid {
-  std::array<uint8_t, 16> bytes = {};  // in the order in which they are sent
+  std::array<uint8_t, 16> bytes = {};  // They are in the order in which they are sent.
   uint32_t index = 0;
   GidType type = GidType::kInfiniBand;
 
@@ -40,7 +40,7 @@ struct AddressRange {
   bool Holds(const Gid& gid) const;
 };
 
-// What the user says about the choice of a GID.
+// Holds what the user says about the choice of a GID.
 struct GidWish {
   int64_t index = -1;  // NCCL_IB_GID_INDEX; -1: not set
   GidType roce = GidType::kRoceV2;

@@ -14,7 +14,7 @@ namespace tutti {
 
 struct GpuMemoryAccess {
   bool dmabuf = false;
-  bool peer_memory = false;  // by address
+  bool peer_memory = false;  // It is registered by address.
   bool any() const { return dmabuf || peer_memory; }
 };
 

@@ -18,13 +18,13 @@
 
 namespace tutti {
 
-// What registered memory may be used for.
+// Says what registered memory may be used for.
 enum class MemoryUse : uint8_t {
   kMessages,  // sends and receives; their bytes may be written in any order
-  kOneSided,  // one-sided operations and tables that are polled: written in order
+  kOneSided,  // One-sided operations and tables that are polled: it is written in order.
 };
 
-// One registration: of whole pages for messages, else of just the bytes that were asked for.
+// Is one registration: of whole pages for messages, else of just the bytes that were asked for.
 class Registration {
  public:
   Registration(std::shared_ptr<VerbsDevice> device, ibv_mr& mr, uintptr_t begin, uintptr_t end,
@@ -56,7 +56,7 @@ class Registration {
 // A use of a registration.
 struct HeldRegistration {
   std::shared_ptr<Registration> registration;
-  bool made = false;  // for this user, who retires it when it is done
+  bool made = false;  // It was made for this user, who retires it when it is done.
 };
 
 class MemoryCache {

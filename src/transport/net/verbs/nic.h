@@ -73,7 +73,7 @@ class VerbsNic {
   mutable Mutex mutex_;
   Status fault_ TUTTI_GUARDED_BY(mutex_);
   std::atomic<bool> pair_failed_ = false;
-  std::map<uint32_t, Status> pair_faults_ TUTTI_GUARDED_BY(mutex_);  // by number
+  std::map<uint32_t, Status> pair_faults_ TUTTI_GUARDED_BY(mutex_);  // The keys are their numbers.
 };
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the NCCL_IB_* settings say about queue pairs and transfers.
+// Holds what the NCCL_IB_* settings say about queue pairs and transfers.
 
 #include <cstdint>
 
@@ -15,8 +15,8 @@ struct VerbsOptions {
   uint8_t traffic_class = 0;
   uint8_t grant_traffic_class = 0;
   uint16_t pkey_index = 0;
-  int queue_pairs = 1;       // of a connection; the sending end's word counts
-  bool split = false;        // each message over all queue pairs; else each one takes one of them
+  int queue_pairs = 1;       // A connection has so many; the sending end's word counts.
+  bool split = false;        // Each message goes over all queue pairs, else over one of them.
   bool inline_data = false;  // small messages are copied into the request
   // On networks with adaptive routing, messages longer than `separate_above` bytes are followed by
   // a write of their own that carries the immediate value, because packets may be reordered.

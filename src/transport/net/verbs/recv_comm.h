@@ -36,7 +36,7 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
     uint32_t count = 0;  // buffers
     std::array<size_t, kMaxNetGroup> capacities = {};
     size_t pending = 0;  // completions that have not come
-    size_t bytes = 0;    // that they have told of
+    size_t bytes = 0;    // They have told of so many.
     uint32_t op_tag = 0;
   };
 
@@ -72,7 +72,7 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   // While the queue pairs are lost:
   size_t markers_posted_ = 0;
   size_t markers_taken_ = 0;
-  std::optional<VerbsEnd> offer_again_;  // that has not been answered
+  std::optional<VerbsEnd> offer_again_;  // The offer that has not been answered.
   bool answered_again_ = false;          // the sender has not said that it is ready
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// One end of a connection over verbs for one-sided operations. The NIC does them: a put is a
+// Is one end of a connection over verbs for one-sided operations. The NIC does them: a put is a
 // write, a get a read, a signal an atomic addition behind its put on the same queue pair, which
 // carries out what is posted in order; so every signal is a strong one. A flush is a read of the
 // other end's table, which its NIC answers when the writes before it are done. The other end's

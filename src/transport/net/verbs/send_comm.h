@@ -39,7 +39,7 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
     // What is repeated when queue pairs were lost:
     NetSend message;
     GrantEntry grant;
-    uint64_t number = 0;  // of the messages over the connection's life
+    uint64_t number = 0;  // Counts the messages over the connection's life.
     uint64_t group = 0;
     uint32_t group_size = 0;
     bool ends_group = false;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the two ends of a connection tell each other over its control socket.
+// The two ends of a connection tell each other this over its control socket.
 //
 //   sending end                                  receiving end
 //   hello (socket/listener.h: the token) ──────▶ Accept takes the socket
@@ -42,7 +42,7 @@ inline constexpr uint32_t kVerbsNetVersion = 2;
 inline constexpr size_t kMaxQueuePairs = 128;
 inline constexpr size_t kMaxControlPayload = 1024;
 
-// Where an end's queue pairs and its table are.
+// Says where an end's queue pairs and its table are.
 struct VerbsEnd {
   bool ethernet = false;
   uint8_t mtu = 1;  // the code of the standard, 1 to 5
@@ -60,7 +60,7 @@ struct VerbsEnd {
   static Result<VerbsEnd> Decode(std::span<const std::byte> payload);
 };
 
-// Which groups of receives have come as a whole, of those that are in the tables (table.h).
+// Says which groups of receives have come as a whole, of those that are in the tables (table.h).
 struct ReceivedGroups {
   static constexpr size_t kSlots = 256;
 

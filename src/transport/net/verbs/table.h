@@ -24,20 +24,20 @@ static_assert(std::endian::native == std::endian::little);
 // The most groups in flight on a connection.
 inline constexpr uint64_t kTableSlots = 256;
 
-// In the sender's memory: a buffer that may be written to.
+// Lies in the sender's memory, and describes a buffer that may be written to.
 struct GrantEntry {
   uint32_t number = 0;  // the low 32 bits of the group's number
   uint32_t tag = 0;
   uint64_t address = 0;
   uint32_t capacity = 0;
-  uint32_t key = 0;    // of the receiver's registration
+  uint32_t key = 0;    // The key of the receiver's registration.
   uint32_t count = 0;  // buffers in the group, 1 to kMaxNetGroup
   uint32_t number_again = 0;
 };
 static_assert(sizeof(GrantEntry) == 32);
 using GrantSlot = std::array<GrantEntry, kMaxNetGroup>;
 
-// In the receiver's memory: what was written into a buffer of a group.
+// Lies in the receiver's memory, and says what was written into a buffer of a group.
 struct RecordEntry {
   uint32_t number = 0;
   uint32_t bytes = 0;
