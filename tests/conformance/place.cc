@@ -20,7 +20,8 @@
 namespace tutti::testing {
 namespace {
 
-// More than any test keeps at a time; what pinning it costs at the start of a program bounds it.
+// More than a rank keeps at a time in any test; what pinning it costs at the start of a program
+// bounds it.
 constexpr size_t kPoolBytes = size_t{256} << 20;
 constexpr size_t kAlignment = 256;
 constexpr int kMostDevices = 64;
@@ -51,7 +52,7 @@ ncclResult_t ResultOf(int cuda_result) {
 // First fit over one piece of memory.
 class Pool {
  public:
-  explicit Pool(std::byte* base) : base_(base) { free_[0] = kPoolBytes; }
+  Pool(std::byte* base, size_t bytes) : base_(base), bytes_(bytes) { free_[0] = bytes; }
   std::byte* Take(size_t bytes) {
     bytes = RoundUp(bytes);
     std::lock_guard lock(mutex_);
@@ -62,7 +63,7 @@ class Pool {
       if (size > bytes) free_[at + bytes] = size - bytes;
       return base_ + at;
     }
-    GiveUp(fmt::format("its pool of {} bytes has no {} left", kPoolBytes, bytes));
+    GiveUp(fmt::format("its pool of {} bytes has no {} left", bytes_, bytes));
   }
   void Give(std::byte* memory, size_t bytes) {
     std::lock_guard lock(mutex_);
@@ -84,6 +85,7 @@ class Pool {
     return (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
   }
   std::byte* const base_;
+  const size_t bytes_;
   std::mutex mutex_;
   std::map<size_t, size_t> free_;  // sizes by offset
 };
@@ -103,6 +105,13 @@ std::string_view Text(const char* variable) {
   return text == nullptr ? "" : text;
 }
 
+// Returns whether TUTTI_TEST_RANKS lets ranks share GPUs.
+bool RanksShareGpus() { return !Text("TUTTI_TEST_RANKS").empty(); }
+// The ranks that share a GPU share its pool.
+size_t PoolBytes() {
+  return RanksShareGpus() ? kPoolBytes * static_cast<size_t>(MostRanks()) : kPoolBytes;
+}
+
 Device& DeviceOf(int number) {
   static auto* const devices = new std::array<Device, kMostDevices>;
   Device& device = (*devices)[static_cast<size_t>(number)];
@@ -112,8 +121,8 @@ Device& DeviceOf(int number) {
     if (WhereTestsRun() != Place::kDevice) return;
     const cuda::ContextScope scope(TheDriver(), device.context);
     cuda::DeviceAddress memory = 0;
-    Must(TheDriver().MemAlloc(&memory, kPoolBytes), "allocating a pool on a GPU");
-    device.pool = std::make_unique<Pool>(reinterpret_cast<std::byte*>(memory));
+    Must(TheDriver().MemAlloc(&memory, PoolBytes()), "allocating a pool on a GPU");
+    device.pool = std::make_unique<Pool>(reinterpret_cast<std::byte*>(memory), PoolBytes());
   });
   return device;
 }
@@ -124,8 +133,8 @@ Pool& PinnedPool() {
   static Pool* const pool = [] {
     const cuda::ContextScope scope(TheDriver(), ContextOf(0));
     void* memory = nullptr;
-    Must(TheDriver().MemHostAlloc(&memory, kPoolBytes, cuda::kPinnedForAll), "pinning a pool");
-    return new Pool(static_cast<std::byte*>(memory));
+    Must(TheDriver().MemHostAlloc(&memory, PoolBytes(), cuda::kPinnedForAll), "pinning a pool");
+    return new Pool(static_cast<std::byte*>(memory), PoolBytes());
   }();
   return *pool;
 }
@@ -151,9 +160,6 @@ int CountGpus() {
   if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 0;
   return WEXITSTATUS(status);
 }
-
-// Returns whether TUTTI_TEST_RANKS lets ranks share GPUs.
-bool RanksShareGpus() { return !Text("TUTTI_TEST_RANKS").empty(); }
 
 }  // namespace
 
