@@ -135,6 +135,31 @@ TEST_P(GinTest, TakesDescriptorsThatComeWordByWord) {
   EXPECT_EQ(wrong, 0);
 }
 
+// A device communicator ends while others still use theirs, and makes room for the next.
+void PutToNext(ncclDevComm comm, ncclWindow_t window, size_t bytes) {
+  const ncclGin gin(comm, 0);
+  gin.put(ncclTeamWorld(comm), (comm.rank + 1) % comm.nRanks, window, bytes, window, 0, bytes,
+          ncclGin_StrongSignalInc{0});
+  gin.waitSignal(ncclCoopThread(), 0, 1);
+}
+
+TEST_P(GinTest, DeviceCommunicatorsComeAndGo) {
+  constexpr size_t kBytes = 700'000;
+  RunRanks(3, [](int rank, ncclComm_t comm) {
+    GinWindow<uint8_t> window(comm, 2 * kBytes);
+    for (int round = 1; round <= 10; ++round) {
+      for (size_t i = 0; i < kBytes; ++i) window.data()[i] = GinByte(round, rank, 0, i);
+      const GinDevComm kept(comm, AskGin(1));
+      const GinDevComm devcomm(comm, AskGin(1, 1, 1 + round % 3));
+      EXPECT_EQ(tutti::Launch(PutToNext, {}, devcomm.get(), window.get(), kBytes), ncclSuccess);
+      size_t wrong = 0;
+      for (size_t i = 0; i < kBytes; ++i)
+        wrong += window.data()[kBytes + i] != GinByte(round, (rank + 2) % 3, 0, i);
+      EXPECT_EQ(wrong, 0u) << "in round " << round;
+    }
+  });
+}
+
 // Kernels of GPUs store short puts themselves where they can, and post what has to follow them.
 void PutShort(ncclDevComm comm, ncclWindow_t window, std::atomic<int>* wrong) {
   const ncclGin gin(comm, 0);
