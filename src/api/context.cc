@@ -117,10 +117,19 @@ Status CheckReady(const HandleUse& use) {
       "ncclCommGetAsyncError until it is no longer ncclInProgress)");
 }
 
-Status CheckUsable(const HandleUse& use) {
+Status CheckInService(const HandleUse& use) {
   TUTTI_TRY(CheckReady(use));
   if (use->revoked) return InvalidUsage("the communicator has been revoked");
   if (use->finalized) return InvalidUsage("the communicator has been finalized");
+  return Status::Ok();
+}
+
+Status CheckUsable(const HandleUse& use) {
+  TUTTI_TRY(CheckInService(use));
+  if (use->comm->suspended()) [[unlikely]]
+    return InvalidUsage(
+        "the communicator is suspended: it can be used again when all ranks have called "
+        "ncclCommResume");
   return Status::Ok();
 }
 

@@ -47,6 +47,8 @@ Status CheckHandle(const HandleUse& use);
 // CheckHandle, and the communicator must be initialised.
 Status CheckReady(const HandleUse& use);
 // CheckReady, and the communicator must be neither revoked nor finalized.
+Status CheckInService(const HandleUse& use);
+// CheckInService, and the communicator must not be suspended.
 Status CheckUsable(const HandleUse& use);
 
 Status CheckType(ncclDataType_t type);

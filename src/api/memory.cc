@@ -89,23 +89,6 @@ Status Deregister(ncclComm_t comm, void* handle) {
   return Status::Ok();
 }
 
-Status MemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
-  const HandleUse use(comm);
-  TUTTI_TRY(CheckReady(use));
-  if (value == nullptr) return InvalidArgument("value is null");
-  switch (stat) {
-    case ncclStatGpuMemSuspend:
-    case ncclStatGpuMemSuspended:
-      *value = 0;
-      return Status::Ok();
-    case ncclStatGpuMemPersist:
-    case ncclStatGpuMemTotal:
-      *value = comm->comm->operations().MemoryBytes();
-      return Status::Ok();
-  }
-  return InvalidArgument("{} is no statistic", static_cast<int>(stat));
-}
-
 }  // namespace
 }  // namespace tutti::api
 
@@ -126,12 +109,7 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
   return Return(__func__, [&] { return tutti::api::Deregister(comm, handle); });
 }
 
-ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value) {
-  return Return(__func__, [&] { return tutti::api::MemStats(comm, stat, value); });
-}
-
 TUTTI_PNCCL(MemAlloc);
 TUTTI_PNCCL(MemFree);
 TUTTI_PNCCL(CommRegister);
 TUTTI_PNCCL(CommDeregister);
-TUTTI_PNCCL(CommMemStats);

@@ -99,6 +99,14 @@ class Communicator {
   // Ends a window on this rank, when the device has done all that was queued on it. Any thread.
   Status DeregisterWindow(ncclWindow_t handle);
 
+  // Gives back the memory that only carries data, and takes it again (suspend.cc). All ranks call
+  // each together. Where a rank refuses, `wrong` among the reasons, all fail with its reason and
+  // the communicator is as before; any other failure stops it.
+  Status Suspend(const Status& wrong);
+  Status Resume();
+  // Returns whether the memory is given back, or about to be. Any thread.
+  bool suspended() const { return suspended_.load(std::memory_order_acquire); }
+
   DeviceCommunicators& device_communicators() { return device_communicators_; }
 
   // Ends all waits, here and (if `tell`) on the other ranks.
@@ -133,6 +141,10 @@ class Communicator {
   bool HasOneSidedNetwork() const;
   void UseInOperations(const Window& window);
   Status StopAfterStep(Status failure);
+  // Ends a step of Suspend or Resume: what it came to, and for all ranks the same.
+  Status Concluded(Result<Agreement> agreed);
+  Result<Agreement> GiveBackMemory(const Status& wrong);
+  Result<Agreement> TakeBackMemory();
   Result<SymmetricMemory::Outcome> Register(const SymmetricMemory::Request& request);
   Status ShareWithOthers(const Window& window, Deadline deadline,
                          const std::atomic<bool>* abort_flag);
@@ -157,6 +169,7 @@ class Communicator {
   std::unique_ptr<OneSided> one_sided_ TUTTI_GUARDED_BY(registrations_mutex_);
   // The tokens of Operations::Register by the window that they are of.
   std::map<ncclWindow_t, const void*> registrations_ TUTTI_GUARDED_BY(registrations_mutex_);
+  std::atomic<bool> suspended_ = false;
   uint64_t children_ = 0;
   // How often each set of ranks, which is sorted, was left out by a shrink.
   std::map<std::vector<int>, uint64_t> shrinks_;

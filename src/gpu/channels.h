@@ -55,6 +55,9 @@ class GpuChannels final : public DeviceOperations {
   const MachineMap& machines() const override { return machines_; }
   bool MapsPeerMemory() const override { return connections_->place() == WindowPlace::kPeerMemory; }
   uint64_t MemoryBytes() const override { return connections_->DeviceBytes() + PackBytes(); }
+  uint64_t SuspendableBytes() const override { return 0; }
+  uint64_t PersistentBytes() const override { return MemoryBytes() + PinnedBytes(); }
+  Status CheckNothingWaits() override { return Status::Ok(); }
 
  private:
   // Holds what each KernelProxy is told of a kernel. It is empty where nothing passes the network.
@@ -95,6 +98,12 @@ class GpuChannels final : public DeviceOperations {
   void StopThreads() override;
   std::string DescribePath() const override;
   uint64_t PinnedBytes() const override { return connections_->PinnedBytes(); }
+  Status CheckCanGiveBack() const override {
+    return InvalidUsage(
+        "the memory of GPUs that do not all reach one another's windows cannot be given back yet");
+  }
+  Status GiveBackWindows() override { return CheckCanGiveBack(); }
+  Result<Agreement> TakeBackWindows(const GpuPeers&) override { return CheckCanGiveBack(); }
 
   // Makes the FIFOs that a message may pass.
   Status PinFifos(const Task& message) const;

@@ -41,6 +41,9 @@ class DeviceOperations : public Operations {
   // Called once, before the first use.
   void set_one_sided_network(OneSidedNetwork network) { one_sided_network_ = std::move(network); }
   std::string DescribeTransports() const final;
+  Status CheckIdle() const final;
+  Status GiveBackMemory() final;
+  Result<Agreement> TakeBackMemory(Deadline deadline, const std::atomic<bool>* abort_flag) final;
 
  protected:
   // `peers` and `watch` must outlive the operations, and so must what `peers` points to, except for
@@ -59,6 +62,10 @@ class DeviceOperations : public Operations {
   // Returns how the GPUs are joined, in words.
   virtual std::string DescribePath() const = 0;
   virtual uint64_t PinnedBytes() const = 0;
+  // The parts of CheckIdle, GiveBackMemory and TakeBackMemory that depend on how GPUs are joined.
+  virtual Status CheckCanGiveBack() const = 0;
+  virtual Status GiveBackWindows() = 0;
+  virtual Result<Agreement> TakeBackWindows(const GpuPeers& peers) = 0;
 
   // Notes for the comparison with the other ranks that the task was launched. Captured tasks are
   // not noted, because ranks may capture as often as they like, in any order. `registered`: see

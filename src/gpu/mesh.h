@@ -44,11 +44,22 @@ class GpuMesh final : public DeviceOperations {
   std::string_view TransportTo(int) const override { return "gpu"; }
   const MachineMap& machines() const override { return machines_; }
   uint64_t MemoryBytes() const override { return windows_.DeviceBytes() + PackBytes(); }
+  uint64_t SuspendableBytes() const override;
+  uint64_t PersistentBytes() const override {
+    return MemoryBytes() + PinnedBytes() - SuspendableBytes();
+  }
+  Status CheckNothingWaits() override;
 
  private:
   GpuMesh(const GpuPeers& peers, Watch& watch);
   std::string DescribePath() const override;
   uint64_t PinnedBytes() const override { return windows_.PinnedBytes() + alone_.size(); }
+  Status CheckCanGiveBack() const override { return windows_.CheckCanGiveBack(); }
+  Status GiveBackWindows() override;
+  Result<Agreement> TakeBackWindows(const GpuPeers& peers) override {
+    return windows_.TakeBackMemory(peers);
+  }
+  std::vector<GpuWindows::Range> Counters() const;
   Status Prepare(const GpuPeers& peers, const Settings& settings, WindowPlace place);
   Status PrepareAlone();
   // Says what is wrong with the windows, and with LL128. The mesh can do without the latter.

@@ -82,21 +82,27 @@ Status GpuWindows::MapOf(const GpuPeers& peers, int rank, const Offer& offer) {
   return Status::Ok();
 }
 
-Status GpuWindows::MapAll(const GpuPeers& peers, std::span<const Offer> offers) {
+Status GpuWindows::ForOthersHere(const GpuPeers& peers, std::span<const Offer> offers,
+                                 const std::function<Status(int, const Offer&)>& f) {
   const auto me = static_cast<size_t>(peers.bootstrap->rank());
   for (size_t r = 0; r < offers.size(); ++r) {
     if (r == me || peers.peers[r].host_hash != peers.peers[me].host_hash) continue;
     if (offers[r].made == 0) continue;  // That rank says itself why it has none.
     const std::string name = RankName(static_cast<int>(r), peers.peers[r]);
-    if (offers[r].bytes != bytes())
+    if (offers[r].bytes != offers[me].bytes && offers[me].made != 0)
       return RemoteError("{} offers a window of {} bytes, but {} were agreed on", name,
-                         offers[r].bytes, bytes());
-    Status mapped = MapOf(peers, static_cast<int>(r), offers[r]);
+                         offers[r].bytes, offers[me].bytes);
+    Status mapped = f(static_cast<int>(r), offers[r]);
     if (!mapped.ok())
       return std::move(mapped).Annotate(
           fmt::format("mapping the window of {} on {}", name, peers.device->name()));
   }
   return Status::Ok();
+}
+
+Status GpuWindows::MapAll(const GpuPeers& peers, std::span<const Offer> offers) {
+  return ForOthersHere(peers, offers,
+                       [&](int rank, const Offer& offer) { return MapOf(peers, rank, offer); });
 }
 
 // Who lets a window of CUDA IPC go leaves a mark in it. So it stays until all have: or, where they

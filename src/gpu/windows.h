@@ -21,6 +21,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -83,6 +84,18 @@ class GpuWindows {
   // Returns whether all windows are GPU memory that all ranks reach by NVLink; the same on all
   // ranks.
   bool by_nvlink() const { return by_nvlink_; }
+  // Give the memory of the windows back and take it again, at the same addresses
+  // (gpu/memory_phases.cc). All ranks of the communicator call each alike, when nothing works in
+  // the windows. Of this rank's own window the ranges in `kept` come back as they were, and the
+  // rest as zeroes. Where a rank cannot have the memory again, all are told so and are as before.
+  struct Range {
+    size_t at = 0;
+    size_t bytes = 0;
+  };
+  Status CheckCanGiveBack() const;
+  Status GiveBackMemory(const GpuPeers& peers, std::span<const Range> kept);
+  Result<Agreement> TakeBackMemory(const GpuPeers& peers);
+
   uint64_t DeviceBytes() const { return device_memory_.size() + ipc_memory_.size(); }
   uint64_t PinnedBytes() const { return host_memory_.size(); }
 
@@ -101,6 +114,13 @@ class GpuWindows {
   Status MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer, UniqueFd* fd);
   Status MapAll(const GpuPeers& peers, std::span<const Offer> offers);
   void GiveBack(const GpuPeers& peers, bool ranks_talk);
+  // Calls f(rank, offer) for each other rank of this host that offers memory.
+  static Status ForOthersHere(const GpuPeers& peers, std::span<const Offer> offers,
+                              const std::function<Status(int, const Offer&)>& f);
+  Status TakeOwnAgain(const GpuPeers& peers, Offer* offer, UniqueFd* fd);
+  Status MapAllAgain(const GpuPeers& peers, std::span<const Offer> offers);
+  Status PinAgain(const GpuPeers& peers, int rank, std::span<std::byte> memory);
+  void Unmap();
   Status MapOf(const GpuPeers& peers, int rank, const Offer& offer);
 
   WindowPlace place_ = WindowPlace::kPeerMemory;
@@ -114,6 +134,12 @@ class GpuWindows {
   SharedMemory host_memory_;
   std::vector<SharedMemory> host_mapped_;
   std::vector<cuda::PinnedRange> pinned_;
+  // What is kept of this rank's own window while its memory is given back.
+  struct Kept {
+    size_t at = 0;
+    std::vector<std::byte> bytes;
+  };
+  std::vector<Kept> kept_;
 };
 
 struct GpuWindows::Shared {

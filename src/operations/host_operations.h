@@ -97,8 +97,22 @@ class HostOperations final : public Operations {
     return {one_sided_support_.network, one_sided_support_.network_device};
   }
 
+  // What is given back are the pages of the arena in which data lay. Each rank gives back its stage
+  // and the FIFOs that it reads. The system makes pages again, zeroed, at their next touch. FIFOs
+  // in front of a network stay, because networks have them registered.
+  uint64_t SuspendableBytes() const override;
+  uint64_t PersistentBytes() const override { return MemoryBytes() - SuspendableBytes(); }
+  Status CheckIdle() const override;
+  Status CheckNothingWaits() override;
+  Status GiveBackMemory() override;
+  Result<Agreement> TakeBackMemory(Deadline, const std::atomic<bool>*) override {
+    return Agreement();
+  }
+
  private:
   Status RunInTurn(std::span<const IssuedTask> tasks);
+  // Returns this rank's number in the arena.
+  int PlaceInArena() const;
   // Runs the sends and receives among `tasks`, of which there are so many.
   Status RunMessages(std::span<const IssuedTask> tasks, size_t num_messages);
 

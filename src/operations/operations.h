@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/wait.h"
+#include "operations/agreement.h"
 #include "plan/task.h"
 #include "transport/net/net.h"
 
@@ -136,6 +137,28 @@ class Operations {
   virtual const MachineMap& machines() const = 0;
   // Returns how many bytes of memory (of a GPU, or shared) only this communicator needs.
   virtual uint64_t MemoryBytes() const = 0;
+
+  // Memory phases (ncclCommSuspend, comm/suspend.cc). All ranks take each of these steps together,
+  // and each one only when all ranks have taken the one before. Nothing is run meanwhile, nor until
+  // the memory is taken back.
+
+  // Returns how many bytes, of a GPU, pinned or shared, GiveBackMemory gives back.
+  virtual uint64_t SuspendableBytes() const = 0;
+  // Returns how many stay until the communicator ends.
+  virtual uint64_t PersistentBytes() const = 0;
+  // Returns InvalidUsage where the memory cannot be given back now: because operations of this rank
+  // are under way, or because ranks that are joined in this way cannot give it back.
+  virtual Status CheckIdle() const = 0;
+  // Returns InvalidUsage where data of another rank wait here for an operation that this rank has
+  // not called. REQUIRES: CheckIdle was ok on all ranks.
+  virtual Status CheckNothingWaits() = 0;
+  // Gives back the memory that only carries data. Addresses stay as they are, and so do the
+  // counters by which ranks know what has passed. A failure leaves the communicator unusable.
+  virtual Status GiveBackMemory() = 0;
+  // Takes memory at the same addresses. Where one rank cannot have it, all are told the reason and
+  // give it back again. Fails when the ranks cannot talk.
+  virtual Result<Agreement> TakeBackMemory(Deadline deadline,
+                                           const std::atomic<bool>* abort_flag) = 0;
 
  protected:
   explicit Operations(HandOver hand_over) : hand_over_(hand_over) {}

@@ -35,6 +35,10 @@ class TicketOrder {
   // Notes that the ticket will not begin, so that no other one waits for it.
   void GiveUp(uint64_t ticket);
 
+  // Returns whether all tickets taken so far have run.
+  bool AllHaveRun() const {
+    return turn_.load(std::memory_order_acquire) == next_.load(std::memory_order_acquire);
+  }
   // Waits until all tickets taken so far have run.
   Status AwaitAll() { return Await(next_.load(std::memory_order_relaxed)); }
 

@@ -127,4 +127,9 @@ Status SharedMemory::DiscardPages() {
   return Status::Ok();
 }
 
+Status SharedMemory::DiscardPages(size_t offset, size_t bytes) {
+  if (bytes == 0 || madvise(data_ + offset, bytes, MADV_REMOVE) == 0) return Status::Ok();
+  return ErrnoError(errno, fmt::format("cannot give back {} bytes of shared memory", bytes));
+}
+
 }  // namespace tutti

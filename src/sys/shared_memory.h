@@ -65,6 +65,8 @@ class SharedMemory {
   // Gives the pages back to the system while the mappings, here and elsewhere, stay valid and read
   // as zeroes. REQUIRES: the descriptor is open.
   Status DiscardPages();
+  // Does so with `bytes` at `offset`, both whole pages. Needs no descriptor.
+  Status DiscardPages(size_t offset, size_t bytes);
 
  private:
   SharedMemory(UniqueFd fd, std::byte* data, size_t size)

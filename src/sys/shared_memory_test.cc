@@ -142,6 +142,23 @@ TEST(SharedMemory, DiscardedPagesReadAsZeroesEverywhere) {
   EXPECT_EQ(other->data()[memory->size() - 1], std::byte{0});
 }
 
+TEST(SharedMemory, DiscardsAPart) {
+  auto memory = SharedMemory::Create(4 * 4096, HugePages::kNo);
+  ASSERT_TRUE(memory.ok());
+  std::memset(memory->data(), 1, memory->size());
+  const int fd = dup(memory->fd());
+  memory->CloseFd();
+  ASSERT_TRUE(memory->DiscardPages(4096, 2 * 4096).ok());
+  struct stat file;
+  ASSERT_EQ(fstat(fd, &file), 0);
+  close(fd);
+  EXPECT_EQ(file.st_blocks, 2 * 4096 / 512);
+  EXPECT_EQ(memory->data()[4095], std::byte{1});
+  EXPECT_EQ(memory->data()[4096], std::byte{0});
+  EXPECT_EQ(memory->data()[3 * 4096 - 1], std::byte{0});
+  EXPECT_EQ(memory->data()[3 * 4096], std::byte{1});
+}
+
 TEST(SharedMemory, MoveLeavesNothingBehind) {
   auto memory = SharedMemory::Create(4096, HugePages::kNo);
   ASSERT_TRUE(memory.ok());

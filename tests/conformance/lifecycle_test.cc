@@ -587,15 +587,5 @@ TEST(CommIdTest, AFixedAddressServesEveryRank) {
   });
 }
 
-// A function that is not there yet names the kind of rank that was asked.
-TEST(NotImplementedTest, IsSaidOfTheKindOfRank) {
-  ncclComm_t comm = nullptr;
-  ASSERT_NCCL(ncclCommInitAll(&comm, 1, nullptr));
-  EXPECT_EQ(ncclCommSuspend(comm, NCCL_SUSPEND_MEM), ncclInvalidUsage);
-  EXPECT_THAT(ncclGetLastError(nullptr),
-              ::testing::HasSubstr(OnGpus() ? "ranks that are GPUs" : "host ranks"));
-  EXPECT_NCCL(ncclCommDestroy(comm));
-}
-
 }  // namespace
 }  // namespace tutti::testing

@@ -286,6 +286,12 @@ DeviceMemory::DeviceMemory(size_t bytes)
     : bytes_(bytes), device_(CurrentDevice()), data_(DeviceOf(device_).pool->Take(bytes)) {}
 DeviceMemory::~DeviceMemory() { DeviceOf(device_).pool->Give(data_, bytes_); }
 
+size_t FreeDeviceBytes() {
+  size_t left = 0, total = 0;
+  Must(TheDriver().MemGetInfo(&left, &total), "asking how much memory a GPU has left");
+  return left;
+}
+
 void CopyToDevice(void* to, const void* from, size_t bytes) {
   CurrentDevice();
   Must(TheDriver().MemcpyToDevice(reinterpret_cast<cuda::DeviceAddress>(to), from, bytes),

@@ -82,6 +82,8 @@ class DeviceMemory {
   int device_;
   std::byte* data_;
 };
+// Returns how much memory of the calling thread's device nobody has allocated.
+size_t FreeDeviceBytes();
 // Between memory of the host and of the calling thread's GPU; done when they return.
 void CopyToDevice(void* to, const void* from, size_t bytes);
 void CopyToHost(void* to, const void* from, size_t bytes);

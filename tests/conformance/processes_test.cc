@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -197,6 +198,52 @@ TEST(MessagesTest, AThousandToOnePeerInOneGroup) {
         EXPECT_EQ(received[i], static_cast<int>(2 * i) + 1 - rank) << i;
       EXPECT_NCCL(ncclCommDestroy(comm));
     });
+  }
+}
+
+// GPUs that a network joins cannot give their memory back yet.
+TEST(MemoryPhaseTest, OfProcesses) {
+  for (const Hosts& hosts : {Hosts{"a", "a", "a"}, Hosts{"a", "b", "a", "b"}}) {
+    const auto n = static_cast<int>(hosts.size());
+    TUTTI_NEEDS_RANKS(n);
+    if (OnGpus() && n > 3) continue;
+    RunRankProcesses(n, [&](int rank, Board& board) {
+      PlayHost(hosts, rank);
+      ncclComm_t comm = Join(rank, n, board);
+      ASSERT_NE(comm, nullptr);
+      const std::vector<Case> cases = EveryCount(n, {1, 777, 20000});
+      for (int phase = 0; phase < 3; ++phase) {
+        RunCases(comm, cases);
+        ASSERT_NCCL(ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
+        ASSERT_NCCL(ncclCommResume(comm));
+      }
+      RunCases(comm, cases);
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+  }
+}
+
+// The others are in the call already, or come to it later.
+TEST(MemoryPhaseTest, ADeathEndsItForAll) {
+  constexpr int kRanks = 3;
+  TUTTI_NEEDS_RANKS(kRanks);
+  for (const bool suspended : {false, true}) {
+    RankProcesses processes(kRanks, [&](int rank, Board& board) {
+      ncclComm_t comm = Join(rank, kRanks, board);
+      RunCase(comm, Case{.count = 1000});
+      if (suspended) {
+        ASSERT_NCCL(ncclCommSuspend(comm, NCCL_SUSPEND_MEM));
+      }
+      board.Meet(kFirstFreeMark, kRanks);
+      if (rank == 1) kill(getpid(), SIGKILL);
+      const ncclResult_t result =
+          suspended ? ncclCommResume(comm) : ncclCommSuspend(comm, NCCL_SUSPEND_MEM);
+      EXPECT_EQ(result, ncclRemoteError);
+      EXPECT_THAT(ncclGetLastError(comm), ::testing::HasSubstr("rank 1 "));
+      EXPECT_NCCL(ncclCommAbort(comm));
+    });
+    processes.ExpectDeath(1);
+    processes.Wait(60);
   }
 }
 

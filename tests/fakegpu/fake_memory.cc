@@ -76,8 +76,17 @@ int cuMemFree_v2(DeviceAddress address) {
   Free(Pointer(address));
   return kSuccess;
 }
+// Counts what this process has allocated on the current device, and not what it has imported.
 int cuMemGetInfo_v2(size_t* left, size_t* total) {
   *left = *total = size_t{1} << 34;
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  for (const auto& [address, range] : s.ranges) {
+    if (range.host || range.managed || range.device != (Current() ? Current()->number : 0))
+      continue;
+    const auto mapped = s.mapped.find(address);
+    if (mapped == s.mapped.end() || !s.allocations[mapped->second].imported) *left -= range.bytes;
+  }
   return kSuccess;
 }
 int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
@@ -259,6 +268,7 @@ int cuMemUnmap(DeviceAddress address, size_t bytes) {
       close(found->second);
       s.mapped_fds.erase(found);
     }
+    s.mapped.erase(address);
   }
   Forget(Pointer(address));
   mmap(Pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);

@@ -437,10 +437,9 @@ TEST_F(ArgumentsTest, OneSidedCalls) {
   EXPECT_NCCL(ncclCommWindowDeregister(comm_, window));
 }
 
-// What hosts do not have yet says so, and is never success.
-TEST_F(ArgumentsTest, WhatIsNotImplementedIsInvalidUsage) {
-  EXPECT_REFUSED(ncclInvalidUsage, ncclCommSuspend(comm_, NCCL_SUSPEND_MEM));
-  EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("host ranks"));
+TEST_F(ArgumentsTest, SuspendAndResume) {
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommSuspend(comm_, 0));
+  EXPECT_REFUSED(ncclInvalidArgument, ncclCommSuspend(comm_, NCCL_SUSPEND_MEM | 2));
   EXPECT_REFUSED(ncclInvalidUsage, ncclCommResume(comm_));
 }
 

@@ -30,7 +30,8 @@ namespace {
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-constexpr Call kCalls[] = {Call::kSteady, Call::kSplit, Call::kGrow, Call::kWindow, Call::kDevComm};
+constexpr Call kCalls[] = {Call::kSteady, Call::kSplit,   Call::kGrow,
+                           Call::kWindow, Call::kDevComm, Call::kSuspend};
 
 // What the processes of one job share besides the board.
 struct Deaths {
@@ -146,6 +147,10 @@ class Survivor {
       }
       case Call::kDevComm:
         return MakeDevComm();
+      case Call::kSuspend: {
+        const ncclResult_t result = ncclCommSuspend(comm_, NCCL_SUSPEND_MEM);
+        return result == ncclSuccess ? ncclCommResume(comm_) : result;
+      }
     }
     return ncclInternalError;
   }

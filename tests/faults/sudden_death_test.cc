@@ -48,6 +48,19 @@ TEST(SuddenDeathTest, WhileAllOthersWaitInASplit) {
   }
 }
 
+// The victim dies before it comes to the call, or in the midst of it.
+TEST(SuddenDeathTest, InSuspendOrResume) {
+  for (const bool enters : {false, true}) {
+    for (const int delay_us : {200, 3'000, 30'000}) {
+      Plan plan;
+      plan.num_ranks = 3;
+      plan.moments.push_back(
+          {.call = Call::kSuspend, .victim = 1, .delay_us = delay_us, .enters = enters});
+      PrintWaits(RunPlan(plan).waits);
+    }
+  }
+}
+
 // Two ranks call ncclCommGrow, and the newcomer dies meanwhile: they cannot make the larger
 // communicator, or hear of the death in it, and the one that they have goes on.
 void GrowByAVictim(int rank, int delay_us, Board& board) {

@@ -47,21 +47,27 @@ MappedMemory& MappedMemory::operator=(MappedMemory&& other) noexcept {
   return *this;
 }
 
+void MappedMemory::Unmap() {
+  if (!std::exchange(mapped_, false)) return;
+  const ManagingScope scope(device_->driver(), device_->context());
+  device_->driver().MemUnmap(address_, size_);
+}
+
 void MappedMemory::Release() {
   if (device_ == nullptr) return;
   const Driver& driver = device_->driver();
   const ManagingScope scope(driver, device_->context());
-  if (mapped_) driver.MemUnmap(address_, size_);
+  Unmap();
   if (address_ != 0) driver.MemUnreserve(address_, size_);
   device_ = nullptr;
 }
 
-Status MappedMemory::Map(const Device& device, AllocationHandle handle) {
-  const Driver& driver = device.driver();
-  device_ = &device;
-  TUTTI_TRY(driver.Check(driver.MemReserve(&address_, size_, 0, 0, 0),
-                         fmt::format("reserving {} bytes of device addresses", size_)));
-  TUTTI_TRY(MapAt(device, address_, size_, handle));
+Status MappedMemory::Map(AllocationHandle handle) {
+  const Driver& driver = device_->driver();
+  if (address_ == 0)
+    TUTTI_TRY(driver.Check(driver.MemReserve(&address_, size_, 0, 0, 0),
+                           fmt::format("reserving {} bytes of device addresses", size_)));
+  TUTTI_TRY(MapAt(*device_, address_, size_, handle));
   mapped_ = true;
   return Status::Ok();
 }
@@ -91,12 +97,23 @@ Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, Un
       driver.Check(driver.MemGetGranularity(&granularity, &properties, kRecommendedGranularity),
                    fmt::format("asking CUDA device {} how it shares memory", device.ordinal())));
   MappedMemory memory;
+  memory.device_ = &device;
   memory.size_ = (bytes + granularity - 1) / granularity * granularity;
+  TUTTI_TRY(memory.MapNew(fd));
+  return memory;
+}
+
+Status MappedMemory::MapNew(UniqueFd* fd) {
+  const Driver& driver = device_->driver();
+  const ManagingScope scope(driver, device_->context());
+  AllocationProperties properties;
+  properties.location.id = device_->ordinal();
+  if (fd == nullptr) properties.handle_types = 0;
   AllocationHandle handle = 0;
   TUTTI_TRY(driver.Check(
-      driver.MemCreate(&handle, memory.size_, &properties, 0),
-      fmt::format("allocating {} bytes on CUDA device {}", memory.size_, device.ordinal())));
-  Status status = memory.Map(device, handle);
+      driver.MemCreate(&handle, size_, &properties, 0),
+      fmt::format("allocating {} bytes on CUDA device {}", size_, device_->ordinal())));
+  Status status = Map(handle);
   int number = -1;
   if (status.ok() && fd != nullptr)
     status = driver.Check(driver.MemExport(&number, handle, kFileDescriptor, 0),
@@ -104,21 +121,25 @@ Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, Un
   driver.MemRelease(handle);  // the mapping and the descriptor hold it
   TUTTI_TRY(std::move(status));
   if (fd != nullptr) *fd = UniqueFd(number);
-  TUTTI_ASSIGN(const OwnStream stream, OwnStream::Create(device));
-  TUTTI_TRY(stream.Clear(memory.address_, memory.size_));
-  return memory;
+  TUTTI_ASSIGN(const OwnStream stream, OwnStream::Create(*device_));
+  return stream.Clear(address_, size_);
 }
 
 Result<MappedMemory> MappedMemory::Import(const Device& device, const UniqueFd& fd, size_t bytes) {
-  const Driver& driver = device.driver();
-  const ManagingScope scope(driver, device.context());
-  TUTTI_ASSIGN(const AllocationHandle handle, OpenHandle(driver, fd));
   MappedMemory memory;
+  memory.device_ = &device;
   memory.size_ = bytes;
-  Status status = memory.Map(device, handle);
-  driver.MemRelease(handle);
-  TUTTI_TRY(std::move(status));
+  TUTTI_TRY(memory.MapAgain(fd));
   return memory;
+}
+
+Status MappedMemory::MapAgain(const UniqueFd& fd) {
+  const Driver& driver = device_->driver();
+  const ManagingScope scope(driver, device_->context());
+  TUTTI_ASSIGN(const AllocationHandle handle, OpenHandle(driver, fd));
+  Status status = Map(handle);
+  driver.MemRelease(handle);
+  return status;
 }
 
 Result<AddressRange> AddressRange::Reserve(const Device& device, size_t bytes) {

@@ -28,6 +28,12 @@ class MappedMemory {
   // `device`.
   static Result<MappedMemory> Import(const Device& device, const UniqueFd& fd, size_t bytes);
 
+  // Gives the memory back and keeps the addresses, which nobody may use until one of the next two
+  // has taken memory for them: new memory, as Create does, or what `fd` names, as Import does.
+  void Unmap();
+  Status MapNew(UniqueFd* fd);
+  Status MapAgain(const UniqueFd& fd);
+
   // Copies and kernels of this process's other GPUs may use it too, where they reach it.
   void LetPeersUse(const Device& device) const;
 
@@ -36,7 +42,8 @@ class MappedMemory {
   size_t size() const { return size_; }
 
  private:
-  Status Map(const Device& device, AllocationHandle handle);
+  // Maps it, at addresses that it reserves where it has none yet.
+  Status Map(AllocationHandle handle);
   void Release();
 
   const Device* device_ = nullptr;

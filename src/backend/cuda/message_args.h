@@ -60,6 +60,8 @@ struct MessageLayout {
   int num_ranks = 1;
   uint32_t channels = ChannelsOf(num_ranks);  // A pair has so many; no message takes more.
 
+  // Which counters: see above.
+  static constexpr int kSent = 0, kReceived = 1, kTails = 2, kHeads = 3;
   static constexpr size_t kCounters = kMaxMeshRanks * kMessageChannels * sizeof(uint64_t);
   constexpr size_t LLAt() const { return at + 4 * kCounters; }
   constexpr size_t LL128At() const { return LLAt() + Pairs() * kLLChannels * kOneLLChannel; }

@@ -37,8 +37,8 @@ class MessageBlock {
   }
 
  private:
-  // Which counters: see message_args.h.
-  static constexpr int kSent = 0, kReceived = 1, kTails = 2, kHeads = 3;
+  static constexpr int kSent = MessageLayout::kSent, kReceived = MessageLayout::kReceived;
+  static constexpr int kTails = MessageLayout::kTails, kHeads = MessageLayout::kHeads;
   static constexpr size_t kPieceUnit = 128;
 
   TUTTI_HD uint64_t* Counter(int rank, int which, int peer) const {

@@ -29,6 +29,9 @@ size_t ArenaLayout::FifoOffset(int from, int to) const {
   return StageOffset(static_cast<int>(num_ranks)) + pair * FifoStride();
 }
 size_t ArenaLayout::TotalBytes() const { return FifoOffset(static_cast<int>(num_ranks), 0); }
+size_t ArenaLayout::DataBytes() const {
+  return num_ranks * (StageDataBytes() + num_ranks * FifoDataBytes());
+}
 
 Arena Arena::Format(std::byte* base, const ArenaLayout& layout) {
   const Header header = {kMagic, layout};

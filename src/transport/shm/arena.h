@@ -28,6 +28,11 @@ struct ArenaLayout {
   size_t StageOffset(int rank) const;
   size_t FifoOffset(int from, int to) const;
   size_t TotalBytes() const;
+  // Return the size of the data area of a stage and of a FIFO, in whole pages: what follows their
+  // first page, which has their counters.
+  size_t StageDataBytes() const { return StageStride() - kStageDataOffset; }
+  size_t FifoDataBytes() const { return FifoStride() - kFifoDataOffset; }
+  size_t DataBytes() const;  // of all stages and FIFOs together
 };
 
 // The arena as mapped at `base`. A value; the mapping belongs to someone else.
