@@ -220,10 +220,13 @@ Status GinDeviceProxy::Serve() {
   std::optional<Backoff> backoff(kPolicy);
   int64_t naps_since_ns = 0;
   bool long_naps = false;
-  while (ending() != Ending::kNow && !parts_.watch->stopped()) {
+  while (!parts_.watch->stopped()) {
+    // Asked before the round: what kernels posted before they were told to end, it then finds.
+    const Ending asked = ending();
+    if (asked == Ending::kNow) break;
     // The progress thread attends to the network while this one naps for long.
     TUTTI_ASSIGN(const bool moved, Round(!long_naps));
-    if (!moved && ending() == Ending::kWhenIdle && Idle()) {
+    if (!moved && asked == Ending::kWhenIdle && Idle()) {
       TUTTI_ASSIGN(const bool closed, CloseMails());
       if (closed) break;
     }
@@ -273,23 +276,22 @@ Result<bool> GinDeviceProxy::MoveMails(bool attend) {
       moved |= *mail_moved;
       continue;
     }
-    if (mail_moved.status().code() != Code::kRemoteError &&
-        mail_moved.status().code() != Code::kSystemError)
-      return std::move(mail_moved).status();
-    TUTTI_TRY(OnBroken(mails_[i], std::move(mail_moved).status()));
-    left_[i] = true;
+    TUTTI_TRY(OnFailure(i, std::move(mail_moved).status()));
   }
   TUTTI_TRY(out_->Seal());
   TUTTI_TRY(in_->Seal());
   return moved;
 }
 
-// The connection to a rank is broken. One that has ended its communicator in order had done all
-// that it wanted to do.
-Status GinDeviceProxy::OnBroken(GinMail& mail, Status failure) {
-  failure = parts_.watch->FirstReason(std::move(failure), mail.peer());
-  if (!parts_.watch->stopped() && parts_.watch->HasLeft(mail.peer())) return Status::Ok();
-  return failure;
+// Leaves a rank alone whose connection is broken because it has ended its communicator in order: it
+// had done all that it wanted to do. Returns every other failure.
+Status GinDeviceProxy::OnFailure(size_t mail, Status failure) {
+  if (failure.code() != Code::kRemoteError && failure.code() != Code::kSystemError) return failure;
+  const int peer = mails_[mail].peer();
+  failure = parts_.watch->FirstReason(std::move(failure), peer);
+  if (parts_.watch->stopped() || !parts_.watch->HasLeft(peer)) return failure;
+  left_[mail] = true;
+  return Status::Ok();
 }
 
 // Takes the next descriptor of a queue if all of it has arrived. Returns whether it did.
@@ -436,8 +438,12 @@ Result<bool> GinDeviceProxy::CloseMails() {
   bool closed = true;
   for (size_t i = 0; i < mails_.size(); ++i) {
     if (left_[i]) continue;
-    TUTTI_ASSIGN(const bool mail_closed, mails_[i].Close());
-    closed &= mail_closed;
+    Result<bool> mail_closed = mails_[i].Close();
+    if (mail_closed.ok()) {
+      closed &= *mail_closed;
+      continue;
+    }
+    TUTTI_TRY(OnFailure(i, std::move(mail_closed).status()));
   }
   return closed;
 }

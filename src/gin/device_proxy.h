@@ -107,7 +107,7 @@ class GinDeviceProxy final : public GinBackend {
   Status Serve();
   Result<bool> Round(bool attend);
   Result<bool> MoveMails(bool attend);
-  Status OnBroken(GinMail& mail, Status failure);
+  Status OnFailure(size_t mail, Status failure);
   Result<bool> Take(Queue& queue);
   Status Begin(Queue& queue, const GinOperands::Position& at,
                const device::GinOperation& operation);

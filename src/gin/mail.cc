@@ -182,7 +182,8 @@ Result<NetRequest*> GinMail::Add(size_t word, uint64_t value) {
 // Tells the peer of emptied slots, when it may wait for that, or no message has done so for long.
 Status GinMail::ReturnCredits(RmaConnection& connection) {
   const uint64_t untold = num_emptied_ - num_told_;
-  if (untold == 0 || PeerHasClosed()) return Status::Ok();
+  // A peer that has been told of the end may have given its mailbox back.
+  if (untold == 0 || PeerHasClosed() || closed_) return Status::Ok();
   const bool many = untold >= GinMailLayout::kSlots / 2;
   if (!many && !closing_ && NowNs() - untold_since_ns_ < kTellWithinNs) return Status::Ok();
   TUTTI_ASSIGN(NetRequest* const request, Add(GinMailLayout::kCreditsAt, untold));
@@ -200,7 +201,7 @@ Result<bool> GinMail::Close() {
     closing_ = true;
     TUTTI_TRY(ReturnCredits(connection));
     TUTTI_ASSIGN(NetRequest* const request, Add(GinMailLayout::kClosedAt, 1));
-    closing_ = request != nullptr;
+    closing_ = closed_ = request != nullptr;
     if (request != nullptr) notes_.push_back(request);
   }
   bool moved = false;
@@ -224,6 +225,8 @@ Status GinMail::Take(bool* moved) {
     std::memcpy(&header, slot, sizeof(header));
     header_credits_ += header.credits;
     Status taken = TakeOne(header, slot + GinMailLayout::kHeaderBytes);
+    // A copy that fails is this rank's own trouble.
+    if (taken.code() == Code::kUnhandledCudaError) return taken;
     if (!taken.ok())
       return RemoteError("what rank {} put here cannot be done: {}", parts_.peer, taken.message());
     *moved = true;

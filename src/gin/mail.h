@@ -153,6 +153,7 @@ class GinMail {
   uint64_t num_told_ = 0;     // of these, what the peer knows
   int64_t untold_since_ns_ = 0;
   bool closing_ = false;
+  bool closed_ = false;  // The peer has been told, or is being told.
 };
 
 }  // namespace tutti
