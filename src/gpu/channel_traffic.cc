@@ -41,12 +41,7 @@ ChannelNeighbours NeighboursOf(const ChannelRings& rings, const ChannelPlan& pla
 kernels::MeshCounting CountOneShot(const ChannelPlan& plan, Collective collective, size_t count,
                                    int root, int rank, int num_ranks) {
   kernels::MeshCounting counting(rank, num_ranks);
-  kernels::MeshOneShotReduction(counting,
-                                {.count = count,
-                                 .stride = count,
-                                 .chunk_elems = plan.chunk_elems,
-                                 .first_elems = plan.chunk_elems,
-                                 .root = root},
+  kernels::MeshOneShotReduction(counting, MeshShapeOf({count, plan.chunk_elems, root}),
                                 kernels::ReductionOf(collective));
   return counting;
 }

@@ -114,6 +114,14 @@ struct MeshShape {
 
   constexpr Piece Pieces() const { return {count, chunk_elems, first_elems}; }
 };
+// Returns the shape of work that is not shared out over blocks, in pieces of one length.
+constexpr MeshShape MeshShapeOf(const WorkShape& work) {
+  return {.count = work.count,
+          .stride = work.count,
+          .chunk_elems = work.chunk_elems,
+          .first_elems = work.chunk_elems,
+          .root = work.root};
+}
 
 namespace kernels {
 

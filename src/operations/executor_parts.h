@@ -119,11 +119,7 @@ bool Executor::WalkStaged(P& p, const Task& task, Algorithm algorithm, const Wor
 // Runs the one-shot or two-shot reduction over FIFOs between all pairs of ranks.
 template <class P>
 void Executor::WalkMesh(P& p, const Task& task, Algorithm algorithm, const WorkShape& shape) {
-  MeshShape mesh = {.count = shape.count,
-                    .stride = shape.count,
-                    .chunk_elems = shape.chunk_elems,
-                    .first_elems = shape.chunk_elems,
-                    .root = shape.root};
+  MeshShape mesh = MeshShapeOf(shape);
   if (task.collective == Collective::kReduceScatter ||
       task.collective == Collective::kReduceScatterV) {
     return WithParts(task, [&](const auto& parts) {

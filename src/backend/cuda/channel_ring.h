@@ -164,19 +164,12 @@ TUTTI_HD constexpr kernels::TwoLevelWork TwoLevelWorkOf(const ChannelArgs& args,
   return work;
 }
 
-TUTTI_HD constexpr MeshShape MeshShapeOf(const ChannelArgs& args) {
-  return {.count = args.count,
-          .stride = args.count,
-          .chunk_elems = args.chunk_elems,
-          .first_elems = args.chunk_elems,
-          .root = args.root};
-}
-
 template <class T>
 TUTTI_HD void RunChannelReduction(const ChannelArgs& args, uint32_t channel) {
   if (args.one_shot) {
     ChannelMesh<T> p(args);
-    kernels::MeshOneShotReduction(p, MeshShapeOf(args), kernels::ReductionOf(args.collective));
+    kernels::MeshOneShotReduction(p, MeshShapeOf({args.count, args.chunk_elems, args.root}),
+                                  kernels::ReductionOf(args.collective));
     p.Finish();
     return;
   }
