@@ -97,16 +97,17 @@ void LeaveAndTakeAgain(int threads, size_t dead) {
 TEST(SeveralPathsTest, TheFirstPathIsLeftWhenDeadAndTakenAgain) { LeaveAndTakeAgain(1, 0); }
 TEST(SeveralPathsTest, AnotherPathIsLeftWhenDeadAndTakenAgain) { LeaveAndTakeAgain(2, 1); }
 
+// The patience is long enough for a busy machine to answer while the connection is made. The second
+// stream begins after the break: bytes that the receiver's kernel holds outlive a reset, and would
+// not pass the spare.
 TEST(SeveralPathsTest, ASpareCarriesAllWhileTheOwnNicIsDead) {
-  TwoPaths link({}, {{}, {1}});
+  TwoPaths link({}, {{}, {1}}, 1'000'000'000);
   link.Connect();
-  Stream(link, {std::vector<size_t>(40, 20'000)}, [&](size_t i) {
-    if (i == 20) {
-      EXPECT_EQ(link.cables[1]->accepted(), 0);
-      link.Break(0);
-    }
-  });
-  EXPECT_GT(link.cables[1]->passed(), 300'000u);
+  Stream(link, {std::vector<size_t>(20, 20'000)}, [](size_t) {});
+  EXPECT_EQ(link.cables[1]->accepted(), 0);
+  link.Break(0);
+  Stream(link, {std::vector<size_t>(20, 20'000)}, [](size_t) {});
+  EXPECT_GE(link.cables[1]->passed(), 400'000u);
   link.cables[0]->Hold(false);
   link.StreamThrough(0, 500'000);
 }
