@@ -172,7 +172,8 @@ TEST(BootstrapFaults, IdsThatNobodyUsesAreBounded) {
     const Status created = Bootstrap::Create(*loop, settings, options).status();
     return std::string(created.message());
   };
-  EXPECT_THAT(outcome(ids.front()), ::testing::HasSubstr("refused"));
+  // Refused, unless another process listens at the port by now.
+  EXPECT_THAT(outcome(ids.front()), ::testing::HasSubstr("cannot reach the root"));
   EXPECT_THAT(outcome(ids.back()), ::testing::HasSubstr("missing: 1"));
 }
 

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -224,7 +225,7 @@ TEST(ConfigFileTest, TheEnvironmentWinsThenTheFirstFile) {
 }
 
 TEST(ProcessSettingsTest, FileAndEnvironmentMeet) {
-  const std::string path = ::testing::TempDir() + "/tutti_settings_test.conf";
+  const std::string path = ::testing::TempDir() + "tutti_settings_test." + std::to_string(getpid());
   std::ofstream(path) << "NCCL_SOCKET_NTHREADS=3\nNCCL_NSOCKS_PERTHREAD=5\n";
   setenv("NCCL_CONF_FILE", path.c_str(), 1);
   setenv("NCCL_NSOCKS_PERTHREAD", "7", 1);

@@ -2,6 +2,7 @@
 
 #include "coordinator/process_set.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -435,8 +436,12 @@ nlohmann::json ReadTimeline(const std::string& path) {
   return nlohmann::json::parse(stream);  // throws where it is no JSON
 }
 
+std::string TimelinePath(const std::string& name) {
+  return fmt::format("{}coordinator_timeline_{}_{}.json", ::testing::TempDir(), name, getpid());
+}
+
 TEST(TimelineTest, AnyMomentOfAKilledProcessIsValidJson) {
-  const std::string path = ::testing::TempDir() + "coordinator_timeline.json";
+  const std::string path = TimelinePath("killed");
   for (int attempt = 0; attempt < 5; ++attempt) {
     testing::RankProcesses job(2, [&](int rank, testing::Board& board) {
       setenv("HOROVOD_TIMELINE", path.c_str(), 1);
@@ -476,7 +481,7 @@ TEST(TimelineTest, ARankWithoutItsFolderWorksWithoutATimeline) {
 }
 
 TEST(TimelineTest, CanBeStartedAndStopped) {
-  const std::string path = ::testing::TempDir() + "coordinator_timeline_2.json";
+  const std::string path = TimelinePath("stopped");
   RunJob(2, [&](TestRank& self) {
     std::vector<float> values(4, 1);
     EXPECT_EQ(tuttiCoordinatorStopTimeline(self.get()), ncclInvalidUsage);

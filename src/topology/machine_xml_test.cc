@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <string>
 
 #include "topology/testdata.h"
 
@@ -122,7 +124,7 @@ TEST(MachineXml, WritesGuessesAsCommentsThatEndWhereTheyShould) {
 
 TEST(MachineXml, WritesFiles) {
   const Machine machine = *ParseMachineXml(Sample(), "sample");
-  const std::string path = testing::TempDir() + "machine_xml_test.xml";
+  const std::string path = testing::TempDir() + "machine_xml_test." + std::to_string(getpid());
   ASSERT_TRUE(WriteMachineFile(machine, path).ok());
   const Result<Machine> again = ReadMachineFile(path);
   ASSERT_TRUE(again.ok());

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <map>
@@ -84,7 +85,7 @@ TEST(PathRules, LevelsThatDoNotExistAreRefused) {
 
 TEST(KnownMachine, IsDetectedUnlessAFileSaysMore) {
   const Machine detected = TestMachine(TestDataPath("machines/dgx-h100.xml"));
-  const std::string path = testing::TempDir() + "path_rules_test.xml";
+  const std::string path = testing::TempDir() + "path_rules_test." + std::to_string(getpid());
   Settings settings;
   settings.topo_dump_file = path;
   settings.topo_dump_file_rank = 3;
