@@ -93,11 +93,11 @@ TEST(AskTopologyTest, NicsThatAreNotUsableAreNotUsed) {
 
 TEST(AskTopologyTest, RanksOfOneNodeShareItsEqualNics) {
   topology::Machine machine = TwoNodes();
-  topology::PciFact card = machine.cpus[1].pci[0];
-  card.bus_id += 0x1000;
-  card.nics[0].nets[0].name = "eth2";
-  card.nics[0].nets[0].guid = 3;
-  machine.cpus[1].pci.push_back(card);
+  topology::PciFact nic = machine.cpus[1].pci[0];
+  nic.bus_id += 0x1000;
+  nic.nics[0].nets[0].name = "eth2";
+  nic.nics[0].nets[0].guid = 3;
+  machine.cpus[1].pci.push_back(nic);
   HostQuestion question = Question(0, {0, 1}, {1, 1});
   question.other_hosts = true;
   question.nics = {{"eth0", true, 10000}, {"eth1", true, 10000}, {"eth2", true, 10000}};

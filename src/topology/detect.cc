@@ -138,15 +138,15 @@ class Detector {
     bool any = false;
     const bool peer_memory =
         sysfs_.Exists("module/nvidia_peermem") || sysfs_.Exists("module/nv_peer_mem");
-    for (const std::string& card : sysfs_.List("class/infiniband")) {
-      const std::string folder = "class/infiniband/" + card;
+    for (const std::string& device : sysfs_.List("class/infiniband")) {
+      const std::string folder = "class/infiniband/" + device;
       for (const std::string& port : sysfs_.List(folder + "/ports")) {
         const std::string at = fmt::format("{}/ports/{}", folder, port);
         // "4: ACTIVE"
         if (!sysfs_.Line(at + "/state").value_or("").starts_with("4")) continue;
         NetFact net;
         std::from_chars(port.data(), port.data() + port.size(), net.port);
-        net.name = net.port > 1 ? fmt::format("{}:{}", card, net.port) : card;
+        net.name = net.port > 1 ? fmt::format("{}:{}", device, net.port) : device;
         net.speed_mbps = RdmaSpeed(sysfs_.Line(at + "/rate").value_or(""));
         net.guid = Guid(sysfs_.Line(folder + "/node_guid").value_or(""));
         net.gdr = peer_memory ? 1 : 0;

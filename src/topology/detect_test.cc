@@ -102,7 +102,7 @@ GpuSighting Gpu(int dev, const std::string& address) {
 
 // A root port, a switch of two bridges' depth with two legs, a GPU on one and an RDMA NIC on the
 // other.
-void AddGpuAndCard(FakeSysfs& sysfs) {
+void AddGpuAndNic(FakeSysfs& sysfs) {
   sysfs.AddPci({}, "0000:00:01.0", kBridge);
   sysfs.AddPci({"0000:00:01.0"}, "0000:01:00.0", kBridge);
   const std::vector<std::string> port = {"0000:00:01.0", "0000:01:00.0"};
@@ -120,7 +120,7 @@ void AddGpuAndCard(FakeSysfs& sysfs) {
 
 TEST(Detect, PutsDevicesBelowTheirSwitch) {
   FakeSysfs sysfs;
-  AddGpuAndCard(sysfs);
+  AddGpuAndNic(sysfs);
   sysfs.Write("module/nvidia_peermem/refcnt", "0");
   FakeGpus gpus({Gpu(0, "0000:03:00.0")});
   DetectOptions options;
@@ -185,7 +185,7 @@ TEST(Detect, InterfacesThatLeadSomewhere) {
   EXPECT_EQ(chosen.node(chosen.OfKind(NodeKind::kNet)[0]).name, "docker0");
 }
 
-TEST(Detect, BondsStandWhereTheirFirstCardIs) {
+TEST(Detect, BondsStandWhereTheirFirstNicIs) {
   FakeSysfs sysfs;
   sysfs.AddPci({"0000:00:02.0"}, "0000:05:00.0", {{"class", "0x020000"}, {"numa_node", "1"}});
   sysfs.AddClass("net", "eth0", "0000:05:00.0",
@@ -307,7 +307,7 @@ TEST(Detect, AmdGpusAsTheirDriverShowsThem) {
   EXPECT_TRUE(BuildGraph(machine).ok());
 }
 
-TEST(Detect, VirtualFunctionsHaveTheLinkOfTheirCard) {
+TEST(Detect, VirtualFunctionsHaveTheLinkOfTheirNic) {
   FakeSysfs sysfs;
   sysfs.AddPci({}, "0000:06:00.0", {{"max_link_speed", "16.0 GT/s PCIe"}});
   sysfs.AddPci({}, "0000:06:00.2", {{"max_link_speed", "Unknown"}, {"max_link_width", "255"}});

@@ -229,7 +229,7 @@ class GraphBuilder {
       for (const GpuFact& gpu : pci.gpus) AddGpu(gpu, pci.bus_id, parent, gbps);
     } else if (!pci.nics.empty()) {
       NoteSpeed(pci);
-      AddCard(pci, parent, gbps);
+      AddNicOf(pci, parent, gbps);
     } else if (IsSwitch(pci)) {
       if (!pci.children.empty()) NoteSpeed(pci);
       Node node;
@@ -278,13 +278,13 @@ class GraphBuilder {
   }
 
   // Functions of one NIC share its PCI link, and are one node.
-  void AddCard(const PciFact& pci, NodeIndex parent, double gbps) {
-    const auto [card, added] = cards_.emplace(std::make_pair(host_, pci.bus_id >> 4), kNoIndex);
+  void AddNicOf(const PciFact& pci, NodeIndex parent, double gbps) {
+    const auto [nic, added] = nic_at_.emplace(std::make_pair(host_, pci.bus_id >> 4), kNoIndex);
     if (added) {
-      card->second = AddNic(pci.bus_id, FormatBusId(pci.bus_id));
-      hangs_.push_back({card->second, parent, LinkKind::kPci, gbps});
+      nic->second = AddNic(pci.bus_id, FormatBusId(pci.bus_id));
+      hangs_.push_back({nic->second, parent, LinkKind::kPci, gbps});
     }
-    for (const NicFact& nic : pci.nics) AddPorts(nic, card->second);
+    for (const NicFact& fact : pci.nics) AddPorts(fact, nic->second);
   }
 
   void AddGpus() {
@@ -420,7 +420,7 @@ class GraphBuilder {
   std::vector<Net> nets_;
   std::map<uint64_t, int> hosts_;
   std::map<std::pair<int, BusId>, NodeIndex> switches_;
-  std::map<std::pair<int, BusId>, NodeIndex> cards_;
+  std::map<std::pair<int, BusId>, NodeIndex> nic_at_;
   std::map<std::pair<int, BusId>, const Gpu*> gpu_at_;
   std::set<std::tuple<int, BusId, BusId>> peers_;
   int host_ = 0;  // of the processor that is being added, as the two below

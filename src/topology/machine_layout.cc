@@ -81,14 +81,14 @@ class Placer {
     cursor_ += width + kGap;
   }
 
-  void PlaceCard(NodeIndex card) {
-    seen_[card] = 1;
+  void PlaceNic(NodeIndex nic) {
+    seen_[nic] = 1;
     const double begin = cursor_;
-    for (const NodeIndex net : Children(card)) {
+    for (const NodeIndex net : Children(nic)) {
       if (seen_[net] == 0) PlaceLeaf(net, kPortWidth);
     }
     if (cursor_ == begin) cursor_ += kPortWidth + kGap;  // a NIC without ports
-    layout_.boxes[card] = {{begin, leaf_top_}, cursor_ - begin - kGap, kLeafHeight, 6, "", ""};
+    layout_.boxes[nic] = {{begin, leaf_top_}, cursor_ - begin - kGap, kLeafHeight, 6, "", ""};
   }
 
   void PlaceTree(NodeIndex node, int row) {
@@ -103,7 +103,7 @@ class Placer {
       } else if (kind == NodeKind::kNet) {
         PlaceLeaf(child, kPortWidth);
       } else if (kind == NodeKind::kNic) {
-        PlaceCard(child);
+        PlaceNic(child);
       } else {
         PlaceTree(child, row + 1);
       }

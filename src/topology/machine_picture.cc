@@ -17,10 +17,10 @@ namespace {
 constexpr double kMargin = 44;
 constexpr double kTitleHeight = 84;
 constexpr double kStrand = 3.4;  // from one channel's line to the next on a link
-constexpr double kLane = 58;     // height of the line that shows one channel's order
+constexpr double kRow = 58;      // height of the line that shows one channel's order
 constexpr double kLaneLabel = 150;
 constexpr size_t kMostStrands = 8;
-constexpr size_t kMostLanes = 16;
+constexpr size_t kMostRows = 16;
 constexpr const char* kInk = "#1b1f24";
 constexpr const char* kFaint = "#6a737d";
 constexpr const char* kWire = "#c5ccd3";
@@ -111,7 +111,7 @@ class Painter {
     PaintChipLinks();
     const double below = PaintNvlink();
     for (const auto& [node, box] : layout_.boxes) PaintNode(node, box);
-    picture_.height = PaintLanes(below + 40) + 24;
+    picture_.height = PaintRows(below + 40) + 24;
     return std::move(picture_);
   }
 
@@ -387,11 +387,11 @@ class Painter {
     if (!detail.empty()) Add(Label{{x, y + 14}, detail, 11, kFaint});
   }
 
-  double PaintLanes(double top) {
-    const size_t count = std::min(strands_.size(), kMostLanes);
+  double PaintRows(double top) {
+    const size_t count = std::min(strands_.size(), kMostRows);
     for (size_t i = 0; i < count; ++i)
-      PaintLane(strands_[i], top + kLane * (0.5 + static_cast<double>(i)));
-    double bottom = top + kLane * static_cast<double>(count);
+      PaintRow(strands_[i], top + kRow * (0.5 + static_cast<double>(i)));
+    double bottom = top + kRow * static_cast<double>(count);
     if (count < strands_.size()) {
       const std::string text = fmt::format("… and {} orders more", strands_.size() - count);
       Add(Label{{kMargin, bottom + 14}, text, 13, kFaint, Anchor::kStart});
@@ -402,7 +402,7 @@ class Painter {
 
   // Stations under the devices, and the way between them: to the right above the line, to the left
   // below it.
-  void PaintLane(const Strand& strand, double y) {
+  void PaintRow(const Strand& strand, double y) {
     const Channel& channel = *strand.channel;
     const std::string what = channels_->pattern == Pattern::kRing ? "ring" : "tree";
     Add(Label{{kMargin, y + 5},
@@ -441,7 +441,7 @@ class Painter {
     const double distance = to.x - from.x;
     if (std::abs(distance) < 1) return;
     const double side = distance > 0 ? 1 : -1;
-    const double rise = std::min(8 + std::abs(distance) * 0.05, kLane * 0.56) * -side;
+    const double rise = std::min(8 + std::abs(distance) * 0.05, kRow * 0.56) * -side;
     Curve curve;
     curve.bent = true;
     curve.points = {{from.x + side * 7, from.y + rise * 0.25},

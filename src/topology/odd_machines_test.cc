@@ -18,7 +18,7 @@ namespace {
 struct Parts {
   std::vector<int> gpus_per_cpu;
   int gpus_per_switch = 2;  // 0: GPUs hang at the processor
-  std::set<int> cards;      // switches (or processors) with a NIC
+  std::set<int> nics;       // switches (or processors) with a NIC
   int sm = 80;
   int other_sm = 0;  // of every second GPU; 0: the same
   int nvlinks = 0;   // to NVSwitches, from each GPU
@@ -45,12 +45,12 @@ std::string GpuText(const Parts& parts, int gpu, int of) {
   return text + "</pci>\n";
 }
 
-std::string CardText(int card) {
+std::string NicText(int nic) {
   return fmt::format(
       "<pci busid=\"0000:{:02x}:00.0\" class=\"0x020700\" link_speed=\"16.0 GT/s "
       "PCIe\" link_width=\"16\"><nic><net name=\"mlx5_{}\" dev=\"{}\" "
       "speed=\"200000\" port=\"1\" guid=\"0x{:x}\" gdr=\"1\"/></nic></pci>\n",
-      0x80 + card, card, card, card + 1);
+      0x80 + nic, nic, nic, nic + 1);
 }
 
 std::string MachineText(const Parts& parts) {
@@ -59,7 +59,7 @@ std::string MachineText(const Parts& parts) {
   for (const int count : parts.gpus_per_cpu) of += count;
   int gpu = 0;
   int place = 0;
-  int card = 0;
+  int nic = 0;
   for (size_t cpu = 0; cpu < parts.gpus_per_cpu.size(); ++cpu) {
     text += fmt::format(
         "<cpu numaid=\"{}\" arch=\"x86_64\" vendor=\"{}\" familyid=\"6\" "
@@ -77,7 +77,7 @@ std::string MachineText(const Parts& parts) {
       const int here = switched ? std::min(left, parts.gpus_per_switch) : left;
       for (int i = 0; i < here; ++i) text += GpuText(parts, gpu++, of);
       left -= here;
-      if (parts.cards.contains(place)) text += CardText(card++);
+      if (parts.nics.contains(place)) text += NicText(nic++);
       if (switched) text += "</pci>\n";
       ++place;
     } while (left > 0);
@@ -124,7 +124,7 @@ TEST(OddMachines, AnyNumberOfGpusAtPciSwitches) {
     if (gpus == 1) parts.gpus_per_cpu = {1};
     // Between Sapphire Rapids 22 GB/s, to and from PCI devices under them a fifth less of 24.
     Expect(MachineText(parts), 20);
-    parts.cards = gpus % 2 == 0 ? std::set<int>{0} : std::set<int>{0, 1, 2, 3};
+    parts.nics = gpus % 2 == 0 ? std::set<int>{0} : std::set<int>{0, 1, 2, 3};
     Expect(MachineText(parts), 20);
   }
 }
@@ -135,7 +135,7 @@ TEST(OddMachines, AnyNumberOfGpusAtAnNvSwitch) {
     Parts parts;
     parts.gpus_per_cpu = {gpus - gpus / 2, gpus / 2};
     parts.nvlinks = 12;
-    parts.cards = {0, 1, 2};
+    parts.nics = {0, 1, 2};
     Expect(MachineText(parts), 12 * 20);
   }
 }
@@ -158,14 +158,14 @@ TEST(OddMachines, GpusAtTheProcessorWithoutPeerAccess) {
   PathRules refused;
   refused.peer_access_refused = true;
   Expect(MachineText(parts), 1, refused);
-  parts.cards = {3};
+  parts.nics = {3};
   Expect(MachineText(parts), 1, refused);
 }
 
-TEST(OddMachines, OneCardFarAwayFromAllGpus) {
+TEST(OddMachines, OneNicFarAwayFromAllGpus) {
   Parts parts;
   parts.gpus_per_cpu = {4, 0};
-  parts.cards = {2};  // at the other processor
+  parts.nics = {2};  // at the other processor
   Expect(MachineText(parts), 20);
   parts.nvlinks = 4;
   Expect(MachineText(parts), 4 * 20);
@@ -176,7 +176,7 @@ TEST(OddMachines, MixedGenerations) {
   parts.gpus_per_cpu = {3, 3};
   parts.sm = 90;
   parts.other_sm = 70;
-  parts.cards = {0, 1};
+  parts.nics = {0, 1};
   Expect(MachineText(parts), 15);
   parts.nvlinks = 6;
   Expect(MachineText(parts), 6 * 20);  // the older ones' NVLinks
@@ -186,7 +186,7 @@ TEST(OddMachines, SeveralRanksOnAGpu) {
   Parts parts;
   parts.gpus_per_cpu = {2};
   parts.ranks_per_gpu = 2;
-  parts.cards = {0};
+  parts.nics = {0};
   Expect(MachineText(parts), 1);
 }
 
@@ -201,7 +201,7 @@ TEST(OddMachines, RandomParts) {
     for (int cpu = pick(1, 4); cpu > 0; --cpu) parts.gpus_per_cpu.push_back(pick(0, 4));
     parts.gpus_per_cpu[0] += 1;
     parts.gpus_per_switch = pick(0, 3);
-    for (int card = pick(0, 3); card > 0; --card) parts.cards.insert(pick(0, 5));
+    for (int nic = pick(0, 3); nic > 0; --nic) parts.nics.insert(pick(0, 5));
     parts.sm = pick(60, 103);
     parts.other_sm = pick(0, 1) * pick(60, 103);
     parts.nvlinks = pick(0, 2) * pick(0, 9);

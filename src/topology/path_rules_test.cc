@@ -60,7 +60,7 @@ TEST(PathRules, NvlinkThroughAThirdGpu) {
   EXPECT_EQ(Kinds("dgx1-v100", {{"NCCL_NVB_DISABLE", "1"}}, NodeKind::kGpu), "NVL SYS");
 }
 
-TEST(PathRules, RelaysToNetworkCards) {
+TEST(PathRules, RelaysToNics) {
   const auto kinds = [](const Variables& variables) {
     return Kinds("dgx-h100", variables, NodeKind::kNet);
   };

@@ -107,7 +107,7 @@ TEST(Search, UsesAllOfASwitchForRingsAndMoreOfItForTrees) {
   EXPECT_NEAR(MustFind(graph, demand).TotalGbps(), 370.8 * 8 / 7, 0.01);
 }
 
-TEST(Search, LeavesTheHostByEveryCard) {
+TEST(Search, LeavesTheHostByEveryNic) {
   const Graph graph = Switched(8, 370.8, 50);
   Demand demand;
   demand.inter_host = true;

@@ -70,7 +70,7 @@ void SetDelivery(const Delivery& delivery) {
     s.delivery = delivery;
     s.random.seed(delivery.seed);
   }
-  WakeCard();
+  WakeNic();
 }
 
 Delivery DefaultDelivery() {

@@ -5,14 +5,14 @@
 // link a test with it in order to call the functions below, which say what devices there are, what
 // fails, and what was called.
 //
-// Every process that opens a device runs a thread, the card, which moves the bytes. Cards of all
+// Every process that opens a device runs a thread, the NIC, which moves the bytes. NICs of all
 // processes of this user in one network namespace reach one another, over Unix sockets; so ranks
 // may be threads or processes. Bytes pass in order, unless SetDelivery says otherwise, and none is
-// lost. What a real card tries again
+// lost. What a real NIC tries again
 // until its timer runs out fails here at once: a queue pair that is not there, a packet number that
 // is not expected, a port that is down, a process that has ended.
 //
-// The stand-in is stricter than most cards: a request that is posted to a full queue fails, a slot
+// The stand-in is stricter than most NICs: a request that is posted to a full queue fails, a slot
 // of the send queue is free again only when a completion at or behind it was polled, a completion
 // queue that overflows ends the process, and objects that are still in use cannot be destroyed.
 //
@@ -58,16 +58,16 @@ struct SendFault {
   bool delivered = false;   // the bytes arrive, and the acknowledgement is lost
   uint32_t queue_pair = 0;  // 0: any
 };
-// Has one posted request fail with a completion, as the other end's or the card's fault.
+// Has one posted request fail with a completion, as the other end's or the NIC's fault.
 void FailSend(const SendFault& fault);
 
 // Holds back every request that is posted from now on, until false is said.
 void HoldSends(bool hold);
-// The same for the card's answers: the bytes arrive, and the other end is not told yet.
+// The same for the NIC's answers: the bytes arrive, and the other end is not told yet.
 void HoldAnswers(bool hold);
 
 // When the bytes of a write reach the memory of this process. The other end's completion says only
-// that they have come as far as this card. A card may keep them, and let writes of one queue pair
+// that they have come as far as this NIC. A NIC may keep them, and let writes of one queue pair
 // pass one another where they do not overlap, until an atomic operation, a read, a send, or a write
 // with an immediate value comes on the same queue pair: that finds all writes before it in place.
 enum class Order : uint8_t {
@@ -79,7 +79,7 @@ enum class Order : uint8_t {
 struct Delivery {
   Order order = Order::kAtOnce;
   uint32_t seed = 1;  // of the chance
-  // False: atomic operations do not find the writes before them in place, which no card may do. For
+  // False: atomic operations do not find the writes before them in place, which no NIC may do. For
   // tests that ask whether a broken network is noticed.
   bool atomics_wait = true;
 };

@@ -1,4 +1,4 @@
-// The stand-in does what cards do, as far as the network over verbs relies on it.
+// The stand-in does what NICs do, as far as the network over verbs relies on it.
 
 #include "fake_verbs.h"
 
@@ -294,7 +294,7 @@ TEST_F(FakeVerbsTest, CallsAreRefusedAndRecorded) {
   EXPECT_TRUE(registered);
 }
 
-// Runs the other end in a process of its own, which begins when this one has no card yet, writes
+// Runs the other end in a process of its own, which begins when this one has no NIC yet, writes
 // once and is killed.
 TEST(FakeVerbsProcessesTest, ReachOneAnother) {
   int down[2];

@@ -1,4 +1,4 @@
-// What becomes of connections over verbs when cards, peers or the system fail.
+// What becomes of connections over verbs when NICs, peers or the system fail.
 
 #include <gmock/gmock.h>
 
@@ -26,7 +26,7 @@ class VerbsFaultTest : public ::testing::Test {
   }
 };
 
-// A receiver that has what it wants may leave before the sender's card has its answer.
+// A receiver that has what it wants may leave before the sender's NIC has its answer.
 TEST_F(VerbsFaultTest, AnAnswerMayComeAfterTheReceiverHasLeft) {
   VerbsNetPair pair({});
   NetLink link(pair);

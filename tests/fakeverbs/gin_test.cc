@@ -1,6 +1,6 @@
-// Device-initiated networking over verbs whose cards deliver late and out of order, as far as the
+// Device-initiated networking over verbs whose NICs deliver late and out of order, as far as the
 // rules let them: the litmus tests hold. Those that rely on more than is promised fail there, and
-// over a card that breaks the rules all fail, so that each of them is a test.
+// over a NIC that breaks the rules all fail, so that each of them is a test.
 
 #include <gtest/gtest.h>
 
@@ -60,16 +60,16 @@ std::string NameOfCase(
 }
 
 TEST_P(VerbsLitmusTest, SeesNothingWrong) { EXPECT_EQ(RunLitmus(litmus_, 50), 0); }
-INSTANTIATE_TEST_SUITE_P(Cards, VerbsLitmusTest, kCases, NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Nics, VerbsLitmusTest, kCases, NameOfCase);
 
 TEST_P(SlowVerbsLitmusTest, SeesNothingWrongInManyRounds) {
   EXPECT_EQ(RepeatLitmus(litmus_, 100'000, 1000), 0);
 }
-INSTANTIATE_TEST_SUITE_P(Cards, SlowVerbsLitmusTest, kCases, NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Nics, SlowVerbsLitmusTest, kCases, NameOfCase);
 
 class BrokenCardTest : public ::testing::TestWithParam<GinLitmus> {};
 
-// A card whose atomic operations overtake the writes before them.
+// A NIC whose atomic operations overtake the writes before them.
 TEST_P(BrokenCardTest, IsNoticed) {
   const OverVerbs verbs({.order = Order::kForced, .atomics_wait = false});
   EXPECT_GT(RunLitmus(GetParam(), 20), 0);

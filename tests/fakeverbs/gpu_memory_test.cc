@@ -1,4 +1,4 @@
-// GPUDirect, as far as it goes without a GPU and a card: which way to GPUs' memory is taken, how it
+// GPUDirect, as far as it goes without a GPU and a NIC: which way to GPUs' memory is taken, how it
 // is registered, and the read that follows what has come. A memory file stands for a DMA-BUF; the
 // GPU's address is one that nobody may touch, so that only who goes by the file reaches the bytes.
 

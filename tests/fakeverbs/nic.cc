@@ -1,4 +1,4 @@
-// The card: a thread of each process that carries messages between queue pairs, of this process or
+// The NIC: a thread of each process that carries messages between queue pairs, of this process or
 // others. A process has a number, its slot, which its queue pairs' numbers begin with and by which
 // its Unix socket is found. Requests go over a connection from the requester's process, and the
 // answers come back over the same one.
@@ -51,7 +51,7 @@ struct Link {
   bool watched_for_room = false;
 };
 
-struct Card {
+struct Nic {
   uint32_t slot = 0;
   int listener = -1;
   int epoll = -1;
@@ -61,7 +61,7 @@ struct Card {
   std::set<uint32_t> waiting;  // slots for which something was posted
 };
 
-Card* card = nullptr;
+Nic* nic = nullptr;
 
 sockaddr_un AddressOf(uint32_t slot, socklen_t& length) {
   sockaddr_un address = {};
@@ -77,7 +77,7 @@ void Watch(int fd, uint32_t events, int operation) {
   epoll_event event = {};
   event.events = events;
   event.data.fd = fd;
-  if (epoll_ctl(card->epoll, operation, fd, &event) != 0) Violation("a socket cannot be watched");
+  if (epoll_ctl(nic->epoll, operation, fd, &event) != 0) Violation("a socket cannot be watched");
 }
 
 // Copies a part of what a request sends. Returns false where its memory is not registered.
@@ -265,11 +265,11 @@ void LosePeer(uint32_t slot) {
 void Drop(Link& link) {
   close(link.fd);
   if (link.slot == kSlots) {
-    card->serving.remove_if([&](const Link& each) { return &each == &link; });
+    nic->serving.remove_if([&](const Link& each) { return &each == &link; });
     return;
   }
   const uint32_t slot = link.slot;
-  card->requests.erase(slot);
+  nic->requests.erase(slot);
   LosePeer(slot);
 }
 
@@ -286,9 +286,9 @@ bool Connect(Link& link) {
 }
 
 void SendRequests() {
-  for (const uint32_t slot : std::exchange(card->waiting, {})) {
-    const auto link = card->requests.find(slot);
-    if (link == card->requests.end()) continue;
+  for (const uint32_t slot : std::exchange(nic->waiting, {})) {
+    const auto link = nic->requests.find(slot);
+    if (link == nic->requests.end()) continue;
     const bool connected = link->second->fd >= 0 || Connect(*link->second);
     if (!connected || !Write(*link->second)) Drop(*link->second);
   }
@@ -296,26 +296,26 @@ void SendRequests() {
 
 void SendAnswers() {
   std::vector<Link*> links;
-  for (Link& link : card->serving) links.push_back(&link);
+  for (Link& link : nic->serving) links.push_back(&link);
   for (Link* const link : links) {
     if (!Write(*link)) Drop(*link);
   }
 }
 
 void Accept() {
-  const int fd = accept4(card->listener, nullptr, nullptr, SOCK_CLOEXEC);
+  const int fd = accept4(nic->listener, nullptr, nullptr, SOCK_CLOEXEC);
   if (fd < 0) return;
-  Link& link = card->serving.emplace_back();
+  Link& link = nic->serving.emplace_back();
   link.fd = fd;
   link.slot = kSlots;
   Watch(fd, EPOLLIN, EPOLL_CTL_ADD);
 }
 
 Link* LinkOf(int fd) {
-  for (const auto& entry : card->requests) {
+  for (const auto& entry : nic->requests) {
     if (entry.second->fd == fd) return entry.second.get();
   }
-  for (Link& link : card->serving) {
+  for (Link& link : nic->serving) {
     if (link.fd == fd) return &link;
   }
   return nullptr;
@@ -327,17 +327,17 @@ void Run() {
   auto due = std::chrono::steady_clock::now();
   for (;;) {
     std::array<epoll_event, 16> events;
-    const int count = epoll_wait(card->epoll, events.data(), events.size(),
+    const int count = epoll_wait(nic->epoll, events.data(), events.size(),
                                  waits ? static_cast<int>(kDeliverEvery.count()) : -1);
     const Lock lock(s.mutex);
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<size_t>(i)];
-      if (event.data.fd == card->wake) {
+      if (event.data.fd == nic->wake) {
         uint64_t times = 0;
-        if (read(card->wake, &times, sizeof(times)) < 0 && errno != EAGAIN) return;
+        if (read(nic->wake, &times, sizeof(times)) < 0 && errno != EAGAIN) return;
         SendRequests();
         SendAnswers();
-      } else if (event.data.fd == card->listener) {
+      } else if (event.data.fd == nic->listener) {
         Accept();
       } else if (Link* const link = LinkOf(event.data.fd)) {
         const bool room = (event.events & EPOLLOUT) != 0;
@@ -352,18 +352,18 @@ void Run() {
 
 void Wake() {
   const uint64_t one = 1;
-  if (write(card->wake, &one, sizeof(one)) < 0 && errno != EAGAIN) Violation("the card sleeps");
+  if (write(nic->wake, &one, sizeof(one)) < 0 && errno != EAGAIN) Violation("the NIC sleeps");
 }
 
 // A child has the parent's descriptors, and must not keep its connections open.
 void CloseInChild() {
-  if (!card) return;
-  close(card->listener);
-  close(card->epoll);
-  close(card->wake);
-  for (const auto& entry : card->requests) close(entry.second->fd);
-  for (const Link& link : card->serving) close(link.fd);
-  card = nullptr;
+  if (!nic) return;
+  close(nic->listener);
+  close(nic->epoll);
+  close(nic->wake);
+  for (const auto& entry : nic->requests) close(entry.second->fd);
+  for (const Link& link : nic->serving) close(link.fd);
+  nic = nullptr;
 }
 
 // Takes the first slot that no process has, from a random one on.
@@ -374,8 +374,8 @@ void TakeSlot() {
     if (slot == 0) continue;
     socklen_t length = 0;
     const sockaddr_un address = AddressOf(slot, length);
-    if (bind(card->listener, reinterpret_cast<const sockaddr*>(&address), length) == 0) {
-      card->slot = slot;
+    if (bind(nic->listener, reinterpret_cast<const sockaddr*>(&address), length) == 0) {
+      nic->slot = slot;
       return;
     }
   }
@@ -384,27 +384,27 @@ void TakeSlot() {
 
 }  // namespace
 
-void StartCard() {
+void StartNic() {
   State& s = TheState();
   const Lock lock(s.mutex);
-  if (card) return;
+  if (nic) return;
   [[maybe_unused]] static const int forks = pthread_atfork(nullptr, nullptr, CloseInChild);
-  card = new Card;
-  card->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  card->epoll = epoll_create1(EPOLL_CLOEXEC);
-  card->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  nic = new Nic;
+  nic->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  nic->epoll = epoll_create1(EPOLL_CLOEXEC);
+  nic->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   TakeSlot();
-  if (listen(card->listener, SOMAXCONN) != 0) Violation("the card cannot listen");
-  Watch(card->listener, EPOLLIN, EPOLL_CTL_ADD);
-  Watch(card->wake, EPOLLIN, EPOLL_CTL_ADD);
+  if (listen(nic->listener, SOMAXCONN) != 0) Violation("the NIC cannot listen");
+  Watch(nic->listener, EPOLLIN, EPOLL_CTL_ADD);
+  Watch(nic->wake, EPOLLIN, EPOLL_CTL_ADD);
   std::thread(Run).detach();
 }
 
-uint32_t SlotOfCard() { return card->slot; }
+uint32_t SlotOfNic() { return nic->slot; }
 
 void Transmit(Qp& pair, std::shared_ptr<Work> work) {
   const uint32_t slot = pair.remote >> kSlotShift & (kSlots - 1);
-  std::unique_ptr<Link>& link = card->requests[slot];
+  std::unique_ptr<Link>& link = nic->requests[slot];
   if (!link) {
     link = std::make_unique<Link>();
     link->slot = slot;
@@ -413,14 +413,14 @@ void Transmit(Qp& pair, std::shared_ptr<Work> work) {
   parcel.pair = pair.qp.qp_num;
   parcel.work = std::move(work);
   link->parcels.push_back(std::move(parcel));
-  if (card->waiting.insert(slot).second) Wake();
+  if (nic->waiting.insert(slot).second) Wake();
 }
 
-void WakeCard() {
+void WakeNic() {
   State& s = TheState();
   const Lock lock(s.mutex);
-  if (!card) return;
-  for (const auto& entry : card->requests) card->waiting.insert(entry.first);
+  if (!nic) return;
+  for (const auto& entry : nic->requests) nic->waiting.insert(entry.first);
   Wake();
 }
 

@@ -82,7 +82,7 @@ ibv_mr* Add(ibv_pd* pd, std::byte* base, size_t bytes, uint64_t begin, unsigned 
   return mr;
 }
 
-// A card writes through a mapping that may be written, unless others may only read.
+// A NIC writes through a mapping that may be written, unless others may only read.
 constexpr unsigned kWrites =
     IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 
@@ -110,7 +110,7 @@ ibv_context* ibv_open_device(ibv_device* device) {
     const Lock lock(s.mutex);
     if (const int error = Refusal("open_device")) return Refuse<ibv_context>(error);
   }
-  StartCard();
+  StartNic();
   const Lock lock(s.mutex);
   auto made = std::make_unique<Context>();
   Context& context = *made;

@@ -469,7 +469,7 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* wish) {
   }
   uint32_t number = 0;
   do {
-    number = SlotOfCard() << kSlotShift | (++s.next_pair & ((1u << kSlotShift) - 1));
+    number = SlotOfNic() << kSlotShift | (++s.next_pair & ((1u << kSlotShift) - 1));
   } while (s.pairs.count(number) != 0);
   auto made = std::make_unique<Qp>();
   Qp& pair = *made;

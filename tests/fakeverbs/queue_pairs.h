@@ -21,7 +21,7 @@ Qp* PairOf(const ibv_async_event& event);
 bool Take(const Frame& frame, const std::byte* bytes, Frame& answer);
 // Takes an answer, or a part of one.
 void TakeAnswer(const Frame& frame, const std::byte* bytes);
-// Copies bytes as a card does: words of four bytes, one after the other, where the memory may be
+// Copies bytes as a NIC does: words of four bytes, one after the other, where the memory may be
 // polled.
 void Place(std::byte* to, const std::byte* from, size_t bytes);
 

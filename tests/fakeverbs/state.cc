@@ -63,7 +63,7 @@ void Install(State& s, const std::vector<DeviceSpec>& specs) {
 State* state = nullptr;
 std::mutex making;
 
-// The parent's card has no thread in the child.
+// The parent's NIC has no thread in the child.
 void ForgetInChild() {
   state = nullptr;
   new (&making) std::mutex;
@@ -98,7 +98,7 @@ State& TheState() {
   const Lock lock(making);
   if (!state) {
     [[maybe_unused]] static const int forks = pthread_atfork(nullptr, nullptr, ForgetInChild);
-    state = new State;  // it ends with the process: the card's thread uses it until then
+    state = new State;  // it ends with the process: the NIC's thread uses it until then
   }
   return *state;
 }
@@ -181,7 +181,7 @@ void Reset() {
     DeliverAllOfEveryPair();
     s.delivery = DefaultDelivery();
   }
-  WakeCard();
+  WakeNic();
 }
 
 void RefuseCalls(const std::string& call, int error, int times, int skip) {
@@ -202,7 +202,7 @@ void HoldSends(bool hold) {
     const Lock lock(s.mutex);
     s.hold_sends = hold;
   }
-  WakeCard();
+  WakeNic();
 }
 
 void HoldAnswers(bool hold) {
@@ -211,7 +211,7 @@ void HoldAnswers(bool hold) {
     const Lock lock(s.mutex);
     s.hold_answers = hold;
   }
-  WakeCard();
+  WakeNic();
 }
 
 void SetPortActive(const std::string& device, int port, bool active) {

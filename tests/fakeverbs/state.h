@@ -1,7 +1,7 @@
 #pragma once
 
 // What the files of the stand-in for libibverbs share: the objects behind the structures of
-// <infiniband/verbs.h>, and what cards tell one another.
+// <infiniband/verbs.h>, and what NICs tell one another.
 
 #include <infiniband/verbs.h>
 
@@ -87,10 +87,10 @@ struct Cq {
 
 enum class FrameKind : uint8_t { kRequest, kReply };
 
-// Why a request was refused by the other card.
+// Why a request was refused by the other NIC.
 enum class Answer : uint8_t { kDone, kSilent, kNotReady, kAccess, kInvalid, kOperation };
 
-// In front of what cards tell one another; `bytes` bytes follow.
+// In front of what NICs tell one another; `bytes` bytes follow.
 struct Frame {
   uint32_t magic = 0;
   FrameKind kind = FrameKind::kRequest;
@@ -195,7 +195,7 @@ using Lock = std::lock_guard<std::mutex>;
 // Returns the errno value with which a call is to fail, or 0.
 int Refusal(const char* call);
 void Note(const Call& call);
-// Ends the process: the library under test has done what no card allows.
+// Ends the process: the library under test has done what no NIC allows.
 [[noreturn]] void Violation(const std::string& what);
 // Returns where a registration has these bytes; null when it does not, or forbids the access.
 std::byte* Locate(uint32_t key, const Domain* domain, uint64_t address, uint64_t bytes,
@@ -209,12 +209,12 @@ void Settle(Qp& pair);
 // Completes the first send.
 void Finish(Qp& pair, ibv_wc_status status);
 
-// The card's thread.
-void StartCard();
-uint32_t SlotOfCard();
-// Hands a posted send to the card.
+// The NIC's thread.
+void StartNic();
+uint32_t SlotOfNic();
+// Hands a posted send to the NIC.
 void Transmit(Qp& pair, std::shared_ptr<Work> work);
-// Has the card look at what it holds back.
-void WakeCard();
+// Has the NIC look at what it holds back.
+void WakeNic();
 
 }  // namespace fakeverbs
