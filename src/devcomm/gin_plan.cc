@@ -6,17 +6,21 @@
 namespace tutti {
 namespace {
 
+// The number of contexts of a program that names none.
 constexpr int kUsualContexts = 4;
-// Each context has a queue for each rank. Programs get fewer contexts than they ask for.
+// The most contexts, each of which has a queue for each rank. A program that asks for more gets
+// these; its kernels read the number in ncclDevComm.
 constexpr int kMostContexts = 64;
 // A queue of 128 descriptors is 16 KiB. A thread that posts into a full queue drives it.
 constexpr uint32_t kUsualDepth = 128;
 constexpr uint32_t kLeastDepth = 2;
 constexpr uint32_t kMostDepth = 32'768;
 
+// The first release whose kernels lay out descriptors and queues as today.
 constexpr unsigned kFirstWithTodaysGin = 23000;
 
-// Gives out numbers, one run after the other.
+// Numbers signals, or counters: each request gets the run of numbers behind the last one. All ranks
+// make the same requests in the same order, and so agree on the numbers without an exchange.
 class Numbers {
  public:
   Numbers(const char* name, uint64_t most) : name_(name), most_(most) {}
@@ -44,6 +48,8 @@ ncclGinConnectionType_t ConnectionOf(const ncclDevCommRequirements_t& asked) {
   return asked.ginConnectionType;
 }
 
+// Refuses requirements that contradict one another, or that these ranks cannot serve. The list
+// ends, because PlanResources has walked it before.
 Status CheckConnection(const ncclDevCommRequirements_t& asked, const TeamShape& shape,
                        ncclGinConnectionType_t connection) {
   const bool one_team = shape.lsa_size == shape.num_ranks;
@@ -91,6 +97,8 @@ Status AddBarriers(const ncclDevCommRequirements_t& asked, const TeamShape& shap
   return Status::Ok();
 }
 
+// Gives the elements of the program's list their signals and counters, and notes where the program
+// wants to be told the first of each.
 Status AddList(const ncclDevResourceRequirements_t* list, Numbers& signals, Numbers& counters,
                GinPlan& plan) {
   for (; list != nullptr; list = list->next) {

@@ -7,7 +7,8 @@
 namespace tutti {
 namespace {
 
-// The form of releases 2.28.7 to 2.29.
+// The layout of ncclDevComm in releases 2.28.7 to 2.29. Kernels that were compiled with their
+// headers read these bytes, so that no member may move.
 struct DevComm229 {
   int rank, num_ranks;
   uint32_t num_ranks_rcp32;
@@ -38,9 +39,13 @@ static_assert(offsetof(DevComm229, lsa_barrier) == 120);
 static_assert(offsetof(DevComm229, gin_context_count) == 200);
 static_assert(sizeof(DevComm229) == 224);
 
+// Version codes, as NCCL_VERSION_CODE has them.
 constexpr unsigned kFirstWithTodaysForm = 23000;
 constexpr unsigned kFirstWithAbortFlag = 22904;
 
+// Writes `made` in the form of those releases. Before 2.29.4 the structure ended earlier, and
+// nothing may be written behind what the program has reserved. The members of GIN stay zero: GIN is
+// refused to such programs (gin_plan.cc).
 void Store229(const ncclDevComm& made, unsigned version, void* out) {
   DevComm229 old = {};
   old.rank = made.rank;
@@ -61,7 +66,8 @@ void Store229(const ncclDevComm& made, unsigned version, void* out) {
   std::memcpy(out, &old, bytes);
 }
 
-// All contexts are of one connection.
+// Describes GIN to kernels. All contexts share one connection. The shadows of signals are memory of
+// this rank alone, so their address is that of its own slice of the flat space.
 void AddGin(const DevCommParts& parts, ncclDevComm& made) {
   const GinPlan& plan = parts.plan->gin;
   made.ginConnectionCount = 1;
@@ -123,7 +129,7 @@ void StoreHandles(const ResourcePlan& plan) {
 }
 
 ncclWindow_t ResourceWindowOf(const void* devcomm) {
-  // The first word of an older form is a rank.
+  // Today's form begins with the magic, an older one with the rank, which is never that number.
   unsigned magic = 0;
   std::memcpy(&magic, devcomm, sizeof(magic));
   const size_t at = magic == NCCL_API_MAGIC ? offsetof(ncclDevComm, resourceWindow)

@@ -13,14 +13,15 @@
 namespace tutti {
 namespace {
 
-constexpr uint64_t kUnitBytes = 128;  // of handles
-// A buffer is counted in units by 32 bits.
+// A handle of a buffer counts such units from the start of the resource window.
+constexpr uint64_t kUnitBytes = 128;
+// What a handle of 32 bits can address.
 constexpr uint64_t kMostBytes = kUnitBytes << 32;
 constexpr uint64_t kLargestAlignment = uint64_t{1} << 30;
-// A list that ends in itself has no end.
+// The most elements of a list, so that one which was linked in a circle by mistake is refused.
 constexpr size_t kMostElements = 65'536;
 
-// Releases that made the structure longer.
+// Version codes of the releases that made the structure longer, or changed what a member means.
 constexpr unsigned kFirstWithGin = 22807;
 constexpr unsigned kFirstWithSize = 22902;
 constexpr unsigned kFirstWhoseBarriersNeedGin = 22904;
@@ -65,6 +66,8 @@ bool IsForm228(const ncclDevCommRequirements_t* given) {
   return words[4] == 0 && signals != 0 && counters == 0;
 }
 
+// Translates requirements of 2.28.7 to 2.28.9 into today's form. What they could not name keeps the
+// value of today's initializer.
 ncclDevCommRequirements_t ReadForm228(const ncclDevCommRequirements_t* given) {
   Form228 form;
   std::memcpy(&form, given, sizeof(form));
@@ -86,7 +89,8 @@ ncclDevCommRequirements_t ReadForm228(const ncclDevCommRequirements_t* given) {
   return read;
 }
 
-// Sets what the manner of 2.28 means today. GIN is asked for by what needs it.
+// Translates requirements of a program of 2.28 that was compiled with today's header. There, GIN
+// was asked for by any member that needs it.
 void ReadMannerOf228(ncclDevCommRequirements_t& read) {
   const bool needs_gin = read.ginForceEnable || read.ginSignalCount != 0 ||
                          read.ginCounterCount != 0 || read.railGinBarrierCount != 0;
@@ -96,13 +100,14 @@ void ReadMannerOf228(ncclDevCommRequirements_t& read) {
   read.version = NCCL_VERSION_CODE;
 }
 
-// Sets what the releases 2.29 meant otherwise: barriers of both kinds were the same ones, and until
-// 2.29.4 none of them asked for a network.
+// Translates what the releases 2.29 meant otherwise: barriers of both kinds were the same ones, and
+// until 2.29.4 none of them asked for a network.
 void ReadMannerOf229(unsigned version, ncclDevCommRequirements_t& read) {
   read.lsaBarrierCount = std::max(read.lsaBarrierCount, read.barrierCount);
   if (version < kFirstWhoseBarriersNeedGin) read.barrierCount = read.railGinBarrierCount = 0;
 }
 
+// Refuses negative counts, and names the first.
 Status CheckCounts(const ncclDevCommRequirements_t& asked) {
   const struct {
     const char* name;
@@ -121,10 +126,11 @@ Status CheckCounts(const ncclDevCommRequirements_t& asked) {
   return Status::Ok();
 }
 
-// Lays buffers one behind another.
+// Lays buffers one behind another in the resource window, and keeps what ranks have to agree on.
 class Packer {
  public:
-  // Returns the handle of a buffer.
+  // Reserves a buffer and returns its handle. Every buffer begins at a unit, whatever its
+  // alignment, because handles count units.
   Result<ncclDevResourceHandle> Add(uint64_t bytes, uint64_t alignment) {
     if (alignment != 0 && (!std::has_single_bit(alignment) || alignment > kLargestAlignment))
       return InvalidArgument("an alignment of {} bytes is no power of two up to {}", alignment,
@@ -137,7 +143,7 @@ class Packer {
     extents_.insert(extents_.end(), {at, bytes});
     return static_cast<ncclDevResourceHandle>(at / kUnitBytes);
   }
-  // Returns where words of 8 bytes begin, so many for each context.
+  // Reserves `words` words of 8 bytes for each context. Returns where they begin, in bytes.
   Result<uint64_t> AddWords(int num_contexts, uint32_t words) {
     const uint64_t bytes = static_cast<uint64_t>(num_contexts) * words * sizeof(uint64_t);
     TUTTI_ASSIGN(const ncclDevResourceHandle handle, Add(bytes, kUnitBytes));
@@ -154,8 +160,8 @@ class Packer {
   std::vector<uint64_t> extents_;
 };
 
+// Returns the length of the state of LSA barriers. Its layout is described at ncclLsaBarrierHandle.
 uint64_t BarrierBytes(int num_ranks, int num_barriers) {
-  // ncclLsaBarrierHandle describes the buffer.
   return sizeof(uint32_t) * (3 + static_cast<uint64_t>(num_ranks)) *
          static_cast<uint64_t>(num_barriers);
 }
@@ -166,6 +172,7 @@ Result<ncclLsaBarrierHandle> AddBarriers(Packer& packer, const TeamShape& shape,
   return ncclLsaBarrierHandle{handle, count};
 }
 
+// Reserves the buffers of the program's own list.
 Status AddCallersPieces(Packer& packer, const ncclDevResourceRequirements_t* list,
                         ResourcePlan& plan) {
   for (; list != nullptr; list = list->next) {
@@ -179,6 +186,8 @@ Status AddCallersPieces(Packer& packer, const ncclDevResourceRequirements_t* lis
   return Status::Ok();
 }
 
+// Refuses teams that need multicast memory. The handles of the others are set to null later, by
+// StoreHandles.
 Status CheckTeams(const ncclTeamRequirements_t* list, ResourcePlan& plan) {
   for (; list != nullptr; list = list->next) {
     if (plan.no_multimem.size() == kMostElements)
@@ -209,12 +218,12 @@ Result<ncclDevCommRequirements_t> ReadRequirements(const ncclDevCommRequirements
                         given->size, given->version);
   if (given->version > NCCL_VERSION_CODE)
     return InvalidUsage(
-        "the program was compiled for NCCL {}, and this library knows device communicators up to "
-        "{}",
+        "the program was compiled for NCCL {}, and this library knows "
+        "device communicators up to {}",
         given->version, NCCL_VERSION_CODE);
   ncclDevCommRequirements_t read = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
   std::memcpy(static_cast<void*>(&read), given, std::min(given->size, sizeof(read)));
-  // What lies in the padding of an older form was never set.
+  // Members that lie in the padding of an older form were never set by the program.
   if (given->version < kFirstWithTrafficClass) {
     read.ginTrafficClass = NCCL_CONFIG_UNDEF_INT;
     ReadMannerOf229(given->version, read);

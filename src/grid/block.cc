@@ -9,16 +9,20 @@
 namespace tutti {
 namespace {
 
-// Threads of a grid are often more than processors: one that waits long should sleep soon.
+// A grid often has more threads than there are processors, so a thread that waits should soon
+// sleep.
 constexpr WaitPolicy kWaitInBlock{.spin_ns = 2'000, .yield_ns = 50'000};
 constexpr int64_t kLongestSleepNs = 100'000'000;
 
 }  // namespace
 
+// The last thread to arrive begins the next meeting, which is what the others wait for. A thread
+// reads the number of the meeting before it arrives: read later, it could be that of the meeting
+// behind.
 void CountedBarrier::Meet(uint32_t count) {
   const uint64_t meeting = meetings_.load(std::memory_order_acquire);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) {
-    arrived_.store(0, std::memory_order_relaxed);  // before others can arrive for the next one
+    arrived_.store(0, std::memory_order_relaxed);  // before one can arrive for the next
     meetings_.store(meeting + 1, std::memory_order_release);
     WakeSleepers(meetings_, sleepers_);
     return;
@@ -35,6 +39,8 @@ bool WarpBarrier::AllWaitFor(uint32_t lanes) const {
   return true;
 }
 
+// The lane whose arrival completes a set releases all lanes of it. Each lane counts its own
+// meetings, because other sets of the warp may meet meanwhile.
 void WarpBarrier::Meet(unsigned int lane, uint32_t lanes) {
   MutexLock lock(mutex_);
   awaited_[lane] = lanes;
@@ -59,6 +65,8 @@ tuttiHostBlock::tuttiHostBlock(unsigned int num_threads, size_t shared_bytes)
       exchange_(num_threads),
       shared_memory_(Allocate(shared_bytes, alignof(std::max_align_t))) {}
 
+// Lanes that the last warp does not have count as absent, as on a GPU, so that a full mask may be
+// passed there too. A lane that is alone has nobody to wait for.
 void tuttiHostBlock::SyncWarp(unsigned int number, uint32_t lanes) {
   const unsigned first = number / TUTTI_HOST_WARP_SIZE * TUTTI_HOST_WARP_SIZE;
   const unsigned size = std::min(num_threads_ - first, unsigned{TUTTI_HOST_WARP_SIZE});
@@ -68,6 +76,8 @@ void tuttiHostBlock::SyncWarp(unsigned int number, uint32_t lanes) {
   if (meeting != lane_bit) warps_[number / TUTTI_HOST_WARP_SIZE].Meet(number - first, meeting);
 }
 
+// A variable that a kernel declares by TUTTI_SHARED has a static object of its own, whose address
+// is `key`. The first thread of the block that gets there makes the memory.
 void* tuttiHostBlock::SharedVariable(const void* key, size_t bytes, size_t alignment) {
   const tutti::MutexLock lock(mutex_);
   Memory& memory = variables_[key];
@@ -78,7 +88,7 @@ void* tuttiHostBlock::SharedVariable(const void* key, size_t bytes, size_t align
 void tuttiHostBlock::Free::operator()(void* memory) const { std::free(memory); }
 
 tuttiHostBlock::Memory tuttiHostBlock::Allocate(size_t bytes, size_t alignment) {
-  // A size that is a multiple of the alignment, as aligned_alloc asks for.
+  // aligned_alloc wants a size that is a multiple of the alignment.
   alignment = std::max(alignment, alignof(std::max_align_t));
   const size_t whole = (std::max(bytes, size_t{1}) + alignment - 1) / alignment * alignment;
   Memory memory(std::aligned_alloc(alignment, whole));

@@ -27,6 +27,7 @@ tuttiDim3_t AtLeastOne(const tuttiDim3_t& size) {
   return {std::max(size.x, 1u), std::max(size.y, 1u), std::max(size.z, 1u)};
 }
 
+// Returns the index of thread, or block, `number` of a box. As in CUDA, x counts fastest.
 tuttiDim3_t IndexOf(unsigned number, const tuttiDim3_t& size) {
   return {number % size.x, number / size.x % size.y, number / size.x / size.y};
 }
@@ -54,6 +55,7 @@ class StartSignal {
   State state_ TUTTI_GUARDED_BY(mutex_) = State::kPending;
 };
 
+// A grid for the length of one call: its blocks, its threads, and the signal that starts them.
 class Grid {
  public:
   Grid(const tuttiHostLaunch_t& launch, tuttiHostKernel_t kernel, void* argument)
@@ -83,6 +85,9 @@ class Grid {
   }
 
  private:
+  // Starts a thread for each but the first, which the caller is. They wait for the start signal:
+  // where the system grants only some of them, none may run the kernel, because it could wait for a
+  // thread that does not exist.
   Status StartOthers(std::vector<std::thread>& others) {
     others.reserve(threads_.size() - 1);
     for (size_t i = 1; i < threads_.size(); ++i) {
@@ -93,8 +98,9 @@ class Grid {
     }
     return Status::Ok();
   }
-  // What a kernel throws ends the program, on the caller's thread as on the others: the rest of the
-  // grid would wait for the thread for ever.
+  // Runs the kernel as thread `i`. An exception of the kernel ends the program (noexcept), on the
+  // caller's thread as on the others: the rest of the grid would wait for the thread for ever. A
+  // kernel may launch a grid itself, so the thread becomes afterwards what it was before.
   void RunThread(size_t i) noexcept {
     const tuttiHostThread_t* const before = std::exchange(current_thread, &threads_[i]);
     kernel_(&threads_[i], argument_);
@@ -103,7 +109,7 @@ class Grid {
 
   const tuttiHostKernel_t kernel_;
   void* const argument_;
-  std::deque<tuttiHostBlock> blocks_;  // never move
+  std::deque<tuttiHostBlock> blocks_;  // A deque, so that they never move.
   std::vector<tuttiHostThread_t> threads_;
   StartSignal start_;
 };
@@ -127,7 +133,7 @@ Result<tuttiHostLaunch_t> CheckLaunch(const tuttiHostLaunch_t& launch) {
   checked.grid_size = AtLeastOne(launch.grid_size);
   checked.block_size = AtLeastOne(launch.block_size);
   for (const tuttiDim3_t& size : {checked.grid_size, checked.block_size}) {
-    // First each direction, so that the product cannot overflow.
+    // Each direction is checked first, so that the product cannot overflow.
     const unsigned longest = std::max({size.x, size.y, size.z});
     if (longest > TUTTI_HOST_GRID_MAX_THREADS || Volume(size) > TUTTI_HOST_GRID_MAX_THREADS)
       return InvalidArgument("a grid on the host has at most {} threads, and this one more",

@@ -11,6 +11,8 @@
 namespace tutti::oracle {
 namespace {
 
+// What the oracle knows of a type, in the order of ncclDataType_t. The formats of floating-point
+// numbers are written out here once more, apart from base/float_formats.h.
 struct TypeFacts {
   std::string_view name;
   size_t size;
@@ -36,6 +38,7 @@ constexpr std::array<TypeFacts, 12> kTypes = {{
 
 const TypeFacts& FactsOf(ncclDataType_t type) { return kTypes[static_cast<size_t>(type)]; }
 
+// Returns the bits of an element, zero-extended.
 uint64_t Load(ncclDataType_t type, const void* element) {
   uint64_t bits = 0;
   std::memcpy(&bits, element, SizeOf(type));
@@ -49,6 +52,8 @@ void Store(ncclDataType_t type, uint64_t bits, void* element) {
 int Bias(const TypeFacts& facts) { return (1 << (facts.exponent_bits - 1)) - 1; }
 // e4m3 gives up infinity for one more binade; only its last pattern is NaN.
 bool HasInfinity(ncclDataType_t type) { return type != ncclFloat8e4m3; }
+// Returns whether numbers beyond the range become the largest finite one. Both fp8 types do so,
+// though e5m2 has infinities.
 bool Saturates(ncclDataType_t type) { return type == ncclFloat8e4m3 || type == ncclFloat8e5m2; }
 
 long double LargestFinite(ncclDataType_t type) {
@@ -58,6 +63,7 @@ long double LargestFinite(ncclDataType_t type) {
   return std::ldexp(2 - ulp, Bias(facts));
 }
 
+// Returns the pattern that the library stores for NaN: all ones in fp8, else the quiet NaN.
 uint64_t NanBits(ncclDataType_t type) {
   const TypeFacts& facts = FactsOf(type);
   if (Saturates(type)) return (1u << (facts.exponent_bits + facts.mantissa_bits)) - 1;
@@ -76,6 +82,8 @@ uint64_t Encode(const TypeFacts& facts, long double value) {
   return static_cast<uint64_t>(exponent + Bias(facts)) << facts.mantissa_bits | (fraction - hidden);
 }
 
+// Works in 64 bits and wraps once at the end, which gives what wrapping after each step would.
+// Averages divide the wrapped sum.
 Expected ReduceIntegers(const Reduction& reduction, std::span<const void* const> inputs,
                         size_t count) {
   const ncclDataType_t type = reduction.type;
@@ -113,13 +121,15 @@ Expected ReduceIntegers(const Reduction& reduction, std::span<const void* const>
   return expected;
 }
 
-// The value of one element over all ranks, and the sum of magnitudes that rounding errors are
-// relative to.
+// The result for one element, and the magnitude to which rounding errors are relative: that of the
+// product, or the sum of the magnitudes of what is added.
 struct Real {
   long double value;
   long double magnitude;
 };
 
+// Combines the elements of all ranks as if nothing were rounded: long double is wider than every
+// type of elements.
 Real Combine(const Reduction& reduction, std::span<const long double> values) {
   Real real = {values[0], std::fabs(values[0])};
   for (size_t r = 1; r < values.size(); ++r) {
@@ -143,6 +153,8 @@ Real Combine(const Reduction& reduction, std::span<const long double> values) {
   return real;
 }
 
+// Computes results and tolerances. The tolerance covers every order of the ranks, with a rounding
+// to the type after each step.
 Expected ReduceReals(const Reduction& reduction, std::span<const void* const> inputs,
                      size_t count) {
   const ncclDataType_t type = reduction.type;
@@ -163,7 +175,7 @@ Expected ReduceReals(const Reduction& reduction, std::span<const void* const> in
     std::byte* const out = expected.elements.data() + i * size;
     FromReal(type, real.value, out);
     if (reduction.op == Op::kMin || reduction.op == Op::kMax) {
-      // One of the elements itself: rounding would take the infinities out of e5m2.
+      // The result is one of the elements; rounding it would lose the infinities of e5m2.
       const auto chosen = std::find(values.begin(), values.end(), real.value);
       if (chosen != values.end()) {
         const auto* const array =
@@ -180,6 +192,7 @@ Expected ReduceReals(const Reduction& reduction, std::span<const void* const> in
   return expected;
 }
 
+// Returns whether two elements count as equal. NaNs of any pattern are one value.
 bool Agrees(ncclDataType_t type, const std::byte* expected, const std::byte* actual,
             double tolerance, bool bitwise) {
   if (std::memcmp(expected, actual, SizeOf(type)) == 0) return true;
@@ -223,8 +236,8 @@ long double SmallestNumber(ncclDataType_t type) {
 }
 
 long double ToReal(ncclDataType_t type, const void* element) {
-  // The compiler knows these two as well as anybody (the test compares), and long arrays are made
-  // of them.
+  // The compiler converts these two, which is faster for long arrays; oracle_test compares it with
+  // the code below.
   if (type == ncclFloat32) {
     float value;
     std::memcpy(&value, element, sizeof(value));
@@ -299,7 +312,7 @@ Expected Reduce(const Reduction& reduction, std::span<const void* const> inputs,
 
 namespace {
 
-// x times y as elements of the type: the product is rounded to it.
+// Returns x times y rounded to the type, as a deterministic reduction scales its inputs.
 template <class Wide>
 Wide ScaledElement(ncclDataType_t type, Wide x, Wide y) {
   const Wide product = x * y;  // exact for types narrower than float
@@ -309,13 +322,14 @@ Wide ScaledElement(ncclDataType_t type, Wide x, Wide y) {
   return static_cast<Wide>(ToReal(type, &bits));
 }
 
-// A smaller than b, where -0 is smaller than +0.
+// Returns whether a is smaller than b, where -0 is smaller than +0.
 template <class Wide>
 bool IsLess(Wide a, Wide b) {
   return a < b || (a == b && std::signbit(a) && !std::signbit(b));
 }
 
-// The result of one element; `chosen` says which rank's element a minimum or maximum is.
+// Returns the result for one element, with the ranks taken in order. `chosen` is set to the rank
+// whose element a minimum or maximum is.
 template <class Wide>
 Wide InOrder(const Reduction& reduction, std::span<const void* const> inputs, size_t at,
              size_t* chosen) {
@@ -363,7 +377,7 @@ Expected ReduceInOrder(const Reduction& reduction, std::span<const void* const> 
                                    : InOrder<float>(reduction, inputs, i * size, &chosen);
     FromReal(type, result, out);
     const bool chooses = reduction.op == Op::kMin || reduction.op == Op::kMax;
-    // One of the elements itself: rounding would take the infinities out of e5m2.
+    // The result is one of the elements; rounding it would lose the infinities of e5m2.
     if (chooses && !std::isnan(result))
       std::copy_n(static_cast<const std::byte*>(inputs[chosen]) + i * size, size, out);
   }

@@ -30,12 +30,14 @@ Clock::time_point After(double seconds) {
                             std::chrono::duration<double>(seconds * TimeScale()));
 }
 
+// The pause of loops that look for a change in shared memory.
 void Nap() { std::this_thread::sleep_for(std::chrono::microseconds(200)); }
 
+// The signal that makes a thread print its stack.
 constexpr int kShowStack = SIGUSR2;
 
-// Prints where the thread that takes the signal stands. backtrace was called before, so that it
-// loads nothing here.
+// Prints the stack of the thread that takes the signal, by functions that a signal handler may
+// call. backtrace loads a library when it is first called, which ShowStacksOnRequest has done.
 void OnShowStack(int) {
   const int saved_errno = errno;
   std::array<char, 16> name{};
@@ -86,6 +88,7 @@ std::string FailuresSince(int begin) {
   return text;
 }
 
+// Returns how many results the current test has recorded so far.
 int NumParts() {
   const ::testing::TestInfo* const info = ::testing::UnitTest::GetInstance()->current_test_info();
   return info == nullptr ? 0 : info->result()->total_part_count();
@@ -160,7 +163,7 @@ RankProcesses::RankProcesses(int num_ranks, const Body& body)
   }
   board_ = new (memory) Board;
   for (int rank = 0; rank < num_ranks; ++rank) {
-    fflush(nullptr);  // or the child prints it again
+    fflush(nullptr);  // Or the child would print again what is buffered here.
     const pid_t pid = fork();
     if (pid == 0) RunChild(rank, body);
     if (pid < 0) ADD_FAILURE() << "rank " << rank << " cannot be forked: " << strerror(errno);
@@ -169,6 +172,9 @@ RankProcesses::RankProcesses(int num_ranks, const Body& body)
   }
 }
 
+// Runs the body in the child, hands its failures to the parent by the board, and ends the process.
+// The child has inherited the results that the test recorded before the fork, which are not its
+// own.
 void RankProcesses::RunChild(int rank, const Body& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   ShowStacksOnRequest();
@@ -180,10 +186,12 @@ void RankProcesses::RunChild(int rank, const Body& body) {
   std::memcpy(failure.text.data(), text.data(), length);
   failure.length.store(length);
   fflush(nullptr);
-  // Not exit: the test program's own clean-up is the parent's affair.
+  // It does not call exit, because the clean-up of the test program is the parent's.
   _exit(text.empty() ? 0 : 1);
 }
 
+// Turns the end of a process into failures of the current test. What its own tests found says more
+// than the status with which it ended.
 void RankProcesses::Report(int rank, int wait_status) {
   const Child& child = children_[static_cast<size_t>(rank)];
   const Board::Failure& failure = board_->failures_[static_cast<size_t>(rank)];
@@ -199,6 +207,7 @@ void RankProcesses::Report(int rank, int wait_status) {
   }
 }
 
+// Returns whether the process has ended, and reports it when it first finds so.
 bool RankProcesses::Reap(int rank, bool block) {
   Child& child = children_[static_cast<size_t>(rank)];
   if (child.ended) return true;
@@ -214,7 +223,8 @@ void RankProcesses::Signal(int rank, int signal) {
   if (child.ended) return;
   if (signal == SIGKILL) child.killed = true;
   kill(child.pid, signal);
-  // Its threads run on for a moment, each until it next enters the kernel.
+  // The signal is sent, but the threads run on until each next enters the kernel: wait for the
+  // stop.
   siginfo_t stopped;
   if (signal == SIGSTOP)
     waitid(P_PID, static_cast<id_t>(child.pid), &stopped, WSTOPPED | WEXITED | WNOWAIT);

@@ -15,10 +15,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// What /proc tells of a thread. Two equal states that are asleep mean that it slept all the time
+// between them, because every return to sleep is counted.
 struct State {
   bool lives = false;
   bool asleep = false;
-  int64_t sleeps = -1;
+  int64_t sleeps = -1;  // how often it went to sleep of its own accord
   bool operator==(const State&) const = default;
 };
 
