@@ -11,6 +11,8 @@
 
 namespace tutti {
 
+// The order is that of what uses what: operations end first, as long as the watch can still stop
+// their waits; then the watch; last the bootstrap, over which all of them talk.
 Communicator::~Communicator() {
   if (operations_) operations_->Finish();
   device_communicators_.Clear();
@@ -28,6 +30,8 @@ int Communicator::LocalRank() const {
   return static_cast<int>(std::find(here.begin(), here.end(), rank()) - here.begin());
 }
 
+// Decides what windows this communicator can have. Ranks that map one another's memory form teams;
+// ranks that do not are teams of one, whose windows others reach over the network.
 Status Communicator::MakeSymmetricMemory() {
   const bool reaches = operations_->MapsPeerMemory();
   const int team_size =
@@ -160,7 +164,8 @@ Status Communicator::ShareWithOthers(const Window& window, Deadline deadline,
   return (*one_sided)->remote()->Share(window, deadline);
 }
 
-// REQUIRES: CanDoOneSided().
+// Makes what one-sided calls need once for all windows: the window with the counters of signals,
+// and the connections to ranks outside the team. REQUIRES: CanDoOneSided().
 Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* abort_flag) {
   SymmetricMemory::Request request;
   request.bytes = OneSided::SignalBytes(num_ranks());
@@ -192,6 +197,8 @@ Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* ab
   return Status::Ok();
 }
 
+// Takes the window from the operations first, which waits for kernels that may still use it, and
+// gives the memory back last.
 Status Communicator::DeregisterWindow(ncclWindow_t handle) {
   TUTTI_TRY(symmetric_->Find(handle).status());
   const void* token = nullptr;

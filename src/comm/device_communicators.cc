@@ -7,6 +7,8 @@
 
 namespace tutti {
 
+// Returns where everything lies that is asked for, or why this rank has to refuse. The refusal is
+// not returned to the caller at once: Create takes it into the exchange, so that all ranks refuse.
 Result<ResourcePlan> DeviceCommunicators::Plan(
     const Result<ncclDevCommRequirements_t>& requirements) const {
   if (!requirements.ok()) return requirements.status();
@@ -53,6 +55,8 @@ Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxies(
   return proxy;
 }
 
+// All ranks call this together. Whatever is wrong on one rank goes into the exchange of the
+// window's registration, so that the others do not wait for it and all return the same refusal.
 Result<ncclDevComm> DeviceCommunicators::Create(
     const Result<ncclDevCommRequirements_t>& requirements) {
   const Result<ResourcePlan> plan = Plan(requirements);
@@ -85,12 +89,15 @@ Result<ncclDevComm> DeviceCommunicators::Create(
   return made;
 }
 
+// Makes the word that ends the waits of kernels with the first device communicator. Abort may run
+// at the same time, without the mutex: each of the two stores first and then looks at what the
+// other stores, so that one of them sees the other.
 Result<uint32_t*> DeviceCommunicators::AbortFlag() {
   const MutexLock lock(mutex_);
   if (flag_ == nullptr) {
     TUTTI_ASSIGN(flag_, comm_.device().MakeKernelFlag());
     flag_of_kernels_.store(flag_.get());
-    // An Abort that saw no flag has said so before.
+    // An Abort that saw no flag has set `aborted_` before it looked.
     if (aborted_.load()) flag_->store(1);
   }
   return reinterpret_cast<uint32_t*>(flag_.get());
@@ -122,7 +129,7 @@ Status DeviceCommunicators::Destroy(const void* devcomm) {
 void DeviceCommunicators::Clear() {
   const MutexLock lock(mutex_);
   for (auto& [window, proxy] : made_) {
-    // What other ranks do not take in time is given up.
+    // Puts that other ranks do not take in time are given up, since the communicator goes away.
     if (proxy) static_cast<void>(proxy->Finish(comm_.InitDeadline()).ok());
   }
   made_.clear();

@@ -234,8 +234,8 @@ Status Group::RunNow(ncclComm& comm, std::span<const IssuedTask> tasks) {
   if (IsHandedOver(comm) && comm.joint_jobs.load(std::memory_order_acquire) > 0)
     return InvalidUsage(
         "a call that all ranks make together (ncclCommWindowRegister, ncclCommSuspend or "
-        "ncclCommResume) is still under way: poll ncclCommGetAsyncError until it is no longer "
-        "ncclInProgress");
+        "ncclCommResume) is still under way: poll ncclCommGetAsyncError until it "
+        "is no longer ncclInProgress");
   comm.ForgetOperationError();
   const log::ThreadRankMark mark(comm.comm->rank());
   Operations& operations = comm.comm->operations();

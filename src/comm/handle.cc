@@ -89,6 +89,8 @@ HostStream& ncclComm::joint_worker() {
   return *joint_worker_;
 }
 
+// Uses an idle helper thread, or makes one. They stay for later groups, because a thread takes as
+// long to start as a small operation.
 void ncclComm::RunAside(HostStream::Task task) {
   Helper* helper = nullptr;
   {

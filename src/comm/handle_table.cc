@@ -36,6 +36,8 @@ struct HandleTable::Chunk {
   const std::unique_ptr<Slot[]> slots;
 };
 
+// Lets no further call in, and says whether this call was the one that closed the gate: of two
+// threads that destroy a communicator only one may.
 bool HandleGate::Close() {
   uint64_t word = word_.load(std::memory_order_relaxed);
   while (true) {
@@ -68,6 +70,8 @@ ncclComm* HandleTable::Make() {
   return slot->handle();
 }
 
+// Finds out whether a pointer of the program is a handle without reading what it points to, since
+// it may be anything: a handle lies at the start of a slot of a chunk. Chunks are never freed.
 HandleGate* HandleTable::Find(const ncclComm* comm) const {
   const auto address = reinterpret_cast<uintptr_t>(comm);
   for (const std::atomic<Chunk*>& entry : chunks_) {
@@ -136,7 +140,7 @@ void HandleTable::AfterForkInChild() {
 
 namespace {
 
-// A fork happens between these two, which no analysis sees.
+// These hold the mutex across a fork, which no analysis sees.
 void HoldTable() TUTTI_NO_THREAD_SAFETY_ANALYSIS { Handles().BeforeFork(); }
 void LetGoInParent() TUTTI_NO_THREAD_SAFETY_ANALYSIS { Handles().AfterForkInParent(); }
 void LetGoInChild() TUTTI_NO_THREAD_SAFETY_ANALYSIS { Handles().AfterForkInChild(); }

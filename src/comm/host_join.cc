@@ -107,13 +107,16 @@ Status HostJoin::AttachArena(int leader, uint64_t offer, const ArenaLayout& layo
   TUTTI_ASSIGN(UniqueFd fd, FetchFd(peer(leader).fd_server, offer, OfferKey(context_.bootstrap),
                                     context_.deadline, context_.abort_flag, no_descriptors));
   TUTTI_ASSIGN(parts_.arena.memory, SharedMemory::Map(std::move(fd), layout.TotalBytes(), huge));
-  // The leader alone hands it on. One descriptor less for each rank matters where hundreds of ranks
-  // are in one process.
+  // Only the leader offers the descriptor to others, so that this rank can close its own. One
+  // descriptor less for each rank matters where hundreds of ranks are in one process.
   parts_.arena.memory.CloseFd();
   TUTTI_ASSIGN(parts_.arena.arena, Arena::Attach(parts_.arena.memory.data(), layout));
   return Status::Ok();
 }
 
+// Takes three steps together with the other ranks: the lowest rank of each machine makes an arena,
+// all learn which offer is whose and try to map it, and all learn who could. A rank that could not
+// is a machine of its own from then on.
 Status HostJoin::ShareMemory() {
   std::vector<int> group;  // The ranks that may share memory with this one, itself among them.
   for (int r = 0; r < num_ranks(); ++r)
@@ -181,6 +184,7 @@ void HostJoin::OpenPlugins() {
   if (!Alone()) tuner_ = TunerPlugin::Load(context_.settings, {id, num_ranks(), HostCount()});
 }
 
+// A tuner is used by all ranks or by none, because they have to choose alike.
 void HostJoin::AgreeOnTuner(std::span<const ShareResult> results) {
   if (!tuner_) return;
   const auto without = std::find_if(results.begin(), results.end(),

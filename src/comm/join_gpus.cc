@@ -222,7 +222,8 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
       TUTTI_ASSIGN(net, OpenNetwork(question));
       TUTTI_ASSIGN(const HostAnswer answer, AnswerAboutHost(context_, question));
       nic = answer.nic;
-      // The other ranks choose theirs without telling.
+      // The other ranks choose their NICs without an exchange, so that nothing is known of them
+      // here.
       spread = SpreadOver(question.nics, nic, {}, 0);
     }
     net->Spread(nic, std::move(spread));

@@ -69,6 +69,8 @@ NetSpread SpreadOf(const HostQuestion& question, const JobAnswer& job) {
   return SpreadOver(question.nics, of_host[place], of_host, place);
 }
 
+// Every rank answers, and also one whose answer is a failure takes part in the exchange: the others
+// would wait for it. All draw the same conclusions from the same messages.
 Result<AgreedTopology> AgreeOnTopology(const JoinContext& context, const HostQuestion& question,
                                        std::span<const int> first_ranks) {
   Result<HostAnswer> answer = AnswerAboutHost(context, question);
@@ -89,13 +91,15 @@ Result<AgreedTopology> AgreeOnTopology(const JoinContext& context, const HostQue
   }
   if (!answer->plain_since.empty()) {
     TUTTI_INFO(kLogInit | kLogGraph,
-               "the ranks of this host are in the order of their numbers, since no ring was found: "
-               "{}",
+               "the ranks of this host are in the order of their numbers, "
+               "since no ring was found: {}",
                answer->plain_since);
   }
   return AgreedTopology{std::move(*answer), std::move(job)};
 }
 
+// Where there is nothing to choose, the ranks stay in the order of their numbers, and nothing is
+// exchanged. All ranks know alike whether that is so (ConcludeSharing).
 Status HostJoin::ChooseByTopology() {
   if (!topology_matters_) {
     parts_.ring = parts_.machines.here;
@@ -119,7 +123,8 @@ Status HostJoin::ChooseByTopology() {
   JobAnswer& job = agreed.job;
   const NetworkShare share = ShareOf(job, context_.peers);
   parts_.plan.host_gbps = job.intra_mbs / 1000.0;
-  // The search counts a NIC of unknown speed too, but by a guess: better no bound than that.
+  // The search takes a NIC of unknown speed into account by a guess. No bound is better than that
+  // one.
   parts_.plan.network_gbps = share.bandwidth_gbps;
   if (share.bandwidth_gbps > 0 && job.inter_mbs > 0)
     parts_.plan.network_gbps = std::min(share.bandwidth_gbps, job.inter_mbs / 1000.0);

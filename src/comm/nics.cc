@@ -26,7 +26,7 @@ uint64_t NetworkHash(const NetworkInterface& interface) {
   return hash.hash() == 0 ? 1 : hash.hash();
 }
 
-// A hundred terabits per second. A larger number is no speed.
+// A hundred terabits per second. A larger number that a driver tells is no speed.
 constexpr int64_t kMostMbps = 100'000'000;
 
 // Bridges of containers have the same subnet on many hosts and lead to none of them.

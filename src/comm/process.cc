@@ -17,11 +17,13 @@
 namespace tutti {
 namespace {
 
-// A process asks for one or two sets of interfaces in its life.
+// How many answers about the host are kept. A process asks about one or two sets of interfaces in
+// its life; a program that changes its settings again and again must not make the map grow.
 constexpr size_t kMostKnownHosts = 8;
 
+// Returns a hash by which ranks of a host tell whether they see the same machine; never 0.
 uint64_t HashOf(topology::Machine machine) {
-  // The sentences about guesses may differ from process to process, and the machine must not.
+  // The sentences about guesses may differ from process to process, though the machine is the same.
   machine.guesses.clear();
   const uint64_t hash = Fnv1a::Of(topology::FormatMachineXml(machine));
   return hash == 0 ? 1 : hash;
@@ -74,7 +76,8 @@ Result<int> Process::CurrentDevice(const Settings& settings) {
   if (settings.backend == "host") return -1;
   if (settings.backend != "cuda" && cuda::DeviceImages().empty()) return -1;
   const Result<const cuda::Driver*> found = cuda::Driver::Find();
-  // A driver that is too old: the program's buffers may well be on its GPUs.
+  // The driver is too old. Going on as a rank of the host would be wrong, because the program's
+  // buffers may be on its GPUs.
   if (!found.ok() && found.status().code() == Code::kInvalidUsage) return found.status();
   if (!found.ok() || (*found)->num_devices() == 0) {
     if (settings.backend != "cuda") return -1;

@@ -9,10 +9,12 @@
 namespace tutti {
 namespace {
 
-// Part of a child's id, so that no split and shrink of one parent make the same id.
+// These numbers go into the id of a child, so that a split and a shrink of one parent never make
+// the same id.
 constexpr uint64_t kSplitId = 1;
 constexpr uint64_t kShrinkId = 2;
 
+// All members of a child compute its id from what they know alike, so that no exchange is needed.
 uint64_t Mix(uint64_t hash, uint64_t value) {
   hash ^= value + 0x9E3779B97F4A7C15u + (hash << 6) + (hash >> 2);
   return hash * 0xBF58476D1CE4E5B9u;
@@ -78,6 +80,8 @@ class Together {
   bool explained_ = false;
 };
 
+// Learns the color and key of every rank, and makes the child of those with this rank's color. A
+// rank without a color has taken part in the exchange, and that is all.
 Made Split(Communicator& parent, int color, int key, const std::string& name,
            std::atomic<bool>& abort_flag, Together& together) {
   struct ColorAndKey {
@@ -101,6 +105,9 @@ Made Split(Communicator& parent, int color, int key, const std::string& name,
                                  [&] { return together.reason(); });
 }
 
+// Makes the child of all ranks that are not excluded. They exchange nothing over the parent, which
+// may have stopped: the id depends on who is excluded, so that ranks that exclude others do not
+// meet.
 Made Shrink(Communicator& parent, const std::vector<int>& excluded, const std::string& name,
             std::atomic<bool>& abort_flag) {
   std::vector<int> members;
@@ -114,6 +121,9 @@ Made Shrink(Communicator& parent, const std::vector<int>& excluded, const std::s
   return Communicator::InitChild(parent, id, std::move(members), name, &abort_flag, {});
 }
 
+// Makes a communicator of the parent's ranks and of new ones, which meet at the root of an id that
+// one of the ranks brings. The exchange shares that id, and shows whether all ranks ask for the
+// same.
 Made Grow(Communicator& parent, const GrowRequest& request, const std::string& name,
           std::atomic<bool>& abort_flag, Together& together) {
   struct Offer {

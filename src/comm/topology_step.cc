@@ -76,7 +76,7 @@ void PlaceRanks(const HostQuestion& question, Machine& machine) {
     auto cpu = std::find_if(machine.cpus.begin(), machine.cpus.end(),
                             [&](const CpuFact& one) { return one.numa == numa; });
     if (cpu == machine.cpus.end() && numa >= 0 && !machine.cpus.empty()) {
-      // A node that is hidden from this process and not from that one.
+      // The node is hidden from this process and not from the one that runs there.
       CpuFact hidden = machine.cpus[0];
       hidden.numa = numa;
       hidden.affinity.clear();
@@ -110,6 +110,7 @@ void NumberNics(const HostQuestion& question, Machine& machine) {
   });
 }
 
+// Returns the rings of a file (NCCL_GRAPH_FILE), or those that the search finds.
 Result<Channels> FindRings(const Settings& settings, const Graph& graph, const Paths& paths,
                            const HostQuestion& question) {
   if (!settings.graph_file.empty())
@@ -125,6 +126,8 @@ uint32_t Mbs(double gbps) {
   return static_cast<uint32_t>(std::clamp(std::round(gbps * 1000), 0.0, 4e9));
 }
 
+// Chooses the NIC nearest to this rank's device, with the speed that a file tells of it, or else
+// the network.
 void TakeNic(const Graph& graph, const Paths& paths, const HostQuestion& question, Machine& machine,
              HostAnswer& answer) {
   for (const NodeIndex device : graph.Devices()) {
@@ -135,13 +138,14 @@ void TakeNic(const Graph& graph, const Paths& paths, const HostQuestion& questio
     answer.nic_mbps = question.nics[static_cast<size_t>(answer.nic)].speed_mbps;
   }
   VisitNets(machine, [&](const topology::NetFact& net) {
-    // A file is right about what it says.
+    // What a file of the machine says counts more than what the network has read.
     if (net.usable && net.dev == answer.nic && net.speed_mbps > 0)
       answer.nic_mbps = static_cast<uint32_t>(net.speed_mbps);
   });
 }
 
-// The plain rings stay in the answer when this fails.
+// Puts the rings that were found into the answer. Where that fails the plain ring stays there,
+// which takes the ranks in their order.
 Status TakeRings(const Settings& settings, const Graph& graph, const Paths& paths,
                  const HostQuestion& question, HostAnswer& answer) {
   Result<Channels> found = FindRings(settings, graph, paths, question);
@@ -172,7 +176,8 @@ Status TakeRings(const Settings& settings, const Graph& graph, const Paths& path
   return Status::Ok();
 }
 
-// The fields of a message, of which only the form has been checked.
+// The fields of another rank's message. Their form has been checked, and not yet whether they fit
+// those of the other ranks.
 struct Told {
   uint8_t kind = 0;
   HostAnswer answer;
@@ -215,6 +220,7 @@ Result<Told> ReadAnswer(std::span<const std::byte> message, size_t host_ranks) {
   return told;
 }
 
+// Returns a host's rings in the form in which the topology module joins those of several hosts.
 topology::HostOffer OfferOf(const HostAnswer& answer) {
   topology::HostOffer offer;
   offer.rank_count = static_cast<uint32_t>(answer.rings[0].order.size());
