@@ -25,8 +25,9 @@
 // after its C(q-3), the user of the same slot. Two-shot: A(q+1) goes where A(q-1) was, and B(q)
 // where B(q-2) was; both were read by everybody before the step that has just been waited for. The
 // passage from one operation to the next is alike, since it begins when the one before has ended.
-// backend/cuda/mesh_test.cc runs this under the thread sanitizer, which sees any reuse that is not
-// ordered.
+// backend/cuda/mesh_test.cc runs this under the thread sanitizer, with one thread for each block.
+// That shows that the rounds order every reuse of a slot. It says nothing of CUDA's memory model,
+// nor of the threads within a block, for which tests/gpu runs compute-sanitizer.
 //
 // LL and LL128 wait for no step as a whole, so a block has one piece for each operation:
 // one round, or two, of the four slots. What a rank writes over was read before its reader's kernel

@@ -17,22 +17,27 @@ constexpr int kComputeMajor = 75;
 constexpr int kComputeMinor = 76;
 constexpr int kNumRegisters = 4;
 constexpr int kPtxVersion = 5;
-// Of cuDeviceGetP2PAttribute: atomic operations across the link, which PCIe does not carry.
+// The number by which cuDeviceGetP2PAttribute tells whether atomic operations pass the link. NVLink
+// carries them and PCIe does not, which tells the two apart.
 constexpr int kNativeAtomics = 3;
 
 constexpr int kOldestCompute = 80;
-constexpr int kCopyBlocksEach = 4;  // of a multiprocessor; they wait for nobody
+// Blocks that copy, for each multiprocessor. They wait for no other block, so that more of them
+// than fit at a time do no harm.
+constexpr int kCopyBlocksEach = 4;
 
-// Of cuLaunchKernelEx: programmatic stream serialization. From which GPU on, and from which driver
-// on also in graphs.
+// The attribute of cuLaunchKernelEx by which a kernel may begin before the one ahead of it has
+// ended (programmatic stream serialization); the first compute capability that has it; and the
+// first driver that has it in graphs too.
 constexpr int kAttributeEarly = 6;
 constexpr int kEarlyCompute = 90;
 constexpr int kEarlyDriver = 12030;
 
-// By DataType, as the kernels' names end.
+// What the names of kernels have for each DataType.
 constexpr std::array<const char*, kNumDataTypes> kTypeNames = {
     "i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
 
+// Returns a PCI address as one number, which is never 0 (bit 48 is always set).
 uint64_t PciAddress(int domain, int bus, int number) {
   return uint64_t{1} << 48 | static_cast<uint64_t>(domain) << 24 |
          static_cast<uint64_t>(bus) << 16 | static_cast<uint64_t>(number) << 8;
@@ -40,6 +45,8 @@ uint64_t PciAddress(int domain, int bus, int number) {
 
 }  // namespace
 
+// Uses the device's primary context, which it shares with the CUDA runtime, so that pointers and
+// streams of the program are valid in it.
 Result<std::unique_ptr<Device>> Device::Open(const Driver& driver, int ordinal) {
   if (ordinal < 0 || ordinal >= driver.num_devices())
     return InvalidArgument("{} is no CUDA device: this process sees {}", ordinal,
@@ -131,7 +138,8 @@ Status Device::LoadKernels() {
   TUTTI_TRY(FindFamily("ring", ring_));
   TUTTI_TRY(FindFamily("symmetric", symmetric_));
   TUTTI_ASSIGN(messages_, FindKernel("tutti_messages"));
-  // Code for older GPUs, compiled for this one by the driver, does not wait for its turn.
+  // Kernels that the driver compiled from PTX of an older generation do not wait for their turn, so
+  // they may not be started early.
   int code = 0;
   if (driver_.FunctionGetAttribute(&code, kPtxVersion, messages_) != 0 || code < kEarlyCompute)
     knows_early_ = false;
@@ -156,14 +164,14 @@ Status Device::FindFamily(const char* protocol, Family& family) const {
 
 Result<Function> Device::FindKernel(const std::string& name) const {
   Function function = nullptr;
-  // Only where it is, since memory checkers report calls that fail: kernels end in their image's
-  // name.
+  // The name of a kernel ends in that of its image. Only this image is asked, because memory
+  // checkers report calls that fail.
   const auto images = DeviceImages();
   for (size_t i = 0; i < images.size(); ++i)
     if (name.ends_with(fmt::format("_{}", images[i].name)))
       driver_.ModuleGetFunction(&function, modules_[i], name.c_str());
   if (function == nullptr) return InternalError("the library has no kernel {}", name);
-  // Asking makes a driver that loads lazily load it now.
+  // The question makes a driver that loads lazily load the kernel now.
   int registers = 0;
   TUTTI_TRY(driver_.Check(driver_.FunctionGetAttribute(&registers, kNumRegisters, function),
                           fmt::format("loading the kernel {}", name)));
@@ -191,6 +199,7 @@ Status Device::Launch(const MessageArgs& args, uint32_t most_early, Stream strea
                         stream);
 }
 
+// Copies any number of pieces by as few launches as their arguments allow.
 Status Device::Copy(std::span<const CopyPiece> pieces, Stream stream) const {
   for (; !pieces.empty(); pieces = pieces.subspan(std::min(pieces.size(), kMostCopies))) {
     CopyArgs args;

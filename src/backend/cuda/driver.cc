@@ -5,11 +5,13 @@
 namespace tutti::cuda {
 namespace {
 
-// Memory that is shared by file descriptors, and graphs as they are used here.
+// CUDA 12.0, the first that has all of the calls used here.
 constexpr int kOldestDriver = 12000;
 
 }  // namespace
 
+// Looks every call up at run time, so that the library loads on machines without a driver. A call
+// that is missing means an old driver, unless it is one of the optional ones.
 Result<Driver> Driver::Load() {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return SystemError("this machine has no NVIDIA driver: {}", dlerror());
@@ -39,6 +41,8 @@ Result<Driver> Driver::Load() {
   return driver;
 }
 
+// Loads the driver once in the life of the process, and keeps the error as well. It is never
+// unloaded, because threads may still use it while the process exits.
 Result<const Driver*> Driver::Find() {
   static const auto* const found = new Result<Driver>(Load());
   if (!found->ok()) return found->status();

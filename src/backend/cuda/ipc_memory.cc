@@ -8,11 +8,15 @@
 namespace tutti::cuda {
 namespace {
 
+// Values of CUDA's enums: CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, CU_POINTER_ATTRIBUTE_CONTEXT and
+// CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED.
 constexpr unsigned kEnablePeerAccess = 1;
 constexpr int kContextOfPointer = 1;
 constexpr int kAlreadyEnabled = 704;
 constexpr size_t kAlignment = 128;
 
+// Frees the memory if so many users have left their mark. Returns false where it is still used, or
+// where that cannot be told because the GPU does not answer.
 bool FreeIfAllHaveLeft(const Device& device, DeviceAddress address, DeviceAddress marks_at,
                        int users) {
   const ManagingScope scope(device.driver(), device.context());
@@ -24,6 +28,7 @@ bool FreeIfAllHaveLeft(const Device& device, DeviceAddress address, DeviceAddres
   return true;
 }
 
+// Returns where the marks begin: on a line of their own behind the memory.
 size_t MarksOffset(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
@@ -80,13 +85,15 @@ Result<IpcMemory> IpcMemory::Reach(const Device& device, DeviceAddress address, 
   return IpcMemory(device, Kind::kReached, address, bytes, user);
 }
 
+// Says that this user will not touch the memory again. A mark that cannot be written makes the
+// owner keep the memory, which is safe.
 void IpcMemory::LeaveMark() const {
   const uint8_t mark = 1;
   const auto stream = OwnStream::Create(*device_);
-  // If it fails, the owner keeps the memory.
   if (stream.ok()) (void)stream->CopyIn(MarksAt() + static_cast<DeviceAddress>(users_), &mark, 1);
 }
 
+// A user leaves its mark and unmaps. The owner frees, now or when the last mark is there.
 void IpcMemory::Release() {
   const Kind kind = std::exchange(kind_, Kind::kNone);
   if (kind == Kind::kNone) return;

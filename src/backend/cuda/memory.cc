@@ -8,6 +8,8 @@
 namespace tutti::cuda {
 namespace {
 
+// Values of CUDA's enums: CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR and
+// CU_MEM_ALLOC_GRANULARITY_RECOMMENDED.
 constexpr int kFileDescriptor = 1;
 constexpr int kRecommendedGranularity = 1;
 constexpr size_t kPageBytes = 4096;
@@ -62,6 +64,7 @@ void MappedMemory::Release() {
   device_ = nullptr;
 }
 
+// Where mapping fails, addresses that were reserved here are given back with the object.
 Status MappedMemory::Map(AllocationHandle handle) {
   const Driver& driver = device_->driver();
   if (address_ == 0)
@@ -72,6 +75,8 @@ Status MappedMemory::Map(AllocationHandle handle) {
   return Status::Ok();
 }
 
+// Asks for every GPU that reaches this one. A refusal is no error here: the copy or kernel that
+// needs the access says more.
 void MappedMemory::LetPeersUse(const Device& device) const {
   const Driver& driver = device.driver();
   const RelaxedCapture relaxed(driver);
@@ -103,6 +108,8 @@ Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, Un
   return memory;
 }
 
+// The handle is released at the end in any case: the mapping, and the descriptor where there is
+// one, keep the memory alive.
 Status MappedMemory::MapNew(UniqueFd* fd) {
   const Driver& driver = device_->driver();
   const ManagingScope scope(driver, device_->context());
@@ -118,7 +125,7 @@ Status MappedMemory::MapNew(UniqueFd* fd) {
   if (status.ok() && fd != nullptr)
     status = driver.Check(driver.MemExport(&number, handle, kFileDescriptor, 0),
                           "making a file descriptor for device memory");
-  driver.MemRelease(handle);  // the mapping and the descriptor hold it
+  driver.MemRelease(handle);
   TUTTI_TRY(std::move(status));
   if (fd != nullptr) *fd = UniqueFd(number);
   TUTTI_ASSIGN(const OwnStream stream, OwnStream::Create(*device_));
@@ -184,6 +191,8 @@ void AddressRange::Unmap(size_t offset, size_t bytes) {
   device_->driver().MemUnmap(address_ + offset, bytes);
 }
 
+// CUDA names whole allocations, so that the descriptor is that of the allocation in which the
+// memory lies, and others map all of it.
 Result<Allocation> ExportAllocation(const Device& device, std::span<const std::byte> memory) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());

@@ -9,8 +9,8 @@
 namespace tutti::cuda {
 namespace {
 
-// Blocks of one page and of some megabytes are what communicators ask for: only equal ones are used
-// again.
+// Lengths are whole pages. Communicators ask for blocks of one page and for some of megabytes,
+// again and again of the same lengths, so a block is used again for an equal length only.
 constexpr size_t kPageBytes = 4096;
 
 size_t Pages(size_t bytes) { return RoundUp(bytes, kPageBytes); }
@@ -58,6 +58,8 @@ Result<PinnedBlock> PinnedPool::Take(size_t bytes) {
   return block;
 }
 
+// Freeing waits for the GPU (pinned_pool.h), so it happens without the mutex, and only beyond what
+// is kept.
 void PinnedPool::Put(std::byte* data, size_t bytes) {
   {
     const MutexLock lock(mutex_);

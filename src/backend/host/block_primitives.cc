@@ -30,6 +30,8 @@ BlockMover::Cursor BlockMover::Begin(const std::vector<Block>& blocks) {
   return {blocks, elems};
 }
 
+// A slice may end in the middle of a block and may span several of them, so that slices are of one
+// length whatever the blocks are.
 template <class F>
 void BlockMover::Take(Cursor& cursor, size_t n, F f) {
   for (size_t before = 0; before < n;) {
@@ -46,6 +48,9 @@ void BlockMover::Take(Cursor& cursor, size_t n, F f) {
   cursor.left -= n;
 }
 
+// Alternates between both directions until both are done. It waits only when neither can move, and
+// then for the ranks of the directions that are left; peers is {from, to} and `waited` the part of
+// it that still counts.
 void BlockMover::Move(const SendLink& send, const RecvLink& recv, Receive how) {
   Cursor out = Begin(outgoing_);
   Cursor in = Begin(incoming_);
@@ -85,6 +90,8 @@ bool BlockMover::StepSend(const SendLink& link, Cursor& cursor) {
   return moved;
 }
 
+// Takes out all chunks that are there. A reduction adds them to the work area in place; the divisor
+// of an average is applied with the last message only (kReduceFinal).
 bool BlockMover::StepRecv(const RecvLink& link, Cursor& cursor, Receive how) {
   bool moved = false;
   while (cursor.left > 0 && !wait_.failed()) {

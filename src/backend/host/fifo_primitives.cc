@@ -5,7 +5,8 @@
 namespace tutti {
 namespace {
 
-// After so many bytes the connections are looked at: they take as long to copy as a system call.
+// A thread that does not wait polls its connections after so many bytes, which take about as long
+// to copy as a look at a connection, a system call, takes.
 constexpr size_t kPollAfterBytes = 32 * 1024;
 
 }  // namespace
@@ -40,6 +41,10 @@ void HostFifoPrimitives::Run(Step step, size_t in, size_t out, size_t n) {
   }
 }
 
+// Does one slice of a step: waits for a chunk of every peer that is received from and for a slot
+// toward every peer that is sent to, computes the result into the first target, and copies it to
+// the others. Slots are published and chunks released together at the end, so that no step is half
+// done for the peers.
 bool HostFifoPrimitives::RunSlice(Step step, size_t in, size_t out, size_t n) {
   const size_t bytes = n * work_.elem_bytes;
   std::array<const void*, kMaxFan + 1> sources;
@@ -70,6 +75,8 @@ bool HostFifoPrimitives::RunSlice(Step step, size_t in, size_t out, size_t n) {
     const bool compute = num_sources > 1 || (step.input && work_.reduce.scale) ||
                          (step.final && work_.reduce.divisor != 0);
     bool scale_first = step.input;
+    // The scaled input is rounded by itself where it has to be what other ranks would receive of
+    // it.
     if (num_sources > 1 && step.input && work_.reduce.scale && work_.reduce.round_scaled) {
       work_.reduce.Apply(targets[0], sources.data(), 1, n, true, false);
       sources[0] = targets[0];
@@ -88,8 +95,8 @@ bool HostFifoPrimitives::RunSlice(Step step, size_t in, size_t out, size_t n) {
       sends_[static_cast<size_t>(i)].fifo->Publish(bytes, work_.op_tag);
   if (step.recv)
     for (int i = 0; i < num_recvs_; ++i) recvs_[static_cast<size_t>(i)].fifo->Release();
-  // Nobody else looks at the FIFOs while this thread goes on: without this, slices would leave when
-  // it waits next, and a sender that only sends waits when its FIFO is full.
+  // No other thread moves the chunks while this one goes on: without this, slices would leave only
+  // when it waits next, and a sender that only sends waits when its FIFO is full.
   bytes_since_poll_ += bytes;
   if (remote_ && bytes_since_poll_ >= kPollAfterBytes) {
     bytes_since_poll_ = 0;

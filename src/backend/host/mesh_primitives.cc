@@ -28,6 +28,8 @@ void HostMeshPrimitives::RecvOutput(int peer, size_t out, size_t n) {
   link.fifo->Release();
 }
 
+// The chunks stay in their FIFOs until ReleaseAll, so that nothing is copied before the reduction
+// reads it.
 bool HostMeshPrimitives::AwaitAll(size_t in, size_t n) {
   for (int r = 0; r < num_ranks(); ++r) {
     const auto at = static_cast<size_t>(r);
@@ -45,12 +47,17 @@ void HostMeshPrimitives::ReleaseAll() {
     if (link.fifo != nullptr) link.fifo->Release();
 }
 
+// The result is written once all inputs are there, and every rank that reduces these elements
+// combines them in the order of the ranks.
 void HostMeshPrimitives::Reduce(uint64_t, size_t in, size_t out, size_t n) {
   if (n == 0 || wait_.failed() || !AwaitAll(in, n)) return;
   reduce_.Combine(Output(out), links_.sources.data(), num_ranks(), rank_, n);
   ReleaseAll();
 }
 
+// Reduces a part and sends the result to rank `target`, straight into a slot of its FIFO, or to all
+// ranks where that is negative. In that case the inputs are released first, so that the ranks that
+// sent them can go on while the copies are made.
 void HostMeshPrimitives::ReducePush(uint64_t, size_t in, size_t out, size_t n, uint64_t,
                                     int target) {
   if (n == 0 || wait_.failed() || !AwaitAll(in, n)) return;

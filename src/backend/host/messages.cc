@@ -28,6 +28,8 @@ void MessageBatch::AddRecv(const RecvLink& link, ProxyConnection* proxy, std::by
   Add({.send = {}, .recv = link, .proxy = proxy, .data = data, .bytes = bytes, .tag = tag});
 }
 
+// Messages of one link and direction form a queue. Only a batch whose messages all pass a network
+// may sleep on the descriptors of connections.
 void MessageBatch::Add(Message message) {
   auto queue = std::find_if(queues_.begin(), queues_.end(),
                             [&](const Queue& l) { return l.link == message.link(); });
@@ -42,6 +44,8 @@ void MessageBatch::Add(Message message) {
   queue->messages.push_back(message);
 }
 
+// Announces the next messages of a queue to their connection, which must know of an operation
+// before it moves chunks of it.
 void MessageBatch::BeginAhead(Queue& queue) {
   const size_t end = std::min(queue.messages.size(), queue.next + kBegunAhead);
   for (; queue.begun < end; ++queue.begun) {
@@ -51,6 +55,8 @@ void MessageBatch::BeginAhead(Queue& queue) {
   }
 }
 
+// Returns the queue on whose FIFO to sleep next. The queues take turns, since any of them may be
+// the one that moves first. REQUIRES: one is unfinished.
 MessageBatch::Queue& MessageBatch::NextUnfinished(size_t& turn) {
   do turn = (turn + 1) % queues_.size();
   while (!queues_[turn].unfinished());
@@ -66,6 +72,8 @@ std::span<const int> MessageBatch::UnfinishedPeers() {
   return peers_;
 }
 
+// Every wait ends with a step that moved something, or fails. After a step that ended no message
+// the connections are polled here, since the wait polls them only while nothing moves.
 bool MessageBatch::Run() {
   for (Queue& queue : queues_) BeginAhead(queue);
   size_t turn = 0;
@@ -110,6 +118,8 @@ bool MessageBatch::StepQueue(Queue& queue) {
   return moved;
 }
 
+// Copies one chunk into the FIFO if there is room. A message without data is one empty chunk, so
+// that its receiver also waits for its sender.
 bool MessageBatch::StepSend(Message& message) {
   const size_t slot_bytes = message.send.fifo->view().slot_bytes;
   const size_t bytes = std::min(message.bytes - message.moved, slot_bytes);

@@ -7,6 +7,9 @@
 
 namespace tutti {
 
+// Looks at how far each rank has read, and waits for those that still use the slot. The lowest
+// count that it saw is kept: until the rounds get beyond it, AwaitFree need not look at memory that
+// other ranks write.
 bool StageGroup::AwaitFreeSlowly(WaitContext& wait, uint64_t round) {
   uint64_t lowest = std::numeric_limits<uint64_t>::max();
   for (int i = 0; i < size(); ++i) {
@@ -29,6 +32,8 @@ bool StageGroup::AwaitFreeSlowly(WaitContext& wait, uint64_t round) {
   return true;
 }
 
+// `done` may only say that all rounds below it have been read. A round that ends before an older
+// one is remembered as a bit; the pieces under way at a time are far fewer than 64.
 void StageGroup::EndRound(uint64_t round) {
   ended_early_ |= uint64_t{1} << (round - done_);
   while ((ended_early_ & 1) != 0) {
@@ -57,6 +62,8 @@ void HostStagePrimitives::StageOutputFrom(uint64_t round, size_t at, const std::
   CopyBytes(Slot(round, group_.my_index()) + at * work_.elem_bytes, out, n * work_.elem_bytes);
 }
 
+// The store of the sequence number is the release that makes the data, and the header, visible to
+// ranks that have seen the number.
 void HostStagePrimitives::Publish(uint64_t round, size_t n) {
   if (wait_.failed() || !group_.AwaitFree(wait_, round)) return;
   const StageView& stage = group_.mine();
@@ -68,6 +75,8 @@ void HostStagePrimitives::Publish(uint64_t round, size_t n) {
   WakeSleepers(header.seq, stage.control().seq_sleepers);
 }
 
+// A slot with another tag belongs to another operation: the ranks have called different things,
+// which the watch sorts out.
 void HostStagePrimitives::Wait(uint64_t round, int peer) {
   const StageView& stage = group_.stage(peer);
   const SlotHeader& header = stage.header(round);
@@ -83,6 +92,8 @@ void HostStagePrimitives::Wait(uint64_t round, int peer) {
     wait_.FailForeignChunk(group_.RankOf(peer), work_.op_tag, header.op_tag);
 }
 
+// Reduces what all ranks have staged, in the order of the ranks, so that every rank gets the same
+// bits. Inputs are scaled when they are staged, so that here only averages are divided.
 void HostStagePrimitives::ReduceSlotsTo(uint64_t round, size_t at, std::byte* out, size_t n) {
   if (n == 0 || wait_.failed()) return;
   const std::span<const void*> sources = group_.sources();
@@ -91,6 +102,7 @@ void HostStagePrimitives::ReduceSlotsTo(uint64_t round, size_t at, std::byte* ou
   work_.reduce.Apply(out, sources.data(), num_ranks(), n, false, true);
 }
 
+// Reduces with this rank's own data taken from its buffer, which spares staging it.
 void HostStagePrimitives::ReducePartTo(uint64_t round, size_t at, const std::byte* in,
                                        std::byte* out, size_t n) {
   if (n == 0 || wait_.failed()) return;

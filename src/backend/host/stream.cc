@@ -18,6 +18,8 @@ HostStream::~HostStream() {
   if (thread_.joinable()) thread_.join();
 }
 
+// Where the system grants no thread the task runs here. The queue is empty then but for this task,
+// because each task before it ran in the same way.
 void HostStream::Enqueue(Task task) {
   MutexLock lock(mutex_);
   while (queue_.size() >= kMaxQueued) changed_.Wait(lock);
@@ -26,7 +28,7 @@ void HostStream::Enqueue(Task task) {
   bool runs = thread_.joinable();
   try {
     if (!runs) runs = StartRunning();
-  } catch (...) {  // whoever hears that the task was not taken may free what it refers to
+  } catch (...) {  // The caller learns that the task was not taken, and may free what it refers to.
     queue_.pop_back();
     --enqueued_;
     throw;
@@ -103,10 +105,12 @@ void HostStream::RunOne() {
     const MutexUnlock unlock(mutex_);
     try {
       task();
-    } catch (...) {  // would end the process
+    } catch (...) {  // It would end the process, as it leaves the function of a thread.
       NoteError(StatusOfException());
     }
-    task = nullptr;  // what it captured goes before the stream counts it as done
+    // Destroys what the task captured before it counts as done: who waits for it may free things
+    // that these refer to.
+    task = nullptr;
   }
   ++completed_;
   changed_.NotifyAll();

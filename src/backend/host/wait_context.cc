@@ -28,6 +28,9 @@ bool ConnectionBackoff::Pause() {
   return now_ns - start_ns_ < (spin_ns_ > 0 ? spin_ns_ : kFewestYieldNs);
 }
 
+// Sleeps until a descriptor of a connection is ready, or for kSleepNs. Every connection may veto:
+// one that can go on at once, and one that another thread drives, of which the caller has to sleep
+// otherwise.
 SleepAdvice WaitContext::SleepOnConnections() {
   descriptors_.clear();
   for (ProxyConnection* proxy : connections_) {
@@ -46,6 +49,7 @@ void WaitContext::CheckConnections() {
   }
 }
 
+// Notices a connection that broke while this thread slept, and asks the watch whether to go on.
 void WaitContext::AfterSleep(std::span<const int> peers, int64_t before_ns) {
   if (wait_since_ns_ == 0) wait_since_ns_ = before_ns;
   CheckConnections();
