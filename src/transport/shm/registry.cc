@@ -164,6 +164,8 @@ size_t HostMemory::total_bytes() const {
   return total_bytes_;
 }
 
+// Every call of a collective looks its buffers up, so that this takes no lock and writes nothing.
+// It repeats the search when a writer was at work meanwhile.
 std::optional<HostMemory::Location> HostMemory::FindInIndex(uintptr_t pointer, size_t bytes) const {
   for (int reads = 0;; ++reads) {
     if (reads >= kReadsBeforeYield) sched_yield();
@@ -189,6 +191,8 @@ std::optional<HostMemory::Location> HostMemory::FindInIndex(uintptr_t pointer, s
   }
 }
 
+// A larger index replaces one that is full. The old ones stay allocated, because readers may still
+// be inside; as each is twice as large as the one before, they take less than the last together.
 HostMemory::Index& HostMemory::WritableIndex(size_t entries) {
   if (!indexes_.empty() && indexes_.back()->capacity >= entries) return *indexes_.back();
   auto larger = std::make_unique<Index>(indexes_.empty() ? kFirstIndexEntries
@@ -231,6 +235,7 @@ void HostMemory::Erase(uintptr_t base) {
   if (count == 1) index_.store(nullptr, std::memory_order_release);
 }
 
+// Moves what it finds to the front of the list, whose end Trim unmaps.
 std::span<std::byte> PeerMemory::Find(int peer, uint64_t allocation_id) {
   // A collective uses the same few buffers again and again: the first entry often is the one.
   if (!mappings_.empty() && mappings_.front().key == Key{peer, allocation_id})

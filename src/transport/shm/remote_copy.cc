@@ -42,6 +42,7 @@ Status CopyError(int error, Direction direction, pid_t pid, uintptr_t remote, si
   }
 }
 
+// Copies between this process and another one, by as many system calls as it takes.
 Status Copy(Direction direction, pid_t pid, void* local, uintptr_t remote, size_t bytes) {
   auto* at = static_cast<std::byte*>(local);
   while (bytes > 0) {

@@ -64,6 +64,7 @@ void PluginChannel::Close() {
       });
 }
 
+// Returns a free request, or null where the plugin has as many as its version allows.
 PluginChannel::Request* PluginChannel::FreeRequest() {
   const auto limit = static_cast<ptrdiff_t>(PluginRequests(context_->version()));
   const auto free = std::find_if(requests_.begin(), requests_.begin() + limit,
@@ -88,6 +89,8 @@ NetRequest* PluginChannel::Begun(Request& request) {
   return &request;
 }
 
+// Tests all requests that are under way. A plugin moves data in `test` only, so that each of them
+// is tested at every call.
 Result<bool> PluginChannel::Progress() {
   TUTTI_TRY(Check());
   bool moved = false;

@@ -8,7 +8,7 @@
 namespace tutti {
 namespace {
 
-// Plugins may report events of their own; no profiler listens.
+// Takes events that plugins report, for which there is no profiler.
 ncclResult_t IgnoreEvent(void**, int, void*, int64_t, void*) { return ncclSuccess; }
 
 std::string TextOf(const char* text) { return text != nullptr ? text : ""; }

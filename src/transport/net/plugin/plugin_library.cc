@@ -16,6 +16,8 @@ constexpr PluginKind kNetPlugin = {"libnccl-net", "network plugin"};
 
 }  // namespace
 
+// A library is loaded once in the life of the process and never unloaded, because plugins keep
+// threads and state of their own.
 Result<std::shared_ptr<PluginLibrary>> PluginLibrary::Open(const std::string& name) {
   struct Opened {
     Mutex mutex;
@@ -30,6 +32,7 @@ Result<std::shared_ptr<PluginLibrary>> PluginLibrary::Open(const std::string& na
   return library;
 }
 
+// Takes the newest table that the plugin and this library both have.
 Result<std::shared_ptr<PluginLibrary>> PluginLibrary::Load(const std::string& name) {
   TUTTI_ASSIGN(const PluginFile opened, PluginFile::Open(kNetPlugin, name));
   const std::string& file = opened.name();

@@ -31,6 +31,8 @@ Result<void*> AwaitComm(const WaitLimits& limits, std::string_view what,
   }
 }
 
+// Translates a plugin's description of a device. Values that make no sense are brought into range,
+// because they come from code of others.
 NetDevice DeviceOf(const PluginProperties& properties, int version) {
   NetDevice device;
   device.name = properties.name;

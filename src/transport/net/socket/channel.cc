@@ -18,14 +18,15 @@
 namespace tutti {
 namespace {
 
-// A connection that is damaged again and again warns once in this time.
+// A connection that breaks again and again warns at most once in this time.
 constexpr int64_t kBetweenWarningsNs = 60'000'000'000;
 
 // Damage that leaves no message whole so often in a row is no accident: at one damaged bit in 10^6,
 // many times what any worn cable has, a message of 16 KiB comes through within 8 attempts in 99 %.
 constexpr int kMostDamagesInARow = 32;
 
-// Failures that speak of the other end or the way to it rather than of this process.
+// Returns whether an error is one of the other end, or of the way to it, rather than of this
+// process. 0 stands for a connection that was closed.
 bool IsRemote(int error) {
   switch (error) {
     case 0:
@@ -114,12 +115,13 @@ bool SocketChannel::LookForSilence(int64_t now_ns, int64_t dead_after_ns) {
     if (meters_[i].Observe(*signs, now_ns, dead_after_ns)) silent_socket = static_cast<int>(i);
   }
   if (silent_socket < 0) return awaits_answer;
-  // Whoever drives the connection, or watches it, sees its sockets end and learns why from this.
+  // The thread that drives the connection sees its sockets end, and learns from this why they did.
   silent_socket_.store(silent_socket, std::memory_order_release);
   for (const int fd : fds) ::shutdown(fd, SHUT_RDWR);
   return false;
 }
 
+// A helper thread, where there are some, begins to drive a data socket as soon as it is attached.
 void SocketChannel::AddDataSockets(std::vector<SocketStream> streams) {
   for (SocketStream& stream : streams) {
     data_sockets_.push_back(std::make_unique<DataSocket>(std::move(stream), direction_, doorbell_));
@@ -128,7 +130,8 @@ void SocketChannel::AddDataSockets(std::vector<SocketStream> streams) {
   }
 }
 
-// No helper touches the data sockets, nor the memory that they work on, any more.
+// When this returns, no helper thread touches the data sockets any more, nor the memory that they
+// work on.
 void SocketChannel::DetachDataSockets() {
   for (size_t i = 0; helpers_->any() && i < data_sockets_.size(); ++i) {
     helpers_->Detach(*data_sockets_[i], static_cast<int>(i));
@@ -142,6 +145,7 @@ Result<std::unique_ptr<NetMemory>> SocketChannel::Register(const NetRegion& regi
   return std::unique_ptr<NetMemory>(std::make_unique<PlainNetMemory>(region));
 }
 
+// Hands the pieces of a message to data sockets. `left` counts the pieces that are not yet done.
 void SocketChannel::Push(std::byte* data, size_t bytes, uint64_t chunk, int used,
                          std::atomic<uint32_t>& left) {
   const Striping striping(bytes, chunk, used, num_data_sockets_);
@@ -206,6 +210,8 @@ void SocketChannel::AppendFds(std::vector<int>& fds) const {
   if (helpers_->any() && num_data_sockets_ > 0) fds.push_back(doorbell_.event_fd());
 }
 
+// Returns whether, and roughly how much of, what was written may not have reached the other end. A
+// connection that is being made again counts as having something.
 size_t SocketChannel::Undelivered() const {
   if (down_ || (resumer_ && resumer_->MayHaveMoved())) return 1;
   // TCP counts what is not yet acknowledged; other sockets do not know the call, and deliver at
@@ -226,6 +232,8 @@ void SocketChannel::Shutdown() {
   ShutdownSockets();
 }
 
+// A read or write has failed. The error that the system tells is not always the cause: sockets are
+// also shut down by this process, when the host is silent or the peer offers new ones.
 Status SocketChannel::Lost(int error) {
   if (silent_socket_.load(std::memory_order_acquire) >= 0) error = ETIMEDOUT;
   // This end shut the old socket down because the peer offers a new one, or the peer did because
@@ -234,6 +242,8 @@ Status SocketChannel::Lost(int error) {
   return error == 0 ? Fail(0) : Break(error);
 }
 
+// Begins to make the connection again where that is allowed and the failure is one of the way
+// between the ends; else fails it.
 Status SocketChannel::Break(int error) {
   if (!resumer_ || !IsRemote(error) || shut_down_.load(std::memory_order_acquire)) {
     return Fail(error);
@@ -254,10 +264,11 @@ Status SocketChannel::Break(int error) {
   return Status::Ok();
 }
 
-// One broken socket takes the others with it, so that both ends begin anew with all of them.
+// Closes all sockets: when one is broken, both ends begin anew with all of them. The descriptors of
+// the first sockets stay open, because callers watch these.
 void SocketChannel::DropSockets() {
   DetachDataSockets();
-  resumer_->Use({});  // before descriptors are closed
+  resumer_->Use({});  // This comes before descriptors are closed.
   const MutexLock lock(sockets_mutex_);
   control_.Reset();
   for (const auto& socket : data_sockets_) socket->Reset();
@@ -274,6 +285,8 @@ void SocketChannel::DropSockets() {
   pieces_seen_ = doorbell_.completed();
 }
 
+// Returns whether the connection has new sockets. Fails when they do not come within
+// TUTTI_RESUME_TIMEOUT_S, or cannot come.
 Result<bool> SocketChannel::Resume() {
   Result<std::optional<Sockets>> sockets = resumer_->Step();
   if (!sockets.ok()) {
@@ -289,6 +302,8 @@ Result<bool> SocketChannel::Resume() {
   return true;
 }
 
+// Tries a path that was lost while the connection works by others. Returns whether it has moved to
+// new sockets.
 Result<bool> SocketChannel::Move() {
   const int64_t now_ns = NowNs();
   if (!resumer_->TriesPath(now_ns)) return false;
@@ -362,7 +377,7 @@ Status SocketChannel::Fail(Status status) {
   if (failure_.ok()) {
     failure_ = std::move(status);
     ShutdownSockets();
-    // Whoever is told of the failure may free the memory of what was under way.
+    // A caller that is told of the failure may free the memory of what was under way.
     DetachDataSockets();
   }
   return failure_;

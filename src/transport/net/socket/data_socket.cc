@@ -13,6 +13,8 @@ void SocketDoorbell::Ring() {
   [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof(one));
 }
 
+// Counts first and looks for a sleeper then; Arm does the reverse. So one of the two sees the other
+// (both orders are sequentially consistent).
 void SocketDoorbell::PieceDone() {
   completed_.fetch_add(1, std::memory_order_seq_cst);
   if (armed_.load(std::memory_order_seq_cst) && armed_.exchange(false)) Ring();
@@ -26,10 +28,11 @@ void SocketDoorbell::Fail(int error) {
 
 void SocketDoorbell::Arm(uint64_t seen) {
   armed_.store(true, std::memory_order_seq_cst);
-  // A piece done just before the store rang nobody.
+  // A piece that was done just before the store saw no sleeper.
   if (completed_.load(std::memory_order_seq_cst) != seen && armed_.exchange(false)) Ring();
 }
 
+// Takes back a ring that has been heard, so that the descriptor does not wake the next poll.
 void SocketDoorbell::Silence() {
   if (!rung_.exchange(false, std::memory_order_acq_rel)) return;
   uint64_t count;

@@ -21,6 +21,8 @@ void EncodeFrame(const Frame& frame, std::span<std::byte, kFrameBytes> out) {
   PutLittleEndian(frame.count, &out[16]);
 }
 
+// Every field that its type leaves unused must be 0, so that a stream that got out of step is
+// noticed at the next frame.
 Result<Frame> DecodeFrame(std::span<const std::byte, kFrameBytes> in) {
   const auto magic = GetLittleEndian<uint16_t>(&in[0]);
   const auto type = GetLittleEndian<uint8_t>(&in[2]);

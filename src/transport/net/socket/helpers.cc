@@ -13,6 +13,8 @@
 
 namespace tutti {
 
+// A thread that drives data sockets of several connections. It steps those that have work, and
+// sleeps in poll when none can go on.
 class SocketHelpers::Thread {
  public:
   explicit Thread(UniqueFd event) : event_(std::move(event)) {}
@@ -31,14 +33,14 @@ class SocketHelpers::Thread {
       const EditLock lock(*this);
       data_sockets_.push_back(&socket);
     }
-    Ring();  // pieces may already wait in it
+    Ring();  // Pieces may already wait in it.
   }
   void Detach(DataSocket& socket) {
     {
       const EditLock lock(*this);
       std::erase(data_sockets_, &socket);
     }
-    Ring();  // its descriptor must not stay in a poll
+    Ring();  // A poll that sleeps must not keep its descriptor, which is about to be closed.
   }
   void Wake() {
     // Pairs with the exchange in Sleep: either this sees the sleeper, or the sleeper sees the

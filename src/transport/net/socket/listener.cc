@@ -11,6 +11,8 @@
 
 namespace tutti {
 
+// The sockets of a connection come in any order. The first one that comes says how many there are;
+// the set is complete when all have come.
 Status ConnectionQueue::Add(SocketStream socket, const DataHello& hello, std::string peer) {
   const MutexLock lock(mutex_);
   auto found = partial_.find(hello.connection);
@@ -66,7 +68,8 @@ Result<SocketSet> ConnectionQueue::Take(const WaitLimits& limits) {
 
 namespace {
 
-// Keeps a ResumePoint known to the queues for as long as the comm lives.
+// Owns a ResumePoint, which the queues know for as long as this lives (they hold it weakly). After
+// that, sockets that offer to resume the connection are closed.
 class AwaitedPoint final : public SocketResumer {
  public:
   explicit AwaitedPoint(std::shared_ptr<ResumePoint> point) : point_(std::move(point)) {}
@@ -126,6 +129,8 @@ void ConnectionQueues::Offer(UniqueFd fd, const Hello& hello, const SocketAddres
              status.message());
 }
 
+// Gives a socket to the listener with its token, or to the connection that it resumes. The mutex is
+// not held meanwhile, because both have one of their own.
 Status ConnectionQueues::Sort(UniqueFd fd, const SessionKeys& keys, const DataHello& hello,
                               std::string peer) {
   if (hello.sealing != sealing_) {
@@ -151,6 +156,8 @@ Status ConnectionQueues::Sort(UniqueFd fd, const SessionKeys& keys, const DataHe
   return queue->Add(std::move(socket), hello, std::move(peer));
 }
 
+// Format: magic u64, the first address, token u64, the number of paths used together u8, the number
+// of further addresses u8, and these.
 NetHandle EncodeHandle(const ListenerHandle& handle, uint64_t magic) {
   WireWriter writer;
   writer.U64(magic);

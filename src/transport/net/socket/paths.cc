@@ -23,6 +23,8 @@ SocketPaths::SocketPaths(PathAddresses addresses, size_t data_sockets, const Tim
   together_ = std::min(together_, paths_.size());
 }
 
+// The control socket goes by the first path in use, and the data sockets by all of them in turn.
+// Spares are used when none of the first paths can be.
 std::vector<size_t> SocketPaths::Spread(std::optional<size_t> trial) const {
   std::vector<size_t> used;
   const auto add = [&](size_t from, size_t to) {
@@ -55,6 +57,7 @@ bool SocketPaths::IsHopeless(size_t path, int64_t now_ns) const {
   return paths_.size() > 1 && since_ns != 0 && now_ns - since_ns > times_.patience_ns;
 }
 
+// The only path is never given up, and when the last good one is, all others count as good again.
 void SocketPaths::GiveUp(size_t path, int64_t now_ns) {
   if (paths_.size() == 1 || paths_[path].lost) return;
   Path& lost = paths_[path];
@@ -84,6 +87,7 @@ bool SocketPaths::AnyToRetry() const {
                      [](const Path& path) { return path.lost; });
 }
 
+// A trial has failed. The time is not doubled, because no operation waited for it.
 void SocketPaths::Postpone(size_t path, int64_t now_ns) {
   paths_[path].retry_ns = now_ns + times_.retry_ns;
 }

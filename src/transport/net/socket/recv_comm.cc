@@ -174,8 +174,8 @@ Result<size_t> SocketRecvComm::ChooseBuffer(const Frame& frame) {
     return i;
   }
   return channel_->Fail(
-      RemoteError("the sender announced a message with tag {:#x}, which the group in turn does not "
-                  "want",
+      RemoteError("the sender announced a message with tag {:#x}, which the "
+                  "group in turn does not want",
                   frame.tag));
 }
 

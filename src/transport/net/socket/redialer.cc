@@ -25,6 +25,9 @@ void Redialer::Begin(int silent_socket) {
   Pause(0);
 }
 
+// Prepares another attempt, which begins after `for_ns`. Sockets of an attempt that failed are
+// dropped; the receiver drops its own when it sees a higher number of the attempt. A path on trial
+// is connected first, so that it costs nothing else when it does not work.
 void Redialer::Pause(int64_t for_ns) {
   sockets_ = {};
   sockets_.data.resize(hello_.data_sockets);
@@ -41,6 +44,7 @@ void Redialer::Pause(int64_t for_ns) {
   turn_ = 0;
 }
 
+// Returns whether a trial of a lost path is under way, and begins one that is due.
 bool Redialer::TriesPath(int64_t now_ns) {
   if (stage_ != Stage::kIdle) return true;
   trial_ = paths_.Due(now_ns);
@@ -59,6 +63,8 @@ void Redialer::StartSocket() {
   was_answered_ = false;
 }
 
+// Makes the sockets of an attempt one after another. Returns them when all have proven the key;
+// nothing while it waits; an error where no further attempt can succeed.
 Result<std::optional<Sockets>> Redialer::Step() {
   if (stage_ == Stage::kIdle || (stage_ == Stage::kPause && NowNs() < next_ns_)) {
     return std::optional<Sockets>();
@@ -79,6 +85,7 @@ Result<std::optional<Sockets>> Redialer::Step() {
   }
 }
 
+// Goes on with one socket: waits for the connect, then proves the key. Never blocks.
 Result<Redialer::Outcome> Redialer::StepSocket() {
   if (!fd_.valid()) return Outcome::kFailed;
   if (stage_ == Stage::kConnecting) {
@@ -108,6 +115,9 @@ void Redialer::TakeSocket() {
   (number == 0 ? sockets_.control : sockets_.data[number - 1]) = std::move(stream);
 }
 
+// An attempt to resume is repeated, by other paths where this one is hopeless. A trial is given up,
+// unless the old sockets broke meanwhile; where the receiver may have taken the new ones already,
+// the old ones cannot be used any more.
 Status Redialer::FailAttempt(int64_t now_ns) {
   const bool may_have_moved = MayHaveMoved();
   if (!trial_) {

@@ -25,6 +25,8 @@ void ResumePoint::Refuse() {
   sockets_ = {};
 }
 
+// Collects the sockets of the latest attempt. Those of an earlier one are closed, since the sender
+// has given it up.
 Status ResumePoint::Offer(SocketStream socket, const DataHello& hello) {
   const MutexLock lock(mutex_);
   if (refusing_) return RemoteError("the connection that it resumes has failed");
@@ -47,7 +49,8 @@ Status ResumePoint::Offer(SocketStream socket, const DataHello& hello) {
   place = std::move(socket);
   if (--missing_ > 0) return Status::Ok();
   offered_.store(true, std::memory_order_release);
-  // Wakes whoever sleeps on the old sockets. The comm does not close them before it has called Use.
+  // This wakes a thread that sleeps on the old sockets. The descriptors are valid, because the comm
+  // calls Use before it closes them.
   for (const int fd : in_use_) ::shutdown(fd, SHUT_RDWR);
   return Status::Ok();
 }

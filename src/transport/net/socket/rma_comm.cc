@@ -49,9 +49,10 @@ Result<std::unique_ptr<NetMemory>> SocketRmaComm::Register(const NetRegion& regi
   return std::unique_ptr<NetMemory>(std::make_unique<Memory>(*this, key, region));
 }
 
+// Ends the registration of a range. The other end must not use it any more; if an operation on it
+// is half done all the same, it can neither go on nor be answered, and the connection fails.
 void SocketRmaComm::Forget(uint64_t key) {
   ranges_.erase(key);
-  // The other end was told too late, or did not listen: what is half moved cannot be finished.
   bool in_use = payload_.active && (payload_.key == key || payload_.word_key == key);
   for (size_t i = 0; i < outgoing_.size(); ++i) in_use |= outgoing_.At(i).key == key;
   if (in_use && channel_->Check().ok()) {
@@ -72,6 +73,8 @@ Status SocketRmaComm::CheckLocal(const NetLocal& local, size_t bytes) {
   return Status::Ok();
 }
 
+// Returns null where the caller has to try again later: all requests are under way, or as many
+// operations as can be sent again are kept.
 SocketRmaComm::Request* SocketRmaComm::Begin(const RmaFrame& frame) {
   if (num_free_ == 0 || operations_.size() == kKeptOperations) return nullptr;
   Request& request = *free_[--num_free_];
@@ -82,6 +85,9 @@ SocketRmaComm::Request* SocketRmaComm::Begin(const RmaFrame& frame) {
   return &request;
 }
 
+// Queues an operation. On a connection that can be resumed it is also kept until the other end has
+// carried it out; the bytes of a short put are copied for that, those of a long one stay in the
+// caller's memory.
 void SocketRmaComm::Send(Request& request, const std::byte* data) {
   const RmaFrame& frame = request.frame;
   Request* const put = frame.type == RmaFrameType::kPut ? &request : nullptr;
@@ -113,6 +119,8 @@ void SocketRmaComm::QueueNote(RmaFrameType type) {
   Queued(Kind::kNote, frame, nullptr, 0);
 }
 
+// Appends a frame, and `bytes` at `data`, to what Write sends. Every frame also tells the other end
+// how many of its operations this one has carried out.
 SocketRmaComm::Outgoing& SocketRmaComm::Queued(Kind kind, RmaFrame frame, const std::byte* data,
                                                size_t bytes) {
   if (channel_->resumable()) {
@@ -189,7 +197,7 @@ Result<bool> SocketRmaComm::Progress() {
     TUTTI_ASSIGN(const bool up, Resume());
     if (!up) return false;
   }
-  // Reading first: a refusal is read before a write finds the connection closed.
+  // Reads first, so that a refusal is read before a write finds the connection closed.
   TUTTI_ASSIGN(const bool read, Read());
   if (channel_->down()) return read;
   TellCarriedOut();
@@ -206,8 +214,8 @@ Result<bool> SocketRmaComm::Resume() {
   return !channel_->down();
 }
 
-// On new sockets this end says first what it has carried out. What was half read or written comes
-// again.
+// Begins on new sockets by saying what this end has carried out. What was half read or half written
+// is dropped here, and comes again.
 void SocketRmaComm::BeginAgain() {
   asked_ = CarriedOut();
   payload_ = {};
@@ -221,6 +229,7 @@ void SocketRmaComm::BeginAgain() {
   QueueNote(RmaFrameType::kResume);
 }
 
+// Sends again what the other end has not carried out, and questions whose answers were lost.
 Status SocketRmaComm::TakeResume(const RmaFrame& frame) {
   if (!awaiting_resume_) return channel_->Fail(RemoteError("the peer resumes what did not break"));
   TUTTI_TRY(TakeCount(frame));
@@ -239,6 +248,7 @@ Status SocketRmaComm::TakeResume(const RmaFrame& frame) {
   return Status::Ok();
 }
 
+// Checks and takes in how many operations the other end has carried out.
 Status SocketRmaComm::TakeCount(const RmaFrame& frame) {
   if (!channel_->resumable() && frame.has == 0) return Status::Ok();
   if (frame.has < acknowledged_ || frame.has > written_ || !channel_->resumable()) {
@@ -251,7 +261,7 @@ Status SocketRmaComm::TakeCount(const RmaFrame& frame) {
   return Status::Ok();
 }
 
-// Forgets what need not be repeated any more.
+// Forgets operations that need not be repeated any more.
 void SocketRmaComm::DropCarriedOut(uint64_t has) {
   for (; acknowledged_ < has; ++acknowledged_) {
     Operation& operation = operations_.At(acknowledged_ - first_kept_);
@@ -266,6 +276,8 @@ void SocketRmaComm::DropCarriedOut(uint64_t has) {
   }
 }
 
+// Tells the other end by a frame of its own where no other frame has done so for long, because it
+// keeps operations until it is told.
 void SocketRmaComm::TellCarriedOut() {
   if (!channel_->resumable() || awaiting_resume_) return;
   if (notes_ == 0 && (told_late_ || CarriedOut() - told_ >= kRequests / 2)) {
@@ -284,6 +296,7 @@ Result<bool> SocketRmaComm::Test(NetRequest& request) {
   return true;
 }
 
+// Sends what is queued, up to kTurnBytes a turn, so that reading gets its turn too.
 Result<bool> SocketRmaComm::Write() {
   size_t moved = 0;
   while (!outgoing_.empty() && moved < kTurnBytes) {

@@ -1,5 +1,5 @@
-// What a connection for one-sided operations reads: operations of the other end, which it carries
-// out, and answers.
+// The reading half of a connection for one-sided operations: operations of the other end, which it
+// carries out, and answers.
 
 #include <sys/uio.h>
 
@@ -24,7 +24,8 @@ Result<bool> SocketRmaComm::Read() {
   return moved > 0;
 }
 
-// One system call fills the place of the current payload and, behind it, the staging area.
+// Reads once. The system call fills the memory for which the current payload is meant and, behind
+// it, the staging area, so that long payloads are not copied again. Returns how much came.
 Result<size_t> SocketRmaComm::ReadOnce() {
   const size_t kept = staged_to_ - staged_from_;
   if (staged_from_ > 0) {
@@ -57,6 +58,7 @@ Result<size_t> SocketRmaComm::ReadOnce() {
   return bytes;
 }
 
+// Takes frames and payloads out of the staging area for as long as they are whole.
 Status SocketRmaComm::TakeStaged() {
   for (;;) {
     if (payload_.active) {
@@ -99,10 +101,12 @@ Status SocketRmaComm::TakeFrame(const RmaFrame& frame) {
   }
 }
 
+// Operations come in order. Only a question whose answer was lost with the old sockets may come a
+// second time; a put that was carried out may not, or its signal would be added twice.
 Status SocketRmaComm::TakeQuestion(const RmaFrame& frame) {
   const bool is_put = frame.type == RmaFrameType::kPut;
   if (frame.number < asked_ && frame.number >= again_from_ && !is_put) {
-    again_from_ = frame.number + 1;  // after a break, because the answer was lost
+    again_from_ = frame.number + 1;  // After a break: the answer was lost.
   } else if (frame.number == asked_) {
     again_from_ = ++asked_;
   } else {
@@ -119,6 +123,8 @@ Status SocketRmaComm::TakeQuestion(const RmaFrame& frame) {
   return Status::Ok();
 }
 
+// Returns the address of a range of bytes that the other end names, or null with the refusal.
+// Nothing that comes from it is trusted.
 std::byte* SocketRmaComm::Reach(uint64_t key, uint64_t offset, size_t bytes,
                                 RmaRefusal& refusal) const {
   refusal = RmaRefusal::kUnknownKey;
@@ -177,7 +183,7 @@ Status SocketRmaComm::TakeAnswer(const RmaFrame& frame) {
         RemoteError("the peer answered operation {} with {} bytes, which was not asked for",
                     frame.number, frame.bytes));
   }
-  // An answer to what has not left yet was guessed.
+  // An answer to an operation that has not left yet was made up.
   for (size_t i = 0; i < outgoing_.size(); ++i) {
     if (outgoing_.At(i).kind == Kind::kOperation && outgoing_.At(i).number == frame.number) {
       return channel_->Fail(
@@ -197,12 +203,14 @@ Status SocketRmaComm::TakeAnswer(const RmaFrame& frame) {
   return Status::Ok();
 }
 
+// The bytes of a put or of an answer have all come: adds the signal of a put, ends the request of a
+// get.
 void SocketRmaComm::FinishPayload() {
   payload_.active = false;
   channel_->CountWhole();
   told_late_ |= payload_.is_long;
   if (payload_.word) {
-    // Whoever loads the new value with acquire order sees the put's bytes.
+    // A thread that loads the new value with acquire order sees the bytes of the put.
     std::atomic_ref<uint64_t>(*payload_.word).fetch_add(payload_.value, std::memory_order_release);
   }
   if (!payload_.get) return;

@@ -11,6 +11,7 @@
 namespace tutti {
 namespace {
 
+// Where the fields of a header lie (seal.h).
 constexpr size_t kLengthBytes = 4;
 constexpr size_t kTagAt = 8;
 
@@ -23,6 +24,7 @@ const unsigned char* Unsigned(const std::byte* at) {
   return reinterpret_cast<const unsigned char*>(at);
 }
 
+// Returns the nonce of a record: its number, which is never the same twice under one key.
 Nonce NonceOf(uint64_t number) {
   Nonce nonce = {};
   PutLittleEndian(number, reinterpret_cast<std::byte*>(&nonce[4]));
@@ -43,6 +45,8 @@ uint32_t RecordSeal::Check(uint32_t length) const {
   return Crc32c(0, covered);
 }
 
+// The tag of the encryption also covers the length, so that records cannot be cut otherwise than
+// the sender did.
 void RecordSeal::Close(std::byte* header, std::byte* bytes, size_t length) {
   const auto short_length = static_cast<uint32_t>(length);
   const uint32_t check = Check(short_length);

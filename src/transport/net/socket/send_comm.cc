@@ -12,14 +12,15 @@
 namespace tutti {
 namespace {
 
-// One system call carries at most this much, so that the first slots are free while the later ones
-// still travel.
+// One system call carries at most this much. The slots of its first messages are then free again
+// while later messages still travel.
 constexpr size_t kWriteBytes = 256 * 1024;
 
 // How many messages one system call carries at most.
 constexpr size_t kWriteMessages = kNetWindow;
 
-// With so few groups left the next ones are fetched while there is time, so that Isend need not.
+// When so few granted groups are left, Progress already reads the next grants, so that Isend finds
+// them and need not make the system call.
 constexpr uint64_t kFewGroups = 2;
 
 }  // namespace
@@ -27,6 +28,9 @@ constexpr uint64_t kFewGroups = 2;
 SocketSendComm::SocketSendComm(std::unique_ptr<SocketChannel> channel)
     : ChannelComm(std::move(channel)) {}
 
+// Takes a request for the message if it may be sent now: there are fewer than kNetWindow under way,
+// and the receiver has granted it or there is credit. The frame is written by Progress; pieces for
+// data sockets are handed to them at once.
 Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   TUTTI_TRY(channel_->Check());
   const size_t bytes = message.bytes;
@@ -64,6 +68,9 @@ void SocketSendComm::PushPieces(Request& request) {
                  request.pieces_left);
 }
 
+// A connection that can be resumed may have to send the message again. A short one is copied; a
+// long one stays in the caller's buffer, which is held until the receiver has said that it has the
+// message.
 void SocketSendComm::Keep(Request& request, const NetSend& message) {
   request.data = message.data;
   request.held = false;
@@ -77,6 +84,8 @@ void SocketSendComm::Keep(Request& request, const NetSend& message) {
   request.data = request.kept.data();
 }
 
+// Returns whether a message may be sent, after a look at what the receiver has said since. Messages
+// on one connection have tags either all or none.
 Result<bool> SocketSendComm::Granted(uint32_t tag) {
   if (tag == 0) {
     if (tagged_) return InternalError("a message without a tag for a receiver that uses tags");
@@ -104,12 +113,16 @@ bool SocketSendComm::TakeTag(uint32_t tag) {
   return true;
 }
 
+// Returns whether to read grants now although nothing needs them yet: half of the credit is used,
+// or few groups are left.
 bool SocketSendComm::WantsGrants() const {
   if (tagged_) return groups_granted_ - groups_filled_ <= kFewGroups;
   if (begun_ < granted_) return false;
   return begun_ - granted_ >= kCreditMessages / 2 || bytes_on_credit_ >= kCreditBytes / 2;
 }
 
+// A broken connection is made again first; then the receiver says where to go on, and nothing is
+// sent before it has.
 Result<bool> SocketSendComm::Progress() {
   TUTTI_TRY(channel_->Check());
   if (channel_->down() || (channel_->LacksPaths() && !awaiting_resume_)) {
@@ -128,7 +141,7 @@ Result<bool> SocketSendComm::Progress() {
   if (channel_->down()) return moved;
   TUTTI_ASSIGN(const bool data_moved, channel_->Progress());
   moved |= data_moved;
-  // Where nothing else is read or written, that a connection was reset is seen nowhere else.
+  // An idle connection reads now and then, since nothing else would notice that it was reset.
   const bool idle = written_ == begun_ && ++idle_looks_ % kLookAfter == 0;
   if (WantsGrants() || AwaitsAcknowledgement() || idle) {
     TUTTI_ASSIGN(const bool granted, ReadGrants());
@@ -147,7 +160,8 @@ Result<bool> SocketSendComm::Test(NetRequest& request) {
   return true;
 }
 
-// Frames and chunks of several requests leave in one system call.
+// Writes the control socket: the frames of all messages, and the bytes of those that use no data
+// socket. Several messages leave in one system call.
 Result<bool> SocketSendComm::WriteControl() {
   bool moved = false;
   while (written_ < begun_) {
@@ -206,7 +220,8 @@ Result<bool> SocketSendComm::ReadGrants() {
   return used > 0;
 }
 
-// Takes the grants that lie in staging_ as a whole, and returns how many bytes they are.
+// Takes the whole frames in staging_, and returns how many bytes they are. A frame that has come in
+// part stays there for the next read.
 Result<size_t> SocketSendComm::TakeStagedGrants() {
   size_t used = 0;
   while (staged_ - used >= kFrameBytes) {
@@ -226,6 +241,8 @@ Result<size_t> SocketSendComm::TakeStagedGrants() {
   return used;
 }
 
+// Checks a frame of the receiver and takes it in. Grants are absolute counts, so that one which
+// repeats an older one has no effect.
 Status SocketSendComm::TakeGrant(const Frame& frame) {
   if (frame.type == FrameType::kResume) return TakeResume(frame);
   if (awaiting_resume_) {
@@ -263,8 +280,8 @@ Status SocketSendComm::TakeAcknowledgement(uint64_t has) {
 Status SocketSendComm::TakeResume(const Frame& frame) {
   if (!awaiting_resume_ || frame.count < acknowledged_ || frame.count > written_) {
     return channel_->Fail(
-        RemoteError("the receiver wants to go on after {} messages, but {} were sent and it had {} "
-                    "before",
+        RemoteError("the receiver wants to go on after {} messages, but {} "
+                    "were sent and it had {} before",
                     frame.count, written_, acknowledged_));
   }
   awaiting_resume_ = false;
@@ -300,7 +317,7 @@ Status SocketSendComm::TakeGroup(const Frame& frame,
 }
 
 NetIdle SocketSendComm::PrepareToWait(std::vector<NetWait>& waits) {
-  // Whoever watches descriptors does not know the new one.
+  // A caller that watches descriptors does not know those of new sockets.
   if (channel_->down() || channel_->replaced() || channel_->TriesPaths()) return NetIdle::kPoll;
   if (channel_->control().HasInput()) return NetIdle::kProgress;
   const uint32_t control = (written_ < begun_ ? uint32_t{EPOLLOUT} : 0u) |

@@ -38,7 +38,7 @@ Result<ListenerHandle> DecodeSocketHandle(const NetHandle& in, uint64_t magic,
   return DecodeHandle(in, interface);
 }
 
-// What connections of a device are made with. It changes while the network is in use.
+// Holds what connections of a device are made with. It changes while the network is in use.
 struct DevicePorts {
   SocketAddress address;                   // Its port is 0 until something listens there.
   std::unique_ptr<AuthAcceptor> acceptor;  // Null until something listens there.
@@ -99,7 +99,7 @@ Result<std::unique_ptr<NetRmaComm>> MakeRmaComm(SocketSet sockets,
                                                 std::shared_ptr<SocketHelpers> helpers) {
   TUTTI_ASSIGN(auto channel, SocketChannel::Create(std::move(sockets), SocketDirection::kSend,
                                                    std::move(helpers)));
-  // From a random number on, so that a key of another connection is noticed.
+  // Keys begin at a random number, so that a key of another connection is noticed.
   return std::unique_ptr<NetRmaComm>(
       std::make_unique<SocketRmaComm>(std::move(channel), RandomU64()));
 }
@@ -216,7 +216,7 @@ void SocketNetImpl::AddDevice(const Settings& settings, const NetworkInterface& 
   ports_of_.push_back(std::move(ports));
 }
 
-// A device for one address, which is that of an interface or not (127.0.0.2).
+// Adds a device for one address, which need not be an address of an interface (127.0.0.2).
 void SocketNetImpl::AddAddress(const Settings& settings,
                                const std::vector<NetworkInterface>& interfaces,
                                const SocketAddress& address) {
@@ -230,6 +230,9 @@ void SocketNetImpl::AddAddress(const Settings& settings,
   AddDevice(settings, interface);
 }
 
+// The first device is the best interface by the rules of NCCL_SOCKET_IFNAME; the others are further
+// interfaces that it admits, which other ranks of the host, or a connection of several paths, may
+// use.
 Status SocketNetImpl::Open(const Settings& settings, const SocketNet::Options& options) {
   TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
   if (options.address.valid()) {
@@ -290,7 +293,7 @@ Result<PathAddresses> SocketNetImpl::OpenPaths(int device) {
     const MutexLock lock(mutex_);
     others = ports_of_[static_cast<size_t>(device)].others;
   }
-  // A path that cannot be listened at is none; the own one is enough.
+  // An address at which nothing can listen is left out, since the device's own is enough.
   const auto add = [&](const std::vector<int>& devices) {
     for (const int other : devices) {
       const Result<SocketAddress> address = Open(other);

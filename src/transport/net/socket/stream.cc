@@ -61,7 +61,8 @@ ssize_t SocketStream::Write(std::span<const iovec> pieces) {
   return static_cast<ssize_t>(taken);
 }
 
-// Makes a record of the bytes behind the first `skip` of `pieces`.
+// Makes the next record of the bytes behind the first `skip` of `pieces`, by a copy, because
+// encryption works in place and the caller's bytes must not change.
 void SocketStream::SealNext(std::span<const iovec> pieces, size_t skip) {
   Writing& w = *writing_;
   const size_t header = w.seal.header_bytes();
@@ -83,6 +84,9 @@ void SocketStream::SealNext(std::span<const iovec> pieces, size_t skip) {
   if (w.length > 0) w.seal.Close(w.record.data(), &w.record[header], w.length);
 }
 
+// Gives out what is opened already; else reads a header and a record, as far as they have come, and
+// opens the record when it is whole. A long record is read straight to where the caller wants it,
+// if it fits there.
 ssize_t SocketStream::Read(std::span<const iovec> places) {
   if (!reading_) return ReadPlain(places);
   Reading& r = *reading_;
@@ -189,7 +193,7 @@ bool SocketStream::HasInput() const {
   if (!r.opened.empty()) return true;
   const size_t buffered = r.to - r.from;
   if (r.length > 0) return !r.place && buffered >= r.length;
-  // Perhaps a whole record: one more Read tells.
+  // It may be a whole record, which one more Read tells.
   return buffered >= r.seal.header_bytes();
 }
 

@@ -56,6 +56,8 @@ VerbsChannel::VerbsChannel(Parts&& parts)
       loopback_depth_(parts.loopback_depth),
       recovers_(parts.recovers && nic_->options().resume_within_ns > 0) {}
 
+// Joins a queue pair with itself, by which the device reads back what it has written into GPU
+// memory.
 Status VerbsChannel::MakeLoopback() {
   if (loopback_) return Status::Ok();
   TUTTI_ASSIGN(auto pair, QueuePair::Create(nic_, port_, *queue_, {loopback_depth_, 1}));
@@ -104,6 +106,8 @@ Result<std::unique_ptr<NetMemory>> VerbsChannel::Register(const NetRegion& regio
   return std::unique_ptr<NetMemory>(std::make_unique<VerbsMemory>(region, std::move(held)));
 }
 
+// GPU memory is registered by a DMA-BUF, or by its address where the kernel has a module for that;
+// without either the device cannot reach it.
 Result<HeldRegistration> VerbsChannel::Hold(const NetRegion& region, MemoryUse use) {
   if (region.dmabuf_fd >= 0 && !nic_->gpu_memory().dmabuf) {
     return InvalidUsage("{} does not take DMA-BUFs, or NCCL_DMABUF_ENABLE=0 keeps it from them",
@@ -141,6 +145,9 @@ Result<std::span<const ibv_wc>> VerbsChannel::Poll() {
   return std::span<const ibv_wc>(completions_.data(), static_cast<size_t>(*count));
 }
 
+// Looks for a control message. The end of the control socket means that the other end has gone:
+// what completed before still counts, and if something of this end is under way (`due`), its
+// answers are waited for a while.
 Result<bool> VerbsChannel::Listen(bool idle, bool due, ControlMessage& message) {
   if (!left_.ok()) {
     if (!idle || (due && !fails_at_.Passed())) return false;
@@ -164,12 +171,15 @@ Result<bool> VerbsChannel::Listen(bool idle, bool due, ControlMessage& message) 
   return came;
 }
 
+// Fetches completions now and keeps them for the next Poll.
 void VerbsChannel::Stash() {
   if (stashed_ > 0) return;
   const Result<int> count = queue_->Poll(completions_.data(), kBatch);
   stashed_ = count.ok() ? *count : 0;
 }
 
+// Asks the device for an event and then looks once more, because a completion that came before the
+// request brings no event.
 NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits) {
   if (!left_.ok() || lost()) return NetIdle::kPoll;
   queue_->Disarm();
@@ -177,8 +187,8 @@ NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits) {
     [[maybe_unused]] const Status failed = Fail(armed);
     return NetIdle::kProgress;
   }
-  Stash();  // what completed before the queue was armed brings no event
-  // What the sleeper is woken for may be a control message, which is then looked for at once.
+  Stash();
+  // The sleeper may be woken by a control message, so that the next call looks for one at once.
   idle_calls_ = kIdleCallsPerLook - 1;
   if (stashed_ > 0 || control_.HasStaged()) return NetIdle::kProgress;
   waits.push_back({queue_->fd(), EPOLLIN});
@@ -203,7 +213,7 @@ Status VerbsChannel::Fail(Status status) {
     failure_ = shut_down_.load(std::memory_order_acquire)
                    ? InternalError("this rank closed the connection")
                    : std::move(status);
-    // The other end may wait for what will never come.
+    // The other end may wait for messages that will never come.
     control_.Shutdown();
   }
   return failure_;
@@ -220,6 +230,9 @@ Status VerbsChannel::FailCompletion(const ibv_wc& completion, std::string_view d
                                  remote_.name, options()));
 }
 
+// Returns why the connection cannot be used, after a look at what the device has reported
+// meanwhile. A queue pair that failed by an event of the device is lost as one is that failed by a
+// completion.
 Status VerbsChannel::failure() {
   if (!failure_.ok()) return failure_;
   if (shut_down_.load(std::memory_order_acquire)) return Fail(Status::Ok());
@@ -230,7 +243,7 @@ Status VerbsChannel::failure() {
   for (const auto& pair : pairs_) {
     Status fault = nic_->PairFault(pair->number());
     if (fault.ok()) continue;
-    // That the other end reached for what it was not given would only happen again.
+    // An access of the other end to memory that it was not given would only happen again.
     if (!open() || fault.code() == Code::kRemoteError) return Fail(std::move(fault));
     return Lose(std::move(fault), true);
   }
@@ -238,7 +251,7 @@ Status VerbsChannel::failure() {
 }
 
 Status VerbsChannel::Lose(const ibv_wc& completion, std::string_view doing) {
-  if (lost()) return Status::Ok();  // what was posted completes so
+  if (lost()) return Status::Ok();  // Work of lost queue pairs completes with an error.
   Status why = DescribeCompletion(nic_->library(), completion, doing,
                                   fmt::format("{} ({})", port_.Name(), port_.gid.ToString()),
                                   remote_.name, options());
@@ -271,6 +284,9 @@ Status VerbsChannel::CheckLost() {
                          lost_because_.message(), options().resume_within_ns / 1'000'000'000)));
 }
 
+// Makes the queue pairs ready to be joined again, over another active port of the device where
+// their own is down. Both ends begin with new packet numbers, and completions are told from those
+// of the life before (Mark).
 Status VerbsChannel::Renew() {
   if (!nic_->IsActive(port_)) {
     const auto& ports = nic_->ports();

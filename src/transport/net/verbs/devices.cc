@@ -59,6 +59,7 @@ std::string_view StateName(ibv_port_state state) {
   }
 }
 
+// Returns the port with the GID that connections use, or why it cannot be used.
 Result<VerbsPort> ExaminePort(const std::shared_ptr<VerbsDevice>& device, uint8_t number,
                               const GidWish& wish) {
   ibv_port_attr attributes = {};
@@ -88,6 +89,7 @@ Status CheckKind(const ibv_device& device) {
   return SystemError("it has a transport of its own, and only InfiniBand and RoCE are served");
 }
 
+// Sorts the ports of a device into those that are usable and the reasons against the others.
 void ExamineDevice(const std::shared_ptr<const VerbsLibrary>& library, ibv_device& device,
                    const HcaFilter& filter, const GidWish& wish, VerbsPorts& ports) {
   const std::string name = device.name;

@@ -10,6 +10,7 @@
 namespace tutti {
 namespace {
 
+// The bytes before an IPv4 address in a GID (::ffff:0:0/96).
 constexpr std::array<uint8_t, 12> kIpv4Prefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 constexpr int kIpv4PrefixBits = 96;
 

@@ -18,6 +18,9 @@ uintptr_t PageBytes() {
 
 }  // namespace
 
+// Registers whole pages, so that buffers which lie in pages registered before need no call of the
+// driver. Memory for one-sided operations is registered exactly as asked for, and never shared: its
+// key gives the other end access to the range and nothing beside it.
 Result<HeldRegistration> MemoryCache::Get(const NetRegion& region, MemoryUse use) {
   const uintptr_t page = PageBytes();
   const auto address = reinterpret_cast<uintptr_t>(region.address);
@@ -45,6 +48,8 @@ Result<HeldRegistration> MemoryCache::Get(const NetRegion& region, MemoryUse use
   return HeldRegistration{std::move(made), true};
 }
 
+// Returns null, with errno, where the device refuses. Relaxed ordering is for messages only, whose
+// end is told by a completion; tables and signals are read while the device writes.
 ibv_mr* MemoryCache::Register(const NetRegion& region, uintptr_t begin, size_t bytes,
                               MemoryUse use) const {
   const VerbsLibrary& library = device_->library();

@@ -99,6 +99,7 @@ void VerbsNic::ForgetPair(uint32_t number) {
   pair_faults_.erase(number);
 }
 
+// Runs on the loop's thread whenever the device reports something.
 void VerbsNic::TakeEvents() {
   ibv_async_event event = {};
   while (library().get_async_event(&device_->context(), &event) == 0) {

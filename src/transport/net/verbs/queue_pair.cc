@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-// A group of grants is to fit into a request.
+// The inline data that is asked for: the grants of a group fit into a request.
 constexpr uint32_t kWantedInline = sizeof(GrantSlot);
 
 // How long a sender waits that found no receive posted, by the code of the standard: 0.64 ms. It
@@ -20,7 +20,7 @@ constexpr uint32_t kWantedInline = sizeof(GrantSlot);
 constexpr uint8_t kNoReceiveTimer = 12;
 constexpr uint8_t kNoReceiveRetries = 6;
 
-// Routers between a port and one of another subnet, on RoCE and fabrics alike.
+// How many routers may lie between a port and one of another subnet, on RoCE and fabrics alike.
 constexpr uint8_t kHopLimit = 255;
 
 // Reads that may be under way at once; every device has room for some.

@@ -17,11 +17,11 @@ constexpr uint32_t kGrantDepth = 2 * kTableSlots;
 // groups.
 constexpr uint64_t kGrantBit = uint64_t{1} << 63;
 constexpr uint64_t kFlushBit = uint64_t{1} << 62;
-// Of the receive behind all others of a queue pair that was stopped.
+// Marks the receive that is posted behind all others of a queue pair which was stopped.
 constexpr uint64_t kMarkerBit = uint64_t{1} << 61;
 
-// Flushes under way at once. Their reads are written to a word each behind the grants in the
-// outbox; nobody looks at it.
+// How many flushes may be under way at a time. What each of them reads goes into a word of its own
+// behind the grants in the outbox, and is not used.
 constexpr uint32_t kFlushes = kNetWindow;
 constexpr size_t kGrantBytes = kTableSlots * sizeof(GrantSlot);
 
@@ -45,7 +45,7 @@ Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(std::shared_ptr<Verbs
     parts.table_bytes = kTableSlots * sizeof(RecordSlot);
     parts.outbox_bytes = kGrantBytes + kFlushes * sizeof(uint64_t);
     parts.queue_pairs = sender.queue_pairs.size();
-    parts.depths = {kGrantDepth, kTableSlots + 1};  // and a marker
+    parts.depths = {kGrantDepth, kTableSlots + 1};  // One is for a marker.
     parts.recovers = true;
     parts.loopback_depth = kFlushes;
     TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts)));
@@ -72,6 +72,8 @@ GrantSlot& VerbsRecvComm::Grants(uint64_t group) const {
   return reinterpret_cast<GrantSlot*>(channel_->outbox().data())[group % kTableSlots];
 }
 
+// Posts the receives of a group and grants its buffers, in this order: the sender may write as soon
+// as it has the grant, and its immediate values need receives.
 Result<NetRequest*> VerbsRecvComm::Irecv(std::span<const NetReceive> group) {
   TUTTI_TRY(channel_->failure());
   const uint64_t number = posted_ + 1;
@@ -130,6 +132,9 @@ Status VerbsRecvComm::TakeOfferAgain(const ControlMessage& message) {
   return Status::Ok();
 }
 
+// Waits until all receives of the lost queue pairs have come back: a marker is posted behind them,
+// since completions come in order. Only then is it known which groups have come, and the offer can
+// be answered.
 Status VerbsRecvComm::GoOnLost() {
   if (answered_again_) return Status::Ok();
   for (; markers_posted_ < channel_->num_queue_pairs(); ++markers_posted_) {
@@ -142,6 +147,8 @@ Status VerbsRecvComm::GoOnLost() {
   return answered.ok() ? answered : channel_->Refuse(answered);
 }
 
+// Joins the renewed queue pairs and tells the sender which groups have not come. These are granted
+// anew.
 Status VerbsRecvComm::AnswerOffer() {
   TUTTI_TRY(channel_->Renew());
   answered_again_ = true;
@@ -166,6 +173,8 @@ Status VerbsRecvComm::AnswerOffer() {
   return channel_->control().Send(ControlType::kAnswerAgain, answer.Encode());
 }
 
+// Grants go out while requests of the queue pair are free for them; TakeCompletion gives these
+// back.
 Status VerbsRecvComm::GrantWhatIsPosted() {
   if (!channel_->open()) return Status::Ok();
   while (granted_ < posted_ && granted_ - reclaimed_ < kGrantDepth) {
@@ -196,13 +205,15 @@ Status VerbsRecvComm::WriteGrants(uint64_t group) {
   return pair.Send(work);
 }
 
+// Wakes a sender that has said that it sleeps for lack of a grant. Grants themselves are writes
+// into its memory, which no descriptor tells of.
 Status VerbsRecvComm::TellIfAsleep() {
   if (wake_from_ == 0 || granted_ < wake_from_) return Status::Ok();
   WireWriter writer;
   writer.U64(granted_);
   wake_from_ = 0;
   const Status told = channel_->control().Send(ControlType::kWoken, std::move(writer).Take());
-  // A sender that is gone shows when more is to be received.
+  // That the sender is gone is noticed when more is to be received.
   return told.ok() || told.code() == Code::kRemoteError ? Status::Ok() : channel_->Fail(told);
 }
 
@@ -268,7 +279,7 @@ Result<bool> VerbsRecvComm::TakeCompletions() {
 
 Status VerbsRecvComm::TakeCompletion(const ibv_wc& completion) {
   uint64_t id = completion.wr_id;
-  // The loop-back has one life only.
+  // The loop-back queue pair is never renewed, so that its completions carry no mark.
   if ((id & kFlushBit) != 0) return TakeFlush(completion);
   if (!channel_->Unmark(id)) return Status::Ok();
   if ((id & kMarkerBit) != 0) {
@@ -293,6 +304,8 @@ Status VerbsRecvComm::TakeFlush(const ibv_wc& completion) {
   return Status::Ok();
 }
 
+// An immediate value has come. A group that is split over queue pairs is whole when that of each
+// pair has.
 Status VerbsRecvComm::TakeReceive(const ibv_wc& completion, uint64_t group) {
   Request& request = At(group);
   if (request.group != group || request.pending == 0) {

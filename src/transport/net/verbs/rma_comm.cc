@@ -22,6 +22,8 @@ struct RangeKey {
 };
 static_assert(sizeof(RangeKey) <= sizeof(NetRemoteKey));
 
+// A registration whose key names a range of memory. The other end adds an offset to the address,
+// since a device takes addresses.
 class Window final : public VerbsMemory {
  public:
   using VerbsMemory::VerbsMemory;
@@ -117,6 +119,7 @@ VerbsRmaComm::Request& VerbsRmaComm::Take(const char* doing) {
   return request;
 }
 
+// Checks memory of this end, and returns it as the device wants it.
 Result<VerbsRmaComm::Near> VerbsRmaComm::Local(NetLocal local, size_t bytes) {
   if (bytes == 0) return Near{};
   if (!local.memory) return InternalError("an operation came without its registration");
@@ -125,6 +128,8 @@ Result<VerbsRmaComm::Near> VerbsRmaComm::Local(NetLocal local, size_t bytes) {
   return Near{reinterpret_cast<uintptr_t>(begin), registration->local_key()};
 }
 
+// Checks that the operation stays inside the range that the other end gave out. Its device would
+// check that too, but a failure there costs the queue pair.
 Result<VerbsRmaComm::Far> VerbsRmaComm::Reach(const NetRemote& remote, size_t bytes) {
   if (bytes == 0) return Far{};
   RangeKey range;
@@ -135,13 +140,14 @@ Result<VerbsRmaComm::Far> VerbsRmaComm::Reach(const NetRemote& remote, size_t by
   }
   if (remote.offset > range.bytes || bytes > range.bytes - remote.offset) {
     return channel_->Refuse(
-        RemoteError("an operation of {} bytes at offset {} reached outside a range of {} bytes of "
-                    "{}",
+        RemoteError("an operation of {} bytes at offset {} reached "
+                    "outside a range of {} bytes of {}",
                     bytes, remote.offset, range.bytes, peer()));
   }
   return Far{range.address + remote.offset, range.key};
 }
 
+// Returns the word that takes what an atomic operation or a flush reads, which is of no use.
 VerbsRmaComm::Near VerbsRmaComm::Scratch(const Request& request) const {
   const auto index = static_cast<uint64_t>(&request - requests_.data());
   return {reinterpret_cast<uintptr_t>(channel_->outbox().data()) + index * kWordBytes,
@@ -168,6 +174,8 @@ Status VerbsRmaComm::Post(Request& request, ibv_send_wr& work, const Near& near,
   return Status::Ok();
 }
 
+// The signal is an atomic addition behind the write. A queue pair carries out requests in order, so
+// that the data are there when the signal is.
 Result<NetRequest*> VerbsRmaComm::Iput(NetLocal from, NetRemote to, size_t bytes,
                                        const NetSignal* signal) {
   TUTTI_ASSIGN(const bool room, HasRoom());
@@ -214,6 +222,7 @@ Result<NetRequest*> VerbsRmaComm::Iget(NetLocal to, NetRemote from, size_t bytes
   return &request;
 }
 
+// A read of the other end's table. It is answered after all writes before it have been carried out.
 Result<NetRequest*> VerbsRmaComm::Iflush() {
   TUTTI_ASSIGN(const bool room, HasRoom());
   if (!room) return nullptr;
@@ -252,6 +261,8 @@ Result<bool> VerbsRmaComm::Hear(bool idle) {
   return true;
 }
 
+// Takes the two messages by which a connection becomes usable: the answer to this end's offer, or
+// the word that the other end is ready.
 Status VerbsRmaComm::TakeControl(const ControlMessage& message) {
   if (message.type == ControlType::kReady && !channel_->open() &&
       !channel_->remote().queue_pairs.empty()) {

@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kWorkPerMessage = 3;
 constexpr uint32_t kMostRequests = 256;
 
-// Pieces of a split message begin at multiples of this, as cache lines and packets like it.
+// Pieces of a split message begin at multiples of this, so that none begins inside a cache line.
 constexpr size_t kPieceAlignment = 128;
 
 }  // namespace
@@ -94,6 +94,7 @@ bool VerbsSendComm::IsGroup(const GrantSlot& slot) const {
   return true;
 }
 
+// Returns the buffer of the current group that has this tag and is still free, or -1.
 int VerbsSendComm::FindTag(uint32_t tag) const {
   for (uint32_t i = 0; i < group_size_; ++i) {
     if ((matched_ >> i & 1) == 0 && grants_[i].tag == tag) return static_cast<int>(i);
@@ -118,6 +119,8 @@ bool VerbsSendComm::NeedsRecords(const Request& request) const {
   return request.group_size > 1 || (adaptive && request.message.bytes > options.separate_above);
 }
 
+// Begins a message if the receiver has granted a buffer with its tag in the group in turn. Nothing
+// travels ahead of its grant.
 Result<NetRequest*> VerbsSendComm::Isend(const NetSend& message) {
   TUTTI_TRY(channel_->failure());
   if (message.bytes > kMaxNetMessageBytes) {
@@ -156,6 +159,8 @@ Result<NetRequest*> VerbsSendComm::Isend(const NetSend& message) {
   return &request;
 }
 
+// Posts all work of a message. Called a second time where the queue pairs were lost meanwhile: the
+// grant, the number and the records are those of the first time.
 Status VerbsSendComm::Post(Request& request) {
   request.pending = 0;
   TUTTI_TRY(PostMessage(request));
@@ -222,6 +227,8 @@ Status VerbsSendComm::PostEnd(Request& request) {
   return Status::Ok();
 }
 
+// Posts one write. What fits is copied into the request itself (inline), which spares the device a
+// read of memory.
 Status VerbsSendComm::PostPiece(size_t pair, ibv_send_wr& work, const std::byte* data, size_t bytes,
                                 uint32_t key) {
   ibv_sge element = {};
@@ -238,6 +245,8 @@ Status VerbsSendComm::PostPiece(size_t pair, ibv_send_wr& work, const std::byte*
   return channel_->pair(pair).Send(work);
 }
 
+// Completions of queue pairs that have been renewed since are left out (Unmark): their work was
+// repeated.
 Result<bool> VerbsSendComm::TakeCompletions() {
   TUTTI_ASSIGN(const std::span<const ibv_wc> completions, channel_->Poll());
   bool moved = false;
@@ -260,7 +269,8 @@ Result<bool> VerbsSendComm::TakeCompletions() {
   return moved;
 }
 
-// Called when all completions that are there have been taken.
+// Renews the queue pairs and offers them to the receiver. Called when all completions of the lost
+// ones have been taken, so that it is known which messages are done.
 Status VerbsSendComm::OfferAgain() {
   offered_again_ = true;
   const Status renewed = channel_->Renew();
@@ -318,7 +328,7 @@ Status VerbsSendComm::TakeControl(const ControlMessage& message) {
       if (!channel_->lost() || !offered_again_) break;
       return TakeAnswerAgain(message);
     case ControlType::kLost:
-      // One that crossed this end's own offer tells nothing new.
+      // A message that crossed this end's own offer tells nothing new.
       return channel_->Lose(RemoteError("the other end lost its queue pairs"), false);
     case ControlType::kWoken:
       woken_ = std::max(woken_, reader.U64());
@@ -330,6 +340,7 @@ Status VerbsSendComm::TakeControl(const ControlMessage& message) {
                                       static_cast<int>(message.type)));
 }
 
+// The control socket is looked at only when nothing else has moved, because that is a system call.
 Result<bool> VerbsSendComm::Progress() {
   TUTTI_TRY(channel_->failure());
   TUTTI_ASSIGN(const bool moved, TakeCompletions());
@@ -356,7 +367,7 @@ NetIdle VerbsSendComm::PrepareToWait(std::vector<NetWait>& waits) {
   if (!channel_->failure().ok()) return NetIdle::kProgress;
   if (channel_->open() && starved_) {
     if (LoadGroup()) return NetIdle::kProgress;
-    // The word travelled faster than the grant, which comes any moment.
+    // The receiver's message has come before the grant itself, which is on its way.
     if (woken_ >= group_) return NetIdle::kPoll;
     if (wake_asked_ < group_) {
       wake_asked_ = group_;

@@ -16,9 +16,12 @@ constexpr size_t kHeaderBytes = 8;
 constexpr size_t kMaxName = 96;
 constexpr uint32_t kPacketNumbers = 1u << 24;
 constexpr uint32_t kQueuePairNumbers = 1u << 24;
-// A message or two are on their way at once, each below 2 KiB.
+// The most bytes that wait to be sent. One or two messages are on their way at a time, each below
+// 2 KiB, so that more of them mean that the other end does not read.
 constexpr size_t kMaxQueued = 16 * 1024;
 
+// When TCP asks whether the other host still answers: after 30 s without a message, and then five
+// times, 6 s apart.
 constexpr int kKeepaliveIdleS = 30;
 constexpr int kKeepaliveBetweenS = 6;
 constexpr int kKeepaliveProbes = 5;
@@ -123,6 +126,7 @@ Result<AnswerAgain> AnswerAgain::Decode(std::span<const std::byte> payload) {
   return answer;
 }
 
+// Has TCP notice a host that is gone, since the control socket is idle while data move.
 Status ControlSocket::WatchPeer() {
   const int one = 1;
   if (setsockopt(fd(), SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)) != 0 ||
@@ -170,6 +174,7 @@ Result<bool> ControlSocket::Flush() {
   return true;
 }
 
+// Takes a message out of what has been read, if a whole one is there.
 Result<bool> ControlSocket::TakeStaged(ControlMessage& message) {
   if (in_.size() < kHeaderBytes) return false;
   const Header header = DecodeHeader(in_);

@@ -21,7 +21,7 @@ namespace {
 constexpr uint64_t kHandleMagic = 0x3142524556545554;     // "TUTVERB1"
 constexpr uint64_t kRmaHandleMagic = 0x31414d5256545554;  // "TUTVRMA1"
 
-// What two connections of a rank have registered, one in each direction.
+// As much as two connections of a rank register, one in each direction.
 constexpr size_t kTrialBytes = size_t{8} << 20;
 
 Result<ListenerHandle> DecodeVerbsHandle(const NetHandle& in, uint64_t magic,
@@ -56,7 +56,7 @@ class OfferQueue {
   OfferQueue& operator=(const OfferQueue&) = delete;
 
   uint64_t token() const { return token_; }
-  // Waits for the next connection and its offer. Who asks again after a time-out goes on with the
+  // Waits for the next connection and its offer. A call after one that timed out goes on with the
   // same connection.
   Result<Taken> Take(const WaitLimits& limits) {
     if (!pending_) {
@@ -191,6 +191,8 @@ NetDevice Describe(const VerbsPort& port, const VerbsNic& nic) {
   return device;
 }
 
+// Opens the devices and collects the ports that can be used, with the reasons against the others.
+// Returns why there is none.
 Status VerbsNetImpl::FindPorts(const Settings& settings, const std::string& sysfs) {
   if (settings.ib_disable) return InvalidUsage("NCCL_IB_DISABLE is set");
   TUTTI_ASSIGN(const VerbsLibrary calls, LoadVerbsLibrary(settings.ib_library));
@@ -234,6 +236,8 @@ Status VerbsNetImpl::FindPorts(const Settings& settings, const std::string& sysf
   return Status::Ok();
 }
 
+// Chooses the address at which control sockets are accepted: that of an ordinary network interface,
+// as ranks meet before queue pairs are joined.
 Status VerbsNetImpl::FindAddress(const Settings& settings, const SocketAddress& address) {
   const MutexLock lock(mutex_);
   TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
@@ -253,6 +257,8 @@ Status VerbsNetImpl::FindAddress(const Settings& settings, const SocketAddress& 
   return Status::Ok();
 }
 
+// A setting that cannot be is an error. That there is no device is none: another network may carry
+// the data, and IsViable says why this one does not.
 Status VerbsNetImpl::Open(const Settings& settings, const VerbsNet::Options& options) {
   viable_ = FindPorts(settings, options.sysfs);
   if (viable_.code() == Code::kInvalidUsage && !settings.ib_disable) return viable_;
