@@ -32,11 +32,12 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
   }
 }
 
-// These names NCCL has and Tutti has not, or not here: they are no mistake, and have no effect.
+// Names of algorithms that NCCL has and Tutti has not. They are no mistake in a setting that was
+// made for NCCL, and stand for nothing.
 constexpr std::string_view kNcclsOwn[] = {"collnet", "collnetdirect", "collnetchain",
                                           "nvls",    "nvlstree",      "pat"};
 
-// The bits of the values that some row of the table has.
+// Return the bits of all algorithms, or protocols, that some row of the table has.
 template <class Rows>
 uint32_t AlgorithmsIn(const Rows& rows) {
   uint32_t bits = 0;
@@ -50,6 +51,8 @@ uint32_t ProtocolsIn(const Rows& rows) {
   return bits;
 }
 
+// Returns the bit of the algorithm with this name, in lower case; 0 for one of NCCL's own; nothing
+// for a name that is unknown.
 std::optional<uint32_t> AlgorithmBit(const std::string& name) {
   for (int a = 0; a < kNumAlgorithms; ++a)
     if (name == Lower(Name(static_cast<Algorithm>(a)))) return Bit(static_cast<Algorithm>(a));
@@ -64,7 +67,7 @@ std::optional<uint32_t> ProtocolBit(const std::string& name) {
   return std::nullopt;
 }
 
-// The names of the bits that are set, "a, b and c".
+// Returns the names of the bits that are set, as "a, b and c". REQUIRES: there are two at least.
 template <class Value>
 std::string NamesOf(uint32_t bits) {
   std::vector<std::string_view> names;
@@ -105,6 +108,7 @@ ListSetting ChannelList() {
           AlgorithmBit, NamesOf<Algorithm>, AlgorithmsIn(ChannelAlgorithms())};
 }
 
+// Reads "ring,tree", or "^ring" for all others. Returns the bits that are left.
 Result<uint32_t> ReadNames(const ListSetting& setting, std::string_view names) {
   const bool exclude = names.starts_with('^');
   if (exclude) names.remove_prefix(1);

@@ -10,6 +10,7 @@
 namespace tutti {
 namespace {
 
+// These say in words, for docs/algorithms.md, what the columns of the table mean.
 constexpr std::string_view Phrase(Where where) {
   switch (where) {
     case Where::kFifo:
@@ -72,7 +73,7 @@ constexpr std::string_view Phrase(AddingOrder order) {
   return "";
 }
 
-// The names of the values whose bits are set, with commas; "–" for none.
+// Returns the names of the values whose bits are set, with commas; "–" for none.
 template <class Value, class NameOf>
 std::string Listed(uint32_t bits, NameOf name_of) {
   std::string text;
@@ -108,6 +109,8 @@ const AlgorithmRow* FindHostRow(Algorithm algorithm, Collective collective, bool
   return row == rows.end() ? nullptr : &*row;
 }
 
+// Rows of the mesh that differ in their collective only, since each is a kernel of its own, become
+// one row of the document.
 std::string AlgorithmTableMarkdown() {
   std::vector<AlgorithmRow> all(HostAlgorithms().begin(), HostAlgorithms().end());
   for (const AlgorithmRow& row : MeshAlgorithms()) {

@@ -67,7 +67,7 @@ ChannelPlan PlanTwoLevel(const ChannelContext& context, Collective collective, s
   return plan;
 }
 
-// In rounds of a slice, by one block.
+// One block moves the data in rounds, each of which is one slice to every other rank.
 ChannelPlan PlanOneShot(const ChannelContext& context, size_t count, size_t elem_bytes) {
   const size_t unit = std::max<size_t>(1, kAlignment / elem_bytes);
   ChannelPlan plan;
@@ -107,6 +107,8 @@ bool IsChain(Collective collective) {
   return collective == Collective::kReduce || collective == Collective::kBroadcast;
 }
 
+// Predicts the time of a ring or chain: its steps, each by the network as often as the ring crosses
+// from host to host, and the bytes that pass the slowest link.
 double RingUs(const ChannelContext& context, Collective collective, double bytes,
               uint32_t channels) {
   const bool all_reduce = collective == Collective::kAllReduce;

@@ -46,11 +46,14 @@ size_t PartsInSlot(const PlanContext& c, Collective collective) {
   return has_parts ? static_cast<size_t>(c.num_ranks) : 1;
 }
 
+// A piece is what fits a slot of a stage, in which the parts of several ranks may lie.
 void CutForStages(const PlanContext& c, Collective collective, size_t elem_bytes, Choice& choice) {
   choice.chunk_elems = ElementsIn(c.stage_bytes / PartsInSlot(c, collective), elem_bytes);
   choice.slice_elems = choice.chunk_elems;
 }
 
+// A step of the algorithm is cut into a few slices, so that a rank passes one on while the next is
+// on its way. A slice fits one slot of a FIFO.
 void CutForSlots(const PlanContext& c, Collective collective, size_t count, size_t elem_bytes,
                  Choice& choice) {
   const size_t slot_elems =
@@ -81,6 +84,9 @@ void CutForMesh(const PlanContext& c, Collective collective, size_t count, size_
   choice.slice_elems = choice.chunk_elems;
 }
 
+// Returns whether the row is an algorithm for this collective on these ranks. Buffers are read
+// where they lie only if all ranks can do so; copies by the kernel have to be worth the exchange of
+// descriptors.
 bool Applies(const PlanContext& c, const AlgorithmRow& row, Collective collective, double bytes,
              Reading reading) {
   if (!row.Serves(collective) || row.Needs(c.one_host ? Need::kSeveralHosts : Need::kOneHost))
@@ -152,7 +158,7 @@ struct Question {
   Reading reading;
 };
 
-// Returns the ways that there are, with their predicted times.
+// Returns the algorithms and protocols that can answer the question, with their predicted times.
 std::vector<CostOption> OptionsFor(const PlanContext& c, const Question& q,
                                    const CostAdviser* adviser) {
   const uint32_t allowed = c.allowed_algorithms[static_cast<size_t>(q.collective)];
@@ -197,6 +203,8 @@ const CostOption* Best(std::span<const CostOption> options) {
   return best;
 }
 
+// Lets the adviser change the predicted times. Ways that the planner itself would not consider
+// count only where the adviser has given them a time of its own.
 void TakeAdvice(const PlanContext& c, const Question& q, CostAdviser& adviser,
                 std::vector<CostOption>& options) {
   const std::vector<CostOption> before = options;

@@ -92,7 +92,7 @@ Extent Ring(Collective collective, double n, double bytes) {
       return {2 * (n - 1), 2 * (n - 1), 2 * bytes * (n - 1) / n};
     case Collective::kBroadcast:
     case Collective::kReduce:
-      // In pieces: the later ranks of the chain begin a little later.
+      // The data goes in pieces, so that each later rank of the chain begins a little later.
       return {n - 1, n - 1, bytes * (1 + (n - 2) * 0.05)};
     default:  // a part is taken out and, but for the last rank's, put in again
       return {n - 1, n - 1, 1.3 * bytes * (n - 1)};
@@ -122,7 +122,8 @@ Extent Pull(Collective collective, double n, double bytes) {
   }
 }
 
-// Exchanges of all that a rank holds, with ranks twice as far away each time.
+// Each exchange moves all that a rank holds, and goes to a rank twice as far away as the one
+// before.
 Extent Blocks(int num_ranks, double bytes) {
   const double exchanges = LogSteps(num_ranks);
   return {exchanges, exchanges, bytes};
@@ -158,8 +159,8 @@ Extent ExtentOf(Collective collective, Algorithm algorithm, int num_ranks, doubl
     case kRing:
       return Ring(collective, n, bytes);
     case kTree: {
-      // Up and down. An inner rank of a binary tree handles three links, and two trees share the
-      // load.
+      // The data goes up and down. An inner rank of a binary tree handles three links, and two
+      // trees share the load.
       const double hops = 2 * LogSteps(num_ranks);
       return {hops, hops, (num_ranks == 2 ? 2 : 3) * bytes};
     }

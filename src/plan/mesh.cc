@@ -16,7 +16,8 @@ namespace {
 // Bytes on the wire for a byte of data.
 constexpr double kLLBytes = 2;
 constexpr double kLL128Bytes = 16.0 / 15;
-constexpr size_t kAlignment = 16;  // blocks and chunks begin at whole lines of plain data
+// Blocks and chunks begin at multiples of so many bytes, which are one access of a GPU thread.
+constexpr size_t kAlignment = 16;
 constexpr uint32_t kSimpleThreads = 256;
 // The bytes of a slot where no window says what its slots hold.
 constexpr size_t kUsualSlotBytes = 16 << 10;
@@ -46,8 +47,8 @@ constexpr std::array<Candidates, kNumCollectives> FindCandidates() {
   return all;
 }
 
-// Set a number of TUTTI_GPU_TUNE. Rates and numbers of pieces are at least 1, and sizes that data
-// are cut by are whole lines.
+// Set one of the costs to a number of TUTTI_GPU_TUNE. Rates and numbers of pieces are at least 1,
+// and sizes that data are cut by are whole lines.
 void SetCost(std::string_view unit, double value, double& cost) {
   cost = unit == "B/µs" ? std::max(1.0, value) : value;
 }
@@ -119,6 +120,8 @@ double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, Protocol pro
   return 0;
 }
 
+// Gives every block as many lines as it has threads, and takes more blocks for more lines. A short
+// operation has smaller blocks, which begin sooner.
 void ShapeLL(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
   const size_t owners = Owners(context, choice->algorithm);
   const size_t lines = DivUp(DivUp(count * elem, owners), kLLData);
@@ -276,7 +279,8 @@ MeshContext MeshContextFor(int num_ranks, int multiprocessors, GpuReach reach) {
 }
 
 uint32_t MostEarlyBlocks(const MeshContext& context) {
-  // Kernels of kEarlyBlocks let the next one come whatever a communicator may have.
+  // A kernel of up to kEarlyBlocks blocks lets the next one come, whatever the limit of its
+  // communicator is. Where two of them would not fit, none may come early.
   const uint32_t half = std::min(context.max_blocks, context.max_lone_blocks) / 2;
   return half < kEarlyBlocks ? 0 : static_cast<uint32_t>(context.costs.early_blocks);
 }

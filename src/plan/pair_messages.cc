@@ -3,6 +3,7 @@
 namespace tutti {
 namespace {
 
+// Returns a send to `peer`, or a receive from it. The buffer of a send is not written.
 Task Message(bool is_send, int peer, std::byte* data, size_t count, DataType type) {
   Task task;
   task.collective = Collective::kSendRecv;
@@ -17,6 +18,8 @@ Task Message(bool is_send, int peer, std::byte* data, size_t count, DataType typ
 
 }  // namespace
 
+// Goes round all ranks once. Rank r sends to r + i in the same step in which r + i receives from r,
+// so that messages are matched soon after they begin. Parts without data send nothing.
 std::vector<Task> MessagesOf(const Task& task, int rank, int num_ranks, const std::byte* send) {
   std::vector<Task> messages;
   auto* in = const_cast<std::byte*>(send);
@@ -28,7 +31,7 @@ std::vector<Task> MessagesOf(const Task& task, int rank, int num_ranks, const st
         Message(is_send, peer, (is_send ? in : out) + offset * elem, count, task.type));
   };
   for (int i = 0; i < num_ranks; ++i) {
-    // Each rank starts with itself and goes round, so that not everybody floods rank 0 first.
+    // Each rank starts with itself, so that the ranks do not all send to rank 0 first.
     const int to = (rank + i) % num_ranks;
     const int from = (rank + num_ranks - i) % num_ranks;
     const auto at = [&](int peer) { return static_cast<size_t>(peer) * task.count; };

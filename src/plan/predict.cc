@@ -8,9 +8,11 @@
 namespace tutti {
 namespace {
 
-// Files do not say how many multiprocessors a GPU has: those of an H100 and an H200.
+// The multiprocessors of an H100 or H200. Files of machines do not say how many a GPU has.
 constexpr int kMultiprocessors = 132;
 
+// Describes the job as a communicator of hosts would: by the bandwidth of its rings, inside a host
+// or between hosts.
 PlanContext HostContext(const MachineJob& job) {
   PlanContext context;
   context.num_ranks = job.num_ranks();
