@@ -48,12 +48,15 @@ Result<uint64_t> GinCopyLine::Out(void* to, const void* from, size_t bytes) {
                "copying from the GPU");
 }
 
+// Returns the number of the event that the next Seal will record behind the copy.
 Result<uint64_t> GinCopyLine::Begun(int result, const char* doing) {
   TUTTI_TRY(device_->driver().Check(result, doing));
   open_ = true;
   return sealed_ + 1;
 }
 
+// Where all events are under way the copies stay unsealed, and share an event with those that
+// follow.
 Status GinCopyLine::Seal() {
   if (!open_ || sealed_ - reached_ == kEvents) return Status::Ok();
   const cuda::Driver& driver = device_->driver();
@@ -64,6 +67,7 @@ Status GinCopyLine::Seal() {
   return Status::Ok();
 }
 
+// Events of one stream happen in order, so the oldest one that has not happened ends the search.
 Result<uint64_t> GinCopyLine::reached() {
   const cuda::Driver& driver = device_->driver();
   while (reached_ < sealed_) {

@@ -20,7 +20,7 @@ Status GinExecutor::Check(const Position& at, const GinOperation& operation) con
 
 Result<GinExecutor::Begun> GinExecutor::Begin(const Position& at, const GinOperation& operation) {
   TUTTI_ASSIGN(const Reached reached, Find(at, operation));
-  // What was done before a flush is visible here when it is done.
+  // A flush is done when its turn comes: all operations before it are done then, and visible here.
   if (Has(operation, device::kGinFlush)) return Begun{};
   const int peer = PeerOf(at.queue);
   if (Has(operation, device::kGinGet)) return Get(peer, operation, reached);
@@ -28,6 +28,8 @@ Result<GinExecutor::Begun> GinExecutor::Begin(const Position& at, const GinOpera
   return Put(peer, operation, reached);
 }
 
+// Puts to a rank of the LSA team by a copy on the calling thread, so that the operation is done
+// when this returns.
 GinExecutor::Begun GinExecutor::Put(int peer, const GinOperation& operation,
                                     const Reached& reached) {
   if (reached.to.window != nullptr) {
@@ -36,13 +38,17 @@ GinExecutor::Begun GinExecutor::Put(int peer, const GinOperation& operation,
                                    : static_cast<const void*>(&operation.value);
     CopyBytes(Local(reached.to, peer), source, operation.bytes);
   }
-  // Whoever loads the new value with acquire order sees the bytes of this put and earlier ones.
+  // A thread that loads the new value with acquire order sees the bytes of this put and earlier
+  // ones.
   if (reached.word.window != nullptr)
     std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(Local(reached.word, peer)))
         .fetch_add(operation.added, std::memory_order_release);
   return Begun{};
 }
 
+// The network sends memory, not values: the value of a put goes into the word of the resource
+// window that belongs to its descriptor, and stays there until the slot of the descriptor is used
+// again.
 GinExecutor::Range GinExecutor::StageValue(const Position& at,
                                            const GinOperation& operation) const {
   const Range staged = ValueOf(at);

@@ -13,19 +13,20 @@ namespace {
 // How long what is under way is left to the network before the progress thread looks at it. A
 // kernel that waits for it looks itself.
 constexpr int64_t kServeAgainNs = 500'000;
-// The reason why a connection broke comes within this, if it has any.
+// How long the progress thread leaves a broken connection to its reason, on which other ranks may
+// still be agreeing.
 constexpr int64_t kReasonComesNs = 2'000'000'000;
 // How long a wait for the rest sleeps between two looks.
 constexpr timespec kFinishNap{.tv_sec = 0, .tv_nsec = 100'000};
 
-// A wait looks at the network so often, which is a system call each time, before it gives the
-// processor away between two looks, and before it sleeps. A sleeper is woken sooner than one that
-// yields where others want the processor.
+// How many rounds of a wait look at the network, by a system call each, before the thread also
+// gives the processor away between two looks; and before it sleeps instead. Where others want the
+// processor, a sleeper is woken sooner than a thread that yields.
 constexpr uint32_t kLooks = 100;
 constexpr uint32_t kLooksWithYields = 110;
-// How often a wait asks whether anybody is left to end it.
+// A wait asks once in so many rounds whether another rank is left that could end it.
 constexpr uint32_t kRoundsUntilLook = 512;
-// The most connections that one look takes in. Of more, some are looked at each time.
+// The most connections that one look takes in. Where there are more, the looks take them in turn.
 constexpr size_t kAttendedAtOnce = 16;
 // A sleep ends when the network has something; but what a rank of the LSA team stores ends none, so
 // the first sleeps are short.
@@ -34,8 +35,8 @@ constexpr int64_t kLongestSleepNs = 1'000'000;
 
 }  // namespace
 
-// What a handle points into: kernels see the contexts, and the library finds the proxy ahead of
-// them.
+// The memory that a handle points into. It points at the contexts, which kernels read; the place
+// ahead of them holds the proxy, for calls that kernels make with the handle.
 struct GinProxy::Block {
   explicit Block(size_t num_contexts) : places(num_contexts + 1) {}
 
@@ -141,7 +142,7 @@ void GinProxy::Wait(uint32_t context, uint32_t round) {
     const int64_t longer = (round - kLooksWithYields) * kShortestSleepNs / 8;
     RmaConnection::SleepOn(connections_, std::min(kShortestSleepNs + longer, kLongestSleepNs));
   } else {
-    // The progress thread takes over what nobody attends to.
+    // The progress thread looks after connections that no waiting thread drives.
     PauseInGrid(round + kLooksWithYields);
   }
 }
@@ -183,8 +184,9 @@ void GinProxy::StopIfAlone() {
 void GinProxy::Conclude(const GinQueues::Driven& driven) {
   if (!driven.failure.ok()) {
     Status failure = Status(driven.failure).Annotate("a kernel's operation on the network");
-    // What a kernel asks wrongly is nobody else's fault. A connection that broke may have a reason
-    // that is still on its way, and the progress thread must not wait for it.
+    // An operation that names what is not there is an error of this rank alone. A connection that
+    // broke may have a reason that is still on its way, and the progress thread must not wait for
+    // it.
     const bool of_network =
         failure.code() == Code::kRemoteError || failure.code() == Code::kSystemError;
     if (of_network && parts_.loop->OnLoopThread()) return StopLater(std::move(failure));

@@ -17,7 +17,8 @@ std::optional<uint32_t> CounterOf(const device::GinOperation& operation) {
   return operation.counter;
 }
 
-// After so many rounds a thread leaves a connection that goes on and on to its next caller.
+// A thread leaves a connection after so many rounds, though it may still move, because the call
+// that drives it has to end. The next caller goes on.
 constexpr int kRoundsInARow = 64;
 
 }  // namespace
@@ -69,11 +70,12 @@ bool GinQueues::Do(uint32_t queue, const uint64_t* words, Driven* driven) {
   }
   const device::GinOperation operation = device::UnpackGin(words);
   const GinExecutor::Position at = {context_, queue, 0};
-  // What this thread knows to be posted comes first.
+  // Operations that this thread knows to be posted come first.
   if (executor_.ConnectionOf(queue) != nullptr ||
       std::atomic_ref<uint32_t>(producer_[queue]).load(std::memory_order_relaxed) !=
           std::atomic_ref<uint32_t>(consumer_[queue]).load(std::memory_order_acquire)) {
-    // Checked here as well as when it is taken, so that the thread that asks for it can be named.
+    // The operation is checked here as well as when it is taken, so that an error can name the
+    // thread that asks for it.
     driven->failure = executor_.Check(at, operation);
     return !driven->failure.ok();
   }
@@ -106,6 +108,8 @@ GinQueues::Driven GinQueues::Drive() {
   return driven;
 }
 
+// Drives the queues that were rung or have something under way. The first failure ends the context:
+// later operations may rely on the one that failed.
 GinQueues::Driven GinQueues::DriveAll() {
   Driven driven;
   if (broken_) return driven;
@@ -134,6 +138,8 @@ Status GinQueues::DriveQueue(uint32_t number) {
   }
 }
 
+// Alternates between taking what kernels have posted and completing what the network has carried
+// out, until neither goes on.
 Status GinQueues::DriveConnection(uint32_t number, RmaConnection& connection) {
   RmaConnection::Inside inside(connection);
   for (int round = 0; round < kRoundsInARow; ++round) {
