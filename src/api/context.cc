@@ -128,8 +128,8 @@ Status CheckUsable(const HandleUse& use) {
   TUTTI_TRY(CheckInService(use));
   if (use->comm->suspended()) [[unlikely]]
     return InvalidUsage(
-        "the communicator is suspended: it can be used again when all ranks have called "
-        "ncclCommResume");
+        "the communicator is suspended: it can be used again when all ranks "
+        "have called ncclCommResume");
   return Status::Ok();
 }
 

@@ -181,8 +181,8 @@ Status GpuMesh::CheckNothingWaits() {
   TUTTI_TRY(read(me, cuda::WindowLayout::kHeadsAt, other));
   if (other != own)
     return InvalidUsage(
-        "this rank has called a collective that rank {} has not called: call it there before "
-        "ncclCommSuspend",
+        "this rank has called a collective that rank {} has not called: call it "
+        "there before ncclCommSuspend",
         (me + 1) % n);
   using Layout = cuda::MessageLayout;
   std::vector<uint64_t> sent(Layout::kCounters / sizeof(uint64_t)), heads(sent.size());
@@ -191,8 +191,8 @@ Status GpuMesh::CheckNothingWaits() {
   const auto differs = std::mismatch(sent.begin(), sent.end(), heads.begin()).first;
   if (differs == sent.end()) return Status::Ok();
   return InvalidUsage(
-      "this rank has sent data that rank {} has not received: call what receives them there before "
-      "ncclCommSuspend",
+      "this rank has sent data that rank {} has not received: call what receives them "
+      "there before ncclCommSuspend",
       static_cast<size_t>(differs - sent.begin()) / cuda::kMessageChannels);
 }
 

@@ -50,13 +50,13 @@ Status HostOperations::CheckNothingWaits() {
     const int rank = machines_.here[static_cast<size_t>(from)];
     if (HasChunks(arena.fifo(from, me)))
       return InvalidUsage(
-          "rank {} has sent data that this rank has not received: call what receives it before "
-          "ncclCommSuspend",
+          "rank {} has sent data that this rank has not received: call what "
+          "receives it before ncclCommSuspend",
           rank);
     if (stages_ && HasRoundsFor(arena.stage(me), arena.stage(from)))
       return InvalidUsage(
-          "rank {} has called a collective that this rank has not called: call it before "
-          "ncclCommSuspend",
+          "rank {} has called a collective that this rank has not called: "
+          "call it before ncclCommSuspend",
           rank);
   }
   return Status::Ok();

@@ -165,8 +165,8 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Boo
     TUTTI_INFO(kLogInit | kLogNet, "net {} carries data between hosts", chosen->name);
     if (settings.encrypt && bootstrap.rank() == 0 && !SameName(chosen->name, kSocket)) {
       TUTTI_WARN(
-          "encryption is asked for, but the network {} between hosts has none: NCCL_NET=Socket "
-          "does",
+          "encryption is asked for, but the network {} between hosts has "
+          "none: NCCL_NET=Socket does",
           chosen->name);
     }
     if (chosen->plugin) return PluginNet::Create(chosen->plugin, offers[0].number);

@@ -37,8 +37,8 @@ Status CheckPatience(const Request& request) {
     return InternalError("aborted while fetching shared memory from @{}", request.server_name);
   if (request.deadline.Passed())
     return Timeout(
-        "no answer in time from @{}, which offers the shared memory of a peer; is that process "
-        "stopped?",
+        "no answer in time from @{}, which offers the shared memory of a "
+        "peer; is that process stopped?",
         request.server_name);
   return Status::Ok();
 }

@@ -99,8 +99,8 @@ class MachineReader {
     const std::string text = xml_.Text(element, name);
     const std::optional<BusId> id = ParseBusId(text);
     if (!id) {
-      xml_.Error(element, fmt::format("{}=\"{}\" of <{}>: an address such as 0000:1b:00.0 was "
-                                      "expected",
+      xml_.Error(element, fmt::format("{}=\"{}\" of <{}>: an address such "
+                                      "as 0000:1b:00.0 was expected",
                                       name, std::string_view(text).substr(0, 40), element.name()));
     }
     return id.value_or(0);
@@ -122,8 +122,8 @@ class MachineReader {
     pci.link_width = Integer(element, "link_width", -1, 1024, 0);
     if (pci.link_width < 0) pci.link_width = 0;
     if (has_address && !devices_.emplace(host_, pci.bus_id).second) {
-      xml_.Error(element, fmt::format("a second device at {}; each address of a host was expected "
-                                      "once",
+      xml_.Error(element, fmt::format("a second device at {}; each address "
+                                      "of a host was expected once",
                                       FormatBusId(pci.bus_id)));
     }
     if (++depth_ > kDeepestElement) {

@@ -88,8 +88,8 @@ std::string Watch::Answers(std::span<const int> peers, int64_t since_ns) const {
 Status Watch::Stalled(std::span<const int> peers, int64_t waited_ns) const {
   const MutexLock lock(mutex_);
   return Timeout(
-      "{} has waited {:.1f} s for {}, {}{}. TUTTI_TIMEOUT_S sets how long an operation may make no "
-      "progress",
+      "{} has waited {:.1f} s for {}, {}{}. TUTTI_TIMEOUT_S sets how long an "
+      "operation may make no progress",
       NameOf(bootstrap_.rank()), static_cast<double>(waited_ns) / 1e9, NameAll(peers),
       WhatThisDoes(), Answers(peers, NowNs() - waited_ns));
 }

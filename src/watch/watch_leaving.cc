@@ -48,8 +48,8 @@ Status Watch::CheckLeaveNotices() const {
     if (notice.collectives < last) {
       const std::optional<OpSignature> next = log_.FindCollective(notice.collectives + 1);
       return RemoteError(
-          "{} has ended its communicator after collective number {}, and {} waits for it in the "
-          "next{}",
+          "{} has ended its communicator after collective number {}, and {} "
+          "waits for it in the next{}",
           NameOf(rank), notice.collectives, NameOf(here), next ? ", " + next->Describe() : "");
     }
     for (const bool sends : {false, true}) {
