@@ -9,9 +9,12 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <thread>
+
+#include "testing/threads.h"
 
 #undef ibv_reg_mr
 
@@ -218,6 +221,26 @@ TEST_F(FakeVerbsTest, RefusesWhatWasNotGivenOut) {
   expect_refused(IBV_WR_RDMA_READ, 8, 0, 0, IBV_ACCESS_LOCAL_WRITE);
   expect_refused(IBV_WR_ATOMIC_FETCH_AND_ADD, 8, 0, 0,
                  IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+}
+
+// Another thread may be between the two calls for an event when a queue pair is destroyed.
+TEST_F(FakeVerbsTest, AQueuePairIsThereUntilItsEventsAreAcknowledged) {
+  Join(IBV_ACCESS_LOCAL_WRITE);
+  EXPECT_EQ(near_->Do(IBV_WR_RDMA_WRITE, far_->Here(), 8), IBV_WC_REM_ACCESS_ERR);
+  ibv_async_event event = {};
+  ASSERT_EQ(ibv_get_async_event(far_->context(), &event), 0);
+  std::atomic<pid_t> destroyer = 0;
+  std::atomic<bool> destroyed = false;
+  std::thread thread([&] {
+    destroyer = tutti::testing::ThisThread();
+    far_->DestroyPair();
+    destroyed = true;
+  });
+  while (destroyer == 0) std::this_thread::yield();
+  EXPECT_TRUE(tutti::testing::AwaitAsleep(destroyer));
+  EXPECT_FALSE(destroyed);
+  ibv_ack_async_event(&event);
+  thread.join();
 }
 
 TEST_F(FakeVerbsTest, AFailureFlushesWhatIsBehindIt) {

@@ -216,6 +216,7 @@ void ibv_ack_async_event(ibv_async_event* event) {
   State& s = TheState();
   const Lock lock(s.mutex);
   if (Qp* const pair = PairOf(*event)) --pair->events;
+  s.acknowledged.notify_all();
 }
 
 const char* ibv_event_type_str(ibv_event_type type) {

@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 namespace fakeverbs {
 namespace {
 
 constexpr uint32_t kMagic = 0x46414b45;
+
+// A thread that has taken an event acknowledges it at once, if it does so at all.
+constexpr std::chrono::seconds kMostToAcknowledge(20);
 
 // What is polled in memory is short; longer messages are only read after a completion.
 constexpr size_t kPolledBytes = 1024;
@@ -528,11 +532,13 @@ int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) {
   return 0;
 }
 
+// As libibverbs does, waits until the events that were taken have been acknowledged.
 int ibv_destroy_qp(ibv_qp* qp) {
   State& s = TheState();
-  const Lock lock(s.mutex);
+  std::unique_lock lock(s.mutex);
   Qp& pair = Of(qp);
-  if (pair.events > 0) Violation("a queue pair is destroyed with an event not acknowledged");
+  if (!s.acknowledged.wait_for(lock, kMostToAcknowledge, [&] { return pair.events == 0; }))
+    Violation("a queue pair is destroyed, and an event of it is never acknowledged");
   Clear(pair);
   // Its events that nobody has taken are gone with it.
   std::erase_if(pair.context->events,

@@ -6,6 +6,7 @@
 #include <infiniband/verbs.h>
 
 #include <array>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -168,6 +169,7 @@ struct State {
   State();
 
   std::mutex mutex;
+  std::condition_variable acknowledged;  // An event of a queue pair was acknowledged.
   std::vector<std::unique_ptr<Device>> devices;
   std::map<Context*, std::unique_ptr<Context>> contexts;
   std::map<Domain*, std::unique_ptr<Domain>> domains;
