@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
@@ -213,6 +214,54 @@ class DataAlone {
   std::vector<size_t> counts_;
 };
 
+constexpr int kFusionSteps = 100;
+
+// The times of the steps of a run, without the first ones.
+struct FusionTimes {
+  std::vector<double> bare_ns, coordinated_ns;
+  std::vector<double> parts_ns[3];  // asking; the first wait; the other waits and releasing
+};
+
+// Asks for all tensors, by one call or by one for each, and waits for them. Returns how long each
+// part took.
+std::array<int64_t, 3> AskAndWait(tuttiCoordinator_t coordinator,
+                                  const std::vector<tuttiTensor_t>& tensors, bool by_one_call,
+                                  std::vector<int64_t>& handles) {
+  const int64_t asking_ns = NowNs();
+  const size_t at_once = by_one_call ? tensors.size() : 1;
+  for (size_t i = 0; i < tensors.size(); i += at_once) {
+    Check(tuttiCoordinatorEnqueue(coordinator, 0, &tensors[i], static_cast<int>(at_once), nullptr,
+                                  &handles[i]));
+  }
+  const int64_t asked_ns = NowNs();
+  Check(tuttiCoordinatorWait(coordinator, handles.front(), -1));
+  const int64_t moved_ns = NowNs();
+  for (const int64_t handle : handles) {
+    Check(tuttiCoordinatorWait(coordinator, handle, -1));
+    Check(tuttiCoordinatorRelease(coordinator, handle));
+  }
+  return {asked_ns - asking_ns, moved_ns - asked_ns, NowNs() - moved_ns};
+}
+
+void PrintFusion(const std::string& run, tuttiCoordinator_t coordinator, const FusionTimes& times,
+                 const Beside& beside) {
+  uint64_t batches = 0, rounds = 0, handed_over = 0;
+  Check(tuttiCoordinatorCounter(coordinator, 0, "handed_over", &handed_over));
+  Check(tuttiCoordinatorCounter(coordinator, 0, "batches", &batches));
+  Check(tuttiCoordinatorCounter(coordinator, 0, "rounds", &rounds));
+  fmt::print(
+      "fusion, {}: bare {:.0f} us, 1000 tensors {:.0f} us, share of the bandwidth {:.2f} (fastest "
+      "tenth {:.2f}; {:.1f} batches, {:.1f} of the second thread, and {:.1f} rounds a step)\n",
+      run, beside.bare_us, beside.coordinated_us, 1 / beside.ratio, 1 / beside.fast_ratio,
+      static_cast<double>(batches) / kFusionSteps, static_cast<double>(handed_over) / kFusionSteps,
+      static_cast<double>(rounds) / kFusionSteps);
+  if (times.parts_ns[0].empty()) return;
+  fmt::print(
+      "  of that asking {:.0f} us, the first wait {:.0f} us, the others and releasing {:.0f} us\n",
+      Median(times.parts_ns[0]) / 1e3, Median(times.parts_ns[1]) / 1e3,
+      Median(times.parts_ns[2]) / 1e3);
+}
+
 // `mode`: "apart" (every tensor has memory of its own, in no order), "together" (they lie one after
 // another), "grouped" (apart, and asked for in one call), "data" (apart, and reduced by one call of
 // the library instead of the coordinator: what is the most that fusion can reach).
@@ -220,7 +269,6 @@ void Fusion(int ranks, const std::string& mode) {
   RunProcesses(ranks, [&mode](Rank& self) {
     constexpr size_t kTensors = 1000;
     constexpr size_t kCount = 1024;
-    constexpr int kSteps = 100;
     const tuttiCoordinator_t coordinator = self.Create();
     const ncclUniqueId id = self.NewId();
     ncclComm_t comm = nullptr;
@@ -242,59 +290,28 @@ void Fusion(int ranks, const std::string& mode) {
     }
     const DataAlone data(tensors);
     std::vector<int64_t> handles(kTensors);
-    std::vector<double> parts_ns[3];  // asking; the first wait; the other waits and releasing
-    std::vector<double> bare_ns, coordinated_ns;
-    for (int round = 0; round < kSteps; ++round) {
+    FusionTimes times;
+    for (int round = 0; round < kFusionSteps; ++round) {
       self.Meet();
       int64_t begin_ns = NowNs();
       Check(ncclAllReduce(other.data(), other.data(), other.size(), ncclFloat32, ncclMax, comm,
                           nullptr));
-      if (round > 4) bare_ns.push_back(static_cast<double>(NowNs() - begin_ns));
+      if (round > 4) times.bare_ns.push_back(static_cast<double>(NowNs() - begin_ns));
       self.Meet();
       begin_ns = NowNs();
-      if (mode == "data") {
+      std::array<int64_t, 3> parts_ns = {};
+      if (mode == "data")
         data.Reduce(comm);
-        if (round > 4) coordinated_ns.push_back(static_cast<double>(NowNs() - begin_ns));
-        continue;
-      }
-      const int64_t asking_ns = NowNs();
-      const int at_once = mode == "grouped" ? static_cast<int>(kTensors) : 1;
-      for (size_t i = 0; i < kTensors; i += static_cast<size_t>(at_once)) {
-        Check(tuttiCoordinatorEnqueue(coordinator, 0, &tensors[i], at_once, nullptr, &handles[i]));
-      }
-      const int64_t asked_ns = NowNs();
-      Check(tuttiCoordinatorWait(coordinator, handles.front(), -1));
-      const int64_t moved_ns = NowNs();
-      for (const int64_t handle : handles) {
-        Check(tuttiCoordinatorWait(coordinator, handle, -1));
-        Check(tuttiCoordinatorRelease(coordinator, handle));
-      }
+      else
+        parts_ns = AskAndWait(coordinator, tensors, mode == "grouped", handles);
       if (round <= 4) continue;
-      coordinated_ns.push_back(static_cast<double>(NowNs() - begin_ns));
-      parts_ns[0].push_back(static_cast<double>(asked_ns - asking_ns));
-      parts_ns[1].push_back(static_cast<double>(moved_ns - asked_ns));
-      parts_ns[2].push_back(static_cast<double>(NowNs() - moved_ns));
+      times.coordinated_ns.push_back(static_cast<double>(NowNs() - begin_ns));
+      for (size_t i = 0; i < 3 && mode != "data"; ++i)
+        times.parts_ns[i].push_back(static_cast<double>(parts_ns[i]));
     }
-    const Beside beside = Compare(bare_ns, coordinated_ns);
-    if (self.rank() == 0) {
-      uint64_t batches = 0, rounds = 0, handed_over = 0;
-      Check(tuttiCoordinatorCounter(coordinator, 0, "handed_over", &handed_over));
-      Check(tuttiCoordinatorCounter(coordinator, 0, "batches", &batches));
-      Check(tuttiCoordinatorCounter(coordinator, 0, "rounds", &rounds));
-      fmt::print(
-          "fusion, {} ranks, {}: bare {:.0f} us, 1000 tensors {:.0f} us, share of the bandwidth "
-          "{:.2f} (fastest tenth {:.2f}; {:.1f} batches, {:.1f} of the second thread, and "
-          "{:.1f} rounds a step)\n",
-          self.ranks(), mode, beside.bare_us, beside.coordinated_us, 1 / beside.ratio,
-          1 / beside.fast_ratio, static_cast<double>(batches) / kSteps,
-          static_cast<double>(handed_over) / kSteps, static_cast<double>(rounds) / kSteps);
-      if (mode != "data") {
-        fmt::print(
-            "  of that asking {:.0f} us, the first wait {:.0f} us, the others and releasing {:.0f} "
-            "us\n",
-            Median(parts_ns[0]) / 1e3, Median(parts_ns[1]) / 1e3, Median(parts_ns[2]) / 1e3);
-      }
-    }
+    const Beside beside = Compare(times.bare_ns, times.coordinated_ns);
+    if (self.rank() == 0)
+      PrintFusion(fmt::format("{} ranks, {}", self.ranks(), mode), coordinator, times, beside);
     self.Meet();
     Check(tuttiCoordinatorDestroy(coordinator));
     Check(ncclCommDestroy(comm));

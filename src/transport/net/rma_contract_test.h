@@ -289,13 +289,13 @@ inline void ExpectBothFail(RmaLink& link, const std::string& what) {
   EXPECT_FALSE(link.target->Progress().ok());
 }
 
-// Whatever reaches outside what was given out changes nothing and breaks the comm at both ends.
-inline void RefusesWhatWasNotGivenOut(const NetFactory& factory) {
-  const auto pair = factory.make();
-  struct Attack {
-    const char* what;
-    std::function<Result<NetRequest*>(NetRmaComm&, Window&, NetRemote, NetRemote)> begin;
-  };
+// An operation that reaches outside what was given out.
+struct Attack {
+  const char* what;
+  std::function<Result<NetRequest*>(NetRmaComm&, Window&, NetRemote, NetRemote)> begin;
+};
+
+inline std::vector<Attack> AttacksOnRanges() {
   const auto put = [](uint64_t offset, size_t bytes) {
     return [=](NetRmaComm& comm, Window& ours, NetRemote range, NetRemote) {
       range.offset = offset;
@@ -314,7 +314,7 @@ inline void RefusesWhatWasNotGivenOut(const NetFactory& factory) {
       return comm.Iput(ours.Local(), range, 64, &add);
     };
   };
-  const std::vector<Attack> attacks = {
+  return {
       {"a put past the end", put(3, 4094)},
       {"a put longer than the range", put(0, 8000)},
       {"a put far away", put(uint64_t{1} << 62, 16)},
@@ -336,7 +336,12 @@ inline void RefusesWhatWasNotGivenOut(const NetFactory& factory) {
          return comm.Iput(ours.Local(), ended, 16, nullptr);
        }},
   };
-  for (const Attack& attack : attacks) {
+}
+
+// Whatever reaches outside what was given out changes nothing and breaks the comm at both ends.
+inline void RefusesWhatWasNotGivenOut(const NetFactory& factory) {
+  const auto pair = factory.make();
+  for (const Attack& attack : AttacksOnRanges()) {
     SCOPED_TRACE(attack.what);
     RmaLink link(*pair);
     Window ours(*link.origin, 8192);
