@@ -201,6 +201,57 @@ void ShapeRing(const MeshContext& context, size_t count, size_t elem, MeshChoice
   choice->chunk_elems = chunk / elem;
 }
 
+// Gives blocks, threads and chunks to an operation whose algorithm and protocol are chosen.
+void Shape(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
+  if (choice->algorithm == MeshAlgorithm::kMessages) {
+    choice->block_elems = choice->chunk_elems = count;
+    return;
+  }
+  if (IsRing(choice->algorithm))
+    ShapeRing(context, count, elem, choice);
+  else if (IsSymmetric(choice->algorithm))
+    ShapeSymmetric(context, count, elem, choice);
+  else if (choice->protocol == Protocol::kLL)
+    ShapeLL(context, count, elem, choice);
+  else if (choice->protocol == Protocol::kLL128)
+    ShapeLL128(context, count, elem, choice);
+  else
+    ShapeSimple(context, count, elem, choice);
+  choice->blocks = static_cast<uint32_t>(DivUp(count, choice->block_elems));
+  choice->early = choice->blocks <= MostEarlyBlocks(context);
+}
+
+// Holds what a choice is made for.
+struct Question {
+  Collective collective;
+  size_t count;
+  size_t elem_bytes;
+  ReductionOrder order;
+  bool registered;  // Buffers are, and an algorithm of this collective works between them.
+};
+
+// Returns whether the row can answer the question, whatever NCCL_ALGO and NCCL_PROTO leave.
+bool Applies(const MeshContext& context, const MeshRow& row, const Question& q) {
+  if (row.Needs(Need::kThreeRanks) && context.num_ranks < 3) return false;
+  if (row.Needs(Need::kRegisteredBuffers) && !q.registered) return false;
+  // Between two ranks with registered buffers nothing but AllReduce gains by going round.
+  if (row.where == Where::kWindowRing && q.registered && context.num_ranks <= 2 &&
+      q.collective != Collective::kAllReduce)
+    return false;
+  return KeepsOrder(row, q.order, context.num_ranks);
+}
+
+// Returns the predicted time of one way, beyond that of the shortest operation.
+double CostOf(const MeshContext& context, const MeshRow& row, Protocol protocol,
+              const Question& q) {
+  const size_t bytes = q.count * q.elem_bytes;
+  const double us = ExtraUs(context, row.id, protocol, static_cast<double>(bytes));
+  const bool is_short = row.where == Where::kMessageChannels &&
+                        q.collective != Collective::kAlltoAll &&
+                        bytes <= context.short_message_bytes;
+  return is_short ? us - context.costs.message_us : us;
+}
+
 }  // namespace
 
 std::string_view Name(MeshAlgorithm algorithm) { return RowOf(algorithm).description; }
@@ -209,13 +260,10 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
                       size_t elem_bytes, Buffers buffers, ReductionOrder order) {
   static constexpr std::array<Candidates, kNumCollectives> kCandidates = FindCandidates();
   const Candidates& candidates = kCandidates[static_cast<size_t>(collective)];
-  const auto bytes = static_cast<double>(count * elem_bytes);
   const uint32_t algorithms = context.allowed_algorithms[static_cast<size_t>(collective)];
   const uint32_t protocols = context.allowed_protocols[static_cast<size_t>(collective)];
-  const bool registered = buffers == Buffers::kShared && candidates.symmetric;
-  // Between two ranks with registered buffers nothing but AllReduce gains by going round.
-  const bool goes_round =
-      !registered || context.num_ranks > 2 || collective == Collective::kAllReduce;
+  const Question question = {collective, count, elem_bytes, order,
+                             buffers == Buffers::kShared && candidates.symmetric};
   MeshChoice best;
   // What is not allowed comes after all that is; the algorithm counts before the protocol.
   std::pair<int, double> best_us = {4, 0};
@@ -223,10 +271,8 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
     if (!Fits(context, row.id, protocol, count, elem_bytes)) return;
     const bool off_algorithm = algorithms != 0 && (algorithms & Bit(row.algorithm)) == 0;
     const bool off_protocol = protocols != 0 && (protocols & Bit(protocol)) == 0;
-    std::pair us = {2 * off_algorithm + off_protocol, ExtraUs(context, row.id, protocol, bytes)};
-    if (row.where == Where::kMessageChannels && collective != Collective::kAlltoAll &&
-        count * elem_bytes <= context.short_message_bytes)
-      us.second -= context.costs.message_us;
+    const std::pair us = {2 * off_algorithm + off_protocol,
+                          CostOf(context, row, protocol, question)};
     if (us >= best_us) return;
     best_us = us;
     best.us = us.second;
@@ -234,10 +280,7 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
     best.protocol = protocol;
   };
   for (const MeshRow* const row : candidates.All()) {
-    if (row->Needs(Need::kThreeRanks) && context.num_ranks < 3) continue;
-    if (row->Needs(Need::kRegisteredBuffers) && !registered) continue;
-    if (!KeepsOrder(*row, order, context.num_ranks)) continue;
-    if (row->where == Where::kWindowRing && !goes_round) continue;
+    if (!Applies(context, *row, question)) continue;
     // Messages choose their protocol by their length when they are sent.
     if (row->where == Where::kMessageChannels) {
       consider(*row, Protocol::kSimple);
@@ -246,22 +289,7 @@ MeshChoice ChooseMesh(const MeshContext& context, Collective collective, size_t 
     for (const Protocol protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kSimple})
       if (row->Has(protocol)) consider(*row, protocol);
   }
-  if (best.algorithm == MeshAlgorithm::kMessages) {
-    best.block_elems = best.chunk_elems = count;
-    return best;
-  }
-  if (IsRing(best.algorithm))
-    ShapeRing(context, count, elem_bytes, &best);
-  else if (IsSymmetric(best.algorithm))
-    ShapeSymmetric(context, count, elem_bytes, &best);
-  else if (best.protocol == Protocol::kLL)
-    ShapeLL(context, count, elem_bytes, &best);
-  else if (best.protocol == Protocol::kLL128)
-    ShapeLL128(context, count, elem_bytes, &best);
-  else
-    ShapeSimple(context, count, elem_bytes, &best);
-  best.blocks = static_cast<uint32_t>(DivUp(count, best.block_elems));
-  best.early = best.blocks <= MostEarlyBlocks(context);
+  Shape(context, count, elem_bytes, &best);
   return best;
 }
 
