@@ -49,6 +49,7 @@ GpuChannels::~GpuChannels() {
   StopThreads();
 }
 
+// Sorts the ranks by host, and collects what a plan depends on, which is the same on all ranks.
 void GpuChannels::MapMachines() {
   std::map<uint64_t, int> leaders;
   const auto all = peers().peers;
@@ -197,6 +198,8 @@ ChannelTraffic GpuChannels::TrafficOf(const Task& task, const ChannelPlan& plan,
 // ---------------------------------------------------------------------------------------------------------------------
 // Launches
 
+// Makes the FIFOs that the messages of a group pass, before any kernel of it is launched: to pin
+// memory may wait for kernels, and those of a group wait for one another.
 Status GpuChannels::PrepareTasks(std::span<const IssuedTask> tasks) const {
   if (num_ranks() <= ChannelConnections::kFewRanks) return Status::Ok();
   for (const IssuedTask& issued : tasks) {
@@ -280,6 +283,8 @@ Status GpuChannels::LaunchAsMessages(const Task& task, cuda::Stream stream) {
   return LaunchFlows(PlanFlows(messages, flow_place()), stream);
 }
 
+// Gives each channel its connections, and each proxy thread what will pass those of the network,
+// before the kernel is launched.
 Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
   const ChannelPlan plan = PlanOf(task);
   cuda::ChannelArgs args;

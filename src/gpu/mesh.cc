@@ -143,6 +143,8 @@ Status GpuMesh::PrepareAlone() {
   return Status::Ok();
 }
 
+// Launches the collectives of a group one after another, and then all its messages together,
+// whatever their order in the group was: it is the same on all ranks.
 Status GpuMesh::LaunchTasks(std::span<const IssuedTask> tasks) {
   for (const IssuedTask& entry : tasks) {
     if (entry.task.collective == Collective::kSendRecv) continue;
@@ -163,6 +165,8 @@ Status GpuMesh::LaunchCall(const Task& task, cuda::Stream stream) {
   return Status::Ok();
 }
 
+// Sorts out what is made of other operations. Whether a task is empty is known to all ranks alike,
+// so that none of them launches.
 Status GpuMesh::LaunchTask(const Task& task, cuda::Stream stream) {
   const Collective collective = task.collective;
   if (collective == Collective::kAllGatherV || collective == Collective::kAlltoAllV)

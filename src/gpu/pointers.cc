@@ -77,6 +77,8 @@ GpuPointers::GpuPointers(const cuda::Device& device, int rank, int num_ranks, bo
     reaches_any_ = reaches != 0;
 }
 
+// Looks at the first byte of each buffer, which finds memory of the host that no GPU reaches. With
+// NCCL_CHECK_POINTERS it also looks at the last byte, and on which GPU the memory is.
 Status GpuPointers::Check(const Task& task) const {
   if (reaches_any_ && !thorough_) return Status::Ok();
   if (task.op.live_scalar != nullptr)

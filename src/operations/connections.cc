@@ -15,6 +15,8 @@ Connections::Connections(int rank, std::vector<int> local_index, Arena arena,
       recvs_(local_index_.size()),
       invited_(local_index_.size()) {}
 
+// Invites the peers that send to this rank before it waits for any invitation itself: ranks that
+// connect to one another would wait in a circle otherwise.
 Status Connections::Open(std::span<const int> sends, std::span<const int> recvs) {
   for (const int peer : recvs) {
     if (peer >= 0 && !recvs_[static_cast<size_t>(peer)] && !IsLocal(peer)) {

@@ -94,6 +94,9 @@ const Choice& Executor::ChoiceFor(const Task& task, size_t count, Reading readin
   return entry.choice;
 }
 
+// A collective over many buffers is staged where it can be, which takes each buffer from where it
+// lies, and else packed into one buffer in pieces. A failure stops the communicator: the other
+// ranks cannot finish the operation.
 Status Executor::RunCollective(const Task& task) {
   if (watch_.stopped()) return watch_.StopReason();
   std::optional<Choice> scattered;
@@ -153,6 +156,8 @@ void Executor::SetChoice(const Task& task, const Choice& choice, Operation& op) 
   if (task.is_reduction()) op.work.reduce = ReduceSpecFor(task, choice.algorithm);
 }
 
+// A pull that the buffers turn out not to allow has moved nothing, and another algorithm is chosen
+// as if there were none.
 void Executor::Dispatch(const Task& task, Operation& op) {
   if (op.choice.algorithm == Algorithm::kPull) {
     const Result<bool> pulled = TryPull(task, op);
@@ -327,6 +332,7 @@ Status Executor::RunRing(const Task& task, Operation& op) {
   return Status::Ok();
 }
 
+// The trees are over the places of the ring, whose order follows the machine.
 TreeView Executor::TreeOf(bool second) const {
   const TreeView places =
       second ? MirroredTree(ring_index_, num_ranks_) : BinaryTree(ring_index_, num_ranks_);
@@ -348,6 +354,7 @@ Status Executor::RunTree(const Task& task, Operation& op) {
   return Status::Ok();
 }
 
+// The way up reduces and the way down broadcasts. At the root the two meet in one step.
 void Executor::RunOneTree(const TreeView& tree, Half half, Operation& op) {
   HostFifoPrimitives up(wait_, op.work), down(wait_, op.work);
   const bool is_root = tree.parent < 0;

@@ -76,6 +76,8 @@ void Executor::AddMessage(const Task& task, MessageBatch& batch, uint32_t tag) {
   }
 }
 
+// Runs the sends and receives of a group together, so that the order in which ranks call them for
+// different peers does not matter. Those of a rank to itself are copied first.
 Status Executor::RunMessages(std::span<const Task* const> tasks) {
   if (watch_.stopped()) return watch_.StopReason();
   Status status = CopyOwnMessages(tasks);
@@ -95,6 +97,8 @@ Status Executor::RunMessages(std::span<const Task* const> tasks) {
   return status;
 }
 
+// The tag of a message is that of its own signature, since the two ranks of a message need not have
+// called the same collectives before.
 Status Executor::ExchangeWithOthers(std::span<const Task* const> tasks,
                                     std::span<MessageCall> calls) {
   const Watch::Operation begun(watch_, calls);
@@ -120,9 +124,8 @@ Status Executor::RunExchange(const Task& task, Operation& op) {
     aside.reset(new (std::nothrow) std::byte[bytes]);
     if (!aside) {
       return SystemError(
-          "the {} bytes that an AlltoAll in place sets aside on rank {} cannot be had: there is "
-          "not "
-          "enough memory",
+          "the {} bytes that an AlltoAll in place sets aside on rank {} cannot be had: "
+          "there is not enough memory",
           bytes, rank_);
     }
     CopyBytes(aside.get(), send, bytes);

@@ -34,6 +34,8 @@ PullExtent ExtentOf(const Task& task, int rank, int num_ranks) {
   }
 }
 
+// Returns whether peers read anything of anybody's buffers in the collective, and can do with it
+// what the operation asks for.
 bool CanBePulled(const Task& task, int num_ranks) {
   // Each rank's scalar is its own: peers cannot apply it.
   if (task.is_reduction() && task.op.pre_multiply) return false;
