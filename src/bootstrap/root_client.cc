@@ -24,8 +24,7 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
                ? "the id's address is this host's loopback: set NCCL_SOCKET_IFNAME where the id is "
                  "made, unless its process has ended"
                : "the process that made the id has ended, the id has served its one job already, "
-                 "or "
-                 "the process has made many others since that nobody used";
+                 "or the process has made many others since that nobody used";
   }
   if (failure == ConnectFailure::kClosed) {
     return fixed ? "is TUTTI_COMM_KEY the same on every rank?" : "does the id belong to this job?";

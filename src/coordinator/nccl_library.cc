@@ -141,8 +141,7 @@ Result<std::shared_ptr<const NcclLibrary>> FindNcclForGpus(
     if (library->is_tutti()) {
       return InvalidUsage(
           "TUTTI_NCCL_LIBRARY names {}, which is Tutti's own library under NCCL's name; leave it "
-          "to "
-          "\"tutti\", or name another's",
+          "to \"tutti\", or name another's",
           named);
     }
     TUTTI_TRY(library->ServesGpus());

@@ -353,8 +353,7 @@ TEST(SetMismatchJobTest, OneNameInTwoSetsMayBeLate) {
       testing::Environment::Settings{{"HOROVOD_STALL_CHECK_TIME_SECONDS", "0.2"}});
   const std::vector<std::string> all = {
       "Ranks disagree on the process set of \"x\": process set 1 of ranks 0 and 1 on rank 0, "
-      "process "
-      "set 2 of ranks 0 and 1 on rank 1. They have",
+      "process set 2 of ranks 0 and 1 on rank 1. They have",
       "rank 1 waits for \"x\" in process set 2 of ranks 0 and 1"};
   ::testing::internal::CaptureStderr();
   RunJob(2, [&](TestRank& self) {

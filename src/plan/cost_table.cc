@@ -211,8 +211,7 @@ double CostUs(const CostRow& row, const Extent& extent, double channels_gbps, bo
 std::string CostTableMarkdown() {
   std::string text =
       "| wire | algorithm | protocol | start (µs) | step (µs) | at most (GB/s) | part of channels "
-      "× "
-      "bandwidth | where measured |\n|---|---|---|---|---|---|---|---|\n";
+      "× bandwidth | where measured |\n|---|---|---|---|---|---|---|---|\n";
   for (const CostRow& row : kTable) {
     text += fmt::format("| {} | {} | {} | {:g} | {:g} | {} | {:.3g} | {} |\n", Name(row.wire),
                         Name(row.algorithm), Name(row.protocol), row.start_us, row.step_us,

@@ -75,8 +75,7 @@ Result<UniqueFd> Connect(const Request& request) {
   if (error == ECONNREFUSED)
     return RemoteError(
         "nobody listens on the Unix socket @{}: that process has ended, or it is in another "
-        "network "
-        "namespace (another container), with which memory cannot be shared",
+        "network namespace (another container), with which memory cannot be shared",
         request.server_name);
   return ErrnoError(error,
                     fmt::format("cannot connect to the Unix socket @{}", request.server_name));

@@ -74,8 +74,7 @@ class AmdSource : public GpuSource {
     if (!gpus.empty() && !peer_memory)
       guesses.push_back(
           "No module lets RDMA NICs reach the memory of AMD's GPUs (memory_peers); it is taken "
-          "that "
-          "they cannot.");
+          "that they cannot.");
     return gpus;
   }
 

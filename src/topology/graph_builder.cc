@@ -439,8 +439,7 @@ Result<BuiltGraph> BuildGraph(Machine machine) {
       counts.cpus_of_host > kMostNumaNodes || counts.nodes > kMostGraphNodes) {
     return InvalidUsage(
         "a machine of {} devices of ranks, {} network ports, {} NUMA nodes in one host and {} "
-        "nodes "
-        "in all is too large; at most {}, {}, {} and {} were expected",
+        "nodes in all is too large; at most {}, {}, {} and {} were expected",
         counts.devices, counts.nets, counts.cpus_of_host, counts.nodes, kMostDevices, kMostNets,
         kMostNumaNodes, kMostGraphNodes);
   }
