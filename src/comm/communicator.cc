@@ -80,9 +80,6 @@ Result<std::shared_ptr<const Window>> Communicator::RegisterWindow(
   return StopAfterStep(std::move(outcome).status());
 }
 
-// Stops the communicator after a step that all ranks take together and that failed here, and
-// returns why. Some ranks may have got further than others, so that nothing that all do together
-// would fit any more.
 Status Communicator::StopAfterStep(Status failure) {
   Status status = watch_->FirstReason(std::move(failure));
   if (watch_->stopped()) return watch_->StopReason();
@@ -161,7 +158,7 @@ Status Communicator::ShareWithOthers(const Window& window, Deadline deadline,
     one_sided = this->one_sided();
   }
   if (!one_sided.ok() || (*one_sided)->remote() == nullptr) return Status::Ok();
-  return (*one_sided)->remote()->Share(window, deadline);
+  return (*one_sided)->remote()->Share(window, {deadline, abort_flag});
 }
 
 // Makes what one-sided calls need once for all windows: the window with the counters of signals,
@@ -189,8 +186,8 @@ Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* ab
                                                        .network = support.network,
                                                        .device = support.network_device,
                                                        .watch = watch_.get()},
-                                                      deadline));
-    TUTTI_TRY(parts.remote->Share(*counters.window, deadline));
+                                                      {deadline, abort_flag}));
+    TUTTI_TRY(parts.remote->Share(*counters.window, {deadline, abort_flag}));
   }
   const MutexLock lock(registrations_mutex_);
   one_sided_ = std::make_unique<OneSided>(std::move(parts));

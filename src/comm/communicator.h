@@ -96,6 +96,10 @@ class Communicator {
   // could do its part. Returns the reason of the first rank that could not, the same on all ranks,
   // and the communicator lives on. Where the ranks cannot talk it is stopped.
   Status AgreeInStep(const std::string& step, const Status& mine);
+  // Stops the communicator after a step that all ranks take together and that failed here, and
+  // returns why. Some ranks may have got further than others, so that nothing that all do together
+  // would fit any more.
+  Status StopAfterStep(Status failure);
   // Ends a window on this rank, when the device has done all that was queued on it. Any thread.
   Status DeregisterWindow(ncclWindow_t handle);
 
@@ -140,7 +144,6 @@ class Communicator {
   Status MakeSymmetricMemory();
   bool HasOneSidedNetwork() const;
   void UseInOperations(const Window& window);
-  Status StopAfterStep(Status failure);
   // Ends a step of Suspend or Resume: what it came to, and for all ranks the same.
   Status Concluded(Result<Agreement> agreed);
   Result<Agreement> GiveBackMemory(const Status& wrong);

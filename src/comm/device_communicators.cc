@@ -19,20 +19,14 @@ Result<ResourcePlan> DeviceCommunicators::Plan(
                        {comm_.num_ranks(), comm_.symmetric().team().size, comm_.CanDoGin()});
 }
 
+// Makes the proxy of a rank on a host.
 Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxy(
     const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
-  const GinPlan& plan = whole.gin;
-  if (comm_.operations().one_sided_support() == nullptr) {
-    if (gpu_gin_ == nullptr) {
-      TUTTI_ASSIGN(gpu_gin_, GpuGin::Create(comm_));
-    }
-    return gpu_gin_->MakeProxy(plan, whole.digest);
-  }
   // Made with the window, if not before.
   TUTTI_ASSIGN(OneSided* const one_sided, comm_.one_sided());
   TUTTI_ASSIGN(std::unique_ptr<GinProxy> proxy,
                GinProxy::Create({.rank = comm_.rank(),
-                                 .plan = plan,
+                                 .plan = whole.gin,
                                  .resource = window,
                                  .symmetric = &comm_.symmetric(),
                                  .remote = one_sided->remote(),
@@ -45,13 +39,16 @@ Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxy(
 // window.
 Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxies(
     const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
-  Result<std::unique_ptr<GinBackend>> proxy = MakeProxy(whole, window);
-  if (Status agreed =
-          comm_.AgreeInStep("ncclDevCommCreate", proxy.ok() ? Status() : proxy.status());
-      !agreed.ok()) {
-    proxy = agreed;
-    TUTTI_TRY(comm_.DeregisterWindow(window->handle));
+  Result<std::unique_ptr<GinBackend>> proxy = InternalError("no proxy was made");
+  if (comm_.operations().one_sided_support() == nullptr) {
+    if (gpu_gin_ == nullptr) gpu_gin_ = std::make_unique<GpuGin>(comm_);
+    proxy = gpu_gin_->MakeProxy(whole.gin, whole.digest);
+  } else {
+    proxy = MakeProxy(whole, window);
+    Status agreed = comm_.AgreeInStep("ncclDevCommCreate", proxy.ok() ? Status() : proxy.status());
+    if (!agreed.ok()) proxy = std::move(agreed);
   }
+  if (!proxy.ok()) TUTTI_TRY(comm_.DeregisterWindow(window->handle));
   return proxy;
 }
 

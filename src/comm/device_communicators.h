@@ -54,7 +54,7 @@ class DeviceCommunicators {
   std::atomic<bool> aborted_ = false;
   // Null until there are device communicators; it points to what flag_ owns.
   std::atomic<std::atomic<uint32_t>*> flag_of_kernels_ = nullptr;
-  std::unique_ptr<GpuGin> gpu_gin_;  // changed by joint calls only
+  std::unique_ptr<GpuGin> gpu_gin_;  // of ranks that are GPUs; made by the first that needs it
   Mutex mutex_;
   std::shared_ptr<std::atomic<uint32_t>> flag_ TUTTI_GUARDED_BY(mutex_);
   // The proxy of each device communicator by its resource window. It is null for one without a GIN

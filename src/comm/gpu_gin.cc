@@ -1,6 +1,9 @@
 #include "comm/gpu_gin.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "comm/communicator.h"
@@ -14,6 +17,9 @@ constexpr uint64_t kStride = uint64_t{64} << 30;
 // A page of a rank holds its lock.
 constexpr uint64_t kLockBytes = 4096;
 constexpr double kFinishS = 60;
+// The call that all of this is part of, as other ranks are told.
+constexpr const char* kCall = "ncclDevCommCreate";
+constexpr const char* kDoing = "in ncclDevCommCreate";
 
 }  // namespace
 
@@ -34,15 +40,14 @@ class GpuGin::Owned final : public GinBackend {
   std::shared_ptr<const Window> window_;
 };
 
-Result<std::unique_ptr<GpuGin>> GpuGin::Create(Communicator& comm) {
-  std::unique_ptr<GpuGin> gin(new GpuGin(comm));
+GpuGin::GpuGin(Communicator& comm) : comm_(comm) {
   const LsaTeam& team = comm.symmetric().team();
   const PeerInfo& self = comm.peers()[static_cast<size_t>(comm.rank())];
   const auto ranks_here =
       std::count_if(comm.peers().begin(), comm.peers().end(),
                     [&](const PeerInfo& peer) { return SameProcess(peer, self); });
   Process& process = comm.process();
-  gin->memory_ = std::make_unique<SymmetricMemory>(SymmetricMemory::Parts{
+  memory_ = std::make_unique<SymmetricMemory>(SymmetricMemory::Parts{
       .bootstrap = &comm.bootstrap(),
       .peers = comm.peers(),
       .team = team,
@@ -50,19 +55,6 @@ Result<std::unique_ptr<GpuGin>> GpuGin::Create(Communicator& comm) {
                                  static_cast<int>(ranks_here), kStride),
       .records = MakeHostRecordMemory(),
       .directory = &process.windows()});
-  if (team.size < comm.num_ranks()) {
-    const Operations::OneSidedNetwork network = comm.operations().one_sided_network();
-    TUTTI_ASSIGN(gin->remote_, RemoteWindows::Connect({.bootstrap = &comm.bootstrap(),
-                                                       .peers = comm.peers(),
-                                                       .team = team,
-                                                       .loop = &process.proxy().loop(),
-                                                       .network = network.net,
-                                                       .device = network.device,
-                                                       .watch = &comm.watch()},
-                                                      comm.InitDeadline()));
-  }
-  TUTTI_ASSIGN(gin->locks_, gin->MakeWindow(kLockBytes, 0));
-  return gin;
 }
 
 GpuGin::~GpuGin() {
@@ -75,17 +67,89 @@ GpuGin::~GpuGin() {
   if (locks_) Drop(*locks_);
 }
 
+// ---------------------------------------------------------------------------------------------------------------------
+// The joint calls
+
+// Takes a step that all ranks take together. Returns the same on all of them: success where it
+// succeeded on all, else the failure of one rank, with its name.
+Status GpuGin::Together(const Step& step) {
+  std::atomic<bool> ended = false;
+  Status mine;
+  {
+    const Watch::Step here(comm_.watch(), kDoing);
+    const Watch::JointCall call(comm_.watch(), ended);
+    mine = step({comm_.InitDeadline(), &ended});
+    if (!mine.ok()) mine = GiveUp(call, std::move(mine));
+  }
+  return comm_.AgreeInStep(kCall, mine);
+}
+
+// Tells the other ranks, which may be waiting for this one, that its step has failed. Returns what
+// this rank brings to the agreement: its failure, or success where that only followed from the
+// failure of another one, which brings its own.
+Status GpuGin::GiveUp(const Watch::JointCall& call, Status failure) const {
+  // The reason why another rank has closed a connection may still be on its way.
+  const Deadline reason_comes = Deadline::After(Watch::kExplainBrokenNs);
+  while (failure.code() == Code::kRemoteError && call.reason().ok() && !reason_comes.Passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (!call.reason().ok()) return Status::Ok();
+  const auto rank = static_cast<size_t>(comm_.rank());
+  call.GiveUp(
+      RemoteError("{}: {}", RankName(comm_.rank(), comm_.peers()[rank]), failure.message()));
+  return failure;
+}
+
+// Makes what all device communicators share.
+Status GpuGin::Join() {
+  if (comm_.symmetric().team().size < comm_.num_ranks()) TUTTI_TRY(Connect());
+  Result<std::shared_ptr<const Window>> locks = MakeWindow(kLockBytes, 0);
+  Status shared = locks.status();
+  if (shared.ok()) {
+    shared = Together([&](const WaitLimits& limits) { return Share(**locks, limits); });
+    if (!shared.ok()) Drop(**locks);
+  }
+  if (!shared.ok()) {
+    remote_.reset();
+    return shared;
+  }
+  locks_ = std::move(locks).value();
+  return Status::Ok();
+}
+
+Status GpuGin::Connect() {
+  const Operations::OneSidedNetwork network = comm_.operations().one_sided_network();
+  const RemoteWindows::Parts parts = {.bootstrap = &comm_.bootstrap(),
+                                      .peers = comm_.peers(),
+                                      .team = comm_.symmetric().team(),
+                                      .loop = &comm_.process().proxy().loop(),
+                                      .network = network.net,
+                                      .device = network.device,
+                                      .watch = &comm_.watch(),
+                                      .attempt = attempts_++};
+  Status connected = Together([&](const WaitLimits& limits) -> Status {
+    TUTTI_ASSIGN(remote_, RemoteWindows::Connect(parts, limits));
+    return Status::Ok();
+  });
+  if (!connected.ok()) remote_.reset();
+  return connected;
+}
+
+// Registers memory of all ranks. Comes out alike on all of them.
 Result<std::shared_ptr<const Window>> GpuGin::MakeWindow(uint64_t bytes, uint64_t alike) {
+  const Watch::Step here(comm_.watch(), kDoing);
   SymmetricMemory::Request request;
   request.bytes = bytes;
   request.alike = alike;
-  const Deadline deadline = comm_.InitDeadline();
-  TUTTI_ASSIGN(SymmetricMemory::Outcome outcome,
-               memory_->Register(request, deadline, &comm_.watch().stop_flag()));
-  TUTTI_TRY(std::move(outcome.refusal));
-  if (outcome.window == nullptr) return std::move(outcome.why_none);
-  if (remote_) TUTTI_TRY(remote_->Share(*outcome.window, deadline));
-  return std::move(outcome.window);
+  Result<SymmetricMemory::Outcome> outcome =
+      memory_->Register(request, comm_.InitDeadline(), &comm_.watch().stop_flag());
+  if (!outcome.ok()) return comm_.StopAfterStep(std::move(outcome).status());
+  TUTTI_TRY(std::move(outcome->refusal));
+  if (outcome->window == nullptr) return std::move(outcome->why_none);
+  return std::move(outcome->window);
+}
+
+Status GpuGin::Share(const Window& window, const WaitLimits& limits) {
+  return remote_ ? remote_->Share(window, limits) : Status::Ok();
 }
 
 void GpuGin::Drop(const Window& window) {
@@ -95,16 +159,24 @@ void GpuGin::Drop(const Window& window) {
 
 Result<std::unique_ptr<GinBackend>> GpuGin::MakeProxy(const GinPlan& plan, uint64_t digest) {
   FreeRetired();
+  if (locks_ == nullptr) TUTTI_TRY(Join());
   const LsaTeam& team = comm_.symmetric().team();
   TUTTI_ASSIGN(std::shared_ptr<const Window> window,
                MakeWindow(GinHostLayout(plan, team).bytes, digest));
-  Result<std::unique_ptr<GinDeviceProxy>> proxy = StartProxy(plan, window);
-  if (!proxy.ok()) {
+  std::unique_ptr<GinDeviceProxy> proxy;
+  Status made = Together([&](const WaitLimits& limits) -> Status {
+    TUTTI_TRY(Share(*window, limits));
+    TUTTI_ASSIGN(proxy, StartProxy(plan, window));
+    return Status::Ok();
+  });
+  if (!made.ok()) {
+    // No rank has kernels that could have put anything: nobody writes here.
+    proxy.reset();
     Drop(*window);
-    return std::move(proxy).status();
+    return made;
   }
   return std::unique_ptr<GinBackend>(
-      std::make_unique<Owned>(*this, std::move(proxy).value(), std::move(window)));
+      std::make_unique<Owned>(*this, std::move(proxy), std::move(window)));
 }
 
 Result<std::unique_ptr<GinDeviceProxy>> GpuGin::StartProxy(

@@ -4,13 +4,20 @@
 // share: memory of the host that the ranks of an LSA team have in common, and connections to the
 // ranks outside the team. Made with the first device communicator that has a GIN connection; the
 // joint calls are made by all ranks together, one at a time.
+//
+// Each step of a joint call in which a rank may fail, or wait for another one, ends in an agreement
+// of all ranks. A rank that fails tells the others at once, so that they do not wait for it; then
+// all fail with its reason, nothing of the call is left on any rank, and it may be made again.
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "base/status.h"
 #include "devcomm/requirements.h"
 #include "gin/device_proxy.h"
+#include "sys/tcp.h"
+#include "watch/watch.h"
 #include "window/remote_windows.h"
 #include "window/symmetric_memory.h"
 
@@ -20,13 +27,13 @@ class Communicator;
 
 class GpuGin {
  public:
-  // A joint call.
-  static Result<std::unique_ptr<GpuGin>> Create(Communicator& comm);
+  explicit GpuGin(Communicator& comm);
   // Ends the connections. REQUIRES: no proxy is left.
   ~GpuGin();
 
-  // Makes a proxy. A joint call, after which the ranks agree that all could: no rank's kernels may
-  // run before all have what they need of their GPUs.
+  // Makes a proxy. A joint call, which comes out alike on all ranks: no rank's kernels may run
+  // before all have what they need of their GPUs. What is shared is made by the first one that
+  // succeeds.
   Result<std::unique_ptr<GinBackend>> MakeProxy(const GinPlan& plan, uint64_t digest);
 
  private:
@@ -37,8 +44,13 @@ class GpuGin {
     std::shared_ptr<const Window> window;
   };
 
-  explicit GpuGin(Communicator& comm) : comm_(comm) {}
+  Status Join();
+  Status Connect();
+  using Step = std::function<Status(const WaitLimits& limits)>;
+  Status Together(const Step& step);
+  Status GiveUp(const Watch::JointCall& call, Status failure) const;
   Result<std::shared_ptr<const Window>> MakeWindow(uint64_t bytes, uint64_t alike);
+  Status Share(const Window& window, const WaitLimits& limits);
   Result<std::unique_ptr<GinDeviceProxy>> StartProxy(
       const GinPlan& plan, const std::shared_ptr<const Window>& window) const;
   void Drop(const Window& window);
@@ -47,8 +59,10 @@ class GpuGin {
 
   Communicator& comm_;
   std::unique_ptr<SymmetricMemory> memory_;
+  // What all device communicators share, which is there when locks_ is.
   std::unique_ptr<RemoteWindows> remote_;  // null where the LSA team is all ranks
   std::shared_ptr<const Window> locks_;
+  uint32_t attempts_ = 0;  // to make the connections; the same on all ranks
   Mutex mutex_;
   std::vector<Retired> retired_ TUTTI_GUARDED_BY(mutex_);
 };

@@ -19,9 +19,9 @@ constexpr int kLooksBeforeSleep = 200;
 }  // namespace
 
 Result<std::unique_ptr<RemoteWindows>> RemoteWindows::Connect(const Parts& parts,
-                                                              Deadline deadline) {
+                                                              const WaitLimits& limits) {
   std::unique_ptr<RemoteWindows> windows(new RemoteWindows(parts));
-  TUTTI_TRY(windows->ConnectAll(deadline));
+  TUTTI_TRY(windows->ConnectAll(limits));
   return windows;
 }
 
@@ -39,10 +39,9 @@ std::vector<int> RemoteWindows::RanksOutside() const {
 
 // Of two ranks the higher listens. All handles are sent before the first wait, so that no two ranks
 // wait for each other.
-Status RemoteWindows::ConnectAll(Deadline deadline) {
+Status RemoteWindows::ConnectAll(const WaitLimits& limits) {
   NetRma& rma = *parts_.network->rma();
   const int rank = parts_.bootstrap->rank();
-  const WaitLimits limits = {deadline, &parts_.watch->stop_flag()};
   const std::vector<int> outside = RanksOutside();
   std::map<int, std::unique_ptr<NetRmaListener>> listeners;
   for (const int peer : outside) {
@@ -52,7 +51,7 @@ Status RemoteWindows::ConnectAll(Deadline deadline) {
   }
   const auto add = [&](int peer, Result<std::unique_ptr<NetRmaComm>> comm) -> Status {
     if (!comm.ok())
-      return std::move(comm).status().Annotate(fmt::format("connecting to {}", Name(peer)));
+      return std::move(comm).status().Annotate(fmt::format("connecting to {}", NameOf(peer)));
     auto link = std::make_unique<Link>();
     link->connection = std::make_unique<RmaConnection>(*parts_.loop, std::move(comm).value());
     links_[peer] = std::move(link);
@@ -61,31 +60,44 @@ Status RemoteWindows::ConnectAll(Deadline deadline) {
   for (const int peer : outside) {
     if (peer < rank) continue;
     NetHandle handle;
-    TUTTI_TRY(Hear(peer, kHandleTag, handle, deadline));
+    TUTTI_TRY(Hear(peer, kHandleTag, handle, limits));
     TUTTI_TRY(add(peer, rma.Connect(parts_.device, handle, limits)));
   }
   for (auto& [peer, listener] : listeners) TUTTI_TRY(add(peer, listener->Accept(limits)));
   return Status::Ok();
 }
 
-// Receives a message of just this size from `peer`.
+Status RemoteWindows::Tell(int peer, uint32_t tag, std::span<const std::byte> message) {
+  Bytes numbered(sizeof(joint_call_) + message.size());
+  std::memcpy(numbered.data(), &joint_call_, sizeof(joint_call_));
+  std::copy(message.begin(), message.end(), numbered.begin() + sizeof(joint_call_));
+  return parts_.bootstrap->Send(peer, tag, numbered);
+}
+
+// Receives the message of just this size that `peer` has sent in this joint call.
 Status RemoteWindows::Hear(int peer, uint32_t tag, std::span<std::byte> message,
-                           Deadline deadline) {
+                           const WaitLimits& limits) {
   for (;;) {
     const Result<Bytes> heard = parts_.bootstrap->Recv(peer, tag, Deadline::After(kLookAtStopNs));
     if (heard.ok()) {
-      if (heard->size() != message.size())
-        return RemoteError("{} sent {} bytes instead of {}", Name(peer), heard->size(),
-                           message.size());
-      std::copy(heard->begin(), heard->end(), message.begin());
+      uint64_t joint_call = 0;
+      if (heard->size() != sizeof(joint_call) + message.size())
+        return RemoteError("{} sent {} bytes instead of {}", NameOf(peer), heard->size(),
+                           sizeof(joint_call) + message.size());
+      std::memcpy(&joint_call, heard->data(), sizeof(joint_call));
+      if (joint_call < joint_call_) continue;
+      std::copy(heard->begin() + sizeof(joint_call), heard->end(), message.begin());
       return Status::Ok();
     }
-    if (heard.status().code() != Code::kTimeout || deadline.Passed()) return heard.status();
+    if (heard.status().code() != Code::kTimeout || limits.deadline.Passed()) return heard.status();
     if (parts_.watch->stopped()) return parts_.watch->StopReason();
+    if (limits.abort_flag != nullptr && limits.abort_flag->load())
+      return RemoteError("another rank has given up");
   }
 }
 
-Status RemoteWindows::Share(const Window& window, Deadline deadline) {
+Status RemoteWindows::Share(const Window& window, const WaitLimits& limits) {
+  ++joint_call_;
   const NetRegion region = {window.own.data(), window.own.size()};
   for (auto& [peer, link] : links_) {
     TUTTI_ASSIGN(std::unique_ptr<NetMemory> own, link->connection->Register(region));
@@ -98,7 +110,7 @@ Status RemoteWindows::Share(const Window& window, Deadline deadline) {
   }
   for (auto& [peer, link] : links_) {
     NetRemoteKey theirs;
-    TUTTI_TRY(Hear(peer, kKeyTag, theirs, deadline));
+    TUTTI_TRY(Hear(peer, kKeyTag, theirs, limits));
     const MutexLock lock(mutex_);
     shared_[peer][window.handle].theirs = theirs;
   }
@@ -157,7 +169,7 @@ Status RemoteWindows::Put(int peer, ncclWindow_t window, uint64_t offset,
   // What is still under way must not read memory that is the caller's again.
   if (!put.ok()) connection.Break();
   if (local) connection.End(std::move(local));
-  if (!put.ok()) return std::move(put).Annotate(fmt::format("a put to {}", Name(peer)));
+  if (!put.ok()) return std::move(put).Annotate(fmt::format("a put to {}", NameOf(peer)));
   return put;
 }
 

@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -22,6 +23,7 @@
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "operations/peer_info.h"
+#include "sys/tcp.h"
 #include "transport/net/rma.h"
 #include "watch/watch.h"
 #include "window/rma_connection.h"
@@ -39,14 +41,20 @@ class RemoteWindows {
     std::shared_ptr<Net> network;  // has one-sided operations
     int device = 0;
     Watch* watch = nullptr;  // ends all waits
+    // How often these ranks have tried to connect before, in vain; the same on all of them.
+    uint32_t attempt = 0;
   };
-  // Makes the connections. All ranks call it together.
-  static Result<std::unique_ptr<RemoteWindows>> Connect(const Parts& parts, Deadline deadline);
+  // Makes the connections. All ranks call it together. The flag of `limits` ends the waits for
+  // other ranks besides the watch, which raises it itself. Where this fails on one rank the others
+  // may wait for it: whoever calls it tells them.
+  static Result<std::unique_ptr<RemoteWindows>> Connect(const Parts& parts,
+                                                        const WaitLimits& limits);
   ~RemoteWindows();
 
   // Lets the ranks outside the team reach this rank's part of a window, and learns how to reach
-  // theirs. All ranks call it together, for the same window.
-  Status Share(const Window& window, Deadline deadline);
+  // theirs. All ranks call it together, for the same window. Of `limits` and of a failure the same
+  // is true as of Connect; what was shared until then lasts until Forget.
+  Status Share(const Window& window, const WaitLimits& limits);
   // Ends that for this rank's part. A put that comes later breaks its connection.
   void Forget(ncclWindow_t window);
 
@@ -84,6 +92,11 @@ class RemoteWindows {
   // Waits until the other ranks have all that was put, or are gone.
   void Finish(Deadline deadline);
 
+  // Returns how sentences call a rank.
+  std::string NameOf(int peer) const {
+    return RankName(peer, parts_.peers[static_cast<size_t>(peer)]);
+  }
+
  private:
   // Holds this rank's part of a window as one peer reaches it, and that peer's.
   struct Shared {
@@ -94,24 +107,23 @@ class RemoteWindows {
     std::unique_ptr<RmaConnection> connection;
     std::atomic<bool> has_put = false;  // Something was put since the last flush.
   };
-  explicit RemoteWindows(const Parts& parts) : parts_(parts) {}
+  explicit RemoteWindows(const Parts& parts)
+      : parts_(parts), joint_call_(uint64_t{parts.attempt} << 32) {}
 
-  Status ConnectAll(Deadline deadline);
+  Status ConnectAll(const WaitLimits& limits);
   std::vector<int> RanksOutside() const;
-  Status Tell(int peer, uint32_t tag, std::span<const std::byte> message) {
-    return parts_.bootstrap->Send(peer, tag, message);
-  }
-  Status Hear(int peer, uint32_t tag, std::span<std::byte> message, Deadline deadline);
+  Status Tell(int peer, uint32_t tag, std::span<const std::byte> message);
+  Status Hear(int peer, uint32_t tag, std::span<std::byte> message, const WaitLimits& limits);
   Result<NetRemoteKey> KeyOf(int peer, ncclWindow_t window) TUTTI_EXCLUDES(mutex_);
   Result<NetLocal> LocalOf(int peer, const Place& place) TUTTI_EXCLUDES(mutex_);
   // Begins an operation as soon as there is room, and waits until it is done.
   using Begin = std::function<Result<NetRequest*>()>;
   Status Complete(int peer, RmaConnection& connection, const Begin& begin, Deadline deadline);
-  std::string Name(int peer) const {
-    return RankName(peer, parts_.peers[static_cast<size_t>(peer)]);
-  }
 
   const Parts parts_;
+  // The number of the joint call, which stands in its messages. One that failed may leave some that
+  // nobody has heard; a later call passes over these.
+  uint64_t joint_call_;
   std::map<int, std::unique_ptr<Link>> links_;  // By peer; never changes after Connect.
   Mutex mutex_;
   std::map<int, std::map<ncclWindow_t, Shared>> shared_ TUTTI_GUARDED_BY(mutex_);  // By peer.

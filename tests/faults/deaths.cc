@@ -158,10 +158,8 @@ class Survivor {
   ncclResult_t MakeDevComm() {
     ncclDevCommRequirements_t asked = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
     asked.lsaBarrierCount = 1;
-    if (!OnGpus()) {
-      asked.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
-      asked.ginSignalCount = 1;
-    }
+    asked.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
+    asked.ginSignalCount = 1;
     ncclDevComm_t devcomm = {};
     const ncclResult_t result = ncclDevCommCreate(comm_, &asked, &devcomm);
     if (result == ncclSuccess) {

@@ -61,6 +61,23 @@ TEST(SuddenDeathTest, InSuspendOrResume) {
   }
 }
 
+// The same where the ranks connect to one another, in the first call, and tell one another how
+// their memory is reached, in each.
+TEST(SuddenDeathTest, InDevCommCreateOverTheNetwork) {
+  const Environment environment(Environment::Settings{{"NCCL_P2P_DISABLE", "1"}});
+  for (const int victim : {0, 1, 2}) {
+    for (const int delay_us : {0, 1'000, 4'000}) {
+      SCOPED_TRACE(fmt::format("rank {} after {} us", victim, delay_us));
+      Plan plan;
+      plan.num_ranks = 3;
+      plan.by_sockets = true;
+      plan.moments.push_back({.call = Call::kDevComm, .victim = victim, .delay_us = delay_us});
+      PrintWaits(RunPlan(plan).waits);
+      if (HasFailure()) return;
+    }
+  }
+}
+
 // Two ranks call ncclCommGrow, and the newcomer dies meanwhile: they cannot make the larger
 // communicator, or hear of the death in it, and the one that they have goes on.
 void GrowByAVictim(int rank, int delay_us, Board& board) {
