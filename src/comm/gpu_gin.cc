@@ -199,6 +199,7 @@ Result<std::unique_ptr<GinDeviceProxy>> GpuGin::StartProxy(
 void GpuGin::Retire(std::unique_ptr<GinDeviceProxy> proxy, std::shared_ptr<const Window> window) {
   {
     const MutexLock lock(mutex_);
+    proxy->EndThread();
     retired_.push_back({std::move(proxy), std::move(window)});
   }
   FreeRetired();

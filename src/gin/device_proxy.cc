@@ -144,7 +144,7 @@ void GinDeviceProxy::MakeMails() {
         .add_to_signal = [this, &plan](uint64_t number_of_all, uint64_t added) -> Status {
           if (number_of_all >=
               uint64_t{plan.num_signals} * static_cast<uint64_t>(plan.num_contexts))
-            return RemoteError("another rank adds to signal {}, which is not there", number_of_all);
+            return InvalidArgument("there is no signal {}", number_of_all);
           std::atomic_ref<uint64_t>(operands_.SignalsOf(0)[number_of_all])
               .fetch_add(added, std::memory_order_release);
           return Status::Ok();
@@ -152,7 +152,6 @@ void GinDeviceProxy::MakeMails() {
         .add_to_word = [this](std::byte* word,
                               uint64_t added) { return AddToWord(word, added, parts_.rank); }});
   }
-  left_.resize(mails_.size());
 }
 
 Status GinDeviceProxy::Start() {
@@ -161,16 +160,19 @@ Status GinDeviceProxy::Start() {
 }
 
 GinDeviceProxy::~GinDeviceProxy() {
-  ending_.store(Ending::kNow, std::memory_order_release);
-  if (thread_.joinable()) thread_.join();
+  EndThread();
   const cuda::ManagingScope scope(parts_.device->driver(), parts_.device->context());
-  for (size_t i = 0; i < mails_.size(); ++i)
-    if (!left_[i]) mails_[i].Drop();
+  for (GinMail& mail : mails_) mail.Drop();
   mails_.clear();
   local_.reset();
   out_.reset();
   in_.reset();
   word_stream_.reset();
+}
+
+void GinDeviceProxy::EndThread() {
+  ending_.store(Ending::kNow, std::memory_order_release);
+  if (thread_.joinable()) thread_.join();
 }
 
 Status GinDeviceProxy::Finish(Deadline deadline) {
@@ -183,15 +185,13 @@ Status GinDeviceProxy::Finish(Deadline deadline) {
       changed_.WaitFor(lock, std::chrono::milliseconds(deadline.RemainingMs(kLookAgainMs)));
     if (!ended_) finished = Timeout("other ranks do not take what kernels have put");
   }
-  ending_.store(Ending::kNow, std::memory_order_release);
-  thread_.join();
+  EndThread();
   return finished;
 }
 
-bool GinDeviceProxy::IsForgotten() const {
-  for (size_t i = 0; i < mails_.size(); ++i)
-    if (!left_[i] && !mails_[i].PeerHasClosed()) return false;
-  return true;
+bool GinDeviceProxy::IsForgotten() {
+  return std::all_of(mails_.begin(), mails_.end(),
+                     [](GinMail& mail) { return mail.PeerHasClosed() && mail.Settle(); });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -269,28 +269,26 @@ Result<bool> GinDeviceProxy::Round(bool attend) {
 
 Result<bool> GinDeviceProxy::MoveMails(bool attend) {
   bool moved = false;
-  for (size_t i = 0; i < mails_.size(); ++i) {
-    if (left_[i]) continue;
-    Result<bool> mail_moved = mails_[i].Move(attend);
+  for (GinMail& mail : mails_) {
+    Result<bool> mail_moved = mail.Move(attend);
     if (mail_moved.ok()) {
       moved |= *mail_moved;
       continue;
     }
-    TUTTI_TRY(OnFailure(i, std::move(mail_moved).status()));
+    TUTTI_TRY(OnFailure(mail, std::move(mail_moved).status()));
   }
   TUTTI_TRY(out_->Seal());
   TUTTI_TRY(in_->Seal());
   return moved;
 }
 
-// Leaves a rank alone whose connection is broken because it has ended its communicator in order: it
-// had done all that it wanted to do. Returns every other failure.
-Status GinDeviceProxy::OnFailure(size_t mail, Status failure) {
+// Notes that a rank is gone whose connection is broken because it has ended its communicator in
+// order: it had done all that it wanted to do. Returns every other failure.
+Status GinDeviceProxy::OnFailure(GinMail& mail, Status failure) {
   if (failure.code() != Code::kRemoteError && failure.code() != Code::kSystemError) return failure;
-  const int peer = mails_[mail].peer();
-  failure = parts_.watch->FirstReason(std::move(failure), peer);
-  if (parts_.watch->stopped() || !parts_.watch->HasLeft(peer)) return failure;
-  left_[mail] = true;
+  failure = parts_.watch->FirstReason(std::move(failure), mail.peer());
+  if (parts_.watch->stopped() || !parts_.watch->HasLeft(mail.peer())) return failure;
+  mail.NoteGone();
   return Status::Ok();
 }
 
@@ -407,12 +405,13 @@ Result<bool> GinDeviceProxy::Complete(Queue& queue) {
 }
 
 // Adds to a word in the memory of a GPU, which only copies reach. All who do it for a word of
-// `owner` are ranks of this host.
+// `owner` are ranks of this host. Where another one keeps the lock until this proxy has to end, the
+// word stays as it is.
 Status GinDeviceProxy::AddToWord(std::byte* word, uint64_t added, int owner) {
   const int place = owner - operands_.team().first;
   const std::atomic_ref<uint64_t> lock(*reinterpret_cast<uint64_t*>(parts_.locks->At(place, 0)));
   while (lock.exchange(1, std::memory_order_acquire) != 0) {
-    if (parts_.watch->stopped()) return Status::Ok();
+    if (parts_.watch->stopped() || ending() == Ending::kNow) return Status::Ok();
     std::this_thread::yield();
   }
   std::byte* const scratch = parts_.host->own.data() + layout_.scratch_at;
@@ -428,22 +427,21 @@ Status GinDeviceProxy::AddToWord(std::byte* word, uint64_t added, int owner) {
 }
 
 bool GinDeviceProxy::Idle() const {
-  for (size_t i = 0; i < mails_.size(); ++i)
-    if (!left_[i] && !mails_[i].idle()) return false;
-  return std::all_of(queues_.begin(), queues_.end(),
+  return std::all_of(mails_.begin(), mails_.end(),
+                     [](const GinMail& mail) { return mail.idle(); }) &&
+         std::all_of(queues_.begin(), queues_.end(),
                      [](const Queue& queue) { return queue.flights.empty(); });
 }
 
 Result<bool> GinDeviceProxy::CloseMails() {
   bool closed = true;
-  for (size_t i = 0; i < mails_.size(); ++i) {
-    if (left_[i]) continue;
-    Result<bool> mail_closed = mails_[i].Close();
+  for (GinMail& mail : mails_) {
+    Result<bool> mail_closed = mail.Close();
     if (mail_closed.ok()) {
       closed &= *mail_closed;
       continue;
     }
-    TUTTI_TRY(OnFailure(i, std::move(mail_closed).status()));
+    TUTTI_TRY(OnFailure(mail, std::move(mail_closed).status()));
   }
   return closed;
 }

@@ -71,8 +71,11 @@ class GinDeviceProxy final : public GinBackend {
   // Ends the thread, too.
   Status Finish(Deadline deadline) override;
 
-  // Returns whether no other rank writes into the window of the host any more.
-  bool IsForgotten() const;
+  // Ends the thread, if it has not ended yet; what is not done is given up.
+  void EndThread();
+  // Returns whether no other rank writes into the window of the host any more, and the network
+  // reads nothing of it. REQUIRES: the thread has ended.
+  bool IsForgotten();
 
  private:
   // An operation that was taken and is not done.
@@ -107,7 +110,7 @@ class GinDeviceProxy final : public GinBackend {
   Status Serve();
   Result<bool> Round(bool attend);
   Result<bool> MoveMails(bool attend);
-  Status OnFailure(size_t mail, Status failure);
+  Status OnFailure(GinMail& mail, Status failure);
   Result<bool> Take(Queue& queue);
   Status Begin(Queue& queue, const GinOperands::Position& at,
                const device::GinOperation& operation);
@@ -131,8 +134,8 @@ class GinDeviceProxy final : public GinBackend {
   std::optional<GinCopyLine> local_, out_, in_;  // between GPUs, and to and from slots
   std::optional<cuda::OwnStream> word_stream_;
   std::vector<Queue> queues_;
+  // Used by the thread while that runs.
   std::deque<GinMail> mails_;
-  std::vector<bool> left_;  // by mail: the rank has ended its communicator
 
   std::atomic<Ending> ending_ = Ending::kNo;
   Mutex mutex_;

@@ -41,20 +41,26 @@ uint64_t GinMail::Credits() const {
 }
 
 bool GinMail::PeerHasClosed() const {
-  return Word(GinMailLayout::kClosedAt).load(std::memory_order_acquire) != 0;
+  return gone_ || Word(GinMailLayout::kClosedAt).load(std::memory_order_acquire) != 0;
 }
 
 bool GinMail::idle() const {
-  if (PeerHasClosed()) return true;
+  if (PeerHasClosed()) return orders_.empty() && arrivals_.empty();
   return orders_.empty() && pieces_.empty() && gets_.empty() && arrivals_.empty() &&
          puts_.empty() && Credits() == num_put_;
 }
 
 Result<bool> GinMail::Move(bool attend) {
   bool moved = false;
+  // Asked before what has come is taken, so that all that the peer has sent before it closed has.
+  const bool closed = PeerHasClosed();
   TUTTI_TRY(Take(&moved));
   TUTTI_TRY(CarryOut(&moved));
-  TUTTI_TRY(Cut(&moved));
+  if (closed)
+    TUTTI_TRY(GiveUpRest(&moved));
+  else
+    TUTTI_TRY(Cut(&moved));
+  if (gone_) return moved;
   RmaConnection& connection = parts_.remote->connection(parts_.peer);
   if (attend) {
     TUTTI_ASSIGN(const bool attended, connection.Attend());
@@ -114,6 +120,7 @@ Status GinMail::CutOne(Order& order) {
   if (has_data && bytes > 0) {
     TUTTI_ASSIGN(piece.copied_at,
                  parts_.line_out->Out(slot + GinMailLayout::kHeaderBytes, order.from, bytes));
+    order.begun = true;
     order.from += bytes;
     order.to_at += bytes;
     order.bytes -= bytes;
@@ -193,8 +200,41 @@ Status GinMail::ReturnCredits(RmaConnection& connection) {
   return connection.Progress().status();
 }
 
+// Ends what waits for a peer that takes no message any more.
+Status GinMail::GiveUpRest(bool* moved) {
+  if (!gets_.empty()) return Unanswered("a get");
+  for (; !orders_.empty(); orders_.pop_front()) {
+    const Order& order = orders_.front();
+    if (order.kind == Order::Kind::kGet) return Unanswered("a get");
+    const bool is_long = order.begun || order.bytes > parts_.layout.slot_bytes;
+    if (order.kind == Order::Kind::kPut && is_long) return Unanswered("a put");
+    if (order.done != nullptr) *order.done = true;
+    *moved = true;
+  }
+  return Status::Ok();
+}
+
+Status GinMail::Unanswered(const char* what) const {
+  return InvalidUsage(
+      "{} of rank {} needs {}, which has ended its {}: end it when the operations of all ranks "
+      "with "
+      "that one are done",
+      what, parts_.rank, parts_.remote->NameOf(parts_.peer),
+      gone_ ? "communicator" : "device communicator");
+}
+
+void GinMail::NoteGone() {
+  gone_ = true;
+  // The connection is broken, and reads and writes nothing any more.
+  puts_.clear();
+  notes_.clear();
+  for (const Piece& piece : pieces_)
+    if (piece.done != nullptr) *piece.done = true;
+  pieces_.clear();
+}
+
 Result<bool> GinMail::Close() {
-  if (PeerHasClosed() && !closing_) orders_.clear();
+  if (gone_) return true;
   RmaConnection& connection = parts_.remote->connection(parts_.peer);
   RmaConnection::Inside inside(connection);
   if (!closing_) {
@@ -210,8 +250,22 @@ Result<bool> GinMail::Close() {
   return closing_ && notes_.empty() && puts_.empty();
 }
 
+bool GinMail::Settle() {
+  RmaConnection& connection = parts_.remote->connection(parts_.peer);
+  RmaConnection::Inside inside(connection);
+  for (std::deque<NetRequest*>* const requests : {&puts_, &notes_}) {
+    while (!requests->empty()) {
+      const Result<bool> done = connection.Test(*requests->front());
+      // A broken connection reads and writes nothing any more.
+      if (done.ok() && !*done) return false;
+      requests->pop_front();
+    }
+  }
+  return true;
+}
+
 void GinMail::Drop() {
-  if (!puts_.empty() || !notes_.empty()) parts_.remote->connection(parts_.peer).Break();
+  if (!Settle()) parts_.remote->connection(parts_.peer).Break();
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -227,11 +281,20 @@ Status GinMail::Take(bool* moved) {
     Status taken = TakeOne(header, slot + GinMailLayout::kHeaderBytes);
     // A copy that fails is this rank's own trouble.
     if (taken.code() == Code::kUnhandledCudaError) return taken;
-    if (!taken.ok())
-      return RemoteError("what rank {} put here cannot be done: {}", parts_.peer, taken.message());
+    if (!taken.ok()) return Refusal(header, taken);
     *moved = true;
   }
   return Status::Ok();
+}
+
+// Says what the peer asked for that this rank does not do. The connection is sound: both ends hear
+// of it as of a mistake of the program.
+Status GinMail::Refusal(const Header& header, const Status& why) const {
+  const char* what = "a put";
+  if (header.kind == static_cast<uint32_t>(Order::Kind::kGet)) what = "a get";
+  if (header.kind == static_cast<uint32_t>(Order::Kind::kReply)) what = "the answer to a get";
+  return InvalidArgument("{} of {} cannot be done at rank {}: {}", what,
+                         parts_.remote->NameOf(parts_.peer), parts_.rank, why.message());
 }
 
 Status GinMail::TakeOne(const Header& header, const std::byte* data) {
@@ -269,19 +332,27 @@ Status GinMail::TakeOne(const Header& header, const std::byte* data) {
   return Status::Ok();
 }
 
+Status GinMail::RaiseSignal(const Arrival& arrival) const {
+  if (arrival.signal == Signal::kNone) return Status::Ok();
+  Status raised;
+  if (arrival.signal == Signal::kNumbered) {
+    raised = parts_.add_to_signal(arrival.signal_at, arrival.added);
+  } else {
+    const Result<std::byte*> word = parts_.symmetric->OwnAt(arrival.signal_at, sizeof(uint64_t));
+    raised = word.ok() ? parts_.add_to_word(*word, arrival.added) : word.status();
+  }
+  if (raised.ok() || raised.code() == Code::kUnhandledCudaError) return raised;
+  return InvalidArgument("a signal of {} cannot be raised at rank {}: {}",
+                         parts_.remote->NameOf(parts_.peer), parts_.rank, raised.message());
+}
+
 // Raises the signals of messages whose data is in its place, in order, and gives their slots back.
 Status GinMail::CarryOut(bool* moved) {
   while (!arrivals_.empty()) {
     const Arrival& oldest = arrivals_.front();
     TUTTI_ASSIGN(const uint64_t copied, parts_.line_in->reached());
     if (oldest.copied_at > copied) break;
-    if (oldest.signal == Signal::kNumbered) {
-      TUTTI_TRY(parts_.add_to_signal(oldest.signal_at, oldest.added));
-    } else if (oldest.signal == Signal::kWord) {
-      TUTTI_ASSIGN(std::byte* const word,
-                   parts_.symmetric->OwnAt(oldest.signal_at, sizeof(uint64_t)));
-      TUTTI_TRY(parts_.add_to_word(word, oldest.added));
-    }
+    TUTTI_TRY(RaiseSignal(oldest));
     if (oldest.done != nullptr) *oldest.done = true;
     if (num_emptied_ == num_told_) untold_since_ns_ = NowNs();
     ++num_emptied_;

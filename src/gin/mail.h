@@ -12,6 +12,10 @@
 // were sent, so every signal is a strong one. The receiver tells how many slots it has emptied
 // (`credits`), in the messages that it sends itself or by adding to a word.
 //
+// An end closes when it waits for nothing, and takes no message any more. What the other end still
+// has to send is then for nobody: a put or signal of one message counts as done, for its source may
+// be used again; a get, and a put that needs the peer to make room, fail.
+//
 // One thread at a time, with the context of the GPU current.
 
 #include <atomic>
@@ -87,22 +91,31 @@ class GinMail {
     uint64_t signal_at = 0;
     uint64_t added = 0;
     bool* done = nullptr;  // Becomes true: the source has been read; of kGet, the bytes are here.
+    bool begun = false;    // A part of it has been cut off.
   };
   void Send(const Order& order) { orders_.push_back(order); }
 
   // Moves what can be moved now. Returns whether anything was. With `attend` takes in itself what
-  // the network has, which the progress thread does otherwise. REQUIRES: line_in and line_out are
+  // the network has, which the progress thread does otherwise. Fails with InvalidArgument where the
+  // peer has put what this rank refuses, and with InvalidUsage where the peer has closed its end or
+  // is gone, and a get or a long put to it cannot be done. REQUIRES: line_in and line_out are
   // sealed now and then.
   Result<bool> Move(bool attend);
   // Returns whether this end waits for nothing: all that it has sent has been carried out, or the
   // peer has closed its end.
   bool idle() const;
+  // Says that the peer has ended its communicator, and the connection with it: nothing more comes
+  // from it, and nothing goes there.
+  void NoteGone();
   // Tells the peer that this end writes to it no more. Returns true when that is on its way.
   // REQUIRES: idle.
   Result<bool> Close();
-  // Returns whether the peer has said so: then nothing of it writes here any more.
+  // Returns whether the peer has said so, or is gone: then nothing of it writes here any more.
   bool PeerHasClosed() const;
-  // Has the network forget the slots: nothing reads or writes them any more.
+  // Returns whether the network has done with this end's slots; then they may be given back while
+  // the connection goes on. REQUIRES: Move is not called any more.
+  bool Settle();
+  // Has the network forget the slots, at the cost of the connection where that needs them still.
   void Drop();
 
  private:
@@ -134,9 +147,13 @@ class GinMail {
   Status TestPuts(RmaConnection& connection, bool* moved);
   Status ReturnCredits(RmaConnection& connection);
   Result<NetRequest*> Add(size_t word, uint64_t value);
+  Status GiveUpRest(bool* moved);
+  Status Unanswered(const char* what) const;
   Status Take(bool* moved);
   Status TakeOne(const Header& header, const std::byte* data);
   Status CarryOut(bool* moved);
+  Status RaiseSignal(const Arrival& arrival) const;
+  Status Refusal(const Header& header, const Status& why) const;
 
   const Parts parts_;
   std::deque<Order> orders_;       // not cut into pieces yet, or in part
@@ -154,6 +171,7 @@ class GinMail {
   int64_t untold_since_ns_ = 0;
   bool closing_ = false;
   bool closed_ = false;  // The peer has been told, or is being told.
+  bool gone_ = false;    // The peer has ended its communicator.
 };
 
 }  // namespace tutti

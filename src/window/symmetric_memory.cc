@@ -393,13 +393,21 @@ Result<const Window*> SymmetricMemory::Lookup(ncclWindow_t handle) const {
 
 Result<std::byte*> SymmetricMemory::OwnAt(uint64_t slice_offset, uint64_t bytes) const {
   const MutexLock lock(mutex_);
+  const Window* begins_in = nullptr;
   for (const auto& window : windows_) {
     const uint64_t at = slice_offset - window->slice_offset;
-    if (slice_offset >= window->slice_offset && window->Holds(bootstrap_.rank(), at, bytes))
-      return window->At(team_.place, at);
+    if (slice_offset < window->slice_offset) continue;
+    if (window->Holds(bootstrap_.rank(), at, bytes)) return window->At(team_.place, at);
+    if (window->Holds(bootstrap_.rank(), at, 1)) begins_in = window.get();
   }
-  return InvalidArgument("there is no window of {} bytes at {} of the flat space", bytes,
-                         slice_offset);
+  if (begins_in != nullptr)
+    return InvalidArgument("{} bytes at {} do not lie in the window {}, which has {}", bytes,
+                           slice_offset - begins_in->slice_offset,
+                           static_cast<const void*>(begins_in->handle), begins_in->own.size());
+  return InvalidArgument(
+      "{} bytes at {:#x} of the addresses of windows lie in no window of this rank, or in one that "
+      "has been deregistered here",
+      bytes, slice_offset);
 }
 
 ncclDevCommWindowTable* SymmetricMemory::table() const {

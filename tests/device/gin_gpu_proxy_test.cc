@@ -1,5 +1,6 @@
 // The proxies of device-initiated networking of GPUs, where something goes wrong around them: a
-// rank that cannot make its own.
+// rank that cannot make its own, one that ends its own too early, one that refuses what is put
+// there.
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -16,6 +17,7 @@
 #include "gin_cases.h"
 #include "gin_world.h"
 #include "testing/threads.h"
+#include "tutti/tutti.h"
 
 namespace {
 
@@ -36,6 +38,7 @@ extern "C" __attribute__((visibility("default"))) int socket(int domain, int typ
 namespace tutti::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 class GinGpuProxyTest : public ::testing::Test {
@@ -65,6 +68,13 @@ ncclResult_t AsyncError(ncclComm_t comm) {
   ncclResult_t error = ncclSuccess;
   EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
   return error;
+}
+
+int NumLost(ncclComm_t comm) {
+  int lost = 0;
+  int ranks[8];
+  EXPECT_EQ(tuttiCommGetLostRanks(comm, ranks, 8, &lost), ncclSuccess);
+  return lost;
 }
 
 void ExpectRefused(ncclComm_t comm, int failing, ncclResult_t expected) {
@@ -112,6 +122,156 @@ TEST_F(GinGpuProxyTest, OneRankThatCannotMakeItsProxyLeavesNoThreads) {
     if (rank == 2) Raise(one_has_left);
   };
   RunRanks(kRanks, end_in_turn, [](ncclComm_t) { return ncclSuccess; });
+}
+
+constexpr size_t kLongBytes = 5 << 20;  // more than what goes before the receiver has taken any
+
+struct Operation {
+  const char* name;
+  void (*post)(const ncclGin& gin, ncclTeam world, ncclWindow_t window);
+  const char* blamed;  // null: nothing of it needs the other rank
+};
+const Operation kOperations[] = {
+    {"a short get",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.get(world, 1, window, 0, window, kLongBytes, 64);
+     },
+     "a get"},
+    {"a long get",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.get(world, 1, window, 0, window, kLongBytes, kLongBytes);
+     },
+     "a get"},
+    {"a long put",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.put(world, 1, window, kLongBytes, window, 0, kLongBytes);
+     },
+     "a put"},
+    {"a short put",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.put(world, 1, window, kLongBytes, window, 0, 64, ncclGin_StrongSignalInc{0});
+     },
+     nullptr},
+};
+
+void PostAndFlush(ncclDevComm comm, ncclWindow_t window, Operation operation) {
+  const ncclGin gin(comm, 0);
+  operation.post(gin, ncclTeamWorld(comm), window);
+  gin.flush(ncclCoopThread());
+}
+
+// Whoever asks what only the other rank can give learns that it never will.
+void ReachWhatHasEnded(const Operation& operation, bool communicator_too) {
+  SCOPED_TRACE(operation.name);
+  std::atomic<bool> ended = false, asked = false;
+  const auto body = [&](int rank, ncclComm_t comm) {
+    const auto end_first = [&] {
+      if (communicator_too) {
+        EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+      }
+      Raise(ended);
+      asked.wait(false);
+    };
+    {
+      GinWindow<uint8_t> window(comm, 2 * kLongBytes);
+      const GinDevComm devcomm(comm, AskGin(1));
+      if (rank == 0) {
+        ended.wait(false);
+        EXPECT_EQ(tutti::Launch(PostAndFlush, {}, devcomm.get(), window.get(), operation),
+                  ncclSuccess);
+        Raise(asked);
+        if (operation.blamed == nullptr) {
+          EXPECT_EQ(AsyncError(comm), ncclSuccess) << ncclGetLastError(comm);
+        } else {
+          EXPECT_EQ(AsyncError(comm), ncclInvalidUsage);
+          EXPECT_THAT(ncclGetLastError(comm),
+                      AllOf(HasSubstr(operation.blamed), HasSubstr("rank 1 ("),
+                            HasSubstr("has ended its ")));
+        }
+      }
+    }
+    if (rank == 1) end_first();
+    if (rank == 0 || !communicator_too) {
+      EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
+    }
+  };
+  RunRanks(2, body, [](ncclComm_t) { return ncclSuccess; });
+}
+
+TEST_F(GinGpuProxyTest, WhatNeedsADeviceCommunicatorThatHasEndedFails) {
+  for (const Operation& operation : kOperations) ReachWhatHasEnded(operation, false);
+}
+
+TEST_F(GinGpuProxyTest, WhatNeedsACommunicatorThatHasEndedFails) {
+  for (const Operation& operation : kOperations) ReachWhatHasEnded(operation, true);
+}
+
+const Operation kToBeRefused[] = {
+    {"a put",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.put(world, 1, window, 0, window, 0, 64);
+     },
+     "a put of rank 0 ("},
+    {"a value",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.putValue(world, 1, window, 8, uint64_t{1});
+     },
+     "a put of rank 0 ("},
+    {"a get",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.get(world, 1, window, 0, window, 64, 64);
+     },
+     "a get of rank 0 ("},
+    {"a signal",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.signal(world, 1, ncclGin_StrongVASignalInc{window, 8});
+     },
+     "a signal of rank 0 ("},
+};
+
+void WaitForSignal(ncclDevComm comm) { ncclGin(comm, 0).waitSignal(ncclCoopThread(), 0, 1); }
+void PostAndWait(ncclDevComm comm, ncclWindow_t window, Operation operation) {
+  operation.post(ncclGin(comm, 0), ncclTeamWorld(comm), window);
+  WaitForSignal(comm);
+}
+
+// The receiver has given the window back. That is no broken connection, and no rank is excluded.
+TEST_F(GinGpuProxyTest, WhatIsRefusedIsNamed) {
+  for (const Operation& operation : kToBeRefused) {
+    SCOPED_TRACE(operation.name);
+    std::atomic<bool> gone = false;
+    RunRanks(
+        2,
+        [&](int rank, ncclComm_t comm) {
+          void* memory = nullptr;
+          ncclWindow_t window = nullptr;
+          EXPECT_EQ(ncclMemAlloc(&memory, 4096), ncclSuccess);
+          EXPECT_EQ(ncclCommWindowRegister(comm, memory, 4096, &window, NCCL_WIN_STRICT_ORDERING),
+                    ncclSuccess);
+          {
+            const GinDevComm devcomm(comm, AskGin(1));
+            if (rank == 1) {
+              EXPECT_EQ(ncclCommWindowDeregister(comm, window), ncclSuccess);
+              Raise(gone);
+              EXPECT_EQ(tutti::Launch(WaitForSignal, {}, devcomm.get()), ncclSuccess);
+            } else {
+              gone.wait(false);
+              EXPECT_EQ(tutti::Launch(PostAndWait, {}, devcomm.get(), window, operation),
+                        ncclSuccess);
+            }
+            EXPECT_EQ(AsyncError(comm), ncclInvalidArgument);
+            EXPECT_THAT(ncclGetLastError(comm),
+                        AllOf(HasSubstr(operation.blamed), HasSubstr("at rank 1: "),
+                              HasSubstr("no window of this rank")));
+            EXPECT_EQ(NumLost(comm), 0);
+          }
+          if (rank == 0) {
+            EXPECT_EQ(ncclCommWindowDeregister(comm, window), ncclSuccess);
+          }
+          EXPECT_EQ(ncclMemFree(memory), ncclSuccess);
+        },
+        ncclCommAbort);
+  }
 }
 
 }  // namespace
