@@ -160,6 +160,39 @@ TEST_P(GinTest, DeviceCommunicatorsComeAndGo) {
   });
 }
 
+// Ranks with device communicators that do nothing end one after another: those that are left
+// neither take that for a failure nor fail.
+TEST_P(GinTest, IdleOnesEndOneAfterAnother) {
+  constexpr int kRanks = 3;
+  for (const bool communicator_too : {false, true}) {
+    SCOPED_TRACE(communicator_too);
+    std::atomic<int> ended = 0;
+    const auto await = [&ended](int turn) {
+      for (int now = ended; now < turn; now = ended) ended.wait(now);
+    };
+    const auto end_in_turn = [&](int rank, ncclComm_t comm) {
+      {
+        const GinDevComm first(comm, AskGin(1)), second(comm, AskGin(1));
+        await(rank);
+      }
+      ncclResult_t error = ncclSuccess;
+      EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+      EXPECT_EQ(error, ncclSuccess) << ncclGetLastError(comm);
+      const auto end = [&] {
+        ++ended;
+        ended.notify_all();
+      };
+      if (!communicator_too) {
+        end();
+        await(kRanks);
+      }
+      EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+      if (communicator_too) end();
+    };
+    RunRanks(kRanks, end_in_turn, [](ncclComm_t) { return ncclSuccess; });
+  }
+}
+
 // Kernels of GPUs store short puts themselves where they can, and post what has to follow them.
 void PutShort(ncclDevComm comm, ncclWindow_t window, std::atomic<int>* wrong) {
   const ncclGin gin(comm, 0);
