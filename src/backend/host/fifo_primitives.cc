@@ -1,5 +1,7 @@
 #include "backend/host/fifo_primitives.h"
 
+#include <span>
+
 #include "base/copy.h"
 
 namespace tutti {
@@ -8,6 +10,29 @@ namespace {
 // A thread that does not wait polls its connections after so many bytes, which take about as long
 // to copy as a look at a connection, a system call, takes.
 constexpr size_t kPollAfterBytes = 32 * 1024;
+
+// Computes what a step makes of its sources into the first target, and copies it to the others.
+// `has_input`: the first source is the user's buffer, which is not scaled yet. `is_final`: the
+// result is divided, where the operation asks for an average.
+void Fill(const HostWork& work, std::span<const void*> sources, std::span<std::byte* const> targets,
+          size_t n, bool has_input, bool is_final) {
+  const ReduceSpec& reduce = work.reduce;
+  const bool scales = has_input && reduce.scale;
+  const auto num_sources = static_cast<int>(sources.size());
+  bool scale_first = has_input;
+  // The scaled input is rounded by itself where it has to be what other ranks would receive of it.
+  if (num_sources > 1 && scales && reduce.round_scaled) {
+    reduce.Apply(targets[0], sources.data(), 1, n, true, false);
+    sources[0] = targets[0];
+    scale_first = false;
+  }
+  const size_t bytes = n * work.elem_bytes;
+  if (num_sources > 1 || scales || (is_final && reduce.divisor != 0))
+    reduce.Apply(targets[0], sources.data(), num_sources, n, scale_first, is_final);
+  else if (targets[0] != sources[0])
+    CopyBytes(targets[0], sources[0], bytes);
+  for (std::byte* const other : targets.subspan(1)) CopyBytes(other, targets[0], bytes);
+}
 
 }  // namespace
 
@@ -71,24 +96,9 @@ bool HostFifoPrimitives::RunSlice(Step step, size_t in, size_t out, size_t n) {
     }
   }
 
-  if (num_targets > 0) {
-    const bool compute = num_sources > 1 || (step.input && work_.reduce.scale) ||
-                         (step.final && work_.reduce.divisor != 0);
-    bool scale_first = step.input;
-    // The scaled input is rounded by itself where it has to be what other ranks would receive of
-    // it.
-    if (num_sources > 1 && step.input && work_.reduce.scale && work_.reduce.round_scaled) {
-      work_.reduce.Apply(targets[0], sources.data(), 1, n, true, false);
-      sources[0] = targets[0];
-      scale_first = false;
-    }
-    if (compute)
-      work_.reduce.Apply(targets[0], sources.data(), num_sources, n, scale_first, step.final);
-    else if (targets[0] != sources[0])
-      CopyBytes(targets[0], sources[0], bytes);
-    for (int i = 1; i < num_targets; ++i)
-      CopyBytes(targets[static_cast<size_t>(i)], targets[0], bytes);
-  }
+  if (num_targets > 0)
+    Fill(work_, {sources.data(), static_cast<size_t>(num_sources)},
+         {targets.data(), static_cast<size_t>(num_targets)}, n, step.input, step.final);
 
   if (step.send)
     for (int i = 0; i < num_sends_; ++i)
