@@ -51,7 +51,7 @@ void* tuttiHostSharedVariable(const tuttiHostThread_t* self, const void* key, si
 }
 void* tuttiHostSharedMemory(const tuttiHostThread_t* self) { return self->block->shared_memory(); }
 void tuttiHostGinRing(void* handle, uint32_t context, uint32_t queue) {
-  if (auto* const proxy = tutti::GinProxy::Of(handle)) proxy->Ring(context, queue);
+  if (auto* const proxy = tutti::GinProxy::Of(handle)) proxy->RingDoorbell(context, queue);
 }
 int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_t* words) {
   auto* const proxy = tutti::GinProxy::Of(handle);

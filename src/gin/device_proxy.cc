@@ -24,6 +24,8 @@ constexpr int kLookAgainMs = 1000;
 // So many descriptors of a queue are taken in a row, before the others have their turn.
 constexpr int kTakenInARow = 32;
 
+// The operands of kernels' operations are found by a plan whose signals, counters and values lie in
+// pinned memory of the host instead of the resource window.
 GinPlan PlanOnHost(GinPlan plan, const GinHostLayout& layout) {
   plan.signals_at = layout.signals_at;
   plan.counters_at = layout.counters_at;
@@ -76,6 +78,8 @@ Status GinDeviceProxy::Prepare() {
   return Status::Ok();
 }
 
+// Writes what kernels read of the contexts into memory of the GPU, once: the addresses of queues,
+// indices, counters and signals.
 Status GinDeviceProxy::WriteContexts(const cuda::OwnStream& stream) {
   const GinPlan& plan = parts_.plan;
   std::vector<device::GinContext> contexts;
@@ -105,7 +109,8 @@ Status GinDeviceProxy::WriteContexts(const cuda::OwnStream& stream) {
                        contexts.size() * sizeof(device::GinContext));
 }
 
-// The driver may load what it copies by when it is first needed, and wait for kernels then.
+// Makes each kind of copy once before any kernel runs. The driver may load what it copies by when
+// it is first needed, and may wait for kernels then, which may wait for this very copy.
 Status GinDeviceProxy::WarmUp() {
   std::byte* const scratch = block_.data() + block_layout_.scratch_at;
   std::byte* const host = parts_.host->own.data() + layout_.scratch_at;
@@ -208,6 +213,8 @@ void GinDeviceProxy::Run() {
   changed_.NotifyAll();
 }
 
+// A connection that broke may have a reason that other ranks are still agreeing on, so that is
+// waited for. This thread has nothing else to do then.
 void GinDeviceProxy::Fail(Status failure) {
   failure = std::move(failure).Annotate("a kernel's operation on the network");
   const bool of_network =
@@ -221,7 +228,8 @@ Status GinDeviceProxy::Serve() {
   int64_t naps_since_ns = 0;
   bool long_naps = false;
   while (!parts_.watch->stopped()) {
-    // Asked before the round: what kernels posted before they were told to end, it then finds.
+    // This is asked before the round, which then finds all that kernels posted before the end was
+    // asked for.
     const Ending asked = ending();
     if (asked == Ending::kNow) break;
     // The progress thread attends to the network while this one naps for long.
@@ -313,7 +321,7 @@ Status GinDeviceProxy::Begin(Queue& queue, const GinOperands::Position& at,
   TUTTI_ASSIGN(const Reached reached, operands_.Find(at, operation));
   Flight& flight = queue.flights.emplace_back();
   if (Has(operation, device::kGinWithCounter)) flight.counter = operation.counter;
-  // What was done before a flush is visible here when it is done.
+  // A flush is done when its turn comes: all operations before it are done then, and visible here.
   if (Has(operation, device::kGinFlush)) return Status::Ok();
   if (queue.mail == nullptr) return BeginInTeam(at, operation, reached, queue.peer, flight);
   BeginByMail(operation, reached, *queue.mail, flight);

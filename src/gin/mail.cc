@@ -8,6 +8,7 @@
 namespace tutti {
 namespace {
 
+// Bounds of what a rank pins for all its mailboxes, and of the data of one slot.
 constexpr size_t kMostPinned = 64 << 20;
 constexpr size_t kMostData = 256 << 10, kLeastData = 16 << 10;
 constexpr size_t kPage = 4096;
@@ -16,7 +17,8 @@ constexpr int64_t kTellWithinNs = 50'000;
 
 }  // namespace
 
-// The start of a slot.
+// Begins every slot, and says what is to be done with the data behind it. The peer checks all of
+// it.
 struct GinMail::Header {
   uint32_t kind = 0;   // Order::Kind
   uint32_t bytes = 0;  // of data that follows, or of a value; unused by kGet
@@ -50,9 +52,11 @@ bool GinMail::idle() const {
          puts_.empty() && Credits() == num_put_;
 }
 
+// Takes what has come, carries out what is copied, and sends what may be sent. The connection is
+// entered only where this end has something to put or to test.
 Result<bool> GinMail::Move(bool attend) {
   bool moved = false;
-  // Asked before what has come is taken, so that all that the peer has sent before it closed has.
+  // This is asked first: all that the peer sent before it closed has then come, and is taken below.
   const bool closed = PeerHasClosed();
   TUTTI_TRY(Take(&moved));
   TUTTI_TRY(CarryOut(&moved));
@@ -77,7 +81,7 @@ Result<bool> GinMail::Move(bool attend) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What this end sends
+// Sending
 
 // Cuts orders into pieces as long as the peer has free slots, and this end too.
 Status GinMail::Cut(bool* moved) {
@@ -269,7 +273,7 @@ void GinMail::Drop() {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What comes
+// Receiving
 
 Status GinMail::Take(bool* moved) {
   const uint64_t arrived = Word(GinMailLayout::kArrivedAt).load(std::memory_order_acquire);

@@ -123,8 +123,8 @@ void* GinProxy::handle() const { return &block_->places[1].context; }
 
 GinProxy* GinProxy::Of(void* handle) { return (static_cast<Block::Place*>(handle) - 1)->proxy; }
 
-void GinProxy::Ring(uint32_t context, uint32_t queue) {
-  if (context < contexts_.size()) Conclude(contexts_[context]->Ring(queue));
+void GinProxy::RingDoorbell(uint32_t context, uint32_t queue) {
+  if (context < contexts_.size()) Conclude(contexts_[context]->RingDoorbell(queue));
 }
 
 void GinProxy::Drive(uint32_t context) {

@@ -5,7 +5,7 @@
 //
 //   kernel of this rank              this module                              rank that is put to
 //   descriptor into a queue,  ────▶  queues.h takes descriptors in order
-//   ring                             executor.h ── copy and atomic add ─────▶ rank of the LSA team
+//   doorbell                         executor.h ── copy and atomic add ─────▶ rank of the LSA team
 //                                               ── one-sided operation ─────▶ any other rank
 //   consumer index, counter   ◀────  done, in order
 //
@@ -78,7 +78,7 @@ class GinProxy final : public GinBackend {
   // Stops the communicator: a kernel has named a signal or counter that is not there.
   void NoteMissing(bool is_signal, uint32_t number);
   // Carries out what was posted to a queue, as far as that needs no other rank.
-  void Ring(uint32_t context, uint32_t queue);
+  void RingDoorbell(uint32_t context, uint32_t queue);
   // Passes a moment of a wait of `round` rounds so far: carries on with what is under way in a
   // context and takes what other ranks put here; later in the wait, sleeps until more comes.
   void Wait(uint32_t context, uint32_t round);

@@ -84,7 +84,7 @@ bool GinQueues::Do(uint32_t queue, const uint64_t* words, Driven* driven) {
   return true;
 }
 
-GinQueues::Driven GinQueues::Ring(uint32_t queue) {
+GinQueues::Driven GinQueues::RingDoorbell(uint32_t queue) {
   if (queue >= num_queues_) return {};
   rung_queues_[queue].store(true);
   rung_.store(true);

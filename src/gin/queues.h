@@ -6,9 +6,9 @@
 //   posted by kernels ─▶ [ taken, under way ][ posted, not taken ][ free slots ]
 //                         ▲ consumer index     ▲ taken
 //
-// Any thread may Ring and Drive. One thread at a time is at the queues; what another one rings for
-// meanwhile, it does before it goes. What goes to ranks whose memory is mapped here need not be
-// posted: any thread may Do it at once.
+// Any thread may call RingDoorbell and Drive. One thread at a time is at the queues; what another
+// one rings for meanwhile, it does before it goes. What goes to ranks whose memory is mapped here
+// need not be posted: any thread may Do it at once.
 
 #include <atomic>
 #include <cstdint>
@@ -59,7 +59,7 @@ class GinQueues {
   // is posted there and not done.
   bool Do(uint32_t queue, const uint64_t* words, Driven* driven);
   // Notes that something was posted to a queue, and drives the context.
-  Driven Ring(uint32_t queue) TUTTI_EXCLUDES(mutex_);
+  Driven RingDoorbell(uint32_t queue) TUTTI_EXCLUDES(mutex_);
   // Takes and completes what can be without waiting.
   Driven Drive() TUTTI_EXCLUDES(mutex_);
   // Returns whether something is taken and not done, or waits for room.
