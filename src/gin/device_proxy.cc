@@ -115,16 +115,16 @@ Status GinDeviceProxy::WarmUp() {
   std::byte* const scratch = block_.data() + block_layout_.scratch_at;
   std::byte* const host = parts_.host->own.data() + layout_.scratch_at;
   constexpr size_t kHalf = GinBlockLayout::kScratchBytes / 2;
-  for (const size_t bytes : {size_t{1}, size_t{8}, kHalf}) {
+  constexpr std::array<size_t, 2> kShort = {1, sizeof(uint64_t)};
+  for (const size_t bytes : kShort) TUTTI_TRY(local_->In(scratch, host, bytes).status());
+  for (const size_t bytes : kShort)
     TUTTI_TRY(local_->Between(scratch + kHalf, scratch, bytes).status());
-    if (bytes > sizeof(uint64_t)) continue;
-    TUTTI_TRY(in_->In(scratch, host, bytes).status());
-    TUTTI_TRY(local_->In(scratch, host, bytes).status());
-    TUTTI_TRY(out_->Out(host, scratch, bytes).status());
-  }
-  for (std::optional<GinCopyLine>* const line : {&local_, &out_, &in_})
-    TUTTI_TRY((*line)->Finish());
-  return Status::Ok();
+  TUTTI_TRY(local_->Between(scratch + kHalf, scratch, kHalf).status());
+  TUTTI_TRY(local_->Finish());
+  for (const size_t bytes : kShort) TUTTI_TRY(in_->In(scratch, host, bytes).status());
+  TUTTI_TRY(in_->Finish());
+  for (const size_t bytes : kShort) TUTTI_TRY(out_->Out(host, scratch, bytes).status());
+  return out_->Finish();
 }
 
 void GinDeviceProxy::MakeMails() {
