@@ -28,6 +28,18 @@ void Forget(void* memory) {
   std::lock_guard lock(s.mutex);
   s.ranges.erase(reinterpret_cast<uintptr_t>(memory));
 }
+// Copies as the engines of a GPU do: an aligned word of 8 bytes comes whole, and what was copied
+// before it is there by then, so that a kernel may wait for the word.
+void Copy(void* to, const void* from, size_t bytes) {
+  constexpr size_t kWord = sizeof(uint64_t);
+  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % kWord == 0; };
+  if (bytes != kWord || !aligned(to) || !aligned(from)) {
+    std::memmove(to, from, bytes);
+    return;
+  }
+  const uint64_t value = std::atomic_ref(*static_cast<uint64_t*>(const_cast<void*>(from))).load();
+  std::atomic_ref(*static_cast<uint64_t*>(to)).store(value);
+}
 // Memory that another process can open; small one lies on the heap.
 void* AllocateDevice(size_t bytes) {
   constexpr size_t kSmall = 64 << 10;
@@ -141,11 +153,11 @@ int cuMemcpyDtoH_v2(void* to, DeviceAddress from, size_t bytes) {
   return kSuccess;
 }
 int cuMemcpyHtoDAsync_v2(DeviceAddress to, const void* from, size_t bytes, void* stream) {
-  StreamOf(stream).Queue([=] { std::memcpy(Pointer(to), from, bytes); });
+  StreamOf(stream).Queue([=] { Copy(Pointer(to), from, bytes); });
   return kSuccess;
 }
 int cuMemcpyDtoHAsync_v2(void* to, DeviceAddress from, size_t bytes, void* stream) {
-  StreamOf(stream).Queue([=] { std::memcpy(to, Pointer(from), bytes); });
+  StreamOf(stream).Queue([=] { Copy(to, Pointer(from), bytes); });
   return kSuccess;
 }
 int cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes, void* stream) {
@@ -156,7 +168,7 @@ int cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes, void* stre
     known = RangeOf(s, from) != s.ranges.end();
   }
   if (known) {
-    StreamOf(stream).Queue([=] { std::memmove(Pointer(to), Pointer(from), bytes); });
+    StreamOf(stream).Queue([=] { Copy(Pointer(to), Pointer(from), bytes); });
     return kSuccess;
   }
   // Ordinary memory of the host has been read when the call returns.
