@@ -1,5 +1,5 @@
-// Two hosts that are two network namespaces joined by a cable: nothing but sockets can join their
-// ranks.
+// Hosts that are network namespaces, two joined by a cable or more joined by a switch: nothing but
+// sockets can join their ranks.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -29,18 +29,49 @@ bool Shell(const std::string& command) {
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// Two namespaces with one cable between them. IPv4 and IPv6 addresses of private ranges.
-class TwoHosts {
+// Network namespaces, each known by a letter, until the object ends.
+class Namespaces {
  public:
-  TwoHosts() {
-    for (const char* side : {"a", "b"})
-      made_ = made_ && Shell(fmt::format("ip netns add {}", Name(side)));
+  explicit Namespaces(const std::string& letters) : letters_(letters) {
+    for (const char letter : letters_)
+      made_ = made_ && Shell(fmt::format("ip netns add {}", Name(letter)));
+  }
+  ~Namespaces() {
+    for (const char letter : letters_) Shell(fmt::format("ip netns del {}", Name(letter)));
+  }
+  Namespaces(const Namespaces&) = delete;
+  Namespaces& operator=(const Namespaces&) = delete;
+
+  // Returns whether this machine allows all that was asked for.
+  bool made() const { return made_; }
+  std::string Name(char letter) const { return fmt::format("tutti-{}-{}", maker_, letter); }
+  // Moves the calling process, which has one thread yet, into a namespace.
+  void Enter(char letter) const {
+    const int fd =
+        open(fmt::format("/var/run/netns/{}", Name(letter)).c_str(), O_RDONLY | O_CLOEXEC);
+    ASSERT_GE(fd, 0);
+    ASSERT_EQ(setns(fd, CLONE_NEWNET), 0);
+    close(fd);
+  }
+
+ protected:
+  bool made_ = true;
+
+ private:
+  const pid_t maker_ = getpid();  // not the pid of the rank processes that use the names
+  const std::string letters_;
+};
+
+// Two namespaces with one cable between them. IPv4 and IPv6 addresses of private ranges.
+class TwoHosts : public Namespaces {
+ public:
+  TwoHosts() : Namespaces("ab") {
     // An interface has another number on each host, as between any two machines.
     made_ = made_ && Shell(fmt::format("ip link add tutti0 index 77 netns {} type veth peer name "
                                        "tutti0 netns {}",
-                                       Name("a"), Name("b")));
+                                       Name('a'), Name('b')));
     int number = 1;
-    for (const char* side : {"a", "b"}) {
+    for (const char side : {'a', 'b'}) {
       const std::string in = fmt::format("ip -n {} ", Name(side));
       made_ = made_ && Shell(fmt::format("{} addr add 10.213.77.{}/24 dev tutti0", in, number));
       Shell(fmt::format("{} addr add fd77:213::{}/64 dev tutti0 nodad", in, number));
@@ -48,22 +79,12 @@ class TwoHosts {
       ++number;
     }
   }
-  ~TwoHosts() {
-    for (const char* side : {"a", "b"}) Shell(fmt::format("ip netns del {}", Name(side)));
-  }
-  TwoHosts(const TwoHosts&) = delete;
-  TwoHosts& operator=(const TwoHosts&) = delete;
-
-  bool made() const { return made_; }
   bool has_v6() const {
-    return Shell(fmt::format("ip -n {} -6 addr show dev tutti0 | grep -q fd77", Name("a")));
-  }
-  std::string Name(const std::string& side) const {
-    return fmt::format("tutti-{}-{}", maker_, side);
+    return Shell(fmt::format("ip -n {} -6 addr show dev tutti0 | grep -q fd77", Name('a')));
   }
   // Leaves both hosts nothing but their IPv6 link-local addresses; false when they have none.
   bool KeepLinkLocalOnly() const {
-    for (const char* side : {"a", "b"}) {
+    for (const char side : {'a', 'b'}) {
       const std::string in = fmt::format("ip -n {} addr ", Name(side));
       if (!Shell(in + "flush dev tutti0 scope global")) return false;
       // An address cannot be used while it is checked for duplicates, for a second or two.
@@ -78,9 +99,9 @@ class TwoHosts {
   // Another cable beside the first, tutti1 on either side.
   bool AddCable() const {
     bool made = Shell(fmt::format("ip link add tutti1 netns {} type veth peer name tutti1 netns {}",
-                                  Name("a"), Name("b")));
+                                  Name('a'), Name('b')));
     int number = 1;
-    for (const char* side : {"a", "b"}) {
+    for (const char side : {'a', 'b'}) {
       const std::string in = fmt::format("ip -n {} ", Name(side));
       made = made && Shell(fmt::format("{} addr add 10.213.78.{}/24 dev tutti1", in, number++)) &&
              Shell(in + "link set tutti1 up");
@@ -90,7 +111,7 @@ class TwoHosts {
   // What an interface of host a has received, in bytes; -1 when `ip` does not say.
   int64_t ReceivedBy(const std::string& interface) const {
     const std::string command = fmt::format(
-        "ip -n {} -s link show dev {} | awk '/RX:/ {{getline; print $1}}'", Name("a"), interface);
+        "ip -n {} -s link show dev {} | awk '/RX:/ {{getline; print $1}}'", Name('a'), interface);
     const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), &pclose);
     long long bytes = -1;
     if (!pipe || std::fscanf(pipe.get(), "%lld", &bytes) != 1) return -1;
@@ -98,19 +119,30 @@ class TwoHosts {
   }
   void SetCable(bool up, const std::string& interface = "tutti0") const {
     EXPECT_TRUE(
-        Shell(fmt::format("ip -n {} link set {} {}", Name("b"), interface, up ? "up" : "down")));
+        Shell(fmt::format("ip -n {} link set {} {}", Name('b'), interface, up ? "up" : "down")));
   }
-  // Moves the calling process, which has one thread yet, into a namespace.
-  void Enter(const std::string& name) const {
-    const int fd = open(fmt::format("/var/run/netns/{}", name).c_str(), O_RDONLY | O_CLOEXEC);
-    ASSERT_GE(fd, 0);
-    ASSERT_EQ(setns(fd, CLONE_NEWNET), 0);
-    close(fd);
-  }
+};
 
- private:
-  const pid_t maker_ = getpid();  // not the pid of the rank processes that use the names
-  bool made_ = true;
+// Four namespaces, each with one cable to a switch, which is a bridge in a namespace of its own.
+class FourHosts : public Namespaces {
+ public:
+  FourHosts() : Namespaces("abcds") {
+    const std::string in_switch = fmt::format("ip -n {} ", Name('s'));
+    made_ = made_ && Shell(in_switch + "link add tutti type bridge") &&
+            Shell(in_switch + "link set tutti up");
+    int number = 1;
+    for (const char host : {'a', 'b', 'c', 'd'}) {
+      const std::string in = fmt::format("ip -n {} ", Name(host));
+      const std::string port = fmt::format("port{}", number);
+      made_ = made_ &&
+              Shell(fmt::format("ip link add tutti0 netns {} type veth peer name {} netns {}",
+                                Name(host), port, Name('s'))) &&
+              Shell(fmt::format("{} link set {} master tutti up", in_switch, port)) &&
+              Shell(fmt::format("{} addr add 10.213.79.{}/24 dev tutti0", in, number)) &&
+              Shell(in + "link set lo up") && Shell(in + "link set tutti0 up");
+      ++number;
+    }
+  }
 };
 
 bool Write(const char* file, const std::string& text) {
@@ -134,25 +166,33 @@ bool BecomeRootHere() {
          mount("tmpfs", "/run", "tmpfs", 0, nullptr) == 0;
 }
 
-class NetnsTest : public ::testing::Test {
+// Tests on the hosts of a class of namespaces.
+template <class Hosts>
+class OnHosts : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!BecomeRootHere())
       GTEST_SKIP() << "network namespaces need root, or a kernel that lets users make namespaces";
     if (!Shell("ip netns list"))
       GTEST_SKIP() << "network namespaces need the ip program (package iproute2)";
-    hosts_ = std::make_unique<TwoHosts>();
+    hosts_ = std::make_unique<Hosts>();
     if (!hosts_->made()) GTEST_SKIP() << "this machine allows no network namespaces or veth pairs";
   }
 
-  // One letter per rank: on which host it is.
-  void RunCasesOn(const std::string& sides, const std::vector<Case>& cases) {
-    // NCCL_HOSTID stays unset: that these are two hosts must be seen from the namespaces.
-    const std::vector<std::string> here(sides.size());
-    RunOnHosts(here, cases, 120, [&](int rank) {
-      hosts_->Enter(hosts_->Name(std::string(1, sides[static_cast<size_t>(rank)])));
-    });
+  // `letters` has one for each rank, which says on which host it is.
+  void RunCasesOn(const std::string& letters, const std::vector<Case>& cases,
+                  double deadline_s = 120) {
+    // NCCL_HOSTID stays unset: that these are several hosts must be seen from the namespaces.
+    const std::vector<std::string> here(letters.size());
+    RunOnHosts(here, cases, deadline_s,
+               [&](int rank) { hosts_->Enter(letters[static_cast<size_t>(rank)]); });
   }
+
+  std::unique_ptr<Hosts> hosts_;
+};
+
+class NetnsTest : public OnHosts<TwoHosts> {
+ protected:
   void RunEverythingOn(const std::string& sides) {
     const int n = static_cast<int>(sides.size());
     RunCasesOn(sides, EveryTypeAndOperator(n, 70));
@@ -163,8 +203,6 @@ class NetnsTest : public ::testing::Test {
     for (const Case& c : Long(n, 300007)) cases.push_back(c);
     RunCasesOn(sides, cases);
   }
-
-  std::unique_ptr<TwoHosts> hosts_;
 };
 
 TEST_F(NetnsTest, OneRankEachRunsEverything) { RunEverythingOn("ab"); }
@@ -205,7 +243,7 @@ TEST_F(NetnsTest, MeetAtAFixedAddress) {
   const Environment environment(
       {{"NCCL_COMM_ID", "10.213.77.1:29733"}, {"TUTTI_COMM_KEY", "two hosts, one key"}});
   RunRankProcesses(2, [&](int rank, Board&) {
-    hosts_->Enter(hosts_->Name(rank == 0 ? "a" : "b"));
+    hosts_->Enter(rank == 0 ? 'a' : 'b');
     ncclUniqueId id;
     ASSERT_NCCL(ncclGetUniqueId(&id));
     ncclComm_t comm = nullptr;
@@ -229,7 +267,7 @@ int64_t NowMs() {
 // named.
 void ReduceUntilCut(TwoHosts& hosts, int rank, int64_t bound_ms, const std::vector<int>& lost,
                     Board& board) {
-  hosts.Enter(hosts.Name(rank < 2 ? "a" : "b"));
+  hosts.Enter(rank < 2 ? 'a' : 'b');
   ncclComm_t comm = Join(rank, 4, board);
   ASSERT_NE(comm, nullptr);
   std::vector<float> data(100000);
@@ -263,7 +301,7 @@ using SlowNetnsTest = NetnsTest;
 
 // AllReduces of a mebibyte until there have been enough, all of them right.
 void ReduceUntilEnough(TwoHosts& hosts, int rank, Board& board) {
-  hosts.Enter(hosts.Name(rank == 0 ? "a" : "b"));
+  hosts.Enter(rank == 0 ? 'a' : 'b');
   ncclComm_t comm = Join(rank, 2, board);
   ASSERT_NE(comm, nullptr);
   std::vector<float> data(size_t{1} << 18);
@@ -324,6 +362,18 @@ TEST_F(SlowNetnsTest, APulledCableIsAnErrorInBoundedTime) {
   processes.board().Set(kCutAtMs, NowMs());
   hosts_->SetCable(false);
   processes.Wait(90);
+}
+
+using SlowSwitchedNetnsTest = OnHosts<FourHosts>;
+
+// More ranks than a window serves, eight on each host.
+TEST_F(SlowSwitchedNetnsTest, EightRanksOnEachOfFourHosts) {
+  std::string letters;
+  for (int rank = 0; rank < 32; ++rank) letters += "abcd"[rank / 8];
+  std::vector<Case> cases = EveryCount(32, {0, 1, 1000, 4097});
+  for (const Case& c : EveryTypeAndOperatorOfAllReduce(70)) cases.push_back(c);
+  for (const Case& c : EverySkew(32, 515)) cases.push_back(c);
+  RunCasesOn(letters, cases, 600);
 }
 
 }  // namespace
