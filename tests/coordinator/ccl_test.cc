@@ -15,6 +15,7 @@ namespace {
 
 using testing::Board;
 using ::testing::Each;
+using ::testing::ElementsAre;
 
 // What oneCCL needs here: Debian's libfabric, this host alone, and waits that give way.
 const testing::Environment::Settings kSettings = {
@@ -63,7 +64,36 @@ TEST_P(CclTest, CarriesAJob) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, CclTest, ::testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Ranks, CclTest, ::testing::Values(1, 2, 3, 4));
+
+// Four ranks as two hosts.
+class CclTwoLevelsTest : public ::testing::Test {
+ protected:
+  const testing::Environment environment_ = testing::Environment(kSettings);
+};
+
+TEST_F(CclTwoLevelsTest, KeepsTheContract) {
+  testing::RunRankProcesses(4, [](int rank, Board& board) {
+    ExpectPluginKeepsContractInTwoLevels("ccl", ShareId(board, rank, 4), rank);
+  });
+}
+
+TEST_F(CclTwoLevelsTest, CarriesAJob) {
+  const testing::Environment levels(testing::Environment::Settings{
+      {"HOROVOD_HIERARCHICAL_ALLREDUCE", "1"}, {"HOROVOD_HIERARCHICAL_ALLGATHER", "1"}});
+  testing::RunRankProcesses(4, [](int rank, Board& board) {
+    TestRank self(rank, 4, ShareId(board, rank, 4));
+    ASSERT_NE(self.get(), nullptr);
+    std::vector<float> values(5000, static_cast<float>(rank));
+    self.Sum("t", values);
+    EXPECT_THAT(values, Each(6.0f));
+    const std::vector<int64_t> shape = {2};
+    const std::vector<float> mine(2, static_cast<float>(rank));
+    const auto all = self.Take<float>(self.Enqueue(
+        TestRank::Describe("g", tuttiOpAllgather, tuttiFloat32, shape, mine.data(), nullptr)));
+    EXPECT_THAT(all, ElementsAre(0, 0, 1, 1, 2, 2, 3, 3));
+  });
+}
 
 }  // namespace
 }  // namespace tutti::coordinator
