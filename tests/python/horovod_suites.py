@@ -93,13 +93,18 @@ def import_everything() -> None:
                 setattr(sys.modules["horovod"], name.split(".")[1], sys.modules[name])
 
 
+def pytest_on(path: str, what: List[str], *plugins: object) -> None:
+    """Has pytest do what is asked for with a file of Horovod's."""
+    checkout = os.path.dirname(os.path.dirname(os.path.dirname(path)))
+    importlib.import_module("pytest").main(
+        ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", checkout, *what],
+        plugins=plugins)
+
+
 def run_one(function: Function, folder: str, number: int) -> None:
     """Runs one function here and writes how it ended into the folder."""
-    pytest = importlib.import_module("pytest")
     recorder = Recorder()
-    checkout = os.path.dirname(os.path.dirname(os.path.dirname(function.path)))
-    pytest.main(["-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", checkout,
-                 f"{function.path}::{function.name}"], plugins=[recorder])
+    pytest_on(function.path, [f"{function.path}::{function.name}"], recorder)
     with tempfile.NamedTemporaryFile("w", dir=folder, prefix=f"{number}.", suffix=".json",
                                      delete=False) as file:
         json.dump({"outcome": recorder.outcome, "why": recorder.why.splitlines()[:1]}, file)
@@ -122,6 +127,9 @@ def work(plan: str, folder: str, limit_s: float) -> None:
     with open(plan, encoding="utf-8") as file:
         functions = [(number, Function(*one)) for number, one in json.load(file)]
     import_everything()
+    # The suites, too: a forked process finds them imported.
+    for path in sorted({function.path for _, function in functions} if len(functions) > 1 else ()):
+        pytest_on(path, ["--collect-only", "-qq", path])
     for number, function in functions:
         if len(functions) == 1:
             run_one(function, folder, number)
