@@ -28,14 +28,18 @@ struct Whole {
   }
 };
 
+// Cuts a message. Its channels begin where its distance says, which both ends know, so that short
+// messages to many ranks are carried by different proxy threads.
 void AddParts(const Whole& whole, uint32_t most_channels, FlowKernel& parts) {
   const size_t channels =
       std::clamp<size_t>(whole.bytes / kChannelCosts.message_bytes_per_channel, 1, most_channels);
   const size_t share = RoundUp(DivUp(whole.bytes, channels), kPartUnit);
-  uint32_t channel = 0;
+  auto channel = static_cast<uint32_t>(whole.distance);
   for (size_t at = 0; at < whole.bytes; at += share, ++channel)
-    parts.push_back(
-        {whole.peer, channel, whole.kind, {whole.buffer + at, ClampChunk(at, share, whole.bytes)}});
+    parts.push_back({whole.peer,
+                     channel % most_channels,
+                     whole.kind,
+                     {whole.buffer + at, ClampChunk(at, share, whole.bytes)}});
 }
 
 // Returns whether a kernel has room for these parts beside those that it has.

@@ -123,10 +123,21 @@ TEST(FlowPlanTest, PartsOfAMessageAreOnChannelsOfTheirOwn) {
   const std::vector<FlowKernel> kernels = PlanFlows(std::span(&task, 1), {0, 2, kChannels});
   ASSERT_EQ(kernels.size(), 1u);
   ASSERT_EQ(kernels[0].size(), 2u);
-  EXPECT_EQ(kernels[0][0].channel, 0u);
-  EXPECT_EQ(kernels[0][1].channel, 1u);
+  EXPECT_NE(kernels[0][0].channel, kernels[0][1].channel);
+  EXPECT_LT(std::max(kernels[0][0].channel, kernels[0][1].channel), kChannels);
   EXPECT_EQ(kernels[0][0].message.bytes + kernels[0][1].message.bytes, (1u << 20) + 7);
   EXPECT_EQ(kernels[0][0].message.bytes % 128, 0u);
+}
+
+TEST(FlowPlanTest, ShortMessagesToSeveralRanksAreOnChannelsOfTheirOwn) {
+  constexpr int kRanks = 5;
+  std::vector<IssuedTask> tasks;
+  for (int peer = 1; peer < kRanks; ++peer) tasks.push_back(Message(true, peer, 100));
+  const std::vector<FlowKernel> kernels = PlanFlows(tasks, {0, kRanks, kRanks - 1});
+  ASSERT_EQ(kernels.size(), 1u);
+  std::set<uint32_t> channels;
+  for (const FlowPart& part : kernels[0]) channels.insert(part.channel);
+  EXPECT_EQ(channels.size(), size_t{kRanks - 1});
 }
 
 }  // namespace

@@ -149,8 +149,8 @@ struct ChannelCosts {
   double channel_window_bytes_per_us = 20e3;
   // A channel costs a block and, between hosts, a message. It is worth them from so many bytes of a
   // ring's step on, and a message takes another channel for each so many bytes.
-  size_t ring_bytes_per_channel = 64 << 10;
-  size_t message_bytes_per_channel = 256 << 10;
+  size_t ring_bytes_per_channel = 16 << 10;
+  size_t message_bytes_per_channel = 64 << 10;
   // By two levels, a channel's data are cut into so many pieces, of which one passes the network
   // while another one moves inside the host; with more, and with shorter slices, each costs the
   // network's latency for fewer bytes.
