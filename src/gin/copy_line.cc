@@ -1,5 +1,6 @@
 #include "gin/copy_line.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tutti {
@@ -46,6 +47,18 @@ Result<uint64_t> GinCopyLine::In(void* to, const void* from, size_t bytes) {
 Result<uint64_t> GinCopyLine::Out(void* to, const void* from, size_t bytes) {
   return Begun(device_->driver().MemcpyToHostAsync(to, AddressOf(from), bytes, stream_.get()),
                "copying from the GPU");
+}
+
+// The pieces follow one another in the stream, so that one piece of staging memory serves.
+Result<uint64_t> GinCopyLine::Within(void* to, const void* from, size_t bytes,
+                                     std::span<std::byte> stage) {
+  uint64_t number = 0;
+  for (size_t at = 0; at < bytes; at += stage.size()) {
+    const size_t piece = std::min(stage.size(), bytes - at);
+    TUTTI_TRY(Out(stage.data(), static_cast<const std::byte*>(from) + at, piece).status());
+    TUTTI_ASSIGN(number, In(static_cast<std::byte*>(to) + at, stage.data(), piece));
+  }
+  return number;
 }
 
 // Returns the number of the event that the next Seal will record behind the copy.

@@ -13,6 +13,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "backend/cuda/own_stream.h"
 #include "base/status.h"
@@ -27,10 +28,15 @@ class GinCopyLine {
   // Waits for the copies that are under way.
   ~GinCopyLine();
 
-  // Begin to copy: between memory of GPUs, from pinned memory of the host, and to it.
+  // Begin to copy: between memory of two GPUs, from pinned memory of the host, and to it.
   Result<uint64_t> Between(void* to, const void* from, size_t bytes);
   Result<uint64_t> In(void* to, const void* from, size_t bytes);
   Result<uint64_t> Out(void* to, const void* from, size_t bytes);
+
+  // Begins to copy within the memory of one GPU, by way of `stage`, which is pinned memory of the
+  // host that only this line uses. CUDA copies within a GPU by a kernel, for which a GPU that
+  // kernels have filled has no room; to the host and back the copy engines carry it.
+  Result<uint64_t> Within(void* to, const void* from, size_t bytes, std::span<std::byte> stage);
 
   // Has the copies that were begun since the last call counted. Does nothing while as many events
   // as it keeps are under way.

@@ -7,6 +7,7 @@
 //     consumer indices       the proxy counts, kernels poll             producer indices
 //     descriptors            kernels post, the proxy takes              what signals held at a reset
 //     values                 8 bytes of a descriptor each, for copies
+//     stage                  what is copied within the GPU passes it
 //     mailboxes              of the ranks outside the LSA team (mail.h)
 //
 // Every look of a kernel at memory of the host crosses the bus, about a microsecond. What only
@@ -26,6 +27,9 @@ namespace tutti {
 // Offsets in the window of the host, the same on all ranks.
 struct GinHostLayout {
   static constexpr size_t kLine = 128;
+  // Pieces this long move at the speed of the bus. Copies of 32 MiB between GPU and host have been
+  // seen to wait for a kernel that filled the GPU.
+  static constexpr size_t kStageBytes = 256 << 10;
 
   // Adds a part behind the first `bytes`, and returns where it begins.
   static size_t Take(size_t size, size_t& bytes) {
@@ -48,6 +52,7 @@ struct GinHostLayout {
     descriptors_at =
         GinHostLayout::Take(queues * plan.queue_depth * sizeof(device::GinDescriptor), bytes);
     scratch_at = GinHostLayout::Take(kLine, bytes);
+    stage_at = GinHostLayout::Take(kStageBytes, bytes);
     mail_at = GinHostLayout::Take(num_peers * mail.bytes(), bytes);
   }
 
@@ -63,7 +68,8 @@ struct GinHostLayout {
 
   size_t num_peers;
   GinMailLayout mail;
-  size_t signals_at, counters_at, consumers_at, values_at, descriptors_at, scratch_at, mail_at;
+  size_t signals_at, counters_at, consumers_at, values_at, descriptors_at, scratch_at, stage_at,
+      mail_at;
   size_t bytes = 0;
 };
 

@@ -120,6 +120,8 @@ Status GinDeviceProxy::WarmUp() {
   for (const size_t bytes : kShort)
     TUTTI_TRY(local_->Between(scratch + kHalf, scratch, bytes).status());
   TUTTI_TRY(local_->Between(scratch + kHalf, scratch, kHalf).status());
+  for (const size_t bytes : {kShort[0], kShort[1], kHalf})
+    TUTTI_TRY(local_->Within(scratch + kHalf, scratch, bytes, Stage()).status());
   TUTTI_TRY(local_->Finish());
   for (const size_t bytes : kShort) TUTTI_TRY(in_->In(scratch, host, bytes).status());
   TUTTI_TRY(in_->Finish());
@@ -335,8 +337,10 @@ Status GinDeviceProxy::BeginInTeam(const GinOperands::Position& at, const GinOpe
   if (operation.bytes > 0 && reached.to.window != nullptr) {
     std::byte* const to = operands_.Local(reached.to, to_rank);
     if (reached.from.window != nullptr) {
-      TUTTI_ASSIGN(flight.copied_at,
-                   local_->Between(to, operands_.Local(reached.from, from_rank), operation.bytes));
+      const std::byte* const from = operands_.Local(reached.from, from_rank);
+      TUTTI_ASSIGN(flight.copied_at, peer == parts_.rank
+                                         ? local_->Within(to, from, operation.bytes, Stage())
+                                         : local_->Between(to, from, operation.bytes));
     } else {
       const GinOperands::Range value = operands_.ValueOf(at);
       std::byte* const kept = parts_.host->own.data() + value.offset;

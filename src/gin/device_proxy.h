@@ -27,6 +27,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -105,6 +106,10 @@ class GinDeviceProxy final : public GinBackend {
   Status WarmUp();
   void MakeMails();
   std::byte* PinnedAt(size_t at) const { return pinned_.data() + at; }
+  // Returns what copies within the GPU pass.
+  std::span<std::byte> Stage() const {
+    return {parts_.host->own.data() + layout_.stage_at, GinHostLayout::kStageBytes};
+  }
 
   void Run();
   Status Serve();
