@@ -1,4 +1,4 @@
-// What the coordinator costs, beside the bare collectives it stands on, in one run:
+// Measures what the coordinator costs, beside the bare collectives it stands on, in one run:
 //
 //   coordinator_bench latency [ranks]      one cached 4-byte allreduce, asked for and waited for
 //   coordinator_bench fusion [ranks] [apart|together|grouped|data]
@@ -44,7 +44,7 @@ void Check(ncclResult_t result) {
   _exit(1);
 }
 
-// What the processes share.
+// Holds what the processes share.
 struct Shared {
   std::atomic<int> arrived[4096];
   ncclUniqueId ids[512];
@@ -118,8 +118,8 @@ double Percentile(std::vector<double> values, size_t percent) {
 }
 double Median(std::vector<double> values) { return Percentile(std::move(values), 50); }
 
-// Of two lists of times of one run: the medians, and the ratio of the times of the fastest tenths,
-// which other work on the machine disturbs least.
+// Compares two lists of times of one run: their medians, and the ratio of the times of the fastest
+// tenths, which other work on the machine disturbs least.
 struct Beside {
   double bare_us, coordinated_us, ratio, fast_ratio;
 };

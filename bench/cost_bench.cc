@@ -1,5 +1,6 @@
-// What a step of each algorithm costs on this host, by protocol and wire: where the rows of
-// src/plan/cost_table.cc for hosts come from. Ranks are threads of this process. Prints Markdown.
+// Measures what a step of each algorithm costs on this host, by protocol and wire: where the rows
+// of src/plan/cost_table.cc for hosts come from. Ranks are threads of this process. Prints
+// Markdown.
 //
 //   cost_bench [seconds for each size of each case, default 0.3] [name of the only collective]
 //
@@ -35,7 +36,7 @@ struct Case {
   Collective collective;
   Algorithm algorithm;
   Protocol protocol;
-  const char* algorithm_name;  // for NCCL_ALGO
+  const char* algorithm_name;  // NCCL_ALGO takes this name.
   int ranks;
 };
 

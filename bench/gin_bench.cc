@@ -43,10 +43,10 @@ namespace {
 
 constexpr size_t kMostBytes = size_t{1} << 20;
 
-// What the processes of a measurement share.
+// Holds what the processes of a measurement share.
 struct Shared {
   alignas(64) std::atomic<uint64_t> words[2];
-  alignas(64) std::atomic<int> arrived[4];  // at each meeting
+  alignas(64) std::atomic<int> arrived[4];  // How many processes have come to each meeting.
   ncclUniqueId id;
   SocketAddress address;
   double seconds = 0;
@@ -175,7 +175,7 @@ double UsedSeconds() {
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
 }
 
-// What a rank needs for kernels that put.
+// Holds what a rank needs for kernels that put.
 struct Rank {
   ncclComm_t comm = nullptr;
   void* memory = nullptr;

@@ -1,6 +1,6 @@
-// What TUTTI_CHECKSUM and TUTTI_ENCRYPT cost: processor time per message of one thread that drives
-// both ends of a connection over this host's loopback, with 8 messages under way. Other load on the
-// machine hardly shows in it.
+// Measures what TUTTI_CHECKSUM and TUTTI_ENCRYPT cost: processor time per message of one thread
+// that drives both ends of a connection over this host's loopback, with 8 messages under way. Other
+// load on the machine hardly shows in it.
 //
 //   protection_bench [rounds]
 

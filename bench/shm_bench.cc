@@ -1,12 +1,14 @@
-// What the ways of moving bytes from one process to another of the same machine cost, each byte
-// ending up in a buffer of the receiver:
+// Compares what the ways of moving bytes from one process to another of the same machine cost. Each
+// byte ends up in a buffer of the receiver:
 //
-//   fifo <slot>   copied into a ring of slots and out again, the two halves overlapping; two
-//   copies, two cores pull          the receiver reads the sender's memory with process_vm_readv;
-//   one copy, made by the kernel push          the sender writes the receiver's memory with
-//   process_vm_writev; likewise mapped        the receiver copies from the sender's buffer, which
-//   it has mapped (ncclMemAlloc); one copy memcpy        for comparison: one process copies between
-//   two buffers of its own
+//   fifo <slot>   copied into a ring of slots and out again, the two halves overlapping; two copies
+//                 on two cores
+//   pull          the receiver reads the sender's memory with process_vm_readv; one copy, which the
+//                 kernel makes
+//   push          the sender writes the receiver's memory with process_vm_writev; one copy, too
+//   mapped        the receiver copies from the sender's buffer, which it has mapped (ncclMemAlloc);
+//                 one copy
+//   memcpy        for comparison: one process copies between two buffers of its own
 //
 // Two processes, each pinned to a core. A time is from the moment both stand ready to the moment
 // the sender may use its buffer again. Methods take turns within each round; buffers rotate through
@@ -76,7 +78,7 @@ void Pin(int cpu) {
     Die("cannot pin to core " + std::to_string(cpu));
 }
 
-// What the two processes say to each other: two counters, each written by one side.
+// Holds what the two processes say to each other: two counters, each written by one side.
 struct Control {
   alignas(64) std::atomic<uint64_t> sender{0};
   alignas(64) std::atomic<uint64_t> receiver{0};
@@ -243,7 +245,7 @@ class Side {
   std::array<FifoReceiver, 3> receivers_;
 };
 
-// What every buffer of the sender holds at `i`.
+// Returns what every buffer of the sender holds at `i`.
 std::byte Pattern(size_t i) { return static_cast<std::byte>(i / 64 * 7 + 1); }
 
 void CheckTransfer(Side& side, bool is_sender, Method method, const Buffers& buffers) {

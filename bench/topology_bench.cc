@@ -1,5 +1,5 @@
-// What it costs to know a machine: search for channels on every machine of a folder, the joining of
-// 100,000 ranks, the reading of a large file. One thread. Prints Markdown.
+// Measures what it costs to know a machine: search for channels on every machine of a folder, the
+// joining of 100,000 ranks, the reading of a large file. One thread. Prints Markdown.
 //
 //   topology_bench [folder of machine files, default tests/data/topologies/machines] [repetitions,
 //   default 21]

@@ -1,6 +1,6 @@
 #pragma once
 
-// What MPI, Gloo and oneCCL have no word for: Tutti's element types and its average. All reduce
+// Has what MPI, Gloo and oneCCL have no word for: Tutti's element types and its average. All reduce
 // with the library's own kernels, so that results do not depend on what moves the data.
 
 #include <cstddef>

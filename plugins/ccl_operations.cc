@@ -56,7 +56,7 @@ ccl::reduction_fn ReductionOf(ncclDataType_t type, ncclRedOp_t op) {
   return kAll[number * kTypes + static_cast<size_t>(type)];
 }
 
-// Of as many bytes: what is reduced is told by the function.
+// Returns a type of as many bytes. The function tells what is reduced.
 ccl::datatype WireType(ncclDataType_t type) {
   switch (WireSize(type)) {
     case 1:

@@ -191,7 +191,8 @@ class MpiOperations final : public SteppedOperations {
   }
 
   std::string_view name() const override { return "mpi"; }
-  // Of the memory of GPUs what one call of MPI does: what goes in steps is copied on the way.
+  // Takes memory of GPUs where one call of MPI does it all, because what goes in steps is copied on
+  // the way.
   bool Takes(const Request& request, int64_t bytes) const override {
     if (!gpu_memory_) return true;
     if (request.reduces() && NativeType(Info(request.type).wire) == MPI_DATATYPE_NULL) return false;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the operations of MPI, Gloo and oneCCL have in common: an allgather, an alltoall and a
+// Has what the operations of MPI, Gloo and oneCCL have in common: an allgather, an alltoall and a
 // reducescatter of 64-bit sizes that differ from rank to rank, in steps of what these libraries do
 // well. (MPI counts in ints and does itself what they can count; the others have some of these.)
 

@@ -48,7 +48,7 @@ struct ncclBarrierSession {
                                        uint64_t timeoutCycles);
 
  private:
-  // Which halves there are.
+  // The halves that a barrier has.
   enum class Halves : uint8_t { kLsa, kGin, kBoth };
 
   NCCL_DEVICE_INLINE ncclBarrierSession(Coop coop, Halves halves, bool is_world, ncclTeam inner,

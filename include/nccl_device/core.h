@@ -122,7 +122,7 @@ ncclResult_t pncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* pro
 // Device communicators
 // -------------------------------------------------------------------------------------------------
 
-// Which ranks GIN joins.
+// Says which ranks GIN joins.
 typedef enum {
   NCCL_GIN_CONNECTION_NONE = 0,
   NCCL_GIN_CONNECTION_FULL = 1,
@@ -154,7 +154,7 @@ struct ncclTeamRequirements {
   ncclMultimemHandle_t* outMultimemHandle;
 };
 
-// What kernels will use. All ranks ask for the same. Start from
+// Says what kernels will use. All ranks ask for the same. Start from
 // NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER.
 typedef struct ncclDevCommRequirements {
   // Filled by the initializer.

@@ -33,8 +33,8 @@ ncclResult_t pncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, 
 
 #if TUTTI_DEVICE_API
 
-// What a barrier waits for beside the other ranks, as bits. Put: what others of the team have put
-// here before it can be read after it. Get: this rank's own gets from before it are done.
+// Says what a barrier waits for beside the other ranks, as bits. Put: what others of the team have
+// put here before it can be read after it. Get: this rank's own gets from before it are done.
 enum class ncclGinFenceLevel : uint32_t { None = 0, Put = 1, Get = 2, Relaxed = None };
 
 NCCL_HOST_DEVICE_INLINE constexpr ncclGinFenceLevel operator|(ncclGinFenceLevel a,
@@ -100,7 +100,7 @@ struct ncclGinBarrierSession {
   Coop coop_;
   ncclGin gin_;
   ncclTeam team_;
-  ncclGinSignal_t signal_;  // of rank 0 of the team
+  ncclGinSignal_t signal_;  // It belongs to rank 0 of the team.
   bool all_contexts_;
 };
 

@@ -20,7 +20,7 @@ typedef uint32_t ncclCftLeId;
 typedef struct ncclGinOutboxHandle ncclGinOutboxHandle_t;
 typedef struct ncclGinInboxA2AHandle ncclGinInboxA2AHandle_t;
 
-// Which ranks form a team of counted writes (CFT).
+// Says which ranks form a team of counted writes (CFT).
 typedef enum {
   NCCL_CFT_TEAM_FLAT,
   NCCL_CFT_TEAM_HIER_MULTIMEM,

@@ -47,7 +47,7 @@ typedef struct tuttiCoordinator* tuttiCoordinator_t;
 typedef enum {
   tuttiOpAllreduce = 0,
   tuttiOpAllgather = 1,      // the first dimension may differ from rank to rank
-  tuttiOpBroadcast = 2,      // from `root`, a rank of the whole job
+  tuttiOpBroadcast = 2,      // `root` sends, which is a rank of the whole job.
   tuttiOpAlltoall = 3,       // splits[i] rows go to the set's i-th rank
   tuttiOpReducescatter = 4,  // the first dim0 mod n ranks get one row more
   tuttiOpBarrier = 5         // no buffers
@@ -81,7 +81,7 @@ typedef enum {
   tuttiFloat8e5m2 = 14
 } tuttiElementType_t;
 
-// What f32 and f64 elements are rounded to while an allreduce or reducescatter moves them.
+// Says what f32 and f64 elements are rounded to while an allreduce or reducescatter moves them.
 typedef enum {
   tuttiCompressionNone = 0,
   tuttiCompressionFloat16 = 1,
@@ -91,7 +91,7 @@ typedef enum {
 // How a rank takes part. `size` is sizeof(tuttiCoordinatorOptions_t).
 typedef struct {
   size_t size;
-  const ncclUniqueId* id;  // from ncclGetUniqueId on one rank, handed to all
+  const ncclUniqueId* id;  // One rank made it (ncclGetUniqueId) and handed it to all.
   int rank;
   int nranks;
   // Where the rank stands on its host, and its host among hosts: for hierarchical operations. All 0
@@ -124,8 +124,8 @@ typedef struct {
   const int64_t* splits;  // alltoall: one a rank of the set; rows beyond their sum go nowhere
   int nsplits;
   int device;  // -1: host memory; else the CUDA device in whose memory input and output lie
-  // Of a tensor on a GPU: the cudaStream_t (null: the default stream) behind whose present work the
-  // input is there and the output may be written.
+  // For a tensor on a GPU, the cudaStream_t (null: the default stream) behind whose present work
+  // the input is there and the output may be written.
   void* stream;
 } tuttiTensor_t;
 

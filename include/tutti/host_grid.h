@@ -32,7 +32,7 @@ typedef struct {
   unsigned int x, y, z;
 } tuttiDim3_t;
 
-// What the threads of a block share. The library's own.
+// Holds what the threads of a block share. The library's own.
 typedef struct tuttiHostBlock tuttiHostBlock_t;
 
 // A thread of a grid. Its number in the block is index.x + size.x * (index.y + size.y * index.z).

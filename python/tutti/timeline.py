@@ -25,7 +25,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 Event = Dict[str, Any]
 
-# Of measurements this close to one another only the best counts.
+# Only the best of measurements this close to one another counts.
 _TOGETHER_US = 5e6
 # The distance of two clocks changes by no more than this part of the time that passes: twice what
 # the kernel allows for a clock that is being corrected.

@@ -14,7 +14,7 @@ Status CreateDevComm(ncclComm_t comm, const ncclDevCommRequirements_t* given, nc
   TUTTI_TRY(CheckUsable(use));
   Result<ncclDevCommRequirements_t> asked = ReadRequirements(given);
   if (out == nullptr) asked = InvalidArgument("the place for the device communicator is null");
-  // Also where this rank's arguments are wrong: then the other ranks learn it.
+  // It is called also where this rank's arguments are wrong, so that the other ranks learn it.
   return ThreadGroup().AddJoint(*comm, [comm, asked, out]() -> Status {
     TUTTI_ASSIGN(const ncclDevComm made, comm->comm->device_communicators().Create(asked));
     StoreDevComm(made, asked.value(), out);

@@ -18,7 +18,7 @@ class DeviceBlocks {
   Result<void*> Allocate(int device, size_t size) {
     TUTTI_ASSIGN(Process* const process, ThisProcess());
     TUTTI_ASSIGN(const cuda::Device* const gpu, process->OpenDevice(device));
-    UniqueFd name;  // that it has one is what counts: others may ask for it again
+    UniqueFd name;  // Others may ask for the name again; here it counts only that there is one.
     TUTTI_ASSIGN(cuda::MappedMemory block, cuda::MappedMemory::Create(*gpu, size, &name));
     block.LetPeersUse(*gpu);
     const MutexLock lock(mutex_);

@@ -269,7 +269,7 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
   const std::string name_;
   const Callback callback_;
   const OnShortage on_shortage_;         // may be empty
-  std::map<uint64_t, Pending> pending_;  // by arrival
+  std::map<uint64_t, Pending> pending_;  // The key is the number of the arrival.
   uint64_t next_number_ = 1;
   EventLoop::TimerId pause_timer_ = 0;
   bool closed_ = false;

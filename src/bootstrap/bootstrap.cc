@@ -266,7 +266,7 @@ Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
   RootRequest request = RequestOf(options);
   request.contact = endpoint.contact();
   const uint32_t own = OwnRoot(options);
-  std::map<uint32_t, std::vector<uint32_t>> wanted;  // by root
+  std::map<uint32_t, std::vector<uint32_t>> wanted;  // The key is the root.
   for (const int target : LinkTargets(options.rank, options.num_ranks)) {
     const auto rank = static_cast<uint32_t>(target);
     wanted[RootInCharge(rank, num_ranks, num_roots)].push_back(rank);
@@ -374,7 +374,7 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
       // The root may not know of this rank yet.
       if (met.code() == Code::kSystemError) DeclineShort(loop, options, met);
       TUTTI_TRY(std::move(met));
-    } else if (!AddressIsFixed(options.ids[0])) {  // with a fixed one no root was started
+    } else if (!AddressIsFixed(options.ids[0])) {  // With a fixed address no root was started.
       TUTTI_TRY(
           ReleaseRoot(options.ids[0], RequestOf(options), {options.deadline, options.abort_flag}));
     }

@@ -205,7 +205,7 @@ TEST(Bootstrap, LastMessageOutlivesItsSender) {
     ASSERT_TRUE((*bootstrap)->Complete().ok());
     if (rank == 0) {
       ASSERT_TRUE((*bootstrap)->Send(1, 1, Bytes(8 << 20)).ok());
-      bootstrap->reset();  // with most of it still in the queue
+      bootstrap->reset();  // Most of it is still in the queue.
       sender_is_gone = true;
       return;
     }

@@ -1,6 +1,6 @@
-// What an Endpoint does when a link breaks or a rank gives up: the agreement on who is lost, and
-// what the memberships learn of it. All on the loop's thread, but for what other threads call in
-// order to cancel or to give up.
+// Has what an Endpoint does when a link breaks or a rank gives up: the agreement on who is lost,
+// and what the memberships learn of it. All on the loop's thread, but for what other threads call
+// in order to cancel or to give up.
 
 #include <algorithm>
 

@@ -22,7 +22,7 @@ namespace {
 
 using testing::Job;
 
-// What each attempt was told; empty for success.
+// Returns what each attempt was told; empty for success.
 std::vector<std::string> Outcomes(const Job& job, const std::vector<Bootstrap::Options>& attempts) {
   std::vector<std::string> outcomes(attempts.size());
   testing::ForEach(static_cast<int>(attempts.size()), [&](int i) {

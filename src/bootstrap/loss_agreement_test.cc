@@ -83,7 +83,7 @@ class SimulatedJob {
 
   bool dead(int rank) const { return nodes_[At(rank)].dead; }
   bool linked(int a, int b) const { return links_.contains(std::minmax(a, b)); }
-  // What a rank was told, by decision.
+  // Returns what a rank was told, by decision.
   const std::vector<std::vector<LostRank>>& decisions(int rank) const {
     return nodes_[At(rank)].decisions;
   }

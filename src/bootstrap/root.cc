@@ -125,7 +125,7 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   EventLoop::TimerId timer_ = 0;
   std::map<ClientNumber, Client> clients_;
   ClientNumber next_number_ = 1;
-  std::unordered_map<uint32_t, RootRequest> registered_;  // by rank
+  std::unordered_map<uint32_t, RootRequest> registered_;  // The key is the rank.
   bool job_known_ = false;
   RootRequest first_;  // the first request: what the others must agree with
   uint32_t registrations_due_ = 0;

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the bootstrap's tests share: jobs of ranks that are threads of this process.
+// Has what the bootstrap's tests share: jobs of ranks that are threads of this process.
 
 #include <gtest/gtest.h>
 #include <pthread.h>

@@ -76,7 +76,7 @@ TEST(AskTopologyTest, EachRankTakesTheNicOfItsNode) {
   question.rank = 5;
   const HostAnswer answer = Ask(question);
   EXPECT_EQ(answer.nic, 0);
-  EXPECT_EQ(answer.nic_mbps, 25000u);  // of the file
+  EXPECT_EQ(answer.nic_mbps, 25000u);  // The file says so.
 }
 
 TEST(AskTopologyTest, NicsThatAreNotUsableAreNotUsed) {

@@ -18,7 +18,7 @@ std::unique_ptr<EnvPlugin> EnvPlugin::Load(std::string_view setting,
   for (const std::string& name : PluginNames(setting)) {
     Result<std::unique_ptr<EnvPlugin>> plugin = Open(name);
     if (plugin.ok()) return std::move(plugin).value();
-    // That there is no default library is what most machines are like.
+    // Most machines have no default library.
     if (!name.empty()) {
       complaints.push_back(
           fmt::format("{}: variables are read without it", plugin.status().message()));

@@ -67,7 +67,7 @@ std::string FileFor(const PluginKind& kind, const std::string& name) {
   return IsFile(name) ? name : fmt::format("{}-{}.so", kind.prefix, name);
 }
 
-// What came of looking for a file: a library, or why there is none.
+// Holds what came of looking for a file: a library, or why there is none.
 struct Outcome {
   void* library = nullptr;
   std::string reason;

@@ -47,7 +47,7 @@ std::vector<std::string> VariablesInUse(const std::vector<ConfigFile>& files) {
   return variables;
 }
 
-// What TakeSettingsNews returns. One per process, as the environment is.
+// Holds what TakeSettingsNews returns. One per process, as the environment is.
 struct News {
   Mutex mutex;
   bool found TUTTI_GUARDED_BY(mutex) = false;

@@ -1,4 +1,4 @@
-// What is said about settings: the page of documentation, and the review of variable names.
+// Has what is said about settings: the page of documentation, and the review of variable names.
 
 #include <algorithm>
 #include <iterator>

@@ -202,7 +202,7 @@ class Combination {
   const Range all_;
   T* const vector_;
   T* const scratch_;
-  std::vector<Dots> dots_;  // of each tensor
+  std::vector<Dots> dots_;  // There is one for each tensor.
 };
 
 // Returns how many elements of each tensor lie in a range of all of them.

@@ -121,7 +121,7 @@ Ask MakeAsk(const tuttiTensor_t& t, const char* group, int count) {
   fields.kind = static_cast<OpKind>(t.kind);
   if (fields.kind != OpKind::kBarrier) {
     fields.type = static_cast<ElementType>(t.type);
-    // Which GPU is a rank's own business; that it is one, everybody's.
+    // The ranks must agree on whether it is a GPU, but not on which.
     fields.device = t.device < 0 ? -1 : 0;
     ask.device = t.device;
     ask.stream = t.stream;

@@ -111,7 +111,7 @@ TEST(ClockMeterTest, TheDistanceIsRightWithinItsErrorWhateverTheDelays) {
         const ClockDistance distance = job.measured(rank).front();
         EXPECT_LE(std::abs(distance.to_rank0_ns - job.TrueNs(rank)), distance.error_ns)
             << "rank " << rank << " of " << ranks << ", seed " << seed;
-        // And no more than the longest way there and back, halved.
+        // It is no more than half of the longest way there and back.
         const int hops = std::popcount(static_cast<unsigned>(rank));
         EXPECT_LT(distance.error_ns, hops * job.longest_ns() + 10'000);
       }

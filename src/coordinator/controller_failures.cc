@@ -69,7 +69,7 @@ void Controller::FailGroup(const std::string& group, const std::string& error,
   for (int slot = 0; slot < cache_.extent(); ++slot) {
     if (!cache_.InUse(slot) || cache_.at(slot).agreement().request.group != group) continue;
     members.push_back(cache_.at(slot).agreement().name);
-    Invalidate(slot);  // which leaves what is pending there to be taken by name
+    Invalidate(slot);  // What is pending there is then taken by name.
   }
   for (const std::string& name : members) {
     table_.erase(name);

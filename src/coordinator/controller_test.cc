@@ -408,7 +408,7 @@ TEST(ControllerTest, NobodySpeaksForAnother) {
   }
 }
 
-// What a peer could say, put together at random.
+// Returns what a peer could say, put together at random.
 RoundMessage RandomMessage(std::mt19937_64& random, int num_ranks) {
   const auto below = [&](uint64_t n) { return random() % n; };
   const auto ranks = [&] {

@@ -237,7 +237,7 @@ Status Coordinator::JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& grou
   Status made =
       FromNccl(ncclCommSplit(all, place.cross_rank, place.local_rank, &local, nullptr), all);
   Communicator local_owner(local);
-  // Also where the first has failed: others, of other hosts, split twice as well.
+  // This rank splits a second time also where the first has failed, as ranks of other hosts do.
   Status crossed =
       FromNccl(ncclCommSplit(all, place.local_rank, place.cross_rank, &cross, nullptr), all);
   if (made.ok()) made = std::move(crossed);

@@ -91,7 +91,7 @@ Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) 
   ListenForEvents();
   auto communicators = std::make_shared<Communicators>();
   ncclComm_t comm = nullptr;
-  // Of the host's memory, also where a GPU is the calling thread's.
+  // It works on memory of the host, also where a GPU is the calling thread's.
   TUTTI_TRY(FromNccl(tuttiCommInitRankOn(&comm, options_.num_ranks, id, options_.rank, -1)));
   communicators->control = Communicator(comm);
   ncclComm_t data = nullptr;

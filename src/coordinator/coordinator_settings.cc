@@ -1,4 +1,4 @@
-// What the ranks of a coordinator agree on when a job begins: settings that must be the same
+// Has what the ranks of a coordinator agree on when a job begins: settings that must be the same
 // everywhere, and the plugins that all ranks have.
 
 #include <cstring>

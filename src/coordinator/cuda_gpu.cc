@@ -14,8 +14,8 @@ namespace tutti::coordinator {
 namespace {
 
 using Address = unsigned long long;
-constexpr unsigned kNonBlocking = 1;    // of a stream: not ordered with the default stream
-constexpr unsigned kDisableTiming = 2;  // of an event: only order matters
+constexpr unsigned kNonBlocking = 1;    // The stream is not ordered with the default stream.
+constexpr unsigned kDisableTiming = 2;  // The event orders and tells no time.
 constexpr int kNotReady = 600;          // CUDA_ERROR_NOT_READY
 constexpr int kRelaxedCapture = 2;      // CU_STREAM_CAPTURE_MODE_RELAXED
 

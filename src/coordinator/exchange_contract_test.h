@@ -1,7 +1,7 @@
 #pragma once
 
-// What every Exchange must do, for every implementation, whether its ranks are threads of a test or
-// processes of a launcher: hence no GoogleTest here.
+// Tests what every Exchange must do, for every implementation, whether its ranks are threads of a
+// test or processes of a launcher: hence no GoogleTest here.
 
 #include <fmt/format.h>
 

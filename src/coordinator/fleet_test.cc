@@ -38,7 +38,7 @@ std::unique_ptr<Pending> Ask(const std::string& name, int64_t size, uint64_t ord
   return p;
 }
 
-// What the cache holds, slot by slot, and in which order it would be evicted.
+// Describes what the cache holds, slot by slot, and in which order it would be evicted.
 std::string Describe(const ResponseCache& cache) {
   std::string text;
   for (int slot = 0; slot < cache.extent(); ++slot) {

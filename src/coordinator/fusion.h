@@ -29,7 +29,7 @@ class BatchPlanner {
  public:
   struct Plan {
     std::vector<std::vector<size_t>> batches;
-    std::vector<int64_t> bytes;  // by batch
+    std::vector<int64_t> bytes;  // There is one number for each batch.
     // Whether there is one batch, of all responses in their order.
     bool all_in_order = false;
   };

@@ -139,7 +139,7 @@ class FakeGpu final : public Gpu {
 };
 
 constexpr int kHostDevice = -1;
-constexpr int kNoDevice = 4096;  // of which no communicator can be made
+constexpr int kNoDevice = 4096;  // No communicator can be made of it.
 
 // One rank with a GPU and a stream of the user's.
 class GpuRank {

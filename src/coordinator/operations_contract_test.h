@@ -1,7 +1,7 @@
 #pragma once
 
-// What all Operations must do, for every implementation, whether its ranks are threads of a test or
-// processes of a launcher: hence no GoogleTest here.
+// Tests what all Operations must do, for every implementation, whether its ranks are threads of a
+// test or processes of a launcher: hence no GoogleTest here.
 
 #include <fmt/format.h>
 

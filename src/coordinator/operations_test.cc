@@ -1,4 +1,4 @@
-// What the operations compute, end to end, against values worked out here element by element.
+// Tests what the operations compute, end to end, against values worked out here element by element.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

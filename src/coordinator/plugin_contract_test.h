@@ -1,6 +1,6 @@
 #pragma once
 
-// What a plugin (operations_plugin.h) must do for a group that is all ranks of a job: its
+// Tests what a plugin (operations_plugin.h) must do for a group that is all ranks of a job: its
 // operations keep their contract, and so does the exchange over them.
 
 #include <gtest/gtest.h>

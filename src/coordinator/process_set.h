@@ -145,7 +145,7 @@ class ProcessSet {
   // Waits, after the end, until a GPU has done what it was given.
   void SettleGpu() { gpu_performer_.Settle(); }
 
-  // What is pending here, and which of this rank's threads ask and wait (set_mismatch.h).
+  // Says what is pending here, and which of this rank's threads ask and wait (set_mismatch.h).
   struct Waits {
     struct Waiting {
       std::string name;
@@ -154,11 +154,11 @@ class ProcessSet {
       bool late = false;
       bool overdue = false;
     };
-    std::vector<Waiting> tensors;  // by order
+    std::vector<Waiting> tensors;  // The tensors stand in the order in which they were asked for.
     std::set<pid_t> askers;        // all threads that ever asked for something
     std::set<pid_t> blocked;       // the threads in a wait without an end
     bool others = false;           // some of these wait for nothing that is pending
-    uint64_t round = 0;            // by this one the other ranks know what is pending here
+    uint64_t round = 0;            // The other ranks know by this round what is pending here.
   };
   Waits waits() const;
   // Returns whether a thread waits here for what is pending; cheaper than waits().

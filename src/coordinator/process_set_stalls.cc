@@ -1,4 +1,4 @@
-// What a process set says of work that does not get done: what is pending and for how long, who
+// Has what a process set says of work that does not get done: what is pending and for how long, who
 // waits for it, and what the others do instead.
 
 #include <algorithm>

@@ -135,7 +135,7 @@ TEST(JoinTest, JoinedRanksAddNeutralElements) {
     };
     const auto step = [&] {
       EXPECT_EQ(reduce(tuttiReduceSum, 2), 4);
-      EXPECT_FLOAT_EQ(reduce(tuttiReduceAverage, 3), 2);  // by all three ranks
+      EXPECT_FLOAT_EQ(reduce(tuttiReduceAverage, 3), 2);  // All three ranks are counted.
       EXPECT_EQ(reduce(tuttiReduceMin, 5), 5);
       EXPECT_EQ(reduce(tuttiReduceMax, -5), -5);
       EXPECT_EQ(reduce(tuttiReduceProduct, 3), 9);
@@ -298,7 +298,7 @@ void AskInDifferentSets(int num_ranks, bool cached) {
     if (self.rank() == 1) {
       errors[1] = self.TryWait(AskSum(self, "x", values, pair));
     } else {
-      more = AskSum(self, "y", values);  // which has nothing to do with it
+      more = AskSum(self, "y", values);  // It has nothing to do with "x".
       errors[static_cast<size_t>(self.rank())] = self.TryWait(AskSum(self, "x", values));
     }
     if (more < 0) more = AskSum(self, "y", values);

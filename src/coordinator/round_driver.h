@@ -92,8 +92,8 @@ class RoundDriver {
   // When this rank comes to the next round.
   enum class Attendance {
     kWithNews,  // when it has news, or is called
-    kAlways,    // at once, and waits there: something here waits for ranks that may have news
-    kCalled,    // as kWithNews, and calls the others in: the last round brought no rank's news
+    kAlways,    // It comes at once: something here waits for ranks that may have news.
+    kCalled,    // As kWithNews, but it calls the others, of whom none had news in the last round.
   };
   enum class JoinState { kNone, kAsked, kAnnounced };
 

@@ -101,7 +101,7 @@ class Job {
     return ticket->status.ok() ? "" : std::string(ticket->status.message());
   }
 
-  // What comes of one check.
+  // Returns what comes of one check.
   SetWaits Check() {
     SetWaits all;
     for (int rank = 0; rank < size(); ++rank) all.Merge(watch(rank).CollectWaits());
@@ -221,7 +221,7 @@ TEST(SetMismatchWatchTest, WhatWaitsForTheNextRoundFailsToo) {
 // Where each rank asks in one step: all in one set, or in sets of which none gets all of its
 // members.
 struct Step {
-  std::vector<int> sets;  // by rank
+  std::vector<int> sets;  // There is one set for each rank.
   bool crossed = false;
 };
 

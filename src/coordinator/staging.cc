@@ -91,7 +91,7 @@ ConvertFn SameType(ElementType type) {
   return nullptr;
 }
 
-// To the wire, or, with the roles of the types exchanged, from it. Null: the types are the same.
+// Returns the conversion to the wire's type, or from it; null where the types are the same.
 template <bool kIn, typename T, typename Wire>
 ConvertFn Between() {
   if constexpr (kIn) return Convert<T, Wire>;

@@ -138,7 +138,7 @@ bool TicketTable::Release(int64_t handle) {
   Ticket* const ticket = At(PlaceOf(handle));
   uint32_t generation = GenerationOf(handle);
   if (ticket == nullptr || !HasHandle(generation)) return false;
-  // Of several that release the same handle one succeeds.
+  // Where several release the same handle, one succeeds.
   if (!ticket->generation.compare_exchange_strong(generation, NextGeneration(generation))) {
     return false;
   }

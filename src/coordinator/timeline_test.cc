@@ -37,14 +37,14 @@ json Read(const std::string& path) {
   return json::parse(stream);  // throws where it is no JSON
 }
 
-// Of one tensor, one agreement.
+// One agreement about one tensor.
 struct Span {
   double begin_us = 0;
   double end_us = 0;
 };
 
 struct File {
-  std::map<std::pair<std::string, int64_t>, Span> negotiated;  // by tensor and round
+  std::map<std::pair<std::string, int64_t>, Span> negotiated;  // The key is tensor and round.
   std::optional<double> to_rank0_us;                           // the last
   double error_us = 0;
   std::string host;

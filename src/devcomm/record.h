@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-// What a device communicator is made of.
+// Holds what a device communicator is made of.
 struct DevCommParts {
   int rank = 0;
   int num_ranks = 1;

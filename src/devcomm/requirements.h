@@ -37,13 +37,13 @@ struct GinNumbers {
   uint32_t* out = nullptr;  // may be null
 };
 
-// What a device communicator has of device-initiated networking (GIN).
+// Holds what a device communicator has of device-initiated networking (GIN).
 struct GinPlan {
   ncclGinConnectionType_t connection = NCCL_GIN_CONNECTION_NONE;
   int num_contexts = 0;
-  uint32_t num_queues = 0;   // of a context: one for each rank that it joins
+  uint32_t num_queues = 0;   // Each context has so many: one for each rank that it joins.
   uint32_t queue_depth = 0;  // descriptors of a queue; a power of two
-  // Of each context: the caller's come first, then those of barriers and of the caller's list.
+  // A context has so many: the caller's come first, then those of barriers and of its list.
   uint32_t num_signals = 0;
   uint32_t num_counters = 0;
   bool strong = false;  // Signals whose strength is not given are strong.
@@ -57,17 +57,17 @@ struct GinPlan {
   ncclGinBarrierHandle world_barrier = {};
   ncclGinBarrierHandle hybrid_rail_barrier = {};
   ncclGinBarrierHandle hybrid_world_barrier = {};
-  std::vector<GinNumbers> numbers;  // of the caller's list
+  std::vector<GinNumbers> numbers;  // They follow from the caller's list.
 
   bool present() const { return connection != NCCL_GIN_CONNECTION_NONE; }
 };
 
 struct ResourcePlan {
-  uint64_t bytes = 0;  // of the resource window; at least one piece's unit
+  uint64_t bytes = 0;  // The length of the resource window, at least one piece's unit.
   GinPlan gin;
   ncclLsaBarrierHandle lsa_barrier = {};
   ncclLsaBarrierHandle hybrid_lsa_barrier = {};
-  std::vector<ResourcePiece> pieces;               // of the caller's list, in its order
+  std::vector<ResourcePiece> pieces;               // They stand in the order of the caller's list.
   std::vector<ncclMultimemHandle_t*> no_multimem;  // handles to be set to null
   uint64_t digest = 0;                             // equal where requirements are equal
 };

@@ -55,7 +55,7 @@ TEST(ReadRequirementsTest, TakesZeroedRequirements) {
   EXPECT_EQ(ReadRequirements(&zeroed).value().ginConnectionType, NCCL_GIN_CONNECTION_FULL);
 }
 
-// What a program that was compiled with the header of 2.28.7 to 2.28.9 passes.
+// Holds what a program that was compiled with the header of 2.28.7 to 2.28.9 passes.
 struct Form228 {
   void* lists[2] = {};
   bool lsa_multimem = false;

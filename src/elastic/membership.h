@@ -45,7 +45,7 @@ struct MembershipOptions {
   int min_workers = 1;
   int max_workers = 1;
   int reset_limit = -1;    // So many generations may follow the first; -1: any number.
-  double timeout_s = 600;  // for min_workers to be there, and for members to leave a generation
+  double timeout_s = 600;  // It bounds the wait for min_workers, and for members that leave.
   double cooldown_min_s = 10;
   double cooldown_max_s = 300;
   bool end_failed_hosts = false;

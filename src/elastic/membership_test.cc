@@ -105,7 +105,7 @@ TEST(Membership, BeginsWhenAllThatWereStartedAreReady) {
 TEST(Membership, AFailedHostLosesItsOtherWorkersWhereThatIsAskedFor) {
   MembershipOptions options = Between(1, 4);
   options.end_failed_hosts = true;
-  options.cooldown_min_s = options.cooldown_max_s = 0;  // for ever
+  options.cooldown_min_s = options.cooldown_max_s = 0;  // 0 means for ever.
   Job job(options, {{"a", 2}, {"b", 2}});
   for (int i = 0; i < 4; ++i) job.Ready(i);
   job.Exit(0, 1);

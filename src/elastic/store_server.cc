@@ -59,7 +59,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     Bytes in;
     Bytes out;
     size_t sent = 0;
-    // Of a get that waits.
+    // The connection's get waits.
     bool waits = false;
     std::string key;
     uint64_t newer_than = 0;

@@ -25,7 +25,7 @@ class GinExecutor : public GinOperands {
   enum class Step { kDone, kUnderWay, kNoRoom };
   struct Begun {
     Step step = Step::kDone;
-    NetRequest* request = nullptr;  // of what is under way
+    NetRequest* request = nullptr;  // It belongs to the operation that is under way.
   };
   // Begins an operation. Fails where it names what is not there; then it has changed nothing.
   // REQUIRES: the caller is inside the queue's connection, if it has one.

@@ -21,7 +21,7 @@ constexpr int64_t kTellWithinNs = 50'000;
 // it.
 struct GinMail::Header {
   uint32_t kind = 0;   // Order::Kind
-  uint32_t bytes = 0;  // of data that follows, or of a value; unused by kGet
+  uint32_t bytes = 0;  // The length of the data that follow, or of a value. kGet does not use it.
   uint64_t to_at = 0;
   uint64_t from_at = 0;  // kGet
   uint64_t total = 0;    // kGet

@@ -41,7 +41,7 @@ struct GinMailLayout {
   static constexpr size_t kArrivedAt = 0, kCreditsAt = 64, kClosedAt = 128;
   static constexpr size_t kSlotsAt = 256;
 
-  size_t slot_bytes = 256 << 10;  // of data, without the header
+  size_t slot_bytes = 256 << 10;  // So many bytes of data fit a slot, besides the header.
 
   // Returns the layout for so many peers: shorter slots among many, so that a rank pins at most 64
   // MiB for them all, or 16 KiB for each slot.
@@ -58,14 +58,14 @@ class GinMail {
   struct Parts {
     int peer = 0;
     GinMailLayout layout;
-    const Window* window = nullptr;  // of mailboxes; this and what is pointed to outlive the mail
+    const Window* window = nullptr;  // It has the mailboxes, and outlives the mail as all here do.
     uint64_t own_at = 0;             // where the peer's mailbox lies in this rank's part
     uint64_t peer_at = 0;            // where this rank's lies in the peer's part
     RemoteWindows* remote = nullptr;
     const SymmetricMemory* symmetric = nullptr;  // what puts and gets reach
     int rank = 0;
-    GinCopyLine* line_out = nullptr;  // from windows to slots
-    GinCopyLine* line_in = nullptr;   // from slots to windows
+    GinCopyLine* line_out = nullptr;  // It copies from windows to slots.
+    GinCopyLine* line_in = nullptr;   // It copies from slots to windows.
     // Adds to a signal of this rank, by its number among all, or to an 8-byte word of GPU memory.
     std::function<Status(uint64_t number, uint64_t added)> add_to_signal;
     std::function<Status(std::byte* word, uint64_t added)> add_to_word;
@@ -123,7 +123,7 @@ class GinMail {
   // A message on its way: its data is copied to the slot, and then it is put.
   struct Piece {
     uint64_t copied_at = 0;  // a number of line_out
-    size_t bytes = 0;        // with the header
+    size_t bytes = 0;        // The header is counted.
     bool* done = nullptr;
   };
   // A message that came, whose data is copied to its place.
@@ -132,7 +132,7 @@ class GinMail {
     Signal signal = Signal::kNone;
     uint64_t signal_at = 0;
     uint64_t added = 0;
-    bool* done = nullptr;  // of a get that it completes
+    bool* done = nullptr;  // The message completes the get that has this flag.
   };
 
   std::byte* Own(uint64_t at) const { return parts_.window->own.data() + parts_.own_at + at; }
@@ -159,15 +159,15 @@ class GinMail {
   std::deque<Order> orders_;       // not cut into pieces yet, or in part
   std::deque<Piece> pieces_;       // not put yet
   uint64_t num_put_ = 0;           // pieces, over the mail's life
-  std::deque<NetRequest*> puts_;   // that are under way, the last of them
+  std::deque<NetRequest*> puts_;   // The last puts, which are under way.
   uint64_t num_tested_ = 0;        // puts that are done
-  std::deque<NetRequest*> notes_;  // of credits and of the end, under way
-  std::deque<bool*> gets_;         // that no answer has completed
-  uint64_t header_credits_ = 0;    // that came in headers
+  std::deque<NetRequest*> notes_;  // Credits and the end, which are under way.
+  std::deque<bool*> gets_;         // Gets that no answer has completed.
+  uint64_t header_credits_ = 0;    // Credits that came in headers.
   uint64_t num_taken_ = 0;         // messages that came, over the mail's life
   std::deque<Arrival> arrivals_;
   uint64_t num_emptied_ = 0;  // slots of messages that were carried out
-  uint64_t num_told_ = 0;     // of these, what the peer knows
+  uint64_t num_told_ = 0;     // The peer knows of so many that were carried out.
   int64_t untold_since_ns_ = 0;
   bool closing_ = false;
   bool closed_ = false;  // The peer has been told, or is being told.

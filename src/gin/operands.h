@@ -21,7 +21,7 @@ class GinOperands {
     GinPlan plan;
     // Holds signals, counters and values where the plan says.
     std::shared_ptr<const Window> resource;
-    const SymmetricMemory* symmetric = nullptr;  // of all other windows
+    const SymmetricMemory* symmetric = nullptr;  // It has all other windows.
   };
   explicit GinOperands(Parts parts) : parts_(std::move(parts)), team_(parts_.resource->team) {}
 

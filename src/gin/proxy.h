@@ -55,7 +55,7 @@ class GinProxy final : public GinBackend {
     std::shared_ptr<const Window> resource;      // signals and counters, where the plan says
     const SymmetricMemory* symmetric = nullptr;  // This and what is pointed to outlive the proxy.
     RemoteWindows* remote = nullptr;             // null where the LSA team is all ranks
-    EventLoop* loop = nullptr;                   // of the progress thread
+    EventLoop* loop = nullptr;                   // The progress thread runs it.
     Watch* watch = nullptr;
   };
   static Result<std::unique_ptr<GinProxy>> Create(Parts parts);
@@ -113,7 +113,7 @@ class GinProxy final : public GinBackend {
     std::atomic<bool> left = false;  // It has ended its communicator: nothing more comes from it.
   };
   std::deque<Remote> remotes_;               // all that queues lead to
-  std::vector<RmaConnection*> connections_;  // to them, in the same order
+  std::vector<RmaConnection*> connections_;  // These lead to them, in the same order.
   std::atomic<uint32_t> next_attended_ =
       0;  // where there are more than a thread attends to at once
   Mutex timer_mutex_;

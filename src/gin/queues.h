@@ -52,7 +52,7 @@ class GinQueues {
   struct Driven {
     bool under_way = false;   // Something is left that needs to be driven again.
     Status failure;           // What this call has found; the context does nothing any more.
-    std::optional<int> peer;  // whose connection failed
+    std::optional<int> peer;  // The connection to this rank has failed.
   };
   // Carries out an operation at once, or fails where it names what is not there. Returns false, and
   // has done nothing, where it has to be posted: its peer is reached by the network, or something
@@ -71,7 +71,7 @@ class GinQueues {
   // An operation that was taken and is not done.
   struct Flight {
     NetRequest* request = nullptr;    // null: done, behind one that is not
-    std::optional<uint32_t> counter;  // to be increased
+    std::optional<uint32_t> counter;  // The counter that is increased when it is done.
   };
   struct Queue {
     uint32_t taken = 0;

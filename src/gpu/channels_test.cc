@@ -1,5 +1,5 @@
-// What GpuChannels tells a proxy before a kernel starts, and that reductions in the order of the
-// ranks end with that order in FIFOs as short as they may be.
+// Tests what GpuChannels tells a proxy before a kernel starts, and that reductions in the order of
+// the ranks end with that order in FIFOs as short as they may be.
 
 #include <gtest/gtest.h>
 
@@ -93,7 +93,7 @@ class Recorder {
 using Outputs = std::vector<std::map<size_t, std::string>>;
 Outputs RunTogether(const std::vector<Recorder>& ranks, size_t slots) {
   const size_t n = ranks.size();
-  std::vector<std::deque<std::string>> fifos(n);  // to each rank
+  std::vector<std::deque<std::string>> fifos(n);  // Each rank reads one.
   Outputs outputs(n);
   const bool ended = RunRankSteps(NumSteps(ranks), [&](size_t r, size_t number) {
     const Recorder::Step& step = ranks[r].steps[number];

@@ -1,5 +1,5 @@
-// That collectives by two levels end with the right results in FIFOs as short as they may be, and
-// what they send by each NIC.
+// Tests that collectives by two levels end with the right results in FIFOs as short as they may be,
+// and what they send by each NIC.
 
 #include "kernels/two_level.h"
 
@@ -48,7 +48,7 @@ struct Cluster {
 
 struct Outcome {
   bool ended = false;
-  std::vector<std::map<size_t, Chunk>> outputs;  // by rank: element → what was added
+  std::vector<std::map<size_t, Chunk>> outputs;  // For each rank, by element, what was added.
 };
 
 // Runs what all ranks recorded, over FIFOs of so many chunks. The input of rank r is its letter.
@@ -56,7 +56,7 @@ Outcome RunTogether(const Cluster& cluster, const std::vector<Recorder>& ranks, 
                     size_t room) {
   using namespace kernels;  // NOLINT: the bits of a move
   const auto n = static_cast<size_t>(cluster.num_ranks());
-  std::vector<std::deque<Chunk>> host(n), rail(n);  // that each rank takes from
+  std::vector<std::deque<Chunk>> host(n), rail(n);  // Each rank takes from one of each.
   Outcome outcome{false, std::vector<std::map<size_t, Chunk>>(n)};
   outcome.ended = RunRankSteps(NumSteps(ranks), [&](size_t r, size_t number) {
     const Recorder::Step& step = ranks[r].steps[number];

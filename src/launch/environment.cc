@@ -17,7 +17,7 @@ constexpr int64_t kSlurmPortSpan = 17000;
 constexpr int kSlurmPortChoices = 8;
 constexpr int64_t kMaxSlurmNumber = int64_t{1} << 32;
 
-// What a launcher said, while the rendezvous is not chosen yet.
+// Holds what a launcher said, while the rendezvous is not chosen yet.
 struct Told {
   LaunchInfo info;
   // The variable that gave the number of ranks, for sentences.
@@ -280,7 +280,7 @@ Result<LaunchInfo> PartOf(const LaunchInfo& info, const std::vector<int>& ranks)
   part.job = fmt::format("{}|{}", info.job, list);
   if (info.rendezvous == Rendezvous::kHttp) return part;
   if (info.one_machine) {
-    // Of jobs that were given addresses these may be all that differs.
+    // These may be all that differs between jobs that were given addresses.
     std::string job = part.job;
     for (const Endpoint& endpoint : info.endpoints) job += "|" + endpoint.ToString();
     part.endpoints = {LocalEndpoint(job, info.user)};

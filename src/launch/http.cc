@@ -9,11 +9,11 @@
 namespace tutti::launch {
 namespace {
 
-// What stands before the body of a message.
+// Holds what stands before the body of a message.
 struct Head {
   std::string_view first_line;
   std::optional<size_t> content_length;
-  size_t size = 0;  // of the whole head, the blank line included
+  size_t size = 0;  // The length of the whole head, the blank line included.
 };
 
 bool EqualIgnoringCase(std::string_view a, std::string_view b) {

@@ -24,7 +24,7 @@ struct ChannelContext {
   int num_hosts = 1;
   uint32_t channels = 1;  // A plan uses at most so many.
   size_t slot_bytes = 0;
-  size_t pair_slot_bytes = 0;  // of the FIFOs between all pairs of ranks; 0: there are none
+  size_t pair_slot_bytes = 0;  // That of the FIFOs between all pairs of ranks; 0: there are none.
   // All NICs of a host together send so much; 0 where it is not known.
   double network_bytes_per_us = 0;
   // The ranks of each host, where all have equally many that reach one another's windows; else 0.

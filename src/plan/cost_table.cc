@@ -69,7 +69,7 @@ Extent Staged(Collective collective, Algorithm algorithm, double n, double bytes
       if (algorithm == kTwoShot) return {2 * round, 2, 3 * bytes * (n - 1) / n};
       return {round, 1, bytes * n};
     case Collective::kBroadcast:
-      return {round, 1, bytes * 1.3};  // in and out again, of which most happens at once
+      return {round, 1, bytes * 1.3};  // They go in and out again, most of it at once.
     case Collective::kReduce:
     case Collective::kAllGather:
     case Collective::kAllGatherV:

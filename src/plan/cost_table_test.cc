@@ -108,7 +108,7 @@ TEST(CostTableDocsTest, TheTablesOfThePageAreUpToDate) {
 TEST(GpuCostsTest, PredictsWhatWasMeasured) {
   struct Point {
     Collective collective;
-    size_t bytes;  // of the larger buffer
+    size_t bytes;  // The length of the larger buffer.
     double us;
   };
   constexpr Point kMeasured[] = {

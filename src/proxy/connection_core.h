@@ -1,7 +1,7 @@
 #pragma once
 
-// What the two ends of proxy connections have in common: who drives them, when the progress thread
-// watches them, how they fail.
+// Has what the two ends of proxy connections have in common: who drives them, when the progress
+// thread watches them, how they fail.
 //
 // One thread at a time drives a connection (moves bytes, arms descriptors): the one that holds
 // `driver_`. No thread waits for it. Poll gives up when it is taken. HandOver, a ready descriptor
@@ -116,8 +116,8 @@ class ConnectionCore : public NetConnection {
   void WatchIdle() TUTTI_REQUIRES(driver_);
   // Drives a connection on which nothing is under way.
   void Tend() TUTTI_REQUIRES(driver_);
-  // What a request asks for, a bit each. All of them have the connection driven, unless it is the
-  // kernel's.
+  // Says what a request asks for, a bit each. All of them have the connection driven, unless it is
+  // the kernel's.
   enum Wish : uint32_t {
     kLook = 1,      // a descriptor is ready, or there may be more to move
     kHandOver = 2,  // the progress thread is to drive the connection
@@ -136,7 +136,7 @@ class ConnectionCore : public NetConnection {
   void TakeBack() TUTTI_REQUIRES(driver_);
   void ArmWatch(Watch& watch, uint32_t events) TUTTI_REQUIRES(driver_);
   enum class State : uint8_t { kKernel, kProgress, kTimer, kStopped };
-  // What changes the state: see the table at the top.
+  // Says what changes the state: see the table at the top.
   enum class Event : uint8_t {
     kHandedOver,
     kTakenBack,  // The kernel sleeps on the descriptors itself.

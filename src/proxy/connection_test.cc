@@ -43,7 +43,7 @@ TEST(ProxyConnectionTest, WakesNobodyWhileIdle) {
   const auto pair = MakePair();
   FifoSender out(pair->send_connection->fifo());
   FifoReceiver in(pair->recv_connection->fifo());
-  // Also after use, and while an operation waits for a peer that does not come.
+  // The same holds after use, and while an operation waits for a peer that does not come.
   pair->send_connection->Begin(1, 0x2a);
   pair->recv_connection->Begin(2, 0x2a);
   Publish(out);

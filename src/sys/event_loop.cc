@@ -81,7 +81,7 @@ class EventLoopImpl final : public EventLoop {
   // A byte lies in wake_fd_ that the loop has not fetched.
   bool woken_ TUTTI_GUARDED_BY(mutex_) = false;
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
-  uint64_t next_id_ TUTTI_GUARDED_BY(mutex_) = 1;  // for watches and timers
+  uint64_t next_id_ TUTTI_GUARDED_BY(mutex_) = 1;  // Watches and timers are numbered together.
   uint64_t running_watch_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::unordered_map<uint64_t, std::shared_ptr<Watch>> watches_ TUTTI_GUARDED_BY(mutex_);
   std::unordered_map<int, uint64_t> watch_of_fd_ TUTTI_GUARDED_BY(mutex_);

@@ -110,7 +110,7 @@ TEST_F(FdServerTest, HandsADescriptorToItsOwnProcess) {
   ASSERT_TRUE(fd.ok()) << fd.status().message();
   EXPECT_NE(fcntl(fd->get(), F_GETFD) & FD_CLOEXEC, 0);
   EXPECT_TRUE(IsMemory(std::move(fd)));
-  EXPECT_TRUE(IsMemory(Fetch()));  // as often as asked
+  EXPECT_TRUE(IsMemory(Fetch()));  // It can be fetched as often as one likes.
 }
 
 TEST_F(FdServerTest, HandsADescriptorToAnotherProcess) {

@@ -28,10 +28,10 @@ constexpr int kFree = 0;  // else the number of an epoll set, and 1
 constinit std::array<std::atomic<int>, kMaxSets> sets_of_process = {};
 constinit std::atomic<uint32_t> forks_behind = 0;
 
-// What an epoll set says of one descriptor that it has.
+// Holds what an epoll set says of one descriptor that it has.
 struct Target {
   int fd = -1;
-  // Of the file; older kernels do not tell.
+  // The file's inode, which older kernels do not tell.
   std::optional<uint64_t> inode;
   std::optional<uint64_t> device;
 };

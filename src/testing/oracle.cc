@@ -11,8 +11,8 @@
 namespace tutti::oracle {
 namespace {
 
-// What the oracle knows of a type, in the order of ncclDataType_t. The formats of floating-point
-// numbers are written out here once more, apart from base/float_formats.h.
+// Holds what the oracle knows of a type, in the order of ncclDataType_t. The formats of
+// floating-point numbers are written out here once more, apart from base/float_formats.h.
 struct TypeFacts {
   std::string_view name;
   size_t size;

@@ -1,9 +1,9 @@
 #pragma once
 
-// What collectives must compute, said once more in the slowest and plainest way: one element at a
-// time, in a type wider than any of the twelve. It shares no code with the library (base/reduce,
-// base/float_formats), so that the two can only agree by both being right. It speaks nccl.h's
-// types, because the tests drive the library through nccl.h.
+// Computes what collectives must compute, said once more in the slowest and plainest way: one
+// element at a time, in a type wider than any of the twelve. It shares no code with the library
+// (base/reduce, base/float_formats), so that the two can only agree by both being right. It speaks
+// nccl.h's types, because the tests drive the library through nccl.h.
 //
 // Pure functions of their arguments; any thread.
 

@@ -15,8 +15,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What /proc tells of a thread. Two equal states that are asleep mean that it slept all the time
-// between them, because every return to sleep is counted.
+// Holds what /proc tells of a thread. Two equal states that are asleep mean that it slept all the
+// time between them, because every return to sleep is counted.
 struct State {
   bool lives = false;
   bool asleep = false;

@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kNodes = "class/kfd/kfd/topology/nodes";
 constexpr int64_t kXgmi = 11;  // the kernel's CRAT_IOLINK_TYPE_XGMI
 constexpr uint32_t kClassAccelerator = 0x120000;
-constexpr int64_t kMostLinks = 64;  // between two GPUs; more is no count
+constexpr int64_t kMostLinks = 64;  // Between two GPUs. A larger number is no count.
 
 using Properties = std::map<std::string, int64_t>;
 
@@ -45,7 +45,7 @@ class AmdSource : public GpuSource {
   explicit AmdSource(std::string sysfs) : sysfs_(std::move(sysfs)) {}
 
   std::vector<GpuSighting> Find(std::vector<std::string>& guesses) override {
-    std::map<int64_t, BusId> addresses;  // of GPUs, by node
+    std::map<int64_t, BusId> addresses;  // The addresses of the GPUs, by node.
     std::vector<std::pair<std::string, GpuSighting>> found;
     for (const std::string& name : sysfs_.List(kNodes)) {
       const std::string folder = fmt::format("{}/{}", kNodes, name);

@@ -10,7 +10,8 @@
 namespace tutti::topology {
 namespace {
 
-// What host `host` of many alike machines offers, its ranks following those of the hosts before.
+// Returns what host `host` of many alike machines offers, its ranks following those of the hosts
+// before.
 HostOffer OfferOf(const std::string& machine, int first_rank) {
   const Graph graph = TestGraph(TestMachine(TestDataPath("machines/" + machine + ".xml"))).graph;
   const Paths paths = ComputePaths(graph, {});
@@ -101,7 +102,7 @@ TEST(JoinHosts, KeepsDataOnItsRail) {
   ASSERT_TRUE(job.ok());
   const ChannelOffer& ring = offers[0].ring;
   ASSERT_NE(ring.rail_in, ring.rail_out) << "these rings were to cross NICs";
-  // Which rail a host's channel enters and leaves by shows in its first and last ranks.
+  // A channel's first and last ranks show by which rail it enters and leaves a host.
   const auto rail = [&](int32_t rank, bool in) {
     for (uint32_t c = 0; c < ring.channels; ++c) {
       const size_t at = c * 8 + (in ? 0 : 7);

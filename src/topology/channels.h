@@ -39,7 +39,7 @@ std::string_view Name(Pattern pattern);  // "ring", "tree", "balanced tree", "sp
 
 struct Channel {
   std::vector<NodeIndex> devices;  // They are in order.
-  NodeIndex net_in = kNoIndex;     // between hosts: the port the data comes in by, and leaves by
+  NodeIndex net_in = kNoIndex;     // Between hosts: the ports by which data come in and leave.
   NodeIndex net_out = kNoIndex;
 
   friend bool operator==(const Channel&, const Channel&) = default;

@@ -253,7 +253,7 @@ Machine DetectThisHost(const Settings& settings) {
   if (look && !HasGpu(machine)) {
     options.gpus = amd.get();
     Machine other = Detect(options);
-    other.version = 2;  // of the format, as AMD's own library writes it
+    other.version = 2;  // AMD's own library writes this version of the format.
     if (HasGpu(other)) return other;
   }
   return machine;

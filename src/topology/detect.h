@@ -52,7 +52,7 @@ enum class NetworkChoice {
 
 struct DetectOptions {
   std::string sysfs = "/sys";
-  std::vector<CpuFact> cpus;  // from FindProcessors; one without a NUMA number when empty
+  std::vector<CpuFact> cpus;  // FindProcessors gives them. Empty: one without a NUMA number.
   GpuSource* gpus = nullptr;  // null: GPUs are not looked for
   uint64_t host_hash = 0;
   NetworkChoice network = NetworkChoice::kBest;

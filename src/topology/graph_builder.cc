@@ -56,7 +56,7 @@ void FlattenSwitches(std::vector<PciFact>& devices) {
 
 struct Counts {
   size_t nodes = 0;
-  size_t cpus_of_host = 0;  // of the host with the most
+  size_t cpus_of_host = 0;  // The host with the most has so many.
   size_t devices = 0;
   size_t nets = 0;
   bool ranks = false;
@@ -303,7 +303,7 @@ class GraphBuilder {
       if (!have_ranks_) gpu.node.rank = next_rank_++;
       gpu.index = graph_.AddNode(gpu.node);
       hangs_[gpu.hang].device = gpu.index;
-      // Of several ranks on one GPU the first one has its links.
+      // Where several ranks are on one GPU, the first one has its links.
       gpu_at_.emplace(std::make_pair(gpu.node.host, gpu.bus_id), &gpu);
     }
   }
@@ -423,11 +423,11 @@ class GraphBuilder {
   std::map<std::pair<int, BusId>, NodeIndex> nic_at_;
   std::map<std::pair<int, BusId>, const Gpu*> gpu_at_;
   std::set<std::tuple<int, BusId, BusId>> peers_;
-  int host_ = 0;  // of the processor that is being added, as the two below
+  int host_ = 0;  // The host of the processor that is being added. So are the two below.
   NodeIndex cpu_ = kNoIndex;
   int numa_ = -1;
   uint64_t next_host_device_ = 0;  // within the host
-  uint64_t next_nic_ = 0;          // of those without an address, within the host
+  uint64_t next_nic_ = 0;          // Numbers those of a host that have no address.
   int next_rank_ = 0;
 };
 

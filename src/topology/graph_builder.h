@@ -18,8 +18,8 @@ namespace tutti::topology {
 // have paths of their own: kMostPaths of them are about half a gigabyte.
 inline constexpr size_t kMostDevices = 1024;     // GPUs and host devices
 inline constexpr size_t kMostNets = 1024;        // ports
-inline constexpr size_t kMostNumaNodes = 128;    // of one host; each is linked with each
-inline constexpr size_t kMostGraphNodes = 8192;  // in all
+inline constexpr size_t kMostNumaNodes = 128;    // A host has no more: each is linked with each.
+inline constexpr size_t kMostGraphNodes = 8192;  // The whole graph has no more.
 inline constexpr size_t kMostPaths = 8'000'000;
 
 struct BuiltGraph {

@@ -23,7 +23,7 @@ class GraphReader {
  public:
   GraphReader(std::string_view text, const Graph& graph) : xml_(text) {
     for (const NodeIndex device : graph.Devices()) devices_[IdOf(graph.node(device))] = device;
-    // Of two ports with one number the first is meant: the network knows only that one.
+    // Where two ports have one number, the first is meant: the network knows only that one.
     for (const NodeIndex net : graph.OfKind(NodeKind::kNet)) {
       nets_.try_emplace(IdOf(graph.node(net)), net);
     }

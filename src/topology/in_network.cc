@@ -40,7 +40,7 @@ class StarFinder {
   }
 
  private:
-  // Of a device, in the table's numbers.
+  // A device's place, in the table's numbers.
   struct Place {
     size_t device = 0;
     size_t net = 0;
@@ -118,7 +118,7 @@ class StarFinder {
     if (places.empty()) return std::nullopt;
     Stars stars;
     Kbps each = CountLoads(places, &stars);
-    size_t copies = 1;  // of each head, so that no channel has more than a block can move
+    size_t copies = 1;  // So many of each head, so that no channel has more than a block can move.
     while (each / static_cast<Kbps>(copies) > kMostPerHead &&
            places.size() * (copies + 1) <= kMostHeads) {
       ++copies;

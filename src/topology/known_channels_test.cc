@@ -17,7 +17,7 @@ class KnownChannels : public testing::Test {
   Graph graph_ = TestGraph(TestMachine(TestDataPath("machines/dgx1-v100.xml"))).graph;
   Paths paths_ = ComputePaths(graph_, {});
   Settings settings_;
-  // Of this process: tests of one program run beside one another.
+  // A file of this process alone: tests of one program run beside one another.
   std::string file_ = testing::TempDir() + "/tutti_known_channels." + std::to_string(getpid());
 
   void TearDown() override { std::filesystem::remove(file_); }

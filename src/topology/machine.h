@@ -36,7 +36,7 @@ inline constexpr bool IsGpuClass(uint32_t device_class) {
 // NVLinks, or xGMI links, from a GPU to one other thing.
 struct NvlinkFact {
   BusId target = 0;
-  uint32_t target_class = 0;  // of the target: a GPU, an NVSwitch, a bridge to the processor
+  uint32_t target_class = 0;  // The target's class: a GPU, an NVSwitch, a bridge to the processor.
   int count = 0;
   bool xgmi = false;
 };
@@ -85,7 +85,7 @@ struct PciFact {
   uint32_t device = 0;
   uint32_t subsystem_vendor = 0;
   uint32_t subsystem_device = 0;
-  std::string link_speed;  // as the kernel writes it, "32.0 GT/s PCIe"; empty: not known
+  std::string link_speed;  // The kernel writes "32.0 GT/s PCIe". Empty: not known.
   int link_width = 0;      // lanes; 0: not known
   std::vector<GpuFact> gpus;
   std::vector<NicFact> nics;
@@ -101,7 +101,7 @@ struct HostDeviceFact {
 
 // Describes one NUMA node.
 struct CpuFact {
-  std::optional<uint64_t> host_hash;  // which host it is of; files of one host often leave it out
+  std::optional<uint64_t> host_hash;  // Its host, which files of one host often leave out.
   int numa = kNotKnown;               // -1 when the machine does not tell
   std::string affinity;               // mask of cores, groups of 32 bits in hexadecimal with commas
   std::string arch;                   // "x86_64", "arm64", "ppc64"

@@ -1,7 +1,7 @@
 #pragma once
 
-// What holds for any text that is given as a machine file; libFuzzer (machine_xml_fuzz.cc) and the
-// seeded mutations of machine_properties_test.cc call it. For tests only.
+// Checks what holds for any text that is given as a machine file; libFuzzer (machine_xml_fuzz.cc)
+// and the seeded mutations of machine_properties_test.cc call it. For tests only.
 
 #include <algorithm>
 #include <cstdlib>

@@ -9,7 +9,7 @@ constexpr double kDeviceWidth = 86;
 constexpr double kPortWidth = 74;
 constexpr double kLeafHeight = 44;
 constexpr double kInnerHeight = 34;
-constexpr double kRow = 84;  // from one row's top to the next
+constexpr double kRow = 84;  // The distance from one row's top to the next.
 constexpr double kGap = 12;
 constexpr double kCpuGap = 56;
 

@@ -11,11 +11,11 @@
 namespace tutti::topology {
 
 struct Layout {
-  std::map<NodeIndex, Box> boxes;  // without fill; a NIC with ports has the span of their boxes
+  std::map<NodeIndex, Box> boxes;  // They have no fill. A NIC's spans the boxes of its ports.
   std::vector<std::pair<NodeIndex, NodeIndex>> tree;  // parent and child in the PCI tree, as drawn
   double left = 0;
-  double width = 0;     // of the machine
-  double leaf_top = 0;  // of the row of devices and ports
+  double width = 0;     // The machine's width.
+  double leaf_top = 0;  // The top of the row of devices and ports.
   double leaf_bottom = 0;
 };
 

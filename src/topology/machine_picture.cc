@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kMargin = 44;
 constexpr double kTitleHeight = 84;
-constexpr double kStrand = 3.4;  // from one channel's line to the next on a link
+constexpr double kStrand = 3.4;  // The distance of the lines of two channels on a link.
 constexpr double kRow = 58;      // height of the line that shows one channel's order
 constexpr double kLaneLabel = 150;
 constexpr size_t kMostStrands = 8;
@@ -468,7 +468,7 @@ class Painter {
   std::vector<Strand> strands_;
   Layout layout_;
   std::map<LinkIndex, std::set<size_t>> users_;
-  std::vector<Label> labels_;  // of curves that others may cross
+  std::vector<Label> labels_;  // Labels of curves, which others may cross.
   Picture picture_;
 };
 

@@ -1,4 +1,4 @@
-// What holds for every machine: random ones, and files that were damaged at random.
+// Tests what holds for every machine: random ones, and files that were damaged at random.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -104,7 +104,7 @@ class RandomMachine {
           if (chip_to_chip) gpu.c2c.push_back({44712, Pick(1, 10)});
           if (switched) gpu.nvlinks.push_back({0xf000, kClassNvSwitch, Pick(1, 18), false});
           for (const BusId other : gpus_) {
-            if (!Chance(30)) continue;  // to itself, and from one side only, happens too
+            if (!Chance(30)) continue;  // Links to itself and from one side only happen too.
             gpu.nvlinks.push_back({other, kClassGpu, Pick(1, 4), false});
           }
         }
@@ -117,7 +117,7 @@ class RandomMachine {
   int next_net_ = 0;
   int next_gpu_ = 0;
   int next_rank_ = 0;
-  std::vector<BusId> gpus_;  // of the host that is being made
+  std::vector<BusId> gpus_;  // The GPUs of the host that is being made.
 };
 
 void Reverse(std::vector<PciFact>& devices) {

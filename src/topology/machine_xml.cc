@@ -262,8 +262,8 @@ class MachineReader {
   };
 
   XmlReader xml_;
-  uint64_t host_ = 0;  // of the <cpu> that is being read
-  int depth_ = 0;      // of the <pci> that is being read; the parser itself does not recurse
+  uint64_t host_ = 0;  // The host of the <cpu> that is being read.
+  int depth_ = 0;  // The depth of the <pci> that is being read. The parser itself does not recurse.
   std::set<std::pair<uint64_t, int>> cpus_;
   std::set<std::pair<uint64_t, BusId>> devices_;
   std::set<std::pair<uint64_t, int>> nets_;

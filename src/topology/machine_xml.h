@@ -32,7 +32,7 @@ struct XmlRemark {
 
 struct MachineReading {
   Machine machine;                 // what could be read; complete only without errors
-  std::vector<XmlRemark> errors;   // at most kMostErrors
+  std::vector<XmlRemark> errors;   // There are at most kMostErrors.
   std::vector<XmlRemark> remarks;  // what is odd and was passed over or guessed; as many at most
 };
 inline constexpr size_t kMostErrors = 50;

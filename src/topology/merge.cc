@@ -216,7 +216,7 @@ class Merger {
 
   void FillNet(NetFact& mine, const NetFact& theirs) {
     const std::string where = fmt::format("port {}", mine.name);
-    // Which number a port has is the network's to say, as it runs now.
+    // The network that runs now says which number a port has.
     if (!strict_ && theirs.dev >= 0) mine.dev = theirs.dev;
     Fill(mine.dev, theirs.dev, kNotKnown, where, "number");
     if (mine.speed_mbps <= 0) mine.speed_mbps = theirs.speed_mbps;
@@ -231,7 +231,7 @@ class Merger {
 
   Machine& into_;
   const bool strict_;
-  uint64_t host_ = 0;  // of the processor that is being taken over
+  uint64_t host_ = 0;  // The host of the processor that is being taken over.
   std::string difference_;
 };
 

@@ -51,7 +51,7 @@ Machine PciTreeOf(Machine machine) {
   return machine;
 }
 
-// What a virtual machine shows of `machine`: every device right below one processor.
+// Returns what a virtual machine shows of `machine`: every device right below one processor.
 Machine FlatViewOf(const Machine& machine) {
   Machine flat = machine;
   flat.cpus.resize(1);

@@ -20,9 +20,9 @@ struct Parts {
   int gpus_per_switch = 2;  // 0: GPUs hang at the processor
   std::set<int> nics;       // switches (or processors) with a NIC
   int sm = 80;
-  int other_sm = 0;  // of every second GPU; 0: the same
-  int nvlinks = 0;   // to NVSwitches, from each GPU
-  int islands = 1;   // of NVSwitches
+  int other_sm = 0;  // Every second GPU has this; 0: it has the same.
+  int nvlinks = 0;   // Each GPU has so many to NVSwitches.
+  int islands = 1;   // There are so many groups of NVSwitches.
   int ranks_per_gpu = 1;
   std::string vendor = "GenuineIntel";
 };
@@ -165,7 +165,7 @@ TEST(OddMachines, GpusAtTheProcessorWithoutPeerAccess) {
 TEST(OddMachines, OneNicFarAwayFromAllGpus) {
   Parts parts;
   parts.gpus_per_cpu = {4, 0};
-  parts.nics = {2};  // at the other processor
+  parts.nics = {2};  // It is at the other processor.
   Expect(MachineText(parts), 20);
   parts.nvlinks = 4;
   Expect(MachineText(parts), 4 * 20);

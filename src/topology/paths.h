@@ -50,7 +50,7 @@ struct PathRules {
   bool use_pxn = true;
   bool pxn_over_c2c = true;          // also through a GPU that reaches the NIC chip to chip
   bool nvlink_bridge = true;         // NVLink through a third GPU
-  bool peer_access_refused = false;  // by the driver: no GPU reaches another one's memory over PCI
+  bool peer_access_refused = false;  // The driver lets no GPU reach another one over PCI.
   // NCCL gives up on two GPUs of a host, and leaves them to the network, where both reach a NIC
   // faster than one another. It cuts machines in two whose processors could have joined them; here
   // it is done on demand only.

@@ -19,7 +19,7 @@ struct Box {
   Point corner;  // upper left
   double width = 0;
   double height = 0;
-  double radius = 0;    // of its corners
+  double radius = 0;    // The radius of its corners.
   std::string fill;     // empty: not filled
   std::string outline;  // empty: none
 };
@@ -42,7 +42,7 @@ struct Mark {
 enum class Anchor { kStart, kMiddle, kEnd };
 
 struct Label {
-  Point at;  // on the line that the letters stand on
+  Point at;  // It is a point of the line that the letters stand on.
   std::string text;
   double size = 12;
   std::string colour = "#1b1f24";

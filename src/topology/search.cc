@@ -91,7 +91,7 @@ class Searcher {
   Kbps most_per_channel_;
   // A channel takes about this many looks when each of them is a good one.
   uint64_t straight_;
-  uint64_t steps_;  // in all
+  uint64_t steps_;  // So many looks may be taken in all.
   uint64_t steps_left_;
   bool exhausted_ = false;
   std::optional<Found> best_;
@@ -102,7 +102,7 @@ class Searcher {
 std::vector<Rung> Searcher::ListRungs(const Option& option) {
   constexpr double kStep = 1.01;
   constexpr size_t kPerStep = 3;
-  constexpr double kLeastPart = 0.01;  // of the best total: nothing below is worth a try
+  constexpr double kLeastPart = 0.01;  // Nothing below this part of the best total is worth a try.
   std::map<int, std::map<uint32_t, Trial>, std::greater<>> by_total;
   const double beat = ScoreToBeat() / option.weight;
   Trial trial = option.trial;

@@ -141,7 +141,7 @@ std::vector<Kbps> ListBandwidths(const HopTable& table, const Demand& demand, Kb
       add(table.Out(from, net), trial.kind_inter);
     }
   }
-  std::set<int64_t> loads;  // in fortieths
+  std::set<int64_t> loads;  // They are counted in fortieths.
   for (uint32_t hops = 1; hops <= demand.max_channels; ++hops) loads.insert(hops * kOnce);
   for (uint32_t slow = 1; slow <= 3; ++slow) {
     for (uint32_t plain = 0; plain <= 3; ++plain) {

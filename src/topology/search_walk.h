@@ -109,7 +109,7 @@ class Walk {
   Draft draft_;  // being laid
   std::vector<uint8_t> visited_;
   std::vector<uint8_t> is_end_;   // rings between hosts: devices that may be this channel's last
-  uint32_t ends_left_ = 0;        // of them, those not visited
+  uint32_t ends_left_ = 0;        // So many of them were not visited yet.
   std::vector<uint32_t> starts_;  // per device and
   std::vector<uint32_t> net_starts_;   // per net: channels that start there
   std::vector<Candidate> candidates_;  // a stack of lists, one per hop of the channel being laid

@@ -132,7 +132,7 @@ PciFact Sysfs::ReadPci(BusId bus_id) const {
     if (Speed(speed) > 0 && (pci.link_speed.empty() || Speed(speed) < Speed(pci.link_speed))) {
       pci.link_speed = speed;
     }
-    constexpr int64_t kUnknownWidth = 255;  // as the kernel writes it
+    constexpr int64_t kUnknownWidth = 255;  // The kernel writes this where it does not know.
     if (width > 0 && width < kUnknownWidth && (pci.link_width == 0 || width < pci.link_width)) {
       pci.link_width = static_cast<int>(width);
     }

@@ -13,7 +13,7 @@ namespace tutti::topology {
 
 struct Trimmed {
   Graph graph;
-  std::vector<std::string> remarks;  // which devices were left out, a sentence for each part
+  std::vector<std::string> remarks;  // Each says in a sentence what was left out.
 };
 
 // Returns the part with `rank`; the whole graph when no device has that rank. `paths` are those of

@@ -50,7 +50,7 @@ class TransportPair {
 struct TransportFactory {
   std::string name;
   std::function<std::unique_ptr<TransportPair>(size_t slot_bytes)> make;
-  bool notices_deaths = false;  // by itself, through its connections' status
+  bool notices_deaths = false;  // Its connections' status tells of them by itself.
 };
 
 namespace contract {
@@ -94,8 +94,8 @@ inline FifoChunk AwaitChunk(TransportPair& pair, int64_t sleep_ns = 100'000'000)
   return chunk;
 }
 
-// What chunk `number` holds: a function of its number and place, so that a shift, a repeat or a
-// swap shows.
+// Writes what chunk `number` holds: a function of its number and place, so that a shift, a repeat
+// or a swap shows.
 inline void Fill(std::byte* data, size_t bytes, uint64_t number) {
   for (size_t i = 0; i < bytes; ++i) {
     data[i] = static_cast<std::byte>((number * 131 + i * 7 + (i >> 8)) & 0xff);

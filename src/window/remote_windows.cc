@@ -37,7 +37,7 @@ std::vector<int> RemoteWindows::RanksOutside() const {
   return ranks;
 }
 
-// Of two ranks the higher listens. All handles are sent before the first wait, so that no two ranks
+// The higher of two ranks listens. All handles are sent before the first wait, so that no two ranks
 // wait for each other.
 Status RemoteWindows::ConnectAll(const WaitLimits& limits) {
   NetRma& rma = *parts_.network->rma();

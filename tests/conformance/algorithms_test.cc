@@ -17,8 +17,8 @@ constexpr const char* kWhy = "these are the algorithms of hosts; ways_test.cc ha
 
 struct Forced {
   const char* algorithm;  // NCCL_ALGO
-  const char* shown;      // as tuttiPlanDescribe writes it for AllReduce
-  bool by_stages;         // which take LL for what fits one line only
+  const char* shown;      // What tuttiPlanDescribe writes of it for AllReduce.
+  bool by_stages;         // It works by stages, which take LL for what fits one line only.
 };
 constexpr Forced kForced[] = {{"ring", "Ring", false},
                               {"tree", "Tree", false},
@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Forced, AlgorithmTest,
                                std::get<1>(instance.param), std::get<2>(instance.param));
                          });
 
-// Of four ranks each reads all that three others stage, or reduces a quarter and reads three
+// Each of four ranks reads all that three others stage, or reduces a quarter and reads three
 // results.
 TEST(PlanTest, TellsWhatPassesThroughTheStages) {
   TUTTI_FOR_HOSTS(kWhy);

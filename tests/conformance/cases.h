@@ -28,7 +28,7 @@ enum class Collective {
   kAlltoAllV,
   kGather,
   kScatter,
-  kSendRecv,  // to the next rank and the one after it, from those before
+  kSendRecv,  // Each rank sends to the two ranks after it and receives from the two before.
 };
 inline constexpr int kNumCollectives = 12;
 bool Reduces(Collective collective);
@@ -80,7 +80,7 @@ class ThreadWorld {
   int num_ranks() const { return static_cast<int>(comms_.size()); }
   bool ok() const { return ok_; }
   ncclComm_t comm(int rank) const { return comms_[static_cast<size_t>(rank)]; }
-  // What tuttiPlanDescribe says on rank 0.
+  // Returns what tuttiPlanDescribe says on rank 0.
   std::string Plan(const char* collective, size_t count, ncclDataType_t type);
 
   // Every rank runs all cases; ranks must agree on the bits of each AllReduce.

@@ -53,7 +53,7 @@ void Add(int* value, ncclComm_t comm, cudaStream_t stream) {
 TEST(StreamGroupTest, WaitsForWhatEachOfItsStreamsDidBefore) {
   constexpr int kRanks = 2;
   TUTTI_NEEDS_RANKS(kRanks);
-  // Which stream the first operation of the group stands on: a host stream or the calling thread.
+  // The first operation of the group stands on a host stream, or on the calling thread.
   for (const bool first_on_caller : {false, true}) {
     ThreadWorld world(kRanks);
     ASSERT_TRUE(world.ok());

@@ -56,7 +56,7 @@ int32_t ValueOf(int rank, size_t at) {
 
 struct Layout {
   int ranks;
-  const char* algorithm;  // of NCCL_ALGO; null: the library's choice
+  const char* algorithm;  // The value of NCCL_ALGO; null: the library chooses.
 };
 
 class ManyTest : public ::testing::TestWithParam<Layout> {};

@@ -36,8 +36,9 @@ int MostRanks();
 // Those of `numbers` that there are devices for.
 std::vector<int> UpToMostRanks(std::vector<int> numbers);
 
-// What a kernel of a GPU may take to notice an abort beside what a host rank may: waits that are
-// bounded are multiplied by it. The stand-in for a driver runs kernels on threads that take turns.
+// Returns what a kernel of a GPU may take to notice an abort beside what a host rank may: waits
+// that are bounded are multiplied by it. The stand-in for a driver runs kernels on threads that
+// take turns.
 double GpuTimeScale();
 
 // Makes device `device` the calling thread's, as programs do before they join as a rank. Nothing on
@@ -88,7 +89,7 @@ size_t FreeDeviceBytes();
 void CopyToDevice(void* to, const void* from, size_t bytes);
 void CopyToHost(void* to, const void* from, size_t bytes);
 
-// To and from memory of the calling thread's device, or of the host for host ranks.
+// Copy to and from memory of the calling thread's device, or of the host for host ranks.
 template <class T>
 void Put(T* to, const std::vector<T>& values) {
   if (OnGpus())
@@ -117,11 +118,11 @@ struct SharedAllocator {
   bool operator==(const SharedAllocator&) const { return true; }
 };
 
-// What a test passes to the library and looks at afterwards.
+// Holds what a test passes to the library and looks at afterwards.
 template <class T>
 using Array = std::vector<T, SharedAllocator<T>>;
 
-// What is captured on a stream, to be launched again and again. GPUs only.
+// Holds what is captured on a stream, to be launched again and again. GPUs only.
 class CapturedGraph {
  public:
   // Captures what `issue` queues on the stream.

@@ -1,6 +1,6 @@
 #pragma once
 
-// What tests with a process per rank have in common. The test program itself never uses the
+// Has what tests with a process per rank have in common. The test program itself never uses the
 // library: see ranks.h.
 
 #include <functional>
@@ -21,7 +21,7 @@ ncclComm_t Join(int rank, int num_ranks, Board& board);
 // The id that rank 0 made, for all.
 ncclUniqueId SharedId(int rank, Board& board);
 
-// Which host each rank plays to be on, by rank; equal names share memory.
+// The host that each rank plays to be on, by rank; equal names share memory.
 using Hosts = std::vector<std::string>;
 // Sets NCCL_HOSTID for the rest of this process.
 void PlayHost(const Hosts& hosts, int rank);

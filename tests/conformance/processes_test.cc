@@ -120,7 +120,7 @@ INSTANTIATE_TEST_SUITE_P(Memories, PullTest,
                                                               Memory::kMixed)),
                          NameOfPull);
 
-// Of hosts with several ranks each: the order is that of the ranks, wherever they are.
+// Hosts have several ranks each. The order is that of the ranks, wherever they are.
 TEST(DeterministicHostsTest, KeepTheOrderOfTheRanks) {
   const Environment environment(Environment::Settings{{"TUTTI_DETERMINISTIC", "1"}});
   for (const Hosts& hosts : {Hosts{"a", "a", "b", "b"}, Hosts{"a", "b", "a", "b", "a"}}) {

@@ -95,11 +95,11 @@ ncclRedOp_t BuiltIn(Op op) {
 
 }  // namespace
 
-// What a rank brings to a case, and what it gets, in elements.
+// Says what a rank brings to a case, and what it gets, in elements.
 struct OrderOracle::Extent {
   size_t send = 0;
   size_t recv = 0;
-  size_t recv_at = 0;  // of the result in the whole
+  size_t recv_at = 0;  // Where the result lies in the whole.
   std::vector<size_t> counts = {};
 
   Extent(const OrderCase& c, int rank, int num_ranks) : send(c.count), recv(c.count) {

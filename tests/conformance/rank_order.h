@@ -52,7 +52,7 @@ class OrderOracle {
   ncclDataType_t type_;
   oracle::Op op_;
   int num_ranks_;
-  std::vector<uint64_t> scalars_;               // of each rank, for PreMulSum
+  std::vector<uint64_t> scalars_;               // Those of PreMulSum, one for each rank.
   std::vector<std::vector<std::byte>> inputs_;  // a pattern for each rank
   std::vector<std::byte> expected_;
 };

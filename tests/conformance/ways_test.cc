@@ -1,5 +1,5 @@
-// What is there for GPUs alone: every form in which data go between them and every way by which
-// they reach one another, graphs, and buffers that all ranks have registered.
+// Tests what is there for GPUs alone: every form in which data go between them and every way by
+// which they reach one another, graphs, and buffers that all ranks have registered.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class WayTest : public ::testing::TestWithParam<std::tuple<size_t, int>> {
   std::optional<ThreadWorld> world_;
 };
 
-// That a second run gives the same bits is looked at where the library chooses the way.
+// Only where the library chooses the way do tests look whether a second run gives the same bits.
 std::vector<Case> Once(std::vector<Case> cases) {
   for (Case& c : cases) c.once = true;
   return cases;

@@ -12,7 +12,7 @@
 namespace tutti::testing {
 namespace {
 
-// What rank `from` writes into the part of rank `to`.
+// Returns what rank `from` writes into the part of rank `to`.
 uint64_t Stamp(int from, int to, size_t at) {
   return (static_cast<uint64_t>(from + 1) << 48) | (static_cast<uint64_t>(to + 1) << 32) |
          static_cast<uint64_t>(at + 1);

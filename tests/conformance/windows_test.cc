@@ -350,7 +350,7 @@ TEST(WindowTest, MemoryStaysWhileOthersReadIt) {
     Put(memory.data() + 5, std::vector{static_cast<std::byte>(rank + 1)});
     Meet(comm);
     if (rank == 0) {
-      EXPECT_NCCL(ncclCommDestroy(comm));  // with its window
+      EXPECT_NCCL(ncclCommDestroy(comm));  // The window goes with it.
       ended = 1;
       while (read < kRanks - 1) std::this_thread::yield();
       return;

@@ -17,7 +17,7 @@ using testing::Board;
 using ::testing::Each;
 using ::testing::ElementsAre;
 
-// What oneCCL needs here: Debian's libfabric, this host alone, and waits that give way.
+// Holds what oneCCL needs here: Debian's libfabric, this host alone, and waits that give way.
 const testing::Environment::Settings kSettings = {
     {"CCL_ATL_TRANSPORT", "ofi"}, {"CCL_OFI_LIBRARY_PATH", "libfabric.so.1"},
     {"CCL_YIELD", "sched_yield"}, {"CCL_KVS_IFACE", "lo"},

@@ -37,7 +37,7 @@ std::string RunJob(int rank, int ranks, const ncclUniqueId& id) {
   options.id = &id;
   options.rank = rank;
   options.nranks = ranks;
-  if (ranks == 4) {  // as two hosts
+  if (ranks == 4) {  // They play two hosts.
     options.local_rank = rank % 2;
     options.local_size = options.cross_size = 2;
     options.cross_rank = rank / 2;

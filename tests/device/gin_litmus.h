@@ -17,7 +17,8 @@
 
 namespace tutti::testing {
 
-// What the kernels of both ranks, which are threads of one process, share beside their windows.
+// Holds what the kernels of both ranks, which are threads of one process, share beside their
+// windows.
 struct LitmusNotes {
   std::atomic<int64_t> wrong = 0;
   std::atomic<int> told = 0;  // the round that rank 0 has told of, past the network

@@ -24,7 +24,7 @@ class WayInEnvironment {
   explicit WayInEnvironment(Way way) {
     // No rank shares memory with another one then, not even in one process.
     setenv("NCCL_SHM_DISABLE", way == Way::kNetwork ? "1" : "0", /*overwrite=*/1);
-    // Nor do GPUs reach one another's.
+    // GPUs do not reach one another's either.
     if (RanksAreGpus())
       setenv("NCCL_P2P_DISABLE", way == Way::kNetwork ? "1" : "0", /*overwrite=*/1);
   }

@@ -1,6 +1,6 @@
-// What the memory model promises to kernels, asked many times: message passing through a flag and
-// through a barrier, and store buffering. On the host the processor and the compiler answer; the
-// sanitizer says where a promise is not needed for what was seen.
+// Tests what the memory model promises to kernels, asked many times: message passing through a flag
+// and through a barrier, and store buffering. On the host the processor and the compiler answer;
+// the sanitizer says where a promise is not needed for what was seen.
 
 #include <gtest/gtest.h>
 

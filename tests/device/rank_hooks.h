@@ -1,6 +1,6 @@
 #pragma once
 
-// What a program says of its ranks to the tests' helpers, where these are GPUs.
+// Has what a program says of its ranks to the tests' helpers, where these are GPUs.
 
 #include "nccl.h"
 

@@ -136,7 +136,7 @@ int cuCtxPopCurrent_v2(void** context) {
 int cuCtxSynchronize() {
   if (Broken()) return kIllegalAddress;
   if (const int refused = Refused()) return refused;
-  {  // in any mode: what is captured cannot be waited for
+  {  // In any mode, what is captured cannot be waited for.
     std::lock_guard lock(TheState().mutex);
     for (FakeStream* stream : Current()->streams) {
       const auto capture = stream->capture();

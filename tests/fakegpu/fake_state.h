@@ -1,7 +1,7 @@
 #pragma once
 
-// What the files of the stand-in for a CUDA driver share: devices, streams, events, graphs, and the
-// state of the process.
+// Has what the files of the stand-in for a CUDA driver share: devices, streams, events, graphs, and
+// the state of the process.
 
 #include <algorithm>
 #include <atomic>
@@ -30,11 +30,11 @@ using namespace tutti::cuda;  // NOLINT: the driver's types
 
 constexpr int kCaptureUnsupported = 900, kCaptureInvalidated = 901;
 constexpr int kGlobal = 0, kThreadLocal = 1, kRelaxed = 2;  // modes of captures, and of threads
-constexpr unsigned kExternal = 1;                           // of waits for events, and records
+constexpr unsigned kExternal = 1;  // A flag of waits for events, and of records.
 constexpr int kInvalidContext = 201, kPeerAccessEnabled = 704, kNotSupported = 801;
 constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101,
               kNoPeerAccess = 217, kInvalidHandle = 400, kNotFound = 500, kIllegalAddress = 700;
-constexpr unsigned kNonBlocking = 1;  // of a stream
+constexpr unsigned kNonBlocking = 1;  // A flag of streams.
 
 // Returns the number in an environment variable.
 long Number(const char* name, long otherwise);
@@ -75,11 +75,11 @@ struct FakeNode {
 };
 
 struct FakeGraph {
-  uint64_t number = NextNumber();  // of its capture
+  uint64_t number = NextNumber();  // The number of its capture.
   std::vector<FakeNode> nodes;
   std::vector<ObjectHandle> objects;
   int mode = kRelaxed;     // while it is captured
-  std::thread::id thread;  // that captures it
+  std::thread::id thread;  // This thread captures it.
   bool invalid = false;
   // Returns the place of the last captured node + 1; 0: there is none.
   size_t Tip() const {
@@ -221,13 +221,13 @@ struct State {
   std::map<uintptr_t, Range> ranges;
   std::map<AllocationHandle, Allocation> allocations;
   std::map<uintptr_t, AllocationHandle> mapped;
-  std::map<uintptr_t, int> mapped_fds;  // for cuMemRetainAllocationHandle
+  std::map<uintptr_t, int> mapped_fds;  // cuMemRetainAllocationHandle looks here.
   AllocationHandle next_allocation = 1;
   struct MemoryFile {
     int fd;
     size_t bytes;
   };
-  std::map<uintptr_t, MemoryFile> memory_files;  // of memory that other processes can open
+  std::map<uintptr_t, MemoryFile> memory_files;  // Other processes can open this memory.
   std::vector<void*> stream_places;              // addresses of destroyed streams, to be used again
   std::vector<std::weak_ptr<FakeGraph>> captures;
   std::set<const void*> working;  // what running kernels use that only one at a time may use

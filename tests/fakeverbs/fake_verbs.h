@@ -27,7 +27,7 @@
 namespace fakeverbs {
 
 struct PortSpec {
-  std::string address = "10.77.0.1";  // from which its only GID is made
+  std::string address = "10.77.0.1";  // Its only GID is made from this.
   bool active = true;
 };
 
@@ -71,14 +71,14 @@ void HoldAnswers(bool hold);
 // pass one another where they do not overlap, until an atomic operation, a read, a send, or a write
 // with an immediate value comes on the same queue pair: that finds all writes before it in place.
 enum class Order : uint8_t {
-  kAtOnce,    // as they come
-  kShuffled,  // by chance, within milliseconds
+  kAtOnce,    // Packets arrive when they come.
+  kShuffled,  // Packets arrive in an order of chance, within milliseconds.
   kReversed,  // the last first, one each millisecond
   kForced,    // only when something else on their queue pair demands it
 };
 struct Delivery {
   Order order = Order::kAtOnce;
-  uint32_t seed = 1;  // of the chance
+  uint32_t seed = 1;  // The seed of what happens by chance.
   // False: atomic operations do not find the writes before them in place, which no NIC may do. For
   // tests that ask whether a broken network is noticed.
   bool atomics_wait = true;
@@ -92,7 +92,7 @@ void SetPortActive(const std::string& device, int port, bool active);
 void RaiseDeviceEvent(const std::string& device, ibv_event_type event);
 void RaiseQueuePairEvent(uint32_t number, ibv_event_type event);
 
-// What was called, in this order: registrations, queue pairs, posted requests.
+// Says what was called, in this order: registrations, queue pairs, posted requests.
 struct Call {
   std::string name;      // "reg_mr", "reg_mr_iova2", "reg_dmabuf_mr", "dereg_mr", "create_qp",
                          // "modify_qp", "post_send"

@@ -24,7 +24,7 @@ namespace {
 constexpr int kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                            IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
-// What one end tells the other.
+// Holds what one end tells the other.
 struct Name {
   uint32_t pair = 0;
   uint32_t key = 0;

@@ -1,4 +1,4 @@
-// What becomes of connections over verbs when NICs, peers or the system fail.
+// Tests what becomes of connections over verbs when NICs, peers or the system fail.
 
 #include <gmock/gmock.h>
 

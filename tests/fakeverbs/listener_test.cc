@@ -1,4 +1,4 @@
-// What comes over the control socket of a connection while it is set up.
+// Tests what comes over the control socket of a connection while it is set up.
 
 #include "transport/net/socket/listener.h"
 

@@ -32,17 +32,17 @@ constexpr size_t kPart = size_t{128} << 10;
 constexpr size_t kReceiveBytes = 4 * kPart;
 constexpr std::chrono::milliseconds kDeliverEvery(1);
 
-// What is to be sent over a connection: a request of a queue pair, or an answer.
+// Holds what is to be sent over a connection: a request of a queue pair, or an answer.
 struct Parcel {
   uint32_t pair = 0;
   std::shared_ptr<Work> work;  // null: an answer
   Frame answer;                // a read's bytes follow it
-  uint64_t offset = 0;         // of what was sent
+  uint64_t offset = 0;         // So much was sent before it.
 };
 
 struct Link {
   int fd = -1;
-  uint32_t slot = 0;  // of the process to which requests go; kSlots: it sends them to this one
+  uint32_t slot = 0;  // Requests go to the process of this slot; kSlots: it sends them to this one.
   std::deque<Parcel> parcels;
   std::vector<std::byte> out;  // a frame on its way
   size_t sent = 0;
@@ -56,7 +56,7 @@ struct Nic {
   int listener = -1;
   int epoll = -1;
   int wake = -1;
-  std::map<uint32_t, std::unique_ptr<Link>> requests;  // by the other process's slot
+  std::map<uint32_t, std::unique_ptr<Link>> requests;  // The key is the other process's slot.
   std::list<Link> serving;
   std::set<uint32_t> waiting;  // slots for which something was posted
 };

@@ -49,7 +49,7 @@ ibv_wc_opcode CompletionOf(uint8_t opcode) {
   }
 }
 
-// Which attributes each step of a reliable queue pair needs.
+// Returns the attributes that a step of a reliable queue pair needs.
 int NeededFor(ibv_qp_state state) {
   switch (state) {
     case IBV_QPS_INIT:

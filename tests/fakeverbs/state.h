@@ -1,6 +1,6 @@
 #pragma once
 
-// What the files of the stand-in for libibverbs share: the objects behind the structures of
+// Has what the files of the stand-in for libibverbs share: the objects behind the structures of
 // <infiniband/verbs.h>, and what NICs tell one another.
 
 #include <infiniband/verbs.h>
@@ -55,10 +55,10 @@ struct Domain {
 struct Region {
   ibv_mr mr = {};  // first
   Domain* domain = nullptr;
-  uint64_t begin = 0;         // as queue pairs name it
+  uint64_t begin = 0;         // Queue pairs name this address.
   std::byte* base = nullptr;  // where it is in this process
   unsigned access = 0;
-  void* mapping = nullptr;  // of a DMA-BUF
+  void* mapping = nullptr;  // The mapping of a DMA-BUF.
   size_t mapping_bytes = 0;
 };
 
@@ -72,7 +72,7 @@ struct Channel {
 
 struct Completion {
   ibv_wc wc = {};
-  uint64_t posted = 0;  // of a send: which of its queue pair's; 0: it is none
+  uint64_t posted = 0;  // The number of the send among those of its queue pair; 0: it is none.
 };
 
 struct Cq {
@@ -80,7 +80,7 @@ struct Cq {
   size_t room = 0;
   std::deque<Completion> completions;
   bool armed = false;
-  uint64_t events = 0;  // that were raised
+  uint64_t events = 0;  // So many events were raised.
   uint64_t taken = 0;
   uint64_t acked = 0;
   int users = 0;
@@ -96,13 +96,13 @@ struct Frame {
   uint32_t magic = 0;
   FrameKind kind = FrameKind::kRequest;
   uint8_t opcode = 0;  // an ibv_wr_opcode
-  bool last = false;   // of a message, or of the answer to it
+  bool last = false;   // It is the last of a message, or of the answer to one.
   Answer answer = Answer::kDone;
   uint32_t target = 0;  // queue pairs
   uint32_t source = 0;
   uint32_t packet = 0;  // the message's number
   uint32_t bytes = 0;
-  uint64_t offset = 0;  // of these bytes in the message
+  uint64_t offset = 0;  // Where these bytes lie in the message.
   uint64_t total = 0;
   uint64_t address = 0;
   uint64_t operand = 0;
@@ -122,7 +122,7 @@ struct Work {
   unsigned flags = 0;
   std::vector<ibv_sge> elements;
   std::vector<std::byte> inlined;
-  bool examined = false;  // for injected faults
+  bool examined = false;  // Injected faults have been looked for.
   bool lose_answer = false;
   ibv_wc_status failure = IBV_WC_SUCCESS;
 };
@@ -148,13 +148,13 @@ struct Qp {
   uint8_t port = 1;
   uint32_t remote = 0;
   ibv_ah_attr route = {};
-  uint32_t next_packet = 0;      // of the next message posted
-  uint32_t expected_packet = 0;  // of the next message to come
+  uint32_t next_packet = 0;      // The number of the next message posted.
+  uint32_t expected_packet = 0;  // The number of the next message to come.
   uint64_t posted = 0;
-  uint64_t reclaimed = 0;  // of them: those whose slots are free again
+  uint64_t reclaimed = 0;  // The slots of so many of them are free again.
   std::deque<std::shared_ptr<Work>> sends;
   std::deque<Posted> receives;
-  std::deque<Arrived> arrived;  // in the order in which they came
+  std::deque<Arrived> arrived;  // They stand in the order in which they came.
   uint64_t events = 0;          // asynchronous ones that were taken and not acknowledged
 };
 
@@ -173,10 +173,10 @@ struct State {
   std::vector<std::unique_ptr<Device>> devices;
   std::map<Context*, std::unique_ptr<Context>> contexts;
   std::map<Domain*, std::unique_ptr<Domain>> domains;
-  std::map<uint32_t, std::unique_ptr<Region>> regions;  // by key
+  std::map<uint32_t, std::unique_ptr<Region>> regions;  // The key is that of remote access.
   std::map<Channel*, std::unique_ptr<Channel>> channels;
   std::map<Cq*, std::unique_ptr<Cq>> queues;
-  std::map<uint32_t, std::unique_ptr<Qp>> pairs;  // by number
+  std::map<uint32_t, std::unique_ptr<Qp>> pairs;  // The key is the queue pair's number.
   uint32_t next_key = 0;
   uint32_t next_pair = 0;
   std::vector<CallRefusal> refusals;
@@ -185,7 +185,7 @@ struct State {
   bool hold_sends = false;
   bool hold_answers = false;
   Delivery delivery;
-  std::mt19937 random;  // of the delivery
+  std::mt19937 random;  // It decides how requests are delivered.
 };
 
 // The state of this process. A child of a fork has one of its own.

@@ -31,7 +31,7 @@ std::set<int> Connections() {
   return found;
 }
 
-// What breaks, and what the ranks do meanwhile.
+// Says what breaks, and what the ranks do meanwhile.
 enum class Cut {
   kBootstrap,  // a link of the bootstrap, in AllReduce
   kData,       // a connection for data, in AllReduce

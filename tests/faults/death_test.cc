@@ -74,7 +74,7 @@ void GoOnWithout(ncclComm_t comm, int victim, int survivors) {
   EXPECT_NCCL(ncclCommDestroy(fewer));
 }
 
-// What a process holds of the system.
+// Says what a process holds of the system.
 struct Held {
   size_t descriptors = 0;
   size_t threads = 0;
@@ -98,7 +98,7 @@ Held HeldAfterAWhile(const Held& most) {
   return held;
 }
 
-// What is held once the library's threads have nothing left to close.
+// Returns what is held once the library's threads have nothing left to close.
 Held HeldInTheEnd() {
   EXPECT_TRUE(AwaitAllAsleep("tutti-"));
   return HeldNow();

@@ -33,9 +33,10 @@ using ::testing::HasSubstr;
 constexpr Call kCalls[] = {Call::kSteady, Call::kSplit,   Call::kGrow,
                            Call::kWindow, Call::kDevComm, Call::kSuspend};
 
-// What the processes of one job share besides the board.
+// Holds what the processes of one job share besides the board.
 struct Deaths {
-  std::array<std::atomic<int64_t>, 64> at_us = {};  // by rank of the job; 0: alive
+  // There is one for each rank of the job; 0: it lives.
+  std::array<std::atomic<int64_t>, 64> at_us = {};
   std::array<Waited, 4096> waits = {};
   std::atomic<size_t> num_waits = 0;
 

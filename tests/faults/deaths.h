@@ -18,8 +18,8 @@ enum class Call { kSteady, kSplit, kGrow, kWindow, kDevComm, kSuspend };
 inline constexpr std::array<const char*, 6> kCallNames = {
     "AllReduce", "Split", "Grow", "WindowRegister", "DevCommCreate", "Suspend or Resume"};
 
-// What the ranks call, who dies in it and when; and perhaps who dies in the shrink that follows.
-// Ranks are those of the communicator of the moment.
+// Says what the ranks call, who dies in it and when; and perhaps who dies in the shrink that
+// follows. Ranks are those of the communicator of the moment.
 struct Moment {
   Call call = Call::kSteady;
   int victim = 0;

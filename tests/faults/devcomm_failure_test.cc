@@ -13,7 +13,8 @@
 #include "device/gin_cases.h"
 #include "tutti/tutti.h"
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which reserve most of it
+// Sanitizers reserve most of it.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 namespace tutti::testing {
 namespace {

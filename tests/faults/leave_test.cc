@@ -20,7 +20,7 @@ constexpr int kSeen = kFirstFreeMark + 1;
 
 struct Operation {
   const char* name;
-  std::function<ncclResult_t(float* data, ncclComm_t comm)> run;  // with ranks 1 and 2
+  std::function<ncclResult_t(float* data, ncclComm_t comm)> run;  // Ranks 1 and 2 take part.
 };
 
 class LeaveEarlyTest : public ::testing::TestWithParam<Operation> {};

@@ -108,7 +108,7 @@ class TwoHosts : public Namespaces {
     }
     return made;
   }
-  // What an interface of host a has received, in bytes; -1 when `ip` does not say.
+  // Returns what an interface of host a has received, in bytes; -1 when `ip` does not say.
   int64_t ReceivedBy(const std::string& interface) const {
     const std::string command = fmt::format(
         "ip -n {} -s link show dev {} | awk '/RX:/ {{getline; print $1}}'", Name('a'), interface);

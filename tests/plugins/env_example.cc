@@ -17,8 +17,8 @@
 
 namespace {
 
-// What EXAMPLE_ENV says; no value: the variable is hidden. A text stays where it is while the
-// library runs, as plugins promise.
+// Returns what EXAMPLE_ENV says; no value: the variable is hidden. A text stays where it is while
+// the library runs, as plugins promise.
 std::map<std::string, std::optional<std::string>>& Known() {
   static std::map<std::string, std::optional<std::string>> known;
   return known;

@@ -42,7 +42,7 @@ std::string LogOf(int version) {
   return AskExample<const char*>(ExampleFile("profiler", version), "exampleLog");
 }
 
-// What a plugin of this version is told of that group.
+// Returns what a plugin of this version is told of that group.
 std::string Expected(int version) {
   if (version >= 5) {
     return "start GroupApi\n"

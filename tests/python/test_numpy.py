@@ -114,7 +114,7 @@ class Reductions(unittest.TestCase):
         mean = hvd.allreduce(of_rank(hvd.rank(), (4,), np.float64))
         np.testing.assert_allclose(mean, of_rank(0, (4,)) + (size - 1) / 2)
         values = np.array([-1 if hvd.rank() == 0 else 0], np.int32)
-        # Toward zero, not down.
+        # It is rounded toward zero, not down.
         self.assertEqual(hvd.allreduce(values)[0], -1 if size == 1 else 0)
 
     def test_bool(self):

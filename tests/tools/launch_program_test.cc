@@ -76,7 +76,7 @@ std::vector<std::string> Torchrun(const std::string& ranks) {
 }
 
 TEST(LaunchProgram, Torchrun) {
-  // That of PyTorch 1.13 starts nothing under Python 3.11.
+  // PyTorch 1.13's torchrun starts nothing under Python 3.11.
   std::vector<std::string> trial = Torchrun("1");
   trial.emplace_back("true");
   if (RunProgramOnce(trial).status != 0)

@@ -105,7 +105,7 @@ TEST(PerfProgram, JsonHasTheDocumentedFields) {
 
 TEST(PerfProgram, APredictionStandsBesideTheMeasurement) {
   const TemporaryFile file;
-  // Of this build's library.
+  // It is the library of this build.
   Outcome outcome = Tutti({"perf", "all_reduce", "-n", "2", "-i", "2", "-b", "8", "-e", "1M", "-f",
                            "131072", "--predict", "--json", file.path()});
   ASSERT_EQ(outcome.status, 0) << outcome.err;

@@ -58,7 +58,7 @@ void ExpectMatrix(const Json& found, const Json& truth, const std::string& what)
 TEST(Topo, PathsAsJsonAgreeWithNccl) {
   const Json truth = Json::parse(std::ifstream(DataPath("truth.json"))).at("machines");
   for (const auto& [name, machine] : truth.items()) {
-    if (name == "pcie-l40sx8") continue;  // which NCCL cuts in two
+    if (name == "pcie-l40sx8") continue;  // NCCL cuts it in two.
     const Outcome outcome = Topo({"paths", "--json", "--file", MachinePath(name)});
     ASSERT_EQ(outcome.status, 0) << outcome.err;
     const Json found = Json::parse(outcome.out);

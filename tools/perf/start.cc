@@ -56,7 +56,8 @@ std::string Label(size_t library, size_t num_libraries) {
   return library == 0 ? "with --library: " : "with --against: ";
 }
 
-// What rank 0 hands to the others when they meet: where its driver listens, and a key for that.
+// Holds what rank 0 hands to the others when they meet: where its driver listens, and a key for
+// that.
 struct Invitation {
   Key key{};
   uint16_t port = 0;

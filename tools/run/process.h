@@ -1,6 +1,6 @@
 #pragma once
 
-// What the two launchers (launcher.h, elastic.h) share: starting a process, passing on what it
+// Has what the two launchers (launcher.h, elastic.h) share: starting a process, passing on what it
 // writes, receiving signals as data, and ending the processes that were left behind.
 //
 // An object belongs to one thread. Spawn may be called in a process with other threads: nothing

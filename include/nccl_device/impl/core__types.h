@@ -23,8 +23,8 @@ struct ncclSegmentWindow {
   int memType;  // CUmemLocationType
 };
 
-// What a kernel reads of a window. The ranks of an LSA team see one flat range of addresses: byte
-// `offset` of the window on LSA rank r is lsaFlatBase + r * stride4G * 4 GiB + offset.
+// Holds what a kernel reads of a window. The ranks of an LSA team see one flat range of addresses:
+// byte `offset` of the window on LSA rank r is lsaFlatBase + r * stride4G * 4 GiB + offset.
 struct ncclWindow_vidmem {
   void* winHost;      // The library's own object.
   char* lsaFlatBase;  // The window's first byte on LSA rank 0.

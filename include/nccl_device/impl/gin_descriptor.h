@@ -39,7 +39,7 @@ constexpr uint64_t kGinVersion = 2;
 // A longer put or get is posted in pieces.
 constexpr size_t kGinPieceBytes = size_t{1} << 30;
 
-// What a descriptor asks for, as bits.
+// Says what a descriptor asks for, as bits.
 enum GinOp : uint32_t {
   kGinPut = 1,
   kGinWithValue = 2,
@@ -67,7 +67,7 @@ struct GinContext {
   uint64_t* counters;
   uint64_t* signals;
   uint64_t* signalOffsets;  // What the signals held when they were last reset.
-  // Of gets that are issued and visible. A get of this library's is visible once it is done.
+  // The gets that are issued and visible. One of this library's is visible once it is done.
   uint32_t* lastIssuedGet;
   uint32_t* lastVisibleGet;
 };

@@ -37,7 +37,7 @@ NCCL_DEVICE_INLINE void StoreDescriptor(GinDescriptor* slot, const GinDescriptor
   }
 }
 
-// What happens to a signal, whatever type of action the program gave.
+// Says what happens to a signal, whatever type of action the program gave.
 struct GinAction {
   bool present;
   bool va;

@@ -33,7 +33,7 @@ constexpr int kAttributeEarly = 6;
 constexpr int kEarlyCompute = 90;
 constexpr int kEarlyDriver = 12030;
 
-// What the names of kernels have for each DataType.
+// Says what the names of kernels have for each DataType.
 constexpr std::array<const char*, kNumDataTypes> kTypeNames = {
     "i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
 

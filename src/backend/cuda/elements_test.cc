@@ -1,4 +1,4 @@
-// What kernels compute with, compiled for the host.
+// Tests what kernels compute with, compiled for the host.
 
 #include "backend/cuda/elements.h"
 

@@ -2,9 +2,9 @@
 
 // Pinned memory of the host that communicators leave to one another.
 //
-// To give pinned memory back to CUDA (cuMemFreeHost) waits for all that runs on the GPU: a kernel
-// of another communicator, for example, which waits for a rank that is about to end this one too.
-// So what a communicator has had stays pinned for the next one, up to kMostKept bytes.
+// Giving pinned memory back to CUDA (cuMemFreeHost) waits for all that runs on the GPU: a kernel of
+// another communicator, for example, which waits for a rank that is about to end this one too. So
+// what a communicator has had stays pinned for the next one, up to kMostKept bytes.
 
 #include <cstddef>
 #include <map>

@@ -8,7 +8,7 @@
 namespace tutti::cuda {
 namespace {
 
-// What the pool needs of a driver.
+// Returns what the pool needs of a driver.
 Driver HeapDriver() {
   Driver driver;
   driver.ContextGetCurrent = [](Context* context) {

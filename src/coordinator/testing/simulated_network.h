@@ -28,7 +28,7 @@ class SimulatedNetwork {
  public:
   struct Options {
     int num_ranks = 2;
-    int64_t delay_ns = 10'000;    // from one rank to another
+    int64_t delay_ns = 10'000;    // A message takes so long from one rank to another.
     int64_t jitter_ns = 0;        // added to each delay, between 0 and this
     int64_t handling_ns = 1'000;  // what sending or receiving one message costs a rank
     uint64_t seed = 1;
@@ -56,8 +56,8 @@ class SimulatedNetwork {
   struct Rank {
     std::mutex mutex;
     std::condition_variable arrived;
-    std::map<int, std::deque<Message>> mail;  // by sender
-    Counts counts;                            // of the rank's own thread
+    std::map<int, std::deque<Message>> mail;  // The key is the sender.
+    Counts counts;                            // Only the rank's own thread uses them.
     std::mt19937_64 random;
   };
 

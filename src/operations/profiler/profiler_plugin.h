@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-// What a plugin's init is told of a communicator. The name lives as long as the context.
+// Holds what a plugin's init is told of a communicator. The name lives as long as the context.
 struct ProfiledComm {
   uint64_t id = 0;
   std::string name;

@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-// What a plugin's init is told of a communicator.
+// Holds what a plugin's init is told of a communicator.
 struct TunedComm {
   uint64_t id = 0;
   int num_ranks = 1;

@@ -236,7 +236,7 @@ inline void TakesRequestsUntilFull(const NetFactory& factory) {
     }
     EXPECT_GE(requests.size(), kNetWindow);
     EXPECT_LT(requests.size(), 100'000u);
-    for (; !requests.empty(); requests.pop_back()) {  // from the last to the first
+    for (; !requests.empty(); requests.pop_back()) {  // The last is taken first.
       ASSERT_TRUE(link.Finish(*link.origin, requests.back()));
     }
     for (size_t i = 0; i < 1024; ++i) ASSERT_EQ(ours.data()[i], Window::At(3, i));

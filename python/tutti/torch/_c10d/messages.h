@@ -95,7 +95,7 @@ class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
   const int peer_;
   const bool receives_;
   std::thread thread_;
-  // Of the message that comes next, if its header has come. Belongs to the thread.
+  // The length of the message that comes next, if its header has come. It belongs to the thread.
   std::optional<uint64_t> announced_;
 
   Mutex mutex_;

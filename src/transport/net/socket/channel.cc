@@ -185,7 +185,7 @@ void SocketChannel::AppendDataWaits(std::vector<NetWait>& waits) const {
           {socket->fd(), socket->direction() == SocketDirection::kSend ? EPOLLOUT : EPOLLIN});
     }
   }
-  // Also when the data sockets have just become idle: what they did has not been seen yet.
+  // Data sockets that have just become idle count too: what they did has not been seen yet.
   if (helpers_->any() && (helped || doorbell_.completed() != pieces_seen_)) {
     doorbell_.Arm(pieces_seen_);
     waits.push_back({doorbell_.event_fd(), EPOLLIN});

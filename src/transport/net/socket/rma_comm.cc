@@ -238,7 +238,7 @@ Status SocketRmaComm::TakeResume(const RmaFrame& frame) {
   written_ = frame.has;
   for (size_t i = 0; i < operations_.size(); ++i) {
     const Operation& operation = operations_.At(i);
-    // Of what was carried out only answers may be missing.
+    // Only answers of what was carried out may be missing.
     const bool is_put = operation.frame.type == RmaFrameType::kPut;
     if (is_put && operation.frame.number < frame.has) continue;
     QueueOperation(operation.frame, operation.data,

@@ -101,7 +101,7 @@ TEST_F(SocketNetTest, RefusesAnotherKeyOnBothSides) {
   EXPECT_FALSE(refused.ok());
   const auto none = listener->Accept(Within(0.1));
   EXPECT_EQ(none.status().code(), Code::kTimeout);
-  // And the job goes on.
+  // The job goes on.
   const auto sender = net->Connect(0, listener->handle(), Within(20)).value();
   const auto receiver = listener->Accept(Within(20)).value();
   ProveConnected(*sender, *receiver);

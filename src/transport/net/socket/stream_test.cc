@@ -76,7 +76,7 @@ TEST(SocketStreamTest, CarriesBytesInOrderInAnyPieces) {
   }
 }
 
-// What one end writes, as it travels.
+// Returns what one end writes, as it travels.
 std::vector<std::byte> Travelling(SocketStream& stream, int far_end, std::span<std::byte> bytes) {
   const iovec piece = {bytes.data(), bytes.size()};
   EXPECT_EQ(stream.Write({&piece, 1}), static_cast<ssize_t>(bytes.size()));

@@ -1,4 +1,4 @@
-// Which devices, ports and GIDs the settings choose: the parts that are pure functions.
+// Tests the pure functions by which settings choose devices, ports and GIDs.
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -63,7 +63,7 @@ Gid MakeGid(uint32_t index, GidType type, const char* address) {
   return gid;
 }
 
-// What a RoCE NIC with two addresses shows.
+// Returns what a RoCE NIC with two addresses shows.
 std::vector<Gid> Table() {
   return {MakeGid(0, GidType::kRoceV1, "fe80::1"),  MakeGid(1, GidType::kRoceV2, "fe80::1"),
           MakeGid(2, GidType::kRoceV1, "fd00::7"),  MakeGid(3, GidType::kRoceV2, "fd00::7"),

@@ -1,4 +1,4 @@
-// Which devices and ports are found, with a library of the test's own in place of libibverbs.
+// Tests which devices and ports are found, with a library of its own in place of libibverbs.
 
 #include "transport/net/verbs/devices.h"
 
@@ -29,7 +29,7 @@ struct FakeDevice {
   ibv_context context = {};
 };
 
-// What the functions of the library below work on: they are C functions and have no object of
+// Holds what the functions of the library below work on: they are C functions and have no object of
 // their own.
 struct FakeHost {
   std::deque<FakeDevice> devices;

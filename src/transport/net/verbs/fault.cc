@@ -5,8 +5,8 @@
 namespace tutti {
 namespace {
 
-// What a status means for the user: whether the other end or the way to it is the cause, and what
-// to look at.
+// Says what a status means for the user: whether the other end or the way to it is the cause, and
+// what to look at.
 struct Meaning {
   bool remote;
   std::string_view advice;

@@ -1,5 +1,5 @@
-// Which registrations are shared, when they end, and what a refusal says; with a library of the
-// test's own in place of libibverbs.
+// Tests which registrations are shared, when they end, and what a refusal says, with a library of
+// its own in place of libibverbs.
 
 #include "transport/net/verbs/memory_cache.h"
 
@@ -15,14 +15,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What the functions of the library below work on: they are C functions and have no object of their
-// own.
+// Holds what the functions of the library below work on: they are C functions and have no object of
+// their own.
 struct FakeHost {
   ibv_device device = {};
   ibv_context context = {};
-  int registered = 0;  // in all
+  int registered = 0;  // So many registrations were made in all.
   int alive = 0;
-  unsigned access = 0;  // of the last registration
+  unsigned access = 0;  // The last registration had these.
   bool refuses = false;
 };
 FakeHost* host = nullptr;

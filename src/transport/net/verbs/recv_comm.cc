@@ -213,7 +213,7 @@ Status VerbsRecvComm::TellIfAsleep() {
   writer.U64(granted_);
   wake_from_ = 0;
   const Status told = channel_->control().Send(ControlType::kWoken, std::move(writer).Take());
-  // That the sender is gone is noticed when more is to be received.
+  // A sender that is gone is noticed when more is to be received.
   return told.ok() || told.code() == Code::kRemoteError ? Status::Ok() : channel_->Fail(told);
 }
 

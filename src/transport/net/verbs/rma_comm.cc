@@ -12,7 +12,7 @@ constexpr uint32_t kWorkPerRequest = 2;
 
 constexpr size_t kWordBytes = sizeof(uint64_t);
 
-// What a NetRemoteKey holds; both ends are little-endian (table.h).
+// Holds what a NetRemoteKey holds; both ends are little-endian (table.h).
 struct RangeKey {
   uint64_t magic = kKeyMagic;
   uint64_t address = 0;

@@ -31,7 +31,7 @@ bool Again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error 
 struct Header {
   bool sensible = false;
   ControlType type = ControlType::kReady;
-  size_t length = 0;  // of the payload
+  size_t length = 0;  // The length of the payload.
 };
 
 // REQUIRES: there are kHeaderBytes bytes.

@@ -1,4 +1,4 @@
-// What the ends of a connection tell each other, whole, in parts, and damaged.
+// Tests what the ends of a connection tell each other, whole, in parts, and damaged.
 
 #include "transport/net/verbs/setup.h"
 

@@ -164,8 +164,8 @@ class VerbsNetImpl final : public Net {
   const PortRange ports_;
   Status viable_;
   std::vector<NetDevice> devices_;
-  std::vector<UsedPort> used_;  // by device
-  std::string interface_;       // of the control sockets
+  std::vector<UsedPort> used_;  // There is one for each device.
+  std::string interface_;       // The control sockets go by this one.
   const std::shared_ptr<ConnectionQueues> queues_ =
       std::make_shared<ConnectionQueues>(Sealing::kNone);
   Mutex mutex_;
