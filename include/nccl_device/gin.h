@@ -137,7 +137,7 @@ struct ncclGin_SegmentHostNuma {};
 // one context may be made anywhere and differ in their mode. The device communicator outlives them;
 // one without a GIN connection has no context that could be used.
 //
-// Of put, putValue, get, signal: all threads of `coop` call, one of them issues, and all of them
+// All threads of `coop` call put, putValue, get and signal; one of them issues, and all of them
 // meet before and after. `peer` is a rank of `team`. What the threads of `coop` have written before
 // the call is in what is put. Offsets are in bytes from the start of the window.
 template <unsigned backendMask>
@@ -309,5 +309,6 @@ using ncclGin = ncclGin_BackendMask<NCCL_GIN_BACKEND_MASK_ALL>;
 #endif  // TUTTI_DEVICE_API
 
 #include "nccl_device/impl/gin__funcs.h"
+#include "nccl_device/impl/gin_wait__funcs.h"
 
 #endif  // NCCL_DEVICE_GIN_H_
