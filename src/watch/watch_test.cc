@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -19,7 +20,8 @@ namespace {
 class Network {
  public:
   explicit Network(int num_ranks, int64_t timeout_ns = 0,
-                   int64_t explain_ns = Watch::kExplainBrokenNs)
+                   int64_t explain_ns = Watch::kExplainBrokenNs,
+                   const std::function<void(Watch&)>& prepare = nullptr)
       : num_ranks_(num_ranks) {
     std::vector<std::string> names;
     for (int r = 0; r < num_ranks; ++r) names.push_back("rank " + std::to_string(r));
@@ -27,6 +29,7 @@ class Network {
       bootstraps_.push_back(std::make_unique<Node>(*this, r));
       watches_.push_back(
           std::make_unique<Watch>(*bootstraps_.back(), timeout_ns, names, explain_ns));
+      if (prepare) prepare(*watches_.back());
       watches_.back()->Start();
     }
   }
@@ -321,6 +324,16 @@ TEST(WatchTest, ARankThatHasGoneFurtherThanOneThatLeftIsStopped) {
               {"rank 1 has ended its communicator and sent 1 of 2 messages that rank 0 expects"});
   Launch(network.watch(0), AllReduceOf(20));
   ExpectWords(network.watch(0).CheckLeaveNotices(), {"after collective number 1", "count 20"});
+}
+
+// The hook ends the waits of operations, which ask the watch for the reason.
+TEST(WatchTest, TheStopHookMayAskTheWatch) {
+  std::vector<std::string> heard;
+  Network network(2, 0, Watch::kExplainBrokenNs, [&heard](Watch& watch) {
+    watch.SetStopHook([&] { heard.emplace_back(watch.StopReason().message()); });
+  });
+  network.watch(0).Stop(InternalError("it broke"), /*tell=*/true);
+  EXPECT_EQ(heard, (std::vector<std::string>{"it broke", "it broke"}));
 }
 
 TEST(WatchTest, ALossEndsJointCallsAlsoAfterAStop) {
