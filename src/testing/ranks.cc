@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "base/mutex.h"
+#include "base/sanitizer_slowdown.h"
 
 namespace tutti::testing {
 namespace {
@@ -96,13 +97,7 @@ int NumParts() {
 
 }  // namespace
 
-double TimeScale() {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  return 5;
-#else
-  return 1;
-#endif
-}
+double TimeScale() { return kSanitizerSlowdown; }
 
 void RunRankThreads(int num_ranks, const std::function<void(int rank)>& body, double deadline_s) {
   ShowStacksOnRequest();

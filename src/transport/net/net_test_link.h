@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/sanitizer_slowdown.h"
 #include "base/unique_fd.h"
 #include "transport/net/net.h"
 
@@ -44,14 +45,8 @@ struct NetFactory {
 
 namespace net_contract {
 
-// Generous: a machine under sanitizers, or one inside another, is slow.
-constexpr double BoundS() {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  return 300;
-#else
-  return 60;
-#endif
-}
+// The bound is generous, because a machine inside another one is slow.
+constexpr double BoundS() { return 60 * kSanitizerSlowdown; }
 
 inline WaitLimits Bound() { return {Deadline::AfterSeconds(BoundS()), nullptr}; }
 
