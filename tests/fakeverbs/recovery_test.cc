@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "transport/net/net_contract_test.h"
+#include "transport/net/verbs/forms_test.h"
 #include "transport/net/verbs/table.h"
 #include "verbs_net_pair.h"
 
@@ -62,22 +63,8 @@ class FaultyVerbsContract : public NetContract {
 };
 TEST_P(FaultyVerbsContract, Holds) { Run(); }
 
-const NetFactory kFaulty[] = {
-    Faulty("OneQueuePair", [](Settings&) {}),
-    Faulty("InTurn", [](Settings& s) { s.ib_qps = 3; }),
-    Faulty("Split",
-           [](Settings& s) {
-             s.ib_qps = 4;
-             s.ib_split_data = true;
-           }),
-    Faulty("SeparateEnd",
-           [](Settings& s) {
-             s.ib_adaptive_routing = "1";
-             s.ib_ar_threshold = 1000;
-           }),
-};
 INSTANTIATE_TEST_SUITE_P(Faulty, FaultyVerbsContract,
-                         ::testing::Combine(::testing::ValuesIn(kFaulty),
+                         ::testing::Combine(::testing::ValuesIn(ForEachVerbsForm(Faulty)),
                                             ::testing::ValuesIn(CasesThatStay())),
                          NetContractCaseName);
 

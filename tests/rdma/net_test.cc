@@ -1,8 +1,8 @@
-// The contract of networks over verbs, in the virtual machine: one queue pair, several in turn,
-// messages split over several, messages that end with a write of their own, and inline data.
+// The contract of networks over verbs, in the virtual machine.
 
 #include "bootstrap/auth.h"
 #include "transport/net/net_contract_test.h"
+#include "transport/net/verbs/forms_test.h"
 #include "transport/net/verbs/verbs_net.h"
 
 namespace tutti {
@@ -36,29 +36,9 @@ NetFactory Factory(const std::string& name, const std::function<void(Settings&)>
 
 class VerbsNetContract : public NetContract {};
 TEST_P(VerbsNetContract, Holds) { Run(); }
-INSTANTIATE_TEST_SUITE_P(OneQueuePair, VerbsNetContract,
-                         NetContractCasesFor(Factory("OneQueuePair", [](Settings&) {})),
-                         NetContractCaseName);
-INSTANTIATE_TEST_SUITE_P(InTurn, VerbsNetContract,
-                         NetContractCasesFor(Factory("InTurn", [](Settings& s) { s.ib_qps = 3; })),
-                         NetContractCaseName);
-INSTANTIATE_TEST_SUITE_P(Split, VerbsNetContract,
-                         NetContractCasesFor(Factory("Split",
-                                                     [](Settings& s) {
-                                                       s.ib_qps = 4;
-                                                       s.ib_split_data = true;
-                                                     })),
-                         NetContractCaseName);
-INSTANTIATE_TEST_SUITE_P(SeparateEnd, VerbsNetContract,
-                         NetContractCasesFor(Factory("SeparateEnd",
-                                                     [](Settings& s) {
-                                                       s.ib_adaptive_routing = "1";
-                                                       s.ib_ar_threshold = 1000;
-                                                     })),
-                         NetContractCaseName);
-INSTANTIATE_TEST_SUITE_P(Inline, VerbsNetContract,
-                         NetContractCasesFor(Factory("Inline",
-                                                     [](Settings& s) { s.ib_use_inline = true; })),
+INSTANTIATE_TEST_SUITE_P(Forms, VerbsNetContract,
+                         ::testing::Combine(::testing::ValuesIn(ForEachVerbsForm(Factory)),
+                                            ::testing::ValuesIn(net_contract::Cases())),
                          NetContractCaseName);
 
 }  // namespace

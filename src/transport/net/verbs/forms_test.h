@@ -1,0 +1,44 @@
+#pragma once
+
+// For tests: the forms in which verbs carry messages. Contracts of networks are held against each.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "config/settings.h"
+#include "transport/net/net_test_link.h"
+
+namespace tutti {
+
+// A form, and what it changes in the settings.
+struct VerbsForm {
+  const char* name;
+  void (*change)(Settings& settings);
+};
+inline constexpr VerbsForm kVerbsForms[] = {
+    {"OneQueuePair", [](Settings&) {}},
+    {"InTurn", [](Settings& s) { s.ib_qps = 3; }},
+    {"Split",
+     [](Settings& s) {
+       s.ib_qps = 4;
+       s.ib_split_data = true;
+     }},
+    {"SeparateEnd",
+     [](Settings& s) {
+       s.ib_adaptive_routing = "1";
+       s.ib_ar_threshold = 1000;
+     }},
+    {"Inline", [](Settings& s) { s.ib_use_inline = true; }},
+};
+
+// Returns what `factory` makes of each form.
+inline std::vector<NetFactory> ForEachVerbsForm(
+    const std::function<NetFactory(const std::string& name,
+                                   const std::function<void(Settings&)>& change)>& factory) {
+  std::vector<NetFactory> all;
+  for (const VerbsForm& form : kVerbsForms) all.push_back(factory(form.name, form.change));
+  return all;
+}
+
+}  // namespace tutti
