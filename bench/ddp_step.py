@@ -19,6 +19,7 @@ import sys
 import time
 
 BUCKET_BYTES = 25 << 20
+ONE_TENSOR = "tutti, one tensor"
 
 
 def resnet50_shapes():
@@ -66,36 +67,21 @@ def buckets_of(gradients):
     return buckets
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=20)
-    options = parser.parse_args()
-    if "GLOO_PORT" not in os.environ:
-        launch(options.ranks, sys.argv[1:])
-
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
-    import torch
-    import torch.distributed as dist
-
-    import tutti.torch as hvd
-
-    torch.set_num_threads(1)
-    hvd.init()
-    rank, ranks = hvd.rank(), hvd.size()
-    dist.init_process_group("gloo", rank=rank, world_size=ranks,
-                            init_method=f"tcp://127.0.0.1:{os.environ['GLOO_PORT']}")
-    # Gradients become ready from the last layer to the first.
-    gradients = [torch.full(shape, float(rank + 1)) for shape in reversed(resnet50_shapes())]
+def ways_of(gradients, torch, dist, hvd):
+    """The ways to average the gradients in place, by name. "one tensor" averages as many bytes elsewhere."""
+    ranks = hvd.size()
     buckets = buckets_of(gradients)
     flat = [torch.empty(sum(g.numel() for g in bucket)) for bucket in buckets]
-    expected = (ranks + 1) / 2
+    whole = torch.full((sum(g.numel() for g in gradients),), 1.0)
 
     def by_tutti():
         handles = [hvd.allreduce_async_(gradient, name=f"gradient.{i}", op=hvd.Average)
                    for i, gradient in enumerate(gradients)]
         for handle in handles:
             hvd.synchronize(handle)
+
+    def by_tutti_as_one():
+        hvd.allreduce_(whole, name="whole", op=hvd.Average)
 
     def by_gloo():
         works = [dist.all_reduce(gradient, async_op=True) for gradient in gradients]
@@ -119,36 +105,64 @@ def main():
                 gradient.view(-1).copy_(memory[at:at + gradient.numel()])
                 at += gradient.numel()
 
-    whole = torch.full((sum(g.numel() for g in gradients),), 1.0)
+    return {"tutti": by_tutti, ONE_TENSOR: by_tutti_as_one, "gloo": by_gloo, "gloo, in buckets": by_gloo_in_buckets}
 
-    def by_tutti_as_one():
-        hvd.allreduce_(whole, name="whole", op=hvd.Average)
 
-    ways = {"tutti": by_tutti, "tutti, one tensor": by_tutti_as_one, "gloo": by_gloo, "gloo, in buckets": by_gloo_in_buckets}
+def measure(ways, gradients, steps, rank, ranks, barrier):
+    """The times of each way in seconds, one a step; the ways take turns, and their results are checked."""
     times = {name: [] for name in ways}
-    for step in range(options.steps + 2):
+    for step in range(steps + 2):
         for name, way in ways.items():
             for gradient in gradients:
                 gradient.fill_(rank + 1)
-            dist.barrier()
+            barrier()
             begin = time.perf_counter()
             way()
             elapsed = time.perf_counter() - begin
             if step >= 2:
                 times[name].append(elapsed)
-            if way is by_tutti_as_one:
+            if name == ONE_TENSOR:
                 continue
-            worst = max((gradient - expected).abs().max().item() for gradient in gradients)
+            worst = max((gradient - (ranks + 1) / 2).abs().max().item() for gradient in gradients)
             assert worst < 1e-6, f"{name} is wrong by {worst}"
+    return times
+
+
+def report(times):
+    for name, values in times.items():
+        fastest = sorted(values)[len(values) // 10] / sorted(times["tutti"])[len(values) // 10]
+        print(f"  {name:18} median {statistics.median(values) * 1e3:7.1f} ms   ratio "
+              f"{statistics.median(values) / statistics.median(times['tutti']):.2f} "
+              f"(fastest tenth {fastest:.2f})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=20)
+    options = parser.parse_args()
+    if "GLOO_PORT" not in os.environ:
+        launch(options.ranks, sys.argv[1:])
+
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+    import torch
+    import torch.distributed as dist
+
+    import tutti.torch as hvd
+
+    torch.set_num_threads(1)
+    hvd.init()
+    rank, ranks = hvd.rank(), hvd.size()
+    dist.init_process_group("gloo", rank=rank, world_size=ranks,
+                            init_method=f"tcp://127.0.0.1:{os.environ['GLOO_PORT']}")
+    # Gradients become ready from the last layer to the first.
+    gradients = [torch.full(shape, float(rank + 1)) for shape in reversed(resnet50_shapes())]
+    times = measure(ways_of(gradients, torch, dist, hvd), gradients, options.steps, rank, ranks, dist.barrier)
     if rank == 0:
         megabytes = sum(g.numel() * 4 for g in gradients) / 1e6
         print(f"{len(gradients)} tensors, {megabytes:.0f} MB, {ranks} ranks, PyTorch {torch.__version__}, "
               f"{options.steps} steps; ratios to tutti")
-        for name, values in times.items():
-            fastest = sorted(values)[len(values) // 10] / sorted(times["tutti"])[len(values) // 10]
-            print(f"  {name:18} median {statistics.median(values) * 1e3:7.1f} ms   ratio "
-                  f"{statistics.median(values) / statistics.median(times['tutti']):.2f} "
-                  f"(fastest tenth {fastest:.2f})")
+        report(times)
     dist.barrier()
     hvd.shutdown()
 
