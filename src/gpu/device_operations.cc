@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "gpu/device_tasks.h"
+#include "plan/cost_table.h"
 
 namespace tutti {
 
@@ -47,7 +48,7 @@ GpuQueue::Outcome DeviceOperations::Launch(std::span<const IssuedTask> tasks) {
 
 Status DeviceOperations::PreparePacking(const Task& task) {
   if (task.scattered->inputs.size() < 2 || pack_.data() != nullptr) return Status::Ok();
-  TUTTI_ASSIGN(pack_, cuda::MappedMemory::Create(device(), kGpuPackBytes, nullptr));
+  TUTTI_ASSIGN(pack_, cuda::MappedMemory::Create(device(), kGpuPackedBytes, nullptr));
   pack_bytes_.store(pack_.size(), std::memory_order_relaxed);
   return Status::Ok();
 }

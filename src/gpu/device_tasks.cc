@@ -5,6 +5,7 @@
 
 #include "base/reduce.h"
 #include "plan/averages.h"
+#include "plan/cost_table.h"
 
 namespace tutti {
 
@@ -45,7 +46,7 @@ std::vector<Task> ReducesOf(const Task& task, int rank, int num_ranks) {
 
 std::vector<PackedStretch> PackedStretchesOf(const Task& task, std::byte* pack) {
   const ScatteredBuffers& buffers = *task.scattered;
-  const size_t elem = task.elem_bytes(), most = kGpuPackBytes / elem;
+  const size_t elem = task.elem_bytes(), most = kGpuPackedBytes / elem;
   std::vector<PackedStretch> stretches;
   for (size_t begin = 0; begin < task.count; begin += most) {
     PackedStretch& stretch = stretches.emplace_back();

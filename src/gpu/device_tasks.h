@@ -30,21 +30,17 @@ cuda::ReduceArgs ReduceArgsOf(const Task& task, int num_ranks, AddingOrder order
 // Returns a ReduceScatterV as `rank` launches it: a Reduce for each rank's part that has elements.
 std::vector<Task> ReducesOf(const Task& task, int rank, int num_ranks);
 
-// An AllReduce of many buffers packs so many bytes at a time, in memory that the first one
-// allocates.
-inline constexpr size_t kGpuPackBytes = 32 << 20;
-
 // A stretch of an AllReduce of many buffers (tuttiAllReduceMany): what is copied into the packing
-// memory, the AllReduce, and what is copied out of it. Nothing is copied where the stretch lies in
-// one buffer, which the AllReduce then works on.
+// memory, which the first such AllReduce allocates; the AllReduce; and what is copied out. Nothing
+// is copied where the stretch lies in one buffer, which the AllReduce then works on.
 struct PackedStretch {
   std::vector<cuda::CopyPiece> in;
   Task task;
   std::vector<cuda::CopyPiece> out;
 };
-// Returns the stretches of `task`, of at most kGpuPackBytes each. `pack` may be null where the task
-// has one buffer. Small vectors then cost no operation each, and ranks may cut their elements as
-// they like, since what they send one another does not show it.
+// Returns the stretches of `task`, of at most kGpuPackedBytes each (plan/cost_table.h). `pack` may
+// be null where the task has one buffer. Small vectors then cost no operation each, and ranks may
+// cut their elements as they like, since what they send one another does not show it.
 std::vector<PackedStretch> PackedStretchesOf(const Task& task, std::byte* pack);
 
 }  // namespace tutti

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/reduce.h"
+#include "plan/cost_table.h"
 
 namespace tutti {
 namespace {
@@ -56,7 +57,7 @@ TEST(DeviceTasksTest, AReduceScatterVIsAReduceForEachPart) {
 
 // Copies in, leaves the packed data as they are, and copies out: each output is its input.
 TEST(DeviceTasksTest, StretchesCoverEveryBufferOnce) {
-  constexpr size_t kLong = kGpuPackBytes + 1000;
+  constexpr size_t kLong = kGpuPackedBytes + 1000;
   std::vector<std::vector<uint8_t>> in, out;
   const auto buffers = std::make_shared<ScatteredBuffers>();
   for (const size_t bytes : {size_t{7}, kLong, size_t{1}, size_t{500}}) {
@@ -69,10 +70,10 @@ TEST(DeviceTasksTest, StretchesCoverEveryBufferOnce) {
                     reinterpret_cast<std::byte*>(out[i].data()), in[i].size(), 1);
   Task task = {.count = buffers->count(), .type = DataType::kUint8};
   task.scattered = buffers;
-  std::vector<std::byte> pack(kGpuPackBytes);
+  std::vector<std::byte> pack(kGpuPackedBytes);
   size_t elements = 0;
   for (const PackedStretch& stretch : PackedStretchesOf(task, pack.data())) {
-    EXPECT_LE(stretch.task.count, kGpuPackBytes);
+    EXPECT_LE(stretch.task.count, kGpuPackedBytes);
     EXPECT_EQ(stretch.task.scattered, nullptr);
     elements += stretch.task.count;
     for (const cuda::CopyPiece& piece : stretch.in) std::copy_n(piece.from, piece.bytes, piece.to);
@@ -83,7 +84,7 @@ TEST(DeviceTasksTest, StretchesCoverEveryBufferOnce) {
 }
 
 TEST(DeviceTasksTest, OneBufferIsNotPacked) {
-  std::vector<std::byte> data(kGpuPackBytes + 5);
+  std::vector<std::byte> data(kGpuPackedBytes + 5);
   const auto buffers = std::make_shared<ScatteredBuffers>();
   buffers->Append(data.data(), data.data(), data.size(), 1);
   Task task = {.count = data.size(), .type = DataType::kUint8};
@@ -94,7 +95,7 @@ TEST(DeviceTasksTest, OneBufferIsNotPacked) {
     EXPECT_TRUE(stretch.in.empty());
     EXPECT_TRUE(stretch.out.empty());
   }
-  EXPECT_EQ(stretches[1].task.send, data.data() + kGpuPackBytes);
+  EXPECT_EQ(stretches[1].task.send, data.data() + kGpuPackedBytes);
   EXPECT_EQ(stretches[1].task.count, 5u);
 }
 

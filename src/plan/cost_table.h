@@ -97,6 +97,8 @@ inline constexpr size_t kPullPartBytes = 256 << 10;
 // was copied in is still in the cache when it is reduced and copied out, and far more than the 32
 // KB or so that a collective moves in its start-up time.
 inline constexpr size_t kPackedBytes = size_t{1} << 20;
+// On GPUs it packs so many, in memory that the first one allocates.
+inline constexpr size_t kGpuPackedBytes = size_t{32} << 20;
 
 // ---- How long operations of hosts take
 
