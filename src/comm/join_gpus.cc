@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 
 #include "base/log.h"
 #include "comm/host_join.h"
@@ -63,7 +64,7 @@ class GpuJoin {
   }
 
   // Makes kernels that work in one another's windows; no mesh where no place for windows serves.
-  Result<GpuMesh::Outcome> MakeMesh() const;
+  Result<TriedWindows<GpuMesh>> MakeMesh() const;
   // Makes rings over channels with a transport for each pair, which always can be had.
   Result<std::unique_ptr<DeviceOperations>> MakeChannels() const;
   // Gives operations the network by which kernels put to ranks whose memory is not mapped.
@@ -77,6 +78,11 @@ class GpuJoin {
 
   // Returns whether windows are tried there. `before` says why there are none in the place before.
   bool Serves(WindowPlace place, const Status& before) const;
+  // Has all ranks try windows in one place after another, by `make(place)`. Returns what the first
+  // that serves gave, or why none does. With TUTTI_STRICT_TRANSPORT a place that does not serve is
+  // an error.
+  template <class Made, class Make>
+  Result<TriedWindows<Made>> InFirstPlace(Make make) const;
   // Opens the network, and asks about this host with its NICs.
   Result<std::shared_ptr<Net>> OpenNetwork(HostQuestion& question) const;
   // Returns the order of the ranks on each channel.
@@ -87,7 +93,8 @@ class GpuJoin {
 
   const JoinContext& context_;
   GpuPeers peers_;
-  // Of MakeChannels, with this rank's device in it; null where no data passes a network.
+  // The network that MakeChannels opened, and this rank's device in it; null where no data passes
+  // one.
   mutable Operations::OneSidedNetwork network_;
 };
 
@@ -100,13 +107,9 @@ bool GpuJoin::Serves(WindowPlace place, const Status& before) const {
          before.code() == Code::kUnhandledCudaError;
 }
 
-Result<GpuMesh::Outcome> GpuJoin::MakeMesh() const {
-  Status why = GpuMesh::CheckRanks(context_.peers);
-  if (!why.ok()) return GpuMesh::Outcome{nullptr, std::move(why)};
-  // A rank that is alone has no window that anybody else would map.
-  if (context_.num_ranks() == 1)
-    return GpuMesh::Create(peers_, context_.watch, context_.settings, WindowPlace::kPeerMemory);
-  Status forbidden;
+template <class Made, class Make>
+Result<TriedWindows<Made>> GpuJoin::InFirstPlace(Make make) const {
+  Status why, forbidden;
   for (const WindowPlace place :
        {WindowPlace::kPeerMemory, WindowPlace::kPeerMemoryByIpc, WindowPlace::kHostMemory}) {
     const bool peer = IsOnGpu(place);
@@ -118,10 +121,9 @@ Result<GpuMesh::Outcome> GpuJoin::MakeMesh() const {
                        peer ? "NCCL_P2P_DISABLE (or NCCL_P2P_LEVEL=LOC)" : "NCCL_SHM_DISABLE");
       continue;
     }
-    TUTTI_ASSIGN(GpuMesh::Outcome made,
-                 GpuMesh::Create(peers_, context_.watch, context_.settings, place));
-    if (made.mesh) return made;
-    why = std::move(made.refusal);
+    TUTTI_ASSIGN(TriedWindows<Made> tried, make(place));
+    if (tried.made) return tried;
+    why = std::move(tried.refusal);
     const bool has_other = peer && !by_ipc && why.code() == Code::kUnhandledCudaError;
     if (context_.settings.strict_transport && !has_other)
       return InvalidUsage("TUTTI_STRICT_TRANSPORT is set, and windows in {} do not serve: {}",
@@ -130,7 +132,18 @@ Result<GpuMesh::Outcome> GpuJoin::MakeMesh() const {
       TUTTI_WARN("GPUs cannot work in one another's windows in {}, so another way is taken: {}",
                  Name(place), why.message());
   }
-  return GpuMesh::Outcome{nullptr, why.ok() ? std::move(forbidden) : std::move(why)};
+  return TriedWindows<Made>{nullptr, why.ok() ? std::move(forbidden) : std::move(why)};
+}
+
+Result<TriedWindows<GpuMesh>> GpuJoin::MakeMesh() const {
+  Status why = GpuMesh::CheckRanks(context_.peers);
+  if (!why.ok()) return TriedWindows<GpuMesh>{nullptr, std::move(why)};
+  const auto make = [&](WindowPlace place) {
+    return GpuMesh::Create(peers_, context_.watch, context_.settings, place);
+  };
+  // A rank that is alone has no window that anybody else would map.
+  if (context_.num_ranks() == 1) return make(WindowPlace::kPeerMemory);
+  return InFirstPlace<GpuMesh>(make);
 }
 
 Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
@@ -141,23 +154,17 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
   std::map<uint64_t, int> ranks;
   bool alone = true;
   for (const PeerInfo& peer : context_.peers) alone &= ++ranks[peer.host_hash] == 1;
-  Status before;
-  for (const WindowPlace place :
-       {WindowPlace::kPeerMemory, WindowPlace::kPeerMemoryByIpc, WindowPlace::kHostMemory}) {
-    if (alone || !Serves(place, before) ||
-        AnyRank(IsOnGpu(place) ? &PeerInfo::p2p_disabled : &PeerInfo::shm_disabled))
-      continue;
-    TUTTI_ASSIGN(ChannelConnections::Outcome made,
-                 ChannelConnections::Create(peers_, shape, rings, place));
-    if (made.connections) return std::move(made.connections);
-    if (context_.rank() == 0)
-      TUTTI_WARN("GPUs cannot work in one another's windows in {}, so another way is taken: {}",
-                 Name(place), made.refusal.message());
-    before = std::move(made.refusal);
+  const auto make = [&](std::optional<WindowPlace> place) {
+    return ChannelConnections::Create(peers_, shape, rings, place);
+  };
+  TriedWindows<ChannelConnections> tried;
+  if (!alone) {
+    TUTTI_ASSIGN(tried, InFirstPlace<ChannelConnections>(make));
   }
-  TUTTI_ASSIGN(ChannelConnections::Outcome made,
-               ChannelConnections::Create(peers_, shape, rings, std::nullopt));
-  return std::move(made.connections);
+  if (!tried.made) {
+    TUTTI_ASSIGN(tried, make(std::nullopt));
+  }
+  return std::move(tried.made);
 }
 
 Result<std::shared_ptr<Net>> GpuJoin::OpenNetwork(HostQuestion& question) const {
@@ -255,11 +262,11 @@ void GpuJoin::AddOneSidedNetwork(DeviceOperations& operations) const {
 Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context,
                                              const cuda::Device& device) {
   const GpuJoin join(context, device);
-  TUTTI_ASSIGN(GpuMesh::Outcome made, join.MakeMesh());
-  std::unique_ptr<DeviceOperations> operations = std::move(made.mesh);
+  TUTTI_ASSIGN(TriedWindows<GpuMesh> mesh, join.MakeMesh());
+  std::unique_ptr<DeviceOperations> operations = std::move(mesh.made);
   if (!operations) {
     TUTTI_INFO(kLogInit, "GPUs are joined by a transport for each pair: {}",
-               made.refusal.message());
+               mesh.refusal.message());
     TUTTI_ASSIGN(operations, join.MakeChannels());
   }
   const bool one_host =

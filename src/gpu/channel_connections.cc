@@ -32,21 +32,21 @@ ChannelConnections::ChannelConnections(const GpuPeers& peers, const ChannelShape
     most_here_ = std::max(most_here_, ++ranks[peer.host_hash]);
 }
 
-Result<ChannelConnections::Outcome> ChannelConnections::Create(const GpuPeers& peers,
-                                                               const ChannelShape& shape,
-                                                               ChannelRings rings,
-                                                               std::optional<WindowPlace> place) {
+Result<TriedWindows<ChannelConnections>> ChannelConnections::Create(
+    const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings,
+    std::optional<WindowPlace> place) {
   std::unique_ptr<ChannelConnections> made(new ChannelConnections(peers, shape, std::move(rings)));
   if (place) {
     TUTTI_ASSIGN(GpuWindows::Shared shared, GpuWindows::Share(peers, *place, made->WindowBytes()));
-    if (!shared.refusal.ok()) return Outcome{nullptr, std::move(shared.refusal)};
+    if (!shared.refusal.ok())
+      return TriedWindows<ChannelConnections>{nullptr, std::move(shared.refusal)};
     made->windows_ = std::move(shared.windows);
   }
   Status prepared = made->MakeWords();
   if (prepared.ok()) prepared = made->PinFirst();
   TUTTI_ASSIGN(const Agreement agreed, peers.Agree(prepared));
   TUTTI_TRY(agreed.refusal);
-  return Outcome{std::move(made), {}};
+  return TriedWindows<ChannelConnections>{std::move(made), {}};
 }
 
 Status ChannelConnections::MakeWords() {

@@ -70,13 +70,11 @@ class ChannelConnections {
   };
 
   // Joins the ranks, which all call this. `place` says where windows lie; none: all data passes the
-  // network. Fails alike on all ranks where the windows do not serve; `refusal` tells why.
-  struct Outcome {
-    std::unique_ptr<ChannelConnections> connections;
-    Status refusal;
-  };
-  static Result<Outcome> Create(const GpuPeers& peers, const ChannelShape& shape,
-                                ChannelRings rings, std::optional<WindowPlace> place);
+  // network. Fails alike on all ranks, but for windows that do not serve.
+  static Result<TriedWindows<ChannelConnections>> Create(const GpuPeers& peers,
+                                                         const ChannelShape& shape,
+                                                         ChannelRings rings,
+                                                         std::optional<WindowPlace> place);
 
   // Returns this rank's end, which it makes where there is none yet. REQUIRES: peers differ from
   // this rank; a ring's are its neighbours, in that of all ranks, its host or its rail.

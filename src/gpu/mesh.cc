@@ -65,17 +65,17 @@ GpuMesh::GpuMesh(const GpuPeers& peers, Watch& watch) : DeviceOperations(peers, 
   std::iota(machines_.here.begin(), machines_.here.end(), 0);
 }
 
-Result<GpuMesh::Outcome> GpuMesh::Create(const GpuPeers& peers, Watch& watch,
-                                         const Settings& settings, WindowPlace place) {
+Result<TriedWindows<GpuMesh>> GpuMesh::Create(const GpuPeers& peers, Watch& watch,
+                                              const Settings& settings, WindowPlace place) {
   std::unique_ptr<GpuMesh> mesh(new GpuMesh(peers, watch));
   TUTTI_TRY(mesh->Prepare(peers, settings, place));
   if (mesh->args_.num_ranks == 1) {
     TUTTI_TRY(mesh->PrepareAlone());
-    return Outcome{std::move(mesh), {}};
+    return TriedWindows<GpuMesh>{std::move(mesh), {}};
   }
   const size_t ends_at = RoundUp(mesh->messages_.EndsAt(), 128);
   TUTTI_ASSIGN(GpuWindows::Shared shared, GpuWindows::Share(peers, place, ends_at + kScratchBytes));
-  if (!shared.refusal.ok()) return Outcome{nullptr, std::move(shared.refusal)};
+  if (!shared.refusal.ok()) return TriedWindows<GpuMesh>{nullptr, std::move(shared.refusal)};
   mesh->windows_ = std::move(shared.windows);
   for (int r = 0; r < mesh->args_.num_ranks; ++r) mesh->args_.windows[r] = mesh->windows_.of(r);
   if (mesh->windows_.by_nvlink()) mesh->context_.ll128_slot_bytes = mesh->args_.layout.LL128Data();
@@ -83,9 +83,9 @@ Result<GpuMesh::Outcome> GpuMesh::Create(const GpuPeers& peers, Watch& watch,
   const Probed probed = mesh->Probe(peers, settings.gpu_fault);
   if (mesh->stuck_) static_cast<void>(mesh.release());  // Never freed, see stuck_.
   TUTTI_ASSIGN(Agreement agreed, peers.Agree(probed.windows));
-  if (!agreed.go_on()) return Outcome{nullptr, std::move(agreed.refusal)};
+  if (!agreed.go_on()) return TriedWindows<GpuMesh>{nullptr, std::move(agreed.refusal)};
   TUTTI_TRY(mesh->AgreeOnLL128(peers, probed.ll128));
-  return Outcome{std::move(mesh), {}};
+  return TriedWindows<GpuMesh>{std::move(mesh), {}};
 }
 
 Status GpuMesh::AgreeOnLL128(const GpuPeers& peers, const Status& ll128) {

@@ -25,16 +25,10 @@ class GpuMesh final : public DeviceOperations {
  public:
   // Returns ok where the ranks are few enough and on one host; the same on all ranks.
   static Status CheckRanks(std::span<const PeerInfo> peers);
-  // A mesh; or null, and the reason why this place for windows does not serve: it could not be
-  // mapped, or what was written through it did not arrive. The same on every rank.
-  struct Outcome {
-    std::unique_ptr<GpuMesh> mesh;
-    Status refusal;
-  };
   // Makes a mesh with windows in `place`. All ranks call it. Fails when the ranks cannot talk, or
   // for reasons that have nothing to do with the place.
-  static Result<Outcome> Create(const GpuPeers& peers, Watch& watch, const Settings& settings,
-                                WindowPlace place);
+  static Result<TriedWindows<GpuMesh>> Create(const GpuPeers& peers, Watch& watch,
+                                              const Settings& settings, WindowPlace place);
 
   bool MapsPeerMemory() const override { return args_.num_ranks == 1 || IsOnGpu(windows_.place()); }
   const void* Register(ReachedWindow window) override;

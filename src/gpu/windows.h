@@ -22,6 +22,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,15 @@ namespace tutti {
 enum class WindowPlace : uint8_t { kPeerMemory, kPeerMemoryByIpc, kHostMemory };
 std::string_view Name(WindowPlace place);  // "GPU memory", "GPU memory by CUDA IPC", "host memory"
 constexpr bool IsOnGpu(WindowPlace place) { return place != WindowPlace::kHostMemory; }
+
+// Holds what was made over windows in one place; or null, and why the place does not serve:
+// windows could not be mapped, or what was written through them did not arrive. The same on every
+// rank.
+template <class T>
+struct TriedWindows {
+  std::unique_ptr<T> made;
+  Status refusal;
+};
 
 // Holds what ranks need to agree on something with all others.
 struct GpuPeers {
@@ -134,7 +144,7 @@ class GpuWindows {
   SharedMemory host_memory_;
   std::vector<SharedMemory> host_mapped_;
   std::vector<cuda::PinnedRange> pinned_;
-  // What is kept of this rank's own window while its memory is given back.
+  // Holds what is kept of this rank's own window while its memory is given back.
   struct Kept {
     size_t at = 0;
     std::vector<std::byte> bytes;

@@ -643,6 +643,19 @@ def what_ranks_do_together_is_done_in_order():
     together(2, body)
 
 
+@test(needs_the_stand_in=True, TUTTI_FAKE_NO_PEER="1", TUTTI_FAKE_GPUS="17", TUTTI_STRICT_TRANSPORT="1",
+      NCCL_P2P_DISABLE="0", NCCL_SHM_DISABLE="0")
+def a_strict_rank_takes_no_slower_way():
+    """Neither between few GPUs, which would share windows, nor between so many that FIFOs join them."""
+    for ranks in (2, 17):
+
+        def body(rank):
+            assert rank.result == INVALID_USAGE, rank.result
+            assert "TUTTI_STRICT_TRANSPORT is set, and windows in GPU memory" in rank.error(), rank.error()
+
+        together(ranks, body)
+
+
 @test(needs_the_stand_in=True, TUTTI_FAKE_MIG="1")
 def parts_of_one_gpu():
     """MIG: two devices at one address are no GPU that is used twice; and no NVLink joins them."""
