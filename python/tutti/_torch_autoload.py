@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has `import torch` make the backend `tutti` known, so that init_process_group("tutti") is all.
+"""Has `import torch` make the backend `tutti` known, so that init_process_group("tutti") is all, and
+puts it in the place of "gloo" where TUTTI_TORCH_GLOO=1 asks for that.
 
 PyTorch (2.5 and later) calls load() at the end of its own import, by the entry point
 torch.backends. An exception there would break `import torch`, so there is none.
@@ -7,7 +8,8 @@ torch.backends. An exception there would break `import torch`, so there is none.
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, Callable
 
 
 def _create(store: Any, rank: int, size: int, timeout: Any) -> Any:
@@ -15,11 +17,25 @@ def _create(store: Any, rank: int, size: int, timeout: Any) -> Any:
     return distributed.create(store, rank, size, timeout)
 
 
+def register(create: Callable[..., Any]) -> None:
+    """Makes the backend known, if it is not: for host memory, and for GPUs where PyTorch has CUDA."""
+    import torch
+    import torch.distributed as dist
+    if not dist.is_available() or "TUTTI" in dist.Backend._plugins:
+        return
+    devices = ["cpu", "cuda"] if torch.version.cuda else ["cpu"]
+    try:
+        dist.Backend.register_backend("tutti", create, devices=devices)
+    except TypeError:  # Before PyTorch 2.0 backends were for any device.
+        dist.Backend.register_backend("tutti", create)
+
+
 def load() -> None:
     """Registers the backend; what it is made of is imported when the first group is made."""
     try:
-        import torch.distributed as dist
-        if dist.is_available() and "TUTTI" not in dist.Backend._plugins:
-            dist.Backend.register_backend("tutti", _create, devices=["cpu"])
+        register(_create)
+        if os.environ.get("TUTTI_TORCH_GLOO") == "1":
+            from tutti import _torch_gloo
+            _torch_gloo.take_its_place()
     except Exception:
         pass  # init_process_group("tutti") will say that there is no such backend.

@@ -29,6 +29,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import (AllgatherOptions, AllreduceOptions, BarrierOptions,
                                         BroadcastOptions, ReduceScatterOptions)
 
+from tutti import _torch_autoload
 from tutti.torch import _ending, _native, _reductions
 from tutti.torch._messages import AnySourceWork, MessageQueue, receive_from_any
 from tutti.torch._monitored_barrier import monitored_barrier
@@ -318,11 +319,7 @@ def create(store: Any, rank: int, size: int, timeout: Any = None) -> Any:
 
 def register() -> None:
     """Makes "tutti" known to torch.distributed; done by importing this."""
-    if "TUTTI" not in dist.Backend._plugins:
-        try:
-            dist.Backend.register_backend("tutti", create, devices=["cpu"])
-        except TypeError:  # Before PyTorch 2.0 backends were for any device.
-            dist.Backend.register_backend("tutti", create)
+    _torch_autoload.register(create)
     if hasattr(dist, "monitored_barrier"):
         _offer_monitored_barrier()
 

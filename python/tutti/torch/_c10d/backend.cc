@@ -28,6 +28,7 @@ TuttiBackend::TuttiBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int 
 TuttiBackend::~TuttiBackend() {
   if (InChild()) return;
   for (const auto& queue : TakeQueues()) queue->Abandon();
+  for (const auto& communicator : TakeDevices()) communicator->Abort();
 }
 
 bool TuttiBackend::InChild() const { return getpid() != process_; }
@@ -40,6 +41,55 @@ c10d::ErrorType TuttiBackend::getError() {
   return ordered_.healthy() ? c10d::ErrorType::SUCCESS : c10d::ErrorType::COMM_ERROR;
 }
 
+// Places
+
+TuttiBackend::Place::Place(TuttiBackend& backend, const Tensors& tensors, bool waits_at_once)
+    : backend_(backend),
+      device(tensors.empty() || !tensors[0].is_cuda() ? nullptr
+                                                      : &backend.DeviceFor(tensors[0].device())),
+      waits(waits_at_once && !backend.coalesced_),
+      scope_(device ? device->communicator.get() : nullptr, waits) {}
+
+TuttiBackend::OnDevice& TuttiBackend::DeviceFor(at::Device device) {
+  size_t made = 0;
+  {
+    const MutexLock lock(devices_mutex_);
+    const auto found = devices_.find(device.index());
+    if (found != devices_.end()) return *found->second;
+    made = devices_.size();
+  }
+  TORCH_CHECK_VALUE(device.is_cuda() && device.has_index(), "a GPU of CUDA is wanted, not ",
+                    device);
+  // Ranks that use several devices each bring them in one order.
+  ncclComm_t comm =
+      NewCommunicator(*library_, *store_, c10::str("gpu/", made), rank_, size_, {}, device.index());
+  auto on_device = std::make_unique<OnDevice>(
+      std::make_shared<DeviceCommunicator>(library_, comm, device), size_);
+  const MutexLock lock(devices_mutex_);
+  return *(devices_[device.index()] = std::move(on_device));
+}
+
+std::vector<std::shared_ptr<DeviceCommunicator>> TuttiBackend::TakeDevices() {
+  const MutexLock lock(devices_mutex_);
+  std::vector<std::shared_ptr<DeviceCommunicator>> taken;
+  for (auto& [key, pair] : pairs_) taken.push_back(pair);
+  for (auto& [index, on_device] : devices_) taken.push_back(on_device->communicator);
+  pairs_.clear();
+  return taken;
+}
+
+c10::intrusive_ptr<DeviceWork> TuttiBackend::NewDeviceWork(
+    const Asked& asked, std::shared_ptr<DeviceCommunicator> communicator) {
+  for (const Tensors* tensors : {&asked.inputs, &asked.outputs})
+    for (const at::Tensor& tensor : *tensors)
+      TORCH_CHECK_VALUE(tensor.device() == communicator->device(), "the operation is on ",
+                        communicator->device(), ", but a tensor is on ", tensor.device());
+  auto work = c10::make_intrusive<DeviceWork>(asked.type, asked.title, asked.inputs, asked.outputs,
+                                              ++sequence_, std::move(communicator));
+  if (coalesced_) coalesced_->push_back(work);
+  return work;
+}
+
 c10::intrusive_ptr<TuttiWork> TuttiBackend::NewWork(const Asked& asked) {
   auto work = c10::make_intrusive<TuttiWork>(asked.type, asked.title, asked.inputs, asked.outputs,
                                              ++sequence_);
@@ -47,14 +97,19 @@ c10::intrusive_ptr<TuttiWork> TuttiBackend::NewWork(const Asked& asked) {
   return work;
 }
 
-WorkPtr TuttiBackend::Run(Operation operation, const Asked& asked) {
+WorkPtr TuttiBackend::Run(const Place& place, Operation operation, const Asked& asked) {
+  if (place.device != nullptr) {
+    const auto work = NewDeviceWork(asked, place.device->communicator);
+    place.device->communicator->Run(operation);
+    work->Queued();
+    return work;
+  }
   const c10::intrusive_ptr<TuttiWork> work = NewWork(asked);
-  const bool waits = asked.waits && !coalesced_;
-  if (!waits) {
+  if (!place.waits) {
     operation.Keep(asked.inputs);
     operation.Keep(asked.outputs);
   }
-  ordered_.Run(std::move(operation), work, waits);
+  ordered_.Run(std::move(operation), work, place.waits);
   return work;
 }
 
@@ -65,6 +120,7 @@ void TuttiBackend::startCoalescing() {
 
 WorkPtr TuttiBackend::endCoalescing() {
   TORCH_CHECK(coalesced_, "endCoalescing without startCoalescing");
+  RunCoalescedMessages();
   auto parts = std::move(*coalesced_);
   coalesced_.reset();
   return c10::make_intrusive<JoinedWork>(std::move(parts));
@@ -73,49 +129,52 @@ WorkPtr TuttiBackend::endCoalescing() {
 // Reductions
 
 WorkPtr TuttiBackend::AllReduceAll(const Tensors& tensors, const c10d::ReduceOp& op,
-                                   const Asked& asked) {
+                                   const Asked& asked, bool waits) {
+  const Place place(*this, tensors, waits);
   Operation operation;
   for (const at::Tensor& tensor : tensors)
-    reductions_.AllReduce(operation, Checked(tensor), tensor, op);
-  return Run(std::move(operation), asked);
+    place.reductions().AllReduce(operation, Checked(tensor), tensor, op);
+  return Run(place, std::move(operation), asked);
 }
 
 WorkPtr TuttiBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
   if (!tensors.empty() && tensors[0].is_sparse()) return allreduce_sparse(tensors, opts);
   return AllReduceAll(tensors, opts.reduceOp,
-                      {OpType::ALLREDUCE, "tutti:all_reduce", tensors, tensors, Waits(opts)});
+                      {OpType::ALLREDUCE, "tutti:all_reduce", tensors, tensors}, Waits(opts));
 }
 
 WorkPtr TuttiBackend::allreduce_coalesced(Tensors& tensors,
                                           const c10d::AllreduceCoalescedOptions& opts) {
-  return AllReduceAll(
-      tensors, opts.reduceOp,
-      {OpType::ALLREDUCE_COALESCED, "tutti:all_reduce_coalesced", tensors, tensors, Waits(opts)});
+  return AllReduceAll(tensors, opts.reduceOp,
+                      {OpType::ALLREDUCE_COALESCED, "tutti:all_reduce_coalesced", tensors, tensors},
+                      Waits(opts));
 }
 
 WorkPtr TuttiBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   const at::Tensor& tensor = Only(tensors);
+  const Place place(*this, tensors, Waits(opts));
   Operation operation;
   // Off the root the tensor must stay as it is.
   const at::Tensor target = opts.rootRank == rank_ ? tensor : at::empty_like(tensor);
   operation.Keep({target});
-  reductions_.Reduce(operation, tensor, target, opts.reduceOp, static_cast<int>(opts.rootRank));
-  return Run(std::move(operation), {OpType::REDUCE, "tutti:reduce", tensors, tensors, Waits(opts)});
+  place.reductions().Reduce(operation, tensor, target, opts.reduceOp,
+                            static_cast<int>(opts.rootRank));
+  return Run(place, std::move(operation), {OpType::REDUCE, "tutti:reduce", tensors, tensors});
 }
 
 WorkPtr TuttiBackend::ReduceScatterAll(const Tensors& outputs, const Tensors& inputs,
                                        const c10d::ReduceScatterOptions& opts, OpType type) {
   CheckAsMany(outputs, inputs);
+  const Place place(*this, inputs, Waits(opts));
   Operation operation;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const at::Tensor &output = Checked(outputs[i]), &input = Checked(inputs[i]);
     TORCH_CHECK_VALUE(output.numel() * size_ == input.numel(), "reduce_scatter of ", input.numel(),
                       " elements among ", size_, " ranks does not give ", output.numel());
     CheckSameType(output, input, "reduce_scatter");
-    reductions_.ReduceScatter(operation, input, output, opts.reduceOp);
+    place.reductions().ReduceScatter(operation, input, output, opts.reduceOp);
   }
-  return Run(std::move(operation),
-             {type, "tutti:reduce_scatter_tensor", inputs, outputs, Waits(opts)});
+  return Run(place, std::move(operation), {type, "tutti:reduce_scatter_tensor", inputs, outputs});
 }
 
 WorkPtr TuttiBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -125,7 +184,7 @@ WorkPtr TuttiBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input
 
 WorkPtr TuttiBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                       const c10d::ReduceScatterOptions& opts) {
-  return ReduceScatterAll(outputs, inputs, opts, OpType::REDUCE_SCATTER_TENSOR_COALESCED);
+  return ReduceScatterAll(outputs, inputs, opts, OpType::COALESCED);
 }
 
 WorkPtr TuttiBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -143,23 +202,30 @@ WorkPtr TuttiBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inp
                     "reduce_scatter of a block of ", counts[rank_], " elements does not give ",
                     output.numel());
   if (std::equal(counts.begin() + 1, counts.end(), counts.begin())) counts.clear();
+  const Place place(*this, outputs, Waits(opts));
   Operation operation;
   const at::Tensor flat = at::empty({total}, output.options());
   operation.Keep({flat});
   operation.Then([flat, blocks] { Join(blocks, flat); });
-  reductions_.ReduceScatter(operation, flat, output, opts.reduceOp, counts);
-  return Run(std::move(operation),
-             {OpType::REDUCE_SCATTER, "tutti:reduce_scatter", blocks, outputs, Waits(opts)});
+  place.reductions().ReduceScatter(operation, flat, output, opts.reduceOp, counts);
+  return Run(place, std::move(operation),
+             {OpType::REDUCE_SCATTER, "tutti:reduce_scatter", blocks, outputs});
 }
 
 // Meeting
 
 WorkPtr TuttiBackend::barrier(const c10d::BarrierOptions& opts) {
+  // Of GPUs, what the current streams hold is done before the ranks meet.
+  {
+    const MutexLock lock(devices_mutex_);
+    for (const auto& [index, on_device] : devices_) on_device->communicator->AwaitCurrentStream();
+  }
+  const Place place(*this, {}, Waits(opts));
   Operation operation;
   operation.Add([call = library_->tuttiBarrier](ncclComm_t comm, cudaStream_t stream) {
     return call(comm, stream);
   });
-  return Run(std::move(operation), {OpType::BARRIER, "tutti:barrier", {}, {}, Waits(opts)});
+  return Run(place, std::move(operation), {OpType::BARRIER, "tutti:barrier", {}, {}});
 }
 
 void TuttiBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
@@ -191,6 +257,7 @@ c10::intrusive_ptr<c10d::Backend> TuttiBackend::merge(const c10::intrusive_ptr<c
 void TuttiBackend::shutdown() {
   if (InChild()) return;
   for (const auto& queue : TakeQueues()) queue->Close();
+  for (const auto& communicator : TakeDevices()) communicator->End();
   ordered_.End();
   if (auto* left = std::exchange(options_.left, nullptr)) left(nullptr);
 }
@@ -198,6 +265,7 @@ void TuttiBackend::shutdown() {
 void TuttiBackend::abort() {
   if (InChild()) return;
   for (const auto& queue : TakeQueues()) queue->Abandon();
+  for (const auto& communicator : TakeDevices()) communicator->Abort();
   ordered_.Abort();
 }
 

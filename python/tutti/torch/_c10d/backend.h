@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The backend `tutti` of torch.distributed in C++, for tensors in host memory. It is what
-// init_process_group("tutti") makes where it can be compiled; python/tutti/torch/distributed.py is
-// the same in Python, for where it cannot.
+// The backend `tutti` of torch.distributed in C++, for tensors in host memory and on GPUs of CUDA.
+// It is what init_process_group("tutti") makes where it can be compiled;
+// python/tutti/torch/distributed.py is the same in Python, for host memory, where it cannot.
 //
 // Of the library it uses nccl.h and tutti/tutti.h alone, of PyTorch its C++ headers and not those
 // of Python. All files of this folder are compiled as one (python/tutti/torch/_native.py).
@@ -12,7 +12,8 @@
 //   movement.cc     those of them that only move data
 //   sparse.cc       the sum of sparse tensors
 //   reductions.h    operators and types that the library lacks
-//   ordered.h       the communicator on which operations run one after another
+//   ordered.h       the communicator of the host on which operations run one after another
+//   device.h        that of GPUs, on the streams of PyTorch
 //   messages.h      send and recv, each pair of ranks and each tag for itself
 //   rendezvous.h    how ranks meet through the store
 //   work.h          what PyTorch gets to wait for
@@ -29,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "device.h"
 #include "messages.h"
 #include "mutex.h"
 #include "ordered.h"
@@ -52,6 +54,10 @@ struct GroupOptions {
 // else. ValueError for what is wrong in itself; what the library reports is a DistBackendError,
 // thrown by the call where its caller waits, else by the Work. Collectives are asked for by one
 // thread at a time, as everywhere in torch.distributed.
+//
+// Tensors of one operation lie on one device. Operations on GPUs have a communicator of their own
+// for each device of a rank, which is made when the first of them is asked for: by all ranks of the
+// group together, and by the two ranks of a message.
 class TuttiBackend : public c10d::Backend {
  public:
   // Blocks until all ranks of the group have come.
@@ -64,12 +70,13 @@ class TuttiBackend : public c10d::Backend {
   bool supportsCoalescing() const override { return true; }
   bool supportsSplitting() const override { return true; }
   void setTimeout(std::chrono::milliseconds timeout) override { options_.timeout = timeout; }
+  void eagerConnectSingleDevice(at::Device device) override { DeviceFor(device); }
   void setSequenceNumberForGroup() override {}  // It begins with 0 on all ranks.
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   c10d::ErrorType getError() override;
 
-  // All operations between the two are begun as ever, but in the background; the Work that
-  // endCoalescing returns ends with the last of them.
+  // All operations between the two are begun as ever, but in the background, and messages between
+  // GPUs together at the end; the Work that endCoalescing returns ends with the last of them.
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 
@@ -138,13 +145,50 @@ class TuttiBackend : public c10d::Backend {
     const char* title;  // For the profiler.
     const Tensors& inputs;
     const Tensors& outputs;
-    bool waits;  // The caller waits for the operation at once.
   };
   using Message = std::pair<at::Tensor, int>;  // A tensor and the other rank.
+  // What a rank has for one of its devices.
+  struct OnDevice {
+    OnDevice(std::shared_ptr<DeviceCommunicator> its_communicator, int size)
+        : communicator(std::move(its_communicator)), reductions(*communicator, size) {}
+    const std::shared_ptr<DeviceCommunicator> communicator;
+    Reductions reductions;
+  };
+  // Where an operation runs. While it lives, what PyTorch does on the device is part of that.
+  class Place {
+   public:
+    // That of the tensors, of which there may be none. `waits`: the caller waits at once.
+    Place(TuttiBackend& backend, const Tensors& tensors, bool waits);
+    Reductions& reductions() const { return device ? device->reductions : backend_.reductions_; }
 
-  WorkPtr Run(Operation operation, const Asked& asked);
+   private:
+    TuttiBackend& backend_;
+
+   public:
+    OnDevice* const device;  // Null: the host.
+    const bool waits;
+
+   private:
+    const StreamScope scope_;
+  };
+  // The messages between GPUs that were asked for since startCoalescing.
+  struct CoalescedMessages {
+    Operation operation;
+    std::vector<c10::intrusive_ptr<DeviceWork>> works;
+    Tensors tensors;
+  };
+
+  OnDevice& DeviceFor(at::Device device);
+  std::shared_ptr<DeviceCommunicator> PairFor(int source, int target, int tag, at::Device device);
+  std::vector<std::shared_ptr<DeviceCommunicator>> TakeDevices();
+  WorkPtr Run(const Place& place, Operation operation, const Asked& asked);
   c10::intrusive_ptr<TuttiWork> NewWork(const Asked& asked);
-  WorkPtr AllReduceAll(const Tensors& tensors, const c10d::ReduceOp& op, const Asked& asked);
+  c10::intrusive_ptr<DeviceWork> NewDeviceWork(const Asked& asked,
+                                               std::shared_ptr<DeviceCommunicator> communicator);
+  WorkPtr PutDeviceMessage(const Tensors& tensors, int source, int target, int tag);
+  void RunCoalescedMessages();
+  WorkPtr AllReduceAll(const Tensors& tensors, const c10d::ReduceOp& op, const Asked& asked,
+                       bool waits);
   // Returns the numbers that all ranks bring, by rank. Waits for them.
   std::vector<int64_t> GatherNumbers(int64_t number);
   WorkPtr ReduceScatterAll(const Tensors& outputs, const Tensors& inputs,
@@ -170,6 +214,13 @@ class TuttiBackend : public c10d::Backend {
   int barriers_ = 0;
   // The works that were begun since startCoalescing.
   std::optional<std::vector<c10::intrusive_ptr<TuttiWork>>> coalesced_;
+  CoalescedMessages coalesced_messages_;
+
+  Mutex devices_mutex_;
+  std::map<int, std::unique_ptr<OnDevice>> devices_ TUTTI_GUARDED_BY(devices_mutex_);
+  // By the lower rank, the higher one, the tag and this rank's device.
+  std::map<std::tuple<int, int, int, int>, std::shared_ptr<DeviceCommunicator>> pairs_
+      TUTTI_GUARDED_BY(devices_mutex_);
 
   Mutex messages_mutex_;
   bool closed_ TUTTI_GUARDED_BY(messages_mutex_) = false;

@@ -11,11 +11,11 @@
 
 namespace tutti_c10d {
 
-// Returns the tensor, whose values lie in host memory one after another.
+// Returns the tensor, whose values lie one after another, in host memory or on a GPU.
 inline const at::Tensor& Checked(const at::Tensor& tensor) {
-  TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.layout() == at::kStrided,
-                    "the tutti backend takes dense tensors in host memory, not ", tensor.layout(),
-                    " on ", tensor.device());
+  TORCH_CHECK_VALUE((tensor.is_cpu() || tensor.is_cuda()) && tensor.layout() == at::kStrided,
+                    "the tutti backend takes dense tensors in host memory or on GPUs of CUDA, not ",
+                    tensor.layout(), " on ", tensor.device());
   TORCH_CHECK_VALUE(tensor.is_contiguous(),
                     "the tensor must be contiguous; use tensor.contiguous()");
   // The memory of such a view does not have its values.
@@ -62,21 +62,40 @@ bool Waits(const Options& options) {
   }
 }
 
+// Returns the memory of a tensor that is checked, as bytes.
+inline at::Tensor BytesOf(const at::Tensor& tensor) { return tensor.reshape({-1}).view(at::kByte); }
+
+// Copies `bytes` bytes from one place in a tensor to one in another, which may be of other types.
+// Both are on the host, or on one GPU, whose current stream does it.
+inline void CopyBytes(const at::Tensor& to, size_t to_at, const at::Tensor& from, size_t from_at,
+                      size_t bytes) {
+  if (bytes == 0) return;
+  if (to.is_cpu()) {
+    std::memcpy(static_cast<char*>(to.data_ptr()) + to_at,
+                static_cast<const char*>(from.data_ptr()) + from_at, bytes);
+    return;
+  }
+  const auto part = [bytes](const at::Tensor& tensor, size_t at) {
+    return BytesOf(tensor).narrow(0, static_cast<int64_t>(at), static_cast<int64_t>(bytes));
+  };
+  part(to, to_at).copy_(part(from, from_at));
+}
+
 // Copies the parts into `whole`, one after another. All are checked.
 inline void Join(const std::vector<at::Tensor>& parts, const at::Tensor& whole) {
-  auto* to = static_cast<char*>(whole.data_ptr());
+  size_t at = 0;
   for (const at::Tensor& part : parts) {
-    if (part.nbytes() > 0) std::memcpy(to, part.data_ptr(), part.nbytes());
-    to += part.nbytes();
+    CopyBytes(whole, at, part, 0, part.nbytes());
+    at += part.nbytes();
   }
 }
 
 // Copies the other way.
 inline void Share(const at::Tensor& whole, const std::vector<at::Tensor>& parts) {
-  const auto* from = static_cast<const char*>(whole.data_ptr());
+  size_t at = 0;
   for (const at::Tensor& part : parts) {
-    if (part.nbytes() > 0) std::memcpy(part.data_ptr(), from, part.nbytes());
-    from += part.nbytes();
+    CopyBytes(part, 0, whole, at, part.nbytes());
+    at += part.nbytes();
   }
 }
 

@@ -2,7 +2,6 @@
 // The functions of the backend that move data without reducing it.
 
 #include <algorithm>
-#include <cstring>
 
 #include "backend.h"
 #include "checks.h"
@@ -54,6 +53,7 @@ Tensors Split(const at::Tensor& tensor, std::vector<int64_t> splits, int size) {
 }  // namespace
 
 WorkPtr TuttiBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
+  const Place place(*this, tensors, Waits(opts));
   Operation operation;
   for (const at::Tensor& tensor : tensors) {
     operation.Add([data = Checked(tensor).data_ptr(), bytes = tensor.nbytes(),
@@ -62,8 +62,7 @@ WorkPtr TuttiBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& 
       return call(data, data, bytes, ncclUint8, root, comm, stream);
     });
   }
-  return Run(std::move(operation),
-             {OpType::BROADCAST, "tutti:broadcast", tensors, tensors, Waits(opts)});
+  return Run(place, std::move(operation), {OpType::BROADCAST, "tutti:broadcast", tensors, tensors});
 }
 
 void TuttiBackend::AddAllGather(Operation& operation, const at::Tensor& input, void* output) const {
@@ -76,6 +75,7 @@ void TuttiBackend::AddAllGather(Operation& operation, const at::Tensor& input, v
 WorkPtr TuttiBackend::AllGatherAll(const Tensors& outputs, const Tensors& inputs,
                                    const c10d::AllgatherOptions& opts, OpType type) {
   CheckAsMany(outputs, inputs);
+  const Place place(*this, inputs, Waits(opts));
   Operation operation;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const at::Tensor &output = Checked(outputs[i]), &input = Checked(inputs[i]);
@@ -83,8 +83,7 @@ WorkPtr TuttiBackend::AllGatherAll(const Tensors& outputs, const Tensors& inputs
                       " elements from ", size_, " ranks does not give ", output.numel());
     AddAllGather(operation, input, output.data_ptr());
   }
-  return Run(std::move(operation),
-             {type, "tutti:all_gather_into_tensor", inputs, outputs, Waits(opts)});
+  return Run(place, std::move(operation), {type, "tutti:all_gather_into_tensor", inputs, outputs});
 }
 
 WorkPtr TuttiBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -102,6 +101,7 @@ WorkPtr TuttiBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
   const at::Tensor& input = Only(inputs);
   const Tensors& targets = ForEachRank(outputs, size_);
   for (const at::Tensor& target : targets) Checked(target);
+  const Place place(*this, inputs, Waits(opts));
   Operation operation;
   // Every rank sees the sizes of all, so that all choose alike; where the targets lie matters to
   // the rank itself only.
@@ -110,8 +110,8 @@ WorkPtr TuttiBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
     if (AreNeighbours(targets)) {
       AddAllGather(operation, input, targets[0].data_ptr());
     } else {
-      const at::Tensor whole =
-          at::empty({static_cast<int64_t>(input.nbytes()) * size_}, at::TensorOptions(at::kByte));
+      const at::Tensor whole = at::empty({static_cast<int64_t>(input.nbytes()) * size_},
+                                         input.options().dtype(at::kByte));
       AddAllGather(operation, input, whole.data_ptr());
       operation.Then([whole, targets] { Share(whole, targets); });
     }
@@ -123,8 +123,7 @@ WorkPtr TuttiBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
     }
     AddExchange(operation, sends, receives);
   }
-  return Run(std::move(operation),
-             {OpType::ALLGATHER, "tutti:all_gather", inputs, targets, Waits(opts)});
+  return Run(place, std::move(operation), {OpType::ALLGATHER, "tutti:all_gather", inputs, targets});
 }
 
 WorkPtr TuttiBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -139,10 +138,12 @@ WorkPtr TuttiBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors
       receives.emplace_back(outputs[rank][i], rank);
     }
   }
+  const Place place(*this, inputs, Waits(opts));
   Operation operation;
   AddExchange(operation, sends, receives);
-  return Run(std::move(operation), {OpType::ALLGATHER_COALESCED, "tutti:all_gather_coalesced",
-                                    inputs, Flattened(outputs), Waits(opts)});
+  return Run(
+      place, std::move(operation),
+      {OpType::ALLGATHER_COALESCED, "tutti:all_gather_coalesced", inputs, Flattened(outputs)});
 }
 
 WorkPtr TuttiBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -153,10 +154,11 @@ WorkPtr TuttiBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
     const Tensors& targets = ForEachRank(outputs, size_);
     for (int rank = 0; rank < size_; ++rank) receives.emplace_back(targets[rank], rank);
   }
+  const Place place(*this, inputs, Waits(opts));
   Operation operation;
   AddExchange(operation, {{Only(inputs), root}}, receives);
-  return Run(std::move(operation),
-             {OpType::GATHER, "tutti:gather", inputs, Flattened(outputs), Waits(opts)});
+  return Run(place, std::move(operation),
+             {OpType::GATHER, "tutti:gather", inputs, Flattened(outputs)});
 }
 
 WorkPtr TuttiBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -167,10 +169,11 @@ WorkPtr TuttiBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
     const Tensors& sources = ForEachRank(inputs, size_);
     for (int rank = 0; rank < size_; ++rank) sends.emplace_back(sources[rank], rank);
   }
+  const Place place(*this, outputs, Waits(opts));
   Operation operation;
   AddExchange(operation, sends, {{Only(outputs), root}});
-  return Run(std::move(operation),
-             {OpType::SCATTER, "tutti:scatter", Flattened(inputs), outputs, Waits(opts)});
+  return Run(place, std::move(operation),
+             {OpType::SCATTER, "tutti:scatter", Flattened(inputs), outputs});
 }
 
 WorkPtr TuttiBackend::alltoall(Tensors& outputs, Tensors& inputs,
@@ -182,10 +185,10 @@ WorkPtr TuttiBackend::alltoall(Tensors& outputs, Tensors& inputs,
     sends.emplace_back(inputs[rank], rank);
     receives.emplace_back(outputs[rank], rank);
   }
+  const Place place(*this, inputs, Waits(opts));
   Operation operation;
   AddExchange(operation, sends, receives);
-  return Run(std::move(operation),
-             {OpType::ALLTOALL, "tutti:all_to_all", inputs, outputs, Waits(opts)});
+  return Run(place, std::move(operation), {OpType::ALLTOALL, "tutti:all_to_all", inputs, outputs});
 }
 
 WorkPtr TuttiBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -200,10 +203,11 @@ WorkPtr TuttiBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
     sends.emplace_back(sources[rank], rank);
     receives.emplace_back(targets[rank], rank);
   }
+  const Place place(*this, {input}, Waits(opts));
   Operation operation;
   AddExchange(operation, sends, receives);
-  return Run(std::move(operation),
-             {OpType::ALLTOALL_BASE, "tutti:all_to_all_single", {input}, {output}, Waits(opts)});
+  return Run(place, std::move(operation),
+             {OpType::ALLTOALL_BASE, "tutti:all_to_all_single", {input}, {output}});
 }
 
 void TuttiBackend::AddExchange(Operation& operation, const std::vector<Message>& sends,
@@ -217,9 +221,7 @@ void TuttiBackend::AddExchange(Operation& operation, const std::vector<Message>&
     TORCH_CHECK_VALUE(mine[i].nbytes() == kept[i].nbytes(), "this rank's own ", mine[i].nbytes(),
                       " bytes are for a tensor of ", kept[i].nbytes());
     if (mine[i].nbytes() == 0 || mine[i].data_ptr() == kept[i].data_ptr()) continue;
-    operation.Then([from = mine[i], to = kept[i]] {
-      std::memcpy(to.data_ptr(), from.data_ptr(), from.nbytes());
-    });
+    operation.Then([from = mine[i], to = kept[i]] { CopyBytes(to, 0, from, 0, from.nbytes()); });
   }
   for (const auto& [tensor, rank] : sends) {
     if (rank == rank_ || Checked(tensor).nbytes() == 0) continue;
@@ -270,9 +272,10 @@ WorkPtr TuttiBackend::PutMessage(const Tensors& tensors, int source, int target,
   const int other = source == rank_ ? target : source;
   TORCH_CHECK_VALUE(other >= 0 && other < size_ && other != rank_, "rank ", rank_, " of ", size_,
                     " has no message to or from rank ", other);
+  if (tensor.is_cuda()) return PutDeviceMessage(tensors, source, target, tag);
   const bool sends = source == rank_;
-  const auto work = NewWork({sends ? OpType::SEND : OpType::RECV,
-                             sends ? "tutti:send" : "tutti:recv", tensors, tensors, false});
+  const auto work = NewWork(
+      {sends ? OpType::SEND : OpType::RECV, sends ? "tutti:send" : "tutti:recv", tensors, tensors});
   QueueOf(source, target, tag)->Put(std::make_shared<MessageRequest>(tensor, work, 0));
   return work;
 }
@@ -287,9 +290,10 @@ WorkPtr TuttiBackend::recv(Tensors& tensors, int source, int tag) {
 
 WorkPtr TuttiBackend::recvAnysource(Tensors& tensors, int tag) {
   TORCH_CHECK_VALUE(size_ > 1, "there is no other rank to receive from");
-  const auto work =
-      NewWork({OpType::RECVANYSOURCE, "tutti:recv_any_source", tensors, tensors, false});
-  const auto request = std::make_shared<MessageRequest>(Only(tensors), work, size_ - 1);
+  TORCH_CHECK_VALUE(Only(tensors).is_cpu(),
+                    "a tensor on a GPU is received from a rank that is named");
+  const auto work = NewWork({OpType::RECVANYSOURCE, "tutti:recv_any_source", tensors, tensors});
+  const auto request = std::make_shared<MessageRequest>(tensors[0], work, size_ - 1);
   for (int source = 0; source < size_; ++source)
     if (source != rank_) QueueOf(source, rank_, tag)->Put(request);
   return work;

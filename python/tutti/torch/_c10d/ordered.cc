@@ -25,6 +25,20 @@ void RunStep(const std::function<void()>& function) {
   function();
 }
 
+// Makes the calls, as one group where there are several.
+void Ask(const Library& library, ncclComm_t comm, cudaStream_t stream,
+         const std::vector<Operation::Call>& calls) {
+  if (calls.size() == 1) {
+    library.Check(calls[0](comm, stream), comm);
+    return;
+  }
+  ncclResult_t result = library.ncclGroupStart();
+  for (const Operation::Call& call : calls)
+    if (result == ncclSuccess) result = call(comm, stream);
+  const ncclResult_t ended = library.ncclGroupEnd();
+  library.Check(result == ncclSuccess ? ended : result, comm);
+}
+
 }  // namespace
 
 void Operation::Add(Call call) {
@@ -38,6 +52,16 @@ void Operation::Then(std::function<void()> function) {
 
 void Operation::Keep(const std::vector<at::Tensor>& tensors) {
   tensors_.insert(tensors_.end(), tensors.begin(), tensors.end());
+}
+
+void Operation::RunHere(const Library& library, ncclComm_t comm, cudaStream_t stream) const {
+  for (const Step& step : steps_) {
+    if (step.function) {
+      RunStep(step.function);
+    } else {
+      Ask(library, comm, stream, step.calls);
+    }
+  }
 }
 
 // An operation on the stream, and how it went so far. Steps and the end refer to it from the
@@ -68,22 +92,12 @@ void OrderedCommunicator::Run(Operation operation, const c10::intrusive_ptr<Tutt
     return;
   }
   try {
-    RunHere(operation);
+    operation.RunHere(*library_, comm_, nullptr);
   } catch (...) {
     work->End(std::current_exception());
     throw;
   }
   work->End();
-}
-
-void OrderedCommunicator::RunHere(const Operation& operation) const {
-  for (const Operation::Step& step : operation.steps_) {
-    if (step.function) {
-      RunStep(step.function);
-    } else {
-      Ask(step.calls, nullptr);
-    }
-  }
 }
 
 void OrderedCommunicator::Queue(Operation operation, const c10::intrusive_ptr<TuttiWork>& work) {
@@ -92,7 +106,7 @@ void OrderedCommunicator::Queue(Operation operation, const c10::intrusive_ptr<Tu
   try {
     for (const Operation::Step& step : queued->operation.steps_) {
       if (!step.function) {
-        Ask(step.calls, stream_);
+        Ask(*library_, comm_, stream_, step.calls);
         continue;
       }
       Launch([queued, &step] {
@@ -121,19 +135,6 @@ void OrderedCommunicator::Launch(std::function<void()> function) {
   owned.release();  // RunOnce frees it.
 }
 
-void OrderedCommunicator::Ask(const std::vector<Operation::Call>& calls,
-                              cudaStream_t stream) const {
-  if (calls.size() == 1) {
-    library_->Check(calls[0](comm_, stream), comm_);
-    return;
-  }
-  ncclResult_t result = library_->ncclGroupStart();
-  for (const Operation::Call& call : calls)
-    if (result == ncclSuccess) result = call(comm_, stream);
-  const ncclResult_t ended = library_->ncclGroupEnd();
-  library_->Check(result == ncclSuccess ? ended : result, comm_);
-}
-
 void OrderedCommunicator::Finish(Queued& queued) {
   ncclResult_t state = ncclSuccess;
   library_->ncclCommGetAsyncError(comm_, &state);
@@ -146,16 +147,20 @@ void OrderedCommunicator::Finish(Queued& queued) {
   work->End(error);
 }
 
+ncclRedOp_t MakeOperator(const std::shared_ptr<const Library>& library, ncclComm_t comm,
+                         void* factor, ncclDataType_t type, std::shared_ptr<void>& keep) {
+  ncclRedOp_t op = ncclSum;
+  library->Check(
+      library->ncclRedOpCreatePreMulSum(&op, factor, type, ncclScalarHostImmediate, comm), comm);
+  keep = std::shared_ptr<void>(nullptr,
+                               [library, op, comm](void*) { library->ncclRedOpDestroy(op, comm); });
+  return op;
+}
+
 ncclRedOp_t OrderedCommunicator::MakePreMulSum(void* factor, ncclDataType_t type,
                                                std::shared_ptr<void>& keep) {
   CheckOpen();
-  ncclRedOp_t op = ncclSum;
-  library_->Check(
-      library_->ncclRedOpCreatePreMulSum(&op, factor, type, ncclScalarHostImmediate, comm_), comm_);
-  keep = std::shared_ptr<void>(nullptr, [library = library_, op, comm = comm_](void*) {
-    library->ncclRedOpDestroy(op, comm);
-  });
-  return op;
+  return MakeOperator(library_, comm_, factor, type, keep);
 }
 
 bool OrderedCommunicator::healthy() const {

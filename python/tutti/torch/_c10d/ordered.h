@@ -37,6 +37,9 @@ class Operation {
 
   bool empty() const { return steps_.empty(); }
 
+  // Does all steps on the calling thread: calls are made with this communicator and stream.
+  void RunHere(const Library& library, ncclComm_t comm, cudaStream_t stream) const;
+
  private:
   friend class OrderedCommunicator;
   struct Step {
@@ -48,23 +51,39 @@ class Operation {
   std::vector<std::shared_ptr<void>> objects_;
 };
 
-// Owns a communicator and its stream. Any thread may use it.
-class OrderedCommunicator {
+// Makes the operators that reductions need, for one communicator.
+class OperatorMaker {
+ public:
+  OperatorMaker() = default;
+  virtual ~OperatorMaker() = default;
+  OperatorMaker(const OperatorMaker&) = delete;
+  OperatorMaker& operator=(const OperatorMaker&) = delete;
+
+  // Makes an operator that multiplies by `factor`, which is a number of this type in host memory,
+  // and sums. It is valid as long as the object that `keep` is set to.
+  virtual ncclRedOp_t MakePreMulSum(void* factor, ncclDataType_t type,
+                                    std::shared_ptr<void>& keep) = 0;
+  virtual const Library& library() const = 0;
+};
+
+// Makes the operator of MakePreMulSum for this communicator.
+ncclRedOp_t MakeOperator(const std::shared_ptr<const Library>& library, ncclComm_t comm,
+                         void* factor, ncclDataType_t type, std::shared_ptr<void>& keep);
+
+// Owns a communicator of ranks in host memory and its stream. Any thread may use it.
+class OrderedCommunicator final : public OperatorMaker {
  public:
   // Takes `comm` over.
   OrderedCommunicator(std::shared_ptr<const Library> library, ncclComm_t comm);
   // Ends what is left, as End does.
-  ~OrderedCommunicator() { End(); }
-  OrderedCommunicator(const OrderedCommunicator&) = delete;
-  OrderedCommunicator& operator=(const OrderedCommunicator&) = delete;
+  ~OrderedCommunicator() override { End(); }
 
   // Runs the operation and ends `work` with it. `waits` says that the caller waits for it at once:
   // then the operation may be done, or its error thrown, when this returns.
   void Run(Operation operation, const c10::intrusive_ptr<TuttiWork>& work, bool waits);
 
-  // Makes an operator that multiplies by `factor`, which is a number of this type, and sums. It is
-  // valid as long as the object that `keep` is set to.
-  ncclRedOp_t MakePreMulSum(void* factor, ncclDataType_t type, std::shared_ptr<void>& keep);
+  ncclRedOp_t MakePreMulSum(void* factor, ncclDataType_t type,
+                            std::shared_ptr<void>& keep) override;
 
   // Ends the communicator in good order where nothing is under way; else gives up what is waited
   // for. Operations fail from now on. Does nothing the second time.
@@ -76,15 +95,13 @@ class OrderedCommunicator {
   // Returns whether the communicator works.
   bool healthy() const;
 
-  const Library& library() const { return *library_; }
+  const Library& library() const override { return *library_; }
 
  private:
   struct Queued;
 
   void CheckOpen() const;
-  void RunHere(const Operation& operation) const;
   void Queue(Operation operation, const c10::intrusive_ptr<TuttiWork>& work);
-  void Ask(const std::vector<Operation::Call>& calls, cudaStream_t stream) const;
   void Launch(std::function<void()> function);
   void Finish(Queued& queued);
   bool AwaitIdle() const;

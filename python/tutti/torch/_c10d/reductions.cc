@@ -5,6 +5,8 @@
 #include <numeric>
 #include <optional>
 
+#include "checks.h"
+
 namespace tutti_c10d {
 namespace {
 
@@ -94,13 +96,12 @@ void FoldWith(Combine combine, const uint8_t* rows, size_t row_bytes, int count,
   }
 }
 
-// Combines the rows, which lie one after another, and stores the result in `target`, which is none
-// of them.
-void Fold(ReduceOp::RedOpType op, const void* rows, size_t row_bytes, int count, void* target) {
+// Combines the rows, which lie one after another in host memory, and stores the result in `target`,
+// which is none of them.
+void FoldHere(ReduceOp::RedOpType op, const void* rows, size_t row_bytes, int count, void* target) {
   const auto* from = static_cast<const uint8_t*>(rows);
   auto* to = static_cast<uint8_t*>(target);
   using Byte = uint8_t;
-  if (row_bytes == 0) return;
   if (op == ReduceOp::BAND) {
     FoldWith([](Byte a, Byte b) { return Byte(a & b); }, from, row_bytes, count, to);
   } else if (op == ReduceOp::BOR) {
@@ -110,8 +111,32 @@ void Fold(ReduceOp::RedOpType op, const void* rows, size_t row_bytes, int count,
   }
 }
 
-at::Tensor NewBytes(size_t count) {
-  return at::empty({static_cast<int64_t>(count)}, at::TensorOptions(at::kByte));
+// The same for tensors, also on a GPU. `rows` are bytes.
+void Fold(ReduceOp::RedOpType op, const at::Tensor& rows, size_t row_bytes, int count,
+          const at::Tensor& target) {
+  if (row_bytes == 0) return;
+  if (rows.is_cpu()) {
+    FoldHere(op, rows.data_ptr(), row_bytes, count, target.data_ptr());
+    return;
+  }
+  const auto bytes = static_cast<int64_t>(row_bytes);
+  const at::Tensor folded = rows.narrow(0, 0, bytes).clone();
+  for (int row = 1; row < count; ++row) {
+    const at::Tensor values = rows.narrow(0, row * bytes, bytes);
+    if (op == ReduceOp::BAND) {
+      folded.bitwise_and_(values);
+    } else if (op == ReduceOp::BOR) {
+      folded.bitwise_or_(values);
+    } else {
+      folded.bitwise_xor_(values);
+    }
+  }
+  CopyBytes(target, 0, folded, 0, row_bytes);
+}
+
+// Returns so many bytes of the memory in which a tensor lies.
+at::Tensor NewBytes(size_t count, const at::Tensor& beside) {
+  return at::empty({static_cast<int64_t>(count)}, beside.options().dtype(at::kByte));
 }
 
 }  // namespace
@@ -132,9 +157,9 @@ struct Reductions::Plan {
     from = source;
     to = target;
     if (!wide) return;
-    from = at::empty(source.sizes(), at::TensorOptions(at::kInt));
-    to = target.sizes() == source.sizes() ? from
-                                          : at::empty(target.sizes(), at::TensorOptions(at::kInt));
+    const at::TensorOptions options = source.options().dtype(at::kInt);
+    from = at::empty(source.sizes(), options);
+    to = target.sizes() == source.sizes() ? from : at::empty(target.sizes(), options);
     operation.Keep({source, target, from, to});
     operation.Then([from, source] { from.copy_(source); });
   }
@@ -187,19 +212,19 @@ ncclRedOp_t Reductions::PreMulSum(Operation& operation, at::ScalarType type,
                                  : at::scalar_tensor(supplement->double_factor, at::kDouble))
                                 .to(type);
   std::shared_ptr<void> keep;
-  const ncclRedOp_t made = ordered_.MakePreMulSum(factor.data_ptr(), library_type, keep);
+  const ncclRedOp_t made = maker_.MakePreMulSum(factor.data_ptr(), library_type, keep);
   operation.Keep(std::move(keep));
   return made;
 }
 
 void Reductions::AllReduce(Operation& operation, const at::Tensor& source, const at::Tensor& target,
                            const ReduceOp& op) {
-  ReduceWith(ordered_.library().ncclAllReduce, operation, source, target, op);
+  ReduceWith(maker_.library().ncclAllReduce, operation, source, target, op);
 }
 
 void Reductions::Reduce(Operation& operation, const at::Tensor& source, const at::Tensor& target,
                         const ReduceOp& op, int root) {
-  const auto reduce = [root, call = ordered_.library().ncclReduce](
+  const auto reduce = [root, call = maker_.library().ncclReduce](
                           const void* send, void* recv, size_t count, ncclDataType_t type,
                           ncclRedOp_t operator_, ncclComm_t comm, cudaStream_t stream) {
     return call(send, recv, count, type, operator_, root, comm, stream);
@@ -237,7 +262,7 @@ void Reductions::ReduceScatter(Operation& operation, const at::Tensor& source,
   if (counts.empty()) {
     operation.Add(
         [send = from.data_ptr(), recv = to.data_ptr(), plan, count = target.numel() * plan.parts,
-         call = ordered_.library().ncclReduceScatter](ncclComm_t comm, cudaStream_t stream) {
+         call = maker_.library().ncclReduceScatter](ncclComm_t comm, cudaStream_t stream) {
           return call(send, recv, count, plan.type, plan.op, comm, stream);
         });
   } else {
@@ -245,7 +270,7 @@ void Reductions::ReduceScatter(Operation& operation, const at::Tensor& source,
     for (size_t& count : values) count *= plan.parts;
     operation.Add(
         [send = from.data_ptr(), recv = to.data_ptr(), plan, values,
-         call = ordered_.library().tuttiReduceScatterV](ncclComm_t comm, cudaStream_t stream) {
+         call = maker_.library().tuttiReduceScatterV](ncclComm_t comm, cudaStream_t stream) {
           return call(send, recv, values.data(), plan.type, plan.op, comm, stream);
         });
   }
@@ -255,61 +280,56 @@ void Reductions::ReduceScatter(Operation& operation, const at::Tensor& source,
 void Reductions::CombinedAllReduce(Operation& operation, const at::Tensor& source,
                                    const at::Tensor& target, ReduceOp::RedOpType op) {
   const size_t bytes = Bytes(source);
-  const Library& library = ordered_.library();
+  const Library& library = maker_.library();
   operation.Keep({source, target});
   if (bytes * size_ <= kGatherAllBytes) {
-    const at::Tensor rows = NewBytes(bytes * size_);
+    const at::Tensor rows = NewBytes(bytes * size_, source);
     operation.Add([send = source.data_ptr(), recv = rows.data_ptr(), bytes,
                    call = library.ncclAllGather](ncclComm_t comm, cudaStream_t stream) {
       return call(send, recv, bytes, ncclUint8, comm, stream);
     });
-    operation.Then([rows, target, op, bytes, size = size_] {
-      Fold(op, rows.data_ptr(), bytes, size, target.data_ptr());
-    });
+    operation.Then(
+        [rows, target, op, bytes, size = size_] { Fold(op, rows, bytes, size, target); });
     return;
   }
   // Every rank combines its part of the bytes. Parts are of one size; what exceeds the tensor is
   // not looked at.
   const size_t part = (bytes + size_ - 1) / size_;
-  const at::Tensor sent = NewBytes(part * size_), rows = NewBytes(part * size_);
-  const at::Tensor mine = NewBytes(part);
-  operation.Then([sent, source, bytes] { std::memcpy(sent.data_ptr(), source.data_ptr(), bytes); });
+  const at::Tensor sent = NewBytes(part * size_, source), rows = NewBytes(part * size_, source);
+  const at::Tensor mine = NewBytes(part, source);
+  operation.Then([sent, source, bytes] { CopyBytes(sent, 0, source, 0, bytes); });
   operation.Add([send = sent.data_ptr(), recv = rows.data_ptr(), part, call = library.ncclAlltoAll](
                     ncclComm_t comm, cudaStream_t stream) {
     return call(send, recv, part, ncclUint8, comm, stream);
   });
-  operation.Then([rows, mine, op, part, size = size_] {
-    Fold(op, rows.data_ptr(), part, size, mine.data_ptr());
-  });
+  operation.Then([rows, mine, op, part, size = size_] { Fold(op, rows, part, size, mine); });
   operation.Add([send = mine.data_ptr(), recv = sent.data_ptr(), part,
                  call = library.ncclAllGather](ncclComm_t comm, cudaStream_t stream) {
     return call(send, recv, part, ncclUint8, comm, stream);
   });
-  operation.Then([sent, target, bytes] { std::memcpy(target.data_ptr(), sent.data_ptr(), bytes); });
+  operation.Then([sent, target, bytes] { CopyBytes(target, 0, sent, 0, bytes); });
 }
 
 void Reductions::CombinedReduceScatter(Operation& operation, const at::Tensor& source,
                                        const at::Tensor& target, ReduceOp::RedOpType op,
                                        const std::vector<size_t>& counts) {
   const size_t bytes = Bytes(target);
-  const at::Tensor rows = NewBytes(bytes * size_);
+  const at::Tensor rows = NewBytes(bytes * size_, source);
   operation.Keep({source, target});
   size_t offset = 0;
   for (int rank = 0; rank < size_; ++rank) {
     const size_t sent = counts.empty() ? bytes : counts[rank] * source.element_size();
     operation.Add([send = static_cast<const char*>(source.data_ptr()) + offset, sent, rank,
-                   call = ordered_.library().ncclSend](ncclComm_t comm, cudaStream_t stream) {
+                   call = maker_.library().ncclSend](ncclComm_t comm, cudaStream_t stream) {
       return call(send, sent, ncclUint8, rank, comm, stream);
     });
     operation.Add([recv = static_cast<char*>(rows.data_ptr()) + rank * bytes, bytes, rank,
-                   call = ordered_.library().ncclRecv](ncclComm_t comm, cudaStream_t stream) {
+                   call = maker_.library().ncclRecv](ncclComm_t comm, cudaStream_t stream) {
       return call(recv, bytes, ncclUint8, rank, comm, stream);
     });
     offset += sent;
   }
-  operation.Then([rows, target, op, bytes, size = size_] {
-    Fold(op, rows.data_ptr(), bytes, size, target.data_ptr());
-  });
+  operation.Then([rows, target, op, bytes, size = size_] { Fold(op, rows, bytes, size, target); });
 }
 
 }  // namespace tutti_c10d

@@ -14,12 +14,12 @@
 
 namespace tutti_c10d {
 
-// Plans the reductions of one group of `size` ranks: each function adds the steps of one to an
+// Plans the reductions of one communicator of `size` ranks: each function adds the steps of one to an
 // operation. Tensors are checked already; the operation keeps what it makes beside them, not them.
 // ValueError for a type that is not reduced with the operator.
 class Reductions {
  public:
-  Reductions(OrderedCommunicator& ordered, int size) : ordered_(ordered), size_(size) {}
+  Reductions(OperatorMaker& maker, int size) : maker_(maker), size_(size) {}
 
   // Reduces `source` into `target` on all ranks. The two may be the same tensor.
   void AllReduce(Operation& operation, const at::Tensor& source, const at::Tensor& target,
@@ -54,7 +54,7 @@ class Reductions {
                              const at::Tensor& target, c10d::ReduceOp::RedOpType op,
                              const std::vector<size_t>& counts);
 
-  OrderedCommunicator& ordered_;
+  OperatorMaker& maker_;
   const int size_;
 };
 

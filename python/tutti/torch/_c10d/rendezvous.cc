@@ -59,7 +59,7 @@ std::string AwaitAll(c10d::Store& store, int size, Clock::time_point until, doub
 }  // namespace
 
 ncclComm_t NewCommunicator(const Library& library, c10d::Store& store, const std::string& key,
-                           int rank, int size, const std::function<bool()>& closing) {
+                           int rank, int size, const std::function<bool()>& closing, int device) {
   ncclUniqueId id{};
   if (rank == 0) {
     library.Check(library.ncclGetUniqueId(&id), nullptr);
@@ -75,7 +75,7 @@ ncclComm_t NewCommunicator(const Library& library, c10d::Store& store, const std
     std::memcpy(&id, bytes.data(), sizeof id);
   }
   ncclComm_t comm = nullptr;
-  library.Check(library.tuttiCommInitRankOn(&comm, size, id, rank, /*device=*/-1), nullptr);
+  library.Check(library.tuttiCommInitRankOn(&comm, size, id, rank, device), nullptr);
   return comm;
 }
 

@@ -42,8 +42,8 @@ std::vector<int64_t> TuttiBackend::GatherNumbers(int64_t number) {
 }
 
 WorkPtr TuttiBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) {
-  const Asked asked = {c10d::OpType::_ALLREDUCE_SPARSE, "tutti:sparse_all_reduce", tensors, tensors,
-                       Waits(opts)};
+  const Asked asked = {c10d::OpType::_ALLREDUCE_SPARSE, "tutti:sparse_all_reduce", tensors,
+                       tensors};
   TORCH_CHECK_VALUE(tensors.size() == 1, "one tensor is wanted, not ", tensors.size());
   const at::Tensor& tensor = tensors[0];
   TORCH_CHECK_VALUE(tensor.is_cpu(),
@@ -70,6 +70,7 @@ WorkPtr TuttiBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOp
     sends.emplace_back(values, rank);
     receives.emplace_back(all_values.back(), rank);
   }
+  const Place place(*this, {indices}, Waits(opts));
   Operation operation;
   operation.Keep({indices, values});
   AddExchange(operation, sends, receives);
@@ -79,7 +80,7 @@ WorkPtr TuttiBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOp
                                        tensor.options())
                      .coalesce());
   });
-  return Run(std::move(operation), asked);
+  return Run(place, std::move(operation), asked);
 }
 
 }  // namespace tutti_c10d

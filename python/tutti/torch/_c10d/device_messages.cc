@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages between the GPUs of two ranks. Those of one startCoalescing run together, on the group's
+// communicator; others on one that the two ranks have for themselves, and in the order in which
+// both ask for them.
+
+#include <algorithm>
+
+#include "backend.h"
+#include "checks.h"
+#include "rendezvous.h"
+
+namespace tutti_c10d {
+namespace {
+
+using c10d::OpType;
+
+void AddMessage(Operation& operation, const Library& library, const at::Tensor& tensor, bool sends,
+                int peer) {
+  if (tensor.nbytes() == 0) return;
+  operation.Add([data = tensor.data_ptr(), bytes = tensor.nbytes(), sends, peer,
+                 send = library.ncclSend,
+                 receive = library.ncclRecv](ncclComm_t comm, cudaStream_t stream) {
+    return sends ? send(data, bytes, ncclUint8, peer, comm, stream)
+                 : receive(data, bytes, ncclUint8, peer, comm, stream);
+  });
+}
+
+}  // namespace
+
+std::shared_ptr<DeviceCommunicator> TuttiBackend::PairFor(int source, int target, int tag,
+                                                          at::Device device) {
+  const int low = std::min(source, target), high = std::max(source, target);
+  const std::tuple key(low, high, tag, static_cast<int>(device.index()));
+  {
+    const MutexLock lock(devices_mutex_);
+    const auto found = pairs_.find(key);
+    if (found != pairs_.end()) return found->second;
+  }
+  ncclComm_t comm = NewCommunicator(*library_, *store_, c10::str("gpus/", low, "/", high, "/", tag),
+                                    rank_ == low ? 0 : 1, 2, {}, device.index());
+  auto made = std::make_shared<DeviceCommunicator>(library_, comm, device);
+  const MutexLock lock(devices_mutex_);
+  return pairs_[key] = std::move(made);
+}
+
+WorkPtr TuttiBackend::PutDeviceMessage(const Tensors& tensors, int source, int target, int tag) {
+  const at::Tensor& tensor = tensors[0];
+  const bool sends = source == rank_;
+  const Asked asked = {sends ? OpType::SEND : OpType::RECV, sends ? "tutti:send" : "tutti:recv",
+                       tensors, tensors};
+  if (coalesced_) {
+    AddMessage(coalesced_messages_.operation, *library_, tensor, sends, sends ? target : source);
+    coalesced_messages_.tensors.push_back(tensor);
+    coalesced_messages_.works.push_back(
+        NewDeviceWork(asked, DeviceFor(tensor.device()).communicator));
+    return coalesced_messages_.works.back();
+  }
+  const auto communicator = PairFor(source, target, tag, tensor.device());
+  const StreamScope scope(communicator.get(), /*waits=*/false);
+  Operation operation;
+  const int peer = sends ? target : source;
+  AddMessage(operation, *library_, tensor, sends, peer > rank_ ? 1 : 0);
+  const auto work = NewDeviceWork(asked, communicator);
+  communicator->Run(operation);
+  work->Queued();
+  return work;
+}
+
+void TuttiBackend::RunCoalescedMessages() {
+  const CoalescedMessages messages = std::exchange(coalesced_messages_, {});
+  if (messages.works.empty()) return;
+  const Place place(*this, messages.tensors, /*waits_at_once=*/false);
+  place.device->communicator->Run(messages.operation);
+  for (const auto& work : messages.works) work->Queued();
+}
+
+}  // namespace tutti_c10d
