@@ -39,15 +39,40 @@ sys.stdout.write("form: python\\n" if in_python else "form: cpp\\n")  # One piec
 dist.destroy_process_group()
 """
 
+# A program that asks for Gloo by name, and does what PyTorch allows of Gloo alone.
+GLOO = """
+import sys
+from tutti import _torch_autoload
+_torch_autoload.load()  # which PyTorch does where the package is installed
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+tensor = torch.ones(3)
+dist.all_reduce(tensor)
+assert dist.get_backend() == "gloo" and tensor.tolist() == [2.0] * 3
+assert isinstance(backend, dist.distributed_c10d.ProcessGroupGloo)
+dist.monitored_barrier()
+one = dist.new_group([0, 1], backend="gloo")
+gathered = [None, None]
+dist.all_gather_object(gathered, {"rank": rank}, group=one)
+assert gathered == [{"rank": 0}, {"rank": 1}]
+mixed = dist.new_group(backend="cpu:gloo")
+dist.broadcast(tensor, 1, group=mixed)
+sys.stdout.write(f"form: {backend.name()}\\n")
+dist.destroy_process_group()
+"""
+
 
 @unittest.skipIf(_native._VERSION < _native._OLDEST, "the backend in C++ needs a newer PyTorch")
 class Forms(unittest.TestCase):
-    def forms(self, **environment):
+    def forms(self, script=SCRIPT, **environment):
         """Returns what two ranks print."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "train.py")
             with open(path, "w", encoding="utf-8") as file:
-                file.write(SCRIPT)
+                file.write(script)
             ended = subprocess.run([sys.executable, "-m", "tutti", "run", "-n", "2",
                                     sys.executable, path], stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True, timeout=400, check=False,
@@ -57,6 +82,12 @@ class Forms(unittest.TestCase):
 
     def test_in_cpp(self):
         self.assertEqual(self.forms(TUTTI_TORCH_BACKEND="cpp").count("form: cpp"), 2)
+
+    def test_in_gloos_place_when_asked_for(self):
+        self.assertEqual(self.forms(GLOO).count("form: gloo"), 2)
+        self.assertEqual(self.forms(GLOO, TUTTI_TORCH_GLOO="1").count("form: tutti"), 2)
+        said = self.forms(GLOO, TUTTI_TORCH_GLOO="1", TUTTI_TORCH_BACKEND="python")
+        self.assertEqual((said.count("form: gloo"), said.count("UserWarning")), (2, 1), said)
 
     def test_in_python_when_asked_for(self):
         said = self.forms(TUTTI_TORCH_BACKEND="python")
