@@ -9,7 +9,6 @@ this package does not have: hosts that come are used when the job next begins an
 
 from __future__ import annotations
 
-import http.client
 import os
 import sys
 from typing import Dict
@@ -40,6 +39,7 @@ def parse_numbers(text: str) -> Dict[str, str]:
 def renew_numbers() -> None:
     """Asks which rank this process is now, and sets the variables that say so. Ends the process
     where it is none any more. OSError where the launcher cannot be asked."""
+    import http.client  # It takes longer than all else of `import tutti`.
     host = os.environ.get("HOROVOD_HOSTNAME", "localhost")
     slot = f"{host}:{os.environ.get('HOROVOD_LOCAL_RANK', '0')}"
     connection = http.client.HTTPConnection(

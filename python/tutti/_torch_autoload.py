@@ -9,7 +9,7 @@ torch.backends. An exception there would break `import torch`, so there is none.
 from __future__ import annotations
 
 import os
-from typing import Any, Callable
+from typing import Any
 
 
 def _create(store: Any, rank: int, size: int, timeout: Any) -> Any:
@@ -17,23 +17,11 @@ def _create(store: Any, rank: int, size: int, timeout: Any) -> Any:
     return distributed.create(store, rank, size, timeout)
 
 
-def register(create: Callable[..., Any]) -> None:
-    """Makes the backend known, if it is not: for host memory, and for GPUs where PyTorch has CUDA."""
-    import torch
-    import torch.distributed as dist
-    if not dist.is_available() or "TUTTI" in dist.Backend._plugins:
-        return
-    devices = ["cpu", "cuda"] if torch.version.cuda else ["cpu"]
-    try:
-        dist.Backend.register_backend("tutti", create, devices=devices)
-    except TypeError:  # Before PyTorch 2.0 backends were for any device.
-        dist.Backend.register_backend("tutti", create)
-
-
 def load() -> None:
     """Registers the backend; what it is made of is imported when the first group is made."""
     try:
-        register(_create)
+        from tutti import _torch_register
+        _torch_register.register(_create)
         if os.environ.get("TUTTI_TORCH_GLOO") == "1":
             from tutti import _torch_gloo
             _torch_gloo.take_its_place()

@@ -2,6 +2,8 @@
 
 import ast
 import os
+import subprocess
+import sys
 import unittest
 
 import tutti
@@ -36,6 +38,13 @@ def imported(path, names):
 
 
 class Imports(unittest.TestCase):
+    def test_the_package_imports_nothing_that_takes_long(self):
+        code = "import sys; before = set(sys.modules); import tutti; print(*set(sys.modules) - before)"
+        ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+        loaded = set(ran.stdout.split())
+        self.assertIn("tutti._library", loaded)
+        self.assertEqual(loaded & {"http.client", "ssl", "email.parser", "torch", "numpy", "asyncio", "multiprocessing"}, set())
+
     def test_there_is_no_circle(self):
         found = modules()
         graph = {name: sorted(set(imported(path, found)) - {name}) for name, path in found.items()}

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import (AllgatherOptions, AllreduceOptions, BarrierOptions,
                                         BroadcastOptions, ReduceScatterOptions)
 
-from tutti import _torch_autoload
+from tutti import _torch_register
 from tutti.torch import _ending, _native, _reductions
 from tutti.torch._messages import AnySourceWork, MessageQueue, receive_from_any
 from tutti.torch._monitored_barrier import monitored_barrier
@@ -319,7 +319,7 @@ def create(store: Any, rank: int, size: int, timeout: Any = None) -> Any:
 
 def register() -> None:
     """Makes "tutti" known to torch.distributed; done by importing this."""
-    _torch_autoload.register(create)
+    _torch_register.register(create)
     if hasattr(dist, "monitored_barrier"):
         _offer_monitored_barrier()
 
