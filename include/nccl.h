@@ -168,12 +168,30 @@ typedef enum {
 // Flags of ncclCommSuspend.
 #define NCCL_SUSPEND_MEM 0x01  // Give back the memory that can be given back.
 
+// Values of ncclConfig_t.hostCftMode: whether collectives of the host use logical endpoints.
+typedef enum {
+  ncclHostCftDefault = NCCL_CONFIG_UNDEF_INT,
+  ncclHostCftEnable = 1,
+  ncclHostCftDisable = 2,
+  ncclHostCftFallback = 3
+} ncclHostCftMode_t;
+
+// Values of ncclConfig_t.nvlsHostMode: what of in-switch reduction is off. The two flags may be
+// combined.
+typedef enum {
+  ncclNvlsHostModeDefault = NCCL_CONFIG_UNDEF_INT,
+  ncclNvlsHostModeEnable = 0,
+  ncclNvlsHostModeDisableTransport = 1,
+  ncclNvlsHostModeDisableSymmetricMultimem = 2,
+  ncclNvlsHostModeDisable = 0x7fffffff
+} ncclNvlsHostMode_t;
+
 // Wishes for one communicator. Start from NCCL_CONFIG_INITIALIZER and set the fields you care
 // about; anything else in `magic` is refused with ncclInvalidArgument. The order of fields is part
 // of the binary interface: fields are only ever added at the end, and a shorter struct from an
 // older header is told by `size` and `version` and taken. Fields must be equal on all ranks unless
 // said otherwise. Host ranks accept and ignore what only GPUs have.
-typedef struct ncclConfig_v23000 {
+typedef struct ncclConfig_v23100 {
   // Filled by the initializer.
   size_t size;
   unsigned int magic;
@@ -197,6 +215,13 @@ typedef struct ncclConfig_v23000 {
   int numRmaCtx;            // Contexts for PutSignal, Signal and WaitSignal.
   int maxP2pPeers;          // Most peers that this rank will Send to or Recv from.
   int graphStreamOrdering;  // GPU: 1 orders captured operations with other streams' work.
+  // From here on: since NCCL 2.31 and 2.32.
+  int launchOrderImplicit;  // GPU: 1 orders launches of several communicators as the host makes
+                            // them.
+  int numRmaSig;            // Signals of each context for PutSignal, Signal and WaitSignal.
+  int rmaEagerInit;         // 1 connects what one-sided calls need with the communicator.
+  int hostCftMode;          // GPU: ncclHostCftMode_t.
+  int nvlsHostMode;         // GPU: ncclNvlsHostMode_t.
 } ncclConfig_t;
 
 #define NCCL_CONFIG_INITIALIZER                                                         \
@@ -219,7 +244,12 @@ typedef struct ncclConfig_v23000 {
         NCCL_CONFIG_UNDEF_INT,                               /* graphUsageMode */       \
         NCCL_CONFIG_UNDEF_INT,                               /* numRmaCtx */            \
         NCCL_CONFIG_UNDEF_INT,                               /* maxP2pPeers */          \
-        NCCL_CONFIG_UNDEF_INT                                /* graphStreamOrdering */  \
+        NCCL_CONFIG_UNDEF_INT,                               /* graphStreamOrdering */  \
+        NCCL_CONFIG_UNDEF_INT,                               /* launchOrderImplicit */  \
+        NCCL_CONFIG_UNDEF_INT,                               /* numRmaSig */            \
+        NCCL_CONFIG_UNDEF_INT,                               /* rmaEagerInit */         \
+        NCCL_CONFIG_UNDEF_INT,                               /* hostCftMode */          \
+        NCCL_CONFIG_UNDEF_INT                                /* nvlsHostMode */         \
   }
 
 // What ncclGroupSimulateEnd tells. Start from NCCL_SIM_INFO_INITIALIZER.
@@ -624,7 +654,8 @@ ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count,
 // Collectives with options of their own
 // -------------------------------------------------------------------------------------------------
 
-// An option that only one vendor's library knows. Options of other vendors are ignored.
+// An option that only one vendor's library knows. Options of other vendors are ignored;
+// tutti/tutti.h has Tutti's own (TUTTI_VENDOR_ID).
 typedef struct ncclConfigExt {
   struct ncclConfigExt* next;  // The next option; null ends the list.
   struct {
@@ -652,8 +683,8 @@ typedef struct ncclCollConfig_v23200 {
   int nvlsCTAs;              // GPU: blocks for in-switch reduction. Checked, then ignored.
   int cgaClusterSize;        // GPU: 0 to 8. Checked, then ignored.
   const char* algSelection;  // The algorithms that may be taken, as in NCCL_ALGO; null or "": any.
-  int forceAlgSelection;  // 1 (default): a selection that cannot be kept is an error. Tutti keeps
-                          // none for a single call so far. 0: it is a wish.
+  int forceAlgSelection;  // 1 (default): a selection that cannot be kept is an error, as it always
+                          // is on GPUs. 0: it is a wish.
   int CTAPolicy;          // NCCL_CTA_POLICY_*. Checked, then ignored.
   uint64_t userProfilerTag;  // For profilers; without effect here. The highest bit is NCCL's.
   cudaEvent_t launchCompletionEvent;  // Refused where it is not null.

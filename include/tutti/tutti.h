@@ -65,6 +65,26 @@ ncclResult_t tuttiCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId 
                                      ncclConfig_t* config, const tuttiConfig_t* tuttiConfig);
 
 // -------------------------------------------------------------------------------------------------
+// Wishes for one call that ncclCollConfig_t has no field for
+//
+// An option in the list `ext` of an ncclCollConfig_t, with key.vendorId TUTTI_VENDOR_ID and one of
+// these as key.optionId. All ranks give the same. ncclInvalidArgument for an option that this
+// release does not know, or a value out of range.
+// -------------------------------------------------------------------------------------------------
+
+#define TUTTI_VENDOR_ID 0x747574
+
+typedef enum {
+  // val.i = 1: the reduction gives the bits that a communicator with `deterministic` would give.
+  // ncclInvalidUsage between GPUs of which not all reach one another's memory, unless the
+  // communicator was made so.
+  tuttiCallDeterministic = 1,
+  // val.i: milliseconds, at least 1, in TUTTI_TIMEOUT_S's place. Host ranks only, else
+  // ncclInvalidUsage.
+  tuttiCallTimeoutMs = 2
+} tuttiCallOption_t;
+
+// -------------------------------------------------------------------------------------------------
 // Host streams
 //
 // A host stream is a queue of operations that one thread of the library runs in order, so that the

@@ -1,62 +1,17 @@
 // The collectives and point-to-point calls: arguments are checked here, everything else happens in
 // comm.
 
-#include <cstring>
+#include "api/collectives.h"
+
 #include <numeric>
 
 #include "api/context.h"
-#include "base/reduce.h"
 #include "comm/group.h"
 #include "nccl.h"
 #include "tutti/tutti.h"
 
 namespace tutti::api {
 namespace {
-
-// The numbers of ncclRedOp_t are the five built-in operators, then those that
-// ncclRedOpCreatePreMulSum makes.
-constexpr int kBuiltInOps = 5;
-constexpr uint8_t kPreMulSumNumber = 5;
-
-Result<ReduceOp> ResolveOp(ncclComm* comm, ncclRedOp_t op, DataType type) {
-  ReduceOp result;
-  result.number = static_cast<uint8_t>(op);
-  switch (static_cast<int>(op)) {
-    case ncclSum:
-      return result;
-    case ncclProd:
-      result.kind = ReduceKind::kProd;
-      return result;
-    case ncclMax:
-      result.kind = ReduceKind::kMax;
-      return result;
-    case ncclMin:
-      result.kind = ReduceKind::kMin;
-      return result;
-    case ncclAvg:
-      result.average = true;
-      return result;
-    default:
-      break;
-  }
-  const MutexLock lock(comm->mutex);
-  const auto user_op = comm->user_ops.find(static_cast<int>(op));
-  if (user_op == comm->user_ops.end()) {
-    return InvalidArgument(
-        "{} is no reduction operator: 0 to {} are, and those made by ncclRedOpCreatePreMulSum for "
-        "this communicator",
-        static_cast<int>(op), kBuiltInOps - 1);
-  }
-  if (user_op->second.type != type) {
-    return InvalidArgument("the operator was made for {} and is used with {}",
-                           Name(user_op->second.type), Name(type));
-  }
-  result.pre_multiply = true;
-  result.scalar = user_op->second.scalar;
-  result.live_scalar = user_op->second.live;
-  result.number = kPreMulSumNumber;
-  return result;
-}
 
 // Refuses a count for which there is no memory. The larger buffer of the call holds `count`
 // elements `copies` times.
@@ -140,6 +95,8 @@ Status Submit(const Call& call, Task task, const ncclRedOp_t* op = nullptr) {
       return CheckTyped(task.recv, task.count, task.type, "the receive buffer");
   }
   if (use->settings.check_pointers) TUTTI_TRY(CheckMapped(call, task));
+  if (task.wishes != CallWishes()) [[unlikely]]
+    TUTTI_TRY(use->comm->operations().CheckWishes(task));
   TUTTI_ASSIGN(void* const stream, StreamFor(use->comm->operations(), call.stream));
   return ThreadGroup().Add(*call.comm, {std::move(task), stream});
 }
@@ -268,42 +225,63 @@ Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send
   return Submit({comm, stream, type}, std::move(task));
 }
 
-Status CreatePreMulSum(ncclRedOp_t* op, const void* scalar, ncclDataType_t type,
-                       ncclScalarResidence_t residence, ncclComm_t comm) {
-  const HandleUse use(comm);
-  TUTTI_TRY(CheckUsable(use));
-  TUTTI_TRY(CheckType(type));
-  if (op == nullptr) return InvalidArgument("op is null");
-  TUTTI_TRY(CheckBuffer(scalar, "the scalar"));
-  if (residence != ncclScalarDevice && residence != ncclScalarHostImmediate)
-    return InvalidArgument(
-        "residence is {}, but must be ncclScalarDevice or ncclScalarHostImmediate",
-        static_cast<int>(residence));
-  TuttiUserOp user_op = {static_cast<DataType>(type), 0};
-  if (residence == ncclScalarDevice)
-    user_op.live = scalar;
-  else
-    std::memcpy(&user_op.scalar, scalar, SizeOf(user_op.type));
-  const MutexLock lock(comm->mutex);
-  const int number = kBuiltInOps + comm->next_user_op++;
-  comm->user_ops[number] = user_op;
-  *op = static_cast<ncclRedOp_t>(number);
-  return Status::Ok();
-}
-
-Status DestroyOp(ncclRedOp_t op, ncclComm_t comm) {
-  const HandleUse use(comm);
-  TUTTI_TRY(CheckHandle(use));
-  const int number = static_cast<int>(op);
-  if (number >= 0 && number < kBuiltInOps)
-    return InvalidArgument("operator {} is built in and cannot be destroyed", number);
-  const MutexLock lock(comm->mutex);
-  if (comm->user_ops.erase(number) == 0)
-    return InvalidArgument("{} is no operator of this communicator", number);
-  return Status::Ok();
+// Returns the task of a collective, without an operator and a root.
+Task TaskOf(Collective collective, const CollectiveCall& call) {
+  return {.collective = collective,
+          .send = call.send,
+          .recv = call.recv,
+          .count = call.count,
+          .wishes = call.wishes};
 }
 
 }  // namespace
+
+Status AllReduce(const CollectiveCall& call, ncclRedOp_t op) {
+  return Submit({call.comm, call.stream, call.type}, TaskOf(Collective::kAllReduce, call), &op);
+}
+
+Status Reduce(const CollectiveCall& call, ncclRedOp_t op, int root) {
+  Task task = TaskOf(Collective::kReduce, call);
+  task.root = root;
+  return Submit({call.comm, call.stream, call.type, UsedBy::kAll, UsedBy::kRoot}, std::move(task),
+                &op);
+}
+
+Status Broadcast(const CollectiveCall& call, int root) {
+  Task task = TaskOf(Collective::kBroadcast, call);
+  task.root = root;
+  return Submit({call.comm, call.stream, call.type, UsedBy::kRoot, UsedBy::kAll}, std::move(task));
+}
+
+Status AllGather(const CollectiveCall& call) {
+  return Submit({call.comm, call.stream, call.type, UsedBy::kAll, UsedBy::kAll, true},
+                TaskOf(Collective::kAllGather, call));
+}
+
+Status ReduceScatter(const CollectiveCall& call, ncclRedOp_t op) {
+  return Submit({call.comm, call.stream, call.type, UsedBy::kAll, UsedBy::kAll, true},
+                TaskOf(Collective::kReduceScatter, call), &op);
+}
+
+Status AlltoAll(const CollectiveCall& call) {
+  return Submit({call.comm, call.stream, call.type, UsedBy::kAll, UsedBy::kAll, true},
+                TaskOf(Collective::kAlltoAll, call));
+}
+
+Status Gather(const CollectiveCall& call, int root) {
+  Task task = TaskOf(Collective::kGather, call);
+  task.root = root;
+  return Submit({call.comm, call.stream, call.type, UsedBy::kAll, UsedBy::kRoot, true},
+                std::move(task));
+}
+
+Status Scatter(const CollectiveCall& call, int root) {
+  Task task = TaskOf(Collective::kScatter, call);
+  task.root = root;
+  return Submit({call.comm, call.stream, call.type, UsedBy::kRoot, UsedBy::kAll, true},
+                std::move(task));
+}
+
 }  // namespace tutti::api
 
 using namespace tutti;  // NOLINT(google-build-using-namespace): the C API below is outside of it
@@ -312,29 +290,23 @@ using api::Return;
 ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
                            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                            cudaStream_t stream) {
-  const Task task = {
-      .collective = Collective::kAllReduce, .send = sendbuff, .recv = recvbuff, .count = count};
-  return Return(__func__, [&] { return api::Submit({comm, stream, datatype}, task, &op); });
+  return Return(__func__, [&] {
+    return api::AllReduce({sendbuff, recvbuff, count, datatype, comm, stream}, op);
+  });
 }
 
 ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
-  Task task = {
-      .collective = Collective::kReduce, .send = sendbuff, .recv = recvbuff, .count = count};
-  task.root = root;
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, api::UsedBy::kAll, api::UsedBy::kRoot}, task, &op);
+    return api::Reduce({sendbuff, recvbuff, count, datatype, comm, stream}, op, root);
   });
 }
 
 ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
                            ncclDataType_t datatype, int root, ncclComm_t comm,
                            cudaStream_t stream) {
-  Task task = {
-      .collective = Collective::kBroadcast, .send = sendbuff, .recv = recvbuff, .count = count};
-  task.root = root;
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, api::UsedBy::kRoot, api::UsedBy::kAll}, task);
+    return api::Broadcast({sendbuff, recvbuff, count, datatype, comm, stream}, root);
   });
 }
 
@@ -345,52 +317,37 @@ ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int ro
 
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  const Task task = {
-      .collective = Collective::kAllGather, .send = sendbuff, .recv = recvbuff, .count = sendcount};
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, api::UsedBy::kAll, api::UsedBy::kAll, true}, task);
+    return api::AllGather({sendbuff, recvbuff, sendcount, datatype, comm, stream});
   });
 }
 
 ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
                                ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream) {
-  const Task task = {.collective = Collective::kReduceScatter,
-                     .send = sendbuff,
-                     .recv = recvbuff,
-                     .count = recvcount};
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, api::UsedBy::kAll, api::UsedBy::kAll, true}, task,
-                       &op);
+    return api::ReduceScatter({sendbuff, recvbuff, recvcount, datatype, comm, stream}, op);
   });
 }
 
 ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  const Task task = {
-      .collective = Collective::kAlltoAll, .send = sendbuff, .recv = recvbuff, .count = count};
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, api::UsedBy::kAll, api::UsedBy::kAll, true}, task);
+    return api::AlltoAll({sendbuff, recvbuff, count, datatype, comm, stream});
   });
 }
 
 ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                         int root, ncclComm_t comm, cudaStream_t stream) {
-  Task task = {
-      .collective = Collective::kGather, .send = sendbuff, .recv = recvbuff, .count = count};
-  task.root = root;
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, api::UsedBy::kAll, api::UsedBy::kRoot, true}, task);
+    return api::Gather({sendbuff, recvbuff, count, datatype, comm, stream}, root);
   });
 }
 
 ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count,
                          ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) {
-  Task task = {
-      .collective = Collective::kScatter, .send = sendbuff, .recv = recvbuff, .count = count};
-  task.root = root;
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, api::UsedBy::kRoot, api::UsedBy::kAll, true}, task);
+    return api::Scatter({sendbuff, recvbuff, count, datatype, comm, stream}, root);
   });
 }
 
@@ -411,16 +368,6 @@ ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int
   return Return(__func__, [&] {
     return api::Submit({comm, stream, datatype, api::UsedBy::kNobody, api::UsedBy::kAll}, task);
   });
-}
-
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
-                                      ncclScalarResidence_t residence, ncclComm_t comm) {
-  return Return(__func__,
-                [&] { return api::CreatePreMulSum(op, scalar, datatype, residence, comm); });
-}
-
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm) {
-  return Return(__func__, [&] { return api::DestroyOp(op, comm); });
 }
 
 ncclResult_t tuttiAllGatherV(const void* sendbuff, size_t sendcount, void* recvbuff,
@@ -473,5 +420,3 @@ TUTTI_PNCCL(Gather);
 TUTTI_PNCCL(Scatter);
 TUTTI_PNCCL(Send);
 TUTTI_PNCCL(Recv);
-TUTTI_PNCCL(RedOpCreatePreMulSum);
-TUTTI_PNCCL(RedOpDestroy);

@@ -1,8 +1,11 @@
-// The collectives that take options for a single call. The options are checked here, and the call
-// goes on as one without.
+// The collectives that take options for a single call: the options are checked here, and become the
+// call's wishes.
 
+#include "api/collectives.h"
 #include "api/context.h"
 #include "nccl.h"
+#include "plan/choose.h"
+#include "tutti/tutti.h"
 
 namespace tutti::api {
 namespace {
@@ -11,6 +14,7 @@ namespace {
 constexpr int kMostOptions = 1024;
 constexpr int kMostClusterSize = 8;
 constexpr uint64_t kReservedTag = uint64_t{1} << 63;
+constexpr int64_t kNsInMs = 1'000'000;
 
 bool Unset(int value) { return value == NCCL_CONFIG_UNDEF_INT; }
 
@@ -32,19 +36,54 @@ Status CheckBlocks(const ncclCollConfig_t& config) {
   return Status::Ok();
 }
 
-Status CheckConfig(const ncclCollConfig_t& config) {
-  if (config.magic != NCCL_API_MAGIC || config.size < sizeof(ncclCollConfig_t)) {
-    return InvalidArgument(
-        "the call's config does not begin as NCCL_COLLCONFIG_INITIALIZER has it");
+// Reads an option that has Tutti's number.
+Status ReadOption(const ncclConfigExt_t& option, CallWishes& wishes) {
+  const int value = option.val.i;
+  switch (option.key.optionId) {
+    case tuttiCallDeterministic:
+      if (value != 0 && value != 1)
+        return InvalidArgument("tuttiCallDeterministic is 0 or 1, not {}", value);
+      wishes.deterministic = value == 1;
+      return Status::Ok();
+    case tuttiCallTimeoutMs:
+      if (value < 1) return InvalidArgument("tuttiCallTimeoutMs is at least 1, not {}", value);
+      wishes.timeout_ns = value * kNsInMs;
+      return Status::Ok();
+    default:
+      return InvalidArgument("this release of Tutti knows no option {} of a call",
+                             option.key.optionId);
   }
-  TUTTI_TRY(CheckBlocks(config));
+}
+
+Status ReadOptions(const ncclCollConfig_t& config, CallWishes& wishes) {
   int options = 0;
   for (const ncclConfigExt_t* option = config.ext; option != nullptr; option = option->next) {
     if (++options > kMostOptions) {
       return InvalidArgument("the config has more than {} options, or its list has no end",
                              kMostOptions);
     }
+    if (option->key.vendorId == TUTTI_VENDOR_ID) TUTTI_TRY(ReadOption(*option, wishes));
   }
+  return Status::Ok();
+}
+
+Status ReadAlgorithms(const ncclCollConfig_t& config, CallWishes& wishes) {
+  if (config.algSelection == nullptr || *config.algSelection == '\0') return Status::Ok();
+  TUTTI_ASSIGN(wishes.algorithms, ReadAlgorithmNames(config.algSelection));
+  wishes.demands_algorithms = config.forceAlgSelection != 0;
+  if (wishes.algorithms == 0 && wishes.demands_algorithms)
+    return InvalidUsage("algSelection {} names nothing that is there", config.algSelection);
+  return Status::Ok();
+}
+
+Result<CallWishes> ReadConfig(const ncclCollConfig_t& config) {
+  if (config.magic != NCCL_API_MAGIC || config.size < sizeof(ncclCollConfig_t)) {
+    return InvalidArgument(
+        "the call's config does not begin as NCCL_COLLCONFIG_INITIALIZER has it");
+  }
+  CallWishes wishes;
+  TUTTI_TRY(CheckBlocks(config));
+  TUTTI_TRY(ReadOptions(config, wishes));
   if ((config.userProfilerTag & kReservedTag) != 0) {
     return InvalidArgument("the highest bit of userProfilerTag is reserved");
   }
@@ -52,85 +91,75 @@ Status CheckConfig(const ncclCollConfig_t& config) {
     return InvalidUsage(
         "launchCompletionEvent is not implemented yet; record an event after the call");
   }
-  if (config.algSelection != nullptr && *config.algSelection != '\0' &&
-      config.forceAlgSelection != 0) {
-    return InvalidUsage(
-        "the algorithms {} cannot be demanded for one call yet: set forceAlgSelection to 0, or "
-        "NCCL_ALGO for the whole job",
-        config.algSelection);
-  }
-  return Status::Ok();
+  TUTTI_TRY(ReadAlgorithms(config, wishes));
+  return wishes;
 }
 
-template <class Call>
-ncclResult_t WithConfig(const char* function, const ncclCollConfig_t* config, Call&& plain) {
-  if (config != nullptr) {
-    const ncclResult_t checked = Return(function, [&] { return CheckConfig(*config); });
-    if (checked != ncclSuccess) return checked;
-  }
-  return plain();
+// Calls `collective` with what the config, which may be null, wishes.
+template <class Collective>
+ncclResult_t WithConfig(const char* function, const ncclCollConfig_t* config, CollectiveCall call,
+                        Collective&& collective) {
+  return Return(function, [&]() -> Status {
+    if (config != nullptr) {
+      TUTTI_ASSIGN(call.wishes, ReadConfig(*config));
+    }
+    return collective(call);
+  });
 }
 
 }  // namespace
 }  // namespace tutti::api
 
-using tutti::api::WithConfig;
+namespace api = tutti::api;
+using api::WithConfig;
 
 ncclResult_t ncclAllReduceConfig(const void* sendbuff, void* recvbuff, size_t count,
                                  ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                  cudaStream_t stream, const ncclCollConfig_t* config) {
-  return WithConfig(__func__, config, [&] {
-    return ncclAllReduce(sendbuff, recvbuff, count, datatype, op, comm, stream);
-  });
+  return WithConfig(__func__, config, {sendbuff, recvbuff, count, datatype, comm, stream},
+                    [&](const auto& call) { return api::AllReduce(call, op); });
 }
 ncclResult_t ncclBroadcastConfig(const void* sendbuff, void* recvbuff, size_t count,
                                  ncclDataType_t datatype, int root, ncclComm_t comm,
                                  cudaStream_t stream, const ncclCollConfig_t* config) {
-  return WithConfig(__func__, config, [&] {
-    return ncclBroadcast(sendbuff, recvbuff, count, datatype, root, comm, stream);
-  });
+  return WithConfig(__func__, config, {sendbuff, recvbuff, count, datatype, comm, stream},
+                    [&](const auto& call) { return api::Broadcast(call, root); });
 }
 ncclResult_t ncclReduceConfig(const void* sendbuff, void* recvbuff, size_t count,
                               ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm,
                               cudaStream_t stream, const ncclCollConfig_t* config) {
-  return WithConfig(__func__, config, [&] {
-    return ncclReduce(sendbuff, recvbuff, count, datatype, op, root, comm, stream);
-  });
+  return WithConfig(__func__, config, {sendbuff, recvbuff, count, datatype, comm, stream},
+                    [&](const auto& call) { return api::Reduce(call, op, root); });
 }
 ncclResult_t ncclAllGatherConfig(const void* sendbuff, void* recvbuff, size_t sendcount,
                                  ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream,
                                  const ncclCollConfig_t* config) {
-  return WithConfig(__func__, config, [&] {
-    return ncclAllGather(sendbuff, recvbuff, sendcount, datatype, comm, stream);
-  });
+  return WithConfig(__func__, config, {sendbuff, recvbuff, sendcount, datatype, comm, stream},
+                    api::AllGather);
 }
 ncclResult_t ncclReduceScatterConfig(const void* sendbuff, void* recvbuff, size_t recvcount,
                                      ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                      cudaStream_t stream, const ncclCollConfig_t* config) {
-  return WithConfig(__func__, config, [&] {
-    return ncclReduceScatter(sendbuff, recvbuff, recvcount, datatype, op, comm, stream);
-  });
+  return WithConfig(__func__, config, {sendbuff, recvbuff, recvcount, datatype, comm, stream},
+                    [&](const auto& call) { return api::ReduceScatter(call, op); });
 }
 ncclResult_t ncclAlltoAllConfig(const void* sendbuff, void* recvbuff, size_t count,
                                 ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream,
                                 const ncclCollConfig_t* config) {
-  return WithConfig(__func__, config, [&] {
-    return ncclAlltoAll(sendbuff, recvbuff, count, datatype, comm, stream);
-  });
+  return WithConfig(__func__, config, {sendbuff, recvbuff, count, datatype, comm, stream},
+                    api::AlltoAll);
 }
 ncclResult_t ncclGatherConfig(const void* sendbuff, void* recvbuff, size_t count,
                               ncclDataType_t datatype, int root, ncclComm_t comm,
                               cudaStream_t stream, const ncclCollConfig_t* config) {
-  return WithConfig(__func__, config, [&] {
-    return ncclGather(sendbuff, recvbuff, count, datatype, root, comm, stream);
-  });
+  return WithConfig(__func__, config, {sendbuff, recvbuff, count, datatype, comm, stream},
+                    [&](const auto& call) { return api::Gather(call, root); });
 }
 ncclResult_t ncclScatterConfig(const void* sendbuff, void* recvbuff, size_t count,
                                ncclDataType_t datatype, int root, ncclComm_t comm,
                                cudaStream_t stream, const ncclCollConfig_t* config) {
-  return WithConfig(__func__, config, [&] {
-    return ncclScatter(sendbuff, recvbuff, count, datatype, root, comm, stream);
-  });
+  return WithConfig(__func__, config, {sendbuff, recvbuff, count, datatype, comm, stream},
+                    [&](const auto& call) { return api::Scatter(call, root); });
 }
 
 TUTTI_PNCCL(AllReduceConfig);

@@ -45,6 +45,11 @@ constexpr FieldRange kFieldRanges[] = {
     {"numRmaCtx", &ncclConfig_t::numRmaCtx, 0, kAny},
     {"maxP2pPeers", &ncclConfig_t::maxP2pPeers, 0, kAny},
     {"graphStreamOrdering", &ncclConfig_t::graphStreamOrdering, 0, 1},
+    {"launchOrderImplicit", &ncclConfig_t::launchOrderImplicit, 0, 1},
+    {"numRmaSig", &ncclConfig_t::numRmaSig, 0, kAny},
+    {"rmaEagerInit", &ncclConfig_t::rmaEagerInit, 0, 1},
+    {"hostCftMode", &ncclConfig_t::hostCftMode, ncclHostCftEnable, ncclHostCftFallback},
+    {"nvlsHostMode", &ncclConfig_t::nvlsHostMode, 0, kAny},
 };
 
 Status CheckConfig(const ncclConfig_t& config) {

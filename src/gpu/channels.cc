@@ -179,6 +179,15 @@ std::string GpuChannels::DescribeTraffic(const Task& task, const ChannelPlan& pl
   return text;
 }
 
+// The rings of a communicator that is not deterministic are not in the order of the ranks.
+Status GpuChannels::CheckWishes(const Task& task) const {
+  if (task.wishes.deterministic && !deterministic_)
+    return InvalidUsage(
+        "GPUs that do not all reach one another's memory add in the order of the ranks only on a "
+        "communicator that was made deterministic (TUTTI_DETERMINISTIC, tuttiConfig_t)");
+  return DeviceOperations::CheckWishes(task);
+}
+
 ReductionOrder GpuChannels::OrderFor(const Task& task) const {
   return deterministic_ && task.is_reduction() ? OrderOf(task.type, task.op.kind)
                                                : ReductionOrder::kAny;

@@ -49,6 +49,7 @@ class GpuChannels final : public DeviceOperations {
   ~GpuChannels() override;
 
   void Abort() override;
+  Status CheckWishes(const Task& task) const override;
   double PredictUs(const Task& task) const override;
   std::string Describe(const Task& task) const override;
   std::string_view TransportTo(int peer) const override;

@@ -23,6 +23,17 @@ Status DeviceOperations::CheckTasks(std::span<const IssuedTask> tasks) const {
   return PrepareTasks(tasks);
 }
 
+Status DeviceOperations::CheckWishes(const Task& task) const {
+  if (task.wishes.timeout_ns > 0)
+    return InvalidUsage(
+        "a time-out for one call is for host ranks; abort the communicator of GPUs");
+  if (task.wishes.demands_algorithms)
+    return InvalidUsage(
+        "between GPUs algorithms cannot be demanded for one call yet: set forceAlgSelection to 0, "
+        "or NCCL_ALGO for the whole job");
+  return Status::Ok();
+}
+
 Status DeviceOperations::Run(uint64_t, std::span<const IssuedTask> tasks) {
   if (watch_.stopped()) return watch_.StopReason();
   GpuQueue::Outcome launched = Launch(tasks);

@@ -31,6 +31,7 @@ class DeviceOperations : public Operations {
   void StartChecking(EventLoop& loop);
 
   Status CheckTasks(std::span<const IssuedTask> tasks) const final;
+  Status CheckWishes(const Task& task) const override;
   Status Run(uint64_t ticket, std::span<const IssuedTask> tasks) final;
   Status WaitForAll() final;
   void Abort() override { queue_->Abort(); }

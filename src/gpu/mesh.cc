@@ -179,8 +179,9 @@ Status GpuMesh::LaunchTask(const Task& task, cuda::Stream stream) {
 }
 
 ReductionOrder GpuMesh::OrderFor(const Task& task) const {
-  return context_.deterministic && task.is_reduction() ? OrderOf(task.type, task.op.kind)
-                                                       : ReductionOrder::kAny;
+  const bool deterministic = context_.deterministic || task.wishes.deterministic;
+  return deterministic && task.is_reduction() ? OrderOf(task.type, task.op.kind)
+                                              : ReductionOrder::kAny;
 }
 
 Status GpuMesh::LaunchCollective(const Task& task, cuda::Stream stream) {

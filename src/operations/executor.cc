@@ -49,7 +49,7 @@ Executor::Executor(Parts parts)
 }
 
 bool Executor::ScalesInputs(const Task& task, Algorithm algorithm) const {
-  if (plan_.deterministic) return false;
+  if (IsDeterministic(task)) return false;
   const AlgorithmRow* const row = FindHostRow(algorithm, task.collective, stages_ != nullptr);
   return row != nullptr && ScalesAverages(task.type, row->order);
 }
@@ -62,7 +62,7 @@ ReduceSpec Executor::ReduceSpecFor(const Task& task, Algorithm algorithm) const 
     spec.scalar = task.op.scalar;
     if (task.op.live_scalar != nullptr)
       std::memcpy(&spec.scalar, task.op.live_scalar, task.elem_bytes());
-    spec.round_scaled = plan_.deterministic;
+    spec.round_scaled = IsDeterministic(task);
   } else if (task.op.average && ScalesInputs(task, algorithm)) {
     spec.scale = true;
     spec.scalar = ScalarBits(task.type, 1.0 / num_ranks_);
@@ -73,14 +73,31 @@ ReduceSpec Executor::ReduceSpecFor(const Task& task, Algorithm algorithm) const 
 }
 
 ReductionOrder Executor::OrderFor(const Task& task) const {
-  return plan_.deterministic && task.is_reduction() ? OrderOf(task.type, task.op.kind)
-                                                    : ReductionOrder::kAny;
+  return IsDeterministic(task) && task.is_reduction() ? OrderOf(task.type, task.op.kind)
+                                                      : ReductionOrder::kAny;
+}
+
+Choice Executor::ChoiceAmong(const Task& task, size_t count, Reading reading) const {
+  PlanContext context = plan_;
+  context.allowed_algorithms[static_cast<size_t>(task.collective)] = task.wishes.algorithms;
+  return Choose(context, task.collective, count, task.elem_bytes(), OrderFor(task), reading,
+                adviser_);
+}
+
+Status Executor::CheckWishes(const Task& task) const {
+  if (!task.wishes.demands_algorithms || num_ranks_ == 1 || task.count == 0) return Status::Ok();
+  const Choice choice = ChoiceAmong(task, PlanCount(task), CertainReading(task));
+  if ((task.wishes.algorithms & Bit(choice.algorithm)) != 0) return Status::Ok();
+  return InvalidUsage("none of the algorithms that algSelection leaves serves this {} of {} bytes",
+                      Name(task.collective), task.bytes());
 }
 
 const Choice& Executor::ChoiceFor(const Task& task, size_t count, Reading reading) {
   const Collective collective = task.collective;
   const size_t elem_bytes = task.elem_bytes();
   const ReductionOrder order = OrderFor(task);
+  if (task.wishes.algorithms != 0) [[unlikely]]
+    return wished_ = ChoiceAmong(task, count, reading);
   const size_t key =
       count * elem_bytes + static_cast<size_t>(collective) * 7 + static_cast<size_t>(reading) * 3;
   RememberedChoice& entry = choices_[(key ^ key >> 6 ^ key >> 12) % kRememberedChoices];
@@ -116,7 +133,7 @@ Status Executor::RunCollective(const Task& task) {
 }
 
 void Executor::RunWatched(const Task& task, const std::optional<Choice>& scattered, Operation& op) {
-  const Watch::Operation begun(watch_, op.signature, task.parts);
+  const Watch::Operation begun(watch_, op.signature, task.parts, task.wishes.timeout_ns);
   // The tag depends on all collectives before this one, so that a mismatch that an operation cannot
   // see (two roots that both send, and none that waits) shows in the next one.
   uint32_t tag = MixTag(op.signature.Tag(), last_tag_);
@@ -134,8 +151,9 @@ void Executor::RunWatched(const Task& task, const std::optional<Choice>& scatter
   op.shape.count = task.count;
   op.shape.root = task.root;
   SetChoice(task, scattered ? *scattered : ChoiceFor(task, count, ReadingOf(task)), op);
-  // Tuners of two ranks may differ, and chunks of one algorithm must not pass for those of another.
-  if (adviser_ != nullptr) [[unlikely]]
+  // Tuners and wishes of two ranks may differ, and chunks of one algorithm must not pass for those
+  // of another.
+  if (adviser_ != nullptr || task.wishes != CallWishes()) [[unlikely]]
     tag = MixTag(tag, HashOf(op.choice));
   op.work.op_tag = tag;
   const Profiler::Span told =

@@ -49,6 +49,8 @@ class Executor {
   Status RunCollective(const Task& task);
   // Returns InvalidUsage where sends and receives that this rank has with itself do not meet.
   Status CheckMessages(std::span<const Task* const> tasks) const;
+  // Returns InvalidUsage where the task demands algorithms of which none serves it.
+  Status CheckWishes(const Task& task) const;
   // Runs sends and receives together.
   Status RunMessages(std::span<const Task* const> tasks);
 
@@ -102,7 +104,13 @@ class Executor {
 
   // Returns the choice of the cost model, or of the tuner, which is asked each time.
   const Choice& ChoiceFor(const Task& task, size_t count, Reading reading);
-  // Returns the order in which this communicator has to combine the elements of the task.
+  // Returns the choice among the algorithms that one call leaves.
+  Choice ChoiceAmong(const Task& task, size_t count, Reading reading) const;
+  // Returns whether the call, or the whole communicator, adds in the order of the ranks.
+  bool IsDeterministic(const Task& task) const {
+    return plan_.deterministic || task.wishes.deterministic;
+  }
+  // Returns the order in which the elements of the task have to be combined.
   ReductionOrder OrderFor(const Task& task) const;
   // Returns what is known of the buffers of an operation before the ranks describe them to one
   // another, which is the same on all ranks.
@@ -174,6 +182,7 @@ class Executor {
   };
   static constexpr size_t kRememberedChoices = 64;
   std::array<RememberedChoice, kRememberedChoices> choices_ = {};
+  Choice wished_ = {};     // The last choice for a call that named algorithms.
   uint32_t last_tag_ = 0;  // the tag of the last collective
   std::vector<std::byte> packed_;
   std::vector<std::byte> blocks_;  // the work area of a ReduceScatter in blocks

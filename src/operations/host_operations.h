@@ -77,6 +77,7 @@ class HostOperations final : public Operations {
   explicit HostOperations(Parts parts);
 
   Status CheckTasks(std::span<const IssuedTask> tasks) const override;
+  Status CheckWishes(const Task& task) const override { return executor_->CheckWishes(task); }
   uint64_t TakeTicket() override { return order_.Take(); }
   void DropTicket(uint64_t ticket) noexcept override;
   Status Run(uint64_t ticket, std::span<const IssuedTask> tasks) override;

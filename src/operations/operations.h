@@ -57,6 +57,9 @@ class Operations {
   // takes memory that could not be had while they run. Run does so too; a group has the tasks of
   // all its communicators checked before any of them is run. Any thread.
   virtual Status CheckTasks(std::span<const IssuedTask> tasks) const = 0;
+  // Returns InvalidUsage where these ranks cannot do what one call wishes; on all ranks alike. Any
+  // thread.
+  virtual Status CheckWishes(const Task& task) const = 0;
   // Takes the next place in the order of operations and returns its ticket. The caller must give
   // every ticket to Run, also after a failure, or to DropTicket. The ticket means nothing with
   // kOnStream. Any thread.

@@ -169,6 +169,12 @@ Status ApplyAlgorithmList(std::string_view algo, PlanContext& context) {
   return ApplyList(HostList(true), algo, context.allowed_algorithms);
 }
 
+Result<uint32_t> ReadAlgorithmNames(std::string_view names) {
+  ListSetting setting = HostList(true);
+  setting.name = "algSelection";
+  return ReadNames(setting, names);
+}
+
 Status ApplyProtocolList(std::string_view proto, PlanContext& context) {
   return ApplyList(HostList(false), proto, context.allowed_protocols);
 }

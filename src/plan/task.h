@@ -43,6 +43,16 @@ class OneSidedCall {
   virtual Status Run() const = 0;
 };
 
+// What one call asks for beyond what its communicator does, the same on all ranks.
+struct CallWishes {
+  bool deterministic = false;
+  bool demands_algorithms = false;  // Without any of `algorithms` the call must fail.
+  uint32_t algorithms = 0;          // A bit for each Algorithm that may be taken; 0: any.
+  int64_t timeout_ns = 0;           // The call may make no progress for so long; 0: as ever.
+
+  friend bool operator==(const CallWishes&, const CallWishes&) = default;
+};
+
 struct Task {
   Collective collective = Collective::kAllReduce;  // kSendRecv: one send or receive
   const void* send = nullptr;
@@ -53,6 +63,7 @@ struct Task {
   ReduceOp op = {};
   int root = 0;  // the peer for kSendRecv
   bool is_send = false;
+  CallWishes wishes = {};
   // Where it is not 0, this is a piece of an operation of so many, about which the ranks must
   // agree.
   size_t whole_count = 0;

@@ -17,6 +17,7 @@ Watch::Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> 
       explain_ns_(explain_ns),
       rank_names_(std::move(rank_names)),
       log_(bootstrap.num_ranks()),
+      present_timeout_ns_(timeout_ns),
       broken_data_(bootstrap.rank(), bootstrap.num_ranks()) {}
 
 void Watch::Start() {

@@ -86,19 +86,24 @@ class Watch final : public WaitWatcher {
   // then, or on its way on a device. Numbers what it is given.
   class Operation {
    public:
-    // `parts` are those of the task; they are used where the collective is an AlltoAllV.
+    // `parts` are those of the task; they are used where the collective is an AlltoAllV. The
+    // operation may wait without progress for `timeout_ns`; 0: for as long as any other.
     Operation(Watch& watch, OpSignature& collective,
-              const std::shared_ptr<const VariableParts>& parts)
+              const std::shared_ptr<const VariableParts>& parts, int64_t timeout_ns = 0)
         : watch_(watch) {
       watch_.log_.BeginCollective(collective, parts);
       watch_.OnBegin();
+      if (timeout_ns > 0) watch_.present_timeout_ns_ = timeout_ns;
     }
     // Begins the sends and receives of one group, which must outlive this.
     Operation(Watch& watch, std::span<MessageCall> messages) : watch_(watch) {
       watch_.log_.BeginMessages(messages);
       watch_.OnBegin();
     }
-    ~Operation() { watch_.log_.End(); }
+    ~Operation() {
+      watch_.present_timeout_ns_ = watch_.timeout_ns_;
+      watch_.log_.End();
+    }
     Operation(const Operation&) = delete;
     Operation& operator=(const Operation&) = delete;
 
@@ -291,6 +296,7 @@ class Watch final : public WaitWatcher {
   // operations only.
   int64_t asked_ns_ = 0;
   int64_t warned_ns_ = 0;
+  int64_t present_timeout_ns_ = 0;  // That of the present operation, for the same thread.
   // The last AlltoAllV that CompareRecent has shown to all. Used by its thread only.
   uint64_t last_shown_to_all_ = 0;
 

@@ -47,8 +47,9 @@ Status Watch::OnLongWait(std::span<const int> peers, int64_t waited_ns) {
   if (stopped()) return StopReason();
   const int64_t now_ns = NowNs();
   // With a short timeout the answers must still be fresh when it comes.
+  const int64_t timeout_ns = present_timeout_ns_;
   const int64_t ask_every_ns =
-      timeout_ns_ > 0 ? std::clamp(timeout_ns_ / 4, kAskAfterNs, kAskEveryNs) : kAskEveryNs;
+      timeout_ns > 0 ? std::clamp(timeout_ns / 4, kAskAfterNs, kAskEveryNs) : kAskEveryNs;
   if (waited_ns >= kAskAfterNs && now_ns - asked_ns_ >= ask_every_ns) {
     asked_ns_ = now_ns;
     AskAboutPresent(peers);
@@ -72,7 +73,7 @@ Status Watch::OnLongWait(std::span<const int> peers, int64_t waited_ns) {
     }
   }
   const bool timed_out =
-      timeout_ns_ > 0 && waited_ns >= timeout_ns_ + (peer_waits ? kNearerGraceNs : 0);
+      timeout_ns > 0 && waited_ns >= timeout_ns + (peer_waits ? kNearerGraceNs : 0);
   if (!timed_out && (waited_ns < kWarnEveryNs || now_ns - warned_ns_ < kWarnEveryNs))
     return Status::Ok();
   warned_ns_ = now_ns;

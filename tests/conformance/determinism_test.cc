@@ -161,6 +161,80 @@ TEST(TuttiConfigTest, AsksForDeterminismOfOneCommunicator) {
   });
 }
 
+// By an option of the call, between calls that ask for nothing.
+TEST(CallOptionTest, AsksForDeterminismOfOneCall) {
+  TUTTI_NEEDS_RANKS(3);
+  for (const char* no_arena : {"0", "1"}) {
+    // GPUs that a network joins keep the order only where all of their communicator does.
+    const Environment::Settings settings = {{"NCCL_SHM_DISABLE", OnGpus() ? "0" : no_arena}};
+    const ThreadWorld world(3, settings);
+    ASSERT_TRUE(world.ok());
+    RunRanks(3, [&](int rank) {
+      size_t turn = 0;
+      for (const auto type : {ncclBfloat16, ncclFloat32}) {
+        for (const auto op : {oracle::Op::kSum, oracle::Op::kAvg, oracle::Op::kPreMulSum}) {
+          const OrderOracle oracle(type, op, 3);
+          for (const Collective collective :
+               {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
+            for (const size_t count : {3, 5000, 200'001}) {
+              std::vector<float> other(count, 1.0f);
+              if (!OnGpus() && ++turn % 3 == 0) {
+                EXPECT_NCCL(ncclAllReduce(other.data(), other.data(), count, ncclFloat32, ncclSum,
+                                          world.comm(rank), nullptr));
+              }
+              oracle.Check(world.comm(rank), rank,
+                           {.collective = collective, .count = count, .root = 1, .asks = true});
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
+// What one call names shows where no other could serve.
+TEST(CallOptionTest, NamesTheAlgorithmsOfOneCall) {
+  TUTTI_NEEDS_RANKS(3);
+  TUTTI_FOR_HOSTS("about algorithms and waits of hosts");
+  const ThreadWorld world(3, {});
+  ASSERT_TRUE(world.ok());
+  RunRanks(3, [&](int rank) {
+    for (const char* name : {"ring", "tree", "oneshot,twoshot", "^ring"}) {
+      ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+      config.algSelection = name;
+      std::vector<int> values(5000, rank);
+      EXPECT_NCCL(ncclAllReduceConfig(values.data(), values.data(), values.size(), ncclInt32,
+                                      ncclSum, world.comm(rank), nullptr, &config));
+      EXPECT_EQ(values, std::vector<int>(5000, 3)) << name;
+      config.algSelection = "tree";  // which gathers nothing
+      std::vector<int> all(3);
+      const auto gather = [&] {
+        return ncclAllGatherConfig(&rank, all.data(), 1, ncclInt32, world.comm(rank), nullptr,
+                                   &config);
+      };
+      EXPECT_EQ(gather(), ncclInvalidUsage);
+      config.forceAlgSelection = 0;
+      EXPECT_NCCL(gather());
+      EXPECT_EQ(all, (std::vector<int>{0, 1, 2}));
+    }
+  });
+}
+
+TEST(CallOptionTest, BoundsTheWaitOfOneCall) {
+  TUTTI_NEEDS_RANKS(2);
+  TUTTI_FOR_HOSTS("about algorithms and waits of hosts");
+  const ThreadWorld world(2, {});  // A wait is otherwise bounded by half an hour.
+  ASSERT_TRUE(world.ok());
+  int value = 1;
+  ncclConfigExt_t option = {nullptr, {TUTTI_VENDOR_ID, tuttiCallTimeoutMs}, {300}};
+  ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+  config.ext = &option;
+  EXPECT_EQ(
+      ncclAllReduceConfig(&value, &value, 1, ncclInt32, ncclSum, world.comm(0), nullptr, &config),
+      ncclTimeout);
+  EXPECT_THAT(ncclGetLastError(world.comm(0)), ::testing::HasSubstr("has waited"));
+}
+
 TEST(TuttiConfigTest, IsChecked) {
   ncclUniqueId id;
   ASSERT_NCCL(ncclGetUniqueId(&id));

@@ -176,17 +176,21 @@ bool OrderOracle::Matches(const std::byte* actual, size_t from, size_t count, co
 ncclResult_t OrderOracle::Call(const OrderCase& c, const Extent& extent, const void* send,
                                void* recv, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream) const {
+  ncclConfigExt_t order = {nullptr, {TUTTI_VENDOR_ID, tuttiCallDeterministic}, {1}};
+  ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+  config.ext = &order;
+  const ncclCollConfig_t* const asked = c.asks ? &config : nullptr;
   switch (c.collective) {
     case Collective::kReduce:
-      return ncclReduce(send, recv, c.count, type_, op, c.root, comm, stream);
+      return ncclReduceConfig(send, recv, c.count, type_, op, c.root, comm, stream, asked);
     case Collective::kReduceScatter:
-      return ncclReduceScatter(send, recv, c.count, type_, op, comm, stream);
+      return ncclReduceScatterConfig(send, recv, c.count, type_, op, comm, stream, asked);
     case Collective::kReduceScatterV:
       return tuttiReduceScatterV(send, recv, extent.counts.data(), type_, op, comm, stream);
     default:
       break;
   }
-  if (!c.many) return ncclAllReduce(send, recv, c.count, type_, op, comm, stream);
+  if (!c.many) return ncclAllReduceConfig(send, recv, c.count, type_, op, comm, stream, asked);
   std::vector<const void*> sends;
   std::vector<void*> recvs;
   std::vector<size_t> counts;

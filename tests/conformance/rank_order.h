@@ -27,6 +27,7 @@ struct OrderCase {
   bool in_place = false;
   bool many = false;      // AllReduce only: through tuttiAllReduceMany, in buffers of odd lengths
   bool captured = false;  // GPUs only: as a graph that is launched twice
+  bool asks = false;      // The call asks for the order; not for kReduceScatterV, nor with `many`.
 };
 
 // The inputs and results of one type and operator for one number of ranks.

@@ -510,12 +510,22 @@ TEST_F(ArgumentsTest, ConfigOfOneCall) {
   of_a_vendor.key.vendorId = 4711;
   config.ext = &of_a_vendor;
   config.userProfilerTag = 5;
-  config.algSelection = "ring";
+  config.algSelection = "nvls";
   EXPECT_REFUSED(ncclInvalidUsage, all_reduce(&config));
   config.forceAlgSelection = 0;
   out_[0] = 0;
   EXPECT_EQ(all_reduce(&config), ncclSuccess);
   EXPECT_EQ(out_[0], 3);
+  config.algSelection = "fastest";
+  EXPECT_REFUSED(ncclInvalidUsage, all_reduce(&config));
+  config.algSelection = nullptr;
+
+  of_a_vendor.key.vendorId = TUTTI_VENDOR_ID;
+  for (const auto& [option, value] : {std::pair{1, 2}, {2, 0}, {3, 1}}) {
+    of_a_vendor.key.optionId = option;
+    of_a_vendor.val.i = value;
+    EXPECT_REFUSED(ncclInvalidArgument, all_reduce(&config));
+  }
 
   of_a_vendor.next = &of_a_vendor;
   EXPECT_REFUSED(ncclInvalidArgument, all_reduce(&config));

@@ -42,12 +42,22 @@ AT(graphUsageMode, 80);
 AT(numRmaCtx, 84);
 AT(maxP2pPeers, 88);
 AT(graphStreamOrdering, 92);
+#if NCCL_VERSION_CODE >= 23203 || defined(TUTTI_NO_CUDA)
+AT(launchOrderImplicit, 96);
+AT(numRmaSig, 100);
+AT(rmaEagerInit, 104);
+AT(hostCftMode, 108);
+AT(nvlsHostMode, 112);
+static_assert(sizeof(ncclConfig_t) == 120);
+static_assert(ncclHostCftEnable == 1 && ncclHostCftDisable == 2 && ncclHostCftFallback == 3);
+static_assert(ncclHostCftDefault == NCCL_CONFIG_UNDEF_INT);
+static_assert(ncclNvlsHostModeDefault == NCCL_CONFIG_UNDEF_INT && ncclNvlsHostModeEnable == 0);
+static_assert(ncclNvlsHostModeDisableTransport == 1);
+static_assert(ncclNvlsHostModeDisableSymmetricMultimem == 2);
+static_assert(ncclNvlsHostModeDisable == 0x7fffffff);
+#endif
 #undef AT
 static_assert(alignof(ncclConfig_t) == 8);
-#if NCCL_VERSION_CODE <= 23007
-static_assert(NCCL_VERSION_CODE == 23007);
-static_assert(sizeof(ncclConfig_t) == 96);
-#endif
 static_assert(NCCL_API_MAGIC == 0xcafebeef);
 static_assert(NCCL_CONFIG_UNDEF_INT == -2147483647 - 1);
 static_assert(NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH) == NCCL_VERSION_CODE);

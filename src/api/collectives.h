@@ -1,0 +1,38 @@
+#pragma once
+
+// The collectives of nccl.h, as their functions with and without a configuration call them: the
+// arguments are checked, and the operation is handed to the thread's group.
+
+#include <cstddef>
+
+#include "base/status.h"
+#include "nccl.h"
+#include "plan/task.h"
+
+namespace tutti::api {
+
+// Returns what a reduction by `op` does with elements of a type. InvalidArgument where it is no
+// operator of the communicator, or one for another type.
+Result<ReduceOp> ResolveOp(ncclComm* comm, ncclRedOp_t op, DataType type);
+
+// What the calls of all collectives have in common.
+struct CollectiveCall {
+  const void* send = nullptr;
+  void* recv = nullptr;
+  size_t count = 0;  // as NCCL has it, see Task
+  ncclDataType_t type = ncclInt8;
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+  CallWishes wishes = {};
+};
+
+Status AllReduce(const CollectiveCall& call, ncclRedOp_t op);
+Status Reduce(const CollectiveCall& call, ncclRedOp_t op, int root);
+Status Broadcast(const CollectiveCall& call, int root);
+Status AllGather(const CollectiveCall& call);
+Status ReduceScatter(const CollectiveCall& call, ncclRedOp_t op);
+Status AlltoAll(const CollectiveCall& call);
+Status Gather(const CollectiveCall& call, int root);
+Status Scatter(const CollectiveCall& call, int root);
+
+}  // namespace tutti::api
