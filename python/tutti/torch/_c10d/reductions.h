@@ -14,9 +14,9 @@
 
 namespace tutti_c10d {
 
-// Plans the reductions of one communicator of `size` ranks: each function adds the steps of one to an
-// operation. Tensors are checked already; the operation keeps what it makes beside them, not them.
-// ValueError for a type that is not reduced with the operator.
+// Plans the reductions of one communicator of `size` ranks: each function adds the steps of one to
+// an operation. Tensors are checked already; the operation keeps what it makes beside them, not
+// them. ValueError for a type that is not reduced with the operator.
 class Reductions {
  public:
   Reductions(OperatorMaker& maker, int size) : maker_(maker), size_(size) {}

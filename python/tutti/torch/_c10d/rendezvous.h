@@ -14,9 +14,9 @@
 
 namespace tutti_c10d {
 
-// Makes a communicator of ranks in host memory, or of GPUs, of which this rank's is `device`. Blocks until all ranks have come. There is no limit
-// until rank 0 has come, because messages may be asked for late; `closing` says that nobody waits
-// for it any more, which is a RuntimeError.
+// Makes a communicator of ranks in host memory, or of GPUs, of which this rank's is `device`.
+// Blocks until all ranks have come. There is no limit until rank 0 has come, because messages may
+// be asked for late; `closing` says that nobody waits for it any more, which is a RuntimeError.
 ncclComm_t NewCommunicator(const Library& library, c10d::Store& store, const std::string& key,
                            int rank, int size, const std::function<bool()>& closing = {},
                            int device = -1);
