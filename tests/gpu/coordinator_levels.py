@@ -75,11 +75,16 @@ def traced(hvd, torch, device):
     """What the rows of the timeline must show: two tensors reduced together, of which one is made late."""
     a = torch.randn(8192, 8192, device=device)
     early = torch.ones(1000, device=device)
+    # What is made or loaded when it is first used may wait for kernels that run.
+    side = torch.cuda.Stream()
+    torch.mm(a, a)
+    torch.ones(2000, device=device) * 2
+    with torch.cuda.stream(side):
+        torch.empty_like(early)
     torch.cuda.synchronize()
     for _ in range(20):
         torch.mm(a, a)
     late = torch.ones(2000, device=device) * 2
-    side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         first = hvd.allreduce_async(early, op=hvd.Sum, name="early")
     second = hvd.allreduce_async(late, op=hvd.Sum, name="late")

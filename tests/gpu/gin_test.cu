@@ -466,12 +466,31 @@ __global__ void Bandwidth(Args a) {
   ResetAll(gin);
 }
 
+// Blocks that fill the GPU wait for what one of them puts to its own rank: the copy must need no
+// room on the GPU.
+__global__ void PutToSelf(Args a) {
+  ncclCoopCta block;
+  const ncclGin gin(a.comm, 0);
+  const int me = a.comm.rank;
+  const size_t words = a.number / 8;
+  if (blockIdx.x == 0) {
+    Fill(Source(a, 0), words, 1, me, me);
+    block.sync();
+    gin.put(ncclTeamWorld(a.comm), me, a.window, kHalf, a.window, 0, words * 8,
+            ncclGin_StrongSignalInc{4}, ncclGin_None{}, block);
+  }
+  gin.waitSignal(block, 4, 1);
+  if (blockIdx.x == 0) Compare(a, Target(a, 0), words, 1, me, me);
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // The program
 
 using Kernel = void (*)(Args);
 
 enum class Figure { kNone, kRounds, kMicrosecondsEach, kAllToAll, kRoundTrip, kBandwidth };
+
+constexpr unsigned kFull = 0;  // as many blocks as the GPU holds at a time
 
 struct Case {
   const char* name;
@@ -496,6 +515,7 @@ constexpr Case kCases[] = {
     {"pingpong_8B", PingPong, 1, 500, Figure::kRoundTrip},
     {"put_1M", Bandwidth, 1, 1 << 20, Figure::kBandwidth},
     {"put_64M", Bandwidth, 1, 64 << 20, Figure::kBandwidth},
+    {"own_put_full", PutToSelf, kFull, 300 << 10, Figure::kNone},  // leaves a signal behind
 };
 
 // What ranks share, be they threads or processes.
@@ -549,8 +569,19 @@ unsigned long long* MakeResults() {
   CHECK_CUDA(cudaHostAlloc(&memory, 4096, cudaHostAllocDefault));
   return static_cast<unsigned long long*>(memory);
 }
+unsigned BlocksThatFill(const Case& test, int ranks) {
+  int devices = 0, device = 0, processors = 0, blocks = 0;
+  CHECK_CUDA(cudaGetDeviceCount(&devices));
+  CHECK_CUDA(cudaGetDevice(&device));
+  CHECK_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  CHECK_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, test.kernel, kThreads, 0));
+  // The kernels of ranks that share a GPU run at the same time.
+  return ranks > devices ? 1 : static_cast<unsigned>(processors * blocks);
+}
 void Run(const Case& test, const Args& args, Stream stream) {
-  test.kernel<<<test.blocks, kThreads, 0, stream>>>(args);
+  const unsigned blocks =
+      test.blocks == kFull ? BlocksThatFill(test, args.comm.nRanks) : test.blocks;
+  test.kernel<<<blocks, kThreads, 0, stream>>>(args);
   CHECK_CUDA(cudaGetLastError());
   CHECK_CUDA(cudaStreamSynchronize(stream));
 }
@@ -577,7 +608,7 @@ int ChooseDevice(int rank) {
 Stream MakeStream() { return 0; }
 unsigned long long* MakeResults() { return static_cast<unsigned long long*>(std::calloc(1, 4096)); }
 void Run(const Case& test, const Args& args, Stream) {
-  CHECK(tutti::Launch(test.kernel, {test.blocks, 4}, args));
+  CHECK(tutti::Launch(test.kernel, {test.blocks == kFull ? kBlocks : test.blocks, 4}, args));
 }
 void Clear(void* memory, size_t bytes, Stream) { std::memset(memory, 0, bytes); }
 #endif
