@@ -41,7 +41,8 @@ Status PutSignal(const Target& target, OneSided::Put put, ncclComm_t comm, cudaS
   if (target.flags != 0) return InvalidArgument("flags is {:#x}; there are none", target.flags);
   TUTTI_ASSIGN(OneSided* const one_sided, comm->comm->one_sided());
   put.peer = target.peer;
-  return Issue(comm, one_sided->MakePut(std::move(put)), stream);
+  TUTTI_ASSIGN(std::shared_ptr<const OneSidedCall> call, one_sided->MakePut(std::move(put)));
+  return Issue(comm, std::move(call), stream);
 }
 
 Status PutData(const Target& target, const void* from, size_t count, ncclDataType_t type,

@@ -6,8 +6,10 @@
 #include <set>
 
 #include "base/log.h"
+#include "comm/gpu_one_sided.h"
 #include "comm/join.h"
 #include "operations/agreement.h"
+#include "window/host_one_sided.h"
 
 namespace tutti {
 
@@ -15,6 +17,8 @@ namespace tutti {
 // their waits; then the watch; last the bootstrap, over which all of them talk.
 Communicator::~Communicator() {
   if (operations_) operations_->Finish();
+  if (const MutexLock lock(registrations_mutex_); one_sided_)
+    one_sided_->EndQueuedCalls(InitDeadline());
   device_communicators_.Clear();
   if (const MutexLock lock(registrations_mutex_); one_sided_) one_sided_->Finish();
   if (watch_) watch_->StopListening(process_.loop());
@@ -67,9 +71,9 @@ Status Communicator::MakeSymmetricMemory() {
 }
 
 Result<std::shared_ptr<const Window>> Communicator::RegisterWindow(
-    const SymmetricMemory::Request& request) {
+    const SymmetricMemory::Request& request, WindowUse use) {
   const Watch::Step step(*watch_, "in ncclCommWindowRegister");
-  Result<SymmetricMemory::Outcome> outcome = Register(request);
+  Result<SymmetricMemory::Outcome> outcome = Register(request, use);
   if (outcome.ok()) {
     if (!outcome->refusal.ok()) return std::move(outcome->refusal);
     if (outcome->window == nullptr)
@@ -94,14 +98,15 @@ Status Communicator::AgreeInStep(const std::string& step, const Status& mine) {
   return agreed.ok() ? std::move(agreed->refusal) : StopAfterStep(std::move(agreed).status());
 }
 
-Result<SymmetricMemory::Outcome> Communicator::Register(const SymmetricMemory::Request& request) {
+Result<SymmetricMemory::Outcome> Communicator::Register(const SymmetricMemory::Request& request,
+                                                        WindowUse use) {
   // Whatever ends the communicator, on any rank, ends this as well.
   const std::atomic<bool>* const abort_flag = &watch_->stop_flag();
   const Deadline deadline = InitDeadline();
   TUTTI_ASSIGN(SymmetricMemory::Outcome outcome,
                symmetric_->Register(request, deadline, abort_flag));
   if (outcome.window == nullptr) return outcome;
-  TUTTI_TRY(ShareWithOthers(*outcome.window, deadline, abort_flag));
+  TUTTI_TRY(ShareWithOthers(*outcome.window, use, deadline, abort_flag));
   if ((request.flags & NCCL_WIN_COLL_SYMMETRIC) != 0) UseInOperations(*outcome.window);
   return outcome;
 }
@@ -121,10 +126,8 @@ void Communicator::UseInOperations(const Window& window) {
 }
 
 bool Communicator::CanDoOneSided() const {
-  const Operations::OneSidedSupport* const support = operations_->one_sided_support();
-  if (support == nullptr || !symmetric_->has_flat_space()) return false;
-  if (symmetric_->team().size == num_ranks()) return true;
-  return HasOneSidedNetwork();
+  if (!symmetric_->has_flat_space()) return false;
+  return symmetric_->team().size == num_ranks() || HasOneSidedNetwork();
 }
 
 bool Communicator::HasOneSidedNetwork() const {
@@ -132,28 +135,32 @@ bool Communicator::HasOneSidedNetwork() const {
   return network != nullptr && network->rma() != nullptr;
 }
 
-bool Communicator::CanDoGin() const {
-  if (operations_->one_sided_support() != nullptr) return CanDoOneSided();
-  if (!symmetric_->has_flat_space()) return false;
-  return symmetric_->team().size == num_ranks() || HasOneSidedNetwork();
-}
+bool Communicator::CanDoGin() const { return CanDoOneSided(); }
 
 Result<OneSided*> Communicator::one_sided() {
   if (!CanDoOneSided())
     return InvalidUsage("one-sided calls do not reach all ranks of this communicator");
   const MutexLock lock(registrations_mutex_);
+  if (!why_no_one_sided_.ok()) return why_no_one_sided_;
   if (one_sided_ == nullptr)
     return InvalidUsage("one-sided calls need a window: all ranks register one first");
   return one_sided_.get();
 }
 
 // Lets ranks outside the team reach a window by one-sided calls, after what all windows share was
-// made with the first one. All ranks call it together.
-Status Communicator::ShareWithOthers(const Window& window, Deadline deadline,
+// made with the first one; on GPUs with the first of the program's own. All ranks call it together.
+Status Communicator::ShareWithOthers(const Window& window, WindowUse use, Deadline deadline,
                                      const std::atomic<bool>* abort_flag) {
   if (!CanDoOneSided()) return Status::Ok();
   Result<OneSided*> one_sided = this->one_sided();
   if (!one_sided.ok()) {
+    if (operations_->one_sided_support() == nullptr) {
+      if (use == WindowUse::kResource) return Status::Ok();
+      Status made = MakeGpuOneSided();
+      const MutexLock lock(registrations_mutex_);
+      why_no_one_sided_ = std::move(made);
+      return Status::Ok();
+    }
     TUTTI_TRY(MakeOneSided(deadline, abort_flag));
     one_sided = this->one_sided();
   }
@@ -165,7 +172,7 @@ Status Communicator::ShareWithOthers(const Window& window, Deadline deadline,
 // and the connections to ranks outside the team. REQUIRES: CanDoOneSided().
 Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* abort_flag) {
   SymmetricMemory::Request request;
-  request.bytes = OneSided::SignalBytes(num_ranks());
+  request.bytes = HostOneSided::SignalBytes(num_ranks());
   TUTTI_ASSIGN(const SymmetricMemory::Outcome counters,
                symmetric_->Register(request, deadline, abort_flag));
   if (counters.window == nullptr) {
@@ -173,7 +180,7 @@ Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* ab
     return Status::Ok();
   }
   const Operations::OneSidedSupport& support = *operations_->one_sided_support();
-  OneSided::Parts parts;
+  HostOneSided::Parts parts;
   parts.rank = rank();
   parts.signals = counters.window;
   parts.watch = watch_.get();
@@ -190,7 +197,24 @@ Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* ab
     TUTTI_TRY(parts.remote->Share(*counters.window, {deadline, abort_flag}));
   }
   const MutexLock lock(registrations_mutex_);
-  one_sided_ = std::make_unique<OneSided>(std::move(parts));
+  one_sided_ = std::make_unique<HostOneSided>(std::move(parts));
+  return Status::Ok();
+}
+
+// Makes what one-sided calls of GPUs need, with the first window. It comes out alike on all ranks;
+// where it cannot be had, windows serve everything else.
+Status Communicator::MakeGpuOneSided() {
+  TUTTI_ASSIGN(GpuGin::ForStreams gin,
+               device_communicators_.gpu_gin().MakeForStreams(GpuOneSided::PlanFor(num_ranks())));
+  TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(device_->cuda_ordinal()));
+  TUTTI_ASSIGN(
+      std::unique_ptr<GpuOneSided> made,
+      GpuOneSided::Create(
+          {.rank = rank(), .device = device, .symmetric = symmetric_.get(), .watch = watch_.get()},
+          std::move(gin)));
+  const MutexLock lock(registrations_mutex_);
+  calls_on_streams_.store(made.get(), std::memory_order_release);
+  one_sided_ = std::move(made);
   return Status::Ok();
 }
 

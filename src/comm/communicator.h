@@ -91,7 +91,9 @@ class Communicator {
   // in it from now on, where that gains something. Returns null on all ranks where the memory of
   // one cannot be mapped by others. Where a rank refuses, all fail with its reason, and the
   // communicator lives on; any other failure stops it.
-  Result<std::shared_ptr<const Window>> RegisterWindow(const SymmetricMemory::Request& request);
+  enum class WindowUse : uint8_t { kOfProgram, kResource };  // kResource: of a device communicator
+  Result<std::shared_ptr<const Window>> RegisterWindow(const SymmetricMemory::Request& request,
+                                                       WindowUse use = WindowUse::kOfProgram);
   // Agrees with all ranks, which call it together in a call of the name `step`, that each of them
   // could do its part. Returns the reason of the first rank that could not, the same on all ranks,
   // and the communicator lives on. Where the ranks cannot talk it is stopped.
@@ -148,10 +150,11 @@ class Communicator {
   Status Concluded(Result<Agreement> agreed);
   Result<Agreement> GiveBackMemory(const Status& wrong);
   Result<Agreement> TakeBackMemory();
-  Result<SymmetricMemory::Outcome> Register(const SymmetricMemory::Request& request);
-  Status ShareWithOthers(const Window& window, Deadline deadline,
+  Result<SymmetricMemory::Outcome> Register(const SymmetricMemory::Request& request, WindowUse use);
+  Status ShareWithOthers(const Window& window, WindowUse use, Deadline deadline,
                          const std::atomic<bool>* abort_flag);
   Status MakeOneSided(Deadline deadline, const std::atomic<bool>* abort_flag);
+  Status MakeGpuOneSided();
   void LogTransports() const;
 
   Process& process_;
@@ -170,6 +173,8 @@ class Communicator {
   Mutex registrations_mutex_;
   // Made with the first window, and there until the end.
   std::unique_ptr<OneSided> one_sided_ TUTTI_GUARDED_BY(registrations_mutex_);
+  Status why_no_one_sided_ TUTTI_GUARDED_BY(registrations_mutex_);
+  std::atomic<OneSided*> calls_on_streams_ = nullptr;  // the same, for GPUs; for the stop hook
   // The tokens of Operations::Register by the window that they are of.
   std::map<ncclWindow_t, const void*> registrations_ TUTTI_GUARDED_BY(registrations_mutex_);
   std::atomic<bool> suspended_ = false;

@@ -41,8 +41,7 @@ Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxies(
     const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
   Result<std::unique_ptr<GinBackend>> proxy = InternalError("no proxy was made");
   if (comm_.operations().one_sided_support() == nullptr) {
-    if (gpu_gin_ == nullptr) gpu_gin_ = std::make_unique<GpuGin>(comm_);
-    proxy = gpu_gin_->MakeProxy(whole.gin, whole.digest);
+    proxy = gpu_gin().MakeProxy(whole.gin, whole.digest);
   } else {
     proxy = MakeProxy(whole, window);
     Status agreed = comm_.AgreeInStep("ncclDevCommCreate", proxy.ok() ? Status() : proxy.status());
@@ -66,7 +65,8 @@ Result<ncclDevComm> DeviceCommunicators::Create(
   }
   const Result<uint32_t*> flag = AbortFlag();
   if (!flag.ok() && request.wrong.ok()) request.wrong = flag.status();
-  TUTTI_ASSIGN(const std::shared_ptr<const Window> window, comm_.RegisterWindow(request));
+  TUTTI_ASSIGN(const std::shared_ptr<const Window> window,
+               comm_.RegisterWindow(request, Communicator::WindowUse::kResource));
   std::unique_ptr<GinBackend> proxy;
   if (plan.value().gin.present()) {
     TUTTI_ASSIGN(proxy, MakeProxies(plan.value(), window));
@@ -121,6 +121,11 @@ Status DeviceCommunicators::Destroy(const void* devcomm) {
   proxy.reset();
   Status gone = comm_.DeregisterWindow(window);
   return finished.ok() ? gone : finished;
+}
+
+GpuGin& DeviceCommunicators::gpu_gin() {
+  if (gpu_gin_ == nullptr) gpu_gin_ = std::make_unique<GpuGin>(comm_);
+  return *gpu_gin_;
 }
 
 void DeviceCommunicators::Clear() {

@@ -36,6 +36,9 @@ class DeviceCommunicators {
   // any more, before the communicator's connections go.
   void Clear();
 
+  // Returns what GPUs need for it, and makes it on first use. All ranks call it together.
+  GpuGin& gpu_gin();
+
   // Ends the waits of all kernels. Any thread.
   void Abort();
 

@@ -158,6 +158,21 @@ void GpuGin::Drop(const Window& window) {
 }
 
 Result<std::unique_ptr<GinBackend>> GpuGin::MakeProxy(const GinPlan& plan, uint64_t digest) {
+  return Make(plan, digest, [](GinDeviceProxy& proxy) { return proxy.Start(); });
+}
+
+Result<GpuGin::ForStreams> GpuGin::MakeForStreams(const GinPlan& plan) {
+  ForStreams made;
+  const bool alone = comm_.symmetric().team().size == comm_.num_ranks();
+  TUTTI_ASSIGN(made.proxy, Make(plan, 0, [&](GinDeviceProxy& proxy) -> Status {
+                 TUTTI_ASSIGN(made.line, GinStreamLine::Create(proxy));
+                 return alone ? Status::Ok() : proxy.Start();
+               }));
+  return made;
+}
+
+Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t digest,
+                                                 const Prepare& prepare) {
   FreeRetired();
   if (locks_ == nullptr) TUTTI_TRY(Join());
   const LsaTeam& team = comm_.symmetric().team();
@@ -166,8 +181,8 @@ Result<std::unique_ptr<GinBackend>> GpuGin::MakeProxy(const GinPlan& plan, uint6
   std::unique_ptr<GinDeviceProxy> proxy;
   Status made = Together([&](const WaitLimits& limits) -> Status {
     TUTTI_TRY(Share(*window, limits));
-    TUTTI_ASSIGN(proxy, StartProxy(plan, window));
-    return Status::Ok();
+    TUTTI_ASSIGN(proxy, PrepareProxy(plan, window));
+    return prepare(*proxy);
   });
   if (!made.ok()) {
     // No rank has kernels that could have put anything: nobody writes here.
@@ -179,21 +194,18 @@ Result<std::unique_ptr<GinBackend>> GpuGin::MakeProxy(const GinPlan& plan, uint6
       std::make_unique<Owned>(*this, std::move(proxy), std::move(window)));
 }
 
-Result<std::unique_ptr<GinDeviceProxy>> GpuGin::StartProxy(
+Result<std::unique_ptr<GinDeviceProxy>> GpuGin::PrepareProxy(
     const GinPlan& plan, const std::shared_ptr<const Window>& window) const {
   TUTTI_ASSIGN(const cuda::Device* const device,
                comm_.process().OpenDevice(comm_.device().cuda_ordinal()));
-  TUTTI_ASSIGN(std::unique_ptr<GinDeviceProxy> proxy,
-               GinDeviceProxy::Create({.rank = comm_.rank(),
-                                       .plan = plan,
-                                       .device = device,
-                                       .symmetric = &comm_.symmetric(),
-                                       .host = window,
-                                       .locks = locks_,
-                                       .remote = remote_.get(),
-                                       .watch = &comm_.watch()}));
-  TUTTI_TRY(proxy->Start());
-  return proxy;
+  return GinDeviceProxy::Create({.rank = comm_.rank(),
+                                 .plan = plan,
+                                 .device = device,
+                                 .symmetric = &comm_.symmetric(),
+                                 .host = window,
+                                 .locks = locks_,
+                                 .remote = remote_.get(),
+                                 .watch = &comm_.watch()});
 }
 
 void GpuGin::Retire(std::unique_ptr<GinDeviceProxy> proxy, std::shared_ptr<const Window> window) {

@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "devcomm/requirements.h"
 #include "gin/device_proxy.h"
+#include "gin/stream_line.h"
 #include "sys/tcp.h"
 #include "watch/watch.h"
 #include "window/remote_windows.h"
@@ -35,6 +36,14 @@ class GpuGin {
   // before all have what they need of their GPUs. What is shared is made by the first one that
   // succeeds.
   Result<std::unique_ptr<GinBackend>> MakeProxy(const GinPlan& plan, uint64_t digest);
+  // Makes a proxy for what is posted by streams (gin/stream_line.h), and the line that posts, which
+  // must end before it. The same rules hold. Its thread runs only where some rank is outside the
+  // LSA team.
+  struct ForStreams {
+    std::unique_ptr<GinBackend> proxy;
+    std::unique_ptr<GinStreamLine> line;
+  };
+  Result<ForStreams> MakeForStreams(const GinPlan& plan);
 
  private:
   class Owned;
@@ -51,8 +60,12 @@ class GpuGin {
   Status GiveUp(const Watch::JointCall& call, Status failure) const;
   Result<std::shared_ptr<const Window>> MakeWindow(uint64_t bytes, uint64_t alike);
   Status Share(const Window& window, const WaitLimits& limits);
-  Result<std::unique_ptr<GinDeviceProxy>> StartProxy(
+  Result<std::unique_ptr<GinDeviceProxy>> PrepareProxy(
       const GinPlan& plan, const std::shared_ptr<const Window>& window) const;
+  // Does what is to be done with a proxy before any rank may use its own.
+  using Prepare = std::function<Status(GinDeviceProxy& proxy)>;
+  Result<std::unique_ptr<GinBackend>> Make(const GinPlan& plan, uint64_t digest,
+                                           const Prepare& prepare);
   void Drop(const Window& window);
   void Retire(std::unique_ptr<GinDeviceProxy> proxy, std::shared_ptr<const Window> window);
   void FreeRetired();

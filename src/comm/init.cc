@@ -66,6 +66,7 @@ Status Communicator::Open() {
   watch_->SetStopHook([this] {
     operations_->Abort();
     device_communicators_.Abort();
+    if (OneSided* const calls = calls_on_streams_.load(std::memory_order_acquire)) calls->Abort();
   });
   TUTTI_TRY(bootstrap_->Complete());
   watch_->Start();

@@ -69,6 +69,12 @@ class GinDeviceProxy final : public GinBackend {
   ~GinDeviceProxy() override;
 
   void* handle() const override { return block_.data() + block_layout_.contexts_at; }
+  const GinPlan& plan() const { return parts_.plan; }
+  const cuda::Device& device() const { return *parts_.device; }
+  // Where things lie in the window of the host, and this rank's part of it as its GPU sees it.
+  const GinHostLayout& layout() const { return layout_; }
+  const Window& host() const { return *parts_.host; }
+  std::byte* pinned() const { return pinned_.data(); }
   // Ends the thread, too.
   Status Finish(Deadline deadline) override;
 

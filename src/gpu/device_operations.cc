@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
 #include "base/log.h"
 #include "gpu/device_tasks.h"
 #include "plan/cost_table.h"
@@ -17,8 +21,27 @@ void DeviceOperations::StartChecking(EventLoop& loop) {
       [this] { return queue_->State() == QueueState::kUnderWay; });
 }
 
+namespace {
+
+bool IsOneSided(const IssuedTask& issued) { return issued.task.one_sided != nullptr; }
+
+// Returns the tasks that are no one-sided calls.
+std::vector<IssuedTask> OthersOf(std::span<const IssuedTask> tasks) {
+  std::vector<IssuedTask> others;
+  std::remove_copy_if(tasks.begin(), tasks.end(), std::back_inserter(others), IsOneSided);
+  return others;
+}
+
+}  // namespace
+
 Status DeviceOperations::CheckTasks(std::span<const IssuedTask> tasks) const {
   const cuda::ContextScope scope(device().driver(), device().context());
+  if (std::any_of(tasks.begin(), tasks.end(), IsOneSided)) {
+    for (const IssuedTask& issued : tasks)
+      if (IsOneSided(issued)) TUTTI_TRY(issued.task.one_sided->Check(issued.stream));
+    const std::vector<IssuedTask> others = OthersOf(tasks);
+    return others.empty() ? Status::Ok() : CheckTasks(others);
+  }
   TUTTI_TRY(queue_->CheckTasks(tasks));
   return PrepareTasks(tasks);
 }
@@ -36,16 +59,40 @@ Status DeviceOperations::CheckWishes(const Task& task) const {
 
 Status DeviceOperations::Run(uint64_t, std::span<const IssuedTask> tasks) {
   if (watch_.stopped()) return watch_.StopReason();
+  if (std::any_of(tasks.begin(), tasks.end(), IsOneSided)) return RunWithOneSided(tasks);
   GpuQueue::Outcome launched = Launch(tasks);
   if (launched.status.ok() || !launched.begun) return std::move(launched.status);
-  // The operations of the other ranks would meet those that this rank calls next.
+  return StopBehind(launched.status);
+}
+
+// Stops the communicator behind what is under way already: the operations of the other ranks would
+// meet those that this rank calls next.
+Status DeviceOperations::StopBehind(const Status& failure) {
   const int rank = peers_.bootstrap->rank();
-  watch_.Stop(Status(launched.status.code(),
-                     fmt::format("{} could not launch what the other ranks launch: {}",
-                                 RankName(rank, peers_.peers[static_cast<size_t>(rank)]),
-                                 launched.status.message())),
-              /*tell=*/true);
+  watch_.Stop(
+      Status(failure.code(), fmt::format("{} could not launch what the other ranks launch: {}",
+                                         RankName(rank, peers_.peers[static_cast<size_t>(rank)]),
+                                         failure.message())),
+      /*tell=*/true);
   return watch_.StopReason();
+}
+
+// In a group, calls that wait come after all others, which another rank may be waiting for.
+Status DeviceOperations::RunWithOneSided(std::span<const IssuedTask> tasks) {
+  TUTTI_TRY(CheckTasks(tasks));
+  Status queued = RunOneSided(tasks, /*waits=*/false);
+  const std::vector<IssuedTask> others = OthersOf(tasks);
+  if (queued.ok() && !others.empty()) queued = Run(0, others);
+  if (queued.ok()) queued = RunOneSided(tasks, /*waits=*/true);
+  return queued.ok() || watch_.stopped() ? queued : StopBehind(queued);
+}
+
+Status DeviceOperations::RunOneSided(std::span<const IssuedTask> tasks, bool waits) const {
+  const cuda::ContextScope scope(device().driver(), device().context());
+  for (const IssuedTask& issued : tasks)
+    if (IsOneSided(issued) && issued.task.one_sided->waits() == waits)
+      TUTTI_TRY(issued.task.one_sided->Run(issued.stream));
+  return Status::Ok();
 }
 
 GpuQueue::Outcome DeviceOperations::Launch(std::span<const IssuedTask> tasks) {

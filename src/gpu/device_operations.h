@@ -92,6 +92,9 @@ class DeviceOperations : public Operations {
 
  private:
   GpuQueue::Outcome Launch(std::span<const IssuedTask> tasks);
+  Status RunWithOneSided(std::span<const IssuedTask> tasks);
+  Status RunOneSided(std::span<const IssuedTask> tasks, bool waits) const;
+  Status StopBehind(const Status& failure);
 
   const GpuPeers peers_;
   Watch& watch_;

@@ -117,7 +117,7 @@ Status HostOperations::RunInTurn(std::span<const IssuedTask> tasks) {
   for (const IssuedTask& issued : tasks) {
     if (const OneSidedCall* const one_sided = issued.task.one_sided.get()) {
       awaits |= one_sided->waits();
-      if (!one_sided->waits()) TUTTI_TRY(one_sided->Run());
+      if (!one_sided->waits()) TUTTI_TRY(one_sided->Run(issued.stream));
       continue;
     }
     if (issued.task.collective == Collective::kSendRecv) {
@@ -131,7 +131,7 @@ Status HostOperations::RunInTurn(std::span<const IssuedTask> tasks) {
   if (!awaits) return Status::Ok();
   for (const IssuedTask& issued : tasks)
     if (const OneSidedCall* const call = issued.task.one_sided.get(); call && call->waits())
-      TUTTI_TRY(call->Run());
+      TUTTI_TRY(call->Run(issued.stream));
   return Status::Ok();
 }
 

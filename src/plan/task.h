@@ -32,15 +32,18 @@ struct VariableParts {
   std::vector<size_t> recv_counts, recv_offsets;
 };
 
-// A one-sided call, made by window/one_sided.h, as it takes its turn among a communicator's
-// operations.
+// A one-sided call, made by an object of window/one_sided.h, as it takes its turn among a
+// communicator's operations.
 class OneSidedCall {
  public:
   virtual ~OneSidedCall() = default;
   // Returns whether it waits for other ranks. In a group, calls that wait come after all others,
   // which another rank may be waiting for.
   virtual bool waits() const = 0;
-  virtual Status Run() const = 0;
+  // Returns why it cannot be queued on a device stream; asked before anything of a group is queued.
+  virtual Status Check(void* /*stream*/) const { return Status::Ok(); }
+  // Makes the call, or queues it on a device stream.
+  virtual Status Run(void* stream) const = 0;
 };
 
 // What one call asks for beyond what its communicator does, the same on all ranks.

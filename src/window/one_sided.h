@@ -1,27 +1,19 @@
 #pragma once
 
-// One-sided calls of ranks on hosts: ncclPutSignal, ncclSignal and ncclWaitSignal.
-//
-// Every rank counts, for each rank, how often that one has signalled it. The counters lie in a
-// window of their own, a cache line each, in the part of the rank that waits. Whoever puts into the
-// part of a rank of its LSA team copies there and adds to the counter with release order; a wait
-// loads it with acquire order, and sleeps on its futex. To other ranks the network puts the data
-// and adds to the counter (remote_windows.h), and a wait drives the connection to the rank that it
-// waits for.
+// One-sided calls: ncclPutSignal, ncclSignal and ncclWaitSignal, whatever the ranks are.
+// host_one_sided.h has those of ranks on hosts, comm/gpu_one_sided.h those of GPUs.
 //
 // The calls take their turns among the communicator's operations (OneSidedCall in plan/task.h).
-// Make them by any thread; they run one at a time.
+// Make them by any thread.
 
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "backend/host/wait_context.h"
 #include "base/status.h"
 #include "plan/task.h"
-#include "watch/watch.h"
 #include "window/remote_windows.h"
 #include "window/window.h"
 
@@ -29,18 +21,7 @@ namespace tutti {
 
 class OneSided {
  public:
-  struct Parts {
-    int rank = 0;
-    std::shared_ptr<const Window> signals;       // SignalBytes of each rank
-    std::unique_ptr<RemoteWindows> remote = {};  // null where the LSA team is all ranks
-    Watch* watch = nullptr;                      // outlives the object
-    WaitPolicy wait_policy;
-  };
-  explicit OneSided(Parts parts);
-
-  // Returns how many bytes the counters of a rank take.
-  static uint64_t SignalBytes(int num_ranks);
-  RemoteWindows* remote() { return remote_.get(); }
+  virtual ~OneSided() = default;
 
   // A put of `data` to `offset` of the part of rank `peer`, and a signal when it is there. Without
   // a window, a signal alone.
@@ -56,33 +37,20 @@ class OneSided {
     uint64_t count = 0;
   };
   // Return the calls, which must not outlive the object. REQUIRES: the ranks and the bytes exist.
-  std::shared_ptr<const OneSidedCall> MakePut(Put put);
-  std::shared_ptr<const OneSidedCall> MakeWait(std::vector<Awaited> awaited);
+  // Fails where `data` is not where this rank can put from.
+  virtual Result<std::shared_ptr<const OneSidedCall>> MakePut(Put put) = 0;
+  virtual std::shared_ptr<const OneSidedCall> MakeWait(std::vector<Awaited> awaited) = 0;
 
+  // Returns the connections to ranks outside the LSA team that windows of hosts are shared with;
+  // null where there are none.
+  virtual RemoteWindows* remote() { return nullptr; }
+  // Ends waits that are queued on a device. The communicator has stopped. Any thread.
+  virtual void Abort() {}
+  // Waits until the device has done the calls that are queued on it, and other ranks have all that
+  // these put, or are gone.
+  virtual void EndQueuedCalls(Deadline /*deadline*/) {}
   // Waits until other ranks have all that was put to them, or are gone.
-  void Finish();
-
- private:
-  class PutCall;
-  class WaitCall;
-  // A counter, and who sleeps until it changes.
-  struct alignas(64) Counter {
-    std::atomic<uint64_t> count;
-    SleepFlag sleepers;
-  };
-
-  Counter& CounterAt(int place, int from) const;
-  Status RunPut(const Put& put);
-  Status PutInTeam(const Put& put);
-  Status RunWait(std::span<const Awaited> awaited);
-  bool Await(int peer, uint64_t until);
-
-  const int rank_;
-  const std::shared_ptr<const Window> signals_;
-  const std::unique_ptr<RemoteWindows> remote_;
-  Watch& watch_;
-  WaitContext wait_;
-  std::vector<uint64_t> taken_;  // The signals of each rank that waits have taken.
+  virtual void Finish() {}
 };
 
 }  // namespace tutti

@@ -410,6 +410,18 @@ Result<std::byte*> SymmetricMemory::OwnAt(uint64_t slice_offset, uint64_t bytes)
       bytes, slice_offset);
 }
 
+std::shared_ptr<const Window> SymmetricMemory::FindOwn(std::span<const std::byte> bytes) const {
+  const MutexLock lock(mutex_);
+  const auto begin = reinterpret_cast<uintptr_t>(bytes.data());
+  for (const auto& window : windows_) {
+    const auto first = reinterpret_cast<uintptr_t>(window->own.data());
+    if (begin >= first && begin - first <= window->own.size() &&
+        bytes.size() <= window->own.size() - (begin - first))
+      return window;
+  }
+  return nullptr;
+}
+
 ncclDevCommWindowTable* SymmetricMemory::table() const {
   const MutexLock lock(mutex_);
   return table_.first();

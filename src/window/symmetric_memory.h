@@ -66,6 +66,7 @@ class SymmetricMemory {
   SymmetricMemory& operator=(const SymmetricMemory&) = delete;
 
   const LsaTeam& team() const { return team_; }
+  size_t num_ranks() const { return peers_.size(); }
   // Returns whether there can be windows; the same on all ranks.
   bool has_flat_space() const { return space_ != nullptr; }
 
@@ -94,8 +95,10 @@ class SymmetricMemory {
   Status Deregister(ncclWindow_t handle);
   // Returns the window; InvalidArgument where it is none of this communicator.
   Result<std::shared_ptr<const Window>> Find(ncclWindow_t handle) const;
-  // Does the same without a lock where that is possible, for operations of kernels. REQUIRES: the
-  // window is not deregistered while the caller uses it.
+  // Returns the window whose own part holds these bytes; null where none does.
+  std::shared_ptr<const Window> FindOwn(std::span<const std::byte> bytes) const;
+  // Does the same as Find without a lock where that is possible, for operations of kernels.
+  // REQUIRES: the window is not deregistered while the caller uses it.
   Result<const Window*> Lookup(ncclWindow_t handle) const;
 
   // Returns where this rank reaches `bytes` bytes of its own part of some window, at an offset in

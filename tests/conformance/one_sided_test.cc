@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -18,13 +19,11 @@
 namespace tutti::testing {
 namespace {
 
-constexpr const char* kForHosts = "GPUs have no one-sided calls yet";
-
 class OneSidedTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(OneSidedTest, PutsAreThereWhenTheirSignalsAre) {
-  TUTTI_FOR_HOSTS(kForHosts);
   const int n = GetParam();
+  TUTTI_NEEDS_RANKS(n);
   ThreadWorld world(n);
   ASSERT_TRUE(world.ok());
   RunRanks(n, [&](int rank) { PutToAllAndCheck(world.comm(rank), rank, n, 30); });
@@ -35,7 +34,6 @@ INSTANTIATE_TEST_SUITE_P(Ranks, OneSidedTest, ::testing::Values(1, 2, 3, 4, 8),
 
 // A wait takes as many signals as it asks for, of each rank; the rest is there for the next.
 TEST(SignalTest, WaitsTakeWhatTheyAskFor) {
-  TUTTI_FOR_HOSTS(kForHosts);
   constexpr int kRanks = 3;
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
@@ -53,6 +51,7 @@ TEST(SignalTest, WaitsTakeWhatTheyAskFor) {
       EXPECT_NCCL(ncclWaitSignal(3, descs.data(), comm, nullptr));
       EXPECT_NCCL(ncclWaitSignal(0, nullptr, comm, nullptr));
     }
+    EXPECT_NCCL(Finish(comm));
     EXPECT_NCCL(tuttiBarrier(comm, nullptr));
   });
   EXPECT_EQ(sent, kRanks - 1);
@@ -60,24 +59,27 @@ TEST(SignalTest, WaitsTakeWhatTheyAskFor) {
 
 // Whatever the order of the calls in a group, no rank waits before it has put.
 TEST(SignalTest, AGroupPutsBeforeItWaits) {
-  TUTTI_FOR_HOSTS(kForHosts);
   constexpr int kRanks = 2;
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
   RunRanks(kRanks, [&](int rank) {
     ncclComm_t comm = world.comm(rank);
     TestWindow window(comm, 4096);
+    TestMemory memory(2 * sizeof(int));
+    int* const value = reinterpret_cast<int*>(memory.data());
+    int* const sum = value + 1;
     ncclWaitSignalDesc_t desc = {1, 1 - rank, 0, 0};
     for (int round = 1; round <= 20; ++round) {
-      int sum = rank, value = round * 10 + rank;
+      Put(value, std::vector{round * 10 + rank, rank});
       EXPECT_NCCL(ncclGroupStart());
       EXPECT_NCCL(ncclWaitSignal(1, &desc, comm, nullptr));
       EXPECT_NCCL(
-          ncclPutSignal(&value, 1, ncclInt32, 1 - rank, window.get(), 64, 0, 0, 0, comm, nullptr));
-      EXPECT_NCCL(ncclAllReduce(&sum, &sum, 1, ncclInt32, ncclSum, comm, nullptr));
+          ncclPutSignal(value, 1, ncclInt32, 1 - rank, window.get(), 64, 0, 0, 0, comm, nullptr));
+      EXPECT_NCCL(ncclAllReduce(sum, sum, 1, ncclInt32, ncclSum, comm, nullptr));
       EXPECT_NCCL(ncclGroupEnd());
-      EXPECT_EQ(*reinterpret_cast<int*>(window.own() + 64), round * 10 + 1 - rank);
-      EXPECT_EQ(sum, 1);
+      EXPECT_NCCL(Finish(comm));
+      EXPECT_EQ(Get(reinterpret_cast<int*>(window.own() + 64), 1)[0], round * 10 + 1 - rank);
+      EXPECT_EQ(Get(sum, 1)[0], 1);
       // Nobody puts the next number before this one has been looked at.
       EXPECT_NCCL(tuttiBarrier(comm, nullptr));
     }
@@ -85,7 +87,6 @@ TEST(SignalTest, AGroupPutsBeforeItWaits) {
 }
 
 TEST(SignalTest, CallsKeepTheOrderOfTheirStream) {
-  TUTTI_FOR_HOSTS(kForHosts);
   constexpr int kRanks = 2, kRounds = 50;
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
@@ -93,25 +94,28 @@ TEST(SignalTest, CallsKeepTheOrderOfTheirStream) {
     ncclComm_t comm = world.comm(rank);
     TestWindow window(comm, kRounds * sizeof(int));
     cudaStream_t stream = nullptr;
-    ASSERT_NCCL(tuttiStreamCreate(&stream));
+    ASSERT_NCCL(StreamCreate(&stream));
     std::vector<int> values(kRounds);
     std::iota(values.begin(), values.end(), 100 * rank);
+    TestMemory memory(kRounds * sizeof(int));
+    int* const from = reinterpret_cast<int*>(memory.data());
+    Put(from, values);
     ncclWaitSignalDesc_t desc = {1, 1 - rank, 0, 0};
     for (size_t i = 0; i < kRounds; ++i) {
-      EXPECT_NCCL(ncclPutSignal(&values[i], 1, ncclInt32, 1 - rank, window.get(), i * sizeof(int),
-                                0, 0, 0, comm, stream));
+      EXPECT_NCCL(ncclPutSignal(from + i, 1, ncclInt32, 1 - rank, window.get(), i * sizeof(int), 0,
+                                0, 0, comm, stream));
       EXPECT_NCCL(ncclWaitSignal(1, &desc, comm, stream));
     }
-    EXPECT_NCCL(tuttiStreamSynchronize(stream));
-    const int* const got = reinterpret_cast<int*>(window.own());
-    for (int i = 0; i < kRounds; ++i) EXPECT_EQ(got[i], 100 * (1 - rank) + i);
-    EXPECT_NCCL(tuttiStreamDestroy(stream));
+    EXPECT_NCCL(StreamSynchronize(stream));
+    const std::vector<int> got = Get(reinterpret_cast<int*>(window.own()), kRounds);
+    for (size_t i = 0; i < kRounds; ++i) EXPECT_EQ(got[i], 100 * (1 - rank) + static_cast<int>(i));
+    EXPECT_NCCL(StreamDestroy(stream));
     EXPECT_NCCL(tuttiBarrier(comm, nullptr));
   });
 }
 
 TEST(SignalTest, AnAbortEndsAWait) {
-  TUTTI_FOR_HOSTS(kForHosts);
+  TUTTI_FOR_HOSTS("on GPUs streams wait, and the call returns");
   constexpr int kRanks = 2;
   ncclUniqueId id;
   ASSERT_NCCL(ncclGetUniqueId(&id));
@@ -135,8 +139,80 @@ TEST(SignalTest, AnAbortEndsAWait) {
   });
 }
 
+// A stream that waits for a rank that does not signal goes on when the communicator is aborted.
+TEST(SignalTest, AnAbortEndsTheWaitOfAStream) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 2;
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = nullptr;
+    ASSERT_NCCL(ncclCommInitRank(&comm, kRanks, id, rank));
+    ncclWindow_t window = nullptr;
+    ASSERT_NCCL(ncclCommWindowRegister(comm, nullptr, 4096, &window, NCCL_WIN_DEFAULT));
+    cudaStream_t stream = nullptr;
+    ASSERT_NCCL(StreamCreate(&stream));
+    ncclWaitSignalDesc_t desc = {1, 1 - rank, 0, 0};
+    EXPECT_NCCL(ncclWaitSignal(1, &desc, comm, stream));
+    EXPECT_NCCL(ncclCommRevoke(comm, 0));
+    EXPECT_NCCL(StreamSynchronize(stream));
+    EXPECT_NE(ncclSignal(1 - rank, 0, 0, 0, comm, stream), ncclSuccess);
+    EXPECT_NCCL(ncclCommAbort(comm));
+    EXPECT_NCCL(StreamDestroy(stream));
+  });
+}
+
+// Puts keep the order of their calls over streams. A wait holds up its own stream alone: a put of
+// another one passes it.
+TEST(SignalTest, AWaitHoldsUpNoOtherStream) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 2;
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = world.comm(rank);
+    TestWindow window(comm, 4096);
+    TestMemory memory(sizeof(int));
+    int* const from = reinterpret_cast<int*>(memory.data());
+    Put(from, std::vector{100 + rank});
+    cudaStream_t waiting = nullptr, putting = nullptr;
+    ASSERT_NCCL(StreamCreate(&waiting));
+    ASSERT_NCCL(StreamCreate(&putting));
+    ncclWaitSignalDesc_t desc = {2, 1 - rank, 0, 0};
+    EXPECT_NCCL(ncclWaitSignal(1, &desc, comm, waiting));
+    EXPECT_NCCL(
+        ncclPutSignal(from, 1, ncclInt32, 1 - rank, window.get(), 64, 0, 0, 0, comm, putting));
+    EXPECT_NCCL(ncclSignal(1 - rank, 0, 0, 0, comm, nullptr));
+    EXPECT_NCCL(StreamSynchronize(waiting));
+    EXPECT_EQ(Get(reinterpret_cast<int*>(window.own() + 64), 1)[0], 101 - rank);
+    EXPECT_NCCL(Finish(comm));
+    EXPECT_NCCL(StreamDestroy(waiting));
+    EXPECT_NCCL(StreamDestroy(putting));
+    EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+    EXPECT_NCCL(Finish(comm));
+  });
+}
+
+TEST(SignalTest, IsRefusedWhereStreamsCannotWait) {
+  if (getenv("TUTTI_FAKE_GPUS") == nullptr) GTEST_SKIP() << "skipped: needs the stand-in for GPUs";
+  constexpr int kRanks = 2;
+  setenv("TUTTI_FAKE_NO_WORDS", "1", 1);
+  {
+    ThreadWorld world(kRanks);
+    ASSERT_TRUE(world.ok());
+    RunRanks(kRanks, [&](int rank) {
+      ncclComm_t comm = world.comm(rank);
+      TestWindow window(comm, 4096);
+      EXPECT_EQ(ncclSignal(1 - rank, 0, 0, 0, comm, nullptr), ncclInvalidUsage);
+      EXPECT_THAT(ncclGetLastError(comm), ::testing::HasSubstr("cannot wait for words"));
+      EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+      EXPECT_NCCL(Finish(comm));
+    });
+  }
+  unsetenv("TUTTI_FAKE_NO_WORDS");
+}
+
 TEST(SignalTest, NeedsAWindow) {
-  TUTTI_FOR_HOSTS(kForHosts);
   constexpr int kRanks = 2;
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
@@ -146,6 +222,7 @@ TEST(SignalTest, NeedsAWindow) {
     EXPECT_NCCL(tuttiBarrier(comm, nullptr));
     TestWindow window(comm, 4096);
     EXPECT_NCCL(ncclSignal(1 - rank, 0, 0, 0, comm, nullptr));
+    EXPECT_NCCL(Finish(comm));
   });
 }
 

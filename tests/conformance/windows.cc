@@ -84,7 +84,10 @@ void PutToAllAndCheck(ncclComm_t comm, int rank, int num_ranks, int rounds) {
   const auto n = static_cast<size_t>(num_ranks);
   // Each rank puts into parts of its own, two that take turns: who puts in round k + 2 has heard of
   // round k + 1 from all, so that nothing is overwritten that is not read yet.
-  TestWindow window(comm, 2 * n * kMostPut);
+  // What is put lies in the window too, behind these parts: of GPUs' memory the network reaches
+  // windows only.
+  TestWindow window(comm, (2 * n + 1) * kMostPut);
+  std::byte* const source = window.own() + 2 * n * kMostPut;
   std::vector<std::byte> data(kMostPut);
   for (int round = 0; round < rounds; ++round) {
     const size_t bytes = kPutSizes[static_cast<size_t>(round) % std::size(kPutSizes)];
@@ -93,15 +96,17 @@ void PutToAllAndCheck(ncclComm_t comm, int rank, int num_ranks, int rounds) {
       return part * kMostPut + static_cast<size_t>(round) % 9;
     };
     for (size_t i = 0; i < bytes; ++i) data[i] = ByteOf(rank, round, i);
+    Put(source, data);
     std::vector<ncclWaitSignalDesc_t> descs;
     for (int peer = 0; peer < num_ranks; ++peer) {
-      EXPECT_NCCL(ncclPutSignal(data.data(), bytes, ncclInt8, peer, window.get(), offset_of(rank),
-                                0, 0, 0, comm, nullptr));
+      EXPECT_NCCL(ncclPutSignal(source, bytes, ncclInt8, peer, window.get(), offset_of(rank), 0, 0,
+                                0, comm, nullptr));
       descs.push_back({1, peer, 0, 0});
     }
     EXPECT_NCCL(ncclWaitSignal(num_ranks, descs.data(), comm, nullptr));
+    EXPECT_NCCL(Finish(comm));
     for (int peer = 0; peer < num_ranks; ++peer) {
-      const std::byte* const got = window.own() + offset_of(peer);
+      const std::vector<std::byte> got = Get(window.own() + offset_of(peer), bytes);
       size_t wrong = 0;
       for (size_t i = 0; i < bytes; ++i) wrong += got[i] != ByteOf(peer, round, i);
       EXPECT_EQ(wrong, 0u) << "of " << bytes << " bytes of rank " << peer << " in round " << round;

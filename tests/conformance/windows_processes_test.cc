@@ -72,7 +72,6 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(WindowLayoutTest, OneSidedCallsReachAllRanks) {
-  TUTTI_FOR_HOSTS("GPUs have no one-sided calls yet");
   const Hosts& hosts = GetParam().hosts;
   const int n = static_cast<int>(hosts.size());
   RunRankProcesses(n, [&](int rank, Board& board) {
@@ -83,6 +82,14 @@ TEST_P(WindowLayoutTest, OneSidedCallsReachAllRanks) {
     EXPECT_NCCL(ncclCommQueryProperties(comm, &properties));
     EXPECT_TRUE(properties.hostRmaSupport);
     PutToAllAndCheck(comm, rank, n, 24);
+    if (OnGpus() && properties.nLsaTeams > 1) {
+      TestWindow window(comm, 64);
+      TestMemory loose(64);
+      EXPECT_EQ(ncclPutSignal(loose.data(), 8, ncclInt8, (rank + n / 2) % n, window.get(), 0, 0, 0,
+                              0, comm, nullptr),
+                ncclInvalidArgument);
+      EXPECT_THAT(ncclGetLastError(comm), ::testing::HasSubstr("has to lie in a window"));
+    }
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
 }
@@ -90,7 +97,6 @@ TEST_P(WindowLayoutTest, OneSidedCallsReachAllRanks) {
 // A rank computes for a while and takes no part in what others put to it meanwhile; and one that
 // leaves right after its put does not take it along.
 TEST_P(WindowLayoutTest, PutsNeedNothingOfTheirTarget) {
-  TUTTI_FOR_HOSTS("GPUs have no one-sided calls yet");
   const Hosts& hosts = GetParam().hosts;
   const int n = static_cast<int>(hosts.size());
   constexpr size_t kBytes = 4 << 20;
@@ -98,12 +104,15 @@ TEST_P(WindowLayoutTest, PutsNeedNothingOfTheirTarget) {
     PlayHost(hosts, rank);
     ncclComm_t comm = Join(rank, n, board);
     ASSERT_NE(comm, nullptr);
-    const std::vector<std::byte> data(kBytes, static_cast<std::byte>(rank + 1));
-    TestWindow window(comm, static_cast<size_t>(n) * kBytes);
+    // What is put lies in the window too: the network reaches only windows of GPUs.
+    TestWindow window(comm, (static_cast<size_t>(n) + 1) * kBytes);
+    std::byte* const source = window.own() + static_cast<size_t>(n) * kBytes;
+    Put(source, std::vector<std::byte>(kBytes, static_cast<std::byte>(rank + 1)));
     board.Meet(kFirstFreeMark, n);
     if (rank != 0) {
-      EXPECT_NCCL(ncclPutSignal(data.data(), kBytes, ncclInt8, 0, window.get(),
+      EXPECT_NCCL(ncclPutSignal(source, kBytes, ncclInt8, 0, window.get(),
                                 static_cast<size_t>(rank) * kBytes, 0, 0, 0, comm, nullptr));
+      EXPECT_NCCL(Finish(comm));
       window.End();
       EXPECT_NCCL(ncclCommDestroy(comm));
       board.Add(kFirstFreeMark, 1);
@@ -113,8 +122,10 @@ TEST_P(WindowLayoutTest, PutsNeedNothingOfTheirTarget) {
     for (int peer = 1; peer < n; ++peer) {
       ncclWaitSignalDesc_t desc = {1, peer, 0, 0};
       EXPECT_NCCL(ncclWaitSignal(1, &desc, comm, nullptr));
-      const std::byte* const got = window.own() + static_cast<size_t>(peer) * kBytes;
-      EXPECT_EQ(std::count(got, got + kBytes, static_cast<std::byte>(peer + 1)),
+      EXPECT_NCCL(Finish(comm));
+      const std::vector<std::byte> got =
+          Get(window.own() + static_cast<size_t>(peer) * kBytes, kBytes);
+      EXPECT_EQ(std::count(got.begin(), got.end(), static_cast<std::byte>(peer + 1)),
                 static_cast<ptrdiff_t>(kBytes));
     }
     window.End();
@@ -124,7 +135,7 @@ TEST_P(WindowLayoutTest, PutsNeedNothingOfTheirTarget) {
 
 // Whoever waits for a signal of a rank that dies hears of its death.
 TEST_P(WindowLayoutTest, AWaitEndsWithTheDeathOfItsRank) {
-  TUTTI_FOR_HOSTS("GPUs have no one-sided calls yet");
+  TUTTI_FOR_HOSTS("on GPUs streams wait, and the call returns");
   const Hosts& hosts = GetParam().hosts;
   const int n = static_cast<int>(hosts.size());
   if (n == 1) return;

@@ -78,11 +78,12 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
       Number(("TUTTI_FAKE_MULTIPROCESSORS_" + std::to_string(device)).c_str(),
              Number("TUTTI_FAKE_MULTIPROCESSORS", 4));
   const long compute = Number(("TUTTI_FAKE_COMPUTE_" + std::to_string(device)).c_str(), 9);
-  *value = attribute == 75   ? static_cast<int>(compute)
-           : attribute == 16 ? static_cast<int>(multiprocessors)
-           : attribute == 88 ? Number("TUTTI_FAKE_PAGEABLE", 0) != 0
-           : attribute == 33 ? (Number("TUTTI_FAKE_MIG", 0) == 0 ? device + 1 : 1)
-                             : 0;
+  *value = attribute == 75                 ? static_cast<int>(compute)
+           : attribute == 16               ? static_cast<int>(multiprocessors)
+           : attribute == kStreamsUseWords ? Number("TUTTI_FAKE_NO_WORDS", 0) == 0
+           : attribute == 88               ? Number("TUTTI_FAKE_PAGEABLE", 0) != 0
+           : attribute == 33               ? (Number("TUTTI_FAKE_MIG", 0) == 0 ? device + 1 : 1)
+                                           : 0;
   return kSuccess;
 }
 int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {

@@ -1,8 +1,27 @@
 // The stand-in's streams, events and captures.
 
+#include <chrono>
+#include <type_traits>
+
 #include "fake_state.h"
 
 using namespace fake;  // NOLINT: all of it is for these functions
+
+namespace {
+
+// Has a stream poll a word until it has come to a value, as a GPU does.
+template <typename Word>
+int QueueWaitForWord(void* stream, DeviceAddress address, Word value) {
+  if (StreamOf(stream).capture()) return kCaptureUnsupported;
+  StreamOf(stream).Queue([=] {
+    const std::atomic_ref<Word> word(*static_cast<Word*>(Pointer(address)));
+    while (static_cast<std::make_signed_t<Word>>(word.load(std::memory_order_acquire) - value) < 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+  });
+  return kSuccess;
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -165,6 +184,22 @@ int cuEventQuery(void* handle) {
   const EventRef event = EventOf(handle);
   std::lock_guard lock(event->mutex);
   return event->reached >= event->recorded ? kSuccess : kNotReady;
+}
+
+// Words that streams write and wait for. A stream that is captured takes none.
+int cuStreamWriteValue64_v2(void* stream, DeviceAddress address, uint64_t value, unsigned) {
+  if (StreamOf(stream).capture()) return kCaptureUnsupported;
+  StreamOf(stream).Queue([=] {
+    std::atomic_ref<uint64_t>(*static_cast<uint64_t*>(Pointer(address)))
+        .store(value, std::memory_order_release);
+  });
+  return kSuccess;
+}
+int cuStreamWaitValue64_v2(void* stream, DeviceAddress address, uint64_t value, unsigned) {
+  return QueueWaitForWord<uint64_t>(stream, address, value);
+}
+int cuStreamWaitValue32_v2(void* stream, DeviceAddress address, uint32_t value, unsigned) {
+  return QueueWaitForWord<uint32_t>(stream, address, value);
 }
 
 // This is no function of a driver; tests call it.

@@ -32,6 +32,11 @@ using AllocationHandle = unsigned long long;
 inline constexpr unsigned kPinnedForAll = 3;
 // CU_EVENT_DISABLE_TIMING, for EventCreate.
 inline constexpr unsigned kEventWithoutTiming = 2;
+// CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: streams wait for words and write them.
+inline constexpr int kStreamsUseWords = 122;
+// CU_STREAM_WAIT_VALUE_GEQ, for StreamWaitWord: until the word has come to the value, as counters
+// that wrap around are compared.
+inline constexpr unsigned kWaitUntilReached = 0;
 // CUDA_ERROR_NOT_READY, which EventQuery returns for an event that has not happened yet.
 inline constexpr int kNotReady = 600;
 
@@ -167,7 +172,11 @@ static_assert(sizeof(LaunchConfig) == 56);
   X(EventQuery, "cuEventQuery", Event)
 
 // Does the same for calls that older drivers lack. These members may be null.
-#define TUTTI_CUDA_OPTIONAL_CALLS(X) X(StreamGetId, "cuStreamGetId", Stream, uint64_t*)
+#define TUTTI_CUDA_OPTIONAL_CALLS(X)                                                       \
+  X(StreamGetId, "cuStreamGetId", Stream, uint64_t*)                                       \
+  X(StreamWaitWord32, "cuStreamWaitValue32_v2", Stream, DeviceAddress, uint32_t, unsigned) \
+  X(StreamWaitWord, "cuStreamWaitValue64_v2", Stream, DeviceAddress, uint64_t, unsigned)   \
+  X(StreamWriteWord, "cuStreamWriteValue64_v2", Stream, DeviceAddress, uint64_t, unsigned)
 
 class Driver {
  public:

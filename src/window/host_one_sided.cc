@@ -1,4 +1,4 @@
-#include "window/one_sided.h"
+#include "window/host_one_sided.h"
 
 #include <fmt/format.h>
 
@@ -16,30 +16,30 @@ constexpr double kFinishS = 60;
 
 }  // namespace
 
-class OneSided::PutCall final : public OneSidedCall {
+class HostOneSided::PutCall final : public OneSidedCall {
  public:
-  PutCall(OneSided& owner, Put put) : owner_(owner), put_(std::move(put)) {}
+  PutCall(HostOneSided& owner, Put put) : owner_(owner), put_(std::move(put)) {}
   bool waits() const override { return false; }
-  Status Run() const override { return owner_.RunPut(put_); }
+  Status Run(void*) const override { return owner_.RunPut(put_); }
 
  private:
-  OneSided& owner_;
+  HostOneSided& owner_;
   const Put put_;
 };
 
-class OneSided::WaitCall final : public OneSidedCall {
+class HostOneSided::WaitCall final : public OneSidedCall {
  public:
-  WaitCall(OneSided& owner, std::vector<Awaited> awaited)
+  WaitCall(HostOneSided& owner, std::vector<Awaited> awaited)
       : owner_(owner), awaited_(std::move(awaited)) {}
   bool waits() const override { return true; }
-  Status Run() const override { return owner_.RunWait(awaited_); }
+  Status Run(void*) const override { return owner_.RunWait(awaited_); }
 
  private:
-  OneSided& owner_;
+  HostOneSided& owner_;
   const std::vector<Awaited> awaited_;
 };
 
-OneSided::OneSided(Parts parts)
+HostOneSided::HostOneSided(Parts parts)
     : rank_(parts.rank),
       signals_(std::move(parts.signals)),
       remote_(std::move(parts.remote)),
@@ -47,28 +47,28 @@ OneSided::OneSided(Parts parts)
       wait_(parts.watch->stop_flag(), parts.wait_policy, *parts.watch),
       taken_(signals_->bytes.size()) {}
 
-uint64_t OneSided::SignalBytes(int num_ranks) {
+uint64_t HostOneSided::SignalBytes(int num_ranks) {
   return static_cast<uint64_t>(num_ranks) * sizeof(Counter);
 }
 
-std::shared_ptr<const OneSidedCall> OneSided::MakePut(Put put) {
-  return std::make_shared<PutCall>(*this, std::move(put));
+Result<std::shared_ptr<const OneSidedCall>> HostOneSided::MakePut(Put put) {
+  return std::shared_ptr<const OneSidedCall>(std::make_shared<PutCall>(*this, std::move(put)));
 }
 
-std::shared_ptr<const OneSidedCall> OneSided::MakeWait(std::vector<Awaited> awaited) {
+std::shared_ptr<const OneSidedCall> HostOneSided::MakeWait(std::vector<Awaited> awaited) {
   return std::make_shared<WaitCall>(*this, std::move(awaited));
 }
 
 // Returns the counter of signals from rank `from` at `place` of the team. This rank's own has two
 // addresses: here it is the one at which the network counts, because the thread sanitizer tells
 // memory by its address.
-OneSided::Counter& OneSided::CounterAt(int place, int from) const {
+HostOneSided::Counter& HostOneSided::CounterAt(int place, int from) const {
   std::byte* const counters =
       place == signals_->team.place ? signals_->own.data() : signals_->At(place, 0);
   return reinterpret_cast<Counter*>(counters)[from];
 }
 
-Status OneSided::RunPut(const Put& put) {
+Status HostOneSided::RunPut(const Put& put) {
   if (watch_.stopped()) return watch_.StopReason();
   if (signals_->team.Has(put.peer)) return PutInTeam(put);
   const RemoteWindows::Signal signal = {signals_->handle,
@@ -81,7 +81,7 @@ Status OneSided::RunPut(const Put& put) {
   return watch_.StopReason();
 }
 
-Status OneSided::PutInTeam(const Put& put) {
+Status HostOneSided::PutInTeam(const Put& put) {
   const int place = put.peer - signals_->team.first;
   if (!put.data.empty())
     CopyBytes(put.window->At(place, put.offset), put.data.data(), put.data.size());
@@ -91,7 +91,7 @@ Status OneSided::PutInTeam(const Put& put) {
   return Status::Ok();
 }
 
-Status OneSided::RunWait(std::span<const Awaited> awaited) {
+Status HostOneSided::RunWait(std::span<const Awaited> awaited) {
   wait_.Reset();
   for (const Awaited& each : awaited) {
     const uint64_t until = taken_[static_cast<size_t>(each.peer)] + each.count;
@@ -107,7 +107,7 @@ Status OneSided::RunWait(std::span<const Awaited> awaited) {
 
 // Waits until `peer` has signalled `until` times in all. Returns false where the wait has ended for
 // another reason.
-bool OneSided::Await(int peer, uint64_t until) {
+bool HostOneSided::Await(int peer, uint64_t until) {
   Counter& counter = CounterAt(signals_->team.place, peer);
   uint64_t seen = 0;
   const auto arrived = [&] {
@@ -142,7 +142,7 @@ bool OneSided::Await(int peer, uint64_t until) {
   });
 }
 
-void OneSided::Finish() {
+void HostOneSided::Finish() {
   if (remote_ != nullptr && !watch_.stopped()) remote_->Finish(Deadline::AfterSeconds(kFinishS));
 }
 

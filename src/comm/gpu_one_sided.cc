@@ -1,0 +1,214 @@
+#include "comm/gpu_one_sided.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+namespace tutti {
+namespace {
+
+// Puts that have not been taken by the proxy at the same time to one rank; a stream waits where
+// there are more.
+constexpr uint32_t kDepth = 16;
+// How often the end of a communicator looks whether streams are done with its calls.
+constexpr std::chrono::microseconds kLookAgain{100};
+
+cuda::DeviceAddress AddressOf(const void* memory) { return reinterpret_cast<uintptr_t>(memory); }
+
+}  // namespace
+
+class GpuOneSided::Call final : public OneSidedCall {
+ public:
+  using Queue = std::function<Status(cuda::Stream stream)>;
+  Call(const GpuOneSided& owner, bool waits, Queue queue)
+      : owner_(owner), waits_(waits), queue_(std::move(queue)) {}
+  bool waits() const override { return waits_; }
+  Status Check(void* stream) const override {
+    return owner_.CheckStream(static_cast<cuda::Stream>(stream));
+  }
+  Status Run(void* stream) const override { return queue_(static_cast<cuda::Stream>(stream)); }
+
+ private:
+  const GpuOneSided& owner_;
+  const bool waits_;
+  const Queue queue_;
+};
+
+GinPlan GpuOneSided::PlanFor(int num_ranks) {
+  GinPlan plan;
+  plan.connection = NCCL_GIN_CONNECTION_FULL;
+  plan.num_contexts = 1;
+  plan.num_queues = plan.num_signals = static_cast<uint32_t>(num_ranks);
+  plan.queue_depth = kDepth;
+  plan.strong = true;
+  return plan;
+}
+
+GpuOneSided::GpuOneSided(const Parts& parts, GpuGin::ForStreams gin)
+    : parts_(parts),
+      team_(parts.symmetric->team()),
+      proxy_(std::move(gin.proxy)),
+      line_(gin.line.get()),
+      owned_line_(std::move(gin.line)),
+      sent_(parts_.symmetric->num_ranks()),
+      taken_(parts_.symmetric->num_ranks()) {}
+
+Result<std::unique_ptr<GpuOneSided>> GpuOneSided::Create(const Parts& parts,
+                                                         GpuGin::ForStreams gin) {
+  std::unique_ptr<GpuOneSided> made(new GpuOneSided(parts, std::move(gin)));
+  const cuda::Driver& driver = made->driver();
+  const cuda::ManagingScope scope(driver, made->parts_.device->context());
+  const MutexLock lock(made->mutex_);
+  TUTTI_TRY(driver.Check(driver.EventCreate(&made->last_put_, cuda::kEventWithoutTiming),
+                         "creating an event"));
+  return made;
+}
+
+GpuOneSided::~GpuOneSided() {
+  const cuda::ManagingScope scope(driver(), parts_.device->context());
+  const MutexLock lock(mutex_);
+  for (const cuda::Event event : marks_) driver().EventDestroy(event);
+  if (last_put_ != nullptr) driver().EventDestroy(last_put_);
+}
+
+Status GpuOneSided::CheckStream(cuda::Stream stream) const {
+  int captured = 0;
+  TUTTI_TRY(driver().Check(driver().StreamIsCapturing(stream, &captured),
+                           "asking whether a stream is captured"));
+  if (captured != 0)
+    return InvalidUsage(
+        "one-sided calls count their signals and cannot be captured into a CUDA graph");
+  return Status::Ok();
+}
+
+Result<std::shared_ptr<const OneSidedCall>> GpuOneSided::MakePut(Put put) {
+  std::shared_ptr<const Window> source;
+  if (!put.data.empty() && !team_.Has(put.peer)) {
+    source = parts_.symmetric->FindOwn(put.data);
+    if (source == nullptr)
+      return InvalidArgument(
+          "rank {} is reached by the network only, so that localbuff has to lie in a window",
+          put.peer);
+  }
+  return std::shared_ptr<const OneSidedCall>(std::make_shared<Call>(
+      *this, /*waits=*/false, [this, put = std::move(put), source](cuda::Stream stream) {
+        return RunPut(put, source, stream);
+      }));
+}
+
+std::shared_ptr<const OneSidedCall> GpuOneSided::MakeWait(std::vector<Awaited> awaited) {
+  return std::make_shared<Call>(*this, /*waits=*/true,
+                                [this, awaited = std::move(awaited)](cuda::Stream stream) {
+                                  return RunWait(awaited, stream);
+                                });
+}
+
+Status GpuOneSided::RunPut(const Put& put, const std::shared_ptr<const Window>& source,
+                           cuda::Stream stream) {
+  const MutexLock lock(mutex_);
+  if (last_stream_ != stream)
+    TUTTI_TRY(driver().Check(driver().StreamWaitEvent(stream, last_put_, 0),
+                             "ordering one-sided calls on different streams"));
+  Status queued =
+      team_.Has(put.peer) ? PutInTeam(put, stream) : PutByProxy(put, source.get(), stream);
+  Status recorded = driver().Check(driver().EventRecord(last_put_, stream), "recording an event");
+  last_stream_ = stream;
+  TUTTI_TRY(std::move(queued));
+  TUTTI_TRY(std::move(recorded));
+  return Mark(stream);
+}
+
+Status GpuOneSided::PutInTeam(const Put& put, cuda::Stream stream) {
+  const int place = put.peer - team_.first;
+  if (!put.data.empty())
+    TUTTI_TRY(
+        driver().Check(driver().MemcpyAsync(AddressOf(put.window->At(place, put.offset)),
+                                            AddressOf(put.data.data()), put.data.size(), stream),
+                       "copying to another GPU"));
+  return line_->Raise(stream, place, ++sent_[static_cast<size_t>(put.peer)]);
+}
+
+// Posts pieces as long as the proxy takes, the last with the signal.
+Status GpuOneSided::PutByProxy(const Put& put, const Window* source, cuda::Stream stream) {
+  const auto queue = static_cast<uint32_t>(put.peer);
+  device::GinOperation piece = {};
+  piece.op = device::kGinPut;
+  if (source != nullptr) {
+    piece.from_window = reinterpret_cast<uint64_t>(source->handle);
+    piece.from_offset =
+        source->offset + static_cast<uint64_t>(put.data.data() - source->own.data());
+    piece.to_window = reinterpret_cast<uint64_t>(put.window->handle);
+    piece.to_offset = put.window->offset + put.offset;
+  }
+  uint64_t left = put.data.size();
+  piece.bytes = device::kGinPieceBytes;
+  for (; left > device::kGinPieceBytes; left -= device::kGinPieceBytes) {
+    TUTTI_TRY(line_->Post(stream, queue, piece));
+    piece.from_offset += piece.bytes;
+    piece.to_offset += piece.bytes;
+  }
+  piece.bytes = left;
+  piece.op |= device::kGinSignalInc;
+  piece.signal = static_cast<uint32_t>(parts_.rank);
+  piece.added = 1;
+  piece.strong = true;
+  TUTTI_TRY(line_->Post(stream, queue, piece));
+  return line_->AwaitDone(stream, queue);
+}
+
+Status GpuOneSided::RunWait(const std::vector<Awaited>& awaited, cuda::Stream stream) {
+  const MutexLock lock(mutex_);
+  for (const Awaited& each : awaited) {
+    uint64_t& taken = taken_[static_cast<size_t>(each.peer)];
+    taken += each.count;
+    if (each.count > 0) TUTTI_TRY(line_->AwaitSignal(stream, each.peer, taken));
+  }
+  return Mark(stream);
+}
+
+// Records an event behind a call, one that an earlier call needs no more where there is one.
+Status GpuOneSided::Mark(cuda::Stream stream) {
+  cuda::Event mark = nullptr;
+  if (!marks_.empty() && driver().EventQuery(marks_.front()) == 0) {
+    mark = marks_.front();
+    marks_.pop_front();
+  } else {
+    TUTTI_TRY(driver().Check(driver().EventCreate(&mark, cuda::kEventWithoutTiming),
+                             "creating an event"));
+  }
+  marks_.push_back(mark);
+  return driver().Check(driver().EventRecord(mark, stream), "recording an event");
+}
+
+// Where CUDA has failed nothing runs any more.
+bool GpuOneSided::AllDone() {
+  const cuda::ManagingScope scope(driver(), parts_.device->context());
+  const MutexLock lock(mutex_);
+  return std::none_of(marks_.begin(), marks_.end(), [this](cuda::Event mark) {
+    return driver().EventQuery(mark) == cuda::kNotReady;
+  });
+}
+
+void GpuOneSided::Abort() {
+  const MutexLock lock(line_mutex_);
+  if (owned_line_) owned_line_->EndWaits();
+}
+
+// A stream that waits for a rank ends with the signal, or with the communicator.
+void GpuOneSided::EndQueuedCalls(Deadline deadline) {
+  while (!AllDone()) {
+    if (parts_.watch->stopped()) Abort();
+    std::this_thread::sleep_for(kLookAgain);
+  }
+  static_cast<void>(proxy_->Finish(deadline).ok());
+  {
+    const MutexLock lock(line_mutex_);
+    owned_line_.reset();
+  }
+  proxy_.reset();
+}
+
+}  // namespace tutti

@@ -1,0 +1,83 @@
+#pragma once
+
+// One-sided calls of GPUs: ncclPutSignal, ncclSignal and ncclWaitSignal, queued on the streams that
+// they are given. No call waits on the host, and no kernel runs.
+//
+// To a GPU of the LSA team the stream copies by a copy engine, and then writes the count of this
+// rank's signals where the other one waits for it. To any other GPU the stream posts the put to a
+// proxy (gin/stream_line.h), which carries it over the network, and goes on when the source has
+// been read; the source has to lie in a window. A wait is a wait of the stream for a word.
+//
+// Puts of different streams keep the order of their calls. Waits do not: one may have to be passed
+// by a put of another stream for its signal ever to come.
+//
+// Made with the first window of a communicator, where streams can wait for words of memory. Any
+// thread may call.
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "backend/cuda/device.h"
+#include "base/mutex.h"
+#include "comm/gpu_gin.h"
+#include "watch/watch.h"
+#include "window/one_sided.h"
+#include "window/symmetric_memory.h"
+
+namespace tutti {
+
+class GpuOneSided final : public OneSided {
+ public:
+  struct Parts {
+    int rank = 0;
+    const cuda::Device* device = nullptr;  // This and what is pointed to outlive the object.
+    const SymmetricMemory* symmetric = nullptr;
+    Watch* watch = nullptr;
+  };
+  // `gin` was made by PlanFor.
+  static Result<std::unique_ptr<GpuOneSided>> Create(const Parts& parts, GpuGin::ForStreams gin);
+  ~GpuOneSided() override;
+
+  // Returns what the calls of so many ranks need of the proxy.
+  static GinPlan PlanFor(int num_ranks);
+
+  Result<std::shared_ptr<const OneSidedCall>> MakePut(Put put) override;
+  std::shared_ptr<const OneSidedCall> MakeWait(std::vector<Awaited> awaited) override;
+  void Abort() override TUTTI_EXCLUDES(line_mutex_);
+  void EndQueuedCalls(Deadline deadline) override;
+
+ private:
+  class Call;
+
+  GpuOneSided(const Parts& parts, GpuGin::ForStreams gin);
+  Status CheckStream(cuda::Stream stream) const;
+  Status RunPut(const Put& put, const std::shared_ptr<const Window>& source, cuda::Stream stream)
+      TUTTI_EXCLUDES(mutex_);
+  Status PutInTeam(const Put& put, cuda::Stream stream) TUTTI_REQUIRES(mutex_);
+  Status PutByProxy(const Put& put, const Window* source, cuda::Stream stream)
+      TUTTI_REQUIRES(mutex_);
+  Status RunWait(const std::vector<Awaited>& awaited, cuda::Stream stream) TUTTI_EXCLUDES(mutex_);
+  Status Mark(cuda::Stream stream) TUTTI_REQUIRES(mutex_);
+  bool AllDone() TUTTI_EXCLUDES(mutex_);
+  const cuda::Driver& driver() const { return parts_.device->driver(); }
+
+  const Parts parts_;
+  const LsaTeam team_;
+  std::unique_ptr<GinBackend> proxy_;
+  GinStreamLine* const line_;  // until EndQueuedCalls
+  Mutex line_mutex_;
+  std::unique_ptr<GinStreamLine> owned_line_ TUTTI_GUARDED_BY(line_mutex_);
+  Mutex mutex_;
+  std::vector<uint64_t> sent_ TUTTI_GUARDED_BY(mutex_);  // the signals to each rank
+  std::vector<uint64_t> taken_
+      TUTTI_GUARDED_BY(mutex_);  // those of each rank that waits have taken
+  // Behind the last put, and behind the calls that may not be done yet.
+  cuda::Event last_put_ TUTTI_GUARDED_BY(mutex_) = nullptr;
+  cuda::Stream last_stream_ TUTTI_GUARDED_BY(mutex_) = nullptr;
+  std::deque<cuda::Event> marks_ TUTTI_GUARDED_BY(mutex_);
+};
+
+}  // namespace tutti

@@ -1,0 +1,66 @@
+#pragma once
+
+// Posts operations to the queues of a GinDeviceProxy from streams of the program, and lets streams
+// wait for signals: the GPU itself writes and polls the words, when the stream has come there, and
+// no thread of the host takes part.
+//
+//   stream of this rank                            memory of the host
+//     wait for a free slot            ◀── polls ── consumer index of the queue
+//     write the words of a descriptor ───────────▶ slot, which the proxy takes (device_proxy.h)
+//     wait until it is done           ◀── polls ── consumer index
+//     wait for a signal               ◀── polls ── signal of this rank
+//     raise a signal                  ───────────▶ signal of a rank of the LSA team
+//
+// Signal s counts what rank s has signalled. For ranks of the LSA team that rank writes the count
+// itself, so it must raise its signals in the order of their counts; for others the proxy adds.
+//
+// Queues wrap around as those that kernels post to do. One thread at a time but for EndWaits, with
+// the context of the GPU current.
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "backend/cuda/driver.h"
+#include "backend/cuda/memory.h"
+#include "base/status.h"
+#include "gin/device_proxy.h"
+
+namespace tutti {
+
+class GinStreamLine {
+ public:
+  // `proxy` has one context, a queue for each rank and as many signals, and outlives the line.
+  // InvalidUsage where the driver or the GPU has no streams that wait for words.
+  static Result<std::unique_ptr<GinStreamLine>> Create(GinDeviceProxy& proxy);
+  GinStreamLine(const GinStreamLine&) = delete;
+  GinStreamLine& operator=(const GinStreamLine&) = delete;
+
+  // Queue what the drawing says, on `stream`.
+  Status Post(cuda::Stream stream, uint32_t queue, const device::GinOperation& operation);
+  Status AwaitDone(cuda::Stream stream, uint32_t queue) const;
+  Status AwaitSignal(cuda::Stream stream, int from, uint64_t count) const;
+  // Raises this rank's signal at `place` of the LSA team to `count`.
+  Status Raise(cuda::Stream stream, int place, uint64_t count) const;
+
+  // Ends all waits of streams, also those that are queued later. Signals mean nothing from here on.
+  // A rank that still raises its signal may undo that, so it is done again until streams are done.
+  // Any thread.
+  void EndWaits();
+
+ private:
+  explicit GinStreamLine(GinDeviceProxy& proxy);
+  Status PinTeam();
+  std::byte* SlotOf(uint32_t queue, uint32_t index) const;
+  Status AwaitConsumer(cuda::Stream stream, uint32_t queue, uint32_t index) const;
+  Status Check(int result, const char* doing) const;
+
+  GinDeviceProxy& proxy_;
+  const cuda::Driver& driver_;
+  const int rank_;
+  std::vector<cuda::PinnedRange> team_;        // the signals of each rank of the team
+  std::vector<std::atomic<uint32_t>> posted_;  // of each queue
+};
+
+}  // namespace tutti
