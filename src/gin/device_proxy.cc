@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "gin/descriptor_ring.h"
+#include "gin/descriptor_slots.h"
 #include "sys/thread.h"
 
 namespace tutti {

@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-#include "gin/descriptor_ring.h"
+#include "gin/descriptor_slots.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-// How a proxy takes descriptors (nccl_device/impl/gin_descriptor.h) from their slots.
+// Takes descriptors (nccl_device/impl/gin_descriptor.h) from their slots, for proxies.
 
 #include <array>
 #include <atomic>
