@@ -182,8 +182,9 @@ TEST(AuthAcceptorTest, AFloodOfSilentConnectionsDoesNotLockOut) {
 }
 
 // Processes without the key connect to two listeners of a process that may have few descriptors.
-// They get their share of it and no more, its limit stays, and a rank is let in all the same.
-TEST(AuthAcceptorTest, OutsidersNeitherUseUpTheDescriptorsNorRaiseTheirLimit) {
+// They get their share of it and no more, its limit stays, and a rank is let in all the same, once
+// one of them has had the second in which it could have proven itself.
+TEST(SlowAuthAcceptorTest, OutsidersNeitherUseUpTheDescriptorsNorRaiseTheirLimit) {
   const testing::DescriptorLimit low(128);
   const auto loop = testing::NewLoop();
   ASSERT_EQ(loop->accept_limit().limit(), 32u);

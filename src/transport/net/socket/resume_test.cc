@@ -19,22 +19,23 @@ const NetFactory kOneSocket = SocketFactory("OneSocket", 1, 1);
 const NetFactory kStriped = SocketFactory("Striped", 1, 3);
 const NetFactory kHelped = SocketFactory("Helped", 2, 2);
 
-TEST(SocketResumeTest, ResetsLoseNothingAndRepeatNothing) {
-  for (const NetFactory& factory : {kOneSocket, kStriped, kHelped}) {
-    for (const size_t group : {0, 1, 5}) {
-      SCOPED_TRACE(fmt::format("{}, groups of {}", factory.name, group));
-      CabledLink link(factory);
-      const int sockets = link.cable->accepted();
-      int cuts = 0;
-      Stream(link, {net_contract::MixedSizes(21, 200), group}, [&](size_t i) {
-        if (i % 20 != 10) return;
-        link.cable->Cut();
-        ++cuts;
-      });
-      EXPECT_GE(link.cable->accepted(), sockets * (1 + cuts / 2));
-    }
+class ResetsTest : public ::testing::TestWithParam<NetFactory> {};
+TEST_P(ResetsTest, LoseNothingAndRepeatNothing) {
+  for (const size_t group : {0, 1, 5}) {
+    SCOPED_TRACE(group);
+    CabledLink link(GetParam());
+    const int sockets = link.cable->accepted();
+    int cuts = 0;
+    Stream(link, {net_contract::MixedSizes(21, 200), group}, [&](size_t i) {
+      if (i % 20 != 10) return;
+      link.cable->Cut();
+      ++cuts;
+    });
+    EXPECT_GE(link.cable->accepted(), sockets * (1 + cuts / 2));
   }
 }
+INSTANTIATE_TEST_SUITE_P(Sockets, ResetsTest, ::testing::Values(kOneSocket, kStriped, kHelped),
+                         [](const auto& each) { return each.param.name; });
 
 // The reset of any one socket makes the connection anew.
 TEST(SocketResumeTest, OneOfTheSocketsIsReset) {

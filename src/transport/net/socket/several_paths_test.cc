@@ -100,7 +100,7 @@ TEST(SeveralPathsTest, AnotherPathIsLeftWhenDeadAndTakenAgain) { LeaveAndTakeAga
 // The patience is long enough for a busy machine to answer while the connection is made. The second
 // stream begins after the break: bytes that the receiver's kernel holds outlive a reset, and would
 // not pass the spare.
-TEST(SeveralPathsTest, ASpareCarriesAllWhileTheOwnNicIsDead) {
+TEST(SlowSeveralPathsTest, ASpareCarriesAllWhileTheOwnNicIsDead) {
   TwoPaths link({}, {{}, {1}}, 1'000'000'000);
   link.Connect();
   Stream(link, {std::vector<size_t>(20, 20'000)}, [](size_t) {});

@@ -37,7 +37,9 @@ inline NetFactory SocketFactory(const std::string& name, int threads, int socket
   settings.encrypt = sealing == Sealing::kEncryption;
   settings.socket_nthreads = threads;
   settings.nsocks_perthread = sockets;
-  return {name, [=] { return std::make_unique<SocketNetPair>(settings, address); }};
+  // Sealing goes by pieces, whatever the length, and would take seconds at the longest.
+  const size_t longest = sealing == Sealing::kNone ? kMaxNetMessageBytes : size_t{128} << 20;
+  return {name, [=] { return std::make_unique<SocketNetPair>(settings, address); }, longest};
 }
 
 }  // namespace tutti
