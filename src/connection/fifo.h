@@ -56,7 +56,7 @@ static_assert(sizeof(FifoControl) == kFifoHeadersOffset);
 struct FifoView {
   std::byte* base = nullptr;
   size_t slot_bytes = 0;
-  size_t gap_bytes = 0;  // The transport adds as much to a chunk, behind each slot.
+  size_t gap_bytes = 0;  // Each slot is followed by room for what the transport adds.
 
   static constexpr size_t BytesFor(size_t slot_bytes, size_t gap_bytes = 0) {
     return kFifoDataOffset + kFifoSlots * (slot_bytes + gap_bytes);

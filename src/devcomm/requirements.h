@@ -43,7 +43,7 @@ struct GinPlan {
   int num_contexts = 0;
   uint32_t num_queues = 0;   // Each context has so many: one for each rank that it joins.
   uint32_t queue_depth = 0;  // descriptors of a queue; a power of two
-  // A context has so many: the caller's come first, then those of barriers and of its list.
+  // A context has the caller's first, then those of barriers and of the caller's list.
   uint32_t num_signals = 0;
   uint32_t num_counters = 0;
   bool strong = false;  // Signals whose strength is not given are strong.

@@ -85,7 +85,7 @@ struct PciFact {
   uint32_t device = 0;
   uint32_t subsystem_vendor = 0;
   uint32_t subsystem_device = 0;
-  std::string link_speed;  // The kernel writes "32.0 GT/s PCIe". Empty: not known.
+  std::string link_speed;  // The kernel's text, such as "32.0 GT/s PCIe". Empty: not known.
   int link_width = 0;      // lanes; 0: not known
   std::vector<GpuFact> gpus;
   std::vector<NicFact> nics;

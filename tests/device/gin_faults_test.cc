@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(Over, GinFaultTest, ::testing::Values(Way::kMemory, Way
 constexpr size_t kWords = 1024;
 constexpr uint64_t kUntouched = 0x7777;
 
-// Does what a kernel of rank 0 asks for wrongly.
+// Asks for something wrong, in a kernel of rank 0.
 using Mistake = void (*)(const ncclGin& gin, ncclTeam world, ncclWindow_t window);
 
 // Those that are found out before anything is posted, which kernels of GPUs have no time for.
