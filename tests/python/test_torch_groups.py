@@ -140,14 +140,22 @@ class MonitoredBarrier(unittest.TestCase):
             dist.barrier()
             begin = time.monotonic()
             if RANK == 0:
-                with self.assertRaisesRegex(RuntimeError, f"ranks? {words} of {SIZE} .*"
-                                            "failed to pass monitoredBarrier"):
+                with self.assertRaisesRegex(RuntimeError, f"^Ranks? {words} failed to pass "
+                                            f"monitoredBarrier: .* of {SIZE} ranks"):
                     dist.monitored_barrier(group, timedelta(seconds=0.2), wait_all)
                 self.assertLess(time.monotonic() - begin, 60)
             dist.barrier()
             if RANK != 0:  # They come late, and hear what rank 0 said.
-                with self.assertRaisesRegex(RuntimeError, "failed to pass monitoredBarrier"):
+                with self.assertRaisesRegex(RuntimeError, f"^Rank {RANK} successfully reached .*"
+                                            "failed to pass monitoredBarrier"):
                     dist.monitored_barrier(group, timedelta(seconds=60), wait_all)
+
+    @unittest.skipIf(SIZE == 1, "somebody must hear of it")
+    def test_no_time_at_all(self):
+        group = dist.new_group(list(range(SIZE)))
+        with self.assertRaisesRegex(RuntimeError, "Rank 0 timed out in monitoredBarrier"):
+            dist.monitored_barrier(group, timedelta(seconds=0 if RANK == 0 else 60))
+        dist.barrier()
 
 
 @unittest.skipUnless(MODERN, "PyTorch before 2.8")

@@ -37,6 +37,9 @@ def monitored_barrier(store: Any, rank: int, size: int, timeout: timedelta, wait
             raise RuntimeError(f"rank 0 did not let rank {rank} pass monitored_barrier in "
                                f"{seconds:g} s: it, or a rank that it waits for, did not come")
         error = store.get("error").decode()
+        if error != _PASSED:
+            error = (f"Rank {rank} successfully reached monitoredBarrier, but received errors while "
+                     f"waiting for send/recv from rank 0: {error}")
     else:
         error = _come(store, size, until, seconds, wait_all_ranks)
         store.set("error", error or _PASSED)
@@ -47,6 +50,8 @@ def monitored_barrier(store: Any, rank: int, size: int, timeout: timedelta, wait
 
 def _come(store: Any, size: int, until: float, seconds: float, wait_all_ranks: bool) -> str:
     """Waits for all other ranks, and returns what is wrong."""
+    if until <= time.monotonic():
+        return "Rank 0 timed out in monitoredBarrier: it was given no time"
     missing: List[str] = []
     for other in range(1, size):
         if not _await(store, f"came/{other}", until):
@@ -55,6 +60,6 @@ def _come(store: Any, size: int, until: float, seconds: float, wait_all_ranks: b
                 break
     if not missing:
         return ""
-    # The last words are those of Gloo's error, which programs look for.
-    return (f"{'ranks' if wait_all_ranks else 'rank'} {', '.join(missing)} of {size} did not come "
-            f"in {seconds:g} s: failed to pass monitoredBarrier")
+    # The first words are those of Gloo's errors, which programs look for.
+    return (f"{'Ranks' if wait_all_ranks else 'Rank'} {', '.join(missing)} failed to pass "
+            f"monitoredBarrier: did not come, of {size} ranks, in {seconds:g} s")

@@ -242,7 +242,8 @@ class ProcessGroupTutti(dist.ProcessGroup):
         first rank that did not come, with wait_all_ranks all of them."""
         self._barriers += 1
         monitored_barrier(dist.PrefixStore(f"barrier/{self._barriers}", self._store), self._rank,
-                          self._size, timeout or self._timeout, wait_all_ranks)
+                          self._size, self._timeout if timeout is None else timeout,
+                          wait_all_ranks)
 
     # Between two ranks
 

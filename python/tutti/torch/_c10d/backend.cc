@@ -229,7 +229,7 @@ WorkPtr TuttiBackend::barrier(const c10d::BarrierOptions& opts) {
 }
 
 void TuttiBackend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {
-  const bool given = opts.timeout > std::chrono::milliseconds::zero();
+  const bool given = opts.timeout >= std::chrono::milliseconds::zero();
   c10d::PrefixStore store(c10::str("barrier/", ++barriers_), store_);
   MonitoredBarrier(store, rank_, size_, given ? opts.timeout : options_.timeout, wait_all_ranks);
 }

@@ -43,6 +43,7 @@ double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time
 // Waits for all other ranks, and returns what is wrong.
 std::string AwaitAll(c10d::Store& store, int size, Clock::time_point until, double seconds,
                      bool wait_all_ranks) {
+  if (until <= Clock::now()) return "Rank 0 timed out in monitoredBarrier: it was given no time";
   std::string missing;
   for (int rank = 1; rank < size; ++rank) {
     const auto late = [until] { return Clock::now() >= until; };
@@ -51,9 +52,10 @@ std::string AwaitAll(c10d::Store& store, int size, Clock::time_point until, doub
     if (!wait_all_ranks) break;
   }
   if (missing.empty()) return "";
-  // The last words are those of Gloo's error, which programs look for.
-  return c10::str(wait_all_ranks ? "ranks " : "rank ", missing, " of ", size, " did not come in ",
-                  seconds, " s: failed to pass monitoredBarrier");
+  // The first words are those of Gloo's errors, which programs look for.
+  return c10::str(wait_all_ranks ? "Ranks " : "Rank ", missing,
+                  " failed to pass monitoredBarrier: did not come, of ", size, " ranks, in ",
+                  seconds, " s");
 }
 
 }  // namespace
@@ -89,6 +91,10 @@ void MonitoredBarrier(c10d::Store& store, int rank, int size, std::chrono::milli
                 "rank 0 did not let rank ", rank, " pass monitored_barrier in ", Seconds(timeout),
                 " s: it, or a rank that it waits for, did not come");
     error = TextOf(store.get("error"));
+    if (error != kPassed)
+      error =
+          c10::str("Rank ", rank, " successfully reached monitoredBarrier, but received errors ",
+                   "while waiting for send/recv from rank 0: ", error);
   } else {
     error = AwaitAll(store, size, until, Seconds(timeout), wait_all_ranks);
     store.set("error", BytesOf(error.empty() ? kPassed : error));
