@@ -73,11 +73,11 @@ struct Comm;
 
 struct Request {
   Comm* comm = nullptr;
-  // A send's header, and how much of header and data has been written.
+  // Of a send: the header, and how much of header and data has been written.
   Grant header;
   const char* data = nullptr;
   size_t moved = 0;
-  // A receive's buffers, and what came into each; -1: nothing yet.
+  // Of a receive: its buffers, and what came into each; -1: nothing yet.
   int count = 0;
   std::array<char*, kMostReceives> buffers = {};
   std::array<Grant, kMostReceives> grants = {};
@@ -94,11 +94,11 @@ struct Comm {
   bool broken = false;
   std::vector<std::unique_ptr<Request>> requests;
   std::deque<Request*> queue;
-  std::map<void*, size_t> memory;          // The key is the address, the value the bytes there.
-  std::deque<std::vector<Grant>> granted;  // A sender keeps here what is left of each group.
+  std::map<void*, size_t> memory;          // by address: its bytes
+  std::deque<std::vector<Grant>> granted;  // of a sender: what is left of each group
   std::string in;                          // bytes that were read and not used
   std::string out;                         // grants that are still to be written
-  Request* current = nullptr;              // A receiver reads this message.
+  Request* current = nullptr;              // of a receiver: the message that is being read
   int current_buffer = 0;
   size_t current_left = 0;
 };
@@ -109,7 +109,7 @@ struct Listener {
 
 struct Handle {
   sockaddr_in address;
-  int fd_plus_1;  // The sender's descriptor, from one call of connect to the next.
+  int fd_plus_1;  // of the sender, from one call of connect to the next
 };
 static_assert(sizeof(Handle) <= 128);
 
@@ -564,11 +564,11 @@ EXPORT int exampleViolations() { return violations.load(); }
 EXPORT int exampleOpenObjects() { return open_objects.load(); }
 
 #ifdef ONLY_VERSION
-#define NAME_OF(version) ncclNet_v##version
+#define NAME_OF(version) ncclNetPlugin_v##version
 #define NAME(version) NAME_OF(version)
 EXPORT Table<ONLY_VERSION> NAME(ONLY_VERSION);
 Table<ONLY_VERSION> NAME(ONLY_VERSION) = MakeTable<ONLY_VERSION>();
 #else
-EXPORT Table<12> ncclNet_v12;
-Table<12> ncclNet_v12 = MakeTable<12>();
+EXPORT Table<12> ncclNetPlugin_v12;
+Table<12> ncclNetPlugin_v12 = MakeTable<12>();
 #endif

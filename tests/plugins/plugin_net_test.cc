@@ -104,7 +104,7 @@ TEST(PluginLibraryTest, SaysThatALibraryIsNoPlugin) {
   EXPECT_EQ(status.code(), Code::kInvalidUsage);
   const Status other = PluginLibrary::Open("/lib/x86_64-linux-gnu/libm.so.6").status();
   EXPECT_THAT(std::string(other.message()),
-              ::testing::HasSubstr("has no table from ncclNet_v6 to ncclNet_v12"));
+              ::testing::HasSubstr("has no table from ncclNetPlugin_v6 to ncclNetPlugin_v12"));
 }
 
 TEST(PluginLibraryTest, NamesTheFunctionThatIsMissing) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // The binary interface of NCCL's network plugins, versions 6 (NCCL 2.13) to 12 (NCCL 2.30): what a
-// plugin's library exports under the name ncclNet_v<N>. Plugins are compiled against NVIDIA's
+// plugin's library exports under the name ncclNetPlugin_v<N>. Plugins are compiled against NVIDIA's
 // headers; the layouts here are the same, field by field.
 //
 // What changed from version to version:

@@ -37,19 +37,21 @@ Result<std::shared_ptr<PluginLibrary>> PluginLibrary::Load(const std::string& na
   TUTTI_ASSIGN(const PluginFile opened, PluginFile::Open(kNetPlugin, name));
   const std::string& file = opened.name();
   for (int version = netplugin::kNewestVersion; version >= netplugin::kOldestVersion; --version) {
-    const void* const table = opened.Find(fmt::format("ncclNet_v{}", version));
+    const void* const table = opened.Find(fmt::format("ncclNetPlugin_v{}", version));
     if (table == nullptr) continue;
     std::string missing;
     auto functions = MakePluginFunctions(version, table, &missing);
     if (!functions) {
-      return InvalidUsage("the network plugin {} lacks {} in ncclNet_v{}", file, missing, version);
+      return InvalidUsage("the network plugin {} lacks {} in ncclNetPlugin_v{}", file, missing,
+                          version);
     }
     TUTTI_INFO(kLogNet | kLogInit, "net: plugin {} is \"{}\", version {}", file, functions->name(),
                version);
     return std::shared_ptr<PluginLibrary>(new PluginLibrary(file, std::move(functions)));
   }
-  return InvalidUsage("the network plugin {} has no table from ncclNet_v{} to ncclNet_v{}", file,
-                      netplugin::kOldestVersion, netplugin::kNewestVersion);
+  return InvalidUsage(
+      "the network plugin {} has no table from ncclNetPlugin_v{} to ncclNetPlugin_v{}", file,
+      netplugin::kOldestVersion, netplugin::kNewestVersion);
 }
 
 }  // namespace tutti

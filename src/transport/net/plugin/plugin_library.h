@@ -1,9 +1,9 @@
 #pragma once
 
 // A network plugin of NCCL's, as its maker ships it: a shared library that exports tables of
-// functions under the names ncclNet_v<N>. PluginLibrary opens one and takes the newest version that
-// it has; PluginFunctions calls any version by the newest one's rules, so that nothing else has to
-// know of versions.
+// functions under the names ncclNetPlugin_v<N>. PluginLibrary opens one and takes the newest
+// version that it has; PluginFunctions calls any version by the newest one's rules, so that nothing
+// else has to know of versions.
 //
 // What plugins are promised, as NCCL keeps it: init is the first call; devices and get_properties
 // come before listen and connect; connect and accept are called again until they give a comm; a
