@@ -73,11 +73,11 @@ struct Comm;
 
 struct Request {
   Comm* comm = nullptr;
-  // Of a send: the header, and how much of header and data has been written.
+  // A send's header, and how much of header and data has been written.
   Grant header;
   const char* data = nullptr;
   size_t moved = 0;
-  // Of a receive: its buffers, and what came into each; -1: nothing yet.
+  // A receive's buffers, and what came into each; -1: nothing yet.
   int count = 0;
   std::array<char*, kMostReceives> buffers = {};
   std::array<Grant, kMostReceives> grants = {};
@@ -94,11 +94,11 @@ struct Comm {
   bool broken = false;
   std::vector<std::unique_ptr<Request>> requests;
   std::deque<Request*> queue;
-  std::map<void*, size_t> memory;          // by address: its bytes
-  std::deque<std::vector<Grant>> granted;  // of a sender: what is left of each group
+  std::map<void*, size_t> memory;          // The key is the address, the value the bytes there.
+  std::deque<std::vector<Grant>> granted;  // A sender keeps here what is left of each group.
   std::string in;                          // bytes that were read and not used
   std::string out;                         // grants that are still to be written
-  Request* current = nullptr;              // of a receiver: the message that is being read
+  Request* current = nullptr;              // A receiver reads this message.
   int current_buffer = 0;
   size_t current_left = 0;
 };
@@ -109,7 +109,7 @@ struct Listener {
 
 struct Handle {
   sockaddr_in address;
-  int fd_plus_1;  // of the sender, from one call of connect to the next
+  int fd_plus_1;  // The sender's descriptor, from one call of connect to the next.
 };
 static_assert(sizeof(Handle) <= 128);
 
