@@ -19,7 +19,7 @@ Result<ReduceOp> ResolveOp(ncclComm* comm, ncclRedOp_t op, DataType type);
 struct CollectiveCall {
   const void* send = nullptr;
   void* recv = nullptr;
-  size_t count = 0;  // as NCCL has it, see Task
+  size_t count = 0;  // It counts as NCCL does; see Task.
   ncclDataType_t type = ncclInt8;
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;

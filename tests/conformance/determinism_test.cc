@@ -206,7 +206,7 @@ TEST(CallOptionTest, NamesTheAlgorithmsOfOneCall) {
       EXPECT_NCCL(ncclAllReduceConfig(values.data(), values.data(), values.size(), ncclInt32,
                                       ncclSum, world.comm(rank), nullptr, &config));
       EXPECT_EQ(values, std::vector<int>(5000, 3)) << name;
-      config.algSelection = "tree";  // which gathers nothing
+      config.algSelection = "tree";  // It gathers nothing.
       std::vector<int> all(3);
       const auto gather = [&] {
         return ncclAllGatherConfig(&rank, all.data(), 1, ncclInt32, world.comm(rank), nullptr,

@@ -32,7 +32,7 @@ struct ArenaLayout {
   // first page, which has their counters.
   size_t StageDataBytes() const { return StageStride() - kStageDataOffset; }
   size_t FifoDataBytes() const { return FifoStride() - kFifoDataOffset; }
-  size_t DataBytes() const;  // of all stages and FIFOs together
+  size_t DataBytes() const;  // It counts all stages and FIFOs.
 };
 
 // The arena as mapped at `base`. A value; the mapping belongs to someone else.
