@@ -3,6 +3,8 @@
 // the test; no GPU is needed.
 
 #include "tutti/host_kernel.h"
+// Behind the words of kernels.
+#include "nccl_device/impl/gin_gdaki.h"
 
 namespace {
 
@@ -214,12 +216,22 @@ __device__ float UseCuda(float* own) {
   return cell.load(cuda::memory_order_acquire);
 }
 
+__device__ bool UseCard(tutti::device::GdakiContext* context, uint32_t* abort_flag) {
+  const tutti::device::Gdaki gin(context, 0, tutti::device::mlx5::Sharing::kGpu, abort_flag);
+  const tutti::device::GdakiMemory memory = {nullptr, 0};
+  const tutti::device::Gdaki::Data data = {gin.Remote(memory, 1, 0), gin.Local(memory, 0), 64, 0,
+                                           false};
+  return gin.Put(1, data, {true, gin.SignalOf(1, 0), 1}, 0, {}) &&
+         gin.Get(1, data.to, data.from, data.bytes, {}) && gin.Await(1, gin.Posted(1)) &&
+         *gin.SignalWord(0) == *gin.CounterWord(0);
+}
+
 __global__ void EveryName(ncclDevComm comm, ncclWindow_t window, ncclLLA2AHandle handle, int* out) {
   auto* const memory = static_cast<float*>(tutti::SharedMemory());
   *out += UseGroups(out) + UseSessions(comm, handle) + *UsePointers(comm, window);
   UseReduceCopy(comm, window, memory);
   *out += static_cast<int>(UseGin(comm, window, comm.worldGinBarrier));
-  *out += static_cast<int>(UseCuda(memory));
+  *out += static_cast<int>(UseCuda(memory)) + UseCard(nullptr, comm.abortFlag);
 }
 
 }  // namespace

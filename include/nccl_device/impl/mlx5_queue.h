@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How kernels drive a queue pair of an mlx5 card (mlx5_entries.h) that many threads post to.
+//
+//   reserved ── entries that a thread has taken and may be writing
+//   ready ───── all entries before it are written
+//   rung ────── the card has been told of all entries before it
+//
+// A thread adds to `reserved`, waits until what the card has not done yet leaves room, writes its
+// entries, and moves `ready` behind them when all threads before it have. Whoever rings tells the
+// card of all that is ready: first the doorbell record, then the doorbell. Each entry asks for a
+// completion, so entry i of the send queue is done when entry i of the completion queue has come;
+// both wrap around, each by its own size, a power of two. A send queue has no completions but its
+// own, and no more entries than its completion queue.
+//
+// The layouts are part of the binary interface of NCCL 2.30.7. What it reserves in QueuePair, this
+// library uses to tell the host of an entry that failed.
+
+#ifndef NCCL_DEVICE_IMPL_MLX5_QUEUE_H_
+#define NCCL_DEVICE_IMPL_MLX5_QUEUE_H_
+
+#include "nccl_device/impl/mlx5_entries.h"
+
+#ifdef __cplusplus
+
+namespace tutti {
+namespace device {
+namespace mlx5 {
+
+struct CompletionQueue {
+  uint8_t* entries;
+  uint32_t number;
+  uint32_t size;
+  uint32_t* doorbell_record;
+  uint64_t done;  // All entries before it are known to be done.
+  uint32_t mask;  // size - 1
+  uint8_t entry_bytes;
+  uint8_t reserved1[3];
+  uint64_t reserved_index;
+  uint32_t memory_type;
+  uint8_t reserved2[12];
+};
+static_assert(sizeof(CompletionQueue) == 64, "part of the binary interface");
+static_assert(offsetof(CompletionQueue, done) == 24, "part of the binary interface");
+static_assert(offsetof(CompletionQueue, reserved_index) == 40, "part of the binary interface");
+
+struct QueuePair {
+  uint64_t reserved;
+  uint64_t ready;
+  uint64_t rung;
+  uint32_t number;
+  // The number in the forms in which control segments have it: shifted, big endian, and with so
+  // many segments.
+  uint32_t number_shifted;
+  uint32_t number_shifted_big_endian;
+  uint32_t control_of_segments[5];
+  int lock;  // 1: a thread rings.
+  uint16_t size;
+  uint16_t mask;  // size - 1
+  Entry* entries;
+  uint32_t* doorbell_record;
+  uint64_t* doorbell;
+  uint8_t reserved1[8];
+  uint64_t failed;    // 0, or the index of the first entry that is known to have failed, plus 1
+  uint32_t syndrome;  // of that entry
+  uint8_t reserved2[52];
+  CompletionQueue completions;
+  uint8_t reserved3[64];
+  uint32_t nic_handler;
+  uint32_t memory_type;
+};
+static_assert(sizeof(QueuePair) == 296, "part of the binary interface");
+static_assert(offsetof(QueuePair, number) == 24, "part of the binary interface");
+static_assert(offsetof(QueuePair, lock) == 56, "part of the binary interface");
+static_assert(offsetof(QueuePair, entries) == 64, "part of the binary interface");
+static_assert(offsetof(QueuePair, doorbell) == 80, "part of the binary interface");
+static_assert(offsetof(QueuePair, completions) == 160, "part of the binary interface");
+static_assert(offsetof(QueuePair, nic_handler) == 288, "part of the binary interface");
+
+// Who rings: kernels, by the doorbell record and the doorbell.
+constexpr uint32_t kRungByKernels = 2;
+
+// The word of the doorbell record that belongs to the send queue.
+constexpr int kSendRecord = 1;
+
+// Makes the state of a queue pair that nothing was posted to. What lies elsewhere is the caller's:
+// the entries of the completion queue begin as invalid ones, with owner 1.
+NCCL_HOST_DEVICE_INLINE QueuePair MakeQueuePair(uint32_t number, Entry* entries, uint16_t size,
+                                                uint32_t* doorbell_record, uint64_t* doorbell,
+                                                uint8_t* completions, uint32_t completions_number,
+                                                uint32_t completions_size) {
+  QueuePair pair = {};
+  pair.number = number;
+  pair.number_shifted = number << 8;
+  pair.number_shifted_big_endian = BigEndian(number << 8);
+  for (uint32_t segments = 1; segments <= 5; ++segments)
+    pair.control_of_segments[segments - 1] = BigEndian(number << 8 | segments);
+  pair.size = size;
+  pair.mask = static_cast<uint16_t>(size - 1);
+  pair.entries = entries;
+  pair.doorbell_record = doorbell_record + kSendRecord;
+  pair.doorbell = doorbell;
+  pair.completions.entries = completions;
+  pair.completions.number = completions_number;
+  pair.completions.size = completions_size;
+  pair.completions.mask = completions_size - 1;
+  pair.completions.entry_bytes = kEntryBytes;
+  pair.nic_handler = kRungByKernels;
+  return pair;
+}
+
+}  // namespace mlx5
+}  // namespace device
+}  // namespace tutti
+
+#if TUTTI_DEVICE_API
+
+#include "nccl_device/impl/target.h"
+
+namespace tutti {
+namespace device {
+namespace mlx5 {
+
+// Which threads post to a queue at the same time (ncclGinResourceSharingMode).
+enum class Sharing : uint8_t { kGpu = 0, kBlock = 1, kThread = 2 };
+
+// Posts to a queue pair and waits for it, for one thread. Waits end early, and then return false,
+// when the communicator is aborted or an entry of the queue has failed.
+class SendQueue {
+ public:
+  NCCL_DEVICE_INLINE SendQueue(QueuePair* pair, Sharing sharing, uint32_t* abort_flag)
+      : pair_(pair), sharing_(sharing), abort_flag_(abort_flag) {}
+
+  // Takes `count` entries, at most the queue's size, and waits until the card has done with what
+  // was there; not where the caller knows that there is room.
+  NCCL_DEVICE_INLINE bool Reserve(uint32_t count, bool has_room, Position* first) const {
+    const auto counter = Word(&pair_->reserved);
+    first->queue = LoadConstant(&pair_->number);
+    if (sharing_ == Sharing::kThread) {
+      first->index = counter.load(cuda::memory_order_relaxed);
+      counter.store(first->index + count, cuda::memory_order_relaxed);
+    } else {
+      first->index = counter.fetch_add(count, cuda::memory_order_relaxed);
+    }
+    const uint64_t end = first->index + count, size = Size();
+    return has_room || end <= size || AwaitDone(end - size - 1);
+  }
+
+  NCCL_DEVICE_INLINE void Write(uint64_t index, const Entry& entry) const {
+    Entry* const to = LoadEntries() + (index & (Size() - 1));
+    *to = entry;
+  }
+
+  // Says that the entries are written, and tells the card of all that is ready, unless a later call
+  // is to do that.
+  NCCL_DEVICE_INLINE bool Submit(Position first, uint32_t count, bool ring) const {
+    if (!MarkReady(first.index, count)) return false;
+    return !ring || Ring();
+  }
+
+  // Returns how many entries were reserved so far.
+  NCCL_DEVICE_INLINE uint64_t reserved() const {
+    return Word(&pair_->reserved).load(cuda::memory_order_relaxed);
+  }
+
+  // Waits until entry `index` is done. What it brought is visible then.
+  NCCL_DEVICE_INLINE bool AwaitDone(uint64_t index) const {
+    const auto done = Word(&pair_->completions.done);
+    const uint64_t size = LoadConstant(&pair_->completions.size);
+    uint32_t* const word = reinterpret_cast<uint32_t*>(EntryOf(index) + kCompletionWordAt);
+    WaitRounds rounds(abort_flag_);
+    while (true) {
+      const uint64_t known = done.load(cuda::memory_order_acquire);
+      if (known > index) return !HasFailed(index);
+      // Later than the card can have come, the entry there is one of the round before.
+      if (index < known + size) {
+        const uint32_t seen = SystemWord(word).load(cuda::memory_order_acquire);
+        const bool is_new = OwnerOf(seen) == ((index & size) != 0 ? 1 : 0);
+        if (is_new && OpcodeOf(seen) != kInvalid) return Note(index, seen);
+      }
+      if (HasFailed(index) || !rounds.Another()) return false;
+    }
+  }
+
+ private:
+  static NCCL_DEVICE_INLINE cuda::atomic_ref<uint64_t, cuda::thread_scope_device> Word(
+      uint64_t* word) {
+    return cuda::atomic_ref<uint64_t, cuda::thread_scope_device>(*word);
+  }
+  template <typename T>
+  static NCCL_DEVICE_INLINE cuda::atomic_ref<T, cuda::thread_scope_system> SystemWord(T* word) {
+    return cuda::atomic_ref<T, cuda::thread_scope_system>(*word);
+  }
+  NCCL_DEVICE_INLINE uint32_t Size() const { return uint32_t{pair_->mask} + 1; }
+  NCCL_DEVICE_INLINE Entry* LoadEntries() const { return LoadConstant(&pair_->entries); }
+  NCCL_DEVICE_INLINE uint8_t* EntryOf(uint64_t index) const {
+    return LoadConstant(&pair_->completions.entries) +
+           (index & LoadConstant(&pair_->completions.mask)) * kEntryBytes;
+  }
+
+  // Returns whether an entry before or at `index` has failed. A card does nothing of what follows.
+  NCCL_DEVICE_INLINE bool HasFailed(uint64_t index) const {
+    const uint64_t failed = Word(&pair_->failed).load(cuda::memory_order_relaxed);
+    return failed != 0 && failed - 1 <= index;
+  }
+
+  // Notes what the completion of an entry says.
+  NCCL_DEVICE_INLINE bool Note(uint64_t index, uint32_t completion) const {
+    const bool failed = OpcodeOf(completion) == kRequesterError;
+    if (failed) {
+      pair_->syndrome = EntryOf(index)[kSyndromeAt];
+      uint64_t none = 0;
+      Word(&pair_->failed).compare_exchange_strong(none, index + 1, cuda::memory_order_release);
+    }
+    Word(&pair_->completions.done).fetch_max(index + 1, cuda::memory_order_acq_rel);
+    return !failed && !HasFailed(index);
+  }
+
+  NCCL_DEVICE_INLINE bool MarkReady(uint64_t first, uint32_t count) const {
+    const auto ready = Word(&pair_->ready);
+    if (sharing_ != Sharing::kThread) {
+      WaitRounds rounds(abort_flag_);
+      while (ready.load(cuda::memory_order_acquire) != first)
+        if (!rounds.Another()) return false;
+    }
+    ready.store(first + count, cuda::memory_order_release);
+    return true;
+  }
+
+  NCCL_DEVICE_INLINE bool Ring() const {
+    const cuda::atomic_ref<int, cuda::thread_scope_device> lock(pair_->lock);
+    if (sharing_ != Sharing::kThread) {
+      WaitRounds rounds(abort_flag_);
+      while (lock.exchange(1, cuda::memory_order_acquire) != 0)
+        if (!rounds.Another()) return false;
+    }
+    const uint64_t ready = Word(&pair_->ready).load(cuda::memory_order_acquire);
+    if (pair_->rung < ready) {
+      pair_->rung = ready;
+      SystemWord(LoadConstant(&pair_->doorbell_record))
+          .store(DoorbellRecord(ready), cuda::memory_order_release);
+      SystemWord(LoadConstant(&pair_->doorbell))
+          .store(Doorbell(LoadConstant(&pair_->number), ready), cuda::memory_order_release);
+    }
+    if (sharing_ != Sharing::kThread) lock.store(0, cuda::memory_order_release);
+    return true;
+  }
+
+  QueuePair* pair_;
+  Sharing sharing_;
+  uint32_t* abort_flag_;
+};
+
+}  // namespace mlx5
+}  // namespace device
+}  // namespace tutti
+
+#endif  // TUTTI_DEVICE_API
+
+#endif  // __cplusplus
+
+#endif  // NCCL_DEVICE_IMPL_MLX5_QUEUE_H_

@@ -1,0 +1,305 @@
+#include "fakecard/fake_card.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace tutti::testing {
+namespace {
+
+uint32_t Big32(const uint8_t* at) {
+  return uint32_t{at[0]} << 24 | uint32_t{at[1]} << 16 | uint32_t{at[2]} << 8 | at[3];
+}
+uint64_t Big64(const uint8_t* at) { return uint64_t{Big32(at)} << 32 | Big32(at + 4); }
+
+// Syndromes of completions with errors.
+constexpr uint8_t kGood = 0, kLocalProtection = 0x04, kFlushed = 0x05, kRemoteInvalid = 0x12,
+                  kRemoteAccess = 0x13;
+
+constexpr uint8_t kOpcodeError = 13;
+
+}  // namespace
+
+// An entry by its bytes.
+struct FakeCard::Decoded {
+  explicit Decoded(const device::mlx5::Entry& entry) { std::memcpy(bytes, &entry, sizeof(bytes)); }
+
+  uint32_t opmod() const { return bytes[0]; }
+  uint32_t index() const { return Big32(bytes) >> 8 & 0xffff; }
+  uint32_t operation() const { return bytes[3]; }
+  uint32_t queue() const { return Big32(bytes + 4) >> 8; }
+  uint32_t segments() const { return bytes[7]; }
+  uint32_t flags() const { return bytes[11]; }
+  uint64_t remote_address() const { return Big64(bytes + 16); }
+  uint32_t remote_key() const { return Big32(bytes + 24); }
+  // Of a buffer in the segment of this number.
+  uint32_t count(int segment) const { return Big32(bytes + 16 * segment); }
+  uint32_t key(int segment) const { return Big32(bytes + 16 * segment + 4); }
+  uint64_t address(int segment) const { return Big64(bytes + 16 * segment + 8); }
+  bool inlined() const { return (count(2) & 0x80000000) != 0; }
+  uint32_t inline_bytes() const { return count(2) & 0x7fffffff; }
+
+  // Returns how many segments the operation has; 0 for one that is none.
+  uint32_t WantedSegments() const {
+    switch (operation()) {
+      case 0x00:
+        return 1;
+      case 0x0f:
+      case 0x23:
+        return 2;
+      case 0x08:
+        return inlined() ? 2 + (4 + inline_bytes() + 15) / 16 : 3;
+      case 0x10:
+        return 3;
+      case 0x12:
+        return 4;
+      default:
+        return 0;
+    }
+  }
+  // Returns whether all that says nothing is 0.
+  bool RestIsZero() const {
+    if (bytes[8] != 0 || bytes[9] != 0 || bytes[10] != 0 || Big32(bytes + 12) != 0) return false;
+    const bool remote = operation() == 0x08 || operation() == 0x10 || operation() == 0x12;
+    if (remote && Big32(bytes + 28) != 0) return false;
+    if (operation() == 0x0f && Big64(bytes + 16) != 0) return false;
+    return operation() != 0x12 || Big64(bytes + 40) == 0;
+  }
+
+  uint8_t bytes[64];
+};
+
+FakeCard::FakeCard(uint32_t seed, uint32_t most_delay) : random_(seed), most_delay_(most_delay) {}
+
+FakeCard::~FakeCard() {
+  ending_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+uint32_t FakeCard::Register(int rank, std::span<std::byte> memory) {
+  memories_.push_back({rank, memory});
+  return device::mlx5::BigEndian(kFirstKey + static_cast<uint32_t>(memories_.size() - 1));
+}
+
+uint32_t FakeCard::MakeQueue(int rank, uint16_t size) {
+  auto queue = std::make_unique<Queue>();
+  queue->rank = rank;
+  queue->number = kFirstQueue + static_cast<uint32_t>(queues_.size());
+  queue->size = size;
+  queue->entries.resize(size);
+  queue->completions.resize(size);
+  for (auto& completion : queue->completions) completion[63] = 0xf1;
+  queues_.push_back(std::move(queue));
+  return queues_.back()->number;
+}
+
+void FakeCard::Connect(uint32_t queue, uint32_t to) { QueueOf(queue).to = to; }
+
+device::mlx5::QueuePair FakeCard::Export(uint32_t number) const {
+  auto& queue = const_cast<Queue&>(QueueOf(number));
+  return device::mlx5::MakeQueuePair(number, queue.entries.data(), queue.size, queue.record.data(),
+                                     &queue.doorbell, queue.completions.front().data(),
+                                     kFirstCompletionQueue + number - kFirstQueue, queue.size);
+}
+
+void FakeCard::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void FakeCard::FailEntry(uint32_t queue, uint64_t index, uint8_t syndrome) {
+  QueueOf(queue).fails_with = syndrome;
+  QueueOf(queue).fails_at = index;
+}
+void FakeCard::LoseDoorbell(uint32_t queue) { QueueOf(queue).loses_doorbell = true; }
+
+std::vector<std::string> FakeCard::complaints() const {
+  const std::lock_guard lock(mutex_);
+  return complaints_;
+}
+uint64_t FakeCard::done(uint32_t queue) const { return QueueOf(queue).written; }
+
+void FakeCard::Complain(const Queue& queue, const std::string& what) {
+  const std::lock_guard lock(mutex_);
+  if (complaints_.size() < 20)
+    complaints_.push_back(
+        fmt::format("queue {:#x}, entry {}: {}", queue.number, queue.taken, what));
+}
+
+// -------------------------------------------------------------------------------------------------
+// The card's thread
+
+void FakeCard::Run() {
+  std::vector<Queue*> order;
+  for (const auto& queue : queues_) order.push_back(queue.get());
+  while (!ending_) {
+    std::shuffle(order.begin(), order.end(), random_);
+    bool moved = false;
+    for (Queue* const queue : order) moved |= Serve(*queue);
+    if (!moved) std::this_thread::yield();
+  }
+}
+
+bool FakeCard::Serve(Queue& queue) {
+  LookAtDoorbell(queue);
+  const bool busy = queue.taken < queue.rung || !queue.outcomes.empty();
+  if (!busy) return false;
+  if (queue.rest > 0) {
+    --queue.rest;
+    return true;
+  }
+  queue.rest = Random(most_delay_);
+  const bool completes = !queue.outcomes.empty() && (queue.taken == queue.rung || Random(1) == 0);
+  if (completes)
+    WriteCompletion(queue);
+  else if (queue.taken < queue.rung)
+    return CarryOut(queue);
+  return true;
+}
+
+void FakeCard::LookAtDoorbell(Queue& queue) {
+  const uint64_t rung = std::atomic_ref<uint64_t>(queue.doorbell).load(std::memory_order_acquire);
+  if (rung == queue.seen_doorbell) return;
+  queue.seen_doorbell = rung;
+  uint8_t bytes[8];
+  std::memcpy(bytes, &rung, sizeof(bytes));
+  if (Big32(bytes + 4) != queue.number << 8) Complain(queue, "a doorbell of another queue");
+  if ((Big32(bytes) & 0xff0000ff) != 0) Complain(queue, "a doorbell with more than an index");
+  const uint32_t told = Big32(bytes) >> 8 & 0xffff;
+  const uint32_t recorded = device::mlx5::BigEndian(
+      std::atomic_ref<uint32_t>(queue.record[1]).load(std::memory_order_acquire));
+  if (recorded > 0xffff || static_cast<int16_t>(recorded - told) < 0)
+    Complain(queue, fmt::format("a doorbell for {} before its record, {}", told, recorded));
+  if (queue.loses_doorbell.exchange(false)) {
+    ++lost_doorbells_;
+    return;
+  }
+  const auto more = static_cast<uint16_t>(told - static_cast<uint16_t>(queue.rung));
+  queue.rung += more;
+  if (queue.rung - queue.written > queue.size)
+    Complain(queue,
+             fmt::format("{} entries in a queue of {}", queue.rung - queue.written, queue.size));
+}
+
+// Carries out the next entry. Returns whether it could.
+bool FakeCard::CarryOut(Queue& queue) {
+  const Decoded entry(queue.entries[queue.taken % queue.size]);
+  if (entry.index() != (queue.taken & 0xffff))
+    Complain(queue, fmt::format("it says that it is {}", entry.index()));
+  if (entry.queue() != queue.number) Complain(queue, "it is of another queue");
+  if (entry.opmod() != 0 || entry.flags() != 8) Complain(queue, "modifier or flags");
+  if (entry.segments() != entry.WantedSegments())
+    Complain(queue,
+             fmt::format("operation {:#x} with {} segments", entry.operation(), entry.segments()));
+  if (!entry.RestIsZero()) Complain(queue, "what is reserved is not 0");
+  uint8_t outcome = kFlushed;
+  if (!queue.dead) {
+    bool waits = false;
+    outcome =
+        queue.taken == queue.fails_at ? queue.fails_with.load() : CarryOut(queue, entry, &waits);
+    if (waits) return false;
+  }
+  queue.dead |= outcome != kGood;
+  queue.outcomes.push_back(outcome);
+  ++queue.taken;
+  return true;
+}
+
+uint8_t FakeCard::CarryOut(Queue& queue, const Decoded& entry, bool* waits) {
+  switch (entry.operation()) {
+    case 0x08:
+    case 0x10:
+      return Transfer(queue, entry);
+    case 0x12:
+      return FetchAdd(queue, entry);
+    case 0x23:
+      if (Find(queue.rank, entry.key(1), entry.address(1), entry.count(1)) == nullptr)
+        return kLocalProtection;
+      Show(queue);
+      return kGood;
+    case 0x0f: {
+      const uint32_t number = Big32(entry.bytes + 28) - kFirstCompletionQueue;
+      if (number >= queues_.size() || queues_[number]->rank != queue.rank) return kLocalProtection;
+      const auto written = static_cast<uint32_t>(queues_[number]->written.load());
+      *waits = static_cast<int32_t>(written - Big32(entry.bytes + 24)) <= 0;
+      return kGood;
+    }
+    default:
+      return kGood;
+  }
+}
+
+uint8_t FakeCard::Transfer(Queue& queue, const Decoded& entry) {
+  const bool inlined = entry.operation() == 0x08 && entry.inlined();
+  const uint32_t bytes = inlined ? entry.inline_bytes() : entry.count(2);
+  std::byte* const remote =
+      Find(QueueOf(queue.to).rank, entry.remote_key(), entry.remote_address(), bytes);
+  if (remote == nullptr) return kRemoteAccess;
+  if (inlined) {
+    std::memcpy(remote, entry.bytes + 36, bytes);
+    return kGood;
+  }
+  std::byte* const local = Find(queue.rank, entry.key(2), entry.address(2), bytes);
+  if (local == nullptr) return kLocalProtection;
+  if (entry.operation() == 0x08)
+    CopyInPieces(remote, local, bytes);
+  else
+    queue.held.push_back({local, {remote, remote + bytes}});
+  return kGood;
+}
+
+uint8_t FakeCard::FetchAdd(Queue& queue, const Decoded& entry) {
+  std::byte* const word =
+      Find(QueueOf(queue.to).rank, entry.remote_key(), entry.remote_address(), 8);
+  if (word == nullptr) return kRemoteAccess;
+  if (reinterpret_cast<uintptr_t>(word) % 8 != 0) return kRemoteInvalid;
+  std::byte* const old = Find(queue.rank, entry.key(3), entry.address(3), 8);
+  if (old == nullptr || entry.count(3) != 8) return kLocalProtection;
+  const uint64_t before = std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(word))
+                              .fetch_add(Big64(entry.bytes + 32), std::memory_order_release);
+  std::memcpy(old, &before, sizeof(before));
+  return kGood;
+}
+
+void FakeCard::Show(Queue& queue) {
+  for (const Held& held : queue.held) std::memcpy(held.to, held.bytes.data(), held.bytes.size());
+  queue.held.clear();
+}
+
+// The state of the entry comes last, so that whoever sees it sees the rest.
+void FakeCard::WriteCompletion(Queue& queue) {
+  const uint64_t index = queue.written;
+  const uint8_t outcome = queue.outcomes.front();
+  queue.outcomes.pop_front();
+  std::array<uint8_t, 64>& completion = queue.completions[index % queue.size];
+  std::memset(completion.data(), 0, 60);
+  completion[55] = outcome;
+  const auto counter = static_cast<uint16_t>(index);
+  const auto owner = static_cast<uint8_t>(index / queue.size % 2);
+  const auto opcode = static_cast<uint8_t>(outcome == kGood ? 0 : kOpcodeError);
+  const uint8_t last[4] = {static_cast<uint8_t>(counter >> 8), static_cast<uint8_t>(counter), 0,
+                           static_cast<uint8_t>(opcode << 4 | owner)};
+  uint32_t word = 0;
+  std::memcpy(&word, last, sizeof(word));
+  ++queue.written;
+  std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(completion.data() + 60))
+      .store(word, std::memory_order_release);
+}
+
+std::byte* FakeCard::Find(int rank, uint32_t key, uint64_t address, uint64_t bytes) const {
+  const size_t number = key - kFirstKey;
+  if (key < kFirstKey || number >= memories_.size()) return nullptr;
+  const Memory& memory = memories_[number];
+  if (memory.rank != rank || address > memory.bytes.size() || bytes > memory.bytes.size() - address)
+    return nullptr;
+  return memory.bytes.data() + address;
+}
+
+void FakeCard::CopyInPieces(std::byte* to, const std::byte* from, size_t bytes) {
+  const size_t cut = bytes == 0 ? 0 : random_() % bytes;
+  std::memcpy(to + cut, from + cut, bytes - cut);
+  if (bytes > 1) std::this_thread::yield();
+  std::memcpy(to, from, cut);
+}
+
+}  // namespace tutti::testing

@@ -1,0 +1,129 @@
+#pragma once
+
+// An mlx5 network card that is none: a thread that reads queues by the published formats
+// (nccl_device/impl/mlx5_entries.h has them; the words are decoded here once more, so that a
+// mistake in one place is seen), checks every field, moves the bytes between the memories that were
+// registered, and writes completions.
+//
+// It does what a card may do and programs must not mind: takes queues in any order, takes its time
+// before an entry and before its completion, writes the bytes of a WRITE in pieces of any order,
+// and keeps back what a READ has brought until something behind it on its queue makes it visible.
+// What is on one queue happens in its order. On demand it fails an entry or loses a doorbell.
+//
+// What a program does wrong is a complaint; what a card answers with an error (a key or a place
+// that is none) is a completion with an error, and the queue is dead then.
+//
+// One thread makes memories and queues, before anything is rung.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "nccl_device/impl/mlx5_queue.h"
+
+namespace tutti::testing {
+
+class FakeCard {
+ public:
+  // `most_delay`: it rests for up to so many rounds before an entry, and before a completion.
+  explicit FakeCard(uint32_t seed, uint32_t most_delay = 4);
+  ~FakeCard();
+  FakeCard(const FakeCard&) = delete;
+  FakeCard& operator=(const FakeCard&) = delete;
+
+  // Makes memory of a rank known. Returns its key as the card has it, big endian; its addresses
+  // begin at 0.
+  uint32_t Register(int rank, std::span<std::byte> memory);
+  // Makes a queue pair of a rank, with so many entries; returns its number.
+  uint32_t MakeQueue(int rank, uint16_t size);
+  void Connect(uint32_t queue, uint32_t to);
+  // Returns what kernels get of a queue that nothing was posted to.
+  device::mlx5::QueuePair Export(uint32_t queue) const;
+  // Begins to work. No more memory and queues from here on.
+  void Start();
+
+  // Has the entry of this index fail.
+  void FailEntry(uint32_t queue, uint64_t index, uint8_t syndrome);
+  // Has the next doorbell of a queue come to nothing.
+  void LoseDoorbell(uint32_t queue);
+
+  std::vector<std::string> complaints() const;
+  // Returns how many doorbells came to nothing.
+  int lost_doorbells() const { return lost_doorbells_; }
+  // Returns how many entries of a queue are done.
+  uint64_t done(uint32_t queue) const;
+
+ private:
+  struct Memory {
+    int rank;
+    std::span<std::byte> bytes;
+  };
+  struct Held {  // what a READ has brought
+    std::byte* to;
+    std::vector<std::byte> bytes;
+  };
+  struct Queue {
+    int rank = 0;
+    uint32_t number = 0;
+    uint32_t to = 0;  // the number of the queue that it is joined to
+    uint16_t size = 0;
+    std::vector<device::mlx5::Entry> entries;
+    std::vector<std::array<uint8_t, 64>> completions;
+    std::array<uint32_t, 2> record = {};
+    uint64_t doorbell = 0;  // the word that kernels write
+
+    uint64_t seen_doorbell = 0;
+    uint64_t rung = 0;                  // entries before it may be taken
+    uint64_t taken = 0;                 // entries that were carried out
+    std::atomic<uint64_t> written = 0;  // completions
+    std::deque<uint8_t> outcomes;       // of entries that were carried out and have no completion
+    uint32_t rest = 0;                  // rounds until the next step
+    bool dead = false;
+    std::vector<Held> held;
+    std::atomic<uint64_t> fails_at = UINT64_MAX;
+    std::atomic<uint8_t> fails_with = 0;
+    std::atomic<bool> loses_doorbell = false;
+  };
+  struct Decoded;
+
+  Queue& QueueOf(uint32_t number) { return *queues_[number - kFirstQueue]; }
+  const Queue& QueueOf(uint32_t number) const { return *queues_[number - kFirstQueue]; }
+  void Run();
+  bool Serve(Queue& queue);
+  void LookAtDoorbell(Queue& queue);
+  bool CarryOut(Queue& queue);
+  uint8_t CarryOut(Queue& queue, const Decoded& entry, bool* waits);
+  uint8_t Transfer(Queue& queue, const Decoded& entry);
+  uint8_t FetchAdd(Queue& queue, const Decoded& entry);
+  void Show(Queue& queue);
+  void WriteCompletion(Queue& queue);
+  std::byte* Find(int rank, uint32_t key, uint64_t address, uint64_t bytes) const;
+  void CopyInPieces(std::byte* to, const std::byte* from, size_t bytes);
+  void Complain(const Queue& queue, const std::string& what);
+  uint32_t Random(uint32_t most) { return static_cast<uint32_t>(random_() % (most + 1)); }
+
+  static constexpr uint32_t kFirstQueue = 0x12345;
+  static constexpr uint32_t kFirstCompletionQueue = 0x700;
+  static constexpr uint32_t kFirstKey = 0x00a1b200;
+
+  std::mt19937 random_;
+  const uint32_t most_delay_;
+  std::vector<Memory> memories_;
+  std::vector<std::unique_ptr<Queue>> queues_;
+  mutable std::mutex mutex_;  // guards complaints_
+  std::vector<std::string> complaints_;
+  std::atomic<int> lost_doorbells_ = 0;
+  std::atomic<bool> ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tutti::testing

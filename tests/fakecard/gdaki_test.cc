@@ -1,0 +1,381 @@
+// Kernels of hosts that drive a card (nccl_device/impl/gin_gdaki.h), and the card that is none.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "fakecard/fake_card.h"
+#include "tutti/host_kernel.h"
+// Behind the words of kernels.
+#include "nccl_device/impl/gin_gdaki.h"
+
+namespace tutti::testing {
+namespace {
+
+using device::Gdaki;
+using device::mlx5::Place;
+using device::mlx5::SendQueue;
+using device::mlx5::Sharing;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr size_t kWindowBytes = 1 << 20;
+constexpr uint32_t kNumWords = 8;
+constexpr Gdaki::Signal kNoSignal = {};
+
+// Ranks of one process with a context each, as the host makes it: queue pairs that join all of them
+// and their companions, tables, a sink and one window.
+class CardWorld {
+ public:
+  CardWorld(int num_ranks, uint16_t depth, uint32_t most_delay = 4)
+      : ranks_(static_cast<size_t>(num_ranks)), card_(/*seed=*/7, most_delay) {
+    std::vector<uint32_t> windows, signals;
+    for (int r = 0; r < num_ranks; ++r) {
+      Rank& rank = ranks_[static_cast<size_t>(r)];
+      windows.push_back(card_.Register(r, rank.window));
+      signals.push_back(card_.Register(r, AsBytes(rank.signals)));
+      rank.counter_keys.assign(ranks_.size(), card_.Register(r, AsBytes(rank.counters)));
+      rank.context.sink_key = card_.Register(r, AsBytes(rank.sink));
+      for (int peer = 0; peer <= num_ranks; ++peer)  // the last answers the rank itself
+        rank.main_numbers.push_back(card_.MakeQueue(r, depth));
+      for (int i = 0; i < 2 * num_ranks; ++i)
+        rank.companion_numbers.push_back(card_.MakeQueue(r, depth));
+    }
+    for (size_t r = 0; r < ranks_.size(); ++r) Finish(r, windows, signals);
+    card_.Start();
+  }
+
+  FakeCard& card() { return card_; }
+  std::vector<std::byte>& window(int rank) { return Of(rank).window; }
+  device::mlx5::QueuePair& main(int rank, int peer) {
+    return Of(rank).main[static_cast<size_t>(peer)];
+  }
+  Gdaki On(int rank, Sharing sharing, uint32_t* abort_flag = nullptr) {
+    return Gdaki(&Of(rank).context, rank, sharing, abort_flag);
+  }
+  // A put from one offset of this rank's window to one of the peer's.
+  Gdaki::Data Data(int rank, int peer, uint64_t to, uint64_t from, uint64_t bytes) {
+    const Gdaki gin = On(rank, Sharing::kGpu);
+    const device::GdakiMemory& memory = Of(rank).memory;
+    return {gin.Remote(memory, peer, to), gin.Local(memory, from), bytes, 0, false};
+  }
+  Gdaki::Data Value(int rank, int peer, uint64_t to, uint64_t value, uint64_t bytes) {
+    return {On(rank, Sharing::kGpu).Remote(Of(rank).memory, peer, to), {}, bytes, value, true};
+  }
+
+ private:
+  struct Rank {
+    std::vector<std::byte> window = std::vector<std::byte>(kWindowBytes);
+    std::vector<uint64_t> signals = std::vector<uint64_t>(kNumWords + 1);
+    std::vector<uint64_t> counters = std::vector<uint64_t>(kNumWords + 2);
+    std::vector<uint64_t> sink = std::vector<uint64_t>(1);
+    std::vector<uint32_t> main_numbers, companion_numbers;
+    std::vector<uint32_t> window_keys, signal_keys, counter_keys;
+    std::vector<device::mlx5::QueuePair> main, companion;
+    std::vector<uint64_t> last_issued_get, last_visible_get;
+    device::GdakiMemory memory = {};
+    device::GdakiContext context = {};
+  };
+
+  static std::span<std::byte> AsBytes(std::vector<uint64_t>& words) {
+    return std::as_writable_bytes(std::span(words));
+  }
+  Rank& Of(int rank) { return ranks_[static_cast<size_t>(rank)]; }
+
+  void Finish(size_t r, const std::vector<uint32_t>& windows,
+              const std::vector<uint32_t>& signals) {
+    Rank& rank = ranks_[r];
+    const size_t n = ranks_.size();
+    for (size_t peer = 0; peer < n; ++peer) {
+      card_.Connect(rank.main_numbers[peer],
+                    peer == r ? rank.main_numbers[n] : ranks_[peer].main_numbers[r]);
+      card_.Connect(rank.companion_numbers[peer], rank.companion_numbers[peer + n]);
+      rank.main.push_back(card_.Export(rank.main_numbers[peer]));
+      rank.companion.push_back(card_.Export(rank.companion_numbers[peer]));
+    }
+    rank.window_keys = windows;
+    rank.signal_keys = signals;
+    rank.last_issued_get.resize(n);
+    rank.last_visible_get.resize(n);
+    rank.memory = {rank.window_keys.data(), windows[r]};
+    rank.context.main = rank.main.data();
+    rank.context.companion = rank.companion.data();
+    // The words of the context do not begin with the first of their table.
+    rank.context.signals = {rank.signals.data(), rank.signal_keys.data(), signals[r], 1};
+    rank.context.counters = {rank.counters.data(), rank.counter_keys.data(), rank.counter_keys[r],
+                             2};
+    rank.context.last_issued_get = rank.last_issued_get.data();
+    rank.context.last_visible_get = rank.last_visible_get.data();
+  }
+
+  std::vector<Rank> ranks_;
+  FakeCard card_;  // It ends before the memory that it reaches.
+};
+
+void AwaitWord(uint64_t* word, uint64_t least) {
+  for (uint32_t round = 0; std::atomic_ref(*word).load(std::memory_order_acquire) < least; ++round)
+    tuttiHostPause(round);
+}
+
+std::byte ByteOf(int from, int round, size_t i) {
+  return static_cast<std::byte>(static_cast<size_t>(from * 31 + round * 7) + i * 13);
+}
+
+class GdakiTest : public ::testing::TestWithParam<Sharing> {};
+
+// Each rank puts to the next one, itself among them where it is alone, and reuses its source as
+// soon as its counter says so. Queues wrap around many times.
+void PutRoundARing(CardWorld& world, int rank, int num_ranks, Sharing sharing, int rounds) {
+  constexpr size_t kSizes[] = {0, 1, 4, 8, 4095, 4096, 70'001};
+  constexpr size_t kSource = kWindowBytes / 2;
+  const Gdaki gin = world.On(rank, sharing);
+  const int next = (rank + 1) % num_ranks, last = (rank + num_ranks - 1) % num_ranks;
+  for (int round = 0; round < rounds; ++round) {
+    const size_t bytes = kSizes[static_cast<size_t>(round) % std::size(kSizes)];
+    // A rank is ahead of the next one by as many rounds as there are others between them, at most.
+    const uint64_t to = static_cast<uint64_t>(round % 4) * (kWindowBytes / 8) + 3;
+    std::byte* const source = world.window(rank).data() + kSource;
+    for (size_t i = 0; i < bytes; ++i) source[i] = ByteOf(rank, round, i);
+    ASSERT_TRUE(gin.Put(next, world.Data(rank, next, to, kSource, bytes),
+                        {true, gin.SignalOf(next, 1), 1}, /*counter=*/2, {}));
+    const auto so_far = static_cast<uint64_t>(round) + 1;
+    AwaitWord(gin.SignalWord(1), so_far);
+    const std::byte* const got = world.window(rank).data() + to;
+    size_t wrong = 0;
+    for (size_t i = 0; i < bytes; ++i) wrong += got[i] != ByteOf(last, round, i);
+    ASSERT_EQ(wrong, 0u) << "round " << round << " of rank " << rank;
+    AwaitWord(gin.CounterWord(2), so_far);
+  }
+  EXPECT_TRUE(gin.Await(next, gin.Posted(next)));
+}
+
+TEST_P(GdakiTest, PutsAreThereWhenTheirSignalsAre) {
+  for (const int num_ranks : {1, 2, 3}) {
+    CardWorld world(num_ranks, /*depth=*/4);
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < num_ranks; ++rank)
+      ranks.emplace_back([&, rank] { PutRoundARing(world, rank, num_ranks, GetParam(), 100); });
+    for (std::thread& rank : ranks) rank.join();
+    EXPECT_THAT(world.card().complaints(), IsEmpty());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, GdakiTest,
+                         ::testing::Values(Sharing::kGpu, Sharing::kBlock, Sharing::kThread));
+
+// Threads of a GPU post to one queue, which has less room than they need.
+TEST(GdakiQueueTest, ManyThreadsShareOne) {
+  constexpr int kThreads = 4, kPuts = 300;
+  CardWorld world(2, /*depth=*/8, /*most_delay=*/1);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const Gdaki gin = world.On(0, Sharing::kGpu);
+      for (int i = 0; i < kPuts; ++i) {
+        const auto place = static_cast<uint64_t>(t * kPuts + i);
+        EXPECT_TRUE(gin.Put(1, world.Value(0, 1, place * 8, place + 1, 8),
+                            {true, gin.SignalOf(1, 0), place + 1}, Gdaki::kNoCounter, {}));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  constexpr uint64_t kAll = kThreads * kPuts;
+  AwaitWord(world.On(1, Sharing::kGpu).SignalWord(0), kAll * (kAll + 1) / 2);
+  std::vector<uint64_t> got(kAll);
+  std::memcpy(got.data(), world.window(1).data(), kAll * 8);
+  for (uint64_t i = 0; i < kAll; ++i) ASSERT_EQ(got[i], i + 1);
+  EXPECT_THAT(world.card().complaints(), IsEmpty());
+}
+
+// Of an index a card sees 16 bits.
+TEST(GdakiQueueTest, GoesOnBehind65536Entries) {
+  constexpr uint64_t kSignals = 70'000;
+  CardWorld world(1, /*depth=*/128, /*most_delay=*/0);
+  const Gdaki gin = world.On(0, Sharing::kThread);
+  for (uint64_t i = 0; i < kSignals; ++i)
+    ASSERT_TRUE(gin.Put(0, {}, {true, gin.SignalOf(0, 3), 1}, Gdaki::kNoCounter, {}));
+  EXPECT_TRUE(gin.Await(0, gin.Posted(0)));
+  EXPECT_EQ(*gin.SignalWord(3), kSignals);
+  EXPECT_THAT(world.card().complaints(), IsEmpty());
+}
+
+// Behind many puts without a signal, one signal says that all have come.
+TEST(GdakiOrderTest, ASignalComesBehindAllEarlierPuts) {
+  constexpr int kPuts = 12, kRounds = 60;
+  constexpr size_t kBytes = 4096;
+  CardWorld world(2, /*depth=*/32, /*most_delay=*/2);
+  std::atomic<int> seen = 0;
+  std::thread receiver([&] {
+    const Gdaki gin = world.On(1, Sharing::kGpu);
+    for (int round = 1; round <= kRounds; ++round) {
+      AwaitWord(gin.SignalWord(0), static_cast<uint64_t>(round));
+      const std::vector<std::byte>& window = world.window(1);
+      const auto wrong = std::count_if(window.begin(), window.begin() + kPuts * kBytes,
+                                       [&](std::byte b) { return b != std::byte(round); });
+      EXPECT_EQ(wrong, 0) << "in round " << round;
+      seen = round;
+      seen.notify_all();
+    }
+  });
+  const Gdaki gin = world.On(0, Sharing::kGpu);
+  for (int round = 1; round <= kRounds; ++round) {
+    std::fill_n(world.window(0).begin(), kBytes, std::byte(round));
+    for (uint64_t put = 0; put < kPuts; ++put)
+      EXPECT_TRUE(
+          gin.Put(1, world.Data(0, 1, put * kBytes, 0, kBytes), kNoSignal, Gdaki::kNoCounter, {}));
+    EXPECT_TRUE(gin.Put(1, {}, {true, gin.SignalOf(1, 0), 1}, Gdaki::kNoCounter, {}));
+    for (int now = seen; now < round; now = seen) seen.wait(now);
+  }
+  receiver.join();
+  EXPECT_THAT(world.card().complaints(), IsEmpty());
+}
+
+// The card holds back what it has read. That a READ is done does not show it, a wait does.
+TEST(GdakiOrderTest, AGetIsVisibleBehindAWaitOnly) {
+  CardWorld world(2, /*depth=*/8);
+  std::fill_n(world.window(1).begin(), 100, std::byte{9});
+  const Gdaki gin = world.On(0, Sharing::kGpu);
+  const Gdaki::Data places = world.Data(0, 1, 0, 500, 100);
+  ASSERT_TRUE(gin.Get(1, places.to, places.from, 100, {}));
+  ASSERT_TRUE(SendQueue(&world.main(0, 1), Sharing::kGpu, nullptr).AwaitDone(0));
+  EXPECT_EQ(world.window(0)[500], std::byte{0}) << "the emulated card shows gets too early";
+  ASSERT_TRUE(gin.Await(1, gin.Posted(1)));
+  EXPECT_EQ(std::count(world.window(0).begin() + 500, world.window(0).begin() + 600, std::byte{9}),
+            100);
+  const uint64_t posted = gin.Posted(1);
+  EXPECT_TRUE(gin.Await(1, posted));
+  EXPECT_EQ(gin.Posted(1), posted) << "a get is made visible once";
+}
+
+TEST(GdakiMannerTest, ALaterCallRingsForAll) {
+  CardWorld world(2, /*depth=*/8);
+  const Gdaki gin = world.On(0, Sharing::kGpu);
+  EXPECT_TRUE(gin.Put(1, world.Value(0, 1, 0, 5, 4), kNoSignal, Gdaki::kNoCounter,
+                      {.rings_later = true, .has_room = false}));
+  EXPECT_EQ(world.main(0, 1).rung, 0u);
+  EXPECT_TRUE(gin.Put(1, {}, {true, gin.SignalOf(1, 0), 1}, Gdaki::kNoCounter, {}));
+  EXPECT_EQ(world.main(0, 1).rung, 2u);
+  EXPECT_TRUE(gin.Await(1, 2));
+  EXPECT_EQ(world.window(1)[0], std::byte{5});
+}
+
+// -------------------------------------------------------------------------------------------------
+// Faults
+
+TEST(GdakiFaultTest, AnEntryThatFailsEndsWaitsForItAndAllBehindIt) {
+  CardWorld world(2, /*depth=*/4);
+  const uint32_t queue = world.main(0, 1).number;
+  world.card().FailEntry(queue, 6, 0x15);
+  const Gdaki gin = world.On(0, Sharing::kGpu);
+  bool posted = true;
+  int puts = 0;
+  for (; posted && puts < 100; ++puts)
+    posted = gin.Put(1, world.Value(0, 1, 0, 1, 8), kNoSignal, Gdaki::kNoCounter, {});
+  EXPECT_FALSE(posted) << "there was room behind an entry that failed";
+  EXPECT_TRUE(gin.Await(1, 6));
+  EXPECT_FALSE(gin.Await(1, 7));
+  EXPECT_FALSE(gin.Await(1, gin.Posted(1)));
+  EXPECT_EQ(world.main(0, 1).failed, 7u);
+  EXPECT_EQ(world.main(0, 1).syndrome, 0x15u);
+  // Nothing else stops.
+  EXPECT_TRUE(gin.Put(0, {}, {true, gin.SignalOf(0, 0), 1}, Gdaki::kNoCounter, {}));
+  EXPECT_TRUE(gin.Await(0, 1));
+}
+
+TEST(GdakiFaultTest, WhatIsNotThereIsAnError) {
+  const auto syndrome_of = [](auto spoil) {
+    CardWorld world(2, /*depth=*/4);
+    const Gdaki gin = world.On(0, Sharing::kGpu);
+    Gdaki::Data data = world.Data(0, 1, 0, 0, 16);
+    spoil(data);
+    EXPECT_TRUE(gin.Put(1, data, kNoSignal, Gdaki::kNoCounter, {}));
+    EXPECT_FALSE(gin.Await(1, 1));
+    EXPECT_EQ(std::count(world.window(1).begin(), world.window(1).end(), std::byte{0}),
+              static_cast<ptrdiff_t>(kWindowBytes));
+    return world.main(0, 1).syndrome;
+  };
+  constexpr uint32_t kLocal = 0x04, kRemote = 0x13;
+  EXPECT_EQ(syndrome_of([](Gdaki::Data& data) { data.to.key = 0; }), kRemote);
+  EXPECT_EQ(syndrome_of([](Gdaki::Data& data) { data.to.key = data.from.key; }), kRemote);
+  EXPECT_EQ(syndrome_of([](Gdaki::Data& data) { data.to.address = kWindowBytes - 8; }), kRemote);
+  EXPECT_EQ(syndrome_of([](Gdaki::Data& data) { data.from.key = data.to.key; }), kLocal);
+  EXPECT_EQ(syndrome_of([](Gdaki::Data& data) { data.from.address = UINT64_MAX; }), kLocal);
+}
+
+// A doorbell tells of all entries so far, so the next one makes up for one that was lost; where
+// none follows, an abort ends the wait.
+TEST(GdakiFaultTest, ALostDoorbellIsMadeUpForByTheNext) {
+  CardWorld world(2, /*depth=*/4);
+  uint32_t aborted = 0;
+  const Gdaki gin = world.On(0, Sharing::kGpu, &aborted);
+  const auto signal = [&] {
+    EXPECT_TRUE(gin.Put(1, {}, {true, gin.SignalOf(1, 0), 1}, Gdaki::kNoCounter, {}));
+  };
+  const auto lose_one = [&](int so_far) {
+    world.card().LoseDoorbell(world.main(0, 1).number);
+    signal();
+    while (world.card().lost_doorbells() < so_far) std::this_thread::yield();
+  };
+  lose_one(1);
+  signal();
+  AwaitWord(world.On(1, Sharing::kGpu).SignalWord(0), 2);
+  lose_one(2);
+  std::thread stop([&] { std::atomic_ref(aborted).store(1); });
+  EXPECT_FALSE(gin.Await(1, gin.Posted(1)));
+  stop.join();
+  EXPECT_EQ(world.card().done(world.main(0, 1).number), 2u);
+}
+
+// -------------------------------------------------------------------------------------------------
+// What the card would say of a program that does it wrong
+
+std::vector<std::string> ComplaintsAbout(void (*spoil)(device::mlx5::Entry& entry)) {
+  CardWorld world(2, /*depth=*/4);
+  const SendQueue queue(&world.main(0, 1), Sharing::kGpu, nullptr);
+  device::mlx5::Position at;
+  EXPECT_TRUE(queue.Reserve(1, false, &at));
+  const Gdaki::Data data = world.Data(0, 1, 0, 0, 16);
+  device::mlx5::Entry entry = MakeTransfer(at, device::mlx5::kWrite, data.to, data.from, 16);
+  spoil(entry);
+  queue.Write(at.index, entry);
+  EXPECT_TRUE(queue.Submit(at, 1, true));
+  queue.AwaitDone(at.index);
+  return world.card().complaints();
+}
+
+TEST(FakeCardTest, ComplainsAboutEachField) {
+  using device::mlx5::BigEndian;
+  using device::mlx5::Entry;
+  EXPECT_THAT(ComplaintsAbout([](Entry&) {}), IsEmpty());
+  EXPECT_THAT(ComplaintsAbout([](Entry& e) { e.words[0] ^= BigEndian(1 << 8); }),
+              ElementsAre(HasSubstr("it says that it is 1")));
+  EXPECT_THAT(ComplaintsAbout([](Entry& e) { e.words[1] ^= BigEndian(1 << 8); }),
+              ElementsAre(HasSubstr("of another queue")));
+  EXPECT_THAT(ComplaintsAbout([](Entry& e) { e.words[1] ^= BigEndian(1); }),
+              ElementsAre(HasSubstr("operation 0x8 with 2 segments")));
+  EXPECT_THAT(ComplaintsAbout([](Entry& e) { e.words[2] = 0; }),
+              ElementsAre(HasSubstr("modifier or flags")));
+  EXPECT_THAT(ComplaintsAbout([](Entry& e) { e.words[7] = 1; }),
+              ElementsAre(HasSubstr("reserved")));
+  EXPECT_THAT(ComplaintsAbout([](Entry& e) { e.words[0] |= BigEndian(0x77); }),
+              Contains(HasSubstr("operation 0x7f")));
+}
+
+TEST(FakeCardTest, ComplainsAboutADoorbellBeforeItsRecord) {
+  CardWorld world(2, /*depth=*/4);
+  device::mlx5::QueuePair& pair = world.main(0, 1);
+  pair.entries[0] = device::mlx5::MakeNop({pair.number, 0});
+  std::atomic_ref(*pair.doorbell).store(device::mlx5::Doorbell(pair.number, 1));
+  while (world.card().done(pair.number) == 0) std::this_thread::yield();
+  EXPECT_THAT(world.card().complaints(), ElementsAre(HasSubstr("before its record")));
+}
+
+}  // namespace
+}  // namespace tutti::testing
