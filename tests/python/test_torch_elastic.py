@@ -132,8 +132,11 @@ class HorovodsState(unittest.TestCase):
 
     def test_one_rank_is_told_of_hosts(self):
         for state in (elastic.ObjectState(epoch=1), elastic.TorchState(epoch=1)):
+            # Programs written for Horovod wait for their state's queue to fill.
+            self.assertTrue(state._host_messages.empty())
             if hvd.rank() == hvd.size() - 1:
                 state.on_hosts_updated(12.5, 1)
+                self.assertFalse(state._host_messages.empty())
             for call in (state.commit, state.check_host_updates):
                 with self.assertRaises(hvd.HostsUpdatedInterrupt):
                     call()
@@ -141,6 +144,7 @@ class HorovodsState(unittest.TestCase):
                     state.on_hosts_updated(13.5)
             with self.assertRaises(hvd.HostsUpdatedInterrupt):
                 state.commit()
+            self.assertTrue(state._host_messages.empty())
             state.commit()
 
     def test_handlers(self):

@@ -11,6 +11,18 @@ from tutti import _basics, _elastic
 from tutti.exceptions import HostsUpdatedInterrupt
 
 
+class _Notices:
+    """What a state's programs may ask of the queue that a state of Horovod's has: whether notices
+    wait in it for the next commit."""
+
+    def __init__(self, state: "State") -> None:
+        self._state = state
+
+    def empty(self) -> bool:
+        """Returns whether this rank has seen nothing that ends the generation."""
+        return not self._state._sees_notice()
+
+
 class State:
     """The interface of states. commit() remembers the state, restore() goes back to it, and sync()
     gives all ranks the state of the one that is furthest, which has committed most often.
@@ -26,6 +38,7 @@ class State:
         self._bcast_object = bcast_object or self._broadcast_from
         self._rank = get_rank or _basics.job().rank
         self._told = False  # whether on_hosts_updated was called
+        self._host_messages = _Notices(self)
         self._reset_callbacks: List[Callable[[], None]] = []
         self._commits = 0
         self._kept = False  # whether it went on without being set back to the last commit
@@ -64,15 +77,18 @@ class State:
         """Returns what the ranks tell one another at a commit: whether any rank has seen a notice
         of the launcher that this generation does not take account of."""
         begun = self._begin_exchange()
-        told, job = self._told, _basics.job()
-        if _elastic.is_elastic():
-            launcher = _elastic.launcher()
-            told = told or launcher.noticed > launcher.generation.notice
+        told, job = self._sees_notice(), _basics.job()
         if job.is_initialized() and job.size() > 1:
             told = max(job.tell_all([int(told)], "elastic.notice")) > 0
         if told:
             self._told = False
         return self._end_exchange(begun, told)
+
+    def _sees_notice(self) -> bool:
+        if self._told or not _elastic.is_elastic():
+            return self._told
+        launcher = _elastic.launcher()
+        return launcher.noticed > launcher.generation.notice
 
     def _begin_exchange(self) -> Any:
         """Begins operations of subclasses that have more to tell."""
