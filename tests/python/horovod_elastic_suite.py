@@ -5,8 +5,7 @@
 CHECKOUT is a checkout of Horovod's repository; nothing is fetched. The suite calls functions of
 Horovod's launcher. In their place stand functions that start horovodrun as it would be typed, with
 --end-failed-hosts, and --blacklist-cooldown-range 0 0 where the suite names none: both are Horovod's
-way (docs/elastic.md). Further words are pytest's. With --all the functions run as well that Horovod leaves out with PyTorch.
-PyTorch, pytest, psutil and mock must be installed.
+way (docs/elastic.md). Further words are pytest's. PyTorch, pytest, psutil and mock must be installed.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import types
-import unittest
 from typing import List
 from unittest import mock
 
@@ -82,7 +80,6 @@ def main() -> int:
     parser.add_argument("checkout")
     parser.add_argument("--library", default=os.environ.get("TUTTI_LIBRARY"))
     parser.add_argument("--program", default=os.environ.get("TUTTI_PROGRAM", "tutti"))
-    parser.add_argument("--all", action="store_true")
     given, words = parser.parse_known_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [*PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -94,18 +91,8 @@ def main() -> int:
     import pytest
     folder = os.path.join(os.path.abspath(given.checkout), "test", "integration")
     sys.path.insert(0, folder)
-    if not given.all:
-        return pytest.main(["-v", "-c", os.devnull, "-p", "no:cacheprovider",
-                            os.path.join(folder, "test_elastic_torch.py"), *words])
-    import elastic_common
-    script = os.path.join(folder, "data", "elastic_torch_main.py")
-
-    class Everything(elastic_common.BaseElasticTests, unittest.TestCase):
-        def __init__(self, *names: str) -> None:
-            super().__init__(script, *names)
-
-    loaded = unittest.defaultTestLoader.loadTestsFromTestCase(Everything)
-    return int(not unittest.TextTestRunner(verbosity=2).run(loaded).wasSuccessful())
+    return pytest.main(["-v", "-c", os.devnull, "-p", "no:cacheprovider",
+                        os.path.join(folder, "test_elastic_torch.py"), *words])
 
 
 if __name__ == "__main__":
