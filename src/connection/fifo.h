@@ -57,6 +57,9 @@ struct FifoView {
   std::byte* base = nullptr;
   size_t slot_bytes = 0;
   size_t gap_bytes = 0;  // Each slot is followed by room for what the transport adds.
+  // Where the slots lie; null: behind the headers. Elsewhere they may be where only a GPU and a NIC
+  // reach them.
+  std::byte* slots = nullptr;
 
   static constexpr size_t BytesFor(size_t slot_bytes, size_t gap_bytes = 0) {
     return kFifoDataOffset + kFifoSlots * (slot_bytes + gap_bytes);
@@ -66,7 +69,8 @@ struct FifoView {
     return reinterpret_cast<SlotHeader*>(base + sizeof(FifoControl))[chunk % kFifoSlots];
   }
   std::byte* data(uint64_t chunk) const {
-    return base + kFifoDataOffset + (chunk % kFifoSlots) * (slot_bytes + gap_bytes);
+    std::byte* const begin = slots != nullptr ? slots : base + kFifoDataOffset;
+    return begin + (chunk % kFifoSlots) * (slot_bytes + gap_bytes);
   }
 };
 

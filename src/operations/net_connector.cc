@@ -98,7 +98,9 @@ class CommConnector final : public NetConnector {
     }
   }
   FifoPlace PlaceOf(const NetEnd& end) const {
-    return {end.place.slot_bytes > 0 ? end.place.slot_bytes : slot_bytes_, end.place.memory};
+    FifoPlace place = end.place;
+    if (place.slot_bytes == 0) place.slot_bytes = slot_bytes_;
+    return place;
   }
   std::string Name(int peer) const { return RankName(peer, peers_[static_cast<size_t>(peer)]); }
 

@@ -44,10 +44,12 @@
 
 namespace tutti {
 
-// A FIFO that only one process uses, and its registration with the network.
+// A FIFO that only one process uses, and the registration of its slots with the network.
 struct NetFifo {
   FifoMemory memory;
   std::unique_ptr<NetMemory> registration;
+  bool on_gpu = false;  // The slots lie where this process cannot read or write them.
+  bool flush = false;   // What comes into them is flushed.
 };
 
 // Says which thread drives a connection. It is a flag and no mutex, because no thread waits for it.

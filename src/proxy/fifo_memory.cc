@@ -37,8 +37,11 @@ Result<FifoMemory> FifoMemory::Create(size_t slot_bytes, size_t gap_bytes, bool 
 }
 
 FifoMemory FifoMemory::Borrow(const FifoView& view) {
-  return FifoMemory(view.base, FifoView::BytesFor(view.slot_bytes, view.gap_bytes),
-                    /*mapped=*/false, view.slot_bytes, view.gap_bytes);
+  const size_t bytes =
+      view.slots != nullptr ? kFifoDataOffset : FifoView::BytesFor(view.slot_bytes, view.gap_bytes);
+  FifoMemory memory(view.base, bytes, /*mapped=*/false, view.slot_bytes, view.gap_bytes);
+  memory.slots_ = view.slots;
+  return memory;
 }
 
 FifoMemory::FifoMemory(FifoMemory&& other) noexcept
@@ -46,7 +49,8 @@ FifoMemory::FifoMemory(FifoMemory&& other) noexcept
       bytes_(other.bytes_),
       mapped_(other.mapped_),
       slot_bytes_(other.slot_bytes_),
-      gap_bytes_(other.gap_bytes_) {}
+      gap_bytes_(other.gap_bytes_),
+      slots_(other.slots_) {}
 
 FifoMemory::~FifoMemory() {
   if (base_ && mapped_) munmap(base_, bytes_);

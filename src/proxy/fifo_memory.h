@@ -25,7 +25,7 @@ class FifoMemory {
   FifoMemory& operator=(FifoMemory&&) = delete;
   ~FifoMemory();
 
-  FifoView view() const { return {base_, slot_bytes_, gap_bytes_}; }
+  FifoView view() const { return {base_, slot_bytes_, gap_bytes_, slots_}; }
   // Returns all of it, for a network that must know the memory beforehand.
   std::span<std::byte> bytes() const { return {base_, bytes_}; }
 
@@ -42,6 +42,7 @@ class FifoMemory {
   bool mapped_;  // Create has mapped it.
   size_t slot_bytes_;
   size_t gap_bytes_;
+  std::byte* slots_ = nullptr;  // FifoView::slots
 };
 
 }  // namespace tutti

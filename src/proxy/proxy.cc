@@ -7,6 +7,8 @@ namespace tutti {
 namespace {
 
 Result<FifoMemory> MakeMemory(const NetComm& comm, const FifoPlace& place, bool huge_pages) {
+  if (place.slots.address != nullptr)
+    return FifoMemory::Borrow({place.memory, place.slot_bytes, 0, place.slots.address});
   if (place.memory != nullptr)
     return FifoMemory::Borrow({place.memory, place.slot_bytes, kOpTagGapBytes});
   const size_t gap_bytes = comm.CarriesOpTag() ? 0 : kOpTagGapBytes;
@@ -16,9 +18,12 @@ Result<FifoMemory> MakeMemory(const NetComm& comm, const FifoPlace& place, bool 
 Result<NetFifo> MakeFifo(NetComm& comm, const FifoPlace& place, bool huge_pages) {
   TUTTI_ASSIGN(FifoMemory memory, MakeMemory(comm, place, huge_pages));
   const std::span<std::byte> bytes = memory.bytes();
+  const bool on_gpu = place.slots.address != nullptr;
+  if (on_gpu && !comm.CarriesOpTag())
+    return InternalError("the slots of a connection that carries no op_tags lie on a GPU");
   TUTTI_ASSIGN(std::unique_ptr<NetMemory> registration,
-               comm.Register({bytes.data(), bytes.size()}));
-  return NetFifo{std::move(memory), std::move(registration)};
+               comm.Register(on_gpu ? place.slots : NetRegion{bytes.data(), bytes.size()}));
+  return NetFifo{std::move(memory), std::move(registration), on_gpu, on_gpu && place.flush};
 }
 
 }  // namespace

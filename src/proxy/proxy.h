@@ -28,6 +28,11 @@ struct FifoPlace {
   // Where it is not null, it is zeroed memory that outlives the connection, of
   // FifoView::BytesFor(slot_bytes, kOpTagGapBytes). Else the connection has memory of its own.
   std::byte* memory = nullptr;
+  // Where its address is not null, the slots are this memory of a GPU, without gaps, and `memory`
+  // has kFifoDataOffset bytes. For networks that carry op_tags only.
+  NetRegion slots = {};
+  // Whether what came into `slots` is flushed before a kernel is told of it.
+  bool flush = false;
 };
 
 class Proxy {

@@ -15,11 +15,22 @@ RecvConnection::RecvConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<Ne
       registration_(std::move(fifo.registration)),
       carries_op_tag_(comm_->CarriesOpTag()),
       receives_ahead_(comm_->ReceivesAhead()),
+      on_gpu_(fifo.on_gpu),
+      flush_(fifo.flush),
       fifo_(RecvConnection::fifo()) {}
 
 Result<bool> RecvConnection::Move() {
-  const FifoView view = fifo();
-  // Free slots wait for chunks ahead of the kernel, and thereby are granted to the sender.
+  TUTTI_TRY(PostReceives());
+  TUTTI_ASSIGN(const bool moved, comm_->Progress());
+  TUTTI_TRY(TakeWhatCame());
+  TUTTI_TRY(FlushWhatCame());
+  TUTTI_ASSIGN(const bool announced, AnnounceWhatIsFlushed());
+  return moved || announced;
+}
+
+// Free slots wait for chunks ahead of the kernel, and thereby are granted to the sender.
+Status RecvConnection::PostReceives() {
+  const FifoView& view = fifo_.view();
   uint64_t end = fifo_.released() + kFifoSlots;
   if (!receives_ahead_) end = std::min(end, begun());
   for (; posted() < end; CountPosted()) {
@@ -29,12 +40,45 @@ Result<bool> RecvConnection::Move() {
     if (!request) break;
     requests_[posted() % kNetWindow] = request;
   }
-  TUTTI_ASSIGN(bool moved, comm_->Progress());
-  while (done() < posted()) {
-    NetRequest& request = *requests_[done() % kNetWindow];
+  return Status::Ok();
+}
+
+Status RecvConnection::TakeWhatCame() {
+  for (; came_ < posted(); ++came_) {
+    NetRequest& request = *requests_[came_ % kNetWindow];
     TUTTI_ASSIGN(const bool came, comm_->Test(request));
     if (!came) break;
-    TUTTI_ASSIGN(const NetReceived chunk, Chunk(request.received[0]));
+    received_[came_ % kNetWindow] = request.received[0];
+  }
+  return Status::Ok();
+}
+
+Status RecvConnection::FlushWhatCame() {
+  if (!flush_) {
+    flushing_ = came_;
+    return Status::Ok();
+  }
+  for (; flushing_ < came_; ++flushing_) {
+    const size_t bytes = received_[flushing_ % kNetWindow].bytes;
+    NetRequest*& flush = flushes_[flushing_ % kNetWindow];
+    flush = nullptr;
+    if (bytes == 0) continue;
+    const NetReceive chunk = {fifo_.view().data(flushing_), bytes, 0, registration_.get()};
+    TUTTI_ASSIGN(flush, comm_->Iflush({&chunk, 1}));
+    if (flush == nullptr) break;  // The comm has no room for another one.
+  }
+  return Status::Ok();
+}
+
+Result<bool> RecvConnection::AnnounceWhatIsFlushed() {
+  bool moved = false;
+  while (done() < flushing_) {
+    NetRequest* const flush = flushes_[done() % kNetWindow];
+    if (flush != nullptr) {
+      TUTTI_ASSIGN(const bool flushed, comm_->Test(*flush));
+      if (!flushed) break;
+    }
+    TUTTI_ASSIGN(const NetReceived chunk, Chunk(received_[done() % kNetWindow]));
     Publish(chunk);
     CountDone();
     moved = true;
@@ -58,8 +102,8 @@ Result<NetReceived> RecvConnection::Chunk(const NetReceived& message) const {
 void RecvConnection::Publish(const NetReceived& chunk) {
   // Where the slot's data lies depends on its length, which is known only now. The slot is free: it
   // was posted.
-  std::byte* const place = fifo_.TryAcquire(chunk.bytes);
-  if (chunk.bytes > 0 && chunk.bytes <= kInlineBytes) {
+  std::byte* const place = fifo_.TryAcquire(chunk.bytes, /*inline_small=*/!on_gpu_);
+  if (!on_gpu_ && chunk.bytes > 0 && chunk.bytes <= kInlineBytes) {
     std::memcpy(place, fifo_.view().data(done()), chunk.bytes);
   }
   fifo_.Publish(chunk.bytes, chunk.op_tag);

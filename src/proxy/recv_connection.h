@@ -19,6 +19,11 @@ class RecvConnection final : public ConnectionCore {
 
  private:
   Result<bool> Move() override;
+  Status PostReceives();
+  // Take what has come, begin to flush it, and announce what is flushed.
+  Status TakeWhatCame();
+  Status FlushWhatCame();
+  Result<bool> AnnounceWhatIsFlushed();
   Result<NetReceived> Chunk(const NetReceived& message) const;
   void Publish(const NetReceived& chunk);
 
@@ -26,8 +31,16 @@ class RecvConnection final : public ConnectionCore {
   const std::unique_ptr<NetMemory> registration_;  // The FIFO's registration.
   const bool carries_op_tag_;
   const bool receives_ahead_;
+  const bool on_gpu_;  // The slots are a GPU's: small chunks lie there too.
+  const bool flush_;
   FifoSender fifo_;
-  std::array<NetRequest*, kNetWindow> requests_ = {};  // Those of chunks [done, posted) count.
+  // Chunks over the connection's life: done <= flushing_ <= came_ <= posted. Where nothing has to
+  // be flushed, all that came are flushing_.
+  uint64_t came_ = 0;
+  uint64_t flushing_ = 0;
+  std::array<NetRequest*, kNetWindow> requests_ = {};  // Those of chunks [came_, posted) count.
+  std::array<NetReceived, kNetWindow> received_ = {};  // Those of chunks [done, came_) do.
+  std::array<NetRequest*, kNetWindow> flushes_ = {};   // Of [done, flushing_); null: needs none.
 };
 
 }  // namespace tutti

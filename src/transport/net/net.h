@@ -72,6 +72,7 @@ struct NetDevice {
   bool needs_registration = false;  // sends and receives must say where their memory is registered
   bool takes_gpu_memory = false;    // It takes memory of GPUs by address.
   bool takes_dmabuf = false;
+  bool registers_memory = false;  // Net::Register serves it.
   // Received bytes may reach GPU memory after Test has reported them; Iflush says when they have.
   bool needs_flush = false;
 };
@@ -219,6 +220,11 @@ class Net {
   // Does not need the peer to be in Accept: it is enough that its listener lives.
   virtual Result<std::unique_ptr<NetSendComm>> Connect(int device, const NetHandle& handle,
                                                        const WaitLimits& limits) = 0;
+  // Registers memory with the device itself: what connections of it register later that lies within
+  // costs a look-up, and is not refused. REQUIRES: NetDevice::registers_memory.
+  virtual Result<std::unique_ptr<NetMemory>> Register(int /*device*/, const NetRegion& /*region*/) {
+    return InternalError("the network {} registers memory with connections only", name());
+  }
   // Says by which other devices connections of `device` may go, in a network that can spread one
   // over several. REQUIRES: nothing listens at `device` yet, and all devices are among devices().
   virtual void Spread(int /*device*/, const NetSpread& /*others*/) {}

@@ -102,24 +102,8 @@ Status VerbsChannel::Join(const VerbsEnd& remote, uint8_t traffic_class) {
 }
 
 Result<std::unique_ptr<NetMemory>> VerbsChannel::Register(const NetRegion& region) {
-  TUTTI_ASSIGN(HeldRegistration held, Hold(region, MemoryUse::kMessages));
+  TUTTI_ASSIGN(HeldRegistration held, nic_->Hold(region, MemoryUse::kMessages));
   return std::unique_ptr<NetMemory>(std::make_unique<VerbsMemory>(region, std::move(held)));
-}
-
-// GPU memory is registered by a DMA-BUF, or by its address where the kernel has a module for that;
-// without either the device cannot reach it.
-Result<HeldRegistration> VerbsChannel::Hold(const NetRegion& region, MemoryUse use) {
-  if (region.dmabuf_fd >= 0 && !nic_->gpu_memory().dmabuf) {
-    return InvalidUsage("{} does not take DMA-BUFs, or NCCL_DMABUF_ENABLE=0 keeps it from them",
-                        port_.Name());
-  }
-  if (region.kind == NetMemoryKind::kGpu && region.dmabuf_fd < 0 &&
-      !nic_->gpu_memory().peer_memory) {
-    return InvalidUsage(
-        "{} takes no GPU memory by address, for which the kernel's module nvidia_peermem is needed",
-        port_.Name());
-  }
-  return nic_->memory().Get(region, use);
 }
 
 Result<const Registration*> VerbsChannel::Check(NetMemory* memory, const std::byte* data,

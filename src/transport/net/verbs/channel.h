@@ -136,9 +136,6 @@ class VerbsChannel {
 
   // Registers memory for sends and receives.
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region);
-  // Returns a registration for either use. InvalidUsage for a kind of memory that the NIC does not
-  // take.
-  Result<HeldRegistration> Hold(const NetRegion& region, MemoryUse use);
   // Returns the registration that holds the buffer; InternalError when it does not.
   Result<const Registration*> Check(NetMemory* memory, const std::byte* data, size_t bytes) const;
 

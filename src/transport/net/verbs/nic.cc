@@ -75,6 +75,21 @@ VerbsNic::~VerbsNic() {
   library().dealloc_pd(&domain_);
 }
 
+// GPU memory is registered by a DMA-BUF, or by its address where the kernel has a module for that;
+// without either the device cannot reach it.
+Result<HeldRegistration> VerbsNic::Hold(const NetRegion& region, MemoryUse use) {
+  if (region.dmabuf_fd >= 0 && !gpu_memory_.dmabuf) {
+    return InvalidUsage("{} does not take DMA-BUFs, or NCCL_DMABUF_ENABLE=0 keeps it from them",
+                        device_->name());
+  }
+  if (region.kind == NetMemoryKind::kGpu && region.dmabuf_fd < 0 && !gpu_memory_.peer_memory) {
+    return InvalidUsage(
+        "{} takes no GPU memory by address, for which the kernel's module nvidia_peermem is needed",
+        device_->name());
+  }
+  return memory_.Get(region, use);
+}
+
 bool VerbsNic::IsActive(const VerbsPort& port) const {
   ibv_port_attr attributes = {};
   return library().query_port(&device_->context(), port.number, &attributes) == 0 &&

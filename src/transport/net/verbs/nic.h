@@ -35,6 +35,8 @@ class VerbsNic {
   VerbsDevice& device() const { return *device_; }
   ibv_pd& domain() const { return domain_; }
   MemoryCache& memory() { return memory_; }
+  // Returns a registration of any kind of memory. InvalidUsage for one that the NIC does not take.
+  Result<HeldRegistration> Hold(const NetRegion& region, MemoryUse use);
   const VerbsOptions& options() const { return options_; }
 
   const GpuMemoryAccess& gpu_memory() const { return gpu_memory_; }

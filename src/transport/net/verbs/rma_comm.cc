@@ -99,7 +99,7 @@ VerbsRmaComm::VerbsRmaComm(std::unique_ptr<VerbsChannel> channel)
 }
 
 Result<std::unique_ptr<NetMemory>> VerbsRmaComm::Register(const NetRegion& region) {
-  TUTTI_ASSIGN(HeldRegistration held, channel_->Hold(region, MemoryUse::kOneSided));
+  TUTTI_ASSIGN(HeldRegistration held, channel_->nic().Hold(region, MemoryUse::kOneSided));
   return std::unique_ptr<NetMemory>(std::make_unique<Window>(region, std::move(held)));
 }
 

@@ -138,6 +138,7 @@ class VerbsNetImpl final : public Net {
   Result<std::unique_ptr<NetListener>> Listen(int device) override;
   Result<std::unique_ptr<NetSendComm>> Connect(int device, const NetHandle& handle,
                                                const WaitLimits& limits) override;
+  Result<std::unique_ptr<NetMemory>> Register(int device, const NetRegion& region) override;
   NetRma* rma() override { return &rma_; }
 
  private:
@@ -185,6 +186,7 @@ NetDevice Describe(const VerbsPort& port, const VerbsNic& nic) {
   device.max_group = kMaxNetGroup;
   device.max_requests = kTableSlots;
   device.needs_registration = true;
+  device.registers_memory = true;
   device.takes_gpu_memory = nic.gpu_memory().peer_memory;
   device.takes_dmabuf = nic.gpu_memory().dmabuf;
   device.needs_flush = nic.gpu_memory().any() && nic.options().gpu_flush;
@@ -314,6 +316,12 @@ Result<std::unique_ptr<NetSendComm>> VerbsNetImpl::Connect(int device, const Net
   TUTTI_ASSIGN(const ListenerHandle target, DecodeVerbsHandle(handle, kHandleMagic, interface_));
   TUTTI_ASSIGN(UniqueFd fd, OpenControl(target, limits));
   return VerbsSendComm::Create(used->nic, used->port, std::move(fd), PeerName(target, *used));
+}
+
+Result<std::unique_ptr<NetMemory>> VerbsNetImpl::Register(int device, const NetRegion& region) {
+  TUTTI_ASSIGN(const UsedPort* const used, At(device));
+  TUTTI_ASSIGN(HeldRegistration held, used->nic->Hold(region, MemoryUse::kMessages));
+  return std::unique_ptr<NetMemory>(std::make_unique<VerbsMemory>(region, std::move(held)));
 }
 
 Result<std::unique_ptr<NetRmaListener>> VerbsNetImpl::Rma::Listen(int device) {
