@@ -12,6 +12,7 @@
 #include "comm/topology_step.h"
 #include "operations/memory_place.h"
 #include "sys/numa.h"
+#include "topology/detect.h"
 
 namespace tutti {
 namespace {
@@ -51,10 +52,11 @@ HostQuestion AskAboutHost(const JoinContext& context, std::span<const int> ranks
 
 Result<HostAnswer> AnswerAboutHost(const JoinContext& context, const HostQuestion& question) {
   if (!TopologyMatters(context.settings, question)) return PlainAnswer(question);
-  std::vector<std::string> names;
-  for (const OfferedNic& nic : question.nics) names.push_back(nic.name);
+  std::vector<topology::FoundPort> ports;
+  for (const OfferedNic& nic : question.nics)
+    ports.push_back({nic.name, nic.pci_path, nic.speed_mbps, nic.port, nic.guid, nic.gpu_memory});
   TUTTI_ASSIGN(const auto host,
-               context.process.FindHost(context.settings, names, !question.gpus.empty()));
+               context.process.FindHost(context.settings, ports, !question.gpus.empty()));
   Settings settings = context.settings;
   if (settings.topo_dump_file_rank == context.rank() && !context.process.TakeDumpTurn())
     settings.topo_dump_file.clear();

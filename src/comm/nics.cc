@@ -76,8 +76,14 @@ std::vector<OfferedNic> MarkUsableNics(const std::vector<NetDevice>& devices,
       if (interface.name != device.name || interface.address.HostText() != device.address) continue;
       usable |= IsReal(device.name, sysfs) && everywhere(NetworkHash(interface));
     }
-    nics.push_back({device.name, usable,
-                    static_cast<uint32_t>(std::clamp<int64_t>(device.speed_mbps, 0, kMostMbps))});
+    OfferedNic& nic = nics.emplace_back();
+    nic.name = device.name;
+    nic.usable = usable;
+    nic.speed_mbps = static_cast<uint32_t>(std::clamp<int64_t>(device.speed_mbps, 0, kMostMbps));
+    nic.pci_path = device.pci_path;
+    nic.port = device.port;
+    nic.guid = device.guid;
+    nic.gpu_memory = device.registers_memory && (device.takes_gpu_memory || device.takes_dmabuf);
   }
   return nics;
 }

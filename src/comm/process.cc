@@ -1,7 +1,6 @@
 #include "comm/process.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,9 +49,11 @@ void Process::DescribeMemory(PeerInfo& info) const {
 }
 
 Result<std::shared_ptr<const Process::KnownHost>> Process::FindHost(
-    const Settings& settings, const std::vector<std::string>& interfaces, bool with_gpus) {
-  const std::string question = fmt::format("{}\n{}\n{}\n{}", with_gpus, settings.hostid,
-                                           settings.topo_file, fmt::join(interfaces, "\n"));
+    const Settings& settings, const std::vector<topology::FoundPort>& ports, bool with_gpus) {
+  std::string question = fmt::format("{}\n{}\n{}", with_gpus, settings.hostid, settings.topo_file);
+  for (const topology::FoundPort& port : ports)
+    question += fmt::format("\n{} {} {} {} {} {}", port.name, port.pci_path, port.speed_mbps,
+                            port.port, port.guid, port.gpu_memory);
   const MutexLock lock(host_mutex_);
   if (const auto known = hosts_.find(question); known != hosts_.end()) return known->second;
   if (processors_.empty()) processors_ = topology::FindProcessors();
@@ -60,7 +61,7 @@ Result<std::shared_ptr<const Process::KnownHost>> Process::FindHost(
   options.cpus = processors_;
   options.host_hash = HostHash(settings.hostid);
   options.network = topology::NetworkChoice::kSockets;
-  options.interfaces = interfaces;
+  options.ports = ports;
   std::unique_ptr<topology::GpuSource> gpus;
   if (with_gpus) gpus = topology::MakeNvidiaSource();
   options.gpus = gpus.get();

@@ -23,6 +23,7 @@
 #include "proxy/proxy.h"
 #include "sys/event_loop.h"
 #include "sys/fd_server.h"
+#include "topology/detect.h"
 #include "topology/machine.h"
 #include "transport/shm/registry.h"
 #include "window/window_directory.h"
@@ -49,12 +50,12 @@ class Process {
     topology::Machine machine;
     uint64_t hash = 0;  // A hash of the machine; never 0.
   };
-  // Returns what is known of this host. `interfaces` are those of the network; when empty, all that
-  // lead anywhere. GPUs are looked for only `with_gpus`, because that takes the driver some time.
-  // The processors are looked at once in the life of the process. The answers to the last few
-  // questions are kept.
+  // Returns what is known of this host. `ports` are those of the network; when empty, all
+  // interfaces that lead anywhere. GPUs are looked for only `with_gpus`, because that takes the
+  // driver some time. The processors are looked at once in the life of the process. The answers to
+  // the last few questions are kept.
   Result<std::shared_ptr<const KnownHost>> FindHost(const Settings& settings,
-                                                    const std::vector<std::string>& interfaces,
+                                                    const std::vector<topology::FoundPort>& ports,
                                                     bool with_gpus);
   // Returns true to its first caller, which then writes NCCL_TOPO_DUMP_FILE.
   bool TakeDumpTurn() { return !machine_dumped_.exchange(true); }

@@ -128,14 +128,21 @@ uint32_t Mbs(double gbps) {
 
 // Chooses the NIC nearest to this rank's device, with the speed that a file tells of it, or else
 // the network.
-void TakeNic(const Graph& graph, const Paths& paths, const HostQuestion& question, Machine& machine,
-             HostAnswer& answer) {
+void TakeNic(const Graph& graph, const Paths& paths, const topology::PathRules& rules,
+             const HostQuestion& question, Machine& machine, HostAnswer& answer) {
   for (const NodeIndex device : graph.Devices()) {
     if (graph.node(device).rank != question.rank) continue;
     const NodeIndex net = topology::LocalNet(graph, paths, device, 0);
     if (net == topology::kNoIndex) return;
     answer.nic = graph.node(net).device;
-    answer.nic_mbps = question.nics[static_cast<size_t>(answer.nic)].speed_mbps;
+    const OfferedNic& nic = question.nics[static_cast<size_t>(answer.nic)];
+    answer.nic_mbps = nic.speed_mbps;
+    const auto reaches = [&](bool read) {
+      return nic.gpu_memory && graph.node(device).kind == topology::NodeKind::kGpu &&
+             topology::ReachesGpuMemory(graph, paths, rules, device, net, read);
+    };
+    answer.nic_writes_gpu = reaches(false);
+    answer.nic_reads_gpu = reaches(true);
   }
   VisitNets(machine, [&](const topology::NetFact& net) {
     // What a file of the machine says counts more than what the network has read.
@@ -267,9 +274,12 @@ bool TopologyMatters(const Settings& settings, const HostQuestion& question) {
                                     [&](int numa) { return numa == question.numas[0]; });
   const auto usable = std::count_if(question.nics.begin(), question.nics.end(),
                                     [](const OfferedNic& nic) { return nic.usable; });
-  return !one_node || question.gpus.size() > 2 || usable > 1 || !settings.topo_file.empty() ||
-         !settings.topo_dump_file.empty() || !settings.graph_file.empty() ||
-         !settings.graph_dump_file.empty();
+  const bool gpu_direct =
+      !question.gpus.empty() && std::any_of(question.nics.begin(), question.nics.end(),
+                                            [](const OfferedNic& nic) { return nic.gpu_memory; });
+  return !one_node || question.gpus.size() > 2 || usable > 1 || gpu_direct ||
+         !settings.topo_file.empty() || !settings.topo_dump_file.empty() ||
+         !settings.graph_file.empty() || !settings.graph_dump_file.empty();
 }
 
 HostAnswer PlainAnswer(const HostQuestion& question) {
@@ -298,8 +308,9 @@ Result<HostAnswer> AskTopology(const Settings& settings, Machine machine, uint64
   if (!by_gpus) DropGpus(machine);
   const Status found = [&]() -> Status {
     TUTTI_ASSIGN(const topology::BuiltGraph built, topology::BuildGraph(machine));
-    const Paths paths = topology::ComputePaths(built.graph, topology::RulesOf(settings));
-    if (question.other_hosts) TakeNic(built.graph, paths, question, machine, answer);
+    const topology::PathRules rules = topology::RulesOf(settings);
+    const Paths paths = topology::ComputePaths(built.graph, rules);
+    if (question.other_hosts) TakeNic(built.graph, paths, rules, question, machine, answer);
     return TakeRings(settings, built.graph, paths, question, answer);
   }();
   if (!found.ok() && !settings.graph_file.empty()) return found;

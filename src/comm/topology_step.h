@@ -31,8 +31,12 @@ namespace tutti {
 // A NIC that this rank's network offers. Its index in a list is its device number.
 struct OfferedNic {
   std::string name;
-  bool usable = true;       // The ranks of other hosts reach it, as far as can be told.
-  uint32_t speed_mbps = 0;  // The kernel's figure in Mbit/s; 0 where it knows none.
+  bool usable = true;         // The ranks of other hosts reach it, as far as can be told.
+  uint32_t speed_mbps = 0;    // The kernel's figure in Mbit/s; 0 where it knows none.
+  std::string pci_path = {};  // Its folder in sysfs; empty where the network does not tell.
+  int port = 0;
+  uint64_t guid = 0;
+  bool gpu_memory = false;  // FIFOs may lie in memory of GPUs that it reaches.
 };
 
 // Holds what a rank asks about its host. The ranks are those that it shares memory with.
@@ -61,13 +65,17 @@ struct HostAnswer {
   uint32_t inter_mbs = 0;
   int32_t nic = 0;        // the device that this rank listens and connects with
   uint32_t nic_mbps = 0;  // Mbit/s of it; 0: not known
+  // Whether that device may write what comes into the memory of this rank's GPU, and read from
+  // there what is sent. Other ranks are not told.
+  bool nic_writes_gpu = false;
+  bool nic_reads_gpu = false;
   // Says why the order is that of the ranks' numbers, where the search failed.
   std::string plain_since;
 };
 
 // Returns whether the machine can make a difference: there are ranks on several NUMA nodes, more
-// than two GPUs, several NICs, or a setting that names a file of a machine or of channels. The same
-// on all ranks of a host.
+// than two GPUs, GPUs whose memory a NIC may reach, several NICs, or a setting that names a file of
+// a machine or of channels. The same on all ranks of a host.
 bool TopologyMatters(const Settings& settings, const HostQuestion& question);
 
 // Returns the answer where the machine makes no difference: the order of the ranks' numbers, and

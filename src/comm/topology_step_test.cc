@@ -192,6 +192,32 @@ TEST(AskTopologyTest, GpusOfSeveralHostsUseEveryNic) {
   EXPECT_THAT(used, ElementsAre(true, true, true, true));
 }
 
+// Each GPU has a NIC beside it, behind the same bridge.
+TEST(AskTopologyTest, NicsReachTheMemoryOfGpusAsTheRulesAllow) {
+  HostQuestion question = QuestionOfGpus(2, {0, 1, 2, 3});
+  question.other_hosts = true;
+  for (int nic = 0; nic < 4; ++nic) {
+    OfferedNic& offered = question.nics.emplace_back();
+    offered.name = fmt::format("eth{}", nic);
+    offered.gpu_memory = true;
+  }
+  EXPECT_TRUE(TopologyMatters({}, question));
+  const auto ask = [&](const Settings& settings) {
+    const auto answer = AskTopology(settings, FourGpus(), 7, question);
+    EXPECT_TRUE(answer.ok()) << answer.status().message();
+    return std::pair(answer->nic_writes_gpu, answer->nic_reads_gpu);
+  };
+  EXPECT_EQ(ask({}), std::pair(true, true));
+  Settings settings;
+  settings.net_gdr_read = "0";
+  EXPECT_EQ(ask(settings), std::pair(true, false));
+  settings.net_gdr_level = "LOC";
+  EXPECT_EQ(ask(settings), std::pair(false, false));
+  for (OfferedNic& nic : question.nics) nic.gpu_memory = false;
+  EXPECT_EQ(ask({}), std::pair(false, false))
+      << "the file says that they can, the network does not";
+}
+
 TEST(AskTopologyTest, GpusThatAreNotShownCountAsRanksOfTheHost) {
   HostQuestion question = QuestionOfGpus(0, {0, 1, 2, 3});
   question.gpus[2] = 0x99000;

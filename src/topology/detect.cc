@@ -206,17 +206,29 @@ class Detector {
   }
 
   void AddInterfaces() {
-    const std::vector<std::string> names =
-        options_.interfaces.empty() ? UsableInterfaces() : options_.interfaces;
-    for (const std::string& name : names) {
+    std::vector<FoundPort> ports = options_.ports;
+    if (ports.empty())
+      for (std::string& name : UsableInterfaces()) ports.emplace_back().name = std::move(name);
+    for (const FoundPort& port : ports) {
       NetFact net;
-      net.name = name;
-      net.speed_mbps = static_cast<int>(std::clamp<int64_t>(
-          sysfs_.Integer("class/net/" + name + "/speed").value_or(0), 0, 100'000'000));
-      net.gdr = 0;
-      AddNet(std::move(net), DeviceOf(name));
+      net.name = port.name;
+      net.port = port.port;
+      net.guid = port.guid;
+      net.gdr = port.gpu_memory ? 1 : 0;
+      const int64_t speed = port.speed_mbps > 0
+                                ? port.speed_mbps
+                                : sysfs_.Integer("class/net/" + port.name + "/speed").value_or(0);
+      net.speed_mbps = static_cast<int>(std::clamp<int64_t>(speed, 0, 100'000'000));
+      AddNet(std::move(net), FolderOf(port));
     }
-    if (names.empty()) Guess("No network interface leads off this host.");
+    if (ports.empty()) Guess("No network interface leads off this host.");
+  }
+
+  // Returns where the device of a port is, below the root of sysfs.
+  std::string FolderOf(const FoundPort& port) const {
+    const std::string root = options_.sysfs + "/";
+    return port.pci_path.starts_with(root) ? port.pci_path.substr(root.size())
+                                           : DeviceOf(port.name);
   }
 
   const DetectOptions& options_;

@@ -46,8 +46,19 @@ struct HostRank {
 // Says which ports count as the network.
 enum class NetworkChoice {
   kBest,     // RDMA ports when one is up, else interfaces
-  kSockets,  // interfaces
+  kSockets,  // DetectOptions::ports, or interfaces
   kRdma,
+};
+
+// A port that a network has found itself. What it does not know is asked of the kernel, for which
+// the port is an interface of that name.
+struct FoundPort {
+  std::string name;
+  std::string pci_path = {};  // Its device's folder in sysfs, from the root on; empty: not known.
+  uint32_t speed_mbps = 0;
+  int port = 0;
+  uint64_t guid = 0;
+  bool gpu_memory = false;  // It can reach GPUs' memory.
 };
 
 struct DetectOptions {
@@ -56,9 +67,9 @@ struct DetectOptions {
   GpuSource* gpus = nullptr;  // null: GPUs are not looked for
   uint64_t host_hash = 0;
   NetworkChoice network = NetworkChoice::kBest;
-  // The interfaces that the socket network uses, in its order; empty: all that are up and lead
+  // The network's ports, in its order, for kSockets; empty: all interfaces that are up and lead
   // anywhere, by name.
-  std::vector<std::string> interfaces;
+  std::vector<FoundPort> ports;
   std::vector<HostRank> host_ranks;
   std::vector<std::pair<BusId, int>> gpu_ranks;
 };

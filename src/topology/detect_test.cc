@@ -179,10 +179,33 @@ TEST(Detect, InterfacesThatLeadSomewhere) {
   EXPECT_EQ(graph.node(nets[1]).numa, 1);
   EXPECT_EQ(graph.OfKind(NodeKind::kNic).size(), 1u) << "two functions are one NIC";
 
-  options.interfaces = {"docker0", "eth10"};
+  options.ports = {{"docker0"}, {"eth10"}};
   const Graph chosen = TestGraph(Detect(options)).graph;
   ASSERT_EQ(chosen.OfKind(NodeKind::kNet).size(), 2u);
   EXPECT_EQ(chosen.node(chosen.OfKind(NodeKind::kNet)[0]).name, "docker0");
+}
+
+// A network over verbs or a plugin tells of ports that are no interfaces.
+TEST(Detect, PortsStandWhereTheirNetworkSaysTheyAre) {
+  FakeSysfs sysfs;
+  sysfs.AddPci({"0000:00:02.0"}, "0000:05:00.0", {{"class", "0x020700"}, {"numa_node", "1"}});
+  DetectOptions options;
+  options.sysfs = sysfs.root();
+  options.cpus = {Cpu(0), Cpu(1)};
+  options.network = NetworkChoice::kSockets;
+  const std::string folder = fs::canonical(sysfs.root() + "/bus/pci/devices/0000:05:00.0");
+  options.ports = {{"mlx5_0", folder, 200'000, 1, 0xabc, true}, {"mlx5_1", "/elsewhere", 100'000}};
+  const Graph graph = TestGraph(Detect(options)).graph;
+  const auto nets = graph.OfKind(NodeKind::kNet);
+  ASSERT_EQ(nets.size(), 2u);
+  const Node& near = graph.node(nets[0]);
+  EXPECT_EQ(near.name, "mlx5_0");
+  EXPECT_EQ(near.numa, 1);
+  EXPECT_EQ(near.net_bandwidth_gbps, 25);
+  EXPECT_EQ(near.net_guid, 0xabcu);
+  EXPECT_TRUE(near.gpu_direct);
+  EXPECT_EQ(graph.node(nets[1]).numa, 0) << "its place is not known";
+  EXPECT_FALSE(graph.node(nets[1]).gpu_direct);
 }
 
 TEST(Detect, BondsStandWhereTheirFirstNicIs) {

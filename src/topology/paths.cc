@@ -14,6 +14,28 @@ std::string_view Name(PathKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
+namespace {
+
+bool HasNvlinkPeer(const Graph& graph, const Paths& paths, NodeIndex gpu) {
+  const auto gpus = graph.OfKind(NodeKind::kGpu);
+  return std::any_of(gpus.begin(), gpus.end(), [&](NodeIndex other) {
+    return paths.Between(gpu, other).kind == PathKind::kNvlink;
+  });
+}
+
+// Says what the path between the two has no say in. Before Ampere, reads disturb a GPU's other PCI
+// traffic, which there is unless NVLink carries it.
+bool MayReachGpuMemory(const Graph& graph, const Paths& paths, const PathRules& rules,
+                       NodeIndex gpu, NodeIndex net, bool read) {
+  if (!graph.node(gpu).gpu_direct || !graph.node(net).gpu_direct) return false;
+  if (!read) return true;
+  if (rules.gpu_direct_read) return *rules.gpu_direct_read;
+  return graph.node(gpu).compute_capability >= 80 || graph.OfKind(NodeKind::kGpu).size() <= 1 ||
+         HasNvlinkPeer(graph, paths, gpu);
+}
+
+}  // namespace
+
 // Finds all paths in steps, each of which may rest on those before: plain paths, then what rules
 // divert.
 class PathFinder {
@@ -206,24 +228,10 @@ class PathFinder {
     }
   }
 
-  bool HasNvlinkPeer(NodeIndex gpu) {
-    for (const NodeIndex other : graph_.OfKind(NodeKind::kGpu)) {
-      if (At(gpu, other).kind == PathKind::kNvlink) return true;
-    }
-    return false;
-  }
-
   // Returns whether `net` reads from or writes to the memory of `gpu`, or of `relay` in its place.
-  // Before Ampere, reads disturb a GPU's other PCI traffic, which there is unless NVLink carries
-  // it.
   bool GpuDirect(NodeIndex gpu, NodeIndex relay, NodeIndex net, bool read) {
-    if (!graph_.node(gpu).gpu_direct || !graph_.node(net).gpu_direct) return false;
-    if (read && rules_.gpu_direct_read == false) return false;
-    if (read && !rules_.gpu_direct_read && graph_.node(gpu).compute_capability < 80 &&
-        graph_.OfKind(NodeKind::kGpu).size() > 1 && !HasNvlinkPeer(gpu)) {
-      return false;
-    }
-    return At(relay, net).kind <= rules_.gpu_direct;
+    return MayReachGpuMemory(graph_, paths_, rules_, gpu, net, read) &&
+           At(relay, net).kind <= rules_.gpu_direct;
   }
 
   void RelayToNets() {
@@ -265,6 +273,13 @@ class PathFinder {
 
 Paths ComputePaths(const Graph& graph, const PathRules& rules) {
   return PathFinder(graph, rules).Find();
+}
+
+// The path from the NIC counts for both directions, because that to the NIC may be a relay's.
+bool ReachesGpuMemory(const Graph& graph, const Paths& paths, const PathRules& rules, NodeIndex gpu,
+                      NodeIndex net, bool read) {
+  return MayReachGpuMemory(graph, paths, rules, gpu, net, read) &&
+         paths.Between(net, gpu).kind <= rules.gpu_direct;
 }
 
 std::vector<NodeIndex> Nearest(const Graph& graph, const Paths& paths, NodeIndex from,

@@ -79,6 +79,11 @@ class Paths {
 // receives directly, so the way from the NIC to the GPU may be another one than the way back.
 Paths ComputePaths(const Graph& graph, const PathRules& rules);
 
+// Returns whether `net` writes into the memory of `gpu`, or reads from there (`read`), as far as
+// the rules and the path between them allow it (GPUDirect).
+bool ReachesGpuMemory(const Graph& graph, const Paths& paths, const PathRules& rules, NodeIndex gpu,
+                      NodeIndex net, bool read);
+
 // Returns the nodes of `kind` that `from` reaches with the most bandwidth, and among them those of
 // the best kind of path; in the graph's order. Empty when it reaches none.
 std::vector<NodeIndex> Nearest(const Graph& graph, const Paths& paths, NodeIndex from,
