@@ -89,7 +89,8 @@ class GpuJoin {
   std::vector<std::vector<int>> RingsOf(const JobAnswer& job, uint32_t channels) const;
   // Makes the connections of channels, with windows where any place for them serves.
   Result<std::unique_ptr<ChannelConnections>> ConnectChannels(
-      const ChannelShape& shape, const std::vector<std::vector<int>>& orders) const;
+      const ChannelShape& shape, const std::vector<std::vector<int>>& orders,
+      const GpuDirect& direct) const;
 
   const JoinContext& context_;
   GpuPeers peers_;
@@ -147,7 +148,8 @@ Result<TriedWindows<GpuMesh>> GpuJoin::MakeMesh() const {
 }
 
 Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
-    const ChannelShape& shape, const std::vector<std::vector<int>>& orders) const {
+    const ChannelShape& shape, const std::vector<std::vector<int>>& orders,
+    const GpuDirect& direct) const {
   std::vector<uint64_t> hosts;
   for (const PeerInfo& peer : context_.peers) hosts.push_back(peer.host_hash);
   const ChannelRings rings(hosts, context_.rank(), orders);
@@ -155,7 +157,7 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
   bool alone = true;
   for (const PeerInfo& peer : context_.peers) alone &= ++ranks[peer.host_hash] == 1;
   const auto make = [&](std::optional<WindowPlace> place) {
-    return ChannelConnections::Create(peers_, shape, rings, place);
+    return ChannelConnections::Create(peers_, shape, rings, place, direct);
   };
   TriedWindows<ChannelConnections> tried;
   if (!alone) {
@@ -216,8 +218,12 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   TUTTI_ASSIGN(const AgreedTopology agreed, AgreeOnTopology(context_, question, first_ranks));
   TUTTI_INFO(kLogGraph, "{} rings for {} channels; the first is {}", agreed.job.rings.size(),
              shape.channels, RingText(agreed.job.rings[0]));
+  // Within a host the network carries data only where all else is forbidden; it is not known yet.
+  GpuDirect direct;
+  if (net && (agreed.own.nic_writes_gpu || agreed.own.nic_reads_gpu))
+    direct = {net, agreed.own.nic, agreed.own.nic_writes_gpu, agreed.own.nic_reads_gpu};
   TUTTI_ASSIGN(std::unique_ptr<ChannelConnections> connections,
-               ConnectChannels(shape, RingsOf(agreed.job, shape.channels)));
+               ConnectChannels(shape, RingsOf(agreed.job, shape.channels), direct));
   GpuChannels::Options options;
   options.threads = static_cast<int>(shape.channels);
   if (connections->NeedsNetwork()) {

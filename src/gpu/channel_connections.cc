@@ -1,9 +1,12 @@
 #include "gpu/channel_connections.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "backend/cuda/own_stream.h"
+#include "base/log.h"
 #include "base/rounding.h"
 
 namespace tutti {
@@ -18,12 +21,13 @@ size_t FifoBytes(size_t slot_bytes) { return HeadersBytes() + kFifoSlots * slot_
 }  // namespace
 
 ChannelConnections::ChannelConnections(const GpuPeers& peers, const ChannelShape& shape,
-                                       ChannelRings rings)
+                                       ChannelRings rings, const GpuDirect& direct)
     : peers_(peers),
       shape_(shape),
       rings_(std::move(rings)),
       rank_(peers.bootstrap->rank()),
-      num_ranks_(peers.bootstrap->num_ranks()) {
+      num_ranks_(peers.bootstrap->num_ranks()),
+      direct_(direct) {
   const uint64_t host = peers.peers[static_cast<size_t>(rank_)].host_hash;
   for (int r = 0; r < num_ranks_; ++r)
     if (peers.peers[static_cast<size_t>(r)].host_hash == host) here_.push_back(r);
@@ -34,8 +38,9 @@ ChannelConnections::ChannelConnections(const GpuPeers& peers, const ChannelShape
 
 Result<TriedWindows<ChannelConnections>> ChannelConnections::Create(
     const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings,
-    std::optional<WindowPlace> place) {
-  std::unique_ptr<ChannelConnections> made(new ChannelConnections(peers, shape, std::move(rings)));
+    std::optional<WindowPlace> place, const GpuDirect& direct) {
+  std::unique_ptr<ChannelConnections> made(
+      new ChannelConnections(peers, shape, std::move(rings), direct));
   if (place) {
     TUTTI_ASSIGN(GpuWindows::Shared shared, GpuWindows::Share(peers, *place, made->WindowBytes()));
     if (!shared.refusal.ok())
@@ -155,26 +160,64 @@ ChannelConnections::End ChannelConnections::InWindows(const Direction& direction
   return {end, std::nullopt};
 }
 
+// Memory of the GPU serves only where the slots fill about a piece of it: among many ranks those of
+// messages are short.
+std::optional<DirectSlots> ChannelConnections::TryDirect(const Direction& direction) {
+  bool& may = direction.sends ? direct_.sends : direct_.receives;
+  const size_t bytes = kFifoSlots * SlotBytes(direction.use);
+  if (direct_.net == nullptr || !may || bytes < DirectSlots::kFewestBytes) return std::nullopt;
+  Result<DirectSlots> made = DirectSlots::Create(*peers_.device, direct_, bytes);
+  if (made.ok()) {
+    direct_bytes_ += made->device_bytes();
+    return std::move(made).value();
+  }
+  may = false;
+  TUTTI_WARN("rank {} {} by pinned memory of the host: {}", rank_,
+             direction.sends ? "sends" : "receives", made.status().message());
+  return std::nullopt;
+}
+
+Result<ChannelConnections::Pinned> ChannelConnections::MakeFifo(const Direction& direction) {
+  std::optional<DirectSlots> slots = TryDirect(direction);
+  const size_t bytes =
+      slots ? kFifoDataOffset : FifoView::BytesFor(SlotBytes(direction.use), kOpTagGapBytes);
+  TUTTI_ASSIGN(cuda::PinnedBlock memory, peers_.device->pinned().Take(bytes));
+  std::memset(memory.data(), 0, kFifoDataOffset);
+  pinned_bytes_ += memory.size();
+  return Pinned{direction, std::move(memory), std::move(slots)};
+}
+
 Result<ChannelConnections::End> ChannelConnections::OverNetwork(const Direction& direction) {
   const size_t number = Number(direction);
-  const size_t slot_bytes = SlotBytes(direction.use);
   const MutexLock lock(mutex_);
   auto found = pinned_.find(number);
   if (found == pinned_.end()) {
-    const size_t bytes = FifoView::BytesFor(slot_bytes, kOpTagGapBytes);
-    TUTTI_ASSIGN(cuda::PinnedBlock memory, peers_.device->pinned().Take(bytes));
-    std::memset(memory.data(), 0, kFifoDataOffset);
-    pinned_bytes_ += memory.size();
-    found = pinned_.emplace(number, Pinned{direction, std::move(memory)}).first;
+    TUTTI_ASSIGN(Pinned made, MakeFifo(direction));
+    found = pinned_.emplace(number, std::move(made)).first;
   }
+  const std::optional<DirectSlots>& slots = found->second.slots;
   std::byte* const base = found->second.memory.data();
   cuda::DeviceFifo end;
   end.head = reinterpret_cast<uint64_t*>(base);
   end.headers = reinterpret_cast<FifoSlotWords*>(base + kFifoHeadersOffset);
-  end.data = base + kFifoDataOffset;
-  end.slot_stride = slot_bytes + kOpTagGapBytes;
+  end.data = slots ? slots->region().address : base + kFifoDataOffset;
+  end.slot_stride = SlotBytes(direction.use) + (slots ? 0 : kOpTagGapBytes);
   end.passed = PassedAt(number);
   return End{end, number};
+}
+
+std::string ChannelConnections::DescribeDirect() const {
+  const MutexLock lock(mutex_);
+  const DirectSlots* receives = nullptr;
+  const DirectSlots* sends = nullptr;
+  for (const auto& [number, pinned] : pinned_)
+    if (pinned.slots) (pinned.direction.sends ? sends : receives) = &*pinned.slots;
+  if (receives == nullptr && sends == nullptr) return {};
+  const DirectSlots& any = receives != nullptr ? *receives : *sends;
+  return fmt::format("{}{}{} GPU memory by {}{}", receives != nullptr ? "into" : "",
+                     receives != nullptr && sends != nullptr ? " and " : "",
+                     sends != nullptr ? "from" : "", any.way(),
+                     receives != nullptr && receives->needs_flush() ? " with a flush" : "");
 }
 
 ChannelConnections::NetFifo ChannelConnections::Proxied(size_t number) const {
@@ -185,7 +228,12 @@ ChannelConnections::NetFifo ChannelConnections::Proxied(size_t number) const {
   fifo.end.peer = direction.peer;
   fifo.end.number =
       direction.use == FifoUse::kRing ? direction.channel : kMostGpuChannels + direction.channel;
-  fifo.end.place = {SlotBytes(direction.use), pinned.memory.data()};
+  fifo.end.place.slot_bytes = SlotBytes(direction.use);
+  fifo.end.place.memory = pinned.memory.data();
+  if (pinned.slots) {
+    fifo.end.place.slots = pinned.slots->region();
+    fifo.end.place.flush = pinned.slots->needs_flush();
+  }
   fifo.sends = direction.sends;
   return fifo;
 }

@@ -2,7 +2,8 @@
 
 // The connections of one rank of GpuChannels (gpu/channels.h), with a transport for each pair of
 // ranks: FIFOs in one another's windows (gpu/windows.h) where both are on one host and windows can
-// be had, else a FIFO at either end, in pinned memory of the host, and the network between.
+// be had, else a FIFO at either end, in pinned memory of the host, and the network between. The
+// slots of such a FIFO lie in memory of the GPU where the NIC reaches it (gpu/direct_slots.h).
 //
 // A pair has a connection for each direction and number. The numbers below kMostGpuChannels are the
 // channels of the ring, those above are for messages. A window holds the FIFOs that come from ranks
@@ -33,6 +34,7 @@
 #include "backend/cuda/pinned_pool.h"
 #include "base/mutex.h"
 #include "gpu/channel_rings.h"
+#include "gpu/direct_slots.h"
 #include "gpu/windows.h"
 #include "operations/connections.h"
 #include "proxy/kernel_proxy.h"
@@ -74,7 +76,8 @@ class ChannelConnections {
   static Result<TriedWindows<ChannelConnections>> Create(const GpuPeers& peers,
                                                          const ChannelShape& shape,
                                                          ChannelRings rings,
-                                                         std::optional<WindowPlace> place);
+                                                         std::optional<WindowPlace> place,
+                                                         const GpuDirect& direct);
 
   // Returns this rank's end, which it makes where there is none yet. REQUIRES: peers differ from
   // this rank; a ring's are its neighbours, in that of all ranks, its host or its rail.
@@ -99,10 +102,16 @@ class ChannelConnections {
   std::optional<WindowPlace> place() const {
     return HasWindows() ? std::optional(windows_.place()) : std::nullopt;
   }
-  uint64_t DeviceBytes() const { return windows_.DeviceBytes() + words_.size(); }
+  uint64_t DeviceBytes() const {
+    return windows_.DeviceBytes() + words_.size() + direct_bytes_.load(std::memory_order_relaxed);
+  }
   uint64_t PinnedBytes() const {
     return windows_.PinnedBytes() + pinned_bytes_.load(std::memory_order_relaxed);
   }
+
+  // Says what the NIC does with memory of this rank's GPU, as far as FIFOs were made; empty:
+  // nothing.
+  std::string DescribeDirect() const;
 
   // Holds what a KernelProxy needs to know of a connection.
   struct NetFifo {
@@ -115,7 +124,8 @@ class ChannelConnections {
   static constexpr size_t kScratchAt = 128;
   static constexpr size_t kPassedAt = 256;
 
-  ChannelConnections(const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings);
+  ChannelConnections(const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings,
+                     const GpuDirect& direct);
   bool HasWindows() const { return windows_.of(rank_) != nullptr; }
   Status MakeWords();
   Status PinFirst();
@@ -135,6 +145,14 @@ class ChannelConnections {
 
   End InWindows(const Direction& direction) const;
   Result<End> OverNetwork(const Direction& direction);
+  struct Pinned {
+    Direction direction;
+    cuda::PinnedBlock memory;          // All of the FIFO, or what announces its slots.
+    std::optional<DirectSlots> slots;  // They lie in memory of the GPU.
+  };
+  Result<Pinned> MakeFifo(const Direction& direction) TUTTI_REQUIRES(mutex_);
+  // Returns slots in memory of the GPU, where the NIC is to use it and does.
+  std::optional<DirectSlots> TryDirect(const Direction& direction) TUTTI_REQUIRES(mutex_);
   size_t SlotBytes(FifoUse use) const {
     return use == FifoUse::kRing ? shape_.ring_slot_bytes : shape_.message_slot_bytes;
   }
@@ -149,13 +167,11 @@ class ChannelConnections {
   GpuWindows windows_;
   cuda::MappedMemory
       words_;  // It has given_up, scratch, what each FIFO has passed, and the tables of rings_.
-  struct Pinned {
-    Direction direction;
-    cuda::PinnedBlock memory;
-  };
   mutable Mutex mutex_;
+  GpuDirect direct_ TUTTI_GUARDED_BY(mutex_);  // What the NIC refuses is taken out.
   std::map<size_t, Pinned> pinned_ TUTTI_GUARDED_BY(mutex_);
   std::atomic<uint64_t> pinned_bytes_ = 0;
+  std::atomic<uint64_t> direct_bytes_ = 0;
 };
 
 // The network connections of a ChannelConnections that one KernelProxy drives.

@@ -100,10 +100,12 @@ std::string GpuChannels::DescribePath() const {
                                 : IsOnGpu(*connections_->place())
                                     ? "GPU memory within a host"
                                     : "shared host memory within a host";
+  const std::string direct = connections_->DescribeDirect();
   return fmt::format("rings over {} channels: {}, {}", connections_->shape().channels, here,
-                     proxied_.empty() ? std::string("no network")
-                                      : fmt::format("{} between hosts by {} proxy threads",
-                                                    network_, proxied_.size()));
+                     proxied_.empty()
+                         ? std::string("no network")
+                         : fmt::format("{} between hosts by {} proxy threads{}{}", network_,
+                                       proxied_.size(), direct.empty() ? "" : ", ", direct));
 }
 
 std::string_view GpuChannels::TransportTo(int peer) const {

@@ -15,6 +15,8 @@
 //   TUTTI_FAKE_MEMORY=bytes    what a device grants; more is refused
 //   TUTTI_FAKE_MIG=1           all devices are parts of one GPU, at one PCI address
 //   TUTTI_FAKE_PAGEABLE=1      devices read ordinary memory of the host, as on machines that keep both coherent
+//   TUTTI_FAKE_NO_DMABUF=1     memory is not lent to NICs
+//   TUTTI_FAKE_WRITES_ORDERING=100   kernels see what NICs write in the order in which they tell of it
 //   TUTTI_FAKE_STICKY=n        the n-th launch and every call after it fail, as after a bad access
 
 #include "fake_state.h"
@@ -82,8 +84,11 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
            : attribute == 16               ? static_cast<int>(multiprocessors)
            : attribute == kStreamsUseWords ? Number("TUTTI_FAKE_NO_WORDS", 0) == 0
            : attribute == 88               ? Number("TUTTI_FAKE_PAGEABLE", 0) != 0
-           : attribute == 33               ? (Number("TUTTI_FAKE_MIG", 0) == 0 ? device + 1 : 1)
-                                           : 0;
+           : attribute == 110 || attribute == 124
+               ? Number("TUTTI_FAKE_NO_DMABUF", 0) == 0  // NICs may reach its memory
+           : attribute == 118 ? Number("TUTTI_FAKE_WRITES_ORDERING", 0)
+           : attribute == 33  ? (Number("TUTTI_FAKE_MIG", 0) == 0 ? device + 1 : 1)
+                              : 0;
   return kSuccess;
 }
 int cuDeviceGetUuid_v2(unsigned char* uuid, int device) {

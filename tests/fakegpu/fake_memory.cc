@@ -218,7 +218,8 @@ int cuMemCreate(AllocationHandle* handle, size_t bytes, const AllocationProperti
   State& s = TheState();
   std::lock_guard lock(s.mutex);
   *handle = s.next_allocation++;
-  s.allocations[*handle] = {fd, bytes, properties->location.id, false};
+  s.allocations[*handle] = {fd, bytes, properties->location.id, false,
+                            properties->rdma_capable != 0};
   return kSuccess;
 }
 int cuMemRelease(AllocationHandle handle) {
@@ -298,6 +299,17 @@ int cuMemExportToShareableHandle(void* out, AllocationHandle handle, int, unsign
   State& s = TheState();
   std::lock_guard lock(s.mutex);
   *static_cast<int*>(out) = dup(s.allocations[handle].fd);
+  return kSuccess;
+}
+// A DMA-BUF is the memory's file, from its beginning on.
+int cuMemGetHandleForAddressRange(void* out, DeviceAddress address, size_t bytes, int type,
+                                  unsigned long long) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const auto found = s.mapped.find(address);
+  if (found == s.mapped.end() || bytes % 4096 != 0 || type != 1) return kInvalidValue;
+  if (!s.allocations[found->second].for_nics) return kNotSupported;
+  *static_cast<int*>(out) = dup(s.mapped_fds[address]);
   return kSuccess;
 }
 int cuMemImportFromShareableHandle(AllocationHandle* handle, void* fd, int) {

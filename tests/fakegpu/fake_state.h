@@ -198,6 +198,7 @@ struct Allocation {
   size_t bytes = 0;
   int device = 0;
   bool imported = false;
+  bool for_nics = false;
 };
 
 struct Range {

@@ -49,6 +49,7 @@ void SetDevices(std::vector<DeviceSpec> devices);
 void Reset();
 
 // Has calls of a function ("reg_mr") fail with an errno value: `times` of them, after `skip`.
+// FAKE_VERBS_REFUSE=<call> in the environment has all of them fail with ENOMEM.
 void RefuseCalls(const std::string& call, int error, int times = 1, int skip = 0);
 
 struct SendFault {

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <sstream>
 
@@ -92,6 +94,9 @@ State::State() {
   Install(*this, DefaultDevices());
   delivery = DefaultDelivery();
   random.seed(delivery.seed);
+  // "reg_dmabuf_mr": all calls of this function fail for lack of memory.
+  if (const char* const call = getenv("FAKE_VERBS_REFUSE"))
+    refusals.push_back({call, ENOMEM, std::numeric_limits<int>::max(), 0});
 }
 
 State& TheState() {

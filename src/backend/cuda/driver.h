@@ -176,7 +176,9 @@ static_assert(sizeof(LaunchConfig) == 56);
   X(StreamGetId, "cuStreamGetId", Stream, uint64_t*)                                       \
   X(StreamWaitWord32, "cuStreamWaitValue32_v2", Stream, DeviceAddress, uint32_t, unsigned) \
   X(StreamWaitWord, "cuStreamWaitValue64_v2", Stream, DeviceAddress, uint64_t, unsigned)   \
-  X(StreamWriteWord, "cuStreamWriteValue64_v2", Stream, DeviceAddress, uint64_t, unsigned)
+  X(StreamWriteWord, "cuStreamWriteValue64_v2", Stream, DeviceAddress, uint64_t, unsigned) \
+  X(MemGetRangeHandle, "cuMemGetHandleForAddressRange", void*, DeviceAddress, size_t, int, \
+    unsigned long long)
 
 class Driver {
  public:

@@ -13,6 +13,30 @@ namespace {
 constexpr int kFileDescriptor = 1;
 constexpr int kRecommendedGranularity = 1;
 constexpr size_t kPageBytes = 4096;
+// CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+constexpr int kDmabuf = 1;
+// Values of CU_DEVICE_ATTRIBUTE_…: …GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+// …GPU_DIRECT_RDMA_WRITES_ORDERING and …DMA_BUF_SUPPORTED.
+constexpr int kMappedMemoryForNics = 110;
+constexpr int kWritesOrdering = 118;
+constexpr int kDmabufSupported = 124;
+// CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER: kernels of the GPU that owns the memory see the order.
+constexpr int kOrderedForOwner = 100;
+
+// Returns 0 for what the driver does not know.
+int Attribute(const Device& device, int attribute) {
+  int value = 0;
+  return device.driver().DeviceGetAttribute(&value, attribute, device.ordinal()) == 0 ? value : 0;
+}
+
+// Describes new memory, which NICs may reach where the GPU allows that.
+AllocationProperties PropertiesOf(const Device& device, bool shared) {
+  AllocationProperties properties;
+  properties.location.id = device.ordinal();
+  if (!shared) properties.handle_types = 0;
+  properties.rdma_capable = Attribute(device, kMappedMemoryForNics) != 0;
+  return properties;
+}
 
 // Returns the handle of what `fd` names. The caller releases it.
 Result<AllocationHandle> OpenHandle(const Driver& driver, const UniqueFd& fd) {
@@ -94,9 +118,7 @@ void MappedMemory::LetPeersUse(const Device& device) const {
 Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, UniqueFd* fd) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());
-  AllocationProperties properties;
-  properties.location.id = device.ordinal();
-  if (fd == nullptr) properties.handle_types = 0;
+  const AllocationProperties properties = PropertiesOf(device, fd != nullptr);
   size_t granularity = 0;
   TUTTI_TRY(
       driver.Check(driver.MemGetGranularity(&granularity, &properties, kRecommendedGranularity),
@@ -113,9 +135,7 @@ Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, Un
 Status MappedMemory::MapNew(UniqueFd* fd) {
   const Driver& driver = device_->driver();
   const ManagingScope scope(driver, device_->context());
-  AllocationProperties properties;
-  properties.location.id = device_->ordinal();
-  if (fd == nullptr) properties.handle_types = 0;
+  const AllocationProperties properties = PropertiesOf(*device_, fd != nullptr);
   AllocationHandle handle = 0;
   TUTTI_TRY(driver.Check(
       driver.MemCreate(&handle, size_, &properties, 0),
@@ -218,6 +238,23 @@ Result<Allocation> ExportAllocation(const Device& device, std::span<const std::b
   TUTTI_TRY(exported);
   allocation.fd = UniqueFd(number);
   return allocation;
+}
+
+Result<UniqueFd> ExportDmabuf(const Device& device, std::span<const std::byte> memory) {
+  const Driver& driver = device.driver();
+  if (driver.MemGetRangeHandle == nullptr || Attribute(device, kDmabufSupported) == 0)
+    return InvalidUsage("CUDA device {} or its driver lends no memory out by DMA-BUFs",
+                        device.ordinal());
+  const ManagingScope scope(driver, device.context());
+  int fd = -1;
+  const auto address = static_cast<DeviceAddress>(reinterpret_cast<uintptr_t>(memory.data()));
+  TUTTI_TRY(driver.Check(driver.MemGetRangeHandle(&fd, address, memory.size(), kDmabuf, 0),
+                         "making a DMA-BUF of device memory"));
+  return UniqueFd(fd);
+}
+
+bool OrdersWritesOfNics(const Device& device) {
+  return Attribute(device, kWritesOrdering) >= kOrderedForOwner;
 }
 
 PinnedRange& PinnedRange::operator=(PinnedRange&& other) noexcept {

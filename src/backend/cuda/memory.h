@@ -90,6 +90,14 @@ struct Allocation {
 // none of the device or spans several allocations.
 Result<Allocation> ExportAllocation(const Device& device, std::span<const std::byte> memory);
 
+// Returns a DMA-BUF of GPU memory, by which a NIC may reach it: whole pages of what MappedMemory
+// has mapped. InvalidUsage where the driver or the GPU has none.
+Result<UniqueFd> ExportDmabuf(const Device& device, std::span<const std::byte> memory);
+
+// Returns whether the GPU sees what a NIC has written into its memory in the order in which the NIC
+// told of it, so that no read has to push it there.
+bool OrdersWritesOfNics(const Device& device);
+
 // Memory of the host that a GPU may use, for as long as this lives. Move-only.
 class PinnedRange {
  public:
