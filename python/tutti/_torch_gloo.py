@@ -28,7 +28,7 @@ def _ours(store: Any, rank: int, size: int, timeout: Optional[timedelta]) -> Any
             warnings.warn('TUTTI_TORCH_GLOO=1 has no effect on a group: the tutti backend in C++ is '
                           'missing on a rank, and Gloo itself is taken')
         return None
-    return _native.create(own, rank, size, timeout or c10d.default_pg_timeout)
+    return _native.create(own, rank, size, c10d.default_pg_timeout if timeout is None else timeout)
 
 
 def take_its_place() -> None:

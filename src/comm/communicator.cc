@@ -206,12 +206,12 @@ Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* ab
 Status Communicator::MakeGpuOneSided() {
   TUTTI_ASSIGN(GpuGin::ForStreams gin,
                device_communicators_.gpu_gin().MakeForStreams(GpuOneSided::PlanFor(num_ranks())));
+  // The proxy has been made on the device, so this does not fail on one rank alone.
   TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(device_->cuda_ordinal()));
-  TUTTI_ASSIGN(
-      std::unique_ptr<GpuOneSided> made,
-      GpuOneSided::Create(
-          {.rank = rank(), .device = device, .symmetric = symmetric_.get(), .watch = watch_.get()},
-          std::move(gin)));
+  auto made = std::make_unique<GpuOneSided>(
+      GpuOneSided::Parts{
+          .rank = rank(), .device = device, .symmetric = symmetric_.get(), .watch = watch_.get()},
+      std::move(gin));
   const MutexLock lock(registrations_mutex_);
   calls_on_streams_.store(made.get(), std::memory_order_release);
   one_sided_ = std::move(made);

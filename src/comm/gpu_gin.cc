@@ -158,21 +158,24 @@ void GpuGin::Drop(const Window& window) {
 }
 
 Result<std::unique_ptr<GinBackend>> GpuGin::MakeProxy(const GinPlan& plan, uint64_t digest) {
-  return Make(plan, digest, [](GinDeviceProxy& proxy) { return proxy.Start(); });
+  return Make(
+      plan, digest, [](GinDeviceProxy& proxy) { return proxy.Start(); }, [] {});
 }
 
 Result<GpuGin::ForStreams> GpuGin::MakeForStreams(const GinPlan& plan) {
   ForStreams made;
   const bool alone = comm_.symmetric().team().size == comm_.num_ranks();
-  TUTTI_ASSIGN(made.proxy, Make(plan, 0, [&](GinDeviceProxy& proxy) -> Status {
-                 TUTTI_ASSIGN(made.line, GinStreamLine::Create(proxy));
-                 return alone ? Status::Ok() : proxy.Start();
-               }));
+  const auto prepare = [&](GinDeviceProxy& proxy) -> Status {
+    TUTTI_ASSIGN(made.line, GinStreamLine::Create(proxy));
+    return alone ? Status::Ok() : proxy.Start();
+  };
+  TUTTI_ASSIGN(made.proxy, Make(plan, 0, prepare, [&] { made.line.reset(); }));
   return made;
 }
 
 Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t digest,
-                                                 const Prepare& prepare) {
+                                                 const Prepare& prepare,
+                                                 const std::function<void()>& undo) {
   FreeRetired();
   if (locks_ == nullptr) TUTTI_TRY(Join());
   const LsaTeam& team = comm_.symmetric().team();
@@ -186,6 +189,7 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
   });
   if (!made.ok()) {
     // No rank has kernels that could have put anything: nobody writes here.
+    undo();
     proxy.reset();
     Drop(*window);
     return made;

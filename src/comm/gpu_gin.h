@@ -64,8 +64,10 @@ class GpuGin {
       const GinPlan& plan, const std::shared_ptr<const Window>& window) const;
   // Does what is to be done with a proxy before any rank may use its own.
   using Prepare = std::function<Status(GinDeviceProxy& proxy)>;
+  // Where a rank fails, all call `undo`, before the proxy ends.
   Result<std::unique_ptr<GinBackend>> Make(const GinPlan& plan, uint64_t digest,
-                                           const Prepare& prepare);
+                                           const Prepare& prepare,
+                                           const std::function<void()>& undo);
   void Drop(const Window& window);
   void Retire(std::unique_ptr<GinDeviceProxy> proxy, std::shared_ptr<const Window> window);
   void FreeRetired();

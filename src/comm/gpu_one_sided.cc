@@ -1,11 +1,11 @@
 #include "comm/gpu_one_sided.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
+
+#include "base/log.h"
 
 namespace tutti {
 namespace {
@@ -15,6 +15,8 @@ namespace {
 constexpr uint32_t kDepth = 16;
 // How often the end of a communicator looks whether streams are done with its calls.
 constexpr std::chrono::microseconds kLookAgain{100};
+// What the proxy may take to hand to the network what streams have put.
+constexpr double kFinishS = 10;
 
 cuda::DeviceAddress AddressOf(const void* memory) { return reinterpret_cast<uintptr_t>(memory); }
 
@@ -55,17 +57,6 @@ GpuOneSided::GpuOneSided(const Parts& parts, GpuGin::ForStreams gin)
       owned_line_(std::move(gin.line)),
       sent_(parts_.symmetric->num_ranks()),
       taken_(parts_.symmetric->num_ranks()) {}
-
-Result<std::unique_ptr<GpuOneSided>> GpuOneSided::Create(const Parts& parts,
-                                                         GpuGin::ForStreams gin) {
-  std::unique_ptr<GpuOneSided> made(new GpuOneSided(parts, std::move(gin)));
-  const cuda::Driver& driver = made->driver();
-  const cuda::ManagingScope scope(driver, made->parts_.device->context());
-  const MutexLock lock(made->mutex_);
-  TUTTI_TRY(driver.Check(driver.EventCreate(&made->last_put_, cuda::kEventWithoutTiming),
-                         "creating an event"));
-  return made;
-}
 
 GpuOneSided::~GpuOneSided() {
   const cuda::ManagingScope scope(driver(), parts_.device->context());
@@ -109,13 +100,17 @@ std::shared_ptr<const OneSidedCall> GpuOneSided::MakeWait(std::vector<Awaited> a
 Status GpuOneSided::RunPut(const Put& put, const std::shared_ptr<const Window>& source,
                            cuda::Stream stream) {
   const MutexLock lock(mutex_);
-  if (last_stream_ != stream)
+  const bool is_first = last_put_ == nullptr;
+  if (is_first)
+    TUTTI_TRY(driver().Check(driver().EventCreate(&last_put_, cuda::kEventWithoutTiming),
+                             "creating an event"));
+  // Also where the stream seems to be that of the last put: other streams may have its handle.
+  if (!is_first)
     TUTTI_TRY(driver().Check(driver().StreamWaitEvent(stream, last_put_, 0),
                              "ordering one-sided calls on different streams"));
   Status queued =
       team_.Has(put.peer) ? PutInTeam(put, stream) : PutByProxy(put, source.get(), stream);
   Status recorded = driver().Check(driver().EventRecord(last_put_, stream), "recording an event");
-  last_stream_ = stream;
   TUTTI_TRY(std::move(queued));
   TUTTI_TRY(std::move(recorded));
   return Mark(stream);
@@ -160,17 +155,23 @@ Status GpuOneSided::PutByProxy(const Put& put, const Window* source, cuda::Strea
 }
 
 Status GpuOneSided::RunWait(const std::vector<Awaited>& awaited, cuda::Stream stream) {
-  const MutexLock lock(mutex_);
-  for (const Awaited& each : awaited) {
-    uint64_t& taken = taken_[static_cast<size_t>(each.peer)];
-    taken += each.count;
-    if (each.count > 0) TUTTI_TRY(line_->AwaitSignal(stream, each.peer, taken));
+  std::vector<uint64_t> counts;
+  {
+    const MutexLock lock(mutex_);
+    for (const Awaited& each : awaited)
+      counts.push_back(taken_[static_cast<size_t>(each.peer)] += each.count);
   }
+  // The driver may hold up the caller here, where the stream's queue is full, until another thread
+  // has queued the put that lets the stream go on.
+  for (size_t i = 0; i < awaited.size(); ++i)
+    if (awaited[i].count > 0) TUTTI_TRY(line_->AwaitSignal(stream, awaited[i].peer, counts[i]));
+  const MutexLock lock(mutex_);
   return Mark(stream);
 }
 
 // Records an event behind a call, one that an earlier call needs no more where there is one.
 Status GpuOneSided::Mark(cuda::Stream stream) {
+  const cuda::RelaxedCapture relaxed(driver());
   cuda::Event mark = nullptr;
   if (!marks_.empty() && driver().EventQuery(marks_.front()) == 0) {
     mark = marks_.front();
@@ -197,13 +198,18 @@ void GpuOneSided::Abort() {
   if (owned_line_) owned_line_->EndWaits();
 }
 
-// A stream that waits for a rank ends with the signal, or with the communicator.
+// A stream that waits for a rank ends with the signal, or with the communicator, which ends at the
+// deadline.
 void GpuOneSided::EndQueuedCalls(Deadline deadline) {
   while (!AllDone()) {
+    if (!parts_.watch->stopped() && deadline.Passed())
+      parts_.watch->Stop(Timeout("a stream still waits for a signal of another rank"),
+                         /*tell=*/true);
     if (parts_.watch->stopped()) Abort();
     std::this_thread::sleep_for(kLookAgain);
   }
-  static_cast<void>(proxy_->Finish(deadline).ok());
+  if (Status finished = proxy_->Finish(Deadline::AfterSeconds(kFinishS)); !finished.ok())
+    TUTTI_WARN("the end of one-sided calls: {}", finished.message());
   {
     const MutexLock lock(line_mutex_);
     owned_line_.reset();

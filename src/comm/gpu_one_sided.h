@@ -14,7 +14,6 @@
 // Made with the first window of a communicator, where streams can wait for words of memory. Any
 // thread may call.
 
-#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -38,7 +37,7 @@ class GpuOneSided final : public OneSided {
     Watch* watch = nullptr;
   };
   // `gin` was made by PlanFor.
-  static Result<std::unique_ptr<GpuOneSided>> Create(const Parts& parts, GpuGin::ForStreams gin);
+  GpuOneSided(const Parts& parts, GpuGin::ForStreams gin);
   ~GpuOneSided() override;
 
   // Returns what the calls of so many ranks need of the proxy.
@@ -52,7 +51,6 @@ class GpuOneSided final : public OneSided {
  private:
   class Call;
 
-  GpuOneSided(const Parts& parts, GpuGin::ForStreams gin);
   Status CheckStream(cuda::Stream stream) const;
   Status RunPut(const Put& put, const std::shared_ptr<const Window>& source, cuda::Stream stream)
       TUTTI_EXCLUDES(mutex_);
@@ -67,16 +65,15 @@ class GpuOneSided final : public OneSided {
   const Parts parts_;
   const LsaTeam team_;
   std::unique_ptr<GinBackend> proxy_;
-  GinStreamLine* const line_;  // until EndQueuedCalls
+  GinStreamLine* const line_;  // It lives until EndQueuedCalls.
   Mutex line_mutex_;
   std::unique_ptr<GinStreamLine> owned_line_ TUTTI_GUARDED_BY(line_mutex_);
   Mutex mutex_;
-  std::vector<uint64_t> sent_ TUTTI_GUARDED_BY(mutex_);  // the signals to each rank
-  std::vector<uint64_t> taken_
-      TUTTI_GUARDED_BY(mutex_);  // those of each rank that waits have taken
+  // The signals to each rank, and those of each rank that waits have taken.
+  std::vector<uint64_t> sent_ TUTTI_GUARDED_BY(mutex_);
+  std::vector<uint64_t> taken_ TUTTI_GUARDED_BY(mutex_);
   // Behind the last put, and behind the calls that may not be done yet.
   cuda::Event last_put_ TUTTI_GUARDED_BY(mutex_) = nullptr;
-  cuda::Stream last_stream_ TUTTI_GUARDED_BY(mutex_) = nullptr;
   std::deque<cuda::Event> marks_ TUTTI_GUARDED_BY(mutex_);
 };
 

@@ -77,16 +77,19 @@ ReductionOrder Executor::OrderFor(const Task& task) const {
                                                       : ReductionOrder::kAny;
 }
 
-Choice Executor::ChoiceAmong(const Task& task, size_t count, Reading reading) const {
+Choice Executor::ChoiceAmong(const Task& task, size_t count, Reading reading,
+                             CostAdviser* adviser) const {
   PlanContext context = plan_;
   context.allowed_algorithms[static_cast<size_t>(task.collective)] = task.wishes.algorithms;
   return Choose(context, task.collective, count, task.elem_bytes(), OrderFor(task), reading,
-                adviser_);
+                adviser);
 }
 
+// Does not ask the tuner, which is called by the thread that runs operations only, and which may
+// advise each rank differently.
 Status Executor::CheckWishes(const Task& task) const {
   if (!task.wishes.demands_algorithms || num_ranks_ == 1 || task.count == 0) return Status::Ok();
-  const Choice choice = ChoiceAmong(task, PlanCount(task), CertainReading(task));
+  const Choice choice = ChoiceAmong(task, PlanCount(task), CertainReading(task), nullptr);
   if ((task.wishes.algorithms & Bit(choice.algorithm)) != 0) return Status::Ok();
   return InvalidUsage("none of the algorithms that algSelection leaves serves this {} of {} bytes",
                       Name(task.collective), task.bytes());
@@ -97,7 +100,7 @@ const Choice& Executor::ChoiceFor(const Task& task, size_t count, Reading readin
   const size_t elem_bytes = task.elem_bytes();
   const ReductionOrder order = OrderFor(task);
   if (task.wishes.algorithms != 0) [[unlikely]]
-    return wished_ = ChoiceAmong(task, count, reading);
+    return wished_ = ChoiceAmong(task, count, reading, adviser_);
   const size_t key =
       count * elem_bytes + static_cast<size_t>(collective) * 7 + static_cast<size_t>(reading) * 3;
   RememberedChoice& entry = choices_[(key ^ key >> 6 ^ key >> 12) % kRememberedChoices];

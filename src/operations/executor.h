@@ -105,7 +105,7 @@ class Executor {
   // Returns the choice of the cost model, or of the tuner, which is asked each time.
   const Choice& ChoiceFor(const Task& task, size_t count, Reading reading);
   // Returns the choice among the algorithms that one call leaves.
-  Choice ChoiceAmong(const Task& task, size_t count, Reading reading) const;
+  Choice ChoiceAmong(const Task& task, size_t count, Reading reading, CostAdviser* adviser) const;
   // Returns whether the call, or the whole communicator, adds in the order of the ranks.
   bool IsDeterministic(const Task& task) const {
     return plan_.deterministic || task.wishes.deterministic;

@@ -38,7 +38,11 @@ c10::intrusive_ptr<c10d::Backend::Options> TuttiBackend::getBackendOptions() {
 }
 
 c10d::ErrorType TuttiBackend::getError() {
-  return ordered_.healthy() ? c10d::ErrorType::SUCCESS : c10d::ErrorType::COMM_ERROR;
+  const auto on_devices = Devices();
+  const bool healthy =
+      ordered_.healthy() && std::all_of(on_devices.begin(), on_devices.end(),
+                                        [](const auto& each) { return each->healthy(); });
+  return healthy ? c10d::ErrorType::SUCCESS : c10d::ErrorType::COMM_ERROR;
 }
 
 // Places
@@ -54,6 +58,7 @@ TuttiBackend::OnDevice& TuttiBackend::DeviceFor(at::Device device) {
   size_t made = 0;
   {
     const MutexLock lock(devices_mutex_);
+    CheckDevicesOpen();
     const auto found = devices_.find(device.index());
     if (found != devices_.end()) return *found->second;
     made = devices_.size();
@@ -61,16 +66,39 @@ TuttiBackend::OnDevice& TuttiBackend::DeviceFor(at::Device device) {
   TORCH_CHECK_VALUE(device.is_cuda() && device.has_index(), "a GPU of CUDA is wanted, not ",
                     device);
   // Ranks that use several devices each bring them in one order.
-  ncclComm_t comm =
-      NewCommunicator(*library_, *store_, c10::str("gpu/", made), rank_, size_, {}, device.index());
-  auto on_device = std::make_unique<OnDevice>(
-      std::make_shared<DeviceCommunicator>(library_, comm, device), size_);
+  auto on_device =
+      std::make_unique<OnDevice>(NewOnDevice(c10::str("gpu/", made), rank_, size_, device), size_);
   const MutexLock lock(devices_mutex_);
+  CheckDevicesOpen();
   return *(devices_[device.index()] = std::move(on_device));
+}
+
+// Ends early where the group is shut down or aborted meanwhile.
+std::shared_ptr<DeviceCommunicator> TuttiBackend::NewOnDevice(const std::string& key, int rank,
+                                                              int size, at::Device device) {
+  const auto closing = [this] {
+    const MutexLock lock(devices_mutex_);
+    return devices_closed_;
+  };
+  return std::make_shared<DeviceCommunicator>(
+      library_, NewCommunicator(*library_, *store_, key, rank, size, closing, device.index()),
+      device);
+}
+
+void TuttiBackend::CheckDevicesOpen() const {
+  if (devices_closed_) C10_THROW_ERROR(DistBackendError, "the group was destroyed or aborted");
+}
+
+std::vector<std::shared_ptr<DeviceCommunicator>> TuttiBackend::Devices() {
+  const MutexLock lock(devices_mutex_);
+  std::vector<std::shared_ptr<DeviceCommunicator>> all;
+  for (auto& [index, on_device] : devices_) all.push_back(on_device->communicator);
+  return all;
 }
 
 std::vector<std::shared_ptr<DeviceCommunicator>> TuttiBackend::TakeDevices() {
   const MutexLock lock(devices_mutex_);
+  devices_closed_ = true;
   std::vector<std::shared_ptr<DeviceCommunicator>> taken;
   for (auto& [key, pair] : pairs_) taken.push_back(pair);
   for (auto& [index, on_device] : devices_) taken.push_back(on_device->communicator);
@@ -120,9 +148,9 @@ void TuttiBackend::startCoalescing() {
 
 WorkPtr TuttiBackend::endCoalescing() {
   TORCH_CHECK(coalesced_, "endCoalescing without startCoalescing");
-  RunCoalescedMessages();
   auto parts = std::move(*coalesced_);
   coalesced_.reset();
+  RunCoalescedMessages();
   return c10::make_intrusive<JoinedWork>(std::move(parts));
 }
 
@@ -215,11 +243,8 @@ WorkPtr TuttiBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inp
 // Meeting
 
 WorkPtr TuttiBackend::barrier(const c10d::BarrierOptions& opts) {
-  // Of GPUs, what the current streams hold is done before the ranks meet.
-  {
-    const MutexLock lock(devices_mutex_);
-    for (const auto& [index, on_device] : devices_) on_device->communicator->AwaitCurrentStream();
-  }
+  // Of GPUs, what the current streams hold is done before the ranks meet, and all collectives.
+  for (const auto& communicator : Devices()) communicator->AwaitStreams();
   const Place place(*this, {}, Waits(opts));
   Operation operation;
   operation.Add([call = library_->tuttiBarrier](ncclComm_t comm, cudaStream_t stream) {

@@ -180,6 +180,12 @@ class TuttiBackend : public c10d::Backend {
 
   OnDevice& DeviceFor(at::Device device);
   std::shared_ptr<DeviceCommunicator> PairFor(int source, int target, int tag, at::Device device);
+  std::shared_ptr<DeviceCommunicator> NewOnDevice(const std::string& key, int rank, int size,
+                                                  at::Device device);
+  void CheckDevicesOpen() const TUTTI_REQUIRES(devices_mutex_);
+  // Returns the group's communicators on GPUs, without those of two ranks.
+  std::vector<std::shared_ptr<DeviceCommunicator>> Devices();
+  // Returns those of two ranks as well, for whoever ends them. None is made from now on.
   std::vector<std::shared_ptr<DeviceCommunicator>> TakeDevices();
   WorkPtr Run(const Place& place, Operation operation, const Asked& asked);
   c10::intrusive_ptr<TuttiWork> NewWork(const Asked& asked);
@@ -216,7 +222,8 @@ class TuttiBackend : public c10d::Backend {
   std::optional<std::vector<c10::intrusive_ptr<TuttiWork>>> coalesced_;
   CoalescedMessages coalesced_messages_;
 
-  Mutex devices_mutex_;
+  mutable Mutex devices_mutex_;
+  bool devices_closed_ TUTTI_GUARDED_BY(devices_mutex_) = false;
   std::map<int, std::unique_ptr<OnDevice>> devices_ TUTTI_GUARDED_BY(devices_mutex_);
   // By the lower rank, the higher one, the tag and this rank's device.
   std::map<std::tuple<int, int, int, int>, std::shared_ptr<DeviceCommunicator>> pairs_

@@ -47,15 +47,27 @@ ncclRedOp_t DeviceCommunicator::MakePreMulSum(void* factor, ncclDataType_t type,
   return MakeOperator(library_, comm_, factor, type, keep);
 }
 
-void DeviceCommunicator::AwaitCurrentStream() const {
-  VirtualGuardImpl(device_.type()).synchronizeStream(CurrentStream(device_));
+void DeviceCommunicator::AwaitStreams() const {
+  const VirtualGuardImpl guard(device_.type());
+  guard.synchronizeStream(CurrentStream(device_));
+  guard.synchronizeStream(side_stream_);
 }
 
 void DeviceCommunicator::CheckHealthy() const {
   ncclResult_t state = ncclSuccess;
+  if (aborted_) C10_THROW_ERROR(DistBackendError, "the group was aborted");
   if (ended_) return;
   library_->Check(library_->ncclCommGetAsyncError(comm_, &state), comm_);
   if (state != ncclInProgress) library_->Check(state, comm_);
+}
+
+bool DeviceCommunicator::healthy() const {
+  try {
+    CheckHealthy();
+  } catch (const c10::Error&) {
+    return false;
+  }
+  return true;
 }
 
 void DeviceCommunicator::End() {
@@ -63,7 +75,9 @@ void DeviceCommunicator::End() {
 }
 
 void DeviceCommunicator::Abort() {
-  if (!ended_.exchange(true)) library_->ncclCommAbort(comm_);
+  if (ended_.exchange(true)) return;
+  aborted_ = true;
+  library_->ncclCommAbort(comm_);
 }
 
 StreamScope::StreamScope(const DeviceCommunicator* communicator, bool waits) {
@@ -103,7 +117,8 @@ bool DeviceWork::isCompleted() {
 }
 
 bool DeviceWork::isSuccess() const {
-  return !exception() && done_.was_marked_for_recording() && done_.query();
+  return !exception() && done_.was_marked_for_recording() && done_.query() &&
+         communicator_->healthy();
 }
 
 void DeviceWork::synchronize() {

@@ -41,10 +41,12 @@ class DeviceCommunicator final : public OperatorMaker {
                             std::shared_ptr<void>& keep) override;
   const Library& library() const override { return *library_; }
 
-  // Blocks until the device has done what its current stream holds.
-  void AwaitCurrentStream() const;
-  // Throws what the library says where the communicator has failed.
+  // Blocks until the device has done what its current stream and the side stream hold.
+  void AwaitStreams() const;
+  // Throws what the library says where the communicator has failed, and where it was aborted.
   void CheckHealthy() const;
+  // Returns whether CheckHealthy would not throw.
+  bool healthy() const;
   // Waits until the GPU has done what was queued, and ends the communicator. Operations fail from
   // now on. Does nothing the second time.
   void End();
@@ -59,6 +61,7 @@ class DeviceCommunicator final : public OperatorMaker {
   const c10::Device device_;
   const c10::Stream side_stream_;
   std::atomic<bool> ended_{false};
+  std::atomic<bool> aborted_{false};
   Mutex mutex_;  // Held while an operation is queued, so that operations have one order.
 };
 

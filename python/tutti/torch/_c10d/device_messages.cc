@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages between the GPUs of two ranks. Those of one startCoalescing run together, on the group's
 // communicator; others on one that the two ranks have for themselves, and in the order in which
-// both ask for them.
+// both ask for them. The first of these waits on the host until the other rank asks for its first.
 
 #include <algorithm>
 
@@ -31,15 +31,20 @@ std::shared_ptr<DeviceCommunicator> TuttiBackend::PairFor(int source, int target
                                                           at::Device device) {
   const int low = std::min(source, target), high = std::max(source, target);
   const std::tuple key(low, high, tag, static_cast<int>(device.index()));
+  int number = 0;  // A pair that uses several devices brings them in one order.
   {
     const MutexLock lock(devices_mutex_);
+    CheckDevicesOpen();
     const auto found = pairs_.find(key);
     if (found != pairs_.end()) return found->second;
+    for (const auto& [other, communicator] : pairs_)
+      number += std::tie(std::get<0>(other), std::get<1>(other), std::get<2>(other)) ==
+                std::tie(low, high, tag);
   }
-  ncclComm_t comm = NewCommunicator(*library_, *store_, c10::str("gpus/", low, "/", high, "/", tag),
-                                    rank_ == low ? 0 : 1, 2, {}, device.index());
-  auto made = std::make_shared<DeviceCommunicator>(library_, comm, device);
+  auto made = NewOnDevice(c10::str("gpus/", low, "/", high, "/", tag, "/", number),
+                          rank_ == low ? 0 : 1, 2, device);
   const MutexLock lock(devices_mutex_);
+  CheckDevicesOpen();
   return pairs_[key] = std::move(made);
 }
 
@@ -49,6 +54,9 @@ WorkPtr TuttiBackend::PutDeviceMessage(const Tensors& tensors, int source, int t
   const Asked asked = {sends ? OpType::SEND : OpType::RECV, sends ? "tutti:send" : "tutti:recv",
                        tensors, tensors};
   if (coalesced_) {
+    TORCH_CHECK_VALUE(coalesced_messages_.tensors.empty() ||
+                          coalesced_messages_.tensors[0].device() == tensor.device(),
+                      "messages that are coalesced lie on one device");
     AddMessage(coalesced_messages_.operation, *library_, tensor, sends, sends ? target : source);
     coalesced_messages_.tensors.push_back(tensor);
     coalesced_messages_.works.push_back(
