@@ -85,8 +85,11 @@ TEST(WeakLitmusTest, TheOrderOfPutsIsNotToBeTrusted) {
     const OverVerbs in_order({.order = Order::kAtOnce});
     EXPECT_EQ(RunLitmus(weak, 100), 0);
   }
+  // The data come a millisecond behind the flag, which a busy machine may take to look at them.
   const OverVerbs reversed({.order = Order::kReversed});
-  EXPECT_GT(RunLitmus(weak, 100), 0);
+  int wrong = 0;
+  for (int tries = 0; tries < 50 && wrong == 0; ++tries) wrong = RunLitmus(weak, 100);
+  EXPECT_GT(wrong, 0);
 }
 
 TEST(WeakLitmusTest, AFlushIsNoArrival) {
