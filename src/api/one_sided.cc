@@ -1,4 +1,5 @@
-// One-sided calls: the arguments are checked here, everything else happens in window/one_sided.h.
+// One-sided calls: the arguments are checked here, the calls are made by what window/one_sided.h
+// declares.
 
 #include "window/one_sided.h"
 

@@ -59,8 +59,8 @@ class GinStreamLine {
   GinDeviceProxy& proxy_;
   const cuda::Driver& driver_;
   const int rank_;
-  std::vector<cuda::PinnedRange> team_;        // the signals of each rank of the team
-  std::vector<std::atomic<uint32_t>> posted_;  // of each queue
+  std::vector<cuda::PinnedRange> team_;        // Holds the signals of each rank of the team.
+  std::vector<std::atomic<uint32_t>> posted_;  // Counts, for each queue, what was posted.
 };
 
 }  // namespace tutti

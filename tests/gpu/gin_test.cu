@@ -515,7 +515,7 @@ constexpr Case kCases[] = {
     {"pingpong_8B", PingPong, 1, 500, Figure::kRoundTrip},
     {"put_1M", Bandwidth, 1, 1 << 20, Figure::kBandwidth},
     {"put_64M", Bandwidth, 1, 64 << 20, Figure::kBandwidth},
-    {"own_put_full", PutToSelf, kFull, 300 << 10, Figure::kNone},  // leaves a signal behind
+    {"own_put_full", PutToSelf, kFull, 300 << 10, Figure::kNone},  // It leaves a signal behind.
 };
 
 // What ranks share, be they threads or processes.
