@@ -33,7 +33,7 @@ def _ours(store: Any, rank: int, size: int, timeout: Optional[timedelta]) -> Any
 
 def take_its_place() -> None:
     """Does so from now on. Nothing happens in a PyTorch without Gloo."""
-    gloo = getattr(c10d, "ProcessGroupGloo", None)
+    gloo: Any = getattr(c10d, "ProcessGroupGloo", None)
     if gloo is None or getattr(gloo, "_is_tutti", False):
         return
 
