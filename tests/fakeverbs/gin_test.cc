@@ -87,7 +87,7 @@ TEST(WeakLitmusTest, TheOrderOfPutsIsNotToBeTrusted) {
   }
   // The data come a millisecond behind the flag, which a busy machine may take to look at them.
   const OverVerbs reversed({.order = Order::kReversed});
-  int wrong = 0;
+  int64_t wrong = 0;
   for (int tries = 0; tries < 50 && wrong == 0; ++tries) wrong = RunLitmus(weak, 100);
   EXPECT_GT(wrong, 0);
 }
