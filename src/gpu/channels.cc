@@ -338,7 +338,7 @@ Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t 
     TUTTI_ASSIGN(const ChannelConnections::End end,
                  connections_->Get({peer, FifoUse::kRing, channel, sends}));
     fifo = end.fifo;
-    AddPost(end, channel, passes.chunks, posts);
+    AddPost(end, channel, {passes.chunks, passes.elems * KernelElemBytes(task)}, posts);
     return Status::Ok();
   };
   TUTTI_TRY(connect(to.ring, true, traffic.to_next, args.next[channel]));
@@ -359,7 +359,7 @@ Status GpuChannels::ConnectPairs(const Task& task, const ChannelPlan& plan, cuda
                                  std::vector<KernelOps>& posts) {
   const kernels::MeshCounting traffic =
       CountOneShot(plan, task.collective, KernelCount(task), task.root, rank(), num_ranks());
-  const auto connect = [&](int peer, bool sends, uint64_t chunks,
+  const auto connect = [&](int peer, bool sends, const kernels::Traffic& passes,
                            cuda::DeviceFifo& fifo) -> Status {
     const int distance = sends ? peer - rank() : rank() - peer;
     const auto channel = static_cast<uint32_t>((distance + num_ranks()) % num_ranks()) %
@@ -367,14 +367,14 @@ Status GpuChannels::ConnectPairs(const Task& task, const ChannelPlan& plan, cuda
     TUTTI_ASSIGN(const ChannelConnections::End end,
                  connections_->Get({peer, FifoUse::kMessages, channel, sends}));
     fifo = end.fifo;
-    AddPost(end, channel, chunks, posts);
+    AddPost(end, channel, {passes.chunks, passes.elems * KernelElemBytes(task)}, posts);
     return Status::Ok();
   };
   size_t place = 0;
   for (int peer = 0; peer < num_ranks(); ++peer) {
     if (peer == rank()) continue;
-    TUTTI_TRY(connect(peer, true, traffic.sent(peer).chunks, args.next[place]));
-    TUTTI_TRY(connect(peer, false, traffic.received(peer).chunks, args.previous[place]));
+    TUTTI_TRY(connect(peer, true, traffic.sent(peer), args.next[place]));
+    TUTTI_TRY(connect(peer, false, traffic.received(peer), args.previous[place]));
     ++place;
   }
   return Status::Ok();
@@ -426,26 +426,27 @@ Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stre
     flow.kind = kind;
     flow.first = messages;
     flow.count = static_cast<uint16_t>(parts.size());
-    uint64_t chunks = 0;
+    Passes passes;
     for (const FlowPart* const part : parts) {
       args.messages[messages++] = part->message;
-      chunks += DivUp(part->message.bytes, args.slice_bytes);
+      passes.chunks += DivUp(part->message.bytes, args.slice_bytes);
+      passes.bytes += part->message.bytes;
     }
     for (const bool sends : {true, false}) {
       if (kind == (sends ? cuda::FlowKind::kReceive : cuda::FlowKind::kSend)) continue;
       TUTTI_ASSIGN(const ChannelConnections::End end,
                    connections_->Get({peer, FifoUse::kMessages, channel, sends}));
       (sends ? flow.send : flow.receive) = end.fifo;
-      AddPost(end, channel, chunks, posts);
+      AddPost(end, channel, passes, posts);
     }
   }
   return Queue(Share(std::move(posts)), stream, [&] { return device().Launch(args, stream); });
 }
 
-void GpuChannels::AddPost(const ChannelConnections::End& end, uint32_t channel, uint64_t chunks,
-                          std::vector<KernelOps>& posts) const {
-  if (end.proxied && chunks > 0)
-    posts[channel % posts.size()].ops.push_back({*end.proxied, chunks});
+void GpuChannels::AddPost(const ChannelConnections::End& end, uint32_t channel,
+                          const Passes& passes, std::vector<KernelOps>& posts) const {
+  if (end.proxied && passes.chunks > 0)
+    posts[channel % posts.size()].ops.push_back({*end.proxied, passes.chunks, passes.bytes});
 }
 
 GpuChannels::Posts GpuChannels::Share(std::vector<KernelOps> posts) {

@@ -141,7 +141,11 @@ class GpuChannels final : public DeviceOperations {
                       std::vector<KernelOps>& posts);
   FlowPlace flow_place() const;
   // Adds what passes one end to what its KernelProxy is told.
-  void AddPost(const ChannelConnections::End& end, uint32_t channel, uint64_t chunks,
+  struct Passes {
+    uint64_t chunks = 0;
+    uint64_t bytes = 0;
+  };
+  void AddPost(const ChannelConnections::End& end, uint32_t channel, const Passes& passes,
                std::vector<KernelOps>& posts) const;
   static Posts Share(std::vector<KernelOps> posts);
 

@@ -17,12 +17,19 @@
 // every `harvest_every` rounds. It sleeps while nothing is posted and nothing under way, so that an
 // idle communicator costs no processor time.
 //
+// After a round in which nothing has moved, it looks again at once while the operation that kernels
+// run first is short, because each wait then counts. A long one moves by slots and by the buffers
+// of sockets, which last longer than a nap, so that the thread naps instead: there are many of
+// these threads, and what they take beyond copying is what they poll.
+//
 // Threads: Post and Abort from any thread; the rest runs on the thread of the object.
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,6 +46,7 @@ namespace tutti {
 struct KernelOp {
   size_t connection = 0;  // KernelConnections knows it by this number.
   uint64_t chunks = 0;
+  uint64_t bytes = 0;  // All chunks together have so many.
 };
 
 // Says what a kernel passes through all of its connections.
@@ -83,17 +91,21 @@ class KernelProxy {
   using Posted = std::deque<std::shared_ptr<const KernelOps>>;
   enum class Ending : uint8_t { kNo, kWhenIdle, kNow };
 
+  // What a kernel passes through one connection.
+  struct Share {
+    uint64_t chunks;
+    uint32_t op_tag;
+    uint64_t number;   // Kernels are numbered in the order in which they run.
+    bool long_kernel;  // The kernel passes much through any of its connections.
+    uint64_t end = 0;  // The value of Active::begun behind it, once it is under way.
+  };
   // A connection with work.
   struct Active {
     ProxyConnection* connection = nullptr;
-    uint64_t begun = 0;              // chunks of all operations begun over the connection's life
-    std::deque<uint64_t> under_way;  // The values of `begun` behind each operation under way.
-    struct Run {
-      uint64_t chunks;
-      uint32_t op_tag;
-    };
-    std::deque<Run> waiting;  // They are not begun yet, because a connection holds few operations.
-    bool listed = false;      // It is in active_.
+    uint64_t begun = 0;  // chunks of all operations begun over the connection's life
+    std::deque<Share> under_way;
+    std::deque<Share> waiting;  // They are not begun yet: a connection holds few operations.
+    bool listed = false;        // It is in active_.
   };
 
   KernelProxy(KernelConnections& connections, int harvest_every)
@@ -107,6 +119,10 @@ class KernelProxy {
   // Moves what can be moved; whether anything was.
   Result<bool> MoveAll();
   static void BeginWaiting(Active& active);
+  // Rests after a round in which nothing has moved.
+  void Rest();
+  // Returns whether the first kernel of those whose data are under way is a long one.
+  bool FirstIsLong() const;
   void CloseAll();
   Ending ending() const { return ending_.load(std::memory_order_acquire); }
 
@@ -124,6 +140,10 @@ class KernelProxy {
   Posted harvested_;
   std::map<size_t, Active> all_;
   std::vector<Active*> active_;
+  uint64_t kernels_ = 0;                  // So many have been started.
+  std::optional<Backoff> backoff_;        // Counts the rounds in which nothing has moved.
+  int doublings_ = 0;                     // The next nap of a long kernel is so often doubled.
+  std::chrono::nanoseconds napped_ = {};  // The naps since something moved are so long.
 
   std::thread thread_;
 };

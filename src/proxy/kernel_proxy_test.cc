@@ -1,6 +1,7 @@
 #include "proxy/kernel_proxy.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,7 +22,13 @@ class StubConnection final : public ProxyConnection {
     ends_.push_back(begun_);
   }
   bool Poll() override {
-    if (done_.load() >= std::min(begun_, let_.load())) return false;
+    if (done_.load() >= std::min(begun_, let_.load())) {
+      if (++idle_looks_ == 1) asleep_before_ = TimesAsleep();
+      if (idle_looks_ == kIdleLooks) sleeps_ = TimesAsleep() - asleep_before_;
+      return false;
+    }
+    idle_looks_ = 0;
+    sleeps_ = -1;
     ++done_;
     while (!ends_.empty() && ends_.front() <= done_.load()) {
       ends_.erase(ends_.begin());
@@ -38,6 +45,10 @@ class StubConnection final : public ProxyConnection {
 
   void Let(uint64_t chunks) { let_ = chunks; }
   void Break() { broken_ = true; }
+  // Returns how often the thread slept between the first and the last of kIdleLooks looks since
+  // something moved; -1: it has not looked so often yet.
+  static constexpr int kIdleLooks = 33;
+  int64_t sleeps() const { return sleeps_.load(); }
   // These are for the thread, and for after its end.
   size_t operations() const { return operations_; }
   const std::vector<uint32_t>& tags() const { return tags_; }
@@ -45,9 +56,19 @@ class StubConnection final : public ProxyConnection {
   const Status& closed() const { return closed_; }
 
  private:
+  // Returns how often this thread has given up its processor to wait for something.
+  static int64_t TimesAsleep() {
+    rusage usage = {};
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  }
+
   std::atomic<uint64_t> let_ = ~uint64_t{0};
   std::atomic<uint64_t> done_ = 0;
   std::atomic<bool> broken_ = false;
+  std::atomic<int64_t> sleeps_ = -1;
+  int idle_looks_ = 0;
+  int64_t asleep_before_ = 0;
   uint64_t begun_ = 0;
   size_t operations_ = 0, most_begun_ = 0;
   std::vector<uint64_t> ends_;
@@ -117,6 +138,47 @@ TEST(KernelProxyTest, BeginsNoMoreThanAConnectionHolds) {
   proxy->Finish(Deadline::AfterSeconds(20));
   EXPECT_EQ(connections.at(0).ChunksDone(), 100u);
   EXPECT_LE(connections.at(0).most_begun(), 8u);
+}
+
+// What a kernel passes: much, little, and much in many short steps.
+constexpr uint64_t kMuch = 4 << 20;
+constexpr KernelOp kLong = {0, 16, kMuch};
+constexpr KernelOp kShort = {0, 4, kMuch / 8};
+constexpr KernelOp kManySteps = {0, 1024, kMuch};
+
+// Posts what `kernels` pass, each through a connection of its own, of which none moves. Returns how
+// often the thread sleeps between its looks at the last connection.
+int64_t SleepsWhileNothingMoves(std::vector<KernelOp> kernels) {
+  StubConnections connections(kernels.size());
+  const auto proxy = Make(connections);
+  // One before them holds them up until all are posted.
+  std::vector<KernelOp> first;
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    connections.at(i).Let(0);
+    first.push_back({i, 1, 1});
+  }
+  proxy->Post(Ops(1, first));
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    kernels[i].connection = i;
+    proxy->Post(Ops(1, {kernels[i]}));
+  }
+  while (connections.at(0).sleeps() < 0) std::this_thread::yield();
+  for (size_t i = 0; i < kernels.size(); ++i) connections.at(i).Let(1);
+  const StubConnection& last = connections.at(kernels.size() - 1);
+  while (last.ChunksDone() == 0 || last.sleeps() < 0) std::this_thread::yield();
+  return last.sleeps();
+}
+
+TEST(KernelProxyTest, NapsAfterEachLookThatMovesNothingOfALongOperation) {
+  EXPECT_GE(SleepsWhileNothingMoves({kLong}), StubConnection::kIdleLooks - 1);
+}
+TEST(KernelProxyTest, LooksAtAShortOperationAgainAtOnce) {
+  EXPECT_LT(SleepsWhileNothingMoves({kShort}), 16);
+  EXPECT_LT(SleepsWhileNothingMoves({kManySteps}), 16);
+}
+TEST(KernelProxyTest, TheFirstKernelSaysWhetherToNap) {
+  EXPECT_LT(SleepsWhileNothingMoves({kShort, kLong}), 16);
+  EXPECT_GE(SleepsWhileNothingMoves({kLong, kShort}), StubConnection::kIdleLooks - 1);
 }
 
 TEST(KernelProxyTest, AbortBreaksWhatIsUnderWay) {
