@@ -196,8 +196,27 @@ ReductionOrder GpuChannels::OrderFor(const Task& task) const {
 }
 
 ChannelPlan GpuChannels::PlanOf(const Task& task) const {
-  return PlanChannels(context_, task.collective, KernelCount(task), KernelType(task),
-                      OrderFor(task));
+  const auto plan = [&](const ChannelContext& context) {
+    return PlanChannels(context, task.collective, KernelCount(task), KernelType(task),
+                        OrderFor(task));
+  };
+  if (task.wishes.algorithms == 0) [[likely]]
+    return plan(context_);
+  ChannelContext wished = context_;
+  wished.allowed_algorithms[static_cast<size_t>(task.collective)] = task.wishes.algorithms;
+  return plan(wished);
+}
+
+// AlltoAll, Gather and Scatter are messages between pairs.
+Algorithm GpuChannels::AlgorithmFor(const Task& task) const {
+  switch (task.collective) {
+    case Collective::kAlltoAll:
+    case Collective::kGather:
+    case Collective::kScatter:
+      return Algorithm::kExchange;
+    default:
+      return PlanOf(task).algorithm;
+  }
 }
 
 ChannelTraffic GpuChannels::TrafficOf(const Task& task, const ChannelPlan& plan,

@@ -129,6 +129,7 @@ class GpuChannels final : public DeviceOperations {
   cuda::ChannelCommon Common(uint32_t op_tag) const;
   ReductionOrder OrderFor(const Task& task) const;
   ChannelPlan PlanOf(const Task& task) const;
+  Algorithm AlgorithmFor(const Task& task) const override;
   ChannelTraffic TrafficOf(const Task& task, const ChannelPlan& plan, uint32_t channel) const;
   // Returns whom the traffic of a channel goes to, one line each.
   std::string DescribeTraffic(const Task& task, const ChannelPlan& plan) const;

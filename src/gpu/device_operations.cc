@@ -50,11 +50,11 @@ Status DeviceOperations::CheckWishes(const Task& task) const {
   if (task.wishes.timeout_ns > 0)
     return InvalidUsage(
         "a time-out for one call is for host ranks; abort the communicator of GPUs");
-  if (task.wishes.demands_algorithms)
-    return InvalidUsage(
-        "between GPUs algorithms cannot be demanded for one call yet: set forceAlgSelection to 0, "
-        "or NCCL_ALGO for the whole job");
-  return Status::Ok();
+  const bool moves = task.count > 0 && peers_.peers.size() > 1;
+  if (!task.wishes.demands_algorithms || !moves) return Status::Ok();
+  if ((task.wishes.algorithms & Bit(AlgorithmFor(task))) != 0) return Status::Ok();
+  return InvalidUsage("none of the algorithms that algSelection leaves serves this {} of {} bytes",
+                      Name(task.collective), task.bytes());
 }
 
 Status DeviceOperations::Run(uint64_t, std::span<const IssuedTask> tasks) {

@@ -58,6 +58,9 @@ class DeviceOperations : public Operations {
   // before the first launch of a group that has tasks of several communicators: a thread that
   // drives several ranks could not launch the kernel of one while that of another waits for it.
   virtual Status PrepareTasks(std::span<const IssuedTask>) const { return Status::Ok(); }
+  // Returns what the planner chooses for a collective. REQUIRES: there is something to be moved to
+  // another rank.
+  virtual Algorithm AlgorithmFor(const Task& task) const TUTTI_EXCLUDES(launch_mutex_) = 0;
   // Ends the threads that serve kernels. REQUIRES: the queue is drained, or aborted.
   virtual void StopThreads() {}
   // Returns how the GPUs are joined, in words.
@@ -86,7 +89,7 @@ class DeviceOperations : public Operations {
   Watch& watch() const { return watch_; }
 
   // Guards the order of launches, and what a subclass changes in them.
-  Mutex launch_mutex_;
+  mutable Mutex launch_mutex_;
   std::unique_ptr<GpuQueue> queue_;  // set once, by the subclass, before the first Run
   cuda::MappedMemory pack_ TUTTI_GUARDED_BY(launch_mutex_);
 

@@ -184,13 +184,28 @@ ReductionOrder GpuMesh::OrderFor(const Task& task) const {
                                               : ReductionOrder::kAny;
 }
 
+MeshChoice GpuMesh::ChoiceFor(const Task& task, const SharedBuffers& shared) const {
+  const auto choose = [&](const MeshContext& context) {
+    return ChooseMesh(context, task.collective, KernelCount(task), KernelElemBytes(task),
+                      shared.complete ? Buffers::kShared : Buffers::kOwn, OrderFor(task));
+  };
+  if (task.wishes.algorithms == 0) [[likely]]
+    return choose(context_);
+  MeshContext wished = context_;
+  wished.allowed_algorithms[static_cast<size_t>(task.collective)] = task.wishes.algorithms;
+  return choose(wished);
+}
+
+Algorithm GpuMesh::AlgorithmFor(const Task& task) const {
+  const MutexLock lock(launch_mutex_);
+  return RowOf(ChoiceFor(task, FindShared(task)).algorithm).algorithm;
+}
+
 Status GpuMesh::LaunchCollective(const Task& task, cuda::Stream stream) {
   if (args_.num_ranks == 1) return LaunchAlone(task, stream);
   const size_t count = KernelCount(task);
   const SharedBuffers shared = FindShared(task);
-  const MeshChoice choice =
-      ChooseMesh(context_, task.collective, count, KernelElemBytes(task),
-                 shared.complete ? Buffers::kShared : Buffers::kOwn, OrderFor(task));
+  const MeshChoice choice = ChoiceFor(task, shared);
   if (choice.algorithm == MeshAlgorithm::kMessages) return LaunchExchange(task, stream);
   if (IsSymmetric(choice.algorithm)) return LaunchSymmetric(task, choice, count, shared, stream);
   return LaunchChosen(task, choice, count, stream);

@@ -108,6 +108,8 @@ class GpuMesh final : public DeviceOperations {
     bool complete = false;
   };
   SharedBuffers FindShared(const Task& task) const TUTTI_REQUIRES(launch_mutex_);
+  MeshChoice ChoiceFor(const Task& task, const SharedBuffers& shared) const;
+  Algorithm AlgorithmFor(const Task& task) const override;
   Status LaunchSymmetric(const Task& task, const MeshChoice& choice, size_t count,
                          const SharedBuffers& shared, cuda::Stream stream)
       TUTTI_REQUIRES(launch_mutex_);

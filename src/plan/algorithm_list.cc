@@ -172,6 +172,8 @@ Status ApplyAlgorithmList(std::string_view algo, PlanContext& context) {
 Result<uint32_t> ReadAlgorithmNames(std::string_view names) {
   ListSetting setting = HostList(true);
   setting.name = "algSelection";
+  setting.ranks = "hosts and GPUs";
+  setting.all |= MeshList(true).all | ChannelList().all;
   return ReadNames(setting, names);
 }
 

@@ -79,8 +79,8 @@ double PredictUs(const PlanContext& context, Collective collective, Algorithm al
 // LL128) are ignored. InvalidUsage for unknown names.
 Status ApplyAlgorithmList(std::string_view algo, PlanContext& context);
 Status ApplyProtocolList(std::string_view proto, PlanContext& context);
-// Reads "ring,tree" or "^tree" for one call. Returns a bit for each Algorithm of hosts that it
-// leaves. InvalidUsage for unknown names.
+// Reads "ring,tree" or "^tree" for one call. Returns a bit for each Algorithm, of whatever ranks,
+// that it leaves. InvalidUsage for unknown names.
 Result<uint32_t> ReadAlgorithmNames(std::string_view names);
 // Returns whether such a setting says something, but names nothing that is there.
 bool LeavesNothing(std::string_view text, const std::array<uint32_t, kNumCollectives>& allowed);
