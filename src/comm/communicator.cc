@@ -218,8 +218,8 @@ Status Communicator::MakeGpuOneSided() {
   return Status::Ok();
 }
 
-// Takes the window from the operations first, which waits for kernels that may still use it, and
-// gives the memory back last.
+// Takes the window from the operations first, which waits for kernels and puts that may still use
+// it, and gives the memory back last.
 Status Communicator::DeregisterWindow(ncclWindow_t handle) {
   TUTTI_TRY(symmetric_->Find(handle).status());
   const void* token = nullptr;
@@ -230,6 +230,7 @@ Status Communicator::DeregisterWindow(ncclWindow_t handle) {
   }
   // Where the device cannot tell that it is done, what may still be in use stays mapped.
   TUTTI_TRY(operations_->Forget(token));
+  if (OneSided* const calls = calls_on_streams_.load(std::memory_order_acquire)) calls->AwaitPuts();
   {
     const MutexLock lock(registrations_mutex_);
     registrations_.erase(handle);

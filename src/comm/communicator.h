@@ -174,7 +174,7 @@ class Communicator {
   // Made with the first window, and there until the end.
   std::unique_ptr<OneSided> one_sided_ TUTTI_GUARDED_BY(registrations_mutex_);
   Status why_no_one_sided_ TUTTI_GUARDED_BY(registrations_mutex_);
-  std::atomic<OneSided*> calls_on_streams_ = nullptr;  // one_sided_ of GPUs, for the stop hook.
+  std::atomic<OneSided*> calls_on_streams_ = nullptr;  // one_sided_ of GPUs, without the lock.
   // The tokens of Operations::Register by the window that they are of.
   std::map<ncclWindow_t, const void*> registrations_ TUTTI_GUARDED_BY(registrations_mutex_);
   std::atomic<bool> suspended_ = false;

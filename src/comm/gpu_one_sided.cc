@@ -13,7 +13,7 @@ namespace {
 // Puts that have not been taken by the proxy at the same time to one rank; a stream waits where
 // there are more.
 constexpr uint32_t kDepth = 16;
-// How often the end of a communicator looks whether streams are done with its calls.
+// How often the host looks whether streams are done with calls of the communicator.
 constexpr std::chrono::microseconds kLookAgain{100};
 // What the proxy may take to hand to the network what streams have put.
 constexpr double kFinishS = 10;
@@ -100,14 +100,14 @@ std::shared_ptr<const OneSidedCall> GpuOneSided::MakeWait(std::vector<Awaited> a
 Status GpuOneSided::RunPut(const Put& put, const std::shared_ptr<const Window>& source,
                            cuda::Stream stream) {
   const MutexLock lock(mutex_);
-  const bool is_first = last_put_ == nullptr;
-  if (is_first)
+  if (last_put_ == nullptr) {
     TUTTI_TRY(driver().Check(driver().EventCreate(&last_put_, cuda::kEventWithoutTiming),
                              "creating an event"));
-  // Also where the stream seems to be that of the last put: other streams may have its handle.
-  if (!is_first)
+  } else {
+    // Also where the stream seems to be that of the last put: other streams may have its handle.
     TUTTI_TRY(driver().Check(driver().StreamWaitEvent(stream, last_put_, 0),
                              "ordering one-sided calls on different streams"));
+  }
   Status queued =
       team_.Has(put.peer) ? PutInTeam(put, stream) : PutByProxy(put, source.get(), stream);
   Status recorded = driver().Check(driver().EventRecord(last_put_, stream), "recording an event");
@@ -184,7 +184,13 @@ Status GpuOneSided::Mark(cuda::Stream stream) {
   return driver().Check(driver().EventRecord(mark, stream), "recording an event");
 }
 
-// Where CUDA has failed nothing runs any more.
+// Where CUDA has failed nothing runs any more. Each put is behind the one before.
+bool GpuOneSided::PutsDone() {
+  const cuda::ManagingScope scope(driver(), parts_.device->context());
+  const MutexLock lock(mutex_);
+  return last_put_ == nullptr || driver().EventQuery(last_put_) != cuda::kNotReady;
+}
+
 bool GpuOneSided::AllDone() {
   const cuda::ManagingScope scope(driver(), parts_.device->context());
   const MutexLock lock(mutex_);
@@ -196,6 +202,13 @@ bool GpuOneSided::AllDone() {
 void GpuOneSided::Abort() {
   const MutexLock lock(line_mutex_);
   if (owned_line_) owned_line_->EndWaits();
+}
+
+void GpuOneSided::AwaitPuts() {
+  while (!PutsDone()) {
+    if (parts_.watch->stopped()) Abort();
+    std::this_thread::sleep_for(kLookAgain);
+  }
 }
 
 // A stream that waits for a rank ends with the signal, or with the communicator, which ends at the

@@ -46,6 +46,7 @@ class GpuOneSided final : public OneSided {
   Result<std::shared_ptr<const OneSidedCall>> MakePut(Put put) override;
   std::shared_ptr<const OneSidedCall> MakeWait(std::vector<Awaited> awaited) override;
   void Abort() override TUTTI_EXCLUDES(line_mutex_);
+  void AwaitPuts() override TUTTI_EXCLUDES(mutex_);
   void EndQueuedCalls(Deadline deadline) override;
 
  private:
@@ -59,6 +60,7 @@ class GpuOneSided final : public OneSided {
       TUTTI_REQUIRES(mutex_);
   Status RunWait(const std::vector<Awaited>& awaited, cuda::Stream stream) TUTTI_EXCLUDES(mutex_);
   Status Mark(cuda::Stream stream) TUTTI_REQUIRES(mutex_);
+  bool PutsDone() TUTTI_EXCLUDES(mutex_);
   bool AllDone() TUTTI_EXCLUDES(mutex_);
   const cuda::Driver& driver() const { return parts_.device->driver(); }
 

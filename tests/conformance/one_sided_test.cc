@@ -193,6 +193,44 @@ TEST(SignalTest, AWaitHoldsUpNoOtherStream) {
   });
 }
 
+// A window is given up only when the puts out of it and into it are done.
+TEST(SignalTest, AWindowWaitsForPuts) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 2;
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  std::atomic<bool> signalled = false;
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = world.comm(rank);
+    TestWindow window(comm, 4096);
+    TestMemory memory(4096);
+    ncclWindow_t second = nullptr;
+    ASSERT_NCCL(ncclCommWindowRegister(comm, nullptr, 4096, &second, NCCL_WIN_DEFAULT));
+    cudaStream_t stream = nullptr;
+    ASSERT_NCCL(StreamCreate(&stream));
+    if (rank == 0) {
+      ncclWaitSignalDesc_t desc = {1, 1, 0, 0};
+      EXPECT_NCCL(ncclWaitSignal(1, &desc, comm, stream));
+      EXPECT_NCCL(
+          ncclPutSignal(memory.data(), 4096, ncclInt8, 1, second, 0, 0, 0, 0, comm, stream));
+      EXPECT_NCCL(ncclCommWindowDeregister(comm, second));
+      EXPECT_TRUE(signalled);
+    } else {
+      // Longer than giving up a window takes that nothing uses.
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      signalled = true;
+      EXPECT_NCCL(ncclSignal(0, 0, 0, 0, comm, stream));
+      ncclWaitSignalDesc_t desc = {1, 0, 0, 0};
+      EXPECT_NCCL(ncclWaitSignal(1, &desc, comm, stream));
+      EXPECT_NCCL(StreamSynchronize(stream));
+      EXPECT_NCCL(ncclCommWindowDeregister(comm, second));
+    }
+    EXPECT_NCCL(StreamDestroy(stream));
+    EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+    EXPECT_NCCL(Finish(comm));
+  });
+}
+
 TEST(SignalTest, IsRefusedWhereStreamsCannotWait) {
   if (getenv("TUTTI_FAKE_GPUS") == nullptr) GTEST_SKIP() << "skipped: needs the stand-in for GPUs";
   constexpr int kRanks = 2;
