@@ -52,11 +52,12 @@ typedef struct tuttiConfig_v100 {
   int device;         // As in tuttiCommInitRankOn; may differ per rank.
   int deterministic;  // 1: reductions give the same bits at every size (docs/determinism.md), as
                       // with TUTTI_DETERMINISTIC=1, which 0 does not take back. Equal on all ranks.
+  double timeoutSeconds;  // In TUTTI_TIMEOUT_S's place; 0: as that says. May differ per rank.
 } tuttiConfig_t;
 
 #define TUTTI_CONFIG_MAGIC 0x74757474u
 #define TUTTI_CONFIG_INITIALIZER \
-  { sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT }
+  { sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, 0 }
 
 // ncclCommInitRankConfig with wishes of both kinds. Either may be null. Communicators that are
 // split, shrunk or grown from this one inherit them; ranks that join by ncclCommGrow must have been

@@ -20,6 +20,9 @@ constexpr int64_t kMostBlocks = 128;
 // Longer than the config of any release to come; what says that it is longer is no config.
 constexpr size_t kLongestConfig = 4096;
 
+// As TUTTI_TIMEOUT_S allows.
+constexpr double kLongestTimeoutS = 1e7;
+
 struct FieldRange {
   const char* name;
   int ncclConfig_t::*field;
@@ -115,6 +118,9 @@ Result<tuttiConfig_t> ReadTuttiConfig(const tuttiConfig_t* config) {
   const int deterministic = full.deterministic;
   if (deterministic != NCCL_CONFIG_UNDEF_INT && deterministic != 0 && deterministic != 1)
     return InvalidArgument("config.deterministic is {}, but must be from 0 to 1", deterministic);
+  if (!(full.timeoutSeconds >= 0 && full.timeoutSeconds <= kLongestTimeoutS))
+    return InvalidArgument("config.timeoutSeconds is {}, but must be from 0 to {}",
+                           full.timeoutSeconds, kLongestTimeoutS);
   return full;
 }
 

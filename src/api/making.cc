@@ -75,7 +75,7 @@ std::function<Status()> InitJob(ncclComm* comm, Process* process,
 }  // namespace
 
 Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> ids, int rank,
-                const ncclConfig_t* config, std::optional<int> device, bool deterministic) {
+                const ncclConfig_t* config, std::optional<int> device, const tuttiConfig_t& own) {
   if (out == nullptr) return InvalidArgument("comm is null");
   Publish(out, nullptr);
   if (device && *device < -1) return InvalidArgument("device is {}, which is no device", *device);
@@ -89,7 +89,8 @@ Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> id
     options.ids.push_back(decoded);
   }
   TUTTI_ASSIGN(OwnedHandle handle, MakeHandle(config, nullptr));
-  handle->settings.deterministic |= deterministic;
+  handle->settings.deterministic |= own.deterministic == 1;
+  if (own.timeoutSeconds > 0) handle->settings.timeout_s = own.timeoutSeconds;
   TUTTI_ASSIGN(Process* const process, ThisProcess());
   TellSettingsNews(rank);
   options.rank = rank;
@@ -189,8 +190,7 @@ ncclResult_t tuttiCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId 
     TUTTI_ASSIGN(const tuttiConfig_t own, api::ReadTuttiConfig(tuttiConfig));
     std::optional<int> device;
     if (own.device != NCCL_CONFIG_UNDEF_INT) device = own.device;
-    return api::InitRank(comm, nranks, std::span(&commId, 1), rank, config, device,
-                         own.deterministic == 1);
+    return api::InitRank(comm, nranks, std::span(&commId, 1), rank, config, device, own);
   });
 }
 

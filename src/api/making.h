@@ -40,9 +40,9 @@ Status StartInit(OwnedHandle handle, ncclComm* parent, ncclComm_t* out,
                  std::function<Status()> job);
 
 // Joins a communicator as a new rank. `device` says which CUDA device the rank is, -1: a host;
-// where it is not given the calling thread's current one is.
+// where it is not given the calling thread's current one is. Of `own`, all but the device counts.
 Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> ids, int rank,
                 const ncclConfig_t* config, std::optional<int> device = std::nullopt,
-                bool deterministic = false);
+                const tuttiConfig_t& own = TUTTI_CONFIG_INITIALIZER);
 
 }  // namespace tutti::api

@@ -5,12 +5,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
+#include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "conformance/rank_order.h"
+#include "conformance/windows.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -193,33 +197,52 @@ TEST(CallOptionTest, AsksForDeterminismOfOneCall) {
 }
 
 // What one call names shows where no other could serve.
-TEST(CallOptionTest, NamesTheAlgorithmsOfOneCall) {
-  TUTTI_NEEDS_RANKS(3);
-  TUTTI_FOR_HOSTS("about algorithms and waits of hosts");
-  const ThreadWorld world(3, {});
+// Names what one call may be run by. A ring begins each piece at another rank, and there are two
+// trees: the order of additions shows in the sums.
+void NameAlgorithms(const ThreadWorld& world, const std::vector<std::string_view>& names) {
   ASSERT_TRUE(world.ok());
   RunRanks(3, [&](int rank) {
-    for (const char* name : {"ring", "tree", "oneshot,twoshot", "^ring"}) {
+    ncclComm_t comm = world.comm(rank);
+    TestMemory memory(5000 * sizeof(float));
+    auto* const values = reinterpret_cast<float*>(memory.data());
+    for (const std::string_view name : names) {
       ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
-      config.algSelection = name;
-      std::vector<int> values(5000, rank);
-      EXPECT_NCCL(ncclAllReduceConfig(values.data(), values.data(), values.size(), ncclInt32,
-                                      ncclSum, world.comm(rank), nullptr, &config));
-      EXPECT_EQ(values, std::vector<int>(5000, 3)) << name;
-      config.algSelection = "tree";  // It gathers nothing.
-      std::vector<int> all(3);
-      const auto gather = [&] {
-        return ncclAllGatherConfig(&rank, all.data(), 1, ncclInt32, world.comm(rank), nullptr,
-                                   &config);
-      };
-      EXPECT_EQ(gather(), ncclInvalidUsage);
-      config.forceAlgSelection = 0;
-      EXPECT_NCCL(gather());
-      EXPECT_EQ(all, (std::vector<int>{0, 1, 2}));
+      config.algSelection = name.data();
+      const float mine = std::array{1e8f, 1.0f, -1e8f}[static_cast<size_t>(rank)];
+      Put(values, std::vector<float>(5000, mine));
+      EXPECT_NCCL(
+          ncclAllReduceConfig(values, values, 5000, ncclFloat32, ncclSum, comm, nullptr, &config));
+      EXPECT_NCCL(Finish(comm));
+      const std::vector<float> got = Get(values, 5000);
+      const std::set<float> sums(got.begin(), got.end());
+      EXPECT_EQ(sums.size() > 1, name == "ring" || name == "tree") << name;
     }
+    ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+    config.algSelection = "tree";  // It gathers nothing.
+    const auto gather = [&] {
+      return ncclAllGatherConfig(values, values + 1, 1, ncclFloat32, comm, nullptr, &config);
+    };
+    EXPECT_EQ(gather(), ncclInvalidUsage);
+    config.forceAlgSelection = 0;
+    Put(values, std::vector{1.0f + static_cast<float>(rank)});
+    EXPECT_NCCL(gather());
+    EXPECT_NCCL(Finish(comm));
+    EXPECT_EQ(Get(values + 1, 3), (std::vector{1.0f, 2.0f, 3.0f}));
   });
 }
-
+TEST(CallOptionTest, NamesTheAlgorithmsOfOneCall) {
+  TUTTI_NEEDS_RANKS(3);
+  if (OnGpus()) {
+    NameAlgorithms(ThreadWorld(3, {}), {"ring", "oneshot", "twoshot", "^ring,symmetric"});
+  } else {
+    NameAlgorithms(ThreadWorld(3, {}), {"ring", "tree", "oneshot,twoshot", "^ring,tree"});
+  }
+}
+TEST(CallOptionTest, NamesTheAlgorithmsBetweenHosts) {
+  TUTTI_NEEDS_RANKS(3);
+  const ThreadWorld world(3, {{"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"}});
+  NameAlgorithms(world, {"ring", "oneshot", "^ring,twolevel"});
+}
 TEST(CallOptionTest, BoundsTheWaitOfOneCall) {
   TUTTI_NEEDS_RANKS(2);
   TUTTI_FOR_HOSTS("about algorithms and waits of hosts");
@@ -251,6 +274,24 @@ TEST(TuttiConfigTest, IsChecked) {
   wishes.deterministic = 3;
   EXPECT_NCCL(tuttiCommInitRankConfig(&comm, 1, id, 0, nullptr, &wishes));
   EXPECT_NCCL(ncclCommDestroy(comm));
+}
+
+TEST(TuttiConfigTest, BoundsTheWaitsOfOneCommunicator) {
+  TUTTI_FOR_HOSTS("about waits of hosts");
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  RunRanks(2, [&](int rank) {
+    tuttiConfig_t wishes = TUTTI_CONFIG_INITIALIZER;
+    wishes.timeoutSeconds = -1;
+    ncclComm_t comm = nullptr;
+    EXPECT_EQ(tuttiCommInitRankConfig(&comm, 2, id, rank, nullptr, &wishes), ncclInvalidArgument);
+    wishes.timeoutSeconds = rank == 0 ? 0.3 : 0;
+    ASSERT_NCCL(tuttiCommInitRankConfig(&comm, 2, id, rank, nullptr, &wishes));
+    if (rank == 0) {
+      EXPECT_EQ(tuttiBarrier(comm, nullptr), ncclTimeout);
+    }
+    EXPECT_NCCL(ncclCommAbort(comm));
+  });
 }
 
 TEST(TuttiConfigTest, MustBeTheSameOnAllRanks) {

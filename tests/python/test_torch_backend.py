@@ -39,6 +39,24 @@ sys.stdout.write("form: python\\n" if in_python else "form: cpp\\n")  # One piec
 dist.destroy_process_group()
 """
 
+# A rank waits for one that does not come, in a group whose time-out is short.
+TIMEOUT = """
+import sys
+from datetime import timedelta
+import torch, torch.distributed as dist
+import tutti.torch.distributed
+
+dist.init_process_group("tutti")
+group = dist.new_group(timeout=timedelta(seconds=1))
+if dist.get_rank() == 0:
+    try:
+        dist.all_reduce(torch.ones(1), group=group)
+    except RuntimeError as error:
+        sys.stdout.write(f"it says: {error}\\n")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
 # A program that asks for Gloo by name, and does what PyTorch allows of Gloo alone.
 GLOO = """
 import sys
@@ -82,6 +100,9 @@ class Forms(unittest.TestCase):
 
     def test_in_cpp(self):
         self.assertEqual(self.forms(TUTTI_TORCH_BACKEND="cpp").count("form: cpp"), 2)
+
+    def test_the_groups_time_out(self):
+        self.assertRegex(self.forms(TIMEOUT, TUTTI_TORCH_BACKEND="cpp"), r"it says: rank 0 .* has waited 1\.\d s for rank 1")
 
     def test_in_gloos_place_when_asked_for(self):
         self.assertEqual(self.forms(GLOO).count("form: gloo"), 2)

@@ -22,13 +22,18 @@ TuttiBackend::TuttiBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int 
       options_(std::move(options)),
       process_(getpid()),
       library_(Library::Open(options_.library)),
-      ordered_(library_, NewCommunicator(*library_, *store_, "id", rank, size)),
+      ordered_(library_, NewCommunicator(*library_, *store_, "id", rank, size, WaitLimit())),
       reductions_(ordered_, size) {}
 
 TuttiBackend::~TuttiBackend() {
   if (InChild()) return;
   for (const auto& queue : TakeQueues()) queue->Abandon();
   for (const auto& communicator : TakeDevices()) communicator->Abort();
+}
+
+std::chrono::milliseconds TuttiBackend::WaitLimit() const {
+  return options_.timeout == kBackendDefaultTimeout ? std::chrono::milliseconds(0)
+                                                    : options_.timeout;
 }
 
 bool TuttiBackend::InChild() const { return getpid() != process_; }
@@ -81,7 +86,8 @@ std::shared_ptr<DeviceCommunicator> TuttiBackend::NewOnDevice(const std::string&
     return devices_closed_;
   };
   return std::make_shared<DeviceCommunicator>(
-      library_, NewCommunicator(*library_, *store_, key, rank, size, closing, device.index()),
+      library_,
+      NewCommunicator(*library_, *store_, key, rank, size, WaitLimit(), closing, device.index()),
       device);
 }
 

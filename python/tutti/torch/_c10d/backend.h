@@ -209,6 +209,9 @@ class TuttiBackend : public c10d::Backend {
   std::shared_ptr<MessageQueue> QueueOf(int source, int target, int tag);
   std::vector<std::shared_ptr<MessageQueue>> TakeQueues();
   bool InChild() const;
+  // How long operations may wait without progress: as long as the group's time-out. Where that is
+  // the one that all groups have, 0, and TUTTI_TIMEOUT_S says it.
+  std::chrono::milliseconds WaitLimit() const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
   GroupOptions options_;

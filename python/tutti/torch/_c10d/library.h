@@ -16,7 +16,7 @@
 // The table of all functions: X(name).
 #define TUTTI_C10D_FUNCTIONS(X) \
   X(ncclGetUniqueId)            \
-  X(tuttiCommInitRankOn)        \
+  X(tuttiCommInitRankConfig)    \
   X(ncclCommDestroy)            \
   X(ncclCommAbort)              \
   X(ncclCommGetAsyncError)      \

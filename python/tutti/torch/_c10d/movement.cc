@@ -248,10 +248,10 @@ std::shared_ptr<MessageQueue> TuttiBackend::QueueOf(int source, int target, int 
   if (!queue) {
     const bool receives = rank_ == target;
     // The queue's thread may outlive this object.
-    auto connect = [library = library_, store = store_, receives,
+    auto connect = [library = library_, store = store_, receives, limit = WaitLimit(),
                     key = c10::str("pipe/", source, "/", target, "/", tag)](
                        const std::function<bool()>& closing) {
-      return NewCommunicator(*library, *store, key, receives ? 1 : 0, 2, closing);
+      return NewCommunicator(*library, *store, key, receives ? 1 : 0, 2, limit, closing);
     };
     queue = MessageQueue::Start(library_, connect, receives ? source : target, receives);
   }

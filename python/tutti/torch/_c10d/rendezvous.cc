@@ -61,7 +61,8 @@ std::string AwaitAll(c10d::Store& store, int size, Clock::time_point until, doub
 }  // namespace
 
 ncclComm_t NewCommunicator(const Library& library, c10d::Store& store, const std::string& key,
-                           int rank, int size, const std::function<bool()>& closing, int device) {
+                           int rank, int size, std::chrono::milliseconds timeout,
+                           const std::function<bool()>& closing, int device) {
   ncclUniqueId id{};
   if (rank == 0) {
     library.Check(library.ncclGetUniqueId(&id), nullptr);
@@ -77,7 +78,10 @@ ncclComm_t NewCommunicator(const Library& library, c10d::Store& store, const std
     std::memcpy(&id, bytes.data(), sizeof id);
   }
   ncclComm_t comm = nullptr;
-  library.Check(library.tuttiCommInitRankOn(&comm, size, id, rank, device), nullptr);
+  tuttiConfig_t config = TUTTI_CONFIG_INITIALIZER;
+  config.device = device;
+  config.timeoutSeconds = Seconds(timeout);
+  library.Check(library.tuttiCommInitRankConfig(&comm, size, id, rank, nullptr, &config), nullptr);
   return comm;
 }
 

@@ -17,9 +17,10 @@ namespace tutti_c10d {
 // Makes a communicator of ranks in host memory, or of GPUs, of which this rank's is `device`.
 // Blocks until all ranks have come. There is no limit until rank 0 has come, because messages may
 // be asked for late; `closing` says that nobody waits for it any more, which is a RuntimeError.
+// Operations may wait for `timeout` without progress; 0: as long as ever.
 ncclComm_t NewCommunicator(const Library& library, c10d::Store& store, const std::string& key,
-                           int rank, int size, const std::function<bool()>& closing = {},
-                           int device = -1);
+                           int rank, int size, std::chrono::milliseconds timeout,
+                           const std::function<bool()>& closing = {}, int device = -1);
 
 // Blocks until all ranks have called it with this store, which serves one barrier. RuntimeError
 // when the timeout, which begins with the call, is over: on rank 0 it names the first rank that did
