@@ -105,6 +105,9 @@ class NumpyAdapter:
     def empty(self, shape: Tuple[int, ...], like: np.ndarray) -> np.ndarray:
         return np.empty(shape, like.dtype)
 
+    def int64s(self, numbers: Sequence[int], like: np.ndarray) -> np.ndarray:
+        return np.array(numbers, np.int64)
+
     def copy_in(self, array: np.ndarray, data: int) -> None:
         if array.nbytes:
             ctypes.memmove(array.ctypes.data, data, array.nbytes)

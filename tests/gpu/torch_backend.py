@@ -10,6 +10,7 @@ of the data, and what an all_reduce takes. Exits with 1 where anything is wrong.
 
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import time
@@ -105,6 +106,26 @@ def messages(torch, dist, rank, n, device):
     expect("async all_reduce", tensor * 2, torch.full((1 << 20,), 2.0 * n))
 
 
+def arrays(torch, dist, rank, n, device):
+    """tutti.Communicator on tensors, and on CuPy's arrays where it is there."""
+    import tutti
+    ids = [tutti.Communicator.unique_id() if rank == 0 else None]
+    dist.broadcast_object_list(ids, 0, device=torch.device("cpu"))
+    with tutti.Communicator(rank, n, ids[0], device=device.index) as comm:
+        expect("Communicator.allreduce", comm.allreduce(torch.arange(1000.0, device=device)), torch.arange(1000.0) * n)
+        rows = comm.allgather_rows(torch.full((rank, 3), rank, device=device))
+        expect("Communicator.allgather_rows", rows, torch.cat([torch.full((r, 3), r) for r in range(n)]))
+        comm.barrier()
+        try:
+            import cupy
+        except ImportError:
+            return
+        with cupy.cuda.Device(device.index), cupy.cuda.Stream(non_blocking=True):
+            reduced = comm.allreduce(cupy.arange(1000, dtype=cupy.float32) + rank)
+            expect("Communicator.allreduce of CuPy", torch.from_numpy(cupy.asnumpy(reduced)),
+                   torch.arange(1000.0) * n + n * (n - 1) // 2)
+
+
 def losses(torch, dist, rank, n, device, distributed):
     """Returns the losses of a small model, of this rank's part of the data or of all of it."""
     torch.manual_seed(3)
@@ -160,7 +181,7 @@ def run_rank():
     device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     dist.init_process_group("tutti")
-    for part in (reductions, movements, messages, training):
+    for part in (reductions, movements, messages, arrays, training):
         began = time.perf_counter()
         part(torch, dist, rank, n, device)
         if rank == 0:
@@ -186,8 +207,10 @@ def main():
         print(f"skipped: PyTorch sees {torch.cuda.device_count()} GPUs, and {ranks} are needed")
         return 77
     started = []
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
     for rank in range(ranks):
-        own = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT="29581",
+        own = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
                    TUTTI_LIBRARY=library, TUTTI_TORCH_BACKEND="cpp", PYTHONPATH=str(ROOT / "python"))
         if hosts > 1:
             own.update(NCCL_HOSTID=f"host{rank * hosts // ranks}", NCCL_SOCKET_IFNAME="lo")

@@ -102,6 +102,9 @@ class TorchAdapter:
     def empty(self, shape: Tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
 
+    def int64s(self, numbers: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(list(numbers), dtype=torch.int64, device=like.device)
+
     def copy_in(self, tensor: torch.Tensor, data: int) -> None:
         count = tensor.numel() * tensor.element_size()
         if count and tensor.is_cuda:
