@@ -683,9 +683,9 @@ typedef struct ncclCollConfig_v23200 {
   int nvlsCTAs;              // GPU: blocks for in-switch reduction. Checked, then ignored.
   int cgaClusterSize;        // GPU: 0 to 8. Checked, then ignored.
   const char* algSelection;  // The algorithms that may be taken, as in NCCL_ALGO; null or "": any.
-  int forceAlgSelection;  // 1 (default): a selection that cannot be kept is an error.
-                          // 0: it is a wish.
-  int CTAPolicy;          // NCCL_CTA_POLICY_*. Checked, then ignored.
+  int forceAlgSelection;     // 1 (default): a selection that cannot be kept is an error, on hosts
+                             // and GPUs. 0: it is a wish.
+  int CTAPolicy;             // NCCL_CTA_POLICY_*. Checked, then ignored.
   uint64_t userProfilerTag;  // For profilers; without effect here. The highest bit is NCCL's.
   cudaEvent_t launchCompletionEvent;  // Refused where it is not null.
 } ncclCollConfig_t;

@@ -46,7 +46,7 @@ class OneSided {
   virtual RemoteWindows* remote() { return nullptr; }
   // Ends waits that are queued on a device. The communicator has stopped. Any thread.
   virtual void Abort() {}
-  // Waits until the device has done the puts that have been queued on it, or, where the communicator
+  // Waits until the device has done the puts that are queued on it, or, where the communicator
   // stops, has given them up. Any thread.
   virtual void AwaitPuts() {}
   // Waits until the device has done the calls that are queued on it, and other ranks have all that
