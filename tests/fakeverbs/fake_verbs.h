@@ -29,6 +29,7 @@ namespace fakeverbs {
 struct PortSpec {
   std::string address = "10.77.0.1";  // Its only GID is made from this.
   bool active = true;
+  uint8_t speed = 32;  // of each of its 4 lanes, as in ibv_port_attr: EDR, 100 Gb/s together
 };
 
 struct DeviceSpec {
@@ -101,7 +102,8 @@ struct Call {
   size_t bytes = 0;
   unsigned flags = 0;       // access; post_send: the request's
   int opcode = 0;           // post_send: an ibv_wr_opcode; modify_qp: the new state
-  uint32_t queue_pair = 0;  // post_send, modify_qp: its number
+  uint32_t queue_pair = 0;  // create_qp, modify_qp, post_send: its number
+  std::string device = {};  // create_qp, post_send: the device of the queue pair
 };
 std::vector<Call> Calls();
 

@@ -176,8 +176,8 @@ int ibv_query_port(ibv_context* context, uint8_t number, _compat_ibv_port_attr* 
   attributes->gid_tbl_len = 1;
   attributes->pkey_tbl_len = 1;
   attributes->lid = spec.infiniband ? LidOf(spec.ports[number - size_t{1}]) : uint16_t{0};
-  attributes->active_width = 2;   // 4 lanes
-  attributes->active_speed = 32;  // EDR
+  attributes->active_width = 2;  // 4 lanes
+  attributes->active_speed = spec.ports[number - size_t{1}].speed;
   attributes->link_layer = spec.infiniband ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET;
   return 0;
 }

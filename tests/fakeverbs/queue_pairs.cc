@@ -420,7 +420,7 @@ int PostSend(ibv_qp* qp, ibv_send_wr* work, ibv_send_wr** refused) {
     }
     std::shared_ptr<Work> copied = Copied(pair, *work);
     Note({"post_send", copied->frame.address, copied->frame.total, work->send_flags,
-          static_cast<int>(work->opcode), qp->qp_num});
+          static_cast<int>(work->opcode), qp->qp_num, pair.context->device->spec.name});
     pair.sends.push_back(copied);
     if (qp->state == IBV_QPS_ERR) {
       Finish(pair, IBV_WC_WR_FLUSH_ERR);
@@ -493,7 +493,7 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* wish) {
   ++Of(wish->send_cq).users;
   ++Of(wish->recv_cq).users;
   s.pairs[number] = std::move(made);
-  Note({"create_qp", 0, 0, 0, 0, number});
+  Note({"create_qp", 0, 0, 0, 0, number, context.device->spec.name});
   return &pair.qp;
 }
 

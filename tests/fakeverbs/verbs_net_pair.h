@@ -21,14 +21,19 @@ std::string FakeVerbsLibrary();
 
 class VerbsNetPair final : public NetPair {
  public:
-  explicit VerbsNetPair(Settings settings, const std::string& sysfs = "/nowhere") {
+  explicit VerbsNetPair(const Settings& settings, const std::string& sysfs = "/nowhere")
+      : VerbsNetPair(settings, settings, sysfs) {}
+  // The two ends may have other devices.
+  VerbsNetPair(const Settings& sending, const Settings& receiving,
+               const std::string& sysfs = "/nowhere") {
     VerbsNet::Options options;
     options.address = ParseSocketAddress("127.0.0.1:0").value();
     options.sysfs = sysfs;
-    settings.ib_library = FakeVerbsLibrary();
-    for (auto& net : nets_) {
-      net = VerbsNet::Create(*loop_, key, settings, options).value();
-      EXPECT_TRUE(net->IsViable().ok()) << net->IsViable().message();
+    for (size_t i = 0; i < nets_.size(); ++i) {
+      Settings settings = i == 0 ? sending : receiving;
+      settings.ib_library = FakeVerbsLibrary();
+      nets_[i] = VerbsNet::Create(*loop_, key, settings, options).value();
+      EXPECT_TRUE(nets_[i]->IsViable().ok()) << nets_[i]->IsViable().message();
     }
   }
   Net& sending() override { return *nets_[0]; }
