@@ -160,14 +160,14 @@ TEST(ReviewNamesTest, NamesThatWorkAndForeignNamesAreLeftAlone) {
 
 TEST(ReviewNamesTest, NamesWithoutMeaningSayWhy) {
   EXPECT_THAT(
-      ReviewNames(Set({"NCCL_IB_MERGE_VFS"})),
-      ElementsAre("NCCL_IB_MERGE_VFS is set but ignored: the network over InfiniBand has no "
+      ReviewNames(Set({"NCCL_IB_ECE_ENABLE"})),
+      ElementsAre("NCCL_IB_ECE_ENABLE is set but ignored: the network over InfiniBand has no "
                   "such choice yet"));
 }
 
 TEST(ReviewNamesTest, ValuesThatAskForWhatIsSoAnywayAreNoNews) {
   const std::vector<std::string> off = {"NCCL_NVLS_ENABLE=0", "NCCL_IB_DATA_DIRECT=0",
-                                        "NCCL_GIN_PLUGIN=none", "NCCL_IB_MERGE_VFS="};
+                                        "NCCL_GIN_PLUGIN=none", "NCCL_IB_ECE_ENABLE="};
   EXPECT_THAT(ReviewNames(off), IsEmpty());
   const std::vector<std::string> on = {"NCCL_NVLS_ENABLE=1", "NCCL_IB_DATA_DIRECT=1"};
   EXPECT_EQ(ReviewNames(on).size(), 2u);

@@ -73,7 +73,7 @@ TEST_F(VerbsFaultTest, GrantsThatMakeNoSenseAreRefused) {
       {"a group of 4294967295 buffers", [](GrantSlot& slot) { slot[0].count = ~0u; }},
       {"missing or named twice", [](GrantSlot& slot) { slot[1].count = 3; }},
       {"missing or named twice", [](GrantSlot& slot) { slot[1].tag = slot[0].tag; }},
-      {"remote access error", [](GrantSlot& slot) { slot[0].key ^= 0x55555; }},
+      {"remote access error", [](GrantSlot& slot) { slot[0].keys[0] ^= 0x55555; }},
       {"remote access error", [](GrantSlot& slot) { slot[0].address = 4096; }},
       {"remote access error", [](GrantSlot& slot) { slot[0].address = ~uint64_t{0} - 7; }},
   };
@@ -136,10 +136,16 @@ TEST_F(VerbsFaultTest, OffersThatLeadNowhereEndInASentence) {
     std::function<void(VerbsEnd&)> change;
   };
   const std::vector<Lie> lies = {
-      {"did not answer", [](VerbsEnd& end) { end.queue_pairs = {0xabcdef}; }},
-      {"did not answer", [](VerbsEnd& end) { end.queue_pairs = {0}; }},
+      {"did not answer",
+       [](VerbsEnd& end) {
+         end.queue_pairs = {{0xabcdef, 0}};
+       }},
+      {"did not answer",
+       [](VerbsEnd& end) {
+         end.queue_pairs = {{0, 0}};
+       }},
       {"did not answer", [](VerbsEnd& end) { end.first_packet = 0xffffff; }},
-      {"did not answer", [](VerbsEnd& end) { end.gid = {}; }},
+      {"did not answer", [](VerbsEnd& end) { end.ports[0].gid = {}; }},
       {"cannot be (0 of them", [](VerbsEnd& end) { end.queue_pairs.clear(); }},
       {"is RoCE and", [](VerbsEnd& end) { end.ethernet = false; }},
   };
@@ -151,9 +157,10 @@ TEST_F(VerbsFaultTest, OffersThatLeadNowhereEndInASentence) {
     ControlSocket rogue = ConnectTo(*listener, pair.key);
     VerbsEnd end;
     end.ethernet = true;
-    end.mtu = 5;
-    end.gid[10] = end.gid[11] = 0xff;
-    end.queue_pairs = {0x123456};
+    end.ports.resize(1);
+    end.ports[0].mtu = 5;
+    end.ports[0].gid[10] = end.ports[0].gid[11] = 0xff;
+    end.queue_pairs = {{0x123456, 0}};
     end.name = "rogue";
     lie.change(end);
     ASSERT_TRUE(rogue.Send(ControlType::kOffer, end.Encode()).ok());
@@ -243,7 +250,7 @@ TEST_F(VerbsFaultTest, BothEndsAreToldWhatTheReceiverLacks) {
     VerbsNetPair pair({});
     const auto listener = pair.receiving().Listen(0).value();
     auto sender = pair.sending().Connect(0, listener->handle(), net_contract::Bound()).value();
-    fakeverbs::RefuseCalls(call, EMFILE, /*times=*/2);
+    fakeverbs::RefuseCalls(call, EMFILE, /*times=*/3);
     const auto accepted = listener->Accept(net_contract::Bound());
     EXPECT_EQ(accepted.status().code(), Code::kSystemError);
     const Status status = NetLink::AwaitFailure(*sender);

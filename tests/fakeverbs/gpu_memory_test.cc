@@ -102,6 +102,44 @@ TEST_F(VerbsGpuMemoryTest, FlushesManyAtOnceUntilThereIsNoRoom) {
   EXPECT_NE(*link.receiver->Iflush({&buffer, 1}), nullptr);
 }
 
+// Each NIC that may have written reads back.
+TEST_F(VerbsGpuMemoryTest, ADeviceOfTwoNicsIsReadBackByBoth) {
+  fakeverbs::DeviceSpec second;
+  second.name = "fake1";
+  second.ports = {{"10.77.0.2"}};
+  fakeverbs::SetDevices({{}, second});
+  Settings settings;
+  settings.net_force_merge = "fake0,fake1";
+  VerbsNetPair pair(settings);
+  NetLink link(pair);
+  EXPECT_TRUE(link.to.takes_dmabuf);
+  const GpuMemory gpu(1 << 20);
+  const auto memory = link.receiver->Register(gpu.Dmabuf()).value();
+  EXPECT_EQ(Count("reg_dmabuf_mr", gpu.address()), 2);
+  ReceiveInto(link, gpu, memory.get());
+  EXPECT_EQ(Count("post_send", gpu.address() + 4099, IBV_WR_RDMA_READ), 2);
+}
+
+// A read that is lost is done again over a loop-back that is made again, and so is one that is
+// asked for while there is none.
+TEST_F(VerbsGpuMemoryTest, AFlushSurvivesALostLoopback) {
+  VerbsNetPair pair({});
+  NetLink link(pair);
+  const GpuMemory gpu(1 << 20);
+  const auto memory = link.receiver->Register(gpu.Dmabuf()).value();
+  ReceiveInto(link, gpu, memory.get());
+  fakeverbs::FailSend({.opcode = IBV_WR_RDMA_READ});
+  const NetReceive buffer = {gpu.address(), 100, 0, memory.get()};
+  NetRequest* const first = *link.receiver->Iflush({&buffer, 1});
+  ASSERT_NE(first, nullptr);
+  ASSERT_TRUE(link.Drive([&] { return link.receiver->Care() == NetCare::kSoon; }));
+  NetRequest* const second = *link.receiver->Iflush({&buffer, 1});
+  ASSERT_NE(second, nullptr);
+  ASSERT_TRUE(link.Drive([&] { return link.Received(first); }));
+  ASSERT_TRUE(link.Drive([&] { return link.Received(second); }));
+  ReceiveInto(link, gpu, memory.get());
+}
+
 TEST_F(VerbsGpuMemoryTest, HostMemoryIsNotReadBack) {
   VerbsNetPair pair({});
   NetLink link(pair);
@@ -160,7 +198,7 @@ TEST_F(VerbsGpuMemoryTest, RefusalsAreSentences) {
   fakeverbs::RefuseCalls("reg_dmabuf_mr", ENOMEM);
   EXPECT_THAT(std::string(link.receiver->Register(gpu.Dmabuf()).status().message()),
               HasSubstr("ulimit -l"));
-  fakeverbs::RefuseCalls("create_qp", EMFILE, /*times=*/2);
+  fakeverbs::RefuseCalls("create_qp", EMFILE, /*times=*/3);
   EXPECT_THAT(std::string(link.receiver->Register(gpu.Dmabuf()).status().message()),
               HasSubstr("queue pair"));
   const auto memory = link.receiver->Register(gpu.Dmabuf()).value();

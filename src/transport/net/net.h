@@ -56,7 +56,7 @@ inline constexpr size_t kMaxNetMessageBytes = size_t{1} << 30;
 // bootstrap.
 using NetHandle = std::array<std::byte, 128>;
 
-// Describes one way into the network, and what it can do: an interface, or a port of a NIC.
+// Describes one way into the network, and what it can do: an interface, or ports of a NIC.
 struct NetDevice {
   std::string name;        // "eth0", "mlx5_0:1"
   std::string address;     // It is as a person writes it.

@@ -3,10 +3,10 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/log.h"
 #include "bootstrap/auth.h"
-#include "transport/net/verbs/fault.h"
 
 namespace tutti {
 namespace {
@@ -19,102 +19,209 @@ constexpr uint32_t kIdleCallsPerLook = 32;
 // microseconds, or as long as a busy host takes.
 constexpr double kLeaveSeconds = 1;
 
-// Queue pairs that are lost so often in a row, without one message in between, are given up: each
-// loss may cost what NCCL_IB_TIMEOUT and NCCL_IB_RETRY_CNT say.
-constexpr int kMostLossesInARow = 3;
-
-// A connection that loses its queue pairs again and again warns once in this time.
-constexpr int64_t kBetweenWarningsNs = 60'000'000'000;
-
 }  // namespace
 
-Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Create(Parts parts) {
-  const size_t table_bytes = parts.table_bytes;
-  const size_t outbox_bytes = parts.outbox_bytes;
-  const size_t count = parts.queue_pairs;
-  const QueuePairDepths depths = parts.depths;
-  std::unique_ptr<VerbsChannel> channel(new VerbsChannel(std::move(parts)));
-  MemoryCache& memory = channel->nic_->memory();
-  TUTTI_ASSIGN(channel->table_, RegisteredPages::Create(memory, table_bytes));
-  TUTTI_ASSIGN(channel->outbox_, RegisteredPages::Create(memory, outbox_bytes));
-  const auto completions = static_cast<int>(count * (depths.sends + depths.receives)) +
-                           static_cast<int>(channel->loopback_depth_);
-  TUTTI_ASSIGN(channel->queue_, CompletionQueue::Create(channel->nic_, completions));
-  for (size_t i = 0; i < count; ++i) {
-    TUTTI_ASSIGN(auto pair,
-                 QueuePair::Create(channel->nic_, channel->port_, *channel->queue_, depths));
-    channel->pairs_.push_back(std::move(pair));
-  }
+PairPlaces PlacesOf(const VerbsEnd& end) {
+  PairPlaces places;
+  places.own = end.own;
+  for (const VerbsEnd::Pair& pair : end.queue_pairs) places.port_of.push_back(pair.port);
+  return places;
+}
+
+// A spare whose NIC refuses what a connection needs is done without.
+Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Create(Parts parts, const VerbsEnd* offer) {
+  Result<std::unique_ptr<VerbsChannel>> made = Make(parts, offer);
+  if (made.ok() || parts.ports.own == parts.ports.ports.size()) return made;
+  TUTTI_INFO(kLogNet, "net IB: {} is tried without spares: {}", parts.ports.Name(),
+             made.status().message());
+  parts.ports.DropSpares();
+  return Make(parts, offer);
+}
+
+Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Make(const Parts& parts,
+                                                         const VerbsEnd* offer) {
+  std::unique_ptr<VerbsChannel> channel(new VerbsChannel(parts));
+  TUTTI_TRY(channel->MakeTables(parts.table_bytes, parts.outbox_bytes));
+  TUTTI_TRY(channel->MakeQueues());
+  TUTTI_TRY(channel->Place(offer));
   return channel;
 }
 
-VerbsChannel::VerbsChannel(Parts&& parts)
-    : nic_(std::move(parts.nic)),
-      port_(std::move(parts.port)),
-      peer_(std::move(parts.peer)),
+VerbsChannel::VerbsChannel(const Parts& parts)
+    : ports_(parts.ports),
+      peer_(parts.peer),
+      depths_(parts.depths),
       first_packet_(static_cast<uint32_t>(RandomU64() & 0xffffff)),
+      pairs_(parts.queue_pairs),
       loopback_depth_(parts.loopback_depth),
-      recovers_(parts.recovers && nic_->options().resume_within_ns > 0) {}
+      recovers_(parts.recovers && nic().options().resume_within_ns > 0) {}
 
-// Joins a queue pair with itself, by which the device reads back what it has written into GPU
-// memory.
-Status VerbsChannel::MakeLoopback() {
-  if (loopback_) return Status::Ok();
-  TUTTI_ASSIGN(auto pair, QueuePair::Create(nic_, port_, *queue_, {loopback_depth_, 1}));
-  const VerbsEnd here = Here(false);
-  TUTTI_TRY(pair->Join(here, pair->number(), first_packet_, options().traffic_class));
-  loopback_ = std::move(pair);
+Status VerbsChannel::MakeTables(size_t table_bytes, size_t outbox_bytes) {
+  std::vector<MemoryCache*> caches;
+  for (const UsedPort& port : ports_.ports) caches.push_back(&port.nic->memory());
+  TUTTI_ASSIGN(table_, RegisteredPages::Create(caches, table_bytes));
+  TUTTI_ASSIGN(outbox_, RegisteredPages::Create(caches, outbox_bytes));
   return Status::Ok();
 }
 
-VerbsEnd VerbsChannel::Here(bool split) const {
+// All queue pairs may come to lie on one NIC.
+Status VerbsChannel::MakeQueues() {
+  const auto depth = static_cast<int>(pairs_.size() * (depths_.sends + depths_.receives)) +
+                     static_cast<int>(loopback_depth_);
+  for (size_t port = 0; port < ports_.ports.size(); ++port) {
+    if (const size_t first = ports_.FirstOfNic(port); first < port) {
+      queue_of_[port] = queue_of_[first];
+      continue;
+    }
+    queue_of_[port] = queues_.size();
+    const std::shared_ptr<VerbsNic>& nic = ports_.ports[port].nic;
+    Queue& queue = queues_.emplace_back();
+    queue.nic = nic.get();
+    TUTTI_ASSIGN(queue.queue, CompletionQueue::Create(nic, depth));
+  }
+  return Status::Ok();
+}
+
+// Makes a queue pair on a port, or moves it there, with nothing posted. On another NIC that is a
+// new one.
+Status VerbsChannel::Put(Pair& pair, size_t port, const QueuePairDepths& depths) const {
+  const UsedPort& to = ports_.ports[port];
+  if (pair.pair && queue_of_[pair.port] == queue_of_[port]) {
+    TUTTI_TRY(pair.pair->Renew(to.port));
+  } else {
+    pair.pair.reset();
+    TUTTI_ASSIGN(pair.pair,
+                 QueuePair::Create(to.nic, to.port, *queues_[queue_of_[port]].queue, depths));
+  }
+  pair.port = port;
+  return Status::Ok();
+}
+
+Status VerbsChannel::MakeLoopbacks() {
+  if (loops_back_) return Status::Ok();
+  loops_back_ = true;
+  Status placed = PlaceLoopbacks();
+  if (!placed.ok()) {
+    loops_back_ = false;
+    loopbacks_.clear();
+  }
+  return placed;
+}
+
+// Joins a queue pair with itself on each NIC that is in use, by which the NIC reads back what it
+// has written into GPU memory.
+Status VerbsChannel::PlaceLoopbacks() {
+  if (!loops_back_) return Status::Ok();
+  std::vector<size_t> wanted;
+  for (const Pair& pair : pairs_) {
+    const bool there = std::any_of(wanted.begin(), wanted.end(), [&](size_t port) {
+      return queue_of_[port] == queue_of_[pair.port];
+    });
+    if (!there) wanted.push_back(pair.port);
+  }
+  loopbacks_.resize(wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    Pair& loop = loopbacks_[i];
+    TUTTI_TRY(Put(loop, wanted[i], {loopback_depth_, 1}));
+    const VerbsEnd::Port here = Describe(wanted[i]);
+    TUTTI_TRY(loop.pair->Join({here, loop.pair->number(), first_packet_}, first_packet_,
+                              options().traffic_class));
+  }
+  return Status::Ok();
+}
+
+VerbsEnd::Port VerbsChannel::Describe(size_t index) const {
+  const VerbsPort& port = ports_.ports[index].port;
+  VerbsEnd::Port described;
+  described.mtu = static_cast<uint8_t>(port.mtu);
+  described.lid = port.lid;
+  described.gid = port.gid.bytes;
+  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+  described.speed_mbps = static_cast<uint32_t>(std::clamp<int64_t>(port.speed_mbps, 0, kMost));
+  described.table_key = table_->registration(index).remote_key();
+  return described;
+}
+
+std::string VerbsChannel::Where(size_t port) const {
+  const VerbsPort& at = ports_.ports[port].port;
+  return fmt::format("{} ({})", at.Name(), at.gid.ToString());
+}
+
+VerbsEnd VerbsChannel::Here() const {
   VerbsEnd end;
-  end.ethernet = port_.ethernet;
-  end.mtu = static_cast<uint8_t>(port_.mtu);
-  end.lid = port_.lid;
-  end.gid = port_.gid.bytes;
+  end.ethernet = ports_.ethernet();
   end.first_packet = first_packet_;
-  end.split = split;
   end.table_address = reinterpret_cast<uintptr_t>(table_->data());
-  end.table_key = table_->registration().remote_key();
-  for (const auto& pair : pairs_) end.queue_pairs.push_back(pair->number());
-  end.name = fmt::format("{} ({})", port_.Name(), port_.gid.ToString());
+  end.own = static_cast<uint8_t>(ports_.own);
+  for (size_t port = 0; port < ports_.ports.size(); ++port) end.ports.push_back(Describe(port));
+  for (const Pair& pair : pairs_)
+    end.queue_pairs.push_back({pair.pair->number(), static_cast<uint8_t>(pair.port)});
+  end.name = PortsInUse();
   return end;
 }
 
 Status VerbsChannel::Join(const VerbsEnd& remote, uint8_t traffic_class) {
-  if (remote.ethernet != port_.ethernet) {
+  if (remote.ethernet != ports_.ethernet()) {
     return RemoteError("{} is {} and {} is {}: choose ports of one kind with NCCL_IB_HCA",
-                       port_.Name(), port_.ethernet ? "RoCE" : "InfiniBand", remote.name,
+                       ports_.Name(), ports_.ethernet() ? "RoCE" : "InfiniBand", remote.name,
                        remote.ethernet ? "RoCE" : "InfiniBand");
   }
   if (remote.queue_pairs.size() != pairs_.size()) {
     return RemoteError("it has {} queue pairs for {} of this end", remote.queue_pairs.size(),
                        pairs_.size());
   }
+  const auto speeds = [](const VerbsEnd& end) {
+    std::vector<uint32_t> mbps;
+    for (const VerbsEnd::Port& port : end.ports) mbps.push_back(port.speed_mbps);
+    return mbps;
+  };
+  const VerbsEnd here = Here();
+  weights_ =
+      WeighPairs(speeds(here), PlacesOf(here).port_of, speeds(remote), PlacesOf(remote).port_of);
   for (size_t i = 0; i < pairs_.size(); ++i) {
-    TUTTI_TRY(pairs_[i]->Join(remote, remote.queue_pairs[i], first_packet_, traffic_class));
+    const VerbsEnd::Pair& pair = remote.queue_pairs[i];
+    TUTTI_TRY(pairs_[i].pair->Join({remote.ports[pair.port], pair.number, remote.first_packet},
+                                   first_packet_, traffic_class));
   }
   remote_ = remote;
-  TUTTI_INFO(kLogNet, "net IB: {} joined with {} by {} queue pairs", port_.Name(), remote.name,
+  TUTTI_INFO(kLogNet, "net IB: {} joined with {} by {} queue pairs", ports_.Name(), remote.name,
              pairs_.size());
   return Status::Ok();
 }
 
 Result<std::unique_ptr<NetMemory>> VerbsChannel::Register(const NetRegion& region) {
-  TUTTI_ASSIGN(HeldRegistration held, nic_->Hold(region, MemoryUse::kMessages));
-  return std::unique_ptr<NetMemory>(std::make_unique<VerbsMemory>(region, std::move(held)));
+  TUTTI_ASSIGN(std::unique_ptr<VerbsMemory> memory, ports_.Register(region));
+  for (size_t port = ports_.own; port < ports_.ports.size(); ++port) {
+    if (!memory->registration(port)) barred_ |= 1u << port;
+  }
+  for (const Pair& pair : pairs_) {
+    if ((barred_ >> pair.port & 1) != 0)
+      return SystemError("{} takes the place of {}, and does not take this memory",
+                         Where(pair.port), ports_.Name());
+  }
+  return std::unique_ptr<NetMemory>(std::move(memory));
 }
 
-Result<const Registration*> VerbsChannel::Check(NetMemory* memory, const std::byte* data,
-                                                size_t bytes) const {
+Result<const VerbsMemory*> VerbsChannel::Check(NetMemory* memory, const std::byte* data,
+                                               size_t bytes) const {
   if (!memory) return InternalError("a buffer over verbs came without its registration");
-  const auto& held = static_cast<const VerbsMemory&>(*memory);
-  if (!held.Holds(data, bytes)) {
+  const auto* const held = static_cast<const VerbsMemory*>(memory);
+  if (!held->Holds(data, bytes)) {
     return InternalError("a buffer of {} bytes does not lie in its registration of {} bytes", bytes,
-                         held.region().bytes);
+                         held->region().bytes);
   }
-  return &held.registration();
+  return held;
+}
+
+// Takes completions of the next NIC in turn that has some.
+Result<int> VerbsChannel::Fetch() {
+  for (size_t tried = 0; tried < queues_.size(); ++tried) {
+    const Queue& queue = queues_[next_queue_++ % queues_.size()];
+    if (!queue.used) continue;
+    TUTTI_ASSIGN(const int count, queue.queue->Poll(completions_.data(), kBatch));
+    if (count > 0) return count;
+  }
+  return 0;
 }
 
 Result<std::span<const ibv_wc>> VerbsChannel::Poll() {
@@ -123,7 +230,7 @@ Result<std::span<const ibv_wc>> VerbsChannel::Poll() {
     stashed_ = 0;
     return std::span<const ibv_wc>(completions_.data(), count);
   }
-  Result<int> count = queue_->Poll(completions_.data(), kBatch);
+  Result<int> count = Fetch();
   if (!count.ok()) return Fail(std::move(count).status());
   if (*count > 0) idle_calls_ = 0;
   return std::span<const ibv_wc>(completions_.data(), static_cast<size_t>(*count));
@@ -158,7 +265,7 @@ Result<bool> VerbsChannel::Listen(bool idle, bool due, ControlMessage& message) 
 // Fetches completions now and keeps them for the next Poll.
 void VerbsChannel::Stash() {
   if (stashed_ > 0) return;
-  const Result<int> count = queue_->Poll(completions_.data(), kBatch);
+  const Result<int> count = Fetch();
   stashed_ = count.ok() ? *count : 0;
 }
 
@@ -166,8 +273,10 @@ void VerbsChannel::Stash() {
 // request brings no event.
 NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits) {
   if (!left_.ok() || lost()) return NetIdle::kPoll;
-  queue_->Disarm();
-  if (const Status armed = queue_->Arm(); !armed.ok()) {
+  for (const Queue& queue : queues_) {
+    queue.queue->Disarm();
+    const Status armed = queue.used ? queue.queue->Arm() : Status::Ok();
+    if (armed.ok()) continue;
     [[maybe_unused]] const Status failed = Fail(armed);
     return NetIdle::kProgress;
   }
@@ -175,7 +284,9 @@ NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits) {
   // The sleeper may be woken by a control message, so that the next call looks for one at once.
   idle_calls_ = kIdleCallsPerLook - 1;
   if (stashed_ > 0 || control_.HasStaged()) return NetIdle::kProgress;
-  waits.push_back({queue_->fd(), EPOLLIN});
+  for (const Queue& queue : queues_) {
+    if (queue.used) waits.push_back({queue.queue->fd(), EPOLLIN});
+  }
   const Result<bool> flushed = control_.Flush();
   const bool all = flushed.ok() && *flushed;
   waits.push_back({control_.fd(), uint32_t{EPOLLIN} | (all ? 0u : uint32_t{EPOLLOUT})});
@@ -183,7 +294,7 @@ NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits) {
 }
 
 void VerbsChannel::AppendFds(std::vector<int>& fds) const {
-  fds.push_back(queue_->fd());
+  for (const Queue& queue : queues_) fds.push_back(queue.queue->fd());
   fds.push_back(control_.fd());
 }
 
@@ -206,103 +317,6 @@ Status VerbsChannel::Fail(Status status) {
 Status VerbsChannel::Refuse(Status status) {
   control_.Refuse(status);
   return Fail(std::move(status));
-}
-
-Status VerbsChannel::FailCompletion(const ibv_wc& completion, std::string_view doing) {
-  return Fail(DescribeCompletion(nic_->library(), completion, doing,
-                                 fmt::format("{} ({})", port_.Name(), port_.gid.ToString()),
-                                 remote_.name, options()));
-}
-
-// Returns why the connection cannot be used, after a look at what the device has reported
-// meanwhile. A queue pair that failed by an event of the device is lost as one is that failed by a
-// completion.
-Status VerbsChannel::failure() {
-  if (!failure_.ok()) return failure_;
-  if (shut_down_.load(std::memory_order_acquire)) return Fail(Status::Ok());
-  if (Status fault = nic_->fault(); !fault.ok()) return Fail(std::move(fault));
-  if (lost()) return CheckLost();
-  if (!nic_->AnyPairFailed()) [[likely]]
-    return Status::Ok();
-  for (const auto& pair : pairs_) {
-    Status fault = nic_->PairFault(pair->number());
-    if (fault.ok()) continue;
-    // An access of the other end to memory that it was not given would only happen again.
-    if (!open() || fault.code() == Code::kRemoteError) return Fail(std::move(fault));
-    return Lose(std::move(fault), true);
-  }
-  return Status::Ok();
-}
-
-Status VerbsChannel::Lose(const ibv_wc& completion, std::string_view doing) {
-  if (lost()) return Status::Ok();  // Work of lost queue pairs completes with an error.
-  Status why = DescribeCompletion(nic_->library(), completion, doing,
-                                  fmt::format("{} ({})", port_.Name(), port_.gid.ToString()),
-                                  remote_.name, options());
-  return MayRecover(completion.status) ? Lose(std::move(why), true) : Fail(std::move(why));
-}
-
-Status VerbsChannel::Lose(Status why, bool tell) {
-  if (lost()) return Status::Ok();
-  if (!recovers_ || !open() || ++losses_in_a_row_ > kMostLossesInARow) {
-    return Fail(std::move(why));
-  }
-  stage_ = Stage::kLost;
-  lost_because_ = std::move(why);
-  lost_since_ns_ = NowNs();
-  for (const auto& pair : pairs_) {
-    if (Status stopped = pair->Stop(); !stopped.ok()) return Fail(std::move(stopped));
-  }
-  // A control socket that has ended shows in Listen.
-  if (tell) [[maybe_unused]]
-    const Status told = control_.Send(ControlType::kLost, {});
-  return Status::Ok();
-}
-
-Status VerbsChannel::CheckLost() {
-  if (NowNs() - lost_since_ns_ < options().resume_within_ns) return Status::Ok();
-  return Fail(
-      Status(lost_because_.code(),
-             fmt::format("{}; the queue pairs could not be joined again within {} s "
-                         "(TUTTI_RESUME_TIMEOUT_S)",
-                         lost_because_.message(), options().resume_within_ns / 1'000'000'000)));
-}
-
-// Makes the queue pairs ready to be joined again, over another active port of the device where
-// their own is down. Both ends begin with new packet numbers, and completions are told from those
-// of the life before (Mark).
-Status VerbsChannel::Renew() {
-  if (!nic_->IsActive(port_)) {
-    const auto& ports = nic_->ports();
-    const auto other = std::find_if(ports.begin(), ports.end(), [&](const VerbsPort& port) {
-      return port.ethernet == port_.ethernet && nic_->IsActive(port);
-    });
-    if (other == ports.end()) {
-      return Status(lost_because_.code(),
-                    fmt::format("{}; {} is down, and its device has no other active port",
-                                lost_because_.message(), port_.Name()));
-    }
-    port_ = *other;
-  }
-  for (const auto& pair : pairs_) TUTTI_TRY(pair->Renew(port_));
-  first_packet_ = static_cast<uint32_t>(RandomU64() & 0xffffff);
-  life_ = (life_ + 1) % kLives;
-  return Status::Ok();
-}
-
-void VerbsChannel::TellRecovered(size_t repeated) {
-  const int64_t now_ns = NowNs();
-  const std::string line = fmt::format(
-      "net IB: the connection with {} lost its queue pairs ({}) and goes on over {} after {} ms; "
-      "{} messages are sent a second time",
-      peer_, lost_because_.message(), port_.Name(), (now_ns - lost_since_ns_) / 1'000'000,
-      repeated);
-  if (told_ns_ != 0 && now_ns - told_ns_ < kBetweenWarningsNs) {
-    TUTTI_INFO(kLogNet, "{}", line);
-    return;
-  }
-  told_ns_ = now_ns;
-  TUTTI_WARN("{}", line);
 }
 
 bool VerbsChannel::Unmark(uint64_t& id) const {

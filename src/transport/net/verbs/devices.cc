@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 
 #include "transport/net/verbs/hca_filter.h"
 
@@ -134,6 +135,7 @@ VerbsDevice::VerbsDevice(std::shared_ptr<const VerbsLibrary> library, ibv_contex
   if (char* const path = realpath(link.c_str(), nullptr)) {
     pci_path_ = path;
     free(path);
+    std::ifstream(pci_path_ + "/numa_node") >> numa_;
   }
 }
 

@@ -34,6 +34,7 @@ class VerbsDevice {
   // Returns the device's folder in sysfs, whose path tells where on the PCI bus it is; empty when
   // it is on none.
   const std::string& pci_path() const { return pci_path_; }
+  int numa() const { return numa_; }  // the NUMA node that it is at; -1: not known
 
  private:
   VerbsDevice(std::shared_ptr<const VerbsLibrary> library, ibv_context& context);
@@ -43,6 +44,7 @@ class VerbsDevice {
   ibv_device_attr attributes_ = {};
   std::string name_;
   std::string pci_path_;
+  int numa_ = -1;
 };
 
 // A port that can carry data.

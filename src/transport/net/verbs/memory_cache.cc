@@ -71,15 +71,23 @@ ibv_mr* MemoryCache::Register(const NetRegion& region, uintptr_t begin, size_t b
   return library.reg_mr(&domain_, memory, bytes, static_cast<int>(access));
 }
 
-Result<std::unique_ptr<RegisteredPages>> RegisteredPages::Create(MemoryCache& cache, size_t bytes) {
+Result<std::unique_ptr<RegisteredPages>> RegisteredPages::Create(
+    std::span<MemoryCache* const> caches, size_t bytes) {
   auto pages = std::make_unique<RegisteredPages>();
   bytes = (bytes + PageBytes() - 1) / PageBytes() * PageBytes();
   pages->memory_.reset(static_cast<std::byte*>(std::aligned_alloc(PageBytes(), bytes)));
   if (!pages->memory_) return SystemError("no memory for the tables of a connection");
   std::memset(pages->memory_.get(), 0, bytes);
-  TUTTI_ASSIGN(HeldRegistration held,
-               cache.Get({pages->memory_.get(), bytes}, MemoryUse::kOneSided));
-  pages->registration_ = std::move(held.registration);
+  for (size_t i = 0; i < caches.size(); ++i) {
+    const auto same = std::find(caches.begin(), caches.end(), caches[i]) - caches.begin();
+    if (static_cast<size_t>(same) < i) {
+      pages->registrations_.push_back(pages->registrations_[static_cast<size_t>(same)]);
+      continue;
+    }
+    TUTTI_ASSIGN(HeldRegistration held,
+                 caches[i]->Get({pages->memory_.get(), bytes}, MemoryUse::kOneSided));
+    pages->registrations_.push_back(std::move(held.registration));
+  }
   return pages;
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/mutex.h"
@@ -86,17 +87,20 @@ class MemoryCache {
 // Registered pages of a network's own, zeroed at first; nothing else lies in them.
 class RegisteredPages {
  public:
-  static Result<std::unique_ptr<RegisteredPages>> Create(MemoryCache& cache, size_t bytes);
+  // Registers them in each of the caches, which may be the same ones.
+  static Result<std::unique_ptr<RegisteredPages>> Create(std::span<MemoryCache* const> caches,
+                                                         size_t bytes);
 
   std::byte* data() const { return memory_.get(); }
-  const Registration& registration() const { return *registration_; }
+  // Returns the registration in the cache of this place.
+  const Registration& registration(size_t place) const { return *registrations_[place]; }
 
  private:
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   std::unique_ptr<std::byte, Free> memory_;
-  std::shared_ptr<Registration> registration_;  // ends before the memory does
+  std::vector<std::shared_ptr<Registration>> registrations_;  // They end before the memory does.
 };
 
 }  // namespace tutti

@@ -121,6 +121,8 @@ void VerbsNic::TakeEvents() {
     const ibv_event_type type = event.event_type;
     const std::string sentence = DescribeEvent(library(), type, device_->name(), PortOf(event));
     if (IsFatal(type) && options_.fail_on_events) Keep(event, sentence);
+    if (type == IBV_EVENT_PORT_ACTIVE || type == IBV_EVENT_PORT_ERR)
+      port_changes_.fetch_add(1, std::memory_order_release);
     // The event must be acknowledged before what it is about can be destroyed. From then on a queue
     // pair that it is about may be gone, and its number be another's.
     library().ack_async_event(&event);

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "base/mutex.h"
 #include "base/status.h"
@@ -41,12 +40,10 @@ class VerbsNic {
 
   const GpuMemoryAccess& gpu_memory() const { return gpu_memory_; }
 
-  // The ports of this device that carry data. REQUIRES: AddPort is called before any connection is
-  // made.
-  const std::vector<VerbsPort>& ports() const { return ports_; }
-  void AddPort(const VerbsPort& port) { ports_.push_back(port); }
   // Returns whether the port is active now.
   bool IsActive(const VerbsPort& port) const;
+  // Counts the events by which ports have become active or are so no longer. Costs a load.
+  uint32_t port_changes() const { return port_changes_.load(std::memory_order_acquire); }
 
   // Returns ok until the device has reported an event after which it cannot be used. Costs a load.
   Status fault() const;
@@ -68,9 +65,9 @@ class VerbsNic {
   ibv_pd& domain_;
   const VerbsOptions options_;
   MemoryCache memory_;
-  std::vector<VerbsPort> ports_;
   GpuMemoryAccess gpu_memory_;
   bool watched_ = false;
+  std::atomic<uint32_t> port_changes_ = 0;
   std::atomic<bool> failed_ = false;
   mutable Mutex mutex_;
   Status fault_ TUTTI_GUARDED_BY(mutex_);

@@ -96,9 +96,10 @@ Result<std::unique_ptr<QueuePair>> QueuePair::Create(std::shared_ptr<VerbsNic> n
   const VerbsLibrary& library = nic->library();
   errno = 0;
   ibv_qp* made = library.create_qp(&nic->domain(), &wish);
-  if (!made) {
-    // A device may have room for less in a request; the memory is registered in any case.
-    wish.cap.max_inline_data = 0;
+  // A device may have room for less in a request; the memory is registered in any case.
+  for (const size_t less : {sizeof(GrantEntry), size_t{0}}) {
+    if (made) break;
+    wish.cap.max_inline_data = static_cast<uint32_t>(less);
     made = library.create_qp(&nic->domain(), &wish);
   }
   if (!made) {
@@ -152,7 +153,7 @@ Status QueuePair::Modify(ibv_qp_attr& attributes, int mask, const char* step) {
                          port_.Name());
 }
 
-ibv_ah_attr QueuePair::AddressOf(const VerbsEnd& remote, uint8_t traffic_class) const {
+ibv_ah_attr QueuePair::AddressOf(const VerbsEnd::Port& remote, uint8_t traffic_class) const {
   ibv_ah_attr address = {};
   address.port_num = port_.number;
   address.sl = nic_->options().service_level;
@@ -171,16 +172,15 @@ ibv_ah_attr QueuePair::AddressOf(const VerbsEnd& remote, uint8_t traffic_class) 
   return address;
 }
 
-Status QueuePair::Join(const VerbsEnd& remote, uint32_t number, uint32_t first_packet,
-                       uint8_t traffic_class) {
+Status QueuePair::Join(const Remote& remote, uint32_t first_packet, uint8_t traffic_class) {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RTR;
-  attributes.path_mtu = static_cast<ibv_mtu>(std::min<int>(port_.mtu, remote.mtu));
-  attributes.dest_qp_num = number;
+  attributes.path_mtu = static_cast<ibv_mtu>(std::min<int>(port_.mtu, remote.port.mtu));
+  attributes.dest_qp_num = remote.number;
   attributes.rq_psn = remote.first_packet;
   attributes.max_dest_rd_atomic = kReads;
   attributes.min_rnr_timer = kNoReceiveTimer;
-  attributes.ah_attr = AddressOf(remote, traffic_class);
+  attributes.ah_attr = AddressOf(remote.port, traffic_class);
   TUTTI_TRY(Modify(attributes,
                    IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                        IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,

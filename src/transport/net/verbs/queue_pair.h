@@ -61,10 +61,15 @@ class QueuePair {
   // Returns the most bytes that a request can hold itself.
   uint32_t max_inline() const { return max_inline_; }
 
-  // Joins it with queue pair `number` of the end `remote`. Packets that are sent from here are
-  // numbered from `first_packet` on and have this traffic class.
-  Status Join(const VerbsEnd& remote, uint32_t number, uint32_t first_packet,
-              uint8_t traffic_class);
+  // The other end's queue pair, at its port.
+  struct Remote {
+    const VerbsEnd::Port& port;
+    uint32_t number = 0;
+    uint32_t first_packet = 0;  // Packets that come are numbered from here on.
+  };
+  // Joins it with the other end's. Packets that are sent from here are numbered from `first_packet`
+  // on and have this traffic class.
+  Status Join(const Remote& remote, uint32_t first_packet, uint8_t traffic_class);
 
   // Stops it: nothing comes or goes over it any more, and what was posted completes with an error.
   Status Stop();
@@ -79,7 +84,7 @@ class QueuePair {
       : nic_(std::move(nic)), port_(port), pair_(&pair) {}
   Status Initialise();
   Status Modify(ibv_qp_attr& attributes, int mask, const char* step);
-  ibv_ah_attr AddressOf(const VerbsEnd& remote, uint8_t traffic_class) const;
+  ibv_ah_attr AddressOf(const VerbsEnd::Port& remote, uint8_t traffic_class) const;
 
   const std::shared_ptr<VerbsNic> nic_;
   VerbsPort port_;

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace tutti {
@@ -27,8 +28,7 @@ constexpr size_t kGrantBytes = kTableSlots * sizeof(GrantSlot);
 
 }  // namespace
 
-Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(std::shared_ptr<VerbsNic> nic,
-                                                           const VerbsPort& port,
+Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(const PortSet& ports,
                                                            ControlSocket control,
                                                            const ControlMessage& offer,
                                                            std::string peer) {
@@ -39,8 +39,7 @@ Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(std::shared_ptr<Verbs
     }
     TUTTI_ASSIGN(const VerbsEnd sender, VerbsEnd::Decode(offer.payload));
     VerbsChannel::Parts parts;
-    parts.nic = std::move(nic);
-    parts.port = port;
+    parts.ports = ports;
     parts.peer = std::move(peer);
     parts.table_bytes = kTableSlots * sizeof(RecordSlot);
     parts.outbox_bytes = kGrantBytes + kFlushes * sizeof(uint64_t);
@@ -48,7 +47,7 @@ Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(std::shared_ptr<Verbs
     parts.depths = {kGrantDepth, kTableSlots + 1};  // One is for a marker.
     parts.recovers = true;
     parts.loopback_depth = kFlushes;
-    TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts)));
+    TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts), &sender));
     std::unique_ptr<VerbsRecvComm> comm(new VerbsRecvComm(std::move(channel)));
     TUTTI_TRY(comm->channel_->Join(sender, comm->channel_->options().grant_traffic_class));
     return comm;
@@ -59,14 +58,21 @@ Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(std::shared_ptr<Verbs
     return std::move(comm).status();
   }
   VerbsChannel& channel = *(*comm)->channel_;
-  const VerbsEnd here = channel.Here(channel.remote().split);
   channel.SetControl(std::move(control));
-  TUTTI_TRY(channel.control().Send(ControlType::kAnswer, here.Encode()));
+  TUTTI_TRY(channel.control().Send(ControlType::kAnswer, channel.Here().Encode()));
   return std::unique_ptr<NetRecvComm>(std::move(*comm));
 }
 
 VerbsRecvComm::VerbsRecvComm(std::unique_ptr<VerbsChannel> channel)
-    : ChannelComm(std::move(channel)), requests_(kTableSlots), flushes_(kFlushes) {}
+    : ChannelComm(std::move(channel)),
+      requests_(kTableSlots),
+      receives_(channel_->num_queue_pairs()),
+      next_ended_(channel_->num_queue_pairs()),
+      flushes_(kFlushes) {
+  // Group g ends on queue pair g mod their number, and there is no group 0.
+  std::iota(next_ended_.begin(), next_ended_.end(), uint64_t{0});
+  next_ended_[0] = next_ended_.size();
+}
 
 GrantSlot& VerbsRecvComm::Grants(uint64_t group) const {
   return reinterpret_cast<GrantSlot*>(channel_->outbox().data())[group % kTableSlots];
@@ -82,41 +88,53 @@ Result<NetRequest*> VerbsRecvComm::Irecv(std::span<const NetReceive> group) {
   GrantSlot& grants = Grants(number);
   for (size_t i = 0; i < group.size(); ++i) {
     const NetReceive& buffer = group[i];
-    uint32_t key = 0;  // an empty buffer has none
+    std::array<uint32_t, kMaxPorts> keys = {};  // an empty buffer has none
     if (buffer.capacity > 0) {
-      TUTTI_ASSIGN(const Registration* const registration,
+      TUTTI_ASSIGN(const VerbsMemory* const memory,
                    channel_->Check(buffer.memory, buffer.data, buffer.capacity));
-      key = registration->remote_key();
+      for (size_t port = 0; port < kMaxPorts; ++port) {
+        if (const Registration* const held = memory->registration(port))
+          keys[port] = held->remote_key();
+      }
     }
     const auto low = static_cast<uint32_t>(number);
     grants[i] = {low,
                  buffer.tag,
                  reinterpret_cast<uintptr_t>(buffer.data),
                  static_cast<uint32_t>(std::min(buffer.capacity, kMaxNetMessageBytes)),
-                 key,
                  static_cast<uint32_t>(group.size()),
+                 keys,
+                 {},
                  low};
     request.capacities[i] = buffer.capacity;
   }
   request.group = number;
   request.count = static_cast<uint32_t>(group.size());
+  Expect(request);
   posted_ = number;
-  TUTTI_TRY(PostReceives(request));
+  ++unfinished_;
+  TUTTI_TRY(PostReceives());
   TUTTI_TRY(GrantWhatIsPosted());
   return &request;
 }
 
-// Posts a receive for each immediate value that ends the group. Lost queue pairs get theirs later.
-Status VerbsRecvComm::PostReceives(Request& request) {
-  const size_t pairs = channel_->num_queue_pairs();
-  const bool split = channel_->remote().split;
+// Forgets what has come of a group.
+void VerbsRecvComm::Expect(Request& request) {
+  request.pending = 1;
+  request.ended = false;
   request.bytes = 0;
-  request.pending = split ? pairs : 1;
+  request.side_ends = 0;
+}
+
+// Posts receives until each queue pair has one for every group that has not come: only the sender
+// knows over which of them a group goes. Lost queue pairs get theirs later.
+Status VerbsRecvComm::PostReceives() {
   if (channel_->lost() && !answered_again_) return Status::Ok();
-  for (size_t i = 0; i < request.pending; ++i) {
-    const size_t pair = split ? i : request.group % pairs;
-    const Status posted = channel_->pair(pair).Receive(channel_->Mark(request.group));
-    if (!posted.ok()) return channel_->Fail(posted);
+  for (size_t pair = 0; pair < receives_.size(); ++pair) {
+    for (; receives_[pair] < unfinished_; ++receives_[pair]) {
+      const Status posted = channel_->pair(pair).Receive(channel_->Mark(pair));
+      if (!posted.ok()) return channel_->Fail(posted);
+    }
   }
   return Status::Ok();
 }
@@ -127,7 +145,8 @@ Status VerbsRecvComm::TakeOfferAgain(const ControlMessage& message) {
   }
   Result<VerbsEnd> offer = VerbsEnd::Decode(message.payload);
   if (!offer.ok()) return channel_->Refuse(std::move(offer).status());
-  TUTTI_TRY(channel_->Lose(RemoteError("the other end lost its queue pairs"), false));
+  TUTTI_TRY(
+      channel_->Lose(RemoteError("the other end lost its queue pairs"), VerbsChannel::Loss::kTold));
   offer_again_ = std::move(offer).value();
   return Status::Ok();
 }
@@ -150,23 +169,31 @@ Status VerbsRecvComm::GoOnLost() {
 // Joins the renewed queue pairs and tells the sender which groups have not come. These are granted
 // anew.
 Status VerbsRecvComm::AnswerOffer() {
-  TUTTI_TRY(channel_->Renew());
+  TUTTI_TRY(channel_->Renew(&*offer_again_));
   answered_again_ = true;
   AnswerAgain answer;
   answer.groups.posted = posted_;
   const uint64_t first = posted_ < kTableSlots ? 1 : posted_ - kTableSlots + 1;
   granted_ = posted_;
-  // In order, because each immediate value uses up the first receive that is there.
   for (uint64_t group = first; group <= posted_; ++group) {
     Request& request = At(group);
     if (request.group != group || request.pending == 0) continue;
     answer.groups.Miss(group);
     granted_ = std::min(granted_, group - 1);
-    TUTTI_TRY(PostReceives(request));
+    Expect(request);
+  }
+  const size_t pairs = receives_.size();
+  for (size_t pair = 0; pair < pairs; ++pair) {
+    receives_[pair] = 0;
+    next_ended_[pair] = first + (pair + pairs - first % pairs) % pairs;
+  }
+  TUTTI_TRY(PostReceives());
+  for (Request& flush : flushes_) {
+    if (flush.pending > 0) TUTTI_TRY(PostFlush(flush));
   }
   reclaimed_ = granted_;
   TUTTI_TRY(channel_->Join(*offer_again_, channel_->options().grant_traffic_class));
-  answer.end = channel_->Here(channel_->remote().split);
+  answer.end = channel_->Here();
   offer_again_.reset();
   markers_posted_ = 0;
   markers_taken_ = 0;
@@ -188,17 +215,18 @@ Status VerbsRecvComm::GrantWhatIsPosted() {
 // Writes the grants of a group into the sender's table, from within the request where they fit.
 Status VerbsRecvComm::WriteGrants(uint64_t group) {
   const auto slot = static_cast<size_t>(group % kTableSlots);
+  const VerbsEnd::Port& there = channel_->remote().ports[channel_->remote_port_of(0)];
   ibv_sge element = {};
   element.addr = reinterpret_cast<uintptr_t>(&Grants(group));
   element.length = static_cast<uint32_t>(At(group).count * sizeof(GrantEntry));
-  element.lkey = channel_->outbox().registration().local_key();
+  element.lkey = channel_->outbox().registration(channel_->port_of(0)).local_key();
   ibv_send_wr work = {};
   work.wr_id = channel_->Mark(kGrantBit | group);
   work.sg_list = &element;
   work.num_sge = 1;
   work.opcode = IBV_WR_RDMA_WRITE;
   work.wr.rdma.remote_addr = channel_->remote().table_address + slot * sizeof(GrantSlot);
-  work.wr.rdma.rkey = channel_->remote().table_key;
+  work.wr.rdma.rkey = there.table_key;
   QueuePair& pair = channel_->pair(0);
   if (element.length <= pair.max_inline()) work.send_flags |= IBV_SEND_INLINE;
   if (group % kGrantsPerCompletion == 0) work.send_flags |= IBV_SEND_SIGNALED;
@@ -220,13 +248,13 @@ Status VerbsRecvComm::TellIfAsleep() {
 Result<std::unique_ptr<NetMemory>> VerbsRecvComm::Register(const NetRegion& region) {
   TUTTI_ASSIGN(auto memory, channel_->Register(region));
   if (region.kind == NetMemoryKind::kGpu && channel_->options().gpu_flush) {
-    TUTTI_TRY(channel_->MakeLoopback());
+    TUTTI_TRY(channel_->MakeLoopbacks());
   }
   return memory;
 }
 
-// A read by the NIC of what it has written pushes the writes before it into the GPU's memory: over
-// PCIe a read does not pass them. One read is enough for all that came before.
+// A read by a NIC of what it has written pushes the writes before it into the GPU's memory: over
+// PCIe a read does not pass them. One read of each NIC is enough for all that came before.
 Result<NetRequest*> VerbsRecvComm::Iflush(std::span<const NetReceive> buffers) {
   TUTTI_TRY(channel_->failure());
   const auto free = std::find_if(flushes_.begin(), flushes_.end(),
@@ -239,29 +267,37 @@ Result<NetRequest*> VerbsRecvComm::Iflush(std::span<const NetReceive> buffers) {
            buffer.memory->region().kind == NetMemoryKind::kGpu;
   });
   if (last == buffers.rend() || !channel_->options().gpu_flush) return &*free;
-  const Status posted = PostFlush(*last, static_cast<size_t>(free - flushes_.begin()));
+  free->flushed = *last;
+  const Status posted = PostFlush(*free);
   if (!posted.ok()) return channel_->Fail(posted);
-  free->pending = 1;
   return &*free;
 }
 
-Status VerbsRecvComm::PostFlush(const NetReceive& buffer, size_t index) {
-  TUTTI_ASSIGN(const Registration* const registration,
-               channel_->Check(buffer.memory, buffer.data, 1));
-  ibv_sge element = {};
-  element.addr = reinterpret_cast<uintptr_t>(channel_->outbox().data()) + kGrantBytes +
-                 index * sizeof(uint64_t);
-  element.length = 1;
-  element.lkey = channel_->outbox().registration().local_key();
-  ibv_send_wr work = {};
-  work.wr_id = kFlushBit | index;
-  work.sg_list = &element;
-  work.num_sge = 1;
-  work.opcode = IBV_WR_RDMA_READ;
-  work.send_flags = IBV_SEND_SIGNALED;
-  work.wr.rdma.remote_addr = reinterpret_cast<uintptr_t>(buffer.data);
-  work.wr.rdma.rkey = registration->remote_key();
-  return channel_->loopback()->Send(work);
+// Where the queue pairs are lost, the loop-backs are made again with them, and the flush is posted
+// then.
+Status VerbsRecvComm::PostFlush(Request& request) {
+  const NetReceive& buffer = request.flushed;
+  TUTTI_ASSIGN(const VerbsMemory* const memory, channel_->Check(buffer.memory, buffer.data, 1));
+  const auto index = static_cast<uint64_t>(&request - flushes_.data());
+  request.pending = channel_->loopbacks().size();
+  if (channel_->lost() && !answered_again_) return Status::Ok();
+  for (const VerbsChannel::Pair& loop : channel_->loopbacks()) {
+    ibv_sge element = {};
+    element.addr = reinterpret_cast<uintptr_t>(channel_->outbox().data()) + kGrantBytes +
+                   index * sizeof(uint64_t);
+    element.length = 1;
+    element.lkey = channel_->outbox().registration(loop.port).local_key();
+    ibv_send_wr work = {};
+    work.wr_id = channel_->Mark(kFlushBit | index);
+    work.sg_list = &element;
+    work.num_sge = 1;
+    work.opcode = IBV_WR_RDMA_READ;
+    work.send_flags = IBV_SEND_SIGNALED;
+    work.wr.rdma.remote_addr = reinterpret_cast<uintptr_t>(buffer.data);
+    work.wr.rdma.rkey = memory->registration(loop.port)->remote_key();
+    TUTTI_TRY(loop.pair->Send(work));
+  }
+  return Status::Ok();
 }
 
 Result<bool> VerbsRecvComm::TakeCompletions() {
@@ -279,51 +315,89 @@ Result<bool> VerbsRecvComm::TakeCompletions() {
 
 Status VerbsRecvComm::TakeCompletion(const ibv_wc& completion) {
   uint64_t id = completion.wr_id;
-  // The loop-back queue pair is never renewed, so that its completions carry no mark.
-  if ((id & kFlushBit) != 0) return TakeFlush(completion);
   if (!channel_->Unmark(id)) return Status::Ok();
   if ((id & kMarkerBit) != 0) {
     ++markers_taken_;
     return Status::Ok();
   }
   const bool is_grant = (id & kGrantBit) != 0;
+  const bool is_flush = (id & kFlushBit) != 0;
   if (completion.status != IBV_WC_SUCCESS) {
-    return channel_->Lose(completion, is_grant ? "granting buffers" : "receiving");
+    return channel_->Lose(completion, is_flush   ? "reading back GPU memory that data came into"
+                                      : is_grant ? "granting buffers"
+                                                 : "receiving");
+  }
+  if (is_flush) {
+    --flushes_[id & ~kFlushBit].pending;
+    return Status::Ok();
   }
   channel_->NoteWhole();
-  if (!is_grant) return TakeReceive(completion, id);
+  if (!is_grant) return TakeReceive(completion, static_cast<size_t>(id));
   reclaimed_ = std::max(reclaimed_, id & ~kGrantBit);
   return Status::Ok();
 }
 
-Status VerbsRecvComm::TakeFlush(const ibv_wc& completion) {
-  if (completion.status != IBV_WC_SUCCESS) {
-    return channel_->FailCompletion(completion, "reading back GPU memory that data came into");
+// An immediate value has come. That of a send names a group of which pieces went over this queue
+// pair; that of a write ends the next of the groups whose own queue pair this is.
+Status VerbsRecvComm::TakeReceive(const ibv_wc& completion, size_t pair) {
+  --receives_[pair];
+  const uint32_t immediate = ntohl(completion.imm_data);
+  if (completion.opcode == IBV_WC_RECV) {
+    Request& request = At(immediate);
+    if (static_cast<uint32_t>(request.group) != immediate || request.pending == 0) {
+      return channel_->Refuse(
+          RemoteError("the sender ended group {}, which is not under way", immediate));
+    }
+    ++request.side_ends;
+    return FinishIfWhole(request);
   }
-  flushes_[completion.wr_id & ~kFlushBit].pending = 0;
-  return Status::Ok();
+  Request* const request = NextEnded(pair);
+  if (!request) {
+    return channel_->Refuse(RemoteError("the sender ended a group on queue pair {} twice", pair));
+  }
+  request->ended = true;
+  request->immediate = immediate;
+  request->bytes = completion.byte_len;
+  return FinishIfWhole(*request);
 }
 
-// An immediate value has come. A group that is split over queue pairs is whole when that of each
-// pair has.
-Status VerbsRecvComm::TakeReceive(const ibv_wc& completion, uint64_t group) {
-  Request& request = At(group);
-  if (request.group != group || request.pending == 0) {
-    return channel_->Refuse(RemoteError("the sender ended group {} twice", group));
-  }
-  request.bytes += completion.byte_len;
-  request.op_tag = ntohl(completion.imm_data);
-  if (--request.pending > 0) return Status::Ok();
+VerbsRecvComm::Request* VerbsRecvComm::NextEnded(size_t pair) {
+  uint64_t& next = next_ended_[pair];
+  while (next <= posted_ && (At(next).group != next || At(next).pending == 0))
+    next += next_ended_.size();
+  if (next > posted_) return nullptr;
+  Request& request = At(next);
+  next += next_ended_.size();
+  return &request;
+}
+
+// A group is whole when its own queue pair and all others that carried pieces have ended it: with
+// records, the immediate value says how many.
+Status VerbsRecvComm::FinishIfWhole(Request& request) {
+  if (!request.ended) return Status::Ok();
+  const size_t others = HasRecords(request) ? request.immediate : 0;
+  if (request.side_ends < others) return Status::Ok();
+  request.pending = 0;
+  --unfinished_;
   return Finish(request);
+}
+
+const RecordSlot& VerbsRecvComm::Records(const Request& request) const {
+  const auto* const slots = reinterpret_cast<const RecordSlot*>(channel_->table().data());
+  return slots[request.group % kTableSlots];
+}
+
+// A group of one has records only where its message needed them.
+bool VerbsRecvComm::HasRecords(const Request& request) const {
+  return request.count > 1 || IsWhole(Records(request)[0], request.group);
 }
 
 // Finds out what has come: from the table where the sender has written records of this group, and
 // else from the completions.
 Status VerbsRecvComm::Finish(Request& request) {
-  const auto* const slots = reinterpret_cast<const RecordSlot*>(channel_->table().data());
-  const RecordSlot& records = slots[request.group % kTableSlots];
-  if (request.count == 1 && !IsWhole(records[0], request.group)) {
-    request.received[0] = {request.bytes, request.op_tag};
+  const RecordSlot& records = Records(request);
+  if (!HasRecords(request)) {
+    request.received[0] = {request.bytes, request.immediate};
   } else {
     for (size_t i = 0; i < request.count; ++i) {
       if (!IsWhole(records[i], request.group)) {
@@ -350,7 +424,8 @@ Status VerbsRecvComm::TakeControl(const ControlMessage& message) {
     return GrantWhatIsPosted();
   }
   if (message.type == ControlType::kLost) {
-    return channel_->Lose(RemoteError("the other end lost its queue pairs"), false);
+    return channel_->Lose(RemoteError("the other end lost its queue pairs"),
+                          VerbsChannel::Loss::kTold);
   }
   if (message.type == ControlType::kOfferAgain) return TakeOfferAgain(message);
   WireReader reader(message.payload);

@@ -17,8 +17,7 @@ namespace tutti {
 class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
  public:
   // Answers `offer`, which has come over `control`, an authenticated socket; or says there why not.
-  static Result<std::unique_ptr<NetRecvComm>> Create(std::shared_ptr<VerbsNic> nic,
-                                                     const VerbsPort& port, ControlSocket control,
+  static Result<std::unique_ptr<NetRecvComm>> Create(const PortSet& ports, ControlSocket control,
                                                      const ControlMessage& offer, std::string peer);
 
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override;
@@ -35,13 +34,20 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
     uint64_t group = 0;  // 0: free
     uint32_t count = 0;  // buffers
     std::array<size_t, kMaxNetGroup> capacities = {};
-    size_t pending = 0;  // completions that have not come
-    size_t bytes = 0;    // They have told of so many.
-    uint32_t op_tag = 0;
+    size_t pending =
+        0;  // Receives: 1 until all has come. Flushes: reads that have not been answered.
+    // What has come: the end of the group on its own queue pair, with the immediate value and the
+    // length of that write, and ends on others.
+    bool ended = false;
+    uint32_t immediate = 0;
+    size_t bytes = 0;
+    size_t side_ends = 0;
+    NetReceive flushed;  // what is flushed
   };
 
   explicit VerbsRecvComm(std::unique_ptr<VerbsChannel> channel);
-  Status PostReceives(Request& request);
+  static void Expect(Request& request);
+  Status PostReceives();
   // Take the place of queue pairs that were lost, once the sender offers others and the completions
   // of the old ones have been taken.
   Status TakeOfferAgain(const ControlMessage& message);
@@ -51,10 +57,15 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   Status GrantWhatIsPosted();
   Result<bool> TakeCompletions();
   Status TakeCompletion(const ibv_wc& completion);
-  Status TakeReceive(const ibv_wc& completion, uint64_t group);
-  Status TakeFlush(const ibv_wc& completion);
-  Status PostFlush(const NetReceive& buffer, size_t index);
+  Status TakeReceive(const ibv_wc& completion, size_t pair);
+  // Returns the group that an immediate value on a queue pair of its own ends; null where there is
+  // none.
+  Request* NextEnded(size_t pair);
+  Status FinishIfWhole(Request& request);
+  Status PostFlush(Request& request);
   Status Finish(Request& request);
+  const RecordSlot& Records(const Request& request) const;
+  bool HasRecords(const Request& request) const;
   Status TakeControl(const ControlMessage& message);
   Status TellIfAsleep();
   // Returns what is written into the sender's table; a slot is used again kTableSlots groups later.
@@ -67,7 +78,12 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   uint64_t posted_ = 0;
   uint64_t granted_ = 0;
   uint64_t reclaimed_ = 0;
-  uint64_t wake_from_ = 0;  // the group for which the sender sleeps; 0: it does not
+  uint64_t wake_from_ = 0;   // the group for which the sender sleeps; 0: it does not
+  uint64_t unfinished_ = 0;  // groups that have not come as a whole
+  // For each queue pair: receives that are posted; any group may use one up. And the next of the
+  // groups that end on it.
+  std::vector<uint64_t> receives_;
+  std::vector<uint64_t> next_ended_;
   std::vector<Request> flushes_;
   // While the queue pairs are lost:
   size_t markers_posted_ = 0;

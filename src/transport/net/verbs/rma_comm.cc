@@ -31,7 +31,7 @@ class Window final : public VerbsMemory {
     RangeKey range;
     range.address = reinterpret_cast<uintptr_t>(region().address);
     range.bytes = region().bytes;
-    range.key = registration().remote_key();
+    range.key = registration(0)->remote_key();
     NetRemoteKey key = {};
     std::memcpy(key.data(), &range, sizeof(range));
     return key;
@@ -40,35 +40,32 @@ class Window final : public VerbsMemory {
 
 }  // namespace
 
-Result<std::unique_ptr<VerbsRmaComm>> VerbsRmaComm::Make(std::shared_ptr<VerbsNic> nic,
-                                                         const VerbsPort& port, std::string peer) {
-  if (nic->device().attributes().atomic_cap == IBV_ATOMIC_NONE) {
-    return InvalidUsage("{} has no atomic operations, by which signals are added", port.Name());
-  }
+Result<std::unique_ptr<VerbsRmaComm>> VerbsRmaComm::Make(const PortSet& ports, std::string peer) {
   VerbsChannel::Parts parts;
-  parts.nic = std::move(nic);
-  parts.port = port;
+  parts.ports = ports.First();
+  if (parts.ports.ports[0].nic->device().attributes().atomic_cap == IBV_ATOMIC_NONE) {
+    return InvalidUsage("{} has no atomic operations, by which signals are added",
+                        parts.ports.Name());
+  }
   parts.peer = std::move(peer);
   parts.table_bytes = kWordBytes;
   parts.outbox_bytes = kRequests * kWordBytes;
   parts.depths = {kRequests * kWorkPerRequest, 1};
-  TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts)));
+  TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts), nullptr));
   return std::unique_ptr<VerbsRmaComm>(new VerbsRmaComm(std::move(channel)));
 }
 
-Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Connect(std::shared_ptr<VerbsNic> nic,
-                                                          const VerbsPort& port, UniqueFd control,
+Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Connect(const PortSet& ports, UniqueFd control,
                                                           std::string peer) {
-  TUTTI_ASSIGN(auto comm, Make(std::move(nic), port, std::move(peer)));
+  TUTTI_ASSIGN(auto comm, Make(ports, std::move(peer)));
   VerbsChannel& channel = *comm->channel_;
   channel.SetControl(ControlSocket(std::move(control)));
   TUTTI_TRY(channel.control().WatchPeer());
-  TUTTI_TRY(channel.control().Send(ControlType::kOffer, channel.Here(false).Encode()));
+  TUTTI_TRY(channel.control().Send(ControlType::kOffer, channel.Here().Encode()));
   return std::unique_ptr<NetRmaComm>(std::move(comm));
 }
 
-Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Accept(std::shared_ptr<VerbsNic> nic,
-                                                         const VerbsPort& port,
+Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Accept(const PortSet& ports,
                                                          ControlSocket control,
                                                          const ControlMessage& offer,
                                                          std::string peer) {
@@ -78,7 +75,7 @@ Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Accept(std::shared_ptr<VerbsNi
                          static_cast<int>(offer.type));
     }
     TUTTI_ASSIGN(const VerbsEnd origin, VerbsEnd::Decode(offer.payload));
-    TUTTI_ASSIGN(auto comm, Make(std::move(nic), port, std::move(peer)));
+    TUTTI_ASSIGN(auto comm, Make(ports, std::move(peer)));
     TUTTI_TRY(comm->channel_->Join(origin, comm->channel_->options().traffic_class));
     return comm;
   };
@@ -89,7 +86,7 @@ Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Accept(std::shared_ptr<VerbsNi
   }
   VerbsChannel& channel = *(*comm)->channel_;
   channel.SetControl(std::move(control));
-  TUTTI_TRY(channel.control().Send(ControlType::kAnswer, channel.Here(false).Encode()));
+  TUTTI_TRY(channel.control().Send(ControlType::kAnswer, channel.Here().Encode()));
   return std::unique_ptr<NetRmaComm>(std::move(*comm));
 }
 
@@ -100,7 +97,8 @@ VerbsRmaComm::VerbsRmaComm(std::unique_ptr<VerbsChannel> channel)
 
 Result<std::unique_ptr<NetMemory>> VerbsRmaComm::Register(const NetRegion& region) {
   TUTTI_ASSIGN(HeldRegistration held, channel_->nic().Hold(region, MemoryUse::kOneSided));
-  return std::unique_ptr<NetMemory>(std::make_unique<Window>(region, std::move(held)));
+  return std::unique_ptr<NetMemory>(
+      std::make_unique<Window>(region, VerbsMemory::Held{std::move(held)}));
 }
 
 // Returns whether an operation can begin. The connection's last steps are taken here, too, so that
@@ -124,8 +122,8 @@ Result<VerbsRmaComm::Near> VerbsRmaComm::Local(NetLocal local, size_t bytes) {
   if (bytes == 0) return Near{};
   if (!local.memory) return InternalError("an operation came without its registration");
   const std::byte* const begin = local.memory->region().address + local.offset;
-  TUTTI_ASSIGN(const Registration* const registration, channel_->Check(local.memory, begin, bytes));
-  return Near{reinterpret_cast<uintptr_t>(begin), registration->local_key()};
+  TUTTI_ASSIGN(const VerbsMemory* const memory, channel_->Check(local.memory, begin, bytes));
+  return Near{reinterpret_cast<uintptr_t>(begin), memory->registration(0)->local_key()};
 }
 
 // Checks that the operation stays inside the range that the other end gave out. Its device would
@@ -151,7 +149,7 @@ Result<VerbsRmaComm::Far> VerbsRmaComm::Reach(const NetRemote& remote, size_t by
 VerbsRmaComm::Near VerbsRmaComm::Scratch(const Request& request) const {
   const auto index = static_cast<uint64_t>(&request - requests_.data());
   return {reinterpret_cast<uintptr_t>(channel_->outbox().data()) + index * kWordBytes,
-          channel_->outbox().registration().local_key()};
+          channel_->outbox().registration(0).local_key()};
 }
 
 // Posts a step of a request; a completion is asked for the last one only.
@@ -229,7 +227,8 @@ Result<NetRequest*> VerbsRmaComm::Iflush() {
   Request& request = Take("a flush");
   ibv_send_wr work = {};
   work.opcode = IBV_WR_RDMA_READ;
-  work.wr.rdma = {channel_->remote().table_address, channel_->remote().table_key};
+  work.wr.rdma = {channel_->remote().table_address,
+                  channel_->remote().ports[channel_->remote_port_of(0)].table_key};
   TUTTI_TRY(Post(request, work, Scratch(request), kWordBytes, true));
   return &request;
 }

@@ -23,12 +23,11 @@ class VerbsRmaComm final : public ChannelComm<NetRmaComm, VerbsChannel> {
   // Operations of one end under way.
   static constexpr uint32_t kRequests = 128;
 
-  // Make an end, as VerbsSendComm::Create and VerbsRecvComm::Create do.
-  static Result<std::unique_ptr<NetRmaComm>> Connect(std::shared_ptr<VerbsNic> nic,
-                                                     const VerbsPort& port, UniqueFd control,
+  // Make an end, as VerbsSendComm::Create and VerbsRecvComm::Create do. Of several ports the first
+  // is used: a signal comes behind its put because both go over one queue pair.
+  static Result<std::unique_ptr<NetRmaComm>> Connect(const PortSet& ports, UniqueFd control,
                                                      std::string peer);
-  static Result<std::unique_ptr<NetRmaComm>> Accept(std::shared_ptr<VerbsNic> nic,
-                                                    const VerbsPort& port, ControlSocket control,
+  static Result<std::unique_ptr<NetRmaComm>> Accept(const PortSet& ports, ControlSocket control,
                                                     const ControlMessage& offer, std::string peer);
 
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override;
@@ -55,8 +54,7 @@ class VerbsRmaComm final : public ChannelComm<NetRmaComm, VerbsChannel> {
   using Far = Near;
 
   explicit VerbsRmaComm(std::unique_ptr<VerbsChannel> channel);
-  static Result<std::unique_ptr<VerbsRmaComm>> Make(std::shared_ptr<VerbsNic> nic,
-                                                    const VerbsPort& port, std::string peer);
+  static Result<std::unique_ptr<VerbsRmaComm>> Make(const PortSet& ports, std::string peer);
   Result<bool> HasRoom();
   Request& Take(const char* doing);
   Result<Near> Local(NetLocal local, size_t bytes);

@@ -3,6 +3,7 @@
 // The sending end of a connection over verbs; verbs_net.h has the protocol.
 
 #include <array>
+#include <bitset>
 #include <memory>
 #include <vector>
 
@@ -15,11 +16,10 @@ namespace tutti {
 
 class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
  public:
-  // Makes queue pairs of `port` and offers them over `control`, an authenticated socket. Returns
-  // before the other end has answered.
-  static Result<std::unique_ptr<NetSendComm>> Create(std::shared_ptr<VerbsNic> nic,
-                                                     const VerbsPort& port, UniqueFd control,
-                                                     std::string peer);
+  // Makes queue pairs on the ports and offers them over `control`, an authenticated socket. The
+  // other end's device has `remote_ports` of its own. Returns before the other end has answered.
+  static Result<std::unique_ptr<NetSendComm>> Create(const PortSet& ports, size_t remote_ports,
+                                                     UniqueFd control, std::string peer);
 
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
     return channel_->Register(region);
@@ -45,7 +45,13 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
     bool ends_group = false;
   };
 
-  VerbsSendComm(std::unique_ptr<VerbsChannel> channel, uint64_t requests);
+  // Neighbouring queue pairs, over which a message goes.
+  struct Stripe {
+    size_t first = 0;
+    size_t count = 1;
+  };
+
+  VerbsSendComm(std::unique_ptr<VerbsChannel> channel, uint64_t requests, size_t row);
 
   const GrantSlot& Granted(uint64_t group) const;
   // Returns what is written into the receiver's table; a slot is used again kTableSlots groups
@@ -55,19 +61,27 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   bool IsGroup(const GrantSlot& slot) const;
   int FindTag(uint32_t tag) const;
   Request* TakeRequest();
+  // Returns the queue pair whose turn it is with a group: what ends the group goes over it.
+  size_t OwnPair(uint64_t group) const { return group % channel_->num_queue_pairs(); }
+  Stripe StripeOf(const Request& request) const;
   bool NeedsRecords(const Request& request) const;
   // Posts all that belongs to a message.
   Status Post(Request& request);
   Status PostMessage(Request& request);
   Status PostEnd(Request& request);
+  Status PostSideEnds(Request& request);
   // Takes the place of queue pairs that were lost.
   Status OfferAgain();
   Status TakeAnswerAgain(const ControlMessage& message);
   Status PostPiece(size_t pair, ibv_send_wr& work, const std::byte* data, size_t bytes,
                    uint32_t key);
+  uint64_t IdOf(const Request& request) const {
+    return channel_->Mark(static_cast<uint64_t>(&request - requests_.data()));
+  }
   Result<bool> TakeCompletions();
   Status TakeControl(const ControlMessage& message);
 
+  const size_t row_;  // So many queue pairs in a row lie on different ports of one of the ends.
   std::vector<Request> requests_;
   std::vector<uint32_t> free_;  // indices of requests_ that are not taken
   size_t in_flight_ = 0;        // requests whose completions have not all come
@@ -79,6 +93,10 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   uint32_t group_size_ = 0;  // 0: its grants have not come
   uint32_t matched_ = 0;     // a bit for each buffer that has its message
   GrantSlot grants_ = {};
+  // The group whose messages are being posted, and the queue pairs besides its own one over which
+  // pieces of it have gone.
+  uint64_t posting_ = 0;
+  std::bitset<kMaxQueuePairs> beside_;
   bool starved_ = false;     // the last message that was to be sent found no grants
   uint64_t wake_asked_ = 0;  // the group for which the receiver was asked to wake this end
   uint64_t woken_ = 0;       // the last group of which it said that it is granted

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -15,7 +16,8 @@ constexpr uint16_t kMagic = 0x7656;
 constexpr size_t kHeaderBytes = 8;
 constexpr size_t kMaxName = 96;
 constexpr uint32_t kPacketNumbers = 1u << 24;
-constexpr uint32_t kQueuePairNumbers = 1u << 24;
+// A queue pair's number has so many bits; its port follows above them.
+constexpr int kNumberBits = 24;
 // The most bytes that wait to be sent. One or two messages are on their way at a time, each below
 // 2 KiB, so that more of them mean that the other end does not read.
 constexpr size_t kMaxQueued = 16 * 1024;
@@ -49,21 +51,36 @@ Header DecodeHeader(std::span<const std::byte> bytes) {
   return header;
 }
 
+VerbsEnd::Port DecodePort(WireReader& reader) {
+  VerbsEnd::Port port;
+  port.mtu = reader.U8();
+  port.lid = reader.U16();
+  const auto gid = reader.Raw(port.gid.size());
+  if (!gid.empty()) std::memcpy(port.gid.data(), gid.data(), gid.size());
+  port.speed_mbps = reader.U32();
+  port.table_key = reader.U32();
+  return port;
+}
+
 }  // namespace
 
 Bytes VerbsEnd::Encode() const {
   WireWriter writer;
   writer.U32(kVerbsNetVersion);
   writer.U8(ethernet ? 1 : 0);
-  writer.U8(mtu);
-  writer.U16(lid);
-  writer.Raw(std::as_bytes(std::span(gid)));
   writer.U32(first_packet);
-  writer.U8(split ? 1 : 0);
   writer.U64(table_address);
-  writer.U32(table_key);
+  writer.U8(own);
+  writer.U8(static_cast<uint8_t>(ports.size()));
+  for (const Port& port : ports) {
+    writer.U8(port.mtu);
+    writer.U16(port.lid);
+    writer.Raw(std::as_bytes(std::span(port.gid)));
+    writer.U32(port.speed_mbps);
+    writer.U32(port.table_key);
+  }
   writer.U16(static_cast<uint16_t>(queue_pairs.size()));
-  for (const uint32_t number : queue_pairs) writer.U32(number);
+  for (const Pair& pair : queue_pairs) writer.U32(uint32_t{pair.port} << kNumberBits | pair.number);
   writer.Text(name, kMaxName);
   return std::move(writer).Take();
 }
@@ -77,29 +94,33 @@ Result<VerbsEnd> VerbsEnd::Decode(std::span<const std::byte> payload) {
   }
   VerbsEnd end;
   end.ethernet = reader.U8() != 0;
-  end.mtu = reader.U8();
-  end.lid = reader.U16();
-  const auto gid = reader.Raw(end.gid.size());
-  if (!gid.empty()) std::memcpy(end.gid.data(), gid.data(), gid.size());
   end.first_packet = reader.U32();
-  end.split = reader.U8() != 0;
   end.table_address = reader.U64();
-  end.table_key = reader.U32();
+  end.own = reader.U8();
+  const size_t ports = reader.U8();
+  for (size_t i = 0; i < ports && !reader.failed(); ++i) end.ports.push_back(DecodePort(reader));
   const size_t count = reader.U16();
-  for (size_t i = 0; i < count && !reader.failed(); ++i) end.queue_pairs.push_back(reader.U32());
+  for (size_t i = 0; i < count && !reader.failed(); ++i) {
+    const uint32_t both = reader.U32();
+    end.queue_pairs.push_back(
+        {both & ((1u << kNumberBits) - 1), static_cast<uint8_t>(both >> kNumberBits)});
+  }
   end.name = reader.Text();
   if (reader.failed() || !reader.AtEnd()) {
     return RemoteError("what it says of its queue pairs has a wrong length");
   }
-  if (count == 0 || count > kMaxQueuePairs || end.mtu < 1 || end.mtu > 5 ||
-      end.first_packet >= kPacketNumbers || end.table_address % 8 != 0) {
-    return RemoteError("what it says of its queue pairs cannot be ({} of them, MTU code {})", count,
-                       end.mtu);
-  }
-  for (const uint32_t number : end.queue_pairs) {
-    if (number >= kQueuePairNumbers) {
-      return RemoteError("it names queue pair {}, which cannot be", number);
-    }
+  const bool pairs_can_be =
+      count > 0 && count <= kMaxQueuePairs &&
+      std::all_of(end.queue_pairs.begin(), end.queue_pairs.end(),
+                  [&](const Pair& pair) { return pair.port < end.ports.size(); });
+  const bool ports_can_be = ports <= kMaxPorts && end.own >= 1 && end.own <= ports &&
+                            std::all_of(end.ports.begin(), end.ports.end(), [](const Port& port) {
+                              return port.mtu >= 1 && port.mtu <= 5;
+                            });
+  if (!pairs_can_be || !ports_can_be || end.first_packet >= kPacketNumbers ||
+      end.table_address % 8 != 0) {
+    return RemoteError("what it says of its queue pairs cannot be ({} of them over {} ports)",
+                       count, ports);
   }
   return end;
 }

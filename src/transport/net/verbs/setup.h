@@ -4,7 +4,7 @@
 //
 //   sending end                                  receiving end
 //   hello (socket/listener.h: the token) ──────▶ Accept takes the socket
-//   offer: VerbsEnd, split or not ─────────────▶ makes as many queue pairs, joins them
+//   offer: VerbsEnd ───────────────────────────▶ makes as many queue pairs, joins them
 //   joins its queue pairs ◀───────────────────── answer: VerbsEnd
 //   ready ─────────────────────────────────────▶ grants may be written from now on
 //
@@ -35,24 +35,34 @@
 #include "base/unique_fd.h"
 #include "bootstrap/wire.h"
 #include "sys/tcp.h"
+#include "transport/net/verbs/table.h"
 
 namespace tutti {
 
-inline constexpr uint32_t kVerbsNetVersion = 2;
+inline constexpr uint32_t kVerbsNetVersion = 3;
 inline constexpr size_t kMaxQueuePairs = 128;
 inline constexpr size_t kMaxControlPayload = 1024;
 
 // Says where an end's queue pairs and its table are.
 struct VerbsEnd {
-  bool ethernet = false;
-  uint8_t mtu = 1;  // the code of the standard, 1 to 5
-  uint16_t lid = 0;
-  std::array<uint8_t, 16> gid = {};
+  struct Port {
+    uint8_t mtu = 1;  // the code of the standard, 1 to 5
+    uint16_t lid = 0;
+    std::array<uint8_t, 16> gid = {};
+    uint32_t speed_mbps = 0;  // 0: unknown
+    uint32_t table_key = 0;   // The key of the port's NIC for the table.
+  };
+  struct Pair {
+    uint32_t number = 0;  // 24 bits
+    uint8_t port = 0;     // an index into `ports`
+  };
+
+  bool ethernet = false;      // RoCE; else an InfiniBand fabric
   uint32_t first_packet = 0;  // 24 bits
-  bool split = false;         // the sending end's word: each message goes over all queue pairs
   uint64_t table_address = 0;
-  uint32_t table_key = 0;
-  std::vector<uint32_t> queue_pairs;
+  uint8_t own = 1;  // The first ports, so many, are those of the end's device; others spares.
+  std::vector<Port> ports;  // 1 to kMaxPorts
+  std::vector<Pair> queue_pairs;
   std::string name;  // "mlx5_0 (10.0.0.1)"
 
   Bytes Encode() const;

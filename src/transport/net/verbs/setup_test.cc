@@ -19,14 +19,15 @@ using ::testing::HasSubstr;
 VerbsEnd SomeEnd() {
   VerbsEnd end;
   end.ethernet = true;
-  end.mtu = 5;
-  end.lid = 17;
-  end.gid[15] = 9;
   end.first_packet = 0xabcdef;
-  end.split = true;
   end.table_address = 0x7f0012345000;
-  end.table_key = 0xdeadbeef;
-  end.queue_pairs = {17, 0xffffff, 3};
+  end.ports.resize(2);
+  end.ports[0].mtu = 5;
+  end.ports[1].lid = 17;
+  end.ports[1].gid[15] = 9;
+  end.ports[1].speed_mbps = 400'000;
+  end.ports[1].table_key = 0xdeadbeef;
+  end.queue_pairs = {{17, 0}, {0xffffff, 1}, {3, 0}};
   end.name = "mlx5_0 (10.0.0.1)";
   return end;
 }
@@ -47,20 +48,25 @@ TEST(VerbsEndTest, ReadsBackWhatItWrote) {
   const auto read = VerbsEnd::Decode(end.Encode());
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(read->ethernet, end.ethernet);
-  EXPECT_EQ(read->mtu, end.mtu);
-  EXPECT_EQ(read->lid, end.lid);
-  EXPECT_EQ(read->gid, end.gid);
   EXPECT_EQ(read->first_packet, end.first_packet);
-  EXPECT_EQ(read->split, end.split);
   EXPECT_EQ(read->table_address, end.table_address);
-  EXPECT_EQ(read->table_key, end.table_key);
-  EXPECT_EQ(read->queue_pairs, end.queue_pairs);
+  EXPECT_EQ(read->own, end.own);
+  ASSERT_EQ(read->ports.size(), 2u);
+  EXPECT_EQ(read->ports[0].mtu, 5);
+  EXPECT_EQ(read->ports[1].lid, 17);
+  EXPECT_EQ(read->ports[1].gid, end.ports[1].gid);
+  EXPECT_EQ(read->ports[1].speed_mbps, 400'000u);
+  EXPECT_EQ(read->ports[1].table_key, 0xdeadbeefu);
+  ASSERT_EQ(read->queue_pairs.size(), 3u);
+  EXPECT_EQ(read->queue_pairs[1].number, 0xffffffu);
+  EXPECT_EQ(read->queue_pairs[1].port, 1);
   EXPECT_EQ(read->name, end.name);
 }
 
 TEST(VerbsEndTest, TheMostQueuePairsFitIntoAMessage) {
   VerbsEnd end = SomeEnd();
-  end.queue_pairs.assign(kMaxQueuePairs, 1);
+  end.queue_pairs.assign(kMaxQueuePairs, {1, 3});
+  end.ports.resize(kMaxPorts);
   EXPECT_LE(end.Encode().size(), kMaxControlPayload);
   EXPECT_TRUE(VerbsEnd::Decode(end.Encode()).ok());
 }
@@ -72,11 +78,16 @@ TEST(VerbsEndTest, RefusesWhatCannotBe) {
     const auto read = VerbsEnd::Decode(end.Encode());
     return read.status().code() == Code::kRemoteError;
   };
-  EXPECT_TRUE(refused([](VerbsEnd& end) { end.mtu = 0; }));
-  EXPECT_TRUE(refused([](VerbsEnd& end) { end.mtu = 6; }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.ports[1].mtu = 0; }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.ports[0].mtu = 6; }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.own = 0; }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.own = 3; }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.ports.clear(); }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.ports.resize(kMaxPorts + 1); }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.ports.resize(1); }));
   EXPECT_TRUE(refused([](VerbsEnd& end) { end.queue_pairs.clear(); }));
-  EXPECT_TRUE(refused([](VerbsEnd& end) { end.queue_pairs.assign(kMaxQueuePairs + 1, 1); }));
-  EXPECT_TRUE(refused([](VerbsEnd& end) { end.queue_pairs[1] = 1 << 24; }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.queue_pairs.assign(kMaxQueuePairs + 1, {}); }));
+  EXPECT_TRUE(refused([](VerbsEnd& end) { end.queue_pairs[1].port = 2; }));
   EXPECT_TRUE(refused([](VerbsEnd& end) { end.first_packet = 1 << 24; }));
   EXPECT_TRUE(refused([](VerbsEnd& end) { end.table_address += 1; }));
 }
@@ -86,7 +97,8 @@ TEST(AnswerAgainTest, ReadsBackWhatItWrote) {
   answer.groups.posted = 1000;
   for (const uint64_t group : {745, 900, 1000}) answer.groups.Miss(group);
   answer.end = SomeEnd();
-  answer.end.queue_pairs.resize(kMaxQueuePairs, 7);
+  answer.end.queue_pairs.resize(kMaxQueuePairs, {7, 1});
+  answer.end.ports.resize(kMaxPorts);
   const Bytes bytes = answer.Encode();
   EXPECT_LE(bytes.size(), kMaxControlPayload);
   const auto read = AnswerAgain::Decode(bytes);

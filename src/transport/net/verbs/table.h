@@ -8,7 +8,7 @@
 // that had it before.
 //
 // The processor reads entries while the NIC may still write them. An entry is whole when both its
-// numbers are those of the group: NICs write 32 aligned bytes in order or at once.
+// numbers are those of the group: NICs write 64 aligned bytes, a cache line, in order or at once.
 
 #include <array>
 #include <atomic>
@@ -24,17 +24,22 @@ static_assert(std::endian::native == std::endian::little);
 // The most groups in flight on a connection.
 inline constexpr uint64_t kTableSlots = 256;
 
+// The most ports by which an end of a connection may go. Each may belong to another NIC, which has
+// a key of its own for a buffer.
+inline constexpr size_t kMaxPorts = 4;
+
 // Lies in the sender's memory, and describes a buffer that may be written to.
 struct GrantEntry {
   uint32_t number = 0;  // the low 32 bits of the group's number
   uint32_t tag = 0;
   uint64_t address = 0;
   uint32_t capacity = 0;
-  uint32_t key = 0;    // The key of the receiver's registration.
-  uint32_t count = 0;  // buffers in the group, 1 to kMaxNetGroup
+  uint32_t count = 0;                         // buffers in the group, 1 to kMaxNetGroup
+  std::array<uint32_t, kMaxPorts> keys = {};  // One for each port of the receiver.
+  std::array<uint32_t, 5> unused = {};
   uint32_t number_again = 0;
 };
-static_assert(sizeof(GrantEntry) == 32);
+static_assert(sizeof(GrantEntry) == 64);
 using GrantSlot = std::array<GrantEntry, kMaxNetGroup>;
 
 // Lies in the receiver's memory, and says what was written into a buffer of a group.

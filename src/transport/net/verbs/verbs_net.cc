@@ -9,7 +9,8 @@
 #include "sys/network_interface.h"
 #include "transport/net/socket/listener.h"
 #include "transport/net/verbs/devices.h"
-#include "transport/net/verbs/nic.h"
+#include "transport/net/verbs/merge.h"
+#include "transport/net/verbs/ports.h"
 #include "transport/net/verbs/recv_comm.h"
 #include "transport/net/verbs/rma_comm.h"
 #include "transport/net/verbs/send_comm.h"
@@ -18,7 +19,7 @@
 namespace tutti {
 namespace {
 
-constexpr uint64_t kHandleMagic = 0x3142524556545554;     // "TUTVERB1"
+constexpr uint64_t kHandleMagic = 0x3242524556545554;     // "TUTVERB2"
 constexpr uint64_t kRmaHandleMagic = 0x31414d5256545554;  // "TUTVRMA1"
 
 // As much as two connections of a rank register, one in each direction.
@@ -34,11 +35,14 @@ Result<ListenerHandle> DecodeVerbsHandle(const NetHandle& in, uint64_t magic,
   return DecodeHandle(in, interface);
 }
 
-// A port, and the device that it belongs to in use.
-struct UsedPort {
-  VerbsPort port;
-  std::shared_ptr<VerbsNic> nic;
-};
+// The last byte of a handle tells how many ports of its own the listener's device has.
+NetHandle WithPorts(NetHandle handle, const PortSet& ports) {
+  handle.back() = static_cast<std::byte>(ports.own);
+  return handle;
+}
+size_t PortsIn(const NetHandle& handle) {
+  return std::clamp<size_t>(std::to_integer<size_t>(handle.back()), 1, kMaxPorts);
+}
 
 // A listener's connections, each with the offer that the other end begins with.
 class OfferQueue {
@@ -85,20 +89,20 @@ class OfferQueue {
 class VerbsListener final : public NetListener {
  public:
   VerbsListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
-                UsedPort used)
-      : used_(std::move(used)),
-        offers_(std::move(queues), used_.port.Name()),
-        handle_(EncodeHandle({{{address}}, offers_.token()}, kHandleMagic)) {}
+                PortSet ports)
+      : ports_(std::move(ports)),
+        offers_(std::move(queues), ports_.Name()),
+        handle_(WithPorts(EncodeHandle({{{address}}, offers_.token()}, kHandleMagic), ports_)) {}
 
   const NetHandle& handle() const override { return handle_; }
   Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) override {
     TUTTI_ASSIGN(OfferQueue::Taken taken, offers_.Take(limits));
-    return VerbsRecvComm::Create(used_.nic, used_.port, std::move(taken.control), taken.offer,
+    return VerbsRecvComm::Create(ports_, std::move(taken.control), taken.offer,
                                  std::move(taken.peer));
   }
 
  private:
-  const UsedPort used_;
+  const PortSet ports_;
   OfferQueue offers_;
   const NetHandle handle_;
 };
@@ -106,20 +110,20 @@ class VerbsListener final : public NetListener {
 class VerbsRmaListener final : public NetRmaListener {
  public:
   VerbsRmaListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
-                   UsedPort used)
-      : used_(std::move(used)),
-        offers_(std::move(queues), used_.port.Name()),
+                   PortSet ports)
+      : ports_(std::move(ports)),
+        offers_(std::move(queues), ports_.Name()),
         handle_(EncodeHandle({{{address}}, offers_.token()}, kRmaHandleMagic)) {}
 
   const NetHandle& handle() const override { return handle_; }
   Result<std::unique_ptr<NetRmaComm>> Accept(const WaitLimits& limits) override {
     TUTTI_ASSIGN(OfferQueue::Taken taken, offers_.Take(limits));
-    return VerbsRmaComm::Accept(used_.nic, used_.port, std::move(taken.control), taken.offer,
+    return VerbsRmaComm::Accept(ports_, std::move(taken.control), taken.offer,
                                 std::move(taken.peer));
   }
 
  private:
-  const UsedPort used_;
+  const PortSet ports_;
   OfferQueue offers_;
   const NetHandle handle_;
 };
@@ -139,6 +143,7 @@ class VerbsNetImpl final : public Net {
   Result<std::unique_ptr<NetSendComm>> Connect(int device, const NetHandle& handle,
                                                const WaitLimits& limits) override;
   Result<std::unique_ptr<NetMemory>> Register(int device, const NetRegion& region) override;
+  void Spread(int device, const NetSpread& others) override;
   NetRma* rma() override { return &rma_; }
 
  private:
@@ -154,8 +159,9 @@ class VerbsNetImpl final : public Net {
   };
 
   Status FindPorts(const Settings& settings, const std::string& sysfs);
+  Status MergeDevices(std::vector<UsedPort> used, const MergeWish& wish);
   Status FindAddress(const Settings& settings, const SocketAddress& address);
-  Result<const UsedPort*> At(int device) const;
+  Result<const PortSet*> At(int device) const;
   // Returns where listeners' control sockets come in, and listens there.
   Result<SocketAddress> StartListening();
   Result<UniqueFd> OpenControl(const ListenerHandle& target, const WaitLimits& limits) const;
@@ -165,8 +171,8 @@ class VerbsNetImpl final : public Net {
   const PortRange ports_;
   Status viable_;
   std::vector<NetDevice> devices_;
-  std::vector<UsedPort> used_;  // There is one for each device.
-  std::string interface_;       // The control sockets go by this one.
+  std::vector<PortSet> sets_;  // There is one for each device.
+  std::string interface_;      // The control sockets go by this one.
   const std::shared_ptr<ConnectionQueues> queues_ =
       std::make_shared<ConnectionQueues>(Sealing::kNone);
   Mutex mutex_;
@@ -175,21 +181,28 @@ class VerbsNetImpl final : public Net {
   Rma rma_{*this};
 };
 
-NetDevice Describe(const VerbsPort& port, const VerbsNic& nic) {
+// A device takes what all of its ports' NICs take, is as fast as they are together, and is where
+// the first one is.
+NetDevice Describe(const PortSet& set) {
   NetDevice device;
-  device.name = port.Name();
-  device.address = port.gid.ToString();
-  device.speed_mbps = port.speed_mbps;
-  device.guid = port.device->guid();
-  device.port = port.number;
-  device.pci_path = port.device->pci_path();
+  device.name = set.Name();
+  device.guid = set.ports.front().port.device->guid();
+  device.port = set.ports.front().port.number;
+  device.pci_path = set.ports.front().port.device->pci_path();
   device.max_group = kMaxNetGroup;
   device.max_requests = kTableSlots;
   device.needs_registration = true;
   device.registers_memory = true;
-  device.takes_gpu_memory = nic.gpu_memory().peer_memory;
-  device.takes_dmabuf = nic.gpu_memory().dmabuf;
-  device.needs_flush = nic.gpu_memory().any() && nic.options().gpu_flush;
+  device.takes_gpu_memory = device.takes_dmabuf = true;
+  for (const UsedPort& used : std::span(set.ports).first(set.own)) {
+    const VerbsNic& nic = *used.nic;
+    device.address += (device.address.empty() ? "" : "+") + used.port.gid.ToString();
+    device.speed_mbps += used.port.speed_mbps;
+    device.takes_gpu_memory &= nic.gpu_memory().peer_memory;
+    device.takes_dmabuf &= nic.gpu_memory().dmabuf;
+  }
+  device.needs_flush = (device.takes_gpu_memory || device.takes_dmabuf) &&
+                       set.ports.front().nic->options().gpu_flush;
   return device;
 }
 
@@ -206,7 +219,9 @@ Status VerbsNetImpl::FindPorts(const Settings& settings, const std::string& sysf
     const MutexLock lock(one_at_a_time);
     [[maybe_unused]] const int forks = library->fork_init();
   }
+  TUTTI_ASSIGN(const MergeWish wish, MergeWish::From(settings));
   TUTTI_ASSIGN(VerbsPorts ports, FindVerbsPorts(library, settings));
+  std::vector<UsedPort> used;
   std::map<const VerbsDevice*, std::shared_ptr<VerbsNic>> nics;
   for (VerbsPort& port : ports.usable) {
     std::shared_ptr<VerbsNic>& nic = nics[port.device.get()];
@@ -215,27 +230,68 @@ Status VerbsNetImpl::FindPorts(const Settings& settings, const std::string& sysf
           VerbsNic::Create(loop_, port.device, VerbsOptions::From(settings), sysfs);
       Status usable = made.status();
       // A limit on locked memory shows here rather than in the first operation.
-      if (made.ok()) usable = RegisteredPages::Create((*made)->memory(), kTrialBytes).status();
+      if (made.ok()) {
+        MemoryCache* const cache = &(*made)->memory();
+        usable = RegisteredPages::Create({&cache, 1}, kTrialBytes).status();
+      }
       if (!usable.ok()) {
         ports.left_out.emplace_back(usable.message());
         continue;
       }
       nic = std::move(made).value();
     }
-    nic->AddPort(port);
-    devices_.push_back(Describe(port, *nic));
-    used_.push_back({std::move(port), nic});
+    used.push_back({std::move(port), nic});
   }
   std::string reasons;
   for (const std::string& sentence : ports.left_out) {
     TUTTI_INFO(kLogNet | kLogInit, "net IB: not used: {}", sentence);
     reasons += (reasons.empty() ? "; " : ", ") + sentence;
   }
-  if (devices_.empty()) {
+  if (used.empty()) {
     return SystemError("this host has no active InfiniBand or RoCE port that can be used{}",
                        reasons);
   }
+  return MergeDevices(std::move(used), wish);
+}
+
+// Makes devices of the ports. Other ports of its NICs, which cost no registrations, are a device's
+// spares from the start.
+Status VerbsNetImpl::MergeDevices(std::vector<UsedPort> used, const MergeWish& wish) {
+  std::vector<PortPlace> places;
+  for (const UsedPort& each : used) {
+    const VerbsDevice& device = *each.port.device;
+    places.push_back({std::string(device.name()), each.port.number, each.port.ethernet,
+                      device.pci_path(), device.numa()});
+  }
+  TUTTI_ASSIGN(const std::vector<MergedPorts> merged, MergePorts(places, wish));
+  for (const MergedPorts& each : merged) {
+    PortSet set;
+    for (const size_t i : each) set.ports.push_back(used[i]);
+    set.own = set.ports.size();
+    devices_.push_back(Describe(set));
+    for (const UsedPort& other : used) {
+      const bool of_nic = std::any_of(set.ports.begin(), set.ports.end(),
+                                      [&](const UsedPort& port) { return port.nic == other.nic; });
+      if (of_nic) set.AddSpares({&other, 1});
+    }
+    sets_.push_back(std::move(set));
+  }
   return Status::Ok();
+}
+
+// The first other device of this kind becomes a spare. There are no more, because each has to
+// register all memory of the connections.
+void VerbsNetImpl::Spread(int device, const NetSpread& others) {
+  PortSet& set = sets_[static_cast<size_t>(device)];
+  if (set.ports.front().nic->options().resume_within_ns == 0) return;
+  std::vector<int> all = others.together;
+  all.insert(all.end(), others.spare.begin(), others.spare.end());
+  for (const int other : all) {
+    const PortSet& from = sets_[static_cast<size_t>(other)];
+    if (!set.AddSpares(std::span(from.ports).first(from.own))) continue;
+    TUTTI_INFO(kLogNet, "net IB: {} stands by for {}", from.Name(), set.Name());
+    return;
+  }
 }
 
 // Chooses the address at which control sockets are accepted: that of an ordinary network interface,
@@ -266,21 +322,20 @@ Status VerbsNetImpl::Open(const Settings& settings, const VerbsNet::Options& opt
   if (viable_.code() == Code::kInvalidUsage && !settings.ib_disable) return viable_;
   if (viable_.ok()) viable_ = FindAddress(settings, options.address);
   for (size_t i = 0; i < devices_.size(); ++i) {
-    const VerbsPort& port = used_[i].port;
-    TUTTI_INFO(kLogNet | kLogInit, "net IB: device {} is {}, {}, GID {} ({}), {} Mb/s", i,
-               devices_[i].name, port.ethernet ? "RoCE" : "InfiniBand", port.gid.index,
-               devices_[i].address, devices_[i].speed_mbps);
+    TUTTI_INFO(kLogNet | kLogInit, "net IB: device {} is {}, {}, GID {}, {} Mb/s", i,
+               devices_[i].name, sets_[i].ethernet() ? "RoCE" : "InfiniBand", devices_[i].address,
+               devices_[i].speed_mbps);
   }
   return Status::Ok();
 }
 
-Result<const UsedPort*> VerbsNetImpl::At(int device) const {
+Result<const PortSet*> VerbsNetImpl::At(int device) const {
   TUTTI_TRY(viable_);
-  if (device < 0 || static_cast<size_t>(device) >= used_.size()) {
-    return InternalError("the network over verbs has {} devices, not a device {}", used_.size(),
+  if (device < 0 || static_cast<size_t>(device) >= sets_.size()) {
+    return InternalError("the network over verbs has {} devices, not a device {}", sets_.size(),
                          device);
   }
-  return &used_[static_cast<size_t>(device)];
+  return &sets_[static_cast<size_t>(device)];
 }
 
 Result<SocketAddress> VerbsNetImpl::StartListening() {
@@ -300,44 +355,44 @@ Result<UniqueFd> VerbsNetImpl::OpenControl(const ListenerHandle& target,
   return ConnectPatiently(target.address(), key_, {Purpose::kData, hello.Encode()}, limits);
 }
 
-std::string PeerName(const ListenerHandle& target, const UsedPort& used) {
-  return fmt::format("{} over {}", target.address().ToString(), used.port.Name());
+std::string PeerName(const ListenerHandle& target, const PortSet& ports) {
+  return fmt::format("{} over {}", target.address().ToString(), ports.Name());
 }
 
 Result<std::unique_ptr<NetListener>> VerbsNetImpl::Listen(int device) {
-  TUTTI_ASSIGN(const UsedPort* const used, At(device));
+  TUTTI_ASSIGN(const PortSet* const ports, At(device));
   TUTTI_ASSIGN(const SocketAddress address, StartListening());
-  return std::unique_ptr<NetListener>(std::make_unique<VerbsListener>(queues_, address, *used));
+  return std::unique_ptr<NetListener>(std::make_unique<VerbsListener>(queues_, address, *ports));
 }
 
 Result<std::unique_ptr<NetSendComm>> VerbsNetImpl::Connect(int device, const NetHandle& handle,
                                                            const WaitLimits& limits) {
-  TUTTI_ASSIGN(const UsedPort* const used, At(device));
+  TUTTI_ASSIGN(const PortSet* const ports, At(device));
   TUTTI_ASSIGN(const ListenerHandle target, DecodeVerbsHandle(handle, kHandleMagic, interface_));
   TUTTI_ASSIGN(UniqueFd fd, OpenControl(target, limits));
-  return VerbsSendComm::Create(used->nic, used->port, std::move(fd), PeerName(target, *used));
+  return VerbsSendComm::Create(*ports, PortsIn(handle), std::move(fd), PeerName(target, *ports));
 }
 
 Result<std::unique_ptr<NetMemory>> VerbsNetImpl::Register(int device, const NetRegion& region) {
-  TUTTI_ASSIGN(const UsedPort* const used, At(device));
-  TUTTI_ASSIGN(HeldRegistration held, used->nic->Hold(region, MemoryUse::kMessages));
-  return std::unique_ptr<NetMemory>(std::make_unique<VerbsMemory>(region, std::move(held)));
+  TUTTI_ASSIGN(const PortSet* const ports, At(device));
+  TUTTI_ASSIGN(std::unique_ptr<VerbsMemory> memory, ports->Register(region));
+  return std::unique_ptr<NetMemory>(std::move(memory));
 }
 
 Result<std::unique_ptr<NetRmaListener>> VerbsNetImpl::Rma::Listen(int device) {
-  TUTTI_ASSIGN(const UsedPort* const used, net_.At(device));
+  TUTTI_ASSIGN(const PortSet* const ports, net_.At(device));
   TUTTI_ASSIGN(const SocketAddress address, net_.StartListening());
   return std::unique_ptr<NetRmaListener>(
-      std::make_unique<VerbsRmaListener>(net_.queues_, address, *used));
+      std::make_unique<VerbsRmaListener>(net_.queues_, address, *ports));
 }
 
 Result<std::unique_ptr<NetRmaComm>> VerbsNetImpl::Rma::Connect(int device, const NetHandle& handle,
                                                                const WaitLimits& limits) {
-  TUTTI_ASSIGN(const UsedPort* const used, net_.At(device));
+  TUTTI_ASSIGN(const PortSet* const ports, net_.At(device));
   TUTTI_ASSIGN(const ListenerHandle target,
                DecodeVerbsHandle(handle, kRmaHandleMagic, net_.interface_));
   TUTTI_ASSIGN(UniqueFd fd, net_.OpenControl(target, limits));
-  return VerbsRmaComm::Connect(used->nic, used->port, std::move(fd), PeerName(target, *used));
+  return VerbsRmaComm::Connect(*ports, std::move(fd), PeerName(target, *ports));
 }
 
 }  // namespace

@@ -22,7 +22,18 @@
 // routing), the sender writes sizes and op tags into a table in the receiver's memory before a last
 // write without data. table.h has both tables.
 //
+// A device of the network is one port, or several that share the data of each connection (merge.h).
+// Its queue pairs lie on all of them, and long messages are cut over them (stripes.h): the pieces
+// are written, and behind those on another queue pair than that whose turn it is with the group
+// goes a send without data, whose immediate value names the group. The write that ends the group
+// says how many of these there are.
+//
+//   sender                                                 receiver
+//   queue pair 0: write, records, write with immediate ──▶ the group is whole when this has come
+//   queue pair 1: write, send with immediate ────────────▶ and this
+//
 //   device, port       devices.h       its address      gid.h          NCCL_IB_HCA  hca_filter.h
+//   one of several     merge.h         ports in use     ports.h        shares       stripes.h
 //   protection domain  nic.h           registrations    memory_cache.h
 //   queue pair         queue_pair.h    set-up           setup.h        both ends    channel.h
 //   sending end        send_comm.h     receiving end    recv_comm.h    failures     fault.h
