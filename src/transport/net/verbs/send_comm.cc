@@ -197,7 +197,7 @@ Status VerbsSendComm::PostMessage(Request& request) {
   }
   const bool alone = !NeedsRecords(request);
   const Stripe stripe = StripeOf(request);
-  std::array<size_t, kMaxQueuePairs> pieces = {};
+  std::array<size_t, kMaxQueuePairs> pieces;  // As many as the stripe has are written.
   CutByWeight(message.bytes, channel_->weights().subspan(stripe.first, stripe.count),
               std::span(pieces).first(stripe.count));
   for (size_t i = 0, from = 0; i < stripe.count; from += pieces[i++]) {
