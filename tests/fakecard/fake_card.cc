@@ -15,7 +15,7 @@ uint64_t Big64(const uint8_t* at) { return uint64_t{Big32(at)} << 32 | Big32(at 
 
 // Syndromes of completions with errors.
 constexpr uint8_t kGood = 0, kLocalProtection = 0x04, kFlushed = 0x05, kRemoteInvalid = 0x12,
-                  kRemoteAccess = 0x13;
+                  kRemoteAccess = 0x13, kNoAnswer = 0x15;
 
 constexpr uint8_t kOpcodeError = 13;
 
@@ -82,42 +82,103 @@ uint32_t FakeCard::Register(int rank, std::span<std::byte> memory) {
   return device::mlx5::BigEndian(kFirstKey + static_cast<uint32_t>(memories_.size() - 1));
 }
 
-uint32_t FakeCard::MakeQueue(int rank, uint16_t size) {
-  auto queue = std::make_unique<Queue>();
-  queue->rank = rank;
+// Has the card's thread let queues alone.
+class FakeCard::AtRest {
+ public:
+  explicit AtRest(const FakeCard& card) : card_(card) {
+    ++card_.waiting_;
+    card_.queues_mutex_.lock();
+    --card_.waiting_;
+  }
+  ~AtRest() { card_.queues_mutex_.unlock(); }
+  AtRest(const AtRest&) = delete;
+  AtRest& operator=(const AtRest&) = delete;
+
+ private:
+  const FakeCard& card_;
+};
+
+FakeCard::Queue* FakeCard::Find(uint32_t number) const {
+  const size_t place = number - kFirstQueue;
+  return number >= kFirstQueue && place < queues_.size() ? queues_[place].get() : nullptr;
+}
+
+uint32_t FakeCard::Add(std::unique_ptr<Queue> queue) {
+  const AtRest rest(*this);
   queue->number = kFirstQueue + static_cast<uint32_t>(queues_.size());
-  queue->size = size;
-  queue->entries.resize(size);
-  queue->completions.resize(size);
-  for (auto& completion : queue->completions) completion[63] = 0xf1;
+  if (queue->memory.completions_number == 0)
+    queue->memory.completions_number =
+        kFirstCompletionQueue + static_cast<uint32_t>(queues_.size());
   queues_.push_back(std::move(queue));
   return queues_.back()->number;
 }
 
-void FakeCard::Connect(uint32_t queue, uint32_t to) { QueueOf(queue).to = to; }
+uint32_t FakeCard::MakeQueue(int rank, uint16_t size) {
+  auto queue = std::make_unique<Queue>();
+  queue->rank = rank;
+  queue->size = size;
+  queue->own = std::make_unique<OwnMemory>(size);
+  OwnMemory& own = *queue->own;
+  for (auto& completion : own.completions) completion[63] = 0xf1;
+  queue->memory = {.entries = own.entries.data(),
+                   .completions = own.completions.front().data(),
+                   .record = own.record.data(),
+                   .doorbell = &own.doorbell};
+  return Add(std::move(queue));
+}
+
+uint32_t FakeCard::AddQueue(int rank, uint16_t size, const QueueMemory& memory) {
+  auto queue = std::make_unique<Queue>();
+  queue->rank = rank;
+  queue->size = size;
+  queue->memory = memory;
+  return Add(std::move(queue));
+}
+
+void FakeCard::RemoveQueue(uint32_t number) {
+  const AtRest rest(*this);
+  queues_[number - kFirstQueue].reset();
+}
+
+void FakeCard::Connect(uint32_t queue, uint32_t to) {
+  const AtRest rest(*this);
+  QueueOf(queue).to = to;
+}
 
 device::mlx5::QueuePair FakeCard::Export(uint32_t number) const {
-  auto& queue = const_cast<Queue&>(QueueOf(number));
-  return device::mlx5::MakeQueuePair(number, queue.entries.data(), queue.size, queue.record.data(),
-                                     &queue.doorbell, queue.completions.front().data(),
-                                     kFirstCompletionQueue + number - kFirstQueue, queue.size);
+  const AtRest rest(*this);
+  const Queue& queue = QueueOf(number);
+  return device::mlx5::MakeQueuePair(number, queue.memory.entries, queue.size, queue.memory.record,
+                                     queue.memory.doorbell, queue.memory.completions,
+                                     queue.memory.completions_number, queue.size);
 }
 
 void FakeCard::Start() {
   thread_ = std::thread([this] { Run(); });
 }
 
-void FakeCard::FailEntry(uint32_t queue, uint64_t index, uint8_t syndrome) {
-  QueueOf(queue).fails_with = syndrome;
-  QueueOf(queue).fails_at = index;
+void FakeCard::FailEntry(uint32_t number, uint64_t index, uint8_t syndrome) {
+  const AtRest rest(*this);
+  QueueOf(number).fails_with = syndrome;
+  QueueOf(number).fails_at = index;
 }
-void FakeCard::LoseDoorbell(uint32_t queue) { QueueOf(queue).loses_doorbell = true; }
+void FakeCard::LoseDoorbell(uint32_t queue) {
+  const AtRest rest(*this);
+  QueueOf(queue).loses_doorbell = true;
+}
 
 std::vector<std::string> FakeCard::complaints() const {
   const std::lock_guard lock(mutex_);
   return complaints_;
 }
-uint64_t FakeCard::done(uint32_t queue) const { return QueueOf(queue).written; }
+uint64_t FakeCard::done(uint32_t queue) const {
+  const AtRest rest(*this);
+  return QueueOf(queue).written;
+}
+bool FakeCard::IsDead(uint32_t queue) const {
+  const AtRest rest(*this);
+  return QueueOf(queue).dead;
+}
 
 void FakeCard::Complain(const Queue& queue, const std::string& what) {
   const std::lock_guard lock(mutex_);
@@ -131,11 +192,16 @@ void FakeCard::Complain(const Queue& queue, const std::string& what) {
 
 void FakeCard::Run() {
   std::vector<Queue*> order;
-  for (const auto& queue : queues_) order.push_back(queue.get());
   while (!ending_) {
-    std::shuffle(order.begin(), order.end(), random_);
     bool moved = false;
-    for (Queue* const queue : order) moved |= Serve(*queue);
+    if (waiting_ == 0) {
+      const std::lock_guard lock(queues_mutex_);
+      order.clear();
+      for (const auto& queue : queues_)
+        if (queue != nullptr) order.push_back(queue.get());
+      std::shuffle(order.begin(), order.end(), random_);
+      for (Queue* const queue : order) moved |= Serve(*queue);
+    }
     if (!moved) std::this_thread::yield();
   }
 }
@@ -158,7 +224,8 @@ bool FakeCard::Serve(Queue& queue) {
 }
 
 void FakeCard::LookAtDoorbell(Queue& queue) {
-  const uint64_t rung = std::atomic_ref<uint64_t>(queue.doorbell).load(std::memory_order_acquire);
+  const uint64_t rung =
+      std::atomic_ref<uint64_t>(*queue.memory.doorbell).load(std::memory_order_acquire);
   if (rung == queue.seen_doorbell) return;
   queue.seen_doorbell = rung;
   uint8_t bytes[8];
@@ -167,7 +234,7 @@ void FakeCard::LookAtDoorbell(Queue& queue) {
   if ((Big32(bytes) & 0xff0000ff) != 0) Complain(queue, "a doorbell with more than an index");
   const uint32_t told = Big32(bytes) >> 8 & 0xffff;
   const uint32_t recorded = device::mlx5::BigEndian(
-      std::atomic_ref<uint32_t>(queue.record[1]).load(std::memory_order_acquire));
+      std::atomic_ref<uint32_t>(queue.memory.record[1]).load(std::memory_order_acquire));
   if (recorded > 0xffff || static_cast<int16_t>(recorded - told) < 0)
     Complain(queue, fmt::format("a doorbell for {} before its record, {}", told, recorded));
   if (queue.loses_doorbell.exchange(false)) {
@@ -183,7 +250,7 @@ void FakeCard::LookAtDoorbell(Queue& queue) {
 
 // Carries out the next entry. Returns whether it could.
 bool FakeCard::CarryOut(Queue& queue) {
-  const Decoded entry(queue.entries[queue.taken % queue.size]);
+  const Decoded entry(queue.memory.entries[queue.taken % queue.size]);
   if (entry.index() != (queue.taken & 0xffff))
     Complain(queue, fmt::format("it says that it is {}", entry.index()));
   if (entry.queue() != queue.number) Complain(queue, "it is of another queue");
@@ -199,7 +266,7 @@ bool FakeCard::CarryOut(Queue& queue) {
         queue.taken == queue.fails_at ? queue.fails_with.load() : CarryOut(queue, entry, &waits);
     if (waits) return false;
   }
-  queue.dead |= outcome != kGood;
+  if (outcome != kGood) queue.dead = true;
   queue.outcomes.push_back(outcome);
   ++queue.taken;
   return true;
@@ -213,14 +280,17 @@ uint8_t FakeCard::CarryOut(Queue& queue, const Decoded& entry, bool* waits) {
     case 0x12:
       return FetchAdd(queue, entry);
     case 0x23:
-      if (Find(queue.rank, entry.key(1), entry.address(1), entry.count(1)) == nullptr)
+      if (Find(queue.rank, entry.key(1), entry.address(1), entry.count(1), End::kLocal) == nullptr)
         return kLocalProtection;
       Show(queue);
       return kGood;
     case 0x0f: {
-      const uint32_t number = Big32(entry.bytes + 28) - kFirstCompletionQueue;
-      if (number >= queues_.size() || queues_[number]->rank != queue.rank) return kLocalProtection;
-      const auto written = static_cast<uint32_t>(queues_[number]->written.load());
+      const uint32_t number = Big32(entry.bytes + 28);
+      const auto waited = std::find_if(queues_.begin(), queues_.end(), [&](const auto& other) {
+        return other != nullptr && other->memory.completions_number == number;
+      });
+      if (waited == queues_.end() || (*waited)->rank != queue.rank) return kLocalProtection;
+      const auto written = static_cast<uint32_t>((*waited)->written.load());
       *waits = static_cast<int32_t>(written - Big32(entry.bytes + 24)) <= 0;
       return kGood;
     }
@@ -232,14 +302,15 @@ uint8_t FakeCard::CarryOut(Queue& queue, const Decoded& entry, bool* waits) {
 uint8_t FakeCard::Transfer(Queue& queue, const Decoded& entry) {
   const bool inlined = entry.operation() == 0x08 && entry.inlined();
   const uint32_t bytes = inlined ? entry.inline_bytes() : entry.count(2);
-  std::byte* const remote =
-      Find(QueueOf(queue.to).rank, entry.remote_key(), entry.remote_address(), bytes);
+  if (!Answers(queue)) return kNoAnswer;
+  std::byte* const remote = FindRemote(
+      queue, entry, bytes, entry.operation() == 0x10 ? End::kRemoteRead : End::kRemoteWrite);
   if (remote == nullptr) return kRemoteAccess;
   if (inlined) {
     std::memcpy(remote, entry.bytes + 36, bytes);
     return kGood;
   }
-  std::byte* const local = Find(queue.rank, entry.key(2), entry.address(2), bytes);
+  std::byte* const local = Find(queue.rank, entry.key(2), entry.address(2), bytes, End::kLocal);
   if (local == nullptr) return kLocalProtection;
   if (entry.operation() == 0x08)
     CopyInPieces(remote, local, bytes);
@@ -249,11 +320,11 @@ uint8_t FakeCard::Transfer(Queue& queue, const Decoded& entry) {
 }
 
 uint8_t FakeCard::FetchAdd(Queue& queue, const Decoded& entry) {
-  std::byte* const word =
-      Find(QueueOf(queue.to).rank, entry.remote_key(), entry.remote_address(), 8);
+  if (!Answers(queue)) return kNoAnswer;
+  std::byte* const word = FindRemote(queue, entry, 8, End::kRemoteAtomic);
   if (word == nullptr) return kRemoteAccess;
   if (reinterpret_cast<uintptr_t>(word) % 8 != 0) return kRemoteInvalid;
-  std::byte* const old = Find(queue.rank, entry.key(3), entry.address(3), 8);
+  std::byte* const old = Find(queue.rank, entry.key(3), entry.address(3), 8, End::kLocal);
   if (old == nullptr || entry.count(3) != 8) return kLocalProtection;
   const uint64_t before = std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(word))
                               .fetch_add(Big64(entry.bytes + 32), std::memory_order_release);
@@ -271,8 +342,8 @@ void FakeCard::WriteCompletion(Queue& queue) {
   const uint64_t index = queue.written;
   const uint8_t outcome = queue.outcomes.front();
   queue.outcomes.pop_front();
-  std::array<uint8_t, 64>& completion = queue.completions[index % queue.size];
-  std::memset(completion.data(), 0, 60);
+  uint8_t* const completion = queue.memory.completions + index % queue.size * 64;
+  std::memset(completion, 0, 60);
   completion[55] = outcome;
   const auto counter = static_cast<uint16_t>(index);
   const auto owner = static_cast<uint8_t>(index / queue.size % 2);
@@ -282,11 +353,23 @@ void FakeCard::WriteCompletion(Queue& queue) {
   uint32_t word = 0;
   std::memcpy(&word, last, sizeof(word));
   ++queue.written;
-  std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(completion.data() + 60))
+  std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(completion + 60))
       .store(word, std::memory_order_release);
 }
 
-std::byte* FakeCard::Find(int rank, uint32_t key, uint64_t address, uint64_t bytes) const {
+// Returns whether the queue that a queue is joined to is there, and joined to it.
+bool FakeCard::Answers(const Queue& queue) const {
+  const Queue* const other = Find(queue.to);
+  return other != nullptr && other->to == queue.number;
+}
+
+std::byte* FakeCard::FindRemote(const Queue& queue, const Decoded& entry, uint64_t bytes,
+                                End end) const {
+  return Find(QueueOf(queue.to).rank, entry.remote_key(), entry.remote_address(), bytes, end);
+}
+
+std::byte* FakeCard::Find(int rank, uint32_t key, uint64_t address, uint64_t bytes, End end) const {
+  if (finder_) return finder_(rank, key, address, bytes, end);
   const size_t number = key - kFirstKey;
   if (key < kFirstKey || number >= memories_.size()) return nullptr;
   const Memory& memory = memories_[number];

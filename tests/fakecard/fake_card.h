@@ -13,13 +13,15 @@
 // What a program does wrong is a complaint; what a card answers with an error (a key or a place
 // that is none) is a completion with an error, and the queue is dead then.
 //
-// One thread makes memories and queues, before anything is rung.
+// Queues may come and go while the card works, by any thread. Memory is that which was registered
+// before it began, or what a function finds.
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -43,12 +45,33 @@ class FakeCard {
   // Makes memory of a rank known. Returns its key as the card has it, big endian; its addresses
   // begin at 0.
   uint32_t Register(int rank, std::span<std::byte> memory);
+  // Finds memory of a rank, for one end of a transfer, in place of Register: returns null where the
+  // key (in the order of the host) does not reach it.
+  enum class End : uint8_t { kLocal, kRemoteWrite, kRemoteRead, kRemoteAtomic };
+  using Finder =
+      std::function<std::byte*(int rank, uint32_t key, uint64_t address, uint64_t bytes, End end)>;
+  void SetFinder(Finder finder) { finder_ = std::move(finder); }
+
   // Makes a queue pair of a rank, with so many entries; returns its number.
   uint32_t MakeQueue(int rank, uint16_t size);
+  // The memory of a queue pair that lies elsewhere. The entries of its completion queue, as many,
+  // begin as invalid ones.
+  struct QueueMemory {
+    device::mlx5::Entry* entries = nullptr;
+    uint8_t* completions = nullptr;
+    uint32_t* record = nullptr;  // two words, of which the card reads that of sends
+    uint64_t* doorbell = nullptr;
+    uint32_t completions_number = 0;
+  };
+  uint32_t AddQueue(int rank, uint16_t size, const QueueMemory& memory);
+  // Takes a queue pair away. Nothing more of it is read or written then.
+  void RemoveQueue(uint32_t queue);
   void Connect(uint32_t queue, uint32_t to);
+  // Returns whether a queue pair has seen an error.
+  bool IsDead(uint32_t queue) const;
   // Returns what kernels get of a queue that nothing was posted to.
   device::mlx5::QueuePair Export(uint32_t queue) const;
-  // Begins to work. No more memory and queues from here on.
+  // Begins to work. No more memory from here on.
   void Start();
 
   // Has the entry of this index fail.
@@ -71,15 +94,21 @@ class FakeCard {
     std::byte* to;
     std::vector<std::byte> bytes;
   };
+  // The memory of a queue that is this card's own.
+  struct OwnMemory {
+    explicit OwnMemory(uint16_t size) : entries(size), completions(size) {}
+    std::vector<device::mlx5::Entry> entries;
+    std::vector<std::array<uint8_t, 64>> completions;
+    std::array<uint32_t, 2> record = {};
+    uint64_t doorbell = 0;  // the word that kernels write
+  };
   struct Queue {
     int rank = 0;
     uint32_t number = 0;
     uint32_t to = 0;  // the number of the queue that it is joined to
     uint16_t size = 0;
-    std::vector<device::mlx5::Entry> entries;
-    std::vector<std::array<uint8_t, 64>> completions;
-    std::array<uint32_t, 2> record = {};
-    uint64_t doorbell = 0;  // the word that kernels write
+    QueueMemory memory;
+    std::unique_ptr<OwnMemory> own;
 
     uint64_t seen_doorbell = 0;
     uint64_t rung = 0;                  // entries before it may be taken
@@ -87,7 +116,7 @@ class FakeCard {
     std::atomic<uint64_t> written = 0;  // completions
     std::deque<uint8_t> outcomes;       // of entries that were carried out and have no completion
     uint32_t rest = 0;                  // rounds until the next step
-    bool dead = false;
+    std::atomic<bool> dead = false;
     std::vector<Held> held;
     std::atomic<uint64_t> fails_at = UINT64_MAX;
     std::atomic<uint8_t> fails_with = 0;
@@ -95,8 +124,11 @@ class FakeCard {
   };
   struct Decoded;
 
-  Queue& QueueOf(uint32_t number) { return *queues_[number - kFirstQueue]; }
-  const Queue& QueueOf(uint32_t number) const { return *queues_[number - kFirstQueue]; }
+  // While the card works, queues may only be looked up by whoever holds it at rest.
+  class AtRest;
+  Queue* Find(uint32_t number) const;
+  Queue& QueueOf(uint32_t number) const { return *Find(number); }
+  uint32_t Add(std::unique_ptr<Queue> queue);
   void Run();
   bool Serve(Queue& queue);
   void LookAtDoorbell(Queue& queue);
@@ -106,7 +138,9 @@ class FakeCard {
   uint8_t FetchAdd(Queue& queue, const Decoded& entry);
   void Show(Queue& queue);
   void WriteCompletion(Queue& queue);
-  std::byte* Find(int rank, uint32_t key, uint64_t address, uint64_t bytes) const;
+  std::byte* Find(int rank, uint32_t key, uint64_t address, uint64_t bytes, End end) const;
+  bool Answers(const Queue& queue) const;
+  std::byte* FindRemote(const Queue& queue, const Decoded& entry, uint64_t bytes, End end) const;
   void CopyInPieces(std::byte* to, const std::byte* from, size_t bytes);
   void Complain(const Queue& queue, const std::string& what);
   uint32_t Random(uint32_t most) { return static_cast<uint32_t>(random_() % (most + 1)); }
@@ -118,8 +152,12 @@ class FakeCard {
   std::mt19937 random_;
   const uint32_t most_delay_;
   std::vector<Memory> memories_;
-  std::vector<std::unique_ptr<Queue>> queues_;
-  mutable std::mutex mutex_;  // guards complaints_
+  Finder finder_;
+  // The card's thread holds the mutex while it works; those that wait for it say so.
+  mutable std::mutex queues_mutex_;
+  mutable std::atomic<int> waiting_ = 0;
+  std::vector<std::unique_ptr<Queue>> queues_;  // by number; null where one was taken away
+  mutable std::mutex mutex_;                    // guards complaints_
   std::vector<std::string> complaints_;
   std::atomic<int> lost_doorbells_ = 0;
   std::atomic<bool> ending_ = false;

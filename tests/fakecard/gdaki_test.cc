@@ -96,7 +96,9 @@ class CardWorld {
     for (size_t peer = 0; peer < n; ++peer) {
       card_.Connect(rank.main_numbers[peer],
                     peer == r ? rank.main_numbers[n] : ranks_[peer].main_numbers[r]);
+      if (peer == r) card_.Connect(rank.main_numbers[n], rank.main_numbers[peer]);
       card_.Connect(rank.companion_numbers[peer], rank.companion_numbers[peer + n]);
+      card_.Connect(rank.companion_numbers[peer + n], rank.companion_numbers[peer]);
       rank.main.push_back(card_.Export(rank.main_numbers[peer]));
       rank.companion.push_back(card_.Export(rank.companion_numbers[peer]));
     }
