@@ -3,7 +3,8 @@
 // nccl_device/gin.h: device-initiated networking (GIN). A kernel puts data into windows of any
 // rank, and signals it, whether or not it can load and store that rank's memory. A context of a
 // device communicator is a line of operations toward each rank; a put returns at once, and a proxy
-// on the host carries it out.
+// on the host carries it out, or a network card that the kernel drives itself
+// (impl/gin_gdaki.h), as the device communicator says.
 //
 //   ncclGin gin(comm, 0);                                            context 0
 //   gin.put(ncclTeamWorld(comm), peer, window, to, window, from, bytes, ncclGin_SignalInc{0});
@@ -14,23 +15,25 @@
 // that rank; a weak signal only after the put that it belongs to. Between contexts, between ranks,
 // and between puts without strong signals nothing is promised.
 //
-// Waits end when their condition holds or the communicator is aborted. On hosts, whoever names a
-// window, a place, a signal or a counter that is not there stops the communicator.
+// Waits end when their condition holds or the communicator is aborted; waits for a card also when
+// it has failed. On hosts, whoever names a window, a place, a signal or a counter that is not there
+// stops the communicator.
 
 #ifndef NCCL_DEVICE_GIN_H_
 #define NCCL_DEVICE_GIN_H_
 
 #include "nccl_device/impl/gin_direct.h"
+#include "nccl_device/impl/gin_gdaki.h"
 #include "nccl_device/impl/gin_proxy.h"
 #include "nccl_device/ptr.h"
 
 // The kinds of GIN that a program is compiled with; define one as 0 to leave it out. This library
-// has the proxy alone.
+// has the proxy, and cards that kernels drive (GDAKI).
 #ifndef NCCL_GIN_PROXY_ENABLE
 #define NCCL_GIN_PROXY_ENABLE 1
 #endif
 #ifndef NCCL_GIN_GDAKI_ENABLE
-#define NCCL_GIN_GDAKI_ENABLE 0
+#define NCCL_GIN_GDAKI_ENABLE 1
 #endif
 #ifndef NCCL_GIN_GPI_ENABLE
 #define NCCL_GIN_GPI_ENABLE 0
@@ -49,7 +52,9 @@ enum ncclGinResourceSharingMode : uint8_t {
   NCCL_GIN_RESOURCE_SHARING_THREAD = 2
 };
 
-// Flags of an operation, to be or-ed. The proxy needs none of them.
+// Flags of an operation, to be or-ed. They are for cards that kernels drive; the proxy needs none.
+// MaySkipCreditCheck says that the queue toward the peer has room. AggregateRequests leaves it to a
+// later operation toward the peer, which must follow, to tell the card.
 enum ncclGinOptFlags {
   ncclGinOptFlagsDefault = 0,
   ncclGinOptFlagsMaySkipCreditCheck = 1,
@@ -282,6 +287,26 @@ struct ncclGin_BackendMask {
                                        tutti::device::WaitRounds rounds) const;
 
  private:
+  // Returns whether kernels drive a card in this context. What follows is for these.
+  NCCL_DEVICE_INLINE bool IsDirect() const;
+  NCCL_DEVICE_INLINE tutti::device::Gdaki Direct() const;
+  // Return a place in the part of a window that a rank has, and in this rank's own.
+  NCCL_DEVICE_INLINE tutti::device::mlx5::Place PlaceAt(int peer, ncclWindow_t window,
+                                                        size_t offset) const;
+  NCCL_DEVICE_INLINE tutti::device::mlx5::Place OwnPlace(ncclWindow_t window, size_t offset) const;
+  NCCL_DEVICE_INLINE void PutDirect(int peer, const tutti::device::Gdaki::Data& data,
+                                    const tutti::device::GinAction& action,
+                                    const tutti::device::GinOperation& local,
+                                    uint32_t optFlags) const;
+  NCCL_DEVICE_INLINE void AwaitDirect(int peer, uint64_t posted) const;
+  // Returns whether the context joins a rank, as HasSignal does for signals.
+  NCCL_DEVICE_INLINE bool Reaches(int peer) const;
+  // Tells the host of a wait that ended early.
+  NCCL_DEVICE_INLINE void NoteEnd(bool came_to_its_end) const;
+
+  // Return the words of a signal and of a counter.
+  NCCL_DEVICE_INLINE uint64_t* SignalWord(ncclGinSignal_t signal) const;
+  NCCL_DEVICE_INLINE uint64_t* CounterWord(ncclGinCounter_t counter) const;
   NCCL_DEVICE_INLINE tutti::device::GinContext& Context() const;
   NCCL_DEVICE_INLINE tutti::device::GinPoster Poster() const;
   NCCL_DEVICE_INLINE uint32_t QueueOf(ncclTeam team, int peer) const;

@@ -94,8 +94,8 @@ void* tuttiHostSharedMemory(const tuttiHostThread_t* self);
 // thread or process.
 void tuttiHostPause(unsigned int round);
 
-// The proxy of device-initiated networking; `handle` is one of ncclDevComm::ginHandles. The headers
-// call these; kernels need not.
+// What carries out device-initiated networking; `handle` is one of ncclDevComm::ginHandles, for the
+// first two one of a proxy. The headers call these; kernels need not.
 //
 // Carries out an operation at once where the queue's rank is reached by load and store, and returns
 // 1. Returns 0 where it has to be posted. `words` are the 8 words of a descriptor. An operation
@@ -107,6 +107,12 @@ void tuttiHostGinRing(void* handle, uint32_t context, uint32_t queue);
 void tuttiHostGinWait(void* handle, uint32_t context, unsigned int round);
 // Stops the communicator, whose kernel has named a signal, or else a counter, that is not there.
 void tuttiHostGinMissing(void* handle, int is_signal, uint32_t number);
+// Stops the communicator, whose kernel drives a card and puts to a rank that it has no queue pair
+// toward.
+void tuttiHostGinUnreached(void* handle, int rank);
+// Tells that a wait for a card has ended early. Stops the communicator where the card is the
+// reason.
+void tuttiHostGinFailed(void* handle);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -55,7 +55,10 @@ tutti::Status QueryProperties(ncclComm_t comm, ncclCommProperties_t* properties)
   answer.nvmlDev = -1;
   answer.hostRmaSupport = comm->comm->CanDoOneSided();
   answer.deviceApiSupport = comm->comm->symmetric().has_flat_space();
-  if (comm->comm->CanDoGin()) answer.ginType = answer.railedGinType = NCCL_GIN_TYPE_PROXY;
+  if (comm->comm->device_communicators().WantsDirect())
+    answer.ginType = answer.railedGinType = NCCL_GIN_TYPE_GDAKI;
+  else if (comm->comm->CanDoGin())
+    answer.ginType = answer.railedGinType = NCCL_GIN_TYPE_PROXY;
   answer.nLsaTeams = answer.nRanks / comm->comm->symmetric().team().size;
   const size_t bytes = std::min(properties->size, sizeof(answer));
   std::memcpy(reinterpret_cast<char*>(properties) + kHeaderBytes,

@@ -58,10 +58,17 @@ int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_
   return proxy != nullptr && proxy->Do(context, queue, words) ? 1 : 0;
 }
 void tuttiHostGinWait(void* handle, uint32_t context, unsigned int round) {
-  if (auto* const proxy = tutti::GinProxy::Of(handle)) return proxy->Wait(context, round);
+  if (auto* const calls = tutti::GinHostCalls::Of(handle)) return calls->Wait(context, round);
   tutti::PauseInGrid(round);
 }
 void tuttiHostGinMissing(void* handle, int is_signal, uint32_t number) {
-  if (auto* const proxy = tutti::GinProxy::Of(handle)) proxy->NoteMissing(is_signal != 0, number);
+  if (auto* const calls = tutti::GinHostCalls::Of(handle))
+    calls->NoteMissing(is_signal != 0, number);
+}
+void tuttiHostGinUnreached(void* handle, int rank) {
+  if (auto* const calls = tutti::GinHostCalls::Of(handle)) calls->NoteUnreached(rank);
+}
+void tuttiHostGinFailed(void* handle) {
+  if (auto* const calls = tutti::GinHostCalls::Of(handle)) calls->NoteFailed();
 }
 void tuttiHostPause(unsigned int round) { tutti::PauseInGrid(round); }

@@ -107,6 +107,11 @@ Result<SymmetricMemory::Outcome> Communicator::Register(const SymmetricMemory::R
                symmetric_->Register(request, deadline, abort_flag));
   if (outcome.window == nullptr) return outcome;
   TUTTI_TRY(ShareWithOthers(*outcome.window, use, deadline, abort_flag));
+  TUTTI_ASSIGN(Agreement direct, device_communicators_.ShareDirect(*outcome.window));
+  if (!direct.go_on()) {
+    TUTTI_TRY(DeregisterWindow(outcome.window->handle));
+    return SymmetricMemory::Outcome{.refusal = std::move(direct.refusal)};
+  }
   if ((request.flags & NCCL_WIN_COLL_SYMMETRIC) != 0) UseInOperations(*outcome.window);
   return outcome;
 }
@@ -236,6 +241,7 @@ Status Communicator::DeregisterWindow(ncclWindow_t handle) {
     registrations_.erase(handle);
     if (one_sided_ && one_sided_->remote() != nullptr) one_sided_->remote()->Forget(handle);
   }
+  device_communicators_.ForgetDirect(handle);
   return symmetric_->Deregister(handle);
 }
 

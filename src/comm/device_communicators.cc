@@ -1,11 +1,29 @@
 #include "comm/device_communicators.h"
 
 #include <memory>
+#include <string_view>
 
+#include "base/log.h"
 #include "comm/communicator.h"
+#include "comm/direct_gin.h"
 #include "devcomm/record.h"
 
 namespace tutti {
+namespace {
+
+// Returns why the kernels of these ranks put by the proxy; empty where they drive cards.
+std::string_view WhyProxy(const Communicator& comm) {
+  if (!GinOptions::From(comm.settings()).direct)
+    return "NCCL_GIN_TYPE is not 3, which has them drive mlx5 cards themselves";
+  if (comm.operations().one_sided_support() == nullptr)
+    return "GPUs cannot be given a card to drive yet";
+  return {};
+}
+
+}  // namespace
+
+DeviceCommunicators::DeviceCommunicators(Communicator& comm) : comm_(comm) {}
+DeviceCommunicators::~DeviceCommunicators() = default;
 
 // Returns where everything lies that is asked for, or why this rank has to refuse. The refusal is
 // not returned to the caller at once: Create takes it into the exchange, so that all ranks refuse.
@@ -15,8 +33,8 @@ Result<ResourcePlan> DeviceCommunicators::Plan(
   if (!comm_.symmetric().has_flat_space())
     return InvalidUsage("kernels of {} do not reach the memory of other ranks",
                         comm_.operations().RankKind());
-  return PlanResources(requirements.value(),
-                       {comm_.num_ranks(), comm_.symmetric().team().size, comm_.CanDoGin()});
+  return PlanResources(requirements.value(), {comm_.num_ranks(), comm_.symmetric().team().size,
+                                              WantsDirect() || comm_.CanDoGin()});
 }
 
 // Makes the proxy of a rank on a host.
@@ -35,12 +53,16 @@ Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxy(
   return std::unique_ptr<GinBackend>(std::move(proxy));
 }
 
-// Makes the proxies of all ranks. Where one rank cannot make its own, no rank keeps one, nor the
-// window.
+// Makes the proxies of all ranks, or what their kernels need to drive cards. Where one rank cannot
+// make its own, no rank keeps one, nor the window.
 Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxies(
     const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
   Result<std::unique_ptr<GinBackend>> proxy = InternalError("no proxy was made");
-  if (comm_.operations().one_sided_support() == nullptr) {
+  if (const std::string_view why = WhyProxy(comm_); !why.empty())
+    TUTTI_INFO(kLogNet, "kernels put over the network by the proxy: {}", why);
+  if (WantsDirect()) {
+    proxy = direct_gin()->Make(whole.gin);
+  } else if (comm_.operations().one_sided_support() == nullptr) {
     proxy = gpu_gin().MakeProxy(whole.gin, whole.digest);
   } else {
     proxy = MakeProxy(whole, window);
@@ -80,7 +102,8 @@ Result<ncclDevComm> DeviceCommunicators::Create(
                                         .resource_record = comm_.symmetric().RecordOf(*window),
                                         .window_table = comm_.symmetric().table(),
                                         .abort_flag = *flag,
-                                        .gin_handle = proxy ? proxy->handle() : nullptr});
+                                        .gin_handle = proxy ? proxy->handle() : nullptr,
+                                        .gin_direct = proxy && proxy->is_direct()});
   const MutexLock lock(mutex_);
   made_[window->handle] = std::move(proxy);
   return made;
@@ -128,6 +151,27 @@ GpuGin& DeviceCommunicators::gpu_gin() {
   return *gpu_gin_;
 }
 
+bool DeviceCommunicators::WantsDirect() const { return WhyProxy(comm_).empty(); }
+
+Result<Agreement> DeviceCommunicators::ShareDirect(const Window& window) {
+  if (!WantsDirect()) return Agreement();
+  if (direct_gin() == nullptr) {
+    auto made = std::make_unique<DirectGin>(comm_, GinOptions::From(comm_.settings()));
+    const MutexLock lock(mutex_);
+    direct_gin_ = std::move(made);
+  }
+  return direct_gin()->Share(window);
+}
+
+void DeviceCommunicators::ForgetDirect(ncclWindow_t window) {
+  if (DirectGin* const gin = direct_gin()) gin->Forget(window);
+}
+
+DirectGin* DeviceCommunicators::direct_gin() {
+  const MutexLock lock(mutex_);
+  return direct_gin_.get();
+}
+
 void DeviceCommunicators::Clear() {
   const MutexLock lock(mutex_);
   for (auto& [window, proxy] : made_) {
@@ -136,6 +180,7 @@ void DeviceCommunicators::Clear() {
   }
   made_.clear();
   gpu_gin_.reset();
+  direct_gin_.reset();
 }
 
 }  // namespace tutti

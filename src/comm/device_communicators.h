@@ -15,14 +15,17 @@
 #include "comm/gpu_gin.h"
 #include "devcomm/requirements.h"
 #include "gin/proxy.h"
+#include "operations/agreement.h"
 
 namespace tutti {
 
 class Communicator;
+class DirectGin;
 
 class DeviceCommunicators {
  public:
-  explicit DeviceCommunicators(Communicator& comm) : comm_(comm) {}
+  explicit DeviceCommunicators(Communicator& comm);
+  ~DeviceCommunicators();
   DeviceCommunicators(const DeviceCommunicators&) = delete;
 
   // Makes a device communicator. All ranks call it together. Where the requirements of one rank are
@@ -39,6 +42,15 @@ class DeviceCommunicators {
   // Returns what GPUs need for it, and makes it on first use. All ranks call it together.
   GpuGin& gpu_gin();
 
+  // Returns whether kernels are to drive cards themselves; the same on all ranks.
+  bool WantsDirect() const;
+  // Lets kernels of all ranks reach a window by cards, where they are to drive these; the first
+  // window opens them. All ranks call it together. Returns the refusal of a rank, the same on all
+  // of them; what fails otherwise ends the communicator.
+  Result<Agreement> ShareDirect(const Window& window);
+  // Ends that for this rank's part.
+  void ForgetDirect(ncclWindow_t window);
+
   // Ends the waits of all kernels. Any thread.
   void Abort();
 
@@ -50,6 +62,7 @@ class DeviceCommunicators {
   Result<std::unique_ptr<GinBackend>> MakeProxies(const ResourcePlan& whole,
                                                   const std::shared_ptr<const Window>& window);
 
+  DirectGin* direct_gin() TUTTI_EXCLUDES(mutex_);
   // Returns the abortFlag of all device communicators, and makes it on first use.
   Result<uint32_t*> AbortFlag();
 
@@ -59,6 +72,8 @@ class DeviceCommunicators {
   std::atomic<std::atomic<uint32_t>*> flag_of_kernels_ = nullptr;
   std::unique_ptr<GpuGin> gpu_gin_;  // of ranks that are GPUs; made by the first that needs it
   Mutex mutex_;
+  // Where WantsDirect; made with the first window.
+  std::unique_ptr<DirectGin> direct_gin_ TUTTI_GUARDED_BY(mutex_);
   std::shared_ptr<std::atomic<uint32_t>> flag_ TUTTI_GUARDED_BY(mutex_);
   // The proxy of each device communicator by its resource window. It is null for one without a GIN
   // connection.

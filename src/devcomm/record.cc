@@ -71,7 +71,8 @@ void Store229(const ncclDevComm& made, unsigned version, void* out) {
 void AddGin(const DevCommParts& parts, ncclDevComm& made) {
   const GinPlan& plan = parts.plan->gin;
   made.ginConnectionCount = 1;
-  made.ginNetDeviceTypes[0] = NCCL_NET_DEVICE_GIN_PROXY;
+  made.ginNetDeviceTypes[0] =
+      parts.gin_direct ? NCCL_NET_DEVICE_GIN_GDAKI : NCCL_NET_DEVICE_GIN_PROXY;
   made.ginHandles[0] = parts.gin_handle;
   made.ginContextCount = static_cast<uint32_t>(plan.num_contexts);
   made.ginSignalCount = static_cast<int>(plan.num_signals);
@@ -80,7 +81,9 @@ void AddGin(const DevCommParts& parts, ncclDevComm& made) {
       parts.resource_record.lsaFlatBase +
       (static_cast<uint64_t>(made.lsaRank) * parts.resource_record.stride4G << 32) +
       plan.shadows_at);
-  made.ginConnectionsRailed = made.ginContextsRailed = plan.connection == NCCL_GIN_CONNECTION_RAIL;
+  made.ginContextsRailed = plan.connection == NCCL_GIN_CONNECTION_RAIL;
+  // The queues of a proxy are numbered along the rail, those of a card by rank.
+  made.ginConnectionsRailed = made.ginContextsRailed && !parts.gin_direct;
   made.ginStrongLegacySignals = plan.strong;
   made.railGinBarrier = plan.rail_barrier;
   made.worldGinBarrier = plan.world_barrier;

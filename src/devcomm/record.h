@@ -22,7 +22,8 @@ struct DevCommParts {
   ncclWindow_vidmem resource_record = {};
   ncclDevCommWindowTable* window_table = nullptr;
   uint32_t* abort_flag = nullptr;
-  void* gin_handle = nullptr;  // The contexts of the plan's GIN (gin/proxy.h); null without it.
+  void* gin_handle = nullptr;  // The contexts of the plan's GIN (gin/backend.h); null without it.
+  bool gin_direct = false;     // They are those of a card.
 };
 
 // Returns the device communicator in today's form.

@@ -88,7 +88,7 @@ struct GinBlockLayout {
   }
 
   static constexpr size_t kScratchBytes = 64 << 10;
-  // The contexts follow a line that is zero: no GinProxy, whose handles have its address there.
+  // The contexts follow a line that is zero: kernels of a GPU call nobody (GinHostCalls).
   size_t contexts_at, producers_at, resets_at, issued_gets_at, visible_gets_at, scratch_at;
   size_t bytes = 0;
 };

@@ -35,13 +35,17 @@ constexpr int64_t kLongestSleepNs = 1'000'000;
 
 }  // namespace
 
-// The memory that a handle points into. It points at the contexts, which kernels read; the place
-// ahead of them holds the proxy, for calls that kernels make with the handle.
+// The memory that a handle points into. It points at the contexts, which kernels read; the word
+// ahead of them is for calls that kernels make with the handle.
 struct GinProxy::Block {
   explicit Block(size_t num_contexts) : places(num_contexts + 1) {}
 
+  struct Head {
+    std::byte unused[sizeof(device::GinContext) - sizeof(GinHostCalls*)];
+    GinHostCalls* calls;
+  };
   union Place {
-    GinProxy* proxy = nullptr;
+    Head head = {};
     device::GinContext context;
   };
   std::vector<Place> places;
@@ -73,7 +77,7 @@ Status GinProxy::MakeContexts() {
   TUTTI_ASSIGN(descriptors_,
                GinMemory::Allocate(contexts * of_one * sizeof(device::GinDescriptor)));
   block_ = std::make_unique<Block>(contexts);
-  block_->places[0].proxy = this;
+  block_->places[0].head.calls = this;
   for (size_t i = 0; i < contexts; ++i) {
     contexts_.push_back(std::make_unique<GinQueues>(executor_, static_cast<uint32_t>(i),
                                                     descriptors_->data() + i * of_one));
@@ -121,7 +125,7 @@ void GinProxy::Refuse(GinQueues::Driven driven) {
 
 void* GinProxy::handle() const { return &block_->places[1].context; }
 
-GinProxy* GinProxy::Of(void* handle) { return (static_cast<Block::Place*>(handle) - 1)->proxy; }
+GinProxy* GinProxy::Of(void* handle) { return static_cast<GinProxy*>(GinHostCalls::Of(handle)); }
 
 void GinProxy::RingDoorbell(uint32_t context, uint32_t queue) {
   if (context < contexts_.size()) Conclude(contexts_[context]->RingDoorbell(queue));

@@ -47,7 +47,7 @@
 
 namespace tutti {
 
-class GinProxy final : public GinBackend {
+class GinProxy final : public GinBackend, public GinHostCalls {
  public:
   struct Parts {
     int rank = 0;
@@ -64,8 +64,7 @@ class GinProxy final : public GinBackend {
   GinProxy& operator=(const GinProxy&) = delete;
 
   void* handle() const override;
-  // Returns the proxy of a handle; null where the kernels of a GPU have it, which a test may run on
-  // the host: those post, and wait.
+  // Returns the proxy of a handle that is one of a proxy; null where the kernels of a GPU have it.
   static GinProxy* Of(void* handle);
 
   // For kernels of hosts; any thread. A context or queue that Do refuses means nothing to the other
@@ -75,13 +74,11 @@ class GinProxy final : public GinBackend {
   // where it has to be posted. One that names what is not there stops the communicator, and is
   // taken for carried out. `words` are those of a descriptor.
   bool Do(uint32_t context, uint32_t queue, const uint64_t* words);
-  // Stops the communicator: a kernel has named a signal or counter that is not there.
-  void NoteMissing(bool is_signal, uint32_t number);
+  void NoteMissing(bool is_signal, uint32_t number) override;
   // Carries out what was posted to a queue, as far as that needs no other rank.
   void RingDoorbell(uint32_t context, uint32_t queue);
-  // Passes a moment of a wait of `round` rounds so far: carries on with what is under way in a
-  // context and takes what other ranks put here; later in the wait, sleeps until more comes.
-  void Wait(uint32_t context, uint32_t round);
+  // Takes what other ranks put here as well.
+  void Wait(uint32_t context, uint32_t round) override;
 
   Status Finish(Deadline deadline) override;
 

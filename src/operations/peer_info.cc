@@ -44,6 +44,7 @@ std::string SharedSettings(const Settings& s) {
   if (!s.win_enable) text += " NCCL_WIN_ENABLE=0";
   if (s.win_stride != 0) text += fmt::format(" NCCL_WIN_STRIDE={}", s.win_stride);
   if (s.lsa_team_size != 0) text += fmt::format(" NCCL_LSA_TEAM_SIZE={}", s.lsa_team_size);
+  if (s.gin_type != usual.gin_type) text += fmt::format(" NCCL_GIN_TYPE={}", s.gin_type);
   return text;
 }
 

@@ -301,6 +301,15 @@ ncclWindow_vidmem SymmetricMemory::RecordOf(const Window& window) const {
   return record;
 }
 
+Status SymmetricMemory::SetGinName(const Window& window, ncclGinWindow_t name) {
+  std::array<ncclGinWindow_t, NCCL_GIN_MAX_CONNECTIONS> names;
+  names.fill(name);
+  const MutexLock lock(mutex_);
+  return records_->Write(
+      reinterpret_cast<std::byte*>(window.handle) + offsetof(ncclWindow_vidmem, ginWins),
+      std::as_bytes(std::span(names)));
+}
+
 // Returns the record and what follows it, as they lie in the memory that kernels read.
 std::vector<std::byte> SymmetricMemory::WholeRecordOf(const Window& window) const {
   using Behind = device::WindowParts;

@@ -106,6 +106,9 @@ class SymmetricMemory {
   // no window holds them.
   Result<std::byte*> OwnAt(uint64_t slice_offset, uint64_t bytes) const;
 
+  // Tells kernels another name of a window, by which they put to it over the network; its own
+  // handle at first.
+  Status SetGinName(const Window& window, ncclGinWindow_t name);
   // Returns what kernels are told of a window of this communicator.
   ncclWindow_vidmem RecordOf(const Window& window) const;
   // Returns the first block of the list of windows, for kernels; null before the first window.

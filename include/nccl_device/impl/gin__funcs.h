@@ -101,7 +101,12 @@ NCCL_DEVICE_INLINE void PostWithActions(const GinPoster& poster, uint32_t queue,
   poster.Post(queue, signal);
 }
 
-// Has the group's writes reach the proxy.
+// Returns the keys of a window for cards.
+NCCL_DEVICE_INLINE const GdakiMemory& GdakiMemoryOf(ncclWindow_t window, uint32_t connection) {
+  return *static_cast<const GdakiMemory*>(LoadConstant(&window->ginWins[connection]));
+}
+
+// Has the group's writes reach the proxy, or a card.
 NCCL_DEVICE_INLINE void ReleaseToProxy([[maybe_unused]] cuda::thread_scope given) {
 #if NCCL_CHECK_CUDACC
   if (given != cuda::thread_scope_system)
@@ -172,6 +177,74 @@ NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::HasCounter(
   return true;
 }
 
+template <unsigned mask>
+NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::IsDirect() const {
+  constexpr unsigned kDirect = 1u << unsigned{NCCL_NET_DEVICE_GIN_GDAKI};
+  return (mask & kDirect) != 0 &&
+         (mask == kDirect || _ginBackend == unsigned{NCCL_NET_DEVICE_GIN_GDAKI});
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE tutti::device::Gdaki ncclGin_BackendMask<mask>::Direct() const {
+  return tutti::device::Gdaki(
+      static_cast<tutti::device::GdakiContext*>(_ginHandle) + contextId, comm.rank,
+      static_cast<tutti::device::mlx5::Sharing>(resourceSharingMode), comm.abortFlag);
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE tutti::device::mlx5::Place ncclGin_BackendMask<mask>::PlaceAt(
+    int peer, ncclWindow_t window, size_t offset) const {
+  return Direct().Remote(tutti::device::GdakiMemoryOf(window, connectionId), peer,
+                         tutti::device::GinOffsetOf(window, offset));
+}
+template <unsigned mask>
+NCCL_DEVICE_INLINE tutti::device::mlx5::Place ncclGin_BackendMask<mask>::OwnPlace(
+    ncclWindow_t window, size_t offset) const {
+  return Direct().Local(tutti::device::GdakiMemoryOf(window, connectionId),
+                        tutti::device::GinOffsetOf(window, offset));
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::Reaches([[maybe_unused]] int peer) const {
+#if !NCCL_CHECK_CUDACC
+  if (!Direct().Reaches(peer)) {
+    tuttiHostGinUnreached(_ginHandle, peer);
+    return false;
+  }
+#endif
+  return true;
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::NoteEnd(
+    [[maybe_unused]] bool came_to_its_end) const {
+#if !NCCL_CHECK_CUDACC
+  if (!came_to_its_end) tuttiHostGinFailed(_ginHandle);
+#endif
+}
+
+// Posts a put, or what is to happen alone, for one thread.
+template <unsigned mask>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::PutDirect(
+    int peer, const tutti::device::Gdaki::Data& data, const tutti::device::GinAction& action,
+    const tutti::device::GinOperation& local, uint32_t optFlags) const {
+  using tutti::device::Gdaki;
+  const bool counts = (local.op & tutti::device::kGinWithCounter) != 0;
+  if (action.present && !action.va && !HasSignal(action.signal)) return;
+  if ((counts && !HasCounter(local.counter)) || !Reaches(peer)) return;
+  const Gdaki gin = Direct();
+  Gdaki::Signal signal = {};
+  if (action.present) {
+    signal.present = true;
+    signal.added = action.added;
+    signal.word =
+        action.va ? PlaceAt(peer, action.window, action.offset) : gin.SignalOf(peer, action.signal);
+  }
+  const Gdaki::Manner manner = {(optFlags & ncclGinOptFlagsAggregateRequests) != 0,
+                                (optFlags & ncclGinOptFlagsMaySkipCreditCheck) != 0};
+  NoteEnd(gin.Put(peer, data, signal, counts ? local.counter : Gdaki::kNoCounter, manner));
+}
+
 // Returns the peer's place in the LSA team where the group may itself copy so many bytes there, or
 // else -1.
 template <unsigned mask>
@@ -198,7 +271,7 @@ template <typename RemoteAction, typename LocalAction, typename Coop, typename D
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::put(
     ncclTeam team, int peer, ncclWindow_t dstWnd, size_t dstOffset, ncclWindow_t srcWnd,
     size_t srcOffset, size_t bytes, RemoteAction remoteAction, LocalAction localAction, Coop coop,
-    DescriptorSmem, cuda::thread_scope givenRelease, cuda::thread_scope, uint32_t,
+    DescriptorSmem, cuda::thread_scope givenRelease, cuda::thread_scope, uint32_t optFlags,
     SegmentType) const {
   coop.sync();
   const tutti::device::GinAction action =
@@ -206,6 +279,16 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::put(
   tutti::device::GinOperation piece = {};
   piece.op = tutti::device::kGinPut;
   tutti::device::AddCounter(localAction, &piece);
+  if (IsDirect()) {
+    if (coop.thread_rank() == 0) {
+      const int to = ncclTeamRankToWorld(comm, team, peer);
+      tutti::device::ReleaseToProxy(givenRelease);
+      PutDirect(to, {PlaceAt(to, dstWnd, dstOffset), OwnPlace(srcWnd, srcOffset), bytes, 0, false},
+                action, piece, optFlags);
+    }
+    coop.sync();
+    return;
+  }
   const int place = DirectPlaceOf(team, peer, bytes, coop);
   if (place >= 0 && tutti::device::KnownToHold(comm, dstWnd, place, dstOffset, bytes) &&
       tutti::device::KnownToHold(comm, srcWnd, comm.lsaRank, srcOffset, bytes) &&
@@ -251,15 +334,22 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::put(
 
 template <unsigned mask>
 template <typename T, typename RemoteAction, typename Coop, typename DescriptorSmem>
-NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::putValue(ncclTeam team, int peer,
-                                                            ncclWindow_t dstWnd, size_t dstOffset,
-                                                            T value, RemoteAction remoteAction,
-                                                            Coop coop, DescriptorSmem,
-                                                            cuda::thread_scope givenRelease,
-                                                            cuda::thread_scope, uint32_t) const {
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::putValue(
+    ncclTeam team, int peer, ncclWindow_t dstWnd, size_t dstOffset, T value,
+    RemoteAction remoteAction, Coop coop, DescriptorSmem, cuda::thread_scope givenRelease,
+    cuda::thread_scope, uint32_t optFlags) const {
   static_assert(sizeof(T) <= sizeof(uint64_t), "putValue takes up to 8 bytes");
   coop.sync();
-  if (coop.thread_rank() == 0) {
+  if (IsDirect()) {
+    if (coop.thread_rank() == 0) {
+      const int to = ncclTeamRankToWorld(comm, team, peer);
+      uint64_t bits = 0;
+      memcpy(&bits, &value, sizeof(T));
+      tutti::device::ReleaseToProxy(givenRelease);
+      PutDirect(to, {PlaceAt(to, dstWnd, dstOffset), {}, sizeof(T), bits, true},
+                tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals), {}, optFlags);
+    }
+  } else if (coop.thread_rank() == 0) {
     const tutti::device::GinAction action =
         tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals);
     const uint32_t queue = QueueOf(team, peer);
@@ -301,8 +391,20 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::get(ncclTeam team, int peer,
                                                        ncclWindow_t remoteWnd, size_t remoteOffset,
                                                        ncclWindow_t localWnd, size_t localOffset,
                                                        size_t bytes, Coop coop, DescriptorSmem,
-                                                       uint32_t, SegmentType) const {
+                                                       uint32_t optFlags, SegmentType) const {
   coop.sync();
+  if (IsDirect()) {
+    if (coop.thread_rank() == 0) {
+      const int from = ncclTeamRankToWorld(comm, team, peer);
+      if (Reaches(from))
+        NoteEnd(Direct().Get(from, PlaceAt(from, remoteWnd, remoteOffset),
+                             OwnPlace(localWnd, localOffset), bytes,
+                             {(optFlags & ncclGinOptFlagsAggregateRequests) != 0,
+                              (optFlags & ncclGinOptFlagsMaySkipCreditCheck) != 0}));
+    }
+    coop.sync();
+    return;
+  }
   const int place = DirectPlaceOf(team, peer, bytes, coop);
   if (place >= 0 && tutti::device::KnownToHold(comm, remoteWnd, place, remoteOffset, bytes) &&
       tutti::device::KnownToHold(comm, localWnd, comm.lsaRank, localOffset, bytes)) {
@@ -330,13 +432,17 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::get(ncclTeam team, int peer,
 
 template <unsigned mask>
 template <typename RemoteAction, typename Coop, typename DescriptorSmem>
-NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::signal(ncclTeam team, int peer,
-                                                          RemoteAction remoteAction, Coop coop,
-                                                          DescriptorSmem,
-                                                          cuda::thread_scope givenRelease,
-                                                          cuda::thread_scope, uint32_t) const {
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::signal(
+    ncclTeam team, int peer, RemoteAction remoteAction, Coop coop, DescriptorSmem,
+    cuda::thread_scope givenRelease, cuda::thread_scope, uint32_t optFlags) const {
   coop.sync();
-  if (coop.thread_rank() == 0) {
+  if (IsDirect()) {
+    if (coop.thread_rank() == 0) {
+      tutti::device::ReleaseToProxy(givenRelease);
+      PutDirect(ncclTeamRankToWorld(comm, team, peer), {},
+                tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals), {}, optFlags);
+    }
+  } else if (coop.thread_rank() == 0) {
     tutti::device::ReleaseToProxy(givenRelease);
     tutti::device::GinOperation nothing = {};
     nothing.op = tutti::device::kGinPut;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // GIN direct (GDAKI): kernels put, signal and get by driving an mlx5 card themselves, and no thread
-// of the host takes part. Read by programs that ask for it only; ncclGin does not use it yet.
+// of the host takes part. Read by nccl_device/gin.h.
 //
 // A context has a main queue pair for each rank, joined to that rank's. Signals are words in a
 // table of the rank that waits, to which the card adds (FETCH_ADD). What is on one queue pair is
@@ -93,6 +93,11 @@ class Gdaki {
     bool rings_later;
     bool has_room;
   };
+
+  // Returns whether there is a queue toward a rank; where only rails are joined, others have none.
+  NCCL_DEVICE_INLINE bool Reaches(int peer) const {
+    return LoadConstant(&LoadConstant(&context_->main)[peer].number) != 0;
+  }
 
   // Return places at a rank, and on this one.
   NCCL_DEVICE_INLINE mlx5::Place Remote(const GdakiMemory& memory, int peer,

@@ -26,11 +26,35 @@ NCCL_DEVICE_INLINE uint64_t LoadWord(uint64_t* word, cuda::memory_order order) {
 }  // namespace device
 }  // namespace tutti
 
+// Waits until the card has done what was posted toward a rank, for one thread.
+template <unsigned mask>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::AwaitDirect(int peer, uint64_t posted) const {
+  NoteEnd(Direct().Await(peer, posted));
+}
+
+template <unsigned mask>
+NCCL_DEVICE_INLINE uint64_t* ncclGin_BackendMask<mask>::SignalWord(ncclGinSignal_t signal) const {
+  if (IsDirect()) return Direct().SignalWord(signal);
+  return tutti::device::LoadConstant(&Context().signals) + signal;
+}
+template <unsigned mask>
+NCCL_DEVICE_INLINE uint64_t* ncclGin_BackendMask<mask>::CounterWord(
+    ncclGinCounter_t counter) const {
+  if (IsDirect()) return Direct().CounterWord(counter);
+  return tutti::device::LoadConstant(&Context().counters) + counter;
+}
+
 template <unsigned mask>
 template <typename Coop, typename DescriptorSmem>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::flush(Coop coop, cuda::memory_order order,
                                                          DescriptorSmem) const {
   coop.sync();
+  if (IsDirect()) {
+    for (int peer = coop.thread_rank(); peer < comm.nRanks; peer += coop.size())
+      AwaitDirect(peer, Direct().Posted(peer));
+    coop.sync();
+    return;
+  }
   const tutti::device::GinPoster poster = Poster();
   const auto queues = static_cast<uint32_t>(tutti::device::LoadConstant(&Context().nranks));
   for (auto queue = static_cast<uint32_t>(coop.thread_rank()); queue < queues;
@@ -46,7 +70,13 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::flushAsync(ncclTeam team, uin
                                                               Coop coop, uint32_t,
                                                               DescriptorSmem) const {
   coop.sync();
-  if (coop.thread_rank() == 0) {
+  if (IsDirect()) {
+    if (coop.thread_rank() == 0) {
+      const int to = ncclTeamRankToWorld(comm, team, static_cast<int>(peer));
+      outRequest->opaque[0] = static_cast<uint64_t>(to);
+      outRequest->opaque[1] = Direct().Posted(to);
+    }
+  } else if (coop.thread_rank() == 0) {
     const uint32_t queue = QueueOf(team, static_cast<int>(peer));
     outRequest->opaque[0] = queue;
     outRequest->opaque[1] = Poster().Posted(queue);
@@ -60,7 +90,10 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::wait(ncclGinRequest_t& reques
                                                         DescriptorSmem,
                                                         cuda::memory_order order) const {
   coop.sync();
-  if (coop.thread_rank() == 0)
+  if (IsDirect()) {
+    if (coop.thread_rank() == 0)
+      AwaitDirect(static_cast<int>(request.opaque[0]), request.opaque[1]);
+  } else if (coop.thread_rank() == 0)
     Poster().WaitUntilDone(static_cast<uint32_t>(request.opaque[0]),
                            static_cast<uint32_t>(request.opaque[1]), order);
   coop.sync();
@@ -101,8 +134,7 @@ NCCL_DEVICE_INLINE uint64_t ncclGin_BackendMask<mask>::readCounter(ncclGinCounte
                                                                    int bits,
                                                                    cuda::memory_order order) const {
   if (!HasCounter(counter)) return 0;
-  uint64_t* const counters = tutti::device::LoadConstant(&Context().counters);
-  return tutti::device::LowestBits(tutti::device::LoadWord(counters + counter, order), bits);
+  return tutti::device::LowestBits(tutti::device::LoadWord(CounterWord(counter), order), bits);
 }
 
 template <unsigned mask>
@@ -118,9 +150,10 @@ template <unsigned mask>
 NCCL_DEVICE_INLINE uint64_t ncclGin_BackendMask<mask>::readSignal(ncclGinSignal_t signal, int bits,
                                                                   cuda::memory_order order) const {
   if (!HasSignal(signal)) return 0;
-  uint64_t* const word = tutti::device::LoadConstant(&Context().signals) + signal;
-  const uint64_t reset_at = tutti::device::LoadConstant(&Context().signalOffsets)[signal];
-  return tutti::device::LowestBits(tutti::device::LoadWord(word, order) - reset_at, bits);
+  const uint64_t reset_at =
+      IsDirect() ? 0 : tutti::device::LoadConstant(&Context().signalOffsets)[signal];
+  return tutti::device::LowestBits(tutti::device::LoadWord(SignalWord(signal), order) - reset_at,
+                                   bits);
 }
 
 template <unsigned mask>
@@ -193,16 +226,19 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::waitSignalFollowShadow(
 template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::resetCounter(ncclGinCounter_t counter) const {
   if (!HasCounter(counter)) return;
-  uint64_t* const counters = tutti::device::LoadConstant(&Context().counters);
-  cuda::atomic_ref<uint64_t>(counters[counter]).store(0, cuda::memory_order_relaxed);
+  cuda::atomic_ref<uint64_t>(*CounterWord(counter)).store(0, cuda::memory_order_relaxed);
 }
 
 template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::resetSignal(ncclGinSignal_t signal) const {
   if (!HasSignal(signal)) return;
-  uint64_t* const word = tutti::device::LoadConstant(&Context().signals) + signal;
-  tutti::device::LoadConstant(&Context().signalOffsets)[signal] =
-      tutti::device::LoadWord(word, cuda::memory_order_relaxed);
+  uint64_t* const word = SignalWord(signal);
+  // The word of a proxy's signal goes on counting, and what it held at the reset is taken off.
+  if (IsDirect())
+    cuda::atomic_ref<uint64_t>(*word).store(0, cuda::memory_order_relaxed);
+  else
+    tutti::device::LoadConstant(&Context().signalOffsets)[signal] =
+        tutti::device::LoadWord(word, cuda::memory_order_relaxed);
   _signalShadows[signal] = 0;
 }
 

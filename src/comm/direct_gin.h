@@ -1,0 +1,90 @@
+#pragma once
+
+// What the ranks of a communicator on hosts need so that their kernels can drive network cards
+// themselves (gin/direct.h), and share among device communicators: the opened card, and the keys by
+// which the cards of all ranks reach windows. Made with the first window where NCCL_GIN_TYPE is 3.
+//
+//   first window     each rank opens its card; where one cannot, all know why, and windows go on
+//                    without
+//   each window      each rank registers its part with the card; all tell one another the key
+//   each device      queue pairs and tables are made; all tell one another theirs, and join
+//   communicator
+//
+// Each of these is a joint call: all ranks make it together, and it comes out alike on all of them.
+// Where a rank fails, all get its reason and nothing of the call is left.
+//
+// A rank destroys its device communicator alone, when others may still wait for its card's answers.
+// So its queue pairs stay until all ranks have destroyed theirs, as a later joint call tells, or
+// the communicator ends.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/status.h"
+#include "gin/direct.h"
+#include "operations/agreement.h"
+#include "window/window.h"
+
+namespace tutti {
+
+class Communicator;
+
+class DirectGin {
+ public:
+  DirectGin(Communicator& comm, const GinOptions& options);
+  // REQUIRES: no backend is left.
+  ~DirectGin();
+  DirectGin(const DirectGin&) = delete;
+  DirectGin& operator=(const DirectGin&) = delete;
+
+  // Lets the cards of all ranks reach a window. A joint call. Fails when the ranks cannot talk.
+  Result<Agreement> Share(const Window& window);
+  // Ends that for this rank's part. Any thread.
+  void Forget(ncclWindow_t window);
+
+  // Makes what kernels of a device communicator need. A joint call. Where it fails on some rank the
+  // communicator lives on; where the ranks cannot talk it is stopped.
+  Result<std::unique_ptr<GinBackend>> Make(const GinPlan& plan);
+
+ private:
+  class Owned;
+  // A window as kernels of this rank put to it.
+  struct Shared {
+    std::unique_ptr<CardMemory> own;
+    std::vector<uint32_t> keys;  // of all ranks
+    device::GdakiMemory memory = {};
+  };
+  // What a device communicator had. Joint calls count these from 1 on.
+  struct Retired {
+    uint64_t number = 0;
+    std::unique_ptr<GinDirect> direct;
+  };
+
+  Result<Agreement> Open();
+  // Tells all ranks whether this one could do its part, and `mine`. Fills in what all have said.
+  Result<Agreement> Exchange(const Status& could, std::span<const std::byte> mine,
+                             std::vector<std::span<const std::byte>>& all);
+  Result<std::unique_ptr<GinDirect>> Prepare(const GinPlan& plan);
+  Status JoinAll(GinDirect* direct, const Status& could, size_t offer_bytes);
+  void Retire(uint64_t number, std::unique_ptr<GinDirect> direct) TUTTI_EXCLUDES(mutex_);
+  void FreeRetired(uint64_t oldest_used) TUTTI_EXCLUDES(mutex_);
+
+  Communicator& comm_;
+  const GinOptions options_;
+  std::unique_ptr<Card> card_;
+  bool asked_ = false;  // The ranks have tried to open their cards.
+  Status why_none_;     // Where that failed, the reason, the same on all ranks.
+  std::vector<std::byte> heard_;
+  uint64_t made_ = 0;  // joint calls to Make that succeeded; the same on all ranks
+  Mutex mutex_;
+  std::map<ncclWindow_t, Shared> windows_ TUTTI_GUARDED_BY(mutex_);
+  std::set<uint64_t> used_ TUTTI_GUARDED_BY(mutex_);  // the numbers of those not yet destroyed
+  std::vector<Retired> retired_ TUTTI_GUARDED_BY(mutex_);
+};
+
+}  // namespace tutti

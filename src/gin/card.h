@@ -1,0 +1,82 @@
+#pragma once
+
+// A network card that kernels drive themselves (GIN direct): what the library asks of it. The one
+// kind of card that there is, mlx5, is in mlx5/; a build without rdma-core's headers has none
+// (mlx5/card_absent.cc).
+//
+//   Card          the opened device and its port
+//     CardMemory  memory that the card reaches, by a key
+//     CardQueues  queue pairs, whose entries, completions and doorbell records lie in memory that
+//                 kernels write and read
+//
+// A card outlives what was made of it. One thread at a time makes and connects; queue pairs may be
+// asked whether they have failed by any thread.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "config/settings.h"
+#include "gin/options.h"
+#include "nccl_device/impl/mlx5_queue.h"
+
+namespace tutti {
+
+// Where a card is on the network, as other ranks are told. Plain bytes.
+struct CardEnd {
+  std::array<uint8_t, 16> gid = {};
+  uint16_t lid = 0;
+  uint8_t mtu = 0;       // an ibv_mtu
+  uint8_t ethernet = 0;  // 1: RoCE, else InfiniBand
+};
+
+// Memory that a card reaches. The registration ends with it, the memory is the caller's.
+class CardMemory {
+ public:
+  virtual ~CardMemory() = default;
+  // The keys, big endian as entries have them.
+  virtual uint32_t local_key() const = 0;
+  virtual uint32_t remote_key() const = 0;
+};
+
+class CardQueues {
+ public:
+  virtual ~CardQueues() = default;
+
+  // Returns the number by which others join a queue pair.
+  virtual uint32_t NumberOf(size_t queue) const = 0;
+  // Joins a queue pair to queue pair `number` of a card, which then answers it. Once.
+  virtual Status Join(size_t queue, const CardEnd& end, uint32_t number) = 0;
+  // Returns what kernels get of a queue pair that nothing was posted to.
+  virtual device::mlx5::QueuePair Export(size_t queue) const = 0;
+  // Returns whether the card has stopped a queue pair because of an error.
+  virtual Result<bool> HasStopped(size_t queue) const = 0;
+};
+
+// How memory is written: in any order within a put, or just as it was put, for words that are
+// waited for.
+enum class CardOrdering : uint8_t { kRelaxed, kStrict };
+
+class Card {
+ public:
+  // Opens the card that a rank uses which is number `local_rank` of its host. Fails where there is
+  // none that kernels could drive.
+  static Result<std::unique_ptr<Card>> Open(const Settings& settings, const GinOptions& options,
+                                            int local_rank);
+  virtual ~Card() = default;
+
+  virtual const std::string& name() const = 0;
+  virtual const CardEnd& end() const = 0;
+  // Lets the card reach memory, whose first byte has the address `begin` in entries. `begin` and
+  // the memory lie alike in their pages.
+  virtual Result<std::unique_ptr<CardMemory>> Register(std::span<std::byte> memory, uint64_t begin,
+                                                       CardOrdering ordering) = 0;
+  // Makes queue pairs with `depth` entries each, a power of two up to 32,768.
+  virtual Result<std::unique_ptr<CardQueues>> MakeQueues(size_t count, uint32_t depth) = 0;
+};
+
+}  // namespace tutti

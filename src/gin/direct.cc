@@ -1,0 +1,330 @@
+#include "gin/direct.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/rounding.h"
+#include "grid/grid.h"
+
+namespace tutti {
+namespace {
+
+using device::mlx5::QueuePair;
+
+constexpr size_t kPage = 4096;
+// How long a wait for the rest sleeps between two looks.
+constexpr timespec kFinishNap{.tv_sec = 0, .tv_nsec = 100'000};
+// A wait asks once in so many rounds whether another rank is left that could end it.
+constexpr uint32_t kRoundsUntilLook = 512;
+
+// Returns the word of a completion that says what became of an entry.
+uint32_t CompletionOf(const QueuePair& pair, uint64_t index) {
+  uint8_t* const entry =
+      pair.completions.entries + (index & pair.completions.mask) * device::mlx5::kEntryBytes;
+  return std::atomic_ref<uint32_t>(
+             *reinterpret_cast<uint32_t*>(entry + device::mlx5::kCompletionWordAt))
+      .load(std::memory_order_acquire);
+}
+uint64_t Load(const uint64_t& word) {
+  return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
+}
+
+// Returns whether the last entry that the card was told of has a completion.
+bool IsDone(const QueuePair& pair) {
+  const uint64_t posted = Load(pair.rung);
+  if (posted == 0) return true;
+  const uint32_t seen = CompletionOf(pair, posted - 1);
+  const uint32_t owner = ((posted - 1) & pair.completions.size) != 0 ? 1 : 0;
+  return device::mlx5::OwnerOf(seen) == owner &&
+         device::mlx5::OpcodeOf(seen) != device::mlx5::kInvalid;
+}
+
+// What is wrong by the syndrome of a completion, as InfiniBand names it.
+const char* Meaning(uint8_t syndrome) {
+  switch (syndrome) {
+    case 0x01:
+      return "an entry names more bytes than the card moves at a time";
+    case 0x02:
+      return "an entry makes no sense to the card";
+    case 0x04:
+      return "an entry names memory of this rank that is outside of the window, or in none";
+    case 0x12:
+      return "the other card takes the request for invalid";
+    case 0x13:
+      return "an entry names memory of that rank that is outside of the window, or in none";
+    case 0x14:
+      return "the other card could not carry it out";
+    case 0x15:
+      return "the other card does not answer";
+    default:
+      return "the card has stopped it";
+  }
+}
+constexpr uint8_t kFlushed = 0x05;  // the syndrome of entries behind one that failed
+
+// Returns the syndrome of the entry that stopped a queue pair; kFlushed where it is not to be seen
+// any more.
+uint8_t SyndromeOf(const QueuePair& pair) {
+  for (uint64_t i = 0; i < pair.completions.size; ++i) {
+    if (device::mlx5::OpcodeOf(CompletionOf(pair, i)) != device::mlx5::kRequesterError) continue;
+    const uint8_t* const entry = pair.completions.entries + i * device::mlx5::kEntryBytes;
+    if (entry[device::mlx5::kSyndromeAt] != kFlushed) return entry[device::mlx5::kSyndromeAt];
+  }
+  return kFlushed;
+}
+
+}  // namespace
+
+// What kernels read and write besides the entries. The handle points at the contexts; the word
+// ahead of them is for calls that kernels make with it.
+struct GinDirect::Block {
+  Block(size_t num_contexts, size_t num_ranks)
+      : places(num_contexts + 1),
+        main(num_contexts * num_ranks),
+        companion(num_contexts * num_ranks),
+        signal_keys(num_ranks),
+        counter_keys(num_ranks),
+        issued_gets(num_contexts * num_ranks),
+        visible_gets(num_contexts * num_ranks) {}
+
+  struct Head {
+    std::byte unused[sizeof(device::GdakiContext) - sizeof(GinHostCalls*)];
+    GinHostCalls* calls;
+  };
+  union Place {
+    Head head = {};
+    device::GdakiContext context;
+  };
+  std::vector<Place> places;
+  std::vector<QueuePair> main, companion;  // those of a context follow those of the one before
+  std::vector<uint32_t> signal_keys, counter_keys;
+  std::vector<uint64_t> issued_gets, visible_gets;
+};
+
+GinDirect::GinDirect(Parts parts)
+    : parts_(std::move(parts)), num_contexts_(static_cast<size_t>(parts_.plan.num_contexts)) {}
+
+Result<std::unique_ptr<GinDirect>> GinDirect::Create(Parts parts) {
+  std::unique_ptr<GinDirect> made(new GinDirect(std::move(parts)));
+  const auto ranks = static_cast<size_t>(made->parts_.num_ranks);
+  made->block_ = std::make_unique<Block>(made->num_contexts_, ranks);
+  made->block_->places[0].head.calls = made.get();
+  TUTTI_TRY(made->MakeTables());
+  made->NumberQueues();
+  TUTTI_ASSIGN(made->queues_,
+               made->parts_.card->MakeQueues(made->num_queues_, made->parts_.plan.queue_depth));
+  return made;
+}
+
+GinDirect::~GinDirect() { Retire(); }
+
+// Words that are waited for must not become visible ahead of what was put before them.
+Status GinDirect::MakeTables() {
+  const size_t signals = RoundUp(
+      std::max(num_contexts_ * parts_.plan.num_signals, size_t{1}) * sizeof(uint64_t), kPage);
+  const size_t counters = RoundUp(
+      std::max(num_contexts_ * parts_.plan.num_counters, size_t{1}) * sizeof(uint64_t), kPage);
+  const size_t bytes = signals + counters + kPage;
+  tables_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes)));
+  if (!tables_) return SystemError("there is no memory for signals and counters");
+  std::memset(tables_.get(), 0, bytes);
+  signals_ = reinterpret_cast<uint64_t*>(tables_.get());
+  counters_ = reinterpret_cast<uint64_t*>(tables_.get() + signals);
+  const auto share = [&](std::byte* at, size_t size) {
+    return parts_.card->Register({at, size}, 0, CardOrdering::kStrict);
+  };
+  // Only words that are there may be reached.
+  TUTTI_ASSIGN(signal_memory_,
+               share(tables_.get(), std::max(num_contexts_ * parts_.plan.num_signals, size_t{1}) *
+                                        sizeof(uint64_t)));
+  TUTTI_ASSIGN(counter_memory_, share(tables_.get() + signals, counters));
+  TUTTI_ASSIGN(sink_memory_, share(tables_.get() + signals + counters, sizeof(uint64_t)));
+  return Status::Ok();
+}
+
+bool GinDirect::Joins(int peer) const {
+  return parts_.plan.connection == NCCL_GIN_CONNECTION_FULL ||
+         peer % parts_.team.size == parts_.team.place;
+}
+
+void GinDirect::NumberQueues() {
+  toward_.resize(num_contexts_ * static_cast<size_t>(parts_.num_ranks));
+  for (size_t context = 0; context < num_contexts_; ++context)
+    for (int peer = 0; peer < parts_.num_ranks; ++peer) {
+      if (!Joins(peer)) continue;
+      Toward& toward = At(context, peer);
+      toward.main = num_queues_++;
+      if (peer == parts_.rank) toward.answers = num_queues_++;
+      if (parts_.plan.num_counters == 0) continue;
+      toward.companion = num_queues_++;
+      toward.companion_answers = num_queues_++;
+    }
+}
+
+void GinDirect::Offer(std::span<std::byte> offer) const {
+  const OfferHead head = {.end = parts_.card->end(), .signal_key = signal_memory_->remote_key()};
+  std::memcpy(offer.data(), &head, sizeof(head));
+  for (size_t i = 0; i < toward_.size(); ++i) {
+    const uint32_t number = toward_[i].main == kNone ? 0 : queues_->NumberOf(toward_[i].main);
+    std::memcpy(offer.data() + sizeof(head) + i * sizeof(number), &number, sizeof(number));
+  }
+}
+
+Status GinDirect::Join(const std::vector<std::span<const std::byte>>& offers) {
+  const auto ranks = static_cast<size_t>(parts_.num_ranks);
+  for (int peer = 0; peer < parts_.num_ranks; ++peer) {
+    const std::span<const std::byte> offer = offers[static_cast<size_t>(peer)];
+    OfferHead head;
+    std::memcpy(&head, offer.data(), sizeof(head));
+    block_->signal_keys[static_cast<size_t>(peer)] = head.signal_key;
+    for (size_t context = 0; context < num_contexts_; ++context) {
+      if (!Joins(peer)) continue;
+      if (peer == parts_.rank) {
+        TUTTI_TRY(JoinSelf(context, peer));
+        continue;
+      }
+      uint32_t number = 0;
+      const size_t mine = context * ranks + static_cast<size_t>(parts_.rank);
+      std::memcpy(&number, offer.data() + sizeof(head) + mine * sizeof(number), sizeof(number));
+      Status joined = queues_->Join(At(context, peer).main, head.end, number);
+      if (!joined.ok()) return std::move(joined).Annotate("toward " + parts_.name_of(peer));
+    }
+  }
+  std::fill(block_->counter_keys.begin(), block_->counter_keys.end(),
+            counter_memory_->remote_key());
+  for (size_t context = 0; context < num_contexts_; ++context) FillContext(context);
+  AskLater();
+  return Status::Ok();
+}
+
+// Joins the queue pairs whose both ends are this rank's: that toward itself, and companions.
+Status GinDirect::JoinSelf(size_t context, int self) {
+  const CardEnd& end = parts_.card->end();
+  const auto join = [&](size_t one, size_t other) -> Status {
+    TUTTI_TRY(queues_->Join(one, end, queues_->NumberOf(other)));
+    return queues_->Join(other, end, queues_->NumberOf(one));
+  };
+  TUTTI_TRY(join(At(context, self).main, At(context, self).answers));
+  for (int peer = 0; peer < parts_.num_ranks; ++peer)
+    if (const Toward& toward = At(context, peer); toward.companion != kNone)
+      TUTTI_TRY(join(toward.companion, toward.companion_answers));
+  return Status::Ok();
+}
+
+void GinDirect::FillContext(size_t context) {
+  const size_t first = context * static_cast<size_t>(parts_.num_ranks);
+  for (int peer = 0; peer < parts_.num_ranks; ++peer) {
+    const Toward& toward = At(context, peer);
+    const size_t at = first + static_cast<size_t>(peer);
+    if (toward.main != kNone) block_->main[at] = queues_->Export(toward.main);
+    if (toward.companion != kNone) block_->companion[at] = queues_->Export(toward.companion);
+  }
+  const auto number = static_cast<uint32_t>(context);
+  device::GdakiContext& made = block_->places[context + 1].context;
+  made = {};
+  made.main = &block_->main[first];
+  made.companion = &block_->companion[first];
+  made.signals = {signals_, block_->signal_keys.data(), signal_memory_->local_key(),
+                  number * parts_.plan.num_signals};
+  made.counters = {counters_, block_->counter_keys.data(), counter_memory_->local_key(),
+                   number * parts_.plan.num_counters};
+  made.sink_key = sink_memory_->local_key();
+  made.last_issued_get = &block_->issued_gets[first];
+  made.last_visible_get = &block_->visible_gets[first];
+}
+
+void* GinDirect::handle() const { return &block_->places[1].context; }
+
+// -------------------------------------------------------------------------------------------------
+// While kernels run
+
+Status GinDirect::Finish(Deadline deadline) {
+  const auto done = [](const std::vector<QueuePair>& pairs) {
+    return std::all_of(pairs.begin(), pairs.end(), IsDone);
+  };
+  while (!(done(block_->main) && done(block_->companion)) && !parts_.watch->stopped()) {
+    TUTTI_TRY(FindFailure());
+    if (deadline.Passed()) return Timeout("other ranks do not take what kernels have put");
+    nanosleep(&kFinishNap, nullptr);
+  }
+  return Status::Ok();
+}
+
+void GinDirect::Wait(uint32_t, uint32_t round) {
+  if (round % kRoundsUntilLook == kRoundsUntilLook - 1) {
+    Status alone = parts_.watch->CheckNotAlone();
+    if (!alone.ok())
+      parts_.watch->Stop(std::move(alone).Annotate("a kernel's wait"), /*tell=*/true);
+  }
+  PauseInGrid(round);
+}
+
+void GinDirect::NoteMissing(bool is_signal, uint32_t number) {
+  Refuse(InvalidArgument("there is no {} {}: the device communicator has {}",
+                         is_signal ? "signal" : "counter", number,
+                         is_signal ? parts_.plan.num_signals : parts_.plan.num_counters));
+}
+
+void GinDirect::NoteUnreached(int rank) {
+  Refuse(InvalidArgument("{} is not on the rail that the device communicator joins",
+                         parts_.name_of(rank)));
+}
+
+// Says which thread has asked for what cannot be done.
+void GinDirect::Refuse(Status failure) {
+  const std::string thread = NameOfGridThread();
+  if (!thread.empty()) failure = std::move(failure).Annotate(thread);
+  parts_.watch->Stop(std::move(failure).Annotate("a kernel's operation on the network"),
+                     /*tell=*/true);
+}
+
+void GinDirect::NoteFailed() {
+  if (parts_.watch->stopped()) return;
+  Status failure = FindFailure();
+  if (!failure.ok()) parts_.watch->Stop(failure, /*tell=*/true);
+}
+
+// Returns why a queue pair does nothing any more; ok where it works, or nothing was posted there.
+Status GinDirect::StateOf(const QueuePair& pair, size_t queue, int peer) const {
+  if (queue == kNone || Load(pair.reserved) == 0) return Status::Ok();
+  TUTTI_ASSIGN(const bool stopped, queues_->HasStopped(queue));
+  if (!stopped) return Status::Ok();
+  const uint8_t syndrome = SyndromeOf(pair);
+  return RemoteError(
+      "a kernel's operation on the network: {} has stopped the queue pair toward {}: {} (syndrome "
+      "{:#04x})",
+      parts_.card->name(), parts_.name_of(peer), Meaning(syndrome), syndrome);
+}
+
+Status GinDirect::FindFailure() const {
+  for (size_t context = 0; context < num_contexts_; ++context)
+    for (int peer = 0; peer < parts_.num_ranks; ++peer) {
+      const size_t at = context * static_cast<size_t>(parts_.num_ranks) + static_cast<size_t>(peer);
+      TUTTI_TRY(StateOf(block_->main[at], toward_[at].main, peer));
+      TUTTI_TRY(StateOf(block_->companion[at], toward_[at].companion, peer));
+    }
+  return Status::Ok();
+}
+
+// Asks the card on the progress thread, again and again.
+void GinDirect::AskLater() {
+  const MutexLock lock(mutex_);
+  if (retired_ || parts_.query_ns == 0) return;
+  timer_ = parts_.loop->AddTimer(parts_.query_ns, [this] {
+    NoteFailed();
+    if (!parts_.watch->stopped()) AskLater();
+  });
+}
+
+void GinDirect::Retire() {
+  parts_.loop->RunSync([this] {
+    const MutexLock lock(mutex_);
+    retired_ = true;
+    if (timer_ != 0) parts_.loop->CancelTimer(timer_);
+    timer_ = 0;
+  });
+}
+
+}  // namespace tutti

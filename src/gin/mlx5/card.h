@@ -1,0 +1,67 @@
+#pragma once
+
+// An mlx5 card (ConnectX, BlueField) that kernels drive: opened for DevX, with a protection domain.
+//
+//   ibverbs   device, port, protection domain, registered memory
+//   DevX      UARs (pages of doorbell registers), umems (memory in which objects of the card lie),
+//             completion queues and queue pairs (commands.h)
+//
+// Every object is a member that ends itself, in the order in which the card lets them go.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gin/card.h"
+#include "gin/mlx5/commands.h"
+#include "gin/mlx5/library.h"
+#include "transport/net/verbs/devices.h"
+#include "transport/net/verbs/options.h"
+
+namespace tutti {
+
+class Mlx5Card final : public Card {
+ public:
+  static Result<std::unique_ptr<Mlx5Card>> Open(const Settings& settings, const GinOptions& options,
+                                                int local_rank);
+  ~Mlx5Card() override;
+  Mlx5Card(const Mlx5Card&) = delete;
+  Mlx5Card& operator=(const Mlx5Card&) = delete;
+
+  const std::string& name() const override { return name_; }
+  const CardEnd& end() const override { return end_; }
+  Result<std::unique_ptr<CardMemory>> Register(std::span<std::byte> memory, uint64_t begin,
+                                               CardOrdering ordering) override;
+  Result<std::unique_ptr<CardQueues>> MakeQueues(size_t count, uint32_t depth) override;
+
+  const Mlx5Library& mlx5() const { return mlx5_; }
+  ibv_context& context() const { return *context_; }
+  uint32_t domain_number() const { return domain_number_; }
+  uint32_t event_queue() const { return event_queue_; }
+  // Returns how a queue pair of this card reaches the end of another one.
+  Result<Mlx5Route> RouteTo(const CardEnd& remote, uint32_t number) const;
+  // Returns the way as far as it is this card's alone.
+  Mlx5Route LocalRoute() const;
+  // Returns the sentence for what the system or the card refuses. `answer` is the card's, where it
+  // was asked.
+  Status Refusal(int error, const char* what, std::span<const uint8_t> answer = {}) const;
+
+ private:
+  Mlx5Card(std::shared_ptr<const VerbsLibrary> verbs, const Mlx5Library& mlx5, VerbsPort port,
+           const VerbsOptions& options);
+  Status OpenDevice();
+  Result<std::array<uint8_t, 6>> MacOf(const Mlx5Route& route) const;
+
+  const std::shared_ptr<const VerbsLibrary> verbs_;
+  const Mlx5Library mlx5_;
+  const VerbsPort port_;
+  const VerbsOptions options_;
+  const std::string name_;
+  CardEnd end_;
+  ibv_context* context_ = nullptr;
+  ibv_pd* domain_ = nullptr;
+  uint32_t domain_number_ = 0;
+  uint32_t event_queue_ = 0;
+};
+
+}  // namespace tutti

@@ -1,0 +1,401 @@
+// GIN direct from end to end: communicators on hosts whose kernels drive the card that is none,
+// made by the library through the stand-in for libmlx5.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <tuple>
+
+#include "device/gin_cases.h"
+#include "device/gin_litmus.h"
+#include "device/gin_world.h"
+#include "fake_verbs.h"
+#include "fakecard/fake_mlx5.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Has kernels of ranks that are made during its life drive cards. Nothing may be left of these in
+// the end, and nothing have been done wrong.
+class OverCards {
+ public:
+  OverCards() {
+    for (const auto& [name, value] : kSettings) setenv(name, value, /*overwrite=*/1);
+  }
+  ~OverCards() {
+    EXPECT_EQ(fakemlx5::ObjectsAlive(), 0);
+    EXPECT_EQ(fakeverbs::ObjectsAlive(), 0);
+    EXPECT_THAT(fakemlx5::Complaints(), IsEmpty());
+    fakemlx5::Reset();
+    fakeverbs::Reset();
+    for (const auto& [name, value] : kSettings) unsetenv(name);
+  }
+  OverCards(const OverCards&) = delete;
+  OverCards& operator=(const OverCards&) = delete;
+
+ private:
+  static constexpr std::pair<const char*, const char*> kSettings[] = {
+      {"NCCL_GIN_TYPE", "3"},
+      {"NCCL_GIN_ERROR_QUERY_SEC", "1"},
+      {"NCCL_NET", "Socket"},
+      {"TUTTI_IBVERBS", TUTTI_FAKE_VERBS_LIBRARY},
+      {"TUTTI_MLX5", TUTTI_FAKE_MLX5_LIBRARY}};
+};
+
+// -------------------------------------------------------------------------------------------------
+// One put
+
+void PutOne(ncclDevComm comm, ncclWindow_t window) {
+  const ncclGin gin(comm, 0);
+  auto* const words = static_cast<uint64_t*>(ncclGetLocalPointer(window, 0));
+  words[0] = 77 + static_cast<uint64_t>(comm.rank);
+  gin.put(ncclTeamWorld(comm), 1 - comm.rank, window, 64, window, 0, 8, ncclGin_SignalInc{0});
+  gin.waitSignal(ncclCoopThread(), 0, 1);
+  gin.flush(ncclCoopThread());
+}
+
+TEST(GinDirectTest, APutWithASignal) {
+  const OverCards cards;
+  RunRanks(2, [](int rank, ncclComm_t comm) {
+    GinWindow<uint64_t> window(comm, 16);
+    const GinDevComm devcomm(comm, AskGin(1));
+    ASSERT_TRUE(devcomm.made());
+    EXPECT_EQ(devcomm.get().ginNetDeviceTypes[0], NCCL_NET_DEVICE_GIN_GDAKI);
+    EXPECT_EQ(tutti::Launch(PutOne, {}, devcomm.get(), window.get()), ncclSuccess);
+    EXPECT_EQ(window.data()[8], 77u + static_cast<uint64_t>(1 - rank));
+    GinMeet(comm);
+  });
+}
+
+TEST(GinDirectTest, ItIsAskedForAndToldOf) {
+  const auto expect_type = [](ncclGinType_t wanted, uint8_t device_type) {
+    RunRanks(2, [=](int, ncclComm_t comm) {
+      ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
+      EXPECT_EQ(ncclCommQueryProperties(comm, &properties), ncclSuccess);
+      EXPECT_EQ(properties.ginType, wanted);
+      EXPECT_EQ(properties.railedGinType, wanted);
+      const GinDevComm devcomm(comm, AskGin(1));
+      EXPECT_EQ(devcomm.get().ginNetDeviceTypes[0], device_type);
+    });
+  };
+  const OverCards cards;
+  expect_type(NCCL_GIN_TYPE_GDAKI, NCCL_NET_DEVICE_GIN_GDAKI);
+  setenv("NCCL_GIN_TYPE", "2", /*overwrite=*/1);
+  expect_type(NCCL_GIN_TYPE_PROXY, NCCL_NET_DEVICE_GIN_PROXY);
+  unsetenv("NCCL_GIN_TYPE");
+  expect_type(NCCL_GIN_TYPE_PROXY, NCCL_NET_DEVICE_GIN_PROXY);
+}
+
+// -------------------------------------------------------------------------------------------------
+// What every way to a rank must pass, whether or not ranks share memory as well
+
+class GinDirectContractTest : public GinTest {
+ private:
+  const OverCards cards_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Over, GinDirectContractTest,
+                         ::testing::Values(Way::kMemory, Way::kNetwork), NameOfInstance);
+
+TEST_P(GinDirectContractTest, EveryRankPutsToAll) {
+  for (const size_t bytes : {1, 8, 4095, 1 << 20})
+    RunRanks(3, [&](int rank, ncclComm_t comm) { GinAllToAll(comm, rank, 3, bytes, 3); });
+}
+
+TEST_P(GinDirectContractTest, ARankPutsToItself) {
+  RunRanks(1, [&](int rank, ncclComm_t comm) { GinAllToAll(comm, rank, 1, 4096, 5); });
+}
+
+TEST_P(GinDirectContractTest, ValuesCountersShadowsAndResets) {
+  RunRanks(3, [](int rank, ncclComm_t comm) { GinValues(comm, rank, 3); });
+}
+
+TEST_P(GinDirectContractTest, GetsAndSignalsOfWindows) {
+  RunRanks(3, [](int rank, ncclComm_t comm) { GinGets(comm, rank, 3); });
+}
+
+TEST_P(GinDirectContractTest, BarriersFencePuts) {
+  RunRanks(2, [](int rank, ncclComm_t comm) { GinBarriers(comm, rank, 2, 20); });
+}
+
+TEST_P(GinDirectContractTest, RailsJoinSomeRanks) {
+  RunRanks(4, [](int rank, ncclComm_t comm) { GinRails(comm, rank, 4); });
+}
+
+TEST_P(GinDirectContractTest, RailsOfTeamsJoinSomeRanks) {
+  setenv("NCCL_LSA_TEAM_SIZE", "2", /*overwrite=*/1);
+  RunRanks(4, [](int rank, ncclComm_t comm) { GinRails(comm, rank, 4); });
+  unsetenv("NCCL_LSA_TEAM_SIZE");
+}
+
+TEST_P(GinDirectContractTest, ShortQueuesServeAllSharingModes) {
+  RunRanks(2, [](int rank, ncclComm_t comm) { GinModes(comm, rank, 2); });
+}
+
+class GinDirectLitmusTest : public ::testing::TestWithParam<GinLitmus> {
+ private:
+  const WayInEnvironment way_{Way::kNetwork};
+  const OverCards cards_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Of, GinDirectLitmusTest, ::testing::ValuesIn(kGinLitmuses),
+                         [](const auto& litmus) { return std::string(litmus.param.name); });
+
+TEST_P(GinDirectLitmusTest, SeesNothingWrong) { EXPECT_EQ(RunLitmus(GetParam(), 300), 0); }
+
+// -------------------------------------------------------------------------------------------------
+// Device communicators that come and go
+
+// What earlier ones had goes once all ranks have destroyed theirs.
+TEST(GinDirectLifeTest, QueuePairsDoNotPileUp) {
+  const OverCards cards;
+  std::atomic<int> most = 0;
+  RunRanks(2, [&](int rank, ncclComm_t comm) {
+    GinWindow<uint64_t> window(comm, 16);
+    for (int round = 0; round < 8; ++round) {
+      const GinDevComm devcomm(comm, AskGin(1, 1, 2));
+      EXPECT_EQ(tutti::Launch(PutOne, {}, devcomm.get(), window.get()), ncclSuccess);
+      GinMeet(comm);
+      if (rank == 0) most = std::max(most.load(), fakemlx5::ObjectsAlive());
+      GinMeet(comm);
+    }
+  });
+  // A rank has in each of 2 contexts 3 main queue pairs and 4 companions, each with a completion
+  // queue and a doorbell register, and their umem; and at most those of one before.
+  EXPECT_LE(most, 2 * 2 * (2 * 7 * 3 + 1));
+  EXPECT_GE(most, 2 * (2 * 7 * 3 + 1));
+}
+
+// Two at a time, of which one outlives a window.
+TEST(GinDirectLifeTest, WindowsComeAndGoMeanwhile) {
+  const OverCards cards;
+  RunRanks(2, [](int rank, ncclComm_t comm) {
+    const GinDevComm kept(comm, AskGin(1));
+    for (int round = 0; round < 3; ++round) {
+      GinWindow<uint64_t> window(comm, 16 << round);
+      const GinDevComm devcomm(comm, AskGin(1));
+      EXPECT_EQ(tutti::Launch(PutOne, {}, devcomm.get(), window.get()), ncclSuccess);
+      EXPECT_EQ(window.data()[8], 77u + static_cast<uint64_t>(1 - rank));
+      GinMeet(comm);
+    }
+  });
+}
+
+// -------------------------------------------------------------------------------------------------
+// A host that is refused something
+
+struct Refused {
+  const char* call;
+  int error;
+  int times = 1;
+  int skip = 0;
+  // The next device communicator of the same communicator is made.
+  bool passes = true;
+};
+constexpr Refused kRefused[] = {{"open_mlx5", ENODEV, 1, 0, false},
+                                {"alloc_pd", ENOMEM, 1, 0, false},
+                                {"init_obj", EINVAL, 1, 0, false},
+                                {"query_eqn", EINVAL, 1, 0, false},
+                                {"reg_mr_iova2", ENOMEM, 1, 0},  // the resource window
+                                {"reg_mr_iova2", ENOMEM, 1, 2},  // signals
+                                {"reg_mr_iova2", ENOMEM, 1, 5},  // counters, or the sink
+                                {"alloc_uar", ENOMEM, 4, 2},     // both kinds of register
+                                {"umem_reg", ENOMEM},
+                                {"devx_create_cq", EREMOTEIO, 1, 3},
+                                {"devx_create_qp", EREMOTEIO},
+                                {"devx_rst2init", EREMOTEIO},
+                                {"create_ah", ENETUNREACH},
+                                {"devx_init2rtr", EREMOTEIO, 1, 1},
+                                {"devx_rtr2rts", EREMOTEIO}};
+
+class GinDirectRefusalTest : public ::testing::TestWithParam<Refused> {
+ private:
+  const WayInEnvironment way_{Way::kNetwork};
+  const OverCards cards_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Of, GinDirectRefusalTest, ::testing::ValuesIn(kRefused),
+                         [](const auto& refused) {
+                           return std::string(refused.param.call) + "_" +
+                                  std::to_string(refused.index);
+                         });
+
+// All ranks fail alike, with the reason of the one that was refused; nothing is left of what they
+// had, and the communicator lives on.
+TEST_P(GinDirectRefusalTest, FailsAllRanksWithItsReason) {
+  const Refused& refused = GetParam();
+  std::string said[2];
+  RunRanks(2, [&](int rank, ncclComm_t comm) {
+    if (rank == 0) fakeverbs::RefuseCalls(refused.call, refused.error, refused.times, refused.skip);
+    GinMeet(comm);
+    const ncclDevCommRequirements_t asked = AskGin(1, 1);
+    ncclDevComm_t devcomm = {};
+    EXPECT_EQ(ncclDevCommCreate(comm, &asked, &devcomm), ncclSystemError);
+    said[rank] = ncclGetLastError(comm);
+    GinMeet(comm);
+    if (rank == 0) fakeverbs::Reset();  // The other rank may not have come as far as to be refused.
+    GinMeet(comm);
+    EXPECT_EQ(ncclDevCommCreate(comm, &asked, &devcomm),
+              refused.passes ? ncclSuccess : ncclSystemError);
+    if (!refused.passes) {
+      const ncclDevCommRequirements_t without = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+      EXPECT_EQ(ncclDevCommCreate(comm, &without, &devcomm), ncclSuccess);
+    }
+    EXPECT_EQ(ncclDevCommDestroy(comm, &devcomm), ncclSuccess);
+  });
+  EXPECT_EQ(said[0], said[1]);
+  EXPECT_THAT(said[0], HasSubstr("rank "));
+  EXPECT_THAT(said[0], HasSubstr("fake0"));
+}
+
+TEST(GinDirectRefusalTest, SaysThatThereIsNoLibrary) {
+  const OverCards cards;
+  setenv("TUTTI_MLX5", "no/such/library.so", /*overwrite=*/1);
+  RunRanks(2, [](int, ncclComm_t comm) {
+    GinWindow<uint64_t> window(comm, 16);
+    const ncclDevCommRequirements_t asked = AskGin(1);
+    ncclDevComm_t devcomm = {};
+    EXPECT_EQ(ncclDevCommCreate(comm, &asked, &devcomm), ncclSystemError);
+    EXPECT_THAT(ncclGetLastError(comm), HasSubstr("no/such/library.so cannot be loaded"));
+  });
+}
+
+// -------------------------------------------------------------------------------------------------
+// Kernels that do something wrong, and cards that fail
+
+constexpr size_t kWords = 64;
+using Mistake = void (*)(const ncclGin& gin, ncclTeam world, ncclWindow_t window);
+
+void MakeMistake(ncclDevComm comm, ncclWindow_t window, Mistake mistake) {
+  const ncclGin gin(comm, 0);
+  if (comm.rank == 0) {
+    mistake(gin, ncclTeamWorld(comm), window);
+    gin.flush(ncclCoopThread());
+  } else {
+    gin.waitSignal(ncclCoopThread(), 0, 1);
+  }
+}
+
+// Runs the kernel, whose waits all end, and returns how rank 0 calls the reason.
+std::string ReasonAfter(Mistake mistake) {
+  std::string reason;
+  RunRanks(
+      2,
+      [&](int rank, ncclComm_t comm) {
+        GinWindow<uint64_t> window(comm, kWords);
+        const GinDevComm devcomm(comm, AskGin(1, 1));
+        EXPECT_EQ(tutti::Launch(MakeMistake, {}, devcomm.get(), window.get(), mistake),
+                  ncclSuccess);
+        ncclResult_t error = ncclSuccess;
+        EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+        EXPECT_NE(error, ncclSuccess);
+        if (rank == 0) reason = ncclGetLastError(comm);
+      },
+      ncclCommAbort);
+  return reason;
+}
+
+TEST(GinDirectFaultTest, WhatIsNotThereStopsTheCommunicator) {
+  const WayInEnvironment way(Way::kNetwork);
+  const OverCards cards;
+  const auto beyond = [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+    gin.put(world, 1, window, kWords * 8 - 8, window, 0, 16, ncclGin_WeakSignalInc{0});
+  };
+  EXPECT_THAT(ReasonAfter(beyond), AllOf(HasSubstr("toward rank 1"), HasSubstr("of that rank"),
+                                         HasSubstr("syndrome 0x13")));
+  const auto source = [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+    gin.put(world, 1, window, 0, window, kWords * 8 - 4, 16, ncclGin_WeakSignalInc{0});
+  };
+  EXPECT_THAT(ReasonAfter(source), AllOf(HasSubstr("toward rank 1"), HasSubstr("of this rank"),
+                                         HasSubstr("syndrome 0x04")));
+  const auto signal = [](const ncclGin& gin, ncclTeam world, ncclWindow_t) {
+    gin.signal(world, 1, ncclGin_StrongSignalInc{5});
+  };
+  EXPECT_THAT(ReasonAfter(signal), HasSubstr("there is no signal 5"));
+  const auto counter = [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+    gin.put(world, 1, window, 0, window, 0, 16, ncclGin_None(), ncclGin_CounterInc{3});
+  };
+  EXPECT_THAT(ReasonAfter(counter), HasSubstr("there is no counter 3"));
+}
+
+void PutBesideTheRail(ncclDevComm comm) {
+  const ncclGin gin(comm, 0);
+  gin.signal(ncclTeamWorld(comm), 1 - comm.rank, ncclGin_StrongSignalInc{0});
+  gin.waitSignal(ncclCoopThread(), 0, 1);
+}
+
+TEST(GinDirectFaultTest, ARankBesideTheRailIsNotReached) {
+  const WayInEnvironment way(Way::kMemory);
+  const OverCards cards;
+  RunRanks(
+      2,
+      [&](int, ncclComm_t comm) {
+        ncclDevCommRequirements_t asked = AskGin(1);
+        asked.ginConnectionType = NCCL_GIN_CONNECTION_RAIL;
+        const GinDevComm devcomm(comm, asked);
+        EXPECT_EQ(tutti::Launch(PutBesideTheRail, {}, devcomm.get()), ncclSuccess);
+        EXPECT_THAT(ncclGetLastError(comm), HasSubstr("is not on the rail"));
+      },
+      ncclCommAbort);
+}
+
+void PutAndGo(ncclDevComm comm) {
+  const ncclGin gin(comm, 0);
+  gin.signal(ncclTeamWorld(comm), 1 - comm.rank, ncclGin_StrongSignalInc{0});
+}
+
+// Nobody waits for the entry that fails. The card is asked after a second.
+TEST(GinDirectFaultTest, AnErrorThatNobodyWaitsForIsFound) {
+  const OverCards cards;
+  fakemlx5::FailEntries(0, 0x15);
+  RunRanks(
+      2,
+      [](int, ncclComm_t comm) {
+        const GinDevComm devcomm(comm, AskGin(1));
+        EXPECT_EQ(tutti::Launch(PutAndGo, {}, devcomm.get()), ncclSuccess);
+        ncclResult_t error = ncclSuccess;
+        for (const Deadline end = Deadline::AfterSeconds(60);
+             error == ncclSuccess && !end.Passed();)
+          EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+        EXPECT_EQ(error, ncclRemoteError);
+        EXPECT_THAT(ncclGetLastError(comm), HasSubstr("the other card does not answer"));
+      },
+      ncclCommAbort);
+}
+
+void WaitForNobody(ncclDevComm comm) {
+  const ncclGin gin(comm, 0);
+  if (comm.rank == 0) gin.waitSignal(ncclCoopThread(), 0, 1);
+}
+
+TEST(GinDirectFaultTest, AWaitForRanksThatHaveLeftEnds) {
+  const OverCards cards;
+  RunRanks(
+      2,
+      [](int rank, ncclComm_t comm) {
+        {
+          const GinDevComm devcomm(comm, AskGin(1));
+          EXPECT_EQ(tutti::Launch(WaitForNobody, {}, devcomm.get()), ncclSuccess);
+        }
+        if (rank == 1) {
+          EXPECT_EQ(ncclCommDestroy(comm), ncclSuccess);
+          return;
+        }
+        ncclResult_t error = ncclSuccess;
+        EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+        EXPECT_NE(error, ncclSuccess);
+        EXPECT_EQ(ncclCommAbort(comm), ncclSuccess);
+      },
+      [](ncclComm_t) { return ncclSuccess; });
+}
+
+}  // namespace
+}  // namespace tutti::testing

@@ -1,0 +1,266 @@
+#include "fakecard/fake_mlx5.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "fakecard/fake_mlx5_state.h"
+#include "fakeverbs/state.h"
+
+using namespace fakemlx5;  // NOLINT: all of it is for these functions
+
+namespace {
+
+using tutti::testing::FakeCard;
+using Lock = std::lock_guard<std::mutex>;
+
+struct Address {
+  ibv_ah handle = {};  // first
+  mlx5_wqe_av value = {};
+};
+
+// Notes a call. Returns the errno value with which it is to fail, or 0.
+int Begin(const std::string& call) {
+  TheLibrary().calls.push_back(call);
+  const fakeverbs::Lock lock(fakeverbs::TheState().mutex);
+  return fakeverbs::Refusal(call.c_str());
+}
+
+template <typename T>
+T* Refuse(int error) {
+  errno = error;
+  return nullptr;
+}
+
+// What the card finds by a key, of a domain that it knows by its number.
+std::byte* FindMemory(int domain, uint32_t key, uint64_t address, uint64_t bytes,
+                      FakeCard::End end) {
+  static constexpr unsigned kAccess[] = {0, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ,
+                                         IBV_ACCESS_REMOTE_ATOMIC};
+  const ibv_pd* const pd = DomainOf(static_cast<uint32_t>(domain));
+  const fakeverbs::Lock lock(fakeverbs::TheState().mutex);
+  return fakeverbs::Locate(key, reinterpret_cast<const fakeverbs::Domain*>(pd), address, bytes,
+                           kAccess[static_cast<size_t>(end)]);
+}
+
+void Use(mlx5dv_devx_obj& object, int users) {
+  for (Umem* const umem : object.umems) umem->users += users;
+  object.uar->users += users;
+}
+
+}  // namespace
+
+namespace fakemlx5 {
+
+Library& TheLibrary() {
+  static auto* const library = new Library;
+  return *library;
+}
+
+void Complain(const std::string& what) {
+  auto& all = TheLibrary().complaints;
+  if (all.size() < 20) all.push_back(what);
+}
+
+const ibv_pd* DomainOf(uint32_t number) {
+  const Lock lock(TheLibrary().domains_mutex);
+  const auto found = TheLibrary().domains.find(number);
+  if (found == TheLibrary().domains.end()) return nullptr;
+  fakeverbs::State& verbs = fakeverbs::TheState();
+  const Lock lock_of_verbs(verbs.mutex);
+  const bool alive = verbs.domains.contains(reinterpret_cast<fakeverbs::Domain*>(found->second));
+  return alive ? found->second : nullptr;
+}
+
+void Reset() {
+  Library& l = TheLibrary();
+  const Lock lock(l.mutex);
+  l.calls.clear();
+  l.complaints.clear();
+  l.failing.reset();
+}
+
+std::vector<std::string> Calls() {
+  const Lock lock(TheLibrary().mutex);
+  return TheLibrary().calls;
+}
+
+std::vector<std::string> Complaints() {
+  Library& l = TheLibrary();
+  const Lock lock(l.mutex);
+  std::vector<std::string> all = l.complaints;
+  if (l.card != nullptr)
+    for (const std::string& complaint : l.card->complaints()) all.push_back(complaint);
+  return all;
+}
+
+int ObjectsAlive() {
+  Library& l = TheLibrary();
+  const Lock lock(l.mutex);
+  return static_cast<int>(l.umems.size() + l.uars.size() + l.completion_queues.size() +
+                          l.pairs.size()) +
+         l.addresses;
+}
+
+void FailEntries(uint64_t index, uint8_t syndrome) {
+  const Lock lock(TheLibrary().mutex);
+  TheLibrary().failing = {index, syndrome};
+}
+
+}  // namespace fakemlx5
+
+extern "C" {
+
+bool mlx5dv_is_supported(ibv_device*) { return true; }
+
+ibv_context* mlx5dv_open_device(ibv_device* device, mlx5dv_context_attr* attributes) {
+  {
+    const Lock lock(TheLibrary().mutex);
+    if (const int error = Begin("open_mlx5")) return Refuse<ibv_context>(error);
+    if (attributes->flags != MLX5DV_CONTEXT_FLAGS_DEVX || attributes->comp_mask != 0)
+      Complain("a device is opened in another way than for DevX");
+  }
+  return ibv_open_device(device);
+}
+
+int mlx5dv_init_obj(mlx5dv_obj* object, uint64_t kind) {
+  Library& l = TheLibrary();
+  const Lock lock(l.mutex);
+  if (const int error = Begin("init_obj")) return error;
+  if (kind == MLX5DV_OBJ_AH) {
+    object->ah.out->av = &reinterpret_cast<Address*>(object->ah.in)->value;
+    return 0;
+  }
+  if (kind != MLX5DV_OBJ_PD) return EOPNOTSUPP;
+  const Lock lock_of_domains(l.domains_mutex);
+  object->pd.out->pdn = kFirstDomain + static_cast<uint32_t>(l.domains.size());
+  l.domains[object->pd.out->pdn] = object->pd.in;
+  return 0;
+}
+
+int mlx5dv_devx_query_eqn(ibv_context*, uint32_t vector, uint32_t* number) {
+  const Lock lock(TheLibrary().mutex);
+  if (const int error = Begin("query_eqn")) return error;
+  if (vector != 0) return EINVAL;
+  *number = kEventQueue;
+  return 0;
+}
+
+mlx5dv_devx_uar* mlx5dv_devx_alloc_uar(ibv_context*, uint32_t kind) {
+  Library& l = TheLibrary();
+  const Lock lock(l.mutex);
+  if (const int error = Begin("alloc_uar")) return Refuse<mlx5dv_devx_uar>(error);
+  // As cards without dedicated registers: one that is not cached is all that there is.
+  if (kind != MLX5DV_UAR_ALLOC_TYPE_NC) return Refuse<mlx5dv_devx_uar>(EOPNOTSUPP);
+  auto uar = std::make_unique<Uar>();
+  uar->uar.page_id = kFirstUarPage + ++l.made;
+  uar->uar.reg_addr = uar->uar.base_addr = &uar->doorbell;
+  mlx5dv_devx_uar* const made = &uar->uar;
+  l.uars[made->page_id] = std::move(uar);
+  return made;
+}
+
+void mlx5dv_devx_free_uar(mlx5dv_devx_uar* uar) {
+  const Lock lock(TheLibrary().mutex);
+  if (reinterpret_cast<Uar*>(uar)->users > 0) fakeverbs::Violation("a UAR in use is freed");
+  TheLibrary().uars.erase(uar->page_id);
+}
+
+mlx5dv_devx_umem* mlx5dv_devx_umem_reg(ibv_context*, void* memory, size_t bytes, uint32_t access) {
+  Library& l = TheLibrary();
+  const Lock lock(l.mutex);
+  if (const int error = Begin("umem_reg")) return Refuse<mlx5dv_devx_umem>(error);
+  if (access != IBV_ACCESS_LOCAL_WRITE || reinterpret_cast<uintptr_t>(memory) % kPage != 0)
+    Complain("a umem that the card cannot write, or that is no whole pages");
+  auto umem = std::make_unique<Umem>();
+  umem->umem.umem_id = kFirstUmem + ++l.made;
+  umem->base = static_cast<std::byte*>(memory);
+  umem->bytes = bytes;
+  mlx5dv_devx_umem* const made = &umem->umem;
+  l.umems[made->umem_id] = std::move(umem);
+  return made;
+}
+
+int mlx5dv_devx_umem_dereg(mlx5dv_devx_umem* umem) {
+  const Lock lock(TheLibrary().mutex);
+  if (reinterpret_cast<Umem*>(umem)->users > 0) fakeverbs::Violation("a umem in use is given back");
+  TheLibrary().umems.erase(umem->umem_id);
+  return 0;
+}
+
+mlx5dv_devx_obj* mlx5dv_devx_obj_create(ibv_context*, const void* in, size_t bytes, void* out,
+                                        size_t out_bytes) {
+  Library& l = TheLibrary();
+  const Lock lock(l.mutex);
+  const std::string name = NameOf(in);
+  const int error = Begin(name);
+  if (l.card == nullptr) {
+    l.card = std::make_unique<FakeCard>(/*seed=*/7, /*most_delay=*/1);
+    l.card->SetFinder(FindMemory);
+    l.card->Start();
+  }
+  const bool pair = name == "devx_create_qp";
+  std::unique_ptr<mlx5dv_devx_obj> made;
+  if (error == 0) made = pair ? MakePair(in, bytes) : MakeCompletions(in, bytes);
+  Answer(out, out_bytes, made != nullptr, made == nullptr ? 0 : made->number);
+  if (made == nullptr) return Refuse<mlx5dv_devx_obj>(error == 0 ? EREMOTEIO : error);
+  Use(*made, 1);
+  mlx5dv_devx_obj* const object = made.get();
+  (pair ? l.pairs : l.completion_queues)[object->number] = std::move(made);
+  return object;
+}
+
+int mlx5dv_devx_obj_modify(mlx5dv_devx_obj* object, const void* in, size_t bytes, void* out,
+                           size_t out_bytes) {
+  const Lock lock(TheLibrary().mutex);
+  const char* const name = NameOf(in);
+  const int error = Begin(name);
+  const bool taken = error == 0 && object->is_pair && MovePair(*object, in, bytes);
+  Answer(out, out_bytes, taken);
+  if (error != 0) return error;
+  return taken ? 0 : EREMOTEIO;
+}
+
+int mlx5dv_devx_obj_query(mlx5dv_devx_obj* object, const void* in, size_t bytes, void* out,
+                          size_t out_bytes) {
+  const Lock lock(TheLibrary().mutex);
+  if (const int error = Begin("devx_query_qp")) return error;
+  return QueryPair(*object, in, bytes, out, out_bytes) ? 0 : EREMOTEIO;
+}
+
+int mlx5dv_devx_obj_destroy(mlx5dv_devx_obj* object) {
+  Library& l = TheLibrary();
+  const Lock lock(l.mutex);
+  if (object->users > 0) fakeverbs::Violation("a completion queue in use is destroyed");
+  if (object->is_pair) {
+    l.card->RemoveQueue(object->number);
+    --object->completes_in->users;
+  }
+  Use(*object, -1);
+  (object->is_pair ? l.pairs : l.completion_queues).erase(object->number);
+  if (l.pairs.empty() && l.completion_queues.empty()) {
+    for (const std::string& complaint : l.card->complaints()) Complain(complaint);
+    l.card.reset();
+  }
+  return 0;
+}
+
+ibv_ah* ibv_create_ah(ibv_pd* domain, ibv_ah_attr* attributes) {
+  Library& l = TheLibrary();
+  const Lock lock(l.mutex);
+  if (const int error = Begin("create_ah")) return Refuse<ibv_ah>(error);
+  auto* const made = new Address;
+  made->handle.pd = domain;
+  const auto mac = MacOf(attributes->grh.dgid.raw);
+  std::memcpy(made->value.rmac, mac.data(), mac.size());
+  ++l.addresses;
+  return &made->handle;
+}
+
+int ibv_destroy_ah(ibv_ah* handle) {
+  const Lock lock(TheLibrary().mutex);
+  --TheLibrary().addresses;
+  delete reinterpret_cast<Address*>(handle);
+  return 0;
+}
+
+}  // extern "C"
