@@ -1,0 +1,158 @@
+// What GpuChannels plans, predicts and says of operations. channels.cc launches them.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "gpu/channels.h"
+#include "gpu/device_tasks.h"
+#include "plan/reduction_order.h"
+
+namespace tutti {
+namespace {
+
+// Kernels that only move data know no types and count bytes.
+DataType KernelType(const Task& task) { return task.is_reduction() ? task.type : DataType::kUint8; }
+
+}  // namespace
+
+double GpuChannels::PredictUs(const Task& task) const {
+  if (task.bytes() == 0) return 0;
+  return PredictChannelsUs(context_, task.collective, KernelCount(task), KernelType(task),
+                           OrderFor(task));
+}
+
+std::string GpuChannels::DescribePath() const {
+  const std::string_view here = !connections_->place() ? "nothing within a host"
+                                : IsOnGpu(*connections_->place())
+                                    ? "GPU memory within a host"
+                                    : "shared host memory within a host";
+  const std::string direct = connections_->DescribeDirect();
+  return fmt::format("rings over {} channels: {}, {}", connections_->shape().channels, here,
+                     proxied_.empty()
+                         ? std::string("no network")
+                         : fmt::format("{} between hosts by {} proxy threads{}{}", network_,
+                                       proxied_.size(), direct.empty() ? "" : ", ", direct));
+}
+
+std::string_view GpuChannels::TransportTo(int peer) const {
+  return peer == rank() || connections_->InWindow(peer) ? "gpu" : "socket";
+}
+
+std::string GpuChannels::Describe(const Task& task) const {
+  switch (task.collective) {
+    case Collective::kAllReduce:
+    case Collective::kReduce:
+    case Collective::kBroadcast:
+    case Collective::kAllGather:
+    case Collective::kReduceScatter:
+      break;
+    case Collective::kBarrier:
+      return "AllReduce of one byte";
+    case Collective::kReduceScatterV:
+      return "a Reduce for each rank";
+    default:
+      return fmt::format("{}: messages between all pairs", Name(task.collective));
+  }
+  if (task.count == 0) return "nothing to do";
+  const ChannelPlan plan = PlanOf(task);
+  return fmt::format("{} {} over {} channels, slices of {} bytes",
+                     plan.algorithm == Algorithm::kTwoLevel  ? "two-level"
+                     : plan.algorithm == Algorithm::kOneShot ? "one-shot"
+                     : plan.in_rank_order                    ? "rank-order"
+                                                             : "ring",
+                     Name(task.collective), plan.channels,
+                     plan.slice_elems * KernelElemBytes(task)) +
+         DescribeTraffic(task, plan);
+}
+
+std::string GpuChannels::DescribeTraffic(const Task& task, const ChannelPlan& plan) const {
+  // Counts what passes between this rank and one other, over all channels.
+  struct Passed {
+    uint64_t steps = 0;  // the most of any channel
+    uint64_t elems = 0;
+  };
+  std::map<std::pair<bool, int>, Passed> all;
+  const auto add = [&](bool sends, int peer, const kernels::Traffic& traffic) {
+    if (traffic.steps == 0) return;
+    Passed& passed = all[{!sends, peer}];
+    passed.steps = std::max(passed.steps, traffic.steps);
+    passed.elems += traffic.elems;
+  };
+  if (plan.algorithm == Algorithm::kOneShot) {
+    const kernels::MeshCounting traffic =
+        CountOneShot(plan, task.collective, KernelCount(task), task.root, rank(), num_ranks());
+    for (int peer = 0; peer < num_ranks(); ++peer) {
+      add(true, peer, traffic.sent(peer));
+      add(false, peer, traffic.received(peer));
+    }
+  }
+  for (uint32_t channel = 0; channel < plan.channels && plan.algorithm != Algorithm::kOneShot;
+       ++channel) {
+    const ChannelTraffic traffic = TrafficOf(task, plan, channel);
+    const ChannelNeighbours to = NeighboursOf(connections_->rings(), plan, channel, 1);
+    const ChannelNeighbours from = NeighboursOf(connections_->rings(), plan, channel, -1);
+    add(true, to.ring, traffic.to_next);
+    add(true, to.rail, traffic.to_rail);
+    add(false, from.ring, traffic.from_previous);
+    add(false, from.rail, traffic.from_rail);
+  }
+  std::string text;
+  for (const auto& [key, passed] : all) {
+    const auto [receives, peer] = key;
+    text += fmt::format("\n  {} rank {}: {} {} of {} bytes{}", receives ? "from" : "to", peer,
+                        passed.steps, receives ? "receives" : "sends",
+                        passed.elems * KernelElemBytes(task) / passed.steps,
+                        connections_->InWindow(peer) ? "" : ", by the proxy");
+  }
+  return text;
+}
+
+// The rings of a communicator that is not deterministic are not in the order of the ranks.
+Status GpuChannels::CheckWishes(const Task& task) const {
+  if (task.wishes.deterministic && !deterministic_)
+    return InvalidUsage(
+        "GPUs that do not all reach one another's memory add in the order of the ranks only on a "
+        "communicator that was made deterministic (TUTTI_DETERMINISTIC, tuttiConfig_t)");
+  return DeviceOperations::CheckWishes(task);
+}
+
+ReductionOrder GpuChannels::OrderFor(const Task& task) const {
+  return deterministic_ && task.is_reduction() ? OrderOf(task.type, task.op.kind)
+                                               : ReductionOrder::kAny;
+}
+
+ChannelPlan GpuChannels::PlanOf(const Task& task) const {
+  const auto plan = [&](const ChannelContext& context) {
+    return PlanChannels(context, task.collective, KernelCount(task), KernelType(task),
+                        OrderFor(task));
+  };
+  if (task.wishes.algorithms == 0) [[likely]]
+    return plan(context_);
+  ChannelContext wished = context_;
+  wished.allowed_algorithms[static_cast<size_t>(task.collective)] = task.wishes.algorithms;
+  return plan(wished);
+}
+
+// AlltoAll, Gather and Scatter are messages between pairs.
+Algorithm GpuChannels::AlgorithmFor(const Task& task) const {
+  switch (task.collective) {
+    case Collective::kAlltoAll:
+    case Collective::kGather:
+    case Collective::kScatter:
+      return Algorithm::kExchange;
+    default:
+      return PlanOf(task).algorithm;
+  }
+}
+
+ChannelTraffic GpuChannels::TrafficOf(const Task& task, const ChannelPlan& plan,
+                                      uint32_t channel) const {
+  return CountChannel(connections_->rings(), plan, task.collective, KernelCount(task), task.root,
+                      channel);
+}
+
+}  // namespace tutti
