@@ -180,6 +180,10 @@ GinDeviceProxy::~GinDeviceProxy() {
 void GinDeviceProxy::EndThread() {
   ending_.store(Ending::kNow, std::memory_order_release);
   if (thread_.joinable()) thread_.join();
+  const cuda::ManagingScope scope(parts_.device->driver(), parts_.device->context());
+  // Where CUDA has failed no copy runs any more.
+  for (std::optional<GinCopyLine>* const line : {&local_, &out_, &in_})
+    if (line->has_value()) static_cast<void>((*line)->Finish());
 }
 
 Status GinDeviceProxy::Finish(Deadline deadline) {

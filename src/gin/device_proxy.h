@@ -78,7 +78,8 @@ class GinDeviceProxy final : public GinBackend {
   // Ends the thread, too.
   Status Finish(Deadline deadline) override;
 
-  // Ends the thread, if it has not ended yet; what is not done is given up.
+  // Ends the thread, if it has not ended yet; what is not done is given up. Copies that have begun
+  // are done when it returns, because they reach into windows that may be given back next.
   void EndThread();
   // Returns whether no other rank writes into the window of the host any more, and the network
   // reads nothing of it. REQUIRES: the thread has ended.

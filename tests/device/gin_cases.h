@@ -275,16 +275,18 @@ template <typename Meet>
 inline void ShowEpochs(const ncclDevComm& comm, const ncclGin& gin, ncclWindow_t window, int epochs,
                        const Meet& meet, std::atomic<int>* wrong) {
   const auto n = static_cast<unsigned>(comm.nRanks);
-  const auto* const got =
-      static_cast<const uint64_t*>(ncclGetLocalPointer(window, 0)) + size_t{blockIdx.x} * n;
+  auto* const got = static_cast<uint64_t*>(ncclGetLocalPointer(window, 0)) + size_t{blockIdx.x} * n;
   for (int epoch = 1; epoch <= epochs; ++epoch) {
     for (unsigned peer = threadIdx.x; peer < n; peer += blockDim.x)
       gin.putValue(ncclTeamWorld(comm), static_cast<int>(peer), window,
                    (size_t{blockIdx.x} * n + static_cast<unsigned>(comm.rank)) * 8,
                    static_cast<uint64_t>(epoch));
     meet(ncclGinFenceLevel::Put | ncclGinFenceLevel::Get);
+    // ThreadSanitizer does not see the order that other processes make, so these loads are atomic.
     for (unsigned from = 0; from < n; ++from)
-      if (got[from] != static_cast<uint64_t>(epoch)) ++*wrong;
+      if (cuda::atomic_ref<uint64_t>(got[from]).load(cuda::memory_order_relaxed) !=
+          static_cast<uint64_t>(epoch))
+        ++*wrong;
     meet(ncclGinFenceLevel::None);
   }
 }

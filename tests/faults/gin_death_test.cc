@@ -27,6 +27,7 @@ using ::testing::HasSubstr;
 enum Mark { kDiedAtUs = kFirstFreeMark, kGone };
 constexpr int kRanks = 3;
 constexpr size_t kWords = 4096;
+constexpr size_t kPlaceBytes = 2048;  // Half of the window holds that of each thread of all ranks.
 
 // How the ranks reach one another.
 struct Way {
@@ -48,6 +49,8 @@ struct Round {
 
   ncclTeam world() const { return ncclTeamWorld(comm); }
   int next() const { return (comm.rank + 1) % comm.nRanks; }
+  // Returns a number that no other thread of any rank has.
+  size_t place() const { return static_cast<size_t>(comm.rank) * blockDim.x + threadIdx.x; }
 };
 struct Doing {
   const char* name;
@@ -63,13 +66,14 @@ const Doing kDoings[] = {
     {"Flush",
      [](const Round& r) {
        for (int peer = 0; peer < kRanks; ++peer)
-         r.gin.put(r.world(), peer, r.window, 0, r.window, 8 * kWords / 2, 4 * kWords);
+         r.gin.put(r.world(), peer, r.window, 0, r.window, 8 * kWords / 2 + r.place() * kPlaceBytes,
+                   kPlaceBytes);
        r.gin.flush(ncclCoopCta());
      }},
     {"FillQueues",
      [](const Round& r) {
        for (int peer = 0; peer < kRanks; ++peer)
-         r.gin.putValue(r.world(), peer, r.window, 0, r.number);
+         r.gin.putValue(r.world(), peer, r.window, 8 * r.place(), r.number);
      }},
     {"WaitForGets",
      [](const Round& r) {
