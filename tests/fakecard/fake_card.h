@@ -20,6 +20,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -127,7 +128,12 @@ class FakeCard {
   // While the card works, queues may only be looked up by whoever holds it at rest.
   class AtRest;
   Queue* Find(uint32_t number) const;
-  Queue& QueueOf(uint32_t number) const { return *Find(number); }
+  // Ends the process where there is no such queue.
+  Queue& QueueOf(uint32_t number) const {
+    Queue* const queue = Find(number);
+    if (queue == nullptr) std::abort();
+    return *queue;
+  }
   uint32_t Add(std::unique_ptr<Queue> queue);
   void Run();
   bool Serve(Queue& queue);
