@@ -32,7 +32,7 @@ TEST_P(GinLitmusTest, SeesNothingWrong) {
 INSTANTIATE_TEST_SUITE_P(Over, GinLitmusTest, kCases, NameOfCase);
 
 TEST_P(SlowGinLitmusTest, SeesNothingWrongInAMillionRounds) {
-  EXPECT_EQ(RepeatLitmus(litmus_, 1'000'000, 20'000), 0);
+  EXPECT_EQ(RepeatLitmus(litmus_, 1'000'000, 2'000), 0);
 }
 INSTANTIATE_TEST_SUITE_P(Over, SlowGinLitmusTest, kCases, NameOfCase);
 
