@@ -66,7 +66,7 @@ const Doing kDoings[] = {
     {"Flush",
      [](const Round& r) {
        for (int peer = 0; peer < kRanks; ++peer)
-         r.gin.put(r.world(), peer, r.window, 0, r.window, 8 * kWords / 2 + r.place() * kPlaceBytes,
+         r.gin.put(r.world(), peer, r.window, r.place() * kPlaceBytes, r.window, 8 * kWords / 2,
                    kPlaceBytes);
        r.gin.flush(ncclCoopCta());
      }},
