@@ -22,22 +22,12 @@
 #include "base/clock.h"
 #include "proxy/kernel_proxy.h"
 #include "proxy/test_pair.h"
+#include "require.h"
 
 namespace tutti {
 namespace {
 
 constexpr size_t kSlotBytes = 256 << 10;
-
-void Require(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  std::exit(1);
-}
-template <class T>
-T Value(Result<T> result) {
-  Require(result.status());
-  return std::move(result).value();
-}
 
 class OneConnection final : public KernelConnections {
  public:

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bootstrap/auth.h"
+#include "require.h"
 #include "transport/net/socket/socket_net.h"
 
 namespace tutti {
@@ -24,17 +25,6 @@ double ThreadSeconds() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-void Require(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  std::exit(1);
-}
-template <class T>
-T Value(Result<T> result) {
-  Require(result.status());
-  return std::move(result).value();
 }
 
 double MicrosecondsPerMessage(const Settings& settings, size_t bytes, int messages) {
