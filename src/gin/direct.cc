@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/rounding.h"
+#include "gin/host_calls.h"
 #include "grid/grid.h"
 
 namespace tutti {
@@ -16,8 +17,6 @@ using device::mlx5::QueuePair;
 constexpr size_t kPage = 4096;
 // How long a wait for the rest sleeps between two looks.
 constexpr timespec kFinishNap{.tv_sec = 0, .tv_nsec = 100'000};
-// A wait asks once in so many rounds whether another rank is left that could end it.
-constexpr uint32_t kRoundsUntilLook = 512;
 
 // Returns the word of a completion that says what became of an entry.
 uint32_t CompletionOf(const QueuePair& pair, uint64_t index) {
@@ -77,11 +76,10 @@ uint8_t SyndromeOf(const QueuePair& pair) {
 
 }  // namespace
 
-// What kernels read and write besides the entries. The handle points at the contexts; the word
-// ahead of them is for calls that kernels make with it.
+// What kernels read and write besides the entries.
 struct GinDirect::Block {
-  Block(size_t num_contexts, size_t num_ranks)
-      : places(num_contexts + 1),
+  Block(GinHostCalls* calls, size_t num_contexts, size_t num_ranks)
+      : handle(calls, num_contexts),
         main(num_contexts * num_ranks),
         companion(num_contexts * num_ranks),
         signal_keys(num_ranks),
@@ -89,15 +87,7 @@ struct GinDirect::Block {
         issued_gets(num_contexts * num_ranks),
         visible_gets(num_contexts * num_ranks) {}
 
-  struct Head {
-    std::byte unused[sizeof(device::GdakiContext) - sizeof(GinHostCalls*)];
-    GinHostCalls* calls;
-  };
-  union Place {
-    Head head = {};
-    device::GdakiContext context;
-  };
-  std::vector<Place> places;
+  GinHandle<device::GdakiContext> handle;
   std::vector<QueuePair> main, companion;  // those of a context follow those of the one before
   std::vector<uint32_t> signal_keys, counter_keys;
   std::vector<uint64_t> issued_gets, visible_gets;
@@ -109,8 +99,7 @@ GinDirect::GinDirect(Parts parts)
 Result<std::unique_ptr<GinDirect>> GinDirect::Create(Parts parts) {
   std::unique_ptr<GinDirect> made(new GinDirect(std::move(parts)));
   const auto ranks = static_cast<size_t>(made->parts_.num_ranks);
-  made->block_ = std::make_unique<Block>(made->num_contexts_, ranks);
-  made->block_->places[0].head.calls = made.get();
+  made->block_ = std::make_unique<Block>(made.get(), made->num_contexts_, ranks);
   TUTTI_TRY(made->MakeTables());
   made->NumberQueues();
   TUTTI_ASSIGN(made->queues_,
@@ -222,7 +211,7 @@ void GinDirect::FillContext(size_t context) {
     if (toward.companion != kNone) block_->companion[at] = queues_->Export(toward.companion);
   }
   const auto number = static_cast<uint32_t>(context);
-  device::GdakiContext& made = block_->places[context + 1].context;
+  device::GdakiContext& made = block_->handle.context(context);
   made = {};
   made.main = &block_->main[first];
   made.companion = &block_->companion[first];
@@ -235,7 +224,7 @@ void GinDirect::FillContext(size_t context) {
   made.last_visible_get = &block_->visible_gets[first];
 }
 
-void* GinDirect::handle() const { return &block_->places[1].context; }
+void* GinDirect::handle() const { return block_->handle.get(); }
 
 // -------------------------------------------------------------------------------------------------
 // While kernels run
@@ -253,18 +242,12 @@ Status GinDirect::Finish(Deadline deadline) {
 }
 
 void GinDirect::Wait(uint32_t, uint32_t round) {
-  if (round % kRoundsUntilLook == kRoundsUntilLook - 1) {
-    Status alone = parts_.watch->CheckNotAlone();
-    if (!alone.ok())
-      parts_.watch->Stop(std::move(alone).Annotate("a kernel's wait"), /*tell=*/true);
-  }
+  StopIfAlone(*parts_.watch, round);
   PauseInGrid(round);
 }
 
 void GinDirect::NoteMissing(bool is_signal, uint32_t number) {
-  Refuse(InvalidArgument("there is no {} {}: the device communicator has {}",
-                         is_signal ? "signal" : "counter", number,
-                         is_signal ? parts_.plan.num_signals : parts_.plan.num_counters));
+  Refuse(NoSuchGinWord(parts_.plan, is_signal, number));
 }
 
 void GinDirect::NoteUnreached(int rank) {
@@ -274,10 +257,9 @@ void GinDirect::NoteUnreached(int rank) {
 
 // Says which thread has asked for what cannot be done.
 void GinDirect::Refuse(Status failure) {
-  const std::string thread = NameOfGridThread();
-  if (!thread.empty()) failure = std::move(failure).Annotate(thread);
-  parts_.watch->Stop(std::move(failure).Annotate("a kernel's operation on the network"),
-                     /*tell=*/true);
+  parts_.watch->Stop(
+      NameKernelThread(std::move(failure)).Annotate("a kernel's operation on the network"),
+      /*tell=*/true);
 }
 
 void GinDirect::NoteFailed() {

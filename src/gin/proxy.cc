@@ -24,8 +24,6 @@ constexpr timespec kFinishNap{.tv_sec = 0, .tv_nsec = 100'000};
 // processor, a sleeper is woken sooner than a thread that yields.
 constexpr uint32_t kLooks = 100;
 constexpr uint32_t kLooksWithYields = 110;
-// A wait asks once in so many rounds whether another rank is left that could end it.
-constexpr uint32_t kRoundsUntilLook = 512;
 // The most connections that one look takes in. Where there are more, the looks take them in turn.
 constexpr size_t kAttendedAtOnce = 16;
 // A sleep ends when the network has something; but what a rank of the LSA team stores ends none, so
@@ -34,22 +32,6 @@ constexpr int64_t kShortestSleepNs = 20'000;
 constexpr int64_t kLongestSleepNs = 1'000'000;
 
 }  // namespace
-
-// The memory that a handle points into. It points at the contexts, which kernels read; the word
-// ahead of them is for calls that kernels make with the handle.
-struct GinProxy::Block {
-  explicit Block(size_t num_contexts) : places(num_contexts + 1) {}
-
-  struct Head {
-    std::byte unused[sizeof(device::GinContext) - sizeof(GinHostCalls*)];
-    GinHostCalls* calls;
-  };
-  union Place {
-    Head head = {};
-    device::GinContext context;
-  };
-  std::vector<Place> places;
-};
 
 GinProxy::GinProxy(Parts parts)
     : parts_(std::move(parts)),
@@ -76,12 +58,11 @@ Status GinProxy::MakeContexts() {
   const size_t of_one = size_t{parts_.plan.num_queues} * parts_.plan.queue_depth;
   TUTTI_ASSIGN(descriptors_,
                GinMemory::Allocate(contexts * of_one * sizeof(device::GinDescriptor)));
-  block_ = std::make_unique<Block>(contexts);
-  block_->places[0].head.calls = this;
+  handle_ = std::make_unique<GinHandle<device::GinContext>>(this, contexts);
   for (size_t i = 0; i < contexts; ++i) {
     contexts_.push_back(std::make_unique<GinQueues>(executor_, static_cast<uint32_t>(i),
                                                     descriptors_->data() + i * of_one));
-    block_->places[i + 1].context = contexts_[i]->record();
+    handle_->context(i) = contexts_[i]->record();
   }
   return Status::Ok();
 }
@@ -109,21 +90,18 @@ bool GinProxy::Do(uint32_t context, uint32_t queue, const uint64_t* words) {
 
 void GinProxy::NoteMissing(bool is_signal, uint32_t number) {
   GinQueues::Driven driven;
-  driven.failure = InvalidArgument("there is no {} {}: the device communicator has {}",
-                                   is_signal ? "signal" : "counter", number,
-                                   is_signal ? parts_.plan.num_signals : parts_.plan.num_counters);
+  driven.failure = NoSuchGinWord(parts_.plan, is_signal, number);
   Refuse(std::move(driven));
 }
 
 // Says which thread has asked for what cannot be done.
 void GinProxy::Refuse(GinQueues::Driven driven) {
   if (driven.failure.ok()) return;
-  const std::string thread = NameOfGridThread();
-  if (!thread.empty()) driven.failure = std::move(driven.failure).Annotate(thread);
+  driven.failure = NameKernelThread(std::move(driven.failure));
   Conclude(driven);
 }
 
-void* GinProxy::handle() const { return &block_->places[1].context; }
+void* GinProxy::handle() const { return handle_->get(); }
 
 GinProxy* GinProxy::Of(void* handle) { return static_cast<GinProxy*>(GinHostCalls::Of(handle)); }
 
@@ -137,7 +115,7 @@ void GinProxy::Drive(uint32_t context) {
 
 void GinProxy::Wait(uint32_t context, uint32_t round) {
   Drive(context);
-  if (round % kRoundsUntilLook == kRoundsUntilLook - 1) StopIfAlone();
+  StopIfAlone(*parts_.watch, round);
   if (connections_.empty()) return PauseInGrid(round);
   if (AttendToSome() || round < kLooks) return;
   if (round < kLooksWithYields) {
@@ -178,11 +156,6 @@ void GinProxy::OnBroken(Remote& remote, Status failure) {
     return;
   }
   parts_.watch->Stop(std::move(failure).Annotate("a kernel's wait"), /*tell=*/true);
-}
-
-void GinProxy::StopIfAlone() {
-  Status alone = parts_.watch->CheckNotAlone();
-  if (!alone.ok()) parts_.watch->Stop(std::move(alone).Annotate("a kernel's wait"), /*tell=*/true);
 }
 
 void GinProxy::Conclude(const GinQueues::Driven& driven) {

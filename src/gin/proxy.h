@@ -37,8 +37,8 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "devcomm/requirements.h"
-#include "gin/backend.h"
 #include "gin/executor.h"
+#include "gin/host_calls.h"
 #include "gin/queues.h"
 #include "sys/event_loop.h"
 #include "watch/watch.h"
@@ -83,7 +83,6 @@ class GinProxy final : public GinBackend, public GinHostCalls {
   Status Finish(Deadline deadline) override;
 
  private:
-  struct Block;
   struct Remote;
 
   explicit GinProxy(Parts parts);
@@ -91,7 +90,6 @@ class GinProxy final : public GinBackend, public GinHostCalls {
   void Drive(uint32_t context);
   bool AttendToSome();
   void OnBroken(Remote& remote, Status failure);
-  void StopIfAlone();
   void Refuse(GinQueues::Driven driven);
   void Conclude(const GinQueues::Driven& driven);
   void ServeLater() TUTTI_EXCLUDES(timer_mutex_);
@@ -103,7 +101,7 @@ class GinProxy final : public GinBackend, public GinHostCalls {
   GinExecutor executor_;
   std::unique_ptr<GinMemory> descriptors_;
   std::vector<std::unique_ptr<GinQueues>> contexts_;
-  std::unique_ptr<Block> block_;
+  std::unique_ptr<GinHandle<device::GinContext>> handle_;
   // A rank outside the LSA team.
   struct Remote {
     int rank = 0;
