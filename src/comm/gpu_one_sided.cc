@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "sys/thread.h"
 
 namespace tutti {
 namespace {
@@ -15,6 +16,8 @@ namespace {
 constexpr uint32_t kDepth = 16;
 // How often the host looks whether streams are done with calls of the communicator.
 constexpr std::chrono::microseconds kLookAgain{100};
+// How often the waits of streams are ended after the communicator has stopped.
+constexpr std::chrono::milliseconds kEndAgain{10};
 // What the proxy may take to hand to the network what streams have put.
 constexpr double kFinishS = 10;
 
@@ -199,9 +202,34 @@ bool GpuOneSided::AllDone() {
   });
 }
 
+// Where the system grants no thread, the waits are ended as often as this is called.
 void GpuOneSided::Abort() {
   const MutexLock lock(line_mutex_);
-  if (owned_line_) owned_line_->EndWaits();
+  if (!owned_line_) return;
+  owned_line_->EndWaits();
+  if (ender_.joinable()) return;
+  Result<std::thread> started = StartThread("tutti-end", [this] { KeepWaitsEnded(); });
+  if (started.ok()) ender_ = std::move(started).value();
+}
+
+void GpuOneSided::KeepWaitsEnded() {
+  MutexLock lock(line_mutex_);
+  while (owned_line_) {
+    owned_line_->EndWaits();
+    line_ended_.WaitFor(lock, kEndAgain);
+  }
+}
+
+// Ends the line and the thread that ends its waits.
+void GpuOneSided::EndLine() {
+  std::thread ender;
+  {
+    const MutexLock lock(line_mutex_);
+    owned_line_.reset();
+    ender = std::move(ender_);
+  }
+  line_ended_.NotifyAll();
+  if (ender.joinable()) ender.join();
 }
 
 void GpuOneSided::AwaitPuts() {
@@ -223,10 +251,7 @@ void GpuOneSided::EndQueuedCalls(Deadline deadline) {
   }
   if (Status finished = proxy_->Finish(Deadline::AfterSeconds(kFinishS)); !finished.ok())
     TUTTI_WARN("the end of one-sided calls: {}", finished.message());
-  {
-    const MutexLock lock(line_mutex_);
-    owned_line_.reset();
-  }
+  EndLine();
   proxy_.reset();
 }
 

@@ -11,12 +11,16 @@
 // Puts of different streams keep the order of their calls. Waits do not: one may have to be passed
 // by a put of another stream for its signal ever to come.
 //
+// When the communicator stops, a thread ends the waits of streams, again and again until no stream
+// waits: another rank's stream may come to its signal late, and its count undoes the end.
+//
 // Made with the first window of a communicator, where streams can wait for words of memory. Any
 // thread may call.
 
 #include <deque>
 #include <functional>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "backend/cuda/device.h"
@@ -47,7 +51,7 @@ class GpuOneSided final : public OneSided {
   std::shared_ptr<const OneSidedCall> MakeWait(std::vector<Awaited> awaited) override;
   void Abort() override TUTTI_EXCLUDES(line_mutex_);
   void AwaitPuts() override TUTTI_EXCLUDES(mutex_);
-  void EndQueuedCalls(Deadline deadline) override;
+  void EndQueuedCalls(Deadline deadline) override TUTTI_EXCLUDES(line_mutex_);
 
  private:
   class Call;
@@ -62,6 +66,8 @@ class GpuOneSided final : public OneSided {
   Status Mark(cuda::Stream stream) TUTTI_REQUIRES(mutex_);
   bool PutsDone() TUTTI_EXCLUDES(mutex_);
   bool AllDone() TUTTI_EXCLUDES(mutex_);
+  void KeepWaitsEnded() TUTTI_EXCLUDES(line_mutex_);
+  void EndLine() TUTTI_EXCLUDES(line_mutex_);
   const cuda::Driver& driver() const { return parts_.device->driver(); }
 
   const Parts parts_;
@@ -69,7 +75,9 @@ class GpuOneSided final : public OneSided {
   std::unique_ptr<GinBackend> proxy_;
   GinStreamLine* const line_;  // It lives until EndQueuedCalls.
   Mutex line_mutex_;
+  CondVar line_ended_;
   std::unique_ptr<GinStreamLine> owned_line_ TUTTI_GUARDED_BY(line_mutex_);
+  std::thread ender_ TUTTI_GUARDED_BY(line_mutex_);  // It runs KeepWaitsEnded.
   Mutex mutex_;
   // The signals to each rank, and those of each rank that waits have taken.
   std::vector<uint64_t> sent_ TUTTI_GUARDED_BY(mutex_);

@@ -45,8 +45,8 @@ class GinStreamLine {
   Status Raise(cuda::Stream stream, int place, uint64_t count) const;
 
   // Ends all waits of streams, also those that are queued later. Signals mean nothing from here on.
-  // A rank that still raises its signal may undo that, so it is done again until streams are done.
-  // Any thread.
+  // A rank that raises its signal later undoes that, so the caller must call this again and again
+  // as long as a stream may wait. Any thread.
   void EndWaits();
 
  private:

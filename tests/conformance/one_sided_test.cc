@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "conformance/windows.h"
 #include "nccl_device.h"
 #include "testing/threads.h"
@@ -159,6 +160,53 @@ TEST(SignalTest, AnAbortEndsTheWaitOfAStream) {
     EXPECT_NE(ncclSignal(1 - rank, 0, 0, 0, comm, stream), ncclSuccess);
     EXPECT_NCCL(ncclCommAbort(comm));
     EXPECT_NCCL(StreamDestroy(stream));
+  });
+}
+
+// The signal of a rank whose stream comes to it only after the communicator has stopped does not
+// hold up a stream that waits for more signals of that rank. Until then the streams are held up by
+// another communicator, which has not stopped.
+TEST(SignalTest, ALateSignalDoesNotUndoTheEndOfWaits) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 2;
+  ThreadWorld others(kRanks);
+  ASSERT_TRUE(others.ok());
+  ncclUniqueId id;
+  ASSERT_NCCL(ncclGetUniqueId(&id));
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = nullptr;
+    ASSERT_NCCL(ncclCommInitRank(&comm, kRanks, id, rank));
+    ncclWindow_t window = nullptr;
+    ASSERT_NCCL(ncclCommWindowRegister(comm, nullptr, 4096, &window, NCCL_WIN_DEFAULT));
+    ncclComm_t other = others.comm(rank);
+    const TestWindow other_window(other, 4096);
+    cudaStream_t held = nullptr, free = nullptr;
+    ASSERT_NCCL(StreamCreate(&held));
+    ASSERT_NCCL(StreamCreate(&free));
+    ncclWaitSignalDesc_t one = {1, 1 - rank, 0, 0}, two = {2, 1 - rank, 0, 0};
+    EXPECT_NCCL(ncclWaitSignal(1, &one, other, held));
+    EXPECT_NCCL(rank == 0 ? ncclWaitSignal(1, &two, comm, held)
+                          : ncclSignal(0, 0, 0, 0, comm, held));
+    EXPECT_NCCL(ncclCommRevoke(comm, 0));
+    EXPECT_NCCL(tuttiBarrier(other, nullptr));
+    EXPECT_NCCL(Finish(other));
+    // The signal is raised first, and only then does the other rank come to its wait.
+    if (rank == 1) {
+      EXPECT_NCCL(StreamSynchronize(held));
+    }
+    EXPECT_NCCL(ncclSignal(1 - rank, 0, 0, 0, other, free));
+    std::atomic<bool> done = false;
+    EXPECT_NCCL(StreamLaunchHostFunc(
+        held, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &done));
+    const Deadline deadline = Deadline::AfterSeconds(20);
+    while (!done && !deadline.Passed()) std::this_thread::yield();
+    EXPECT_TRUE(done) << "rank " << rank;
+    EXPECT_NCCL(ncclCommAbort(comm));
+    EXPECT_NCCL(StreamSynchronize(held));
+    EXPECT_NCCL(StreamDestroy(held));
+    EXPECT_NCCL(StreamDestroy(free));
+    EXPECT_NCCL(tuttiBarrier(other, nullptr));
+    EXPECT_NCCL(Finish(other));
   });
 }
 
