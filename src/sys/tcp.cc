@@ -288,6 +288,13 @@ int ConnectOutcome(int fd) {
   return error;
 }
 
+void ResetConnection(int fd) {
+  // TCP answers a connect to nowhere with a reset; other sockets refuse it.
+  sockaddr nowhere = {};
+  nowhere.sa_family = AF_UNSPEC;
+  if (::connect(fd, &nowhere, sizeof(nowhere)) != 0) ::shutdown(fd, SHUT_RDWR);
+}
+
 Result<UniqueFd> Connect(const SocketAddress& address, const WaitLimits& limits, int* error) {
   if (error) *error = EINVAL;
   Result<UniqueFd> started = StartConnect(address, error);

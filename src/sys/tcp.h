@@ -84,6 +84,9 @@ Result<UniqueFd> StartConnect(const SocketAddress& address, int* error = nullptr
 bool IsLackOfResources(int error);
 // Returns the outcome of an attempt to connect as an errno value; 0: connected.
 int ConnectOutcome(int fd);
+// Ends a connection by a reset, which tells the other end from an orderly end. The descriptor stays
+// open and wakes those that wait for it. Sockets other than TCP's are ended in order.
+void ResetConnection(int fd);
 // Connects, waiting. `error` (when given) tells the errno of the failure, ETIMEDOUT for the
 // deadline.
 Result<UniqueFd> Connect(const SocketAddress& address, const WaitLimits& limits,

@@ -34,10 +34,14 @@ class Rank:
         context = ctypes.c_void_p()
         self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), number if device is None else device)
         self.cuda.cuCtxSetCurrent(context)
-        self.memory = ctypes.c_uint64()
-        self.cuda.cuMemAlloc_v2(ctypes.byref(self.memory), ctypes.c_size_t(1 << 20))
+        self.memory = self.allocate(1 << 20)
         self.comm = ctypes.c_void_p()
         self.result = self.nccl.ncclCommInitRank(ctypes.byref(self.comm), ranks, uid, number)
+
+    def allocate(self, size):
+        memory = ctypes.c_uint64()
+        assert self.cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(size)) == 0
+        return memory
 
     def error(self):
         return (self.nccl.ncclGetLastError(self.comm) or b"").decode()
@@ -153,8 +157,13 @@ def abort_ends_kernels():
 def abort_ends_messages():
     """A receive of what is not sent, a large send that is not received, and both in a group."""
 
-    def message(rank, call, count):
-        return call(ctypes.c_void_p(rank.memory.value), ctypes.c_size_t(count), FLOAT, 1, rank.comm, None)
+    def message(rank, call, count, memory=None):
+        return call(ctypes.c_void_p((memory or rank.memory).value), ctypes.c_size_t(count), FLOAT, 1, rank.comm, None)
+
+    def more_than_the_slots_hold(rank):
+        """What is shorter than the slots of all channels at both ends may be sent before it is received."""
+        size = 256 << 20
+        return message(rank, rank.nccl.ncclSend, size // 4, rank.allocate(size))
 
     def both(rank):
         rank.nccl.ncclGroupStart()
@@ -163,7 +172,7 @@ def abort_ends_messages():
         return rank.nccl.ncclGroupEnd()
 
     abort_ends(lambda rank: message(rank, rank.nccl.ncclRecv, 1000))
-    abort_ends(lambda rank: message(rank, rank.nccl.ncclSend, 250000))
+    abort_ends(more_than_the_slots_hold)
     abort_ends(both)
 
 

@@ -117,7 +117,9 @@ bool SocketChannel::LookForSilence(int64_t now_ns, int64_t dead_after_ns) {
   if (silent_socket < 0) return awaits_answer;
   // The thread that drives the connection sees its sockets end, and learns from this why they did.
   silent_socket_.store(silent_socket, std::memory_order_release);
-  for (const int fd : fds) ::shutdown(fd, SHUT_RDWR);
+  // The other end still hears from those that are not silent: an orderly end would tell it that
+  // this end is gone for good.
+  for (const int fd : fds) ResetConnection(fd);
   return false;
 }
 

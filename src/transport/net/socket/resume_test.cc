@@ -134,17 +134,21 @@ TEST(SocketResumeTest, EndlessDamageEndsWithASentence) {
       << status.message() << "; " << sending.message();
 }
 
-// Makes a connection deaf at both ends: the kernel drops what comes and acknowledges nothing, as
-// where a firewall or a switch swallows packets.
-void Swallow(const CabledLink& link) {
-  std::vector<int> fds;
-  link.sender->AppendFds(fds);
-  link.receiver->AppendFds(fds);
+// Makes sockets deaf: the kernel drops what comes and acknowledges nothing, as where a firewall or
+// a switch swallows packets.
+void Swallow(std::span<const int> fds) {
   sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program = {1, &drop};
   for (const int fd : fds) {
     ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)), 0);
   }
+}
+// Makes a connection deaf at both ends.
+void Swallow(const CabledLink& link) {
+  std::vector<int> fds;
+  link.sender->AppendFds(fds);
+  link.receiver->AppendFds(fds);
+  Swallow(fds);
 }
 
 // The tests of SlowSocketResumeTest wait for time-outs, whose settings are whole seconds.
@@ -165,6 +169,43 @@ TEST(SlowSocketResumeTest, ASilentPathIsLeftForANewOne) {
       if (i == 30) Swallow(link);
     });
     EXPECT_GT(link.cable->accepted(), before);
+  }
+}
+
+// The sender finds one of its sockets silent and ends all of them. The receiver, which hears that
+// over the others, waits for the sender, which does nothing else for some time.
+TEST(SlowSocketResumeTest, OneSilentSocketIsNotTheEnd) {
+  CabledLink link(Impatient(3));
+  Stream(link, {{1'000'000}}, [](size_t) {});
+  std::vector<int> fds;
+  link.sender->AppendFds(fds);
+  Swallow(std::span(fds).last(1));
+  const std::vector<std::byte> bytes(1'000'000, std::byte{7});
+  std::array<std::vector<std::byte>, 2> places;
+  std::array<NetRequest*, 2> received = {};
+  for (size_t i = 0; i < 2; ++i) {
+    places[i].resize(bytes.size());
+    received[i] = fuzz::ReceiveOne(*link.receiver, places[i].data(), bytes.size()).value();
+  }
+  const auto drive = [](NetComm& comm, int seconds) {
+    for (const Deadline end = Deadline::AfterSeconds(seconds); !end.Passed();) {
+      const Result<bool> moved = comm.Progress();
+      ASSERT_TRUE(moved.ok()) << moved.status().message();
+    }
+  };
+  NetRequest* sent = link.sender->Isend({bytes.data(), bytes.size()}).value();
+  drive(*link.sender, 1);
+  drive(*link.receiver, 4);
+  for (size_t i = 0; i < 2; ++i) {
+    if (i == 1) sent = link.sender->Isend({bytes.data(), bytes.size()}).value();
+    const Status status = FailureOf([&]() -> Status {
+      TUTTI_TRY(link.sender->Progress().status());
+      TUTTI_TRY(link.receiver->Progress().status());
+      return *link.sender->Test(*sent) && *link.receiver->Test(*received[i]) ? Timeout("done")
+                                                                             : Status::Ok();
+    });
+    EXPECT_EQ(status.message(), "done");
+    EXPECT_EQ(places[i], bytes);
   }
 }
 

@@ -197,11 +197,4 @@ bool SocketStream::HasInput() const {
   return buffered >= r.seal.header_bytes();
 }
 
-void SocketStream::Reset() {
-  // TCP answers a connect to nowhere with a reset; other sockets refuse it.
-  sockaddr nowhere = {};
-  nowhere.sa_family = AF_UNSPEC;
-  if (::connect(fd_.get(), &nowhere, sizeof(nowhere)) != 0) ::shutdown(fd_.get(), SHUT_RDWR);
-}
-
 }  // namespace tutti

@@ -51,9 +51,7 @@ class SocketStream {
   // Returns whether the next Read returns bytes though the socket may have none.
   bool HasInput() const;
 
-  // Ends the connection by a reset, which tells the other end from an orderly end. The descriptor
-  // stays open and wakes those that wait for it.
-  void Reset();
+  void Reset() { ResetConnection(fd_.get()); }
 
  private:
   static constexpr size_t kBufferBytes = 16 * 1024;
