@@ -103,14 +103,7 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (),
                          "rank")
     if cooldown_range is not None:
         options += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
-    variables = dict(os.environ, **(env or {}))
-    if start_timeout is not None:
-        variables["TUTTI_INIT_TIMEOUT_S"] = str(start_timeout)
-        # It would count instead of TUTTI_INIT_TIMEOUT_S.
-        variables.pop("HOROVOD_GLOO_TIMEOUT_SECONDS", None)
-    if network_interfaces:
-        variables["NCCL_SOCKET_IFNAME"] = ",".join(network_interfaces)
-        variables.setdefault("HOROVOD_GLOO_IFACE", network_interfaces[0])
+    variables = _variables(env, start_timeout, network_interfaces)
     if use_mpi:
         variables = _mpirun.environment(variables)
 
@@ -121,6 +114,20 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (),
         return [_program.require(), "run", "-n", str(num_proc), *options, *words]
     return _run_in_folder((func, tuple(args), dict(kwargs or {})), start, variables,
                           executable or sys.executable, bool(verbose))
+
+
+def _variables(env: Optional[Dict[str, str]], start_timeout: Optional[float],
+               interfaces: Optional[Sequence[str]]) -> Dict[str, str]:
+    """Returns the environment of the ranks."""
+    variables = dict(os.environ, **(env or {}))
+    if start_timeout is not None:
+        variables["TUTTI_INIT_TIMEOUT_S"] = str(start_timeout)
+        # It would count instead of TUTTI_INIT_TIMEOUT_S.
+        variables.pop("HOROVOD_GLOO_TIMEOUT_SECONDS", None)
+    if interfaces:
+        variables["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
+        variables.setdefault("HOROVOD_GLOO_IFACE", interfaces[0])
+    return variables
 
 
 def _one_host(hosts: Optional[str], hostfile: Optional[str], script: Optional[str], ranks: int
