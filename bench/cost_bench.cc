@@ -1,12 +1,12 @@
-// Measures what a step of each algorithm costs on this host, by protocol and wire: where the rows
-// of src/plan/cost_table.cc for hosts come from. Ranks are threads of this process. Prints
-// Markdown.
+// Measures what a step of each algorithm costs on this host, by protocol and wire, and prints it as
+// Markdown. The rows of src/plan/cost_table.cc for hosts come from it. Ranks are threads of this
+// process.
 //
 //   cost_bench [seconds for each size of each case, default 0.3] [name of the only collective]
 //
 // Other programs on the machine take turns with the ranks; an iteration that none of them touched
-// is what a step costs, and ranks keep to a core each where there are enough. Hence the 2nd
-// percentile of many iterations, not their mean.
+// is what a step costs, and ranks keep to a core each where there are enough. So the result is the
+// 2nd percentile of many iterations and not their mean.
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -58,12 +58,12 @@ void KeepTo(int core) {
   sched_setaffinity(0, sizeof(cores), &cores);
 }
 
-// Bytes of the longest message: one-line protocols take a line for every 48 bytes.
+// Returns the bytes of the longest message. LL takes a line for every 48 bytes, so it ends early.
 size_t LastSize(const Case& one) {
   return one.protocol == Protocol::kLL ? size_t{8} << 10 : size_t{4} << 20;
 }
 
-// A rank's side of one case. Times are those of rank 0, which leaves last.
+// Holds what the ranks of one case share. Times are those of rank 0, which leaves last.
 struct Team {
   explicit Team(int count) : meet(count) {}
   std::barrier<> meet;
@@ -87,7 +87,7 @@ void Call(const Case& one, ncclComm_t comm, const std::byte* in, std::byte* out,
   }
 }
 
-// The 2nd percentile of what one call takes, in microseconds; on rank 0.
+// Returns the 2nd percentile of what one call takes, in microseconds, on rank 0.
 double Measure(const Case& one, Team& team, int rank, ncclComm_t comm, size_t bytes, double seconds,
                const std::byte* in, std::byte* out) {
   const int batch = bytes <= 4096 ? 20 : 1;

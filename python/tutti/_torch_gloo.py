@@ -32,7 +32,7 @@ def _ours(store: Any, rank: int, size: int, timeout: Optional[timedelta]) -> Any
 
 
 def take_its_place() -> None:
-    """Does so from now on. Nothing happens in a PyTorch without Gloo."""
+    """Has Tutti serve groups of Gloo from now on. Nothing happens in a PyTorch without Gloo."""
     gloo: Any = getattr(c10d, "ProcessGroupGloo", None)
     if gloo is None or getattr(gloo, "_is_tutti", False):
         return
@@ -53,11 +53,11 @@ def take_its_place() -> None:
         _is_tutti = True
 
         def __new__(cls, store: Any, rank: int, size: int, *options: Any, **named: Any) -> Any:
-            if options:  # Options of Gloo's own.
+            if options:  # They are Gloo's own, which Tutti does not know.
                 return gloo(store, rank, size, *options, **named)
             return _ours(store, rank, size, **named) or gloo(store, rank, size, **named)
 
     if not hasattr(Backend, "options"):
-        # What PyTorch notes there of a group of Gloo's (its name, its ranks) nobody reads of this one.
+        # PyTorch notes there a group's name and ranks, for Gloo; Tutti's group reads neither.
         Backend.options = property(lambda _: types.SimpleNamespace())
     c10d.ProcessGroupGloo = ProcessGroupGloo

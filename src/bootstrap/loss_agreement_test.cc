@@ -35,7 +35,7 @@ class SimulatedJob {
 
   int Between(int least, int most) { return std::uniform_int_distribution(least, most)(random_); }
 
-  // The process of `rank` ends: its peers notice, each in its own time.
+  // Ends the process of `rank`; its peers notice, each in its own time.
   void Kill(int rank, int64_t at_ns) {
     Schedule(at_ns, [this, rank] {
       nodes_[At(rank)].dead = true;
@@ -50,8 +50,8 @@ class SimulatedJob {
     });
   }
 
-  // A connection between two live ranks breaks; they reach one another again a little later, over a
-  // connection that serves the agreement alone.
+  // Breaks a connection between two live ranks, which reach one another again a little later, over
+  // a connection that serves the agreement alone.
   void Reset(int a, int b, int64_t at_ns) {
     Schedule(at_ns, [this, a, b] {
       links_.erase(std::minmax(a, b));
@@ -65,12 +65,12 @@ class SimulatedJob {
     });
   }
 
-  // The event loop of `rank` does nothing for a while.
+  // Has the event loop of `rank` do nothing for a while.
   void Stop(int rank, int64_t at_ns, int64_t until_ns) {
     Schedule(at_ns, [this, rank, until_ns] { nodes_[At(rank)].stopped_until_ns = until_ns; });
   }
 
-  // Until nothing happens any more. The time of the last decision.
+  // Runs until nothing happens any more. Returns the time of the last decision.
   int64_t Run() {
     while (!events_.empty()) {
       const Event event = events_.top();
@@ -194,7 +194,7 @@ TEST(LossAgreement, ManyDeathsAtAnyTimesEndInTheSameSet) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     const int n = 8 + static_cast<int>(seed % 25);
     SimulatedJob job(n, seed);
-    // Fewer than a rank has links, so that the survivors reach one another.
+    // Fewer ranks die than a rank has links, so that the survivors reach one another.
     const int deaths = job.Between(2, 3);
     std::set<int> killed;
     while (static_cast<int>(killed.size()) < deaths) killed.insert(job.Between(0, n - 1));
@@ -218,7 +218,7 @@ TEST(LossAgreement, OfTwoThatAccuseOneAnotherAllExcludeTheSame) {
         targets[static_cast<size_t>(job.Between(0, static_cast<int>(targets.size()) - 1))];
     job.Reset(a, b, kMs);
     EXPECT_LT(job.Run(), 1000 * kMs);
-    for (int r = 0; r < n; ++r)  // the excluded one among them
+    for (int r = 0; r < n; ++r)  // The excluded rank hears of it as well.
       EXPECT_EQ(job.LostAt(r), std::set{std::max(a, b)}) << "rank " << r;
   }
 }

@@ -57,7 +57,7 @@ class Job {
   void Measure() {
     for (const auto& meter : meters_) meter->Measure();
   }
-  // Until nothing is under way, or so many messages have arrived.
+  // Runs until nothing is under way, or so many messages have arrived.
   void Run(int messages = 1 << 30) {
     for (; messages > 0 && !mail_.empty(); --messages) {
       const auto first = mail_.begin();

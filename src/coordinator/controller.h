@@ -132,7 +132,7 @@ class Controller {
   void AddWaiting(const RoundInput& input, RoundMessage& message) const;
   Names Complete(const RoundMessage& message);
   void ReportStalls(const RoundMessage& message, RoundResult& result) const;
-  // Groups: what may run now of the cached slots and of the table.
+  // Takes out of these what has to wait until all of its group can run.
   void HoldIncompleteGroups(std::vector<int>& slots, Names& names);
   uint64_t ChooseSlots(std::vector<int>& slots, Names& names);
   bool IsApplied(const std::string& name, const PendingFailure& failure) const;
@@ -183,7 +183,7 @@ class Controller {
   struct Failing {
     std::string name;
     PendingFailure failure;
-    std::set<std::string> groups;  // It was asked for in these.
+    std::set<std::string> groups;  // The tensor was asked for in these.
   };
   std::vector<Failing> failing_;  // They fail in this round.
   RankSet joined_;

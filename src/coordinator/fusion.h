@@ -30,7 +30,7 @@ class BatchPlanner {
   struct Plan {
     std::vector<std::vector<size_t>> batches;
     std::vector<int64_t> bytes;  // There is one number for each batch.
-    // Whether there is one batch, of all responses in their order.
+    // Says whether there is one batch, of all responses in their order.
     bool all_in_order = false;
   };
   // `sequence` is that of the round (RoundResult). The plan is valid until the next call.

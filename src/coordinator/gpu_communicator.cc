@@ -97,7 +97,7 @@ Status GpuCommunicator::Begin() {
   if (failed_) return RemoteError("a communicator of {} has failed", options_.library->Name());
   TUTTI_TRY(Enter());
   if (comm_ == nullptr) return Status::Ok();
-  // What has gone wrong meanwhile, in the library's own threads.
+  // The library's own threads may have failed meanwhile.
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = f_.ncclCommGetAsyncError(comm_, &state);
   if (asked != ncclSuccess) state = asked;

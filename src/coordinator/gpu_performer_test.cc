@@ -268,7 +268,7 @@ GpuRank::Operation Sum(std::string name, std::vector<float>& values) {
 TEST(GpuPerformerTest, NoThreadWaitsForTheGpu) {
   RunGpuJob(2, kHostDevice, [](GpuRank& self) {
     std::vector<float> first(100, 0), second(100, 0);
-    self.Finish(*self.Enqueue(Sum("first", first)));  // the communicator is there
+    self.Finish(*self.Enqueue(Sum("first", first)));  // This makes the communicator.
     self.gpu().Own(second.data(), second.size() * sizeof(float));
     std::promise<void> gate;
     Queue(self.stream(), [&, opened = std::make_shared<std::future<void>>(gate.get_future())] {

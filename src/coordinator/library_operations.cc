@@ -141,11 +141,11 @@ class LibraryOperations final : public Operations {
   static bool IsFloat8(ElementType type) {
     return type == ElementType::kFloat8e4m3 || type == ElementType::kFloat8e5m2;
   }
-  // What is in progress ends well or not in LibraryComm::End.
+  // ncclInProgress is no failure yet: LibraryComm::End waits for how the call ends.
   static bool Failed(ncclResult_t result) {
     return result != ncclSuccess && result != ncclInProgress;
   }
-  // What was queued with it keeps its factor.
+  // Operations that were queued with the operator keep its factor.
   void ForgetScale() {
     if (!std::exchange(scaled_, false) || !comm_->Begin().ok()) return;
     static_cast<void>(comm_->End(f_.ncclRedOpDestroy(scaled_op_, comm_->get())));
@@ -172,13 +172,13 @@ class LibraryOperations final : public Operations {
   const int rank_;
   const int num_ranks_;
   const cudaStream_t stream_;
-  bool scaled_ = false;  // scaled_op_ is there
+  bool scaled_ = false;  // scaled_op_ has been made.
   ncclRedOp_t scaled_op_ = ncclSum;
   ncclDataType_t scale_type_ = ncclFloat32;
   double scale_ = 1;
 };
 
-// One of blocking calls, for which nothing else is to be done.
+// A communicator whose calls block, so that nothing has to be done before or after them.
 class PlainComm final : public LibraryComm {
  public:
   PlainComm(const NcclFunctions& functions, ncclComm_t comm, bool owned)

@@ -61,7 +61,7 @@ struct LibraryOperationsOptions {
   int num_ranks = 1;
   void* stream = nullptr;  // They queue their work on it.
   TakenKinds takes;
-  // Whether 8-bit floats are reduced.
+  // Says whether 8-bit floats are reduced.
   bool reduces_float8 = true;
 };
 std::unique_ptr<Operations> MakeLibraryOperations(std::shared_ptr<LibraryComm> comm,

@@ -29,7 +29,7 @@ constexpr int kOwnFunctionsFirst = 0;
 constexpr int kOwnFunctionsFirst = RTLD_DEEPBIND;
 #endif
 
-// What no other library has.
+// No other library has this function.
 constexpr char kTuttiFunction[] = "tuttiCommInitRankOn";
 
 template <typename Function>
@@ -150,7 +150,7 @@ Result<std::shared_ptr<const NcclLibrary>> FindNcclForGpus(
   std::string reasons;
   std::vector<std::string> seen;
   for (const std::string& file : candidates) {
-    // What cannot be there need not be said, but for what the loader was asked for.
+    // A path without a file is passed over in silence; of a bare name the loader says why.
     const bool path = file.find('/') != std::string::npos;
     if (path && !IsThere(file)) continue;
     auto library = NcclLibrary::Load(file);

@@ -93,7 +93,7 @@ Result<PluginChoice> ChoosePlugin(const std::string& list, int rank, int num_ran
     name = PlainName(name);
     if (name == "tutti") return choice;
     auto found = find(name, rank, num_ranks);
-    // What they found, for none may go alone; and under which name, in case their lists differ.
+    // Ranks compare what they found, because all must use it, and by which name they asked for it.
     const std::string mine = found.ok()
                                  ? fmt::format("{} {}", name, (*found)->name())
                                  : fmt::format("- rank {}: {}", rank, found.status().message());

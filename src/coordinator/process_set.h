@@ -259,7 +259,7 @@ class ProcessSet {
   AskingThreads threads_ TUTTI_GUARDED_BY(mutex_);
   Tuning tuning_ TUTTI_GUARDED_BY(mutex_);
   int64_t round_began_ns_ TUTTI_GUARDED_BY(mutex_) = 0;
-  // Whether the set's thread sleeps without a time-out and must be woken.
+  // Says whether the set's thread sleeps without a time-out and must be woken.
   bool loop_asleep_ TUTTI_GUARDED_BY(mutex_) = false;
   int waiters_ TUTTI_GUARDED_BY(mutex_) = 0;  // threads in a wait for progress_
   std::string last_finished_ TUTTI_GUARDED_BY(mutex_);

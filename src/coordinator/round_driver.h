@@ -89,7 +89,7 @@ class RoundDriver {
   void Settle(bool news, const Controller& controller);
 
  private:
-  // When this rank comes to the next round.
+  // Says when this rank comes to the next round.
   enum class Attendance {
     kWithNews,  // when it has news, or is called
     kAlways,    // It comes at once: something here waits for ranks that may have news.

@@ -77,7 +77,7 @@ class SetMismatchWatch {
   Look last_tick_ TUTTI_GUARDED_BY(mutex_);
   // The number of ticks for which last_tick_ has held.
   int64_t ticks_ TUTTI_GUARDED_BY(mutex_) = 0;
-  // Whether a mismatch was found that must be seen twice.
+  // Says whether a mismatch was found that must be seen twice.
   bool recheck_ TUTTI_GUARDED_BY(mutex_) = false;
   std::map<std::string, int64_t> warned_ns_ TUTTI_GUARDED_BY(mutex_);
 };

@@ -10,7 +10,7 @@
 namespace tutti::coordinator {
 namespace {
 
-// How long the mistake that may have caused a stall is looked for, from the limit for stalls on,
+// The mistake that may have caused a stall is looked for so long, from the limit for stalls on,
 // before the job ends. It takes some checks of all ranks, each of milliseconds where they have a
 // core.
 constexpr int64_t kLastCallNs = 5'000'000'000;

@@ -29,7 +29,7 @@ TEST(TicketTableTest, ATicketIsUsedAgainWhenBothHaveLetGo) {
   ticket->number = 7;
   table.Release(first);
   const TicketHold other = table.Take(nullptr, &second);
-  EXPECT_NE(other.get(), ticket);  // the operation has it still
+  EXPECT_NE(other.get(), ticket);  // The operation still holds it.
   operation.Drop();
   const TicketHold again = table.Take(nullptr, &third);
   EXPECT_EQ(again.get(), ticket);

@@ -254,7 +254,7 @@ class ClockedRank {
   std::vector<TicketHold> tickets_;
 };
 
-// Until the file says how far the clock is from rank 0's.
+// Waits until the file says how far the clock is from rank 0's.
 void AwaitDistance(const std::string& path) {
   const Deadline deadline = Deadline::AfterSeconds(20 * testing::TimeScale());
   const auto is_there = [&] {  // not parsed: it grows meanwhile

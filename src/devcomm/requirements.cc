@@ -15,7 +15,7 @@ namespace {
 
 // A handle of a buffer counts such units from the start of the resource window.
 constexpr uint64_t kUnitBytes = 128;
-// What a handle of 32 bits can address.
+// A handle of 32 bits can address so much.
 constexpr uint64_t kMostBytes = kUnitBytes << 32;
 constexpr uint64_t kLargestAlignment = uint64_t{1} << 30;
 // The most elements of a list, so that one which was linked in a circle by mistake is refused.

@@ -11,9 +11,9 @@ namespace {
 
 // Newcomers that boot at the same time should come with one notice, not with one each.
 constexpr int64_t kGatherNs = 10'000'000'000;
-// How long a dismissed worker may take to end by itself.
+// A dismissed worker may take so long to end by itself.
 constexpr int64_t kDismissedNs = 30'000'000'000;
-// More slots than any host has, so that a slip of the pen does not start a million processes.
+// More slots than any host has, so that a mistyped number does not start a million processes.
 constexpr int kMaxSlots = 4096;
 
 int64_t ToNs(double seconds) { return static_cast<int64_t>(seconds * 1e9); }

@@ -15,8 +15,8 @@ namespace {
 // One attempt at one address: ample for a handshake, short enough to get round several.
 constexpr int64_t kAttemptNs = 5'000'000'000;
 constexpr auto kBetweenRounds = std::chrono::milliseconds(50);
-// What an answer may take beyond the wait that was asked for. A launcher that is stopped or whose
-// host is gone must not hold a worker for ever.
+// An answer may take so long beyond the wait that was asked for. A launcher that is stopped, or
+// whose host is gone, must not hold a worker for ever.
 constexpr double kAnswerS = 30;
 constexpr double kMaxWaitS = 3600;
 

@@ -147,7 +147,7 @@ double TwoLevelUs(const ChannelContext& context, Collective collective, double b
   const bool all_reduce = collective == Collective::kAllReduce;
   const double hosts = context.num_hosts, local = context.local_ranks;
   const double ways = all_reduce ? 2 : 1;
-  // What a rank has of the data: all ranks' parts together pass from host to host.
+  // A rank has so much of the data: all ranks' parts together pass from host to host.
   const double part = all_reduce ? bytes / (hosts * local) : bytes;
   const auto& costs = kChannelCosts;
   const double steps_us =

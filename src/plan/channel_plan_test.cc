@@ -111,7 +111,7 @@ TEST(ChannelPlanTest, ListsOfAlgorithmsAreKept) {
   };
   EXPECT_EQ(algorithm(Collective::kAllReduce), Algorithm::kRing);
   EXPECT_EQ(algorithm(Collective::kAllGather), Algorithm::kTwoLevel);
-  // What does not serve has no effect.
+  // The name of an algorithm that does not serve a collective has no effect.
   ASSERT_TRUE(ApplyChannelAlgorithms("tree;broadcast:twolevel", context).ok());
   EXPECT_EQ(algorithm(Collective::kAllReduce), Algorithm::kTwoLevel);
   EXPECT_EQ(algorithm(Collective::kBroadcast), Algorithm::kRing);

@@ -245,7 +245,7 @@ TEST(AlgorithmListTest, RestrictsAllOrOneCollective) {
   ASSERT_TRUE(ApplyAlgorithmList("^oneshot,TWOSHOT;broadcast:ring", context).ok());
   EXPECT_NE(AlgorithmOf(context, Collective::kAllReduce, 1), Algorithm::kOneShot);
   EXPECT_EQ(AlgorithmOf(context, Collective::kBroadcast, 1), Algorithm::kRing);
-  // What leaves nothing for a collective does not apply to it.
+  // A list that leaves nothing for a collective does not apply to it.
   ASSERT_TRUE(ApplyAlgorithmList("tree,nvls", context).ok());
   EXPECT_EQ(AlgorithmOf(context, Collective::kAllReduce, 1), Algorithm::kTree);
   EXPECT_EQ(AlgorithmOf(context, Collective::kAllGather, 1), Algorithm::kOneShot);

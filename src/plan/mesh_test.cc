@@ -113,7 +113,7 @@ TEST(ChooseMeshTest, TakesWhatTheListsLeave) {
   EXPECT_EQ(choose(Collective::kAllReduce, 64 << 20).algorithm, A::kAllReduceTwoShot);
   EXPECT_EQ(choose(Collective::kReduce, 3).algorithm, A::kReduceTwoShot);
   EXPECT_EQ(choose(Collective::kAllGather, 3).algorithm, A::kAllGatherSymmetric);
-  // What others have is no mistake, and leaves everything.
+  // Names that only other libraries have are no mistake, and leave everything.
   context = Context(8);
   ASSERT_TRUE(ApplyMeshAlgorithms("Tree,NVLS", context).ok());
   EXPECT_TRUE(LeavesNothing("Tree,NVLS", context.allowed_algorithms));

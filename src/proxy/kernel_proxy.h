@@ -112,11 +112,11 @@ class KernelProxy {
       : connections_(connections), harvest_every_(harvest_every) {}
 
   void Run();
-  // Takes what was posted. Waits for it where nothing is under way. False: the thread ends.
+  // Takes what was posted, and waits for it where nothing is under way. Returns false at the end.
   bool Harvest();
   Status StartHarvested();
   void Start(const KernelOps& ops);
-  // Moves what can be moved; whether anything was.
+  // Moves what can be moved. Returns whether anything was.
   Result<bool> MoveAll();
   static void BeginWaiting(Active& active);
   // Rests after a round in which nothing has moved.

@@ -40,7 +40,7 @@ class RecvConnection final : public ConnectionCore {
   uint64_t flushing_ = 0;
   std::array<NetRequest*, kNetWindow> requests_ = {};  // Those of chunks [came_, posted) count.
   std::array<NetReceived, kNetWindow> received_ = {};  // Those of chunks [done, came_) do.
-  std::array<NetRequest*, kNetWindow> flushes_ = {};   // Of [done, flushing_); null: needs none.
+  std::array<NetRequest*, kNetWindow> flushes_ = {};   // Those of [done, flushing_) do.
 };
 
 }  // namespace tutti

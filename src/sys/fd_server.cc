@@ -22,12 +22,12 @@ namespace {
 
 constexpr int kListenBacklog = 256;
 constexpr int kAcceptsPerCall = 64;  // then other users of the loop get their turn
-// How long new clients wait when this process has no descriptor left to accept them with.
+// New clients wait so long when this process has no descriptor left to accept them with.
 constexpr int64_t kAcceptPauseNs = 50'000'000;
-// How long a connection is safe from being closed for the sake of newer ones. A live client proves
+// A connection is safe for so long from being closed in favour of newer ones. A live client proves
 // itself in well under a millisecond, on an overloaded machine in tenths of a second.
 constexpr int64_t kGraceNs = 200'000'000;
-// How long new clients wait before the server looks for room again.
+// New clients wait so long before the server looks for room again.
 constexpr int64_t kLookAgainNs = 5'000'000;
 
 std::string PeerText(int fd) {

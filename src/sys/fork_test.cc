@@ -31,7 +31,7 @@ struct Pair {
     mine = UniqueFd(fds[0]);
     peers = UniqueFd(fds[1]);
   }
-  // Whether the peer sees that nobody has the other end any more.
+  // Returns whether the peer sees that nobody has the other end any more.
   bool PeerSeesEnd() const {
     char byte;
     return recv(peers.get(), &byte, 1, MSG_DONTWAIT) == 0;

@@ -69,7 +69,7 @@ TEST(SilenceTest, ProbesCanBeAskedForWithAnyTime) {
     EXPECT_TRUE(ProbeWhenIdle(pair.sender.get(), seconds).ok()) << seconds;
 }
 
-// What a stopped process is to the other end: nobody reads, and the kernel answers all the same.
+// A stopped process looks so to the other end: nobody reads, and the kernel answers all the same.
 TEST(SilenceTest, AReceiverThatDoesNotReadIsNotSilent) {
   const Pair pair = Connected();
   const std::array<std::byte, 65536> data = {};

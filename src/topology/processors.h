@@ -1,7 +1,7 @@
 #pragma once
 
-// How the kernel names processors, apart so that tests can ask. Everybody else uses FindProcessors
-// of detect.h.
+// Reads what the kernel says of processors. These functions stand apart so that tests can call
+// them; all other code uses FindProcessors of detect.h.
 
 #include <string>
 #include <string_view>

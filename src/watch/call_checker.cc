@@ -11,7 +11,7 @@ namespace {
 // Longer than most pauses between the steps of a job, and so short that a person who wonders why a
 // job is stuck finds the reason there.
 constexpr int64_t kLookEveryNs = 200'000'000;
-// What a rank that was cut short had launched and can still finish ends here within this.
+// Operations that a rank had launched before it was cut short end here within this, if they can.
 constexpr auto kCutGrace = std::chrono::seconds(1);
 
 }  // namespace

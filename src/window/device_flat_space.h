@@ -20,7 +20,7 @@ Result<std::unique_ptr<FlatSpace>> MakeDeviceFlatSpace(const cuda::Device& devic
                                                        FdServer& fd_server, const FdKey& key,
                                                        uint64_t stride);
 
-// Memory of the GPU for what its kernels read of windows.
+// Returns memory of the GPU for what its kernels read of windows.
 std::unique_ptr<RecordMemory> MakeDeviceRecordMemory(const cuda::Device& device);
 
 }  // namespace tutti

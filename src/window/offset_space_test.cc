@@ -93,7 +93,7 @@ TEST(OffsetSpaceTest, RunsNeverOverlap) {
   }
 }
 
-// What all ranks rely on. The traffic depends on the answers, as that of ranks does.
+// All ranks rely on this. The traffic depends on the answers, as that of ranks does.
 TEST(OffsetSpaceTest, IsEqualOnAllRanksUnderRandomTraffic) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);

@@ -44,9 +44,9 @@ class TaggedOutput {
   size_t searched_ = 0;  // How many bytes of pending_ are known to have no line end.
 };
 
-// What Drain passes on at a time, so that signals and other processes need not wait.
+// Drain makes so many reads at a time, so that signals and other processes need not wait.
 inline constexpr int kReadsAtOnce = 4;
-// Enough to empty a pipe of 1 MiB, the largest size that a pipe can have without privileges.
+// So many reads empty a pipe of 1 MiB, the largest that a process without privileges can make.
 inline constexpr int kReadsAtTheEnd = 64;
 
 // A copy of this process's environment, to be changed and given to another process.

@@ -4,7 +4,7 @@
 // and the queues of descriptors in it. The layouts are those of NCCL 2.30.7 and part of the binary
 // interface.
 //
-// A context has a queue for each peer: a ring of `queueSize` descriptors, a power of two. To post,
+// A context has a queue for each peer: `queueSize` slots, a power of two, used in turn. To post,
 // a thread adds 1 to the producer index, waits until its slot is free (index - consumer index <
 // queueSize), and stores the descriptor's words. Bit 0 of every word is set in what is posted and
 // clear in a slot that is free, so the proxy sees a descriptor that has arrived in part. It takes

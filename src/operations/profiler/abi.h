@@ -242,7 +242,7 @@ struct Event1 {
 };
 static_assert(sizeof(Event4) == 104 && sizeof(Event3) == 120 && sizeof(Event2) == 128);
 
-// What goes with a state; the timer of a kernel channel is all that hosts report.
+// Carries what goes with a state. Hosts report only the timer of a kernel channel.
 union StateArgs {
   size_t bytes;
   uint64_t timer;

@@ -15,7 +15,7 @@ using namespace profilerplugin;  // NOLINT: this file is about nothing else
 constexpr PluginKind kProfilerPlugin = {"libnccl-profiler", "profiler plugin"};
 constexpr PluginKind kNetLibrary = {"libnccl-net", "network plugin"};
 
-// What is below each event, whose parents have to be there: bits of a plugin's mask.
+// An event is reported where a plugin's mask has one of these bits: it is a parent of those events.
 constexpr uint32_t kBelowOperations = kProxyOp | kProxyStep | kKernelCh | kNetPlugin;
 constexpr uint32_t kForColl = kColl | kBelowOperations;
 constexpr uint32_t kForP2p = kP2p | kBelowOperations;
@@ -33,7 +33,7 @@ const char* TypeText(DataType type) {
   return kTexts[static_cast<size_t>(type)];
 }
 
-// As NCCL writes its own: in capitals, words with underscores.
+// Returns the algorithm's name as NCCL writes its own: in capitals, with underscores.
 const char* AlgorithmText(Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::kRing:
@@ -62,7 +62,7 @@ const char* AlgorithmText(Algorithm algorithm) {
 const char* ProtocolText(Protocol protocol) {
   return protocol == Protocol::kLL ? "LL" : protocol == Protocol::kLL128 ? "LL128" : "SIMPLE";
 }
-// The names of collectives are literals.
+// Names of collectives are literals, so that each ends in a zero byte.
 const char* FunctionText(const Task& task) {
   if (task.collective != Collective::kSendRecv) return Name(task.collective).data();
   return task.is_send ? "Send" : "Recv";

@@ -45,7 +45,7 @@ class Profiler {
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  // What an event is to each plugin; null where that one is not told of it.
+  // Holds each plugin's handle of an event; null where that plugin is not told of it.
   using Handles = std::array<void*, kMostProfilers>;
 
   // Something that lasts as long as the object, and is told of by up to two events: a group of

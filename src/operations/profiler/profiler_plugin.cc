@@ -77,7 +77,7 @@ void CopyP2p(To& to, const P2p5& from) {
   if constexpr (std::is_same_v<To, P2p4>) to.channels = from.channels;
 }
 
-// Whether a version has events of this type.
+// Returns whether a version has events of this type.
 template <class Event>
 bool Knows(uint64_t type) {
   if constexpr (std::is_same_v<Event, Event6>) return true;

@@ -29,7 +29,7 @@ from tutti.tensorflow.keras import callbacks
 
 
 class _Accumulators:
-    """Sums of gradients over some passes, reduced after the last of them."""
+    """Adds up gradients over some passes, to be reduced after the last of them."""
 
     def __init__(self, passes: int, average: bool) -> None:
         self.passes = passes
@@ -64,13 +64,13 @@ class _Accumulators:
 
 
 class _DistributedOptimizer:
-    """What a distributed optimizer adds to the class of the optimizer that it is made of."""
+    """Reduces gradients before an optimizer of Keras, the other base class, applies them."""
     _reduce: Reduce
     _accumulators: Optional[_Accumulators]
     _local_variables: Set[int]
     _scale_local: bool
     _process_set: ProcessSet
-    # The optimizer's own.
+    # These are members of Keras's class.
     _trainable_variables: Any
     _iterations: Any
     built: bool

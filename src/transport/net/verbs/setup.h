@@ -66,7 +66,7 @@ struct VerbsEnd {
   std::string name;  // "mlx5_0 (10.0.0.1)"
 
   Bytes Encode() const;
-  // Returns RemoteError when the bytes are none, or say what cannot be.
+  // Returns RemoteError when the bytes are no VerbsEnd, or say what cannot be.
   static Result<VerbsEnd> Decode(std::span<const std::byte> payload);
 };
 
@@ -95,7 +95,7 @@ struct AnswerAgain {
   VerbsEnd end;
 
   Bytes Encode() const;
-  // Returns RemoteError when the bytes are none.
+  // Returns RemoteError when the bytes are no such answer.
   static Result<AnswerAgain> Decode(std::span<const std::byte> payload);
 };
 
