@@ -1,5 +1,5 @@
-// How long a job's ranks need to find one another: wall time of Bootstrap::Create for all ranks as
-// threads of this process, over loopback, and of one exchange of 64 bytes a rank afterwards.
+// Measures how long a job's ranks need to find one another: wall time of Bootstrap::Create, where
+// all ranks are threads of this process, and of one exchange of 64 bytes a rank; over loopback.
 //
 //   bootstrap_bench [largest number of ranks, default 512] [roots, default 1]
 

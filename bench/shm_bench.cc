@@ -84,7 +84,7 @@ struct Control {
   alignas(64) std::atomic<uint64_t> receiver{0};
 };
 
-// As the library waits before it sleeps; here it never sleeps, so that no wake-up is timed.
+// Waits as the library does before it sleeps, but never sleeps, so that no wake-up is timed.
 void WaitFor(const std::atomic<uint64_t>& word, uint64_t value) {
   const WaitPolicy policy;
   Backoff backoff(policy);

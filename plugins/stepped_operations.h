@@ -32,7 +32,7 @@ class SteppedOperations : public Operations {
     return Status::Ok();
   }
 
-  // With each rank in turn: the one that is sent to is as far above as the other is below.
+  // Exchanges with each rank in turn: the one sent to is as far above as the other is below.
   Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
                   const std::vector<size_t>& output_bytes) override {
     std::vector<size_t> input_at(input_bytes.size() + 1), output_at(output_bytes.size() + 1);
@@ -50,7 +50,7 @@ class SteppedOperations : public Operations {
     return Status::Ok();
   }
 
-  // Of an allreduce of the whole, this rank's part.
+  // Takes this rank's part of an allreduce of the whole.
   Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
                        ncclDataType_t type, ncclRedOp_t op) override {
     const size_t element = WireSize(type);

@@ -89,7 +89,7 @@ uint32_t PortableRemainder(uint32_t crc, const std::byte* at, size_t bytes) {
 constexpr size_t kLongPart = 2048;
 constexpr size_t kShortPart = 128;
 
-// What following bytes of a fixed number do to a remainder, by its bytes.
+// Hold what following bytes of a fixed number do to a remainder, by its bytes.
 using ShiftTables = std::array<std::array<uint32_t, 256>, 4>;
 constexpr ShiftTables MakeShiftTables(size_t bytes) {
   ShiftTables tables = {};

@@ -11,7 +11,7 @@ namespace {
 
 // What each held message costs besides its bytes, so that a flood of empty ones is bounded too.
 constexpr size_t kHeldOverhead = 128;
-// How long the last communicator waits for the other ends to take what it has sent.
+// The last communicator waits so long for the other ends to take what it has sent.
 constexpr auto kLeaveTimeout = std::chrono::seconds(1);
 
 size_t HeldSize(const Bytes& payload) { return payload.size() + kHeldOverhead; }

@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-// How long a closing endpoint waits for the other ends before it cuts the connections.
+// A closing endpoint waits so long for the other ends before it cuts the connections.
 constexpr int64_t kLingerNs = 5'000'000'000;
 // After a handshake that was cut off (a full listener), before the next attempt.
 constexpr int64_t kRetryDelayNs = 50'000'000;

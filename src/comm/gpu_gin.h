@@ -74,7 +74,7 @@ class GpuGin {
 
   Communicator& comm_;
   std::unique_ptr<SymmetricMemory> memory_;
-  // What all device communicators share, which is there when locks_ is.
+  // All device communicators share these, which are there when locks_ is.
   std::unique_ptr<RemoteWindows> remote_;  // null where the LSA team is all ranks
   std::shared_ptr<const Window> locks_;
   uint32_t attempts_ = 0;  // to make the connections; the same on all ranks

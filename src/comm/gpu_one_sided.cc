@@ -18,7 +18,7 @@ constexpr uint32_t kDepth = 16;
 constexpr std::chrono::microseconds kLookAgain{100};
 // How often the waits of streams are ended after the communicator has stopped.
 constexpr std::chrono::milliseconds kEndAgain{10};
-// What the proxy may take to hand to the network what streams have put.
+// The proxy may take so long to hand to the network what streams have put.
 constexpr double kFinishS = 10;
 
 cuda::DeviceAddress AddressOf(const void* memory) { return reinterpret_cast<uintptr_t>(memory); }

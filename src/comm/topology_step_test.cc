@@ -330,7 +330,7 @@ TEST_F(JoinAnswersTest, RingsOfSeveralChannelsKeepToTheirRails) {
   EXPECT_FALSE(job->disagreement);
 }
 
-// What the cost model counts with: the host that has least, as far as one is known.
+// The cost model counts with the host that has least, as far as one is known.
 TEST_F(JoinAnswersTest, TheSlowestHostCounts) {
   answers_[0].intra_mbs = 9000;
   answers_[0].inter_mbs = 2500;

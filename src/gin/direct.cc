@@ -15,7 +15,7 @@ namespace {
 using device::mlx5::QueuePair;
 
 constexpr size_t kPage = 4096;
-// How long a wait for the rest sleeps between two looks.
+// A wait for the rest sleeps so long between two looks.
 constexpr timespec kFinishNap{.tv_sec = 0, .tv_nsec = 100'000};
 
 // Returns the word of a completion that says what became of an entry.
@@ -40,7 +40,7 @@ bool IsDone(const QueuePair& pair) {
          device::mlx5::OpcodeOf(seen) != device::mlx5::kInvalid;
 }
 
-// What is wrong by the syndrome of a completion, as InfiniBand names it.
+// Returns what went wrong by the syndrome of a completion, as InfiniBand names it.
 const char* Meaning(uint8_t syndrome) {
   switch (syndrome) {
     case 0x01:
@@ -76,7 +76,7 @@ uint8_t SyndromeOf(const QueuePair& pair) {
 
 }  // namespace
 
-// What kernels read and write besides the entries.
+// Holds what kernels read and write besides the entries.
 struct GinDirect::Block {
   Block(GinHostCalls* calls, size_t num_contexts, size_t num_ranks)
       : handle(calls, num_contexts),

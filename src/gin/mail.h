@@ -77,8 +77,8 @@ class GinMail {
   int peer() const { return parts_.peer; }
 
   enum class Signal : uint32_t { kNone, kNumbered, kWord };
-  // What is to be done at the peer. Places are offsets in the slices of the flat space, which are
-  // the same on all ranks.
+  // Says what is to be done at the peer. Places are offsets in the slices of the flat space, which
+  // are the same on all ranks.
   struct Order {
     enum class Kind : uint32_t { kPut = 1, kValue = 2, kGet = 3, kReply = 4 };
     Kind kind = Kind::kPut;

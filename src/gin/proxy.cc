@@ -16,7 +16,7 @@ constexpr int64_t kServeAgainNs = 500'000;
 // How long the progress thread leaves a broken connection to its reason, on which other ranks may
 // still be agreeing.
 constexpr int64_t kReasonComesNs = 2'000'000'000;
-// How long a wait for the rest sleeps between two looks.
+// A wait for the rest sleeps so long between two looks.
 constexpr timespec kFinishNap{.tv_sec = 0, .tv_nsec = 100'000};
 
 // How many rounds of a wait look at the network, by a system call each, before the thread also

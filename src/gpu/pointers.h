@@ -1,6 +1,6 @@
 #pragma once
 
-// Whether a GPU reaches the memory that its rank's operations are given.
+// Tells whether a GPU reaches the memory that its rank's operations are given.
 //
 // A kernel that touches what it does not reach ends CUDA for the whole process. So the beginning of
 // each buffer is always looked at (0.2 us each), which finds memory of the host that CUDA does not

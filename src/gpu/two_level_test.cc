@@ -18,7 +18,7 @@
 namespace tutti {
 namespace {
 
-// What a chunk holds: the letters of the ranks whose input was added, sorted.
+// A chunk holds the letters of the ranks whose input was added, sorted.
 using Chunk = std::string;
 
 // Keeps a list of what it is asked for.

@@ -22,9 +22,9 @@ struct Told {
   LaunchInfo info;
   // The variable that gave the number of ranks, for sentences.
   const char* size_name = "";
-  // Whether this is a step of Slurm, with a list of nodes.
+  // Says whether this is a step of Slurm, with a list of nodes.
   bool slurm_step = false;
-  // Whether only the process that started the ranks tells this job from others of its user.
+  // Says whether only the process that started the ranks tells this job from others of its user.
   bool starter_tells_jobs = false;
 };
 

@@ -62,7 +62,7 @@ struct LaunchInfo {
   // both -1 where it does not say.
   int local_rank = -1;
   int local_size = -1;
-  // Whether the launcher says that all ranks are on one machine.
+  // The launcher says that all ranks are on one machine.
   bool one_machine = false;
   Launcher launcher = Launcher::kNone;
   Rendezvous rendezvous = Rendezvous::kNone;
@@ -80,8 +80,8 @@ struct LaunchInfo {
 };
 
 struct ReadOptions {
-  // Whether ranks may meet by PMI or PMIx. A process can join either once only, so one that may use
-  // MPI itself must not: MPI joins as well.
+  // Lets ranks meet by PMI or PMIx. A process can join either once only, so one that may use MPI
+  // itself must not: MPI joins as well.
   bool may_join_pmi = false;
 };
 

@@ -31,7 +31,7 @@ Variables With(Variables variables, const Variables& more) {
 
 Endpoint At(const std::string& host, uint16_t port) { return {host, port, ""}; }
 
-// What slurmstepd sets (22.05), for the last of two tasks on one node and of three on two.
+// slurmstepd (22.05) sets these, for the last of two tasks on one node and of three on two.
 const Variables kOneNode = {{"SLURM_JOB_ID", "12"},
                             {"SLURM_STEP_ID", "3"},
                             {"SLURM_NTASKS", "2"},

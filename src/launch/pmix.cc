@@ -33,8 +33,8 @@ constexpr size_t kMaxKey = 511;
 // A call of this outcome was done at once, and its callback will not be called.
 constexpr int kDoneAtOnce = -157;
 
-// What a callback of PMIx brings. Shared with the callback, because nothing ends an operation of
-// PMIx: at the deadline the waiting thread leaves, and the callback may still come.
+// Holds what a callback of PMIx brings. It is shared with the callback, because nothing ends an
+// operation of PMIx: at the deadline the waiting thread leaves, and the callback may still come.
 class Answer {
  public:
   // Hands a reference to PMIx; TakeBack ends it.

@@ -91,7 +91,7 @@ class KernelProxy {
   using Posted = std::deque<std::shared_ptr<const KernelOps>>;
   enum class Ending : uint8_t { kNo, kWhenIdle, kNow };
 
-  // What a kernel passes through one connection.
+  // Holds what a kernel passes through one connection.
   struct Share {
     uint64_t chunks;
     uint32_t op_tag;

@@ -140,7 +140,7 @@ TEST(KernelProxyTest, BeginsNoMoreThanAConnectionHolds) {
   EXPECT_LE(connections.at(0).most_begun(), 8u);
 }
 
-// What a kernel passes: much, little, and much in many short steps.
+// Kernels pass so much: much, little, and much in many short steps.
 constexpr uint64_t kMuch = 4 << 20;
 constexpr KernelOp kLong = {0, 16, kMuch};
 constexpr KernelOp kShort = {0, 4, kMuch / 8};

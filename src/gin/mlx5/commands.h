@@ -44,7 +44,7 @@ struct Mlx5Place {
   uint64_t offset = 0;
 };
 
-// What a completion queue is made of. It has no interrupts of its own, and does not mind that
+// Says what a completion queue is made of. It has no interrupts of its own, and does not mind that
 // nobody tells how far it has been read: the queue pair that completes there has no more entries.
 struct Mlx5CompletionsSpec {
   uint32_t log_size = 0;
@@ -55,7 +55,7 @@ struct Mlx5CompletionsSpec {
 };
 Mlx5LongCommand CreateCompletions(const Mlx5CompletionsSpec& spec);
 
-// What a reliable queue pair without a receive queue is made of.
+// Says what a reliable queue pair without a receive queue is made of.
 struct Mlx5PairSpec {
   uint32_t log_size = 0;
   uint32_t domain = 0;

@@ -10,7 +10,7 @@ namespace tutti {
 namespace {
 
 constexpr size_t kPage = 4096;
-// Of a doorbell register that nobody else rings; libmlx5 of some releases has no name for it.
+// Asks for a doorbell register that nobody else rings; older libmlx5 have no name for it.
 constexpr uint32_t kNotCachedDedicated = uint32_t{1} << 31;
 // The last byte of an entry of a completion queue that the card has never written: invalid, with
 // an owner that is that of no first round.

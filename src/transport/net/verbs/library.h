@@ -57,7 +57,7 @@ namespace tutti {
   X(modify_qp, "ibv_modify_qp", "IBVERBS_1.1", int, (ibv_qp*, ibv_qp_attr*, int))                 \
   X(destroy_qp, "ibv_destroy_qp", "IBVERBS_1.1", int, (ibv_qp*))
 
-// What newer libraries have and older ones lack; null where it is not there.
+// Newer libraries have these and older ones lack them; null where one is not there.
 #define TUTTI_VERBS_OPTIONAL_CALLS(X)                            \
   X(reg_mr_iova2, "ibv_reg_mr_iova2", "IBVERBS_1.8", ibv_mr*,    \
     (ibv_pd*, void*, size_t, uint64_t, unsigned))                \

@@ -1,6 +1,6 @@
 #pragma once
 
-// Which ports are offered as one device: NCCL_IB_MERGE_NICS, NCCL_IB_MERGE_VFS,
+// Says which ports are offered as one device, by NCCL_IB_MERGE_NICS, NCCL_IB_MERGE_VFS,
 // NCCL_NET_MERGE_LEVEL and NCCL_NET_FORCE_MERGE. Ports that are merged share the data of each
 // connection, and the topology knows them as one NIC of all their speed.
 //
@@ -26,7 +26,7 @@ enum class PortDistance : uint8_t {
   kFar,      // SYS, or not known
 };
 
-// What is known of a port.
+// Holds what is known of a port.
 struct PortPlace {
   std::string device;
   uint8_t port = 1;

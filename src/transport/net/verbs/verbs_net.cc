@@ -22,7 +22,7 @@ namespace {
 constexpr uint64_t kHandleMagic = 0x3242524556545554;     // "TUTVERB2"
 constexpr uint64_t kRmaHandleMagic = 0x31414d5256545554;  // "TUTVRMA1"
 
-// As much as two connections of a rank register, one in each direction.
+// Two connections of a rank, one in each direction, register as much.
 constexpr size_t kTrialBytes = size_t{8} << 20;
 
 Result<ListenerHandle> DecodeVerbsHandle(const NetHandle& in, uint64_t magic,
