@@ -3,11 +3,12 @@
 BUILD  := build/release
 PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
+TEST_JOBS ?= $(JOBS)
 FUZZ_SECONDS ?= 60
 # Set-up runs again only when its script has changed; one stamp for each group of packages.
 SETUP_KEY := $(firstword $(shell cksum < scripts/setup))
 setup = build/.setup/$(1)-$(SETUP_KEY)
-CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
+CTEST = ctest --output-on-failure --no-tests=error -j $(TEST_JOBS)
 # The thread sanitizer of g++ 12 needs addresses where older kernels put them; setarch -R asks for that.
 PLAIN_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 

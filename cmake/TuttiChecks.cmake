@@ -72,14 +72,14 @@ endfunction()
 
 tutti_check(headers_alone ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target header_checks)
 # In a new build it compiles two hundred files, and all headers where some were compiled ahead (TUTTI_BUILD_ONCE).
-set_tests_properties(checks.headers_alone PROPERTIES TIMEOUT 1800)
+set_tests_properties(checks.headers_alone PROPERTIES TIMEOUT 1800 COST 200)
 tutti_check(header_guards ${checks}/header_guards)
 tutti_check(module_order ${checks}/module_order)
 tutti_check(paths_named ${checks}/paths_named)
 tutti_check(settings_used ${checks}/settings_used)
 tutti_check(thread_safety ${checks}/thread_safety ${PROJECT_BINARY_DIR})
 # Clang reads dozens of files, 2 s each.
-set_tests_properties(checks.thread_safety PROPERTIES TIMEOUT 1800)
+set_tests_properties(checks.thread_safety PROPERTIES TIMEOUT 1800 COST 250)
 tutti_check(format ${checks}/format)
 tutti_check(scripts ${checks}/scripts)
 if(NOT TUTTI_SANITIZE)
