@@ -31,6 +31,7 @@ void Forget(void* memory) {
 // Copies as the engines of a GPU do: an aligned word of 8 bytes comes whole, and what was copied
 // before it is there by then, so that a kernel may wait for the word.
 void Copy(void* to, const void* from, size_t bytes) {
+  if (bytes == 0) return;  // Where nothing is to be copied, the pointers may be null.
   constexpr size_t kWord = sizeof(uint64_t);
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % kWord == 0; };
   if (bytes != kWord || !aligned(to) || !aligned(from)) {
@@ -142,14 +143,14 @@ int cuMemcpyHtoD_v2(DeviceAddress to, const void* from, size_t bytes) {
   if (const int refused = Refused()) return refused;
   if (Broken()) return kIllegalAddress;
   AwaitDevice(/*all=*/false);
-  std::memcpy(Pointer(to), from, bytes);
+  Copy(Pointer(to), from, bytes);
   return kSuccess;
 }
 int cuMemcpyDtoH_v2(void* to, DeviceAddress from, size_t bytes) {
   if (const int refused = Refused()) return refused;
   if (Broken()) return kIllegalAddress;
   AwaitDevice(/*all=*/false);
-  std::memcpy(to, Pointer(from), bytes);
+  Copy(to, Pointer(from), bytes);
   return kSuccess;
 }
 int cuMemcpyHtoDAsync_v2(DeviceAddress to, const void* from, size_t bytes, void* stream) {
@@ -174,7 +175,7 @@ int cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes, void* stre
   // Ordinary memory of the host has been read when the call returns.
   const auto* const begin = static_cast<const char*>(Pointer(from));
   StreamOf(stream).Queue([to, held = std::vector<char>(begin, begin + bytes)] {
-    std::memcpy(Pointer(to), held.data(), held.size());
+    Copy(Pointer(to), held.data(), held.size());
   });
   return kSuccess;
 }
