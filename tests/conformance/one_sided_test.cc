@@ -115,16 +115,23 @@ TEST(SignalTest, CallsKeepTheOrderOfTheirStream) {
   });
 }
 
-TEST(SignalTest, AnAbortEndsAWait) {
-  TUTTI_FOR_HOSTS("on GPUs streams wait, and the call returns");
-  constexpr int kRanks = 2;
+// Runs body(rank, comm) on two ranks with a window. Each body aborts its communicator.
+template <class Body>
+void RunTwoToAbort(Body body) {
   ncclUniqueId id;
   ASSERT_NCCL(ncclGetUniqueId(&id));
-  RunRanks(kRanks, [&](int rank) {
+  RunRanks(2, [&](int rank) {
     ncclComm_t comm = nullptr;
-    ASSERT_NCCL(ncclCommInitRank(&comm, kRanks, id, rank));
+    ASSERT_NCCL(ncclCommInitRank(&comm, 2, id, rank));
     ncclWindow_t window = nullptr;
     ASSERT_NCCL(ncclCommWindowRegister(comm, nullptr, 4096, &window, NCCL_WIN_DEFAULT));
+    body(rank, comm);
+  });
+}
+
+TEST(SignalTest, AnAbortEndsAWait) {
+  TUTTI_FOR_HOSTS("on GPUs streams wait, and the call returns");
+  RunTwoToAbort([](int rank, ncclComm_t comm) {
     ncclWaitSignalDesc_t desc = {1, 1 - rank, 0, 0};
     ncclResult_t ended = ncclSuccess;
     std::atomic<pid_t> id_of_waiter = 0;
@@ -143,14 +150,7 @@ TEST(SignalTest, AnAbortEndsAWait) {
 // A stream that waits for a rank that does not signal goes on when the communicator is aborted.
 TEST(SignalTest, AnAbortEndsTheWaitOfAStream) {
   TUTTI_FOR_GPUS();
-  constexpr int kRanks = 2;
-  ncclUniqueId id;
-  ASSERT_NCCL(ncclGetUniqueId(&id));
-  RunRanks(kRanks, [&](int rank) {
-    ncclComm_t comm = nullptr;
-    ASSERT_NCCL(ncclCommInitRank(&comm, kRanks, id, rank));
-    ncclWindow_t window = nullptr;
-    ASSERT_NCCL(ncclCommWindowRegister(comm, nullptr, 4096, &window, NCCL_WIN_DEFAULT));
+  RunTwoToAbort([](int rank, ncclComm_t comm) {
     cudaStream_t stream = nullptr;
     ASSERT_NCCL(StreamCreate(&stream));
     ncclWaitSignalDesc_t desc = {1, 1 - rank, 0, 0};
@@ -168,16 +168,9 @@ TEST(SignalTest, AnAbortEndsTheWaitOfAStream) {
 // another communicator, which has not stopped.
 TEST(SignalTest, ALateSignalDoesNotUndoTheEndOfWaits) {
   TUTTI_FOR_GPUS();
-  constexpr int kRanks = 2;
-  ThreadWorld others(kRanks);
+  ThreadWorld others(2);
   ASSERT_TRUE(others.ok());
-  ncclUniqueId id;
-  ASSERT_NCCL(ncclGetUniqueId(&id));
-  RunRanks(kRanks, [&](int rank) {
-    ncclComm_t comm = nullptr;
-    ASSERT_NCCL(ncclCommInitRank(&comm, kRanks, id, rank));
-    ncclWindow_t window = nullptr;
-    ASSERT_NCCL(ncclCommWindowRegister(comm, nullptr, 4096, &window, NCCL_WIN_DEFAULT));
+  RunTwoToAbort([&](int rank, ncclComm_t comm) {
     ncclComm_t other = others.comm(rank);
     const TestWindow other_window(other, 4096);
     cudaStream_t held = nullptr, free = nullptr;
