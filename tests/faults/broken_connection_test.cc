@@ -63,7 +63,9 @@ ncclResult_t WaitInKernel(ncclComm_t comm, const std::function<void()>& ready) {
 // Nobody dies, but two ranks cannot talk to one another any more. All three exclude the same one,
 // which is told, and the others go on.
 void CutAndGoOn(Cut what) {
-  const Environment environment(Environment::Settings{{"NCCL_SHM_DISABLE", "1"}});
+  // What is broken stays broken: the connection is not made again.
+  const Environment environment(
+      Environment::Settings{{"NCCL_SHM_DISABLE", "1"}, {"TUTTI_RESUME_TIMEOUT_S", "0"}});
   constexpr int kRanks = 3;
   RunRankProcesses(kRanks, [what](int rank, Board& board) {
     ncclComm_t comm = Join(rank, kRanks, board);
