@@ -16,7 +16,9 @@ namespace {
 constexpr size_t kMostUnderWay = 8;
 
 // Neither a GPU nor every network can wake a thread: after a while without news the thread looks
-// again in steps. 20 us are little beside what a message between hosts takes.
+// again in steps. 20 us, and the 50 us by which Linux lets naps be late, are little beside what a
+// message between hosts takes. Longer naps save no processor time that can be seen, and make a
+// message of 1 MiB take up to five times as long (bench/results/gpu.md).
 constexpr WaitPolicy kPolicy = {.spin_ns = 50'000, .yield_ns = 2'000'000};
 constexpr std::chrono::nanoseconds kNap = std::chrono::microseconds(20);
 
@@ -25,14 +27,6 @@ constexpr std::chrono::nanoseconds kNap = std::chrono::microseconds(20);
 // the one before.
 constexpr uint64_t kLongBytes = 1 << 20;
 constexpr uint64_t kLongChunkBytes = 64 << 10;
-// A nap of a long kernel is twice as long as the one before, so often at most, and half as long
-// once something has moved; so it comes to about the time between two chunks. With the 50 us by
-// which Linux lets naps be late they take 70 to 210 us and cost 6 us of processor time each. A
-// connection of 1 GB/s fills half of one slot of eight meanwhile.
-constexpr int kDoublings = 3;
-// Where nothing moves for longer, a nap takes this part of the wait, up to so much.
-constexpr int kPartOfWait = 8;
-constexpr std::chrono::nanoseconds kLongestNap = std::chrono::milliseconds(2);
 // A wait for the end of the thread looks at the clock this often.
 constexpr int kLookAgainMs = 1000;
 
@@ -112,8 +106,6 @@ void KernelProxy::Run() {
     }
     if (moved) {
       backoff_.emplace(kPolicy);
-      doublings_ = std::max(doublings_ - 1, 0);
-      napped_ = {};
     } else {
       Rest();
     }
@@ -125,10 +117,6 @@ void KernelProxy::Run() {
 }
 
 bool KernelProxy::Harvest() {
-  if (active_.empty()) {
-    doublings_ = 0;
-    napped_ = {};
-  }
   MutexLock lock(mutex_);
   while (active_.empty() && harvested_.empty() && posted_.empty() && ending() == Ending::kNo)
     changed_.Wait(lock);
@@ -178,14 +166,7 @@ void KernelProxy::BeginWaiting(Active& active) {
 }
 
 void KernelProxy::Rest() {
-  if (FirstIsLong()) {
-    const auto nap = std::clamp(napped_ / kPartOfWait, kNap * (1 << doublings_), kLongestNap);
-    std::this_thread::sleep_for(nap);
-    napped_ += nap;
-    doublings_ = std::min(doublings_ + 1, kDoublings);
-  } else if (!backoff_->Pause()) {
-    std::this_thread::sleep_for(kNap);
-  }
+  if (FirstIsLong() || !backoff_->Pause()) std::this_thread::sleep_for(kNap);
 }
 
 bool KernelProxy::FirstIsLong() const {

@@ -140,10 +140,8 @@ class KernelProxy {
   Posted harvested_;
   std::map<size_t, Active> all_;
   std::vector<Active*> active_;
-  uint64_t kernels_ = 0;                  // So many have been started.
-  std::optional<Backoff> backoff_;        // Counts the rounds in which nothing has moved.
-  int doublings_ = 0;                     // The next nap of a long kernel is so often doubled.
-  std::chrono::nanoseconds napped_ = {};  // The naps since something moved are so long.
+  uint64_t kernels_ = 0;            // So many have been started.
+  std::optional<Backoff> backoff_;  // Counts the rounds in which nothing has moved.
 
   std::thread thread_;
 };
