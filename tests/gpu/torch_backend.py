@@ -215,9 +215,9 @@ def main():
         if hosts > 1:
             own.update(NCCL_HOSTID=f"host{rank * hosts // ranks}", NCCL_SOCKET_IFNAME="lo")
         started.append(subprocess.Popen([sys.executable, __file__, "rank"], env=own))
-    good = all([process.wait() == 0 for process in started])
-    print("all passed" if good else "FAILED")
-    return 0 if good else 1
+    statuses = [process.wait() for process in started]
+    print("all passed" if not any(statuses) else f"FAILED: the ranks ended with {statuses}")
+    return 1 if any(statuses) else 0
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ backend in C++ is taken if all ranks of the group have it. If not, they take tha
 of the ranks that lack the other warns.
 
 What was compiled is kept in TUTTI_CACHE_DIR, else in tutti/ of XDG_CACHE_HOME or ~/.cache, under a
-name that says of which PyTorch, C++ ABI, compiler's options and sources it is. The compiler is CXX, else
-the first of c++, g++ and clang++; it needs neither Python's headers nor ninja.
+name that says of which PyTorch, C++ ABI, library of C++, options and sources it is. The compiler is
+CXX, else the first of c++, g++ and clang++; it needs neither Python's headers nor ninja.
 """
 
 from __future__ import annotations
@@ -82,9 +82,18 @@ def _abi() -> int:
     return int(getattr(torch, "compiled_with_cxx11_abi", lambda: True)())
 
 
+def _runtime() -> List[str]:
+    """Returns the library of C++ that this process has loaded, for the linker. Where a compiler has
+    that library as an archive only, the backend would bring another one, and the two do not mix."""
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        paths = (line.split(None, 5)[-1].rstrip("\n") for line in maps)
+        loaded = {path for path in paths if os.path.basename(path).startswith("libstdc++.so.6")}
+    return sorted(loaded)[:1]
+
+
 def _file_name(include: str) -> str:
     """Returns what the compiled backend is called."""
-    digest = hashlib.sha256(" ".join(_OPTIONS).encode())
+    digest = hashlib.sha256(" ".join(_OPTIONS + _runtime()).encode())
     for path in _texts(include):
         with open(path, "rb") as file:
             digest.update(file.read() + b"\0")
@@ -116,7 +125,8 @@ def _compile(include: str, target: str) -> None:
     command = [*_compiler(), *_OPTIONS, f"-D_GLIBCXX_USE_CXX11_ABI={_abi()}",
                *(part for folder in headers for part in ("-isystem", folder)),
                "-I", _SOURCES, "-I", include, "-x", "c++", "-", "-o", made,
-               "-L", os.path.join(home, "lib"), "-ltorch_cpu", "-lc10"]
+               "-L", os.path.join(home, "lib"), "-ltorch_cpu", "-lc10", "-x", "none",
+               *_runtime()]
     try:
         done = subprocess.run(command, input=unit, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=_COMPILE_S, check=False)
