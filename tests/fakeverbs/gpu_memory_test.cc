@@ -140,6 +140,36 @@ TEST_F(VerbsGpuMemoryTest, AFlushSurvivesALostLoopback) {
   ReceiveInto(link, gpu, memory.get());
 }
 
+// The sender has sent all and leaves before its last message has been read back, and a grant that
+// the receiver writes meanwhile finds nobody.
+TEST_F(VerbsGpuMemoryTest, AFlushOutlivesTheSender) {
+  VerbsNetPair pair({});
+  NetLink link(pair);
+  const GpuMemory gpu(1 << 20);
+  const auto memory = link.receiver->Register(gpu.Dmabuf()).value();
+  ReceiveInto(link, gpu, memory.get());
+  fakeverbs::HoldAnswers(true);
+  const NetReceive buffer = {gpu.address(), 100, 0, memory.get()};
+  NetRequest* const flush = *link.receiver->Iflush({&buffer, 1});
+  ASSERT_NE(flush, nullptr);
+  fakeverbs::FailSend({.opcode = IBV_WR_RDMA_WRITE});
+  ASSERT_NE(*link.receiver->Irecv({&buffer, 1}), nullptr);
+  link.sender.reset();
+  for (int i = 0; i < 1000; ++i) {
+    const Result<bool> moved = link.receiver->Progress();
+    ASSERT_TRUE(moved.ok()) << moved.status().message();
+    ASSERT_FALSE(*link.receiver->Test(*flush));
+  }
+  fakeverbs::HoldAnswers(false);
+  bool flushed = false;
+  while (!flushed) {
+    const Result<bool> moved = link.receiver->Progress();
+    ASSERT_TRUE(moved.ok()) << moved.status().message();
+    flushed = *link.receiver->Test(*flush);
+  }
+  EXPECT_THAT(std::string(NetLink::AwaitFailure(*link.receiver).message()), HasSubstr("closed"));
+}
+
 TEST_F(VerbsGpuMemoryTest, HostMemoryIsNotReadBack) {
   VerbsNetPair pair({});
   NetLink link(pair);

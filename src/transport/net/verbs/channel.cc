@@ -127,6 +127,7 @@ Status VerbsChannel::PlaceLoopbacks() {
     TUTTI_TRY(loop.pair->Join({here, loop.pair->number(), first_packet_}, first_packet_,
                               options().traffic_class));
   }
+  loops_ = true;
   return Status::Ok();
 }
 

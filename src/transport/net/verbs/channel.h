@@ -103,6 +103,8 @@ class VerbsChannel {
   // Returns queue pairs that are joined with themselves, so that what they read comes from this
   // host: one on each NIC that is in use. Empty before MakeLoopbacks.
   std::span<const Pair> loopbacks() const { return loopbacks_; }
+  // Returns whether they carry reads. They do while queue pairs are lost at the other end alone.
+  bool loops() const { return loops_; }
   Status MakeLoopbacks();
   // This end's table, which the other end writes, and what this end writes into the other's. They
   // are registered for each port.
@@ -120,9 +122,10 @@ class VerbsChannel {
 
   // How it is known that queue pairs are lost.
   enum class Loss : uint8_t {
-    kSeen,     // This end has seen them fail.
-    kTold,     // The other end has said so.
-    kPlanned,  // They are given up, because other ports are to carry them.
+    kSeen,        // This end has seen them fail.
+    kUnanswered,  // The other end answers no more.
+    kTold,        // The other end has said so.
+    kPlanned,     // They are given up, because other ports are to carry them.
   };
   // Takes notice of a completion with an error: ok where the queue pairs are stopped now and can be
   // made again, and else the failure.
@@ -199,7 +202,7 @@ class VerbsChannel {
   Status Place(const VerbsEnd* offer);
   Status PlaceLoopbacks();
   Status Put(Pair& pair, size_t port, const QueuePairDepths& depths) const;
-  Status StopAll();
+  Status Stop(const std::vector<Pair>& pairs) const;
   VerbsEnd::Port Describe(size_t port) const;
   Status Describe(const ibv_wc& completion, std::string_view doing, size_t port) const;
   size_t PortOf(const ibv_wc& completion) const;
@@ -226,6 +229,7 @@ class VerbsChannel {
   std::vector<uint32_t> weights_;
   const uint32_t loopback_depth_;
   bool loops_back_ = false;
+  bool loops_ = false;
   std::vector<Pair> loopbacks_;
   VerbsEnd remote_;
   Status left_;  // Says why the control socket ended, until that fails the channel.

@@ -75,13 +75,11 @@ std::string VerbsChannel::PortsInUse() const {
   return all;
 }
 
-Status VerbsChannel::StopAll() {
-  for (const auto* const pairs : {&pairs_, &loopbacks_}) {
-    for (const Pair& pair : *pairs) {
-      Status stopped = pair.pair->Stop();
-      // A NIC that has failed carries nothing any more.
-      if (!stopped.ok() && ports_.ports[pair.port].nic->fault().ok()) return stopped;
-    }
+Status VerbsChannel::Stop(const std::vector<Pair>& pairs) const {
+  for (const Pair& pair : pairs) {
+    Status stopped = pair.pair->Stop();
+    // A NIC that has failed carries nothing any more.
+    if (!stopped.ok() && ports_.ports[pair.port].nic->fault().ok()) return stopped;
   }
   return Status::Ok();
 }
@@ -106,23 +104,35 @@ Status VerbsChannel::FailCompletion(const ibv_wc& completion, std::string_view d
 }
 
 Status VerbsChannel::Lose(const ibv_wc& completion, std::string_view doing) {
+  const bool loops = std::any_of(loopbacks_.begin(), loopbacks_.end(), [&](const Pair& loop) {
+    return loop.pair->number() == completion.qp_num;
+  });
+  if (loops) loops_ = false;
   if (lost()) return Status::Ok();  // Work of lost queue pairs completes with an error.
   const size_t port = PortOf(completion);
   Status why = Describe(completion, doing, port);
   if (!MayRecover(completion.status)) return Fail(std::move(why));
-  if (completion.status == IBV_WC_RETRY_EXC_ERR) suspects_ |= 1u << port;
-  return Lose(std::move(why), Loss::kSeen);
+  const bool unanswered = completion.status == IBV_WC_RETRY_EXC_ERR;
+  if (unanswered) suspects_ |= 1u << port;
+  return Lose(std::move(why), unanswered && !loops ? Loss::kUnanswered : Loss::kSeen);
 }
 
 Status VerbsChannel::Lose(Status why, Loss loss) {
   if (lost()) return Status::Ok();
-  if (!recovers_ || !open() || (loss == Loss::kSeen && ++losses_in_a_row_ > kMostLossesInARow)) {
+  const bool seen = loss == Loss::kSeen || loss == Loss::kUnanswered;
+  if (!recovers_ || !open() || (seen && ++losses_in_a_row_ > kMostLossesInARow)) {
     return Fail(std::move(why));
   }
   stage_ = Stage::kLost;
   lost_because_ = std::move(why);
   lost_since_ns_ = NowNs();
-  if (Status stopped = StopAll(); !stopped.ok()) return Fail(std::move(stopped));
+  Status stopped = Stop(pairs_);
+  // The other end may have left, and what came from it is still to be read back.
+  if (stopped.ok() && loss != Loss::kUnanswered && loss != Loss::kTold) {
+    loops_ = false;
+    stopped = Stop(loopbacks_);
+  }
+  if (!stopped.ok()) return Fail(std::move(stopped));
   // A control socket that has ended shows in Listen.
   if (loss != Loss::kTold) [[maybe_unused]]
     const Status told = control_.Send(ControlType::kLost, {});

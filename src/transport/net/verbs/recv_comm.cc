@@ -273,14 +273,20 @@ Result<NetRequest*> VerbsRecvComm::Iflush(std::span<const NetReceive> buffers) {
   return &*free;
 }
 
-// Where the queue pairs are lost, the loop-backs are made again with them, and the flush is posted
+// The last message of a sender that leaves may still have to be read back.
+bool VerbsRecvComm::IsFlushing() const {
+  return std::any_of(flushes_.begin(), flushes_.end(),
+                     [](const Request& flush) { return flush.pending > 0; });
+}
+
+// Where the loop-backs are lost, they are made again with the queue pairs, and the flush is posted
 // then.
 Status VerbsRecvComm::PostFlush(Request& request) {
   const NetReceive& buffer = request.flushed;
   TUTTI_ASSIGN(const VerbsMemory* const memory, channel_->Check(buffer.memory, buffer.data, 1));
   const auto index = static_cast<uint64_t>(&request - flushes_.data());
   request.pending = channel_->loopbacks().size();
-  if (channel_->lost() && !answered_again_) return Status::Ok();
+  if (!channel_->loops()) return Status::Ok();
   for (const VerbsChannel::Pair& loop : channel_->loopbacks()) {
     ibv_sge element = {};
     element.addr = reinterpret_cast<uintptr_t>(channel_->outbox().data()) + kGrantBytes +
@@ -445,7 +451,7 @@ Result<bool> VerbsRecvComm::Progress() {
   if (granted_ < posted_) TUTTI_TRY(GrantWhatIsPosted());
   if (channel_->lost()) TUTTI_TRY(GoOnLost());
   ControlMessage message;
-  TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, false, message));
+  TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, !moved && IsFlushing(), message));
   if (!came) return moved;
   TUTTI_TRY(TakeControl(message));
   return true;

@@ -63,6 +63,7 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   Request* NextEnded(size_t pair);
   Status FinishIfWhole(Request& request);
   Status PostFlush(Request& request);
+  bool IsFlushing() const;
   Status Finish(Request& request);
   const RecordSlot& Records(const Request& request) const;
   bool HasRecords(const Request& request) const;
