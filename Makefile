@@ -13,12 +13,13 @@ CTEST = ctest --output-on-failure --no-tests=error -j $(TEST_JOBS)
 PLAIN_ADDRESSES := $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .NOTPARALLEL:
-.PHONY: all build help test test-rdma unit checks demo install wheel deb bench format tidy docs asan ubsan tsan sanitizers fuzz clean
+.PHONY: all build help test test-long test-rdma unit checks demo install wheel deb bench format tidy docs asan ubsan tsan sanitizers fuzz clean
 all: build
 
 help:
 	@echo 'make                    installs what is missing, builds everything into $(BUILD)'
-	@echo 'make test               every test and every check of the build'
+	@echo 'make test               every check of the build, and every test that takes less than minutes'
+	@echo 'make test-long          the tests that take minutes each'
 	@echo 'make test-rdma          tests over verbs in software (Soft-RoCE), in a virtual machine'
 	@echo 'make unit               the quick tests only'
 	@echo 'make checks             the checks of the build only: headers, module order, format, symbols'
@@ -47,7 +48,10 @@ build: $(call setup,build) $(BUILD)/build.ninja
 	@cmake --build $(BUILD) -j $(JOBS)
 
 test: $(call setup,test) build
-	@cd $(BUILD) && $(CTEST)
+	@cd $(BUILD) && $(CTEST) -LE long
+
+test-long: $(call setup,test) build
+	@cd $(BUILD) && $(CTEST) -L long
 
 # RDMA_TESTS names those of tests/rdma/tests that are to run; all of them when it is empty.
 test-rdma: $(call setup,rdma) build
