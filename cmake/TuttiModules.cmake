@@ -49,8 +49,8 @@ if(TUTTI_SANITIZE)
   target_compile_options(tutti_options INTERFACE -fno-sanitize=vptr,enum)
 endif()
 
-# With TUTTI_BUILD_ONCE the headers that most files of src/ include are compiled once, in tutti_base, for all modules.
-# Nothing may depend on it: every file includes what it uses.
+# With TUTTI_BUILD_ONCE the headers that most files of src/ include are compiled once, in tutti_base, for all modules, and
+# a module's files a few at a time. Nothing may depend on it: every file includes what it uses.
 function(tutti_precompile_headers target)
   if(NOT TUTTI_BUILD_ONCE)
     return()
@@ -67,7 +67,13 @@ function(tutti_precompile_headers target)
 endfunction()
 # These choose the instructions they are compiled for ahead of their first header.
 file(GLOB tutti_own_targets ${PROJECT_SOURCE_DIR}/src/base/reduce_*.cc)
-set_source_files_properties(${tutti_own_targets} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+set_source_files_properties(${tutti_own_targets} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
+# These have names of their own that other files of their module have too, or headers of the system that do not mix.
+set(tutti_alone api/device_communicators.cc api/device_interface.cc api/windows.cc backend/cuda/pinned_pool.cc
+    backend/host/messages.cc bootstrap/unique_id.cc comm/gpu_gin.cc comm/gpu_one_sided.cc gin/mail.cc plan/mesh.cc
+    sys/silence.cc transport/net/socket/stream.cc window/host_flat_space.cc)
+list(TRANSFORM tutti_alone PREPEND ${PROJECT_SOURCE_DIR}/src/)
+set_source_files_properties(${tutti_alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
 if(TUTTI_BUILD_TESTS)
   enable_testing()
@@ -99,6 +105,7 @@ function(tutti_module name)
     add_library(tutti_${name} STATIC ${sources})
     target_link_libraries(tutti_${name} PUBLIC tutti_options ${ARG_LINK})
     tutti_precompile_headers(tutti_${name})
+    set_target_properties(tutti_${name} PROPERTIES UNITY_BUILD ${TUTTI_BUILD_ONCE} UNITY_BUILD_BATCH_SIZE 6)
   else()
     add_library(tutti_${name} INTERFACE)
     target_link_libraries(tutti_${name} INTERFACE tutti_options ${ARG_LINK})
