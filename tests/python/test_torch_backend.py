@@ -131,6 +131,22 @@ class Forms(unittest.TestCase):
         self.assertEqual(said.count(f"others may write to {shared}"), 1, said)
 
 
+@unittest.skipIf(_native._VERSION < _native._OLDEST, "the backend in C++ needs a newer PyTorch")
+class Linking(unittest.TestCase):
+    def test_against_the_library_of_cxx_that_is_loaded(self):
+        """A compiler that would bring an archive of its own: two of these libraries do not mix."""
+        with tempfile.TemporaryDirectory() as folder:
+            made = os.path.join(folder, "made.so")
+            with open(os.path.join(folder, "text.cc"), "w", encoding="utf-8") as source:
+                source.write("#include <sstream>\n"
+                             "std::string Text() { return (std::ostringstream() << 1ul).str(); }\n")
+            with unittest.mock.patch.object(_native, "_SOURCES", folder), \
+                    unittest.mock.patch.dict(os.environ, {"CXX": "g++ -static-libstdc++"}):
+                _native._compile(_native._include(), made)
+            needed = subprocess.run(["readelf", "-d", made], stdout=subprocess.PIPE, check=True).stdout
+            self.assertIn(b"libstdc++.so.6", needed)
+
+
 class Choice(unittest.TestCase):
     def test_unknown_form(self):
         with unittest.mock.patch.dict(os.environ, TUTTI_TORCH_BACKEND="rust"), \
