@@ -54,7 +54,7 @@ Result<HostAnswer> AnswerAboutHost(const JoinContext& context, const HostQuestio
   if (!TopologyMatters(context.settings, question)) return PlainAnswer(question);
   std::vector<topology::FoundPort> ports;
   for (const OfferedNic& nic : question.nics)
-    ports.push_back({nic.name, nic.pci_path, nic.speed_mbps, nic.port, nic.guid, nic.gpu_memory});
+    ports.push_back({nic.name, nic.pci_paths, nic.speed_mbps, nic.port, nic.guid, nic.gpu_memory});
   TUTTI_ASSIGN(const auto host,
                context.process.FindHost(context.settings, ports, !question.gpus.empty()));
   Settings settings = context.settings;

@@ -80,7 +80,7 @@ std::vector<OfferedNic> MarkUsableNics(const std::vector<NetDevice>& devices,
     nic.name = device.name;
     nic.usable = usable;
     nic.speed_mbps = static_cast<uint32_t>(std::clamp<int64_t>(device.speed_mbps, 0, kMostMbps));
-    nic.pci_path = device.pci_path;
+    nic.pci_paths = device.pci_paths;
     nic.port = device.port;
     nic.guid = device.guid;
     nic.gpu_memory = device.registers_memory && (device.takes_gpu_memory || device.takes_dmabuf);

@@ -1,6 +1,7 @@
 #include "comm/process.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -52,8 +53,8 @@ Result<std::shared_ptr<const Process::KnownHost>> Process::FindHost(
     const Settings& settings, const std::vector<topology::FoundPort>& ports, bool with_gpus) {
   std::string question = fmt::format("{}\n{}\n{}", with_gpus, settings.hostid, settings.topo_file);
   for (const topology::FoundPort& port : ports)
-    question += fmt::format("\n{} {} {} {} {} {}", port.name, port.pci_path, port.speed_mbps,
-                            port.port, port.guid, port.gpu_memory);
+    question += fmt::format("\n{} {} {} {} {} {}", port.name, fmt::join(port.pci_paths, "+"),
+                            port.speed_mbps, port.port, port.guid, port.gpu_memory);
   const MutexLock lock(host_mutex_);
   if (const auto known = hosts_.find(question); known != hosts_.end()) return known->second;
   if (processors_.empty()) processors_ = topology::FindProcessors();

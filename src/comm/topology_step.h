@@ -33,7 +33,7 @@ struct OfferedNic {
   std::string name;
   bool usable = true;         // The ranks of other hosts reach it, as far as can be told.
   uint32_t speed_mbps = 0;    // The kernel's figure in Mbit/s; 0 where it knows none.
-  std::string pci_path = {};  // Its folder in sysfs; empty where the network does not tell.
+  std::vector<std::string> pci_paths = {};  // as in NetDevice
   int port = 0;
   uint64_t guid = 0;
   bool gpu_memory = false;  // FIFOs may lie in memory of GPUs that it reaches.

@@ -67,17 +67,21 @@ class Detector {
     return nullptr;
   }
 
-  // Returns the device `chain.back()`, with the switches above it. A switch is two bridges in the
-  // kernel's tree, its upstream port and a downstream one, below a root port that belongs to the
-  // processor; so of the bridges above a device every second one, counted from the device, is a
-  // switch.
-  PciFact& Place(const std::vector<BusId>& chain) {
-    const BusId bus_id = chain.back();
-    CpuFact& cpu = CpuOf(sysfs_.Numa(bus_id), FormatBusId(bus_id));
-    std::vector<BusId> line = {bus_id};
+  // Returns the switches above the device `chain.back()`, from the processor on, and the device
+  // itself. A switch is two bridges in the kernel's tree, its upstream port and a downstream one,
+  // below a root port that belongs to the processor; so of the bridges above a device every second
+  // one, counted from the device, is a switch.
+  static std::vector<BusId> LineTo(const std::vector<BusId>& chain) {
+    std::vector<BusId> line = {chain.back()};
     for (size_t i = chain.size() - 1; i >= 2; i -= 2) line.push_back(chain[i - 2]);
     std::reverse(line.begin(), line.end());
-    std::vector<PciFact>* level = &cpu.pci;
+    return line;
+  }
+
+  // Returns the device `line.back()`, below the others.
+  PciFact& Place(const std::vector<BusId>& line) {
+    const BusId bus_id = line.back();
+    std::vector<PciFact>* level = &CpuOf(sysfs_.Numa(bus_id), FormatBusId(bus_id)).pci;
     PciFact* device = nullptr;
     for (const BusId id : line) {
       device = Child(*level, id);
@@ -96,7 +100,7 @@ class Detector {
               FormatBusId(gpu.bus_id));
         chain = {gpu.bus_id};
       }
-      PciFact& pci = Place(chain);
+      PciFact& pci = Place(LineTo(chain));
       if (pci.device_class == 0) pci.device_class = kClassGpu;
       pci.gpus.push_back(gpu.fact);
       for (const auto& [bus_id, rank] : options_.gpu_ranks) {
@@ -117,11 +121,29 @@ class Detector {
     }
   }
 
-  // Hangs a port where `link` (a path in sysfs to its device) leads.
-  void AddNet(NetFact net, const std::string& link) {
-    const std::vector<BusId> chain = sysfs_.PciChain(link);
+  // Returns the line to the first of some devices, without the switches that are not above all of
+  // them: a port that is made of several is no nearer to anything than the farthest one. Empty where
+  // the first one's place is not known.
+  std::vector<BusId> CommonLine(const std::vector<std::string>& links) const {
+    std::vector<BusId> common;
+    for (const std::string& link : links) {
+      const std::vector<BusId> chain = sysfs_.PciChain(link);
+      if (common.empty() && chain.empty()) return {};
+      const std::vector<BusId> line = chain.empty() ? chain : LineTo(chain);
+      if (common.empty()) common = line;
+      size_t shared = 0;
+      while (shared + 1 < std::min(common.size(), line.size()) && common[shared] == line[shared])
+        ++shared;
+      common.erase(common.begin() + static_cast<ptrdiff_t>(shared), common.end() - 1);
+    }
+    return common;
+  }
+
+  // Puts a port where `links` (paths in sysfs to its devices) lead.
+  void AddNet(NetFact net, const std::vector<std::string>& links) {
+    const std::vector<BusId> line = CommonLine(links);
     net.dev = next_net_++;
-    if (chain.empty()) {
+    if (line.empty()) {
       if (machine_.cpus.size() > 1) {
         Guess("The place of {} is not known; it is put below NUMA node {}.", net.name,
               machine_.cpus[0].numa);
@@ -129,7 +151,7 @@ class Detector {
       machine_.cpus[0].nics.push_back({{std::move(net)}});
       return;
     }
-    PciFact& pci = Place(chain);
+    PciFact& pci = Place(line);
     if (pci.nics.empty()) pci.nics.emplace_back();
     pci.nics[0].nets.push_back(std::move(net));
   }
@@ -155,7 +177,7 @@ class Detector {
               "No module lets RDMA NICs reach GPUs' memory (nvidia_peermem); it is taken that "
               "they cannot.");
         }
-        AddNet(std::move(net), folder + "/device");
+        AddNet(std::move(net), {folder + "/device"});
         any = true;
       }
     }
@@ -219,16 +241,19 @@ class Detector {
                                 ? port.speed_mbps
                                 : sysfs_.Integer("class/net/" + port.name + "/speed").value_or(0);
       net.speed_mbps = static_cast<int>(std::clamp<int64_t>(speed, 0, 100'000'000));
-      AddNet(std::move(net), FolderOf(port));
+      AddNet(std::move(net), FoldersOf(port));
     }
     if (ports.empty()) Guess("No network interface leads off this host.");
   }
 
-  // Returns where the device of a port is, below the root of sysfs.
-  std::string FolderOf(const FoundPort& port) const {
+  // Returns where the devices of a port are, below the root of sysfs.
+  std::vector<std::string> FoldersOf(const FoundPort& port) const {
     const std::string root = options_.sysfs + "/";
-    return port.pci_path.starts_with(root) ? port.pci_path.substr(root.size())
-                                           : DeviceOf(port.name);
+    std::vector<std::string> folders;
+    for (const std::string& path : port.pci_paths)
+      folders.push_back(path.starts_with(root) ? path.substr(root.size()) : std::string());
+    if (folders.empty() || folders.front().empty()) folders = {DeviceOf(port.name)};
+    return folders;
   }
 
   const DetectOptions& options_;

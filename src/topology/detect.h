@@ -54,7 +54,9 @@ enum class NetworkChoice {
 // the port is an interface of that name.
 struct FoundPort {
   std::string name;
-  std::string pci_path = {};  // Its device's folder in sysfs, from the root on; empty: not known.
+  // The folders in sysfs, from the root on, of the PCI devices that it is made of; an empty one is
+  // not known.
+  std::vector<std::string> pci_paths = {};
   uint32_t speed_mbps = 0;
   int port = 0;
   uint64_t guid = 0;

@@ -194,7 +194,8 @@ TEST(Detect, PortsStandWhereTheirNetworkSaysTheyAre) {
   options.cpus = {Cpu(0), Cpu(1)};
   options.network = NetworkChoice::kSockets;
   const std::string folder = fs::canonical(sysfs.root() + "/bus/pci/devices/0000:05:00.0");
-  options.ports = {{"mlx5_0", folder, 200'000, 1, 0xabc, true}, {"mlx5_1", "/elsewhere", 100'000}};
+  options.ports = {{"mlx5_0", {folder}, 200'000, 1, 0xabc, true},
+                   {"mlx5_1", {"/elsewhere"}, 100'000}};
   const Graph graph = TestGraph(Detect(options)).graph;
   const auto nets = graph.OfKind(NodeKind::kNet);
   ASSERT_EQ(nets.size(), 2u);
@@ -206,6 +207,76 @@ TEST(Detect, PortsStandWhereTheirNetworkSaysTheyAre) {
   EXPECT_TRUE(near.gpu_direct);
   EXPECT_EQ(graph.node(nets[1]).numa, 0) << "its place is not known";
   EXPECT_FALSE(graph.node(nets[1]).gpu_direct);
+}
+
+// Below one switch are two others, each with a GPU and a NIC of two functions; a third NIC has a
+// root port of its own.
+class MergedPortsTest : public testing::Test {
+ protected:
+  MergedPortsTest() {
+    const std::string root = "0000:00:01.0";
+    const std::string top = "0000:01:00.0";
+    sysfs_.AddPci({}, root, kBridge);
+    sysfs_.AddPci({root}, top, kBridge);
+    for (int i = 0; i < 2; ++i) {
+      const std::string leg = fmt::format("0000:02:0{}.0", i);
+      const std::string upper = fmt::format("0000:{}0:00.0", i + 1);
+      sysfs_.AddPci({root, top}, leg, kBridge);
+      sysfs_.AddPci({root, top, leg}, upper, kBridge);
+      const std::vector<std::string> above = {root, top, leg, upper};
+      AddLeaf(above, fmt::format("0000:{}1:00.0", i + 1), fmt::format("0000:{}2:00.0", i + 1),
+              kGpuFiles);
+      AddLeaf(above, fmt::format("0000:{}1:01.0", i + 1), fmt::format("0000:{}3:00.0", i + 1),
+              kNic);
+      sysfs_.AddPci({root, top, leg, upper, fmt::format("0000:{}1:01.0", i + 1)},
+                    fmt::format("0000:{}3:00.1", i + 1), kNic);
+    }
+    sysfs_.AddPci({"0000:00:02.0"}, "0000:30:00.0", kNic);
+  }
+  // Returns the kinds of the paths from the GPUs to a port that is made of these devices.
+  std::vector<PathKind> PathsTo(const std::vector<std::string>& devices) {
+    DetectOptions options;
+    options.sysfs = sysfs_.root();
+    options.cpus = {Cpu(0), Cpu(1)};
+    options.network = NetworkChoice::kSockets;
+    FakeGpus gpus({Gpu(0, "0000:12:00.0"), Gpu(1, "0000:22:00.0")});
+    options.gpus = &gpus;
+    FoundPort& port = options.ports.emplace_back();
+    port.name = "merged";
+    port.speed_mbps = 200'000;
+    port.gpu_memory = true;
+    for (const std::string& device : devices)
+      port.pci_paths.push_back(fs::canonical(sysfs_.root() + "/bus/pci/devices/" + device));
+    const Graph graph = TestGraph(Detect(options)).graph;
+    const Paths paths = ComputePaths(graph, {});
+    std::vector<PathKind> kinds;
+    for (const NodeIndex gpu : graph.Devices())
+      kinds.push_back(paths.Between(gpu, graph.OfKind(NodeKind::kNet)[0]).kind);
+    return kinds;
+  }
+
+ private:
+  void AddLeaf(std::vector<std::string> above, const std::string& port, const std::string& device,
+               const std::map<std::string, std::string>& files) {
+    sysfs_.AddPci(above, port, kBridge);
+    above.push_back(port);
+    sysfs_.AddPci(above, device, files);
+  }
+  const std::map<std::string, std::string> kNic = {{"class", "0x020700"}, {"vendor", "0x15b3"}};
+  FakeSysfs sysfs_;
+};
+
+TEST_F(MergedPortsTest, StandBelowWhatTheyHaveInCommon) {
+  using testing::ElementsAre;
+  EXPECT_THAT(PathsTo({"0000:13:00.0"}), ElementsAre(PathKind::kPix, PathKind::kPxb));
+  EXPECT_THAT(PathsTo({"0000:13:00.0", "0000:13:00.1"}),
+              ElementsAre(PathKind::kPix, PathKind::kPxb));
+  EXPECT_THAT(PathsTo({"0000:23:00.0", "0000:13:00.0"}),
+              ElementsAre(PathKind::kPxb, PathKind::kPxb));
+  EXPECT_THAT(PathsTo({"0000:13:00.0", "0000:13:00.1", "0000:23:00.0"}),
+              ElementsAre(PathKind::kPxb, PathKind::kPxb));
+  EXPECT_THAT(PathsTo({"0000:13:00.0", "0000:30:00.0"}),
+              ElementsAre(PathKind::kPhb, PathKind::kPhb));
 }
 
 TEST(Detect, BondsStandWhereTheirFirstNicIs) {

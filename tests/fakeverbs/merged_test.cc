@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "losses.h"
@@ -183,38 +185,76 @@ TEST_F(MergedVerbsTest, IsOneDeviceOfTheSpeedsSum) {
   EXPECT_EQ(plain.sending().devices().size(), 2u);
 }
 
-// As cards show themselves today: a device for each port, each a function of one PCI device.
-TEST_F(MergedVerbsTest, FunctionsOfACardAreOneDeviceWhereTheFirstOneIs) {
-  namespace fs = std::filesystem;
-  const fs::path root = fs::path(::testing::TempDir()) / fmt::format("merged-{}", getpid());
-  std::vector<fakeverbs::DeviceSpec> card(2);
-  std::vector<std::string> places;
-  for (size_t i = 0; i < 2; ++i) {
-    const fs::path place = root / "pci0000:3a/0000:3a:00.0" / fmt::format("0000:3b:00.{}", i);
-    card[i].name = fmt::format("mlx5_{}", i);
-    card[i].ports = {{fmt::format("10.77.0.{}", i + 1)}};
-    card[i].sysfs = root / card[i].name;
-    fs::create_directories(place);
-    fs::create_directories(card[i].sysfs);
-    fs::create_symlink(place, card[i].sysfs + "/device");
-    places.push_back(fs::canonical(place));
+// Two devices, mlx5_0 and mlx5_1, at these places in a tree that looks like /sys, at one NUMA node.
+class PlacedVerbsTest : public MergedVerbsTest {
+ protected:
+  ~PlacedVerbsTest() override { std::filesystem::remove_all(root_); }
+  // Returns where they are.
+  std::vector<std::string> Put(const std::array<std::string, 2>& at) {
+    namespace fs = std::filesystem;
+    std::vector<fakeverbs::DeviceSpec> nics(2);
+    std::vector<std::string> places;
+    for (size_t i = 0; i < 2; ++i) {
+      const fs::path place = root_ / "pci0000:3a" / at[i];
+      nics[i].name = fmt::format("mlx5_{}", i);
+      nics[i].ports = {{fmt::format("10.77.0.{}", i + 1)}};
+      nics[i].sysfs = root_ / nics[i].name;
+      fs::create_directories(place);
+      std::ofstream(place / "numa_node") << "0\n";
+      fs::create_directories(nics[i].sysfs);
+      fs::create_symlink(place, nics[i].sysfs + "/device");
+      places.push_back(fs::canonical(place));
+    }
+    fakeverbs::SetDevices(nics);
+    return places;
   }
-  fakeverbs::SetDevices(card);
-  {
-    VerbsNetPair pair(Settings{});
+  // With these settings the two are one device, over both of which messages pass.
+  static void AreOneDevice(const Settings& settings, const std::vector<std::string>& places) {
+    VerbsNetPair pair(settings);
     ASSERT_EQ(pair.sending().devices().size(), 1u);
     const NetDevice& device = pair.sending().devices()[0];
     EXPECT_EQ(device.name, "mlx5_0+mlx5_1");
     EXPECT_EQ(device.speed_mbps, 200'000);
-    EXPECT_EQ(device.pci_path, places[0]);
+    EXPECT_EQ(device.pci_paths, places);
     NetLink link(pair);
+    const size_t before = Now();
     Transfer(link, {100'001});
-    EXPECT_THAT(Written(), ElementsAre(Pair("mlx5_0", Gt(0u)), Pair("mlx5_1", Gt(0u))));
+    EXPECT_THAT(Written(before), ElementsAre(Pair("mlx5_0", Gt(0u)), Pair("mlx5_1", Gt(0u))));
   }
-  Settings apart;
-  apart.net_merge_level = "LOC";
-  EXPECT_EQ(VerbsNetPair(apart).sending().devices().size(), 2u);
-  fs::remove_all(root);
+  static size_t NumDevices(const char* level) {
+    Settings settings;
+    settings.net_merge_level = level;
+    return VerbsNetPair(settings).sending().devices().size();
+  }
+
+ private:
+  const std::filesystem::path root_ =
+      std::filesystem::path(::testing::TempDir()) / fmt::format("merged-{}", getpid());
+};
+
+// As cards show themselves today: a device for each port, each a function of one PCI device.
+TEST_F(PlacedVerbsTest, FunctionsOfACardAreOneDevice) {
+  const auto places = Put({"0000:3a:00.0/0000:3b:00.0", "0000:3a:00.0/0000:3b:00.1"});
+  AreOneDevice({}, places);
+  EXPECT_EQ(NumDevices("LOC"), 2u);
+}
+
+TEST_F(PlacedVerbsTest, CardsBelowSeveralSwitchesAreOneDeviceByPxb) {
+  const auto places =
+      Put({"0000:3a:00.0/0000:3b:00.0/0000:3c:00.0/0000:3d:00.0/0000:3e:00.0/0000:3f:00.0",
+           "0000:3a:00.0/0000:3b:00.0/0000:3c:01.0/0000:4d:00.0/0000:4e:00.0/0000:4f:00.0"});
+  EXPECT_EQ(NumDevices("PIX"), 2u);
+  Settings settings;
+  settings.net_merge_level = "PXB";
+  AreOneDevice(settings, places);
+}
+
+TEST_F(PlacedVerbsTest, CardsAtPortsOfOneProcessorAreOneDeviceByPhb) {
+  const auto places = Put({"0000:3a:00.0/0000:3b:00.0", "0000:3a:01.0/0000:4b:00.0"});
+  EXPECT_EQ(NumDevices("PXB"), 2u);
+  Settings settings;
+  settings.net_merge_level = "PHB";
+  AreOneDevice(settings, places);
 }
 
 TEST_F(MergedVerbsTest, AForcedListThatCannotBeIsAnError) {

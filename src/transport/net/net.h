@@ -62,10 +62,12 @@ struct NetDevice {
   std::string address;     // It is as a person writes it.
   int64_t speed_mbps = 0;  // 0: unknown
   int64_t latency_ns =
-      0;                 // The device and its driver take so long one way; 0 where it is not known.
-  uint64_t guid = 0;     // All ports of one NIC have the same; 0 where it has none.
-  int port = 0;          // The NIC's port, from 1 on; 0 where it has none.
-  std::string pci_path;  // Its path in sysfs, for the topology; empty where it is no PCI device.
+      0;              // The device and its driver take so long one way; 0 where it is not known.
+  uint64_t guid = 0;  // All ports of one NIC have the same; 0 where it has none.
+  int port = 0;       // The NIC's port, from 1 on; 0 where it has none.
+  // The folders in sysfs of the PCI devices that its ports belong to, for the topology; one of a
+  // port that is on no PCI bus, or of which it is not known, is empty.
+  std::vector<std::string> pci_paths = {};
 
   int max_group = 1;                   // the most receives in a group, up to kMaxNetGroup
   uint64_t max_requests = kNetWindow;  // So many can be in flight on one connection.

@@ -41,7 +41,7 @@ NetDevice DeviceOf(const PluginProperties& properties, int version) {
   device.latency_ns = static_cast<int64_t>(std::max(properties.latency_us, 0.0f) * 1000);
   device.guid = properties.guid;
   device.port = properties.port;
-  device.pci_path = properties.pci_path;
+  device.pci_paths = {properties.pci_path};
   device.max_group = std::clamp(properties.max_recvs, 1, kMaxNetGroup);
   device.max_requests = PluginRequests(version);
   device.needs_registration = true;
@@ -137,7 +137,7 @@ Result<std::unique_ptr<Net>> PluginNet::Create(std::shared_ptr<PluginLibrary> li
     devices.push_back(DeviceOf(properties, context->version()));
     TUTTI_INFO(kLogNet | kLogInit, "net {}: device {} is {}, {} Mb/s, port {}, {}", context->name(),
                i, devices.back().name, devices.back().speed_mbps, devices.back().port,
-               devices.back().pci_path.empty() ? "not on PCI" : devices.back().pci_path);
+               properties.pci_path.empty() ? "not on PCI" : properties.pci_path);
   }
   return std::unique_ptr<Net>(
       std::make_unique<PluginNetImpl>(std::move(context), std::move(devices)));

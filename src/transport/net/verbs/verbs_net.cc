@@ -181,14 +181,12 @@ class VerbsNetImpl final : public Net {
   Rma rma_{*this};
 };
 
-// A device takes what all of its ports' NICs take, is as fast as they are together, and is where
-// the first one is.
+// A device takes what all of its ports' NICs take, and is as fast as they are together.
 NetDevice Describe(const PortSet& set) {
   NetDevice device;
   device.name = set.Name();
   device.guid = set.ports.front().port.device->guid();
   device.port = set.ports.front().port.number;
-  device.pci_path = set.ports.front().port.device->pci_path();
   device.max_group = kMaxNetGroup;
   device.max_requests = kTableSlots;
   device.needs_registration = true;
@@ -198,6 +196,7 @@ NetDevice Describe(const PortSet& set) {
     const VerbsNic& nic = *used.nic;
     device.address += (device.address.empty() ? "" : "+") + used.port.gid.ToString();
     device.speed_mbps += used.port.speed_mbps;
+    device.pci_paths.push_back(used.port.device->pci_path());
     device.takes_gpu_memory &= nic.gpu_memory().peer_memory;
     device.takes_dmabuf &= nic.gpu_memory().dmabuf;
   }
