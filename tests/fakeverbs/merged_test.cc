@@ -8,12 +8,10 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <map>
 
 #include "losses.h"
-#include "transport/net/rma_contract_test.h"
+#include "merged_nics.h"
 #include "transport/net/verbs/forms_test.h"
-#include "transport/net/verbs/table.h"
 #include "verbs_net_pair.h"
 
 namespace tutti {
@@ -33,43 +31,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::Pair;
-
-constexpr uint8_t k100Gbps = 32;
-constexpr uint8_t k200Gbps = 64;
-
-// Three NICs of a port each, and one with two; they are on no PCI bus.
-void SetNics() {
-  fakeverbs::DeviceSpec nics[4];
-  const char* const names[] = {"fast", "slow", "spare", "dual"};
-  for (int i = 0; i < 4; ++i) {
-    nics[i].name = names[i];
-    nics[i].ports = {{"10.77.0." + std::to_string(i + 1), true, i == 0 ? k200Gbps : k100Gbps}};
-  }
-  nics[3].ports.push_back({"10.77.0.5", true, k100Gbps});
-  fakeverbs::SetDevices({nics, nics + 4});
-}
-
-// Settings of a rank that has these NICs, as one device.
-Settings Has(const std::string& nics) {
-  Settings settings;
-  settings.ib_hca = "=" + nics;
-  settings.net_force_merge = nics.find(',') == std::string::npos ? "" : nics;
-  return settings;
-}
-
-// What the sender has and what the receiver has.
-struct Ends {
-  const char* name;
-  const char* sender;
-  const char* receiver;
-};
-constexpr Ends kEnds[] = {
-    {"TwoNics", "fast,slow", "fast,slow"},
-    {"TwoNicsToOne", "fast,slow", "spare"},
-    {"OneNicToTwo", "spare", "fast,slow"},
-    {"TwoPorts", "dual", "dual"},
-    {"ThreeNicsToTwoPorts", "fast,slow,spare", "dual"},
-};
 
 // Two NICs at either end carry messages in every form, the others in two that use all queue pairs.
 std::vector<NetFactory> Factories(bool faulty) {
@@ -113,63 +74,6 @@ INSTANTIATE_TEST_SUITE_P(FaultyMerged, MergedVerbsContract,
                          ::testing::Combine(::testing::ValuesIn(Factories(true)),
                                             ::testing::ValuesIn(CasesThatStay())),
                          NetContractCaseName);
-
-// One-sided operations go over the first port of a device.
-class MergedVerbsRmaContract : public RmaContract {
- protected:
-  MergedVerbsRmaContract() { SetNics(); }
-  ~MergedVerbsRmaContract() override {
-    EXPECT_EQ(fakeverbs::ObjectsAlive(), 0);
-    fakeverbs::SetDevices({{}});
-  }
-};
-TEST_P(MergedVerbsRmaContract, Holds) { Run(); }
-INSTANTIATE_TEST_SUITE_P(Merged, MergedVerbsRmaContract,
-                         RmaContractCasesFor(VerbsFactory(
-                             "TwoNics", [](Settings& settings) { settings = Has("fast,slow"); })),
-                         RmaContractCaseName);
-
-class MergedVerbsTest : public ::testing::Test {
- protected:
-  MergedVerbsTest() {
-    fakeverbs::Reset();
-    SetNics();
-  }
-  ~MergedVerbsTest() override {
-    fakeverbs::Reset();
-    EXPECT_EQ(fakeverbs::ObjectsAlive(), 0);
-    fakeverbs::SetDevices({{}});
-  }
-  // Bytes of messages that were written since `from` by each device. Grants and records are left
-  // out, which are short and whose lengths are multiples of 16; tests send none such.
-  static std::map<std::string, size_t> Written(size_t from = 0) {
-    std::map<std::string, size_t> bytes;
-    const std::vector<Call> calls = fakeverbs::Calls();
-    for (size_t i = from; i < calls.size(); ++i) {
-      const bool writes =
-          calls[i].opcode == IBV_WR_RDMA_WRITE || calls[i].opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
-      const bool tables = calls[i].bytes <= sizeof(GrantSlot) && calls[i].bytes % 16 == 0;
-      if (calls[i].name == "post_send" && writes && !tables)
-        bytes[calls[i].device] += calls[i].bytes;
-    }
-    return bytes;
-  }
-  static size_t Now() { return fakeverbs::Calls().size(); }
-  // Transfers odd messages until each of the devices has written some of them.
-  static void TransferUntilAllWrite(NetLink& link, const std::vector<std::string>& devices) {
-    const Deadline deadline = net_contract::Bound().deadline;
-    for (;;) {
-      const size_t before = Now();
-      Transfer(link, {100'001, 1, 333'333});
-      std::map<std::string, size_t> bytes = Written(before);
-      if (std::all_of(devices.begin(), devices.end(),
-                      [&](const std::string& device) { return bytes[device] > 0; })) {
-        return;
-      }
-      ASSERT_FALSE(deadline.Passed()) << "not all of them write";
-    }
-  }
-};
 
 TEST_F(MergedVerbsTest, IsOneDeviceOfTheSpeedsSum) {
   VerbsNetPair pair(Has("fast,slow"), Has("dual"));

@@ -145,12 +145,13 @@ inline void PutsAndGetsBytes(const NetFactory& factory) {
 inline void SignalsFollowTheirPuts(const NetFactory& factory) {
   const auto pair = factory.make();
   RmaLink link(*pair);
-  const size_t bytes = 20'000;
-  Window ours(*link.origin, bytes);
-  Window theirs(*link.target, bytes + 16);
-  const uint64_t word = (bytes + 7) / 8 * 8;
+  const size_t most = 200'000;
+  Window ours(*link.origin, most);
+  Window theirs(*link.target, most + 8);
+  const uint64_t word = most;
   uint64_t total = 0;
   for (uint64_t round = 1; round <= 60; ++round) {
+    const size_t bytes = round % 3 == 0 ? most : 20'000;
     ours.Fill(round);
     const NetSignal signal = {theirs.Remote(word), round, round % 2 == 0};
     NetRequest* const put = link.Begin(
@@ -166,15 +167,16 @@ inline void SignalsFollowTheirPuts(const NetFactory& factory) {
 inline void StrongSignalsFollowEverything(const NetFactory& factory) {
   const auto pair = factory.make();
   RmaLink link(*pair);
-  const size_t each = 30'000;
+  constexpr size_t each = 100'000;
   const size_t puts = 20;
+  const auto bytes_of = [](size_t i) { return i % 3 == 0 ? 10 : i % 3 == 1 ? 30'000 : each; };
   Window ours(*link.origin, each * puts);
   Window theirs(*link.target, each * puts + 8);
   for (uint64_t round = 1; round <= 10; ++round) {
     ours.Fill(round);
     std::vector<NetRequest*> requests;
     for (size_t i = 0; i < puts; ++i) {
-      const size_t bytes = i % 3 == 0 ? 10 : each;
+      const size_t bytes = bytes_of(i);
       requests.push_back(link.Begin([&] {
         return link.origin->Iput(ours.Local(i * each), theirs.Remote(i * each), bytes, nullptr);
       }));
@@ -183,7 +185,7 @@ inline void StrongSignalsFollowEverything(const NetFactory& factory) {
     requests.push_back(link.Begin([&] { return link.origin->Iput({}, {}, 0, &signal); }));
     ASSERT_TRUE(link.Drive([&] { return theirs.Load(each * puts) == round; }));
     for (size_t i = 0; i < puts; ++i) {
-      const size_t bytes = i % 3 == 0 ? 10 : each;
+      const size_t bytes = bytes_of(i);
       ASSERT_EQ(std::memcmp(theirs.data() + i * each, ours.data() + i * each, bytes), 0) << i;
     }
     for (NetRequest* request : requests) ASSERT_TRUE(link.Finish(*link.origin, request));

@@ -82,7 +82,7 @@ class MemoryCacheTest : public ::testing::Test {
   }
   std::unique_ptr<VerbsMemory> Hold(const NetRegion& region) {
     return std::make_unique<VerbsMemory>(
-        region, VerbsMemory::Held{cache_->Get(region, MemoryUse::kMessages).value()});
+        region, HeldByPorts{cache_->Get(region, MemoryUse::kMessages).value()});
   }
 
   FakeHost host_;

@@ -31,14 +31,14 @@ size_t PortSet::FirstOfNic(size_t port) const {
   return static_cast<size_t>(first - ports.begin());
 }
 
-Result<std::unique_ptr<VerbsMemory>> PortSet::Register(const NetRegion& region) const {
-  VerbsMemory::Held held;
+Result<HeldByPorts> PortSet::Hold(const NetRegion& region, MemoryUse use) const {
+  HeldByPorts held;
   for (size_t i = 0; i < ports.size(); ++i) {
     if (const size_t first = FirstOfNic(i); first < i) {
       held[i].registration = held[first].registration;
       continue;
     }
-    Result<HeldRegistration> made = ports[i].nic->Hold(region, MemoryUse::kMessages);
+    Result<HeldRegistration> made = ports[i].nic->Hold(region, use);
     if (made.ok()) {
       held[i] = std::move(made).value();
     } else if (i < own) {
@@ -47,6 +47,11 @@ Result<std::unique_ptr<VerbsMemory>> PortSet::Register(const NetRegion& region) 
       TUTTI_INFO(kLogNet, "net IB: a spare cannot be used: {}", made.status().message());
     }
   }
+  return held;
+}
+
+Result<std::unique_ptr<VerbsMemory>> PortSet::Register(const NetRegion& region) const {
+  TUTTI_ASSIGN(HeldByPorts held, Hold(region, MemoryUse::kMessages));
   return std::make_unique<VerbsMemory>(region, std::move(held));
 }
 

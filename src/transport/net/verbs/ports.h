@@ -26,6 +26,9 @@ struct UsedPort {
 
 class VerbsMemory;
 
+// Registrations of one region, one for each port of a set.
+using HeldByPorts = std::array<HeldRegistration, kMaxPorts>;
+
 // The device's own ports carry data together. Behind them stand its spares, ports of the same NIC
 // or of another one, which do so only while none of its own can.
 struct PortSet {
@@ -39,20 +42,19 @@ struct PortSet {
   // is room. Returns whether there was one.
   bool AddSpares(std::span<const UsedPort> others);
   void DropSpares() { ports.erase(ports.begin() + static_cast<ptrdiff_t>(own), ports.end()); }
-  // Returns the first port alone.
-  PortSet First() const { return {{ports.front()}, 1}; }
   // Returns the first port that belongs to the NIC of port `port`.
   size_t FirstOfNic(size_t port) const;
-  // Registers memory for sends and receives with the NIC of each port. A spare's NIC may refuse.
+  // Registers memory with the NIC of each port. A spare's NIC may refuse.
+  Result<HeldByPorts> Hold(const NetRegion& region, MemoryUse use) const;
+  // The same for sends and receives.
   Result<std::unique_ptr<VerbsMemory>> Register(const NetRegion& region) const;
 };
 
 // Registered memory: for sends and receives, unless a derived class says otherwise.
 class VerbsMemory : public NetMemory {
  public:
-  using Held = std::array<HeldRegistration, kMaxPorts>;  // One for each port of a set.
-
-  VerbsMemory(const NetRegion& region, Held held) : NetMemory(region), held_(std::move(held)) {}
+  VerbsMemory(const NetRegion& region, HeldByPorts held)
+      : NetMemory(region), held_(std::move(held)) {}
   ~VerbsMemory() override {
     for (const HeldRegistration& held : held_) {
       if (held.made) held.registration->Retire();
@@ -65,7 +67,7 @@ class VerbsMemory : public NetMemory {
   }
 
  private:
-  const Held held_;
+  const HeldByPorts held_;
 };
 
 }  // namespace tutti

@@ -1,24 +1,29 @@
 #include "transport/net/verbs/rma_comm.h"
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 
 namespace tutti {
 namespace {
 
-constexpr uint64_t kKeyMagic = 0x31414d5256545554;  // "TUTVRMA1"
+constexpr uint64_t kKeyMagic = 0x32414d5256545554;  // "TUTVRMA2"
 
-// A put with a signal takes two requests of the queue pair.
+// A put with a signal takes two requests of the first queue pair; a piece of one on another queue
+// pair, with the read behind it, takes two as well.
 constexpr uint32_t kWorkPerRequest = 2;
 
 constexpr size_t kWordBytes = sizeof(uint64_t);
+
+// The id of posted work is the index of its request, and from this bit on the queue pair.
+constexpr unsigned kPairShift = 32;
 
 // Holds what a NetRemoteKey holds; both ends are little-endian (table.h).
 struct RangeKey {
   uint64_t magic = kKeyMagic;
   uint64_t address = 0;
   uint64_t bytes = 0;
-  uint32_t key = 0;
-  uint32_t zero = 0;
+  std::array<uint32_t, kMaxPorts> keys = {};  // One for each port.
 };
 static_assert(sizeof(RangeKey) <= sizeof(NetRemoteKey));
 
@@ -31,7 +36,8 @@ class Window final : public VerbsMemory {
     RangeKey range;
     range.address = reinterpret_cast<uintptr_t>(region().address);
     range.bytes = region().bytes;
-    range.key = registration(0)->remote_key();
+    for (size_t port = 0; port < kMaxPorts && registration(port); ++port)
+      range.keys[port] = registration(port)->remote_key();
     NetRemoteKey key = {};
     std::memcpy(key.data(), &range, sizeof(range));
     return key;
@@ -40,24 +46,35 @@ class Window final : public VerbsMemory {
 
 }  // namespace
 
-Result<std::unique_ptr<VerbsRmaComm>> VerbsRmaComm::Make(const PortSet& ports, std::string peer) {
+Result<std::unique_ptr<VerbsRmaComm>> VerbsRmaComm::Make(const PortSet& ports, size_t queue_pairs,
+                                                         std::string peer, const VerbsEnd* offer) {
+  if (queue_pairs > kMaxPorts)
+    return RemoteError("{} offers {} queue pairs, more than it can have ports", peer, queue_pairs);
   VerbsChannel::Parts parts;
-  parts.ports = ports.First();
-  if (parts.ports.ports[0].nic->device().attributes().atomic_cap == IBV_ATOMIC_NONE) {
-    return InvalidUsage("{} has no atomic operations, by which signals are added",
-                        parts.ports.Name());
+  parts.ports = ports;
+  parts.ports.DropSpares();
+  for (const UsedPort& port : parts.ports.ports) {
+    if (port.nic->device().attributes().atomic_cap == IBV_ATOMIC_NONE) {
+      return InvalidUsage("{} has no atomic operations, by which signals are added",
+                          port.port.Name());
+    }
   }
   parts.peer = std::move(peer);
   parts.table_bytes = kWordBytes;
   parts.outbox_bytes = kRequests * kWordBytes;
+  parts.queue_pairs = queue_pairs;
   parts.depths = {kRequests * kWorkPerRequest, 1};
-  TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts), nullptr));
+  TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts), offer));
+  if (channel->port_of(0) != 0) {
+    return SystemError("{} is down, by which one-sided operations of {} add to words",
+                       channel->ports().ports[0].port.Name(), channel->ports().Name());
+  }
   return std::unique_ptr<VerbsRmaComm>(new VerbsRmaComm(std::move(channel)));
 }
 
-Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Connect(const PortSet& ports, UniqueFd control,
-                                                          std::string peer) {
-  TUTTI_ASSIGN(auto comm, Make(ports, std::move(peer)));
+Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Connect(const PortSet& ports, size_t remote_ports,
+                                                          UniqueFd control, std::string peer) {
+  TUTTI_ASSIGN(auto comm, Make(ports, std::max(ports.own, remote_ports), std::move(peer), nullptr));
   VerbsChannel& channel = *comm->channel_;
   channel.SetControl(ControlSocket(std::move(control)));
   TUTTI_TRY(channel.control().WatchPeer());
@@ -75,7 +92,7 @@ Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Accept(const PortSet& ports,
                          static_cast<int>(offer.type));
     }
     TUTTI_ASSIGN(const VerbsEnd origin, VerbsEnd::Decode(offer.payload));
-    TUTTI_ASSIGN(auto comm, Make(ports, std::move(peer)));
+    TUTTI_ASSIGN(auto comm, Make(ports, origin.queue_pairs.size(), std::move(peer), &origin));
     TUTTI_TRY(comm->channel_->Join(origin, comm->channel_->options().traffic_class));
     return comm;
   };
@@ -96,9 +113,8 @@ VerbsRmaComm::VerbsRmaComm(std::unique_ptr<VerbsChannel> channel)
 }
 
 Result<std::unique_ptr<NetMemory>> VerbsRmaComm::Register(const NetRegion& region) {
-  TUTTI_ASSIGN(HeldRegistration held, channel_->nic().Hold(region, MemoryUse::kOneSided));
-  return std::unique_ptr<NetMemory>(
-      std::make_unique<Window>(region, VerbsMemory::Held{std::move(held)}));
+  TUTTI_ASSIGN(HeldByPorts held, channel_->ports().Hold(region, MemoryUse::kOneSided));
+  return std::unique_ptr<NetMemory>(std::make_unique<Window>(region, std::move(held)));
 }
 
 // Returns whether an operation can begin. The connection's last steps are taken here, too, so that
@@ -117,22 +133,25 @@ VerbsRmaComm::Request& VerbsRmaComm::Take(const char* doing) {
   return request;
 }
 
-// Checks memory of this end, and returns it as the device wants it.
-Result<VerbsRmaComm::Near> VerbsRmaComm::Local(NetLocal local, size_t bytes) {
-  if (bytes == 0) return Near{};
+// Checks memory of this end, and returns it as the devices want it.
+Result<VerbsRmaComm::Place> VerbsRmaComm::Local(NetLocal local, size_t bytes) {
+  if (bytes == 0) return Place{};
   if (!local.memory) return InternalError("an operation came without its registration");
   const std::byte* const begin = local.memory->region().address + local.offset;
   TUTTI_ASSIGN(const VerbsMemory* const memory, channel_->Check(local.memory, begin, bytes));
-  return Near{reinterpret_cast<uintptr_t>(begin), memory->registration(0)->local_key()};
+  Place near = {reinterpret_cast<uintptr_t>(begin), {}};
+  for (size_t port = 0; port < channel_->ports().own; ++port)
+    near.keys[port] = memory->registration(port)->local_key();
+  return near;
 }
 
 // Checks that the operation stays inside the range that the other end gave out. Its device would
 // check that too, but a failure there costs the queue pair.
-Result<VerbsRmaComm::Far> VerbsRmaComm::Reach(const NetRemote& remote, size_t bytes) {
-  if (bytes == 0) return Far{};
+Result<VerbsRmaComm::Place> VerbsRmaComm::Reach(const NetRemote& remote, size_t bytes) {
+  if (bytes == 0) return Place{};
   RangeKey range;
   std::memcpy(&range, remote.key.data(), sizeof(range));
-  if (range.magic != kKeyMagic || range.zero != 0) {
+  if (range.magic != kKeyMagic) {
     return channel_->Refuse(
         RemoteError("an operation named a range by a key that {} has not given out", peer()));
   }
@@ -142,65 +161,133 @@ Result<VerbsRmaComm::Far> VerbsRmaComm::Reach(const NetRemote& remote, size_t by
                     "outside a range of {} bytes of {}",
                     bytes, remote.offset, range.bytes, peer()));
   }
-  return Far{range.address + remote.offset, range.key};
+  return Place{range.address + remote.offset, range.keys};
 }
 
-// Returns the word that takes what an atomic operation or a flush reads, which is of no use.
-VerbsRmaComm::Near VerbsRmaComm::Scratch(const Request& request) const {
+Result<VerbsRmaComm::Place> VerbsRmaComm::ReachWord(const NetRemote& word) {
+  TUTTI_ASSIGN(const Place place, Reach(word, kWordBytes));
+  if (place.address % kWordBytes != 0) {
+    return channel_->Refuse(
+        RemoteError("a word at offset {} of {} is not aligned", word.offset, peer()));
+  }
+  return place;
+}
+
+VerbsRmaComm::Place VerbsRmaComm::Scratch(const Request& request) const {
   const auto index = static_cast<uint64_t>(&request - requests_.data());
-  return {reinterpret_cast<uintptr_t>(channel_->outbox().data()) + index * kWordBytes,
-          channel_->outbox().registration(0).local_key()};
+  const RegisteredPages& outbox = channel_->outbox();
+  Place word = {reinterpret_cast<uintptr_t>(outbox.data()) + index * kWordBytes, {}};
+  for (size_t port = 0; port < channel_->ports().own; ++port)
+    word.keys[port] = outbox.registration(port).local_key();
+  return word;
 }
 
-// Posts a step of a request; a completion is asked for the last one only.
-Status VerbsRmaComm::Post(Request& request, ibv_send_wr& work, const Near& near, size_t bytes,
-                          bool last) {
+VerbsRmaComm::Pieces VerbsRmaComm::Cut(size_t bytes) const {
+  Pieces pieces = {};
+  if (bytes <= kStripeAbove) {
+    pieces[0] = bytes;
+  } else {
+    CutByWeight(bytes, channel_->weights(), std::span(pieces).first(channel_->num_queue_pairs()));
+  }
+  return pieces;
+}
+
+Status VerbsRmaComm::Post(Request& request, size_t pair, ibv_send_wr& work, const Place& near,
+                          size_t bytes, bool reports) {
   ibv_sge element = {};
   element.addr = near.address;
   element.length = static_cast<uint32_t>(bytes);
-  element.lkey = near.key;
-  work.wr_id = static_cast<uint64_t>(&request - requests_.data());
+  element.lkey = near.keys[channel_->port_of(pair)];
+  work.wr_id = static_cast<uint64_t>(&request - requests_.data()) | pair << kPairShift;
   work.sg_list = &element;
   work.num_sge = 1;
-  work.send_flags = last ? unsigned{IBV_SEND_SIGNALED} : 0;
-  const Status posted = channel_->pair(0).Send(work);
+  work.send_flags = reports ? unsigned{IBV_SEND_SIGNALED} : 0;
+  const Status posted = channel_->pair(pair).Send(work);
   if (!posted.ok()) return channel_->Fail(posted);
-  if (last) {
-    request.pending = true;
+  if (reports) {
+    ++request.due;
     ++in_flight_;
+    ++posted_[pair];
   }
   return Status::Ok();
 }
 
-// The signal is an atomic addition behind the write. A queue pair carries out requests in order, so
-// that the data are there when the signal is.
+Status VerbsRmaComm::Move(Request& request, size_t pair, ibv_wr_opcode opcode, const Place& near,
+                          const Place& far, size_t bytes, bool reports) {
+  ibv_send_wr work = {};
+  work.opcode = opcode;
+  work.wr.rdma = {far.address, far.keys[channel_->remote_port_of(pair)]};
+  return Post(request, pair, work, near, bytes, reports);
+}
+
+ibv_send_wr VerbsRmaComm::ReadTable(size_t pair) const {
+  ibv_send_wr work = {};
+  work.opcode = IBV_WR_RDMA_READ;
+  work.wr.rdma = {channel_->remote().table_address,
+                  channel_->remote().ports[channel_->remote_port_of(pair)].table_key};
+  return work;
+}
+
+Status VerbsRmaComm::Confirm(Request& request, size_t pair) {
+  ibv_send_wr work = ReadTable(pair);
+  return Post(request, pair, work, Scratch(request), kWordBytes, true);
+}
+
+bool VerbsRmaComm::AreDone(const Counts& counts) const {
+  for (size_t pair = 1; pair < kMaxPorts; ++pair) {
+    if (done_[pair] < counts[pair]) return false;
+  }
+  return true;
+}
+
+Status VerbsRmaComm::Finish(Request& request, ibv_send_wr work, bool behind_all) {
+  if (behind_all && (!steps_.empty() || !AreDone(posted_))) {
+    ++request.due;
+    steps_.push_back({&request, work, posted_});
+    return Status::Ok();
+  }
+  return Post(request, 0, work, Scratch(request), kWordBytes, true);
+}
+
+// Posts the steps that have waited long enough.
+Status VerbsRmaComm::TakeSteps() {
+  while (!steps_.empty() && AreDone(steps_.front().after)) {
+    Step step = steps_.front();
+    steps_.pop_front();
+    --step.request->due;
+    TUTTI_TRY(Post(*step.request, 0, step.work, Scratch(*step.request), kWordBytes, true));
+  }
+  return Status::Ok();
+}
+
+// The signal comes behind the write on its queue pair, which carries out requests in order, so that
+// the data are there when the signal is.
 Result<NetRequest*> VerbsRmaComm::Iput(NetLocal from, NetRemote to, size_t bytes,
                                        const NetSignal* signal) {
   TUTTI_ASSIGN(const bool room, HasRoom());
   if (!room) return nullptr;
   // Everything is checked before anything is posted.
-  TUTTI_ASSIGN(const Near near, Local(from, bytes));
-  TUTTI_ASSIGN(const Far far, Reach(to, bytes));
-  Far word;
+  TUTTI_ASSIGN(const Place near, Local(from, bytes));
+  TUTTI_ASSIGN(const Place far, Reach(to, bytes));
+  Place word;
   if (signal) {
-    TUTTI_ASSIGN(word, Reach(signal->word, kWordBytes));
-    if (word.address % kWordBytes != 0) {
-      return channel_->Refuse(RemoteError("a signal's word at offset {} of {} is not aligned",
-                                          signal->word.offset, peer()));
-    }
+    TUTTI_ASSIGN(word, ReachWord(signal->word));
   }
   Request& request = Take("a put");
-  if (bytes > 0) {
-    ibv_send_wr work = {};
-    work.opcode = IBV_WR_RDMA_WRITE;
-    work.wr.rdma = {far.address, far.key};
-    TUTTI_TRY(Post(request, work, near, bytes, !signal));
+  const Pieces pieces = Cut(bytes);
+  size_t at = 0;
+  for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
+    if (pieces[pair] == 0) continue;
+    const bool reports = pair == 0 && !signal;
+    TUTTI_TRY(Move(request, pair, IBV_WR_RDMA_WRITE, near + at, far + at, pieces[pair], reports));
+    if (pair > 0) TUTTI_TRY(Confirm(request, pair));
+    at += pieces[pair];
   }
   if (signal) {
     ibv_send_wr work = {};
     work.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
-    work.wr.atomic = {word.address, signal->value, 0, word.key};
-    TUTTI_TRY(Post(request, work, Scratch(request), kWordBytes, true));
+    work.wr.atomic = {word.address, signal->value, 0, word.keys[channel_->remote_port_of(0)]};
+    TUTTI_TRY(Finish(request, work, signal->strong || pieces[0] < bytes));
   }
   return &request;
 }
@@ -208,28 +295,25 @@ Result<NetRequest*> VerbsRmaComm::Iput(NetLocal from, NetRemote to, size_t bytes
 Result<NetRequest*> VerbsRmaComm::Iget(NetLocal to, NetRemote from, size_t bytes) {
   TUTTI_ASSIGN(const bool room, HasRoom());
   if (!room) return nullptr;
-  TUTTI_ASSIGN(const Near near, Local(to, bytes));
-  TUTTI_ASSIGN(const Far far, Reach(from, bytes));
+  TUTTI_ASSIGN(const Place near, Local(to, bytes));
+  TUTTI_ASSIGN(const Place far, Reach(from, bytes));
   Request& request = Take("a get");
-  if (bytes > 0) {
-    ibv_send_wr work = {};
-    work.opcode = IBV_WR_RDMA_READ;
-    work.wr.rdma = {far.address, far.key};
-    TUTTI_TRY(Post(request, work, near, bytes, true));
+  const Pieces pieces = Cut(bytes);
+  size_t at = 0;
+  for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
+    if (pieces[pair] == 0) continue;
+    TUTTI_TRY(Move(request, pair, IBV_WR_RDMA_READ, near + at, far + at, pieces[pair], true));
+    at += pieces[pair];
   }
   return &request;
 }
 
-// A read of the other end's table. It is answered after all writes before it have been carried out.
+// A read is answered after all writes before it on its queue pair have been carried out.
 Result<NetRequest*> VerbsRmaComm::Iflush() {
   TUTTI_ASSIGN(const bool room, HasRoom());
   if (!room) return nullptr;
   Request& request = Take("a flush");
-  ibv_send_wr work = {};
-  work.opcode = IBV_WR_RDMA_READ;
-  work.wr.rdma = {channel_->remote().table_address,
-                  channel_->remote().ports[channel_->remote_port_of(0)].table_key};
-  TUTTI_TRY(Post(request, work, Scratch(request), kWordBytes, true));
+  TUTTI_TRY(Finish(request, ReadTable(0), true));
   return &request;
 }
 
@@ -237,18 +321,22 @@ Result<bool> VerbsRmaComm::TakeCompletions() {
   TUTTI_ASSIGN(const std::span<const ibv_wc> completions, channel_->Poll());
   bool moved = false;
   for (const ibv_wc& completion : completions) {
-    if (completion.wr_id >= requests_.size()) continue;
-    Request& request = requests_[completion.wr_id];
+    const uint64_t index = completion.wr_id & ((uint64_t{1} << kPairShift) - 1);
+    const uint64_t pair = completion.wr_id >> kPairShift;
+    if (index >= requests_.size() || pair >= channel_->num_queue_pairs()) continue;
+    Request& request = requests_[index];
     if (completion.status != IBV_WC_SUCCESS) {
       Status failed = channel_->FailCompletion(completion, request.doing);
       // What was done before the failure still counts; the next call fails.
       if (moved) return true;
       return failed;
     }
-    request.pending = false;
+    --request.due;
     --in_flight_;
+    ++done_[pair];
     moved = true;
   }
+  TUTTI_TRY(TakeSteps());
   return moved;
 }
 
@@ -291,7 +379,7 @@ Result<bool> VerbsRmaComm::Progress() {
 Result<bool> VerbsRmaComm::Test(NetRequest& request) {
   auto& mine = static_cast<Request&>(request);
   if (!mine.taken) return InternalError("a request was tested that is not under way");
-  if (mine.pending) return false;
+  if (mine.due > 0) return false;
   mine.taken = false;
   free_.push_back(static_cast<uint32_t>(&mine - requests_.data()));
   return true;

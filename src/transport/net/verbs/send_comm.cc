@@ -14,11 +14,6 @@ namespace {
 constexpr uint32_t kWorkPerMessage = 3;
 constexpr uint32_t kMostRequests = 256;
 
-// Messages of up to so many bytes go over one port, longer ones over a row of queue pairs. A port
-// of 200 Gb/s takes 2.6 µs for them, so that half of them over another one saves little more than
-// the two requests more that it costs. Chosen by that reckoning; it was not measured on a NIC.
-constexpr size_t kStripeAbove = size_t{64} << 10;
-
 }  // namespace
 
 Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(const PortSet& ports,

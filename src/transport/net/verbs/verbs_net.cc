@@ -20,7 +20,7 @@ namespace tutti {
 namespace {
 
 constexpr uint64_t kHandleMagic = 0x3242524556545554;     // "TUTVERB2"
-constexpr uint64_t kRmaHandleMagic = 0x31414d5256545554;  // "TUTVRMA1"
+constexpr uint64_t kRmaHandleMagic = 0x32414d5256545554;  // "TUTVRMA2"
 
 // Two connections of a rank, one in each direction, register as much.
 constexpr size_t kTrialBytes = size_t{8} << 20;
@@ -113,7 +113,7 @@ class VerbsRmaListener final : public NetRmaListener {
                    PortSet ports)
       : ports_(std::move(ports)),
         offers_(std::move(queues), ports_.Name()),
-        handle_(EncodeHandle({{{address}}, offers_.token()}, kRmaHandleMagic)) {}
+        handle_(WithPorts(EncodeHandle({{{address}}, offers_.token()}, kRmaHandleMagic), ports_)) {}
 
   const NetHandle& handle() const override { return handle_; }
   Result<std::unique_ptr<NetRmaComm>> Accept(const WaitLimits& limits) override {
@@ -391,7 +391,7 @@ Result<std::unique_ptr<NetRmaComm>> VerbsNetImpl::Rma::Connect(int device, const
   TUTTI_ASSIGN(const ListenerHandle target,
                DecodeVerbsHandle(handle, kRmaHandleMagic, net_.interface_));
   TUTTI_ASSIGN(UniqueFd fd, net_.OpenControl(target, limits));
-  return VerbsRmaComm::Connect(*ports, std::move(fd), PeerName(target, *ports));
+  return VerbsRmaComm::Connect(*ports, PortsIn(handle), std::move(fd), PeerName(target, *ports));
 }
 
 }  // namespace
