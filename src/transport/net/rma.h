@@ -1,6 +1,6 @@
 #pragma once
 
-// One-sided operations over a network: put, put with signal, get, atomic add. The other end takes
+// One-sided operations over a network: put, put with signal, get, atomics. The other end takes
 // no part in them but for registering the memory. Device-initiated networking and the one-sided
 // calls of the API stand on this interface.
 //
@@ -17,8 +17,10 @@
 //   only after the bytes of its own put are visible at the target, and a strong signal only after
 //   all puts and signals that were begun earlier on the comm are visible there.
 // - A reader at the target that has loaded a signal's value with acquire order sees those bytes.
+// - Signals and atomics that reach the same word of a target, over whatever comms of one device
+//   there, are one step each to one another.
 // - A request that Test has reported as done says that its local buffer may be used again (for a
-//   get: that the bytes have come). Only Iflush says that puts and signals have arrived.
+//   get or an atomic: that the bytes have come). Only Iflush says that puts and signals have arrived.
 // - An operation that reaches outside the range of its key, or names a key that the target has not
 //   given out, changes nothing there and breaks the comm, with a sentence at both ends.
 //
@@ -54,6 +56,19 @@ struct NetSignal {
   bool strong = false;
 };
 
+// Changes the 64-bit word at `word`, which is aligned to 8 bytes, and fetches what it was before.
+struct NetAtomic {
+  enum class Kind : uint8_t {
+    kAdd,             // adds `operand`
+    kCompareAndSwap,  // puts `operand` in its place, if it is `compare`
+  };
+
+  NetRemote word;
+  Kind kind = Kind::kAdd;
+  uint64_t operand = 0;
+  uint64_t compare = 0;
+};
+
 class NetRmaComm : public NetComm {
  public:
   // Every call returns null when the comm can take no further request now: call Progress and try
@@ -65,6 +80,9 @@ class NetRmaComm : public NetComm {
                                    const NetSignal* signal) = 0;
   // Begins to copy `bytes` bytes of the target here.
   virtual Result<NetRequest*> Iget(NetLocal to, NetRemote from, size_t bytes) = 0;
+  // Begins to change a word of the target and to copy here, into 8 bytes, what it was before.
+  // REQUIRES: NetRma::HasAtomics.
+  virtual Result<NetRequest*> Iatomic(NetLocal before, const NetAtomic& atomic) = 0;
   // Is done once all that was begun before it on this comm is visible at the target.
   virtual Result<NetRequest*> Iflush() = 0;
 };
@@ -80,6 +98,8 @@ class NetRmaListener {
 class NetRma {
  public:
   virtual ~NetRma() = default;
+  // Returns whether comms of this device have NetRmaComm::Iatomic.
+  virtual bool HasAtomics(int device) const = 0;
   virtual Result<std::unique_ptr<NetRmaListener>> Listen(int device) = 0;
   virtual Result<std::unique_ptr<NetRmaComm>> Connect(int device, const NetHandle& handle,
                                                       const WaitLimits& limits) = 0;

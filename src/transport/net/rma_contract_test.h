@@ -8,6 +8,7 @@
 //                            RmaContractCaseName);
 
 #include <atomic>
+#include <deque>
 #include <random>
 #include <tuple>
 
@@ -209,6 +210,95 @@ inline void AddsSignals(const NetFactory& factory) {
   EXPECT_EQ(theirs.Load(16), 0u);
 }
 
+// Begins atomics that store what they fetch into the words of a window, one behind another. At most
+// kNetWindow are under way.
+class Fetcher {
+ public:
+  Fetcher(RmaLink& link, NetRmaComm& comm, Window& into) : link_(link), comm_(comm), into_(into) {}
+  void Begin(const NetAtomic& atomic) {
+    if (requests_.size() == kNetWindow) FinishOne();
+    const uint64_t offset = 8 * begun_++;
+    requests_.push_back(link_.Begin([&] { return comm_.Iatomic(into_.Local(offset), atomic); }));
+  }
+  void FinishAll() {
+    while (!requests_.empty()) FinishOne();
+  }
+
+ private:
+  void FinishOne() {
+    EXPECT_TRUE(link_.Finish(comm_, requests_.front()));
+    requests_.pop_front();
+  }
+  RmaLink& link_;
+  NetRmaComm& comm_;
+  Window& into_;
+  uint64_t begun_ = 0;
+  std::deque<NetRequest*> requests_;
+};
+
+// No addition to a word is lost or fetched twice, though signals are added to it meanwhile.
+inline void AtomicsFetchAndAdd(const NetFactory& factory) {
+  const auto pair = factory.make();
+  RmaLink link(*pair);
+  constexpr uint64_t kCount = 300;
+  constexpr uint64_t kOfSignal = 1000;
+  for (const bool turned : {false, true}) {
+    NetRmaComm& near = turned ? *link.target : *link.origin;
+    Window ours(near, 8 * kCount);
+    Window theirs(turned ? *link.origin : *link.target, 24);
+    const NetRemote word = theirs.Remote(8);
+    Fetcher fetcher(link, near, ours);
+    std::vector<NetRequest*> signals;
+    for (uint64_t i = 0; i < kCount; ++i) {
+      fetcher.Begin({word, NetAtomic::Kind::kAdd, 1});
+      if (i % 60 != 0) continue;
+      const NetSignal signal = {word, kOfSignal, i % 120 == 0};
+      signals.push_back(link.Begin([&] { return near.Iput({}, {}, 0, &signal); }));
+    }
+    fetcher.FinishAll();
+    for (NetRequest* const signal : signals) ASSERT_TRUE(link.Finish(near, signal));
+    link.Flush(near);
+    EXPECT_EQ(theirs.Load(8), kCount + kOfSignal * signals.size());
+    EXPECT_EQ(theirs.Load(0), 0u);
+    EXPECT_EQ(theirs.Load(16), 0u);
+    std::vector<bool> fetched(kCount);
+    for (uint64_t i = 0; i < kCount; ++i) {
+      const uint64_t additions = ours.Load(8 * i) % kOfSignal;
+      ASSERT_LT(additions, kCount);
+      EXPECT_FALSE(fetched[additions]) << additions;
+      fetched[additions] = true;
+    }
+  }
+}
+
+inline void AtomicsCompareAndSwap(const NetFactory& factory) {
+  const auto pair = factory.make();
+  RmaLink link(*pair);
+  Window ours(*link.origin, 5 * 8);
+  Window theirs(*link.target, 24);
+  constexpr uint64_t kMost = ~uint64_t{0};
+  const NetRemote word = theirs.Remote(8);
+  struct Step {
+    NetAtomic atomic;
+    uint64_t fetched;
+  };
+  const auto kSwap = NetAtomic::Kind::kCompareAndSwap;
+  const Step steps[] = {{{word, kSwap, 7, 0}, 0},
+                        {{word, kSwap, 9, 0}, 7},  // It is not 0 any more.
+                        {{word, kSwap, kMost, 7}, 7},
+                        {{word, NetAtomic::Kind::kAdd, 3}, kMost},
+                        {{word, kSwap, 2, kMost}, 2}};
+  Fetcher fetcher(link, *link.origin, ours);
+  for (const Step& step : steps) {
+    fetcher.Begin(step.atomic);
+    fetcher.FinishAll();
+  }
+  for (size_t i = 0; i < std::size(steps); ++i) EXPECT_EQ(ours.Load(8 * i), steps[i].fetched) << i;
+  EXPECT_EQ(theirs.Load(8), 2u);
+  EXPECT_EQ(theirs.Load(0), 0u);
+  EXPECT_EQ(theirs.Load(16), 0u);
+}
+
 inline void TakesRequestsUntilFull(const NetFactory& factory) {
   const auto pair = factory.make();
   RmaLink link(*pair);
@@ -316,6 +406,11 @@ inline std::vector<Attack> AttacksOnRanges() {
       return comm.Iput(ours.Local(), range, 64, &add);
     };
   };
+  const auto atomic = [](uint64_t offset) {
+    return [=](NetRmaComm& comm, Window& ours, NetRemote range, NetRemote) {
+      return comm.Iatomic(ours.Local(), {{range.key, offset}, NetAtomic::Kind::kAdd, 1});
+    };
+  };
   return {
       {"a put past the end", put(3, 4094)},
       {"a put longer than the range", put(0, 8000)},
@@ -326,6 +421,9 @@ inline std::vector<Attack> AttacksOnRanges() {
       {"a signal past the end", signal(4096)},
       {"a signal across the end", signal(4092)},
       {"a signal on an odd byte", signal(9)},
+      {"an atomic past the end", atomic(4096)},
+      {"an atomic across the end", atomic(4092)},
+      {"an atomic on an odd byte", atomic(12)},
       {"a key of zeroes", [](NetRmaComm& comm, Window& ours, NetRemote,
                              NetRemote) { return comm.Iput(ours.Local(), {}, 16, nullptr); }},
       {"a key of garbage",
@@ -417,6 +515,8 @@ inline std::vector<Case> Cases() {
           {"SignalsFollowTheirPuts", SignalsFollowTheirPuts},
           {"StrongSignalsFollowEverything", StrongSignalsFollowEverything},
           {"AddsSignals", AddsSignals},
+          {"AtomicsFetchAndAdd", AtomicsFetchAndAdd},
+          {"AtomicsCompareAndSwap", AtomicsCompareAndSwap},
           {"TakesRequestsUntilFull", TakesRequestsUntilFull},
           {"BothEndsMoveAtOnce", BothEndsMoveAtOnce},
           {"RefusesWhatWasNotGivenOut", RefusesWhatWasNotGivenOut},

@@ -23,7 +23,7 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kSocketNetVersion = 5;
+inline constexpr uint32_t kSocketNetVersion = 6;
 
 struct DataHello {
   enum Life : uint16_t {

@@ -179,6 +179,26 @@ Result<NetRequest*> SocketRmaComm::Iget(NetLocal to, NetRemote from, size_t byte
   return request;
 }
 
+Result<NetRequest*> SocketRmaComm::Iatomic(NetLocal before, const NetAtomic& atomic) {
+  TUTTI_TRY(channel_->Check());
+  TUTTI_TRY(CheckLocal(before, sizeof(uint64_t)));
+  RmaFrame frame;
+  frame.type = RmaFrameType::kAtomic;
+  frame.key = KeyOf(atomic.word.key);
+  frame.offset = atomic.word.offset;
+  frame.signal_value = atomic.operand;
+  if (atomic.kind == NetAtomic::Kind::kCompareAndSwap) {
+    frame.detail = 1;
+    frame.signal_offset = atomic.compare;
+  }
+  Request* const request = Begin(frame);
+  if (!request) return nullptr;
+  request->to = before.memory->region().address + before.offset;
+  Send(*request, nullptr);
+  awaiting_.Push() = request;
+  return request;
+}
+
 Result<NetRequest*> SocketRmaComm::Iflush() {
   TUTTI_TRY(channel_->Check());
   RmaFrame frame;

@@ -12,6 +12,8 @@
 //                  no signal is added twice, and none is left out.
 //   get, flush     asked again as long as the answer has not come as a whole. A get then reads what
 //                  lies there now, which may be newer than what the first answer had.
+//   atomic         asked again likewise. The target keeps what it has fetched for as long as it may be
+//                  asked again, and answers with that: no word is changed twice.
 //
 // So the origin keeps the bytes of a put until the target has said that it has them: up to
 // kKeepBytes are copied when the put is begun; a longer put is not done before.
@@ -38,6 +40,7 @@ class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
   Result<NetRequest*> Iput(NetLocal from, NetRemote to, size_t bytes,
                            const NetSignal* signal) override;
   Result<NetRequest*> Iget(NetLocal to, NetRemote from, size_t bytes) override;
+  Result<NetRequest*> Iatomic(NetLocal before, const NetAtomic& atomic) override;
   Result<NetRequest*> Iflush() override;
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
@@ -56,7 +59,7 @@ class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
   struct Request : NetRequest {
     State state = State::kFree;
     RmaFrame frame;
-    std::byte* to = nullptr;  // A get reads to there.
+    std::byte* to = nullptr;  // A get or an atomic reads to there.
   };
   enum class Kind : uint8_t { kOperation, kAnswer, kNote };
   // A frame, and perhaps bytes, to be written.
@@ -134,10 +137,12 @@ class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
   Status TakeQuestion(const RmaFrame& frame);
   Status TakePut(const RmaFrame& frame);
   Status TakeGet(const RmaFrame& frame);
+  Status TakeAtomic(const RmaFrame& frame, bool again);
   Status TakeAnswer(const RmaFrame& frame);
   void FinishPayload();
   // Returns where the bytes lie, or null and why they may not be reached.
   std::byte* Reach(uint64_t key, uint64_t offset, size_t bytes, RmaRefusal& refusal) const;
+  uint64_t* ReachWord(uint64_t key, uint64_t offset, RmaRefusal& refusal) const;
   Status Refuse(RmaRefusal refusal, uint64_t number);
 
   static constexpr size_t kStagingBytes = 8192;
@@ -152,7 +157,7 @@ class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
   size_t num_free_ = kRequests;
   // Own operations, answers, and one note at a time.
   Queue<Outgoing, 2 * kKeptOperations> outgoing_;
-  Queue<Request*, kRequests> awaiting_;  // gets and flushes, in the order of their answers
+  Queue<Request*, kRequests> awaiting_;  // all but puts, in the order of their answers
   size_t answers_ = 0;                   // So many are in outgoing_.
   size_t notes_ = 0;                     // So many are in outgoing_.
   uint64_t begun_ = 0;                   // operations, over the connection's life
@@ -167,6 +172,9 @@ class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
   bool told_late_ = false;        // the other end waits to hear that a long put has come
   bool awaiting_resume_ = false;  // new sockets are there, and the other end has not said kResume
   uint64_t again_from_ = 0;       // the other end may ask again from here on, up to asked_
+  // What the other end's atomic operations have fetched, by their numbers modulo the length. It
+  // keeps no more operations than that, so none that is longer ago is asked for again.
+  std::array<uint64_t, kKeptOperations> fetched_ = {};
   Payload payload_;
   size_t staged_from_ = 0;  // staging_[staged_from_, staged_to_) has been read but not used
   size_t staged_to_ = 0;

@@ -11,6 +11,21 @@
 #include "transport/net/socket/rma_comm.h"
 
 namespace tutti {
+namespace {
+
+// Returns the frame that answers an operation.
+RmaFrameType AnswerTo(RmaFrameType question) {
+  switch (question) {
+    case RmaFrameType::kGet:
+      return RmaFrameType::kGot;
+    case RmaFrameType::kAtomic:
+      return RmaFrameType::kFetched;
+    default:
+      return RmaFrameType::kFlushed;
+  }
+}
+
+}  // namespace
 
 Result<bool> SocketRmaComm::Read() {
   size_t moved = 0;
@@ -95,6 +110,7 @@ Status SocketRmaComm::TakeFrame(const RmaFrame& frame) {
       return Status::Ok();
     case RmaFrameType::kGot:
     case RmaFrameType::kFlushed:
+    case RmaFrameType::kFetched:
       return TakeAnswer(frame);
     default:
       return TakeQuestion(frame);
@@ -105,7 +121,8 @@ Status SocketRmaComm::TakeFrame(const RmaFrame& frame) {
 // second time; a put that was carried out may not, or its signal would be added twice.
 Status SocketRmaComm::TakeQuestion(const RmaFrame& frame) {
   const bool is_put = frame.type == RmaFrameType::kPut;
-  if (frame.number < asked_ && frame.number >= again_from_ && !is_put) {
+  const bool again = frame.number < asked_ && frame.number >= again_from_ && !is_put;
+  if (again) {
     again_from_ = frame.number + 1;  // After a break: the answer was lost.
   } else if (frame.number == asked_) {
     again_from_ = ++asked_;
@@ -116,6 +133,7 @@ Status SocketRmaComm::TakeQuestion(const RmaFrame& frame) {
   if (is_put) return TakePut(frame);
   if (answers_ == kRequests) return Refuse(RmaRefusal::kTooMany, frame.number);
   if (frame.type == RmaFrameType::kGet) return TakeGet(frame);
+  if (frame.type == RmaFrameType::kAtomic) return TakeAtomic(frame, again);
   RmaFrame answer;
   answer.type = RmaFrameType::kFlushed;
   answer.number = frame.number;
@@ -136,6 +154,14 @@ std::byte* SocketRmaComm::Reach(uint64_t key, uint64_t offset, size_t bytes,
   return range.address + offset;
 }
 
+uint64_t* SocketRmaComm::ReachWord(uint64_t key, uint64_t offset, RmaRefusal& refusal) const {
+  std::byte* const word = Reach(key, offset, sizeof(uint64_t), refusal);
+  if (word && reinterpret_cast<uintptr_t>(word) % sizeof(uint64_t) == 0)
+    return reinterpret_cast<uint64_t*>(word);
+  if (word) refusal = RmaRefusal::kMisaligned;
+  return nullptr;
+}
+
 // Both the bytes and the signal are checked before anything changes.
 Status SocketRmaComm::TakePut(const RmaFrame& frame) {
   RmaRefusal refusal = RmaRefusal::kUnknownKey;
@@ -149,12 +175,8 @@ Status SocketRmaComm::TakePut(const RmaFrame& frame) {
     if (!next.to) return Refuse(refusal, frame.number);
   }
   if (frame.detail == 1) {
-    std::byte* const word = Reach(frame.signal_key, frame.signal_offset, sizeof(uint64_t), refusal);
-    if (!word) return Refuse(refusal, frame.number);
-    if (reinterpret_cast<uintptr_t>(word) % sizeof(uint64_t) != 0) {
-      return Refuse(RmaRefusal::kMisaligned, frame.number);
-    }
-    next.word = reinterpret_cast<uint64_t*>(word);
+    next.word = ReachWord(frame.signal_key, frame.signal_offset, refusal);
+    if (!next.word) return Refuse(refusal, frame.number);
     next.word_key = frame.signal_key;
     next.value = frame.signal_value;
   }
@@ -174,11 +196,34 @@ Status SocketRmaComm::TakeGet(const RmaFrame& frame) {
   return Status::Ok();
 }
 
+// Changes the word, unless that was done before and only the answer was lost.
+Status SocketRmaComm::TakeAtomic(const RmaFrame& frame, bool again) {
+  uint64_t& before = fetched_[frame.number % fetched_.size()];
+  if (!again) {
+    RmaRefusal refusal = RmaRefusal::kUnknownKey;
+    uint64_t* const at = ReachWord(frame.key, frame.offset, refusal);
+    if (!at) return Refuse(refusal, frame.number);
+    const std::atomic_ref<uint64_t> word(*at);
+    if (frame.detail == 0) {
+      before = word.fetch_add(frame.signal_value, std::memory_order_acq_rel);
+    } else {
+      before = frame.signal_offset;
+      word.compare_exchange_strong(before, frame.signal_value, std::memory_order_acq_rel);
+    }
+    channel_->CountWhole();
+  }
+  RmaFrame answer;
+  answer.type = RmaFrameType::kFetched;
+  answer.number = frame.number;
+  answer.signal_value = before;
+  Queued(Kind::kAnswer, answer, nullptr, 0);
+  return Status::Ok();
+}
+
 Status SocketRmaComm::TakeAnswer(const RmaFrame& frame) {
   Request* const request = awaiting_.empty() ? nullptr : awaiting_.At(0);
-  const bool got = frame.type == RmaFrameType::kGot;
   if (!request || request->frame.number != frame.number || request->frame.bytes != frame.bytes ||
-      got != (request->frame.type == RmaFrameType::kGet)) {
+      frame.type != AnswerTo(request->frame.type)) {
     return channel_->Fail(
         RemoteError("the peer answered operation {} with {} bytes, which was not asked for",
                     frame.number, frame.bytes));
@@ -190,7 +235,9 @@ Status SocketRmaComm::TakeAnswer(const RmaFrame& frame) {
           RemoteError("the peer answered operation {} before it was asked", frame.number));
     }
   }
-  if (!got) {
+  if (frame.type == RmaFrameType::kFetched)
+    std::memcpy(request->to, &frame.signal_value, sizeof(frame.signal_value));
+  if (frame.type != RmaFrameType::kGot) {
     request->state = State::kDone;
     awaiting_.Pop();
     return Status::Ok();

@@ -79,11 +79,22 @@ TEST(SocketRmaCommTest, HostileFramesBreakTheConnectionWithASentence) {
             "the peer answered operation 0 with 0 bytes, which was not asked for");
   EXPECT_EQ(failure(Frame(RmaFrameType::kGot, 8, 0)),
             "the peer answered operation 0 with 8 bytes, which was not asked for");
+  EXPECT_EQ(failure(Frame(RmaFrameType::kFetched, 0, 0)),
+            "the peer answered operation 0 with 0 bytes, which was not asked for");
+  RmaFrame atomic = Frame(RmaFrameType::kAtomic, 0, 0);
+  atomic.key = 1;
+  atomic.offset = 4088;
+  EXPECT_EQ(failure(atomic), "");
+  atomic.offset = 4092;
+  EXPECT_EQ(failure(atomic),
+            "the peer's operation 0 was refused: it reaches outside the range of its key");
+  atomic.offset = 12;
+  EXPECT_EQ(failure(atomic),
+            "the peer's operation 0 was refused: its word is not aligned to 8 bytes");
   RmaFrame refused = Frame(RmaFrameType::kRefused, 0, 3);
   refused.detail = static_cast<uint8_t>(RmaRefusal::kMisaligned);
   EXPECT_EQ(failure(refused),
-            "the peer refused operation 3 of this connection: its signal's word is not aligned to "
-            "8 bytes");
+            "the peer refused operation 3 of this connection: its word is not aligned to 8 bytes");
 }
 
 TEST(SocketRmaCommTest, AnAnswerBeforeTheQuestionIsNotTaken) {
@@ -127,8 +138,15 @@ TEST(SocketRmaCommTest, DamagedStreamsAreServedOrRefused) {
     const auto below = [&](unsigned bound) { return static_cast<uint32_t>(random() % bound); };
     std::vector<std::byte> stream;
     for (uint64_t number = 0; number < 12; ++number) {
-      RmaFrame frame = Frame(static_cast<RmaFrameType>(below(3) + 1), 0, number);
-      if (frame.type != RmaFrameType::kFlush) {
+      const RmaFrameType questions[] = {RmaFrameType::kPut, RmaFrameType::kGet,
+                                        RmaFrameType::kFlush, RmaFrameType::kAtomic};
+      RmaFrame frame = Frame(questions[below(4)], 0, number);
+      if (frame.type == RmaFrameType::kAtomic) {
+        frame.key = fuzz::kRmaKeys[below(2)];
+        frame.offset = below(fuzz::kRmaRangeBytes / 8) * 8;
+        frame.detail = static_cast<uint8_t>(below(2));
+        frame.signal_value = random();
+      } else if (frame.type != RmaFrameType::kFlush) {
         frame.bytes = below(200);
         frame.key = fuzz::kRmaKeys[below(2)];
         frame.offset = below(fuzz::kRmaRangeBytes - frame.bytes + 1);
@@ -155,9 +173,14 @@ TEST(SocketRmaCommTest, FramesComeBackAsTheyWent) {
   RmaFrame frame = Frame(RmaFrameType::kPut, 77, 1);
   frame = {RmaFrameType::kPut, 1, 77, 1, 2, 3, 4, 5, ~uint64_t{0}};
   std::array<std::byte, kRmaFrameBytes> bytes;
-  EncodeRmaFrame(frame, bytes);
-  ASSERT_TRUE(DecodeRmaFrame(bytes).ok());
-  EXPECT_EQ(*DecodeRmaFrame(bytes), frame);
+  for (const RmaFrame& other :
+       {RmaFrame{RmaFrameType::kAtomic, 1, 0, 1, 2, 3, 0, 4, 5},
+        RmaFrame{RmaFrameType::kAtomic, 0, 0, 1, 2, 3, 0, 0, 5},
+        RmaFrame{RmaFrameType::kFetched, 0, 0, 1, 0, 0, 0, 0, ~uint64_t{0}}, frame}) {
+    EncodeRmaFrame(other, bytes);
+    ASSERT_TRUE(DecodeRmaFrame(bytes).ok());
+    EXPECT_EQ(*DecodeRmaFrame(bytes), other);
+  }
   for (const size_t at : {0u, 2u, 3u, 7u}) {  // magic, type, detail, length
     std::array<std::byte, kRmaFrameBytes> other = bytes;
     other[at] ^= std::byte{0x88};

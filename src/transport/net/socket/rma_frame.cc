@@ -10,18 +10,23 @@ constexpr uint16_t kMagic = 0x7553;
 
 // Returns whether the fields that the frame's type does not use are 0.
 bool UnusedAreZero(const RmaFrame& frame) {
-  const bool reaches = frame.type == RmaFrameType::kPut || frame.type == RmaFrameType::kGet;
-  if (!reaches && (frame.key != 0 || frame.offset != 0)) return false;
-  if (!reaches && frame.type != RmaFrameType::kGot && frame.bytes != 0) return false;
+  const bool is_atomic = frame.type == RmaFrameType::kAtomic;
+  const bool moves = frame.type == RmaFrameType::kPut || frame.type == RmaFrameType::kGet;
+  if (!moves && !is_atomic && (frame.key != 0 || frame.offset != 0)) return false;
+  if (!moves && frame.type != RmaFrameType::kGot && frame.bytes != 0) return false;
   const bool counts_only = frame.type == RmaFrameType::kHas || frame.type == RmaFrameType::kResume;
   if (counts_only && frame.number != 0) return false;
-  const bool signals = frame.type == RmaFrameType::kPut && frame.detail == 1;
-  return signals || (frame.signal_key == 0 && frame.signal_offset == 0 && frame.signal_value == 0);
+  if (frame.type == RmaFrameType::kPut && frame.detail == 1) return true;
+  const bool swaps = is_atomic && frame.detail == 1;
+  const bool has_value = is_atomic || frame.type == RmaFrameType::kFetched;
+  return frame.signal_key == 0 && (swaps || frame.signal_offset == 0) &&
+         (has_value || frame.signal_value == 0);
 }
 
 bool DetailIsKnown(const RmaFrame& frame) {
   switch (frame.type) {
     case RmaFrameType::kPut:
+    case RmaFrameType::kAtomic:
       return frame.detail <= 1;
     case RmaFrameType::kRefused:
       return frame.detail >= 1 && frame.detail <= static_cast<uint8_t>(RmaRefusal::kTooMany);
@@ -39,7 +44,7 @@ std::string_view Describe(RmaRefusal refusal) {
     case RmaRefusal::kOutOfRange:
       return "it reaches outside the range of its key";
     case RmaRefusal::kMisaligned:
-      return "its signal's word is not aligned to 8 bytes";
+      return "its word is not aligned to 8 bytes";
     case RmaRefusal::kTooMany:
       return "too many operations wait for their answers";
   }
@@ -66,7 +71,8 @@ Result<RmaFrame> DecodeRmaFrame(std::span<const std::byte, kRmaFrameBytes> in) {
   if (magic != kMagic) {
     return RemoteError("a frame begins with {:#06x} instead of {:#06x}", magic, kMagic);
   }
-  if (type < 1 || type > 8) return RemoteError("a frame has the unknown type {}", type);
+  if (type < 1 || type > static_cast<uint8_t>(RmaFrameType::kFetched))
+    return RemoteError("a frame has the unknown type {}", type);
   RmaFrame frame;
   frame.type = static_cast<RmaFrameType>(type);
   frame.detail = GetLittleEndian<uint8_t>(&in[3]);

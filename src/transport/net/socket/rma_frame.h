@@ -6,15 +6,16 @@
 // Format (all integers little-endian; what a type does not use is 0):
 //     0  magic          u16   0x7553
 //     2  type           u8    RmaFrameType
-//     3  detail         u8    kPut: 1 with a signal, 0 without; kRefused: RmaRefusal
+//     3  detail         u8    kPut: 1 with a signal, 0 without; kAtomic: 1 compares and swaps, 0
+//                             adds; kRefused: RmaRefusal
 //     4  bytes          u32   kPut, kGet, kGot: length
 //     8  number         u64   of the operation, from 0 over the connection's life; an answer repeats
 //                             that of what it answers
-//    16  key            u64   kPut, kGet: the range; 0 for a put of no bytes
-//    24  offset         u64   kPut, kGet: in the range
+//    16  key            u64   kPut, kGet, kAtomic: the range; 0 for a put of no bytes
+//    24  offset         u64   kPut, kGet, kAtomic: in the range
 //    32  signal_key     u64   kPut with a signal: the range that holds the word
-//    40  signal_offset  u64
-//    48  signal_value   u64
+//    40  signal_offset  u64   kAtomic that swaps: what the word is compared with
+//    48  signal_value   u64   kAtomic: what is added or put in place; kFetched: what was there
 //    56  has            u64   on a connection that can be resumed: how many operations of the
 //                             receiver of this frame its sender has carried out; otherwise 0
 // A kPut and a kGot frame are followed by their bytes. kHas and kResume say nothing but `has`.
@@ -41,6 +42,8 @@ enum class RmaFrameType : uint8_t {
   kRefused = 6,  // the last frame of a connection, which its sender breaks
   kHas = 7,
   kResume = 8,
+  kAtomic = 9,
+  kFetched = 10,  // answers kAtomic
 };
 
 enum class RmaRefusal : uint8_t {

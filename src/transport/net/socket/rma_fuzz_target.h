@@ -14,7 +14,7 @@ namespace tutti::fuzz {
 inline constexpr uint64_t kRmaKeys[] = {1, 2};
 inline constexpr size_t kRmaRangeBytes = 256;
 
-// The bytes arrive in pieces of `piece` while a get and a flush of this end wait for answers. The
+// The bytes arrive in pieces of `piece` while a get, a flush and an atomic of this end wait for answers. The
 // comm serves operations or breaks, never writes outside the ranges, and stays broken.
 inline void FeedRma(std::span<const std::byte> bytes, size_t piece) {
   constexpr uint64_t kGuard = 0xa5a5a5a5a5a5a5a5;
@@ -33,7 +33,8 @@ inline void FeedRma(std::span<const std::byte> bytes, size_t piece) {
   };
   const std::unique_ptr<NetMemory> first = comm.Register(range(1)).value();
   const std::unique_ptr<NetMemory> second = comm.Register(range(3)).value();
-  Require(comm.Iget({first.get(), 0}, {}, 100).value() && comm.Iflush().value());
+  Require(comm.Iget({first.get(), 0}, {}, 100).value() && comm.Iflush().value() &&
+          comm.Iatomic({first.get(), 0}, {}).value());
   bool broken = false;
   for (size_t at = 0; at < bytes.size() && !broken;) {
     const auto part = bytes.subspan(at, std::min(piece, bytes.size() - at));

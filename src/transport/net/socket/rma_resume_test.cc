@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -180,6 +181,36 @@ TEST_F(RmaResumeTest, GetsAndFlushesAreAskedAgain) {
     for (NetRequest* const request : requests) Finish(end, request);
     EXPECT_EQ(end.got, ends_[1].slots);
   }
+}
+
+// A word is changed once by each operation, also where only the answer was lost.
+TEST_F(RmaResumeTest, AtomicsAreCarriedOutOnce) {
+  Connect(SocketFactory("Socket", 1, 1));
+  End& end = ends_[0];
+  const NetRemote word = {ends_[1].signals_memory->remote_key(), 0};
+  constexpr uint64_t kTurns = 8;
+  constexpr uint64_t kInTurn = 32;
+  for (uint64_t turn = 0; turn < kTurns && !HasFatalFailure(); ++turn) {
+    std::deque<NetRequest*> requests;
+    for (uint64_t i = 0; i < kInTurn; ++i) {
+      const uint64_t done = turn * kInTurn + i;
+      NetAtomic atomic = {word, NetAtomic::Kind::kAdd, 1};
+      if (i % 2 == 1) atomic = {word, NetAtomic::Kind::kCompareAndSwap, done + 1, done};
+      requests.push_back(Soon([&] {
+        return end.comm->Iatomic({end.got_memory.get(), 8 * i}, atomic);
+      }));
+      ASSERT_NE(requests.back(), nullptr);
+      if (i == 4 * turn) cable_->Cut();
+      Drive();
+    }
+    for (NetRequest* const request : requests) Finish(end, request);
+    for (uint64_t i = 0; i < kInTurn; ++i) {
+      uint64_t fetched = 0;
+      std::memcpy(&fetched, &end.got[8 * i], sizeof(fetched));
+      ASSERT_EQ(fetched, turn * kInTurn + i);
+    }
+  }
+  EXPECT_EQ(ends_[1].signals, kTurns * kInTurn);
 }
 
 TEST_F(RmaResumeTest, DamageOnTheWayIsSentAgain) {

@@ -24,6 +24,13 @@ bool PortSet::AddSpares(std::span<const UsedPort> others) {
   return ports.size() > before;
 }
 
+bool PortSet::HaveAtomics() const {
+  return std::all_of(ports.begin(), ports.begin() + static_cast<ptrdiff_t>(own),
+                     [](const UsedPort& port) {
+                       return port.nic->device().attributes().atomic_cap != IBV_ATOMIC_NONE;
+                     });
+}
+
 size_t PortSet::FirstOfNic(size_t port) const {
   const auto first = std::find_if(ports.begin(), ports.end(), [&](const UsedPort& other) {
     return other.nic == ports[port].nic;

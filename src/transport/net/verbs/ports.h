@@ -42,6 +42,8 @@ struct PortSet {
   // is room. Returns whether there was one.
   bool AddSpares(std::span<const UsedPort> others);
   void DropSpares() { ports.erase(ports.begin() + static_cast<ptrdiff_t>(own), ports.end()); }
+  // Returns whether the NICs of its own ports have atomic operations.
+  bool HaveAtomics() const;
   // Returns the first port that belongs to the NIC of port `port`.
   size_t FirstOfNic(size_t port) const;
   // Registers memory with the NIC of each port. A spare's NIC may refuse.

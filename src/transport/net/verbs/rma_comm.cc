@@ -53,11 +53,9 @@ Result<std::unique_ptr<VerbsRmaComm>> VerbsRmaComm::Make(const PortSet& ports, s
   VerbsChannel::Parts parts;
   parts.ports = ports;
   parts.ports.DropSpares();
-  for (const UsedPort& port : parts.ports.ports) {
-    if (port.nic->device().attributes().atomic_cap == IBV_ATOMIC_NONE) {
-      return InvalidUsage("{} has no atomic operations, by which signals are added",
-                          port.port.Name());
-    }
+  if (!parts.ports.HaveAtomics()) {
+    return InvalidUsage("{} has no atomic operations, by which signals are added",
+                        parts.ports.Name());
   }
   parts.peer = std::move(peer);
   parts.table_bytes = kWordBytes;
@@ -305,6 +303,25 @@ Result<NetRequest*> VerbsRmaComm::Iget(NetLocal to, NetRemote from, size_t bytes
     TUTTI_TRY(Move(request, pair, IBV_WR_RDMA_READ, near + at, far + at, pieces[pair], true));
     at += pieces[pair];
   }
+  return &request;
+}
+
+Result<NetRequest*> VerbsRmaComm::Iatomic(NetLocal before, const NetAtomic& atomic) {
+  TUTTI_ASSIGN(const bool room, HasRoom());
+  if (!room) return nullptr;
+  TUTTI_ASSIGN(const Place near, Local(before, kWordBytes));
+  TUTTI_ASSIGN(const Place word, ReachWord(atomic.word));
+  Request& request = Take("an atomic operation");
+  ibv_send_wr work = {};
+  const uint32_t key = word.keys[channel_->remote_port_of(0)];
+  if (atomic.kind == NetAtomic::Kind::kAdd) {
+    work.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
+    work.wr.atomic = {word.address, atomic.operand, 0, key};
+  } else {
+    work.opcode = IBV_WR_ATOMIC_CMP_AND_SWP;
+    work.wr.atomic = {word.address, atomic.compare, atomic.operand, key};
+  }
+  TUTTI_TRY(Post(request, 0, work, near, kWordBytes, true));
   return &request;
 }
 

@@ -45,6 +45,7 @@ class VerbsRmaComm final : public ChannelComm<NetRmaComm, VerbsChannel> {
   Result<NetRequest*> Iput(NetLocal from, NetRemote to, size_t bytes,
                            const NetSignal* signal) override;
   Result<NetRequest*> Iget(NetLocal to, NetRemote from, size_t bytes) override;
+  Result<NetRequest*> Iatomic(NetLocal before, const NetAtomic& atomic) override;
   Result<NetRequest*> Iflush() override;
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;

@@ -150,6 +150,10 @@ class VerbsNetImpl final : public Net {
   class Rma final : public NetRma {
    public:
     explicit Rma(VerbsNetImpl& net) : net_(net) {}
+    bool HasAtomics(int device) const override {
+      const Result<const PortSet*> ports = net_.At(device);
+      return ports.ok() && (*ports)->HaveAtomics();
+    }
     Result<std::unique_ptr<NetRmaListener>> Listen(int device) override;
     Result<std::unique_ptr<NetRmaComm>> Connect(int device, const NetHandle& handle,
                                                 const WaitLimits& limits) override;
