@@ -4,9 +4,9 @@
 #include <set>
 
 #include "base/log.h"
+#include "comm/reach.h"
 #include "operations/net_connector.h"
 #include "operations/networks.h"
-#include "transport/shm/remote_copy.h"
 
 namespace tutti {
 namespace {
@@ -21,31 +21,6 @@ constexpr size_t kNetSlotBytes = 512 << 10;
 // A wait spins so long when every rank has a processor of its own, and then yields.
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kYieldNs = 500'000;
-
-bool MayShare(const PeerInfo& a, const PeerInfo& b) {
-  return a.host_hash == b.host_hash && !a.shm_disabled && !b.shm_disabled;
-}
-
-// Checks that each rank shares the arena of the lowest rank of its machine, or is alone, which is
-// an error with TUTTI_STRICT_TRANSPORT.
-Status CheckLeaders(std::span<const ShareResult> results, std::span<const PeerInfo> peers,
-                    bool strict) {
-  for (size_t r = 0; r < results.size(); ++r) {
-    size_t lowest = 0;
-    while (lowest != r && !MayShare(peers[lowest], peers[r])) ++lowest;
-    const int rank = static_cast<int>(r);
-    const int leader = results[r].leader;
-    if (leader == static_cast<int>(lowest)) continue;
-    if (leader != rank)
-      return RemoteError("{} says that it shares the memory of rank {}, which it cannot",
-                         RankName(rank, peers[r]), leader);
-    if (strict)
-      return InvalidUsage("TUTTI_STRICT_TRANSPORT is set, and {} cannot share memory with {}",
-                          RankName(rank, peers[r]),
-                          RankName(static_cast<int>(lowest), peers[lowest]));
-  }
-  return Status::Ok();
-}
 
 WaitPolicy WaitPolicyFor(const Settings& settings, bool oversubscribed) {
   WaitPolicy policy;
@@ -118,9 +93,7 @@ Status HostJoin::AttachArena(int leader, uint64_t offer, const ArenaLayout& layo
 // all learn which offer is whose and try to map it, and all learn who could. A rank that could not
 // is a machine of its own from then on.
 Status HostJoin::ShareMemory() {
-  std::vector<int> group;  // The ranks that may share memory with this one, itself among them.
-  for (int r = 0; r < num_ranks(); ++r)
-    if (r == rank() || MayShare(peer(r), peer(rank()))) group.push_back(r);
+  std::vector<int> group = MemorySharersOf(rank(), context_.peers);
   one_host_expected_ = std::all_of(
       context_.peers.begin(), context_.peers.end(),
       [&](const PeerInfo& p) { return p.host_hash == peer(0).host_hash && !p.shm_disabled; });
@@ -163,7 +136,9 @@ Status HostJoin::ShareMemory() {
   mine.can_pull = mine.leader == leader && CanReadPeers(group);
   mine.asks_topology = TopologyMatters(context_.settings, AskAboutHost(context_, group));
   TUTTI_TRY(context_.bootstrap.AllGather(results.data(), sizeof(ShareResult), context_.deadline));
-  TUTTI_TRY(CheckLeaders(results, context_.peers, context_.settings.strict_transport));
+  for (const ShareResult& result : results) parts_.machines.leader.push_back(result.leader);
+  TUTTI_TRY(
+      CheckLeaders(parts_.machines.leader, context_.peers, context_.settings.strict_transport));
   parts_.machines.here = std::move(group);
   AgreeOnTuner(results);
   ConcludeSharing(results);
@@ -203,7 +178,6 @@ void HostJoin::AgreeOnTuner(std::span<const ShareResult> results) {
 
 // Derives what the plan depends on from the results of all ranks; the same on every rank.
 void HostJoin::ConcludeSharing(std::span<const ShareResult> results) {
-  for (const ShareResult& result : results) parts_.machines.leader.push_back(result.leader);
   const auto all = [&](auto holds) { return std::all_of(results.begin(), results.end(), holds); };
   PlanContext& plan = parts_.plan;
   plan.num_ranks = num_ranks();
@@ -219,15 +193,11 @@ void HostJoin::ConcludeSharing(std::span<const ShareResult> results) {
 bool HostJoin::CanReadPeers(std::span<const int> group) const {
   const auto self = std::find(group.begin(), group.end(), rank());
   const int next = self + 1 == group.end() ? group.front() : self[1];
-  const PeerInfo& mine = peer(rank());
-  const PeerInfo& other = peer(next);
-  if (mine.pull_disabled || other.pull_disabled) return false;
-  if (SameProcess(other, mine)) return true;
-  const Status why = ProbeRemoteRead(other.pid, other.probe_address, other.probe_token);
+  const Status why = CheckMayRead(peer(rank()), peer(next));
   if (why.ok()) return true;
   TUTTI_INFO(kLogInit | kLogShm,
              "{} cannot read the memory of {}, so data is copied through shared memory: {}",
-             RankName(rank(), mine), RankName(next, other), why.message());
+             RankName(rank(), peer(rank())), RankName(next, peer(next)), why.message());
   return false;
 }
 

@@ -10,6 +10,7 @@
 #include "comm/host_join.h"
 #include "comm/join.h"
 #include "comm/nics.h"
+#include "comm/reach.h"
 #include "gpu/channels.h"
 #include "gpu/mesh.h"
 #include "operations/net_connector.h"
@@ -71,13 +72,6 @@ class GpuJoin {
   void AddOneSidedNetwork(DeviceOperations& operations) const;
 
  private:
-  bool AnyRank(uint8_t PeerInfo::*flag) const {
-    return std::any_of(context_.peers.begin(), context_.peers.end(),
-                       [&](const PeerInfo& p) { return p.*flag != 0; });
-  }
-
-  // Returns whether windows are tried there. `before` says why there are none in the place before.
-  bool Serves(WindowPlace place, const Status& before) const;
   // Has all ranks try windows in one place after another, by `make(place)`. Returns what the first
   // that serves gave, or why none does. With TUTTI_STRICT_TRANSPORT a place that does not serve is
   // an error.
@@ -99,15 +93,6 @@ class GpuJoin {
   mutable Operations::OneSidedNetwork network_;
 };
 
-// CUDA IPC is tried where the usual way to share GPU memory is switched off or the driver refused
-// it.
-bool GpuJoin::Serves(WindowPlace place, const Status& before) const {
-  const bool no_cumem = AnyRank(&PeerInfo::cumem_disabled);
-  if (place == WindowPlace::kPeerMemory) return !no_cumem;
-  return place != WindowPlace::kPeerMemoryByIpc || no_cumem ||
-         before.code() == Code::kUnhandledCudaError;
-}
-
 template <class Made, class Make>
 Result<TriedWindows<Made>> GpuJoin::InFirstPlace(Make make) const {
   Status why, forbidden;
@@ -115,13 +100,9 @@ Result<TriedWindows<Made>> GpuJoin::InFirstPlace(Make make) const {
        {WindowPlace::kPeerMemory, WindowPlace::kPeerMemoryByIpc, WindowPlace::kHostMemory}) {
     const bool peer = IsOnGpu(place);
     const bool by_ipc = place == WindowPlace::kPeerMemoryByIpc;
-    if (!Serves(place, why)) continue;
-    if (AnyRank(peer ? &PeerInfo::p2p_disabled : &PeerInfo::shm_disabled)) {
-      forbidden =
-          InvalidUsage("{} is set on a rank",
-                       peer ? "NCCL_P2P_DISABLE (or NCCL_P2P_LEVEL=LOC)" : "NCCL_SHM_DISABLE");
-      continue;
-    }
+    const WindowVerdict verdict = WindowsMayLie(place, context_.peers, why);
+    if (verdict == WindowVerdict::kForbidden) forbidden = ForbiddenPlace(place);
+    if (verdict != WindowVerdict::kTry) continue;
     TUTTI_ASSIGN(TriedWindows<Made> tried, make(place));
     if (tried.made) return tried;
     why = std::move(tried.refusal);
