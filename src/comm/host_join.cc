@@ -204,7 +204,7 @@ bool HostJoin::CanReadPeers(std::span<const int> group) const {
 Status HostJoin::OpenNetwork() {
   if (Alone() || parts_.plan.one_host) return Status::Ok();
   TUTTI_ASSIGN(network_, OpenNet(context_.process.proxy(), context_.settings, context_.bootstrap,
-                                 context_.peers, context_.deadline));
+                                 context_.peers, context_.deadline, parts_.profiler));
   return Status::Ok();
 }
 

@@ -153,7 +153,7 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
 Result<std::shared_ptr<Net>> GpuJoin::OpenNetwork(HostQuestion& question) const {
   TUTTI_ASSIGN(std::shared_ptr<Net> net,
                OpenNet(context_.process.proxy(), context_.settings, context_.bootstrap,
-                       context_.peers, context_.deadline));
+                       context_.peers, context_.deadline, nullptr));
   question.nics =
       MarkUsableNics(net->devices(), context_.interfaces, context_.settings, context_.peers);
   return net;

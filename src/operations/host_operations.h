@@ -68,7 +68,7 @@ class HostOperations final : public Operations {
     FdServer* fd_server = nullptr;
     Watch* watch = nullptr;
     std::unique_ptr<CostAdviser> tuner;  // Null: there is none, on any rank.
-    std::unique_ptr<Profiler> profiler;  // Null: there is none.
+    std::shared_ptr<Profiler> profiler;  // Null: there is none. The network may tell it, too.
     WaitPolicy wait_policy;
     bool may_pull = true;  // Peers may read user buffers where they lie.
     double timeout_s = 0;  // A ticket waits so long for its turn while nobody runs.
@@ -125,7 +125,7 @@ class HostOperations final : public Operations {
   const std::string network_name_;  // empty when all ranks share the arena
   TicketOrder order_;
   const std::unique_ptr<CostAdviser> tuner_;
-  const std::unique_ptr<Profiler> profiler_;
+  const std::shared_ptr<Profiler> profiler_;
   SharedArena arena_;
   std::unique_ptr<Connections> connections_;
   std::optional<StageGroup> stages_;  // Present where all ranks share the arena.

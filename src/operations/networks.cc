@@ -147,7 +147,8 @@ Status CheckNetName(const Settings& settings) {
 }
 
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Bootstrap& bootstrap,
-                                     std::span<const PeerInfo> peers, Deadline deadline) {
+                                     std::span<const PeerInfo> peers, Deadline deadline,
+                                     std::shared_ptr<NetEvents> events) {
   Candidates candidates(proxy, settings, NetworkKey(bootstrap.key_holder().key, settings));
   candidates.Find();
   std::vector<Offer> offers(peers.size());
@@ -169,7 +170,8 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Boo
           "none: NCCL_NET=Socket does",
           chosen->name);
     }
-    if (chosen->plugin) return PluginNet::Create(chosen->plugin, offers[0].number);
+    if (chosen->plugin)
+      return PluginNet::Create(chosen->plugin, offers[0].number, std::move(events));
     return std::move(chosen->net);
   }
   if (candidates.usable().empty()) {

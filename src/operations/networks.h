@@ -13,6 +13,7 @@
 #include "operations/peer_info.h"
 #include "proxy/proxy.h"
 #include "transport/net/net.h"
+#include "transport/net/plugin/net_events.h"
 
 namespace tutti {
 
@@ -21,9 +22,11 @@ namespace tutti {
 Status CheckNetName(const Settings& settings);
 
 // Returns the network that the ranks `peers` use together, able to carry something here. All ranks
-// call it together, and all get the same network or a failure. `proxy` must outlive it.
+// call it together, and all get the same network or a failure. `proxy` must outlive it. `events`
+// takes what a plugin's network reports of its work; null where nobody asks.
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Bootstrap& bootstrap,
-                                     std::span<const PeerInfo> peers, Deadline deadline);
+                                     std::span<const PeerInfo> peers, Deadline deadline,
+                                     std::shared_ptr<NetEvents> events);
 
 // Returns the network for one-sided operations (rma.h) between ranks that `net` joins, which may be
 // null: `net` where it has them, else TCP sockets, which reach wherever the bootstrap does. Null,

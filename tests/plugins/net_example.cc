@@ -13,6 +13,9 @@
 // order (exampleViolations), and objects that were never closed (exampleOpenObjects). EXAMPLE_FAIL
 // makes it misbehave: "init", "devices", "test-late" (the tenth test fails), "sizes" (test reports
 // more than there was room for).
+//
+// Each send and receive is an event for profilers (EventKind): begun when it is accepted, updated
+// with its bytes and ended when it is done, or when its comm is closed.
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -38,12 +41,18 @@ namespace {
 
 using tutti::netplugin::Table;
 
+using tutti::netplugin::ProfilerCallback;
+
+// A kind of its own, and version 1. At the data of such an event lies the number of its bytes.
+constexpr int64_t kEventKind = 0x7ee7 << 16 | 1;
+
 constexpr int kMostReceives = 8;
 constexpr size_t kMostRequests = 32 * kMostReceives;
 
 std::atomic<int> violations = 0;
 std::atomic<int> open_objects = 0;
 std::atomic<int> tests = 0;
+std::atomic<ProfilerCallback> profiler = nullptr;  // what init was given
 
 bool Fails(const char* how) {
   const char* const wanted = std::getenv("EXAMPLE_FAIL");
@@ -84,7 +93,28 @@ struct Request {
   std::array<int64_t, kMostReceives> sizes = {};
   bool done = false;
   bool tested = true;  // the caller knows that it is done; the request is free
+  void* event = nullptr;
+  uint64_t event_bytes = 0;
 };
+
+void Report(Request& request, int what, void* handle = nullptr) {
+  const ProfilerCallback callback = profiler.load();
+  if (callback != nullptr)
+    callback(&request.event, what, handle, handle != nullptr ? kEventKind : 0,
+             &request.event_bytes);
+}
+
+// Ends the event of a request with what it has moved: a send's in two steps, a receive's in one.
+void EndEvent(Request& request) {
+  using namespace tutti::netplugin;
+  if (request.event == nullptr) return;
+  request.event_bytes = request.header.capacity;
+  for (int i = 0; i < request.count; ++i)
+    request.event_bytes += static_cast<uint64_t>(request.sizes[static_cast<size_t>(i)]);
+  if (request.count == 0) Report(request, kEventUpdate);
+  Report(request, request.count == 0 ? kEventStop : kEventUpdateAndStop);
+  Expect(request.event == nullptr);
+}
 
 // A connection. The queue holds the requests that are not done, in order.
 struct Comm {
@@ -266,7 +296,10 @@ void Receive(Comm& comm) {
   }
 }
 
-ncclResult_t Init() { return Fails("init") ? ncclSystemError : ncclSuccess; }
+ncclResult_t Init(ProfilerCallback callback) {
+  profiler.store(callback);
+  return Fails("init") ? ncclSystemError : ncclSuccess;
+}
 
 ncclResult_t Devices(int* count) {
   *count = Fails("devices") ? 0 : 1;
@@ -352,7 +385,7 @@ ncclResult_t Deregister(void* comm, void* memory) {
   return ncclSuccess;
 }
 
-ncclResult_t Isend(void* send_comm, void* data, size_t bytes, int tag, void* memory,
+ncclResult_t Isend(void* send_comm, void* data, size_t bytes, int tag, void* memory, void* handle,
                    void** request) {
   *request = nullptr;
   Comm& comm = *static_cast<Comm*>(send_comm);
@@ -375,6 +408,7 @@ ncclResult_t Isend(void* send_comm, void* data, size_t bytes, int tag, void* mem
     if (group.empty()) comm.granted.pop_front();
     made->header = {static_cast<uint64_t>(tag), bytes};
     made->data = static_cast<const char*>(data);
+    if (handle != nullptr) Report(*made, tutti::netplugin::kEventStart, handle);
     comm.queue.push_back(made);
     Send(comm);
     *request = made;
@@ -384,7 +418,7 @@ ncclResult_t Isend(void* send_comm, void* data, size_t bytes, int tag, void* mem
 }
 
 ncclResult_t Irecv(void* recv_comm, int count, void** data, const size_t* bytes, const int* tags,
-                   void** memory, void** request) {
+                   void** memory, void* handle, void** request) {
   *request = nullptr;
   Comm& comm = *static_cast<Comm*>(recv_comm);
   const InCall call(comm.busy);
@@ -402,6 +436,7 @@ ncclResult_t Irecv(void* recv_comm, int count, void** data, const size_t* bytes,
     made->sizes[i] = -1;
     comm.out.append(reinterpret_cast<const char*>(&made->grants[i]), sizeof(Grant));
   }
+  if (handle != nullptr) Report(*made, tutti::netplugin::kEventStart, handle);
   comm.queue.push_back(made);
   Receive(comm);
   *request = made;
@@ -429,6 +464,7 @@ ncclResult_t Test(void* request, int* done, int* bytes) {
   *done = own.done ? 1 : 0;
   if (!own.done) return comm.broken ? ncclRemoteError : ncclSuccess;
   own.tested = true;
+  EndEvent(own);
   for (size_t i = 0; bytes != nullptr && i < static_cast<size_t>(own.count); ++i) {
     bytes[i] = static_cast<int>(own.sizes[i]);
     if (Fails("sizes")) bytes[i] = static_cast<int>(own.grants[i].capacity) + 1;
@@ -439,6 +475,8 @@ ncclResult_t Test(void* request, int* done, int* bytes) {
 ncclResult_t CloseComm(void* closed) {
   auto* const comm = static_cast<Comm*>(closed);
   Expect(comm->memory.empty());
+  for (const auto& request : comm->requests)
+    if (request->event != nullptr) Report(*request, tutti::netplugin::kEventStop);
   close(comm->fd);
   delete comm;
   open_objects.fetch_sub(1);
@@ -479,8 +517,8 @@ Table<kVersion> MakeTable() {
   table.devices = Devices;
   table.get_properties = GetProperties<kVersion>;
   if constexpr (kVersion >= 11) {
-    table.init = [](void** context, uint64_t, CommConfig*, LogFunction, ProfilerCallback) {
-      const ncclResult_t result = Init();
+    table.init = [](void** context, uint64_t, CommConfig*, LogFunction, ProfilerCallback callback) {
+      const ncclResult_t result = Init(callback);
       if (result != ncclSuccess) return result;
       *context = new int(0);
       open_objects.fetch_add(1);
@@ -501,13 +539,13 @@ Table<kVersion> MakeTable() {
     };
   } else {
     if constexpr (kVersion == 10) {
-      table.init = [](LogFunction, ProfilerCallback) { return Init(); };
+      table.init = [](LogFunction, ProfilerCallback callback) { return Init(callback); };
       table.connect = [](int, CommConfig* config, void* handle, void** comm, void**) {
         Expect(config != nullptr);
         return Connect(handle, comm);
       };
     } else {
-      table.init = [](LogFunction) { return Init(); };
+      table.init = [](LogFunction) { return Init(nullptr); };
       if constexpr (kVersion >= 7) {
         table.connect = [](int, void* handle, void** comm, void**) {
           return Connect(handle, comm);
@@ -528,16 +566,18 @@ Table<kVersion> MakeTable() {
   };
   table.dereg_mr = Deregister;
   if constexpr (kVersion >= 10) {
-    table.isend = [](void* comm, void* data, Size bytes, int tag, void* memory, void*,
-                     void** request) { return Isend(comm, data, bytes, tag, memory, request); };
+    table.isend = [](void* comm, void* data, Size bytes, int tag, void* memory, void* handle,
+                     void** request) {
+      return Isend(comm, data, bytes, tag, memory, handle, request);
+    };
     table.irecv = [](void* comm, int count, void** data, Size* bytes, int* tags, void** memory,
                      void** handles, void** request) {
       Expect(handles != nullptr);
-      return Irecv(comm, count, data, bytes, tags, memory, request);
+      return Irecv(comm, count, data, bytes, tags, memory, handles[0], request);
     };
   } else {
     table.isend = [](void* comm, void* data, Size bytes, int tag, void* memory, void** request) {
-      return Isend(comm, data, static_cast<size_t>(bytes), tag, memory, request);
+      return Isend(comm, data, static_cast<size_t>(bytes), tag, memory, nullptr, request);
     };
     table.irecv = [](void* comm, int count, void** data, Size* bytes, int* tags, void** memory,
                      void** request) {
@@ -545,7 +585,7 @@ Table<kVersion> MakeTable() {
       for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
         sizes[i] = static_cast<size_t>(bytes[i]);
       }
-      return Irecv(comm, count, data, sizes.data(), tags, memory, request);
+      return Irecv(comm, count, data, sizes.data(), tags, memory, nullptr, request);
     };
   }
   table.iflush = Iflush;

@@ -5,6 +5,8 @@
 
 #include "example_library.h"
 #include "operations/profiler/profiler.h"
+#include "transport/net/net_test_link.h"
+#include "transport/net/plugin/plugin_net.h"
 
 namespace tutti {
 namespace {
@@ -118,6 +120,79 @@ TEST(ProfilerTest, OperationsGoOnWhereItFailsLater) {
   TellOfAGroup(profiler.get());
   profiler.reset();
   EXPECT_EQ(LogOf(6), "finalize\n");
+}
+
+// Two networks by one plugin. What that reports of one of them goes to a profiler.
+class ToldNetPair final : public NetPair {
+ public:
+  ToldNetPair(int version, std::shared_ptr<Profiler> profiler, bool of_sends) {
+    const auto library = PluginLibrary::Open(ExampleFile("net", version)).value();
+    sending_ = PluginNet::Create(library, 7, of_sends ? profiler : nullptr).value();
+    receiving_ = PluginNet::Create(library, 7, of_sends ? nullptr : profiler).value();
+  }
+  Net& sending() override { return *sending_; }
+  Net& receiving() override { return *receiving_; }
+
+ private:
+  std::unique_ptr<Net> sending_;
+  std::unique_ptr<Net> receiving_;
+};
+
+// Has messages pass in an operation and after it, and returns what a profiler is told of them.
+std::string LogOfMessages(int net_version, int profiler_version, bool of_sends) {
+  std::shared_ptr<Profiler> profiler = LoadProfiler(ExampleFile("profiler", profiler_version));
+  EXPECT_NE(profiler, nullptr);
+  {
+    ToldNetPair pair(net_version, profiler, of_sends);
+    net_contract::NetLink link(pair);
+    {
+      const Profiler::Span told =
+          Profiler::OfCollective(profiler.get(), {}, Algorithm::kRing, Protocol::kSimple);
+      LogOf(profiler_version);
+      net_contract::Transfer(link, {100});
+    }
+    net_contract::Transfer(link, {100});
+  }
+  // The network holds it, too.
+  profiler.reset();
+  return LogOf(profiler_version);
+}
+
+class NetEventsTest : public ::testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(NetEventsTest, ReachProfilersBelowTheOperation) {
+  const auto& [net, profiler] = GetParam();
+  const std::string update = profiler >= 4 ? "update NetPlugin 100\n" : "";
+  EXPECT_EQ(LogOfMessages(net, profiler, /*of_sends=*/true),
+            "start ProxyOp in Coll send of up to 100\n"
+            "start ProxyStep in ProxyOp\n"
+            "start NetPlugin in ProxyStep of kind 7ee70001\n" +
+                update +
+                "stop NetPlugin\nstop ProxyStep\nstop ProxyOp\n"
+                "stop KernelCh\nstop Coll\nfinalize\n");
+  EXPECT_THAT(LogOfMessages(net, profiler, /*of_sends=*/false),
+              ::testing::AllOf(::testing::HasSubstr("start ProxyOp in Coll receive of up to"),
+                               ::testing::HasSubstr(update + "stop NetPlugin\nstop ProxyStep\n")));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, NetEventsTest,
+                         ::testing::Combine(::testing::Values(10, 11),
+                                            ::testing::Range(3,
+                                                             profilerplugin::kNewestVersion + 1)),
+                         [](const auto& info) {
+                           return fmt::format("Net{}Profiler{}", std::get<0>(info.param),
+                                              std::get<1>(info.param));
+                         });
+
+TEST(ToldNetTest, WithoutEventsOfPluginsInAnOldProfilerNothingIsLost) {
+  EXPECT_EQ(LogOfMessages(11, 2, /*of_sends=*/true),
+            "start ProxyOp in Coll send of up to 100\nstart ProxyStep in ProxyOp\n"
+            "stop ProxyStep\nstop ProxyOp\nstop Coll\nfinalize\n");
+}
+
+TEST(ToldNetTest, NobodyIsToldOfWhatIsNotAskedFor) {
+  const WithVariable variable("EXAMPLE_PROFILER", std::to_string(profilerplugin::kColl));
+  EXPECT_EQ(LogOfMessages(11, 6, /*of_sends=*/true), "stop Coll\nfinalize\n");
 }
 
 TEST(ProfilerTest, WithoutOneNothingHappens) {

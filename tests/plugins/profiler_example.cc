@@ -74,6 +74,12 @@ const char* NameOf(uint64_t type) {
       return "P2p";
     case kKernelCh:
       return "KernelCh";
+    case kProxyOp:
+      return "ProxyOp";
+    case kProxyStep:
+      return "ProxyStep";
+    case kNetPlugin:
+      return "NetPlugin";
     case kGroupApi:
       return "GroupApi";
     case kCollApi:
@@ -103,6 +109,18 @@ std::string Details(const Its& event) {
     return " " + Text(event.p2p.func) + " " + std::to_string(event.p2p.count) + " with " +
            std::to_string(event.p2p.peer);
   }
+  if (event.type == kProxyOp) {
+    return std::string(event.proxy_op.is_send != 0 ? " send" : " receive") + " of up to " +
+           std::to_string(event.proxy_op.chunk_bytes);
+  }
+#if VERSION >= 3
+  if (event.type == kNetPlugin) {
+    char kind[32];
+    std::snprintf(kind, sizeof(kind), " of kind %llx",
+                  static_cast<unsigned long long>(event.net_plugin.id));
+    return kind;
+  }
+#endif
   return "";
 }
 
@@ -154,8 +172,13 @@ ncclResult_t Stop(void* handle) {
   return ncclSuccess;
 }
 
-ncclResult_t Record(void* handle, int, StateArgs*) {
-  Expect(static_cast<Told*>(handle)->alive == kAlive, "the event has not ended");
+ncclResult_t Record(void* handle, int state, [[maybe_unused]] StateArgs* args) {
+  const auto* const told = static_cast<Told*>(handle);
+  Expect(told->alive == kAlive, "the event has not ended");
+  Expect((state == kNetPluginUpdate) == (told->type == kNetPlugin), "the state is of the event");
+  // The network that is an example, too, has the number of its bytes there.
+  if (state == kNetPluginUpdate)
+    Add("update NetPlugin " + std::to_string(*static_cast<uint64_t*>(args->data)));
   return ncclSuccess;
 }
 

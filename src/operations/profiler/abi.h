@@ -39,6 +39,7 @@ inline constexpr uint32_t kCollApi = 1u << 9;
 inline constexpr uint32_t kP2pApi = 1u << 10;
 
 // States of events.
+inline constexpr int kNetPluginUpdate = 21;
 inline constexpr int kKernelChStop = 22;
 inline constexpr int kGroupStartApiStop = 23;
 inline constexpr int kGroupEndApiStart = 24;
@@ -65,6 +66,21 @@ struct P2pApi {
 struct KernelCh {
   uint8_t channel;
   uint64_t timer;
+};
+struct ProxyOp {
+  pid_t pid;  // The process of the proxy.
+  uint8_t channel;
+  int peer;
+  int steps;
+  int chunk_bytes;
+  int is_send;
+};
+struct ProxyStep {
+  int step;
+};
+struct NetPlugin {
+  int64_t id;  // It says what lies at `data`: a type of network and a version, 16 bits each.
+  void* data;
 };
 struct CopyEngineColl {
   uint64_t words[11];
@@ -104,7 +120,10 @@ struct Event6 {
     P2pApi p2p_api;
     Coll5 coll;
     P2p5 p2p;
+    ProxyOp proxy_op;
+    ProxyStep proxy_step;
     KernelCh kernel_ch;
+    NetPlugin net_plugin;
     CopyEngineColl copy_engine;
   };
 };
@@ -138,7 +157,10 @@ struct Event4 {
   union {
     Coll4 coll;
     P2p4 p2p;
+    ProxyOp proxy_op;
+    ProxyStep proxy_step;
     KernelCh kernel_ch;
+    NetPlugin net_plugin;
   };
 };
 
@@ -173,7 +195,10 @@ struct Event3 {
   union {
     Coll3 coll;
     P2p3 p2p;
+    ProxyOp proxy_op;
+    ProxyStep proxy_step;
     KernelCh kernel_ch;
+    NetPlugin net_plugin;
   };
 };
 
@@ -200,6 +225,8 @@ struct Event2 {
   union {
     Coll2 coll;
     P2p3 p2p;
+    ProxyOp proxy_op;
+    ProxyStep proxy_step;
   };
 };
 
@@ -238,14 +265,18 @@ struct Event1 {
   union {
     Coll1 coll;
     P2p1 p2p;
+    ProxyOp proxy_op;
+    ProxyStep proxy_step;
   };
 };
 static_assert(sizeof(Event4) == 104 && sizeof(Event3) == 120 && sizeof(Event2) == 128);
 
-// Carries what goes with a state. Hosts report only the timer of a kernel channel.
+// Carries what goes with a state. Hosts report the timer of a kernel channel and the data of a
+// network plugin.
 union StateArgs {
   size_t bytes;
   uint64_t timer;
+  void* data;
   uint64_t words[2];
 };
 

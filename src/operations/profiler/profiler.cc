@@ -1,5 +1,8 @@
 #include "operations/profiler/profiler.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -17,6 +20,8 @@ constexpr PluginKind kNetLibrary = {"libnccl-net", "network plugin"};
 
 // An event is reported where a plugin's mask has one of these bits: it is a parent of those events.
 constexpr uint32_t kBelowOperations = kProxyOp | kProxyStep | kKernelCh | kNetPlugin;
+constexpr uint32_t kForProxyStep = kProxyStep | kNetPlugin;
+constexpr uint32_t kForProxyOp = kProxyOp | kForProxyStep;
 constexpr uint32_t kForColl = kColl | kBelowOperations;
 constexpr uint32_t kForP2p = kP2p | kBelowOperations;
 constexpr uint32_t kForGroup = kGroup | kForColl | kForP2p;
@@ -66,6 +71,10 @@ const char* ProtocolText(Protocol protocol) {
 const char* FunctionText(const Task& task) {
   if (task.collective != Collective::kSendRecv) return Name(task.collective).data();
   return task.is_send ? "Send" : "Recv";
+}
+
+bool IsEmpty(const Profiler::Handles& handles) {
+  return std::all_of(handles.begin(), handles.end(), [](void* handle) { return !handle; });
 }
 
 }  // namespace
@@ -120,8 +129,8 @@ Profiler::Handles Profiler::Start(uint32_t wanted, Event6 event, const Handles& 
     event.parent = parents[i];
     if (event.type == kColl) event.coll.parent_group = groups[i];
     if (event.type == kP2p) event.p2p.parent_group = groups[i];
-    // Nobody counts the time of an operation whose event was not begun.
-    if (event.type == kKernelCh && parents[i] == nullptr) continue;
+    // These make sense below an event only.
+    if ((event.type & kBelowOperations) != 0 && parents[i] == nullptr) continue;
     handles[i] = session.plugin->Start(session.context, comm_, event);
   }
   return handles;
@@ -133,14 +142,18 @@ void Profiler::Stop(const Handles& handles) {
   }
 }
 
-void Profiler::Record(const Handles& handles, int state, uint64_t timer) {
+void Profiler::Record(const Handles& handles, int state, const StateArgs& args) {
   for (size_t i = 0; i < sessions_.size(); ++i) {
-    if (handles[i] != nullptr) sessions_[i].plugin->Record(handles[i], state, timer);
+    if (handles[i] != nullptr) sessions_[i].plugin->Record(handles[i], state, args);
   }
 }
 
 Profiler::Told::~Told() {
-  if (has_kernel) profiler.Record(inner, kKernelChStop, static_cast<uint64_t>(NowNs()));
+  if (has_kernel) {
+    profiler.Record(inner, kKernelChStop, {.timer = static_cast<uint64_t>(NowNs())});
+    const MutexLock lock(profiler.mutex_);
+    if (profiler.running_ == this) profiler.running_ = nullptr;
+  }
   profiler.Stop(inner);
   profiler.Stop(outer);
 }
@@ -219,6 +232,71 @@ void Profiler::StartKernel(Told& told) {
   event.kernel_ch = {.channel = 0, .timer = static_cast<uint64_t>(NowNs())};
   told.inner = Start(kKernelCh, event, told.outer, {});
   told.has_kernel = true;
+  const MutexLock lock(mutex_);
+  running_ = &told;
+}
+
+// An event of a network plugin.
+class Profiler::NetEvent final : public NetEvents::Event {
+ public:
+  NetEvent(Profiler& profiler, const Handles& handles) : profiler_(profiler), handles_(handles) {}
+  ~NetEvent() override { profiler_.Stop(handles_); }
+  void Update(void* data) override { profiler_.Record(handles_, kNetPluginUpdate, {.data = data}); }
+
+ private:
+  Profiler& profiler_;
+  const Handles handles_;
+};
+
+// A message of a network plugin, which is two events.
+class Profiler::NetStep final : public NetEvents::Step {
+ public:
+  NetStep(Profiler& profiler, const Handles& op, const Handles& step)
+      : profiler_(profiler), op_(op), step_(step) {}
+  ~NetStep() override {
+    profiler_.Stop(step_);
+    profiler_.Stop(op_);
+  }
+  std::unique_ptr<Event> Begin(int64_t plugin, void* data) override {
+    Event6 event = {};
+    event.type = kNetPlugin;
+    event.net_plugin = {plugin, data};
+    const Handles handles = profiler_.Start(kNetPlugin, event, step_, {});
+    if (IsEmpty(handles)) return nullptr;
+    return std::make_unique<NetEvent>(profiler_, handles);
+  }
+
+ private:
+  Profiler& profiler_;
+  const Handles op_;
+  const Handles step_;
+};
+
+bool Profiler::AnyAsksFor(uint32_t wanted) const {
+  return std::any_of(sessions_.begin(), sessions_.end(), [&](const Session& session) {
+    return (session.plugin->mask() & wanted) != 0;
+  });
+}
+
+// The operation is kept from ending while the events below it begin.
+std::unique_ptr<NetEvents::Step> Profiler::BeginStep(bool is_send, size_t bytes) {
+  if (!AnyAsksFor(kForProxyOp)) return nullptr;
+  const MutexLock lock(mutex_);
+  if (!running_) return nullptr;
+  Event6 event = {};
+  event.type = kProxyOp;
+  event.proxy_op = {.pid = getpid(),
+                    .channel = 0,
+                    .peer = -1,
+                    .steps = 1,
+                    .chunk_bytes = static_cast<int>(bytes),
+                    .is_send = is_send};
+  const Handles op = Start(kForProxyOp, event, running_->outer, {});
+  event = {};
+  event.type = kProxyStep;
+  const Handles step = Start(kForProxyStep, event, op, {});
+  if (IsEmpty(op)) return nullptr;
+  return std::make_unique<NetStep>(*this, op, step);
 }
 
 }  // namespace tutti

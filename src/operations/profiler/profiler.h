@@ -9,15 +9,21 @@
 //   GroupApi                     of the calls of one group, or a call outside of groups
 //   ├─ CollApi                   of a call of a collective
 //   │  └─ Coll                   with algorithm and protocol; its older parent is Group
-//   │     └─ KernelCh            the thread that runs it; timers in ns of the monotonic clock
+//   │     ├─ KernelCh            the thread that runs it; timers in ns of the monotonic clock
+//   │     └─ ProxyOp             a message of a network plugin
+//   │        └─ ProxyStep
+//   │           └─ NetPlugin     what the plugin reports of it
 //   └─ P2pApi
-//      └─ P2p                    of a send or receive
-//         └─ KernelCh
+//      └─ P2p                    of a send or receive, with the same below it
 //
-// An event is reported when the plugin asks for it or for one below it. Events of the proxy, of
-// network plugins and of copy engines are not reported.
+// An event is reported when the plugin asks for it or for one below it. Events of the proxy are
+// reported for the sake of those of network plugins only, which profilers look for below them: one
+// ProxyOp with one ProxyStep for each message, which belongs to the operation that was begun last.
+// Of a message that comes when no operation runs nothing is reported. Events of copy engines are
+// not reported.
 //
-// Threads: the one that runs the communicator's operations, in turn.
+// Threads: the one that runs the communicator's operations, in turn. BeginStep, and what it returns,
+// from any.
 
 #include <array>
 #include <cstdint>
@@ -25,14 +31,16 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "config/settings.h"
 #include "operations/operations.h"
 #include "operations/profiler/profiler_plugin.h"
 #include "plan/task.h"
+#include "transport/net/plugin/net_events.h"
 
 namespace tutti {
 
-class Profiler {
+class Profiler final : public NetEvents {
  public:
   static constexpr size_t kMostProfilers = 4;
 
@@ -41,7 +49,7 @@ class Profiler {
   // the setting names and that cannot be used.
   static std::unique_ptr<Profiler> Load(const Settings& settings, const ProfiledComm& comm);
   // Finalizes the plugins' contexts.
-  ~Profiler();
+  ~Profiler() override;
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
@@ -80,7 +88,11 @@ class Profiler {
     return profiler == nullptr ? nullptr : profiler->TellMessage(task);
   }
 
+  std::unique_ptr<Step> BeginStep(bool is_send, size_t bytes) override;
+
  private:
+  class NetStep;
+  class NetEvent;
   struct Session {
     ProfilerPlugin* plugin;
     void* context;
@@ -93,13 +105,14 @@ class Profiler {
   Span TellCall(const IssuedTask& issued);
   Span TellCollective(const Task& task, Algorithm algorithm, Protocol protocol);
   Span TellMessage(const Task& task);
-  // Begins the event of a kernel below that of an operation.
+  // Begins the event of a kernel below that of an operation, to which messages belong from now on.
   void StartKernel(Told& told);
   // Begins an event with each plugin that asks for anything in `wanted`.
   Handles Start(uint32_t wanted, profilerplugin::Event6 event, const Handles& parents,
                 const Handles& groups);
   void Stop(const Handles& handles);
-  void Record(const Handles& handles, int state, uint64_t timer = 0);
+  void Record(const Handles& handles, int state, const profilerplugin::StateArgs& args = {});
+  bool AnyAsksFor(uint32_t wanted) const;
 
   const ProfiledComm comm_;
   std::vector<Session> sessions_;
@@ -107,6 +120,9 @@ class Profiler {
   Handles group_ = {};
   Handles call_ = {};
   std::array<uint64_t, kNumCollectives> sequence_ = {};
+  Mutex mutex_;
+  // The operation that was begun last and has not ended; null when there is none.
+  const Told* running_ TUTTI_GUARDED_BY(mutex_) = nullptr;
 };
 
 }  // namespace tutti

@@ -81,8 +81,9 @@ void CopyP2p(To& to, const P2p5& from) {
 template <class Event>
 bool Knows(uint64_t type) {
   if constexpr (std::is_same_v<Event, Event6>) return true;
-  constexpr bool kHasKernels = std::is_same_v<Event, Event4> || std::is_same_v<Event, Event3>;
-  return type == kGroup || type == kColl || type == kP2p || (kHasKernels && type == kKernelCh);
+  constexpr bool kIsNew = std::is_same_v<Event, Event4> || std::is_same_v<Event, Event3>;
+  constexpr uint64_t kAll = kGroup | kColl | kP2p | kProxyOp | kProxyStep;
+  return (type & (kIsNew ? kAll | kKernelCh | kNetPlugin : kAll)) != 0;
 }
 
 // Makes an older version's form of an event. Before version 5 the group was the parent of
@@ -108,10 +109,13 @@ Event OldForm(const Event6& from, const ProfiledComm& comm) {
       to.p2p.name = comm.name.c_str();
       to.p2p.comm_hash = comm.id;
     }
-  } else if (from.type == kKernelCh) {
-    if constexpr (!std::is_same_v<Event, Event1> && !std::is_same_v<Event, Event2>) {
-      to.kernel_ch = from.kernel_ch;
-    }
+  } else if (from.type == kProxyOp) {
+    to.proxy_op = from.proxy_op;
+  } else if (from.type == kProxyStep) {
+    to.proxy_step = from.proxy_step;
+  } else if constexpr (!std::is_same_v<Event, Event1> && !std::is_same_v<Event, Event2>) {
+    if (from.type == kKernelCh) to.kernel_ch = from.kernel_ch;
+    if (from.type == kNetPlugin) to.net_plugin = from.net_plugin;
   }
   return to;
 }
@@ -161,11 +165,10 @@ class ProfilerOf final : public ProfilerPlugin {
     return result == ncclSuccess ? handle : nullptr;
   }
   void Stop(void* handle) override { Keep("stopEvent", table_.functions.stop(handle)); }
-  void Record(void* handle, int state, uint64_t timer) override {
+  void Record(void* handle, int state, const StateArgs& args) override {
     if (kVersion < 4 || (kVersion < 5 && state > kKernelChStop)) return;
-    StateArgs args = {};
-    args.timer = timer;
-    Keep("recordEventState", table_.functions.record(handle, state, &args));
+    StateArgs own = args;
+    Keep("recordEventState", table_.functions.record(handle, state, &own));
   }
 
  private:

@@ -41,8 +41,8 @@ class ProfilerPlugin {
   virtual void* Start(void* context, const ProfiledComm& comm,
                       const profilerplugin::Event6& event) = 0;
   virtual void Stop(void* handle) = 0;
-  // Reports a state of an event; `timer` is that of a kernel channel.
-  virtual void Record(void* handle, int state, uint64_t timer) = 0;
+  // Reports a state of an event.
+  virtual void Record(void* handle, int state, const profilerplugin::StateArgs& args) = 0;
 
   // Returns the types of events that the plugin asks for now.
   uint32_t mask() const { return static_cast<uint32_t>(__atomic_load_n(&mask_, __ATOMIC_RELAXED)); }

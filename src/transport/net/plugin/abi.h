@@ -34,6 +34,12 @@ inline constexpr int kUndefinedTrafficClass = -1;
 
 using LogFunction = void (*)(int level, unsigned long subsystems, const char* file, int line,
                              const char* format, ...);
+// What a profiler's callback is told of an event, by `type`. The handle is that of a send or
+// receive, and counts when an event begins.
+inline constexpr int kEventStart = 0;
+inline constexpr int kEventStop = 1;
+inline constexpr int kEventUpdate = 2;
+inline constexpr int kEventUpdateAndStop = 3;
 using ProfilerCallback = ncclResult_t (*)(void** event, int type, void* handle, int64_t plugin,
                                           void* data);
 

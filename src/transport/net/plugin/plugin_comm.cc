@@ -1,6 +1,7 @@
 #include "transport/net/plugin/plugin_comm.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace tutti {
 namespace {
@@ -83,7 +84,13 @@ Status PluginChannel::Fail(Status status) {
   return failure_;
 }
 
+NetEvents::Step* PluginChannel::NextStep(size_t bytes) {
+  if (!next_step_) next_step_ = context_->BeginStep(direction_ == Direction::kSend, bytes);
+  return next_step_.get();
+}
+
 NetRequest* PluginChannel::Begun(Request& request) {
+  request.step = std::move(next_step_);
   request.in_flight = true;
   ++in_flight_;
   return &request;
@@ -104,6 +111,7 @@ Result<bool> PluginChannel::Progress() {
     if (!status.ok()) return Fail(std::move(status));
     if (done == 0) continue;
     request.request = nullptr;
+    request.step.reset();
     TUTTI_TRY(Take(request, bytes));
     moved = true;
   }
@@ -142,9 +150,10 @@ Result<NetRequest*> PluginSendComm::Isend(const NetSend& message) {
   PluginChannel::Request* const request = channel_.FreeRequest();
   if (request == nullptr) return nullptr;
   void* begun = nullptr;
+  NetEvents::Step* const step = channel_.NextStep(message.bytes);
   Status status = channel_.Call("isend", [&](PluginFunctions& plugin, void* comm) {
     return plugin.Isend(comm, const_cast<std::byte*>(message.data), message.bytes,
-                        static_cast<int>(message.tag), HandleOf(message.memory), &begun);
+                        static_cast<int>(message.tag), HandleOf(message.memory), step, &begun);
   });
   if (!status.ok()) return channel_.Fail(std::move(status));
   if (begun == nullptr) return nullptr;
@@ -171,9 +180,11 @@ Result<NetRequest*> PluginRecvComm::Irecv(std::span<const NetReceive> group) {
     memory[i] = HandleOf(group[i].memory);
   }
   void* begun = nullptr;
+  NetEvents::Step* const step =
+      channel_.NextStep(std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
   Status status = channel_.Call("irecv", [&](PluginFunctions& plugin, void* comm) {
     return plugin.Irecv(comm, static_cast<int>(group.size()), data.data(), bytes.data(),
-                        tags.data(), memory.data(), &begun);
+                        tags.data(), memory.data(), step, &begun);
   });
   if (!status.ok()) return channel_.Fail(std::move(status));
   if (begun == nullptr) return nullptr;

@@ -29,6 +29,7 @@ class PluginChannel {
     bool in_flight = false;   // begun, and not yet tested as done by the caller
     int count = 0;            // buffers of a receive; 0: a send or a flush
     std::array<size_t, kMaxNetGroup> capacity = {};
+    std::unique_ptr<NetEvents::Step> step;  // null: nobody is told of the request
   };
 
   enum class Direction : uint8_t { kSend, kReceive };
@@ -67,6 +68,9 @@ class PluginChannel {
   // Closes the connection. Any thread: what others do later fails.
   void Close();
   bool Idle() const { return in_flight_ == 0; }
+  // Returns the step of the request that the plugin is asked for next. It stays the same until the
+  // plugin takes one, so that a send that is tried again and again is told of once.
+  NetEvents::Step* NextStep(size_t bytes);
   // Counts a request that the plugin has taken.
   NetRequest* Begun(Request& request);
 
@@ -80,6 +84,7 @@ class PluginChannel {
   std::set<void*> registered_;
   const std::string peer_;
   std::array<Request, kPluginRequests> requests_;
+  std::unique_ptr<NetEvents::Step> next_step_;
   size_t in_flight_ = 0;
   std::atomic<bool> closed_ = false;  // comm_ is null, for those who are not within Do
   Status failure_;                    // Only the driving thread uses it.

@@ -25,8 +25,9 @@ const char* TextOf(ncclResult_t result) {
 }  // namespace
 
 Result<std::shared_ptr<PluginContext>> PluginContext::Create(std::shared_ptr<PluginLibrary> library,
-                                                             uint64_t comm_id) {
-  std::shared_ptr<PluginContext> made(new PluginContext(std::move(library)));
+                                                             uint64_t comm_id,
+                                                             std::shared_ptr<NetEvents> events) {
+  std::shared_ptr<PluginContext> made(new PluginContext(std::move(library), std::move(events)));
   const MutexLock lock(made->mutex_);
   const ncclResult_t result = made->library_->functions().Init(comm_id, &made->context_);
   if (result != ncclSuccess) return made->Failure("init", result);

@@ -15,8 +15,10 @@ namespace tutti {
 
 class PluginContext {
  public:
+  // `events` takes what the plugin reports; null where nobody asks.
   static Result<std::shared_ptr<PluginContext>> Create(std::shared_ptr<PluginLibrary> library,
-                                                       uint64_t comm_id);
+                                                       uint64_t comm_id,
+                                                       std::shared_ptr<NetEvents> events);
   PluginContext(const PluginContext&) = delete;
   PluginContext& operator=(const PluginContext&) = delete;
   ~PluginContext();
@@ -33,15 +35,21 @@ class PluginContext {
     return result == ncclSuccess ? Status::Ok() : Failure(what, result);
   }
 
+  // Begins a step for a send or a group of receives; null: nobody is told of it.
+  std::unique_ptr<NetEvents::Step> BeginStep(bool is_send, size_t bytes) {
+    return events_ ? events_->BeginStep(is_send, bytes) : nullptr;
+  }
   const char* name() const { return library_->functions().name(); }
   int version() const { return library_->functions().version(); }
 
  private:
-  explicit PluginContext(std::shared_ptr<PluginLibrary> library) : library_(std::move(library)) {}
+  PluginContext(std::shared_ptr<PluginLibrary> library, std::shared_ptr<NetEvents> events)
+      : library_(std::move(library)), events_(std::move(events)) {}
 
   Status Failure(std::string_view what, ncclResult_t result) const;
 
   const std::shared_ptr<PluginLibrary> library_;
+  const std::shared_ptr<NetEvents> events_;
   Mutex mutex_;
   void* context_ TUTTI_GUARDED_BY(mutex_) = nullptr;
   bool initialized_ TUTTI_GUARDED_BY(mutex_) = false;

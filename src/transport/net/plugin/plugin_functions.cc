@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 #include <type_traits>
 
@@ -8,8 +9,24 @@
 namespace tutti {
 namespace {
 
-// Takes events that plugins report, for which there is no profiler.
-ncclResult_t IgnoreEvent(void**, int, void*, int64_t, void*) { return ncclSuccess; }
+// Takes events that plugins report. What a plugin keeps in `event` from its start to its stop is a
+// NetEvents::Event, or null where nobody is told.
+ncclResult_t TakeEvent(void** event, int type, void* handle, int64_t plugin, void* data) {
+  if (event == nullptr) return ncclInvalidArgument;
+  if (type == netplugin::kEventStart) {
+    auto* const step = static_cast<NetEvents::Step*>(handle);
+    *event = step != nullptr ? step->Begin(plugin, data).release() : nullptr;
+    return ncclSuccess;
+  }
+  auto* const own = static_cast<NetEvents::Event*>(*event);
+  if (own == nullptr) return ncclSuccess;
+  if (type == netplugin::kEventUpdate || type == netplugin::kEventUpdateAndStop) own->Update(data);
+  if (type == netplugin::kEventStop || type == netplugin::kEventUpdateAndStop) {
+    delete own;
+    *event = nullptr;
+  }
+  return ncclSuccess;
+}
 
 std::string TextOf(const char* text) { return text != nullptr ? text : ""; }
 
@@ -28,14 +45,14 @@ class FunctionsOf final : public PluginFunctions {
   ncclResult_t Init(uint64_t comm_id, void** context) override {
     *context = nullptr;
     if constexpr (kVersion >= 11) {
-      return table_.init(context, comm_id, &config_, LogForPlugins(), IgnoreEvent);
+      return table_.init(context, comm_id, &config_, LogForPlugins(), TakeEvent);
     } else {
       // Older plugins have one state for the process.
       const MutexLock lock(mutex_);
       if (initialized_) return ncclSuccess;
       ncclResult_t result;
       if constexpr (kVersion == 10) {
-        result = table_.init(LogForPlugins(), IgnoreEvent);
+        result = table_.init(LogForPlugins(), TakeEvent);
       } else {
         result = table_.init(LogForPlugins());
       }
@@ -96,18 +113,20 @@ class FunctionsOf final : public PluginFunctions {
   }
 
   ncclResult_t Isend(void* send_comm, void* data, size_t bytes, int tag, void* memory,
-                     void** request) override {
+                     [[maybe_unused]] NetEvents::Step* step, void** request) override {
     if (!Fits<Size>(bytes)) return ncclInvalidArgument;
     if constexpr (kVersion >= 10) {
-      return table_.isend(send_comm, data, bytes, tag, memory, nullptr, request);
+      return table_.isend(send_comm, data, bytes, tag, memory, step, request);
     } else {
       return table_.isend(send_comm, data, static_cast<Size>(bytes), tag, memory, request);
     }
   }
   ncclResult_t Irecv(void* recv_comm, int count, void** data, size_t* bytes, int* tags,
-                     void** memory, void** request) override {
+                     void** memory, [[maybe_unused]] NetEvents::Step* step,
+                     void** request) override {
     if constexpr (kVersion >= 10) {
       void* profiler_handles[kMostRecvs] = {};
+      std::fill_n(profiler_handles, count, step);
       return table_.irecv(recv_comm, count, data, bytes, tags, memory, profiler_handles, request);
     } else {
       Size sizes[kMostRecvs];

@@ -17,6 +17,7 @@
 
 #include "base/status.h"
 #include "transport/net/plugin/abi.h"
+#include "transport/net/plugin/net_events.h"
 
 namespace tutti {
 
@@ -55,10 +56,11 @@ class PluginFunctions {
   virtual ncclResult_t RegisterDmabuf(void* comm, void* data, size_t bytes, int type,
                                       uint64_t offset, int fd, void** memory) = 0;
   virtual ncclResult_t Deregister(void* comm, void* memory) = 0;
+  // `step` lives until the request is done; null where nobody is told of it.
   virtual ncclResult_t Isend(void* send_comm, void* data, size_t bytes, int tag, void* memory,
-                             void** request) = 0;
+                             NetEvents::Step* step, void** request) = 0;
   virtual ncclResult_t Irecv(void* recv_comm, int count, void** data, size_t* bytes, int* tags,
-                             void** memory, void** request) = 0;
+                             void** memory, NetEvents::Step* step, void** request) = 0;
   virtual ncclResult_t Iflush(void* recv_comm, int count, void** data, int* bytes, void** memory,
                               void** request) = 0;
   virtual ncclResult_t Test(void* request, int* done, int* bytes) = 0;

@@ -121,9 +121,10 @@ class PluginNetImpl final : public Net {
 }  // namespace
 
 Result<std::unique_ptr<Net>> PluginNet::Create(std::shared_ptr<PluginLibrary> library,
-                                               uint64_t comm_id) {
+                                               uint64_t comm_id,
+                                               std::shared_ptr<NetEvents> events) {
   TUTTI_ASSIGN(std::shared_ptr<PluginContext> context,
-               PluginContext::Create(std::move(library), comm_id));
+               PluginContext::Create(std::move(library), comm_id, std::move(events)));
   int count = 0;
   TUTTI_TRY(context->Do("devices",
                         [&](PluginFunctions& plugin, void*) { return plugin.Devices(&count); }));

@@ -24,8 +24,10 @@ class PluginNet {
  public:
   // Initialises the plugin for one communicator, whose number `comm_id` is the same on all ranks.
   // Fails, with the plugin's name and result, when its init does or it has no devices.
+  // `events` takes what the plugin reports of its work; null where nobody asks.
   static Result<std::unique_ptr<Net>> Create(std::shared_ptr<PluginLibrary> library,
-                                             uint64_t comm_id);
+                                             uint64_t comm_id,
+                                             std::shared_ptr<NetEvents> events = nullptr);
 };
 
 }  // namespace tutti
