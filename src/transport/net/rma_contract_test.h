@@ -7,10 +7,13 @@
 //   INSTANTIATE_TEST_SUITE_P(Sockets, SocketRmaContract, RmaContractCasesFor({"Sockets", MakePair}),
 //                            RmaContractCaseName);
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <random>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "testing/threads.h"
 #include "transport/net/net_test_link.h"
@@ -118,10 +121,20 @@ inline void PutsAndGetsBytes(const NetFactory& factory) {
     Window theirs(far, size);
     std::mt19937 random(5);
     std::vector<std::byte> expected(size);
+    std::vector<std::pair<size_t, size_t>> unflushed;
     for (int i = 0; i < 60; ++i) {
       const size_t bytes = i % 7 == 0 ? 0 : i % 5 == 0 ? random() % (1 << 20) : random() % 500;
       const size_t from = random() % (size - bytes);
       const size_t to = random() % (size - bytes);
+      // Puts arrive in any order; where one is to come after another, a flush stands between them.
+      const auto overlaps = [&](const std::pair<size_t, size_t>& other) {
+        return to < other.second && other.first < to + bytes;
+      };
+      if (std::any_of(unflushed.begin(), unflushed.end(), overlaps)) {
+        link.Flush(near);
+        unflushed.clear();
+      }
+      unflushed.emplace_back(to, to + bytes);
       ours.Fill(static_cast<uint64_t>(i));
       NetRequest* const put = link.Begin(
           [&] { return near.Iput(ours.Local(from), theirs.Remote(to), bytes, nullptr); });
