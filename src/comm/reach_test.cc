@@ -45,7 +45,7 @@ TEST(ReachTest, MemoryIsReadWhereASettingAllowsItAndItCanBe) {
   PeerInfo other;
   std::strcpy(mine.fd_server, "a");
   std::strcpy(other.fd_server, "b");
-  other.pid = getpid();
+  mine.pid = other.pid = getpid();
   other.probe_token.fill(7);
   const std::array<uint8_t, 16> there = other.probe_token;
   other.probe_address = reinterpret_cast<uintptr_t>(&there);

@@ -5,7 +5,7 @@
 
 #include "example_library.h"
 #include "operations/profiler/profiler.h"
-#include "transport/net/net_test_link.h"
+#include "transport/net/net_contract_test.h"
 #include "transport/net/plugin/plugin_net.h"
 
 namespace tutti {
@@ -179,9 +179,9 @@ INSTANTIATE_TEST_SUITE_P(All, NetEventsTest,
                          ::testing::Combine(::testing::Values(10, 11),
                                             ::testing::Range(3,
                                                              profilerplugin::kNewestVersion + 1)),
-                         [](const auto& info) {
-                           return fmt::format("Net{}Profiler{}", std::get<0>(info.param),
-                                              std::get<1>(info.param));
+                         [](const auto& instance) {
+                           return fmt::format("Net{}Profiler{}", std::get<0>(instance.param),
+                                              std::get<1>(instance.param));
                          });
 
 TEST(ToldNetTest, WithoutEventsOfPluginsInAnOldProfilerNothingIsLost) {
