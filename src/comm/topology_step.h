@@ -31,8 +31,8 @@ namespace tutti {
 // A NIC that this rank's network offers. Its index in a list is its device number.
 struct OfferedNic {
   std::string name;
-  bool usable = true;         // The ranks of other hosts reach it, as far as can be told.
-  uint32_t speed_mbps = 0;    // The kernel's figure in Mbit/s; 0 where it knows none.
+  bool usable = true;       // The ranks of other hosts reach it, as far as can be told.
+  uint32_t speed_mbps = 0;  // The kernel's figure in Mbit/s; 0 where it knows none.
   std::vector<std::string> pci_paths = {};  // as in NetDevice
   int port = 0;
   uint64_t guid = 0;
