@@ -1,9 +1,9 @@
 #pragma once
 
-// By what ways ranks reach one another: what rules a way out on a rank (it is not viable there), and
-// to which ranks it leads (its reach). Whether a way that these rules leave really serves is tried
-// when it is set up, by all ranks together; one that does not is given up for the next, with a line
-// in the log, or with an error where TUTTI_STRICT_TRANSPORT is set.
+// By what ways ranks reach one another: what rules a way out on a rank (it is not viable there),
+// and to which ranks it leads (its reach). Whether a way that these rules leave really serves is
+// tried when it is set up, by all ranks together; one that does not is given up for the next, with
+// a line in the log, or with an error where TUTTI_STRICT_TRANSPORT is set.
 //
 //   way                        not viable with               reaches                  tried by
 //   ------------------------   ---------------------------   ----------------------   -----------------

@@ -122,8 +122,8 @@ class Detector {
   }
 
   // Returns the line to the first of some devices, without the switches that are not above all of
-  // them: a port that is made of several is no nearer to anything than the farthest one. Empty where
-  // the first one's place is not known.
+  // them: a port that is made of several is no nearer to anything than the farthest one. Empty
+  // where the first one's place is not known.
   std::vector<BusId> CommonLine(const std::vector<std::string>& links) const {
     std::vector<BusId> common;
     for (const std::string& link : links) {

@@ -22,8 +22,8 @@
 // Of a message that comes when no operation runs nothing is reported. Events of copy engines are
 // not reported.
 //
-// Threads: the one that runs the communicator's operations, in turn. BeginStep, and what it returns,
-// from any.
+// Threads: the one that runs the communicator's operations, in turn. BeginStep, and what it
+// returns, from any.
 
 #include <array>
 #include <cstdint>

@@ -1,8 +1,8 @@
 #pragma once
 
-// Takes what network plugins report of their work (from version 10 of the interface on). A plugin is
-// given a callback in init, and a handle with each send and receive, by which it begins events of
-// its own:
+// Takes what network plugins report of their work (from version 10 of the interface on). A plugin
+// is given a callback in init, and a handle with each send and receive, by which it begins events
+// of its own:
 //
 //   NetEvents::BeginStep ──▶ Step            a send or group of receives, until its request is done
 //                              Begin ──▶ Event   begun, updated and ended by the plugin

@@ -14,8 +14,8 @@ namespace tutti::fuzz {
 inline constexpr uint64_t kRmaKeys[] = {1, 2};
 inline constexpr size_t kRmaRangeBytes = 256;
 
-// The bytes arrive in pieces of `piece` while a get, a flush and an atomic of this end wait for answers. The
-// comm serves operations or breaks, never writes outside the ranges, and stays broken.
+// The bytes arrive in pieces of `piece` while a get, a flush and an atomic of this end wait for
+// answers. The comm serves operations or breaks, never writes outside the ranges, and stays broken.
 inline void FeedRma(std::span<const std::byte> bytes, size_t piece) {
   constexpr uint64_t kGuard = 0xa5a5a5a5a5a5a5a5;
   constexpr size_t kWords = kRmaRangeBytes / 8;

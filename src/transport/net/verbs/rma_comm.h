@@ -1,10 +1,10 @@
 #pragma once
 
 // Is one end of a connection over verbs for one-sided operations. The NIC does them: a put is a
-// write, a get a read, a signal an atomic addition, a flush a read of the other end's table. A queue
-// pair carries out what is posted in order, so that a signal may be posted right behind its put. The
-// other end's process takes no part but for setting the connection up as that of messages is
-// (setup.h).
+// write, a get a read, a signal an atomic addition, a flush a read of the other end's table. A
+// queue pair carries out what is posted in order, so that a signal may be posted right behind its
+// put. The other end's process takes no part but for setting the connection up as that of messages
+// is (setup.h).
 //
 // Between ends with several ports there are as many queue pairs as the end with more has
 // (stripes.h). Long puts and gets are cut over all of them. Everything else goes over the first:
@@ -93,11 +93,12 @@ class VerbsRmaComm final : public ChannelComm<NetRmaComm, VerbsChannel> {
   // Posts a write or a read.
   Status Move(Request& request, size_t pair, ibv_wr_opcode opcode, const Place& near,
               const Place& far, size_t bytes, bool reports);
-  // Posts a read of the other end's table, whose answer says that the writes before it are in place.
+  // Posts a read of the other end's table, whose answer says that the writes before it are in
+  // place.
   Status Confirm(Request& request, size_t pair);
   ibv_send_wr ReadTable(size_t pair) const;
-  // Posts a request's last step on the first queue pair, with `behind_all` only once all pieces that
-  // were posted on others are in place.
+  // Posts a request's last step on the first queue pair, with `behind_all` only once all pieces
+  // that were posted on others are in place.
   Status Finish(Request& request, ibv_send_wr work, bool behind_all);
   bool AreDone(const Counts& counts) const;
   Status TakeSteps();
