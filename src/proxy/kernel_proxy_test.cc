@@ -170,10 +170,10 @@ int64_t SleepsWhileNothingMoves(std::vector<KernelOp> kernels) {
 }
 
 // A nap that is over before the thread has left its processor is not counted as one.
-constexpr int kMostLooks = StubConnection::kIdleLooks / 2;
+constexpr int kHalfOfLooks = StubConnection::kIdleLooks / 2;
 
 TEST(KernelProxyTest, NapsAfterEachLookThatMovesNothingOfALongOperation) {
-  EXPECT_GE(SleepsWhileNothingMoves({kLong}), kMostLooks);
+  EXPECT_GE(SleepsWhileNothingMoves({kLong}), kHalfOfLooks);
 }
 TEST(KernelProxyTest, LooksAtAShortOperationAgainAtOnce) {
   EXPECT_LT(SleepsWhileNothingMoves({kShort}), 16);
@@ -181,7 +181,7 @@ TEST(KernelProxyTest, LooksAtAShortOperationAgainAtOnce) {
 }
 TEST(KernelProxyTest, TheFirstKernelSaysWhetherToNap) {
   EXPECT_LT(SleepsWhileNothingMoves({kShort, kLong}), 16);
-  EXPECT_GE(SleepsWhileNothingMoves({kLong, kShort}), kMostLooks);
+  EXPECT_GE(SleepsWhileNothingMoves({kLong, kShort}), kHalfOfLooks);
 }
 
 TEST(KernelProxyTest, AbortBreaksWhatIsUnderWay) {
