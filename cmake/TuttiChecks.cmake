@@ -3,31 +3,22 @@
 
 set(checks ${PROJECT_SOURCE_DIR}/tools/checks)
 
-# The sources that the targets of `folder` and below compile as they are: neither several as one, nor behind headers that
-# were compiled ahead.
-function(tutti_compiled_sources result folder)
-  set(all "")
-  get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
-  foreach(target IN LISTS targets)
-    get_target_property(sources ${target} SOURCES)
-    get_target_property(type ${target} TYPE)
-    foreach(property EXCLUDE_FROM_ALL PRECOMPILE_HEADERS PRECOMPILE_HEADERS_REUSE_FROM UNITY_BUILD)
-      get_target_property(${property} ${target} ${property})
-    endforeach()
-    if(sources AND NOT type STREQUAL "UTILITY" AND NOT EXCLUDE_FROM_ALL AND NOT PRECOMPILE_HEADERS AND
-       NOT PRECOMPILE_HEADERS_REUSE_FROM AND NOT UNITY_BUILD)
-      get_target_property(base ${target} SOURCE_DIR)
-      list(TRANSFORM sources REPLACE "^([^/$].*)$" "${base}/\\1")
-      list(APPEND all ${sources})
-    endif()
+# The sources that targets compile as they are: neither several as one, nor behind headers that were compiled ahead.
+set(compiled_sources "")
+tutti_append_targets(targets ${PROJECT_SOURCE_DIR})
+foreach(target IN LISTS targets)
+  get_target_property(sources ${target} SOURCES)
+  get_target_property(type ${target} TYPE)
+  foreach(property EXCLUDE_FROM_ALL PRECOMPILE_HEADERS PRECOMPILE_HEADERS_REUSE_FROM UNITY_BUILD)
+    get_target_property(${property} ${target} ${property})
   endforeach()
-  get_property(folders DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
-  foreach(below IN LISTS folders)
-    tutti_compiled_sources(more ${below})
-    list(APPEND all ${more})
-  endforeach()
-  set(${result} ${all} PARENT_SCOPE)
-endfunction()
+  if(sources AND NOT type STREQUAL "UTILITY" AND NOT EXCLUDE_FROM_ALL AND NOT PRECOMPILE_HEADERS AND
+     NOT PRECOMPILE_HEADERS_REUSE_FROM AND NOT UNITY_BUILD)
+    get_target_property(base ${target} SOURCE_DIR)
+    list(TRANSFORM sources REPLACE "^([^/$].*)$" "${base}/\\1")
+    list(APPEND compiled_sources ${sources})
+  endif()
+endforeach()
 
 # Every header compiles alone. Where x.h is the first thing that x.cc includes, compiling x.cc proves it; for each of the
 # others a generated file includes it. Which they are is seen when the build is configured, as in continuous integration.
@@ -41,7 +32,6 @@ if(NOT TUTTI_VERBS_HEADERS)
 elseif(NOT TUTTI_MLX5_HEADERS)
   list(FILTER headers EXCLUDE REGEX "/gin/mlx5/|/fake_mlx5_state")
 endif()
-tutti_compiled_sources(compiled_sources ${PROJECT_SOURCE_DIR})
 set(header_sources "")
 foreach(header IN LISTS headers)
   string(REGEX REPLACE "\\.h$" ".cc" own_source ${PROJECT_SOURCE_DIR}/${header})
