@@ -54,17 +54,22 @@ inline constexpr Ends kEnds[] = {
     {"ThreeNicsToTwoPorts", "fast,slow,spare", "dual"},
 };
 
-class MergedVerbsTest : public ::testing::Test {
- protected:
-  MergedVerbsTest() {
+// Has the stand-in show these NICs as long as it lives, and leaves nothing behind.
+class ShownNics {
+ public:
+  ShownNics() {
     fakeverbs::Reset();
     SetNics();
   }
-  ~MergedVerbsTest() override {
+  ~ShownNics() {
     fakeverbs::Reset();
     EXPECT_EQ(fakeverbs::ObjectsAlive(), 0);
     fakeverbs::SetDevices({{}});
   }
+};
+
+class MergedVerbsTest : public ::testing::Test {
+ protected:
   // Bytes of messages that were written since `from` by each device. Grants and records are left
   // out, which are short and whose lengths are multiples of 16; tests send none such.
   static std::map<std::string, size_t> Written(size_t from = 0) {
@@ -105,6 +110,9 @@ class MergedVerbsTest : public ::testing::Test {
       ASSERT_FALSE(deadline.Passed()) << "not all of them write";
     }
   }
+
+ private:
+  const ShownNics nics_;
 };
 
 }  // namespace tutti

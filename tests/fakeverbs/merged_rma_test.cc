@@ -38,16 +38,7 @@ std::vector<NetFactory> RmaFactories() {
 }
 
 class MergedVerbsRmaContract : public RmaContract {
- protected:
-  MergedVerbsRmaContract() {
-    fakeverbs::Reset();
-    SetNics();
-  }
-  ~MergedVerbsRmaContract() override {
-    fakeverbs::Reset();
-    EXPECT_EQ(fakeverbs::ObjectsAlive(), 0);
-    fakeverbs::SetDevices({{}});
-  }
+  const ShownNics nics_;
 };
 TEST_P(MergedVerbsRmaContract, Holds) { Run(); }
 INSTANTIATE_TEST_SUITE_P(Merged, MergedVerbsRmaContract,

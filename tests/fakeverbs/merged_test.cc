@@ -54,16 +54,7 @@ std::vector<NetFactory> Factories(bool faulty) {
 }
 
 class MergedVerbsContract : public NetContract {
- protected:
-  MergedVerbsContract() {
-    fakeverbs::Reset();
-    SetNics();
-  }
-  ~MergedVerbsContract() override {
-    fakeverbs::Reset();
-    EXPECT_EQ(fakeverbs::ObjectsAlive(), 0);
-    fakeverbs::SetDevices({{}});
-  }
+  const ShownNics nics_;
 };
 TEST_P(MergedVerbsContract, Holds) { Run(); }
 INSTANTIATE_TEST_SUITE_P(Merged, MergedVerbsContract,
