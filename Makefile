@@ -71,7 +71,7 @@ demo: $(call setup,build)
 	@[ -e $(DEMO)/build.ninja ] || cmake --preset $(notdir $(DEMO)) $(CMAKE_ARGS)
 	@echo 'make: building the library and the two programs of the demo in $(DEMO)'
 	@NINJA_STATUS='make: %p of the build, %e s: ' \
-	   cmake --build $(DEMO) -j $(JOBS) --target tutti_shared tutti_nccl tutti digits
+	   cmake --build $(DEMO) -j $(JOBS) --target demo_programs
 	@examples/digits/run-demo $(DEMO)
 
 install: build

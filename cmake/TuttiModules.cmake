@@ -70,8 +70,9 @@ file(GLOB tutti_own_targets ${PROJECT_SOURCE_DIR}/src/base/reduce_*.cc)
 set_source_files_properties(${tutti_own_targets} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
 # These have names of their own that other files of their module have too, or headers of the system that do not mix.
 set(tutti_alone api/device_communicators.cc api/device_interface.cc api/windows.cc backend/cuda/pinned_pool.cc
-    backend/host/messages.cc bootstrap/unique_id.cc comm/gpu_gin.cc comm/gpu_one_sided.cc gin/mail.cc plan/mesh.cc
-    sys/silence.cc transport/net/socket/stream.cc window/host_flat_space.cc)
+    backend/host/messages.cc bootstrap/unique_id.cc comm/gpu_gin.cc comm/gpu_one_sided.cc gin/mail.cc gin/mlx5/queues.cc
+    gin/proxy.cc launch/http_store_client.cc operations/tuner/tuner_plugin.cc plan/mesh.cc sys/silence.cc topology/picture.cc
+    transport/net/socket/stream.cc transport/shm/arena.cc window/host_flat_space.cc)
 list(TRANSFORM tutti_alone PREPEND ${PROJECT_SOURCE_DIR}/src/)
 set_source_files_properties(${tutti_alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
@@ -105,7 +106,7 @@ function(tutti_module name)
     add_library(tutti_${name} STATIC ${sources})
     target_link_libraries(tutti_${name} PUBLIC tutti_options ${ARG_LINK})
     tutti_precompile_headers(tutti_${name})
-    set_target_properties(tutti_${name} PROPERTIES UNITY_BUILD ${TUTTI_BUILD_ONCE} UNITY_BUILD_BATCH_SIZE 6)
+    set_target_properties(tutti_${name} PROPERTIES UNITY_BUILD ${TUTTI_BUILD_ONCE} UNITY_BUILD_BATCH_SIZE 12)
   else()
     add_library(tutti_${name} INTERFACE)
     target_link_libraries(tutti_${name} INTERFACE tutti_options ${ARG_LINK})
