@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 
+import hosts
+
 HERE = pathlib.Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent
 CORES = len(os.sched_getaffinity(0))
@@ -21,6 +23,16 @@ START_DEADLINE_S = 60
 START_RANKS = """
 rank=0 ranks=
 while [ $rank -lt $WORLD_SIZE ]; do RANK=$rank "$@" & ranks="$ranks $!"; rank=$((rank + 1)); done
+for one in $ranks; do wait $one || exit 1; done
+"""
+# The same on two hosts, the first half of the ranks on the first one.
+START_ON_HOSTS = """
+agent=$1 first=$2 second=$3 rank=0 ranks=
+shift 3
+while [ $rank -lt $WORLD_SIZE ]; do
+  host=$first; [ $((2 * rank)) -lt $WORLD_SIZE ] || host=$second
+  RANK=$rank "$agent" $host "$@" & ranks="$ranks $!"; rank=$((rank + 1))
+done
 for one in $ranks; do wait $one || exit 1; done
 """
 C_FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"]
@@ -45,7 +57,7 @@ class Peer:
     name: str
     title: str
     family: str  # "tutti", "mpi" or "gloo"
-    over: tuple = ("shm", "tcp")
+    over: tuple = ("shm", "tcp", *hosts.NETS)
 
     @property
     def program(self):
@@ -80,6 +92,11 @@ class Site:
     work: pathlib.Path
     net: str
     ranks: int
+
+    @property
+    def on_hosts(self):
+        """The ranks are on two hosts, half of them on each; within a host each library does as it likes."""
+        return self.net in hosts.NETS
 
     @property
     def crowded(self):
@@ -134,19 +151,30 @@ def _commands(peer, site):
         program = str(site.work / peer.program)
         return [(_open_mpi if peer.name == "ompi" else _mpich)(site, program)]
     program = [sys.executable, str(HERE / "gloo_bench.py")]
-    extra = {"GLOO_SOCKET_IFNAME": "lo", "BENCH_LIBRARY": str(site.work / "libbench_common.so")}
+    interface = hosts.DEVICE if site.on_hosts else "lo"
+    extra = {"GLOO_SOCKET_IFNAME": interface, "BENCH_LIBRARY": str(site.work / "libbench_common.so")}
     if peer.family == "tutti":
         program = [str(site.work / peer.program)]
         extra = {"BENCH_MEMORY": "nccl" if peer.name.endswith("-mem") else "plain"}
         if site.net == "tcp":
-            extra |= {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}
-    return [(["sh", "-c", START_RANKS, "sh", *program], extra | {"WORLD_SIZE": str(site.ranks)})]
+            extra |= {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1"}
+        if site.net != "shm":
+            extra |= {"NCCL_SOCKET_IFNAME": interface}
+    start = [START_RANKS, "sh"]
+    if site.on_hosts:
+        start = [START_ON_HOSTS, "sh", str(site.work / "agent"), *hosts.ADDRESSES]
+    return [(["sh", "-c", *start, *program], extra | {"WORLD_SIZE": str(site.ranks)})]
 
 
 def _open_mpi(site, program):
     network = {"shm": ["--mca", "btl", "self,vader"],
-               "tcp": ["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"]}[site.net]
-    command = ["mpirun.openmpi", "-n", str(site.ranks), "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1",
+               "tcp": ["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"]}.get(site.net)
+    if site.on_hosts:
+        slots = ",".join(f"{address}:{(site.ranks + 1) // 2}" for address in hosts.ADDRESSES)
+        network = ["-H", slots, "--mca", "btl", "self,vader,tcp", "--mca", "btl_tcp_if_include", hosts.DEVICE,
+                   "--mca", "oob_tcp_if_include", hosts.DEVICE, "--mca", "plm_rsh_no_tree_spawn", "1",
+                   "--mca", "plm_rsh_agent", str(site.work / "agent")]
+    command = [*_on_first(site), "mpirun.openmpi", "-n", str(site.ranks), "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1",
                *network, "--mca", "mpi_yield_when_idle", "1" if site.crowded else "0", program]
     return command, {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -156,7 +184,17 @@ def _mpich(site, program):
     extra = {}
     if site.net == "tcp":
         extra |= {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "lo"}
-    return ["mpiexec.mpich", "-n", str(site.ranks), "-bind-to", "none", program], extra
+    where = []
+    if site.on_hosts:
+        extra |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": hosts.DEVICE}
+        where = ["-hosts", ",".join(f"{address}:{(site.ranks + 1) // 2}" for address in hosts.ADDRESSES), "-iface",
+                 hosts.DEVICE, "-launcher", "ssh", "-launcher-exec", str(site.work / "agent")]
+    return [*_on_first(site), "mpiexec.mpich", *where, "-n", str(site.ranks), "-bind-to", "none", program], extra
+
+
+def _on_first(site):
+    """What runs a command on the first of two hosts."""
+    return [str(site.work / "agent"), hosts.ADDRESSES[0]] if site.on_hosts else []
 
 
 class Group:

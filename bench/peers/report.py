@@ -13,7 +13,8 @@ import sys
 import groups
 
 COLUMNS = ("net", "ranks", "collective", "bytes", "peer", "median_us", "p10_us", "p90_us", "iterations")
-NETS = {"shm": "shared memory", "tcp": "TCP over loopback"}
+NETS = {"shm": "shared memory", "tcp": "TCP over loopback", "hosts": "two network namespaces",
+        "hosts-1ms": "two network namespaces, 1 Gb/s and 1 ms each way"}
 
 
 def size_text(bytes_):

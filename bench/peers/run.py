@@ -7,6 +7,7 @@ is the median, over the iterations of all rounds, of the slowest rank's time. Se
 """
 
 import argparse
+import contextlib
 import datetime
 import os
 import pathlib
@@ -17,6 +18,7 @@ import tempfile
 import time
 
 import groups
+import hosts
 import report
 
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "broadcast", "alltoall")
@@ -52,7 +54,8 @@ def parse_arguments():
                         help="measure this libtutti.so, of an earlier commit, in the same run")
     parser.add_argument("--quick", action="store_true", help="five sizes up to 16 MB and short rounds: two minutes")
     parser.add_argument("--ranks", type=lambda t: [int(n) for n in t.split(",")], default=[2, 4])
-    parser.add_argument("--net", type=names(("shm", "tcp")), default=["shm", "tcp"])
+    parser.add_argument("--net", type=names(("shm", "tcp", *hosts.NETS)), default=["shm", "tcp"],
+                        help="hosts: two network namespaces; hosts-1ms: the same behind a slow cable (default: shm,tcp)")
     parser.add_argument("--collectives", type=names(COLLECTIVES), default=list(COLLECTIVES))
     parser.add_argument("--peers", type=names([p.name for p in groups.PEERS]), default=[p.name for p in groups.PEERS])
     parser.add_argument("--sizes", type=lambda t: [parse_size(s) for s in t.split(",")],
@@ -156,20 +159,26 @@ def measure_all(options, peers, work, say):
     """All rows (dictionaries of report.COLUMNS), and the sentences of what went wrong."""
     rows, troubles = [], []
     for net in options.net:
-        for ranks in options.ranks:
-            site = groups.Site(work=work, net=net, ranks=ranks)
-            stage = Stage(site, [p for p in peers if net in p.over], troubles, say)
-            try:
-                for collective in options.collectives:
-                    started = time.monotonic()
-                    for bytes_ in options.sizes:
-                        times = stage.cell(collective, bytes_, options.rounds, options.round_s)
-                        rows += [row(net, ranks, collective, bytes_, name, t) for name, t in times.items()]
-                    report.print_table(rows, net, ranks, collective, say)
-                    say(f"  ({time.monotonic() - started:.0f} s)")
-            finally:
-                stage.close()
+        with hosts.joined(net, work) if net in hosts.NETS else contextlib.nullcontext():
+            for ranks in options.ranks:
+                site = groups.Site(work=work, net=net, ranks=ranks)
+                measure_site(options, site, [p for p in peers if net in p.over], rows, troubles, say)
     return rows, troubles
+
+
+def measure_site(options, site, peers, rows, troubles, say):
+    """Adds the rows of one network and number of ranks."""
+    stage = Stage(site, peers, troubles, say)
+    try:
+        for collective in options.collectives:
+            started = time.monotonic()
+            for bytes_ in options.sizes:
+                times = stage.cell(collective, bytes_, options.rounds, options.round_s)
+                rows += [row(site.net, site.ranks, collective, bytes_, name, t) for name, t in times.items()]
+            report.print_table(rows, site.net, site.ranks, collective, say)
+            say(f"  ({time.monotonic() - started:.0f} s)")
+    finally:
+        stage.close()
 
 
 def row(net, ranks, collective, bytes_, peer, times):
@@ -200,7 +209,10 @@ def main():
         if not peers:
             sys.exit("bench: there is nothing to measure")
         started = time.monotonic()
-        rows, troubles = measure_all(options, peers, work, say)
+        try:
+            rows, troubles = measure_all(options, peers, work, say)
+        except hosts.Unavailable as why:
+            sys.exit(f"bench: there are no two hosts here: {why}")
     typed = shlex.join([os.path.relpath(sys.argv[0], groups.REPOSITORY), *sys.argv[1:]])
     facts = report.facts(options, peers, missing, troubles, load, time.monotonic() - started,
                          command=os.environ.get("BENCH_COMMAND") or typed)
