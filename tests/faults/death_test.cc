@@ -344,6 +344,33 @@ TEST(StopTest, ARankThatIsHeldUpIsNamedAfterTheTimeout) {
   }
 }
 
+// All of the others wait in a split, most of them for a rank that waits itself.
+TEST(StopTest, ARankThatIsHeldUpIsNamedByAllInASplit) {
+  constexpr int kRanks = 4, kHeldUp = 2;
+  const Environment environment(Environment::Settings{{"TUTTI_INIT_TIMEOUT_S", "5"}});
+  RankProcesses processes(kRanks, [&](int rank, Board& board) {
+    ncclComm_t comm = Join(rank, kRanks, board), child = nullptr;
+    ASSERT_NE(comm, nullptr);
+    board.Add(kGo, 1);
+    if (rank == kHeldUp) {
+      EXPECT_TRUE(board.Await(kReady, kRanks - 1));
+    } else {
+      ASSERT_TRUE(board.Await(kKilledAtMs, 1));
+      EXPECT_EQ(ncclCommSplit(comm, 0, rank, &child, nullptr), ncclTimeout);
+      EXPECT_THAT(ncclGetLastError(comm), HasSubstr(fmt::format("rank {} (", kHeldUp)));
+      EXPECT_THAT(ncclGetLastError(comm), HasSubstr("does not answer"));
+      board.Add(kReady, 1);
+    }
+    EXPECT_NCCL(ncclCommAbort(comm));
+  });
+  ASSERT_TRUE(processes.board().Await(kGo, kRanks));
+  processes.Signal(kHeldUp, SIGSTOP);
+  processes.board().Set(kKilledAtMs, NowMs());
+  EXPECT_TRUE(processes.board().Await(kReady, kRanks - 1));
+  processes.Signal(kHeldUp, SIGCONT);
+  processes.Wait(30);
+}
+
 TEST(CrowdTest, EightRanksOnFewCoresFinish) {
   for (const char* no_shm : {"0", "1"}) {
     const Environment environment(Environment::Settings{{"NCCL_SHM_DISABLE", no_shm}});
