@@ -679,7 +679,8 @@ typedef struct ncclCollConfig_v23200 {
   // For the caller to set.
   ncclConfigExt_t* ext;      // Options of vendors, at most 1024; null: none.
   int minCTAs;               // Fewest channels for this call; at least 1. Checked, then ignored.
-  int maxCTAs;               // Most channels; at least minCTAs. Checked, then ignored.
+  int maxCTAs;               // GPU: most blocks of a kernel, but one for each message of AlltoAll,
+                             // Gather and Scatter; at least minCTAs. Hosts: checked, then ignored.
   int nvlsCTAs;              // GPU: blocks for in-switch reduction. Checked, then ignored.
   int cgaClusterSize;        // GPU: 0 to 8. Checked, then ignored.
   const char* algSelection;  // The algorithms that may be taken, as in NCCL_ALGO; null or "": any.

@@ -18,7 +18,7 @@ constexpr int64_t kNsInMs = 1'000'000;
 
 bool Unset(int value) { return value == NCCL_CONFIG_UNDEF_INT; }
 
-Status CheckBlocks(const ncclCollConfig_t& config) {
+Status ReadBlocks(const ncclCollConfig_t& config, CallWishes& wishes) {
   for (const int value : {config.minCTAs, config.maxCTAs, config.nvlsCTAs}) {
     if (!Unset(value) && value < 1) {
       return InvalidArgument("minCTAs, maxCTAs and nvlsCTAs of a call are at least 1, not {}",
@@ -33,6 +33,7 @@ Status CheckBlocks(const ncclCollConfig_t& config) {
     return InvalidArgument("cgaClusterSize is 0 to {}, not {}", kMostClusterSize,
                            config.cgaClusterSize);
   }
+  if (!Unset(config.maxCTAs)) wishes.most_blocks = static_cast<uint32_t>(config.maxCTAs);
   return Status::Ok();
 }
 
@@ -82,7 +83,7 @@ Result<CallWishes> ReadConfig(const ncclCollConfig_t& config) {
         "the call's config does not begin as NCCL_COLLCONFIG_INITIALIZER has it");
   }
   CallWishes wishes;
-  TUTTI_TRY(CheckBlocks(config));
+  TUTTI_TRY(ReadBlocks(config, wishes));
   TUTTI_TRY(ReadOptions(config, wishes));
   if ((config.userProfilerTag & kReservedTag) != 0) {
     return InvalidArgument("the highest bit of userProfilerTag is reserved");

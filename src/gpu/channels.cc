@@ -72,10 +72,6 @@ void GpuChannels::StopThreads() {
   for (const Proxied& one : proxied_) one.proxy->Finish(Deadline::After(kFlushNs));
 }
 
-FlowPlace GpuChannels::flow_place() const {
-  return {rank(), num_ranks(), connections_->shape().message_channels};
-}
-
 cuda::ChannelCommon GpuChannels::Common(uint32_t op_tag) const {
   return {queue_->abort_word(), connections_->given_up(), op_tag};
 }
@@ -130,7 +126,7 @@ Status GpuChannels::LaunchTasks(std::span<const IssuedTask> tasks) {
   TUTTI_TRY(queue_->OrderMessages(messages));
   TUTTI_TRY(queue_->OrderBehindLast(stream));
   TUTTI_TRY(queue_->CopyOwnMessages(messages, stream));
-  TUTTI_TRY(LaunchFlows(PlanFlows(messages, flow_place()), stream));
+  TUTTI_TRY(LaunchFlows(PlanFlows(messages, PlaceFor({})), stream));
   TUTTI_TRY(queue_->OrderMessages(messages));
   for (const IssuedTask& issued : messages) Note(issued.task);
   return Status::Ok();
@@ -150,7 +146,8 @@ Status GpuChannels::LaunchTask(const Task& task, cuda::Stream stream) {
   switch (task.collective) {
     case Collective::kAlltoAll:
       // In place, data may arrive only where the old data has been sent.
-      if (task.send == task.recv) return LaunchFlows(PlanSwaps(task, flow_place()), stream);
+      if (task.send == task.recv)
+        return LaunchFlows(PlanSwaps(task, PlaceFor(task.wishes)), stream);
       return LaunchAsMessages(task, stream);
     case Collective::kGather:
     case Collective::kScatter:
@@ -165,7 +162,7 @@ Status GpuChannels::LaunchTask(const Task& task, cuda::Stream stream) {
 Status GpuChannels::LaunchAsMessages(const Task& task, cuda::Stream stream) {
   const std::vector<IssuedTask> messages = DeviceMessagesOf(task, rank(), num_ranks(), stream);
   TUTTI_TRY(queue_->CopyOwnMessages(messages, stream));
-  return LaunchFlows(PlanFlows(messages, flow_place()), stream);
+  return LaunchFlows(PlanFlows(messages, PlaceFor(task.wishes)), stream);
 }
 
 // Gives each channel its connections, and each proxy thread what will pass those of the network,

@@ -140,7 +140,8 @@ class GpuChannels final : public DeviceOperations {
   // The same for connections to and from every other rank.
   Status ConnectPairs(const Task& task, const ChannelPlan& plan, cuda::ChannelArgs& args,
                       std::vector<KernelOps>& posts);
-  FlowPlace flow_place() const;
+  // Returns where messages are planned that a call with these wishes is made of.
+  FlowPlace PlaceFor(const CallWishes& wishes) const;
   // Adds what passes one end to what its KernelProxy is told.
   struct Passes {
     uint64_t chunks = 0;

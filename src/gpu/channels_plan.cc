@@ -130,11 +130,20 @@ ChannelPlan GpuChannels::PlanOf(const Task& task) const {
     return PlanChannels(context, task.collective, KernelCount(task), KernelType(task),
                         OrderFor(task));
   };
-  if (task.wishes.algorithms == 0) [[likely]]
+  if (task.wishes == CallWishes()) [[likely]]
     return plan(context_);
   ChannelContext wished = context_;
-  wished.allowed_algorithms[static_cast<size_t>(task.collective)] = task.wishes.algorithms;
+  if (task.wishes.algorithms != 0)
+    wished.allowed_algorithms[static_cast<size_t>(task.collective)] = task.wishes.algorithms;
+  if (task.wishes.most_blocks != 0)
+    wished.channels = std::min(context_.channels, task.wishes.most_blocks);
   return plan(wished);
+}
+
+FlowPlace GpuChannels::PlaceFor(const CallWishes& wishes) const {
+  const uint32_t channels = connections_->shape().message_channels;
+  return {rank(), num_ranks(),
+          wishes.most_blocks == 0 ? channels : std::min(channels, wishes.most_blocks)};
 }
 
 // AlltoAll, Gather and Scatter are messages between pairs.

@@ -23,10 +23,10 @@ Status GpuMesh::LaunchExchange(const Task& task, cuda::Stream stream) {
   const bool is_root = me == task.root;
   cuda::MessageArgs args = NoMessages();
   // Everything that AlltoAll does is on a GPU at once: what waited for its turn would keep others
-  // waiting.
-  args.most_channels = gathers || scatters
-                           ? 0
-                           : std::max(1u, context_.max_blocks / (2 * static_cast<uint32_t>(n) - 1));
+  // waiting. So it is with a call that wishes few blocks, whose messages have one each at least.
+  const uint32_t messages = static_cast<uint32_t>(gathers || scatters ? n : 2 * n - 1);
+  if ((!gathers && !scatters) || task.wishes.most_blocks != 0)
+    args.most_channels = std::max(1u, MostBlocksFor(task) / messages);
   using Kind = cuda::MessageKind;
   const auto add = [&](Kind kind, int peer, std::byte* buffer, const std::byte* from) {
     args.messages[args.num_messages++] = {buffer, bytes, static_cast<int16_t>(peer), kind, from};

@@ -189,11 +189,18 @@ MeshChoice GpuMesh::ChoiceFor(const Task& task, const SharedBuffers& shared) con
     return ChooseMesh(context, task.collective, KernelCount(task), KernelElemBytes(task),
                       shared.complete ? Buffers::kShared : Buffers::kOwn, OrderFor(task));
   };
-  if (task.wishes.algorithms == 0) [[likely]]
+  if (task.wishes == CallWishes()) [[likely]]
     return choose(context_);
   MeshContext wished = context_;
-  wished.allowed_algorithms[static_cast<size_t>(task.collective)] = task.wishes.algorithms;
+  if (task.wishes.algorithms != 0)
+    wished.allowed_algorithms[static_cast<size_t>(task.collective)] = task.wishes.algorithms;
+  wished.max_blocks = MostBlocksFor(task);
   return choose(wished);
+}
+
+uint32_t GpuMesh::MostBlocksFor(const Task& task) const {
+  const uint32_t wished = task.wishes.most_blocks;
+  return wished == 0 ? context_.max_blocks : std::min(context_.max_blocks, wished);
 }
 
 Algorithm GpuMesh::AlgorithmFor(const Task& task) const {

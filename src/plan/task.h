@@ -52,6 +52,7 @@ struct CallWishes {
   bool demands_algorithms = false;  // Without any of `algorithms` the call must fail.
   uint32_t algorithms = 0;          // A bit for each Algorithm that may be taken; 0: any.
   int64_t timeout_ns = 0;           // The call may make no progress for so long; 0: as ever.
+  uint32_t most_blocks = 0;  // A kernel has so many blocks at most, as far as it can; 0: any.
 
   friend bool operator==(const CallWishes&, const CallWishes&) = default;
 };

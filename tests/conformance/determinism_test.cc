@@ -1,12 +1,14 @@
 // TUTTI_DETERMINISTIC: the same bits whatever the size, the address, the way the data go and the
 // number of ranks that share a host. tests/gpu/run and tests/fakegpu run this on GPUs.
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -196,7 +198,6 @@ TEST(CallOptionTest, AsksForDeterminismOfOneCall) {
   }
 }
 
-// What one call names shows where no other could serve.
 // Names what one call may be run by. A ring begins each piece at another rank, and there are two
 // trees: the order of additions shows in the sums.
 void NameAlgorithms(const ThreadWorld& world, const std::vector<std::string_view>& names) {
@@ -242,6 +243,58 @@ TEST(CallOptionTest, NamesTheAlgorithmsBetweenHosts) {
   TUTTI_NEEDS_RANKS(3);
   const ThreadWorld world(3, {{"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"}});
   NameAlgorithms(world, {"ring", "oneshot", "^ring,twolevel"});
+}
+// Returns the blocks of the largest kernel since it was last asked, as the stand-in for GPUs counts
+// them; nothing with real GPUs and with none.
+std::optional<uint32_t> MostBlocks() {
+  void* const driver = OnGpus() ? dlopen("libcuda.so.1", RTLD_NOW) : nullptr;
+  if (driver == nullptr) return std::nullopt;
+  const auto ask = reinterpret_cast<uint32_t (*)()>(dlsym(driver, "tuttiFakeMostBlocks"));
+  return ask != nullptr ? std::optional(ask()) : std::nullopt;
+}
+
+// Runs an AllReduce and an AlltoAll of 3 ranks with at most so many blocks; 0: any.
+void RunWithBlocks(const ThreadWorld& world, int most) {
+  constexpr size_t kPart = 100'000;
+  RunRanks(3, [&](int rank) {
+    ncclComm_t comm = world.comm(rank);
+    ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+    if (most != 0) config.maxCTAs = most;
+    TestMemory memory(6 * kPart * sizeof(float));
+    auto* const in = reinterpret_cast<float*>(memory.data());
+    auto* const out = in + 3 * kPart;
+    Put(in, std::vector<float>(3 * kPart, static_cast<float>(rank)));
+    EXPECT_NCCL(
+        ncclAllReduceConfig(in, out, 3 * kPart, ncclFloat32, ncclSum, comm, nullptr, &config));
+    EXPECT_NCCL(Finish(comm));
+    EXPECT_EQ(Get(out, 3 * kPart), std::vector<float>(3 * kPart, 3.0f));
+    EXPECT_NCCL(ncclAlltoAllConfig(in, out, kPart, ncclFloat32, comm, nullptr, &config));
+    EXPECT_NCCL(Finish(comm));
+    for (size_t peer = 0; peer < 3; ++peer)
+      EXPECT_EQ(Get(out + peer * kPart, kPart),
+                std::vector<float>(kPart, static_cast<float>(peer)));
+  });
+}
+TEST(CallOptionTest, BoundsTheBlocksOfOneCall) {
+  TUTTI_NEEDS_RANKS(3);
+  // In AlltoAll each message has a block of its own: two that are sent, two received, one kept.
+  constexpr uint32_t kMessages = 5;
+  for (const char* alone : {"0", "1"}) {
+    const ThreadWorld world(3, {{"NCCL_P2P_DISABLE", alone},
+                                {"NCCL_SHM_DISABLE", alone},
+                                {"NCCL_MAX_CTAS", "16"},
+                                {"TUTTI_GPU_CHANNELS", "4"}});
+    ASSERT_TRUE(world.ok());
+    MostBlocks();
+    RunWithBlocks(world, 1);
+    const std::optional<uint32_t> few = MostBlocks();
+    RunWithBlocks(world, 0);
+    const std::optional<uint32_t> many = MostBlocks();
+    if (few && many) {
+      EXPECT_LE(*few, kMessages);
+      EXPECT_GT(*many, kMessages);
+    }
+  }
 }
 TEST(CallOptionTest, BoundsTheWaitOfOneCall) {
   TUTTI_NEEDS_RANKS(2);

@@ -180,6 +180,9 @@ int cuLaunchKernelEx(const tutti::cuda::LaunchConfig* config, void* function, vo
   const auto& kernel = *static_cast<FakeFunction*>(function);
   std::vector<std::byte> args(kernel.args_bytes);
   std::memcpy(args.data(), parameters[0], kernel.args_bytes);
+  std::atomic<uint32_t>& most_blocks = TheState().most_blocks;
+  for (uint32_t most = most_blocks; most < config->grid[0];)
+    if (most_blocks.compare_exchange_weak(most, config->grid[0])) break;
   StreamOf(stream).Queue([&kernel, args = std::move(args), blocks = config->grid[0]] {
     RunBlocks(kernel, args, blocks);
   });
@@ -196,6 +199,7 @@ int tuttiFakeRunningKernels() {
   std::lock_guard lock(TheState().mutex);
   return static_cast<int>(TheState().working.size());
 }
+uint32_t tuttiFakeMostBlocks() { return TheState().most_blocks.exchange(0); }
 void tuttiFakeFailNextLaunch() { launches_to_failure = 1; }
 void tuttiFakeFailLaunch(int number) { launches_to_failure = number; }
 
