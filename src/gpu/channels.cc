@@ -169,6 +169,7 @@ Status GpuChannels::LaunchAsMessages(const Task& task, cuda::Stream stream) {
 // before the kernel is launched.
 Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
   const ChannelPlan plan = PlanOf(task);
+  if (plan.algorithm == Algorithm::kExchange) return LaunchAsMessages(task, stream);
   cuda::ChannelArgs args;
   args.common = Common(SignatureOf(task).Tag());
   args.input = static_cast<const std::byte*>(task.send);

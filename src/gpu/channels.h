@@ -2,8 +2,8 @@
 
 // The operations of GPUs on several hosts: rings over channels, with a transport for each pair of
 // ranks (channel_connections.h). Collectives go round a ring (kernels/ring.h), down it as a chain,
-// or by two levels where hosts have equally many ranks (kernels/two_level.h); short AllReduces and
-// ReduceScatters among few ranks, sends, receives and what is made of them go from pair to pair.
+// or by two levels where hosts have equally many ranks (kernels/two_level.h); short ones among few
+// ranks, sends, receives and what is made of them go from pair to pair.
 //
 //   caller     launches the kernel │ posts what will pass each connection of the network
 //   kernel                         │ fills and reads FIFOs, waits for counters only

@@ -17,6 +17,12 @@ namespace {
 // Kernels that only move data know no types and count bytes.
 DataType KernelType(const Task& task) { return task.is_reduction() ? task.type : DataType::kUint8; }
 
+std::string DescribeMessages(const Task& task) {
+  return fmt::format(
+      "{}: messages between {}", Name(task.collective),
+      task.collective == Collective::kBroadcast ? "the root and every other rank" : "all pairs");
+}
+
 }  // namespace
 
 double GpuChannels::PredictUs(const Task& task) const {
@@ -55,10 +61,11 @@ std::string GpuChannels::Describe(const Task& task) const {
     case Collective::kReduceScatterV:
       return "a Reduce for each rank";
     default:
-      return fmt::format("{}: messages between all pairs", Name(task.collective));
+      return DescribeMessages(task);
   }
   if (task.count == 0) return "nothing to do";
   const ChannelPlan plan = PlanOf(task);
+  if (plan.algorithm == Algorithm::kExchange) return DescribeMessages(task);
   return fmt::format("{} {} over {} channels, slices of {} bytes",
                      plan.algorithm == Algorithm::kTwoLevel  ? "two-level"
                      : plan.algorithm == Algorithm::kOneShot ? "one-shot"

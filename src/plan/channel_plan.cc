@@ -128,17 +128,26 @@ double RingUs(const ChannelContext& context, Collective collective, double bytes
   return steps * step_us + passed / bytes_per_us;
 }
 
-// Every rank moves its data, or what each other rank wants of them, to all others by one channel.
-double OneShotUs(const ChannelContext& context, double bytes) {
+// Every rank moves so many bytes to each other one, all at once.
+double AllPairsUs(const ChannelContext& context, double bytes, double bytes_per_us) {
   const double peers = context.num_ranks - 1;
   const auto& costs = kChannelCosts;
   const double step_us = context.num_hosts > 1
                              ? costs.network_step_us + (peers - 1) * costs.network_peer_us
                              : costs.window_step_us;
-  double bytes_per_us = costs.channel_bytes_per_us;
   if (context.network_bytes_per_us > 0)
     bytes_per_us = std::min(bytes_per_us, context.network_bytes_per_us);
   return step_us + peers * bytes / bytes_per_us;
+}
+
+// In one shot a single channel does it.
+double OneShotUs(const ChannelContext& context, double bytes) {
+  return AllPairsUs(context, bytes, kChannelCosts.channel_bytes_per_us);
+}
+
+// Messages take all channels.
+double ExchangeUs(const ChannelContext& context, double bytes) {
+  return AllPairsUs(context, bytes, kChannelCosts.message_bytes_per_us * context.channels);
 }
 
 // The first piece waits for every step; of the others, the slower of the two wires is what counts.
@@ -197,6 +206,8 @@ TimedPlan Choose(const ChannelContext& context, Collective collective, size_t co
   if (Serves(context, Algorithm::kRing, collective, order)) plans.push_back(ring);
   if (Serves(context, Algorithm::kOneShot, collective, order))
     plans.push_back({PlanOneShot(context, count, elem_bytes), OneShotUs(context, bytes)});
+  if (Serves(context, Algorithm::kExchange, collective, order))
+    plans.push_back({{.algorithm = Algorithm::kExchange}, ExchangeUs(context, bytes)});
   if (Serves(context, Algorithm::kTwoLevel, collective, order)) {
     TimedPlan& two_level = plans.emplace_back();
     two_level.plan = PlanTwoLevel(context, collective, count, elem_bytes);

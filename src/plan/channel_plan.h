@@ -1,10 +1,10 @@
 #pragma once
 
 // Plans how a collective runs on GPUs that channels join (several hosts, more than 16 ranks): round
-// the rings or down the chains of all ranks, by two levels (kernels/two_level.h), or, short
-// AllReduces and ReduceScatters among few ranks, in one shot from each rank to every other
-// (kernels/mesh.h); over how many channels, in which chunks. Pure functions, so that all ranks come
-// to the same.
+// the rings or down the chains of all ranks, by two levels (kernels/two_level.h), or, where little
+// data moves among few ranks, from each rank to every other: AllReduces and ReduceScatters in one
+// shot (kernels/mesh.h), AllGathers and Broadcasts as messages (plan/pair_messages.h); over how
+// many channels, in which chunks. Pure functions, so that all ranks come to the same.
 
 #include <array>
 #include <cstddef>
@@ -34,6 +34,7 @@ struct ChannelContext {
   std::array<uint32_t, kNumCollectives> allowed_algorithms = {};
 };
 
+// Of an exchange of messages only the algorithm counts: each message is cut by its own length.
 struct ChannelPlan {
   Algorithm algorithm = Algorithm::kRing;
   bool in_rank_order = false;  // Elements are added in the order of the ranks, which the ring has.
@@ -55,7 +56,8 @@ ChannelPlan PlanChannels(const ChannelContext& context, Collective collective, s
 double PredictChannelsUs(const ChannelContext& context, Collective collective, size_t count,
                          DataType type, ReductionOrder order = ReductionOrder::kAny);
 
-// Restricts the choice by NCCL_ALGO, as ApplyAlgorithmList does for hosts: ring, twolevel, oneshot.
+// Restricts the choice by NCCL_ALGO, as ApplyAlgorithmList does for hosts: ring, twolevel, oneshot,
+// exchange.
 Status ApplyChannelAlgorithms(std::string_view algo, ChannelContext& context);
 
 }  // namespace tutti

@@ -88,7 +88,6 @@ TEST(ChannelPlanTest, ShortReductionsAmongFewRanksGoInOneShot) {
   }
   // Down a chain ranks that are not the root need not wait for one another.
   EXPECT_EQ(algorithm(ContextOf(4, 4, 8), Collective::kReduce, 1000), Algorithm::kRing);
-  EXPECT_EQ(algorithm(ContextOf(4, 4, 8), Collective::kBroadcast, 1000), Algorithm::kRing);
   EXPECT_EQ(
       PlanChannels(ContextOf(4, 4, 8), Collective::kAllReduce, 1000, DataType::kFloat32).algorithm,
       Algorithm::kRing)
@@ -101,6 +100,23 @@ TEST(ChannelPlanTest, ShortReductionsAmongFewRanksGoInOneShot) {
   EXPECT_EQ(plan.algorithm, Algorithm::kOneShot);
   EXPECT_EQ(plan.channels, 1u);
   EXPECT_EQ(plan.chunk_elems, 512u) << "a round is a slot";
+}
+
+TEST(ChannelPlanTest, ShortDataThatAreNotAddedGoFromPairToPair) {
+  const auto algorithm = [](ChannelContext context, Collective collective, size_t bytes) {
+    context.pair_slot_bytes = 128 << 10;
+    return PlanChannels(context, collective, bytes, DataType::kUint8).algorithm;
+  };
+  for (const Collective collective : {Collective::kAllGather, Collective::kBroadcast}) {
+    EXPECT_EQ(algorithm(ContextOf(4, 4, 8), collective, 4000), Algorithm::kExchange);
+    EXPECT_EQ(algorithm(ContextOf(4, 4, 8), collective, 64 << 20), Algorithm::kRing);
+    EXPECT_EQ(algorithm(ContextOf(9, 9, 8), collective, 4000), Algorithm::kRing);
+  }
+  // By two levels fewer messages pass the network.
+  ChannelContext rails = TwoByTwo(8);
+  EXPECT_EQ(algorithm(rails, Collective::kAllGather, 4000), Algorithm::kTwoLevel);
+  ASSERT_TRUE(ApplyChannelAlgorithms("exchange", rails).ok());
+  EXPECT_EQ(algorithm(rails, Collective::kAllGather, 64 << 20), Algorithm::kExchange);
 }
 
 TEST(ChannelPlanTest, ListsOfAlgorithmsAreKept) {

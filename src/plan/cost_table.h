@@ -146,6 +146,8 @@ struct ChannelCosts {
   double network_peer_us = 11;
   // A channel carries so much over sockets while it has a processor.
   double channel_bytes_per_us = 1500;
+  // What each of them carries of messages to several ranks at once.
+  double message_bytes_per_us = 1000;
   // The block of a channel carries so much between the windows of one host. This is an estimate
   // from what all blocks of a mesh's ring carry (plan/gpu_costs.def); it was not measured.
   double channel_window_bytes_per_us = 20e3;

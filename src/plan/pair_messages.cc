@@ -55,6 +55,14 @@ std::vector<Task> MessagesOf(const Task& task, int rank, int num_ranks, const st
             v.recv_counts[static_cast<size_t>(from)]);
         break;
       }
+      case Collective::kAllGather:
+        add(true, to, 0, task.count);
+        add(false, from, at(from), task.count);
+        break;
+      case Collective::kBroadcast:
+        if (rank == task.root) add(true, to, 0, task.count);
+        if (from == task.root) add(false, from, 0, task.count);
+        break;
       case Collective::kGather:
         if (to == task.root) add(true, to, 0, task.count);
         if (rank == task.root) add(false, from, at(from), task.count);

@@ -1,7 +1,7 @@
 #pragma once
 
-// Collectives in which each pair of ranks exchanges data of its own (AlltoAll, AlltoAllV,
-// AllGatherV, Gather, Scatter), as the sends and receives that they are made of.
+// Collectives that pairs of ranks can run among themselves (AlltoAll, AlltoAllV, AllGather,
+// AllGatherV, Gather, Scatter, Broadcast), as the sends and receives that they are made of.
 
 #include <cstddef>
 #include <vector>
