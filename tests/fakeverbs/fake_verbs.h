@@ -12,9 +12,10 @@
 // until its timer runs out fails here at once: a queue pair that is not there, a packet number that
 // is not expected, a port that is down, a process that has ended.
 //
-// The stand-in is stricter than most NICs: a request that is posted to a full queue fails, a slot
-// of the send queue is free again only when a completion at or behind it was polled, a completion
-// queue that overflows ends the process, and objects that are still in use cannot be destroyed.
+// Devices number their queue pairs alike, as NICs do. The stand-in is stricter than most NICs: a
+// request that is posted to a full queue fails, a slot of the send queue is free again only when a
+// completion at or behind it was polled, a completion queue that overflows ends the process, and
+// objects that are still in use cannot be destroyed.
 //
 // Threads: any.
 
@@ -59,6 +60,7 @@ struct SendFault {
   int skip = 0;             // requests of this kind that are left alone first
   bool delivered = false;   // the bytes arrive, and the acknowledgement is lost
   uint32_t queue_pair = 0;  // 0: any
+  std::string device = {};  // empty: any
 };
 // Has one posted request fail with a completion, as the other end's or the NIC's fault.
 void FailSend(const SendFault& fault);
@@ -92,6 +94,7 @@ void SetDelivery(const Delivery& delivery);
 // Takes a port down or brings it up, with the event that tells of it.
 void SetPortActive(const std::string& device, int port, bool active);
 void RaiseDeviceEvent(const std::string& device, ibv_event_type event);
+// REQUIRES: only one device has a queue pair of this number.
 void RaiseQueuePairEvent(uint32_t number, ibv_event_type event);
 
 // Says what was called, in this order: registrations, queue pairs, posted requests.

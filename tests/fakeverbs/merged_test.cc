@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <vector>
 
 #include "losses.h"
 #include "merged_nics.h"
@@ -318,6 +320,24 @@ TEST_F(MergedVerbsTest, ANicThatFailsIsLeft) {
   // The other end may see first that this one is gone.
   EXPECT_THAT(FailuresOf(link),
               AllOf(Each(Not(IsEmpty())), Contains(HasSubstr("the device reported it"))));
+}
+
+// NICs number their queue pairs alike, so that the number alone does not tell which of them a
+// completion is of.
+TEST_F(MergedVerbsTest, ThePortBehindWhichNobodyAnswersIsLeft) {
+  VerbsNetPair pair(Has("fast,slow"));
+  NetLink link(pair);
+  Transfer(link, {100});
+  std::map<std::string, std::vector<uint32_t>> numbers;
+  for (const Call& call : fakeverbs::Calls()) {
+    if (call.name == "create_qp") numbers[call.device].push_back(call.queue_pair);
+  }
+  ASSERT_EQ(numbers["fast"], numbers["slow"]);
+  const size_t before = Now();
+  fakeverbs::FailSend({.opcode = IBV_WR_RDMA_WRITE, .device = "slow"});
+  Transfer(link, {300'001});
+  EXPECT_THAT(Written(before),
+              ElementsAre(Pair("fast", 200'064u + 300'001u), Pair("slow", 99'937u)));
 }
 
 // A rank whose device is `fast`, and that may use `spare` too.

@@ -109,6 +109,7 @@ void ApplyFaults(const Qp& pair, Work& work) {
   for (auto fault = faults.begin(); fault != faults.end(); ++fault) {
     if (fault->opcode >= 0 && fault->opcode != work.frame.opcode) continue;
     if (fault->queue_pair != 0 && fault->queue_pair != pair.qp.qp_num) continue;
+    if (!fault->device.empty() && fault->device != pair.context->device->spec.name) continue;
     if (fault->skip-- > 0) continue;
     work.failure = fault->status;
     work.lose_answer = fault->delivered;
@@ -410,7 +411,7 @@ void Transmit(Qp& pair, std::shared_ptr<Work> work) {
     link->slot = slot;
   }
   Parcel parcel;
-  parcel.pair = pair.qp.qp_num;
+  parcel.pair = pair.key;
   parcel.work = std::move(work);
   link->parcels.push_back(std::move(parcel));
   if (nic->waiting.insert(slot).second) Wake();

@@ -44,7 +44,7 @@ int PollQueue(ibv_cq* queue, int room, ibv_wc* completions) {
   for (; count < room && !cq.completions.empty(); ++count) {
     const Completion& first = cq.completions.front();
     completions[count] = first.wc;
-    const auto pair = s.pairs.find(first.wc.qp_num);
+    const auto pair = s.pairs.find(first.pair);
     if (pair != s.pairs.end()) {
       pair->second->reclaimed = std::max(pair->second->reclaimed, first.posted);
     }

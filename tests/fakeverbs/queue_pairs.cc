@@ -81,9 +81,8 @@ bool MayFollow(ibv_qp_state from, ibv_qp_state to) {
   }
 }
 
-void ForgetCompletions(Cq& queue, uint32_t number) {
-  std::erase_if(queue.completions,
-                [number](const Completion& each) { return each.wc.qp_num == number; });
+void ForgetCompletions(Cq& queue, uint32_t key) {
+  std::erase_if(queue.completions, [key](const Completion& each) { return each.pair == key; });
 }
 
 // Ends all messages without a word.
@@ -92,14 +91,15 @@ void Clear(Qp& pair) {
   pair.sends.clear();
   pair.receives.clear();
   pair.posted = pair.reclaimed = 0;
-  ForgetCompletions(Of(pair.qp.send_cq), pair.qp.qp_num);
-  ForgetCompletions(Of(pair.qp.recv_cq), pair.qp.qp_num);
+  ForgetCompletions(Of(pair.qp.send_cq), pair.key);
+  ForgetCompletions(Of(pair.qp.recv_cq), pair.key);
 }
 
 void Receive(Qp& pair, ibv_wc_status status, const Frame* frame) {
   const Posted posted = pair.receives.front();
   pair.receives.pop_front();
   Completion completion;
+  completion.pair = pair.key;
   ibv_wc& wc = completion.wc;
   wc.wr_id = posted.id;
   wc.status = status;
@@ -108,7 +108,7 @@ void Receive(Qp& pair, ibv_wc_status status, const Frame* frame) {
   if (frame && status == IBV_WC_SUCCESS) {
     if (IsWrite(frame->opcode)) wc.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
     wc.byte_len = static_cast<uint32_t>(frame->total);
-    wc.src_qp = frame->source;
+    wc.src_qp = frame->source & kNumberMask;
     if (HasImmediate(frame->opcode)) {
       wc.wc_flags = IBV_WC_WITH_IMM;
       wc.imm_data = frame->immediate;
@@ -142,10 +142,21 @@ bool ForEachPart(const Domain* domain, const std::vector<ibv_sge>& elements, uin
 // Returns ok for a message, or a part of it, that a queue pair may take from this sender.
 bool IsExpected(const Qp& pair, const Frame& frame) {
   const bool ready = pair.qp.state == IBV_QPS_RTR || pair.qp.state == IBV_QPS_RTS;
-  if (!ready || pair.remote != frame.source || pair.expected_packet != frame.packet) return false;
+  const bool is_its = pair.remote == (frame.source & kNumberMask);
+  if (!ready || !is_its || pair.expected_packet != frame.packet) return false;
   const PortSpec& port = PortOf(pair);
   if (!port.active) return false;
   return frame.global ? frame.gid == GidOf(port) : frame.lid == LidOf(port);
+}
+
+// Returns the queue pair that a message is for, or null.
+Qp* TargetOf(const Frame& frame) {
+  State& s = TheState();
+  for (const auto& device : s.devices) {
+    const auto found = s.pairs.find(device->index << kDeviceShift | frame.target);
+    if (found != s.pairs.end() && IsExpected(*found->second, frame)) return found->second.get();
+  }
+  return nullptr;
 }
 
 Answer TakeSend(Qp& pair, const Frame& frame, const std::byte* bytes) {
@@ -245,7 +256,7 @@ std::shared_ptr<Work> Copied(Qp& pair, const ibv_send_wr& from) {
   frame.magic = kMagic;
   frame.opcode = static_cast<uint8_t>(from.opcode);
   frame.target = pair.remote;
-  frame.source = pair.qp.qp_num;
+  frame.source = pair.key;
   frame.packet = pair.next_packet;
   pair.next_packet = (pair.next_packet + 1) & kPacketMask;
   frame.immediate = from.imm_data;
@@ -318,16 +329,16 @@ bool Take(const Frame& frame, const std::byte* bytes, Frame& answer) {
   answer.bytes = 0;
   answer.last = true;
   answer.answer = Answer::kSilent;
-  State& s = TheState();
-  const auto found = s.pairs.find(frame.target);
-  if (found == s.pairs.end() || !IsExpected(*found->second, frame)) return true;
-  Qp& pair = *found->second;
+  Qp* const target = TargetOf(frame);
+  if (!target) return true;
+  Qp& pair = *target;
+  answer.source = pair.key;
   if (frame.last && HasImmediate(frame.opcode) && pair.receives.empty()) {
     answer.answer = Answer::kNotReady;
     return true;
   }
   const bool waits = frame.opcode != IBV_WR_RDMA_WRITE;
-  if (waits && (s.delivery.atomics_wait || !IsAtomic(frame.opcode))) DeliverAll(pair);
+  if (waits && (TheState().delivery.atomics_wait || !IsAtomic(frame.opcode))) DeliverAll(pair);
   if (IsWrite(frame.opcode)) {
     answer.answer = TakeWrite(pair, frame, bytes);
   } else if (IsSend(frame.opcode)) {
@@ -383,6 +394,7 @@ void Finish(Qp& pair, ibv_wc_status status) {
   pair.sends.pop_front();
   if (status != IBV_WC_SUCCESS || pair.all_signaled || (work->flags & IBV_SEND_SIGNALED) != 0) {
     Completion completion;
+    completion.pair = pair.key;
     completion.posted = work->posted;
     completion.wc.wr_id = work->id;
     completion.wc.status = status;
@@ -472,11 +484,14 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* wish) {
     return nullptr;
   }
   uint32_t number = 0;
+  uint32_t key = 0;
   do {
-    number = SlotOfNic() << kSlotShift | (++s.next_pair & ((1u << kSlotShift) - 1));
-  } while (s.pairs.count(number) != 0);
+    number = SlotOfNic() << kSlotShift | (++context.device->next_pair & ((1u << kSlotShift) - 1));
+    key = context.device->index << kDeviceShift | number;
+  } while (s.pairs.count(key) != 0);
   auto made = std::make_unique<Qp>();
   Qp& pair = *made;
+  pair.key = key;
   pair.context = &context;
   pair.domain = &domain;
   pair.caps = wish->cap;
@@ -492,7 +507,7 @@ ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* wish) {
   ++domain.users;
   ++Of(wish->send_cq).users;
   ++Of(wish->recv_cq).users;
-  s.pairs[number] = std::move(made);
+  s.pairs[key] = std::move(made);
   Note({"create_qp", 0, 0, 0, 0, number, context.device->spec.name});
   return &pair.qp;
 }
@@ -546,7 +561,7 @@ int ibv_destroy_qp(ibv_qp* qp) {
   --pair.domain->users;
   --Of(qp->send_cq).users;
   --Of(qp->recv_cq).users;
-  s.pairs.erase(qp->qp_num);
+  s.pairs.erase(pair.key);
   return 0;
 }
 

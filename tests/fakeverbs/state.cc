@@ -50,6 +50,7 @@ void Install(State& s, const std::vector<DeviceSpec>& specs) {
       Violation("the devices are changed while " + device->spec.name + " is open");
   }
   s.devices.clear();
+  const uint32_t first_pair = std::random_device()();
   for (const DeviceSpec& spec : specs) {
     auto device = std::make_unique<Device>();
     device->spec = spec;
@@ -58,6 +59,8 @@ void Install(State& s, const std::vector<DeviceSpec>& specs) {
     snprintf(device->device.name, sizeof(device->device.name), "%s", spec.name.c_str());
     snprintf(device->device.ibdev_path, sizeof(device->device.ibdev_path), "%s",
              spec.sysfs.empty() ? "/nowhere" : spec.sysfs.c_str());
+    device->index = static_cast<uint32_t>(s.devices.size());
+    device->next_pair = first_pair;
     s.devices.push_back(std::move(device));
   }
 }
@@ -90,7 +93,6 @@ void RaiseOnDevice(State& s, const std::string& name, const ibv_async_event& eve
 State::State() {
   std::random_device any;
   next_key = any();
-  next_pair = any();
   Install(*this, DefaultDevices());
   delivery = DefaultDelivery();
   random.seed(delivery.seed);
@@ -240,7 +242,9 @@ void RaiseDeviceEvent(const std::string& device, ibv_event_type type) {
 void RaiseQueuePairEvent(uint32_t number, ibv_event_type type) {
   State& s = TheState();
   const Lock lock(s.mutex);
-  const auto pair = s.pairs.find(number);
+  const auto pair = std::find_if(s.pairs.begin(), s.pairs.end(), [&](const auto& each) {
+    return each.second->qp.qp_num == number;
+  });
   if (pair == s.pairs.end()) Violation("a test names a queue pair that there is not");
   ibv_async_event event = {};
   event.event_type = type;

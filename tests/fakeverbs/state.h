@@ -30,6 +30,11 @@ inline constexpr int kSlotShift = 12;
 inline constexpr uint32_t kSlots = 1u << 12;
 inline constexpr uint32_t kPacketMask = 0xffffff;
 
+// Each device counts its queue pairs by itself, so that two of them have pairs of one number. A key
+// tells the pairs of a process apart: the device's index stands above the 24 bits of the number.
+inline constexpr int kDeviceShift = 24;
+inline constexpr uint32_t kNumberMask = (1u << kDeviceShift) - 1;
+
 // Limits of every device.
 inline constexpr uint32_t kMaxWork = 8192;
 inline constexpr int kMaxCompletions = 1 << 17;
@@ -38,6 +43,8 @@ inline constexpr int kMaxElements = 4;
 struct Device {
   ibv_device device = {};  // first: a pointer to it is one to this
   DeviceSpec spec;
+  uint32_t index = 0;
+  uint32_t next_pair = 0;
   int open = 0;
 };
 
@@ -72,6 +79,7 @@ struct Channel {
 
 struct Completion {
   ibv_wc wc = {};
+  uint32_t pair = 0;    // the queue pair's key
   uint64_t posted = 0;  // The number of the send among those of its queue pair; 0: it is none.
 };
 
@@ -98,7 +106,8 @@ struct Frame {
   uint8_t opcode = 0;  // an ibv_wr_opcode
   bool last = false;   // It is the last of a message, or of the answer to one.
   Answer answer = Answer::kDone;
-  uint32_t target = 0;  // queue pairs
+  // Queue pairs: a request has the target's number and the source's key, an answer both keys.
+  uint32_t target = 0;
   uint32_t source = 0;
   uint32_t packet = 0;  // the message's number
   uint32_t bytes = 0;
@@ -140,6 +149,7 @@ struct Posted {
 
 struct Qp {
   ibv_qp qp = {};  // first
+  uint32_t key = 0;
   Context* context = nullptr;
   Domain* domain = nullptr;
   ibv_qp_cap caps = {};
@@ -176,9 +186,8 @@ struct State {
   std::map<uint32_t, std::unique_ptr<Region>> regions;  // The key is that of remote access.
   std::map<Channel*, std::unique_ptr<Channel>> channels;
   std::map<Cq*, std::unique_ptr<Cq>> queues;
-  std::map<uint32_t, std::unique_ptr<Qp>> pairs;  // The key is the queue pair's number.
+  std::map<uint32_t, std::unique_ptr<Qp>> pairs;  // by Qp::key
   uint32_t next_key = 0;
-  uint32_t next_pair = 0;
   std::vector<CallRefusal> refusals;
   std::list<SendFault> send_faults;
   std::vector<Call> calls;

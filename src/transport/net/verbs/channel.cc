@@ -217,7 +217,8 @@ Result<const VerbsMemory*> VerbsChannel::Check(NetMemory* memory, const std::byt
 // Takes completions of the next NIC in turn that has some.
 Result<int> VerbsChannel::Fetch() {
   for (size_t tried = 0; tried < queues_.size(); ++tried) {
-    const Queue& queue = queues_[next_queue_++ % queues_.size()];
+    fetched_from_ = next_queue_++ % queues_.size();
+    const Queue& queue = queues_[fetched_from_];
     if (!queue.used) continue;
     TUTTI_ASSIGN(const int count, queue.queue->Poll(completions_.data(), kBatch));
     if (count > 0) return count;

@@ -184,6 +184,10 @@ class VerbsChannel {
     VerbsNic* nic = nullptr;
     bool used = false;  // Queue pairs report to it.
   };
+  struct Source {
+    size_t port = 0;
+    bool is_loopback = false;
+  };
   static constexpr int kLifeShift = 48;
   static constexpr uint32_t kLives = 1u << 13;
   // How long after queue pairs had to leave a port it is looked at for the first time.
@@ -205,7 +209,8 @@ class VerbsChannel {
   Status Stop(const std::vector<Pair>& pairs) const;
   VerbsEnd::Port Describe(size_t port) const;
   Status Describe(const ibv_wc& completion, std::string_view doing, size_t port) const;
-  size_t PortOf(const ibv_wc& completion) const;
+  // Returns the queue pair that one of the completions that Poll has returned last is of.
+  Source SourceOf(const ibv_wc& completion) const;
   std::string Where(size_t port) const;
   std::string PortsInUse() const;
   Result<int> Fetch();
@@ -225,6 +230,7 @@ class VerbsChannel {
   std::vector<Queue> queues_;
   std::array<size_t, kMaxPorts> queue_of_ = {};  // The key is a port.
   size_t next_queue_ = 0;
+  size_t fetched_from_ = 0;  // The queue that completions_ were taken from.
   std::vector<Pair> pairs_;
   std::vector<uint32_t> weights_;
   const uint32_t loopback_depth_;

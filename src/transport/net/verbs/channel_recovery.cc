@@ -89,32 +89,30 @@ Status VerbsChannel::Describe(const ibv_wc& completion, std::string_view doing, 
                             options());
 }
 
-// Returns the port of the queue pair that a completion is of.
-size_t VerbsChannel::PortOf(const ibv_wc& completion) const {
+// Two NICs may have queue pairs of one number.
+VerbsChannel::Source VerbsChannel::SourceOf(const ibv_wc& completion) const {
   for (const auto* const pairs : {&pairs_, &loopbacks_}) {
     for (const Pair& pair : *pairs) {
-      if (pair.pair->number() == completion.qp_num) return pair.port;
+      if (pair.pair->number() == completion.qp_num && queue_of_[pair.port] == fetched_from_)
+        return {pair.port, pairs == &loopbacks_};
     }
   }
-  return 0;
+  return {};
 }
 
 Status VerbsChannel::FailCompletion(const ibv_wc& completion, std::string_view doing) {
-  return Fail(Describe(completion, doing, PortOf(completion)));
+  return Fail(Describe(completion, doing, SourceOf(completion).port));
 }
 
 Status VerbsChannel::Lose(const ibv_wc& completion, std::string_view doing) {
-  const bool loops = std::any_of(loopbacks_.begin(), loopbacks_.end(), [&](const Pair& loop) {
-    return loop.pair->number() == completion.qp_num;
-  });
-  if (loops) loops_ = false;
+  const Source source = SourceOf(completion);
+  if (source.is_loopback) loops_ = false;
   if (lost()) return Status::Ok();  // Work of lost queue pairs completes with an error.
-  const size_t port = PortOf(completion);
-  Status why = Describe(completion, doing, port);
+  Status why = Describe(completion, doing, source.port);
   if (!MayRecover(completion.status)) return Fail(std::move(why));
   const bool unanswered = completion.status == IBV_WC_RETRY_EXC_ERR;
-  if (unanswered) suspects_ |= 1u << port;
-  return Lose(std::move(why), unanswered && !loops ? Loss::kUnanswered : Loss::kSeen);
+  if (unanswered) suspects_ |= 1u << source.port;
+  return Lose(std::move(why), unanswered && !source.is_loopback ? Loss::kUnanswered : Loss::kSeen);
 }
 
 Status VerbsChannel::Lose(Status why, Loss loss) {
