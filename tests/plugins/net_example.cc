@@ -12,7 +12,7 @@
 // another of the same comm, that used memory which was not registered, or that came in the wrong
 // order (exampleViolations), and objects that were never closed (exampleOpenObjects). EXAMPLE_FAIL
 // makes it misbehave: "init", "devices", "test-late" (the tenth test fails), "sizes" (test reports
-// more than there was room for).
+// more than there was room for), "receive-late" (a comm takes its first receive at the second try).
 //
 // Each send and receive is an event for profilers (EventKind): begun when it is accepted, updated
 // with its bytes and ended when it is done, or when its comm is closed.
@@ -33,6 +33,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "transport/net/plugin/abi.h"
@@ -119,6 +120,7 @@ void EndEvent(Request& request) {
 // A connection. The queue holds the requests that are not done, in order.
 struct Comm {
   std::atomic<bool> busy = false;
+  bool asked_to_receive = false;
   int fd = -1;
   bool sends = false;
   bool broken = false;
@@ -424,6 +426,7 @@ ncclResult_t Irecv(void* recv_comm, int count, void** data, const size_t* bytes,
   const InCall call(comm.busy);
   Expect(!comm.sends && count >= 1 && count <= kMostReceives);
   if (comm.broken) return ncclRemoteError;
+  if (!std::exchange(comm.asked_to_receive, true) && Fails("receive-late")) return ncclSuccess;
   Request* const made = NewRequest(comm);
   if (made == nullptr) return ncclSuccess;
   made->count = count;

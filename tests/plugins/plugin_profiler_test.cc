@@ -190,6 +190,27 @@ TEST(ToldNetTest, WithoutEventsOfPluginsInAnOldProfilerNothingIsLost) {
             "stop ProxyStep\nstop ProxyOp\nstop Coll\nfinalize\n");
 }
 
+// A flush that comes between two tries of a receive is no message, and takes nothing from it.
+TEST(ToldNetTest, AReceiveThatIsTriedAgainIsToldOfOnce) {
+  const WithVariable variable("EXAMPLE_FAIL", "receive-late");
+  std::shared_ptr<Profiler> profiler = LoadProfiler(ExampleFile("profiler", 6));
+  ASSERT_NE(profiler, nullptr);
+  ToldNetPair pair(11, profiler, /*of_sends=*/false);
+  net_contract::NetLink link(pair);
+  const Profiler::Span told =
+      Profiler::OfCollective(profiler.get(), {}, Algorithm::kRing, Protocol::kSimple);
+  LogOf(6);
+  net_contract::NetBuffer to = link.ReceiveBuffer(100);
+  EXPECT_EQ(link.Receive(to), nullptr);
+  const NetReceive flushed = {to.data(), to.size(), 0, to.memory()};
+  NetRequest* const flush = *link.receiver->Iflush({&flushed, 1});
+  ASSERT_NE(flush, nullptr);
+  EXPECT_TRUE(*link.receiver->Test(*flush));
+  net_contract::Transfer(link, {100});
+  const std::string log = LogOf(6);
+  EXPECT_EQ(log.find("start ProxyOp"), log.rfind("start ProxyOp")) << log;
+}
+
 TEST(ToldNetTest, NobodyIsToldOfWhatIsNotAskedFor) {
   const WithVariable variable("EXAMPLE_PROFILER", std::to_string(profilerplugin::kColl));
   EXPECT_EQ(LogOfMessages(11, 6, /*of_sends=*/true), "stop Coll\nfinalize\n");

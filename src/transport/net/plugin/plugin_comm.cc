@@ -89,8 +89,12 @@ NetEvents::Step* PluginChannel::NextStep(size_t bytes) {
   return next_step_.get();
 }
 
-NetRequest* PluginChannel::Begun(Request& request) {
+NetRequest* PluginChannel::BegunStep(Request& request) {
   request.step = std::move(next_step_);
+  return Begun(request);
+}
+
+NetRequest* PluginChannel::Begun(Request& request) {
   request.in_flight = true;
   ++in_flight_;
   return &request;
@@ -159,7 +163,7 @@ Result<NetRequest*> PluginSendComm::Isend(const NetSend& message) {
   if (begun == nullptr) return nullptr;
   request->request = begun;
   request->count = 0;
-  return channel_.Begun(*request);
+  return channel_.BegunStep(*request);
 }
 
 Result<NetRequest*> PluginRecvComm::Irecv(std::span<const NetReceive> group) {
@@ -191,7 +195,7 @@ Result<NetRequest*> PluginRecvComm::Irecv(std::span<const NetReceive> group) {
   request->request = begun;
   request->count = static_cast<int>(group.size());
   for (size_t i = 0; i < group.size(); ++i) request->capacity[i] = group[i].capacity;
-  return channel_.Begun(*request);
+  return channel_.BegunStep(*request);
 }
 
 Result<NetRequest*> PluginRecvComm::Iflush(std::span<const NetReceive> buffers) {

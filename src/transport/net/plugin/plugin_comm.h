@@ -71,7 +71,9 @@ class PluginChannel {
   // Returns the step of the request that the plugin is asked for next. It stays the same until the
   // plugin takes one, so that a send that is tried again and again is told of once.
   NetEvents::Step* NextStep(size_t bytes);
-  // Counts a request that the plugin has taken.
+  // Counts a send or a group of receives that the plugin has taken, and of which NextStep tells.
+  NetRequest* BegunStep(Request& request);
+  // Counts another request that the plugin has taken.
   NetRequest* Begun(Request& request);
 
  private:
