@@ -85,7 +85,9 @@ Result<VerbsPort> ExaminePort(const std::shared_ptr<VerbsDevice>& device, uint8_
 Status CheckKind(const ibv_device& device) {
   if (device.transport_type == IBV_TRANSPORT_IB) return Status::Ok();
   if (device.transport_type == IBV_TRANSPORT_IWARP) {
-    return SystemError("it speaks iWARP, and only InfiniBand and RoCE are served");
+    return SystemError(
+        "it speaks iWARP, whose writes carry no immediate values, by which a receiver learns of "
+        "messages; InfiniBand and RoCE are served");
   }
   return SystemError("it has a transport of its own, and only InfiniBand and RoCE are served");
 }
