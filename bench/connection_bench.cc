@@ -4,8 +4,9 @@
 //   connection_bench socket|ib stream|latency BYTES SECONDS [SOCKETS]
 //
 // stream: messages of BYTES bytes one way, as many under way as the network takes, at most 128.
-// latency: one message there and one back, again and again. Both ends yield when nothing moves, and
-// after a while sleep, as ranks do. Prints one line of NAME=VALUE: messages, seconds, gb_per_s,
+// An end sleeps when nothing moves, as iperf3's does.
+// latency: one message there and one back, again and again. An end yields when nothing moves, and
+// after a while sleeps, as ranks do. Prints one line of NAME=VALUE: messages, seconds, gb_per_s,
 // us_one_way, and the processor time of both ends as cpu_s.
 
 #include <poll.h>
@@ -34,7 +35,8 @@ namespace tutti {
 namespace {
 
 constexpr uint64_t kMostUnderWay = 128;
-constexpr int kYields = 100;   // before an end sleeps
+// An end that awaits one message yields so often before it sleeps.
+constexpr int kYields = 100;
 constexpr uint32_t kLast = 1;  // the op tag of the last message
 
 struct Task {
@@ -64,7 +66,8 @@ struct Buffer {
 // One end: a connection to the other and one from it.
 class End {
  public:
-  End(const Task& task, const Key& key, int other) : loop_(Value(EventLoop::Create("connection"))) {
+  End(const Task& task, const Key& key, int other)
+      : loop_(Value(EventLoop::Create("connection"))), yields_(task.latency ? kYields : 0) {
     Settings settings;
     settings.socket_nthreads = 1;
     settings.nsocks_perthread = task.sockets;
@@ -105,7 +108,7 @@ class End {
     const bool sent = Value(sender->Progress());
     if (Value(receiver->Progress()) || sent) {
       idle_ = 0;
-    } else if (++idle_ < kYields) {
+    } else if (++idle_ < yields_) {
       sched_yield();
     } else {
       Sleep();
@@ -134,6 +137,7 @@ class End {
   }
 
   const std::unique_ptr<EventLoop> loop_;
+  const int yields_;
   std::unique_ptr<Net> net_;
   std::unique_ptr<NetListener> listener_;
   int idle_ = 0;
