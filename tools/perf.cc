@@ -48,7 +48,7 @@ void AddOptionsOfWork(CLI::App* app, Words* words) {
   app->add_option("collective", words->collective,
                   "all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, gather, "
                   "scatter, sendrecv, "
-                  "hypercube, all_gather_v, reduce_scatter_v, alltoall_v")
+                  "hypercube, all_gather_v, reduce_scatter_v, alltoall_v; several with commas")
       ->required();
   app->add_option("-n,--ranks", words->num_ranks,
                   "ranks on this host (default 2; under a launcher its number)")
@@ -155,7 +155,7 @@ Result<std::vector<size_t>> Sizes(const Words& words) {
 
 Result<PerfOptions> Understand(const Words& words, const launch::LaunchInfo& launched) {
   PerfOptions options = words.options;
-  TUTTI_ASSIGN(options.collective, ParseCollective(words.collective));
+  TUTTI_ASSIGN(options.collectives, ParseCollectives(words.collective));
   options.num_ranks = words.num_ranks ? words.num_ranks : 2;
   if (launched.size > 1) {
     if (words.num_ranks && words.num_ranks != launched.size) {
@@ -172,10 +172,10 @@ Result<PerfOptions> Understand(const Words& words, const launch::LaunchInfo& lau
   TUTTI_ASSIGN(options.types, ParseTypes(words.types));
   TUTTI_ASSIGN(options.reductions, ParseReductions(words.reductions));
   TUTTI_ASSIGN(options.roots, ParseRoots(words.root, options.num_ranks));
-  if (!options.collective.reduces) options.reductions = {Reduction::kNone};
-  if (!options.collective.rooted) options.roots = {-1};
-  if (options.collective.collective == Collective::kHypercube &&
-      (options.num_ranks & (options.num_ranks - 1))) {
+  const bool hypercube = std::any_of(
+      options.collectives.begin(), options.collectives.end(),
+      [](const CollectiveInfo& one) { return one.collective == Collective::kHypercube; });
+  if (hypercube && (options.num_ranks & (options.num_ranks - 1))) {
     return InvalidArgument("hypercube needs a number of ranks that is a power of two, not {}",
                            options.num_ranks);
   }

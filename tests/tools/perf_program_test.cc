@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -17,6 +18,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
+using testing::UnorderedElementsAre;
 using Json = nlohmann::json;
 
 class TemporaryFile {
@@ -121,6 +123,24 @@ TEST(PerfProgram, APredictionStandsBesideTheMeasurement) {
   outcome = Perf({"all_reduce", "-b", "1K", "--predict", "--json", file.path()});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_TRUE(file.Parse().at(0).at("predicted_us").is_null());
+}
+
+TEST(PerfProgram, SeveralCollectivesHaveATableEach) {
+  const TemporaryFile file;
+  const Outcome outcome = Perf({"all_reduce,alltoall,broadcast", "-b", "1K", "-o", "sum,max", "-r",
+                                "all", "--json", file.path()});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* const title : {"# all_reduce\n", "# alltoall\n", "# broadcast\n"})
+    EXPECT_THAT(outcome.out, HasSubstr(title));
+  // Each has the operators and roots that it knows.
+  std::map<std::string, std::set<std::string>> rows;
+  for (const Json& row : file.Parse())
+    rows[row.at("collective")].insert(row.at("op").get<std::string>() + " " +
+                                      (row.contains("root") ? row.at("root").dump() : "none"));
+  EXPECT_THAT(rows["all_reduce"], UnorderedElementsAre("sum none", "max none"));
+  EXPECT_EQ(rows["alltoall"].size(), 1u);
+  EXPECT_EQ(rows["broadcast"].size(), 2u);
+  EXPECT_EQ(Perf({"all_reduce,foo", "-b", "1K"}).status, 2);
 }
 
 TEST(PerfProgram, WithoutCheckNothingIsClaimed) {

@@ -26,6 +26,7 @@ constexpr size_t kGpuCacheBytes = 128u << 20;
 constexpr size_t kGpuBufferBytes = size_t{16} << 30;
 
 struct Case {
+  CollectiveInfo collective{};
   size_t bytes = 0;
   ncclDataType_t type = ncclFloat32;
   Reduction reduction = Reduction::kNone;
@@ -79,28 +80,37 @@ class Driver {
  public:
   Driver(const PerfOptions& options, const std::vector<std::string>& libraries,
          std::vector<std::unique_ptr<Team>> teams, const DriverPlace& place)
-      : options_(options),
-        libraries_(libraries),
-        teams_(std::move(teams)),
-        place_(place),
-        cases_(ListCases()),
-        progress_(cases_.size()) {}
+      : options_(options), libraries_(libraries), teams_(std::move(teams)), place_(place) {
+    for (const CollectiveInfo& collective : options_.collectives)
+      tables_.push_back(ListCases(collective));
+    size_t total = 0;
+    for (const std::vector<Case>& table : tables_) total += table.size();
+    progress_.emplace(total);
+  }
 
   Result<size_t> Run() {
     TUTTI_TRY(CheckMemory());
     JsonFile json;
     TUTTI_TRY(json.Open(options_.json_path));
-    for (auto& team : teams_) team->set_tick([this] { progress_.Show(); });
+    for (auto& team : teams_) team->set_tick([this] { progress_->Show(); });
     for (size_t i = 0; i < teams_.size(); ++i) TUTTI_TRY(Introduce(i));
     PrintTitle();
-    Report report(options_, loaded_paths_, stdout);
-    report.PrintHeader();
-    for (const Case& entry : cases_) TUTTI_TRY(RunCase(entry, &report));
-    progress_.Clear();
-    report.PrintFooter();
-    TUTTI_TRY(json.Write(report.ToJson()));
+    size_t wrong = 0;
+    Json rows = Json::array();
+    for (size_t i = 0; i < tables_.size(); ++i) {
+      const CollectiveInfo& collective = options_.collectives[i];
+      if (tables_.size() > 1) fmt::print("# {}\n", collective.name);
+      Report report(options_, collective, loaded_paths_, stdout);
+      report.PrintHeader();
+      for (const Case& entry : tables_[i]) TUTTI_TRY(RunCase(entry, &report));
+      progress_->Clear();
+      report.PrintFooter();
+      wrong += report.total_wrong();
+      rows.insert(rows.end(), report.rows().begin(), report.rows().end());
+    }
+    TUTTI_TRY(json.Write(rows));
     for (auto& team : teams_) TUTTI_TRY(team->Quit(options_.timeout_s));
-    return report.total_wrong();
+    return wrong;
   }
 
  private:
@@ -131,18 +141,20 @@ class Driver {
     std::FILE* file_ = nullptr;
   };
 
-  std::vector<Case> ListCases() const {
+  std::vector<Case> ListCases(const CollectiveInfo& collective) const {
+    const std::vector<Reduction> reductions =
+        collective.reduces ? options_.reductions : std::vector{Reduction::kNone};
+    const std::vector<int> roots = collective.rooted ? options_.roots : std::vector{-1};
     std::vector<Case> cases;
     for (const ncclDataType_t type : options_.types) {
-      for (const Reduction reduction : options_.reductions) {
-        for (const int root : options_.roots) {
+      for (const Reduction reduction : reductions) {
+        for (const int root : roots) {
           size_t previous = SIZE_MAX;
           for (const size_t bytes : options_.sizes) {
+            const Case entry = {collective, bytes, type, reduction, root};
             // Small sizes of many ranks round to the same shape; once is enough.
-            const size_t real = ShapeFor(options_.collective.collective, bytes, ElementSize(type),
-                                         options_.num_ranks)
-                                    .bytes;
-            if (real != previous) cases.push_back({bytes, type, reduction, root});
+            const size_t real = ShapeOf(entry).bytes;
+            if (real != previous) cases.push_back(entry);
             previous = real;
           }
         }
@@ -151,17 +163,21 @@ class Driver {
     return cases;
   }
 
+  Shape ShapeOf(const Case& entry) const {
+    return ShapeFor(entry.collective.collective, entry.bytes, ElementSize(entry.type),
+                    options_.num_ranks);
+  }
+
   size_t SetBytes(const Case& entry) const {
-    const size_t element = ElementSize(entry.type);
-    const Shape shape =
-        ShapeFor(options_.collective.collective, entry.bytes, element, options_.num_ranks);
-    return (shape.send_count + shape.recv_count) * element;
+    const Shape shape = ShapeOf(entry);
+    return (shape.send_count + shape.recv_count) * ElementSize(entry.type);
   }
 
   Status CheckMemory() const {
     if (options_.gpu) return {};  // Each GPU has memory of its own and says when it is full.
     size_t largest = 0;
-    for (const Case& entry : cases_) largest = std::max(largest, SetBytes(entry));
+    for (const std::vector<Case>& table : tables_)
+      for (const Case& entry : table) largest = std::max(largest, SetBytes(entry));
     const size_t needed = largest * static_cast<size_t>(place_.ranks_here) * teams_.size();
     if (needed <= MemoryBytes()) return {};
     return InvalidArgument(
@@ -212,8 +228,11 @@ class Driver {
   }
 
   void PrintTitle() const {
-    fmt::print("# tutti perf {}: {} ranks {}, net {}{}\n", options_.collective.name,
-               options_.num_ranks, place_.title, options_.net,
+    std::string names;
+    for (const CollectiveInfo& one : options_.collectives)
+      names += fmt::format("{}{}", names.empty() ? "" : ",", one.name);
+    fmt::print("# tutti perf {}: {} ranks {}, net {}{}\n", names, options_.num_ranks, place_.title,
+               options_.net,
                !options_.gpu        ? std::string()
                : options_.graph > 0 ? fmt::format(", GPUs, graphs of {}", options_.graph)
                                     : ", GPUs, plain launches");
@@ -231,7 +250,7 @@ class Driver {
   }
 
   std::string Describe(const Case& entry) const {
-    std::string text = fmt::format("{} of {} {}", options_.collective.name, BytesText(entry.bytes),
+    std::string text = fmt::format("{} of {} {}", entry.collective.name, BytesText(entry.bytes),
                                    TypeName(entry.type));
     if (entry.reduction != Reduction::kNone) text += fmt::format(" {}", Name(entry.reduction));
     if (entry.root >= 0) text += fmt::format(" root {}", entry.root);
@@ -240,20 +259,19 @@ class Driver {
 
   Status RunCase(const Case& entry, Report* report) {
     const std::string doing = Describe(entry);
-    progress_.Begin(doing);
+    progress_->Begin(doing);
     Row row;
     row.type = entry.type;
     row.reduction = entry.reduction;
     row.root = entry.root;
-    row.shape = ShapeFor(options_.collective.collective, entry.bytes, ElementSize(entry.type),
-                         options_.num_ranks);
+    row.shape = ShapeOf(entry);
     const int rotate =
         options_.rotate
             ? options_.rotate
             : ChooseRotation(SetBytes(entry), options_.gpu ? kGpuCacheBytes : LastLevelCacheBytes(),
                              options_.gpu ? kGpuBufferBytes : MemoryBytes(),
                              place_.ranks_here * static_cast<int>(teams_.size()));
-    const Json prepare = {{"command", "prepare"}, {"collective", options_.collective.name},
+    const Json prepare = {{"command", "prepare"}, {"collective", entry.collective.name},
                           {"type", entry.type},   {"reduction", entry.reduction},
                           {"bytes", entry.bytes}, {"root", std::max(entry.root, 0)},
                           {"rotate", rotate},     {"misalign", options_.unaligned}};
@@ -261,12 +279,11 @@ class Driver {
       TUTTI_TRY(team->AskAll(prepare, "preparing " + doing, options_.timeout_s).status());
     std::vector<std::string> complaints;
     for (const bool in_place : {false, true}) {
-      if (in_place && !options_.collective.has_in_place) {
+      if (in_place && !entry.collective.has_in_place) {
         row.in_place.resize(teams_.size());
         continue;
       }
-      TUTTI_ASSIGN(std::vector<Sample> samples,
-                   RunPlacement(row.shape, in_place, doing, &complaints));
+      TUTTI_ASSIGN(std::vector<Sample> samples, RunPlacement(entry, in_place, doing, &complaints));
       if (in_place) {
         row.in_place.assign(samples.begin(), samples.end());
       } else {
@@ -276,14 +293,14 @@ class Driver {
     if (options_.predict) {
       TUTTI_ASSIGN(row.predicted_us, Predict(doing));
     }
-    progress_.Clear();
+    progress_->Clear();
     report->Add(row);
     for (const std::string& complaint : complaints) fmt::print("#   wrong: {}\n", complaint);
     if (options_.print_plan) TUTTI_TRY(PrintPlan(doing));
     return {};
   }
 
-  Result<std::vector<Sample>> RunPlacement(const Shape& shape, bool in_place,
+  Result<std::vector<Sample>> RunPlacement(const Case& entry, bool in_place,
                                            const std::string& doing,
                                            std::vector<std::string>* complaints) {
     std::vector<std::optional<size_t>> wrong(teams_.size());
@@ -293,7 +310,7 @@ class Driver {
     TUTTI_ASSIGN(const std::vector<double> times, Measure(in_place, doing));
     std::vector<Sample> samples;
     for (size_t i = 0; i < teams_.size(); ++i) {
-      samples.push_back(MakeSample(times[i], options_.collective, shape, options_.num_ranks));
+      samples.push_back(MakeSample(times[i], entry.collective, ShapeOf(entry), options_.num_ranks));
       samples.back().wrong = wrong[i];
     }
     return samples;
@@ -417,8 +434,8 @@ class Driver {
   const std::vector<std::string>& libraries_;
   std::vector<std::unique_ptr<Team>> teams_;
   const DriverPlace& place_;
-  const std::vector<Case> cases_;
-  Progress progress_;
+  std::vector<std::vector<Case>> tables_;  // One for each collective.
+  std::optional<Progress> progress_;
   std::vector<BarrierPageOwner> pages_;
   std::vector<std::string> loaded_paths_;
   std::vector<std::string> versions_;

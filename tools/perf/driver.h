@@ -17,9 +17,9 @@ struct DriverPlace {
   std::string title;   // How the ranks were started, for the heading.
 };
 
-// Measures one library, or two to compare; teams[i] runs libraries[i]. Writes the table to standard
-// output, and the JSON file. Returns the number of wrong elements. When a rank fails, the failure's
-// sentence names it.
+// Measures one library, or two to compare; teams[i] runs libraries[i]. Writes the tables to
+// standard output, and the JSON file. Returns the number of wrong elements. When a rank fails, the
+// failure's sentence names it.
 Result<size_t> Drive(const PerfOptions& options, const std::vector<std::string>& libraries,
                      std::vector<std::unique_ptr<Team>> teams, const DriverPlace& place);
 

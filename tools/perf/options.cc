@@ -145,6 +145,14 @@ Result<std::vector<size_t>> SizesBetween(size_t first, size_t last, double facto
   return sizes;
 }
 
+Result<std::vector<CollectiveInfo>> ParseCollectives(std::string_view text) {
+  std::vector<CollectiveInfo> collectives;
+  for (const std::string& name : SplitCommas(text)) {
+    TUTTI_ASSIGN(collectives.emplace_back(), ParseCollective(name));
+  }
+  return collectives;
+}
+
 Result<std::vector<ncclDataType_t>> ParseTypes(std::string_view text) {
   std::vector<ncclDataType_t> types;
   for (const std::string& name : SplitCommas(text)) {

@@ -14,13 +14,13 @@
 namespace tutti::tools {
 
 struct PerfOptions {
-  CollectiveInfo collective{};
+  std::vector<CollectiveInfo> collectives;  // A table each, by the same communicator.
   int num_ranks = 2;
   std::vector<size_t> sizes;  // In bytes, ascending.
   std::vector<ncclDataType_t> types;
-  std::vector<Reduction> reductions;
-  std::vector<int> roots;
-  int iterations = 0;  // 0 stands for as many as take about `kAutomaticSeconds`.
+  std::vector<Reduction> reductions;  // for collectives that reduce
+  std::vector<int> roots;             // for those that have one
+  int iterations = 0;                 // 0 stands for as many as take about `kAutomaticSeconds`.
   int warmup = 5;
   bool check = true;
   bool threads = false;  // Ranks are threads of one process.
@@ -50,6 +50,9 @@ std::string BytesText(size_t bytes);
 // Returns the sizes from `first` to `last`, multiplying by `factor`, or adding `step` where that is
 // not 0.
 Result<std::vector<size_t>> SizesBetween(size_t first, size_t last, double factor, size_t step);
+
+// Parses a list, with commas, of collectives. The same one may come twice.
+Result<std::vector<CollectiveInfo>> ParseCollectives(std::string_view text);
 
 // Parses a list, with commas, of types in any usual spelling ("float", "f32", "half", "fp8_e4m3",
 // …), or "all".

@@ -37,8 +37,9 @@ Sample MakeSample(double time_us, const CollectiveInfo& info, const Shape& shape
   return {time_us, algbw, algbw * BusFactor(info.collective, num_ranks), std::nullopt};
 }
 
-Report::Report(const PerfOptions& options, std::vector<std::string> libraries, std::FILE* out)
-    : options_(options), libraries_(std::move(libraries)), out_(out) {}
+Report::Report(const PerfOptions& options, const CollectiveInfo& collective,
+               std::vector<std::string> libraries, std::FILE* out)
+    : options_(options), collective_(collective), libraries_(std::move(libraries)), out_(out) {}
 
 void Report::PrintHeader() const {
   const bool compare = libraries_.size() > 1;
@@ -91,7 +92,7 @@ void Report::Add(const Row& row) {
   for (size_t i = 0; i < libraries_.size(); ++i) {
     out_of_place.push_back(&row.out_of_place[i]);
     in_place.push_back(row.in_place[i] ? &*row.in_place[i] : nullptr);
-    Json json = {{"collective", options_.collective.name},
+    Json json = {{"collective", collective_.name},
                  {"library", libraries_[i]},
                  {"ranks", options_.num_ranks},
                  {"net", options_.net},
@@ -102,7 +103,7 @@ void Report::Add(const Row& row) {
                  {"out_of_place", SampleJson(row.out_of_place[i])},
                  {"in_place", row.in_place[i] ? SampleJson(*row.in_place[i]) : Json(nullptr)}};
     // Without the root, rows of several roots could not be told apart.
-    if (options_.roots.size() > 1) json["root"] = row.root;
+    if (options_.roots.size() > 1 && collective_.rooted) json["root"] = row.root;
     if (options_.predict && i == 0)
       json["predicted_us"] = row.predicted_us ? Json(*row.predicted_us) : Json(nullptr);
     rows_.push_back(std::move(json));

@@ -39,15 +39,17 @@ Sample MakeSample(double time_us, const CollectiveInfo& info, const Shape& shape
 
 class Report {
  public:
-  // `libraries` has one or two names, as they are written into the JSON. `out` must outlive this.
-  Report(const PerfOptions& options, std::vector<std::string> libraries, std::FILE* out);
+  // The table of one collective. `libraries` has one or two names, as they are written into the
+  // JSON. `out` must outlive this.
+  Report(const PerfOptions& options, const CollectiveInfo& collective,
+         std::vector<std::string> libraries, std::FILE* out);
 
   void PrintHeader() const;
   void Add(const Row& row);
   void PrintFooter() const;
 
   size_t total_wrong() const { return total_wrong_; }
-  Json ToJson() const { return rows_; }
+  const Json& rows() const { return rows_; }
 
  private:
   // Writes the column of predictions, if there is one.
@@ -55,6 +57,7 @@ class Report {
   void PrintHalf(const std::vector<const Sample*>& samples) const;
 
   const PerfOptions& options_;
+  const CollectiveInfo collective_;
   const std::vector<std::string> libraries_;
   std::FILE* const out_;
   Json rows_ = Json::array();
