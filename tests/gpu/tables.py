@@ -1,6 +1,6 @@
 """Tables as in bench/results/gpu.md from what `tutti perf --json` wrote: tables.py FOLDER GPUS MACHINE
 
-FOLDER has KIND-COLLECTIVE.json; a table for each kind: graph, plain, registered.
+FOLDER has KIND.json with rows of all collectives; a table for each kind: graph, plain, registered.
 """
 
 import json
@@ -9,9 +9,9 @@ import pathlib
 import sys
 
 COMMANDS = {
-    "graph": "tutti perf COLLECTIVE -n {n} --device gpu --threads -b 256 -e 1G -f 4 -i 20 --graph 20",
-    "plain": "tutti perf COLLECTIVE -n {n} --device gpu -b 256 -e 256M -f 4 -i 40",
-    "registered": "tutti perf COLLECTIVE -n {n} --device gpu --threads -b 1K -e 1G -f 4 -i 20 --graph 20 --alloc window",
+    "graph": "tutti perf COLLECTIVE,... -n {n} --device gpu --threads -b 256 -e 1G -f 4 -i 20 --graph 20",
+    "plain": "tutti perf COLLECTIVE,... -n {n} --device gpu -b 256 -e 256M -f 4 -i 40",
+    "registered": "tutti perf COLLECTIVE,... -n {n} --device gpu --threads -b 1K -e 1G -f 4 -i 20 --graph 20 --alloc window",
 }
 ORDER = ["all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv", "reduce", "gather", "scatter"]
 
@@ -32,17 +32,14 @@ def cell(times):
     return f"{times[0]:.4g} / {times[1]:.4g} = " + (f"**{text}**" if ratio < 0.995 else text), ratio
 
 
-def table(files, which="out_of_place"):
+def table(rows, which="out_of_place"):
     columns, sizes = {}, set()
-    for name, path in files.items():
-        rows = json.loads(path.read_text(encoding="utf-8"))
-        times = {}
-        for row in rows:  # the same size may be rounded otherwise by some collectives
-            asked = 1 << round(math.log2(max(row["bytes"], 1)))
-            if row[which]:
-                times.setdefault(asked, []).append(row[which])
-        columns[name] = times
-        sizes |= times.keys()
+    for row in rows:  # the same size may be rounded otherwise by some collectives
+        asked = 1 << round(math.log2(max(row["bytes"], 1)))
+        times = columns.setdefault(row["collective"], {})
+        if row[which]:
+            times.setdefault(asked, []).append(row[which])
+            sizes.add(asked)
     names = [name for name in ORDER if name in columns]
     lines = ["| size | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     ratios, wrong = {name: [] for name in names}, 0
@@ -69,11 +66,11 @@ def main():
     print(f"{gpus} GPUs ({machine or 'unknown'}). Microseconds of Tutti / of NCCL = ratio, float32, out of place. Bold: slower than NCCL.")
     bad = 0
     for kind, command in COMMANDS.items():
-        files = {path.stem.split("-", 1)[1]: path for path in sorted(folder.glob(f"{kind}-*.json"))}
-        if not files:
+        path = folder / f"{kind}.json"
+        if not path.exists():
             print(f"\n## {kind}: not measured")
             continue
-        lines, wrong = table(files)
+        lines, wrong = table(json.loads(path.read_text(encoding="utf-8")))
         bad += wrong
         print(f"\n## {kind}\n\n    {command.format(n=gpus)} --against libnccl.so.2\n")
         print("\n".join(lines))
