@@ -84,7 +84,7 @@ class GpuJoin {
   // Makes the connections of channels, with windows where any place for them serves.
   Result<std::unique_ptr<ChannelConnections>> ConnectChannels(
       const ChannelShape& shape, const std::vector<std::vector<int>>& orders,
-      const GpuDirect& direct) const;
+      const GpuDirect& direct, const JobAnswer& job) const;
 
   const JoinContext& context_;
   GpuPeers peers_;
@@ -129,16 +129,28 @@ Result<TriedWindows<GpuMesh>> GpuJoin::MakeMesh() const {
 }
 
 Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
-    const ChannelShape& shape, const std::vector<std::vector<int>>& orders,
-    const GpuDirect& direct) const {
+    const ChannelShape& shape, const std::vector<std::vector<int>>& orders, const GpuDirect& direct,
+    const JobAnswer& job) const {
   std::vector<uint64_t> hosts;
-  for (const PeerInfo& peer : context_.peers) hosts.push_back(peer.host_hash);
+  std::vector<int> processes;
+  for (const PeerInfo& peer : context_.peers) {
+    hosts.push_back(peer.host_hash);
+    const auto first = std::find_if(context_.peers.begin(), context_.peers.end(),
+                                    [&](const PeerInfo& p) { return SameProcess(p, peer); });
+    processes.push_back(static_cast<int>(first - context_.peers.begin()));
+  }
   const ChannelRings rings(hosts, context_.rank(), orders);
+  const PxnRoutes routes(static_cast<PxnRoutes::Level>(job.pxn_level),
+                         {hosts, processes, job.nic, job.near_nics});
   std::map<uint64_t, int> ranks;
   bool alone = true;
   for (const PeerInfo& peer : context_.peers) alone &= ++ranks[peer.host_hash] == 1;
+  // A NIC that reads memory of its GPU gains more by that than by the rail, so that another rank
+  // must be able to write there.
   const auto make = [&](std::optional<WindowPlace> place) {
-    return ChannelConnections::Create(peers_, shape, rings, place, direct);
+    const bool lanes = place == WindowPlace::kPeerMemory || !job.nics_read_gpus;
+    return ChannelConnections::Create(peers_, shape, rings, place, direct,
+                                      lanes ? routes : PxnRoutes());
   };
   TriedWindows<ChannelConnections> tried;
   if (!alone) {
@@ -196,7 +208,10 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   if (question.other_hosts) {
     TUTTI_ASSIGN(net, OpenNetwork(question));
   }
-  TUTTI_ASSIGN(const AgreedTopology agreed, AgreeOnTopology(context_, question, first_ranks));
+  TUTTI_ASSIGN(AgreedTopology agreed, AgreeOnTopology(context_, question, first_ranks));
+  // A plugin may connect only once the receiver accepts, which it does when its own kernel begins.
+  // A rank that sends for others must not wait for that; networks of the library never do.
+  if (net && net->rma() == nullptr) agreed.job.pxn_level = 0;
   TUTTI_INFO(kLogGraph, "{} rings for {} channels; the first is {}", agreed.job.rings.size(),
              shape.channels, RingText(agreed.job.rings[0]));
   // Within a host the network carries data only where all else is forbidden; it is not known yet.
@@ -204,7 +219,7 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   if (net && (agreed.own.nic_writes_gpu || agreed.own.nic_reads_gpu))
     direct = {net, agreed.own.nic, agreed.own.nic_writes_gpu, agreed.own.nic_reads_gpu};
   TUTTI_ASSIGN(std::unique_ptr<ChannelConnections> connections,
-               ConnectChannels(shape, RingsOf(agreed.job, shape.channels), direct));
+               ConnectChannels(shape, RingsOf(agreed.job, shape.channels), direct, agreed.job));
   GpuChannels::Options options;
   options.threads = static_cast<int>(shape.channels);
   if (connections->NeedsNetwork()) {
@@ -225,9 +240,10 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
                context_.num_ranks(), nic, question.nics[static_cast<size_t>(nic)].name);
     options.network = net->name();
     network_ = {net, nic};
-    options.make_connector = [this, net, nic](WaitWatcher& watcher) {
-      return MakeNetConnector(context_.process.proxy(), context_.bootstrap, net, nic, 0,
-                              context_.peers, context_.watch.stop_flag(), watcher);
+    options.make_connector = [this, net, nic](WaitWatcher& watcher, int device) {
+      return MakeNetConnector(context_.process.proxy(), context_.bootstrap, net,
+                              device >= 0 ? device : nic, 0, context_.peers,
+                              context_.watch.stop_flag(), watcher);
     };
   }
   TUTTI_ASSIGN(

@@ -31,6 +31,11 @@ Status TellDifference(const JoinContext& context, const Disagreement& disagreeme
   return NameDifference(disagreement, theirs, first, context.peers);
 }
 
+// What the lanes of PXN announce lies in shared memory of the host.
+uint8_t PxnLevelOf(const Settings& settings) {
+  return settings.pxn_disable || settings.shm_disable ? 0 : 2;
+}
+
 }  // namespace
 
 std::string RingText(const std::vector<int>& ring) {
@@ -76,6 +81,7 @@ NetSpread SpreadOf(const HostQuestion& question, const JobAnswer& job) {
 Result<AgreedTopology> AgreeOnTopology(const JoinContext& context, const HostQuestion& question,
                                        std::span<const int> first_ranks) {
   Result<HostAnswer> answer = AnswerAboutHost(context, question);
+  if (answer.ok()) answer->pxn_level = PxnLevelOf(context.settings);
   const bool first = question.ranks.front() == context.rank();
   TUTTI_ASSIGN(const std::vector<Bytes> messages,
                context.bootstrap.AllGatherV(

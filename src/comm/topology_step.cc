@@ -135,14 +135,20 @@ void TakeNic(const Graph& graph, const Paths& paths, const topology::PathRules& 
     const NodeIndex net = topology::LocalNet(graph, paths, device, 0);
     if (net == topology::kNoIndex) return;
     answer.nic = graph.node(net).device;
-    const OfferedNic& nic = question.nics[static_cast<size_t>(answer.nic)];
-    answer.nic_mbps = nic.speed_mbps;
-    const auto reaches = [&](bool read) {
-      return nic.gpu_memory && graph.node(device).kind == topology::NodeKind::kGpu &&
-             topology::ReachesGpuMemory(graph, paths, rules, device, net, read);
+    answer.nic_mbps = question.nics[static_cast<size_t>(answer.nic)].speed_mbps;
+    const auto reaches = [&](NodeIndex nic, bool read) {
+      return question.nics[static_cast<size_t>(graph.node(nic).device)].gpu_memory &&
+             graph.node(device).kind == topology::NodeKind::kGpu &&
+             topology::ReachesGpuMemory(graph, paths, rules, device, nic, read);
     };
-    answer.nic_writes_gpu = reaches(false);
-    answer.nic_reads_gpu = reaches(true);
+    answer.nic_writes_gpu = reaches(net, false);
+    answer.nic_reads_gpu = reaches(net, true);
+    for (const NodeIndex other : graph.OfKind(topology::NodeKind::kNet)) {
+      const int number = graph.node(other).device;
+      const bool near = paths.Between(device, other).kind <= topology::PathKind::kP2c;
+      if (near && number >= 0 && number < 64 && (!answer.nic_reads_gpu || reaches(other, true)))
+        answer.near_nics |= uint64_t{1} << number;
+    }
   }
   VisitNets(machine, [&](const topology::NetFact& net) {
     // What a file of the machine says counts more than what the network has read.
@@ -203,6 +209,9 @@ Result<Told> ReadAnswer(std::span<const std::byte> message, size_t host_ranks) {
     told.order_hash = reader.U64();
     told.answer.nic = static_cast<int32_t>(reader.U32());
     told.answer.nic_mbps = reader.U32();
+    told.answer.pxn_level = reader.U8();
+    told.answer.near_nics = reader.U64();
+    told.answer.nic_reads_gpu = reader.U8() != 0;
   }
   if (told.kind == kWholeAnswer) {
     told.answer.intra_mbs = reader.U32();
@@ -325,6 +334,9 @@ Bytes WriteAnswer(const HostAnswer& answer, bool whole) {
   writer.U64(OrderHash(OrdersOf(answer)));
   writer.U32(static_cast<uint32_t>(answer.nic));
   writer.U32(answer.nic_mbps);
+  writer.U8(answer.pxn_level);
+  writer.U64(answer.near_nics);
+  writer.U8(answer.nic_reads_gpu ? 1 : 0);
   if (whole) {
     writer.U32(answer.intra_mbs);
     writer.U32(answer.inter_mbs);
@@ -383,6 +395,9 @@ Result<JobAnswer> JoinAnswers(std::span<const Bytes> messages, std::span<const i
     const Told& first = told[static_cast<size_t>(first_ranks[r])];
     job.nic.push_back(told[r].answer.nic);
     job.nic_mbps.push_back(told[r].answer.nic_mbps);
+    job.near_nics.push_back(told[r].answer.near_nics);
+    job.pxn_level = std::min(job.pxn_level, told[r].answer.pxn_level);
+    job.nics_read_gpus = job.nics_read_gpus || told[r].answer.nic_reads_gpu;
     if (told[r].answer.machine != first.answer.machine) {
       job.see_another.push_back(static_cast<int>(r));
     } else if (told[r].order_hash != first.order_hash && !job.disagreement) {

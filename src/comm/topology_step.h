@@ -66,9 +66,14 @@ struct HostAnswer {
   int32_t nic = 0;        // the device that this rank listens and connects with
   uint32_t nic_mbps = 0;  // Mbit/s of it; 0: not known
   // Whether that device may write what comes into the memory of this rank's GPU, and read from
-  // there what is sent. Other ranks are not told.
+  // there what is sent.
   bool nic_writes_gpu = false;
   bool nic_reads_gpu = false;
+  // Says how far this rank goes to send by the NIC on the receiver's rail (gpu/pxn_routes.h).
+  uint8_t pxn_level = 0;
+  // A bit for each of the first 64 devices, by number: this rank may send as well by that one as by
+  // its own.
+  uint64_t near_nics = 0;
   // Says why the order is that of the ranks' numbers, where the search failed.
   std::string plain_since;
 };
@@ -105,8 +110,11 @@ struct JobAnswer {
   // There is one for each channel, and at least one. Each has all ranks, and those of one host
   // follow one another in it.
   std::vector<std::vector<int>> rings;
-  std::vector<int32_t> nic;        // Each rank's device.
-  std::vector<uint32_t> nic_mbps;  // Its speed in Mbit/s; 0 where it is not known.
+  std::vector<int32_t> nic;         // Each rank's device.
+  std::vector<uint32_t> nic_mbps;   // Its speed in Mbit/s; 0 where it is not known.
+  std::vector<uint64_t> near_nics;  // Those of each rank.
+  uint8_t pxn_level = 2;            // That of the rank which goes least far.
+  bool nics_read_gpus = false;      // That of any rank reads what is sent from its GPU's memory.
   // MB/s of a ring inside the hosts, and between them, of the host that has least; 0: not known.
   uint32_t intra_mbs = 0;
   uint32_t inter_mbs = 0;

@@ -187,6 +187,7 @@ TEST(AskTopologyTest, GpusOfSeveralHostsUseEveryNic) {
     const auto answer = AskTopology({}, FourGpus(), 7, question);
     ASSERT_TRUE(answer.ok()) << answer.status().message();
     EXPECT_EQ(answer->nic, rank);
+    EXPECT_EQ(answer->near_nics, uint64_t{1} << rank) << "the others are beyond the processor";
     for (const HostRing& ring : answer->rings) used[static_cast<size_t>(ring.rail_out)] = true;
   }
   EXPECT_THAT(used, ElementsAre(true, true, true, true));
@@ -314,6 +315,23 @@ TEST_F(JoinAnswersTest, TheRingEntersAndLeavesEachHostOnce) {
   EXPECT_THAT(job->rings[0], ElementsAre(4, 0, 2, 1, 5, 3));
   EXPECT_FALSE(job->disagreement);
   EXPECT_THAT(job->see_another, ElementsAre());
+}
+
+TEST_F(JoinAnswersTest, RanksSendThroughOneAnotherAsFarAsAllDo) {
+  for (HostAnswer& answer : answers_) answer.pxn_level = 2;
+  answers_[1].near_nics = 5;
+  Write();
+  EXPECT_EQ(Join().value().pxn_level, 2);
+  EXPECT_EQ(Join().value().near_nics[1], 5u);
+  EXPECT_FALSE(Join().value().nics_read_gpus);
+  answers_[3].pxn_level = 1;
+  answers_[2].nic_reads_gpu = true;
+  Write();
+  EXPECT_EQ(Join().value().pxn_level, 1);
+  EXPECT_TRUE(Join().value().nics_read_gpus);
+  answers_[0].pxn_level = 0;
+  Write();
+  EXPECT_EQ(Join().value().pxn_level, 0);
 }
 
 // Hosts have as many rings as the one with fewest, and each goes on through the next host on the

@@ -38,7 +38,7 @@ ChannelConnections::ChannelConnections(const GpuPeers& peers, const ChannelShape
 
 Result<TriedWindows<ChannelConnections>> ChannelConnections::Create(
     const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings,
-    std::optional<WindowPlace> place, const GpuDirect& direct) {
+    std::optional<WindowPlace> place, const GpuDirect& direct, const PxnRoutes& routes) {
   std::unique_ptr<ChannelConnections> made(
       new ChannelConnections(peers, shape, std::move(rings), direct));
   if (place) {
@@ -46,6 +46,16 @@ Result<TriedWindows<ChannelConnections>> ChannelConnections::Create(
     if (!shared.refusal.ok())
       return TriedWindows<ChannelConnections>{nullptr, std::move(shared.refusal)};
     made->windows_ = std::move(shared.windows);
+  }
+  made->routes_ = routes;
+  if (routes.any()) {
+    // What other ranks cannot map is of no use to them.
+    const bool on_gpus = place == WindowPlace::kPeerMemory;
+    TUTTI_ASSIGN(made->pxn_,
+                 PxnLanes::Share(peers, routes,
+                                 {shape.message_channels, shape.channels, shape.message_slot_bytes},
+                                 on_gpus ? direct : GpuDirect()));
+    if (!made->pxn_) made->routes_ = PxnRoutes();
   }
   Status prepared = made->MakeWords();
   if (prepared.ok()) prepared = made->PinFirst();
@@ -143,6 +153,8 @@ size_t ChannelConnections::TablesAt() const {
 
 Result<ChannelConnections::End> ChannelConnections::Get(const Direction& direction) {
   if (InWindow(direction.peer)) return InWindows(direction);
+  TUTTI_ASSIGN(const std::optional<End> through, ThroughAnother(direction));
+  if (through) return *through;
   return OverNetwork(direction);
 }
 
@@ -150,14 +162,14 @@ ChannelConnections::End ChannelConnections::InWindows(const Direction& direction
   const int producer = direction.sends ? rank_ : direction.peer;
   const int consumer = direction.sends ? direction.peer : rank_;
   std::byte* const fifo = windows_.of(consumer) + FifoAt(direction, HereIndex(producer));
-  cuda::DeviceFifo end;
-  end.head =
+  End end;
+  end.fifo.head =
       reinterpret_cast<uint64_t*>(windows_.of(producer) + HeadAt(direction, HereIndex(consumer)));
-  end.headers = reinterpret_cast<FifoSlotWords*>(fifo);
-  end.data = fifo + HeadersBytes();
-  end.slot_stride = SlotBytes(direction.use);
-  end.passed = PassedAt(Number(direction));
-  return {end, std::nullopt};
+  end.fifo.headers = reinterpret_cast<FifoSlotWords*>(fifo);
+  end.fifo.data = fifo + HeadersBytes();
+  end.fifo.slot_stride = SlotBytes(direction.use);
+  end.fifo.passed = PassedAt(Number(direction));
+  return end;
 }
 
 // Memory of the GPU serves only where the slots fill about a piece of it: among many ranks those of
@@ -166,7 +178,13 @@ std::optional<DirectSlots> ChannelConnections::TryDirect(const Direction& direct
   bool& may = direction.sends ? direct_.sends : direct_.receives;
   const size_t bytes = kFifoSlots * SlotBytes(direction.use);
   if (direct_.net == nullptr || !may || bytes < DirectSlots::kFewestBytes) return std::nullopt;
-  Result<DirectSlots> made = DirectSlots::Create(*peers_.device, direct_, bytes);
+  GpuDirect direct = direct_;
+  if (direction.sends && direction.use == FifoUse::kMessages) {
+    const int nic = routes_.NicOf(rank_, direction.peer);
+    if (nic >= 0 && !routes_.IsNear(rank_, direction.peer)) return std::nullopt;
+    if (nic >= 0) direct.device = nic;
+  }
+  Result<DirectSlots> made = DirectSlots::Create(*peers_.device, direct, bytes);
   if (made.ok()) {
     direct_bytes_ += made->device_bytes();
     return std::move(made).value();
@@ -196,14 +214,35 @@ Result<ChannelConnections::End> ChannelConnections::OverNetwork(const Direction&
     found = pinned_.emplace(number, std::move(made)).first;
   }
   const std::optional<DirectSlots>& slots = found->second.slots;
-  std::byte* const base = found->second.memory.data();
-  cuda::DeviceFifo end;
-  end.head = reinterpret_cast<uint64_t*>(base);
-  end.headers = reinterpret_cast<FifoSlotWords*>(base + kFifoHeadersOffset);
-  end.data = slots ? slots->region().address : base + kFifoDataOffset;
-  end.slot_stride = SlotBytes(direction.use) + (slots ? 0 : kOpTagGapBytes);
-  end.passed = PassedAt(number);
-  return End{end, number};
+  End end =
+      EndOf(found->second.memory.data(), slots ? slots->region().address : nullptr, direction);
+  end.proxied = number;
+  return end;
+}
+
+Result<std::optional<ChannelConnections::End>> ChannelConnections::ThroughAnother(
+    const Direction& direction) {
+  if (!pxn_ || !direction.sends || direction.use != FifoUse::kMessages) return std::optional<End>();
+  const MutexLock lock(mutex_);
+  TUTTI_ASSIGN(const std::optional<PxnLanes::End> lane,
+               pxn_->To(direction.peer, direction.channel));
+  if (!lane) return std::optional<End>();
+  End end = EndOf(lane->fifo, lane->slots, direction);
+  end.inbox = lane->inbox;
+  end.lane = lane->lane;
+  return std::optional(std::move(end));
+}
+
+// Describes a FIFO in memory of the host, whose slots may lie in memory of the GPU.
+ChannelConnections::End ChannelConnections::EndOf(std::byte* base, std::byte* gpu_slots,
+                                                  const Direction& direction) const {
+  End end;
+  end.fifo.head = reinterpret_cast<uint64_t*>(base);
+  end.fifo.headers = reinterpret_cast<FifoSlotWords*>(base + kFifoHeadersOffset);
+  end.fifo.data = gpu_slots != nullptr ? gpu_slots : base + kFifoDataOffset;
+  end.fifo.slot_stride = SlotBytes(direction.use) + (gpu_slots != nullptr ? 0 : kOpTagGapBytes);
+  end.fifo.passed = PassedAt(Number(direction));
+  return end;
 }
 
 std::string ChannelConnections::DescribeDirect() const {
@@ -226,8 +265,16 @@ ChannelConnections::NetFifo ChannelConnections::Proxied(size_t number) const {
   const Direction& direction = pinned.direction;
   NetFifo fifo;
   fifo.end.peer = direction.peer;
-  fifo.end.number =
-      direction.use == FifoUse::kRing ? direction.channel : kMostGpuChannels + direction.channel;
+  fifo.end.number = direction.channel;
+  if (direction.use == FifoUse::kMessages) {
+    const int from = direction.sends ? rank_ : direction.peer;
+    const int to = direction.sends ? direction.peer : rank_;
+    fifo.end.number = WireNumber(from, to, direction.channel);
+    if (direction.sends)
+      fifo.nic = routes_.NicOf(from, to);
+    else
+      fifo.end.peer = routes_.SenderOf(from, to);
+  }
   fifo.end.place.slot_bytes = SlotBytes(direction.use);
   fifo.end.place.memory = pinned.memory.data();
   if (pinned.slots) {
@@ -238,8 +285,45 @@ ChannelConnections::NetFifo ChannelConnections::Proxied(size_t number) const {
   return fifo;
 }
 
+std::set<int> ChannelConnections::OtherNics() const {
+  std::set<int> nics;
+  for (int to = 0; to < num_ranks_; ++to) {
+    const int nic = routes_.NicOf(rank_, to);
+    if (nic >= 0 && routes_.SenderOf(rank_, to) == rank_) nics.insert(nic);
+  }
+  return nics;
+}
+
+// The numbers of the ring's channels come first, then those of what a rank sends for itself, and
+// then those of what it sends for each other rank.
+uint32_t ChannelConnections::WireNumber(int from, int to, uint32_t channel) const {
+  const bool by_itself = routes_.SenderOf(from, to) == from;
+  const uint32_t block = by_itself ? 0 : 1 + static_cast<uint32_t>(from);
+  return kMostGpuChannels + block * shape_.message_channels + channel;
+}
+
+std::vector<ChannelConnections::Invited> ChannelConnections::ReceivedThroughOthers() const {
+  std::vector<Invited> all;
+  for (int from = 0; from < num_ranks_; ++from) {
+    const int sender = routes_.SenderOf(from, rank_);
+    for (uint32_t channel = 0; channel < shape_.message_channels && sender != from; ++channel) {
+      Invited& one = all.emplace_back();
+      one.channel = channel;
+      one.number = Number({from, FifoUse::kMessages, channel, /*sends=*/false});
+      one.end.peer = sender;
+      one.end.number = WireNumber(from, rank_, channel);
+    }
+  }
+  return all;
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // The connections of a KernelProxy
+
+Status ProxiedConnections::InviteAhead(const ChannelConnections::Invited& receive) {
+  invited_.insert(receive.number);
+  return connectors_.at(-1)->Invite(receive.end);
+}
 
 // All invitations go out before the first wait, so that no two ranks wait for each other as long as
 // both ends of a connection are opening it.
@@ -248,16 +332,17 @@ Status ProxiedConnections::Open(const KernelOps& ops) {
   for (const KernelOp& op : ops.ops)
     if (Find(op.connection) == nullptr) missing.push_back(op.connection);
   for (const size_t number : missing) {
-    const auto fifo = fifos_.Proxied(number);
-    if (!fifo.sends) TUTTI_TRY(connector_->Invite(fifo.end));
+    const auto fifo = Fifo(number);
+    if (!fifo.sends && !invited_.contains(number)) TUTTI_TRY(connectors_.at(-1)->Invite(fifo.end));
   }
   for (const bool sends : {true, false}) {
     for (const size_t number : missing) {
-      const auto fifo = fifos_.Proxied(number);
+      const auto fifo = Fifo(number);
       if (fifo.sends != sends) continue;
       Result<std::unique_ptr<ProxyConnection>> made =
-          sends ? connector_->ConnectTo(fifo.end, Deadline::After(connect_timeout_ns_))
-                : connector_->AcceptFrom(fifo.end);
+          sends
+              ? connectors_.at(fifo.nic)->ConnectTo(fifo.end, Deadline::After(connect_timeout_ns_))
+              : connectors_.at(-1)->AcceptFrom(fifo.end);
       TUTTI_TRY(made.status());
       connections_[number] = std::move(made).value();
     }
@@ -273,9 +358,60 @@ ProxyConnection* ProxiedConnections::Find(size_t connection) {
 void ProxiedConnections::OnFailure(Status status) {
   std::optional<int> peer;
   for (const auto& [number, connection] : connections_)
-    if (!peer && connection->status().code() == Code::kRemoteError)
-      peer = fifos_.Proxied(number).end.peer;
+    if (!peer && connection->status().code() == Code::kRemoteError) peer = Fifo(number).end.peer;
   watch_.Stop(watch_.FirstReason(std::move(status), peer), /*tell=*/true);
+}
+
+LaneConnections::LaneConnections(const ChannelConnections& fifos, Watch& watch,
+                                 Connectors connectors, int64_t connect_timeout_ns, uint32_t thread)
+    : ProxiedConnections(fifos, watch, std::move(connectors), connect_timeout_ns),
+      fifos_(fifos),
+      inbox_(fifos.pxn()->own()),
+      thread_(thread) {
+  for (size_t lane = 0; lane < inbox_->lanes().size(); ++lane)
+    if (inbox_->ThreadOf(lane) == thread) lanes_.push_back({lane});
+}
+
+LaneConnections::~LaneConnections() {
+  for (const Taken& taken : lanes_) {
+    const PxnLane& lane = inbox_->lanes()[taken.lane];
+    if (taken.chunks > 0)
+      TUTTI_INFO(kLogNet, "sent for rank {} to rank {} (PXN): {} chunks of {} bytes together",
+                 lane.from, lane.to, taken.chunks, taken.bytes);
+  }
+}
+
+KernelOps LaneConnections::Take() {
+  KernelOps ops;
+  for (Taken& taken : lanes_) {
+    const PxnInbox::Announced& announced = inbox_->announced(taken.lane);
+    const uint64_t chunks = announced.chunks.load(std::memory_order_acquire);
+    if (chunks == taken.chunks) continue;
+    const uint64_t bytes = announced.bytes.load(std::memory_order_relaxed);
+    ops.op_tag = announced.op_tag.load(std::memory_order_relaxed);
+    ops.ops.push_back({taken.lane, chunks - taken.chunks, bytes - taken.bytes});
+    taken.chunks = chunks;
+    taken.bytes = bytes;
+  }
+  return ops;
+}
+
+bool LaneConnections::MayAnnounce() const {
+  return std::any_of(lanes_.begin(), lanes_.end(), [&](const Taken& taken) {
+    return inbox_->announced(taken.lane).left.load(std::memory_order_acquire) == 0;
+  });
+}
+
+ChannelConnections::NetFifo LaneConnections::Fifo(size_t number) const {
+  const PxnLane& lane = inbox_->lanes()[number];
+  ChannelConnections::NetFifo fifo;
+  fifo.end.peer = lane.to;
+  fifo.end.number = fifos_.WireNumber(lane.from, lane.to, lane.channel);
+  fifo.end.place.slot_bytes = inbox_->slot_bytes();
+  fifo.end.place.memory = inbox_->fifo(number).data();
+  fifo.end.place.slots = fifos_.pxn()->OwnSlots(number);
+  fifo.sends = true;
+  return fifo;
 }
 
 }  // namespace tutti

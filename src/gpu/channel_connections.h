@@ -20,6 +20,9 @@
 // runs may wait for another rank. Those for messages are too, among few ranks; among many most are
 // never needed.
 //
+// Where a message goes by way of another rank's proxy (PXN, gpu/pxn_lanes.h), its sender has a lane
+// of that rank in place of a FIFO of its own, and the receiver a connection to that rank.
+//
 // Threads: one that launches, at a time; and the KernelProxies', which call what KernelConnections
 // has.
 
@@ -27,6 +30,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "backend/cuda/channel_args.h"
@@ -35,6 +39,7 @@
 #include "base/mutex.h"
 #include "gpu/channel_rings.h"
 #include "gpu/direct_slots.h"
+#include "gpu/pxn_lanes.h"
 #include "gpu/windows.h"
 #include "operations/connections.h"
 #include "proxy/kernel_proxy.h"
@@ -65,19 +70,20 @@ class ChannelConnections {
     bool sends = false;
   };
   // Describes one end of a connection, for a kernel. Where a network carries it, it also has the
-  // number by which the KernelProxy knows it.
+  // number by which the KernelProxy knows it, or the lane of the rank that sends for this one.
   struct End {
     cuda::DeviceFifo fifo;
     std::optional<size_t> proxied;
+    std::shared_ptr<const PxnInbox> inbox;
+    size_t lane = 0;
   };
 
   // Joins the ranks, which all call this. `place` says where windows lie; none: all data passes the
-  // network. Fails alike on all ranks, but for windows that do not serve.
-  static Result<TriedWindows<ChannelConnections>> Create(const GpuPeers& peers,
-                                                         const ChannelShape& shape,
-                                                         ChannelRings rings,
-                                                         std::optional<WindowPlace> place,
-                                                         const GpuDirect& direct);
+  // network. `routes` say which messages other ranks send. Fails alike on all ranks, but for
+  // windows that do not serve.
+  static Result<TriedWindows<ChannelConnections>> Create(
+      const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings,
+      std::optional<WindowPlace> place, const GpuDirect& direct, const PxnRoutes& routes);
 
   // Returns this rank's end, which it makes where there is none yet. REQUIRES: peers differ from
   // this rank; a ring's are its neighbours, in that of all ranks, its host or its rail.
@@ -103,11 +109,15 @@ class ChannelConnections {
     return HasWindows() ? std::optional(windows_.place()) : std::nullopt;
   }
   uint64_t DeviceBytes() const {
-    return windows_.DeviceBytes() + words_.size() + direct_bytes_.load(std::memory_order_relaxed);
+    return windows_.DeviceBytes() + words_.size() + direct_bytes_.load(std::memory_order_relaxed) +
+           (pxn_ ? pxn_->DeviceBytes() : 0);
   }
   uint64_t PinnedBytes() const {
-    return windows_.PinnedBytes() + pinned_bytes_.load(std::memory_order_relaxed);
+    return windows_.PinnedBytes() + pinned_bytes_.load(std::memory_order_relaxed) +
+           (pxn_ ? pxn_->PinnedBytes() : 0);
   }
+  // Null where every rank sends by itself.
+  const PxnLanes* pxn() const { return pxn_.get(); }
 
   // Says what the NIC does with memory of this rank's GPU, as far as FIFOs were made; empty:
   // nothing.
@@ -117,8 +127,22 @@ class ChannelConnections {
   struct NetFifo {
     NetEnd end;
     bool sends = false;
+    int nic = -1;  // Sends by this device; -1: by the rank's own.
   };
   NetFifo Proxied(size_t number) const;
+  // Returns the devices by which this rank sends messages itself, besides its own.
+  std::set<int> OtherNics() const;
+  // Returns how a message from `from` to `to`, over the network, is numbered between the rank that
+  // sends it and the receiver.
+  uint32_t WireNumber(int from, int to, uint32_t channel) const;
+  // Returns the connections by which this rank receives what other ranks send for the senders: the
+  // numbers that the KernelProxy knows them by, and their ends without their place.
+  struct Invited {
+    uint32_t channel = 0;
+    size_t number = 0;
+    NetEnd end;
+  };
+  std::vector<Invited> ReceivedThroughOthers() const;
 
  private:
   static constexpr size_t kScratchAt = 128;
@@ -145,6 +169,9 @@ class ChannelConnections {
 
   End InWindows(const Direction& direction) const;
   Result<End> OverNetwork(const Direction& direction);
+  End EndOf(std::byte* base, std::byte* gpu_slots, const Direction& direction) const;
+  // Returns the lane of the rank that sends for this one, if one does.
+  Result<std::optional<End>> ThroughAnother(const Direction& direction);
   struct Pinned {
     Direction direction;
     cuda::PinnedBlock memory;          // All of the FIFO, or what announces its slots.
@@ -170,32 +197,71 @@ class ChannelConnections {
   mutable Mutex mutex_;
   GpuDirect direct_ TUTTI_GUARDED_BY(mutex_);  // What the NIC refuses is taken out.
   std::map<size_t, Pinned> pinned_ TUTTI_GUARDED_BY(mutex_);
+  PxnRoutes routes_;               // It does not change once Create has returned.
+  std::unique_ptr<PxnLanes> pxn_;  // Its lanes are pinned under mutex_.
   std::atomic<uint64_t> pinned_bytes_ = 0;
   std::atomic<uint64_t> direct_bytes_ = 0;
 };
 
 // The network connections of a ChannelConnections that one KernelProxy drives.
-class ProxiedConnections final : public KernelConnections {
+class ProxiedConnections : public KernelConnections {
  public:
-  // `fifos` and `watch` must outlive it. `connector` is this object's own, because each of them is
-  // used by one thread.
-  ProxiedConnections(const ChannelConnections& fifos, Watch& watch,
-                     std::unique_ptr<NetConnector> connector, int64_t connect_timeout_ns)
+  // By the device that they connect with; -1: the rank's own.
+  using Connectors = std::map<int, std::unique_ptr<NetConnector>>;
+  // `fifos` and `watch` must outlive it. `connectors`, one for each device that NetFifo names, are
+  // this object's own, because each of them is used by one thread.
+  ProxiedConnections(const ChannelConnections& fifos, Watch& watch, Connectors connectors,
+                     int64_t connect_timeout_ns)
       : fifos_(fifos),
         watch_(watch),
-        connector_(std::move(connector)),
+        connectors_(std::move(connectors)),
         connect_timeout_ns_(connect_timeout_ns) {}
+
+  // Lets the rank that sends for another one connect whenever it has something to send, because its
+  // thread must not wait for a kernel here. Called before the KernelProxy has its thread.
+  Status InviteAhead(const ChannelConnections::Invited& receive);
 
   Status Open(const KernelOps& ops) override;
   ProxyConnection* Find(size_t connection) override;
   void OnFailure(Status status) override;
 
+ protected:
+  virtual ChannelConnections::NetFifo Fifo(size_t number) const { return fifos_.Proxied(number); }
+
  private:
   const ChannelConnections& fifos_;
   Watch& watch_;
-  const std::unique_ptr<NetConnector> connector_;
+  const Connectors connectors_;
   const int64_t connect_timeout_ns_;
   std::map<size_t, std::unique_ptr<ProxyConnection>> connections_;
+  std::set<size_t> invited_;  // Their senders were told where to connect.
+};
+
+// Those by which this rank sends for others: the lanes of one thread, which the senders announce.
+class LaneConnections final : public ProxiedConnections {
+ public:
+  // REQUIRES: fifos.pxn()->own() is not null.
+  LaneConnections(const ChannelConnections& fifos, Watch& watch, Connectors connectors,
+                  int64_t connect_timeout_ns, uint32_t thread);
+  ~LaneConnections() override;  // Says in the log what was sent for others.
+
+  Doorbell* doorbell() override { return &inbox_->doorbell(thread_); }
+  KernelOps Take() override;
+  bool MayAnnounce() const override;
+
+ private:
+  // Counts what was taken of a lane. Its number in the inbox is the connection's.
+  struct Taken {
+    size_t lane = 0;
+    uint64_t chunks = 0;
+    uint64_t bytes = 0;
+  };
+  ChannelConnections::NetFifo Fifo(size_t number) const override;
+
+  const ChannelConnections& fifos_;
+  const std::shared_ptr<const PxnInbox> inbox_;
+  const uint32_t thread_;
+  std::vector<Taken> lanes_;
 };
 
 }  // namespace tutti

@@ -26,20 +26,41 @@ Result<std::unique_ptr<GpuChannels>> GpuChannels::Create(
   TUTTI_TRY(ApplyChannelAlgorithms(settings.algo, made->context_));
   TUTTI_ASSIGN(made->queue_,
                GpuQueue::Create(*peers.device, made->rank(), made->num_ranks(), settings));
-  if (!options.make_connector) return made;
-  const auto timeout_ns = static_cast<int64_t>(settings.init_timeout_s * 1e9);
-  const auto harvest_every = static_cast<int>(settings.progress_appendop_freq);
-  for (int i = 0; i < options.threads; ++i) {
-    Proxied& one = made->proxied_.emplace_back();
-    one.connections = std::make_unique<ProxiedConnections>(
-        *made->connections_, watch, options.make_connector(made->stop_watcher_), timeout_ns);
-    TUTTI_ASSIGN(one.proxy, KernelProxy::Create("tutti-kproxy", *one.connections, harvest_every));
-  }
+  if (options.make_connector) TUTTI_TRY(made->StartProxies(settings, options));
   return made;
 }
 
+Status GpuChannels::StartProxies(const Settings& settings, const Options& options) {
+  const auto timeout_ns = static_cast<int64_t>(settings.init_timeout_s * 1e9);
+  const auto harvest_every = static_cast<int>(settings.progress_appendop_freq);
+  const auto start = [&](Proxied& one, const std::string& name) -> Status {
+    TUTTI_ASSIGN(one.proxy, KernelProxy::Create(name, *one.connections, harvest_every));
+    return Status::Ok();
+  };
+  const auto connectors = [&](std::set<int> nics) {
+    nics.insert(-1);
+    ProxiedConnections::Connectors made;
+    for (const int nic : nics) made[nic] = options.make_connector(stop_watcher_, nic);
+    return made;
+  };
+  for (int i = 0; i < options.threads; ++i)
+    proxied_.emplace_back().connections = std::make_unique<ProxiedConnections>(
+        *connections_, watch(), connectors(connections_->OtherNics()), timeout_ns);
+  for (const ChannelConnections::Invited& receive : connections_->ReceivedThroughOthers())
+    TUTTI_TRY(proxied_[receive.channel % proxied_.size()].connections->InviteAhead(receive));
+  for (Proxied& one : proxied_) TUTTI_TRY(start(one, "tutti-kproxy"));
+  const auto inbox = connections_->pxn() != nullptr ? connections_->pxn()->own() : nullptr;
+  for (uint32_t thread = 0; inbox && thread < inbox->threads(); ++thread) {
+    Proxied& one = lanes_.emplace_back();
+    one.connections = std::make_unique<LaneConnections>(*connections_, watch(), connectors({}),
+                                                        timeout_ns, thread);
+    TUTTI_TRY(start(one, "tutti-pxn"));
+  }
+  return Status::Ok();
+}
+
 GpuChannels::~GpuChannels() {
-  for (const Proxied& one : proxied_) one.proxy->Abort(InternalError("the communicator has ended"));
+  AbortProxies(InternalError("the communicator has ended"));
   StopThreads();
 }
 
@@ -65,11 +86,23 @@ void GpuChannels::Abort() {
   DeviceOperations::Abort();
   const Status reason =
       watch().stopped() ? watch().StopReason() : InternalError("the communicator was aborted");
-  for (const Proxied& one : proxied_) one.proxy->Abort(reason);
+  AbortProxies(reason);
 }
 
+void GpuChannels::AbortProxies(const Status& reason) {
+  for (const auto* const proxies : {&proxied_, &lanes_})
+    for (const Proxied& one : *proxies)
+      if (one.proxy) one.proxy->Abort(reason);
+}
+
+// The lanes serve until the ranks that send through them have come here, too.
 void GpuChannels::StopThreads() {
-  for (const Proxied& one : proxied_) one.proxy->Finish(Deadline::After(kFlushNs));
+  if (connections_ && connections_->pxn() != nullptr) connections_->pxn()->Leave();
+  for (const Proxied& one : proxied_)
+    if (one.proxy) one.proxy->Finish(Deadline::After(kFlushNs));
+  const Deadline deadline = Deadline::After(kFlushNs);
+  for (const Proxied& one : lanes_)
+    if (one.proxy) one.proxy->Finish(deadline);
 }
 
 cuda::ChannelCommon GpuChannels::Common(uint32_t op_tag) const {
@@ -190,16 +223,15 @@ Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
   args.num_ranks = num_ranks();
   args.root = task.root;
   args.channels = plan.channels;
-  std::vector<KernelOps> posts(proxied_.size(), {args.common.op_tag, {}});
+  Posts posts(proxied_.size(), args.common.op_tag);
   if (args.one_shot) TUTTI_TRY(ConnectPairs(task, plan, args, posts));
   for (uint32_t channel = 0; channel < plan.channels && !args.one_shot; ++channel)
     TUTTI_TRY(Connect(task, plan, channel, args, posts));
-  return Queue(Share(std::move(posts)), stream,
-               [&] { return device().Launch(args, task.type, stream); });
+  return Queue(std::move(posts), stream, [&] { return device().Launch(args, task.type, stream); });
 }
 
 Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t channel,
-                            cuda::ChannelArgs& args, std::vector<KernelOps>& posts) {
+                            cuda::ChannelArgs& args, Posts& posts) {
   const ChannelRings& rings = connections_->rings();
   const int* const tables = connections_->device_tables();
   const ChannelTraffic traffic = TrafficOf(task, plan, channel);
@@ -228,7 +260,7 @@ Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t 
 // different channels as far as there are so many, so that several proxy threads move what they
 // carry.
 Status GpuChannels::ConnectPairs(const Task& task, const ChannelPlan& plan, cuda::ChannelArgs& args,
-                                 std::vector<KernelOps>& posts) {
+                                 Posts& posts) {
   const kernels::MeshCounting traffic =
       CountOneShot(plan, task.collective, KernelCount(task), task.root, rank(), num_ranks());
   const auto connect = [&](int peer, bool sends, const kernels::Traffic& passes,
@@ -287,7 +319,7 @@ Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stre
   Task message;
   message.collective = Collective::kSendRecv;
   args.common = Common(SignatureOf(message).Tag());
-  std::vector<KernelOps> posts(proxied_.size(), {args.common.op_tag, {}});
+  Posts posts(proxied_.size(), args.common.op_tag);
   using FlowKey = std::tuple<int, uint32_t, cuda::FlowKind>;
   std::map<FlowKey, std::vector<const FlowPart*>> flows;
   for (const FlowPart& part : kernel) flows[{part.peer, part.channel, part.kind}].push_back(&part);
@@ -312,30 +344,30 @@ Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stre
       AddPost(end, channel, passes, posts);
     }
   }
-  return Queue(Share(std::move(posts)), stream, [&] { return device().Launch(args, stream); });
+  return Queue(std::move(posts), stream, [&] { return device().Launch(args, stream); });
 }
 
 void GpuChannels::AddPost(const ChannelConnections::End& end, uint32_t channel,
-                          const Passes& passes, std::vector<KernelOps>& posts) const {
-  if (end.proxied && passes.chunks > 0)
-    posts[channel % posts.size()].ops.push_back({*end.proxied, passes.chunks, passes.bytes});
-}
-
-GpuChannels::Posts GpuChannels::Share(std::vector<KernelOps> posts) {
-  Posts shared;
-  for (KernelOps& ops : posts)
-    shared.push_back(ops.ops.empty() ? nullptr : std::make_shared<const KernelOps>(std::move(ops)));
-  return shared;
+                          const Passes& passes, Posts& posts) {
+  if (passes.chunks == 0) return;
+  if (end.inbox)
+    posts.lanes.push_back({end.inbox, end.lane, passes});
+  else if (end.proxied)
+    posts.own[channel % posts.own.size()].ops.push_back(
+        {*end.proxied, passes.chunks, passes.bytes});
 }
 
 template <class LaunchKernel>
 Status GpuChannels::Queue(Posts posts, cuda::Stream stream, LaunchKernel launch) {
-  const bool proxied =
-      std::any_of(posts.begin(), posts.end(), [](const auto& ops) { return ops != nullptr; });
-  if (!proxied) return launch();
   const auto kernel = std::make_shared<Kernel>();
-  for (const Proxied& one : proxied_) kernel->proxies.push_back(one.proxy);
-  kernel->posts = std::move(posts);
+  kernel->lanes = std::move(posts.lanes);
+  for (size_t i = 0; i < proxied_.size(); ++i) {
+    kernel->op_tag = posts.own[i].op_tag;
+    if (!posts.own[i].ops.empty())
+      kernel->own.emplace_back(proxied_[i].proxy,
+                               std::make_shared<const KernelOps>(std::move(posts.own[i])));
+  }
+  if (kernel->own.empty() && kernel->lanes.empty()) return launch();
   if (queue_->captured()) TUTTI_TRY(Capture(kernel, stream));
   TUTTI_TRY(launch());
   if (queue_->captured())
@@ -346,8 +378,9 @@ Status GpuChannels::Queue(Posts posts, cuda::Stream stream, LaunchKernel launch)
 }
 
 void GpuChannels::PostAll(const Kernel& kernel) {
-  for (size_t i = 0; i < kernel.proxies.size(); ++i)
-    if (kernel.posts[i]) kernel.proxies[i]->Post(kernel.posts[i]);
+  for (const auto& [proxy, ops] : kernel.own) proxy->Post(ops);
+  for (const LanePost& post : kernel.lanes)
+    post.inbox->Announce(post.lane, post.passes.chunks, post.passes.bytes, kernel.op_tag);
 }
 
 // Has the graph that is being captured post what passes the network, before each run of the kernel

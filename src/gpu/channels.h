@@ -35,8 +35,9 @@ namespace tutti {
 
 class GpuChannels final : public DeviceOperations {
  public:
-  // Makes one connector for each KernelProxy, whose waits the watcher ends.
-  using MakeConnector = std::function<std::unique_ptr<NetConnector>(WaitWatcher&)>;
+  // Makes the connectors of each KernelProxy, whose waits the watcher ends. Those connect with a
+  // device of the network, or with the rank's own (-1).
+  using MakeConnector = std::function<std::unique_ptr<NetConnector>(WaitWatcher&, int device)>;
   struct Options {
     int threads = 1;               // Where data passes a network, there are so many KernelProxies.
     std::string network;           // The network's name, such as "Socket".
@@ -61,12 +62,29 @@ class GpuChannels final : public DeviceOperations {
   Status CheckNothingWaits() override { return Status::Ok(); }
 
  private:
-  // Holds what each KernelProxy is told of a kernel. It is empty where nothing passes the network.
-  using Posts = std::vector<std::shared_ptr<const KernelOps>>;
+  // Says what a kernel passes through one connection.
+  struct Passes {
+    uint64_t chunks = 0;
+    uint64_t bytes = 0;
+  };
+  // Says what a kernel passes through a lane of another rank, which sends it.
+  struct LanePost {
+    std::shared_ptr<const PxnInbox> inbox;
+    size_t lane = 0;
+    Passes passes;
+  };
+  // Holds what the KernelProxies are told of a kernel: each of this rank's own, and those of ranks
+  // that send for it.
+  struct Posts {
+    Posts(size_t proxies, uint32_t op_tag) : own(proxies, {op_tag, {}}) {}
+    std::vector<KernelOps> own;
+    std::vector<LanePost> lanes;
+  };
   // Holds what is done for each run of a kernel. A graph keeps it.
   struct Kernel {
-    std::vector<std::shared_ptr<KernelProxy>> proxies;
-    Posts posts;
+    std::vector<std::pair<std::shared_ptr<KernelProxy>, std::shared_ptr<const KernelOps>>> own;
+    std::vector<LanePost> lanes;
+    uint32_t op_tag = 0;
     // False where a capture holds the function that posts without the kernel that was to follow it.
     std::atomic<bool> has_kernel = false;
   };
@@ -90,6 +108,8 @@ class GpuChannels final : public DeviceOperations {
     std::unique_ptr<ProxiedConnections> connections;
     std::shared_ptr<KernelProxy> proxy;
   };
+  void AbortProxies(const Status& reason);
+  Status StartProxies(const Settings& settings, const Options& options);
 
   GpuChannels(const GpuPeers& peers, Watch& watch)
       : DeviceOperations(peers, watch), stop_watcher_(watch) {}
@@ -136,20 +156,15 @@ class GpuChannels final : public DeviceOperations {
   // Puts the connections of a channel into the arguments of its kernel, and what passes those of
   // the network into `posts`.
   Status Connect(const Task& task, const ChannelPlan& plan, uint32_t channel,
-                 cuda::ChannelArgs& args, std::vector<KernelOps>& posts);
+                 cuda::ChannelArgs& args, Posts& posts);
   // The same for connections to and from every other rank.
   Status ConnectPairs(const Task& task, const ChannelPlan& plan, cuda::ChannelArgs& args,
-                      std::vector<KernelOps>& posts);
+                      Posts& posts);
   // Returns where messages are planned that a call with these wishes is made of.
   FlowPlace PlaceFor(const CallWishes& wishes) const;
   // Adds what passes one end to what its KernelProxy is told.
-  struct Passes {
-    uint64_t chunks = 0;
-    uint64_t bytes = 0;
-  };
-  void AddPost(const ChannelConnections::End& end, uint32_t channel, const Passes& passes,
-               std::vector<KernelOps>& posts) const;
-  static Posts Share(std::vector<KernelOps> posts);
+  static void AddPost(const ChannelConnections::End& end, uint32_t channel, const Passes& passes,
+                      Posts& posts);
 
   int rank() const { return peers().bootstrap->rank(); }
   int num_ranks() const { return peers().bootstrap->num_ranks(); }
@@ -161,6 +176,7 @@ class GpuChannels final : public DeviceOperations {
   std::string network_;
   std::unique_ptr<ChannelConnections> connections_;
   std::vector<Proxied> proxied_;
+  std::vector<Proxied> lanes_;  // They send for other ranks of the host.
 };
 
 }  // namespace tutti

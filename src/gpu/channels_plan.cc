@@ -23,6 +23,14 @@ std::string DescribeMessages(const Task& task) {
       task.collective == Collective::kBroadcast ? "the root and every other rank" : "all pairs");
 }
 
+std::string DescribePxn(const PxnLanes* lanes) {
+  if (lanes == nullptr) return {};
+  std::string text = ", messages by the receiver's rail (PXN)";
+  if (lanes->own())
+    text += lanes->DeviceBytes() > 0 ? " through GPU memory" : " through host memory";
+  return text;
+}
+
 }  // namespace
 
 double GpuChannels::PredictUs(const Task& task) const {
@@ -37,11 +45,12 @@ std::string GpuChannels::DescribePath() const {
                                     ? "GPU memory within a host"
                                     : "shared host memory within a host";
   const std::string direct = connections_->DescribeDirect();
-  return fmt::format("rings over {} channels: {}, {}", connections_->shape().channels, here,
-                     proxied_.empty()
-                         ? std::string("no network")
-                         : fmt::format("{} between hosts by {} proxy threads{}{}", network_,
-                                       proxied_.size(), direct.empty() ? "" : ", ", direct));
+  return fmt::format(
+      "rings over {} channels: {}, {}", connections_->shape().channels, here,
+      proxied_.empty()
+          ? std::string("no network")
+          : fmt::format("{} between hosts by {} proxy threads{}{}{}", network_, proxied_.size(),
+                        direct.empty() ? "" : ", ", direct, DescribePxn(connections_->pxn())));
 }
 
 std::string_view GpuChannels::TransportTo(int peer) const {

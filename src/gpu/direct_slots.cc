@@ -7,10 +7,10 @@
 namespace tutti {
 
 Result<DirectSlots> DirectSlots::Create(const cuda::Device& device, const GpuDirect& direct,
-                                        size_t bytes) {
+                                        size_t bytes, UniqueFd* fd) {
   const NetDevice& nic = direct.net->devices()[static_cast<size_t>(direct.device)];
   DirectSlots slots;
-  TUTTI_ASSIGN(slots.memory_, cuda::MappedMemory::Create(device, bytes, nullptr));
+  TUTTI_ASSIGN(slots.memory_, cuda::MappedMemory::Create(device, bytes, fd));
   slots.needs_flush_ = nic.needs_flush && !cuda::OrdersWritesOfNics(device);
   slots.region_ = {slots.memory_.data(), slots.memory_.size(), NetMemoryKind::kGpu};
   std::string reasons;

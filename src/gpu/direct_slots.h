@@ -37,12 +37,21 @@ class DirectSlots {
   static constexpr size_t kFewestBytes = size_t{1} << 20;
 
   // Allocates `bytes` and has the NIC of `direct` take them. Where it does not, the status says why
-  // for each way that was tried.
+  // for each way that was tried. `fd` is the memory's name for others (backend/cuda/memory.h), or
+  // null.
   static Result<DirectSlots> Create(const cuda::Device& device, const GpuDirect& direct,
-                                    size_t bytes);
+                                    size_t bytes, UniqueFd* fd = nullptr);
 
   // Returns what connections register: it is known to the NIC already.
   const NetRegion& region() const { return region_; }
+  // Returns `bytes` of it that begin at `at`.
+  NetRegion Part(size_t at, size_t bytes) const {
+    NetRegion part = region_;
+    part.address = region_.address + at;
+    part.bytes = bytes;
+    part.dmabuf_offset += at;
+    return part;
+  }
   // Returns whether a kernel may be told of what came only after a flush.
   bool needs_flush() const { return needs_flush_; }
   size_t device_bytes() const { return memory_.size(); }

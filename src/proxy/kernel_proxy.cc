@@ -27,7 +27,7 @@ constexpr std::chrono::nanoseconds kNap = std::chrono::microseconds(20);
 // the one before.
 constexpr uint64_t kLongBytes = 1 << 20;
 constexpr uint64_t kLongChunkBytes = 64 << 10;
-// A wait for the end of the thread looks at the clock this often.
+// A wait for the end of the thread looks at the clock this often, and a sleep ends by itself.
 constexpr int kLookAgainMs = 1000;
 
 bool IsLong(const KernelOps& ops) {
@@ -52,27 +52,31 @@ KernelProxy::~KernelProxy() {
 }
 
 void KernelProxy::Post(std::shared_ptr<const KernelOps> ops) {
-  const MutexLock lock(mutex_);
-  if (ending() != Ending::kNo) return;
-  posted_.push_back(std::move(ops));
-  changed_.NotifyAll();
+  {
+    const MutexLock lock(mutex_);
+    if (ending() != Ending::kNo) return;
+    posted_.push_back(std::move(ops));
+  }
+  doorbell_.Ring();
 }
 
 void KernelProxy::Abort(const Status& reason) {
-  const MutexLock lock(mutex_);
-  if (ending() == Ending::kNow) return;
-  abort_reason_ = reason;
-  ending_.store(Ending::kNow, std::memory_order_release);
-  changed_.NotifyAll();
+  {
+    const MutexLock lock(mutex_);
+    if (ending() == Ending::kNow) return;
+    abort_reason_ = reason;
+    ending_.store(Ending::kNow, std::memory_order_release);
+  }
+  doorbell_.Ring();
 }
 
 void KernelProxy::Finish(Deadline deadline) {
   {
     MutexLock lock(mutex_);
     if (ending() == Ending::kNo) ending_.store(Ending::kWhenIdle, std::memory_order_release);
-    changed_.NotifyAll();
+    doorbell_.Ring();
     while (!ended_ && !deadline.Passed())
-      changed_.WaitFor(lock, std::chrono::milliseconds(deadline.RemainingMs(kLookAgainMs)));
+      ended_changed_.WaitFor(lock, std::chrono::milliseconds(deadline.RemainingMs(kLookAgainMs)));
   }
   Abort(Timeout("the other ranks do not take what was sent to them"));
   if (thread_.joinable()) thread_.join();
@@ -113,23 +117,42 @@ void KernelProxy::Run() {
   CloseAll();
   const MutexLock lock(mutex_);
   ended_ = true;
-  changed_.NotifyAll();
+  ended_changed_.NotifyAll();
 }
 
 bool KernelProxy::Harvest() {
-  MutexLock lock(mutex_);
-  while (active_.empty() && harvested_.empty() && posted_.empty() && ending() == Ending::kNo)
-    changed_.Wait(lock);
-  if (ending() == Ending::kNow) return false;
+  while (true) {
+    const uint64_t seen = doorbell_.rings.load(std::memory_order_acquire);
+    const Ending ending = this->ending();
+    const bool may_come = ending == Ending::kNo || connections_.MayAnnounce();
+    TakePosted();
+    if (ending == Ending::kNow) return false;
+    if (!active_.empty() || !harvested_.empty() || !announced_.ops.empty()) return true;
+    if (!may_come) return false;
+    doorbell_.SleepBeyond(seen, int64_t{kLookAgainMs} * 1'000'000);
+  }
+}
+
+void KernelProxy::TakePosted() {
+  announced_ = connections_.Take();
+  const MutexLock lock(mutex_);
   std::move(posted_.begin(), posted_.end(), std::back_inserter(harvested_));
   posted_.clear();
-  return !active_.empty() || !harvested_.empty() || ending() == Ending::kNo;
+}
+
+Status KernelProxy::StartAnnounced() {
+  if (announced_.ops.empty()) return Status::Ok();
+  TUTTI_TRY(connections_.Open(announced_));
+  Start(announced_);
+  announced_.ops.clear();
+  return Status::Ok();
 }
 
 // Operations whose connections have to be made first wait until all earlier ones are done: nobody
 // moves the data of this rank while its thread waits for others to connect. That holds up nothing,
 // because kernels run one after another.
 Status KernelProxy::StartHarvested() {
+  TUTTI_TRY(StartAnnounced());
   while (!harvested_.empty()) {
     const KernelOps& next = *harvested_.front();
     const bool open = std::all_of(next.ops.begin(), next.ops.end(), [&](const KernelOp& op) {

@@ -22,6 +22,9 @@
 // of sockets, which last longer than a nap, so that the thread naps instead: there are many of
 // these threads, and what they take beyond copying is what they poll.
 //
+// What a connection passes may also be announced by other processes (KernelConnections::Take),
+// which ring the doorbell on which the thread sleeps.
+//
 // Threads: Post and Abort from any thread; the rest runs on the thread of the object.
 
 #include <atomic>
@@ -39,6 +42,7 @@
 #include "base/status.h"
 #include "base/wait.h"
 #include "connection/proxy_connection.h"
+#include "proxy/doorbell.h"
 
 namespace tutti {
 
@@ -66,6 +70,14 @@ class KernelConnections {
   virtual ProxyConnection* Find(size_t connection) = 0;
   // Called once, when a connection has failed or could not be made. The thread ends then.
   virtual void OnFailure(Status status) = 0;
+
+  // For connections that pass what other processes announce: where these ring; else null.
+  virtual Doorbell* doorbell() { return nullptr; }
+  // Returns what they have announced since the last call. Open may be called for that while other
+  // data is under way, and waits for no other rank's kernel.
+  virtual KernelOps Take() { return {}; }
+  // Returns whether they may announce more.
+  virtual bool MayAnnounce() const { return false; }
 };
 
 class KernelProxy {
@@ -109,12 +121,16 @@ class KernelProxy {
   };
 
   KernelProxy(KernelConnections& connections, int harvest_every)
-      : connections_(connections), harvest_every_(harvest_every) {}
+      : connections_(connections),
+        harvest_every_(harvest_every),
+        doorbell_(connections.doorbell() != nullptr ? *connections.doorbell() : own_doorbell_) {}
 
   void Run();
   // Takes what was posted, and waits for it where nothing is under way. Returns false at the end.
   bool Harvest();
+  void TakePosted();
   Status StartHarvested();
+  Status StartAnnounced();
   void Start(const KernelOps& ops);
   // Moves what can be moved. Returns whether anything was.
   Result<bool> MoveAll();
@@ -128,9 +144,11 @@ class KernelProxy {
 
   KernelConnections& connections_;
   const int harvest_every_;
+  Doorbell own_doorbell_;
+  Doorbell& doorbell_;
 
   Mutex mutex_;
-  CondVar changed_;
+  CondVar ended_changed_;
   Posted posted_ TUTTI_GUARDED_BY(mutex_);
   Status abort_reason_ TUTTI_GUARDED_BY(mutex_);
   bool ended_ TUTTI_GUARDED_BY(mutex_) = false;
@@ -138,6 +156,7 @@ class KernelProxy {
 
   // These belong to the thread.
   Posted harvested_;
+  KernelOps announced_;
   std::map<size_t, Active> all_;
   std::vector<Active*> active_;
   uint64_t kernels_ = 0;            // So many have been started.

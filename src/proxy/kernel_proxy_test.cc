@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <thread>
 #include <vector>
 
 namespace tutti {
@@ -91,6 +92,25 @@ class StubConnections final : public KernelConnections {
     return open_[connection] ? &all_[connection] : nullptr;
   }
   void OnFailure(Status status) override { failure_ = std::move(status); }
+  Doorbell* doorbell() override { return announces_ ? &doorbell_ : nullptr; }
+  KernelOps Take() override {
+    KernelOps ops;
+    if (const uint64_t chunks = announced_.exchange(0); chunks > 0) ops.ops = {{0, chunks, chunks}};
+    return ops;
+  }
+  bool MayAnnounce() const override { return announces_.load(); }
+
+  // Has others announce what passes connection 0, by the doorbell, until EndAnnouncing. Called
+  // before the thread is there.
+  void BeginAnnouncing() { announces_ = true; }
+  void Announce(uint64_t chunks) {
+    announced_ += chunks;
+    doorbell_.Ring();
+  }
+  void EndAnnouncing() {
+    announces_ = false;
+    doorbell_.Ring();
+  }
 
   StubConnection& at(size_t i) { return all_[i]; }
   void Refuse() { refusal_ = InternalError("refused"); }
@@ -103,6 +123,9 @@ class StubConnections final : public KernelConnections {
   std::vector<bool> open_;
   Status refusal_, failure_;
   bool opened_while_busy_ = false;
+  Doorbell doorbell_;
+  std::atomic<bool> announces_ = false;
+  std::atomic<uint64_t> announced_ = 0;
 };
 
 std::shared_ptr<const KernelOps> Ops(uint32_t tag, std::vector<KernelOp> ops) {
@@ -182,6 +205,38 @@ TEST(KernelProxyTest, LooksAtAShortOperationAgainAtOnce) {
 TEST(KernelProxyTest, TheFirstKernelSaysWhetherToNap) {
   EXPECT_LT(SleepsWhileNothingMoves({kShort, kLong}), 16);
   EXPECT_GE(SleepsWhileNothingMoves({kLong, kShort}), kHalfOfLooks);
+}
+
+TEST(KernelProxyTest, DoesWhatOthersAnnounceUntilTheyLeave) {
+  StubConnections connections(1);
+  connections.BeginAnnouncing();
+  const auto proxy = Make(connections);
+  for (int i = 0; i < 100; ++i) connections.Announce(3);
+  while (connections.at(0).ChunksDone() < 300) std::this_thread::yield();
+  std::thread other([&] {
+    connections.Announce(5);
+    connections.EndAnnouncing();
+  });
+  proxy->Finish(Deadline::AfterSeconds(20));
+  other.join();
+  EXPECT_EQ(connections.at(0).ChunksDone(), 305u);
+  EXPECT_TRUE(connections.at(0).closed().ok());
+}
+
+// What others announce does not wait until what is under way is done, which may wait for it.
+TEST(KernelProxyTest, OpensAnnouncedConnectionsWhileOthersAreStuck) {
+  StubConnections connections(2);
+  connections.BeginAnnouncing();
+  connections.at(1).Let(0);
+  const auto proxy = Make(connections);
+  proxy->Post(Ops(1, {{1, 1}}));
+  while (connections.at(1).sleeps() < 0) std::this_thread::yield();
+  connections.Announce(2);
+  while (connections.at(0).ChunksDone() < 2) std::this_thread::yield();
+  connections.at(1).Let(1);
+  connections.EndAnnouncing();
+  proxy->Finish(Deadline::AfterSeconds(20));
+  EXPECT_EQ(connections.at(1).ChunksDone(), 1u);
 }
 
 TEST(KernelProxyTest, AbortBreaksWhatIsUnderWay) {

@@ -17,6 +17,7 @@
 #include <memory>
 #include <thread>
 
+#include "conformance/place.h"
 #include "conformance/processes.h"
 #include "conformance/suites.h"
 #include "tutti/tutti.h"
@@ -238,6 +239,23 @@ TEST_F(NetnsTest, RanksShareTwoInterfaces) {
     EXPECT_GT(hosts_->ReceivedBy(interface), 300'000) << interface;
 }
 
+// Two hosts of two GPUs and two rails: ranks send for one another what goes to the other rail
+// (PXN).
+TEST_F(NetnsTest, MessagesOfGpusGoByTheReceiversRail) {
+  TUTTI_FOR_GPUS();
+  ASSERT_TRUE(hosts_->AddCable());
+  const Environment environment(Environment::Settings{{"NCCL_SOCKET_IFNAME", "=tutti0,tutti1"}});
+  std::vector<Case> cases;
+  for (const Case& c : EveryCount(4, {1, 1000, 70001, 1000003})) {
+    if (c.collective == Collective::kSendRecv || c.collective == Collective::kAlltoAll ||
+        c.collective == Collective::kAlltoAllV || c.collective == Collective::kGather)
+      cases.push_back(c);
+  }
+  RunCasesOn("aabb", cases);
+  for (const char* interface : {"tutti0", "tutti1"})
+    EXPECT_GT(hosts_->ReceivedBy(interface), 10'000'000) << interface;
+}
+
 // A fixed address in place of an id that was handed round.
 TEST_F(NetnsTest, MeetAtAFixedAddress) {
   const Environment environment(
@@ -285,6 +303,70 @@ void ReduceUntilCut(TwoHosts& hosts, int rank, int64_t bound_ms, const std::vect
       << "rank " << rank << ": " << error;
   board.Add(kKnown, 1);
   EXPECT_NCCL(ncclCommAbort(comm));
+}
+
+// Exchanges between all ranks until that fails, as ReduceUntilCut. The others then go on.
+void ExchangeUntilCut(TwoHosts& hosts, int rank, int64_t bound_ms, Board& board) {
+  hosts.Enter(rank < 2 ? 'a' : 'b');
+  ncclComm_t comm = Join(rank, 4, board);
+  ASSERT_NE(comm, nullptr);
+  constexpr size_t kCount = 30000;
+  Array<float> from(4 * kCount), to(4 * kCount);
+  ncclResult_t result = ncclSuccess;
+  while (result == ncclSuccess) {
+    result = ncclAlltoAll(from.data(), to.data(), kCount, ncclFloat32, comm, nullptr);
+    if (result == ncclSuccess) result = Finish(comm);
+    board.Add(kRounds, 1);
+  }
+  EXPECT_LT(NowMs() - board.Get(kCutAtMs), bound_ms) << ncclGetLastError(comm);
+  EXPECT_NE(std::string(ncclGetLastError(comm)).find("rank 1 "), std::string::npos)
+      << "rank " << rank << ": " << ncclGetLastError(comm);
+  int victim = 1;
+  ncclComm_t fewer = nullptr;
+  ASSERT_NCCL(ncclCommShrink(comm, &victim, 1, &fewer, nullptr, NCCL_SHRINK_ABORT));
+  EXPECT_NCCL(ncclCommAbort(comm));
+  RunCases(fewer, EveryCount(3, {1, 70001}));
+  EXPECT_NCCL(ncclCommDestroy(fewer));
+}
+
+// What rank 0 has for rank 3 is on its way by rank 1, as far as it may be before rank 3 takes it.
+void AbortUnderWay(TwoHosts& hosts, int rank, int64_t bound_ms, Board& board) {
+  hosts.Enter(rank < 2 ? 'a' : 'b');
+  ncclComm_t comm = Join(rank, 4, board);
+  ASSERT_NE(comm, nullptr);
+  Array<float> data(size_t{8} << 20);
+  if (rank == 0) {
+    ASSERT_NCCL(ncclSend(data.data(), data.size(), ncclFloat32, 3, comm, nullptr));
+  }
+  board.Add(kRounds, 1);
+  ASSERT_TRUE(board.Await(kRounds, 4));
+  const int64_t since_ms = NowMs();
+  EXPECT_NCCL(ncclCommAbort(comm));
+  EXPECT_LT(NowMs() - since_ms, bound_ms);
+}
+
+TEST_F(NetnsTest, AnAbortEndsWhatAGpuSendsForAnother) {
+  TUTTI_FOR_GPUS();
+  ASSERT_TRUE(hosts_->AddCable());
+  const Environment environment(Environment::Settings{{"NCCL_SOCKET_IFNAME", "=tutti0,tutti1"}});
+  const auto bound_ms = static_cast<int64_t>(5000 * GpuTimeScale());
+  RankProcesses processes(
+      4, [&](int rank, Board& board) { AbortUnderWay(*hosts_, rank, bound_ms, board); });
+  processes.Wait(60);
+}
+
+// Rank 1 sends what rank 0 has for rank 3.
+TEST_F(NetnsTest, TheDeathOfAGpuThatSendsForOthersIsNamed) {
+  TUTTI_FOR_GPUS();
+  ASSERT_TRUE(hosts_->AddCable());
+  const Environment environment(Environment::Settings{{"NCCL_SOCKET_IFNAME", "=tutti0,tutti1"}});
+  const auto bound_ms = static_cast<int64_t>(5000 * GpuTimeScale());
+  RankProcesses processes(
+      4, [&](int rank, Board& board) { ExchangeUntilCut(*hosts_, rank, bound_ms, board); });
+  ASSERT_TRUE(processes.board().Await(kRounds, 20));
+  processes.board().Set(kCutAtMs, NowMs());
+  processes.Signal(1, SIGKILL);
+  processes.Wait(120);
 }
 
 TEST_F(NetnsTest, DeathOnTheOtherHostIsNamed) {
