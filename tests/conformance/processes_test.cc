@@ -15,8 +15,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "conformance/rank_order.h"
@@ -199,6 +201,48 @@ TEST(MessagesTest, AThousandToOnePeerInOneGroup) {
       EXPECT_NCCL(ncclCommDestroy(comm));
     });
   }
+}
+
+// Returns how often the library's threads of each name have been given a processor.
+std::map<std::string, int64_t> TurnsOfThreads() {
+  std::map<std::string, int64_t> turns;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(thread.path() / "comm"), name);
+    int64_t ran_ns = 0, waited_ns = 0, times = 0;
+    std::ifstream(thread.path() / "schedstat") >> ran_ns >> waited_ns >> times;
+    if (name.starts_with("tutti-")) turns[name] += times;
+  }
+  return turns;
+}
+
+// Between the launch of a message and its end kernels and proxies do everything. Other threads of
+// the library may wake up now and then, but not for a message.
+TEST(ProxyThreadsTest, OnlyTheyRunWhileGpusOfSeveralHostsExchangeMessages) {
+  TUTTI_FOR_GPUS();
+  TUTTI_NEEDS_RANKS(2);
+  constexpr size_t kRounds = 400, kCount = 1000;
+  RunRankProcesses(2, [&](int rank, Board& board) {
+    PlayHost({"a", "b"}, rank);
+    ncclComm_t comm = Join(rank, 2, board);
+    Array<int> sent(kCount, rank), received(kCount, -1);
+    const auto exchange = [&] {
+      EXPECT_NCCL(ncclGroupStart());
+      EXPECT_NCCL(ncclSend(sent.data(), kCount, ncclInt32, 1 - rank, comm, nullptr));
+      EXPECT_NCCL(ncclRecv(received.data(), kCount, ncclInt32, 1 - rank, comm, nullptr));
+      EXPECT_NCCL(ncclGroupEnd());
+      EXPECT_NCCL(Finish(comm));
+    };
+    exchange();  // The first one makes the connections.
+    std::map<std::string, int64_t> before = TurnsOfThreads();
+    for (size_t round = 0; round < kRounds; ++round) exchange();
+    std::map<std::string, int64_t> after = TurnsOfThreads();
+    EXPECT_GT(after["tutti-kproxy"], before["tutti-kproxy"]);
+    after.erase("tutti-kproxy");
+    for (const auto& [name, turns] : after)
+      EXPECT_LT(turns - before[name], static_cast<int64_t>(kRounds / 2)) << name;
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
 }
 
 // GPUs that a network joins cannot give their memory back yet.
