@@ -33,6 +33,10 @@ if not in_python:
     for work in dist.batch_isend_irecv(peers):
         work.wait()
     assert mine.tolist() == [1.0 - rank] * 2, mine
+    # What PyTorch calls on the ranks outside a new group where the job has a device of its own.
+    group.bound_device_id = torch.device("cpu", 0)
+    dist.distributed_c10d._get_split_source(group).perform_nocolor_split(group.bound_device_id)
+    group.bound_device_id = None
     works = dist.all_reduce(tensor, async_op=True)
     assert works.get_future().wait()[0] is not None
 sys.stdout.write("form: python\\n" if in_python else "form: cpp\\n")  # One piece: ranks share the pipe.

@@ -219,6 +219,16 @@ def _when_it_ended(store: Any, rank: int, size: int) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+@functools.lru_cache(maxsize=None)
+def _let_others_stay_out() -> None:
+    """Gives backends the method that PyTorch calls on the ranks that are not in a new group, where the
+    backend can be split and the default group has a GPU as its own. Only NCCL's has it. Tutti's has
+    nothing to do there, since only the members of a group meet."""
+    backend = torch._C._distributed_c10d.Backend
+    if not hasattr(backend, "perform_nocolor_split"):
+        backend.perform_nocolor_split = lambda self, device: None
+
+
 def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     """Makes the backend of a group, on all of its ranks together, which must have agreed on it."""
     # A group carries the backend to Python: that needs none of Python's headers.
@@ -227,6 +237,7 @@ def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     torch.ops.tutti_c10d.add_backend(carrier.boxed(), _library.load()._name,
                                      timeout.total_seconds(), left)
     _have_groups_end_at_exit()
+    _let_others_stay_out()
     return carrier._get_backend(torch.device("cpu"))
 
 

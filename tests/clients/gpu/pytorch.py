@@ -55,7 +55,7 @@ def train(wrap):
     torch.manual_seed(1)
     model = wrap(torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU(),
                                      torch.nn.Linear(512, 10)).to(device))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     generator = torch.Generator().manual_seed(100 + rank)
     losses = []
     for _ in range(20):
