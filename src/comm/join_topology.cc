@@ -33,7 +33,8 @@ Status TellDifference(const JoinContext& context, const Disagreement& disagreeme
 
 // What the lanes of PXN announce lies in shared memory of the host.
 uint8_t PxnLevelOf(const Settings& settings) {
-  return settings.pxn_disable || settings.shm_disable ? 0 : 2;
+  if (settings.pxn_disable || settings.shm_disable) return 0;
+  return static_cast<uint8_t>(settings.p2p_pxn_level);
 }
 
 }  // namespace

@@ -69,7 +69,8 @@ struct HostAnswer {
   // there what is sent.
   bool nic_writes_gpu = false;
   bool nic_reads_gpu = false;
-  // Says how far this rank goes to send by the NIC on the receiver's rail (gpu/pxn_routes.h).
+  // Says how far this rank goes to send by the NIC on the receiver's rail (NCCL_P2P_PXN_LEVEL,
+  // gpu/pxn_routes.h).
   uint8_t pxn_level = 0;
   // A bit for each of the first 64 devices, by number: this rank may send as well by that one as by
   // its own.
