@@ -1,6 +1,6 @@
 #pragma once
 
-// The frame of the kernels. device_code.cc looks them up by name, so they have C names.
+// The frame of the kernels. device.cc looks them up by name, so they have C names.
 
 #include "backend/cuda/mesh_kernel.h"
 
