@@ -151,15 +151,12 @@ ChannelPlan GpuChannels::PlanOf(const Task& task) const {
   ChannelContext wished = context_;
   if (task.wishes.algorithms != 0)
     wished.allowed_algorithms[static_cast<size_t>(task.collective)] = task.wishes.algorithms;
-  if (task.wishes.most_blocks != 0)
-    wished.channels = std::min(context_.channels, task.wishes.most_blocks);
+  wished.channels = WishedBlocks(task.wishes, context_.channels);
   return plan(wished);
 }
 
 FlowPlace GpuChannels::PlaceFor(const CallWishes& wishes) const {
-  const uint32_t channels = connections_->shape().message_channels;
-  return {rank(), num_ranks(),
-          wishes.most_blocks == 0 ? channels : std::min(channels, wishes.most_blocks)};
+  return {rank(), num_ranks(), WishedBlocks(wishes, connections_->shape().message_channels)};
 }
 
 // AlltoAll, Gather and Scatter are messages between pairs.

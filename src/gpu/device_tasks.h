@@ -4,7 +4,9 @@
 // elements and its reduction as kernels see them, and tasks that are made of others. Pure
 // functions.
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "backend/cuda/copy_args.h"
@@ -21,6 +23,11 @@ inline size_t KernelElemBytes(const Task& task) {
 }
 inline size_t KernelCount(const Task& task) {
   return task.is_reduction() ? task.count : task.count * task.elem_bytes();
+}
+
+// Returns how many of `most` blocks, or channels, a call with these wishes may take.
+inline uint32_t WishedBlocks(const CallWishes& wishes, uint32_t most) {
+  return wishes.most_blocks == 0 ? most : std::min(most, wishes.most_blocks);
 }
 
 // Returns what a kernel that adds in this order does to the elements of a reduction; nothing for

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "gpu/device_tasks.h"
 #include "gpu/mesh.h"
 
 namespace tutti {
@@ -26,7 +27,7 @@ Status GpuMesh::LaunchExchange(const Task& task, cuda::Stream stream) {
   // waiting. So it is with a call that wishes few blocks, whose messages have one each at least.
   const uint32_t messages = static_cast<uint32_t>(gathers || scatters ? n : 2 * n - 1);
   if ((!gathers && !scatters) || task.wishes.most_blocks != 0)
-    args.most_channels = std::max(1u, MostBlocksFor(task) / messages);
+    args.most_channels = std::max(1u, WishedBlocks(task.wishes, context_.max_blocks) / messages);
   using Kind = cuda::MessageKind;
   const auto add = [&](Kind kind, int peer, std::byte* buffer, const std::byte* from) {
     args.messages[args.num_messages++] = {buffer, bytes, static_cast<int16_t>(peer), kind, from};

@@ -194,13 +194,8 @@ MeshChoice GpuMesh::ChoiceFor(const Task& task, const SharedBuffers& shared) con
   MeshContext wished = context_;
   if (task.wishes.algorithms != 0)
     wished.allowed_algorithms[static_cast<size_t>(task.collective)] = task.wishes.algorithms;
-  wished.max_blocks = MostBlocksFor(task);
+  wished.max_blocks = WishedBlocks(task.wishes, context_.max_blocks);
   return choose(wished);
-}
-
-uint32_t GpuMesh::MostBlocksFor(const Task& task) const {
-  const uint32_t wished = task.wishes.most_blocks;
-  return wished == 0 ? context_.max_blocks : std::min(context_.max_blocks, wished);
 }
 
 Algorithm GpuMesh::AlgorithmFor(const Task& task) const {

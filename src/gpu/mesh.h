@@ -109,7 +109,6 @@ class GpuMesh final : public DeviceOperations {
   };
   SharedBuffers FindShared(const Task& task) const TUTTI_REQUIRES(launch_mutex_);
   MeshChoice ChoiceFor(const Task& task, const SharedBuffers& shared) const;
-  uint32_t MostBlocksFor(const Task& task) const;
   Algorithm AlgorithmFor(const Task& task) const override;
   Status LaunchSymmetric(const Task& task, const MeshChoice& choice, size_t count,
                          const SharedBuffers& shared, cuda::Stream stream)

@@ -219,7 +219,6 @@ def _when_it_ended(store: Any, rank: int, size: int) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-@functools.lru_cache(maxsize=None)
 def _let_others_stay_out() -> None:
     """Gives backends the method that PyTorch calls on the ranks that are not in a new group, where the
     backend can be split and the default group has a GPU as its own. Only NCCL's has it. Tutti's has
