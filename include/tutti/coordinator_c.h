@@ -191,7 +191,7 @@ ncclResult_t tuttiCoordinatorStartTimeline(tuttiCoordinator_t coordinator, const
                                            int mark_rounds);
 ncclResult_t tuttiCoordinatorStopTimeline(tuttiCoordinator_t coordinator);
 
-// Numbers of a process set since it began: "rounds", "negotiated_rounds", "doorbells", "batches",
+// Numbers of a process set since it began: "rounds", "negotiated_rounds", "round_calls", "batches",
 // "tensors", "cached".
 ncclResult_t tuttiCoordinatorCounter(tuttiCoordinator_t coordinator, int process_set,
                                      const char* name, uint64_t* value);

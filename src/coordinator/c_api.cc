@@ -235,7 +235,7 @@ Status ReadCounter(tuttiCoordinator_t c, int process_set, const char* name, uint
   const ProcessSet::Counters counters = set->counters();
   const std::pair<const char*, uint64_t> all[] = {{"rounds", counters.rounds},
                                                   {"negotiated_rounds", counters.negotiated_rounds},
-                                                  {"doorbells", counters.doorbells},
+                                                  {"round_calls", counters.round_calls},
                                                   {"batches", counters.batches},
                                                   {"tensors", counters.tensors},
                                                   {"cached", counters.cached},

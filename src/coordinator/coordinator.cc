@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "coordinator/doorbell.h"
+#include "coordinator/round_call.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -16,9 +16,9 @@ constexpr int64_t kGraceNs = 500'000'000;
 // nothing steers drift by 50 us a second at most, by half a millisecond in this time, most of which
 // a merge takes out by interpolation.
 constexpr int64_t kMeasureEveryNs = 10'000'000'000;
-// The most doorbells that are kept for sets which this rank does not know yet. One set is made at a
-// time.
-constexpr size_t kMaxEarlyDoorbells = 1024;
+// The most round calls that are kept for sets which this rank does not know yet. One set is made at
+// a time.
+constexpr size_t kMaxEarlyRoundCalls = 1024;
 
 }  // namespace
 
@@ -66,7 +66,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(const Options& options)
 
 Status Coordinator::Connect() {
   const Settings& settings = options_.settings;
-  TUTTI_ASSIGN(loop_, EventLoop::Create("tutti-doorbell"));
+  TUTTI_ASSIGN(loop_, EventLoop::Create("tutti-calls"));
   Bootstrap::Options bootstrap;
   bootstrap.rank = options_.rank;
   bootstrap.num_ranks = options_.num_ranks;
@@ -167,28 +167,28 @@ std::vector<std::shared_ptr<ProcessSet>> Coordinator::LiveSets() const {
   return sets;
 }
 
-// Malformed doorbells have no effect.
+// Malformed round calls have no effect.
 void Coordinator::OnControl(std::span<const std::byte> payload) {
   if (clock_meter_.OnMessage(payload)) return;
-  const std::optional<Doorbell> doorbell = Doorbell::Decode(payload);
-  if (!doorbell) return;
-  const auto [id, round] = *doorbell;
+  const std::optional<RoundCall> call = RoundCall::Decode(payload);
+  if (!call) return;
+  const auto [id, round] = *call;
   std::shared_ptr<ProcessSet> set;
   {
     const MutexLock lock(mutex_);
     const auto found = sets_.find(id);
-    if (round == Doorbell::kJoinFailed) {
+    if (round == RoundCall::kJoinFailed) {
       if (found == sets_.end() || !found->second.set) return;
       // On to the others, when it comes for the first time.
       if (found->second.communicators->join_failed.exchange(true)) return;
       TellJoinFailed(id, found->second.ranks);
     } else if (found != sets_.end()) {
       set = found->second.set;
-    } else if (id >= next_set_ && early_doorbells_.size() < kMaxEarlyDoorbells) {
-      early_doorbells_[id] = std::max(early_doorbells_[id], round);
+    } else if (id >= next_set_ && early_round_calls_.size() < kMaxEarlyRoundCalls) {
+      early_round_calls_[id] = std::max(early_round_calls_[id], round);
     }
   }
-  if (set) set->OnDoorbell(round);
+  if (set) set->OnRoundCall(round);
 }
 
 void Coordinator::OnLost(int rank, const std::string& why, bool died) {

@@ -4,7 +4,7 @@
 // ready in a different order on every rank; the coordinator agrees on an order, fuses small ones,
 // notices who is missing, and shows where the time goes.
 //
-//   Coordinator            one a rank; owns the sets, carries doorbells, notices lost ranks
+//   Coordinator            one a rank; owns the sets, carries round calls, notices lost ranks
 //     ProcessSet           queue, loop, negotiation and data of one set of ranks (process_set.h)
 //       Controller         one round of negotiation (controller.h)
 //         Exchange         how controllers talk (exchange.h)
@@ -17,12 +17,12 @@
 // coordinators, of one job or of several.
 //
 // Two bootstraps' worth of connections: the communicators' own, and one of the coordinator's, over
-// which small messages (doorbells) call ranks into a round and the death of a rank is noticed
+// which small messages (round calls) bring ranks into a round and the death of a rank is noticed
 // (docs/bootstrap.md).
 //
 // Threads: every function from any thread; Create and Shutdown block. Beside the callers there are
-// one loop thread per coordinator for doorbells and ticks, one per set for rounds, and one per set
-// for large data, all asleep while nothing is pending (docs/thread_model.md).
+// one loop thread per coordinator for round calls and ticks, one per set for rounds, and one per
+// set for large data, all asleep while nothing is pending (docs/thread_model.md).
 
 #include <array>
 #include <atomic>
@@ -226,7 +226,7 @@ class Coordinator {
   // The set that is being made, of number next_set_; null while none is.
   std::shared_ptr<SetMaking> making_ TUTTI_GUARDED_BY(mutex_);
   // Rounds to which ranks were called in sets that are not there yet.
-  std::map<int, uint64_t> early_doorbells_ TUTTI_GUARDED_BY(mutex_);
+  std::map<int, uint64_t> early_round_calls_ TUTTI_GUARDED_BY(mutex_);
   int next_set_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool closing_ TUTTI_GUARDED_BY(mutex_) = false;
 

@@ -7,10 +7,10 @@
 
 #include "base/log.h"
 #include "coordinator/coordinator.h"
-#include "coordinator/doorbell.h"
 #include "coordinator/nccl_exchange.h"
 #include "coordinator/operations_exchange.h"
 #include "coordinator/outcomes.h"
+#include "coordinator/round_call.h"
 #include "tutti/tutti.h"
 
 namespace tutti::coordinator {
@@ -180,13 +180,13 @@ void Coordinator::EnterSet(int id, const SetRecord& record) {
     const MutexLock lock(mutex_);
     making_.reset();
     next_set_ = id + 1;
-    if (const auto found = early_doorbells_.find(id); found != early_doorbells_.end()) {
+    if (const auto found = early_round_calls_.find(id); found != early_round_calls_.end()) {
       early = found->second;
-      early_doorbells_.erase(found);
+      early_round_calls_.erase(found);
     }
     if (!record.ranks.empty()) sets_[id] = record;
   }
-  if (early && record.set) record.set->OnDoorbell(*early);
+  if (early && record.set) record.set->OnRoundCall(*early);
 }
 
 // Waits for the other ranks where a plugin makes a part of the set.
@@ -252,8 +252,8 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
                                          const std::shared_ptr<Communicators>& communicators) {
   ProcessSet::Hooks hooks;
   const std::vector<int> neighbours = NeighboursOf(ranks);
-  hooks.ring_doorbell = [this, id, neighbours](uint64_t round) {
-    const Bytes message = Doorbell{id, round}.Encode();
+  hooks.call_to_round = [this, id, neighbours](uint64_t round) {
+    const Bytes message = RoundCall{id, round}.Encode();
     for (const int rank : neighbours) bootstrap_->SendControl(rank, message);
   };
   hooks.change_sets = [this](const Agreement& agreement) { return ChangeSets(agreement); };
@@ -414,7 +414,7 @@ Result<int> Coordinator::RemoveSetNow(int id) {
 }
 
 void Coordinator::TellJoinFailed(int set, const std::vector<int>& ranks) const {
-  const Bytes message = Doorbell{set, Doorbell::kJoinFailed}.Encode();
+  const Bytes message = RoundCall{set, RoundCall::kJoinFailed}.Encode();
   for (const int rank : NeighboursOf(ranks)) bootstrap_->SendControl(rank, message);
 }
 

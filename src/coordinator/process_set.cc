@@ -109,13 +109,13 @@ void ProcessSet::WakeDrivers() {
 // Calls the other ranks into the round, once.
 void ProcessSet::CallOthers(uint64_t round) {
   if (!driver_.MustRing(round)) return;
-  ++counters_.doorbells;
-  hooks_.ring_doorbell(round);
+  ++counters_.round_calls;
+  hooks_.call_to_round(round);
 }
 
-void ProcessSet::OnDoorbell(uint64_t round) {
+void ProcessSet::OnRoundCall(uint64_t round) {
   const MutexLock lock(mutex_);
-  if (!driver_.OnDoorbell(round)) return;
+  if (!driver_.OnRoundCall(round)) return;
   CallOthers(round);  // The call is passed on.
   WakeDrivers();
 }

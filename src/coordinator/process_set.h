@@ -21,7 +21,7 @@
 // When a round begins. A round takes all ranks, and blocks until all have come. A rank comes when
 // it has something new, or something still waits here for other ranks (it then waits inside the
 // round). After a round in which no rank had anything new, nothing can change before one has: ranks
-// stay out, and a rank that has something new calls the others in (Hooks::ring_doorbell). Leaving
+// stay out, and a rank that has something new calls the others in (Hooks::call_to_round). Leaving
 // and stall checks call them as well. While nothing is pending, nothing is sent.
 //
 // Large batches are moved by a second thread while the next are negotiated; small ones by the
@@ -79,9 +79,9 @@ class ProcessSet {
     int64_t longest_round_ns = 5'000'000'000;
   };
   struct Hooks {
-    // Makes the other ranks of the set come to round `round` (OnDoorbell on their side). Must not
+    // Makes the other ranks of the set come to round `round` (OnRoundCall on their side). Must not
     // block.
-    std::function<void(uint64_t round)> ring_doorbell;
+    std::function<void(uint64_t round)> call_to_round;
     // Carries out an agreed change of the process sets, with all ranks. Returns the set's number.
     std::function<Result<int>(const Agreement& agreement)> change_sets;
     // Ends every wait in the exchange, the operations and change_sets. Called from any thread, with
@@ -128,7 +128,7 @@ class ProcessSet {
   bool Wait(Ticket& ticket, Deadline deadline = Deadline::Never());
 
   // Another rank calls all ranks into round `round`.
-  void OnDoorbell(uint64_t round);
+  void OnRoundCall(uint64_t round);
   // Called from time to time: asks for a stall check when something is pending for too long, and
   // returns whether it did. `others`: this rank is in other sets as well.
   bool Tick(bool others);
@@ -177,7 +177,7 @@ class ProcessSet {
   struct Counters {
     uint64_t rounds = 0;
     uint64_t negotiated_rounds = 0;
-    uint64_t doorbells = 0;
+    uint64_t round_calls = 0;
     uint64_t batches = 0;
     uint64_t tensors = 0;
     uint64_t cached = 0;

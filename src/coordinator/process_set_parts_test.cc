@@ -223,7 +223,7 @@ TEST(ProcessSetTest, AnExceptionInARoundEndsTheSet) {
   options.members = {0};
   ProcessSet::Hooks hooks;
   int broken_off = 0;
-  hooks.ring_doorbell = [](uint64_t) {};
+  hooks.call_to_round = [](uint64_t) {};
   hooks.break_off = [&] { ++broken_off; };
   ProcessSet set(options, std::make_unique<HookedExchange>([] { throw std::bad_alloc(); }), {},
                  hooks, &timeline, nullptr);

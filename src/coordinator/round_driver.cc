@@ -5,7 +5,7 @@
 namespace tutti::coordinator {
 namespace {
 
-// Rounds take all ranks, so none is further ahead than a few; early doorbells of a new set are.
+// Rounds take all ranks, so none is further ahead than a few; early round calls of a new set are.
 constexpr uint64_t kMostAhead = 1024;
 
 }  // namespace
@@ -41,7 +41,7 @@ bool RoundDriver::IsDue(bool has_news) const {
          called_rounds_ > next_round_ || attendance_ == Attendance::kAlways;
 }
 
-bool RoundDriver::OnDoorbell(uint64_t round) {
+bool RoundDriver::OnRoundCall(uint64_t round) {
   // Ranks are never far apart. A call from further ahead would keep all in rounds for ever.
   if (has_ended() || round > next_round_ + kMostAhead) return false;
   called_rounds_ = std::max(called_rounds_, round + 1);

@@ -77,7 +77,7 @@ class RoundDriver {
   bool IsDue(bool has_news) const;
   // Another rank calls all into rounds up to this one. Returns false for a call that can come from
   // no rank.
-  bool OnDoorbell(uint64_t round);
+  bool OnRoundCall(uint64_t round);
   // Returns whether the others must be called into `round`: they have not been so far.
   bool MustRing(uint64_t round);
   // Returns whether the others must be called into the round that begins: they stay out after a

@@ -67,13 +67,13 @@ TEST(RoundDriverTest, EveryReasonMakesARoundDue) {
   EXPECT_TRUE(is_due_after([](RoundDriver& driver) { driver.AskForStallCheck(); }));
   EXPECT_TRUE(is_due_after([](RoundDriver& driver) { driver.Tune(Tuning()); }));
   EXPECT_TRUE(is_due_after([](RoundDriver& driver) { driver.Join(TicketHold::Make()); }));
-  EXPECT_TRUE(is_due_after([](RoundDriver& driver) { EXPECT_TRUE(driver.OnDoorbell(0)); }));
+  EXPECT_TRUE(is_due_after([](RoundDriver& driver) { EXPECT_TRUE(driver.OnRoundCall(0)); }));
 }
 
-TEST(RoundDriverTest, DoorbellsCallAsFarAsRanksCanBe) {
+TEST(RoundDriverTest, CallsReachAsFarAsRanksCanBe) {
   RoundDriver driver;
-  EXPECT_TRUE(driver.OnDoorbell(2));
-  EXPECT_FALSE(driver.OnDoorbell(1'000'000));
+  EXPECT_TRUE(driver.OnRoundCall(2));
+  EXPECT_FALSE(driver.OnRoundCall(1'000'000));
   for (int round = 0; round < 3; ++round) {
     EXPECT_TRUE(driver.IsDue(/*has_news=*/false));
     driver.Advance(Event::kBegin);

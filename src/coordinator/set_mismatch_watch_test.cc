@@ -44,7 +44,7 @@ size_t Mistakes(const SetWaits& waits) {
 class Job {
  public:
   Job(int num_ranks, const std::vector<std::vector<int>>& sets, uint64_t seed = 1) {
-    loop_ = EventLoop::Create("test-doorbells").value();
+    loop_ = EventLoop::Create("test-calls").value();
     ranks_.resize(static_cast<size_t>(num_ranks));
     for (size_t i = 0; i < sets.size(); ++i) {
       networks_.push_back(std::make_unique<SimulatedNetwork>(SimulatedNetwork::Options{
@@ -133,10 +133,10 @@ class Job {
     options.rank = place;
     options.members = members;
     ProcessSet::Hooks hooks;
-    hooks.ring_doorbell = [this, id, rank, members](uint64_t round) {
+    hooks.call_to_round = [this, id, rank, members](uint64_t round) {
       for (const int other : members) {
         if (other != rank)
-          loop_->Post([this, id, other, round] { set(other, id).OnDoorbell(round); });
+          loop_->Post([this, id, other, round] { set(other, id).OnRoundCall(round); });
       }
     };
     hooks.break_off = [] {};

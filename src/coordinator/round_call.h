@@ -1,7 +1,7 @@
 #pragma once
 
-// Doorbells: small messages over the coordinator's bootstrap links that call ranks into a round of
-// a process set. Every rank passes a call on, once, to the ranks at distance 2^k in the set.
+// Round calls: small messages over the coordinator's bootstrap links that bring ranks into a round
+// of a process set. Every rank passes a call on, once, to the ranks at distance 2^k in the set.
 //
 // Format (little-endian): number of the set (4 bytes), round (8 bytes).
 
@@ -15,7 +15,7 @@
 
 namespace tutti::coordinator {
 
-struct Doorbell {
+struct RoundCall {
   // In place of a round: this rank cannot join the GPUs of the set by a library.
   static constexpr uint64_t kJoinFailed = ~uint64_t{0};
 
@@ -28,14 +28,14 @@ struct Doorbell {
     writer.U64(round);
     return std::move(writer).Take();
   }
-  // Returns nothing for bytes that are no doorbell.
-  static std::optional<Doorbell> Decode(std::span<const std::byte> bytes) {
+  // Returns nothing for bytes that are no call.
+  static std::optional<RoundCall> Decode(std::span<const std::byte> bytes) {
     WireReader reader(bytes);
-    Doorbell doorbell;
-    doorbell.set = static_cast<int>(reader.U32());
-    doorbell.round = reader.U64();
+    RoundCall call;
+    call.set = static_cast<int>(reader.U32());
+    call.round = reader.U64();
     if (reader.failed() || !reader.AtEnd()) return std::nullopt;
-    return doorbell;
+    return call;
   }
 };
 
