@@ -194,6 +194,53 @@ ncclResult_t tuttiAllReduceMany(const void* const* sendbuffs, void* const* recvb
 ncclResult_t tuttiBarrier(ncclComm_t comm, cudaStream_t stream);
 
 // -------------------------------------------------------------------------------------------------
+// The arithmetic of Adasum
+//
+// Adasum adds vectors and counts only once what they have in common:
+//
+//   adasum(a, b) = (1 - a·b / 2 a·a) a + (1 - a·b / 2 b·b) b
+//
+// These are its steps on one device, for `n` tensors at a time, each by itself; a caller moves the
+// vectors and dot products of ranks between them, as the coordinator does (docs/coordinator.md).
+// `device` is the CUDA device in whose memory everything lies, or -1 for the host's, and the work
+// is queued on `stream`, a stream of that device. Arrays of counts and of pointers are read before
+// the call returns. Groups do not hold the work back. A count may be 0. Elements lie at addresses
+// that are multiples of their size. Sums are taken in f64, in an order that depends on the counts
+// alone: hosts and GPUs give the same bits. ncclInvalidUsage where the library has no code for the
+// device.
+// -------------------------------------------------------------------------------------------------
+
+// to[i][j] = from[i][j] * factor, for j below counts[i]: from tensors to vectors, or from vectors
+// to tensors. Vectors are f64 of tensors of f64, and f32 of those of other floats, and are what the
+// factor is rounded to. A null from[i] stands for a tensor of zeros. What is read and what is
+// written must not overlap.
+ncclResult_t tuttiAdasumConvert(const void* const* from, ncclDataType_t fromType, void* const* to,
+                                ncclDataType_t toType, const size_t* counts, size_t n,
+                                double factor, int device, cudaStream_t stream);
+
+// What Adasum has to know of two vectors: a·b, a·a and b·b.
+#define TUTTI_ADASUM_DOTS 3
+// tuttiAdasumDots needs so many numbers for each tensor, besides the result.
+#define TUTTI_ADASUM_SCRATCH 384
+
+// dots[3 * i], dots[3 * i + 1], dots[3 * i + 2] = a·b, a·a, b·b of tensor i, of which there are
+// counts[i] elements, one tensor's after another's in `a` and in `b`. `datatype` is f32 or f64.
+ncclResult_t tuttiAdasumDots(const void* a, const void* b, const size_t* counts, size_t n,
+                             ncclDataType_t datatype, double* dots, double* scratch, int device,
+                             cudaStream_t stream);
+
+// dots[j] = all[j] + all[3 * n + j] + all[6 * n + j] + ..., for j below 3 * n: the sum of the dot
+// products of `n` tensors that `narrays` ranks have, of different parts of the vectors. `dots` may
+// be `all`.
+ncclResult_t tuttiAdasumSumDots(const double* all, size_t narrays, size_t n, double* dots,
+                                int device, cudaStream_t stream);
+
+// out = adasum(a, b) for each tensor, by its dot products. `out` may be `a` or `b`.
+ncclResult_t tuttiAdasumCombine(const void* a, const void* b, void* out, const size_t* counts,
+                                size_t n, ncclDataType_t datatype, const double* dots, int device,
+                                cudaStream_t stream);
+
+// -------------------------------------------------------------------------------------------------
 // Asking in words
 //
 // Text for people is written to buffer[capacity], cut where it does not fit, and always ends in a

@@ -72,6 +72,8 @@ inline bool FitsAddressSpace(const void* buffer, size_t bytes) {
 // Returns the stream behind a cudaStream_t: null for the null stream. InvalidArgument for anything
 // that is not a live host stream.
 Result<HostStream*> ResolveStream(cudaStream_t stream);
+// Returns InvalidArgument for a host stream, which no GPU takes.
+Status CheckCudaStream(cudaStream_t stream);
 // Returns the stream of a task as `operations` take it. InvalidArgument for a stream of the other
 // kind.
 Result<void*> StreamFor(const Operations& operations, cudaStream_t stream);

@@ -216,10 +216,15 @@ Result<void*> StreamFor(const Operations& operations, cudaStream_t stream) {
     TUTTI_ASSIGN(HostStream* const resolved, ResolveStream(stream));
     return static_cast<void*>(resolved);
   }
-  if (Streams().Any() && Streams().Has(stream))
-    return InvalidArgument("{} is a host stream, but the rank is a GPU and takes CUDA streams",
-                           static_cast<const void*>(stream));
+  TUTTI_TRY(CheckCudaStream(stream));
   return static_cast<void*>(stream);
+}
+
+Status CheckCudaStream(cudaStream_t stream) {
+  if (Streams().Any() && Streams().Has(stream))
+    return InvalidArgument("{} is a host stream, but a GPU takes CUDA streams",
+                           static_cast<const void*>(stream));
+  return Status::Ok();
 }
 
 Result<HostStream*> ResolveStream(cudaStream_t stream) {

@@ -22,10 +22,12 @@
 //                    upper half; so do 2 and 3 of 23
 //          level 2:  0 and 2 exchange quarters, 1 and 3 likewise: each holds a quarter of 0123
 //
-// Vectors are held in f32 (f64 for f64) throughout, dot products in f64. Each element of the result
-// is computed by one rank and copied to the others, or by all from the same numbers in the same
-// order, so that all ranks have the same bits.
-
+// Vectors are held in f32 (f64 for f64) throughout, dot products in f64. The arithmetic is the
+// library's (tutti/tutti.h), for the host's memory and for GPUs alike: on a GPU it is queued
+// between the messages, and factors stay where dot products are, so that nothing comes to the host.
+// Each element of the result is computed by one rank and copied to the others, or by all from the
+// same numbers in the same order, so that all ranks have the same bits.
+//
 // In two levels a rank combines the averages of hosts instead of the vectors of ranks, as Horovod
 // does for tensors on GPUs. Every rank of a host has a piece of its host's average:
 //
@@ -38,6 +40,8 @@
 
 #include "base/status.h"
 #include "coordinator/operations.h"
+#include "coordinator/tensor_memory.h"
+#include "nccl.h"
 
 namespace tutti::coordinator {
 
@@ -46,19 +50,28 @@ namespace tutti::coordinator {
 // 5 GB/s the two are equal at 360 KB. It also computes less.
 inline constexpr size_t kAdasumHalvesBytes = 256 << 10;
 
-// Combines the tensors of all ranks in place, each by itself: counts[i] elements of tensor i, one
-// tensor behind another at `vector`. A tensor of zeros leaves the other of a pair as it is.
-// `scratch` holds as many elements. Vectors from `halves_bytes` on are combined by halving.
-Status Adasum(Operations& operations, int rank, int num_ranks, std::span<const size_t> counts,
-              float* vector, float* scratch, size_t halves_bytes = kAdasumHalvesBytes);
-Status Adasum(Operations& operations, int rank, int num_ranks, std::span<const size_t> counts,
-              double* vector, double* scratch, size_t halves_bytes = kAdasumHalvesBytes);
+// What is combined and what is needed for it, all in one memory.
+struct AdasumVectors {
+  ncclDataType_t type = ncclFloat32;  // or ncclFloat64
+  // How many elements each tensor has. Tensors lie one behind another.
+  std::span<const size_t> counts;
+  std::byte* vector = nullptr;   // what this rank brings, and the result
+  std::byte* scratch = nullptr;  // as long
+  double* dots = nullptr;        // AdasumDotsBytes
+  // Where all of it lies.
+  TensorMemory::Place place;
+};
+// Returns how many bytes `dots` takes for so many tensors and ranks of a host; 1 in one level.
+size_t AdasumDotsBytes(size_t tensors, int local_size);
+
+// Combines the tensors of all ranks in place, each by itself. A tensor of zeros leaves the other of
+// a pair as it is. Vectors from `halves_bytes` on are combined by halving.
+Status Adasum(Operations& operations, int rank, int num_ranks, const AdasumVectors& vectors,
+              size_t halves_bytes = kAdasumHalvesBytes);
 
 // Does the same with the averages of hosts, which have equally many ranks. Pieces from
 // `halves_bytes` on are combined by halving.
-Status AdasumInTwoLevels(const TwoLevels& levels, std::span<const size_t> counts, float* vector,
-                         float* scratch, size_t halves_bytes = kAdasumHalvesBytes);
-Status AdasumInTwoLevels(const TwoLevels& levels, std::span<const size_t> counts, double* vector,
-                         double* scratch, size_t halves_bytes = kAdasumHalvesBytes);
+Status AdasumInTwoLevels(const TwoLevels& levels, const AdasumVectors& vectors,
+                         size_t halves_bytes = kAdasumHalvesBytes);
 
 }  // namespace tutti::coordinator

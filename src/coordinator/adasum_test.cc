@@ -10,6 +10,7 @@
 #include "coordinator/adasum_test.h"
 #include "coordinator/communicator.h"
 #include "testing/ranks.h"
+#include "tutti/tutti.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -39,8 +40,8 @@ std::vector<double> Expected(int ranks, size_t local_size) {
   return all;
 }
 
-// Joins ranks, calls combine(comm, rank, vector, scratch) on each, and compares what it returns and
-// leaves in the vector.
+// Joins ranks, calls combine(comm, rank, vector) on each, and compares what it returns and leaves
+// in the vector.
 template <typename T, class Combine>
 void ExpectCombined(int ranks, const std::vector<double>& want, double tolerance, Combine combine) {
   ncclUniqueId id;
@@ -52,8 +53,7 @@ void ExpectCombined(int ranks, const std::vector<double>& want, double tolerance
     const Communicator owner(comm);
     std::vector<T>& mine = results[static_cast<size_t>(rank)];
     for (size_t i = 0; i < kAll; ++i) mine.push_back(static_cast<T>(ValueOf(rank, i)));
-    std::vector<T> scratch(kAll);
-    const Status status = combine(comm, rank, mine.data(), scratch.data());
+    const Status status = combine(comm, rank, mine);
     ASSERT_TRUE(status.ok()) << status.message();
     for (size_t i = 0; i < kAll; ++i) ASSERT_NEAR(mine[i], want[i], tolerance) << i;
   });
@@ -62,11 +62,12 @@ void ExpectCombined(int ranks, const std::vector<double>& want, double tolerance
 
 template <typename T>
 void ExpectAdasum(int ranks, size_t halves_bytes, double tolerance) {
-  ExpectCombined<T>(
-      ranks, Expected(ranks, 1), tolerance, [&](ncclComm_t comm, int rank, T* vector, T* scratch) {
-        const auto operations = MakeNcclOperations(comm, rank);
-        return Adasum(*operations, rank, ranks, kCounts, vector, scratch, halves_bytes);
-      });
+  ExpectCombined<T>(ranks, Expected(ranks, 1), tolerance,
+                    [&](ncclComm_t comm, int rank, std::vector<T>& vector) {
+                      const auto operations = MakeNcclOperations(comm, rank);
+                      const HostAdasum<T> work(kCounts, vector);
+                      return Adasum(*operations, rank, ranks, work.vectors(), halves_bytes);
+                    });
 }
 
 class AdasumTest : public ::testing::TestWithParam<int> {};
@@ -89,7 +90,7 @@ class AdasumInTwoLevelsTest : public ::testing::TestWithParam<std::pair<int, int
   template <typename T>
   static void ExpectAdasumOfHosts(size_t halves_bytes, double tolerance) {
     const auto [hosts, local_size] = GetParam();
-    const auto combine = [&](ncclComm_t comm, int rank, T* vector, T* scratch) {
+    const auto combine = [&](ncclComm_t comm, int rank, std::vector<T>& vector) {
       const HierarchyShape shape = {rank % local_size, local_size, rank / local_size, hosts};
       ncclComm_t local = nullptr, cross = nullptr;
       EXPECT_EQ(ncclCommSplit(comm, shape.cross_rank, rank, &local, nullptr), ncclSuccess);
@@ -98,8 +99,8 @@ class AdasumInTwoLevelsTest : public ::testing::TestWithParam<std::pair<int, int
       const Communicator cross_owner(cross);
       const auto inside = MakeNcclOperations(local, shape.local_rank);
       const auto across = MakeNcclOperations(cross, shape.cross_rank);
-      return AdasumInTwoLevels({inside.get(), across.get(), shape}, kCounts, vector, scratch,
-                               halves_bytes);
+      const HostAdasum<T> work(kCounts, vector, local_size);
+      return AdasumInTwoLevels({inside.get(), across.get(), shape}, work.vectors(), halves_bytes);
     };
     const std::vector<double> want = Expected(hosts * local_size, static_cast<size_t>(local_size));
     ExpectCombined<T>(hosts * local_size, want, tolerance, combine);
@@ -119,6 +120,73 @@ TEST_P(AdasumInTwoLevelsTest, ByHalving) {
 INSTANTIATE_TEST_SUITE_P(Hosts, AdasumInTwoLevelsTest,
                          ::testing::Values(std::pair(2, 2), std::pair(2, 3), std::pair(3, 2),
                                            std::pair(4, 2)));
+
+// Dot products of tensors of every length, and the same bits on a host stream.
+TEST(AdasumArithmeticTest, DotProducts) {
+  const std::vector<size_t> counts = {0, 1, 255, 257, 8192, 300'000};
+  const size_t all = std::accumulate(counts.begin(), counts.end(), size_t{0});
+  std::vector<float> a, b;
+  for (size_t i = 0; i < all; ++i) {
+    a.push_back(static_cast<float>(ValueOf(0, i)));
+    b.push_back(static_cast<float>(ValueOf(1, i)));
+  }
+  std::vector<double> dots(counts.size() * TUTTI_ADASUM_DOTS), again(dots.size());
+  std::vector<double> scratch(counts.size() * TUTTI_ADASUM_SCRATCH);
+  ASSERT_EQ(tuttiAdasumDots(a.data(), b.data(), counts.data(), counts.size(), ncclFloat32,
+                            dots.data(), scratch.data(), -1, nullptr),
+            ncclSuccess);
+  size_t begin = 0;
+  for (size_t t = 0; t < counts.size(); ++t) {
+    long double ab = 0, aa = 0, bb = 0;
+    for (size_t i = begin; i < begin + counts[t]; ++i) {
+      ab += static_cast<long double>(a[i]) * b[i];
+      aa += static_cast<long double>(a[i]) * a[i];
+      bb += static_cast<long double>(b[i]) * b[i];
+    }
+    const auto tolerance = static_cast<double>(aa + bb) * 1e-14;
+    EXPECT_NEAR(dots[3 * t], static_cast<double>(ab), tolerance) << t;
+    EXPECT_NEAR(dots[3 * t + 1], static_cast<double>(aa), tolerance) << t;
+    EXPECT_NEAR(dots[3 * t + 2], static_cast<double>(bb), tolerance) << t;
+    begin += counts[t];
+  }
+  tuttiStream_t stream = nullptr;
+  ASSERT_EQ(tuttiStreamCreate(&stream), ncclSuccess);
+  EXPECT_EQ(tuttiAdasumDots(a.data(), b.data(), counts.data(), counts.size(), ncclFloat32,
+                            again.data(), scratch.data(), -1, stream),
+            ncclSuccess);
+  EXPECT_EQ(tuttiStreamSynchronize(stream), ncclSuccess);
+  EXPECT_EQ(again, dots);
+  EXPECT_EQ(tuttiStreamDestroy(stream), ncclSuccess);
+}
+
+TEST(AdasumArithmeticTest, WhatIsWrongIsRefused) {
+  const size_t one = 1;
+  float value = 1;
+  std::vector<double> dots(TUTTI_ADASUM_DOTS), scratch(TUTTI_ADASUM_SCRATCH);
+  const auto dots_of = [&](const void* a, ncclDataType_t type, double* to, int device) {
+    return tuttiAdasumDots(a, &value, &one, 1, type, to, scratch.data(), device, nullptr);
+  };
+  EXPECT_EQ(dots_of(&value, ncclFloat32, dots.data(), -1), ncclSuccess);
+  EXPECT_EQ(dots_of(nullptr, ncclFloat32, dots.data(), -1), ncclInvalidArgument);
+  EXPECT_EQ(dots_of(&value, ncclFloat16, dots.data(), -1), ncclInvalidArgument);
+  EXPECT_EQ(dots_of(&value, ncclFloat32, nullptr, -1), ncclInvalidArgument);
+  EXPECT_NE(dots_of(&value, ncclFloat32, dots.data(), 4096), ncclSuccess);
+  const size_t too_many = ~size_t{0} / 2;
+  EXPECT_EQ(tuttiAdasumCombine(&value, &value, &value, &too_many, 1, ncclFloat32, dots.data(), -1,
+                               nullptr),
+            ncclInvalidArgument);
+  EXPECT_EQ(tuttiAdasumSumDots(dots.data(), 0, 1, dots.data(), -1, nullptr), ncclInvalidArgument);
+  const auto convert = [&](const void* from, ncclDataType_t from_type, ncclDataType_t to_type) {
+    double place = 0;
+    void* to = &place;
+    return tuttiAdasumConvert(&from, from_type, &to, to_type, &one, 1, 1, -1, nullptr);
+  };
+  EXPECT_EQ(convert(&value, ncclFloat16, ncclFloat32), ncclSuccess);
+  EXPECT_EQ(convert(nullptr, ncclFloat16, ncclFloat32), ncclSuccess);
+  EXPECT_EQ(convert(&value, ncclFloat16, ncclFloat64), ncclInvalidArgument);
+  EXPECT_EQ(convert(&value, ncclInt32, ncclFloat32), ncclInvalidArgument);
+  EXPECT_EQ(convert(nullptr, ncclFloat32, ncclFloat16), ncclInvalidArgument);
+}
 
 }  // namespace
 }  // namespace tutti::coordinator

@@ -1,11 +1,36 @@
 #pragma once
 
-// The oracle of Adasum.
+// The oracle of Adasum, and what tests of it share.
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
+#include "coordinator/adasum.h"
+
 namespace tutti::coordinator {
+
+// Tensors in the host's memory, with the memory that combining them takes. `vector` stays the
+// caller's.
+template <typename T>
+class HostAdasum {
+ public:
+  HostAdasum(std::span<const size_t> counts, std::vector<T>& vector, int local_size = 1)
+      : scratch_(vector.size()),
+        dots_(AdasumDotsBytes(counts.size(), local_size) / sizeof(double)) {
+    vectors_.type = sizeof(T) == sizeof(double) ? ncclFloat64 : ncclFloat32;
+    vectors_.counts = counts;
+    vectors_.vector = reinterpret_cast<std::byte*>(vector.data());
+    vectors_.scratch = reinterpret_cast<std::byte*>(scratch_.data());
+    vectors_.dots = dots_.data();
+  }
+  const AdasumVectors& vectors() const { return vectors_; }
+
+ private:
+  std::vector<T> scratch_;
+  std::vector<double> dots_;
+  AdasumVectors vectors_;
+};
 
 // Returns what the definition gives for the vectors of all ranks, over the whole vectors, in the
 // order of the tree.

@@ -170,9 +170,9 @@ class Coordinator {
   std::unique_ptr<Autotune> MakeAutotune(const Communicators& communicators) const;
   Result<std::shared_ptr<Gpu>> OpenGpu(int device) const;
   using OperationsList = std::vector<std::unique_ptr<Operations>>;
-  Result<OperationsList> JoinGpus(int set, const std::shared_ptr<Gpu>& gpu,
-                                  const std::vector<int>& ranks,
-                                  Communicators& communicators) const;
+  Result<GpuPerformer::Joined> JoinGpus(int set, const std::shared_ptr<Gpu>& gpu,
+                                        const std::vector<int>& ranks,
+                                        Communicators& communicators) const;
   Status JoinByTutti(const Gpu& gpu, const OperationsGroup& group, Communicators& communicators,
                      OperationsList& list) const;
   Status JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& group,

@@ -154,11 +154,12 @@ Result<std::shared_ptr<Gpu>> Coordinator::OpenGpu(int device) const {
 }
 
 // Communicators of the ranks' GPUs, where they have one way or another of reaching one another.
-Result<Coordinator::OperationsList> Coordinator::JoinGpus(int set, const std::shared_ptr<Gpu>& gpu,
-                                                          const std::vector<int>& ranks,
-                                                          Communicators& communicators) const {
+Result<GpuPerformer::Joined> Coordinator::JoinGpus(int set, const std::shared_ptr<Gpu>& gpu,
+                                                   const std::vector<int>& ranks,
+                                                   Communicators& communicators) const {
   const OperationsGroup group = GroupOf(ranks, communicators.data.get());
-  OperationsList list;
+  GpuPerformer::Joined joined;
+  OperationsList& list = joined.operations;
   if (gpu_library_ && gpu_library_takes_.Any()) {
     TUTTI_TRY(JoinByLibrary(set, gpu, group, communicators, list));
   }
@@ -166,7 +167,19 @@ Result<Coordinator::OperationsList> Coordinator::JoinGpus(int set, const std::sh
   if (list.empty() || !gpu_library_takes_.Or(gpu_plugin_takes_).All()) {
     TUTTI_TRY(JoinByTutti(*gpu, group, communicators, list));
   }
-  return list;
+  Request adasum;
+  adasum.kind = OpKind::kAllreduce;
+  adasum.op = ReduceOp::kAdasum;
+  if (std::none_of(list.begin(), list.end(), [&](const auto& o) { return o->Takes(adasum, 0); })) {
+    return joined;
+  }
+  // Asks for nothing, which the library refuses where it has no code for the GPU.
+  const Status combines = FromNccl(tuttiAdasumSumDots(nullptr, 1, 0, nullptr, gpu->rank_device(),
+                                                      static_cast<cudaStream_t>(gpu->stream())));
+  TUTTI_ASSIGN(const FirstFailure failure,
+               CompareOutcomes(group.gather, group.members.size(), combines));
+  joined.combines = !failure;
+  return joined;
 }
 
 // Adds nothing on all ranks where one of them failed.

@@ -24,20 +24,22 @@ class GpuHierarchy final : public TwoLevelOperations {
         shape_(options_.shape),
         stream_(static_cast<cudaStream_t>(options_.stream)),
         local_(MakeLevel(options_, options_.local, shape_.local_rank, shape_.local_size)),
-        cross_(MakeLevel(options_, options_.cross, shape_.cross_rank, shape_.cross_size)) {}
+        cross_(MakeLevel(options_, options_.cross, shape_.cross_rank, shape_.cross_size)),
+        levels_{local_.get(), cross_.get(), shape_} {}
 
   bool Takes(const Request& request, int64_t) const override {
     if (request.kind == OpKind::kAllgather) {
       return options_.takes.allgather && options_.switches->allgather;
     }
-    if (request.kind != OpKind::kAllreduce || !options_.takes.allreduce ||
-        !options_.switches->allreduce) {
-      return false;
-    }
+    if (request.kind != OpKind::kAllreduce || !options_.takes.allreduce) return false;
+    // Its vectors are wide floats, whatever the tensors are.
+    if (request.op == ReduceOp::kAdasum) return options_.switches->adasum;
+    if (!options_.switches->allreduce) return false;
     const ElementTypeInfo& type = Info(request.type);
     if (type.is_float && type.size == 1 && !options_.reduces_float8) return false;
-    return request.op != ReduceOp::kAdasum && (type.is_float || request.op != ReduceOp::kAverage);
+    return type.is_float || request.op != ReduceOp::kAverage;
   }
+  const TwoLevels* levels() const override { return &levels_; }
 
   // Equal pieces for all of a host, and the few elements that are left by the whole of it.
   Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
@@ -133,6 +135,7 @@ class GpuHierarchy final : public TwoLevelOperations {
   const cudaStream_t stream_;
   const std::unique_ptr<Operations> local_;
   const std::unique_ptr<Operations> cross_;
+  const TwoLevels levels_;
 };
 
 }  // namespace

@@ -6,6 +6,8 @@
 //
 //   host 0: rank 0, rank 1      allreduce: reduce-scatter inside each host, allreduce of each
 //   host 1: rank 2, rank 3      piece across hosts, all-gather inside
+//
+// Adasum goes by AdasumInTwoLevels (adasum.h).
 
 #include <memory>
 

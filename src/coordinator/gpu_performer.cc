@@ -54,6 +54,7 @@ class GpuTensorMemory final : public TensorMemory {
     return pad.memory == nullptr || pad.capacity < bytes;
   }
   size_t piece_bytes() const override { return kPieceBytes; }
+  Place place() const override { return {gpu_->rank_device(), gpu_->stream()}; }
   Status Copy(void* to, const void* from, size_t bytes) override {
     return from == to ? Status::Ok() : gpu_->Copy(to, from, bytes);
   }
@@ -77,7 +78,7 @@ class GpuTensorMemory final : public TensorMemory {
     size_t capacity = 0;
   };
   const std::shared_ptr<Gpu> gpu_;
-  Scratchpad scratch_[2];
+  Scratchpad scratch_[kNumBuffers];
 };
 
 bool Scales(const Request& request) { return request.prescale != 1 || request.postscale != 1; }
@@ -133,9 +134,10 @@ Result<std::shared_ptr<GpuMark>> GpuPerformer::Admit(const Ask& ask) {
 Status GpuPerformer::Join() {
   if (std::exchange(joined_, true)) return Status::Ok();
   TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(-1));
-  TUTTI_ASSIGN(std::vector<std::unique_ptr<Operations>> list, hooks_.join(gpu));
-  if (list.empty()) return Status::Ok();
-  queue_ = std::make_unique<Performer>(std::move(list), rank_, members_, activity_,
+  TUTTI_ASSIGN(Joined joined, hooks_.join(gpu));
+  if (joined.operations.empty()) return Status::Ok();
+  combines_ = joined.combines;
+  queue_ = std::make_unique<Performer>(std::move(joined.operations), rank_, members_, activity_,
                                        std::make_unique<GpuTensorMemory>(gpu));
   return Status::Ok();
 }
@@ -144,7 +146,9 @@ Status GpuPerformer::Join() {
 bool GpuPerformer::Queues(const Response& response) const {
   const Request& request = response.agreement().request;
   if (!queue_ || !queue_->Takes(request, response.agreement().bytes())) return false;
-  if (!request.reduces() || !NeedsStaging(request)) return request.op != ReduceOp::kAdasum;
+  if (!request.reduces()) return true;
+  if (request.op == ReduceOp::kAdasum) return combines_;
+  if (!NeedsStaging(request)) return true;
   const bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;
   return Scales(request) && sums && Info(request.type).is_float && members_.size() > 1 &&
          WireType(request) == Info(request.type).wire;

@@ -5,9 +5,10 @@
 // queued.
 //
 // Operations that a GPU's communicator does not have go through the host's memory, like tensors of
-// the host: Adasum, reductions of 16-bit integers, compression, scale factors of others than
-// sums and averages of floats; and everything, where the GPUs of the ranks cannot be joined. A rank
-// uses one GPU in a process set, that of its first tensor.
+// the host: reductions of 16-bit integers, compression, scale factors of others than sums, averages
+// and Adasum of floats; Adasum, where the library has no code for the GPUs; and everything, where
+// the GPUs of the ranks cannot be joined. A rank uses one GPU in a process set, that of its first
+// tensor.
 //
 // Admit from any thread, one at a time; Perform from one thread at a time, on all ranks alike.
 
@@ -25,15 +26,19 @@ namespace tutti::coordinator {
 
 class GpuPerformer {
  public:
+  // How the GPUs of all ranks are joined; the same on all ranks.
+  struct Joined {
+    // In the order in which they are asked; none where the GPUs cannot be joined.
+    std::vector<std::unique_ptr<Operations>> operations;
+    bool combines = false;  // The library does the arithmetic of Adasum on all of them.
+  };
   struct Hooks {
     // Returns the GPU of that number, with a stream for this set; -1: one for a rank that has used
     // none and stands in for others. Local.
     std::function<Result<std::shared_ptr<Gpu>>(int device)> open;
-    // Operations on it that all ranks of the set have, in the order in which they are asked; none
-    // on all ranks where they have none. All of them call it, at the same point in the order of
-    // batches.
-    std::function<Result<std::vector<std::unique_ptr<Operations>>>(const std::shared_ptr<Gpu>& gpu)>
-        join;
+    // Joins it with those of the set's other ranks. All of them call it, at the same point in the
+    // order of batches.
+    std::function<Result<Joined>(const std::shared_ptr<Gpu>& gpu)> join;
   };
   // `host` outlives it and is used in Perform.
   GpuPerformer(Performer& host, int rank, std::vector<int> members, Performer::Activity activity,
@@ -70,6 +75,7 @@ class GpuPerformer {
   std::shared_ptr<Gpu> gpu_ TUTTI_GUARDED_BY(mutex_);  // set once
   bool joined_ = false;
   std::unique_ptr<Performer> queue_;  // null: everything goes through the host
+  bool combines_ = false;             // It takes Adasum.
   GpuTrace trace_;
 };
 

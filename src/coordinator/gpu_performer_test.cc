@@ -288,6 +288,27 @@ TEST(GpuPerformerTest, NoThreadWaitsForTheGpu) {
   });
 }
 
+TEST(GpuPerformerTest, AdasumStaysOnTheGpu) {
+  RunGpuJob(3, kHostDevice, [](GpuRank& self) {
+    std::vector<float> first(10, 1), many(100'000, 2), few(3, 0);
+    self.Finish(*self.Enqueue(Sum("first", first)));  // This makes the communicator.
+    few[static_cast<size_t>(self.rank())] = 1;
+    const int copies = self.gpu().copies;
+    std::vector<Ticket*> tickets;
+    for (auto* const values : {&many, &few}) {
+      GpuRank::Operation operation = Sum(values == &many ? "many" : "few", *values);
+      operation.fields.op = ReduceOp::kAdasum;
+      operation.fields.postscale = 3;
+      tickets.push_back(self.Enqueue(operation));
+    }
+    for (Ticket* const ticket : tickets) self.Finish(*ticket);
+    EXPECT_THAT(many, Each(::testing::FloatNear(6, 1e-5f)));  // equal vectors are averaged
+    EXPECT_THAT(few, Each(::testing::FloatNear(3, 1e-5f)));   // orthogonal ones added
+    EXPECT_EQ(self.gpu().copies, copies);
+    EXPECT_EQ(self.gpu().waits, 0);
+  });
+}
+
 size_t Occurrences(const std::string& text, const std::string& word) {
   size_t count = 0;
   for (size_t at = 0; (at = text.find(word, at)) != std::string::npos; ++at) ++count;

@@ -24,7 +24,9 @@ class LibraryOperations final : public Operations {
   std::string_view name() const override { return options_.name; }
   bool Takes(const Request& request, int64_t) const override {
     if (!options_.takes.Takes(request.kind)) return false;
-    return options_.reduces_float8 || !request.reduces() || !IsFloat8(request.type);
+    // Adasum moves wide floats, and reduces nothing here.
+    return options_.reduces_float8 || !request.reduces() || request.op == ReduceOp::kAdasum ||
+           !IsFloat8(request.type);
   }
 
   Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,

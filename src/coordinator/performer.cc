@@ -2,18 +2,20 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
 #include "coordinator/adasum.h"
+#include "coordinator/communicator.h"
 #include "coordinator/staging.h"
+#include "tutti/tutti.h"
 
 namespace tutti::coordinator {
 namespace {
 
 constexpr auto kFusion = TensorMemory::Buffer::kFusion;
 constexpr auto kSecond = TensorMemory::Buffer::kSecond;
+constexpr auto kDots = TensorMemory::Buffer::kDots;
 
 Tensor* TensorOf(const Response& response) { return static_cast<Tensor*>(response.pending.get()); }
 
@@ -223,44 +225,55 @@ Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& opera
   return Status::Ok();
 }
 
-// Tensors lie one behind another, as f32 or f64, and are combined each by itself.
-Status Performer::AllreduceAdasum(std::vector<Response>& batch, Operations& operations) {
+// Converts between the tensors of a batch and Adasum's vector, where they lie one behind another,
+// with the scale factors. A tensor that this rank does not have is one of zeros.
+Status Performer::ConvertForAdasum(const std::vector<Response>& batch, const AdasumVectors& vectors,
+                                   bool widens) {
   const Request& request = batch.front().agreement().request;
-  const bool wide = request.type == ElementType::kFloat64;
-  const size_t element = wide ? sizeof(double) : sizeof(float);
+  std::vector<const void*> from;
+  std::vector<void*> to;
+  std::vector<size_t> counts;
+  std::byte* place = vectors.vector;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const Tensor* const tensor = TensorOf(batch[i]);
+    if (widens || tensor != nullptr) {
+      from.push_back(!widens ? place : tensor != nullptr ? tensor->input : nullptr);
+      to.push_back(widens ? place : tensor->output);
+      counts.push_back(vectors.counts[i]);
+    }
+    place += vectors.counts[i] * WireSize(vectors.type);
+  }
+  const ncclDataType_t type = WireType(request);
+  return FromNccl(tuttiAdasumConvert(
+      from.data(), widens ? type : vectors.type, to.data(), widens ? vectors.type : type,
+      counts.data(), counts.size(), widens ? request.prescale : request.postscale,
+      vectors.place.device, static_cast<cudaStream_t>(vectors.place.stream)));
+}
+
+Status Performer::AllreduceAdasum(std::vector<Response>& batch, Operations& operations) {
+  const TwoLevels* const levels = operations.levels();
   std::vector<size_t> counts;
   for (const Response& response : batch) counts.push_back(ElementsOf(response));
-  const size_t bytes = std::accumulate(counts.begin(), counts.end(), size_t{0}) * element;
-  TUTTI_ASSIGN(std::byte* const vector, memory_->Scratch(kFusion, bytes));
-  TUTTI_ASSIGN(std::byte* const other, memory_->Scratch(kSecond, bytes));
+  AdasumVectors vectors;
+  vectors.type =
+      WireType(batch.front().agreement().request) == ncclFloat64 ? ncclFloat64 : ncclFloat32;
+  vectors.counts = counts;
+  vectors.place = memory_->place();
+  const size_t bytes =
+      std::accumulate(counts.begin(), counts.end(), size_t{0}) * WireSize(vectors.type);
+  const size_t dots = AdasumDotsBytes(counts.size(), levels ? levels->shape.local_size : 1);
+  TellIfGrowing(batch, bytes);
+  TUTTI_ASSIGN(vectors.vector, memory_->Scratch(kFusion, bytes));
+  TUTTI_ASSIGN(vectors.scratch, memory_->Scratch(kSecond, bytes));
+  TUTTI_ASSIGN(std::byte* const numbers, memory_->Scratch(kDots, dots));
+  vectors.dots = reinterpret_cast<double*>(numbers);
   Tell(batch, "MEMCPY_IN_FUSION_BUFFER");
-  std::byte* place = vector;
-  for (size_t i = 0; i < batch.size(); ++i) {
-    if (const Tensor* const tensor = TensorOf(batch[i])) {
-      WidenForAdasum(request, tensor->input, place, counts[i]);
-    } else {
-      std::memset(place, 0, counts[i] * element);
-    }
-    place += counts[i] * element;
-  }
+  TUTTI_TRY(ConvertForAdasum(batch, vectors, /*widens=*/true));
   Tell(batch, operations.name());
-  const auto combine = [&](auto* all, auto* scratch) {
-    if (const TwoLevels* const levels = operations.levels()) {
-      return AdasumInTwoLevels(*levels, counts, all, scratch);
-    }
-    return Adasum(operations, rank_, num_ranks_, counts, all, scratch);
-  };
-  TUTTI_TRY(wide ? combine(reinterpret_cast<double*>(vector), reinterpret_cast<double*>(other))
-                 : combine(reinterpret_cast<float*>(vector), reinterpret_cast<float*>(other)));
+  TUTTI_TRY(levels ? AdasumInTwoLevels(*levels, vectors)
+                   : Adasum(operations, rank_, num_ranks_, vectors));
   Tell(batch, "MEMCPY_OUT_FUSION_BUFFER");
-  place = vector;
-  for (size_t i = 0; i < batch.size(); ++i) {
-    if (const Tensor* const tensor = TensorOf(batch[i])) {
-      NarrowFromAdasum(request, place, tensor->output, counts[i]);
-    }
-    place += counts[i] * element;
-  }
-  return Status::Ok();
+  return ConvertForAdasum(batch, vectors, /*widens=*/false);
 }
 
 Status Performer::Allgather(std::vector<Response>& batch) {

@@ -18,6 +18,8 @@
 
 namespace tutti::coordinator {
 
+struct AdasumVectors;
+
 class Performer {
  public:
   // Told when the tensors of a batch begin a part of the work, for the timeline.
@@ -55,6 +57,8 @@ class Performer {
   Status Pack(const Response& response, std::byte* place);
   Status AllreduceFused(std::vector<Response>& batch, Operations& operations);
   Status AllreduceScattered(std::vector<Response>& batch, Operations& operations);
+  Status ConvertForAdasum(const std::vector<Response>& batch, const AdasumVectors& vectors,
+                          bool widens);
   Status AllreduceAdasum(std::vector<Response>& batch, Operations& operations);
   Status Allgather(std::vector<Response>& batch);
   Status AllgatherFused(std::vector<Response>& batch, Operations& operations);

@@ -152,24 +152,6 @@ void FillNarrow(ReduceOp op, void* wire, size_t count) {
   Fill<Bits>(wire, count, value);
 }
 
-template <bool kIn>
-ConvertFn AdasumConversion(ElementType type) {
-  switch (type) {
-    case ElementType::kFloat16:
-      return Between<kIn, F16, float>();
-    case ElementType::kBfloat16:
-      return Between<kIn, Bf16, float>();
-    case ElementType::kFloat8e4m3:
-      return Between<kIn, Narrow<Float8e4m3>, float>();
-    case ElementType::kFloat8e5m2:
-      return Between<kIn, Narrow<Float8e5m2>, float>();
-    case ElementType::kFloat64:
-      return Between<kIn, double, double>();
-    default:
-      return Between<kIn, float, float>();
-  }
-}
-
 }  // namespace
 
 ncclDataType_t WireType(const Request& request) {
@@ -192,14 +174,6 @@ void StageIn(const Request& request, const void* input, void* wire, size_t count
 
 void StageOut(const Request& request, const void* wire, void* output, size_t count) {
   Stage<false>(request, wire, output, count, request.postscale);
-}
-
-void WidenForAdasum(const Request& request, const void* input, void* vector, size_t count) {
-  AdasumConversion<true>(request.type)(input, vector, count, request.prescale);
-}
-
-void NarrowFromAdasum(const Request& request, const void* vector, void* output, size_t count) {
-  AdasumConversion<false>(request.type)(vector, output, count, request.postscale);
 }
 
 ncclRedOp_t WireOp(const Request& request) {

@@ -26,10 +26,6 @@ void StageOut(const Request& request, const void* wire, void* output, size_t cou
 // average, which truncates, and its product are "and". REQUIRES: not Adasum.
 ncclRedOp_t WireOp(const Request& request);
 
-// Convert to and from the f32 vector (f64 for f64) that Adasum works on, with the scale factors.
-void WidenForAdasum(const Request& request, const void* input, void* vector, size_t count);
-void NarrowFromAdasum(const Request& request, const void* vector, void* output, size_t count);
-
 // Fills `count` elements of the wire with what leaves any other operand as it is.
 void FillNeutral(ncclDataType_t type, ReduceOp op, void* wire, size_t count);
 

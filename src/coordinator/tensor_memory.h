@@ -18,14 +18,21 @@ class TensorMemory {
   virtual ~TensorMemory() = default;
   // Memory for a result that the caller left to the coordinator; notes where it lies either way.
   virtual Status GiveOutput(Tensor& tensor, size_t bytes) = 0;
-  // Returns one of two buffers of at least so many bytes. What it held is lost.
-  enum class Buffer { kFusion, kSecond };
+  // Returns one of the buffers, of at least so many bytes. What it held is lost.
+  enum class Buffer { kFusion, kSecond, kDots };
+  static constexpr size_t kNumBuffers = 3;
   virtual Result<std::byte*> Scratch(Buffer buffer, size_t bytes) = 0;
   // Returns whether Scratch would have to make the buffer, or a larger one.
   virtual bool WouldGrow(Buffer buffer, size_t bytes) const = 0;
   // Returns the size of the pieces in which fused tensors go through the buffer.
   virtual size_t piece_bytes() const = 0;
 
+  // Says where the library's arithmetic on this memory is done (tutti/tutti.h).
+  struct Place {
+    int device = -1;  // CUDA's number; -1: the host
+    void* stream = nullptr;
+  };
+  virtual Place place() const { return {}; }
   virtual Status Copy(void* to, const void* from, size_t bytes) = 0;
   // Do what is said of StageIn, StageOut and FillNeutral of staging.h.
   virtual Status In(const Request& request, const void* input, void* wire, size_t count) = 0;
@@ -54,7 +61,7 @@ class HostTensorMemory final : public TensorMemory {
     OwnedBytes bytes;
     size_t capacity = 0;
   };
-  FusionBuffer buffers_[2];
+  FusionBuffer buffers_[kNumBuffers];
 };
 
 }  // namespace tutti::coordinator

@@ -22,9 +22,10 @@ class GpuPointers {
   // Returns InvalidArgument for a task with a buffer, or a device's scalar, that the GPU does not
   // reach. REQUIRES: the device's context is current.
   Status Check(const Task& task) const;
+  // Returns it for a buffer by itself.
+  Status CheckBuffer(const void* begin, size_t bytes, const char* what) const;
 
  private:
-  Status CheckBuffer(const void* begin, size_t bytes, const char* what) const;
   Status CheckPlace(const void* begin, const void* place, const char* what) const;
 
   const cuda::Device& device_;

@@ -199,6 +199,8 @@ int tuttiFakeRunningKernels() {
   std::lock_guard lock(TheState().mutex);
   return static_cast<int>(TheState().working.size());
 }
+// The bytes of the largest copy between memory of devices and of the host since the last call.
+size_t tuttiFakeLargestCrossing() { return TheState().largest_crossing.exchange(0); }
 uint32_t tuttiFakeMostBlocks() { return TheState().most_blocks.exchange(0); }
 void tuttiFakeFailNextLaunch() { launches_to_failure = 1; }
 void tuttiFakeFailLaunch(int number) { launches_to_failure = number; }

@@ -1,5 +1,6 @@
 #include "fake_kernels.h"
 
+#include "backend/cuda/adasum_kernel.h"
 #include "backend/cuda/channel_ring.h"
 #include "backend/cuda/copy_kernel.h"
 #include "backend/cuda/flow_kernel.h"
@@ -15,6 +16,7 @@ using Functions = std::map<std::string, FakeFunction, std::less<>>;
 const void* Owns(const MeshArgs& args) { return args.windows[args.rank]; }
 const void* Owns(const MessageArgs& args) { return args.windows[args.rank]; }
 const void* Owns(const CopyArgs&) { return nullptr; }
+const void* Owns(const AdasumArgs& args) { return &args; }  // nothing of a communicator
 const void* Owns(const ChannelArgs& args) { return args.common.given_up; }
 const void* Owns(const FlowArgs& args) { return args.common.given_up; }
 
@@ -74,6 +76,8 @@ Functions MakeFunctions() {
       Kernel<MessageArgs>([](const MessageArgs& a, uint32_t b) { RunMessages(a, b); });
   functions["tutti_copies"] =
       Kernel<CopyArgs>([](const CopyArgs& a, uint32_t b) { RunCopies(a, b); });
+  functions["tutti_adasum"] =
+      Kernel<AdasumArgs>([](const AdasumArgs& a, uint32_t b) { RunAdasum(a, b); });
   return functions;
 }
 

@@ -41,6 +41,18 @@ void Copy(void* to, const void* from, size_t bytes) {
   const uint64_t value = std::atomic_ref(*static_cast<uint64_t*>(const_cast<void*>(from))).load();
   std::atomic_ref(*static_cast<uint64_t*>(to)).store(value);
 }
+// Notes a copy between memory of a device and of the host.
+void NoteCrossing(size_t bytes) {
+  std::atomic<size_t>& largest = TheState().largest_crossing;
+  size_t seen = largest;
+  while (bytes > seen && !largest.compare_exchange_weak(seen, bytes)) {
+  }
+}
+// REQUIRES: the state's lock is held.
+bool IsOfDevice(const State& s, DeviceAddress address) {
+  const auto range = RangeOf(s, address);
+  return range != s.ranges.end() && !range->second.host;
+}
 // Memory that another process can open; small one lies on the heap.
 void* AllocateDevice(size_t bytes) {
   constexpr size_t kSmall = 64 << 10;
@@ -142,6 +154,7 @@ int cuMemHostGetDevicePointer_v2(DeviceAddress* address, void* memory, unsigned)
 int cuMemcpyHtoD_v2(DeviceAddress to, const void* from, size_t bytes) {
   if (const int refused = Refused()) return refused;
   if (Broken()) return kIllegalAddress;
+  NoteCrossing(bytes);
   AwaitDevice(/*all=*/false);
   Copy(Pointer(to), from, bytes);
   return kSuccess;
@@ -149,15 +162,18 @@ int cuMemcpyHtoD_v2(DeviceAddress to, const void* from, size_t bytes) {
 int cuMemcpyDtoH_v2(void* to, DeviceAddress from, size_t bytes) {
   if (const int refused = Refused()) return refused;
   if (Broken()) return kIllegalAddress;
+  NoteCrossing(bytes);
   AwaitDevice(/*all=*/false);
   Copy(to, Pointer(from), bytes);
   return kSuccess;
 }
 int cuMemcpyHtoDAsync_v2(DeviceAddress to, const void* from, size_t bytes, void* stream) {
+  NoteCrossing(bytes);
   StreamOf(stream).Queue([=] { Copy(Pointer(to), from, bytes); });
   return kSuccess;
 }
 int cuMemcpyDtoHAsync_v2(void* to, DeviceAddress from, size_t bytes, void* stream) {
+  NoteCrossing(bytes);
   StreamOf(stream).Queue([=] { Copy(to, Pointer(from), bytes); });
   return kSuccess;
 }
@@ -167,6 +183,7 @@ int cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes, void* stre
   {
     std::lock_guard lock(s.mutex);
     known = RangeOf(s, from) != s.ranges.end();
+    if (IsOfDevice(s, from) != IsOfDevice(s, to)) NoteCrossing(bytes);
   }
   if (known) {
     StreamOf(stream).Queue([=] { Copy(Pointer(to), Pointer(from), bytes); });

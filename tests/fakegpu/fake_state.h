@@ -234,7 +234,8 @@ struct State {
   std::set<const void*> working;  // what running kernels use that only one at a time may use
   std::atomic<int> overlaps = 0;  // how often two used it at once
   std::atomic<long> launches = 0;
-  std::atomic<uint32_t> most_blocks = 0;  // of a kernel since tuttiFakeMostBlocks was called
+  std::atomic<size_t> largest_crossing = 0;  // since tuttiFakeLargestCrossing was called
+  std::atomic<uint32_t> most_blocks = 0;     // of a kernel since tuttiFakeMostBlocks was called
   long sticky = 0;
 };
 State& TheState();

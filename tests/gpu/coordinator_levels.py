@@ -3,6 +3,7 @@
 Usage: coordinator_levels.py LIBRARY_FOLDER [RANKS] [HOSTS] [--nccl]      LIBRARY_FOLDER has libtutti.so.0
 Checks what coordinator_torch.py checks, Adasum by its formula, and the rows of the timeline. With --nccl the tensors go through
 NVIDIA's NCCL (HOROVOD_GPU_OPERATIONS=NCCL) and not through Tutti's communicators. Ranks may share GPUs, but not with --nccl.
+With ONLY=adasum in the environment only the parts whose names begin so are run.
 Exits with 77 and a word where there are no GPUs, or no PyTorch.
 """
 
@@ -55,20 +56,45 @@ def combine(a, b):
 
 
 def adasum(hvd, torch, device):
-    """Of all ranks, by pairs; in two levels of the averages of hosts."""
-    n = hvd.size()
-    for count in (1, 1001, 300_000):
-        vectors = []
-        for r in range(n):
-            generator = torch.Generator().manual_seed(100 * r + count)
-            vectors.append(torch.rand(count, generator=generator, dtype=torch.float64) + 0.5)
-        parts = vectors
-        if IN_LEVELS:
-            parts = [sum(vectors[h * n // HOSTS:(h + 1) * n // HOSTS]) / (n // HOSTS) for h in range(HOSTS)]
-        while len(parts) > 1:
-            parts = [combine(*parts[i:i + 2]) for i in range(0, len(parts), 2)]
-        got = hvd.allreduce(vectors[hvd.rank()].to(device), op=hvd.Adasum, name="adasum")
-        single.expect(f"Adasum of {count}", got, parts[0], 1e-9)
+    """Of all ranks, by pairs; in two levels of the averages of hosts. Tensors in the host's memory give the same bits, as long as there
+    is only one order in which a host can add."""
+    n, rank = hvd.size(), hvd.rank()
+    for dtype, tolerance in ((torch.float16, 2e-3), (torch.bfloat16, 2e-2), (torch.float32, 1e-5), (torch.float64, 1e-9)):
+        vectors, wanted = [], []
+        for count in (1, 1001, 300_000, 5, 2_000_003):
+            generator = torch.Generator().manual_seed(count)
+            vectors.append((torch.rand(n, count, generator=generator, dtype=torch.float64) + 0.5).to(dtype))
+            parts = list(vectors[-1].double())
+            if IN_LEVELS:
+                parts = [sum(parts[h * n // HOSTS:(h + 1) * n // HOSTS]) / (n // HOSTS) for h in range(HOSTS)]
+            core = 1 << (len(parts).bit_length() - 1)
+            parts = [combine(parts[i], parts[i + core]) if i + core < len(parts) else parts[i] for i in range(core)]
+            while len(parts) > 1:
+                parts = [combine(*parts[i:i + 2]) for i in range(0, len(parts), 2)]
+            wanted.append(parts[0].to(dtype))
+        mine = [v[rank] for v in vectors]
+        on_gpu = hvd.grouped_allreduce([v.to(device) for v in mine], op=hvd.Adasum, name="adasum")
+        on_host = hvd.grouped_allreduce(mine, op=hvd.Adasum, name="host")
+        for got, host, formula in zip(on_gpu, on_host, wanted):
+            single.expect(f"Adasum of {len(formula)} {dtype}", got, formula, tolerance)
+            if not IN_LEVELS or n // HOSTS <= 2:
+                single.expect(f"Adasum of {len(formula)} {dtype} beside the host's", got, host)
+
+
+def adasum_speed(hvd, torch, device):
+    """30 gradients, 60 MB, combined on the GPUs and in the host's memory."""
+    for place, times in ((device, 12), ("cpu", 3)):
+        gradients = [torch.full((500_000,), 1.0 + hvd.rank(), device=place) for _ in range(30)]
+        taken = []
+        for _ in range(times):
+            torch.cuda.synchronize()
+            hvd.barrier()
+            began = time.perf_counter()
+            hvd.grouped_allreduce(gradients, op=hvd.Adasum, name="gradients")
+            torch.cuda.synchronize()
+            taken.append(time.perf_counter() - began)
+        if hvd.rank() == 0:
+            print(f"Adasum of 30 gradients, 60 MB, on {place}: {sorted(taken)[times // 2] * 1e3:.2f} ms (median of {times})", flush=True)
 
 
 def traced(hvd, torch, device):
@@ -151,7 +177,9 @@ def run_rank():
         single.failures.append(f"{hvd.cross_size()} hosts, and not {HOSTS}")
     timeline = pathlib.Path(os.environ["TIMELINES"], "timeline.json")
     hvd.start_timeline(str(timeline), mark_cycles=True)
-    for part in (levels, adasum, traced, single.reductions, single.movements, single.training):
+    parts = (levels, adasum, adasum_speed, traced, single.reductions, single.movements, single.training)
+    only = os.environ.get("ONLY")
+    for part in [part for part in parts if only is None or part.__name__.startswith(only)]:
         began = time.perf_counter()
         part(hvd, torch, device)
         if rank == 0:
@@ -161,8 +189,9 @@ def run_rank():
     while unended(rows_of(own)) and time.monotonic() < until:  # The GPU's rows are written a moment after the GPU was done.
         time.sleep(0.05)
     hvd.stop_timeline()
-    check_timeline(own, os.environ.get("HOROVOD_GPU_OPERATIONS") == "NCCL")
-    single.speed(hvd, torch, device)
+    if only is None:
+        check_timeline(own, os.environ.get("HOROVOD_GPU_OPERATIONS") == "NCCL")
+        single.speed(hvd, torch, device)
     hvd.shutdown()
     for failure in single.failures[:20]:
         print(f"rank {rank}: {failure}", flush=True)

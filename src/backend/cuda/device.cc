@@ -22,9 +22,10 @@ constexpr int kPtxVersion = 5;
 constexpr int kNativeAtomics = 3;
 
 constexpr int kOldestCompute = 80;
-// Blocks that copy, for each multiprocessor. They wait for no other block, so that more of them
-// than fit at a time do no harm.
+// Blocks that copy or compute, for each multiprocessor. They wait for no other block, so that more
+// of them than fit at a time do no harm.
 constexpr int kCopyBlocksEach = 4;
+constexpr int kAdasumBlocksEach = 4;
 
 // The attribute of cuLaunchKernelEx by which a kernel may begin before the one ahead of it has
 // ended (programmatic stream serialization); the first compute capability that has it; and the
@@ -145,6 +146,7 @@ Status Device::LoadKernels() {
     knows_early_ = false;
   TUTTI_ASSIGN(copies_, FindKernel("tutti_copies"));
   TUTTI_ASSIGN(flows_, FindKernel("tutti_flows"));
+  TUTTI_ASSIGN(adasum_, FindKernel("tutti_adasum"));
   for (size_t t = 0; t < kTypeNames.size(); ++t) {
     TUTTI_ASSIGN(channel_.reductions[t],
                  FindKernel(fmt::format("tutti_{}_channel", kTypeNames[t])));
@@ -228,6 +230,15 @@ Status Device::Launch(const ChannelArgs& args, DataType type, Stream stream) con
 Status Device::Launch(const FlowArgs& args, Stream stream) const {
   return LaunchFunction(flows_, const_cast<FlowArgs*>(&args), {args.num_flows, kChannelThreads},
                         stream);
+}
+
+Status Device::Launch(AdasumArgs& args, Stream stream) const {
+  size_t units = 0;
+  for (uint32_t p = 0; p < args.num_pieces; ++p) units += UnitsOf(args.step, args.pieces[p]);
+  if (units == 0) return Status::Ok();
+  const auto most = static_cast<size_t>(std::max(1, multiprocessors_ * kAdasumBlocksEach));
+  args.blocks = static_cast<uint32_t>(std::min(units, most));
+  return LaunchFunction(adasum_, &args, {args.blocks, kAdasumThreads}, stream);
 }
 
 Status Device::LaunchFunction(Function function, void* args, const LaunchShape& shape,

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/adasum_args.h"
 #include "backend/cuda/channel_args.h"
 #include "backend/cuda/copy_args.h"
 #include "backend/cuda/driver.h"
@@ -75,6 +76,8 @@ class Device {
   Status Copy(std::span<const CopyPiece> pieces, Stream stream) const;
   Status Launch(const ChannelArgs& args, DataType type, Stream stream) const;
   Status Launch(const FlowArgs& args, Stream stream) const;
+  // With as many blocks as the work is worth.
+  Status Launch(AdasumArgs& args, Stream stream) const;
 
  private:
   Device(const Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
@@ -107,7 +110,7 @@ class Device {
   Status FindFamily(const char* protocol, Family& family) const;
   std::array<Family, 3> mesh_;  // One for each Protocol.
   Family ring_, symmetric_, channel_;
-  Function messages_ = nullptr, copies_ = nullptr, flows_ = nullptr;
+  Function messages_ = nullptr, copies_ = nullptr, flows_ = nullptr, adasum_ = nullptr;
 };
 
 }  // namespace tutti::cuda
