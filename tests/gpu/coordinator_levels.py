@@ -11,11 +11,11 @@ import collections
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
 
+import coordinator_ranks as job
 import coordinator_torch as single
 
 HERE = pathlib.Path(__file__).resolve()
@@ -170,8 +170,7 @@ def run_rank():
 
     import tutti.torch as hvd
     rank = int(os.environ["RANK"])
-    device = torch.device("cuda", rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
+    device = job.open_gpu(torch)
     hvd.init()
     if hvd.cross_size() != HOSTS:
         single.failures.append(f"{hvd.cross_size()} hosts, and not {HOSTS}")
@@ -179,11 +178,7 @@ def run_rank():
     hvd.start_timeline(str(timeline), mark_cycles=True)
     parts = (levels, adasum, adasum_speed, traced, single.reductions, single.movements, single.training)
     only = os.environ.get("ONLY")
-    for part in [part for part in parts if only is None or part.__name__.startswith(only)]:
-        began = time.perf_counter()
-        part(hvd, torch, device)
-        if rank == 0:
-            print(f"{part.__name__}: {time.perf_counter() - began:.1f} s", flush=True)
+    job.work([part for part in parts if only is None or part.__name__.startswith(only)], hvd, torch, device)
     own = timeline if rank == 0 else timeline.with_name(f"{timeline.name}.{rank}")
     until = time.monotonic() + 10
     while unended(rows_of(own)) and time.monotonic() < until:  # The GPU's rows are written a moment after the GPU was done.
@@ -193,43 +188,26 @@ def run_rank():
         check_timeline(own, os.environ.get("HOROVOD_GPU_OPERATIONS") == "NCCL")
         single.speed(hvd, torch, device)
     hvd.shutdown()
-    for failure in single.failures[:20]:
-        print(f"rank {rank}: {failure}", flush=True)
-    sys.stdout.flush()
-    os._exit(1 if single.failures else 0)
+    job.leave()
 
 
 def start(ranks, hosts, port, extra):
     """Runs one job. Returns whether all of its ranks ended well."""
-    started = []
+    def own(rank):
+        host = f"host{rank * hosts // ranks}"
+        return dict(NCCL_HOSTID=host, HOROVOD_HOSTNAME=host, NCCL_SOCKET_IFNAME="lo") if hosts > 1 else {}
+
     with tempfile.TemporaryDirectory() as folder:
-        for rank in range(ranks):
-            own = dict(os.environ, WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank),
-                       HOSTS=str(hosts), TIMELINES=folder, **extra)
-            if hosts > 1:
-                host = f"host{rank * hosts // ranks}"
-                own.update(NCCL_HOSTID=host, HOROVOD_HOSTNAME=host, NCCL_SOCKET_IFNAME="lo")
-            started.append(subprocess.Popen([sys.executable, str(HERE), "rank"], env=own))
-        return all([process.wait() == 0 for process in started])
+        return not any(job.start(HERE, ranks, port, dict(extra, HOSTS=str(hosts), TIMELINES=folder), own))
 
 
 def main():
     if sys.argv[1:] == ["rank"]:
         run_rank()
-    try:
-        import torch
-    except ImportError:
-        print("skipped: there is no PyTorch")
-        return 77
-    if torch.cuda.device_count() < 1:
-        print("skipped: PyTorch sees no GPUs")
-        return 77
-    os.environ["TUTTI_LIBRARY"] = os.path.join(os.path.abspath(sys.argv[1]), "libtutti.so.0")
-    arguments = [argument for argument in sys.argv[2:] if argument != "--nccl"]
-    ranks = int(arguments[0]) if arguments else 4
-    hosts = int(arguments[1]) if len(arguments) > 1 else 2
+    numbers, with_nccl = job.read_arguments(1)
+    ranks, hosts = (numbers + [4, 2][len(numbers):])[:2]
     both = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"}
-    library = "NCCL" if "--nccl" in sys.argv[2:] else "tutti"
+    library = "NCCL" if with_nccl else "tutti"
     good, port = True, 29551
     for name, over, extra in (("one host", 1, {}), (f"{hosts} hosts, one level", hosts, {}), (f"{hosts} hosts, two levels", hosts, both)):
         began = time.perf_counter()

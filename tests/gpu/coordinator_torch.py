@@ -11,18 +11,18 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 
+import coordinator_ranks as job
+from coordinator_ranks import failures
+
 HERE = pathlib.Path(__file__).resolve()
-sys.path.insert(0, str(HERE.parents[2] / "python"))
 # Where no communicator of GPUs is to be made, everything goes through the host's memory.
 THROUGH_HOST = os.environ.get("TUTTI_BACKEND") == "host"
 THROUGH_NCCL = os.environ.get("HOROVOD_GPU_OPERATIONS") == "NCCL"
 RECORDS = os.environ.get("RECORDS")  # the folder where a run leaves what its results were
-failures = []
 records = []  # of each result: what it is, its bits' hash, and whether another library must have the same
 
 
@@ -241,10 +241,8 @@ def speed(hvd, torch, device):
 def death(hvd, torch, device):
     """The last rank dies; the others' operation, queued or not, ends with a sentence, and nothing hangs."""
     if hvd.rank() == hvd.size() - 1:
-        for failure in failures[:20]:
-            print(f"rank {hvd.rank()}: {failure}", flush=True)
         if failures:
-            os._exit(3)
+            job.leave()
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         for i in range(1000):
@@ -263,8 +261,7 @@ def run_rank():
 
     import tutti.torch as hvd
     rank = int(os.environ["RANK"])
-    device = torch.device("cuda", rank % torch.cuda.device_count())  # Ranks may share GPUs.
-    torch.cuda.set_device(device)
+    device = job.open_gpu(torch)
     torch.zeros(1, device=device)  # a context before init: the job's own ranks stay the host's all the same
     hvd.init()
     expect("on the host", hvd.allreduce(torch.ones(5), op=hvd.Sum), torch.full((5,), float(hvd.size())))
@@ -273,11 +270,7 @@ def run_rank():
             print(f"rank {rank}: nccl_built() is {hvd.nccl_built()}, PyTorch has {torch.cuda.nccl.version()}")
         timeline = os.path.join(RECORDS, "timeline.json")
         hvd.start_timeline(timeline)
-    for part in (reductions, movements, noise, order, errors, training, speed):
-        began = time.perf_counter()
-        part(hvd, torch, device)
-        if rank == 0:
-            print(f"{part.__name__}: {time.perf_counter() - began:.1f} s", flush=True)
+    job.work((reductions, movements, noise, order, errors, training, speed), hvd, torch, device)
     if THROUGH_NCCL:
         hvd.stop_timeline()
         own = pathlib.Path(timeline if rank == 0 else f"{timeline}.{rank}").read_text(encoding="utf-8")
@@ -290,12 +283,9 @@ def run_rank():
     expect("a second job", hvd.allreduce(torch.ones(5, device=device), op=hvd.Sum),
            torch.full((5,), float(hvd.size())))
     death(hvd, torch, device)
-    for failure in failures[:20]:
-        print(f"rank {rank}: {failure}")
     if rank == 0 and not failures:
         print("all right" + (", through the host's memory" if THROUGH_HOST else ", through NVIDIA's NCCL" if THROUGH_NCCL else ""))
-    sys.stdout.flush()
-    os._exit(1 if failures else 0)
+    job.leave()
 
 
 def version_code(version):
@@ -320,10 +310,7 @@ def compare(folder, ranks):
 
 
 def start(ranks, port, extra):
-    environment = dict(os.environ, WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **extra)
-    started = [subprocess.Popen([sys.executable, str(HERE), "rank"], env=dict(environment, RANK=str(rank)))
-               for rank in range(ranks)]
-    status = [process.wait() for process in started]
+    status = job.start(HERE, ranks, port, extra)
     # The last one dies by its own hand.
     return all(code == 0 for code in status[:-1]) and status[-1] == -signal.SIGKILL
 
@@ -331,21 +318,12 @@ def start(ranks, port, extra):
 def main():
     if sys.argv[1:] == ["rank"]:
         run_rank()
-    try:
-        import torch
-    except ImportError:
-        print("skipped: there is no PyTorch")
-        return 77
-    if torch.cuda.device_count() < (1 if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1" else 2):
-        print(f"skipped: PyTorch sees {torch.cuda.device_count()} GPUs, and two are needed")
-        return 77
-    os.environ["TUTTI_LIBRARY"] = os.path.join(os.path.abspath(sys.argv[1]), "libtutti.so.0")
-    arguments = [argument for argument in sys.argv[2:] if argument != "--nccl"]
-    ranks = int(arguments[0]) if arguments else 2
+    numbers, with_nccl = job.read_arguments(1 if os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1" else 2)
+    ranks = numbers[0] if numbers else 2
     with tempfile.TemporaryDirectory() as folder:
         good = start(ranks, 29521, {"RECORDS": folder})
         good = start(ranks, 29531, {"TUTTI_BACKEND": "host"}) and good
-        if "--nccl" in sys.argv[2:]:
+        if with_nccl:
             good = start(ranks, 29541, {"RECORDS": folder, "HOROVOD_GPU_OPERATIONS": "NCCL"}) and good
             good = compare(folder, ranks) and good
     return 0 if good else 1
