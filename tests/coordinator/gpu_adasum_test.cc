@@ -1,6 +1,7 @@
 // Adasum of tensors on GPUs that are none (tests/fakegpu): by the formula's oracle, bit for bit
 // what tensors in the host's memory give, and without a detour through that memory.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,6 +14,7 @@
 #include "base/float_formats.h"
 #include "coordinator/adasum_test.h"
 #include "gpu_job.h"
+#include "tutti/tutti.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -224,6 +226,29 @@ TEST_P(GpuAdasumTest, BesideOneThatHasJoined) {
 
 INSTANTIATE_TEST_SUITE_P(By, GpuAdasumTest, ::testing::Values("tutti", "nccl"),
                          [](const auto& instance) { return instance.param; });
+
+// A kernel that touches what its GPU does not reach would end CUDA for the process.
+TEST(GpuArithmeticTest, WhatTheGpuDoesNotReachIsRefused) {
+  const Job job(1, {{"TUTTI_FAKE_PAGEABLE", "0"}}, [](GpuRank& self, Board&) {
+    const size_t count = 1;
+    std::vector<float> host(1, 1);
+    const std::vector<std::byte> zeros(TUTTI_ADASUM_SCRATCH * sizeof(double));
+    const GpuBytes vector(zeros), dots(zeros), scratch(zeros);
+    const auto dots_of = [&](const void* a, void* stream) {
+      return tuttiAdasumDots(
+          a, vector.data(), &count, 1, ncclFloat32, static_cast<double*>(dots.data()),
+          static_cast<double*>(scratch.data()), /*device=*/0, static_cast<cudaStream_t>(stream));
+    };
+    EXPECT_EQ(dots_of(vector.data(), self.stream()), ncclSuccess) << ncclGetLastError(nullptr);
+    EXPECT_EQ(dots_of(host.data(), self.stream()), ncclInvalidArgument);
+    EXPECT_THAT(ncclGetLastError(nullptr), ::testing::HasSubstr("memory of the host"));
+    tuttiStream_t stream = nullptr;
+    ASSERT_EQ(tuttiStreamCreate(&stream), ncclSuccess);
+    EXPECT_EQ(dots_of(vector.data(), stream), ncclInvalidArgument);
+    EXPECT_EQ(tuttiStreamDestroy(stream), ncclSuccess);
+    self.Synchronize();
+  });
+}
 
 }  // namespace
 }  // namespace tutti::coordinator
