@@ -374,6 +374,25 @@ Result<SocketAddress> LocalAddress(int fd) {
   return SocketAddress::FromSockaddr(reinterpret_cast<const sockaddr*>(&storage));
 }
 
+void DoNotPaceWithinHost(int fd) {
+  char name[16] = {};  // TCP_CA_NAME_MAX
+  socklen_t length = sizeof(name) - 1;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) != 0) return;
+  if (!std::string_view(name).starts_with("bbr")) return;
+  sockaddr_storage storage;
+  socklen_t bytes = sizeof(storage);
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) return;
+  const SocketAddress peer =
+      SocketAddress::FromSockaddr(reinterpret_cast<const sockaddr*>(&storage));
+  const Result<SocketAddress> local = LocalAddress(fd);
+  if (!local.ok() || peer.family == 0 || local->HostText() != peer.HostText()) return;
+  // A process without privileges may always have Reno, and others as the system lets it.
+  for (const std::string_view other : {"cubic", "reno"})
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, other.data(),
+                   static_cast<socklen_t>(other.size())) == 0)
+      return;
+}
+
 Result<SocketAddress> SourceAddressFor(const SocketAddress& peer) {
   const int domain = peer.family == 4 ? AF_INET : AF_INET6;
   const UniqueFd fd(::socket(domain, SOCK_DGRAM | SOCK_CLOEXEC, 0));

@@ -106,6 +106,10 @@ Result<size_t> TrySend(int fd, std::span<const std::byte> data);
 Result<int64_t> TryRecv(int fd, std::span<std::byte> data);
 
 Result<SocketAddress> LocalAddress(int fd);
+// Takes a connection within this host from BBR, where that is the system's congestion control: BBR
+// spaces out what it sends and lets little through while it probes, which holds messages up by
+// milliseconds, and within a host there is nothing to probe. Other connections stay as they are.
+void DoNotPaceWithinHost(int fd);
 // Returns the address this host would use to talk to `peer`: asks the routing table, sends nothing.
 // Port 0.
 Result<SocketAddress> SourceAddressFor(const SocketAddress& peer);

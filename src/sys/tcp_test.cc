@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <atomic>
 #include <cerrno>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -96,6 +99,24 @@ TEST(Tcp, MovesMoreThanTheKernelBuffers) {
     EXPECT_TRUE(RecvAll(pair.server.get(), received, limits).ok());
     sender.join();
     EXPECT_EQ(sent, received);
+  }
+}
+
+std::string CongestionControlOf(int fd) {
+  char name[16] = {};
+  socklen_t length = sizeof(name) - 1;
+  EXPECT_EQ(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length), 0);
+  return name;
+}
+
+TEST(Tcp, ConnectionsWithinAHostAreNotPacedByBbr) {
+  for (const bool same_address : {true, false}) {
+    const Pair pair = NewPair(same_address ? "127.0.0.1:0" : "127.0.0.2:0");
+    const int fd = pair.client.get();
+    if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "bbr", 3) != 0)
+      GTEST_SKIP() << "this kernel has no BBR, or not for this process";
+    DoNotPaceWithinHost(fd);
+    EXPECT_EQ(CongestionControlOf(fd) == "bbr", !same_address);
   }
 }
 

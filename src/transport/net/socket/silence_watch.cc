@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "sys/silence.h"
+#include "sys/tcp.h"
 
 namespace tutti {
 namespace {
@@ -23,6 +24,7 @@ Status SilenceWatch::Prepare(int fd) const {
   if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &kOn, sizeof(kOn)) != 0) {
     return ErrnoError(errno, "preparing a data socket failed");
   }
+  DoNotPaceWithinHost(fd);
   return ProbeWhenIdle(fd, dead_after_s_);
 }
 

@@ -35,7 +35,8 @@ class SilenceWatch : public std::enable_shared_from_this<SilenceWatch> {
   // `loop` must outlive the last connection.
   SilenceWatch(EventLoop& loop, int dead_after_s) : loop_(loop), dead_after_s_(dead_after_s) {}
 
-  // Makes the kernel probe a socket that is idle, and send what is small at once.
+  // Makes the kernel probe a socket that is idle, and send what is small at once, and within a host
+  // all without pauses.
   Status Prepare(int fd) const;
   void Add(Subject* subject);
   // When this returns, the subject is not looked at any more.
