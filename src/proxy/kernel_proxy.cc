@@ -21,6 +21,10 @@ constexpr size_t kMostUnderWay = 8;
 // message of 1 MiB take up to five times as long (bench/results/gpu.md).
 constexpr WaitPolicy kPolicy = {.spin_ns = 50'000, .yield_ns = 2'000'000};
 constexpr std::chrono::nanoseconds kNap = std::chrono::microseconds(20);
+// With nothing to do the thread looks for the next operation so long before it sleeps: a program
+// that launches short ones in a row would else wake it for each, which takes the program some
+// microseconds and the operation more.
+constexpr WaitPolicy kIdlePolicy = {.spin_ns = 20'000, .yield_ns = 100'000};
 
 // A kernel that passes so many bytes through a connection, in chunks of so many, is a long one: to
 // move them takes a thread 200 us at either end. Short chunks may be steps of which each waits for
@@ -129,7 +133,11 @@ bool KernelProxy::Harvest() {
     if (ending == Ending::kNow) return false;
     if (!active_.empty() || !harvested_.empty() || !announced_.ops.empty()) return true;
     if (!may_come) return false;
-    doorbell_.SleepBeyond(seen, int64_t{kLookAgainMs} * 1'000'000);
+    const auto rang = [&] { return doorbell_.rings.load(std::memory_order_acquire) != seen; };
+    Backoff idle(kIdlePolicy);
+    while (!rang() && idle.Pause()) {
+    }
+    if (!rang()) doorbell_.SleepBeyond(seen, int64_t{kLookAgainMs} * 1'000'000);
   }
 }
 
