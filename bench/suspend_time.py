@@ -35,12 +35,14 @@ def run_rank(options) -> int:
     for number in range(options.rounds):
         wrong |= not bool((reduce(torch.full((COUNT,), options.rank + 1.0), SUM)
                            == options.ranks * (options.ranks + 1) / 2).all())
-        torch.cuda.synchronize()
         free = torch.cuda.mem_get_info()[0]
+        reduce(torch.ones(1), SUM)  # The ranks begin together.
+        torch.cuda.synchronize()
         begun = time.perf_counter()
         library.ncclCommSuspend(comm, SUSPEND_MEM)
         suspended = time.perf_counter()
         more = torch.cuda.mem_get_info()[0] - free
+        time.sleep(0.05)  # Whoever asks CUDA may be held up by others that do.
         asked = time.perf_counter()
         library.ncclCommResume(comm)
         resumed = time.perf_counter()

@@ -139,13 +139,13 @@ size_t ChannelConnections::Number(const Direction& direction) const {
       direction.use == FifoUse::kRing ? direction.channel : kMostGpuChannels + direction.channel;
   return (static_cast<size_t>(direction.peer) * of_pair + slot) * 2 + (direction.sends ? 1 : 0);
 }
-uint64_t* ChannelConnections::PassedAt(size_t number) const {
-  return reinterpret_cast<uint64_t*>(words_.data() + kPassedAt) + number;
+cuda::FifoCount* ChannelConnections::CountAt(size_t number) const {
+  return reinterpret_cast<cuda::FifoCount*>(words_.data() + kCountsAt) + number;
 }
 size_t ChannelConnections::TablesAt() const {
   const size_t ends =
       static_cast<size_t>(num_ranks_) * (kMostGpuChannels + shape_.message_channels) * 2;
-  return RoundUp(kPassedAt + ends * sizeof(uint64_t), kLineBytes);
+  return RoundUp(kCountsAt + ends * sizeof(cuda::FifoCount), kLineBytes);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ ChannelConnections::End ChannelConnections::InWindows(const Direction& direction
   end.fifo.headers = reinterpret_cast<FifoSlotWords*>(fifo);
   end.fifo.data = fifo + HeadersBytes();
   end.fifo.slot_stride = SlotBytes(direction.use);
-  end.fifo.passed = PassedAt(Number(direction));
+  end.fifo.count = CountAt(Number(direction));
   return end;
 }
 
@@ -241,7 +241,7 @@ ChannelConnections::End ChannelConnections::EndOf(std::byte* base, std::byte* gp
   end.fifo.headers = reinterpret_cast<FifoSlotWords*>(base + kFifoHeadersOffset);
   end.fifo.data = gpu_slots != nullptr ? gpu_slots : base + kFifoDataOffset;
   end.fifo.slot_stride = SlotBytes(direction.use) + (gpu_slots != nullptr ? 0 : kOpTagGapBytes);
-  end.fifo.passed = PassedAt(Number(direction));
+  end.fifo.count = CountAt(Number(direction));
   return end;
 }
 

@@ -146,7 +146,7 @@ class ChannelConnections {
 
  private:
   static constexpr size_t kScratchAt = 128;
-  static constexpr size_t kPassedAt = 256;
+  static constexpr size_t kCountsAt = 256;
 
   ChannelConnections(const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings,
                      const GpuDirect& direct);
@@ -165,7 +165,7 @@ class ChannelConnections {
   // Return where words are in words_.
   size_t Number(const Direction& direction) const;
   size_t TablesAt() const;
-  uint64_t* PassedAt(size_t number) const;
+  cuda::FifoCount* CountAt(size_t number) const;
 
   End InWindows(const Direction& direction) const;
   Result<End> OverNetwork(const Direction& direction);
@@ -193,7 +193,7 @@ class ChannelConnections {
   int most_here_ = 1;      // The ranks of the host that has most.
   GpuWindows windows_;
   cuda::MappedMemory
-      words_;  // It has given_up, scratch, what each FIFO has passed, and the tables of rings_.
+      words_;  // It has given_up, scratch, the counts of each FIFO, and the tables of rings_.
   mutable Mutex mutex_;
   GpuDirect direct_ TUTTI_GUARDED_BY(mutex_);  // What the NIC refuses is taken out.
   std::map<size_t, Pinned> pinned_ TUTTI_GUARDED_BY(mutex_);

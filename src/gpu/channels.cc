@@ -158,8 +158,7 @@ Status GpuChannels::LaunchTasks(std::span<const IssuedTask> tasks) {
   const auto stream = static_cast<cuda::Stream>(messages[0].stream);
   TUTTI_TRY(queue_->OrderMessages(messages));
   TUTTI_TRY(queue_->OrderBehindLast(stream));
-  TUTTI_TRY(queue_->CopyOwnMessages(messages, stream));
-  TUTTI_TRY(LaunchFlows(PlanFlows(messages, PlaceFor({})), stream));
+  TUTTI_TRY(LaunchMessages(messages, {}, stream));
   TUTTI_TRY(queue_->OrderMessages(messages));
   for (const IssuedTask& issued : messages) Note(issued.task);
   return Status::Ok();
@@ -193,9 +192,16 @@ Status GpuChannels::LaunchTask(const Task& task, cuda::Stream stream) {
 }
 
 Status GpuChannels::LaunchAsMessages(const Task& task, cuda::Stream stream) {
-  const std::vector<IssuedTask> messages = DeviceMessagesOf(task, rank(), num_ranks(), stream);
-  TUTTI_TRY(queue_->CopyOwnMessages(messages, stream));
-  return LaunchFlows(PlanFlows(messages, PlaceFor(task.wishes)), stream);
+  return LaunchMessages(DeviceMessagesOf(task, rank(), num_ranks(), stream), task.wishes, stream);
+}
+
+Status GpuChannels::LaunchMessages(std::span<const IssuedTask> messages, const CallWishes& wishes,
+                                   cuda::Stream stream) {
+  std::vector<FlowKernel> kernels = PlanFlows(messages, PlaceFor(wishes));
+  for (const cuda::CopyPiece& own :
+       AddOwnMessages(OwnMessagesOf(messages, rank()), rank(), kernels))
+    TUTTI_TRY(queue_->Copy(own.to, own.from, own.bytes, stream));
+  return LaunchFlows(kernels, stream);
 }
 
 // Gives each channel its connections, and each proxy thread what will pass those of the network,
@@ -337,6 +343,7 @@ Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stre
       passes.bytes += part->message.bytes;
     }
     for (const bool sends : {true, false}) {
+      if (kind == cuda::FlowKind::kCopy) continue;
       if (kind == (sends ? cuda::FlowKind::kReceive : cuda::FlowKind::kSend)) continue;
       TUTTI_ASSIGN(const ChannelConnections::End end,
                    connections_->Get({peer, FifoUse::kMessages, channel, sends}));

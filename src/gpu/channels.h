@@ -136,6 +136,9 @@ class GpuChannels final : public DeviceOperations {
   Status LaunchBarrier(cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   Status LaunchScattered(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   Status LaunchAsMessages(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
+  // Messages of the rank to itself are among them.
+  Status LaunchMessages(std::span<const IssuedTask> messages, const CallWishes& wishes,
+                        cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   Status LaunchFlows(std::span<const FlowKernel> kernels, cuda::Stream stream)
       TUTTI_REQUIRES(launch_mutex_);
   Status LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stream)

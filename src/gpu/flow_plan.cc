@@ -13,6 +13,8 @@ namespace {
 
 // Parts begin at whole lines.
 constexpr size_t kPartUnit = 128;
+// One block copies so much in a fraction of the time in which a message passes a network.
+constexpr size_t kMostOwnBytes = 64 << 10;
 
 // A message before it is cut, and its place in the order of all.
 struct Whole {
@@ -89,6 +91,19 @@ std::vector<FlowKernel> PlanFlows(std::span<const IssuedTask> tasks, const FlowP
     messages.push_back(whole);
   }
   return FillKernels(std::move(messages), place.channels);
+}
+
+std::vector<cuda::CopyPiece> AddOwnMessages(std::span<const cuda::CopyPiece> own, int rank,
+                                            std::vector<FlowKernel>& kernels) {
+  std::vector<cuda::CopyPiece> left;
+  for (const cuda::CopyPiece& piece : own) {
+    const FlowKernel part = {{rank, 0, cuda::FlowKind::kCopy, {piece.to, piece.bytes, piece.from}}};
+    if (piece.bytes <= kMostOwnBytes && !kernels.empty() && Fits(kernels.front(), part))
+      kernels.front().push_back(part.front());
+    else
+      left.push_back(piece);
+  }
+  return left;
 }
 
 std::vector<FlowKernel> PlanSwaps(const Task& task, const FlowPlace& place) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "backend/cuda/channel_args.h"
+#include "backend/cuda/copy_args.h"
 #include "operations/operations.h"
 
 namespace tutti {
@@ -39,6 +40,11 @@ struct FlowPlace {
 
 // Plans the messages among the tasks of a group, without those of the rank to itself.
 std::vector<FlowKernel> PlanFlows(std::span<const IssuedTask> tasks, const FlowPlace& place);
+
+// Has the first of the kernels copy short messages of the rank to itself, beside what moves to and
+// from others, as far as it has room. Returns those that it does not take.
+std::vector<cuda::CopyPiece> AddOwnMessages(std::span<const cuda::CopyPiece> own, int rank,
+                                            std::vector<FlowKernel>& kernels);
 
 // Plans an AlltoAll in place.
 std::vector<FlowKernel> PlanSwaps(const Task& task, const FlowPlace& place);

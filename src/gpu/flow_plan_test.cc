@@ -2,12 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <random>
 #include <set>
 #include <tuple>
 #include <utility>
 
+#include "gpu/queue.h"
 #include "kernels/primitives.h"
 
 namespace tutti {
@@ -86,6 +88,36 @@ TEST(FlowPlanTest, GroupsOfAnyShapeComeThrough) {
       ranks.push_back(PlanFlows(groups[static_cast<size_t>(r)], {r, n, kChannels}));
     EXPECT_TRUE(AllComeThrough(ranks)) << "round " << round;
   }
+}
+
+// The n-th send of a rank to itself meets its n-th receive, and what does not fit is left.
+TEST(FlowPlanTest, TheFirstKernelCopiesShortMessagesToOneself) {
+  std::array<std::byte, 8> from = {}, to = {};
+  const auto own = [&](bool is_send, size_t at, size_t bytes) {
+    IssuedTask message = Message(is_send, 0, bytes);
+    message.task.send = &from[at];
+    message.task.recv = &to[at];
+    return message;
+  };
+  const std::vector<IssuedTask> group = {own(true, 0, 100), own(false, 3, 100),
+                                         Message(true, 1, 10), own(true, 1, 1 << 20),
+                                         own(false, 2, 1 << 20)};
+  const std::vector<cuda::CopyPiece> copies = OwnMessagesOf(group, 0);
+  ASSERT_EQ(copies.size(), 2u);
+  EXPECT_EQ(copies[0].from, &from[0]);
+  EXPECT_EQ(copies[0].to, &to[3]);
+  std::vector<FlowKernel> kernels = PlanFlows(group, {0, 2, kChannels});
+  const std::vector<cuda::CopyPiece> left = AddOwnMessages(copies, 0, kernels);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].bytes, size_t{1} << 20);
+  ASSERT_EQ(kernels.size(), 1u);
+  ASSERT_EQ(kernels[0].size(), 2u);
+  EXPECT_EQ(kernels[0][1].kind, cuda::FlowKind::kCopy);
+  EXPECT_EQ(kernels[0][1].message.from, &from[0]);
+  EXPECT_EQ(kernels[0][1].message.buffer, &to[3]);
+  // Without a kernel there is none to add to.
+  std::vector<FlowKernel> none;
+  EXPECT_EQ(AddOwnMessages(copies, 0, none).size(), 2u);
 }
 
 TEST(FlowPlanTest, SwapsOfManyRanksComeThrough) {

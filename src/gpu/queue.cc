@@ -61,6 +61,18 @@ std::vector<IssuedTask> DeviceMessagesOf(const Task& task, int rank, int num_ran
   return messages;
 }
 
+std::vector<cuda::CopyPiece> OwnMessagesOf(std::span<const IssuedTask> tasks, int rank) {
+  OwnMessages sends(tasks, rank, true), receives(tasks, rank, false);
+  std::vector<cuda::CopyPiece> copies;
+  while (const Task* const send = sends.Next()) {
+    const cuda::CopyPiece copy = {static_cast<std::byte*>(receives.Next()->recv),
+                                  static_cast<const std::byte*>(send->send),
+                                  send->count * send->elem_bytes()};
+    if (copy.to != copy.from) copies.push_back(copy);
+  }
+  return copies;
+}
+
 Result<std::unique_ptr<GpuQueue>> GpuQueue::Create(const cuda::Device& device, int rank,
                                                    int num_ranks, const Settings& settings) {
   std::unique_ptr<GpuQueue> queue(new GpuQueue(device, rank, num_ranks, settings));
@@ -305,9 +317,8 @@ Status GpuQueue::CheckOwnMessages(std::span<const IssuedTask> tasks) const {
 }
 
 Status GpuQueue::CopyOwnMessages(std::span<const IssuedTask> tasks, cuda::Stream stream) const {
-  OwnMessages sends(tasks, rank_, true), receives(tasks, rank_, false);
-  while (const Task* const send = sends.Next())
-    TUTTI_TRY(Copy(receives.Next()->recv, send->send, send->count * send->elem_bytes(), stream));
+  for (const cuda::CopyPiece& own : OwnMessagesOf(tasks, rank_))
+    TUTTI_TRY(Copy(own.to, own.from, own.bytes, stream));
   return Status::Ok();
 }
 

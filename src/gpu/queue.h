@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cuda/copy_args.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/pinned_pool.h"
 #include "base/status.h"
@@ -45,6 +46,10 @@ enum class QueueState {
 // Returns the messages that an AlltoAllV or an AllGatherV is made of, on a stream.
 std::vector<IssuedTask> DeviceMessagesOf(const Task& task, int rank, int num_ranks,
                                          cuda::Stream stream);
+
+// Returns what is to be copied for the messages of `rank` to itself among the tasks of a group: the
+// n-th send meets the n-th receive. REQUIRES: there are as many sends as receives.
+std::vector<cuda::CopyPiece> OwnMessagesOf(std::span<const IssuedTask> tasks, int rank);
 
 class GpuQueue {
  public:
@@ -92,8 +97,8 @@ class GpuQueue {
   // of them is queued: memory that this GPU does not reach, pointers that are no streams, messages
   // of the rank to itself that do not meet. (OrderBehindLast checks the first task's stream.)
   Status CheckTasks(std::span<const IssuedTask> tasks) const;
-  // Copies the messages of the rank to itself among the tasks of a group: the n-th send meets the
-  // n-th receive. REQUIRES: CheckTasks has found that they do.
+  // Copies the messages of the rank to itself among the tasks of a group (OwnMessagesOf). REQUIRES:
+  // CheckTasks has found that they meet.
   Status CopyOwnMessages(std::span<const IssuedTask> tasks, cuda::Stream stream) const;
 
  private:

@@ -112,9 +112,10 @@ TEST(ChannelPlanTest, ShortDataThatAreNotAddedGoFromPairToPair) {
     EXPECT_EQ(algorithm(ContextOf(4, 4, 8), collective, 64 << 20), Algorithm::kRing);
     EXPECT_EQ(algorithm(ContextOf(9, 9, 8), collective, 4000), Algorithm::kRing);
   }
-  // By two levels fewer messages pass the network.
+  // By two levels fewer bytes pass the network, in more steps.
   ChannelContext rails = TwoByTwo(8);
-  EXPECT_EQ(algorithm(rails, Collective::kAllGather, 4000), Algorithm::kTwoLevel);
+  EXPECT_EQ(algorithm(rails, Collective::kAllGather, 4000), Algorithm::kExchange);
+  EXPECT_EQ(algorithm(rails, Collective::kAllGather, 256 << 10), Algorithm::kTwoLevel);
   ASSERT_TRUE(ApplyChannelAlgorithms("exchange", rails).ok());
   EXPECT_EQ(algorithm(rails, Collective::kAllGather, 64 << 20), Algorithm::kExchange);
 }

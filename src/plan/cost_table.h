@@ -143,7 +143,7 @@ struct ChannelCosts {
   double window_step_us = 5;
   double network_step_us = 17;
   // What each further rank adds where a rank sends to several, and receives from them, at a time.
-  double network_peer_us = 11;
+  double network_peer_us = 4;
   // A channel carries so much over sockets while it has a processor.
   double channel_bytes_per_us = 1500;
   // What each of them carries of messages to several ranks at once.

@@ -48,8 +48,8 @@ namespace tutti {
 struct NetFifo {
   FifoMemory memory;
   std::unique_ptr<NetMemory> registration;
-  bool on_gpu = false;  // The slots lie where this process cannot read or write them.
-  bool flush = false;   // What comes into them is flushed.
+  bool in_slots = false;  // What comes lies in the slots however short it is: see FifoPlace.
+  bool flush = false;     // What comes into them is flushed.
 };
 
 // Says which thread drives a connection. It is a flag and no mutex, because no thread waits for it.

@@ -23,7 +23,8 @@ Result<NetFifo> MakeFifo(NetComm& comm, const FifoPlace& place, bool huge_pages)
     return InternalError("the slots of a connection that carries no op_tags lie on a GPU");
   TUTTI_ASSIGN(std::unique_ptr<NetMemory> registration,
                comm.Register(on_gpu ? place.slots : NetRegion{bytes.data(), bytes.size()}));
-  return NetFifo{std::move(memory), std::move(registration), on_gpu, on_gpu && place.flush};
+  return NetFifo{std::move(memory), std::move(registration), place.memory != nullptr,
+                 on_gpu && place.flush};
 }
 
 }  // namespace

@@ -26,7 +26,9 @@ namespace tutti {
 struct FifoPlace {
   size_t slot_bytes = 0;
   // Where it is not null, it is zeroed memory that outlives the connection, of
-  // FifoView::BytesFor(slot_bytes, kOpTagGapBytes). Else the connection has memory of its own.
+  // FifoView::BytesFor(slot_bytes, kOpTagGapBytes), and a kernel is at its other end, which
+  // finds chunks of any length in the slots: to look whether one lies beside its announcement
+  // would take it across the bus once more. Else the connection has memory of its own.
   std::byte* memory = nullptr;
   // Where its address is not null, the slots are this memory of a GPU, without gaps, and `memory`
   // has kFifoDataOffset bytes. For networks that carry op_tags only.

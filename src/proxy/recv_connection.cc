@@ -15,7 +15,7 @@ RecvConnection::RecvConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<Ne
       registration_(std::move(fifo.registration)),
       carries_op_tag_(comm_->CarriesOpTag()),
       receives_ahead_(comm_->ReceivesAhead()),
-      on_gpu_(fifo.on_gpu),
+      in_slots_(fifo.in_slots),
       flush_(fifo.flush),
       fifo_(RecvConnection::fifo()) {}
 
@@ -102,8 +102,8 @@ Result<NetReceived> RecvConnection::Chunk(const NetReceived& message) const {
 void RecvConnection::Publish(const NetReceived& chunk) {
   // Where the slot's data lies depends on its length, which is known only now. The slot is free: it
   // was posted.
-  std::byte* const place = fifo_.TryAcquire(chunk.bytes, /*inline_small=*/!on_gpu_);
-  if (!on_gpu_ && chunk.bytes > 0 && chunk.bytes <= kInlineBytes) {
+  std::byte* const place = fifo_.TryAcquire(chunk.bytes, /*inline_small=*/!in_slots_);
+  if (!in_slots_ && chunk.bytes > 0 && chunk.bytes <= kInlineBytes) {
     std::memcpy(place, fifo_.view().data(done()), chunk.bytes);
   }
   fifo_.Publish(chunk.bytes, chunk.op_tag);

@@ -31,7 +31,7 @@ class RecvConnection final : public ConnectionCore {
   const std::unique_ptr<NetMemory> registration_;  // The FIFO's registration.
   const bool carries_op_tag_;
   const bool receives_ahead_;
-  const bool on_gpu_;  // The slots are a GPU's: small chunks lie there too.
+  const bool in_slots_;
   const bool flush_;
   FifoSender fifo_;
   // Chunks over the connection's life: done <= flushing_ <= came_ <= posted. Where nothing has to

@@ -28,12 +28,18 @@ namespace tutti::cuda {
 
 inline constexpr uint32_t kChannelThreads = 512;
 
+// What the kernels of one end of a FIFO hand to the next kernel, in memory of their GPU.
+struct FifoCount {
+  uint64_t passed = 0;  // chunks that this end has passed
+  uint64_t head = 0;    // A producer has seen so many released: the head need not be looked at yet.
+};
+
 // Describes one end of a FIFO.
 struct DeviceFifo {
   uint64_t* head = nullptr;          // chunks released, by the consumer
   FifoSlotWords* headers = nullptr;  // kFifoSlots, by the producer
   std::byte* data = nullptr;         // kFifoSlots × slot_stride
-  uint64_t* passed = nullptr;        // chunks that this end has passed; its kernels alone use it
+  FifoCount* count = nullptr;        // null: the end is not used
   uint64_t slot_stride = 0;
 };
 
@@ -90,12 +96,14 @@ enum class FlowKind : uint8_t {
   kSend,
   kReceive,
   kSwap,  // Each slice of the buffer is sent before one from the peer takes its place.
+  kCopy,  // what a rank sends to itself
 };
 
 // A part of a message.
 struct FlowMessage {
   std::byte* buffer = nullptr;
   size_t bytes = 0;
+  const std::byte* from = nullptr;  // Of a copy into `buffer`.
 };
 
 // The messages of one kind through one pair of FIFOs, which go one after another.

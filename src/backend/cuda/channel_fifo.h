@@ -3,10 +3,10 @@
 // By this a block takes part in FIFOs (connection/fifo.h), whatever transport lies behind them.
 //
 //   producer  wait until head + kFifoSlots > passed ─ write the slot ─ fence ─ seq = passed + 1
-//   consumer  wait until seq = passed + 1 ─ read the slot ─ fence ─ head = passed + 1
+//   consumer  wait until seq = passed + 1 ─ read the slot ─ head = passed + 1
 //
-// All threads of the block call all functions alike. A chunk of a producer that is a kernel always
-// lies in the slot's data area; the proxy puts small ones into the line of their announcement.
+// All threads of the block call all functions alike. Chunks of any length lie in the slots' data
+// area (FifoPlace, proxy/proxy.h).
 
 #include "backend/cuda/channel_args.h"
 #include "backend/cuda/mesh_primitives.h"
@@ -17,7 +17,7 @@ namespace tutti::cuda {
 class ChannelBlock {
  public:
   TUTTI_HD explicit ChannelBlock(const ChannelCommon& common)
-      : common_(common), failed_(LoadFlagAcquire(common.given_up) != 0) {}
+      : common_(common), failed_(*common.given_up != 0) {}
 
   TUTTI_HD bool failed() const { return failed_; }
   // Keeps the counts for the next kernel. REQUIRES: the block has passed a barrier since it began.
@@ -49,15 +49,20 @@ class ChannelBlock {
 class DeviceProducer {
  public:
   // The kernel has passed `chunks` before.
-  TUTTI_HD explicit DeviceProducer(const DeviceFifo& fifo, uint64_t chunks = 0)
-      : fifo_(fifo), passed_((fifo.passed != nullptr ? *fifo.passed : 0) + chunks) {}
+  TUTTI_HD explicit DeviceProducer(const DeviceFifo& fifo, uint64_t chunks = 0) : fifo_(fifo) {
+    if (fifo.count == nullptr) return;
+    passed_ = fifo.count->passed + chunks;
+    head_ = fifo.count->head;
+  }
 
   // Called by one thread, always the same one.
   TUTTI_HD void AwaitRoom(ChannelBlock& block) {
+    if (head_ + kFifoSlots > passed_) return;
     block.Await([&] {
-      if (head_ + kFifoSlots <= passed_) head_ = LoadFlagAcquire(fifo_.head);
+      head_ = LoadFlagAcquire(fifo_.head);
       return head_ + kFifoSlots > passed_;
     });
+    fifo_.count->head = head_;
   }
   TUTTI_HD std::byte* slot() const { return fifo_.data + passed_ % kFifoSlots * fifo_.slot_stride; }
   // Called by one thread: Describe before its fence, Announce after it.
@@ -72,12 +77,12 @@ class DeviceProducer {
   TUTTI_HD void Pass() { ++passed_; }
   // Called by one thread.
   TUTTI_HD void KeepCount() const {
-    if (fifo_.passed != nullptr) *fifo_.passed = passed_;
+    if (fifo_.count != nullptr) fifo_.count->passed = passed_;
   }
 
  private:
   const DeviceFifo& fifo_;
-  uint64_t passed_;
+  uint64_t passed_ = 0;
   uint64_t head_ = 0;  // The thread that waits has seen this value.
 };
 
@@ -85,33 +90,29 @@ class DeviceConsumer {
  public:
   // The kernel has passed `chunks` before.
   TUTTI_HD explicit DeviceConsumer(const DeviceFifo& fifo, uint64_t chunks = 0)
-      : fifo_(fifo), passed_((fifo.passed != nullptr ? *fifo.passed : 0) + chunks) {}
+      : fifo_(fifo), passed_((fifo.count != nullptr ? fifo.count->passed : 0) + chunks) {}
 
   // Called by one thread.
   TUTTI_HD void AwaitChunk(ChannelBlock& block) {
     const uint64_t* const seq = &fifo_.headers[passed_ % kFifoSlots].seq;
     block.Await([&] { return LoadFlagAcquire(seq) == passed_ + 1; });
   }
-  // Returns where a chunk of `bytes` lies. REQUIRES: AwaitChunk, and a barrier after it.
-  TUTTI_HD const std::byte* slot(size_t bytes) const {
-    const FifoSlotWords& header = fifo_.headers[passed_ % kFifoSlots];
-    if (bytes <= kInlineBytes && (LoadSlot(&header).w[2] & kInDataArea) == 0)
-      return header.inline_data;
+  // Returns where the chunk lies. REQUIRES: AwaitChunk, and a barrier after it.
+  TUTTI_HD const std::byte* slot() const {
     return fifo_.data + passed_ % kFifoSlots * fifo_.slot_stride;
   }
-  // Called by one thread, after its fence.
+  // Called by one thread, after a barrier behind the reads. Without a fence: what was read has been
+  // used before the barrier, so that it had come.
   TUTTI_HD void Release() const { StoreFlag(fifo_.head, passed_ + 1); }
   TUTTI_HD void Pass() { ++passed_; }
   // Called by one thread.
   TUTTI_HD void KeepCount() const {
-    if (fifo_.passed != nullptr) *fifo_.passed = passed_;
+    if (fifo_.count != nullptr) fifo_.count->passed = passed_;
   }
 
  private:
   const DeviceFifo& fifo_;
   uint64_t passed_;
 };
-static_assert(offsetof(FifoSlotWords, bytes) == 2 * sizeof(uint32_t),
-              "slot() looks for `bytes` in the third word of the first line");
 
 }  // namespace tutti::cuda

@@ -42,9 +42,7 @@ class ChannelMesh {
     });
     block_.ShareFailure();
     if (block_.failed()) return;
-    TUTTI_UNROLL_BY(1)
-    for (uint32_t i = 0; i < Peers(); ++i)
-      if (SendsTo(i)) Fill(DeviceProducer(args_.next[i], pushed_).slot(), parts(RankOf(i)));
+    FillSlots(parts);
     Lanes::Sync();
     ForMyFifos([&](uint32_t i) {
       if (!SendsTo(i)) return;
@@ -63,10 +61,7 @@ class ChannelMesh {
     if (block_.failed()) return;
     AddSlots(args_.input + in * sizeof(T), args_.output + out * sizeof(T), n * sizeof(T));
     Lanes::Sync();
-    ForMyFifos([&](uint32_t i) {
-      FenceSystem();
-      DeviceConsumer(args_.previous[i], reduced_).Release();
-    });
+    ForMyFifos([&](uint32_t i) { DeviceConsumer(args_.previous[i], reduced_).Release(); });
     ++reduced_;
   }
 
@@ -85,14 +80,34 @@ class ChannelMesh {
     for (uint32_t i = Lanes::index(); i < Peers(); i += Lanes::count()) run(i);
   }
 
-  TUTTI_HD void Fill(std::byte* slot, const MeshPart& part) const {
-    const std::byte* const input = args_.input + part.at * sizeof(T);
-    const size_t bytes = part.size * sizeof(T);
-    const auto lines = static_cast<uint32_t>(DivUp(bytes, 16));
+  // Writes the parts of all ranks at once: what is loaded for one does not wait for another.
+  TUTTI_HD void FillSlots(const MeshParts& parts) const {
+    std::byte* slots[kMostPeers] = {};
+    size_t most = 0;
+    TUTTI_UNROLL
+    for (uint32_t i = 0; i < kMostPeers; ++i) {
+      if (i >= Peers() || !SendsTo(i)) continue;
+      slots[i] = DeviceProducer(args_.next[i], pushed_).slot();
+      const size_t bytes = parts(RankOf(i)).size * sizeof(T);
+      if (bytes > most) most = bytes;
+    }
+    const auto lines = static_cast<uint32_t>(DivUp(most, 16));
     TUTTI_UNROLL_BY(1)
     for (uint32_t l = Lanes::index(); l < lines; l += Lanes::count()) {
       const size_t at = size_t{16} * l;
-      StoreLine(slot + at, elements_.template Load<false>(input + at, bytes - at));
+      Line mine[kMostPeers] = {};
+      TUTTI_UNROLL
+      for (uint32_t i = 0; i < kMostPeers; ++i) {
+        if (slots[i] == nullptr) continue;
+        const MeshPart part = parts(RankOf(i));
+        if (at < part.size * sizeof(T))
+          mine[i] = elements_.template Load<false>(args_.input + part.at * sizeof(T) + at,
+                                                   part.size * sizeof(T) - at);
+      }
+      // A slot has room for whole lines of the longest part.
+      TUTTI_UNROLL
+      for (uint32_t i = 0; i < kMostPeers; ++i)
+        if (slots[i] != nullptr) StoreLine(slots[i] + at, mine[i]);
     }
   }
 
@@ -102,7 +117,7 @@ class ChannelMesh {
     const std::byte* slots[kMostPeers] = {};
     TUTTI_UNROLL
     for (uint32_t i = 0; i < kMostPeers; ++i)
-      if (i < Peers()) slots[i] = DeviceConsumer(args_.previous[i], reduced_).slot(bytes);
+      if (i < Peers()) slots[i] = DeviceConsumer(args_.previous[i], reduced_).slot();
     const auto lines = static_cast<uint32_t>(DivUp(bytes, 16));
     TUTTI_UNROLL_BY(1)
     for (uint32_t l = Lanes::index(); l < lines; l += Lanes::count()) {

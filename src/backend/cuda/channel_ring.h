@@ -63,7 +63,7 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
       }
     }
     MoveStep(elements_, what,
-             {.from = (what & kReceives) != 0 ? previous_.slot(n * kSize) : nullptr,
+             {.from = (what & kReceives) != 0 ? previous_.slot() : nullptr,
               .to = (what & kSends) != 0 ? next_.slot() : nullptr,
               .input = input,
               .output = output,
@@ -78,14 +78,16 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
     if ((what & kSends) != 0 && Lanes::index() == other) next_.AwaitRoom(block_);
     block_.ShareFailure();
   }
-  // One fence for both: it orders the writes before the announcement and the reads before the head.
+  // The fence orders the writes before the announcement.
   TUTTI_HD void Announce(uint32_t what, size_t bytes) {
     Lanes::Sync();
     if (Lanes::index() == 0) {
-      if ((what & kSends) != 0) next_.Describe(bytes, block_.op_tag());
-      FenceSystem();
-      if ((what & kSends) != 0) next_.Announce();
       if ((what & kReceives) != 0) previous_.Release();
+      if ((what & kSends) != 0) {
+        next_.Describe(bytes, block_.op_tag());
+        FenceSystem();
+        next_.Announce();
+      }
     }
     if ((what & kSends) != 0) next_.Pass();
     if ((what & kReceives) != 0) previous_.Pass();
@@ -99,8 +101,7 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
   // neighbours.
   TUTTI_OUTLINE void MoveSums(uint32_t what, const std::byte* input, std::byte* output,
                               size_t bytes) {
-    const std::byte* const from =
-        (what & kReceives) != 0 ? previous_.slot(SumBytes(bytes)) : nullptr;
+    const std::byte* const from = (what & kReceives) != 0 ? previous_.slot() : nullptr;
     std::byte* const to = (what & kSends) != 0 ? next_.slot() : nullptr;
     const auto lines = static_cast<uint32_t>(DivUp(bytes, 16));
     TUTTI_UNROLL_BY(1)

@@ -70,8 +70,7 @@ class TwoLevelChannel {
     if (Has(what, kernels::kToRail) && me == 3 * apart) rail_next_.AwaitRoom(block_);
     block_.ShareFailure();
   }
-  // One fence for all: it orders the writes before the announcements and the reads before the
-  // heads.
+  // One fence for all: it orders the writes before the announcements.
   TUTTI_HD void Announce(uint32_t what, size_t bytes) {
     const bool to_host = Has(what, kernels::kToHost), to_rail = Has(what, kernels::kToRail);
     const bool from_host = Has(what, kernels::kFromHost), from_rail = Has(what, kernels::kFromRail);
@@ -79,7 +78,7 @@ class TwoLevelChannel {
     if (Lanes::index() == 0) {
       if (to_host) host_next_.Describe(bytes, block_.op_tag());
       if (to_rail) rail_next_.Describe(bytes, block_.op_tag());
-      FenceSystem();
+      if (to_host || to_rail) FenceSystem();
       if (to_host) host_next_.Announce();
       if (to_rail) rail_next_.Announce();
       if (from_host) host_previous_.Release();
@@ -94,10 +93,8 @@ class TwoLevelChannel {
   // Pointers are null where a move does not take or give there.
   template <bool kPlain>
   TUTTI_HD void MoveLines(uint32_t what, const std::byte* input, std::byte* output, size_t bytes) {
-    const std::byte* const host =
-        Has(what, kernels::kFromHost) ? host_previous_.slot(bytes) : nullptr;
-    const std::byte* const rail =
-        Has(what, kernels::kFromRail) ? rail_previous_.slot(bytes) : nullptr;
+    const std::byte* const host = Has(what, kernels::kFromHost) ? host_previous_.slot() : nullptr;
+    const std::byte* const rail = Has(what, kernels::kFromRail) ? rail_previous_.slot() : nullptr;
     std::byte* const to_host = Has(what, kernels::kToHost) ? host_next_.slot() : nullptr;
     std::byte* const to_rail = Has(what, kernels::kToRail) ? rail_next_.slot() : nullptr;
     const auto lines = static_cast<uint32_t>(DivUp(bytes, 16));

@@ -25,6 +25,10 @@ class FlowBlock {
 
  private:
   TUTTI_HD void Carry(const FlowMessage& message) {
+    if (flow_.kind == FlowKind::kCopy) {
+      Copy(message);
+      return;
+    }
     TUTTI_UNROLL_BY(1)
     for (size_t at = 0; at < message.bytes && !block_.failed(); at += args_.slice_bytes) {
       const size_t bytes = ClampChunk(at, args_.slice_bytes, message.bytes);
@@ -32,6 +36,17 @@ class FlowBlock {
       // A swap has sent the slice, and so has read what is overwritten now.
       if (flow_.kind != FlowKind::kSend && !block_.failed()) Receive(message.buffer + at, bytes);
     }
+  }
+  TUTTI_HD void Copy(const FlowMessage& message) {
+    const auto at = [](uint32_t i) { return size_t{16} * i; };
+    ForLinesOf(
+        DivUp(message.bytes, 16),
+        [&](Line& line, uint32_t i) {
+          line = LoadAny<16>(message.from + at(i), message.bytes - at(i));
+        },
+        [&](const Line& line, uint32_t i) {
+          StoreAny<16>(message.buffer + at(i), line, message.bytes - at(i));
+        });
   }
   TUTTI_HD void Send(const std::byte* from, size_t bytes) {
     if (Lanes::index() == 0) send_.AwaitRoom(block_);
@@ -55,16 +70,13 @@ class FlowBlock {
     if (Lanes::index() == 0) receive_.AwaitChunk(block_);
     block_.ShareFailure();
     if (block_.failed()) return;
-    const std::byte* const from = receive_.slot(bytes);
+    const std::byte* const from = receive_.slot();
     const auto at = [](uint32_t i) { return size_t{16} * i; };
     ForLinesOf(
         DivUp(bytes, 16), [&](Line& line, uint32_t i) { line = LoadSlot(from + at(i)); },
         [&](const Line& line, uint32_t i) { StoreAny<16>(to + at(i), line, bytes - at(i)); });
     Lanes::Sync();
-    if (Lanes::index() == 0) {
-      FenceSystem();
-      receive_.Release();
-    }
+    if (Lanes::index() == 0) receive_.Release();
     receive_.Pass();
   }
 
