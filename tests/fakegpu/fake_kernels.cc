@@ -1,6 +1,7 @@
 #include "fake_kernels.h"
 
 #include "backend/cuda/adasum_kernel.h"
+#include "backend/cuda/channel_mesh.h"
 #include "backend/cuda/channel_ring.h"
 #include "backend/cuda/copy_kernel.h"
 #include "backend/cuda/flow_kernel.h"
@@ -40,6 +41,8 @@ void AddType(Functions& functions, const std::string& name) {
       Kernel<MeshArgs>([](const MeshArgs& a, uint32_t b) { RunRingReduction<T>(a, b); });
   functions["tutti_" + name + "_channel"] =
       Kernel<ChannelArgs>([](const ChannelArgs& a, uint32_t b) { RunChannelReduction<T>(a, b); });
+  functions["tutti_" + name + "_oneshot"] =
+      Kernel<ChannelArgs>([](const ChannelArgs& a, uint32_t b) { RunOneShotReduction<T>(a, b); });
 }
 
 }  // namespace

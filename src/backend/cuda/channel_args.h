@@ -27,6 +27,9 @@
 namespace tutti::cuda {
 
 inline constexpr uint32_t kChannelThreads = 512;
+// Of the block that does a collective in one shot: little data, and for each line registers for all
+// ranks.
+inline constexpr uint32_t kOneShotThreads = 256;
 
 // What the kernels of one end of a FIFO hand to the next kernel, in memory of their GPU.
 struct FifoCount {

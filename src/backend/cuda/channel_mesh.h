@@ -33,8 +33,7 @@ class ChannelMesh {
   TUTTI_HD void Publish(uint64_t) const {}
   TUTTI_HD void Wait(uint64_t) const {}
 
-  // It is out of line, because the algorithm would have several copies of it.
-  TUTTI_OUTLINE void Push(uint64_t, const MeshParts& parts) {
+  TUTTI_HD void Push(uint64_t, const MeshParts& parts) {
     only_ = parts.only;
     if (block_.failed()) return;
     ForMyFifos([&](uint32_t i) {
@@ -54,7 +53,7 @@ class ChannelMesh {
     ++pushed_;
   }
 
-  TUTTI_OUTLINE void Reduce(uint64_t, size_t in, size_t out, size_t n) {
+  TUTTI_HD void Reduce(uint64_t, size_t in, size_t out, size_t n) {
     if (n == 0 || block_.failed()) return;
     ForMyFifos([&](uint32_t i) { DeviceConsumer(args_.previous[i], reduced_).AwaitChunk(block_); });
     block_.ShareFailure();
@@ -148,5 +147,15 @@ class ChannelMesh {
   uint64_t pushed_ = 0, reduced_ = 0;  // rounds
   int only_ = -1;                      // the one rank that this one pushes to; -1: all others
 };
+
+// A reduction in one shot. It has kernels of its own: beside the rings, whose steps are functions,
+// it would keep what it knows in memory, and its fences would wait for that.
+template <class T>
+TUTTI_HD void RunOneShotReduction(const ChannelArgs& args, uint32_t) {
+  ChannelMesh<T> p(args);
+  kernels::MeshOneShotReduction(p, MeshShapeOf({args.count, args.chunk_elems, args.root}),
+                                kernels::ReductionOf(args.collective));
+  p.Finish();
+}
 
 }  // namespace tutti::cuda

@@ -8,7 +8,6 @@
 // the type in which they are added, so that they are rounded once (plan/reduction_order.h).
 
 #include "backend/cuda/channel_fifo.h"
-#include "backend/cuda/channel_mesh.h"
 #include "backend/cuda/channel_two_level.h"
 #include "backend/cuda/ring_steps.h"
 #include "kernels/ring_collective.h"
@@ -167,13 +166,6 @@ TUTTI_HD constexpr kernels::TwoLevelWork TwoLevelWorkOf(const ChannelArgs& args,
 
 template <class T>
 TUTTI_HD void RunChannelReduction(const ChannelArgs& args, uint32_t channel) {
-  if (args.one_shot) {
-    ChannelMesh<T> p(args);
-    kernels::MeshOneShotReduction(p, MeshShapeOf({args.count, args.chunk_elems, args.root}),
-                                  kernels::ReductionOf(args.collective));
-    p.Finish();
-    return;
-  }
   if (args.two_level) {
     TwoLevelChannel<T> p(args, channel, ChannelBegin(args, channel));
     kernels::TwoLevelReduction(p, args.collective, TwoLevelWorkOf(args, channel));

@@ -150,6 +150,7 @@ Status Device::LoadKernels() {
   for (size_t t = 0; t < kTypeNames.size(); ++t) {
     TUTTI_ASSIGN(channel_.reductions[t],
                  FindKernel(fmt::format("tutti_{}_channel", kTypeNames[t])));
+    TUTTI_ASSIGN(one_shot_[t], FindKernel(fmt::format("tutti_{}_oneshot", kTypeNames[t])));
   }
   TUTTI_ASSIGN(channel_.move, FindKernel("tutti_move_channel"));
   return Status::Ok();
@@ -218,6 +219,9 @@ Status Device::Copy(std::span<const CopyPiece> pieces, Stream stream) const {
 }
 
 Status Device::Launch(const ChannelArgs& args, DataType type, Stream stream) const {
+  if (args.one_shot)
+    return LaunchFunction(one_shot_[static_cast<size_t>(type)], const_cast<ChannelArgs*>(&args),
+                          {args.channels, kOneShotThreads}, stream);
   const bool reduces = args.collective == Collective::kAllReduce ||
                        args.collective == Collective::kReduce ||
                        args.collective == Collective::kReduceScatter;

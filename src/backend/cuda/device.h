@@ -99,7 +99,8 @@ class Device {
   std::vector<Module> modules_;
   mutable Mutex late_mutex_;
   mutable std::vector<std::function<bool()>> late_frees_ TUTTI_GUARDED_BY(late_mutex_);
-  // The kernels of a mesh, of each protocol, those of a ring, and those of channels.
+  // The kernels of a mesh, of each protocol, those of a ring, and those of channels,
+  // of which reductions in one shot have their own.
   struct Family {
     std::array<Function, kNumDataTypes> reductions = {};
     Function move = nullptr;
@@ -110,6 +111,7 @@ class Device {
   Status FindFamily(const char* protocol, Family& family) const;
   std::array<Family, 3> mesh_;  // One for each Protocol.
   Family ring_, symmetric_, channel_;
+  std::array<Function, kNumDataTypes> one_shot_ = {};
   Function messages_ = nullptr, copies_ = nullptr, flows_ = nullptr, adasum_ = nullptr;
 };
 
