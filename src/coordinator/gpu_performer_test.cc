@@ -47,6 +47,11 @@ class FakeMark final : public GpuMark {
   const tuttiEvent_t event;
 };
 
+constexpr int kHostDevice = -1;
+constexpr int kNoDevice = 4096;  // No communicator can be made of it.
+// One is made of it, and then there is no code for it.
+constexpr int kDeviceWithoutCode = -2;
+
 class FakeGpu final : public Gpu {
  public:
   FakeGpu(int device, int rank_device) : device_(device), rank_device_(rank_device) {
@@ -59,7 +64,10 @@ class FakeGpu final : public Gpu {
   }
 
   int device() const override { return device_; }
-  int rank_device() const override { return rank_device_; }
+  int rank_device() const override {
+    if (rank_device_ != kDeviceWithoutCode) return rank_device_;
+    return asked_++ == 0 ? kHostDevice : kNoDevice;
+  }
   void* stream() const override { return stream_; }
   std::unique_ptr<GpuScope> MakeCurrent() override { return std::make_unique<GpuScope>(); }
 
@@ -131,15 +139,13 @@ class FakeGpu final : public Gpu {
   }
   const int device_;
   const int rank_device_;
+  mutable int asked_ = 0;  // how often for the rank's device
   tuttiStream_t stream_ = nullptr;
   std::mutex mutex_;
   std::vector<tuttiEvent_t> events_;
   std::set<void*> blocks_;
   std::vector<std::pair<const std::byte*, size_t>> own_;
 };
-
-constexpr int kHostDevice = -1;
-constexpr int kNoDevice = 4096;  // No communicator can be made of it.
 
 // One rank with a GPU and a stream of the user's.
 class GpuRank {
@@ -307,6 +313,22 @@ TEST(GpuPerformerTest, AdasumStaysOnTheGpu) {
     EXPECT_EQ(self.gpu().copies, copies);
     EXPECT_EQ(self.gpu().waits, 0);
   });
+}
+
+TEST(GpuPerformerTest, AdasumGoesThroughTheHostWhereThereIsNoCode) {
+  ::testing::internal::CaptureStderr();
+  RunGpuJob(2, kDeviceWithoutCode, [](GpuRank& self) {
+    std::vector<float> sum(10, 1), values(10, 2);
+    self.Finish(*self.Enqueue(Sum("sum", sum)));
+    EXPECT_THAT(sum, Each(2.0f));
+    EXPECT_EQ(self.gpu().waits, 0);
+    GpuRank::Operation operation = Sum("adasum", values);
+    operation.fields.op = ReduceOp::kAdasum;
+    self.Finish(*self.Enqueue(operation));
+    EXPECT_THAT(values, Each(::testing::FloatNear(2, 1e-5f)));
+    EXPECT_GT(self.gpu().waits, 0);
+  });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("tuttiAdasumSumDots"));
 }
 
 size_t Occurrences(const std::string& text, const std::string& word) {
