@@ -14,8 +14,9 @@
 //
 // ConnectionCore is that state machine; this class says which connections have work. It works on
 // those, and takes what was posted meanwhile, all at once, when it has nothing else to do and after
-// every `harvest_every` rounds. It sleeps while nothing is posted and nothing under way, so that an
-// idle communicator costs no processor time.
+// every `harvest_every` rounds. With nothing posted and nothing under way it looks for a tenth of a
+// millisecond more, as a program that launches short operations in a row needs it, and then sleeps,
+// so that an idle communicator costs no processor time.
 //
 // After a round in which nothing has moved, it looks again at once while the operation that kernels
 // run first is short, because each wait then counts. A long one moves by slots and by the buffers
