@@ -16,6 +16,7 @@
 #include "base/copy.h"
 #include "connection/fifo.h"
 #include "kernels/primitives.h"
+#include "plan/cost_table.h"
 
 namespace tutti {
 
@@ -127,11 +128,20 @@ class HostExchangePrimitives {
     for (Piece piece(n, work_.slice_elems); piece.More(); piece.Next())
       if (!RecvReduceSlice(link, mine_first, piece)) return;
   }
+  // Sends kSlicesPerStep slices ahead of what it receives, so that a long way between the ranks
+  // costs its latency once and not for each slice. Each end is at most so far ahead of the other,
+  // so that a FIFO holds fewer than twice as many slices and has room for the next.
   void ExchangeReduceOutput(int peer, bool mine_first, size_t n) {
+    static_assert(2 * kSlicesPerStep <= kFifoSlots);
     const SendLink send = links_.SendTo(peer);
     const RecvLink recv = links_.RecvFrom(peer);
-    for (Piece piece(n, work_.slice_elems); piece.More(); piece.Next())
-      if (!SendSlice(send, piece) || !RecvReduceSlice(recv, mine_first, piece)) return;
+    Piece ahead(n, work_.slice_elems);
+    size_t lead = 0;  // slices that are sent and whose counterparts have not come
+    for (Piece piece = ahead; piece.More(); piece.Next(), --lead) {
+      for (; lead < kSlicesPerStep && ahead.More(); ahead.Next(), ++lead)
+        if (!SendSlice(send, ahead)) return;
+      if (!RecvReduceSlice(recv, mine_first, piece)) return;
+    }
   }
   void FinishOutput(size_t n) {
     const void* source = work_.output;
