@@ -1,7 +1,8 @@
-// The contract of networks over verbs, in the virtual machine.
+// The contracts of networks and of one-sided operations over verbs, in the virtual machine.
 
 #include "bootstrap/auth.h"
 #include "transport/net/net_contract_test.h"
+#include "transport/net/rma_contract_test.h"
 #include "transport/net/verbs/forms_test.h"
 #include "transport/net/verbs/verbs_net.h"
 
@@ -40,6 +41,12 @@ INSTANTIATE_TEST_SUITE_P(Forms, VerbsNetContract,
                          ::testing::Combine(::testing::ValuesIn(ForEachVerbsForm(Factory)),
                                             ::testing::ValuesIn(net_contract::Cases())),
                          NetContractCaseName);
+
+class VerbsRmaContract : public RmaContract {};
+TEST_P(VerbsRmaContract, Holds) { Run(); }
+INSTANTIATE_TEST_SUITE_P(OneSided, VerbsRmaContract,
+                         RmaContractCasesFor(Factory("Verbs", [](Settings&) {})),
+                         RmaContractCaseName);
 
 }  // namespace
 }  // namespace tutti
