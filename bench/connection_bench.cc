@@ -65,12 +65,18 @@ struct Buffer {
 
 // One end: a connection to the other and one from it.
 class End {
+  // The network goes after its connections.
+  const std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<Net> net_;
+  std::unique_ptr<NetListener> listener_;
+
  public:
   End(const Task& task, const Key& key, int other)
       : loop_(Value(EventLoop::Create("connection"))), yields_(task.latency ? kYields : 0) {
     Settings settings;
     settings.socket_nthreads = 1;
     settings.nsocks_perthread = task.sockets;
+    if (const char* const devices = std::getenv("NCCL_IB_HCA")) settings.ib_hca = devices;
     SocketNet::Options sockets;
     VerbsNet::Options verbs;
     sockets.address = verbs.address = Value(ParseSocketAddress("127.0.0.1:0"));
@@ -136,10 +142,7 @@ class End {
     poll(entries.data(), entries.size(), /*ms=*/100);
   }
 
-  const std::unique_ptr<EventLoop> loop_;
   const int yields_;
-  std::unique_ptr<Net> net_;
-  std::unique_ptr<NetListener> listener_;
   int idle_ = 0;
 };
 
