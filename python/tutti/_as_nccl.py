@@ -40,7 +40,7 @@ def _api_version(library: str) -> str:
 def build(folder: str, cuda: Optional[int] = None, version: Optional[str] = None) -> str:
     """Writes the wheel and returns its path. Without `cuda` and `version` it is what the installed
     PyTorch requires, else for CUDA 13 and of the API's version. ValueError where there is no
-    library, or the version makes no sense."""
+    library, or the version makes no sense; OSError where a file cannot be read or written."""
     place = _tutti_nccl.folder()
     libraries = [os.path.join(place or "", name) for name in ("libtutti.so.0", "libnccl.so.2")]
     if place is None or not all(map(os.path.exists, libraries)):

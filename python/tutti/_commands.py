@@ -10,8 +10,11 @@ import shlex
 import sys
 from typing import Dict, List, Optional
 
-import _tutti_nccl
-from _tutti_switch import SWITCH
+# Whether this Python read the start-up file, which is so where pip or Debian installed the package.
+_READ_AT_START = "_tutti_switch" in sys.modules
+
+import _tutti_nccl  # noqa: E402
+from _tutti_switch import SWITCH  # noqa: E402
 
 
 class CommandError(Exception):
@@ -83,23 +86,24 @@ def _switch(on: bool) -> None:
     """Has every Python of this environment take Tutti for NCCL, or no longer."""
     if on:
         _library()
+    if not _READ_AT_START:
+        raise CommandError("this has no effect, for this Python did not read the start-up file "
+                           "tutti_nccl.pth: the package is not among those that are installed for it")
     try:
         with open(SWITCH, "w", encoding="utf-8") as file:
             file.write("on\n" if on else "off\n")
     except OSError as error:
         raise CommandError(f"{SWITCH} cannot be written ({error.strerror}); set "
                            f"TUTTI_NCCL={int(on)} in the environment of your programs instead") from None
-    if not os.path.exists(os.path.join(os.path.dirname(SWITCH), "tutti_nccl.pth")):
-        raise CommandError("the start-up file tutti_nccl.pth is not beside this package, which was "
-                           "not installed by pip; this has no effect")
     print(f"{sys.prefix}: from now on, its Python programs "
           f"{'get Tutti for' if on else 'do not get Tutti for'} libnccl.so.2")
 
 
-def _which(arguments: argparse.Namespace) -> None:
+def _which(arguments: argparse.Namespace) -> int:
     from tutti import _which as which
     report = which.look(arguments.program, arguments.arguments)
     print(json.dumps(report, indent=2) if arguments.json else which.text(report))
+    return 0 if "kind" in report else 1
 
 
 def _wheel(arguments: argparse.Namespace) -> None:
@@ -108,7 +112,7 @@ def _wheel(arguments: argparse.Namespace) -> None:
         raise CommandError("say --as-nccl; the wheel of the library itself is what `make wheel` builds")
     try:
         path = _as_nccl.build(arguments.output, arguments.cuda, arguments.nccl_version)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise CommandError(str(error)) from None
     print(path)
 
@@ -153,8 +157,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     """Runs a subcommand and returns the exit status."""
     try:
         parsed = _parser().parse_args(arguments)
-        parsed.function(parsed)
-        return 0
+        return parsed.function(parsed) or 0
     except CommandError as error:
         print(f"tutti: {error}", file=sys.stderr)
         return 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,8 @@ def loaded():
         return sorted({line.rstrip("\n").split(None, 5)[-1] for line in maps if "/libnccl.so" in line})
 class Link(ctypes.Structure):
     _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
-report = {"executable": sys.executable, "start_up_files": not sys.flags.no_site, "at_start": loaded()}
+report = {"executable": sys.executable, "start_up_files": not sys.flags.no_site, "at_start": loaded(),
+          "switched_off": "_tutti_switch" in sys.modules and "_tutti_nccl" not in sys.modules}
 try:
     library = ctypes.CDLL("libnccl.so.2")
     link = ctypes.cast(ctypes.c_void_p(library._handle), ctypes.POINTER(Link))
@@ -119,6 +121,8 @@ def _look_at_python(command: List[str]) -> Dict[str, Any]:
     path = seen.get("by_name")
     if path is None:
         report["error"] = f"there is no {NAME} that programs would find by name ({seen['error']})"
+        if seen["switched_off"]:
+            report["notes"].append("TUTTI_NCCL=1, or `tutti enable nccl`, would have it find Tutti's")
     else:
         path = os.path.realpath(path)
         early = any(os.path.realpath(one) == path for one in seen["at_start"])
@@ -174,6 +178,18 @@ def _listed(listing: str) -> Optional[str]:
     return None
 
 
+def _no_answer(elf: _elf.Elf) -> Optional[str]:
+    """Returns why a file cannot be asked for its libraries, or None where it can: only glibc's loader
+    lists them instead of running the program."""
+    if elf.interpreter:
+        if os.path.basename(elf.interpreter).startswith("ld-linux"):
+            return None
+        return f"its loader, {elf.interpreter}, is not that of glibc, and cannot be asked"
+    if elf.needed or elf.soname:
+        return "it is a library; ask about the program that loads it"
+    return f"it is linked statically, and loads no {NAME} at its start"
+
+
 def _look_at_program(path: str) -> Dict[str, Any]:
     report: Dict[str, Any] = {"program": path, "kind": "program", "notes": []}
     traced = _Traced([path], {"LD_TRACE_LOADED_OBJECTS": "1"})
@@ -194,9 +210,11 @@ def _look_at_program(path: str) -> Dict[str, Any]:
 def _interpreter(path: str) -> Optional[List[str]]:
     """Returns the command in a script's first line, or None where it is none."""
     with open(path, "rb") as file:
-        first = file.readline(4096)
+        first, second = file.readline(4096), file.readline(4096)
     if not first.startswith(b"#!"):
         return None
+    if second.startswith(b"'''exec' "):  # Of pip, for a Python whose path no first line can hold.
+        return shlex.split(os.fsdecode(second))[1:2] or None
     words = os.fsdecode(first[2:]).split()
     if words and os.path.basename(words[0]) == "env":
         words = [word for word in words[1:] if not word.startswith("-")]
@@ -204,15 +222,7 @@ def _interpreter(path: str) -> Optional[List[str]]:
     return words or None
 
 
-def look(program: str, arguments: List[str]) -> Dict[str, Any]:
-    """Returns what is found out about a program (a name on PATH, or a path). For a Python, or a
-    script of Python, `arguments` are options of the Python.
-
-    The keys: program, kind; library, why, nccl and tutti (versions), or error; package, torch and
-    notes for a Python."""
-    path = shutil.which(program)
-    if path is None:
-        return {"program": program, "error": "there is no such program"}
+def _look(path: str, arguments: List[str]) -> Dict[str, Any]:
     script = _interpreter(path)
     if script and "python" in os.path.basename(script[0]):
         return _look_at_python([*script, *arguments])
@@ -221,9 +231,29 @@ def look(program: str, arguments: List[str]) -> Dict[str, Any]:
     if re.fullmatch(r"(python|pypy)[0-9.]*[a-z]*", os.path.basename(os.path.realpath(path))) or \
             path == sys.executable:
         return _look_at_python([path, *arguments])
-    if _elf.read(path) is None:
+    elf = _elf.read(path)
+    if elf is None:
         return {"program": path, "error": "it is neither a program nor a script of Python"}
-    return _look_at_program(path)
+    wrong = _no_answer(elf)
+    return {"program": path, "error": wrong} if wrong else _look_at_program(path)
+
+
+def look(program: str, arguments: List[str]) -> Dict[str, Any]:
+    """Returns what is found out about a program (a name on PATH, or a path). For a Python, or a
+    script of Python, `arguments` are options of the Python.
+
+    The keys: program, kind (none where the program cannot be asked); library, why, nccl and tutti
+    (versions), or error; package, torch and notes for a Python."""
+    path = shutil.which(program)
+    if path is None:
+        wrong = "there is no such program"
+        if os.path.isfile(program):
+            wrong = "it is not executable; ask about what runs it, such as `tutti which python3`"
+        return {"program": program, "error": wrong}
+    try:
+        return _look(path, arguments)
+    except (OSError, ValueError) as error:  # ValueError: a script's quotes without an end.
+        return {"program": path, "error": f"it cannot be read or started: {error}"}
 
 
 def _version(report: Dict[str, Any]) -> str:

@@ -48,9 +48,12 @@ def setUpModule():
 
 def which(*arguments, **variables):
     """What `tutti which` says, as a dictionary."""
-    said = run([environment.program("tutti"), "which", "--json", *arguments],
+    said = run([environment.program("tutti"), "which", "--json", *arguments], check=False,
                env=clean_environment(**variables))
-    return json.loads(said.stdout)
+    report = json.loads(said.stdout)
+    if said.returncode != (0 if "kind" in report else 1):
+        raise AssertionError(f"it ends with {said.returncode}: {report}")
+    return report
 
 
 def tutti(*arguments, check=True, **variables):
@@ -144,6 +147,17 @@ class StartUpFile(unittest.TestCase):
         self.assertEqual(environment.run_code(LOADED, TUTTI_NCCL="0").stdout, "\n")
         self.assertIn("`tutti enable nccl`", which()["why"])
         tutti("disable", "nccl")
+        self.assertEqual(environment.run_code(LOADED).stdout, "\n")
+
+    def test_cannot_be_switched_where_no_python_reads_it(self):
+        copy = tempfile.mkdtemp(dir=folder)
+        for name in os.listdir(environment.site):
+            if "tutti" in name and not name.endswith(".dist-info"):
+                os.symlink(os.path.join(environment.site, name), os.path.join(copy, name))
+        said = run([sys.executable, "-I", "-c", "import sys; sys.path.insert(0, sys.argv.pop(1))\n"
+                    "from tutti._program import main; main()", copy, "enable", "nccl"], check=False)
+        self.assertEqual((said.returncode, said.stdout), (1, ""))
+        self.assertRegex(said.stderr, "^tutti: this has no effect, .*\n$")
         self.assertEqual(environment.run_code(LOADED).stdout, "\n")
 
     def test_reaches_children(self):
@@ -262,11 +276,21 @@ class OtherWays(unittest.TestCase):
         self.assertEqual(other.run_code(code).stdout, "True\n")
         wrong = tutti("wheel", "--as-nccl", "--nccl-version", "new", check=False)
         self.assertEqual(wrong.stderr, "tutti: new is no version; it would be one like 2.30.7\n")
+        nowhere = tutti("wheel", "--as-nccl", "--output", "/proc/none", check=False)
+        self.assertRegex(nowhere.stderr, "^tutti: .*'/proc/none'\n$")
 
 
 class Which(unittest.TestCase):
+    def script(self, text):
+        path = os.path.join(folder, "script")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, 0o755)
+        return path
+
     def test_a_python(self):
         self.assertIn("no libnccl.so.2 that programs would find", which()["error"])
+        self.assertIn("`tutti enable nccl`, would have it find", which()["notes"][0])
         report = which(environment.python, LD_LIBRARY_PATH=in_package("lib"))
         self.assertEqual(report["library"], in_package("lib", "libnccl.so.2"))
         self.assertEqual(report["why"], "LD_LIBRARY_PATH")
@@ -281,6 +305,9 @@ class Which(unittest.TestCase):
     def test_a_script_of_python(self):
         report = which(environment.program("tutti"), TUTTI_NCCL="1")
         self.assertIn("by TUTTI_NCCL", report["why"])
+        # As pip writes them where the path of the Python is too long for a first line.
+        script = self.script(f"""#!/bin/sh\n'''exec' "{environment.python}" "$0" "$@"\n' '''\n""")
+        self.assertIn("by TUTTI_NCCL", which(script, TUTTI_NCCL="1")["why"])
 
     def test_a_program(self):
         program = os.path.join(BUILD, "tests", "library", "library_version_nccl")
@@ -293,11 +320,26 @@ class Which(unittest.TestCase):
     def test_what_asks_for_none(self):
         self.assertIn("asks for no libnccl.so.2 at its start", which("/bin/sh")["error"])
         self.assertIn("there is no such program", which("/no/such/program")["error"])
-        script = os.path.join(folder, "script")
-        with open(script, "w", encoding="utf-8") as file:
-            file.write("#!/bin/sh\n")
-        os.chmod(script, 0o755)
+        script = self.script("#!/bin/sh\n")
         self.assertIn("it is a script of /bin/sh", which(script)["error"])
+        os.chmod(script, 0o644)
+        self.assertIn("it is not executable", which(script)["error"])
+        os.rename(self.script("no program"), os.path.join(folder, "python3.99"))
+        self.assertIn("it cannot be read or started", which(os.path.join(folder, "python3.99"))["error"])
+
+    def test_what_cannot_be_asked_is_not_run(self):
+        """Of programs that glibc's loader does not start, nothing is asked: they would run instead."""
+        if not shutil.which("cc"):
+            self.skipTest("there is no C compiler")
+        source, program, trace = (os.path.join(folder, name) for name in ("trace.c", "trace", "ran"))
+        with open(source, "w", encoding="utf-8") as file:
+            file.write(f'#include <stdio.h>\nint main(void) {{ return !fopen("{trace}", "w"); }}\n')
+        for option, said in (("-static", "linked statically"), ("-shared", "it is a library"),
+                             ("-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1", "not that of glibc")):
+            with self.subTest(option=option):
+                run(["cc", "-fPIC", source, option, "-o", program])
+                self.assertIn(said, which(program)["error"])
+                self.assertFalse(os.path.exists(trace))
 
 
 class Faults(unittest.TestCase):
