@@ -80,12 +80,15 @@ using Body = std::function<void(GpuRank& self, Board& board)>;
 // Instead of a value: half of the ranks have one, half another.
 constexpr const char* kTwoHosts = "two hosts";
 
+// The library that stands for NVIDIA's; the program that includes this defines it.
+extern const char* const kOtherNccl;
+
 // A job of processes whose tensors on GPUs are to go through the other NCCL.
 class Job {
  public:
   Job(int num_ranks, Settings settings, const Body& body)
       : processes_(num_ranks, [=](int rank, Board& board) {
-          Settings all = {{"HOROVOD_GPU_OPERATIONS", "NCCL"}, {"TUTTI_NCCL_LIBRARY", OTHER_NCCL}};
+          Settings all = {{"HOROVOD_GPU_OPERATIONS", "NCCL"}, {"TUTTI_NCCL_LIBRARY", kOtherNccl}};
           all.insert(all.end(), settings.begin(), settings.end());
           for (auto& [name, value] : all) {
             if (value == kTwoHosts) value = rank < num_ranks / 2 ? "first" : "second";

@@ -20,6 +20,9 @@
 #include "gpu_job.h"
 
 namespace tutti::coordinator {
+
+const char* const kOtherNccl = OTHER_NCCL;
+
 namespace {
 
 using ::testing::AllOf;
