@@ -121,6 +121,7 @@ class Forms(unittest.TestCase):
     def test_without_a_compiler(self):
         with tempfile.TemporaryDirectory() as empty:
             said = self.forms(TUTTI_CACHE_DIR=empty, CXX="no-such-compiler")
+            self.assertEqual([name for name in os.listdir(empty) if not name.endswith(".lock")], [])
         self.assertEqual(said.count("form: python"), 2, said)
         self.assertEqual(said.count("there is no C++ compiler no-such-compiler"), 1, said)
 

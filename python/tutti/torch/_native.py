@@ -120,9 +120,10 @@ def _compile(include: str, target: str) -> None:
                os.path.join(home, "include", "torch", "csrc", "api", "include")]
     if not os.path.isdir(headers[1]):
         raise Unavailable("this PyTorch has no C++ headers")
+    compiler = _compiler()  # Before there is a file that would stay behind.
     descriptor, made = tempfile.mkstemp(suffix=".so", dir=os.path.dirname(target))
     os.close(descriptor)
-    command = [*_compiler(), *_OPTIONS, f"-D_GLIBCXX_USE_CXX11_ABI={_abi()}",
+    command = [*compiler, *_OPTIONS, f"-D_GLIBCXX_USE_CXX11_ABI={_abi()}",
                *(part for folder in headers for part in ("-isystem", folder)),
                "-I", _SOURCES, "-I", include, "-x", "c++", "-", "-o", made,
                "-L", os.path.join(home, "lib"), "-ltorch_cpu", "-lc10", "-x", "none",
