@@ -220,7 +220,7 @@ Status Convert(const Conversion& c, int device, cudaStream_t stream) {
   for (size_t i = 0; i < c.n; ++i) {
     const void* const from = c.from[i];
     if (from != nullptr) TUTTI_TRY(place.Check(from, c.counts[i] * SizeOf(from_type), "from"));
-    if (from == nullptr && !widens) return InvalidArgument("from is null");
+    if (from == nullptr && !widens && c.counts[i] > 0) return InvalidArgument("from is null");
     TUTTI_TRY(place.Check(c.to[i], c.counts[i] * SizeOf(to_type), "to"));
     TUTTI_TRY(converted.Add({from, nullptr, c.to[i], c.counts[i]}));
   }
