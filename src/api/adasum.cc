@@ -113,13 +113,16 @@ Result<size_t> Total(const size_t* counts, size_t n, DataType type) {
   return total;
 }
 
-Status CheckVectors(const Place& place, const Vectors& v) {
+// Returns how many bytes each of the vectors has.
+Result<size_t> CheckVectors(const Place& place, const Vectors& v) {
   if (v.type != ncclFloat32 && v.type != ncclFloat64)
     return InvalidArgument("vectors of Adasum are of float32 or float64");
   const auto type = static_cast<DataType>(v.type);
   TUTTI_ASSIGN(const size_t total, Total(v.counts, v.n, type));
-  TUTTI_TRY(place.Check(v.a, total * SizeOf(type), "a"));
-  return place.Check(v.b, total * SizeOf(type), "b");
+  const size_t bytes = total * SizeOf(type);
+  TUTTI_TRY(place.Check(v.a, bytes, "a"));
+  TUTTI_TRY(place.Check(v.b, bytes, "b"));
+  return bytes;
 }
 
 const std::byte* At(const void* base, size_t bytes) {
@@ -129,7 +132,7 @@ const std::byte* At(const void* base, size_t bytes) {
 Status Multiply(const Vectors& v, AdasumDots* dots, AdasumDots* scratch, int device,
                 cudaStream_t stream) {
   TUTTI_ASSIGN(const Place place, Place::Find(device, stream));
-  TUTTI_TRY(CheckVectors(place, v));
+  TUTTI_TRY(CheckVectors(place, v).status());
   TUTTI_TRY(place.Check(dots, v.n * sizeof(AdasumDots), "dots"));
   TUTTI_TRY(place.Check(scratch, v.n * cuda::kMostAdasumParts * sizeof(AdasumDots), "scratch"));
   const size_t element = SizeOf(static_cast<DataType>(v.type));
@@ -168,10 +171,8 @@ Status SumDots(const double* all, size_t num_arrays, size_t n, double* dots, int
 Status Combine(const Vectors& v, void* out, const AdasumDots* dots, int device,
                cudaStream_t stream) {
   TUTTI_ASSIGN(const Place place, Place::Find(device, stream));
-  TUTTI_TRY(CheckVectors(place, v));
-  const auto type = static_cast<DataType>(v.type);
-  TUTTI_ASSIGN(const size_t total, Total(v.counts, v.n, type));
-  TUTTI_TRY(place.Check(out, total * SizeOf(type), "out"));
+  TUTTI_ASSIGN(const size_t bytes, CheckVectors(place, v));
+  TUTTI_TRY(place.Check(out, bytes, "out"));
   TUTTI_TRY(place.Check(dots, v.n * sizeof(AdasumDots), "dots"));
   Batch combined(place, AdasumStep::kCombine);
   combined.args().wide = v.type == ncclFloat64;
@@ -180,7 +181,7 @@ Status Combine(const Vectors& v, void* out, const AdasumDots* dots, int device,
   for (size_t i = 0; i < v.n; ++i) {
     std::byte* const to = static_cast<std::byte*>(out) + at;
     TUTTI_TRY(combined.Add({At(v.a, at), At(v.b, at), to, v.counts[i]}));
-    at += v.counts[i] * SizeOf(type);
+    at += v.counts[i] * SizeOf(static_cast<DataType>(v.type));
   }
   return combined.Flush();
 }
