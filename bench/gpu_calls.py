@@ -12,7 +12,7 @@ import ctypes
 import sys
 import time
 
-from gpu_ranks import Library, join, parse, run_ranks
+from gpu_ranks import Library, join, run_bench
 
 FLOAT32, SUM, CALLS, TIMES = 7, 0, 200, 5
 
@@ -52,13 +52,5 @@ def run_rank(options) -> int:
     return 0
 
 
-def main() -> int:
-    options = parse(__doc__, lambda parser: parser.add_argument("--bytes", type=int, default=256))
-    if options.rank is not None:
-        return run_rank(options)
-    print(f"{options.library}: {options.ranks} ranks, {options.hosts} hosts, {options.bytes} bytes", flush=True)
-    return run_ranks(options)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_bench(__doc__, run_rank, lambda parser: parser.add_argument("--bytes", type=int, default=256)))

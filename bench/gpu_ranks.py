@@ -71,3 +71,14 @@ def run_ranks(options: argparse.Namespace) -> int:
                 own |= {"NCCL_SOCKET_IFNAME": "lo", "NCCL_HOSTID": f"host{rank * options.hosts // options.ranks}"}
             ranks.append(subprocess.Popen([sys.executable, *sys.argv, "--rank", str(rank), "--folder", folder], env=own))
         return max(rank.wait() for rank in ranks)
+
+
+def run_bench(description: str, run_rank, add_arguments=lambda parser: None) -> int:
+    """The main function of a bench: in the process of a rank it runs `run_rank` with the options, else all ranks."""
+    options = parse(description, add_arguments)
+    if options.rank is not None:
+        return run_rank(options)
+    own = "".join(f", {name} {value}" for name, value in vars(options).items()
+                  if name not in ("library", "ranks", "hosts", "rank", "folder"))
+    print(f"{options.library}: {options.ranks} ranks, {options.hosts} hosts{own}", flush=True)
+    return run_ranks(options)

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from gpu_ranks import Library, join, parse, run_ranks
+from gpu_ranks import Library, join, run_bench
 
 FLOAT32, SUM = 7, 0
 
@@ -67,14 +67,5 @@ def run_rank(options) -> int:
     return 0 if right else 1
 
 
-def main() -> int:
-    options = parse(__doc__, lambda parser: parser.add_argument("--size", type=int, default=4 << 20))
-    if options.rank is not None:
-        return run_rank(options)
-    print(f"{options.library}: AllReduce of {options.size} bytes, {options.ranks} ranks on {options.hosts} hosts",
-          flush=True)
-    return run_ranks(options)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_bench(__doc__, run_rank, lambda parser: parser.add_argument("--size", type=int, default=4 << 20)))

@@ -12,7 +12,7 @@ import ctypes
 import sys
 import time
 
-from gpu_ranks import Library, join, parse, run_ranks
+from gpu_ranks import Library, join, run_bench
 
 FLOAT64, MAX, SUM, SUSPEND_MEM = 8, 2, 0, 1
 COUNT = 1 << 20
@@ -54,13 +54,5 @@ def run_rank(options) -> int:
     return 1 if wrong else 0
 
 
-def main() -> int:
-    options = parse(__doc__, lambda parser: parser.add_argument("--rounds", type=int, default=5))
-    if options.rank is not None:
-        return run_rank(options)
-    print(f"{options.library}: {options.ranks} ranks", flush=True)
-    return run_ranks(options)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_bench(__doc__, run_rank, lambda parser: parser.add_argument("--rounds", type=int, default=5)))
