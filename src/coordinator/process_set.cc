@@ -108,7 +108,7 @@ void ProcessSet::WakeDrivers() {
 
 // Calls the other ranks into the round, once.
 void ProcessSet::CallOthers(uint64_t round) {
-  if (!driver_.MustRing(round)) return;
+  if (!driver_.MustCall(round)) return;
   ++counters_.round_calls;
   hooks_.call_to_round(round);
 }

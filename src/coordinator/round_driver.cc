@@ -48,7 +48,7 @@ bool RoundDriver::OnRoundCall(uint64_t round) {
   return true;
 }
 
-bool RoundDriver::MustRing(uint64_t round) {
+bool RoundDriver::MustCall(uint64_t round) {
   if (rung_rounds_ > round) return false;
   rung_rounds_ = round + 1;
   return true;

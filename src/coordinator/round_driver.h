@@ -79,7 +79,7 @@ class RoundDriver {
   // no rank.
   bool OnRoundCall(uint64_t round);
   // Returns whether the others must be called into `round`: they have not been so far.
-  bool MustRing(uint64_t round);
+  bool MustCall(uint64_t round);
   // Returns whether the others must be called into the round that begins: they stay out after a
   // quiet one.
   bool CallsOthers() const { return attendance_ == Attendance::kCalled; }

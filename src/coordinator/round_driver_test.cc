@@ -85,10 +85,10 @@ TEST(RoundDriverTest, CallsReachAsFarAsRanksCanBe) {
 
 TEST(RoundDriverTest, OthersAreCalledOnceARound) {
   RoundDriver driver;
-  EXPECT_TRUE(driver.MustRing(3));
-  EXPECT_FALSE(driver.MustRing(3));
-  EXPECT_FALSE(driver.MustRing(2));
-  EXPECT_TRUE(driver.MustRing(4));
+  EXPECT_TRUE(driver.MustCall(3));
+  EXPECT_FALSE(driver.MustCall(3));
+  EXPECT_FALSE(driver.MustCall(2));
+  EXPECT_TRUE(driver.MustCall(4));
 }
 
 TEST(RoundDriverTest, AJoinIsAnnouncedOnce) {
