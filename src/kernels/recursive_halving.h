@@ -3,14 +3,28 @@
 // ReduceScatter and AllGather in log2(n) exchanges that move no byte more than a ring does. A rank
 // owns one block of a work area; ranks stand in a ring, and `me` is a rank's place in it.
 //
+// Where n is a power of two, places are swapped in pairs, as in a hypercube: at distance d with
+// place me ^ d. `own` is the run of d places that holds me and begins at a multiple of d, `other`
+// the partner's.
+//
+//   halving, distance 4, 2, 1            doubling, distance 1, 2, 4
+//   blocks other ──▶ rank me^d           blocks own   ──▶ rank me^d
+//   blocks own   ◀── rank me^d (added)   blocks other ◀── rank me^d
+//
+// The ranks of a host follow one another in the ring. Where each host has as many, and a power of
+// two, the distances below that stay within a host, so that data crosses the network log2(hosts)
+// times one after the other. A ring would cross it as often as there are hosts.
+//
+// Any other n:
+//
 //   halving, distance 4, 2, 1            doubling, distance 1, 2, 4
 //   blocks me+d … ──▶ rank me+d          blocks me … ──▶ rank me-d
 //   blocks me …   ◀── rank me-d (added)  blocks me+d … ◀── rank me+d
 //
 // Before the exchange at distance d of a halving a rank holds partial sums of the blocks me to
 // me+2d-1, as far as there are so many: it gives the far half away and adds to the near one. In the
-// end it holds the sum of its own block. Doubling is the same backwards. Any number of ranks will
-// do: the exchange at the largest distance is shorter where it is no power of two.
+// end it holds the sum of its own block. Doubling is the same backwards. The exchange at the
+// largest distance is shorter. Every exchange crosses each border between hosts.
 //
 // The blocks of an exchange travel as one message. So this is for small blocks, where the number of
 // messages is what counts; a ring, which works on one piece of a block while the next one travels,
@@ -44,6 +58,28 @@ class PlacesOf {
   int count_;
 };
 
+// The places of one exchange.
+struct BlockSwap {
+  int to, from;        // The places that are sent to, and received from.
+  int sent, received;  // The first place whose block is sent, and received.
+  int blocks;          // So many each way.
+};
+
+// Returns the exchange of a halving at distance `d`.
+constexpr BlockSwap HalvingSwap(int me, int n, int d) {
+  if (std::has_single_bit(static_cast<unsigned>(n))) {
+    const int partner = me ^ d;
+    return {partner, partner, partner & -d, me & -d, d};
+  }
+  return {me + d, me - d, me + d, me, std::min(d, n - d)};
+}
+
+// Returns the exchange of a doubling: that of the halving, backwards.
+constexpr BlockSwap DoublingSwap(int me, int n, int d) {
+  const BlockSwap swap = HalvingSwap(me, n, d);
+  return {swap.from, swap.to, swap.received, swap.sent, swap.blocks};
+}
+
 // Adds up every rank's block; the work area holds the rank's inputs, and in the end the result in
 // its own block.
 template <BlockPrimitives P, class Parts>
@@ -51,9 +87,9 @@ constexpr void HalvingReduceScatter(P& p, const RingView& ring, const Parts& par
   const int n = ring.num_ranks;
   const int me = ring.index;
   for (int d = static_cast<int>(std::bit_floor(static_cast<unsigned>(n - 1))); d >= 1; d /= 2) {
-    const int blocks = std::min(d, n - d);
-    p.ExchangeReduce(ring.At(me + d), PlacesOf(ring, parts, me + d, blocks), ring.At(me - d),
-                     PlacesOf(ring, parts, me, blocks), d == 1);
+    const BlockSwap swap = HalvingSwap(me, n, d);
+    p.ExchangeReduce(ring.At(swap.to), PlacesOf(ring, parts, swap.sent, swap.blocks),
+                     ring.At(swap.from), PlacesOf(ring, parts, swap.received, swap.blocks), d == 1);
   }
 }
 
@@ -63,9 +99,9 @@ constexpr void DoublingAllGather(P& p, const RingView& ring, const Parts& parts)
   const int n = ring.num_ranks;
   const int me = ring.index;
   for (int d = 1; d < n; d *= 2) {
-    const int blocks = std::min(d, n - d);
-    p.Exchange(ring.At(me - d), PlacesOf(ring, parts, me, blocks), ring.At(me + d),
-               PlacesOf(ring, parts, me + d, blocks));
+    const BlockSwap swap = DoublingSwap(me, n, d);
+    p.Exchange(ring.At(swap.to), PlacesOf(ring, parts, swap.sent, swap.blocks), ring.At(swap.from),
+               PlacesOf(ring, parts, swap.received, swap.blocks));
   }
 }
 

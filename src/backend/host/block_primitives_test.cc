@@ -161,5 +161,31 @@ TEST(BlockPrimitivesTest, FewMessagesCarryWhatARingCarries) {
   }
 }
 
+// Hosts of two and four ranks each: only the exchanges at their distance and above leave a host.
+TEST(BlockPrimitivesTest, PairsOfPlacesCrossTheNetworkOnceForEachDoublingOfHosts) {
+  const auto check = [](int n, int here, bool reduce, size_t crossings) {
+    std::vector<int> ranks(static_cast<size_t>(n));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    for (int me = 0; me < n; ++me) {
+      kernels::BlockCounting count(1000);
+      const RingView ring = {me, n, ranks.data()};
+      if (reduce)
+        kernels::HalvingReduceScatter(count, ring, kernels::EqualParts{10});
+      else
+        kernels::DoublingAllGather(count, ring, kernels::EqualParts{10});
+      size_t sent = 0;
+      for (const auto& [peer, is_send, traffic] : count.messages())
+        sent += is_send && peer / here != me / here ? 1 : 0;
+      EXPECT_EQ(sent, crossings) << me << " of " << n;
+    }
+  };
+  for (const bool reduce : {false, true}) {
+    check(4, 2, reduce, 1);
+    check(8, 4, reduce, 1);
+    check(8, 2, reduce, 2);
+    check(16, 4, reduce, 2);
+  }
+}
+
 }  // namespace
 }  // namespace tutti
