@@ -59,6 +59,7 @@ class BootstrapImpl final : public Bootstrap {
     endpoint_->SendControl(membership_, peer, payload);
   }
   std::vector<int> LinkedRanks() const override;
+  int64_t RoundTripNs(int peer) override { return endpoint_->RoundTripNs(*membership_, peer); }
   void SetEvents(Events events) override { endpoint_->SetEvents(membership_, std::move(events)); }
   void GiveUp(const Status& reason) override { endpoint_->GiveUp(membership_, reason); }
   Status Complete() override { return endpoint_->Complete(*membership_); }

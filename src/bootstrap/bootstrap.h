@@ -117,6 +117,9 @@ class Bootstrap {
   // Returns the ranks with which this rank has a link from the beginning: those at distance 2^k in
   // both directions. What each rank passes on to them reaches every rank.
   virtual std::vector<int> LinkedRanks() const = 0;
+  // Returns the shortest time in which the host of `peer` has answered on the link to it so far; 0
+  // where there is no link, or it is not known.
+  virtual int64_t RoundTripNs(int peer) = 0;
 
   // Sets the callbacks for events from now on. Events that came earlier are delivered at once, on
   // the loop's thread.

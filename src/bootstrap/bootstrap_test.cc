@@ -270,5 +270,19 @@ TEST(Bootstrap, LinkedRanksReachEveryoneByFlooding) {
   EXPECT_EQ(linked[0], (std::vector<int>{1, 2, 4, 5, 8, 9, 11, 12}));
 }
 
+// The kernel has measured the links that were made, and knows nothing of others.
+TEST(Bootstrap, LinkedRanksHaveARoundTrip) {
+  const Job job(13);
+  job.Run([&](Bootstrap& bootstrap) {
+    for (const int peer : bootstrap.LinkedRanks()) {
+      EXPECT_GT(bootstrap.RoundTripNs(peer), 0) << bootstrap.rank() << " to " << peer;
+      EXPECT_LT(bootstrap.RoundTripNs(peer), 1'000'000'000);
+    }
+    EXPECT_EQ(bootstrap.RoundTripNs((bootstrap.rank() + 6) % 13), 0);
+    // Nobody closes its links before all have looked.
+    EXPECT_TRUE(bootstrap.Barrier(Deadline::AfterSeconds(20)).ok());
+  });
+}
+
 }  // namespace
 }  // namespace tutti

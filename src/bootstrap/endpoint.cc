@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "sys/round_trip.h"
 
 namespace tutti {
 namespace {
@@ -310,6 +311,14 @@ void Endpoint::SendControl(const std::shared_ptr<Membership>& membership, int ra
   if (!CheckPeer(*membership, rank).ok()) return;
   [[maybe_unused]] const Status sent =
       SendFrame(membership->members[static_cast<size_t>(rank)], std::move(frame));
+}
+
+int64_t Endpoint::RoundTripNs(const Membership& membership, int rank) {
+  const MutexLock lock(mutex_);
+  const auto peer = peers_.find(membership.members[static_cast<size_t>(rank)]);
+  if (peer == peers_.end() || !peer->second.tx) return 0;
+  const Link& link = *peer->second.tx;
+  return link.stage == Link::Stage::kOpen ? ShortestRoundTripNs(link.fd.get()) : 0;
 }
 
 void Endpoint::Cancel(Membership& membership, Status reason) {

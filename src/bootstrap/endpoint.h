@@ -111,6 +111,7 @@ class Endpoint : public std::enable_shared_from_this<Endpoint> {
                      Deadline deadline, const std::atomic<bool>* abort_flag = nullptr);
   void SendControl(const std::shared_ptr<Membership>& membership, int rank,
                    std::span<const std::byte> payload);
+  int64_t RoundTripNs(const Membership& membership, int rank);
   void SetEvents(const std::shared_ptr<Membership>& membership, Bootstrap::Events events);
   void Cancel(Membership& membership, Status reason);
 

@@ -58,6 +58,7 @@ class HostJoin {
   // Keeps the tuner if every rank has one: ranks that choose differently do not meet.
   void AgreeOnTuner(std::span<const ShareResult> results);
   int HostCount() const;
+  void TakeNetwork(const JobAnswer& job);
   void LogChoice(const HostQuestion& question, const HostAnswer& answer) const;
   void PlaceMemory(int place);
 

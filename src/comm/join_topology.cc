@@ -77,12 +77,31 @@ NetSpread SpreadOf(const HostQuestion& question, const JobAnswer& job) {
   return SpreadOver(question.nics, of_host[place], of_host, place);
 }
 
+// Returns how far away the farthest host is that this rank has a link to, one way, in microseconds.
+// What the NIC's network says of itself counts more: its packets may take another way than those of
+// the links.
+uint32_t AwayUs(const JoinContext& context, const HostQuestion& question, int nic,
+                std::span<const int> first_ranks) {
+  const auto device = static_cast<size_t>(nic);
+  if (device < question.nics.size() && question.nics[device].latency_ns > 0)
+    return static_cast<uint32_t>(question.nics[device].latency_ns / 1000);
+  const auto host_of = [&](int r) { return first_ranks[static_cast<size_t>(r)]; };
+  int64_t longest_ns = 0;
+  for (const int r : context.bootstrap.LinkedRanks())
+    if (host_of(r) != host_of(context.rank()))
+      longest_ns = std::max(longest_ns, context.bootstrap.RoundTripNs(r));
+  return static_cast<uint32_t>(longest_ns / 2000);
+}
+
 // Every rank answers, and also one whose answer is a failure takes part in the exchange: the others
 // would wait for it. All draw the same conclusions from the same messages.
 Result<AgreedTopology> AgreeOnTopology(const JoinContext& context, const HostQuestion& question,
                                        std::span<const int> first_ranks) {
   Result<HostAnswer> answer = AnswerAboutHost(context, question);
-  if (answer.ok()) answer->pxn_level = PxnLevelOf(context.settings);
+  if (answer.ok()) {
+    answer->pxn_level = PxnLevelOf(context.settings);
+    answer->away_us = AwayUs(context, question, answer->nic, first_ranks);
+  }
   const bool first = question.ranks.front() == context.rank();
   TUTTI_ASSIGN(const std::vector<Bytes> messages,
                context.bootstrap.AllGatherV(
@@ -130,14 +149,8 @@ Status HostJoin::ChooseByTopology() {
   }
   TUTTI_ASSIGN(AgreedTopology agreed, AgreeOnTopology(context_, question, parts_.machines.leader));
   JobAnswer& job = agreed.job;
-  const NetworkShare share = ShareOf(job, context_.peers);
   parts_.plan.host_gbps = job.intra_mbs / 1000.0;
-  // The search takes a NIC of unknown speed into account by a guess. No bound is better than that
-  // one.
-  parts_.plan.network_gbps = share.bandwidth_gbps;
-  if (share.bandwidth_gbps > 0 && job.inter_mbs > 0)
-    parts_.plan.network_gbps = std::min(share.bandwidth_gbps, job.inter_mbs / 1000.0);
-  parts_.plan.ranks_per_nic = share.ranks_per_nic;
+  TakeNetwork(job);
   parts_.ring = std::move(job.rings[0]);
   network_device_ = agreed.own.nic;
   if (network_) network_->Spread(network_device_, SpreadOf(question, job));
@@ -145,12 +158,27 @@ Status HostJoin::ChooseByTopology() {
   return Status::Ok();
 }
 
+// Tells the plan what passing from host to host costs. The search takes a NIC of unknown speed into
+// account by a guess. No bound is better than that one.
+void HostJoin::TakeNetwork(const JobAnswer& job) {
+  const NetworkShare share = ShareOf(job, context_.peers);
+  PlanContext& plan = parts_.plan;
+  plan.network_gbps = share.bandwidth_gbps;
+  if (share.bandwidth_gbps > 0 && job.inter_mbs > 0)
+    plan.network_gbps = std::min(share.bandwidth_gbps, job.inter_mbs / 1000.0);
+  plan.ranks_per_nic = share.ranks_per_nic;
+  plan.hosts = HostLayoutOf(parts_.machines.leader);
+  plan.network_us = CountedNetworkUs(job.away_us);
+}
+
 void HostJoin::LogChoice(const HostQuestion& question, const HostAnswer& answer) const {
   std::string nic;
   if (network_) {
     const auto device = static_cast<size_t>(network_device_);
-    nic = fmt::format("; network device {} ({}{})", network_device_, question.nics[device].name,
-                      answer.nic_mbps > 0 ? fmt::format(", {} Mbit/s", answer.nic_mbps) : "");
+    nic = fmt::format("; network device {} ({}{}); other hosts are {} us away", network_device_,
+                      question.nics[device].name,
+                      answer.nic_mbps > 0 ? fmt::format(", {} Mbit/s", answer.nic_mbps) : "",
+                      answer.away_us);
   }
   TUTTI_INFO(kLogGraph, "rank {} of {}: ring {} {}{}; NUMA node {} of {}", rank(), num_ranks(),
              RingText(parts_.ring),

@@ -83,6 +83,7 @@ std::vector<OfferedNic> MarkUsableNics(const std::vector<NetDevice>& devices,
     nic.pci_paths = device.pci_paths;
     nic.port = device.port;
     nic.guid = device.guid;
+    nic.latency_ns = device.latency_ns;
     nic.gpu_memory = device.registers_memory && (device.takes_gpu_memory || device.takes_dmabuf);
   }
   return nics;
@@ -109,10 +110,10 @@ NetworkShare ShareOf(const JobAnswer& job, std::span<const PeerInfo> peers) {
   NetworkShare share;
   std::map<std::pair<uint64_t, int32_t>, int> users;
   for (size_t r = 0; r < peers.size(); ++r) {
+    share.ranks_per_nic = std::max(share.ranks_per_nic, ++users[{peers[r].host_hash, job.nic[r]}]);
     if (job.nic_mbps[r] == 0) continue;
     const double gbps = job.nic_mbps[r] / 8000.0;
     if (share.bandwidth_gbps == 0 || gbps < share.bandwidth_gbps) share.bandwidth_gbps = gbps;
-    share.ranks_per_nic = std::max(share.ranks_per_nic, ++users[{peers[r].host_hash, job.nic[r]}]);
   }
   return share;
 }

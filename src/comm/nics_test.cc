@@ -122,7 +122,7 @@ TEST(ShareOfTest, TheSlowestNicCountsAndTheFullestOne) {
   EXPECT_EQ(share.ranks_per_nic, 2);
   job.nic_mbps = {0, 0, 0, 0};
   EXPECT_EQ(ShareOf(job, peers).bandwidth_gbps, 0);
-  EXPECT_EQ(ShareOf(job, peers).ranks_per_nic, 1);
+  EXPECT_EQ(ShareOf(job, peers).ranks_per_nic, 2);
 }
 
 TEST_F(NicsTest, ConnectionsAreSpreadOverNicsThatNobodyHas) {

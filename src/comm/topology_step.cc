@@ -212,6 +212,7 @@ Result<Told> ReadAnswer(std::span<const std::byte> message, size_t host_ranks) {
     told.answer.pxn_level = reader.U8();
     told.answer.near_nics = reader.U64();
     told.answer.nic_reads_gpu = reader.U8() != 0;
+    told.answer.away_us = reader.U32();
   }
   if (told.kind == kWholeAnswer) {
     told.answer.intra_mbs = reader.U32();
@@ -337,6 +338,7 @@ Bytes WriteAnswer(const HostAnswer& answer, bool whole) {
   writer.U8(answer.pxn_level);
   writer.U64(answer.near_nics);
   writer.U8(answer.nic_reads_gpu ? 1 : 0);
+  writer.U32(answer.away_us);
   if (whole) {
     writer.U32(answer.intra_mbs);
     writer.U32(answer.inter_mbs);
@@ -397,6 +399,7 @@ Result<JobAnswer> JoinAnswers(std::span<const Bytes> messages, std::span<const i
     job.nic_mbps.push_back(told[r].answer.nic_mbps);
     job.near_nics.push_back(told[r].answer.near_nics);
     job.pxn_level = std::min(job.pxn_level, told[r].answer.pxn_level);
+    job.away_us = std::max(job.away_us, told[r].answer.away_us);
     job.nics_read_gpus = job.nics_read_gpus || told[r].answer.nic_reads_gpu;
     if (told[r].answer.machine != first.answer.machine) {
       job.see_another.push_back(static_cast<int>(r));

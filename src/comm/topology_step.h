@@ -36,6 +36,7 @@ struct OfferedNic {
   std::vector<std::string> pci_paths = {};  // as in NetDevice
   int port = 0;
   uint64_t guid = 0;
+  int64_t latency_ns = 0;   // as in NetDevice
   bool gpu_memory = false;  // FIFOs may lie in memory of GPUs that it reaches.
 };
 
@@ -72,6 +73,9 @@ struct HostAnswer {
   // Says how far this rank goes to send by the NIC on the receiver's rail (NCCL_P2P_PXN_LEVEL,
   // gpu/pxn_routes.h).
   uint8_t pxn_level = 0;
+  // Another host is so far away, one way, in microseconds: the farthest of those that this rank
+  // knows of. 0: not known.
+  uint32_t away_us = 0;
   // A bit for each of the first 64 devices, by number: this rank may send as well by that one as by
   // its own.
   uint64_t near_nics = 0;
@@ -119,6 +123,7 @@ struct JobAnswer {
   // MB/s of a ring inside the hosts, and between them, of the host that has least; 0: not known.
   uint32_t intra_mbs = 0;
   uint32_t inter_mbs = 0;
+  uint32_t away_us = 0;  // That of the rank which knows the farthest host; 0: not known.
   // The ranks that see another machine than the first rank of their host does, because containers
   // and bindings hide things. They take the first rank's answer. This is for the log.
   std::vector<int> see_another;

@@ -362,6 +362,16 @@ TEST_F(JoinAnswersTest, TheSlowestHostCounts) {
   EXPECT_EQ(job->inter_mbs, 2500u);
 }
 
+// All ranks plan with the farthest host that one of them knows of.
+TEST_F(JoinAnswersTest, TheFarthestHostCounts) {
+  answers_[2].away_us = 40;
+  answers_[5].away_us = 1020;
+  Write();
+  const auto job = Join();
+  ASSERT_TRUE(job.ok()) << job.status().message();
+  EXPECT_EQ(job->away_us, 1020u);
+}
+
 TEST_F(JoinAnswersTest, OneMachineAndTwoAnswersIsADisagreement) {
   answers_[3].rings[0].order = {1, 3, 5};
   Write();

@@ -23,7 +23,9 @@ double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
                            algorithm == Algorithm::kRecursiveHalving ||
                            algorithm == Algorithm::kExchange || algorithm == Algorithm::kOneShot ||
                            algorithm == Algorithm::kTwoShot;
-  return all_at_once ? c.network_gbps / std::max(1, c.ranks_per_nic) : c.network_gbps;
+  double gbps = c.network_gbps;
+  if (c.network_us > 0) gbps = gbps > 0 ? std::min(gbps, kFarNetworkGbps) : kFarNetworkGbps;
+  return all_at_once ? gbps / std::max(1, c.ranks_per_nic) : gbps;
 }
 
 // Returns whether the algorithm sends between all pairs of ranks, through a FIFO for each.
@@ -139,7 +141,10 @@ double CostOf(const PlanContext& c, const AlgorithmRow& row, Collective collecti
   const Extent extent = IsMesh(c, row.algorithm)
                             ? MeshExtentOf(collective, row.algorithm, c.num_ranks, bytes)
                             : ExtentOf(collective, row.algorithm, c.num_ranks, bytes);
-  return CostUs(*cost, extent, ChannelsFor(c, row.algorithm), c.oversubscribed);
+  const double crossing_us =
+      c.network_us > 0 ? c.network_us * CrossingsOf(collective, row.algorithm, c.num_ranks, c.hosts)
+                       : 0;
+  return CostUs(*cost, extent, ChannelsFor(c, row.algorithm), c.oversubscribed) + crossing_us;
 }
 
 // Returns the bytes of the operation's largest buffer.

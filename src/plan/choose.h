@@ -14,6 +14,7 @@
 #include "base/datatype.h"
 #include "base/status.h"
 #include "plan/cost_adviser.h"
+#include "plan/crossings.h"
 #include "plan/reduction_order.h"
 #include "plan/work.h"
 
@@ -32,6 +33,10 @@ struct PlanContext {
   // that has least. 0: not known, and then only what a rank itself moves is a bound (cost_table.h).
   double host_gbps = 0;
   double network_gbps = 0;
+  // Between hosts: how the ranks are divided among them, and what each passage from one to the next
+  // costs besides, in microseconds (crossings.h).
+  HostLayout hosts = {};
+  double network_us = 0;
   // So many ranks of a host send through one NIC: where all send at once, each has only its part
   // of it. A ring or a tree enters and leaves a host once.
   int ranks_per_nic = 1;

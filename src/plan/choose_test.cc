@@ -74,6 +74,28 @@ TEST(ChooseTest, SwapsSmallBlocksBetweenManyRanksOfSeveralHosts) {
   EXPECT_EQ(AlgorithmOf(TwoHosts(2), Collective::kReduceScatter, 1 << 12), Algorithm::kRing);
 }
 
+// With 1 ms from host to host a ring of four ranks crosses twice where pairs of ranks do so once.
+// Long vectors go round it all the same: their bytes count for more.
+TEST(ChooseTest, CrossesFarNetworksAsSeldomAsSizesAllow) {
+  PlanContext near = TwoHosts(4);
+  near.hosts = {.count = 2, .even = true, .in_order = true};
+  near.ranks_per_nic = 2;
+  PlanContext far = near;
+  far.network_us = 1024;
+  for (const size_t count : {size_t{1} << 8, size_t{1} << 13}) {
+    EXPECT_EQ(AlgorithmOf(far, Collective::kAllGather, count), Algorithm::kRecursiveDoubling);
+    EXPECT_EQ(AlgorithmOf(far, Collective::kReduceScatter, count), Algorithm::kRecursiveHalving);
+    EXPECT_EQ(AlgorithmOf(far, Collective::kAllReduce, count), Algorithm::kRecursiveDoubling);
+  }
+  EXPECT_EQ(AlgorithmOf(near, Collective::kReduceScatter, 1 << 13), Algorithm::kRing);
+  for (const Collective collective :
+       {Collective::kAllGather, Collective::kReduceScatter, Collective::kAllReduce})
+    EXPECT_EQ(AlgorithmOf(far, collective, 1 << 17), Algorithm::kRing) << Name(collective);
+  const double us = PredictUs(far, Collective::kAllGather, Algorithm::kRing, 64) -
+                    PredictUs(near, Collective::kAllGather, Algorithm::kRing, 64);
+  EXPECT_NEAR(us, 2048, 1);
+}
+
 // A ring leaves a host once, whatever the number of its ranks; partners of recursive doubling all
 // send at once.
 TEST(ChooseTest, RanksShareANicWhereAllSendAtOnce) {

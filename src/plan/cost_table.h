@@ -7,9 +7,10 @@
 //
 //   time = start + steps × step + waits × wake + bytes / min(most, part × channels × bandwidth)
 //
-// Steps and bytes follow from the algorithm (ExtentOf); start, step, most and part stand in one
-// table (CostTable), a row for each wire, algorithm and protocol, with where each was measured;
-// channels × bandwidth are what the search found on the machine (topology/search.h).
+// and between hosts that are far from one another from how often it crosses the network besides
+// (crossings.h). Steps and bytes follow from the algorithm (ExtentOf); start, step, most and part
+// stand in one table (CostTable), a row for each wire, algorithm and protocol, with where each was
+// measured; channels × bandwidth are what the search found on the machine (topology/search.h).
 //
 // GPUs of one host have numbers of their own (GpuCosts), which plan/mesh.h adds up, and so have
 // GPUs that channels join (ChannelCosts, plan/channel_plan.h).

@@ -1,0 +1,69 @@
+#include "plan/crossings.h"
+
+#include <bit>
+#include <cmath>
+#include <map>
+
+namespace tutti {
+namespace {
+
+// Below this the steps of the cost table contain what the network adds, and what is measured is
+// mostly how busy the hosts are.
+constexpr uint32_t kLeastAwayUs = 100;
+
+bool IsPowerOfTwo(size_t n) { return std::has_single_bit(n); }
+
+double LogOf(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
+
+}  // namespace
+
+HostLayout HostLayoutOf(std::span<const int> leader) {
+  std::map<int, size_t> ranks_of;
+  for (const int first : leader) ++ranks_of[first];
+  HostLayout layout;
+  layout.count = static_cast<int>(ranks_of.size());
+  const size_t here = ranks_of.empty() ? 0 : ranks_of.begin()->second;
+  layout.even = IsPowerOfTwo(here) && IsPowerOfTwo(ranks_of.size());
+  for (const auto& [first, ranks] : ranks_of) layout.even = layout.even && ranks == here;
+  layout.in_order = true;
+  for (size_t r = 1; r < leader.size(); ++r)
+    if (leader[r] != leader[r - 1] && leader[r] != static_cast<int>(r)) layout.in_order = false;
+  return layout;
+}
+
+double CrossingsOf(Collective collective, Algorithm algorithm, int num_ranks,
+                   const HostLayout& hosts) {
+  if (hosts.count <= 1) return 0;
+  const bool one_each = hosts.count == num_ranks;
+  // What begins in the middle of a host comes back to it in the end.
+  const double round = hosts.count - (one_each ? 1 : 0);
+  switch (algorithm) {
+    case Algorithm::kRing: {
+      const bool chain = collective == Collective::kBroadcast || collective == Collective::kReduce;
+      if (chain) return hosts.count - 1;
+      return collective == Collective::kAllReduce ? 2 * round : round;
+    }
+    case Algorithm::kTree:  // up and down; the root's subtrees begin in the middle of hosts
+      return 2 * (LogOf(hosts.count) + (one_each ? 0 : 1));
+    case Algorithm::kRecursiveHalving:
+      return LogOf(hosts.even ? hosts.count : num_ranks);
+    case Algorithm::kRecursiveDoubling: {
+      const bool gathers =
+          collective == Collective::kAllGather || collective == Collective::kAllGatherV;
+      if (gathers) return LogOf(hosts.even ? hosts.count : num_ranks);
+      if (hosts.even && hosts.in_order) return LogOf(hosts.count);
+      return LogOf(num_ranks) + (IsPowerOfTwo(static_cast<size_t>(num_ranks)) ? 0 : 1);
+    }
+    case Algorithm::kTwoShot:
+      return 2;
+    default:  // Every rank sends to those that need it.
+      return 1;
+  }
+}
+
+double CountedNetworkUs(uint32_t away_us) {
+  if (away_us < kLeastAwayUs) return 0;
+  return std::exp2(std::round(std::log2(away_us)));
+}
+
+}  // namespace tutti
