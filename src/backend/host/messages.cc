@@ -28,17 +28,13 @@ void MessageBatch::AddRecv(const RecvLink& link, ProxyConnection* proxy, std::by
   Add({.send = {}, .recv = link, .proxy = proxy, .data = data, .bytes = bytes, .tag = tag});
 }
 
-// Messages of one link and direction form a queue. Only a batch whose messages all pass a network
-// may sleep on the descriptors of connections.
+// Messages of one link and direction form a queue.
 void MessageBatch::Add(Message message) {
   auto queue = std::find_if(queues_.begin(), queues_.end(),
                             [&](const Queue& l) { return l.link == message.link(); });
   ++unfinished_;
   if (queue == queues_.end()) {
-    if (message.proxy != nullptr)
-      wait_.AddConnection(message.proxy);
-    else
-      all_remote_ = false;
+    if (message.proxy != nullptr) wait_.AddConnection(message.proxy);
     queue = queues_.insert(queues_.end(), Queue{message.link(), {}});
   }
   queue->messages.push_back(message);
@@ -55,11 +51,21 @@ void MessageBatch::BeginAhead(Queue& queue) {
   }
 }
 
+// Returns whether proxy connections move all that is left: then this thread may sleep on their
+// descriptors.
+bool MessageBatch::OnlyRemoteLeft() const {
+  return std::none_of(queues_.begin(), queues_.end(),
+                      [](const Queue& queue) { return queue.unfinished() && !queue.remote(); });
+}
+
 // Returns the queue on whose FIFO to sleep next. The queues take turns, since any of them may be
-// the one that moves first. REQUIRES: one is unfinished.
+// the one that moves first; but those within the machine come before those of connections, which
+// the progress thread drives meanwhile and which this thread drives once the others are done.
+// REQUIRES: one is unfinished.
 MessageBatch::Queue& MessageBatch::NextUnfinished(size_t& turn) {
+  const bool remote = OnlyRemoteLeft();
   do turn = (turn + 1) % queues_.size();
-  while (!queues_[turn].unfinished());
+  while (!queues_[turn].unfinished() || queues_[turn].remote() != remote);
   return queues_[turn];
 }
 
@@ -91,7 +97,7 @@ bool MessageBatch::Run() {
           else
             blocked.recv.fifo->SleepForChunk(ns);
         },
-        all_remote_);
+        OnlyRemoteLeft());
     if (!go_on) return false;
     if (moved && unfinished_ == before) wait_.PollConnections();
   }

@@ -76,10 +76,12 @@ class MessageBatch {
     size_t next = 0;
     size_t begun = 0;
     bool unfinished() const { return next < messages.size(); }
+    bool remote() const { return messages.front().proxy != nullptr; }
   };
 
   void Add(Message message);
   void BeginAhead(Queue& queue);
+  bool OnlyRemoteLeft() const;
   Queue& NextUnfinished(size_t& turn);
   std::span<const int> UnfinishedPeers();
   bool StepAll();
@@ -91,7 +93,6 @@ class MessageBatch {
   std::vector<Queue> queues_;
   std::vector<int> peers_;
   size_t unfinished_ = 0;
-  bool all_remote_ = true;  // Proxy connections move all messages.
 };
 
 }  // namespace tutti
