@@ -38,6 +38,7 @@ int RunRankProcesses(int num_ranks, int hosts, const Body& body) {
       processes.push_back(process);
       continue;
     }
+    ChooseDevice(rank);
     if (hosts > 1) setenv("NCCL_HOSTID", rank * hosts / num_ranks == 0 ? "a" : "b", 1);
     if (rank == 0) {
       CHECK(ncclGetUniqueId(&shared->id));

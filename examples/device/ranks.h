@@ -22,8 +22,17 @@
     }                                                                            \
   } while (0)
 
-// Runs body(rank, communicator) on `num_ranks` threads, each of which is a rank. On a machine with
-// GPUs rank r is GPU r.
+// Gives the calling thread the device of its rank: on a machine with GPUs rank r has GPU r.
+inline void ChooseDevice([[maybe_unused]] int rank) {
+#ifdef __CUDACC__
+  const cudaError_t result = cudaSetDevice(rank);
+  if (result == cudaSuccess) return;
+  std::fprintf(stderr, "rank %d has no GPU: %s\n", rank, cudaGetErrorString(result));
+  std::exit(1);
+#endif
+}
+
+// Runs body(rank, communicator) on `num_ranks` threads, each of which is a rank.
 template <typename Body>
 void RunRanks(int num_ranks, const Body& body) {
   ncclUniqueId id;
@@ -31,9 +40,7 @@ void RunRanks(int num_ranks, const Body& body) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < num_ranks; ++rank) {
     threads.emplace_back([&, rank] {
-#ifdef __CUDACC__
-      cudaSetDevice(rank);
-#endif
+      ChooseDevice(rank);
       ncclComm_t comm;
       CHECK(ncclCommInitRank(&comm, num_ranks, id, rank));
       body(rank, comm);

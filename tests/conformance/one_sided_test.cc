@@ -36,6 +36,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, OneSidedTest, ::testing::Values(1, 2, 3, 4, 8),
 // A wait takes as many signals as it asks for, of each rank; the rest is there for the next.
 TEST(SignalTest, WaitsTakeWhatTheyAskFor) {
   constexpr int kRanks = 3;
+  TUTTI_NEEDS_RANKS(kRanks);
   ThreadWorld world(kRanks);
   ASSERT_TRUE(world.ok());
   std::atomic<int> sent = 0;
