@@ -22,13 +22,19 @@
     }                                                                            \
   } while (0)
 
+#ifdef __CUDACC__
+// Ends the program where a call of CUDA has failed.
+inline void CheckCuda(cudaError_t result, const char* doing) {
+  if (result == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", doing, cudaGetErrorString(result));
+  std::exit(1);
+}
+#endif
+
 // Gives the calling thread the device of its rank: on a machine with GPUs rank r has GPU r.
 inline void ChooseDevice([[maybe_unused]] int rank) {
 #ifdef __CUDACC__
-  const cudaError_t result = cudaSetDevice(rank);
-  if (result == cudaSuccess) return;
-  std::fprintf(stderr, "rank %d has no GPU: %s\n", rank, cudaGetErrorString(result));
-  std::exit(1);
+  CheckCuda(cudaSetDevice(rank), "choosing the GPU of a rank");
 #endif
 }
 
@@ -62,8 +68,14 @@ struct SharedBuffer {
     CHECK(ncclMemFree(memory));
   }
   void Write(const void* from) { Copy(memory, from); }
-  // To be called when no kernel is running.
-  void Read(void* to) { Copy(to, memory); }
+  // Waits for the kernels of this rank first: while a copy into ordinary memory waits for a kernel,
+  // CUDA lets no other thread copy, and the kernel may wait for what the library copies for it.
+  void Read(void* to) {
+#ifdef __CUDACC__
+    CheckCuda(cudaDeviceSynchronize(), "waiting for the kernels");
+#endif
+    Copy(to, memory);
+  }
 
   ncclComm_t comm;
   size_t bytes;
@@ -73,7 +85,7 @@ struct SharedBuffer {
  private:
   void Copy(void* to, const void* from) {
 #ifdef __CUDACC__
-    cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+    CheckCuda(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "copying");
 #else
     std::memcpy(to, from, bytes);
 #endif
