@@ -16,6 +16,13 @@
 
 namespace {
 
+// The subcommands of the Python package (python/tutti/_program.py), about which library programs
+// find.
+constexpr std::string_view kOfPython[] = {"enable", "disable", "env",   "overlay",
+                                          "audit",  "prefix",  "which", "wheel"};
+constexpr std::string_view kWithPython =
+    "with the Python package, to have programs find the library";
+
 // Returns a sentence about the first word where that should be a subcommand and is not, because the
 // parser only says that one is missing.
 std::string WrongSubcommand(const CLI::App& program, const std::vector<std::string>& words) {
@@ -29,18 +36,16 @@ std::string WrongSubcommand(const CLI::App& program, const std::vector<std::stri
     if (named.empty()) {
       std::vector<std::string> names;
       for (const CLI::App* one : known) names.push_back(one->get_name());
-      return fmt::format("'{}' is no subcommand of {}; there are {}", word, app->get_name(),
-                         fmt::join(names, ", "));
+      std::string sentence = fmt::format("'{}' is no subcommand of {}; there are {}", word,
+                                         app->get_name(), fmt::join(names, ", "));
+      if (app == &program)
+        sentence += fmt::format(" and, {}, {}", kWithPython, fmt::join(kOfPython, ", "));
+      return sentence;
     }
     app = named.front();
   }
   return {};
 }
-
-// The subcommands of the Python package (python/tutti/_program.py), about which library programs
-// find.
-constexpr std::string_view kOfPython[] = {"enable", "disable", "env",   "overlay",
-                                          "audit",  "prefix",  "which", "wheel"};
 
 // Runs `python3 -m tutti` with the words of this command line, in this process. Returns only when
 // there is no Python, an exit status.
@@ -61,8 +66,7 @@ int main(int argc, char** argv) {
   CLI::App program("Collective communication: measure it, start ranks, look at libraries.",
                    "tutti");
   program.require_subcommand(1);
-  program.footer(fmt::format("With the Python package, to have programs find the library: {}",
-                             fmt::join(kOfPython, ", ")));
+  program.footer(fmt::format("There are also, {}: {}", kWithPython, fmt::join(kOfPython, ", ")));
   std::vector<std::string> command;
   const tutti::tools::Subcommand run = tutti::tools::AddRun(program, command);
   const tutti::tools::Subcommand subcommands[] = {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import shlex
@@ -24,9 +25,22 @@ class CommandError(Exception):
 def _library() -> str:
     path = _tutti_nccl.library()
     if path is None:
-        raise CommandError("this package has no libnccl.so.2, and no libtutti.so.0 was found in " +
-                           ", ".join(_tutti_nccl.folders()) + "; install the wheel or Debian's packages")
+        place = _tutti_nccl.folder()
+        raise CommandError((f"{place} has a libtutti.so.0, but no libnccl.so.2 in tutti/overlay" if place else
+                            "this package has no libnccl.so.2, and no libtutti.so.0 was found in " +
+                            ", ".join(_tutti_nccl.folders())) + "; install the wheel or Debian's packages")
     return path
+
+
+def _check_library() -> None:
+    """Raises where the library cannot be loaded, or is not Tutti's."""
+    path = _library()
+    try:
+        is_tutti = hasattr(ctypes.CDLL(path), "tuttiGetVersion")
+    except OSError as error:
+        raise CommandError(f"Tutti's libnccl.so.2 cannot be loaded: {error}; install the package anew") from None
+    if not is_tutti:
+        raise CommandError(f"{path} is not Tutti's; install the package anew")
 
 
 def _overlay() -> str:
@@ -85,7 +99,7 @@ def _prefix(arguments: argparse.Namespace) -> None:
 def _switch(on: bool) -> None:
     """Has every Python of this environment take Tutti for NCCL, or no longer."""
     if on:
-        _library()
+        _check_library()
     if not _READ_AT_START:
         raise CommandError("this has no effect, for this Python did not read the start-up file "
                            "tutti_nccl.pth: the package is not among those that are installed for it")

@@ -187,6 +187,21 @@ class StartUpFile(unittest.TestCase):
         broken = environment.run_code("print('runs')", TUTTI_NCCL="1")
         self.assertEqual(broken.stdout, "runs\n")
         self.assertRegex(broken.stderr, "^tutti: Tutti does not take NCCL's place: .*too short.*\n$")
+        self.expect_not_switched("tutti: Tutti's libnccl.so.2 cannot be loaded: .*too short; install .*")
+
+    def test_is_not_switched_on_for_another_library(self):
+        path = in_package("lib", "tutti", "overlay", "nvidia", "nccl", "lib", "libnccl.so.2")
+        os.rename(path, path + ".kept")
+        self.addCleanup(os.replace, path + ".kept", path)
+        self.expect_not_switched(".* no libnccl.so.2 in tutti/overlay; install .*")
+        shutil.copy(FOREIGN, path)
+        self.expect_not_switched("tutti: .*libnccl.so.2 is not Tutti's; install .*")
+
+    def expect_not_switched(self, sentence):
+        said = tutti("enable", "nccl", check=False)
+        self.assertEqual((said.returncode, said.stdout), (1, ""))
+        self.assertRegex(said.stderr, f"^{sentence}\n$")
+        self.assertEqual(environment.run_code(LOADED).stdout, "\n")
 
     def test_raises_nothing_without_standard_error(self):
         said = run(["sh", "-c", 'exec "$0" -c "print(1)" 2>&-', environment.python],

@@ -259,7 +259,9 @@ TEST(PerfProgram, BadCommandLinesGetSentences) {
       {{"perf", "all_reduce", "-b", "64T"}, "GiB of memory"},
       {{"perf"}, "collective is required"},
       {{}, "subcommand"},
-      {{"unknown"}, "'unknown' is no subcommand of tutti; there are"},
+      {{"unknown"},
+       "and, with the Python package, to have programs find the library, enable, disable, env, "
+       "overlay, audit, prefix, which, wheel"},
       {{"topo", "shw"}, "'shw' is no subcommand of topo; there are"},
   };
   for (const auto& [arguments, text] : faults) {
