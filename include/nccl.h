@@ -687,8 +687,8 @@ typedef struct ncclCollConfig_v23200 {
   int forceAlgSelection;     // 1 (default): a selection that cannot be kept is an error, on hosts
                              // and GPUs. 0: it is a wish.
   int CTAPolicy;             // NCCL_CTA_POLICY_*. Checked, then ignored.
-  uint64_t userProfilerTag;  // For profilers; without effect here. The highest bit is NCCL's.
-  cudaEvent_t launchCompletionEvent;  // Refused where it is not null.
+  uint64_t userProfilerTag;  // For profiler plugins, of hosts; 0: none. The highest bit is NCCL's.
+  cudaEvent_t launchCompletionEvent;  // Recorded once the call has begun, not ended; null: none.
 } ncclCollConfig_t;
 
 #define NCCL_COLLCONFIG_INITIALIZER                                                          \

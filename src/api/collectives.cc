@@ -3,7 +3,9 @@
 
 #include "api/collectives.h"
 
+#include <memory>
 #include <numeric>
+#include <utility>
 
 #include "api/context.h"
 #include "comm/group.h"
@@ -74,6 +76,17 @@ Status CheckMapped(const Call& call, const Task& task) {
   return Status::Ok();
 }
 
+// Finds out what the caller's event is. The ranks of hosts have events of this library's.
+Status ResolveLaunchEvent(const Operations& operations, Task& task) {
+  const auto event = static_cast<cudaEvent_t>(task.extras->launch_event);
+  if (operations.hand_over() == HandOver::kOnStream) return CheckCudaEvent(event);
+  CallExtras extras = *task.extras;
+  extras.launch_event = nullptr;
+  TUTTI_ASSIGN(extras.on_begin, RecordBegin(event));
+  task.extras = std::make_shared<const CallExtras>(std::move(extras));
+  return Status::Ok();
+}
+
 // Checks what all operations have in common and issues the task. `op` is that of a reduction.
 Status Submit(const Call& call, Task task, const ncclRedOp_t* op = nullptr) {
   const HandleUse use(call.comm);
@@ -97,6 +110,8 @@ Status Submit(const Call& call, Task task, const ncclRedOp_t* op = nullptr) {
   if (use->settings.check_pointers) TUTTI_TRY(CheckMapped(call, task));
   if (task.wishes != CallWishes()) [[unlikely]]
     TUTTI_TRY(use->comm->operations().CheckWishes(task));
+  if (task.extras && task.extras->launch_event != nullptr) [[unlikely]]
+    TUTTI_TRY(ResolveLaunchEvent(use->comm->operations(), task));
   TUTTI_ASSIGN(void* const stream, StreamFor(use->comm->operations(), call.stream));
   return ThreadGroup().Add(*call.comm, {std::move(task), stream});
 }
@@ -225,13 +240,21 @@ Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send
   return Submit({comm, stream, type}, std::move(task));
 }
 
+std::shared_ptr<const CallExtras> ExtrasOf(const CollectiveCall& call) {
+  if (call.profiler_tag == 0 && call.launch_event == nullptr) [[likely]]
+    return nullptr;
+  return std::make_shared<const CallExtras>(
+      CallExtras{.profiler_tag = call.profiler_tag, .launch_event = call.launch_event});
+}
+
 // Returns the task of a collective, without an operator and a root.
 Task TaskOf(Collective collective, const CollectiveCall& call) {
   return {.collective = collective,
           .send = call.send,
           .recv = call.recv,
           .count = call.count,
-          .wishes = call.wishes};
+          .wishes = call.wishes,
+          .extras = ExtrasOf(call)};
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 // arguments are checked, and the operation is handed to the thread's group.
 
 #include <cstddef>
+#include <cstdint>
 
 #include "base/status.h"
 #include "nccl.h"
@@ -24,6 +25,8 @@ struct CollectiveCall {
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
   CallWishes wishes = {};
+  uint64_t profiler_tag = 0;
+  cudaEvent_t launch_event = nullptr;  // A tuttiEvent_t where the ranks are on hosts.
 };
 
 Status AllReduce(const CollectiveCall& call, ncclRedOp_t op);

@@ -1,6 +1,10 @@
 // The collectives that take options for a single call: the options are checked here, and become the
 // call's wishes.
 
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
 #include "api/collectives.h"
 #include "api/context.h"
 #include "nccl.h"
@@ -15,6 +19,9 @@ constexpr int kMostOptions = 1024;
 constexpr int kMostClusterSize = 8;
 constexpr uint64_t kReservedTag = uint64_t{1} << 63;
 constexpr int64_t kNsInMs = 1'000'000;
+// NCCL 2.31's form of the struct, which ends before the event.
+constexpr size_t kOldestSize = offsetof(ncclCollConfig_t, launchCompletionEvent);
+constexpr int kMostPolicy = NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO;
 
 bool Unset(int value) { return value == NCCL_CONFIG_UNDEF_INT; }
 
@@ -77,23 +84,33 @@ Status ReadAlgorithms(const ncclCollConfig_t& config, CallWishes& wishes) {
   return Status::Ok();
 }
 
-Result<CallWishes> ReadConfig(const ncclCollConfig_t& config) {
-  if (config.magic != NCCL_API_MAGIC || config.size < sizeof(ncclCollConfig_t)) {
+// Copies what there is of a config. A longer struct of a newer header has fields that are not
+// looked at.
+Result<ncclCollConfig_t> CopyConfig(const ncclCollConfig_t& config) {
+  if (config.magic != NCCL_API_MAGIC || config.size < kOldestSize) {
     return InvalidArgument(
         "the call's config does not begin as NCCL_COLLCONFIG_INITIALIZER has it");
   }
-  CallWishes wishes;
-  TUTTI_TRY(ReadBlocks(config, wishes));
-  TUTTI_TRY(ReadOptions(config, wishes));
-  if ((config.userProfilerTag & kReservedTag) != 0) {
+  ncclCollConfig_t copy = NCCL_COLLCONFIG_INITIALIZER;
+  std::memcpy(&copy, &config, std::min(config.size, sizeof(copy)));
+  return copy;
+}
+
+Status ReadConfig(const ncclCollConfig_t& given, CollectiveCall& call) {
+  TUTTI_ASSIGN(const ncclCollConfig_t config, CopyConfig(given));
+  if (config.forceAlgSelection != 0 && config.forceAlgSelection != 1)
+    return InvalidArgument("forceAlgSelection is 0 or 1, not {}", config.forceAlgSelection);
+  if (!Unset(config.CTAPolicy) && (config.CTAPolicy < 0 || config.CTAPolicy > kMostPolicy)) {
+    return InvalidArgument("CTAPolicy of a call is made of NCCL_CTA_POLICY_*, 0 to {}, not {}",
+                           kMostPolicy, config.CTAPolicy);
+  }
+  TUTTI_TRY(ReadBlocks(config, call.wishes));
+  TUTTI_TRY(ReadOptions(config, call.wishes));
+  if ((config.userProfilerTag & kReservedTag) != 0)
     return InvalidArgument("the highest bit of userProfilerTag is reserved");
-  }
-  if (config.launchCompletionEvent != nullptr) {
-    return InvalidUsage(
-        "launchCompletionEvent is not implemented yet; record an event after the call");
-  }
-  TUTTI_TRY(ReadAlgorithms(config, wishes));
-  return wishes;
+  call.profiler_tag = config.userProfilerTag;
+  call.launch_event = config.launchCompletionEvent;
+  return ReadAlgorithms(config, call.wishes);
 }
 
 // Calls `collective` with what the config, which may be null, wishes.
@@ -101,9 +118,7 @@ template <class Collective>
 ncclResult_t WithConfig(const char* function, const ncclCollConfig_t* config, CollectiveCall call,
                         Collective&& collective) {
   return Return(function, [&]() -> Status {
-    if (config != nullptr) {
-      TUTTI_ASSIGN(call.wishes, ReadConfig(*config));
-    }
+    if (config != nullptr) TUTTI_TRY(ReadConfig(*config, call));
     return collective(call);
   });
 }

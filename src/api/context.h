@@ -77,6 +77,12 @@ Status CheckCudaStream(cudaStream_t stream);
 // Returns the stream of a task as `operations` take it. InvalidArgument for a stream of the other
 // kind.
 Result<void*> StreamFor(const Operations& operations, cudaStream_t stream);
+// Returns InvalidArgument for an event of host streams, which no GPU takes.
+Status CheckCudaEvent(cudaEvent_t event);
+// Records an event of host streams (tuttiEvent_t) at the beginning of an operation, and returns
+// what is to be called there. The event happens then, or when the last copy of the function is
+// gone. InvalidArgument for anything that is not such an event.
+Result<std::function<void()>> RecordBegin(cudaEvent_t event);
 
 }  // namespace tutti::api
 

@@ -108,7 +108,7 @@ Status OfParent(const char* what, const void* handle) {
 Result<tuttiEvent*> ResolveEvent(tuttiEvent_t event) {
   if (Events().IsTheParents(event)) return OfParent("event", event);
   if (!Events().Has(event))
-    return InvalidArgument("{} is no event, or has been destroyed",
+    return InvalidArgument("{} is no event of tuttiEventCreate, or has been destroyed",
                            static_cast<const void*>(event));
   return event;
 }
@@ -197,6 +197,9 @@ Status QueryEvent(tuttiEvent_t handle) {
   return event->event.Done() ? Status::Ok() : Status(Code::kInProgress, "not reached yet");
 }
 
+// Returns an event as nccl.h has it in the options of a call.
+tuttiEvent_t HostEventOf(cudaEvent_t event) { return reinterpret_cast<tuttiEvent_t>(event); }
+
 Status ElapsedTime(double* out, tuttiEvent_t start_handle, tuttiEvent_t end_handle) {
   if (out == nullptr) return InvalidArgument("elapsed_ms is null");
   TUTTI_ASSIGN(const tuttiEvent* const start, ResolveEvent(start_handle));
@@ -225,6 +228,18 @@ Status CheckCudaStream(cudaStream_t stream) {
     return InvalidArgument("{} is a host stream, but a GPU takes CUDA streams",
                            static_cast<const void*>(stream));
   return Status::Ok();
+}
+
+Status CheckCudaEvent(cudaEvent_t event) {
+  if (Events().Any() && Events().Has(HostEventOf(event)))
+    return InvalidArgument("{} is an event of host streams, but a GPU takes CUDA events",
+                           static_cast<const void*>(event));
+  return Status::Ok();
+}
+
+Result<std::function<void()>> RecordBegin(cudaEvent_t event) {
+  TUTTI_ASSIGN(tuttiEvent* const live, ResolveEvent(HostEventOf(event)));
+  return std::function<void()>([mark = live->event.RecordMark()] { mark->Reach(); });
 }
 
 Result<HostStream*> ResolveStream(cudaStream_t stream) {

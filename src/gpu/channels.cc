@@ -151,6 +151,7 @@ Status GpuChannels::LaunchTasks(std::span<const IssuedTask> tasks) {
     // This is needed also where nothing is queued, because Note asks whether the stream is
     // captured.
     TUTTI_TRY(queue_->OrderBehindLast(stream));
+    TUTTI_TRY(RecordLaunchEvent(issued.task, stream));
     TUTTI_TRY(LaunchTask(issued.task, stream));
     Note(issued.task);
   }
@@ -179,7 +180,7 @@ Status GpuChannels::LaunchTask(const Task& task, cuda::Stream stream) {
     case Collective::kAlltoAll:
       // In place, data may arrive only where the old data has been sent.
       if (task.send == task.recv)
-        return LaunchFlows(PlanSwaps(task, PlaceFor(task.wishes)), stream);
+        return LaunchFlows(PlanSwaps(task, PlaceFor(task.wishes)), stream, LaunchEventOf(task));
       return LaunchAsMessages(task, stream);
     case Collective::kGather:
     case Collective::kScatter:
@@ -192,16 +193,17 @@ Status GpuChannels::LaunchTask(const Task& task, cuda::Stream stream) {
 }
 
 Status GpuChannels::LaunchAsMessages(const Task& task, cuda::Stream stream) {
-  return LaunchMessages(DeviceMessagesOf(task, rank(), num_ranks(), stream), task.wishes, stream);
+  return LaunchMessages(DeviceMessagesOf(task, rank(), num_ranks(), stream), task.wishes, stream,
+                        LaunchEventOf(task));
 }
 
 Status GpuChannels::LaunchMessages(std::span<const IssuedTask> messages, const CallWishes& wishes,
-                                   cuda::Stream stream) {
+                                   cuda::Stream stream, cuda::Event begun) {
   std::vector<FlowKernel> kernels = PlanFlows(messages, PlaceFor(wishes));
   for (const cuda::CopyPiece& own :
        AddOwnMessages(OwnMessagesOf(messages, rank()), rank(), kernels))
     TUTTI_TRY(queue_->Copy(own.to, own.from, own.bytes, stream));
-  return LaunchFlows(kernels, stream);
+  return LaunchFlows(kernels, stream, begun);
 }
 
 // Gives each channel its connections, and each proxy thread what will pass those of the network,
@@ -233,7 +235,8 @@ Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
   if (args.one_shot) TUTTI_TRY(ConnectPairs(task, plan, args, posts));
   for (uint32_t channel = 0; channel < plan.channels && !args.one_shot; ++channel)
     TUTTI_TRY(Connect(task, plan, channel, args, posts));
-  return Queue(std::move(posts), stream, [&] { return device().Launch(args, task.type, stream); });
+  return Queue(std::move(posts), stream,
+               [&] { return device().Launch(args, task.type, stream, LaunchEventOf(task)); });
 }
 
 Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t channel,
@@ -314,12 +317,15 @@ Status GpuChannels::LaunchScattered(const Task& task, cuda::Stream stream) {
   return Status::Ok();
 }
 
-Status GpuChannels::LaunchFlows(std::span<const FlowKernel> kernels, cuda::Stream stream) {
-  for (const FlowKernel& kernel : kernels) TUTTI_TRY(LaunchFlowKernel(kernel, stream));
+Status GpuChannels::LaunchFlows(std::span<const FlowKernel> kernels, cuda::Stream stream,
+                                cuda::Event begun) {
+  for (const FlowKernel& kernel : kernels)
+    TUTTI_TRY(LaunchFlowKernel(kernel, stream, &kernel == &kernels.back() ? begun : nullptr));
   return Status::Ok();
 }
 
-Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stream) {
+Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stream,
+                                     cuda::Event begun) {
   cuda::FlowArgs args;
   args.slice_bytes = connections_->shape().message_slot_bytes;
   Task message;
@@ -351,7 +357,7 @@ Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stre
       AddPost(end, channel, passes, posts);
     }
   }
-  return Queue(std::move(posts), stream, [&] { return device().Launch(args, stream); });
+  return Queue(std::move(posts), stream, [&] { return device().Launch(args, stream, begun); });
 }
 
 void GpuChannels::AddPost(const ChannelConnections::End& end, uint32_t channel,

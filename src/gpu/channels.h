@@ -137,11 +137,13 @@ class GpuChannels final : public DeviceOperations {
   Status LaunchScattered(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   Status LaunchAsMessages(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   // Messages of the rank to itself are among them.
+  // `begun`: see cuda::LaunchShape. The last kernel records it.
   Status LaunchMessages(std::span<const IssuedTask> messages, const CallWishes& wishes,
-                        cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
-  Status LaunchFlows(std::span<const FlowKernel> kernels, cuda::Stream stream)
+                        cuda::Stream stream, cuda::Event begun = nullptr)
       TUTTI_REQUIRES(launch_mutex_);
-  Status LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stream)
+  Status LaunchFlows(std::span<const FlowKernel> kernels, cuda::Stream stream, cuda::Event begun)
+      TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stream, cuda::Event begun)
       TUTTI_REQUIRES(launch_mutex_);
   // Launches a kernel by launch() and has the proxies do their part of it, whenever it runs.
   template <class LaunchKernel>

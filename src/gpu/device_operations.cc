@@ -104,6 +104,14 @@ GpuQueue::Outcome DeviceOperations::Launch(std::span<const IssuedTask> tasks) {
   return {launched.ok() ? std::move(left.status) : std::move(launched), left.begun};
 }
 
+Status DeviceOperations::RecordLaunchEvent(const Task& task, cuda::Stream stream) const {
+  const cuda::Event event = LaunchEventOf(task);
+  if (event == nullptr) [[likely]]
+    return Status::Ok();
+  return device().driver().Check(device().driver().EventRecord(event, stream),
+                                 "recording launchCompletionEvent");
+}
+
 Status DeviceOperations::PreparePacking(const Task& task) {
   if (task.scattered->inputs.size() < 2 || pack_.data() != nullptr) return Status::Ok();
   TUTTI_ASSIGN(pack_, cuda::MappedMemory::Create(device(), kGpuPackedBytes, nullptr));

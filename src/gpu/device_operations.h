@@ -78,6 +78,14 @@ class DeviceOperations : public Operations {
     if (calls_ != nullptr && !queue_->captured()) calls_->Note(task, registered);
   }
 
+  // Returns the event that is to happen when the task's kernel has begun; null: none.
+  static cuda::Event LaunchEventOf(const Task& task) {
+    return task.extras ? static_cast<cuda::Event>(task.extras->launch_event) : nullptr;
+  }
+  // Records that event, if there is one, before anything of the task is launched. What is launched
+  // records it anew, except for copies and with drivers older than CUDA 12.3.
+  Status RecordLaunchEvent(const Task& task, cuda::Stream stream) const;
+
   // Allocates the memory in which buffers of the task are packed (gpu/device_tasks.h), where it
   // needs any and there is none yet.
   Status PreparePacking(const Task& task) TUTTI_REQUIRES(launch_mutex_);

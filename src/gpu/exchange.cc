@@ -54,7 +54,7 @@ Status GpuMesh::LaunchExchange(const Task& task, cuda::Stream stream) {
     if (receives) add(Kind::kReceive, peer, in, nullptr);
   }
   if (args.num_messages == 0) return Status::Ok();
-  return device().Launch(args, MostEarlyBlocks(context_), stream);
+  return device().Launch(args, MostEarlyBlocks(context_), stream, LaunchEventOf(task));
 }
 
 }  // namespace tutti

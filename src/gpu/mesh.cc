@@ -160,6 +160,7 @@ Status GpuMesh::LaunchCall(const Task& task, cuda::Stream stream) {
   registered_ = 0;
   // Needed also where nothing is queued, because Note asks whether the stream is captured.
   TUTTI_TRY(queue_->OrderBehindLast(stream));
+  TUTTI_TRY(RecordLaunchEvent(task, stream));
   TUTTI_TRY(LaunchTask(task, stream));
   Note(task, registered_);
   return Status::Ok();
@@ -217,7 +218,7 @@ Status GpuMesh::LaunchChosen(const Task& task, const MeshChoice& choice, size_t 
                              cuda::Stream stream) {
   cuda::MeshArgs args = args_;
   SetArgs(task, choice, count, args);
-  return device().Launch(args, task.type, ShapeOf(choice), stream);
+  return device().Launch(args, task.type, ShapeOf(choice, task), stream);
 }
 
 void GpuMesh::SetArgs(const Task& task, const MeshChoice& choice, size_t count,
@@ -249,7 +250,7 @@ Status GpuMesh::LaunchAlone(const Task& task, cuda::Stream stream) {
   args.block_elems = choice.block_elems;
   args.chunk_elems = choice.chunk_elems;
   args.reduce = ReduceArgsOf(task, args_.num_ranks, AddingOrder::kRankOrder);
-  return device().Launch(args, task.type, ShapeOf(choice), stream);
+  return device().Launch(args, task.type, ShapeOf(choice, task), stream);
 }
 
 Status GpuMesh::LaunchOwn(const Task& task, cuda::Stream stream) {

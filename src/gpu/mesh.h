@@ -82,8 +82,8 @@ class GpuMesh final : public DeviceOperations {
   // `count` is that of elements, or of bytes where the operation moves bytes.
   Status LaunchChosen(const Task& task, const MeshChoice& choice, size_t count,
                       cuda::Stream stream);
-  static cuda::LaunchShape ShapeOf(const MeshChoice& choice) {
-    return {choice.blocks, choice.threads, choice.early};
+  static cuda::LaunchShape ShapeOf(const MeshChoice& choice, const Task& task) {
+    return {choice.blocks, choice.threads, choice.early, LaunchEventOf(task)};
   }
   void SetArgs(const Task& task, const MeshChoice& choice, size_t count,
                cuda::MeshArgs& args) const;

@@ -59,7 +59,7 @@ Status GpuMesh::LaunchSymmetric(const Task& task, const MeshChoice& choice, size
     if (shared.input != nullptr) args.inputs[r] = shared.input->At(r, task.send);
     if (shared.output != nullptr) args.outputs[r] = shared.output->At(r, task.recv);
   }
-  return device().Launch(args, task.type, ShapeOf(choice), stream);
+  return device().Launch(args, task.type, ShapeOf(choice, task), stream);
 }
 
 }  // namespace tutti

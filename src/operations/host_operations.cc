@@ -98,6 +98,9 @@ Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
     return status;
   }
   try {
+    for (const IssuedTask& issued : tasks)
+      if (issued.task.extras && issued.task.extras->on_begin) [[unlikely]]
+        issued.task.extras->on_begin();
     status = RunInTurn(tasks);
   } catch (...) {  // The operation has begun, and the others cannot finish it.
     status = StatusOfException();

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -57,6 +58,16 @@ struct CallWishes {
   friend bool operator==(const CallWishes&, const CallWishes&) = default;
 };
 
+// What a call carries for its own rank alone. Other ranks may have given theirs something else.
+struct CallExtras {
+  uint64_t profiler_tag = 0;  // Profiler plugins are told it; 0: none.
+  // GPUs: a CUDA event of the caller's that happens once all blocks of the call's kernel have
+  // begun. Null: none.
+  void* launch_event = nullptr;
+  // Hosts: called when the operation begins. It may be called several times, or never.
+  std::function<void()> on_begin = {};
+};
+
 struct Task {
   Collective collective = Collective::kAllReduce;  // kSendRecv: one send or receive
   const void* send = nullptr;
@@ -68,6 +79,7 @@ struct Task {
   int root = 0;  // the peer for kSendRecv
   bool is_send = false;
   CallWishes wishes = {};
+  std::shared_ptr<const CallExtras> extras = {};  // Null for a call that carries none.
   // Where it is not 0, this is a piece of an operation of so many, about which the ranks must
   // agree.
   size_t whole_count = 0;

@@ -149,6 +149,8 @@ int CurrentDevice() {
 }
 
 cuda::Stream CudaStream(cudaStream_t stream) { return reinterpret_cast<cuda::Stream>(stream); }
+cuda::Event AsCudaEvent(cudaEvent_t event) { return reinterpret_cast<cuda::Event>(event); }
+tuttiEvent_t AsHostEvent(cudaEvent_t event) { return reinterpret_cast<tuttiEvent_t>(event); }
 
 int CountGpus() {
   const pid_t child = fork();
@@ -269,6 +271,36 @@ ncclResult_t StreamSynchronize(cudaStream_t stream) {
 ncclResult_t StreamLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument) {
   return OnGpus() ? ResultOf(TheDriver().LaunchHostFunction(CudaStream(stream), function, argument))
                   : tuttiStreamLaunchHostFunc(stream, function, argument);
+}
+
+ncclResult_t EventCreate(cudaEvent_t* event, bool keeps_time) {
+  if (!OnGpus()) return tuttiEventCreate(reinterpret_cast<tuttiEvent_t*>(event));
+  CurrentDevice();
+  cuda::Event made = nullptr;
+  const int result = TheDriver().EventCreate(&made, keeps_time ? 0 : cuda::kEventWithoutTiming);
+  *event = reinterpret_cast<cudaEvent_t>(made);
+  return ResultOf(result);
+}
+
+ncclResult_t EventDestroy(cudaEvent_t event) {
+  return OnGpus() ? ResultOf(TheDriver().EventDestroy(AsCudaEvent(event)))
+                  : tuttiEventDestroy(AsHostEvent(event));
+}
+
+ncclResult_t EventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return OnGpus() ? ResultOf(TheDriver().EventRecord(AsCudaEvent(event), CudaStream(stream)))
+                  : tuttiEventRecord(AsHostEvent(event), stream);
+}
+
+ncclResult_t EventQuery(cudaEvent_t event) {
+  if (!OnGpus()) return tuttiEventQuery(AsHostEvent(event));
+  const int result = TheDriver().EventQuery(AsCudaEvent(event));
+  return result == cuda::kNotReady ? ncclInProgress : ResultOf(result);
+}
+
+ncclResult_t StreamWaitEvent(cudaStream_t stream, cudaEvent_t event) {
+  return OnGpus() ? ResultOf(TheDriver().StreamWaitEvent(CudaStream(stream), AsCudaEvent(event), 0))
+                  : tuttiStreamWaitEvent(stream, AsHostEvent(event));
 }
 
 void* TakeShared(size_t bytes) {

@@ -65,6 +65,14 @@ ncclResult_t StreamDestroy(cudaStream_t stream);
 ncclResult_t StreamSynchronize(cudaStream_t stream);
 ncclResult_t StreamLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument);
 
+// The same for events, which keep no time unless they are asked to. EventQuery returns
+// ncclInProgress until what was recorded last has happened.
+ncclResult_t EventCreate(cudaEvent_t* event, bool keeps_time = false);
+ncclResult_t EventDestroy(cudaEvent_t event);
+ncclResult_t EventRecord(cudaEvent_t event, cudaStream_t stream);
+ncclResult_t EventQuery(cudaEvent_t event);
+ncclResult_t StreamWaitEvent(cudaStream_t stream, cudaEvent_t event);
+
 // Memory for Arrays, and for what cases put on a GPU. Ends the program where the pool is too small.
 void* TakeShared(size_t bytes);
 void GiveShared(void* memory, size_t bytes);

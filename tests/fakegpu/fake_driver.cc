@@ -40,6 +40,26 @@ void RunBlocks(const FakeFunction& function, const std::vector<std::byte>& args,
   s.working.erase(owned);
 }
 
+// Makes what records the event that a launch is to record when its kernel begins, if there is one.
+int ReadBegunEvent(const LaunchConfig& config, Work& begun) {
+  for (unsigned i = 0; i < config.num_attributes; ++i) {
+    if (config.attributes[i].id != kBegunEvent) continue;
+    void* handle = nullptr;
+    std::memcpy(&handle, config.attributes[i].value, sizeof(handle));
+    const EventRef event = EventOf(handle);
+    if (event->keeps_time) return kInvalidValue;
+    ++TheState().begun_events;
+    const FakeStream::Capture capture = StreamOf(config.stream).capture();
+    {
+      std::lock_guard lock(event->mutex);
+      event->capture = capture;
+      if (capture) event->reached = ++event->recorded;
+    }
+    if (!capture) begun = Record(event);
+  }
+  return kSuccess;
+}
+
 }  // namespace
 }  // namespace fake
 
@@ -183,7 +203,10 @@ int cuLaunchKernelEx(const tutti::cuda::LaunchConfig* config, void* function, vo
   std::atomic<uint32_t>& most_blocks = TheState().most_blocks;
   for (uint32_t most = most_blocks; most < config->grid[0];)
     if (most_blocks.compare_exchange_weak(most, config->grid[0])) break;
-  StreamOf(stream).Queue([&kernel, args = std::move(args), blocks = config->grid[0]] {
+  Work begun = nullptr;
+  if (const int refused = ReadBegunEvent(*config, begun)) return refused;
+  StreamOf(stream).Queue([&kernel, args = std::move(args), blocks = config->grid[0], begun] {
+    if (begun) begun();
     RunBlocks(kernel, args, blocks);
   });
   return kSuccess;
@@ -201,6 +224,7 @@ int tuttiFakeRunningKernels() {
 }
 // The bytes of the largest copy between memory of devices and of the host since the last call.
 size_t tuttiFakeLargestCrossing() { return TheState().largest_crossing.exchange(0); }
+int tuttiFakeBegunEvents() { return TheState().begun_events.exchange(0); }
 uint32_t tuttiFakeMostBlocks() { return TheState().most_blocks.exchange(0); }
 void tuttiFakeFailNextLaunch() { launches_to_failure = 1; }
 void tuttiFakeFailLaunch(int number) { launches_to_failure = number; }

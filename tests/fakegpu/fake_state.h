@@ -35,6 +35,7 @@ constexpr int kInvalidContext = 201, kPeerAccessEnabled = 704, kNotSupported = 8
 constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101,
               kNoPeerAccess = 217, kInvalidHandle = 400, kNotFound = 500, kIllegalAddress = 700;
 constexpr unsigned kNonBlocking = 1;  // A flag of streams.
+constexpr int kBegunEvent = 12;       // An attribute of launches.
 
 // Returns the number in an environment variable.
 long Number(const char* name, long otherwise);
@@ -181,6 +182,7 @@ class FakeStream {
 
 struct FakeEvent {
   int device = 0;  // the current one when it was made; it is recorded on that one's streams only
+  bool keeps_time = false;
   std::mutex mutex;
   std::condition_variable changed;
   uint64_t recorded = 0, reached = 0;
@@ -235,6 +237,7 @@ struct State {
   std::atomic<int> overlaps = 0;  // how often two used it at once
   std::atomic<long> launches = 0;
   std::atomic<size_t> largest_crossing = 0;  // since tuttiFakeLargestCrossing was called
+  std::atomic<int> begun_events = 0;         // launches with such an event, since last asked
   std::atomic<uint32_t> most_blocks = 0;     // of a kernel since tuttiFakeMostBlocks was called
   long sticky = 0;
 };

@@ -147,8 +147,9 @@ int cuStreamEndCapture(void* stream, void** graph) {
   *graph = new FakeGraph(*capture);
   return kSuccess;
 }
-int cuEventCreate(void** event, unsigned) {
+int cuEventCreate(void** event, unsigned flags) {
   auto made = std::make_shared<FakeEvent>();
+  made->keeps_time = (flags & kEventWithoutTiming) == 0;
   made->device = Current()->number;
   *event = new EventRef(std::move(made));
   return kSuccess;

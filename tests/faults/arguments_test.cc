@@ -541,7 +541,9 @@ TEST_F(ArgumentsTest, ConfigOfOneCall) {
   EXPECT_REFUSED(ncclInvalidArgument, wrong([](auto& c) { c.cgaClusterSize = 9; }));
   EXPECT_REFUSED(ncclInvalidArgument,
                  wrong([](auto& c) { c.userProfilerTag = uint64_t{1} << 63; }));
-  EXPECT_REFUSED(ncclInvalidUsage, wrong([](auto& c) {
+  EXPECT_REFUSED(ncclInvalidArgument, wrong([](auto& c) { c.forceAlgSelection = 2; }));
+  EXPECT_REFUSED(ncclInvalidArgument, wrong([](auto& c) { c.CTAPolicy = 4; }));
+  EXPECT_REFUSED(ncclInvalidArgument, wrong([](auto& c) {
                    c.launchCompletionEvent = reinterpret_cast<cudaEvent_t>(&c);
                  }));
 }

@@ -1,5 +1,5 @@
 // A profiler plugin of NCCL's kind: an example to start from, and the plugin that the tests run. It
-// is written once for all versions of the interface from 1 to 6 (operations/profiler/abi.h has
+// is written once for all versions of the interface from 1 to 7 (operations/profiler/abi.h has
 // their differences); -DVERSION=n chooses which one it exports.
 //
 // It keeps a text of what it was told, which the tests read (exampleLog): a line for each event
@@ -19,14 +19,16 @@
 #include "operations/profiler/abi.h"
 
 #ifndef VERSION
-#define VERSION 6
+#define VERSION 7
 #endif
 
 namespace {
 
 using namespace tutti::profilerplugin;
 
-#if VERSION >= 5
+#if VERSION >= 7
+using Its = Event7;
+#elif VERSION >= 5
 using Its = Event6;
 #elif VERSION == 4
 using Its = Event4;
@@ -99,11 +101,23 @@ void Add(const std::string& line) {
 [[maybe_unused]] std::string Text(const char* word) { return word; }
 [[maybe_unused]] std::string Text(uint8_t number) { return "#" + std::to_string(number); }
 
+// Returns a call's tag, where the version has tags and the call has one.
+template <class Part>
+std::string TagOf(const Part& part) {
+  if constexpr (requires { part.user_tag; })
+    if (part.user_tag != 0) return " tag " + std::to_string(part.user_tag);
+  return "";
+}
+
 std::string Details(const Its& event) {
+#if VERSION >= 5
+  if (event.type == kCollApi) return TagOf(event.coll_api);
+#endif
   if (event.type == kColl) {
     return " " + Text(event.coll.func) + " " + std::to_string(event.coll.count) + " " +
            Text(event.coll.datatype) + " " + Text(event.coll.algorithm) + " " +
-           Text(event.coll.protocol) + " number " + std::to_string(event.coll.sequence);
+           Text(event.coll.protocol) + " number " + std::to_string(event.coll.sequence) +
+           TagOf(event.coll);
   }
   if (event.type == kP2p) {
     return " " + Text(event.p2p.func) + " " + std::to_string(event.p2p.count) + " with " +
@@ -197,7 +211,9 @@ extern "C" {
 #define EXPORT __attribute__((visibility("default")))
 #define TABLE(version) \
   EXPORT Table##version ncclProfiler_v##version = {"Example", Init, {Start, Stop, Record, Finalize}}
-#if VERSION == 6
+#if VERSION == 7
+TABLE(7);
+#elif VERSION == 6
 TABLE(6);
 #elif VERSION == 5
 TABLE(5);

@@ -1,6 +1,7 @@
 #include "backend/cuda/device.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "backend/cuda/device_code.h"
 #include "base/hash.h"
@@ -33,10 +34,17 @@ constexpr int kAdasumBlocksEach = 4;
 constexpr int kAttributeEarly = 6;
 constexpr int kEarlyCompute = 90;
 constexpr int kEarlyDriver = 12030;
+// The attribute by which a launch records an event that happens once all blocks of the kernel have
+// begun (CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT), and the first driver that has it.
+constexpr int kAttributeBegun = 12;
+constexpr int kBegunDriver = 12030;
 
 // Says what the names of kernels have for each DataType.
 constexpr std::array<const char*, kNumDataTypes> kTypeNames = {
     "i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
+
+// CUDA_ERROR_INVALID_VALUE.
+constexpr int kInvalidValue = 1;
 
 // Returns a PCI address as one number, which is never 0 (bit 48 is always set).
 uint64_t PciAddress(int domain, int bus, int number) {
@@ -194,12 +202,13 @@ Status Device::Launch(const SymmetricArgs& args, DataType type, const LaunchShap
                         shape, stream);
 }
 
-Status Device::Launch(const MessageArgs& args, uint32_t most_early, Stream stream) const {
+Status Device::Launch(const MessageArgs& args, uint32_t most_early, Stream stream,
+                      Event begun) const {
   MessageArgs arranged = args;
   Arrange(arranged);
   const uint32_t blocks = arranged.blocks;
-  return LaunchFunction(messages_, &arranged, {blocks, arranged.threads, blocks <= most_early},
-                        stream);
+  return LaunchFunction(messages_, &arranged,
+                        {blocks, arranged.threads, blocks <= most_early, begun}, stream);
 }
 
 // Copies any number of pieces by as few launches as their arguments allow.
@@ -218,22 +227,22 @@ Status Device::Copy(std::span<const CopyPiece> pieces, Stream stream) const {
   return Status::Ok();
 }
 
-Status Device::Launch(const ChannelArgs& args, DataType type, Stream stream) const {
+Status Device::Launch(const ChannelArgs& args, DataType type, Stream stream, Event begun) const {
   if (args.one_shot)
     return LaunchFunction(one_shot_[static_cast<size_t>(type)], const_cast<ChannelArgs*>(&args),
-                          {args.channels, kOneShotThreads}, stream);
+                          {args.channels, kOneShotThreads, /*early=*/false, begun}, stream);
   const bool reduces = args.collective == Collective::kAllReduce ||
                        args.collective == Collective::kReduce ||
                        args.collective == Collective::kReduceScatter;
   const Function function =
       reduces ? channel_.reductions[static_cast<size_t>(type)] : channel_.move;
-  return LaunchFunction(function, const_cast<ChannelArgs*>(&args), {args.channels, kChannelThreads},
-                        stream);
+  return LaunchFunction(function, const_cast<ChannelArgs*>(&args),
+                        {args.channels, kChannelThreads, /*early=*/false, begun}, stream);
 }
 
-Status Device::Launch(const FlowArgs& args, Stream stream) const {
-  return LaunchFunction(flows_, const_cast<FlowArgs*>(&args), {args.num_flows, kChannelThreads},
-                        stream);
+Status Device::Launch(const FlowArgs& args, Stream stream, Event begun) const {
+  return LaunchFunction(flows_, const_cast<FlowArgs*>(&args),
+                        {args.num_flows, kChannelThreads, /*early=*/false, begun}, stream);
 }
 
 Status Device::Launch(AdasumArgs& args, Stream stream) const {
@@ -247,15 +256,27 @@ Status Device::Launch(AdasumArgs& args, Stream stream) const {
 
 Status Device::LaunchFunction(Function function, void* args, const LaunchShape& shape,
                               Stream stream) const {
-  LaunchAttribute early = {kAttributeEarly, {1}};
+  LaunchAttribute attributes[2];
   LaunchConfig config;
   config.grid[0] = shape.blocks;
   config.block[0] = shape.threads;
   config.stream = stream;
-  config.attributes = &early;
-  config.num_attributes = shape.early && knows_early_ && shape.blocks <= kEarlyBlocks ? 1 : 0;
+  config.attributes = attributes;
+  if (shape.early && knows_early_ && shape.blocks <= kEarlyBlocks)
+    attributes[config.num_attributes++] = {kAttributeEarly, {1}};
+  const bool records = shape.begun != nullptr && driver_.version() >= kBegunDriver;
+  if (records) [[unlikely]] {
+    LaunchAttribute& begun = attributes[config.num_attributes++];
+    begun.id = kAttributeBegun;
+    std::memcpy(begun.value, &shape.begun, sizeof(shape.begun));
+  }
   void* parameters[] = {args};
-  const int result = driver_.LaunchKernel(&config, function, parameters, nullptr);
+  int result = driver_.LaunchKernel(&config, function, parameters, nullptr);
+  // The driver takes no event that keeps time, or that other processes share.
+  if (result == kInvalidValue && records) {
+    --config.num_attributes;
+    result = driver_.LaunchKernel(&config, function, parameters, nullptr);
+  }
   if (result == 0) [[likely]]
     return Status::Ok();
   return driver_.Check(result, fmt::format("launching on CUDA device {} ({})", ordinal_, name_));

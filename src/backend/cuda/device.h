@@ -35,6 +35,9 @@ struct LaunchShape {
   // then waits there: less time between the two. Where GPU and driver can do that, up to
   // kEarlyBlocks.
   bool early = false;
+  // An event that happens once all blocks have begun, or, where the driver is older than CUDA 12.3,
+  // is left as it is. Null: none.
+  Event begun = nullptr;
 };
 
 class Device {
@@ -70,12 +73,13 @@ class Device {
   Status Launch(const MeshArgs& args, DataType type, const LaunchShape& shape, Stream stream) const;
   Status Launch(const SymmetricArgs& args, DataType type, const LaunchShape& shape,
                 Stream stream) const;
-  // `most_early`: early with so many blocks.
-  Status Launch(const MessageArgs& args, uint32_t most_early, Stream stream) const;
+  // `most_early`: early with so many blocks. `begun`, here and below: see LaunchShape.
+  Status Launch(const MessageArgs& args, uint32_t most_early, Stream stream,
+                Event begun = nullptr) const;
   // Copies the pieces at once, in any order.
   Status Copy(std::span<const CopyPiece> pieces, Stream stream) const;
-  Status Launch(const ChannelArgs& args, DataType type, Stream stream) const;
-  Status Launch(const FlowArgs& args, Stream stream) const;
+  Status Launch(const ChannelArgs& args, DataType type, Stream stream, Event begun = nullptr) const;
+  Status Launch(const FlowArgs& args, Stream stream, Event begun = nullptr) const;
   // With as many blocks as the work is worth.
   Status Launch(AdasumArgs& args, Stream stream) const;
 

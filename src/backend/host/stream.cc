@@ -119,6 +119,7 @@ void HostStream::RunOne() {
 void HostEvent::Point::Reach() {
   {
     const MutexLock lock(mutex);
+    if (reached_ns != 0) return;
     reached_ns = NowNs();
   }
   changed.NotifyAll();
@@ -139,12 +140,21 @@ std::shared_ptr<HostEvent::Point> HostEvent::Last() const {
   return last_;
 }
 
-void HostEvent::Record(HostStream* stream) {
+void HostEvent::Mark::Reach() { point_->Reach(); }
+
+std::shared_ptr<HostEvent::Point> HostEvent::NewPoint() {
   auto point = std::make_shared<Point>();
-  {
-    const MutexLock lock(mutex_);
-    last_ = point;
-  }
+  const MutexLock lock(mutex_);
+  last_ = point;
+  return point;
+}
+
+std::shared_ptr<HostEvent::Mark> HostEvent::RecordMark() {
+  return std::make_shared<Mark>(NewPoint());
+}
+
+void HostEvent::Record(HostStream* stream) {
+  const std::shared_ptr<Point> point = NewPoint();
   if (stream == nullptr)
     point->Reach();
   else

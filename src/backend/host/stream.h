@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "base/mutex.h"
 #include "base/status.h"
@@ -57,9 +58,26 @@ class HostStream {
 
 // A point in a stream's work. Shared: a recorded event stays valid in the streams that wait for it.
 class HostEvent {
+ private:
+  struct Point;
+
  public:
+  // A point that lies in no stream. It is reached by Reach, at the latest when the object ends.
+  // Any thread.
+  class Mark {
+   public:
+    explicit Mark(std::shared_ptr<Point> point) : point_(std::move(point)) {}
+    Mark(const Mark&) = delete;
+    ~Mark() { Reach(); }
+    void Reach();
+
+   private:
+    const std::shared_ptr<Point> point_;
+  };
+
   // Marks the work enqueued on `stream` so far; a null stream has no work outstanding.
   void Record(HostStream* stream);
+  std::shared_ptr<Mark> RecordMark();
   void Synchronize();
   bool Done() const;
   // Returns the monotonic time at which the last recorded point was reached; 0 when none was
@@ -73,6 +91,7 @@ class HostEvent {
   // A Point is what one Record marks. Points of one event may be reached in any order, since they
   // may lie in different streams.
   struct Point {
+    // Does nothing where the point has been reached before.
     void Reach();
     void Wait();
     // Returns when the point was reached; 0: not yet.
@@ -83,6 +102,7 @@ class HostEvent {
     int64_t reached_ns TUTTI_GUARDED_BY(mutex) = 0;
   };
   std::shared_ptr<Point> Last() const;
+  std::shared_ptr<Point> NewPoint();
 
   mutable Mutex mutex_;
   std::shared_ptr<Point> last_ TUTTI_GUARDED_BY(mutex_);  // null: never recorded

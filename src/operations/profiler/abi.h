@@ -1,6 +1,6 @@
 #pragma once
 
-// The binary interface of NCCL's profiler plugins, versions 1 (NCCL 2.23) to 6 (NCCL 2.30): what a
+// The binary interface of NCCL's profiler plugins, versions 1 (NCCL 2.23) to 7 (NCCL 2.32): what a
 // plugin's library exports under the name ncclProfiler_v<N>. Plugins are compiled against NVIDIA's
 // headers; the layouts here are the same, field by field. Fields of events that hosts do not report
 // are here for their size only.
@@ -11,6 +11,7 @@
 //    4  init takes the communicator; events carry neither its name nor its hash; timers
 //    5  a type of 64 bits; events of API calls, which are the parents of operations
 //    6  events of copy engines
+//    7  the tag that the caller gave a call; kernels that work in registered buffers
 
 #include <sys/types.h>
 
@@ -23,7 +24,7 @@
 namespace tutti::profilerplugin {
 
 inline constexpr int kOldestVersion = 1;
-inline constexpr int kNewestVersion = 6;
+inline constexpr int kNewestVersion = 7;
 
 // Types of events, which are bits of the mask that init sets.
 inline constexpr uint32_t kGroup = 1u << 0;
@@ -48,7 +49,7 @@ struct GroupApi {
   bool graph_captured;
   int group_depth;
 };
-struct CollApi {
+struct CollApi6 {
   const char* func;
   size_t count;
   const char* datatype;
@@ -56,12 +57,29 @@ struct CollApi {
   void* stream;
   bool graph_captured;
 };
+struct P2pApi6 {
+  const char* func;
+  size_t count;
+  const char* datatype;
+  void* stream;
+  bool graph_captured;
+};
+struct CollApi {
+  const char* func;
+  size_t count;
+  const char* datatype;
+  int root;
+  void* stream;
+  bool graph_captured;
+  uint64_t user_tag;
+};
 struct P2pApi {
   const char* func;
   size_t count;
   const char* datatype;
   void* stream;
   bool graph_captured;
+  uint64_t user_tag;
 };
 struct KernelCh {
   uint8_t channel;
@@ -82,9 +100,58 @@ struct NetPlugin {
   int64_t id;  // It says what lies at `data`: a type of network and a version, 16 bits each.
   void* data;
 };
-struct CopyEngineColl {
+struct CopyEngineColl6 {
   uint64_t words[11];
 };
+struct CopyEngineColl {
+  uint64_t words[12];
+};
+
+struct Coll7 {
+  uint64_t sequence;
+  const char* func;
+  const void* send;
+  void* recv;
+  size_t count;
+  int root;
+  const char* datatype;
+  uint8_t channels;
+  uint8_t warps;
+  const char* algorithm;
+  const char* protocol;
+  void* parent_group;
+  const char* kernel_variant;
+  bool is_symmetric;
+  uint64_t user_tag;
+};
+struct P2p7 {
+  const char* func;
+  void* buffer;
+  const char* datatype;
+  size_t count;
+  int peer;
+  uint8_t channels;
+  void* parent_group;
+  uint64_t user_tag;
+};
+struct Event7 {
+  uint64_t type;
+  void* parent;
+  int rank;
+  union {
+    GroupApi group_api;
+    CollApi coll_api;
+    P2pApi p2p_api;
+    Coll7 coll;
+    P2p7 p2p;
+    ProxyOp proxy_op;
+    ProxyStep proxy_step;
+    KernelCh kernel_ch;
+    NetPlugin net_plugin;
+    CopyEngineColl copy_engine;
+  };
+};
+static_assert(sizeof(Event7) == 136 && sizeof(Coll7) == 112 && sizeof(CollApi) == 56);
 
 // Versions 5 and 6.
 struct Coll5 {
@@ -116,15 +183,15 @@ struct Event6 {
   int rank;
   union {
     GroupApi group_api;
-    CollApi coll_api;
-    P2pApi p2p_api;
+    CollApi6 coll_api;
+    P2pApi6 p2p_api;
     Coll5 coll;
     P2p5 p2p;
     ProxyOp proxy_op;
     ProxyStep proxy_step;
     KernelCh kernel_ch;
     NetPlugin net_plugin;
-    CopyEngineColl copy_engine;
+    CopyEngineColl6 copy_engine;
   };
 };
 static_assert(sizeof(Event6) == 112 && sizeof(Coll5) == 88);
@@ -307,5 +374,6 @@ using Table3 = Table<Event3, Init1>;
 using Table4 = Table<Event4, Init4>;
 using Table5 = Table<Event6, Init5>;
 using Table6 = Table<Event6, Init5>;
+using Table7 = Table<Event7, Init5>;
 
 }  // namespace tutti::profilerplugin

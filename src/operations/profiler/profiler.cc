@@ -73,6 +73,9 @@ const char* FunctionText(const Task& task) {
   return task.is_send ? "Send" : "Recv";
 }
 
+// Returns the tag that the caller gave the call; 0: none.
+uint64_t TagOf(const Task& task) { return task.extras ? task.extras->profiler_tag : 0; }
+
 bool IsEmpty(const Profiler::Handles& handles) {
   return std::all_of(handles.begin(), handles.end(), [](void* handle) { return !handle; });
 }
@@ -119,7 +122,7 @@ Profiler::~Profiler() {
   for (const Session& session : sessions_) session.plugin->Finalize(session.context);
 }
 
-Profiler::Handles Profiler::Start(uint32_t wanted, Event6 event, const Handles& parents,
+Profiler::Handles Profiler::Start(uint32_t wanted, Event7 event, const Handles& parents,
                                   const Handles& groups) {
   event.rank = comm_.rank;
   Handles handles = {};
@@ -160,7 +163,7 @@ Profiler::Told::~Told() {
 
 Profiler::Span Profiler::TellGroup(size_t calls) {
   auto told = std::make_unique<Told>(*this);
-  Event6 event = {};
+  Event7 event = {};
   event.type = kGroupApi;
   event.group_api = {.graph_captured = false, .group_depth = calls > 1 ? 2 : 1};
   group_api_ = told->outer = Start(kForGroupApi, event, {}, {});
@@ -175,14 +178,24 @@ Profiler::Span Profiler::TellGroup(size_t calls) {
 Profiler::Span Profiler::TellCall(const IssuedTask& issued) {
   auto told = std::make_unique<Told>(*this);
   const Task& task = issued.task;
-  Event6 event = {};
+  Event7 event = {};
   if (task.collective == Collective::kSendRecv) {
     event.type = kP2pApi;
-    event.p2p_api = {FunctionText(task), task.count, TypeText(task.type), issued.stream, false};
+    event.p2p_api = {.func = FunctionText(task),
+                     .count = task.count,
+                     .datatype = TypeText(task.type),
+                     .stream = issued.stream,
+                     .graph_captured = false,
+                     .user_tag = TagOf(task)};
   } else {
     event.type = kCollApi;
-    event.coll_api = {FunctionText(task), task.count,    TypeText(task.type),
-                      task.root,          issued.stream, false};
+    event.coll_api = {.func = FunctionText(task),
+                      .count = task.count,
+                      .datatype = TypeText(task.type),
+                      .root = task.root,
+                      .stream = issued.stream,
+                      .graph_captured = false,
+                      .user_tag = TagOf(task)};
   }
   call_ = told->outer =
       Start(event.type == kP2pApi ? kForP2pApi : kForCollApi, event, group_api_, {});
@@ -191,7 +204,7 @@ Profiler::Span Profiler::TellCall(const IssuedTask& issued) {
 
 Profiler::Span Profiler::TellCollective(const Task& task, Algorithm algorithm, Protocol protocol) {
   auto told = std::make_unique<Told>(*this);
-  Event6 event = {};
+  Event7 event = {};
   event.type = kColl;
   event.coll = {.sequence = sequence_[static_cast<size_t>(task.collective)]++,
                 .func = FunctionText(task),
@@ -204,7 +217,10 @@ Profiler::Span Profiler::TellCollective(const Task& task, Algorithm algorithm, P
                 .warps = 1,
                 .algorithm = AlgorithmText(algorithm),
                 .protocol = ProtocolText(protocol),
-                .parent_group = nullptr};
+                .parent_group = nullptr,
+                .kernel_variant = "",
+                .is_symmetric = false,
+                .user_tag = TagOf(task)};
   told->outer = Start(kForColl, event, call_, group_);
   StartKernel(*told);
   return told;
@@ -212,7 +228,7 @@ Profiler::Span Profiler::TellCollective(const Task& task, Algorithm algorithm, P
 
 Profiler::Span Profiler::TellMessage(const Task& task) {
   auto told = std::make_unique<Told>(*this);
-  Event6 event = {};
+  Event7 event = {};
   event.type = kP2p;
   event.p2p = {.func = FunctionText(task),
                .buffer = task.is_send ? const_cast<void*>(task.send) : task.recv,
@@ -220,14 +236,15 @@ Profiler::Span Profiler::TellMessage(const Task& task) {
                .count = task.count,
                .peer = task.root,
                .channels = 1,
-               .parent_group = nullptr};
+               .parent_group = nullptr,
+               .user_tag = TagOf(task)};
   told->outer = Start(kForP2p, event, call_, group_);
   StartKernel(*told);
   return told;
 }
 
 void Profiler::StartKernel(Told& told) {
-  Event6 event = {};
+  Event7 event = {};
   event.type = kKernelCh;
   event.kernel_ch = {.channel = 0, .timer = static_cast<uint64_t>(NowNs())};
   told.inner = Start(kKernelCh, event, told.outer, {});
@@ -258,7 +275,7 @@ class Profiler::NetStep final : public NetEvents::Step {
     profiler_.Stop(op_);
   }
   std::unique_ptr<Event> Begin(int64_t plugin, void* data) override {
-    Event6 event = {};
+    Event7 event = {};
     event.type = kNetPlugin;
     event.net_plugin = {plugin, data};
     const Handles handles = profiler_.Start(kNetPlugin, event, step_, {});
@@ -283,7 +300,7 @@ std::unique_ptr<NetEvents::Step> Profiler::BeginStep(bool is_send, size_t bytes)
   if (!AnyAsksFor(kForProxyOp)) return nullptr;
   const MutexLock lock(mutex_);
   if (!running_) return nullptr;
-  Event6 event = {};
+  Event7 event = {};
   event.type = kProxyOp;
   event.proxy_op = {.pid = getpid(),
                     .channel = 0,

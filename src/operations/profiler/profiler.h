@@ -108,7 +108,7 @@ class Profiler final : public NetEvents {
   // Begins the event of a kernel below that of an operation, to which messages belong from now on.
   void StartKernel(Told& told);
   // Begins an event with each plugin that asks for anything in `wanted`.
-  Handles Start(uint32_t wanted, profilerplugin::Event6 event, const Handles& parents,
+  Handles Start(uint32_t wanted, profilerplugin::Event7 event, const Handles& parents,
                 const Handles& groups);
   void Stop(const Handles& handles);
   void Record(const Handles& handles, int state, const profilerplugin::StateArgs& args = {});

@@ -42,7 +42,7 @@ uint8_t NumberFor(const NumberedText (&table)[kCount], const char* text) {
 
 // Fill the fields that a version's form of an event shares with the newest one's.
 template <class To>
-void CopyColl(To& to, const Coll5& from) {
+void CopyColl(To& to, const Coll7& from) {
   to.sequence = from.sequence;
   to.send = from.send;
   to.recv = from.recv;
@@ -63,7 +63,7 @@ void CopyColl(To& to, const Coll5& from) {
   }
 }
 template <class To>
-void CopyP2p(To& to, const P2p5& from) {
+void CopyP2p(To& to, const P2p7& from) {
   to.buffer = from.buffer;
   to.count = from.count;
   to.peer = from.peer;
@@ -74,13 +74,13 @@ void CopyP2p(To& to, const P2p5& from) {
     to.func = from.func;
     to.datatype = from.datatype;
   }
-  if constexpr (std::is_same_v<To, P2p4>) to.channels = from.channels;
+  if constexpr (std::is_same_v<To, P2p4> || std::is_same_v<To, P2p5>) to.channels = from.channels;
 }
 
 // Returns whether a version has events of this type.
 template <class Event>
 bool Knows(uint64_t type) {
-  if constexpr (std::is_same_v<Event, Event6>) return true;
+  if constexpr (std::is_same_v<Event, Event7> || std::is_same_v<Event, Event6>) return true;
   constexpr bool kIsNew = std::is_same_v<Event, Event4> || std::is_same_v<Event, Event3>;
   constexpr uint64_t kAll = kGroup | kColl | kP2p | kProxyOp | kProxyStep;
   return (type & (kIsNew ? kAll | kKernelCh | kNetPlugin : kAll)) != 0;
@@ -89,7 +89,7 @@ bool Knows(uint64_t type) {
 // Makes an older version's form of an event. Before version 5 the group was the parent of
 // operations; before version 4 operations told which communicator they belong to.
 template <class Event>
-Event OldForm(const Event6& from, const ProfiledComm& comm) {
+Event OldForm(const Event7& from, const ProfiledComm& comm) {
   Event to = {};
   to.type = static_cast<uint8_t>(from.type);
   to.parent = from.parent;
@@ -116,6 +116,50 @@ Event OldForm(const Event6& from, const ProfiledComm& comm) {
   } else if constexpr (!std::is_same_v<Event, Event1> && !std::is_same_v<Event, Event2>) {
     if (from.type == kKernelCh) to.kernel_ch = from.kernel_ch;
     if (from.type == kNetPlugin) to.net_plugin = from.net_plugin;
+  }
+  return to;
+}
+
+// Makes the form of an event that versions 5 and 6 have.
+Event6 FormWithoutTags(const Event7& from) {
+  Event6 to = {};
+  to.type = from.type;
+  to.parent = from.parent;
+  to.rank = from.rank;
+  switch (from.type) {
+    case kGroupApi:
+      to.group_api = from.group_api;
+      break;
+    case kCollApi:
+      to.coll_api = {from.coll_api.func, from.coll_api.count,  from.coll_api.datatype,
+                     from.coll_api.root, from.coll_api.stream, from.coll_api.graph_captured};
+      break;
+    case kP2pApi:
+      to.p2p_api = {from.p2p_api.func, from.p2p_api.count, from.p2p_api.datatype,
+                    from.p2p_api.stream, from.p2p_api.graph_captured};
+      break;
+    case kColl:
+      CopyColl(to.coll, from.coll);
+      to.coll.parent_group = from.coll.parent_group;
+      break;
+    case kP2p:
+      CopyP2p(to.p2p, from.p2p);
+      to.p2p.parent_group = from.p2p.parent_group;
+      break;
+    case kProxyOp:
+      to.proxy_op = from.proxy_op;
+      break;
+    case kProxyStep:
+      to.proxy_step = from.proxy_step;
+      break;
+    case kKernelCh:
+      to.kernel_ch = from.kernel_ch;
+      break;
+    case kNetPlugin:
+      to.net_plugin = from.net_plugin;
+      break;
+    default:  // A group has no more.
+      break;
   }
   return to;
 }
@@ -156,7 +200,7 @@ class ProfilerOf final : public ProfilerPlugin {
                         static_cast<int>(result));
   }
   void Finalize(void* context) override { Keep("finalize", table_.functions.finalize(context)); }
-  void* Start(void* context, const ProfiledComm& comm, const Event6& event) override {
+  void* Start(void* context, const ProfiledComm& comm, const Event7& event) override {
     if (!Knows<Event>(event.type)) return nullptr;
     Event own = Form(event, comm);
     void* handle = nullptr;
@@ -175,9 +219,11 @@ class ProfilerOf final : public ProfilerPlugin {
   explicit ProfilerOf(const Table& table)
       : ProfilerPlugin(fmt::format("{}, version {}", table.name, kVersion)), table_(table) {}
 
-  static Event Form(const Event6& event, const ProfiledComm& comm) {
-    if constexpr (kVersion >= 5) {
+  static Event Form(const Event7& event, const ProfiledComm& comm) {
+    if constexpr (kVersion >= 7) {
       return event;
+    } else if constexpr (kVersion >= 5) {
+      return FormWithoutTags(event);
     } else {
       return OldForm<Event>(event, comm);
     }
@@ -212,8 +258,8 @@ Result<ProfilerPlugin*> ProfilerPlugin::Open(const PluginKind& kind, const std::
 Result<std::unique_ptr<ProfilerPlugin>> ProfilerPlugin::Load(const PluginKind& kind,
                                                              const std::string& name) {
   TUTTI_ASSIGN(const PluginFile file, PluginFile::Open(kind, name));
-  for (const auto attempt : {Try<6, Table6>, Try<5, Table5>, Try<4, Table4>, Try<3, Table3>,
-                             Try<2, Table2>, Try<1, Table1>}) {
+  for (const auto attempt : {Try<7, Table7>, Try<6, Table6>, Try<5, Table5>, Try<4, Table4>,
+                             Try<3, Table3>, Try<2, Table2>, Try<1, Table1>}) {
     TUTTI_ASSIGN(std::unique_ptr<ProfilerPlugin> plugin, attempt(file));
     if (!plugin) continue;
     TUTTI_INFO(kLogInit | kLogProfile, "profiler plugin {} is \"{}\"", file.name(), plugin->name());

@@ -39,7 +39,7 @@ class ProfilerPlugin {
   virtual void Finalize(void* context) = 0;
   // Begins an event that the plugin's version knows, and returns its handle; null otherwise.
   virtual void* Start(void* context, const ProfiledComm& comm,
-                      const profilerplugin::Event6& event) = 0;
+                      const profilerplugin::Event7& event) = 0;
   virtual void Stop(void* handle) = 0;
   // Reports a state of an event.
   virtual void Record(void* handle, int state, const profilerplugin::StateArgs& args) = 0;
