@@ -40,8 +40,9 @@ class WaitWatcher {
   virtual Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) = 0;
 };
 
-// Says how a wait for proxy connections goes on before it sleeps. A look at a connection is a
-// system call, so that no pause need be between two.
+// Says how a wait that looks at proxy connections goes on before it sleeps. A look at a connection
+// is a system call, so that no pause need be between two, and a thread that shares its core gives
+// it away after each.
 class ConnectionBackoff {
  public:
   explicit ConnectionBackoff(const WaitPolicy& policy) : spin_ns_(policy.spin_ns) {}
@@ -75,11 +76,13 @@ class WaitContext {
     wait_since_ns_ = 0;
     if (remote) return WaitForConnections(peers, ready, sleep);
     Backoff backoff(policy_);
+    ConnectionBackoff looking(policy_);
+    const bool gives_core = policy_.spin_ns <= 0 && !connections_.empty();
     while (!failed_) {
       for (int i = 0; i < 16; ++i) {
         if (ready()) return true;
         PollConnections();
-        if (!backoff.Pause()) {
+        if (!(gives_core ? looking.Pause() : backoff.Pause())) {
           SleepOnce(peers, sleep);
           break;
         }
