@@ -46,6 +46,24 @@ Executor::Executor(Parts parts)
       profiler_(parts.profiler),
       wait_(parts.watch->stop_flag(), parts.wait_policy, *parts.watch) {
   ring_index_ = static_cast<int>(std::find(ring_.begin(), ring_.end(), rank_) - ring_.begin());
+  for (int first = 0; first < static_cast<int>(parts.leader.size()); ++first) {
+    if (parts.leader[static_cast<size_t>(first)] != first) continue;
+    const auto begin = static_cast<int>(host_ranks_.size());
+    for (int r = first; r < static_cast<int>(parts.leader.size()); ++r) {
+      if (parts.leader[static_cast<size_t>(r)] != first) continue;
+      if (r == rank_) {
+        host_ = static_cast<int>(host_begins_.size());
+        local_ = static_cast<int>(host_ranks_.size()) - begin;
+      }
+      host_ranks_.push_back(r);
+    }
+    host_begins_.push_back(begin);
+  }
+  host_begins_.push_back(static_cast<int>(host_ranks_.size()));
+}
+
+kernels::HostsView Executor::HostsOf(const Choice& choice) const {
+  return {host_, local_, choice.owners, host_ranks_, host_begins_};
 }
 
 bool Executor::ScalesInputs(const Task& task, Algorithm algorithm) const {
@@ -205,6 +223,13 @@ void Executor::Dispatch(const Task& task, Operation& op) {
       op.status = task.collective == Collective::kBarrier ? RunPairwiseBarrier(op)
                                                           : RunRecursiveDoubling(task, op);
       return;
+    case Algorithm::kTwoLevel:
+      if (MovesBlocks(task, op.choice.algorithm))
+        op.status = RunBlocks(task, op);
+      else
+        op.status = task.collective == Collective::kBarrier ? RunPairwiseBarrier(op)
+                                                            : RunTwoLevelAllReduce(task, op);
+      return;
     case Algorithm::kExchange:
       op.status = RunExchange(task, op);
       return;
@@ -213,7 +238,6 @@ void Executor::Dispatch(const Task& task, Operation& op) {
       return;
     case Algorithm::kPull:       // It has been tried above.
     case Algorithm::kSymmetric:  // It is for GPUs only.
-    case Algorithm::kTwoLevel:   // It is for GPUs only.
       break;
   }
 }
@@ -404,8 +428,9 @@ Status Executor::RunPairwiseBarrier(Operation& op) {
   std::byte token{};
   Task task = {.collective = Collective::kAllReduce, .send = &token, .recv = &token, .count = 1};
   op.work.input = op.work.output = &token;
-  op.work.reduce = ReduceSpecFor(task, Algorithm::kRecursiveDoubling);
-  return RunRecursiveDoubling(task, op);
+  op.work.reduce = ReduceSpecFor(task, op.choice.algorithm);
+  return op.choice.algorithm == Algorithm::kTwoLevel ? RunTwoLevelAllReduce(task, op)
+                                                     : RunRecursiveDoubling(task, op);
 }
 
 }  // namespace tutti

@@ -17,6 +17,7 @@
 #include "backend/host/pull_primitives.h"
 #include "backend/host/stage_primitives.h"
 #include "kernels/counting.h"
+#include "kernels/two_level_blocks.h"
 #include "operations/connections.h"
 #include "operations/profiler/profiler.h"
 #include "operations/pull.h"
@@ -33,7 +34,8 @@ class Executor {
     int rank = 0;
     int num_ranks = 1;
     PlanContext plan;
-    std::vector<int> ring;  // The ranks in ring order.
+    std::vector<int> ring;    // The ranks in ring order.
+    std::vector<int> leader;  // the first rank of each rank's host
     Connections* connections = nullptr;
     StageGroup* stages = nullptr;  // Null unless all ranks are local.
     PullReach* pull = nullptr;     // Null: peers never read user buffers.
@@ -81,8 +83,12 @@ class Executor {
   std::vector<ConnectionTraffic> RingTraffic(const Task& task, const Choice& choice) const;
   std::vector<ConnectionTraffic> TreeTraffic(const TreeView& tree, size_t begin, size_t count,
                                              size_t slice_elems) const;
-  std::vector<ConnectionTraffic> DoublingTraffic(size_t count, size_t slice_elems) const;
+  // That of recursive doubling among `num_ranks`; `rank_of` finds the rank of a number.
+  template <class RankOf>
+  static std::vector<ConnectionTraffic> DoublingTraffic(int number, int num_ranks, size_t count,
+                                                        size_t slice_elems, const RankOf& rank_of);
   std::vector<ConnectionTraffic> BlockTraffic(const Task& task, const Choice& choice) const;
+  std::vector<ConnectionTraffic> TwoLevelTraffic(const Task& task, const Choice& choice) const;
   std::vector<ConnectionTraffic> ExchangeTraffic(const Task& task) const;
   std::vector<ConnectionTraffic> MeshTraffic(const Task& task, const Choice& choice) const;
   // Opens the connections of an operation and tells their proxy connections what will pass.
@@ -97,7 +103,10 @@ class Executor {
   // Returns whether the algorithm swaps blocks of a work area.
   static bool MovesBlocks(const Task& task, Algorithm algorithm);
   template <class P>
-  void WalkBlocks(P& primitives, const Task& task) const;
+  void WalkBlocks(P& primitives, const Task& task, const Choice& choice) const;
+  template <class P, class AlongRail>
+  void WalkTwoLevelAllReduce(P& primitives, const Task& task, const Choice& choice,
+                             const AlongRail& along_rail) const;
   template <class P>
   static void WalkMesh(P& primitives, const Task& task, Algorithm algorithm,
                        const WorkShape& shape);
@@ -146,6 +155,7 @@ class Executor {
   void RunOneTree(const TreeView& tree, Half half, Operation& op);
   Status RunRecursiveDoubling(const Task& task, Operation& op);
   Status RunBlocks(const Task& task, Operation& op);
+  Status RunTwoLevelAllReduce(const Task& task, Operation& op);
   Status RunPairwiseBarrier(Operation& op);
   Status RunExchange(const Task& task, Operation& op);
 
@@ -164,6 +174,11 @@ class Executor {
   const PlanContext plan_;
   const std::vector<int> ring_;
   int ring_index_ = 0;
+  std::vector<int> host_ranks_;   // the ranks, host by host
+  std::vector<int> host_begins_;  // where each host's begin there
+  kernels::HostsView HostsOf(const Choice& choice) const;
+  int host_ = 0;   // this rank's host,
+  int local_ = 0;  // and its number there
   Connections& connections_;
   StageGroup* const stages_;
   PullReach* const pull_;

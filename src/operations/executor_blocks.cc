@@ -2,6 +2,7 @@
 
 #include "backend/host/block_primitives.h"
 #include "base/copy.h"
+#include "kernels/recursive_doubling.h"
 #include "operations/executor.h"
 #include "operations/executor_parts.h"
 
@@ -16,13 +17,24 @@ size_t EndOf(const Parts& parts, int num_ranks) {
   return end;
 }
 
+// Finds the connections of this rank with the same number on other hosts, by the hosts' numbers.
+struct RailLinks {
+  Connections& connections;
+  const kernels::HostsView& view;
+  SendLink SendTo(int host) const { return connections.SendTo(view.Rank(host, view.local)); }
+  RecvLink RecvFrom(int host) const { return connections.RecvFrom(view.Rank(host, view.local)); }
+};
+
 }  // namespace
 
 bool Executor::MovesBlocks(const Task& task, Algorithm algorithm) {
   const bool gathers =
       task.collective == Collective::kAllGather || task.collective == Collective::kAllGatherV;
+  const bool scatters = task.collective == Collective::kReduceScatter ||
+                        task.collective == Collective::kReduceScatterV;
   return algorithm == Algorithm::kRecursiveHalving ||
-         (algorithm == Algorithm::kRecursiveDoubling && gathers);
+         (algorithm == Algorithm::kRecursiveDoubling && gathers) ||
+         (algorithm == Algorithm::kTwoLevel && (gathers || scatters));
 }
 
 // What is gathered lies in the output buffer. A ReduceScatter works on a copy of its input, which
@@ -41,7 +53,7 @@ Status Executor::RunBlocks(const Task& task, Operation& op) {
   };
   const auto walk = [&](std::byte* area) {
     HostBlockPrimitives p(wait_, op.work, area, ExchangeLinks{connections_});
-    WalkBlocks(p, task);
+    WalkBlocks(p, task, op.choice);
   };
   WithParts(task, [&](const auto& parts) {
     const size_t own = parts.Offset(rank_) * elem;
@@ -55,6 +67,23 @@ Status Executor::RunBlocks(const Task& task, Operation& op) {
     load(blocks_.data(), count);
     walk(blocks_.data());
     CopyBytes(output, blocks_.data() + own, own_bytes);
+  });
+  return Status::Ok();
+}
+
+// The blocks are parts of the output buffer. Along the rail a part goes by recursive doubling.
+Status Executor::RunTwoLevelAllReduce(const Task& task, Operation& op) {
+  TUTTI_TRY(OpenAndBegin(TwoLevelTraffic(task, op.choice), op.work.op_tag));
+  const kernels::HostsView view = HostsOf(op.choice);
+  HostExchangePrimitives whole(wait_, op.work, ExchangeLinks{connections_});
+  whole.LoadInput(task.count);
+  HostBlockPrimitives p(wait_, op.work, op.work.output, ExchangeLinks{connections_});
+  WalkTwoLevelAllReduce(p, task, op.choice, [&](Block block) {
+    HostWork part = op.work;
+    part.input = part.output += block.at * part.elem_bytes;
+    part.reduce.scale = false;  // The input was scaled when it was loaded.
+    HostExchangePrimitives rail(wait_, part, RailLinks{connections_, view});
+    kernels::RecursiveDoublingAllReduce(rail, view.host, view.num_hosts(), block.size);
   });
   return Status::Ok();
 }

@@ -70,7 +70,16 @@ void Executor::WalkRing(P& p, const Task& task, const WorkShape& shape) const {
 
 // Runs the exchange of blocks by which the task's collective is done.
 template <class P>
-void Executor::WalkBlocks(P& p, const Task& task) const {
+void Executor::WalkBlocks(P& p, const Task& task, const Choice& choice) const {
+  if (choice.algorithm == Algorithm::kTwoLevel) {
+    const kernels::HostsView view = HostsOf(choice);
+    return WithParts(task, [&](const auto& parts) {
+      if (task.is_reduction())
+        kernels::TwoLevelBlocksReduceScatter(p, view, parts);
+      else
+        kernels::TwoLevelBlocksAllGather(p, view, parts);
+    });
+  }
   const RingView ring = {ring_index_, num_ranks_, ring_.data()};
   WithParts(task, [&](const auto& parts) {
     if (task.is_reduction())
@@ -78,6 +87,15 @@ void Executor::WalkBlocks(P& p, const Task& task) const {
     else
       kernels::DoublingAllGather(p, ring, parts);
   });
+}
+
+// Parts begin at cache lines, where elements fit them.
+template <class P, class AlongRail>
+void Executor::WalkTwoLevelAllReduce(P& p, const Task& task, const Choice& choice,
+                                     const AlongRail& along_rail) const {
+  const kernels::OwnerParts parts = {task.count, std::max<size_t>(1, 64 / task.elem_bytes()),
+                                     choice.owners};
+  kernels::TwoLevelBlocksAllReduce(p, HostsOf(choice), parts, along_rail);
 }
 
 // Runs the task's algorithm for ranks that share stages; AllReduce has two, of which `algorithm`

@@ -18,8 +18,10 @@ std::vector<Executor::ConnectionTraffic> Executor::TrafficOf(const Task& task,
       return {};
     case Algorithm::kPull:
     case Algorithm::kSymmetric:  // GPUs only
-    case Algorithm::kTwoLevel:   // GPUs only
       return {};
+    case Algorithm::kTwoLevel:
+      if (MovesBlocks(task, choice.algorithm)) return BlockTraffic(task, choice);
+      return TwoLevelTraffic(task, choice);
     case Algorithm::kRing:
       return RingTraffic(task, choice);
     case Algorithm::kTree: {
@@ -35,7 +37,8 @@ std::vector<Executor::ConnectionTraffic> Executor::TrafficOf(const Task& task,
       return BlockTraffic(task, choice);
     case Algorithm::kRecursiveDoubling:
       if (MovesBlocks(task, choice.algorithm)) return BlockTraffic(task, choice);
-      return DoublingTraffic(task.count, choice.slice_elems);
+      return DoublingTraffic(rank_, num_ranks_, task.count, choice.slice_elems,
+                             [](int number) { return number; });
     case Algorithm::kExchange:
       return ExchangeTraffic(task);
   }
@@ -70,8 +73,10 @@ std::vector<Executor::ConnectionTraffic> Executor::TreeTraffic(const TreeView& t
   return all;
 }
 
-std::vector<Executor::ConnectionTraffic> Executor::DoublingTraffic(size_t count,
-                                                                   size_t slice_elems) const {
+template <class RankOf>
+std::vector<Executor::ConnectionTraffic> Executor::DoublingTraffic(int number, int num_ranks,
+                                                                   size_t count, size_t slice_elems,
+                                                                   const RankOf& rank_of) {
   struct Partners {
     std::vector<ConnectionTraffic> all;
     kernels::Traffic once;
@@ -86,18 +91,36 @@ std::vector<Executor::ConnectionTraffic> Executor::DoublingTraffic(size_t count,
     void FinishOutput(size_t) {}
   };
   Partners partners{{}, {1, DivUp(count, slice_elems), count}};
-  kernels::RecursiveDoublingAllReduce(partners, rank_, num_ranks_, count);
+  kernels::RecursiveDoublingAllReduce(partners, number, num_ranks, count);
+  for (ConnectionTraffic& one : partners.all) one.peer = rank_of(one.peer);
   return std::move(partners.all);
 }
 
 std::vector<Executor::ConnectionTraffic> Executor::BlockTraffic(const Task& task,
                                                                 const Choice& choice) const {
   kernels::BlockCounting count(choice.slice_elems);
-  WalkBlocks(count, task);
+  WalkBlocks(count, task, choice);
   std::vector<ConnectionTraffic> all;
   all.reserve(count.messages().size());
   for (const auto& [peer, is_send, traffic] : count.messages())
     all.push_back({peer, is_send, traffic});
+  return all;
+}
+
+// What passes within the host is named first: only connections between hosts have an order.
+std::vector<Executor::ConnectionTraffic> Executor::TwoLevelTraffic(const Task& task,
+                                                                   const Choice& choice) const {
+  kernels::BlockCounting count(choice.slice_elems);
+  const kernels::HostsView view = HostsOf(choice);
+  std::vector<ConnectionTraffic> along;
+  WalkTwoLevelAllReduce(count, task, choice, [&](Block block) {
+    along = DoublingTraffic(view.host, view.num_hosts(), block.size, choice.slice_elems,
+                            [&](int host) { return view.Rank(host, view.local); });
+  });
+  std::vector<ConnectionTraffic> all;
+  for (const auto& [peer, is_send, traffic] : count.messages())
+    all.push_back({peer, is_send, traffic});
+  all.insert(all.end(), along.begin(), along.end());
   return all;
 }
 

@@ -62,6 +62,7 @@ HostOperations::HostOperations(Parts parts)
       .num_ranks = num_ranks,
       .plan = parts.plan,
       .ring = std::move(parts.ring),
+      .leader = machines_.leader,
       .connections = connections_.get(),
       .stages = stages_ ? &*stages_ : nullptr,
       .pull = pull_ ? &*pull_ : nullptr,

@@ -55,6 +55,8 @@ std::string Phrase(Need need) {
       return "several hosts of equally many ranks";
     case Need::kFewRanks:
       return fmt::format("at most {} ranks", kMostOneShotRanks);
+    case Need::kSharedHosts:
+      return "a host of several ranks";
   }
   return "";
 }

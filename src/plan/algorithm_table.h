@@ -56,6 +56,7 @@ enum class Need : uint8_t {
   kEqualHosts,  // Several hosts, with equally many ranks that reach one another's windows; at least
                 // two each.
   kFewRanks,    // At most kMostOneShotRanks (plan/mesh_limits.h).
+  kSharedHosts,  // Some host has several ranks.
 };
 constexpr uint32_t Bit(Need need) { return 1u << static_cast<uint32_t>(need); }
 constexpr uint32_t Bit(Collective collective) { return 1u << static_cast<uint32_t>(collective); }

@@ -16,6 +16,12 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
+// Returns what there is of the network's bandwidth, or 0 where no bound is known.
+double NetworkGbps(const PlanContext& c) {
+  if (c.network_us <= 0) return c.network_gbps;
+  return c.network_gbps > 0 ? std::min(c.network_gbps, kFarNetworkGbps) : kFarNetworkGbps;
+}
+
 // Returns what there is for one rank of the channels' bandwidth, or 0 where no bound is known.
 double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
   if (c.one_host) return c.host_gbps;
@@ -23,9 +29,16 @@ double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
                            algorithm == Algorithm::kRecursiveHalving ||
                            algorithm == Algorithm::kExchange || algorithm == Algorithm::kOneShot ||
                            algorithm == Algorithm::kTwoShot;
-  double gbps = c.network_gbps;
-  if (c.network_us > 0) gbps = gbps > 0 ? std::min(gbps, kFarNetworkGbps) : kFarNetworkGbps;
+  const double gbps = NetworkGbps(c);
   return all_at_once ? gbps / std::max(1, c.ranks_per_nic) : gbps;
+}
+
+// Returns how many ranks of each host own a part by two levels.
+int OwnersFor(const PlanContext& c, Collective collective, double bytes) {
+  const bool whole = collective == Collective::kAllReduce || collective == Collective::kBarrier;
+  const double between = whole ? bytes : bytes * c.hosts.most;
+  const double owners = between / static_cast<double>(kOwnerBytes);
+  return std::clamp(static_cast<int>(std::min(owners, 1e6)), 1, c.hosts.fewest);
 }
 
 // Returns whether the algorithm sends between all pairs of ranks, through a FIFO for each.
@@ -60,7 +73,9 @@ void CutForSlots(const PlanContext& c, Collective collective, size_t count, size
                  Choice& choice) {
   const size_t slot_elems =
       ElementsIn(choice.protocol == Protocol::kLL ? kInlineBytes : c.slot_bytes, elem_bytes);
-  const size_t parts = collective == Collective::kAllReduce ? static_cast<size_t>(c.num_ranks) : 1;
+  const auto num_parts =
+      static_cast<size_t>(choice.algorithm == Algorithm::kTwoLevel ? choice.owners : c.num_ranks);
+  const size_t parts = collective == Collective::kAllReduce ? num_parts : 1;
   const size_t step_elems = DivUp(count, parts);
   const size_t slice =
       std::max(DivUp(step_elems, kSlicesPerStep), ElementsIn(kMinSliceBytes, elem_bytes));
@@ -93,6 +108,7 @@ bool Applies(const PlanContext& c, const AlgorithmRow& row, Collective collectiv
              Reading reading) {
   if (!row.Serves(collective) || row.Needs(c.one_host ? Need::kSeveralHosts : Need::kOneHost))
     return false;
+  if (row.Needs(Need::kSharedHosts) && (c.hosts.count < 2 || c.hosts.most < 2)) return false;
   if (!row.Needs(Need::kReadableBuffers)) return true;
   if (reading == Reading::kNone) return false;
   if (c.allowed_algorithms[static_cast<size_t>(collective)] == Bit(row.algorithm)) return true;
@@ -108,6 +124,9 @@ size_t PartsInMessage(const PlanContext& c, const AlgorithmRow& row, Collective 
       row.algorithm == Algorithm::kRecursiveDoubling &&
       (collective == Collective::kAllGather || collective == Collective::kAllGatherV);
   const bool many = gathers || row.algorithm == Algorithm::kRecursiveHalving;
+  const bool of_hosts = row.algorithm == Algorithm::kTwoLevel &&
+                        collective != Collective::kAllReduce && collective != Collective::kBarrier;
+  if (of_hosts) return static_cast<size_t>(c.num_ranks);
   return many ? (static_cast<size_t>(c.num_ranks) + 1) / 2 : 1;
 }
 
@@ -134,16 +153,31 @@ Wire WireFor(const PlanContext& c, const AlgorithmRow& row, Reading reading) {
   return copies ? Wire::kKernelCopy : Wire::kSharedMemory;
 }
 
+// A host's owners share its NIC.
+double TwoLevelUs(const PlanContext& c, const CostRow& between, Collective collective,
+                  Protocol protocol, double bytes) {
+  const int owners = OwnersFor(c, collective, bytes);
+  const TwoLevelExtent extent =
+      TwoLevelExtentOf(collective, c.num_ranks, c.hosts.count, c.hosts.most, owners, bytes);
+  const CostRow* const inside = FindCost(Wire::kSharedMemory, Algorithm::kTwoLevel, protocol);
+  if (inside == nullptr) return kNever;
+  const double share = NetworkGbps(c) / std::clamp(c.ranks_per_nic, 1, owners);
+  return CostUs(between, extent.between, share, c.oversubscribed) +
+         CostUs(*inside, extent.inside, c.host_gbps, c.oversubscribed);
+}
+
 double CostOf(const PlanContext& c, const AlgorithmRow& row, Collective collective,
               Protocol protocol, double bytes, Reading reading) {
   const CostRow* const cost = FindCost(WireFor(c, row, reading), row.algorithm, protocol);
   if (cost == nullptr) return kNever;
-  const Extent extent = IsMesh(c, row.algorithm)
-                            ? MeshExtentOf(collective, row.algorithm, c.num_ranks, bytes)
-                            : ExtentOf(collective, row.algorithm, c.num_ranks, bytes);
   const double crossing_us =
       c.network_us > 0 ? c.network_us * CrossingsOf(collective, row.algorithm, c.num_ranks, c.hosts)
                        : 0;
+  if (row.algorithm == Algorithm::kTwoLevel)
+    return TwoLevelUs(c, *cost, collective, protocol, bytes) + crossing_us;
+  const Extent extent = IsMesh(c, row.algorithm)
+                            ? MeshExtentOf(collective, row.algorithm, c.num_ranks, bytes)
+                            : ExtentOf(collective, row.algorithm, c.num_ranks, bytes);
   return CostUs(*cost, extent, ChannelsFor(c, row.algorithm), c.oversubscribed) + crossing_us;
 }
 
@@ -263,6 +297,8 @@ Choice Choose(const PlanContext& c, Collective collective, size_t count, size_t 
   choice.time_us = kNever;
   const CostOption* const best = Best(options);
   if (best != nullptr) choice = {best->algorithm, best->protocol, 1, 1, best->us};
+  if (choice.algorithm == Algorithm::kTwoLevel)
+    choice.owners = OwnersFor(c, collective, question.bytes);
   if (IsMesh(c, choice.algorithm)) {
     CutForMesh(c, collective, count, elem_bytes, choice);
   } else if (choice.algorithm == Algorithm::kOneShot || choice.algorithm == Algorithm::kTwoShot) {

@@ -51,6 +51,7 @@ struct Choice {
   size_t chunk_elems = 1;  // per step of the algorithm
   size_t slice_elems = 1;  // per slot
   double time_us = 0;      // The model predicts this.
+  int owners = 1;          // By two levels: so many ranks of each host send to other hosts.
 };
 
 // Whether the ranks of one host can read the buffers of an operation where they lie, as far as all

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "connection/inline_bytes.h"
+#include "plan/cost_table.h"
 
 namespace tutti {
 namespace {
@@ -94,6 +95,42 @@ TEST(ChooseTest, CrossesFarNetworksAsSeldomAsSizesAllow) {
   const double us = PredictUs(far, Collective::kAllGather, Algorithm::kRing, 64) -
                     PredictUs(near, Collective::kAllGather, Algorithm::kRing, 64);
   EXPECT_NEAR(us, 2048, 1);
+}
+
+// Two hosts of four ranks: what passes between the hosts, and how often, decides.
+TEST(ChooseTest, TakesTwoLevelsWhereHostsHaveSeveralRanks) {
+  PlanContext far = TwoHosts(8);
+  far.hosts = {.count = 2, .even = true, .in_order = true, .fewest = 4, .most = 4};
+  far.ranks_per_nic = 4;
+  far.network_us = 1024;
+  for (const Collective collective :
+       {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter}) {
+    for (const size_t count : {1u, 1u << 8, 1u << 12, 1u << 16, 1u << 18})
+      EXPECT_EQ(AlgorithmOf(far, collective, count), Algorithm::kTwoLevel)
+          << Name(collective) << " of " << count;
+  }
+  EXPECT_EQ(AlgorithmOf(far, Collective::kBarrier, 0), Algorithm::kTwoLevel);
+  PlanContext alone = far;
+  alone.hosts = {.count = 8, .even = true, .in_order = true};
+  EXPECT_NE(AlgorithmOf(alone, Collective::kAllReduce, 1), Algorithm::kTwoLevel);
+  ASSERT_TRUE(ApplyAlgorithmList("twolevel", alone).ok());
+  EXPECT_NE(AlgorithmOf(alone, Collective::kAllReduce, 1), Algorithm::kTwoLevel)
+      << "no host has several ranks";
+}
+
+// Short messages go by one rank of each host; of long ones every rank sends a share.
+TEST(ChooseTest, SharesLongMessagesBetweenHostsAmongTheirRanks) {
+  PlanContext context = TwoHosts(7);
+  context.hosts = {.count = 2, .fewest = 3, .most = 4};
+  ASSERT_TRUE(ApplyAlgorithmList("twolevel", context).ok());
+  const auto owners = [&](Collective collective, size_t bytes) {
+    return Choose(context, collective, bytes, 1).owners;
+  };
+  EXPECT_EQ(owners(Collective::kAllReduce, 1), 1);
+  EXPECT_EQ(owners(Collective::kAllReduce, 2 * kOwnerBytes), 2);
+  EXPECT_EQ(owners(Collective::kAllReduce, 100 * kOwnerBytes), 3);
+  EXPECT_EQ(owners(Collective::kAllGather, kOwnerBytes / 4), 1);
+  EXPECT_EQ(owners(Collective::kReduceScatter, kOwnerBytes / 2), 2);
 }
 
 // A ring leaves a host once, whatever the number of its ranks; partners of recursive doubling all

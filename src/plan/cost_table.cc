@@ -21,6 +21,8 @@ constexpr CostRow kTable[] = {
     {kSharedMemory, kTree, kSimple, 0, 0.59, 11.4, 1, kCostBench},
     {kSharedMemory, kRecursiveDoubling, kLL, 0, 0.5, 0.7, 1, kCostBench},
     {kSharedMemory, kRecursiveDoubling, kSimple, 0, 0.51, 5.5, 1, kCostBench},
+    {kSharedMemory, kTwoLevel, kLL, 0, 0.5, 0.7, 1, kCostBench},
+    {kSharedMemory, kTwoLevel, kSimple, 0, 0.51, 5.5, 1, kCostBench},
     {kSharedMemory, kOneShot, kLL, 0, 0.4, 11.5, 1, kCostBench},
     {kSharedMemory, kOneShot, kSimple, 0, 0.4, 11.5, 1, kCostBench},
     {kSharedMemory, kTwoShot, kLL, 0, 0.37, 10.4, 1, kCostBench},
@@ -37,6 +39,8 @@ constexpr CostRow kTable[] = {
     {kTcp, kRecursiveDoubling, kSimple, 0, 4.9, 2.2, 1, kCostBench},
     {kTcp, kRecursiveHalving, kLL, 0, 5, 0.01, 1, kSocketsBench},
     {kTcp, kRecursiveHalving, kSimple, 0, 5.4, 1.1, 1, kSocketsBench},
+    {kTcp, kTwoLevel, kLL, 0, 5, 0.01, 1, kCostBench},
+    {kTcp, kTwoLevel, kSimple, 0, 4.9, 2.2, 1, kCostBench},
     {kTcp, kOneShot, kLL, 0, 5, 0.01, 1, kCostBench},
     {kTcp, kOneShot, kSimple, 0, 5, 4.8, 1, kCostBench},
     {kTcp, kTwoShot, kLL, 0, 5, 0.01, 1, kCostBench},
@@ -182,7 +186,7 @@ Extent ExtentOf(Collective collective, Algorithm algorithm, int num_ranks, doubl
       // Bytes go into a FIFO and out of it again.
       return {n - 1, n - 1, 2 * bytes * (n - 1)};
     case kSymmetric:  // GPUs only: plan/mesh.h
-    case kTwoLevel:   // GPUs only: plan/channel_plan.h
+    case kTwoLevel:   // TwoLevelExtentOf; GPUs: plan/channel_plan.h
       break;
   }
   return {};
@@ -195,6 +199,27 @@ Extent MeshExtentOf(Collective collective, Algorithm algorithm, int num_ranks, d
   const bool all = collective == Collective::kAllReduce;
   if (algorithm == kTwoShot) return {2 * messages, 2, all ? 4 * bytes * (n - 1) / n : 2 * bytes};
   return {messages, 1, collective == Collective::kReduce ? bytes * (n - 1) : 2 * bytes * (n - 1)};
+}
+
+TwoLevelExtent TwoLevelExtentOf(Collective collective, int num_ranks, int num_hosts, int most_local,
+                                int owners, double bytes) {
+  const double others = most_local - 1, k = owners;
+  const double round = most_local > 1 ? RoundOf(most_local) : 0;
+  const bool whole = collective == Collective::kAllReduce || collective == Collective::kBarrier;
+  TwoLevelExtent extent;
+  if (whole) {
+    const bool power_of_two = std::has_single_bit(static_cast<unsigned>(num_hosts));
+    const double exchanges = LogSteps(num_hosts) + (power_of_two ? 0 : 1);
+    extent.between = {exchanges, exchanges, exchanges * bytes / k};
+    // An owner takes its part from all others of the host, and gives it to them.
+    extent.inside = {2 * round, 2, 2 * others * bytes / k};
+    return extent;
+  }
+  const double exchanges = LogSteps(num_hosts);
+  extent.between = {exchanges, exchanges, 1.3 * (num_ranks - most_local) * bytes / k};
+  const bool all_own = owners == most_local;  // What goes to or from an owner's own host is little.
+  extent.inside = {(all_own ? 1 : 2) * round, all_own ? 1.0 : 2.0, others * num_ranks * bytes / k};
+  return extent;
 }
 
 double CostUs(const CostRow& row, const Extent& extent, double channels_gbps, bool shared_cores) {

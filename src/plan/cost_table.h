@@ -91,6 +91,9 @@ inline constexpr size_t kNetSlicesPerStep = 64;
 // so that sending one overlaps with reducing another.
 inline constexpr size_t kMeshPieces = 4;
 inline constexpr size_t kMostMeshChunkBytes = 128 << 10;
+// By two levels another rank of each host owns a part, and sends it to the other hosts, for each so
+// many bytes that pass between two hosts: a message of a rank costs as much as copying so many.
+inline constexpr size_t kOwnerBytes = 32 << 10;
 // A rank reduces so much of the buffers that it reads where they lie at a time: little enough that
 // its peers find the result in a cache.
 inline constexpr size_t kPullPartBytes = 256 << 10;
@@ -115,6 +118,15 @@ struct Extent {
 Extent ExtentOf(Collective collective, Algorithm algorithm, int num_ranks, double bytes);
 // Returns the same for one-shot and two-shot reductions over FIFOs between all pairs of ranks.
 Extent MeshExtentOf(Collective collective, Algorithm algorithm, int num_ranks, double bytes);
+
+// Holds what the two levels of kTwoLevel do, one after the other.
+struct TwoLevelExtent {
+  Extent inside;   // in shared memory
+  Extent between;  // along the rails
+};
+// `most_local`: the ranks of the largest host. `owners` of each host send to other hosts.
+TwoLevelExtent TwoLevelExtentOf(Collective collective, int num_ranks, int num_hosts, int most_local,
+                                int owners, double bytes);
 
 // Returns the time of `row`, in microseconds, where the channels have `channels_gbps` in all (0:
 // not known, no bound). `shared_cores`: host ranks share cores.

@@ -1,5 +1,6 @@
 #include "plan/crossings.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <map>
@@ -23,8 +24,13 @@ HostLayout HostLayoutOf(std::span<const int> leader) {
   HostLayout layout;
   layout.count = static_cast<int>(ranks_of.size());
   const size_t here = ranks_of.empty() ? 0 : ranks_of.begin()->second;
+  layout.fewest = layout.most = static_cast<int>(here);
   layout.even = IsPowerOfTwo(here) && IsPowerOfTwo(ranks_of.size());
   for (const auto& [first, ranks] : ranks_of) layout.even = layout.even && ranks == here;
+  for (const auto& [first, ranks] : ranks_of) {
+    layout.fewest = std::min(layout.fewest, static_cast<int>(ranks));
+    layout.most = std::max(layout.most, static_cast<int>(ranks));
+  }
   layout.in_order = true;
   for (size_t r = 1; r < leader.size(); ++r)
     if (leader[r] != leader[r - 1] && leader[r] != static_cast<int>(r)) layout.in_order = false;
@@ -53,6 +59,11 @@ double CrossingsOf(Collective collective, Algorithm algorithm, int num_ranks,
       if (gathers) return LogOf(hosts.even ? hosts.count : num_ranks);
       if (hosts.even && hosts.in_order) return LogOf(hosts.count);
       return LogOf(num_ranks) + (IsPowerOfTwo(static_cast<size_t>(num_ranks)) ? 0 : 1);
+    }
+    case Algorithm::kTwoLevel: {  // Pairs of hosts, as recursive doubling has pairs of ranks.
+      const bool pairs = collective == Collective::kAllReduce || collective == Collective::kBarrier;
+      const bool odd = pairs && !IsPowerOfTwo(static_cast<size_t>(hosts.count));
+      return LogOf(hosts.count) + (odd ? 1 : 0);
     }
     case Algorithm::kTwoShot:
       return 2;

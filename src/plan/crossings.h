@@ -22,6 +22,8 @@ struct HostLayout {
   // Each host has as many ranks; these, and the hosts, are powers of two.
   bool even = false;
   bool in_order = false;  // The numbers of a host's ranks follow one another.
+  int fewest = 1;         // The smallest host has so many ranks,
+  int most = 1;           // and the largest one so many.
 };
 
 // `leader` has the first rank of each rank's host.

@@ -38,6 +38,18 @@ TEST(CrossingsTest, PairsOfRanksCrossOnceForEachDoublingOfHosts) {
   EXPECT_EQ(CrossingsOf(kReduceScatter, kRecursiveHalving, 6, uneven), 3);
 }
 
+TEST(CrossingsTest, TwoLevelsCrossOnceForEachDoublingOfHosts) {
+  const HostLayout two = HostLayoutOf(std::vector<int>{0, 1, 0, 0, 1});
+  EXPECT_EQ(two.fewest, 2);
+  EXPECT_EQ(two.most, 3);
+  const HostLayout three = {.count = 3, .fewest = 3, .most = 3};
+  for (const Collective collective : {kAllReduce, kAllGather, kReduceScatter, kBarrier})
+    EXPECT_EQ(CrossingsOf(collective, kTwoLevel, 5, two), 1);
+  EXPECT_EQ(CrossingsOf(kAllGather, kTwoLevel, 9, three), 2);
+  EXPECT_EQ(CrossingsOf(kAllReduce, kTwoLevel, 9, three), 3)
+      << "one host hands its part to another";
+}
+
 TEST(CrossingsTest, ARingCrossesEveryBorder) {
   const HostLayout two = {.count = 2, .even = true, .in_order = true};
   EXPECT_EQ(CrossingsOf(kAllGather, kRing, 2, two), 1);

@@ -86,11 +86,17 @@ class ForcedOverHostsTest : public ::testing::TestWithParam<const char*> {};
 TEST_P(ForcedOverHostsTest, ComputesTheSame) {
   TUTTI_FOR_HOSTS(kForHosts);
   const Environment environment(Environment::Settings{{"NCCL_ALGO", GetParam()}});
-  RunOnHosts({"a", "b", "b", "a", "c"}, EveryTypeAndOperatorOfAllReduce(1001));
+  // With a host of one rank, and with hosts of which several ranks can send to others.
+  for (const Hosts& hosts : {Hosts{"a", "b", "b", "a", "c"}, Hosts{"a", "b", "b", "a", "b"}}) {
+    std::vector<Case> cases = EveryTypeAndOperatorOfAllReduce(1001);
+    for (const Case& c : EveryCount(5, {0, 1, 3, 1000, 40001})) cases.push_back(c);
+    for (const Case& c : EverySkew(5, 515)) cases.push_back(c);
+    RunOnHosts(hosts, cases);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Algorithms, ForcedOverHostsTest,
-                         ::testing::Values("ring", "tree", "recursivedoubling"),
+                         ::testing::Values("ring", "tree", "recursivedoubling", "twolevel"),
                          [](const auto& instance) { return std::string(instance.param); });
 
 // Buffers that ranks read where they lie: mapped, copied by the kernel, or of both kinds.

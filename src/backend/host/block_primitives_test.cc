@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -11,7 +12,9 @@
 #include <vector>
 
 #include "kernels/counting.h"
+#include "kernels/recursive_doubling.h"
 #include "kernels/recursive_halving.h"
+#include "kernels/two_level_blocks.h"
 
 namespace tutti {
 namespace {
@@ -133,6 +136,153 @@ TEST(BlockPrimitivesTest, GatherAndScatterSumsOfAnyNumberOfRanks) {
     }
     Check({{0, 5, 0, 700, 1}}, 2, reduce);
     Check({{0, 0, 9}}, 1, reduce);
+  }
+}
+
+// Ranks of several hosts, whose numbers go from host to host as cards are dealt.
+struct DealtHosts {
+  explicit DealtHosts(std::vector<int> sizes) {
+    const int n = std::accumulate(sizes.begin(), sizes.end(), 0);
+    std::vector<std::vector<int>> of_host(sizes.size());
+    for (int rank = 0; rank < n;) {
+      for (size_t h = 0; h < sizes.size(); ++h)
+        if (static_cast<int>(of_host[h].size()) < sizes[h]) of_host[h].push_back(rank++);
+    }
+    for (const auto& here : of_host) {
+      begins.push_back(static_cast<int>(ranks.size()));
+      ranks.insert(ranks.end(), here.begin(), here.end());
+    }
+    begins.push_back(n);
+  }
+  int num_ranks() const { return begins.back(); }
+  // The view of the rank that stands at `place` of `ranks`.
+  kernels::HostsView At(int place, int owners) const {
+    const auto after = std::upper_bound(begins.begin(), begins.end(), place);
+    const auto host = static_cast<int>(after - begins.begin()) - 1;
+    return {host, place - begins[static_cast<size_t>(host)], owners, ranks, begins};
+  }
+  std::vector<int> ranks, begins;
+};
+
+// Finds the FIFOs of the ranks of a rail by their hosts.
+struct RailOf {
+  Fifos& fifos;
+  const kernels::HostsView& view;
+  int mine() const { return view.Rank(view.host, view.local); }
+  SendLink SendTo(int host) { return fifos.SendTo(mine(), view.Rank(host, view.local)); }
+  RecvLink RecvFrom(int host) { return fifos.RecvFrom(mine(), view.Rank(host, view.local)); }
+};
+
+enum class TwoLevels { kAllReduce, kAllGather, kReduceScatter };
+
+// Runs the operation on a thread for each rank, and checks what each has in the end.
+void CheckTwoLevels(const DealtHosts& hosts, int owners, const TestParts& parts, TwoLevels what) {
+  const int n = hosts.num_ranks();
+  const size_t total = parts.Offset(n);
+  Fifos fifos(n);
+  std::vector<std::vector<int>> areas(static_cast<size_t>(n), std::vector<int>(total, -1));
+  std::vector<std::thread> threads;
+  for (int place = 0; place < n; ++place) {
+    threads.emplace_back([&, place] {
+      const kernels::HostsView view = hosts.At(place, owners);
+      const int rank = hosts.ranks[static_cast<size_t>(place)];
+      std::vector<int>& area = areas[static_cast<size_t>(rank)];
+      const bool gathers = what == TwoLevels::kAllGather;
+      const size_t begin = gathers ? parts.Offset(rank) : 0;
+      const size_t end = gathers ? begin + parts.Size(rank) : total;
+      for (size_t i = begin; i < end; ++i) area[i] = Input(rank, i);
+      const std::atomic<bool> stop = false;
+      PatientWatcher watcher;
+      WaitContext wait(stop, {.spin_ns = 0, .yield_ns = 100'000}, watcher);
+      HostWork work;
+      work.elem_bytes = sizeof(int);
+      work.slice_elems = kSlotBytes / sizeof(int);
+      work.op_tag = kTag;
+      work.reduce.fn = FindReduce(DataType::kInt32, ReduceKind::kSum);
+      auto* const bytes = reinterpret_cast<std::byte*>(area.data());
+      HostBlockPrimitives p(wait, work, bytes, LinksOf{fifos, rank});
+      if (gathers) {
+        kernels::TwoLevelBlocksAllGather(p, view, parts);
+      } else if (what == TwoLevels::kReduceScatter) {
+        kernels::TwoLevelBlocksReduceScatter(p, view, parts);
+      } else {
+        kernels::TwoLevelBlocksAllReduce(
+            p, view, kernels::OwnerParts{total, 16, owners}, [&](Block block) {
+              HostWork part = work;
+              part.input = part.output = bytes + block.at * sizeof(int);
+              HostExchangePrimitives rail(wait, part, RailOf{fifos, view});
+              kernels::RecursiveDoublingAllReduce(rail, view.host, view.num_hosts(), block.size);
+            });
+      }
+      EXPECT_FALSE(wait.failed()) << wait.status().message();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int rank = 0; rank < n; ++rank) {
+    const bool scatters = what == TwoLevels::kReduceScatter;
+    for (int owner = scatters ? rank : 0; owner < (scatters ? rank + 1 : n); ++owner) {
+      const size_t begin = parts.Offset(owner);
+      for (size_t i = begin; i < begin + parts.Size(owner); ++i) {
+        const int all = static_cast<int>(i % 97) * n * (n + 1) / 2;
+        const int expected = what == TwoLevels::kAllGather ? Input(owner, i) : all;
+        ASSERT_EQ(areas[static_cast<size_t>(rank)][i], expected)
+            << "rank " << rank << " of " << n << ", " << owners << " owners, element " << i;
+      }
+    }
+  }
+}
+
+TEST(TwoLevelBlocksTest, WorkForAnyHostsAndNumberOfOwners) {
+  const std::vector<std::vector<int>> all_sizes = {{2, 2},    {4, 4},       {3, 5},
+                                                   {1, 3, 2}, {2, 2, 2, 2}, {3, 3, 3, 3, 3}};
+  for (const std::vector<int>& sizes : all_sizes) {
+    const DealtHosts hosts(sizes);
+    const auto n = static_cast<size_t>(hosts.num_ranks());
+    for (int owners = 1; owners <= *std::min_element(sizes.begin(), sizes.end()); ++owners) {
+      for (const TwoLevels what :
+           {TwoLevels::kAllReduce, TwoLevels::kAllGather, TwoLevels::kReduceScatter}) {
+        CheckTwoLevels(hosts, owners, {std::vector<size_t>(n, 1)}, what);
+        // More than the FIFOs between two ranks hold.
+        CheckTwoLevels(hosts, owners, {std::vector<size_t>(n, 501)}, what);
+        std::vector<size_t> lengths(n, 0);
+        for (size_t r = 0; r < n; r += 2) lengths[r] = 40 * r + 3;
+        CheckTwoLevels(hosts, owners, {lengths}, what);
+      }
+    }
+  }
+}
+
+// However many ranks two hosts have, between them passes one vector each way, or each host's
+// blocks.
+TEST(TwoLevelBlocksTest, SendEveryByteToTheOtherHostOnce) {
+  const DealtHosts hosts({4, 4});
+  const kernels::EqualParts parts{10};
+  for (const int owners : {1, 2, 3, 4}) {
+    size_t reduced = 0, gathered = 0, scattered = 0, messages = 0;
+    for (int place = 0; place < 4; ++place) {
+      const kernels::HostsView view = hosts.At(place, owners);
+      const auto sent_out = [&](const kernels::BlockCounting& count) {
+        size_t elems = 0;
+        for (const auto& [peer, is_send, traffic] : count.messages()) {
+          if (!is_send || peer % 2 == 0) continue;  // The ranks of this host have even numbers.
+          elems += traffic.elems;
+          ++messages;
+        }
+        return elems;
+      };
+      kernels::BlockCounting reduce(1000), gather(1000), scatter(1000);
+      kernels::TwoLevelBlocksAllReduce(reduce, view, kernels::OwnerParts{80, 1, owners},
+                                       [&](Block block) { reduced += block.size; });
+      kernels::TwoLevelBlocksAllGather(gather, view, parts);
+      kernels::TwoLevelBlocksReduceScatter(scatter, view, parts);
+      EXPECT_EQ(sent_out(reduce), 0u) << "the rail is the caller's";
+      gathered += sent_out(gather);
+      scattered += sent_out(scatter);
+    }
+    EXPECT_EQ(reduced, 80u);
+    EXPECT_EQ(gathered, 40u);
+    EXPECT_EQ(scattered, 40u);
+    EXPECT_EQ(messages, 2u * static_cast<size_t>(owners));
   }
 }
 

@@ -1,0 +1,191 @@
+#pragma once
+
+// AllReduce, AllGather and ReduceScatter by two levels, for host ranks of several hosts. Inside a
+// host every rank exchanges blocks of a work area with those that own them; the owners exchange
+// theirs with the owners of the same number on the other hosts, along a rail.
+//
+//   host 0   (0,0)⇄(0,1)⇄(0,2) …    in shared memory, in one round from every rank to every owner
+//              ⇅     ⇅
+//   host 1   (1,0)⇄(1,1)⇄(1,2) …    each column of owners is a rail
+//
+// Rank l of a host is an owner where l < owners. With one owner the messages between hosts are as
+// few as can be, with several of them the ranks of a host share the work.
+//
+//   AllReduce       part o of the vector is added up at owner o of each host, then by doubling
+//                   along the rail (recursive_doubling.h), then given to all ranks of the host
+//   AllGather       owner o collects the blocks of the ranks l with l mod owners = o, doubles them
+//                   along the rail (recursive_halving.h), and gives what it has to its host
+//   ReduceScatter   the same backwards, with halving
+//
+// Every byte passes between two hosts as often as the exchange along the rail has it pass, however
+// many ranks a host has: with two hosts once. Round a ring of n ranks an AllReduce sends
+// 2(n-1)/n of the vector from host to host and crosses between them four times, one after the
+// other; here it is the vector once.
+//
+// Hosts may have different numbers of ranks. REQUIRES: 1 ≤ owners ≤ the ranks of each host; two
+// hosts or more.
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+
+#include "base/rounding.h"
+#include "kernels/primitives.h"
+#include "kernels/recursive_halving.h"
+#include "plan/work.h"
+
+namespace tutti::kernels {
+
+// The ranks as one of them sees them.
+struct HostsView {
+  int host = 0;
+  int local = 0;  // This rank's number in its host.
+  int owners = 1;
+  std::span<const int> ranks;   // host by host
+  std::span<const int> begins;  // Host h has ranks[begins[h]] to ranks[begins[h + 1]].
+
+  constexpr int num_hosts() const { return static_cast<int>(begins.size()) - 1; }
+  constexpr int RanksOf(int of_host) const {
+    const auto h = static_cast<size_t>(of_host);
+    return begins[h + 1] - begins[h];
+  }
+  constexpr int num_local() const { return RanksOf(host); }
+  constexpr int Rank(int of_host, int of_local) const {
+    return ranks[static_cast<size_t>(begins[static_cast<size_t>(of_host)] + of_local)];
+  }
+  // The rank of this host that is `steps` numbers further on.
+  constexpr int LocalAfter(int steps) const {
+    return (local + steps % num_local() + num_local()) % num_local();
+  }
+  constexpr int HostAt(int place) const {
+    return (place % num_hosts() + num_hosts()) % num_hosts();
+  }
+  constexpr bool owns() const { return local < owners; }
+  // Returns how many ranks of a host have their blocks at its owner number `owner`.
+  constexpr int SharesOf(int of_host, int owner) const {
+    return owner < owners ? (RanksOf(of_host) - owner + owners - 1) / owners : 0;
+  }
+};
+
+// The blocks that belong to the owners of number `owner` on `count` hosts from `first` on.
+template <class Parts>
+class SharesOfHosts {
+ public:
+  constexpr SharesOfHosts(const HostsView& view, const Parts& parts, int owner, int first,
+                          int count)
+      : view_(view), parts_(parts), owner_(owner), first_(first) {
+    for (int h = 0; h < count; ++h) count_ += view.SharesOf(view.HostAt(first + h), owner);
+  }
+  constexpr int count() const { return count_; }
+  constexpr Block operator[](int i) const {
+    int host = view_.HostAt(first_);
+    for (; i >= view_.SharesOf(host, owner_); host = view_.HostAt(host + 1))
+      i -= view_.SharesOf(host, owner_);
+    const int rank = view_.Rank(host, owner_ + i * view_.owners);
+    return {parts_.Offset(rank), parts_.Size(rank)};
+  }
+
+ private:
+  const HostsView& view_;
+  const Parts& parts_;
+  int owner_;
+  int first_;
+  int count_ = 0;
+};
+
+// One block, or none.
+struct OneBlock {
+  Block block;
+  bool is_there = true;
+  constexpr int count() const { return is_there ? 1 : 0; }
+  constexpr Block operator[](int) const { return block; }
+};
+
+// Part `owner` of a vector that is cut for the owners; parts begin at multiples of `unit` elements.
+struct OwnerParts {
+  size_t count = 0;
+  size_t unit = 1;
+  int owners = 1;
+  constexpr OneBlock operator()(int owner) const {
+    const auto share = DivUp(DivUp(count, static_cast<size_t>(owners)), unit) * unit;
+    const size_t at = static_cast<size_t>(owner) * share;
+    return {{std::min(at, count), ClampChunk(at, share, count)}, owner < owners};
+  }
+};
+
+// Calls swap(to, from) for the numbers of the other ranks of the host: in each step a rank sends to
+// one and receives from another, so that no two wait for each other whatever the lengths are.
+template <class Swap>
+constexpr void WithOthersOfHost(const HostsView& view, const Swap& swap) {
+  for (int i = 1; i < view.num_local(); ++i) swap(view.LocalAfter(i), view.LocalAfter(-i));
+}
+
+// The work area holds this rank's input and in the end the result. `along_rail(block)` has an owner
+// reduce the block with the other owners of its rail, and completes it.
+template <BlockPrimitives P, class AlongRail>
+constexpr void TwoLevelBlocksAllReduce(P& p, const HostsView& view, const OwnerParts& parts,
+                                       const AlongRail& along_rail) {
+  const auto rank = [&](int local) { return view.Rank(view.host, local); };
+  const OneBlock own = parts(view.local);
+  WithOthersOfHost(view, [&](int to, int from) {
+    p.ExchangeReduce(rank(to), parts(to), rank(from), own, false);
+  });
+  if (own.count() > 0 && own.block.size > 0) along_rail(own.block);
+  WithOthersOfHost(view,
+                   [&](int to, int from) { p.Exchange(rank(to), own, rank(from), parts(from)); });
+}
+
+// The work area holds this rank's block, and in the end every rank's.
+template <BlockPrimitives P, class Parts>
+constexpr void TwoLevelBlocksAllGather(P& p, const HostsView& view, const Parts& parts) {
+  const int hosts = view.num_hosts();
+  const auto rank = [&](int local) { return view.Rank(view.host, local); };
+  // The block of a rank, as far as owner `owner` collects it.
+  const auto block_for = [&](int local, int owner) {
+    const int r = rank(local);
+    return OneBlock{{parts.Offset(r), parts.Size(r)}, local % view.owners == owner};
+  };
+  WithOthersOfHost(view, [&](int to, int from) {
+    p.Exchange(rank(to), block_for(view.local, to), rank(from), block_for(from, view.local));
+  });
+  for (int d = 1; view.owns() && d < hosts; d *= 2) {
+    const BlockSwap swap = DoublingSwap(view.host, hosts, d);
+    p.Exchange(view.Rank(view.HostAt(swap.to), view.local),
+               SharesOfHosts(view, parts, view.local, swap.sent, swap.blocks),
+               view.Rank(view.HostAt(swap.from), view.local),
+               SharesOfHosts(view, parts, view.local, swap.received, swap.blocks));
+  }
+  WithOthersOfHost(view, [&](int to, int from) {
+    p.Exchange(rank(to), SharesOfHosts(view, parts, view.local, 0, hosts), rank(from),
+               SharesOfHosts(view, parts, from, 0, hosts));
+  });
+}
+
+// Adds up every rank's block; the work area holds the rank's inputs, and in the end the result in
+// its own block.
+template <BlockPrimitives P, class Parts>
+constexpr void TwoLevelBlocksReduceScatter(P& p, const HostsView& view, const Parts& parts) {
+  const int hosts = view.num_hosts();
+  const auto rank = [&](int local) { return view.Rank(view.host, local); };
+  const auto block_from = [&](int owner, int local) {
+    const int r = rank(local);
+    return OneBlock{{parts.Offset(r), parts.Size(r)}, local % view.owners == owner};
+  };
+  const SharesOfHosts own(view, parts, view.local, 0, hosts);
+  WithOthersOfHost(view, [&](int to, int from) {
+    p.ExchangeReduce(rank(to), SharesOfHosts(view, parts, to, 0, hosts), rank(from), own, false);
+  });
+  for (int d = static_cast<int>(std::bit_floor(static_cast<unsigned>(hosts - 1)));
+       view.owns() && d >= 1; d /= 2) {
+    const BlockSwap swap = HalvingSwap(view.host, hosts, d);
+    p.ExchangeReduce(view.Rank(view.HostAt(swap.to), view.local),
+                     SharesOfHosts(view, parts, view.local, swap.sent, swap.blocks),
+                     view.Rank(view.HostAt(swap.from), view.local),
+                     SharesOfHosts(view, parts, view.local, swap.received, swap.blocks), d == 1);
+  }
+  WithOthersOfHost(view, [&](int to, int from) {
+    p.Exchange(rank(to), block_from(view.local, to), rank(from), block_from(from, view.local));
+  });
+}
+
+}  // namespace tutti::kernels
