@@ -283,7 +283,7 @@ TEST_P(GinTest, CostsNothingWhileNoKernelRuns) {
     }
     while (!looked) std::this_thread::yield();
   });
-  EXPECT_EQ(notes.wrong, 0);
+  EXPECT_EQ(notes.wrong, 0u);
 }
 
 }  // namespace

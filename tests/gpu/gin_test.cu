@@ -1,70 +1,17 @@
 // Device-initiated networking (GIN) on real GPUs: right results first, then latency and bandwidth.
-// One self-contained program:
 //
 //   nvcc -std=c++17 -O3 -arch=native -I INCLUDE gin_test.cu -L LIBRARY -ltutti -o gin_test
 //   LD_LIBRARY_PATH=LIBRARY ./gin_test RANKS [processes | hosts [HOSTS]]
 //
-// Ranks are threads of the program; with `processes`, processes; with `hosts`, processes that act
-// as if they were on so many hosts (as many as there are ranks) and reach one another only by the
-// network. Rank r has GPU r modulo the number of GPUs: where there are fewer GPUs than ranks, some
-// share one (NCCL_MULTI_RANK_GPU_ENABLE). All kernels of a case run at once, so grids are small.
-//
-// Prints a line for each case: its name, "ok" or "failed", and figures. Exits with 1 if any failed
-// or hung. A case that takes longer than GIN_TEST_SECONDS (60) is taken for hung. GIN_TEST_CASES
-// names the cases to run, with commas.
-//
-// A plain C++17 compiler takes it as well (-x c++): then kernels run on the host, and so are the
-// ranks, unless the stand-in for GPUs is there.
+// kernel_cases.h says what all that means. Settings: GIN_TEST_SECONDS, GIN_TEST_CASES.
 
-#include <nccl.h>
-#include <pthread.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <string>
-#include <thread>
-#include <vector>
-
-#ifdef __CUDACC__
-#include <cuda_runtime.h>
-#include <nccl_device.h>
-#else
-#include <dlfcn.h>
-#include <tutti/host_kernel.h>
-#endif
-
-#define CHECK(call)                                                                            \
-  do {                                                                                         \
-    const ncclResult_t result_ = (call);                                                       \
-    if (result_ != ncclSuccess) {                                                              \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, ncclGetErrorString(result_), \
-                   ncclGetLastError(nullptr));                                                 \
-      std::_Exit(1);                                                                           \
-    }                                                                                          \
-  } while (0)
-#ifdef __CUDACC__
-#define CHECK_CUDA(call)                                                                    \
-  do {                                                                                      \
-    const cudaError_t result_ = (call);                                                     \
-    if (result_ != cudaSuccess) {                                                           \
-      std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(result_)); \
-      std::_Exit(1);                                                                        \
-    }                                                                                       \
-  } while (0)
-#endif
+#include "kernel_cases.h"
 
 namespace {
 
-constexpr int kMostRanks = 16;
-constexpr unsigned kThreads = 64;  // of a block
+using namespace kernel_cases;
+
+constexpr unsigned kThreads = 64, kHostThreads = 4;  // of a block
 constexpr size_t kHalf = size_t{96} << 20;
 constexpr size_t kWindowBytes = 2 * kHalf;  // what is put from, and behind it what is put to
 constexpr size_t kWordsBytes = 4096;        // the window of VA signals
@@ -75,27 +22,10 @@ struct Args {
   ncclDevComm comm;
   ncclWindow_t window;
   ncclWindow_t words;
-  unsigned long long* wrong;  // how much was not as it should be
-  unsigned long long* nanoseconds;
+  Notes* notes;
   unsigned long long number;  // of the case: a length, a count, or how long it takes
+  int launch;
 };
-
-#ifdef __CUDACC__
-__device__ inline unsigned long long Nanoseconds() {
-  unsigned long long now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
-__device__ inline void Count(unsigned long long* word, unsigned long long n) { atomicAdd(word, n); }
-#else
-inline unsigned long long Nanoseconds() {
-  return static_cast<unsigned long long>(
-      std::chrono::steady_clock::now().time_since_epoch().count());
-}
-inline void Count(unsigned long long* word, unsigned long long n) {
-  __atomic_fetch_add(word, n, __ATOMIC_RELAXED);
-}
-#endif
 
 // The word at `at` of what a rank puts, and of what is put to it.
 NCCL_DEVICE_INLINE uint64_t Pattern(int round, int from, int to, size_t at) {
@@ -116,10 +46,10 @@ NCCL_DEVICE_INLINE void Compare(const Args& a, volatile uint64_t* words, size_t 
   unsigned long long wrong = 0;
   for (size_t i = threadIdx.x; i < count; i += blockDim.x)
     wrong += words[i] != Pattern(round, from, to, i);
-  if (wrong != 0) Count(a.wrong, wrong);
+  if (wrong != 0) Count(&a.notes->wrong, wrong);
 }
 NCCL_DEVICE_INLINE void Expect(const Args& a, bool right) {
-  if (!right && threadIdx.x == 0) Count(a.wrong, 1);
+  if (!right && threadIdx.x == 0) Count(&a.notes->wrong, 1);
 }
 NCCL_DEVICE_INLINE void Meet(const ncclGin& gin) {
   ncclGinBarrier(ncclCoopCta(), gin, ncclTeamTagWorld(), 0);
@@ -187,7 +117,7 @@ __global__ void PutValues(Args a) {
           *reinterpret_cast<volatile const uint16_t*>(got + 12) ==
               static_cast<uint16_t>(round + from) &&
           got[14] == static_cast<unsigned char>(round);
-      if (!right) Count(a.wrong, 1);
+      if (!right) Count(&a.notes->wrong, 1);
     }
     Meet(gin);
   }
@@ -316,7 +246,8 @@ __global__ void ManyThreads(Args a) {
                  static_cast<uint64_t>(puts) * static_cast<uint64_t>(n) * threads);
   for (int from = 0; from < n; ++from) {
     const size_t theirs = static_cast<size_t>(from) * threads + thread;
-    if (*Target(a, theirs * 8) != theirs * 1000 + static_cast<size_t>(puts)) Count(a.wrong, 1);
+    if (*Target(a, theirs * 8) != theirs * 1000 + static_cast<size_t>(puts))
+      Count(&a.notes->wrong, 1);
   }
 }
 
@@ -353,11 +284,11 @@ __global__ void StrongOrder(Args a) {
     for (size_t i = threadIdx.x; i < kWords; i += blockDim.x) wrong += Target(a, 0)[i] != round + i;
     for (size_t i = threadIdx.x; i < kPuts; i += blockDim.x)
       wrong += Target(a, kWords * 8)[i] != round;
-    if (wrong != 0) Count(a.wrong, wrong);
+    if (wrong != 0) Count(&a.notes->wrong, wrong);
     last = *Target(a, (kWords + kPuts) * 8) != 0;
     gin.signal(world, other, ncclGin_StrongSignalInc{4}, block);
   }
-  if (threadIdx.x == 0) *a.nanoseconds = round;
+  if (threadIdx.x == 0) a.notes->nanoseconds = round;
   ResetAll(gin);
 }
 
@@ -376,13 +307,13 @@ __global__ void Barriers(Args a) {
     barrier.sync(block, cuda::memory_order_acq_rel,
                  ncclGinFenceLevel::Put | ncclGinFenceLevel::Get);
     for (int from = static_cast<int>(threadIdx.x); from < n; from += static_cast<int>(blockDim.x))
-      if (Target(a, 0)[from] != static_cast<uint64_t>(epoch)) Count(a.wrong, 1);
+      if (Target(a, 0)[from] != static_cast<uint64_t>(epoch)) Count(&a.notes->wrong, 1);
     barrier.sync(block, cuda::memory_order_acq_rel, ncclGinFenceLevel::None);
   }
   const unsigned long long begin = Nanoseconds();
   for (int i = 0; i < count; ++i)
     barrier.sync(block, cuda::memory_order_acq_rel, ncclGinFenceLevel::None);
-  if (threadIdx.x == 0) *a.nanoseconds = Nanoseconds() - begin;
+  if (threadIdx.x == 0) a.notes->nanoseconds = Nanoseconds() - begin;
 }
 
 __global__ void AllToAll(Args a) {
@@ -408,7 +339,7 @@ __global__ void AllToAll(Args a) {
       Compare(a, Target(a, static_cast<size_t>(from) * words * 8), words, round, from, me);
     Meet(gin);
   }
-  if (threadIdx.x == 0) *a.nanoseconds = spent / kRounds;
+  if (threadIdx.x == 0) a.notes->nanoseconds = spent / kRounds;
   ResetAll(gin);
 }
 
@@ -429,11 +360,11 @@ __global__ void PingPong(Args a) {
           gin.put(world, other, a.window, kHalf, a.window, 0, 8, ncclGin_StrongSignalInc{5});
         } else {
           gin.waitSignal(self, 5, round);
-          if (*Target(a, 0) != round) Count(a.wrong, 1);
+          if (*Target(a, 0) != round) Count(&a.notes->wrong, 1);
         }
       }
     }
-    *a.nanoseconds = Nanoseconds() - begin;
+    a.notes->nanoseconds = Nanoseconds() - begin;
   }
   ncclCoopCta().sync();
   ResetAll(gin);
@@ -461,8 +392,31 @@ __global__ void Bandwidth(Args a) {
       gin.signal(world, 0, ncclGin_StrongSignalInc{6}, block);
     }
   }
-  if (me == 0 && threadIdx.x == 0) *a.nanoseconds = (Nanoseconds() - begin) / (kRounds - 1);
+  if (me == 0 && threadIdx.x == 0) a.notes->nanoseconds = (Nanoseconds() - begin) / (kRounds - 1);
   if (me == 1) Compare(a, Target(a, 0), words, 1, 0, 1);
+  ResetAll(gin);
+}
+
+// All threads of rank 0 put words to rank 1, each with a signal: `number` of them together.
+__global__ void MessageRate(Args a) {
+  ncclCoopCta block;
+  const ncclGin gin(a.comm, 0);
+  const ncclTeam world = ncclTeamWorld(a.comm);
+  const int me = a.comm.rank;
+  const size_t own = threadIdx.x * size_t{8};
+  *Source(a, own) = Pattern(1, 0, 1, threadIdx.x);
+  Meet(gin);
+  const unsigned long long begin = Nanoseconds();
+  if (me == 0) {
+    for (unsigned long long i = threadIdx.x; i < a.number; i += blockDim.x)
+      gin.put(world, 1, a.window, kHalf + own, a.window, own, 8, ncclGin_WeakSignalInc{7});
+    gin.waitSignal(block, 6, 1);
+    if (threadIdx.x == 0) a.notes->nanoseconds = Nanoseconds() - begin;
+  } else if (me == 1) {
+    gin.waitSignal(block, 7, a.number);
+    if (*Target(a, own) != Pattern(1, 0, 1, threadIdx.x)) Count(&a.notes->wrong, 1);
+    gin.signal(world, 0, ncclGin_StrongSignalInc{6}, block);
+  }
   ResetAll(gin);
 }
 
@@ -483,172 +437,64 @@ __global__ void PutToSelf(Args a) {
   if (blockIdx.x == 0) Compare(a, Target(a, 0), words, 1, me, me);
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 // The program
+// -------------------------------------------------------------------------------------------------
 
-using Kernel = void (*)(Args);
+void TellRounds(char* text, size_t size, const Case<Args>&, const Notes* ranks, int) {
+  std::snprintf(text, size, "  %llu rounds", ranks[0].nanoseconds);
+}
+void TellEach(char* text, size_t size, const Case<Args>& one, const Notes* ranks, int) {
+  std::snprintf(text, size, "  %.2f us each",
+                static_cast<double>(ranks[0].nanoseconds) / static_cast<double>(one.number) / 1e3);
+}
+void TellAllToAll(char* text, size_t size, const Case<Args>& one, const Notes* ranks, int count) {
+  const auto ns = static_cast<double>(ranks[0].nanoseconds);
+  std::snprintf(text, size, "  %.1f us, %.2f GB/s of each rank", ns / 1e3,
+                static_cast<double>(one.number) * count / ns);
+}
+void TellRoundTrip(char* text, size_t size, const Case<Args>& one, const Notes* ranks, int) {
+  const double us =
+      static_cast<double>(ranks[0].nanoseconds) / static_cast<double>(one.number) / 1e3;
+  std::snprintf(text, size, "  %.2f us there and back, %.2f us one way", us, us / 2);
+}
+void TellBandwidth(char* text, size_t size, const Case<Args>& one, const Notes* ranks, int) {
+  const auto ns = static_cast<double>(ranks[0].nanoseconds);
+  std::snprintf(text, size, "  %.1f us, %.2f GB/s", ns / 1e3, static_cast<double>(one.number) / ns);
+}
 
-enum class Figure { kNone, kRounds, kMicrosecondsEach, kAllToAll, kRoundTrip, kBandwidth };
+void TellRate(char* text, size_t size, const Case<Args>& one, const Notes* ranks, int) {
+  const auto ns = static_cast<double>(ranks[0].nanoseconds);
+  const auto number = static_cast<double>(one.number);
+  std::snprintf(text, size, "  %.2f us each, %.0f thousand in a second", ns / number / 1e3,
+                number / ns * 1e6);
+}
 
-constexpr unsigned kFull = 0;  // as many blocks as the GPU holds at a time
+constexpr Case<Args> Test(const char* name, void (*kernel)(Args), unsigned blocks,
+                          unsigned long long number, decltype(Case<Args>::tell) tell = nullptr) {
+  return {name, kernel, blocks, kThreads, kHostThreads, number, 1, 1e9, tell};
+}
 
-struct Case {
-  const char* name;
-  Kernel kernel;
-  unsigned blocks;
-  unsigned long long number;
-  Figure figure;
+constexpr Case<Args> kCases[] = {
+    Test("ring_4K", Ring, 1, 4096),
+    Test("ring_1M", Ring, 1, 1 << 20),
+    Test("put_value", PutValues, 1, 0),
+    Test("get_64K", Gets, 1, 64 << 10),
+    Test("counters", Counters, 1, 300 << 10),
+    Test("flush", Flushes, 1, 300 << 10),
+    Test("signals", Signals, 1, 0),
+    Test("many_threads", ManyThreads, kBlocks, 20),
+    Test("strong_order", StrongOrder, 1, 2000, TellRounds),
+    Test("world_barrier", Barriers, 1, 200, TellEach),
+    Test("alltoall_1M", AllToAll, 1, 1 << 20, TellAllToAll),
+    Test("pingpong_8B", PingPong, 1, 500, TellRoundTrip),
+    Test("put_1M", Bandwidth, 1, 1 << 20, TellBandwidth),
+    Test("put_64M", Bandwidth, 1, 64 << 20, TellBandwidth),
+    {"rate_1", MessageRate, 1, 1, 1, 20000, 1, 1e9, TellRate},
+    {"rate_8", MessageRate, 1, 8, 8, 20000, 1, 1e9, TellRate},
+    {"rate_64", MessageRate, 1, 64, 64, 20000, 1, 1e9, TellRate},
+    Test("own_put_full", PutToSelf, kFull, 300 << 10),  // It leaves a signal behind.
 };
-
-constexpr Case kCases[] = {
-    {"ring_4K", Ring, 1, 4096, Figure::kNone},
-    {"ring_1M", Ring, 1, 1 << 20, Figure::kNone},
-    {"put_value", PutValues, 1, 0, Figure::kNone},
-    {"get_64K", Gets, 1, 64 << 10, Figure::kNone},
-    {"counters", Counters, 1, 300 << 10, Figure::kNone},
-    {"flush", Flushes, 1, 300 << 10, Figure::kNone},
-    {"signals", Signals, 1, 0, Figure::kNone},
-    {"many_threads", ManyThreads, kBlocks, 20, Figure::kNone},
-    {"strong_order", StrongOrder, 1, 2000, Figure::kRounds},
-    {"world_barrier", Barriers, 1, 200, Figure::kMicrosecondsEach},
-    {"alltoall_1M", AllToAll, 1, 1 << 20, Figure::kAllToAll},
-    {"pingpong_8B", PingPong, 1, 500, Figure::kRoundTrip},
-    {"put_1M", Bandwidth, 1, 1 << 20, Figure::kBandwidth},
-    {"put_64M", Bandwidth, 1, 64 << 20, Figure::kBandwidth},
-    {"own_put_full", PutToSelf, kFull, 300 << 10, Figure::kNone},  // It leaves a signal behind.
-};
-
-// What ranks share, be they threads or processes.
-struct Shared {
-  pthread_barrier_t barrier;
-  ncclUniqueId id;
-  unsigned long long wrong[kMostRanks];
-  unsigned long long nanoseconds[kMostRanks];
-  std::atomic<int> failed;
-  char now[64];  // the case that runs
-};
-Shared* shared = nullptr;
-
-void MeetOnHost() { pthread_barrier_wait(&shared->barrier); }
-
-unsigned CaseSeconds() {
-  const char* const given = std::getenv("GIN_TEST_SECONDS");
-  return given != nullptr ? static_cast<unsigned>(std::atoi(given)) : 60;
-}
-
-void OnAlarm(int) {
-  const char end[] = " failed: it hangs\n";
-  if (write(1, shared->now, strnlen(shared->now, sizeof(shared->now))) < 0 ||
-      write(1, end, sizeof(end) - 1) < 0)
-    _exit(2);
-  _exit(1);
-}
-
-bool Wanted(const char* name) {
-  const char* const names = std::getenv("GIN_TEST_CASES");
-  if (names == nullptr) return true;
-  return ("," + std::string(names) + ",").find("," + std::string(name) + ",") != std::string::npos;
-}
-
-// Memory and streams of the rank's device.
-#ifdef __CUDACC__
-using Stream = cudaStream_t;
-int ChooseDevice(int rank) {
-  int devices = 0;
-  CHECK_CUDA(cudaGetDeviceCount(&devices));
-  CHECK_CUDA(cudaSetDevice(rank % devices));
-  return rank % devices;
-}
-Stream MakeStream() {
-  Stream stream;
-  CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  return stream;
-}
-unsigned long long* MakeResults() {
-  void* memory = nullptr;
-  CHECK_CUDA(cudaHostAlloc(&memory, 4096, cudaHostAllocDefault));
-  return static_cast<unsigned long long*>(memory);
-}
-unsigned BlocksThatFill(const Case& test, int ranks) {
-  int devices = 0, device = 0, processors = 0, blocks = 0;
-  CHECK_CUDA(cudaGetDeviceCount(&devices));
-  CHECK_CUDA(cudaGetDevice(&device));
-  CHECK_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  CHECK_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, test.kernel, kThreads, 0));
-  // The kernels of ranks that share a GPU run at the same time.
-  return ranks > devices ? 1 : static_cast<unsigned>(processors * blocks);
-}
-void Run(const Case& test, const Args& args, Stream stream) {
-  const unsigned blocks =
-      test.blocks == kFull ? BlocksThatFill(test, args.comm.nRanks) : test.blocks;
-  test.kernel<<<blocks, kThreads, 0, stream>>>(args);
-  CHECK_CUDA(cudaGetLastError());
-  CHECK_CUDA(cudaStreamSynchronize(stream));
-}
-void Clear(void* memory, size_t bytes, Stream stream) {
-  CHECK_CUDA(cudaMemsetAsync(memory, 0, bytes, stream));
-  CHECK_CUDA(cudaStreamSynchronize(stream));
-}
-#else
-using Stream = int;
-// Where the stand-in for GPUs (tests/fakegpu) is, ranks are its GPUs, whose memory the host's
-// kernels reach.
-int ChooseDevice(int rank) {
-  if (std::getenv("TUTTI_FAKE_GPUS") == nullptr) return -1;
-  const int device = rank % std::atoi(std::getenv("TUTTI_FAKE_GPUS"));
-  void* const driver = dlopen("libcuda.so.1", RTLD_NOW);
-  const auto retain =
-      reinterpret_cast<int (*)(void**, int)>(dlsym(driver, "cuDevicePrimaryCtxRetain"));
-  const auto choose = reinterpret_cast<int (*)(void*)>(dlsym(driver, "cuCtxSetCurrent"));
-  const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
-  void* context = nullptr;
-  if (init(0) != 0 || retain(&context, device) != 0 || choose(context) != 0) std::_Exit(1);
-  return device;
-}
-Stream MakeStream() { return 0; }
-unsigned long long* MakeResults() { return static_cast<unsigned long long*>(std::calloc(1, 4096)); }
-void Run(const Case& test, const Args& args, Stream) {
-  CHECK(tutti::Launch(test.kernel, {test.blocks == kFull ? kBlocks : test.blocks, 4}, args));
-}
-void Clear(void* memory, size_t bytes, Stream) { std::memset(memory, 0, bytes); }
-#endif
-
-void Report(const Case& test, int ranks) {
-  unsigned long long wrong = 0;
-  for (int r = 0; r < ranks; ++r) wrong += shared->wrong[r];
-  std::string figure;
-  char text[128] = "";
-  const double ns = static_cast<double>(shared->nanoseconds[0]);
-  const auto number = static_cast<double>(test.number);
-  switch (test.figure) {
-    case Figure::kNone:
-      break;
-    case Figure::kRounds:
-      std::snprintf(text, sizeof(text), "  %.0f rounds", ns);
-      break;
-    case Figure::kMicrosecondsEach:
-      std::snprintf(text, sizeof(text), "  %.2f us each", ns / number / 1e3);
-      break;
-    case Figure::kAllToAll:
-      std::snprintf(text, sizeof(text), "  %.1f us, %.2f GB/s of each rank", ns / 1e3,
-                    number * ranks / ns);
-      break;
-    case Figure::kRoundTrip:
-      std::snprintf(text, sizeof(text), "  %.2f us there and back, %.2f us one way",
-                    ns / number / 1e3, ns / number / 2e3);
-      break;
-    case Figure::kBandwidth:
-      std::snprintf(text, sizeof(text), "  %.1f us, %.2f GB/s", ns / 1e3, number / ns);
-      break;
-  }
-  if (wrong == 0) {
-    std::printf("%-14s ok%s\n", test.name, text);
-  } else {
-    std::printf("%-14s failed: %llu wrong%s\n", test.name, wrong, text);
-    shared->failed = 1;
-  }
-  std::fflush(stdout);
-}
 
 ncclDevCommRequirements_t Requirements() {
   ncclDevCommRequirements_t asked = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
@@ -674,12 +520,11 @@ void Tell(ncclComm_t comm, int ranks, int device) {
 void RunRank(int rank, int ranks) {
   const int device = ChooseDevice(rank);
   Stream stream = MakeStream();
-  unsigned long long* const results = MakeResults();
   if (rank == 0) CHECK(ncclGetUniqueId(&shared->id));
   MeetOnHost();
   ncclComm_t comm;
   CHECK(ncclCommInitRank(&comm, ranks, shared->id, rank));
-  if (rank == 0) Tell(comm, ranks, device);
+  if (rank == 0 && shared->first == 0) Tell(comm, ranks, device);
   void* memory = nullptr;
   void* words = nullptr;
   CHECK(ncclMemAlloc(&memory, kWindowBytes));
@@ -691,31 +536,10 @@ void RunRank(int rank, int ranks) {
   Clear(words, kWordsBytes, stream);
   const ncclDevCommRequirements_t asked = Requirements();
   CHECK(ncclDevCommCreate(comm, &asked, &args.comm));
-  args.wrong = results;
-  args.nanoseconds = results + 16;
-  for (const Case& test : kCases) {
-    if (!Wanted(test.name)) continue;
-    results[0] = results[16] = 0;
-    if (rank == 0) std::snprintf(shared->now, sizeof(shared->now), "%-14s", test.name);
-    args.number = test.number;
-    Clear(memory, kWindowBytes, stream);
-    MeetOnHost();
-    alarm(CaseSeconds());
-    Run(test, args, stream);
-    shared->wrong[rank] = results[0];
-    shared->nanoseconds[rank] = results[16];
-    ncclResult_t state = ncclSuccess;
-    CHECK(ncclCommGetAsyncError(comm, &state));
-    if (state != ncclSuccess) {
-      std::printf("%s failed: %s\n", shared->now, ncclGetLastError(comm));
-      std::_Exit(1);
-    }
-    MeetOnHost();
-    if (rank == 0) Report(test, ranks);
-  }
-  alarm(CaseSeconds());
+  args.notes = static_cast<Notes*>(MakeShared(sizeof(Notes)));
+  RunCases(kCases, 0, rank, comm, args, stream, [&] { Clear(memory, kWindowBytes, stream); });
+  BeginStep(rank, "the end");
   MeetOnHost();
-  if (rank == 0) std::snprintf(shared->now, sizeof(shared->now), "the end");
   CHECK(ncclDevCommDestroy(comm, &args.comm));
   MeetOnHost();
   CHECK(ncclCommWindowDeregister(comm, args.words));
@@ -726,61 +550,8 @@ void RunRank(int rank, int ranks) {
   CHECK(ncclCommDestroy(comm));
 }
 
-int RunThreads(int ranks) {
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(RunRank, rank, ranks);
-  for (std::thread& thread : threads) thread.join();
-  return shared->failed;
-}
-
-// `hosts` is 0 where all processes are on the host that they are on.
-int RunProcesses(int ranks, int hosts) {
-  std::vector<pid_t> processes;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t process = fork();
-    if (process == 0) {
-      if (hosts > 0)
-        setenv("NCCL_HOSTID", ("gin-test-" + std::to_string(rank * hosts / ranks)).c_str(), 1);
-      RunRank(rank, ranks);
-      std::exit(0);
-    }
-    processes.push_back(process);
-  }
-  int failed = 0;
-  for (int status = 0; wait(&status) > 0;) {
-    if (status == 0) continue;
-    failed = 1;
-    for (const pid_t process : processes) kill(process, SIGKILL);
-  }
-  return failed | shared->failed;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int ranks = argc > 1 ? std::atoi(argv[1]) : 2;
-  const std::string how = argc > 2 ? argv[2] : "threads";
-  const int hosts = how == "hosts" ? (argc > 3 ? std::atoi(argv[3]) : ranks) : 0;
-  if (ranks < 2 || ranks > kMostRanks || hosts > ranks ||
-      (how != "threads" && how != "processes" && how != "hosts")) {
-    std::fprintf(stderr, "usage: gin_test RANKS [processes | hosts [HOSTS]], with 2 to %d ranks\n",
-                 kMostRanks);
-    return 2;
-  }
-  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
-  // A kernel that is loaded while another one runs may wait for it.
-  setenv("CUDA_MODULE_LOADING", "EAGER", 1);
-  signal(SIGALRM, OnAlarm);
-  shared = static_cast<Shared*>(
-      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  if (shared == MAP_FAILED) return 2;
-  std::snprintf(shared->now, sizeof(shared->now), "the start");
-  pthread_barrierattr_t attributes;
-  pthread_barrierattr_init(&attributes);
-  pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-  pthread_barrier_init(&shared->barrier, &attributes, static_cast<unsigned>(ranks));
-  alarm(2 * CaseSeconds());
-  const int failed = how == "threads" ? RunThreads(ranks) : RunProcesses(ranks, hosts);
-  std::printf("%s\n", failed ? "some failed" : "all passed");
-  return failed;
+  return kernel_cases::Main(argc, argv, "gin_test", "GIN_TEST", RunRank);
 }
