@@ -163,9 +163,11 @@ TEST(SocketCommTest, SendsNoMoreThanIsGranted) {
     SCOPED_TRACE(bytes);
     Joined joined = Join(0, 0);
     const std::vector<std::byte> data(bytes);
+    // A window of short messages, and then long ones: so many as the sockets hold.
     const auto send_all = [&] {
       uint64_t sent = 0;
-      while (NetRequest* const request = *joined.sender->Isend({data.data(), data.size()})) {
+      while (NetRequest* const request =
+                 *joined.sender->Isend({data.data(), sent < kNetWindow ? 16 : data.size()})) {
         EXPECT_TRUE(joined.sender->Progress().ok());
         EXPECT_TRUE(*joined.sender->Test(*request));
         ++sent;
@@ -185,7 +187,7 @@ TEST(SocketCommTest, SendsNoMoreThanIsGranted) {
     EXPECT_EQ(send_all(), 0u);
     for (NetRequest* const request : requests) EXPECT_TRUE(*joined.receiver->Test(*request));
     uint64_t granted = 0;
-    for (int windows = 1; granted == 0 && windows <= 3; ++windows) {
+    for (uint64_t came = 0; granted == 0 && came <= kCreditMessages; came += kNetWindow) {
       requests.clear();
       receive_window();
       granted = send_all();
@@ -427,9 +429,9 @@ TEST(SocketCommTest, HostileGrantsBreakTheConnectionWithASentence) {
   EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 0, 9}), "granted");
   EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 0, 8}), "none");
   EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 0, 7}),
-            "the receiver granted messages up to 7, but 32 were sent and 8 granted");
-  EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 0, 41}),
-            "the receiver granted messages up to 41, but 32 were sent and 8 granted");
+            "the receiver granted messages up to 7, but 104 were sent and 8 granted");
+  EXPECT_EQ(failure({FrameType::kGrant, 0, 0, 0, 113}),
+            "the receiver granted messages up to 113, but 104 were sent and 8 granted");
   EXPECT_EQ(failure({FrameType::kData, 0, 0, 1, 9}),
             "the receiver sent data against the direction");
 }
