@@ -199,6 +199,13 @@ class BlockCounting {
     Exchange(to, send, from, recv);
   }
 
+  template <class Run>
+  void LoadBlocks(const Run&) {}
+  template <class Send, class Recv>
+  void InputExchangeReduce(int to, const Send& send, int from, const Recv& recv, bool) {
+    Exchange(to, send, from, recv);
+  }
+
   const std::vector<Message>& messages() const { return messages_; }
 
  private:
@@ -212,6 +219,6 @@ class BlockCounting {
   size_t slice_elems_;
   std::vector<Message> messages_;
 };
-static_assert(BlockPrimitives<BlockCounting>);
+static_assert(InputBlockPrimitives<BlockCounting>);
 
 }  // namespace tutti::kernels

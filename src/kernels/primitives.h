@@ -72,6 +72,15 @@ concept BlockPrimitives = requires(P p, int to, int from, BlockRun run, bool fin
   p.ExchangeReduce(to, run, from, run, final);  // blocks → to; blocks op from → blocks
 };
 
+// The same where the rank's input lies elsewhere, at the same offsets.
+template <class P>
+concept InputBlockPrimitives = BlockPrimitives<P> &&
+    requires(P p, int to, int from, BlockRun run, bool first) {
+  p.LoadBlocks(run);  // input → blocks
+  // input → to; blocks op from → blocks, or, the first time, input op from → blocks
+  p.InputExchangeReduce(to, run, from, run, first);
+};
+
 // Each rank owns a stage: slots that all ranks of the machine can read (connection/stage.h). A
 // round is: some ranks fill their slot and publish it, the others wait for it and read. All ranks
 // count the same rounds, in the same order.

@@ -1,6 +1,6 @@
 #pragma once
 
-// AllReduce, AllGather and ReduceScatter by two levels, for host ranks of several hosts. Inside a
+// AllReduce, AllGather, ReduceScatter and AlltoAll by two levels, for host ranks of several hosts. Inside a
 // host every rank exchanges blocks of a work area with those that own them; the owners exchange
 // theirs with the owners of the same number on the other hosts, along a rail.
 //
@@ -16,6 +16,10 @@
 //   AllGather       owner o collects the blocks of the ranks l with l mod owners = o, doubles them
 //                   along the rail (recursive_halving.h), and gives what it has to its host
 //   ReduceScatter   the same backwards, with halving
+//   AlltoAll        owner o collects all that is for the ranks l of other hosts with
+//                   l mod owners = o, exchanges it with the owners of number o, and gives what
+//                   comes to its host: one message to another host instead of one for each two
+//                   ranks
 //
 // Every byte passes between two hosts as often as the exchange along the rail has it pass, however
 // many ranks a host has: with two hosts once. Round a ring of n ranks an AllReduce sends
@@ -65,6 +69,18 @@ struct HostsView {
   constexpr int SharesOf(int of_host, int owner) const {
     return owner < owners ? (RanksOf(of_host) - owner + owners - 1) / owners : 0;
   }
+  // Returns the same for `count` hosts from `first` on.
+  constexpr int SharesOf(int first, int count, int owner) const {
+    int shares = 0;
+    for (int h = 0; h < count; ++h) shares += SharesOf(HostAt(first + h), owner);
+    return shares;
+  }
+  // Returns number i of the ranks that SharesOf counts from host `first` on.
+  constexpr int ShareAt(int first, int owner, int i) const {
+    int at = HostAt(first);
+    for (; i >= SharesOf(at, owner); at = HostAt(at + 1)) i -= SharesOf(at, owner);
+    return Rank(at, owner + i * owners);
+  }
 };
 
 // The blocks that belong to the owners of number `owner` on `count` hosts from `first` on.
@@ -73,15 +89,14 @@ class SharesOfHosts {
  public:
   constexpr SharesOfHosts(const HostsView& view, const Parts& parts, int owner, int first,
                           int count)
-      : view_(view), parts_(parts), owner_(owner), first_(first) {
-    for (int h = 0; h < count; ++h) count_ += view.SharesOf(view.HostAt(first + h), owner);
-  }
+      : view_(view),
+        parts_(parts),
+        owner_(owner),
+        first_(first),
+        count_(view.SharesOf(first, count, owner)) {}
   constexpr int count() const { return count_; }
   constexpr Block operator[](int i) const {
-    int host = view_.HostAt(first_);
-    for (; i >= view_.SharesOf(host, owner_); host = view_.HostAt(host + 1))
-      i -= view_.SharesOf(host, owner_);
-    const int rank = view_.Rank(host, owner_ + i * view_.owners);
+    const int rank = view_.ShareAt(first_, owner_, i);
     return {parts_.Offset(rank), parts_.Size(rank)};
   }
 
@@ -90,8 +105,19 @@ class SharesOfHosts {
   const Parts& parts_;
   int owner_;
   int first_;
-  int count_ = 0;
+  int count_;
 };
+
+// Blocks that a function of their number tells.
+template <class At>
+struct ListedBlocks {
+  int size;
+  At at;
+  constexpr int count() const { return size; }
+  constexpr Block operator[](int i) const { return at(i); }
+};
+template <class At>
+ListedBlocks(int, At) -> ListedBlocks<At>;
 
 // One block, or none.
 struct OneBlock {
@@ -120,16 +146,27 @@ constexpr void WithOthersOfHost(const HostsView& view, const Swap& swap) {
   for (int i = 1; i < view.num_local(); ++i) swap(view.LocalAfter(i), view.LocalAfter(-i));
 }
 
-// The work area holds this rank's input and in the end the result. `along_rail(block)` has an owner
-// reduce the block with the other owners of its rail, and completes it.
-template <BlockPrimitives P, class AlongRail>
+// Adds up the blocks of each owner, runs_of(number), at the owner's work area.
+template <InputBlockPrimitives P, class RunsOf>
+constexpr void ReduceInHost(P& p, const HostsView& view, const RunsOf& runs_of) {
+  const auto own = runs_of(view.local);
+  if (view.num_local() == 1) p.LoadBlocks(own);
+  bool first = true;
+  WithOthersOfHost(view, [&](int to, int from) {
+    p.InputExchangeReduce(view.Rank(view.host, to), runs_of(to), view.Rank(view.host, from), own,
+                          first);
+    first = false;
+  });
+}
+
+// In the end the work area has the result. `along_rail(block)` has an owner reduce the block of the
+// work area with the other owners of its rail, and completes it.
+template <InputBlockPrimitives P, class AlongRail>
 constexpr void TwoLevelBlocksAllReduce(P& p, const HostsView& view, const OwnerParts& parts,
                                        const AlongRail& along_rail) {
   const auto rank = [&](int local) { return view.Rank(view.host, local); };
   const OneBlock own = parts(view.local);
-  WithOthersOfHost(view, [&](int to, int from) {
-    p.ExchangeReduce(rank(to), parts(to), rank(from), own, false);
-  });
+  ReduceInHost(p, view, parts);
   if (own.count() > 0 && own.block.size > 0) along_rail(own.block);
   WithOthersOfHost(view,
                    [&](int to, int from) { p.Exchange(rank(to), own, rank(from), parts(from)); });
@@ -161,9 +198,8 @@ constexpr void TwoLevelBlocksAllGather(P& p, const HostsView& view, const Parts&
   });
 }
 
-// Adds up every rank's block; the work area holds the rank's inputs, and in the end the result in
-// its own block.
-template <BlockPrimitives P, class Parts>
+// Adds up every rank's block. In the end the work area has the result in the rank's own block.
+template <InputBlockPrimitives P, class Parts>
 constexpr void TwoLevelBlocksReduceScatter(P& p, const HostsView& view, const Parts& parts) {
   const int hosts = view.num_hosts();
   const auto rank = [&](int local) { return view.Rank(view.host, local); };
@@ -171,10 +207,7 @@ constexpr void TwoLevelBlocksReduceScatter(P& p, const HostsView& view, const Pa
     const int r = rank(local);
     return OneBlock{{parts.Offset(r), parts.Size(r)}, local % view.owners == owner};
   };
-  const SharesOfHosts own(view, parts, view.local, 0, hosts);
-  WithOthersOfHost(view, [&](int to, int from) {
-    p.ExchangeReduce(rank(to), SharesOfHosts(view, parts, to, 0, hosts), rank(from), own, false);
-  });
+  ReduceInHost(p, view, [&](int owner) { return SharesOfHosts(view, parts, owner, 0, hosts); });
   for (int d = static_cast<int>(std::bit_floor(static_cast<unsigned>(hosts - 1)));
        view.owns() && d >= 1; d /= 2) {
     const BlockSwap swap = HalvingSwap(view.host, hosts, d);
@@ -185,6 +218,59 @@ constexpr void TwoLevelBlocksReduceScatter(P& p, const HostsView& view, const Pa
   }
   WithOthersOfHost(view, [&](int to, int from) {
     p.Exchange(rank(to), block_from(view.local, to), rank(from), block_from(from, view.local));
+  });
+}
+
+// The work area has a block of `count` elements for every two ranks, row by row: row s is what rank
+// s sends. It holds this rank's row, and in the end this rank's column.
+template <BlockPrimitives P>
+constexpr void TwoLevelBlocksAlltoAll(P& p, const HostsView& view, size_t count) {
+  const int n = static_cast<int>(view.ranks.size()), hosts = view.num_hosts();
+  const int here = view.host, next = view.host + 1, k = view.owners;
+  const auto rank = [&](int local) { return view.Rank(here, local); };
+  const int me = rank(view.local);
+  const auto block = [&](int from, int to) {
+    return Block{
+        (static_cast<size_t>(from) * static_cast<size_t>(n) + static_cast<size_t>(to)) * count,
+        count};
+  };
+  // What rank `from` of this host sends to rank `to` of it, and to the others for which `to` is the
+  // owner.
+  const auto outgoing = [&](int from, int to) {
+    return ListedBlocks{1 + view.SharesOf(next, hosts - 1, to),
+                        [&block, &view, next, from, to, first = rank(to)](int i) {
+                          return block(from, i == 0 ? first : view.ShareAt(next, to, i - 1));
+                        }};
+  };
+  WithOthersOfHost(view, [&](int to, int from) {
+    p.Exchange(rank(to), outgoing(me, to), rank(from), outgoing(rank(from), view.local));
+  });
+  // What the ranks of host `from` send to those of host `to` for which this rank's number owns.
+  const auto between = [&](int from, int to) {
+    const int columns = view.SharesOf(to, view.local);
+    return ListedBlocks{view.RanksOf(from) * columns, [&block, &view, from, to, columns](int i) {
+                          return block(view.Rank(from, i / columns),
+                                       view.ShareAt(to, view.local, i % columns));
+                        }};
+  };
+  for (int d = 1; view.owns() && d < hosts; ++d) {
+    const int to = view.HostAt(here + d), from = view.HostAt(here - d);
+    p.Exchange(view.Rank(to, view.local), between(here, to), view.Rank(from, view.local),
+               between(from, here));
+  }
+  // What has come for rank `to` of this host to the owner number `owner`.
+  const auto incoming = [&](int owner, int to) {
+    const bool owns = owner < k && to % k == owner;
+    return ListedBlocks{owns ? n - view.num_local() : 0,
+                        [&block, &view, next, column = rank(to)](int i) {
+                          int host = view.HostAt(next);
+                          for (; i >= view.RanksOf(host); host = view.HostAt(host + 1))
+                            i -= view.RanksOf(host);
+                          return block(view.Rank(host, i), column);
+                        }};
+  };
+  WithOthersOfHost(view, [&](int to, int from) {
+    p.Exchange(rank(to), incoming(view.local, to), rank(from), incoming(from, view.local));
   });
 }
 

@@ -227,8 +227,9 @@ void Executor::Dispatch(const Task& task, Operation& op) {
       if (MovesBlocks(task, op.choice.algorithm))
         op.status = RunBlocks(task, op);
       else
-        op.status = task.collective == Collective::kBarrier ? RunPairwiseBarrier(op)
-                                                            : RunTwoLevelAllReduce(task, op);
+        op.status = task.collective == Collective::kBarrier    ? RunPairwiseBarrier(op)
+                    : task.collective == Collective::kAlltoAll ? RunTwoLevelAlltoAll(task, op)
+                                                               : RunTwoLevelAllReduce(task, op);
       return;
     case Algorithm::kExchange:
       op.status = RunExchange(task, op);

@@ -156,6 +156,7 @@ class Executor {
   Status RunRecursiveDoubling(const Task& task, Operation& op);
   Status RunBlocks(const Task& task, Operation& op);
   Status RunTwoLevelAllReduce(const Task& task, Operation& op);
+  Status RunTwoLevelAlltoAll(const Task& task, Operation& op);
   Status RunPairwiseBarrier(Operation& op);
   Status RunExchange(const Task& task, Operation& op);
 
@@ -200,7 +201,7 @@ class Executor {
   Choice wished_ = {};     // The last choice for a call that named algorithms.
   uint32_t last_tag_ = 0;  // the tag of the last collective
   std::vector<std::byte> packed_;
-  std::vector<std::byte> blocks_;  // the work area of a ReduceScatter in blocks
+  std::vector<std::byte> blocks_;  // the work area of a ReduceScatter or AlltoAll in blocks
   MeshLinks mesh_links_;
 };
 

@@ -51,8 +51,8 @@ Status Executor::RunBlocks(const Task& task, Operation& op) {
     else if (area != input)
       CopyBytes(area, input, count * elem);
   };
-  const auto walk = [&](std::byte* area) {
-    HostBlockPrimitives p(wait_, op.work, area, ExchangeLinks{connections_});
+  const auto walk = [&](std::byte* area, const std::byte* source) {
+    HostBlockPrimitives p(wait_, op.work, area, ExchangeLinks{connections_}, source);
     WalkBlocks(p, task, op.choice);
   };
   WithParts(task, [&](const auto& parts) {
@@ -60,14 +60,31 @@ Status Executor::RunBlocks(const Task& task, Operation& op) {
     const size_t own_bytes = parts.Size(rank_) * elem;
     if (!task.is_reduction()) {
       if (output + own != input) CopyBytes(output + own, input, own_bytes);
-      return walk(output);
+      return walk(output, output);
     }
     const size_t count = EndOf(parts, num_ranks_);
     blocks_.resize(count * elem);
-    load(blocks_.data(), count);
-    walk(blocks_.data());
+    // Two levels read what need not be scaled where it lies.
+    const bool reads = op.choice.algorithm == Algorithm::kTwoLevel && !op.work.reduce.scale;
+    if (!reads) load(blocks_.data(), count);
+    walk(blocks_.data(), reads ? input : blocks_.data());
     CopyBytes(output, blocks_.data() + own, own_bytes);
   });
+  return Status::Ok();
+}
+
+// The work area has a row for each rank's input, of which this rank fills its own, and takes its
+// output from a column.
+Status Executor::RunTwoLevelAlltoAll(const Task& task, Operation& op) {
+  TUTTI_TRY(OpenAndBegin(TwoLevelTraffic(task, op.choice), op.work.op_tag));
+  const auto n = static_cast<size_t>(num_ranks_), me = static_cast<size_t>(rank_);
+  const size_t block = task.count * op.work.elem_bytes;
+  blocks_.resize(n * n * block);
+  CopyBytes(blocks_.data() + me * n * block, op.work.input, n * block);
+  HostBlockPrimitives p(wait_, op.work, blocks_.data(), ExchangeLinks{connections_});
+  kernels::TwoLevelBlocksAlltoAll(p, HostsOf(op.choice), task.count);
+  for (size_t from = 0; from < n; ++from)
+    CopyBytes(op.work.output + from * block, blocks_.data() + (from * n + me) * block, block);
   return Status::Ok();
 }
 
@@ -75,9 +92,13 @@ Status Executor::RunBlocks(const Task& task, Operation& op) {
 Status Executor::RunTwoLevelAllReduce(const Task& task, Operation& op) {
   TUTTI_TRY(OpenAndBegin(TwoLevelTraffic(task, op.choice), op.work.op_tag));
   const kernels::HostsView view = HostsOf(op.choice);
-  HostExchangePrimitives whole(wait_, op.work, ExchangeLinks{connections_});
-  whole.LoadInput(task.count);
-  HostBlockPrimitives p(wait_, op.work, op.work.output, ExchangeLinks{connections_});
+  const bool scales = op.work.reduce.scale;
+  if (scales) {
+    HostExchangePrimitives whole(wait_, op.work, ExchangeLinks{connections_});
+    whole.LoadInput(task.count);
+  }
+  HostBlockPrimitives p(wait_, op.work, op.work.output, ExchangeLinks{connections_},
+                        scales ? op.work.output : op.work.input);
   WalkTwoLevelAllReduce(p, task, op.choice, [&](Block block) {
     HostWork part = op.work;
     part.input = part.output += block.at * part.elem_bytes;

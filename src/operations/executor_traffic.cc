@@ -113,10 +113,13 @@ std::vector<Executor::ConnectionTraffic> Executor::TwoLevelTraffic(const Task& t
   kernels::BlockCounting count(choice.slice_elems);
   const kernels::HostsView view = HostsOf(choice);
   std::vector<ConnectionTraffic> along;
-  WalkTwoLevelAllReduce(count, task, choice, [&](Block block) {
-    along = DoublingTraffic(view.host, view.num_hosts(), block.size, choice.slice_elems,
-                            [&](int host) { return view.Rank(host, view.local); });
-  });
+  if (task.collective == Collective::kAlltoAll)
+    kernels::TwoLevelBlocksAlltoAll(count, view, task.count);
+  else
+    WalkTwoLevelAllReduce(count, task, choice, [&](Block block) {
+      along = DoublingTraffic(view.host, view.num_hosts(), block.size, choice.slice_elems,
+                              [&](int host) { return view.Rank(host, view.local); });
+    });
   std::vector<ConnectionTraffic> all;
   for (const auto& [peer, is_send, traffic] : count.messages())
     all.push_back({peer, is_send, traffic});

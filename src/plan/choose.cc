@@ -36,7 +36,8 @@ double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
 // Returns how many ranks of each host own a part by two levels.
 int OwnersFor(const PlanContext& c, Collective collective, double bytes) {
   const bool whole = collective == Collective::kAllReduce || collective == Collective::kBarrier;
-  const double between = whole ? bytes : bytes * c.hosts.most;
+  const double rows = collective == Collective::kAlltoAll ? c.num_ranks - c.hosts.most : 1;
+  const double between = whole ? bytes : bytes * c.hosts.most * rows;
   const double owners = between / static_cast<double>(kOwnerBytes);
   return std::clamp(static_cast<int>(std::min(owners, 1e6)), 1, c.hosts.fewest);
 }
@@ -109,6 +110,9 @@ bool Applies(const PlanContext& c, const AlgorithmRow& row, Collective collectiv
   if (!row.Serves(collective) || row.Needs(c.one_host ? Need::kSeveralHosts : Need::kOneHost))
     return false;
   if (row.Needs(Need::kSharedHosts) && (c.hosts.count < 2 || c.hosts.most < 2)) return false;
+  if (row.algorithm == Algorithm::kTwoLevel && collective == Collective::kAlltoAll &&
+      bytes * c.num_ranks * c.num_ranks > kMostMatrixBytes)
+    return false;
   if (!row.Needs(Need::kReadableBuffers)) return true;
   if (reading == Reading::kNone) return false;
   if (c.allowed_algorithms[static_cast<size_t>(collective)] == Bit(row.algorithm)) return true;
@@ -126,6 +130,8 @@ size_t PartsInMessage(const PlanContext& c, const AlgorithmRow& row, Collective 
   const bool many = gathers || row.algorithm == Algorithm::kRecursiveHalving;
   const bool of_hosts = row.algorithm == Algorithm::kTwoLevel &&
                         collective != Collective::kAllReduce && collective != Collective::kBarrier;
+  if (of_hosts && collective == Collective::kAlltoAll)
+    return static_cast<size_t>(c.num_ranks) * static_cast<size_t>(c.hosts.most);
   if (of_hosts) return static_cast<size_t>(c.num_ranks);
   return many ? (static_cast<size_t>(c.num_ranks) + 1) / 2 : 1;
 }

@@ -110,6 +110,9 @@ TEST(ChooseTest, TakesTwoLevelsWhereHostsHaveSeveralRanks) {
           << Name(collective) << " of " << count;
   }
   EXPECT_EQ(AlgorithmOf(far, Collective::kBarrier, 0), Algorithm::kTwoLevel);
+  // Short blocks to all ranks travel together, long ones each for itself.
+  EXPECT_EQ(AlgorithmOf(far, Collective::kAlltoAll, 1 << 5), Algorithm::kTwoLevel);
+  EXPECT_EQ(AlgorithmOf(far, Collective::kAlltoAll, 1 << 18), Algorithm::kExchange);
   PlanContext alone = far;
   alone.hosts = {.count = 8, .even = true, .in_order = true};
   EXPECT_NE(AlgorithmOf(alone, Collective::kAllReduce, 1), Algorithm::kTwoLevel);

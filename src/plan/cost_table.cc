@@ -215,6 +215,16 @@ TwoLevelExtent TwoLevelExtentOf(Collective collective, int num_ranks, int num_ho
     extent.inside = {2 * round, 2, 2 * others * bytes / k};
     return extent;
   }
+  if (collective == Collective::kAlltoAll) {
+    const double n = num_ranks;
+    const bool all_own = owners == most_local;
+    extent.between = {num_hosts - 1.0, num_hosts - 1.0,
+                      2 * most_local * (n - most_local) * bytes / k};
+    // A rank's row is loaded, its column stored; an owner takes rows and gives columns.
+    extent.inside = {(all_own ? 1 : 2) * round, all_own ? 1.0 : 2.0,
+                     (2 * n + 4 * others * (n - most_local) / k) * bytes};
+    return extent;
+  }
   const double exchanges = LogSteps(num_hosts);
   extent.between = {exchanges, exchanges, 1.3 * (num_ranks - most_local) * bytes / k};
   const bool all_own = owners == most_local;  // What goes to or from an owner's own host is little.

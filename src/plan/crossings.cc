@@ -61,6 +61,7 @@ double CrossingsOf(Collective collective, Algorithm algorithm, int num_ranks,
       return LogOf(num_ranks) + (IsPowerOfTwo(static_cast<size_t>(num_ranks)) ? 0 : 1);
     }
     case Algorithm::kTwoLevel: {  // Pairs of hosts, as recursive doubling has pairs of ranks.
+      if (collective == Collective::kAlltoAll) return 1;
       const bool pairs = collective == Collective::kAllReduce || collective == Collective::kBarrier;
       const bool odd = pairs && !IsPowerOfTwo(static_cast<size_t>(hosts.count));
       return LogOf(hosts.count) + (odd ? 1 : 0);

@@ -51,12 +51,13 @@ void BlockMover::Take(Cursor& cursor, size_t n, F f) {
 // Alternates between both directions until both are done. It waits only when neither can move, and
 // then for the ranks of the directions that are left; peers is {from, to} and `waited` the part of
 // it that still counts.
-void BlockMover::Move(const SendLink& send, const RecvLink& recv, Receive how) {
+void BlockMover::Move(const SendLink& send, const RecvLink& recv, Receive how, bool of_input) {
+  const std::byte* const source = of_input ? input_ : area_;
   Cursor out = Begin(outgoing_);
   Cursor in = Begin(incoming_);
   const std::array<int, 2> peers = {recv.peer, send.peer};
   const auto step = [&] {
-    const bool sent = StepSend(send, out);
+    const bool sent = StepSend(send, out, source);
     return StepRecv(recv, in, how) || sent || wait_.failed();
   };
   const auto sleep = [&](int64_t timeout_ns) {
@@ -74,7 +75,14 @@ void BlockMover::Move(const SendLink& send, const RecvLink& recv, Receive how) {
   }
 }
 
-bool BlockMover::StepSend(const SendLink& link, Cursor& cursor) {
+void BlockMover::Load() {
+  if (input_ == area_) return;
+  for (const Block& block : incoming_)
+    CopyBytes(area_ + block.at * work_.elem_bytes, input_ + block.at * work_.elem_bytes,
+              block.size * work_.elem_bytes);
+}
+
+bool BlockMover::StepSend(const SendLink& link, Cursor& cursor, const std::byte* source) {
   bool moved = false;
   while (cursor.left > 0) {
     const size_t n = std::min(cursor.left, work_.slice_elems);
@@ -82,7 +90,7 @@ bool BlockMover::StepSend(const SendLink& link, Cursor& cursor) {
     std::byte* const slot = link.fifo->TryAcquire(n * elem, link.inline_small);
     if (slot == nullptr) break;
     Take(cursor, n, [&](size_t at, size_t before, size_t part) {
-      CopyBytes(slot + before * elem, area_ + at * elem, part * elem);
+      CopyBytes(slot + before * elem, source + at * elem, part * elem);
     });
     link.fifo->Publish(n * elem, work_.op_tag);
     moved = true;
@@ -107,7 +115,7 @@ bool BlockMover::StepRecv(const RecvLink& link, Cursor& cursor, Receive how) {
       std::byte* const mine = area_ + at * elem;
       const std::byte* const theirs = chunk.data + before * elem;
       if (how == Receive::kCopy) return CopyBytes(mine, theirs, part * elem);
-      const void* sources[2] = {mine, theirs};
+      const void* sources[2] = {how == Receive::kReduceInput ? input_ + at * elem : mine, theirs};
       work_.reduce.Apply(mine, sources, 2, part, false, how == Receive::kReduceFinal);
     });
     link.fifo->Release();

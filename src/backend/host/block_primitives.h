@@ -20,19 +20,21 @@ namespace tutti {
 // Moves one message out of the work area and one into it.
 class BlockMover {
  public:
-  BlockMover(WaitContext& wait, const HostWork& work, std::byte* area)
-      : wait_(wait), work_(work), area_(area) {}
+  BlockMover(WaitContext& wait, const HostWork& work, std::byte* area, const std::byte* input)
+      : wait_(wait), work_(work), area_(area), input_(input) {}
 
  protected:
-  enum class Receive { kCopy, kReduce, kReduceFinal };
+  enum class Receive { kCopy, kReduce, kReduceInput, kReduceFinal };
 
   template <class Run>
   static void List(const Run& run, std::vector<Block>& blocks) {
     blocks.clear();
     for (int i = 0; i < run.count(); ++i) Append(run[i], blocks);
   }
-  // Moves the blocks of outgoing_ and incoming_.
-  void Move(const SendLink& send, const RecvLink& recv, Receive how);
+  // Moves the blocks of outgoing_, out of the work area or the input, and those of incoming_.
+  void Move(const SendLink& send, const RecvLink& recv, Receive how, bool of_input);
+  // Copies the blocks of incoming_ from the input.
+  void Load();
 
   std::vector<Block> outgoing_, incoming_;
 
@@ -49,38 +51,50 @@ class BlockMover {
   // Calls f(place in the area, elements before it in the slice, elements) for the next n elements.
   template <class F>
   static void Take(Cursor& cursor, size_t n, F f);
-  bool StepSend(const SendLink& link, Cursor& cursor);
+  bool StepSend(const SendLink& link, Cursor& cursor, const std::byte* source);
   bool StepRecv(const RecvLink& link, Cursor& cursor, Receive how);
 
   WaitContext& wait_;
   const HostWork& work_;
   std::byte* const area_;
+  const std::byte* const input_;
 };
 
-// `links` finds the connections of a peer.
+// `links` finds the connections of a peer. `input` may be the work area itself.
 template <class Links>
 class HostBlockPrimitives : private BlockMover {
  public:
-  HostBlockPrimitives(WaitContext& wait, const HostWork& work, std::byte* area, Links links)
-      : BlockMover(wait, work, area), links_(links) {}
+  HostBlockPrimitives(WaitContext& wait, const HostWork& work, std::byte* area, Links links,
+                      const std::byte* input = nullptr)
+      : BlockMover(wait, work, area, input), links_(links) {}
 
   template <class Send, class Recv>
   void Exchange(int to, const Send& send, int from, const Recv& recv) {
-    Run(to, send, from, recv, Receive::kCopy);
+    Run(to, send, from, recv, Receive::kCopy, false);
   }
   template <class Send, class Recv>
   void ExchangeReduce(int to, const Send& send, int from, const Recv& recv, bool final) {
-    Run(to, send, from, recv, final ? Receive::kReduceFinal : Receive::kReduce);
+    Run(to, send, from, recv, final ? Receive::kReduceFinal : Receive::kReduce, false);
+  }
+  // REQUIRES, for both: there is an input, which needs no scaling.
+  template <class Blocks>
+  void LoadBlocks(const Blocks& blocks) {
+    List(blocks, incoming_);
+    Load();
+  }
+  template <class Send, class Recv>
+  void InputExchangeReduce(int to, const Send& send, int from, const Recv& recv, bool first) {
+    Run(to, send, from, recv, first ? Receive::kReduceInput : Receive::kReduce, true);
   }
 
  private:
   template <class Send, class Recv>
-  void Run(int to, const Send& send, int from, const Recv& recv, Receive how) {
+  void Run(int to, const Send& send, int from, const Recv& recv, Receive how, bool of_input) {
     List(send, outgoing_);
     List(recv, incoming_);
     // A connection that nothing passes in the whole operation has not been opened.
     Move(outgoing_.empty() ? SendLink{} : links_.SendTo(to),
-         incoming_.empty() ? RecvLink{} : links_.RecvFrom(from), how);
+         incoming_.empty() ? RecvLink{} : links_.RecvFrom(from), how, of_input);
   }
 
   Links links_;
