@@ -1,8 +1,8 @@
 #pragma once
 
-// AllReduce, AllGather, ReduceScatter and AlltoAll by two levels, for host ranks of several hosts. Inside a
-// host every rank exchanges blocks of a work area with those that own them; the owners exchange
-// theirs with the owners of the same number on the other hosts, along a rail.
+// AllReduce, AllGather, ReduceScatter and AlltoAll by two levels, for host ranks of several hosts.
+// Inside a host every rank exchanges blocks of a work area with those that own them; the owners
+// exchange theirs with the owners of the same number on the other hosts, along a rail.
 //
 //   host 0   (0,0)⇄(0,1)⇄(0,2) …    in shared memory, in one round from every rank to every owner
 //              ⇅     ⇅
