@@ -66,6 +66,7 @@ int main(int argc, char** argv) {
   CLI::App program("Collective communication: measure it, start ranks, look at libraries.",
                    "tutti");
   program.require_subcommand(1);
+  program.set_version_flag("--version", "tutti " TUTTI_VERSION);
   program.footer(fmt::format("There are also, {}: {}", kWithPython, fmt::join(kOfPython, ", ")));
   std::vector<std::string> command;
   const tutti::tools::Subcommand run = tutti::tools::AddRun(program, command);

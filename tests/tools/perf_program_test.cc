@@ -272,6 +272,12 @@ TEST(PerfProgram, BadCommandLinesGetSentences) {
   }
 }
 
+TEST(Program, TellsItsVersion) {
+  const Outcome outcome = Tutti({"--version"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.out, ::testing::MatchesRegex("tutti [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
 TEST(PerfProgram, BadLibrariesGetSentences) {
   const Outcome missing = Tutti({"perf", "all_reduce", "--library", "/nowhere/libnccl.so"});
   EXPECT_NE(missing.status, 0);
