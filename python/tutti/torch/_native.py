@@ -128,6 +128,9 @@ def _compile(include: str, target: str) -> None:
                "-I", _SOURCES, "-I", include, "-x", "c++", "-", "-o", made,
                "-L", os.path.join(home, "lib"), "-ltorch_cpu", "-lc10", "-x", "none",
                *_runtime()]
+    # Who runs it for the first time would wonder what it waits for.
+    print(f"tutti: compiles its backend for PyTorch {torch.__version__}, once; this takes about "
+          "half a minute", file=sys.stderr, flush=True)
     try:
         done = subprocess.run(command, input=unit, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=_COMPILE_S, check=False)

@@ -14,6 +14,14 @@ void LookUp(void* handle, const char* name, Function& function) {
               "; the Python package and the library are of different versions");
 }
 
+// Throws the library's sentence. Programs know a time-out of a group by the word that Gloo has.
+[[noreturn]] void Throw(ncclResult_t result, const char* sentence) {
+  C10_THROW_ERROR(DistBackendError,
+                  result == ncclTimeout
+                      ? c10::str("an operation came to the timeout of its group: ", sentence)
+                      : std::string(sentence));
+}
+
 }  // namespace
 
 std::shared_ptr<const Library> Library::Open(const std::string& name) {
@@ -27,12 +35,12 @@ std::shared_ptr<const Library> Library::Open(const std::string& name) {
 }
 
 void Library::Check(ncclResult_t result, ncclComm_t comm) const {
-  if (result != ncclSuccess) C10_THROW_ERROR(DistBackendError, ncclGetLastError(comm));
+  if (result != ncclSuccess) Throw(result, ncclGetLastError(comm));
 }
 
-std::exception_ptr Library::Error(ncclComm_t comm) const {
+std::exception_ptr Library::Error(ncclResult_t result, ncclComm_t comm) const {
   try {
-    C10_THROW_ERROR(DistBackendError, ncclGetLastError(comm));
+    Throw(result, ncclGetLastError(comm));
   } catch (...) {
     return std::current_exception();
   }

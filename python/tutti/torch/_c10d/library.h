@@ -49,12 +49,12 @@ class Library {
   // long as the process. RuntimeError where the library or a function is not there.
   static std::shared_ptr<const Library> Open(const std::string& name);
 
-  // Throws a DistBackendError with the library's sentence where a call failed. `comm` is the
-  // communicator of the call, or null.
+  // Throws a DistBackendError with the library's sentence where a call failed, behind a word of
+  // time-outs where it is one. `comm` is the communicator of the call, or null.
   void Check(ncclResult_t result, ncclComm_t comm) const;
 
   // Returns such an error for `comm`.
-  std::exception_ptr Error(ncclComm_t comm) const;
+  std::exception_ptr Error(ncclResult_t result, ncclComm_t comm) const;
 
 #define TUTTI_C10D_MEMBER(name) decltype(&::name) name = nullptr;
   TUTTI_C10D_FUNCTIONS(TUTTI_C10D_MEMBER)

@@ -292,7 +292,7 @@ WorkPtr TuttiBackend::recvAnysource(Tensors& tensors, int tag) {
   TORCH_CHECK_VALUE(size_ > 1, "there is no other rank to receive from");
   TORCH_CHECK_VALUE(Only(tensors).is_cpu(),
                     "a tensor on a GPU is received from a rank that is named");
-  const auto work = NewWork({OpType::RECVANYSOURCE, "tutti:recv_any_source", tensors, tensors});
+  const auto work = NewWork({OpType::RECVANYSOURCE, "tutti:recvAnySource", tensors, tensors});
   const auto request = std::make_shared<MessageRequest>(tensors[0], work, size_ - 1);
   for (int source = 0; source < size_; ++source)
     if (source != rank_) QueueOf(source, rank_, tag)->Put(request);

@@ -139,7 +139,8 @@ void OrderedCommunicator::Finish(Queued& queued) {
   ncclResult_t state = ncclSuccess;
   library_->ncclCommGetAsyncError(comm_, &state);
   std::exception_ptr error = queued.error;
-  if (!error && state != ncclSuccess && state != ncclInProgress) error = library_->Error(comm_);
+  if (!error && state != ncclSuccess && state != ncclInProgress)
+    error = library_->Error(state, comm_);
   const c10::intrusive_ptr<TuttiWork> work = std::move(queued.work);
   queued.operation = Operation();
   // From here on the thread that waits may run its next operation itself.
