@@ -6,15 +6,21 @@
     # or, in each actor
     collective.init_collective_group(2, rank, backend="TUTTI", group_name="g")
 
-Arrays are numpy.ndarray or torch.Tensor in host memory, contiguous. Every call returns when it is
-done. What tutti.Communicator refuses is a ValueError; what the library reports, a TuttiError.
+Arrays are numpy.ndarray or torch.Tensor in host memory, contiguous; the arrays of one call may be
+of both kinds. Every call returns when it is done. As with Ray's own backends, an array that an actor
+got from Ray's object store is written in place although NumPy calls it read-only; where the store
+shares its memory, other readers of that object see it. What a call refuses is a RefusedCall; what
+the library reports, a TuttiError.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
+import sys
 import time
-from typing import Any, List
+from typing import Any, Callable, List, Tuple
 
 from ray.experimental import internal_kv
 from ray.util.collective.backend_registry import register_collective_backend
@@ -60,6 +66,21 @@ def _join(world_size: int, rank: int, group: str) -> Communicator:
         internal_kv._internal_kv_del(key)
 
 
+class RefusedCall(ValueError, RuntimeError):
+    """The arguments of a call are wrong. Ray's programs look for either of the two."""
+
+
+def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes what tutti.Communicator refuses the error that Ray's programs look for."""
+    @functools.wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        try:
+            return method(*arguments, **options)
+        except ValueError as error:
+            raise RefusedCall(str(error)) from error
+    return call
+
+
 def _only(items: List[Any]) -> Any:
     """Returns the one item: Ray passes a list with an item for each GPU of the process."""
     if len(items) != 1:
@@ -67,12 +88,59 @@ def _only(items: List[Any]) -> Any:
     return items[0]
 
 
-def _stack(arrays: List[Any]) -> Any:
+def _is_tensor(array: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def _can_be_written(address: int, size: int) -> bool:
+    """Returns whether the process may write all of this memory."""
+    reached = address
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        for line in maps:
+            places, rights = line.split(None, 2)[:2]
+            begin, end = (int(place, 16) for place in places.split("-"))
+            if begin <= reached < end:
+                if "w" not in rights:
+                    return False
+                reached = end
+            if reached >= address + size:
+                return True
+    return False
+
+
+def _writable(array: Any) -> Any:
+    """Returns the array, or one in the same memory where NumPy calls it read-only, as it does what
+    comes from Ray's object store."""
+    if _is_tensor(array) or not hasattr(array, "flags") or array.flags.writeable:
+        return array
     import numpy
-    if isinstance(arrays[0], numpy.ndarray):
-        return numpy.stack(arrays)
+    if not array.flags.c_contiguous:
+        raise ValueError("an array that is read-only must be contiguous")
+    if array.nbytes == 0:
+        return array.copy()
+    if not _can_be_written(array.ctypes.data, array.nbytes):
+        raise ValueError("the array lies in memory that cannot be written: pass a copy")
+    memory = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
+    memory.owner = array  # It keeps the memory.
+    return numpy.frombuffer(memory, array.dtype).reshape(array.shape)
+
+
+def _alike(arrays: List[Any]) -> List[Any]:
+    """Returns the arrays, all of one kind: NumPy's as tensors in the same memory where one is a
+    tensor."""
+    if not any(map(_is_tensor, arrays)):
+        return arrays
     import torch
-    return torch.stack(arrays)
+    return [array if _is_tensor(array) else torch.from_numpy(_writable(array)) for array in arrays]
+
+
+def _stack(arrays: List[Any]) -> Any:
+    if _is_tensor(arrays[0]):
+        import torch
+        return torch.stack(arrays)
+    import numpy
+    return numpy.stack(arrays)
 
 
 class TuttiGroup(BaseGroup):
@@ -93,41 +161,61 @@ class TuttiGroup(BaseGroup):
     def destroy_group(self) -> None:
         self._comm.destroy()
 
+    @staticmethod
+    def _with_rows(array: Any, rows: List[Any]) -> Tuple[Any, List[Any]]:
+        """Returns the array and those of the list, which must be like it, all of one kind. Ray has
+        checked that the list has one for each rank."""
+        array, *rows = _alike([array, *rows])
+        for row in rows:
+            if row.shape != array.shape or row.dtype != array.dtype:
+                raise ValueError("the arrays of the list must have the shape and type of the other "
+                                 f"one, {tuple(array.shape)} and {array.dtype}: one has "
+                                 f"{tuple(row.shape)} and {row.dtype}")
+        return array, rows
+
+    @_refusing
     def allreduce(self, tensor: List[Any], allreduce_options: Any) -> None:
-        array = _only(tensor)
+        array = _writable(_only(tensor))
         self._comm.allreduce(array, _OPERATORS[allreduce_options.reduceOp], out=array)
 
+    @_refusing
     def barrier(self, barrier_options: Any = None) -> None:
         self._comm.barrier()
 
+    @_refusing
     def reduce(self, tensor: List[Any], reduce_options: Any) -> None:
         array, root = _only(tensor), reduce_options.root_rank
+        if self.rank == root:
+            array = _writable(array)
         self._comm.reduce(array, root, _OPERATORS[reduce_options.reduceOp],
                           out=array if self.rank == root else None)
 
+    @_refusing
     def broadcast(self, tensor: List[Any], broadcast_options: Any) -> None:
-        self._comm.broadcast(_only(tensor), broadcast_options.root_rank)
+        self._comm.broadcast(_writable(_only(tensor)), broadcast_options.root_rank)
 
+    @_refusing
     def allgather(self, tensor_list: List[List[Any]], tensor: List[Any],
                   allgather_options: Any = None) -> None:
-        array, targets = _only(tensor), _only(tensor_list)
-        for target in targets:
-            if target.shape != array.shape or target.dtype != array.dtype:
-                raise ValueError("the arrays of the list must have the shape and type of the one "
-                                 "that is gathered")
+        array, targets = self._with_rows(_only(tensor), _only(tensor_list))
+        targets = [_writable(target) for target in targets]
         for target, row in zip(targets, self._comm.allgather(array)):
             target[...] = row
 
+    @_refusing
     def reducescatter(self, tensor: List[Any], tensor_list: List[List[Any]],
                       reducescatter_options: Any) -> None:
-        self._comm.reducescatter(_stack(_only(tensor_list)),
-                                 _OPERATORS[reducescatter_options.reduceOp], out=_only(tensor))
+        array, rows = self._with_rows(_only(tensor), _only(tensor_list))
+        self._comm.reducescatter(_stack(rows), _OPERATORS[reducescatter_options.reduceOp],
+                                 out=_writable(array))
 
+    @_refusing
     def send(self, tensor: List[Any], send_options: Any) -> None:
-        self._comm.send(_only(tensor), send_options.dst_rank)
+        self._comm.send(_writable(_only(tensor)), send_options.dst_rank)
 
+    @_refusing
     def recv(self, tensor: List[Any], recv_options: Any) -> None:
-        self._comm.receive(_only(tensor), recv_options.src_rank)
+        self._comm.receive(_writable(_only(tensor)), recv_options.src_rank)
 
 
 register_collective_backend(_NAME, TuttiGroup)
