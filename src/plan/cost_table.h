@@ -93,7 +93,7 @@ inline constexpr size_t kMeshPieces = 4;
 inline constexpr size_t kMostMeshChunkBytes = 128 << 10;
 // An AlltoAll by two levels has room for what every two ranks exchange: at most so much. Longer
 // blocks are better sent where they belong.
-inline constexpr double kMostMatrixBytes = 4 << 20;
+inline constexpr double kMostMatrixBytes = 1 << 20;
 // By two levels another rank of each host owns a part, and sends it to the other hosts, for each so
 // many bytes that pass between two hosts: a message of a rank costs as much as copying so many.
 inline constexpr size_t kOwnerBytes = 32 << 10;
