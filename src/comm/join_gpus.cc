@@ -140,6 +140,7 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
     processes.push_back(static_cast<int>(first - context_.peers.begin()));
   }
   const ChannelRings rings(hosts, context_.rank(), orders);
+  const ChannelTrees trees(hosts, context_.rank(), orders);
   const PxnRoutes routes(static_cast<PxnRoutes::Level>(job.pxn_level),
                          {hosts, processes, job.nic, job.near_nics});
   std::map<uint64_t, int> ranks;
@@ -149,7 +150,7 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
   // must be able to write there.
   const auto make = [&](std::optional<WindowPlace> place) {
     const bool lanes = place == WindowPlace::kPeerMemory || !job.nics_read_gpus;
-    return ChannelConnections::Create(peers_, shape, rings, place, direct,
+    return ChannelConnections::Create(peers_, shape, rings, trees, place, direct,
                                       lanes ? routes : PxnRoutes());
   };
   TriedWindows<ChannelConnections> tried;
@@ -193,6 +194,7 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   shape.message_channels = MessageChannelsFor(shape.channels, context_.num_ranks());
   shape.message_slot_bytes = MessageSlotBytes(context_.num_ranks());
   shape.ring_slot_bytes = FifoSlotBytes(settings, shape.ring_slot_bytes);
+  shape.tree_slot_bytes = std::min(shape.tree_slot_bytes, shape.ring_slot_bytes);
   std::vector<int> first_ranks, here;
   for (const PeerInfo& peer : context_.peers) {
     const auto same = [&](const PeerInfo& p) { return p.host_hash == peer.host_hash; };

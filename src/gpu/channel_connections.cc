@@ -21,10 +21,12 @@ size_t FifoBytes(size_t slot_bytes) { return HeadersBytes() + kFifoSlots * slot_
 }  // namespace
 
 ChannelConnections::ChannelConnections(const GpuPeers& peers, const ChannelShape& shape,
-                                       ChannelRings rings, const GpuDirect& direct)
+                                       ChannelRings rings, ChannelTrees trees,
+                                       const GpuDirect& direct)
     : peers_(peers),
       shape_(shape),
       rings_(std::move(rings)),
+      trees_(std::move(trees)),
       rank_(peers.bootstrap->rank()),
       num_ranks_(peers.bootstrap->num_ranks()),
       direct_(direct) {
@@ -37,10 +39,10 @@ ChannelConnections::ChannelConnections(const GpuPeers& peers, const ChannelShape
 }
 
 Result<TriedWindows<ChannelConnections>> ChannelConnections::Create(
-    const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings,
+    const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings, ChannelTrees trees,
     std::optional<WindowPlace> place, const GpuDirect& direct, const PxnRoutes& routes) {
   std::unique_ptr<ChannelConnections> made(
-      new ChannelConnections(peers, shape, std::move(rings), direct));
+      new ChannelConnections(peers, shape, std::move(rings), std::move(trees), direct));
   if (place) {
     TUTTI_ASSIGN(GpuWindows::Shared shared, GpuWindows::Share(peers, *place, made->WindowBytes()));
     if (!shared.refusal.ok())
@@ -82,6 +84,14 @@ Status ChannelConnections::PinFirst() {
       TUTTI_TRY(Get({rings_.RingNeighbour(channel, way), FifoUse::kRing, channel, sends}).status());
       if (HasTwoLevels())
         TUTTI_TRY(Get({rings_.RailNeighbour(way), FifoUse::kRing, channel, sends}).status());
+    }
+  }
+  for (uint32_t tree = 0; tree < trees_.size() && HasTrees(); ++tree) {
+    for (const TreeNode& node : trees_.Nodes(tree)) {
+      for (const int peer : node.from)
+        TUTTI_TRY(Get({peer, FifoUse::kTree, node.from_channel, /*sends=*/false}).status());
+      for (const int peer : node.to)
+        TUTTI_TRY(Get({peer, FifoUse::kTree, node.to_channel, /*sends=*/true}).status());
     }
   }
   for (int peer = 0; peer < n && n <= kFewRanks; ++peer) {
@@ -133,18 +143,20 @@ size_t ChannelConnections::FifoAt(const Direction& direction, size_t producer) c
                                 FifoBytes(shape_.message_slot_bytes);
 }
 
+// Returns how many connections two ranks have in each direction.
+size_t ChannelConnections::EndsOfPair() const {
+  return kFirstMessageNumber + shape_.message_channels;
+}
 size_t ChannelConnections::Number(const Direction& direction) const {
-  const size_t of_pair = kMostGpuChannels + shape_.message_channels;
-  const size_t slot =
-      direction.use == FifoUse::kRing ? direction.channel : kMostGpuChannels + direction.channel;
-  return (static_cast<size_t>(direction.peer) * of_pair + slot) * 2 + (direction.sends ? 1 : 0);
+  const size_t slot = static_cast<size_t>(direction.use) * kMostGpuChannels + direction.channel;
+  return (static_cast<size_t>(direction.peer) * EndsOfPair() + slot) * 2 +
+         (direction.sends ? 1 : 0);
 }
 cuda::FifoCount* ChannelConnections::CountAt(size_t number) const {
   return reinterpret_cast<cuda::FifoCount*>(words_.data() + kCountsAt) + number;
 }
 size_t ChannelConnections::TablesAt() const {
-  const size_t ends =
-      static_cast<size_t>(num_ranks_) * (kMostGpuChannels + shape_.message_channels) * 2;
+  const size_t ends = static_cast<size_t>(num_ranks_) * EndsOfPair() * 2;
   return RoundUp(kCountsAt + ends * sizeof(cuda::FifoCount), kLineBytes);
 }
 
@@ -152,7 +164,10 @@ size_t ChannelConnections::TablesAt() const {
 // Ends
 
 Result<ChannelConnections::End> ChannelConnections::Get(const Direction& direction) {
-  if (InWindow(direction.peer)) return InWindows(direction);
+  if (InWindow(direction.peer)) {
+    if (direction.use != FifoUse::kTree) return InWindows(direction);
+    return InWindows({direction.peer, FifoUse::kRing, direction.channel, direction.sends});
+  }
   TUTTI_ASSIGN(const std::optional<End> through, ThroughAnother(direction));
   if (through) return *through;
   return OverNetwork(direction);
@@ -265,7 +280,8 @@ ChannelConnections::NetFifo ChannelConnections::Proxied(size_t number) const {
   const Direction& direction = pinned.direction;
   NetFifo fifo;
   fifo.end.peer = direction.peer;
-  fifo.end.number = direction.channel;
+  fifo.end.number =
+      static_cast<uint32_t>(direction.use) * uint32_t{kMostGpuChannels} + direction.channel;
   if (direction.use == FifoUse::kMessages) {
     const int from = direction.sends ? rank_ : direction.peer;
     const int to = direction.sends ? direction.peer : rank_;
@@ -294,12 +310,12 @@ std::set<int> ChannelConnections::OtherNics() const {
   return nics;
 }
 
-// The numbers of the ring's channels come first, then those of what a rank sends for itself, and
-// then those of what it sends for each other rank.
+// The numbers of the ring's channels and of trees come first, then those of what a rank sends for
+// itself, and then those of what it sends for each other rank.
 uint32_t ChannelConnections::WireNumber(int from, int to, uint32_t channel) const {
   const bool by_itself = routes_.SenderOf(from, to) == from;
   const uint32_t block = by_itself ? 0 : 1 + static_cast<uint32_t>(from);
-  return kMostGpuChannels + block * shape_.message_channels + channel;
+  return kFirstMessageNumber + block * shape_.message_channels + channel;
 }
 
 std::vector<ChannelConnections::Invited> ChannelConnections::ReceivedThroughOthers() const {

@@ -6,17 +6,17 @@
 // slots of such a FIFO lie in memory of the GPU where the NIC reaches it (gpu/direct_slots.h).
 //
 // A pair has a connection for each direction and number. The numbers below kMostGpuChannels are the
-// channels of the ring, those above are for messages. A window holds the FIFOs that come from ranks
+// channels of the ring, the next ones those of trees, and the others are for messages. A window holds the FIFOs that come from ranks
 // of its host, so that the memory of a GPU grows with the ranks of its host and not of the job:
 //
 //   heads        a line each: of those FIFOs in other windows that this rank fills
 //   ring         a FIFO for each channel, from the previous rank of the ring; for the first rank
-//                of the host in that order, from the last one, by two levels
+//                of the host in that order, from the last one, by two levels and in trees
 //   messages     FIFOs from each rank of the host
 //
 // The connections of FIFOs toward other hosts are made when an operation first needs them, by the
 // thread of the KernelProxy that drives them; a kernel may wait for them meanwhile. The FIFOs of
-// the ring are pinned before, because CUDA may pin memory only when no kernel runs, and one that
+// the ring and of trees are pinned before, because CUDA may pin memory only when no kernel runs, and one that
 // runs may wait for another rank. Those for messages are too, among few ranks; among many most are
 // never needed.
 //
@@ -38,6 +38,7 @@
 #include "backend/cuda/pinned_pool.h"
 #include "base/mutex.h"
 #include "gpu/channel_rings.h"
+#include "gpu/channel_trees.h"
 #include "gpu/direct_slots.h"
 #include "gpu/pxn_lanes.h"
 #include "gpu/windows.h"
@@ -52,10 +53,11 @@ struct ChannelShape {
   uint32_t channels = 1;          // The ring has so many.
   uint32_t message_channels = 1;  // Each pair has so many for messages in each direction.
   size_t ring_slot_bytes = 512 << 10;
+  size_t tree_slot_bytes = 64 << 10;  // At most ring_slot_bytes.
   size_t message_slot_bytes = 128 << 10;
 };
 
-enum class FifoUse : uint8_t { kRing, kMessages };
+enum class FifoUse : uint8_t { kRing, kTree, kMessages };
 
 class ChannelConnections {
  public:
@@ -82,20 +84,27 @@ class ChannelConnections {
   // network. `routes` say which messages other ranks send. Fails alike on all ranks, but for
   // windows that do not serve.
   static Result<TriedWindows<ChannelConnections>> Create(
-      const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings,
+      const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings, ChannelTrees trees,
       std::optional<WindowPlace> place, const GpuDirect& direct, const PxnRoutes& routes);
 
-  // Returns this rank's end, which it makes where there is none yet. REQUIRES: peers differ from
-  // this rank; a ring's are its neighbours, in that of all ranks, its host or its rail.
+  // Returns this rank's end, which it makes where there is none yet. Within a host trees pass the
+  // FIFOs of the ring. REQUIRES: peers differ from this rank; a ring's are its neighbours, in that
+  // of all ranks, its host or its rail, and a tree's are those that trees() name.
   Result<End> Get(const Direction& direction);
 
   const ChannelRings& rings() const { return rings_; }
+  const ChannelTrees& trees() const { return trees_; }
   // Returns the tables of rings() in memory of the GPU.
   const int* device_tables() const {
     return reinterpret_cast<const int*>(words_.data() + TablesAt());
   }
   // Returns whether collectives may run by two levels: ranks of each host reach one another.
   bool HasTwoLevels() const { return HasWindows() && rings_.HasTwoLevels(); }
+  // Returns whether AllReduces may go by trees: they exist, and ranks of each host reach one
+  // another.
+  bool HasTrees() const { return trees_.size() > 0 && (HasWindows() || most_here_ == 1); }
+  // Returns how many ranks the host has that has most.
+  int most_local_ranks() const { return most_here_; }
   uint64_t* given_up() const { return reinterpret_cast<uint64_t*>(words_.data()); }
   // Memory of the GPU for one line of data.
   std::byte* scratch() const { return words_.data() + kScratchAt; }
@@ -145,11 +154,13 @@ class ChannelConnections {
   std::vector<Invited> ReceivedThroughOthers() const;
 
  private:
+  static constexpr uint32_t kFirstMessageNumber =
+      static_cast<uint32_t>(FifoUse::kMessages) * kMostGpuChannels;
   static constexpr size_t kScratchAt = 128;
   static constexpr size_t kCountsAt = 256;
 
   ChannelConnections(const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings,
-                     const GpuDirect& direct);
+                     ChannelTrees trees, const GpuDirect& direct);
   bool HasWindows() const { return windows_.of(rank_) != nullptr; }
   Status MakeWords();
   Status PinFirst();
@@ -163,6 +174,7 @@ class ChannelConnections {
   size_t FifoAt(const Direction& direction, size_t producer) const;
 
   // Return where words are in words_.
+  size_t EndsOfPair() const;
   size_t Number(const Direction& direction) const;
   size_t TablesAt() const;
   cuda::FifoCount* CountAt(size_t number) const;
@@ -181,12 +193,15 @@ class ChannelConnections {
   // Returns slots in memory of the GPU, where the NIC is to use it and does.
   std::optional<DirectSlots> TryDirect(const Direction& direction) TUTTI_REQUIRES(mutex_);
   size_t SlotBytes(FifoUse use) const {
-    return use == FifoUse::kRing ? shape_.ring_slot_bytes : shape_.message_slot_bytes;
+    return use == FifoUse::kRing   ? shape_.ring_slot_bytes
+           : use == FifoUse::kTree ? shape_.tree_slot_bytes
+                                   : shape_.message_slot_bytes;
   }
 
   const GpuPeers peers_;
   const ChannelShape shape_;
   const ChannelRings rings_;
+  const ChannelTrees trees_;
   const int rank_;
   const int num_ranks_;
   std::vector<int> here_;  // The ranks of this host, ascending.

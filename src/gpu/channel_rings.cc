@@ -5,7 +5,12 @@
 namespace tutti {
 namespace {
 
-// Returns the ranks of each host, the hosts in the order of their first ranks.
+int PlaceIn(std::span<const int> order, int value) {
+  return static_cast<int>(std::find(order.begin(), order.end(), value) - order.begin());
+}
+
+}  // namespace
+
 std::vector<std::vector<int>> RanksByHost(std::span<const uint64_t> hosts) {
   std::vector<std::vector<int>> ranks;
   std::vector<uint64_t> seen;
@@ -19,12 +24,6 @@ std::vector<std::vector<int>> RanksByHost(std::span<const uint64_t> hosts) {
   }
   return ranks;
 }
-
-int PlaceIn(std::span<const int> order, int value) {
-  return static_cast<int>(std::find(order.begin(), order.end(), value) - order.begin());
-}
-
-}  // namespace
 
 ChannelRings::ChannelRings(std::span<const uint64_t> hosts, int rank,
                            const std::vector<std::vector<int>>& rings)

@@ -46,6 +46,12 @@ kernels::MeshCounting CountOneShot(const ChannelPlan& plan, Collective collectiv
   return counting;
 }
 
+kernels::Traffic CountTree(const ChannelPlan& plan, size_t count, uint32_t tree) {
+  const size_t elems = ClampChunk(tree * plan.channel_elems, plan.channel_elems, count);
+  const uint64_t slices = DivUp(elems, plan.slice_elems);
+  return {slices, slices, elems};
+}
+
 ChannelTraffic CountChannel(const ChannelRings& rings, const ChannelPlan& plan,
                             Collective collective, size_t count, int root, uint32_t channel) {
   const WorkShape shape = {ClampChunk(channel * plan.channel_elems, plan.channel_elems, count),

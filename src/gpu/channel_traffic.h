@@ -34,6 +34,9 @@ ChannelNeighbours NeighboursOf(const ChannelRings& rings, const ChannelPlan& pla
 kernels::MeshCounting CountOneShot(const ChannelPlan& plan, Collective collective, size_t count,
                                    int root, int rank, int num_ranks);
 
+// Returns what each link of a tree passes.
+kernels::Traffic CountTree(const ChannelPlan& plan, size_t count, uint32_t tree);
+
 // Returns what one channel passes, by any other algorithm. REQUIRES: two levels have a plan only
 // where the rings have them.
 ChannelTraffic CountChannel(const ChannelRings& rings, const ChannelPlan& plan,

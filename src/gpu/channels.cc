@@ -79,6 +79,11 @@ void GpuChannels::MapMachines() {
   context_.channels = shape.channels;
   context_.slot_bytes = shape.ring_slot_bytes;
   context_.pair_slot_bytes = shape.message_slot_bytes;
+  if (connections_->HasTrees()) {
+    context_.trees = connections_->trees().size();
+    context_.tree_slot_bytes = shape.tree_slot_bytes;
+    context_.most_local_ranks = connections_->most_local_ranks();
+  }
   context_.local_ranks = connections_->HasTwoLevels() ? connections_->rings().local_ranks() : 0;
 }
 
@@ -211,6 +216,7 @@ Status GpuChannels::LaunchMessages(std::span<const IssuedTask> messages, const C
 Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
   const ChannelPlan plan = PlanOf(task);
   if (plan.algorithm == Algorithm::kExchange) return LaunchAsMessages(task, stream);
+  if (plan.algorithm == Algorithm::kTree) return LaunchTree(task, plan, stream);
   cuda::ChannelArgs args;
   args.common = Common(SignatureOf(task).Tag());
   args.input = static_cast<const std::byte*>(task.send);
@@ -263,6 +269,47 @@ Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t 
   args.levels = rings.LevelsOf(channel, tables);
   args.host_rings[channel] = args.levels.ring;
   return Status::Ok();
+}
+
+Status GpuChannels::LaunchTree(const Task& task, const ChannelPlan& plan, cuda::Stream stream) {
+  cuda::TreeArgs args;
+  args.common = Common(SignatureOf(task).Tag());
+  args.input = static_cast<const std::byte*>(task.send);
+  args.output = static_cast<std::byte*>(task.recv);
+  args.slice_elems = plan.slice_elems;
+  args.reduce = ReduceArgsOf(task, num_ranks(),
+                             deterministic_ ? AddingOrder::kRankOrder : AddingOrder::kOtherOrder);
+  Posts posts(proxied_.size(), args.common.op_tag);
+  for (uint32_t tree = 0; tree < plan.channels; ++tree) {
+    const kernels::Traffic passes = CountTree(plan, task.count, tree);
+    for (const TreeNode& node : connections_->trees().Nodes(tree)) {
+      if (!node.IsUsed()) continue;
+      cuda::TreeNodeArgs& made = args.nodes[args.num_nodes++];
+      made.begin = tree * plan.channel_elems;
+      made.count = passes.elems;
+      TUTTI_TRY(ConnectNode(node, passes, KernelElemBytes(task), made, posts));
+    }
+  }
+  return Queue(std::move(posts), stream, [&] { return device().Launch(args, task.type, stream); });
+}
+
+Status GpuChannels::ConnectNode(const TreeNode& node, const kernels::Traffic& passes,
+                                size_t elem_bytes, cuda::TreeNodeArgs& args, Posts& posts) {
+  args.reads = node.reads;
+  args.is_final = node.is_final;
+  args.writes = node.writes;
+  const auto connect = [&](bool sends, uint32_t channel, std::span<const int> all,
+                           cuda::DeviceFifo* fifos, uint32_t& number) -> Status {
+    for (const int peer : all) {
+      TUTTI_ASSIGN(const ChannelConnections::End end,
+                   connections_->Get({peer, FifoUse::kTree, channel, sends}));
+      fifos[number++] = end.fifo;
+      AddPost(end, channel, {passes.chunks, passes.elems * elem_bytes}, posts);
+    }
+    return Status::Ok();
+  };
+  TUTTI_TRY(connect(false, node.from_channel, node.from, args.from, args.num_from));
+  return connect(true, node.to_channel, node.to, args.to, args.num_to);
 }
 
 // The connections of messages serve, which exist between all pairs. Those of one rank are on

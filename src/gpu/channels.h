@@ -132,6 +132,8 @@ class GpuChannels final : public DeviceOperations {
   // These run with launch_mutex_ held; each queues one call.
   Status LaunchTask(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   Status LaunchRing(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchTree(const Task& task, const ChannelPlan& plan, cuda::Stream stream)
+      TUTTI_REQUIRES(launch_mutex_);
   Status LaunchReduceScatterV(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   Status LaunchBarrier(cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   Status LaunchScattered(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
@@ -162,6 +164,9 @@ class GpuChannels final : public DeviceOperations {
   // the network into `posts`.
   Status Connect(const Task& task, const ChannelPlan& plan, uint32_t channel,
                  cuda::ChannelArgs& args, Posts& posts);
+  // The same for a node of a tree.
+  Status ConnectNode(const TreeNode& node, const kernels::Traffic& passes, size_t elem_bytes,
+                     cuda::TreeNodeArgs& args, Posts& posts);
   // The same for connections to and from every other rank.
   Status ConnectPairs(const Task& task, const ChannelPlan& plan, cuda::ChannelArgs& args,
                       Posts& posts);

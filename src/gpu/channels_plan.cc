@@ -75,12 +75,14 @@ std::string GpuChannels::Describe(const Task& task) const {
   if (task.count == 0) return "nothing to do";
   const ChannelPlan plan = PlanOf(task);
   if (plan.algorithm == Algorithm::kExchange) return DescribeMessages(task);
-  return fmt::format("{} {} over {} channels, slices of {} bytes",
+  return fmt::format("{} {} over {} {}, slices of {} bytes",
                      plan.algorithm == Algorithm::kTwoLevel  ? "two-level"
                      : plan.algorithm == Algorithm::kOneShot ? "one-shot"
+                     : plan.algorithm == Algorithm::kTree    ? "tree"
                      : plan.in_rank_order                    ? "rank-order"
                                                              : "ring",
                      Name(task.collective), plan.channels,
+                     plan.algorithm == Algorithm::kTree ? "trees" : "channels",
                      plan.slice_elems * KernelElemBytes(task)) +
          DescribeTraffic(task, plan);
 }
@@ -106,8 +108,16 @@ std::string GpuChannels::DescribeTraffic(const Task& task, const ChannelPlan& pl
       add(false, peer, traffic.received(peer));
     }
   }
-  for (uint32_t channel = 0; channel < plan.channels && plan.algorithm != Algorithm::kOneShot;
-       ++channel) {
+  for (uint32_t tree = 0; tree < plan.channels && plan.algorithm == Algorithm::kTree; ++tree) {
+    const kernels::Traffic traffic = CountTree(plan, task.count, tree);
+    for (const TreeNode& node : connections_->trees().Nodes(tree)) {
+      for (const int peer : node.to) add(true, peer, traffic);
+      for (const int peer : node.from) add(false, peer, traffic);
+    }
+  }
+  const bool has_channels =
+      plan.algorithm == Algorithm::kRing || plan.algorithm == Algorithm::kTwoLevel;
+  for (uint32_t channel = 0; channel < plan.channels && has_channels; ++channel) {
     const ChannelTraffic traffic = TrafficOf(task, plan, channel);
     const ChannelNeighbours to = NeighboursOf(connections_->rings(), plan, channel, 1);
     const ChannelNeighbours from = NeighboursOf(connections_->rings(), plan, channel, -1);

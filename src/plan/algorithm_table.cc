@@ -33,6 +33,8 @@ constexpr std::string_view Phrase(Where where) {
       return "GPUs: FIFOs, round a ring";
     case Where::kChannelRails:
       return "GPUs: FIFOs, inside hosts and along rails";
+    case Where::kChannelTrees:
+      return "GPUs: FIFOs, in trees over hosts and chains inside them";
     case Where::kChannelPairs:
       return "GPUs: FIFOs, to every rank";
   }

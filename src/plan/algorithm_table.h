@@ -32,6 +32,7 @@ enum class Where : uint8_t {
   kMessageChannels,  // GPUs: channels of slots between each two ranks
   kChannelRing,      // GPUs: a FIFO to the next rank of a ring, in a window or before the network
   kChannelRails,     // GPUs: the same, round a ring in each host and round one of each rail
+  kChannelTrees,     // GPUs: the same in chains inside hosts, and in trees over these
   kChannelPairs,     // GPUs: a FIFO to every other rank
 };
 constexpr bool IsGpu(Where where) { return where >= Where::kWindows; }

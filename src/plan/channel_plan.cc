@@ -19,6 +19,11 @@ constexpr size_t kAlignment = 16;  // Channels and slices begin at whole lines.
 constexpr size_t kTwoLevelSlices = 2;
 static_assert(kFifoSlots >= 3 * kTwoLevelSlices);
 
+// Returns how many trees an AllReduce may use: each has a channel for each way.
+uint32_t TreesOf(const ChannelContext& context) {
+  return std::min(context.trees, context.channels / 2);
+}
+
 // Returns into how many parts, one for each rank, the collective cuts its data.
 size_t Owners(const ChannelContext& context, Collective collective) {
   return collective == Collective::kAllReduce ? static_cast<size_t>(context.num_ranks) : 1;
@@ -64,6 +69,23 @@ ChannelPlan PlanTwoLevel(const ChannelContext& context, Collective collective, s
   plan.algorithm = Algorithm::kTwoLevel;
   Cut(context, elem_bytes, owners, kChannelCosts.two_level_pieces * kTwoLevelSlices,
       kTwoLevelSlices, kChannelCosts.two_level_slice_bytes, plan);
+  return plan;
+}
+
+// The data go in slices, each of which is on its way up or down some step of the tree.
+ChannelPlan PlanTree(const ChannelContext& context, size_t count, size_t elem_bytes) {
+  const size_t unit = std::max<size_t>(1, kAlignment / elem_bytes);
+  const auto& costs = kChannelCosts;
+  const auto trees =
+      std::clamp<size_t>(count * elem_bytes / costs.bytes_per_tree, 1, TreesOf(context));
+  ChannelPlan plan;
+  plan.algorithm = Algorithm::kTree;
+  plan.channel_elems = RoundUp(DivUp(count, trees), unit);
+  plan.channels = static_cast<uint32_t>(DivUp(count, plan.channel_elems));
+  const size_t wanted =
+      std::max(DivUp(plan.channel_elems, costs.tree_slices), kMinSliceBytes / elem_bytes);
+  plan.slice_elems = std::min(RoundUp(wanted, unit), context.tree_slot_bytes / elem_bytes);
+  plan.chunk_elems = plan.slice_elems;
   return plan;
 }
 
@@ -150,6 +172,20 @@ double ExchangeUs(const ChannelContext& context, double bytes) {
   return AllPairsUs(context, bytes, kChannelCosts.message_bytes_per_us * context.channels);
 }
 
+// The first slice goes up and down; the others follow it, and each way moves them on its own. A
+// head moves a slice from two others and to one, or the other way round.
+double TreeUs(const ChannelContext& context, double bytes, uint32_t trees) {
+  int depth = 0;
+  while (1 << depth < context.num_hosts) ++depth;
+  const auto& costs = kChannelCosts;
+  const double steps_us =
+      2 * (depth * costs.network_step_us + (context.most_local_ranks - 1) * costs.window_step_us);
+  double moving_us = bytes / (costs.tree_bytes_per_us * trees);
+  if (context.network_bytes_per_us > 0)
+    moving_us = std::max(moving_us, 2 * bytes / context.network_bytes_per_us);
+  return steps_us + moving_us;
+}
+
 // The first piece waits for every step; of the others, the slower of the two wires is what counts.
 double TwoLevelUs(const ChannelContext& context, Collective collective, double bytes,
                   uint32_t channels) {
@@ -181,7 +217,9 @@ bool Serves(const ChannelContext& context, Algorithm algorithm, Collective colle
     return row.algorithm == algorithm && row.Serves(collective) &&
            (!row.Needs(Need::kEqualHosts) || (context.local_ranks > 1 && context.num_hosts > 1)) &&
            (!row.Needs(Need::kFewRanks) || context.num_ranks <= kMostOneShotRanks) &&
+           (!row.Needs(Need::kSeveralHosts) || context.num_hosts > 1) &&
            (row.where != Where::kChannelPairs || context.pair_slot_bytes > 0) &&
+           (row.where != Where::kChannelTrees || TreesOf(context) > 0) &&
            KeepsOrder(row, order, context.num_ranks);
   });
 }
@@ -212,6 +250,11 @@ TimedPlan Choose(const ChannelContext& context, Collective collective, size_t co
     TimedPlan& two_level = plans.emplace_back();
     two_level.plan = PlanTwoLevel(context, collective, count, elem_bytes);
     two_level.us = TwoLevelUs(context, collective, bytes, two_level.plan.channels);
+  }
+  if (Serves(context, Algorithm::kTree, collective, order)) {
+    TimedPlan& tree = plans.emplace_back();
+    tree.plan = PlanTree(context, count, elem_bytes);
+    tree.us = TreeUs(context, bytes, tree.plan.channels);
   }
   const auto least =
       std::min_element(plans.begin(), plans.end(),

@@ -1,8 +1,8 @@
 #pragma once
 
 // Plans how a collective runs on GPUs that channels join (several hosts, more than 16 ranks): round
-// the rings or down the chains of all ranks, by two levels (kernels/two_level.h), or, where little
-// data moves among few ranks, from each rank to every other: AllReduces and ReduceScatters in one
+// the rings or down the chains of all ranks, by two levels (kernels/two_level.h), AllReduces also by
+// trees (gpu/channel_trees.h), or, where little data moves among few ranks, from each rank to every other: AllReduces and ReduceScatters in one
 // shot (kernels/mesh.h), AllGathers and Broadcasts as messages (plan/pair_messages.h); over how
 // many channels, in which chunks. Pure functions, so that all ranks come to the same.
 
@@ -29,6 +29,10 @@ struct ChannelContext {
   double network_bytes_per_us = 0;
   // The ranks of each host, where all have equally many that reach one another's windows; else 0.
   int local_ranks = 0;
+  // AllReduces may go by so many trees, which take two channels each; 0: there are none.
+  uint32_t trees = 0;
+  size_t tree_slot_bytes = 0;
+  int most_local_ranks = 1;  // The ranks of the host that has most.
   // For each Collective, a bit for each Algorithm that NCCL_ALGO leaves, or 0 for all. Where
   // nothing of it serves, it has no effect.
   std::array<uint32_t, kNumCollectives> allowed_algorithms = {};
@@ -38,10 +42,10 @@ struct ChannelContext {
 struct ChannelPlan {
   Algorithm algorithm = Algorithm::kRing;
   bool in_rank_order = false;  // Elements are added in the order of the ranks, which the ring has.
-  uint32_t channels = 1;
-  size_t channel_elems = 0;  // Each channel but the last has so many.
-  size_t chunk_elems = 0;    // A step of the ring moves so many.
-  size_t slice_elems = 0;    // A slot holds so many.
+  uint32_t channels = 1;       // Of trees, their number.
+  size_t channel_elems = 0;    // Each channel or tree but the last has so many.
+  size_t chunk_elems = 0;      // A step of the ring moves so many.
+  size_t slice_elems = 0;      // A slot holds so many.
 };
 
 // Returns how a collective runs: by the algorithm that takes least time, of those that keep
@@ -56,8 +60,8 @@ ChannelPlan PlanChannels(const ChannelContext& context, Collective collective, s
 double PredictChannelsUs(const ChannelContext& context, Collective collective, size_t count,
                          DataType type, ReductionOrder order = ReductionOrder::kAny);
 
-// Restricts the choice by NCCL_ALGO, as ApplyAlgorithmList does for hosts: ring, twolevel, oneshot,
-// exchange.
+// Restricts the choice by NCCL_ALGO, as ApplyAlgorithmList does for hosts: ring, twolevel, tree,
+// oneshot, exchange.
 Status ApplyChannelAlgorithms(std::string_view algo, ChannelContext& context);
 
 }  // namespace tutti

@@ -73,6 +73,31 @@ TEST(ChannelPlanTest, TwoLevelsServeHostsOfEquallyManyRanksThatNeedNoOrder) {
   EXPECT_TRUE(ordered.in_rank_order);
 }
 
+// Among many hosts trees take the fewest steps, and rings and rails send the fewest bytes by each
+// connection.
+TEST(ChannelPlanTest, TreesServeAllReducesOfMiddleSizesOnManyHosts) {
+  ChannelContext context = ContextOf(128, 16, 8);
+  context.local_ranks = context.most_local_ranks = 8;
+  context.trees = 4;
+  context.tree_slot_bytes = 64 << 10;
+  const auto plan = [&](size_t count, ReductionOrder order = ReductionOrder::kAny) {
+    return PlanChannels(context, Collective::kAllReduce, count, DataType::kFloat32, order);
+  };
+  for (const size_t count : {1u, 1000u, 100'000u}) {
+    const ChannelPlan tree = plan(count);
+    EXPECT_EQ(tree.algorithm, Algorithm::kTree) << count;
+    EXPECT_LE(tree.channels, 4u);
+    EXPECT_GE(tree.channels * tree.channel_elems, count);
+    EXPECT_LT((tree.channels - 1) * tree.channel_elems, count);
+    EXPECT_LE(tree.slice_elems * 4, context.tree_slot_bytes);
+  }
+  EXPECT_EQ(plan(64 << 20).algorithm, Algorithm::kTwoLevel);
+  EXPECT_EQ(plan(1000, ReductionOrder::kByRank).algorithm, Algorithm::kRing);
+  // A tree takes two channels.
+  context.channels = 1;
+  EXPECT_NE(plan(1000).algorithm, Algorithm::kTree);
+}
+
 TEST(ChannelPlanTest, ShortReductionsAmongFewRanksGoInOneShot) {
   const auto algorithm = [](ChannelContext context, Collective collective, size_t count,
                             ReductionOrder order = ReductionOrder::kAny) {

@@ -176,6 +176,11 @@ struct ChannelCosts {
   // network's latency for fewer bytes.
   size_t two_level_pieces = 4;
   size_t two_level_slice_bytes = 32 << 10;
+  // A tree carries so much, up and down at once; it is worth its two blocks from so many bytes on,
+  // and cuts its data into so many slices.
+  double tree_bytes_per_us = 1000;
+  size_t bytes_per_tree = 32 << 10;
+  size_t tree_slices = 4;
 };
 inline constexpr ChannelCosts kChannelCosts = {};
 

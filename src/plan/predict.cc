@@ -43,6 +43,7 @@ Prediction PredictGpus(const MachineJob& job, Collective collective, size_t coun
 // do not have: these are the most, and the usual ones.
 constexpr size_t kSlotBytes = 512 << 10;
 constexpr size_t kPairSlotBytes = 128 << 10;
+constexpr size_t kTreeSlotBytes = 64 << 10;
 
 Prediction PredictGpusOfHosts(const MachineJob& job, Collective collective, size_t count,
                               size_t elem_bytes) {
@@ -53,6 +54,9 @@ Prediction PredictGpusOfHosts(const MachineJob& job, Collective collective, size
                                   .pair_slot_bytes = kPairSlotBytes,
                                   .network_bytes_per_us = job.ring.TotalGbps() * 1e3,
                                   .local_ranks = job.ranks_per_host,
+                                  .trees = kMostGpuChannels / 2,
+                                  .tree_slot_bytes = kTreeSlotBytes,
+                                  .most_local_ranks = job.ranks_per_host,
                                   .allowed_algorithms = {}};
   const size_t bytes = count * elem_bytes;
   const bool has_plan =

@@ -99,6 +99,40 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, ForcedOverHostsTest,
                          ::testing::Values("ring", "tree", "recursivedoubling", "twolevel"),
                          [](const auto& instance) { return std::string(instance.param); });
 
+// The trees of GPUs, over hosts of any number of ranks.
+class GpuTreesTest : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(GpuTreesTest, AddWhatHostsHave) {
+  TUTTI_FOR_GPUS();
+  const Hosts& hosts = GetParam().hosts;
+  const auto num_ranks = static_cast<int>(hosts.size());
+  TUTTI_NEEDS_RANKS(num_ranks);
+  // Of five channels two trees have two each.
+  const Environment environment(
+      Environment::Settings{{"NCCL_ALGO", "tree"}, {"TUTTI_GPU_CHANNELS", "5"}});
+  RunRankProcesses(num_ranks, [&](int rank, Board& board) {
+    PlayHost(hosts, rank);
+    ncclComm_t comm = Join(rank, num_ranks, board);
+    std::array<char, 4096> text{};
+    EXPECT_NCCL(tuttiPlanDescribe(comm, "AllReduce", 1 << 20, ncclFloat32, ncclSum, text.data(),
+                                  text.size(), nullptr));
+    EXPECT_THAT(text.data(), ::testing::HasSubstr("tree AllReduce over 2 trees"));
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+  std::vector<Case> cases = EveryTypeAndOperatorOfAllReduce(1001);
+  for (const Case& c : EveryTypeAndOperatorOfAllReduce(20'011)) cases.push_back(c);
+  RunOnHosts(hosts, cases);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Hosts, GpuTreesTest,
+    ::testing::Values(Layout{"TwoOfOne", {"a", "b"}},
+                      Layout{"TwoOfTwoInTurns", {"a", "b", "a", "b"}},
+                      Layout{"FourOfOne", {"a", "b", "c", "d"}},
+                      Layout{"OfThreeAndFive", {"a", "a", "b", "b", "b", "a", "b", "b"}},
+                      Layout{"ThreeOfThree", {"a", "b", "c", "a", "b", "c", "a", "b", "c"}}),
+    [](const auto& instance) { return std::string(instance.param.name); });
+
 // Buffers that ranks read where they lie: mapped, copied by the kernel, or of both kinds.
 class PullTest : public ::testing::TestWithParam<std::tuple<const char*, Memory>> {};
 

@@ -7,6 +7,7 @@
 #include "backend/cuda/flow_kernel.h"
 #include "backend/cuda/mesh_kernel.h"
 #include "backend/cuda/message_kernel.h"
+#include "backend/cuda/tree_kernel.h"
 
 namespace fake {
 namespace {
@@ -20,6 +21,7 @@ const void* Owns(const CopyArgs&) { return nullptr; }
 const void* Owns(const AdasumArgs& args) { return &args; }  // nothing of a communicator
 const void* Owns(const ChannelArgs& args) { return args.common.given_up; }
 const void* Owns(const FlowArgs& args) { return args.common.given_up; }
+const void* Owns(const TreeArgs& args) { return args.common.given_up; }
 
 template <class Args, class F>
 FakeFunction Kernel(F f) {
@@ -43,6 +45,8 @@ void AddType(Functions& functions, const std::string& name) {
       Kernel<ChannelArgs>([](const ChannelArgs& a, uint32_t b) { RunChannelReduction<T>(a, b); });
   functions["tutti_" + name + "_oneshot"] =
       Kernel<ChannelArgs>([](const ChannelArgs& a, uint32_t b) { RunOneShotReduction<T>(a, b); });
+  functions["tutti_" + name + "_tree"] =
+      Kernel<TreeArgs>([](const TreeArgs& a, uint32_t b) { RunTree<T>(a, b); });
 }
 
 }  // namespace

@@ -159,6 +159,7 @@ Status Device::LoadKernels() {
     TUTTI_ASSIGN(channel_.reductions[t],
                  FindKernel(fmt::format("tutti_{}_channel", kTypeNames[t])));
     TUTTI_ASSIGN(one_shot_[t], FindKernel(fmt::format("tutti_{}_oneshot", kTypeNames[t])));
+    TUTTI_ASSIGN(trees_[t], FindKernel(fmt::format("tutti_{}_tree", kTypeNames[t])));
   }
   TUTTI_ASSIGN(channel_.move, FindKernel("tutti_move_channel"));
   return Status::Ok();
@@ -238,6 +239,11 @@ Status Device::Launch(const ChannelArgs& args, DataType type, Stream stream, Eve
       reduces ? channel_.reductions[static_cast<size_t>(type)] : channel_.move;
   return LaunchFunction(function, const_cast<ChannelArgs*>(&args),
                         {args.channels, kChannelThreads, /*early=*/false, begun}, stream);
+}
+
+Status Device::Launch(const TreeArgs& args, DataType type, Stream stream, Event begun) const {
+  return LaunchFunction(trees_[static_cast<size_t>(type)], const_cast<TreeArgs*>(&args),
+                        {args.num_nodes, kChannelThreads, /*early=*/false, begun}, stream);
 }
 
 Status Device::Launch(const FlowArgs& args, Stream stream, Event begun) const {

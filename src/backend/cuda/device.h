@@ -22,6 +22,7 @@
 #include "backend/cuda/mesh_args.h"
 #include "backend/cuda/message_args.h"
 #include "backend/cuda/pinned_pool.h"
+#include "backend/cuda/tree_args.h"
 #include "base/datatype.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -79,6 +80,7 @@ class Device {
   // Copies the pieces at once, in any order.
   Status Copy(std::span<const CopyPiece> pieces, Stream stream) const;
   Status Launch(const ChannelArgs& args, DataType type, Stream stream, Event begun = nullptr) const;
+  Status Launch(const TreeArgs& args, DataType type, Stream stream, Event begun = nullptr) const;
   Status Launch(const FlowArgs& args, Stream stream, Event begun = nullptr) const;
   // With as many blocks as the work is worth.
   Status Launch(AdasumArgs& args, Stream stream) const;
@@ -104,7 +106,7 @@ class Device {
   mutable Mutex late_mutex_;
   mutable std::vector<std::function<bool()>> late_frees_ TUTTI_GUARDED_BY(late_mutex_);
   // The kernels of a mesh, of each protocol, those of a ring, and those of channels,
-  // of which reductions in one shot have their own.
+  // of which reductions in one shot and in trees have their own.
   struct Family {
     std::array<Function, kNumDataTypes> reductions = {};
     Function move = nullptr;
@@ -115,7 +117,7 @@ class Device {
   Status FindFamily(const char* protocol, Family& family) const;
   std::array<Family, 3> mesh_;  // One for each Protocol.
   Family ring_, symmetric_, channel_;
-  std::array<Function, kNumDataTypes> one_shot_ = {};
+  std::array<Function, kNumDataTypes> one_shot_ = {}, trees_ = {};
   Function messages_ = nullptr, copies_ = nullptr, flows_ = nullptr, adasum_ = nullptr;
 };
 

@@ -1,0 +1,80 @@
+#include "gpu/channel_trees.h"
+
+#include <algorithm>
+
+#include "gpu/channel_rings.h"
+#include "plan/tree.h"
+
+namespace tutti {
+namespace {
+
+// The ranks of one host in the order of a channel's ring, from the one behind `head` on; `head` is
+// the last.
+std::vector<int> ChainTo(int head, std::span<const int> host, const std::vector<int>& ring) {
+  std::vector<int> chain;
+  for (const int r : ring)
+    if (std::find(host.begin(), host.end(), r) != host.end()) chain.push_back(r);
+  const auto at = std::find(chain.begin(), chain.end(), head);
+  std::rotate(chain.begin(), at + 1, chain.end());
+  return chain;
+}
+
+// Adds to `node` the neighbours of `rank` in a chain.
+void Join(const std::vector<int>& chain, int rank, TreeNode& node) {
+  const auto at = std::find(chain.begin(), chain.end(), rank);
+  if (at != chain.begin()) node.from.push_back(at[-1]);
+  if (at + 1 != chain.end()) node.to.push_back(at[1]);
+}
+
+}  // namespace
+
+ChannelTrees::ChannelTrees(std::span<const uint64_t> hosts, int rank,
+                           const std::vector<std::vector<int>>& rings) {
+  const std::vector<std::vector<int>> ranks = RanksByHost(hosts);
+  const auto num_hosts = static_cast<int>(ranks.size());
+  if (num_hosts < 2) return;
+  int here = 0;
+  while (hosts[static_cast<size_t>(ranks[static_cast<size_t>(here)][0])] !=
+         hosts[static_cast<size_t>(rank)])
+    ++here;
+  const std::vector<int>& host = ranks[static_cast<size_t>(here)];
+  for (uint32_t tree = 0; 2 * tree + 1 < rings.size(); ++tree) {
+    const auto head_of = [&](int h) {
+      const std::vector<int>& of = ranks[static_cast<size_t>(h)];
+      return of[tree % of.size()];
+    };
+    const int head = head_of(here);
+    TreeNode up, down;
+    const uint32_t way_up = 2 * tree, way_down = way_up + 1;
+    up.from_channel = up.to_channel = way_up;
+    down.from_channel = down.to_channel = way_down;
+    up.reads = down.writes = true;
+    Join(ChainTo(head, host, rings[way_up]), rank, up);
+    // The chain down begins with the head, behind which it ends.
+    std::vector<int> chain = ChainTo(head, host, rings[way_down]);
+    std::rotate(chain.begin(), chain.end() - 1, chain.end());
+    Join(chain, rank, down);
+    if (rank == head) {
+      const TreeView view =
+          tree % 2 == 0 ? BinaryTree(here, num_hosts) : MirroredTree(here, num_hosts);
+      for (const int child : view.children) {
+        if (child < 0) continue;
+        up.from.push_back(head_of(child));
+        down.to.push_back(head_of(child));
+      }
+      if (view.parent >= 0) {
+        up.to.push_back(head_of(view.parent));
+        down.from.push_back(head_of(view.parent));
+      } else {
+        // The sum goes down at once, by the connections of the way down.
+        up.is_final = up.writes = true;
+        up.to = std::move(down.to);
+        up.to_channel = way_down;
+        down = TreeNode();
+      }
+    }
+    nodes_.push_back({std::move(up), std::move(down)});
+  }
+}
+
+}  // namespace tutti
