@@ -87,6 +87,11 @@ Result<bool> SocketRecvComm::Test(NetRequest& request) {
   if (!own.in_flight) return InternalError("a request was tested that is not under way");
   CountArrived();
   if (own.group >= arrived_) return false;
+  // Where a helper thread brought the last piece after Progress, nothing has told the sender yet,
+  // and perhaps nobody calls Progress again: the caller has all that it waits for.
+  if (acknowledge_ && !channel_->down()) {
+    TUTTI_ASSIGN([[maybe_unused]] const bool sent, SendGrants(/*busy=*/true));
+  }
   own.in_flight = false;
   return true;
 }

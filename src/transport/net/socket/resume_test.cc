@@ -66,6 +66,34 @@ TEST(SocketResumeTest, GoesOnAfterALinkThatWasDownForAnAttempt) {
   }
 }
 
+// A long message stays with the sender until the receiver has said that it is there. The receiver
+// need not be driven again for that once its request is done, also where a helper thread brought
+// the last piece after the last look.
+TEST(SocketResumeTest, AReceiverWhoseRequestIsDoneHasSaidSo) {
+  const std::unique_ptr<NetPair> pair = kHelped.make();
+  net_contract::NetLink link(*pair);
+  // So long that helper threads are at it when Progress returns.
+  net_contract::NetBuffer from = link.SendBuffer(size_t{64} << 20);
+  net_contract::NetBuffer to = link.ReceiveBuffer(from.size());
+  NetRequest* const receive = link.Receive(to);
+  NetRequest* const send = link.Send(from);
+  ASSERT_TRUE(receive != nullptr && send != nullptr);
+  const Deadline deadline = Deadline::AfterSeconds(net_contract::BoundS());
+  const auto drive_until = [&](NetComm& end, auto ready) {
+    bool is_ready = false;
+    while (!is_ready && !deadline.Passed()) {
+      const Result<bool> moved = end.Progress();
+      ASSERT_TRUE(moved.ok()) << moved.status().message();
+      is_ready = ready(*moved);
+    }
+    ASSERT_TRUE(is_ready);
+  };
+  drive_until(*link.sender, [](bool moved) { return moved; });
+  drive_until(*link.receiver, [](bool moved) { return moved; });
+  while (!link.receiver->Test(*receive).value() && !deadline.Passed()) std::this_thread::yield();
+  drive_until(*link.sender, [&](bool) { return link.sender->Test(*send).value(); });
+}
+
 // Drives one end until it fails.
 template <class Step>
 Status FailureOf(Step step) {
