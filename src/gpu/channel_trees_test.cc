@@ -57,8 +57,8 @@ const Cluster kClusters[] = {{{1, 1}},
 
 // Runs all nodes of one tree, each as soon as it can, for so many slices. A slice is the letters of
 // the ranks that were added. Returns each rank's output, or nothing where nodes wait for ever.
-std::vector<std::vector<std::string>> Run(const std::vector<ChannelTrees>& ranks, uint32_t tree,
-                                          size_t slices) {
+std::vector<std::vector<std::string>> RunTree(const std::vector<ChannelTrees>& ranks, uint32_t tree,
+                                              size_t slices) {
   struct Actor {
     size_t rank;
     const TreeNode* node;
@@ -101,7 +101,7 @@ TEST(ChannelTreesTest, EveryRankGetsTheSumOfAll) {
     ASSERT_EQ(ranks[0].size(), 4u);
     for (uint32_t tree = 0; tree < 4; ++tree) {
       SCOPED_TRACE(::testing::Message() << cluster.hosts.size() << " hosts, tree " << tree);
-      const auto outputs = Run(ranks, tree, 5);
+      const auto outputs = RunTree(ranks, tree, 5);
       ASSERT_EQ(outputs.size(), ranks.size()) << "nodes wait for one another";
       for (const auto& output : outputs) EXPECT_EQ(output, std::vector<std::string>(5, all));
     }

@@ -83,7 +83,7 @@ ChannelPlan PlanTree(const ChannelContext& context, size_t count, size_t elem_by
   plan.channel_elems = RoundUp(DivUp(count, trees), unit);
   plan.channels = static_cast<uint32_t>(DivUp(count, plan.channel_elems));
   const size_t wanted =
-      std::max(DivUp(plan.channel_elems, costs.tree_slices), kMinSliceBytes / elem_bytes);
+      std::max(DivUp(plan.channel_elems, costs.tree_slices), costs.tree_slice_bytes / elem_bytes);
   plan.slice_elems = std::min(RoundUp(wanted, unit), context.tree_slot_bytes / elem_bytes);
   plan.chunk_elems = plan.slice_elems;
   return plan;
@@ -172,17 +172,24 @@ double ExchangeUs(const ChannelContext& context, double bytes) {
   return AllPairsUs(context, bytes, kChannelCosts.message_bytes_per_us * context.channels);
 }
 
-// The first slice goes up and down; the others follow it, and each way moves them on its own. A
-// head moves a slice from two others and to one, or the other way round.
-double TreeUs(const ChannelContext& context, double bytes, uint32_t trees) {
+// The first slice passes every step, up and down. Of the others each waits for the one before it at
+// a head, whose connections move a slice from two others and to one, or the other way round; both
+// ways do so at once.
+double TreeUs(const ChannelContext& context, const ChannelPlan& plan, size_t count,
+              size_t elem_bytes) {
   int depth = 0;
   while (1 << depth < context.num_hosts) ++depth;
   const auto& costs = kChannelCosts;
-  const double steps_us =
-      2 * (depth * costs.network_step_us + (context.most_local_ranks - 1) * costs.window_step_us);
-  double moving_us = bytes / (costs.tree_bytes_per_us * trees);
+  const size_t part = std::min(count, plan.channel_elems);
+  const auto slices = static_cast<double>(DivUp(part, plan.slice_elems));
+  const double slice_us =
+      static_cast<double>(std::min(part, plan.slice_elems) * elem_bytes) / costs.tree_bytes_per_us;
+  const double steps_us = 2 * (depth * (costs.network_step_us + slice_us) +
+                               (context.most_local_ranks - 1) * costs.window_step_us);
+  double moving_us = (slices - 1) * slice_us * std::min(context.num_hosts, 3);
   if (context.network_bytes_per_us > 0)
-    moving_us = std::max(moving_us, 2 * bytes / context.network_bytes_per_us);
+    moving_us = std::max(
+        moving_us, 2 * static_cast<double>(count * elem_bytes) / context.network_bytes_per_us);
   return steps_us + moving_us;
 }
 
@@ -254,7 +261,12 @@ TimedPlan Choose(const ChannelContext& context, Collective collective, size_t co
   if (Serves(context, Algorithm::kTree, collective, order)) {
     TimedPlan& tree = plans.emplace_back();
     tree.plan = PlanTree(context, count, elem_bytes);
-    tree.us = TreeUs(context, bytes, tree.plan.channels);
+    tree.us = TreeUs(context, tree.plan, count, elem_bytes);
+  }
+  if (plans.empty() && context.allowed_algorithms[static_cast<size_t>(collective)] != 0) {
+    ChannelContext unrestricted = context;
+    unrestricted.allowed_algorithms = {};
+    return Choose(unrestricted, collective, count, type, order);
   }
   const auto least =
       std::min_element(plans.begin(), plans.end(),

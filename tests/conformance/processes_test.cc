@@ -119,19 +119,15 @@ TEST_P(GpuTreesTest, AddWhatHostsHave) {
     EXPECT_THAT(text.data(), ::testing::HasSubstr("tree AllReduce over 2 trees"));
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
-  std::vector<Case> cases = EveryTypeAndOperatorOfAllReduce(1001);
-  for (const Case& c : EveryTypeAndOperatorOfAllReduce(20'011)) cases.push_back(c);
-  RunOnHosts(hosts, cases);
+  RunOnHosts(hosts, EveryTypeAndOperatorOfAllReduce(20'011));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Hosts, GpuTreesTest,
-    ::testing::Values(Layout{"TwoOfOne", {"a", "b"}},
-                      Layout{"TwoOfTwoInTurns", {"a", "b", "a", "b"}},
-                      Layout{"FourOfOne", {"a", "b", "c", "d"}},
-                      Layout{"OfThreeAndFive", {"a", "a", "b", "b", "b", "a", "b", "b"}},
-                      Layout{"ThreeOfThree", {"a", "b", "c", "a", "b", "c", "a", "b", "c"}}),
-    [](const auto& instance) { return std::string(instance.param.name); });
+INSTANTIATE_TEST_SUITE_P(Hosts, GpuTreesTest,
+                         ::testing::Values(Layout{"TwoOfTwoInTurns", {"a", "b", "a", "b"}},
+                                           Layout{"FourOfOne", {"a", "b", "c", "d"}},
+                                           Layout{"OfThreeAndFive",
+                                                  {"a", "a", "b", "b", "b", "a", "b", "b"}}),
+                         [](const auto& instance) { return std::string(instance.param.name); });
 
 // Buffers that ranks read where they lie: mapped, copied by the kernel, or of both kinds.
 class PullTest : public ::testing::TestWithParam<std::tuple<const char*, Memory>> {};
