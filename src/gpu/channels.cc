@@ -290,7 +290,8 @@ Status GpuChannels::LaunchTree(const Task& task, const ChannelPlan& plan, cuda::
       TUTTI_TRY(ConnectNode(node, passes, KernelElemBytes(task), made, posts));
     }
   }
-  return Queue(std::move(posts), stream, [&] { return device().Launch(args, task.type, stream); });
+  return Queue(std::move(posts), stream,
+               [&] { return device().Launch(args, task.type, stream, LaunchEventOf(task)); });
 }
 
 Status GpuChannels::ConnectNode(const TreeNode& node, const kernels::Traffic& passes,
