@@ -286,6 +286,19 @@ Status GpuQueue::Copy(void* to, const void* from, size_t bytes, cuda::Stream str
     return static_cast<cuda::DeviceAddress>(reinterpret_cast<uintptr_t>(p));
   };
   const auto& driver = device_.driver();
+  const auto is_of_host = [&](const void* p) {
+    constexpr int kMemoryType = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+    constexpr unsigned kHost = 1;
+    unsigned type = 0;
+    return driver.PointerGetAttribute(&type, kMemoryType, address(p)) == 0 && type == kHost;
+  };
+  // The driver would copy from host memory to host memory on this thread, once the stream has come
+  // so far: the call would wait for what is ahead of it.
+  if (is_of_host(to) && is_of_host(from)) {
+    const cuda::CopyPiece piece = {static_cast<std::byte*>(to), static_cast<const std::byte*>(from),
+                                   bytes};
+    return device_.Copy({&piece, 1}, stream);
+  }
   return driver.Check(driver.MemcpyAsync(address(to), address(from), bytes, stream),
                       "copying on the GPU");
 }

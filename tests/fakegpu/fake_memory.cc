@@ -179,12 +179,15 @@ int cuMemcpyDtoHAsync_v2(void* to, DeviceAddress from, size_t bytes, void* strea
 }
 int cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes, void* stream) {
   State& s = TheState();
-  bool known = false;
+  bool known = false, of_host = false;
   {
     std::lock_guard lock(s.mutex);
     known = RangeOf(s, from) != s.ranges.end();
+    of_host = !IsOfDevice(s, from) && !IsOfDevice(s, to);
     if (IsOfDevice(s, from) != IsOfDevice(s, to)) NoteCrossing(bytes);
   }
+  // As CUDA does: between memory of the host the calling thread copies.
+  if (of_host && !StreamOf(stream).capture()) StreamOf(stream).Synchronize();
   if (known) {
     StreamOf(stream).Queue([=] { Copy(Pointer(to), Pointer(from), bytes); });
     return kSuccess;
