@@ -6,8 +6,9 @@
 // slots of such a FIFO lie in memory of the GPU where the NIC reaches it (gpu/direct_slots.h).
 //
 // A pair has a connection for each direction and number. The numbers below kMostGpuChannels are the
-// channels of the ring, the next ones those of trees, and the others are for messages. A window holds the FIFOs that come from ranks
-// of its host, so that the memory of a GPU grows with the ranks of its host and not of the job:
+// channels of the ring, the next ones those of trees, and the others are for messages. A window
+// holds the FIFOs that come from ranks of its host, so that the memory of a GPU grows with the
+// ranks of its host and not of the job:
 //
 //   heads        a line each: of those FIFOs in other windows that this rank fills
 //   ring         a FIFO for each channel, from the previous rank of the ring; for the first rank
@@ -16,9 +17,9 @@
 //
 // The connections of FIFOs toward other hosts are made when an operation first needs them, by the
 // thread of the KernelProxy that drives them; a kernel may wait for them meanwhile. The FIFOs of
-// the ring and of trees are pinned before, because CUDA may pin memory only when no kernel runs, and one that
-// runs may wait for another rank. Those for messages are too, among few ranks; among many most are
-// never needed.
+// the ring and of trees are pinned before, because CUDA may pin memory only when no kernel runs,
+// and one that runs may wait for another rank. Those for messages are too, among few ranks; among
+// many most are never needed.
 //
 // Where a message goes by way of another rank's proxy (PXN, gpu/pxn_lanes.h), its sender has a lane
 // of that rank in place of a FIFO of its own, and the receiver a connection to that rank.

@@ -1,10 +1,11 @@
 #pragma once
 
 // Plans how a collective runs on GPUs that channels join (several hosts, more than 16 ranks): round
-// the rings or down the chains of all ranks, by two levels (kernels/two_level.h), AllReduces also by
-// trees (gpu/channel_trees.h), or, where little data moves among few ranks, from each rank to every other: AllReduces and ReduceScatters in one
-// shot (kernels/mesh.h), AllGathers and Broadcasts as messages (plan/pair_messages.h); over how
-// many channels, in which chunks. Pure functions, so that all ranks come to the same.
+// the rings or down the chains of all ranks, by two levels (kernels/two_level.h), AllReduces also
+// by trees (gpu/channel_trees.h), or, where little data moves among few ranks, from each rank to
+// every other: AllReduces and ReduceScatters in one shot (kernels/mesh.h), AllGathers and
+// Broadcasts as messages (plan/pair_messages.h); over how many channels, in which chunks. Pure
+// functions, so that all ranks come to the same.
 
 #include <array>
 #include <cstddef>

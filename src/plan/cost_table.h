@@ -176,8 +176,8 @@ struct ChannelCosts {
   // network's latency for fewer bytes.
   size_t two_level_pieces = 4;
   size_t two_level_slice_bytes = 32 << 10;
-  // A connection of a tree carries a slice at this rate. A tree is worth its two blocks from so many
-  // bytes on, and cuts its data into so many slices, but into none that are shorter.
+  // A connection of a tree carries a slice at this rate. A tree is worth its two blocks from so
+  // many bytes on, and cuts its data into so many slices, but into none that are shorter.
   double tree_bytes_per_us = 1800;
   size_t bytes_per_tree = 4 << 10;
   size_t tree_slices = 4;
