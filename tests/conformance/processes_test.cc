@@ -344,6 +344,31 @@ TEST(PlanTest, OfFourMegabytesBetweenTwoHostsIsTwoSendsAndTwoReceives) {
   });
 }
 
+// Where a setting says how far away hosts are, nothing is measured: what a message between them takes
+// is in what is predicted. One rank that says so is enough.
+TEST(PlanTest, CountsOnTheLatencyThatASettingGives) {
+  TUTTI_FOR_HOSTS(kForHosts);
+  for (const bool far : {false, true}) {
+    RunRankProcesses(2, [far](int rank, Board& board) {
+      const Environment environment(
+          Environment::Settings{{"TUTTI_NET_LATENCY_US", far && rank == 1 ? "60000" : "0"}});
+      PlayHost({"a", "b"}, rank);
+      ncclComm_t comm = Join(rank, 2, board);
+      std::array<char, 4096> text{};
+      EXPECT_NCCL(tuttiPlanDescribe(comm, "AllGather", 1, ncclFloat32, ncclSum, text.data(),
+                                    text.size(), nullptr));
+      const char* const predicted = std::strstr(text.data(), "predicted ");
+      ASSERT_NE(predicted, nullptr) << text.data();
+      const double predicted_us = std::atof(predicted + std::strlen("predicted "));
+      if (far)
+        EXPECT_GT(predicted_us, 65536) << text.data();
+      else
+        EXPECT_LT(predicted_us, 65536) << text.data();
+      EXPECT_NCCL(ncclCommDestroy(comm));
+    });
+  }
+}
+
 TEST(DescribeTest, TellsHostsApart) {
   TUTTI_NEEDS_RANKS(3);
   RunRankProcesses(3, [](int rank, Board& board) {
