@@ -258,7 +258,11 @@ TimedPlan Choose(const ChannelContext& context, Collective collective, size_t co
     two_level.plan = PlanTwoLevel(context, collective, count, elem_bytes);
     two_level.us = TwoLevelUs(context, collective, bytes, two_level.plan.channels);
   }
-  if (Serves(context, Algorithm::kTree, collective, order)) {
+  // Among few ranks every other way was measured to be faster (bench/results/gpu.md), by more than
+  // these estimates tell: there a tree is taken only where NCCL_ALGO asks for it.
+  const bool is_asked_for = context.allowed_algorithms[static_cast<size_t>(collective)] != 0;
+  if ((is_asked_for || context.num_ranks > kMostOneShotRanks) &&
+      Serves(context, Algorithm::kTree, collective, order)) {
     TimedPlan& tree = plans.emplace_back();
     tree.plan = PlanTree(context, count, elem_bytes);
     tree.us = TreeUs(context, tree.plan, count, elem_bytes);

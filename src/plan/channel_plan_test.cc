@@ -93,6 +93,16 @@ TEST(ChannelPlanTest, TreesServeAllReducesOfMiddleSizesOnManyHosts) {
   }
   EXPECT_EQ(plan(64 << 20).algorithm, Algorithm::kTwoLevel);
   EXPECT_EQ(plan(1000, ReductionOrder::kByRank).algorithm, Algorithm::kRing);
+  // Among few ranks it has to be asked for.
+  ChannelContext few = context;
+  few.num_ranks = few.num_hosts = 4;
+  few.local_ranks = 0;
+  few.most_local_ranks = 1;
+  EXPECT_EQ(PlanChannels(few, Collective::kAllReduce, 1000, DataType::kFloat32).algorithm,
+            Algorithm::kRing);
+  ASSERT_TRUE(ApplyChannelAlgorithms("tree", few).ok());
+  EXPECT_EQ(PlanChannels(few, Collective::kAllReduce, 1000, DataType::kFloat32).algorithm,
+            Algorithm::kTree);
   // A tree takes two channels.
   context.channels = 1;
   EXPECT_NE(plan(1000).algorithm, Algorithm::kTree);

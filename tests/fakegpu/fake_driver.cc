@@ -47,7 +47,7 @@ int ReadBegunEvent(const LaunchConfig& config, Work& begun) {
     void* handle = nullptr;
     std::memcpy(&handle, config.attributes[i].value, sizeof(handle));
     const EventRef event = EventOf(handle);
-    if (event->keeps_time) return kInvalidValue;
+    if (event->keeps_time) return kNotSupported;
     ++TheState().begun_events;
     const FakeStream::Capture capture = StreamOf(config.stream).capture();
     {

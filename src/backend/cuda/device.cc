@@ -43,8 +43,9 @@ constexpr int kBegunDriver = 12030;
 constexpr std::array<const char*, kNumDataTypes> kTypeNames = {
     "i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
 
-// CUDA_ERROR_INVALID_VALUE.
+// CUDA_ERROR_INVALID_VALUE and CUDA_ERROR_NOT_SUPPORTED.
 constexpr int kInvalidValue = 1;
+constexpr int kNotSupported = 801;
 
 // Returns a PCI address as one number, which is never 0 (bit 48 is always set).
 uint64_t PciAddress(int domain, int bus, int number) {
@@ -279,7 +280,7 @@ Status Device::LaunchFunction(Function function, void* args, const LaunchShape& 
   void* parameters[] = {args};
   int result = driver_.LaunchKernel(&config, function, parameters, nullptr);
   // The driver takes no event that keeps time, or that other processes share.
-  if (result == kInvalidValue && records) {
+  if ((result == kInvalidValue || result == kNotSupported) && records) {
     --config.num_attributes;
     result = driver_.LaunchKernel(&config, function, parameters, nullptr);
   }
