@@ -78,8 +78,8 @@ NetSpread SpreadOf(const HostQuestion& question, const JobAnswer& job) {
 }
 
 // Returns how far away the farthest host is that this rank has a link to, one way, in microseconds.
-// What the setting says counts most, and then what the NIC's network says of itself: its packets may
-// take another way than those of the links.
+// What the setting says counts most, and then what the NIC's network says of itself: its packets
+// may take another way than those of the links.
 uint32_t AwayUs(const JoinContext& context, const HostQuestion& question, int nic,
                 std::span<const int> first_ranks) {
   if (context.settings.net_latency_us >= 0)

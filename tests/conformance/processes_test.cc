@@ -344,8 +344,8 @@ TEST(PlanTest, OfFourMegabytesBetweenTwoHostsIsTwoSendsAndTwoReceives) {
   });
 }
 
-// Where a setting says how far away hosts are, nothing is measured: what a message between them takes
-// is in what is predicted. One rank that says so is enough.
+// Where a setting says how far away hosts are, nothing is measured: what a message between them
+// takes is in what is predicted. One rank that says so is enough.
 TEST(PlanTest, CountsOnTheLatencyThatASettingGives) {
   TUTTI_FOR_HOSTS(kForHosts);
   for (const bool far : {false, true}) {
