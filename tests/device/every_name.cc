@@ -160,6 +160,38 @@ __device__ uint64_t UseGin(const ncclDevComm& comm, ncclWindow_t window,
   return sum + static_cast<uint64_t>(met);
 }
 
+__device__ uint64_t UseGinInC(const ncclDevComm& comm, ncclWindow_t window) {
+  const ncclCoopAny cta = ncclCoopCta();
+  const ncclTeam world = ncclTeamWorld(comm);
+  const auto given = cuda::thread_scope_thread;
+  const auto required = cuda::thread_scope_device;
+  const auto order = cuda::memory_order_acquire;
+  alignas(ncclGin_C) char space[sizeof(ncclGin_C)];
+  auto* const net = reinterpret_cast<ncclGin_C*>(space);
+  ncclGin_C_init(net, NCCL_GIN_BACKEND_MASK_ALL, comm, 0);
+  ncclGin_C_initWithResourceSharingMode(net, NCCL_GIN_BACKEND_MASK_ALL, comm, 1,
+                                        NCCL_GIN_RESOURCE_SHARING_CTA);
+  ncclGinPut(net, world, 0, window, 0, window, 8, 16, true, 0, ncclGinSignalInc, 1, true, 0, cta,
+             false, nullptr, given, required);
+  ncclGinPut_v2(net, world, 0, window, 0, window, 8, 16, false, 0, ncclGinSignalAdd, 1, false, 0,
+                cta, false, nullptr, given, required, ncclGinOptFlagsDefault);
+  ncclGinPutValue(net, world, 0, window, 0, 5, 4, true, 0, ncclGinSignalAdd, 2, cta, false, nullptr,
+                  given, required);
+  ncclGinPutValue_v2(net, world, 0, window, 0, 5, 4, true, 0, ncclGinSignalAdd, 2, cta, false,
+                     nullptr, given, required, ncclGinOptFlagsDefault);
+  ncclGinSignal(net, world, 0, true, 0, ncclGinSignalInc, 1, cta, false, nullptr, given, required);
+  ncclGinSignal_v2(net, world, 0, true, 0, ncclGinSignalInc, 1, cta, false, nullptr, given,
+                   required, ncclGinOptFlagsDefault);
+  ncclGinFlush(net, cta, order);
+  ncclGinWaitCounter(net, cta, 0, 1, 56, order);
+  ncclGinWaitSignal(net, cta, 0, 1, 64, order);
+  const uint64_t sum = ncclGinReadCounter(net, 0, 56, order) +
+                       ncclGinReadSignal(net, 0, 64, order) + *ncclGinGetSignalShadowPtr(net, 0);
+  ncclGinResetCounter(net, 0);
+  ncclGinResetSignal(net, 0);
+  return sum + net->backendMask;
+}
+
 struct Places {
   NCCL_DEVICE_INLINE float* operator()(int i) const { return first + i * 16; }
   float* first;
@@ -230,7 +262,7 @@ __global__ void EveryName(ncclDevComm comm, ncclWindow_t window, ncclLLA2AHandle
   auto* const memory = static_cast<float*>(tutti::SharedMemory());
   *out += UseGroups(out) + UseSessions(comm, handle) + *UsePointers(comm, window);
   UseReduceCopy(comm, window, memory);
-  *out += static_cast<int>(UseGin(comm, window, comm.worldGinBarrier));
+  *out += static_cast<int>(UseGin(comm, window, comm.worldGinBarrier) + UseGinInC(comm, window));
   *out += static_cast<int>(UseCuda(memory)) + UseCard(nullptr, comm.abortFlag);
 }
 

@@ -229,6 +229,58 @@ __global__ void Signals(Args a) {
   if (threadIdx.x == 0) Expect(a, *gin.getSignalShadowPtr(2) == 0);
 }
 
+// The same operations in their C form.
+__global__ void CForm(Args a) {
+  const ncclCoopAny block = ncclCoopCta();
+  const ncclTeam world = ncclTeamWorld(a.comm);
+  const int n = a.comm.nRanks, me = a.comm.rank, next = (me + 1) % n, before = (me + n - 1) % n;
+  const auto given = cuda::thread_scope_thread;
+  const auto required = cuda::thread_scope_device;
+  const auto order = cuda::memory_order_acquire;
+  const size_t words = a.number / 8;
+  alignas(ncclGin_C) char space[sizeof(ncclGin_C)];
+  auto* const net = reinterpret_cast<ncclGin_C*>(space);
+  ncclGin_C_init(net, NCCL_GIN_BACKEND_MASK_ALL, a.comm, 1);
+  for (int round = 1; round <= 20; ++round) {
+    const auto count = static_cast<uint64_t>(round);
+    Fill(Source(a, 0), words, round, me, next);
+    __syncthreads();
+    ncclGinPut(net, world, next, a.window, kHalf, a.window, 0, words * 8, true, 0, ncclGinSignalInc,
+               1, true, 1, block, false, nullptr, given, required);
+    for (size_t size = 1; size <= 8; size *= 2)
+      ncclGinPutValue(net, world, next, a.window, kHalf + words * 8 + size,
+                      0x0807060504030201u * count, size, true, 1, ncclGinSignalAdd, size, block,
+                      false, nullptr, given, required);
+    ncclGinSignal(net, world, next, true, 2, ncclGinSignalAdd, 7, block, false, nullptr, given,
+                  required);
+    ncclGinWaitSignal(net, block, 0, count, 64, order);
+    ncclGinWaitSignal(net, block, 1, 15 * count, 64, order);
+    ncclGinWaitSignal(net, block, 2, 7 * count, 64, order);
+    Compare(a, Target(a, 0), words, round, before, me);
+    const auto* const got = reinterpret_cast<volatile const unsigned char*>(Target(a, words * 8));
+    for (size_t at = 1; at < 16; ++at) {
+      const size_t size = at < 2 ? 1 : at < 4 ? 2 : at < 8 ? 4 : 8;
+      Expect(a, got[at] ==
+                    static_cast<unsigned char>((0x0807060504030201u * count) >> (at - size) * 8));
+    }
+    ncclGinWaitCounter(net, block, 1, count, 56, order);
+    Expect(a, ncclGinReadCounter(net, 1, 56, order) == count &&
+                  ncclGinReadSignal(net, 0, 64, order) == count);
+    ncclGinFlush(net, block, order);
+    Meet(ncclGin(a.comm, 1));
+  }
+  Expect(a, *ncclGinGetSignalShadowPtr(net, 0) == 0);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (ncclGinSignal_t i = 0; i < 3; ++i) ncclGinResetSignal(net, i);
+    ncclGinResetCounter(net, 1);
+  }
+  __syncthreads();
+  Expect(a,
+         ncclGinReadSignal(net, 0, 64, order) == 0 && ncclGinReadCounter(net, 1, 56, order) == 0);
+  Meet(ncclGin(a.comm, 1));
+}
+
 // Many threads of several blocks post through one context; nothing is lost.
 __global__ void ManyThreads(Args a) {
   const ncclGin gin(a.comm, 0);
@@ -483,6 +535,7 @@ constexpr Case<Args> kCases[] = {
     Test("counters", Counters, 1, 300 << 10),
     Test("flush", Flushes, 1, 300 << 10),
     Test("signals", Signals, 1, 0),
+    Test("c_form", CForm, 1, 4096),
     Test("many_threads", ManyThreads, kBlocks, 20),
     Test("strong_order", StrongOrder, 1, 2000, TellRounds),
     Test("world_barrier", Barriers, 1, 200, TellEach),

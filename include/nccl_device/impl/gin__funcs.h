@@ -62,7 +62,14 @@ NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_VASignalAdd a, bool legacy_strong)
   return VaAction(a.signalWindow, a.signalOffset, legacy_strong, false, a.value);
 }
 
+// The C form (gin_c__funcs.h) knows its action only when it is called.
+NCCL_DEVICE_INLINE GinAction ActionOf(const GinAction& action, bool) { return action; }
+
 // Describe the local action.
+struct GinCounterIf {
+  bool present;
+  uint32_t counter;
+};
 NCCL_DEVICE_INLINE void AddCounter(ncclGin_None, GinOperation*) {}
 NCCL_DEVICE_INLINE void AddCounter(ncclGin_WeakCounterInc action, GinOperation* operation) {
   operation->op |= kGinWithCounter;
@@ -70,6 +77,10 @@ NCCL_DEVICE_INLINE void AddCounter(ncclGin_WeakCounterInc action, GinOperation* 
 }
 NCCL_DEVICE_INLINE void AddCounter(ncclGin_CounterInc action, GinOperation* operation) {
   AddCounter(ncclGin_WeakCounterInc{action.counter}, operation);
+}
+
+NCCL_DEVICE_INLINE void AddCounter(GinCounterIf action, GinOperation* operation) {
+  if (action.present) AddCounter(ncclGin_WeakCounterInc{action.counter}, operation);
 }
 
 NCCL_DEVICE_INLINE uint64_t GinWindowOf(ncclWindow_t window, uint32_t connection) {
@@ -454,5 +465,8 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::signal(
 }
 
 #endif  // TUTTI_DEVICE_API
+
+// Behind what it calls.
+#include "nccl_device/impl/gin_c__funcs.h"
 
 #endif  // NCCL_DEVICE_IMPL_GIN__FUNCS_H_
