@@ -25,9 +25,9 @@ namespace tutti {
 struct TreeNode {
   std::vector<int> from, to;  // At most kMostTreeLinks each (backend/cuda/tree_args.h).
   uint32_t from_channel = 0, to_channel = 0;  // They number the connections.
-  bool reads = false;                         // takes the input's elements
-  bool is_final = false;                      // completes the reduction
-  bool writes = false;                        // writes to the output
+  bool reads = false;                         // It takes the input's elements.
+  bool is_final = false;                      // It completes the reduction.
+  bool writes = false;                        // It writes to the output.
 
   bool IsUsed() const { return writes || !to.empty(); }
 };

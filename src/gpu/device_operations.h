@@ -83,7 +83,7 @@ class DeviceOperations : public Operations {
     return task.extras ? static_cast<cuda::Event>(task.extras->launch_event) : nullptr;
   }
   // Records that event, if there is one, before anything of the task is launched. What is launched
-  // records it anew, except for copies and with drivers older than CUDA 12.3.
+  // records it anew, except for copies and where cuda::LaunchShape says that it is left as it is.
   Status RecordLaunchEvent(const Task& task, cuda::Stream stream) const;
 
   // Allocates the memory in which buffers of the task are packed (gpu/device_tasks.h), where it

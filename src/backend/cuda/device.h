@@ -36,8 +36,9 @@ struct LaunchShape {
   // then waits there: less time between the two. Where GPU and driver can do that, up to
   // kEarlyBlocks.
   bool early = false;
-  // An event that happens once all blocks have begun, or, where the driver is older than CUDA 12.3,
-  // is left as it is. Null: none.
+  // An event that happens once all blocks have begun. It is left as it is where the driver is older
+  // than CUDA 12.3, and where it takes no such event: one that keeps time, or that processes share.
+  // Null: none.
   Event begun = nullptr;
 };
 

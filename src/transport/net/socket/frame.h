@@ -42,9 +42,10 @@ namespace tutti {
 // every fourth short message would need a grant, which costs as much as the message, and a sender
 // would wait for its receiver after eight of them. Over a long way grants are late: with this much
 // a sender that sends 20 at a time need not wait for the grants of those before, though they come
-// only once half of the credit is used (bench/results/hosts.md, Broadcast at 1 ms). The bounds
-// limit what a connection that can be resumed keeps (resume.h). Both ends count by the same rule,
-// so that the receiver knows when the credit is used up.
+// only once half of the credit is used, and three quarters where the receiver is busy
+// (bench/results/hosts.md, Broadcast at 1 ms). The bounds limit what a connection that can be
+// resumed keeps (resume.h). Both ends count by the same rule, so that the receiver knows when the
+// credit is used up.
 inline constexpr uint64_t kCreditMessages = 96;
 inline constexpr size_t kCreditBytes = 48 * 1024;
 
