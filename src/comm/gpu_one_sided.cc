@@ -21,7 +21,7 @@ constexpr std::chrono::milliseconds kEndAgain{10};
 // The proxy may take so long to hand to the network what streams have put.
 constexpr double kFinishS = 10;
 
-cuda::DeviceAddress AddressOf(const void* memory) { return reinterpret_cast<uintptr_t>(memory); }
+using cuda::AddressOf;
 
 }  // namespace
 

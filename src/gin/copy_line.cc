@@ -6,9 +6,7 @@
 namespace tutti {
 namespace {
 
-cuda::DeviceAddress AddressOf(const void* memory) {
-  return static_cast<cuda::DeviceAddress>(reinterpret_cast<uintptr_t>(memory));
-}
+using cuda::AddressOf;
 
 }  // namespace
 

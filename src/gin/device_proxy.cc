@@ -431,7 +431,7 @@ Status GinDeviceProxy::AddToWord(std::byte* word, uint64_t added, int owner) {
     std::this_thread::yield();
   }
   std::byte* const scratch = parts_.host->own.data() + layout_.scratch_at;
-  const auto address = static_cast<cuda::DeviceAddress>(reinterpret_cast<uintptr_t>(word));
+  const auto address = cuda::AddressOf(word);
   uint64_t value = 0;
   Status status = word_stream_->CopyOut(scratch, address, sizeof(value));
   std::memcpy(&value, scratch, sizeof(value));

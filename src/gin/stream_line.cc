@@ -7,9 +7,7 @@
 namespace tutti {
 namespace {
 
-cuda::DeviceAddress AddressOf(const std::byte* memory) {
-  return reinterpret_cast<uintptr_t>(memory);
-}
+using cuda::AddressOf;
 
 }  // namespace
 

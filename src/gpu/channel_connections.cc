@@ -148,8 +148,7 @@ size_t ChannelConnections::EndsOfPair() const {
   return kFirstMessageNumber + shape_.message_channels;
 }
 size_t ChannelConnections::Number(const Direction& direction) const {
-  const size_t slot = static_cast<size_t>(direction.use) * kMostGpuChannels + direction.channel;
-  return (static_cast<size_t>(direction.peer) * EndsOfPair() + slot) * 2 +
+  return (static_cast<size_t>(direction.peer) * EndsOfPair() + NumberOfPair(direction)) * 2 +
          (direction.sends ? 1 : 0);
 }
 cuda::FifoCount* ChannelConnections::CountAt(size_t number) const {
@@ -280,8 +279,7 @@ ChannelConnections::NetFifo ChannelConnections::Proxied(size_t number) const {
   const Direction& direction = pinned.direction;
   NetFifo fifo;
   fifo.end.peer = direction.peer;
-  fifo.end.number =
-      static_cast<uint32_t>(direction.use) * uint32_t{kMostGpuChannels} + direction.channel;
+  fifo.end.number = NumberOfPair(direction);
   if (direction.use == FifoUse::kMessages) {
     const int from = direction.sends ? rank_ : direction.peer;
     const int to = direction.sends ? direction.peer : rank_;

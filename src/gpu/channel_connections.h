@@ -176,6 +176,10 @@ class ChannelConnections {
 
   // Return where words are in words_.
   size_t EndsOfPair() const;
+  // Returns its number among those of the pair in that direction.
+  static uint32_t NumberOfPair(const Direction& direction) {
+    return static_cast<uint32_t>(direction.use) * kMostGpuChannels + direction.channel;
+  }
   size_t Number(const Direction& direction) const;
   size_t TablesAt() const;
   cuda::FifoCount* CountAt(size_t number) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/ranks_by_host.h"
+
 namespace tutti {
 namespace {
 
@@ -10,20 +12,6 @@ int PlaceIn(std::span<const int> order, int value) {
 }
 
 }  // namespace
-
-std::vector<std::vector<int>> RanksByHost(std::span<const uint64_t> hosts) {
-  std::vector<std::vector<int>> ranks;
-  std::vector<uint64_t> seen;
-  for (size_t r = 0; r < hosts.size(); ++r) {
-    const auto place = std::find(seen.begin(), seen.end(), hosts[r]) - seen.begin();
-    if (place == static_cast<ptrdiff_t>(seen.size())) {
-      seen.push_back(hosts[r]);
-      ranks.emplace_back();
-    }
-    ranks[static_cast<size_t>(place)].push_back(static_cast<int>(r));
-  }
-  return ranks;
-}
 
 ChannelRings::ChannelRings(std::span<const uint64_t> hosts, int rank,
                            const std::vector<std::vector<int>>& rings)

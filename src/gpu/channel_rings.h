@@ -18,10 +18,6 @@
 
 namespace tutti {
 
-// Returns the ranks of each host, the hosts in the order of their first ranks. `hosts` has a number
-// for the host of each rank.
-std::vector<std::vector<int>> RanksByHost(std::span<const uint64_t> hosts);
-
 class ChannelRings {
  public:
   // `hosts` has a number for the host of each rank. REQUIRES: each ring has every rank once.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "gpu/channel_rings.h"
+#include "plan/ranks_by_host.h"
 #include "plan/tree.h"
 
 namespace tutti {

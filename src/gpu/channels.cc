@@ -254,10 +254,8 @@ Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t 
   const ChannelNeighbours from = NeighboursOf(rings, plan, channel, -1);
   const auto connect = [&](int peer, bool sends, const kernels::Traffic& passes,
                            cuda::DeviceFifo& fifo) -> Status {
-    TUTTI_ASSIGN(const ChannelConnections::End end,
-                 connections_->Get({peer, FifoUse::kRing, channel, sends}));
-    fifo = end.fifo;
-    AddPost(end, channel, {passes.chunks, passes.elems * KernelElemBytes(task)}, posts);
+    TUTTI_ASSIGN(fifo, JoinFifo({peer, FifoUse::kRing, channel, sends},
+                                {passes.chunks, passes.elems * KernelElemBytes(task)}, posts));
     return Status::Ok();
   };
   TUTTI_TRY(connect(to.ring, true, traffic.to_next, args.next[channel]));
@@ -302,10 +300,8 @@ Status GpuChannels::ConnectNode(const TreeNode& node, const kernels::Traffic& pa
   const auto connect = [&](bool sends, uint32_t channel, std::span<const int> all,
                            cuda::DeviceFifo* fifos, uint32_t& number) -> Status {
     for (const int peer : all) {
-      TUTTI_ASSIGN(const ChannelConnections::End end,
-                   connections_->Get({peer, FifoUse::kTree, channel, sends}));
-      fifos[number++] = end.fifo;
-      AddPost(end, channel, {passes.chunks, passes.elems * elem_bytes}, posts);
+      TUTTI_ASSIGN(fifos[number++], JoinFifo({peer, FifoUse::kTree, channel, sends},
+                                             {passes.chunks, passes.elems * elem_bytes}, posts));
     }
     return Status::Ok();
   };
@@ -325,10 +321,8 @@ Status GpuChannels::ConnectPairs(const Task& task, const ChannelPlan& plan, cuda
     const int distance = sends ? peer - rank() : rank() - peer;
     const auto channel = static_cast<uint32_t>((distance + num_ranks()) % num_ranks()) %
                          connections_->shape().message_channels;
-    TUTTI_ASSIGN(const ChannelConnections::End end,
-                 connections_->Get({peer, FifoUse::kMessages, channel, sends}));
-    fifo = end.fifo;
-    AddPost(end, channel, {passes.chunks, passes.elems * KernelElemBytes(task)}, posts);
+    TUTTI_ASSIGN(fifo, JoinFifo({peer, FifoUse::kMessages, channel, sends},
+                                {passes.chunks, passes.elems * KernelElemBytes(task)}, posts));
     return Status::Ok();
   };
   size_t place = 0;
@@ -399,23 +393,23 @@ Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stre
     for (const bool sends : {true, false}) {
       if (kind == cuda::FlowKind::kCopy) continue;
       if (kind == (sends ? cuda::FlowKind::kReceive : cuda::FlowKind::kSend)) continue;
-      TUTTI_ASSIGN(const ChannelConnections::End end,
-                   connections_->Get({peer, FifoUse::kMessages, channel, sends}));
-      (sends ? flow.send : flow.receive) = end.fifo;
-      AddPost(end, channel, passes, posts);
+      TUTTI_ASSIGN((sends ? flow.send : flow.receive),
+                   JoinFifo({peer, FifoUse::kMessages, channel, sends}, passes, posts));
     }
   }
   return Queue(std::move(posts), stream, [&] { return device().Launch(args, stream, begun); });
 }
 
-void GpuChannels::AddPost(const ChannelConnections::End& end, uint32_t channel,
-                          const Passes& passes, Posts& posts) {
-  if (passes.chunks == 0) return;
+Result<cuda::DeviceFifo> GpuChannels::JoinFifo(const ChannelConnections::Direction& direction,
+                                               const Passes& passes, Posts& posts) {
+  TUTTI_ASSIGN(const ChannelConnections::End end, connections_->Get(direction));
+  if (passes.chunks == 0) return end.fifo;
   if (end.inbox)
     posts.lanes.push_back({end.inbox, end.lane, passes});
   else if (end.proxied)
-    posts.own[channel % posts.own.size()].ops.push_back(
+    posts.own[direction.channel % posts.own.size()].ops.push_back(
         {*end.proxied, passes.chunks, passes.bytes});
+  return end.fifo;
 }
 
 template <class LaunchKernel>

@@ -138,8 +138,8 @@ class GpuChannels final : public DeviceOperations {
   Status LaunchBarrier(cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   Status LaunchScattered(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
   Status LaunchAsMessages(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
-  // Messages of the rank to itself are among them.
-  // `begun`: see cuda::LaunchShape. The last kernel records it.
+  // Messages of the rank to itself are among `messages`. `begun`: see cuda::LaunchShape. The last
+  // kernel records it.
   Status LaunchMessages(std::span<const IssuedTask> messages, const CallWishes& wishes,
                         cuda::Stream stream, cuda::Event begun = nullptr)
       TUTTI_REQUIRES(launch_mutex_);
@@ -172,9 +172,10 @@ class GpuChannels final : public DeviceOperations {
                       Posts& posts);
   // Returns where messages are planned that a call with these wishes is made of.
   FlowPlace PlaceFor(const CallWishes& wishes) const;
-  // Adds what passes one end to what its KernelProxy is told.
-  static void AddPost(const ChannelConnections::End& end, uint32_t channel, const Passes& passes,
-                      Posts& posts);
+  // Returns this rank's end of a connection for a kernel, and adds what passes it to what its
+  // KernelProxy is told.
+  Result<cuda::DeviceFifo> JoinFifo(const ChannelConnections::Direction& direction,
+                                    const Passes& passes, Posts& posts);
 
   int rank() const { return peers().bootstrap->rank(); }
   int num_ranks() const { return peers().bootstrap->num_ranks(); }

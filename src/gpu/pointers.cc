@@ -15,6 +15,8 @@ constexpr int kPointerOrdinal = 9;
 constexpr unsigned kHostMemory = 1;
 constexpr int kPageableMemoryAccess = 88;
 
+using cuda::AddressOf;
+
 struct BufferBytes {
   size_t send = 0;
   size_t recv = 0;
@@ -107,16 +109,25 @@ Status GpuPointers::CheckBuffer(const void* begin, size_t bytes, const char* wha
   return std::move(end).Annotate(fmt::format("the end of {} bytes", bytes));
 }
 
-Status GpuPointers::CheckPlace(const void* begin, const void* place, const char* what) const {
-  const auto& driver = device_.driver();
-  const auto address = static_cast<cuda::DeviceAddress>(reinterpret_cast<uintptr_t>(place));
+std::optional<unsigned> GpuPointers::TypeOf(const void* place) const {
   unsigned type = 0;
-  if (driver.PointerGetAttribute(&type, kPointerMemoryType, address) != 0)
+  if (device_.driver().PointerGetAttribute(&type, kPointerMemoryType, AddressOf(place)) != 0)
+    return std::nullopt;
+  return type;
+}
+
+bool GpuPointers::IsOfHost(const void* place) const { return TypeOf(place) == kHostMemory; }
+
+Status GpuPointers::CheckPlace(const void* begin, const void* place, const char* what) const {
+  const std::optional<unsigned> type = TypeOf(place);
+  if (!type)
     return InvalidArgument(
         "{} at {} is memory of the host that CUDA does not know{}; a rank with a GPU needs device "
         "memory or pinned host memory",
         what, fmt::ptr(begin), place == begin ? "" : " where it ends");
-  if (!thorough_ || type == kHostMemory) return Status::Ok();
+  if (!thorough_ || *type == kHostMemory) return Status::Ok();
+  const auto& driver = device_.driver();
+  const cuda::DeviceAddress address = AddressOf(place);
   unsigned managed = 0;  // Managed memory is reached by every GPU.
   if (driver.PointerGetAttribute(&managed, kPointerIsManaged, address) == 0 && managed != 0)
     return Status::Ok();

@@ -8,6 +8,7 @@
 // GPU it is.
 
 #include <cstddef>
+#include <optional>
 
 #include "backend/cuda/device.h"
 #include "base/status.h"
@@ -24,8 +25,12 @@ class GpuPointers {
   Status Check(const Task& task) const;
   // Returns it for a buffer by itself.
   Status CheckBuffer(const void* begin, size_t bytes, const char* what) const;
+  // Returns whether it is memory of the host that CUDA knows.
+  bool IsOfHost(const void* place) const;
 
  private:
+  // Returns what kind of memory it is, or nothing where CUDA does not know it.
+  std::optional<unsigned> TypeOf(const void* place) const;
   Status CheckPlace(const void* begin, const void* place, const char* what) const;
 
   const cuda::Device& device_;

@@ -282,24 +282,15 @@ Status GpuQueue::OrderMessages(std::span<const IssuedTask> tasks) {
 
 Status GpuQueue::Copy(void* to, const void* from, size_t bytes, cuda::Stream stream) const {
   if (to == from || bytes == 0) return Status::Ok();
-  const auto address = [](const void* p) {
-    return static_cast<cuda::DeviceAddress>(reinterpret_cast<uintptr_t>(p));
-  };
-  const auto& driver = device_.driver();
-  const auto is_of_host = [&](const void* p) {
-    constexpr int kMemoryType = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    constexpr unsigned kHost = 1;
-    unsigned type = 0;
-    return driver.PointerGetAttribute(&type, kMemoryType, address(p)) == 0 && type == kHost;
-  };
   // The driver would copy from host memory to host memory on this thread, once the stream has come
   // so far: the call would wait for what is ahead of it.
-  if (is_of_host(to) && is_of_host(from)) {
+  if (pointers_.IsOfHost(to) && pointers_.IsOfHost(from)) {
     const cuda::CopyPiece piece = {static_cast<std::byte*>(to), static_cast<const std::byte*>(from),
                                    bytes};
     return device_.Copy({&piece, 1}, stream);
   }
-  return driver.Check(driver.MemcpyAsync(address(to), address(from), bytes, stream),
+  const auto& driver = device_.driver();
+  return driver.Check(driver.MemcpyAsync(cuda::AddressOf(to), cuda::AddressOf(from), bytes, stream),
                       "copying on the GPU");
 }
 

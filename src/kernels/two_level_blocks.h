@@ -30,6 +30,7 @@
 // hosts or more.
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <span>
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "backend/host/scattered_primitives.h"
 #include "base/copy.h"
@@ -15,6 +16,7 @@
 #include "operations/executor_parts.h"
 #include "plan/averages.h"
 #include "plan/cost_table.h"
+#include "plan/ranks_by_host.h"
 #include "plan/tree.h"
 
 namespace tutti {
@@ -46,18 +48,13 @@ Executor::Executor(Parts parts)
       profiler_(parts.profiler),
       wait_(parts.watch->stop_flag(), parts.wait_policy, *parts.watch) {
   ring_index_ = static_cast<int>(std::find(ring_.begin(), ring_.end(), rank_) - ring_.begin());
-  for (int first = 0; first < static_cast<int>(parts.leader.size()); ++first) {
-    if (parts.leader[static_cast<size_t>(first)] != first) continue;
-    const auto begin = static_cast<int>(host_ranks_.size());
-    for (int r = first; r < static_cast<int>(parts.leader.size()); ++r) {
-      if (parts.leader[static_cast<size_t>(r)] != first) continue;
-      if (r == rank_) {
-        host_ = static_cast<int>(host_begins_.size());
-        local_ = static_cast<int>(host_ranks_.size()) - begin;
-      }
-      host_ranks_.push_back(r);
+  for (const std::vector<int>& ranks : RanksByHost(std::span<const int>(parts.leader))) {
+    if (const auto at = std::find(ranks.begin(), ranks.end(), rank_); at != ranks.end()) {
+      host_ = static_cast<int>(host_begins_.size());
+      local_ = static_cast<int>(at - ranks.begin());
     }
-    host_begins_.push_back(begin);
+    host_begins_.push_back(static_cast<int>(host_ranks_.size()));
+    host_ranks_.insert(host_ranks_.end(), ranks.begin(), ranks.end());
   }
   host_begins_.push_back(static_cast<int>(host_ranks_.size()));
 }

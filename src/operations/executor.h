@@ -35,7 +35,7 @@ class Executor {
     int num_ranks = 1;
     PlanContext plan;
     std::vector<int> ring;    // The ranks in ring order.
-    std::vector<int> leader;  // the first rank of each rank's host
+    std::vector<int> leader;  // The first rank of each rank's host.
     Connections* connections = nullptr;
     StageGroup* stages = nullptr;  // Null unless all ranks are local.
     PullReach* pull = nullptr;     // Null: peers never read user buffers.
@@ -102,6 +102,7 @@ class Executor {
 
   // Returns whether the algorithm swaps blocks of a work area.
   static bool MovesBlocks(const Task& task, Algorithm algorithm);
+  kernels::HostsView HostsOf(const Choice& choice) const;
   template <class P>
   void WalkBlocks(P& primitives, const Task& task, const Choice& choice) const;
   template <class P, class AlongRail>
@@ -175,11 +176,10 @@ class Executor {
   const PlanContext plan_;
   const std::vector<int> ring_;
   int ring_index_ = 0;
-  std::vector<int> host_ranks_;   // the ranks, host by host
-  std::vector<int> host_begins_;  // where each host's begin there
-  kernels::HostsView HostsOf(const Choice& choice) const;
-  int host_ = 0;   // this rank's host,
-  int local_ = 0;  // and its number there
+  std::vector<int> host_ranks_;   // All ranks, host by host.
+  std::vector<int> host_begins_;  // Where the ranks of each host begin there, and where all end.
+  int host_ = 0;                  // This rank's host.
+  int local_ = 0;                 // This rank's number in its host.
   Connections& connections_;
   StageGroup* const stages_;
   PullReach* const pull_;

@@ -35,9 +35,8 @@ double ChannelsFor(const PlanContext& c, Algorithm algorithm) {
 
 // Returns how many ranks of each host own a part by two levels.
 int OwnersFor(const PlanContext& c, Collective collective, double bytes) {
-  const bool whole = collective == Collective::kAllReduce || collective == Collective::kBarrier;
   const double rows = collective == Collective::kAlltoAll ? c.num_ranks - c.hosts.most : 1;
-  const double between = whole ? bytes : bytes * c.hosts.most * rows;
+  const double between = MovesWholeVector(collective) ? bytes : bytes * c.hosts.most * rows;
   const double owners = between / static_cast<double>(kOwnerBytes);
   return std::clamp(static_cast<int>(std::min(owners, 1e6)), 1, c.hosts.fewest);
 }
@@ -128,8 +127,7 @@ size_t PartsInMessage(const PlanContext& c, const AlgorithmRow& row, Collective 
       row.algorithm == Algorithm::kRecursiveDoubling &&
       (collective == Collective::kAllGather || collective == Collective::kAllGatherV);
   const bool many = gathers || row.algorithm == Algorithm::kRecursiveHalving;
-  const bool of_hosts = row.algorithm == Algorithm::kTwoLevel &&
-                        collective != Collective::kAllReduce && collective != Collective::kBarrier;
+  const bool of_hosts = row.algorithm == Algorithm::kTwoLevel && !MovesWholeVector(collective);
   if (of_hosts && collective == Collective::kAlltoAll)
     return static_cast<size_t>(c.num_ranks) * static_cast<size_t>(c.hosts.most);
   if (of_hosts) return static_cast<size_t>(c.num_ranks);

@@ -205,9 +205,8 @@ TwoLevelExtent TwoLevelExtentOf(Collective collective, int num_ranks, int num_ho
                                 int owners, double bytes) {
   const double others = most_local - 1, k = owners;
   const double round = most_local > 1 ? RoundOf(most_local) : 0;
-  const bool whole = collective == Collective::kAllReduce || collective == Collective::kBarrier;
   TwoLevelExtent extent;
-  if (whole) {
+  if (MovesWholeVector(collective)) {
     const bool power_of_two = std::has_single_bit(static_cast<unsigned>(num_hosts));
     const double exchanges = LogSteps(num_hosts) + (power_of_two ? 0 : 1);
     extent.between = {exchanges, exchanges, exchanges * bytes / k};

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <map>
+
+#include "plan/ranks_by_host.h"
 
 namespace tutti {
 namespace {
@@ -19,18 +20,16 @@ double LogOf(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
 }  // namespace
 
 HostLayout HostLayoutOf(std::span<const int> leader) {
-  std::map<int, size_t> ranks_of;
-  for (const int first : leader) ++ranks_of[first];
+  const std::vector<std::vector<int>> hosts = RanksByHost(leader);
+  const size_t here = hosts.empty() ? 0 : hosts[0].size();
   HostLayout layout;
-  layout.count = static_cast<int>(ranks_of.size());
-  const size_t here = ranks_of.empty() ? 0 : ranks_of.begin()->second;
+  layout.count = static_cast<int>(hosts.size());
   layout.fewest = layout.most = static_cast<int>(here);
-  layout.even = IsPowerOfTwo(here) && IsPowerOfTwo(ranks_of.size());
-  for (const auto& [first, ranks] : ranks_of) layout.even = layout.even && ranks == here;
-  for (const auto& [first, ranks] : ranks_of) {
-    layout.fewest = std::min(layout.fewest, static_cast<int>(ranks));
-    layout.most = std::max(layout.most, static_cast<int>(ranks));
+  for (const std::vector<int>& ranks : hosts) {
+    layout.fewest = std::min(layout.fewest, static_cast<int>(ranks.size()));
+    layout.most = std::max(layout.most, static_cast<int>(ranks.size()));
   }
+  layout.even = layout.fewest == layout.most && IsPowerOfTwo(here) && IsPowerOfTwo(hosts.size());
   layout.in_order = true;
   for (size_t r = 1; r < leader.size(); ++r)
     if (leader[r] != leader[r - 1] && leader[r] != static_cast<int>(r)) layout.in_order = false;
@@ -62,8 +61,8 @@ double CrossingsOf(Collective collective, Algorithm algorithm, int num_ranks,
     }
     case Algorithm::kTwoLevel: {  // Pairs of hosts, as recursive doubling has pairs of ranks.
       if (collective == Collective::kAlltoAll) return 1;
-      const bool pairs = collective == Collective::kAllReduce || collective == Collective::kBarrier;
-      const bool odd = pairs && !IsPowerOfTwo(static_cast<size_t>(hosts.count));
+      const bool odd =
+          MovesWholeVector(collective) && !IsPowerOfTwo(static_cast<size_t>(hosts.count));
       return LogOf(hosts.count) + (odd ? 1 : 0);
     }
     case Algorithm::kTwoShot:

@@ -29,6 +29,10 @@ enum class Collective : uint8_t {
 };
 inline constexpr int kNumCollectives = 13;
 std::string_view Name(Collective collective);
+// Returns whether every rank brings and gets a whole vector, not parts that belong to single ranks.
+constexpr bool MovesWholeVector(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kBarrier;
+}
 
 // Lists what NCCL_ALGO tells apart; plan/algorithms.def says what each does, where and for what.
 enum class Algorithm : uint8_t {

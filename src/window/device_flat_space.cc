@@ -19,9 +19,7 @@ namespace {
 constexpr uint64_t kRecordBytes = kHugePageBytes;
 constexpr uint64_t kRecordAlignment = 16;
 
-cuda::DeviceAddress AddressOf(const void* memory) {
-  return static_cast<cuda::DeviceAddress>(reinterpret_cast<uintptr_t>(memory));
-}
+using cuda::AddressOf;
 
 class DeviceFlatSpace final : public FlatSpace {
  public:

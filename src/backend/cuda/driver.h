@@ -27,6 +27,10 @@ using GraphNode = struct GraphNodeHandle*;
 using UserObject = struct UserObjectHandle*;
 using DeviceAddress = unsigned long long;
 using AllocationHandle = unsigned long long;
+// Returns the address by which the driver knows memory that a pointer shows.
+inline DeviceAddress AddressOf(const void* memory) {
+  return static_cast<DeviceAddress>(reinterpret_cast<uintptr_t>(memory));
+}
 
 // For MemHostAlloc and MemHostRegister: usable by all contexts, and mapped.
 inline constexpr unsigned kPinnedForAll = 3;

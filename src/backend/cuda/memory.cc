@@ -216,7 +216,7 @@ void AddressRange::Unmap(size_t offset, size_t bytes) {
 Result<Allocation> ExportAllocation(const Device& device, std::span<const std::byte> memory) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());
-  const auto address = static_cast<DeviceAddress>(reinterpret_cast<uintptr_t>(memory.data()));
+  const auto address = AddressOf(memory.data());
   Allocation allocation;
   DeviceAddress begin = 0;
   if (driver.MemGetRange(&begin, &allocation.bytes, address) != 0)
@@ -247,7 +247,7 @@ Result<UniqueFd> ExportDmabuf(const Device& device, std::span<const std::byte> m
                         device.ordinal());
   const ManagingScope scope(driver, device.context());
   int fd = -1;
-  const auto address = static_cast<DeviceAddress>(reinterpret_cast<uintptr_t>(memory.data()));
+  const auto address = AddressOf(memory.data());
   TUTTI_TRY(driver.Check(driver.MemGetRangeHandle(&fd, address, memory.size(), kDmabuf, 0),
                          "making a DMA-BUF of device memory"));
   return UniqueFd(fd);

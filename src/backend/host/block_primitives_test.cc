@@ -78,6 +78,16 @@ struct TestParts {
   size_t Size(int rank) const { return counts[static_cast<size_t>(rank)]; }
 };
 
+// Returns the work of all tests: elements are ints, and reductions add them.
+HostWork SumsOfInts() {
+  HostWork work;
+  work.elem_bytes = sizeof(int);
+  work.slice_elems = kSlotBytes / sizeof(int);
+  work.op_tag = kTag;
+  work.reduce.fn = FindReduce(DataType::kInt32, ReduceKind::kSum);
+  return work;
+}
+
 int Input(int rank, size_t i) { return static_cast<int>(i % 97) * (rank + 1); }
 
 // Gathers, or scatters sums, on as many threads as there are ranks; `first` is the rank at place 0.
@@ -99,11 +109,7 @@ void Check(const TestParts& parts, int first, bool reduce) {
       const std::atomic<bool> stop = false;
       PatientWatcher watcher;
       WaitContext wait(stop, {.spin_ns = 0, .yield_ns = 100'000}, watcher);
-      HostWork work;
-      work.elem_bytes = sizeof(int);
-      work.slice_elems = kSlotBytes / sizeof(int);
-      work.op_tag = kTag;
-      work.reduce.fn = FindReduce(DataType::kInt32, ReduceKind::kSum);
+      const HostWork work = SumsOfInts();
       HostBlockPrimitives p(wait, work, reinterpret_cast<std::byte*>(area.data()),
                             LinksOf{fifos, rank});
       const RingView ring = {place, n, ranks.data()};
@@ -197,11 +203,7 @@ void CheckTwoLevels(const DealtHosts& hosts, int owners, const TestParts& parts,
       const std::atomic<bool> stop = false;
       PatientWatcher watcher;
       WaitContext wait(stop, {.spin_ns = 0, .yield_ns = 100'000}, watcher);
-      HostWork work;
-      work.elem_bytes = sizeof(int);
-      work.slice_elems = kSlotBytes / sizeof(int);
-      work.op_tag = kTag;
-      work.reduce.fn = FindReduce(DataType::kInt32, ReduceKind::kSum);
+      const HostWork work = SumsOfInts();
       auto* const bytes = reinterpret_cast<std::byte*>(area.data());
       HostBlockPrimitives p(wait, work, bytes, LinksOf{fifos, rank},
                             reinterpret_cast<const std::byte*>(input.data()));
@@ -273,10 +275,7 @@ void CheckTwoLevelAlltoAll(const DealtHosts& hosts, int owners, size_t count) {
       const std::atomic<bool> stop = false;
       PatientWatcher watcher;
       WaitContext wait(stop, {.spin_ns = 0, .yield_ns = 100'000}, watcher);
-      HostWork work;
-      work.elem_bytes = sizeof(int);
-      work.slice_elems = kSlotBytes / sizeof(int);
-      work.op_tag = kTag;
+      const HostWork work = SumsOfInts();
       HostBlockPrimitives p(wait, work, reinterpret_cast<std::byte*>(areas[me].data()),
                             LinksOf{fifos, static_cast<int>(me)});
       kernels::TwoLevelBlocksAlltoAll(p, view, count);

@@ -21,6 +21,21 @@
 #define TUTTI_SYMMETRIC_KERNEL(name, ...) \
   TUTTI_KERNEL_OF(name, SymmetricArgs, tutti::kLL128Threads, 1, __VA_ARGS__)
 
+// KERNEL(name, T) for each type of elements.
+#define TUTTI_FOR_ALL_TYPES(KERNEL) \
+  KERNEL(i8, int8_t)                \
+  KERNEL(u8, uint8_t)               \
+  KERNEL(i32, int32_t)              \
+  KERNEL(u32, uint32_t)             \
+  KERNEL(i64, int64_t)              \
+  KERNEL(u64, uint64_t)             \
+  KERNEL(f16, tutti::cuda::Half)    \
+  KERNEL(f32, float)                \
+  KERNEL(f64, double)               \
+  KERNEL(bf16, tutti::cuda::Bfloat) \
+  KERNEL(e4m3, tutti::cuda::E4m3)   \
+  KERNEL(e5m2, tutti::cuda::E5m2)
+
 #define TUTTI_REDUCTION(name, T)                                                        \
   TUTTI_LL_KERNEL(tutti_ll_##name, RunReduction<T, tutti::cuda::LLPrimitives>)          \
   TUTTI_LL128_KERNEL(tutti_ll128_##name, RunReduction<T, tutti::cuda::LL128Primitives>) \
