@@ -369,6 +369,67 @@ TEST(SocketCommTest, HostileAcknowledgementsBreakTheConnectionWithASentence) {
             "the receiver wants to go on after 0 messages, but 1 were sent and it had 0 before");
 }
 
+// A receiver that grants on and on but never says what it has makes the sender keep no more than
+// its bound.
+TEST(SocketCommTest, ASenderKeepsNoMoreThanItsBound) {
+  const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
+  auto [ours, theirs] = fuzz::JoinedSockets();
+  SocketSet sockets;
+  sockets.control = std::move(ours);
+  sockets.resumer = std::make_unique<NoNewSocket>();
+  const auto sender = MakeSender(std::move(sockets), helpers);
+  const std::vector<std::byte> data(kKeepBytes);
+  std::vector<std::byte> taken(2 * data.size());
+  Status status;
+  for (uint64_t group = 0; group < 100 && status.ok(); ++group) {
+    std::array<std::byte, kFrameBytes + kGroupTagsBytes> bytes;
+    EncodeFrame({FrameType::kGroup, 1, 0, 0, group}, std::span(bytes).first<kFrameBytes>());
+    EncodeGroupTags({7}, std::span(bytes).last<kGroupTagsBytes>());
+    ASSERT_EQ(::send(theirs.get(), bytes.data(), bytes.size(), 0), ssize_t{bytes.size()});
+    const Result<NetRequest*> request = sender->Isend({data.data(), data.size(), 7});
+    status = request.status();
+    if (!status.ok()) break;
+    ASSERT_NE(*request, nullptr);
+    ASSERT_TRUE(sender->Progress().ok());
+    EXPECT_TRUE(*sender->Test(**request));
+    while (::recv(theirs.get(), taken.data(), taken.size(), 0) > 0) {
+    }
+  }
+  EXPECT_EQ(status.message(),
+            "the receiver wants more messages, but of 65 that were sent it has said only of 0 that "
+            "it has them");
+}
+
+// What a receiver has to say of a message leaves before its request is done, also where the socket
+// takes nothing for a while.
+TEST(SocketCommTest, ARequestIsNotDoneBeforeTheSenderCanKnow) {
+  const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
+  auto [ours, theirs] = fuzz::JoinedSockets();
+  const int fd = ours.get();
+  SocketSet sockets;
+  sockets.control = std::move(ours);
+  sockets.resumer = std::make_unique<NoNewSocket>();
+  const auto receiver = MakeReceiver(std::move(sockets), helpers);
+  std::vector<std::byte> buffer(kKeepBytes + 1);
+  NetRequest* const request = *fuzz::ReceiveOne(*receiver, buffer.data(), buffer.size());
+  size_t filled = 0;
+  std::array<std::byte, kFrameBytes> bytes = {};
+  for (ssize_t sent = 0; (sent = ::send(fd, bytes.data(), bytes.size(), 0)) > 0;) filled += sent;
+  EncodeFrame({FrameType::kData, 0, 0, static_cast<uint32_t>(buffer.size()), 0}, bytes);
+  ASSERT_EQ(::send(theirs.get(), bytes.data(), bytes.size(), 0), ssize_t{kFrameBytes});
+  ASSERT_EQ(::send(theirs.get(), buffer.data(), buffer.size(), 0), ssize_t(buffer.size()));
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(receiver->Progress().ok());
+  EXPECT_FALSE(*receiver->Test(*request));
+  std::vector<std::byte> filling(filled);
+  ASSERT_EQ(::recv(theirs.get(), filling.data(), filled, MSG_WAITALL), ssize_t(filled));
+  EXPECT_TRUE(*receiver->Test(*request));
+  ASSERT_EQ(::recv(theirs.get(), bytes.data(), bytes.size(), 0), ssize_t{kFrameBytes});
+  const Result<Frame> grant = DecodeFrame(bytes);
+  ASSERT_TRUE(grant.ok());
+  EXPECT_EQ(grant->type, FrameType::kGrant);
+  EXPECT_EQ(grant->count - grant->bytes, 1u);
+}
+
 // The same with groups.
 TEST(SocketCommTest, DamagedGroupsAreDeliveredOrRefused) {
   for (unsigned seed = 0; seed < 1500; ++seed) {

@@ -23,7 +23,9 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kSocketNetVersion = 6;
+// Grows with every change of a format or of a rule that both ends count by, such as the credit of
+// frame.h: ends that count differently would wait for each other.
+inline constexpr uint32_t kSocketNetVersion = 7;
 
 struct DataHello {
   enum Life : uint16_t {

@@ -87,12 +87,22 @@ Result<bool> SocketRecvComm::Test(NetRequest& request) {
   if (!own.in_flight) return InternalError("a request was tested that is not under way");
   CountArrived();
   if (own.group >= arrived_) return false;
-  // Where a helper thread brought the last piece after Progress, nothing has told the sender yet,
-  // and perhaps nobody calls Progress again: the caller has all that it waits for.
-  if (acknowledge_ && !channel_->down()) {
-    TUTTI_ASSIGN([[maybe_unused]] const bool sent, SendGrants(/*busy=*/true));
-  }
+  TUTTI_ASSIGN(const bool told, TellWhatCame());
+  if (!told) return false;
   own.in_flight = false;
+  return true;
+}
+
+// Returns whether the sender has been told all that it is to know of what came. Once a request is
+// done, perhaps nobody calls Progress again, because the caller has all that it waits for: what has
+// not left by then would never leave, and the sender would hold its message in vain. Where the
+// connection is down, the first frame on its new sockets says it, and Care asks that the connection
+// be driven until it has them.
+Result<bool> SocketRecvComm::TellWhatCame() {
+  while (!channel_->down() && (acknowledge_ || grants_from_ < grants_to_)) {
+    TUTTI_ASSIGN([[maybe_unused]] const bool sent, SendGrants(/*busy=*/true));
+    if (!channel_->down() && grants_from_ < grants_to_) return false;
+  }
   return true;
 }
 

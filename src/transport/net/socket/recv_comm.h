@@ -52,6 +52,7 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   void CountArrived();
   std::byte* PayloadPlace();
   Result<bool> ReadMore();
+  Result<bool> TellWhatCame();
   Result<bool> SendGrants(bool busy);
   void EncodeGrants(bool busy);
   bool GrantsDue(bool busy) const;

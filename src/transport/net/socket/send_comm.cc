@@ -37,6 +37,7 @@ Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   if (bytes > kMaxNetMessageBytes) return InternalError("a message of {} bytes is too long", bytes);
   if (requests_.empty()) {
     requests_ = std::vector<Request>(message.tag == 0 ? kKeptMessages : kKeptWithTags);
+    if (channel_->resumable()) kept_.emplace(message.tag == 0 ? kKeptBytes : kKeptBytesWithTags);
   }
   Request& request = At(begun_);
   if (in_flight_ == kNetWindow || request.in_flight) return nullptr;
@@ -47,8 +48,8 @@ Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   request.chunk = begun_;
   request.bytes = bytes;
   request.used = used;
+  TUTTI_TRY(Keep(request, message));
   if (begun_ >= granted_) bytes_on_credit_ += bytes;
-  Keep(request, message);
   request.control_bytes = used == 0 ? kFrameBytes + bytes : kFrameBytes;
   request.written = 0;
   EncodeFrame({used == 0 ? FrameType::kData : FrameType::kStriped, static_cast<uint8_t>(used),
@@ -71,17 +72,25 @@ void SocketSendComm::PushPieces(Request& request) {
 // A connection that can be resumed may have to send the message again. A short one is copied; a
 // long one stays in the caller's buffer, which is held until the receiver has said that it has the
 // message.
-void SocketSendComm::Keep(Request& request, const NetSend& message) {
+Status SocketSendComm::Keep(Request& request, const NetSend& message) {
   request.data = message.data;
   request.held = false;
-  if (!channel_->resumable()) return;
+  if (!channel_->resumable()) return Status::Ok();
   if (message.bytes > kKeepBytes) {
     request.held = true;
     held_until_ = begun_ + 1;
-    return;
+    return Status::Ok();
   }
-  request.kept.assign(message.data, message.data + message.bytes);
-  request.data = request.kept.data();
+  std::byte* const copy = kept_->TryTake(begun_, message.bytes);
+  if (copy == nullptr) {
+    return channel_->Fail(RemoteError(
+        "the receiver wants more messages, but of {} that were sent it has said only of "
+        "{} that it has them",
+        begun_, acknowledged_));
+  }
+  if (message.bytes > 0) std::memcpy(copy, message.data, message.bytes);
+  request.data = copy;
+  return Status::Ok();
 }
 
 // Returns whether a message may be sent, after a look at what the receiver has said since. Messages
@@ -272,6 +281,7 @@ Status SocketSendComm::TakeAcknowledgement(uint64_t has) {
                     written_, acknowledged_));
   }
   acknowledged_ = has;
+  if (kept_) kept_->GiveBack(has);
   channel_->CountWhole();
   return Status::Ok();
 }
@@ -286,6 +296,7 @@ Status SocketSendComm::TakeResume(const Frame& frame) {
   }
   awaiting_resume_ = false;
   acknowledged_ = frame.count;
+  if (kept_) kept_->GiveBack(acknowledged_);
   groups_repeated_ = groups_granted_;
   channel_->TellResumed(written_ - frame.count);
   written_ = frame.count;

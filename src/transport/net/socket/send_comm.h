@@ -4,12 +4,14 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "transport/net/channel_comm.h"
 #include "transport/net/net.h"
 #include "transport/net/socket/channel.h"
 #include "transport/net/socket/frame.h"
+#include "transport/net/socket/kept_messages.h"
 
 namespace tutti {
 
@@ -45,7 +47,6 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
     size_t control_bytes = 0;  // the frame, and the chunk unless data sockets carry it
     size_t written = 0;        // So many of control_bytes are written.
     bool held = false;         // the caller's memory is needed until the receiver has the message
-    std::vector<std::byte> kept;  // the message, where it was copied
     std::atomic<uint32_t> pieces_left = 0;
   };
 
@@ -53,6 +54,10 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
   // lack all messages of a window of groups.
   static constexpr size_t kKeptMessages = kNetWindow + kCreditMessages;
   static constexpr size_t kKeptWithTags = kNetWindow * kMaxNetGroup;
+  // The copies among them have at most so many bytes: those within the window, those on credit, and
+  // the one with which the credit ended.
+  static constexpr size_t kKeptBytes = kNetWindow * kKeepBytes + kCreditBytes + kKeepBytes;
+  static constexpr size_t kKeptBytesWithTags = kKeptWithTags * kKeepBytes;
 
   // An idle connection is looked at once in so many times: each look is a system call.
   static constexpr uint32_t kLookAfter = 16;
@@ -67,7 +72,7 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
   // Hands a message to the data sockets, where it is for them.
   void PushPieces(Request& request);
   // Keeps what a resumed connection may have to repeat.
-  void Keep(Request& request, const NetSend& message);
+  Status Keep(Request& request, const NetSend& message);
   Result<bool> WriteControl();
   // Returns whether a message with this tag may be sent now.
   Result<bool> Granted(uint32_t tag);
@@ -94,6 +99,7 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
   // The last messages, some of them perhaps under way: those that the receiver may lack. Made by
   // the first, which says whether there are tags.
   std::vector<Request> requests_;
+  std::optional<KeptMessages> kept_;  // made with requests_, on a connection that can be resumed
   size_t in_flight_ = 0;
   uint32_t idle_looks_ = 0;  // calls of Progress with nothing left to write
   // Messages counted over the connection's life: written_ <= begun_, and without tags also
