@@ -24,6 +24,7 @@ namespace {
 
 // Fills a receive buffer before an operation that is to overwrite it.
 constexpr int kPoison = 0xa5;
+constexpr size_t kStagedBytes = 4 << 20;
 
 // A barrier through the driver, for ranks on several hosts.
 class DriverBarrier : public Barrier {
@@ -261,23 +262,33 @@ class Rank {
 
   size_t FilledCount() const { return SendCount(info_.collective, shape_, rank_, num_ranks_); }
 
+  // Results in a GPU's memory are copied to the host piece by piece, so that the copy stays in the
+  // processor's caches.
   Status CountWrong(const char* data, const Region& region, const char* buffer, Wrong* wrong) {
-    std::vector<char> fetched;  // A copy of the results where they are in a GPU's memory.
-    std::string sentence;
-    if (gpu_) {
-      fetched.resize((region.begin + region.count) * element_size_);
-      TUTTI_TRY(gpu_->Download(fetched.data(), data, fetched.size()));
-      data = fetched.data();
+    const size_t piece = gpu_ ? StagedElems() : region.count;
+    for (size_t done = 0; done < region.count; done += piece) {
+      const size_t count = std::min(piece, region.count - done);
+      const char* from = data + (region.begin + done) * element_size_;
+      if (gpu_) {
+        TUTTI_TRY(gpu_->Download(staged_.data(), from, count * element_size_));
+        from = staged_.data();
+      }
+      size_t first = 0;
+      std::string sentence;
+      const size_t found = pattern_->CountWrong(
+          from, region.source_rank, region.source_begin + done, count, &first, &sentence);
+      if (found > 0 && wrong->count == 0)
+        wrong->first =
+            fmt::format("{} buffer, element {}: {}", buffer, region.begin + done + first, sentence);
+      wrong->count += found;
     }
-    size_t first = 0;
-    const size_t found =
-        pattern_->CountWrong(data + region.begin * element_size_, region.source_rank,
-                             region.source_begin, region.count, &first, &sentence);
-    if (found > 0 && wrong->count == 0)
-      wrong->first =
-          fmt::format("{} buffer, element {}: {}", buffer, region.begin + first, sentence);
-    wrong->count += found;
     return {};
+  }
+
+  // Returns how many elements staged_ has room for, which it makes.
+  size_t StagedElems() {
+    staged_.resize(kStagedBytes);
+    return kStagedBytes / element_size_;
   }
 
   Status Poison(char* buffer, size_t bytes) {
@@ -290,9 +301,13 @@ class Rank {
       pattern_->Fill(buffer, rank_, 0, count);
       return {};
     }
-    std::vector<char> input(count * element_size_);
-    pattern_->Fill(input.data(), rank_, 0, count);
-    return gpu_->Upload(buffer, input.data(), input.size());
+    const size_t piece = StagedElems();
+    for (size_t done = 0; done < count; done += piece) {
+      const size_t elems = std::min(piece, count - done);
+      pattern_->Fill(staged_.data(), rank_, done, elems);
+      TUTTI_TRY(gpu_->Upload(buffer + done * element_size_, staged_.data(), elems * element_size_));
+    }
+    return {};
   }
 
   // Runs `iterations` operations in graphs of `in_graph` each; returns the time of one operation.
@@ -402,6 +417,7 @@ class Rank {
   std::unique_ptr<Gpu> gpu_;  // Null for a host rank.
   std::unique_ptr<Buffers> buffers_;
   std::unique_ptr<Pattern> pattern_;
+  std::vector<char> staged_;  // What is on its way from or to a GPU.
   ncclComm_t comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
   CollectiveInfo info_{};
