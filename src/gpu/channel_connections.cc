@@ -8,6 +8,7 @@
 #include "backend/cuda/own_stream.h"
 #include "base/log.h"
 #include "base/rounding.h"
+#include "plan/channel_plan.h"
 
 namespace tutti {
 namespace {
@@ -86,19 +87,24 @@ Status ChannelConnections::PinFirst() {
         TUTTI_TRY(Get({rings_.RailNeighbour(way), FifoUse::kRing, channel, sends}).status());
     }
   }
-  for (uint32_t tree = 0; tree < trees_.size() && HasTrees(); ++tree) {
+  if (HasTrees() && n >= kFewestTreeRanks) TUTTI_TRY(PinTrees());
+  for (int peer = 0; peer < n && n <= kFewRanks; ++peer) {
+    if (peer == rank_) continue;
+    for (uint32_t channel = 0; channel < shape_.message_channels; ++channel)
+      for (const bool sends : {true, false})
+        TUTTI_TRY(Get({peer, FifoUse::kMessages, channel, sends}).status());
+  }
+  return Status::Ok();
+}
+
+Status ChannelConnections::PinTrees() {
+  for (uint32_t tree = 0; tree < trees_.size(); ++tree) {
     for (const TreeNode& node : trees_.Nodes(tree)) {
       for (const int peer : node.from)
         TUTTI_TRY(Get({peer, FifoUse::kTree, node.from_channel, /*sends=*/false}).status());
       for (const int peer : node.to)
         TUTTI_TRY(Get({peer, FifoUse::kTree, node.to_channel, /*sends=*/true}).status());
     }
-  }
-  for (int peer = 0; peer < n && n <= kFewRanks; ++peer) {
-    if (peer == rank_) continue;
-    for (uint32_t channel = 0; channel < shape_.message_channels; ++channel)
-      for (const bool sends : {true, false})
-        TUTTI_TRY(Get({peer, FifoUse::kMessages, channel, sends}).status());
   }
   return Status::Ok();
 }

@@ -17,9 +17,9 @@
 //
 // The connections of FIFOs toward other hosts are made when an operation first needs them, by the
 // thread of the KernelProxy that drives them; a kernel may wait for them meanwhile. The FIFOs of
-// the ring and of trees are pinned before, because CUDA may pin memory only when no kernel runs,
-// and one that runs may wait for another rank. Those for messages are too, among few ranks; among
-// many most are never needed.
+// the ring are pinned before, because CUDA may pin memory only when no kernel runs, and one that
+// runs may wait for another rank. Those of trees are too, where AllReduces go by these unasked, and
+// those for messages among few ranks; among many most are never needed.
 //
 // Where a message goes by way of another rank's proxy (PXN, gpu/pxn_lanes.h), its sender has a lane
 // of that rank in place of a FIFO of its own, and the receiver a connection to that rank.
@@ -104,6 +104,9 @@ class ChannelConnections {
   // Returns whether AllReduces may go by trees: they exist, and ranks of each host reach one
   // another.
   bool HasTrees() const { return trees_.size() > 0 && (HasWindows() || most_here_ == 1); }
+  // Makes this rank's FIFOs of trees, where they were not made before. To be called before a kernel
+  // that needs them is launched.
+  Status PinTrees();
   // Returns how many ranks the host has that has most.
   int most_local_ranks() const { return most_here_; }
   uint64_t* given_up() const { return reinterpret_cast<uint64_t*>(words_.data()); }

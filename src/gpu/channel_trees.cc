@@ -19,6 +19,12 @@ std::vector<int> ChainTo(int head, std::span<const int> host, const std::vector<
   return chain;
 }
 
+// Returns whether a tree is mirrored, which changes the hosts that are inner. A rank of the smallest
+// host, which has `fewest`, heads every tree in so many: of these half are mirrored.
+bool IsMirrored(uint32_t tree, size_t fewest) {
+  return (fewest % 2 == 0 ? tree + tree / fewest : tree) % 2 != 0;
+}
+
 // Adds to `node` the neighbours of `rank` in a chain.
 void Join(const std::vector<int>& chain, int rank, TreeNode& node) {
   const auto at = std::find(chain.begin(), chain.end(), rank);
@@ -38,6 +44,8 @@ ChannelTrees::ChannelTrees(std::span<const uint64_t> hosts, int rank,
          hosts[static_cast<size_t>(rank)])
     ++here;
   const std::vector<int>& host = ranks[static_cast<size_t>(here)];
+  size_t fewest = host.size();
+  for (const std::vector<int>& of : ranks) fewest = std::min(fewest, of.size());
   for (uint32_t tree = 0; 2 * tree + 1 < rings.size(); ++tree) {
     const auto head_of = [&](int h) {
       const std::vector<int>& of = ranks[static_cast<size_t>(h)];
@@ -56,7 +64,7 @@ ChannelTrees::ChannelTrees(std::span<const uint64_t> hosts, int rank,
     Join(chain, rank, down);
     if (rank == head) {
       const TreeView view =
-          tree % 2 == 0 ? BinaryTree(here, num_hosts) : MirroredTree(here, num_hosts);
+          IsMirrored(tree, fewest) ? MirroredTree(here, num_hosts) : BinaryTree(here, num_hosts);
       for (const int child : view.children) {
         if (child < 0) continue;
         up.from.push_back(head_of(child));

@@ -150,6 +150,25 @@ TEST(ChannelTreesTest, HeadsAndInnerHostsTakeTurns) {
     }
 }
 
+// A rank that heads two trees sends by its NIC as often as the others, but for one time at the roots.
+TEST(ChannelTreesTest, ARankThatHeadsTwoTreesIsInnerInOne) {
+  for (const Cluster& cluster : {Cluster{{2, 2, 2, 2}}, Cluster{{1, 1, 1, 1}}}) {
+    const std::vector<uint64_t> host = cluster.HostOfRanks();
+    const int channels = 4 * cluster.hosts[0];
+    const std::vector<ChannelTrees> ranks = cluster.Trees(channels);
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      int64_t sends = 0;
+      for (uint32_t tree = 0; tree < ranks[r].size(); ++tree)
+        for (const TreeNode& node : ranks[r].Nodes(tree))
+          sends += std::count_if(node.to.begin(), node.to.end(), [&](int peer) {
+            return host[static_cast<size_t>(peer)] != host[r];
+          });
+      EXPECT_GE(sends, 2) << "rank " << r << " of " << ranks.size();
+      EXPECT_LE(sends, 4) << "rank " << r << " of " << ranks.size();
+    }
+  }
+}
+
 TEST(ChannelTreesTest, OneHostOrOneChannelHasNone) {
   EXPECT_EQ(Cluster{{4}}.Trees(8)[0].size(), 0u);
   EXPECT_EQ((Cluster{{2, 2}}).Trees(1)[0].size(), 0u);

@@ -117,9 +117,12 @@ cuda::ChannelCommon GpuChannels::Common(uint32_t op_tag) const {
 // ---------------------------------------------------------------------------------------------------------------------
 // Launches
 
-// Makes the FIFOs that the messages of a group pass, before any kernel of it is launched: to pin
+// Makes the FIFOs that a group is the first to need, before any kernel of it is launched: to pin
 // memory may wait for kernels, and those of a group wait for one another.
 Status GpuChannels::PrepareTasks(std::span<const IssuedTask> tasks) const {
+  for (const IssuedTask& issued : tasks)
+    if (MayTakeTrees(issued.task) && PlanOf(issued.task).algorithm == Algorithm::kTree)
+      TUTTI_TRY(connections_->PinTrees());
   if (num_ranks() <= ChannelConnections::kFewRanks) return Status::Ok();
   for (const IssuedTask& issued : tasks) {
     const bool as_messages = issued.task.collective == Collective::kAlltoAll ||
@@ -135,6 +138,14 @@ Status GpuChannels::PrepareTasks(std::span<const IssuedTask> tasks) const {
     }
   }
   return Status::Ok();
+}
+
+// Returns whether the task is an AllReduce that goes by trees, if at all, because of a restriction.
+bool GpuChannels::MayTakeTrees(const Task& task) const {
+  const auto all_reduce = static_cast<size_t>(Collective::kAllReduce);
+  return task.collective == Collective::kAllReduce && context_.trees > 0 &&
+         num_ranks() < kFewestTreeRanks &&
+         (context_.allowed_algorithms[all_reduce] != 0 || task.wishes.algorithms != 0);
 }
 
 Status GpuChannels::PinFifos(const Task& message) const {

@@ -127,6 +127,7 @@ class GpuChannels final : public DeviceOperations {
   Result<Agreement> TakeBackWindows(const GpuPeers&) override { return CheckCanGiveBack(); }
 
   // Makes the FIFOs that a message may pass.
+  bool MayTakeTrees(const Task& task) const;
   Status PinFifos(const Task& message) const;
 
   // These run with launch_mutex_ held; each queues one call.

@@ -258,16 +258,13 @@ TimedPlan Choose(const ChannelContext& context, Collective collective, size_t co
     two_level.plan = PlanTwoLevel(context, collective, count, elem_bytes);
     two_level.us = TwoLevelUs(context, collective, bytes, two_level.plan.channels);
   }
-  // Among few ranks every other way was measured to be faster (bench/results/gpu.md), by more than
-  // these estimates tell: there a tree is thought of only where NCCL_ALGO leaves it.
-  const bool is_restricted = context.allowed_algorithms[static_cast<size_t>(collective)] != 0;
-  if ((is_restricted || context.num_ranks > kMostOneShotRanks) &&
+  if ((plans.empty() || context.num_ranks >= kFewestTreeRanks) &&
       Serves(context, Algorithm::kTree, collective, order)) {
     TimedPlan& tree = plans.emplace_back();
     tree.plan = PlanTree(context, count, elem_bytes);
     tree.us = TreeUs(context, tree.plan, count, elem_bytes);
   }
-  if (plans.empty() && is_restricted) {
+  if (plans.empty() && context.allowed_algorithms[static_cast<size_t>(collective)] != 0) {
     ChannelContext unrestricted = context;
     unrestricted.allowed_algorithms = {};
     return Choose(unrestricted, collective, count, type, order);

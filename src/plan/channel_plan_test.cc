@@ -93,7 +93,7 @@ TEST(ChannelPlanTest, TreesServeAllReducesOfMiddleSizesOnManyHosts) {
   }
   EXPECT_EQ(plan(64 << 20).algorithm, Algorithm::kTwoLevel);
   EXPECT_EQ(plan(1000, ReductionOrder::kByRank).algorithm, Algorithm::kRing);
-  // Among few ranks it has to be asked for.
+  // Among few ranks nothing else may be left.
   ChannelContext few = context;
   few.num_ranks = few.num_hosts = 4;
   few.local_ranks = 0;
@@ -103,6 +103,10 @@ TEST(ChannelPlanTest, TreesServeAllReducesOfMiddleSizesOnManyHosts) {
   ASSERT_TRUE(ApplyChannelAlgorithms("tree", few).ok());
   EXPECT_EQ(PlanChannels(few, Collective::kAllReduce, 1000, DataType::kFloat32).algorithm,
             Algorithm::kTree);
+  few.allowed_algorithms = {};
+  ASSERT_TRUE(ApplyChannelAlgorithms("ring,tree", few).ok());
+  EXPECT_EQ(PlanChannels(few, Collective::kAllReduce, 1000, DataType::kFloat32).algorithm,
+            Algorithm::kRing);
   // A tree takes two channels.
   context.channels = 1;
   EXPECT_NE(plan(1000).algorithm, Algorithm::kTree);
