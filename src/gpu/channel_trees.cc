@@ -19,8 +19,8 @@ std::vector<int> ChainTo(int head, std::span<const int> host, const std::vector<
   return chain;
 }
 
-// Returns whether a tree is mirrored, which changes the hosts that are inner. A rank of the smallest
-// host, which has `fewest`, heads every tree in so many: of these half are mirrored.
+// Returns whether a tree is mirrored, which changes the hosts that are inner. A rank of the
+// smallest host, which has `fewest`, heads every tree in so many: of these half are mirrored.
 bool IsMirrored(uint32_t tree, size_t fewest) {
   return (fewest % 2 == 0 ? tree + tree / fewest : tree) % 2 != 0;
 }

@@ -8,9 +8,10 @@
 //   down   the result goes from head to head, and from each head in a chain round its host
 //
 // Trees take turns in which host is inner, and in which rank of a host is its head, and these turns
-// differ, so that the data of all trees together load all NICs alike. A tree has two channels, one for each way, and so a rank has two
-// nodes in it, each of which a block of its own runs (backend/cuda/tree_kernel.h): what goes up
-// never waits for what comes down. At the root the two are one.
+// differ, so that the data of all trees together load all NICs alike. A tree has two channels, one
+// for each way, and so a rank has two nodes in it, each of which a block of its own runs
+// (backend/cuda/tree_kernel.h): what goes up never waits for what comes down. At the root the two
+// are one.
 //
 // Values: made once, from what all ranks know.
 

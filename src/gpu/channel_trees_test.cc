@@ -150,7 +150,8 @@ TEST(ChannelTreesTest, HeadsAndInnerHostsTakeTurns) {
     }
 }
 
-// A rank that heads two trees sends by its NIC as often as the others, but for one time at the roots.
+// A rank that heads two trees sends by its NIC as often as the others, but for one time at the
+// roots.
 TEST(ChannelTreesTest, ARankThatHeadsTwoTreesIsInnerInOne) {
   for (const Cluster& cluster : {Cluster{{2, 2, 2, 2}}, Cluster{{1, 1, 1, 1}}}) {
     const std::vector<uint64_t> host = cluster.HostOfRanks();

@@ -27,9 +27,9 @@ std::byte* Out(const Task& task) { return static_cast<std::byte*>(task.recv); }
 
 // Returns a number for what ranks must choose alike.
 uint64_t HashOf(const Choice& choice) {
-  const std::array<uint64_t, 4> chosen = {
-      static_cast<uint64_t>(choice.algorithm), static_cast<uint64_t>(choice.protocol),
-      choice.slice_elems, static_cast<uint64_t>(choice.owners)};
+  const std::array<uint64_t, 4> chosen = {static_cast<uint64_t>(choice.algorithm),
+                                          static_cast<uint64_t>(choice.protocol),
+                                          choice.slice_elems, static_cast<uint64_t>(choice.owners)};
   return Fnv1a::OfObjects(std::span<const uint64_t>(chosen));
 }
 

@@ -20,9 +20,9 @@
 
 namespace tutti {
 
-// From so many ranks on AllReduces go by trees where that takes least time. Among fewer, every other
-// way was measured to be faster (bench/results/gpu.md), by more than the estimates tell: there they
-// do so only where NCCL_ALGO leaves nothing else that serves.
+// From so many ranks on AllReduces go by trees where that takes least time. Among fewer, every
+// other way was measured to be faster (bench/results/gpu.md), by more than the estimates tell:
+// there they do so only where NCCL_ALGO leaves nothing else that serves.
 inline constexpr int kFewestTreeRanks = kMostOneShotRanks + 1;
 
 // Holds what the choice depends on, which is the same on all ranks of a communicator.

@@ -8,6 +8,8 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
 failures = []  # of this rank
+# As torchrun has it: PyTorch would start as many threads as there are processors for each rank, and these wait for one another.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def read_arguments(least_gpus):
@@ -26,7 +28,8 @@ def read_arguments(least_gpus):
 
 def start(script, ranks, port, extra, own=lambda rank: {}):
     """Runs a job of `script rank`, with more variables for all and own(rank) for each. Returns what its ranks ended with."""
-    environment = dict(os.environ, WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **extra)
+    environment = dict(ONE_THREAD, **os.environ)
+    environment.update(WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **extra)
     started = [subprocess.Popen([sys.executable, str(script), "rank"], env=dict(environment, RANK=str(rank), **own(rank)))
                for rank in range(ranks)]
     return [process.wait() for process in started]

@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 
+from coordinator_ranks import ONE_THREAD
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 failures = []
 
@@ -216,7 +218,8 @@ def main():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     for rank in range(ranks):
-        own = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+        own = dict(ONE_THREAD, **os.environ)
+        own.update(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
                    TUTTI_LIBRARY=library, TUTTI_TORCH_BACKEND="cpp", PYTHONPATH=str(ROOT / "python"))
         if hosts > 1:
             own.update(NCCL_HOSTID=f"host{rank * hosts // ranks}", NCCL_SOCKET_IFNAME="lo")

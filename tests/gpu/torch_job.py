@@ -12,6 +12,8 @@ import pathlib
 import subprocess
 import sys
 
+from coordinator_ranks import ONE_THREAD
+
 # What the last printed digit may differ by where two ranks add (in any order the same), and what more may, whose order of
 # adding is the library's.
 TWO_RANKS, MORE_RANKS = 1.5e-6, 1e-4
@@ -19,7 +21,7 @@ TWO_RANKS, MORE_RANKS = 1.5e-6, 1e-4
 
 def without_tutti():
     """The environment less what would put this library in NCCL's place."""
-    environment = dict(os.environ)
+    environment = dict(ONE_THREAD, **os.environ)
     environment.pop("LD_PRELOAD", None)
     folders = environment.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     environment["LD_LIBRARY_PATH"] = os.pathsep.join(f for f in folders if f and not os.path.exists(os.path.join(f, "libtutti.so.0")))

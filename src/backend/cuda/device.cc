@@ -176,18 +176,23 @@ Status Device::FindFamily(const char* protocol, Family& family) const {
 }
 
 Result<Function> Device::FindKernel(const std::string& name) const {
-  Function function = nullptr;
   // The name of a kernel ends in that of its image. Only this image is asked, because memory
   // checkers report calls that fail.
   const auto images = DeviceImages();
-  for (size_t i = 0; i < images.size(); ++i)
-    if (name.ends_with(fmt::format("_{}", images[i].name)))
-      driver_.ModuleGetFunction(&function, modules_[i], name.c_str());
-  if (function == nullptr) return InternalError("the library has no kernel {}", name);
+  const auto image = std::find_if(images.begin(), images.end(), [&](const auto& candidate) {
+    return name.ends_with(fmt::format("_{}", candidate.name));
+  });
+  if (image == images.end()) return InternalError("the library has no kernel {}", name);
+  const std::string loading = fmt::format("loading the kernel {}", name);
+  Function function = nullptr;
+  TUTTI_TRY(driver_.Check(
+      driver_.ModuleGetFunction(&function, modules_[static_cast<size_t>(image - images.begin())],
+                                name.c_str()),
+      loading));
   // The question makes a driver that loads lazily load the kernel now.
   int registers = 0;
-  TUTTI_TRY(driver_.Check(driver_.FunctionGetAttribute(&registers, kNumRegisters, function),
-                          fmt::format("loading the kernel {}", name)));
+  TUTTI_TRY(
+      driver_.Check(driver_.FunctionGetAttribute(&registers, kNumRegisters, function), loading));
   return function;
 }
 
