@@ -43,6 +43,8 @@ namespace tutti::tools {
   X(MemAlloc)                             \
   X(MemFree)                              \
   X(CommWindowRegister)                   \
+  X(CommRegister)                         \
+  X(CommDeregister)                       \
   X(CommWindowDeregister)                 \
   X(RedOpCreatePreMulSum)                 \
   X(RedOpDestroy)                         \

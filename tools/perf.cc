@@ -117,8 +117,9 @@ void AddOptionsOfPlace(CLI::App* app, Words* words) {
       ->check(CLI::Range(0, 64));
   app->add_option(
          "--alloc", words->alloc,
-         "buffers from malloc; nccl: from ncclMemAlloc; window: and registered by all ranks")
-      ->check(CLI::IsMember({"malloc", "nccl", "window"}))
+         "buffers from malloc; nccl: from ncclMemAlloc; window: and registered by all ranks; "
+         "pinned: of GPUs, in the host's memory and registered")
+      ->check(CLI::IsMember({"malloc", "nccl", "window", "pinned"}))
       ->capture_default_str();
   app->add_flag("--median", options.median, "time each iteration after a barrier, show the median");
   app->add_flag("--bind", options.bind, "keep each rank on one core");

@@ -2,6 +2,7 @@
 
 #include "backend/cuda/memory.h"
 
+#include <algorithm>
 #include <map>
 
 #include "api/context.h"
@@ -64,8 +65,8 @@ Status MemFree(void* pointer) {
   return process->memory().Free(pointer);
 }
 
-// Registration announces buffers; on a host nothing need be prepared, so a handle only proves that
-// it was given out.
+// Has operations read the buffer where it lies, if that gains something. Where it does not, as on
+// hosts, a handle only proves that it was given out.
 Status Register(ncclComm_t comm, void* buffer, size_t size, void** handle) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckHandle(use));
@@ -73,8 +74,11 @@ Status Register(ncclComm_t comm, void* buffer, size_t size, void** handle) {
   *handle = nullptr;
   if (buffer == nullptr || size == 0) return InvalidArgument("the buffer is empty");
   TUTTI_TRY(CheckExtent(buffer, size, "the buffer"));
+  const void* token = nullptr;
+  if (comm->comm && comm->settings.local_register)
+    token = comm->comm->operations().Register({{static_cast<std::byte*>(buffer), size}, {}});
   const MutexLock lock(comm->mutex);
-  comm->registrations.push_back(std::make_unique<char>());
+  comm->registrations.push_back(std::make_unique<const void*>(token));
   *handle = comm->registrations.back().get();
   return Status::Ok();
 }
@@ -83,10 +87,19 @@ Status Deregister(ncclComm_t comm, void* handle) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckHandle(use));
   if (handle == nullptr) return Status::Ok();
-  const MutexLock lock(comm->mutex);
-  if (std::erase_if(comm->registrations, [&](const auto& r) { return r.get() == handle; }) == 0)
-    return InvalidArgument("the handle was not given out by ncclCommRegister of this communicator");
-  return Status::Ok();
+  std::unique_ptr<const void*> registration;
+  {
+    const MutexLock lock(comm->mutex);
+    auto& all = comm->registrations;
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](const auto& r) { return r.get() == handle; });
+    if (found == all.end())
+      return InvalidArgument(
+          "the handle was not given out by ncclCommRegister of this communicator");
+    registration = std::move(*found);
+    all.erase(found);
+  }
+  return comm->comm ? comm->comm->operations().Forget(*registration) : Status::Ok();
 }
 
 }  // namespace

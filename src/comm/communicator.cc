@@ -112,17 +112,18 @@ Result<SymmetricMemory::Outcome> Communicator::Register(const SymmetricMemory::R
     TUTTI_TRY(DeregisterWindow(outcome.window->handle));
     return SymmetricMemory::Outcome{.refusal = std::move(direct.refusal)};
   }
-  if ((request.flags & NCCL_WIN_COLL_SYMMETRIC) != 0) UseInOperations(*outcome.window);
+  UseInOperations(*outcome.window, (request.flags & NCCL_WIN_COLL_SYMMETRIC) != 0);
   return outcome;
 }
 
-// Has operations work in a window, where its parts are of one length and all within reach.
-void Communicator::UseInOperations(const Window& window) {
+// Has operations work in a window; in all of its parts where the user promises that these are used
+// alike, they are of one length and all within reach.
+void Communicator::UseInOperations(const Window& window, bool is_symmetric) {
   const bool alike = std::all_of(window.bytes.begin(), window.bytes.end(),
                                  [&](uint64_t bytes) { return bytes == window.bytes[0]; });
-  if (window.team.size != num_ranks() || !alike) return;
+  const bool in_all = is_symmetric && window.team.size == num_ranks() && alike;
   Operations::ReachedWindow reached = {window.own, {}};
-  for (int r = 0; r < num_ranks(); ++r)
+  for (int r = 0; r < num_ranks() && in_all; ++r)
     reached.parts.push_back(r == rank() ? window.own.data() : window.At(r, 0));
   const void* const token = operations_->Register(std::move(reached));
   if (token == nullptr) return;

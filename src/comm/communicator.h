@@ -145,7 +145,7 @@ class Communicator {
   Status ExchangePeers(PlanContext& lists);
   Status MakeSymmetricMemory();
   bool HasOneSidedNetwork() const;
-  void UseInOperations(const Window& window);
+  void UseInOperations(const Window& window, bool is_symmetric);
   // Ends a step of Suspend or Resume: what it came to, and for all ranks the same.
   Status Concluded(Result<Agreement> agreed);
   Result<Agreement> GiveBackMemory(const Status& wrong);

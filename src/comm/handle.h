@@ -85,8 +85,8 @@ struct ncclComm {
   tutti::Status error TUTTI_GUARDED_BY(mutex);  // the first asynchronous failure
   std::map<int, TuttiUserOp> user_ops TUTTI_GUARDED_BY(mutex);
   int next_user_op TUTTI_GUARDED_BY(mutex) = 0;
-  // The tokens that ncclCommRegister gave out.
-  std::vector<std::unique_ptr<char>> registrations TUTTI_GUARDED_BY(mutex);
+  // What ncclCommRegister gave out is where one of these lies. It is what Operations::Forget takes.
+  std::vector<std::unique_ptr<const void*>> registrations TUTTI_GUARDED_BY(mutex);
   // The id that ncclCommGetUniqueId made and that is not used yet; 0: there is none.
   uint64_t grow_id TUTTI_GUARDED_BY(mutex) = 0;
 

@@ -218,8 +218,7 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
              shape.channels, RingText(agreed.job.rings[0]));
   // Within a host the network carries data only where all else is forbidden; it is not known yet.
   GpuDirect direct;
-  if (net && (agreed.own.nic_writes_gpu || agreed.own.nic_reads_gpu))
-    direct = {net, agreed.own.nic, agreed.own.nic_writes_gpu, agreed.own.nic_reads_gpu};
+  if (net) direct = {net, agreed.own.nic, agreed.own.nic_writes_gpu, agreed.own.nic_reads_gpu};
   TUTTI_ASSIGN(std::unique_ptr<ChannelConnections> connections,
                ConnectChannels(shape, RingsOf(agreed.job, shape.channels), direct, agreed.job));
   GpuChannels::Options options;

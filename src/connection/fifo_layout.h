@@ -23,6 +23,10 @@ inline constexpr size_t kFifoDataOffset = 4096;
 // A bit of FifoSlotWords::bytes: the chunk lies in the slot's data area although it is small.
 inline constexpr uint32_t kInDataArea = 1u << 31;
 
+// Another one, of FIFOs whose consumer sends the chunk on: it lies where the address at the
+// beginning of inline_data says, in a buffer that was lent (proxy/lent_buffers.h).
+inline constexpr uint32_t kIsLent = 1u << 30;
+
 // Announces a slot. fifo.h has the meaning of the words.
 struct alignas(64) FifoSlotWords {
   uint64_t seq;

@@ -8,9 +8,16 @@
 #include "backend/cuda/own_stream.h"
 #include "base/log.h"
 #include "base/rounding.h"
+#include "gpu/pointers.h"
 #include "plan/channel_plan.h"
 
 namespace tutti {
+namespace {
+
+// A kernel that lends a message waits until it has been sent. To copy a shorter one takes less.
+constexpr size_t kFewestLentBytes = 32 << 10;
+
+}  // namespace
 namespace {
 
 constexpr size_t kLineBytes = 128;  // A line of a GPU's cache.
@@ -107,6 +114,44 @@ Status ChannelConnections::PinTrees() {
     }
   }
   return Status::Ok();
+}
+
+const void* ChannelConnections::Lend(std::span<std::byte> buffer) {
+  GpuDirect direct;
+  {
+    const MutexLock lock(mutex_);
+    direct = direct_;
+  }
+  // A network whose data processors copy gains nothing: they copy out of slots, which their caches
+  // hold, in less time than out of a long buffer (bench/results/gpu.md).
+  if (direct.net == nullptr ||
+      !direct.net->devices()[static_cast<size_t>(direct.device)].registers_memory)
+    return nullptr;
+  const GpuPointers pointers(*peers_.device, rank_, num_ranks_, /*thorough=*/false);
+  const bool of_host = pointers.IsOfHost(&buffer.front()) && pointers.IsOfHost(&buffer.back());
+  if (!of_host && !direct.sends) return nullptr;
+  Result<NicMemory> made = of_host ? NicMemory::RegisterHost(direct, buffer)
+                                   : NicMemory::Register(*peers_.device, direct, buffer);
+  const std::string what =
+      fmt::format("the {} bytes at {}", buffer.size(), fmt::ptr(buffer.data()));
+  if (!made.ok()) {
+    TUTTI_INFO(kLogNet, "what is sent from {} is copied: {}", what, made.status().message());
+    return nullptr;
+  }
+  auto memory = std::make_shared<NicMemory>(std::move(made).value());
+  TUTTI_INFO(kLogNet, "the NIC reads what is sent from {} where it lies, by {}", what,
+             memory->way());
+  const NetRegion* const region = &memory->region();
+  return lent_.Add(std::shared_ptr<const NetRegion>(std::move(memory), region));
+}
+
+bool ChannelConnections::IsLent(const Direction& direction, const std::byte* data,
+                                size_t bytes) const {
+  const int peer = direction.peer;
+  if (bytes < kFewestLentBytes || InWindow(peer) || routes_.SenderOf(rank_, peer) != rank_)
+    return false;
+  // It is known to the rank's own NIC.
+  return routes_.NicOf(rank_, peer) < 0 && lent_.Find(data, bytes) != nullptr;
 }
 
 bool ChannelConnections::NeedsNetwork() const {
@@ -302,6 +347,7 @@ ChannelConnections::NetFifo ChannelConnections::Proxied(size_t number) const {
     fifo.end.place.flush = pinned.slots->needs_flush();
   }
   fifo.sends = direction.sends;
+  if (direction.sends) fifo.end.place.lent = &lent_;
   return fifo;
 }
 

@@ -32,6 +32,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "backend/cuda/channel_args.h"
@@ -45,6 +46,7 @@
 #include "gpu/windows.h"
 #include "operations/connections.h"
 #include "proxy/kernel_proxy.h"
+#include "proxy/lent_buffers.h"
 #include "watch/watch.h"
 
 namespace tutti {
@@ -107,6 +109,14 @@ class ChannelConnections {
   // Makes this rank's FIFOs of trees, where they were not made before. To be called before a kernel
   // that needs them is launched.
   Status PinTrees();
+  // Has the NIC read what is sent out of a buffer of the user where it lies, if it takes that:
+  // memory of the host that CUDA knows, or of this rank's GPU. Returns what is to be given to
+  // TakeBack, or null where the NIC does not read it. Any thread.
+  const void* Lend(std::span<std::byte> buffer);
+  // REQUIRES: no kernel that sends out of it runs.
+  void TakeBack(const void* token) { lent_.Remove(token); }
+  // Returns whether a kernel may have the NIC read these bytes where they lie. Any thread.
+  bool IsLent(const Direction& direction, const std::byte* data, size_t bytes) const;
   // Returns how many ranks the host has that has most.
   int most_local_ranks() const { return most_here_; }
   uint64_t* given_up() const { return reinterpret_cast<uint64_t*>(words_.data()); }
@@ -219,6 +229,7 @@ class ChannelConnections {
       words_;  // It has given_up, scratch, the counts of each FIFO, and the tables of rings_.
   mutable Mutex mutex_;
   GpuDirect direct_ TUTTI_GUARDED_BY(mutex_);  // What the NIC refuses is taken out.
+  LentBuffers lent_;
   std::map<size_t, Pinned> pinned_ TUTTI_GUARDED_BY(mutex_);
   PxnRoutes routes_;               // It does not change once Create has returned.
   std::unique_ptr<PxnLanes> pxn_;  // Its lanes are pinned under mutex_.

@@ -114,6 +114,17 @@ cuda::ChannelCommon GpuChannels::Common(uint32_t op_tag) const {
   return {queue_->abort_word(), connections_->given_up(), op_tag};
 }
 
+const void* GpuChannels::Register(ReachedWindow window) {
+  return proxied_.empty() ? nullptr : connections_->Lend(window.own);
+}
+
+Status GpuChannels::Forget(const void* token) {
+  if (token == nullptr) return Status::Ok();
+  TUTTI_TRY(queue_->Drain());
+  connections_->TakeBack(token);
+  return Status::Ok();
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Launches
 
@@ -397,7 +408,10 @@ Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stre
     flow.count = static_cast<uint16_t>(parts.size());
     Passes passes;
     for (const FlowPart* const part : parts) {
-      args.messages[messages++] = part->message;
+      cuda::FlowMessage& carried = args.messages[messages++] = part->message;
+      const ChannelConnections::Direction out = {peer, FifoUse::kMessages, channel, /*sends=*/true};
+      if (kind == cuda::FlowKind::kSend && connections_->IsLent(out, carried.buffer, carried.bytes))
+        carried.from = carried.buffer;
       passes.chunks += DivUp(part->message.bytes, args.slice_bytes);
       passes.bytes += part->message.bytes;
     }

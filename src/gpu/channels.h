@@ -57,6 +57,9 @@ class GpuChannels final : public DeviceOperations {
   const MachineMap& machines() const override { return machines_; }
   bool MapsPeerMemory() const override { return connections_->place() == WindowPlace::kPeerMemory; }
   uint64_t MemoryBytes() const override { return connections_->DeviceBytes() + PackBytes(); }
+  // Lends the network a buffer that was registered.
+  const void* Register(ReachedWindow window) override;
+  Status Forget(const void* token) override;
   uint64_t SuspendableBytes() const override { return 0; }
   uint64_t PersistentBytes() const override { return MemoryBytes() + PinnedBytes(); }
   Status CheckNothingWaits() override { return Status::Ok(); }

@@ -5,7 +5,7 @@
 namespace tutti {
 
 const void* GpuMesh::Register(ReachedWindow window) {
-  if (args_.num_ranks == 1) return nullptr;
+  if (args_.num_ranks == 1 || window.parts.empty()) return nullptr;
   const MutexLock lock(launch_mutex_);
   return registry_.Add(window.own, std::move(window.parts));
 }

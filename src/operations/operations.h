@@ -109,13 +109,15 @@ class Operations {
     int device = 0;
   };
   virtual OneSidedNetwork one_sided_network() const = 0;
-  // A window (window/window.h) that all ranks reach, with parts of one length.
+  // A buffer that was registered (ncclCommRegister), or a window (window/window.h).
   struct ReachedWindow {
     std::span<std::byte> own;
-    std::vector<std::byte*> parts;  // Each rank's part, as this rank's device sees it.
+    // Of a window that all ranks reach, with parts of one length: each rank's part, as this rank's
+    // device sees it. Otherwise empty.
+    std::vector<std::byte*> parts;
   };
-  // Has operations work in a window from now on, where that gains something. All ranks call it
-  // alike. Returns what is to be given to Forget; null where nothing is gained.
+  // Has operations work in it from now on where that gains something. All ranks call it alike for
+  // what has parts. Returns what is to be given to Forget; null where nothing is gained.
   virtual const void* Register(ReachedWindow /*window*/) { return nullptr; }
   // Takes a registration back, when the device has done all that was queued on it. Where that
   // fails, the registration stays.

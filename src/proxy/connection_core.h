@@ -37,6 +37,7 @@
 
 #include "base/mutex.h"
 #include "proxy/fifo_memory.h"
+#include "proxy/lent_buffers.h"
 #include "proxy/net_connection.h"
 #include "proxy/op_pool.h"
 #include "sys/event_loop.h"
@@ -50,6 +51,7 @@ struct NetFifo {
   std::unique_ptr<NetMemory> registration;
   bool in_slots = false;  // What comes lies in the slots however short it is: see FifoPlace.
   bool flush = false;     // What comes into them is flushed.
+  const LentBuffers* lent = nullptr;  // See FifoPlace.
 };
 
 // Says which thread drives a connection. It is a flag and no mutex, because no thread waits for it.

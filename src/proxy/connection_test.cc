@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -54,6 +55,70 @@ TEST(ProxyConnectionTest, WakesNobodyWhileIdle) {
     in.SleepForChunk(10'000'000);
   }
   for (const pid_t thread : ProgressThreads()) EXPECT_TRUE(testing::StaysAsleep(thread, 200));
+}
+
+// Announces a chunk that lies in a buffer of the user, as kernels do.
+void PublishLent(FifoView fifo, uint64_t number, const std::byte* chunk, size_t bytes) {
+  SlotHeader& header = fifo.header(number);
+  header.bytes = static_cast<uint32_t>(bytes) | kInDataArea | kIsLent;
+  header.op_tag = 0x2a;
+  std::memcpy(header.inline_data, &chunk, sizeof(chunk));
+  header.seq.store(number + 1, std::memory_order_release);
+}
+
+TEST(ProxyConnectionTest, SendsWhatIsLentFromWhereItLies) {
+  std::vector<std::byte> buffer(20 * kSlotBytes);
+  for (size_t i = 0; i < buffer.size(); ++i) buffer[i] = static_cast<std::byte>(i * 7 >> 3);
+  const auto lent = std::make_unique<LentBuffers>();
+  const void* const token =
+      lent->Add(std::make_shared<NetRegion>(NetRegion{buffer.data(), buffer.size()}));
+  const auto pair =
+      TestPair::Create(kSlotBytes, Settings(), /*ipv6=*/false, /*polled=*/false, lent.get())
+          .value();
+  const FifoView out = pair->send_connection->fifo();
+  FifoReceiver in(pair->recv_connection->fifo());
+  const auto drive = [&] {
+    pair->send_connection->Poll();
+    pair->recv_connection->Poll();
+  };
+  // A length that the slot has, one that a line of the header has, and none.
+  const size_t lengths[] = {kSlotBytes, 3, 0};
+  uint64_t number = 0;
+  for (size_t at = 0; at < buffer.size(); at += kSlotBytes, ++number) {
+    const size_t bytes = lengths[number % 3];
+    pair->send_connection->Begin(1, 0x2a);
+    pair->recv_connection->Begin(1, 0x2a);
+    PublishLent(out, number, buffer.data() + at, bytes);
+    while (in.TryPeek().data == nullptr) drive();
+    const FifoChunk chunk = in.TryPeek();
+    ASSERT_EQ(chunk.bytes, bytes);
+    EXPECT_TRUE(std::equal(chunk.data, chunk.data + bytes, buffer.data() + at));
+    EXPECT_EQ(chunk.op_tag, 0x2au);
+    in.Release();
+  }
+  // The kernel is told only then that the buffer is its caller's again.
+  while (out.control().head.load() != number) drive();
+  lent->Remove(token);
+  EXPECT_EQ(lent->Find(buffer.data(), 1), nullptr);
+  pair->send_connection->Begin(1, 0x2a);
+  PublishLent(out, number, buffer.data(), kSlotBytes);
+  while (pair->send_connection->status().ok()) drive();
+  EXPECT_NE(pair->send_connection->status().message().find("whose registration has ended"),
+            std::string::npos);
+}
+
+TEST(LentBuffersTest, HoldWhatLiesInOneOfThem) {
+  std::array<std::byte, 100> memory;
+  LentBuffers lent;
+  const void* const first = lent.Add(std::make_shared<NetRegion>(NetRegion{memory.data(), 50}));
+  lent.Add(std::make_shared<NetRegion>(NetRegion{memory.data() + 50, 50}));
+  EXPECT_EQ(lent.Find(memory.data(), 50)->address, memory.data());
+  EXPECT_EQ(lent.Find(memory.data() + 99, 1)->address, memory.data() + 50);
+  EXPECT_EQ(lent.Find(memory.data() + 49, 2), nullptr) << "it lies in two";
+  EXPECT_EQ(lent.Find(memory.data() + 60, SIZE_MAX), nullptr);
+  lent.Remove(first);
+  EXPECT_EQ(lent.Find(memory.data(), 1), nullptr);
+  EXPECT_NE(lent.Find(memory.data() + 50, 1), nullptr);
 }
 
 TEST(ProxyConnectionTest, APolledConnectionDoesNotWakeTheProgressThread) {

@@ -24,7 +24,7 @@ Result<NetFifo> MakeFifo(NetComm& comm, const FifoPlace& place, bool huge_pages)
   TUTTI_ASSIGN(std::unique_ptr<NetMemory> registration,
                comm.Register(on_gpu ? place.slots : NetRegion{bytes.data(), bytes.size()}));
   return NetFifo{std::move(memory), std::move(registration), place.memory != nullptr,
-                 on_gpu && place.flush};
+                 on_gpu && place.flush, place.lent};
 }
 
 }  // namespace

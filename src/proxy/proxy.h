@@ -16,6 +16,7 @@
 #include "base/status.h"
 #include "connection/fifo.h"
 #include "proxy/fifo_memory.h"
+#include "proxy/lent_buffers.h"
 #include "proxy/net_connection.h"
 #include "sys/event_loop.h"
 #include "transport/net/net.h"
@@ -35,6 +36,9 @@ struct FifoPlace {
   NetRegion slots = {};
   // Whether what came into `slots` is flushed before a kernel is told of it.
   bool flush = false;
+  // The buffers in which chunks may lie that a kernel sends; null: they all lie in the slots. It
+  // outlives the connection.
+  const LentBuffers* lent = nullptr;
 };
 
 class Proxy {

@@ -1,10 +1,12 @@
 #include "proxy/send_connection.h"
 
+#include <fmt/format.h>
 #include <time.h>
 
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 namespace tutti {
 namespace {
@@ -20,19 +22,24 @@ SendConnection::SendConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<Ne
     : ConnectionCore(loop, std::move(fifo.memory), *comm, "sending", "to " + peer),
       comm_(std::move(comm)),
       registration_(std::move(fifo.registration)),
+      lent_(fifo.lent),
       carries_op_tag_(comm_->CarriesOpTag()),
       fifo_(SendConnection::fifo()) {}
 
 SendConnection::~SendConnection() {
   [[maybe_unused]] const Status status = Flush(kFlushNs, nullptr);
   Stop();
+  if (lent_chunks_ > 0)
+    TUTTI_INFO(kLogNet, "{}: {} chunks were sent from the user's buffers", Describe(),
+               lent_chunks_);
 }
 
 Result<bool> SendConnection::Move() {
   while (posted() - done() < kNetWindow) {
     const FifoChunk chunk = fifo_.TryPeek(posted() - done());
     if (!chunk.data) break;
-    TUTTI_ASSIGN(NetRequest* const request, comm_->Isend(Message(chunk)));
+    TUTTI_ASSIGN(const NetSend message, Message(chunk));
+    TUTTI_ASSIGN(NetRequest* const request, comm_->Isend(message));
     if (!request) break;  // The receiver has granted no slot.
     requests_[posted() % kNetWindow] = request;
     CountPosted();
@@ -42,20 +49,48 @@ Result<bool> SendConnection::Move() {
     TUTTI_ASSIGN(const bool sent, comm_->Test(*requests_[done() % kNetWindow]));
     if (!sent) break;
     CountDone();
+    // Behind the last chunk the kernel ends, and its caller may take the buffer back.
+    if (done() == posted()) used_.clear();
     fifo_.Release();
     moved = true;
   }
   return moved;
 }
 
+FifoChunk SendConnection::Lent(const FifoChunk& chunk) const {
+  const SlotHeader& header = fifo().header(posted());
+  if (lent_ == nullptr || (header.bytes & kIsLent) == 0) return chunk;
+  FifoChunk lent = chunk;
+  std::memcpy(&lent.data, header.inline_data, sizeof(lent.data));
+  lent.bytes = header.bytes & ~(kInDataArea | kIsLent);
+  return lent;
+}
+
+Result<NetMemory*> SendConnection::RegisterLent(const FifoChunk& chunk) {
+  for (const Used& used : used_)
+    if (LentBuffers::Holds(*used.region, chunk.data, chunk.bytes)) return used.memory.get();
+  Used used = {lent_->Find(chunk.data, chunk.bytes), nullptr};
+  if (used.region == nullptr)
+    return InvalidUsage("{} bytes at {} are to be sent, whose registration has ended", chunk.bytes,
+                        fmt::ptr(chunk.data));
+  TUTTI_ASSIGN(used.memory, comm_->Register(*used.region));
+  return used_.emplace_back(std::move(used)).memory.get();
+}
+
 // Returns what is sent for chunk number posted().
-NetSend SendConnection::Message(const FifoChunk& chunk) const {
+Result<NetSend> SendConnection::Message(const FifoChunk& announced) {
+  const FifoChunk chunk = Lent(announced);
   NetSend message = {chunk.data, chunk.bytes, 0, chunk.op_tag, registration_.get()};
+  if (chunk.data != announced.data) {
+    ++lent_chunks_;
+    TUTTI_ASSIGN(message.memory, RegisterLent(chunk));
+  }
   if (carries_op_tag_) return message;
   std::byte* const slot = fifo().data(posted());
   if (chunk.data != slot && chunk.bytes > 0) std::memcpy(slot, chunk.data, chunk.bytes);
   std::memcpy(slot + chunk.bytes, &chunk.op_tag, sizeof(chunk.op_tag));
   message.data = slot;
+  message.memory = registration_.get();
   message.bytes += sizeof(chunk.op_tag);
   return message;
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "proxy/connection_core.h"
 
@@ -37,10 +38,21 @@ class SendConnection final : public ConnectionCore {
  private:
   Result<bool> Move() override;
   size_t CountUndelivered() const override { return comm_->Undelivered(); }
-  NetSend Message(const FifoChunk& chunk) const;
+  Result<NetSend> Message(const FifoChunk& chunk);
+  // Returns the chunk where `chunk` only says where that lies.
+  FifoChunk Lent(const FifoChunk& chunk) const;
+  Result<NetMemory*> RegisterLent(const FifoChunk& chunk);
 
   const std::unique_ptr<NetSendComm> comm_;
   const std::unique_ptr<NetMemory> registration_;  // The FIFO's registration.
+  const LentBuffers* const lent_;
+  // The registrations of lent buffers that requests use, and what they are registrations of.
+  struct Used {
+    std::shared_ptr<const NetRegion> region;
+    std::unique_ptr<NetMemory> memory;
+  };
+  std::vector<Used> used_;
+  uint64_t lent_chunks_ = 0;  // So many of all were sent from there.
   const bool carries_op_tag_;
   FifoReceiver fifo_;
   std::array<NetRequest*, kNetWindow> requests_ = {};  // Those of chunks [done, posted) count.

@@ -35,7 +35,8 @@ struct TestPair {
   std::unique_ptr<NetConnection> recv_connection;
 
   static Result<std::unique_ptr<TestPair>> Create(size_t slot_bytes, const Settings& settings,
-                                                  bool ipv6 = false, bool polled = false) {
+                                                  bool ipv6 = false, bool polled = false,
+                                                  const LentBuffers* lent = nullptr) {
     auto pair = std::make_unique<TestPair>();
     const Key key = RandomKey();
     const WaitLimits limits = {Deadline::AfterSeconds(20), nullptr};
@@ -49,9 +50,10 @@ struct TestPair {
       send_comm = std::make_unique<PolledSendComm>(std::move(send_comm));
       recv_comm = std::make_unique<PolledRecvComm>(std::move(recv_comm));
     }
-    TUTTI_ASSIGN(pair->send_connection,
-                 pair->sending.proxy->CreateSendConnection(std::move(send_comm), {slot_bytes},
-                                                           "rank 1 on host b"));
+    FifoPlace place = {slot_bytes};
+    place.lent = lent;
+    TUTTI_ASSIGN(pair->send_connection, pair->sending.proxy->CreateSendConnection(
+                                            std::move(send_comm), place, "rank 1 on host b"));
     TUTTI_ASSIGN(pair->recv_connection,
                  pair->receiving.proxy->CreateRecvConnection(std::move(recv_comm), {slot_bytes},
                                                              "rank 0 on host a"));

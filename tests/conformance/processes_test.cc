@@ -21,6 +21,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
 #include "conformance/rank_order.h"
 #include "conformance/suites.h"
 #include "tutti/tutti.h"
@@ -237,6 +238,132 @@ TEST(MessagesTest, AThousandToOnePeerInOneGroup) {
       EXPECT_NCCL(ncclCommDestroy(comm));
     });
   }
+}
+
+// Two GPUs of two hosts that exchange messages. What is lent is pinned memory of the host, which
+// Arrays are, or the GPU's. NICs read it where it lies; over sockets it is copied all the same.
+class LentExchange {
+ public:
+  static constexpr size_t kCount = 500'001;
+  LentExchange(int rank, Board& board, bool of_gpu = false)
+      : rank_(rank), comm_(Join(rank, 2, board)) {
+    if (of_gpu) {
+      EXPECT_NCCL(ncclMemAlloc(&on_gpu_, kBytes));
+    }
+    sent_ = of_gpu ? static_cast<int*>(on_gpu_) : of_host_.data();
+  }
+  ~LentExchange() { EXPECT_NCCL(ncclMemFree(on_gpu_)); }
+
+  ncclComm_t comm() const { return comm_; }
+  void Register() { EXPECT_NCCL(ncclCommRegister(comm_, sent_, kBytes, &handle_)); }
+  void Deregister() { EXPECT_NCCL(ncclCommDeregister(comm_, handle_)); }
+  void Fill(int round) {
+    for (size_t i = 0; i < kCount; ++i) {
+      of_host_[i] = Value(rank_, round, i);
+      copied_[i] = -Value(rank_, round, i);
+    }
+    if (on_gpu_) CopyToDevice(sent_, of_host_.data(), kBytes);
+    received_.assign(received_.size(), 0);
+  }
+  // Long messages that are lent and copied, in turns, and a short one.
+  void Issue(cudaStream_t stream) {
+    const auto exchange = [&](const int* from, int* to, size_t count) {
+      EXPECT_NCCL(ncclSend(from, count, ncclInt32, 1 - rank_, comm_, stream));
+      EXPECT_NCCL(ncclRecv(to, count, ncclInt32, 1 - rank_, comm_, stream));
+    };
+    EXPECT_NCCL(ncclGroupStart());
+    exchange(sent_ + 1, received_.data(), kCount - 1);
+    exchange(copied_.data(), received_.data() + kCount, kCount);
+    exchange(sent_, received_.data() + 2 * kCount, 3);
+    exchange(sent_, received_.data() + 2 * kCount + 3, kCount);
+    EXPECT_NCCL(ncclGroupEnd());
+  }
+  void Check(int round) const {
+    size_t wrong = 0;
+    for (size_t i = 0; i < kCount; ++i) {
+      const int value = Value(1 - rank_, round, i);
+      wrong += (i > 0 && received_[i - 1] != value) + (received_[kCount + i] != -value) +
+               (i < 3 && received_[2 * kCount + i] != value) +
+               (received_[2 * kCount + 3 + i] != value);
+    }
+    EXPECT_EQ(wrong, 0u) << "round " << round;
+  }
+
+ private:
+  static int Value(int rank, int round, size_t i) {
+    return static_cast<int>(i) * 3 + rank + 1000 * round + 1;
+  }
+
+  const int rank_;
+  const ncclComm_t comm_;
+  static constexpr size_t kBytes = kCount * sizeof(int);
+  void* handle_ = nullptr;
+  void* on_gpu_ = nullptr;  // Memory that NICs can be told of.
+  int* sent_ = nullptr;
+  Array<int> of_host_ = Array<int>(kCount), copied_ = Array<int>(kCount);
+  Array<int> received_ = Array<int>(3 * kCount + 3);
+};
+
+class RegisteredBuffersTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(RegisteredBuffersTest, AreSentFromWhereTheyLie) {
+  TUTTI_FOR_GPUS();
+  if (GetParam() && WhereTestsRun() != Place::kDevice)
+    GTEST_SKIP() << "skipped: for memory of GPUs (TUTTI_TEST_MEMORY=device)";
+  TUTTI_NEEDS_RANKS(2);
+  RunRankProcesses(2, [&](int rank, Board& board) {
+    PlayHost({"a", "b"}, rank);
+    LentExchange exchange(rank, board, /*of_gpu=*/GetParam());
+    for (int round = 0; round < 8; ++round) {
+      // One rank may lend what it sends while the other copies it.
+      if (round == 1 + rank) exchange.Register();
+      if (round == 6 - rank) exchange.Deregister();
+      exchange.Fill(round);
+      exchange.Issue(nullptr);
+      EXPECT_NCCL(Finish(exchange.comm()));
+      exchange.Check(round);
+    }
+    EXPECT_NCCL(ncclCommDestroy(exchange.comm()));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, RegisteredBuffersTest, ::testing::Bool(), [](const auto& instance) {
+  return std::string(instance.param ? "Gpu" : "Host");
+});
+
+// It also shows that the NIC reads what is registered, and no copy of it.
+TEST(RegistrationTest, AGraphThatOutlivesTheRegistrationEndsWithASentence) {
+  TUTTI_FOR_GPUS();
+  const char* const net = getenv("NCCL_NET");
+  if (net == nullptr || std::string(net) != "IB") GTEST_SKIP() << "skipped: needs NCCL_NET=IB";
+  TUTTI_NEEDS_RANKS(2);
+  RunRankProcesses(2, [&](int rank, Board& board) {
+    PlayHost({"a", "b"}, rank);
+    LentExchange exchange(rank, board);
+    exchange.Register();
+    cudaStream_t stream = nullptr;
+    ASSERT_NCCL(StreamCreate(&stream));
+    {
+      CapturedGraph graph(stream, [&] { exchange.Issue(stream); });
+      for (int round = 0; round < 3; ++round) {
+        exchange.Fill(round);
+        graph.Replay();
+        exchange.Check(round);
+      }
+      board.Meet(kFirstFreeMark, 2);
+      if (rank == 0) exchange.Deregister();
+      graph.Replay();
+    }
+    ncclResult_t error = ncclSuccess;
+    for (const Deadline deadline = Deadline::AfterSeconds(20);
+         error == ncclSuccess && !deadline.Passed(); usleep(1000))
+      EXPECT_NCCL(ncclCommGetAsyncError(exchange.comm(), &error));
+    EXPECT_EQ(error, ncclInvalidUsage);
+    EXPECT_THAT(ncclGetLastError(exchange.comm()),
+                ::testing::HasSubstr("whose registration has ended"));
+    EXPECT_NCCL(StreamDestroy(stream));
+    EXPECT_NCCL(ncclCommAbort(exchange.comm()));
+  });
 }
 
 // Returns how often the library's threads of each name have been given a processor.

@@ -36,7 +36,7 @@ Status Buffers::Prepare(size_t send_bytes, size_t recv_bytes, int sets, size_t s
   if (needed > capacity_) {
     Free();
     TUTTI_TRY(Allocate(needed));
-    if (from_ == MemoryFrom::kWindow) TUTTI_TRY(Register(comm));
+    if (from_ == MemoryFrom::kWindow || from_ == MemoryFrom::kPinned) TUTTI_TRY(Register(comm));
     if (gpu_ != nullptr) return gpu_->Set(base_, kOrdinaryByte, capacity_);
     std::memset(base_, kOrdinaryByte, capacity_);
   }
@@ -46,13 +46,14 @@ Status Buffers::Prepare(size_t send_bytes, size_t recv_bytes, int sets, size_t s
 Status Buffers::Allocate(size_t bytes) {
   bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   void* memory = nullptr;
-  if (from_ != MemoryFrom::kMalloc) {
+  if (IsOfNccl()) {
     if (!library_->MemAlloc || !library_->MemFree)
       return InvalidUsage("{} has no ncclMemAlloc", library_.path());
     TUTTI_TRY(library_.Check(library_->MemAlloc(&memory, bytes),
                              fmt::format("ncclMemAlloc of {} bytes", bytes)));
   } else if (gpu_ != nullptr) {
-    TUTTI_ASSIGN(memory, gpu_->Allocate(bytes));
+    TUTTI_ASSIGN(
+        memory, from_ == MemoryFrom::kPinned ? gpu_->AllocatePinned(bytes) : gpu_->Allocate(bytes));
   } else {
     memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
@@ -64,9 +65,15 @@ Status Buffers::Allocate(size_t bytes) {
 }
 
 Status Buffers::Register(ncclComm_t comm) {
+  comm_ = comm;
+  if (from_ == MemoryFrom::kPinned) {
+    if (!library_->CommRegister || !library_->CommDeregister)
+      return InvalidUsage("{} has no ncclCommRegister", library_.path());
+    return library_.Check(library_->CommRegister(comm, base_, capacity_, &registration_),
+                          "ncclCommRegister", comm);
+  }
   if (!library_->CommWindowRegister || !library_->CommWindowDeregister)
     return InvalidUsage("{} has no ncclCommWindowRegister", library_.path());
-  comm_ = comm;
   return library_.Check(
       library_->CommWindowRegister(comm, base_, capacity_, &window_, NCCL_WIN_COLL_SYMMETRIC),
       "ncclCommWindowRegister", comm);
@@ -75,9 +82,13 @@ Status Buffers::Register(ncclComm_t comm) {
 void Buffers::Free() {
   if (window_) library_->CommWindowDeregister(comm_, window_);
   window_ = nullptr;
+  if (registration_) library_->CommDeregister(comm_, registration_);
+  registration_ = nullptr;
   if (base_) {
-    if (from_ != MemoryFrom::kMalloc)
+    if (IsOfNccl())
       library_->MemFree(base_);
+    else if (from_ == MemoryFrom::kPinned)
+      gpu_->FreePinned(base_);
     else if (gpu_)
       gpu_->Free(base_);
     else

@@ -11,9 +11,10 @@
 
 namespace tutti::tools {
 
-// Says where the memory comes from: from the system or the GPU, from ncclMemAlloc, or from
-// ncclMemAlloc with all ranks registering it together (ncclCommWindowRegister).
-enum class MemoryFrom { kMalloc, kNccl, kWindow };
+// Says where the memory comes from: from the system or the GPU, from ncclMemAlloc, from
+// ncclMemAlloc with all ranks registering it together (ncclCommWindowRegister), or from the host,
+// pinned, though the rank is a GPU, with each rank registering its own (ncclCommRegister).
+enum class MemoryFrom { kMalloc, kNccl, kWindow, kPinned };
 
 class Buffers {
  public:
@@ -39,14 +40,16 @@ class Buffers {
 
  private:
   Status Allocate(size_t bytes);
+  bool IsOfNccl() const { return from_ == MemoryFrom::kNccl || from_ == MemoryFrom::kWindow; }
   Status Register(ncclComm_t comm);
 
   const NcclLibrary& library_;
   const MemoryFrom from_;
   Gpu* const gpu_;
   char* base_ = nullptr;
-  ncclComm_t comm_ = nullptr;  // The communicator that the window is registered with.
+  ncclComm_t comm_ = nullptr;  // The communicator that it is registered with.
   ncclWindow_t window_ = nullptr;
+  void* registration_ = nullptr;
   size_t capacity_ = 0;
   size_t send_stride_ = 0;
   size_t recv_stride_ = 0;

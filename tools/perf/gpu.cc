@@ -41,6 +41,15 @@ Result<char*> Gpu::Allocate(size_t bytes) {
   return reinterpret_cast<char*>(address);
 }
 
+Result<char*> Gpu::AllocatePinned(size_t bytes) {
+  void* memory = nullptr;
+  TUTTI_TRY(driver_.Check(driver_.MemHostAlloc(&memory, bytes, cuda::kPinnedForAll),
+                          fmt::format("pinning {} bytes of the host", bytes)));
+  return static_cast<char*>(memory);
+}
+
+void Gpu::FreePinned(char* memory) { driver_.MemFreeHost(memory); }
+
 void Gpu::Free(char* memory) { driver_.MemFree(AddressOf(memory)); }
 
 Status Gpu::Set(char* to, int byte, size_t bytes) {

@@ -24,6 +24,9 @@ class Gpu {
 
   Result<char*> Allocate(size_t bytes);
   void Free(char* memory);
+  // The same for pinned memory of the host, which the GPU reaches at the same address.
+  Result<char*> AllocatePinned(size_t bytes);
+  void FreePinned(char* memory);
   Status Set(char* to, int byte, size_t bytes);
   Status Upload(char* to, const void* from, size_t bytes);
   Status Download(void* to, const char* from, size_t bytes);

@@ -102,9 +102,12 @@ class Rank {
       stream_ = reinterpret_cast<cudaStream_t>(gpu_->stream());
     }
     const std::string alloc = request.value("alloc", "malloc");
-    const MemoryFrom from = alloc == "window" ? MemoryFrom::kWindow
-                            : alloc == "nccl" ? MemoryFrom::kNccl
-                                              : MemoryFrom::kMalloc;
+    const MemoryFrom from = alloc == "window"   ? MemoryFrom::kWindow
+                            : alloc == "nccl"   ? MemoryFrom::kNccl
+                            : alloc == "pinned" ? MemoryFrom::kPinned
+                                                : MemoryFrom::kMalloc;
+    if (from == MemoryFrom::kPinned && !gpu_)
+      return InvalidUsage("--alloc pinned is for --device gpu");
     buffers_ = std::make_unique<Buffers>(library(), from, gpu_.get());
     if (request.value("stream", "null") == "host") {
       if (!library()->tuttiStreamCreate || !library()->tuttiStreamSynchronize ||

@@ -106,7 +106,8 @@ enum class FlowKind : uint8_t {
 struct FlowMessage {
   std::byte* buffer = nullptr;
   size_t bytes = 0;
-  const std::byte* from = nullptr;  // Of a copy into `buffer`.
+  // Of a copy into `buffer`. Of a send: not null where the NIC reads the message in `buffer`.
+  const std::byte* from = nullptr;
 };
 
 // The messages of one kind through one pair of FIFOs, which go one after another.

@@ -71,6 +71,22 @@ class DeviceProducer {
     header.bytes = static_cast<uint32_t>(bytes) | kInDataArea;
     header.op_tag = op_tag;
   }
+  // The same for a chunk that the consumer sends from where it lies, in a buffer that it was lent
+  // (proxy/lent_buffers.h). It lies there until AwaitAll has returned.
+  TUTTI_HD void DescribeLent(const std::byte* chunk, size_t bytes, uint32_t op_tag) const {
+    Describe(bytes, op_tag);
+    FifoSlotWords& header = fifo_.headers[passed_ % kFifoSlots];
+    header.bytes |= kIsLent;
+    *reinterpret_cast<const std::byte**>(header.inline_data) = chunk;
+  }
+  // Waits until the consumer has released all that was passed. Called by one thread.
+  TUTTI_HD void AwaitAll(ChannelBlock& block) {
+    block.Await([&] {
+      head_ = LoadFlagAcquire(fifo_.head);
+      return head_ >= passed_;
+    });
+    fifo_.count->head = head_;
+  }
   TUTTI_HD void Announce() const {
     StoreFlag(&fifo_.headers[passed_ % kFifoSlots].seq, passed_ + 1);
   }

@@ -16,6 +16,7 @@ class FlowBlock {
     TUTTI_UNROLL_BY(1)
     for (uint32_t m = flow_.first; m < uint32_t{flow_.first} + flow_.count; ++m)
       Carry(args_.messages[m]);
+    if (lends_ && Lanes::index() == 0) send_.AwaitAll(block_);
     Lanes::Sync();
     block_.KeepFailure();
     if (Lanes::index() != 0) return;
@@ -32,7 +33,10 @@ class FlowBlock {
     TUTTI_UNROLL_BY(1)
     for (size_t at = 0; at < message.bytes && !block_.failed(); at += args_.slice_bytes) {
       const size_t bytes = ClampChunk(at, args_.slice_bytes, message.bytes);
-      if (flow_.kind != FlowKind::kReceive) Send(message.buffer + at, bytes);
+      if (flow_.kind == FlowKind::kSend && message.from != nullptr)
+        Lend(message.buffer + at, bytes);
+      else if (flow_.kind != FlowKind::kReceive)
+        Send(message.buffer + at, bytes);
       // A swap has sent the slice, and so has read what is overwritten now.
       if (flow_.kind != FlowKind::kSend && !block_.failed()) Receive(message.buffer + at, bytes);
     }
@@ -66,6 +70,19 @@ class FlowBlock {
     }
     send_.Pass();
   }
+  TUTTI_HD void Lend(const std::byte* from, size_t bytes) {
+    lends_ = true;
+    if (Lanes::index() == 0) {
+      send_.AwaitRoom(block_);
+      if (!block_.failed()) {
+        send_.DescribeLent(from, bytes, block_.op_tag());
+        FenceSystem();
+        send_.Announce();
+      }
+    }
+    block_.ShareFailure();
+    send_.Pass();
+  }
   TUTTI_HD void Receive(std::byte* to, size_t bytes) {
     if (Lanes::index() == 0) receive_.AwaitChunk(block_);
     block_.ShareFailure();
@@ -85,6 +102,7 @@ class FlowBlock {
   ChannelBlock block_;
   DeviceProducer send_;
   DeviceConsumer receive_;
+  bool lends_ = false;  // The network reads some of the messages where they are.
 };
 
 TUTTI_HD void RunFlows(const FlowArgs& args, uint32_t block) {
