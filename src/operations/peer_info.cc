@@ -23,29 +23,60 @@ namespace {
 constexpr int32_t kHighestNuma = 1023;
 constexpr int32_t kMostMultiprocessors = 4096;  // far above any GPU's
 
-// Returns the settings from which every rank must compute the same plan.
+// Returns the settings from which every rank must compute the same plan, as words; those that have
+// their defaults are left out.
 std::string SharedSettings(const Settings& s) {
-  std::string text =
-      fmt::format("NCCL_ALGO={} NCCL_PROTO={} NCCL_BUFFSIZE={}", s.algo, s.proto, s.buffsize);
   const Settings usual;
-  if (s.deterministic) text += " TUTTI_DETERMINISTIC=1";
-  if (s.checksum) text += " TUTTI_CHECKSUM=1";
-  if (s.encrypt) text += " TUTTI_ENCRYPT=1";
+  std::string text;
+  const auto add = [&](std::string_view name, const auto& value, const auto& default_value) {
+    if (value != default_value)
+      text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, value);
+  };
+  const auto add_flag = [&](std::string_view name, bool value, bool default_value) {
+    add(name, value ? 1 : 0, default_value ? 1 : 0);
+  };
+  add("NCCL_ALGO", s.algo, usual.algo);
+  add("NCCL_PROTO", s.proto, usual.proto);
+  add("NCCL_BUFFSIZE", s.buffsize, usual.buffsize);
+  add_flag("TUTTI_DETERMINISTIC", s.deterministic, usual.deterministic);
+  add_flag("TUTTI_CHECKSUM", s.checksum, usual.checksum);
+  add_flag("TUTTI_ENCRYPT", s.encrypt, usual.encrypt);
   if (s.encrypt && !s.comm_key.empty()) {
     // Tells keys apart without showing them.
     const Key check = KeyFromText("which key " + s.comm_key);
-    text += fmt::format(" (key {:02x}{:02x}{:02x}{:02x})", check[0], check[1], check[2], check[3]);
+    text +=
+        fmt::format(" key-number-{:02x}{:02x}{:02x}{:02x}", check[0], check[1], check[2], check[3]);
   }
-  if (s.gpu_channels != usual.gpu_channels)
-    text += fmt::format(" TUTTI_GPU_CHANNELS={}", s.gpu_channels);
-  if (s.gpu_window != usual.gpu_window || s.max_ctas != usual.max_ctas || !s.gpu_tune.empty())
-    text += fmt::format(" TUTTI_GPU_WINDOW={} NCCL_MAX_CTAS={} TUTTI_GPU_TUNE={}", s.gpu_window,
-                        s.max_ctas, s.gpu_tune);
-  if (!s.win_enable) text += " NCCL_WIN_ENABLE=0";
-  if (s.win_stride != 0) text += fmt::format(" NCCL_WIN_STRIDE={}", s.win_stride);
-  if (s.lsa_team_size != 0) text += fmt::format(" NCCL_LSA_TEAM_SIZE={}", s.lsa_team_size);
-  if (s.gin_type != usual.gin_type) text += fmt::format(" NCCL_GIN_TYPE={}", s.gin_type);
+  add("TUTTI_GPU_CHANNELS", s.gpu_channels, usual.gpu_channels);
+  add("TUTTI_GPU_WINDOW", s.gpu_window, usual.gpu_window);
+  add("NCCL_MAX_CTAS", s.max_ctas, usual.max_ctas);
+  add("TUTTI_GPU_TUNE", s.gpu_tune, usual.gpu_tune);
+  add_flag("NCCL_WIN_ENABLE", s.win_enable, usual.win_enable);
+  add("NCCL_WIN_STRIDE", s.win_stride, usual.win_stride);
+  add("NCCL_LSA_TEAM_SIZE", s.lsa_team_size, usual.lsa_team_size);
+  add("NCCL_GIN_TYPE", s.gin_type, usual.gin_type);
   return text;
+}
+
+// Returns the words of `text` that `other` does not have; "the defaults" where there are none.
+std::string WordsOnlyIn(std::string_view text, std::string_view other) {
+  const auto next = [](std::string_view& words) {
+    const size_t end = std::min(words.find(' '), words.size());
+    const std::string_view word = words.substr(0, end);
+    words.remove_prefix(std::min(end + 1, words.size()));
+    return word;
+  };
+  const auto has = [&](std::string_view words, std::string_view word) {
+    while (!words.empty())
+      if (next(words) == word) return true;
+    return false;
+  };
+  std::string only;
+  while (!text.empty()) {
+    const std::string_view word = next(text);
+    if (!has(other, word)) only += fmt::format("{}{}", only.empty() ? "" : " ", word);
+  }
+  return only.empty() ? "the defaults" : only;
 }
 
 // The machine is part of it, whatever NCCL_HOSTID and network namespaces make of it: processors are
@@ -140,10 +171,9 @@ Status CheckPeers(std::span<const PeerInfo> peers) {
           name(0), peers[0].version, peers[0].protocol, name(r), peer.version, peer.protocol);
     }
     if (peer.settings_hash != peers[0].settings_hash) {
-      return InvalidUsage(
-          "{} has the settings \"{}\" and {} has \"{}\": these must be the same on "
-          "all ranks",
-          name(0), TextOf(peers[0].settings), name(r), TextOf(peer.settings));
+      const std::string_view first = TextOf(peers[0].settings), other = TextOf(peer.settings);
+      return InvalidUsage("{} has {} and {} has {}: settings that must be the same on all ranks",
+                          name(0), WordsOnlyIn(first, other), name(r), WordsOnlyIn(other, first));
     }
     if ((peer.device == 0) != (peers[0].device == 0)) {
       const bool first = peer.device == 0;

@@ -48,7 +48,7 @@ struct PeerInfo {
 };
 
 // Must change when ranks of two builds could not work together.
-inline constexpr uint32_t kPeerProtocol = 6;
+inline constexpr uint32_t kPeerProtocol = 7;
 
 // Returns this rank's record, without what the transports add.
 PeerInfo DescribeSelf(const Settings& settings);

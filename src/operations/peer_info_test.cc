@@ -8,7 +8,9 @@
 namespace tutti {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 PeerInfo RankOn(uint64_t host, uint64_t cpu_set, int cpus) {
   PeerInfo peer;
@@ -43,6 +45,25 @@ TEST(PeerInfoTest, OneGpuHasOneRankUnlessAllOfItsRanksAgree) {
     EXPECT_THAT(CheckPeers(peers).message(), HasSubstr("NCCL_MULTI_RANK_GPU_ENABLE"));
   }
   EXPECT_TRUE(CheckPeers(std::vector{RankWithGpu(1, true), RankWithGpu(1, true)}).ok());
+}
+
+TEST(PeerInfoTest, SettingsThatDifferAreNamedAndNoOthers) {
+  Settings settings;
+  settings.max_ctas = 2;
+  const PeerInfo usual = DescribeSelf(settings);
+  settings.algo = "ring";
+  settings.deterministic = true;
+  const PeerInfo other = DescribeSelf(settings);
+  settings.algo = "tree";
+  const PeerInfo third = DescribeSelf(settings);
+  EXPECT_TRUE(CheckPeers(std::vector{other, other}).ok());
+  const Status status = CheckPeers(std::vector{usual, usual, other});
+  EXPECT_THAT(status.message(), HasSubstr("has the defaults and rank 2 "));
+  EXPECT_THAT(status.message(), HasSubstr(" has NCCL_ALGO=ring TUTTI_DETERMINISTIC=1: settings"));
+  EXPECT_THAT(status.message(), Not(HasSubstr("NCCL_MAX_CTAS")));
+  EXPECT_THAT(CheckPeers(std::vector{third, other}).message(),
+              AllOf(HasSubstr(" has NCCL_ALGO=tree and rank 1 "),
+                    HasSubstr(" has NCCL_ALGO=ring: settings that must be the same")));
 }
 
 TEST(PeerInfoTest, RanksOfOneGpuDivideItsMultiprocessors) {
