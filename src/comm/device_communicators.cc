@@ -1,7 +1,6 @@
 #include "comm/device_communicators.h"
 
 #include <memory>
-#include <string_view>
 
 #include "base/log.h"
 #include "comm/communicator.h"
@@ -11,13 +10,9 @@
 namespace tutti {
 namespace {
 
-// Returns why the kernels of these ranks put by the proxy; empty where they drive cards.
-std::string_view WhyProxy(const Communicator& comm) {
-  if (!GinOptions::From(comm.settings()).direct)
-    return "NCCL_GIN_TYPE is not 3, which has them drive mlx5 cards themselves";
-  if (comm.operations().one_sided_support() == nullptr)
-    return "GPUs cannot be given a card to drive yet";
-  return {};
+// Returns whether the ranks are GPUs.
+bool RanksAreGpus(const Communicator& comm) {
+  return comm.operations().one_sided_support() == nullptr;
 }
 
 }  // namespace
@@ -58,11 +53,11 @@ Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxy(
 Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxies(
     const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
   Result<std::unique_ptr<GinBackend>> proxy = InternalError("no proxy was made");
-  if (const std::string_view why = WhyProxy(comm_); !why.empty())
+  if (const std::string why = WhyProxy(); !why.empty())
     TUTTI_INFO(kLogNet, "kernels put over the network by the proxy: {}", why);
   if (WantsDirect()) {
     proxy = direct_gin()->Make(whole.gin);
-  } else if (comm_.operations().one_sided_support() == nullptr) {
+  } else if (RanksAreGpus(comm_)) {
     proxy = gpu_gin().MakeProxy(whole.gin, whole.digest);
   } else {
     proxy = MakeProxy(whole, window);
@@ -151,7 +146,17 @@ GpuGin& DeviceCommunicators::gpu_gin() {
   return *gpu_gin_;
 }
 
-bool DeviceCommunicators::WantsDirect() const { return WhyProxy(comm_).empty(); }
+// Ranks on hosts that cannot drive cards fail with the reason; GPUs have the proxy then.
+std::string DeviceCommunicators::WhyProxy() const {
+  if (!GinOptions::From(comm_.settings()).direct)
+    return "NCCL_GIN_TYPE is not 3, which has them drive mlx5 cards themselves";
+  const MutexLock lock(mutex_);
+  if (RanksAreGpus(comm_) && direct_gin_ && direct_gin_->refused())
+    return std::string(direct_gin_->why_refused().message());
+  return {};
+}
+
+bool DeviceCommunicators::WantsDirect() const { return WhyProxy().empty(); }
 
 Result<Agreement> DeviceCommunicators::ShareDirect(const Window& window) {
   if (!WantsDirect()) return Agreement();

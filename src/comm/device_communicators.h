@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "base/mutex.h"
 #include "base/status.h"
@@ -43,7 +44,7 @@ class DeviceCommunicators {
   GpuGin& gpu_gin();
 
   // Returns whether kernels are to drive cards themselves; the same on all ranks.
-  bool WantsDirect() const;
+  bool WantsDirect() const TUTTI_EXCLUDES(mutex_);
   // Lets kernels of all ranks reach a window by cards, where they are to drive these; the first
   // window opens them. All ranks call it together. Returns the refusal of a rank, the same on all
   // of them; what fails otherwise ends the communicator.
@@ -63,6 +64,8 @@ class DeviceCommunicators {
                                                   const std::shared_ptr<const Window>& window);
 
   DirectGin* direct_gin() TUTTI_EXCLUDES(mutex_);
+  // Returns why kernels put by the proxy; empty where they drive cards. The same on all ranks.
+  std::string WhyProxy() const TUTTI_EXCLUDES(mutex_);
   // Returns the abortFlag of all device communicators, and makes it on first use.
   Result<uint32_t*> AbortFlag();
 
@@ -71,7 +74,7 @@ class DeviceCommunicators {
   // Null until there are device communicators; it points to what flag_ owns.
   std::atomic<std::atomic<uint32_t>*> flag_of_kernels_ = nullptr;
   std::unique_ptr<GpuGin> gpu_gin_;  // of ranks that are GPUs; made by the first that needs it
-  Mutex mutex_;
+  mutable Mutex mutex_;
   // Where WantsDirect; made with the first window.
   std::unique_ptr<DirectGin> direct_gin_ TUTTI_GUARDED_BY(mutex_);
   std::shared_ptr<std::atomic<uint32_t>> flag_ TUTTI_GUARDED_BY(mutex_);

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "comm/communicator.h"
+#include "window/device_flat_space.h"
 
 namespace tutti {
 namespace {
@@ -65,19 +66,53 @@ Result<Agreement> DirectGin::Exchange(const Status& could, std::span<const std::
   return agreement;
 }
 
+Status DirectGin::OpenCard() {
+  TUTTI_ASSIGN(card_, Card::Open(comm_.settings(), options_, comm_.LocalRank()));
+  if (comm_.device().cuda_ordinal() < 0) return Status::Ok();
+  TUTTI_ASSIGN(const cuda::Device* const device,
+               comm_.process().OpenDevice(comm_.device().cuda_ordinal()));
+  TUTTI_ASSIGN(gpu_, GinGpuCard::Create(*device, *card_,
+                                        {.trusts_order = comm_.settings().gdr_flush_disable}));
+  const MutexLock lock(mutex_);
+  records_ = MakeDeviceRecordMemory(*device);
+  return Status::Ok();
+}
+
 Result<Agreement> DirectGin::Open() {
   asked_ = true;
-  Result<std::unique_ptr<Card>> card = Card::Open(comm_.settings(), options_, comm_.LocalRank());
+  const Status opened = OpenCard();
   std::vector<std::span<const std::byte>> all;
-  TUTTI_ASSIGN(Agreement agreement, Exchange(card.status(), {}, all));
+  TUTTI_ASSIGN(Agreement agreement, Exchange(opened, {}, all));
   if (agreement.go_on()) {
-    card_ = std::move(card).value();
     TUTTI_INFO(kLogNet, "kernels put over the network by driving {} themselves", card_->name());
   } else {
+    gpu_.reset();
+    card_.reset();
     why_none_ = agreement.refusal;
     TUTTI_INFO(kLogNet, "kernels cannot drive network cards: {}", why_none_.message());
   }
   return agreement;
+}
+
+Result<std::unique_ptr<CardMemory>> DirectGin::Register(const Window& window) {
+  const auto ordering = (window.flags & NCCL_WIN_STRICT_ORDERING) != 0 ? CardOrdering::kStrict
+                                                                       : CardOrdering::kRelaxed;
+  if (gpu_) return gpu_->Register(window.own, window.offset, ordering);
+  return card_->Register(window.own, window.offset, ordering);
+}
+
+// Returns what kernels find the keys of a window by.
+Result<const device::GdakiMemory*> DirectGin::RecordFor(Shared& shared) {
+  shared.memory = {shared.keys.data(), shared.own ? shared.own->local_key() : 0};
+  if (!records_) return &shared.memory;
+  const std::span<const std::byte> keys = std::as_bytes(std::span(shared.keys));
+  TUTTI_ASSIGN(shared.record, records_->Allocate(sizeof(shared.memory) + keys.size()));
+  auto* const record = static_cast<device::GdakiMemory*>(shared.record);
+  device::GdakiMemory memory = shared.memory;
+  memory.remote_keys = reinterpret_cast<uint32_t*>(record + 1);
+  TUTTI_TRY(records_->Write(record, std::as_bytes(std::span(&memory, 1))));
+  TUTTI_TRY(records_->Write(memory.remote_keys, keys));
+  return record;
 }
 
 Result<Agreement> DirectGin::Share(const Window& window) {
@@ -87,9 +122,7 @@ Result<Agreement> DirectGin::Share(const Window& window) {
   Status could;
   uint32_t key = 0;
   if (!window.own.empty()) {
-    const bool strict = (window.flags & NCCL_WIN_STRICT_ORDERING) != 0;
-    Result<std::unique_ptr<CardMemory>> own = card_->Register(
-        window.own, window.offset, strict ? CardOrdering::kStrict : CardOrdering::kRelaxed);
+    Result<std::unique_ptr<CardMemory>> own = Register(window);
     if (own.ok()) {
       shared.own = std::move(own).value();
       key = shared.own->remote_key();
@@ -104,14 +137,17 @@ Result<Agreement> DirectGin::Share(const Window& window) {
     std::memcpy(&shared.keys.emplace_back(), told.data(), sizeof(uint32_t));
   const MutexLock lock(mutex_);
   Shared& kept = windows_[window.handle] = std::move(shared);
-  kept.memory = {kept.keys.data(), kept.own ? kept.own->local_key() : 0};
-  TUTTI_TRY(comm_.symmetric().SetGinName(window, &kept.memory));
+  TUTTI_ASSIGN(const device::GdakiMemory* const record, RecordFor(kept));
+  TUTTI_TRY(comm_.symmetric().SetGinName(window, const_cast<device::GdakiMemory*>(record)));
   return agreement;
 }
 
 void DirectGin::Forget(ncclWindow_t window) {
   const MutexLock lock(mutex_);
-  windows_.erase(window);
+  const auto found = windows_.find(window);
+  if (found == windows_.end()) return;
+  if (found->second.record != nullptr) records_->Free(found->second.record);
+  windows_.erase(found);
 }
 
 Result<std::unique_ptr<GinDirect>> DirectGin::Prepare(const GinPlan& plan) {
@@ -120,6 +156,7 @@ Result<std::unique_ptr<GinDirect>> DirectGin::Prepare(const GinPlan& plan) {
                             .team = comm_.symmetric().team(),
                             .plan = plan,
                             .card = card_.get(),
+                            .gpu = gpu_.get(),
                             .loop = &comm_.process().proxy().loop(),
                             .watch = &comm_.watch(),
                             .query_ns = options_.query_ns,

@@ -1,6 +1,6 @@
 #pragma once
 
-// What the ranks of a communicator on hosts need so that their kernels can drive network cards
+// What the ranks of a communicator need so that their kernels can drive network cards
 // themselves (gin/direct.h), and share among device communicators: the opened card, and the keys by
 // which the cards of all ranks reach windows. Made with the first window where NCCL_GIN_TYPE is 3.
 //
@@ -28,6 +28,7 @@
 #include "base/status.h"
 #include "gin/direct.h"
 #include "operations/agreement.h"
+#include "window/record_memory.h"
 #include "window/window.h"
 
 namespace tutti {
@@ -41,6 +42,10 @@ class DirectGin {
   ~DirectGin();
   DirectGin(const DirectGin&) = delete;
   DirectGin& operator=(const DirectGin&) = delete;
+
+  // Returns whether the ranks have tried and cannot: kernels of GPUs put by the proxy then.
+  bool refused() const { return asked_ && card_ == nullptr; }
+  const Status& why_refused() const { return why_none_; }
 
   // Lets the cards of all ranks reach a window. A joint call. Fails when the ranks cannot talk.
   Result<Agreement> Share(const Window& window);
@@ -58,6 +63,7 @@ class DirectGin {
     std::unique_ptr<CardMemory> own;
     std::vector<uint32_t> keys;  // of all ranks
     device::GdakiMemory memory = {};
+    void* record = nullptr;  // what kernels of a GPU read in place of both
   };
   // What a device communicator had. Joint calls count these from 1 on.
   struct Retired {
@@ -66,6 +72,9 @@ class DirectGin {
   };
 
   Result<Agreement> Open();
+  Status OpenCard();
+  Result<std::unique_ptr<CardMemory>> Register(const Window& window);
+  Result<const device::GdakiMemory*> RecordFor(Shared& shared) TUTTI_REQUIRES(mutex_);
   // Tells all ranks whether this one could do its part, and `mine`. Fills in what all have said.
   Result<Agreement> Exchange(const Status& could, std::span<const std::byte> mine,
                              std::vector<std::span<const std::byte>>& all);
@@ -77,11 +86,13 @@ class DirectGin {
   Communicator& comm_;
   const GinOptions options_;
   std::unique_ptr<Card> card_;
-  bool asked_ = false;  // The ranks have tried to open their cards.
-  Status why_none_;     // Where that failed, the reason, the same on all ranks.
+  std::unique_ptr<GinGpuCard> gpu_;  // where the rank is a GPU
+  bool asked_ = false;               // The ranks have tried to open their cards.
+  Status why_none_;                  // Where that failed, the reason, the same on all ranks.
   std::vector<std::byte> heard_;
   uint64_t made_ = 0;  // joint calls to Make that succeeded; the same on all ranks
   Mutex mutex_;
+  std::unique_ptr<RecordMemory> records_ TUTTI_GUARDED_BY(mutex_);  // with gpu_
   std::map<ncclWindow_t, Shared> windows_ TUTTI_GUARDED_BY(mutex_);
   std::set<uint64_t> used_ TUTTI_GUARDED_BY(mutex_);  // the numbers of those not yet destroyed
   std::vector<Retired> retired_ TUTTI_GUARDED_BY(mutex_);

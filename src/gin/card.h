@@ -55,6 +55,10 @@ class CardQueues {
   virtual device::mlx5::QueuePair Export(size_t queue) const = 0;
   // Returns whether the card has stopped a queue pair because of an error.
   virtual Result<bool> HasStopped(size_t queue) const = 0;
+  // Return what must be mapped for kernels of a GPU, in whole pages: the memory of all queue pairs,
+  // and the page with the doorbell register of one. Several may share that.
+  virtual std::span<std::byte> memory() const = 0;
+  virtual std::span<std::byte> RegisterPage(size_t queue) const = 0;
 };
 
 // How memory is written: in any order within a put, or just as it was put, for words that are
@@ -75,6 +79,13 @@ class Card {
   // the memory lie alike in their pages.
   virtual Result<std::unique_ptr<CardMemory>> Register(std::span<std::byte> memory, uint64_t begin,
                                                        CardOrdering ordering) = 0;
+  // Does the same with memory of a GPU: by a DMA-BUF in which it begins at `offset`, or by its
+  // address, which takes a module of the kernel, where `dmabuf` is -1.
+  virtual Result<std::unique_ptr<CardMemory>> RegisterGpu(std::span<std::byte> memory,
+                                                          uint64_t begin, CardOrdering ordering,
+                                                          int dmabuf, uint64_t offset) = 0;
+  // Returns whether it takes DMA-BUFs, as far as is known before.
+  virtual bool takes_dmabuf() const = 0;
   // Makes queue pairs with `depth` entries each, a power of two up to 32,768.
   virtual Result<std::unique_ptr<CardQueues>> MakeQueues(size_t count, uint32_t depth) = 0;
 };

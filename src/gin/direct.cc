@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cuda/own_stream.h"
 #include "base/rounding.h"
 #include "gin/host_calls.h"
 #include "grid/grid.h"
@@ -28,6 +29,11 @@ uint32_t CompletionOf(const QueuePair& pair, uint64_t index) {
 }
 uint64_t Load(const uint64_t& word) {
   return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
+}
+
+// Returns whether the card has ever written a completion.
+bool WasUsed(const QueuePair& pair) {
+  return device::mlx5::OpcodeOf(CompletionOf(pair, 0)) != device::mlx5::kInvalid;
 }
 
 // Returns whether the last entry that the card was told of has a completion.
@@ -93,6 +99,45 @@ struct GinDirect::Block {
   std::vector<uint64_t> issued_gets, visible_gets;
 };
 
+// Says where tables lie, each in whole pages, and on a GPU the rest ahead of them.
+struct GinDirect::Layout {
+  Layout(const GinPlan& plan, size_t num_ranks, bool on_gpu) {
+    const auto contexts = static_cast<size_t>(plan.num_contexts);
+    if (on_gpu) {
+      // The word ahead of the contexts is null: kernels of a GPU call nobody (GinHostCalls).
+      Take(sizeof(device::GdakiContext), kLine);
+      contexts_at = Take(contexts * sizeof(device::GdakiContext), kLine);
+      main_at = Take(contexts * num_ranks * sizeof(QueuePair), kLine);
+      companion_at = Take(contexts * num_ranks * sizeof(QueuePair), kLine);
+      signal_keys_at = Take(num_ranks * sizeof(uint32_t), kLine);
+      counter_keys_at = Take(num_ranks * sizeof(uint32_t), kLine);
+      issued_gets_at = Take(contexts * num_ranks * sizeof(uint64_t), kLine);
+      visible_gets_at = Take(contexts * num_ranks * sizeof(uint64_t), kLine);
+      bytes = RoundUp(bytes, kPage);
+    }
+    signals_at = Take(WordsOf(contexts, plan.num_signals), kPage);
+    counters_at = Take(WordsOf(contexts, plan.num_counters), kPage);
+    sink_at = Take(kPage, kPage);
+  }
+  // Returns the bytes of a table; one without words has one, because no card takes 0 bytes.
+  static size_t WordsOf(size_t contexts, uint32_t words) {
+    return std::max(contexts * words, size_t{1}) * sizeof(uint64_t);
+  }
+
+  size_t contexts_at = 0, main_at = 0, companion_at = 0, signal_keys_at = 0, counter_keys_at = 0,
+         issued_gets_at = 0, visible_gets_at = 0;
+  size_t signals_at = 0, counters_at = 0, sink_at = 0;
+  size_t bytes = 0;
+
+ private:
+  static constexpr size_t kLine = 128;
+  size_t Take(size_t size, size_t unit) {
+    const size_t begin = bytes;
+    bytes = RoundUp(bytes + size, unit);
+    return begin;
+  }
+};
+
 GinDirect::GinDirect(Parts parts)
     : parts_(std::move(parts)), num_contexts_(static_cast<size_t>(parts_.plan.num_contexts)) {}
 
@@ -104,32 +149,42 @@ Result<std::unique_ptr<GinDirect>> GinDirect::Create(Parts parts) {
   made->NumberQueues();
   TUTTI_ASSIGN(made->queues_,
                made->parts_.card->MakeQueues(made->num_queues_, made->parts_.plan.queue_depth));
+  if (made->parts_.gpu != nullptr) {
+    TUTTI_ASSIGN(made->mapped_, made->parts_.gpu->Map(*made->queues_, made->num_queues_));
+  }
   return made;
 }
 
 GinDirect::~GinDirect() { Retire(); }
 
 // Words that are waited for must not become visible ahead of what was put before them.
+Result<std::unique_ptr<CardMemory>> GinDirect::Share(std::byte* at, size_t bytes) {
+  if (parts_.gpu != nullptr) return parts_.gpu->Register({at, bytes}, 0, CardOrdering::kStrict);
+  return parts_.card->Register({at, bytes}, 0, CardOrdering::kStrict);
+}
+
 Status GinDirect::MakeTables() {
-  const size_t signals = RoundUp(
-      std::max(num_contexts_ * parts_.plan.num_signals, size_t{1}) * sizeof(uint64_t), kPage);
-  const size_t counters = RoundUp(
-      std::max(num_contexts_ * parts_.plan.num_counters, size_t{1}) * sizeof(uint64_t), kPage);
-  const size_t bytes = signals + counters + kPage;
-  tables_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes)));
-  if (!tables_) return SystemError("there is no memory for signals and counters");
-  std::memset(tables_.get(), 0, bytes);
-  signals_ = reinterpret_cast<uint64_t*>(tables_.get());
-  counters_ = reinterpret_cast<uint64_t*>(tables_.get() + signals);
-  const auto share = [&](std::byte* at, size_t size) {
-    return parts_.card->Register({at, size}, 0, CardOrdering::kStrict);
-  };
+  const GinPlan& plan = parts_.plan;
+  const Layout layout(plan, static_cast<size_t>(parts_.num_ranks), parts_.gpu != nullptr);
+  std::byte* memory = nullptr;
+  if (parts_.gpu != nullptr) {
+    TUTTI_ASSIGN(gpu_memory_,
+                 cuda::MappedMemory::Create(parts_.gpu->device(), layout.bytes, nullptr));
+    memory = gpu_memory_.data();
+  } else {
+    tables_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, layout.bytes)));
+    if (!tables_) return SystemError("there is no memory for signals and counters");
+    std::memset(tables_.get(), 0, layout.bytes);
+    memory = tables_.get();
+  }
+  signals_ = reinterpret_cast<uint64_t*>(memory + layout.signals_at);
+  counters_ = reinterpret_cast<uint64_t*>(memory + layout.counters_at);
   // Only words that are there may be reached.
   TUTTI_ASSIGN(signal_memory_,
-               share(tables_.get(), std::max(num_contexts_ * parts_.plan.num_signals, size_t{1}) *
-                                        sizeof(uint64_t)));
-  TUTTI_ASSIGN(counter_memory_, share(tables_.get() + signals, counters));
-  TUTTI_ASSIGN(sink_memory_, share(tables_.get() + signals + counters, sizeof(uint64_t)));
+               Share(memory + layout.signals_at, Layout::WordsOf(num_contexts_, plan.num_signals)));
+  TUTTI_ASSIGN(counter_memory_, Share(memory + layout.counters_at,
+                                      Layout::WordsOf(num_contexts_, plan.num_counters)));
+  TUTTI_ASSIGN(sink_memory_, Share(memory + layout.sink_at, sizeof(uint64_t)));
   return Status::Ok();
 }
 
@@ -184,6 +239,7 @@ Status GinDirect::Join(const std::vector<std::span<const std::byte>>& offers) {
   std::fill(block_->counter_keys.begin(), block_->counter_keys.end(),
             counter_memory_->remote_key());
   for (size_t context = 0; context < num_contexts_; ++context) FillContext(context);
+  if (parts_.gpu != nullptr) TUTTI_TRY(FillGpu());
   AskLater();
   return Status::Ok();
 }
@@ -224,12 +280,73 @@ void GinDirect::FillContext(size_t context) {
   made.last_visible_get = &block_->visible_gets[first];
 }
 
-void* GinDirect::handle() const { return block_->handle.get(); }
+// Copies what kernels read to the GPU, with the addresses that hold there.
+Status GinDirect::FillGpu() {
+  const auto ranks = static_cast<size_t>(parts_.num_ranks);
+  const Layout layout(parts_.plan, ranks, /*on_gpu=*/true);
+  std::vector<std::byte> image(layout.signals_at);
+  const auto put = [&](size_t at, const auto& value) {
+    std::memcpy(image.data() + at, &value, sizeof(value));
+  };
+  const auto on_gpu = [&]<typename T>(size_t at, size_t number, T*& pointer) {
+    pointer = reinterpret_cast<T*>(gpu_memory_.data() + at) + number;
+  };
+  for (size_t context = 0; context < num_contexts_; ++context) {
+    const size_t first = context * ranks;
+    device::GdakiContext made = block_->handle.context(context);
+    on_gpu(layout.main_at, first, made.main);
+    on_gpu(layout.companion_at, first, made.companion);
+    on_gpu(layout.signal_keys_at, 0, made.signals.remote_keys);
+    on_gpu(layout.counter_keys_at, 0, made.counters.remote_keys);
+    on_gpu(layout.issued_gets_at, first, made.last_issued_get);
+    on_gpu(layout.visible_gets_at, first, made.last_visible_get);
+    put(layout.contexts_at + context * sizeof(made), made);
+  }
+  for (size_t i = 0; i < toward_.size(); ++i) {
+    if (toward_[i].main != kNone)
+      put(layout.main_at + i * sizeof(QueuePair), mapped_.Export(toward_[i].main));
+    if (toward_[i].companion != kNone)
+      put(layout.companion_at + i * sizeof(QueuePair), mapped_.Export(toward_[i].companion));
+  }
+  for (size_t peer = 0; peer < ranks; ++peer) {
+    put(layout.signal_keys_at + peer * sizeof(uint32_t), block_->signal_keys[peer]);
+    put(layout.counter_keys_at + peer * sizeof(uint32_t), block_->counter_keys[peer]);
+  }
+  const cuda::Device& device = parts_.gpu->device();
+  const cuda::ManagingScope scope(device.driver(), device.context());
+  TUTTI_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::Create(device));
+  return stream.CopyIn(gpu_memory_.address(), image.data(), image.size());
+}
+
+// Notes how far kernels of the GPU have come with each queue pair.
+Status GinDirect::ReadBackFromGpu() {
+  const Layout layout(parts_.plan, static_cast<size_t>(parts_.num_ranks), /*on_gpu=*/true);
+  const cuda::Device& device = parts_.gpu->device();
+  const cuda::ManagingScope scope(device.driver(), device.context());
+  TUTTI_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::Create(device));
+  std::vector<QueuePair> pairs(toward_.size());
+  const auto read = [&](size_t at, std::vector<QueuePair>& into) -> Status {
+    TUTTI_TRY(
+        stream.CopyOut(pairs.data(), gpu_memory_.address() + at, pairs.size() * sizeof(QueuePair)));
+    for (size_t i = 0; i < pairs.size(); ++i) into[i].rung = pairs[i].rung;
+    return Status::Ok();
+  };
+  TUTTI_TRY(read(layout.main_at, block_->main));
+  return read(layout.companion_at, block_->companion);
+}
+
+void* GinDirect::handle() const {
+  if (parts_.gpu == nullptr) return block_->handle.get();
+  const Layout layout(parts_.plan, static_cast<size_t>(parts_.num_ranks), /*on_gpu=*/true);
+  return gpu_memory_.data() + layout.contexts_at;
+}
 
 // -------------------------------------------------------------------------------------------------
 // While kernels run
 
 Status GinDirect::Finish(Deadline deadline) {
+  // Where CUDA has failed there is nothing to wait for.
+  if (parts_.gpu != nullptr) TUTTI_TRY(ReadBackFromGpu());
   const auto done = [](const std::vector<QueuePair>& pairs) {
     return std::all_of(pairs.begin(), pairs.end(), IsDone);
   };
@@ -270,7 +387,7 @@ void GinDirect::NoteFailed() {
 
 // Returns why a queue pair does nothing any more; ok where it works, or nothing was posted there.
 Status GinDirect::StateOf(const QueuePair& pair, size_t queue, int peer) const {
-  if (queue == kNone || Load(pair.reserved) == 0) return Status::Ok();
+  if (queue == kNone || !WasUsed(pair)) return Status::Ok();
   TUTTI_ASSIGN(const bool stopped, queues_->HasStopped(queue));
   if (!stopped) return Status::Ok();
   const uint8_t syndrome = SyndromeOf(pair);

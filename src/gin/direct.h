@@ -1,7 +1,7 @@
 #pragma once
 
 // GIN direct (GDAKI): kernels drive a network card themselves (nccl_device/impl/gin_gdaki.h). The
-// host makes what they need and then stands aside: for each device communicator, on ranks of hosts,
+// host makes what they need and then stands aside: for each device communicator, on every rank,
 //
 //   tables      words of signals and counters and a sink, which the card reaches by keys
 //   main        queue pairs, one toward each rank, this one too, and a spare one that answers the
@@ -19,9 +19,13 @@
 // Peers are numbered by their ranks, also where only those of a rail are joined: the others have
 // queue pairs that are zero, to which nothing may be posted.
 //
-// A card stops a queue pair whose entry has failed, and all later ones fail with it. A kernel whose
-// wait ends for that calls NoteFailed; besides, a timer asks the card from time to time. Either
-// way the communicator stops with a sentence that names the rank and what was wrong.
+// A card stops a queue pair whose entry has failed, and all later ones fail with it. A kernel on a
+// host whose wait ends for that calls NoteFailed; besides, a timer asks the card from time to time,
+// which for kernels of GPUs is the only way. Either way the communicator stops with a sentence that
+// names the rank and what was wrong.
+//
+// On a GPU the tables, and all that kernels read and write besides the queues, lie in its memory
+// (gpu_card.h says what else differs). Block is then what that memory is filled from once.
 //
 // Threads: Create, Offer and Join by one thread; what GinHostCalls says by any.
 
@@ -39,6 +43,7 @@
 #include "devcomm/requirements.h"
 #include "gin/backend.h"
 #include "gin/card.h"
+#include "gin/gpu_card.h"
 #include "nccl_device/impl/gin_gdaki.h"
 #include "sys/event_loop.h"
 #include "watch/watch.h"
@@ -53,7 +58,8 @@ class GinDirect final : public GinBackend, public GinHostCalls {
     int num_ranks = 1;
     LsaTeam team;
     GinPlan plan;
-    Card* card = nullptr;  // This and what is pointed to outlive the object.
+    Card* card = nullptr;       // This and what is pointed to outlive the object.
+    GinGpuCard* gpu = nullptr;  // the card as a GPU's kernels have it; null: kernels are the host's
     EventLoop* loop = nullptr;
     Watch* watch = nullptr;
     int64_t query_ns = 0;  // how often the card is asked for errors; 0: never
@@ -104,12 +110,16 @@ class GinDirect final : public GinBackend, public GinHostCalls {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   struct Block;
+  struct Layout;
 
   explicit GinDirect(Parts parts);
   Status MakeTables();
+  Result<std::unique_ptr<CardMemory>> Share(std::byte* at, size_t bytes);
   void NumberQueues();
   Status JoinSelf(size_t context, int peer);
   void FillContext(size_t context);
+  Status FillGpu();
+  Status ReadBackFromGpu();
   bool Joins(int peer) const;
   Toward& At(size_t context, int peer) {
     return toward_[context * static_cast<size_t>(parts_.num_ranks) + static_cast<size_t>(peer)];
@@ -125,12 +135,14 @@ class GinDirect final : public GinBackend, public GinHostCalls {
   const Parts parts_;
   const size_t num_contexts_;
   std::unique_ptr<std::byte, Free> tables_;  // signals, counters and the sink, each in whole pages
+  cuda::MappedMemory gpu_memory_;            // with Layout; these tables are there then
   uint64_t *signals_ = nullptr, *counters_ = nullptr;
   std::unique_ptr<CardMemory> signal_memory_, counter_memory_, sink_memory_;
   std::vector<Toward> toward_;
   size_t num_queues_ = 0;
   std::unique_ptr<Block> block_;
-  std::unique_ptr<CardQueues> queues_;  // ends first: the card reaches all of the above
+  std::unique_ptr<CardQueues> queues_;  // ends before the above, which the card reaches
+  GinGpuCard::Mapped mapped_;           // of queues_
   Mutex mutex_;
   EventLoop::TimerId timer_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool retired_ TUTTI_GUARDED_BY(mutex_) = false;

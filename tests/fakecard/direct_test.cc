@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <string>
@@ -46,6 +47,8 @@ class OverCards {
       {"NCCL_GIN_TYPE", "3"},
       {"NCCL_GIN_ERROR_QUERY_SEC", "1"},
       {"NCCL_NET", "Socket"},
+      // Of ranks that are GPUs: they see what NICs write in its order.
+      {"TUTTI_FAKE_WRITES_ORDERING", "100"},
       {"TUTTI_IBVERBS", TUTTI_FAKE_VERBS_LIBRARY},
       {"TUTTI_MLX5", TUTTI_FAKE_MLX5_LIBRARY}};
 };
@@ -60,6 +63,34 @@ void PutOne(ncclDevComm comm, ncclWindow_t window) {
   gin.put(ncclTeamWorld(comm), 1 - comm.rank, window, 64, window, 0, 8, ncclGin_SignalInc{0});
   gin.waitSignal(ncclCoopThread(), 0, 1);
   gin.flush(ncclCoopThread());
+}
+
+// GPUs put by the proxy where they were to drive cards.
+void ExpectProxy(ncclComm_t comm, const GinWindow<uint64_t>& window) {
+  const GinDevComm devcomm(comm, AskGin(1));
+  ASSERT_TRUE(devcomm.made());
+  EXPECT_EQ(devcomm.get().ginNetDeviceTypes[0], NCCL_NET_DEVICE_GIN_PROXY);
+  EXPECT_EQ(tutti::Launch(PutOne, {}, devcomm.get(), window.get()), ncclSuccess);
+  GinMeet(comm);
+}
+
+int CallsOf(const std::string& name) {
+  const std::vector<fakeverbs::Call> calls = fakeverbs::Calls();
+  return static_cast<int>(std::count_if(calls.begin(), calls.end(),
+                                        [&](const auto& call) { return call.name == name; }));
+}
+
+// Memory of GPUs is lent to the card, that of hosts is registered by its address.
+TEST(GinDirectTest, MemoryIsRegisteredAsItsKindIs) {
+  const OverCards cards;
+  RunRanks(2, [](int rank, ncclComm_t comm) { GinValues(comm, rank, 2); });
+  if (RanksAreGpus()) {
+    EXPECT_EQ(CallsOf("reg_mr_iova2"), 0);
+    EXPECT_THAT(CallsOf("reg_dmabuf_mr"), ::testing::Ge(2 * 4));
+  } else {
+    EXPECT_EQ(CallsOf("reg_dmabuf_mr"), 0);
+    EXPECT_THAT(CallsOf("reg_mr_iova2"), ::testing::Ge(2 * 4));
+  }
 }
 
 TEST(GinDirectTest, APutWithASignal) {
@@ -199,6 +230,8 @@ struct Refused {
   int skip = 0;
   // The next device communicator of the same communicator is made.
   bool passes = true;
+  // GPUs try beforehand what they need of the card, and do not come to be refused then.
+  bool gpus_too = false;
 };
 constexpr Refused kRefused[] = {{"open_mlx5", ENODEV, 1, 0, false},
                                 {"alloc_pd", ENOMEM, 1, 0, false},
@@ -212,9 +245,10 @@ constexpr Refused kRefused[] = {{"open_mlx5", ENODEV, 1, 0, false},
                                 {"devx_create_cq", EREMOTEIO, 1, 3},
                                 {"devx_create_qp", EREMOTEIO},
                                 {"devx_rst2init", EREMOTEIO},
-                                {"create_ah", ENETUNREACH},
-                                {"devx_init2rtr", EREMOTEIO, 1, 1},
-                                {"devx_rtr2rts", EREMOTEIO}};
+                                {"devx_create_qp", EREMOTEIO, 1, 2, true, true},
+                                {"create_ah", ENETUNREACH, 1, 0, true, true},
+                                {"devx_init2rtr", EREMOTEIO, 1, 1, true, true},
+                                {"devx_rtr2rts", EREMOTEIO, 1, 0, true, true}};
 
 class GinDirectRefusalTest : public ::testing::TestWithParam<Refused> {
  private:
@@ -232,6 +266,7 @@ INSTANTIATE_TEST_SUITE_P(Of, GinDirectRefusalTest, ::testing::ValuesIn(kRefused)
 // had, and the communicator lives on.
 TEST_P(GinDirectRefusalTest, FailsAllRanksWithItsReason) {
   const Refused& refused = GetParam();
+  if (RanksAreGpus() && !refused.gpus_too) GTEST_SKIP() << "GPUs have the proxy then";
   std::string said[2];
   RunRanks(2, [&](int rank, ncclComm_t comm) {
     if (rank == 0) fakeverbs::RefuseCalls(refused.call, refused.error, refused.times, refused.skip);
@@ -256,6 +291,7 @@ TEST_P(GinDirectRefusalTest, FailsAllRanksWithItsReason) {
   EXPECT_THAT(said[0], HasSubstr("fake0"));
 }
 
+// Kernels of hosts cannot put then. Those of GPUs have the proxy, and the log says why.
 TEST(GinDirectRefusalTest, SaysThatThereIsNoLibrary) {
   const OverCards cards;
   setenv("TUTTI_MLX5", "no/such/library.so", /*overwrite=*/1);
@@ -263,9 +299,36 @@ TEST(GinDirectRefusalTest, SaysThatThereIsNoLibrary) {
     GinWindow<uint64_t> window(comm, 16);
     const ncclDevCommRequirements_t asked = AskGin(1);
     ncclDevComm_t devcomm = {};
+    if (RanksAreGpus()) return ExpectProxy(comm, window);
     EXPECT_EQ(ncclDevCommCreate(comm, &asked, &devcomm), ncclSystemError);
     EXPECT_THAT(ncclGetLastError(comm), HasSubstr("no/such/library.so cannot be loaded"));
   });
+}
+
+// Each thing that kernels of GPUs need of the card and of CUDA, of which one rank lacks one.
+TEST(GinDirectRefusalTest, GpusThatCannotDriveTheCardHaveTheProxy) {
+  if (!RanksAreGpus()) GTEST_SKIP() << "ranks are on hosts";
+  const OverCards cards;
+  const auto expect_proxy = [] {
+    RunRanks(2, [](int, ncclComm_t comm) {
+      GinWindow<uint64_t> window(comm, 16);
+      ExpectProxy(comm, window);
+    });
+  };
+  for (const char* const missing : {"TUTTI_FAKE_WRITES_ORDERING", "TUTTI_FAKE_NO_REGISTERS"}) {
+    SCOPED_TRACE(missing);
+    const std::string was = std::getenv(missing) == nullptr ? "" : std::getenv(missing);
+    setenv(missing, missing[11] == 'N' ? "1" : "0", /*overwrite=*/1);
+    expect_proxy();
+    setenv(missing, was.empty() ? "0" : was.c_str(), /*overwrite=*/1);
+  }
+  // Neither a DMA-BUF nor an address is taken; where only the first is refused, the second serves.
+  fakeverbs::RefuseCalls("reg_dmabuf_mr", EOPNOTSUPP, 1);
+  fakeverbs::RefuseCalls("reg_mr_iova2", EFAULT, 1);
+  expect_proxy();
+  fakeverbs::RefuseCalls("reg_dmabuf_mr", EOPNOTSUPP, 100);
+  RunRanks(2, [](int rank, ncclComm_t comm) { GinValues(comm, rank, 2); });
+  EXPECT_THAT(CallsOf("reg_mr_iova2"), ::testing::Ge(2 * 4));
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -295,7 +358,11 @@ std::string ReasonAfter(Mistake mistake) {
         EXPECT_EQ(tutti::Launch(MakeMistake, {}, devcomm.get(), window.get(), mistake),
                   ncclSuccess);
         ncclResult_t error = ncclSuccess;
-        EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+        // Kernels of GPUs call nobody: the card is asked after a second.
+        const Deadline end = Deadline::AfterSeconds(RanksAreGpus() ? 60 : 0);
+        do {
+          EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+        } while (error == ncclSuccess && !end.Passed());
         EXPECT_NE(error, ncclSuccess);
         if (rank == 0) reason = ncclGetLastError(comm);
       },
@@ -316,6 +383,7 @@ TEST(GinDirectFaultTest, WhatIsNotThereStopsTheCommunicator) {
   };
   EXPECT_THAT(ReasonAfter(source), AllOf(HasSubstr("toward rank 1"), HasSubstr("of this rank"),
                                          HasSubstr("syndrome 0x04")));
+  if (RanksAreGpus()) return;  // The host's kernels would have to call the library.
   const auto signal = [](const ncclGin& gin, ncclTeam world, ncclWindow_t) {
     gin.signal(world, 1, ncclGin_StrongSignalInc{5});
   };
@@ -333,6 +401,7 @@ void PutBesideTheRail(ncclDevComm comm) {
 }
 
 TEST(GinDirectFaultTest, ARankBesideTheRailIsNotReached) {
+  if (RanksAreGpus()) GTEST_SKIP() << "the host's kernels would have to call the library";
   const WayInEnvironment way(Way::kMemory);
   const OverCards cards;
   RunRanks(
@@ -377,6 +446,7 @@ void WaitForNobody(ncclDevComm comm) {
 }
 
 TEST(GinDirectFaultTest, AWaitForRanksThatHaveLeftEnds) {
+  if (RanksAreGpus()) GTEST_SKIP() << "nobody knows that a kernel of a GPU waits";
   const OverCards cards;
   RunRanks(
       2,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 namespace tutti::testing {
@@ -20,6 +21,14 @@ constexpr uint8_t kGood = 0, kLocalProtection = 0x04, kFlushed = 0x05, kRemoteIn
 constexpr uint8_t kOpcodeError = 13;
 
 }  // namespace
+
+void CardReach::Copy(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+uint64_t CardReach::FetchAdd(std::byte* word, uint64_t added) {
+  return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(word))
+      .fetch_add(added, std::memory_order_release);
+}
 
 // An entry by its bytes.
 struct FakeCard::Decoded {
@@ -180,6 +189,30 @@ bool FakeCard::IsDead(uint32_t queue) const {
   return QueueOf(queue).dead;
 }
 
+std::vector<std::string> FakeCard::Describe() const {
+  ++waiting_;
+  const bool rests = queues_mutex_.try_lock_for(std::chrono::seconds(1));
+  --waiting_;
+  if (!rests) return {"the card is in the middle of an entry"};
+  std::vector<std::string> lines;
+  for (const auto& queue : queues_) {
+    if (queue == nullptr) continue;
+    const QueueMemory& memory = queue->memory;
+    const uint64_t doorbell = std::atomic_ref<uint64_t>(*memory.doorbell).load();
+    const uint32_t record = std::atomic_ref<uint32_t>(memory.record[1]).load();
+    if (doorbell == 0 && record == 0) continue;
+    const uint8_t* const next = memory.completions + queue->written % queue->size * 64;
+    lines.push_back(fmt::format(
+        "queue {:#x} of rank {} to {:#x}: rung {} taken {} completed {}{}; doorbell {:#018x} "
+        "(seen {:#018x}) record {:#010x}, next entry begins {:#010x}, next completion ends {:#04x}",
+        queue->number, queue->rank, queue->to, queue->rung, queue->taken, queue->written.load(),
+        queue->dead ? " dead" : "", doorbell, queue->seen_doorbell, record,
+        memory.entries[queue->taken % queue->size].words[0], next[63]));
+  }
+  queues_mutex_.unlock();
+  return lines;
+}
+
 void FakeCard::Complain(const Queue& queue, const std::string& what) {
   const std::lock_guard lock(mutex_);
   if (complaints_.size() < 20)
@@ -307,15 +340,17 @@ uint8_t FakeCard::Transfer(Queue& queue, const Decoded& entry) {
       queue, entry, bytes, entry.operation() == 0x10 ? End::kRemoteRead : End::kRemoteWrite);
   if (remote == nullptr) return kRemoteAccess;
   if (inlined) {
-    std::memcpy(remote, entry.bytes + 36, bytes);
+    reach_->Copy(remote, reinterpret_cast<const std::byte*>(entry.bytes + 36), bytes);
     return kGood;
   }
   std::byte* const local = Find(queue.rank, entry.key(2), entry.address(2), bytes, End::kLocal);
   if (local == nullptr) return kLocalProtection;
-  if (entry.operation() == 0x08)
+  if (entry.operation() == 0x08) {
     CopyInPieces(remote, local, bytes);
-  else
-    queue.held.push_back({local, {remote, remote + bytes}});
+  } else {
+    Held& held = queue.held.emplace_back(Held{local, std::vector<std::byte>(bytes)});
+    reach_->Copy(held.bytes.data(), remote, bytes);
+  }
   return kGood;
 }
 
@@ -326,14 +361,13 @@ uint8_t FakeCard::FetchAdd(Queue& queue, const Decoded& entry) {
   if (reinterpret_cast<uintptr_t>(word) % 8 != 0) return kRemoteInvalid;
   std::byte* const old = Find(queue.rank, entry.key(3), entry.address(3), 8, End::kLocal);
   if (old == nullptr || entry.count(3) != 8) return kLocalProtection;
-  const uint64_t before = std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(word))
-                              .fetch_add(Big64(entry.bytes + 32), std::memory_order_release);
-  std::memcpy(old, &before, sizeof(before));
+  const uint64_t before = reach_->FetchAdd(word, Big64(entry.bytes + 32));
+  reach_->Copy(old, reinterpret_cast<const std::byte*>(&before), sizeof(before));
   return kGood;
 }
 
 void FakeCard::Show(Queue& queue) {
-  for (const Held& held : queue.held) std::memcpy(held.to, held.bytes.data(), held.bytes.size());
+  for (const Held& held : queue.held) reach_->Copy(held.to, held.bytes.data(), held.bytes.size());
   queue.held.clear();
 }
 
@@ -380,9 +414,9 @@ std::byte* FakeCard::Find(int rank, uint32_t key, uint64_t address, uint64_t byt
 
 void FakeCard::CopyInPieces(std::byte* to, const std::byte* from, size_t bytes) {
   const size_t cut = bytes == 0 ? 0 : random_() % bytes;
-  std::memcpy(to + cut, from + cut, bytes - cut);
+  reach_->Copy(to + cut, from + cut, bytes - cut);
   if (bytes > 1) std::this_thread::yield();
-  std::memcpy(to, from, cut);
+  reach_->Copy(to, from, cut);
 }
 
 }  // namespace tutti::testing

@@ -35,6 +35,16 @@
 
 namespace tutti::testing {
 
+// How a card reaches the memory that it finds. This one is that of the host's memory; another one
+// reaches that of GPUs. Called by the card's thread.
+class CardReach {
+ public:
+  virtual ~CardReach() = default;
+  virtual void Copy(std::byte* to, const std::byte* from, size_t bytes);
+  // Adds to an aligned word behind all that was copied before, and returns what it held.
+  virtual uint64_t FetchAdd(std::byte* word, uint64_t added);
+};
+
 class FakeCard {
  public:
   // `most_delay`: it rests for up to so many rounds before an entry, and before a completion.
@@ -52,6 +62,8 @@ class FakeCard {
   using Finder =
       std::function<std::byte*(int rank, uint32_t key, uint64_t address, uint64_t bytes, End end)>;
   void SetFinder(Finder finder) { finder_ = std::move(finder); }
+  // Has the card reach what it finds in another way, which outlives it. Before Start.
+  void SetReach(CardReach* reach) { reach_ = reach; }
 
   // Makes a queue pair of a rank, with so many entries; returns its number.
   uint32_t MakeQueue(int rank, uint16_t size);
@@ -81,6 +93,10 @@ class FakeCard {
   void LoseDoorbell(uint32_t queue);
 
   std::vector<std::string> complaints() const;
+  // Returns a line for each queue that something was posted to: how far it has come, and what lies
+  // in its doorbell, its record and the completion that comes next. Says so where the card does not
+  // come to rest within a second.
+  std::vector<std::string> Describe() const;
   // Returns how many doorbells came to nothing.
   int lost_doorbells() const { return lost_doorbells_; }
   // Returns how many entries of a queue are done.
@@ -159,8 +175,10 @@ class FakeCard {
   const uint32_t most_delay_;
   std::vector<Memory> memories_;
   Finder finder_;
+  CardReach own_reach_;
+  CardReach* reach_ = &own_reach_;
   // The card's thread holds the mutex while it works; those that wait for it say so.
-  mutable std::mutex queues_mutex_;
+  mutable std::timed_mutex queues_mutex_;
   mutable std::atomic<int> waiting_ = 0;
   std::vector<std::unique_ptr<Queue>> queues_;  // by number; null where one was taken away
   mutable std::mutex mutex_;                    // guards complaints_

@@ -1,6 +1,7 @@
 #include "fakecard/fake_mlx5.h"
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "fakecard/fake_mlx5_state.h"
@@ -11,7 +12,7 @@ using namespace fakemlx5;  // NOLINT: all of it is for these functions
 namespace {
 
 using tutti::testing::FakeCard;
-using Lock = std::lock_guard<std::mutex>;
+using Lock = std::lock_guard<std::timed_mutex>;
 
 struct Address {
   ibv_ah handle = {};  // first
@@ -62,11 +63,11 @@ void Complain(const std::string& what) {
 }
 
 const ibv_pd* DomainOf(uint32_t number) {
-  const Lock lock(TheLibrary().domains_mutex);
+  const std::lock_guard lock(TheLibrary().domains_mutex);
   const auto found = TheLibrary().domains.find(number);
   if (found == TheLibrary().domains.end()) return nullptr;
   fakeverbs::State& verbs = fakeverbs::TheState();
-  const Lock lock_of_verbs(verbs.mutex);
+  const fakeverbs::Lock lock_of_verbs(verbs.mutex);
   const bool alive = verbs.domains.contains(reinterpret_cast<fakeverbs::Domain*>(found->second));
   return alive ? found->second : nullptr;
 }
@@ -101,6 +102,42 @@ int ObjectsAlive() {
          l.addresses;
 }
 
+void PutRegistersInto(void* memory, size_t bytes) {
+  const Lock lock(TheLibrary().mutex);
+  TheLibrary().registers = static_cast<std::byte*>(memory);
+  TheLibrary().registers_left = memory == nullptr ? 0 : bytes;
+}
+
+void FarReach::Copy(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes > 0 && (far_.is_far(to) || far_.is_far(from)))
+    far_.copy(to, from, bytes);
+  else
+    CardReach::Copy(to, from, bytes);
+}
+// Nobody but the card adds to words.
+uint64_t FarReach::FetchAdd(std::byte* word, uint64_t added) {
+  if (!far_.is_far(word)) return CardReach::FetchAdd(word, added);
+  uint64_t before = 0;
+  far_.copy(&before, word, sizeof(before));
+  const uint64_t after = before + added;
+  far_.copy(word, &after, sizeof(after));
+  return before;
+}
+
+void ReachFarMemory(const FarMemory& far) {
+  const Lock lock(TheLibrary().mutex);
+  TheLibrary().reach = std::make_unique<FarReach>(far);
+}
+
+std::vector<std::string> DescribeQueues() {
+  Library& l = TheLibrary();
+  if (!l.mutex.try_lock_for(std::chrono::seconds(1))) return {"the stand-in is in a call"};
+  std::vector<std::string> lines = {"there is no card"};
+  if (l.card != nullptr) lines = l.card->Describe();
+  l.mutex.unlock();
+  return lines;
+}
+
 void FailEntries(uint64_t index, uint8_t syndrome) {
   const Lock lock(TheLibrary().mutex);
   TheLibrary().failing = {index, syndrome};
@@ -131,7 +168,7 @@ int mlx5dv_init_obj(mlx5dv_obj* object, uint64_t kind) {
     return 0;
   }
   if (kind != MLX5DV_OBJ_PD) return EOPNOTSUPP;
-  const Lock lock_of_domains(l.domains_mutex);
+  const std::lock_guard lock_of_domains(l.domains_mutex);
   object->pd.out->pdn = kFirstDomain + static_cast<uint32_t>(l.domains.size());
   l.domains[object->pd.out->pdn] = object->pd.in;
   return 0;
@@ -153,7 +190,13 @@ mlx5dv_devx_uar* mlx5dv_devx_alloc_uar(ibv_context*, uint32_t kind) {
   if (kind != MLX5DV_UAR_ALLOC_TYPE_NC) return Refuse<mlx5dv_devx_uar>(EOPNOTSUPP);
   auto uar = std::make_unique<Uar>();
   uar->uar.page_id = kFirstUarPage + ++l.made;
-  uar->uar.reg_addr = uar->uar.base_addr = &uar->doorbell;
+  constexpr size_t kLine = 64;
+  if (l.registers_left >= kLine) {
+    uar->doorbell = reinterpret_cast<uint64_t*>(l.registers);
+    l.registers += kLine;
+    l.registers_left -= kLine;
+  }
+  uar->uar.reg_addr = uar->uar.base_addr = uar->doorbell;
   mlx5dv_devx_uar* const made = &uar->uar;
   l.uars[made->page_id] = std::move(uar);
   return made;
@@ -196,6 +239,7 @@ mlx5dv_devx_obj* mlx5dv_devx_obj_create(ibv_context*, const void* in, size_t byt
   if (l.card == nullptr) {
     l.card = std::make_unique<FakeCard>(/*seed=*/7, /*most_delay=*/1);
     l.card->SetFinder(FindMemory);
+    if (l.reach != nullptr) l.card->SetReach(l.reach.get());
     l.card->Start();
   }
   const bool pair = name == "devx_create_qp";

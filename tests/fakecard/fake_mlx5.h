@@ -35,6 +35,23 @@ std::vector<std::string> Complaints();
 // Returns how many objects are alive: UARs, umems, address handles, queues.
 int ObjectsAlive();
 
+// Has doorbell registers made from now on lie in this memory, which some device has mapped, each in
+// a line of 64 bytes of its own that is not used again. Null: on the heap.
+void PutRegistersInto(void* memory, size_t bytes);
+
+// How the card reaches memory that was registered, where that is not the host's: `is_far` says of
+// an address whether only `copy` reaches it, which may have either end there.
+struct FarMemory {
+  bool (*is_far)(const void* at);
+  void (*copy)(void* to, const void* from, size_t bytes);
+};
+// Has the card go by that from the next device communicator on, once all earlier ones have ended.
+void ReachFarMemory(const FarMemory& far);
+
+// Returns the state of the card's queues, a line for each (FakeCard::Describe). Waits for no lock
+// longer than a second.
+std::vector<std::string> DescribeQueues();
+
 // Has entry `index` of every queue pair that is made from now on fail.
 void FailEntries(uint64_t index, uint8_t syndrome);
 

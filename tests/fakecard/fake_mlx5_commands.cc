@@ -209,7 +209,7 @@ std::unique_ptr<mlx5dv_devx_obj> MakePair(const void* in, size_t bytes) {
       {.entries = reinterpret_cast<tutti::device::mlx5::Entry*>(of_entries->base + entries),
        .completions = made->completes_in->completions,
        .record = reinterpret_cast<uint32_t*>(of_record->base + record),
-       .doorbell = &made->uar->doorbell,
+       .doorbell = made->uar->doorbell,
        .completions_number = completions});
   if (l.failing) l.card->FailEntry(made->number, l.failing->first, l.failing->second);
   return made;

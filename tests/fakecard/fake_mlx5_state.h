@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fakecard/fake_card.h"
+#include "fakecard/fake_mlx5.h"
 
 namespace fakemlx5 {
 
@@ -33,7 +34,8 @@ struct Umem {
 };
 struct Uar {
   mlx5dv_devx_uar uar = {};  // first
-  alignas(64) uint64_t doorbell = 0;
+  alignas(64) uint64_t own_doorbell = 0;
+  uint64_t* doorbell = &own_doorbell;
   int users = 0;
 };
 
@@ -57,10 +59,21 @@ struct mlx5dv_devx_obj {
 
 namespace fakemlx5 {
 
+// Reaches memory of the host, and far memory by copies.
+class FarReach final : public tutti::testing::CardReach {
+ public:
+  explicit FarReach(const FarMemory& far) : far_(far) {}
+  void Copy(std::byte* to, const std::byte* from, size_t bytes) override;
+  uint64_t FetchAdd(std::byte* word, uint64_t added) override;
+
+ private:
+  const FarMemory far_;
+};
+
 struct Library {
   // Taken before the card is, and before what the card's thread takes: the other one, and that of
   // the stand-in for libibverbs.
-  std::mutex mutex;
+  std::timed_mutex mutex;
   std::mutex domains_mutex;
   std::map<uint32_t, ibv_pd*> domains;  // by their numbers, none of which is given twice
   std::map<uint32_t, std::unique_ptr<Umem>> umems;
@@ -68,6 +81,9 @@ struct Library {
   std::map<uint32_t, std::unique_ptr<mlx5dv_devx_obj>> completion_queues, pairs;
   int addresses = 0;
   uint32_t made = 0;
+  std::unique_ptr<FarReach> reach;
+  std::byte* registers = nullptr;  // those that are left of PutRegistersInto
+  size_t registers_left = 0;
   std::unique_ptr<tutti::testing::FakeCard> card;  // as long as there are queue pairs
   std::vector<std::string> calls, complaints;
   std::optional<std::pair<uint64_t, uint8_t>> failing;

@@ -137,8 +137,11 @@ int cuMemFreeHost(void* memory) {
   Free(memory);
   return kSuccess;
 }
-int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned) {
+int cuMemHostRegister_v2(void* memory, size_t bytes, unsigned flags) {
   if (const int refused = Refused()) return refused;
+  constexpr unsigned kRegistersOfCard = 4;
+  if ((flags & kRegistersOfCard) != 0 && Number("TUTTI_FAKE_NO_REGISTERS", 0) != 0)
+    return kNotSupported;
   Note(memory, bytes, true);
   return kSuccess;
 }
@@ -148,6 +151,10 @@ int cuMemHostUnregister(void* memory) {
   return kSuccess;
 }
 int cuMemHostGetDevicePointer_v2(DeviceAddress* address, void* memory, unsigned) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  const auto range = RangeOf(s, reinterpret_cast<uintptr_t>(memory));
+  if (range == s.ranges.end() || !range->second.host) return kInvalidValue;
   *address = reinterpret_cast<DeviceAddress>(memory);
   return kSuccess;
 }

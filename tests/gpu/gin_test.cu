@@ -527,6 +527,12 @@ constexpr Case<Args> Test(const char* name, void (*kernel)(Args), unsigned block
   return {name, kernel, blocks, kThreads, kHostThreads, number, 1, 1e9, tell};
 }
 
+#ifdef KERNEL_CASES_OVER_EMULATED_CARD
+constexpr unsigned long long kMessages = 1000;  // It is slow, and its speed says nothing.
+#else
+constexpr unsigned long long kMessages = 20000;
+#endif
+
 constexpr Case<Args> kCases[] = {
     Test("ring_4K", Ring, 1, 4096),
     Test("ring_1M", Ring, 1, 1 << 20),
@@ -543,9 +549,9 @@ constexpr Case<Args> kCases[] = {
     Test("pingpong_8B", PingPong, 1, 500, TellRoundTrip),
     Test("put_1M", Bandwidth, 1, 1 << 20, TellBandwidth),
     Test("put_64M", Bandwidth, 1, 64 << 20, TellBandwidth),
-    {"rate_1", MessageRate, 1, 1, 1, 20000, 1, 1e9, TellRate},
-    {"rate_8", MessageRate, 1, 8, 8, 20000, 1, 1e9, TellRate},
-    {"rate_64", MessageRate, 1, 64, 64, 20000, 1, 1e9, TellRate},
+    {"rate_1", MessageRate, 1, 1, 1, kMessages, 1, 1e9, TellRate},
+    {"rate_8", MessageRate, 1, 8, 8, kMessages, 1, 1e9, TellRate},
+    {"rate_64", MessageRate, 1, 64, 64, kMessages, 1, 1e9, TellRate},
     Test("own_put_full", PutToSelf, kFull, 300 << 10),  // It leaves a signal behind.
 };
 
@@ -565,7 +571,12 @@ void Tell(ncclComm_t comm, int ranks, int device) {
   std::printf("%d ranks in %d LSA teams, rank 0 on device %d, GIN of type %d\n", ranks,
               properties.nLsaTeams, device, static_cast<int>(properties.ginType));
   std::fflush(stdout);
-  if (properties.ginType == NCCL_GIN_TYPE_PROXY) return;
+#ifdef KERNEL_CASES_OVER_EMULATED_CARD
+  constexpr ncclGinType_t kExpected = NCCL_GIN_TYPE_GDAKI;
+#else
+  constexpr ncclGinType_t kExpected = NCCL_GIN_TYPE_PROXY;
+#endif
+  if (properties.ginType == kExpected) return;
   std::printf("failed: kernels of these ranks cannot put to all others\n");
   std::_Exit(1);
 }
@@ -589,6 +600,12 @@ void RunRank(int rank, int ranks) {
   Clear(words, kWordsBytes, stream);
   const ncclDevCommRequirements_t asked = Requirements();
   CHECK(ncclDevCommCreate(comm, &asked, &args.comm));
+#ifdef KERNEL_CASES_OVER_EMULATED_CARD
+  if (args.comm.ginNetDeviceTypes[0] != NCCL_NET_DEVICE_GIN_GDAKI) {
+    std::printf("failed: kernels do not drive the card; NCCL_DEBUG=INFO says why\n");
+    std::_Exit(1);
+  }
+#endif
   args.notes = static_cast<Notes*>(MakeShared(sizeof(Notes)));
   RunCases(kCases, 0, rank, comm, args, stream, [&] { Clear(memory, kWindowBytes, stream); });
   BeginStep(rank, "the end");

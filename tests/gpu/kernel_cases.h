@@ -16,6 +16,9 @@
 // figures; it ends with 1 if a case failed. PREFIX_SECONDS says after how many seconds a case is
 // taken for hung, and PREFIX_CASES names the cases to run, with commas (PREFIX is the program's).
 //
+// Compiled with KERNEL_CASES_OVER_EMULATED_CARD a program has its ranks, all of them threads, put
+// by driving an mlx5 card that is none (emulated_card.h).
+//
 // A plain C++17 compiler takes the programs as well (-x c++): then kernels run on the host, and so
 // are the ranks, unless the stand-in for GPUs is there.
 
@@ -255,6 +258,14 @@ inline bool Wanted(const char* name) {
   return ("," + std::string(names) + ",").find("," + std::string(name) + ",") != std::string::npos;
 }
 
+// When the step that runs began, for whoever watches from another thread.
+inline std::atomic<long> step_begun{0};
+inline long SecondsNow() {
+  return static_cast<long>(std::chrono::duration_cast<std::chrono::seconds>(
+                               std::chrono::steady_clock::now().time_since_epoch())
+                               .count());
+}
+
 inline void OnAlarm(int) {
   const char end[] = " FAILED it hangs\n";
   if (shared->told.exchange(1) == 0 &&
@@ -267,6 +278,7 @@ inline void OnAlarm(int) {
 // Says what is done now, and how long it may take.
 inline void BeginStep(int rank, const char* name) {
   if (rank == 0) std::snprintf(shared->now, sizeof(shared->now), "%-22s", name);
+  if (rank == 0) step_begun = SecondsNow();
   alarm(CaseSeconds());
 }
 
@@ -301,6 +313,14 @@ void Report(const Case<Args>& one, int ranks, double seconds) {
   ReportLine(one.name, ranks, figures);
 }
 
+}  // namespace kernel_cases
+
+#ifdef KERNEL_CASES_OVER_EMULATED_CARD
+#include "emulated_card.h"
+#endif
+
+namespace kernel_cases {
+
 // Ends the process with what stopped the communicator, if anything did.
 inline void CheckCommunicator(ncclComm_t comm) {
   ncclResult_t state = ncclSuccess;
@@ -318,6 +338,9 @@ template <typename Args, size_t kCount, typename Prepare>
 void RunCases(const Case<Args> (&cases)[kCount], int base, int rank, ncclComm_t comm, Args args,
               Stream stream, Prepare prepare) {
   const int ranks = args.comm.nRanks;
+#ifdef KERNEL_CASES_OVER_EMULATED_CARD
+  emulated_card::WatchRank(rank, &args.comm);
+#endif
   for (int i = 0; i < static_cast<int>(kCount); ++i) {
     const Case<Args>& one = cases[i];
     if (base + i < shared->first || !Wanted(one.name)) continue;
@@ -360,9 +383,18 @@ void RunCases(const Case<Args> (&cases)[kCount], int base, int rank, ncclComm_t 
     if (rank == 0) {
       Report(one, ranks, seconds);
       shared->in_case = false;
+#ifdef KERNEL_CASES_OVER_EMULATED_CARD
+      if (const std::string wrong = emulated_card::WhatWasWrong(); !wrong.empty()) {
+        std::printf("%-22s FAILED the card says: %s\n", one.name, wrong.c_str());
+        shared->failed = 1;
+      }
+#endif
     }
   }
   MeetOnHost();
+#ifdef KERNEL_CASES_OVER_EMULATED_CARD
+  emulated_card::WatchRank(rank, nullptr);
+#endif
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -416,6 +448,9 @@ inline int RunOnce(int ranks, const std::string& how, int hosts, RankFunction ru
   if (process == 0) {
     if (how == "threads") {
       alarm(2 * CaseSeconds());
+#ifdef KERNEL_CASES_OVER_EMULATED_CARD
+      emulated_card::Begin();
+#endif
       RunThreads(ranks, run);
       std::exit(0);
     }
@@ -437,6 +472,13 @@ inline int Main(int argc, char** argv, const char* name, const char* setting_pre
                  kMostRanks);
     return 2;
   }
+#ifdef KERNEL_CASES_OVER_EMULATED_CARD
+  if (how != "threads") {
+    std::fprintf(stderr, "%s: over the emulated card all ranks are threads\n", name);
+    return 2;
+  }
+  emulated_card::ChooseByEnvironment();
+#endif
   prefix = setting_prefix;
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
   // A kernel that is loaded while another one runs may wait for it.

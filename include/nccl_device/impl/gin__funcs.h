@@ -216,14 +216,12 @@ NCCL_DEVICE_INLINE tutti::device::mlx5::Place ncclGin_BackendMask<mask>::OwnPlac
 }
 
 template <unsigned mask>
-NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::Reaches([[maybe_unused]] int peer) const {
+NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::Reaches(int peer) const {
+  if (Direct().Reaches(peer)) return true;
 #if !NCCL_CHECK_CUDACC
-  if (!Direct().Reaches(peer)) {
-    tuttiHostGinUnreached(_ginHandle, peer);
-    return false;
-  }
+  tuttiHostGinUnreached(_ginHandle, peer);
 #endif
-  return true;
+  return false;
 }
 
 template <unsigned mask>

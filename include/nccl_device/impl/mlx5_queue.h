@@ -176,7 +176,7 @@ class SendQueue {
       if (index < known + size) {
         const uint32_t seen = SystemWord(word).load(cuda::memory_order_acquire);
         const bool is_new = OwnerOf(seen) == ((index & size) != 0 ? 1 : 0);
-        if (is_new && OpcodeOf(seen) != kInvalid) return Note(index, seen);
+        if (is_new && OpcodeOf(seen) != kInvalid && IsOf(index, seen)) return Note(index, seen);
       }
       if (HasFailed(index) || !rounds.Another()) return false;
     }
@@ -196,6 +196,17 @@ class SendQueue {
   NCCL_DEVICE_INLINE uint8_t* EntryOf(uint64_t index) const {
     return LoadConstant(&pair_->completions.entries) +
            (index & LoadConstant(&pair_->completions.mask)) * kEntryBytes;
+  }
+
+  // Returns whether a completion says that it is that of entry `index`. GPUs of compute capability
+  // 9.0 see what a card writes whole.
+  static NCCL_DEVICE_INLINE bool IsOf([[maybe_unused]] uint64_t index,
+                                      [[maybe_unused]] uint32_t completion) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    return true;
+#else
+    return IndexOf(completion) == (index & 0xffff);
+#endif
   }
 
   // Returns whether an entry before or at `index` has failed. A card does nothing of what follows.
@@ -239,8 +250,7 @@ class SendQueue {
       pair_->rung = ready;
       SystemWord(LoadConstant(&pair_->doorbell_record))
           .store(DoorbellRecord(ready), cuda::memory_order_release);
-      SystemWord(LoadConstant(&pair_->doorbell))
-          .store(Doorbell(LoadConstant(&pair_->number), ready), cuda::memory_order_release);
+      StoreRegister(LoadConstant(&pair_->doorbell), Doorbell(LoadConstant(&pair_->number), ready));
     }
     if (sharing_ != Sharing::kThread) lock.store(0, cuda::memory_order_release);
     return true;

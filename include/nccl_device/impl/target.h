@@ -71,6 +71,26 @@ NCCL_DEVICE_INLINE T LoadConstant(const T* field) {
 #endif
 }
 
+// Stores a word into a register of a card, behind all that the thread has stored and knows of. A
+// register is no memory: each store must reach it, whole.
+NCCL_DEVICE_INLINE void StoreRegister(uint64_t* to, uint64_t value) {
+#ifdef __CUDA_ARCH__
+  cuda::atomic_thread_fence(cuda::memory_order_acq_rel, cuda::thread_scope_system);
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1202
+  asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)),
+               "l"(value)
+               : "memory");
+#else  // They have no such instruction.
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(to)), "l"(value)
+               : "memory");
+#endif
+#elif !NCCL_CHECK_CUDACC
+  cuda::atomic_ref<uint64_t>(*to).store(value, cuda::memory_order_release);
+#else
+  *to = value;
+#endif
+}
+
 // 16 bytes, written and read as one: each half carries four bytes of data and the epoch that they
 // belong to. The host accesses the halves one after the other, which is why both have an epoch.
 struct alignas(16) LLLine {

@@ -13,6 +13,8 @@ namespace {
 constexpr int kFileDescriptor = 1;
 constexpr int kRecommendedGranularity = 1;
 constexpr size_t kPageBytes = 4096;
+// CU_MEMHOSTREGISTER_IOMEMORY: registers of another device, and no memory.
+constexpr unsigned kRegistersOfCard = 4;
 // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 constexpr int kDmabuf = 1;
 // Values of CU_DEVICE_ATTRIBUTE_…: …GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
@@ -253,6 +255,22 @@ Result<UniqueFd> ExportDmabuf(const Device& device, std::span<const std::byte> m
   return UniqueFd(fd);
 }
 
+Result<LentMemory> ExportDmabufAround(const Device& device, std::span<const std::byte> memory) {
+  const Driver& driver = device.driver();
+  DeviceAddress begin = 0;
+  size_t bytes = 0;
+  {
+    const ManagingScope scope(driver, device.context());
+    TUTTI_TRY(driver.Check(driver.MemGetRange(&begin, &bytes, AddressOf(memory.data())),
+                           "finding the allocation of device memory"));
+  }
+  LentMemory lent;
+  const auto* const whole = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(begin));
+  TUTTI_ASSIGN(lent.fd, ExportDmabuf(device, {whole, bytes}));
+  lent.offset = AddressOf(memory.data()) - begin;
+  return lent;
+}
+
 bool OrdersWritesOfNics(const Device& device) {
   return Attribute(device, kWritesOrdering) >= kOrderedForOwner;
 }
@@ -288,6 +306,41 @@ Result<PinnedRange> PinnedRange::Pin(const Device& device, std::span<std::byte> 
                          "asking where a GPU sees pinned memory"));
   range.data_ = reinterpret_cast<std::byte*>(address);
   return range;
+}
+
+MappedRegisters& MappedRegisters::operator=(MappedRegisters&& other) noexcept {
+  Release();
+  device_ = std::exchange(other.device_, nullptr);
+  registers_ = std::exchange(other.registers_, nullptr);
+  data_ = std::exchange(other.data_, nullptr);
+  return *this;
+}
+
+void MappedRegisters::Release() {
+  if (device_ == nullptr) return;
+  const ManagingScope scope(device_->driver(), device_->context());
+  device_->driver().MemHostUnregister(registers_);
+  device_ = nullptr;
+}
+
+Result<MappedRegisters> MappedRegisters::Map(const Device& device, std::span<std::byte> pages) {
+  const Driver& driver = device.driver();
+  const ManagingScope scope(driver, device.context());
+  MappedRegisters made;
+  DeviceAddress address = 0;
+  if (driver.MemHostGetDevicePointer(&address, pages.data(), 0) != 0) {
+    TUTTI_TRY(driver.Check(
+        driver.MemHostRegister(pages.data(), pages.size(), kPinnedForAll | kRegistersOfCard),
+        fmt::format("mapping a card's doorbell registers for CUDA device {} (the NVIDIA driver "
+                    "needs PeerMappingOverride=1 for that in some versions)",
+                    device.ordinal())));
+    made.device_ = &device;
+    made.registers_ = pages.data();
+    TUTTI_TRY(driver.Check(driver.MemHostGetDevicePointer(&address, pages.data(), 0),
+                           "finding where a GPU has a card's doorbell registers"));
+  }
+  made.data_ = reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address));
+  return made;
 }
 
 }  // namespace tutti::cuda

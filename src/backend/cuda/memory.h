@@ -94,6 +94,14 @@ Result<Allocation> ExportAllocation(const Device& device, std::span<const std::b
 // has mapped. InvalidUsage where the driver or the GPU has none.
 Result<UniqueFd> ExportDmabuf(const Device& device, std::span<const std::byte> memory);
 
+// Does the same for memory that lies within an allocation: the DMA-BUF is that of the whole, in
+// which the memory begins at `offset`.
+struct LentMemory {
+  UniqueFd fd;
+  uint64_t offset = 0;
+};
+Result<LentMemory> ExportDmabufAround(const Device& device, std::span<const std::byte> memory);
+
 // Returns whether the GPU sees what a NIC has written into its memory in the order in which the NIC
 // told of it, so that no read has to push it there.
 bool OrdersWritesOfNics(const Device& device);
@@ -118,6 +126,30 @@ class PinnedRange {
 
   const Device* device_ = nullptr;
   void* pinned_ = nullptr;
+  std::byte* data_ = nullptr;
+};
+
+// Pages of a network card's registers, into which kernels of GPUs store. Move-only.
+class MappedRegisters {
+ public:
+  MappedRegisters() = default;
+  MappedRegisters(MappedRegisters&& other) noexcept {
+    *this = static_cast<MappedRegisters&&>(other);
+  }
+  MappedRegisters& operator=(MappedRegisters&& other) noexcept;
+  ~MappedRegisters() { Release(); }
+
+  // `pages` are whole ones. Memory that the process has pinned already serves as registers, too.
+  static Result<MappedRegisters> Map(const Device& device, std::span<std::byte> pages);
+
+  // Returns the address of the first of them as GPUs see it.
+  std::byte* data() const { return data_; }
+
+ private:
+  void Release();
+
+  const Device* device_ = nullptr;  // null where others have pinned them
+  void* registers_ = nullptr;
   std::byte* data_ = nullptr;
 };
 

@@ -110,17 +110,34 @@ Status Mlx5Card::Refusal(int error, const char* what, std::span<const uint8_t> a
   return DescribeRefusal(error, what, name_);
 }
 
+unsigned Mlx5Card::AccessFor(CardOrdering ordering) const {
+  const unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                          IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+  const bool relaxed = ordering == CardOrdering::kRelaxed && options_.relaxed_ordering;
+  return relaxed ? access | IBV_ACCESS_RELAXED_ORDERING : access;
+}
+
 Result<std::unique_ptr<CardMemory>> Mlx5Card::Register(std::span<std::byte> memory, uint64_t begin,
                                                        CardOrdering ordering) {
-  unsigned access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                    IBV_ACCESS_REMOTE_ATOMIC;
-  if (ordering == CardOrdering::kRelaxed && options_.relaxed_ordering)
-    access |= IBV_ACCESS_RELAXED_ORDERING;
   errno = 0;
-  ibv_mr* const region = verbs_->reg_mr_iova2(domain_, memory.data(), memory.size(), begin, access);
+  ibv_mr* const region =
+      verbs_->reg_mr_iova2(domain_, memory.data(), memory.size(), begin, AccessFor(ordering));
   if (!region) return Refusal(errno, "registering memory failed");
   return std::unique_ptr<CardMemory>(std::make_unique<Mlx5Memory>(*verbs_, *region));
 }
+
+Result<std::unique_ptr<CardMemory>> Mlx5Card::RegisterGpu(std::span<std::byte> memory,
+                                                          uint64_t begin, CardOrdering ordering,
+                                                          int dmabuf, uint64_t offset) {
+  if (dmabuf < 0) return Register(memory, begin, ordering);
+  errno = 0;
+  ibv_mr* const region = verbs_->reg_dmabuf_mr(domain_, offset, memory.size(), begin, dmabuf,
+                                               static_cast<int>(AccessFor(ordering)));
+  if (!region) return Refusal(errno, "registering a DMA-BUF failed");
+  return std::unique_ptr<CardMemory>(std::make_unique<Mlx5Memory>(*verbs_, *region));
+}
+
+bool Mlx5Card::takes_dmabuf() const { return options_.dmabuf && verbs_->reg_dmabuf_mr != nullptr; }
 
 Result<std::unique_ptr<CardQueues>> Mlx5Card::MakeQueues(size_t count, uint32_t depth) {
   TUTTI_ASSIGN(std::unique_ptr<Mlx5Queues> queues, Mlx5Queues::Create(*this, count, depth));

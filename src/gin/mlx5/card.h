@@ -32,6 +32,10 @@ class Mlx5Card final : public Card {
   const CardEnd& end() const override { return end_; }
   Result<std::unique_ptr<CardMemory>> Register(std::span<std::byte> memory, uint64_t begin,
                                                CardOrdering ordering) override;
+  Result<std::unique_ptr<CardMemory>> RegisterGpu(std::span<std::byte> memory, uint64_t begin,
+                                                  CardOrdering ordering, int dmabuf,
+                                                  uint64_t offset) override;
+  bool takes_dmabuf() const override;
   Result<std::unique_ptr<CardQueues>> MakeQueues(size_t count, uint32_t depth) override;
 
   const Mlx5Library& mlx5() const { return mlx5_; }
@@ -50,6 +54,7 @@ class Mlx5Card final : public Card {
   Mlx5Card(std::shared_ptr<const VerbsLibrary> verbs, const Mlx5Library& mlx5, VerbsPort port,
            const VerbsOptions& options);
   Status OpenDevice();
+  unsigned AccessFor(CardOrdering ordering) const;
   Result<std::array<uint8_t, 6>> MacOf(const Mlx5Route& route) const;
 
   const std::shared_ptr<const VerbsLibrary> verbs_;

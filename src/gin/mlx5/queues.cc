@@ -32,8 +32,18 @@ Result<std::unique_ptr<Mlx5Queues>> Mlx5Queues::Create(const Mlx5Card& card, siz
   return made;
 }
 
+size_t Mlx5Queues::MemoryBytes() const {
+  return RoundUp(CompletionsRecordAt(queues_.size()), kPage);
+}
+std::span<std::byte> Mlx5Queues::memory() const { return {memory_.get(), MemoryBytes()}; }
+
+std::span<std::byte> Mlx5Queues::RegisterPage(size_t queue) const {
+  const auto at = reinterpret_cast<uintptr_t>(queues_[queue].uar->reg_addr);
+  return {reinterpret_cast<std::byte*>(at / kPage * kPage), kPage};
+}
+
 Status Mlx5Queues::Allocate() {
-  const size_t bytes = RoundUp(CompletionsRecordAt(queues_.size()), kPage);
+  const size_t bytes = MemoryBytes();
   memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes)));
   if (!memory_) return SystemError("there is no memory for {} queue pairs", queues_.size());
   std::memset(memory_.get(), 0, bytes);

@@ -29,6 +29,8 @@ class Mlx5Queues final : public CardQueues {
   Status Join(size_t queue, const CardEnd& end, uint32_t number) override;
   device::mlx5::QueuePair Export(size_t queue) const override;
   Result<bool> HasStopped(size_t queue) const override;
+  std::span<std::byte> memory() const override;
+  std::span<std::byte> RegisterPage(size_t queue) const override;
 
  private:
   struct Free {
@@ -43,6 +45,7 @@ class Mlx5Queues final : public CardQueues {
   };
 
   Mlx5Queues(const Mlx5Card& card, size_t count, uint32_t depth);
+  size_t MemoryBytes() const;
   Status Allocate();
   Status MakeUar(Queue& queue) const;
   Status MakePair(size_t i);
