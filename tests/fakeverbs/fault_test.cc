@@ -107,6 +107,60 @@ TEST_F(VerbsFaultTest, GrantsThatMakeNoSenseAreRefused) {
   }
 }
 
+// What a sender that has lost its mind says by the send that tells of a message.
+TEST_F(VerbsFaultTest, NoticesThatMakeNoSenseAreRefused) {
+  struct Damage {
+    const char* sentence;
+    std::function<void(Notice&)> change;
+  };
+  const std::vector<Damage> damages = {
+      {"of a kind 7", [](Notice& notice) { notice.kind = static_cast<Notice::Kind>(7); }},
+      {"not the next under way", [](Notice& notice) { notice.group = 1; }},
+      {"not the next under way", [](Notice& notice) { notice.group = 3; }},
+      {"group 99, which is not under way",
+       [](Notice& notice) {
+         notice = {99, 0, 0, Notice::Kind::kSideEnd};
+       }},
+      {"wrote 1001 bytes for a buffer of 1000", [](Notice& notice) { notice.bytes = 1001; }},
+  };
+  Settings settings;
+  settings.ib_send_notices = true;
+  for (const Damage& damage : damages) {
+    SCOPED_TRACE(damage.sentence);
+    fakeverbs::Reset();
+    VerbsNetPair pair(settings);
+    NetLink link(pair);
+    NetBuffer to = link.ReceiveBuffer(1000);
+    NetBuffer from = link.SendBuffer(1000);
+    // The records of a group tell where the receiver's table is; the notices lie behind them.
+    const NetReceive group[] = {{to.data(), 500, 1, to.memory()},
+                                {to.data() + 500, 500, 2, to.memory()}};
+    NetRequest* const both = *link.receiver->Irecv(group);
+    ASSERT_NE(both, nullptr);
+    for (const uint32_t tag : {1u, 2u}) {
+      NetRequest* sending = nullptr;
+      ASSERT_TRUE(link.Drive([&] {
+        if (!sending) sending = link.Send({from.data(), 10, tag, 0, from.memory()});
+        return sending && link.Sent(sending);
+      }));
+    }
+    ASSERT_TRUE(link.Drive([&] { return link.Received(both); }));
+    const uint64_t records = AddressOfWrite(2 * sizeof(RecordEntry)) - sizeof(RecordSlot);
+    auto* const notices = reinterpret_cast<Notice*>(records + kTableSlots * sizeof(RecordSlot));
+    ASSERT_NE(link.Receive(to), nullptr);
+    NetRequest* const sending = link.SendSoon(from);
+    ASSERT_NE(sending, nullptr);
+    const Deadline deadline = net_contract::Bound().deadline;
+    while (!link.Sent(sending) && !deadline.Passed()) ASSERT_TRUE(link.sender->Progress().ok());
+    ASSERT_EQ(notices[1].group, 2u);
+    damage.change(notices[1]);
+    const Status status = NetLink::AwaitFailure(*link.receiver);
+    EXPECT_EQ(status.code(), Code::kRemoteError);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(damage.sentence));
+    EXPECT_FALSE(NetLink::AwaitFailure(*link.sender).ok());
+  }
+}
+
 // The same group granted once more, while it is filled and afterwards, changes nothing.
 TEST_F(VerbsFaultTest, AGrantThatComesTwiceCountsOnce) {
   VerbsNetPair pair({});
@@ -148,6 +202,7 @@ TEST_F(VerbsFaultTest, OffersThatLeadNowhereEndInASentence) {
       {"did not answer", [](VerbsEnd& end) { end.ports[0].gid = {}; }},
       {"cannot be (0 of them", [](VerbsEnd& end) { end.queue_pairs.clear(); }},
       {"is RoCE and", [](VerbsEnd& end) { end.ethernet = false; }},
+      {"rogue is iWARP", [](VerbsEnd& end) { end.iwarp = true; }},
   };
   for (const Lie& lie : lies) {
     SCOPED_TRACE(lie.sentence);

@@ -24,12 +24,13 @@ void Shell(const std::string& command) { EXPECT_EQ(std::system(command.c_str()),
 // Two networks, one at either end of the cable.
 class CablePair final : public NetPair {
  public:
-  explicit CablePair(Settings settings) {
+  explicit CablePair(Settings settings) : CablePair(settings, {"=rxe2", "=rxe3"}) {}
+  CablePair(Settings settings, const std::array<const char*, 2>& devices) {
     VerbsNet::Options options;
     options.address = ParseSocketAddress("127.0.0.1:0").value();
     const Key key = RandomKey();
     for (size_t i = 0; i < 2; ++i) {
-      settings.ib_hca = i == 0 ? "=rxe2" : "=rxe3";
+      settings.ib_hca = devices[i];
       nets_[i] = VerbsNet::Create(*loop_, key, settings, options).value();
       EXPECT_TRUE(nets_[i]->IsViable().ok()) << nets_[i]->IsViable().message();
     }
@@ -46,9 +47,9 @@ class CablePair final : public NetPair {
 class Rank {
  public:
   // Writes a byte into `busy`, where it is a descriptor, once some messages have passed.
-  explicit Rank(const Key& key, int busy = -1) : busy_(busy) {
+  Rank(const Key& key, const char* device, int busy = -1) : busy_(busy) {
     Settings settings;
-    settings.ib_hca = "=rxe0";
+    settings.ib_hca = device;
     VerbsNet::Options options;
     options.address = ParseSocketAddress("127.0.0.1:0").value();
     net_ = VerbsNet::Create(*loop_, key, settings, options).value();
@@ -104,7 +105,8 @@ class Rank {
 };
 
 // A process is killed in the middle of transfers; the one at the other end hears of it at once.
-TEST(KilledPeerTest, IsNoticedAtEitherEnd) {
+class KilledPeerTest : public ::testing::TestWithParam<const char*> {};
+TEST_P(KilledPeerTest, IsNoticedAtEitherEnd) {
   for (const bool kills_sender : {true, false}) {
     const Key key = RandomKey();
     int pipe[2] = {-1, -1};
@@ -113,7 +115,7 @@ TEST(KilledPeerTest, IsNoticedAtEitherEnd) {
     ASSERT_EQ(::pipe(busy), 0);
     const pid_t child = fork();
     if (child == 0) {
-      Rank rank(key, busy[1]);
+      Rank rank(key, GetParam(), busy[1]);
       const Status ended = kills_sender ? rank.Send(pipe[0]) : rank.Receive(pipe[1]);
       _exit(ended.ok() ? 0 : 1);
     }
@@ -123,7 +125,7 @@ TEST(KilledPeerTest, IsNoticedAtEitherEnd) {
       EXPECT_EQ(read(busy[0], &byte, 1), 1) << "the other end ended before its transfers";
       kill(child, SIGKILL);
     });
-    Rank rank(key);
+    Rank rank(key, GetParam());
     const Status status = kills_sender ? rank.Receive(pipe[1]) : rank.Send(pipe[0]);
     EXPECT_EQ(status.code(), Code::kRemoteError) << status.message();
     killer.join();
@@ -133,6 +135,9 @@ TEST(KilledPeerTest, IsNoticedAtEitherEnd) {
     for (const int fd : {pipe[0], pipe[1], busy[0]}) close(fd);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, KilledPeerTest, ::testing::Values("=rxe0", "=siw0"),
+                         [](const auto& each) { return each.index == 0 ? "Roce" : "Iwarp"; });
 
 // The cable is whole before and after each test.
 class CableTest : public ::testing::Test {
@@ -185,6 +190,15 @@ TEST_F(CableTest, LossesAreMadeGood) {
     NetLink link(pair);
     Transfer(link, net_contract::MixedSizes(6, 60));
   }
+}
+
+// The packets of iWARP are those of TCP, and within a host they take its loop-back device.
+TEST_F(CableTest, LossesAreMadeGoodOverIwarp) {
+  Shell("tc qdisc replace dev lo root netem loss 2%");
+  CablePair pair(Patient(), {"=siw0", "=siw0"});
+  NetLink link(pair);
+  Transfer(link, net_contract::MixedSizes(6, 60));
+  Shell("tc qdisc del dev lo root");
 }
 
 TEST_F(CableTest, ACutOfTwoSecondsIsSurvived) {

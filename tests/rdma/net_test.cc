@@ -28,24 +28,35 @@ class VerbsNetPair final : public NetPair {
   std::array<std::unique_ptr<Net>, 2> nets_;
 };
 
-NetFactory Factory(const std::string& name, const std::function<void(Settings&)>& change) {
+NetFactory Factory(const char* device, const std::string& name,
+                   const std::function<void(Settings&)>& change) {
   Settings settings;
-  settings.ib_hca = "=rxe0";
+  settings.ib_hca = device;
   change(settings);
   return {name, [=] { return std::make_unique<VerbsNetPair>(settings); }};
+}
+NetFactory OverRoce(const std::string& name, const std::function<void(Settings&)>& change) {
+  return Factory("=rxe0", name, change);
+}
+NetFactory OverIwarp(const std::string& name, const std::function<void(Settings&)>& change) {
+  return Factory("=siw0", name, change);
 }
 
 class VerbsNetContract : public NetContract {};
 TEST_P(VerbsNetContract, Holds) { Run(); }
 INSTANTIATE_TEST_SUITE_P(Forms, VerbsNetContract,
-                         ::testing::Combine(::testing::ValuesIn(ForEachVerbsForm(Factory)),
+                         ::testing::Combine(::testing::ValuesIn(ForEachVerbsForm(OverRoce)),
+                                            ::testing::ValuesIn(net_contract::Cases())),
+                         NetContractCaseName);
+INSTANTIATE_TEST_SUITE_P(Iwarp, VerbsNetContract,
+                         ::testing::Combine(::testing::ValuesIn(ForEachVerbsForm(OverIwarp)),
                                             ::testing::ValuesIn(net_contract::Cases())),
                          NetContractCaseName);
 
 class VerbsRmaContract : public RmaContract {};
 TEST_P(VerbsRmaContract, Holds) { Run(); }
 INSTANTIATE_TEST_SUITE_P(OneSided, VerbsRmaContract,
-                         RmaContractCasesFor(Factory("Verbs", [](Settings&) {})),
+                         RmaContractCasesFor(OverRoce("Verbs", [](Settings&) {})),
                          RmaContractCaseName);
 
 }  // namespace

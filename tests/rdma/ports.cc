@@ -14,8 +14,8 @@ tutti::Status Print() {
                tutti::FindVerbsPorts(std::make_shared<tutti::VerbsLibrary>(library), settings));
   for (const tutti::VerbsPort& port : ports.usable) {
     fmt::print("used: {} {} GID {} {} speed {} Mb/s MTU {} GUID {:016x}\n", port.Name(),
-               port.ethernet ? "RoCE" : "InfiniBand", port.gid.index, port.gid.ToString(),
-               port.speed_mbps, 128 << port.mtu, port.device->guid());
+               port.kind(), port.gid.index, port.gid.ToString(), port.speed_mbps, 128 << port.mtu,
+               port.device->guid());
   }
   for (const std::string& sentence : ports.left_out) fmt::print("left out: {}\n", sentence);
   return tutti::Status::Ok();

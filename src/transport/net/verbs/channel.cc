@@ -44,6 +44,10 @@ Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Make(const Parts& parts,
   TUTTI_TRY(channel->MakeTables(parts.table_bytes, parts.outbox_bytes));
   TUTTI_TRY(channel->MakeQueues());
   TUTTI_TRY(channel->Place(offer));
+  const VerbsPort& port = parts.ports.ports.front().port;
+  if (port.iwarp() && !offer) {
+    TUTTI_ASSIGN(channel->managed_, port.manager->Listen(port.gid, channel->Numbers()));
+  }
   return channel;
 }
 
@@ -54,7 +58,8 @@ VerbsChannel::VerbsChannel(const Parts& parts)
       first_packet_(static_cast<uint32_t>(RandomU64() & 0xffffff)),
       pairs_(parts.queue_pairs),
       loopback_depth_(parts.loopback_depth),
-      recovers_(parts.recovers && nic().options().resume_within_ns > 0) {}
+      notices_(parts.notices),
+      recovers_(parts.recovers && nic().options().resume_within_ns > 0 && !ports_.iwarp()) {}
 
 Status VerbsChannel::MakeTables(size_t table_bytes, size_t outbox_bytes) {
   std::vector<MemoryCache*> caches;
@@ -151,6 +156,9 @@ std::string VerbsChannel::Where(size_t port) const {
 VerbsEnd VerbsChannel::Here() const {
   VerbsEnd end;
   end.ethernet = ports_.ethernet();
+  end.iwarp = ports_.iwarp();
+  end.notices = notices_;
+  if (managed_) end.managed = managed_->address();
   end.first_packet = first_packet_;
   end.table_address = reinterpret_cast<uintptr_t>(table_->data());
   end.own = static_cast<uint8_t>(ports_.own);
@@ -162,11 +170,12 @@ VerbsEnd VerbsChannel::Here() const {
 }
 
 Status VerbsChannel::Join(const VerbsEnd& remote, uint8_t traffic_class) {
-  if (remote.ethernet != ports_.ethernet()) {
+  if (remote.ethernet != ports_.ethernet() || remote.iwarp != ports_.iwarp()) {
     return RemoteError("{} is {} and {} is {}: choose ports of one kind with NCCL_IB_HCA",
-                       ports_.Name(), ports_.ethernet() ? "RoCE" : "InfiniBand", remote.name,
-                       remote.ethernet ? "RoCE" : "InfiniBand");
+                       ports_.Name(), ports_.kind(), remote.name, remote.kind());
   }
+  if (remote.notices != notices_)
+    return RemoteError("one end tells of messages by sends and the other does not");
   if (remote.queue_pairs.size() != pairs_.size()) {
     return RemoteError("it has {} queue pairs for {} of this end", remote.queue_pairs.size(),
                        pairs_.size());
@@ -179,10 +188,18 @@ Status VerbsChannel::Join(const VerbsEnd& remote, uint8_t traffic_class) {
   const VerbsEnd here = Here();
   weights_ =
       WeighPairs(speeds(here), PlacesOf(here).port_of, speeds(remote), PlacesOf(remote).port_of);
-  for (size_t i = 0; i < pairs_.size(); ++i) {
+  for (size_t i = 0; i < pairs_.size() && !ports_.iwarp(); ++i) {
     const VerbsEnd::Pair& pair = remote.queue_pairs[i];
     TUTTI_TRY(pairs_[i].pair->Join({remote.ports[pair.port], pair.number, remote.first_packet},
                                    first_packet_, traffic_class));
+  }
+  if (ports_.iwarp() && !managed_) {
+    if (remote.managed.port == 0)
+      return RemoteError("it awaits no queue pairs, as the other end of iWARP has to");
+    Gid to;
+    to.bytes = remote.ports[remote.queue_pairs.front().port].gid;
+    const VerbsPort& port = ports_.ports.front().port;
+    TUTTI_ASSIGN(managed_, port.manager->Connect(port.gid, to, remote.managed, Numbers()));
   }
   remote_ = remote;
   TUTTI_INFO(kLogNet, "net IB: {} joined with {} by {} queue pairs", ports_.Name(), remote.name,
@@ -248,7 +265,7 @@ Result<bool> VerbsChannel::Listen(bool idle, bool due, ControlMessage& message) 
   }
   if (open() && (!idle || ++idle_calls_ % kIdleCallsPerLook != 0)) return false;
   [[maybe_unused]] const Result<bool> flushed = control_.Flush();  // Receive finds out failures
-  Result<bool> came = control_.Receive(message);
+  Result<bool> came = ReceiveControl(message);
   if (!came.ok()) {
     // What came before the other end left still counts.
     Stash();
@@ -262,6 +279,19 @@ Result<bool> VerbsChannel::Listen(bool idle, bool due, ControlMessage& message) 
     return Fail(RemoteError("the other end refused: {}", reader.Sentence()));
   }
   return came;
+}
+
+// The end of queue pairs that the connection manager has joined is as that of the control socket.
+Result<bool> VerbsChannel::ReceiveControl(ControlMessage& message) {
+  TUTTI_ASSIGN(const bool came, control_.Receive(message));
+  if (!came && managed_) TUTTI_TRY(managed_->Progress());
+  return came;
+}
+
+std::vector<uint32_t> VerbsChannel::Numbers() const {
+  std::vector<uint32_t> numbers;
+  for (const Pair& pair : pairs_) numbers.push_back(pair.pair->number());
+  return numbers;
 }
 
 // Fetches completions now and keeps them for the next Poll.
@@ -289,6 +319,7 @@ NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits) {
   for (const Queue& queue : queues_) {
     if (queue.used) waits.push_back({queue.queue->fd(), EPOLLIN});
   }
+  if (managed_) waits.push_back({managed_->fd(), EPOLLIN});
   const Result<bool> flushed = control_.Flush();
   const bool all = flushed.ok() && *flushed;
   waits.push_back({control_.fd(), uint32_t{EPOLLIN} | (all ? 0u : uint32_t{EPOLLOUT})});
@@ -297,6 +328,7 @@ NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits) {
 
 void VerbsChannel::AppendFds(std::vector<int>& fds) const {
   for (const Queue& queue : queues_) fds.push_back(queue.queue->fd());
+  if (managed_) fds.push_back(managed_->fd());
   fds.push_back(control_.fd());
 }
 

@@ -39,6 +39,7 @@
 //   - Completions of old queue pairs that are taken late are known by the life in their id.
 //
 // Atomic additions cannot be repeated: connections for one-sided operations end where these go on.
+// So do those over iWARP, whose queue pairs TCP keeps alive, and which cannot be renewed.
 //
 // Threads: as NetComm.
 
@@ -52,6 +53,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "transport/net/net.h"
+#include "transport/net/verbs/manager.h"
 #include "transport/net/verbs/ports.h"
 #include "transport/net/verbs/queue_pair.h"
 #include "transport/net/verbs/setup.h"
@@ -76,6 +78,7 @@ class VerbsChannel {
     QueuePairDepths depths;
     uint32_t loopback_depth = 0;  // reads that are under way at once; 0: it has no loop-back
     bool recovers = false;        // lost queue pairs are made again
+    bool notices = false;         // Sends tell of messages instead of immediate values.
   };
   // Makes the queue pairs; with `offer`, the other end's, they are placed to go with them.
   static Result<std::unique_ptr<VerbsChannel>> Create(Parts parts, const VerbsEnd* offer);
@@ -113,8 +116,13 @@ class VerbsChannel {
 
   // Returns what the other end is told of this one.
   VerbsEnd Here() const;
-  // Joins all queue pairs with those of the other end, which must be of the same kind.
+  // Joins all queue pairs with those of the other end, which must be of the same kind. Those of
+  // iWARP are only on their way then: IsJoined.
   Status Join(const VerbsEnd& remote, uint8_t traffic_class);
+  // Returns whether all queue pairs are joined as far as this end can see. The sending end of
+  // iWARP may use them only when something has come over each.
+  bool IsJoined() const { return !managed_ || managed_->joined(); }
+  bool notices() const { return notices_; }
   const VerbsEnd& remote() const { return remote_; }
   bool open() const { return stage_ == Stage::kOpen; }
   bool lost() const { return stage_ == Stage::kLost; }
@@ -207,6 +215,8 @@ class VerbsChannel {
   Status PlaceLoopbacks();
   Status Put(Pair& pair, size_t port, const QueuePairDepths& depths) const;
   Status Stop(const std::vector<Pair>& pairs) const;
+  std::vector<uint32_t> Numbers() const;
+  Result<bool> ReceiveControl(ControlMessage& message);
   VerbsEnd::Port Describe(size_t port) const;
   Status Describe(const ibv_wc& completion, std::string_view doing, size_t port) const;
   // Returns the queue pair that one of the completions that Poll has returned last is of.
@@ -227,6 +237,7 @@ class VerbsChannel {
   uint32_t first_packet_;
   std::unique_ptr<RegisteredPages> table_;
   std::unique_ptr<RegisteredPages> outbox_;
+  std::unique_ptr<ManagedPairs> managed_;  // iWARP only. It outlives the queue pairs.
   std::vector<Queue> queues_;
   std::array<size_t, kMaxPorts> queue_of_ = {};  // The key is a port.
   size_t next_queue_ = 0;
@@ -241,6 +252,7 @@ class VerbsChannel {
   Status left_;  // Says why the control socket ended, until that fails the channel.
   Deadline fails_at_ = Deadline::Never();
   Stage stage_ = Stage::kSettingUp;
+  const bool notices_;
   const bool recovers_;
   uint32_t life_ = 0;    // Counts the lives of the queue pairs, modulo kLives.
   Status lost_because_;  // the last time

@@ -60,9 +60,10 @@ std::string_view StateName(ibv_port_state state) {
   }
 }
 
-// Returns the port with the GID that connections use, or why it cannot be used.
+// Returns the port with the GID that connections use, or why it cannot be used. `manager`: it is
+// one of iWARP.
 Result<VerbsPort> ExaminePort(const std::shared_ptr<VerbsDevice>& device, uint8_t number,
-                              const GidWish& wish) {
+                              const GidWish& wish, std::shared_ptr<const RdmaManager> manager) {
   ibv_port_attr attributes = {};
   const int error = device->library().query_port(&device->context(), number, &attributes);
   if (error != 0) return ErrnoError(error, "its state cannot be read");
@@ -76,47 +77,82 @@ Result<VerbsPort> ExaminePort(const std::shared_ptr<VerbsDevice>& device, uint8_
   port.lid = attributes.lid;
   port.mtu = attributes.active_mtu;
   port.speed_mbps = LinkSpeedMbps(attributes.active_width, attributes.active_speed);
-  TUTTI_ASSIGN(const std::vector<Gid> gids, ReadGids(*device, number));
+  TUTTI_ASSIGN(const std::vector<Gid> gids,
+               manager ? manager->AddressesOf(device->name(), number) : ReadGids(*device, number));
   TUTTI_ASSIGN(port.gid, ChooseGid(gids, port.ethernet, wish));
+  port.manager = std::move(manager);
   return port;
 }
 
-// Returns why no port of the device can be used, or ok.
-Status CheckKind(const ibv_device& device) {
-  if (device.transport_type == IBV_TRANSPORT_IB) return Status::Ok();
-  if (device.transport_type == IBV_TRANSPORT_IWARP) {
-    return SystemError(
-        "it speaks iWARP, whose writes carry no immediate values, by which a receiver learns of "
-        "messages; InfiniBand and RoCE are served");
-  }
-  return SystemError("it has a transport of its own, and only InfiniBand and RoCE are served");
-}
+// Sorts the ports of a host's devices into those that are usable and the reasons against the
+// others.
+class Examination {
+ public:
+  Examination(std::shared_ptr<const VerbsLibrary> library, const Settings& settings,
+              HcaFilter filter, GidWish wish)
+      : library_(std::move(library)),
+        settings_(settings),
+        filter_(std::move(filter)),
+        wish_(wish) {}
 
-// Sorts the ports of a device into those that are usable and the reasons against the others.
-void ExamineDevice(const std::shared_ptr<const VerbsLibrary>& library, ibv_device& device,
-                   const HcaFilter& filter, const GidWish& wish, VerbsPorts& ports) {
-  const std::string name = device.name;
-  const auto leave_out = [&](const std::string& which, const Status& why) {
-    ports.left_out.push_back(fmt::format("{}: {}", which, why.message()));
-  };
-  if (const Status kind = CheckKind(device); !kind.ok()) return leave_out(name, kind);
-  const Result<std::shared_ptr<VerbsDevice>> opened = VerbsDevice::Open(library, device);
-  if (!opened.ok()) return leave_out(name, opened.status());
-  const int count = opened.value()->attributes().phys_port_cnt;
-  for (int number = 1; number <= count; ++number) {
-    const std::string which = count > 1 ? fmt::format("{}:{}", name, number) : name;
-    if (!filter.Admits(name, static_cast<uint8_t>(number))) {
-      leave_out(which, InvalidUsage("NCCL_IB_HCA does not admit it"));
-      continue;
+  void Add(ibv_device& device) {
+    const std::string name = device.name;
+    const bool iwarp = device.transport_type == IBV_TRANSPORT_IWARP;
+    if (!iwarp && device.transport_type != IBV_TRANSPORT_IB) {
+      return LeaveOut(name, SystemError("it has a transport of its own, and only InfiniBand, RoCE "
+                                        "and iWARP are served"));
     }
-    Result<VerbsPort> port = ExaminePort(*opened, static_cast<uint8_t>(number), wish);
-    if (port.ok()) {
-      ports.usable.push_back(std::move(port).value());
-    } else {
-      leave_out(which, port.status());
+    const Result<std::shared_ptr<VerbsDevice>> opened = VerbsDevice::Open(library_, device);
+    if (!opened.ok()) return LeaveOut(name, opened.status());
+    const int count = opened.value()->attributes().phys_port_cnt;
+    for (int number = 1; number <= count; ++number) {
+      const std::string which = count > 1 ? fmt::format("{}:{}", name, number) : name;
+      if (!filter_.Admits(name, static_cast<uint8_t>(number))) {
+        LeaveOut(which, InvalidUsage("NCCL_IB_HCA does not admit it"));
+        continue;
+      }
+      Result<VerbsPort> port = Examine(*opened, static_cast<uint8_t>(number), iwarp);
+      if (port.ok()) {
+        (iwarp ? iwarp_ : ports_.usable).push_back(std::move(port).value());
+      } else {
+        LeaveOut(which, port.status());
+      }
     }
   }
-}
+
+  // Ports of iWARP can do less, so that they are used where there are no others.
+  VerbsPorts Finish() {
+    if (ports_.usable.empty()) {
+      ports_.usable = std::move(iwarp_);
+    } else {
+      for (const VerbsPort& port : iwarp_) {
+        LeaveOut(port.Name(), InvalidUsage("it speaks iWARP, which is used where there is no port "
+                                           "of InfiniBand or RoCE (NCCL_IB_HCA chooses)"));
+      }
+    }
+    return std::move(ports_);
+  }
+
+ private:
+  Result<VerbsPort> Examine(const std::shared_ptr<VerbsDevice>& device, uint8_t number,
+                            bool iwarp) {
+    if (iwarp && !manager_) {
+      TUTTI_ASSIGN(manager_, RdmaManager::Load(settings_.rdmacm_library));
+    }
+    return ExaminePort(device, number, wish_, iwarp ? manager_ : nullptr);
+  }
+  void LeaveOut(const std::string& which, const Status& why) {
+    ports_.left_out.push_back(fmt::format("{}: {}", which, why.message()));
+  }
+
+  const std::shared_ptr<const VerbsLibrary> library_;
+  const Settings& settings_;
+  const HcaFilter filter_;
+  const GidWish wish_;
+  std::shared_ptr<const RdmaManager> manager_;
+  std::vector<VerbsPort> iwarp_;
+  VerbsPorts ports_;
+};
 
 }  // namespace
 
@@ -157,10 +193,10 @@ Result<VerbsPorts> FindVerbsPorts(const std::shared_ptr<const VerbsLibrary>& lib
   errno = 0;
   ibv_device** const list = library->get_device_list(&count);
   if (!list) return ErrnoError(errno, "the list of InfiniBand devices cannot be read");
-  VerbsPorts ports;
-  for (int i = 0; i < count; ++i) ExamineDevice(library, *list[i], filter, wish, ports);
+  Examination examination(library, settings, filter, wish);
+  for (int i = 0; i < count; ++i) examination.Add(*list[i]);
   library->free_device_list(list);
-  return ports;
+  return examination.Finish();
 }
 
 int64_t LinkSpeedMbps(uint8_t width_code, uint8_t speed_code) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// The InfiniBand and RoCE devices of this host, and which of their ports carry data.
+// The InfiniBand, RoCE and iWARP devices of this host, and which of their ports carry data.
 //
 // Threads: FindVerbsPorts from any; what it returns does not change afterwards.
 
@@ -14,6 +14,7 @@
 #include "config/settings.h"
 #include "transport/net/verbs/gid.h"
 #include "transport/net/verbs/library.h"
+#include "transport/net/verbs/manager.h"
 
 namespace tutti {
 
@@ -51,24 +52,28 @@ class VerbsDevice {
 struct VerbsPort {
   std::shared_ptr<VerbsDevice> device;
   uint8_t number = 1;
-  bool ethernet = false;  // RoCE; else an InfiniBand fabric
+  bool ethernet = false;  // RoCE or iWARP; else an InfiniBand fabric
   uint16_t lid = 0;       // InfiniBand only
   ibv_mtu mtu = IBV_MTU_1024;
   int64_t speed_mbps = 0;  // 0: unknown
-  Gid gid;
+  Gid gid;                 // iWARP: the address of its interface
+  // Joins queue pairs of iWARP; null for other ports.
+  std::shared_ptr<const RdmaManager> manager;
 
+  bool iwarp() const { return manager != nullptr; }
+  std::string_view kind() const { return iwarp() ? "iWARP" : ethernet ? "RoCE" : "InfiniBand"; }
   // Returns a name such as "mlx5_0", or "mlx5_0:2" for a port that is not the first.
   std::string Name() const;
 };
 
 struct VerbsPorts {
   std::vector<VerbsPort> usable;
-  // A sentence for each port or device that is there and not used: "siw0 speaks iWARP, …".
+  // A sentence for each port or device that is there and not used: "mlx5_0: it is down".
   std::vector<std::string> left_out;
 };
 
 // Opens the devices that NCCL_IB_HCA admits and chooses the ports that are active, each with the
-// GID that the other settings ask for. Fails when a setting cannot be understood or the list of
+// GID that the other settings ask for. Ports of iWARP are chosen where there are no others. Fails when a setting cannot be understood or the list of
 // devices cannot be read; a device that fails is left out. `library` must outlive what is
 // returned.
 Result<VerbsPorts> FindVerbsPorts(const std::shared_ptr<const VerbsLibrary>& library,

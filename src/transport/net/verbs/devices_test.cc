@@ -164,18 +164,24 @@ TEST_F(VerbsDevicesTest, PortsOfADeviceShareIt) {
 }
 
 TEST_F(VerbsDevicesTest, SaysWhyAPortIsLeftOut) {
-  Add("siw0").device.transport_type = IBV_TRANSPORT_IWARP;
   Add("efa0").device.transport_type = IBV_TRANSPORT_UNSPECIFIED;
   Add("mlx5_0").ports[0].attributes.state = IBV_PORT_DOWN;
   Add("mlx5_1").opens = false;
   Add("mlx5_2").ports[0].address = nullptr;
   const VerbsPorts ports = Find();
   EXPECT_THAT(ports.usable, IsEmpty());
-  EXPECT_THAT(
-      ports.left_out,
-      ElementsAre(HasSubstr("siw0: it speaks iWARP, whose writes carry no immediate"),
-                  HasSubstr("efa0: "), HasSubstr("mlx5_0: it is down"),
-                  HasSubstr("mlx5_1: it cannot be opened"), HasSubstr("mlx5_2: it has no GID")));
+  EXPECT_THAT(ports.left_out, ElementsAre(HasSubstr("efa0: "), HasSubstr("mlx5_0: it is down"),
+                                          HasSubstr("mlx5_1: it cannot be opened"),
+                                          HasSubstr("mlx5_2: it has no GID")));
+}
+
+TEST_F(VerbsDevicesTest, IwarpNeedsTheConnectionManager) {
+  Add("siw0").device.transport_type = IBV_TRANSPORT_IWARP;
+  Settings settings;
+  settings.rdmacm_library = "libno-such-manager.so.1";
+  const VerbsPorts ports = Find(settings);
+  EXPECT_THAT(ports.usable, IsEmpty());
+  EXPECT_THAT(ports.left_out, ElementsAre(HasSubstr("siw0: ")));
 }
 
 TEST_F(VerbsDevicesTest, TheFilterChoosesAmongPorts) {

@@ -30,6 +30,13 @@ inline constexpr VerbsForm kVerbsForms[] = {
        s.ib_ar_threshold = 1000;
      }},
     {"Inline", [](Settings& s) { s.ib_use_inline = true; }},
+    {"Notices", [](Settings& s) { s.ib_send_notices = true; }},
+    {"NoticesSplit",
+     [](Settings& s) {
+       s.ib_send_notices = true;
+       s.ib_qps = 4;
+       s.ib_split_data = true;
+     }},
 };
 
 // Returns what `factory` makes of each form.

@@ -68,6 +68,9 @@ Result<MergedPorts> Forced(std::span<const PortPlace> ports, const std::string& 
   for (const size_t i : device) {
     if (ports[i].ethernet != ports[device.front()].ethernet)
       return InvalidUsage("NCCL_NET_FORCE_MERGE: {} names ports of RoCE and of InfiniBand", list);
+    if (ports[i].alone && named > 1)
+      return InvalidUsage("NCCL_NET_FORCE_MERGE: {} names ports of iWARP, which are not merged",
+                          list);
   }
   return device;
 }
@@ -124,7 +127,7 @@ Result<std::vector<MergedPorts>> MergePorts(std::span<const PortPlace> ports,
     MergedPorts& device = devices.emplace_back();
     device = {i};
     for (size_t j = i + 1; j < ports.size() && device.size() < kMaxPorts; ++j) {
-      if (placed[j] || ports[j].ethernet != ports[i].ethernet ||
+      if (placed[j] || ports[i].alone || ports[j].alone || ports[j].ethernet != ports[i].ethernet ||
           DistanceOf(ports[i], ports[j], wish.functions) > wish.level) {
         continue;
       }

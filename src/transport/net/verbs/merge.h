@@ -33,6 +33,7 @@ struct PortPlace {
   bool ethernet = false;
   std::string pci_path;  // The device's folder in sysfs; empty where it is on no PCI bus.
   int numa = -1;         // -1: not known
+  bool alone = false;    // It is merged with no other.
 };
 
 struct MergeWish {
@@ -51,8 +52,8 @@ PortDistance DistanceOf(const PortPlace& a, const PortPlace& b, bool functions);
 
 // Returns the devices, in the order of their first ports; each port is in one of them. Each forced
 // list is a device. Of the others each is merged with those behind it that are near enough and of
-// its kind. InvalidUsage for a forced list that names a port that there is not, or too many, or
-// ports of both kinds.
+// its kind, unless it stands alone. InvalidUsage for a forced list that names a port that there is not, or too many, or
+// ports of both kinds, or ones that stand alone.
 Result<std::vector<MergedPorts>> MergePorts(std::span<const PortPlace> ports,
                                             const MergeWish& wish);
 

@@ -14,6 +14,7 @@ VerbsOptions VerbsOptions::From(const Settings& settings) {
   options.queue_pairs = static_cast<int>(settings.ib_qps);
   options.split = settings.ib_split_data;
   options.inline_data = settings.ib_use_inline;
+  options.send_notices = settings.ib_send_notices;
   options.adaptive_on_ethernet = settings.ib_adaptive_routing == "1";
   options.adaptive_on_infiniband = settings.ib_adaptive_routing != "0";
   options.separate_above = static_cast<uint64_t>(settings.ib_ar_threshold);

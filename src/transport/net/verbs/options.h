@@ -15,9 +15,10 @@ struct VerbsOptions {
   uint8_t traffic_class = 0;
   uint8_t grant_traffic_class = 0;
   uint16_t pkey_index = 0;
-  int queue_pairs = 1;       // A connection has so many; the sending end's word counts.
-  bool split = false;        // Each message goes over all queue pairs, else over one of them.
-  bool inline_data = false;  // small messages are copied into the request
+  int queue_pairs = 1;        // A connection has so many; the sending end's word counts.
+  bool split = false;         // Each message goes over all queue pairs, else over one of them.
+  bool inline_data = false;   // small messages are copied into the request
+  bool send_notices = false;  // Sends tell of messages instead of immediate values.
   // On networks with adaptive routing, messages longer than `separate_above` bytes are followed by
   // a write of their own that carries the immediate value, because packets may be reordered.
   bool adaptive_on_ethernet = false;

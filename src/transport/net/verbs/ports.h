@@ -36,6 +36,8 @@ struct PortSet {
   size_t own = 1;
 
   bool ethernet() const { return ports.front().port.ethernet; }
+  bool iwarp() const { return ports.front().port.iwarp(); }
+  std::string_view kind() const { return ports.front().port.kind(); }
   // Returns the names of the device's own ports: "mlx5_0+mlx5_1".
   std::string Name() const;
   // Takes those of `others` as spares that are of the same kind and not in the set, as far as there

@@ -202,12 +202,16 @@ Status QueuePair::Send(ibv_send_wr& request) {
   ibv_send_wr* refused = nullptr;
   const int error = ibv_post_send(pair_, &request, &refused);
   if (error == 0) return Status::Ok();
+  // iWARP's queue pairs end with their TCP connection.
+  if (error == ENOTCONN) return RemoteError("{}: the other end's queue pair is gone", port_.Name());
   return DescribeRefusal(error, "posting a send failed", port_.Name());
 }
 
-Status QueuePair::Receive(uint64_t id) {
+Status QueuePair::Receive(uint64_t id, ibv_sge* element) {
   ibv_recv_wr request = {};
   request.wr_id = id;
+  request.sg_list = element;
+  request.num_sge = element ? 1 : 0;
   ibv_recv_wr* refused = nullptr;
   const int error = ibv_post_recv(pair_, &request, &refused);
   if (error == 0) return Status::Ok();

@@ -77,7 +77,8 @@ class QueuePair {
   Status Renew(const VerbsPort& port);
 
   Status Send(ibv_send_wr& request);
-  Status Receive(uint64_t id);
+  // Posts a receive for a send without data, or one that goes into `element`.
+  Status Receive(uint64_t id, ibv_sge* element = nullptr);
 
  private:
   QueuePair(std::shared_ptr<VerbsNic> nic, const VerbsPort& port, ibv_qp& pair)

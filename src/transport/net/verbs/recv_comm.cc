@@ -26,6 +26,13 @@ constexpr uint64_t kMarkerBit = uint64_t{1} << 61;
 constexpr uint32_t kFlushes = kNetWindow;
 constexpr size_t kGrantBytes = kTableSlots * sizeof(GrantSlot);
 
+// Behind the records in the table, each queue pair has room for a notice to each of its receives.
+// Its id says which of them, above the number of the queue pair.
+constexpr size_t kRecordBytes = kTableSlots * sizeof(RecordSlot);
+constexpr size_t kNotices = kTableSlots;
+constexpr int kNoticeShift = 8;
+static_assert(kMaxQueuePairs <= size_t{1} << kNoticeShift);
+
 }  // namespace
 
 Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(const PortSet& ports,
@@ -41,10 +48,12 @@ Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(const PortSet& ports,
     VerbsChannel::Parts parts;
     parts.ports = ports;
     parts.peer = std::move(peer);
-    parts.table_bytes = kTableSlots * sizeof(RecordSlot);
+    parts.notices = sender.notices;
     parts.outbox_bytes = kGrantBytes + kFlushes * sizeof(uint64_t);
     parts.queue_pairs = sender.queue_pairs.size();
-    parts.depths = {kGrantDepth, kTableSlots + 1};  // One is for a marker.
+    parts.table_bytes = kRecordBytes;
+    if (sender.notices) parts.table_bytes += parts.queue_pairs * kNotices * sizeof(Notice);
+    parts.depths = {kGrantDepth + 1, kTableSlots + 1};  // one for a greeting, one for a marker
     parts.recovers = true;
     parts.loopback_depth = kFlushes;
     TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts), &sender));
@@ -68,6 +77,7 @@ VerbsRecvComm::VerbsRecvComm(std::unique_ptr<VerbsChannel> channel)
       requests_(kTableSlots),
       receives_(channel_->num_queue_pairs()),
       next_ended_(channel_->num_queue_pairs()),
+      next_notice_(channel_->num_queue_pairs()),
       flushes_(kFlushes) {
   // Group g ends on queue pair g mod their number, and there is no group 0.
   std::iota(next_ended_.begin(), next_ended_.end(), uint64_t{0});
@@ -132,9 +142,43 @@ Status VerbsRecvComm::PostReceives() {
   if (channel_->lost() && !answered_again_) return Status::Ok();
   for (size_t pair = 0; pair < receives_.size(); ++pair) {
     for (; receives_[pair] < unfinished_; ++receives_[pair]) {
-      const Status posted = channel_->pair(pair).Receive(channel_->Mark(pair));
+      const Status posted = PostReceive(pair);
       if (!posted.ok()) return channel_->Fail(posted);
     }
+  }
+  return Status::Ok();
+}
+
+Status VerbsRecvComm::PostReceive(size_t pair) {
+  if (!channel_->notices()) return channel_->pair(pair).Receive(channel_->Mark(pair));
+  const uint64_t slot = next_notice_[pair]++ % kNotices;
+  ibv_sge element = {};
+  element.addr = reinterpret_cast<uintptr_t>(&Notices(pair)[slot]);
+  element.length = sizeof(Notice);
+  element.lkey = channel_->table().registration(channel_->port_of(pair)).local_key();
+  return channel_->pair(pair).Receive(channel_->Mark(slot << kNoticeShift | pair), &element);
+}
+
+const Notice* VerbsRecvComm::Notices(size_t pair) const {
+  const std::byte* const first = channel_->table().data() + kRecordBytes;
+  return reinterpret_cast<const Notice*>(first) + pair * kNotices;
+}
+
+Status VerbsRecvComm::SayHello() {
+  if (said_hello_ || !channel_->ports().iwarp() || !channel_->IsJoined()) return Status::Ok();
+  said_hello_ = true;
+  for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
+    ibv_sge element = {};
+    element.addr = reinterpret_cast<uintptr_t>(channel_->outbox().data());
+    element.length = sizeof(Notice);
+    element.lkey = channel_->outbox().registration(channel_->port_of(pair)).local_key();
+    ibv_send_wr work = {};
+    work.wr_id = channel_->Mark(kGrantBit);
+    work.sg_list = &element;
+    work.num_sge = 1;
+    work.opcode = IBV_WR_SEND;
+    const Status sent = channel_->pair(pair).Send(work);
+    if (!sent.ok()) return channel_->Fail(sent);
   }
   return Status::Ok();
 }
@@ -338,33 +382,64 @@ Status VerbsRecvComm::TakeCompletion(const ibv_wc& completion) {
     return Status::Ok();
   }
   channel_->NoteWhole();
-  if (!is_grant) return TakeReceive(completion, static_cast<size_t>(id));
+  if (!is_grant) {
+    constexpr uint64_t kPairs = (uint64_t{1} << kNoticeShift) - 1;
+    return TakeReceive(completion, static_cast<size_t>(id & kPairs), id >> kNoticeShift);
+  }
   reclaimed_ = std::max(reclaimed_, id & ~kGrantBit);
   return Status::Ok();
 }
 
-// An immediate value has come. That of a send names a group of which pieces went over this queue
-// pair; that of a write ends the next of the groups whose own queue pair this is.
-Status VerbsRecvComm::TakeReceive(const ibv_wc& completion, size_t pair) {
+// An immediate value has come, or a notice in its place. The value of a send names a group of which
+// pieces went over this queue pair; that of a write ends the next of the groups whose own queue
+// pair this is.
+Status VerbsRecvComm::TakeReceive(const ibv_wc& completion, size_t pair, size_t slot) {
   --receives_[pair];
-  const uint32_t immediate = ntohl(completion.imm_data);
-  if (completion.opcode == IBV_WC_RECV) {
-    Request& request = At(immediate);
-    if (static_cast<uint32_t>(request.group) != immediate || request.pending == 0) {
-      return channel_->Refuse(
-          RemoteError("the sender ended group {}, which is not under way", immediate));
-    }
-    ++request.side_ends;
-    return FinishIfWhole(request);
+  if (channel_->notices()) {
+    if (completion.byte_len == sizeof(Notice)) return TakeNotice(Notices(pair)[slot], pair);
+    return channel_->Refuse(RemoteError("the sender's notice has {} bytes instead of {}",
+                                        completion.byte_len, sizeof(Notice)));
   }
+  const uint32_t immediate = ntohl(completion.imm_data);
+  if (completion.opcode == IBV_WC_RECV) return TakeSideEnd(immediate);
   Request* const request = NextEnded(pair);
   if (!request) {
     return channel_->Refuse(RemoteError("the sender ended a group on queue pair {} twice", pair));
   }
-  request->ended = true;
-  request->immediate = immediate;
-  request->bytes = completion.byte_len;
-  return FinishIfWhole(*request);
+  return TakeEnd(*request, immediate, completion.byte_len);
+}
+
+Status VerbsRecvComm::TakeNotice(const Notice& notice, size_t pair) {
+  if (notice.kind == Notice::Kind::kSideEnd) return TakeSideEnd(notice.group);
+  if (notice.kind != Notice::Kind::kEnd) {
+    return channel_->Refuse(RemoteError("the sender's notice is of a kind {}, which there is not",
+                                        static_cast<uint32_t>(notice.kind)));
+  }
+  Request* const request = NextEnded(pair);
+  if (!request || static_cast<uint32_t>(request->group) != notice.group) {
+    return channel_->Refuse(
+        RemoteError("the sender ended group {} on queue pair {}, where it is "
+                    "not the next under way",
+                    notice.group, pair));
+  }
+  return TakeEnd(*request, notice.immediate, notice.bytes);
+}
+
+Status VerbsRecvComm::TakeSideEnd(uint32_t group) {
+  Request& request = At(group);
+  if (static_cast<uint32_t>(request.group) != group || request.pending == 0) {
+    return channel_->Refuse(
+        RemoteError("the sender ended group {}, which is not under way", group));
+  }
+  ++request.side_ends;
+  return FinishIfWhole(request);
+}
+
+Status VerbsRecvComm::TakeEnd(Request& request, uint32_t immediate, size_t bytes) {
+  request.ended = true;
+  request.immediate = immediate;
+  request.bytes = bytes;
+  return FinishIfWhole(request);
 }
 
 VerbsRecvComm::Request* VerbsRecvComm::NextEnded(size_t pair) {
@@ -452,6 +527,7 @@ Result<bool> VerbsRecvComm::Progress() {
   if (channel_->lost()) TUTTI_TRY(GoOnLost());
   ControlMessage message;
   TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, !moved && IsFlushing(), message));
+  if (!channel_->open()) TUTTI_TRY(SayHello());
   if (!came) return moved;
   TUTTI_TRY(TakeControl(message));
   return true;

@@ -57,7 +57,16 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   Status GrantWhatIsPosted();
   Result<bool> TakeCompletions();
   Status TakeCompletion(const ibv_wc& completion);
-  Status TakeReceive(const ibv_wc& completion, size_t pair);
+  Status TakeReceive(const ibv_wc& completion, size_t pair, size_t slot);
+  // Take what a send or an immediate value says: that a group ends on a queue pair, its own one or
+  // one beside it.
+  Status TakeSideEnd(uint32_t group);
+  Status TakeEnd(Request& request, uint32_t immediate, size_t bytes);
+  Status TakeNotice(const Notice& notice, size_t pair);
+  Status PostReceive(size_t pair);
+  const Notice* Notices(size_t pair) const;
+  // Says something over each queue pair of iWARP once they are joined.
+  Status SayHello();
   // Returns the group that an immediate value on a queue pair of its own ends; null where there is
   // none.
   Request* NextEnded(size_t pair);
@@ -85,6 +94,8 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   // groups that end on it.
   std::vector<uint64_t> receives_;
   std::vector<uint64_t> next_ended_;
+  std::vector<uint64_t> next_notice_;  // Counts receives, whose notices go round in the table.
+  bool said_hello_ = false;
   std::vector<Request> flushes_;
   // While the queue pairs are lost:
   size_t markers_posted_ = 0;

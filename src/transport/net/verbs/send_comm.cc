@@ -14,6 +14,15 @@ namespace {
 constexpr uint32_t kWorkPerMessage = 3;
 constexpr uint32_t kMostRequests = 256;
 
+// Where, in the outbox, the notices of requests lie: two of each, by their kind; and in the table
+// what the receiver sends first over each queue pair of iWARP.
+constexpr size_t kRecordBytes = kTableSlots * sizeof(RecordSlot);
+constexpr size_t kNoticesPerRequest = 2;
+constexpr size_t kGrantBytes = kTableSlots * sizeof(GrantSlot);
+
+// Marks the receives for these.
+constexpr uint64_t kHelloBit = uint64_t{1} << 63;
+
 }  // namespace
 
 Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(const PortSet& ports,
@@ -29,15 +38,17 @@ Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(const PortSet& ports,
   VerbsChannel::Parts parts;
   parts.ports = ports;
   parts.peer = std::move(peer);
-  parts.table_bytes = kTableSlots * sizeof(GrantSlot);
-  parts.outbox_bytes = kTableSlots * sizeof(RecordSlot);
   parts.queue_pairs = row * std::min(wanted, kMaxQueuePairs / row);
+  parts.table_bytes = kGrantBytes + parts.queue_pairs * sizeof(Notice);
+  parts.outbox_bytes = kRecordBytes + kMostRequests * kNoticesPerRequest * sizeof(Notice);
   parts.depths = {requests * kWorkPerMessage, 1};
   parts.recovers = true;
+  parts.notices = ports.iwarp() || ports.ports.front().nic->options().send_notices;
   TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts), nullptr));
   channel->SetControl(ControlSocket(std::move(control)));
   TUTTI_TRY(channel->control().WatchPeer());
   std::unique_ptr<VerbsSendComm> comm(new VerbsSendComm(std::move(channel), requests, row));
+  TUTTI_TRY(comm->PostHelloReceives());
   TUTTI_TRY(comm->channel_->control().Send(ControlType::kOffer, comm->channel_->Here().Encode()));
   return std::unique_ptr<NetSendComm>(std::move(comm));
 }
@@ -45,6 +56,19 @@ Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(const PortSet& ports,
 VerbsSendComm::VerbsSendComm(std::unique_ptr<VerbsChannel> channel, uint64_t requests, size_t row)
     : ChannelComm(std::move(channel)), row_(row), requests_(requests) {
   for (uint32_t i = 0; i < requests; ++i) free_.push_back(i);
+}
+
+Status VerbsSendComm::PostHelloReceives() {
+  if (!channel_->ports().iwarp()) return Status::Ok();
+  for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
+    ibv_sge element = {};
+    element.addr =
+        reinterpret_cast<uintptr_t>(channel_->table().data()) + kGrantBytes + pair * sizeof(Notice);
+    element.length = sizeof(Notice);
+    element.lkey = channel_->table().registration(channel_->port_of(pair)).local_key();
+    TUTTI_TRY(channel_->pair(pair).Receive(channel_->Mark(kHelloBit | pair), &element));
+  }
+  return Status::Ok();
 }
 
 const GrantSlot& VerbsSendComm::Granted(uint64_t group) const {
@@ -183,7 +207,7 @@ Status VerbsSendComm::Post(Request& request) {
 }
 
 // Posts the writes of a message's data. The only message of a group carries the immediate value,
-// too, unless records follow.
+// too, unless records or a notice follow.
 Status VerbsSendComm::PostMessage(Request& request) {
   const NetSend& message = request.message;
   const VerbsMemory* memory = nullptr;
@@ -191,17 +215,18 @@ Status VerbsSendComm::PostMessage(Request& request) {
     TUTTI_ASSIGN(memory, channel_->Check(message.memory, message.data, message.bytes));
   }
   const bool alone = !NeedsRecords(request);
+  const bool carries_end = alone && !channel_->notices();
   const Stripe stripe = StripeOf(request);
   std::array<size_t, kMaxQueuePairs> pieces;  // As many as the stripe has are written.
   CutByWeight(message.bytes, channel_->weights().subspan(stripe.first, stripe.count),
               std::span(pieces).first(stripe.count));
   for (size_t i = 0, from = 0; i < stripe.count; from += pieces[i++]) {
-    if (pieces[i] == 0 && stripe.count > 1) continue;
+    if (pieces[i] == 0 && (stripe.count > 1 || channel_->notices())) continue;
     const size_t pair = stripe.first + i;
     if (pair != OwnPair(request.group)) beside_.set(pair);
     ibv_send_wr work = {};
     work.wr_id = IdOf(request);
-    work.opcode = alone ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
+    work.opcode = carries_end ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
     work.send_flags = IBV_SEND_SIGNALED;
     work.imm_data = htonl(message.op_tag);
     work.wr.rdma.remote_addr = request.grant.address + from;
@@ -211,7 +236,30 @@ Status VerbsSendComm::PostMessage(Request& request) {
         memory ? memory->registration(channel_->port_of(pair)) : nullptr;
     TUTTI_TRY(PostPiece(pair, work, message.data + from, pieces[i], held ? held->local_key() : 0));
   }
-  return Status::Ok();
+  if (!alone || carries_end) return Status::Ok();
+  return PostNotice(OwnPair(request.group), request,
+                    {static_cast<uint32_t>(request.group), message.op_tag,
+                     static_cast<uint32_t>(message.bytes), Notice::Kind::kEnd});
+}
+
+Status VerbsSendComm::PostNotice(size_t pair, Request& request, const Notice& notice) {
+  const auto index = static_cast<size_t>(&request - requests_.data()) * kNoticesPerRequest +
+                     (notice.kind == Notice::Kind::kSideEnd ? 1 : 0);
+  Notice& kept = reinterpret_cast<Notice*>(channel_->outbox().data() + kRecordBytes)[index];
+  kept = notice;
+  ibv_sge element = {};
+  element.addr = reinterpret_cast<uintptr_t>(&kept);
+  element.length = sizeof(Notice);
+  element.lkey = channel_->outbox().registration(channel_->port_of(pair)).local_key();
+  ibv_send_wr work = {};
+  work.wr_id = IdOf(request);
+  work.sg_list = &element;
+  work.num_sge = 1;
+  work.opcode = IBV_WR_SEND;
+  work.send_flags = IBV_SEND_SIGNALED;
+  if (sizeof(Notice) <= channel_->pair(pair).max_inline()) work.send_flags |= IBV_SEND_INLINE;
+  ++request.pending;
+  return channel_->pair(pair).Send(work);
 }
 
 // Posts what ends a group: its records, and a write without data whose immediate value says how
@@ -228,11 +276,16 @@ Status VerbsSendComm::PostEnd(Request& request) {
   TUTTI_TRY(PostPiece(own, records, reinterpret_cast<const std::byte*>(&Records(request.group)),
                       request.group_size * sizeof(RecordEntry),
                       channel_->outbox().registration(channel_->port_of(own)).local_key()));
+  const auto others = static_cast<uint32_t>(beside_.count());
+  if (channel_->notices()) {
+    return PostNotice(own, request,
+                      {static_cast<uint32_t>(request.group), others, 0, Notice::Kind::kEnd});
+  }
   ibv_send_wr end = {};
   end.wr_id = records.wr_id;
   end.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
   end.send_flags = IBV_SEND_SIGNALED;
-  end.imm_data = htonl(static_cast<uint32_t>(beside_.count()));
+  end.imm_data = htonl(others);
   end.wr.rdma = records.wr.rdma;
   ++request.pending;
   return PostPiece(own, end, nullptr, 0, 0);
@@ -243,6 +296,11 @@ Status VerbsSendComm::PostEnd(Request& request) {
 Status VerbsSendComm::PostSideEnds(Request& request) {
   for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
     if (!beside_.test(pair)) continue;
+    if (channel_->notices()) {
+      TUTTI_TRY(PostNotice(pair, request,
+                           {static_cast<uint32_t>(request.group), 0, 0, Notice::Kind::kSideEnd}));
+      continue;
+    }
     ibv_send_wr end = {};
     end.wr_id = IdOf(request);
     end.opcode = IBV_WR_SEND_WITH_IMM;
@@ -279,7 +337,13 @@ Result<bool> VerbsSendComm::TakeCompletions() {
   bool moved = false;
   for (const ibv_wc& completion : completions) {
     uint64_t index = completion.wr_id;
-    if (!channel_->Unmark(index) || index >= requests_.size()) continue;
+    if (!channel_->Unmark(index)) continue;
+    if ((index & kHelloBit) != 0 && completion.status == IBV_WC_SUCCESS) {
+      ++hellos_;
+      moved = true;
+      continue;
+    }
+    if (index >= requests_.size()) continue;
     Request& request = requests_[index];
     if (completion.status != IBV_WC_SUCCESS) {
       Status failed =
@@ -342,14 +406,13 @@ Status VerbsSendComm::TakeControl(const ControlMessage& message) {
   WireReader reader(message.payload);
   switch (message.type) {
     case ControlType::kAnswer: {
-      if (channel_->open()) break;
+      if (channel_->open() || answered_) break;
       Result<VerbsEnd> end = VerbsEnd::Decode(message.payload);
       if (!end.ok()) return channel_->Refuse(std::move(end).status());
       const Status joined = channel_->Join(*end, channel_->options().traffic_class);
       if (!joined.ok()) return channel_->Refuse(joined);
-      channel_->SetOpen();
-      const Status told = channel_->control().Send(ControlType::kReady, {});
-      return told.ok() ? told : channel_->Fail(told);
+      answered_ = true;
+      return OpenIfJoined();
     }
     case ControlType::kAnswerAgain:
       if (!channel_->lost() || !offered_again_) break;
@@ -368,10 +431,21 @@ Status VerbsSendComm::TakeControl(const ControlMessage& message) {
                                       static_cast<int>(message.type)));
 }
 
+Status VerbsSendComm::OpenIfJoined() {
+  const bool can_send = !channel_->ports().iwarp() || hellos_ == channel_->num_queue_pairs();
+  if (!answered_ || !can_send) return Status::Ok();
+  answered_ = false;
+  channel_->SetOpen();
+  const Status told = channel_->control().Send(ControlType::kReady, {});
+  return told.ok() ? told : channel_->Fail(told);
+}
+
 // The control socket is looked at only when nothing else has moved, because that is a system call.
 Result<bool> VerbsSendComm::Progress() {
   TUTTI_TRY(channel_->failure());
   TUTTI_ASSIGN(const bool moved, TakeCompletions());
+  if (answered_) [[unlikely]]
+    TUTTI_TRY(OpenIfJoined());
   if (channel_->lost() && !offered_again_ && !moved) TUTTI_TRY(OfferAgain());
   ControlMessage message;
   TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, in_flight_ > 0, message));

@@ -70,6 +70,11 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   Status PostMessage(Request& request);
   Status PostEnd(Request& request);
   Status PostSideEnds(Request& request);
+  // Posts, in place of an immediate value, the send that tells of `request` on a queue pair.
+  Status PostNotice(size_t pair, Request& request, const Notice& notice);
+  Status PostHelloReceives();
+  // Says that this end is ready once the queue pairs can be used.
+  Status OpenIfJoined();
   // Takes the place of queue pairs that were lost.
   Status OfferAgain();
   Status TakeAnswerAgain(const ControlMessage& message);
@@ -87,6 +92,8 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   size_t in_flight_ = 0;        // requests whose completions have not all come
   uint64_t begun_ = 0;          // messages, over the connection's life
   bool offered_again_ = false;  // the answer has not come
+  bool answered_ = false;       // The first answer has come; the connection is not open yet.
+  size_t hellos_ = 0;           // iWARP: queue pairs over which something has come
 
   // The group that is being filled: group_ is known once its grants have come.
   uint64_t group_ = 1;

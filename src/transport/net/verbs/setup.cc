@@ -68,6 +68,8 @@ Bytes VerbsEnd::Encode() const {
   WireWriter writer;
   writer.U32(kVerbsNetVersion);
   writer.U8(ethernet ? 1 : 0);
+  writer.U8(iwarp ? 1 : 0);
+  writer.U8(notices ? 1 : 0);
   writer.U32(first_packet);
   writer.U64(table_address);
   writer.U8(own);
@@ -82,6 +84,8 @@ Bytes VerbsEnd::Encode() const {
   writer.U16(static_cast<uint16_t>(queue_pairs.size()));
   for (const Pair& pair : queue_pairs) writer.U32(uint32_t{pair.port} << kNumberBits | pair.number);
   writer.Text(name, kMaxName);
+  writer.U16(managed.port);
+  writer.Raw(managed.token);
   return std::move(writer).Take();
 }
 
@@ -94,6 +98,8 @@ Result<VerbsEnd> VerbsEnd::Decode(std::span<const std::byte> payload) {
   }
   VerbsEnd end;
   end.ethernet = reader.U8() != 0;
+  end.iwarp = reader.U8() != 0;
+  end.notices = reader.U8() != 0;
   end.first_packet = reader.U32();
   end.table_address = reader.U64();
   end.own = reader.U8();
@@ -106,6 +112,9 @@ Result<VerbsEnd> VerbsEnd::Decode(std::span<const std::byte> payload) {
         {both & ((1u << kNumberBits) - 1), static_cast<uint8_t>(both >> kNumberBits)});
   }
   end.name = reader.Text();
+  end.managed.port = reader.U16();
+  const auto token = reader.Raw(end.managed.token.size());
+  if (!token.empty()) std::memcpy(end.managed.token.data(), token.data(), token.size());
   if (reader.failed() || !reader.AtEnd()) {
     return RemoteError("what it says of its queue pairs has a wrong length");
   }

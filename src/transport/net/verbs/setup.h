@@ -6,6 +6,7 @@
 //   hello (socket/listener.h: the token) ──────▶ Accept takes the socket
 //   offer: VerbsEnd ───────────────────────────▶ makes as many queue pairs, joins them
 //   joins its queue pairs ◀───────────────────── answer: VerbsEnd
+//   [iWARP: queue pairs ◀─────────────────────── connects its queue pairs, and sends by each]
 //   ready ─────────────────────────────────────▶ grants may be written from now on
 //
 //   wake: I sleep until group g is granted ────▶
@@ -35,11 +36,12 @@
 #include "base/unique_fd.h"
 #include "bootstrap/wire.h"
 #include "sys/tcp.h"
+#include "transport/net/verbs/manager.h"
 #include "transport/net/verbs/table.h"
 
 namespace tutti {
 
-inline constexpr uint32_t kVerbsNetVersion = 3;
+inline constexpr uint32_t kVerbsNetVersion = 4;
 inline constexpr size_t kMaxQueuePairs = 128;
 inline constexpr size_t kMaxControlPayload = 1024;
 
@@ -57,14 +59,18 @@ struct VerbsEnd {
     uint8_t port = 0;     // an index into `ports`
   };
 
-  bool ethernet = false;      // RoCE; else an InfiniBand fabric
+  bool ethernet = false;      // RoCE or iWARP; else an InfiniBand fabric
+  bool iwarp = false;         // The connection manager joins the queue pairs.
+  bool notices = false;       // Sends tell of messages instead of immediate values.
   uint32_t first_packet = 0;  // 24 bits
   uint64_t table_address = 0;
   uint8_t own = 1;  // The first ports, so many, are those of the end's device; others spares.
   std::vector<Port> ports;  // 1 to kMaxPorts
   std::vector<Pair> queue_pairs;
-  std::string name;  // "mlx5_0 (10.0.0.1)"
+  std::string name;        // "mlx5_0 (10.0.0.1)"
+  ManagedAddress managed;  // iWARP: where the sending end awaits the other's queue pairs
 
+  std::string_view kind() const { return iwarp ? "iWARP" : ethernet ? "RoCE" : "InfiniBand"; }
   Bytes Encode() const;
   // Returns RemoteError when the bytes are no VerbsEnd, or say what cannot be.
   static Result<VerbsEnd> Decode(std::span<const std::byte> payload);

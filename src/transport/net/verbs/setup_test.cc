@@ -18,7 +18,9 @@ using ::testing::HasSubstr;
 
 VerbsEnd SomeEnd() {
   VerbsEnd end;
-  end.ethernet = true;
+  end.ethernet = end.iwarp = end.notices = true;
+  end.managed.port = 40'000;
+  end.managed.token[15] = std::byte{3};
   end.first_packet = 0xabcdef;
   end.table_address = 0x7f0012345000;
   end.ports.resize(2);
@@ -48,6 +50,10 @@ TEST(VerbsEndTest, ReadsBackWhatItWrote) {
   const auto read = VerbsEnd::Decode(end.Encode());
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(read->ethernet, end.ethernet);
+  EXPECT_EQ(read->iwarp, end.iwarp);
+  EXPECT_EQ(read->notices, end.notices);
+  EXPECT_EQ(read->managed.port, end.managed.port);
+  EXPECT_EQ(read->managed.token, end.managed.token);
   EXPECT_EQ(read->first_packet, end.first_packet);
   EXPECT_EQ(read->table_address, end.table_address);
   EXPECT_EQ(read->own, end.own);

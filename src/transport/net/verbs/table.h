@@ -52,6 +52,20 @@ struct RecordEntry {
 static_assert(sizeof(RecordEntry) == 16);
 using RecordSlot = std::array<RecordEntry, kMaxNetGroup>;
 
+// Comes by a send behind the writes of a group, where no immediate value tells of them.
+struct Notice {
+  enum class Kind : uint32_t {
+    kEnd = 1,      // The group ends on its own queue pair.
+    kSideEnd = 2,  // Its pieces end on another one.
+  };
+
+  uint32_t group = 0;      // the low 32 bits of the group's number
+  uint32_t immediate = 0;  // kEnd: what the immediate value would be
+  uint32_t bytes = 0;      // kEnd: the length of the group's only message
+  Kind kind = Kind::kEnd;
+};
+static_assert(sizeof(Notice) == 16);
+
 // Returns whether `entry`, in memory that the other end writes, is whole and of group `group`; its
 // other fields may be read then.
 template <class Entry>

@@ -144,7 +144,8 @@ class VerbsNetImpl final : public Net {
                                                const WaitLimits& limits) override;
   Result<std::unique_ptr<NetMemory>> Register(int device, const NetRegion& region) override;
   void Spread(int device, const NetSpread& others) override;
-  NetRma* rma() override { return &rma_; }
+  // iWARP has no atomic operations, nor have all its devices anything in their place.
+  NetRma* rma() override { return !sets_.empty() && sets_.front().iwarp() ? nullptr : &rma_; }
 
  private:
   class Rma final : public NetRma {
@@ -201,8 +202,9 @@ NetDevice Describe(const PortSet& set) {
     device.address += (device.address.empty() ? "" : "+") + used.port.gid.ToString();
     device.speed_mbps += used.port.speed_mbps;
     device.pci_paths.push_back(used.port.device->pci_path());
-    device.takes_gpu_memory &= nic.gpu_memory().peer_memory;
-    device.takes_dmabuf &= nic.gpu_memory().dmabuf;
+    // Over iWARP nothing can be read back, which orders what came into a GPU's memory.
+    device.takes_gpu_memory &= nic.gpu_memory().peer_memory && !used.port.iwarp();
+    device.takes_dmabuf &= nic.gpu_memory().dmabuf && !used.port.iwarp();
   }
   device.needs_flush = (device.takes_gpu_memory || device.takes_dmabuf) &&
                        set.ports.front().nic->options().gpu_flush;
@@ -251,7 +253,7 @@ Status VerbsNetImpl::FindPorts(const Settings& settings, const std::string& sysf
     reasons += (reasons.empty() ? "; " : ", ") + sentence;
   }
   if (used.empty()) {
-    return SystemError("this host has no active InfiniBand or RoCE port that can be used{}",
+    return SystemError("this host has no active InfiniBand, RoCE or iWARP port that can be used{}",
                        reasons);
   }
   return MergeDevices(std::move(used), wish);
@@ -264,7 +266,7 @@ Status VerbsNetImpl::MergeDevices(std::vector<UsedPort> used, const MergeWish& w
   for (const UsedPort& each : used) {
     const VerbsDevice& device = *each.port.device;
     places.push_back({std::string(device.name()), each.port.number, each.port.ethernet,
-                      device.pci_path(), device.numa()});
+                      device.pci_path(), device.numa(), each.port.iwarp()});
   }
   TUTTI_ASSIGN(const std::vector<MergedPorts> merged, MergePorts(places, wish));
   for (const MergedPorts& each : merged) {
@@ -275,7 +277,7 @@ Status VerbsNetImpl::MergeDevices(std::vector<UsedPort> used, const MergeWish& w
     for (const UsedPort& other : used) {
       const bool of_nic = std::any_of(set.ports.begin(), set.ports.end(),
                                       [&](const UsedPort& port) { return port.nic == other.nic; });
-      if (of_nic) set.AddSpares({&other, 1});
+      if (of_nic && !set.iwarp()) set.AddSpares({&other, 1});
     }
     sets_.push_back(std::move(set));
   }
@@ -286,7 +288,7 @@ Status VerbsNetImpl::MergeDevices(std::vector<UsedPort> used, const MergeWish& w
 // register all memory of the connections.
 void VerbsNetImpl::Spread(int device, const NetSpread& others) {
   PortSet& set = sets_[static_cast<size_t>(device)];
-  if (set.ports.front().nic->options().resume_within_ns == 0) return;
+  if (set.ports.front().nic->options().resume_within_ns == 0 || set.iwarp()) return;
   std::vector<int> all = others.together;
   all.insert(all.end(), others.spare.begin(), others.spare.end());
   for (const int other : all) {
@@ -326,8 +328,7 @@ Status VerbsNetImpl::Open(const Settings& settings, const VerbsNet::Options& opt
   if (viable_.ok()) viable_ = FindAddress(settings, options.address);
   for (size_t i = 0; i < devices_.size(); ++i) {
     TUTTI_INFO(kLogNet | kLogInit, "net IB: device {} is {}, {}, GID {}, {} Mb/s", i,
-               devices_[i].name, sets_[i].ethernet() ? "RoCE" : "InfiniBand", devices_[i].address,
-               devices_[i].speed_mbps);
+               devices_[i].name, sets_[i].kind(), devices_[i].address, devices_[i].speed_mbps);
   }
   return Status::Ok();
 }
