@@ -14,6 +14,8 @@ namespace {
 // How many calls that move nothing pass until the control socket is looked at: a system call. It
 // bounds how late a polling end notices that the other one is gone or sleeps.
 constexpr uint32_t kIdleCallsPerLook = 32;
+// A sleep counts as so many of them, where it is not likely that a control message ends it.
+constexpr uint32_t kCallsPerSleep = kIdleCallsPerLook / 4;
 
 // How long answers are waited for once the control socket has ended. They are on their way then:
 // microseconds, or as long as a busy host takes.
@@ -263,7 +265,8 @@ Result<bool> VerbsChannel::Listen(bool idle, bool due, ControlMessage& message) 
     if (!idle || (due && !fails_at_.Passed())) return false;
     return Fail(left_);
   }
-  if (open() && (!idle || ++idle_calls_ % kIdleCallsPerLook != 0)) return false;
+  if (open() && (!idle || idle_calls_++ < kIdleCallsPerLook - 1)) return false;
+  idle_calls_ = 0;
   [[maybe_unused]] const Result<bool> flushed = control_.Flush();  // Receive finds out failures
   Result<bool> came = ReceiveControl(message);
   if (!came.ok()) {
@@ -303,7 +306,7 @@ void VerbsChannel::Stash() {
 
 // Asks the device for an event and then looks once more, because a completion that came before the
 // request brings no event.
-NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits) {
+NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits, bool hears) {
   if (!left_.ok() || lost()) return NetIdle::kPoll;
   for (const Queue& queue : queues_) {
     queue.queue->Disarm();
@@ -313,8 +316,8 @@ NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits) {
     return NetIdle::kProgress;
   }
   Stash();
-  // The sleeper may be woken by a control message, so that the next call looks for one at once.
-  idle_calls_ = kIdleCallsPerLook - 1;
+  idle_calls_ =
+      hears ? kIdleCallsPerLook - 1 : std::min(idle_calls_ + kCallsPerSleep, kIdleCallsPerLook - 1);
   if (stashed_ > 0 || control_.HasStaged()) return NetIdle::kProgress;
   for (const Queue& queue : queues_) {
     if (queue.used) waits.push_back({queue.queue->fd(), EPOLLIN});

@@ -152,7 +152,7 @@ class VerbsChannel {
   // Returns whether a completion is of this life's queue pairs, and takes the mark from its id.
   bool Unmark(uint64_t& id) const;
   // Makes the next Listen look at the control socket.
-  void LookClosely() { idle_calls_ = ~uint32_t{0}; }
+  void LookClosely() { idle_calls_ = uint32_t{1} << 30; }
   // Idle connections are looked at, because the other end may have lost its queue pairs.
   NetCare Care() const {
     return !recovers_ ? NetCare::kNone : lost() ? NetCare::kSoon : NetCare::kSeldom;
@@ -171,8 +171,9 @@ class VerbsChannel {
   // the other end may leave as soon as it has what it wants.
   Result<bool> Listen(bool idle, bool due, ControlMessage& message);
   // Prepares to sleep until something completes or a control message comes. kProgress when
-  // something has completed meanwhile.
-  NetIdle PrepareToWait(std::vector<NetWait>& waits);
+  // something has completed meanwhile. `hears`: it is likely that a control message ends the sleep,
+  // so that the next Listen looks for one; else one of a few does.
+  NetIdle PrepareToWait(std::vector<NetWait>& waits, bool hears = true);
   void AppendFds(std::vector<int>& fds) const;
   void Shutdown();
 

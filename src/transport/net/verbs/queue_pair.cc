@@ -51,13 +51,13 @@ Result<std::unique_ptr<CompletionQueue>> CompletionQueue::Create(std::shared_ptr
 }
 
 CompletionQueue::~CompletionQueue() {
-  Disarm();
   if (queue_) nic_->library().destroy_cq(queue_);
   nic_->library().destroy_comp_channel(channel_);
 }
 
 Result<int> CompletionQueue::Poll(ibv_wc* completions, int room) {
   const int count = ibv_poll_cq(queue_, room, completions);
+  if (count > 0) fired_ = armed_;
   if (count < 0) return SystemError("{}: its completions cannot be read", nic_->device().name());
   return count;
 }
@@ -73,14 +73,14 @@ Status CompletionQueue::Arm() {
 }
 
 void CompletionQueue::Disarm() {
-  if (!armed_) return;
+  if (!armed_ || !fired_) return;
   ibv_cq* queue = nullptr;
   void* context = nullptr;
-  unsigned taken = 0;
-  while (nic_->library().get_cq_event(channel_, &queue, &context) == 0) ++taken;
-  if (taken > 0) nic_->library().ack_cq_events(queue_, taken);
-  // Without an event the queue stays armed: asking twice would bring no second event.
-  armed_ = taken == 0;
+  // Asking once brings one event. It may come a moment after its completion; until then the queue
+  // counts as armed, since asking twice would bring no second one.
+  if (nic_->library().get_cq_event(channel_, &queue, &context) != 0) return;
+  nic_->library().ack_cq_events(queue_, 1);
+  armed_ = fired_ = false;
 }
 
 Result<std::unique_ptr<QueuePair>> QueuePair::Create(std::shared_ptr<VerbsNic> nic,
@@ -126,12 +126,14 @@ Status QueuePair::Initialise() {
 }
 
 Status QueuePair::Stop() {
+  staged_.clear();
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_ERR;
   return Modify(attributes, IBV_QP_STATE, "stopping");
 }
 
 Status QueuePair::Renew(const VerbsPort& port) {
+  staged_.clear();
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RESET;
   TUTTI_TRY(Modify(attributes, IBV_QP_STATE, "renewing"));
@@ -205,6 +207,35 @@ Status QueuePair::Send(ibv_send_wr& request) {
   // iWARP's queue pairs end with their TCP connection.
   if (error == ENOTCONN) return RemoteError("{}: the other end's queue pair is gone", port_.Name());
   return DescribeRefusal(error, "posting a send failed", port_.Name());
+}
+
+void QueuePair::Stage(const ibv_send_wr& request) {
+  Staged& staged = staged_.emplace_back();
+  staged.request = request;
+  if (request.num_sge > 0) staged.element = *request.sg_list;
+}
+
+Status QueuePair::PostStaged() {
+  if (staged_.empty()) return Status::Ok();
+  // From the last one on: a completion stands for the requests before it.
+  uint32_t requests = kPerCompletion;
+  uint64_t bytes = 0;
+  for (size_t i = staged_.size(); i-- > 0;) {
+    Staged& staged = staged_[i];
+    staged.request.sg_list = staged.request.num_sge > 0 ? &staged.element : nullptr;
+    staged.request.next = i + 1 < staged_.size() ? &staged_[i + 1].request : nullptr;
+    bytes += staged.element.length;
+    if ((staged.request.send_flags & IBV_SEND_SIGNALED) == 0) continue;
+    if (++requests > kPerCompletion || bytes > kBytesPerCompletion) {
+      requests = 1;
+      bytes = staged.element.length;
+    } else {
+      staged.request.send_flags &= ~static_cast<unsigned>(IBV_SEND_SIGNALED);
+    }
+  }
+  const Status posted = Send(staged_.front().request);
+  staged_.clear();
+  return posted;
 }
 
 Status QueuePair::Receive(uint64_t id, ibv_sge* element) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "base/status.h"
 #include "transport/net/verbs/nic.h"
@@ -28,7 +29,8 @@ class CompletionQueue {
   // Makes fd() readable at the next completion. One that is there already does not count: call Poll
   // afterwards.
   Status Arm();
-  // Takes back what Arm asked for and what has come of it.
+  // Takes the event that Arm asked for, if completions that Poll has taken since say that there is
+  // one: without them it is still to come, and a look would cost a system call.
   void Disarm();
 
  private:
@@ -39,6 +41,7 @@ class CompletionQueue {
   ibv_comp_channel* const channel_;
   ibv_cq* queue_ = nullptr;
   bool armed_ = false;
+  bool fired_ = false;  // Completions were taken since it was armed.
 };
 
 struct QueuePairDepths {
@@ -77,6 +80,12 @@ class QueuePair {
   Status Renew(const VerbsPort& port);
 
   Status Send(ibv_send_wr& request);
+  // Keeps a request, with at most one element, for PostStaged. Data that it is to hold itself must
+  // stay until then.
+  void Stage(const ibv_send_wr& request);
+  // Posts what is staged, as one list. Of the requests in it that ask for a completion the last
+  // one does, and one each kPerCompletion or kBytesPerCompletion: it stands for those before it.
+  Status PostStaged();
   // Posts a receive for a send without data, or one that goes into `element`.
   Status Receive(uint64_t id, ibv_sge* element = nullptr);
 
@@ -87,9 +96,17 @@ class QueuePair {
   Status Modify(ibv_qp_attr& attributes, int mask, const char* step);
   ibv_ah_attr AddressOf(const VerbsEnd::Port& remote, uint8_t traffic_class) const;
 
+  struct Staged {
+    ibv_send_wr request = {};
+    ibv_sge element = {};
+  };
+  static constexpr uint32_t kPerCompletion = 16;
+  static constexpr uint64_t kBytesPerCompletion = uint64_t{64} << 10;
+
   const std::shared_ptr<VerbsNic> nic_;
   VerbsPort port_;
   ibv_qp* const pair_;
+  std::vector<Staged> staged_;
   uint32_t max_inline_ = 0;
 };
 

@@ -88,8 +88,9 @@ GrantSlot& VerbsRecvComm::Grants(uint64_t group) const {
   return reinterpret_cast<GrantSlot*>(channel_->outbox().data())[group % kTableSlots];
 }
 
-// Posts the receives of a group and grants its buffers, in this order: the sender may write as soon
-// as it has the grant, and its immediate values need receives.
+// Posts the receives of a group and has Progress grant its buffers, in this order: the sender may
+// write as soon as it has the grant, and its immediate values need receives. Groups that are begun
+// together are granted by one list of writes.
 Result<NetRequest*> VerbsRecvComm::Irecv(std::span<const NetReceive> group) {
   TUTTI_TRY(channel_->failure());
   const uint64_t number = posted_ + 1;
@@ -124,7 +125,6 @@ Result<NetRequest*> VerbsRecvComm::Irecv(std::span<const NetReceive> group) {
   posted_ = number;
   ++unfinished_;
   TUTTI_TRY(PostReceives());
-  TUTTI_TRY(GrantWhatIsPosted());
   return &request;
 }
 
@@ -249,15 +249,16 @@ Status VerbsRecvComm::AnswerOffer() {
 Status VerbsRecvComm::GrantWhatIsPosted() {
   if (!channel_->open()) return Status::Ok();
   while (granted_ < posted_ && granted_ - reclaimed_ < kGrantDepth) {
-    const Status written = WriteGrants(granted_ + 1);
-    if (!written.ok()) return channel_->Fail(written);
-    ++granted_;
+    StageGrants(++granted_);
   }
+  const Status posted = channel_->pair(0).PostStaged();
+  if (!posted.ok()) return channel_->Fail(posted);
   return TellIfAsleep();
 }
 
-// Writes the grants of a group into the sender's table, from within the request where they fit.
-Status VerbsRecvComm::WriteGrants(uint64_t group) {
+// Stages the write of a group's grants into the sender's table, from within the request where they
+// fit.
+void VerbsRecvComm::StageGrants(uint64_t group) {
   const auto slot = static_cast<size_t>(group % kTableSlots);
   const VerbsEnd::Port& there = channel_->remote().ports[channel_->remote_port_of(0)];
   ibv_sge element = {};
@@ -274,7 +275,7 @@ Status VerbsRecvComm::WriteGrants(uint64_t group) {
   QueuePair& pair = channel_->pair(0);
   if (element.length <= pair.max_inline()) work.send_flags |= IBV_SEND_INLINE;
   if (group % kGrantsPerCompletion == 0) work.send_flags |= IBV_SEND_SIGNALED;
-  return pair.Send(work);
+  pair.Stage(work);
 }
 
 // Wakes a sender that has said that it sleeps for lack of a grant. Grants themselves are writes
@@ -543,7 +544,7 @@ Result<bool> VerbsRecvComm::Test(NetRequest& request) {
 
 NetIdle VerbsRecvComm::PrepareToWait(std::vector<NetWait>& waits) {
   if (!channel_->failure().ok()) return NetIdle::kProgress;
-  return channel_->PrepareToWait(waits);
+  return channel_->PrepareToWait(waits, !channel_->open());
 }
 
 }  // namespace tutti

@@ -53,7 +53,7 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   Status TakeOfferAgain(const ControlMessage& message);
   Status GoOnLost();
   Status AnswerOffer();
-  Status WriteGrants(uint64_t group);
+  void StageGrants(uint64_t group);
   Status GrantWhatIsPosted();
   Result<bool> TakeCompletions();
   Status TakeCompletion(const ibv_wc& completion);

@@ -23,6 +23,10 @@ constexpr size_t kGrantBytes = kTableSlots * sizeof(GrantSlot);
 // Marks the receives for these.
 constexpr uint64_t kHelloBit = uint64_t{1} << 63;
 
+// The id of work is its number among that of its queue pair, and above it the queue pair.
+constexpr int kPairShift = 40;
+static_assert(kMaxQueuePairs <= size_t{1} << 8);
+
 }  // namespace
 
 Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(const PortSet& ports,
@@ -54,7 +58,10 @@ Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(const PortSet& ports,
 }
 
 VerbsSendComm::VerbsSendComm(std::unique_ptr<VerbsChannel> channel, uint64_t requests, size_t row)
-    : ChannelComm(std::move(channel)), row_(row), requests_(requests) {
+    : ChannelComm(std::move(channel)),
+      row_(row),
+      requests_(requests),
+      under_way_(channel_->num_queue_pairs()) {
   for (uint32_t i = 0; i < requests; ++i) free_.push_back(i);
 }
 
@@ -155,7 +162,8 @@ bool VerbsSendComm::NeedsRecords(const Request& request) const {
 }
 
 // Begins a message if the receiver has granted a buffer with its tag in the group in turn. Nothing
-// travels ahead of its grant.
+// travels ahead of its grant. Progress posts what is staged here, so that messages which are begun
+// together are posted together.
 Result<NetRequest*> VerbsSendComm::Isend(const NetSend& message) {
   TUTTI_TRY(channel_->failure());
   if (message.bytes > kMaxNetMessageBytes) {
@@ -194,7 +202,7 @@ Result<NetRequest*> VerbsSendComm::Isend(const NetSend& message) {
   return &request;
 }
 
-// Posts all work of a message. Called a second time where the queue pairs were lost meanwhile: the
+// Stages all work of a message. Called a second time where the queue pairs were lost meanwhile: the
 // grant, the number and the records are those of the first time.
 Status VerbsSendComm::Post(Request& request) {
   if (posting_ != request.group) {
@@ -203,10 +211,11 @@ Status VerbsSendComm::Post(Request& request) {
   }
   request.pending = 0;
   TUTTI_TRY(PostMessage(request));
-  return request.ends_group && NeedsRecords(request) ? PostEnd(request) : Status::Ok();
+  if (request.ends_group && NeedsRecords(request)) PostEnd(request);
+  return Status::Ok();
 }
 
-// Posts the writes of a message's data. The only message of a group carries the immediate value,
+// Stages the writes of a message's data. The only message of a group carries the immediate value,
 // too, unless records or a notice follow.
 Status VerbsSendComm::PostMessage(Request& request) {
   const NetSend& message = request.message;
@@ -225,109 +234,125 @@ Status VerbsSendComm::PostMessage(Request& request) {
     const size_t pair = stripe.first + i;
     if (pair != OwnPair(request.group)) beside_.set(pair);
     ibv_send_wr work = {};
-    work.wr_id = IdOf(request);
     work.opcode = carries_end ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
-    work.send_flags = IBV_SEND_SIGNALED;
     work.imm_data = htonl(message.op_tag);
     work.wr.rdma.remote_addr = request.grant.address + from;
     work.wr.rdma.rkey = request.grant.keys[channel_->remote_port_of(pair)];
-    ++request.pending;
     const Registration* const held =
         memory ? memory->registration(channel_->port_of(pair)) : nullptr;
-    TUTTI_TRY(PostPiece(pair, work, message.data + from, pieces[i], held ? held->local_key() : 0));
+    // Where this message ends the group, what follows on the queue pair completes for it.
+    StagePiece(pair, work, request, carries_end || !request.ends_group,
+               {message.data + from, pieces[i], held ? held->local_key() : 0});
   }
   if (!alone || carries_end) return Status::Ok();
-  return PostNotice(OwnPair(request.group), request,
-                    {static_cast<uint32_t>(request.group), message.op_tag,
-                     static_cast<uint32_t>(message.bytes), Notice::Kind::kEnd});
+  PostNotice(OwnPair(request.group), request,
+             {static_cast<uint32_t>(request.group), message.op_tag,
+              static_cast<uint32_t>(message.bytes), Notice::Kind::kEnd});
+  return Status::Ok();
 }
 
-Status VerbsSendComm::PostNotice(size_t pair, Request& request, const Notice& notice) {
+void VerbsSendComm::PostNotice(size_t pair, Request& request, const Notice& notice) {
   const auto index = static_cast<size_t>(&request - requests_.data()) * kNoticesPerRequest +
                      (notice.kind == Notice::Kind::kSideEnd ? 1 : 0);
   Notice& kept = reinterpret_cast<Notice*>(channel_->outbox().data() + kRecordBytes)[index];
   kept = notice;
-  ibv_sge element = {};
-  element.addr = reinterpret_cast<uintptr_t>(&kept);
-  element.length = sizeof(Notice);
-  element.lkey = channel_->outbox().registration(channel_->port_of(pair)).local_key();
   ibv_send_wr work = {};
-  work.wr_id = IdOf(request);
-  work.sg_list = &element;
-  work.num_sge = 1;
   work.opcode = IBV_WR_SEND;
-  work.send_flags = IBV_SEND_SIGNALED;
-  if (sizeof(Notice) <= channel_->pair(pair).max_inline()) work.send_flags |= IBV_SEND_INLINE;
-  ++request.pending;
-  return channel_->pair(pair).Send(work);
+  if (sizeof(Notice) <= channel_->pair(pair).max_inline()) work.send_flags = IBV_SEND_INLINE;
+  StagePiece(pair, work, request, true,
+             {reinterpret_cast<const std::byte*>(&kept), sizeof(Notice),
+              channel_->outbox().registration(channel_->port_of(pair)).local_key()});
 }
 
-// Posts what ends a group: its records, and a write without data whose immediate value says how
+// Stages what ends a group: its records, and a write without data whose immediate value says how
 // many other queue pairs end it too. `request` is done only when these are.
-Status VerbsSendComm::PostEnd(Request& request) {
-  TUTTI_TRY(PostSideEnds(request));
+void VerbsSendComm::PostEnd(Request& request) {
+  PostSideEnds(request);
   const size_t own = OwnPair(request.group);
   const auto slot = static_cast<size_t>(request.group % kTableSlots);
   ibv_send_wr records = {};
-  records.wr_id = IdOf(request);
   records.opcode = IBV_WR_RDMA_WRITE;
   records.wr.rdma.remote_addr = channel_->remote().table_address + slot * sizeof(RecordSlot);
   records.wr.rdma.rkey = channel_->remote().ports[channel_->remote_port_of(own)].table_key;
-  TUTTI_TRY(PostPiece(own, records, reinterpret_cast<const std::byte*>(&Records(request.group)),
-                      request.group_size * sizeof(RecordEntry),
-                      channel_->outbox().registration(channel_->port_of(own)).local_key()));
+  StagePiece(own, records, request, false,
+             {reinterpret_cast<const std::byte*>(&Records(request.group)),
+              request.group_size * sizeof(RecordEntry),
+              channel_->outbox().registration(channel_->port_of(own)).local_key()});
   const auto others = static_cast<uint32_t>(beside_.count());
   if (channel_->notices()) {
-    return PostNotice(own, request,
-                      {static_cast<uint32_t>(request.group), others, 0, Notice::Kind::kEnd});
+    PostNotice(own, request, {static_cast<uint32_t>(request.group), others, 0, Notice::Kind::kEnd});
+    return;
   }
   ibv_send_wr end = {};
-  end.wr_id = records.wr_id;
   end.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-  end.send_flags = IBV_SEND_SIGNALED;
   end.imm_data = htonl(others);
   end.wr.rdma = records.wr.rdma;
-  ++request.pending;
-  return PostPiece(own, end, nullptr, 0, 0);
+  StagePiece(own, end, request, true, {});
 }
 
-// Posts, behind the pieces on other queue pairs than the group's own, a send without data that
+// Stages, behind the pieces on other queue pairs than the group's own, a send without data that
 // names the group.
-Status VerbsSendComm::PostSideEnds(Request& request) {
+void VerbsSendComm::PostSideEnds(Request& request) {
   for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
     if (!beside_.test(pair)) continue;
     if (channel_->notices()) {
-      TUTTI_TRY(PostNotice(pair, request,
-                           {static_cast<uint32_t>(request.group), 0, 0, Notice::Kind::kSideEnd}));
+      PostNotice(pair, request,
+                 {static_cast<uint32_t>(request.group), 0, 0, Notice::Kind::kSideEnd});
       continue;
     }
     ibv_send_wr end = {};
-    end.wr_id = IdOf(request);
     end.opcode = IBV_WR_SEND_WITH_IMM;
-    end.send_flags = IBV_SEND_SIGNALED;
     end.imm_data = htonl(static_cast<uint32_t>(request.group));
-    ++request.pending;
-    TUTTI_TRY(PostPiece(pair, end, nullptr, 0, 0));
+    StagePiece(pair, end, request, true, {});
   }
-  return Status::Ok();
 }
 
-// Posts one write. What fits is copied into the request itself (inline), which spares the device a
-// read of memory.
-Status VerbsSendComm::PostPiece(size_t pair, ibv_send_wr& work, const std::byte* data, size_t bytes,
-                                uint32_t key) {
+// Stages one write or send. What fits is copied into the request itself (inline), which spares the
+// device a read of memory.
+void VerbsSendComm::StagePiece(size_t pair, ibv_send_wr& work, Request& request, bool completes,
+                               const Piece& piece) {
+  UnderWay& way = under_way_[pair];
+  work.wr_id = channel_->Mark(uint64_t{pair} << kPairShift | (way.first + way.requests.size()));
+  if (completes) {
+    way.requests.push_back(&request);
+    ++request.pending;
+    work.send_flags |= IBV_SEND_SIGNALED;
+  }
   ibv_sge element = {};
-  if (bytes > 0) {
-    element.addr = reinterpret_cast<uintptr_t>(data);
-    element.length = static_cast<uint32_t>(bytes);
-    element.lkey = key;
+  if (piece.bytes > 0) {
+    element.addr = reinterpret_cast<uintptr_t>(piece.data);
+    element.length = static_cast<uint32_t>(piece.bytes);
+    element.lkey = piece.key;
     work.sg_list = &element;
     work.num_sge = 1;
-    if (channel_->options().inline_data && bytes <= channel_->pair(pair).max_inline()) {
+    // Always over iWARP: where its own thread sends them, siw of Linux 6.1 sends wrong bytes for a
+    // few that cross a page and are not copied here.
+    const bool copied = channel_->options().inline_data || channel_->ports().iwarp();
+    if (copied && piece.bytes <= channel_->pair(pair).max_inline()) {
       work.send_flags |= IBV_SEND_INLINE;
     }
   }
-  return channel_->pair(pair).Send(work);
+  channel_->pair(pair).Stage(work);
+  staged_.set(pair);
+}
+
+Status VerbsSendComm::Flush() {
+  if (staged_.none()) return Status::Ok();
+  for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
+    if (!staged_.test(pair)) continue;
+    const Status posted = channel_->pair(pair).PostStaged();
+    if (!posted.ok()) return channel_->Fail(posted);
+  }
+  staged_.reset();
+  return Status::Ok();
+}
+
+void VerbsSendComm::Complete(size_t pair, uint64_t number) {
+  UnderWay& way = under_way_[pair];
+  for (; way.first <= number && !way.requests.empty(); ++way.first) {
+    if (--way.requests.front()->pending == 0) --in_flight_;
+    way.requests.pop_front();
+  }
 }
 
 // Completions of queue pairs that have been renewed since are left out (Unmark): their work was
@@ -336,23 +361,26 @@ Result<bool> VerbsSendComm::TakeCompletions() {
   TUTTI_ASSIGN(const std::span<const ibv_wc> completions, channel_->Poll());
   bool moved = false;
   for (const ibv_wc& completion : completions) {
-    uint64_t index = completion.wr_id;
-    if (!channel_->Unmark(index)) continue;
-    if ((index & kHelloBit) != 0 && completion.status == IBV_WC_SUCCESS) {
+    uint64_t id = completion.wr_id;
+    if (!channel_->Unmark(id)) continue;
+    if ((id & kHelloBit) != 0 && completion.status == IBV_WC_SUCCESS) {
       ++hellos_;
       moved = true;
       continue;
     }
-    if (index >= requests_.size()) continue;
-    Request& request = requests_[index];
+    const auto pair = static_cast<size_t>((id & ~kHelloBit) >> kPairShift);
+    const uint64_t number = id & ((uint64_t{1} << kPairShift) - 1);
     if (completion.status != IBV_WC_SUCCESS) {
-      Status failed =
-          channel_->Lose(completion, fmt::format("writing {} bytes", request.message.bytes));
+      const UnderWay& way = under_way_[pair];
+      const uint64_t place = number - way.first;
+      const size_t bytes =
+          place < way.requests.size() ? way.requests[place]->message.bytes : size_t{0};
+      Status failed = channel_->Lose(completion, fmt::format("writing {} bytes", bytes));
       // What was done before the failure still counts; the next call fails.
       if (!failed.ok() && !moved) return failed;
       if (!failed.ok()) return true;
     } else {
-      if (--request.pending == 0) --in_flight_;
+      Complete(pair, number);
       channel_->NoteWhole();
     }
     moved = true;
@@ -388,11 +416,16 @@ Status VerbsSendComm::TakeAnswerAgain(const ControlMessage& message) {
   }
   std::sort(missing.begin(), missing.end(),
             [](const Request* a, const Request* b) { return a->number < b->number; });
+  for (UnderWay& way : under_way_) {
+    way.first += way.requests.size();
+    way.requests.clear();
+  }
   posting_ = 0;
   for (Request* const request : missing) {
     const Status posted = Post(*request);
     if (!posted.ok()) return channel_->Fail(posted);
   }
+  TUTTI_TRY(Flush());
   offered_again_ = false;
   wake_asked_ = 0;
   woken_ = 0;
@@ -443,6 +476,7 @@ Status VerbsSendComm::OpenIfJoined() {
 // The control socket is looked at only when nothing else has moved, because that is a system call.
 Result<bool> VerbsSendComm::Progress() {
   TUTTI_TRY(channel_->failure());
+  TUTTI_TRY(Flush());
   TUTTI_ASSIGN(const bool moved, TakeCompletions());
   if (answered_) [[unlikely]]
     TUTTI_TRY(OpenIfJoined());
@@ -483,7 +517,7 @@ NetIdle VerbsSendComm::PrepareToWait(std::vector<NetWait>& waits) {
       if (LoadGroup()) return NetIdle::kProgress;
     }
   }
-  return channel_->PrepareToWait(waits);
+  return channel_->PrepareToWait(waits, starved_ || !channel_->open());
 }
 
 }  // namespace tutti

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <bitset>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -68,21 +69,29 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   // Posts all that belongs to a message.
   Status Post(Request& request);
   Status PostMessage(Request& request);
-  Status PostEnd(Request& request);
-  Status PostSideEnds(Request& request);
+  void PostEnd(Request& request);
+  void PostSideEnds(Request& request);
   // Posts, in place of an immediate value, the send that tells of `request` on a queue pair.
-  Status PostNotice(size_t pair, Request& request, const Notice& notice);
+  void PostNotice(size_t pair, Request& request, const Notice& notice);
   Status PostHelloReceives();
   // Says that this end is ready once the queue pairs can be used.
   Status OpenIfJoined();
   // Takes the place of queue pairs that were lost.
   Status OfferAgain();
   Status TakeAnswerAgain(const ControlMessage& message);
-  Status PostPiece(size_t pair, ibv_send_wr& work, const std::byte* data, size_t bytes,
-                   uint32_t key);
-  uint64_t IdOf(const Request& request) const {
-    return channel_->Mark(static_cast<uint64_t>(&request - requests_.data()));
-  }
+  struct Piece {
+    const std::byte* data = nullptr;
+    size_t bytes = 0;
+    uint32_t key = 0;
+  };
+  // Stages work of a request, which waits for its completion if it `completes` it. A completion
+  // stands for all work before it on its queue pair.
+  void StagePiece(size_t pair, ibv_send_wr& work, Request& request, bool completes,
+                  const Piece& piece);
+  // Posts what is staged.
+  Status Flush();
+  // Takes notice that work on a queue pair has completed, and all before it.
+  void Complete(size_t pair, uint64_t number);
   Result<bool> TakeCompletions();
   Status TakeControl(const ControlMessage& message);
 
@@ -100,6 +109,15 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   uint32_t group_size_ = 0;  // 0: its grants have not come
   uint32_t matched_ = 0;     // a bit for each buffer that has its message
   GrantSlot grants_ = {};
+  // Each queue pair's work that has not completed, in its order: the work's number is that of the
+  // first one and its place behind it.
+  struct UnderWay {
+    uint64_t first = 1;
+    std::deque<Request*> requests;
+  };
+  std::vector<UnderWay> under_way_;
+  std::bitset<kMaxQueuePairs> staged_;  // queue pairs that something is staged for
+
   // The group whose messages are being posted, and the queue pairs besides its own one over which
   // pieces of it have gone.
   uint64_t posting_ = 0;
