@@ -67,6 +67,12 @@ void CutForStages(const PlanContext& c, Collective collective, size_t elem_bytes
   choice.slice_elems = choice.chunk_elems;
 }
 
+// Returns `bytes`, or a little less where that makes whole packets of the slice.
+constexpr size_t WholePackets(size_t bytes) {
+  const size_t whole = bytes / kNetPacketBytes * kNetPacketBytes;
+  return bytes - whole <= whole / 16 ? whole : bytes;
+}
+
 // A step of the algorithm is cut into a few slices, so that a rank passes one on while the next is
 // on its way. A slice fits one slot of a FIFO.
 void CutForSlots(const PlanContext& c, Collective collective, size_t count, size_t elem_bytes,
@@ -83,6 +89,13 @@ void CutForSlots(const PlanContext& c, Collective collective, size_t count, size
   if (!c.one_host && collective != Collective::kAllReduce) {
     const size_t most = std::max(kNetSliceBytes, step_elems * elem_bytes / kNetSlicesPerStep);
     choice.slice_elems = std::min(choice.slice_elems, ElementsIn(most, elem_bytes));
+    // A ring walks chunks of several slices one after the other, and a last short one costs it as
+    // many steps as a long one.
+    const bool chain = collective == Collective::kBroadcast || collective == Collective::kReduce;
+    if (choice.algorithm != Algorithm::kRing || chain) {
+      const size_t bytes = choice.slice_elems * elem_bytes;
+      choice.slice_elems = ElementsIn(WholePackets(bytes), elem_bytes);
+    }
   }
   choice.chunk_elems = choice.slice_elems * kSlicesPerStep;
 }
@@ -201,6 +214,15 @@ struct Question {
   Reading reading;
 };
 
+// Between two hosts of one rank each a one-shot AllReduce sends what recursive doubling does, but
+// each rank adds the other's data to its input on the way to the output, where recursive doubling
+// copies the input there first. Up to some size that copy takes less time than waiting for each
+// piece before the next but one is sent.
+bool IsPairOneShot(const PlanContext& c, Algorithm algorithm, const Question& q) {
+  return c.num_ranks == 2 && q.collective == Collective::kAllReduce &&
+         algorithm == Algorithm::kOneShot && q.bytes >= kPairOneShotBytes;
+}
+
 // Returns the algorithms and protocols that can answer the question, with their predicted times.
 std::vector<CostOption> OptionsFor(const PlanContext& c, const Question& q,
                                    const CostAdviser* adviser) {
@@ -213,7 +235,9 @@ std::vector<CostOption> OptionsFor(const PlanContext& c, const Question& q,
     // Between hosts these are taken only where they are asked for, or an order that others do not
     // keep.
     const bool is_named = (allowed & Bit(row.algorithm)) != 0;
-    if (AllKeepOrder(q.order, c.num_ranks) && IsMesh(c, row.algorithm) && !is_named) continue;
+    if (AllKeepOrder(q.order, c.num_ranks) && IsMesh(c, row.algorithm) && !is_named &&
+        !IsPairOneShot(c, row.algorithm, q))
+      continue;
     const auto add = [&](Protocol protocol, bool is_extra) {
       const bool off_algorithm = allowed != 0 && !is_named;
       const bool off_protocol = !IsLeft(c, q.collective, protocol);

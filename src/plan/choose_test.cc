@@ -201,7 +201,18 @@ TEST(ChooseTest, CutsFourMegabytesBetweenTwoHostsInHalves) {
   EXPECT_EQ(choice.chunk_elems, size_t{1} << 19);
 }
 
-// Between hosts, slices of 64 KB stay in a core's cache; very long operations have whole slots.
+TEST(ChooseTest, TwoRanksOnTwoHostsReduceLongVectorsInOneShot) {
+  const auto algorithm = [](int ranks, size_t bytes) {
+    return AlgorithmOf(TwoHosts(ranks), Collective::kAllReduce, bytes / 4);
+  };
+  EXPECT_EQ(algorithm(2, 64 << 10), Algorithm::kRecursiveDoubling);
+  EXPECT_EQ(algorithm(2, 128 << 10), Algorithm::kOneShot);
+  EXPECT_EQ(algorithm(2, 1 << 20), Algorithm::kOneShot);
+  EXPECT_NE(algorithm(4, 256 << 10), Algorithm::kOneShot);
+}
+
+// Between hosts, slices of 122 KB stay in a core's cache; very long operations have whole slots, or
+// as much of them as makes whole packets.
 TEST(ChooseTest, CutsLongSlicesBetweenHostsForVeryLongOperationsOnly) {
   PlanContext context = TwoHosts(2);
   ASSERT_TRUE(ApplyAlgorithmList("ring", context).ok());
@@ -210,9 +221,11 @@ TEST(ChooseTest, CutsLongSlicesBetweenHostsForVeryLongOperationsOnly) {
     EXPECT_EQ(choice.chunk_elems, 4 * choice.slice_elems);
     return choice.slice_elems * 4;
   };
-  EXPECT_EQ(slice_bytes(size_t{4} << 20), size_t{64} << 10);
-  EXPECT_EQ(slice_bytes(size_t{16} << 20), size_t{256} << 10);
-  EXPECT_EQ(slice_bytes(size_t{256} << 20), context.slot_bytes);
+  EXPECT_EQ(slice_bytes(size_t{192} << 10), size_t{48} << 10);
+  EXPECT_EQ(slice_bytes(size_t{256} << 10), kNetPacketBytes);
+  EXPECT_EQ(slice_bytes(size_t{4} << 20), 2 * kNetPacketBytes);
+  EXPECT_EQ(slice_bytes(size_t{16} << 20), 4 * kNetPacketBytes);
+  EXPECT_EQ(slice_bytes(size_t{256} << 20), context.slot_bytes / kNetPacketBytes * kNetPacketBytes);
 }
 
 // The smallest power of two of bytes that is pulled; 0: none.

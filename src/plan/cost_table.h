@@ -80,13 +80,20 @@ inline constexpr double kAskFromBytes = 16 << 10;
 inline constexpr size_t kSlicesPerStep = 4;
 // Slices are not cut shorter than this: a slot's hand-over costs as much as copying so many bytes.
 inline constexpr size_t kMinSliceBytes = 16 << 10;
+// A slice of so many bytes and its frame are one packet for TCP to cut, of whole segments of 1448
+// bytes (Ethernet), of 8948 (jumbo frames) or of 65483 (loopback), which have 65160, 62636 and
+// 65483. A slice of 64 KB would be two, of which the second costs as much as the first
+// (transport/net/socket/send_comm.cc, bench/results/hosts.md).
+inline constexpr size_t kNetPacketBytes = 62'592;
 // Between hosts, slices up to this size stay in a core's L2 while they are copied to the network;
-// the more so as eight are on their way. Steps of more than 4 MB have longer ones, up to a slot:
+// the more so as eight are on their way. Steps of more than 8 MB have longer ones, up to a slot:
 // they last long enough to fill links whose latency is large (bench/results/sockets.md). An
 // AllReduce keeps to fewer, longer ones: between two ranks it lost a tenth by short ones, and each
 // rank's half of 4 MB stays one send.
-inline constexpr size_t kNetSliceBytes = 64 << 10;
+inline constexpr size_t kNetSliceBytes = 2 * kNetPacketBytes;
 inline constexpr size_t kNetSlicesPerStep = 64;
+// From so many bytes on two ranks on two hosts reduce in one shot (bench/results/hosts.md).
+inline constexpr double kPairOneShotBytes = 128 << 10;
 // One-shot and two-shot between hosts cut each part into so many chunks of at most so many bytes,
 // so that sending one overlaps with reducing another.
 inline constexpr size_t kMeshPieces = 4;

@@ -21,6 +21,7 @@ RecvConnection::RecvConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<Ne
 
 Result<bool> RecvConnection::Move() {
   TUTTI_TRY(PostReceives());
+  comm_->ExpectMore(came_ + 1 < begun());
   TUTTI_ASSIGN(const bool moved, comm_->Progress());
   TUTTI_TRY(TakeWhatCame());
   TUTTI_TRY(FlushWhatCame());
@@ -46,6 +47,7 @@ Status RecvConnection::PostReceives() {
 Status RecvConnection::TakeWhatCame() {
   for (; came_ < posted(); ++came_) {
     NetRequest& request = *requests_[came_ % kNetWindow];
+    comm_->ExpectMore(came_ + 1 < begun());
     TUTTI_ASSIGN(const bool came, comm_->Test(request));
     if (!came) break;
     received_[came_ % kNetWindow] = request.received[0];

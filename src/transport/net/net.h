@@ -195,6 +195,10 @@ class NetRecvComm : public NetComm {
   // Begins to make what lies in these buffers of GPU memory visible to the GPU, where the device
   // needs that (NetDevice::needs_flush). Null when the comm has no room for a further request.
   virtual Result<NetRequest*> Iflush(std::span<const NetReceive> buffers) = 0;
+  // Says whether the caller waits for a further message besides the next that comes, and so calls
+  // Progress again once this one is there: the network may then put off what it has to tell the
+  // sender, and tell it of several messages at once. Until this is called, it may not.
+  virtual void ExpectMore(bool /*more*/) {}
 };
 
 // Waits for the connections of ranks that hold its handle. Destroying it turns away those that come

@@ -430,6 +430,43 @@ TEST(SocketCommTest, ARequestIsNotDoneBeforeTheSenderCanKnow) {
   EXPECT_EQ(grant->count - grant->bytes, 1u);
 }
 
+// A busy receiver whose caller comes again says of several messages at once that it has them; an
+// idle one, and one whose caller need not come again, at once.
+TEST(SocketCommTest, ABusyReceiverAcknowledgesSeveralMessagesAtOnce) {
+  const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
+  auto [ours, theirs] = fuzz::JoinedSockets();
+  SocketSet sockets;
+  sockets.control = std::move(ours);
+  sockets.resumer = std::make_unique<NoNewSocket>();
+  const auto receiver = MakeReceiver(std::move(sockets), helpers);
+  std::vector<std::byte> buffer(kKeepBytes + 1);
+  uint64_t number = 0;
+  // Sends and receives a message; returns how many the sender now knows to have come, and -1 where
+  // nothing was said.
+  const auto receive = [&, &there = theirs] {
+    NetRequest* const request = *fuzz::ReceiveOne(*receiver, buffer.data(), buffer.size());
+    std::array<std::byte, kFrameBytes> frame = {};
+    EncodeFrame({FrameType::kData, 0, 0, static_cast<uint32_t>(buffer.size()), number++}, frame);
+    EXPECT_EQ(::send(there.get(), frame.data(), frame.size(), 0), ssize_t{kFrameBytes});
+    EXPECT_EQ(::send(there.get(), buffer.data(), buffer.size(), 0), ssize_t(buffer.size()));
+    while (!*receiver->Test(*request)) EXPECT_TRUE(*receiver->Progress());
+    if (::recv(there.get(), frame.data(), frame.size(), 0) != ssize_t{kFrameBytes}) return -1;
+    const Frame grant = DecodeFrame(frame).value();
+    return static_cast<int>(grant.count) - static_cast<int>(grant.bytes);
+  };
+  EXPECT_EQ(receive(), 1);
+  receiver->ExpectMore(true);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(receive(), -1);
+  EXPECT_EQ(receive(), 5);
+  EXPECT_EQ(receive(), -1);
+  EXPECT_TRUE(receiver->Progress().ok());  // nothing came meanwhile
+  std::array<std::byte, kFrameBytes> frame = {};
+  EXPECT_EQ(::recv(theirs.get(), frame.data(), frame.size(), 0), ssize_t{kFrameBytes});
+  EXPECT_EQ(receive(), -1);
+  receiver->ExpectMore(false);
+  EXPECT_EQ(receive(), 8);
+}
+
 // The same with groups.
 TEST(SocketCommTest, DamagedGroupsAreDeliveredOrRefused) {
   for (unsigned seed = 0; seed < 1500; ++seed) {

@@ -19,6 +19,9 @@ constexpr uint64_t kGrantWhenIdle = kNetWindow / 2;
 constexpr uint64_t kGrantWhenBusy = kNetWindow - 1;
 constexpr uint64_t kCreditUsedWhenIdle = kCreditMessages / 2;
 constexpr uint64_t kCreditUsedWhenBusy = kCreditMessages * 3 / 4;
+// While the receiver is busy with further messages, it acknowledges so many at once. An
+// acknowledgement costs either end a system call, and a sender has the other half of its window.
+constexpr uint64_t kHeldAtMost = kNetWindow / 2;
 // Messages are long when those since the last grant have more bytes.
 constexpr size_t kShortBytes = kCreditBytes / 2;
 
@@ -93,13 +96,13 @@ Result<bool> SocketRecvComm::Test(NetRequest& request) {
   return true;
 }
 
-// Returns whether the sender has been told all that it is to know of what came. Once a request is
-// done, perhaps nobody calls Progress again, because the caller has all that it waits for: what has
-// not left by then would never leave, and the sender would hold its message in vain. Where the
-// connection is down, the first frame on its new sockets says it, and Care asks that the connection
-// be driven until it has them.
+// Returns whether the sender has been told all that it is to know of what came, or the caller has
+// said that it comes again. Otherwise perhaps nobody calls Progress once a request is done, because
+// the caller has all that it waits for: what has not left by then would never leave, and the sender
+// would hold its message in vain. Where the connection is down, the first frame on its new sockets
+// says it, and Care asks that the connection be driven until it has them.
 Result<bool> SocketRecvComm::TellWhatCame() {
-  while (!channel_->down() && (acknowledge_ || grants_from_ < grants_to_)) {
+  while (!channel_->down() && !expects_more_ && (held_ > 0 || grants_from_ < grants_to_)) {
     TUTTI_ASSIGN([[maybe_unused]] const bool sent, SendGrants(/*busy=*/true));
     if (!channel_->down() && grants_from_ < grants_to_) return false;
   }
@@ -210,7 +213,7 @@ void SocketRecvComm::CountArrived() {
     arrived_messages_ += request.size;
     channel_->CountWhole();
     for (size_t i = 0; channel_->resumable() && i < request.size; ++i) {
-      acknowledge_ |= request.received[i].bytes > kKeepBytes;
+      held_ += request.received[i].bytes > kKeepBytes ? 1 : 0;
     }
   }
 }
@@ -289,15 +292,15 @@ void SocketRecvComm::Encode(const Frame& frame) {
 void SocketRecvComm::EncodeCount() {
   granted_ = std::max(granted_, posted_);
   bytes_since_grant_ = 0;
-  acknowledge_ = false;
+  held_ = 0;
   const uint64_t missing = channel_->resumable() ? granted_ - arrived_messages_ : 0;
   Encode({FrameType::kGrant, 0, 0, static_cast<uint32_t>(missing), granted_});
 }
 
 // Grants the groups that are posted, with their tags.
 void SocketRecvComm::EncodeGroups() {
-  if (acknowledge_) Encode({FrameType::kHas, 0, 0, 0, arrived_messages_});
-  acknowledge_ = false;
+  if (held_ > 0) Encode({FrameType::kHas, 0, 0, 0, arrived_messages_});
+  held_ = 0;
   for (; granted_ < posted_; ++granted_) {
     const Request& request = At(granted_);
     GroupTags tags = {};
@@ -310,7 +313,7 @@ void SocketRecvComm::EncodeGroups() {
 }
 
 bool SocketRecvComm::GrantsDue(bool busy) const {
-  if (acknowledge_) return true;
+  if (held_ > 0 && (!busy || !expects_more_ || held_ >= kHeldAtMost)) return true;
   if (posted_ <= granted_) return false;
   // Groups with tags cannot be sent to before they are granted.
   if (tagged_) return true;

@@ -23,6 +23,7 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   }
   Result<NetRequest*> Irecv(std::span<const NetReceive> group) override;
   Result<NetRequest*> Iflush(std::span<const NetReceive> buffers) override;
+  void ExpectMore(bool more) override { expects_more_ = more; }
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
@@ -78,9 +79,10 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   size_t payload_left_ = 0;  // So much is left of message messages_, once its frame has come.
   size_t buffer_ = 0;        // the buffer of group received_ that it goes to
   bool in_payload_ = false;
-  bool was_reset_ = false;    // It was reset while grants were sent.
-  bool acknowledge_ = false;  // messages have arrived that the sender holds until it knows
-  size_t staged_from_ = 0;    // staging_[staged_from_, staged_to_) has been read but not used
+  bool was_reset_ = false;     // It was reset while grants were sent.
+  uint64_t held_ = 0;          // Messages have arrived that the sender holds until it knows.
+  bool expects_more_ = false;  // The caller comes again in any case.
+  size_t staged_from_ = 0;     // staging_[staged_from_, staged_to_) has been read but not used
   size_t staged_to_ = 0;
   // grants_[grants_from_, grants_to_) is still to be written.
   std::array<std::byte, 2 * kFrameBytes + kNetWindow*(kFrameBytes + kGroupTagsBytes)> grants_;

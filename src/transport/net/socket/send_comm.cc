@@ -1,6 +1,9 @@
 #include "transport/net/socket/send_comm.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -12,9 +15,26 @@
 namespace tutti {
 namespace {
 
-// One system call carries at most this much. The slots of its first messages are then free again
-// while later messages still travel.
+// One system call carries at most this much, and no less than whole packets where more follows. The
+// slots of its first messages are then free again while later messages still travel.
 constexpr size_t kWriteBytes = 256 * 1024;
+
+// A large write becomes packets for the network card to cut (GSO), of as many whole segments as
+// fit into this: 64 KiB without room for headers (MAX_TCP_HEADER and one byte, in Linux). What is
+// left over becomes a packet of its own, which costs as much as a full one.
+constexpr size_t kPacketBytes = 65536 - 1 - 320;
+
+// Returns how much to write at once while more follows.
+size_t WriteBytesFor(int fd) {
+  int segment = 0;
+  socklen_t length = sizeof(segment);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &length) != 0 || segment <= 0) {
+    return kWriteBytes;
+  }
+  const auto bytes = static_cast<size_t>(segment);
+  const size_t packet = std::max<size_t>(1, kPacketBytes / bytes) * bytes;
+  return std::max<size_t>(1, kWriteBytes / packet) * packet;
+}
 
 // How many messages one system call carries at most.
 constexpr size_t kWriteMessages = kNetWindow;
@@ -26,7 +46,7 @@ constexpr uint64_t kFewGroups = 2;
 }  // namespace
 
 SocketSendComm::SocketSendComm(std::unique_ptr<SocketChannel> channel)
-    : ChannelComm(std::move(channel)) {}
+    : ChannelComm(std::move(channel)), write_bytes_(WriteBytesFor(channel_->control_fd())) {}
 
 // Takes a request for the message if it may be sent now: there are fewer than kNetWindow under way,
 // and the receiver has granted it or there is credit. The frame is written by Progress; pieces for
@@ -138,6 +158,7 @@ Result<bool> SocketSendComm::Progress() {
     TUTTI_ASSIGN(const bool replaced, channel_->down() ? channel_->Resume() : channel_->Move());
     if (replaced) {
       awaiting_resume_ = true;
+      write_bytes_ = WriteBytesFor(channel_->control_fd());
       staged_ = 0;
     }
     if (channel_->down()) return false;
@@ -178,19 +199,19 @@ Result<bool> SocketSendComm::WriteControl() {
     size_t count = 0;
     size_t total = 0;
     const uint64_t end = std::min(begun_, written_ + kWriteMessages);
-    for (uint64_t chunk = written_; chunk < end && total < kWriteBytes; ++chunk) {
+    for (uint64_t chunk = written_; chunk < end && total < write_bytes_; ++chunk) {
       Request& request = At(chunk);
       size_t from = request.written;
       if (from < kFrameBytes) {
-        pieces[count++] = {&request.frame[from], kFrameBytes - from};
-        total += kFrameBytes - from;
-        from = kFrameBytes;
+        const size_t bytes = std::min(kFrameBytes - from, write_bytes_ - total);
+        pieces[count++] = {&request.frame[from], bytes};
+        total += bytes;
+        from += bytes;
       }
-      if (from < request.control_bytes) {
-        const size_t bytes = std::min(request.control_bytes - from, kWriteBytes);
+      if (from >= kFrameBytes && from < request.control_bytes && total < write_bytes_) {
+        const size_t bytes = std::min(request.control_bytes - from, write_bytes_ - total);
         pieces[count++] = {const_cast<std::byte*>(request.data) + (from - kFrameBytes), bytes};
         total += bytes;
-        if (from + bytes < request.control_bytes) break;
       }
     }
     const ssize_t sent = channel_->control().Write(std::span(pieces).first(count));

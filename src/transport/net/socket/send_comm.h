@@ -100,6 +100,7 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
   // the first, which says whether there are tags.
   std::vector<Request> requests_;
   std::optional<KeptMessages> kept_;  // made with requests_, on a connection that can be resumed
+  size_t write_bytes_;                // One system call writes at most so much.
   size_t in_flight_ = 0;
   uint32_t idle_looks_ = 0;  // calls of Progress with nothing left to write
   // Messages counted over the connection's life: written_ <= begun_, and without tags also
