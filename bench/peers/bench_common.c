@@ -28,6 +28,11 @@ struct BenchBarrier {
   char pad2[60];
 };
 
+/* A rank that has waited so long, some 20 us, yields between looks: threads of its library, which
+ * share its core, may still have to move what another rank waits for, and under a real-time policy
+ * (chrt) they would get the core only at the end of a time slice of 100 ms. */
+static const int kBarrierLooks = 1024;
+
 static int barrier_ranks;
 static int barrier_yield;
 
@@ -48,8 +53,9 @@ void BenchBarrierWait(struct BenchBarrier* barrier) {
     __atomic_store_n(&barrier->generation, generation + 1, __ATOMIC_RELEASE);
     return;
   }
-  while (__atomic_load_n(&barrier->generation, __ATOMIC_ACQUIRE) == generation) {
-    if (barrier_yield) {
+  for (int looks = 0; __atomic_load_n(&barrier->generation, __ATOMIC_ACQUIRE) == generation;
+       ++looks) {
+    if (barrier_yield || looks >= kBarrierLooks) {
       sched_yield();
     } else {
 #if defined(__x86_64__)

@@ -30,6 +30,15 @@ def _run(*command):
         raise Unavailable(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
 
 
+def _go_before_ranks(pid):
+    """Lets the cable go before ranks that run under a real-time policy (chrt): those that spin would hold it up."""
+    policy = os.sched_getscheduler(0)
+    if policy in (os.SCHED_RR, os.SCHED_FIFO):
+        priority = os.sched_param(os.sched_getparam(0).sched_priority + 1)
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setscheduler(int(thread), policy, priority)
+
+
 @contextlib.contextmanager
 def joined(net, work):
     """Makes the hosts; their agent is work/agent as long as the context lasts."""
@@ -46,6 +55,7 @@ def joined(net, work):
             stack.callback(cable.kill)
             if cable.stdout.readline().strip() != "ready":
                 raise Unavailable("the cable cannot be laid (it needs /dev/net/tun)")
+            _go_before_ranks(cable.pid)
         else:
             _run("ip", "link", "add", DEVICE, "netns", names[0], "type", "veth", "peer", "name", DEVICE, "netns", names[1])
         for name, address in zip(names, ADDRESSES, strict=True):
