@@ -42,7 +42,7 @@ constexpr CostRow kTable[] = {
     {kTcp, kTwoLevel, kLL, 0, 5, 0.01, 1, kCostBench},
     {kTcp, kTwoLevel, kSimple, 0, 4.9, 2.2, 1, kCostBench},
     {kTcp, kOneShot, kLL, 0, 5, 0.01, 1, kCostBench},
-    {kTcp, kOneShot, kSimple, 0, 5, 4.8, 1, kCostBench},
+    {kTcp, kOneShot, kSimple, 0, 5, 5.3, 1, kCostBench},
     {kTcp, kTwoShot, kLL, 0, 5, 0.01, 1, kCostBench},
     {kTcp, kTwoShot, kSimple, 0, 5, 4.8, 1, kCostBench},
     {kTcp, kExchange, kLL, 0, 6.8, 4.8, 1, kCostBench},
