@@ -132,35 +132,54 @@ void ShapeLL(const MeshContext& context, size_t count, size_t elem, MeshChoice* 
   choice->chunk_elems = context.ll_slot_bytes / elem;
 }
 
+// Returns how many bytes a rank writes in a round.
+double WrittenInARound(const MeshContext& context, MeshAlgorithm algorithm, size_t bytes) {
+  const double rounds = IsTwoShot(algorithm) ? 2 : 1;
+  return Written(context, algorithm, static_cast<double>(bytes)) / rounds;
+}
+
 // Cuts an operation by LL128 or Simple: a block for every `bytes_per_block` written in a round.
-void ShapeBlocks(const MeshContext& context, size_t count, size_t elem, size_t bytes_per_block,
+void ShapeBlocks(const MeshContext& context, size_t count, size_t elem, double bytes_per_block,
                  uint32_t most_blocks, MeshChoice* choice) {
   const size_t owners = Owners(context, choice->algorithm);
-  const auto bytes = static_cast<double>(count * elem);
-  const double rounds = IsTwoShot(choice->algorithm) ? 2 : 1;
-  const double written = Written(context, choice->algorithm, bytes) / rounds;
+  const double written = WrittenInARound(context, choice->algorithm, count * elem);
   choice->threads = kSimpleThreads;
   const auto blocks = static_cast<size_t>(
-      std::clamp(written / static_cast<double>(bytes_per_block), 1.0,
+      std::clamp(written / bytes_per_block, 1.0,
                  static_cast<double>(std::min(most_blocks, context.max_blocks))));
   const size_t unit = kAlignment / elem;
   choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
 }
 
+// LL and LL128 take one piece for each block.
+bool FitsInOnePiece(const MeshContext& context, const MeshChoice& choice) {
+  return choice.block_elems <= Owners(context, choice.algorithm) * choice.chunk_elems;
+}
+
+// Blocks that come early gain more than twice as many that do not.
 void ShapeLL128(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
-  ShapeBlocks(context, count, elem, context.costs.ll128_bytes_per_block, context.max_lone_blocks,
-              choice);
-  choice->threads = kLL128Threads;
-  choice->chunk_elems = context.ll128_slot_bytes / elem;
+  const auto usual = static_cast<double>(context.costs.ll128_bytes_per_block);
+  const auto most = static_cast<double>(context.costs.ll128_bytes_per_early_block);
+  const uint32_t early = MostEarlyBlocks(context);
+  const double written = WrittenInARound(context, choice->algorithm, count * elem);
+  const double each = early > 0 ? written / early : 0;
+  const auto shape = [&](double bytes_per_block) {
+    ShapeBlocks(context, count, elem, bytes_per_block, context.max_lone_blocks, choice);
+    choice->threads = kLL128Threads;
+    choice->chunk_elems = context.ll128_slot_bytes / elem;
+  };
+  shape(each > usual && each <= most ? each : usual);
+  if (!FitsInOnePiece(context, *choice)) shape(usual);
 }
 
 void ShapeSymmetric(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
-  ShapeBlocks(context, count, elem, context.costs.bytes_per_block, context.max_lone_blocks, choice);
+  ShapeBlocks(context, count, elem, static_cast<double>(context.costs.bytes_per_block),
+              context.max_lone_blocks, choice);
   choice->threads = kLL128Threads;
   choice->chunk_elems = choice->block_elems;
 }
 
-// Returns whether the operation can go by the protocol: LL and LL128 take one piece for each block.
+// Returns whether the operation can go by the protocol.
 bool Fits(const MeshContext& context, MeshAlgorithm algorithm, Protocol protocol, size_t count,
           size_t elem) {
   if (protocol == Protocol::kSimple) return true;
@@ -170,11 +189,12 @@ bool Fits(const MeshContext& context, MeshAlgorithm algorithm, Protocol protocol
     ShapeLL(context, count, elem, &choice);
   else
     ShapeLL128(context, count, elem, &choice);
-  return choice.block_elems <= Owners(context, algorithm) * choice.chunk_elems;
+  return FitsInOnePiece(context, choice);
 }
 
 void ShapeSimple(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
-  ShapeBlocks(context, count, elem, context.costs.bytes_per_block, context.max_blocks, choice);
+  ShapeBlocks(context, count, elem, static_cast<double>(context.costs.bytes_per_block),
+              context.max_blocks, choice);
   const size_t owners = Owners(context, choice->algorithm);
   const size_t part = DivUp(choice->block_elems * elem, owners);
   const size_t chunk =

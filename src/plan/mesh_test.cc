@@ -135,6 +135,26 @@ TEST(ChooseMeshTest, ShortOperationsComeEarlyIfTheyLeaveRoom) {
   EXPECT_FALSE(ChooseMesh(context, Collective::kAllReduce, 1024, 4).early);
 }
 
+// By LL128 an operation has no more blocks than come early, as long as these do not write too much.
+TEST(ChooseMeshTest, OperationsOfMiddleSizeComeEarly) {
+  MeshContext context = Context(4);
+  context.max_lone_blocks = 128;
+  const auto all_reduce = [&](size_t bytes) {
+    return ChooseMesh(context, Collective::kAllReduce, bytes / 4, 4);
+  };
+  for (const size_t kib : {256, 512, 1024, 2048}) {
+    const MeshChoice choice = all_reduce(kib << 10);
+    EXPECT_EQ(choice.protocol, Protocol::kLL128) << kib;
+    EXPECT_TRUE(choice.early) << kib;
+    EXPECT_GE(choice.blocks, 32u) << kib;
+  }
+  EXPECT_EQ(all_reduce(3 << 20).blocks, 128u);
+  // Where a slot does not hold what such a block writes, more blocks are taken.
+  context.ll128_slot_bytes = 6 << 10;
+  EXPECT_EQ(all_reduce(2 << 20).blocks, 128u);
+  EXPECT_EQ(all_reduce(2 << 20).protocol, Protocol::kLL128);
+}
+
 TEST(BlocksForTest, LeavesRoomForOtherCommunicators) {
   EXPECT_EQ(BlocksFor(132), 128u);  // H100, H200
   EXPECT_EQ(BlocksFor(108), 104u);  // A100
