@@ -9,9 +9,9 @@ import pathlib
 import sys
 
 COMMANDS = {
-    "graph": "tutti perf COLLECTIVE,... -n {n} --device gpu --threads -b 256 -e 1G -f 4 -i 10 --graph 10",
-    "plain": "tutti perf COLLECTIVE,... -n {n} --device gpu -b 256 -e 256M -f 4 -i 40",
-    "registered": "tutti perf COLLECTIVE,... -n {n} --device gpu --threads -b 1K -e 1G -f 4 -i 10 --graph 10 --alloc window",
+    "graph": "tutti perf COLLECTIVE,... -n {n} --device gpu --threads -b 256 -e 1G -f 4 --graph 20",
+    "plain": "tutti perf COLLECTIVE,... -n {n} --device gpu -b 256 -e 256M -f 4",
+    "registered": "tutti perf COLLECTIVE,... -n {n} --device gpu --threads -b 1K -e 1G -f 4 --graph 20 --alloc window",
 }
 ORDER = ["all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "sendrecv", "reduce", "gather", "scatter"]
 
