@@ -146,6 +146,7 @@ uint32_t FakeCard::AddQueue(int rank, uint16_t size, const QueueMemory& memory) 
 
 void FakeCard::RemoveQueue(uint32_t number) {
   const AtRest rest(*this);
+  LandAll(QueueOf(number));
   queues_[number - kFirstQueue].reset();
 }
 
@@ -241,8 +242,9 @@ void FakeCard::Run() {
 
 bool FakeCard::Serve(Queue& queue) {
   LookAtDoorbell(queue);
+  const bool landed = LandSome(queue);
   const bool busy = queue.taken < queue.rung || !queue.outcomes.empty();
-  if (!busy) return false;
+  if (!busy) return landed;
   if (queue.rest > 0) {
     --queue.rest;
     return true;
@@ -332,6 +334,46 @@ uint8_t FakeCard::CarryOut(Queue& queue, const Decoded& entry, bool* waits) {
   }
 }
 
+// Carries out a WRITE, or keeps what it brings for later. It lands behind earlier ones to the same
+// place.
+void FakeCard::Write(Queue& queue, const Decoded& entry, std::byte* remote, const std::byte* local,
+                     uint32_t bytes) {
+  const uint64_t begin = entry.remote_address();
+  const auto overlaps = [&](const Late& late) {
+    return late.key == entry.remote_key() && late.address < begin + bytes &&
+           begin < late.address + late.bytes.size();
+  };
+  if (std::any_of(queue.late.begin(), queue.late.end(), overlaps)) LandAll(queue);
+  if (most_delay_ == 0 || bytes == 0 || bytes > kMostLateBytes || Random(1) == 0)
+    return CopyInPieces(remote, local, bytes);
+  Late& late =
+      queue.late.emplace_back(Late{QueueOf(queue.to).rank, entry.remote_key(), begin,
+                                   std::vector<std::byte>(bytes), Random(kMostLateRounds)});
+  reach_->Copy(late.bytes.data(), local, bytes);
+}
+
+// Memory that is no longer registered takes nothing.
+void FakeCard::Land(const Late& late) {
+  std::byte* const to =
+      Find(late.rank, late.key, late.address, late.bytes.size(), End::kRemoteWrite);
+  if (to != nullptr) CopyInPieces(to, late.bytes.data(), late.bytes.size());
+}
+
+void FakeCard::LandAll(Queue& queue) {
+  std::shuffle(queue.late.begin(), queue.late.end(), random_);
+  for (const Late& late : queue.late) Land(late);
+  queue.late.clear();
+}
+
+// Lands what has been late for long enough. Returns whether anything is late.
+bool FakeCard::LandSome(Queue& queue) {
+  const bool any = !queue.late.empty();
+  for (Late& late : queue.late)
+    if (late.rounds-- == 0) Land(late);
+  std::erase_if(queue.late, [](const Late& late) { return late.rounds == UINT32_MAX; });
+  return any;
+}
+
 uint8_t FakeCard::Transfer(Queue& queue, const Decoded& entry) {
   const bool inlined = entry.operation() == 0x08 && entry.inlined();
   const uint32_t bytes = inlined ? entry.inline_bytes() : entry.count(2);
@@ -340,14 +382,15 @@ uint8_t FakeCard::Transfer(Queue& queue, const Decoded& entry) {
       queue, entry, bytes, entry.operation() == 0x10 ? End::kRemoteRead : End::kRemoteWrite);
   if (remote == nullptr) return kRemoteAccess;
   if (inlined) {
-    reach_->Copy(remote, reinterpret_cast<const std::byte*>(entry.bytes + 36), bytes);
+    Write(queue, entry, remote, reinterpret_cast<const std::byte*>(entry.bytes + 36), bytes);
     return kGood;
   }
   std::byte* const local = Find(queue.rank, entry.key(2), entry.address(2), bytes, End::kLocal);
   if (local == nullptr) return kLocalProtection;
   if (entry.operation() == 0x08) {
-    CopyInPieces(remote, local, bytes);
+    Write(queue, entry, remote, local, bytes);
   } else {
+    LandAll(queue);
     Held& held = queue.held.emplace_back(Held{local, std::vector<std::byte>(bytes)});
     reach_->Copy(held.bytes.data(), remote, bytes);
   }
@@ -361,6 +404,7 @@ uint8_t FakeCard::FetchAdd(Queue& queue, const Decoded& entry) {
   if (reinterpret_cast<uintptr_t>(word) % 8 != 0) return kRemoteInvalid;
   std::byte* const old = Find(queue.rank, entry.key(3), entry.address(3), 8, End::kLocal);
   if (old == nullptr || entry.count(3) != 8) return kLocalProtection;
+  LandAll(queue);
   const uint64_t before = reach_->FetchAdd(word, Big64(entry.bytes + 32));
   reach_->Copy(old, reinterpret_cast<const std::byte*>(&before), sizeof(before));
   return kGood;

@@ -8,7 +8,10 @@
 // It does what a card may do and programs must not mind: takes queues in any order, takes its time
 // before an entry and before its completion, writes the bytes of a WRITE in pieces of any order,
 // and keeps back what a READ has brought until something behind it on its queue makes it visible.
-// What is on one queue happens in its order. On demand it fails an entry or loses a doorbell.
+// It keeps back what a WRITE has brought, too, for a few rounds behind its completion, while later
+// WRITEs of the queue to other places may pass it; what else follows on the queue finds it there.
+// What is on one queue happens in its order otherwise. On demand it fails an entry or loses a
+// doorbell.
 //
 // What a program does wrong is a complaint; what a card answers with an error (a key or a place
 // that is none) is a completion with an error, and the queue is dead then.
@@ -77,7 +80,8 @@ class FakeCard {
     uint32_t completions_number = 0;
   };
   uint32_t AddQueue(int rank, uint16_t size, const QueueMemory& memory);
-  // Takes a queue pair away. Nothing more of it is read or written then.
+  // Takes a queue pair away, once all that it has brought lies in memory. Nothing more of it is read
+  // or written then.
   void RemoveQueue(uint32_t queue);
   void Connect(uint32_t queue, uint32_t to);
   // Returns whether a queue pair has seen an error.
@@ -111,6 +115,13 @@ class FakeCard {
     std::byte* to;
     std::vector<std::byte> bytes;
   };
+  struct Late {  // what a WRITE has brought; the place is found again when it lands
+    int rank;
+    uint32_t key;
+    uint64_t address;
+    std::vector<std::byte> bytes;
+    uint32_t rounds;  // until it lands
+  };
   // The memory of a queue that is this card's own.
   struct OwnMemory {
     explicit OwnMemory(uint16_t size) : entries(size), completions(size) {}
@@ -135,6 +146,7 @@ class FakeCard {
     uint32_t rest = 0;                  // rounds until the next step
     std::atomic<bool> dead = false;
     std::vector<Held> held;
+    std::deque<Late> late;
     std::atomic<uint64_t> fails_at = UINT64_MAX;
     std::atomic<uint8_t> fails_with = 0;
     std::atomic<bool> loses_doorbell = false;
@@ -157,6 +169,11 @@ class FakeCard {
   bool CarryOut(Queue& queue);
   uint8_t CarryOut(Queue& queue, const Decoded& entry, bool* waits);
   uint8_t Transfer(Queue& queue, const Decoded& entry);
+  void Write(Queue& queue, const Decoded& entry, std::byte* remote, const std::byte* local,
+             uint32_t bytes);
+  void Land(const Late& late);
+  void LandAll(Queue& queue);
+  bool LandSome(Queue& queue);
   uint8_t FetchAdd(Queue& queue, const Decoded& entry);
   void Show(Queue& queue);
   void WriteCompletion(Queue& queue);
@@ -167,6 +184,8 @@ class FakeCard {
   void Complain(const Queue& queue, const std::string& what);
   uint32_t Random(uint32_t most) { return static_cast<uint32_t>(random_() % (most + 1)); }
 
+  // Longer WRITEs come at once. Others are kept for at most so many rounds, by chance.
+  static constexpr uint32_t kMostLateBytes = 64 << 10, kMostLateRounds = 64;
   static constexpr uint32_t kFirstQueue = 0x12345;
   static constexpr uint32_t kFirstCompletionQueue = 0x700;
   static constexpr uint32_t kFirstKey = 0x00a1b200;

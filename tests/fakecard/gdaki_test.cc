@@ -1,4 +1,5 @@
-// Kernels of hosts that drive a card (nccl_device/impl/gin_gdaki.h), and the card that is none.
+// Kernels of hosts that drive a card (nccl_device/impl/gin_gdaki.h), and the card that is none: a
+// thread of the test, or a process of its own (card_process.h).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,10 +7,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <span>
 #include <thread>
 #include <vector>
 
-#include "fakecard/fake_card.h"
+#include "fakecard/card_process.h"
 #include "tutti/host_kernel.h"
 // Behind the words of kernels.
 #include "nccl_device/impl/gin_gdaki.h"
@@ -35,10 +37,14 @@ constexpr Gdaki::Signal kNoSignal = {};
 class CardWorld {
  public:
   CardWorld(int num_ranks, uint16_t depth, uint32_t most_delay = 4)
-      : ranks_(static_cast<size_t>(num_ranks)), card_(/*seed=*/7, most_delay) {
+      : card_(/*seed=*/7, most_delay), ranks_(static_cast<size_t>(num_ranks)) {
     std::vector<uint32_t> windows, signals;
     for (int r = 0; r < num_ranks; ++r) {
       Rank& rank = ranks_[static_cast<size_t>(r)];
+      rank.window = card_.Take(kWindowBytes);
+      rank.signals = TakeWords(kNumWords + 1);
+      rank.counters = TakeWords(kNumWords + 2);
+      rank.sink = TakeWords(1);
       windows.push_back(card_.Register(r, rank.window));
       signals.push_back(card_.Register(r, AsBytes(rank.signals)));
       rank.counter_keys.assign(ranks_.size(), card_.Register(r, AsBytes(rank.counters)));
@@ -52,8 +58,8 @@ class CardWorld {
     card_.Start();
   }
 
-  FakeCard& card() { return card_; }
-  std::vector<std::byte>& window(int rank) { return Of(rank).window; }
+  CardProcess& card() { return card_; }
+  std::span<std::byte> window(int rank) { return Of(rank).window; }
   device::mlx5::QueuePair& main(int rank, int peer) {
     return Of(rank).main[static_cast<size_t>(peer)];
   }
@@ -72,10 +78,8 @@ class CardWorld {
 
  private:
   struct Rank {
-    std::vector<std::byte> window = std::vector<std::byte>(kWindowBytes);
-    std::vector<uint64_t> signals = std::vector<uint64_t>(kNumWords + 1);
-    std::vector<uint64_t> counters = std::vector<uint64_t>(kNumWords + 2);
-    std::vector<uint64_t> sink = std::vector<uint64_t>(1);
+    std::span<std::byte> window;
+    std::span<uint64_t> signals, counters, sink;
     std::vector<uint32_t> main_numbers, companion_numbers;
     std::vector<uint32_t> window_keys, signal_keys, counter_keys;
     std::vector<device::mlx5::QueuePair> main, companion;
@@ -84,8 +88,12 @@ class CardWorld {
     device::GdakiContext context = {};
   };
 
-  static std::span<std::byte> AsBytes(std::vector<uint64_t>& words) {
-    return std::as_writable_bytes(std::span(words));
+  std::span<uint64_t> TakeWords(size_t count) {
+    const std::span<std::byte> bytes = card_.Take(count * sizeof(uint64_t));
+    return {reinterpret_cast<uint64_t*>(bytes.data()), count};
+  }
+  static std::span<std::byte> AsBytes(std::span<uint64_t> words) {
+    return std::as_writable_bytes(words);
   }
   Rank& Of(int rank) { return ranks_[static_cast<size_t>(rank)]; }
 
@@ -117,8 +125,8 @@ class CardWorld {
     rank.context.last_visible_get = rank.last_visible_get.data();
   }
 
+  CardProcess card_;
   std::vector<Rank> ranks_;
-  FakeCard card_;  // It ends before the memory that it reaches.
 };
 
 void AwaitWord(uint64_t* word, uint64_t least) {
@@ -218,7 +226,7 @@ TEST(GdakiOrderTest, ASignalComesBehindAllEarlierPuts) {
     const Gdaki gin = world.On(1, Sharing::kGpu);
     for (int round = 1; round <= kRounds; ++round) {
       AwaitWord(gin.SignalWord(0), static_cast<uint64_t>(round));
-      const std::vector<std::byte>& window = world.window(1);
+      const std::span<const std::byte> window = world.window(1);
       const auto wrong = std::count_if(window.begin(), window.begin() + kPuts * kBytes,
                                        [&](std::byte b) { return b != std::byte(round); });
       EXPECT_EQ(wrong, 0) << "in round " << round;
@@ -237,6 +245,39 @@ TEST(GdakiOrderTest, ASignalComesBehindAllEarlierPuts) {
   }
   receiver.join();
   EXPECT_THAT(world.card().complaints(), IsEmpty());
+}
+
+// Looks at a word that the card may be writing.
+__attribute__((no_sanitize("thread"))) uint64_t Peek(const std::byte* at) {
+  return *reinterpret_cast<const volatile uint64_t*>(at);
+}
+
+// Without a signal nothing says that puts have arrived, nor in which order: programs that take
+// completions, or each other's words, for that are wrong, and the card lets them notice it.
+TEST(GdakiOrderTest, PutsWithoutASignalComeLateAndPassOneAnother) {
+  constexpr int kMostRounds = 20'000;
+  CardWorld world(2, /*depth=*/8);
+  const Gdaki gin = world.On(0, Sharing::kGpu);
+  const std::byte* const first = world.window(1).data();
+  const std::byte* const second = first + 4096;
+  int late = 0, passed = 0;
+  for (uint64_t round = 1; round <= kMostRounds && (late == 0 || passed == 0); ++round) {
+    for (const uint64_t to : {uint64_t{0}, uint64_t{4096}})
+      ASSERT_TRUE(gin.Put(1, world.Value(0, 1, to, round, 8), kNoSignal, Gdaki::kNoCounter, {}));
+    ASSERT_TRUE(gin.Await(1, gin.Posted(1)));
+    const bool second_is_there = Peek(second) == round;
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const bool first_is_there = Peek(first) == round;
+    late += !first_is_there || !second_is_there;
+    passed += second_is_there && !first_is_there;
+    // A signal behind them, as a program has it.
+    ASSERT_TRUE(gin.Put(1, {}, {true, gin.SignalOf(1, 0), 1}, Gdaki::kNoCounter, {}));
+    AwaitWord(world.On(1, Sharing::kGpu).SignalWord(0), round);
+    ASSERT_EQ(Peek(first), round);
+    ASSERT_EQ(Peek(second), round);
+  }
+  EXPECT_GT(late, 0);
+  EXPECT_GT(passed, 0);
 }
 
 // The card holds back what it has read. That a READ is done does not show it, a wait does.
