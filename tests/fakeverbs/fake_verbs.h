@@ -107,6 +107,7 @@ struct Call {
   int opcode = 0;           // post_send: an ibv_wr_opcode; modify_qp: the new state
   uint32_t queue_pair = 0;  // create_qp, modify_qp, post_send: its number
   std::string device = {};  // create_qp, post_send: the device of the queue pair
+  bool begins_list = true;  // post_send: the first request of a call
 };
 std::vector<Call> Calls();
 

@@ -425,14 +425,15 @@ int PostSend(ibv_qp* qp, ibv_send_wr* work, ibv_send_wr** refused) {
   State& s = TheState();
   const Lock lock(s.mutex);
   Qp& pair = Of(qp);
-  for (; work; work = work->next) {
+  for (const ibv_send_wr* const first = work; work; work = work->next) {
     if (const int error = Examine(pair, *work)) {
       *refused = work;
       return error;
     }
     std::shared_ptr<Work> copied = Copied(pair, *work);
     Note({"post_send", copied->frame.address, copied->frame.total, work->send_flags,
-          static_cast<int>(work->opcode), qp->qp_num, pair.context->device->spec.name});
+          static_cast<int>(work->opcode), qp->qp_num, pair.context->device->spec.name,
+          work == first});
     pair.sends.push_back(copied);
     if (qp->state == IBV_QPS_ERR) {
       Finish(pair, IBV_WC_WR_FLUSH_ERR);
