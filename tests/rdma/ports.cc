@@ -1,4 +1,4 @@
-// Prints the InfiniBand and RoCE ports of this host that Tutti would use, and why it leaves out
+// Prints the InfiniBand, RoCE and iWARP ports of this host that Tutti would use, and why it leaves out
 // the others.
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 #pragma once
 
-// The network over InfiniBand verbs, for InfiniBand fabrics and RoCE.
+// The network over InfiniBand verbs, for InfiniBand fabrics, RoCE and iWARP.
 //
 // A connection is a control socket and one or more queue pairs. The control socket is a TCP
 // connection that has proven the job's key (bootstrap/auth.h). Over it the two ends tell each other
@@ -31,6 +31,9 @@
 //   sender                                                 receiver
 //   queue pair 0: write, records, write with immediate ──▶ the group is whole when this has come
 //   queue pair 1: write, send with immediate ────────────▶ and this
+//
+// Over iWARP, which has no immediate values, a send behind the writes says what the value and the
+// completion would (table.h: Notice), and the connection manager joins the queue pairs (manager.h).
 //
 //   device, port       devices.h       its address      gid.h          NCCL_IB_HCA  hca_filter.h
 //   one of several     merge.h         ports in use     ports.h        shares       stripes.h
