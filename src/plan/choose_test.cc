@@ -211,7 +211,7 @@ TEST(ChooseTest, TwoRanksOnTwoHostsReduceLongVectorsInOneShot) {
   EXPECT_NE(algorithm(4, 256 << 10), Algorithm::kOneShot);
 }
 
-// Between hosts, slices of 122 KB stay in a core's cache; very long operations have whole slots, or
+// Between hosts, slices of 61 KB stay in a core's cache; very long operations have whole slots, or
 // as much of them as makes whole packets.
 TEST(ChooseTest, CutsLongSlicesBetweenHostsForVeryLongOperationsOnly) {
   PlanContext context = TwoHosts(2);
@@ -223,7 +223,7 @@ TEST(ChooseTest, CutsLongSlicesBetweenHostsForVeryLongOperationsOnly) {
   };
   EXPECT_EQ(slice_bytes(size_t{192} << 10), size_t{48} << 10);
   EXPECT_EQ(slice_bytes(size_t{256} << 10), kNetPacketBytes);
-  EXPECT_EQ(slice_bytes(size_t{4} << 20), 2 * kNetPacketBytes);
+  EXPECT_EQ(slice_bytes(size_t{4} << 20), kNetPacketBytes);
   EXPECT_EQ(slice_bytes(size_t{16} << 20), 4 * kNetPacketBytes);
   EXPECT_EQ(slice_bytes(size_t{256} << 20), context.slot_bytes / kNetPacketBytes * kNetPacketBytes);
 }

@@ -86,11 +86,13 @@ inline constexpr size_t kMinSliceBytes = 16 << 10;
 // (transport/net/socket/send_comm.cc, bench/results/hosts.md).
 inline constexpr size_t kNetPacketBytes = 62'592;
 // Between hosts, slices up to this size stay in a core's L2 while they are copied to the network;
-// the more so as eight are on their way. Steps of more than 8 MB have longer ones, up to a slot:
-// they last long enough to fill links whose latency is large (bench/results/sockets.md). An
+// the more so as eight are on their way. Two packets were faster between namespaces, but over
+// loopback, whose segments have 64 KB, a Broadcast of 1 MB then took three times as long in most
+// runs. Steps of more than 4 MB have longer ones, up to a slot: they last long enough to fill links
+// whose latency is large (bench/results/sockets.md). An
 // AllReduce keeps to fewer, longer ones: between two ranks it lost a tenth by short ones, and each
 // rank's half of 4 MB stays one send.
-inline constexpr size_t kNetSliceBytes = 2 * kNetPacketBytes;
+inline constexpr size_t kNetSliceBytes = kNetPacketBytes;
 inline constexpr size_t kNetSlicesPerStep = 64;
 // From so many bytes on two ranks on two hosts reduce in one shot (bench/results/hosts.md).
 inline constexpr double kPairOneShotBytes = 128 << 10;
