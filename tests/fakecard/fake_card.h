@@ -80,8 +80,8 @@ class FakeCard {
     uint32_t completions_number = 0;
   };
   uint32_t AddQueue(int rank, uint16_t size, const QueueMemory& memory);
-  // Takes a queue pair away, once all that it has brought lies in memory. Nothing more of it is read
-  // or written then.
+  // Takes a queue pair away, once all that it has brought lies in memory. Nothing more of it is
+  // read or written then.
   void RemoveQueue(uint32_t queue);
   void Connect(uint32_t queue, uint32_t to);
   // Returns whether a queue pair has seen an error.

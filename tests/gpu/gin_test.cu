@@ -344,6 +344,45 @@ __global__ void StrongOrder(Args a) {
   ResetAll(gin);
 }
 
+#ifdef KERNEL_CASES_OVER_EMULATED_CARD
+// Rank 0 puts a word and behind it a flag, both without a signal, and rank 1 takes the flag for a
+// sign of the word. The card may let the flag pass: it must be seen, or no test of order here could
+// fail.
+__global__ void OrderWithoutSignal(Args a) {
+  const ncclCoopThread self;
+  const ncclGin gin(a.comm, 0);
+  const ncclTeam world = ncclTeamWorld(a.comm);
+  constexpr size_t kFlag = 4096;
+  unsigned long long passed = 0;
+  const auto await = [&](size_t at, uint64_t value) {
+    while (*Target(a, at) != value &&
+           cuda::atomic_ref<uint32_t>(*a.comm.abortFlag).load(cuda::memory_order_relaxed) == 0) {
+#ifndef __CUDACC__
+      std::this_thread::yield();
+#endif
+    }
+  };
+  for (uint64_t round = 1; threadIdx.x == 0 && a.comm.rank < 2 && round <= a.number; ++round) {
+    if (a.comm.rank == 0) {
+      gin.putValue(world, 1, a.window, kHalf, round);
+      gin.putValue(world, 1, a.window, kHalf + kFlag, round);
+      gin.waitSignal(self, 3, round);
+    } else {
+      await(kFlag, round);
+      passed += *Target(a, 0) != round;
+      await(0, round);
+      gin.signal(world, 0, ncclGin_StrongSignalInc{3});
+    }
+  }
+  if (threadIdx.x == 0 && a.comm.rank == 1) {
+    a.notes->counted = passed;
+    Expect(a, passed > 0);
+  }
+  ncclCoopCta().sync();
+  ResetAll(gin);
+}
+#endif
+
 // Barriers of the world. Each shows its number by a put that the barrier fences.
 __global__ void Barriers(Args a) {
   ncclCoopCta block;
@@ -496,6 +535,12 @@ __global__ void PutToSelf(Args a) {
 void TellRounds(char* text, size_t size, const Case<Args>&, const Notes* ranks, int) {
   std::snprintf(text, size, "  %llu rounds", ranks[0].nanoseconds);
 }
+#ifdef KERNEL_CASES_OVER_EMULATED_CARD
+void TellPassed(char* text, size_t size, const Case<Args>& one, const Notes* ranks, int) {
+  std::snprintf(text, size, "  the flag came first in %llu of %llu rounds", ranks[1].counted,
+                one.number);
+}
+#endif
 void TellEach(char* text, size_t size, const Case<Args>& one, const Notes* ranks, int) {
   std::snprintf(text, size, "  %.2f us each",
                 static_cast<double>(ranks[0].nanoseconds) / static_cast<double>(one.number) / 1e3);
@@ -544,6 +589,9 @@ constexpr Case<Args> kCases[] = {
     Test("c_form", CForm, 1, 4096),
     Test("many_threads", ManyThreads, kBlocks, 20),
     Test("strong_order", StrongOrder, 1, 2000, TellRounds),
+#ifdef KERNEL_CASES_OVER_EMULATED_CARD
+    Test("without_signal", OrderWithoutSignal, 1, 500, TellPassed),
+#endif
     Test("world_barrier", Barriers, 1, 200, TellEach),
     Test("alltoall_1M", AllToAll, 1, 1 << 20, TellAllToAll),
     Test("pingpong_8B", PingPong, 1, 500, TellRoundTrip),
