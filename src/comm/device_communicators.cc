@@ -28,8 +28,13 @@ Result<ResourcePlan> DeviceCommunicators::Plan(
   if (!comm_.symmetric().has_flat_space())
     return InvalidUsage("kernels of {} do not reach the memory of other ranks",
                         comm_.operations().RankKind());
-  return PlanResources(requirements.value(), {comm_.num_ranks(), comm_.symmetric().team().size,
-                                              WantsDirect() || comm_.CanDoGin()});
+  const bool direct = WantsDirect();
+  return PlanResources(
+      requirements.value(),
+      {.num_ranks = comm_.num_ranks(),
+       .lsa_size = comm_.symmetric().team().size,
+       .has_gin = direct || comm_.CanDoGin(),
+       .usual_depth = direct ? static_cast<uint32_t>(comm_.settings().gin_queue_depth) : 0});
 }
 
 // Makes the proxy of a rank on a host.

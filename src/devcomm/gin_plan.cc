@@ -119,10 +119,10 @@ Result<GinPlan> PlanGin(const ncclDevCommRequirements_t& asked, const TeamShape&
   if (!plan.present()) return plan;
   plan.num_contexts =
       std::min(asked.ginContextCount > 0 ? asked.ginContextCount : kUsualContexts, kMostContexts);
-  plan.queue_depth =
-      asked.ginQueueDepth > 0
-          ? std::max(kLeastDepth, std::bit_ceil(static_cast<uint32_t>(asked.ginQueueDepth)))
-          : kUsualDepth;
+  const uint32_t usual_depth = shape.usual_depth > 0 ? shape.usual_depth : kUsualDepth;
+  const uint32_t depth =
+      asked.ginQueueDepth > 0 ? static_cast<uint32_t>(asked.ginQueueDepth) : usual_depth;
+  plan.queue_depth = std::max(kLeastDepth, std::bit_ceil(depth));
   const int ranks = plan.connection == NCCL_GIN_CONNECTION_FULL ? shape.num_ranks
                                                                 : shape.num_ranks / shape.lsa_size;
   plan.num_queues = static_cast<uint32_t>(ranks);

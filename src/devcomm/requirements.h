@@ -23,6 +23,8 @@ struct TeamShape {
   int num_ranks = 1;
   int lsa_size = 1;
   bool has_gin = false;  // Kernels can put to all ranks (src/gin).
+  // The length of queues whose requirements name none; 0: the proxy's.
+  uint32_t usual_depth = 0;
 };
 
 // A buffer of the resource window, and who is told where it lies.

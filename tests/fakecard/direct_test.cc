@@ -167,6 +167,29 @@ TEST_P(GinDirectContractTest, RailsOfTeamsJoinSomeRanks) {
   unsetenv("NCCL_LSA_TEAM_SIZE");
 }
 
+// The sizes of queues by the requirements, else by the setting, else 128.
+TEST(GinDirectTest, QueuesAreAsLongAsIsAskedFor) {
+  const OverCards cards;
+  const auto expect_depth = [](int asked_depth, size_t expected) {
+    RunRanks(1, [=](int, ncclComm_t comm) {
+      ncclDevCommRequirements_t asked = AskGin(1);
+      asked.ginQueueDepth = asked_depth;
+      const GinDevComm devcomm(comm, asked);
+      ASSERT_TRUE(devcomm.made());
+      const auto* const context =
+          static_cast<const device::GdakiContext*>(devcomm.get().ginHandles[0]);
+      EXPECT_EQ(context->main[0].size, expected);
+      EXPECT_EQ(context->main[0].completions.size, expected);
+    });
+  };
+  expect_depth(0, 128);
+  expect_depth(24, 32);
+  setenv("NCCL_GIN_GDAKI_QP_DEPTH", "1000", /*overwrite=*/1);
+  expect_depth(0, 1024);
+  expect_depth(24, 32);
+  unsetenv("NCCL_GIN_GDAKI_QP_DEPTH");
+}
+
 TEST_P(GinDirectContractTest, ShortQueuesServeAllSharingModes) {
   RunRanks(2, [](int rank, ncclComm_t comm) { GinModes(comm, rank, 2); });
 }
