@@ -87,19 +87,22 @@ Status Deregister(ncclComm_t comm, void* handle) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckHandle(use));
   if (handle == nullptr) return Status::Ok();
-  std::unique_ptr<const void*> registration;
+  const void* token = nullptr;
   {
     const MutexLock lock(comm->mutex);
-    auto& all = comm->registrations;
+    const auto& all = comm->registrations;
     const auto found =
         std::find_if(all.begin(), all.end(), [&](const auto& r) { return r.get() == handle; });
     if (found == all.end())
       return InvalidArgument(
           "the handle was not given out by ncclCommRegister of this communicator");
-    registration = std::move(*found);
-    all.erase(found);
+    token = **found;
   }
-  return comm->comm ? comm->comm->operations().Forget(*registration) : Status::Ok();
+  // Where the device cannot tell that it is done, the registration stays.
+  if (comm->comm) TUTTI_TRY(comm->comm->operations().Forget(token));
+  const MutexLock lock(comm->mutex);
+  std::erase_if(comm->registrations, [&](const auto& r) { return r.get() == handle; });
+  return Status::Ok();
 }
 
 }  // namespace

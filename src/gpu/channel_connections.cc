@@ -16,10 +16,6 @@ namespace {
 
 // A kernel that lends a message waits until it has been sent. To copy a shorter one takes less.
 constexpr size_t kFewestLentBytes = 32 << 10;
-
-}  // namespace
-namespace {
-
 constexpr size_t kLineBytes = 128;  // A line of a GPU's cache.
 
 // Return the sizes in a FIFO of a window: the lines that announce its slots, and then the slots.
@@ -128,6 +124,8 @@ const void* ChannelConnections::Lend(std::span<std::byte> buffer) {
       !direct.net->devices()[static_cast<size_t>(direct.device)].registers_memory)
     return nullptr;
   const GpuPointers pointers(*peers_.device, rank_, num_ranks_, /*thorough=*/false);
+  // A NIC would go on reading pages that have moved away.
+  if (pointers.IsManaged(&buffer.front()) || pointers.IsManaged(&buffer.back())) return nullptr;
   const bool of_host = pointers.IsOfHost(&buffer.front()) && pointers.IsOfHost(&buffer.back());
   if (!of_host && !direct.sends) return nullptr;
   Result<NicMemory> made = of_host ? NicMemory::RegisterHost(direct, buffer)

@@ -118,6 +118,12 @@ std::optional<unsigned> GpuPointers::TypeOf(const void* place) const {
 
 bool GpuPointers::IsOfHost(const void* place) const { return TypeOf(place) == kHostMemory; }
 
+bool GpuPointers::IsManaged(const void* place) const {
+  unsigned managed = 0;
+  return device_.driver().PointerGetAttribute(&managed, kPointerIsManaged, AddressOf(place)) == 0 &&
+         managed != 0;
+}
+
 Status GpuPointers::CheckPlace(const void* begin, const void* place, const char* what) const {
   const std::optional<unsigned> type = TypeOf(place);
   if (!type)
@@ -128,9 +134,7 @@ Status GpuPointers::CheckPlace(const void* begin, const void* place, const char*
   if (!thorough_ || *type == kHostMemory) return Status::Ok();
   const auto& driver = device_.driver();
   const cuda::DeviceAddress address = AddressOf(place);
-  unsigned managed = 0;  // Managed memory is reached by every GPU.
-  if (driver.PointerGetAttribute(&managed, kPointerIsManaged, address) == 0 && managed != 0)
-    return Status::Ok();
+  if (IsManaged(place)) return Status::Ok();  // Every GPU reaches it.
   int ordinal = -1;
   if (driver.PointerGetAttribute(&ordinal, kPointerOrdinal, address) == 0 &&
       ordinal != device_.ordinal())

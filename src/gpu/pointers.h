@@ -27,6 +27,8 @@ class GpuPointers {
   Status CheckBuffer(const void* begin, size_t bytes, const char* what) const;
   // Returns whether it is memory of the host that CUDA knows.
   bool IsOfHost(const void* place) const;
+  // Returns whether its pages move between the host and GPUs (cudaMallocManaged).
+  bool IsManaged(const void* place) const;
 
  private:
   // Returns what kind of memory it is, or nothing where CUDA does not know it.

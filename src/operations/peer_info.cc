@@ -1,6 +1,7 @@
 #include "operations/peer_info.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <span>
+#include <vector>
 
 #include "base/hash.h"
 #include "bootstrap/auth.h"
@@ -23,14 +25,16 @@ namespace {
 constexpr int32_t kHighestNuma = 1023;
 constexpr int32_t kMostMultiprocessors = 4096;  // far above any GPU's
 
+// Is in no value that is right.
+constexpr char kBetweenSettings = '|';
+
 // Returns the settings from which every rank must compute the same plan, as words; those that have
 // their defaults are left out.
 std::string SharedSettings(const Settings& s) {
   const Settings usual;
   std::string text;
   const auto add = [&](std::string_view name, const auto& value, const auto& default_value) {
-    if (value != default_value)
-      text += fmt::format("{}{}={}", text.empty() ? "" : " ", name, value);
+    if (value != default_value) text += fmt::format("{}={}{}", name, value, kBetweenSettings);
   };
   const auto add_flag = [&](std::string_view name, bool value, bool default_value) {
     add(name, value ? 1 : 0, default_value ? 1 : 0);
@@ -58,25 +62,24 @@ std::string SharedSettings(const Settings& s) {
   return text;
 }
 
-// Returns the words of `text` that `other` does not have; "the defaults" where there are none.
-std::string WordsOnlyIn(std::string_view text, std::string_view other) {
-  const auto next = [](std::string_view& words) {
-    const size_t end = std::min(words.find(' '), words.size());
-    const std::string_view word = words.substr(0, end);
-    words.remove_prefix(std::min(end + 1, words.size()));
-    return word;
-  };
-  const auto has = [&](std::string_view words, std::string_view word) {
-    while (!words.empty())
-      if (next(words) == word) return true;
-    return false;
-  };
-  std::string only;
+// Splits what SharedSettings has joined.
+std::vector<std::string_view> Words(std::string_view text) {
+  std::vector<std::string_view> words;
   while (!text.empty()) {
-    const std::string_view word = next(text);
-    if (!has(other, word)) only += fmt::format("{}{}", only.empty() ? "" : " ", word);
+    const size_t end = std::min(text.find(kBetweenSettings), text.size());
+    words.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
-  return only.empty() ? "the defaults" : only;
+  return words;
+}
+
+// Returns the words of `text` that `other` does not have.
+std::string WordsOnlyIn(std::string_view text, std::string_view other) {
+  const std::vector<std::string_view> others = Words(other);
+  std::vector<std::string_view> only;
+  for (const std::string_view word : Words(text))
+    if (std::find(others.begin(), others.end(), word) == others.end()) only.push_back(word);
+  return fmt::format("{}", fmt::join(only, " "));
 }
 
 // The machine is part of it, whatever NCCL_HOSTID and network namespaces make of it: processors are
@@ -172,8 +175,17 @@ Status CheckPeers(std::span<const PeerInfo> peers) {
     }
     if (peer.settings_hash != peers[0].settings_hash) {
       const std::string_view first = TextOf(peers[0].settings), other = TextOf(peer.settings);
+      const std::string of_first = WordsOnlyIn(first, other), of_other = WordsOnlyIn(other, first);
+      if (of_first.empty() && of_other.empty())
+        return InvalidUsage(
+            "{} and {} have other settings that must be the same on all ranks; they are too long "
+            "to be shown",
+            name(0), name(r));
+      const auto shown = [](const std::string& words) {
+        return words.empty() ? "the defaults" : words;
+      };
       return InvalidUsage("{} has {} and {} has {}: settings that must be the same on all ranks",
-                          name(0), WordsOnlyIn(first, other), name(r), WordsOnlyIn(other, first));
+                          name(0), shown(of_first), name(r), shown(of_other));
     }
     if ((peer.device == 0) != (peers[0].device == 0)) {
       const bool first = peer.device == 0;

@@ -47,8 +47,9 @@ struct PeerInfo {
   char settings[256] = {};  // The shared settings as text, for the error when they differ.
 };
 
-// Must change when ranks of two builds could not work together.
-inline constexpr uint32_t kPeerProtocol = 7;
+// Must change when ranks of two builds could not work together, as when their planners choose
+// otherwise.
+inline constexpr uint32_t kPeerProtocol = 8;
 
 // Returns this rank's record, without what the transports add.
 PeerInfo DescribeSelf(const Settings& settings);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 namespace tutti {
@@ -61,6 +62,15 @@ TEST(PeerInfoTest, SettingsThatDifferAreNamedAndNoOthers) {
   EXPECT_THAT(status.message(), HasSubstr("has the defaults and rank 2 "));
   EXPECT_THAT(status.message(), HasSubstr(" has NCCL_ALGO=ring TUTTI_DETERMINISTIC=1: settings"));
   EXPECT_THAT(status.message(), Not(HasSubstr("NCCL_MAX_CTAS")));
+  // Values may have spaces, and what is cut off cannot be shown.
+  settings.algo = "allreduce:ring; broadcast:tree";
+  EXPECT_THAT(CheckPeers(std::vector{usual, DescribeSelf(settings)}).message(),
+              HasSubstr(" has NCCL_ALGO=allreduce:ring; broadcast:tree TUTTI_DETERMINISTIC=1"));
+  settings.algo = std::string(300, 'x');
+  const PeerInfo cut = DescribeSelf(settings);
+  settings.algo += 'y';
+  EXPECT_THAT(CheckPeers(std::vector{cut, DescribeSelf(settings)}).message(),
+              HasSubstr("too long to be shown"));
   EXPECT_THAT(CheckPeers(std::vector{third, other}).message(),
               AllOf(HasSubstr(" has NCCL_ALGO=tree and rank 1 "),
                     HasSubstr(" has NCCL_ALGO=ring: settings that must be the same")));

@@ -156,7 +156,7 @@ bool FitsInOnePiece(const MeshContext& context, const MeshChoice& choice) {
   return choice.block_elems <= Owners(context, choice.algorithm) * choice.chunk_elems;
 }
 
-// Blocks that come early gain more than twice as many that do not.
+// An operation gains more by blocks that come early than by twice as many that do not.
 void ShapeLL128(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
   const auto usual = static_cast<double>(context.costs.ll128_bytes_per_block);
   const auto most = static_cast<double>(context.costs.ll128_bytes_per_early_block);

@@ -41,6 +41,7 @@ Result<bool> SendConnection::Move() {
     TUTTI_ASSIGN(const NetSend message, Message(chunk));
     TUTTI_ASSIGN(NetRequest* const request, comm_->Isend(message));
     if (!request) break;  // The receiver has granted no slot.
+    if (message.data != chunk.data) ++lent_chunks_;
     requests_[posted() % kNetWindow] = request;
     CountPosted();
   }
@@ -67,14 +68,15 @@ FifoChunk SendConnection::Lent(const FifoChunk& chunk) const {
 }
 
 Result<NetMemory*> SendConnection::RegisterLent(const FifoChunk& chunk) {
-  for (const Used& used : used_)
-    if (LentBuffers::Holds(*used.region, chunk.data, chunk.bytes)) return used.memory.get();
-  Used used = {lent_->Find(chunk.data, chunk.bytes), nullptr};
-  if (used.region == nullptr)
+  // It is looked for each time: at this address there may be another buffer by now.
+  std::shared_ptr<const NetRegion> region = lent_->Find(chunk.data, chunk.bytes);
+  if (region == nullptr)
     return InvalidUsage("{} bytes at {} are to be sent, whose registration has ended", chunk.bytes,
                         fmt::ptr(chunk.data));
-  TUTTI_ASSIGN(used.memory, comm_->Register(*used.region));
-  return used_.emplace_back(std::move(used)).memory.get();
+  for (const Used& used : used_)
+    if (used.region == region) return used.memory.get();
+  TUTTI_ASSIGN(std::unique_ptr<NetMemory> memory, comm_->Register(*region));
+  return used_.emplace_back(Used{std::move(region), std::move(memory)}).memory.get();
 }
 
 // Returns what is sent for chunk number posted().
@@ -82,7 +84,6 @@ Result<NetSend> SendConnection::Message(const FifoChunk& announced) {
   const FifoChunk chunk = Lent(announced);
   NetSend message = {chunk.data, chunk.bytes, 0, chunk.op_tag, registration_.get()};
   if (chunk.data != announced.data) {
-    ++lent_chunks_;
     TUTTI_ASSIGN(message.memory, RegisterLent(chunk));
   }
   if (carries_op_tag_) return message;
