@@ -1,5 +1,5 @@
-// Prints the InfiniBand, RoCE and iWARP ports of this host that Tutti would use, and why it leaves out
-// the others.
+// Prints the InfiniBand, RoCE and iWARP ports of this host that Tutti would use, and why it leaves
+// out the others.
 
 #include <fmt/format.h>
 
