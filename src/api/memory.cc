@@ -90,10 +90,9 @@ Status Deregister(ncclComm_t comm, void* handle) {
   const void* token = nullptr;
   {
     const MutexLock lock(comm->mutex);
-    const auto& all = comm->registrations;
-    const auto found =
-        std::find_if(all.begin(), all.end(), [&](const auto& r) { return r.get() == handle; });
-    if (found == all.end())
+    const auto found = std::find_if(comm->registrations.begin(), comm->registrations.end(),
+                                    [&](const auto& r) { return r.get() == handle; });
+    if (found == comm->registrations.end())
       return InvalidArgument(
           "the handle was not given out by ncclCommRegister of this communicator");
     token = **found;

@@ -11,10 +11,13 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <string>
 
 #include "fakecard/fake_mlx5.h"
+#include "kernel_cases.h"
 
 namespace emulated_card {
 
