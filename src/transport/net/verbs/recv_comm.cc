@@ -24,11 +24,9 @@ constexpr uint64_t kMarkerBit = uint64_t{1} << 61;
 // How many flushes may be under way at a time. What each of them reads goes into a word of its own
 // behind the grants in the outbox, and is not used.
 constexpr uint32_t kFlushes = kNetWindow;
-constexpr size_t kGrantBytes = kTableSlots * sizeof(GrantSlot);
 
 // Behind the records in the table, each queue pair has room for a notice to each of its receives.
 // Its id says which of them, above the number of the queue pair.
-constexpr size_t kRecordBytes = kTableSlots * sizeof(RecordSlot);
 constexpr size_t kNotices = kTableSlots;
 constexpr int kNoticeShift = 8;
 static_assert(kMaxQueuePairs <= size_t{1} << kNoticeShift);

@@ -16,15 +16,13 @@ constexpr uint32_t kMostRequests = 256;
 
 // Where, in the outbox, the notices of requests lie: two of each, by their kind; and in the table
 // what the receiver sends first over each queue pair of iWARP.
-constexpr size_t kRecordBytes = kTableSlots * sizeof(RecordSlot);
 constexpr size_t kNoticesPerRequest = 2;
-constexpr size_t kGrantBytes = kTableSlots * sizeof(GrantSlot);
 
 // Marks the receives for these.
 constexpr uint64_t kHelloBit = uint64_t{1} << 63;
 
 // The id of work is its number among that of its queue pair, and above it the queue pair.
-constexpr int kPairShift = 40;
+constexpr int kWorkShift = 40;
 static_assert(kMaxQueuePairs <= size_t{1} << 8);
 
 }  // namespace
@@ -312,7 +310,7 @@ void VerbsSendComm::PostSideEnds(Request& request) {
 void VerbsSendComm::StagePiece(size_t pair, ibv_send_wr& work, Request& request, bool completes,
                                const Piece& piece) {
   UnderWay& way = under_way_[pair];
-  work.wr_id = channel_->Mark(uint64_t{pair} << kPairShift | (way.first + way.requests.size()));
+  work.wr_id = channel_->Mark(uint64_t{pair} << kWorkShift | (way.first + way.requests.size()));
   if (completes) {
     way.requests.push_back(&request);
     ++request.pending;
@@ -368,8 +366,8 @@ Result<bool> VerbsSendComm::TakeCompletions() {
       moved = true;
       continue;
     }
-    const auto pair = static_cast<size_t>((id & ~kHelloBit) >> kPairShift);
-    const uint64_t number = id & ((uint64_t{1} << kPairShift) - 1);
+    const auto pair = static_cast<size_t>((id & ~kHelloBit) >> kWorkShift);
+    const uint64_t number = id & ((uint64_t{1} << kWorkShift) - 1);
     if (completion.status != IBV_WC_SUCCESS) {
       const UnderWay& way = under_way_[pair];
       const uint64_t place = number - way.first;

@@ -52,6 +52,10 @@ struct RecordEntry {
 static_assert(sizeof(RecordEntry) == 16);
 using RecordSlot = std::array<RecordEntry, kMaxNetGroup>;
 
+// What the slots of either table take.
+inline constexpr size_t kGrantBytes = kTableSlots * sizeof(GrantSlot);
+inline constexpr size_t kRecordBytes = kTableSlots * sizeof(RecordSlot);
+
 // Comes by a send behind the writes of a group, where no immediate value tells of them.
 struct Notice {
   enum class Kind : uint32_t {
