@@ -94,6 +94,10 @@ void SetDelivery(const Delivery& delivery);
 // Takes a port down or brings it up, with the event that tells of it.
 void SetPortActive(const std::string& device, int port, bool active);
 void RaiseDeviceEvent(const std::string& device, ibv_event_type event);
+// Raises, for each completion queue that is armed, the event that it is armed for, with no
+// completion, as a device does that is late with the event of one that was polled before. Returns
+// how many there were.
+int RaiseCompletionEvents();
 // REQUIRES: only one device has a queue pair of this number.
 void RaiseQueuePairEvent(uint32_t number, ibv_event_type event);
 

@@ -83,6 +83,40 @@ TEST_F(VerbsGpuMemoryTest, ASenderReadsFromADmabuf) {
   EXPECT_EQ(std::memcmp(to.data(), gpu.bytes() + 77, 1000), 0);
 }
 
+// The processor must not touch a GPU's memory, and it is the processor that copies data into a
+// request.
+TEST_F(VerbsGpuMemoryTest, ASenderCopiesNothingFromADmabuf) {
+  for (const bool notices : {false, true}) {
+    Settings settings;
+    settings.ib_use_inline = true;
+    settings.ib_send_notices = notices;
+    VerbsNetPair pair(settings);
+    NetLink link(pair);
+    const GpuMemory gpu(4096);
+    const auto memory = link.sender->Register(gpu.Dmabuf()).value();
+    std::memset(gpu.bytes(), 5, 4096);
+    NetBuffer to = link.ReceiveBuffer(16);
+    NetRequest* const receiving = link.Receive(to);
+    const size_t before = fakeverbs::Calls().size();
+    NetRequest* sending = nullptr;
+    ASSERT_TRUE(link.Drive([&] {
+      return (sending = link.Send({gpu.address() + 77, 16, 0, 0, memory.get()})) != nullptr;
+    }));
+    ASSERT_TRUE(link.Drive([&] { return link.Received(receiving); }));
+    ASSERT_TRUE(link.Drive([&] { return link.Sent(sending); }));
+    EXPECT_EQ(std::memcmp(to.data(), gpu.bytes() + 77, 16), 0);
+    int messages = 0;
+    const std::vector<fakeverbs::Call> calls = fakeverbs::Calls();
+    for (size_t i = before; i < calls.size(); ++i) {
+      if (calls[i].name != "post_send" || calls[i].bytes != 16) continue;
+      if (calls[i].address != reinterpret_cast<uintptr_t>(to.data())) continue;
+      ++messages;
+      EXPECT_EQ(calls[i].flags & IBV_SEND_INLINE, 0u);
+    }
+    EXPECT_EQ(messages, 1);
+  }
+}
+
 TEST_F(VerbsGpuMemoryTest, FlushesManyAtOnceUntilThereIsNoRoom) {
   VerbsNetPair pair({});
   NetLink link(pair);

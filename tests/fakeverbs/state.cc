@@ -150,13 +150,18 @@ void Complete(Cq& queue, const Completion& completion) {
     Violation("a completion queue of " + std::to_string(queue.room) + " overflows");
   }
   queue.completions.push_back(completion);
-  if (!queue.armed || !queue.cq.channel) return;
+  RaiseIfArmed(queue);
+}
+
+bool RaiseIfArmed(Cq& queue) {
+  if (!queue.armed || !queue.cq.channel) return false;
   queue.armed = false;
   ++queue.events;
   auto& channel = *reinterpret_cast<Channel*>(queue.cq.channel);
   channel.events.push_back(&queue);
   const uint64_t one = 1;
   if (write(channel.channel.fd, &one, sizeof(one)) != sizeof(one)) Violation("an event is lost");
+  return true;
 }
 
 void Raise(Context& context, const ibv_async_event& event) {
@@ -237,6 +242,14 @@ void RaiseDeviceEvent(const std::string& device, ibv_event_type type) {
   ibv_async_event event = {};
   event.event_type = type;
   RaiseOnDevice(s, device, event);
+}
+
+int RaiseCompletionEvents() {
+  State& s = TheState();
+  const Lock lock(s.mutex);
+  int raised = 0;
+  for (const auto& [key, queue] : s.queues) raised += RaiseIfArmed(*queue) ? 1 : 0;
+  return raised;
 }
 
 void RaiseQueuePairEvent(uint32_t number, ibv_event_type type) {

@@ -212,6 +212,8 @@ void Note(const Call& call);
 std::byte* Locate(uint32_t key, const Domain* domain, uint64_t address, uint64_t bytes,
                   unsigned access);
 void Complete(Cq& queue, const Completion& completion);
+// Raises the event of a queue that is armed; returns whether it was.
+bool RaiseIfArmed(Cq& queue);
 void Raise(Context& context, const ibv_async_event& event);
 const PortSpec& PortOf(const Qp& pair);
 void Fail(Qp& pair);

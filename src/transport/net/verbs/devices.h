@@ -73,9 +73,9 @@ struct VerbsPorts {
 };
 
 // Opens the devices that NCCL_IB_HCA admits and chooses the ports that are active, each with the
-// GID that the other settings ask for. Ports of iWARP are chosen where there are
-// no others. Fails when a setting cannot be understood or the list of devices cannot be read; a
-// device that fails is left out. `library` must outlive what is returned.
+// GID that the other settings ask for. Ports of iWARP are chosen where there are no others. Fails
+// when a setting cannot be understood or the list of devices cannot be read; a device that fails is
+// left out. `library` must outlive what is returned.
 Result<VerbsPorts> FindVerbsPorts(const std::shared_ptr<const VerbsLibrary>& library,
                                   const Settings& settings);
 

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -123,10 +122,6 @@ class Events {
     return id;
   }
   void Keep(rdma_cm_id* id) { ids_.push_back(id); }
-  void Drop(rdma_cm_id* id) {
-    std::erase(ids_, id);
-    calls_->destroy_id(id);
-  }
   // Returns the next event, which must be acknowledged; null where there is none.
   Result<rdma_cm_event*> Next() {
     rdma_cm_event* event = nullptr;

@@ -52,8 +52,8 @@ PortDistance DistanceOf(const PortPlace& a, const PortPlace& b, bool functions);
 
 // Returns the devices, in the order of their first ports; each port is in one of them. Each forced
 // list is a device. Of the others each is merged with those behind it that are near enough and of
-// its kind, unless it stands alone. InvalidUsage for a forced list that names a port
-// that there is not, or too many, or ports of both kinds, or ones that stand alone.
+// its kind, unless it stands alone. InvalidUsage for a forced list that names a port that there is
+// not, or too many, or ports of both kinds, or ones that stand alone.
 Result<std::vector<MergedPorts>> MergePorts(std::span<const PortPlace> ports,
                                             const MergeWish& wish);
 

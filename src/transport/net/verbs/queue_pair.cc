@@ -26,6 +26,9 @@ constexpr uint8_t kHopLimit = 255;
 // Reads that may be under way at once; every device has room for some.
 constexpr int kReads = 8;
 
+// So many sleeps in a row that no completion ends bring a look for an event (Disarm).
+constexpr uint32_t kSleepsPerLook = 4;
+
 }  // namespace
 
 Result<std::unique_ptr<CompletionQueue>> CompletionQueue::Create(std::shared_ptr<VerbsNic> nic,
@@ -63,17 +66,22 @@ Result<int> CompletionQueue::Poll(ibv_wc* completions, int room) {
 }
 
 Status CompletionQueue::Arm() {
-  if (armed_) return Status::Ok();
+  if (armed_) {
+    ++armed_again_;
+    return Status::Ok();
+  }
   const int error = ibv_req_notify_cq(queue_, 0);
   if (error != 0) {
     return DescribeRefusal(error, "waiting for completions failed", nic_->device().name());
   }
   armed_ = true;
+  armed_again_ = 0;
   return Status::Ok();
 }
 
 void CompletionQueue::Disarm() {
-  if (!armed_ || !fired_) return;
+  if (!armed_ || (!fired_ && armed_again_ < kSleepsPerLook)) return;
+  armed_again_ = 0;
   ibv_cq* queue = nullptr;
   void* context = nullptr;
   // Asking once brings one event. It may come a moment after its completion; until then the queue
@@ -215,7 +223,7 @@ void QueuePair::Stage(const ibv_send_wr& request) {
   if (request.num_sge > 0) staged.element = *request.sg_list;
 }
 
-Status QueuePair::PostStaged() {
+Status QueuePair::PostStaged(Completions completions) {
   if (staged_.empty()) return Status::Ok();
   // From the last one on: a completion stands for the requests before it.
   uint32_t requests = kPerCompletion;
@@ -226,6 +234,9 @@ Status QueuePair::PostStaged() {
     staged.request.next = i + 1 < staged_.size() ? &staged_[i + 1].request : nullptr;
     bytes += staged.element.length;
     if ((staged.request.send_flags & IBV_SEND_SIGNALED) == 0) continue;
+    const bool refers =
+        staged.request.num_sge > 0 && (staged.request.send_flags & IBV_SEND_INLINE) == 0;
+    if (completions == Completions::kAllThatRefer && refers) continue;
     if (++requests > kPerCompletion || bytes > kBytesPerCompletion) {
       requests = 1;
       bytes = staged.element.length;

@@ -30,7 +30,9 @@ class CompletionQueue {
   // afterwards.
   Status Arm();
   // Takes the event that Arm asked for, if completions that Poll has taken since say that there is
-  // one: without them it is still to come, and a look would cost a system call.
+  // one: without them it is still to come, and a look would cost a system call. After some sleeps
+  // without them it looks all the same: a device may raise the event for a completion that Poll
+  // had taken before, and fd() would stay readable.
   void Disarm();
 
  private:
@@ -41,7 +43,8 @@ class CompletionQueue {
   ibv_comp_channel* const channel_;
   ibv_cq* queue_ = nullptr;
   bool armed_ = false;
-  bool fired_ = false;  // Completions were taken since it was armed.
+  bool fired_ = false;        // Completions were taken since it was armed.
+  uint32_t armed_again_ = 0;  // calls of Arm since then, or since the last look in vain
 };
 
 struct QueuePairDepths {
@@ -83,9 +86,18 @@ class QueuePair {
   // Keeps a request, with at most one element, for PostStaged. Data that it is to hold itself must
   // stay until then.
   void Stage(const ibv_send_wr& request);
-  // Posts what is staged, as one list. Of the requests in it that ask for a completion the last
-  // one does, and one each kPerCompletion or kBytesPerCompletion: it stands for those before it.
-  Status PostStaged();
+  // Which of the requests that are staged with IBV_SEND_SIGNALED ask for a completion.
+  enum class Completions : uint8_t {
+    // The last one, and one each kPerCompletion or kBytesPerCompletion: it stands for those before
+    // it.
+    kFew,
+    // Those, too, whose data lies in memory. Over iWARP no completion stands for the data of other
+    // requests: it says that TCP has the bytes, and siw sends out of the caller's pages, which TCP
+    // may read again later, unless the request itself is to complete.
+    kAllThatRefer,
+  };
+  // Posts what is staged, as one list.
+  Status PostStaged(Completions completions = Completions::kFew);
   // Posts a receive for a send without data, or one that goes into `element`.
   Status Receive(uint64_t id, ibv_sge* element = nullptr);
 

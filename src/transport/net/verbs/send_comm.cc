@@ -10,7 +10,7 @@ namespace tutti {
 namespace {
 
 // A message takes at most three requests of a queue pair: data, records, and the write with the
-// immediate value.
+// immediate value or the notice in its place.
 constexpr uint32_t kWorkPerMessage = 3;
 constexpr uint32_t kMostRequests = 256;
 
@@ -238,9 +238,11 @@ Status VerbsSendComm::PostMessage(Request& request) {
     work.wr.rdma.rkey = request.grant.keys[channel_->remote_port_of(pair)];
     const Registration* const held =
         memory ? memory->registration(channel_->port_of(pair)) : nullptr;
-    // Where this message ends the group, what follows on the queue pair completes for it.
-    StagePiece(pair, work, request, carries_end || !request.ends_group,
-               {message.data + from, pieces[i], held ? held->local_key() : 0});
+    // Where this message ends the group, what follows on the queue pair completes for it, except
+    // over iWARP (QueuePair::Completions), and so wherever notices tell of messages.
+    StagePiece(pair, work, request, carries_end || !request.ends_group || channel_->notices(),
+               {message.data + from, pieces[i], held ? held->local_key() : 0,
+                memory ? memory->region().kind : NetMemoryKind::kHost});
   }
   if (!alone || carries_end) return Status::Ok();
   PostNotice(OwnPair(request.group), request,
@@ -306,7 +308,7 @@ void VerbsSendComm::PostSideEnds(Request& request) {
 }
 
 // Stages one write or send. What fits is copied into the request itself (inline), which spares the
-// device a read of memory.
+// device a read of memory. The processor copies it, which memory of a GPU is not for.
 void VerbsSendComm::StagePiece(size_t pair, ibv_send_wr& work, Request& request, bool completes,
                                const Piece& piece) {
   UnderWay& way = under_way_[pair];
@@ -326,7 +328,8 @@ void VerbsSendComm::StagePiece(size_t pair, ibv_send_wr& work, Request& request,
     // Always over iWARP: where its own thread sends them, siw of Linux 6.1 sends wrong bytes for a
     // few that cross a page and are not copied here.
     const bool copied = channel_->options().inline_data || channel_->ports().iwarp();
-    if (copied && piece.bytes <= channel_->pair(pair).max_inline()) {
+    if (copied && piece.kind == NetMemoryKind::kHost &&
+        piece.bytes <= channel_->pair(pair).max_inline()) {
       work.send_flags |= IBV_SEND_INLINE;
     }
   }
@@ -338,7 +341,8 @@ Status VerbsSendComm::Flush() {
   if (staged_.none()) return Status::Ok();
   for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
     if (!staged_.test(pair)) continue;
-    const Status posted = channel_->pair(pair).PostStaged();
+    const Status posted = channel_->pair(pair).PostStaged(
+        channel_->notices() ? QueuePair::Completions::kAllThatRefer : QueuePair::Completions::kFew);
     if (!posted.ok()) return channel_->Fail(posted);
   }
   staged_.reset();

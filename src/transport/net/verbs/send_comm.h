@@ -83,6 +83,7 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
     const std::byte* data = nullptr;
     size_t bytes = 0;
     uint32_t key = 0;
+    NetMemoryKind kind = NetMemoryKind::kHost;
   };
   // Stages work of a request, which waits for its completion if it `completes` it. A completion
   // stands for all work before it on its queue pair.
