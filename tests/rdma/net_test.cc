@@ -87,6 +87,20 @@ TEST(IwarpTest, ShortPiecesCrossPages) {
   }
 }
 
+// siw gives up a connection that nobody takes for 10 s, so the receiving end must not begin before
+// the sending end is driven.
+TEST(IwarpTest, ASenderThatIsLateIsAwaited) {
+  const NetFactory factory = OverIwarp("Late", [](Settings&) {});
+  const auto pair = factory.make();
+  net_contract::NetLink link(*pair);
+  for (const Deadline late = Deadline::AfterSeconds(12); !late.Passed();) {
+    const Result<bool> moved = link.receiver->Progress();
+    ASSERT_TRUE(moved.ok()) << moved.status().message();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  net_contract::Transfer(link, {1, 100'000});
+}
+
 class VerbsRmaContract : public RmaContract {};
 TEST_P(VerbsRmaContract, Holds) { Run(); }
 INSTANTIATE_TEST_SUITE_P(OneSided, VerbsRmaContract,

@@ -201,7 +201,7 @@ Status VerbsChannel::Join(const VerbsEnd& remote, uint8_t traffic_class) {
     Gid to;
     to.bytes = remote.ports[remote.queue_pairs.front().port].gid;
     const VerbsPort& port = ports_.ports.front().port;
-    TUTTI_ASSIGN(managed_, port.manager->Connect(port.gid, to, remote.managed, Numbers()));
+    TUTTI_ASSIGN(managed_, port.manager->PrepareToConnect(port.gid, to, remote.managed, Numbers()));
   }
   remote_ = remote;
   TUTTI_INFO(kLogNet, "net IB: {} joined with {} by {} queue pairs", ports_.Name(), remote.name,

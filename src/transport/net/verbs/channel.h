@@ -117,8 +117,10 @@ class VerbsChannel {
   // Returns what the other end is told of this one.
   VerbsEnd Here() const;
   // Joins all queue pairs with those of the other end, which must be of the same kind. Those of
-  // iWARP are only on their way then: IsJoined.
+  // iWARP are left to BeginToConnect and IsJoined.
   Status Join(const VerbsEnd& remote, uint8_t traffic_class);
+  // iWARP: has the end that connects begin. REQUIRES: the other end calls Listen from now on.
+  Status BeginToConnect() { return managed_->Begin(); }
   // Returns whether all queue pairs are joined as far as this end can see. The sending end of
   // iWARP may use them only when something has come over each.
   bool IsJoined() const { return !managed_ || managed_->joined(); }

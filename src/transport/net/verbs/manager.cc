@@ -222,6 +222,7 @@ class AwaitedPairs final : public Pairs {
  public:
   using Pairs::Pairs;
 
+  Status Begin() override { return InternalError("this end awaits queue pairs"); }
   Status Listen(const Gid& at) {
     TUTTI_TRY(events_.Open());
     const Key random = RandomKey();
@@ -269,17 +270,24 @@ class ConnectingPairs final : public Pairs {
  public:
   using Pairs::Pairs;
 
-  // Begins to connect all of them. What follows happens in Progress.
-  Status Begin(const Gid& from, const Gid& to, const ManagedAddress& address) {
+  Status Prepare(const Gid& from, const Gid& to, const ManagedAddress& address) {
     token_ = address.token;
+    there_ = AddressOf(to, address.port);
     TUTTI_TRY(events_.Open());
-    sockaddr_storage storage = {};
-    AddressOf(to, address.port).ToSockaddr(storage);
     for (Pair& pair : pairs_) {
       TUTTI_ASSIGN(pair.id, events_.MakeId(AddressOf(from, 0)));
+    }
+    return Status::Ok();
+  }
+  // Begins to connect all of them. What follows happens in Progress.
+  Status Begin() override {
+    if (std::exchange(begun_, true)) return RemoteError("it awaits its queue pairs twice");
+    sockaddr_storage storage = {};
+    there_.ToSockaddr(storage);
+    for (const Pair& pair : pairs_) {
       auto* const there = reinterpret_cast<sockaddr*>(&storage);
       if (events_.calls().resolve_addr(pair.id, nullptr, there, kResolveMs) != 0)
-        return ErrnoError(errno, fmt::format("{} cannot be reached", to.ToString()));
+        return ErrnoError(errno, fmt::format("{} cannot be reached", there_.HostText()));
     }
     return Status::Ok();
   }
@@ -305,6 +313,8 @@ class ConnectingPairs final : public Pairs {
   }
 
   std::array<std::byte, 16> token_ = {};
+  SocketAddress there_;
+  bool begun_ = false;
 };
 
 class LoadedManager final : public RdmaManager {
@@ -340,11 +350,11 @@ class LoadedManager final : public RdmaManager {
     return std::unique_ptr<ManagedPairs>(std::move(made));
   }
 
-  Result<std::unique_ptr<ManagedPairs>> Connect(const Gid& from, const Gid& to,
-                                                const ManagedAddress& address,
-                                                const std::vector<uint32_t>& pairs) const override {
+  Result<std::unique_ptr<ManagedPairs>> PrepareToConnect(
+      const Gid& from, const Gid& to, const ManagedAddress& address,
+      const std::vector<uint32_t>& pairs) const override {
     auto made = std::make_unique<ConnectingPairs>(calls_, pairs);
-    TUTTI_TRY(made->Begin(from, to, address));
+    TUTTI_TRY(made->Prepare(from, to, address));
     return std::unique_ptr<ManagedPairs>(std::move(made));
   }
 

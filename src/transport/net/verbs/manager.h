@@ -35,6 +35,9 @@ class ManagedPairs {
   virtual ~ManagedPairs() = default;
   // Where the other end connects to; port 0 for the end that connects.
   virtual const ManagedAddress& address() const = 0;
+  // Has the end that connects begin; fails when it has begun before, and at the other end. That
+  // end must call Progress from now on: siw gives a connection up that is not taken for 10 s.
+  virtual Status Begin() = 0;
   // Becomes readable when Progress has something to do.
   virtual int fd() const = 0;
   // Takes what the manager reports. Fails, also later, when a connection could not be made or has
@@ -56,9 +59,9 @@ class RdmaManager {
   // Awaits, at one of these addresses, a connection for each of the queue pairs.
   virtual Result<std::unique_ptr<ManagedPairs>> Listen(
       const Gid& at, const std::vector<uint32_t>& pairs) const = 0;
-  // Connects each of the queue pairs with that of its place at the other end. Returns before they
-  // are joined.
-  virtual Result<std::unique_ptr<ManagedPairs>> Connect(
+  // Returns what connects each of the queue pairs with that of its place at the other end, from
+  // Begin on.
+  virtual Result<std::unique_ptr<ManagedPairs>> PrepareToConnect(
       const Gid& from, const Gid& to, const ManagedAddress& address,
       const std::vector<uint32_t>& pairs) const = 0;
 };

@@ -503,6 +503,10 @@ Status VerbsRecvComm::TakeControl(const ControlMessage& message) {
     if (std::exchange(answered_again_, false)) channel_->TellRecovered(0);
     return GrantWhatIsPosted();
   }
+  if (message.type == ControlType::kAwaiting && channel_->ports().iwarp()) {
+    const Status begun = channel_->BeginToConnect();
+    return begun.ok() ? begun : channel_->Refuse(begun);
+  }
   if (message.type == ControlType::kLost) {
     return channel_->Lose(RemoteError("the other end lost its queue pairs"),
                           VerbsChannel::Loss::kTold);

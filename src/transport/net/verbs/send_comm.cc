@@ -447,7 +447,10 @@ Status VerbsSendComm::TakeControl(const ControlMessage& message) {
       const Status joined = channel_->Join(*end, channel_->options().traffic_class);
       if (!joined.ok()) return channel_->Refuse(joined);
       answered_ = true;
-      return OpenIfJoined();
+      if (!channel_->ports().iwarp()) return OpenIfJoined();
+      // Whoever drives this end has something to send, and goes on until it is sent.
+      const Status told = channel_->control().Send(ControlType::kAwaiting, {});
+      return told.ok() ? told : channel_->Fail(told);
     }
     case ControlType::kAnswerAgain:
       if (!channel_->lost() || !offered_again_) break;

@@ -29,6 +29,7 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
+  // Over iWARP this says less than it should: that TCP has all, not that the peer's host has.
   bool Drained() const override { return in_flight_ == 0; }
   void LookClosely() override { channel_->LookClosely(); }
   NetCare Care() const override { return channel_->Care(); }

@@ -46,7 +46,7 @@ Header DecodeHeader(std::span<const std::byte> bytes) {
   header.length = reader.U32();
   header.type = static_cast<ControlType>(type);
   const bool known = type >= static_cast<uint8_t>(ControlType::kOffer) &&
-                     type <= static_cast<uint8_t>(ControlType::kAnswerAgain);
+                     type <= static_cast<uint8_t>(ControlType::kAwaiting);
   header.sensible = magic == kMagic && zero == 0 && known && header.length <= kMaxControlPayload;
   return header;
 }

@@ -6,7 +6,8 @@
 //   hello (socket/listener.h: the token) ──────▶ Accept takes the socket
 //   offer: VerbsEnd ───────────────────────────▶ makes as many queue pairs, joins them
 //   joins its queue pairs ◀───────────────────── answer: VerbsEnd
-//   [iWARP: queue pairs ◀─────────────────────── connects its queue pairs, and sends by each]
+//   [iWARP: awaiting ──────────────────────────▶
+//           queue pairs ◀─────────────────────── connects its queue pairs, and sends by each]
 //   ready ─────────────────────────────────────▶ grants may be written from now on
 //
 //   wake: I sleep until group g is granted ────▶
@@ -41,7 +42,7 @@
 
 namespace tutti {
 
-inline constexpr uint32_t kVerbsNetVersion = 4;
+inline constexpr uint32_t kVerbsNetVersion = 5;
 inline constexpr size_t kMaxQueuePairs = 128;
 inline constexpr size_t kMaxControlPayload = 1024;
 
@@ -115,6 +116,7 @@ enum class ControlType : uint8_t {
   kLost = 7,
   kOfferAgain = 8,   // payload: VerbsEnd
   kAnswerAgain = 9,  // payload: AnswerAgain
+  kAwaiting = 10,    // iWARP: the sending end is driven and takes queue pairs
 };
 
 struct ControlMessage {

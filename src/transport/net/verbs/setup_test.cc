@@ -189,7 +189,7 @@ TEST(ControlSocketTest, PutsPartsTogether) {
 }
 
 TEST(ControlSocketTest, RefusesNonsenseAndTheEnd) {
-  for (const char* nonsense : {"12345678", "\x56\x76\x0a\0\0\0\0\0", "\x56\x76\x01\0\0\0\0\x01"}) {
+  for (const char* nonsense : {"12345678", "\x56\x76\x0b\0\0\0\0\0", "\x56\x76\x01\0\0\0\0\x01"}) {
     Sockets sockets;
     ASSERT_EQ(::send(sockets.here.fd(), nonsense, 8, 0), 8);
     ControlMessage message;
