@@ -201,38 +201,6 @@ TEST_F(CableTest, LossesAreMadeGoodOverIwarp) {
   Shell("tc qdisc del dev lo root");
 }
 
-// A buffer may be filled anew as soon as its message counts as sent, although TCP has not delivered
-// the bytes then.
-TEST_F(CableTest, BuffersCanBeFilledWhilePacketsAreOnTheirWayOverIwarp) {
-  Shell("tc qdisc replace dev lo root netem delay 20ms");
-  {
-    constexpr size_t kBytes = size_t{64} << 10;
-    constexpr uint64_t kMessages = 10;
-    CablePair pair(Patient(), {"=siw0", "=siw0"});
-    NetLink link(pair);
-    NetBuffer from = link.SendBuffer(kBytes);
-    std::vector<NetBuffer> to;
-    std::vector<NetRequest*> receiving;
-    for (uint64_t i = 0; i < kMessages; ++i) {
-      to.push_back(link.ReceiveBuffer(kBytes));
-      receiving.push_back(link.Receive(to.back()));
-      ASSERT_NE(receiving.back(), nullptr);
-    }
-    for (uint64_t i = 0; i < kMessages; ++i) {
-      from.Fill(i);
-      NetRequest* const sending = link.SendSoon(from);
-      ASSERT_NE(sending, nullptr);
-      ASSERT_TRUE(link.Drive([&] { return link.Sent(sending); }));
-    }
-    from.Fill(kMessages);
-    for (uint64_t i = 0; i < kMessages; ++i) {
-      ASSERT_TRUE(link.Drive([&] { return link.Received(receiving[i]); }));
-      EXPECT_EQ(to[i].FirstWrong(i, kBytes), kBytes) << "message " << i;
-    }
-  }
-  Shell("tc qdisc del dev lo root");
-}
-
 TEST_F(CableTest, ACutOfTwoSecondsIsSurvived) {
   CablePair pair(Patient());
   NetLink link(pair);
