@@ -44,13 +44,14 @@ std::string SharedSettings(const Settings& s) {
   add("NCCL_BUFFSIZE", s.buffsize, usual.buffsize);
   add_flag("TUTTI_DETERMINISTIC", s.deterministic, usual.deterministic);
   add_flag("TUTTI_CHECKSUM", s.checksum, usual.checksum);
-  add_flag("TUTTI_ENCRYPT", s.encrypt, usual.encrypt);
+  std::string encrypt = s.encrypt ? "1" : "0";
   if (s.encrypt && !s.comm_key.empty()) {
     // Tells keys apart without showing them.
     const Key check = KeyFromText("which key " + s.comm_key);
-    text +=
-        fmt::format(" key-number-{:02x}{:02x}{:02x}{:02x}", check[0], check[1], check[2], check[3]);
+    encrypt +=
+        fmt::format(" (key {:02x}{:02x}{:02x}{:02x})", check[0], check[1], check[2], check[3]);
   }
+  add("TUTTI_ENCRYPT", encrypt, std::string("0"));
   add("TUTTI_GPU_CHANNELS", s.gpu_channels, usual.gpu_channels);
   add("TUTTI_GPU_WINDOW", s.gpu_window, usual.gpu_window);
   add("NCCL_MAX_CTAS", s.max_ctas, usual.max_ctas);
