@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-constexpr size_t kPageBytes = 4096;  // A DMA-BUF has whole pages.
+constexpr size_t kDmabufPageBytes = 4096;
 
 }  // namespace
 
@@ -32,9 +32,9 @@ Result<NicMemory> NicMemory::Register(const cuda::Device& device, const GpuDirec
     return !status.ok();
   };
   if (nic.takes_dmabuf) {
-    const size_t before = reinterpret_cast<uintptr_t>(range.data()) % kPageBytes;
+    const size_t before = reinterpret_cast<uintptr_t>(range.data()) % kDmabufPageBytes;
     Result<UniqueFd> dmabuf = cuda::ExportDmabuf(
-        device, {range.data() - before, RoundUp(before + range.size(), kPageBytes)});
+        device, {range.data() - before, RoundUp(before + range.size(), kDmabufPageBytes)});
     if (!failed("DMA-BUF", dmabuf.status())) {
       memory.dmabuf_ = std::move(dmabuf).value();
       memory.region_.dmabuf_fd = memory.dmabuf_.get();
