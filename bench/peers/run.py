@@ -72,7 +72,7 @@ def parse_arguments():
     options.round_s = 0.02 if options.quick else 0.06
     options.name = options.name or f"peers-{datetime.date.today().isoformat()}"
     options.library = options.library or next(
-        (p for p in (options.build / "libtutti.so", *sorted(options.build.glob("**/libtutti.so")))
+        (p for p in (options.build / "libtutti.so", options.build / "src/libtutti.so", *sorted(options.build.glob("**/libtutti.so")))
          if p.exists()), options.build / "libtutti.so")
     return options
 
