@@ -108,6 +108,7 @@ void Check(const ProxyConnection& proxy) {
 }
 
 void Put(NetConnection& proxy, FifoSender& fifo, const char* data, size_t bytes) {
+  proxy.Begin(1, 0);
   std::byte* place;
   while (!(place = fifo.TryAcquire(bytes))) {
     proxy.Poll();
@@ -118,6 +119,7 @@ void Put(NetConnection& proxy, FifoSender& fifo, const char* data, size_t bytes)
   proxy.Poll();
 }
 void Take(NetConnection& proxy, FifoReceiver& fifo, char* data) {
+  proxy.Begin(1, 0);
   FifoChunk chunk;
   while (!(chunk = fifo.TryPeek()).data) {
     proxy.Poll();
@@ -155,7 +157,7 @@ double ProxyThroughput(size_t chunk, size_t total) {
                for (size_t done = 0; done < total; done += chunk) {
                  Put(*pair->send_connection, out, buffer.data(), chunk);
                }
-               if (!pair->send_connection->Flush(Deadline::AfterSeconds(30)).ok()) std::abort();
+               if (!pair->send_connection->Flush(kFlushNs, nullptr).ok()) std::abort();
              },
              [&] {
                std::vector<char> buffer(chunk);
