@@ -4,14 +4,7 @@
 
 #include <string>
 
-#include "base/rounding.h"
-
 namespace tutti {
-namespace {
-
-constexpr size_t kDmabufPageBytes = 4096;
-
-}  // namespace
 
 Result<NicMemory> NicMemory::RegisterHost(const GpuDirect& direct, std::span<std::byte> range) {
   NicMemory memory;
@@ -32,13 +25,11 @@ Result<NicMemory> NicMemory::Register(const cuda::Device& device, const GpuDirec
     return !status.ok();
   };
   if (nic.takes_dmabuf) {
-    const size_t before = reinterpret_cast<uintptr_t>(range.data()) % kDmabufPageBytes;
-    Result<UniqueFd> dmabuf = cuda::ExportDmabuf(
-        device, {range.data() - before, RoundUp(before + range.size(), kDmabufPageBytes)});
+    Result<cuda::LentMemory> dmabuf = cuda::ExportDmabufAround(device, range);
     if (!failed("DMA-BUF", dmabuf.status())) {
-      memory.dmabuf_ = std::move(dmabuf).value();
+      memory.dmabuf_ = std::move(dmabuf->fd);
       memory.region_.dmabuf_fd = memory.dmabuf_.get();
-      memory.region_.dmabuf_offset = before;
+      memory.region_.dmabuf_offset = dmabuf->offset;
       if (!failed("DMA-BUF", memory.RegisterNow(direct))) return memory;
       memory.region_.dmabuf_fd = -1;
       memory.region_.dmabuf_offset = 0;

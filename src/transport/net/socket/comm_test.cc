@@ -339,15 +339,20 @@ class NoNewSocket final : public SocketResumer {
   Result<std::optional<Sockets>> Step() override { return std::optional<Sockets>(); }
 };
 
+// Returns the sockets of a connection that has this one only, and never gets another one.
+SocketSet Over(UniqueFd control) {
+  SocketSet sockets;
+  sockets.control = std::move(control);
+  sockets.resumer = std::make_unique<NoNewSocket>();
+  return sockets;
+}
+
 // A sender that keeps what it has sent lets go of no more than it has sent.
 TEST(SocketCommTest, HostileAcknowledgementsBreakTheConnectionWithASentence) {
   const auto failure = [](const Frame& frame) -> std::string {
     const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
     auto [ours, theirs] = fuzz::JoinedSockets();
-    SocketSet sockets;
-    sockets.control = std::move(ours);
-    sockets.resumer = std::make_unique<NoNewSocket>();
-    const auto sender = MakeSender(std::move(sockets), helpers);
+    const auto sender = MakeSender(Over(std::move(ours)), helpers);
     const std::vector<std::byte> data(kKeepBytes + 1);
     NetRequest* const request = *sender->Isend({data.data(), data.size()});
     EXPECT_TRUE(sender->Progress().ok());
@@ -374,10 +379,7 @@ TEST(SocketCommTest, HostileAcknowledgementsBreakTheConnectionWithASentence) {
 TEST(SocketCommTest, ASenderKeepsNoMoreThanItsBound) {
   const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
   auto [ours, theirs] = fuzz::JoinedSockets();
-  SocketSet sockets;
-  sockets.control = std::move(ours);
-  sockets.resumer = std::make_unique<NoNewSocket>();
-  const auto sender = MakeSender(std::move(sockets), helpers);
+  const auto sender = MakeSender(Over(std::move(ours)), helpers);
   const std::vector<std::byte> data(kKeepBytes);
   std::vector<std::byte> taken(2 * data.size());
   Status status;
@@ -406,10 +408,7 @@ TEST(SocketCommTest, ARequestIsNotDoneBeforeTheSenderCanKnow) {
   const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
   auto [ours, theirs] = fuzz::JoinedSockets();
   const int fd = ours.get();
-  SocketSet sockets;
-  sockets.control = std::move(ours);
-  sockets.resumer = std::make_unique<NoNewSocket>();
-  const auto receiver = MakeReceiver(std::move(sockets), helpers);
+  const auto receiver = MakeReceiver(Over(std::move(ours)), helpers);
   std::vector<std::byte> buffer(kKeepBytes + 1);
   NetRequest* const request = *fuzz::ReceiveOne(*receiver, buffer.data(), buffer.size());
   size_t filled = 0;
@@ -435,10 +434,7 @@ TEST(SocketCommTest, ARequestIsNotDoneBeforeTheSenderCanKnow) {
 TEST(SocketCommTest, ABusyReceiverAcknowledgesSeveralMessagesAtOnce) {
   const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
   auto [ours, theirs] = fuzz::JoinedSockets();
-  SocketSet sockets;
-  sockets.control = std::move(ours);
-  sockets.resumer = std::make_unique<NoNewSocket>();
-  const auto receiver = MakeReceiver(std::move(sockets), helpers);
+  const auto receiver = MakeReceiver(Over(std::move(ours)), helpers);
   std::vector<std::byte> buffer(kKeepBytes + 1);
   uint64_t number = 0;
   // Sends and receives a message; returns how many the sender now knows to have come, and -1 where
