@@ -187,8 +187,10 @@ inline void PrintKernelsSide(const ncclDevComm& comm) {
 
 inline void PrintAll() {
   Print("");
-  for (const std::string& complaint : fakemlx5::Complaints()) Print("complaint: " + complaint);
+  // Complaints waits for the library's lock, which a thread that is stuck may hold, and
+  // DescribeQueues does not.
   for (const std::string& line : fakemlx5::DescribeQueues()) Print(line);
+  for (const std::string& complaint : fakemlx5::Complaints()) Print("complaint: " + complaint);
   const std::lock_guard<std::mutex> lock(watched.mutex);
   for (int rank = 0; rank < kernel_cases::kMostRanks; ++rank)
     if (watched.present[rank]) PrintKernelsSide(watched.comms[rank]);

@@ -198,8 +198,11 @@ class SendQueue {
            (index & LoadConstant(&pair_->completions.mask)) * kEntryBytes;
   }
 
-  // Returns whether a completion says that it is that of entry `index`. GPUs of compute capability
-  // 9.0 see what a card writes whole.
+  // Returns whether a completion says that it is that of entry `index`. The word that `completion`
+  // was read from has the owner's bit, by which the entry counts as new, and the index. Before
+  // compute capability 9.0 a GPU may see part of what a card writes into a word, so that the
+  // owner's bit may be new and the index still that of the round before; from 9.0 on it sees the
+  // whole.
   static NCCL_DEVICE_INLINE bool IsOf([[maybe_unused]] uint64_t index,
                                       [[maybe_unused]] uint32_t completion) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
