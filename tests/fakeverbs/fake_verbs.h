@@ -3,7 +3,8 @@
 // A stand-in for libibverbs, for tests on machines without InfiniBand: a shared library with the
 // functions that src/transport/net/verbs/library.h looks up. Name its file in TUTTI_IBVERBS, or
 // link a test with it in order to call the functions below, which say what devices there are, what
-// fails, and what was called.
+// fails, and what was called. It stands in for librdmacm, too, by which queue pairs of iWARP are
+// joined (manager.cc): name it in TUTTI_RDMACM.
 //
 // Every process that opens a device runs a thread, the NIC, which moves the bytes. NICs of all
 // processes of this user in one network namespace reach one another, over Unix sockets; so ranks
@@ -15,7 +16,9 @@
 // Devices number their queue pairs alike, as NICs do. The stand-in is stricter than most NICs: a
 // request that is posted to a full queue fails, a slot of the send queue is free again only when a
 // completion at or behind it was polled, a completion queue that overflows ends the process, and
-// objects that are still in use cannot be destroyed.
+// objects that are still in use cannot be destroyed. Devices of iWARP refuse immediate values and
+// atomic operations, and an end that has accepted a connection and sends before something has come
+// over it ends the process: the other end's kernel would take that for a part of the set-up.
 //
 // Threads: any.
 
@@ -36,15 +39,21 @@ struct PortSpec {
 struct DeviceSpec {
   std::string name = "fake0";
   std::vector<PortSpec> ports = {{}};
-  bool infiniband = false;     // a fabric; else RoCE
+  bool infiniband = false;     // a fabric; else Ethernet
+  bool iwarp = false;          // iWARP; else RoCE
   std::string sysfs;           // the folder that its PCI path is read from; may be empty
   uint32_t max_inline = 1024;  // bytes of a request
   bool dmabuf = true;          // registers DMA-BUFs
+  bool atomics = true;
 };
 
+// Returns an address of this host's network interfaces, none of loop-back or of one link alone;
+// empty where there is none. Only at such an address does a device of iWARP have a port.
+std::string InterfaceAddress();
+
 // Says which devices there are from now on. The default is one, or what FAKE_VERBS says:
-// "fake0=10.77.0.1,fake1=10.77.0.2/10.77.0.3" has one port for each address. REQUIRES: no device is
-// open.
+// "fake0=10.77.0.1,fake1=10.77.0.2/10.77.0.3" has one port for each address, and "fake0=iwarp" is a
+// device of iWARP at InterfaceAddress(). REQUIRES: no device is open.
 void SetDevices(std::vector<DeviceSpec> devices);
 
 // Takes back what the functions below have said, and forgets the calls.
@@ -91,6 +100,25 @@ struct Delivery {
 // shuffles from the start.
 void SetDelivery(const Delivery& delivery);
 
+// Of what follows a step of the connection manager: its failure, or nothing at all.
+struct ManagerFault {
+  std::string step;  // "address", "route", "connect" or "accept"
+  int error = 0;     // an errno value, of the event that tells of the failure; 0: no event comes
+  int times = 1;
+  int skip = 0;
+};
+void FailManager(const ManagerFault& fault);
+// Breaks the TCP connection of a queue pair of iWARP that is joined. REQUIRES: there is one.
+void CutConnection(uint32_t queue_pair);
+// Tells everybody who uses a device by the connection manager that it is taken out.
+void RemoveDevice(const std::string& device);
+// Returns the port at which queue pairs have been awaited last.
+uint16_t AwaitedPort();
+// Connects, as a stranger could, to what awaits queue pairs at a port of InterfaceAddress(), and
+// says `secret`. Returns whether it was refused: the connection was closed without an answer that
+// accepts it.
+bool StrangerIsRefused(uint16_t port, const std::string& secret);
+
 // Takes a port down or brings it up, with the event that tells of it.
 void SetPortActive(const std::string& device, int port, bool active);
 void RaiseDeviceEvent(const std::string& device, ibv_event_type event);
@@ -115,7 +143,8 @@ struct Call {
 };
 std::vector<Call> Calls();
 
-// Returns how many objects are alive: contexts, domains, registrations, queues, queue pairs.
+// Returns how many objects are alive: contexts, domains, registrations, queues, queue pairs, and
+// the connection manager's channels of events and ids.
 int ObjectsAlive();
 
 }  // namespace fakeverbs

@@ -33,6 +33,8 @@ bool HasImmediate(uint8_t opcode) {
   return opcode == IBV_WR_SEND_WITH_IMM || opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
 }
 
+bool IsIwarp(const Qp& pair) { return pair.context->device->spec.iwarp; }
+
 ibv_wc_opcode CompletionOf(uint8_t opcode) {
   switch (opcode) {
     case IBV_WR_SEND:
@@ -87,6 +89,7 @@ void ForgetCompletions(Cq& queue, uint32_t key) {
 
 // Ends all messages without a word.
 void Clear(Qp& pair) {
+  LeaveManaged(pair);
   DeliverAll(pair);
   pair.sends.clear();
   pair.receives.clear();
@@ -224,6 +227,12 @@ ibv_wc_status StatusOf(Answer answer) {
 
 // Returns 0, or why a request cannot be posted.
 int Examine(const Qp& pair, const ibv_send_wr& work) {
+  const auto opcode = static_cast<uint8_t>(work.opcode);
+  if (IsIwarp(pair)) {
+    if (HasImmediate(opcode) || IsAtomic(opcode)) return EINVAL;
+    if (pair.qp.state == IBV_QPS_ERR) return ENOTCONN;
+    if (pair.silent) Violation("the end that accepted a connection sends first");
+  }
   if (pair.qp.state == IBV_QPS_RESET || pair.qp.state == IBV_QPS_INIT ||
       pair.qp.state == IBV_QPS_RTR) {
     return EINVAL;
@@ -233,7 +242,7 @@ int Examine(const Qp& pair, const ibv_send_wr& work) {
   uint64_t total = 0;
   for (int i = 0; i < work.num_sge; ++i) total += work.sg_list[i].length;
   if ((work.send_flags & IBV_SEND_INLINE) != 0 && total > pair.caps.max_inline_data) return ENOMEM;
-  if (IsAtomic(static_cast<uint8_t>(work.opcode)) && total != 8) return EINVAL;
+  if (IsAtomic(opcode) && total != 8) return EINVAL;
   return Refusal("post_send");
 }
 
@@ -333,6 +342,7 @@ bool Take(const Frame& frame, const std::byte* bytes, Frame& answer) {
   if (!target) return true;
   Qp& pair = *target;
   answer.source = pair.key;
+  pair.silent = false;
   if (frame.last && HasImmediate(frame.opcode) && pair.receives.empty()) {
     answer.answer = Answer::kNotReady;
     return true;
@@ -416,6 +426,7 @@ void Settle(Qp& pair) {
 
 void Fail(Qp& pair) {
   pair.qp.state = IBV_QPS_ERR;
+  LeaveManaged(pair);
   DeliverAll(pair);
   while (!pair.sends.empty()) Finish(pair, IBV_WC_WR_FLUSH_ERR);
   while (!pair.receives.empty()) Receive(pair, IBV_WC_WR_FLUSH_ERR, nullptr);
@@ -523,6 +534,8 @@ int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) {
   if ((mask & IBV_QP_STATE) == 0 || (mask & needed) != needed || !MayFollow(qp->state, state)) {
     return EINVAL;
   }
+  // The connection manager joins queue pairs of iWARP.
+  if (IsIwarp(pair) && (state == IBV_QPS_RTR || state == IBV_QPS_RTS)) return EINVAL;
   Note({"modify_qp", 0, 0, 0, static_cast<int>(state), qp->qp_num});
   if (state == IBV_QPS_INIT) {
     if (attributes->port_num < 1 ||

@@ -15,6 +15,18 @@ INSTANTIATE_TEST_SUITE_P(Verbs, VerbsRmaContract,
                          RmaContractCasesFor(VerbsFactory("Verbs", [](Settings&) {})),
                          RmaContractCaseName);
 
+// Signals are atomic additions, so that a device without them is left to sockets.
+TEST(VerbsRmaTest, WithoutAtomicOperationsThereIsNone) {
+  fakeverbs::DeviceSpec device;
+  device.atomics = false;
+  fakeverbs::SetDevices({device});
+  {
+    VerbsNetPair pair({});
+    EXPECT_EQ(pair.sending().rma(), nullptr);
+  }
+  fakeverbs::SetDevices({{}});
+}
+
 // Whoever holds another network's handle, or that of messages, is not connected.
 TEST(VerbsRmaTest, AHandleOfMessagesIsNoneOfOneSidedOperations) {
   VerbsNetPair pair({});

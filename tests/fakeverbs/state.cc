@@ -35,7 +35,11 @@ std::vector<DeviceSpec> DefaultDevices() {
     const std::vector<std::string> sides = Split(part, '=');
     DeviceSpec device;
     device.name = sides[0];
-    if (sides.size() > 1) {
+    if (sides.size() > 1 && sides[1] == "iwarp") {
+      device.iwarp = true;
+      const std::string address = InterfaceAddress();
+      if (!address.empty()) device.ports = {{address}};
+    } else if (sides.size() > 1) {
       device.ports.clear();
       for (const std::string& address : Split(sides[1], '/')) device.ports.push_back({address});
     }
@@ -54,8 +58,8 @@ void Install(State& s, const std::vector<DeviceSpec>& specs) {
   for (const DeviceSpec& spec : specs) {
     auto device = std::make_unique<Device>();
     device->spec = spec;
-    device->device.node_type = IBV_NODE_CA;
-    device->device.transport_type = IBV_TRANSPORT_IB;
+    device->device.node_type = spec.iwarp ? IBV_NODE_RNIC : IBV_NODE_CA;
+    device->device.transport_type = spec.iwarp ? IBV_TRANSPORT_IWARP : IBV_TRANSPORT_IB;
     snprintf(device->device.name, sizeof(device->device.name), "%s", spec.name.c_str());
     snprintf(device->device.ibdev_path, sizeof(device->device.ibdev_path), "%s",
              spec.sysfs.empty() ? "/nowhere" : spec.sysfs.c_str());
@@ -70,6 +74,7 @@ std::mutex making;
 
 // The parent's NIC has no thread in the child.
 void ForgetInChild() {
+  if (state && state->manager) CloseManagerInChild(*state->manager);
   state = nullptr;
   new (&making) std::mutex;
 }
@@ -190,6 +195,7 @@ void Reset() {
     s.send_faults.clear();
     s.calls.clear();
     s.hold_sends = s.hold_answers = false;
+    ResetManager();
     DeliverAllOfEveryPair();
     s.delivery = DefaultDelivery();
   }
@@ -275,7 +281,8 @@ int ObjectsAlive() {
   State& s = TheState();
   const Lock lock(s.mutex);
   return static_cast<int>(s.contexts.size() + s.domains.size() + s.regions.size() +
-                          s.channels.size() + s.queues.size() + s.pairs.size());
+                          s.channels.size() + s.queues.size() + s.pairs.size()) +
+         ManagedObjectsAlive();
 }
 
 }  // namespace fakeverbs

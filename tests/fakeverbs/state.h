@@ -147,6 +147,9 @@ struct Posted {
   std::vector<ibv_sge> elements;
 };
 
+struct ManagedId;     // manager.cc
+struct ManagerState;  // manager.cc
+
 struct Qp {
   ibv_qp qp = {};  // first
   uint32_t key = 0;
@@ -166,6 +169,10 @@ struct Qp {
   std::deque<Posted> receives;
   std::deque<Arrived> arrived;  // They stand in the order in which they came.
   uint64_t events = 0;          // asynchronous ones that were taken and not acknowledged
+  // iWARP: what joined it, while its connection stands; and whether it must not send, because it
+  // was accepted and nothing has come yet.
+  ManagedId* managed = nullptr;
+  bool silent = false;
 };
 
 struct CallRefusal {
@@ -195,6 +202,7 @@ struct State {
   bool hold_answers = false;
   Delivery delivery;
   std::mt19937 random;  // It decides how requests are delivered.
+  std::shared_ptr<ManagerState> manager;
 };
 
 // The state of this process. A child of a fork has one of its own.
@@ -219,6 +227,13 @@ const PortSpec& PortOf(const Qp& pair);
 void Fail(Qp& pair);
 // Completes the sends at the head of the queue that have failed, and all behind them.
 void Settle(Qp& pair);
+// iWARP: has a queue pair that is joined end its connection.
+void LeaveManaged(Qp& pair);
+// Forgets what the connection manager was told to do; returns how many objects of it are alive.
+void ResetManager();
+int ManagedObjectsAlive();
+// In the child of a fork: closes what is the parent's.
+void CloseManagerInChild(ManagerState& manager);
 // Completes the first send.
 void Finish(Qp& pair, ibv_wc_status status);
 

@@ -31,7 +31,7 @@ class VerbsNetPair final : public NetPair {
     options.sysfs = sysfs;
     for (size_t i = 0; i < nets_.size(); ++i) {
       Settings settings = i == 0 ? sending : receiving;
-      settings.ib_library = FakeVerbsLibrary();
+      settings.ib_library = settings.rdmacm_library = FakeVerbsLibrary();
       nets_[i] = VerbsNet::Create(*loop_, key, settings, options).value();
       EXPECT_TRUE(nets_[i]->IsViable().ok()) << nets_[i]->IsViable().message();
     }

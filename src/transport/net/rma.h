@@ -81,7 +81,6 @@ class NetRmaComm : public NetComm {
   // Begins to copy `bytes` bytes of the target here.
   virtual Result<NetRequest*> Iget(NetLocal to, NetRemote from, size_t bytes) = 0;
   // Begins to change a word of the target and to copy here, into 8 bytes, what it was before.
-  // REQUIRES: NetRma::HasAtomics.
   virtual Result<NetRequest*> Iatomic(NetLocal before, const NetAtomic& atomic) = 0;
   // Is done once all that was begun before it on this comm is visible at the target.
   virtual Result<NetRequest*> Iflush() = 0;
@@ -94,12 +93,11 @@ class NetRmaListener {
   virtual Result<std::unique_ptr<NetRmaComm>> Accept(const WaitLimits& limits) = 0;
 };
 
-// The one-sided half of a network. Belongs to its Net.
+// The one-sided half of a network, atomic operations among it: signals are made of them, so that a
+// network whose devices have none has no such half. Belongs to its Net.
 class NetRma {
  public:
   virtual ~NetRma() = default;
-  // Returns whether comms of this device have NetRmaComm::Iatomic.
-  virtual bool HasAtomics(int device) const = 0;
   virtual Result<std::unique_ptr<NetRmaListener>> Listen(int device) = 0;
   virtual Result<std::unique_ptr<NetRmaComm>> Connect(int device, const NetHandle& handle,
                                                       const WaitLimits& limits) = 0;

@@ -152,7 +152,6 @@ class SocketNetImpl final : public Net {
   class Rma final : public NetRma {
    public:
     explicit Rma(SocketNetImpl& net) : net_(net) {}
-    bool HasAtomics(int /*device*/) const override { return true; }
     Result<std::unique_ptr<NetRmaListener>> Listen(int device) override {
       TUTTI_ASSIGN(PathAddresses paths, net_.OpenPaths(device));
       return std::unique_ptr<NetRmaListener>(std::make_unique<SocketRmaListener>(

@@ -77,8 +77,7 @@ Gid GidOf(const SocketAddress& address) {
   return gid;
 }
 
-// What is asked of either end: no reads of the other end's memory are ever under way, but some
-// devices want room for one.
+// What is asked of either end: one read at a time, by which the sending end proves arrival.
 rdma_conn_param Wish(uint32_t queue_pair) {
   rdma_conn_param wish = {};
   wish.responder_resources = wish.initiator_depth = 1;

@@ -18,8 +18,12 @@ constexpr uint32_t kMostRequests = 256;
 // what the receiver sends first over each queue pair of iWARP.
 constexpr size_t kNoticesPerRequest = 2;
 
-// Marks the receives for these.
+// Marks the receives for these, and the reads that prove what has arrived: one on each queue pair,
+// whose word goes into the outbox behind the notices.
 constexpr uint64_t kHelloBit = uint64_t{1} << 63;
+constexpr uint64_t kProofBit = uint64_t{1} << 62;
+constexpr size_t kNoticesAt = kRecordBytes;
+constexpr size_t kProofsAt = kNoticesAt + kMostRequests * kNoticesPerRequest * sizeof(Notice);
 
 // The id of work is its number among that of its queue pair, and above it the queue pair.
 constexpr int kWorkShift = 40;
@@ -33,8 +37,9 @@ Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(const PortSet& ports,
   int most = std::numeric_limits<int>::max();
   for (const UsedPort& port : ports.ports)
     most = std::min(most, port.nic->device().attributes().max_qp_wr);
-  const uint32_t requests =
-      std::clamp(static_cast<uint32_t>(std::max(most, 1)) / kWorkPerMessage, 1u, kMostRequests);
+  const uint32_t proofs = ports.iwarp() ? 1 : 0;
+  const uint32_t requests = std::clamp(
+      (static_cast<uint32_t>(std::max(most, 1)) - proofs) / kWorkPerMessage, 1u, kMostRequests);
   const size_t row = std::max(ports.own, remote_ports);
   const auto wanted = static_cast<size_t>(ports.ports.front().nic->options().queue_pairs);
   VerbsChannel::Parts parts;
@@ -42,8 +47,8 @@ Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(const PortSet& ports,
   parts.peer = std::move(peer);
   parts.queue_pairs = row * std::min(wanted, kMaxQueuePairs / row);
   parts.table_bytes = kGrantBytes + parts.queue_pairs * sizeof(Notice);
-  parts.outbox_bytes = kRecordBytes + kMostRequests * kNoticesPerRequest * sizeof(Notice);
-  parts.depths = {requests * kWorkPerMessage, 1};
+  parts.outbox_bytes = kProofsAt + parts.queue_pairs * sizeof(uint64_t);
+  parts.depths = {requests * kWorkPerMessage + proofs, 1};
   parts.recovers = true;
   parts.notices = ports.iwarp() || ports.ports.front().nic->options().send_notices;
   TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts), nullptr));
@@ -254,7 +259,7 @@ Status VerbsSendComm::PostMessage(Request& request) {
 void VerbsSendComm::PostNotice(size_t pair, Request& request, const Notice& notice) {
   const auto index = static_cast<size_t>(&request - requests_.data()) * kNoticesPerRequest +
                      (notice.kind == Notice::Kind::kSideEnd ? 1 : 0);
-  Notice& kept = reinterpret_cast<Notice*>(channel_->outbox().data() + kRecordBytes)[index];
+  Notice& kept = reinterpret_cast<Notice*>(channel_->outbox().data() + kNoticesAt)[index];
   kept = notice;
   ibv_send_wr work = {};
   work.opcode = IBV_WR_SEND;
@@ -349,6 +354,40 @@ Status VerbsSendComm::Flush() {
   return Status::Ok();
 }
 
+bool VerbsSendComm::Drained() const {
+  if (in_flight_ > 0) return false;
+  if (!channel_->ports().iwarp() || proven_ == begun_) return true;
+  proof_wanted_ = true;
+  return false;
+}
+
+// A read is answered only when all writes and sends before it on its queue pair have been placed,
+// and by the other host's device or kernel, whatever the process there does.
+Status VerbsSendComm::ProveArrival() {
+  if (in_flight_ > 0 || proofs_ > 0) return Status::Ok();
+  proof_wanted_ = false;
+  proving_ = begun_;
+  for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
+    ibv_sge element = {};
+    element.addr = reinterpret_cast<uintptr_t>(channel_->outbox().data()) + kProofsAt +
+                   pair * sizeof(uint64_t);
+    element.length = sizeof(uint64_t);
+    element.lkey = channel_->outbox().registration(channel_->port_of(pair)).local_key();
+    ibv_send_wr work = {};
+    work.wr_id = channel_->Mark(kProofBit | uint64_t{pair} << kWorkShift);
+    work.sg_list = &element;
+    work.num_sge = 1;
+    work.opcode = IBV_WR_RDMA_READ;
+    work.send_flags = IBV_SEND_SIGNALED;
+    work.wr.rdma.remote_addr = channel_->remote().table_address;
+    work.wr.rdma.rkey = channel_->remote().ports[channel_->remote_port_of(pair)].table_key;
+    const Status posted = channel_->pair(pair).Send(work);
+    if (!posted.ok()) return channel_->Fail(posted);
+    ++proofs_;
+  }
+  return Status::Ok();
+}
+
 void VerbsSendComm::Complete(size_t pair, uint64_t number) {
   UnderWay& way = under_way_[pair];
   for (; way.first <= number && !way.requests.empty(); ++way.first) {
@@ -370,7 +409,12 @@ Result<bool> VerbsSendComm::TakeCompletions() {
       moved = true;
       continue;
     }
-    const auto pair = static_cast<size_t>((id & ~kHelloBit) >> kWorkShift);
+    if ((id & kProofBit) != 0 && completion.status == IBV_WC_SUCCESS) {
+      if (--proofs_ == 0) proven_ = proving_;
+      moved = true;
+      continue;
+    }
+    const auto pair = static_cast<size_t>((id & ~(kHelloBit | kProofBit)) >> kWorkShift);
     const uint64_t number = id & ((uint64_t{1} << kWorkShift) - 1);
     if (completion.status != IBV_WC_SUCCESS) {
       const UnderWay& way = under_way_[pair];
@@ -485,9 +529,11 @@ Result<bool> VerbsSendComm::Progress() {
   TUTTI_ASSIGN(const bool moved, TakeCompletions());
   if (answered_) [[unlikely]]
     TUTTI_TRY(OpenIfJoined());
+  if (proof_wanted_) [[unlikely]]
+    TUTTI_TRY(ProveArrival());
   if (channel_->lost() && !offered_again_ && !moved) TUTTI_TRY(OfferAgain());
   ControlMessage message;
-  TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, in_flight_ > 0, message));
+  TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, in_flight_ > 0 || proofs_ > 0, message));
   if (!came) return moved;
   TUTTI_TRY(TakeControl(message));
   return true;

@@ -29,8 +29,9 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
-  // Over iWARP this says less than it should: that TCP has all, not that the peer's host has.
-  bool Drained() const override { return in_flight_ == 0; }
+  // Over iWARP a completion says only that TCP has the data. Once this has been asked there,
+  // Progress reads a word of the peer's over each queue pair, which finds all before it arrived.
+  bool Drained() const override;
   void LookClosely() override { channel_->LookClosely(); }
   NetCare Care() const override { return channel_->Care(); }
 
@@ -92,6 +93,8 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
                   const Piece& piece);
   // Posts what is staged.
   Status Flush();
+  // Finds out, where that was asked, whether the peer's host has all that was sent.
+  Status ProveArrival();
   // Takes notice that work on a queue pair has completed, and all before it.
   void Complete(size_t pair, uint64_t number);
   Result<bool> TakeCompletions();
@@ -105,6 +108,12 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   bool offered_again_ = false;  // the answer has not come
   bool answered_ = false;       // The first answer has come; the connection is not open yet.
   size_t hellos_ = 0;           // iWARP: queue pairs over which something has come
+  // iWARP: how many messages the peer's host is known to have; and once the reads that are under
+  // way, one for each queue pair, have been answered.
+  uint64_t proven_ = 0;
+  uint64_t proving_ = 0;
+  size_t proofs_ = 0;  // reads under way
+  mutable bool proof_wanted_ = false;
 
   // The group that is being filled: group_ is known once its grants have come.
   uint64_t group_ = 1;

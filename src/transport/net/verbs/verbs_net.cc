@@ -144,17 +144,18 @@ class VerbsNetImpl final : public Net {
                                                const WaitLimits& limits) override;
   Result<std::unique_ptr<NetMemory>> Register(int device, const NetRegion& region) override;
   void Spread(int device, const NetSpread& others) override;
-  // iWARP has no atomic operations, nor have all its devices anything in their place.
-  NetRma* rma() override { return !sets_.empty() && sets_.front().iwarp() ? nullptr : &rma_; }
+  // Devices of iWARP have no atomic operations, and a few others.
+  NetRma* rma() override {
+    const bool have_atomics = std::all_of(sets_.begin(), sets_.end(), [](const PortSet& ports) {
+      return !ports.iwarp() && ports.HaveAtomics();
+    });
+    return have_atomics ? &rma_ : nullptr;
+  }
 
  private:
   class Rma final : public NetRma {
    public:
     explicit Rma(VerbsNetImpl& net) : net_(net) {}
-    bool HasAtomics(int device) const override {
-      const Result<const PortSet*> ports = net_.At(device);
-      return ports.ok() && (*ports)->HaveAtomics();
-    }
     Result<std::unique_ptr<NetRmaListener>> Listen(int device) override;
     Result<std::unique_ptr<NetRmaComm>> Connect(int device, const NetHandle& handle,
                                                 const WaitLimits& limits) override;
