@@ -1,7 +1,7 @@
 // Measures what a proxy connection costs beside bare sockets: one-way latency and throughput over
 // this host's loopback, both measured in one run, alternating, with the ratio of the medians.
 //
-//   net_bench [rounds]
+//   net_bench [rounds [bytes]]     bytes: the latency of messages of this size only
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -194,12 +194,15 @@ void Compare(const char* what, size_t bytes, int rounds, bool more_is_better,
 int main(int argc, char** argv) {
   using namespace tutti;
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 7;
-  for (const size_t bytes : {size_t{8}, size_t{1024}, size_t{4096}, size_t{65536}}) {
+  std::vector<size_t> sizes = {8, 1024, 4096, 16384, 65536};
+  if (argc > 2) sizes = {static_cast<size_t>(std::atoll(argv[2]))};
+  for (const size_t bytes : sizes) {
     const int iterations = bytes < 10000 ? 10000 : 2000;
     Compare(
         "one-way us", bytes, rounds, false, [&] { return RawLatencyUs(bytes, iterations); },
         [&] { return ProxyLatencyUs(bytes, iterations); });
   }
+  if (argc > 2) return 0;
   for (const size_t chunk :
        {size_t{16} << 10, size_t{64} << 10, size_t{128} << 10, size_t{512} << 10}) {
     const size_t total = size_t{512} << 20;
