@@ -217,7 +217,18 @@ Result<bool> SocketRmaComm::Progress() {
     TUTTI_ASSIGN(const bool up, Resume());
     if (!up) return false;
   }
-  // Reads first, so that a refusal is read before a write finds the connection closed.
+  TellCarriedOut();
+  // A put leaves without a system call that finds nothing to read. Where an answer is awaited, what
+  // has come is read first: no answer may be there before its question.
+  if (!outgoing_.empty() && awaiting_.empty() && unread_ < kUnread) {
+    TUTTI_ASSIGN(const bool wrote, Write());
+    if (channel_->down()) return wrote;
+    if (wrote && outgoing_.empty()) {
+      ++unread_;
+      return true;
+    }
+  }
+  unread_ = 0;
   TUTTI_ASSIGN(const bool read, Read());
   if (channel_->down()) return read;
   TellCarriedOut();
@@ -244,6 +255,7 @@ void SocketRmaComm::BeginAgain() {
   outgoing_.Clear();
   answers_ = 0;
   notes_ = 0;
+  unread_ = 0;
   again_from_ = 0;
   awaiting_resume_ = true;
   QueueNote(RmaFrameType::kResume);
@@ -341,7 +353,7 @@ Result<bool> SocketRmaComm::Write() {
     const ssize_t sent = channel_->control().Write(std::span(pieces).first(count));
     if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (sent < 0) {
-      TUTTI_TRY(channel_->Lost(errno));
+      TUTTI_TRY(WriteFailed(errno));
       break;
     }
     CountWritten(static_cast<size_t>(sent));
@@ -349,6 +361,14 @@ Result<bool> SocketRmaComm::Write() {
     if (static_cast<size_t>(sent) < total) break;  // the socket is full
   }
   return moved > 0;
+}
+
+// The other end may have said why it closed the connection, before it did.
+Status SocketRmaComm::WriteFailed(int error) {
+  write_error_ = error;
+  TUTTI_TRY(Read().status());
+  write_error_ = 0;
+  return channel_->down() ? Status::Ok() : channel_->Lost(error);
 }
 
 void SocketRmaComm::CountWritten(size_t bytes) {

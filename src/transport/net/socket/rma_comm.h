@@ -129,9 +129,10 @@ class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
   void DropCarriedOut(uint64_t has);
   void Forget(uint64_t key);
   Result<bool> Write();
+  Status WriteFailed(int error);
   void CountWritten(size_t bytes);
   Result<bool> Read();
-  Result<size_t> ReadOnce();
+  Result<size_t> ReadOnce(bool* emptied);
   Status TakeStaged();
   Status TakeFrame(const RmaFrame& frame);
   Status TakeQuestion(const RmaFrame& frame);
@@ -146,6 +147,9 @@ class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
   Status Refuse(RmaRefusal refusal, uint64_t number);
 
   static constexpr size_t kStagingBytes = 8192;
+  // So many times in a row what is to be sent leaves without a look at what has come: the other end
+  // must not wait for long behind a kernel that only puts.
+  static constexpr int kUnread = 8;
   // One call of Progress moves about this much in each direction at most, so that a busy connection
   // leaves time for others.
   static constexpr size_t kTurnBytes = 1 << 20;
@@ -160,6 +164,8 @@ class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
   Queue<Request*, kRequests> awaiting_;  // all but puts, in the order of their answers
   size_t answers_ = 0;                   // So many are in outgoing_.
   size_t notes_ = 0;                     // So many are in outgoing_.
+  int unread_ = 0;                       // Progress has written so many times without reading.
+  int write_error_ = 0;                  // ended a write; what has come before is being read
   uint64_t begun_ = 0;                   // operations, over the connection's life
   uint64_t asked_ = 0;                   // Counts the same of the other end.
   // What follows is for connections that can be resumed. The operations that may have to be

@@ -29,10 +29,10 @@ RmaFrameType AnswerTo(RmaFrameType question) {
 
 Result<bool> SocketRmaComm::Read() {
   size_t moved = 0;
-  while (moved < kTurnBytes && !channel_->down()) {
+  bool emptied = false;
+  while (moved < kTurnBytes && !emptied && !channel_->down()) {
     TUTTI_TRY(TakeStaged());
-    TUTTI_ASSIGN(const size_t bytes, ReadOnce());
-    if (bytes == 0) break;
+    TUTTI_ASSIGN(const size_t bytes, ReadOnce(&emptied));
     moved += bytes;
   }
   if (!channel_->down()) TUTTI_TRY(TakeStaged());
@@ -40,8 +40,10 @@ Result<bool> SocketRmaComm::Read() {
 }
 
 // Reads once. The system call fills the memory for which the current payload is meant and, behind
-// it, the staging area, so that long payloads are not copied again. Returns how much came.
-Result<size_t> SocketRmaComm::ReadOnce() {
+// it, the staging area, so that long payloads are not copied again. Returns how much came, and says
+// whether that was all there is: a message that a kernel waits for is not followed by a call that
+// finds nothing.
+Result<size_t> SocketRmaComm::ReadOnce(bool* emptied) {
   const size_t kept = staged_to_ - staged_from_;
   if (staged_from_ > 0) {
     std::memmove(staging_.data(), &staging_[staged_from_], kept);
@@ -57,12 +59,17 @@ Result<size_t> SocketRmaComm::ReadOnce() {
   const bool whole = !payload_.active || payload_.left <= kTurnBytes;
   if (whole) pieces[count++] = {&staging_[kept], staging_.size() - kept};
   const ssize_t got = channel_->control().Read(std::span(pieces).first(count));
+  *emptied = got <= 0;
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return size_t{0};
   if (got <= 0) {
-    TUTTI_TRY(channel_->Lost(got == 0 ? 0 : errno));
+    const int error = got == 0 ? 0 : errno;
+    // A write that failed has taken the reason away.
+    TUTTI_TRY(channel_->Lost(write_error_ != 0 ? write_error_ : error));
     return size_t{0};
   }
   const auto bytes = static_cast<size_t>(got);
+  const size_t room = (count == 2 ? pieces[1].iov_len : 0) + pieces[0].iov_len;
+  *emptied = bytes < room && !channel_->control().HasInput();
   size_t in_payload = 0;
   if (payload_.active) {
     in_payload = std::min(bytes, pieces[0].iov_len);
