@@ -34,6 +34,7 @@ Result<ResourcePlan> DeviceCommunicators::Plan(
       {.num_ranks = comm_.num_ranks(),
        .lsa_size = comm_.symmetric().team().size,
        .has_gin = direct || comm_.CanDoGin(),
+       .has_old_gin = !direct && RanksAreGpus(comm_) && comm_.CanDoGin(),
        .usual_depth = direct ? static_cast<uint32_t>(comm_.settings().gin_queue_depth) : 0});
 }
 

@@ -16,8 +16,12 @@ constexpr uint32_t kUsualDepth = 128;
 constexpr uint32_t kLeastDepth = 2;
 constexpr uint32_t kMostDepth = 32'768;
 
-// The first release whose kernels lay out descriptors and queues as today.
+// The first release whose kernels lay out descriptors and queues as today; and the first whose
+// barriers need a GIN connection, and whose connections have several contexts.
 constexpr unsigned kFirstWithTodaysGin = 23000;
+constexpr unsigned kFirstWithContexts = 22904;
+// The connections that a device communicator has room for.
+constexpr int kMostConnections = NCCL_GIN_MAX_CONNECTIONS;
 
 // Numbers signals, or counters: each request gets the run of numbers behind the last one. All ranks
 // make the same requests in the same order, and so agree on the numbers without an exchange.
@@ -41,17 +45,27 @@ class Numbers {
   uint64_t next_ = 0;
 };
 
-// Returns which ranks the requirements join; ginForceEnable is the older way to ask for all.
-ncclGinConnectionType_t ConnectionOf(const ncclDevCommRequirements_t& asked) {
-  if (asked.ginConnectionType == NCCL_GIN_CONNECTION_NONE && asked.ginForceEnable)
-    return NCCL_GIN_CONNECTION_FULL;
-  return asked.ginConnectionType;
+GinForm FormOf(const ncclDevCommRequirements_t& asked) {
+  if (asked.version >= kFirstWithTodaysGin) return GinForm::kToday;
+  return asked.version >= kFirstWithContexts ? GinForm::kBefore230 : GinForm::kBefore2294;
+}
+
+// Returns which ranks the requirements join; ginForceEnable is the older way to ask for all. Until
+// 2.29.4 kernels of several hosts had GIN without asking for it.
+ncclGinConnectionType_t ConnectionOf(const ncclDevCommRequirements_t& asked,
+                                     const TeamShape& shape) {
+  if (asked.ginConnectionType != NCCL_GIN_CONNECTION_NONE) return asked.ginConnectionType;
+  const bool unasked = FormOf(asked) == GinForm::kBefore2294 && shape.has_old_gin &&
+                       shape.lsa_size < shape.num_ranks;
+  return asked.ginForceEnable || unasked ? NCCL_GIN_CONNECTION_FULL : NCCL_GIN_CONNECTION_NONE;
 }
 
 // Refuses requirements that contradict one another, or that these ranks cannot serve. The list
 // ends, because PlanResources has walked it before.
 Status CheckConnection(const ncclDevCommRequirements_t& asked, const TeamShape& shape,
                        ncclGinConnectionType_t connection) {
+  if (connection == NCCL_GIN_CONNECTION_NONE && FormOf(asked) == GinForm::kBefore2294)
+    return Status::Ok();
   const bool one_team = shape.lsa_size == shape.num_ranks;
   bool needs_gin = asked.ginSignalCount != 0 || asked.ginCounterCount != 0 ||
                    asked.railGinBarrierCount != 0 || asked.worldGinBarrierCount != 0 ||
@@ -69,9 +83,10 @@ Status CheckConnection(const ncclDevCommRequirements_t& asked, const TeamShape& 
   if (!shape.has_gin)
     return InvalidArgument(
         "kernels of these ranks cannot put to all others: ask for no GIN connection");
-  if (asked.version < kFirstWithTodaysGin)
+  if (asked.version < kFirstWithTodaysGin && !shape.has_old_gin)
     return InvalidArgument(
-        "the program was compiled for NCCL {}, whose kernels know GIN in another form",
+        "the program was compiled for NCCL {}, whose kernels know GIN in another form, which only "
+        "the proxy of GPUs knows",
         asked.version);
   if (connection == NCCL_GIN_CONNECTION_RAIL && asked.worldGinBarrierCount != 0)
     return InvalidArgument(
@@ -114,11 +129,14 @@ Status AddList(const ncclDevResourceRequirements_t* list, Numbers& signals, Numb
 
 Result<GinPlan> PlanGin(const ncclDevCommRequirements_t& asked, const TeamShape& shape) {
   GinPlan plan;
-  plan.connection = ConnectionOf(asked);
+  plan.connection = ConnectionOf(asked, shape);
+  plan.form = FormOf(asked);
   TUTTI_TRY(CheckConnection(asked, shape, plan.connection));
   if (!plan.present()) return plan;
   plan.num_contexts =
       std::min(asked.ginContextCount > 0 ? asked.ginContextCount : kUsualContexts, kMostContexts);
+  if (plan.form == GinForm::kBefore2294)
+    plan.num_contexts = std::min(plan.num_contexts, kMostConnections);
   const uint32_t usual_depth = shape.usual_depth > 0 ? shape.usual_depth : kUsualDepth;
   const uint32_t depth =
       asked.ginQueueDepth > 0 ? static_cast<uint32_t>(asked.ginQueueDepth) : usual_depth;

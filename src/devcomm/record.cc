@@ -42,10 +42,29 @@ static_assert(sizeof(DevComm229) == 224);
 // Version codes, as NCCL_VERSION_CODE has them.
 constexpr unsigned kFirstWithTodaysForm = 23000;
 constexpr unsigned kFirstWithAbortFlag = 22904;
+// Contexts of GIN (gin/old_forms.h, which stands above this module).
+constexpr size_t kContextBytesBefore230 = 48;
+
+// Describes GIN to kernels of those releases. Before 2.29.4 each connection has one context.
+void AddGin229(const ncclDevComm& made, unsigned version, DevComm229& old) {
+  if (made.ginConnectionCount == 0) return;
+  const bool by_connection = version < kFirstWithAbortFlag;
+  old.gin_connection_count =
+      by_connection ? static_cast<uint8_t>(made.ginContextCount) : made.ginConnectionCount;
+  for (size_t i = 0; i < old.gin_connection_count; ++i) {
+    old.gin_net_device_types[i] = static_cast<uint8_t>(made.ginNetDeviceTypes[0]);
+    old.gin_handles[i] = static_cast<char*>(made.ginHandles[0]) + i * kContextBytesBefore230;
+  }
+  old.gin_signal_count = made.ginSignalCount;
+  old.gin_counter_count = made.ginCounterCount;
+  old.gin_signal_shadows = made.ginSignalShadows;
+  old.rail_gin_barrier = made.railGinBarrier;
+  old.gin_context_count = made.ginContextCount;
+  old.gin_is_railed = made.ginConnectionsRailed;
+}
 
 // Writes `made` in the form of those releases. Before 2.29.4 the structure ended earlier, and
-// nothing may be written behind what the program has reserved. The members of GIN stay zero: GIN is
-// refused to such programs (gin_plan.cc).
+// nothing may be written behind what the program has reserved.
 void Store229(const ncclDevComm& made, unsigned version, void* out) {
   DevComm229 old = {};
   old.rank = made.rank;
@@ -61,6 +80,7 @@ void Store229(const ncclDevComm& made, unsigned version, void* out) {
   old.lsa_multimem = made.lsaMultimem;
   old.lsa_barrier = made.lsaBarrier;
   old.abort_flag = made.abortFlag;
+  AddGin229(made, version, old);
   const size_t bytes =
       version < kFirstWithAbortFlag ? offsetof(DevComm229, gin_context_count) : sizeof(DevComm229);
   std::memcpy(out, &old, bytes);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 #include <span>
+#include <utility>
 
 #include "base/hash.h"
 #include "base/rounding.h"
@@ -66,6 +67,18 @@ bool IsForm228(const ncclDevCommRequirements_t* given) {
   return words[4] == 0 && signals != 0 && counters == 0;
 }
 
+// Translates what releases before 2.30 meant otherwise: barriers of the network and of both were the
+// same ones, and so were those of memory. Until 2.29.4 barriers asked for no network, but signals
+// and counters did.
+void ReadMannerBefore230(ncclDevCommRequirements_t& read) {
+  const bool barriers_need_gin = read.version >= kFirstWhoseBarriersNeedGin;
+  if (!barriers_need_gin)
+    read.ginForceEnable |= read.ginSignalCount != 0 || read.ginCounterCount != 0;
+  const int barriers = std::exchange(read.barrierCount, 0);
+  read.lsaBarrierCount = std::max(read.lsaBarrierCount, barriers);
+  read.railGinBarrierCount = std::max(read.railGinBarrierCount, barriers);
+}
+
 // Translates requirements of 2.28.7 to 2.28.9 into today's form. What they could not name keeps the
 // value of today's initializer.
 ncclDevCommRequirements_t ReadForm228(const ncclDevCommRequirements_t* given) {
@@ -76,16 +89,17 @@ ncclDevCommRequirements_t ReadForm228(const ncclDevCommRequirements_t* given) {
   read.resourceRequirementsList = form.resource_list;
   read.teamRequirementsList = form.team_list;
   read.lsaMultimem = form.lsa_multimem;
-  // Barriers of both kinds were the same ones, and asked for no network.
-  read.lsaBarrierCount = std::max(form.lsa_barrier_count, form.barrier_count);
+  read.barrierCount = form.barrier_count;
+  read.lsaBarrierCount = form.lsa_barrier_count;
+  read.railGinBarrierCount = form.rail_gin_barrier_count;
   read.lsaLLA2ABlockCount = form.lsa_ll_a2a_block_count;
   read.lsaLLA2ASlotCount = form.lsa_ll_a2a_slot_count;
-  read.ginForceEnable =
-      form.gin_force_enable || form.gin_signal_count != 0 || form.gin_counter_count != 0;
+  read.ginForceEnable = form.gin_force_enable;
   read.ginContextCount = form.gin_context_count;
   read.ginSignalCount = form.gin_signal_count;
   read.ginCounterCount = form.gin_counter_count;
   read.ginTrafficClass = NCCL_CONFIG_UNDEF_INT;
+  ReadMannerBefore230(read);
   return read;
 }
 
@@ -98,13 +112,6 @@ void ReadMannerOf228(ncclDevCommRequirements_t& read) {
     read.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
   read.ginStrongSignalsRequired = read.ginVaSignalsRequired = true;
   read.version = NCCL_VERSION_CODE;
-}
-
-// Translates what the releases 2.29 meant otherwise: barriers of both kinds were the same ones, and
-// until 2.29.4 none of them asked for a network.
-void ReadMannerOf229(unsigned version, ncclDevCommRequirements_t& read) {
-  read.lsaBarrierCount = std::max(read.lsaBarrierCount, read.barrierCount);
-  if (version < kFirstWhoseBarriersNeedGin) read.barrierCount = read.railGinBarrierCount = 0;
 }
 
 // Refuses negative counts, and names the first.
@@ -226,7 +233,7 @@ Result<ncclDevCommRequirements_t> ReadRequirements(const ncclDevCommRequirements
   // Members that lie in the padding of an older form were never set by the program.
   if (given->version < kFirstWithTrafficClass) {
     read.ginTrafficClass = NCCL_CONFIG_UNDEF_INT;
-    ReadMannerOf229(given->version, read);
+    ReadMannerBefore230(read);
   }
   if (given->version < kFirstWithSignalKinds)
     read.ginStrongSignalsRequired = read.ginVaSignalsRequired = true;
@@ -251,6 +258,7 @@ Result<ResourcePlan> PlanResources(const ncclDevCommRequirements_t& requirements
   TUTTI_ASSIGN(plan.gin.values_at,
                packer.AddWords(plan.gin.num_contexts, plan.gin.num_queues * plan.gin.queue_depth));
   packer.Note(static_cast<uint64_t>(plan.gin.connection));
+  packer.Note(static_cast<uint64_t>(plan.gin.form));
   plan.bytes = packer.bytes();
   plan.digest = Fnv1a::OfObjects(std::span<const uint64_t>(packer.extents()));
   return plan;

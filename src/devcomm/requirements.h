@@ -22,7 +22,8 @@ Result<ncclDevCommRequirements_t> ReadRequirements(const ncclDevCommRequirements
 struct TeamShape {
   int num_ranks = 1;
   int lsa_size = 1;
-  bool has_gin = false;  // Kernels can put to all ranks (src/gin).
+  bool has_gin = false;      // Kernels can put to all ranks (src/gin).
+  bool has_old_gin = false;  // So can kernels of releases before 2.30 (src/gin/old_forms.h).
   // The length of queues whose requirements name none; 0: the proxy's.
   uint32_t usual_depth = 0;
 };
@@ -39,9 +40,13 @@ struct GinNumbers {
   uint32_t* out = nullptr;  // may be null
 };
 
+// The form in which kernels know contexts of GIN and post to them (src/gin/old_forms.h).
+enum class GinForm : uint8_t { kBefore2294, kBefore230, kToday };
+
 // Holds what a device communicator has of device-initiated networking (GIN).
 struct GinPlan {
   ncclGinConnectionType_t connection = NCCL_GIN_CONNECTION_NONE;
+  GinForm form = GinForm::kToday;
   int num_contexts = 0;
   uint32_t num_queues = 0;   // Each context has so many: one for each rank that it joins.
   uint32_t queue_depth = 0;  // descriptors of a queue; a power of two

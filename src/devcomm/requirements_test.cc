@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
@@ -89,16 +90,30 @@ TEST(ReadRequirementsTest, TakesTheBinaryFormOf228) {
     EXPECT_EQ(read->version, 22807u);
     EXPECT_EQ(read->lsaBarrierCount, barriers);
     EXPECT_EQ(read->barrierCount, 0);
-    EXPECT_EQ(read->railGinBarrierCount, 0);
+    EXPECT_EQ(read->railGinBarrierCount, std::max(form.barriers, form.rail_gin_barriers));
     EXPECT_EQ(read->lsaMultimem, form.lsa_multimem);
     EXPECT_EQ(read->resourceRequirementsList, form.lists[0]);
     EXPECT_FALSE(read->ginForceEnable);
   }
-  // Their kernels know GIN in another form, so it is refused when it is planned.
-  const Result<ncclDevCommRequirements_t> gin = Read228({.gin_signals = 4});
+  // Their kernels know GIN in another form, so it is refused where only today's is known.
+  const Result<ncclDevCommRequirements_t> gin = Read228({.gin_contexts = 9, .gin_signals = 4});
   ASSERT_TRUE(gin.ok());
   EXPECT_EQ(gin->version, 22807u);
-  EXPECT_EQ(PlanResources(gin.value(), {2, 2, true}).status().code(), Code::kInvalidArgument);
+  TeamShape shape = {.num_ranks = 2, .lsa_size = 2, .has_gin = true};
+  EXPECT_EQ(PlanResources(gin.value(), shape).status().code(), Code::kInvalidArgument);
+  shape.has_old_gin = true;
+  const Result<ResourcePlan> plan = PlanResources(gin.value(), shape);
+  ASSERT_TRUE(plan.ok()) << plan.status().message();
+  EXPECT_EQ(plan->gin.connection, NCCL_GIN_CONNECTION_FULL);
+  EXPECT_EQ(plan->gin.form, GinForm::kBefore2294);
+  EXPECT_EQ(plan->gin.num_contexts, 4);
+  // Barriers alone ask for no network, unless it joins the ranks.
+  const Result<ncclDevCommRequirements_t> barriers = Read228({.barriers = 2});
+  ASSERT_TRUE(barriers.ok());
+  EXPECT_FALSE(PlanResources(barriers.value(), shape)->gin.present());
+  shape.lsa_size = 1;
+  EXPECT_TRUE(PlanResources(barriers.value(), shape)->gin.present());
+  EXPECT_EQ(PlanResources(barriers.value(), shape)->gin.num_signals, 4u);
 }
 
 // Programs in the manner of 2.28 that are compiled with today's header.
@@ -125,7 +140,18 @@ TEST(ReadRequirementsTest, BarriersOf229AreOfOneKind) {
   form.railGinBarrierCount = 4;
   const Result<ncclDevCommRequirements_t> read = ReadRequirements(&form);
   EXPECT_EQ(read.value().lsaBarrierCount, 7);
-  EXPECT_EQ(read.value().railGinBarrierCount, 0);
+  EXPECT_EQ(read.value().railGinBarrierCount, 7);
+  EXPECT_EQ(read.value().barrierCount, 0);
+  // One LSA team needs no network for them, until 2.29.4.
+  TeamShape shape = {.num_ranks = 2, .lsa_size = 2};
+  EXPECT_FALSE(PlanResources(read.value(), shape)->gin.present());
+  form = OfRelease(22907, 88);
+  form.railGinBarrierCount = 1;
+  EXPECT_EQ(PlanResources(ReadRequirements(&form).value(), shape).status().code(),
+            Code::kInvalidArgument);
+  form.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
+  shape.has_gin = shape.has_old_gin = true;
+  EXPECT_EQ(PlanResources(ReadRequirements(&form).value(), shape)->gin.form, GinForm::kBefore230);
 }
 
 TEST(ReadRequirementsTest, RefusesWhatItDoesNotKnow) {

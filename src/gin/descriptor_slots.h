@@ -14,9 +14,9 @@ namespace tutti {
 using GinWords = std::array<uint64_t, device::GinDescriptor::kUsedWords>;
 
 // Reads the words of a slot. Returns whether all of them have arrived.
-inline bool ReadDescriptor(device::GinDescriptor& descriptor, GinWords& words) {
+inline bool ReadDescriptor(uint64_t* slot, GinWords& words) {
   for (size_t i = 0; i < words.size(); ++i) {
-    words[i] = std::atomic_ref<uint64_t>(descriptor.words[i]).load(std::memory_order_acquire);
+    words[i] = std::atomic_ref<uint64_t>(slot[i]).load(std::memory_order_acquire);
     if ((words[i] & 1) == 0) return false;
   }
   return true;
@@ -24,9 +24,9 @@ inline bool ReadDescriptor(device::GinDescriptor& descriptor, GinWords& words) {
 
 // Frees a slot. The kernel that gets it next sees it cleared, since the consumer index is released
 // later.
-inline void ClearDescriptor(device::GinDescriptor& descriptor) {
+inline void ClearDescriptor(uint64_t* slot) {
   for (int i = 0; i < device::GinDescriptor::kUsedWords; ++i)
-    std::atomic_ref<uint64_t>(descriptor.words[i]).store(0, std::memory_order_relaxed);
+    std::atomic_ref<uint64_t>(slot[i]).store(0, std::memory_order_relaxed);
 }
 
 inline Status CheckVersion(const GinWords& words) {

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "gin/descriptor_slots.h"
+#include "gin/old_forms.h"
 #include "sys/thread.h"
 
 namespace tutti {
@@ -91,8 +92,9 @@ Status GinDeviceProxy::WriteContexts(const cuda::OwnStream& stream) {
     device::GinContext context = {};
     context.nranks = static_cast<int>(plan.num_queues);
     context.queueSize = plan.queue_depth;
-    context.queues = reinterpret_cast<device::GinDescriptor*>(PinnedAt(layout_.descriptors_at)) +
-                     first * plan.queue_depth;
+    context.queues = reinterpret_cast<device::GinDescriptor*>(PinnedAt(layout_.descriptors_at) +
+                                                              first * plan.queue_depth *
+                                                                  GinDescriptorBytes(plan.form));
     context.pis = on_gpu(block_layout_.producers_at, first);
     context.cis = reinterpret_cast<uint32_t*>(PinnedAt(layout_.consumers_at)) + first;
     context.counters =
@@ -105,8 +107,13 @@ Status GinDeviceProxy::WriteContexts(const cuda::OwnStream& stream) {
     context.lastVisibleGet = on_gpu(block_layout_.visible_gets_at, first);
     contexts.push_back(context);
   }
-  return stream.CopyIn(block_.address() + block_layout_.contexts_at, contexts.data(),
-                       contexts.size() * sizeof(device::GinContext));
+  const cuda::DeviceAddress to = block_.address() + block_layout_.contexts_at;
+  if (plan.form == GinForm::kToday)
+    return stream.CopyIn(to, contexts.data(), contexts.size() * sizeof(device::GinContext));
+  std::vector<GinContextBefore230> old;
+  for (const device::GinContext& c : contexts)
+    old.push_back({c.nranks, c.queueSize, c.queues, c.pis, c.cis, c.counters, c.signals});
+  return stream.CopyIn(to, old.data(), old.size() * sizeof(GinContextBefore230));
 }
 
 // Makes each kind of copy once before any kernel runs. The driver may load what it copies by when
@@ -311,13 +318,17 @@ Result<bool> GinDeviceProxy::Take(Queue& queue) {
   const uint32_t depth = parts_.plan.queue_depth;
   const uint32_t slot = queue.taken & (depth - 1);
   const size_t ring = size_t{queue.context} * parts_.plan.num_queues + queue.number;
-  auto* const descriptors =
-      reinterpret_cast<device::GinDescriptor*>(parts_.host->own.data() + layout_.descriptors_at);
+  const GinForm form = parts_.plan.form;
+  auto* const descriptor =
+      reinterpret_cast<uint64_t*>(parts_.host->own.data() + layout_.descriptors_at +
+                                  (ring * depth + slot) * GinDescriptorBytes(form));
   GinWords words;
-  if (!ReadDescriptor(descriptors[ring * depth + slot], words)) return false;
-  TUTTI_TRY(CheckVersion(words));
-  TUTTI_TRY(Begin(queue, {queue.context, queue.number, slot}, device::UnpackGin(words.data())));
-  ClearDescriptor(descriptors[ring * depth + slot]);
+  if (!ReadDescriptor(descriptor, words)) return false;
+  if (form == GinForm::kToday) TUTTI_TRY(CheckVersion(words));
+  const GinOperation operation = form == GinForm::kToday ? device::UnpackGin(words.data())
+                                                         : UnpackGinBefore230(form, words.data());
+  TUTTI_TRY(Begin(queue, {queue.context, queue.number, slot}, operation));
+  ClearDescriptor(descriptor);
   ++queue.taken;
   return true;
 }

@@ -139,7 +139,7 @@ Status GinQueues::DriveQueue(uint32_t number) {
 }
 
 // Alternates between taking what kernels have posted and completing what the network has carried
-// out, until neither goes on.
+// out, until neither goes on or all is done. What is posted meanwhile is rung for.
 Status GinQueues::DriveConnection(uint32_t number, RmaConnection& connection) {
   RmaConnection::Inside inside(connection);
   for (int round = 0; round < kRoundsInARow; ++round) {
@@ -149,7 +149,7 @@ Status GinQueues::DriveConnection(uint32_t number, RmaConnection& connection) {
     }
     TUTTI_ASSIGN(const bool progressed, connection.Progress());
     TUTTI_TRY(Complete(number, connection, &moved));
-    if (!moved && !(progressed && queues_[number].busy())) break;
+    if (!queues_[number].busy() || !(moved || progressed)) break;
   }
   // A kernel's next operation comes soon. What is left is for the progress thread as well.
   if (!queues_[number].busy()) inside.Linger();
@@ -163,14 +163,14 @@ Result<bool> GinQueues::Take(uint32_t number) {
   const uint32_t slot = queue.taken & (depth_ - 1);
   GinDescriptor& descriptor = descriptors_[size_t{number} * depth_ + slot];
   GinWords words;
-  if (!ReadDescriptor(descriptor, words)) return false;
+  if (!ReadDescriptor(descriptor.words, words)) return false;
   TUTTI_TRY(CheckVersion(words));
   const device::GinOperation operation = device::UnpackGin(words.data());
   TUTTI_ASSIGN(const GinExecutor::Begun begun,
                executor_.Begin({context_, number, slot}, operation));
   queue.blocked = begun.step == GinExecutor::Step::kNoRoom;
   if (queue.blocked) return false;
-  ClearDescriptor(descriptor);
+  ClearDescriptor(descriptor.words);
   ++queue.taken;
   const std::optional<uint32_t> counter = CounterOf(operation);
   if (begun.request == nullptr && queue.flights.empty())
