@@ -159,6 +159,16 @@ NCCL_DEVICE_INLINE void BarrierBehindPuts(ncclDevComm comm, ncclWindow_t window,
   }
 }
 
+// Ends a kernel that may leave puts of rank 0 under way: rank 1 has all of them when it returns.
+NCCL_DEVICE_INLINE void LeaveTogether(const ncclGin& gin, const ncclDevComm& comm) {
+  if (comm.rank == 0) {
+    gin.signal(ncclTeamWorld(comm), 1, ncclGin_StrongSignalInc{1});
+    gin.flush(ncclCoopThread());
+  } else {
+    gin.waitSignal(ncclCoopThread(), 1, 1);
+  }
+}
+
 // Relies on the order of two puts without signals, which nobody promises: rank 1 waits for the
 // second one by looking at its memory, and takes the first one for arrived.
 NCCL_DEVICE_INLINE void TrustOrderOfPuts(ncclDevComm comm, ncclWindow_t window, int rounds,
@@ -179,6 +189,87 @@ NCCL_DEVICE_INLINE void TrustOrderOfPuts(ncclDevComm comm, ncclWindow_t window, 
       for (unsigned i = 0; flag.load() != value && !Aborted(comm); ++i) Pause(i);
       if (data.load() != value) NoteWrong(notes);
       gin.signal(world, 0, ncclGin_WeakSignalInc{0});
+    }
+  }
+  LeaveTogether(gin, comm);
+}
+
+// Relies on the order of two contexts: the signal is of another one than the puts.
+NCCL_DEVICE_INLINE void TrustOtherContext(ncclDevComm comm, ncclWindow_t window, int rounds,
+                                          LitmusNotes* notes) {
+  constexpr size_t kPuts = 8;
+  const ncclCoopThread self;
+  const ncclGin puts(comm, 0), signals(comm, 1);
+  const ncclTeam world = ncclTeamWorld(comm);
+  for (int round = 1; round <= rounds; ++round) {
+    const auto value = static_cast<uint64_t>(round);
+    if (comm.rank == 0) {
+      for (size_t i = 0; i < kPuts; ++i) puts.putValue(world, 1, window, i * 64, value);
+      signals.signal(world, 1, ncclGin_StrongSignalInc{0});
+      puts.waitSignal(self, 0, value);
+    } else {
+      signals.waitSignal(self, 0, value);
+      bool late = false;
+      for (size_t i = 0; i < kPuts; ++i)
+        late |= cuda::atomic_ref<uint64_t>(LitmusTarget(window)[i * 8]).load() != value;
+      if (late) NoteWrong(notes);
+      puts.signal(world, 0, ncclGin_WeakSignalInc{0});
+    }
+  }
+  LeaveTogether(puts, comm);
+}
+
+// Takes the last word of a put for the sign that all of it has come.
+NCCL_DEVICE_INLINE void TrustLastWord(ncclDevComm comm, ncclWindow_t window, int rounds,
+                                      LitmusNotes* notes) {
+  constexpr size_t kWords = 256;
+  const ncclCoopThread self;
+  const ncclGin gin(comm, 0);
+  const ncclTeam world = ncclTeamWorld(comm);
+  for (int round = 1; round <= rounds; ++round) {
+    const auto value = static_cast<uint64_t>(round);
+    if (comm.rank == 0) {
+      for (size_t i = 0; i < kWords; ++i) LitmusSource(window)[i] = value;
+      gin.put(world, 1, window, 0, window, kLitmusWords * 8, kWords * 8);
+      gin.waitSignal(self, 0, value);
+      gin.flush(self);
+    } else {
+      cuda::atomic_ref<uint64_t> last(LitmusTarget(window)[kWords - 1]);
+      for (unsigned i = 0; last.load() != value && !Aborted(comm); ++i) Pause(i);
+      bool late = false;
+      for (size_t i = 0; i < kWords; ++i)
+        late |= cuda::atomic_ref<uint64_t>(LitmusTarget(window)[i]).load() != value;
+      if (late) NoteWrong(notes);
+      // Rank 0 puts again only when all has come.
+      for (unsigned i = 0; late && !Aborted(comm); ++i) {
+        late = false;
+        for (size_t word = 0; word < kWords; ++word)
+          late |= cuda::atomic_ref<uint64_t>(LitmusTarget(window)[word]).load() != value;
+        Pause(i);
+      }
+      gin.signal(world, 0, ncclGin_WeakSignalInc{0});
+    }
+  }
+}
+
+// Takes what a get brings for there before the flush.
+NCCL_DEVICE_INLINE void TrustGetBeforeFlush(ncclDevComm comm, ncclWindow_t window, int rounds,
+                                            LitmusNotes* notes) {
+  const ncclCoopThread self;
+  const ncclGin gin(comm, 0);
+  const ncclTeam world = ncclTeamWorld(comm);
+  for (int round = 1; round <= rounds; ++round) {
+    const auto value = static_cast<uint64_t>(round);
+    if (comm.rank == 1) {
+      LitmusSource(window)[0] = value;
+      gin.signal(world, 0, ncclGin_StrongSignalInc{0});
+      gin.waitSignal(self, 0, value);
+    } else {
+      gin.waitSignal(self, 0, value);
+      gin.get(world, 1, window, kLitmusWords * 8, window, 0, 8);
+      if (cuda::atomic_ref<uint64_t>(LitmusTarget(window)[0]).load() != value) NoteWrong(notes);
+      gin.flush(self);
+      gin.signal(world, 1, ncclGin_StrongSignalInc{0});
     }
   }
 }
@@ -204,6 +295,7 @@ NCCL_DEVICE_INLINE void TrustFlush(ncclDevComm comm, ncclWindow_t window, int ro
       gin.signal(ncclTeamWorld(comm), 0, ncclGin_WeakSignalInc{0});
     }
   }
+  LeaveTogether(gin, comm);
 }
 
 }  // namespace tutti::testing
