@@ -312,9 +312,15 @@ struct ncclGin_BackendMask {
   NCCL_DEVICE_INLINE uint32_t QueueOf(ncclTeam team, int peer) const;
   template <typename Coop>
   NCCL_DEVICE_INLINE int DirectPlaceOf(ncclTeam team, int peer, size_t bytes, Coop coop) const;
-  NCCL_DEVICE_INLINE void PostBehindStores(uint32_t queue,
-                                           const tutti::device::GinOperation& nothing,
-                                           const tutti::device::GinAction& action) const;
+#if !NCCL_CHECK_CUDACC
+  const tutti::device::GinHead* Head() const;
+  bool MayAct(uint32_t queue) const;
+#endif
+  NCCL_DEVICE_INLINE bool Act(int place, const tutti::device::GinAction& action,
+                              const tutti::device::GinOperation& local) const;
+  NCCL_DEVICE_INLINE void ActBehindStores(int place, ncclTeam team, int peer,
+                                          const tutti::device::GinOperation& nothing,
+                                          const tutti::device::GinAction& action) const;
   // Return whether there is a signal, or a counter, of this number. On a GPU nobody asks; on a host
   // the communicator stops where there is none.
   NCCL_DEVICE_INLINE bool HasSignal(ncclGinSignal_t signal) const;

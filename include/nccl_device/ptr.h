@@ -38,18 +38,18 @@ struct ncclSymPtr {
 #if TUTTI_DEVICE_API
   // Return the address on this rank, on rank `peer` of the LSA team, of the world, of `team`, and
   // in multicast memory. Without a window `offset` is an address of this rank.
-  NCCL_DEVICE_INLINE T* localPtr() const {
+  NCCL_DEVICE_INLINE T* localPtr(TUTTI_SITE) const {
     if (window == nullptr) return reinterpret_cast<T*>(offset);
-    return static_cast<T*>(ncclGetLocalPointer(window, offset));
+    return static_cast<T*>(ncclGetLocalPointer(window, offset TUTTI_AND_SITE_IS));
   }
-  NCCL_DEVICE_INLINE T* lsaPtr(int peer) const {
-    return static_cast<T*>(ncclGetLsaPointer(window, offset, peer));
+  NCCL_DEVICE_INLINE T* lsaPtr(int peer TUTTI_AND_SITE) const {
+    return static_cast<T*>(ncclGetLsaPointer(window, offset, peer TUTTI_AND_SITE_IS));
   }
-  NCCL_DEVICE_INLINE T* peerPtr(int peer) const {
-    return static_cast<T*>(ncclGetPeerPointer(window, offset, peer));
+  NCCL_DEVICE_INLINE T* peerPtr(int peer TUTTI_AND_SITE) const {
+    return static_cast<T*>(ncclGetPeerPointer(window, offset, peer TUTTI_AND_SITE_IS));
   }
-  NCCL_DEVICE_INLINE T* peerPtr(ncclTeam team, int peer) const {
-    return static_cast<T*>(ncclGetPeerPointer(window, offset, team, peer));
+  NCCL_DEVICE_INLINE T* peerPtr(ncclTeam team, int peer TUTTI_AND_SITE) const {
+    return static_cast<T*>(ncclGetPeerPointer(window, offset, team, peer TUTTI_AND_SITE_IS));
   }
   NCCL_DEVICE_INLINE T* multimemPtr(ncclMultimemHandle mmHandle) const {
     return static_cast<T*>(ncclGetMultimemPointer(window, offset, mmHandle));

@@ -190,6 +190,144 @@ NCCL_DEVICE_INLINE void ncclLocalReduceSumCopy(Coop coop, int nSrc, T* srcBasePt
                                        tutti::device::Sum<T>{}, static_cast<size_t>(count));
 }
 
+// -------------------------------------------------------------------------------------------------
+// The same over multicast memory, on GPUs of compute capability 9.0 and later
+// -------------------------------------------------------------------------------------------------
+
+template <typename T, typename Coop, typename SrcLambda, typename DstLambda, typename RedOp,
+          typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclLsaReduceMultimemCopy(Coop coop, SrcLambda srcLambda, int nSrc,
+                                                  DstLambda dstLambda, int nDst, const RedOp& redOp,
+                                                  IntCount count) {
+  tutti::device::ReduceCopy<T, UNROLL>(
+      coop, srcLambda, nSrc, tutti::device::MultimemDestinations<T, DstLambda>{dstLambda}, nDst,
+      tutti::device::OwnOperator<T, RedOp>{redOp}, static_cast<size_t>(count));
+}
+template <typename T, typename Coop, typename SrcLambda, typename DstLambda, typename IntCount,
+          TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclLsaReduceSumMultimemCopy(Coop coop, SrcLambda srcLambda, int nSrc,
+                                                     DstLambda dstLambda, int nDst,
+                                                     IntCount count) {
+  tutti::device::ReduceCopy<T, UNROLL>(coop, srcLambda, nSrc,
+                                       tutti::device::MultimemDestinations<T, DstLambda>{dstLambda},
+                                       nDst, tutti::device::Sum<T>{}, static_cast<size_t>(count));
+}
+template <typename T, typename Coop, typename SrcLambda, typename DstLambda, typename IntCount,
+          TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclMultimemReduceSumLsaCopy(Coop coop, SrcLambda srcLambda, int nSrc,
+                                                     DstLambda dstLambda, int nDst,
+                                                     IntCount count) {
+  tutti::device::ReduceCopy<T, UNROLL>(
+      coop, tutti::device::MultimemSources<T, SrcLambda>{srcLambda}, nSrc, dstLambda, nDst,
+      tutti::device::Sum<T>{}, static_cast<size_t>(count));
+}
+template <typename T, typename Coop, typename SrcLambda, typename DstLambda, typename IntCount,
+          TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclMultimemReduceSumMultimemCopy(Coop coop, SrcLambda srcLambda, int nSrc,
+                                                          DstLambda dstLambda, int nDst,
+                                                          IntCount count) {
+  tutti::device::ReduceCopy<T, UNROLL>(
+      coop, tutti::device::MultimemSources<T, SrcLambda>{srcLambda}, nSrc,
+      tutti::device::MultimemDestinations<T, DstLambda>{dstLambda}, nDst, tutti::device::Sum<T>{},
+      static_cast<size_t>(count));
+}
+
+// The sum over the ranks of a team, to one buffer of this rank. `srcPtr` is an address in multicast
+// memory, as `dstPtr` is in the functions that copy to it.
+template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclMultimemReduceSum(Coop coop, T* srcPtr, T* dstPtr, IntCount count) {
+  tutti::device::ReduceCopy<T, UNROLL>(coop, tutti::device::OneMultimemSource<T>{srcPtr}, 1,
+                                       tutti::device::OneBuffer<T>{dstPtr}, 1,
+                                       tutti::device::Sum<T>{}, static_cast<size_t>(count));
+}
+template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclMultimemReduceSum(Coop coop, ncclSymPtr<T> src, T* dstPtr,
+                                              IntCount count, ncclMultimemHandle multimem) {
+  ncclMultimemReduceSum<T, Coop, IntCount, UNROLL>(coop, src.multimemPtr(multimem), dstPtr, count);
+}
+template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclMultimemReduceSum(Coop coop, ncclWindow_t window, size_t offset,
+                                              T* dstPtr, IntCount count,
+                                              ncclMultimemHandle multimem) {
+  ncclMultimemReduceSum<T, Coop, IntCount, UNROLL>(coop, ncclSymPtr<T>(window, offset), dstPtr,
+                                                   count, multimem);
+}
+
+// One buffer of this rank, to all ranks of the team.
+template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclMultimemCopy(Coop coop, T* srcPtr, T* dstPtr, IntCount count) {
+  tutti::device::ReduceCopy<T, UNROLL>(coop, tutti::device::OneBuffer<T>{srcPtr}, 1,
+                                       tutti::device::OneMultimemDestination<T>{dstPtr}, 1,
+                                       tutti::device::Copied<T>{}, static_cast<size_t>(count));
+}
+template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclMultimemCopy(Coop coop, T* srcPtr, ncclSymPtr<T> dst, IntCount count,
+                                         ncclMultimemHandle multimem) {
+  ncclMultimemCopy<T, Coop, IntCount, UNROLL>(coop, srcPtr, dst.multimemPtr(multimem), count);
+}
+template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclMultimemCopy(Coop coop, T* srcPtr, ncclWindow_t window, size_t offset,
+                                         IntCount count, ncclMultimemHandle multimem) {
+  ncclMultimemCopy<T, Coop, IntCount, UNROLL>(coop, srcPtr, ncclSymPtr<T>(window, offset), count,
+                                              multimem);
+}
+
+// The sum over the ranks of a team, to all of them.
+template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclMultimemReduceSumCopy(Coop coop, T* srcPtr, T* dstPtr, IntCount count) {
+  tutti::device::ReduceCopy<T, UNROLL>(coop, tutti::device::OneMultimemSource<T>{srcPtr}, 1,
+                                       tutti::device::OneMultimemDestination<T>{dstPtr}, 1,
+                                       tutti::device::Sum<T>{}, static_cast<size_t>(count));
+}
+template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclMultimemReduceSumCopy(Coop coop, ncclSymPtr<T> src,
+                                                  ncclMultimemHandle srcMultimem, ncclSymPtr<T> dst,
+                                                  ncclMultimemHandle dstMultimem, IntCount count) {
+  ncclMultimemReduceSumCopy<T, Coop, IntCount, UNROLL>(coop, src.multimemPtr(srcMultimem),
+                                                       dst.multimemPtr(dstMultimem), count);
+}
+template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclMultimemReduceSumCopy(Coop coop, ncclWindow_t srcWindow,
+                                                  size_t srcOffset, ncclMultimemHandle srcMultimem,
+                                                  ncclWindow_t dstWindow, size_t dstOffset,
+                                                  ncclMultimemHandle dstMultimem, IntCount count) {
+  ncclMultimemReduceSumCopy<T, Coop, IntCount, UNROLL>(
+      coop, ncclSymPtr<T>(srcWindow, srcOffset), srcMultimem, ncclSymPtr<T>(dstWindow, dstOffset),
+      dstMultimem, count);
+}
+template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclLsaReduceSumMultimemCopy(Coop coop, ncclSymPtr<T> src, ncclTeam srcTeam,
+                                                     T* dstPtr, IntCount count) {
+  tutti::device::ReduceCopy<T, UNROLL>(coop, tutti::device::BufferOfRanks<T>{src, srcTeam},
+                                       srcTeam.nRanks,
+                                       tutti::device::OneMultimemDestination<T>{dstPtr}, 1,
+                                       tutti::device::Sum<T>{}, static_cast<size_t>(count));
+}
+template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclLsaReduceSumMultimemCopy(Coop coop, ncclSymPtr<T> src, ncclTeam srcTeam,
+                                                     ncclSymPtr<T> dst,
+                                                     ncclMultimemHandle dstMultimem,
+                                                     IntCount count) {
+  ncclLsaReduceSumMultimemCopy<T, Coop, IntCount, UNROLL>(coop, src, srcTeam,
+                                                          dst.multimemPtr(dstMultimem), count);
+}
+template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclMultimemReduceSumLsaCopy(Coop coop, T* srcPtr, ncclSymPtr<T> dst,
+                                                     ncclTeam dstTeam, IntCount count) {
+  tutti::device::ReduceCopy<T, UNROLL>(coop, tutti::device::OneMultimemSource<T>{srcPtr}, 1,
+                                       tutti::device::BufferOfRanks<T>{dst, dstTeam},
+                                       dstTeam.nRanks, tutti::device::Sum<T>{},
+                                       static_cast<size_t>(count));
+}
+template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
+NCCL_DEVICE_INLINE void ncclMultimemReduceSumLsaCopy(Coop coop, ncclSymPtr<T> src,
+                                                     ncclMultimemHandle srcMultimem,
+                                                     ncclSymPtr<T> dst, ncclTeam dstTeam,
+                                                     IntCount count) {
+  ncclMultimemReduceSumLsaCopy<T, Coop, IntCount, UNROLL>(coop, src.multimemPtr(srcMultimem), dst,
+                                                          dstTeam, count);
+}
+
 #undef TUTTI_UNROLL_DEFAULT
 
 #endif  // TUTTI_DEVICE_API

@@ -114,6 +114,12 @@ void tuttiHostGinUnreached(void* handle, int rank);
 // reason.
 void tuttiHostGinFailed(void* handle);
 
+// Ends the program with a sentence: in a checked build a kernel has asked for `bytes` bytes at
+// `offset` of what LSA rank `place` has of a window. It has `size` bytes there, UINT64_MAX where
+// the team has no such rank. `caller` is the function that asked, on line `line` of its file.
+void tuttiHostRefusePlace(const void* window, uint64_t offset, uint64_t bytes, int place,
+                          uint64_t size, const char* caller, int line);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif

@@ -2,11 +2,15 @@
 
 #include "tutti/host_grid.h"
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "api/context.h"
 #include "backend/host/stream.h"
 #include "gin/proxy.h"
 #include "grid/block.h"
 #include "grid/grid.h"
+#include "nccl_device/impl/core__types.h"
 
 namespace tutti::api {
 namespace {
@@ -72,3 +76,19 @@ void tuttiHostGinFailed(void* handle) {
   if (auto* const calls = tutti::GinHostCalls::Of(handle)) calls->NoteFailed();
 }
 void tuttiHostPause(unsigned int round) { tutti::PauseInGrid(round); }
+
+// The kernel that asked cannot go on with any address, so the program ends where a debugger shows
+// who asked.
+void tuttiHostRefusePlace(const void* window, uint64_t offset, uint64_t bytes, int place,
+                          uint64_t size, const char* caller, int line) {
+  const auto* const record = static_cast<const ncclWindow_vidmem*>(window);
+  const std::string thread = tutti::NameOfGridThread();
+  const std::string has =
+      size == UINT64_MAX ? "the LSA team has no such rank" : fmt::format("there it has {}", size);
+  const std::string sentence = fmt::format(
+      "tutti: rank {}, {}: {}, line {}: {} bytes at {} of LSA rank {} of the window {}: {}\n",
+      record->worldRank, thread.empty() ? "no thread of a kernel" : thread, caller, line, bytes,
+      offset, place, window, has);
+  std::fputs(sentence.c_str(), stderr);
+  std::abort();
+}

@@ -27,7 +27,9 @@ class GinHostCalls {
   // Looks why a wait has ended early, and stops the communicator where the network is the reason.
   virtual void NoteFailed() {}
 
-  static GinHostCalls* Of(void* handle) { return static_cast<GinHostCalls**>(handle)[-1]; }
+  static GinHostCalls* Of(void* handle) {
+    return static_cast<GinHostCalls*>(static_cast<void**>(handle)[-1]);
+  }
 };
 
 class GinBackend {

@@ -10,28 +10,36 @@
 #include "base/status.h"
 #include "devcomm/requirements.h"
 #include "gin/backend.h"
+#include "nccl_device/impl/gin_descriptor.h"
 #include "watch/watch.h"
 
 namespace tutti {
 
-// The memory that a handle points into. It points at the contexts, which kernels read; the word
-// ahead of them is for calls that kernels make with the handle (GinHostCalls::Of).
+// The memory that a handle points into. It points at the contexts, which kernels read; ahead of
+// them is what kernels on hosts need to do without calls, and the word for those that they make
+// (GinHostCalls::Of).
 template <class Context>
 class GinHandle {
  public:
   GinHandle(GinHostCalls* calls, size_t num_contexts) : places_(num_contexts + 1) {
-    places_[0].head.calls = calls;
+    places_[0].ahead.head.calls = calls;
+  }
+  // Lets kernels add to the signals of the LSA team, whose words begin at `signals_at` of the
+  // resource window.
+  void ShowSignals(uint64_t signals_at) {
+    places_[0].ahead.head.signals_at = signals_at;
+    places_[0].ahead.head.mark = device::GinHead::kMark;
   }
   void* get() { return &places_[1].context; }
   Context& context(size_t number) { return places_[number + 1].context; }
 
  private:
-  struct Head {
-    std::byte unused[sizeof(Context) - sizeof(GinHostCalls*)];
-    GinHostCalls* calls;
+  struct Ahead {
+    std::byte unused[sizeof(Context) - sizeof(device::GinHead)];
+    device::GinHead head;
   };
   union Place {
-    Head head = {};
+    Ahead ahead = {};
     Context context;
   };
   std::vector<Place> places_;

@@ -59,6 +59,7 @@ Status GinProxy::MakeContexts() {
   TUTTI_ASSIGN(descriptors_,
                GinMemory::Allocate(contexts * of_one * sizeof(device::GinDescriptor)));
   handle_ = std::make_unique<GinHandle<device::GinContext>>(this, contexts);
+  handle_->ShowSignals(parts_.plan.signals_at);
   for (size_t i = 0; i < contexts; ++i) {
     contexts_.push_back(std::make_unique<GinQueues>(executor_, static_cast<uint32_t>(i),
                                                     descriptors_->data() + i * of_one));

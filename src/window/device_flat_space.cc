@@ -100,7 +100,6 @@ class DeviceRecordMemory final : public RecordMemory {
  public:
   explicit DeviceRecordMemory(const cuda::Device& device) : device_(device) {}
 
-  bool holds_lengths() const override { return true; }
   Result<void*> Allocate(size_t bytes) override {
     if (block_.data() == nullptr) {
       TUTTI_ASSIGN(block_, cuda::MappedMemory::Create(device_, kRecordBytes, nullptr));

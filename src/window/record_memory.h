@@ -19,9 +19,6 @@ class RecordMemory {
   virtual Result<void*> Allocate(size_t bytes) = 0;
   virtual Status Write(void* to, std::span<const std::byte> bytes) = 0;
   virtual void Free(void* memory) = 0;
-  // Returns whether kernels themselves store into windows, within the lengths of their parts
-  // (nccl_device/impl/gin_direct.h).
-  virtual bool holds_lengths() const { return false; }
 };
 
 // Makes such memory for ranks on hosts, and where no kernel reads any of it.

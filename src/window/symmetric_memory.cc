@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "nccl_device/impl/gin_direct.h"
+#include "nccl_device/impl/window_check.h"
 
 namespace tutti {
 namespace {
@@ -320,13 +320,13 @@ std::vector<std::byte> SymmetricMemory::WholeRecordOf(const Window& window) cons
     std::memcpy(&whole[at], &value, sizeof(value));
   };
   put(0, record);
-  if (!records_->holds_lengths()) return whole;
   put(Behind::kFirstMarkAt, uint32_t{Behind::kFirstMark});
   put(Behind::kSecondMarkAt, uint32_t{Behind::kSecondMark});
   put(Behind::kAt, Behind{table_.first()});
   for (size_t place = 0; place < static_cast<size_t>(team_.size); ++place)
     put(Behind::kAt + sizeof(Behind) + place * sizeof(uint64_t),
         window.bytes[static_cast<size_t>(team_.first) + place]);
+  put(whole.size(), uint64_t{Behind::kEnd});
   return whole;
 }
 

@@ -34,6 +34,34 @@ __device__ int UseGroups(int* out) {
   return sum;
 }
 
+__device__ void UseMultimem(const ncclDevComm& comm, ncclWindow_t window, float* floats,
+                            char* bytes) {
+  const ncclCoopCta block;
+  const ncclTeam team = ncclTeamLsa(comm);
+  const ncclMultimemHandle multimem = comm.lsaMultimem;
+  const ncclSymPtr<float> there(window, 0);
+  const auto buffer = [floats](int) { return floats; };
+  const auto least = [](float a, float b) { return a < b ? a : b; };
+  ncclMultimemReduceSum<float>(block, floats, floats, 5);
+  ncclMultimemReduceSum<float>(block, there, floats, 5, multimem);
+  ncclMultimemReduceSum<float>(block, window, size_t{8}, floats, 5, multimem);
+  ncclMultimemCopy<char>(block, bytes, bytes, 5u);
+  ncclMultimemCopy<float>(block, floats, there, 5, multimem);
+  ncclMultimemCopy<float>(block, floats, window, size_t{8}, 5, multimem);
+  ncclMultimemReduceSumCopy<float>(block, floats, floats, 5);
+  ncclMultimemReduceSumCopy<float>(block, there, multimem, there, multimem, 5);
+  ncclMultimemReduceSumCopy<float>(block, window, size_t{0}, multimem, window, size_t{8}, multimem,
+                                   5);
+  ncclLsaReduceSumMultimemCopy<float>(block, there, team, floats, 5);
+  ncclLsaReduceSumMultimemCopy<float>(block, there, team, there, multimem, 5);
+  ncclMultimemReduceSumLsaCopy<float>(block, floats, there, team, 5);
+  ncclMultimemReduceSumLsaCopy<float>(block, there, multimem, there, team, 5);
+  ncclLsaReduceMultimemCopy<float>(block, buffer, 2, buffer, 1, least, 5);
+  ncclLsaReduceSumMultimemCopy<float>(block, buffer, 2, buffer, 1, 5);
+  ncclMultimemReduceSumLsaCopy<float>(block, buffer, 2, buffer, 1, 5);
+  ncclMultimemReduceSumMultimemCopy<float>(block, buffer, 1, buffer, 1, 5);
+}
+
 __device__ char* UsePointers(const ncclDevComm& comm, ncclWindow_t window) {
   const ncclTeam team = ncclTeamLsa(comm);
   const ncclTeam rail = ncclTeamRail(comm);
@@ -260,6 +288,8 @@ __device__ bool UseCard(tutti::device::GdakiContext* context, uint32_t* abort_fl
 
 __global__ void EveryName(ncclDevComm comm, ncclWindow_t window, ncclLLA2AHandle handle, int* out) {
   auto* const memory = static_cast<float*>(tutti::SharedMemory());
+  char* const bytes = UsePointers(comm, window);
+  UseMultimem(comm, window, reinterpret_cast<float*>(bytes), bytes);
   *out += UseGroups(out) + UseSessions(comm, handle) + *UsePointers(comm, window);
   UseReduceCopy(comm, window, memory);
   *out += static_cast<int>(UseGin(comm, window, comm.worldGinBarrier) + UseGinInC(comm, window));

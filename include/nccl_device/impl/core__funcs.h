@@ -7,6 +7,7 @@
 
 #include "nccl_device/comm.h"
 #include "nccl_device/coop.h"
+#include "nccl_device/impl/window_check.h"
 
 #ifdef __cplusplus
 
@@ -58,21 +59,30 @@ NCCL_DEVICE_INLINE void* ResourceAddress(const ncclDevComm& comm, ncclDevResourc
 }  // namespace tutti
 
 // Return the address of byte `offset` of a window: on this rank; on rank `peer` of the LSA team; on
-// rank `peer` of the world, or of `team`, which must be in the LSA team; in multicast memory.
-NCCL_DEVICE_INLINE void* ncclGetLocalPointer(ncclWindow_t w, size_t offset) {
-  return tutti::device::LsaAddress(w, offset, tutti::device::LoadConstant(&w->lsaRank));
+// rank `peer` of the world, or of `team`, which must be in the LSA team; in multicast memory. What
+// stands behind the last parameter is there in a checked build only (window_check.h).
+NCCL_DEVICE_INLINE void* ncclGetLocalPointer(ncclWindow_t w, size_t offset TUTTI_AND_SITE) {
+  const int own = tutti::device::LoadConstant(&w->lsaRank);
+  TUTTI_CHECK_PLACE(w, offset, 0, own);
+  return tutti::device::LsaAddress(w, offset, own);
 }
-NCCL_DEVICE_INLINE void* ncclGetLsaPointer(ncclWindow_t w, size_t offset, int peer) {
+NCCL_DEVICE_INLINE void* ncclGetLsaPointer(ncclWindow_t w, size_t offset, int peer TUTTI_AND_SITE) {
+  TUTTI_CHECK_PLACE(w, offset, 0, peer);
   return tutti::device::LsaAddress(w, offset, peer);
 }
-NCCL_DEVICE_INLINE void* ncclGetPeerPointer(ncclWindow_t w, size_t offset, int peer) {
+NCCL_DEVICE_INLINE void* ncclGetPeerPointer(ncclWindow_t w, size_t offset,
+                                            int peer TUTTI_AND_SITE) {
   const int distance = peer - tutti::device::LoadConstant(&w->worldRank);
-  return tutti::device::LsaAddress(w, offset, tutti::device::LoadConstant(&w->lsaRank) + distance);
+  const int place = tutti::device::LoadConstant(&w->lsaRank) + distance;
+  TUTTI_CHECK_PLACE(w, offset, 0, place);
+  return tutti::device::LsaAddress(w, offset, place);
 }
 NCCL_DEVICE_INLINE void* ncclGetPeerPointer(ncclWindow_t w, size_t offset, ncclTeam team,
-                                            int peer) {
+                                            int peer TUTTI_AND_SITE) {
   const int distance = (peer - team.rank) * team.stride;
-  return tutti::device::LsaAddress(w, offset, tutti::device::LoadConstant(&w->lsaRank) + distance);
+  const int place = tutti::device::LoadConstant(&w->lsaRank) + distance;
+  TUTTI_CHECK_PLACE(w, offset, 0, place);
+  return tutti::device::LsaAddress(w, offset, place);
 }
 NCCL_DEVICE_INLINE void* ncclGetMultimemPointer(ncclWindow_t w, size_t offset,
                                                 ncclMultimemHandle mmHandle) {
@@ -86,17 +96,22 @@ NCCL_DEVICE_INLINE void* ncclGetLsaMultimemPointer(ncclWindow_t w, size_t offset
 
 // The same for a buffer of the device communicator's own.
 NCCL_DEVICE_INLINE void* ncclGetResourceBufferLocalPointer(const ncclDevComm& comm,
-                                                           ncclDevResourceHandle h) {
+                                                           ncclDevResourceHandle h TUTTI_AND_SITE) {
+  TUTTI_CHECK_PLACE(comm.resourceWindow, ncclGetResourceBufferOffset(h), 0, comm.lsaRank);
   return tutti::device::ResourceAddress(comm, h, comm.lsaRank);
 }
 NCCL_DEVICE_INLINE void* ncclGetResourceBufferLsaPointer(const ncclDevComm& comm,
-                                                         ncclDevResourceHandle h, int peer) {
+                                                         ncclDevResourceHandle h,
+                                                         int peer TUTTI_AND_SITE) {
+  TUTTI_CHECK_PLACE(comm.resourceWindow, ncclGetResourceBufferOffset(h), 0, peer);
   return tutti::device::ResourceAddress(comm, h, peer);
 }
 NCCL_DEVICE_INLINE void* ncclGetResourceBufferPeerPointer(const ncclDevComm& comm,
                                                           ncclDevResourceHandle h, ncclTeam team,
-                                                          int peer) {
-  return tutti::device::ResourceAddress(comm, h, ncclTeamRankToLsa(comm, team, peer));
+                                                          int peer TUTTI_AND_SITE) {
+  const int place = ncclTeamRankToLsa(comm, team, peer);
+  TUTTI_CHECK_PLACE(comm.resourceWindow, ncclGetResourceBufferOffset(h), 0, place);
+  return tutti::device::ResourceAddress(comm, h, place);
 }
 NCCL_DEVICE_INLINE void* ncclGetResourceBufferMultimemPointer(const ncclDevComm& comm,
                                                               ncclDevResourceHandle h,

@@ -125,6 +125,17 @@ NCCL_DEVICE_INLINE void ReleaseToProxy([[maybe_unused]] cuda::thread_scope given
 #endif
 }
 
+// In a checked build for GPUs, checks what an operation reaches of a window, where the lengths are
+// known: those of the LSA team. The library names the thread of a host's kernel itself.
+NCCL_DEVICE_INLINE void CheckReached([[maybe_unused]] ncclWindow_t window,
+                                     [[maybe_unused]] size_t offset, [[maybe_unused]] size_t bytes,
+                                     [[maybe_unused]] int place,
+                                     [[maybe_unused]] const char* operation) {
+#if TUTTI_CHECKED_KERNELS && NCCL_CHECK_CUDACC
+  if (bytes > 0 && place >= 0) CheckPlace(window, offset, bytes, place, operation, 0);
+#endif
+}
+
 // Returns the number of connections, by which contexts are numbered; 1 where there is none.
 NCCL_DEVICE_INLINE uint32_t ConnectionsOf(const ncclDevComm& comm) {
   return comm.ginConnectionCount == 0 ? 1 : comm.ginConnectionCount;
@@ -155,7 +166,8 @@ NCCL_DEVICE_INLINE tutti::device::GinContext& ncclGin_BackendMask<mask>::Context
 
 template <unsigned mask>
 NCCL_DEVICE_INLINE tutti::device::GinPoster ncclGin_BackendMask<mask>::Poster() const {
-  return tutti::device::GinPoster(_ginHandle, contextId, comm.abortFlag);
+  return tutti::device::GinPoster(_ginHandle, contextId, comm.abortFlag,
+                                  comm.lsaSize == comm.nRanks);
 }
 
 template <unsigned mask>
@@ -262,16 +274,73 @@ NCCL_DEVICE_INLINE int ncclGin_BackendMask<mask>::DirectPlaceOf(ncclTeam team, i
                                                                 size_t bytes, Coop coop) const {
   const size_t most = tutti::device::kDirectBytesPerThread * static_cast<size_t>(coop.size());
   if (bytes == 0 || bytes > most) return -1;
+#if !NCCL_CHECK_CUDACC
+  if (Head() != nullptr && !MayAct(QueueOf(team, peer))) return -1;
+#endif
   return tutti::device::LsaPlaceOf(comm, ncclTeamRankToWorld(comm, team, peer));
 }
 
-// Posts what follows a put that the calling thread's group has carried out.
+#if !NCCL_CHECK_CUDACC
+// Returns what lies ahead of the contexts of a host's proxy; null where a GPU has these.
 template <unsigned mask>
-NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::PostBehindStores(
-    uint32_t queue, const tutti::device::GinOperation& nothing,
+inline const tutti::device::GinHead* ncclGin_BackendMask<mask>::Head() const {
+  const auto* const head = static_cast<const tutti::device::GinHead*>(_ginHandle) - 1;
+  return head->calls != nullptr && head->mark == tutti::device::GinHead::kMark ? head : nullptr;
+}
+
+// Returns whether this thread may carry out operations of a queue toward the team: the context
+// exists, and nothing that must come first is posted. What it may not, the library does, or says
+// what is wrong with it.
+template <unsigned mask>
+inline bool ncclGin_BackendMask<mask>::MayAct(uint32_t queue) const {
+  if (contextId >= comm.ginContextCount) return false;
+  const tutti::device::GinContext& context = Context();
+  return tutti::device::LoadFlag(context.pis + queue, cuda::memory_order_relaxed) ==
+         tutti::device::LoadFlag(context.cis + queue, cuda::memory_order_acquire);
+}
+#endif
+
+// Does what follows a put on this thread, where it may; returns false where it has to be posted.
+// The signal and the counter exist, and the group has met: a thread that loads the new value with
+// acquire order sees what the group has stored.
+template <unsigned mask>
+NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::Act(
+    [[maybe_unused]] int place, [[maybe_unused]] const tutti::device::GinAction& action,
+    [[maybe_unused]] const tutti::device::GinOperation& local) const {
+#if NCCL_CHECK_CUDACC
+  return false;
+#else
+  const tutti::device::GinHead* const head = Head();
+  if (head == nullptr) return false;
+  if (action.present) {
+    void* word;
+    if (action.va) {
+      word = ncclGetLsaPointer(action.window, action.offset, place);
+    } else {
+      const uint64_t number =
+          uint64_t{contextId} * static_cast<uint32_t>(comm.ginSignalCount) + action.signal;
+      word = tutti::device::LsaPart(comm.resourceWindow_inlined.lsaFlatBase,
+                                    comm.resourceWindow_inlined.stride4G, place) +
+             head->signals_at + number * sizeof(uint64_t);
+    }
+    cuda::atomic_ref<uint64_t>(*static_cast<uint64_t*>(word))
+        .fetch_add(action.added, cuda::memory_order_release);
+  }
+  if ((local.op & tutti::device::kGinWithCounter) != 0)
+    cuda::atomic_ref<uint64_t>(*CounterWord(local.counter))
+        .fetch_add(1, cuda::memory_order_release);
+  return true;
+#endif
+}
+
+// Does, or posts, what follows a put that the calling thread's group has carried out.
+template <unsigned mask>
+NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::ActBehindStores(
+    int place, ncclTeam team, int peer, const tutti::device::GinOperation& nothing,
     const tutti::device::GinAction& action) const {
+  if (Act(place, action, nothing)) return;
   tutti::device::ShowStores();
-  tutti::device::PostWithActions(Poster(), queue, connectionId, nothing, action);
+  tutti::device::PostWithActions(Poster(), QueueOf(team, peer), connectionId, nothing, action);
 }
 
 template <unsigned mask>
@@ -283,6 +352,10 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::put(
     DescriptorSmem, cuda::thread_scope givenRelease, cuda::thread_scope, uint32_t optFlags,
     SegmentType) const {
   coop.sync();
+  tutti::device::CheckReached(srcWnd, srcOffset, bytes, comm.lsaRank, "put, its source");
+  tutti::device::CheckReached(
+      dstWnd, dstOffset, bytes,
+      tutti::device::LsaPlaceOf(comm, ncclTeamRankToWorld(comm, team, peer)), "put, its target");
   const tutti::device::GinAction action =
       tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals);
   tutti::device::GinOperation piece = {};
@@ -305,7 +378,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::put(
     tutti::device::CopyTogether(coop, ncclGetLsaPointer(dstWnd, dstOffset, place),
                                 ncclGetLocalPointer(srcWnd, srcOffset), bytes);
     coop.sync();
-    if (coop.thread_rank() == 0) PostBehindStores(QueueOf(team, peer), piece, action);
+    if (coop.thread_rank() == 0) ActBehindStores(place, team, peer, piece, action);
   } else if (coop.thread_rank() == 0) {
     const tutti::device::GinPoster poster = Poster();
     const uint32_t queue = QueueOf(team, peer);
@@ -349,6 +422,9 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::putValue(
     cuda::thread_scope, uint32_t optFlags) const {
   static_assert(sizeof(T) <= sizeof(uint64_t), "putValue takes up to 8 bytes");
   coop.sync();
+  tutti::device::CheckReached(
+      dstWnd, dstOffset, sizeof(T),
+      tutti::device::LsaPlaceOf(comm, ncclTeamRankToWorld(comm, team, peer)), "putValue");
   if (IsDirect()) {
     if (coop.thread_rank() == 0) {
       const int to = ncclTeamRankToWorld(comm, team, peer);
@@ -370,7 +446,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::putValue(
       ncclCoopThread self;
       tutti::device::CopyTogether(self, ncclGetLsaPointer(dstWnd, dstOffset, place), &value,
                                   sizeof(T));
-      PostBehindStores(queue, operation, action);
+      ActBehindStores(place, team, peer, operation, action);
     } else {
       tutti::device::ReleaseToProxy(givenRelease);
       operation.op |= tutti::device::kGinWithValue;
@@ -402,6 +478,10 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::get(ncclTeam team, int peer,
                                                        size_t bytes, Coop coop, DescriptorSmem,
                                                        uint32_t optFlags, SegmentType) const {
   coop.sync();
+  tutti::device::CheckReached(
+      remoteWnd, remoteOffset, bytes,
+      tutti::device::LsaPlaceOf(comm, ncclTeamRankToWorld(comm, team, peer)), "get, its source");
+  tutti::device::CheckReached(localWnd, localOffset, bytes, comm.lsaRank, "get, its target");
   if (IsDirect()) {
     if (coop.thread_rank() == 0) {
       const int from = ncclTeamRankToWorld(comm, team, peer);
@@ -452,12 +532,21 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::signal(
                 tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals), {}, optFlags);
     }
   } else if (coop.thread_rank() == 0) {
-    tutti::device::ReleaseToProxy(givenRelease);
+    const tutti::device::GinAction action =
+        tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals);
     tutti::device::GinOperation nothing = {};
     nothing.op = tutti::device::kGinPut;
-    tutti::device::PostWithActions(
-        Poster(), QueueOf(team, peer), connectionId, nothing,
-        tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals));
+    const int place = tutti::device::LsaPlaceOf(comm, ncclTeamRankToWorld(comm, team, peer));
+    const uint32_t queue = QueueOf(team, peer);
+    bool done = place >= 0 && tutti::device::KnownToExist(comm, place, action, nothing);
+#if !NCCL_CHECK_CUDACC
+    done = done && Head() != nullptr && MayAct(queue);
+#endif
+    done = done && Act(place, action, nothing);
+    if (!done) {
+      tutti::device::ReleaseToProxy(givenRelease);
+      tutti::device::PostWithActions(Poster(), queue, connectionId, nothing, action);
+    }
   }
   coop.sync();
 }

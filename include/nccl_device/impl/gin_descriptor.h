@@ -73,6 +73,15 @@ struct GinContext {
 };
 static_assert(sizeof(GinContext) == 72, "part of the binary interface");
 
+// What lies ahead of the contexts of a proxy that serves kernels of a host; the handle points
+// behind it. Such kernels add to the signals of the LSA team themselves (gin_direct.h).
+struct GinHead {
+  static constexpr uint64_t kMark = 0x74757474692d6c73;
+  uint64_t mark;        // kMark where `signals_at` holds
+  uint64_t signals_at;  // where the words of signals begin in the resource window
+  void* calls;          // The library's own. Null for a GPU; then nothing lies ahead of it.
+};
+
 // A descriptor before it is packed into words, and after it is unpacked.
 struct GinOperation {
   uint32_t op;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Short puts and gets within the LSA team, which kernels of GPUs carry out themselves: a copy by
-// the proxy takes longer than a few stores. What follows a put, its signal and its counter, goes
-// through the queue like any other, behind what was posted there before. Read by nccl_device/gin.h.
+// Short puts and gets within the LSA team, which kernels carry out themselves: a copy by the proxy
+// takes longer than a few stores, and a call of the library longer than all of a put of 8 bytes.
+// What follows a put, its signal and its counter, goes on a GPU through the queue like any other,
+// behind what was posted there before. On a host, where nothing toward a rank of the team is
+// posted as a rule, the kernel adds to the words itself. Read by nccl_device/gin.h.
 //
 // A kernel must not touch what lies outside of a window. So the library keeps behind the record of
-// a window in GPU memory how long its parts are (WindowParts), and a kernel leaves to the proxy
-// what it does not know to be right.
+// a window how long its parts are (window_check.h), and a kernel leaves to the proxy what it does
+// not know to be right.
 
 #ifndef NCCL_DEVICE_IMPL_GIN_DIRECT_H_
 #define NCCL_DEVICE_IMPL_GIN_DIRECT_H_
@@ -14,25 +16,6 @@
 #include "nccl_device/impl/core__funcs.h"
 #include "nccl_device/impl/gin_descriptor.h"
 #include "nccl_device/impl/gin_proxy.h"
-
-#ifdef __cplusplus
-
-namespace tutti {
-namespace device {
-
-// What follows the record of a window. It is there where the words of the record that no field
-// takes have these values; records of NCCL have none.
-struct WindowParts {
-  static constexpr size_t kFirstMarkAt = 36, kSecondMarkAt = 84;
-  static constexpr uint32_t kFirstMark = 0x74757474, kSecondMark = 0x69706172;
-  static constexpr size_t kAt = 88;
-  const void* table;  // ncclDevComm::windowTable of the communicator that the window is of
-  // Then the lengths of the parts, in the order of the LSA team.
-};
-static_assert(sizeof(ncclWindow_vidmem) == WindowParts::kAt, "the parts follow the record");
-
-}  // namespace device
-}  // namespace tutti
 
 #if TUTTI_DEVICE_API
 
@@ -51,18 +34,9 @@ NCCL_DEVICE_INLINE int LsaPlaceOf(const ncclDevComm& comm, int world_rank) {
 // Returns whether the part of `place` is known to hold the bytes.
 NCCL_DEVICE_INLINE bool KnownToHold(const ncclDevComm& comm, ncclWindow_t window, int place,
                                     size_t offset, size_t bytes) {
-  const char* const record = reinterpret_cast<const char*>(window);
-  const auto mark = [record](size_t at) {
-    return LoadConstant(reinterpret_cast<const uint32_t*>(record + at));
-  };
-  if (mark(WindowParts::kFirstMarkAt) != WindowParts::kFirstMark ||
-      mark(WindowParts::kSecondMarkAt) != WindowParts::kSecondMark)
+  if (!KnowsParts(window) || TableOfParts(window) != reinterpret_cast<uint64_t>(comm.windowTable))
     return false;
-  const char* const parts = record + WindowParts::kAt;
-  if (LoadConstant(reinterpret_cast<const uint64_t*>(parts)) !=
-      reinterpret_cast<uint64_t>(comm.windowTable))
-    return false;
-  const uint64_t size = LoadConstant(reinterpret_cast<const uint64_t*>(parts) + 1 + place);
+  const uint64_t size = LoadConstant(LengthsOfParts(window) + place);
   return offset <= size && bytes <= size - offset;
 }
 
@@ -109,7 +83,5 @@ NCCL_DEVICE_INLINE void ShowStores() {
 }  // namespace tutti
 
 #endif  // TUTTI_DEVICE_API
-
-#endif  // __cplusplus
 
 #endif  // NCCL_DEVICE_IMPL_GIN_DIRECT_H_

@@ -52,11 +52,14 @@ struct GinAction {
 // Posts to the queues of one context.
 class GinPoster {
  public:
-  NCCL_DEVICE_INLINE GinPoster(void* handle, uint32_t context, uint32_t* abort_flag)
+  // `all_near` says that the LSA team is all ranks.
+  NCCL_DEVICE_INLINE GinPoster(void* handle, uint32_t context, uint32_t* abort_flag,
+                               bool all_near = false)
       : handle_(handle),
         context_(context),
         queues_(static_cast<GinContext*>(handle) + context),
-        abort_flag_(abort_flag) {}
+        abort_flag_(abort_flag),
+        all_near_(all_near) {}
 
   // Posts an operation. Returns early, without having posted it, when the communicator is aborted.
   NCCL_DEVICE_INLINE void Post(uint32_t queue, const GinOperation& operation) const {
@@ -96,12 +99,20 @@ class GinPoster {
 #if NCCL_CHECK_CUDACC
     return rounds.Another();
 #else
+    // Nothing is under way between ranks that carry everything out themselves.
+    if (all_near_ && rounds.rounds() < kSpins) {
+      PauseProcessor();
+      return rounds.AnotherAtOnce();
+    }
     tuttiHostGinWait(handle_, context_, rounds.rounds());
     return rounds.AnotherAtOnce();
 #endif
   }
 
  private:
+  // About 2 us, which is as long as the library spins (tuttiHostPause).
+  static constexpr uint32_t kSpins = 64;
+
   NCCL_DEVICE_INLINE uint32_t* ConsumerIndex(uint32_t queue) const {
     return LoadConstant(&queues_->cis) + queue;
   }
@@ -110,6 +121,7 @@ class GinPoster {
   uint32_t context_;
   GinContext* queues_;
   uint32_t* abort_flag_;
+  bool all_near_;
 };
 
 }  // namespace device

@@ -6,6 +6,7 @@
 #ifndef NCCL_DEVICE_IMPL_REDUCE_COPY__IMPL_H_
 #define NCCL_DEVICE_IMPL_REDUCE_COPY__IMPL_H_
 
+#include "nccl_device/impl/multimem_buffers.h"
 #include "nccl_device/ptr.h"
 
 #if TUTTI_DEVICE_API
@@ -42,6 +43,22 @@ struct BuffersApart {
   T* first;
   size_t distance;  // In elements.
 };
+
+// In a checked build, checks all of the buffers whose length is known: those of windows.
+template <typename Buffers>
+NCCL_DEVICE_INLINE void CheckBuffers(const Buffers&, int, size_t) {}
+#if TUTTI_CHECKED_KERNELS
+template <typename T>
+NCCL_DEVICE_INLINE void CheckBuffers(const BufferOfRanks<T>& buffers, int num_ranks, size_t count) {
+  const ncclWindow_t window = buffers.buffer.window;
+  for (int rank = 0; count > 0 && rank < num_ranks; ++rank) {
+    const int place =
+        LoadConstant(&window->lsaRank) + (rank - buffers.team.rank) * buffers.team.stride;
+    CheckPlace(window, buffers.buffer.offset, count * sizeof(T), place, "a sum or a copy",
+               __LINE__);
+  }
+}
+#endif
 
 // -------------------------------------------------------------------------------------------------
 // How elements are reduced
@@ -109,10 +126,15 @@ struct alignas(16) Pack {
   T element[kElements];
 };
 
-// Returns `buffer` as packs.
+// Returns `buffer` as packs, and its address. Buffers in multicast memory have their own
+// (multimem_buffers.h).
 template <typename T>
 NCCL_DEVICE_INLINE Pack<T>* AsPacks(T* buffer) {
   return reinterpret_cast<Pack<T>*>(buffer);
+}
+template <typename T>
+NCCL_DEVICE_INLINE uintptr_t AddressOf(T* buffer) {
+  return reinterpret_cast<uintptr_t>(buffer);
 }
 
 // Reduces element `at` of all sources and stores it in all destinations.
@@ -138,7 +160,7 @@ NCCL_DEVICE_INLINE void ReducePacks(const Sources& sources, int num_sources,
   constexpr int kElements = Pack<T>::kElements;
   Accumulator sum[kUnroll][kElements];
   for (int source = 0; source < num_sources; ++source) {
-    Pack<T>* const packs = AsPacks(sources(source) + head);
+    const auto packs = AsPacks(sources(source) + head);
     Pack<T> loaded[kUnroll];
 #if NCCL_CHECK_CUDACC
 #pragma unroll
@@ -177,12 +199,12 @@ NCCL_DEVICE_INLINE size_t ElementsBeforePacks(const Sources& sources, int num_so
                                               const Destinations& destinations,
                                               int num_destinations, size_t count) {
   constexpr uintptr_t kBytes = sizeof(Pack<T>);
-  const uintptr_t past = reinterpret_cast<uintptr_t>(sources(0)) % kBytes;
+  const uintptr_t past = AddressOf(sources(0)) % kBytes;
   if (past % sizeof(T) != 0) return count;
   for (int i = 1; i < num_sources; ++i)
-    if (reinterpret_cast<uintptr_t>(sources(i)) % kBytes != past) return count;
+    if (AddressOf(sources(i)) % kBytes != past) return count;
   for (int i = 0; i < num_destinations; ++i)
-    if (reinterpret_cast<uintptr_t>(destinations(i)) % kBytes != past) return count;
+    if (AddressOf(destinations(i)) % kBytes != past) return count;
   const size_t head = (kBytes - past) % kBytes / sizeof(T);
   return head < count ? head : count;
 }
@@ -196,6 +218,8 @@ NCCL_DEVICE_INLINE void ReduceCopy(Coop coop, const Sources& sources, int num_so
                                    const Op& op, size_t count) {
   static_assert(16 % sizeof(T) == 0, "elements have 1, 2, 4, 8 or 16 bytes");
   if (num_sources <= 0) return;
+  CheckBuffers(sources, num_sources, count);
+  CheckBuffers(destinations, num_destinations, count);
   constexpr int kElements = Pack<T>::kElements;
   constexpr int kUnroll = kUnrollElements > kElements ? kUnrollElements / kElements : 1;
   const auto rank = static_cast<size_t>(coop.thread_rank());

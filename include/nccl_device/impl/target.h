@@ -153,6 +153,17 @@ NCCL_DEVICE_INLINE uint64_t Cycles() {
 #endif
 }
 
+#if !NCCL_CHECK_CUDACC
+// Lets the other threads of the processor's core go ahead for a moment.
+inline void PauseProcessor() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+#endif
+
 // The rounds of a loop that waits for another rank.
 class WaitRounds {
  public:

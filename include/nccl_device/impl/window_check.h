@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// How long the parts of a window are, and the checks that a kernel makes of it. Read by
+// core__funcs.h.
+//
+// A checked build is one with TUTTI_CHECKED_KERNELS defined as 1 before nccl_device.h is read. In
+// it the functions that return addresses of windows (core__funcs.h, ptr.h), and the sums and copies
+// of reduce_copy.h, end the program where a kernel asks for a place outside of the window or for a
+// rank outside of the LSA team: with a sentence that names the function that asked, its line, the
+// thread, the window and the place. In other builds such an address is returned like any other.
+
+#ifndef NCCL_DEVICE_IMPL_WINDOW_CHECK_H_
+#define NCCL_DEVICE_IMPL_WINDOW_CHECK_H_
+
+#include "nccl_device/comm.h"
+#include "nccl_device/utility.h"
+
+#ifndef TUTTI_CHECKED_KERNELS
+#define TUTTI_CHECKED_KERNELS 0
+#endif
+
+#ifdef __cplusplus
+
+namespace tutti {
+namespace device {
+
+// What follows the record of a window. It is there where the words of the record that no field
+// takes have these values; records of NCCL have none.
+struct WindowParts {
+  static constexpr size_t kFirstMarkAt = 36, kSecondMarkAt = 84;
+  static constexpr uint32_t kFirstMark = 0x74757474, kSecondMark = 0x69706172;
+  static constexpr size_t kAt = 88;
+  static constexpr uint64_t kEnd = UINT64_MAX;
+  const void* table;  // ncclDevComm::windowTable of the communicator that the window is of
+  // Then the lengths of the parts, in the order of the LSA team, and kEnd behind the last.
+};
+static_assert(sizeof(ncclWindow_vidmem) == WindowParts::kAt, "the parts follow the record");
+
+}  // namespace device
+}  // namespace tutti
+
+#if TUTTI_DEVICE_API
+
+#include "nccl_device/impl/target.h"
+
+#if TUTTI_CHECKED_KERNELS && NCCL_CHECK_CUDACC
+#include <stdio.h>
+#endif
+
+namespace tutti {
+namespace device {
+
+// Returns whether the lengths of a window's parts are known.
+NCCL_DEVICE_INLINE bool KnowsParts(ncclWindow_t window) {
+  const char* const record = reinterpret_cast<const char*>(window);
+  const auto mark = [record](size_t at) {
+    return LoadConstant(reinterpret_cast<const uint32_t*>(record + at));
+  };
+  return mark(WindowParts::kFirstMarkAt) == WindowParts::kFirstMark &&
+         mark(WindowParts::kSecondMarkAt) == WindowParts::kSecondMark;
+}
+
+// Return the communicator's mark of a window, and the lengths of its parts. REQUIRES: KnowsParts.
+NCCL_DEVICE_INLINE uint64_t TableOfParts(ncclWindow_t window) {
+  const char* const record = reinterpret_cast<const char*>(window);
+  return LoadConstant(reinterpret_cast<const uint64_t*>(record + WindowParts::kAt));
+}
+NCCL_DEVICE_INLINE const uint64_t* LengthsOfParts(ncclWindow_t window) {
+  const char* const record = reinterpret_cast<const char*>(window);
+  return reinterpret_cast<const uint64_t*>(record + WindowParts::kAt) + 1;
+}
+
+#if TUTTI_CHECKED_KERNELS
+// Ends the program. `size` is that of the part; kEnd where there is no such rank.
+NCCL_DEVICE_INLINE void RefusePlace(ncclWindow_t window, size_t offset, size_t bytes, int place,
+                                    uint64_t size, const char* caller, int line) {
+#if NCCL_CHECK_CUDACC
+  printf(
+      "tutti: %s, line %d: block %u, thread %u: %llu bytes at %llu of LSA rank %d of window %p: ",
+      caller, line, blockIdx.x, threadIdx.x, static_cast<unsigned long long>(bytes),
+      static_cast<unsigned long long>(offset), place, static_cast<const void*>(window));
+  if (size == WindowParts::kEnd)
+    printf("the LSA team has no such rank\n");
+  else
+    printf("there it has %llu bytes\n", static_cast<unsigned long long>(size));
+#ifdef __CUDA_ARCH__
+  __trap();
+#endif
+#else
+  tuttiHostRefusePlace(window, offset, bytes, place, size, caller, line);
+#endif
+}
+
+// Checks `bytes` bytes of the part of LSA rank `place`; 0 where nobody says how many. An address
+// behind the last byte is refused then, too: it belongs to another rank. NCCL's own windows, whose
+// lengths are not known, pass.
+NCCL_DEVICE_INLINE void CheckPlace(ncclWindow_t window, size_t offset, size_t bytes, int place,
+                                   const char* caller, int line) {
+  if (!KnowsParts(window)) return;
+  const uint64_t* const lengths = LengthsOfParts(window);
+  int known = 0;
+  while (known < place && LoadConstant(lengths + known) != WindowParts::kEnd) ++known;
+  const uint64_t size = place < 0 ? WindowParts::kEnd : LoadConstant(lengths + known);
+  const bool holds = offset < size ? bytes <= size - offset : offset == 0 && bytes == 0;
+  if (size == WindowParts::kEnd || !holds)
+    RefusePlace(window, offset, bytes, place, size, caller, line);
+}
+#endif
+
+}  // namespace device
+}  // namespace tutti
+
+// A checked build tells functions who calls them. These stand in their lists of parameters and
+// arguments: TUTTI_SITE alone in the list, TUTTI_AND_SITE behind others.
+#if TUTTI_CHECKED_KERNELS
+#define TUTTI_SITE const char *caller = __builtin_FUNCTION(), int line = __builtin_LINE()
+#define TUTTI_SITE_IS caller, line
+#define TUTTI_AND_SITE , TUTTI_SITE
+#define TUTTI_AND_SITE_IS , TUTTI_SITE_IS
+#define TUTTI_CHECK_PLACE(window, offset, bytes, place) \
+  ::tutti::device::CheckPlace(window, offset, bytes, place, caller, line)
+#else
+#define TUTTI_SITE
+#define TUTTI_SITE_IS
+#define TUTTI_AND_SITE
+#define TUTTI_AND_SITE_IS
+#define TUTTI_CHECK_PLACE(window, offset, bytes, place) static_cast<void>(0)
+#endif
+
+#endif  // TUTTI_DEVICE_API
+
+#endif  // __cplusplus
+
+#endif  // NCCL_DEVICE_IMPL_WINDOW_CHECK_H_
