@@ -19,9 +19,9 @@ constexpr size_t kWriteBytes = 256 * 1024;
 // belongs.
 constexpr size_t kOwnRecordBytes = 16 * 1024;
 
-// Only where fewer bytes are awaited may they be left in the socket. TCP takes packets of this length
-// and more for full ones (TCP_MSS_DEFAULT in Linux), of which it acknowledges every second one on
-// its way in, whenever they are taken out.
+// Only where fewer bytes are awaited may they be left in the socket. TCP takes packets of this
+// length and more for full ones (TCP_MSS_DEFAULT in Linux), of which it acknowledges every second
+// one on its way in, whenever they are taken out.
 constexpr size_t kFullPacketBytes = 536;
 
 // And only where it reads no more than this.
@@ -105,9 +105,9 @@ void SocketStream::TakeOut() {
   }
 }
 
-// Has TCP acknowledge at once what leaves the socket, while the caller waits for more. A socket that
-// has written lets an acknowledgement wait for the next write, or for a second packet: the second
-// one would then be acknowledged before the caller gets it.
+// Has TCP acknowledge at once what leaves the socket, while the caller waits for more. A socket
+// that has written lets an acknowledgement wait for the next write, or for a second packet: the
+// second one would then be acknowledged before the caller gets it.
 void SocketStream::AcknowledgeSoon() {
   const int kOn = 1;
   is_tcp_ = setsockopt(fd_.get(), IPPROTO_TCP, TCP_QUICKACK, &kOn, sizeof(kOn)) == 0;

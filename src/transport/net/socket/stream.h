@@ -49,9 +49,9 @@ class SocketStream {
   // call as well, unless the stream is given up.
   //
   // `awaited`: the caller waits for about so many bytes and nothing else, so that TCP's
-  // acknowledgement of them should not hold it up; 0: it does not. Few bytes then stay in the socket
-  // until the next Read or TakeOut, because TCP acknowledges what leaves a socket before the caller
-  // gets it, and that takes as long as sending a short message.
+  // acknowledgement of them should not hold it up; 0: it does not. Few bytes then stay in the
+  // socket until the next Read or TakeOut, because TCP acknowledges what leaves a socket before the
+  // caller gets it, and that takes as long as sending a short message.
   ssize_t Read(std::span<const iovec> places, size_t awaited = 0);
   // Takes out of the socket what was read and is still in there. A caller that is about to wait for
   // the socket must call this: until then the socket counts as readable.
