@@ -146,10 +146,12 @@ const void* ChannelConnections::Lend(std::span<std::byte> buffer) {
 bool ChannelConnections::IsLent(const Direction& direction, const std::byte* data,
                                 size_t bytes) const {
   const int peer = direction.peer;
-  if (bytes < kFewestLentBytes || InWindow(peer) || routes_.SenderOf(rank_, peer) != rank_)
+  if (bytes < kFewestLentBytes || InWindow(peer)) return false;
+  // It is known to the rank's own NIC, by which all that is no message goes.
+  if (direction.use == FifoUse::kMessages &&
+      (routes_.SenderOf(rank_, peer) != rank_ || routes_.NicOf(rank_, peer) >= 0))
     return false;
-  // It is known to the rank's own NIC.
-  return routes_.NicOf(rank_, peer) < 0 && lent_.Find(data, bytes) != nullptr;
+  return lent_.Find(data, bytes) != nullptr;
 }
 
 bool ChannelConnections::NeedsNetwork() const {
@@ -230,7 +232,7 @@ ChannelConnections::End ChannelConnections::InWindows(const Direction& direction
       reinterpret_cast<uint64_t*>(windows_.of(producer) + HeadAt(direction, HereIndex(consumer)));
   end.fifo.headers = reinterpret_cast<FifoSlotWords*>(fifo);
   end.fifo.data = fifo + HeadersBytes();
-  end.fifo.slot_stride = SlotBytes(direction.use);
+  end.fifo.slot_stride = static_cast<uint32_t>(SlotBytes(direction.use));
   end.fifo.count = CountAt(Number(direction));
   return end;
 }
@@ -303,7 +305,8 @@ ChannelConnections::End ChannelConnections::EndOf(std::byte* base, std::byte* gp
   end.fifo.head = reinterpret_cast<uint64_t*>(base);
   end.fifo.headers = reinterpret_cast<FifoSlotWords*>(base + kFifoHeadersOffset);
   end.fifo.data = gpu_slots != nullptr ? gpu_slots : base + kFifoDataOffset;
-  end.fifo.slot_stride = SlotBytes(direction.use) + (gpu_slots != nullptr ? 0 : kOpTagGapBytes);
+  end.fifo.slot_stride =
+      static_cast<uint32_t>(SlotBytes(direction.use) + (gpu_slots != nullptr ? 0 : kOpTagGapBytes));
   end.fifo.count = CountAt(Number(direction));
   return end;
 }

@@ -276,8 +276,10 @@ Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t 
   const ChannelNeighbours from = NeighboursOf(rings, plan, channel, -1);
   const auto connect = [&](int peer, bool sends, const kernels::Traffic& passes,
                            cuda::DeviceFifo& fifo) -> Status {
-    TUTTI_ASSIGN(fifo, JoinFifo({peer, FifoUse::kRing, channel, sends},
-                                {passes.chunks, passes.elems * KernelElemBytes(task)}, posts));
+    const ChannelConnections::Direction direction = {peer, FifoUse::kRing, channel, sends};
+    TUTTI_ASSIGN(fifo,
+                 JoinFifo(direction, {passes.chunks, passes.elems * KernelElemBytes(task)}, posts));
+    if (sends && passes.chunks > 0) fifo.lends = LentOf(task, args, direction);
     return Status::Ok();
   };
   TUTTI_TRY(connect(to.ring, true, traffic.to_next, args.next[channel]));
@@ -289,6 +291,21 @@ Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t 
   args.levels = rings.LevelsOf(channel, tables);
   args.host_rings[channel] = args.levels.ring;
   return Status::Ok();
+}
+
+// An input that is multiplied or widened before it is sent is not lent.
+uint32_t GpuChannels::LentOf(const Task& task, const cuda::ChannelArgs& args,
+                             const ChannelConnections::Direction& direction) const {
+  if (task.parts) return 0;
+  const auto n = static_cast<size_t>(num_ranks());
+  const size_t in = task.bytes() * (task.collective == Collective::kReduceScatter ? n : 1);
+  const size_t out = task.bytes() * (task.collective == Collective::kAllGather ? n : 1);
+  const auto lies = [&](const void* data, size_t bytes) {
+    return connections_->IsLent(direction, static_cast<const std::byte*>(data), bytes);
+  };
+  const bool sends_input = !args.in_rank_order && !args.reduce.scale;
+  return (sends_input && lies(task.send, in) ? cuda::kLendsInput : 0) |
+         (lies(task.recv, out) ? cuda::kLendsOutput : 0);
 }
 
 Status GpuChannels::LaunchTree(const Task& task, const ChannelPlan& plan, cuda::Stream stream) {

@@ -164,11 +164,15 @@ class GpuChannels final : public DeviceOperations {
   ChannelTraffic TrafficOf(const Task& task, const ChannelPlan& plan, uint32_t channel) const;
   // Returns whom the traffic of a channel goes to, one line each.
   std::string DescribeTraffic(const Task& task, const ChannelPlan& plan) const;
+  // Returns which of an operation's buffers the NIC reads for a connection: cuda::kLendsInput and
+  // cuda::kLendsOutput.
+  uint32_t LentOf(const Task& task, const cuda::ChannelArgs& args,
+                  const ChannelConnections::Direction& direction) const;
   // Puts the connections of a channel into the arguments of its kernel, and what passes those of
   // the network into `posts`.
   Status Connect(const Task& task, const ChannelPlan& plan, uint32_t channel,
                  cuda::ChannelArgs& args, Posts& posts);
-  // The same for a node of a tree.
+  // Does the same for a node of a tree.
   Status ConnectNode(const TreeNode& node, const kernels::Traffic& passes, size_t elem_bytes,
                      cuda::TreeNodeArgs& args, Posts& posts);
   // The same for connections to and from every other rank.

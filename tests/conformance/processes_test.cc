@@ -331,6 +331,145 @@ INSTANTIATE_TEST_SUITE_P(Of, RegisteredBuffersTest, ::testing::Bool(), [](const 
   return std::string(instance.param ? "Gpu" : "Host");
 });
 
+// Long collectives between buffers that are lent, in place and not. Every byte of them is checked.
+class LentCollectives {
+ public:
+  LentCollectives(int rank, int num_ranks, ncclComm_t comm, bool of_gpu)
+      : rank_(rank), n_(static_cast<size_t>(num_ranks)), comm_(comm) {
+    for (Buffer* const buffer : {&sent_, &received_}) {
+      buffer->of_host.resize(n_ * kCount);
+      buffer->data = buffer->of_host.data();
+      if (!of_gpu) continue;
+      EXPECT_NCCL(ncclMemAlloc(&buffer->on_gpu, Bytes()));
+      buffer->data = static_cast<int*>(buffer->on_gpu);
+    }
+    int three = 3;
+    EXPECT_NCCL(
+        ncclRedOpCreatePreMulSum(&tripled_, &three, ncclInt32, ncclScalarHostImmediate, comm));
+  }
+  ~LentCollectives() {
+    EXPECT_NCCL(ncclRedOpDestroy(tripled_, comm_));
+    for (const Buffer* const buffer : {&sent_, &received_})
+      EXPECT_NCCL(ncclMemFree(buffer->on_gpu));
+  }
+
+  void Register() {
+    for (Buffer* const buffer : {&sent_, &received_})
+      EXPECT_NCCL(ncclCommRegister(comm_, buffer->data, Bytes(), &buffer->handle));
+  }
+  void Deregister() {
+    for (const Buffer* const buffer : {&sent_, &received_})
+      EXPECT_NCCL(ncclCommDeregister(comm_, buffer->handle));
+  }
+  void Run(int round, bool in_place) {
+    round_ = 2 * round + in_place;
+    const Buffer& from = in_place ? received_ : sent_;
+    const int root = round % static_cast<int>(n_);
+    const size_t own = static_cast<size_t>(rank_) * kCount;
+    int* const to = received_.data;
+    // All n parts, one part of each rank to all, one part of all to each.
+    Fill();
+    EXPECT_NCCL(ncclAllReduce(from.data, to, n_ * kCount, ncclInt32, ncclSum, comm_, nullptr));
+    Check("AllReduce", 0, n_ * kCount, [&](size_t i) { return SumOf(i); });
+    Fill();
+    EXPECT_NCCL(ncclAllReduce(from.data, to, n_ * kCount, ncclInt32, tripled_, comm_, nullptr));
+    Check("AllReduce of products", 0, n_ * kCount, [&](size_t i) { return 3 * SumOf(i); });
+    Fill();
+    const int* const part = in_place ? to + own : from.data;
+    EXPECT_NCCL(ncclAllGather(part, to, kCount, ncclInt32, comm_, nullptr));
+    Check("AllGather", 0, n_ * kCount, [&](size_t i) {
+      return ValueOf(static_cast<int>(i / kCount), in_place ? i : i % kCount);
+    });
+    Fill();
+    int* const sum = in_place ? to + own : to;
+    EXPECT_NCCL(ncclReduceScatter(from.data, sum, kCount, ncclInt32, ncclSum, comm_, nullptr));
+    Check("ReduceScatter", static_cast<size_t>(sum - to), kCount,
+          [&](size_t i) { return SumOf(own + i); });
+    Fill();
+    EXPECT_NCCL(ncclBroadcast(from.data, to, n_ * kCount, ncclInt32, root, comm_, nullptr));
+    Check("Broadcast", 0, n_ * kCount, [&](size_t i) { return ValueOf(root, i); });
+    Fill();
+    EXPECT_NCCL(ncclReduce(from.data, to, n_ * kCount, ncclInt32, ncclSum, root, comm_, nullptr));
+    Check("Reduce", 0, rank_ == root ? n_ * kCount : 0, [&](size_t i) { return SumOf(i); });
+  }
+
+ private:
+  static constexpr size_t kCount = 100'003;
+  struct Buffer {
+    Array<int> of_host;
+    int* data = nullptr;
+    void* on_gpu = nullptr;
+    void* handle = nullptr;
+  };
+  size_t Bytes() const { return n_ * kCount * sizeof(int); }
+  int ValueOf(int rank, size_t i) const {
+    return static_cast<int>(i) * 3 + 7 * rank + 1000 * round_ + 1;
+  }
+  int SumOf(size_t i) const {
+    int sum = 0;
+    for (size_t rank = 0; rank < n_; ++rank) sum += ValueOf(static_cast<int>(rank), i);
+    return sum;
+  }
+  void Fill() {
+    for (Buffer* const buffer : {&sent_, &received_}) {
+      for (size_t i = 0; i < n_ * kCount; ++i) buffer->of_host[i] = ValueOf(rank_, i);
+      if (buffer->on_gpu) CopyToDevice(buffer->data, buffer->of_host.data(), Bytes());
+    }
+  }
+  template <class Expected>
+  void Check(const char* what, size_t begin, size_t count, const Expected& expected) {
+    EXPECT_NCCL(Finish(comm_));
+    if (received_.on_gpu) CopyToHost(received_.of_host.data(), received_.data, Bytes());
+    size_t wrong = 0;
+    for (size_t i = 0; i < count; ++i) wrong += received_.of_host[begin + i] != expected(i);
+    EXPECT_EQ(wrong, 0u) << what << " " << round_;
+  }
+
+  const int rank_;
+  const size_t n_;
+  const ncclComm_t comm_;
+  ncclRedOp_t tripled_ = ncclSum;
+  int round_ = 0;
+  Buffer sent_, received_;
+};
+
+class LentCollectivesTest : public ::testing::TestWithParam<std::tuple<Layout, bool>> {};
+
+TEST_P(LentCollectivesTest, AreSentFromWhereTheyLie) {
+  TUTTI_FOR_GPUS();
+  const auto& [layout, of_gpu] = GetParam();
+  if (of_gpu && WhereTestsRun() != Place::kDevice)
+    GTEST_SKIP() << "skipped: for memory of GPUs (TUTTI_TEST_MEMORY=device)";
+  const Hosts& hosts = layout.hosts;
+  const auto n = static_cast<int>(hosts.size());
+  TUTTI_NEEDS_RANKS(n);
+  RunRankProcesses(n, [&, gpu = of_gpu](int rank, Board& board) {
+    PlayHost(hosts, rank);
+    ncclComm_t comm = Join(rank, n, board);
+    {
+      LentCollectives collectives(rank, n, comm, gpu);
+      for (int round = 0; round < 6; ++round) {
+        // Some ranks lend while others copy.
+        if (round == 1 + rank % 2) collectives.Register();
+        if (round == 5 - rank % 2) collectives.Deregister();
+        for (const bool in_place : {false, true}) collectives.Run(round, in_place);
+      }
+    }
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Of, LentCollectivesTest,
+    ::testing::Combine(::testing::Values(Layout{"TwoHostsOfOne", {"a", "b"}},
+                                         Layout{"TwoHostsOfTwo", {"a", "a", "b", "b"}},
+                                         Layout{"ThreeHosts", {"a", "b", "c", "a"}}),
+                       ::testing::Bool()),
+    [](const auto& instance) {
+      return std::string(std::get<0>(instance.param).name) +
+             (std::get<1>(instance.param) ? "Gpu" : "Host");
+    });
+
 // It also shows that the NIC reads what is registered, and no copy of it.
 TEST(RegistrationTest, AGraphThatOutlivesTheRegistrationEndsWithASentence) {
   TUTTI_FOR_GPUS();

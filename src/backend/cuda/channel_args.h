@@ -37,13 +37,19 @@ struct FifoCount {
   uint64_t head = 0;    // A producer has seen so many released: the head need not be looked at yet.
 };
 
+// Bits: the NIC that takes chunks out of a FIFO also takes them out of a collective's buffers
+// (proxy/lent_buffers.h).
+inline constexpr uint32_t kLendsInput = 1;
+inline constexpr uint32_t kLendsOutput = 2;
+
 // Describes one end of a FIFO.
 struct DeviceFifo {
   uint64_t* head = nullptr;          // chunks released, by the consumer
   FifoSlotWords* headers = nullptr;  // kFifoSlots, by the producer
   std::byte* data = nullptr;         // kFifoSlots × slot_stride
   FifoCount* count = nullptr;        // null: the end is not used
-  uint64_t slot_stride = 0;
+  uint32_t slot_stride = 0;
+  uint32_t lends = 0;  // kLendsInput, kLendsOutput; of a producer
 };
 
 // The kernels of a communicator on one rank share this.

@@ -65,6 +65,12 @@ class DeviceProducer {
     fifo_.count->head = head_;
   }
   TUTTI_HD std::byte* slot() const { return fifo_.data + passed_ % kFifoSlots * fifo_.slot_stride; }
+  // Returns where the consumer reads a chunk that lies in a collective's input, in its output, or in
+  // both (null: it does not lie there). Null: the chunk has to be written into the slot.
+  TUTTI_HD const std::byte* LentPlace(const std::byte* input, const std::byte* output) const {
+    if (input != nullptr && (fifo_.lends & kLendsInput) != 0) return input;
+    return (fifo_.lends & kLendsOutput) != 0 ? output : nullptr;
+  }
   // Called by one thread: Describe before its fence, Announce after it.
   TUTTI_HD void Describe(size_t bytes, uint32_t op_tag) const {
     FifoSlotWords& header = fifo_.headers[passed_ % kFifoSlots];
@@ -78,6 +84,17 @@ class DeviceProducer {
     FifoSlotWords& header = fifo_.headers[passed_ % kFifoSlots];
     header.bytes |= kIsLent;
     *reinterpret_cast<const std::byte**>(header.inline_data) = chunk;
+  }
+  // Describes a chunk that lies at `lent`, or in the slot where that is null.
+  TUTTI_HD void DescribeAt(const std::byte* lent, size_t bytes, uint32_t op_tag) const {
+    if (lent != nullptr)
+      DescribeLent(lent, bytes, op_tag);
+    else
+      Describe(bytes, op_tag);
+  }
+  // Waits until nothing is lent any more. Called by one thread, when everything was passed.
+  TUTTI_HD void AwaitLent(ChannelBlock& block) {
+    if (fifo_.lends != 0) AwaitAll(block);
   }
   // Waits until the consumer has released all that was passed. Called by one thread.
   TUTTI_HD void AwaitAll(ChannelBlock& block) {

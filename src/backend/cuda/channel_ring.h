@@ -27,6 +27,7 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
         begin_(begin) {}
   // Keeps the counts for the next kernel. The barrier: no thread may still be about to read them.
   TUTTI_HD void Finish() {
+    if (Lanes::index() == 0) next_.AwaitLent(block_);
     Lanes::Sync();
     block_.KeepFailure();
     if (Lanes::index() != 0) return;
@@ -54,20 +55,30 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
     if (block_.failed()) return;
     const std::byte* const input = args_.input + in * kSize;
     std::byte* const output = args_.output + out * kSize;
+    const std::byte* const lent = LentPlace(what, input, output);
+    const uint32_t moves = lent != nullptr ? what & ~uint32_t{kSends} : what;
     if constexpr (kSumLines > 1) {
       if (args_.in_rank_order && (what & kReads) != 0) {
-        MoveSums(what, input, output, n * kSize);
-        Announce(what, (what & kIsFinal) != 0 ? n * kSize : SumBytes(n * kSize));
+        MoveSums(moves, input, output, n * kSize);
+        Announce(what, lent, (what & kIsFinal) != 0 ? n * kSize : SumBytes(n * kSize));
         return;
       }
     }
-    MoveStep(elements_, what,
-             {.from = (what & kReceives) != 0 ? previous_.slot() : nullptr,
-              .to = (what & kSends) != 0 ? next_.slot() : nullptr,
-              .input = input,
-              .output = output,
-              .bytes = n * kSize});
-    Announce(what, n * kSize);
+    if ((moves & (kSends | kWrites)) != 0)
+      MoveStep(elements_, moves,
+               {.from = (what & kReceives) != 0 ? previous_.slot() : nullptr,
+                .to = (moves & kSends) != 0 ? next_.slot() : nullptr,
+                .input = input,
+                .output = output,
+                .bytes = n * kSize});
+    Announce(what, lent, n * kSize);
+  }
+  // Returns where the NIC reads what is sent: own elements in the input, results in the output.
+  TUTTI_HD const std::byte* LentPlace(uint32_t what, const std::byte* input,
+                                      const std::byte* output) const {
+    if ((what & kSends) == 0) return nullptr;
+    return next_.LentPlace((what & (kReads | kReceives)) == kReads ? input : nullptr,
+                           (what & kWrites) != 0 ? output : nullptr);
   }
 
   TUTTI_HD void WaitForPeers(uint32_t what) {
@@ -78,12 +89,12 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
     block_.ShareFailure();
   }
   // The fence orders the writes before the announcement.
-  TUTTI_HD void Announce(uint32_t what, size_t bytes) {
+  TUTTI_HD void Announce(uint32_t what, const std::byte* lent, size_t bytes) {
     Lanes::Sync();
     if (Lanes::index() == 0) {
       if ((what & kReceives) != 0) previous_.Release();
       if ((what & kSends) != 0) {
-        next_.Describe(bytes, block_.op_tag());
+        next_.DescribeAt(lent, bytes, block_.op_tag());
         FenceSystem();
         next_.Announce();
       }

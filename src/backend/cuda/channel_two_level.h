@@ -26,6 +26,7 @@ class TwoLevelChannel {
         begin_(begin) {}
   // Keeps the counts for the next kernel. The barrier: no thread may still be about to read them.
   TUTTI_HD void Finish() {
+    if (Lanes::index() == 0) rail_next_.AwaitLent(block_);
     Lanes::Sync();
     block_.KeepFailure();
     if (Lanes::index() != 0) return;
@@ -53,11 +54,17 @@ class TwoLevelChannel {
     if (block_.failed()) return;
     const std::byte* const input = Has(what, kernels::kReads) ? args_.input + in * kSize : nullptr;
     std::byte* const output = Has(what, kernels::kWrites) ? args_.output + out * kSize : nullptr;
+    // Nothing is lent within a host, whose ranks reach one another's memory.
+    const bool is_own = !Has(what, kernels::kFromHost | kernels::kFromRail);
+    const std::byte* const lent = Has(what, kernels::kToRail)
+                                      ? rail_next_.LentPlace(is_own ? input : nullptr, output)
+                                      : nullptr;
+    const uint32_t moves = lent != nullptr ? what & ~kernels::kToRail : what;
     if (elements_.ArePlain(input, output, n))
-      MoveLines<true>(what, input, output, n * kSize);
+      MoveLines<true>(moves, input, output, n * kSize);
     else
-      MoveLines<false>(what, input, output, n * kSize);
-    Announce(what, n * kSize);
+      MoveLines<false>(moves, input, output, n * kSize);
+    Announce(what, lent, n * kSize);
   }
 
   // Four warps wait, where there are so many.
@@ -71,13 +78,13 @@ class TwoLevelChannel {
     block_.ShareFailure();
   }
   // One fence for all: it orders the writes before the announcements.
-  TUTTI_HD void Announce(uint32_t what, size_t bytes) {
+  TUTTI_HD void Announce(uint32_t what, const std::byte* lent, size_t bytes) {
     const bool to_host = Has(what, kernels::kToHost), to_rail = Has(what, kernels::kToRail);
     const bool from_host = Has(what, kernels::kFromHost), from_rail = Has(what, kernels::kFromRail);
     Lanes::Sync();
     if (Lanes::index() == 0) {
       if (to_host) host_next_.Describe(bytes, block_.op_tag());
-      if (to_rail) rail_next_.Describe(bytes, block_.op_tag());
+      if (to_rail) rail_next_.DescribeAt(lent, bytes, block_.op_tag());
       if (to_host || to_rail) FenceSystem();
       if (to_host) host_next_.Announce();
       if (to_rail) rail_next_.Announce();
