@@ -33,7 +33,15 @@ uint64_t BusIdOf(const PeerInfo& peer) {
 int ChannelsFor(const Settings& settings, std::span<const PeerInfo> peers) {
   constexpr int kMost = kMostGpuChannels;
   if (settings.gpu_channels > 0) return std::min(static_cast<int>(settings.gpu_channels), kMost);
-  return std::clamp(static_cast<int>(FewestCpusOfARank(peers) / 2), 1, kMost);
+  const auto fewest = static_cast<int>(std::clamp<int64_t>(settings.min_ctas, 1, kMost));
+  return std::clamp(static_cast<int>(FewestCpusOfARank(peers) / 2), fewest, kMost);
+}
+
+// Returns how many of so many channels take the rings of one host in turn, equally many each, so
+// that the links of all rings carry as much. Between hosts more channels are worth more.
+uint32_t ChannelsForRings(uint32_t channels, std::span<const std::vector<int>> rings) {
+  const auto n = static_cast<uint32_t>(rings.size());
+  return n > 1 && channels > n ? channels / n * n : channels;
 }
 
 // Returns over how many channels a message between two ranks goes, the same on all ranks: as many
@@ -211,6 +219,7 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
     TUTTI_ASSIGN(net, OpenNetwork(question));
   }
   TUTTI_ASSIGN(AgreedTopology agreed, AgreeOnTopology(context_, question, first_ranks));
+  if (!question.other_hosts) shape.channels = ChannelsForRings(shape.channels, agreed.job.rings);
   // A plugin may connect only once the receiver accepts, which it does when its own kernel begins.
   // A rank that sends for others must not wait for that; networks of the library never do.
   if (net && net->rma() == nullptr) agreed.job.pxn_level = 0;

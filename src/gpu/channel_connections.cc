@@ -14,6 +14,8 @@
 namespace tutti {
 namespace {
 
+// So much memory of the GPU holds slots of messages that the NIC writes and reads.
+constexpr size_t kMostDirectMessageBytes = size_t{64} << 20;
 // A kernel that lends a message waits until it has been sent. To copy a shorter one takes less.
 constexpr size_t kFewestLentBytes = 32 << 10;
 constexpr size_t kLineBytes = 128;  // A line of a GPU's cache.
@@ -113,11 +115,7 @@ Status ChannelConnections::PinTrees() {
 }
 
 const void* ChannelConnections::Lend(std::span<std::byte> buffer) {
-  GpuDirect direct;
-  {
-    const MutexLock lock(mutex_);
-    direct = direct_;
-  }
+  const GpuDirect direct = this->direct();
   // A network whose data processors copy gains nothing: they copy out of slots, which their caches
   // hold, in less time than out of a long buffer (bench/results/gpu.md).
   if (direct.net == nullptr ||
@@ -237,14 +235,17 @@ ChannelConnections::End ChannelConnections::InWindows(const Direction& direction
   return end;
 }
 
-// Memory of the GPU serves only where the slots fill about a piece of it: among many ranks those of
-// messages are short.
+// Memory of the GPU serves only where the slots fill about a piece of it, since among many ranks
+// those of messages are short; and for messages only so much of it, since a rank may exchange them
+// with all others.
 std::optional<DirectSlots> ChannelConnections::TryDirect(const Direction& direction) {
-  bool& may = direction.sends ? direct_.sends : direct_.receives;
+  GpuDirect direct = this->direct();
+  const bool may = direction.sends ? direct.sends : direct.receives;
   const size_t bytes = kFifoSlots * SlotBytes(direction.use);
-  if (direct_.net == nullptr || !may || bytes < DirectSlots::kFewestBytes) return std::nullopt;
-  GpuDirect direct = direct_;
-  if (direction.sends && direction.use == FifoUse::kMessages) {
+  if (direct.net == nullptr || !may || bytes < DirectSlots::kFewestBytes) return std::nullopt;
+  const bool of_message = direction.use == FifoUse::kMessages;
+  if (of_message && direct_message_bytes_ >= kMostDirectMessageBytes) return std::nullopt;
+  if (direction.sends && of_message) {
     const int nic = routes_.NicOf(rank_, direction.peer);
     if (nic >= 0 && !routes_.IsNear(rank_, direction.peer)) return std::nullopt;
     if (nic >= 0) direct.device = nic;
@@ -252,9 +253,13 @@ std::optional<DirectSlots> ChannelConnections::TryDirect(const Direction& direct
   Result<DirectSlots> made = DirectSlots::Create(*peers_.device, direct, bytes);
   if (made.ok()) {
     direct_bytes_ += made->device_bytes();
+    if (of_message) direct_message_bytes_ += made->device_bytes();
     return std::move(made).value();
   }
-  may = false;
+  {
+    const MutexLock lock(mutex_);
+    (direction.sends ? direct_.sends : direct_.receives) = false;
+  }
   TUTTI_WARN("rank {} {} by pinned memory of the host: {}", rank_,
              direction.sends ? "sends" : "receives", made.status().message());
   return std::nullopt;
@@ -272,23 +277,27 @@ Result<ChannelConnections::Pinned> ChannelConnections::MakeFifo(const Direction&
 
 Result<ChannelConnections::End> ChannelConnections::OverNetwork(const Direction& direction) {
   const size_t number = Number(direction);
-  const MutexLock lock(mutex_);
-  auto found = pinned_.find(number);
-  if (found == pinned_.end()) {
-    TUTTI_ASSIGN(Pinned made, MakeFifo(direction));
-    found = pinned_.emplace(number, std::move(made)).first;
+  const auto end_of = [&](const Pinned& pinned) {
+    End end = EndOf(pinned.memory.data(), pinned.slots ? pinned.slots->region().address : nullptr,
+                    direction);
+    end.proxied = number;
+    return end;
+  };
+  const MutexLock making(making_mutex_);
+  {
+    const MutexLock lock(mutex_);
+    const auto found = pinned_.find(number);
+    if (found != pinned_.end()) return end_of(found->second);
   }
-  const std::optional<DirectSlots>& slots = found->second.slots;
-  End end =
-      EndOf(found->second.memory.data(), slots ? slots->region().address : nullptr, direction);
-  end.proxied = number;
-  return end;
+  TUTTI_ASSIGN(Pinned made, MakeFifo(direction));
+  const MutexLock lock(mutex_);
+  return end_of(pinned_.emplace(number, std::move(made)).first->second);
 }
 
 Result<std::optional<ChannelConnections::End>> ChannelConnections::ThroughAnother(
     const Direction& direction) {
   if (!pxn_ || !direction.sends || direction.use != FifoUse::kMessages) return std::optional<End>();
-  const MutexLock lock(mutex_);
+  const MutexLock making(making_mutex_);
   TUTTI_ASSIGN(const std::optional<PxnLanes::End> lane,
                pxn_->To(direction.peer, direction.channel));
   if (!lane) return std::optional<End>();

@@ -207,9 +207,13 @@ class ChannelConnections {
     cuda::PinnedBlock memory;          // All of the FIFO, or what announces its slots.
     std::optional<DirectSlots> slots;  // They lie in memory of the GPU.
   };
-  Result<Pinned> MakeFifo(const Direction& direction) TUTTI_REQUIRES(mutex_);
+  Result<Pinned> MakeFifo(const Direction& direction) TUTTI_REQUIRES(making_mutex_);
   // Returns slots in memory of the GPU, where the NIC is to use it and does.
-  std::optional<DirectSlots> TryDirect(const Direction& direction) TUTTI_REQUIRES(mutex_);
+  std::optional<DirectSlots> TryDirect(const Direction& direction) TUTTI_REQUIRES(making_mutex_);
+  GpuDirect direct() const {
+    const MutexLock lock(mutex_);
+    return direct_;
+  }
   size_t SlotBytes(FifoUse use) const {
     return use == FifoUse::kRing   ? shape_.ring_slot_bytes
            : use == FifoUse::kTree ? shape_.tree_slot_bytes
@@ -227,14 +231,18 @@ class ChannelConnections {
   GpuWindows windows_;
   cuda::MappedMemory
       words_;  // It has given_up, scratch, the counts of each FIFO, and the tables of rings_.
+  // Held while memory is pinned for a FIFO or a lane. That may wait for kernels, and these for a
+  // proxy thread, which takes the other mutex and never this one.
+  Mutex making_mutex_;
   mutable Mutex mutex_;
   GpuDirect direct_ TUTTI_GUARDED_BY(mutex_);  // What the NIC refuses is taken out.
   LentBuffers lent_;
   std::map<size_t, Pinned> pinned_ TUTTI_GUARDED_BY(mutex_);
   PxnRoutes routes_;               // It does not change once Create has returned.
-  std::unique_ptr<PxnLanes> pxn_;  // Its lanes are pinned under mutex_.
+  std::unique_ptr<PxnLanes> pxn_;  // Its lanes are pinned under making_mutex_.
   std::atomic<uint64_t> pinned_bytes_ = 0;
   std::atomic<uint64_t> direct_bytes_ = 0;
+  size_t direct_message_bytes_ TUTTI_GUARDED_BY(making_mutex_) = 0;
 };
 
 // The network connections of a ChannelConnections that one KernelProxy drives.

@@ -465,11 +465,16 @@ Status GpuChannels::Queue(Posts posts, cuda::Stream stream, LaunchKernel launch)
                                std::make_shared<const KernelOps>(std::move(posts.own[i])));
   }
   if (kernel->own.empty() && kernel->lanes.empty()) return launch();
-  if (queue_->captured()) TUTTI_TRY(Capture(kernel, stream));
+  const bool captured = queue_->captured();
+  posts_in_stream_ |= captured && queue_->mixes_graphs();
+  if (captured)
+    TUTTI_TRY(PostInGraph(kernel, stream));
+  else if (posts_in_stream_)
+    TUTTI_TRY(PostInStream(kernel, stream));
   TUTTI_TRY(launch());
-  if (queue_->captured())
+  if (captured)
     kernel->has_kernel.store(true);
-  else
+  else if (!posts_in_stream_)
     PostAll(*kernel);
   return Status::Ok();
 }
@@ -480,9 +485,7 @@ void GpuChannels::PostAll(const Kernel& kernel) {
     post.inbox->Announce(post.lane, post.passes.chunks, post.passes.bytes, kernel.op_tag);
 }
 
-// Has the graph that is being captured post what passes the network, before each run of the kernel
-// that comes next.
-Status GpuChannels::Capture(const std::shared_ptr<Kernel>& kernel, cuda::Stream stream) {
+Status GpuChannels::PostInGraph(const std::shared_ptr<Kernel>& kernel, cuda::Stream stream) {
   TUTTI_TRY(queue_->KeepInGraph(kernel));
   const auto post = [](void* posted) {
     const auto& kept = *static_cast<const Kernel*>(posted);
@@ -491,6 +494,20 @@ Status GpuChannels::Capture(const std::shared_ptr<Kernel>& kernel, cuda::Stream 
   const auto& driver = device().driver();
   return driver.Check(driver.LaunchHostFunction(stream, post, kernel.get()),
                       "adding a host function to a graph");
+}
+
+Status GpuChannels::PostInStream(const std::shared_ptr<Kernel>& kernel, cuda::Stream stream) {
+  using Kept = std::shared_ptr<Kernel>;
+  auto kept = std::make_unique<Kept>(kernel);
+  const auto post = [](void* posted) {
+    const std::unique_ptr<Kept> mine(static_cast<Kept*>(posted));
+    PostAll(**mine);
+  };
+  const auto& driver = device().driver();
+  TUTTI_TRY(driver.Check(driver.LaunchHostFunction(stream, post, kept.get()),
+                         "putting a host function before a kernel"));
+  kept.release();  // The function owns it now.
+  return Status::Ok();
 }
 
 }  // namespace tutti

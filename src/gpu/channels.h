@@ -88,7 +88,8 @@ class GpuChannels final : public DeviceOperations {
     std::vector<std::pair<std::shared_ptr<KernelProxy>, std::shared_ptr<const KernelOps>>> own;
     std::vector<LanePost> lanes;
     uint32_t op_tag = 0;
-    // False where a capture holds the function that posts without the kernel that was to follow it.
+    // Of a graph. False where a capture holds the function that posts without the kernel that was
+    // to follow it.
     std::atomic<bool> has_kernel = false;
   };
   // Ends the waits for other ranks' connections with the communicator, and for no other reason:
@@ -153,8 +154,11 @@ class GpuChannels final : public DeviceOperations {
       TUTTI_REQUIRES(launch_mutex_);
   // Launches a kernel by launch() and has the proxies do their part of it, whenever it runs.
   template <class LaunchKernel>
-  Status Queue(Posts posts, cuda::Stream stream, LaunchKernel launch);
-  Status Capture(const std::shared_ptr<Kernel>& kernel, cuda::Stream stream);
+  Status Queue(Posts posts, cuda::Stream stream, LaunchKernel launch) TUTTI_REQUIRES(launch_mutex_);
+  // Have a host function post what passes the network, before the kernel that comes next: each time
+  // that the graph runs which is being captured, or once.
+  Status PostInGraph(const std::shared_ptr<Kernel>& kernel, cuda::Stream stream);
+  Status PostInStream(const std::shared_ptr<Kernel>& kernel, cuda::Stream stream);
   static void PostAll(const Kernel& kernel);
 
   cuda::ChannelCommon Common(uint32_t op_tag) const;
@@ -196,6 +200,11 @@ class GpuChannels final : public DeviceOperations {
   std::unique_ptr<ChannelConnections> connections_;
   std::vector<Proxied> proxied_;
   std::vector<Proxied> lanes_;  // They send for other ranks of the host.
+  // There has been a graph, which posts when it runs. Whatever is launched beside it does the same
+  // since, so that all is posted in the order of the kernels: posted at once, it could overtake a
+  // graph whose turn has not come, and a thread would wait for connections that other ranks make
+  // only when that graph is done.
+  bool posts_in_stream_ TUTTI_GUARDED_BY(launch_mutex_) = false;
 };
 
 }  // namespace tutti

@@ -115,6 +115,7 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   context_ = MeshContextFor(n, FewestMultiprocessors(peers.peers),
                             on_host ? GpuReach::kHostMemory : GpuReach::kNvlink);
   context_.max_blocks = layout.blocks;
+  context_.min_blocks = static_cast<uint32_t>(std::max<int64_t>(settings.min_ctas, 1));
   context_.deterministic = settings.deterministic;
   context_.slot_bytes = layout.slot_bytes;
   context_.ring_slot_bytes = layout.RingSlotBytes();

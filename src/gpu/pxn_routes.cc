@@ -1,14 +1,18 @@
 #include "gpu/pxn_routes.h"
 
+#include <map>
+
 namespace tutti {
 
 PxnRoutes::PxnRoutes(Level level, const Ranks& ranks)
     : level_(level),
       hosts_(ranks.hosts.begin(), ranks.hosts.end()),
-      processes_(ranks.processes.begin(), ranks.processes.end()),
       nics_(ranks.nics.begin(), ranks.nics.end()),
       near_nics_(ranks.near_nics.begin(), ranks.near_nics.end()) {
   if (level == Level::kNever) return;
+  std::map<int, int> ranks_of;
+  for (const int process : ranks.processes) ++ranks_of[process];
+  for (const int process : ranks.processes) is_alone_.push_back(ranks_of[process] == 1);
   const int n = static_cast<int>(hosts_.size());
   for (int r = 0; r < n; ++r)
     on_rail_[{hosts_[static_cast<size_t>(r)], nics_[static_cast<size_t>(r)]}].push_back(r);
@@ -34,8 +38,7 @@ int PxnRoutes::SenderOf(int from, int to) const {
   const std::vector<int>* const on_rail = OnRailOf(from, to);
   if (on_rail == nullptr || (level_ == Level::kWhenUseful && IsNear(from, to))) return from;
   const int via = (*on_rail)[static_cast<size_t>(from + to) % on_rail->size()];
-  const auto process = [&](int rank) { return processes_[static_cast<size_t>(rank)]; };
-  return process(via) == process(from) ? from : via;
+  return is_alone_[static_cast<size_t>(via)] ? via : from;
 }
 
 int32_t PxnRoutes::NicOf(int from, int to) const {

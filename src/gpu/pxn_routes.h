@@ -4,9 +4,9 @@
 // same number on their hosts are on one rail: they reach one another by one switch, those of other
 // rails by more, or not at all. So a rank whose own NIC is not on the receiver's rail hands a
 // message to a rank of its host whose NIC is (gpu/pxn_lanes.h), or sends by that NIC itself: where
-// that is as near, and where both ranks are of one process, one thread of which may end them one
-// after the other and so must not wait until nobody sends through the first. Rings and two levels
-// need none of that: they go along rails by themselves.
+// that is as near, and where the other rank's process has several ranks, one thread of which may
+// end them one after the other and so must not wait until nobody sends through the first. Rings and
+// two levels need none of that: they go along rails by themselves.
 //
 // Values, the same on all ranks.
 
@@ -57,7 +57,7 @@ class PxnRoutes {
 
   Level level_ = Level::kNever;
   std::vector<uint64_t> hosts_;
-  std::vector<int> processes_;
+  std::vector<bool> is_alone_;  // The rank's process has no other.
   std::vector<int32_t> nics_;
   std::vector<uint64_t> near_nics_;
   std::map<std::pair<uint64_t, int32_t>, std::vector<int>> on_rail_;  // By host and NIC.

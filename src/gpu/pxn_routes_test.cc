@@ -74,7 +74,7 @@ TEST(PxnRoutesTest, TheLevelSaysWhetherANearNicIsUsedWithoutAnotherRank) {
 }
 
 // Ranks 0 and 1 are of one process, ranks 2 and 3 are not.
-TEST(PxnRoutesTest, RanksOfOneProcessUseTheNicThemselves) {
+TEST(PxnRoutesTest, RanksOfOneProcessSendForNobody) {
   const std::vector<uint64_t> hosts = {1, 1, 2, 2}, near = {1, 2, 1, 2};
   const std::vector<int32_t> nics = {0, 1, 0, 1};
   const std::vector<int> processes = {0, 0, 2, 3};
@@ -84,6 +84,20 @@ TEST(PxnRoutesTest, RanksOfOneProcessUseTheNicThemselves) {
   EXPECT_FALSE(routes.IsNear(0, 3));
   EXPECT_EQ(routes.SenderOf(2, 1), 3);
   EXPECT_EQ(routes.PairsThrough(1), Pairs());
+}
+
+// A thread that ends rank 0 before rank 1 does not wait for rank 2, whose process ends it before
+// rank 3; rank 4 is alone.
+TEST(PxnRoutesTest, NobodySendsThroughAProcessOfSeveralRanks) {
+  const std::vector<uint64_t> hosts = {1, 1, 1, 1, 1, 2, 2, 2}, near(8);
+  const std::vector<int32_t> nics = {0, 1, 0, 1, 2, 0, 1, 2};
+  const std::vector<int> processes = {0, 0, 1, 1, 2, 3, 4, 5};
+  const PxnRoutes routes(Level::kAlways, {hosts, processes, nics, near});
+  for (int from = 0; from < 5; ++from) {
+    EXPECT_EQ(routes.SenderOf(from, 5), from);
+    EXPECT_EQ(routes.SenderOf(from, 6), from);
+    EXPECT_EQ(routes.SenderOf(from, 7), 4);
+  }
 }
 
 TEST(PxnRoutesTest, EveryPairOfManyHostsIsSentByOneRank) {

@@ -86,6 +86,8 @@ class GpuQueue {
   Status OrderMessages(std::span<const IssuedTask> tasks);
   // Returns whether the stream of the last OrderBehindLast is being captured.
   bool captured() const { return entered_ && entered_->captured; }
+  // Returns whether graphs keep the order that they are launched in among all operations.
+  bool mixes_graphs() const { return mixes_graphs_; }
   // Keeps `what` until the graph that is being captured, and all that is made of it, is gone and
   // has done its last run. It may be freed on a thread of the driver, where CUDA may not be called.
   // REQUIRES: captured().

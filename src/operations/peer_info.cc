@@ -54,6 +54,7 @@ std::string SharedSettings(const Settings& s) {
   add("TUTTI_ENCRYPT", encrypt, std::string("0"));
   add("TUTTI_GPU_CHANNELS", s.gpu_channels, usual.gpu_channels);
   add("TUTTI_GPU_WINDOW", s.gpu_window, usual.gpu_window);
+  add("NCCL_MIN_CTAS", s.min_ctas, usual.min_ctas);
   add("NCCL_MAX_CTAS", s.max_ctas, usual.max_ctas);
   add("TUTTI_GPU_TUNE", s.gpu_tune, usual.gpu_tune);
   add_flag("NCCL_WIN_ENABLE", s.win_enable, usual.win_enable);

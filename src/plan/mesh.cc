@@ -120,6 +120,13 @@ double ExtraUs(const MeshContext& context, MeshAlgorithm algorithm, Protocol pro
   return 0;
 }
 
+// Returns how many blocks there are, where so many would be best.
+size_t BlocksWithin(const MeshContext& context, double best, uint32_t most) {
+  const uint32_t fewest = std::clamp(context.min_blocks, 1u, most);
+  return static_cast<size_t>(
+      std::clamp(best, static_cast<double>(fewest), static_cast<double>(most)));
+}
+
 // Gives every block as many lines as it has threads, and takes more blocks for more lines. A short
 // operation has smaller blocks, which begin sooner.
 void ShapeLL(const MeshContext& context, size_t count, size_t elem, MeshChoice* choice) {
@@ -127,7 +134,8 @@ void ShapeLL(const MeshContext& context, size_t count, size_t elem, MeshChoice* 
   const size_t lines = DivUp(DivUp(count * elem, owners), kLLData);
   choice->threads = lines <= context.costs.ll_few_lines ? 128 : 256;
   const size_t unit = kAlignment / elem;
-  const auto blocks = std::clamp<size_t>(DivUp(lines, choice->threads), 1, context.max_blocks);
+  const size_t blocks =
+      BlocksWithin(context, static_cast<double>(DivUp(lines, choice->threads)), context.max_blocks);
   choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
   choice->chunk_elems = context.ll_slot_bytes / elem;
 }
@@ -144,9 +152,8 @@ void ShapeBlocks(const MeshContext& context, size_t count, size_t elem, double b
   const size_t owners = Owners(context, choice->algorithm);
   const double written = WrittenInARound(context, choice->algorithm, count * elem);
   choice->threads = kSimpleThreads;
-  const auto blocks = static_cast<size_t>(
-      std::clamp(written / bytes_per_block, 1.0,
-                 static_cast<double>(std::min(most_blocks, context.max_blocks))));
+  const size_t blocks =
+      BlocksWithin(context, written / bytes_per_block, std::min(most_blocks, context.max_blocks));
   const size_t unit = kAlignment / elem;
   choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
 }
@@ -209,8 +216,8 @@ void ShapeRing(const MeshContext& context, size_t count, size_t elem, MeshChoice
   const size_t owners = Owners(context, choice->algorithm);
   const size_t bytes = count * elem / owners;
   choice->threads = kSimpleThreads;
-  const auto blocks =
-      std::clamp<size_t>(bytes / context.costs.bytes_per_block, 1, context.max_blocks);
+  const size_t blocks = BlocksWithin(
+      context, static_cast<double>(bytes / context.costs.bytes_per_block), context.max_blocks);
   const size_t unit = kAlignment / elem;
   choice->block_elems = RoundUp(DivUp(count, blocks), unit * owners);
   const size_t part = DivUp(choice->block_elems * elem, owners);

@@ -36,6 +36,7 @@ struct MeshContext {
   // The most blocks of a kernel, and of one whose blocks have a multiprocessor each
   // (LoneBlocksFor).
   uint32_t max_blocks = 1;
+  uint32_t min_blocks = 1;  // As far as max_blocks and the data allow.
   uint32_t max_lone_blocks = ~0u;
   // Up to this many bytes a message goes by LL.
   size_t short_message_bytes = kLLMessage;

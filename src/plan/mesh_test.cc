@@ -26,6 +26,24 @@ MeshContext Context(int num_ranks) {
   return context;
 }
 
+// min_blocks counts as far as there is data for them, and less than max_blocks.
+TEST(ChooseMeshTest, TakesAsManyBlocksAsIsAskedAtLeast) {
+  MeshContext context = Context(4);
+  constexpr size_t kCount = 4 << 10;
+  for (const Collective collective : {Collective::kAllReduce, Collective::kAllGather}) {
+    context.min_blocks = 1;
+    const uint32_t usual = ChooseMesh(context, collective, kCount, 4).blocks;
+    ASSERT_LT(usual, 100u);
+    context.min_blocks = 100;
+    EXPECT_GT(ChooseMesh(context, collective, kCount, 4).blocks, 90u) << Name(collective);
+    context.max_blocks = 50;
+    EXPECT_GT(ChooseMesh(context, collective, kCount, 4).blocks, usual) << Name(collective);
+    EXPECT_LE(ChooseMesh(context, collective, kCount, 4).blocks, 50u) << Name(collective);
+    context.max_blocks = 128;
+    EXPECT_EQ(ChooseMesh(context, collective, 4, 4).blocks, 1u);
+  }
+}
+
 // What the kernels rely on, for every size: blocks cover the whole and nothing is cut inside a
 // line; chunks fit slots; LL and LL128 take one piece, whose reuse of slots is proven for two
 // rounds of a kernel.

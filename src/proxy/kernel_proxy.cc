@@ -93,20 +93,19 @@ void KernelProxy::Run() {
   backoff_.emplace(kPolicy);
   int rounds = 0;
   while (true) {
-    if (active_.empty() || ++rounds >= harvest_every_) {
-      rounds = 0;
-      if (!Harvest()) break;
-    }
-    if (ending() == Ending::kNow) break;
-    Status status = WithoutExceptions([&] { return StartHarvested(); });
-    bool moved = false;
-    if (status.ok()) {
-      Result<bool> all = MoveAll();
-      if (all.ok())
-        moved = *all;
-      else
-        status = std::move(all).status();
-    }
+    bool goes_on = true, moved = false;
+    const Status status = WithoutExceptions([&]() -> Status {
+      if (active_.empty() || ++rounds >= harvest_every_) {
+        rounds = 0;
+        goes_on = Harvest();
+      }
+      goes_on &= ending() != Ending::kNow;
+      if (!goes_on) return Status::Ok();
+      TUTTI_TRY(StartHarvested());
+      TUTTI_ASSIGN(moved, MoveAll());
+      return Status::Ok();
+    });
+    if (!goes_on) break;
     if (!status.ok()) {
       connections_.OnFailure(status);
       Abort(status);
@@ -158,7 +157,7 @@ Status KernelProxy::StartAnnounced() {
 
 // Operations whose connections have to be made first wait until all earlier ones are done: nobody
 // moves the data of this rank while its thread waits for others to connect. That holds up nothing,
-// because kernels run one after another.
+// because kernels run one after another, in the order in which they are posted on all ranks.
 Status KernelProxy::StartHarvested() {
   TUTTI_TRY(StartAnnounced());
   while (!harvested_.empty()) {

@@ -92,7 +92,8 @@ class KernelProxy {
   KernelProxy& operator=(const KernelProxy&) = delete;
 
   // Announces the next operation. Operations of all kernels pass a connection in the order in which
-  // they are posted. Has no effect after Abort or Finish.
+  // they are posted; to be in that of the kernels, which is the same on all ranks. Has no effect
+  // after Abort or Finish.
   void Post(std::shared_ptr<const KernelOps> ops);
   // Has the thread break all connections with `reason`, and end at once. Does not wait for that.
   void Abort(const Status& reason);

@@ -18,6 +18,7 @@ class StubConnection final : public ProxyConnection {
   FifoView fifo() const override { return {}; }
   void Begin(uint64_t chunks, uint32_t op_tag) override {
     begun_ += chunks;
+    if (beside_) beside_at_begin_.push_back(beside_->ChunksDone());
     most_begun_ = std::max(most_begun_, ++operations_);
     tags_.push_back(op_tag);
     ends_.push_back(begun_);
@@ -46,6 +47,9 @@ class StubConnection final : public ProxyConnection {
 
   void Let(uint64_t chunks) { let_ = chunks; }
   void Break() { broken_ = true; }
+  // Notes how much another connection has done whenever an operation begins here.
+  void Watch(const StubConnection& beside) { beside_ = &beside; }
+  const std::vector<uint64_t>& beside_at_begin() const { return beside_at_begin_; }
   // Returns how often the thread slept between the first and the last of kIdleLooks looks since
   // something moved; -1: it has not looked so often yet.
   static constexpr int kIdleLooks = 33;
@@ -74,6 +78,8 @@ class StubConnection final : public ProxyConnection {
   size_t operations_ = 0, most_begun_ = 0;
   std::vector<uint64_t> ends_;
   std::vector<uint32_t> tags_;
+  const StubConnection* beside_ = nullptr;
+  std::vector<uint64_t> beside_at_begin_;
   Status closed_;
 };
 
@@ -132,8 +138,9 @@ std::shared_ptr<const KernelOps> Ops(uint32_t tag, std::vector<KernelOp> ops) {
   return std::make_shared<const KernelOps>(KernelOps{tag, std::move(ops)});
 }
 
-std::shared_ptr<KernelProxy> Make(StubConnections& connections) {
-  Result<std::shared_ptr<KernelProxy>> made = KernelProxy::Create("test", connections, 2);
+std::shared_ptr<KernelProxy> Make(StubConnections& connections, int harvest_every = 2) {
+  Result<std::shared_ptr<KernelProxy>> made =
+      KernelProxy::Create("test", connections, harvest_every);
   EXPECT_TRUE(made.ok()) << made.status().message();
   return std::move(made).value();
 }
@@ -237,6 +244,26 @@ TEST(KernelProxyTest, OpensAnnouncedConnectionsWhileOthersAreStuck) {
   connections.EndAnnouncing();
   proxy->Finish(Deadline::AfterSeconds(20));
   EXPECT_EQ(connections.at(1).ChunksDone(), 1u);
+}
+
+// A connection that moves a chunk in each round counts the rounds.
+TEST(KernelProxyTest, LooksForWhatIsPostedEverySoManyRoundsWhileItIsBusy) {
+  constexpr uint64_t kEvery = 1000;
+  StubConnections connections(2);
+  connections.at(1).Watch(connections.at(0));
+  const auto proxy = Make(connections, kEvery);
+  proxy->Post(Ops(1, {{0, 1}, {1, 1}}));
+  while (connections.at(1).ChunksDone() < 1) std::this_thread::yield();
+  proxy->Post(Ops(2, {{0, uint64_t{1} << 50}}));
+  for (uint64_t number = 2; number <= 4; ++number) {
+    proxy->Post(Ops(3, {{1, 1}}));
+    while (connections.at(1).ChunksDone() < number) std::this_thread::yield();
+  }
+  proxy->Abort(RemoteError("the end of the test"));
+  proxy->Finish(Deadline::AfterSeconds(20));
+  const std::vector<uint64_t>& rounds = connections.at(1).beside_at_begin();
+  ASSERT_EQ(rounds.size(), 4u);
+  for (size_t i = 1; i < rounds.size(); ++i) EXPECT_EQ((rounds[i] - 1) % kEvery, 0u) << rounds[i];
 }
 
 TEST(KernelProxyTest, AbortBreaksWhatIsUnderWay) {

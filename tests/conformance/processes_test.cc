@@ -594,18 +594,19 @@ TEST(MemoryPhaseTest, ADeathEndsItForAll) {
 }
 
 TEST(PlanTest, OfFourMegabytesBetweenTwoHostsIsTwoSendsAndTwoReceives) {
-  TUTTI_FOR_HOSTS(kForHosts);
+  TUTTI_NEEDS_RANKS(2);
   const Environment environment(Environment::Settings{{"NCCL_ALGO", "ring"}});
-  RunRankProcesses(2, [](int rank, Board& board) {
+  const std::string bytes = OnGpus() ? "2097152 bytes, by the proxy" : "2 MB";
+  RunRankProcesses(2, [&](int rank, Board& board) {
     PlayHost({"a", "b"}, rank);
     ncclComm_t comm = Join(rank, 2, board);
     std::array<char, 4096> text{};
     EXPECT_NCCL(tuttiPlanDescribe(comm, "AllReduce", 1 << 20, ncclFloat32, ncclSum, text.data(),
                                   text.size(), nullptr));
     EXPECT_THAT(text.data(),
-                ::testing::HasSubstr(fmt::format("to rank {}: 2 sends of 2 MB", 1 - rank)));
-    EXPECT_THAT(text.data(),
-                ::testing::HasSubstr(fmt::format("from rank {}: 2 receives of 2 MB", 1 - rank)));
+                ::testing::HasSubstr(fmt::format("to rank {}: 2 sends of {}", 1 - rank, bytes)));
+    EXPECT_THAT(text.data(), ::testing::HasSubstr(
+                                 fmt::format("from rank {}: 2 receives of {}", 1 - rank, bytes)));
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
 }

@@ -595,6 +595,34 @@ def graphs_and_launches_take_turns():
     together(2, body)
 
 
+@test(TUTTI_GPU_CHANNELS="1")
+def first_messages_come_behind_a_graph():
+    """A rank that lags launches a graph and then its first messages. Over a network the other rank, which does not lag, makes
+    the connections for these only when the graph is done."""
+    host_function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    late = host_function(lambda _: time.sleep(0.5))
+
+    def body(rank):
+        assert works(rank)
+        number, stream = rank.number(), stream_of(rank)
+        rank.fill(0, float(number + 1))
+        rank.fill(1, float(number + 5))
+        graph = Graph(rank.cuda, lambda stream: rank.all_reduce(stream=stream))
+        message = [ctypes.c_size_t(1000), FLOAT, 1 - number, rank.comm, stream]
+        if number == 0:
+            assert rank.cuda.cuLaunchHostFunc(graph.stream, late, None) == 0
+        assert rank.cuda.cuGraphLaunch(graph.exec, graph.stream) == 0
+        assert grouped(rank,
+                       lambda: rank.nccl.ncclSend(ctypes.c_void_p(rank.memory.value + rank.PART), *message),
+                       lambda: rank.nccl.ncclRecv(ctypes.c_void_p(rank.memory.value + 2 * rank.PART), *message)) == SUCCESS
+        assert rank.synchronize() == 0
+        assert (rank.first_of(0), rank.first_of(2)) == (3.0, 6.0 - number), (rank.first_of(0), rank.first_of(2))
+        graph.destroy()
+        rank.nccl.ncclCommDestroy(rank.comm)
+
+    together(2, body)
+
+
 @test()
 def the_end_waits_for_graphs():
     """A communicator is destroyed while a graph with its operations is under way, on a stream that is none of its own."""

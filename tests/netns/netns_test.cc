@@ -288,11 +288,12 @@ void ReduceUntilCut(TwoHosts& hosts, int rank, int64_t bound_ms, const std::vect
   hosts.Enter(rank < 2 ? 'a' : 'b');
   ncclComm_t comm = Join(rank, 4, board);
   ASSERT_NE(comm, nullptr);
-  std::vector<float> data(100000);
+  Array<float> data(100000);
   ncclResult_t result = ncclSuccess;
   while (result == ncclSuccess) {
     result =
         ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat32, ncclSum, comm, nullptr);
+    if (result == ncclSuccess) result = Finish(comm);
     board.Add(kRounds, 1);
   }
   EXPECT_LT(NowMs() - board.Get(kCutAtMs), bound_ms) << ncclGetLastError(comm);

@@ -65,8 +65,8 @@ class DeviceProducer {
     fifo_.count->head = head_;
   }
   TUTTI_HD std::byte* slot() const { return fifo_.data + passed_ % kFifoSlots * fifo_.slot_stride; }
-  // Returns where the consumer reads a chunk that lies in a collective's input, in its output, or in
-  // both (null: it does not lie there). Null: the chunk has to be written into the slot.
+  // Returns where the consumer reads a chunk that lies in a collective's input, in its output, or
+  // in both (null: it does not lie there). Null: the chunk has to be written into the slot.
   TUTTI_HD const std::byte* LentPlace(const std::byte* input, const std::byte* output) const {
     if (input != nullptr && (fifo_.lends & kLendsInput) != 0) return input;
     return (fifo_.lends & kLendsOutput) != 0 ? output : nullptr;

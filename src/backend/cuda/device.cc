@@ -126,8 +126,15 @@ void Device::FreeLater(std::function<bool()> try_free) const {
 }
 
 void Device::TryLateFrees() const {
+  std::vector<std::function<bool()>> tried;
+  {
+    const MutexLock lock(late_mutex_);
+    tried.swap(late_frees_);
+  }
+  // To free may wait for a kernel, and other communicators are not to wait with it.
+  std::erase_if(tried, [](const auto& try_free) { return try_free(); });
   const MutexLock lock(late_mutex_);
-  std::erase_if(late_frees_, [](const auto& try_free) { return try_free(); });
+  std::move(tried.begin(), tried.end(), std::back_inserter(late_frees_));
 }
 
 Status Device::LoadKernels() {

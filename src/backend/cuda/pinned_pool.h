@@ -43,7 +43,8 @@ class PinnedBlock {
 // Thread-safe.
 class PinnedPool {
  public:
-  static constexpr size_t kMostKept = 64 << 20;
+  // A communicator of eight channels pins up to 360 MiB.
+  static constexpr size_t kMostKept = 512 << 20;
 
   PinnedPool(const Driver& driver, Context context) : driver_(driver), context_(context) {}
   ~PinnedPool();
