@@ -67,9 +67,9 @@ bool IsForm228(const ncclDevCommRequirements_t* given) {
   return words[4] == 0 && signals != 0 && counters == 0;
 }
 
-// Translates what releases before 2.30 meant otherwise: barriers of the network and of both were the
-// same ones, and so were those of memory. Until 2.29.4 barriers asked for no network, but signals
-// and counters did.
+// Translates what releases before 2.30 meant otherwise: barriers of the network and of both were
+// the same ones, and so were those of memory. Until 2.29.4 barriers asked for no network, but
+// signals and counters did.
 void ReadMannerBefore230(ncclDevCommRequirements_t& read) {
   const bool barriers_need_gin = read.version >= kFirstWhoseBarriersNeedGin;
   if (!barriers_need_gin)

@@ -1,6 +1,6 @@
 // Device-initiated networking of programs that were compiled for NCCL 2.28 and 2.29, on GPUs of the
-// stand-in. What such programs pass and read is declared here once more, apart from the library, and
-// a function of the host posts what their kernels post.
+// stand-in. What such programs pass and read is declared here once more, apart from the library,
+// and a function of the host posts what their kernels post.
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffers in multicast memory, for the loop of reduce_copy__impl.h: what is read is the sum over the
-// ranks of a team, by the hardware, and what is written goes to all of them. GPUs of compute
+// Buffers in multicast memory, for the loop of reduce_copy__impl.h: what is read is the sum over
+// the ranks of a team, by the hardware, and what is written goes to all of them. GPUs of compute
 // capability 9.0 and later have such memory; elsewhere there is no handle by which a kernel could
 // come here, and it traps.
 //
