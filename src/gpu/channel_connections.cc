@@ -117,9 +117,10 @@ Status ChannelConnections::PinTrees() {
 const void* ChannelConnections::Lend(std::span<std::byte> buffer) {
   const GpuDirect direct = this->direct();
   // A network whose data processors copy gains nothing: they copy out of slots, which their caches
-  // hold, in less time than out of a long buffer (bench/results/gpu.md).
+  // hold, in less time than out of a long buffer (bench/results/gpu.md). Nor does one that would
+  // register the buffer anew for each message.
   if (direct.net == nullptr ||
-      !direct.net->devices()[static_cast<size_t>(direct.device)].registers_memory)
+      !direct.net->devices()[static_cast<size_t>(direct.device)].shares_registrations)
     return nullptr;
   const GpuPointers pointers(*peers_.device, rank_, num_ranks_, /*thorough=*/false);
   // A NIC would go on reading pages that have moved away.

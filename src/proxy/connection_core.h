@@ -52,7 +52,13 @@ struct NetFifo {
   bool in_slots = false;  // What comes lies in the slots however short it is: see FifoPlace.
   bool flush = false;     // What comes into them is flushed.
   const LentBuffers* lent = nullptr;  // See FifoPlace.
+  // The network carries no op_tags, and the processor cannot put them behind data that lies on a
+  // GPU, at one end or at both: they are the tags by which messages find their receives. So where
+  // the two ends are in different operations nothing is received.
+  bool matches_op_tags = false;
 };
+// The op_tag as a tag of a message, which is no negative number for plugins.
+constexpr uint32_t TagOf(uint32_t op_tag) { return op_tag & 0x7fffffff; }
 
 // Says which thread drives a connection. It is a flag and no mutex, because no thread waits for it.
 class TUTTI_CAPABILITY("driver") DriverFlag {
@@ -104,6 +110,8 @@ class ConnectionCore : public NetConnection {
   uint64_t done() const { return done_.load(std::memory_order_relaxed); }
   // Returns the chunks of all operations that were begun.
   uint64_t begun() const { return ops_.end(); }
+  // Returns the operation of a chunk that is begun and not done.
+  ProxyOp OpOf(uint64_t chunk) const { return ops_.Find(chunk); }
   void CountPosted() { posted_.store(posted() + 1, std::memory_order_relaxed); }
   void CountDone() { done_.store(done() + 1, std::memory_order_release); }
 

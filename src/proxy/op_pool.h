@@ -61,7 +61,8 @@ class OpPool {
   uint64_t end() const { return end_.load(std::memory_order_acquire); }
 
   // Returns the operation that chunk number `chunk` belongs to, if it is begun and not retired.
-  // Only for reports: while operations come and go the answer may be a neighbouring one.
+  // While operations come and go the answer may be a neighbouring one, but not for the thread that
+  // retires them.
   ProxyOp Find(uint64_t chunk) const {
     const uint64_t added = added_.load(std::memory_order_acquire);
     for (uint64_t number = retired_.load(std::memory_order_acquire); number < added; ++number) {

@@ -19,12 +19,14 @@ Result<NetFifo> MakeFifo(NetComm& comm, const FifoPlace& place, bool huge_pages)
   TUTTI_ASSIGN(FifoMemory memory, MakeMemory(comm, place, huge_pages));
   const std::span<std::byte> bytes = memory.bytes();
   const bool on_gpu = place.slots.address != nullptr;
-  if (on_gpu && !comm.CarriesOpTag())
-    return InternalError("the slots of a connection that carries no op_tags lie on a GPU");
   TUTTI_ASSIGN(std::unique_ptr<NetMemory> registration,
                comm.Register(on_gpu ? place.slots : NetRegion{bytes.data(), bytes.size()}));
-  return NetFifo{std::move(memory), std::move(registration), place.memory != nullptr,
-                 on_gpu && place.flush, place.lent};
+  return NetFifo{std::move(memory),
+                 std::move(registration),
+                 place.memory != nullptr,
+                 on_gpu && place.flush,
+                 place.lent,
+                 place.memory != nullptr && !comm.CarriesOpTag()};
 }
 
 }  // namespace

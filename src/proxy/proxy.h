@@ -32,7 +32,7 @@ struct FifoPlace {
   // would take it across the bus once more. Else the connection has memory of its own.
   std::byte* memory = nullptr;
   // Where its address is not null, the slots are this memory of a GPU, without gaps, and `memory`
-  // has kFifoDataOffset bytes. For networks that carry op_tags only.
+  // has kFifoDataOffset bytes.
   NetRegion slots = {};
   // Whether what came into `slots` is flushed before a kernel is told of it.
   bool flush = false;

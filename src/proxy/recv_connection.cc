@@ -13,6 +13,7 @@ RecvConnection::RecvConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<Ne
     : ConnectionCore(loop, std::move(fifo.memory), *comm, "receiving", "from " + peer),
       comm_(std::move(comm)),
       registration_(std::move(fifo.registration)),
+      matches_op_tags_(fifo.matches_op_tags),
       carries_op_tag_(comm_->CarriesOpTag()),
       receives_ahead_(comm_->ReceivesAhead()),
       in_slots_(fifo.in_slots),
@@ -33,9 +34,10 @@ Result<bool> RecvConnection::Move() {
 Status RecvConnection::PostReceives() {
   const FifoView& view = fifo_.view();
   uint64_t end = fifo_.released() + kFifoSlots;
-  if (!receives_ahead_) end = std::min(end, begun());
+  if (!receives_ahead_ || matches_op_tags_) end = std::min(end, begun());
   for (; posted() < end; CountPosted()) {
-    const NetReceive slot = {view.data(posted()), view.slot_bytes + view.gap_bytes, 0,
+    const uint32_t tag = matches_op_tags_ ? TagOf(OpOf(posted()).op_tag) : 0;
+    const NetReceive slot = {view.data(posted()), view.slot_bytes + view.gap_bytes, tag,
                              registration_.get()};
     TUTTI_ASSIGN(NetRequest* const request, comm_->Irecv({&slot, 1}));
     if (!request) break;
@@ -93,6 +95,10 @@ Result<NetReceived> RecvConnection::Chunk(const NetReceived& message) const {
   if (carries_op_tag_) return message;
   NetReceived chunk = message;
   const size_t slot_bytes = fifo_.view().slot_bytes;
+  if (matches_op_tags_ && message.bytes <= slot_bytes) {
+    chunk.op_tag = OpOf(done()).op_tag;
+    return chunk;
+  }
   if (message.bytes < sizeof(chunk.op_tag) || message.bytes - sizeof(chunk.op_tag) > slot_bytes) {
     return RemoteError("the sender sent {} bytes for a slot of {}", message.bytes, slot_bytes);
   }

@@ -29,6 +29,7 @@ class RecvConnection final : public ConnectionCore {
 
   const std::unique_ptr<NetRecvComm> comm_;
   const std::unique_ptr<NetMemory> registration_;  // The FIFO's registration.
+  const bool matches_op_tags_;
   const bool carries_op_tag_;
   const bool receives_ahead_;
   const bool in_slots_;

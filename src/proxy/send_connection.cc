@@ -23,6 +23,7 @@ SendConnection::SendConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<Ne
       comm_(std::move(comm)),
       registration_(std::move(fifo.registration)),
       lent_(fifo.lent),
+      matches_op_tags_(fifo.matches_op_tags),
       carries_op_tag_(comm_->CarriesOpTag()),
       fifo_(SendConnection::fifo()) {}
 
@@ -86,7 +87,8 @@ Result<NetSend> SendConnection::Message(const FifoChunk& announced) {
   if (chunk.data != announced.data) {
     TUTTI_ASSIGN(message.memory, RegisterLent(chunk));
   }
-  if (carries_op_tag_) return message;
+  if (matches_op_tags_) message.tag = TagOf(chunk.op_tag);
+  if (carries_op_tag_ || matches_op_tags_) return message;
   std::byte* const slot = fifo().data(posted());
   if (chunk.data != slot && chunk.bytes > 0) std::memcpy(slot, chunk.data, chunk.bytes);
   std::memcpy(slot + chunk.bytes, &chunk.op_tag, sizeof(chunk.op_tag));

@@ -53,6 +53,7 @@ class SendConnection final : public ConnectionCore {
   };
   std::vector<Used> used_;
   uint64_t lent_chunks_ = 0;  // So many of all were sent from there.
+  const bool matches_op_tags_;
   const bool carries_op_tag_;
   FifoReceiver fifo_;
   std::array<NetRequest*, kNetWindow> requests_ = {};  // Those of chunks [done, posted) count.

@@ -14,6 +14,11 @@
 // makes it misbehave: "init", "devices", "test-late" (the tenth test fails), "sizes" (test reports
 // more than there was room for), "receive-late" (a comm takes its first receive at the second try).
 //
+// EXAMPLE_GPU has it say that it takes memory of GPUs: "address" (where the processor reaches it,
+// as in a test's stand-in for GPUs), "dmabuf" (by DMA-BUF, whose mapping it then uses in place of
+// the address), or "refuse" (it says so, and refuses both). What it was given of either kind, and
+// how often it was asked to flush, is counted (exampleGpuRegions, exampleFlushes).
+//
 // Each send and receive is an event for profilers (EventKind): begun when it is accepted, updated
 // with its bytes and ended when it is done, or when its comm is closed.
 
@@ -21,9 +26,11 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -52,12 +59,20 @@ constexpr size_t kMostRequests = 32 * kMostReceives;
 
 std::atomic<int> violations = 0;
 std::atomic<int> open_objects = 0;
+std::atomic<int> gpu_regions = 0;
+std::atomic<int> dmabufs = 0;
+std::atomic<int> flushes = 0;
 std::atomic<int> tests = 0;
 std::atomic<ProfilerCallback> profiler = nullptr;  // what init was given
 
 bool Fails(const char* how) {
   const char* const wanted = std::getenv("EXAMPLE_FAIL");
   return wanted != nullptr && std::strcmp(wanted, how) == 0;
+}
+
+bool TakesGpuMemory(const char* how) {
+  const char* const said = std::getenv("EXAMPLE_GPU");
+  return said != nullptr && (how == nullptr || std::strcmp(said, how) == 0);
 }
 
 void Expect(bool promise) {
@@ -78,6 +93,25 @@ struct Grant {
   uint64_t tag = 0;
   uint64_t capacity = 0;
 };
+
+// A registration. Bytes of a DMA-BUF are reached where it is mapped.
+struct Memory {
+  char* data = nullptr;
+  size_t bytes = 0;
+  bool of_gpu = false;
+  char* mapped = nullptr;  // where `data` is in the mapping
+  void* mapping = nullptr;
+  size_t mapping_bytes = 0;
+
+  char* At(void* address) const {
+    return mapped != nullptr ? mapped + (static_cast<char*>(address) - data)
+                             : static_cast<char*>(address);
+  }
+};
+char* Reach(void* address, void* memory) {
+  return memory != nullptr ? static_cast<Memory*>(memory)->At(address)
+                           : static_cast<char*>(address);
+}
 
 struct Comm;
 
@@ -366,22 +400,45 @@ ncclResult_t Accept(void* listen_comm, void** recv_comm) {
   return ncclSuccess;
 }
 
-ncclResult_t Register(void* comm, void* data, size_t bytes, int type, void** memory) {
-  const InCall call(static_cast<Comm*>(comm)->busy);
-  if (type != tutti::netplugin::kPtrHost) return ncclInvalidUsage;
-  // A registration within another one counts for itself.
-  auto* const handle = new std::pair<void*, size_t>(data, bytes);
-  auto& known = static_cast<Comm*>(comm)->memory[data];
-  known = std::max(known, bytes);
-  *memory = handle;
+// A registration within another one counts for itself.
+ncclResult_t Keep(Comm& comm, const Memory& made, void** memory) {
+  auto& known = comm.memory[made.data];
+  known = std::max(known, made.bytes);
+  *memory = new Memory(made);
   open_objects.fetch_add(1);
   return ncclSuccess;
 }
 
+ncclResult_t Register(void* comm, void* data, size_t bytes, int type, void** memory) {
+  const InCall call(static_cast<Comm*>(comm)->busy);
+  const bool of_gpu = type == tutti::netplugin::kPtrGpu;
+  if (of_gpu ? !TakesGpuMemory("address") : type != tutti::netplugin::kPtrHost)
+    return ncclInvalidUsage;
+  gpu_regions.fetch_add(of_gpu ? 1 : 0);
+  return Keep(*static_cast<Comm*>(comm), {static_cast<char*>(data), bytes, of_gpu}, memory);
+}
+
+ncclResult_t RegisterDmabuf(void* comm, void* data, size_t bytes, int type, uint64_t offset, int fd,
+                            void** memory) {
+  const InCall call(static_cast<Comm*>(comm)->busy);
+  Expect(type == tutti::netplugin::kPtrGpu && fd >= 0);
+  if (!TakesGpuMemory("dmabuf")) return ncclInvalidUsage;
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  Memory made = {static_cast<char*>(data), bytes, true};
+  made.mapping_bytes = bytes + offset % page;
+  made.mapping = mmap(nullptr, made.mapping_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                      static_cast<off_t>(offset / page * page));
+  if (made.mapping == MAP_FAILED) return ncclSystemError;
+  made.mapped = static_cast<char*>(made.mapping) + offset % page;
+  dmabufs.fetch_add(1);
+  return Keep(*static_cast<Comm*>(comm), made, memory);
+}
+
 ncclResult_t Deregister(void* comm, void* memory) {
   const InCall call(static_cast<Comm*>(comm)->busy);
-  auto* const handle = static_cast<std::pair<void*, size_t>*>(memory);
-  Expect(static_cast<Comm*>(comm)->memory.erase(handle->first) == 1);
+  auto* const handle = static_cast<Memory*>(memory);
+  Expect(static_cast<Comm*>(comm)->memory.erase(handle->data) == 1);
+  if (handle->mapping != nullptr) munmap(handle->mapping, handle->mapping_bytes);
   delete handle;
   open_objects.fetch_sub(1);
   return ncclSuccess;
@@ -409,7 +466,7 @@ ncclResult_t Isend(void* send_comm, void* data, size_t bytes, int tag, void* mem
     group.erase(group.begin() + static_cast<ptrdiff_t>(i));
     if (group.empty()) comm.granted.pop_front();
     made->header = {static_cast<uint64_t>(tag), bytes};
-    made->data = static_cast<const char*>(data);
+    made->data = Reach(data, memory);
     if (handle != nullptr) Report(*made, tutti::netplugin::kEventStart, handle);
     comm.queue.push_back(made);
     Send(comm);
@@ -434,7 +491,7 @@ ncclResult_t Irecv(void* recv_comm, int count, void** data, const size_t* bytes,
   comm.out.append(reinterpret_cast<const char*>(&number), sizeof(number));
   for (size_t i = 0; i < number; ++i) {
     Expect((bytes[i] == 0 || memory[i] != nullptr) && Registered(comm, data[i], bytes[i]));
-    made->buffers[i] = static_cast<char*>(data[i]);
+    made->buffers[i] = Reach(data[i], memory[i]);
     made->grants[i] = {static_cast<uint64_t>(tags[i]), bytes[i]};
     made->sizes[i] = -1;
     comm.out.append(reinterpret_cast<const char*>(&made->grants[i]), sizeof(Grant));
@@ -446,8 +503,24 @@ ncclResult_t Irecv(void* recv_comm, int count, void** data, const size_t* bytes,
   return ncclSuccess;
 }
 
-ncclResult_t Iflush(void*, int, void**, int*, void**, void** request) {
+// Is done at the next test: the processor's writes are where everybody sees them.
+ncclResult_t Iflush(void* recv_comm, int count, void** data, int* bytes, void** memory,
+                    void** request) {
   *request = nullptr;
+  Comm& comm = *static_cast<Comm*>(recv_comm);
+  const InCall call(comm.busy);
+  Expect(!comm.sends && count >= 1 && count <= kMostReceives);
+  bool of_gpu = false;
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    Expect(memory[i] != nullptr && Registered(comm, data[i], static_cast<size_t>(bytes[i])));
+    of_gpu = of_gpu || static_cast<Memory*>(memory[i])->of_gpu;
+  }
+  if (!of_gpu) return ncclSuccess;
+  Request* const made = NewRequest(comm);
+  if (made == nullptr) return ncclSuccess;
+  flushes.fetch_add(1);
+  made->done = true;
+  *request = made;
   return ncclSuccess;
 }
 
@@ -502,6 +575,9 @@ ncclResult_t GetProperties(int device, tutti::netplugin::Properties<kVersion>* p
   *properties = {};
   properties->name = name;
   properties->ptr_support = tutti::netplugin::kPtrHost;
+  if (TakesGpuMemory(nullptr)) properties->ptr_support |= tutti::netplugin::kPtrGpu;
+  if (TakesGpuMemory("dmabuf") || TakesGpuMemory("refuse"))
+    properties->ptr_support |= tutti::netplugin::kPtrDmabuf;
   properties->speed = 10000;
   properties->max_comms = 65536;
   properties->max_recvs = kMostReceives;
@@ -567,6 +643,7 @@ Table<kVersion> MakeTable() {
   table.reg_mr = [](void* comm, void* data, RegisterSize bytes, int type, void** memory) {
     return Register(comm, data, static_cast<size_t>(bytes), type, memory);
   };
+  table.reg_mr_dmabuf = RegisterDmabuf;
   table.dereg_mr = Deregister;
   if constexpr (kVersion >= 10) {
     table.isend = [](void* comm, void* data, Size bytes, int tag, void* memory, void* handle,
@@ -605,6 +682,8 @@ Table<kVersion> MakeTable() {
 
 EXPORT int exampleViolations() { return violations.load(); }
 EXPORT int exampleOpenObjects() { return open_objects.load(); }
+EXPORT int exampleGpuRegions() { return gpu_regions.load() + dmabufs.load(); }
+EXPORT int exampleFlushes() { return flushes.load(); }
 
 #ifdef ONLY_VERSION
 #define NAME_OF(version) ncclNetPlugin_v##version

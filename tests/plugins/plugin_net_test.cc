@@ -5,6 +5,8 @@
 
 #include <dlfcn.h>
 #include <gmock/gmock.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -81,6 +83,97 @@ TEST_P(PluginVersionTest, CarriesMessagesAndDescribesItsDevice) {
   net_contract::Transfer(link, {0, 1, 5000, 100'000});
 }
 INSTANTIATE_TEST_SUITE_P(All, PluginVersionTest,
+                         ::testing::Range(netplugin::kOldestVersion, netplugin::kNewestVersion + 1),
+                         ::testing::PrintToStringParamName());
+
+// Memory of a GPU: no processor reaches its address, and what is there lies in a DMA-BUF.
+class GpuMemory {
+ public:
+  static constexpr size_t kPage = 4096;
+  static constexpr size_t kBytes = 4 * kPage;
+
+  GpuMemory() : fd_(memfd_create("gpu", MFD_CLOEXEC)) {
+    EXPECT_EQ(ftruncate(fd_, static_cast<off_t>(kBytes + kPage)), 0);
+    address_ = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    bytes_ = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, kPage);
+  }
+  ~GpuMemory() {
+    munmap(address_, kBytes);
+    munmap(bytes_, kBytes);
+    close(fd_);
+  }
+  NetRegion region() const {
+    NetRegion region = {static_cast<std::byte*>(address_), kBytes, NetMemoryKind::kGpu};
+    region.dmabuf_fd = fd_;
+    region.dmabuf_offset = kPage;
+    return region;
+  }
+  std::byte* bytes() const { return static_cast<std::byte*>(bytes_); }
+
+ private:
+  const int fd_;
+  void* address_ = nullptr;
+  void* bytes_ = nullptr;
+};
+
+class PluginGpuMemoryTest : public ::testing::TestWithParam<int> {
+ protected:
+  ~PluginGpuMemoryTest() override { unsetenv("EXAMPLE_GPU"); }
+};
+
+// Each version's regMrDmaBuf is given the descriptor and the place in it, at both ends, and iflush
+// the memory.
+TEST_P(PluginGpuMemoryTest, IsSentReceivedAndFlushed) {
+  setenv("EXAMPLE_GPU", "dmabuf", 1);
+  PluginNetPair pair(GetParam());
+  const NetDevice& device = pair.sending().devices().at(0);
+  EXPECT_TRUE(device.takes_gpu_memory);
+  EXPECT_TRUE(device.takes_dmabuf);
+  EXPECT_TRUE(device.registers_memory);
+  EXPECT_FALSE(device.shares_registrations);
+  EXPECT_TRUE(device.needs_flush);
+  const GpuMemory from;
+  const GpuMemory to;
+  const int before = CountOf(GetParam(), "exampleGpuRegions");
+  const int flushes = CountOf(GetParam(), "exampleFlushes");
+  const auto known = pair.sending().Register(0, from.region());
+  ASSERT_TRUE(known.ok()) << known.status().message();
+  net_contract::NetLink link(pair);
+  const auto sends = link.sender->Register(from.region()).value();
+  const auto receives = link.receiver->Register(to.region()).value();
+  EXPECT_EQ(CountOf(GetParam(), "exampleGpuRegions"), before + 3);
+  constexpr size_t kBytes = 9000;
+  for (size_t i = 0; i < kBytes; ++i)
+    from.bytes()[100 + i] = static_cast<std::byte>(i * 7 + i / 251);
+  const NetReceive place = {to.region().address + 50, kBytes, 3, receives.get()};
+  NetRequest* const receiving = link.receiver->Irecv({&place, 1}).value();
+  ASSERT_NE(receiving, nullptr);
+  NetRequest* sending = nullptr;
+  ASSERT_TRUE(link.Drive([&] {
+    return (sending = link.Send({from.region().address + 100, kBytes, 3, 0, sends.get()})) !=
+           nullptr;
+  }));
+  ASSERT_TRUE(link.Drive([&] { return link.Received(receiving); }));
+  ASSERT_TRUE(link.Drive([&] { return link.Sent(sending); }));
+  NetRequest* const flush = link.receiver->Iflush({&place, 1}).value();
+  ASSERT_NE(flush, nullptr);
+  ASSERT_TRUE(link.Drive([&] { return link.receiver->Test(*flush).value(); }));
+  EXPECT_EQ(CountOf(GetParam(), "exampleFlushes"), flushes + 1);
+  EXPECT_EQ(std::memcmp(to.bytes() + 50, from.bytes() + 100, kBytes), 0);
+}
+
+TEST_P(PluginGpuMemoryTest, IsFoundOutToBeRefused) {
+  setenv("EXAMPLE_GPU", "refuse", 1);
+  PluginNetPair pair(GetParam());
+  const GpuMemory memory;
+  EXPECT_EQ(pair.sending().Register(0, memory.region()).status().code(), Code::kInvalidUsage);
+  NetRegion by_address = memory.region();
+  by_address.dmabuf_fd = -1;
+  EXPECT_EQ(pair.sending().Register(0, by_address).status().code(), Code::kInvalidUsage);
+  net_contract::NetLink link(pair);
+  net_contract::Transfer(link, {5000});
+}
+INSTANTIATE_TEST_SUITE_P(All, PluginGpuMemoryTest,
                          ::testing::Range(netplugin::kOldestVersion, netplugin::kNewestVersion + 1),
                          ::testing::PrintToStringParamName());
 

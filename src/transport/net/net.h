@@ -75,6 +75,8 @@ struct NetDevice {
   bool takes_gpu_memory = false;    // It takes memory of GPUs by address.
   bool takes_dmabuf = false;
   bool registers_memory = false;  // Net::Register serves it.
+  // What connections register within memory that Net::Register has taken costs a look-up.
+  bool shares_registrations = false;
   // Received bytes may reach GPU memory after Test has reported them; Iflush says when they have.
   bool needs_flush = false;
 };
@@ -226,8 +228,8 @@ class Net {
   // Does not need the peer to be in Accept: it is enough that its listener lives.
   virtual Result<std::unique_ptr<NetSendComm>> Connect(int device, const NetHandle& handle,
                                                        const WaitLimits& limits) = 0;
-  // Registers memory with the device itself: what connections of it register later that lies within
-  // costs a look-up, and is not refused. REQUIRES: NetDevice::registers_memory.
+  // Registers memory with the device itself, or finds out that it is refused: connections that
+  // register what lies within are refused no more. REQUIRES: NetDevice::registers_memory.
   virtual Result<std::unique_ptr<NetMemory>> Register(int /*device*/, const NetRegion& /*region*/) {
     return InternalError("the network {} registers memory with connections only", name());
   }

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
+#include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "transport/net/plugin/plugin_comm.h"
 
 namespace tutti {
@@ -13,6 +16,9 @@ namespace {
 
 // The pause between two calls of connect or accept.
 constexpr int64_t kPauseNs = 200'000;
+
+// How long a device is given to connect with itself: as long as one that has to look for the way.
+constexpr double kLoopSeconds = 10;
 
 // Calls `attempt`, which gives a comm or null for "not yet", until it gives one or fails, or
 // `limits` end the wait.
@@ -47,7 +53,8 @@ NetDevice DeviceOf(const PluginProperties& properties, int version) {
   device.needs_registration = true;
   device.takes_gpu_memory = (properties.memory_kinds & netplugin::kPtrGpu) != 0;
   device.takes_dmabuf = (properties.memory_kinds & netplugin::kPtrDmabuf) != 0;
-  device.needs_flush = device.takes_gpu_memory || properties.force_flush;
+  device.registers_memory = device.takes_gpu_memory || device.takes_dmabuf;
+  device.needs_flush = device.registers_memory || properties.force_flush;
   return device;
 }
 
@@ -63,12 +70,14 @@ class PluginListener final : public NetListener {
 
   const NetHandle& handle() const override { return handle_; }
 
+  // Stores a connection, or null where none has come.
+  Status TryAccept(void** comm) {
+    return context_->Do("accept",
+                        [&](PluginFunctions& plugin, void*) { return plugin.Accept(comm_, comm); });
+  }
   Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) override {
-    TUTTI_ASSIGN(void* const comm, AwaitComm(limits, "accepting a connection", [this](void** comm) {
-                   return context_->Do("accept", [&](PluginFunctions& plugin, void*) {
-                     return plugin.Accept(comm_, comm);
-                   });
-                 }));
+    TUTTI_ASSIGN(void* const comm, AwaitComm(limits, "accepting a connection",
+                                             [this](void** comm) { return TryAccept(comm); }));
     return std::unique_ptr<NetRecvComm>(
         std::make_unique<PluginRecvComm>(context_, comm, fmt::format("over {}", context_->name())));
   }
@@ -77,6 +86,28 @@ class PluginListener final : public NetListener {
   const std::shared_ptr<PluginContext> context_;
   void* const comm_;
   const NetHandle handle_;
+};
+
+// A connection of a device with itself. Plugins register memory with connections only.
+struct Loop {
+  std::unique_ptr<PluginSendComm> sender;
+  Mutex mutex;
+  std::unique_ptr<PluginRecvComm> receiver TUTTI_GUARDED_BY(mutex);
+};
+
+// Memory that is registered with a loop.
+class LoopMemory final : public NetMemory {
+ public:
+  LoopMemory(std::shared_ptr<Loop> loop, std::unique_ptr<NetMemory> held)
+      : NetMemory(held->region()), loop_(std::move(loop)), held_(std::move(held)) {}
+  ~LoopMemory() override {
+    const MutexLock lock(loop_->mutex);
+    held_.reset();
+  }
+
+ private:
+  const std::shared_ptr<Loop> loop_;
+  std::unique_ptr<NetMemory> held_;
 };
 
 class PluginNetImpl final : public Net {
@@ -113,10 +144,64 @@ class PluginNetImpl final : public Net {
         std::make_unique<PluginSendComm>(context_, comm, fmt::format("over {}", context_->name())));
   }
 
+  // What a plugin takes over the loop it takes over other connections, each of which registers it
+  // for itself.
+  Result<std::unique_ptr<NetMemory>> Register(int device, const NetRegion& region) override {
+    TUTTI_ASSIGN(std::shared_ptr<Loop> loop, LoopOf(device));
+    std::unique_ptr<NetMemory> held;
+    {
+      const MutexLock lock(loop->mutex);
+      TUTTI_ASSIGN(held, loop->receiver->Register(region));
+    }
+    return std::unique_ptr<NetMemory>(
+        std::make_unique<LoopMemory>(std::move(loop), std::move(held)));
+  }
+
  private:
+  Result<std::shared_ptr<Loop>> LoopOf(int device) {
+    const MutexLock lock(mutex_);
+    std::shared_ptr<Loop>& loop = loops_[device];
+    if (loop == nullptr) {
+      TUTTI_ASSIGN(loop, MakeLoop(device));
+    }
+    return loop;
+  }
+  Result<std::shared_ptr<Loop>> MakeLoop(int device);
+
   const std::shared_ptr<PluginContext> context_;
   const std::vector<NetDevice> devices_;
+  Mutex mutex_;
+  std::map<int, std::shared_ptr<Loop>> loops_ TUTTI_GUARDED_BY(mutex_);
 };
+
+// Neither end may wait for the other, since both are driven here.
+Result<std::shared_ptr<Loop>> PluginNetImpl::MakeLoop(int device) {
+  TUTTI_ASSIGN(std::unique_ptr<NetListener> listener, Listen(device));
+  NetHandle handle = listener->handle();
+  auto loop = std::make_shared<Loop>();
+  const auto both = [&](void** comm) -> Status {
+    if (loop->sender == nullptr) {
+      void* sending = nullptr;
+      TUTTI_TRY(context_->Do("connect", [&](PluginFunctions& plugin, void* context) {
+        return plugin.Connect(context, device, handle.data(), &sending);
+      }));
+      if (sending != nullptr)
+        loop->sender = std::make_unique<PluginSendComm>(context_, sending, "to itself");
+    }
+    const MutexLock lock(loop->mutex);
+    if (loop->receiver == nullptr) {
+      void* receiving = nullptr;
+      TUTTI_TRY(static_cast<PluginListener&>(*listener).TryAccept(&receiving));
+      if (receiving != nullptr)
+        loop->receiver = std::make_unique<PluginRecvComm>(context_, receiving, "from itself");
+    }
+    *comm = loop->sender != nullptr && loop->receiver != nullptr ? loop.get() : nullptr;
+    return Status::Ok();
+  };
+  const WaitLimits limits = {Deadline::AfterSeconds(kLoopSeconds), nullptr};
+  TUTTI_TRY(AwaitComm(limits, "connecting a device with itself", both).status());
+  return loop;
+}
 
 }  // namespace
 

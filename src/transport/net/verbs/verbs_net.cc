@@ -196,7 +196,7 @@ NetDevice Describe(const PortSet& set) {
   device.max_group = kMaxNetGroup;
   device.max_requests = kTableSlots;
   device.needs_registration = true;
-  device.registers_memory = true;
+  device.registers_memory = device.shares_registrations = true;
   device.takes_gpu_memory = device.takes_dmabuf = true;
   for (const UsedPort& used : std::span(set.ports).first(set.own)) {
     const VerbsNic& nic = *used.nic;
