@@ -92,7 +92,9 @@ int CountNeither() {
     neither += read[0][i] == 0 && read[1][i] == 0 ? 1 : 0;
     seen += read[0][i] + read[1][i];
   }
-  if (kFenced) EXPECT_GE(seen, kTries);
+  if (kFenced) {
+    EXPECT_GE(seen, kTries);
+  }
   return neither;
 }
 TEST(LitmusTest, StoreBuffering) { EXPECT_EQ(CountNeither<true>(), 0); }
