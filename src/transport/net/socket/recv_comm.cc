@@ -162,7 +162,6 @@ Status SocketRecvComm::TakeFrame() {
   if (frame.type == FrameType::kData) {
     in_payload_ = true;
     payload_left_ = frame.bytes;
-    last_bytes_ = frame.bytes;
     return Status::Ok();
   }
   if (frame.number != Striping::SocketsFor(frame.bytes, channel_->num_data_sockets())) {
@@ -225,12 +224,6 @@ std::byte* SocketRecvComm::PayloadPlace() {
   return request.buffers[buffer_].data + (request.received[buffer_].bytes - payload_left_);
 }
 
-// Returns for how many bytes alone the caller waits, taking the next message to be as long as the
-// last one; 0 where it waits for further messages as well.
-size_t SocketRecvComm::AwaitedBytes() const {
-  return expects_more_ ? 0 : kFrameBytes + last_bytes_;
-}
-
 // One system call fills the current buffer and, behind it, the staging area.
 Result<bool> SocketRecvComm::ReadMore() {
   std::array<iovec, 2> pieces;
@@ -246,7 +239,7 @@ Result<bool> SocketRecvComm::ReadMore() {
     staged_to_ = kept;
   }
   pieces[count++] = {&staging_[kept], staging_.size() - kept};
-  const ssize_t got = channel_->control().Read(std::span(pieces).first(count), AwaitedBytes());
+  const ssize_t got = channel_->control().Read(std::span(pieces).first(count));
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
   // The end of the stream is the peer's own doing, unless a reset was seen before.
   if (got <= 0) {
@@ -368,7 +361,6 @@ Result<bool> SocketRecvComm::SendGrants(bool busy) {
 NetIdle SocketRecvComm::PrepareToWait(std::vector<NetWait>& waits) {
   if (channel_->down() || channel_->replaced()) return NetIdle::kPoll;
   if (received_ < posted_ && channel_->control().HasInput()) return NetIdle::kProgress;
-  channel_->control().TakeOut();
   const uint32_t control = (received_ < posted_ ? uint32_t{EPOLLIN} : 0u) |
                            (grants_from_ < grants_to_ ? uint32_t{EPOLLOUT} : 0u);
   if (control != 0) waits.push_back({channel_->control_fd(), control});

@@ -52,7 +52,6 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   void CountMessage();
   void CountArrived();
   std::byte* PayloadPlace();
-  size_t AwaitedBytes() const;
   Result<bool> ReadMore();
   Result<bool> TellWhatCame();
   Result<bool> SendGrants(bool busy);
@@ -78,7 +77,6 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   uint64_t arrived_messages_ = 0;
 
   size_t payload_left_ = 0;  // So much is left of message messages_, once its frame has come.
-  size_t last_bytes_ = 0;    // The last message on the control socket has so many.
   size_t buffer_ = 0;        // the buffer of group received_ that it goes to
   bool in_payload_ = false;
   bool was_reset_ = false;     // It was reset while grants were sent.

@@ -1,7 +1,5 @@
 #include "transport/net/socket/stream.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -18,14 +16,6 @@ constexpr size_t kWriteBytes = 256 * 1024;
 // A piece of so many bytes begins a record of its own, which the receiver can then read to where it
 // belongs.
 constexpr size_t kOwnRecordBytes = 16 * 1024;
-
-// Only where fewer bytes are awaited may they be left in the socket. TCP takes packets of this
-// length and more for full ones (TCP_MSS_DEFAULT in Linux), of which it acknowledges every second
-// one on its way in, whenever they are taken out.
-constexpr size_t kFullPacketBytes = 536;
-
-// And only where it reads no more than this.
-constexpr size_t kLeaveBytes = 16 * 1024;
 
 // Pieces that have so few bytes together are written as one: a copy takes less than it takes the
 // system to read where they lie.
@@ -59,59 +49,20 @@ ssize_t SocketStream::WritePlain(std::span<const iovec> pieces) {
     sent = pieces.size() == 1 ? ::send(fd_.get(), one.iov_base, one.iov_len, kFlags)
                               : ::sendmsg(fd_.get(), &message, kFlags);
   } while (sent < 0 && errno == EINTR);
-  acknowledges_soon_ = false;
   return sent;
 }
 
-// Returns whether a read may leave its bytes in the socket. Where the last look found something,
-// nobody waits in vain, and the system call that takes the bytes out would be one more.
-bool SocketStream::MayLeave(std::span<const iovec> places) const {
-  return awaited_ > 0 && awaited_ < kFullPacketBytes && polled_ && Total(places) <= kLeaveBytes;
-}
-
 ssize_t SocketStream::ReadPlain(std::span<const iovec> places) {
-  TakeOut();
-  if (take_out_error_ != 0) {
-    errno = std::exchange(take_out_error_, 0);
-    return -1;
-  }
-  // Only TCP can take bytes out unseen, which it says here.
-  bool leaves = MayLeave(places);
-  if (leaves && !acknowledges_soon_) AcknowledgeSoon();
-  leaves &= is_tcp_;
-  const int flags = MSG_DONTWAIT | (leaves ? MSG_PEEK : 0);
   msghdr message = {};
   message.msg_iov = const_cast<iovec*>(places.data());
   message.msg_iovlen = places.size();
   ssize_t got;
   do {
-    got = places.size() == 1 ? ::recv(fd_.get(), places[0].iov_base, places[0].iov_len, flags)
-                             : ::recvmsg(fd_.get(), &message, flags);
+    got = places.size() == 1
+              ? ::recv(fd_.get(), places[0].iov_base, places[0].iov_len, MSG_DONTWAIT)
+              : ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
-  const bool nothing = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
-  polled_ = nothing;
-  if (got <= 0) return got;
-  if (leaves) left_in_socket_ = static_cast<size_t>(got);
   return got;
-}
-
-void SocketStream::TakeOut() {
-  while (left_in_socket_ > 0) {
-    // TCP's MSG_TRUNC takes bytes out without a copy.
-    const ssize_t taken = ::recv(fd_.get(), nullptr, left_in_socket_, MSG_TRUNC | MSG_DONTWAIT);
-    if (taken < 0 && errno == EINTR) continue;
-    if (taken < 0) take_out_error_ = errno;
-    left_in_socket_ -= taken > 0 ? static_cast<size_t>(taken) : left_in_socket_;
-  }
-}
-
-// Has TCP acknowledge at once what leaves the socket, while the caller waits for more. A socket
-// that has written lets an acknowledgement wait for the next write, or for a second packet: the
-// second one would then be acknowledged before the caller gets it.
-void SocketStream::AcknowledgeSoon() {
-  const int kOn = 1;
-  is_tcp_ = setsockopt(fd_.get(), IPPROTO_TCP, TCP_QUICKACK, &kOn, sizeof(kOn)) == 0;
-  acknowledges_soon_ = true;
 }
 
 ssize_t SocketStream::Write(std::span<const iovec> pieces) {
@@ -160,8 +111,7 @@ void SocketStream::SealNext(std::span<const iovec> pieces, size_t skip) {
 // Gives out what is opened already; else reads a header and a record, as far as they have come, and
 // opens the record when it is whole. A long record is read straight to where the caller wants it,
 // if it fits there.
-ssize_t SocketStream::Read(std::span<const iovec> places, size_t awaited) {
-  awaited_ = awaited;
+ssize_t SocketStream::Read(std::span<const iovec> places) {
   if (!reading_) return ReadPlain(places);
   Reading& r = *reading_;
   if (!r.opened.empty()) return GiveOut(places);

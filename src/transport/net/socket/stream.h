@@ -2,7 +2,7 @@
 
 // SocketStream: the bytes of one connected socket, in order, as they are or sealed (seal.h).
 //
-// Threads: one at a time; fd() from any.
+// Threads: one at a time in each direction; fd() from any.
 
 #include <sys/types.h>
 #include <sys/uio.h>
@@ -47,15 +47,7 @@ class SocketStream {
   // stream, -1 with errno when there are none: EBADMSG where they are damaged. A first place of
   // more than kBufferBytes may be written to beyond what is counted, and comes first in the next
   // call as well, unless the stream is given up.
-  //
-  // `awaited`: the caller waits for about so many bytes and nothing else, so that TCP's
-  // acknowledgement of them should not hold it up; 0: it does not. Few bytes then stay in the
-  // socket until the next Read or TakeOut, because TCP acknowledges what leaves a socket before the
-  // caller gets it, and that takes as long as sending a short message.
-  ssize_t Read(std::span<const iovec> places, size_t awaited = 0);
-  // Takes out of the socket what was read and is still in there. A caller that is about to wait for
-  // the socket must call this: until then the socket counts as readable.
-  void TakeOut();
+  ssize_t Read(std::span<const iovec> places);
   // Returns whether the next Read returns bytes though the socket may have none.
   bool HasInput() const;
 
@@ -92,8 +84,6 @@ class SocketStream {
 
   ssize_t WritePlain(std::span<const iovec> pieces);
   ssize_t ReadPlain(std::span<const iovec> places);
-  bool MayLeave(std::span<const iovec> places) const;
-  void AcknowledgeSoon();
   void SealNext(std::span<const iovec> pieces, size_t skip);
   // Read what is missing of a header, or of a record; 1: it is there; 0 and -1 as Read.
   ssize_t ReadHeader(std::span<const iovec> places);
@@ -102,12 +92,6 @@ class SocketStream {
   ssize_t GiveOut(std::span<const iovec> places);
 
   UniqueFd fd_;
-  size_t awaited_ = 0;                // what the caller of Read says
-  bool polled_ = false;               // The last look at the socket found nothing.
-  size_t left_in_socket_ = 0;         // So many bytes that were read are still in the socket.
-  int take_out_error_ = 0;            // The socket's, which tells of it only once.
-  bool acknowledges_soon_ = false;    // AcknowledgeSoon was called, and nothing written since.
-  bool is_tcp_ = true;                // until the system says otherwise
   std::unique_ptr<Writing> writing_;  // null: the bytes travel as they are; so reading_
   std::unique_ptr<Reading> reading_;
 };
