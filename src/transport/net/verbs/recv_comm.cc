@@ -14,11 +14,6 @@ namespace {
 constexpr uint64_t kGrantsPerCompletion = kTableSlots / 2;
 constexpr uint32_t kGrantDepth = 2 * kTableSlots;
 
-// Grants of so many groups, whose slots are neighbours, go as one write where at least a few wait:
-// a packet of RoCE in place of as many. Fewer go each by itself, from within its request.
-constexpr uint64_t kMostGrantsTogether = 8;
-constexpr uint64_t kFewestGrantsTogether = 4;
-
 // Distinguish completions of grants and flushes from those of receives, whose ids are numbers of
 // groups.
 constexpr uint64_t kGrantBit = uint64_t{1} << 63;
@@ -252,38 +247,24 @@ Status VerbsRecvComm::AnswerOffer() {
 Status VerbsRecvComm::GrantWhatIsPosted() {
   if (!channel_->open()) return Status::Ok();
   while (granted_ < posted_ && granted_ - reclaimed_ < kGrantDepth) {
-    const uint64_t groups = GrantsTogether();
-    StageGrants(granted_ + 1, groups);
-    granted_ += groups;
+    StageGrants(++granted_);
   }
   const Status posted = channel_->pair(0).PostStaged();
   if (!posted.ok()) return channel_->Fail(posted);
   return TellIfAsleep();
 }
 
-// Returns the grants of how many groups the next write has. Over iWARP each write has those of one,
-// since they must be copied into it (QueuePair::Completions).
-uint64_t VerbsRecvComm::GrantsTogether() const {
-  const uint64_t waiting = posted_ - granted_;
-  if (waiting < kFewestGrantsTogether || channel_->ports().iwarp()) return 1;
-  const uint64_t in_table = kTableSlots - (granted_ + 1) % kTableSlots;
-  return std::min({waiting, in_table, kMostGrantsTogether});
-}
-
-// Stages the write of the grants of some groups, from `group` on, into the sender's table; from
-// within the request where they fit. What lies in a slot behind the grants of its group is of
-// earlier groups, and nobody reads it.
-void VerbsRecvComm::StageGrants(uint64_t group, uint64_t groups) {
-  const uint64_t last = group + groups - 1;
+// Stages the write of a group's grants into the sender's table, from within the request where they
+// fit.
+void VerbsRecvComm::StageGrants(uint64_t group) {
   const auto slot = static_cast<size_t>(group % kTableSlots);
   const VerbsEnd::Port& there = channel_->remote().ports[channel_->remote_port_of(0)];
   ibv_sge element = {};
   element.addr = reinterpret_cast<uintptr_t>(&Grants(group));
-  element.length =
-      static_cast<uint32_t>((groups - 1) * sizeof(GrantSlot) + At(last).count * sizeof(GrantEntry));
+  element.length = static_cast<uint32_t>(At(group).count * sizeof(GrantEntry));
   element.lkey = channel_->outbox().registration(channel_->port_of(0)).local_key();
   ibv_send_wr work = {};
-  work.wr_id = channel_->Mark(kGrantBit | last);
+  work.wr_id = channel_->Mark(kGrantBit | group);
   work.sg_list = &element;
   work.num_sge = 1;
   work.opcode = IBV_WR_RDMA_WRITE;
@@ -291,8 +272,7 @@ void VerbsRecvComm::StageGrants(uint64_t group, uint64_t groups) {
   work.wr.rdma.rkey = there.table_key;
   QueuePair& pair = channel_->pair(0);
   if (element.length <= pair.max_inline()) work.send_flags |= IBV_SEND_INLINE;
-  if ((group - 1) / kGrantsPerCompletion < last / kGrantsPerCompletion)
-    work.send_flags |= IBV_SEND_SIGNALED;
+  if (group % kGrantsPerCompletion == 0) work.send_flags |= IBV_SEND_SIGNALED;
   pair.Stage(work);
 }
 

@@ -53,8 +53,7 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   Status TakeOfferAgain(const ControlMessage& message);
   Status GoOnLost();
   Status AnswerOffer();
-  uint64_t GrantsTogether() const;
-  void StageGrants(uint64_t group, uint64_t groups);
+  void StageGrants(uint64_t group);
   Status GrantWhatIsPosted();
   Result<bool> TakeCompletions();
   Status TakeCompletion(const ibv_wc& completion);
