@@ -79,7 +79,7 @@ set_source_files_properties(${tutti_own_targets} PROPERTIES SKIP_PRECOMPILE_HEAD
 set(tutti_alone api/device_communicators.cc api/device_interface.cc api/windows.cc backend/cuda/pinned_pool.cc
     backend/host/messages.cc bootstrap/unique_id.cc comm/gpu_gin.cc comm/gpu_one_sided.cc gin/mail.cc gin/mlx5/queues.cc
     gin/proxy.cc launch/http_store_client.cc operations/tuner/tuner_plugin.cc plan/mesh.cc sys/round_trip.cc sys/silence.cc topology/picture.cc
-    transport/net/socket/stream.cc transport/shm/arena.cc window/host_flat_space.cc)
+    transport/net/plugin/rma_library.cc transport/net/plugin/rma_plugin.cc transport/net/socket/stream.cc transport/shm/arena.cc window/host_flat_space.cc)
 list(TRANSFORM tutti_alone PREPEND ${PROJECT_SOURCE_DIR}/src/)
 set_source_files_properties(${tutti_alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 

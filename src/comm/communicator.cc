@@ -171,7 +171,7 @@ Status Communicator::ShareWithOthers(const Window& window, WindowUse use, Deadli
     one_sided = this->one_sided();
   }
   if (!one_sided.ok() || (*one_sided)->remote() == nullptr) return Status::Ok();
-  return (*one_sided)->remote()->Share(window, {deadline, abort_flag});
+  return (*one_sided)->remote()->Share(window, use == WindowUse::kResource, {deadline, abort_flag});
 }
 
 // Makes what one-sided calls need once for all windows: the window with the counters of signals,
@@ -198,9 +198,10 @@ Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* ab
                                                        .loop = &process_.proxy().loop(),
                                                        .network = support.network,
                                                        .device = support.network_device,
+                                                       .groups = support.groups,
                                                        .watch = watch_.get()},
                                                       {deadline, abort_flag}));
-    TUTTI_TRY(parts.remote->Share(*counters.window, {deadline, abort_flag}));
+    TUTTI_TRY(parts.remote->Share(*counters.window, true, {deadline, abort_flag}));
   }
   const MutexLock lock(registrations_mutex_);
   one_sided_ = std::make_unique<HostOneSided>(std::move(parts));

@@ -43,6 +43,8 @@ Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxy(
     const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
   // Made with the window, if not before.
   TUTTI_ASSIGN(OneSided* const one_sided, comm_.one_sided());
+  if (const RemoteWindows* const remote = one_sided->remote())
+    TUTTI_TRY(remote->CheckSignals(whole.gin.strong, whole.gin.va_signals));
   TUTTI_ASSIGN(std::unique_ptr<GinProxy> proxy,
                GinProxy::Create({.rank = comm_.rank(),
                                  .plan = whole.gin,

@@ -124,6 +124,7 @@ Status GpuGin::Connect() {
                                       .loop = &comm_.process().proxy().loop(),
                                       .network = network.net,
                                       .device = network.device,
+                                      .groups = network.groups,
                                       .watch = &comm_.watch(),
                                       .attempt = attempts_++};
   Status connected = Together([&](const WaitLimits& limits) -> Status {
@@ -149,7 +150,7 @@ Result<std::shared_ptr<const Window>> GpuGin::MakeWindow(uint64_t bytes, uint64_
 }
 
 Status GpuGin::Share(const Window& window, const WaitLimits& limits) {
-  return remote_ ? remote_->Share(window, limits) : Status::Ok();
+  return remote_ ? remote_->Share(window, /*holds_signals=*/true, limits) : Status::Ok();
 }
 
 void GpuGin::Drop(const Window& window) {
@@ -178,6 +179,8 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
                                                  const std::function<void()>& undo) {
   FreeRetired();
   if (locks_ == nullptr) TUTTI_TRY(Join());
+  // What the proxies of two ranks tell each other goes by strong signals (gin/mail.h).
+  if (remote_) TUTTI_TRY(remote_->CheckSignals(/*strong=*/true, plan.va_signals));
   const LsaTeam& team = comm_.symmetric().team();
   TUTTI_ASSIGN(std::shared_ptr<const Window> window,
                MakeWindow(GinHostLayout(plan, team).bytes, digest));

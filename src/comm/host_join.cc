@@ -218,6 +218,7 @@ std::unique_ptr<HostOperations> HostJoin::MakeOperations() {
     // Where that is another network, its first device is as good as any.
     const bool same = parts_.one_sided_network == parts_.network;
     parts_.one_sided_device = same ? network_device_ : 0;
+    parts_.one_sided_groups = OneSidedGroups(settings, *parts_.network, network_device_);
     parts_.net = MakeNetConnector(context_.process.proxy(), context_.bootstrap, parts_.network,
                                   network_device_, parts_.plan.slot_bytes, context_.peers,
                                   context_.watch.stop_flag(), context_.watch);

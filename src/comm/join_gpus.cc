@@ -267,7 +267,12 @@ void GpuJoin::AddOneSidedNetwork(DeviceOperations& operations) const {
       OneSidedNet(context_.process.proxy(), context_.settings, context_.bootstrap, network_.net);
   // Where that is another network, its first device is as good as any.
   const int device = net == network_.net ? network_.device : 0;
-  operations.set_one_sided_network({std::move(net), device});
+  std::shared_ptr<RmaGroups> groups;
+  if (network_.net)
+    groups = OneSidedGroups(context_.settings, *network_.net, network_.device);
+  else if (net)
+    groups = OneSidedGroups(context_.settings, *net, device);
+  operations.set_one_sided_network({std::move(net), device, std::move(groups)});
 }
 
 }  // namespace

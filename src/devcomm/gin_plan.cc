@@ -145,6 +145,7 @@ Result<GinPlan> PlanGin(const ncclDevCommRequirements_t& asked, const TeamShape&
                                                                 : shape.num_ranks / shape.lsa_size;
   plan.num_queues = static_cast<uint32_t>(ranks);
   plan.strong = asked.ginStrongSignalsRequired;
+  plan.va_signals = asked.ginVaSignalsRequired;
   Numbers signals("signals", kMostGinSignals), counters("counters", kMostGinCounters);
   TUTTI_TRY(signals.Take(asked.ginSignalCount).status());
   TUTTI_TRY(counters.Take(asked.ginCounterCount).status());

@@ -53,7 +53,8 @@ struct GinPlan {
   // A context has the caller's first, then those of barriers and of the caller's list.
   uint32_t num_signals = 0;
   uint32_t num_counters = 0;
-  bool strong = false;  // Signals whose strength is not given are strong.
+  bool strong = false;      // Signals whose strength is not given are strong.
+  bool va_signals = false;  // Kernels add to words of windows.
   // Where the words of signals, counters, shadows and values begin in the resource window, in
   // bytes; those of one context follow those of the one before.
   uint64_t signals_at = 0;

@@ -32,7 +32,7 @@ HostOperations::HostOperations(Parts parts)
       machines_(std::move(parts.machines)),
       watch_(*parts.watch),
       one_sided_support_{parts.wait_policy, std::move(parts.one_sided_network),
-                         parts.one_sided_device},
+                         parts.one_sided_device, std::move(parts.one_sided_groups)},
       network_name_(parts.network != nullptr ? parts.network->name() : ""),
       order_(parts.rank, parts.timeout_s),
       tuner_(std::move(parts.tuner)),

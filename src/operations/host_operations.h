@@ -64,6 +64,7 @@ class HostOperations final : public Operations {
     // The network for one-sided operations, and this rank's device in it. Null: there is none.
     std::shared_ptr<Net> one_sided_network;
     int one_sided_device = 0;
+    std::shared_ptr<RmaGroups> one_sided_groups;
     HostMemory* memory = nullptr;  // The process's memory, and the server of its descriptors.
     FdServer* fd_server = nullptr;
     Watch* watch = nullptr;
@@ -95,7 +96,8 @@ class HostOperations final : public Operations {
   bool MapsPeerMemory() const override { return true; }
   const OneSidedSupport* one_sided_support() const override { return &one_sided_support_; }
   OneSidedNetwork one_sided_network() const override {
-    return {one_sided_support_.network, one_sided_support_.network_device};
+    return {one_sided_support_.network, one_sided_support_.network_device,
+            one_sided_support_.groups};
   }
 
   // What is given back are the pages of the arena in which data lay. Each rank gives back its stage

@@ -13,6 +13,7 @@
 #include "bootstrap/auth.h"
 #include "config/plugin_file.h"
 #include "transport/net/plugin/plugin_net.h"
+#include "transport/net/plugin/rma_plugin.h"
 #include "transport/net/socket/socket_net.h"
 #include "transport/net/verbs/verbs_net.h"
 
@@ -196,6 +197,11 @@ std::shared_ptr<Net> OneSidedNet(Proxy& proxy, const Settings& settings, const B
              net != nullptr ? net->name() : "what joins the ranks",
              status.ok() ? "sockets carry them" : status.message());
   return status.ok() ? std::shared_ptr<Net>(std::move(sockets).value()) : nullptr;
+}
+
+std::shared_ptr<RmaGroups> OneSidedGroups(const Settings& settings, const Net& net, int device) {
+  const std::vector<std::string>& paths = net.devices()[static_cast<size_t>(device)].pci_paths;
+  return RmaPlugins::Find(settings, paths.empty() ? std::string() : paths.front());
 }
 
 }  // namespace tutti

@@ -14,6 +14,7 @@
 #include "proxy/proxy.h"
 #include "transport/net/net.h"
 #include "transport/net/plugin/net_events.h"
+#include "transport/net/rma_group.h"
 
 namespace tutti {
 
@@ -33,5 +34,10 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Boo
 // with the reason in the log, where this rank cannot have sockets.
 std::shared_ptr<Net> OneSidedNet(Proxy& proxy, const Settings& settings, const Bootstrap& bootstrap,
                                  std::shared_ptr<Net> net);
+
+// Returns the plugins with one-sided operations that this rank could use instead, or null. Which of
+// them all ranks have is found when the ranks are joined (window/remote_windows.h). Where a plugin
+// has several devices, that of the NIC which is the rank's in `net` is taken.
+std::shared_ptr<RmaGroups> OneSidedGroups(const Settings& settings, const Net& net, int device);
 
 }  // namespace tutti

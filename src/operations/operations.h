@@ -21,6 +21,7 @@
 #include "operations/agreement.h"
 #include "plan/task.h"
 #include "transport/net/net.h"
+#include "transport/net/rma_group.h"
 
 namespace tutti {
 
@@ -98,6 +99,7 @@ class Operations {
     // the arena, or there are no one-sided operations.
     std::shared_ptr<Net> network;
     int network_device = 0;
+    std::shared_ptr<RmaGroups> groups;  // as of OneSidedNetwork
   };
   // Returns null where the ranks make no one-sided calls, on all of them.
   virtual const OneSidedSupport* one_sided_support() const { return nullptr; }
@@ -107,6 +109,8 @@ class Operations {
   struct OneSidedNetwork {
     std::shared_ptr<Net> net;
     int device = 0;
+    // What takes its place where all ranks can use the same; null where this rank has nothing.
+    std::shared_ptr<RmaGroups> groups = nullptr;
   };
   virtual OneSidedNetwork one_sided_network() const = 0;
   // A buffer that was registered (ncclCommRegister), or a window (window/window.h).

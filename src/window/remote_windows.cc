@@ -3,10 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+
+#include "base/log.h"
+#include "bootstrap/auth.h"
+#include "operations/agreement.h"
 
 namespace tutti {
 namespace {
+
+// The plugins that a rank offers to the others at most.
+constexpr size_t kMostGroups = 4;
 
 // The bootstrap's tags of what two ranks tell each other.
 constexpr uint32_t kHandleTag = 0x57494e01;
@@ -21,13 +29,15 @@ constexpr int kLooksBeforeSleep = 200;
 Result<std::unique_ptr<RemoteWindows>> RemoteWindows::Connect(const Parts& parts,
                                                               const WaitLimits& limits) {
   std::unique_ptr<RemoteWindows> windows(new RemoteWindows(parts));
-  TUTTI_TRY(windows->ConnectAll(limits));
+  TUTTI_TRY(windows->JoinGroup(limits));
+  if (windows->group_ == nullptr) TUTTI_TRY(windows->ConnectAll(limits));
   return windows;
 }
 
 RemoteWindows::~RemoteWindows() {
   for (auto& [peer, windows] : shared_)
-    for (auto& [window, shared] : windows) links_.at(peer)->connection->End(std::move(shared.own));
+    for (auto& [window, shared] : windows)
+      if (shared.own) links_.at(peer)->connection->End(std::move(shared.own));
 }
 
 std::vector<int> RemoteWindows::RanksOutside() const {
@@ -35,6 +45,92 @@ std::vector<int> RemoteWindows::RanksOutside() const {
   for (int r = 0; r < parts_.bootstrap->num_ranks(); ++r)
     if (!parts_.team.Has(r)) ranks.push_back(r);
   return ranks;
+}
+
+// Finds the first plugin of rank 0 that all ranks have, and joins the ranks by it. Where there is
+// none, or it cannot be opened on some rank, group_ stays null, on all ranks.
+Status RemoteWindows::JoinGroup(const WaitLimits& limits) {
+  struct Offer {
+    std::array<uint64_t, kMostGroups> names = {};
+    uint64_t number = 0;
+  };
+  std::vector<Offer> offers(parts_.peers.size());
+  Offer& mine = offers[static_cast<size_t>(parts_.bootstrap->rank())];
+  mine.number = RandomU64();
+  const std::vector<uint64_t> names =
+      parts_.groups ? parts_.groups->names() : std::vector<uint64_t>();
+  std::copy_n(names.begin(), std::min(names.size(), kMostGroups), mine.names.begin());
+  TUTTI_TRY(parts_.bootstrap->AllGather(offers.data(), sizeof(Offer), limits.deadline,
+                                        limits.abort_flag));
+  for (const uint64_t name : offers[0].names) {
+    if (name == 0) continue;
+    const auto without = std::find_if(offers.begin(), offers.end(), [&](const Offer& offer) {
+      return std::find(offer.names.begin(), offer.names.end(), name) == offer.names.end();
+    });
+    if (without == offers.end()) return OpenGroup(name, offers[0].number, limits);
+    if (parts_.groups && mine.names[0] != 0)
+      TUTTI_INFO(kLogNet, "plugin {} carries no one-sided operations, because {} does not use it",
+                 parts_.groups->NameOf(name), NameOf(static_cast<int>(without - offers.begin())));
+  }
+  return Status::Ok();
+}
+
+Status RemoteWindows::OpenGroup(uint64_t name, uint64_t number, const WaitLimits& limits) {
+  struct Entry {
+    StatusWire opened;
+    NetHandle handle = {};
+  };
+  std::vector<Entry> entries(parts_.peers.size());
+  Result<std::unique_ptr<RmaGroupListener>> listener = parts_.groups->Open(name, number);
+  const int rank = parts_.bootstrap->rank();
+  Entry& mine = entries[static_cast<size_t>(rank)];
+  mine.opened = StatusWire::Of(listener.ok() ? Status() : listener.status());
+  if (listener.ok()) mine.handle = (*listener)->handle();
+  TUTTI_TRY(parts_.bootstrap->AllGather(entries.data(), sizeof(Entry), limits.deadline,
+                                        limits.abort_flag));
+  std::vector<NetHandle> handles;
+  for (size_t r = 0; r < entries.size(); ++r) {
+    const Status refusal = entries[r].opened.From(static_cast<int>(r), parts_.peers[r]);
+    if (!refusal.ok()) {
+      TUTTI_WARN("{} carries one-sided operations, and no plugin: {}", parts_.network->name(),
+                 refusal.message());
+      return Status::Ok();
+    }
+    handles.push_back(entries[r].handle);
+  }
+  TUTTI_ASSIGN(group_, (*listener)->Join(handles, rank));
+  // What one rank's library lacks, no rank can rely on.
+  std::vector<std::array<bool, 2>> signals(entries.size());
+  signals[static_cast<size_t>(rank)] = {group_->has_strong_signals(), group_->has_va_signals()};
+  TUTTI_TRY(parts_.bootstrap->AllGather(signals.data(), sizeof(signals[0]), limits.deadline,
+                                        limits.abort_flag));
+  for (const auto& [strong, va] : signals) {
+    strong_signals_ = strong_signals_ && strong;
+    va_signals_ = va_signals_ && va;
+  }
+  for (const int peer : RanksOutside()) AddLink(peer, group_->MakeComm(peer));
+  TUTTI_INFO(kLogInit | kLogNet, "{} carries one-sided operations", group_->name());
+  return Status::Ok();
+}
+
+void RemoteWindows::AddLink(int peer, std::unique_ptr<NetRmaComm> comm) {
+  auto link = std::make_unique<Link>();
+  link->connection = std::make_unique<RmaConnection>(*parts_.loop, std::move(comm));
+  links_[peer] = std::move(link);
+}
+
+Status RemoteWindows::CheckSignals(bool strong, bool in_windows) const {
+  if (strong && !strong_signals_)
+    return InvalidUsage(
+        "{} has no strong signals, and they are asked for "
+        "(ginStrongSignalsRequired)",
+        group_->name());
+  if (in_windows && !va_signals_)
+    return InvalidUsage(
+        "{} has no signals in windows, and they are asked for "
+        "(ginVaSignalsRequired)",
+        group_->name());
+  return Status::Ok();
 }
 
 // The higher of two ranks listens. All handles are sent before the first wait, so that no two ranks
@@ -52,9 +148,7 @@ Status RemoteWindows::ConnectAll(const WaitLimits& limits) {
   const auto add = [&](int peer, Result<std::unique_ptr<NetRmaComm>> comm) -> Status {
     if (!comm.ok())
       return std::move(comm).status().Annotate(fmt::format("connecting to {}", NameOf(peer)));
-    auto link = std::make_unique<Link>();
-    link->connection = std::make_unique<RmaConnection>(*parts_.loop, std::move(comm).value());
-    links_[peer] = std::move(link);
+    AddLink(peer, std::move(comm).value());
     return Status::Ok();
   };
   for (const int peer : outside) {
@@ -96,15 +190,25 @@ Status RemoteWindows::Hear(int peer, uint32_t tag, std::span<std::byte> message,
   }
 }
 
-Status RemoteWindows::Share(const Window& window, const WaitLimits& limits) {
+// In a group the key that a rank tells is only the notice that it has registered its part.
+Status RemoteWindows::Share(const Window& window, bool holds_signals, const WaitLimits& limits) {
   ++joint_call_;
-  const NetRegion region = {window.own.data(), window.own.size()};
+  NetRegion region = {window.own.data(), window.own.size()};
+  region.holds_signals = holds_signals || (window.flags & NCCL_WIN_STRICT_ORDERING) != 0;
+  std::shared_ptr<NetMemory> joint;
+  if (group_) {
+    TUTTI_ASSIGN(joint, group_->Register(region));
+  }
   for (auto& [peer, link] : links_) {
-    TUTTI_ASSIGN(std::unique_ptr<NetMemory> own, link->connection->Register(region));
-    const NetRemoteKey key = own->remote_key();
+    Shared shared;
+    shared.joint = joint;
+    if (!joint) {
+      TUTTI_ASSIGN(shared.own, link->connection->Register(region));
+    }
+    const NetRemoteKey key = shared.memory()->remote_key();
     {
       const MutexLock lock(mutex_);
-      shared_[peer][window.handle].own = std::move(own);
+      shared_[peer][window.handle] = std::move(shared);
     }
     TUTTI_TRY(Tell(peer, kKeyTag, key));
   }
@@ -112,7 +216,7 @@ Status RemoteWindows::Share(const Window& window, const WaitLimits& limits) {
     NetRemoteKey theirs;
     TUTTI_TRY(Hear(peer, kKeyTag, theirs, limits));
     const MutexLock lock(mutex_);
-    shared_[peer][window.handle].theirs = theirs;
+    shared_[peer][window.handle].theirs = joint ? joint->remote_key() : theirs;
   }
   return Status::Ok();
 }
@@ -127,7 +231,7 @@ void RemoteWindows::Forget(ncclWindow_t window) {
       shared = std::move(found->second);
       shared_[peer].erase(found);
     }
-    link->connection->End(std::move(shared.own));
+    if (shared.own) link->connection->End(std::move(shared.own));
   }
 }
 
@@ -153,9 +257,10 @@ Status RemoteWindows::Put(int peer, ncclWindow_t window, uint64_t offset,
   }
   const RmaConnection::Inside inside(connection);
   link.has_put = true;
+  const size_t most = group_ && local ? group_->LongestPut(*local) : kMaxNetMessageBytes;
   Status put;
-  for (size_t at = 0; put.ok(); at += kMaxNetMessageBytes) {
-    const size_t bytes = std::min(data.size() - at, kMaxNetMessageBytes);
+  for (size_t at = 0; put.ok(); at += most) {
+    const size_t bytes = std::min(data.size() - at, most);
     const bool last = at + bytes == data.size();
     put = Complete(
         peer, connection,
@@ -178,7 +283,7 @@ Result<NetLocal> RemoteWindows::LocalOf(int peer, const Place& place) {
   const auto found = shared_[peer].find(place.window);
   if (found == shared_[peer].end())
     return InvalidUsage("the window was deregistered before the operation that names it");
-  return NetLocal{found->second.own.get(), place.offset};
+  return NetLocal{found->second.memory(), place.offset};
 }
 
 Result<NetRequest*> RemoteWindows::BeginPut(int peer, const Place& from, const Place& to,

@@ -25,6 +25,7 @@
 #include "operations/peer_info.h"
 #include "sys/tcp.h"
 #include "transport/net/rma.h"
+#include "transport/net/rma_group.h"
 #include "watch/watch.h"
 #include "window/rma_connection.h"
 #include "window/window.h"
@@ -40,7 +41,8 @@ class RemoteWindows {
     EventLoop* loop = nullptr;
     std::shared_ptr<Net> network;  // has one-sided operations
     int device = 0;
-    Watch* watch = nullptr;  // ends all waits
+    std::shared_ptr<RmaGroups> groups = nullptr;  // what this rank could use instead; null: nothing
+    Watch* watch = nullptr;                       // ends all waits
     // How often these ranks have tried to connect before, in vain; the same on all of them.
     uint32_t attempt = 0;
   };
@@ -52,9 +54,10 @@ class RemoteWindows {
   ~RemoteWindows();
 
   // Lets the ranks outside the team reach this rank's part of a window, and learns how to reach
-  // theirs. All ranks call it together, for the same window. Of `limits` and of a failure the same
-  // is true as of Connect; what was shared until then lasts until Forget.
-  Status Share(const Window& window, const WaitLimits& limits);
+  // theirs. All ranks call it together, for the same window. `holds_signals` says that signals are
+  // added in it, besides where it is one with NCCL_WIN_STRICT_ORDERING. Of `limits` and of a
+  // failure the same is true as of Connect; what was shared until then lasts until Forget.
+  Status Share(const Window& window, bool holds_signals, const WaitLimits& limits);
   // Ends that for this rank's part. A put that comes later breaks its connection.
   void Forget(ncclWindow_t window);
 
@@ -87,6 +90,10 @@ class RemoteWindows {
                                const Added* signal);
   Result<NetRequest*> BeginGet(int peer, const Place& to, const Place& from, size_t bytes);
 
+  // Returns ok where signals can be strong, and lie in any window, as far as that is asked for;
+  // else InvalidUsage, the same on all ranks.
+  Status CheckSignals(bool strong, bool in_windows) const;
+
   // Returns the connection to a rank outside the team, for a wait for its puts.
   RmaConnection& connection(int peer) { return *links_.at(peer)->connection; }
   // Waits until the other ranks have all that was put, or are gone.
@@ -100,8 +107,11 @@ class RemoteWindows {
  private:
   // Holds this rank's part of a window as one peer reaches it, and that peer's.
   struct Shared {
-    std::unique_ptr<NetMemory> own;
+    std::unique_ptr<NetMemory> own;    // registered with the connection; null in a group
+    std::shared_ptr<NetMemory> joint;  // registered with the group, the same for all peers
     NetRemoteKey theirs = {};
+
+    NetMemory* memory() const { return own ? own.get() : joint.get(); }
   };
   struct Link {
     std::unique_ptr<RmaConnection> connection;
@@ -110,7 +120,10 @@ class RemoteWindows {
   explicit RemoteWindows(const Parts& parts)
       : parts_(parts), joint_call_(uint64_t{parts.attempt} << 32) {}
 
+  Status JoinGroup(const WaitLimits& limits);
+  Status OpenGroup(uint64_t name, uint64_t number, const WaitLimits& limits);
   Status ConnectAll(const WaitLimits& limits);
+  void AddLink(int peer, std::unique_ptr<NetRmaComm> comm);
   std::vector<int> RanksOutside() const;
   Status Tell(int peer, uint32_t tag, std::span<const std::byte> message);
   Status Hear(int peer, uint32_t tag, std::span<std::byte> message, const WaitLimits& limits);
@@ -124,6 +137,9 @@ class RemoteWindows {
   // The number of the joint call, which stands in its messages. One that failed may leave some that
   // nobody has heard; a later call passes over these.
   uint64_t joint_call_;
+  std::unique_ptr<RmaGroup> group_;  // Null where each pair of ranks has a connection of its own.
+  bool strong_signals_ = true;
+  bool va_signals_ = true;
   std::map<int, std::unique_ptr<Link>> links_;  // By peer; never changes after Connect.
   Mutex mutex_;
   std::map<int, std::map<ncclWindow_t, Shared>> shared_ TUTTI_GUARDED_BY(mutex_);  // By peer.

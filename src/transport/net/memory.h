@@ -25,6 +25,9 @@ struct NetRegion {
   // keeps the descriptor, and may close it once Register has returned.
   int dmabuf_fd = -1;
   uint64_t dmabuf_offset = 0;
+  // Signals are added to words of it: a NIC must not write these ahead of what it has written
+  // before.
+  bool holds_signals = false;
 };
 
 // What another process needs in order to reach a registered range by one-sided operations

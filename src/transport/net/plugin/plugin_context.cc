@@ -42,10 +42,14 @@ PluginContext::~PluginContext() {
 }
 
 Status PluginContext::Failure(std::string_view what, ncclResult_t result) const {
+  return FailureOfPlugin(fmt::format("network plugin {}", name()), what, result);
+}
+
+Status FailureOfPlugin(std::string_view plugin, std::string_view what, ncclResult_t result) {
   const bool known = result > ncclSuccess && result <= ncclRemoteError;
   return Status(known ? static_cast<Code>(result) : Code::kInternalError,
-                fmt::format("network plugin {}: {} failed: {} (result {})", name(), what,
-                            TextOf(result), static_cast<int>(result)));
+                fmt::format("{}: {} failed: {} (result {})", plugin, what, TextOf(result),
+                            static_cast<int>(result)));
 }
 
 }  // namespace tutti

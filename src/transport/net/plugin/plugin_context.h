@@ -13,6 +13,9 @@
 
 namespace tutti {
 
+// Returns the Status of a call that a plugin has failed.
+Status FailureOfPlugin(std::string_view plugin, std::string_view what, ncclResult_t result);
+
 class PluginContext {
  public:
   // `events` takes what the plugin reports; null where nobody asks.

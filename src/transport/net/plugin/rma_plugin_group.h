@@ -1,0 +1,208 @@
+#pragma once
+
+// The ranks that a plugin with one-sided operations joins, as one of them sees them: its context,
+// its group, and its comms. rma_plugin.h makes these.
+//
+// A plugin cannot tell when a put has arrived, so a comm finds out by what plugins promise of
+// signals: it adds 1 to a word of the target by a strong signal, and gets that word until it shows
+// the sum. All that was begun earlier has arrived then.
+//
+//   scratch memory of each rank, registered with the group:
+//     arrived[rank]    counts the flushes of each rank that have come here
+//     fetched[rank]    what this rank has last got of its own count at each rank
+//     stage            bytes on their way from memory that is not registered
+//
+// Threads: as rma_group.h and rma.h. Close may be called by any thread at any time.
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "transport/net/plugin/rma_library.h"
+#include "transport/net/rma_group.h"
+
+namespace tutti {
+
+// A plugin's context for one communicator.
+class RmaPluginContext {
+ public:
+  static Result<std::shared_ptr<RmaPluginContext>> Create(std::shared_ptr<RmaLibrary> library,
+                                                          uint64_t number);
+  ~RmaPluginContext();
+  RmaPluginContext(const RmaPluginContext&) = delete;
+  RmaPluginContext& operator=(const RmaPluginContext&) = delete;
+
+  RmaFunctions& functions() const { return library_->functions(); }
+  void* context() const { return context_; }
+  const tuttiGinProperties_v14_t& properties() const { return properties_; }
+  // "plugin NAME"
+  const std::string& name() const { return name_; }
+  Mutex& set_up() TUTTI_RETURN_CAPABILITY(set_up_) { return set_up_; }
+  // Calls a function that sets up, as call(functions), and makes its result a Status.
+  template <class Call>
+  Status Do(std::string_view what, Call&& call) TUTTI_EXCLUDES(set_up_) {
+    const MutexLock lock(set_up_);
+    return Check(what, call(functions()));
+  }
+  Status Check(std::string_view what, ncclResult_t result) const;
+
+ private:
+  RmaPluginContext(std::shared_ptr<RmaLibrary> library, void* context);
+  Status ReadProperties();
+
+  const std::shared_ptr<RmaLibrary> library_;
+  void* const context_;
+  const std::string name_;
+  tuttiGinProperties_v14_t properties_ = {};
+  Mutex set_up_;
+};
+
+// Memory that a put or get of this rank names, or that all ranks reach.
+class RmaPluginMemory : public NetMemory {
+ public:
+  // `handle` is the plugin's, and null where the region is not registered. The region begins `base`
+  // bytes behind what the handle stands for.
+  RmaPluginMemory(const NetRegion& region, void* handle, uint64_t base)
+      : NetMemory(region), handle_(handle), base_(base) {}
+  void* handle() const { return handle_; }
+  uint64_t base() const { return base_; }
+  NetRemoteKey remote_key() const override;
+  static RmaFunctions::Place PlaceOf(const NetRemote& remote);
+
+ private:
+  void* const handle_;
+  const uint64_t base_;
+};
+
+class RmaPluginGroup final : public RmaGroup {
+ public:
+  // Takes over `coll_comm` and `made`, a plugin's comm of all ranks and its context. All ranks call
+  // it together.
+  static Result<std::unique_ptr<RmaPluginGroup>> Create(std::shared_ptr<RmaPluginContext> context,
+                                                        void* coll_comm, void* made, int num_ranks,
+                                                        int rank);
+  ~RmaPluginGroup() override;
+
+  Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override;
+  std::unique_ptr<NetRmaComm> MakeComm(int peer) override;
+  size_t LongestPut(const NetMemory& memory) const override {
+    const bool known = static_cast<const RmaPluginMemory&>(memory).handle() != nullptr;
+    return known ? kMaxNetMessageBytes : kStageBytes;
+  }
+  bool has_strong_signals() const override { return context_->properties().supportsStrongSignals; }
+  bool has_va_signals() const override { return context_->properties().supportsVASignals; }
+  std::string_view name() const override { return context_->name(); }
+
+  // Closes what the plugin has made, whatever is under way, unless this rank waits for others in a
+  // registration: then the destructor does. Nothing is begun or tested any more in either case.
+  void Close() TUTTI_EXCLUDES(data_);
+
+ private:
+  friend class RmaPluginComm;
+  class Registered;
+  static constexpr size_t kStageBytes = size_t{256} << 10;
+  // How often the plugin is asked for an error that no call has reported.
+  static constexpr int64_t kAskForErrorNs = 100'000'000;
+
+  struct Region {
+    void* handle = nullptr;
+    NetRegion region;
+  };
+
+  RmaPluginGroup(std::shared_ptr<RmaPluginContext> context, void* coll_comm, void* made,
+                 int num_ranks, int rank)
+      : context_(std::move(context)),
+        num_ranks_(num_ranks),
+        rank_(rank),
+        coll_comm_(coll_comm),
+        made_(made) {}
+
+  Status MakeScratch();
+  void Deregister(void* handle) TUTTI_EXCLUDES(data_);
+  void CloseAll() TUTTI_REQUIRES(context_->set_up());
+  // Returns this rank's memory with a registration that holds the region, or without any.
+  std::unique_ptr<NetMemory> MemoryFor(const NetRegion& region) TUTTI_EXCLUDES(data_);
+
+  // Calls a function that moves data, as call(functions, context, comm), and keeps the first
+  // failure, after which every call fails alike.
+  template <class Call>
+  Status Do(std::string_view what, Call&& call) TUTTI_REQUIRES(data_) {
+    if (!failure_.ok()) return failure_;
+    failure_ = context_->Check(what, call(context_->functions(), made_, coll_comm_));
+    return failure_;
+  }
+  Status Drive() TUTTI_REQUIRES(data_);
+  Status Begin(const char* what, ncclResult_t result) TUTTI_REQUIRES(data_);
+
+  uint64_t ArrivedAt(int rank) const { return static_cast<uint64_t>(rank) * 8; }
+  uint64_t FetchedAt(int rank) const { return static_cast<uint64_t>(num_ranks_ + rank) * 8; }
+  uint64_t StageAt() const { return static_cast<uint64_t>(num_ranks_) * 16; }
+
+  const std::shared_ptr<RmaPluginContext> context_;
+  const int num_ranks_;
+  const int rank_;
+  std::vector<uint64_t> scratch_;
+  std::unique_ptr<NetMemory> scratch_memory_;
+
+  Mutex data_;  // taken after context_->set_up()
+  void* coll_comm_ TUTTI_GUARDED_BY(data_);
+  void* made_ TUTTI_GUARDED_BY(data_);
+  Status failure_ TUTTI_GUARDED_BY(data_);
+  std::vector<Region> regions_ TUTTI_GUARDED_BY(data_);
+  bool stage_taken_ TUTTI_GUARDED_BY(data_) = false;
+  int64_t asked_ns_ TUTTI_GUARDED_BY(data_) = 0;
+};
+
+// A comm to one rank.
+class RmaPluginComm final : public NetRmaComm {
+ public:
+  RmaPluginComm(RmaPluginGroup& group, int peer);
+
+  Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override;
+  Result<NetRequest*> Iput(NetLocal from, NetRemote to, size_t bytes,
+                           const NetSignal* signal) override;
+  Result<NetRequest*> Iget(NetLocal to, NetRemote from, size_t bytes) override;
+  Result<NetRequest*> Iatomic(NetLocal before, const NetAtomic& atomic) override;
+  Result<NetRequest*> Iflush() override;
+  Result<bool> Progress() override;
+  Result<bool> Test(NetRequest& request) override;
+  NetIdle PrepareToWait(std::vector<NetWait>&) override { return NetIdle::kPoll; }
+  void AppendFds(std::vector<int>&) const override {}
+  void Shutdown() override { group_.Close(); }
+  std::string_view peer() const override { return peer_name_; }
+
+ private:
+  enum class State : uint8_t {
+    kFree,
+    kUnderWay,   // The plugin has a request.
+    kSignal,     // A flush has to add to the target's word, for which there was no room.
+    kSignalled,  // A flush's signal is under way.
+    kFetch,      // A flush has to get the word.
+    kFetched,    // A flush's get is under way.
+    kDone,
+  };
+  struct Request : NetRequest {
+    State state = State::kFree;
+    bool staged = false;  // It has the stage.
+    void* request = nullptr;
+  };
+
+  Request* FreeRequest();
+  Result<NetRequest*> Begun(Request& request, void* begun);
+  Status Step(Request& request, bool* moved) TUTTI_REQUIRES(group_.data_);
+  Status StepFlush(Request& request) TUTTI_REQUIRES(group_.data_);
+
+  RmaPluginGroup& group_;
+  const int peer_;
+  const std::string peer_name_;
+  std::array<Request, TUTTI_GIN_MAX_REQUESTS> requests_;
+  Request* flush_ = nullptr;  // One is under way at most.
+  uint64_t num_flushes_ = 0;
+};
+
+}  // namespace tutti
