@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "comm/communicator.h"
+#include "comm/topology_step.h"
 #include "window/device_flat_space.h"
 
 namespace tutti {
@@ -66,8 +67,47 @@ Result<Agreement> DirectGin::Exchange(const Status& could, std::span<const std::
   return agreement;
 }
 
+// Returns the port that is nearest to this rank's device, as rings choose NICs
+// (comm/topology_step.h); by the rank's number on its host where the topology does not know the
+// ports.
+Result<std::string> DirectGin::ChoosePort() const {
+  TUTTI_ASSIGN(const std::vector<CardPort> ports, Card::Find(comm_.settings(), options_));
+  const std::string& by_number = ports[static_cast<size_t>(comm_.LocalRank()) % ports.size()].name;
+  const bool placed = std::none_of(ports.begin(), ports.end(),
+                                   [](const CardPort& port) { return port.pci_path.empty(); });
+  if (ports.size() == 1 || !placed) return by_number;
+  const bool on_gpu = comm_.device().cuda_ordinal() >= 0;
+  HostQuestion question;
+  question.rank = comm_.rank();
+  question.other_hosts = true;
+  std::vector<topology::FoundPort> found;
+  for (const CardPort& port : ports) {
+    found.push_back({port.name, {port.pci_path}, port.speed_mbps, port.number, port.guid, on_gpu});
+    question.nics.push_back({.name = port.name,
+                             .speed_mbps = port.speed_mbps,
+                             .pci_paths = {port.pci_path},
+                             .port = port.number,
+                             .guid = port.guid,
+                             .gpu_memory = on_gpu});
+  }
+  for (const int r : comm_.operations().machines().here) {
+    const PeerInfo& peer = comm_.peers()[static_cast<size_t>(r)];
+    question.ranks.push_back(r);
+    question.numas.push_back(peer.numa);
+    if (on_gpu) question.gpus.push_back(BusIdOf(peer));
+  }
+  Settings settings = comm_.settings();
+  settings.topo_dump_file.clear();
+  settings.graph_dump_file.clear();
+  TUTTI_ASSIGN(const auto host, comm_.process().FindHost(settings, found, on_gpu));
+  const Result<HostAnswer> answer = AskTopology(settings, host->machine, host->hash, question);
+  if (!answer.ok() || !answer->plain_since.empty()) return by_number;
+  return ports[static_cast<size_t>(answer->nic)].name;
+}
+
 Status DirectGin::OpenCard() {
-  TUTTI_ASSIGN(card_, Card::Open(comm_.settings(), options_, comm_.LocalRank()));
+  TUTTI_ASSIGN(const std::string port, ChoosePort());
+  TUTTI_ASSIGN(card_, Card::Open(comm_.settings(), options_, port));
   if (comm_.device().cuda_ordinal() < 0) return Status::Ok();
   TUTTI_ASSIGN(const cuda::Device* const device,
                comm_.process().OpenDevice(comm_.device().cuda_ordinal()));

@@ -73,6 +73,7 @@ class DirectGin {
 
   Result<Agreement> Open();
   Status OpenCard();
+  Result<std::string> ChoosePort() const;
   Result<std::unique_ptr<CardMemory>> Register(const Window& window);
   Result<const device::GdakiMemory*> RecordFor(Shared& shared) TUTTI_REQUIRES(mutex_);
   // Tells all ranks whether this one could do its part, and `mine`. Fills in what all have said.

@@ -19,12 +19,6 @@
 namespace tutti {
 namespace {
 
-// Returns the bus address of a rank's GPU as the topology module has it.
-uint64_t BusIdOf(const PeerInfo& peer) {
-  const uint64_t domain = peer.device >> 24 & 0xffff, bus = peer.device >> 16 & 0xff;
-  return domain << 20 | bus << 12 | (peer.device >> 8 & 0xff) << 4;
-}
-
 // Returns the number of channels, the same on all ranks: one for every two processors that the rank
 // with fewest has, because while data moves a channel keeps a thread of its own busy and about one
 // of the network's. Between two H200s by sockets, AllReduce of 64 MiB ran at 2.3, 4.8, 6.7 and 10.3

@@ -279,6 +279,11 @@ Result<std::vector<std::vector<int>>> JoinRings(const std::vector<topology::Host
 
 }  // namespace
 
+uint64_t BusIdOf(const PeerInfo& peer) {
+  const uint64_t domain = peer.device >> 24 & 0xffff, bus = peer.device >> 16 & 0xff;
+  return domain << 20 | bus << 12 | (peer.device >> 8 & 0xff) << 4;
+}
+
 bool TopologyMatters(const Settings& settings, const HostQuestion& question) {
   const bool one_node = std::all_of(question.numas.begin(), question.numas.end(),
                                     [&](int numa) { return numa == question.numas[0]; });

@@ -83,6 +83,9 @@ struct HostAnswer {
   std::string plain_since;
 };
 
+// Returns the bus address of a rank's GPU as the topology module has it, for HostQuestion::gpus.
+uint64_t BusIdOf(const PeerInfo& peer);
+
 // Returns whether the machine can make a difference: there are ranks on several NUMA nodes, more
 // than two GPUs, GPUs whose memory a NIC may reach, several NICs, or a setting that names a file of
 // a machine or of channels. The same on all ranks of a host.

@@ -18,6 +18,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "config/settings.h"
@@ -65,12 +66,23 @@ class CardQueues {
 // waited for.
 enum class CardOrdering : uint8_t { kRelaxed, kStrict };
 
+// A port of a card that kernels could drive, as the topology asks for it.
+struct CardPort {
+  std::string name;
+  std::string pci_path;  // the card's folder in sysfs; empty where it is on no PCI bus
+  uint32_t speed_mbps = 0;
+  int number = 1;
+  uint64_t guid = 0;
+};
+
 class Card {
  public:
-  // Opens the card that a rank uses which is number `local_rank` of its host. Fails where there is
-  // none that kernels could drive.
+  // Returns the ports that a rank could use, at least one. Fails where there is none that kernels
+  // could drive.
+  static Result<std::vector<CardPort>> Find(const Settings& settings, const GinOptions& options);
+  // Opens the card of the port with this name.
   static Result<std::unique_ptr<Card>> Open(const Settings& settings, const GinOptions& options,
-                                            int local_rank);
+                                            const std::string& port);
   virtual ~Card() = default;
 
   virtual const std::string& name() const = 0;

@@ -28,37 +28,61 @@ class Mlx5Memory final : public CardMemory {
   ibv_mr& region_;
 };
 
-// Returns the ports of cards that kernels can drive, and why there is none of them.
-Result<std::vector<VerbsPort>> FindPorts(const std::shared_ptr<const VerbsLibrary>& verbs,
-                                         const Mlx5Library& mlx5, const Settings& settings) {
-  TUTTI_ASSIGN(VerbsPorts ports, FindVerbsPorts(verbs, settings));
+// The libraries by which cards are reached, and the ports of those that kernels can drive.
+struct Mlx5Ports {
+  std::shared_ptr<const VerbsLibrary> verbs;
+  Mlx5Library mlx5;
+  std::vector<VerbsPort> usable;  // not empty
+};
+
+Result<Mlx5Ports> FindPorts(const Settings& settings, const GinOptions& options) {
+  Mlx5Ports found;
+  TUTTI_ASSIGN(const VerbsLibrary verbs, LoadVerbsLibrary(settings.ib_library));
+  found.verbs = std::make_shared<const VerbsLibrary>(verbs);
+  if (verbs.reg_mr_iova2 == nullptr)
+    return InvalidUsage("{} is too old for GIN direct: it lacks ibv_reg_mr_iova2",
+                        settings.ib_library);
+  TUTTI_ASSIGN(found.mlx5, LoadMlx5Library(options.mlx5_library));
+  TUTTI_ASSIGN(VerbsPorts ports, FindVerbsPorts(found.verbs, settings));
   if (ports.usable.empty()) return InvalidUsage("there is no active InfiniBand or RoCE port");
   std::erase_if(ports.usable, [&](const VerbsPort& port) {
-    return !mlx5.is_supported(port.device->context().device);
+    return !found.mlx5.is_supported(port.device->context().device);
   });
   if (ports.usable.empty()) return InvalidUsage("no active port is one of an mlx5 card");
-  return std::move(ports.usable);
+  found.usable = std::move(ports.usable);
+  return found;
 }
 
 }  // namespace
 
+Result<std::vector<CardPort>> Card::Find(const Settings& settings, const GinOptions& options) {
+  TUTTI_ASSIGN(const Mlx5Ports found, FindPorts(settings, options));
+  std::vector<CardPort> ports;
+  for (const VerbsPort& port : found.usable)
+    ports.push_back({.name = port.Name(),
+                     .pci_path = port.device->pci_path(),
+                     .speed_mbps = static_cast<uint32_t>(std::max(port.speed_mbps, int64_t{0})),
+                     .number = port.number,
+                     .guid = port.device->guid()});
+  return ports;
+}
+
 Result<std::unique_ptr<Card>> Card::Open(const Settings& settings, const GinOptions& options,
-                                         int local_rank) {
-  TUTTI_ASSIGN(std::unique_ptr<Mlx5Card> card, Mlx5Card::Open(settings, options, local_rank));
+                                         const std::string& port) {
+  TUTTI_ASSIGN(std::unique_ptr<Mlx5Card> card, Mlx5Card::Open(settings, options, port));
   return std::unique_ptr<Card>(std::move(card));
 }
 
 Result<std::unique_ptr<Mlx5Card>> Mlx5Card::Open(const Settings& settings,
-                                                 const GinOptions& options, int local_rank) {
-  TUTTI_ASSIGN(const VerbsLibrary found, LoadVerbsLibrary(settings.ib_library));
-  const auto verbs = std::make_shared<const VerbsLibrary>(found);
-  if (verbs->reg_mr_iova2 == nullptr)
-    return InvalidUsage("{} is too old for GIN direct: it lacks ibv_reg_mr_iova2",
-                        settings.ib_library);
-  TUTTI_ASSIGN(const Mlx5Library mlx5, LoadMlx5Library(options.mlx5_library));
-  TUTTI_ASSIGN(const std::vector<VerbsPort> ports, FindPorts(verbs, mlx5, settings));
-  const VerbsPort& port = ports[static_cast<size_t>(local_rank) % ports.size()];
-  std::unique_ptr<Mlx5Card> card(new Mlx5Card(verbs, mlx5, port, VerbsOptions::From(settings)));
+                                                 const GinOptions& options,
+                                                 const std::string& port_name) {
+  TUTTI_ASSIGN(const Mlx5Ports found, FindPorts(settings, options));
+  const auto port =
+      std::find_if(found.usable.begin(), found.usable.end(),
+                   [&](const VerbsPort& usable) { return usable.Name() == port_name; });
+  if (port == found.usable.end()) return InvalidUsage("the port {} has gone", port_name);
+  std::unique_ptr<Mlx5Card> card(
+      new Mlx5Card(found.verbs, found.mlx5, *port, VerbsOptions::From(settings)));
   TUTTI_TRY(card->OpenDevice());
   return card;
 }

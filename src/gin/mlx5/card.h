@@ -23,7 +23,7 @@ namespace tutti {
 class Mlx5Card final : public Card {
  public:
   static Result<std::unique_ptr<Mlx5Card>> Open(const Settings& settings, const GinOptions& options,
-                                                int local_rank);
+                                                const std::string& port_name);
   ~Mlx5Card() override;
   Mlx5Card(const Mlx5Card&) = delete;
   Mlx5Card& operator=(const Mlx5Card&) = delete;

@@ -4,10 +4,20 @@
 
 namespace tutti {
 
-Result<std::unique_ptr<Card>> Card::Open(const Settings&, const GinOptions&, int) {
+namespace {
+
+Status Absent() {
   return InvalidUsage(
       "this build has no GIN direct, because infiniband/mlx5dv.h (libibverbs-dev) was not there "
       "when it was configured");
+}
+
+}  // namespace
+
+Result<std::vector<CardPort>> Card::Find(const Settings&, const GinOptions&) { return Absent(); }
+
+Result<std::unique_ptr<Card>> Card::Open(const Settings&, const GinOptions&, const std::string&) {
+  return Absent();
 }
 
 }  // namespace tutti
