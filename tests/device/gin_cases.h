@@ -131,6 +131,36 @@ inline void GinAllToAll(ncclComm_t comm, int rank, int n, size_t bytes, int roun
   }
 }
 
+// Rank 0 puts more to rank 1 than goes in one piece. The memory is touched at marks only, around
+// the ends of pieces and of pages.
+constexpr size_t kLongPutBytes = (size_t{1} << 30) + 4097;
+constexpr size_t kLongPutMarks[] = {
+    0, 4095, 4096, (size_t{1} << 30) - 1, size_t{1} << 30, kLongPutBytes - 1};
+
+inline void PutLong(ncclDevComm comm, ncclWindow_t window) {
+  const ncclGin gin(comm, 0);
+  if (comm.rank == 0) {
+    gin.put(ncclTeamWorld(comm), 1, window, 1, window, 0, kLongPutBytes, ncclGin_StrongSignalInc{0},
+            ncclGin_WeakCounterInc{0});
+    gin.waitCounter(ncclCoopThread(), 0, 1);
+  }
+  if (comm.rank == 1) gin.waitSignal(ncclCoopThread(), 0, 1);
+}
+
+inline void GinLongPut(ncclComm_t comm, int rank) {
+  GinWindow<uint8_t> window(comm, kLongPutBytes + 4096);
+  const GinDevComm devcomm(comm, AskGin(1, 1));
+  if (!devcomm.made()) return;
+  if (rank == 0)
+    for (const size_t at : kLongPutMarks) window.data()[at] = static_cast<uint8_t>(at * 7 + 1);
+  EXPECT_EQ(tutti::Launch(PutLong, {}, devcomm.get(), window.get()), ncclSuccess);
+  if (rank != 1) return;
+  for (const size_t at : kLongPutMarks)
+    EXPECT_EQ(window.data()[at + 1], static_cast<uint8_t>(at * 7 + 1)) << at;
+  EXPECT_EQ(window.data()[0], 0);
+  EXPECT_EQ(window.data()[kLongPutBytes + 1], 0);
+}
+
 // Small values, counters, resets and shadows. Signal 0 is added to, signal 1 is increased.
 inline void PutValues(ncclDevComm comm, ncclWindow_t window, ncclWindow_t big, size_t big_bytes,
                       std::atomic<int>* wrong) {

@@ -67,6 +67,10 @@ TEST_P(GinTest, EveryRankPutsToAll) {
     RunRanks(3, [&](int rank, ncclComm_t comm) { GinAllToAll(comm, rank, 3, bytes, 5); });
 }
 
+TEST_P(GinTest, SlowPutOfSeveralPieces) {
+  RunRanks(2, [](int rank, ncclComm_t comm) { GinLongPut(comm, rank); });
+}
+
 TEST_P(GinTest, ValuesCountersShadowsAndResets) {
   RunRanks(3, [](int rank, ncclComm_t comm) { GinValues(comm, rank, 3); });
 }

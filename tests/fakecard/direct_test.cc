@@ -137,8 +137,12 @@ INSTANTIATE_TEST_SUITE_P(Over, GinDirectContractTest,
                          ::testing::Values(Way::kMemory, Way::kNetwork), NameOfInstance);
 
 TEST_P(GinDirectContractTest, EveryRankPutsToAll) {
-  for (const size_t bytes : {1, 8, 4095, 1 << 20})
+  for (const size_t bytes : {1, 4, 8, 4095, 4096, 1 << 20})
     RunRanks(3, [&](int rank, ncclComm_t comm) { GinAllToAll(comm, rank, 3, bytes, 3); });
+}
+
+TEST_P(GinDirectContractTest, SlowPutOfSeveralPieces) {
+  RunRanks(2, [](int rank, ncclComm_t comm) { GinLongPut(comm, rank); });
 }
 
 TEST_P(GinDirectContractTest, ARankPutsToItself) {
