@@ -13,7 +13,8 @@
 //   7     spare
 //
 // Until 2.29.4 each connection had one context, so the contexts of this library are told to such
-// kernels as connections. Bits that are not named here have any value.
+// kernels as connections. Bit 0 of each word is set, as today; other bits that are not named here
+// have any value.
 
 #include <cstdint>
 
@@ -48,7 +49,7 @@ inline device::GinOperation UnpackGinBefore230(GinForm form, const uint64_t* w) 
     o.signal = static_cast<uint32_t>(w[5] >> 24 & 0xffff);
     o.added = (o.added & ~uint64_t{0xffff}) | (w[5] >> 40 & 0xffff);
   }
-  // A signal of its own has no data, and no bytes.
+  // An increment has no value in these forms; today's have 1 there.
   if ((o.op & device::kGinSignalInc) != 0) o.added = 1;
   return o;
 }

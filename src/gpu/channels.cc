@@ -496,6 +496,8 @@ Status GpuChannels::PostInGraph(const std::shared_ptr<Kernel>& kernel, cuda::Str
                       "adding a host function to a graph");
 }
 
+// Where the launch of the kernel fails after it, the communicator stops (DeviceOperations), so that
+// nobody waits for what was posted.
 Status GpuChannels::PostInStream(const std::shared_ptr<Kernel>& kernel, cuda::Stream stream) {
   using Kept = std::shared_ptr<Kernel>;
   auto kept = std::make_unique<Kept>(kernel);

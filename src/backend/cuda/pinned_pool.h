@@ -43,7 +43,8 @@ class PinnedBlock {
 // Thread-safe.
 class PinnedPool {
  public:
-  // A communicator of eight channels pins up to 360 MiB.
+  // A communicator of eight channels pins up to 360 MiB, and one that does not fit waits as above
+  // when it ends. What is kept is memory that the rest of the host cannot have.
   static constexpr size_t kMostKept = 512 << 20;
 
   PinnedPool(const Driver& driver, Context context) : driver_(driver), context_(context) {}

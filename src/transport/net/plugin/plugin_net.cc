@@ -160,18 +160,17 @@ class PluginNetImpl final : public Net {
  private:
   Result<std::shared_ptr<Loop>> LoopOf(int device) {
     const MutexLock lock(mutex_);
-    std::shared_ptr<Loop>& loop = loops_[device];
-    if (loop == nullptr) {
-      TUTTI_ASSIGN(loop, MakeLoop(device));
-    }
-    return loop;
+    auto found = loops_.find(device);
+    // What fails takes kLoopSeconds, and so is not tried again.
+    if (found == loops_.end()) found = loops_.emplace(device, MakeLoop(device)).first;
+    return found->second;
   }
   Result<std::shared_ptr<Loop>> MakeLoop(int device);
 
   const std::shared_ptr<PluginContext> context_;
   const std::vector<NetDevice> devices_;
   Mutex mutex_;
-  std::map<int, std::shared_ptr<Loop>> loops_ TUTTI_GUARDED_BY(mutex_);
+  std::map<int, Result<std::shared_ptr<Loop>>> loops_ TUTTI_GUARDED_BY(mutex_);
 };
 
 // Neither end may wait for the other, since both are driven here.
