@@ -21,17 +21,25 @@ namespace {
 constexpr std::string_view kSecret = "what nobody else may read";
 std::atomic<int> secrets_seen = 0;
 
+void LookForSecret(const void* data, size_t bytes) {
+  const std::string_view sent(static_cast<const char*>(data), bytes);
+  if (sent.find(kSecret) != std::string_view::npos) ++secrets_seen;
+}
+
 }  // namespace
 
-// Takes the place of the C library's in this program: counts what would show the secret on a wire.
+// They take the place of the C library's in this program, and count what would show the secret on a
+// wire.
 extern "C" __attribute__((visibility("default"))) ssize_t sendmsg(int fd, const msghdr* message,
                                                                   int flags) {
-  for (size_t i = 0; i < message->msg_iovlen; ++i) {
-    const iovec& piece = message->msg_iov[i];
-    const std::string_view bytes(static_cast<const char*>(piece.iov_base), piece.iov_len);
-    if (bytes.find(kSecret) != std::string_view::npos) ++secrets_seen;
-  }
+  for (size_t i = 0; i < message->msg_iovlen; ++i)
+    LookForSecret(message->msg_iov[i].iov_base, message->msg_iov[i].iov_len);
   return syscall(SYS_sendmsg, fd, message, flags);
+}
+extern "C" __attribute__((visibility("default"))) ssize_t send(int fd, const void* data,
+                                                               size_t bytes, int flags) {
+  LookForSecret(data, bytes);
+  return syscall(SYS_sendto, fd, data, bytes, flags, nullptr, 0);
 }
 
 namespace tutti::testing {
