@@ -142,15 +142,15 @@ const void* ChannelConnections::Lend(std::span<std::byte> buffer) {
   return lent_.Add(std::shared_ptr<const NetRegion>(std::move(memory), region));
 }
 
-bool ChannelConnections::IsLent(const Direction& direction, const std::byte* data,
-                                size_t bytes) const {
+bool ChannelConnections::SendsByOwnNic(const Direction& direction) const {
   const int peer = direction.peer;
-  if (bytes < kFewestLentBytes || InWindow(peer)) return false;
-  // It is known to the rank's own NIC, by which all that is no message goes.
-  if (direction.use == FifoUse::kMessages &&
-      (routes_.SenderOf(rank_, peer) != rank_ || routes_.NicOf(rank_, peer) >= 0))
-    return false;
-  return lent_.Find(data, bytes) != nullptr;
+  if (InWindow(peer)) return false;
+  return direction.use != FifoUse::kMessages ||
+         (routes_.SenderOf(rank_, peer) == rank_ && routes_.NicOf(rank_, peer) < 0);
+}
+
+bool ChannelConnections::IsLent(const std::byte* data, size_t bytes) const {
+  return bytes >= kFewestLentBytes && lent_.Find(data, bytes) != nullptr;
 }
 
 bool ChannelConnections::NeedsNetwork() const {

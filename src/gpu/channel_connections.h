@@ -115,8 +115,10 @@ class ChannelConnections {
   const void* Lend(std::span<std::byte> buffer);
   // REQUIRES: no kernel that sends out of it runs.
   void TakeBack(const void* token) { lent_.Remove(token); }
-  // Returns whether a kernel may have the NIC read these bytes where they lie. Any thread.
-  bool IsLent(const Direction& direction, const std::byte* data, size_t bytes) const;
+  // Returns whether what is sent there goes by the rank's own NIC, which knows what is lent.
+  bool SendsByOwnNic(const Direction& direction) const;
+  // Returns whether a kernel may have that NIC read these bytes where they lie. Any thread.
+  bool IsLent(const std::byte* data, size_t bytes) const;
   // Returns how many ranks the host has that has most.
   int most_local_ranks() const { return most_here_; }
   uint64_t* given_up() const { return reinterpret_cast<uint64_t*>(words_.data()); }

@@ -261,14 +261,15 @@ Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
   args.channels = plan.channels;
   Posts posts(proxied_.size(), args.common.op_tag);
   if (args.one_shot) TUTTI_TRY(ConnectPairs(task, plan, args, posts));
+  const uint32_t lent = proxied_.empty() || args.one_shot ? 0 : LentOf(task, args);
   for (uint32_t channel = 0; channel < plan.channels && !args.one_shot; ++channel)
-    TUTTI_TRY(Connect(task, plan, channel, args, posts));
+    TUTTI_TRY(Connect(task, plan, channel, lent, args, posts));
   return Queue(std::move(posts), stream,
                [&] { return device().Launch(args, task.type, stream, LaunchEventOf(task)); });
 }
 
 Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t channel,
-                            cuda::ChannelArgs& args, Posts& posts) {
+                            uint32_t lent, cuda::ChannelArgs& args, Posts& posts) {
   const ChannelRings& rings = connections_->rings();
   const int* const tables = connections_->device_tables();
   const ChannelTraffic traffic = TrafficOf(task, plan, channel);
@@ -279,7 +280,7 @@ Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t 
     const ChannelConnections::Direction direction = {peer, FifoUse::kRing, channel, sends};
     TUTTI_ASSIGN(fifo,
                  JoinFifo(direction, {passes.chunks, passes.elems * KernelElemBytes(task)}, posts));
-    if (sends && passes.chunks > 0) fifo.lends = LentOf(task, args, direction);
+    if (sends && passes.chunks > 0 && connections_->SendsByOwnNic(direction)) fifo.lends = lent;
     return Status::Ok();
   };
   TUTTI_TRY(connect(to.ring, true, traffic.to_next, args.next[channel]));
@@ -294,14 +295,13 @@ Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t 
 }
 
 // An input that is multiplied or widened before it is sent is not lent.
-uint32_t GpuChannels::LentOf(const Task& task, const cuda::ChannelArgs& args,
-                             const ChannelConnections::Direction& direction) const {
+uint32_t GpuChannels::LentOf(const Task& task, const cuda::ChannelArgs& args) const {
   if (task.parts) return 0;
   const auto n = static_cast<size_t>(num_ranks());
   const size_t in = task.bytes() * (task.collective == Collective::kReduceScatter ? n : 1);
   const size_t out = task.bytes() * (task.collective == Collective::kAllGather ? n : 1);
   const auto lies = [&](const void* data, size_t bytes) {
-    return connections_->IsLent(direction, static_cast<const std::byte*>(data), bytes);
+    return connections_->IsLent(static_cast<const std::byte*>(data), bytes);
   };
   const bool sends_input = !args.in_rank_order && !args.reduce.scale;
   return (sends_input && lies(task.send, in) ? cuda::kLendsInput : 0) |
@@ -427,7 +427,8 @@ Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stre
     for (const FlowPart* const part : parts) {
       cuda::FlowMessage& carried = args.messages[messages++] = part->message;
       const ChannelConnections::Direction out = {peer, FifoUse::kMessages, channel, /*sends=*/true};
-      if (kind == cuda::FlowKind::kSend && connections_->IsLent(out, carried.buffer, carried.bytes))
+      if (kind == cuda::FlowKind::kSend && connections_->SendsByOwnNic(out) &&
+          connections_->IsLent(carried.buffer, carried.bytes))
         carried.from = carried.buffer;
       passes.chunks += DivUp(part->message.bytes, args.slice_bytes);
       passes.bytes += part->message.bytes;

@@ -168,13 +168,12 @@ class GpuChannels final : public DeviceOperations {
   ChannelTraffic TrafficOf(const Task& task, const ChannelPlan& plan, uint32_t channel) const;
   // Returns whom the traffic of a channel goes to, one line each.
   std::string DescribeTraffic(const Task& task, const ChannelPlan& plan) const;
-  // Returns which of an operation's buffers the NIC reads for a connection: cuda::kLendsInput and
+  // Returns which of an operation's buffers are lent to the rank's NIC: cuda::kLendsInput and
   // cuda::kLendsOutput.
-  uint32_t LentOf(const Task& task, const cuda::ChannelArgs& args,
-                  const ChannelConnections::Direction& direction) const;
+  uint32_t LentOf(const Task& task, const cuda::ChannelArgs& args) const;
   // Puts the connections of a channel into the arguments of its kernel, and what passes those of
-  // the network into `posts`.
-  Status Connect(const Task& task, const ChannelPlan& plan, uint32_t channel,
+  // the network into `posts`. `lent` is what LentOf says.
+  Status Connect(const Task& task, const ChannelPlan& plan, uint32_t channel, uint32_t lent,
                  cuda::ChannelArgs& args, Posts& posts);
   // Does the same for a node of a tree.
   Status ConnectNode(const TreeNode& node, const kernels::Traffic& passes, size_t elem_bytes,
