@@ -109,12 +109,19 @@ NetSpread SpreadOver(std::span<const OfferedNic> nics, int own, std::span<const 
 NetworkShare ShareOf(const JobAnswer& job, std::span<const PeerInfo> peers) {
   NetworkShare share;
   std::map<std::pair<uint64_t, int32_t>, int> users;
+  std::map<uint64_t, double> host_gbps;
+  bool all_known = true;
   for (size_t r = 0; r < peers.size(); ++r) {
-    share.ranks_per_nic = std::max(share.ranks_per_nic, ++users[{peers[r].host_hash, job.nic[r]}]);
-    if (job.nic_mbps[r] == 0) continue;
+    const int sharing = ++users[{peers[r].host_hash, job.nic[r]}];
+    share.ranks_per_nic = std::max(share.ranks_per_nic, sharing);
     const double gbps = job.nic_mbps[r] / 8000.0;
-    if (share.bandwidth_gbps == 0 || gbps < share.bandwidth_gbps) share.bandwidth_gbps = gbps;
+    if (sharing == 1) host_gbps[peers[r].host_hash] += gbps;
+    all_known = all_known && gbps > 0;
+    if (gbps > 0 && (share.bandwidth_gbps == 0 || gbps < share.bandwidth_gbps))
+      share.bandwidth_gbps = gbps;
   }
+  for (const auto& [host, gbps] : host_gbps)
+    if (all_known && (share.host_gbps == 0 || gbps < share.host_gbps)) share.host_gbps = gbps;
   return share;
 }
 

@@ -120,6 +120,9 @@ TEST(ShareOfTest, TheSlowestNicCountsAndTheFullestOne) {
   const NetworkShare share = ShareOf(job, peers);
   EXPECT_DOUBLE_EQ(share.bandwidth_gbps, 1.25);
   EXPECT_EQ(share.ranks_per_nic, 2);
+  EXPECT_DOUBLE_EQ(share.host_gbps, 4.375);  // Two NICs; those of the other host send 5.
+  job.nic_mbps = {25000, 25000, 0, 40000};
+  EXPECT_EQ(ShareOf(job, peers).host_gbps, 0);
   job.nic_mbps = {0, 0, 0, 0};
   EXPECT_EQ(ShareOf(job, peers).bandwidth_gbps, 0);
   EXPECT_EQ(ShareOf(job, peers).ranks_per_nic, 2);

@@ -23,6 +23,7 @@ Result<std::unique_ptr<GpuChannels>> GpuChannels::Create(
   made->network_ = options.network;
   made->deterministic_ = settings.deterministic;
   made->MapMachines();
+  made->context_.network_bytes_per_us = options.network_bytes_per_us;
   TUTTI_TRY(ApplyChannelAlgorithms(settings.algo, made->context_));
   TUTTI_ASSIGN(made->queue_,
                GpuQueue::Create(*peers.device, made->rank(), made->num_ranks(), settings));

@@ -42,6 +42,8 @@ class GpuChannels final : public DeviceOperations {
     int threads = 1;               // Where data passes a network, there are so many KernelProxies.
     std::string network;           // The network's name, such as "Socket".
     MakeConnector make_connector;  // Null where no data passes a network.
+    // See ChannelContext. All ranks give the same.
+    double network_bytes_per_us = 0;
   };
   // All ranks call it alike. `connections` come from ChannelConnections::Create.
   static Result<std::unique_ptr<GpuChannels>> Create(
