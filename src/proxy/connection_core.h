@@ -52,9 +52,10 @@ struct NetFifo {
   bool in_slots = false;  // What comes lies in the slots however short it is: see FifoPlace.
   bool flush = false;     // What comes into them is flushed.
   const LentBuffers* lent = nullptr;  // See FifoPlace.
-  // The network carries no op_tags, and the processor cannot put them behind data that lies on a
-  // GPU, at one end or at both: they are the tags by which messages find their receives. So where
-  // the two ends are in different operations nothing is received.
+  // True where op_tags cannot travel behind the data: the network does not carry them, and the data
+  // lies on a GPU at one end or both, where the processor cannot write them. Then they are the tags
+  // of messages, and a network that keeps tags apart delivers nothing where the two ends are in
+  // different operations.
   bool matches_op_tags = false;
 };
 // The op_tag as a tag of a message, which is no negative number for plugins.

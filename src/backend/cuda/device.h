@@ -61,8 +61,9 @@ class Device {
   uint64_t identity() const { return identity_; }
 
   int multiprocessors() const { return multiprocessors_; }
-  // Memory that may not be freed yet: `try_free` is called now and then, until it says that it has.
-  // What is left in the end goes with the process.
+  // Memory that may not be freed yet: `try_free`, which throws nothing, is called now and then,
+  // until it says that it has. What is left in the end goes with the process. TryLateFrees leaves
+  // out what another thread is trying at that moment.
   void FreeLater(std::function<bool()> try_free) const;
   void TryLateFrees() const;
   // Pinned memory for communicators on this GPU.

@@ -165,9 +165,10 @@ class SocketRmaComm final : public ChannelComm<NetRmaComm, SocketChannel> {
   size_t answers_ = 0;                   // So many are in outgoing_.
   size_t notes_ = 0;                     // So many are in outgoing_.
   int unread_ = 0;                       // Progress has written so many times without reading.
-  int write_error_ = 0;                  // ended a write; what has come before is being read
-  uint64_t begun_ = 0;                   // operations, over the connection's life
-  uint64_t asked_ = 0;                   // Counts the same of the other end.
+  // That of a write that failed. What arrived before it is still read.
+  int write_error_ = 0;
+  uint64_t begun_ = 0;  // operations, over the connection's life
+  uint64_t asked_ = 0;  // Counts the same of the other end.
   // What follows is for connections that can be resumed. The operations that may have to be
   // repeated are kept in order, and first_kept_ is the number of the first.
   Queue<Operation, kKeptOperations> operations_;

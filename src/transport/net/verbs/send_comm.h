@@ -108,11 +108,12 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   bool offered_again_ = false;  // the answer has not come
   bool answered_ = false;       // The first answer has come; the connection is not open yet.
   size_t hellos_ = 0;           // iWARP: queue pairs over which something has come
-  // iWARP: how many messages the peer's host is known to have; and once the reads that are under
-  // way, one for each queue pair, have been answered.
+  // iWARP: how many messages the peer's host is known to have.
   uint64_t proven_ = 0;
+  // To know of more, a word of the peer's is read over each queue pair. When all these reads have
+  // been answered, so many messages are known to be there.
   uint64_t proving_ = 0;
-  size_t proofs_ = 0;  // reads under way
+  size_t proofs_ = 0;  // reads that have not been answered
   mutable bool proof_wanted_ = false;
 
   // The group that is being filled: group_ is known once its grants have come.
