@@ -230,11 +230,9 @@ void Endpoint::OpenLinkToTell(const MembershipPtr& membership, const Bytes& fram
 Bytes Endpoint::GiveUpLocked(Membership& membership, const Status& reason) {
   if (std::exchange(membership.gave_up, true)) return {};
   WireWriter writer;
-  const std::string_view text = reason.message().substr(0, kMaxReasonBytes);
   writer.U32(static_cast<uint32_t>(membership.rank));
   writer.U32(static_cast<uint32_t>(reason.code()));
-  writer.U16(static_cast<uint16_t>(text.size()));
-  writer.Raw(std::as_bytes(std::span(text)));
+  writer.Sentence(reason.message(), kMaxReasonBytes);
   Bytes frame = EncodeFrame({.type = LinkFrameType::kGivingUp, .communicator = membership.frame_id},
                             std::move(writer).Take());
   SendGivingUp(membership, frame);

@@ -7,6 +7,9 @@
 namespace tutti {
 namespace {
 
+// A network's sentence with its advice has room.
+constexpr size_t kMaxWhyBytes = 800;
+
 enum class Fact : uint8_t { kAccusation = 1, kAnswer = 2, kLost = 3 };
 
 void WriteAccusation(WireWriter& writer, int accuser, int accused, bool certain,
@@ -15,7 +18,7 @@ void WriteAccusation(WireWriter& writer, int accuser, int accused, bool certain,
   writer.U32(static_cast<uint32_t>(accused));
   writer.U32(static_cast<uint32_t>(accuser));
   writer.U8(certain ? 1 : 0);
-  writer.Text(why, LossAgreement::kMaxWhyBytes);
+  writer.Sentence(why, kMaxWhyBytes);
 }
 
 void WriteAnswer(WireWriter& writer, int rank) {
@@ -26,7 +29,7 @@ void WriteAnswer(WireWriter& writer, int rank) {
 void WriteLost(WireWriter& writer, int rank, std::string_view why) {
   writer.U8(static_cast<uint8_t>(Fact::kLost));
   writer.U32(static_cast<uint32_t>(rank));
-  writer.Text(why, LossAgreement::kMaxWhyBytes);
+  writer.Sentence(why, kMaxWhyBytes);
 }
 
 struct ReadFact {
@@ -52,7 +55,7 @@ Result<std::vector<ReadFact>> ReadFacts(std::span<const std::byte> message, int 
       accuser = reader.U32();
       fact.certain = reader.U8() != 0;
     }
-    if (fact.fact == Fact::kAccusation || fact.fact == Fact::kLost) fact.why = reader.Text();
+    if (fact.fact == Fact::kAccusation || fact.fact == Fact::kLost) fact.why = reader.Sentence();
     const bool known = fact.fact >= Fact::kAccusation && fact.fact <= Fact::kLost;
     if (reader.failed() || !known || !in_range(rank) || !in_range(accuser) ||
         (fact.fact == Fact::kAccusation && rank == accuser)) {
@@ -80,7 +83,7 @@ bool LossAgreement::Counts(const Pair& pair) const {
 }
 
 void LossAgreement::Accuse(int peer, bool certain, std::string_view why, int64_t now_ns) {
-  NoteAccusation({rank_, peer}, {certain, std::string(why.substr(0, kMaxWhyBytes)), now_ns});
+  NoteAccusation({rank_, peer}, {certain, std::string(why), now_ns});
   Advance(now_ns);
 }
 

@@ -63,7 +63,6 @@ class LossAgreement {
   static constexpr int64_t kTakeOverNs = 50'000'000;
   // The ranks above so many need not wait longer: they decide at the same time.
   static constexpr int kMostTakeOvers = 6;
-  static constexpr size_t kMaxWhyBytes = 200;
 
   LossAgreement(int rank, int num_ranks);
 

@@ -256,6 +256,26 @@ TEST(LossAgreement, ARankThatLeftInPeaceIsNotLost) {
   EXPECT_TRUE(agreement.TakeDecided().empty());
 }
 
+// Networks explain at length what happened, and what to look at.
+TEST(LossAgreement, LongReasonsReachTheOthers) {
+  for (const size_t length : {255, 256, 800, 5000}) {
+    LossAgreement agreement(0, 3);
+    LossAgreement other(1, 3);
+    const std::string why = std::string(length - 4, 'x') + " end";
+    other.Accuse(2, true, why, 0);
+    ASSERT_TRUE(agreement.Take(other.TakeNews(), 0).ok()) << length;
+    agreement.Advance(1000 * kMs);
+    const std::vector<LostRank> lost = agreement.TakeDecided();
+    ASSERT_EQ(lost.size(), 1u) << length;
+    EXPECT_EQ(lost[0].rank, 2);
+    if (length <= 800) {
+      EXPECT_EQ(lost[0].why, why);
+    } else {
+      EXPECT_TRUE(lost[0].why.starts_with("xxx") && lost[0].why.ends_with("x...")) << lost[0].why;
+    }
+  }
+}
+
 TEST(LossAgreement, AMessageThatBreaksTheFormatHasNoEffect) {
   LossAgreement agreement(0, 3);
   LossAgreement other(1, 3);

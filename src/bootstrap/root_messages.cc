@@ -113,10 +113,8 @@ Bytes EncodeRootAnswer(const RootAnswer& answer) {
       WriteContact(body, contact);
     }
   } else {
-    const std::string_view text = answer.failure.message().substr(0, kMaxSentenceBytes);
     body.U32(static_cast<uint32_t>(answer.failure.code()));
-    body.U16(static_cast<uint16_t>(text.size()));
-    body.Raw(std::as_bytes(std::span(text)));
+    body.Sentence(answer.failure.message(), kMaxSentenceBytes);
   }
   WireWriter whole;
   whole.U32(answer.failure.ok() ? kContacts : kFailure);

@@ -34,6 +34,14 @@ class WireWriter {
     U8(static_cast<uint8_t>(text.size()));
     Raw(std::as_bytes(std::span(text)));
   }
+  // Writes two bytes of length and at most `limit` (< 65,536) bytes of text, which ends in dots where
+  // it was cut off.
+  void Sentence(std::string_view text, size_t limit) {
+    std::string cut;
+    if (text.size() > limit) text = cut = std::string(text.substr(0, limit - 3)) + "...";
+    U16(static_cast<uint16_t>(text.size()));
+    Raw(std::as_bytes(std::span(text)));
+  }
   // Writes 24 bytes: family u16, port u16, scope u32, address[16].
   void Address(const SocketAddress& address) {
     U16(address.family);

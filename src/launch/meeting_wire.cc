@@ -69,11 +69,9 @@ std::string EncodeAnswer(const MeetingAnswer& answer) {
 }
 
 std::string EncodeFailure(std::string_view sentence) {
-  sentence = sentence.substr(0, kMaxSentenceBytes);
   WireWriter writer;
   writer.U8(kFailure);
-  writer.U16(static_cast<uint16_t>(sentence.size()));
-  writer.Raw(AsBytes(sentence));
+  writer.Sentence(sentence, kMaxSentenceBytes);
   return TakeText(std::move(writer));
 }
 

@@ -49,7 +49,7 @@ struct PeerInfo {
 
 // Must change when ranks of two builds could not work together, as when their planners choose
 // otherwise.
-inline constexpr uint32_t kPeerProtocol = 9;
+inline constexpr uint32_t kPeerProtocol = 10;
 
 // Returns this rank's record, without what the transports add.
 PeerInfo DescribeSelf(const Settings& settings);

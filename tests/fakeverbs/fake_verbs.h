@@ -72,6 +72,7 @@ struct SendFault {
   std::string device = {};  // empty: any
 };
 // Has one posted request fail with a completion, as the other end's or the NIC's fault.
+// FAKE_VERBS_FAIL_ONE_IN=<n> in the environment has every nth request fail so.
 void FailSend(const SendFault& fault);
 
 // Holds back every request that is posted from now on, until false is said.
@@ -119,7 +120,8 @@ uint16_t AwaitedPort();
 // accepts it.
 bool StrangerIsRefused(uint16_t port, const std::string& secret);
 
-// Takes a port down or brings it up, with the event that tells of it.
+// Takes a port down or brings it up, with the event that tells of it. FAKE_VERBS_DOWN_AFTER=<n> in
+// the environment takes the first port of the first device down once n requests have been posted.
 void SetPortActive(const std::string& device, int port, bool active);
 void RaiseDeviceEvent(const std::string& device, ibv_event_type event);
 // Raises, for each completion queue that is armed, the event that it is armed for, with no

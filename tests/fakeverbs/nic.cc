@@ -104,8 +104,12 @@ bool Gather(const Qp& pair, const Work& work, uint64_t offset, size_t bytes, std
 
 void ApplyFaults(const Qp& pair, Work& work) {
   work.examined = true;
-  if (!PortOf(pair).active) work.failure = IBV_WC_RETRY_EXC_ERR;
-  auto& faults = TheState().send_faults;
+  State& s = TheState();
+  ++s.examined;
+  if (s.examined == s.down_after) SetPortState(*s.devices.front(), 1, false);
+  const bool unlucky = s.fail_one_in > 0 && s.examined % s.fail_one_in == 0;
+  if (unlucky || !PortOf(pair).active) work.failure = IBV_WC_RETRY_EXC_ERR;
+  auto& faults = s.send_faults;
   for (auto fault = faults.begin(); fault != faults.end(); ++fault) {
     if (fault->opcode >= 0 && fault->opcode != work.frame.opcode) continue;
     if (fault->queue_pair != 0 && fault->queue_pair != pair.qp.qp_num) continue;

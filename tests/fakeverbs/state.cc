@@ -86,14 +86,18 @@ Device& Named(State& s, const std::string& name) {
   Violation("a test names the device " + name + ", which there is not");
 }
 
-void RaiseOnDevice(State& s, const std::string& name, const ibv_async_event& event) {
-  const Device& device = Named(s, name);
+void RaiseOnDevice(State& s, const Device& device, const ibv_async_event& event) {
   for (const auto& entry : s.contexts) {
     if (entry.second->device == &device) Raise(*entry.second, event);
   }
 }
 
 }  // namespace
+
+uint64_t NumberIn(const char* variable) {
+  const char* const text = getenv(variable);
+  return text ? strtoull(text, nullptr, 10) : 0;
+}
 
 State::State() {
   std::random_device any;
@@ -104,6 +108,8 @@ State::State() {
   // "reg_dmabuf_mr": all calls of this function fail for lack of memory.
   if (const char* const call = getenv("FAKE_VERBS_REFUSE"))
     refusals.push_back({call, ENOMEM, std::numeric_limits<int>::max(), 0});
+  fail_one_in = NumberIn("FAKE_VERBS_FAIL_ONE_IN");
+  down_after = NumberIn("FAKE_VERBS_DOWN_AFTER");
 }
 
 State& TheState() {
@@ -118,6 +124,14 @@ State& TheState() {
 void Violation(const std::string& what) {
   fprintf(stderr, "stand-in for libibverbs: %s\n", what.c_str());
   abort();
+}
+
+void SetPortState(Device& device, int port, bool active) {
+  device.spec.ports.at(static_cast<size_t>(port - 1)).active = active;
+  ibv_async_event event = {};
+  event.event_type = active ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR;
+  event.element.port_num = port;
+  RaiseOnDevice(TheState(), device, event);
 }
 
 int Refusal(const char* call) {
@@ -235,11 +249,7 @@ void HoldAnswers(bool hold) {
 void SetPortActive(const std::string& device, int port, bool active) {
   State& s = TheState();
   const Lock lock(s.mutex);
-  Named(s, device).spec.ports.at(static_cast<size_t>(port - 1)).active = active;
-  ibv_async_event event = {};
-  event.event_type = active ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR;
-  event.element.port_num = port;
-  RaiseOnDevice(s, device, event);
+  SetPortState(Named(s, device), port, active);
 }
 
 void RaiseDeviceEvent(const std::string& device, ibv_event_type type) {
@@ -247,7 +257,7 @@ void RaiseDeviceEvent(const std::string& device, ibv_event_type type) {
   const Lock lock(s.mutex);
   ibv_async_event event = {};
   event.event_type = type;
-  RaiseOnDevice(s, device, event);
+  RaiseOnDevice(s, Named(s, device), event);
 }
 
 int RaiseCompletionEvents() {

@@ -186,10 +186,8 @@ Status ControlSocket::Send(ControlType type, std::span<const std::byte> payload)
 }
 
 void ControlSocket::Refuse(const Status& why) {
-  const std::string_view text = why.message().substr(0, kMaxControlPayload - 2);
   WireWriter writer;
-  writer.U16(static_cast<uint16_t>(text.size()));
-  writer.Raw(std::as_bytes(std::span(text)));
+  writer.Sentence(why.message(), kMaxControlPayload - 2);
   [[maybe_unused]] const Status told = Send(ControlType::kRefusal, std::move(writer).Take());
 }
 
