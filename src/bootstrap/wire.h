@@ -34,8 +34,8 @@ class WireWriter {
     U8(static_cast<uint8_t>(text.size()));
     Raw(std::as_bytes(std::span(text)));
   }
-  // Writes two bytes of length and at most `limit` (< 65,536) bytes of text, which ends in dots where
-  // it was cut off.
+  // Writes two bytes of length and at most `limit` (< 65,536) bytes of text; a text that is cut off
+  // ends in dots.
   void Sentence(std::string_view text, size_t limit) {
     std::string cut;
     if (text.size() > limit) text = cut = std::string(text.substr(0, limit - 3)) + "...";
