@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -73,6 +74,14 @@ constexpr size_t WholePackets(size_t bytes) {
   return bytes - whole <= whole / 16 ? whole : bytes;
 }
 
+// Returns whether each of two ranks on two hosts sends its whole vector to the other, or one does.
+bool IsPairMessage(const PlanContext& c, Algorithm algorithm, Collective collective) {
+  if (c.one_host || c.num_ranks != 2) return false;
+  if (collective == Collective::kAllReduce) return algorithm == Algorithm::kRecursiveDoubling;
+  const bool chain = collective == Collective::kBroadcast || collective == Collective::kReduce;
+  return chain && algorithm == Algorithm::kRing;
+}
+
 // A step of the algorithm is cut into a few slices, so that a rank passes one on while the next is
 // on its way. A slice fits one slot of a FIFO.
 void CutForSlots(const PlanContext& c, Collective collective, size_t count, size_t elem_bytes,
@@ -96,6 +105,12 @@ void CutForSlots(const PlanContext& c, Collective collective, size_t count, size
       const size_t bytes = choice.slice_elems * elem_bytes;
       choice.slice_elems = ElementsIn(WholePackets(bytes), elem_bytes);
     }
+  }
+  const size_t bytes = count * elem_bytes;
+  const bool is_short = bytes >= kPairSliceBytes && bytes < kPairOneShotBytes;
+  if (is_short && IsPairMessage(c, choice.algorithm, collective)) {
+    const size_t slices = (bytes + kPairSliceBytes / 2) / kPairSliceBytes;
+    choice.slice_elems = std::min(DivUp(count, slices), slot_elems);
   }
   choice.chunk_elems = choice.slice_elems * kSlicesPerStep;
 }
@@ -214,30 +229,35 @@ struct Question {
   Reading reading;
 };
 
-// Between two hosts of one rank each a one-shot AllReduce sends what recursive doubling does, but
-// each rank adds the other's data to its input on the way to the output, where recursive doubling
-// copies the input there first. It is allowed from kPairOneShotBytes on, where it was measured to
-// be quicker; the cost table decides up to which size it is taken.
-bool IsPairOneShot(const PlanContext& c, Algorithm algorithm, const Question& q) {
-  return c.num_ranks == 2 && q.collective == Collective::kAllReduce &&
-         algorithm == Algorithm::kOneShot && q.bytes >= kPairOneShotBytes;
+// Returns how two ranks on two hosts reduce a vector for both: each sends its whole vector to the
+// other, by recursive doubling, or from kPairOneShotBytes on in one shot, where a rank adds the
+// other's data to its input on the way to the output and copies nothing there first. The cost table
+// cannot tell: its rates are those of more ranks, and where the NIC's speed is the bound, all
+// algorithms take the same time. Null: it is not such a pair, or the order of adding matters.
+std::optional<Algorithm> PairAlgorithm(const PlanContext& c, const Question& q) {
+  const bool is_pair = !c.one_host && c.num_ranks == 2 && q.collective == Collective::kAllReduce;
+  if (!is_pair || !AllKeepOrder(q.order, c.num_ranks)) return std::nullopt;
+  const bool is_long = q.bytes >= static_cast<double>(kPairOneShotBytes);
+  return is_long ? Algorithm::kOneShot : Algorithm::kRecursiveDoubling;
 }
 
 // Returns the algorithms and protocols that can answer the question, with their predicted times.
 std::vector<CostOption> OptionsFor(const PlanContext& c, const Question& q,
                                    const CostAdviser* adviser) {
   const uint32_t allowed = c.allowed_algorithms[static_cast<size_t>(q.collective)];
+  const std::optional<Algorithm> pair = PairAlgorithm(c, q);
   std::vector<CostOption> options;
   for (const AlgorithmRow& row : HostAlgorithms()) {
     if (!Applies(c, row, q.collective, q.bytes, q.reading) ||
         !KeepsOrder(row, q.order, c.num_ranks))
       continue;
-    // Between hosts these are taken only where they are asked for, or an order that others do not
-    // keep.
+    // Between hosts a mesh is taken only where it is asked for, or an order that others do not
+    // keep, or by a pair.
     const bool is_named = (allowed & Bit(row.algorithm)) != 0;
-    if (AllKeepOrder(q.order, c.num_ranks) && IsMesh(c, row.algorithm) && !is_named &&
-        !IsPairOneShot(c, row.algorithm, q))
-      continue;
+    const bool is_advised = adviser != nullptr && adviser->Names(row.algorithm);
+    const bool others_do =
+        IsMesh(c, row.algorithm) ? AllKeepOrder(q.order, c.num_ranks) : pair && !is_advised;
+    if (!is_named && others_do && row.algorithm != pair) continue;
     const auto add = [&](Protocol protocol, bool is_extra) {
       const bool off_algorithm = allowed != 0 && !is_named;
       const bool off_protocol = !IsLeft(c, q.collective, protocol);
@@ -248,7 +268,7 @@ std::vector<CostOption> OptionsFor(const PlanContext& c, const Question& q,
     };
     const Protocol protocol = ProtocolFor(c, row, q.collective, q.bytes);
     add(protocol, false);
-    if (adviser == nullptr || !adviser->Names(row.algorithm)) continue;
+    if (!is_advised) continue;
     const Protocol other = protocol == Protocol::kLL ? Protocol::kSimple : Protocol::kLL;
     if (row.Has(other)) add(other, true);
   }

@@ -94,8 +94,12 @@ inline constexpr size_t kNetPacketBytes = 62'592;
 // rank's half of 4 MB stays one send.
 inline constexpr size_t kNetSliceBytes = kNetPacketBytes;
 inline constexpr size_t kNetSlicesPerStep = 64;
-// From so many bytes on two ranks on two hosts reduce in one shot (bench/results/hosts.md).
-inline constexpr double kPairOneShotBytes = 128 << 10;
+// From so many bytes on two ranks on two hosts reduce in one shot. What is shorter they cut into
+// even slices of about kPairSliceBytes, once it has as many, because neither passes anything on:
+// each slice of more than kKeepBytes (transport/net/socket/resume.h) is acknowledged
+// (bench/results/hosts.md).
+inline constexpr size_t kPairOneShotBytes = 512 << 10;
+inline constexpr size_t kPairSliceBytes = 64 << 10;
 // One-shot and two-shot between hosts cut each part into so many chunks of at most so many bytes,
 // so that sending one overlaps with reducing another.
 inline constexpr size_t kMeshPieces = 4;
