@@ -157,6 +157,53 @@ TEST(SocketCommTest, CarriesMixedChunksOverAnyNumberOfDataSocketsAndThreads) {
   }
 }
 
+// After two messages of one length the next is read as if it had that length too. What is read into
+// its buffer beyond its end belongs to those behind it.
+TEST(SocketCommTest, MessagesOfAnyLengthFollowTwoOfOneLength) {
+  for (const size_t length : {4096, 16384, 65536, 70000}) {
+    for (const size_t next :
+         {size_t{0}, size_t{1}, size_t{100}, length - 1, length, length + 1, length + 9000}) {
+      SCOPED_TRACE(fmt::format("{} bytes after {}", next, length));
+      Attacked attacked;
+      const std::array<size_t, 6> sizes = {length, length, next, 700, 0, length};
+      std::array<std::vector<std::byte>, 6> buffers;
+      std::array<NetRequest*, 6> requests = {};
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        buffers[i].resize(1 << 20);
+        requests[i] = *fuzz::ReceiveOne(*attacked.receiver, buffers[i].data(), buffers[i].size());
+      }
+      // The first two are there before the others come, all at once.
+      size_t sent = 0;
+      for (const size_t end : {size_t{2}, sizes.size()}) {
+        std::vector<std::byte> stream;
+        for (size_t i = sent; i < end; ++i) {
+          std::array<std::byte, kFrameBytes> frame;
+          EncodeFrame({FrameType::kData, 0, 7, static_cast<uint32_t>(sizes[i]), i}, frame);
+          stream.insert(stream.end(), frame.begin(), frame.end());
+          std::vector<std::byte> data(sizes[i]);
+          Fill(data, i);
+          stream.insert(stream.end(), data.begin(), data.end());
+        }
+        ASSERT_NO_FATAL_FAILURE(attacked.Write(stream));
+        for (size_t i = sent; i < end; ++i) {
+          bool done = false;
+          for (int tries = 0; !done && tries < 100; ++tries) {
+            ASSERT_TRUE(attacked.receiver->Progress().ok());
+            done = *attacked.receiver->Test(*requests[i]);
+          }
+          ASSERT_TRUE(done) << i;
+          ASSERT_EQ(requests[i]->received[0].bytes, sizes[i]);
+          std::vector<std::byte> data(sizes[i]);
+          Fill(data, i);
+          buffers[i].resize(sizes[i]);
+          ASSERT_EQ(buffers[i], data) << i;
+        }
+        sent = end;
+      }
+    }
+  }
+}
+
 TEST(SocketCommTest, SendsNoMoreThanIsGranted) {
   constexpr size_t kLong = kCreditBytes / 3;  // after three there is no credit
   for (const auto& [bytes, on_credit] : {std::pair(size_t{16}, kCreditMessages), {kLong + 1, 3}}) {

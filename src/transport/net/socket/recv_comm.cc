@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "transport/net/socket/stripe.h"
 
@@ -199,7 +200,9 @@ Result<size_t> SocketRecvComm::ChooseBuffer(const Frame& frame) {
 
 void SocketRecvComm::CountMessage() {
   ++messages_;
-  bytes_since_grant_ += At(received_).received[buffer_].bytes;
+  const size_t bytes = At(received_).received[buffer_].bytes;
+  bytes_since_grant_ += bytes;
+  before_last_bytes_ = std::exchange(last_bytes_, bytes);
   const Request& request = At(received_);
   if (request.taken == request.size) ++received_;
 }
@@ -226,6 +229,7 @@ std::byte* SocketRecvComm::PayloadPlace() {
 
 // One system call fills the current buffer and, behind it, the staging area.
 Result<bool> SocketRecvComm::ReadMore() {
+  if (const size_t ahead = BytesAhead(); ahead > 0) return ReadAhead(ahead);
   std::array<iovec, 2> pieces;
   size_t count = 0;
   if (in_payload_) {  // everything staged has been used
@@ -238,21 +242,71 @@ Result<bool> SocketRecvComm::ReadMore() {
     staged_from_ = 0;
     staged_to_ = kept;
   }
-  pieces[count++] = {&staging_[kept], staging_.size() - kept};
-  const ssize_t got = channel_->control().Read(std::span(pieces).first(count));
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-  // The end of the stream is the peer's own doing, unless a reset was seen before.
-  if (got <= 0) {
-    TUTTI_TRY(channel_->Lost(got < 0 ? errno : was_reset_ ? ECONNRESET : 0));
-    return false;
-  }
-  auto bytes = static_cast<size_t>(got);
+  pieces[count++] = {&staging_[kept], kStagingBytes - kept};
+  size_t bytes = 0;
+  TUTTI_ASSIGN(const bool read, Read(std::span(pieces).first(count), bytes));
+  if (!read) return false;
   if (in_payload_) {
     const size_t part = std::min(bytes, payload_left_);
     payload_left_ -= part;
     bytes -= part;
   }
   staged_to_ += bytes;
+  return true;
+}
+
+// Returns how much of the next message to read together with its frame; 0: only a frame can come,
+// or it is not known which message will. Of sealed streams the records are read to where they
+// belong already, and several data sockets may take the message.
+size_t SocketRecvComm::BytesAhead() {
+  const size_t bytes = std::min(last_bytes_, kMostAhead);
+  const bool expected = bytes >= kAheadFrom && last_bytes_ == before_last_bytes_;
+  const bool at_frame = !in_payload_ && staged_from_ == staged_to_;
+  if (!expected || !at_frame || tagged_) return 0;
+  if (channel_->control().sealed() || channel_->num_data_sockets() > 1) return 0;
+  return At(received_).buffers[0].capacity >= bytes ? bytes : 0;
+}
+
+// Reads a frame, `ahead` bytes to where they belong if the frame announces a message of so many,
+// and what is behind them. Whatever belongs elsewhere goes to the staging area, behind the frame.
+Result<bool> SocketRecvComm::ReadAhead(size_t ahead) {
+  std::byte* const place = At(received_).buffers[0].data;
+  const size_t staged = kStagingBytes - kFrameBytes;
+  const std::array<iovec, 3> pieces = {iovec{staging_.data(), kFrameBytes}, iovec{place, ahead},
+                                       iovec{&staging_[kFrameBytes], staged}};
+  size_t bytes = 0;
+  const size_t count = last_bytes_ > ahead ? 2 : 3;  // The rest of it is not what lies behind.
+  TUTTI_ASSIGN(const bool read, Read(std::span(pieces).first(count), bytes));
+  if (!read) return false;
+  staged_from_ = 0;
+  staged_to_ = std::min(bytes, kFrameBytes);
+  bytes -= staged_to_;
+  if (staged_to_ < kFrameBytes) return true;
+  TUTTI_TRY(TakeFrame());
+  const size_t came = std::min(bytes, ahead);
+  const size_t own = in_payload_ ? std::min(came, payload_left_) : 0;
+  if (in_payload_) payload_left_ -= own;
+  const size_t behind = bytes - came;
+  const size_t strayed = came - own;
+  if (strayed > 0) {
+    staging_.resize(std::max(staging_.size(), kFrameBytes + strayed + behind));
+    std::memmove(&staging_[kFrameBytes + strayed], &staging_[kFrameBytes], behind);
+    std::memcpy(&staging_[kFrameBytes], place + own, strayed);
+  }
+  staged_to_ += strayed + behind;
+  return true;
+}
+
+// Returns whether anything was read.
+Result<bool> SocketRecvComm::Read(std::span<const iovec> places, size_t& bytes) {
+  const ssize_t got = channel_->control().Read(places);
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+  // The end of the stream is the peer's own doing, unless a reset was seen before.
+  if (got <= 0) {
+    TUTTI_TRY(channel_->Lost(got < 0 ? errno : was_reset_ ? ECONNRESET : 0));
+    return false;
+  }
+  bytes = static_cast<size_t>(got);
   return true;
 }
 

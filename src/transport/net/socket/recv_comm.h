@@ -2,8 +2,12 @@
 
 // The receiving end of a socket connection; see frame.h for what it reads.
 
+#include <sys/uio.h>
+
 #include <array>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "transport/net/channel_comm.h"
 #include "transport/net/net.h"
@@ -42,6 +46,11 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   // Small frames and chunks are read through here, many in one system call; the rest of a long
   // chunk goes straight to its buffer.
   static constexpr size_t kStagingBytes = 8192;
+  // Where one long message was as long as the one before, the next frame and this much of the
+  // message behind it are read together, the latter into the buffer that is next: a buffer may be
+  // written to beyond its message until that has come.
+  static constexpr size_t kAheadFrom = 4096;
+  static constexpr size_t kMostAhead = 64 * 1024;
 
   Request& At(uint64_t group) { return requests_[group % kNetWindow]; }
   Status CheckGroup(std::span<const NetReceive> group);
@@ -53,6 +62,9 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   void CountArrived();
   std::byte* PayloadPlace();
   Result<bool> ReadMore();
+  size_t BytesAhead();
+  Result<bool> ReadAhead(size_t ahead);
+  Result<bool> Read(std::span<const iovec> places, size_t& bytes);
   Result<bool> TellWhatCame();
   Result<bool> SendGrants(bool busy);
   void EncodeGrants(bool busy);
@@ -79,16 +91,19 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   size_t payload_left_ = 0;  // So much is left of message messages_, once its frame has come.
   size_t buffer_ = 0;        // the buffer of group received_ that it goes to
   bool in_payload_ = false;
-  bool was_reset_ = false;     // It was reset while grants were sent.
-  uint64_t held_ = 0;          // Messages have arrived that the sender holds until it knows.
-  bool expects_more_ = false;  // The caller comes again in any case.
-  size_t staged_from_ = 0;     // staging_[staged_from_, staged_to_) has been read but not used
+  size_t last_bytes_ = 0;         // So long was the last message on the control socket, and so long
+  size_t before_last_bytes_ = 0;  // was the one before it.
+  bool was_reset_ = false;        // It was reset while grants were sent.
+  uint64_t held_ = 0;             // Messages have arrived that the sender holds until it knows.
+  bool expects_more_ = false;     // The caller comes again in any case.
+  size_t staged_from_ = 0;        // staging_[staged_from_, staged_to_) has been read but not used
   size_t staged_to_ = 0;
   // grants_[grants_from_, grants_to_) is still to be written.
   std::array<std::byte, 2 * kFrameBytes + kNetWindow*(kFrameBytes + kGroupTagsBytes)> grants_;
   size_t grants_from_ = 0;
   size_t grants_to_ = 0;
-  std::array<std::byte, kStagingBytes> staging_;
+  // Longer than kStagingBytes where a read-ahead took in more that belongs behind a short message.
+  std::vector<std::byte> staging_ = std::vector<std::byte>(kStagingBytes);
 };
 
 }  // namespace tutti

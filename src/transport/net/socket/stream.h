@@ -36,6 +36,8 @@ class SocketStream {
   }
 
   bool valid() const { return fd_.valid(); }
+  // Returns whether bytes travel in records that are opened before any of them is given out.
+  bool sealed() const { return reading_ != nullptr; }
   int fd() const { return fd_.get(); }
   // Gives the descriptor away, open.
   UniqueFd Take() { return std::move(fd_); }
