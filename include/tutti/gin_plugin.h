@@ -29,6 +29,12 @@
 // after the bytes of its own iputSignal are visible to the target's processors. A strong one is
 // added after all that was begun earlier in the context to that rank is visible as well. All
 // signals of version 13 are strong.
+//
+// What fails. Where iput, iputSignal or iget fails, or the test of what they began, that says
+// something of the rank that the operation named, and others are still reached: as when a rank has
+// closed its end while others go on. A request whose test has failed has ended: it is not tested
+// again, and its memory may be used for something else. What concerns all ranks is a failure of the
+// progress function or of queryLastError.
 
 #ifndef TUTTI_GIN_PLUGIN_H_
 #define TUTTI_GIN_PLUGIN_H_

@@ -14,7 +14,8 @@
 // not kept: order of calls, threads, memory that is registered, requests, room. EXAMPLE_GIN_FAIL
 // makes it misbehave: "init", "devices", "listen", "connect", "register-late" (the fifth time),
 // "put-late" (the tenth put fails), "error" (queryLastError reports one after ten tests), "room"
-// (there is none at every third call), "no-strong", "no-va" (getGinProperties of version 14).
+// (there is none at every third call), "no-strong", "no-va" (getGinProperties of version 14),
+// "gdaki" and "gpi" (the device's operations are kernels').
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -373,6 +374,8 @@ ncclResult_t GetProperties(int device, tuttiGinDeviceProperties_t* properties) {
   properties->maxComms = 1000;
   properties->maxRecvs = 1;
   properties->netDeviceType = TUTTI_GIN_TYPE_PROXY;
+  if (Fails("gdaki")) properties->netDeviceType = TUTTI_GIN_TYPE_GDAKI;
+  if (Fails("gpi")) properties->netDeviceType = TUTTI_GIN_TYPE_GPI;
   return ncclSuccess;
 }
 

@@ -7,8 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <barrier>
 #include <cstdlib>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -90,6 +94,133 @@ TEST(RmaLibraryTest, TakesTheNewestTable) {
   }
 }
 
+// Three ranks that a plugin joins, each with a word for signals and room for long puts.
+class PluginGroupTest : public ::testing::Test {
+ protected:
+  static constexpr int kRanks = 3;
+  static constexpr size_t kBytes = 64 << 20;
+  struct Member {
+    std::unique_ptr<RmaGroup> group;
+    std::vector<uint64_t> words = std::vector<uint64_t>(kBytes / sizeof(uint64_t));
+    std::unique_ptr<NetMemory> memory;
+  };
+  using Body = std::function<void(int rank, Member& own, std::barrier<>& meet)>;
+
+  static void Run(const Body& body) {
+    std::array<NetHandle, kRanks> handles;
+    std::barrier<> meet(kRanks);
+    const auto rank_body = [&](int rank) {
+      Settings settings;
+      settings.gin_plugin = FileOf(14);
+      const std::unique_ptr<RmaGroups> groups = RmaPlugins::Find(settings, "");
+      ASSERT_NE(groups, nullptr);
+      auto listener = groups->Open(groups->names()[0], /*number=*/1);
+      ASSERT_TRUE(listener.ok()) << listener.status().message();
+      handles[static_cast<size_t>(rank)] = (*listener)->handle();
+      meet.arrive_and_wait();
+      Member own;
+      auto group = (*listener)->Join(handles, rank);
+      ASSERT_TRUE(group.ok()) << group.status().message();
+      own.group = std::move(group).value();
+      NetRegion region = {reinterpret_cast<std::byte*>(own.words.data()), kBytes};
+      region.holds_signals = true;
+      auto memory = own.group->Register(region);
+      ASSERT_TRUE(memory.ok()) << memory.status().message();
+      own.memory = std::move(memory).value();
+      meet.arrive_and_wait();
+      body(rank, own, meet);
+      meet.arrive_and_wait();
+      own.memory.reset();
+    };
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) threads.emplace_back(rank_body, rank);
+  }
+
+  // Begins to put all of the memory of this rank to another one.
+  static Result<NetRequest*> BeginPut(NetRmaComm& comm, Member& own, size_t bytes) {
+    return comm.Iput({own.memory.get(), 0}, {own.memory->remote_key(), 0}, bytes, nullptr);
+  }
+  // Adds to a word of another rank until one time has failed; returns why, or ok where none does.
+  static Status AddUntilItFails(NetRmaComm& comm, Member& own) {
+    const NetSignal signal = {{own.memory->remote_key(), 8}, 1, /*strong=*/true};
+    for (int i = 0; i < 100'000; ++i) {
+      const Result<NetRequest*> added = comm.Iput({}, {}, 0, &signal);
+      if (!added.ok()) return added.status();
+      const Result<bool> moved = comm.Progress();
+      if (!moved.ok()) return moved.status();
+      if (*added == nullptr) continue;
+      Result<bool> done = comm.Test(**added);
+      while (done.ok() && !*done) done = comm.Progress().ok() ? comm.Test(**added) : done;
+      if (!done.ok()) return done.status();
+    }
+    return Status::Ok();
+  }
+  // Waits until all that was begun to the rank has arrived, while that rank takes it in.
+  static Status Flush(NetRmaComm& comm) {
+    TUTTI_ASSIGN(NetRequest* const flush, comm.Iflush());
+    for (;;) {
+      TUTTI_TRY(comm.Progress().status());
+      TUTTI_ASSIGN(const bool done, comm.Test(*flush));
+      if (done) return Status::Ok();
+    }
+  }
+};
+
+TEST_F(PluginGroupTest, ARankThatIsGoneFailsWhatGoesToItAlone) {
+  std::atomic<bool> flushed = false;
+  Run([&](int rank, Member& own, std::barrier<>& meet) {
+    if (rank == 2) {
+      own.memory.reset();
+      own.group.reset();
+    }
+    meet.arrive_and_wait();
+    if (rank == 1) {
+      const auto comm = own.group->MakeComm(0);
+      while (!flushed) ASSERT_TRUE(comm->Progress().ok());
+      EXPECT_EQ(own.words[0], 11u);
+    }
+    if (rank != 0) return;
+    own.words[0] = 11;
+    const auto gone = own.group->MakeComm(2), there = own.group->MakeComm(1);
+    const Status why = AddUntilItFails(*gone, own);
+    EXPECT_EQ(why.code(), Code::kRemoteError) << why.message();
+    EXPECT_THAT(std::string(why.message()), HasSubstr("toward rank 2"));
+    EXPECT_FALSE(gone->Progress().ok());
+    EXPECT_FALSE(gone->Iflush().ok());
+    EXPECT_TRUE(BeginPut(*there, own, 8).ok());
+    const Status arrived = Flush(*there);
+    EXPECT_TRUE(arrived.ok()) << arrived.message();
+    gone->Shutdown();
+    EXPECT_TRUE(there->Progress().ok());
+    flushed = true;
+  });
+}
+
+// The memory of a put that is under way could still be read: the plugin's group is closed then.
+TEST_F(PluginGroupTest, ShuttingAConnectionEndsWhatIsUnderWay) {
+  const int before = OpenObjects(14);
+  Run([&](int rank, Member& own, std::barrier<>&) {
+    if (rank == 0) {
+      const auto busy = own.group->MakeComm(2), idle = own.group->MakeComm(1);
+      idle->Shutdown();
+      EXPECT_FALSE(idle->Progress().ok());
+      // Rank 2 takes nothing in, and so much does not fit the sockets.
+      const Result<NetRequest*> put = BeginPut(*busy, own, kBytes);
+      ASSERT_TRUE(put.ok());
+      ASSERT_TRUE(busy->Progress().ok());
+      const Result<bool> done = busy->Test(**put);
+      ASSERT_TRUE(done.ok());
+      ASSERT_FALSE(*done);
+      const int open = OpenObjects(14);
+      busy->Shutdown();
+      EXPECT_EQ(OpenObjects(14), open - 1);
+      EXPECT_FALSE(busy->Test(**put).ok());
+      EXPECT_FALSE(own.group->MakeComm(1)->Progress().ok());
+    }
+  });
+  EXPECT_EQ(OpenObjects(14), before);
+}
+
 // A put and its signal between two ranks that share no memory.
 void PutOnce(ncclDevComm comm, ncclWindow_t window) {
   const ncclGin gin(comm, 0);
@@ -148,6 +279,17 @@ TEST_F(PluginGinTest, SocketsTakeItsPlaceWhereItCannotBeOpened) {
     PutAndCheck();
     EXPECT_EQ(OpenObjects(14), before);
   }
+}
+
+// Kernels drive such devices by code that the plugin's maker compiles into NCCL's headers.
+TEST_F(PluginGinTest, DevicesOfKernelsAreRefused) {
+  const Environment old{{"NCCL_GIN_PLUGIN", FileOf(13)}, {"NCCL_DEBUG", "WARN"}};
+  for (const char* const how : {"gdaki", "gpi"}) {
+    SCOPED_TRACE(how);
+    const Environment fails{{"EXAMPLE_GIN_FAIL", how}};
+    EXPECT_THAT(Log(PutAndCheck), HasSubstr("whose operations are kernels'"));
+  }
+  setenv("NCCL_GIN_PLUGIN", FileOf(14).c_str(), /*overwrite=*/1);
 }
 
 TEST_F(PluginGinTest, AWindowIsRefusedWhereItDoesNotConnect) {

@@ -187,6 +187,48 @@ Result<std::unique_ptr<NetMemory>> RmaPluginComm::Register(const NetRegion& regi
   return group_.MemoryFor(region);
 }
 
+// Breaks the comm, and the group too where that does not end all operations of the comm.
+Status RmaPluginComm::OnFailure(std::string_view what, ncclResult_t result) {
+  failure_ = group_.context_->Check(fmt::format("{} toward rank {}", what, peer_), result);
+  if (!HasEnded()) group_.failure_ = failure_;
+  return failure_;
+}
+
+// Tests an operation that is under way. It has ended too where the test fails: then neither is it
+// tested again, nor does the plugin read or write memory for it any more.
+ncclResult_t RmaPluginComm::Ask(Request& request, bool* ended) {
+  int done = 0;
+  const ncclResult_t result =
+      group_.context_->functions().Test(group_.coll_comm_, request.request, &done);
+  *ended = done != 0 || result != ncclSuccess;
+  if (!*ended) return result;
+  request.request = nullptr;
+  if (request.staged) group_.stage_taken_ = false;
+  request.staged = false;
+  return result;
+}
+
+// Tests once what is under way on a comm that is broken. Returns whether all of it has ended.
+bool RmaPluginComm::HasEnded() {
+  bool all_ended = true;
+  for (Request& request : requests_) {
+    bool ended = true;
+    if (request.request != nullptr) Ask(request, &ended);  // Nobody wants its result any more.
+    all_ended = all_ended && ended;
+  }
+  return all_ended;
+}
+
+void RmaPluginComm::Shutdown() {
+  {
+    const MutexLock lock(group_.data_);
+    if (failure_.ok()) failure_ = InternalError("the connection to rank {} was shut", peer_);
+    // Where the group has failed nothing moves any more, and it is closed in any case.
+    if (group_.failure_.ok() && HasEnded()) return;
+  }
+  group_.Close();
+}
+
 RmaPluginComm::Request* RmaPluginComm::FreeRequest() {
   const auto free = std::find_if(requests_.begin(), requests_.end(), [](const Request& request) {
     return request.state == State::kFree;
@@ -209,7 +251,7 @@ RmaFunctions::Place LocalPlace(const NetLocal& local) {
 Result<NetRequest*> RmaPluginComm::Iput(NetLocal from, NetRemote to, size_t bytes,
                                         const NetSignal* signal) {
   const MutexLock lock(group_.data_);
-  TUTTI_TRY(group_.failure_);
+  TUTTI_TRY(Failure());
   if (signal != nullptr && signal->strong && !group_.has_strong_signals())
     return InvalidUsage("{} has no strong signals", group_.name());
   Request* const request = FreeRequest();
@@ -232,14 +274,13 @@ Result<NetRequest*> RmaPluginComm::Iput(NetLocal from, NetRemote to, size_t byte
   }
   void* begun = nullptr;
   const auto peer = static_cast<uint32_t>(peer_);
-  TUTTI_TRY(group_.Do(signal != nullptr ? "iputSignal" : "iput",
-                      [&](RmaFunctions& plugin, void* made, void*) {
-                        if (signal == nullptr)
-                          return plugin.Iput(made, source, bytes, target, peer, &begun);
-                        return plugin.IputSignal(made, source, bytes, target, peer,
-                                                 RmaPluginMemory::PlaceOf(signal->word),
-                                                 signal->value, signal->strong, &begun);
-                      }));
+  TUTTI_TRY(
+      Do(signal != nullptr ? "iputSignal" : "iput", [&](RmaFunctions& plugin, void* made, void*) {
+        if (signal == nullptr) return plugin.Iput(made, source, bytes, target, peer, &begun);
+        return plugin.IputSignal(made, source, bytes, target, peer,
+                                 RmaPluginMemory::PlaceOf(signal->word), signal->value,
+                                 signal->strong, &begun);
+      }));
   if (begun == nullptr) return nullptr;
   group_.stage_taken_ = group_.stage_taken_ || staged;
   *request = {};
@@ -251,7 +292,7 @@ Result<NetRequest*> RmaPluginComm::Iput(NetLocal from, NetRemote to, size_t byte
 
 Result<NetRequest*> RmaPluginComm::Iget(NetLocal to, NetRemote from, size_t bytes) {
   const MutexLock lock(group_.data_);
-  TUTTI_TRY(group_.failure_);
+  TUTTI_TRY(Failure());
   Request* const request = FreeRequest();
   if (request == nullptr) return nullptr;
   if (bytes == 0) {
@@ -261,7 +302,7 @@ Result<NetRequest*> RmaPluginComm::Iget(NetLocal to, NetRemote from, size_t byte
   const RmaFunctions::Place target = LocalPlace(to);
   if (target.memory == nullptr) return InternalError("a get into memory of no window");
   void* begun = nullptr;
-  TUTTI_TRY(group_.Do("iget", [&](RmaFunctions& plugin, void* made, void*) {
+  TUTTI_TRY(Do("iget", [&](RmaFunctions& plugin, void* made, void*) {
     return plugin.Iget(made, RmaPluginMemory::PlaceOf(from), bytes, target,
                        static_cast<uint32_t>(peer_), &begun);
   }));
@@ -278,7 +319,7 @@ Result<NetRequest*> RmaPluginComm::Iatomic(NetLocal, const NetAtomic&) {
 
 Result<NetRequest*> RmaPluginComm::Iflush() {
   const MutexLock lock(group_.data_);
-  TUTTI_TRY(group_.failure_);
+  TUTTI_TRY(Failure());
   if (!group_.has_strong_signals()) return InvalidUsage("{} has no strong signals", group_.name());
   Request* const request = FreeRequest();
   if (request == nullptr || flush_ != nullptr) return nullptr;
@@ -296,8 +337,7 @@ Status RmaPluginComm::StepFlush(Request& request) {
   const RmaFunctions::Place word = {group_.ArrivedAt(group_.rank_), scratch};
   const auto peer = static_cast<uint32_t>(peer_);
   const bool signals = request.state == State::kSignal;
-  TUTTI_TRY(group_.Do(signals ? "iputSignal" : "iget", [&](RmaFunctions& plugin, void* made,
-                                                           void*) {
+  TUTTI_TRY(Do(signals ? "iputSignal" : "iget", [&](RmaFunctions& plugin, void* made, void*) {
     if (signals)
       return plugin.IputSignal(made, {}, 0, {}, peer, word, 1, /*strong=*/true, &request.request);
     return plugin.Iget(made, word, sizeof(uint64_t), {group_.FetchedAt(peer_), scratch}, peer,
@@ -310,14 +350,12 @@ Status RmaPluginComm::StepFlush(Request& request) {
 // Moves one request that is not done.
 Status RmaPluginComm::Step(Request& request, bool* moved) {
   if (request.state == State::kSignal || request.state == State::kFetch) return StepFlush(request);
-  int done = 0;
-  TUTTI_TRY(group_.Do("test", [&](RmaFunctions& plugin, void*, void* coll_comm) {
-    return plugin.Test(coll_comm, request.request, &done);
-  }));
-  if (done == 0) return Status::Ok();
+  TUTTI_TRY(Failure());
+  bool ended = false;
+  const ncclResult_t result = Ask(request, &ended);
+  if (result != ncclSuccess) return OnFailure("test", result);
+  if (!ended) return Status::Ok();
   *moved = true;
-  request.request = nullptr;
-  if (request.staged) group_.stage_taken_ = false;
   if (request.state == State::kSignalled) {
     request.state = State::kFetch;
     return StepFlush(request);
@@ -336,6 +374,7 @@ Status RmaPluginComm::Step(Request& request, bool* moved) {
 
 Result<bool> RmaPluginComm::Progress() {
   const MutexLock lock(group_.data_);
+  TUTTI_TRY(failure_);
   TUTTI_TRY(group_.Drive());
   bool moved = false;
   for (Request& request : requests_) {
@@ -350,7 +389,7 @@ Result<bool> RmaPluginComm::Test(NetRequest& request) {
   const MutexLock lock(group_.data_);
   if (own.state == State::kFree) return InternalError("a request was tested that is not under way");
   if (own.state != State::kDone) {
-    TUTTI_TRY(group_.failure_);
+    TUTTI_TRY(Failure());
     return false;
   }
   own.state = State::kFree;

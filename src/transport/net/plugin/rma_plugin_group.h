@@ -12,6 +12,11 @@
 //     fetched[rank]    what this rank has last got of its own count at each rank
 //     stage            bytes on their way from memory that is not registered
 //
+// A call that fails toward a rank breaks the comm to that rank alone, as when the rank has ended
+// its group. A plugin cannot be told to leave an operation undone, and memory of a broken comm may
+// be given back. So each operation toward the rank is tested once more; where one has neither ended
+// nor failed then, the whole group fails, and nothing is called any more that could move its bytes.
+//
 // Threads: as rma_group.h and rma.h. Close may be called by any thread at any time.
 
 #include <array>
@@ -128,8 +133,8 @@ class RmaPluginGroup final : public RmaGroup {
   // Returns this rank's memory with a registration that holds the region, or without any.
   std::unique_ptr<NetMemory> MemoryFor(const NetRegion& region) TUTTI_EXCLUDES(data_);
 
-  // Calls a function that moves data, as call(functions, context, comm), and keeps the first
-  // failure, after which every call fails alike.
+  // Calls a function that moves data for all ranks, as call(functions, context, comm), and keeps
+  // the first failure, after which every call of the group fails alike.
   template <class Call>
   Status Do(std::string_view what, Call&& call) TUTTI_REQUIRES(data_) {
     if (!failure_.ok()) return failure_;
@@ -137,7 +142,6 @@ class RmaPluginGroup final : public RmaGroup {
     return failure_;
   }
   Status Drive() TUTTI_REQUIRES(data_);
-  Status Begin(const char* what, ncclResult_t result) TUTTI_REQUIRES(data_);
 
   uint64_t ArrivedAt(int rank) const { return static_cast<uint64_t>(rank) * 8; }
   uint64_t FetchedAt(int rank) const { return static_cast<uint64_t>(num_ranks_ + rank) * 8; }
@@ -173,7 +177,8 @@ class RmaPluginComm final : public NetRmaComm {
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>&) override { return NetIdle::kPoll; }
   void AppendFds(std::vector<int>&) const override {}
-  void Shutdown() override { group_.Close(); }
+  // Closes the group where an operation toward the rank is still under way.
+  void Shutdown() override;
   std::string_view peer() const override { return peer_name_; }
 
  private:
@@ -193,13 +198,28 @@ class RmaPluginComm final : public NetRmaComm {
   };
 
   Request* FreeRequest();
-  Result<NetRequest*> Begun(Request& request, void* begun);
+  // Calls a function that moves data to or from the rank, as call(functions, context, comm), and
+  // keeps the first failure, after which every call of the comm fails alike.
+  template <class Call>
+  Status Do(std::string_view what, Call&& call) TUTTI_REQUIRES(group_.data_) {
+    TUTTI_TRY(Failure());
+    RmaPluginContext& context = *group_.context_;
+    const ncclResult_t result = call(context.functions(), group_.made_, group_.coll_comm_);
+    return result == ncclSuccess ? Status::Ok() : OnFailure(what, result);
+  }
+  Status OnFailure(std::string_view what, ncclResult_t result) TUTTI_REQUIRES(group_.data_);
+  Status Failure() const TUTTI_REQUIRES(group_.data_) {
+    return group_.failure_.ok() ? failure_ : group_.failure_;
+  }
+  ncclResult_t Ask(Request& request, bool* ended) TUTTI_REQUIRES(group_.data_);
+  bool HasEnded() TUTTI_REQUIRES(group_.data_);
   Status Step(Request& request, bool* moved) TUTTI_REQUIRES(group_.data_);
   Status StepFlush(Request& request) TUTTI_REQUIRES(group_.data_);
 
   RmaPluginGroup& group_;
   const int peer_;
   const std::string peer_name_;
+  Status failure_ TUTTI_GUARDED_BY(group_.data_);
   std::array<Request, TUTTI_GIN_MAX_REQUESTS> requests_;
   Request* flush_ = nullptr;  // One is under way at most.
   uint64_t num_flushes_ = 0;
