@@ -66,6 +66,10 @@ class CardWorld {
   Gdaki On(int rank, Sharing sharing, uint32_t* abort_flag = nullptr) {
     return Gdaki(&Of(rank).context, rank, sharing, abort_flag);
   }
+  // The same with puts and gets in pieces of so many bytes.
+  Gdaki InPieces(int rank, Sharing sharing, uint64_t piece_bytes) {
+    return Gdaki(&Of(rank).context, rank, sharing, nullptr, piece_bytes);
+  }
   // A put from one offset of this rank's window to one of the peer's.
   Gdaki::Data Data(int rank, int peer, uint64_t to, uint64_t from, uint64_t bytes) {
     const Gdaki gin = On(rank, Sharing::kGpu);
@@ -173,6 +177,36 @@ TEST_P(GdakiTest, PutsAreThereWhenTheirSignalsAre) {
     for (int rank = 0; rank < num_ranks; ++rank)
       ranks.emplace_back([&, rank] { PutRoundARing(world, rank, num_ranks, GetParam(), 100); });
     for (std::thread& rank : ranks) rank.join();
+    EXPECT_THAT(world.card().complaints(), IsEmpty());
+  }
+}
+
+// A put of more pieces than the queue has entries, and a get of as many.
+TEST_P(GdakiTest, LongOnesGoInPieces) {
+  constexpr size_t kBytes = 10'500, kPiece = 1000, kTo = 5, kBack = kWindowBytes / 2;
+  constexpr uint16_t kDepths[] = {2, 4, 16};
+  for (const uint16_t depth : kDepths) {
+    SCOPED_TRACE(depth);
+    CardWorld world(2, depth);
+    const Gdaki gin = world.InPieces(0, GetParam(), kPiece);
+    for (size_t i = 0; i < kBytes; ++i) world.window(0)[i] = ByteOf(0, 1, i);
+    // The doorbell can be held back only where all of it has room.
+    const Gdaki::Manner manner = {.rings_later = true, .has_room = false};
+    ASSERT_TRUE(gin.Put(1, world.Data(0, 1, kTo, 0, kBytes), {true, gin.SignalOf(1, 1), 1},
+                        Gdaki::kNoCounter, manner));
+    EXPECT_EQ(gin.Posted(1), 12u) << "11 pieces and a signal, taken at once";
+    ASSERT_TRUE(gin.Put(1, {}, {true, gin.SignalOf(1, 1), 1}, /*counter=*/2, {}));
+    AwaitWord(world.On(1, GetParam()).SignalWord(1), 2);
+    EXPECT_TRUE(std::equal(world.window(0).begin(), world.window(0).begin() + kBytes,
+                           world.window(1).begin() + kTo));
+    EXPECT_EQ(world.window(1)[kTo + kBytes], std::byte{0});
+    AwaitWord(gin.CounterWord(2), 1);
+    const Gdaki::Data back = world.Data(0, 1, kTo, kBack, kBytes);
+    ASSERT_TRUE(gin.Get(1, back.to, back.from, kBytes, {}));
+    EXPECT_EQ(gin.Posted(1), 24u);
+    ASSERT_TRUE(gin.Await(1, gin.Posted(1)));
+    EXPECT_TRUE(std::equal(world.window(0).begin(), world.window(0).begin() + kBytes,
+                           world.window(0).begin() + kBack));
     EXPECT_THAT(world.card().complaints(), IsEmpty());
   }
 }
@@ -296,6 +330,50 @@ TEST(GdakiOrderTest, AGetIsVisibleBehindAWaitOnly) {
   EXPECT_TRUE(gin.Await(1, posted));
   EXPECT_EQ(gin.Posted(1), posted) << "a get is made visible once";
 }
+
+// Others post in between, and nobody's pieces are torn apart.
+TEST(GdakiQueueTest, ManyThreadsPutInPieces) {
+  constexpr int kThreads = 4, kPuts = 25;
+  constexpr size_t kBytes = 1500, kPiece = 100;
+  CardWorld world(2, /*depth=*/8, /*most_delay=*/1);
+  for (size_t i = 0; i < kBytes; ++i) world.window(0)[i] = ByteOf(0, 2, i);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      const Gdaki gin = world.InPieces(0, Sharing::kGpu, kPiece);
+      for (int i = 0; i < kPuts; ++i) {
+        const uint64_t to = static_cast<uint64_t>(t * kPuts + i) * kBytes;
+        EXPECT_TRUE(gin.Put(1, world.Data(0, 1, to, 0, kBytes), {true, gin.SignalOf(1, 0), 1},
+                            Gdaki::kNoCounter, {}));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  AwaitWord(world.On(1, Sharing::kGpu).SignalWord(0), kThreads * kPuts);
+  for (size_t put = 0; put < kThreads * kPuts; ++put)
+    EXPECT_TRUE(std::equal(world.window(0).begin(), world.window(0).begin() + kBytes,
+                           world.window(1).begin() + static_cast<ptrdiff_t>(put * kBytes)))
+        << put;
+  EXPECT_THAT(world.card().complaints(), IsEmpty());
+}
+
+#if TUTTI_CHECKED_KERNELS
+// A call that has rung returns when the card has done what it posted, and says whether it could.
+TEST(GdakiCheckedTest, EachCallWaits) {
+  CardWorld world(2, /*depth=*/8);
+  const Gdaki gin = world.On(0, Sharing::kGpu);
+  for (uint64_t round = 1; round <= 50; ++round) {
+    ASSERT_TRUE(gin.Put(1, world.Value(0, 1, 0, round, 8), {true, gin.SignalOf(1, 0), 1},
+                        /*counter=*/1, {}));
+    EXPECT_EQ(world.main(0, 1).completions.done, 2 * round);
+    EXPECT_EQ(*gin.CounterWord(1), round);
+    EXPECT_EQ(*world.On(1, Sharing::kGpu).SignalWord(0), round);
+  }
+  Gdaki::Data beyond = world.Data(0, 1, kWindowBytes - 8, 0, 16);
+  EXPECT_FALSE(gin.Put(1, beyond, kNoSignal, Gdaki::kNoCounter, {}));
+  EXPECT_EQ(world.main(0, 1).syndrome, 0x13u);
+}
+#endif
 
 TEST(GdakiMannerTest, ALaterCallRingsForAll) {
   CardWorld world(2, /*depth=*/8);

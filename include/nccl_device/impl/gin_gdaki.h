@@ -68,8 +68,12 @@ namespace device {
 class Gdaki {
  public:
   NCCL_DEVICE_INLINE Gdaki(GdakiContext* context, int rank, mlx5::Sharing sharing,
-                           uint32_t* abort_flag)
-      : context_(context), rank_(rank), sharing_(sharing), abort_flag_(abort_flag) {}
+                           uint32_t* abort_flag, uint64_t piece_bytes = kGdakiPieceBytes)
+      : context_(context),
+        rank_(rank),
+        sharing_(sharing),
+        abort_flag_(abort_flag),
+        piece_bytes_(piece_bytes) {}
 
   // What is put: bytes of a buffer, or a value of at most 8 bytes.
   struct Data {
@@ -112,44 +116,30 @@ class Gdaki {
   }
 
   // Puts data, signals, or both. A put of no bytes is one, too.
-  NCCL_DEVICE_INLINE bool Put(int peer, Data data, const Signal& signal, uint32_t counter,
+  NCCL_DEVICE_INLINE bool Put(int peer, const Data& data, const Signal& signal, uint32_t counter,
                               Manner manner) const {
-    const mlx5::SendQueue queue = Main(peer);
-    for (; !data.is_value && data.bytes > kGdakiPieceBytes; data.bytes -= kGdakiPieceBytes) {
-      if (!PutPiece(queue, data, manner)) return false;
-      data.to.address += kGdakiPieceBytes;
-      data.from.address += kGdakiPieceBytes;
-    }
-    const bool has_data = data.bytes > 0;
-    const uint32_t entries = (has_data && signal.present) ? 2 : 1;
-    mlx5::Position at;
-    if (!queue.Reserve(entries, manner.has_room, &at)) return false;
-    mlx5::Position last = at;
-    if (has_data) queue.Write(at.index, MakeWriteOf(at, data));
-    if (signal.present) {
-      last.index += entries - 1;
-      queue.Write(last.index, MakeFetchAdd(last, signal.word, signal.added, Sink()));
-    } else if (!has_data) {
-      queue.Write(at.index, mlx5::MakeNop(at));
-    }
-    if (!queue.Submit(at, entries, !manner.rings_later)) return false;
-    return counter == kNoCounter || Count(peer, last.index, counter, manner);
+    const uint32_t pieces = PiecesOf(data.bytes);
+    const uint32_t entries = pieces + (signal.present ? 1 : 0);
+    const auto make = [&](mlx5::Position at, uint32_t number) {
+      if (number < pieces) return MakeWriteOf(at, data, number);
+      return signal.present ? MakeFetchAdd(at, signal.word, signal.added, Sink())
+                            : mlx5::MakeNop(at);
+    };
+    uint64_t end = 0;
+    if (!Post(Main(peer), entries == 0 ? 1 : entries, manner, make, &end)) return false;
+    return counter == kNoCounter || Count(peer, end - 1, counter, manner);
   }
 
   NCCL_DEVICE_INLINE bool Get(int peer, mlx5::Place from, mlx5::Place to, uint64_t bytes,
                               Manner manner) const {
-    const mlx5::SendQueue queue = Main(peer);
-    while (bytes > 0) {
-      const uint64_t piece = bytes < kGdakiPieceBytes ? bytes : kGdakiPieceBytes;
-      mlx5::Position at;
-      if (!queue.Reserve(1, manner.has_room, &at)) return false;
-      queue.Write(at.index, MakeTransfer(at, mlx5::kRead, from, to, static_cast<uint32_t>(piece)));
-      if (!queue.Submit(at, 1, !manner.rings_later)) return false;
-      Raise(LoadConstant(&context_->last_issued_get) + peer, at.index + 1);
-      from.address += piece;
-      to.address += piece;
-      bytes -= piece;
-    }
+    if (bytes == 0) return true;
+    const Data data = {from, to, bytes, 0, false};
+    const auto make = [&](mlx5::Position at, uint32_t number) {
+      return MakePiece(at, mlx5::kRead, data, number);
+    };
+    uint64_t end = 0;
+    if (!Post(Main(peer), PiecesOf(bytes), manner, make, &end)) return false;
+    Raise(LoadConstant(&context_->last_issued_get) + peer, end);
     return true;
   }
 
@@ -179,17 +169,45 @@ class Gdaki {
     return {place * sizeof(uint64_t), LoadConstant(LoadConstant(&table.remote_keys) + peer)};
   }
 
-  NCCL_DEVICE_INLINE mlx5::Entry MakeWriteOf(mlx5::Position at, const Data& data) const {
-    const auto bytes = static_cast<uint32_t>(data.bytes);
-    return data.is_value ? mlx5::MakeWriteOfValue(at, data.to, data.value, bytes)
-                         : MakeTransfer(at, mlx5::kWrite, data.to, data.from, bytes);
+  NCCL_DEVICE_INLINE uint32_t PiecesOf(uint64_t bytes) const {
+    return static_cast<uint32_t>((bytes + piece_bytes_ - 1) / piece_bytes_);
   }
-  NCCL_DEVICE_INLINE bool PutPiece(const mlx5::SendQueue& queue, const Data& data,
-                                   Manner manner) const {
-    mlx5::Position at;
-    if (!queue.Reserve(1, manner.has_room, &at)) return false;
-    queue.Write(at.index, MakeTransfer(at, mlx5::kWrite, data.to, data.from, kGdakiPieceBytes));
-    return queue.Submit(at, 1, !manner.rings_later);
+  // Makes the entry of a piece, whose remote end is `data.to`.
+  NCCL_DEVICE_INLINE mlx5::Entry MakePiece(mlx5::Position at, mlx5::Operation operation,
+                                           const Data& data, uint32_t piece) const {
+    const uint64_t begin = piece * piece_bytes_, left = data.bytes - begin;
+    return MakeTransfer(at, operation, {data.to.address + begin, data.to.key},
+                        {data.from.address + begin, data.from.key},
+                        static_cast<uint32_t>(left < piece_bytes_ ? left : piece_bytes_));
+  }
+  NCCL_DEVICE_INLINE mlx5::Entry MakeWriteOf(mlx5::Position at, const Data& data,
+                                             uint32_t piece) const {
+    if (!data.is_value) return MakePiece(at, mlx5::kWrite, data, piece);
+    return mlx5::MakeWriteOfValue(at, data.to, data.value, static_cast<uint32_t>(data.bytes));
+  }
+
+  // Takes `count` entries at once, and posts what `make` returns for the position and number of
+  // each. Where they are more than the queue has, they go in parts, each when the one before is
+  // done, and the last one is told of at once as well. Sets `end` to the index behind the last.
+  template <typename Make>
+  NCCL_DEVICE_INLINE bool Post(const mlx5::SendQueue& queue, uint32_t count, Manner manner,
+                               const Make& make, uint64_t* end) const {
+    mlx5::Position first = queue.Claim(count);
+    *end = first.index + count;
+    const uint32_t size = queue.Size();
+    const bool fits = count <= size;
+    for (uint32_t number = 0; number < count;) {
+      const uint32_t part = count - number < size ? count - number : size;
+      if (!(fits && manner.has_room) && !queue.AwaitRoom(first, part)) return false;
+      for (uint32_t i = 0; i < part; ++i) {
+        const mlx5::Position at = {first.queue, first.index + i};
+        queue.Write(at.index, make(at, number + i));
+      }
+      number += part;
+      if (!queue.Submit(first, part, !(fits && manner.rings_later))) return false;
+      first.index += part;
+    }
+    return true;
   }
 
   // Has the companion add to a counter when entry `index` of the main queue is done.
@@ -231,6 +249,7 @@ class Gdaki {
   int rank_;
   mlx5::Sharing sharing_;
   uint32_t* abort_flag_;
+  uint64_t piece_bytes_;  // constants where programs are compiled; shorter ones are for tests
 };
 
 }  // namespace device

@@ -7,8 +7,9 @@
 //   rung ────── the card has been told of all entries before it
 //
 // A thread adds to `reserved`, waits until what the card has not done yet leaves room, writes its
-// entries, and moves `ready` behind them when all threads before it have. Whoever rings tells the
-// card of all that is ready: first the doorbell record, then the doorbell. Each entry asks for a
+// entries, and moves `ready` behind them when all threads before it have. On a GPU the lanes of a
+// warp that come to it together add once for all of them. Whoever rings tells the card of all that
+// is ready: first the doorbell record, then the doorbell. Each entry asks for a
 // completion, so entry i of the send queue is done when entry i of the completion queue has come;
 // both wrap around, each by its own size, a power of two. A send queue has no completions but its
 // own, and no more entries than its completion queue.
@@ -116,6 +117,7 @@ NCCL_HOST_DEVICE_INLINE QueuePair MakeQueuePair(uint32_t number, Entry* entries,
 #if TUTTI_DEVICE_API
 
 #include "nccl_device/impl/target.h"
+#include "nccl_device/impl/window_check.h"
 
 namespace tutti {
 namespace device {
@@ -131,19 +133,26 @@ class SendQueue {
   NCCL_DEVICE_INLINE SendQueue(QueuePair* pair, Sharing sharing, uint32_t* abort_flag)
       : pair_(pair), sharing_(sharing), abort_flag_(abort_flag) {}
 
-  // Takes `count` entries, at most the queue's size, and waits until the card has done with what
-  // was there; not where the caller knows that there is room.
+  NCCL_DEVICE_INLINE uint32_t Size() const { return uint32_t{pair_->mask} + 1; }
+
+  // Takes `count` entries behind one another, however many, which must all be written and submitted
+  // in their order. There may be no room for them yet.
+  NCCL_DEVICE_INLINE Position Claim(uint32_t count) const {
+    return {LoadConstant(&pair_->number), Take(count)};
+  }
+
+  // Waits until the card has done with what was where `count` claimed entries are to be, at most
+  // the queue's size.
+  NCCL_DEVICE_INLINE bool AwaitRoom(Position first, uint32_t count) const {
+    const uint64_t end = first.index + count, size = Size();
+    return end <= size || AwaitDone(end - size - 1);
+  }
+
+  // Takes `count` entries, at most the queue's size, and waits for room; not where the caller knows
+  // that there is some.
   NCCL_DEVICE_INLINE bool Reserve(uint32_t count, bool has_room, Position* first) const {
-    const auto counter = Word(&pair_->reserved);
-    first->queue = LoadConstant(&pair_->number);
-    if (sharing_ == Sharing::kThread) {
-      first->index = counter.load(cuda::memory_order_relaxed);
-      counter.store(first->index + count, cuda::memory_order_relaxed);
-    } else {
-      first->index = counter.fetch_add(count, cuda::memory_order_relaxed);
-    }
-    const uint64_t end = first->index + count, size = Size();
-    return has_room || end <= size || AwaitDone(end - size - 1);
+    *first = Claim(count);
+    return has_room || AwaitRoom(*first, count);
   }
 
   NCCL_DEVICE_INLINE void Write(uint64_t index, const Entry& entry) const {
@@ -152,10 +161,15 @@ class SendQueue {
   }
 
   // Says that the entries are written, and tells the card of all that is ready, unless a later call
-  // is to do that.
+  // is to do that. In a checked build, waits until the card has done them.
   NCCL_DEVICE_INLINE bool Submit(Position first, uint32_t count, bool ring) const {
     if (!MarkReady(first.index, count)) return false;
-    return !ring || Ring();
+    if (!ring) return true;
+    if (!Ring()) return false;
+#if TUTTI_CHECKED_KERNELS
+    if (!AwaitDone(first.index + count - 1)) return Fails(first, count);
+#endif
+    return true;
   }
 
   // Returns how many entries were reserved so far.
@@ -191,7 +205,53 @@ class SendQueue {
   static NCCL_DEVICE_INLINE cuda::atomic_ref<T, cuda::thread_scope_system> SystemWord(T* word) {
     return cuda::atomic_ref<T, cuda::thread_scope_system>(*word);
   }
-  NCCL_DEVICE_INLINE uint32_t Size() const { return uint32_t{pair_->mask} + 1; }
+
+  // Adds to `reserved` and returns what it was. Lanes of a warp that are here together and take as
+  // many entries of the same queue are given theirs in the order of the lanes.
+  NCCL_DEVICE_INLINE uint64_t Take(uint32_t count) const {
+    const auto counter = Word(&pair_->reserved);
+    if (sharing_ == Sharing::kThread) {
+      const uint64_t first = counter.load(cuda::memory_order_relaxed);
+      counter.store(first + count, cuda::memory_order_relaxed);
+      return first;
+    }
+#ifdef __CUDA_ARCH__
+    const unsigned here = __activemask();
+    const unsigned alike = __match_any_sync(here, reinterpret_cast<unsigned long long>(pair_)) &
+                           __match_any_sync(here, count);
+    unsigned lower;
+    asm("mov.u32 %0, %%lanemask_lt;" : "=r"(lower));
+    const auto before = static_cast<uint32_t>(__popc(alike & lower));
+    unsigned long long first = 0;
+    if (before == 0)
+      first = counter.fetch_add(uint64_t{count} * static_cast<uint32_t>(__popc(alike)),
+                                cuda::memory_order_relaxed);
+    first = __shfl_sync(alike, first, __ffs(static_cast<int>(alike)) - 1);
+    return first + uint64_t{count} * before;
+#else
+    return counter.fetch_add(count, cuda::memory_order_relaxed);
+#endif
+  }
+
+#if TUTTI_CHECKED_KERNELS
+  // Returns false. Where the card has failed an entry, a kernel of a GPU says so and ends the
+  // program; the library does it for one of a host.
+  NCCL_DEVICE_INLINE bool Fails([[maybe_unused]] Position first,
+                                [[maybe_unused]] uint32_t count) const {
+#ifdef __CUDA_ARCH__
+    const uint64_t failed = Word(&pair_->failed).load(cuda::memory_order_acquire);
+    if (failed == 0) return false;
+    printf(
+        "tutti: block %u, thread %u: of the entries %llu to %llu of queue pair %#x the card has "
+        "failed %llu (syndrome %#x)\n",
+        blockIdx.x, threadIdx.x, static_cast<unsigned long long>(first.index),
+        static_cast<unsigned long long>(first.index + count - 1), first.queue,
+        static_cast<unsigned long long>(failed - 1), pair_->syndrome);
+    __trap();
+#endif
+    return false;
+  }
+#endif
   NCCL_DEVICE_INLINE Entry* LoadEntries() const { return LoadConstant(&pair_->entries); }
   NCCL_DEVICE_INLINE uint8_t* EntryOf(uint64_t index) const {
     return LoadConstant(&pair_->completions.entries) +
