@@ -43,10 +43,14 @@ tutti::Status QueryProperties(ncclComm_t comm, ncclCommProperties_t* properties)
   TUTTI_TRY(tutti::api::CheckReady(use));
   constexpr size_t kHeaderBytes = offsetof(ncclCommProperties_t, rank);
   if (properties == nullptr) return tutti::InvalidArgument("the place for the properties is null");
-  if (properties->magic != NCCL_API_MAGIC || properties->size < kHeaderBytes) {
-    return tutti::InvalidArgument(
+  if (properties->magic != NCCL_API_MAGIC || properties->size < kHeaderBytes)
+    return tutti::InvalidUsage(
         "the properties do not begin as NCCL_COMM_PROPERTIES_INITIALIZER has it");
-  }
+  if (properties->version > NCCL_VERSION_CODE && properties->size > sizeof(*properties))
+    return tutti::InvalidUsage(
+        "the program was compiled for NCCL {}, whose properties are not known here; this library has "
+        "the interface of {}",
+        properties->version, NCCL_VERSION_CODE);
   ncclCommProperties_t answer;
   std::memset(&answer, 0, sizeof(answer));
   answer.rank = comm->comm->rank();

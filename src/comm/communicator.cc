@@ -141,7 +141,7 @@ bool Communicator::HasOneSidedNetwork() const {
   return network != nullptr && network->rma() != nullptr;
 }
 
-bool Communicator::CanDoGin() const { return CanDoOneSided(); }
+bool Communicator::CanDoGin() const { return settings_.gin_enable && CanDoOneSided(); }
 
 Result<OneSided*> Communicator::one_sided() {
   if (!CanDoOneSided())

@@ -35,7 +35,8 @@ Result<ResourcePlan> DeviceCommunicators::Plan(
        .lsa_size = comm_.symmetric().team().size,
        .has_gin = direct || comm_.CanDoGin(),
        .has_old_gin = !direct && RanksAreGpus(comm_) && comm_.CanDoGin(),
-       .usual_depth = direct ? static_cast<uint32_t>(comm_.settings().gin_queue_depth) : 0});
+       .usual_depth = static_cast<uint32_t>(direct ? comm_.settings().gin_queue_depth
+                                                   : comm_.settings().gin_proxy_queue_size)});
 }
 
 // Makes the proxy of a rank on a host.

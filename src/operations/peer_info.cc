@@ -60,6 +60,7 @@ std::string SharedSettings(const Settings& s) {
   add_flag("NCCL_WIN_ENABLE", s.win_enable, usual.win_enable);
   add("NCCL_WIN_STRIDE", s.win_stride, usual.win_stride);
   add("NCCL_LSA_TEAM_SIZE", s.lsa_team_size, usual.lsa_team_size);
+  add_flag("NCCL_GIN_ENABLE", s.gin_enable, usual.gin_enable);
   add("NCCL_GIN_TYPE", s.gin_type, usual.gin_type);
   return text;
 }

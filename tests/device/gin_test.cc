@@ -1,7 +1,7 @@
 // Device-initiated networking of ranks that are threads: over memory that they share, and over
 // the network.
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <string>
 #include <thread>
@@ -60,6 +60,25 @@ TEST_P(GinTest, PropertiesTellOfIt) {
     EXPECT_EQ(properties.railedGinType, NCCL_GIN_TYPE_PROXY);
     EXPECT_EQ(properties.nLsaTeams, GetParam() == Way::kMemory ? 1 : 2);
   });
+}
+
+TEST_P(GinTest, CanBeSwitchedOff) {
+  setenv("NCCL_GIN_ENABLE", "0", /*overwrite=*/1);
+  RunRanks(2, [](int, ncclComm_t comm) {
+    ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
+    EXPECT_EQ(ncclCommQueryProperties(comm, &properties), ncclSuccess);
+    EXPECT_EQ(properties.ginType, NCCL_GIN_TYPE_NONE);
+    EXPECT_TRUE(properties.hostRmaSupport);
+    ncclDevCommRequirements_t requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+    requirements.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
+    ncclDevComm_t device_comm;
+    EXPECT_NE(ncclDevCommCreate(comm, &requirements, &device_comm), ncclSuccess);
+    EXPECT_THAT(ncclGetLastError(comm), ::testing::HasSubstr("NCCL_GIN_ENABLE"));
+    requirements.ginConnectionType = NCCL_GIN_CONNECTION_NONE;
+    EXPECT_EQ(ncclDevCommCreate(comm, &requirements, &device_comm), ncclSuccess);
+    EXPECT_EQ(ncclDevCommDestroy(comm, &device_comm), ncclSuccess);
+  });
+  unsetenv("NCCL_GIN_ENABLE");
 }
 
 TEST_P(GinTest, EveryRankPutsToAll) {

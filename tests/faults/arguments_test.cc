@@ -455,7 +455,13 @@ TEST_F(ArgumentsTest, DeviceInterfaceSaysWhatThereIs) {
   EXPECT_EQ(ncclCommQueryProperties(comm_, &properties), ncclSuccess);
   EXPECT_EQ(properties.nRanks, 77);
   properties.magic = 0;
-  EXPECT_REFUSED(ncclInvalidArgument, ncclCommQueryProperties(comm_, &properties));
+  EXPECT_REFUSED(ncclInvalidUsage, ncclCommQueryProperties(comm_, &properties));
+  // One of a later release with more in it, and one with as much.
+  properties = NCCL_COMM_PROPERTIES_INITIALIZER;
+  properties.version = NCCL_VERSION_CODE + 100;
+  EXPECT_EQ(ncclCommQueryProperties(comm_, &properties), ncclSuccess);
+  properties.size += sizeof(int);
+  EXPECT_REFUSED(ncclInvalidUsage, ncclCommQueryProperties(comm_, &properties));
   EXPECT_REFUSED(ncclInvalidArgument, ncclCommQueryProperties(comm_, nullptr));
 
   EXPECT_EQ(ncclTeamWorld(comm_).nRanks, 1);

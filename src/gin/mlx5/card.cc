@@ -176,7 +176,7 @@ Mlx5Route Mlx5Card::LocalRoute() const {
   route.port = port_.number;
   route.pkey_index = options_.pkey_index;
   route.gid_index = static_cast<uint8_t>(port_.gid.index);
-  route.traffic_class = options_.traffic_class;
+  route.traffic_class = options_.one_sided_traffic_class;
   route.service_level = options_.service_level;
   route.timeout = options_.timeout;
   route.retry_count = options_.retry_count;

@@ -10,6 +10,8 @@ VerbsOptions VerbsOptions::From(const Settings& settings) {
   options.traffic_class = static_cast<uint8_t>(settings.ib_tc);
   options.grant_traffic_class =
       settings.ib_fifo_tc < 0 ? options.traffic_class : static_cast<uint8_t>(settings.ib_fifo_tc);
+  options.one_sided_traffic_class =
+      settings.gin_ib_tc < 0 ? options.traffic_class : static_cast<uint8_t>(settings.gin_ib_tc);
   options.pkey_index = static_cast<uint16_t>(settings.ib_pkey);
   options.queue_pairs = static_cast<int>(settings.ib_qps);
   options.split = settings.ib_split_data;

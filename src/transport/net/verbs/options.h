@@ -14,6 +14,7 @@ struct VerbsOptions {
   uint8_t service_level = 0;
   uint8_t traffic_class = 0;
   uint8_t grant_traffic_class = 0;
+  uint8_t one_sided_traffic_class = 0;
   uint16_t pkey_index = 0;
   int queue_pairs = 1;        // A connection has so many; the sending end's word counts.
   bool split = false;         // Each message goes over all queue pairs, else over one of them.

@@ -91,7 +91,7 @@ Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Accept(const PortSet& ports,
     }
     TUTTI_ASSIGN(const VerbsEnd origin, VerbsEnd::Decode(offer.payload));
     TUTTI_ASSIGN(auto comm, Make(ports, origin.queue_pairs.size(), std::move(peer), &origin));
-    TUTTI_TRY(comm->channel_->Join(origin, comm->channel_->options().traffic_class));
+    TUTTI_TRY(comm->channel_->Join(origin, comm->channel_->options().one_sided_traffic_class));
     return comm;
   };
   Result<std::unique_ptr<VerbsRmaComm>> comm = make();
@@ -376,7 +376,7 @@ Status VerbsRmaComm::TakeControl(const ControlMessage& message) {
   if (message.type == ControlType::kAnswer && channel_->remote().queue_pairs.empty()) {
     Result<VerbsEnd> end = VerbsEnd::Decode(message.payload);
     if (!end.ok()) return channel_->Refuse(std::move(end).status());
-    const Status joined = channel_->Join(*end, channel_->options().traffic_class);
+    const Status joined = channel_->Join(*end, channel_->options().one_sided_traffic_class);
     if (!joined.ok()) return channel_->Refuse(joined);
     channel_->SetOpen();
     const Status told = channel_->control().Send(ControlType::kReady, {});
