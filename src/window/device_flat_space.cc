@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string_view>
 
@@ -37,17 +38,22 @@ class DeviceFlatSpace final : public FlatSpace {
   uint64_t granularity() const override { return kHugePageBytes; }
 
   // An allocation is known by where it begins: as long as a window holds it, nothing else can begin
-  // there.
+  // there. That its first piece has a name is tried here, because memory without one makes no
+  // window, which is no error.
   Result<Allocation> Find(std::span<const std::byte> buffer) override {
-    TUTTI_ASSIGN(const cuda::Allocation found, cuda::ExportAllocation(device_, buffer));
-    std::byte* const base = const_cast<std::byte*>(buffer.data()) - found.offset;
-    return Allocation{AddressOf(base), base, found.bytes};
+    TUTTI_ASSIGN(const cuda::MappedPieces found, cuda::FindPieces(device_, buffer));
+    TUTTI_TRY(cuda::ExportPiece(device_, found.begin).status());
+    return Allocation{AddressOf(found.begin),
+                      const_cast<std::byte*>(found.begin),
+                      found.total,
+                      {found.bytes.begin(), found.bytes.end()}};
   }
   Result<Allocation> Allocate(uint64_t bytes) override {
     UniqueFd name;  // That it has one is what counts: Export asks for it again.
     TUTTI_ASSIGN(cuda::MappedMemory memory, cuda::MappedMemory::Create(device_, bytes, &name));
     memory.LetPeersUse(device_);
-    const Allocation allocation = {AddressOf(memory.data()), memory.data(), memory.size()};
+    const Allocation allocation = {
+        AddressOf(memory.data()), memory.data(), memory.size(), {memory.size()}};
     const MutexLock lock(mutex_);
     own_.emplace(allocation.base, std::move(memory));
     return allocation;
@@ -57,17 +63,20 @@ class DeviceFlatSpace final : public FlatSpace {
     own_.erase(allocation.base);
   }
 
-  Result<RemoteHandle> Export(const Allocation& allocation) override {
-    TUTTI_ASSIGN(cuda::Allocation named,
-                 cuda::ExportAllocation(device_, {allocation.base, allocation.bytes}));
+  Result<RemoteHandle> Export(const Allocation& allocation, size_t piece) override {
+    const auto first = allocation.pieces.begin();
+    const auto here = first + static_cast<ptrdiff_t>(piece);
+    TUTTI_ASSIGN(
+        UniqueFd fd,
+        cuda::ExportPiece(device_, allocation.base + std::accumulate(first, here, uint64_t{0})));
     RemoteHandle handle;
     handle.allocation_id = allocation.id;
-    handle.size = allocation.bytes;
+    handle.size = *here;
     const std::string& name = fd_server_.name();
     name.copy(handle.server_name.data(), kMaxFdServerName);
     const MutexLock lock(mutex_);
-    handle.offer_id = fd_server_.Offer(named.fd.get(), key_);
-    offered_[handle.offer_id] = std::move(named.fd);
+    handle.offer_id = fd_server_.Offer(fd.get(), key_);
+    offered_[handle.offer_id] = std::move(fd);
     return handle;
   }
   void EndExport(const RemoteHandle& handle) override {
@@ -76,12 +85,12 @@ class DeviceFlatSpace final : public FlatSpace {
     offered_.erase(handle.offer_id);
   }
 
-  Status Map(uint64_t at, const RemoteHandle& allocation, Deadline deadline,
+  Status Map(uint64_t at, const RemoteHandle& piece, Deadline deadline,
              const std::atomic<bool>* abort_flag) override {
-    const char* const name = allocation.server_name.data();
+    const char* const name = piece.server_name.data();
     TUTTI_ASSIGN(const UniqueFd fd, FetchFd(std::string_view(name, strnlen(name, kMaxFdServerName)),
-                                            allocation.offer_id, key_, deadline, abort_flag));
-    return range_.Map(at, fd, allocation.size);
+                                            piece.offer_id, key_, deadline, abort_flag));
+    return range_.Map(at, fd, piece.size);
   }
   void Unmap(uint64_t at, uint64_t bytes) override { range_.Unmap(at, bytes); }
 

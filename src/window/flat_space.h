@@ -10,6 +10,10 @@
 // Memory lies at the same offset in every slice, on every rank; base differs from rank to rank. So
 // the memory of place p at offset o is base + p * stride + o, on hosts and on GPUs alike.
 //
+// What a rank maps of another is an allocation: memory without gaps, made of one or more pieces,
+// each of which has a name of its own and is mapped for itself, one behind the other. On hosts
+// there is always one piece; on GPUs there are as many as calls of cuMemMap have put side by side.
+//
 // FlatSpace is what differs between kinds of ranks: the memory, how it is named to others, and how
 // addresses are set aside. symmetric_memory.h decides what lies where.
 //
@@ -20,6 +24,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -36,9 +41,10 @@ class FlatSpace {
 
   // Memory of this rank that others can map as a whole.
   struct Allocation {
-    uint64_t id = 0;  // never used twice in a process
+    uint64_t id = 0;  // Its first piece is known by it; never used twice in a process.
     std::byte* base = nullptr;
     uint64_t bytes = 0;
+    std::vector<uint64_t> pieces = {};  // The lengths; their sum is `bytes`.
   };
 
   // Returns the stride that this rank needs, and the longest that it can have. The ranks take the
@@ -52,20 +58,21 @@ class FlatSpace {
   // Returns what offsets and sizes of mappings are multiples of.
   virtual uint64_t granularity() const = 0;
 
-  // Returns the allocation that `buffer` lies in. InvalidArgument where it is not one piece of this
-  // rank's memory; any other error, with what to do, where nobody else can map it.
+  // Returns the pieces that `buffer` lies in. InvalidArgument where it is no memory of this rank,
+  // or has a hole; any other error, with what to do, where nobody else can map it.
   virtual Result<Allocation> Find(std::span<const std::byte> buffer) = 0;
   virtual Result<Allocation> Allocate(uint64_t bytes) = 0;
   virtual void Free(const Allocation& allocation) = 0;
-  // Returns what another rank of the team needs to map the allocation.
-  virtual Result<RemoteHandle> Export(const Allocation& allocation) = 0;
-  // Ends an export, when all ranks of the team have mapped the allocation or given it up.
+  // Returns what another rank of the team needs to map a piece of the allocation. All pieces of one
+  // have it alike, but for the number of the offer and the length.
+  virtual Result<RemoteHandle> Export(const Allocation& allocation, size_t piece) = 0;
+  // Ends an export, when all ranks of the team have mapped the piece or given it up.
   virtual void EndExport(const RemoteHandle& handle) = 0;
 
-  // Maps an allocation of a rank of the team, or of this one, `at` bytes from base.
-  virtual Status Map(uint64_t at, const RemoteHandle& allocation, Deadline deadline,
+  // Maps a piece of a rank of the team, or of this one, `at` bytes from base.
+  virtual Status Map(uint64_t at, const RemoteHandle& piece, Deadline deadline,
                      const std::atomic<bool>* abort_flag) = 0;
-  // Takes a mapping of `bytes` at `at` away.
+  // Takes what Map has mapped at `at`, `bytes` long, away.
   virtual void Unmap(uint64_t at, uint64_t bytes) = 0;
 };
 

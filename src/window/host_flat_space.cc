@@ -44,7 +44,7 @@ class HostFlatSpace final : public FlatSpace {
       return InvalidUsage(
           "the buffer at {} is not from ncclMemAlloc, and cannot be mapped elsewhere",
           fmt::ptr(buffer.data()));
-    return Allocation{found->id, found->base, found->size};
+    return Allocation{found->id, found->base, found->size, {found->size}};
   }
   Result<Allocation> Allocate(uint64_t bytes) override {
     TUTTI_ASSIGN(void* const memory, memory_.Allocate(bytes));
@@ -54,18 +54,17 @@ class HostFlatSpace final : public FlatSpace {
     // It fails only where the user has freed the memory of a window, which nothing is left of then.
     static_cast<void>(memory_.Free(allocation.base).ok());
   }
-  Result<RemoteHandle> Export(const Allocation& allocation) override {
+  Result<RemoteHandle> Export(const Allocation& allocation, size_t /*piece*/) override {
     return memory_.Export(allocation.id, fd_server_);
   }
   void EndExport(const RemoteHandle& /*handle*/) override {}  // It ends with the allocation.
 
-  Status Map(uint64_t at, const RemoteHandle& allocation, Deadline deadline,
+  Status Map(uint64_t at, const RemoteHandle& piece, Deadline deadline,
              const std::atomic<bool>* abort_flag) override {
-    const char* const name = allocation.server_name.data();
-    TUTTI_ASSIGN(const UniqueFd fd,
-                 FetchFd(std::string_view(name, strnlen(name, kMaxFdServerName)),
-                         allocation.offer_id, allocation.key, deadline, abort_flag));
-    return range_.MapShared(at, fd, allocation.size);
+    const char* const name = piece.server_name.data();
+    TUTTI_ASSIGN(const UniqueFd fd, FetchFd(std::string_view(name, strnlen(name, kMaxFdServerName)),
+                                            piece.offer_id, piece.key, deadline, abort_flag));
+    return range_.MapShared(at, fd, piece.size);
   }
   void Unmap(uint64_t at, uint64_t bytes) override { range_.Clear(at, bytes); }
 

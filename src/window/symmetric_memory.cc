@@ -50,7 +50,7 @@ Result<SymmetricMemory::Outcome> SymmetricMemory::Register(const Request& reques
   const Status met = bootstrap_.AllGather(offers.data(), sizeof(Offer), deadline, abort_flag);
   Result<Outcome> outcome =
       met.ok() ? Conclude(request, offers, part, deadline, abort_flag) : Result<Outcome>(met);
-  if (part.exported) space_->EndExport(*part.exported);
+  EndExports(part.exported);
   if (!outcome.ok() || outcome->window == nullptr) DropPart(part);
   return outcome;
 }
@@ -81,13 +81,26 @@ Status SymmetricMemory::Prepare(const Request& request, Part& part, Offer& offer
           kPage);
     const MutexLock lock(mutex_);
     for (auto& [number, memory] : memories_)
-      if (memory.own.id == part.allocation.id) part.number = number;
+      if (IsPartOf(part.allocation, memory)) part.number = number;
     if (part.number != 0) ++memories_.at(part.number).num_users;
     offer.memory = part.number;
   }
-  TUTTI_ASSIGN(part.exported, space_->Export(part.allocation));
-  offer.allocation = *part.exported;
+  offer.allocation_bytes = part.allocation.bytes;
+  offer.num_pieces = part.allocation.pieces.size();
+  TUTTI_ASSIGN(offer.allocation, space_->Export(part.allocation, 0));
+  part.exported.push_back(offer.allocation);
   return Status::Ok();
+}
+
+// Returns whether all pieces of an allocation are mapped as pieces of `memory`, from the first on.
+bool SymmetricMemory::IsPartOf(const FlatSpace::Allocation& allocation, const Memory& memory) {
+  const std::vector<uint64_t>&pieces = allocation.pieces, &known = memory.own.pieces;
+  return memory.own.id == allocation.id && pieces.size() <= known.size() &&
+         std::equal(pieces.begin(), pieces.end(), known.begin());
+}
+
+void SymmetricMemory::EndExports(std::span<const RemoteHandle> exported) {
+  for (const RemoteHandle& handle : exported) space_->EndExport(handle);
 }
 
 Result<FlatSpace::Allocation> SymmetricMemory::AllocationOf(const Request& request) const {
@@ -145,7 +158,11 @@ Status SymmetricMemory::CheckOffer(const Offer& offer) {
   if (offer.bytes == 0 || offer.offset % kPage != 0)
     return RemoteError("it offers {} bytes at {}", offer.bytes, offer.offset);
   if (!offer.unmappable.ok()) return Status::Ok();
-  const uint64_t size = offer.allocation.size;
+  const uint64_t size = offer.allocation_bytes, first = offer.allocation.size;
+  const bool one = offer.num_pieces == 1;
+  if (one ? first != size : offer.num_pieces == 0 || first == 0 || first >= size)
+    return RemoteError("it offers {} pieces of memory of {} bytes, of which the first has {}",
+                       offer.num_pieces, size, first);
   if (size > kLongestStride || offer.offset > size || offer.bytes > size - offer.offset)
     return RemoteError("it offers {} bytes at {} of memory of {}", offer.bytes, offer.offset, size);
   for (const uint64_t stride : {offer.needed_stride, offer.longest_stride})
@@ -185,9 +202,14 @@ Result<SymmetricMemory::Outcome> SymmetricMemory::Conclude(const Request& reques
   if (Status refusal = CheckOffers(offers); !refusal.ok()) return Outcome{.refusal = refusal};
   if (Status none = FirstUnmappable(offers); !none.ok()) return Outcome{.why_none = none};
   if (Status refusal = TakeMemory(offers, part); !refusal.ok()) return Outcome{.refusal = refusal};
+  Status mapped;
+  if (part.is_new) {
+    mapped = MapFirstPieces(part.number, offers, deadline, abort_flag);
+    TUTTI_TRY(MapFurtherPieces(offers, part, &mapped, deadline, abort_flag));
+  }
   std::shared_ptr<const Window> window;
   const Status mine = [&]() -> Status {
-    if (part.is_new) TUTTI_TRY(MapMemory(part.number, offers, deadline, abort_flag));
+    TUTTI_TRY(std::move(mapped));
     TUTTI_ASSIGN(window, MakeWindow(request, offers, part));
     return Status::Ok();
   }();
@@ -218,7 +240,7 @@ Status SymmetricMemory::TakeMemory(std::span<const Offer> offers, Part& part) {
   if (all_have_it) return Status::Ok();
   if (const int found = std::exchange(part.number, 0); found != 0) DropUser(found);
   uint64_t largest = 0;
-  for (const Offer& offer : offers) largest = std::max(largest, offer.allocation.size);
+  for (const Offer& offer : offers) largest = std::max(largest, offer.allocation_bytes);
   const uint64_t unit = space_->granularity();
   const uint64_t bytes = (largest + unit - 1) / unit * unit;
   const std::optional<uint64_t> at = offsets_->Take(bytes, unit);
@@ -230,33 +252,105 @@ Status SymmetricMemory::TakeMemory(std::span<const Offer> offers, Part& part) {
   part.number = ++num_memories_;
   part.is_new = true;
   extents_[part.number] = {*at, bytes};
-  memories_[part.number] = {.own = part.allocation,
-                            .is_ours = std::exchange(part.is_ours, false),
-                            .extent = {*at, bytes},
-                            .mapped = std::vector<uint64_t>(static_cast<size_t>(team_.size)),
-                            .num_users = 1};
+  memories_[part.number] = {
+      .own = part.allocation,
+      .is_ours = std::exchange(part.is_ours, false),
+      .extent = {*at, bytes},
+      .mapped = std::vector<std::vector<uint64_t>>(static_cast<size_t>(team_.size)),
+      .num_users = 1};
   return Status::Ok();
 }
 
-// Maps the allocations of all ranks of the team. Nobody else uses the memory yet.
-Status SymmetricMemory::MapMemory(int number, std::span<const Offer> offers, Deadline deadline,
-                                  const std::atomic<bool>* abort_flag) {
+// Maps the first piece of each rank of the team. Nobody else uses the memory yet.
+Status SymmetricMemory::MapFirstPieces(int number, std::span<const Offer> offers, Deadline deadline,
+                                       const std::atomic<bool>* abort_flag) {
   if (!reserved_) TUTTI_TRY(space_->Reserve(SliceOf(team_.size)));
   reserved_ = true;
-  uint64_t at = 0;
-  {
-    const MutexLock lock(mutex_);
-    at = memories_.at(number).extent.at;
+  for (int place = 0; place < team_.size; ++place) {
+    const Offer& offer = offers[static_cast<size_t>(team_.first + place)];
+    TUTTI_TRY(MapPiece(number, place, offer, offer.allocation, offer.num_pieces == 1, deadline,
+                       abort_flag));
   }
+  return Status::Ok();
+}
+
+// Maps the pieces behind the first ones, of as many ranks as have such. `mine` says how it went on
+// this rank until now, and then how it went at last. The ranks agree on that later; but once one of
+// them has told of a failure none goes on. Fails when the ranks cannot talk.
+Status SymmetricMemory::MapFurtherPieces(std::span<const Offer> offers, Part& part, Status* mine,
+                                         Deadline deadline, const std::atomic<bool>* abort_flag) {
+  uint64_t most = 0;
+  for (const Offer& offer : offers) most = std::max(most, offer.num_pieces);
+  for (uint64_t first = 1; first < most; first += kPiecesAtOnce) {
+    // When all have come here, they have mapped what was offered before.
+    const std::vector<RemoteHandle> before = std::exchange(part.exported, {});
+    std::vector<PieceOffer> pieces(offers.size());
+    PieceOffer& own = pieces[static_cast<size_t>(bootstrap_.rank())];
+    if (mine->ok()) *mine = OfferPieces(part, first, own);
+    own.wrong = StatusWire::Of(*mine);
+    Status met = bootstrap_.AllGather(pieces.data(), sizeof(PieceOffer), deadline, abort_flag);
+    EndExports(before);
+    TUTTI_TRY(std::move(met));
+    const bool all_go_on = std::all_of(pieces.begin(), pieces.end(),
+                                       [](const PieceOffer& offer) { return offer.wrong.ok(); });
+    if (!all_go_on) return Status::Ok();
+    *mine = MapPieces(part.number, offers, first, pieces, deadline, abort_flag);
+  }
+  return Status::Ok();
+}
+
+// Offers this rank's pieces from number `first` on, as many as one offer holds.
+Status SymmetricMemory::OfferPieces(Part& part, uint64_t first, PieceOffer& offer) {
+  const uint64_t end = std::min<uint64_t>(part.allocation.pieces.size(), first + kPiecesAtOnce);
+  for (uint64_t number = first; number < end; ++number) {
+    TUTTI_ASSIGN(const RemoteHandle handle, space_->Export(part.allocation, number));
+    part.exported.push_back(handle);
+    offer.pieces[number - first] = {handle.offer_id, handle.size};
+  }
+  return Status::Ok();
+}
+
+Status SymmetricMemory::MapPieces(int number, std::span<const Offer> offers, uint64_t first,
+                                  std::span<const PieceOffer> pieces, Deadline deadline,
+                                  const std::atomic<bool>* abort_flag) {
   for (int place = 0; place < team_.size; ++place) {
     const auto r = static_cast<size_t>(team_.first + place);
-    Status mapped = space_->Map(SliceOf(place) + at, offers[r].allocation, deadline, abort_flag);
-    if (!mapped.ok())
-      return std::move(mapped).Annotate(
-          fmt::format("mapping the memory of {}", RankName(static_cast<int>(r), peers_[r])));
-    const MutexLock lock(mutex_);
-    memories_.at(number).mapped[static_cast<size_t>(place)] = offers[r].allocation.size;
+    const uint64_t end = std::min(offers[r].num_pieces, first + kPiecesAtOnce);
+    for (uint64_t i = first; i < end; ++i) {
+      const auto& [offer_id, bytes] = pieces[r].pieces[i - first];
+      RemoteHandle piece = offers[r].allocation;
+      piece.offer_id = offer_id;
+      piece.size = bytes;
+      const bool is_last = i + 1 == offers[r].num_pieces;
+      TUTTI_TRY(MapPiece(number, place, offers[r], piece, is_last, deadline, abort_flag));
+    }
   }
+  return Status::Ok();
+}
+
+// Maps a piece behind those that are mapped of `place` already.
+Status SymmetricMemory::MapPiece(int number, int place, const Offer& offer,
+                                 const RemoteHandle& piece, bool is_last, Deadline deadline,
+                                 const std::atomic<bool>* abort_flag) {
+  const int r = team_.first + place;
+  const std::string what =
+      fmt::format("mapping the memory of {}", RankName(r, peers_[static_cast<size_t>(r)]));
+  uint64_t at = 0, before = 0;
+  {
+    const MutexLock lock(mutex_);
+    const Memory& memory = memories_.at(number);
+    at = memory.extent.at;
+    for (const uint64_t bytes : memory.mapped[static_cast<size_t>(place)]) before += bytes;
+  }
+  const uint64_t left = offer.allocation_bytes - before;
+  if (piece.size == 0 || (is_last ? piece.size != left : piece.size >= left))
+    return RemoteError("a piece of {} bytes does not fit {} bytes into memory of {}", piece.size,
+                       before, offer.allocation_bytes)
+        .Annotate(what);
+  Status mapped = space_->Map(SliceOf(place) + at + before, piece, deadline, abort_flag);
+  if (!mapped.ok()) return std::move(mapped).Annotate(what);
+  const MutexLock lock(mutex_);
+  memories_.at(number).mapped[static_cast<size_t>(place)].push_back(piece.size);
   return Status::Ok();
 }
 
@@ -346,9 +440,13 @@ void SymmetricMemory::DropUser(int number) {
   const auto found = memories_.find(number);
   Memory& memory = found->second;
   if (--memory.num_users > 0) return;
-  for (int place = 0; place < team_.size; ++place)
-    if (const uint64_t bytes = memory.mapped[static_cast<size_t>(place)]; bytes != 0)
-      space_->Unmap(SliceOf(place) + memory.extent.at, bytes);
+  for (int place = 0; place < team_.size; ++place) {
+    uint64_t at = SliceOf(place) + memory.extent.at;
+    for (const uint64_t bytes : memory.mapped[static_cast<size_t>(place)]) {
+      space_->Unmap(at, bytes);
+      at += bytes;
+    }
+  }
   if (memory.is_ours) space_->Free(memory.own);
   memories_.erase(found);
   given_up_.insert(number);

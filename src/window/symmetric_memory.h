@@ -7,11 +7,15 @@
 //              size (window.h)
 //   memory     the allocations that a window's parts lie in, one of each rank. They are mapped as a
 //              whole, once for all windows in them, at one offset of the flat space.
+//   piece      Of some allocations the driver maps each piece for itself (flat_space.h). The pieces
+//              lie one behind the other in the flat space as they do in the rank's own addresses.
+//              The ranks may have unequal numbers of them, and of unequal lengths.
 //
 // Nobody decides alone. All ranks register together: one exchange carries what each brings (or why
 // it cannot), every rank concludes the same from it, maps the memory of its team, and in a second
 // exchange the ranks agree that all could. So a registration succeeds on all ranks or on none, and
-// no rank touches another's memory before it is there.
+// no rank touches another's memory before it is there. Where a rank's memory has several pieces,
+// all-gathers between the two tell of those behind the first, some at a time.
 //
 // A rank deregisters alone, in any order and at any time. Its own mappings go with the last window
 // in a memory; the offset is used again only when every rank has said, in the exchange of a later
@@ -121,6 +125,9 @@ class SymmetricMemory {
   // The windows that Lookup finds without a lock. A handle has one place; one that finds it taken
   // goes without.
   static constexpr size_t kQuickWindows = 256;
+  // How many pieces ranks tell one another of at a time. Each of them keeps a descriptor open, of
+  // which a process may have no more than 1024.
+  static constexpr uint64_t kPiecesAtOnce = 64;
   struct QuickWindow {
     std::atomic<ncclWindow_t> handle = nullptr;
     std::atomic<const Window*> window = nullptr;
@@ -139,8 +146,20 @@ class SymmetricMemory {
     int64_t memory = 0;   // the number of the memory that the allocation is mapped as; 0: none
     uint64_t needed_stride = 0;
     uint64_t longest_stride = 0;
-    RemoteHandle allocation;
+    uint64_t allocation_bytes = 0;
+    uint64_t num_pieces = 0;
+    RemoteHandle allocation;                           // its first piece
     std::array<int64_t, kGivenUpShown> given_up = {};  // ascending; the rest is 0
+  };
+
+  // A rank says this of some of its further pieces, and of what went wrong until then.
+  struct PieceOffer {
+    StatusWire wrong;
+    struct Piece {
+      uint64_t offer_id = 0;
+      uint64_t bytes = 0;
+    };
+    std::array<Piece, kPiecesAtOnce> pieces = {};
   };
 
   // A run of offsets.
@@ -150,10 +169,11 @@ class SymmetricMemory {
   };
   struct Memory {
     FlatSpace::Allocation own;
-    bool is_ours = false;          // The library allocated it.
-    Extent extent;                 // All ranks have the same.
-    std::vector<uint64_t> mapped;  // The bytes that are mapped of each place of the team.
-    int num_users = 0;             // windows, and a registration under way
+    bool is_ours = false;  // The library allocated it.
+    Extent extent;         // All ranks have the same.
+    // The pieces that are mapped of each place of the team, one behind the other: their lengths.
+    std::vector<std::vector<uint64_t>> mapped;
+    int num_users = 0;  // windows, and a registration under way
   };
   // Holds this rank's part of a registration under way.
   struct Part {
@@ -161,7 +181,7 @@ class SymmetricMemory {
     bool is_ours = false;  // The library has allocated it, and no memory has it yet.
     int number = 0;        // the memory that this registration is a user of; 0: none
     bool is_new = false;   // The memory was made for this registration.
-    std::optional<RemoteHandle> exported;
+    std::vector<RemoteHandle> exported;
   };
 
   Status Prepare(const Request& request, Part& part, Offer& offer);
@@ -175,8 +195,18 @@ class SymmetricMemory {
   Result<Outcome> Conclude(const Request& request, std::span<const Offer> offers, Part& part,
                            Deadline deadline, const std::atomic<bool>* abort_flag);
   Status TakeMemory(std::span<const Offer> offers, Part& part);
-  Status MapMemory(int number, std::span<const Offer> offers, Deadline deadline,
+  static bool IsPartOf(const FlatSpace::Allocation& allocation, const Memory& memory);
+  Status MapFirstPieces(int number, std::span<const Offer> offers, Deadline deadline,
+                        const std::atomic<bool>* abort_flag);
+  Status MapFurtherPieces(std::span<const Offer> offers, Part& part, Status* mine,
+                          Deadline deadline, const std::atomic<bool>* abort_flag);
+  Status OfferPieces(Part& part, uint64_t first, PieceOffer& offer);
+  Status MapPieces(int number, std::span<const Offer> offers, uint64_t first,
+                   std::span<const PieceOffer> pieces, Deadline deadline,
                    const std::atomic<bool>* abort_flag);
+  Status MapPiece(int number, int place, const Offer& offer, const RemoteHandle& piece,
+                  bool is_last, Deadline deadline, const std::atomic<bool>* abort_flag);
+  void EndExports(std::span<const RemoteHandle> exported);
   Result<std::shared_ptr<const Window>> MakeWindow(const Request& request,
                                                    std::span<const Offer> offers, const Part& part);
   std::vector<std::byte> WholeRecordOf(const Window& window) const TUTTI_REQUIRES(mutex_);

@@ -274,6 +274,13 @@ int cuMemMap(DeviceAddress address, size_t bytes, size_t, AllocationHandle handl
   State& s = TheState();
   std::lock_guard lock(s.mutex);
   const Allocation& allocation = s.allocations[handle];
+  struct stat info;
+  if (fstat(allocation.fd, &info) != 0 || bytes > static_cast<size_t>(info.st_size))
+    return kInvalidValue;
+  const auto next = s.ranges.lower_bound(address);
+  if (RangeOf(s, address) != s.ranges.end() ||
+      (next != s.ranges.end() && next->first < address + bytes))
+    return kInvalidValue;  // Something is mapped there.
   void* memory = mmap(Pointer(address), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                       allocation.fd, 0);
   if (memory == MAP_FAILED) return kOutOfMemory;
@@ -294,17 +301,22 @@ int cuMemGetAddressRange_v2(DeviceAddress* begin, size_t* bytes, DeviceAddress a
 int cuMemRetainAllocationHandle(AllocationHandle* handle, void* address) {
   State& s = TheState();
   std::lock_guard lock(s.mutex);
-  const auto found = s.mapped_fds.find(reinterpret_cast<uintptr_t>(address));
+  const auto range = RangeOf(s, reinterpret_cast<uintptr_t>(address));
+  if (range == s.ranges.end()) return kInvalidValue;
+  const auto found = s.mapped_fds.find(range->first);
   if (found == s.mapped_fds.end()) return kInvalidValue;
   *handle = s.next_allocation++;
   s.allocations[*handle] = {dup(found->second), 0, 0, false};
   return kSuccess;
 }
+// Takes whole mappings away, and one at a time.
 int cuMemUnmap(DeviceAddress address, size_t bytes) {
   if (const int refused = Refused()) return refused;
   {
     State& s = TheState();
     std::lock_guard lock(s.mutex);
+    const auto range = s.ranges.find(address);
+    if (range == s.ranges.end() || range->second.bytes != bytes) return kInvalidValue;
     if (const auto found = s.mapped_fds.find(address); found != s.mapped_fds.end()) {
       close(found->second);
       s.mapped_fds.erase(found);
@@ -329,14 +341,16 @@ int cuMemExportToShareableHandle(void* out, AllocationHandle handle, int, unsign
   *static_cast<int*>(out) = dup(s.allocations[handle].fd);
   return kSuccess;
 }
-// A DMA-BUF is the memory's file, from its beginning on.
+// A DMA-BUF is the memory's file, from its beginning on; so there is none of several allocations,
+// of which a true driver makes one where they are mapped without a gap.
 int cuMemGetHandleForAddressRange(void* out, DeviceAddress address, size_t bytes, int type,
                                   unsigned long long) {
   State& s = TheState();
   std::lock_guard lock(s.mutex);
   const auto found = s.mapped.find(address);
   if (found == s.mapped.end() || bytes % 4096 != 0 || type != 1) return kInvalidValue;
-  if (!s.allocations[found->second].for_nics) return kNotSupported;
+  if (!s.allocations[found->second].for_nics || bytes > s.ranges[address].bytes)
+    return kNotSupported;
   *static_cast<int*>(out) = dup(s.mapped_fds[address]);
   return kSuccess;
 }

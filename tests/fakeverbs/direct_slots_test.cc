@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "backend/testing/pieced_memory.h"
+#include "gpu/nic_memory.h"
 #include "lent_memory.h"
 #include "testing/ranks.h"
 #include "verbs_net_pair.h"
@@ -99,6 +101,21 @@ TEST_F(DirectSlotsTest, WhereAllIsRefusedEachReasonIsTold) {
   EXPECT_THAT(std::string(refused.status().message()),
               AllOf(HasSubstr("fake0 takes no memory of CUDA device 0"), HasSubstr("DMA-BUF: "),
                     HasSubstr("peer memory: "), HasSubstr("ulimit -l")));
+}
+
+// Of several allocations that are mapped one behind the other the stand-in makes no DMA-BUF; by its
+// address the memory is one range.
+TEST_F(DirectSlotsTest, MemoryOfSeveralPiecesIsRegisteredAsAWhole) {
+  const cuda::ManagingScope scope(driver_, device_->context());
+  const cuda::PiecedMemory memory(
+      {2 * cuda::PiecedMemory::kPieceUnit, cuda::PiecedMemory::kPieceUnit});
+  const std::span<std::byte> most(memory.data() + 4096, memory.size() - 8192);
+  const NicMemory known = NicMemory::Register(*device_, Open(true), most).value();
+  EXPECT_EQ(known.way(), "peer memory");
+  EXPECT_EQ(Count("reg_mr_iova2", known.region()), 1);
+  EXPECT_EQ(known.region().bytes, most.size());
+  EXPECT_THAT(std::string(NicMemory::Register(*device_, Open(false), most).status().message()),
+              AllOf(HasSubstr("takes no memory of CUDA device 0"), HasSubstr("making a DMA-BUF")));
 }
 
 TEST_F(DirectSlotsTest, GpusThatOrderWritesNeedNoFlush) {

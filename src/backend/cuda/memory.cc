@@ -1,5 +1,6 @@
 #include "backend/cuda/memory.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "backend/cuda/own_stream.h"
@@ -13,6 +14,9 @@ namespace {
 constexpr int kFileDescriptor = 1;
 constexpr int kRecommendedGranularity = 1;
 constexpr size_t kPageBytes = 4096;
+// Addresses behind memory of this library at which nothing is ever mapped. Other memory there would
+// make a buffer that reaches beyond its end by mistake look like one of several pieces.
+constexpr size_t kGapBytes = size_t{2} << 20;
 // CU_MEMHOSTREGISTER_IOMEMORY: registers of another device, and no memory.
 constexpr unsigned kRegistersOfCard = 4;
 // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
@@ -86,7 +90,7 @@ void MappedMemory::Release() {
   const Driver& driver = device_->driver();
   const ManagingScope scope(driver, device_->context());
   Unmap();
-  if (address_ != 0) driver.MemUnreserve(address_, size_);
+  if (address_ != 0) driver.MemUnreserve(address_, size_ + kGapBytes);
   device_ = nullptr;
 }
 
@@ -94,7 +98,7 @@ void MappedMemory::Release() {
 Status MappedMemory::Map(AllocationHandle handle) {
   const Driver& driver = device_->driver();
   if (address_ == 0)
-    TUTTI_TRY(driver.Check(driver.MemReserve(&address_, size_, 0, 0, 0),
+    TUTTI_TRY(driver.Check(driver.MemReserve(&address_, size_ + kGapBytes, 0, 0, 0),
                            fmt::format("reserving {} bytes of device addresses", size_)));
   TUTTI_TRY(MapAt(*device_, address_, size_, handle));
   mapped_ = true;
@@ -213,33 +217,60 @@ void AddressRange::Unmap(size_t offset, size_t bytes) {
   device_->driver().MemUnmap(address_ + offset, bytes);
 }
 
-// CUDA names whole allocations, so that the descriptor is that of the allocation in which the
-// memory lies, and others map all of it.
-Result<Allocation> ExportAllocation(const Device& device, std::span<const std::byte> memory) {
+// The driver tells of one mapping at a time, and names allocations as a whole.
+Result<MappedPieces> FindPieces(const Device& device, std::span<const std::byte> memory) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());
-  const auto address = AddressOf(memory.data());
-  Allocation allocation;
-  DeviceAddress begin = 0;
-  if (driver.MemGetRange(&begin, &allocation.bytes, address) != 0)
-    return InvalidArgument("the buffer at {} is no memory of CUDA device {}",
-                           static_cast<const void*>(memory.data()), device.ordinal());
-  allocation.offset = address - begin;
-  if (allocation.offset + memory.size() > allocation.bytes)
-    return InvalidArgument("{} bytes at {} reach beyond their allocation of {}", memory.size(),
-                           static_cast<const void*>(memory.data()), allocation.bytes);
+  const void* const buffer = memory.data();
+  const DeviceAddress first = AddressOf(memory.data()), end = first + memory.size();
+  MappedPieces pieces;
+  DeviceAddress at = first;
+  do {
+    DeviceAddress begin = 0;
+    size_t bytes = 0;
+    const bool is_mapped = driver.MemGetRange(&begin, &bytes, at) == 0 && begin + bytes > at;
+    if (!is_mapped && at == first)
+      return InvalidArgument("the buffer at {} is no memory of CUDA device {}", buffer,
+                             device.ordinal());
+    if (!is_mapped)
+      return InvalidArgument("{} bytes at {} reach beyond their memory: nothing is mapped at {}",
+                             memory.size(), buffer, reinterpret_cast<const void*>(at));
+    AllocationHandle handle = 0;
+    if (driver.MemRetain(&handle, reinterpret_cast<void*>(begin)) != 0) {
+      if (at != first)
+        return InvalidArgument(
+            "{} bytes at {} reach beyond their memory: what lies at {} is not from cuMemCreate",
+            memory.size(), buffer, reinterpret_cast<const void*>(at));
+      if (end - begin > bytes)
+        return InvalidArgument("{} bytes at {} reach beyond their allocation of {}", memory.size(),
+                               buffer, bytes);
+      return InvalidUsage(
+          "the buffer at {} is not from ncclMemAlloc, or cuMemCreate, and cannot be mapped "
+          "elsewhere",
+          buffer);
+    }
+    driver.MemRelease(handle);
+    if (at == first) pieces.begin = reinterpret_cast<const std::byte*>(begin);
+    pieces.bytes.push_back(bytes);
+    pieces.total += bytes;
+    at = begin + bytes;
+  } while (at < end);
+  return pieces;
+}
+
+Result<UniqueFd> ExportPiece(const Device& device, const std::byte* begin) {
+  const Driver& driver = device.driver();
+  const ManagingScope scope(driver, device.context());
   AllocationHandle handle = 0;
-  if (driver.MemRetain(&handle, reinterpret_cast<void*>(static_cast<uintptr_t>(begin))) != 0)
-    return InvalidUsage(
-        "the buffer at {} is not from ncclMemAlloc, or cuMemCreate, and cannot be mapped elsewhere",
-        static_cast<const void*>(memory.data()));
+  if (driver.MemRetain(&handle, const_cast<std::byte*>(begin)) != 0)
+    return InvalidUsage("nothing of cuMemCreate is mapped at {} any more",
+                        static_cast<const void*>(begin));
   int number = -1;
   const Status exported = driver.Check(driver.MemExport(&number, handle, kFileDescriptor, 0),
                                        "making a file descriptor for device memory");
   driver.MemRelease(handle);
   TUTTI_TRY(exported);
-  allocation.fd = UniqueFd(number);
-  return allocation;
+  return UniqueFd(number);
 }
 
 Result<UniqueFd> ExportDmabuf(const Device& device, std::span<const std::byte> memory) {
@@ -255,19 +286,27 @@ Result<UniqueFd> ExportDmabuf(const Device& device, std::span<const std::byte> m
   return UniqueFd(fd);
 }
 
+// The driver makes one DMA-BUF of a range of addresses that is mapped without a gap.
 Result<LentMemory> ExportDmabufAround(const Device& device, std::span<const std::byte> memory) {
   const Driver& driver = device.driver();
-  DeviceAddress begin = 0;
+  const DeviceAddress first = AddressOf(memory.data());
+  const DeviceAddress last = first + std::max<size_t>(memory.size(), 1) - 1;
+  DeviceAddress begin = 0, begin_of_last = 0;
   size_t bytes = 0;
   {
     const ManagingScope scope(driver, device.context());
-    TUTTI_TRY(driver.Check(driver.MemGetRange(&begin, &bytes, AddressOf(memory.data())),
+    TUTTI_TRY(driver.Check(driver.MemGetRange(&begin, &bytes, first),
                            "finding the allocation of device memory"));
+    if (last - begin >= bytes) {
+      TUTTI_TRY(driver.Check(driver.MemGetRange(&begin_of_last, &bytes, last),
+                             "finding the last allocation of device memory"));
+      bytes += begin_of_last - begin;
+    }
   }
   LentMemory lent;
   const auto* const whole = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(begin));
   TUTTI_ASSIGN(lent.fd, ExportDmabuf(device, {whole, bytes}));
-  lent.offset = AddressOf(memory.data()) - begin;
+  lent.offset = first - begin;
   return lent;
 }
 

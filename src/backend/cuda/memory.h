@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "backend/cuda/device.h"
 #include "base/status.h"
@@ -79,23 +80,27 @@ class AddressRange {
   size_t size_ = 0;
 };
 
-// The allocation behind memory that somebody else has mapped (ncclMemAlloc, other users of
-// cuMemCreate).
-struct Allocation {
-  UniqueFd fd;        // Others know the allocation by it.
-  size_t bytes = 0;   // The allocation's length, for Import.
-  size_t offset = 0;  // The memory begins there in it.
+// The allocations behind memory that somebody else has mapped (ncclMemAlloc, other users of
+// cuMemCreate): one, or several that are mapped one behind the other without a gap, as PyTorch's
+// expandable segments are. They are whole: the memory begins in the first and ends in the last.
+struct MappedPieces {
+  const std::byte* begin = nullptr;  // of the first piece
+  std::vector<size_t> bytes;         // the length of each
+  size_t total = 0;
 };
-// Returns InvalidUsage for memory that has no such name (cudaMalloc), InvalidArgument for what is
-// none of the device or spans several allocations.
-Result<Allocation> ExportAllocation(const Device& device, std::span<const std::byte> memory);
+// Returns InvalidUsage for memory that others cannot map (cudaMalloc), InvalidArgument for what is
+// none of the device, or has a hole.
+Result<MappedPieces> FindPieces(const Device& device, std::span<const std::byte> memory);
+// Returns a descriptor by which others know the piece that begins at `begin`. InvalidUsage for
+// memory that has no such name.
+Result<UniqueFd> ExportPiece(const Device& device, const std::byte* begin);
 
 // Returns a DMA-BUF of GPU memory, by which a NIC may reach it: whole pages of what MappedMemory
 // has mapped. InvalidUsage where the driver or the GPU has none.
 Result<UniqueFd> ExportDmabuf(const Device& device, std::span<const std::byte> memory);
 
-// Does the same for memory that lies within an allocation: the DMA-BUF is that of the whole, in
-// which the memory begins at `offset`.
+// Does the same for memory that lies within an allocation, or spans several that are mapped one
+// behind the other: the DMA-BUF is that of all of them, in which the memory begins at `offset`.
 struct LentMemory {
   UniqueFd fd;
   uint64_t offset = 0;

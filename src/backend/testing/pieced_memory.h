@@ -1,0 +1,80 @@
+#pragma once
+
+// Memory of a GPU that is made of several allocations, mapped one behind the other as PyTorch's
+// expandable segments are. For tests; a call of the driver that fails ends the program.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/cuda/driver.h"
+
+namespace tutti::cuda {
+
+class PiecedMemory {
+ public:
+  static constexpr size_t kPieceUnit = size_t{2} << 20;
+
+  // Makes memory of the calling thread's device. The lengths are multiples of kPieceUnit. Nothing
+  // is mapped where the piece of number `hole` would be.
+  explicit PiecedMemory(std::vector<size_t> lengths, size_t hole = SIZE_MAX)
+      : driver_(TheDriver()), lengths_(std::move(lengths)), hole_(hole) {
+    int device = 0;
+    Must(driver_.ContextGetDevice(&device));
+    for (const size_t length : lengths_) bytes_ += length;
+    // A unit more, so that nothing else lies right behind it.
+    Must(driver_.MemReserve(&address_, bytes_ + kPieceUnit, 0, 0, 0));
+    AllocationProperties properties;
+    properties.location.id = device;
+    AccessDescription access;
+    access.location.id = device;
+    ForEachPiece([&](DeviceAddress at, size_t length) {
+      AllocationHandle handle = 0;
+      Must(driver_.MemCreate(&handle, length, &properties, 0));
+      Must(driver_.MemMap(at, length, 0, handle, 0));
+      Must(driver_.MemRelease(handle));
+      Must(driver_.MemSetAccess(at, length, &access, 1));
+    });
+  }
+  ~PiecedMemory() {
+    ForEachPiece([&](DeviceAddress at, size_t length) { Must(driver_.MemUnmap(at, length)); });
+    Must(driver_.MemUnreserve(address_, bytes_ + kPieceUnit));
+  }
+  PiecedMemory(const PiecedMemory&) = delete;
+  PiecedMemory& operator=(const PiecedMemory&) = delete;
+
+  std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
+  size_t size() const { return bytes_; }
+
+ private:
+  static const Driver& TheDriver() {
+    const Result<const Driver*> found = Driver::Find();
+    if (!found.ok()) End(std::string(found.status().message()));
+    return **found;
+  }
+  static void Must(int result) {
+    if (result != 0) End("error " + std::to_string(result) + " of the driver");
+  }
+  [[noreturn]] static void End(const std::string& why) {
+    std::fprintf(stderr, "memory of several pieces: %s\n", why.c_str());
+    std::abort();
+  }
+  template <class Function>
+  void ForEachPiece(const Function& function) const {
+    DeviceAddress at = address_;
+    for (size_t i = 0; i < lengths_.size(); at += lengths_[i++])
+      if (i != hole_) function(at, lengths_[i]);
+  }
+
+  const Driver& driver_;
+  const std::vector<size_t> lengths_;
+  const size_t hole_;
+  DeviceAddress address_ = 0;
+  size_t bytes_ = 0;
+};
+
+}  // namespace tutti::cuda

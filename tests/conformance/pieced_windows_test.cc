@@ -1,0 +1,214 @@
+// Windows in memory of GPUs that is made of several allocations mapped one behind the other, as
+// PyTorch's expandable segments are.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "backend/testing/pieced_memory.h"
+#include "conformance/windows.h"
+#include "nccl_device.h"
+#include "tutti/tutti.h"
+
+namespace tutti::testing {
+namespace {
+
+using cuda::PiecedMemory;
+using ::testing::HasSubstr;
+
+constexpr size_t kUnit = PiecedMemory::kPieceUnit;
+
+void Meet(ncclComm_t comm) {
+  EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+  EXPECT_NCCL(Finish(comm));
+}
+
+// Each rank writes words of its own across every border of every rank's memory, and all read them.
+void CheckBorders(const TestWindow& window, ncclComm_t comm, int rank, int num_ranks,
+                  size_t borders) {
+  const auto begin = [&](size_t border, int from) {
+    return border * kUnit - 64 * static_cast<size_t>(num_ranks) + 128 * static_cast<size_t>(from);
+  };
+  const auto words = [&](size_t border, int from, int to) {
+    std::vector<uint32_t> values(32);
+    std::iota(values.begin(), values.end(),
+              static_cast<uint32_t>(border * 1'000'000) + static_cast<uint32_t>(from * 10'000) +
+                  static_cast<uint32_t>(to * 100));
+    return values;
+  };
+  for (size_t border = 1; border <= borders; ++border)
+    for (int to = 0; to < num_ranks; ++to)
+      Put(reinterpret_cast<uint32_t*>(window.At(to, begin(border, rank))), words(border, rank, to));
+  Meet(comm);
+  for (size_t border = 1; border <= borders; ++border) {
+    for (int from = 0; from < num_ranks; ++from) {
+      for (int to = 0; to < num_ranks; ++to)
+        EXPECT_EQ(Get(reinterpret_cast<uint32_t*>(window.At(to, begin(border, from))), 32),
+                  words(border, from, to))
+            << "from " << from << " to " << to;
+      EXPECT_EQ(Get(reinterpret_cast<uint32_t*>(window.own() + begin(border, from)), 32),
+                words(border, from, rank));
+    }
+  }
+  Meet(comm);
+}
+
+// Ranks have unequal numbers of pieces, of unequal lengths, and one has ncclMemAlloc's one piece.
+TEST(PiecedWindowTest, IsLoadedAndStoredByAllRanks) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 3;
+  constexpr size_t kUnits = 6;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    const std::vector<size_t> lengths =
+        rank == 0 ? std::vector<size_t>(kUnits, kUnit) : std::vector{kUnit, 4 * kUnit, kUnit};
+    const PiecedMemory pieced(lengths);
+    const TestMemory whole(kUnits * kUnit);
+    std::byte* const memory = rank == 2 ? whole.data() : pieced.data();
+    TestWindow window(world.comm(rank), kUnits * kUnit - 4096, memory);
+    ASSERT_NE(window.get(), nullptr);
+    CheckBorders(window, world.comm(rank), rank, kRanks, kUnits - 1);
+  });
+}
+
+// More pieces than ranks tell one another of at a time.
+TEST(PiecedWindowTest, HasManyPieces) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    const size_t pieces = rank == 0 ? 150 : 65;
+    const PiecedMemory memory(std::vector<size_t>(pieces, kUnit));
+    for (int round = 0; round < 2; ++round) {
+      TestWindow window(world.comm(rank), memory.size(), memory.data());
+      ASSERT_NE(window.get(), nullptr);
+      CheckBorders(window, world.comm(rank), rank, kRanks, 64);
+    }
+  });
+}
+
+// Windows in a part of the pieces share a mapping where they begin in the same piece, and the last
+// one takes it away.
+TEST(PiecedWindowTest, SeveralShareMemory) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = world.comm(rank);
+    const PiecedMemory memory(std::vector<size_t>(4, kUnit));
+    TestWindow low(comm, 3 * kUnit, memory.data());
+    TestWindow within(comm, kUnit + 4096, memory.data() + 4096);
+    TestWindow longer(comm, 4 * kUnit, memory.data());
+    TestWindow later(comm, kUnit, memory.data() + 2 * kUnit + 8192);
+    EXPECT_EQ(within.At(1, 0), low.At(1, 4096));
+    EXPECT_NE(longer.At(1, 0), low.At(1, 0));
+    low.End();
+    CheckBorders(within, comm, rank, kRanks, 1);
+    CheckBorders(longer, comm, rank, kRanks, 3);
+    StampAll(later, rank, kRanks, kUnit - 8192 - 8);
+    Meet(comm);
+    ExpectStamps(later, rank, kRanks, kUnit - 8192 - 8);
+    const std::byte* const other = longer.At(1 - rank, 3 * kUnit - 8);
+    EXPECT_EQ(Get(reinterpret_cast<const uint64_t*>(other), 2),
+              Get(reinterpret_cast<const uint64_t*>(later.At(1 - rank, kUnit - 8192 - 8)), 2));
+    Meet(comm);
+  });
+}
+
+TEST(PiecedWindowTest, CarriesCollectives) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks, {{"TUTTI_GPU_TUNE", "symmetric_us=0,simple_us=10000,step_us=10000"},
+                             {"NCCL_PROTO", "Simple"}});
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = world.comm(rank);
+    const PiecedMemory memory(rank == 0 ? std::vector{kUnit, kUnit, 2 * kUnit}
+                                        : std::vector{2 * kUnit, kUnit, kUnit});
+    ncclWindow_t window = nullptr;
+    ASSERT_NCCL(ncclCommWindowRegister(comm, memory.data(), memory.size(), &window,
+                                       NCCL_WIN_COLL_SYMMETRIC));
+    ASSERT_NE(window, nullptr);
+    constexpr size_t kCount = 300'000;
+    // Both buffers lie across a border.
+    int* const in = reinterpret_cast<int*>(memory.data() + kUnit) - 1000;
+    int* const out = reinterpret_cast<int*>(memory.data() + 3 * kUnit) - 100'001;
+    std::vector<int> mine(kCount), sum(kCount);
+    for (size_t i = 0; i < kCount; ++i) {
+      mine[i] = static_cast<int>(i) * 3 + rank;
+      sum[i] = static_cast<int>(i) * 6 + 1;
+    }
+    Put(in, mine);
+    EXPECT_NCCL(ncclAllReduce(in, out, kCount, ncclInt32, ncclSum, comm, UsualStream()));
+    EXPECT_NCCL(Finish(comm));
+    EXPECT_EQ(Get(out, kCount), sum);
+    EXPECT_NCCL(ncclCommWindowDeregister(comm, window));
+    Meet(comm);
+  });
+}
+
+// Operations on such memory without a window, and with one that was told of by ncclCommRegister.
+TEST(PiecedWindowTest, MemoryServesOperations) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = world.comm(rank);
+    const PiecedMemory memory({kUnit, kUnit});
+    void* handle = nullptr;
+    EXPECT_NCCL(ncclCommRegister(comm, memory.data(), memory.size(), &handle));
+    int* const middle = reinterpret_cast<int*>(memory.data() + kUnit) - 50'000;
+    Put(middle, std::vector<int>(100'000, rank + 1));
+    EXPECT_NCCL(ncclAllReduce(middle, middle, 100'000, ncclInt32, ncclSum, comm, UsualStream()));
+    EXPECT_NCCL(Finish(comm));
+    EXPECT_EQ(Get(middle, 100'000), std::vector<int>(100'000, 3));
+    EXPECT_NCCL(ncclCommDeregister(comm, handle));
+    Meet(comm);
+  });
+}
+
+// What is not whole is refused on all ranks, and the communicator goes on.
+TEST(PiecedWindowTest, IsRefusedWhereMemoryHasAHole) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = world.comm(rank);
+    const std::vector<size_t> lengths(4, kUnit);
+    const auto memory = rank == 1 ? std::make_unique<PiecedMemory>(lengths, /*hole=*/2)
+                                  : std::make_unique<PiecedMemory>(lengths);
+    ncclWindow_t window = nullptr;
+    EXPECT_EQ(ncclCommWindowRegister(comm, memory->data(), 3 * kUnit, &window, NCCL_WIN_DEFAULT),
+              ncclInvalidArgument);
+    EXPECT_EQ(window, nullptr);
+    EXPECT_THAT(ncclGetLastError(comm), HasSubstr("nothing is mapped at"));
+    EXPECT_THAT(ncclGetLastError(comm), HasSubstr("rank 1 ("));
+    // Right behind the last piece there is nothing, either.
+    EXPECT_EQ(ncclCommWindowRegister(comm, memory->data() + 3 * kUnit, 2 * kUnit, &window,
+                                     NCCL_WIN_DEFAULT),
+              ncclInvalidArgument);
+    EXPECT_THAT(ncclGetLastError(comm), HasSubstr("reach beyond"));
+    TestWindow good(comm, 2 * kUnit, memory->data());
+    CheckBorders(good, comm, rank, kRanks, 1);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::testing
