@@ -106,6 +106,7 @@ Result<std::string> DirectGin::ChoosePort() const {
 }
 
 Status DirectGin::OpenCard() {
+  TUTTI_TRY(options_.CheckNicHandler());
   TUTTI_ASSIGN(const std::string port, ChoosePort());
   TUTTI_ASSIGN(card_, Card::Open(comm_.settings(), options_, port));
   if (comm_.device().cuda_ordinal() < 0) return Status::Ok();

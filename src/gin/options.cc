@@ -1,6 +1,7 @@
 #include "gin/options.h"
 
 #include "nccl_device/core.h"
+#include "nccl_device/impl/mlx5_queue.h"
 
 namespace tutti {
 
@@ -10,7 +11,24 @@ GinOptions GinOptions::From(const Settings& settings) {
   options.direct = settings.gin_enable && settings.gin_type == NCCL_GIN_TYPE_GDAKI;
   options.query_ns = settings.gin_error_query_s * kSecondNs;
   options.mlx5_library = settings.mlx5_library;
+  options.nic_handler = settings.gin_nic_handler;
   return options;
+}
+
+Status GinOptions::CheckNicHandler() const {
+  constexpr const char* kWays[] = {nullptr,
+                                   "a thread of the host that rings",
+                                   nullptr,
+                                   "BlueFlame",
+                                   "doorbells without doorbell records",
+                                   "a thread of the host that rings, without doorbell records"};
+  static_assert(device::mlx5::kRungByKernels == 2, "the way that is there");
+  const char* const way = kWays[nic_handler];
+  if (way == nullptr) return Status::Ok();
+  return InvalidArgument(
+      "NCCL_GIN_GDAKI_NIC_HANDLER={} asks for {}, and here kernels tell a card of new entries by "
+      "doorbell records and doorbells alone (2, or 0 for automatic)",
+      nic_handler, way);
 }
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/status.h"
 #include "config/settings.h"
 
 namespace tutti {
@@ -13,8 +14,11 @@ struct GinOptions {
   bool direct = false;   // Kernels are to drive cards themselves.
   int64_t query_ns = 0;  // how often these are asked for errors; 0: never
   std::string mlx5_library;
+  int64_t nic_handler = 0;  // NCCL_GIN_GDAKI_NIC_HANDLER
 
   static GinOptions From(const Settings& settings);
+  // Fails, with a sentence, where cards are to be told of new entries in a way that is not there.
+  Status CheckNicHandler() const;
 };
 
 }  // namespace tutti

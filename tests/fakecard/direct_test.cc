@@ -344,6 +344,36 @@ TEST(GinDirectRefusalTest, SaysThatThereIsNoLibrary) {
   });
 }
 
+// Kernels ring by doorbell records and doorbells. Who asks for another way is told so.
+TEST(GinDirectRefusalTest, OtherWaysToTellTheCardAreRefused) {
+  const OverCards cards;
+  const std::pair<const char*, const char*> kWays[] = {{"1", "a thread of the host"},
+                                                       {"3", "BlueFlame"},
+                                                       {"4", "doorbells without doorbell records"},
+                                                       {"5", "without doorbell records"}};
+  for (const auto& [handler, way] : kWays) {
+    SCOPED_TRACE(handler);
+    setenv("NCCL_GIN_GDAKI_NIC_HANDLER", handler, /*overwrite=*/1);
+    RunRanks(2, [&](int, ncclComm_t comm) {
+      GinWindow<uint64_t> window(comm, 16);
+      if (RanksAreGpus()) return ExpectProxy(comm, window);
+      const ncclDevCommRequirements_t asked = AskGin(1);
+      ncclDevComm_t devcomm = {};
+      EXPECT_EQ(ncclDevCommCreate(comm, &asked, &devcomm), ncclInvalidArgument);
+      EXPECT_THAT(
+          ncclGetLastError(comm),
+          AllOf(HasSubstr(std::string("NCCL_GIN_GDAKI_NIC_HANDLER=") + handler), HasSubstr(way)));
+    });
+  }
+  setenv("NCCL_GIN_GDAKI_NIC_HANDLER", "2", /*overwrite=*/1);
+  RunRanks(2, [](int rank, ncclComm_t comm) {
+    const GinDevComm devcomm(comm, AskGin(1));
+    EXPECT_EQ(devcomm.get().ginNetDeviceTypes[0], NCCL_NET_DEVICE_GIN_GDAKI);
+    GinValues(comm, rank, 2);
+  });
+  unsetenv("NCCL_GIN_GDAKI_NIC_HANDLER");
+}
+
 // Each thing that kernels of GPUs need of the card and of CUDA, of which one rank lacks one.
 TEST(GinDirectRefusalTest, GpusThatCannotDriveTheCardHaveTheProxy) {
   if (!RanksAreGpus()) GTEST_SKIP() << "ranks are on hosts";
