@@ -24,11 +24,6 @@ using ::testing::HasSubstr;
 
 constexpr size_t kUnit = PiecedMemory::kPieceUnit;
 
-void Meet(ncclComm_t comm) {
-  EXPECT_NCCL(tuttiBarrier(comm, nullptr));
-  EXPECT_NCCL(Finish(comm));
-}
-
 // Each rank writes words of its own across every border of every rank's memory, and all read them.
 void CheckBorders(const TestWindow& window, ncclComm_t comm, int rank, int num_ranks,
                   size_t borders) {

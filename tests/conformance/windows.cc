@@ -24,6 +24,11 @@ uint64_t ReadStamp(const std::byte* part, int from) {
 
 }  // namespace
 
+void Meet(ncclComm_t comm) {
+  EXPECT_NCCL(tuttiBarrier(comm, nullptr));
+  EXPECT_NCCL(Finish(comm));
+}
+
 TestMemory::TestMemory(size_t bytes) { EXPECT_NCCL(ncclMemAlloc(&memory_, bytes)); }
 TestMemory::~TestMemory() { EXPECT_NCCL(ncclMemFree(memory_)); }
 

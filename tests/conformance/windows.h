@@ -9,6 +9,9 @@
 
 namespace tutti::testing {
 
+// Returns when all ranks have come.
+void Meet(ncclComm_t comm);
+
 // Memory from ncclMemAlloc.
 class TestMemory {
  public:

@@ -27,12 +27,6 @@ using ::testing::HasSubstr;
 
 constexpr size_t kPage = NCCL_WIN_REQUIRED_ALIGNMENT;
 
-// Returns when all ranks have come.
-void Meet(ncclComm_t comm) {
-  EXPECT_NCCL(tuttiBarrier(comm, nullptr));
-  EXPECT_NCCL(Finish(comm));
-}
-
 class WindowRanksTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(WindowRanksTest, AreLoadedAndStoredByAllRanks) {
