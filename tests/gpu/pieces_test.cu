@@ -23,22 +23,15 @@
 #include <thread>
 #include <vector>
 
-#define CHECK(call)                                                                            \
-  do {                                                                                         \
-    const ncclResult_t result_ = (call);                                                       \
-    if (result_ != ncclSuccess) {                                                              \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, ncclGetErrorString(result_), \
-                   ncclGetLastError(nullptr));                                                 \
-      std::_Exit(1);                                                                           \
-    }                                                                                          \
-  } while (0)
-#define CHECK_CUDA(call)                                                              \
-  do {                                                                                \
-    const int result_ = static_cast<int>(call);                                       \
-    if (result_ != 0) {                                                               \
-      std::fprintf(stderr, "%s:%d: error %d of CUDA\n", __FILE__, __LINE__, result_); \
-      std::_Exit(1);                                                                  \
-    }                                                                                 \
+#include "check.h"
+
+#define CHECK_DRIVER(call)                                                                  \
+  do {                                                                                      \
+    const CUresult result_ = (call);                                                        \
+    if (result_ != CUDA_SUCCESS) {                                                          \
+      std::fprintf(stderr, "%s:%d: error %d of the driver\n", __FILE__, __LINE__, result_); \
+      std::_Exit(1);                                                                        \
+    }                                                                                       \
   } while (0)
 
 namespace {
@@ -73,7 +66,7 @@ void Tell(int rank, const char* step, bool ok) {
 class Memory {
  public:
   Memory(int device, std::vector<size_t> units) : units_(std::move(units)) {
-    CHECK_CUDA(DRIVER(cuMemAddressReserve)(&address_, kBytes + kUnit, 0, 0, 0));
+    CHECK_DRIVER(DRIVER(cuMemAddressReserve)(&address_, kBytes + kUnit, 0, 0, 0));
     CUmemAllocationProp properties = {};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -81,13 +74,13 @@ class Memory {
     CUdeviceptr at = address_;
     for (const size_t length : units_) {
       CUmemGenericAllocationHandle handle;
-      CHECK_CUDA(DRIVER(cuMemCreate)(&handle, length * kUnit, &properties, 0));
-      CHECK_CUDA(DRIVER(cuMemMap)(at, length * kUnit, 0, handle, 0));
-      CHECK_CUDA(DRIVER(cuMemRelease)(handle));
+      CHECK_DRIVER(DRIVER(cuMemCreate)(&handle, length * kUnit, &properties, 0));
+      CHECK_DRIVER(DRIVER(cuMemMap)(at, length * kUnit, 0, handle, 0));
+      CHECK_DRIVER(DRIVER(cuMemRelease)(handle));
       at += length * kUnit;
     }
     const CUmemAccessDesc access = {properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CHECK_CUDA(DRIVER(cuMemSetAccess)(address_, kBytes, &access, 1));
+    CHECK_DRIVER(DRIVER(cuMemSetAccess)(address_, kBytes, &access, 1));
     CHECK_CUDA(cudaMemset(data(), 0, kBytes));
     CHECK_CUDA(cudaDeviceSynchronize());
   }
@@ -100,16 +93,17 @@ class Memory {
     for (const size_t length : units_) {
       CUdeviceptr begin = 0;
       size_t bytes = 0;
-      CHECK_CUDA(DRIVER(cuMemGetAddressRange)(&begin, &bytes, at + 4096));
+      CHECK_DRIVER(DRIVER(cuMemGetAddressRange)(&begin, &bytes, at + 4096));
       each = each && begin == at && bytes == length * kUnit;
       CUmemGenericAllocationHandle first = 0, within = 0;
-      CHECK_CUDA(DRIVER(cuMemRetainAllocationHandle)(&first, reinterpret_cast<void*>(at)));
-      CHECK_CUDA(DRIVER(cuMemRetainAllocationHandle)(&within, reinterpret_cast<void*>(at + 4096)));
+      CHECK_DRIVER(DRIVER(cuMemRetainAllocationHandle)(&first, reinterpret_cast<void*>(at)));
+      CHECK_DRIVER(
+          DRIVER(cuMemRetainAllocationHandle)(&within, reinterpret_cast<void*>(at + 4096)));
       std::printf("  piece at +%zu MiB: range +%zu MiB of %zu MiB, handle %llx, within it %llx\n",
                   static_cast<size_t>(at - address_) >> 20,
                   static_cast<size_t>(begin - address_) >> 20, bytes >> 20, first, within);
-      CHECK_CUDA(DRIVER(cuMemRelease)(first));
-      CHECK_CUDA(DRIVER(cuMemRelease)(within));
+      CHECK_DRIVER(DRIVER(cuMemRelease)(first));
+      CHECK_DRIVER(DRIVER(cuMemRelease)(within));
       at += length * kUnit;
     }
     int fd = -1;
@@ -164,7 +158,7 @@ __global__ void PutAll(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to) {
 
 struct Shared {
   explicit Shared(int ranks) {
-    CHECK_CUDA(pthread_barrier_init(&meeting, nullptr, static_cast<unsigned>(ranks)));
+    if (pthread_barrier_init(&meeting, nullptr, static_cast<unsigned>(ranks)) != 0) std::abort();
     CHECK(ncclGetUniqueId(&id));
   }
   void Meet() { pthread_barrier_wait(&meeting); }
