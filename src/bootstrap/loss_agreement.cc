@@ -8,7 +8,7 @@ namespace tutti {
 namespace {
 
 // A network's sentence with its advice has room.
-constexpr size_t kMaxWhyBytes = 800;
+constexpr size_t kMaxLossReasonBytes = 800;
 
 enum class Fact : uint8_t { kAccusation = 1, kAnswer = 2, kLost = 3 };
 
@@ -18,7 +18,7 @@ void WriteAccusation(WireWriter& writer, int accuser, int accused, bool certain,
   writer.U32(static_cast<uint32_t>(accused));
   writer.U32(static_cast<uint32_t>(accuser));
   writer.U8(certain ? 1 : 0);
-  writer.Sentence(why, kMaxWhyBytes);
+  writer.Sentence(why, kMaxLossReasonBytes);
 }
 
 void WriteAnswer(WireWriter& writer, int rank) {
@@ -29,7 +29,7 @@ void WriteAnswer(WireWriter& writer, int rank) {
 void WriteLost(WireWriter& writer, int rank, std::string_view why) {
   writer.U8(static_cast<uint8_t>(Fact::kLost));
   writer.U32(static_cast<uint32_t>(rank));
-  writer.Sentence(why, kMaxWhyBytes);
+  writer.Sentence(why, kMaxLossReasonBytes);
 }
 
 struct ReadFact {

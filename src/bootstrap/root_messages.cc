@@ -6,7 +6,7 @@ namespace tutti {
 namespace {
 
 constexpr size_t kMaxHostBytes = 64;
-constexpr size_t kMaxWhyBytes = 160;  // a request has to fit in a hello
+constexpr size_t kMaxRequestWhyBytes = 160;  // a request has to fit in a hello
 constexpr size_t kMaxSentenceBytes = 8192;
 // 24 distances below 2^20 ranks and then some; an answer of so many contacts stays far below its
 // limit.
@@ -65,7 +65,7 @@ Bytes EncodeRootRequest(const RootRequest& request) {
   if (request.kind == RootRequest::Kind::kRegister) {
     WriteContact(writer, request.contact);
   } else if (request.kind == RootRequest::Kind::kDecline) {
-    writer.Text(request.why, kMaxWhyBytes);
+    writer.Text(request.why, kMaxRequestWhyBytes);
   } else {
     writer.U8(static_cast<uint8_t>(request.wanted.size()));
     for (const uint32_t rank : request.wanted) writer.U32(rank);
@@ -97,7 +97,7 @@ Result<RootRequest> ParseRootRequest(std::span<const std::byte> bytes) {
     for (size_t i = 0; i < count; ++i) request.wanted.push_back(reader.U32());
   }
   if (reader.failed() || !reader.AtEnd() || request.host.size() > kMaxHostBytes ||
-      request.why.size() > kMaxWhyBytes) {
+      request.why.size() > kMaxRequestWhyBytes) {
     return RemoteError("a request to a root has the wrong length");
   }
   if (!Consistent(request)) return RemoteError("a request to a root contradicts itself");
