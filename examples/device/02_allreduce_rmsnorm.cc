@@ -3,8 +3,20 @@
 // divided by the root of the mean of its squares and scaled (RMSNorm). The sum never goes to memory
 // by itself; an AllReduce and a norm would write it and read it again.
 //
+// Token t is the work of rank t modulo the number of ranks. Ranks that reach one another's memory,
+// an LSA team, load and store it; teams send rows to one another over the network:
+//
+//   1. In every team, the rank at the place of a token's rank sums the team's partial products, and
+//      puts the sum to the token's rank, if that is in another team.
+//   2. The token's rank adds the sums of all teams and the residual, and norms. It stores the rows
+//      to its team, and puts them to the rank at its place in every other team.
+//   3. Those ranks store the rows to their teams.
+//
 //   c++ -std=c++17 -g 02_allreduce_rmsnorm.cc $(pkg-config --cflags --libs tutti) -pthread
 //   nvcc -std=c++17 -x cu 02_allreduce_rmsnorm.cc $(pkg-config --cflags --libs tutti)
+//
+//   02_allreduce_rmsnorm 4          4 ranks, as threads: all are one team
+//   02_allreduce_rmsnorm 4 hosts    as processes of two machines: two teams of two
 
 #include <tutti/host_kernel.h>
 
@@ -13,18 +25,30 @@
 #include "processes.h"
 #include "ranks.h"
 
-// Buffers of [tokens][width] floats; `weight` is [width].
+// Buffers of [tokens][width] floats; `weight` is [width], and `sums` [teams][tokens][width].
 struct Layer {
-  ncclWindow_t partial;   // In: this rank's part of the product.
+  ncclWindow_t partial;   // In: this rank's part of the product. Out: what step 1 makes of it.
   ncclWindow_t residual;  // In, the same on all ranks. Out: residual + product.
   ncclWindow_t output;    // Out: the norm of that.
   ncclWindow_t weight;    // The same on all ranks.
+  ncclWindow_t sums;      // Of other teams, for this rank's tokens.
   int tokens, width;
+
+  __device__ size_t RowBytes() const { return static_cast<size_t>(width) * sizeof(float); }
+  __device__ size_t Row(int token) const { return static_cast<size_t>(token) * RowBytes(); }
+  __device__ size_t RowOfSums(int team, int token) const { return Row(team * tokens + token); }
 };
 
 constexpr int kMostThreads = 64;
 
-// Returns the sum of what all threads of the block pass.
+__device__ float* Own(ncclWindow_t window, size_t offset) {
+  return static_cast<float*>(ncclGetLocalPointer(window, offset));
+}
+__device__ float* OfPlace(ncclWindow_t window, size_t offset, int place) {
+  return static_cast<float*>(ncclGetLsaPointer(window, offset, place));
+}
+
+// Returns what all threads of the block pass, added.
 __device__ float SumOfBlock(float value) {
   TUTTI_SHARED(float[kMostThreads], values);
   values[threadIdx.x] = value;
@@ -35,38 +59,104 @@ __device__ float SumOfBlock(float value) {
   return sum;
 }
 
-// Each block takes every so many-th token of its rank's; the token's row goes to all ranks.
-__global__ void SumAndNorm(ncclDevComm comm, Layer layer) {
-  ncclCoopCta block;
-  ncclLsaBarrierSession<ncclCoopCta> barrier(block, comm, ncclTeamTagLsa(), blockIdx.x);
-  barrier.sync(block, cuda::memory_order_acq_rel);
-
-  const auto* const weight = static_cast<const float*>(ncclGetLocalPointer(layer.weight, 0));
+// Calls visit(token, team of the token's rank) for those tokens of this rank's place that are the
+// block's.
+template <typename Visit>
+__device__ void VisitTokens(const ncclDevComm& comm, const Layer& layer, const Visit& visit) {
   const int stride = static_cast<int>(gridDim.x) * comm.nRanks;
+  for (int first = static_cast<int>(blockIdx.x) * comm.nRanks; first < layer.tokens;
+       first += stride) {
+    for (int rank = comm.lsaRank; rank < comm.nRanks; rank += comm.lsaSize)
+      if (first + rank < layer.tokens) visit(first + rank, rank / comm.lsaSize);
+  }
+}
+
+// Step 1 for a token: this rank's part becomes the sum of the team's.
+__device__ void SumOfTeam(const ncclDevComm& comm, const Layer& layer, int token) {
+  const size_t row = layer.Row(token);
+  for (int i = static_cast<int>(threadIdx.x); i < layer.width; i += static_cast<int>(blockDim.x)) {
+    float sum = 0;
+    for (int place = 0; place < comm.lsaSize; ++place) sum += OfPlace(layer.partial, row, place)[i];
+    Own(layer.partial, row)[i] = sum;
+  }
+}
+
+// Step 2 for a token of this rank, within its team.
+__device__ void Norm(const ncclDevComm& comm, const Layer& layer, int token) {
+  const size_t row = layer.Row(token);
   const int threads = static_cast<int>(blockDim.x);
-  for (int token = comm.rank + static_cast<int>(blockIdx.x) * comm.nRanks; token < layer.tokens;
-       token += stride) {
-    const size_t row =
-        static_cast<size_t>(token) * static_cast<size_t>(layer.width) * sizeof(float);
-    auto* const own = static_cast<float*>(ncclGetLocalPointer(layer.residual, row));
-    float squares = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < layer.width; i += threads) {
-      float sum = own[i];
-      for (int peer = 0; peer < comm.nRanks; ++peer)
-        sum += static_cast<const float*>(ncclGetLsaPointer(layer.partial, row, peer))[i];
-      for (int peer = 0; peer < comm.nRanks; ++peer)
-        static_cast<float*>(ncclGetLsaPointer(layer.residual, row, peer))[i] = sum;
-      squares += sum * sum;
-    }
-    const float scale = 1 / sqrtf(SumOfBlock(squares) / static_cast<float>(layer.width) + 1e-5f);
-    for (int i = static_cast<int>(threadIdx.x); i < layer.width; i += threads) {
-      const float normed = own[i] * scale * weight[i];
-      for (int peer = 0; peer < comm.nRanks; ++peer)
-        static_cast<float*>(ncclGetLsaPointer(layer.output, row, peer))[i] = normed;
+  const int teams = comm.nRanks / comm.lsaSize, team = comm.rank / comm.lsaSize;
+  float* const own = Own(layer.residual, row);
+  float squares = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < layer.width; i += threads) {
+    float sum = own[i] + Own(layer.partial, row)[i];
+    for (int other = 0; other < teams; ++other)
+      if (other != team) sum += Own(layer.sums, layer.RowOfSums(other, token))[i];
+    for (int place = 0; place < comm.lsaSize; ++place) OfPlace(layer.residual, row, place)[i] = sum;
+    squares += sum * sum;
+  }
+  const float scale = 1 / sqrtf(SumOfBlock(squares) / static_cast<float>(layer.width) + 1e-5f);
+  for (int i = static_cast<int>(threadIdx.x); i < layer.width; i += threads) {
+    const float normed = own[i] * scale * Own(layer.weight, 0)[i];
+    for (int place = 0; place < comm.lsaSize; ++place)
+      OfPlace(layer.output, row, place)[i] = normed;
+  }
+}
+
+// Step 3 for a token of another team's rank.
+__device__ void StoreToTeam(const ncclDevComm& comm, const Layer& layer, int token) {
+  const size_t row = layer.Row(token);
+  for (const ncclWindow_t window : {layer.residual, layer.output}) {
+    for (int place = 0; place < comm.lsaSize; ++place) {
+      if (place == comm.lsaRank) continue;
+      float* const there = OfPlace(window, row, place);
+      for (unsigned i = threadIdx.x; i < static_cast<unsigned>(layer.width); i += blockDim.x)
+        there[i] = Own(window, row)[i];
     }
   }
+}
 
-  barrier.sync(block, cuda::memory_order_acq_rel);
+__global__ void SumAndNorm(ncclDevComm comm, Layer layer) {
+  ncclCoopCta block;
+  const ncclGin gin(comm, 0);
+  const ncclTeam rail = ncclTeamRail(comm);  // The ranks at this one's place, by team.
+  const int team = comm.rank / comm.lsaSize;
+  // Blocks of one number send to one another, so each has signals of its own.
+  const ncclGinSignal_t summed = blockIdx.x, normed = gridDim.x + blockIdx.x;
+  ncclBarrierSession<ncclCoopCta> barrier(block, ncclTeamTagWorld(), gin, blockIdx.x);
+  barrier.sync(block, cuda::memory_order_acq_rel, ncclGinFenceLevel::None);
+
+  int own_tokens = 0, other_tokens = 0;
+  VisitTokens(comm, layer, [&](int token, int team_of_token) {
+    SumOfTeam(comm, layer, token);
+    team_of_token == team ? ++own_tokens : ++other_tokens;
+    if (team_of_token == team) return;
+    gin.put(rail, team_of_token, layer.sums, layer.RowOfSums(team, token), layer.partial,
+            layer.Row(token), layer.RowBytes(), ncclGin_WeakSignalInc{summed}, ncclGin_None{},
+            block);
+  });
+
+  gin.waitSignal(block, summed, static_cast<uint64_t>(own_tokens * (rail.nRanks - 1)));
+  VisitTokens(comm, layer, [&](int token, int team_of_token) {
+    if (team_of_token != team) return;
+    Norm(comm, layer, token);
+    const size_t row = layer.Row(token);
+    for (int other = 0; other < rail.nRanks; ++other) {
+      if (other == team) continue;
+      gin.put(rail, other, layer.residual, row, layer.residual, row, layer.RowBytes(),
+              ncclGin_None{}, ncclGin_None{}, block);
+      // A strong signal comes behind both rows.
+      gin.put(rail, other, layer.output, row, layer.output, row, layer.RowBytes(),
+              ncclGin_StrongSignalInc{normed}, ncclGin_None{}, block);
+    }
+  });
+
+  gin.waitSignal(block, normed, static_cast<uint64_t>(other_tokens));
+  VisitTokens(comm, layer, [&](int token, int team_of_token) {
+    if (team_of_token != team) StoreToTeam(comm, layer, token);
+  });
+  barrier.lsaBarrier().sync(block, cuda::memory_order_acq_rel);  // The team has stored all.
+  gin.flush(block);
 }
 
 static float PartialAt(int rank, int token, int i) {
@@ -100,13 +190,13 @@ static double Distance(const std::vector<float>& output, int num_ranks, int toke
 static void RunRank(int rank, ncclComm_t comm, int num_ranks) {
   constexpr int kTokens = 13, kWidth = 200;
   constexpr unsigned kBlocks = 2;
-  ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
-  CHECK(ncclCommQueryProperties(comm, &properties));
-  CheckAllReachable(properties);
+  const ncclCommProperties_t properties = PropertiesWithGin(comm);
+  const auto teams = static_cast<size_t>(properties.nLsaTeams);
 
   const size_t elements = size_t{kTokens} * kWidth;
   SharedBuffer partial(comm, elements * sizeof(float)), residual(comm, elements * sizeof(float));
   SharedBuffer output(comm, elements * sizeof(float)), weight(comm, kWidth * sizeof(float));
+  SharedBuffer sums(comm, teams * elements * sizeof(float));
   std::vector<float> partials(elements), residuals(elements), weights(kWidth);
   for (int token = 0; token < kTokens; ++token) {
     for (int i = 0; i < kWidth; ++i) {
@@ -120,11 +210,13 @@ static void RunRank(int rank, ncclComm_t comm, int num_ranks) {
   weight.Write(weights.data());
 
   ncclDevCommRequirements_t requirements = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
-  requirements.lsaBarrierCount = kBlocks;
+  requirements.ginConnectionType = NCCL_GIN_CONNECTION_RAIL;
+  requirements.barrierCount = kBlocks;
+  requirements.ginSignalCount = 2 * kBlocks;
   ncclDevComm_t devcomm;
   CHECK(ncclDevCommCreate(comm, &requirements, &devcomm));
-  const Layer layer = {partial.window, residual.window, output.window,
-                       weight.window,  kTokens,         kWidth};
+  const Layer layer = {partial.window, residual.window, output.window, weight.window,
+                       sums.window,    kTokens,         kWidth};
   CHECK(tutti::Launch(SumAndNorm, {kBlocks, 8}, devcomm, layer));
   std::vector<float> outputs(elements);
   output.Read(outputs.data());
@@ -135,7 +227,9 @@ static void RunRank(int rank, ncclComm_t comm, int num_ranks) {
     std::fprintf(stderr, "rank %d: the norm is off by %g\n", rank, distance);
     std::exit(1);
   }
-  if (rank == 0) std::printf("norm of %d tokens on %d ranks: right\n", kTokens, num_ranks);
+  if (rank == 0)
+    std::printf("norm of %d tokens on %d ranks in %d LSA teams: right\n", kTokens, num_ranks,
+                properties.nLsaTeams);
 }
 
 int main(int argc, char** argv) { return RunRanksAsAsked(argc, argv, 3, RunRank); }

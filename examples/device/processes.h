@@ -11,6 +11,7 @@
 #include <atomic>
 
 #include "ranks.h"
+#include "tutti/launch.h"
 
 // Runs body(rank, communicator) in a process for each rank, which act as if they were on `hosts`
 // hosts. Returns what main returns. The caller must not have used the library before.
@@ -61,13 +62,47 @@ int RunRankProcesses(int num_ranks, int hosts, const Body& body) {
   return failed ? 1 : 0;
 }
 
+// Ends the program where a call of tutti/launch.h has failed.
+inline void CheckLaunch(ncclResult_t result) {
+  if (result == ncclSuccess) return;
+  std::fprintf(stderr, "%s\n", tuttiLaunchLastError());
+  std::exit(1);
+}
+
+// Runs body(rank, communicator, number of ranks) as the rank that a launcher made of this process.
+template <typename Body>
+void RunLaunchedRank(tuttiLaunch_t launch, const tuttiLaunchInfo_t& info, const Body& body) {
+  ncclUniqueId id;
+  size_t size = 0;
+  if (info.rank == 0) CHECK(ncclGetUniqueId(&id));
+  CheckLaunch(tuttiLaunchMeet(launch, &id, sizeof(id), &id, sizeof(id), &size, 0));
+  std::vector<tuttiLaunchPlace_t> places(static_cast<size_t>(info.nranks));
+  CheckLaunch(tuttiLaunchPlaces(launch, places.data(), info.nranks));
+  ChooseDevice(places[static_cast<size_t>(info.rank)].local_rank);
+  ncclComm_t comm;
+  CHECK(ncclCommInitRank(&comm, info.nranks, id, info.rank));
+  body(info.rank, comm, info.nranks);
+  CHECK(ncclCommDestroy(comm));
+}
+
 // Runs body(rank, communicator, number of ranks) for as many ranks as the program's first argument
 // says, or else `usual_ranks`. They are threads; or processes of this machine where the second
 // argument is "processes"; or, where it is "hosts", processes of two machines, as far as the
-// library can tell: the first half of the ranks reaches the second over TCP only. Returns what main
-// returns.
+// library can tell: the first half of the ranks reaches the second over TCP only. Without any
+// argument under a launcher (`tutti run`, torchrun, mpirun, srun; tutti/launch.h) this process is
+// one of its ranks. Returns what main returns.
 template <typename Body>
 int RunRanksAsAsked(int argc, char** argv, int usual_ranks, const Body& body) {
+  if (argc == 1) {
+    tuttiLaunch_t launch;
+    tuttiLaunchInfo_t info = {};
+    info.size = sizeof(info);
+    CheckLaunch(tuttiLaunchRead(&launch, TUTTI_LAUNCH_MAY_JOIN_PMI));
+    CheckLaunch(tuttiLaunchDescribe(launch, &info));
+    if (info.nranks > 1) RunLaunchedRank(launch, info, body);
+    CheckLaunch(tuttiLaunchClose(launch));
+    if (info.nranks > 1) return 0;
+  }
   const int num_ranks = argc > 1 ? std::atoi(argv[1]) : usual_ranks;
   const char* const how = argc > 2 ? argv[2] : "threads";
   const auto run = [&](int rank, ncclComm_t comm) { body(rank, comm, num_ranks); };
