@@ -249,7 +249,8 @@ ncclResult_t tuttiAdasumCombine(const void* a, const void* b, void* out, const s
 // -------------------------------------------------------------------------------------------------
 
 // Stores a JSON object about `comm` as this rank sees it: rank, ranks, hosts, and the transport
-// that joins it to each peer.
+// that joins it to each peer: "self", "shm", "gpu", or the name of the network ("Socket", "IB", or
+// what a plugin calls itself).
 ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed);
 
 // Stores which ranks `comm` has lost: their processes ended, their hosts are out of reach, or the

@@ -251,8 +251,8 @@ std::string Communicator::DescribeAsJson() const {
   std::string peers;
   for (int r = 0; r < num_ranks(); ++r) {
     const PeerInfo& peer = peers_[static_cast<size_t>(r)];
-    // A host name has no characters that JSON would escape.
-    peers += fmt::format("{}{{\"rank\": {}, \"host\": \"{}\", \"pid\": {}, \"transport\": \"{}\"}}",
+    // A host name has no characters that JSON would escape; the name of a plugin may.
+    peers += fmt::format("{}{{\"rank\": {}, \"host\": \"{}\", \"pid\": {}, \"transport\": {:?}}}",
                          r == 0 ? "" : ", ", r, peer.host, peer.pid,
                          r == rank() ? "self" : operations_->TransportTo(r));
   }

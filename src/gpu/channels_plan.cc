@@ -54,7 +54,8 @@ std::string GpuChannels::DescribePath() const {
 }
 
 std::string_view GpuChannels::TransportTo(int peer) const {
-  return peer == rank() || connections_->InWindow(peer) ? "gpu" : "socket";
+  const bool here = peer == rank() || connections_->InWindow(peer);
+  return here ? std::string_view("gpu") : std::string_view(network_);
 }
 
 std::string GpuChannels::Describe(const Task& task) const {

@@ -193,7 +193,8 @@ std::string HostOperations::DescribeTransports() const {
 
 std::string_view HostOperations::TransportTo(int peer) const {
   const auto& leader = machines_.leader;
-  return leader[static_cast<size_t>(peer)] == leader[static_cast<size_t>(rank_)] ? "shm" : "socket";
+  const bool here = leader[static_cast<size_t>(peer)] == leader[static_cast<size_t>(rank_)];
+  return here ? std::string_view("shm") : std::string_view(network_name_);
 }
 
 }  // namespace tutti

@@ -141,7 +141,7 @@ class Operations {
   virtual std::string_view RankKind() const = 0;
   // Returns how the ranks are joined, in words, for the log.
   virtual std::string DescribeTransports() const = 0;
-  // Returns how data gets to another rank: "shm", "gpu", or "socket" for any network.
+  // Returns how data gets to another rank: "shm", "gpu", or the name of the network.
   virtual std::string_view TransportTo(int peer) const = 0;
   virtual const MachineMap& machines() const = 0;
   // Returns how many bytes of memory (of a GPU, or shared) only this communicator needs.

@@ -649,6 +649,13 @@ TEST(DescribeTest, TellsHostsApart) {
     ASSERT_TRUE(json.contains("hosts")) << text.data();
     EXPECT_EQ(json["hosts"].is_number() ? json["hosts"].get<size_t>() : json["hosts"].size(), 2u)
         << text.data();
+    ASSERT_TRUE(json.contains("peers") && json["peers"].size() == 3) << text.data();
+    const auto transport = [&](int peer) { return json["peers"][peer].value("transport", ""); };
+    EXPECT_EQ(transport(rank), "self") << text.data();
+    if (rank > 0) {
+      EXPECT_THAT(transport(3 - rank), ::testing::AnyOf("shm", "gpu")) << text.data();
+      EXPECT_THAT(transport(0), ::testing::AnyOf("Socket", "IB")) << text.data();
+    }
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
 }
