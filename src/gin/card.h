@@ -7,10 +7,10 @@
 //   Card          the opened device and its port
 //     CardMemory  memory that the card reaches, by a key
 //     CardQueues  queue pairs, whose entries, completions and doorbell records lie in memory that
-//                 kernels write and read
+//                 kernels write and read: the host's, or that of a GPU, CardQueueMemory
 //
 // A card outlives what was made of it. One thread at a time makes and connects; queue pairs may be
-// asked whether they have failed by any thread.
+// asked whether they have failed, and for completions, by any thread.
 
 #include <array>
 #include <cstddef>
@@ -44,6 +44,20 @@ class CardMemory {
   virtual uint32_t remote_key() const = 0;
 };
 
+// Memory of a GPU in which queue pairs lie, as the card reaches it. That ends with the object, the
+// memory is the caller's.
+class CardQueueMemory {
+ public:
+  virtual ~CardQueueMemory() = default;
+};
+
+// What the card has written of an entry: the word that says what became of it (mlx5_entries.h),
+// and where that is an error, of which kind.
+struct CardCompletion {
+  uint32_t word = 0;
+  uint8_t syndrome = 0;
+};
+
 class CardQueues {
  public:
   virtual ~CardQueues() = default;
@@ -56,6 +70,9 @@ class CardQueues {
   virtual device::mlx5::QueuePair Export(size_t queue) const = 0;
   // Returns whether the card has stopped a queue pair because of an error.
   virtual Result<bool> HasStopped(size_t queue) const = 0;
+  // Returns what lies where the completion of entry `index` comes. REQUIRES: that is memory of the
+  // host.
+  virtual Result<CardCompletion> Completion(size_t queue, uint64_t index) const = 0;
   // Return what must be mapped for kernels of a GPU, in whole pages: the memory of all queue pairs,
   // and the page with the doorbell register of one. Several may share that.
   virtual std::span<std::byte> memory() const = 0;
@@ -98,8 +115,16 @@ class Card {
                                                           int dmabuf, uint64_t offset) = 0;
   // Returns whether it takes DMA-BUFs, as far as is known before.
   virtual bool takes_dmabuf() const = 0;
-  // Makes queue pairs with `depth` entries each, a power of two up to 32,768.
-  virtual Result<std::unique_ptr<CardQueues>> MakeQueues(size_t count, uint32_t depth) = 0;
+  // Returns what memory of queue pairs holds before they are made: whole pages.
+  virtual std::vector<std::byte> QueueImage(size_t count, uint32_t depth) const = 0;
+  // Lets queue pairs lie in memory of a GPU, which holds that image and begins at a page; by a
+  // DMA-BUF or its address, as RegisterGpu does.
+  virtual Result<std::unique_ptr<CardQueueMemory>> RegisterQueues(std::span<std::byte> memory,
+                                                                  int dmabuf, uint64_t offset) = 0;
+  // Makes queue pairs with `depth` entries each, a power of two up to 32,768, in memory that was
+  // registered for as many, or where it is null in the host's.
+  virtual Result<std::unique_ptr<CardQueues>> MakeQueues(
+      size_t count, uint32_t depth, std::unique_ptr<CardQueueMemory> memory) = 0;
 };
 
 }  // namespace tutti

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cuda/own_stream.h"
 #include "base/rounding.h"
 #include "gin/host_calls.h"
 #include "grid/grid.h"
@@ -19,31 +18,8 @@ constexpr size_t kPage = 4096;
 // A wait for the rest sleeps so long between two looks.
 constexpr timespec kFinishNap{.tv_sec = 0, .tv_nsec = 100'000};
 
-// Returns the word of a completion that says what became of an entry.
-uint32_t CompletionOf(const QueuePair& pair, uint64_t index) {
-  uint8_t* const entry =
-      pair.completions.entries + (index & pair.completions.mask) * device::mlx5::kEntryBytes;
-  return std::atomic_ref<uint32_t>(
-             *reinterpret_cast<uint32_t*>(entry + device::mlx5::kCompletionWordAt))
-      .load(std::memory_order_acquire);
-}
 uint64_t Load(const uint64_t& word) {
   return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
-}
-
-// Returns whether the card has ever written a completion.
-bool WasUsed(const QueuePair& pair) {
-  return device::mlx5::OpcodeOf(CompletionOf(pair, 0)) != device::mlx5::kInvalid;
-}
-
-// Returns whether the last entry that the card was told of has a completion.
-bool IsDone(const QueuePair& pair) {
-  const uint64_t posted = Load(pair.rung);
-  if (posted == 0) return true;
-  const uint32_t seen = CompletionOf(pair, posted - 1);
-  const uint32_t owner = ((posted - 1) & pair.completions.size) != 0 ? 1 : 0;
-  return device::mlx5::OwnerOf(seen) == owner &&
-         device::mlx5::OpcodeOf(seen) != device::mlx5::kInvalid;
 }
 
 // Returns what went wrong by the syndrome of a completion, as InfiniBand names it.
@@ -68,17 +44,6 @@ const char* Meaning(uint8_t syndrome) {
   }
 }
 constexpr uint8_t kFlushed = 0x05;  // the syndrome of entries behind one that failed
-
-// Returns the syndrome of the entry that stopped a queue pair; kFlushed where it is not to be seen
-// any more.
-uint8_t SyndromeOf(const QueuePair& pair) {
-  for (uint64_t i = 0; i < pair.completions.size; ++i) {
-    if (device::mlx5::OpcodeOf(CompletionOf(pair, i)) != device::mlx5::kRequesterError) continue;
-    const uint8_t* const entry = pair.completions.entries + i * device::mlx5::kEntryBytes;
-    if (entry[device::mlx5::kSyndromeAt] != kFlushed) return entry[device::mlx5::kSyndromeAt];
-  }
-  return kFlushed;
-}
 
 }  // namespace
 
@@ -147,15 +112,22 @@ Result<std::unique_ptr<GinDirect>> GinDirect::Create(Parts parts) {
   made->block_ = std::make_unique<Block>(made.get(), made->num_contexts_, ranks);
   TUTTI_TRY(made->MakeTables());
   made->NumberQueues();
-  TUTTI_ASSIGN(made->queues_,
-               made->parts_.card->MakeQueues(made->num_queues_, made->parts_.plan.queue_depth));
+  const uint32_t depth = made->parts_.plan.queue_depth;
   if (made->parts_.gpu != nullptr) {
-    TUTTI_ASSIGN(made->mapped_, made->parts_.gpu->Map(*made->queues_, made->num_queues_));
+    TUTTI_ASSIGN(made->queues_, made->parts_.gpu->MakeQueues(made->num_queues_, depth));
+  } else {
+    TUTTI_ASSIGN(made->queues_, made->parts_.card->MakeQueues(made->num_queues_, depth, nullptr));
   }
   return made;
 }
 
-GinDirect::~GinDirect() { Retire(); }
+GinDirect::~GinDirect() {
+  Retire();
+  if (stream_ == nullptr) return;
+  const cuda::Device& device = parts_.gpu->device();
+  const cuda::ManagingScope scope(device.driver(), device.context());
+  stream_.reset();
+}
 
 // Words that are waited for must not become visible ahead of what was put before them.
 Result<std::unique_ptr<CardMemory>> GinDirect::Share(std::byte* at, size_t bytes) {
@@ -303,10 +275,8 @@ Status GinDirect::FillGpu() {
     put(layout.contexts_at + context * sizeof(made), made);
   }
   for (size_t i = 0; i < toward_.size(); ++i) {
-    if (toward_[i].main != kNone)
-      put(layout.main_at + i * sizeof(QueuePair), mapped_.Export(toward_[i].main));
-    if (toward_[i].companion != kNone)
-      put(layout.companion_at + i * sizeof(QueuePair), mapped_.Export(toward_[i].companion));
+    put(layout.main_at + i * sizeof(QueuePair), block_->main[i]);
+    put(layout.companion_at + i * sizeof(QueuePair), block_->companion[i]);
   }
   for (size_t peer = 0; peer < ranks; ++peer) {
     put(layout.signal_keys_at + peer * sizeof(uint32_t), block_->signal_keys[peer]);
@@ -314,25 +284,36 @@ Status GinDirect::FillGpu() {
   }
   const cuda::Device& device = parts_.gpu->device();
   const cuda::ManagingScope scope(device.driver(), device.context());
-  TUTTI_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::Create(device));
-  return stream.CopyIn(gpu_memory_.address(), image.data(), image.size());
+  TUTTI_ASSIGN(cuda::OwnStream stream, cuda::OwnStream::Create(device));
+  stream_ = std::make_unique<cuda::OwnStream>(std::move(stream));
+  TUTTI_TRY(stream_->CopyIn(gpu_memory_.address(), image.data(), image.size()));
+  // What CUDA prepares for copies from the GPU it prepares now, and not while kernels wait.
+  return ReadTold().status();
 }
 
-// Notes how far kernels of the GPU have come with each queue pair.
-Status GinDirect::ReadBackFromGpu() {
+Result<GinDirect::Told> GinDirect::ReadTold() const {
+  Told told;
+  const auto note = [](const std::vector<QueuePair>& pairs, std::vector<uint64_t>& into) {
+    for (const QueuePair& pair : pairs) into.push_back(Load(pair.rung));
+  };
+  if (parts_.gpu == nullptr) {
+    note(block_->main, told.main);
+    note(block_->companion, told.companion);
+    return told;
+  }
   const Layout layout(parts_.plan, static_cast<size_t>(parts_.num_ranks), /*on_gpu=*/true);
   const cuda::Device& device = parts_.gpu->device();
   const cuda::ManagingScope scope(device.driver(), device.context());
-  TUTTI_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::Create(device));
   std::vector<QueuePair> pairs(toward_.size());
-  const auto read = [&](size_t at, std::vector<QueuePair>& into) -> Status {
-    TUTTI_TRY(
-        stream.CopyOut(pairs.data(), gpu_memory_.address() + at, pairs.size() * sizeof(QueuePair)));
-    for (size_t i = 0; i < pairs.size(); ++i) into[i].rung = pairs[i].rung;
-    return Status::Ok();
+  const auto read = [&](size_t at) {
+    return stream_->CopyOut(pairs.data(), gpu_memory_.address() + at,
+                            pairs.size() * sizeof(QueuePair));
   };
-  TUTTI_TRY(read(layout.main_at, block_->main));
-  return read(layout.companion_at, block_->companion);
+  TUTTI_TRY(read(layout.main_at));
+  note(pairs, told.main);
+  TUTTI_TRY(read(layout.companion_at));
+  note(pairs, told.companion);
+  return told;
 }
 
 void* GinDirect::handle() const {
@@ -346,16 +327,31 @@ void* GinDirect::handle() const {
 
 Status GinDirect::Finish(Deadline deadline) {
   // Where CUDA has failed there is nothing to wait for.
-  if (parts_.gpu != nullptr) TUTTI_TRY(ReadBackFromGpu());
-  const auto done = [](const std::vector<QueuePair>& pairs) {
-    return std::all_of(pairs.begin(), pairs.end(), IsDone);
-  };
-  while (!(done(block_->main) && done(block_->companion)) && !parts_.watch->stopped()) {
-    TUTTI_TRY(FindFailure());
+  TUTTI_ASSIGN(const Told told, ReadTold());
+  std::vector<std::pair<size_t, uint64_t>> left;  // queue pairs, and the last entry of each
+  for (size_t i = 0; i < toward_.size(); ++i) {
+    if (told.main[i] > 0) left.emplace_back(toward_[i].main, told.main[i] - 1);
+    if (told.companion[i] > 0) left.emplace_back(toward_[i].companion, told.companion[i] - 1);
+  }
+  while (true) {
+    while (!left.empty()) {
+      TUTTI_ASSIGN(const bool done, IsDone(left.back().first, left.back().second));
+      if (!done) break;
+      left.pop_back();
+    }
+    if (left.empty() || parts_.watch->stopped()) return Status::Ok();
+    TUTTI_TRY(FindFailure(told));
     if (deadline.Passed()) return Timeout("other ranks do not take what kernels have put");
     nanosleep(&kFinishNap, nullptr);
   }
-  return Status::Ok();
+}
+
+// Returns whether an entry has its completion.
+Result<bool> GinDirect::IsDone(size_t queue, uint64_t index) const {
+  TUTTI_ASSIGN(const CardCompletion seen, queues_->Completion(queue, index));
+  const uint32_t owner = (index & parts_.plan.queue_depth) != 0 ? 1 : 0;
+  return device::mlx5::OwnerOf(seen.word) == owner &&
+         device::mlx5::OpcodeOf(seen.word) != device::mlx5::kInvalid;
 }
 
 void GinDirect::Wait(uint32_t, uint32_t round) {
@@ -381,28 +377,41 @@ void GinDirect::Refuse(Status failure) {
 
 void GinDirect::NoteFailed() {
   if (parts_.watch->stopped()) return;
-  Status failure = FindFailure();
+  const Result<Told> told = ReadTold();
+  if (!told.ok()) return;  // CUDA has failed; that is not the network's.
+  const Status failure = FindFailure(*told);
   if (!failure.ok()) parts_.watch->Stop(failure, /*tell=*/true);
 }
 
-// Returns why a queue pair does nothing any more; ok where it works, or nothing was posted there.
-Status GinDirect::StateOf(const QueuePair& pair, size_t queue, int peer) const {
-  if (queue == kNone || !WasUsed(pair)) return Status::Ok();
+// Returns the syndrome of the entry that stopped a queue pair; kFlushed where it is not to be seen
+// any more.
+uint8_t GinDirect::SyndromeOf(size_t queue) const {
+  for (uint64_t i = 0; i < parts_.plan.queue_depth; ++i) {
+    const Result<CardCompletion> seen = queues_->Completion(queue, i);
+    if (seen.ok() && device::mlx5::OpcodeOf(seen->word) == device::mlx5::kRequesterError &&
+        seen->syndrome != kFlushed)
+      return seen->syndrome;
+  }
+  return kFlushed;
+}
+
+// Returns why a queue pair that entries were posted to does nothing any more; ok where it works.
+Status GinDirect::StateOf(size_t queue, int peer) const {
   TUTTI_ASSIGN(const bool stopped, queues_->HasStopped(queue));
   if (!stopped) return Status::Ok();
-  const uint8_t syndrome = SyndromeOf(pair);
+  const uint8_t syndrome = SyndromeOf(queue);
   return RemoteError(
       "a kernel's operation on the network: {} has stopped the queue pair toward {}: {} (syndrome "
       "{:#04x})",
       parts_.card->name(), parts_.name_of(peer), Meaning(syndrome), syndrome);
 }
 
-Status GinDirect::FindFailure() const {
+Status GinDirect::FindFailure(const Told& told) const {
   for (size_t context = 0; context < num_contexts_; ++context)
     for (int peer = 0; peer < parts_.num_ranks; ++peer) {
       const size_t at = context * static_cast<size_t>(parts_.num_ranks) + static_cast<size_t>(peer);
-      TUTTI_TRY(StateOf(block_->main[at], toward_[at].main, peer));
-      TUTTI_TRY(StateOf(block_->companion[at], toward_[at].companion, peer));
+      if (told.main[at] > 0) TUTTI_TRY(StateOf(toward_[at].main, peer));
+      if (told.companion[at] > 0) TUTTI_TRY(StateOf(toward_[at].companion, peer));
     }
   return Status::Ok();
 }

@@ -25,7 +25,8 @@
 // names the rank and what was wrong.
 //
 // On a GPU the tables, and all that kernels read and write besides the queues, lie in its memory
-// (gpu_card.h says what else differs). Block is then what that memory is filled from once.
+// (gpu_card.h says where these do). Block is then what that memory is filled from once. How far
+// kernels have come, and what the card has completed, the host reads by copies there.
 //
 // Threads: Create, Offer and Join by one thread; what GinHostCalls says by any.
 
@@ -38,6 +39,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/own_stream.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "devcomm/requirements.h"
@@ -119,7 +121,13 @@ class GinDirect final : public GinBackend, public GinHostCalls {
   Status JoinSelf(size_t context, int peer);
   void FillContext(size_t context);
   Status FillGpu();
-  Status ReadBackFromGpu();
+  // How many entries of each queue pair the card was told of, in the order of toward_.
+  struct Told {
+    std::vector<uint64_t> main, companion;
+  };
+  Result<Told> ReadTold() const;
+  Result<bool> IsDone(size_t queue, uint64_t index) const;
+  uint8_t SyndromeOf(size_t queue) const;
   bool Joins(int peer) const;
   Toward& At(size_t context, int peer) {
     return toward_[context * static_cast<size_t>(parts_.num_ranks) + static_cast<size_t>(peer)];
@@ -128,13 +136,14 @@ class GinDirect final : public GinBackend, public GinHostCalls {
     return const_cast<GinDirect*>(this)->At(context, peer);
   }
   void Refuse(Status failure);
-  Status StateOf(const device::mlx5::QueuePair& pair, size_t queue, int peer) const;
-  Status FindFailure() const;
+  Status StateOf(size_t queue, int peer) const;
+  Status FindFailure(const Told& told) const;
   void AskLater() TUTTI_EXCLUDES(mutex_);
 
   const Parts parts_;
   const size_t num_contexts_;
   std::unique_ptr<std::byte, Free> tables_;  // signals, counters and the sink, each in whole pages
+  std::unique_ptr<cuda::OwnStream> stream_;  // with the next
   cuda::MappedMemory gpu_memory_;            // with Layout; these tables are there then
   uint64_t *signals_ = nullptr, *counters_ = nullptr;
   std::unique_ptr<CardMemory> signal_memory_, counter_memory_, sink_memory_;
@@ -142,7 +151,6 @@ class GinDirect final : public GinBackend, public GinHostCalls {
   size_t num_queues_ = 0;
   std::unique_ptr<Block> block_;
   std::unique_ptr<CardQueues> queues_;  // ends before the above, which the card reaches
-  GinGpuCard::Mapped mapped_;           // of queues_
   Mutex mutex_;
   EventLoop::TimerId timer_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool retired_ TUTTI_GUARDED_BY(mutex_) = false;

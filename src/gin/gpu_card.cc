@@ -1,6 +1,13 @@
 #include "gin/gpu_card.h"
 
+#include <fmt/format.h>
+
+#include <cstring>
 #include <utility>
+#include <vector>
+
+#include "backend/cuda/own_stream.h"
+#include "base/log.h"
 
 namespace tutti {
 namespace {
@@ -15,6 +22,65 @@ T* Moved(T* at, const std::byte* host, std::byte* gpu) {
 }
 
 }  // namespace
+
+// Queue pairs with what kernels of a GPU need of them.
+class GinGpuCard::Queues final : public CardQueues {
+ public:
+  explicit Queues(const cuda::Device& device) : device_(device) {}
+  ~Queues() override {
+    const cuda::ManagingScope scope(device_.driver(), device_.context());
+    stream_.reset();
+  }
+  Queues(const Queues&) = delete;
+  Queues& operator=(const Queues&) = delete;
+
+  uint32_t NumberOf(size_t queue) const override { return queues_->NumberOf(queue); }
+  Status Join(size_t queue, const CardEnd& end, uint32_t number) override {
+    return queues_->Join(queue, end, number);
+  }
+  Result<bool> HasStopped(size_t queue) const override { return queues_->HasStopped(queue); }
+  std::span<std::byte> memory() const override { return queues_->memory(); }
+  std::span<std::byte> RegisterPage(size_t queue) const override {
+    return queues_->RegisterPage(queue);
+  }
+
+  // Queues in memory of the GPU have its addresses.
+  device::mlx5::QueuePair Export(size_t queue) const override {
+    device::mlx5::QueuePair pair = queues_->Export(queue);
+    pair.doorbell =
+        Moved(pair.doorbell, queues_->RegisterPage(queue).data(), registers_[queue]->data());
+    if (pinned_.data() == nullptr) return pair;
+    const std::byte* const host = queues_->memory().data();
+    pair.entries = Moved(pair.entries, host, pinned_.data());
+    pair.doorbell_record = Moved(pair.doorbell_record, host, pinned_.data());
+    pair.completions.entries = Moved(pair.completions.entries, host, pinned_.data());
+    return pair;
+  }
+
+  Result<CardCompletion> Completion(size_t queue, uint64_t index) const override {
+    if (gpu_memory_.data() == nullptr) return queues_->Completion(queue, index);
+    const device::mlx5::CompletionQueue completions = queues_->Export(queue).completions;
+    const uint8_t* const at =
+        completions.entries + (index & completions.mask) * device::mlx5::kEntryBytes;
+    uint8_t entry[device::mlx5::kEntryBytes];
+    const cuda::ManagingScope scope(device_.driver(), device_.context());
+    TUTTI_TRY(stream_->CopyOut(entry, reinterpret_cast<cuda::DeviceAddress>(at), sizeof(entry)));
+    CardCompletion seen;
+    std::memcpy(&seen.word, entry + device::mlx5::kCompletionWordAt, sizeof(seen.word));
+    seen.syndrome = entry[device::mlx5::kSyndromeAt];
+    return seen;
+  }
+
+ private:
+  friend class GinGpuCard;
+
+  const cuda::Device& device_;
+  std::unique_ptr<cuda::OwnStream> stream_;  // with the next
+  cuda::MappedMemory gpu_memory_;            // which queue pairs lie in; none: the host's
+  std::unique_ptr<CardQueues> queues_;       // ends before the memory, which the card reaches
+  cuda::PinnedRange pinned_;                 // the host's, where they lie there
+  std::vector<std::shared_ptr<cuda::MappedRegisters>> registers_;  // of each queue pair
+};
 
 Result<std::unique_ptr<GinGpuCard>> GinGpuCard::Create(const cuda::Device& device, Card& card,
                                                        const Options& options) {
@@ -32,8 +98,7 @@ Status GinGpuCard::Try() {
   TUTTI_ASSIGN(const cuda::MappedMemory memory,
                cuda::MappedMemory::Create(device_, kProbeBytes, nullptr));
   TUTTI_TRY(Register({memory.data(), kProbeBytes}, 0, CardOrdering::kStrict).status());
-  TUTTI_ASSIGN(const std::unique_ptr<CardQueues> queues, card_.MakeQueues(1, kProbeDepth));
-  return Map(*queues, 1).status();
+  return MakeQueues(1, kProbeDepth).status();
 }
 
 Result<std::unique_ptr<CardMemory>> GinGpuCard::Register(std::span<std::byte> memory,
@@ -54,34 +119,86 @@ Result<std::unique_ptr<CardMemory>> GinGpuCard::Register(std::span<std::byte> me
   return SystemError("{}; and by its address: {}", refused.message(), known.status().message());
 }
 
-Result<GinGpuCard::Mapped> GinGpuCard::Map(const CardQueues& queues, size_t count) {
-  Mapped mapped;
-  mapped.queues_ = &queues;
-  TUTTI_ASSIGN(mapped.memory_, cuda::PinnedRange::Pin(device_, queues.memory()));
-  for (size_t i = 0; i < count; ++i) {
-    const std::span<std::byte> page = queues.RegisterPage(i);
-    std::shared_ptr<cuda::MappedRegisters> known = pages_[page.data()].lock();
-    if (known == nullptr) {
-      TUTTI_ASSIGN(cuda::MappedRegisters made, cuda::MappedRegisters::Map(device_, page));
-      known = std::make_shared<cuda::MappedRegisters>(std::move(made));
-      pages_[page.data()] = known;
-    }
-    mapped.registers_.push_back(std::move(known));
+// Notes where queue pairs lie, and says so when it is another place than before.
+void GinGpuCard::Settle(Place place, const std::string& why_not) {
+  if (place == place_) return;
+  place_ = place;
+  const std::string reason = why_not.empty() ? "" : fmt::format(" ({})", why_not);
+  switch (place) {
+    case Place::kNotTried:
+      break;
+    case Place::kGpuByDmabuf:
+      TUTTI_INFO(kLogNet, "queues of {} lie in memory of CUDA device {}, known by a DMA-BUF",
+                 card_.name(), device_.ordinal());
+      break;
+    case Place::kGpuByAddress:
+      TUTTI_INFO(kLogNet, "queues of {} lie in memory of CUDA device {}, known by its address{}",
+                 card_.name(), device_.ordinal(), reason);
+      break;
+    case Place::kHost:
+      TUTTI_INFO(kLogNet, "queues of {} lie in pinned memory of the host{}", card_.name(), reason);
+      break;
   }
-  std::erase_if(pages_, [](const auto& page) { return page.second.expired(); });
-  return mapped;
 }
 
-device::mlx5::QueuePair GinGpuCard::Mapped::Export(size_t queue) const {
-  device::mlx5::QueuePair pair = queues_->Export(queue);
-  const std::byte* const host = queues_->memory().data();
-  std::byte* const gpu = memory_.data();
-  pair.entries = Moved(pair.entries, host, gpu);
-  pair.doorbell_record = Moved(pair.doorbell_record, host, gpu);
-  pair.completions.entries = Moved(pair.completions.entries, host, gpu);
-  pair.doorbell =
-      Moved(pair.doorbell, queues_->RegisterPage(queue).data(), registers_[queue]->data());
-  return pair;
+// Returns null where the card takes no queues in memory of the GPU.
+Result<std::unique_ptr<CardQueueMemory>> GinGpuCard::RegisterQueues(std::span<std::byte> memory) {
+  std::string refused;
+  if (place_ <= Place::kGpuByDmabuf && card_.takes_dmabuf()) {
+    Result<cuda::LentMemory> lent = cuda::ExportDmabufAround(device_, memory);
+    Status could = lent.status();
+    if (lent.ok()) {
+      Result<std::unique_ptr<CardQueueMemory>> known =
+          card_.RegisterQueues(memory, lent->fd.get(), lent->offset);
+      if (known.ok()) {
+        Settle(Place::kGpuByDmabuf, refused);
+        return known;
+      }
+      could = known.status();
+    }
+    refused = fmt::format("by a DMA-BUF: {}", could.message());
+  }
+  Result<std::unique_ptr<CardQueueMemory>> known = card_.RegisterQueues(memory, -1, 0);
+  if (known.ok()) {
+    Settle(Place::kGpuByAddress, refused);
+    return known;
+  }
+  Settle(Place::kHost, fmt::format("memory of the GPU {}{}by its address: {}", refused,
+                                   refused.empty() ? "" : "; ", known.status().message()));
+  return std::unique_ptr<CardQueueMemory>();
+}
+
+Result<std::shared_ptr<cuda::MappedRegisters>> GinGpuCard::MapRegisters(std::span<std::byte> page) {
+  std::shared_ptr<cuda::MappedRegisters> known = pages_[page.data()].lock();
+  if (known != nullptr) return known;
+  TUTTI_ASSIGN(cuda::MappedRegisters made, cuda::MappedRegisters::Map(device_, page));
+  known = std::make_shared<cuda::MappedRegisters>(std::move(made));
+  pages_[page.data()] = known;
+  return known;
+}
+
+Result<std::unique_ptr<CardQueues>> GinGpuCard::MakeQueues(size_t count, uint32_t depth) {
+  auto made = std::make_unique<Queues>(device_);
+  std::unique_ptr<CardQueueMemory> known;
+  if (place_ != Place::kHost) {
+    const cuda::ManagingScope scope(device_.driver(), device_.context());
+    const std::vector<std::byte> image = card_.QueueImage(count, depth);
+    TUTTI_ASSIGN(cuda::OwnStream stream, cuda::OwnStream::Create(device_));
+    made->stream_ = std::make_unique<cuda::OwnStream>(std::move(stream));
+    TUTTI_ASSIGN(made->gpu_memory_, cuda::MappedMemory::Create(device_, image.size(), nullptr));
+    TUTTI_TRY(made->stream_->CopyIn(made->gpu_memory_.address(), image.data(), image.size()));
+    TUTTI_ASSIGN(known, RegisterQueues({made->gpu_memory_.data(), image.size()}));
+    if (known == nullptr) made->gpu_memory_ = {};
+  }
+  TUTTI_ASSIGN(made->queues_, card_.MakeQueues(count, depth, std::move(known)));
+  if (made->gpu_memory_.data() == nullptr) {
+    TUTTI_ASSIGN(made->pinned_, cuda::PinnedRange::Pin(device_, made->queues_->memory()));
+  }
+  for (size_t i = 0; i < count; ++i) {
+    TUTTI_ASSIGN(made->registers_.emplace_back(), MapRegisters(made->queues_->RegisterPage(i)));
+  }
+  std::erase_if(pages_, [](const auto& page) { return page.second.expired(); });
+  return std::unique_ptr<CardQueues>(std::move(made));
 }
 
 }  // namespace tutti

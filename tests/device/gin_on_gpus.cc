@@ -25,6 +25,15 @@ void ChooseDevice(int rank) {
   EXPECT_EQ(TheDriver().ContextSetCurrent(context), 0);
 }
 
+bool IsOfGpu(const void* at) {
+  constexpr int kMemoryType = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+  constexpr unsigned kDevice = 2;
+  unsigned type = 0;
+  return TheDriver().PointerGetAttribute(&type, kMemoryType,
+                                         reinterpret_cast<cuda::DeviceAddress>(at)) == 0 &&
+         type == kDevice;
+}
+
 ncclResult_t FinishStreams(ncclComm_t) {
   return TheDriver().StreamSynchronize(nullptr) == 0 ? ncclSuccess : ncclUnhandledCudaError;
 }
@@ -35,6 +44,7 @@ ncclResult_t FinishStreams(ncclComm_t) {
 int main(int argc, char** argv) {
   ::testing::InitGoogleTest(&argc, argv);
   tutti::testing::choose_device = tutti::testing::ChooseDevice;
+  tutti::testing::is_of_gpu = tutti::testing::IsOfGpu;
   tutti::testing::finish_streams = tutti::testing::FinishStreams;
   return RUN_ALL_TESTS();
 }

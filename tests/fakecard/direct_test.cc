@@ -7,14 +7,18 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <thread>
 #include <tuple>
+#include <vector>
 
+#include "base/log.h"
 #include "device/gin_cases.h"
 #include "device/gin_litmus.h"
 #include "device/gin_world.h"
 #include "fake_verbs.h"
+#include "fakecard/fake_card.h"
 #include "fakecard/fake_mlx5.h"
 
 namespace tutti::testing {
@@ -123,6 +127,142 @@ TEST(GinDirectTest, ItIsAskedForAndToldOf) {
   expect_type(NCCL_GIN_TYPE_PROXY, NCCL_NET_DEVICE_GIN_PROXY);
   unsetenv("NCCL_GIN_TYPE");
   expect_type(NCCL_GIN_TYPE_PROXY, NCCL_NET_DEVICE_GIN_PROXY);
+}
+
+// -------------------------------------------------------------------------------------------------
+// Where queues of GPUs lie
+
+std::atomic<int> far_copies = 0;
+
+// The card reaches memory of GPUs that it knows by its address by copies.
+class FarGpus {
+ public:
+  FarGpus() {
+    far_copies = 0;
+    fakemlx5::ReachFarMemory({[](const void* at) { return is_of_gpu(at); },
+                              [](void* to, const void* from, size_t bytes) {
+                                ++far_copies;
+                                CardReach().Copy(static_cast<std::byte*>(to),
+                                                 static_cast<const std::byte*>(from), bytes);
+                              }});
+  }
+  ~FarGpus() { fakemlx5::ReachFarMemory({}); }
+  FarGpus(const FarGpus&) = delete;
+  FarGpus& operator=(const FarGpus&) = delete;
+};
+
+int CommandsOf(const std::string& name) {
+  const std::vector<std::string> calls = fakemlx5::Calls();
+  return static_cast<int>(std::count(calls.begin(), calls.end(), name));
+}
+
+void ExpectQueues(const ncclDevComm& comm, bool on_gpu) {
+  const auto* const context = static_cast<const device::GdakiContext*>(comm.ginHandles[0]);
+  for (int peer = 0; peer < comm.nRanks; ++peer) {
+    const device::mlx5::QueuePair& pair = context->main[peer];
+    EXPECT_EQ(is_of_gpu(pair.entries), on_gpu);
+    EXPECT_EQ(is_of_gpu(pair.doorbell_record), on_gpu);
+    EXPECT_EQ(is_of_gpu(pair.completions.entries), on_gpu);
+  }
+}
+
+// What is refused, and which registrations of queues' memory serve then.
+struct QueuePlace {
+  const char* name;
+  std::vector<const char*> refused;
+  const char* serves;
+  bool on_gpu;
+  const char* says;
+};
+const QueuePlace kQueuePlaces[] = {
+    {"ByDmabuf", {}, "umem_reg_dmabuf", true, "memory of CUDA device 1, known by a DMA-BUF"},
+    {"ByAddress", {"umem_reg_dmabuf"}, "umem_reg_far", true, "1, known by its address (by a DMA-"},
+    {"OnTheHost", {"umem_reg_dmabuf", "umem_reg_far"}, "umem_reg", false, "pinned memory of the"}};
+
+class GinDirectQueuesTest : public ::testing::TestWithParam<QueuePlace> {
+ protected:
+  void SetUp() override {
+    if (!RanksAreGpus()) GTEST_SKIP() << "ranks are on hosts";
+    far_.emplace();
+    for (const char* const call : GetParam().refused)
+      fakeverbs::RefuseCalls(call, EOPNOTSUPP, 1000);
+  }
+
+ private:
+  const OverCards cards_;
+  std::optional<FarGpus> far_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Lie, GinDirectQueuesTest, ::testing::ValuesIn(kQueuePlaces),
+                         [](const auto& place) { return std::string(place.param.name); });
+
+TEST_P(GinDirectQueuesTest, WhereTheCardTakesThem) {
+  const QueuePlace& place = GetParam();
+  RunRanks(2, [&](int rank, ncclComm_t comm) {
+    GinWindow<uint64_t> window(comm, 16);
+    const GinDevComm devcomm(comm, AskGin(1, 1));
+    ASSERT_TRUE(devcomm.made());
+    EXPECT_EQ(devcomm.get().ginNetDeviceTypes[0], NCCL_NET_DEVICE_GIN_GDAKI);
+    ExpectQueues(devcomm.get(), place.on_gpu);
+    GinAllToAll(comm, rank, 2, 4096, 3);
+    GinModes(comm, rank, 2);
+    GinValues(comm, rank, 2);
+  });
+  // Where they lie is found out once: later ones are registered there at once.
+  for (const char* const name : {"umem_reg_dmabuf", "umem_reg_far", "umem_reg"}) {
+    SCOPED_TRACE(name);
+    const bool refused = std::count(place.refused.begin(), place.refused.end(), name) > 0;
+    const int calls = CommandsOf(name);
+    if (name == place.serves)
+      EXPECT_THAT(calls, ::testing::Ge(2 * 5));
+    else
+      EXPECT_EQ(calls, refused ? 2 : 0);
+  }
+  // In that form alone the card reaches anything by copies.
+  EXPECT_EQ(far_copies > 0, std::string(place.serves) == "umem_reg_far");
+}
+
+TEST_P(GinDirectQueuesTest, TheLogSaysWhere) {
+  setenv("NCCL_DEBUG", "INFO", /*overwrite=*/1);
+  setenv("NCCL_DEBUG_SUBSYS", "NET", /*overwrite=*/1);
+  if (!log::Enabled(LogLevel::kInfo, kLogNet)) GTEST_SKIP() << "the log was used before";
+  ::testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
+  RunRanks(2, [&](int rank, ncclComm_t comm) { GinValues(comm, rank, 2); });
+  const std::string said =
+      ::testing::internal::GetCapturedStdout() + ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr(GetParam().says));
+  // Once for each rank.
+  size_t lines = 0;
+  for (size_t at = said.find("queues of fake0"); at != std::string::npos;
+       at = said.find("queues of fake0", at + 1))
+    ++lines;
+  EXPECT_EQ(lines, 2u);
+}
+
+// A refusal that comes later has device communicators that are made from then on lie elsewhere.
+TEST(GinDirectLaterQueuesTest, LieElsewhereThanEarlierOnes) {
+  if (!RanksAreGpus()) GTEST_SKIP() << "ranks are on hosts";
+  const OverCards cards;
+  const FarGpus far;
+  RunRanks(2, [&](int rank, ncclComm_t comm) {
+    GinWindow<uint64_t> window(comm, 16);
+    const GinDevComm first(comm, AskGin(1, 1));
+    ExpectQueues(first.get(), true);
+    GinMeet(comm);
+    if (rank == 0) {
+      fakeverbs::RefuseCalls("umem_reg_dmabuf", ENOMEM, 1000);
+      fakeverbs::RefuseCalls("umem_reg_far", ENOMEM, 1000);
+    }
+    GinMeet(comm);
+    const GinDevComm second(comm, AskGin(1, 1));
+    ExpectQueues(second.get(), false);
+    for (const GinDevComm* const devcomm : {&first, &second}) {
+      EXPECT_EQ(tutti::Launch(PutOne, {}, devcomm->get(), window.get()), ncclSuccess);
+      EXPECT_EQ(window.data()[8], 77u + static_cast<uint64_t>(1 - rank));
+      GinMeet(comm);
+    }
+  });
 }
 
 // -------------------------------------------------------------------------------------------------

@@ -25,6 +25,14 @@ constexpr uint8_t kOpcodeError = 13;
 void CardReach::Copy(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
+uint32_t CardReach::Load(const std::byte* word) {
+  return std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(const_cast<std::byte*>(word)))
+      .load(std::memory_order_acquire);
+}
+void CardReach::Store(std::byte* word, uint32_t value) {
+  std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(word))
+      .store(value, std::memory_order_release);
+}
 uint64_t CardReach::FetchAdd(std::byte* word, uint64_t added) {
   return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(word))
       .fetch_add(added, std::memory_order_release);
@@ -32,7 +40,10 @@ uint64_t CardReach::FetchAdd(std::byte* word, uint64_t added) {
 
 // An entry by its bytes.
 struct FakeCard::Decoded {
-  explicit Decoded(const device::mlx5::Entry& entry) { std::memcpy(bytes, &entry, sizeof(bytes)); }
+  Decoded(CardReach& reach, const device::mlx5::Entry* entry) {
+    reach.Copy(reinterpret_cast<std::byte*>(bytes), reinterpret_cast<const std::byte*>(entry),
+               sizeof(bytes));
+  }
 
   uint32_t opmod() const { return bytes[0]; }
   uint32_t index() const { return Big32(bytes) >> 8 & 0xffff; }
@@ -200,15 +211,20 @@ std::vector<std::string> FakeCard::Describe() const {
     if (queue == nullptr) continue;
     const QueueMemory& memory = queue->memory;
     const uint64_t doorbell = std::atomic_ref<uint64_t>(*memory.doorbell).load();
-    const uint32_t record = std::atomic_ref<uint32_t>(memory.record[1]).load();
+    const uint32_t record = RecordOf(*queue);
     if (doorbell == 0 && record == 0) continue;
     const uint8_t* const next = memory.completions + queue->written % queue->size * 64;
+    const uint32_t next_ends = reach_->Load(reinterpret_cast<const std::byte*>(next + 60));
+    uint32_t next_begins = 0;
+    reach_->Copy(reinterpret_cast<std::byte*>(&next_begins),
+                 reinterpret_cast<const std::byte*>(memory.entries + queue->taken % queue->size),
+                 sizeof(next_begins));
     lines.push_back(fmt::format(
         "queue {:#x} of rank {} to {:#x}: rung {} taken {} completed {}{}; doorbell {:#018x} "
         "(seen {:#018x}) record {:#010x}, next entry begins {:#010x}, next completion ends {:#04x}",
         queue->number, queue->rank, queue->to, queue->rung, queue->taken, queue->written.load(),
-        queue->dead ? " dead" : "", doorbell, queue->seen_doorbell, record,
-        memory.entries[queue->taken % queue->size].words[0], next[63]));
+        queue->dead ? " dead" : "", doorbell, queue->seen_doorbell, record, next_begins,
+        next_ends >> 24));
   }
   queues_mutex_.unlock();
   return lines;
@@ -258,6 +274,10 @@ bool FakeCard::Serve(Queue& queue) {
   return true;
 }
 
+uint32_t FakeCard::RecordOf(const Queue& queue) const {
+  return reach_->Load(reinterpret_cast<const std::byte*>(queue.memory.record + 1));
+}
+
 void FakeCard::LookAtDoorbell(Queue& queue) {
   const uint64_t rung =
       std::atomic_ref<uint64_t>(*queue.memory.doorbell).load(std::memory_order_acquire);
@@ -268,8 +288,7 @@ void FakeCard::LookAtDoorbell(Queue& queue) {
   if (Big32(bytes + 4) != queue.number << 8) Complain(queue, "a doorbell of another queue");
   if ((Big32(bytes) & 0xff0000ff) != 0) Complain(queue, "a doorbell with more than an index");
   const uint32_t told = Big32(bytes) >> 8 & 0xffff;
-  const uint32_t recorded = device::mlx5::BigEndian(
-      std::atomic_ref<uint32_t>(queue.memory.record[1]).load(std::memory_order_acquire));
+  const uint32_t recorded = device::mlx5::BigEndian(RecordOf(queue));
   if (recorded > 0xffff || static_cast<int16_t>(recorded - told) < 0)
     Complain(queue, fmt::format("a doorbell for {} before its record, {}", told, recorded));
   if (queue.loses_doorbell.exchange(false)) {
@@ -285,7 +304,7 @@ void FakeCard::LookAtDoorbell(Queue& queue) {
 
 // Carries out the next entry. Returns whether it could.
 bool FakeCard::CarryOut(Queue& queue) {
-  const Decoded entry(queue.memory.entries[queue.taken % queue.size]);
+  const Decoded entry(*reach_, queue.memory.entries + queue.taken % queue.size);
   if (entry.index() != (queue.taken & 0xffff))
     Complain(queue, fmt::format("it says that it is {}", entry.index()));
   if (entry.queue() != queue.number) Complain(queue, "it is of another queue");
@@ -420,9 +439,11 @@ void FakeCard::WriteCompletion(Queue& queue) {
   const uint64_t index = queue.written;
   const uint8_t outcome = queue.outcomes.front();
   queue.outcomes.pop_front();
-  uint8_t* const completion = queue.memory.completions + index % queue.size * 64;
-  std::memset(completion, 0, 60);
-  completion[55] = outcome;
+  auto* const completion =
+      reinterpret_cast<std::byte*>(queue.memory.completions + index % queue.size * 64);
+  std::array<std::byte, 60> body = {};
+  body[55] = std::byte{outcome};
+  reach_->Copy(completion, body.data(), body.size());
   const auto counter = static_cast<uint16_t>(index);
   const auto owner = static_cast<uint8_t>(index / queue.size % 2);
   const auto opcode = static_cast<uint8_t>(outcome == kGood ? 0 : kOpcodeError);
@@ -431,8 +452,7 @@ void FakeCard::WriteCompletion(Queue& queue) {
   uint32_t word = 0;
   std::memcpy(&word, last, sizeof(word));
   ++queue.written;
-  std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(completion + 60))
-      .store(word, std::memory_order_release);
+  reach_->Store(completion + 60, word);
 }
 
 // Returns whether the queue that a queue is joined to is there, and joined to it.

@@ -38,12 +38,16 @@
 
 namespace tutti::testing {
 
-// How a card reaches the memory that it finds. This one is that of the host's memory; another one
-// reaches that of GPUs. Called by the card's thread.
+// How a card reaches the memory that it finds, and that of queues but their doorbells. This one is
+// that of the host's memory; another one reaches that of GPUs. Called by one thread at a time: the
+// card's, or one that holds it at rest.
 class CardReach {
  public:
   virtual ~CardReach() = default;
   virtual void Copy(std::byte* to, const std::byte* from, size_t bytes);
+  // Read and write an aligned word: all that was written before is seen by whoever sees the word.
+  virtual uint32_t Load(const std::byte* word);
+  virtual void Store(std::byte* word, uint32_t value);
   // Adds to an aligned word behind all that was copied before, and returns what it held.
   virtual uint64_t FetchAdd(std::byte* word, uint64_t added);
 };
@@ -70,8 +74,8 @@ class FakeCard {
 
   // Makes a queue pair of a rank, with so many entries; returns its number.
   uint32_t MakeQueue(int rank, uint16_t size);
-  // The memory of a queue pair that lies elsewhere. The entries of its completion queue, as many,
-  // begin as invalid ones.
+  // The memory of a queue pair that lies elsewhere, which but for the doorbell is reached as data
+  // are. The entries of its completion queue, as many, begin as invalid ones.
   struct QueueMemory {
     device::mlx5::Entry* entries = nullptr;
     uint8_t* completions = nullptr;
@@ -165,6 +169,7 @@ class FakeCard {
   uint32_t Add(std::unique_ptr<Queue> queue);
   void Run();
   bool Serve(Queue& queue);
+  uint32_t RecordOf(const Queue& queue) const;
   void LookAtDoorbell(Queue& queue);
   bool CarryOut(Queue& queue);
   uint8_t CarryOut(Queue& queue, const Decoded& entry, bool* waits);

@@ -1,5 +1,7 @@
 #include "fakecard/fake_mlx5.h"
 
+#include <sys/mman.h>
+
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -13,6 +15,17 @@ namespace {
 
 using tutti::testing::FakeCard;
 using Lock = std::lock_guard<std::timed_mutex>;
+
+// An mlx5dv_devx_umem_in, of which older headers lack the last member.
+struct UmemIn {
+  void* addr;
+  size_t size;
+  uint32_t access;
+  uint64_t pgsz_bitmap;
+  uint64_t comp_mask;
+  int dmabuf_fd;
+};
+constexpr uint64_t kOfDmabuf = 1;
 
 struct Address {
   ibv_ah handle = {};  // first
@@ -114,6 +127,16 @@ void FarReach::Copy(std::byte* to, const std::byte* from, size_t bytes) {
   else
     CardReach::Copy(to, from, bytes);
 }
+uint32_t FarReach::Load(const std::byte* word) {
+  if (!far_.is_far(word)) return CardReach::Load(word);
+  uint32_t value = 0;
+  far_.copy(&value, word, sizeof(value));
+  return value;
+}
+void FarReach::Store(std::byte* word, uint32_t value) {
+  if (!far_.is_far(word)) return CardReach::Store(word, value);
+  far_.copy(word, &value, sizeof(value));
+}
 // Nobody but the card adds to words.
 uint64_t FarReach::FetchAdd(std::byte* word, uint64_t added) {
   if (!far_.is_far(word)) return CardReach::FetchAdd(word, added);
@@ -126,7 +149,7 @@ uint64_t FarReach::FetchAdd(std::byte* word, uint64_t added) {
 
 void ReachFarMemory(const FarMemory& far) {
   const Lock lock(TheLibrary().mutex);
-  TheLibrary().reach = std::make_unique<FarReach>(far);
+  TheLibrary().reach = far.copy == nullptr ? nullptr : std::make_unique<FarReach>(far);
 }
 
 std::vector<std::string> DescribeQueues() {
@@ -208,16 +231,31 @@ void mlx5dv_devx_free_uar(mlx5dv_devx_uar* uar) {
   TheLibrary().uars.erase(uar->page_id);
 }
 
-mlx5dv_devx_umem* mlx5dv_devx_umem_reg(ibv_context*, void* memory, size_t bytes, uint32_t access) {
+mlx5dv_devx_umem* mlx5dv_devx_umem_reg_ex(ibv_context*, mlx5dv_devx_umem_in* given) {
   Library& l = TheLibrary();
   const Lock lock(l.mutex);
-  if (const int error = Begin("umem_reg")) return Refuse<mlx5dv_devx_umem>(error);
-  if (access != IBV_ACCESS_LOCAL_WRITE || reinterpret_cast<uintptr_t>(memory) % kPage != 0)
+  UmemIn in;
+  std::memcpy(&in, given, sizeof(in));
+  const bool by_dmabuf = in.comp_mask == kOfDmabuf;
+  const bool is_far = !by_dmabuf && l.reach != nullptr && l.reach->IsFar(in.addr);
+  if (const int error = Begin(by_dmabuf ? "umem_reg_dmabuf" : is_far ? "umem_reg_far" : "umem_reg"))
+    return Refuse<mlx5dv_devx_umem>(error);
+  if (in.access != IBV_ACCESS_LOCAL_WRITE || reinterpret_cast<uintptr_t>(in.addr) % kPage != 0 ||
+      in.size % kPage != 0)
     Complain("a umem that the card cannot write, or that is no whole pages");
+  if (in.pgsz_bitmap != kPage) Complain("a umem whose objects may not begin at any page");
+  if (!by_dmabuf && in.comp_mask != 0) Complain("a umem of an unknown kind");
   auto umem = std::make_unique<Umem>();
   umem->umem.umem_id = kFirstUmem + ++l.made;
-  umem->base = static_cast<std::byte*>(memory);
-  umem->bytes = bytes;
+  umem->base = static_cast<std::byte*>(in.addr);
+  umem->bytes = in.size;
+  if (by_dmabuf) {
+    umem->mapping = mmap(nullptr, in.size, PROT_READ | PROT_WRITE, MAP_SHARED, in.dmabuf_fd,
+                         static_cast<off_t>(reinterpret_cast<uintptr_t>(in.addr)));
+    if (umem->mapping == MAP_FAILED) return Refuse<mlx5dv_devx_umem>(EINVAL);
+    umem->mapping_bytes = in.size;
+    umem->base = static_cast<std::byte*>(umem->mapping);
+  }
   mlx5dv_devx_umem* const made = &umem->umem;
   l.umems[made->umem_id] = std::move(umem);
   return made;
@@ -225,7 +263,9 @@ mlx5dv_devx_umem* mlx5dv_devx_umem_reg(ibv_context*, void* memory, size_t bytes,
 
 int mlx5dv_devx_umem_dereg(mlx5dv_devx_umem* umem) {
   const Lock lock(TheLibrary().mutex);
-  if (reinterpret_cast<Umem*>(umem)->users > 0) fakeverbs::Violation("a umem in use is given back");
+  const Umem& given = *reinterpret_cast<Umem*>(umem);
+  if (given.users > 0) fakeverbs::Violation("a umem in use is given back");
+  if (given.mapping != nullptr) munmap(given.mapping, given.mapping_bytes);
   TheLibrary().umems.erase(umem->umem_id);
   return 0;
 }

@@ -13,9 +13,10 @@
 // one process.
 //
 // Each kind of call may be refused by fakeverbs::RefuseCalls under these names: open_mlx5,
-// init_obj, query_eqn, alloc_uar, umem_reg, create_ah, and create_cq, create_qp, rst2init,
-// init2rtr, rtr2rts, query_qp prefixed by "devx_". Objects that are still in use cannot be
-// destroyed: whoever tries ends the process.
+// init_obj, query_eqn, alloc_uar, umem_reg, umem_reg_far (of what ReachFarMemory says),
+// umem_reg_dmabuf, create_ah, and create_cq, create_qp, rst2init, init2rtr, rtr2rts, query_qp
+// prefixed by "devx_". Objects that are still in use cannot be destroyed: whoever tries ends the
+// process.
 //
 // Threads: any.
 
@@ -39,13 +40,15 @@ int ObjectsAlive();
 // a line of 64 bytes of its own that is not used again. Null: on the heap.
 void PutRegistersInto(void* memory, size_t bytes);
 
-// How the card reaches memory that was registered, where that is not the host's: `is_far` says of
-// an address whether only `copy` reaches it, which may have either end there.
+// How the card reaches memory that was registered, for data or queues, where that is not the
+// host's: `is_far` says of an address whether only `copy` reaches it, which may have either end
+// there. Called by any thread.
 struct FarMemory {
   bool (*is_far)(const void* at);
   void (*copy)(void* to, const void* from, size_t bytes);
 };
 // Has the card go by that from the next device communicator on, once all earlier ones have ended.
+// Without functions: there is no such memory any more.
 void ReachFarMemory(const FarMemory& far);
 
 // Returns the state of the card's queues, a line for each (FakeCard::Describe). Waits for no lock

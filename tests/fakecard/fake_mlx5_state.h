@@ -30,6 +30,8 @@ struct Umem {
   mlx5dv_devx_umem umem = {};  // first
   std::byte* base = nullptr;
   size_t bytes = 0;
+  void* mapping = nullptr;  // of a DMA-BUF
+  size_t mapping_bytes = 0;
   int users = 0;
 };
 struct Uar {
@@ -64,7 +66,10 @@ class FarReach final : public tutti::testing::CardReach {
  public:
   explicit FarReach(const FarMemory& far) : far_(far) {}
   void Copy(std::byte* to, const std::byte* from, size_t bytes) override;
+  uint32_t Load(const std::byte* word) override;
+  void Store(std::byte* word, uint32_t value) override;
   uint64_t FetchAdd(std::byte* word, uint64_t added) override;
+  bool IsFar(const void* at) const { return far_.is_far(at); }
 
  private:
   const FarMemory far_;
@@ -82,6 +87,11 @@ struct Library {
   int addresses = 0;
   uint32_t made = 0;
   std::unique_ptr<FarReach> reach;
+  // Returns the card's way to memory.
+  tutti::testing::CardReach& Reach() {
+    static tutti::testing::CardReach near;
+    return reach != nullptr ? *reach : near;
+  }
   std::byte* registers = nullptr;  // those that are left of PutRegistersInto
   size_t registers_left = 0;
   std::unique_ptr<tutti::testing::FakeCard> card;  // as long as there are queue pairs

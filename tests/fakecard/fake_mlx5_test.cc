@@ -47,7 +47,12 @@ class FakeMlx5Test : public ::testing::Test {
     memory_ = static_cast<uint8_t*>(std::aligned_alloc(kPage, kMemoryBytes));
     std::memset(memory_, 0, kMemoryBytes);
     for (size_t entry = 1; entry <= size_t{1} << kLogSize; ++entry) memory_[entry * 64 - 1] = 0xf1;
-    umem_ = library_.umem_reg(context_, memory_, kMemoryBytes, IBV_ACCESS_LOCAL_WRITE);
+    Mlx5UmemIn in;
+    in.addr = memory_;
+    in.size = kMemoryBytes;
+    in.access = IBV_ACCESS_LOCAL_WRITE;
+    in.pgsz_bitmap = kPage;
+    umem_ = library_.umem_reg(context_, &in);
     uar_ = library_.alloc_uar(context_, MLX5DV_UAR_ALLOC_TYPE_NC);
     ASSERT_NE(umem_, nullptr);
     ASSERT_NE(uar_, nullptr);

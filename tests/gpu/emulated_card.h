@@ -1,15 +1,18 @@
 #pragma once
 
 // Runs a program of this folder over the emulated mlx5 card (tests/fakecard), which threads of the
-// program are: kernels write the card's queues themselves (GIN direct), in memory that GPU and host
-// share, and the card moves bytes between GPUs by CUDA's copies, by way of pinned memory. Read by
-// kernel_cases.h where KERNEL_CASES_OVER_EMULATED_CARD is defined. All ranks are threads.
+// program are: kernels write the card's queues themselves (GIN direct), in memory of their GPU, and
+// the card reads these, writes completions and moves bytes between GPUs by CUDA's copies, by way of
+// pinned memory. With EMULATED_CARD_QUEUES=host in the environment the card refuses queues in
+// memory of GPUs, so that they lie in pinned memory. Read by kernel_cases.h where
+// KERNEL_CASES_OVER_EMULATED_CARD is defined. All ranks are threads.
 //
 // When a step takes nearly as long as it may, the state of the card's queues is printed, and that
 // of the kernels' side of them.
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +20,7 @@
 #include <string>
 
 #include "fakecard/fake_mlx5.h"
+#include "fakeverbs/fake_verbs.h"
 #include "kernel_cases.h"
 
 namespace emulated_card {
@@ -51,7 +55,7 @@ inline bool IsFar(const void* at) {
   return attributes.type == cudaMemoryTypeDevice;
 }
 
-// Copies by a stream of the GPU that has the memory. One thread at a time.
+// Copies by a stream of the GPU that has the memory. Any thread, whose device stays what it is.
 class Copier {
  public:
   void Prepare() {
@@ -73,11 +77,15 @@ class Copier {
     CHECK_CUDA(cudaSetDevice(before));
   }
   void Copy(void* to, const void* from, size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    int before = 0;
+    CHECK_CUDA(cudaGetDevice(&before));
     for (size_t at = 0; at < bytes; at += kStageBytes) {
       const size_t piece = std::min(kStageBytes, bytes - at);
       Move(stage_, static_cast<const char*>(from) + at, piece);
       Move(static_cast<char*>(to) + at, stage_, piece);
     }
+    CHECK_CUDA(cudaSetDevice(before));
   }
 
  private:
@@ -99,6 +107,7 @@ class Copier {
     CHECK_CUDA(cudaStreamSynchronize(streams_[device]));
   }
 
+  std::mutex mutex_;
   void* stage_ = nullptr;
   cudaStream_t streams_[kMostDevices] = {};
 };
@@ -123,6 +132,7 @@ inline void ReachGpus() {
 
 #else
 
+inline bool IsFar(const void*) { return false; }
 inline void CopyForWatch(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 inline void ReachGpus() {}
 
@@ -199,6 +209,9 @@ inline void PrintAll() {
 // Begins to watch, in a thread that ends with the process.
 inline void Begin() {
   ReachGpus();
+  const char* const queues = std::getenv("EMULATED_CARD_QUEUES");
+  if (queues != nullptr && std::string(queues) == "host")
+    fakeverbs::RefuseCalls("umem_reg_far", EOPNOTSUPP, /*times=*/1 << 30);
   std::thread([] {
     long printed = 0;
     while (true) {
@@ -210,6 +223,16 @@ inline void Begin() {
       PrintAll();
     }
   }).detach();
+}
+
+// Prints where the queues of a device communicator lie.
+inline void TellQueues(const ncclDevComm& comm) {
+  tutti::device::GdakiContext context;
+  tutti::device::mlx5::QueuePair pair;
+  CopyForWatch(&context, comm.ginHandles[0], sizeof(context));
+  CopyForWatch(&pair, context.main, sizeof(pair));
+  Print(std::string("queues of the card lie in memory of the ") +
+        (IsFar(pair.entries) ? "GPU" : "host"));
 }
 
 // Returns what kernels have done wrong with the card since the last call; empty: nothing.

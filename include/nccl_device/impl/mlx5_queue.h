@@ -309,8 +309,9 @@ class SendQueue {
         if (!rounds.Another()) return false;
     }
     const uint64_t ready = Word(&pair_->ready).load(cuda::memory_order_acquire);
-    if (pair_->rung < ready) {
-      pair_->rung = ready;
+    const auto rung = Word(&pair_->rung);
+    if (rung.load(cuda::memory_order_relaxed) < ready) {
+      rung.store(ready, cuda::memory_order_relaxed);
       SystemWord(LoadConstant(&pair_->doorbell_record))
           .store(DoorbellRecord(ready), cuda::memory_order_release);
       StoreRegister(LoadConstant(&pair_->doorbell), Doorbell(LoadConstant(&pair_->number), ready));

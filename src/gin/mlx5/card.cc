@@ -163,8 +163,27 @@ Result<std::unique_ptr<CardMemory>> Mlx5Card::RegisterGpu(std::span<std::byte> m
 
 bool Mlx5Card::takes_dmabuf() const { return options_.dmabuf && verbs_->reg_dmabuf_mr != nullptr; }
 
-Result<std::unique_ptr<CardQueues>> Mlx5Card::MakeQueues(size_t count, uint32_t depth) {
-  TUTTI_ASSIGN(std::unique_ptr<Mlx5Queues> queues, Mlx5Queues::Create(*this, count, depth));
+std::vector<std::byte> Mlx5Card::QueueImage(size_t count, uint32_t depth) const {
+  std::vector<std::byte> image(Mlx5QueueLayout(count, depth).bytes());
+  Mlx5QueueLayout(count, depth).Fill(image.data());
+  return image;
+}
+
+Result<std::unique_ptr<CardQueueMemory>> Mlx5Card::RegisterQueues(std::span<std::byte> memory,
+                                                                  int dmabuf, uint64_t offset) {
+  TUTTI_ASSIGN(std::unique_ptr<Mlx5QueueMemory> known,
+               Mlx5QueueMemory::Register(*this, memory, dmabuf, offset));
+  return std::unique_ptr<CardQueueMemory>(std::move(known));
+}
+
+Result<std::unique_ptr<CardQueues>> Mlx5Card::MakeQueues(size_t count, uint32_t depth,
+                                                         std::unique_ptr<CardQueueMemory> memory) {
+  std::unique_ptr<Mlx5QueueMemory> known(static_cast<Mlx5QueueMemory*>(memory.release()));
+  if (known == nullptr) {
+    TUTTI_ASSIGN(known, Mlx5QueueMemory::Allocate(*this, QueueImage(count, depth)));
+  }
+  TUTTI_ASSIGN(std::unique_ptr<Mlx5Queues> queues,
+               Mlx5Queues::Create(*this, count, depth, std::move(known)));
   return std::unique_ptr<CardQueues>(std::move(queues));
 }
 

@@ -36,7 +36,11 @@ class Mlx5Card final : public Card {
                                                   CardOrdering ordering, int dmabuf,
                                                   uint64_t offset) override;
   bool takes_dmabuf() const override;
-  Result<std::unique_ptr<CardQueues>> MakeQueues(size_t count, uint32_t depth) override;
+  std::vector<std::byte> QueueImage(size_t count, uint32_t depth) const override;
+  Result<std::unique_ptr<CardQueueMemory>> RegisterQueues(std::span<std::byte> memory, int dmabuf,
+                                                          uint64_t offset) override;
+  Result<std::unique_ptr<CardQueues>> MakeQueues(size_t count, uint32_t depth,
+                                                 std::unique_ptr<CardQueueMemory> memory) override;
 
   const Mlx5Library& mlx5() const { return mlx5_; }
   ibv_context& context() const { return *context_; }

@@ -14,24 +14,35 @@
 
 namespace tutti {
 
+// An mlx5dv_devx_umem_in, of which headers before rdma-core 44 lack the last member.
+struct Mlx5UmemIn {
+  void* addr = nullptr;  // in a DMA-BUF, where it begins
+  size_t size = 0;
+  uint32_t access = 0;
+  uint64_t pgsz_bitmap = 0;
+  uint64_t comp_mask = 0;
+  int dmabuf_fd = -1;
+};
+inline constexpr uint64_t kMlx5UmemOfDmabuf = 1;  // in comp_mask
+
 // Every function that is used: the member's name, the symbol, the result, the parameters.
-#define TUTTI_MLX5_CALLS(X)                                                                       \
-  X(is_supported, "mlx5dv_is_supported", bool, (ibv_device*))                                     \
-  X(open_device, "mlx5dv_open_device", ibv_context*, (ibv_device*, mlx5dv_context_attr*))         \
-  X(init_obj, "mlx5dv_init_obj", int, (mlx5dv_obj*, uint64_t))                                    \
-  X(alloc_uar, "mlx5dv_devx_alloc_uar", mlx5dv_devx_uar*, (ibv_context*, uint32_t))               \
-  X(free_uar, "mlx5dv_devx_free_uar", void, (mlx5dv_devx_uar*))                                   \
-  X(umem_reg, "mlx5dv_devx_umem_reg", mlx5dv_devx_umem*, (ibv_context*, void*, size_t, uint32_t)) \
-  X(umem_dereg, "mlx5dv_devx_umem_dereg", int, (mlx5dv_devx_umem*))                               \
-  X(query_eqn, "mlx5dv_devx_query_eqn", int, (ibv_context*, uint32_t, uint32_t*))                 \
-  X(obj_create, "mlx5dv_devx_obj_create", mlx5dv_devx_obj*,                                       \
-    (ibv_context*, const void*, size_t, void*, size_t))                                           \
-  X(obj_modify, "mlx5dv_devx_obj_modify", int,                                                    \
-    (mlx5dv_devx_obj*, const void*, size_t, void*, size_t))                                       \
-  X(obj_query, "mlx5dv_devx_obj_query", int,                                                      \
-    (mlx5dv_devx_obj*, const void*, size_t, void*, size_t))                                       \
-  X(obj_destroy, "mlx5dv_devx_obj_destroy", int, (mlx5dv_devx_obj*))                              \
-  X(create_ah, "ibv_create_ah", ibv_ah*, (ibv_pd*, ibv_ah_attr*))                                 \
+#define TUTTI_MLX5_CALLS(X)                                                               \
+  X(is_supported, "mlx5dv_is_supported", bool, (ibv_device*))                             \
+  X(open_device, "mlx5dv_open_device", ibv_context*, (ibv_device*, mlx5dv_context_attr*)) \
+  X(init_obj, "mlx5dv_init_obj", int, (mlx5dv_obj*, uint64_t))                            \
+  X(alloc_uar, "mlx5dv_devx_alloc_uar", mlx5dv_devx_uar*, (ibv_context*, uint32_t))       \
+  X(free_uar, "mlx5dv_devx_free_uar", void, (mlx5dv_devx_uar*))                           \
+  X(umem_reg, "mlx5dv_devx_umem_reg_ex", mlx5dv_devx_umem*, (ibv_context*, Mlx5UmemIn*))  \
+  X(umem_dereg, "mlx5dv_devx_umem_dereg", int, (mlx5dv_devx_umem*))                       \
+  X(query_eqn, "mlx5dv_devx_query_eqn", int, (ibv_context*, uint32_t, uint32_t*))         \
+  X(obj_create, "mlx5dv_devx_obj_create", mlx5dv_devx_obj*,                               \
+    (ibv_context*, const void*, size_t, void*, size_t))                                   \
+  X(obj_modify, "mlx5dv_devx_obj_modify", int,                                            \
+    (mlx5dv_devx_obj*, const void*, size_t, void*, size_t))                               \
+  X(obj_query, "mlx5dv_devx_obj_query", int,                                              \
+    (mlx5dv_devx_obj*, const void*, size_t, void*, size_t))                               \
+  X(obj_destroy, "mlx5dv_devx_obj_destroy", int, (mlx5dv_devx_obj*))                      \
+  X(create_ah, "ibv_create_ah", ibv_ah*, (ibv_pd*, ibv_ah_attr*))                         \
   X(destroy_ah, "ibv_destroy_ah", int, (ibv_ah*))
 
 struct Mlx5Library {

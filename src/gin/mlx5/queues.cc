@@ -1,5 +1,6 @@
 #include "gin/mlx5/queues.h"
 
+#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -18,43 +19,73 @@ constexpr uint8_t kNeverWritten = device::mlx5::kInvalid << 4 | 1;
 
 }  // namespace
 
-Mlx5Queues::Mlx5Queues(const Mlx5Card& card, size_t count, uint32_t depth)
+Mlx5QueueLayout::Mlx5QueueLayout(size_t count, uint32_t depth)
+    : count_(count),
+      depth_(depth),
+      ring_bytes_(RoundUp(depth * device::mlx5::kEntryBytes, kPage)) {}
+
+size_t Mlx5QueueLayout::bytes() const { return RoundUp(CompletionsRecordAt(count_), kPage); }
+
+void Mlx5QueueLayout::Fill(std::byte* memory) const {
+  for (size_t i = 0; i < count_; ++i)
+    for (size_t entry = 1; entry <= depth_; ++entry)
+      memory[CompletionsAt(i) + entry * device::mlx5::kEntryBytes - 1] = std::byte{kNeverWritten};
+}
+
+Result<std::unique_ptr<Mlx5QueueMemory>> Mlx5QueueMemory::Register(const Mlx5Card& card,
+                                                                   std::span<std::byte> memory,
+                                                                   int dmabuf, uint64_t offset) {
+  Mlx5UmemIn in;
+  in.addr = memory.data();
+  in.size = memory.size();
+  in.access = IBV_ACCESS_LOCAL_WRITE;
+  // Objects begin at any of these pages. Without the wish the card may take it in longer ones, at
+  // whose beginning alone objects may lie.
+  in.pgsz_bitmap = kPage;
+  if (dmabuf >= 0) {
+    in.addr = reinterpret_cast<void*>(offset);
+    in.comp_mask = kMlx5UmemOfDmabuf;
+    in.dmabuf_fd = dmabuf;
+  }
+  errno = 0;
+  mlx5dv_devx_umem* const umem = card.mlx5().umem_reg(&card.context(), &in);
+  if (!umem) return card.Refusal(errno, "giving it memory for queue pairs failed");
+  return std::unique_ptr<Mlx5QueueMemory>(new Mlx5QueueMemory(card, memory, umem));
+}
+
+Result<std::unique_ptr<Mlx5QueueMemory>> Mlx5QueueMemory::Allocate(
+    const Mlx5Card& card, const std::vector<std::byte>& image) {
+  std::unique_ptr<std::byte, Free> own(
+      static_cast<std::byte*>(std::aligned_alloc(kPage, image.size())));
+  if (!own) return SystemError("there is no memory for queue pairs");
+  std::memcpy(own.get(), image.data(), image.size());
+  TUTTI_ASSIGN(std::unique_ptr<Mlx5QueueMemory> made,
+               Register(card, {own.get(), image.size()}, /*dmabuf=*/-1, 0));
+  made->own_ = std::move(own);
+  return made;
+}
+
+Mlx5QueueMemory::~Mlx5QueueMemory() { card_.mlx5().umem_dereg(umem_); }
+
+Mlx5Queues::Mlx5Queues(const Mlx5Card& card, size_t count, uint32_t depth,
+                       std::unique_ptr<Mlx5QueueMemory> memory)
     : card_(card),
       depth_(depth),
-      ring_bytes_(RoundUp(depth * device::mlx5::kEntryBytes, kPage)),
+      layout_(count, depth),
+      memory_(std::move(memory)),
       queues_(count) {}
 
 Result<std::unique_ptr<Mlx5Queues>> Mlx5Queues::Create(const Mlx5Card& card, size_t count,
-                                                       uint32_t depth) {
-  std::unique_ptr<Mlx5Queues> made(new Mlx5Queues(card, count, depth));
-  TUTTI_TRY(made->Allocate());
+                                                       uint32_t depth,
+                                                       std::unique_ptr<Mlx5QueueMemory> memory) {
+  std::unique_ptr<Mlx5Queues> made(new Mlx5Queues(card, count, depth, std::move(memory)));
   for (size_t i = 0; i < count; ++i) TUTTI_TRY(made->MakePair(i));
   return made;
 }
 
-size_t Mlx5Queues::MemoryBytes() const {
-  return RoundUp(CompletionsRecordAt(queues_.size()), kPage);
-}
-std::span<std::byte> Mlx5Queues::memory() const { return {memory_.get(), MemoryBytes()}; }
-
 std::span<std::byte> Mlx5Queues::RegisterPage(size_t queue) const {
   const auto at = reinterpret_cast<uintptr_t>(queues_[queue].uar->reg_addr);
   return {reinterpret_cast<std::byte*>(at / kPage * kPage), kPage};
-}
-
-Status Mlx5Queues::Allocate() {
-  const size_t bytes = MemoryBytes();
-  memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, bytes)));
-  if (!memory_) return SystemError("there is no memory for {} queue pairs", queues_.size());
-  std::memset(memory_.get(), 0, bytes);
-  for (size_t i = 0; i < queues_.size(); ++i)
-    for (size_t entry = 1; entry <= depth_; ++entry)
-      memory_.get()[CompletionsAt(i) + entry * device::mlx5::kEntryBytes - 1] =
-          std::byte{kNeverWritten};
-  errno = 0;
-  umem_ = card_.mlx5().umem_reg(&card_.context(), memory_.get(), bytes, IBV_ACCESS_LOCAL_WRITE);
-  if (!umem_) return card_.Refusal(errno, "giving it memory for queue pairs failed");
-  return Status::Ok();
 }
 
 Status Mlx5Queues::MakeUar(Queue& queue) const {
@@ -70,19 +101,20 @@ Status Mlx5Queues::MakePair(size_t i) {
   Queue& queue = queues_[i];
   TUTTI_TRY(MakeUar(queue));
   const uint32_t log_size = static_cast<uint32_t>(std::bit_width(depth_)) - 1;
+  const uint32_t umem = memory_->umem();
   TUTTI_ASSIGN(queue.completions,
                MakeObject(CreateCompletions({.log_size = log_size,
                                              .uar_page = queue.uar->page_id,
                                              .event_queue = card_.event_queue(),
-                                             .entries = {umem_->umem_id, CompletionsAt(i)},
-                                             .record = {umem_->umem_id, CompletionsRecordAt(i)}}),
+                                             .entries = {umem, layout_.CompletionsAt(i)},
+                                             .record = {umem, layout_.CompletionsRecordAt(i)}}),
                           "making a completion queue failed", &queue.completions_number));
   TUTTI_ASSIGN(queue.pair, MakeObject(CreatePair({.log_size = log_size,
                                                   .domain = card_.domain_number(),
                                                   .uar_page = queue.uar->page_id,
                                                   .completions = queue.completions_number,
-                                                  .entries = {umem_->umem_id, EntriesAt(i)},
-                                                  .record = {umem_->umem_id, RecordAt(i)}}),
+                                                  .entries = {umem, layout_.EntriesAt(i)},
+                                                  .record = {umem, layout_.RecordAt(i)}}),
                                       "making a queue pair failed", &queue.number));
   return Modify(queue, ResetToInit(queue.number, card_.LocalRoute()),
                 "initialising a queue pair failed");
@@ -116,14 +148,15 @@ Status Mlx5Queues::Join(size_t queue, const CardEnd& end, uint32_t number) {
 }
 
 device::mlx5::QueuePair Mlx5Queues::Export(size_t i) const {
-  std::byte* const memory = memory_.get();
+  std::byte* const memory = memory_->memory().data();
   const Queue& queue = queues_[i];
   // A queue of 65,536 entries would not fit; GinPlan has at most half of that.
   return device::mlx5::MakeQueuePair(
-      queue.number, reinterpret_cast<device::mlx5::Entry*>(memory + EntriesAt(i)),
-      static_cast<uint16_t>(depth_), reinterpret_cast<uint32_t*>(memory + RecordAt(i)),
+      queue.number, reinterpret_cast<device::mlx5::Entry*>(memory + layout_.EntriesAt(i)),
+      static_cast<uint16_t>(depth_), reinterpret_cast<uint32_t*>(memory + layout_.RecordAt(i)),
       static_cast<uint64_t*>(queue.uar->reg_addr),
-      reinterpret_cast<uint8_t*>(memory + CompletionsAt(i)), queue.completions_number, depth_);
+      reinterpret_cast<uint8_t*>(memory + layout_.CompletionsAt(i)), queue.completions_number,
+      depth_);
 }
 
 Result<bool> Mlx5Queues::HasStopped(size_t i) const {
@@ -137,13 +170,24 @@ Result<bool> Mlx5Queues::HasStopped(size_t i) const {
   return tutti::HasStopped(answer);
 }
 
+Result<CardCompletion> Mlx5Queues::Completion(size_t i, uint64_t index) const {
+  std::byte* const entry = memory_->memory().data() + layout_.CompletionsAt(i) +
+                           (index & (depth_ - 1)) * device::mlx5::kEntryBytes;
+  CardCompletion seen;
+  seen.word = std::atomic_ref<uint32_t>(
+                  *reinterpret_cast<uint32_t*>(entry + device::mlx5::kCompletionWordAt))
+                  .load(std::memory_order_acquire);
+  if (device::mlx5::OpcodeOf(seen.word) == device::mlx5::kRequesterError)
+    seen.syndrome = static_cast<uint8_t>(entry[device::mlx5::kSyndromeAt]);
+  return seen;
+}
+
 Mlx5Queues::~Mlx5Queues() {
   for (const Queue& queue : queues_) {
     if (queue.pair) card_.mlx5().obj_destroy(queue.pair);
     if (queue.completions) card_.mlx5().obj_destroy(queue.completions);
     if (queue.uar) card_.mlx5().free_uar(queue.uar);
   }
-  if (umem_) card_.mlx5().umem_dereg(umem_);
 }
 
 }  // namespace tutti
