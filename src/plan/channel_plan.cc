@@ -150,26 +150,31 @@ double RingUs(const ChannelContext& context, Collective collective, double bytes
   return steps * step_us + passed / bytes_per_us;
 }
 
-// Every rank moves so many bytes to each other one, all at once.
-double AllPairsUs(const ChannelContext& context, double bytes, double bytes_per_us) {
+// Ranks send so many bytes to each other one, all at once: each at `bytes_per_us`, and the NICs of a
+// host what its `senders` have for ranks of other hosts.
+double AllPairsUs(const ChannelContext& context, double bytes, double bytes_per_us, int senders) {
   const double peers = context.num_ranks - 1;
   const auto& costs = kChannelCosts;
   const double step_us = context.num_hosts > 1
                              ? costs.network_step_us + (peers - 1) * costs.network_peer_us
                              : costs.window_step_us;
-  if (context.network_bytes_per_us > 0)
-    bytes_per_us = std::min(bytes_per_us, context.network_bytes_per_us);
-  return step_us + peers * bytes / bytes_per_us;
+  double moving_us = peers * bytes / bytes_per_us;
+  if (context.network_bytes_per_us > 0) {
+    const double leaving = senders * (context.num_ranks - context.most_local_ranks) * bytes;
+    moving_us = std::max(moving_us, leaving / context.network_bytes_per_us);
+  }
+  return step_us + moving_us;
 }
 
 // In one shot a single channel does it.
 double OneShotUs(const ChannelContext& context, double bytes) {
-  return AllPairsUs(context, bytes, kChannelCosts.channel_bytes_per_us);
+  return AllPairsUs(context, bytes, kChannelCosts.channel_bytes_per_us, context.most_local_ranks);
 }
 
-// Messages take all channels.
-double ExchangeUs(const ChannelContext& context, double bytes) {
-  return AllPairsUs(context, bytes, kChannelCosts.message_bytes_per_us * context.channels);
+// Messages take all channels. A Broadcast has one sender.
+double ExchangeUs(const ChannelContext& context, Collective collective, double bytes) {
+  return AllPairsUs(context, bytes, kChannelCosts.message_bytes_per_us * context.channels,
+                    collective == Collective::kBroadcast ? 1 : context.most_local_ranks);
 }
 
 // The first slice passes every step, up and down. Of the others each waits for the one before it at
@@ -252,7 +257,7 @@ TimedPlan Choose(const ChannelContext& context, Collective collective, size_t co
   if (Serves(context, Algorithm::kOneShot, collective, order))
     plans.push_back({PlanOneShot(context, count, elem_bytes), OneShotUs(context, bytes)});
   if (Serves(context, Algorithm::kExchange, collective, order))
-    plans.push_back({{.algorithm = Algorithm::kExchange}, ExchangeUs(context, bytes)});
+    plans.push_back({{.algorithm = Algorithm::kExchange}, ExchangeUs(context, collective, bytes)});
   if (Serves(context, Algorithm::kTwoLevel, collective, order)) {
     TimedPlan& two_level = plans.emplace_back();
     two_level.plan = PlanTwoLevel(context, collective, count, elem_bytes);

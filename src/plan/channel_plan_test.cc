@@ -24,7 +24,7 @@ ChannelContext ContextOf(int num_ranks, int num_hosts, uint32_t channels) {
 // Four ranks on two hosts.
 ChannelContext TwoByTwo(uint32_t channels) {
   ChannelContext context = ContextOf(4, 2, channels);
-  context.local_ranks = 2;
+  context.local_ranks = context.most_local_ranks = 2;
   return context;
 }
 
@@ -157,6 +157,23 @@ TEST(ChannelPlanTest, ShortDataThatAreNotAddedGoFromPairToPair) {
   EXPECT_EQ(algorithm(rails, Collective::kAllGather, 256 << 10), Algorithm::kTwoLevel);
   ASSERT_TRUE(ApplyChannelAlgorithms("exchange", rails).ok());
   EXPECT_EQ(algorithm(rails, Collective::kAllGather, 64 << 20), Algorithm::kExchange);
+}
+
+// Where the NICs are slow they are what takes the time: of what all ranks of a host send to others.
+TEST(ChannelPlanTest, NicsCarryWhatAllRanksOfAHostSend) {
+  constexpr size_t kBytes = 8 << 20;
+  const auto us = [&](const char* algorithm, Collective collective) {
+    ChannelContext context = TwoByTwo(8);
+    context.pair_slot_bytes = 128 << 10;
+    context.network_bytes_per_us = 100;
+    EXPECT_TRUE(ApplyChannelAlgorithms(algorithm, context).ok());
+    return PredictChannelsUs(context, collective, kBytes, DataType::kUint8) * 100 / kBytes;
+  };
+  EXPECT_NEAR(us("oneshot", Collective::kAllReduce), 4, 0.1) << "two ranks, to two each";
+  EXPECT_NEAR(us("exchange", Collective::kAllGather), 4, 0.1);
+  EXPECT_NEAR(us("exchange", Collective::kBroadcast), 2, 0.1) << "the root, to two";
+  EXPECT_NEAR(us("twolevel", Collective::kAllReduce), 1, 0.1);
+  EXPECT_NEAR(us("twolevel", Collective::kAllGather), 2, 0.1);
 }
 
 TEST(ChannelPlanTest, ListsOfAlgorithmsAreKept) {
