@@ -15,7 +15,8 @@
 // makes it misbehave: "init", "devices", "listen", "connect", "register-late" (the fifth time),
 // "put-late" (the tenth put fails), "error" (queryLastError reports one after ten tests), "room"
 // (there is none at every third call), "no-strong", "no-va" (getGinProperties of version 14),
-// "gdaki" and "gpi" (the device's operations are kernels').
+// "gdaki" and "gpi" (the device's operations are kernels'), "flush" and "stuck" (of the operations
+// toward a rank that is gone, one fails at once, and the others 50 ms later or never).
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -27,6 +28,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -132,6 +134,8 @@ struct Kept {
 struct Peer {
   int fd = -1;
   bool broken = false;
+  bool told = false;  // A test has told of it, at that time.
+  std::chrono::steady_clock::time_point told_at;
   std::deque<Outgoing> out;
   Frame frame;
   size_t frame_read = 0;
@@ -693,6 +697,20 @@ ncclResult_t Iflush(void*, int, void*, uint32_t, void** request) {
   return ncclInvalidUsage;  // There is no memory of GPUs.
 }
 
+// Returns whether a test of a request to or from a rank tells that its connection is broken. NICs
+// tell so of one, and a moment later of those behind it ("flush"); or never does a bad one
+// ("stuck").
+bool IsToldOfBreak(Peer& peer) {
+  if (!peer.broken) return false;
+  const auto now = std::chrono::steady_clock::now();
+  if (std::exchange(peer.told, true)) {
+    if (Fails("stuck")) return false;
+    return !Fails("flush") || now - peer.told_at > std::chrono::milliseconds(50);
+  }
+  peer.told_at = now;
+  return true;
+}
+
 ncclResult_t Test(void* coll_comm, void* handle, int* done) {
   Group& group = *static_cast<Group*>(coll_comm);
   const InCall in(group.in_data, "one thread at a time moves data");
@@ -702,7 +720,7 @@ ncclResult_t Test(void* coll_comm, void* handle, int* done) {
   Expect(found != group.requests.end(), "a request is tested until it is done, and not again");
   Request& request = *found->second;
   *done = request.done ? 1 : 0;
-  if (!request.done && group.peers[request.rank].broken) return ncclRemoteError;
+  if (!request.done && IsToldOfBreak(group.peers[request.rank])) return ncclRemoteError;
   if (request.done) group.requests.erase(found);
   return ncclSuccess;
 }

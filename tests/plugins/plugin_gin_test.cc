@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -136,11 +137,11 @@ class PluginGroupTest : public ::testing::Test {
     for (int rank = 0; rank < kRanks; ++rank) threads.emplace_back(rank_body, rank);
   }
 
-  // Begins to put all of the memory of this rank to another one.
+  // Begins to put so many bytes of this rank's memory to another one.
   static Result<NetRequest*> BeginPut(NetRmaComm& comm, Member& own, size_t bytes) {
     return comm.Iput({own.memory.get(), 0}, {own.memory->remote_key(), 0}, bytes, nullptr);
   }
-  // Adds to a word of another rank until one time has failed; returns why, or ok where none does.
+  // Adds to a word of another rank until that fails; returns why, or ok where it never does.
   static Status AddUntilItFails(NetRmaComm& comm, Member& own) {
     const NetSignal signal = {{own.memory->remote_key(), 8}, 1, /*strong=*/true};
     for (int i = 0; i < 100'000; ++i) {
@@ -150,8 +151,11 @@ class PluginGroupTest : public ::testing::Test {
       if (!moved.ok()) return moved.status();
       if (*added == nullptr) continue;
       Result<bool> done = comm.Test(**added);
-      while (done.ok() && !*done) done = comm.Progress().ok() ? comm.Test(**added) : done;
-      if (!done.ok()) return done.status();
+      while (done.ok() && !*done) {
+        TUTTI_TRY(comm.Progress().status());
+        done = comm.Test(**added);
+      }
+      TUTTI_TRY(done.status());
     }
     return Status::Ok();
   }
@@ -194,6 +198,49 @@ TEST_F(PluginGroupTest, ARankThatIsGoneFailsWhatGoesToItAlone) {
     EXPECT_TRUE(there->Progress().ok());
     flushed = true;
   });
+}
+
+// Of two operations toward a rank that is gone a NIC tells that one has failed while the other may
+// still read memory. The connection says that it is broken when neither does.
+TEST_F(PluginGroupTest, AConnectionIsBrokenWhenNothingIsUnderWay) {
+  const int before = OpenObjects(14);
+  for (const char* const how : {"flush", "stuck"}) {
+    SCOPED_TRACE(how);
+    const bool stuck = std::string_view(how) == "stuck";
+    const Environment fails{{"EXAMPLE_GIN_FAIL", how}};
+    Run([&](int rank, Member& own, std::barrier<>& meet) {
+      std::unique_ptr<NetRmaComm> gone;
+      std::vector<NetRequest*> puts;
+      if (rank == 0) {
+        gone = own.group->MakeComm(2);
+        for (int i = 0; i < 2; ++i) {
+          const Result<NetRequest*> put = BeginPut(*gone, own, kBytes);
+          EXPECT_TRUE(put.ok() && *put != nullptr);
+          if (put.ok() && *put != nullptr) puts.push_back(*put);
+        }
+        EXPECT_TRUE(gone->Progress().ok());  // Rank 2 takes nothing in.
+      }
+      meet.arrive_and_wait();
+      if (rank == 2) {
+        own.memory.reset();
+        own.group.reset();
+      }
+      meet.arrive_and_wait();
+      if (rank != 0) return;
+      const int open = OpenObjects(14);
+      const auto begin = std::chrono::steady_clock::now();
+      Result<bool> moved = false;
+      for (; moved.ok(); moved = gone->Progress())
+        for (NetRequest* const put : puts) EXPECT_TRUE(gone->Test(*put).ok()) << "too early";
+      const auto took = std::chrono::steady_clock::now() - begin;
+      EXPECT_THAT(std::string(moved.status().message()), HasSubstr("test toward rank 2"));
+      for (NetRequest* const put : puts) EXPECT_FALSE(gone->Test(*put).ok());
+      EXPECT_GE(took, std::chrono::milliseconds(stuck ? 500 : 50));
+      EXPECT_EQ(OpenObjects(14), stuck ? open - 1 : open);
+      EXPECT_EQ(own.group->MakeComm(1)->Progress().ok(), !stuck);
+    });
+  }
+  EXPECT_EQ(OpenObjects(14), before);
 }
 
 // The memory of a put that is under way could still be read: the plugin's group is closed then.
@@ -289,7 +336,6 @@ TEST_F(PluginGinTest, DevicesOfKernelsAreRefused) {
     const Environment fails{{"EXAMPLE_GIN_FAIL", how}};
     EXPECT_THAT(Log(PutAndCheck), HasSubstr("whose operations are kernels'"));
   }
-  setenv("NCCL_GIN_PLUGIN", FileOf(14).c_str(), /*overwrite=*/1);
 }
 
 TEST_F(PluginGinTest, AWindowIsRefusedWhereItDoesNotConnect) {

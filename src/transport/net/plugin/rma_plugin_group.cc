@@ -155,6 +155,10 @@ void RmaPluginGroup::Close() {
 // Closes in the order that plugins are promised: memory, the context, the comm.
 void RmaPluginGroup::CloseAll() {
   const MutexLock lock(data_);
+  CloseLocked();
+}
+
+void RmaPluginGroup::CloseLocked() {
   if (failure_.ok()) failure_ = InternalError("this rank has left {}", context_->name());
   if (coll_comm_ == nullptr) return;
   RmaFunctions& plugin = context_->functions();
@@ -176,8 +180,15 @@ Status RmaPluginGroup::Drive() {
   TUTTI_TRY(Do("queryLastError", [&](RmaFunctions& plugin, void* made, void*) {
     return plugin.QueryLastError(made, &has_error);
   }));
-  if (has_error) failure_ = RemoteError("{}: queryLastError reports an error", context_->name());
+  if (has_error) Fail(RemoteError("{}: queryLastError reports an error", context_->name()));
   return failure_;
+}
+
+void RmaPluginGroup::Fail(const Status& why) {
+  failure_ = why;
+  if (!context_->set_up().TryLock()) return;
+  CloseLocked();
+  context_->set_up().Unlock();
 }
 
 RmaPluginComm::RmaPluginComm(RmaPluginGroup& group, int peer)
@@ -187,16 +198,22 @@ Result<std::unique_ptr<NetMemory>> RmaPluginComm::Register(const NetRegion& regi
   return group_.MemoryFor(region);
 }
 
-// Breaks the comm, and the group too where that does not end all operations of the comm.
 Status RmaPluginComm::OnFailure(std::string_view what, ncclResult_t result) {
-  failure_ = group_.context_->Check(fmt::format("{} toward rank {}", what, peer_), result);
-  if (!HasEnded()) group_.failure_ = failure_;
-  return failure_;
+  breaking_ = group_.context_->Check(fmt::format("{} toward rank {}", what, peer_), result);
+  breaking_ns_ = NowNs();
+  return Break();
+}
+
+Status RmaPluginComm::Break() {
+  const bool ended = EndRequests();
+  if (!ended && NowNs() - breaking_ns_ < RmaPluginGroup::kBreakNs) return Status::Ok();
+  if (!ended) group_.Fail(breaking_);
+  return failure_ = breaking_;
 }
 
 // Tests an operation that is under way. It has ended too where the test fails: then neither is it
 // tested again, nor does the plugin read or write memory for it any more.
-ncclResult_t RmaPluginComm::Ask(Request& request, bool* ended) {
+ncclResult_t RmaPluginComm::TestRequest(Request& request, bool* ended) {
   int done = 0;
   const ncclResult_t result =
       group_.context_->functions().Test(group_.coll_comm_, request.request, &done);
@@ -208,12 +225,13 @@ ncclResult_t RmaPluginComm::Ask(Request& request, bool* ended) {
   return result;
 }
 
-// Tests once what is under way on a comm that is broken. Returns whether all of it has ended.
-bool RmaPluginComm::HasEnded() {
+// Tests what is under way on a comm that begins nothing any more. Returns whether all has ended.
+bool RmaPluginComm::EndRequests() {
   bool all_ended = true;
   for (Request& request : requests_) {
     bool ended = true;
-    if (request.request != nullptr) Ask(request, &ended);  // Nobody wants its result any more.
+    if (request.request != nullptr)
+      TestRequest(request, &ended);  // Nobody wants its result any more.
     all_ended = all_ended && ended;
   }
   return all_ended;
@@ -224,7 +242,7 @@ void RmaPluginComm::Shutdown() {
     const MutexLock lock(group_.data_);
     if (failure_.ok()) failure_ = InternalError("the connection to rank {} was shut", peer_);
     // Where the group has failed nothing moves any more, and it is closed in any case.
-    if (group_.failure_.ok() && HasEnded()) return;
+    if (group_.failure_.ok() && EndRequests()) return;
   }
   group_.Close();
 }
@@ -255,7 +273,7 @@ Result<NetRequest*> RmaPluginComm::Iput(NetLocal from, NetRemote to, size_t byte
   if (signal != nullptr && signal->strong && !group_.has_strong_signals())
     return InvalidUsage("{} has no strong signals", group_.name());
   Request* const request = FreeRequest();
-  if (request == nullptr) return nullptr;
+  if (request == nullptr || breaks()) return nullptr;
   if (bytes == 0 && signal == nullptr) {
     request->state = State::kDone;
     return request;
@@ -281,7 +299,7 @@ Result<NetRequest*> RmaPluginComm::Iput(NetLocal from, NetRemote to, size_t byte
                                  RmaPluginMemory::PlaceOf(signal->word), signal->value,
                                  signal->strong, &begun);
       }));
-  if (begun == nullptr) return nullptr;
+  if (begun == nullptr || breaks()) return nullptr;
   group_.stage_taken_ = group_.stage_taken_ || staged;
   *request = {};
   request->state = State::kUnderWay;
@@ -294,7 +312,7 @@ Result<NetRequest*> RmaPluginComm::Iget(NetLocal to, NetRemote from, size_t byte
   const MutexLock lock(group_.data_);
   TUTTI_TRY(Failure());
   Request* const request = FreeRequest();
-  if (request == nullptr) return nullptr;
+  if (request == nullptr || breaks()) return nullptr;
   if (bytes == 0) {
     request->state = State::kDone;
     return request;
@@ -306,7 +324,7 @@ Result<NetRequest*> RmaPluginComm::Iget(NetLocal to, NetRemote from, size_t byte
     return plugin.Iget(made, RmaPluginMemory::PlaceOf(from), bytes, target,
                        static_cast<uint32_t>(peer_), &begun);
   }));
-  if (begun == nullptr) return nullptr;
+  if (begun == nullptr || breaks()) return nullptr;
   *request = {};
   request->state = State::kUnderWay;
   request->request = begun;
@@ -322,7 +340,7 @@ Result<NetRequest*> RmaPluginComm::Iflush() {
   TUTTI_TRY(Failure());
   if (!group_.has_strong_signals()) return InvalidUsage("{} has no strong signals", group_.name());
   Request* const request = FreeRequest();
-  if (request == nullptr || flush_ != nullptr) return nullptr;
+  if (request == nullptr || flush_ != nullptr || breaks()) return nullptr;
   *request = {};
   request->state = State::kSignal;
   flush_ = request;
@@ -349,10 +367,11 @@ Status RmaPluginComm::StepFlush(Request& request) {
 
 // Moves one request that is not done.
 Status RmaPluginComm::Step(Request& request, bool* moved) {
-  if (request.state == State::kSignal || request.state == State::kFetch) return StepFlush(request);
   TUTTI_TRY(Failure());
+  if (breaks()) return Status::Ok();
+  if (request.state == State::kSignal || request.state == State::kFetch) return StepFlush(request);
   bool ended = false;
-  const ncclResult_t result = Ask(request, &ended);
+  const ncclResult_t result = TestRequest(request, &ended);
   if (result != ncclSuccess) return OnFailure("test", result);
   if (!ended) return Status::Ok();
   *moved = true;
@@ -376,6 +395,10 @@ Result<bool> RmaPluginComm::Progress() {
   const MutexLock lock(group_.data_);
   TUTTI_TRY(failure_);
   TUTTI_TRY(group_.Drive());
+  if (breaks()) {
+    TUTTI_TRY(Break());
+    return false;
+  }
   bool moved = false;
   for (Request& request : requests_) {
     if (request.state == State::kFree || request.state == State::kDone) continue;

@@ -13,9 +13,11 @@
 //     stage            bytes on their way from memory that is not registered
 //
 // A call that fails toward a rank breaks the comm to that rank alone, as when the rank has ended
-// its group. A plugin cannot be told to leave an operation undone, and memory of a broken comm may
-// be given back. So each operation toward the rank is tested once more; where one has neither ended
-// nor failed then, the whole group fails, and nothing is called any more that could move its bytes.
+// its group. A plugin cannot be told to leave an operation undone, and memory of a comm that says
+// that it is broken may be given back. So a comm that breaks begins nothing any more, but says so
+// only when each operation toward the rank has ended or failed. NICs flush what is left of a queue
+// within moments. Where something is still under way after kBreakNs, the whole group fails and is
+// closed, so that nothing can move bytes any more.
 //
 // Threads: as rma_group.h and rma.h. Close may be called by any thread at any time.
 
@@ -113,6 +115,8 @@ class RmaPluginGroup final : public RmaGroup {
   static constexpr size_t kStageBytes = size_t{256} << 10;
   // How often the plugin is asked for an error that no call has reported.
   static constexpr int64_t kAskForErrorNs = 100'000'000;
+  // How long the operations of a comm that breaks may take to end.
+  static constexpr int64_t kBreakNs = 500'000'000;
 
   struct Region {
     void* handle = nullptr;
@@ -130,6 +134,7 @@ class RmaPluginGroup final : public RmaGroup {
   Status MakeScratch();
   void Deregister(void* handle) TUTTI_EXCLUDES(data_);
   void CloseAll() TUTTI_REQUIRES(context_->set_up());
+  void CloseLocked() TUTTI_REQUIRES(context_->set_up(), data_);
   // Returns this rank's memory with a registration that holds the region, or without any.
   std::unique_ptr<NetMemory> MemoryFor(const NetRegion& region) TUTTI_EXCLUDES(data_);
 
@@ -138,9 +143,12 @@ class RmaPluginGroup final : public RmaGroup {
   template <class Call>
   Status Do(std::string_view what, Call&& call) TUTTI_REQUIRES(data_) {
     if (!failure_.ok()) return failure_;
-    failure_ = context_->Check(what, call(context_->functions(), made_, coll_comm_));
-    return failure_;
+    Status status = context_->Check(what, call(context_->functions(), made_, coll_comm_));
+    if (!status.ok()) Fail(status);
+    return status;
   }
+  // Breaks all comms, and closes the group unless this rank waits for others in a registration.
+  void Fail(const Status& why) TUTTI_REQUIRES(data_);
   Status Drive() TUTTI_REQUIRES(data_);
 
   uint64_t ArrivedAt(int rank) const { return static_cast<uint64_t>(rank) * 8; }
@@ -198,11 +206,12 @@ class RmaPluginComm final : public NetRmaComm {
   };
 
   Request* FreeRequest();
-  // Calls a function that moves data to or from the rank, as call(functions, context, comm), and
-  // keeps the first failure, after which every call of the comm fails alike.
+  // Calls a function that moves data to or from the rank, as call(functions, context, comm). The
+  // first one that fails breaks the comm; nothing is called then, or while it breaks.
   template <class Call>
   Status Do(std::string_view what, Call&& call) TUTTI_REQUIRES(group_.data_) {
     TUTTI_TRY(Failure());
+    if (breaks()) return Status::Ok();
     RmaPluginContext& context = *group_.context_;
     const ncclResult_t result = call(context.functions(), group_.made_, group_.coll_comm_);
     return result == ncclSuccess ? Status::Ok() : OnFailure(what, result);
@@ -211,15 +220,20 @@ class RmaPluginComm final : public NetRmaComm {
   Status Failure() const TUTTI_REQUIRES(group_.data_) {
     return group_.failure_.ok() ? failure_ : group_.failure_;
   }
-  ncclResult_t Ask(Request& request, bool* ended) TUTTI_REQUIRES(group_.data_);
-  bool HasEnded() TUTTI_REQUIRES(group_.data_);
+  bool breaks() const TUTTI_REQUIRES(group_.data_) { return !breaking_.ok(); }
+  // Returns the failure of a comm that breaks once it is broken, and ok while it is not yet.
+  Status Break() TUTTI_REQUIRES(group_.data_);
+  ncclResult_t TestRequest(Request& request, bool* ended) TUTTI_REQUIRES(group_.data_);
+  bool EndRequests() TUTTI_REQUIRES(group_.data_);
   Status Step(Request& request, bool* moved) TUTTI_REQUIRES(group_.data_);
   Status StepFlush(Request& request) TUTTI_REQUIRES(group_.data_);
 
   RmaPluginGroup& group_;
   const int peer_;
   const std::string peer_name_;
-  Status failure_ TUTTI_GUARDED_BY(group_.data_);
+  Status failure_ TUTTI_GUARDED_BY(group_.data_);   // The comm is broken.
+  Status breaking_ TUTTI_GUARDED_BY(group_.data_);  // It breaks, from the time on that follows.
+  int64_t breaking_ns_ TUTTI_GUARDED_BY(group_.data_) = 0;
   std::array<Request, TUTTI_GIN_MAX_REQUESTS> requests_;
   Request* flush_ = nullptr;  // One is under way at most.
   uint64_t num_flushes_ = 0;
