@@ -7,7 +7,8 @@
 namespace tutti {
 namespace {
 
-// A network's sentence with its advice has room.
+// Reasons are cut to so many bytes, so that all ranks have the same: a network's sentence with its
+// advice, of some 600, has room.
 constexpr size_t kMaxLossReasonBytes = 800;
 
 enum class Fact : uint8_t { kAccusation = 1, kAnswer = 2, kLost = 3 };
@@ -91,6 +92,7 @@ void LossAgreement::NoteLeft(int peer) { left_.insert(peer); }
 
 void LossAgreement::NoteAccusation(const Pair& pair, Accusation accusation) {
   if (lost_.contains(pair.first) || lost_.contains(pair.second)) return;
+  accusation.why = CutSentence(accusation.why, kMaxLossReasonBytes);
   const auto [known, is_new] = accusations_.emplace(pair, accusation);
   if (!is_new) {
     if (known->second.certain || !accusation.certain) return;
@@ -117,6 +119,7 @@ void LossAgreement::NoteAnswer(int rank, int64_t now_ns) {
 }
 
 void LossAgreement::NoteLost(LostRank lost) {
+  lost.why = CutSentence(lost.why, kMaxLossReasonBytes);
   if (!lost_.emplace(lost.rank, lost.why).second) return;
   lost_order_.push_back(lost.rank);
   WriteLost(news_, lost.rank, lost.why);

@@ -273,6 +273,12 @@ TEST(LossAgreement, LongReasonsReachTheOthers) {
     } else {
       EXPECT_TRUE(lost[0].why.starts_with("xxx") && lost[0].why.ends_with("x...")) << lost[0].why;
     }
+    // The accuser has the same text.
+    ASSERT_TRUE(other.Take(agreement.TakeNews(), 1000 * kMs).ok()) << length;
+    other.Advance(2000 * kMs);
+    const std::vector<LostRank> by_accuser = other.TakeDecided();
+    ASSERT_EQ(by_accuser.size(), 1u) << length;
+    EXPECT_EQ(by_accuser[0].why, lost[0].why);
   }
 }
 

@@ -19,6 +19,12 @@ namespace tutti {
 
 using Bytes = std::vector<std::byte>;
 
+// Returns a text of at most `limit` bytes; one that is cut ends in dots.
+inline std::string CutSentence(std::string_view text, size_t limit) {
+  if (text.size() <= limit) return std::string(text);
+  return std::string(text.substr(0, limit - 3)) + "...";
+}
+
 class WireWriter {
  public:
   void U8(uint8_t value) { bytes_.push_back(std::byte{value}); }
@@ -37,8 +43,8 @@ class WireWriter {
   // Writes two bytes of length and at most `limit` (< 65,536) bytes of text; a text that is cut off
   // ends in dots.
   void Sentence(std::string_view text, size_t limit) {
-    std::string cut;
-    if (text.size() > limit) text = cut = std::string(text.substr(0, limit - 3)) + "...";
+    const std::string cut = CutSentence(text, limit);
+    text = cut;
     U16(static_cast<uint16_t>(text.size()));
     Raw(std::as_bytes(std::span(text)));
   }
