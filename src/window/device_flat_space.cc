@@ -9,6 +9,7 @@
 #include "backend/cuda/memory.h"
 #include "backend/cuda/own_stream.h"
 #include "base/mutex.h"
+#include "sys/host.h"
 #include "sys/huge_pages.h"
 #include "window/offset_space.h"
 
@@ -66,17 +67,19 @@ class DeviceFlatSpace final : public FlatSpace {
   Result<RemoteHandle> Export(const Allocation& allocation, size_t piece) override {
     const auto first = allocation.pieces.begin();
     const auto here = first + static_cast<ptrdiff_t>(piece);
-    TUTTI_ASSIGN(
-        UniqueFd fd,
-        cuda::ExportPiece(device_, allocation.base + std::accumulate(first, here, uint64_t{0})));
+    const std::byte* const begin = allocation.base + std::accumulate(first, here, uint64_t{0});
+    Result<UniqueFd> fd = cuda::ExportPiece(device_, begin);
+    // The driver does not say whether it is descriptors that are missing.
+    if (!fd.ok() && GainDescriptors()) fd = cuda::ExportPiece(device_, begin);
+    TUTTI_TRY(fd.status());
     RemoteHandle handle;
     handle.allocation_id = allocation.id;
     handle.size = *here;
     const std::string& name = fd_server_.name();
     name.copy(handle.server_name.data(), kMaxFdServerName);
     const MutexLock lock(mutex_);
-    handle.offer_id = fd_server_.Offer(fd.get(), key_);
-    offered_[handle.offer_id] = std::move(fd);
+    handle.offer_id = fd_server_.Offer(fd->get(), key_);
+    offered_[handle.offer_id] = std::move(fd).value();
     return handle;
   }
   void EndExport(const RemoteHandle& handle) override {

@@ -154,15 +154,16 @@ Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
 }
 
 // Checks what a rank cannot have said that keeps to the protocol.
-Status SymmetricMemory::CheckOffer(const Offer& offer) {
+Status SymmetricMemory::CheckOffer(const Offer& offer) const {
   if (offer.bytes == 0 || offer.offset % kPage != 0)
     return RemoteError("it offers {} bytes at {}", offer.bytes, offer.offset);
   if (!offer.unmappable.ok()) return Status::Ok();
   const uint64_t size = offer.allocation_bytes, first = offer.allocation.size;
-  const bool one = offer.num_pieces == 1;
-  if (one ? first != size : offer.num_pieces == 0 || first == 0 || first >= size)
+  const uint64_t pieces = offer.num_pieces;
+  const bool several = pieces > 1 && space_ != nullptr && pieces <= size / space_->granularity();
+  if (several ? first == 0 || first >= size : pieces != 1 || first != size)
     return RemoteError("it offers {} pieces of memory of {} bytes, of which the first has {}",
-                       offer.num_pieces, size, first);
+                       pieces, size, first);
   if (size > kLongestStride || offer.offset > size || offer.bytes > size - offer.offset)
     return RemoteError("it offers {} bytes at {} of memory of {}", offer.bytes, offer.offset, size);
   for (const uint64_t stride : {offer.needed_stride, offer.longest_stride})
@@ -274,15 +275,15 @@ Status SymmetricMemory::MapFirstPieces(int number, std::span<const Offer> offers
   return Status::Ok();
 }
 
-// Maps the pieces behind the first ones, of as many ranks as have such. `mine` says how it went on
-// this rank until now, and then how it went at last. The ranks agree on that later; but once one of
-// them has told of a failure none goes on. Fails when the ranks cannot talk.
+// Maps the pieces behind the first ones, of those ranks that have more than one. `mine` holds what
+// has failed on this rank so far, and in the end what has failed here too. The ranks agree on that
+// later; but once one of them has told of a failure none goes on. Fails when the ranks cannot talk.
 Status SymmetricMemory::MapFurtherPieces(std::span<const Offer> offers, Part& part, Status* mine,
                                          Deadline deadline, const std::atomic<bool>* abort_flag) {
   uint64_t most = 0;
   for (const Offer& offer : offers) most = std::max(most, offer.num_pieces);
   for (uint64_t first = 1; first < most; first += kPiecesAtOnce) {
-    // When all have come here, they have mapped what was offered before.
+    // When all have come to the all-gather, they have mapped what was offered before.
     const std::vector<RemoteHandle> before = std::exchange(part.exported, {});
     std::vector<PieceOffer> pieces(offers.size());
     PieceOffer& own = pieces[static_cast<size_t>(bootstrap_.rank())];

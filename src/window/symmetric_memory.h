@@ -7,9 +7,10 @@
 //              size (window.h)
 //   memory     the allocations that a window's parts lie in, one of each rank. They are mapped as a
 //              whole, once for all windows in them, at one offset of the flat space.
-//   piece      Of some allocations the driver maps each piece for itself (flat_space.h). The pieces
-//              lie one behind the other in the flat space as they do in the rank's own addresses.
-//              The ranks may have unequal numbers of them, and of unequal lengths.
+//   piece      The memory of a GPU may consist of several allocations of cuMemCreate that are mapped
+//              one behind the other; each is a piece (flat_space.h). The pieces lie in the flat space
+//              as they do in the rank's own addresses. The ranks may have unequal numbers of them,
+//              and of unequal lengths.
 //
 // Nobody decides alone. All ranks register together: one exchange carries what each brings (or why
 // it cannot), every rank concludes the same from it, maps the memory of its team, and in a second
@@ -125,9 +126,10 @@ class SymmetricMemory {
   // The windows that Lookup finds without a lock. A handle has one place; one that finds it taken
   // goes without.
   static constexpr size_t kQuickWindows = 256;
-  // How many pieces ranks tell one another of at a time. Each of them keeps a descriptor open, of
-  // which a process may have no more than 1024.
-  static constexpr uint64_t kPiecesAtOnce = 64;
+  // How many pieces ranks tell one another of at a time. Each of them keeps a descriptor open until
+  // the exchange after that, so that a rank has twice as many, and a process may have several ranks
+  // and no more than 1024 descriptors.
+  static constexpr uint64_t kPiecesAtOnce = 16;
   struct QuickWindow {
     std::atomic<ncclWindow_t> handle = nullptr;
     std::atomic<const Window*> window = nullptr;
@@ -189,7 +191,7 @@ class SymmetricMemory {
   void ShowGivenUp(Offer& offer) const TUTTI_REQUIRES(mutex_);
   void TakeBack(std::span<const Offer> offers) TUTTI_REQUIRES(mutex_);
   Status CheckOffers(std::span<const Offer> offers) const;
-  static Status CheckOffer(const Offer& offer);
+  Status CheckOffer(const Offer& offer) const;
   Status FirstUnmappable(std::span<const Offer> offers) const;
   void FixStride(std::span<const Offer> offers) TUTTI_REQUIRES(mutex_);
   Result<Outcome> Conclude(const Request& request, std::span<const Offer> offers, Part& part,

@@ -235,6 +235,9 @@ Result<MappedPieces> FindPieces(const Device& device, std::span<const std::byte>
     if (!is_mapped)
       return InvalidArgument("{} bytes at {} reach beyond their memory: nothing is mapped at {}",
                              memory.size(), buffer, reinterpret_cast<const void*>(at));
+    if (at != first && begin != at)
+      return InternalError("the driver says that the memory behind {} begins at {}",
+                           reinterpret_cast<const void*>(at), reinterpret_cast<const void*>(begin));
     AllocationHandle handle = 0;
     if (driver.MemRetain(&handle, reinterpret_cast<void*>(begin)) != 0) {
       if (at != first)
