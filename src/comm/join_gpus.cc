@@ -243,7 +243,7 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
     TUTTI_INFO(kLogGraph, "rank {} of {}: network device {} ({})", context_.rank(),
                context_.num_ranks(), nic, question.nics[static_cast<size_t>(nic)].name);
     options.network = net->name();
-    // A NIC of unknown speed is no bound.
+    // A host with a NIC of unknown speed is no bound.
     if (question.other_hosts)
       options.network_bytes_per_us = ShareOf(agreed.job, context_.peers).host_gbps * 1e3;
     network_ = {net, nic};

@@ -109,19 +109,24 @@ NetSpread SpreadOver(std::span<const OfferedNic> nics, int own, std::span<const 
 NetworkShare ShareOf(const JobAnswer& job, std::span<const PeerInfo> peers) {
   NetworkShare share;
   std::map<std::pair<uint64_t, int32_t>, int> users;
-  std::map<uint64_t, double> host_gbps;
-  bool all_known = true;
+  struct Host {
+    double gbps = 0;
+    bool known = true;  // All of its NICs' speeds are.
+  };
+  std::map<uint64_t, Host> hosts;
   for (size_t r = 0; r < peers.size(); ++r) {
     const int sharing = ++users[{peers[r].host_hash, job.nic[r]}];
     share.ranks_per_nic = std::max(share.ranks_per_nic, sharing);
     const double gbps = job.nic_mbps[r] / 8000.0;
-    if (sharing == 1) host_gbps[peers[r].host_hash] += gbps;
-    all_known = all_known && gbps > 0;
+    Host& host = hosts[peers[r].host_hash];
+    if (sharing == 1) host.gbps += gbps;
+    host.known = host.known && gbps > 0;
     if (gbps > 0 && (share.bandwidth_gbps == 0 || gbps < share.bandwidth_gbps))
       share.bandwidth_gbps = gbps;
   }
-  for (const auto& [host, gbps] : host_gbps)
-    if (all_known && (share.host_gbps == 0 || gbps < share.host_gbps)) share.host_gbps = gbps;
+  for (const auto& [hash, host] : hosts)
+    if (host.known && (share.host_gbps == 0 || host.gbps < share.host_gbps))
+      share.host_gbps = host.gbps;
   return share;
 }
 

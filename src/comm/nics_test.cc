@@ -122,9 +122,10 @@ TEST(ShareOfTest, TheSlowestNicCountsAndTheFullestOne) {
   EXPECT_EQ(share.ranks_per_nic, 2);
   EXPECT_DOUBLE_EQ(share.host_gbps, 4.375);  // Two NICs; those of the other host send 5.
   job.nic_mbps = {25000, 25000, 0, 40000};
-  EXPECT_EQ(ShareOf(job, peers).host_gbps, 0);
+  EXPECT_DOUBLE_EQ(ShareOf(job, peers).host_gbps, 5);  // The other host's are not all known.
   job.nic_mbps = {0, 0, 0, 0};
   EXPECT_EQ(ShareOf(job, peers).bandwidth_gbps, 0);
+  EXPECT_EQ(ShareOf(job, peers).host_gbps, 0);
   EXPECT_EQ(ShareOf(job, peers).ranks_per_nic, 2);
 }
 

@@ -62,6 +62,9 @@ std::string SharedSettings(const Settings& s) {
   add("NCCL_LSA_TEAM_SIZE", s.lsa_team_size, usual.lsa_team_size);
   add_flag("NCCL_GIN_ENABLE", s.gin_enable, usual.gin_enable);
   add("NCCL_GIN_TYPE", s.gin_type, usual.gin_type);
+  add("NCCL_GIN_PROXY_QUEUE_SIZE", s.gin_proxy_queue_size, usual.gin_proxy_queue_size);
+  add("NCCL_GIN_GDAKI_QP_DEPTH", s.gin_queue_depth, usual.gin_queue_depth);
+  add("NCCL_GIN_GDAKI_NIC_HANDLER", s.gin_nic_handler, usual.gin_nic_handler);
   return text;
 }
 
