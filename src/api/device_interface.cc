@@ -48,9 +48,8 @@ tutti::Status QueryProperties(ncclComm_t comm, ncclCommProperties_t* properties)
         "the properties do not begin as NCCL_COMM_PROPERTIES_INITIALIZER has it");
   if (properties->version > NCCL_VERSION_CODE && properties->size > sizeof(*properties))
     return tutti::InvalidUsage(
-        "the program was compiled for NCCL {}, whose properties are not known here; this library "
-        "has "
-        "the interface of {}",
+        "the program was compiled for NCCL {}, whose properties are not known here; this "
+        "library has the interface of {}",
         properties->version, NCCL_VERSION_CODE);
   ncclCommProperties_t answer;
   std::memset(&answer, 0, sizeof(answer));

@@ -82,9 +82,8 @@ Status CheckConnection(const ncclDevCommRequirements_t& asked, const TeamShape& 
     return InvalidArgument("there is no GIN connection of type {}", static_cast<int>(connection));
   if (!shape.has_gin)
     return InvalidArgument(
-        "kernels of these ranks cannot put to all others, or NCCL_GIN_ENABLE=0 forbids it: ask for "
-        "no "
-        "GIN connection");
+        "kernels of these ranks cannot put to all others, or NCCL_GIN_ENABLE=0 forbids it: ask "
+        "for no GIN connection");
   if (asked.version < kFirstWithTodaysGin && !shape.has_old_gin)
     return InvalidArgument(
         "the program was compiled for NCCL {}, whose kernels know GIN in another form, which only "

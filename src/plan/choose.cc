@@ -110,7 +110,8 @@ void CutForSlots(const PlanContext& c, Collective collective, size_t count, size
   const bool is_short = bytes >= kPairSliceBytes && bytes < kPairOneShotBytes;
   if (is_short && IsPairMessage(c, choice.algorithm, collective)) {
     const size_t slices = (bytes + kPairSliceBytes / 2) / kPairSliceBytes;
-    choice.slice_elems = std::min(DivUp(count, slices), slot_elems);
+    const size_t line_elems = ElementsIn(64, elem_bytes);
+    choice.slice_elems = std::min(RoundUp(DivUp(count, slices), line_elems), slot_elems);
   }
   choice.chunk_elems = choice.slice_elems * kSlicesPerStep;
 }
@@ -251,13 +252,13 @@ std::vector<CostOption> OptionsFor(const PlanContext& c, const Question& q,
     if (!Applies(c, row, q.collective, q.bytes, q.reading) ||
         !KeepsOrder(row, q.order, c.num_ranks))
       continue;
-    // Between hosts a mesh is taken only where it is asked for, or an order that others do not
-    // keep, or by a pair.
     const bool is_named = (allowed & Bit(row.algorithm)) != 0;
     const bool is_advised = adviser != nullptr && adviser->Names(row.algorithm);
-    const bool others_do =
+    // Between hosts a mesh is taken only where it is named, for an order that others do not keep,
+    // or by a pair. A pair takes its own algorithm, unless another one is named or advised.
+    const bool is_for_others =
         IsMesh(c, row.algorithm) ? AllKeepOrder(q.order, c.num_ranks) : pair && !is_advised;
-    if (!is_named && others_do && row.algorithm != pair) continue;
+    if (is_for_others && !is_named && row.algorithm != pair) continue;
     const auto add = [&](Protocol protocol, bool is_extra) {
       const bool off_algorithm = allowed != 0 && !is_named;
       const bool off_protocol = !IsLeft(c, q.collective, protocol);

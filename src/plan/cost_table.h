@@ -89,15 +89,14 @@ inline constexpr size_t kNetPacketBytes = 62'592;
 // the more so as eight are on their way. Two packets were faster between namespaces, but over
 // loopback, whose segments have 64 KB, a Broadcast of 1 MB then took three times as long in most
 // runs. Steps of more than 4 MB have longer ones, up to a slot: they last long enough to fill links
-// whose latency is large (bench/results/sockets.md). An
-// AllReduce keeps to fewer, longer ones: between two ranks it lost a tenth by short ones, and each
-// rank's half of 4 MB stays one send.
+// whose latency is large (bench/results/sockets.md). An AllReduce keeps to fewer, longer ones:
+// between two ranks it lost a tenth by short ones, and each rank's half of 4 MB stays one send.
 inline constexpr size_t kNetSliceBytes = kNetPacketBytes;
 inline constexpr size_t kNetSlicesPerStep = 64;
-// From so many bytes on two ranks on two hosts reduce in one shot. What is shorter they cut into
-// even slices of about kPairSliceBytes, once it has as many, because neither passes anything on:
-// each slice of more than kKeepBytes (transport/net/socket/resume.h) is acknowledged
-// (bench/results/hosts.md).
+// Where two ranks on two hosts have so many bytes or more, they reduce in one shot. Fewer, from
+// kPairSliceBytes on, they cut into even slices of about kPairSliceBytes, in Broadcasts and Reduces
+// too, because neither passes anything on: each slice of more than kKeepBytes
+// (transport/net/socket/resume.h) is acknowledged (bench/results/hosts.md).
 inline constexpr size_t kPairOneShotBytes = 512 << 10;
 inline constexpr size_t kPairSliceBytes = 64 << 10;
 // One-shot and two-shot between hosts cut each part into so many chunks of at most so many bytes,

@@ -92,12 +92,12 @@ void RaiseOnDevice(State& s, const Device& device, const ibv_async_event& event)
   }
 }
 
-}  // namespace
-
 uint64_t NumberIn(const char* variable) {
   const char* const text = getenv(variable);
   return text ? strtoull(text, nullptr, 10) : 0;
 }
+
+}  // namespace
 
 State::State() {
   std::random_device any;

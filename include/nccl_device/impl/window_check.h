@@ -8,7 +8,8 @@
 // of reduce_copy.h, end the program where a kernel asks for a place outside of the window or for a
 // rank outside of the LSA team: with a sentence that names the function that asked, its line, the
 // thread, the window and the place. In other builds such an address is returned like any other.
-// Calls of GIN that ring a card wait in it until the card has done what they posted (mlx5_queue.h).
+// In a checked build calls of GIN that ring a card also wait until the card has done what they
+// posted (mlx5_queue.h).
 
 #ifndef NCCL_DEVICE_IMPL_WINDOW_CHECK_H_
 #define NCCL_DEVICE_IMPL_WINDOW_CHECK_H_

@@ -90,7 +90,7 @@ struct NetSend {
   NetMemory* memory = nullptr;  // the registration that the data lies in, where the device needs it
 };
 
-// A buffer for one message.
+// A buffer for one message. Bytes behind the message, up to `capacity`, may be written to.
 struct NetReceive {
   std::byte* data = nullptr;
   size_t capacity = 0;
