@@ -44,8 +44,8 @@ NetSpread SpreadOver(std::span<const OfferedNic> nics, int own, std::span<const 
 
 // Says what the network between hosts costs: the bandwidth of the slowest NIC that a rank uses,
 // where it is known, how many ranks of a host share one NIC, and what all NICs that ranks of a host
-// use send together, on the host where that is least, of those whose NICs' speeds are all known. It is the same on all
-// ranks.
+// use send together, on the host where that is least, of those whose NICs' speeds are all known. It
+// is the same on all ranks.
 struct NetworkShare {
   double bandwidth_gbps = 0;  // In GB/s; 0: no NIC's speed is known.
   int ranks_per_nic = 1;

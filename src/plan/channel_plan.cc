@@ -150,8 +150,8 @@ double RingUs(const ChannelContext& context, Collective collective, double bytes
   return steps * step_us + passed / bytes_per_us;
 }
 
-// Ranks send so many bytes to each other one, all at once: each at `bytes_per_us`, and the NICs of a
-// host what its `senders` have for ranks of other hosts.
+// Ranks send so many bytes to each other one, all at once: each at `bytes_per_us`, and the NICs of
+// a host what its `senders` have for ranks of other hosts.
 double AllPairsUs(const ChannelContext& context, double bytes, double bytes_per_us, int senders) {
   const double peers = context.num_ranks - 1;
   const auto& costs = kChannelCosts;
