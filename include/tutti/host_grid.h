@@ -116,9 +116,12 @@ void tuttiHostGinFailed(void* handle);
 
 // Ends the program with a sentence: in a checked build a kernel has asked for `bytes` bytes at
 // `offset` of what LSA rank `place` has of a window. It has `size` bytes there, UINT64_MAX where
-// the team has no such rank. `caller` is the function that asked, on line `line` of its file.
+// the team has no such rank. `window` may be null. `caller` is the function that asked, on line
+// `line` of its file.
 void tuttiHostRefusePlace(const void* window, uint64_t offset, uint64_t bytes, int place,
                           uint64_t size, const char* caller, int line);
+// The same where a kernel has named LSA barrier `index` of `barriers`.
+void tuttiHostRefuseBarrier(uint32_t index, uint32_t barriers);
 
 #ifdef __cplusplus
 }  // extern "C"

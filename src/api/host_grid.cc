@@ -83,12 +83,22 @@ void tuttiHostRefusePlace(const void* window, uint64_t offset, uint64_t bytes, i
                           uint64_t size, const char* caller, int line) {
   const auto* const record = static_cast<const ncclWindow_vidmem*>(window);
   const std::string thread = tutti::NameOfGridThread();
-  const std::string has =
-      size == UINT64_MAX ? "the LSA team has no such rank" : fmt::format("there it has {}", size);
-  const std::string sentence = fmt::format(
-      "tutti: rank {}, {}: {}, line {}: {} bytes at {} of LSA rank {} of the window {}: {}\n",
-      record->worldRank, thread.empty() ? "no thread of a kernel" : thread, caller, line, bytes,
-      offset, place, window, has);
+  const std::string has = window == nullptr    ? "there is no window"
+                          : size == UINT64_MAX ? "the LSA team has no such rank"
+                                               : fmt::format("there it has {}", size);
+  const std::string rank = record == nullptr ? "" : fmt::format("rank {}, ", record->worldRank);
+  const std::string sentence =
+      fmt::format("tutti: {}{}: {}, line {}: {} bytes at {} of LSA rank {} of the window {}: {}\n",
+                  rank, thread.empty() ? "no thread of a kernel" : thread, caller, line, bytes,
+                  offset, place, window, has);
+  std::fputs(sentence.c_str(), stderr);
+  std::abort();
+}
+void tuttiHostRefuseBarrier(uint32_t index, uint32_t barriers) {
+  const std::string thread = tutti::NameOfGridThread();
+  const std::string sentence =
+      fmt::format("tutti: {}: there is no LSA barrier {}: the requirements have {}\n",
+                  thread.empty() ? "no thread of a kernel" : thread, index, barriers);
   std::fputs(sentence.c_str(), stderr);
   std::abort();
 }

@@ -1,6 +1,9 @@
 #include "comm/device_communicators.h"
 
+#include <fmt/format.h>
+
 #include <memory>
+#include <string>
 
 #include "base/log.h"
 #include "comm/communicator.h"
@@ -13,6 +16,17 @@ namespace {
 // Returns whether the ranks are GPUs.
 bool RanksAreGpus(const Communicator& comm) {
   return comm.operations().one_sided_support() == nullptr;
+}
+
+// Returns what the ranks must ask for alike, for the sentence that names a difference.
+std::string TextOfRequirements(const ncclDevCommRequirements_t& asked) {
+  return fmt::format(
+      "lsaBarrierCount {},barrierCount {},railGinBarrierCount {},worldGinBarrierCount {},"
+      "ginConnectionType {},ginForceEnable {},ginContextCount {},ginSignalCount {},"
+      "ginCounterCount {},ginQueueDepth {}",
+      asked.lsaBarrierCount, asked.barrierCount, asked.railGinBarrierCount,
+      asked.worldGinBarrierCount, static_cast<int>(asked.ginConnectionType), asked.ginForceEnable,
+      asked.ginContextCount, asked.ginSignalCount, asked.ginCounterCount, asked.ginQueueDepth);
 }
 
 }  // namespace
@@ -86,6 +100,7 @@ Result<ncclDevComm> DeviceCommunicators::Create(
   if (plan.ok()) {
     request.bytes = plan.value().bytes;
     request.alike = plan.value().digest;
+    request.said = TextOfRequirements(requirements.value());
   } else {
     request.wrong = plan.status();
   }

@@ -64,8 +64,8 @@ device::GinContext GinQueues::record() {
 
 bool GinQueues::Do(uint32_t queue, const uint64_t* words, Driven* driven) {
   if (queue >= num_queues_) {
-    driven->failure =
-        InvalidArgument("there is no queue {}: the context has {}", queue, num_queues_);
+    driven->failure = InvalidArgument(
+        "there is no rank {} to put to, get from or signal: there are {}", queue, num_queues_);
     return true;
   }
   const device::GinOperation operation = device::UnpackGin(words);

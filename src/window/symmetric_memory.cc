@@ -60,6 +60,7 @@ Status SymmetricMemory::Prepare(const Request& request, Part& part, Offer& offer
   TUTTI_TRY(Status(request.wrong));
   offer.flags = request.flags;
   offer.alike = request.alike;
+  request.said.copy(offer.said.data(), offer.said.size());
   offer.bytes = request.bytes;
   offer.allocates = request.buffer == nullptr ? 1 : 0;
   Result<FlatSpace::Allocation> allocation = AllocationOf(request);
@@ -128,6 +129,20 @@ void SymmetricMemory::TakeBack(std::span<const Offer> offers) {
   }
 }
 
+// Returns the first part of two texts, whose parts are separated by commas, that differs.
+std::string SymmetricMemory::Difference(std::string_view one, std::string_view other) {
+  const auto take = [](std::string_view* rest) {
+    const std::string_view part = rest->substr(0, rest->find(','));
+    rest->remove_prefix(std::min(rest->size(), part.size() + 1));
+    return part;
+  };
+  while (!one.empty() || !other.empty()) {
+    const std::string_view part = take(&one), others = take(&other);
+    if (part != others) return fmt::format("{} instead of {}", part, others);
+  }
+  return "in a list of the requirements";
+}
+
 // Returns why what the ranks bring makes no window; the same on all ranks.
 Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
   for (size_t r = 0; r < offers.size(); ++r)
@@ -141,7 +156,8 @@ Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
           "the ranks register different windows: rank 0 with flags {:#x}, and {} with flags {:#x}",
           offers[0].flags, name, offers[r].flags);
     if (offers[r].alike != offers[0].alike)
-      return InvalidArgument("{} asks for something else than rank 0", name);
+      return InvalidArgument("{} asks for something else than rank 0: {}", name,
+                             Difference(offers[r].SaidText(), offers[0].SaidText()));
     // It would not get what it asked for, and could not tell.
     if (!unmappable.ok() && offers[r].allocates != 0) return unmappable;
     if (unmappable.ok() && offers[r].offset != offers[0].offset)
@@ -468,6 +484,7 @@ void SymmetricMemory::Drop(const Window& window) {
 Result<size_t> SymmetricMemory::IndexOf(ncclWindow_t handle) const {
   for (size_t i = 0; i < windows_.size(); ++i)
     if (windows_[i]->handle == handle) return i;
+  if (handle == nullptr) return InvalidArgument("the window is null, so there is none");
   return InvalidArgument("the window is none of this communicator, or has been deregistered");
 }
 

@@ -26,6 +26,8 @@
 // One object per communicator, owned by it. Register is called by one thread at a time; everything
 // else may be called by any thread beside it.
 
+#include <string.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -34,6 +36,8 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -81,7 +85,9 @@ class SymmetricMemory {
     uint64_t bytes = 0;
     int flags = 0;
     uint64_t alike = 0;  // anything else that all ranks must have alike
-    Status wrong = {};   // Where it is not ok, it says why this rank cannot register anything.
+    // What `alike` was made from, for people: "name value,name value". It is cut off at 512 bytes.
+    std::string said = {};
+    Status wrong = {};  // Where it is not ok, it says why this rank cannot register anything.
   };
   // Says how a registration came out, the same on all ranks: a window; or else the reason of the
   // first rank that refused; or else, where nobody did wrong, why there is no window (the memory of
@@ -143,6 +149,7 @@ class SymmetricMemory {
     int64_t allocates = 0;  // 1: the library allocates the memory
     int64_t flags = 0;
     uint64_t alike = 0;
+    std::array<char, 512> said = {};  // Zeros follow the text.
     uint64_t bytes = 0;
     uint64_t offset = 0;  // The window begins there in the allocation.
     int64_t memory = 0;   // the number of the memory that the allocation is mapped as; 0: none
@@ -152,6 +159,8 @@ class SymmetricMemory {
     uint64_t num_pieces = 0;
     RemoteHandle allocation;                           // its first piece
     std::array<int64_t, kGivenUpShown> given_up = {};  // ascending; the rest is 0
+
+    std::string_view SaidText() const { return {said.data(), strnlen(said.data(), said.size())}; }
   };
 
   // A rank says this of some of its further pieces, and of what went wrong until then.
@@ -192,6 +201,7 @@ class SymmetricMemory {
   void TakeBack(std::span<const Offer> offers) TUTTI_REQUIRES(mutex_);
   Status CheckOffers(std::span<const Offer> offers) const;
   Status CheckOffer(const Offer& offer) const;
+  static std::string Difference(std::string_view one, std::string_view other);
   Status FirstUnmappable(std::span<const Offer> offers) const;
   void FixStride(std::span<const Offer> offers) TUTTI_REQUIRES(mutex_);
   Result<Outcome> Conclude(const Request& request, std::span<const Offer> offers, Part& part,

@@ -89,6 +89,26 @@ const struct {
      [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
        gin.put(world, 1, window, ~size_t{0} - 15, window, 0, 16, ncclGin_WeakSignalInc{0});
      }},
+    {"a put to no window",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.put(world, 1, nullptr, 0, window, 0, 16, ncclGin_WeakSignalInc{0});
+     }},
+    {"a put from no window",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.put(world, 1, window, 0, nullptr, 0, 16, ncclGin_WeakSignalInc{0});
+     }},
+    {"a value put to no window",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t) {
+       gin.putValue(world, 1, nullptr, 0, uint64_t{1});
+     }},
+    {"a get from no window",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
+       gin.get(world, 1, nullptr, 0, window, 0, 16);
+     }},
+    {"a signal in no window",
+     [](const ncclGin& gin, ncclTeam world, ncclWindow_t) {
+       gin.signal(world, 1, ncclGin_StrongVASignalInc{nullptr, 0});
+     }},
     {"a signal whose number has more bits than descriptors have for it",
      [](const ncclGin& gin, ncclTeam world, ncclWindow_t window) {
        gin.put(world, 1, window, 0, window, 0, 16, ncclGin_StrongSignalInc{1 << 24});
@@ -354,19 +374,27 @@ TEST_P(GinFaultTest, ABarrierTimesOutWhileARankIsAbsent) {
 
 TEST_P(GinFaultTest, RanksThatAskDifferentlyAllFailAndGoOn) {
   RunRanks(2, [](int rank, ncclComm_t comm) {
-    const auto fails = [&](const ncclDevCommRequirements_t& asked) {
+    const auto fails = [&](const ncclDevCommRequirements_t& asked, const char* difference) {
       ncclDevComm devcomm;
       EXPECT_EQ(ncclDevCommCreate(comm, &asked, &devcomm), ncclInvalidArgument);
+      EXPECT_THAT(ncclGetLastError(comm), HasSubstr(difference));
     };
-    fails(AskGin(1 + rank));
-    fails(AskGin(1, rank));
-    fails(AskGin(1, 1, 1 + rank));
+    fails(AskGin(1 + rank), "than rank 0: ginSignalCount 2 instead of ginSignalCount 1");
+    fails(AskGin(1, rank), "ginCounterCount 1 instead of ginCounterCount 0");
+    fails(AskGin(1, 1, 1 + rank), "ginContextCount 2 instead of ginContextCount 1");
     ncclDevCommRequirements_t asked = AskGin(1);
     asked.ginQueueDepth = 4 << rank;
-    fails(asked);
+    fails(asked, "ginQueueDepth 8 instead of ginQueueDepth 4");
     asked = AskGin(1);
     if (rank == 1) asked.ginConnectionType = NCCL_GIN_CONNECTION_RAIL;
-    fails(asked);
+    fails(asked, "ginConnectionType 2 instead of ginConnectionType 1");
+    ncclDevResourceHandle_t buffer = 0;
+    ncclDevResourceRequirements_t piece = {};
+    piece.bufferSize = 1024 << rank;
+    piece.outBufferHandle = &buffer;
+    asked = AskGin(1);
+    asked.resourceRequirementsList = &piece;
+    fails(asked, "than rank 0: in a list of the requirements");
     const auto fails_as_none = [&](const ncclDevCommRequirements_t& wrong) {
       ncclDevComm devcomm;
       EXPECT_EQ(ncclDevCommCreate(comm, &wrong, &devcomm), ncclInvalidUsage);

@@ -84,9 +84,12 @@ NCCL_DEVICE_INLINE void AddCounter(GinCounterIf action, GinOperation* operation)
 }
 
 NCCL_DEVICE_INLINE uint64_t GinWindowOf(ncclWindow_t window, uint32_t connection) {
+  // Whoever reads the descriptor says that there is no window 0.
+  if (window == nullptr) return 0;
   return reinterpret_cast<uint64_t>(LoadConstant(&window->ginWins[connection]));
 }
 NCCL_DEVICE_INLINE uint64_t GinOffsetOf(ncclWindow_t window, size_t offset) {
+  if (window == nullptr) return offset;
   return uint64_t{LoadConstant(&window->ginOffset4K)} * 4096 + offset;
 }
 

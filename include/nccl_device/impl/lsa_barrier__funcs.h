@@ -26,8 +26,10 @@ NCCL_DEVICE_INLINE ncclLsaBarrierSession<Coop>::ncclLsaBarrierSession(
       handle_(handle),
       index_(index),
       multimem_(multimem && TUTTI_DEVICE_HAS_MULTIMEM != 0),
-      mm_handle_(mmHandle),
-      epoch_(*KeptEpoch()) {}
+      mm_handle_(mmHandle) {
+  TUTTI_CHECK_BARRIER(index, handle.nBarriers);
+  epoch_ = *KeptEpoch();
+}
 
 template <typename Coop>
 NCCL_DEVICE_INLINE ncclLsaBarrierSession<Coop>::ncclLsaBarrierSession(Coop coop,

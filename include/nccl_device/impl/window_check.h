@@ -52,8 +52,9 @@ static_assert(sizeof(ncclWindow_vidmem) == WindowParts::kAt, "the parts follow t
 namespace tutti {
 namespace device {
 
-// Returns whether the lengths of a window's parts are known.
+// Returns whether the lengths of a window's parts are known. Those of no window are not.
 NCCL_DEVICE_INLINE bool KnowsParts(ncclWindow_t window) {
+  if (window == nullptr) return false;
   const char* const record = reinterpret_cast<const char*>(window);
   const auto mark = [record](size_t at) {
     return LoadConstant(reinterpret_cast<const uint32_t*>(record + at));
@@ -81,7 +82,9 @@ NCCL_DEVICE_INLINE void RefusePlace(ncclWindow_t window, size_t offset, size_t b
       "tutti: %s, line %d: block %u, thread %u: %llu bytes at %llu of LSA rank %d of window %p: ",
       caller, line, blockIdx.x, threadIdx.x, static_cast<unsigned long long>(bytes),
       static_cast<unsigned long long>(offset), place, static_cast<const void*>(window));
-  if (size == WindowParts::kEnd)
+  if (window == nullptr)
+    printf("there is no window\n");
+  else if (size == WindowParts::kEnd)
     printf("the LSA team has no such rank\n");
   else
     printf("there it has %llu bytes\n", static_cast<unsigned long long>(size));
@@ -98,6 +101,7 @@ NCCL_DEVICE_INLINE void RefusePlace(ncclWindow_t window, size_t offset, size_t b
 // lengths are not known, pass.
 NCCL_DEVICE_INLINE void CheckPlace(ncclWindow_t window, size_t offset, size_t bytes, int place,
                                    const char* caller, int line) {
+  if (window == nullptr) RefusePlace(window, offset, bytes, place, 0, caller, line);
   if (!KnowsParts(window)) return;
   const uint64_t* const lengths = LengthsOfParts(window);
   int known = 0;
@@ -106,6 +110,20 @@ NCCL_DEVICE_INLINE void CheckPlace(ncclWindow_t window, size_t offset, size_t by
   const bool holds = offset < size ? bytes <= size - offset : offset == 0 && bytes == 0;
   if (size == WindowParts::kEnd || !holds)
     RefusePlace(window, offset, bytes, place, size, caller, line);
+}
+
+// Ends the program where there are fewer LSA barriers than a kernel names.
+NCCL_DEVICE_INLINE void CheckBarrier(uint32_t index, uint32_t barriers) {
+  if (index < barriers) return;
+#if NCCL_CHECK_CUDACC
+  printf("tutti: block %u, thread %u: there is no LSA barrier %u: the requirements have %u\n",
+         blockIdx.x, threadIdx.x, index, barriers);
+#ifdef __CUDA_ARCH__
+  __trap();
+#endif
+#else
+  tuttiHostRefuseBarrier(index, barriers);
+#endif
 }
 #endif
 
@@ -121,12 +139,14 @@ NCCL_DEVICE_INLINE void CheckPlace(ncclWindow_t window, size_t offset, size_t by
 #define TUTTI_AND_SITE_IS , TUTTI_SITE_IS
 #define TUTTI_CHECK_PLACE(window, offset, bytes, place) \
   ::tutti::device::CheckPlace(window, offset, bytes, place, caller, line)
+#define TUTTI_CHECK_BARRIER(index, barriers) ::tutti::device::CheckBarrier(index, barriers)
 #else
 #define TUTTI_SITE
 #define TUTTI_SITE_IS
 #define TUTTI_AND_SITE
 #define TUTTI_AND_SITE_IS
 #define TUTTI_CHECK_PLACE(window, offset, bytes, place) static_cast<void>(0)
+#define TUTTI_CHECK_BARRIER(index, barriers) static_cast<void>(0)
 #endif
 
 #endif  // TUTTI_DEVICE_API
