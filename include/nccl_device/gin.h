@@ -54,7 +54,8 @@ enum ncclGinResourceSharingMode : uint8_t {
 
 // Flags of an operation, to be or-ed. They are for cards that kernels drive; the proxy needs none.
 // MaySkipCreditCheck says that the queue toward the peer has room. AggregateRequests leaves it to a
-// later operation toward the peer, which must follow, to tell the card.
+// later operation toward the peer, which must follow, to tell the card; where the queue is full
+// before, the card is told so far.
 enum ncclGinOptFlags {
   ncclGinOptFlagsDefault = 0,
   ncclGinOptFlagsMaySkipCreditCheck = 1,

@@ -387,6 +387,59 @@ TEST(GdakiMannerTest, ALaterCallRingsForAll) {
   EXPECT_EQ(world.window(1)[0], std::byte{5});
 }
 
+// The card is told when the queue is full: that of the puts, and that of their counters, which is
+// so sooner and waits for the first.
+TEST(GdakiMannerTest, AnAggregateMayBeLongerThanItsQueue) {
+  constexpr uint64_t kPuts = 100;
+  constexpr Gdaki::Manner kLater = {.rings_later = true, .has_room = false};
+  for (const Sharing sharing : {Sharing::kGpu, Sharing::kBlock, Sharing::kThread}) {
+    for (const uint32_t counter : {Gdaki::kNoCounter, 2u}) {
+      CardWorld world(2, /*depth=*/4);
+      const Gdaki gin = world.On(0, sharing);
+      for (uint64_t i = 0; i < kPuts; ++i)
+        ASSERT_TRUE(gin.Put(1, world.Value(0, 1, i * 8, i + 1, 8), kNoSignal, counter, kLater));
+      ASSERT_TRUE(gin.Put(1, {}, {true, gin.SignalOf(1, 0), 1}, counter, {}));
+      AwaitWord(world.On(1, sharing).SignalWord(0), 1);
+      if (counter != Gdaki::kNoCounter) AwaitWord(gin.CounterWord(counter), kPuts + 1);
+      std::vector<uint64_t> got(kPuts);
+      std::memcpy(got.data(), world.window(1).data(), kPuts * 8);
+      for (uint64_t i = 0; i < kPuts; ++i) EXPECT_EQ(got[i], i + 1);
+      EXPECT_THAT(world.card().complaints(), IsEmpty());
+    }
+  }
+}
+
+TEST(GdakiMannerTest, AggregatesOfManyThreadsMayBeLongerThanTheirQueue) {
+  constexpr int kThreads = 4;
+  constexpr uint64_t kPuts = 100;
+  CardWorld world(2, /*depth=*/4, /*most_delay=*/1);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      const Gdaki gin = world.On(0, Sharing::kGpu);
+      for (uint64_t i = 0; i < kPuts; ++i) {
+        const bool is_last = i + 1 == kPuts;
+        EXPECT_TRUE(gin.Put(1, {}, {true, gin.SignalOf(1, 0), 1}, /*counter=*/2,
+                            {.rings_later = !is_last, .has_room = false}));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  AwaitWord(world.On(1, Sharing::kGpu).SignalWord(0), kThreads * kPuts);
+  AwaitWord(world.On(0, Sharing::kGpu).CounterWord(2), kThreads * kPuts);
+  EXPECT_THAT(world.card().complaints(), IsEmpty());
+}
+
+// A wait for what was aggregated is as good as a later call.
+TEST(GdakiMannerTest, AWaitRings) {
+  CardWorld world(2, /*depth=*/8);
+  const Gdaki gin = world.On(0, Sharing::kGpu);
+  EXPECT_TRUE(gin.Put(1, world.Value(0, 1, 0, 5, 4), kNoSignal, Gdaki::kNoCounter,
+                      {.rings_later = true, .has_room = false}));
+  EXPECT_TRUE(gin.Await(1, gin.Posted(1)));
+  EXPECT_EQ(world.window(1)[0], std::byte{5});
+}
+
 // -------------------------------------------------------------------------------------------------
 // Faults
 

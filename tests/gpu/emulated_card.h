@@ -225,8 +225,13 @@ inline void Begin() {
   }).detach();
 }
 
-// Prints where the queues of a device communicator lie.
+// Prints where the queues of a device communicator lie; ends the program where its kernels do not
+// drive the card.
 inline void TellQueues(const ncclDevComm& comm) {
+  if (comm.ginConnectionCount == 0 || comm.ginNetDeviceTypes[0] != NCCL_NET_DEVICE_GIN_GDAKI) {
+    std::printf("failed: kernels do not drive the card; NCCL_DEBUG=INFO says why\n");
+    std::_Exit(1);
+  }
   tutti::device::GdakiContext context;
   tutti::device::mlx5::QueuePair pair;
   CopyForWatch(&context, comm.ginHandles[0], sizeof(context));

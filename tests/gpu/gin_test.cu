@@ -649,10 +649,6 @@ void RunRank(int rank, int ranks) {
   const ncclDevCommRequirements_t asked = Requirements();
   CHECK(ncclDevCommCreate(comm, &asked, &args.comm));
 #ifdef KERNEL_CASES_OVER_EMULATED_CARD
-  if (args.comm.ginNetDeviceTypes[0] != NCCL_NET_DEVICE_GIN_GDAKI) {
-    std::printf("failed: kernels do not drive the card; NCCL_DEBUG=INFO says why\n");
-    std::_Exit(1);
-  }
   if (rank == 0 && shared->first == 0) emulated_card::TellQueues(args.comm);
 #endif
   args.notes = static_cast<Notes*>(MakeShared(sizeof(Notes)));

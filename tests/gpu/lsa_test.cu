@@ -5,7 +5,8 @@
 //   nvcc -std=c++17 -O3 -arch=native -I INCLUDE lsa_test.cu -L LIBRARY -ltutti -o lsa_test
 //   LD_LIBRARY_PATH=LIBRARY ./lsa_test RANKS [processes | hosts [HOSTS]]
 //
-// kernel_cases.h says what all that means. Settings: LSA_TEST_SECONDS, LSA_TEST_CASES.
+// kernel_cases.h says what all that means. Settings: LSA_TEST_SECONDS, LSA_TEST_CASES. Over the
+// emulated card ranks of one LSA team reach one another's memory, and the card joins all.
 
 // First: it includes the types of numbers that sums are to know.
 #include "litmus_cases.h"
@@ -229,6 +230,9 @@ void RunAllCases(int rank, int ranks, Stream stream, Notes* notes) {
   Asked asked;
   Ask(comm, &args, properties.ginType != NCCL_GIN_TYPE_NONE, &asked);
   CHECK(ncclDevCommCreate(comm, &asked.all, &args.comm));
+#ifdef KERNEL_CASES_OVER_EMULATED_CARD
+  if (rank == 0 && shared->first == 0) emulated_card::TellQueues(args.comm);
+#endif
   AskHost(comm, &args);
   RunCases(kCases, 0, rank, comm, args, stream, [&] {
     Clear(first.memory, kWindowBytes, stream);
@@ -308,7 +312,10 @@ void RunRank(int rank, int ranks) {
   Stream stream = MakeStream();
   auto* const notes = static_cast<Notes*>(MakeShared(sizeof(Notes)));
   if (shared->first < kCaseCount) RunAllCases(rank, ranks, stream, notes);
+#ifndef KERNEL_CASES_OVER_EMULATED_CARD
+  // What a card says of mistakes is its own: tests/fakecard.
   RunMistakes(rank, ranks, stream, notes);
+#endif
 }
 
 }  // namespace

@@ -214,8 +214,9 @@ class Gdaki {
   NCCL_DEVICE_INLINE bool Count(int peer, uint64_t index, uint32_t counter, Manner manner) const {
     const mlx5::SendQueue companion(LoadConstant(&context_->companion) + peer, sharing_,
                                     abort_flag_);
-    mlx5::Position at;
-    if (!companion.Reserve(2, manner.has_room, &at)) return false;
+    const mlx5::Position at = companion.Claim(2);
+    const mlx5::SendQueue waited_for = Main(peer);
+    if (!manner.has_room && !companion.AwaitRoom(at, 2, &waited_for)) return false;
     const mlx5::QueuePair* const main = LoadConstant(&context_->main) + peer;
     companion.Write(at.index, mlx5::MakeWait(at, index, LoadConstant(&main->completions.number)));
     const mlx5::Position add = {at.queue, at.index + 1};

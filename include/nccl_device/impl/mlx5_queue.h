@@ -9,10 +9,11 @@
 // A thread adds to `reserved`, waits until what the card has not done yet leaves room, writes its
 // entries, and moves `ready` behind them when all threads before it have. On a GPU the lanes of a
 // warp that come to it together add once for all of them. Whoever rings tells the card of all that
-// is ready: first the doorbell record, then the doorbell. Each entry asks for a
-// completion, so entry i of the send queue is done when entry i of the completion queue has come;
-// both wrap around, each by its own size, a power of two. A send queue has no completions but its
-// own, and no more entries than its completion queue.
+// is ready: first the doorbell record, then the doorbell. Who leaves that to a later call need not
+// mind how long the queue is: whoever waits for entries that the card was not told of tells it.
+// Each entry asks for a completion, so entry i of the send queue is done when entry i of the
+// completion queue has come; both wrap around, each by its own size, a power of two. A send queue
+// has no completions but its own, and no more entries than its completion queue.
 //
 // The layouts are part of the binary interface of NCCL 2.30.7. What it reserves in QueuePair, this
 // library uses to tell the host of an entry that failed.
@@ -142,10 +143,11 @@ class SendQueue {
   }
 
   // Waits until the card has done with what was where `count` claimed entries are to be, at most
-  // the queue's size.
-  NCCL_DEVICE_INLINE bool AwaitRoom(Position first, uint32_t count) const {
+  // the queue's size. `ahead` is a queue whose entries those of this one wait for, or null.
+  NCCL_DEVICE_INLINE bool AwaitRoom(Position first, uint32_t count,
+                                    const SendQueue* ahead = nullptr) const {
     const uint64_t end = first.index + count, size = Size();
-    return end <= size || AwaitDone(end - size - 1);
+    return end <= size || AwaitDone(end - size - 1, ahead);
   }
 
   // Takes `count` entries, at most the queue's size, and waits for room; not where the caller knows
@@ -177,9 +179,11 @@ class SendQueue {
     return Word(&pair_->reserved).load(cuda::memory_order_relaxed);
   }
 
-  // Waits until entry `index` is done. What it brought is visible then.
-  NCCL_DEVICE_INLINE bool AwaitDone(uint64_t index) const {
+  // Waits until entry `index` is done, of which it tells the card where no call has so far. What it
+  // brought is visible then.
+  NCCL_DEVICE_INLINE bool AwaitDone(uint64_t index, const SendQueue* ahead = nullptr) const {
     const auto done = Word(&pair_->completions.done);
+    bool told = false;
     const uint64_t size = LoadConstant(&pair_->completions.size);
     uint32_t* const word = reinterpret_cast<uint32_t*>(EntryOf(index) + kCompletionWordAt);
     WaitRounds rounds(abort_flag_);
@@ -192,6 +196,7 @@ class SendQueue {
         const bool is_new = OwnerOf(seen) == ((index & size) != 0 ? 1 : 0);
         if (is_new && OpcodeOf(seen) != kInvalid && IsOf(index, seen)) return Note(index, seen);
       }
+      if (!told && !TellUpTo(index, ahead, &told)) return false;
       if (HasFailed(index) || !rounds.Another()) return false;
     }
   }
@@ -231,6 +236,15 @@ class SendQueue {
 #else
     return counter.fetch_add(count, cuda::memory_order_relaxed);
 #endif
+  }
+
+  // Tells the card of entry `index` and, before, of what `ahead` has, once the entry is ready: what
+  // it waits for there is ready then, too. Sets `told` when that is so.
+  NCCL_DEVICE_INLINE bool TellUpTo(uint64_t index, const SendQueue* ahead, bool* told) const {
+    *told = ahead == nullptr && Word(&pair_->rung).load(cuda::memory_order_relaxed) > index;
+    if (*told || Word(&pair_->ready).load(cuda::memory_order_acquire) <= index) return true;
+    *told = true;
+    return (ahead == nullptr || ahead->Ring()) && Ring();
   }
 
 #if TUTTI_CHECKED_KERNELS
@@ -301,6 +315,7 @@ class SendQueue {
     return true;
   }
 
+  // Tells the card of all that is ready.
   NCCL_DEVICE_INLINE bool Ring() const {
     const cuda::atomic_ref<int, cuda::thread_scope_device> lock(pair_->lock);
     if (sharing_ != Sharing::kThread) {
