@@ -91,6 +91,8 @@ SleepAdvice ConnectionCore::PrepareToSleep(std::vector<pollfd>& descriptors) {
       descriptors.push_back({wait.fd, static_cast<short>(wait.events), 0});
     if (idle == NetIdle::kWait) advice = SleepAdvice::kSleep;
     if (idle == NetIdle::kPoll) advice = SleepAdvice::kHandOver;
+  } else if (Settled()) {
+    WatchIdle();
   }
   driver_.Give();
   ServeRequests();

@@ -1,4 +1,5 @@
-// Connections that break while nothing is under way on one of their ends.
+// Connections that break, or have something to say, while nothing is under way on one of their
+// ends.
 
 #include <gtest/gtest.h>
 
@@ -11,7 +12,7 @@
 namespace tutti {
 namespace {
 
-constexpr size_t kSlotBytes = 4096;
+constexpr size_t kSlotBytes = 32 * 1024;
 constexpr uint32_t kTag = 0x2a;
 
 // A pair of proxy connections through a cable.
@@ -36,12 +37,12 @@ class CabledPair {
     in_ = FifoReceiver(recv->fifo());
   }
 
-  void Send() {
+  void Send(size_t bytes = 100) {
     send->Begin(1, kTag);
-    std::byte* const place = out_.TryAcquire(100);
+    std::byte* const place = out_.TryAcquire(bytes);
     ASSERT_NE(place, nullptr);
-    std::memset(place, 1, 100);
-    out_.Publish(100, kTag);
+    std::memset(place, 1, bytes);
+    out_.Publish(bytes, kTag);
     send->HandOver();
   }
   void BeginToReceive() {
@@ -106,6 +107,26 @@ TEST(IdleConnectionTest, IsMadeAgainWhileNobodyWaits) {
   pair.BeginToReceive();
   pair.Send();
   pair.AwaitChunk();
+}
+
+// A receiver puts off what it has to say of a long message, and says it though nobody drives it any
+// more.
+TEST(IdleConnectionTest, TellsTheSenderWhatItHas) {
+  CabledPair pair;
+  const Deadline deadline = Deadline::AfterSeconds(60);
+  for (uint64_t sent = 1; sent <= 20; ++sent) {
+    pair.recv->Begin(1, kTag);
+    pair.Send(kSlotBytes);
+    while (pair.recv->ChunksDone() < sent) {
+      pair.recv->Poll();
+      ASSERT_FALSE(deadline.Passed());
+    }
+    pair.AwaitChunk();
+    while (pair.send->ChunksDone() < sent) {
+      std::this_thread::yield();
+      ASSERT_FALSE(deadline.Passed());
+    }
+  }
 }
 
 }  // namespace

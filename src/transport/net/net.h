@@ -129,7 +129,7 @@ enum class NetIdle : uint8_t {
 enum class NetCare : uint8_t {
   kNone,
   kSeldom,  // Once a second, because its descriptors are not those that AppendFds named.
-  kSoon,    // Soon, because it broke and is being made again.
+  kSoon,    // Soon, because it is being made again, or has something to say to the other end.
 };
 
 // Says by which devices the connections of a rank may go besides its own.
@@ -197,9 +197,9 @@ class NetRecvComm : public NetComm {
   // Begins to make what lies in these buffers of GPU memory visible to the GPU, where the device
   // needs that (NetDevice::needs_flush). Null when the comm has no room for a further request.
   virtual Result<NetRequest*> Iflush(std::span<const NetReceive> buffers) = 0;
-  // Says whether the caller waits for a further message besides the next that comes, and so calls
-  // Progress again once this one is there: the network may then put off what it has to tell the
-  // sender, and tell it of several messages at once. Until this is called, it may not.
+  // Says whether the caller waits for a message besides the next that comes; it heeds Care as well.
+  // The network may then tell the sender of several messages at once, and of a single one with the
+  // next call of Progress. Until this is called, it has told when Test says that one is there.
   virtual void ExpectMore(bool /*more*/) {}
 };
 

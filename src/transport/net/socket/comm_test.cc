@@ -476,12 +476,12 @@ TEST(SocketCommTest, ARequestIsNotDoneBeforeTheSenderCanKnow) {
   EXPECT_EQ(grant->count - grant->bytes, 1u);
 }
 
-// A busy receiver whose caller comes again says of several messages at once that it has them; an
-// idle one, and one whose caller need not come again, at once.
+// A busy receiver whose caller comes again says of several messages at once that it has them, and
+// an idle one with the next look; one whose caller waits for no further one says of two at once.
 TEST(SocketCommTest, ABusyReceiverAcknowledgesSeveralMessagesAtOnce) {
   const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
   auto [ours, theirs] = fuzz::JoinedSockets();
-  const auto receiver = MakeReceiver(Over(std::move(ours)), helpers);
+  auto receiver = MakeReceiver(Over(std::move(ours)), helpers);
   std::vector<std::byte> buffer(kKeepBytes + 1);
   uint64_t number = 0;
   // Sends and receives a message; returns how many the sender now knows to have come, and -1 where
@@ -498,16 +498,50 @@ TEST(SocketCommTest, ABusyReceiverAcknowledgesSeveralMessagesAtOnce) {
     return static_cast<int>(grant.count) - static_cast<int>(grant.bytes);
   };
   EXPECT_EQ(receive(), 1);
+  EXPECT_EQ(receiver->Care(), NetCare::kNone);
   receiver->ExpectMore(true);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(receive(), -1);
   EXPECT_EQ(receive(), 5);
   EXPECT_EQ(receive(), -1);
+  EXPECT_EQ(receiver->Care(), NetCare::kSoon);
   EXPECT_TRUE(receiver->Progress().ok());  // nothing came meanwhile
+  EXPECT_EQ(receiver->Care(), NetCare::kNone);
   std::array<std::byte, kFrameBytes> frame = {};
   EXPECT_EQ(::recv(theirs.get(), frame.data(), frame.size(), 0), ssize_t{kFrameBytes});
   EXPECT_EQ(receive(), -1);
   receiver->ExpectMore(false);
   EXPECT_EQ(receive(), 8);
+  EXPECT_EQ(receive(), -1);
+  EXPECT_EQ(receiver->Care(), NetCare::kSoon);
+  receiver.reset();
+  EXPECT_EQ(::recv(theirs.get(), frame.data(), frame.size(), 0), ssize_t{kFrameBytes});
+  const Frame last = DecodeFrame(frame).value();
+  EXPECT_EQ(last.count - last.bytes, 9u);
+}
+
+// A receiver that took in what was sent, and ended in order before it said so, has it.
+TEST(SocketCommTest, AnOrderlyEndSaysThatAllWasRead) {
+  const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
+  for (const bool reads_all : {true, false}) {
+    auto [ours, theirs] = fuzz::JoinedSockets();
+    const auto sender = MakeSender(Over(std::move(ours)), helpers);
+    std::vector<std::byte> data(kKeepBytes + 1);
+    NetRequest* const request = *sender->Isend({data.data(), data.size()});
+    ASSERT_NE(request, nullptr);
+    while (!*sender->Progress()) {
+    }
+    EXPECT_FALSE(*sender->Test(*request));
+    std::vector<std::byte> taken(kFrameBytes + data.size() - (reads_all ? 0 : 1));
+    ASSERT_EQ(::recv(theirs.get(), taken.data(), taken.size(), MSG_WAITALL),
+              static_cast<ssize_t>(taken.size()));
+    theirs.Reset();
+    const Result<bool> moved = sender->Progress();
+    ASSERT_TRUE(moved.ok()) << moved.status().message();
+    EXPECT_EQ(*sender->Test(*request), reads_all);
+    // Where something was unread the connection was reset, and waits for new sockets.
+    sender->LookClosely();
+    EXPECT_EQ(sender->Progress().ok(), !reads_all);
+  }
 }
 
 // The same with groups.

@@ -20,9 +20,6 @@ constexpr uint64_t kGrantWhenIdle = kNetWindow / 2;
 constexpr uint64_t kGrantWhenBusy = kNetWindow - 1;
 constexpr uint64_t kCreditUsedWhenIdle = kCreditMessages / 2;
 constexpr uint64_t kCreditUsedWhenBusy = kCreditMessages * 3 / 4;
-// While the receiver is busy with further messages, it acknowledges so many at once. An
-// acknowledgement costs either end a system call, and a sender has the other half of its window.
-constexpr uint64_t kHeldAtMost = kNetWindow / 2;
 // Messages are long when those since the last grant have more bytes.
 constexpr size_t kShortBytes = kCreditBytes / 2;
 
@@ -30,6 +27,14 @@ constexpr size_t kShortBytes = kCreditBytes / 2;
 
 SocketRecvComm::SocketRecvComm(std::unique_ptr<SocketChannel> channel)
     : ChannelComm(std::move(channel)) {}
+
+// Helper threads touch the requests until the channel is gone.
+SocketRecvComm::~SocketRecvComm() {
+  if (HasToTell() && !channel_->down() && channel_->Check().ok()) {
+    [[maybe_unused]] const Result<bool> told = SendGrants(/*busy=*/false);
+  }
+  channel_.reset();
+}
 
 Status SocketRecvComm::CheckGroup(std::span<const NetReceive> group) {
   if (group.empty() || group.size() > kMaxNetGroup) {
@@ -97,13 +102,13 @@ Result<bool> SocketRecvComm::Test(NetRequest& request) {
   return true;
 }
 
-// Returns whether the sender has been told all that it is to know of what came, or the caller has
-// said that it comes again. Otherwise perhaps nobody calls Progress once a request is done, because
-// the caller has all that it waits for: what has not left by then would never leave, and the sender
-// would hold its message in vain. Where the connection is down, the first frame on its new sockets
-// says it, and Care asks that the connection be driven until it has them.
+// Returns whether the sender has been told all that it must know before the request is done. What
+// is put off leaves when the caller comes again: it waits for more, or Care asks for it. A caller
+// that does neither may never come again, and the sender would hold its message in vain.
+// Where the connection is down, the first frame on its new sockets says it.
 Result<bool> SocketRecvComm::TellWhatCame() {
-  while (!channel_->down() && !expects_more_ && (held_ > 0 || grants_from_ < grants_to_)) {
+  if (tell_from_ == kHeldAtMost) return true;
+  while (!channel_->down() && (held_ >= tell_from_ || grants_from_ < grants_to_)) {
     TUTTI_ASSIGN([[maybe_unused]] const bool sent, SendGrants(/*busy=*/true));
     if (!channel_->down() && grants_from_ < grants_to_) return false;
   }
@@ -367,7 +372,7 @@ void SocketRecvComm::EncodeGroups() {
 }
 
 bool SocketRecvComm::GrantsDue(bool busy) const {
-  if (held_ > 0 && (!busy || !expects_more_ || held_ >= kHeldAtMost)) return true;
+  if (held_ > 0 && (!busy || held_ >= tell_from_)) return true;
   if (posted_ <= granted_) return false;
   // Groups with tags cannot be sent to before they are granted.
   if (tagged_) return true;

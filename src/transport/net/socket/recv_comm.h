@@ -19,19 +19,18 @@ namespace tutti {
 class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
  public:
   explicit SocketRecvComm(std::unique_ptr<SocketChannel> channel);
-  // Helper threads touch the requests until the channel is gone.
-  ~SocketRecvComm() override { channel_.reset(); }
+  ~SocketRecvComm() override;
 
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
     return channel_->Register(region);
   }
   Result<NetRequest*> Irecv(std::span<const NetReceive> group) override;
   Result<NetRequest*> Iflush(std::span<const NetReceive> buffers) override;
-  void ExpectMore(bool more) override { expects_more_ = more; }
+  void ExpectMore(bool more) override { tell_from_ = more ? kHeldAtMost : kHeldAtEnd; }
   Result<bool> Progress() override;
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>& waits) override;
-  NetCare Care() const override { return channel_->Care(); }
+  NetCare Care() const override { return HasToTell() ? NetCare::kSoon : channel_->Care(); }
 
  private:
   struct Request : NetRequest {
@@ -52,6 +51,13 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   static constexpr size_t kAheadFrom = 4096;
   static constexpr size_t kMostAhead = 64 * 1024;
 
+  // While the receiver is busy with further messages, it acknowledges so many at once. An
+  // acknowledgement costs either end a system call, and a sender has the other half of its window.
+  static constexpr uint64_t kHeldAtMost = kNetWindow / 2;
+  // At the end of an operation it acknowledges so many at once, and one alone with its next look:
+  // whoever waits for that one has it before. An operation of several goes on without a wait.
+  static constexpr uint64_t kHeldAtEnd = 2;
+
   Request& At(uint64_t group) { return requests_[group % kNetWindow]; }
   Status CheckGroup(std::span<const NetReceive> group);
   Result<bool> Receive();
@@ -65,6 +71,8 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   size_t BytesAhead();
   Result<bool> ReadAhead(size_t ahead);
   Result<bool> Read(std::span<const iovec> places, size_t& bytes);
+  // Returns whether there is something that the sender is to know, and has not been sent.
+  bool HasToTell() const { return held_ > 0 || grants_from_ < grants_to_; }
   Result<bool> TellWhatCame();
   Result<bool> SendGrants(bool busy);
   void EncodeGrants(bool busy);
@@ -95,7 +103,7 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   size_t before_last_bytes_ = 0;  // was the one before it.
   bool was_reset_ = false;        // It was reset while grants were sent.
   uint64_t held_ = 0;             // Messages have arrived that the sender holds until it knows.
-  bool expects_more_ = false;     // The caller comes again in any case.
+  uint64_t tell_from_ = 1;        // The sender is told at once of so many of them.
   size_t staged_from_ = 0;        // staging_[staged_from_, staged_to_) has been read but not used
   size_t staged_to_ = 0;
   // grants_[grants_from_, grants_to_) is still to be written.

@@ -239,6 +239,7 @@ Result<bool> SocketSendComm::ReadGrants() {
   const iovec place = {&staging_[staged_], staging_.size() - staged_};
   const ssize_t got = channel_->control().Read({&place, 1});
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+  if (got == 0 && TakeEnd()) return true;
   if (got <= 0) {
     TUTTI_TRY(channel_->Lost(got == 0 ? 0 : errno));
     return false;
@@ -248,6 +249,20 @@ Result<bool> SocketSendComm::ReadGrants() {
   staged_ -= used;
   std::memmove(staging_.data(), &staging_[used], staged_);
   return used > 0;
+}
+
+// A receiver puts off for a moment what it has to say of the last messages (NetRecvComm::HeedCare),
+// and its process may end meanwhile. A socket that is closed with something unread is reset, so
+// that one which ends in order, and whose host has all that was written, was read to its end. A
+// later look finds the end again, and fails.
+bool SocketSendComm::TakeEnd() {
+  const bool all_sent = written_ == begun_ && channel_->Undelivered() == 0;
+  const bool on_control_only = channel_->num_data_sockets() == 0;
+  if (!AwaitsAcknowledgement() || !all_sent || !on_control_only || awaiting_resume_) return false;
+  if (channel_->TriesPaths()) return false;  // The receiver has left these sockets for others.
+  acknowledged_ = written_;
+  if (kept_) kept_->GiveBack(acknowledged_);
+  return true;
 }
 
 // Takes the whole frames in staging_, and returns how many bytes they are. A frame that has come in

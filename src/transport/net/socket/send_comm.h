@@ -80,6 +80,9 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
   // Returns whether a request only waits for the receiver to say that it has the message.
   bool AwaitsAcknowledgement() const { return in_flight_ > 0 && acknowledged_ < held_until_; }
   Result<bool> ReadGrants();
+  // Takes notice that the stream has ended. Returns whether that says of messages which are held
+  // that the receiver has them.
+  bool TakeEnd();
   Result<size_t> TakeStagedGrants();
   Status TakeGrant(const Frame& frame);
   Status TakeAcknowledgement(uint64_t has);
