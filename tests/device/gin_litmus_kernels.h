@@ -194,6 +194,31 @@ NCCL_DEVICE_INLINE void TrustOrderOfPuts(ncclDevComm comm, ncclWindow_t window, 
   LeaveTogether(gin, comm);
 }
 
+// Relies on a weak signal for the puts before it, which only a strong one comes behind.
+NCCL_DEVICE_INLINE void TrustWeakSignal(ncclDevComm comm, ncclWindow_t window, int rounds,
+                                        LitmusNotes* notes) {
+  constexpr size_t kPuts = 40;
+  const ncclCoopThread self;
+  const ncclGin gin(comm, 0);
+  const ncclTeam world = ncclTeamWorld(comm);
+  for (int round = 1; round <= rounds; ++round) {
+    const auto value = static_cast<uint64_t>(round);
+    if (comm.rank == 0) {
+      for (size_t i = 0; i < kPuts; ++i) gin.putValue(world, 1, window, i * 64, value);
+      gin.signal(world, 1, ncclGin_WeakSignalInc{0});
+      gin.waitSignal(self, 0, value);
+    } else {
+      gin.waitSignal(self, 0, value);
+      bool late = false;
+      for (size_t i = 0; i < kPuts; ++i)
+        late |= cuda::atomic_ref<uint64_t>(LitmusTarget(window)[i * 8]).load() != value;
+      if (late) NoteWrong(notes);
+      gin.signal(world, 0, ncclGin_WeakSignalInc{0});
+    }
+  }
+  LeaveTogether(gin, comm);
+}
+
 // Relies on the order of two contexts: the signal is of another one than the puts.
 NCCL_DEVICE_INLINE void TrustOtherContext(ncclDevComm comm, ncclWindow_t window, int rounds,
                                           LitmusNotes* notes) {

@@ -241,6 +241,15 @@ void CarryOutKept(Group& group, Peer& peer) {
   peer.kept.clear();
 }
 
+// Leaves the rest for later, so that who looks meanwhile sees some without the others.
+void CarryOutSome(Group& group, Peer& peer) {
+  std::shuffle(peer.kept.begin(), peer.kept.end(), group.random);
+  for (size_t count = 1 + group.random() % peer.kept.size(); count > 0; --count) {
+    CarryOut(group, peer.kept.back());
+    peer.kept.pop_back();
+  }
+}
+
 // Takes a frame whose bytes are all there.
 void Take(Group& group, Peer& peer) {
   const Frame& frame = peer.frame;
@@ -264,7 +273,7 @@ void Take(Group& group, Peer& peer) {
     if (!Reorders()) Add(group, frame);
   } else if (Reorders()) {
     peer.kept.push_back({frame, peer.kept_bytes});
-    if (peer.kept.size() == kMostKept) CarryOutKept(group, peer);
+    if (peer.kept.size() == kMostKept) CarryOutSome(group, peer);
   } else {
     Add(group, frame);
   }
@@ -350,7 +359,7 @@ void Drive(Group& group) {
     Read(group, peer);
     Write(peer);
     // What is kept back is not kept for ever.
-    if (!peer.kept.empty() && group.random() % 4 == 0) CarryOutKept(group, peer);
+    if (!peer.kept.empty() && group.random() % 4 == 0) CarryOutSome(group, peer);
   }
 }
 
