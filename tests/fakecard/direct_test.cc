@@ -18,6 +18,7 @@
 #include "device/gin_litmus.h"
 #include "device/gin_world.h"
 #include "fake_verbs.h"
+#include "fakecard/card_link.h"
 #include "fakecard/fake_card.h"
 #include "fakecard/fake_mlx5.h"
 
@@ -95,6 +96,10 @@ TEST(GinDirectTest, MemoryIsRegisteredAsItsKindIs) {
     EXPECT_EQ(CallsOf("reg_dmabuf_mr"), 0);
     EXPECT_THAT(CallsOf("reg_mr_iova2"), ::testing::Ge(2 * 4));
   }
+}
+
+TEST(GinDirectTest, ACardIsAProcessWhereThatIsAskedFor) {
+  EXPECT_EQ(fakemlx5::CardIsApart(), std::getenv("FAKE_CARD_PROCESS") != nullptr);
 }
 
 TEST(GinDirectTest, APutWithASignal) {

@@ -48,12 +48,10 @@ T* Refuse(int error) {
 // What the card finds by a key, of a domain that it knows by its number.
 std::byte* FindMemory(int domain, uint32_t key, uint64_t address, uint64_t bytes,
                       FakeCard::End end) {
-  static constexpr unsigned kAccess[] = {0, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_REMOTE_READ,
-                                         IBV_ACCESS_REMOTE_ATOMIC};
   const ibv_pd* const pd = DomainOf(static_cast<uint32_t>(domain));
   const fakeverbs::Lock lock(fakeverbs::TheState().mutex);
   return fakeverbs::Locate(key, reinterpret_cast<const fakeverbs::Domain*>(pd), address, bytes,
-                           kAccess[static_cast<size_t>(end)]);
+                           static_cast<unsigned>(AccessOf(end)));
 }
 
 void Use(mlx5dv_devx_obj& object, int users) {
@@ -256,6 +254,8 @@ mlx5dv_devx_umem* mlx5dv_devx_umem_reg_ex(ibv_context*, mlx5dv_devx_umem_in* giv
     umem->mapping_bytes = in.size;
     umem->base = static_cast<std::byte*>(umem->mapping);
   }
+  if (!GiveUmem(*umem, by_dmabuf ? in.dmabuf_fd : -1, reinterpret_cast<uintptr_t>(in.addr)))
+    return Refuse<mlx5dv_devx_umem>(EOPNOTSUPP);
   mlx5dv_devx_umem* const made = &umem->umem;
   l.umems[made->umem_id] = std::move(umem);
   return made;
@@ -265,6 +265,7 @@ int mlx5dv_devx_umem_dereg(mlx5dv_devx_umem* umem) {
   const Lock lock(TheLibrary().mutex);
   const Umem& given = *reinterpret_cast<Umem*>(umem);
   if (given.users > 0) fakeverbs::Violation("a umem in use is given back");
+  TakeUmemBack(given);
   if (given.mapping != nullptr) munmap(given.mapping, given.mapping_bytes);
   TheLibrary().umems.erase(umem->umem_id);
   return 0;
@@ -277,10 +278,7 @@ mlx5dv_devx_obj* mlx5dv_devx_obj_create(ibv_context*, const void* in, size_t byt
   const std::string name = NameOf(in);
   const int error = Begin(name);
   if (l.card == nullptr) {
-    l.card = std::make_unique<FakeCard>(/*seed=*/7, /*most_delay=*/1);
-    l.card->SetFinder(FindMemory);
-    if (l.reach != nullptr) l.card->SetReach(l.reach.get());
-    l.card->Start();
+    l.card = MakeCard(FindMemory, l.reach.get());
   }
   const bool pair = name == "devx_create_qp";
   std::unique_ptr<mlx5dv_devx_obj> made;

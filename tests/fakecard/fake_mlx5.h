@@ -10,7 +10,7 @@
 // a bit that it has no name for, memory outside of its umem, an object that is not there, a state
 // that does not follow. What it has made works: queue pairs are served by the emulated card
 // (fake_card.h), which reaches memory by the keys of the other stand-in. All ranks are threads of
-// one process.
+// one process; the card is another thread, or where it is asked for a process (card_link.h).
 //
 // Each kind of call may be refused by fakeverbs::RefuseCalls under these names: open_mlx5,
 // init_obj, query_eqn, alloc_uar, umem_reg, umem_reg_far (of what ReachFarMemory says),

@@ -161,7 +161,8 @@ std::unique_ptr<mlx5dv_devx_obj> MakeCompletions(const void* in, size_t bytes) {
   Umem* const of_entries = UmemOf(w, w.Word(22), entries, made->size * 64, "an entry");
   if (record % 8 != 0 || entries % kPage != 0) w.Wrong("memory is not aligned");
   if (of_entries != nullptr) {
-    made->completions = reinterpret_cast<uint8_t*>(of_entries->base + entries);
+    made->completions = of_entries;
+    made->completions_at = entries;
     std::vector<uint8_t> image(size_t{made->size} * 64);
     TheLibrary().Reach().Copy(reinterpret_cast<std::byte*>(image.data()),
                               of_entries->base + entries, image.size());
@@ -207,13 +208,15 @@ std::unique_ptr<mlx5dv_devx_obj> MakePair(const void* in, size_t bytes) {
   if (!w.AllRight(kLongBytes)) return nullptr;
   made->completes_in = queue->second.get();
   ++made->completes_in->users;
-  made->number = l.card->AddQueue(
-      static_cast<int>(domain), static_cast<uint16_t>(made->size),
-      {.entries = reinterpret_cast<tutti::device::mlx5::Entry*>(of_entries->base + entries),
-       .completions = made->completes_in->completions,
-       .record = reinterpret_cast<uint32_t*>(of_record->base + record),
-       .doorbell = made->uar->doorbell,
-       .completions_number = completions});
+  made->number = l.card->AddQueue(domain, static_cast<uint16_t>(made->size),
+                                  {.entries = of_entries,
+                                   .completions = made->completes_in->completions,
+                                   .record = of_record,
+                                   .entries_at = entries,
+                                   .completions_at = made->completes_in->completions_at,
+                                   .record_at = record,
+                                   .uar = made->uar,
+                                   .completions_number = completions});
   if (l.failing) l.card->FailEntry(made->number, l.failing->first, l.failing->second);
   return made;
 }

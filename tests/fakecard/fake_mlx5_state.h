@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "fakecard/card_link.h"
 #include "fakecard/fake_card.h"
 #include "fakecard/fake_mlx5.h"
 
@@ -52,7 +53,8 @@ struct mlx5dv_devx_obj {
   uint32_t size = 0;
   std::vector<fakemlx5::Umem*> umems;
   fakemlx5::Uar* uar = nullptr;
-  uint8_t* completions = nullptr;
+  fakemlx5::Umem* completions = nullptr;  // where they lie, and where in it
+  uint64_t completions_at = 0;
   int users = 0;                            // of a completion queue
   mlx5dv_devx_obj* completes_in = nullptr;  // of a queue pair
   fakemlx5::PairState state = fakemlx5::PairState::kReset;
@@ -94,11 +96,14 @@ struct Library {
   }
   std::byte* registers = nullptr;  // those that are left of PutRegistersInto
   size_t registers_left = 0;
-  std::unique_ptr<tutti::testing::FakeCard> card;  // as long as there are queue pairs
+  std::unique_ptr<CardLink> card;  // as long as there are queue pairs
   std::vector<std::string> calls, complaints;
   std::optional<std::pair<uint64_t, uint8_t>> failing;
 };
 Library& TheLibrary();
+
+// Returns the rights to memory that an end of a transfer needs.
+uint64_t AccessOf(tutti::testing::FakeCard::End end);
 
 // All of these but DomainOf REQUIRE that the library's mutex is held.
 

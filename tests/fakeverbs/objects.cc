@@ -311,6 +311,7 @@ ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t be
   Region& region = *s.regions[mr->lkey];
   region.mapping = mapping;
   region.mapping_bytes = length;
+  if (s.watcher != nullptr) s.watcher->Added(region, fd, offset);
   return mr;
 }
 
@@ -321,6 +322,7 @@ int ibv_dereg_mr(ibv_mr* mr) {
   Note({"dereg_mr", region.begin, mr->length});
   DeliverAllOfEveryPair();
   --region.domain->users;
+  if (region.mapping && s.watcher != nullptr) s.watcher->Gone(mr->lkey);
   if (region.mapping) munmap(region.mapping, region.mapping_bytes);
   s.regions.erase(mr->lkey);
   return 0;

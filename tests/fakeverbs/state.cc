@@ -216,6 +216,12 @@ void Reset() {
   WakeNic();
 }
 
+void WatchRegions(RegionWatcher* watcher) {
+  State& s = TheState();
+  const Lock lock(s.mutex);
+  s.watcher = watcher;
+}
+
 void RefuseCalls(const std::string& call, int error, int times, int skip) {
   State& s = TheState();
   const Lock lock(s.mutex);

@@ -182,6 +182,16 @@ struct CallRefusal {
   int skip = 0;
 };
 
+// Is told of memory that is registered, with its DMA-BUF, in which it begins at `offset`, and of
+// its end. Called with the state's lock held. Memory without a DMA-BUF is not told of.
+class RegionWatcher {
+ public:
+  virtual ~RegionWatcher() = default;
+  virtual void Added(const Region& region, int fd, uint64_t offset) = 0;
+  virtual void Gone(uint32_t key) = 0;
+};
+void WatchRegions(RegionWatcher* watcher);
+
 struct State {
   State();
 
@@ -196,6 +206,7 @@ struct State {
   std::map<uint32_t, std::unique_ptr<Qp>> pairs;  // by Qp::key
   uint32_t next_key = 0;
   std::vector<CallRefusal> refusals;
+  RegionWatcher* watcher = nullptr;
   std::list<SendFault> send_faults;
   uint64_t fail_one_in = 0;  // 0: none
   uint64_t down_after = 0;   // 0: never
