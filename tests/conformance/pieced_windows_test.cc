@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -155,7 +156,7 @@ TEST(PiecedWindowTest, CarriesCollectives) {
   });
 }
 
-// Operations on such memory without a window, and with one that was told of by ncclCommRegister.
+// Operations on such memory that has no window, and then on such that ncclCommRegister has told of.
 TEST(PiecedWindowTest, MemoryServesOperations) {
   TUTTI_FOR_GPUS();
   constexpr int kRanks = 2;
@@ -165,13 +166,17 @@ TEST(PiecedWindowTest, MemoryServesOperations) {
   RunRanks(kRanks, [&](int rank) {
     ncclComm_t comm = world.comm(rank);
     const PiecedMemory memory({kUnit, kUnit});
+    int* const middle = reinterpret_cast<int*>(memory.data() + kUnit) - 50'000;
+    const auto reduce = [&] {
+      Put(middle, std::vector<int>(100'000, rank + 1));
+      EXPECT_NCCL(ncclAllReduce(middle, middle, 100'000, ncclInt32, ncclSum, comm, UsualStream()));
+      EXPECT_NCCL(Finish(comm));
+      EXPECT_EQ(Get(middle, 100'000), std::vector<int>(100'000, 3));
+    };
+    reduce();
     void* handle = nullptr;
     EXPECT_NCCL(ncclCommRegister(comm, memory.data(), memory.size(), &handle));
-    int* const middle = reinterpret_cast<int*>(memory.data() + kUnit) - 50'000;
-    Put(middle, std::vector<int>(100'000, rank + 1));
-    EXPECT_NCCL(ncclAllReduce(middle, middle, 100'000, ncclInt32, ncclSum, comm, UsualStream()));
-    EXPECT_NCCL(Finish(comm));
-    EXPECT_EQ(Get(middle, 100'000), std::vector<int>(100'000, 3));
+    reduce();
     EXPECT_NCCL(ncclCommDeregister(comm, handle));
     Meet(comm);
   });
@@ -202,6 +207,52 @@ TEST(PiecedWindowTest, IsRefusedWhereMemoryHasAHole) {
     EXPECT_THAT(ncclGetLastError(comm), HasSubstr("reach beyond"));
     TestWindow good(comm, 2 * kUnit, memory->data());
     CheckBorders(good, comm, rank, kRanks, 1);
+  });
+}
+
+int OpenDescriptors() {
+  int count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++count;
+  return count;
+}
+
+// What others cannot map is found when it is its turn, after many pieces or few. Then nothing stays
+// mapped or open on any rank, and the communicator goes on.
+TEST(PiecedWindowTest, IsRefusedWhereAPieceCannotBeExported) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = world.comm(rank);
+    const std::vector<size_t> lengths(80, kUnit);
+    const PiecedMemory good(lengths);
+    {
+      const TestWindow window(comm, good.size(), good.data());
+      ASSERT_NE(window.get(), nullptr);
+    }
+    Meet(comm);
+    const int before = OpenDescriptors();
+    Meet(comm);
+    for (const size_t nameless : {1, 70}) {
+      SCOPED_TRACE(nameless);
+      const PiecedMemory bad(lengths, PiecedMemory::kNone,
+                             rank == 1 ? nameless : PiecedMemory::kNone);
+      ncclWindow_t window = nullptr;
+      EXPECT_NE(ncclCommWindowRegister(comm, bad.data(), bad.size(), &window, NCCL_WIN_DEFAULT),
+                ncclSuccess);
+      EXPECT_EQ(window, nullptr);
+      EXPECT_THAT(ncclGetLastError(comm), HasSubstr("making a file descriptor for device memory"));
+      EXPECT_THAT(ncclGetLastError(comm), HasSubstr("rank 1 ("));
+    }
+    Meet(comm);
+    EXPECT_EQ(OpenDescriptors() - before, 0);
+    Meet(comm);
+    TestWindow window(comm, good.size(), good.data());
+    ASSERT_NE(window.get(), nullptr);
+    CheckBorders(window, comm, rank, kRanks, lengths.size() - 1);
   });
 }
 

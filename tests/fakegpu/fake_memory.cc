@@ -247,7 +247,7 @@ int cuMemCreate(AllocationHandle* handle, size_t bytes, const AllocationProperti
   std::lock_guard lock(s.mutex);
   *handle = s.next_allocation++;
   s.allocations[*handle] = {fd, bytes, properties->location.id, false,
-                            properties->rdma_capable != 0};
+                            properties->rdma_capable != 0, properties->handle_types != 0};
   return kSuccess;
 }
 int cuMemRelease(AllocationHandle handle) {
@@ -338,6 +338,7 @@ int cuMemExportToShareableHandle(void* out, AllocationHandle handle, int, unsign
   if (Number("TUTTI_FAKE_NO_DESCRIPTORS", 0) != 0) return kNotSupported;
   State& s = TheState();
   std::lock_guard lock(s.mutex);
+  if (!s.allocations[handle].has_name) return kNotSupported;
   *static_cast<int*>(out) = dup(s.allocations[handle].fd);
   return kSuccess;
 }

@@ -201,6 +201,7 @@ struct Allocation {
   int device = 0;
   bool imported = false;
   bool for_nics = false;
+  bool has_name = true;  // It can be exported.
 };
 
 struct Range {

@@ -19,9 +19,12 @@ class PiecedMemory {
  public:
   static constexpr size_t kPieceUnit = size_t{2} << 20;
 
+  static constexpr size_t kNone = SIZE_MAX;
+
   // Makes memory of the calling thread's device. The lengths are multiples of kPieceUnit. Nothing
-  // is mapped where the piece of number `hole` would be.
-  explicit PiecedMemory(std::vector<size_t> lengths, size_t hole = SIZE_MAX)
+  // is mapped where the piece of number `hole` would be, and piece number `nameless` cannot be
+  // exported.
+  explicit PiecedMemory(std::vector<size_t> lengths, size_t hole = kNone, size_t nameless = kNone)
       : driver_(TheDriver()), lengths_(std::move(lengths)), hole_(hole) {
     int device = 0;
     Must(driver_.ContextGetDevice(&device));
@@ -32,7 +35,9 @@ class PiecedMemory {
     properties.location.id = device;
     AccessDescription access;
     access.location.id = device;
+    size_t number = 0;
     ForEachPiece([&](DeviceAddress at, size_t length) {
+      properties.handle_types = number++ == nameless ? 0 : 1;
       AllocationHandle handle = 0;
       Must(driver_.MemCreate(&handle, length, &properties, 0));
       Must(driver_.MemMap(at, length, 0, handle, 0));
