@@ -385,6 +385,26 @@ TEST(GdakiMannerTest, ALaterCallRingsForAll) {
   EXPECT_EQ(world.main(0, 1).rung, 2u);
   EXPECT_TRUE(gin.Await(1, 2));
   EXPECT_EQ(world.window(1)[0], std::byte{5});
+  // A counter rises whether the later call has one or not.
+  EXPECT_TRUE(gin.Put(1, world.Value(0, 1, 0, 6, 4), kNoSignal, /*counter=*/1,
+                      {.rings_later = true, .has_room = false}));
+  EXPECT_TRUE(gin.Put(1, {}, {true, gin.SignalOf(1, 0), 1}, Gdaki::kNoCounter, {}));
+  AwaitWord(gin.CounterWord(1), 1);
+}
+
+// Who knows that there is room, by signals that come back, need never wait; and may at last.
+TEST(GdakiMannerTest, SkippedWaitsForRoomAreNoTrouble) {
+  constexpr uint32_t kDepth = 8, kPuts = 5 * kDepth + 3;
+  CardWorld world(2, kDepth);
+  const Gdaki gin = world.On(0, Sharing::kGpu);
+  for (uint32_t i = 0; i < kPuts; ++i) {
+    EXPECT_TRUE(gin.Put(1, {}, {true, gin.SignalOf(1, 0), 1}, Gdaki::kNoCounter,
+                        {.rings_later = false, .has_room = true}));
+    AwaitWord(world.On(1, Sharing::kGpu).SignalWord(0), i + 1);
+  }
+  EXPECT_TRUE(gin.Await(1, kPuts));
+  EXPECT_TRUE(gin.Put(1, {}, {true, gin.SignalOf(1, 0), 1}, Gdaki::kNoCounter, {}));
+  EXPECT_THAT(world.card().complaints(), IsEmpty());
 }
 
 // The card is told when the queue is full: that of the puts, and that of their counters, which is

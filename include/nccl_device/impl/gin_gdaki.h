@@ -172,7 +172,7 @@ class Gdaki {
   NCCL_DEVICE_INLINE uint32_t PiecesOf(uint64_t bytes) const {
     return static_cast<uint32_t>((bytes + piece_bytes_ - 1) / piece_bytes_);
   }
-  // Makes the entry of a piece, whose remote end is `data.to`.
+  // Makes the entry of a piece. For a get, too, `data.to` is the remote end.
   NCCL_DEVICE_INLINE mlx5::Entry MakePiece(mlx5::Position at, mlx5::Operation operation,
                                            const Data& data, uint32_t piece) const {
     const uint64_t begin = piece * piece_bytes_, left = data.bytes - begin;
@@ -188,7 +188,8 @@ class Gdaki {
 
   // Takes `count` entries at once, and posts what `make` returns for the position and number of
   // each. Where they are more than the queue has, they go in parts, each when the one before is
-  // done, and the last one is told of at once as well. Sets `end` to the index behind the last.
+  // done, and the card is told of each at once, whatever `manner` says. Sets `end` to the index
+  // behind the last.
   template <typename Make>
   NCCL_DEVICE_INLINE bool Post(const mlx5::SendQueue& queue, uint32_t count, Manner manner,
                                const Make& make, uint64_t* end) const {
@@ -198,7 +199,7 @@ class Gdaki {
     const bool fits = count <= size;
     for (uint32_t number = 0; number < count;) {
       const uint32_t part = count - number < size ? count - number : size;
-      if (!(fits && manner.has_room) && !queue.AwaitRoom(first, part)) return false;
+      if (!queue.AwaitRoom(first, part, fits && manner.has_room)) return false;
       for (uint32_t i = 0; i < part; ++i) {
         const mlx5::Position at = {first.queue, first.index + i};
         queue.Write(at.index, make(at, number + i));
@@ -210,19 +211,21 @@ class Gdaki {
     return true;
   }
 
-  // Has the companion add to a counter when entry `index` of the main queue is done.
+  // Has the companion add to a counter when entry `index` of the main queue is done. The card is
+  // told of that at once, since a later call may have no counter; it waits for the entry.
   NCCL_DEVICE_INLINE bool Count(int peer, uint64_t index, uint32_t counter, Manner manner) const {
     const mlx5::SendQueue companion(LoadConstant(&context_->companion) + peer, sharing_,
                                     abort_flag_);
     const mlx5::Position at = companion.Claim(2);
     const mlx5::SendQueue waited_for = Main(peer);
-    if (!manner.has_room && !companion.AwaitRoom(at, 2, &waited_for)) return false;
+    if (!companion.AwaitRoom(at, 2, manner.has_room, &waited_for)) return false;
     const mlx5::QueuePair* const main = LoadConstant(&context_->main) + peer;
     companion.Write(at.index, mlx5::MakeWait(at, index, LoadConstant(&main->completions.number)));
     const mlx5::Position add = {at.queue, at.index + 1};
     companion.Write(add.index,
                     MakeFetchAdd(add, WordOf(context_->counters, rank_, counter), 1, Sink()));
-    return companion.Submit(at, 2, !manner.rings_later);
+    if (!companion.Submit(at, 2, !manner.rings_later)) return false;
+    return !manner.rings_later || companion.Ring();
   }
 
   // What a card has read lies in memory when a DUMP behind it is done, and not before.
@@ -250,7 +253,7 @@ class Gdaki {
   int rank_;
   mlx5::Sharing sharing_;
   uint32_t* abort_flag_;
-  uint64_t piece_bytes_;  // constants where programs are compiled; shorter ones are for tests
+  uint64_t piece_bytes_;  // The longest piece: kGdakiPieceBytes but in tests.
 };
 
 }  // namespace device

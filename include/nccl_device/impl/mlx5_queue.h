@@ -143,18 +143,24 @@ class SendQueue {
   }
 
   // Waits until the card has done with what was where `count` claimed entries are to be, at most
-  // the queue's size. `ahead` is a queue whose entries those of this one wait for, or null.
-  NCCL_DEVICE_INLINE bool AwaitRoom(Position first, uint32_t count,
+  // the queue's size; or takes note that it has, where the caller knows that (`has_room`). `ahead`
+  // is a queue whose entries those of this one wait for, or null.
+  NCCL_DEVICE_INLINE bool AwaitRoom(Position first, uint32_t count, bool has_room,
                                     const SendQueue* ahead = nullptr) const {
     const uint64_t end = first.index + count, size = Size();
-    return end <= size || AwaitDone(end - size - 1, ahead);
+    if (end <= size) return true;
+    if (!has_room) return AwaitDone(end - size - 1, ahead);
+    const auto done = Word(&pair_->completions.done);
+    if (done.load(cuda::memory_order_relaxed) < end - size)
+      done.fetch_max(end - size, cuda::memory_order_acq_rel);
+    return true;
   }
 
   // Takes `count` entries, at most the queue's size, and waits for room; not where the caller knows
   // that there is some.
   NCCL_DEVICE_INLINE bool Reserve(uint32_t count, bool has_room, Position* first) const {
     *first = Claim(count);
-    return has_room || AwaitRoom(*first, count);
+    return AwaitRoom(*first, count, has_room);
   }
 
   NCCL_DEVICE_INLINE void Write(uint64_t index, const Entry& entry) const {
@@ -171,6 +177,26 @@ class SendQueue {
 #if TUTTI_CHECKED_KERNELS
     if (!AwaitDone(first.index + count - 1)) return Fails(first, count);
 #endif
+    return true;
+  }
+
+  // Tells the card of all that is ready.
+  NCCL_DEVICE_INLINE bool Ring() const {
+    const cuda::atomic_ref<int, cuda::thread_scope_device> lock(pair_->lock);
+    if (sharing_ != Sharing::kThread) {
+      WaitRounds rounds(abort_flag_);
+      while (lock.exchange(1, cuda::memory_order_acquire) != 0)
+        if (!rounds.Another()) return false;
+    }
+    const uint64_t ready = Word(&pair_->ready).load(cuda::memory_order_acquire);
+    const auto rung = Word(&pair_->rung);
+    if (rung.load(cuda::memory_order_relaxed) < ready) {
+      rung.store(ready, cuda::memory_order_relaxed);
+      SystemWord(LoadConstant(&pair_->doorbell_record))
+          .store(DoorbellRecord(ready), cuda::memory_order_release);
+      StoreRegister(LoadConstant(&pair_->doorbell), Doorbell(LoadConstant(&pair_->number), ready));
+    }
+    if (sharing_ != Sharing::kThread) lock.store(0, cuda::memory_order_release);
     return true;
   }
 
@@ -312,26 +338,6 @@ class SendQueue {
         if (!rounds.Another()) return false;
     }
     ready.store(first + count, cuda::memory_order_release);
-    return true;
-  }
-
-  // Tells the card of all that is ready.
-  NCCL_DEVICE_INLINE bool Ring() const {
-    const cuda::atomic_ref<int, cuda::thread_scope_device> lock(pair_->lock);
-    if (sharing_ != Sharing::kThread) {
-      WaitRounds rounds(abort_flag_);
-      while (lock.exchange(1, cuda::memory_order_acquire) != 0)
-        if (!rounds.Another()) return false;
-    }
-    const uint64_t ready = Word(&pair_->ready).load(cuda::memory_order_acquire);
-    const auto rung = Word(&pair_->rung);
-    if (rung.load(cuda::memory_order_relaxed) < ready) {
-      rung.store(ready, cuda::memory_order_relaxed);
-      SystemWord(LoadConstant(&pair_->doorbell_record))
-          .store(DoorbellRecord(ready), cuda::memory_order_release);
-      StoreRegister(LoadConstant(&pair_->doorbell), Doorbell(LoadConstant(&pair_->number), ready));
-    }
-    if (sharing_ != Sharing::kThread) lock.store(0, cuda::memory_order_release);
     return true;
   }
 
