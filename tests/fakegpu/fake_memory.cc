@@ -246,8 +246,12 @@ int cuMemCreate(AllocationHandle* handle, size_t bytes, const AllocationProperti
   State& s = TheState();
   std::lock_guard lock(s.mutex);
   *handle = s.next_allocation++;
-  s.allocations[*handle] = {fd, bytes, properties->location.id, false,
-                            properties->rdma_capable != 0, properties->handle_types != 0};
+  s.allocations[*handle] = {fd,
+                            bytes,
+                            properties->location.id,
+                            false,
+                            properties->rdma_capable != 0,
+                            properties->handle_types != 0};
   return kSuccess;
 }
 int cuMemRelease(AllocationHandle handle) {
@@ -305,8 +309,9 @@ int cuMemRetainAllocationHandle(AllocationHandle* handle, void* address) {
   if (range == s.ranges.end()) return kInvalidValue;
   const auto found = s.mapped_fds.find(range->first);
   if (found == s.mapped_fds.end()) return kInvalidValue;
+  const bool has_name = s.allocations[s.mapped[range->first]].has_name;
   *handle = s.next_allocation++;
-  s.allocations[*handle] = {dup(found->second), 0, 0, false};
+  s.allocations[*handle] = {dup(found->second), 0, 0, false, false, has_name};
   return kSuccess;
 }
 // Takes whole mappings away, and one at a time.
