@@ -2,8 +2,8 @@
 
 // The emulated card as the stand-in for libmlx5 has it: a thread of this process, or a process of
 // its own, as FAKE_CARD_PROCESS=1 in the environment asks for. That process is made when the
-// stand-in is loaded, ahead of main and of all threads. Of this one it has the page of doorbells and
-// what it is given by descriptors: windows, tables and queues in memory that was registered by
+// stand-in is loaded, ahead of main and of all threads. Of this one it has the page of doorbells
+// and what it is given by descriptors: windows, tables and queues in memory that was registered by
 // DMA-BUFs (of GPUs of tests/fakegpu, memory files). It reaches nothing by an address.
 //
 // Threads: any, but no two in calls of one link.
