@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "program_test.h"
 
@@ -21,10 +24,19 @@ std::vector<std::string> Under(std::vector<std::string> launcher,
   return launcher;
 }
 
-// Open MPI refuses to start as root, and more ranks than cores, unless told otherwise.
-const Variables kOpenMpi = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-                            {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
-                            {"OMPI_MCA_rmaps_base_oversubscribe", "1"}};
+// Runs a program under Open MPI, which refuses to start as root, and more ranks than cores, unless
+// told otherwise. Of two jobs that begin at once one may fail to make the folder that jobs share,
+// so that this one has its own.
+Outcome RunUnderOpenMpi(std::vector<std::string> arguments, Variables variables = {}) {
+  const std::string folder = testing::TempDir() + "tutti-openmpi-" + std::to_string(getpid());
+  variables.insert(variables.end(), {{"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                     {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                     {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+                                     {"OMPI_MCA_orte_tmpdir_base", folder}});
+  const Outcome outcome = RunProgramOnce(std::move(arguments), variables);
+  std::filesystem::remove_all(folder);
+  return outcome;
+}
 
 void ExpectRight(const Outcome& outcome, const std::string& by, const std::string& over) {
   EXPECT_EQ(outcome.status, 0) << outcome.err;
@@ -45,16 +57,14 @@ TEST(LaunchProgram, TuttiRunWithTwoLibraries) {
 
 TEST(LaunchProgram, OpenMpi) {
   if (!IsInstalled("mpirun.openmpi")) GTEST_SKIP() << "Open MPI is not installed";
-  ExpectRight(RunProgramOnce(Under({"mpirun.openmpi", "-n", "3"}), kOpenMpi), "Open MPI",
-              "a local socket");
+  ExpectRight(RunUnderOpenMpi(Under({"mpirun.openmpi", "-n", "3"})), "Open MPI", "a local socket");
 }
 
 // Without the variables that say so, the ranks cannot know that they are on one machine.
 TEST(LaunchProgram, OpenMpiOnMachinesThatAreNotKnown) {
   if (!IsInstalled("mpirun.openmpi")) GTEST_SKIP() << "Open MPI is not installed";
-  ExpectRight(RunProgramOnce(
-                  Under({"mpirun.openmpi", "-n", "3", "env", "-u", "OMPI_COMM_WORLD_LOCAL_SIZE"}),
-                  kOpenMpi),
+  ExpectRight(RunUnderOpenMpi(
+                  Under({"mpirun.openmpi", "-n", "3", "env", "-u", "OMPI_COMM_WORLD_LOCAL_SIZE"})),
               "Open MPI", "PMIx");
 }
 
@@ -94,9 +104,8 @@ TEST(LaunchProgram, DeadRankEndsTheJob) {
 
 TEST(LaunchProgram, DeadRankUnderMpirunEndsTheJob) {
   if (!IsInstalled("mpirun.openmpi")) GTEST_SKIP() << "Open MPI is not installed";
-  Variables variables = kOpenMpi;
-  variables.emplace_back("FAKE_NCCL_DIE", "1");
-  const Outcome outcome = RunProgramOnce(Under({"mpirun.openmpi", "-n", "2"}), variables);
+  const Outcome outcome =
+      RunUnderOpenMpi(Under({"mpirun.openmpi", "-n", "2"}), {{"FAKE_NCCL_DIE", "1"}});
   EXPECT_NE(outcome.status, 0);
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 1"), HasSubstr("killed by signal 9")));
   EXPECT_LT(outcome.seconds, 60);
