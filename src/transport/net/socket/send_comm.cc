@@ -251,10 +251,10 @@ Result<bool> SocketSendComm::ReadGrants() {
   return used > 0;
 }
 
-// A receiver puts off for a moment what it has to say of the last messages (NetRecvComm::HeedCare),
-// and its process may end meanwhile. A socket that is closed with something unread is reset, so
-// that one which ends in order, and whose host has all that was written, was read to its end. A
-// later look finds the end again, and fails.
+// A receiver puts off for a moment what it has to say of the last messages
+// (NetRecvComm::ExpectMore), and its process may end meanwhile. A socket that is closed with
+// something unread is reset, so that one which ends in order, and whose host has all that was
+// written, was read to its end. A later look finds the end again, and fails.
 bool SocketSendComm::TakeEnd() {
   const bool all_sent = written_ == begun_ && channel_->Undelivered() == 0;
   const bool on_control_only = channel_->num_data_sockets() == 0;
