@@ -36,12 +36,7 @@ TEST_P(GinLayoutTest, KernelsPutToAllRanks) {
     PlayHost(hosts, rank);
     ncclComm_t comm = Join(rank, n, board);
     ASSERT_NE(comm, nullptr);
-    for (const size_t bytes : {1, 4095, 300'000}) GinAllToAll(comm, rank, n, bytes, 5);
-    GinValues(comm, rank, n);
-    GinGets(comm, rank, n);
-    GinBarriers(comm, rank, n, 10);
-    GinModes(comm, rank, n);
-    GinRails(comm, rank, n);
+    GinEachCase(comm, rank, n);
     EXPECT_NCCL(ncclCommDestroy(comm));
   });
 }

@@ -7,7 +7,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -240,13 +239,6 @@ TEST(PiecedWindowTest, IsRefusedWhereMemoryHasAHole) {
   });
 }
 
-int OpenDescriptors() {
-  int count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
-    ++count;
-  return count;
-}
-
 // What others cannot map is found when it is its turn, after many pieces or few. Then nothing stays
 // mapped or open on any rank, and the communicator goes on.
 TEST(PiecedWindowTest, IsRefusedWhereAPieceCannotBeExported) {
@@ -264,7 +256,7 @@ TEST(PiecedWindowTest, IsRefusedWhereAPieceCannotBeExported) {
       ASSERT_NE(window.get(), nullptr);
     }
     Meet(comm);
-    const int before = rank == 0 ? OpenDescriptors() : 0;
+    const size_t before = rank == 0 ? EntriesIn("/proc/self/fd") : 0;
     Meet(comm);
     for (const size_t nameless : {1, 70}) {
       SCOPED_TRACE(nameless);
@@ -280,9 +272,9 @@ TEST(PiecedWindowTest, IsRefusedWhereAPieceCannotBeExported) {
     Meet(comm);
     if (rank == 0) {
       // Whoever handed descriptors out closes its end of a connection a moment later.
-      for (int i = 0; i < 1000 && OpenDescriptors() > before; ++i)
+      for (int i = 0; i < 1000 && EntriesIn("/proc/self/fd") > before; ++i)
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      EXPECT_LE(OpenDescriptors(), before);
+      EXPECT_LE(EntriesIn("/proc/self/fd"), before);
     }
     Meet(comm);
     TestWindow window(comm, good.size(), good.data());

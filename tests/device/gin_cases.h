@@ -447,4 +447,14 @@ inline void GinRails(ncclComm_t comm, int, int n) {
   EXPECT_EQ(wrong, 0);
 }
 
+// Each of these in turn, between all ranks.
+inline void GinEachCase(ncclComm_t comm, int rank, int n) {
+  for (const size_t bytes : {1, 4095, 300'000}) GinAllToAll(comm, rank, n, bytes, 5);
+  GinValues(comm, rank, n);
+  GinGets(comm, rank, n);
+  GinBarriers(comm, rank, n, 10);
+  GinModes(comm, rank, n);
+  GinRails(comm, rank, n);
+}
+
 }  // namespace tutti::testing

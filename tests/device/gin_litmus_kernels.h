@@ -194,54 +194,43 @@ NCCL_DEVICE_INLINE void TrustOrderOfPuts(ncclDevComm comm, ncclWindow_t window, 
   LeaveTogether(gin, comm);
 }
 
-// Relies on a weak signal for the puts before it, which only a strong one comes behind.
-NCCL_DEVICE_INLINE void TrustWeakSignal(ncclDevComm comm, ncclWindow_t window, int rounds,
-                                        LitmusNotes* notes) {
-  constexpr size_t kPuts = 40;
+// Relies on a signal for the puts before it, of which some may not have come.
+template <typename Signal>
+NCCL_DEVICE_INLINE void TrustSignal(ncclDevComm comm, ncclWindow_t window, int rounds,
+                                    LitmusNotes* notes, size_t num_puts, const ncclGin& puts,
+                                    const ncclGin& signals, Signal signal) {
   const ncclCoopThread self;
-  const ncclGin gin(comm, 0);
   const ncclTeam world = ncclTeamWorld(comm);
   for (int round = 1; round <= rounds; ++round) {
     const auto value = static_cast<uint64_t>(round);
     if (comm.rank == 0) {
-      for (size_t i = 0; i < kPuts; ++i) gin.putValue(world, 1, window, i * 64, value);
-      gin.signal(world, 1, ncclGin_WeakSignalInc{0});
-      gin.waitSignal(self, 0, value);
-    } else {
-      gin.waitSignal(self, 0, value);
-      bool late = false;
-      for (size_t i = 0; i < kPuts; ++i)
-        late |= cuda::atomic_ref<uint64_t>(LitmusTarget(window)[i * 8]).load() != value;
-      if (late) NoteWrong(notes);
-      gin.signal(world, 0, ncclGin_WeakSignalInc{0});
-    }
-  }
-  LeaveTogether(gin, comm);
-}
-
-// Relies on the order of two contexts: the signal is of another one than the puts.
-NCCL_DEVICE_INLINE void TrustOtherContext(ncclDevComm comm, ncclWindow_t window, int rounds,
-                                          LitmusNotes* notes) {
-  constexpr size_t kPuts = 8;
-  const ncclCoopThread self;
-  const ncclGin puts(comm, 0), signals(comm, 1);
-  const ncclTeam world = ncclTeamWorld(comm);
-  for (int round = 1; round <= rounds; ++round) {
-    const auto value = static_cast<uint64_t>(round);
-    if (comm.rank == 0) {
-      for (size_t i = 0; i < kPuts; ++i) puts.putValue(world, 1, window, i * 64, value);
-      signals.signal(world, 1, ncclGin_StrongSignalInc{0});
+      for (size_t i = 0; i < num_puts; ++i) puts.putValue(world, 1, window, i * 64, value);
+      signals.signal(world, 1, signal);
       puts.waitSignal(self, 0, value);
     } else {
       signals.waitSignal(self, 0, value);
       bool late = false;
-      for (size_t i = 0; i < kPuts; ++i)
+      for (size_t i = 0; i < num_puts; ++i)
         late |= cuda::atomic_ref<uint64_t>(LitmusTarget(window)[i * 8]).load() != value;
       if (late) NoteWrong(notes);
       puts.signal(world, 0, ncclGin_WeakSignalInc{0});
     }
   }
   LeaveTogether(puts, comm);
+}
+
+// Relies on a weak signal, where only a strong one comes behind the puts.
+NCCL_DEVICE_INLINE void TrustWeakSignal(ncclDevComm comm, ncclWindow_t window, int rounds,
+                                        LitmusNotes* notes) {
+  const ncclGin gin(comm, 0);
+  TrustSignal(comm, window, rounds, notes, 40, gin, gin, ncclGin_WeakSignalInc{0});
+}
+
+// Relies on the order of two contexts: the signal is of another one than the puts.
+NCCL_DEVICE_INLINE void TrustOtherContext(ncclDevComm comm, ncclWindow_t window, int rounds,
+                                          LitmusNotes* notes) {
+  const ncclGin puts(comm, 0), signals(comm, 1);
+  TrustSignal(comm, window, rounds, notes, 8, puts, signals, ncclGin_StrongSignalInc{0});
 }
 
 // Takes the last word of a put for the sign that all of it has come.
