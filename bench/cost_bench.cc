@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "nccl.h"
-#include "plan/choose.h"
+#include "plan/plan.h"
 #include "plan/cost_table.h"
 
 namespace tutti {

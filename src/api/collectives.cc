@@ -52,9 +52,9 @@ struct Call {
   UsedBy recv = UsedBy::kAll;
   bool per_rank = false;  // the larger buffer holds `count` elements for each rank, not once
 
-  bool NeedsSend(const Task& task) const { return Needs(send, task); }
-  bool NeedsRecv(const Task& task) const { return Needs(recv, task); }
-  bool Needs(UsedBy used_by, const Task& task) const {
+  bool NeedsSend(const CollectiveTask& task) const { return Needs(send, task); }
+  bool NeedsRecv(const CollectiveTask& task) const { return Needs(recv, task); }
+  bool Needs(UsedBy used_by, const CollectiveTask& task) const {
     return used_by == UsedBy::kAll || (used_by == UsedBy::kRoot && comm->comm->rank() == task.root);
   }
 };
@@ -68,7 +68,7 @@ Status CheckRoot(int root, int num_ranks, const char* what) {
 
 // Refuses buffers that are not memory of this process, for NCCL_CHECK_POINTERS. Of a buffer that
 // holds `count` elements for each rank only the first `count` are looked at.
-Status CheckMapped(const Call& call, const Task& task) {
+Status CheckMapped(const Call& call, const CollectiveTask& task) {
   const size_t bytes = task.count * SizeOf(task.type);
   const Operations& operations = call.comm->comm->operations();
   if (call.NeedsSend(task)) TUTTI_TRY(operations.CheckBuffer(task.send, bytes, "send buffer"));
@@ -77,7 +77,7 @@ Status CheckMapped(const Call& call, const Task& task) {
 }
 
 // Finds out what the caller's event is. The ranks of hosts have events of this library's.
-Status ResolveLaunchEvent(const Operations& operations, Task& task) {
+Status ResolveLaunchEvent(const Operations& operations, CollectiveTask& task) {
   const auto event = static_cast<cudaEvent_t>(task.extras->launch_event);
   if (operations.hand_over() == HandOver::kOnStream) return CheckCudaEvent(event);
   CallExtras extras = *task.extras;
@@ -88,7 +88,7 @@ Status ResolveLaunchEvent(const Operations& operations, Task& task) {
 }
 
 // Checks what all operations have in common and issues the task. `op` is that of a reduction.
-Status Submit(const Call& call, Task task, const ncclRedOp_t* op = nullptr) {
+Status Submit(const Call& call, CollectiveTask task, const ncclRedOp_t* op = nullptr) {
   const HandleUse use(call.comm);
   TUTTI_TRY(CheckUsable(use));
   TUTTI_TRY(CheckType(call.type));
@@ -99,7 +99,6 @@ Status Submit(const Call& call, Task task, const ncclRedOp_t* op = nullptr) {
   const int num_ranks = use->comm->num_ranks();
   TUTTI_TRY(CheckCount(task.count, task.type, call.per_rank ? num_ranks : 1));
   if (task.has_root()) TUTTI_TRY(CheckRoot(task.root, num_ranks, "root"));
-  if (task.collective == Collective::kSendRecv) TUTTI_TRY(CheckRoot(task.root, num_ranks, "peer"));
   if (task.count > 0) {
     const size_t bytes = task.count * SizeOf(task.type);
     if (call.NeedsSend(task) && !IsBuffer(task.send, bytes)) [[unlikely]]
@@ -114,6 +113,25 @@ Status Submit(const Call& call, Task task, const ncclRedOp_t* op = nullptr) {
     TUTTI_TRY(ResolveLaunchEvent(use->comm->operations(), task));
   TUTTI_ASSIGN(void* const stream, StreamFor(use->comm->operations(), call.stream));
   return ThreadGroup().Add(*call.comm, {std::move(task), stream});
+}
+
+// Checks a send or a receive and issues it.
+Status Submit(ncclComm_t comm, cudaStream_t stream, ncclDataType_t type, MessageTask message) {
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckUsable(use));
+  TUTTI_TRY(CheckType(type));
+  message.type = static_cast<DataType>(type);
+  TUTTI_TRY(CheckCount(message.count, message.type, 1));
+  TUTTI_TRY(CheckRoot(message.peer, use->comm->num_ranks(), "peer"));
+  const Operations& operations = use->comm->operations();
+  if (message.count > 0 && !IsBuffer(message.buffer, message.bytes())) [[unlikely]]
+    return CheckTyped(message.buffer, message.count, message.type,
+                      message.is_send ? "the send buffer" : "the receive buffer");
+  if (use->settings.check_pointers)
+    TUTTI_TRY(operations.CheckBuffer(message.buffer, message.bytes(),
+                                     message.is_send ? "send buffer" : "receive buffer"));
+  TUTTI_ASSIGN(void* const resolved, StreamFor(operations, stream));
+  return ThreadGroup().Add(*comm, {message, resolved});
 }
 
 // Copies the counts of all ranks, and their displacements; where none are given the parts lie one
@@ -156,7 +174,7 @@ Status AllGatherV(const void* send, size_t send_count, void* recv, const size_t*
     return InvalidArgument("sendcount is {}, but recvcounts says {} for this rank, {}", send_count,
                            mine, comm->comm->rank());
   if (send_count > 0) TUTTI_TRY(CheckBuffer(send, "the send buffer"));
-  Task task = {.collective = Collective::kAllGatherV, .send = send, .recv = recv};
+  CollectiveTask task = {.collective = Collective::kAllGatherV, .send = send, .recv = recv};
   task.count = std::accumulate(parts->recv_counts.begin(), parts->recv_counts.end(), size_t{0});
   task.parts = std::move(parts);
   return Submit({comm, stream, type, UsedBy::kNobody, UsedBy::kAll}, std::move(task));
@@ -173,7 +191,7 @@ Status ReduceScatterV(const void* send, void* recv, const size_t* counts, ncclDa
   TUTTI_TRY(CheckParts(parts->recv_counts, parts->recv_offsets, static_cast<DataType>(type)));
   if (parts->recv_counts[static_cast<size_t>(comm->comm->rank())] > 0)
     TUTTI_TRY(CheckBuffer(recv, "the receive buffer"));
-  Task task = {.collective = Collective::kReduceScatterV, .send = send, .recv = recv};
+  CollectiveTask task = {.collective = Collective::kReduceScatterV, .send = send, .recv = recv};
   task.count = std::accumulate(parts->recv_counts.begin(), parts->recv_counts.end(), size_t{0});
   task.parts = std::move(parts);
   return Submit({comm, stream, type, UsedBy::kAll, UsedBy::kNobody}, std::move(task), &op);
@@ -207,7 +225,7 @@ Status AllReduceMany(const void* const* sends, void* const* recvs, const size_t*
     }
     buffers->Append(send, recv, counts[i], elem);
   }
-  Task task = {.collective = Collective::kAllReduce, .count = buffers->count()};
+  CollectiveTask task = {.collective = Collective::kAllReduce, .count = buffers->count()};
   task.scattered = std::move(buffers);
   return Submit({comm, stream, type, UsedBy::kNobody, UsedBy::kNobody}, std::move(task), &op);
 }
@@ -230,7 +248,8 @@ Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send
   if (parts->send_counts[self] != parts->recv_counts[self])
     return InvalidArgument("this rank sends itself {} elements and receives {}",
                            parts->send_counts[self], parts->recv_counts[self]);
-  Task task = {.collective = Collective::kAlltoAllV, .send = send, .recv = recv, .count = 0};
+  CollectiveTask task = {
+      .collective = Collective::kAlltoAllV, .send = send, .recv = recv, .count = 0};
   const auto total = [](const std::vector<size_t>& c) {
     return std::accumulate(c.begin(), c.end(), size_t{0});
   };
@@ -248,7 +267,7 @@ std::shared_ptr<const CallExtras> ExtrasOf(const CollectiveCall& call) {
 }
 
 // Returns the task of a collective, without an operator and a root.
-Task TaskOf(Collective collective, const CollectiveCall& call) {
+CollectiveTask TaskOf(Collective collective, const CollectiveCall& call) {
   return {.collective = collective,
           .send = call.send,
           .recv = call.recv,
@@ -264,14 +283,14 @@ Status AllReduce(const CollectiveCall& call, ncclRedOp_t op) {
 }
 
 Status Reduce(const CollectiveCall& call, ncclRedOp_t op, int root) {
-  Task task = TaskOf(Collective::kReduce, call);
+  CollectiveTask task = TaskOf(Collective::kReduce, call);
   task.root = root;
   return Submit({call.comm, call.stream, call.type, UsedBy::kAll, UsedBy::kRoot}, std::move(task),
                 &op);
 }
 
 Status Broadcast(const CollectiveCall& call, int root) {
-  Task task = TaskOf(Collective::kBroadcast, call);
+  CollectiveTask task = TaskOf(Collective::kBroadcast, call);
   task.root = root;
   return Submit({call.comm, call.stream, call.type, UsedBy::kRoot, UsedBy::kAll}, std::move(task));
 }
@@ -292,14 +311,14 @@ Status AlltoAll(const CollectiveCall& call) {
 }
 
 Status Gather(const CollectiveCall& call, int root) {
-  Task task = TaskOf(Collective::kGather, call);
+  CollectiveTask task = TaskOf(Collective::kGather, call);
   task.root = root;
   return Submit({call.comm, call.stream, call.type, UsedBy::kAll, UsedBy::kRoot, true},
                 std::move(task));
 }
 
 Status Scatter(const CollectiveCall& call, int root) {
-  Task task = TaskOf(Collective::kScatter, call);
+  CollectiveTask task = TaskOf(Collective::kScatter, call);
   task.root = root;
   return Submit({call.comm, call.stream, call.type, UsedBy::kRoot, UsedBy::kAll, true},
                 std::move(task));
@@ -376,20 +395,17 @@ ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count,
 
 ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
-  Task task = {.collective = Collective::kSendRecv, .send = sendbuff, .count = count};
-  task.root = peer;
-  task.is_send = true;
+  auto* const buffer = static_cast<std::byte*>(const_cast<void*>(sendbuff));
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, api::UsedBy::kAll, api::UsedBy::kNobody}, task);
+    return api::Submit(comm, stream, datatype, {true, peer, buffer, count});
   });
 }
 
 ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream) {
-  Task task = {.collective = Collective::kSendRecv, .recv = recvbuff, .count = count};
-  task.root = peer;
+  auto* const buffer = static_cast<std::byte*>(recvbuff);
   return Return(__func__, [&] {
-    return api::Submit({comm, stream, datatype, api::UsedBy::kNobody, api::UsedBy::kAll}, task);
+    return api::Submit(comm, stream, datatype, {false, peer, buffer, count});
   });
 }
 
@@ -428,7 +444,7 @@ ncclResult_t tuttiAllReduceMany(const void* const* sendbuffs, void* const* recvb
 }
 
 ncclResult_t tuttiBarrier(ncclComm_t comm, cudaStream_t stream) {
-  const Task task = {.collective = Collective::kBarrier};
+  const CollectiveTask task = {.collective = Collective::kBarrier};
   return Return(__func__, [&] { return api::Submit({comm, stream, ncclInt8}, task); });
 }
 

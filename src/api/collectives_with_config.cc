@@ -8,7 +8,7 @@
 #include "api/collectives.h"
 #include "api/context.h"
 #include "nccl.h"
-#include "plan/choose.h"
+#include "plan/plan.h"
 #include "tutti/tutti.h"
 
 namespace tutti::api {

@@ -23,10 +23,8 @@ Status CheckPlace(int peer, int signal, int context, int num_ranks) {
 }
 
 Status Issue(ncclComm_t comm, std::shared_ptr<const OneSidedCall> call, cudaStream_t stream) {
-  Task task;
-  task.one_sided = std::move(call);
   TUTTI_ASSIGN(void* const resolved, StreamFor(comm->comm->operations(), stream));
-  return ThreadGroup().Add(*comm, {std::move(task), resolved});
+  return ThreadGroup().Add(*comm, {OneSidedTask{std::move(call)}, resolved});
 }
 
 // Where a call signals, without a put.

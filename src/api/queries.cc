@@ -95,9 +95,10 @@ Status DescribePlan(ncclComm_t comm, const char* collective, size_t count, ncclD
         count, Name(static_cast<DataType>(type)), kMostPlannedBytes);
   for (const Collective one : kPlannedCollectives) {
     if (Name(one) != std::string_view(collective)) continue;
-    Task task = {.collective = one, .count = count};
-    task.type = static_cast<DataType>(type);
-    task.op.kind = KindOf(op);
+    const CollectiveTask task = {.collective = one,
+                                 .count = count,
+                                 .type = static_cast<DataType>(type),
+                                 .op = {.kind = KindOf(op)}};
     return CopyText(comm->comm->operations().Describe(task), buffer, capacity, needed);
   }
   return InvalidArgument("\"{}\" is no collective; they are written as in AllReduce", collective);

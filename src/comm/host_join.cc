@@ -98,8 +98,8 @@ Status HostJoin::ShareMemory() {
       context_.peers.begin(), context_.peers.end(),
       [&](const PeerInfo& p) { return p.host_hash == peer(0).host_hash && !p.shm_disabled; });
   const ArenaLayout layout = LayoutFor(group.size());
-  parts_.plan.slot_bytes = layout.fifo_slot_bytes;
-  parts_.plan.stage_bytes = layout.stage_bytes;
+  parts_.plan.host.slot_bytes = layout.fifo_slot_bytes;
+  parts_.plan.host.stage_bytes = layout.stage_bytes;
 
   const int leader = group[0];
   const HugePages huge = context_.settings.huge_pages ? HugePages::kAdvise : HugePages::kNo;
@@ -181,11 +181,11 @@ void HostJoin::ConcludeSharing(std::span<const ShareResult> results) {
   const auto all = [&](auto holds) { return std::all_of(results.begin(), results.end(), holds); };
   PlanContext& plan = parts_.plan;
   plan.num_ranks = num_ranks();
-  plan.one_host = one_host_expected_ && all([](const ShareResult& r) { return r.leader == 0; });
-  plan.oversubscribed = FewestCpusOfARank(context_.peers) < 1;
-  plan.can_pull = plan.one_host && all([](const ShareResult& r) { return r.can_pull != 0; });
+  plan.host.one_host = one_host_expected_ && all([](const ShareResult& r) { return r.leader == 0; });
+  plan.host.oversubscribed = FewestCpusOfARank(context_.peers) < 1;
+  plan.host.can_pull = plan.host.one_host && all([](const ShareResult& r) { return r.can_pull != 0; });
   topology_matters_ =
-      !plan.one_host || !all([](const ShareResult& r) { return r.asks_topology == 0; });
+      !plan.host.one_host || !all([](const ShareResult& r) { return r.asks_topology == 0; });
 }
 
 // Proves that this rank can read the memory of the next rank of its machine. If each can read its
@@ -202,7 +202,7 @@ bool HostJoin::CanReadPeers(std::span<const int> group) const {
 }
 
 Status HostJoin::OpenNetwork() {
-  if (Alone() || parts_.plan.one_host) return Status::Ok();
+  if (Alone() || parts_.plan.host.one_host) return Status::Ok();
   TUTTI_ASSIGN(network_, OpenNet(context_.process.proxy(), context_.settings, context_.bootstrap,
                                  context_.peers, context_.deadline, parts_.profiler));
   return Status::Ok();
@@ -220,7 +220,7 @@ std::unique_ptr<HostOperations> HostJoin::MakeOperations() {
     parts_.one_sided_device = same ? network_device_ : 0;
     parts_.one_sided_groups = OneSidedGroups(settings, *parts_.network, network_device_);
     parts_.net = MakeNetConnector(context_.process.proxy(), context_.bootstrap, parts_.network,
-                                  network_device_, parts_.plan.slot_bytes, context_.peers,
+                                  network_device_, parts_.plan.host.slot_bytes, context_.peers,
                                   context_.watch.stop_flag(), context_.watch);
   }
   parts_.rank = rank();
@@ -228,7 +228,7 @@ std::unique_ptr<HostOperations> HostJoin::MakeOperations() {
   parts_.memory = &context_.process.memory();
   parts_.fd_server = &context_.process.fd_server();
   parts_.watch = &context_.watch;
-  parts_.wait_policy = WaitPolicyFor(settings, parts_.plan.oversubscribed);
+  parts_.wait_policy = WaitPolicyFor(settings, parts_.plan.host.oversubscribed);
   parts_.may_pull = !settings.p2p_disable;
   parts_.timeout_s = settings.timeout_s;
   parts_.connect_timeout_s = settings.init_timeout_s;

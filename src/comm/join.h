@@ -23,7 +23,7 @@
 #include "config/settings.h"
 #include "operations/operations.h"
 #include "operations/peer_info.h"
-#include "plan/choose.h"
+#include "plan/plan.h"
 #include "sys/network_interface.h"
 #include "watch/watch.h"
 

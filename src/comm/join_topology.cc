@@ -151,7 +151,7 @@ Status HostJoin::ChooseByTopology() {
   }
   TUTTI_ASSIGN(AgreedTopology agreed, AgreeOnTopology(context_, question, parts_.machines.leader));
   JobAnswer& job = agreed.job;
-  parts_.plan.host_gbps = job.intra_mbs / 1000.0;
+  parts_.plan.host.host_gbps = job.intra_mbs / 1000.0;
   TakeNetwork(job);
   parts_.ring = std::move(job.rings[0]);
   network_device_ = agreed.own.nic;
@@ -164,12 +164,12 @@ Status HostJoin::ChooseByTopology() {
 // account by a guess. No bound is better than that one.
 void HostJoin::TakeNetwork(const JobAnswer& job) {
   const NetworkShare share = ShareOf(job, context_.peers);
-  PlanContext& plan = parts_.plan;
+  HostReach& plan = parts_.plan.host;
   plan.network_gbps = share.bandwidth_gbps;
   if (share.bandwidth_gbps > 0 && job.inter_mbs > 0)
     plan.network_gbps = std::min(share.bandwidth_gbps, job.inter_mbs / 1000.0);
   plan.ranks_per_nic = share.ranks_per_nic;
-  plan.hosts = HostLayoutOf(parts_.machines.leader);
+  parts_.plan.hosts = HostLayoutOf(parts_.machines.leader);
   plan.network_us = CountedNetworkUs(job.away_us);
 }
 

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/rounding.h"
 #include "gpu/pointers.h"
-#include "plan/channel_plan.h"
+#include "plan/plan.h"
 
 namespace tutti {
 namespace {

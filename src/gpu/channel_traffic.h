@@ -8,8 +8,7 @@
 
 #include "gpu/channel_rings.h"
 #include "kernels/counting.h"
-#include "plan/channel_plan.h"
-#include "plan/work.h"
+#include "plan/plan.h"
 
 namespace tutti {
 
@@ -27,19 +26,24 @@ struct ChannelNeighbours {
   int rail = -1;
 };
 // `way` is 1 for the next ranks, -1 for the previous ones.
-ChannelNeighbours NeighboursOf(const ChannelRings& rings, const ChannelPlan& plan, uint32_t channel,
+ChannelNeighbours NeighboursOf(const ChannelRings& rings, const Plan& plan, uint32_t channel,
                                int way);
 
+// Returns whether a ring adds elements in the order of the ranks, which the ring then has.
+inline bool InRankOrder(const Plan& plan) {
+  return plan.row->where == Where::kChannelRing && plan.row->order == AddingOrder::kRankOrder;
+}
+
 // Returns what passes between this rank and each other one in one shot.
-kernels::MeshCounting CountOneShot(const ChannelPlan& plan, Collective collective, size_t count,
-                                   int root, int rank, int num_ranks);
+kernels::MeshCounting CountOneShot(const Plan& plan, Collective collective, size_t count, int root,
+                                   int rank, int num_ranks);
 
 // Returns what each link of a tree passes.
-kernels::Traffic CountTree(const ChannelPlan& plan, size_t count, uint32_t tree);
+kernels::Traffic CountTree(const Plan& plan, size_t count, uint32_t tree);
 
 // Returns what one channel passes, by any other algorithm. REQUIRES: two levels have a plan only
 // where the rings have them.
-ChannelTraffic CountChannel(const ChannelRings& rings, const ChannelPlan& plan,
-                            Collective collective, size_t count, int root, uint32_t channel);
+ChannelTraffic CountChannel(const ChannelRings& rings, const Plan& plan, Collective collective,
+                            size_t count, int root, uint32_t channel);
 
 }  // namespace tutti

@@ -21,10 +21,12 @@ Result<std::unique_ptr<GpuChannels>> GpuChannels::Create(
   std::unique_ptr<GpuChannels> made(new GpuChannels(peers, watch));
   made->connections_ = std::move(connections);
   made->network_ = options.network;
-  made->deterministic_ = settings.deterministic;
-  made->MapMachines();
-  made->context_.network_bytes_per_us = options.network_bytes_per_us;
-  TUTTI_TRY(ApplyChannelAlgorithms(settings.algo, made->context_));
+  PlanContext context = made->MapMachines();
+  context.deterministic = settings.deterministic;
+  context.channel.network_bytes_per_us = options.network_bytes_per_us;
+  TUTTI_TRY(ApplyAlgorithmList(settings.algo, context));
+  TUTTI_TRY(ApplyProtocolList(settings.proto, context));
+  made->planner_ = Planner(std::move(context));
   TUTTI_ASSIGN(made->queue_,
                GpuQueue::Create(*peers.device, made->rank(), made->num_ranks(), settings));
   if (options.make_connector) TUTTI_TRY(made->StartProxies(settings, options));
@@ -66,7 +68,7 @@ GpuChannels::~GpuChannels() {
 }
 
 // Sorts the ranks by host, and collects what a plan depends on, which is the same on all ranks.
-void GpuChannels::MapMachines() {
+PlanContext GpuChannels::MapMachines() {
   std::map<uint64_t, int> leaders;
   const auto all = peers().peers;
   for (int r = 0; r < num_ranks(); ++r) {
@@ -75,17 +77,21 @@ void GpuChannels::MapMachines() {
     if (host == all[static_cast<size_t>(rank())].host_hash) machines_.here.push_back(r);
   }
   const ChannelShape& shape = connections_->shape();
-  context_.num_ranks = num_ranks();
-  context_.num_hosts = connections_->rings().num_hosts();
-  context_.channels = shape.channels;
-  context_.slot_bytes = shape.ring_slot_bytes;
-  context_.pair_slot_bytes = shape.message_slot_bytes;
+  PlanContext context;
+  context.kind = RankKind::kChannels;
+  context.num_ranks = num_ranks();
+  context.hosts.count = connections_->rings().num_hosts();
+  context.channel = {
+      .channels = shape.channels,
+      .slot_bytes = shape.ring_slot_bytes,
+      .pair_slot_bytes = shape.message_slot_bytes,
+      .local_ranks = connections_->HasTwoLevels() ? connections_->rings().local_ranks() : 0};
   if (connections_->HasTrees()) {
-    context_.trees = connections_->trees().size();
-    context_.tree_slot_bytes = shape.tree_slot_bytes;
-    context_.most_local_ranks = connections_->most_local_ranks();
+    context.channel.trees = connections_->trees().size();
+    context.channel.tree_slot_bytes = shape.tree_slot_bytes;
+    context.hosts.most = connections_->most_local_ranks();
   }
-  context_.local_ranks = connections_->HasTwoLevels() ? connections_->rings().local_ranks() : 0;
+  return context;
 }
 
 void GpuChannels::Abort() {
@@ -132,114 +138,66 @@ Status GpuChannels::Forget(const void* token) {
 // Makes the FIFOs that a group is the first to need, before any kernel of it is launched: to pin
 // memory may wait for kernels, and those of a group wait for one another.
 Status GpuChannels::PrepareTasks(std::span<const IssuedTask> tasks) const {
-  for (const IssuedTask& issued : tasks)
-    if (MayTakeTrees(issued.task) && PlanOf(issued.task).algorithm == Algorithm::kTree)
-      TUTTI_TRY(connections_->PinTrees());
-  if (num_ranks() <= ChannelConnections::kFewRanks) return Status::Ok();
+  const bool few = num_ranks() <= ChannelConnections::kFewRanks;
   for (const IssuedTask& issued : tasks) {
-    const bool as_messages = issued.task.collective == Collective::kAlltoAll ||
-                             issued.task.collective == Collective::kAlltoAllV ||
-                             issued.task.collective == Collective::kAllGatherV ||
-                             issued.task.collective == Collective::kGather ||
-                             issued.task.collective == Collective::kScatter;
-    if (issued.task.collective == Collective::kSendRecv) {
-      TUTTI_TRY(PinFifos(issued.task));
-    } else if (as_messages) {
-      for (const IssuedTask& message : DeviceMessagesOf(issued.task, rank(), num_ranks(), nullptr))
-        TUTTI_TRY(PinFifos(message.task));
-    }
+    if (const auto* const message = std::get_if<MessageTask>(&issued.task); message && !few)
+      TUTTI_TRY(PinFifos(*message));
+    const auto* const task = std::get_if<CollectiveTask>(&issued.task);
+    if (task == nullptr) continue;
+    if (MayTakeTrees(*task) && PlanOf(*task).algorithm() == Algorithm::kTree)
+      TUTTI_TRY(connections_->PinTrees());
+    if (few || task->scattered || !NeedsLowering(RankKind::kChannels, *task)) continue;
+    for (const MessageTask& message : Lower(*task, PlaceWith(nullptr)).messages)
+      TUTTI_TRY(PinFifos(message));
   }
   return Status::Ok();
 }
 
 // Returns whether the task is an AllReduce that goes by trees, if at all, because of a restriction.
-bool GpuChannels::MayTakeTrees(const Task& task) const {
+bool GpuChannels::MayTakeTrees(const CollectiveTask& task) const {
+  const PlanContext& context = planner_.context();
   const auto all_reduce = static_cast<size_t>(Collective::kAllReduce);
-  return task.collective == Collective::kAllReduce && context_.trees > 0 &&
-         num_ranks() < kFewestTreeRanks &&
-         (context_.allowed_algorithms[all_reduce] != 0 || task.wishes.algorithms != 0);
+  return task.collective == Collective::kAllReduce && context.channel.trees > 0 &&
+         num_ranks() < kFewestTreeRanks && task.count > 0 &&
+         (context.allowed_algorithms[all_reduce] != 0 || task.wishes.algorithms != 0);
 }
 
-Status GpuChannels::PinFifos(const Task& message) const {
-  if (message.root == rank()) return Status::Ok();
+Status GpuChannels::PinFifos(const MessageTask& message) const {
+  if (message.peer == rank()) return Status::Ok();
   for (uint32_t channel = 0; channel < connections_->shape().message_channels; ++channel)
     TUTTI_TRY(
-        connections_->Get({message.root, FifoUse::kMessages, channel, message.is_send}).status());
+        connections_->Get({message.peer, FifoUse::kMessages, channel, message.is_send}).status());
   return Status::Ok();
 }
 
-Status GpuChannels::LaunchTasks(std::span<const IssuedTask> tasks) {
-  std::vector<IssuedTask> messages;
-  for (const IssuedTask& issued : tasks) {
-    if (issued.task.collective == Collective::kSendRecv) {
-      messages.push_back(issued);
-      continue;
-    }
-    const auto stream = static_cast<cuda::Stream>(issued.stream);
-    // This is needed also where nothing is queued, because Note asks whether the stream is
-    // captured.
-    TUTTI_TRY(queue_->OrderBehindLast(stream));
-    TUTTI_TRY(RecordLaunchEvent(issued.task, stream));
-    TUTTI_TRY(LaunchTask(issued.task, stream));
-    Note(issued.task);
-  }
-  if (messages.empty()) return Status::Ok();
-  const auto stream = static_cast<cuda::Stream>(messages[0].stream);
-  TUTTI_TRY(queue_->OrderMessages(messages));
-  TUTTI_TRY(queue_->OrderBehindLast(stream));
-  TUTTI_TRY(LaunchMessages(messages, {}, stream));
-  TUTTI_TRY(queue_->OrderMessages(messages));
-  for (const IssuedTask& issued : messages) Note(issued.task);
-  return Status::Ok();
+// In place, data of an AlltoAll may arrive only where the old data has been sent.
+Status GpuChannels::LaunchCollective(const CollectiveTask& task, cuda::Stream stream) {
+  if (task.collective == Collective::kAlltoAll && task.send == task.recv)
+    return LaunchFlows(PlanSwaps(task, PlaceFor(task.wishes)), stream, LaunchEventOf(task));
+  return DeviceOperations::LaunchCollective(task, stream);
 }
 
-Status GpuChannels::LaunchTask(const Task& task, cuda::Stream stream) {
-  switch (task.collective) {
-    case Collective::kAllGatherV:
-    case Collective::kAlltoAllV:
-      return LaunchAsMessages(task, stream);
-    case Collective::kBarrier:
-      return LaunchBarrier(stream);
-    default:
-      break;
-  }
-  if (task.count == 0) return Status::Ok();
-  switch (task.collective) {
-    case Collective::kAlltoAll:
-      // In place, data may arrive only where the old data has been sent.
-      if (task.send == task.recv)
-        return LaunchFlows(PlanSwaps(task, PlaceFor(task.wishes)), stream, LaunchEventOf(task));
-      return LaunchAsMessages(task, stream);
-    case Collective::kGather:
-    case Collective::kScatter:
-      return LaunchAsMessages(task, stream);
-    case Collective::kReduceScatterV:
-      return LaunchReduceScatterV(task, stream);
-    default:
-      return task.scattered ? LaunchScattered(task, stream) : LaunchRing(task, stream);
-  }
-}
-
-Status GpuChannels::LaunchAsMessages(const Task& task, cuda::Stream stream) {
-  return LaunchMessages(DeviceMessagesOf(task, rank(), num_ranks(), stream), task.wishes, stream,
-                        LaunchEventOf(task));
-}
-
-Status GpuChannels::LaunchMessages(std::span<const IssuedTask> messages, const CallWishes& wishes,
+Status GpuChannels::LaunchMessages(std::span<const MessageTask> messages, const CallWishes& wishes,
                                    cuda::Stream stream, cuda::Event begun) {
   std::vector<FlowKernel> kernels = PlanFlows(messages, PlaceFor(wishes));
-  for (const cuda::CopyPiece& own :
-       AddOwnMessages(OwnMessagesOf(messages, rank()), rank(), kernels))
-    TUTTI_TRY(queue_->Copy(own.to, own.from, own.bytes, stream));
+  TUTTI_ASSIGN(const std::vector<CopyPiece> own, OwnCopies(messages, rank(), RankKind::kChannels));
+  for (const CopyPiece& piece : AddOwnMessages(own, rank(), kernels))
+    TUTTI_TRY(queue_->Copy(piece, stream));
   return LaunchFlows(kernels, stream, begun);
+}
+
+Status GpuChannels::LaunchPlanned(const CollectiveTask& task, const Plan& plan,
+                                  cuda::Stream stream) {
+  if (plan.algorithm() == Algorithm::kExchange)
+    return LaunchMessages(MessagesOf(task, rank(), num_ranks(), task.send), task.wishes, stream,
+                          LaunchEventOf(task));
+  return plan.algorithm() == Algorithm::kTree ? LaunchTree(task, plan, stream)
+                                              : LaunchRing(task, plan, stream);
 }
 
 // Gives each channel its connections, and each proxy thread what will pass those of the network,
 // before the kernel is launched.
-Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
-  const ChannelPlan plan = PlanOf(task);
-  if (plan.algorithm == Algorithm::kExchange) return LaunchAsMessages(task, stream);
-  if (plan.algorithm == Algorithm::kTree) return LaunchTree(task, plan, stream);
+Status GpuChannels::LaunchRing(const CollectiveTask& task, const Plan& plan, cuda::Stream stream) {
   cuda::ChannelArgs args;
   args.common = Common(SignatureOf(task).Tag());
   args.input = static_cast<const std::byte*>(task.send);
@@ -248,14 +206,11 @@ Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
   args.channel_elems = plan.channel_elems;
   args.chunk_elems = plan.chunk_elems;
   args.slice_elems = plan.slice_elems;
-  // Operations that are deterministic always divide an average (plan/averages.h).
-  args.one_shot = plan.algorithm == Algorithm::kOneShot;
-  args.reduce = ReduceArgsOf(
-      task, num_ranks(),
-      deterministic_ || args.one_shot ? AddingOrder::kRankOrder : AddingOrder::kOtherOrder);
+  args.one_shot = plan.algorithm() == Algorithm::kOneShot;
+  args.reduce = ReduceArgsOf(task, planner_.context(), plan);
   args.collective = task.collective;
-  args.in_rank_order = plan.in_rank_order;
-  args.two_level = plan.algorithm == Algorithm::kTwoLevel;
+  args.in_rank_order = InRankOrder(plan);
+  args.two_level = plan.algorithm() == Algorithm::kTwoLevel;
   args.rank = rank();
   args.num_ranks = num_ranks();
   args.root = task.root;
@@ -269,7 +224,7 @@ Status GpuChannels::LaunchRing(const Task& task, cuda::Stream stream) {
                [&] { return device().Launch(args, task.type, stream, LaunchEventOf(task)); });
 }
 
-Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t channel,
+Status GpuChannels::Connect(const CollectiveTask& task, const Plan& plan, uint32_t channel,
                             uint32_t lent, cuda::ChannelArgs& args, Posts& posts) {
   const ChannelRings& rings = connections_->rings();
   const int* const tables = connections_->device_tables();
@@ -296,7 +251,7 @@ Status GpuChannels::Connect(const Task& task, const ChannelPlan& plan, uint32_t 
 }
 
 // An input that is multiplied or widened before it is sent is not lent.
-uint32_t GpuChannels::LentOf(const Task& task, const cuda::ChannelArgs& args) const {
+uint32_t GpuChannels::LentOf(const CollectiveTask& task, const cuda::ChannelArgs& args) const {
   if (task.parts) return 0;
   const auto n = static_cast<size_t>(num_ranks());
   const size_t in = task.bytes() * (task.collective == Collective::kReduceScatter ? n : 1);
@@ -309,14 +264,13 @@ uint32_t GpuChannels::LentOf(const Task& task, const cuda::ChannelArgs& args) co
          (lies(task.recv, out) ? cuda::kLendsOutput : 0);
 }
 
-Status GpuChannels::LaunchTree(const Task& task, const ChannelPlan& plan, cuda::Stream stream) {
+Status GpuChannels::LaunchTree(const CollectiveTask& task, const Plan& plan, cuda::Stream stream) {
   cuda::TreeArgs args;
   args.common = Common(SignatureOf(task).Tag());
   args.input = static_cast<const std::byte*>(task.send);
   args.output = static_cast<std::byte*>(task.recv);
   args.slice_elems = plan.slice_elems;
-  args.reduce = ReduceArgsOf(task, num_ranks(),
-                             deterministic_ ? AddingOrder::kRankOrder : AddingOrder::kOtherOrder);
+  args.reduce = ReduceArgsOf(task, planner_.context(), plan);
   Posts posts(proxied_.size(), args.common.op_tag);
   for (uint32_t tree = 0; tree < plan.channels; ++tree) {
     const kernels::Traffic passes = CountTree(plan, task.count, tree);
@@ -352,8 +306,8 @@ Status GpuChannels::ConnectNode(const TreeNode& node, const kernels::Traffic& pa
 // The connections of messages serve, which exist between all pairs. Those of one rank are on
 // different channels as far as there are so many, so that several proxy threads move what they
 // carry.
-Status GpuChannels::ConnectPairs(const Task& task, const ChannelPlan& plan, cuda::ChannelArgs& args,
-                                 Posts& posts) {
+Status GpuChannels::ConnectPairs(const CollectiveTask& task, const Plan& plan,
+                                 cuda::ChannelArgs& args, Posts& posts) {
   const kernels::MeshCounting traffic =
       CountOneShot(plan, task.collective, KernelCount(task), task.root, rank(), num_ranks());
   const auto connect = [&](int peer, bool sends, const kernels::Traffic& passes,
@@ -375,30 +329,6 @@ Status GpuChannels::ConnectPairs(const Task& task, const ChannelPlan& plan, cuda
   return Status::Ok();
 }
 
-// A one-byte AllReduce is a barrier.
-Status GpuChannels::LaunchBarrier(cuda::Stream stream) {
-  Task task;
-  task.send = task.recv = connections_->scratch();
-  task.count = 1;
-  return LaunchRing(task, stream);
-}
-
-Status GpuChannels::LaunchReduceScatterV(const Task& task, cuda::Stream stream) {
-  for (const Task& reduce : ReducesOf(task, rank(), num_ranks()))
-    TUTTI_TRY(LaunchRing(reduce, stream));
-  return Status::Ok();
-}
-
-Status GpuChannels::LaunchScattered(const Task& task, cuda::Stream stream) {
-  TUTTI_TRY(PreparePacking(task));
-  for (const PackedStretch& stretch : PackedStretchesOf(task, pack_.data())) {
-    TUTTI_TRY(device().Copy(stretch.in, stream));
-    TUTTI_TRY(LaunchRing(stretch.task, stream));
-    TUTTI_TRY(device().Copy(stretch.out, stream));
-  }
-  return Status::Ok();
-}
-
 Status GpuChannels::LaunchFlows(std::span<const FlowKernel> kernels, cuda::Stream stream,
                                 cuda::Event begun) {
   for (const FlowKernel& kernel : kernels)
@@ -410,9 +340,7 @@ Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stre
                                      cuda::Event begun) {
   cuda::FlowArgs args;
   args.slice_bytes = connections_->shape().message_slot_bytes;
-  Task message;
-  message.collective = Collective::kSendRecv;
-  args.common = Common(SignatureOf(message).Tag());
+  args.common = Common(SignatureOf(MessageTask{}).Tag());
   Posts posts(proxied_.size(), args.common.op_tag);
   using FlowKey = std::tuple<int, uint32_t, cuda::FlowKind>;
   std::map<FlowKey, std::vector<const FlowPart*>> flows;

@@ -27,7 +27,6 @@
 #include "gpu/channel_traffic.h"
 #include "gpu/device_operations.h"
 #include "gpu/flow_plan.h"
-#include "plan/channel_plan.h"
 #include "proxy/kernel_proxy.h"
 #include "transport/net/net.h"
 
@@ -42,7 +41,7 @@ class GpuChannels final : public DeviceOperations {
     int threads = 1;               // Where data passes a network, there are so many KernelProxies.
     std::string network;           // The network's name, such as "Socket".
     MakeConnector make_connector;  // Null where no data passes a network.
-    // See ChannelContext. All ranks give the same.
+    // See ChannelReach. All ranks give the same.
     double network_bytes_per_us = 0;
   };
   // All ranks call it alike. `connections` come from ChannelConnections::Create.
@@ -52,9 +51,7 @@ class GpuChannels final : public DeviceOperations {
   ~GpuChannels() override;
 
   void Abort() override;
-  Status CheckWishes(const Task& task) const override;
-  double PredictUs(const Task& task) const override;
-  std::string Describe(const Task& task) const override;
+  Status CheckWishes(const CollectiveTask& task) const override;
   std::string_view TransportTo(int peer) const override;
   const MachineMap& machines() const override { return machines_; }
   bool MapsPeerMemory() const override { return connections_->place() == WindowPlace::kPeerMemory; }
@@ -119,8 +116,7 @@ class GpuChannels final : public DeviceOperations {
 
   GpuChannels(const GpuPeers& peers, Watch& watch)
       : DeviceOperations(peers, watch), stop_watcher_(watch) {}
-  void MapMachines();
-  Status LaunchTasks(std::span<const IssuedTask> tasks) override TUTTI_REQUIRES(launch_mutex_);
+  PlanContext MapMachines();
   Status PrepareTasks(std::span<const IssuedTask> tasks) const override;
   void StopThreads() override;
   std::string DescribePath() const override;
@@ -132,24 +128,25 @@ class GpuChannels final : public DeviceOperations {
   Status GiveBackWindows() override { return CheckCanGiveBack(); }
   Result<Agreement> TakeBackWindows(const GpuPeers&) override { return CheckCanGiveBack(); }
 
+  bool MayTakeTrees(const CollectiveTask& task) const;
   // Makes the FIFOs that a message may pass.
-  bool MayTakeTrees(const Task& task) const;
-  Status PinFifos(const Task& message) const;
+  Status PinFifos(const MessageTask& message) const;
 
-  // These run with launch_mutex_ held; each queues one call.
-  Status LaunchTask(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
-  Status LaunchRing(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
-  Status LaunchTree(const Task& task, const ChannelPlan& plan, cuda::Stream stream)
+  Status LaunchCollective(const CollectiveTask& task, cuda::Stream stream) override
       TUTTI_REQUIRES(launch_mutex_);
-  Status LaunchReduceScatterV(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
-  Status LaunchBarrier(cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
-  Status LaunchScattered(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
-  Status LaunchAsMessages(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchPlanned(const CollectiveTask& task, const Plan& plan, cuda::Stream stream) override
+      TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchRing(const CollectiveTask& task, const Plan& plan, cuda::Stream stream)
+      TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchTree(const CollectiveTask& task, const Plan& plan, cuda::Stream stream)
+      TUTTI_REQUIRES(launch_mutex_);
   // Messages of the rank to itself are among `messages`. `begun`: see cuda::LaunchShape. The last
   // kernel records it.
-  Status LaunchMessages(std::span<const IssuedTask> messages, const CallWishes& wishes,
-                        cuda::Stream stream, cuda::Event begun = nullptr)
+  Status LaunchMessages(std::span<const MessageTask> messages, const CallWishes& wishes,
+                        cuda::Stream stream, cuda::Event begun) override
       TUTTI_REQUIRES(launch_mutex_);
+  std::byte* scratch() const override { return connections_->scratch(); }
+  std::string DescribePlan(const CollectiveTask& task, const Plan& plan) const override;
   Status LaunchFlows(std::span<const FlowKernel> kernels, cuda::Stream stream, cuda::Event begun)
       TUTTI_REQUIRES(launch_mutex_);
   Status LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stream, cuda::Event begun)
@@ -164,24 +161,25 @@ class GpuChannels final : public DeviceOperations {
   static void PostAll(const Kernel& kernel);
 
   cuda::ChannelCommon Common(uint32_t op_tag) const;
-  ReductionOrder OrderFor(const Task& task) const;
-  ChannelPlan PlanOf(const Task& task) const;
-  Algorithm AlgorithmFor(const Task& task) const override;
-  ChannelTraffic TrafficOf(const Task& task, const ChannelPlan& plan, uint32_t channel) const;
+  // Returns the plan of a task whose collective has rows. Any thread.
+  Plan PlanOf(const CollectiveTask& task) const {
+    return MakePlan(planner_.context(), QuestionOf(planner_.context(), task));
+  }
+  ChannelTraffic TrafficOf(const CollectiveTask& task, const Plan& plan, uint32_t channel) const;
   // Returns whom the traffic of a channel goes to, one line each.
-  std::string DescribeTraffic(const Task& task, const ChannelPlan& plan) const;
+  std::string DescribeTraffic(const CollectiveTask& task, const Plan& plan) const;
   // Returns which of an operation's buffers are lent to the rank's NIC: cuda::kLendsInput and
   // cuda::kLendsOutput.
-  uint32_t LentOf(const Task& task, const cuda::ChannelArgs& args) const;
+  uint32_t LentOf(const CollectiveTask& task, const cuda::ChannelArgs& args) const;
   // Puts the connections of a channel into the arguments of its kernel, and what passes those of
   // the network into `posts`. `lent` is what LentOf says.
-  Status Connect(const Task& task, const ChannelPlan& plan, uint32_t channel, uint32_t lent,
+  Status Connect(const CollectiveTask& task, const Plan& plan, uint32_t channel, uint32_t lent,
                  cuda::ChannelArgs& args, Posts& posts);
   // Does the same for a node of a tree.
   Status ConnectNode(const TreeNode& node, const kernels::Traffic& passes, size_t elem_bytes,
                      cuda::TreeNodeArgs& args, Posts& posts);
   // The same for connections to and from every other rank.
-  Status ConnectPairs(const Task& task, const ChannelPlan& plan, cuda::ChannelArgs& args,
+  Status ConnectPairs(const CollectiveTask& task, const Plan& plan, cuda::ChannelArgs& args,
                       Posts& posts);
   // Returns where messages are planned that a call with these wishes is made of.
   FlowPlace PlaceFor(const CallWishes& wishes) const;
@@ -195,8 +193,6 @@ class GpuChannels final : public DeviceOperations {
 
   StopWatcher stop_watcher_;
   MachineMap machines_;
-  bool deterministic_ = false;
-  ChannelContext context_;
   std::string network_;
   std::unique_ptr<ChannelConnections> connections_;
   std::vector<Proxied> proxied_;

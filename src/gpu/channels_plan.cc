@@ -9,15 +9,11 @@
 
 #include "gpu/channels.h"
 #include "gpu/device_tasks.h"
-#include "plan/reduction_order.h"
 
 namespace tutti {
 namespace {
 
-// Kernels that only move data know no types and count bytes.
-DataType KernelType(const Task& task) { return task.is_reduction() ? task.type : DataType::kUint8; }
-
-std::string DescribeMessages(const Task& task) {
+std::string DescribeMessages(const CollectiveTask& task) {
   return fmt::format(
       "{}: messages between {}", Name(task.collective),
       task.collective == Collective::kBroadcast ? "the root and every other rank" : "all pairs");
@@ -32,12 +28,6 @@ std::string DescribePxn(const PxnLanes* lanes) {
 }
 
 }  // namespace
-
-double GpuChannels::PredictUs(const Task& task) const {
-  if (task.bytes() == 0) return 0;
-  return PredictChannelsUs(context_, task.collective, KernelCount(task), KernelType(task),
-                           OrderFor(task));
-}
 
 std::string GpuChannels::DescribePath() const {
   const std::string_view here = !connections_->place() ? "nothing within a host"
@@ -58,37 +48,21 @@ std::string_view GpuChannels::TransportTo(int peer) const {
   return here ? std::string_view("gpu") : std::string_view(network_);
 }
 
-std::string GpuChannels::Describe(const Task& task) const {
-  switch (task.collective) {
-    case Collective::kAllReduce:
-    case Collective::kReduce:
-    case Collective::kBroadcast:
-    case Collective::kAllGather:
-    case Collective::kReduceScatter:
-      break;
-    case Collective::kBarrier:
-      return "AllReduce of one byte";
-    case Collective::kReduceScatterV:
-      return "a Reduce for each rank";
-    default:
-      return DescribeMessages(task);
-  }
-  if (task.count == 0) return "nothing to do";
-  const ChannelPlan plan = PlanOf(task);
-  if (plan.algorithm == Algorithm::kExchange) return DescribeMessages(task);
+std::string GpuChannels::DescribePlan(const CollectiveTask& task, const Plan& plan) const {
+  if (plan.algorithm() == Algorithm::kExchange) return DescribeMessages(task);
   return fmt::format("{} {} over {} {}, slices of {} bytes",
-                     plan.algorithm == Algorithm::kTwoLevel  ? "two-level"
-                     : plan.algorithm == Algorithm::kOneShot ? "one-shot"
-                     : plan.algorithm == Algorithm::kTree    ? "tree"
-                     : plan.in_rank_order                    ? "rank-order"
-                                                             : "ring",
+                     plan.algorithm() == Algorithm::kTwoLevel  ? "two-level"
+                     : plan.algorithm() == Algorithm::kOneShot ? "one-shot"
+                     : plan.algorithm() == Algorithm::kTree    ? "tree"
+                     : InRankOrder(plan)                       ? "rank-order"
+                                                               : "ring",
                      Name(task.collective), plan.channels,
-                     plan.algorithm == Algorithm::kTree ? "trees" : "channels",
+                     plan.algorithm() == Algorithm::kTree ? "trees" : "channels",
                      plan.slice_elems * KernelElemBytes(task)) +
          DescribeTraffic(task, plan);
 }
 
-std::string GpuChannels::DescribeTraffic(const Task& task, const ChannelPlan& plan) const {
+std::string GpuChannels::DescribeTraffic(const CollectiveTask& task, const Plan& plan) const {
   // Counts what passes between this rank and one other, over all channels.
   struct Passed {
     uint64_t steps = 0;  // the most of any channel
@@ -101,7 +75,7 @@ std::string GpuChannels::DescribeTraffic(const Task& task, const ChannelPlan& pl
     passed.steps = std::max(passed.steps, traffic.steps);
     passed.elems += traffic.elems;
   };
-  if (plan.algorithm == Algorithm::kOneShot) {
+  if (plan.algorithm() == Algorithm::kOneShot) {
     const kernels::MeshCounting traffic =
         CountOneShot(plan, task.collective, KernelCount(task), task.root, rank(), num_ranks());
     for (int peer = 0; peer < num_ranks(); ++peer) {
@@ -109,7 +83,7 @@ std::string GpuChannels::DescribeTraffic(const Task& task, const ChannelPlan& pl
       add(false, peer, traffic.received(peer));
     }
   }
-  for (uint32_t tree = 0; tree < plan.channels && plan.algorithm == Algorithm::kTree; ++tree) {
+  for (uint32_t tree = 0; tree < plan.channels && plan.algorithm() == Algorithm::kTree; ++tree) {
     const kernels::Traffic traffic = CountTree(plan, task.count, tree);
     for (const TreeNode& node : connections_->trees().Nodes(tree)) {
       for (const int peer : node.to) add(true, peer, traffic);
@@ -117,7 +91,7 @@ std::string GpuChannels::DescribeTraffic(const Task& task, const ChannelPlan& pl
     }
   }
   const bool has_channels =
-      plan.algorithm == Algorithm::kRing || plan.algorithm == Algorithm::kTwoLevel;
+      plan.algorithm() == Algorithm::kRing || plan.algorithm() == Algorithm::kTwoLevel;
   for (uint32_t channel = 0; channel < plan.channels && has_channels; ++channel) {
     const ChannelTraffic traffic = TrafficOf(task, plan, channel);
     const ChannelNeighbours to = NeighboursOf(connections_->rings(), plan, channel, 1);
@@ -139,50 +113,19 @@ std::string GpuChannels::DescribeTraffic(const Task& task, const ChannelPlan& pl
 }
 
 // The rings of a communicator that is not deterministic are not in the order of the ranks.
-Status GpuChannels::CheckWishes(const Task& task) const {
-  if (task.wishes.deterministic && !deterministic_)
+Status GpuChannels::CheckWishes(const CollectiveTask& task) const {
+  if (task.wishes.deterministic && !planner_.context().deterministic)
     return InvalidUsage(
         "GPUs that do not all reach one another's memory add in the order of the ranks only on a "
         "communicator that was made deterministic (TUTTI_DETERMINISTIC, tuttiConfig_t)");
   return DeviceOperations::CheckWishes(task);
 }
 
-ReductionOrder GpuChannels::OrderFor(const Task& task) const {
-  return deterministic_ && task.is_reduction() ? OrderOf(task.type, task.op.kind)
-                                               : ReductionOrder::kAny;
-}
-
-ChannelPlan GpuChannels::PlanOf(const Task& task) const {
-  const auto plan = [&](const ChannelContext& context) {
-    return PlanChannels(context, task.collective, KernelCount(task), KernelType(task),
-                        OrderFor(task));
-  };
-  if (task.wishes == CallWishes()) [[likely]]
-    return plan(context_);
-  ChannelContext wished = context_;
-  if (task.wishes.algorithms != 0)
-    wished.allowed_algorithms[static_cast<size_t>(task.collective)] = task.wishes.algorithms;
-  wished.channels = WishedBlocks(task.wishes, context_.channels);
-  return plan(wished);
-}
-
 FlowPlace GpuChannels::PlaceFor(const CallWishes& wishes) const {
   return {rank(), num_ranks(), WishedBlocks(wishes, connections_->shape().message_channels)};
 }
 
-// AlltoAll, Gather and Scatter are messages between pairs.
-Algorithm GpuChannels::AlgorithmFor(const Task& task) const {
-  switch (task.collective) {
-    case Collective::kAlltoAll:
-    case Collective::kGather:
-    case Collective::kScatter:
-      return Algorithm::kExchange;
-    default:
-      return PlanOf(task).algorithm;
-  }
-}
-
-ChannelTraffic GpuChannels::TrafficOf(const Task& task, const ChannelPlan& plan,
+ChannelTraffic GpuChannels::TrafficOf(const CollectiveTask& task, const Plan& plan,
                                       uint32_t channel) const {
   return CountChannel(connections_->rings(), plan, task.collective, KernelCount(task), task.root,
                       channel);

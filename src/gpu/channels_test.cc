@@ -13,14 +13,14 @@
 #include "gpu/rank_steps_test.h"
 #include "kernels/counting.h"
 #include "kernels/ring_collective.h"
-#include "plan/channel_plan.h"
+#include "plan/plan.h"
 
 namespace tutti {
 namespace {
 
 constexpr size_t kSlotBytes = 512 << 10;
 
-kernels::CountingPrimitives Count(const ChannelPlan& plan, int num_ranks, size_t count) {
+kernels::CountingPrimitives Count(const Plan& plan, int num_ranks, size_t count) {
   static constexpr int kRing[] = {0, 1};
   kernels::CountingPrimitives counting(plan.slice_elems);
   kernels::RingReduction(counting, Collective::kAllReduce,
@@ -30,10 +30,12 @@ kernels::CountingPrimitives Count(const ChannelPlan& plan, int num_ranks, size_t
 
 TEST(ChannelTrafficTest, AllReduceOf4MegabytesOnTwoHostsIsTwoSendsAndTwoReceivesOf2) {
   const size_t count = 1 << 20;
-  ChannelContext context;
-  context.num_ranks = context.num_hosts = 2;
-  context.slot_bytes = kSlotBytes;
-  const ChannelPlan plan = PlanChannels(context, Collective::kAllReduce, count, DataType::kFloat32);
+  PlanContext context;
+  context.kind = RankKind::kChannels;
+  context.num_ranks = context.hosts.count = 2;
+  context.channel.slot_bytes = kSlotBytes;
+  const Plan plan = MakePlan(
+      context, {.collective = Collective::kAllReduce, .count = count, .type = DataType::kFloat32});
   EXPECT_EQ(plan.channels, 1u);
   const auto counted = Count(plan, 2, count);
   EXPECT_EQ(counted.sent().steps, 2u);
@@ -45,8 +47,7 @@ TEST(ChannelTrafficTest, AllReduceOf4MegabytesOnTwoHostsIsTwoSendsAndTwoReceives
 }
 
 TEST(ChannelTrafficTest, InOneShotEveryRankSendsOnceToEveryOther) {
-  ChannelPlan plan;
-  plan.algorithm = Algorithm::kOneShot;
+  Plan plan;
   plan.chunk_elems = plan.slice_elems = 100;
   for (const Collective collective :
        {Collective::kAllReduce, Collective::kReduceScatter, Collective::kReduce}) {

@@ -23,7 +23,12 @@ void DeviceOperations::StartChecking(EventLoop& loop) {
 
 namespace {
 
-bool IsOneSided(const IssuedTask& issued) { return issued.task.one_sided != nullptr; }
+bool IsOneSided(const IssuedTask& issued) {
+  return std::holds_alternative<OneSidedTask>(issued.task);
+}
+const OneSidedCall& CallOf(const IssuedTask& issued) {
+  return *std::get<OneSidedTask>(issued.task).call;
+}
 
 // Returns the tasks that are no one-sided calls.
 std::vector<IssuedTask> OthersOf(std::span<const IssuedTask> tasks) {
@@ -38,7 +43,7 @@ Status DeviceOperations::CheckTasks(std::span<const IssuedTask> tasks) const {
   const cuda::ContextScope scope(device().driver(), device().context());
   if (std::any_of(tasks.begin(), tasks.end(), IsOneSided)) {
     for (const IssuedTask& issued : tasks)
-      if (IsOneSided(issued)) TUTTI_TRY(issued.task.one_sided->Check(issued.stream));
+      if (IsOneSided(issued)) TUTTI_TRY(CallOf(issued).Check(issued.stream));
     const std::vector<IssuedTask> others = OthersOf(tasks);
     return others.empty() ? Status::Ok() : CheckTasks(others);
   }
@@ -46,15 +51,12 @@ Status DeviceOperations::CheckTasks(std::span<const IssuedTask> tasks) const {
   return PrepareTasks(tasks);
 }
 
-Status DeviceOperations::CheckWishes(const Task& task) const {
+Status DeviceOperations::CheckWishes(const CollectiveTask& task) const {
   if (task.wishes.timeout_ns > 0)
     return InvalidUsage(
         "a time-out for one call is for host ranks; abort the communicator of GPUs");
-  const bool moves = task.count > 0 && peers_.peers.size() > 1;
-  if (!task.wishes.demands_algorithms || !moves) return Status::Ok();
-  if ((task.wishes.algorithms & Bit(AlgorithmFor(task))) != 0) return Status::Ok();
-  return InvalidUsage("none of the algorithms that algSelection leaves serves this {} of {} bytes",
-                      Name(task.collective), task.bytes());
+  const MutexLock lock(launch_mutex_);
+  return planner_.CheckWishes(task, BuffersOf(task));
 }
 
 Status DeviceOperations::Run(uint64_t, std::span<const IssuedTask> tasks) {
@@ -90,8 +92,8 @@ Status DeviceOperations::RunWithOneSided(std::span<const IssuedTask> tasks) {
 Status DeviceOperations::RunOneSided(std::span<const IssuedTask> tasks, bool waits) const {
   const cuda::ContextScope scope(device().driver(), device().context());
   for (const IssuedTask& issued : tasks)
-    if (IsOneSided(issued) && issued.task.one_sided->waits() == waits)
-      TUTTI_TRY(issued.task.one_sided->Run(issued.stream));
+    if (IsOneSided(issued) && CallOf(issued).waits() == waits)
+      TUTTI_TRY(CallOf(issued).Run(issued.stream));
   return Status::Ok();
 }
 
@@ -104,7 +106,70 @@ GpuQueue::Outcome DeviceOperations::Launch(std::span<const IssuedTask> tasks) {
   return {launched.ok() ? std::move(left.status) : std::move(launched), left.begun};
 }
 
-Status DeviceOperations::RecordLaunchEvent(const Task& task, cuda::Stream stream) const {
+Status DeviceOperations::LaunchTasks(std::span<const IssuedTask> tasks) {
+  std::vector<MessageTask> messages;
+  cuda::Stream first = nullptr;
+  for (const IssuedTask& issued : tasks) {
+    const auto stream = static_cast<cuda::Stream>(issued.stream);
+    if (const auto* const task = std::get_if<CollectiveTask>(&issued.task)) {
+      TUTTI_TRY(LaunchCall(*task, stream));
+      Note(issued.task);
+    } else if (const auto* const message = std::get_if<MessageTask>(&issued.task)) {
+      if (messages.empty()) first = stream;
+      messages.push_back(*message);
+    }
+  }
+  if (messages.empty()) return Status::Ok();
+  registered_ = 0;
+  TUTTI_TRY(queue_->OrderMessages(tasks));
+  TUTTI_TRY(queue_->OrderBehindLast(first));
+  TUTTI_TRY(LaunchMessages(messages, {}, first, nullptr));
+  TUTTI_TRY(queue_->OrderMessages(tasks));
+  for (const IssuedTask& issued : tasks)
+    if (std::holds_alternative<MessageTask>(issued.task)) Note(issued.task);
+  return Status::Ok();
+}
+
+// A call is ordered behind the last one also where nothing is queued, because Note asks whether the
+// stream is captured. Whether a task is empty is known to all ranks alike, so that none launches.
+Status DeviceOperations::LaunchCall(const CollectiveTask& task, cuda::Stream stream) {
+  registered_ = 0;
+  TUTTI_TRY(queue_->OrderBehindLast(stream));
+  TUTTI_TRY(RecordLaunchEvent(task, stream));
+  const bool has_count =
+      task.collective != Collective::kBarrier && task.collective != Collective::kAlltoAllV;
+  return task.count == 0 && has_count ? Status::Ok() : LaunchCollective(task, stream);
+}
+
+// What a task is lowered to works in this rank's own buffers: ranks cut their buffers differently,
+// and would not all find the pieces registered.
+Status DeviceOperations::LaunchCollective(const CollectiveTask& task, cuda::Stream stream) {
+  if (!NeedsLowering(planner_.context().kind, task)) [[likely]]
+    return LaunchStep(task, BuffersOf(task), stream);
+  TUTTI_TRY(PreparePacking(task));
+  const Lowered lowered = Lower(task, PlaceWith(pack_.data()));
+  for (const LoweredStep& step : lowered.steps) {
+    if (!step.before.empty()) TUTTI_TRY(device().Copy(step.before, stream));
+    TUTTI_TRY(LaunchStep(step.task, Buffers::kOwn, stream));
+    if (!step.after.empty()) TUTTI_TRY(device().Copy(step.after, stream));
+  }
+  if (!lowered.messages.empty())
+    TUTTI_TRY(LaunchMessages(lowered.messages, task.wishes, stream, LaunchEventOf(task)));
+  return Status::Ok();
+}
+
+Status DeviceOperations::LaunchStep(const CollectiveTask& task, Buffers buffers,
+                                    cuda::Stream stream) {
+  if (planner_.context().num_ranks == 1)
+    return task.collective == Collective::kBarrier ? Status::Ok() : LaunchAlone(task, stream);
+  return LaunchPlanned(task, planner_.For(task, buffers), stream);
+}
+
+Status DeviceOperations::LaunchAlone(const CollectiveTask&, cuda::Stream) {
+  return InternalError("a rank that is alone has no channels");
+}
+
+Status DeviceOperations::RecordLaunchEvent(const CollectiveTask& task, cuda::Stream stream) const {
   const cuda::Event event = LaunchEventOf(task);
   if (event == nullptr) [[likely]]
     return Status::Ok();
@@ -112,11 +177,32 @@ Status DeviceOperations::RecordLaunchEvent(const Task& task, cuda::Stream stream
                                  "recording launchCompletionEvent");
 }
 
-Status DeviceOperations::PreparePacking(const Task& task) {
-  if (task.scattered->inputs.size() < 2 || pack_.data() != nullptr) return Status::Ok();
+Status DeviceOperations::PreparePacking(const CollectiveTask& task) {
+  const bool packs = task.scattered != nullptr && task.scattered->inputs.size() > 1;
+  if (!packs || pack_.data() != nullptr) return Status::Ok();
   TUTTI_ASSIGN(pack_, cuda::MappedMemory::Create(device(), kGpuPackedBytes, nullptr));
   pack_bytes_.store(pack_.size(), std::memory_order_relaxed);
   return Status::Ok();
+}
+
+LowerPlace DeviceOperations::PlaceWith(std::byte* pack) const {
+  return {.kind = planner_.context().kind,
+          .rank = peers_.bootstrap->rank(),
+          .num_ranks = peers_.bootstrap->num_ranks(),
+          .byte = scratch(),
+          .pack = pack,
+          .pack_bytes = kGpuPackedBytes};
+}
+
+std::string DeviceOperations::Describe(const CollectiveTask& task) const {
+  const PlanContext& context = planner_.context();
+  if (context.num_ranks == 1) return "one rank copies its input";
+  if (task.collective == Collective::kBarrier) return "AllReduce of one byte";
+  if (task.collective == Collective::kReduceScatterV) return "a Reduce for each rank";
+  if (!Serves(context.kind, task.collective))
+    return fmt::format("{}: messages between all pairs", Name(task.collective));
+  if (task.count == 0) return "nothing to do";
+  return DescribePlan(task, MakePlan(context, QuestionOf(context, task)));
 }
 
 Status DeviceOperations::WaitForAll() {

@@ -16,7 +16,7 @@ std::byte* Part(const void* buffer, bool has_parts, int rank, size_t bytes) {
 
 }  // namespace
 
-Status GpuMesh::LaunchExchange(const Task& task, cuda::Stream stream) {
+Status GpuMesh::LaunchExchange(const CollectiveTask& task, cuda::Stream stream) {
   const int n = args_.num_ranks, me = args_.rank;
   const size_t bytes = task.count * task.elem_bytes();
   const bool gathers = task.collective == Collective::kGather;
@@ -27,7 +27,8 @@ Status GpuMesh::LaunchExchange(const Task& task, cuda::Stream stream) {
   // waiting. So it is with a call that wishes few blocks, whose messages have one each at least.
   const uint32_t messages = static_cast<uint32_t>(gathers || scatters ? n : 2 * n - 1);
   if ((!gathers && !scatters) || task.wishes.most_blocks != 0)
-    args.most_channels = std::max(1u, WishedBlocks(task.wishes, context_.max_blocks) / messages);
+    args.most_channels =
+        std::max(1u, WishedBlocks(task.wishes, planner_.context().mesh.max_blocks) / messages);
   using Kind = cuda::MessageKind;
   const auto add = [&](Kind kind, int peer, std::byte* buffer, const std::byte* from) {
     args.messages[args.num_messages++] = {buffer, bytes, static_cast<int16_t>(peer), kind, from};
@@ -54,7 +55,7 @@ Status GpuMesh::LaunchExchange(const Task& task, cuda::Stream stream) {
     if (receives) add(Kind::kReceive, peer, in, nullptr);
   }
   if (args.num_messages == 0) return Status::Ok();
-  return device().Launch(args, MostEarlyBlocks(context_), stream, LaunchEventOf(task));
+  return device().Launch(args, MostEarly(), stream, LaunchEventOf(task));
 }
 
 }  // namespace tutti

@@ -73,30 +73,29 @@ int Distance(int from, int to, int num_ranks) { return (to - from + num_ranks) %
 
 }  // namespace
 
-std::vector<FlowKernel> PlanFlows(std::span<const IssuedTask> tasks, const FlowPlace& place) {
-  std::vector<Whole> messages;
+std::vector<FlowKernel> PlanFlows(std::span<const MessageTask> messages, const FlowPlace& place) {
+  std::vector<Whole> wholes;
   std::map<std::pair<int, bool>, size_t> seen;
-  for (const IssuedTask& entry : tasks) {
-    const Task& task = entry.task;
-    if (task.collective != Collective::kSendRecv || task.root == place.rank || task.count == 0)
-      continue;
+  for (const MessageTask& message : messages) {
+    const auto& [is_send, peer, buffer, count, type] = message;
+    if (peer == place.rank || count == 0) continue;
     Whole whole;
-    whole.number = seen[{task.root, task.is_send}]++;
-    whole.distance = task.is_send ? Distance(place.rank, task.root, place.num_ranks)
-                                  : Distance(task.root, place.rank, place.num_ranks);
-    whole.peer = task.root;
-    whole.kind = task.is_send ? cuda::FlowKind::kSend : cuda::FlowKind::kReceive;
-    whole.buffer = static_cast<std::byte*>(task.is_send ? const_cast<void*>(task.send) : task.recv);
-    whole.bytes = task.count * task.elem_bytes();
-    messages.push_back(whole);
+    whole.number = seen[{peer, is_send}]++;
+    whole.distance = is_send ? Distance(place.rank, peer, place.num_ranks)
+                             : Distance(peer, place.rank, place.num_ranks);
+    whole.peer = peer;
+    whole.kind = is_send ? cuda::FlowKind::kSend : cuda::FlowKind::kReceive;
+    whole.buffer = buffer;
+    whole.bytes = message.bytes();
+    wholes.push_back(whole);
   }
-  return FillKernels(std::move(messages), place.channels);
+  return FillKernels(std::move(wholes), place.channels);
 }
 
-std::vector<cuda::CopyPiece> AddOwnMessages(std::span<const cuda::CopyPiece> own, int rank,
-                                            std::vector<FlowKernel>& kernels) {
-  std::vector<cuda::CopyPiece> left;
-  for (const cuda::CopyPiece& piece : own) {
+std::vector<CopyPiece> AddOwnMessages(std::span<const CopyPiece> own, int rank,
+                                      std::vector<FlowKernel>& kernels) {
+  std::vector<CopyPiece> left;
+  for (const CopyPiece& piece : own) {
     const FlowKernel part = {{rank, 0, cuda::FlowKind::kCopy, {piece.to, piece.bytes, piece.from}}};
     if (piece.bytes <= kMostOwnBytes && !kernels.empty() && Fits(kernels.front(), part))
       kernels.front().push_back(part.front());
@@ -106,7 +105,7 @@ std::vector<cuda::CopyPiece> AddOwnMessages(std::span<const cuda::CopyPiece> own
   return left;
 }
 
-std::vector<FlowKernel> PlanSwaps(const Task& task, const FlowPlace& place) {
+std::vector<FlowKernel> PlanSwaps(const CollectiveTask& task, const FlowPlace& place) {
   const size_t bytes = task.count * task.elem_bytes();
   std::vector<Whole> messages;
   for (int peer = 0; peer < place.num_ranks; ++peer) {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "backend/cuda/channel_args.h"
-#include "backend/cuda/copy_args.h"
-#include "operations/operations.h"
+#include "plan/copy_piece.h"
+#include "plan/task.h"
 
 namespace tutti {
 
@@ -38,15 +38,15 @@ struct FlowPlace {
   uint32_t channels = 1;  // A message may take so many.
 };
 
-// Plans the messages among the tasks of a group, without those of the rank to itself.
-std::vector<FlowKernel> PlanFlows(std::span<const IssuedTask> tasks, const FlowPlace& place);
+// Plans messages, without those of the rank to itself.
+std::vector<FlowKernel> PlanFlows(std::span<const MessageTask> messages, const FlowPlace& place);
 
 // Has the first of the kernels copy short messages of the rank to itself, beside what moves to and
 // from others, as far as it has room. Returns those that it does not take.
-std::vector<cuda::CopyPiece> AddOwnMessages(std::span<const cuda::CopyPiece> own, int rank,
-                                            std::vector<FlowKernel>& kernels);
+std::vector<CopyPiece> AddOwnMessages(std::span<const CopyPiece> own, int rank,
+                                      std::vector<FlowKernel>& kernels);
 
 // Plans an AlltoAll in place.
-std::vector<FlowKernel> PlanSwaps(const Task& task, const FlowPlace& place);
+std::vector<FlowKernel> PlanSwaps(const CollectiveTask& task, const FlowPlace& place);
 
 }  // namespace tutti

@@ -9,21 +9,16 @@
 #include <tuple>
 #include <utility>
 
-#include "gpu/queue.h"
 #include "kernels/primitives.h"
+#include "plan/lower.h"
 
 namespace tutti {
 namespace {
 
 constexpr uint32_t kChannels = 2;
 
-IssuedTask Message(bool is_send, int peer, size_t bytes) {
-  Task task;
-  task.collective = Collective::kSendRecv;
-  task.is_send = is_send;
-  task.root = peer;
-  task.count = bytes;
-  return {task, nullptr};
+MessageTask Message(bool is_send, int peer, size_t bytes) {
+  return {.is_send = is_send, .peer = peer, .count = bytes};
 }
 
 using Flow = std::tuple<int, int, uint32_t>;  // sender, receiver, channel
@@ -74,7 +69,7 @@ TEST(FlowPlanTest, GroupsOfAnyShapeComeThrough) {
   std::mt19937 random(7);
   for (int round = 0; round < 200; ++round) {
     const int n = 2 + static_cast<int>(random() % 40);
-    std::vector<std::vector<IssuedTask>> groups(static_cast<size_t>(n));
+    std::vector<std::vector<MessageTask>> groups(static_cast<size_t>(n));
     const size_t messages = random() % 400;
     for (size_t m = 0; m < messages; ++m) {
       const int from = static_cast<int>(random() % static_cast<uint32_t>(n));
@@ -94,20 +89,19 @@ TEST(FlowPlanTest, GroupsOfAnyShapeComeThrough) {
 TEST(FlowPlanTest, TheFirstKernelCopiesShortMessagesToOneself) {
   std::array<std::byte, 8> from = {}, to = {};
   const auto own = [&](bool is_send, size_t at, size_t bytes) {
-    IssuedTask message = Message(is_send, 0, bytes);
-    message.task.send = &from[at];
-    message.task.recv = &to[at];
+    MessageTask message = Message(is_send, 0, bytes);
+    message.buffer = is_send ? &from[at] : &to[at];
     return message;
   };
-  const std::vector<IssuedTask> group = {own(true, 0, 100), own(false, 3, 100),
-                                         Message(true, 1, 10), own(true, 1, 1 << 20),
-                                         own(false, 2, 1 << 20)};
-  const std::vector<cuda::CopyPiece> copies = OwnMessagesOf(group, 0);
+  const std::vector<MessageTask> group = {own(true, 0, 100), own(false, 3, 100),
+                                          Message(true, 1, 10), own(true, 1, 1 << 20),
+                                          own(false, 2, 1 << 20)};
+  const std::vector<CopyPiece> copies = OwnCopies(group, 0, RankKind::kChannels).value();
   ASSERT_EQ(copies.size(), 2u);
   EXPECT_EQ(copies[0].from, &from[0]);
   EXPECT_EQ(copies[0].to, &to[3]);
   std::vector<FlowKernel> kernels = PlanFlows(group, {0, 2, kChannels});
-  const std::vector<cuda::CopyPiece> left = AddOwnMessages(copies, 0, kernels);
+  const std::vector<CopyPiece> left = AddOwnMessages(copies, 0, kernels);
   ASSERT_EQ(left.size(), 1u);
   EXPECT_EQ(left[0].bytes, size_t{1} << 20);
   ASSERT_EQ(kernels.size(), 1u);
@@ -123,9 +117,7 @@ TEST(FlowPlanTest, TheFirstKernelCopiesShortMessagesToOneself) {
 TEST(FlowPlanTest, SwapsOfManyRanksComeThrough) {
   for (int n = 2; n < 70; ++n) {
     std::vector<std::vector<FlowKernel>> ranks;
-    Task task;
-    task.collective = Collective::kAlltoAll;
-    task.count = 1 << 20;
+    const CollectiveTask task = {.collective = Collective::kAlltoAll, .count = 1 << 20};
     for (int r = 0; r < n; ++r) ranks.push_back(PlanSwaps(task, {r, n, kChannels}));
     EXPECT_TRUE(AllComeThrough(ranks)) << n << " ranks";
   }
@@ -133,7 +125,7 @@ TEST(FlowPlanTest, SwapsOfManyRanksComeThrough) {
 
 TEST(FlowPlanTest, KernelsHaveRoomForTheirFlows) {
   constexpr int kRanks = 100;
-  std::vector<IssuedTask> tasks;
+  std::vector<MessageTask> tasks;
   for (int peer = 0; peer < kRanks; ++peer)
     for (int i = 0; i < 3; ++i)
       for (const bool is_send : {true, false}) tasks.push_back(Message(is_send, peer, 1 << 20));
@@ -151,7 +143,7 @@ TEST(FlowPlanTest, KernelsHaveRoomForTheirFlows) {
 }
 
 TEST(FlowPlanTest, PartsOfAMessageAreOnChannelsOfTheirOwn) {
-  const IssuedTask task = Message(true, 1, (1 << 20) + 7);
+  const MessageTask task = Message(true, 1, (1 << 20) + 7);
   const std::vector<FlowKernel> kernels = PlanFlows(std::span(&task, 1), {0, 2, kChannels});
   ASSERT_EQ(kernels.size(), 1u);
   ASSERT_EQ(kernels[0].size(), 2u);
@@ -163,7 +155,7 @@ TEST(FlowPlanTest, PartsOfAMessageAreOnChannelsOfTheirOwn) {
 
 TEST(FlowPlanTest, ShortMessagesToSeveralRanksAreOnChannelsOfTheirOwn) {
   constexpr int kRanks = 5;
-  std::vector<IssuedTask> tasks;
+  std::vector<MessageTask> tasks;
   for (int peer = 1; peer < kRanks; ++peer) tasks.push_back(Message(true, peer, 100));
   const std::vector<FlowKernel> kernels = PlanFlows(tasks, {0, kRanks, kRanks - 1});
   ASSERT_EQ(kernels.size(), 1u);

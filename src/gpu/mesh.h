@@ -33,8 +33,6 @@ class GpuMesh final : public DeviceOperations {
   bool MapsPeerMemory() const override { return args_.num_ranks == 1 || IsOnGpu(windows_.place()); }
   const void* Register(ReachedWindow window) override;
   Status Forget(const void* token) override;
-  double PredictUs(const Task& task) const override;
-  std::string Describe(const Task& task) const override;
   std::string_view TransportTo(int) const override { return "gpu"; }
   const MachineMap& machines() const override { return machines_; }
   uint64_t MemoryBytes() const override { return windows_.DeviceBytes() + PackBytes(); }
@@ -69,65 +67,57 @@ class GpuMesh final : public DeviceOperations {
   struct Arrived {
     Status wrong;
   };
-  Result<Arrived> ProbeProtocol(ProbePlace& place, const MeshChoice& choice, size_t bytes,
-                                bool corrupt);
+  Result<Arrived> ProbeProtocol(ProbePlace& place, const Plan& plan, size_t bytes, bool corrupt);
   Status ProbeProtocols(const GpuPeers& peers, std::string_view fault, Probed& probed);
+  void SetLL128(size_t slot_bytes);
   // Gives up LL128 on all ranks if it is wrong on one.
   Status AgreeOnLL128(const GpuPeers& peers, const Status& ll128);
 
-  Status LaunchTasks(std::span<const IssuedTask> tasks) override TUTTI_REQUIRES(launch_mutex_);
-  Status LaunchTask(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
-  Status LaunchCall(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
-  Status LaunchCollective(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
-  // `count` is that of elements, or of bytes where the operation moves bytes.
-  Status LaunchChosen(const Task& task, const MeshChoice& choice, size_t count,
-                      cuda::Stream stream);
-  static cuda::LaunchShape ShapeOf(const MeshChoice& choice, const Task& task) {
-    return {choice.blocks, choice.threads, choice.early, LaunchEventOf(task)};
+  Status LaunchPlanned(const CollectiveTask& task, const Plan& plan, cuda::Stream stream) override
+      TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchAlone(const CollectiveTask& task, cuda::Stream stream) override
+      TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchMessages(std::span<const MessageTask> messages, const CallWishes& wishes,
+                        cuda::Stream stream, cuda::Event begun) override
+      TUTTI_REQUIRES(launch_mutex_);
+  Buffers BuffersOf(const CollectiveTask& task) const override TUTTI_REQUIRES(launch_mutex_) {
+    return FindShared(task).complete ? Buffers::kRegistered : Buffers::kOwn;
   }
-  void SetArgs(const Task& task, const MeshChoice& choice, size_t count,
-               cuda::MeshArgs& args) const;
-  Status LaunchAlone(const Task& task, cuda::Stream stream);
-  // Launches an AllReduce of many buffers.
-  Status LaunchScattered(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
-  // Launches an AllReduce through windows, also where its buffers are registered: ranks cut theirs
-  // differently, and would not all find them so.
-  Status LaunchOwn(const Task& task, cuda::Stream stream);
-  // Launch the collectives that are made of others.
-  Status LaunchReduceScatterV(const Task& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
-  Status LaunchAsMessages(const Task& task, cuda::Stream stream);
-  Status LaunchBarrier(cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
+  std::byte* scratch() const override { return scratch_; }
+  std::string DescribePlan(const CollectiveTask&, const Plan& plan) const override {
+    return DescribeMesh(plan);
+  }
+  // Launches a kernel of the mesh, whatever the registered buffers.
+  Status LaunchKernel(const CollectiveTask& task, const Plan& plan, cuda::Stream stream);
+  static cuda::LaunchShape ShapeOf(const Plan& plan, const CollectiveTask& task) {
+    return {plan.channels, plan.threads, plan.early, LaunchEventOf(task)};
+  }
+  void SetArgs(const CollectiveTask& task, const Plan& plan, cuda::MeshArgs& args) const;
   // Returns a kernel's arguments, to which messages are added.
   cuda::MessageArgs NoMessages() const;
+  uint32_t MostEarly() const {
+    const MeshReach& mesh = planner_.context().mesh;
+    return MostEarlyBlocks(mesh, mesh.max_blocks);
+  }
   // Launches an AlltoAll, Gather or Scatter pair by pair.
-  Status LaunchExchange(const Task& task, cuda::Stream stream);
+  Status LaunchExchange(const CollectiveTask& task, cuda::Stream stream);
   // The registered buffers that hold what a task has others read or write (symmetric.cc).
   struct SharedBuffers {
     const GpuRegistry::Buffer* input = nullptr;
     const GpuRegistry::Buffer* output = nullptr;
     bool complete = false;
   };
-  SharedBuffers FindShared(const Task& task) const TUTTI_REQUIRES(launch_mutex_);
-  MeshChoice ChoiceFor(const Task& task, const SharedBuffers& shared) const;
-  Algorithm AlgorithmFor(const Task& task) const override;
-  Status LaunchSymmetric(const Task& task, const MeshChoice& choice, size_t count,
-                         const SharedBuffers& shared, cuda::Stream stream)
+  SharedBuffers FindShared(const CollectiveTask& task) const TUTTI_REQUIRES(launch_mutex_);
+  Status LaunchSymmetric(const CollectiveTask& task, const Plan& plan, cuda::Stream stream)
       TUTTI_REQUIRES(launch_mutex_);
-  // Launches all sends and receives of a group.
-  Status LaunchMessages(std::span<const IssuedTask> tasks);
-  // Returns the order in which this communicator has to combine the elements of the task.
-  ReductionOrder OrderFor(const Task& task) const;
 
   MachineMap machines_;
-  MeshContext context_;
   GpuWindows windows_;
   bool stuck_ = false;       // A kernel does not end, so that nothing that it uses may be freed.
   cuda::PinnedBlock alone_;  // The window of a rank that is alone.
   cuda::MeshArgs args_;      // The arguments that all operations have in common.
   cuda::MessageLayout messages_;
   std::byte* scratch_ = nullptr;  // It has kScratchBytes, at the end of the window.
-  // OpSignature::registered of the call that is being launched.
-  uint32_t registered_ TUTTI_GUARDED_BY(launch_mutex_) = 0;
   GpuRegistry registry_ TUTTI_GUARDED_BY(launch_mutex_);
 };
 

@@ -66,17 +66,17 @@ class StreamEnd {
 // A trial of a protocol, in as many bytes as it can carry here: where there are few blocks, a
 // larger message would go by another protocol.
 struct Trial {
-  MeshChoice choice;
+  Plan plan;
   size_t bytes = 0;
 };
 // Returns nothing where the protocol can carry no message.
-std::optional<Trial> TrialOf(MeshContext context, const ProbeOf& probe) {
+std::optional<Trial> TrialOf(PlanContext context, const ProbeOf& probe) {
   context.allowed_protocols.fill(Bit(probe.protocol));
-  context.costs.messages_bytes_per_us = 1;  // This has the mesh chosen.
+  context.mesh.costs.messages_bytes_per_us = 1;  // This has the mesh chosen.
   for (size_t bytes = probe.bytes; bytes >= kFewestProbeBytes; bytes /= 2) {
-    const MeshChoice choice = ChooseMesh(context, Collective::kAlltoAll, bytes, 1);
-    if (choice.protocol == probe.protocol && choice.algorithm != MeshAlgorithm::kMessages)
-      return Trial{choice, bytes};
+    const Plan plan = MakePlan(context, {.collective = Collective::kAlltoAll, .count = bytes});
+    if (plan.protocol == probe.protocol && plan.row->id != MeshAlgorithm::kMessages)
+      return Trial{plan, bytes};
   }
   return {};
 }
@@ -112,14 +112,14 @@ Status GpuMesh::ProbeProtocols(const GpuPeers& peers, std::string_view fault, Pr
   // What is wrong is noted, and the rest is sent nevertheless, because the other ranks wait for it.
   for (const ProbeOf& probe : kProbes) {
     const bool is_ll128 = probe.protocol == Protocol::kLL128;
-    if (is_ll128 && context_.ll128_slot_bytes == 0) continue;
-    const std::optional<Trial> trial = TrialOf(context_, probe);
+    if (is_ll128 && planner_.context().mesh.ll128_slot_bytes == 0) continue;
+    const std::optional<Trial> trial = TrialOf(planner_.context(), probe);
     if (!trial) {
       if (is_ll128) probed.ll128 = InvalidUsage("no message fits it");
       continue;
     }
     const bool corrupt = all || (is_ll128 && fault == "ll128");
-    Result<Arrived> arrived = ProbeProtocol(place, trial->choice, trial->bytes, corrupt);
+    Result<Arrived> arrived = ProbeProtocol(place, trial->plan, trial->bytes, corrupt);
     if (!arrived.ok()) {
       // A kernel that does not end by being told to has its memory until the process ends.
       if (stuck_) new cuda::MappedMemory(std::move(place.memory));
@@ -131,8 +131,8 @@ Status GpuMesh::ProbeProtocols(const GpuPeers& peers, std::string_view fault, Pr
   return Status::Ok();
 }
 
-Result<GpuMesh::Arrived> GpuMesh::ProbeProtocol(ProbePlace& place, const MeshChoice& choice,
-                                                size_t bytes, bool corrupt) {
+Result<GpuMesh::Arrived> GpuMesh::ProbeProtocol(ProbePlace& place, const Plan& plan, size_t bytes,
+                                                bool corrupt) {
   Arrived found_wrong;
   const auto n = static_cast<size_t>(args_.num_ranks);
   const auto me = static_cast<size_t>(args_.rank);
@@ -143,12 +143,12 @@ Result<GpuMesh::Arrived> GpuMesh::ProbeProtocol(ProbePlace& place, const MeshCho
   const cuda::DeviceAddress in = place.memory.address(), out = in + n * bytes;
   TUTTI_TRY(place.stream.CopyIn(in, data.data(), n * bytes));
   TUTTI_TRY(place.stream.Clear(out, n * bytes));
-  Task task;
+  CollectiveTask task;
   task.collective = Collective::kAlltoAll;
   task.send = reinterpret_cast<const void*>(in);
   task.recv = reinterpret_cast<void*>(out);
   task.count = bytes;
-  TUTTI_TRY(LaunchChosen(task, choice, bytes, place.stream.get()));
+  TUTTI_TRY(LaunchKernel(task, plan, place.stream.get()));
   if (Status arrived =
           place.finish.Await(Deadline::AfterSeconds(kPatienceS), place.peers.abort_flag);
       !arrived.ok()) {

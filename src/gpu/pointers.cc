@@ -35,7 +35,7 @@ size_t Sum(const std::vector<size_t>& counts) {
 }
 
 // Returns how much `rank` reads and writes in the buffers of a task; 0 for one that is not used.
-BufferBytes BytesOf(const Task& task, int rank, size_t num_ranks) {
+BufferBytes BytesOf(const CollectiveTask& task, int rank, size_t num_ranks) {
   const size_t bytes = task.count * task.elem_bytes();
   const bool is_root = task.root == rank;
   switch (task.collective) {
@@ -53,8 +53,6 @@ BufferBytes BytesOf(const Task& task, int rank, size_t num_ranks) {
       return {bytes, is_root ? bytes * num_ranks : 0};
     case Collective::kScatter:
       return {is_root ? bytes * num_ranks : 0, bytes};
-    case Collective::kSendRecv:
-      return task.is_send ? BufferBytes{bytes, 0} : BufferBytes{0, bytes};
     case Collective::kBarrier:
       return {};
     default:
@@ -83,6 +81,14 @@ GpuPointers::GpuPointers(const cuda::Device& device, int rank, int num_ranks, bo
 // NCCL_CHECK_POINTERS it also looks at the last byte, and on which GPU the memory is.
 Status GpuPointers::Check(const Task& task) const {
   if (reaches_any_ && !thorough_) return Status::Ok();
+  if (const auto* const message = std::get_if<MessageTask>(&task))
+    return CheckBuffer(message->buffer, message->bytes(),
+                       message->is_send ? "the send buffer" : "the receive buffer");
+  const auto* const collective = std::get_if<CollectiveTask>(&task);
+  return collective != nullptr ? CheckCollective(*collective) : Status::Ok();
+}
+
+Status GpuPointers::CheckCollective(const CollectiveTask& task) const {
   if (task.op.live_scalar != nullptr)
     TUTTI_TRY(CheckBuffer(task.op.live_scalar, task.elem_bytes(), "PreMulSum's scalar"));
   if (task.scattered) {

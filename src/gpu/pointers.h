@@ -31,6 +31,7 @@ class GpuPointers {
   bool IsManaged(const void* place) const;
 
  private:
+  Status CheckCollective(const CollectiveTask& task) const;
   // Returns what kind of memory it is, or nothing where CUDA does not know it.
   std::optional<unsigned> TypeOf(const void* place) const;
   Status CheckPlace(const void* begin, const void* place, const char* what) const;

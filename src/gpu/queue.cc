@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "plan/pair_messages.h"
+#include "plan/lower.h"
 
 namespace tutti {
 namespace {
@@ -27,51 +27,7 @@ constexpr unsigned kMove = 1;
 constexpr int kFreePolls = 100;
 constexpr auto kNap = std::chrono::microseconds(50);
 
-// Steps through the messages of a group that a rank sends to itself, or receives from itself.
-class OwnMessages {
- public:
-  OwnMessages(std::span<const IssuedTask> tasks, int rank, bool sends)
-      : tasks_(tasks), rank_(rank), sends_(sends) {}
-  // Returns the next message; null after the last.
-  const Task* Next() {
-    for (; !tasks_.empty(); tasks_ = tasks_.subspan(1)) {
-      const Task& task = tasks_[0].task;
-      if (task.collective != Collective::kSendRecv || task.root != rank_ ||
-          task.is_send != sends_ || task.count == 0)
-        continue;
-      tasks_ = tasks_.subspan(1);
-      return &task;
-    }
-    return nullptr;
-  }
-
- private:
-  std::span<const IssuedTask> tasks_;
-  const int rank_;
-  const bool sends_;
-};
-
 }  // namespace
-
-std::vector<IssuedTask> DeviceMessagesOf(const Task& task, int rank, int num_ranks,
-                                         cuda::Stream stream) {
-  std::vector<IssuedTask> messages;
-  for (Task& message : MessagesOf(task, rank, num_ranks, static_cast<const std::byte*>(task.send)))
-    messages.push_back({std::move(message), stream});
-  return messages;
-}
-
-std::vector<cuda::CopyPiece> OwnMessagesOf(std::span<const IssuedTask> tasks, int rank) {
-  OwnMessages sends(tasks, rank, true), receives(tasks, rank, false);
-  std::vector<cuda::CopyPiece> copies;
-  while (const Task* const send = sends.Next()) {
-    const cuda::CopyPiece copy = {static_cast<std::byte*>(receives.Next()->recv),
-                                  static_cast<const std::byte*>(send->send),
-                                  send->count * send->elem_bytes()};
-    if (copy.to != copy.from) copies.push_back(copy);
-  }
-  return copies;
-}
 
 Result<std::unique_ptr<GpuQueue>> GpuQueue::Create(const cuda::Device& device, int rank,
                                                    int num_ranks, const Settings& settings) {
@@ -275,7 +231,7 @@ GpuQueue::Outcome GpuQueue::Leave(std::span<const IssuedTask> tasks) {
 
 Status GpuQueue::OrderMessages(std::span<const IssuedTask> tasks) {
   for (const IssuedTask& entry : tasks)
-    if (entry.task.collective == Collective::kSendRecv)
+    if (std::holds_alternative<MessageTask>(entry.task))
       TUTTI_TRY(OrderBehindLast(static_cast<cuda::Stream>(entry.stream)));
   return Status::Ok();
 }
@@ -285,8 +241,8 @@ Status GpuQueue::Copy(void* to, const void* from, size_t bytes, cuda::Stream str
   // The driver would copy from host memory to host memory on this thread, once the stream has come
   // so far: the call would wait for what is ahead of it.
   if (pointers_.IsOfHost(to) && pointers_.IsOfHost(from)) {
-    const cuda::CopyPiece piece = {static_cast<std::byte*>(to), static_cast<const std::byte*>(from),
-                                   bytes};
+    const CopyPiece piece = {static_cast<std::byte*>(to), static_cast<const std::byte*>(from),
+                             bytes};
     return device_.Copy({&piece, 1}, stream);
   }
   const auto& driver = device_.driver();
@@ -295,35 +251,15 @@ Status GpuQueue::Copy(void* to, const void* from, size_t bytes, cuda::Stream str
 }
 
 Status GpuQueue::CheckTasks(std::span<const IssuedTask> tasks) const {
+  std::vector<MessageTask> own;
   for (const IssuedTask& entry : tasks) {
     TUTTI_TRY(pointers_.Check(entry.task));
     if (entry.stream != tasks[0].stream)
       TUTTI_TRY(Look(static_cast<cuda::Stream>(entry.stream)).status());
+    if (const auto* const message = std::get_if<MessageTask>(&entry.task))
+      if (message->peer == rank_) own.push_back(*message);
   }
-  return CheckOwnMessages(tasks);
-}
-
-Status GpuQueue::CheckOwnMessages(std::span<const IssuedTask> tasks) const {
-  OwnMessages sends(tasks, rank_, true), receives(tasks, rank_, false);
-  while (true) {
-    const Task* const send = sends.Next();
-    const Task* const receive = receives.Next();
-    if (send == nullptr && receive == nullptr) return Status::Ok();
-    if (receive == nullptr)
-      return InvalidUsage("rank {} sends to itself without receiving in the same group", rank_);
-    if (send == nullptr)
-      return InvalidUsage("rank {} receives from itself without sending in the same group", rank_);
-    const size_t sent = send->count * send->elem_bytes();
-    const size_t received = receive->count * receive->elem_bytes();
-    if (sent != received)
-      return InvalidUsage("rank {} sends itself {} bytes and receives {}", rank_, sent, received);
-  }
-}
-
-Status GpuQueue::CopyOwnMessages(std::span<const IssuedTask> tasks, cuda::Stream stream) const {
-  for (const cuda::CopyPiece& own : OwnMessagesOf(tasks, rank_))
-    TUTTI_TRY(Copy(own.to, own.from, own.bytes, stream));
-  return Status::Ok();
+  return OwnCopies(own, rank_, RankKind::kMesh).status();
 }
 
 }  // namespace tutti

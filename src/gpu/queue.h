@@ -43,14 +43,6 @@ enum class QueueState {
   kUnknown,  // CUDA has failed, or an operation was launched whose end cannot be seen.
 };
 
-// Returns the messages that an AlltoAllV or an AllGatherV is made of, on a stream.
-std::vector<IssuedTask> DeviceMessagesOf(const Task& task, int rank, int num_ranks,
-                                         cuda::Stream stream);
-
-// Returns what is to be copied for the messages of `rank` to itself among the tasks of a group: the
-// n-th send meets the n-th receive. REQUIRES: there are as many sends as receives.
-std::vector<cuda::CopyPiece> OwnMessagesOf(std::span<const IssuedTask> tasks, int rank);
-
 class GpuQueue {
  public:
   static Result<std::unique_ptr<GpuQueue>> Create(const cuda::Device& device, int rank,
@@ -95,13 +87,13 @@ class GpuQueue {
     return KeepIn(entered_->graph, std::move(what));
   }
   Status Copy(void* to, const void* from, size_t bytes, cuda::Stream stream) const;
+  Status Copy(const CopyPiece& piece, cuda::Stream stream) const {
+    return Copy(piece.to, piece.from, piece.bytes, stream);
+  }
   // Checks the tasks of a group for what a caller can have got wrong on this rank alone, before any
   // of them is queued: memory that this GPU does not reach, pointers that are no streams, messages
   // of the rank to itself that do not meet. (OrderBehindLast checks the first task's stream.)
   Status CheckTasks(std::span<const IssuedTask> tasks) const;
-  // Copies the messages of the rank to itself among the tasks of a group (OwnMessagesOf). REQUIRES:
-  // CheckTasks has found that they meet.
-  Status CopyOwnMessages(std::span<const IssuedTask> tasks, cuda::Stream stream) const;
 
  private:
   GpuQueue(const cuda::Device& device, int rank, int num_ranks, const Settings& settings)
@@ -129,7 +121,6 @@ class GpuQueue {
   Status BeginInGraph(const Place& place);
   Status MarkInGraph(const Place& place);
   bool HasGraphs() const { return graphs_.use_count() > 1; }
-  Status CheckOwnMessages(std::span<const IssuedTask> tasks) const;
   Status KeepIn(cuda::Graph graph, std::shared_ptr<const void> what) const;
 
   const cuda::Device& device_;

@@ -19,7 +19,7 @@ Status GpuMesh::Forget(const void* token) {
   return Status::Ok();
 }
 
-GpuMesh::SharedBuffers GpuMesh::FindShared(const Task& task) const {
+GpuMesh::SharedBuffers GpuMesh::FindShared(const CollectiveTask& task) const {
   SharedBuffers shared;
   if (registry_.empty()) return shared;
   const size_t bytes = task.count * task.elem_bytes();
@@ -46,11 +46,11 @@ GpuMesh::SharedBuffers GpuMesh::FindShared(const Task& task) const {
   return shared;
 }
 
-Status GpuMesh::LaunchSymmetric(const Task& task, const MeshChoice& choice, size_t count,
-                                const SharedBuffers& shared, cuda::Stream stream) {
+Status GpuMesh::LaunchSymmetric(const CollectiveTask& task, const Plan& plan, cuda::Stream stream) {
+  const SharedBuffers shared = FindShared(task);
   cuda::SymmetricArgs args;
   static_cast<cuda::MeshArgs&>(args) = args_;
-  SetArgs(task, choice, count, args);
+  SetArgs(task, plan, args);
   uint32_t mark = 1;
   if (shared.input != nullptr) mark = shared.input->Mark(mark, task.send);
   if (shared.output != nullptr) mark = shared.output->Mark(mark, task.recv);
@@ -59,7 +59,7 @@ Status GpuMesh::LaunchSymmetric(const Task& task, const MeshChoice& choice, size
     if (shared.input != nullptr) args.inputs[r] = shared.input->At(r, task.send);
     if (shared.output != nullptr) args.outputs[r] = shared.output->At(r, task.recv);
   }
-  return device().Launch(args, task.type, ShapeOf(choice, task), stream);
+  return device().Launch(args, task.type, ShapeOf(plan, task), stream);
 }
 
 }  // namespace tutti

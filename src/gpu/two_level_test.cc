@@ -163,21 +163,21 @@ struct Sent {
   std::vector<size_t> in_host;
 };
 
-Sent Count(const Cluster& cluster, const ChannelContext& context, Collective collective,
-           size_t count, DataType type) {
-  const ChannelPlan plan = PlanChannels(context, collective, count, type);
+Sent Count(const Cluster& cluster, const PlanContext& context, Collective collective, size_t count,
+           DataType type) {
+  const Plan plan = MakePlan(context, {.collective = collective, .count = count, .type = type});
   Sent sent;
   for (int r = 0; r < cluster.num_ranks(); ++r) {
     const ChannelRings rings = cluster.RingsOf(r, false);
     size_t rail = 0, host = 0;
     for (uint32_t channel = 0; channel < plan.channels; ++channel) {
       // All channels have one ring here.
-      ChannelPlan one = plan;
+      Plan one = plan;
       one.channels = 1;
       const size_t part = ClampChunk(channel * plan.channel_elems, plan.channel_elems, count);
       one.channel_elems = part;
       const ChannelTraffic traffic = CountChannel(rings, one, collective, part, 0, 0);
-      const bool two_level = plan.algorithm == Algorithm::kTwoLevel;
+      const bool two_level = plan.algorithm() == Algorithm::kTwoLevel;
       const bool leaves = rings.RingNeighbour(0, 1) / cluster.local != r / cluster.local;
       const size_t next = traffic.to_next.elems * SizeOf(type);
       rail += two_level ? traffic.to_rail.elems * SizeOf(type) : leaves ? next : 0;
@@ -189,13 +189,14 @@ Sent Count(const Cluster& cluster, const ChannelContext& context, Collective col
   return sent;
 }
 
-ChannelContext ContextOf(const Cluster& cluster) {
-  ChannelContext context;
+PlanContext ContextOf(const Cluster& cluster) {
+  PlanContext context;
+  context.kind = RankKind::kChannels;
   context.num_ranks = cluster.num_ranks();
-  context.num_hosts = cluster.hosts;
-  context.channels = 8;
-  context.slot_bytes = 512 << 10;
-  context.local_ranks = cluster.local;
+  context.hosts.count = cluster.hosts;
+  context.channel.channels = 8;
+  context.channel.slot_bytes = 512 << 10;
+  context.channel.local_ranks = cluster.local;
   return context;
 }
 
@@ -204,7 +205,7 @@ TEST(TwoLevelTrafficTest, EachNicSendsItsShareOfWhatHostsMustExchange) {
     const auto n = static_cast<size_t>(cluster.num_ranks());
     const auto hosts = static_cast<size_t>(cluster.hosts), local = n / hosts;
     const size_t bytes = n * (4 << 20);
-    const ChannelContext context = ContextOf(cluster);
+    const PlanContext context = ContextOf(cluster);
     SCOPED_TRACE(::testing::Message() << hosts << " hosts of " << local);
     const Sent sum = Count(cluster, context, Collective::kAllReduce, bytes / 4, DataType::kFloat32);
     const Sent gathered =
@@ -223,8 +224,8 @@ TEST(TwoLevelTrafficTest, EachNicSendsItsShareOfWhatHostsMustExchange) {
 
 TEST(TwoLevelTrafficTest, TheRingOfAllRanksLeavesEachHostByOneRank) {
   const Cluster cluster = {2, 4};
-  ChannelContext context = ContextOf(cluster);
-  ASSERT_TRUE(ApplyChannelAlgorithms("ring", context).ok());
+  PlanContext context = ContextOf(cluster);
+  ASSERT_TRUE(ApplyAlgorithmList("ring", context).ok());
   const size_t bytes = 8 * (4 << 20);
   const Sent sent = Count(cluster, context, Collective::kAllReduce, bytes / 4, DataType::kFloat32);
   for (size_t r = 0; r < 8; ++r) EXPECT_EQ(sent.by_rail[r], r % 4 == 3 ? 2 * 7 * bytes / 8 : 0);

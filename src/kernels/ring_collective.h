@@ -1,8 +1,8 @@
 #pragma once
 
-// Runs one channel's part of a collective round a ring: chooses which algorithm of kernels/ring.h
-// it is. Kernels on GPUs move data by it, and hosts count by it what will pass
-// (kernels/counting.h).
+// Runs one channel's part of a collective round a ring: chooses the algorithm of kernels/ring.h.
+// Kernels of GPUs and ranks on hosts move data by these functions, and both count by them what will
+// pass (kernels/counting.h).
 
 #include "kernels/rank_order.h"
 #include "kernels/ring.h"
@@ -26,15 +26,20 @@ struct StridedParts {
   constexpr size_t Longest() const { return count; }
 };
 
-// AllReduce, ReduceScatter or Reduce.
-template <FifoPrimitives P>
-constexpr void RingReduction(P& p, Collective collective, const RingWork& work) {
+// Runs AllReduce, ReduceScatter or Reduce. `parts` are those of a ReduceScatter.
+template <FifoPrimitives P, class Parts>
+constexpr void RingReduction(P& p, Collective collective, const RingWork& work,
+                             const Parts& parts) {
   if (collective == Collective::kAllReduce)
     RingAllReduce(p, work.ring, work.shape);
   else if (collective == Collective::kReduceScatter)
-    RingReduceScatter(p, work.ring, StridedParts{work.shape.count, work.stride}, work.shape);
+    RingReduceScatter(p, work.ring, parts, work.shape);
   else
     ChainReduce(p, work.ring, work.shape);
+}
+template <FifoPrimitives P>
+constexpr void RingReduction(P& p, Collective collective, const RingWork& work) {
+  RingReduction(p, collective, work, StridedParts{work.shape.count, work.stride});
 }
 
 // Does the same with the elements added in the order of the ranks. REQUIRES: the ring is in that
@@ -50,13 +55,17 @@ constexpr void RankOrderReduction(P& p, Collective collective, const RingWork& w
     RankOrderReduce(p, rank, n, work.shape, lag);
 }
 
-// AllGather or Broadcast, of bytes.
-template <FifoPrimitives P>
-constexpr void RingMove(P& p, Collective collective, const RingWork& work) {
+// Runs AllGather or Broadcast. `parts` are those of an AllGather.
+template <FifoPrimitives P, class Parts>
+constexpr void RingMove(P& p, Collective collective, const RingWork& work, const Parts& parts) {
   if (collective == Collective::kAllGather)
-    RingAllGather(p, work.ring, StridedParts{work.shape.count, work.stride}, work.shape);
+    RingAllGather(p, work.ring, parts, work.shape);
   else
     ChainBroadcast(p, work.ring, work.shape, work.in_place);
+}
+template <FifoPrimitives P>
+constexpr void RingMove(P& p, Collective collective, const RingWork& work) {
+  RingMove(p, collective, work, StridedParts{work.shape.count, work.stride});
 }
 
 }  // namespace tutti::kernels

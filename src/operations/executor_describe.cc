@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/counting.h"
-#include "operations/executor.h"
-#include "operations/executor_parts.h"
+#include "operations/executor_visit.h"
 
 namespace tutti {
 namespace {
@@ -22,44 +21,45 @@ std::string Times(const char* verb, uint64_t steps) {
 }  // namespace
 
 double Executor::PredictUs(const Task& task) const {
-  if (num_ranks_ == 1 || task.bytes() == 0) return 0;
-  return Choose(plan_, task.collective, task.bytes() / task.elem_bytes(), task.elem_bytes(),
-                OrderFor(task), CertainReading(task), adviser_)
-      .time_us;
+  const auto* const collective = std::get_if<CollectiveTask>(&task);
+  return tutti::PredictUs(planner_.context(), task,
+                          collective != nullptr ? CertainBuffers(*collective) : Buffers::kOwn,
+                          planner_.adviser());
 }
 
-std::string Executor::Describe(const Task& task) const {
+std::string Executor::Describe(const CollectiveTask& task) const {
   const size_t elem = task.elem_bytes();
   if (num_ranks_ == 1) return "one rank: a copy in memory\n";
-  const Choice choice =
-      Choose(plan_, task.collective, task.count, elem, OrderFor(task), Reading::kNone, adviser_);
+  const auto plan_for = [&](Buffers buffers) {
+    const PlanContext& context = planner_.context();
+    return MakePlan(context, QuestionOf(context, task, buffers), planner_.adviser());
+  };
+  const Plan plan = plan_for(Buffers::kOwn);
   std::string text = fmt::format("{} of {} elements of {}: {} {}, predicted {:.1f} us\n",
                                  Name(task.collective), task.count, tutti::Name(task.type),
-                                 Name(choice.algorithm), Name(choice.protocol), choice.time_us);
-  const auto pulls = [&](Reading reading) {
-    return Choose(plan_, task.collective, task.count, elem, OrderFor(task), reading, adviser_)
-               .algorithm == Algorithm::kPull;
+                                 Name(plan.algorithm()), Name(plan.protocol), plan.us);
+  const auto pulls = [&](Buffers buffers) {
+    return plan_for(buffers).algorithm() == Algorithm::kPull;
   };
-  if (pulls(CertainReading(task)))
+  if (pulls(CertainBuffers(task)))
     text += "  buffers are read where they lie instead: mapped, or copied by the kernel\n";
-  else if (pulls(ReadingOf(task)))
+  else if (pulls(BuffersOf(task)))
     text += "  buffers from ncclMemAlloc are read where they lie instead\n";
   text += fmt::format("channel 0: chunks of {}, slices of {}\n",
-                      Size(static_cast<double>(choice.chunk_elems * elem)),
-                      Size(static_cast<double>(choice.slice_elems * elem)));
-  if (choice.algorithm == Algorithm::kRing || choice.algorithm == Algorithm::kTree)
-    text += fmt::format("  {} {}\n", choice.algorithm == Algorithm::kRing ? "ring" : "trees over",
+                      Size(static_cast<double>(plan.chunk_elems * elem)),
+                      Size(static_cast<double>(plan.slice_elems * elem)));
+  if (plan.algorithm() == Algorithm::kRing || plan.algorithm() == Algorithm::kTree)
+    text += fmt::format("  {} {}\n", plan.algorithm() == Algorithm::kRing ? "ring" : "trees over",
                         fmt::join(ring_, " "));
-  if (stages_ != nullptr &&
-      (choice.algorithm == Algorithm::kOneShot || choice.algorithm == Algorithm::kTwoShot)) {
+  if (plan.row->where == Where::kStage) {
     const auto size = [&](uint64_t elems) { return Size(static_cast<double>(elems * elem)); };
     kernels::StageCounting count(rank_, num_ranks_);
-    WalkStaged(count, task, choice.algorithm, {task.count, choice.chunk_elems, task.root});
+    WalkStaged(count, task, plan.algorithm(), {task.count, plan.chunk_elems, task.root});
     text += fmt::format("  stages: {} laid out, {} of the other ranks read, {} reduced, in {}\n",
                         size(count.staged()), size(count.read()), size(count.reduced()),
                         Times("round", count.rounds()));
   }
-  for (const ConnectionTraffic& one : TrafficOf(task, choice)) {
+  for (const ConnectionTraffic& one : TrafficOf(task, plan)) {
     const auto& [steps, chunks, elems] = one.traffic;
     if (steps == 0) continue;
     text += fmt::format("  connection {} rank {}: {} of {} in {}\n", one.is_send ? "to" : "from",

@@ -11,7 +11,7 @@ namespace tutti {
 namespace {
 
 // Returns what the peers of `rank` read of its buffers.
-PullExtent ExtentOf(const Task& task, int rank, int num_ranks) {
+PullExtent ExtentOf(const CollectiveTask& task, int rank, int num_ranks) {
   const size_t once = task.count * task.elem_bytes();
   const size_t all = once * static_cast<size_t>(num_ranks);
   const bool is_root = rank == task.root;
@@ -36,7 +36,7 @@ PullExtent ExtentOf(const Task& task, int rank, int num_ranks) {
 
 // Returns whether peers read anything of anybody's buffers in the collective, and can do with it
 // what the operation asks for.
-bool CanBePulled(const Task& task, int num_ranks) {
+bool CanBePulled(const CollectiveTask& task, int num_ranks) {
   // Each rank's scalar is its own: peers cannot apply it.
   if (task.is_reduction() && task.op.pre_multiply) return false;
   return ExtentOf(task, task.root, num_ranks).input > 0;
@@ -44,18 +44,18 @@ bool CanBePulled(const Task& task, int num_ranks) {
 
 }  // namespace
 
-Reading Executor::ReadingOf(const Task& task) const {
-  if (pull_ == nullptr || task.scattered || !CanBePulled(task, num_ranks_)) return Reading::kNone;
-  return pull_->one_process() ? Reading::kMapped : Reading::kPerhapsMapped;
+Buffers Executor::BuffersOf(const CollectiveTask& task) const {
+  if (pull_ == nullptr || task.scattered || !CanBePulled(task, num_ranks_)) return Buffers::kOwn;
+  return pull_->one_process() ? Buffers::kMapped : Buffers::kPerhapsMapped;
 }
 
-Reading Executor::CertainReading(const Task& task) const {
-  const Reading reading = ReadingOf(task);
-  if (reading != Reading::kPerhapsMapped) return reading;
-  return plan_.can_pull ? Reading::kCopied : Reading::kNone;
+Buffers Executor::CertainBuffers(const CollectiveTask& task) const {
+  const Buffers buffers = BuffersOf(task);
+  if (buffers != Buffers::kPerhapsMapped) return buffers;
+  return planner_.context().host.can_pull ? Buffers::kCopied : Buffers::kOwn;
 }
 
-Result<bool> Executor::TryPull(const Task& task, Operation& op) {
+Result<bool> Executor::TryPull(const CollectiveTask& task, Operation& op) {
   std::vector<PullExtent> extents;
   for (int r = 0; r < num_ranks_; ++r) extents.push_back(ExtentOf(task, r, num_ranks_));
   TUTTI_ASSIGN(const BufferDescriptors mine,
@@ -67,8 +67,7 @@ Result<bool> Executor::TryPull(const Task& task, Operation& op) {
     for (const BufferDescriptors& descriptor : descriptors)
       if (descriptor.in_place != 0) return false;
   }
-  const bool mapped_only =
-      ChoiceFor(task, task.count, Reading::kCopied).algorithm != Algorithm::kPull;
+  const bool mapped_only = planner_.For(task, Buffers::kCopied).algorithm() != Algorithm::kPull;
   if (!pull_->Allows(descriptors, extents, mapped_only)) return false;
   TUTTI_ASSIGN(const HostPullPrimitives::Reach reach, pull_->Resolve(descriptors, extents));
   HostPullPrimitives p(rounds, wait_, op.work, reach, *pull_, pull_->Scratch(num_ranks_));
@@ -76,7 +75,7 @@ Result<bool> Executor::TryPull(const Task& task, Operation& op) {
   return true;
 }
 
-void Executor::RunPull(const Task& task, Operation& op, HostPullPrimitives& p) {
+void Executor::RunPull(const CollectiveTask& task, Operation& op, HostPullPrimitives& p) {
   const kernels::EqualParts parts{task.count};
   WorkShape shape = {task.count, kPullPartBytes / op.work.elem_bytes, task.root};
   switch (task.collective) {

@@ -1,157 +1,133 @@
-// Finds what passes each connection in an operation, by walking the algorithm with primitives that
-// only count. Proxy connections learn it before the first byte moves, and a printed plan shows it.
+// Finds what passes each connection in an operation, by visiting the algorithm with primitives that
+// only count. Proxy connections learn the traffic before the first byte moves, and a printed plan
+// shows the traffic.
 
 #include "kernels/counting.h"
 #include "kernels/recursive_doubling.h"
-#include "kernels/tree.h"
-#include "operations/executor.h"
-#include "operations/executor_parts.h"
+#include "operations/executor_visit.h"
 
 namespace tutti {
+namespace {
 
-std::vector<Executor::ConnectionTraffic> Executor::TrafficOf(const Task& task,
-                                                             const Choice& choice) const {
-  switch (choice.algorithm) {
-    case Algorithm::kOneShot:
-    case Algorithm::kTwoShot:
-      if (stages_ == nullptr) return MeshTraffic(task, choice);
-      return {};
-    case Algorithm::kPull:
-    case Algorithm::kSymmetric:  // GPUs only
-      return {};
-    case Algorithm::kTwoLevel:
-      if (MovesBlocks(task, choice.algorithm)) return BlockTraffic(task, choice);
-      return TwoLevelTraffic(task, choice);
-    case Algorithm::kRing:
-      return RingTraffic(task, choice);
-    case Algorithm::kTree: {
-      std::vector<ConnectionTraffic> all;
-      for (const bool second : {false, true}) {
-        const Half half = HalfOf(task, second);
-        const auto one = TreeTraffic(TreeOf(second), half.begin, half.count, choice.slice_elems);
-        all.insert(all.end(), one.begin(), one.end());
-      }
-      return all;
-    }
-    case Algorithm::kRecursiveHalving:
-      return BlockTraffic(task, choice);
-    case Algorithm::kRecursiveDoubling:
-      if (MovesBlocks(task, choice.algorithm)) return BlockTraffic(task, choice);
-      return DoublingTraffic(rank_, num_ranks_, task.count, choice.slice_elems,
-                             [](int number) { return number; });
-    case Algorithm::kExchange:
-      return ExchangeTraffic(task);
-  }
-  return {};
-}
-
-std::vector<Executor::ConnectionTraffic> Executor::RingTraffic(const Task& task,
-                                                               const Choice& choice) const {
-  kernels::CountingPrimitives count(choice.slice_elems);
-  WalkRing(count, task, {task.count, choice.chunk_elems, task.root});
-  const RingView ring = {ring_index_, num_ranks_, ring_.data()};
-  return {{ring.At(ring_index_ + 1), true, count.sent()},
-          {ring.At(ring_index_ - 1), false, count.received()}};
-}
-
-std::vector<Executor::ConnectionTraffic> Executor::TreeTraffic(const TreeView& tree, size_t begin,
-                                                               size_t count,
-                                                               size_t slice_elems) const {
-  kernels::CountingPrimitives up(slice_elems), down(slice_elems);
-  kernels::TreeAllReduce(up, down, tree, begin, count, slice_elems);
-  std::vector<ConnectionTraffic> all;
-  const bool is_root = tree.parent < 0;
-  if (!is_root) {
-    all.push_back({tree.parent, true, up.sent()});
-    all.push_back({tree.parent, false, down.received()});
-  }
-  for (const int child : tree.children) {
-    if (child < 0) continue;
-    all.push_back({child, false, up.received()});
-    all.push_back({child, true, is_root ? up.sent() : down.sent()});
-  }
-  return all;
-}
-
-template <class RankOf>
-std::vector<Executor::ConnectionTraffic> Executor::DoublingTraffic(int number, int num_ranks,
-                                                                   size_t count, size_t slice_elems,
-                                                                   const RankOf& rank_of) {
-  struct Partners {
-    std::vector<ConnectionTraffic> all;
-    kernels::Traffic once;
-    void LoadInput(size_t) {}
-    void SendOutput(int peer, size_t) { all.push_back({peer, true, once}); }
-    void RecvReduceOutput(int peer, bool, size_t) { all.push_back({peer, false, once}); }
-    void ExchangeReduceOutput(int peer, bool, size_t) {
-      all.push_back({peer, true, once});
-      all.push_back({peer, false, once});
-    }
-    void RecvOutput(int peer, size_t) { all.push_back({peer, false, once}); }
-    void FinishOutput(size_t) {}
+// Lists the exchanges of recursive doubling, each of which passes as much.
+struct DoublingPartners {
+  struct Exchange {
+    int peer;
+    bool is_send;
   };
-  Partners partners{{}, {1, DivUp(count, slice_elems), count}};
-  kernels::RecursiveDoublingAllReduce(partners, number, num_ranks, count);
-  for (ConnectionTraffic& one : partners.all) one.peer = rank_of(one.peer);
-  return std::move(partners.all);
-}
+  std::vector<Exchange> all;
 
-std::vector<Executor::ConnectionTraffic> Executor::BlockTraffic(const Task& task,
-                                                                const Choice& choice) const {
-  kernels::BlockCounting count(choice.slice_elems);
-  WalkBlocks(count, task, choice);
-  std::vector<ConnectionTraffic> all;
-  all.reserve(count.messages().size());
-  for (const auto& [peer, is_send, traffic] : count.messages())
-    all.push_back({peer, is_send, traffic});
-  return all;
-}
+  void LoadInput(size_t) {}
+  void SendOutput(int peer, size_t) { all.push_back({peer, true}); }
+  void RecvReduceOutput(int peer, bool, size_t) { all.push_back({peer, false}); }
+  void ExchangeReduceOutput(int peer, bool, size_t) {
+    all.push_back({peer, true});
+    all.push_back({peer, false});
+  }
+  void RecvOutput(int peer, size_t) { all.push_back({peer, false}); }
+  void FinishOutput(size_t) {}
+};
 
-// What passes within the host is named first: only connections between hosts have an order.
-std::vector<Executor::ConnectionTraffic> Executor::TwoLevelTraffic(const Task& task,
-                                                                   const Choice& choice) const {
-  kernels::BlockCounting count(choice.slice_elems);
-  const kernels::HostsView view = HostsOf(choice);
-  std::vector<ConnectionTraffic> along;
-  if (task.collective == Collective::kAlltoAll)
-    kernels::TwoLevelBlocksAlltoAll(count, view, task.count);
-  else
-    WalkTwoLevelAllReduce(count, task, choice, [&](Block block) {
-      along = DoublingTraffic(view.host, view.num_hosts(), block.size, choice.slice_elems,
-                              [&](int host) { return view.Rank(host, view.local); });
+}  // namespace
+
+class Executor::Counting {
+ public:
+  Counting(const Executor& executor, const CollectiveTask& task, const Plan& plan)
+      : executor_(executor), task_(task), slice_elems_(plan.slice_elems) {}
+
+  std::vector<ConnectionTraffic> Take() { return std::move(all_); }
+
+  template <class Walk>
+  void Stages(const Walk&) {}  // Stages have no connections.
+  template <class Walk>
+  void Ring(const Walk& walk) {
+    kernels::CountingPrimitives count(slice_elems_);
+    walk(count);
+    const RingView ring = executor_.Ring();
+    all_.push_back({ring.At(ring.index + 1), true, count.sent()});
+    all_.push_back({ring.At(ring.index - 1), false, count.received()});
+  }
+  template <class Walk>
+  void Tree(const TreeView& tree, const Walk& walk) {
+    kernels::CountingPrimitives up(slice_elems_), down(slice_elems_);
+    walk(up, down);
+    const bool is_root = tree.parent < 0;
+    if (!is_root) {
+      all_.push_back({tree.parent, true, up.sent()});
+      all_.push_back({tree.parent, false, down.received()});
+    }
+    for (const int child : tree.children) {
+      if (child < 0) continue;
+      all_.push_back({child, false, up.received()});
+      all_.push_back({child, true, is_root ? up.sent() : down.sent()});
+    }
+  }
+  template <class Walk>
+  void Pairs(const Walk& walk) {
+    kernels::MeshCounting count(executor_.rank_, executor_.num_ranks_);
+    walk(count);
+    for (int peer = 0; peer < executor_.num_ranks_; ++peer) {
+      if (count.sent(peer).chunks > 0) all_.push_back({peer, true, count.sent(peer)});
+      if (count.received(peer).chunks > 0) all_.push_back({peer, false, count.received(peer)});
+    }
+  }
+  template <class Walk>
+  void Blocks(const Walk& walk) {
+    kernels::BlockCounting count(slice_elems_);
+    walk(count);
+    for (const auto& [peer, is_send, traffic] : count.messages())
+      all_.push_back({peer, is_send, traffic});
+  }
+  template <class Walk>
+  void Matrix(const Walk& walk) {
+    Blocks(walk);
+  }
+  // Names what passes within the host first: only connections between hosts have an order.
+  template <class Walk>
+  void OwnerParts(const kernels::HostsView& hosts, const Walk& walk) {
+    Counting along = *this;
+    Blocks([&](auto& count) {
+      walk(count, [&](Block block) {
+        along.Double(hosts.host, hosts.num_hosts(), block.size,
+                     [&](int host) { return hosts.Rank(host, hosts.local); });
+      });
     });
-  std::vector<ConnectionTraffic> all;
-  for (const auto& [peer, is_send, traffic] : count.messages())
-    all.push_back({peer, is_send, traffic});
-  all.insert(all.end(), along.begin(), along.end());
-  return all;
-}
-
-std::vector<Executor::ConnectionTraffic> Executor::ExchangeTraffic(const Task& task) const {
-  std::vector<ConnectionTraffic> all;
-  for (const Task& message : MessagesOf(task, rank_, num_ranks_, nullptr)) {
-    if (message.root == rank_) continue;
-    const uint64_t chunks =
-        MessageBatch::ChunksFor(message.count * message.elem_bytes(), plan_.slot_bytes);
-    all.push_back({message.root, message.is_send, {1, chunks, message.count}});
+    all_.insert(all_.end(), along.all_.begin(), along.all_.end());
   }
-  return all;
-}
-
-std::vector<Executor::ConnectionTraffic> Executor::MeshTraffic(const Task& task,
-                                                               const Choice& choice) const {
-  kernels::MeshCounting count(rank_, num_ranks_);
-  WalkMesh(count, task, choice.algorithm, {task.count, choice.chunk_elems, task.root});
-  std::vector<ConnectionTraffic> all;
-  for (int peer = 0; peer < num_ranks_; ++peer) {
-    if (count.sent(peer).chunks > 0) all.push_back({peer, true, count.sent(peer)});
-    if (count.received(peer).chunks > 0) all.push_back({peer, false, count.received(peer)});
+  void Doubling(size_t count) {
+    Double(executor_.rank_, executor_.num_ranks_, count, [](int number) { return number; });
   }
-  return all;
-}
+  void Messages() {
+    const size_t slot_bytes = executor_.planner_.context().host.slot_bytes;
+    for (const MessageTask& message :
+         MessagesOf(task_, executor_.rank_, executor_.num_ranks_, task_.send))
+      if (message.peer != executor_.rank_)
+        all_.push_back({message.peer,
+                        message.is_send,
+                        {1, MessageBatch::ChunksFor(message.bytes(), slot_bytes), message.count}});
+  }
 
-Status Executor::OpenAndBegin(const Task& task, const Operation& op) {
-  return OpenAndBegin(TrafficOf(task, op.choice), op.work.op_tag);
+ private:
+  // Counts recursive doubling among `num_ranks`; `rank_of` finds the rank of a number.
+  template <class RankOf>
+  void Double(int number, int num_ranks, size_t count, const RankOf& rank_of) {
+    DoublingPartners partners;
+    kernels::RecursiveDoublingAllReduce(partners, number, num_ranks, count);
+    for (const auto& [peer, is_send] : partners.all)
+      all_.push_back({rank_of(peer), is_send, {1, DivUp(count, slice_elems_), count}});
+  }
+
+  const Executor& executor_;
+  const CollectiveTask& task_;
+  const size_t slice_elems_;
+  std::vector<ConnectionTraffic> all_;
+};
+
+std::vector<Executor::ConnectionTraffic> Executor::TrafficOf(const CollectiveTask& task,
+                                                             const Plan& plan) const {
+  Counting counting(*this, task, plan);
+  Visit(task, plan, counting);
+  return counting.Take();
 }
 
 Status Executor::OpenAndBegin(std::span<const ConnectionTraffic> all, uint32_t op_tag) {

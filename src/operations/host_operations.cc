@@ -43,7 +43,7 @@ HostOperations::HostOperations(Parts parts)
   connections_ = std::make_unique<Connections>(rank_, PlacesInArena(rank_, machines_), arena_.arena,
                                                std::move(parts.net),
                                                static_cast<int64_t>(parts.connect_timeout_s * 1e9));
-  if (parts.plan.one_host && num_ranks > 1) {
+  if (parts.plan.host.one_host && num_ranks > 1) {
     std::vector<StageView> stages;
     for (int i = 0; i < num_ranks; ++i) stages.push_back(arena_.arena.stage(i));
     stages_.emplace(std::move(stages), machines_.here, rank_);
@@ -54,8 +54,8 @@ HostOperations::HostOperations(Parts parts)
       pids.push_back(info.pid);
     }
     if (parts.may_pull)
-      pull_.emplace(*parts.memory, *parts.fd_server, parts.plan.can_pull, std::move(same_process),
-                    std::move(pids));
+      pull_.emplace(*parts.memory, *parts.fd_server, parts.plan.host.can_pull,
+                    std::move(same_process), std::move(pids));
   }
   executor_ = std::make_unique<Executor>(Executor::Parts{
       .rank = rank_,
@@ -74,11 +74,11 @@ HostOperations::HostOperations(Parts parts)
 }
 
 Status HostOperations::CheckTasks(std::span<const IssuedTask> tasks) const {
-  std::vector<const Task*> own;
+  std::vector<MessageTask> own;
   for (const IssuedTask& issued : tasks)
-    if (issued.task.collective == Collective::kSendRecv && issued.task.root == rank_)
-      own.push_back(&issued.task);
-  return executor_->CheckMessages(own);
+    if (const auto* const message = std::get_if<MessageTask>(&issued.task))
+      if (message->peer == rank_) own.push_back(*message);
+  return OwnCopies(own, rank_, RankKind::kHost).status();
 }
 
 void HostOperations::DropTicket(uint64_t ticket) noexcept {
@@ -100,8 +100,9 @@ Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
   }
   try {
     for (const IssuedTask& issued : tasks)
-      if (issued.task.extras && issued.task.extras->on_begin) [[unlikely]]
-        issued.task.extras->on_begin();
+      if (const auto* const task = std::get_if<CollectiveTask>(&issued.task))
+        if (task->extras && task->extras->on_begin) [[unlikely]]
+          task->extras->on_begin();
     status = RunInTurn(tasks);
   } catch (...) {  // The operation has begun, and the others cannot finish it.
     status = StatusOfException();
@@ -116,39 +117,37 @@ Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
 
 Status HostOperations::RunInTurn(std::span<const IssuedTask> tasks) {
   const Profiler::Span group = Profiler::OfGroup(profiler_.get(), tasks.size());
-  size_t num_messages = 0;
+  bool has_messages = false;
   bool awaits = false;
   for (const IssuedTask& issued : tasks) {
-    if (const OneSidedCall* const one_sided = issued.task.one_sided.get()) {
-      awaits |= one_sided->waits();
-      if (!one_sided->waits()) TUTTI_TRY(one_sided->Run(issued.stream));
-      continue;
+    if (const auto* const task = std::get_if<CollectiveTask>(&issued.task)) {
+      const Profiler::Span call = Profiler::OfCall(profiler_.get(), issued);
+      TUTTI_TRY(executor_->RunCollective(*task));
+    } else if (const auto* const one_sided = std::get_if<OneSidedTask>(&issued.task)) {
+      awaits |= one_sided->call->waits();
+      if (!one_sided->call->waits()) TUTTI_TRY(one_sided->call->Run(issued.stream));
+    } else {
+      has_messages = true;
     }
-    if (issued.task.collective == Collective::kSendRecv) {
-      ++num_messages;
-      continue;
-    }
-    const Profiler::Span call = Profiler::OfCall(profiler_.get(), issued);
-    TUTTI_TRY(executor_->RunCollective(issued.task));
   }
-  if (num_messages > 0) TUTTI_TRY(RunMessages(tasks, num_messages));
+  if (has_messages) TUTTI_TRY(RunMessages(tasks));
   if (!awaits) return Status::Ok();
   for (const IssuedTask& issued : tasks)
-    if (const OneSidedCall* const call = issued.task.one_sided.get(); call && call->waits())
-      TUTTI_TRY(call->Run(issued.stream));
+    if (const auto* const task = std::get_if<OneSidedTask>(&issued.task))
+      if (task->call->waits()) TUTTI_TRY(task->call->Run(issued.stream));
   return Status::Ok();
 }
 
-Status HostOperations::RunMessages(std::span<const IssuedTask> tasks, size_t num_messages) {
-  std::vector<const Task*> messages;
-  messages.reserve(num_messages);
+Status HostOperations::RunMessages(std::span<const IssuedTask> tasks) {
+  std::vector<MessageTask> messages;
   std::vector<Profiler::Span> told;
   for (const IssuedTask& issued : tasks) {
-    if (issued.task.collective != Collective::kSendRecv) continue;
-    messages.push_back(&issued.task);
+    const auto* const message = std::get_if<MessageTask>(&issued.task);
+    if (message == nullptr) continue;
+    messages.push_back(*message);
     if (!profiler_) continue;
     told.push_back(Profiler::OfCall(profiler_.get(), issued));
-    told.push_back(Profiler::OfMessage(profiler_.get(), issued.task));
+    told.push_back(Profiler::OfMessage(profiler_.get(), *message));
   }
   return executor_->RunMessages(messages);
 }
@@ -167,10 +166,6 @@ Status HostOperations::CheckBuffer(const void* begin, size_t bytes, const char* 
   if (IsMapped(begin, bytes)) return Status::Ok();
   return InvalidArgument("the {} of {} bytes at {} is not all mapped memory", what, bytes,
                          fmt::ptr(begin));
-}
-
-double HostOperations::PredictUs(const Task& task) const {
-  return task.one_sided ? 0 : executor_->PredictUs(task);
 }
 
 std::string HostOperations::DescribeTransports() const {

@@ -78,7 +78,9 @@ class HostOperations final : public Operations {
   explicit HostOperations(Parts parts);
 
   Status CheckTasks(std::span<const IssuedTask> tasks) const override;
-  Status CheckWishes(const Task& task) const override { return executor_->CheckWishes(task); }
+  Status CheckWishes(const CollectiveTask& task) const override {
+    return executor_->CheckWishes(task);
+  }
   uint64_t TakeTicket() override { return order_.Take(); }
   void DropTicket(uint64_t ticket) noexcept override;
   Status Run(uint64_t ticket, std::span<const IssuedTask> tasks) override;
@@ -86,8 +88,10 @@ class HostOperations final : public Operations {
   void Finish() override;
 
   Status CheckBuffer(const void* begin, size_t bytes, const char* what) const override;
-  double PredictUs(const Task& task) const override;
-  std::string Describe(const Task& task) const override { return executor_->Describe(task); }
+  double PredictUs(const Task& task) const override { return executor_->PredictUs(task); }
+  std::string Describe(const CollectiveTask& task) const override {
+    return executor_->Describe(task);
+  }
   std::string_view RankKind() const override { return "host ranks"; }
   std::string DescribeTransports() const override;
   std::string_view TransportTo(int peer) const override;
@@ -116,8 +120,8 @@ class HostOperations final : public Operations {
   Status RunInTurn(std::span<const IssuedTask> tasks);
   // Returns this rank's number in the arena.
   int PlaceInArena() const;
-  // Runs the sends and receives among `tasks`, of which there are so many.
-  Status RunMessages(std::span<const IssuedTask> tasks, size_t num_messages);
+  // Runs the sends and receives among `tasks`.
+  Status RunMessages(std::span<const IssuedTask> tasks);
 
   const int rank_;
   const std::span<const PeerInfo> peers_;

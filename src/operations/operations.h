@@ -60,7 +60,7 @@ class Operations {
   virtual Status CheckTasks(std::span<const IssuedTask> tasks) const = 0;
   // Returns InvalidUsage where these ranks cannot do what one call wishes; on all ranks alike. Any
   // thread.
-  virtual Status CheckWishes(const Task& task) const = 0;
+  virtual Status CheckWishes(const CollectiveTask& task) const = 0;
   // Takes the next place in the order of operations and returns its ticket. The caller must give
   // every ticket to Run, also after a failure, or to DropTicket. The ticket means nothing with
   // kOnStream. Any thread.
@@ -136,7 +136,7 @@ class Operations {
   // Returns how long a task takes by itself, in microseconds, as far as is known.
   virtual double PredictUs(const Task& task) const = 0;
   // Returns what Run would do with a task, in words.
-  virtual std::string Describe(const Task& task) const = 0;
+  virtual std::string Describe(const CollectiveTask& task) const = 0;
   // Returns what the ranks are, in words, for errors: "host ranks" or "ranks that are GPUs".
   virtual std::string_view RankKind() const = 0;
   // Returns how the ranks are joined, in words, for the log.

@@ -8,9 +8,7 @@
 #include <vector>
 
 #include "plan/algorithm_table.h"
-#include "plan/channel_plan.h"
-#include "plan/choose.h"
-#include "plan/mesh.h"
+#include "plan/plan.h"
 
 namespace tutti {
 namespace {
@@ -88,24 +86,21 @@ struct ListSetting {
   uint32_t all;  // The bits of all that these ranks have.
 };
 
-ListSetting HostList(bool algorithms) {
-  const auto rows = HostAlgorithms();
-  if (algorithms)
-    return {"NCCL_ALGO",  "algorithm",        "hosts",
-            AlgorithmBit, NamesOf<Algorithm>, AlgorithmsIn(rows)};
-  return {"NCCL_PROTO", "protocol", "hosts", ProtocolBit, NamesOf<Protocol>, ProtocolsIn(rows)};
+constexpr const char* NameOf(RankKind kind) {
+  return kind == RankKind::kHost   ? "hosts"
+         : kind == RankKind::kMesh ? "GPUs"
+                                   : "GPUs of several hosts";
 }
 
-ListSetting MeshList(bool algorithms) {
-  const auto rows = MeshAlgorithms();
-  if (algorithms)
-    return {"NCCL_ALGO", "algorithm", "GPUs", AlgorithmBit, NamesOf<Algorithm>, AlgorithmsIn(rows)};
-  return {"NCCL_PROTO", "protocol", "GPUs", ProtocolBit, NamesOf<Protocol>, ProtocolsIn(rows)};
+ListSetting AlgorithmSetting(RankKind kind) {
+  return {"NCCL_ALGO",  "algorithm",        NameOf(kind),
+          AlgorithmBit, NamesOf<Algorithm>, AlgorithmsIn(RowsOf(kind))};
 }
 
-ListSetting ChannelList() {
-  return {"NCCL_ALGO",  "algorithm",        "GPUs of several hosts",
-          AlgorithmBit, NamesOf<Algorithm>, AlgorithmsIn(ChannelAlgorithms())};
+// The rows of channels have one protocol, and NCCL_PROTO means nothing there.
+ListSetting ProtocolSetting(RankKind kind) {
+  return {"NCCL_PROTO", "protocol",        NameOf(kind),
+          ProtocolBit,  NamesOf<Protocol>, ProtocolsIn(RowsOf(kind))};
 }
 
 // Reads "ring,tree", or "^ring" for all others. Returns the bits that are left.
@@ -166,31 +161,20 @@ bool LeavesNothing(std::string_view text, const std::array<uint32_t, kNumCollect
 }
 
 Status ApplyAlgorithmList(std::string_view algo, PlanContext& context) {
-  return ApplyList(HostList(true), algo, context.allowed_algorithms);
-}
-
-Result<uint32_t> ReadAlgorithmNames(std::string_view names) {
-  ListSetting setting = HostList(true);
-  setting.name = "algSelection";
-  setting.ranks = "hosts and GPUs";
-  setting.all |= MeshList(true).all | ChannelList().all;
-  return ReadNames(setting, names);
+  return ApplyList(AlgorithmSetting(context.kind), algo, context.allowed_algorithms);
 }
 
 Status ApplyProtocolList(std::string_view proto, PlanContext& context) {
-  return ApplyList(HostList(false), proto, context.allowed_protocols);
+  return ApplyList(ProtocolSetting(context.kind), proto, context.allowed_protocols);
 }
 
-Status ApplyMeshAlgorithms(std::string_view algo, MeshContext& context) {
-  return ApplyList(MeshList(true), algo, context.allowed_algorithms);
-}
-
-Status ApplyMeshProtocols(std::string_view proto, MeshContext& context) {
-  return ApplyList(MeshList(false), proto, context.allowed_protocols);
-}
-
-Status ApplyChannelAlgorithms(std::string_view algo, ChannelContext& context) {
-  return ApplyList(ChannelList(), algo, context.allowed_algorithms);
+Result<uint32_t> ReadAlgorithmNames(std::string_view names) {
+  ListSetting setting = AlgorithmSetting(RankKind::kHost);
+  setting.name = "algSelection";
+  setting.ranks = "hosts and GPUs";
+  for (const RankKind kind : {RankKind::kMesh, RankKind::kChannels})
+    setting.all |= AlgorithmsIn(RowsOf(kind));
+  return ReadNames(setting, names);
 }
 
 }  // namespace tutti

@@ -106,7 +106,7 @@ bool AreAlike(const AlgorithmRow& a, const AlgorithmRow& b) {
 
 const AlgorithmRow* FindHostRow(Algorithm algorithm, Collective collective, bool one_host) {
   const Need excluded = one_host ? Need::kSeveralHosts : Need::kOneHost;
-  const auto rows = HostAlgorithms();
+  const auto rows = RowsOf(RankKind::kHost);
   const auto row = std::find_if(rows.begin(), rows.end(), [&](const AlgorithmRow& one) {
     return one.algorithm == algorithm && one.Serves(collective) && !one.Needs(excluded);
   });
@@ -116,8 +116,9 @@ const AlgorithmRow* FindHostRow(Algorithm algorithm, Collective collective, bool
 // Rows of the mesh that differ in their collective only, since each is a kernel of its own, become
 // one row of the document.
 std::string AlgorithmTableMarkdown() {
-  std::vector<AlgorithmRow> all(HostAlgorithms().begin(), HostAlgorithms().end());
-  for (const AlgorithmRow& row : MeshAlgorithms()) {
+  const auto hosts = RowsOf(RankKind::kHost);
+  std::vector<AlgorithmRow> all(hosts.begin(), hosts.end());
+  for (const AlgorithmRow& row : RowsOf(RankKind::kMesh)) {
     const auto alike = std::find_if(all.begin(), all.end(),
                                     [&](const AlgorithmRow& one) { return AreAlike(one, row); });
     if (alike == all.end())
@@ -125,7 +126,8 @@ std::string AlgorithmTableMarkdown() {
     else
       alike->collectives |= row.collectives;
   }
-  all.insert(all.end(), ChannelAlgorithms().begin(), ChannelAlgorithms().end());
+  const auto channels = RowsOf(RankKind::kChannels);
+  all.insert(all.end(), channels.begin(), channels.end());
   std::string text =
       "| `NCCL_ALGO` | works on | collectives | protocols | needs | adds in | source |\n"
       "|---|---|---|---|---|---|---|\n";

@@ -16,7 +16,9 @@ namespace tutti {
 
 // The GPU algorithms by number: what the host tells a kernel of the mesh to run.
 enum class MeshAlgorithm : uint8_t {
-#define GPU(id, description, algorithm, where, collectives, protocols, needs, order, file) id,
+#define GPU(id, description, algorithm, where, collectives, protocols, needs, order, cut, cost, \
+            file)                                                                               \
+  id,
 #include "plan/algorithms.def"
 };
 
@@ -71,17 +73,15 @@ struct AlgorithmRow {
   uint32_t needs = 0;        // Bit(Need)
   AddingOrder order = AddingOrder::kAddsNothing;
   std::string_view file;
+  // GPUs that reach one another's memory only.
+  MeshAlgorithm id = MeshAlgorithm::kMessages;
+  std::string_view description = {};
 
   constexpr bool Serves(Collective collective) const {
     return (collectives & Bit(collective)) != 0;
   }
   constexpr bool Has(Protocol protocol) const { return (protocols & Bit(protocol)) != 0; }
   constexpr bool Needs(Need need) const { return (needs & Bit(need)) != 0; }
-};
-
-struct MeshRow : AlgorithmRow {
-  MeshAlgorithm id = MeshAlgorithm::kMessages;
-  std::string_view description;
 };
 
 namespace algorithm_table {
@@ -106,37 +106,47 @@ constexpr uint32_t With(Bits... bits) {
 }
 
 inline constexpr AlgorithmRow kHostRows[] = {
-#define HOST(algorithm, where, collectives, protocols, needs, order, file) \
+#define HOST(algorithm, where, collectives, protocols, needs, order, cut, cost, file) \
   {Algorithm::algorithm, where, collectives, protocols, needs, order, file},
 #include "plan/algorithms.def"
 };
 
-inline constexpr MeshRow kMeshRows[] = {
-#define GPU(id, description, algorithm, where, collectives, protocols, needs, order, file) \
-  {{Algorithm::algorithm, where, collectives, protocols, needs, order, file},              \
-   MeshAlgorithm::id,                                                                      \
-   description},
+inline constexpr AlgorithmRow kMeshRows[] = {
+#define GPU(id, description, algorithm, where, collectives, protocols, needs, order, cut, cost, \
+            file)                                                                               \
+  {Algorithm::algorithm, where,      collectives, protocols, needs, order, file,                \
+   MeshAlgorithm::id,    description},
 #include "plan/algorithms.def"
 };
 
 inline constexpr AlgorithmRow kChannelRows[] = {
-#define CHANNEL(algorithm, where, collectives, protocols, needs, order, file) \
+#define CHANNEL(algorithm, where, collectives, protocols, needs, order, cut, cost, file) \
   {Algorithm::algorithm, where, collectives, protocols, needs, order, file},
 #include "plan/algorithms.def"
 };
 
 }  // namespace algorithm_table
 
-// Returns the rows for hosts. An algorithm has several where its properties depend on the
-// collective.
-constexpr std::span<const AlgorithmRow> HostAlgorithms() { return algorithm_table::kHostRows; }
-// Returns the rows for GPUs, one for each MeshAlgorithm.
-constexpr std::span<const MeshRow> MeshAlgorithms() { return algorithm_table::kMeshRows; }
-// Returns the rows for GPUs that channels join.
-constexpr std::span<const AlgorithmRow> ChannelAlgorithms() {
+// Says how the ranks of a communicator are joined. The ranks of each kind have rows of their own.
+enum class RankKind : uint8_t {
+  kHost,      // Ranks on hosts.
+  kMesh,      // GPUs that reach one another's memory: one row for each MeshAlgorithm.
+  kChannels,  // GPUs that channels join.
+};
+// Returns the rows for ranks of one kind. An algorithm has several rows where its properties depend
+// on the collective.
+constexpr std::span<const AlgorithmRow> RowsOf(RankKind kind) {
+  if (kind == RankKind::kHost) return algorithm_table::kHostRows;
+  if (kind == RankKind::kMesh) return algorithm_table::kMeshRows;
   return algorithm_table::kChannelRows;
 }
-constexpr const MeshRow& RowOf(MeshAlgorithm algorithm) {
+// Returns whether some row serves the collective on ranks of this kind.
+constexpr bool Serves(RankKind kind, Collective collective) {
+  for (const AlgorithmRow& row : RowsOf(kind))
+    if (row.Serves(collective)) return true;
+  return false;
+}
+constexpr const AlgorithmRow& RowOf(MeshAlgorithm algorithm) {
   return algorithm_table::kMeshRows[static_cast<size_t>(algorithm)];
 }
 
@@ -148,7 +158,7 @@ const AlgorithmRow* FindHostRow(Algorithm algorithm, Collective collective, bool
 // comparisons rather than of a look-up, since device code asks too.
 constexpr bool Is(MeshAlgorithm a, Algorithm algorithm) {
   return false
-#define GPU(id, description, family, where, collectives, protocols, needs, order, file) \
+#define GPU(id, description, family, where, collectives, protocols, needs, order, cut, cost, file) \
   || (algorithm == Algorithm::family && a == MeshAlgorithm::id)
 #include "plan/algorithms.def"
       ;

@@ -39,7 +39,7 @@ TEST(AlgorithmTableTest, HostsHaveAWayForEveryCollective) {
 TEST(AlgorithmTableTest, HostRowsAreDistinct) {
   for (const Need excluded : {Need::kSeveralHosts, Need::kOneHost}) {
     std::set<std::pair<Algorithm, Collective>> seen;
-    for (const AlgorithmRow& row : HostAlgorithms()) {
+    for (const AlgorithmRow& row : RowsOf(RankKind::kHost)) {
       EXPECT_FALSE(IsGpu(row.where));
       VisitCollectives([&](Collective collective) {
         if (row.Serves(collective) && !row.Needs(excluded)) {
@@ -52,7 +52,7 @@ TEST(AlgorithmTableTest, HostRowsAreDistinct) {
 }
 
 TEST(AlgorithmTableTest, MeshRowsAreFoundByTheirNumber) {
-  for (const MeshRow& row : MeshAlgorithms()) {
+  for (const AlgorithmRow& row : RowsOf(RankKind::kMesh)) {
     EXPECT_EQ(&RowOf(row.id), &row) << row.description;
     EXPECT_TRUE(IsGpu(row.where));
     EXPECT_TRUE(Is(row.id, row.algorithm));
@@ -70,9 +70,9 @@ TEST(AlgorithmTableTest, OnlyReductionsAdd) {
           << Name(row.algorithm) << " " << Name(collective);
     });
   };
-  for (const AlgorithmRow& row : HostAlgorithms()) expect_order(row);
-  for (const MeshRow& row : MeshAlgorithms()) expect_order(row);
-  for (const AlgorithmRow& row : ChannelAlgorithms()) expect_order(row);
+  for (const AlgorithmRow& row : RowsOf(RankKind::kHost)) expect_order(row);
+  for (const AlgorithmRow& row : RowsOf(RankKind::kMesh)) expect_order(row);
+  for (const AlgorithmRow& row : RowsOf(RankKind::kChannels)) expect_order(row);
 }
 
 std::string ReadAll(const std::string& path) {

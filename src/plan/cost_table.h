@@ -12,8 +12,8 @@
 // stand in one table (CostTable), a row for each wire, algorithm and protocol, with where each was
 // measured; channels × bandwidth are what the search found on the machine (topology/search.h).
 //
-// GPUs of one host have numbers of their own (GpuCosts), which plan/mesh.h adds up, and so have
-// GPUs that channels join (ChannelCosts, plan/channel_plan.h).
+// GPUs of one host have numbers of their own (GpuCosts), which plan/mesh_rows.cc adds up, and so
+// have GPUs that channels join (ChannelCosts, plan/channel_rows.cc).
 //
 // Other numbers say how much memory there is and how it is laid out, which bounds a choice but does
 // not make it: the slots, channels and threads that kernels are compiled for (plan/mesh_limits.h,
@@ -73,10 +73,10 @@ inline constexpr double kSharedCorePart = 0.5;
 // us: a tenth of what an operation of this size takes (bench/results/cost.md).
 inline constexpr double kAskFromBytes = 16 << 10;
 
-// ---- How operations of hosts are cut (plan/choose.cc, operations/executor.cc)
+// ---- How operations of hosts are cut (plan/host_rows.cc, operations/executor.cc)
 
 // A step of a ring keeps at most half of a FIFO's slots busy, so that every rank can send before it
-// receives. The rings of GPUs on several hosts (plan/channel_plan.cc) keep to it too.
+// receives. The rings of GPUs on several hosts (plan/channel_rows.cc) keep to it too.
 inline constexpr size_t kSlicesPerStep = 4;
 // Slices are not cut shorter than this: a slot's hand-over costs as much as copying so many bytes.
 inline constexpr size_t kMinSliceBytes = 16 << 10;
@@ -93,11 +93,21 @@ inline constexpr size_t kNetPacketBytes = 62'592;
 // between two ranks it lost a tenth by short ones, and each rank's half of 4 MB stays one send.
 inline constexpr size_t kNetSliceBytes = kNetPacketBytes;
 inline constexpr size_t kNetSlicesPerStep = 64;
-// Where two ranks on two hosts have so many bytes or more, they reduce in one shot. Fewer, from
-// kPairSliceBytes on, they cut into even slices of about kPairSliceBytes, in Broadcasts and Reduces
-// too, because neither passes anything on: each slice of more than kKeepBytes
-// (transport/net/socket/resume.h) is acknowledged (bench/results/hosts.md).
+// How two ranks on two hosts reduce a vector for both, by the vector's length: the first row that is
+// long enough counts. By recursive doubling each rank sends its whole vector to the other; in one
+// shot a rank adds the other's data to its input on the way to the output and copies nothing there
+// first. The rates of the cost table are those of more ranks, and where the NIC's speed is the
+// bound all algorithms take the same time, so that the table cannot tell (bench/results/hosts.md).
+struct PairWay {
+  Algorithm algorithm;
+  size_t from_bytes;
+};
 inline constexpr size_t kPairOneShotBytes = 512 << 10;
+inline constexpr PairWay kPairWays[] = {{Algorithm::kOneShot, kPairOneShotBytes},
+                                        {Algorithm::kRecursiveDoubling, 0}};
+// A pair cuts a vector of kPairSliceBytes to kPairOneShotBytes into even slices of about
+// kPairSliceBytes, in Broadcasts and Reduces too: neither rank passes anything on, and each slice of
+// more than kKeepBytes (transport/net/socket/resume.h) is acknowledged (bench/results/hosts.md).
 inline constexpr size_t kPairSliceBytes = 64 << 10;
 // One-shot and two-shot between hosts cut each part into so many chunks of at most so many bytes,
 // so that sending one overlaps with reducing another.

@@ -10,8 +10,8 @@
 #include <string>
 #include <tuple>
 
-#include "plan/choose.h"
 #include "plan/mesh.h"
+#include "plan/plan.h"
 #include "plan/predict.h"
 #include "topology/graph_builder.h"
 #include "topology/machine_xml.h"
@@ -121,12 +121,14 @@ TEST(GpuCostsTest, PredictsWhatWasMeasured) {
       {Collective::kReduce, 1 << 20, 5.73},        {Collective::kReduce, 256 << 20, 735},
       {Collective::kAlltoAll, 64 << 10, 2.97},     {Collective::kAlltoAll, 64 << 20, 110},
       {Collective::kGather, 1 << 20, 4.47},        {Collective::kScatter, 64 << 20, 97}};
-  const MeshContext context = MeshContextFor(2, 132, GpuReach::kNvlink);
+  const PlanContext context = MeshContextFor(2, 132, GpuReach::kNvlink);
   for (const Point& point : kMeasured) {
     const bool whole = point.collective == Collective::kAllReduce ||
                        point.collective == Collective::kBroadcast ||
                        point.collective == Collective::kReduce;
-    const double us = PredictMeshUs(context, point.collective, point.bytes / (whole ? 4 : 8), 4);
+    const double us = PredictUs(context, {.collective = point.collective,
+                                          .count = point.bytes / (whole ? 4 : 8),
+                                          .type = DataType::kFloat32});
     EXPECT_NEAR(us / point.us, 1, 0.35) << Name(point.collective) << " of " << point.bytes;
   }
 }
@@ -134,11 +136,11 @@ TEST(GpuCostsTest, PredictsWhatWasMeasured) {
 TEST(GpuCostsTest, HostMemoryHasItsOwnNumbers) {
   EXPECT_EQ(CostsOf(GpuReach::kNvlink).ring_bytes_per_us, 360e3);
   EXPECT_EQ(CostsOf(GpuReach::kHostMemory).ring_bytes_per_us, 20e3);
-  EXPECT_EQ(MeshContextFor(4, 132, GpuReach::kHostMemory).ll128_slot_bytes, 0u);
+  EXPECT_EQ(MeshContextFor(4, 132, GpuReach::kHostMemory).mesh.ll128_slot_bytes, 0u);
 }
 
 double Us(const MachineJob& job, Collective collective, size_t bytes) {
-  const std::optional<Prediction> found = Predict(job, collective, bytes / 4, 4);
+  const std::optional<Prediction> found = Predict(job, collective, bytes / 4, DataType::kFloat32);
   EXPECT_TRUE(found.has_value());
   return found ? found->us : 0;
 }
@@ -147,14 +149,15 @@ double Us(const MachineJob& job, Collective collective, size_t bytes) {
 // fast as the machine's.
 TEST(PredictTest, AnswersAsACommunicatorOfGpusDoes) {
   const MachineJob job = JobOf("h200x8-vm", 1);
-  MeshContext context = MeshContextFor(8, 132, GpuReach::kNvlink);
-  context.link_bytes_per_us = job.ring.TotalGbps() * 1e3;
+  PlanContext context = MeshContextFor(8, 132, GpuReach::kNvlink);
+  context.mesh.link_bytes_per_us = job.ring.TotalGbps() * 1e3;
   for (size_t bytes = 64; bytes < size_t{1} << 32; bytes *= 4) {
     for (const Collective collective : {Collective::kAllReduce, Collective::kAlltoAll}) {
-      EXPECT_DOUBLE_EQ(Us(job, collective, bytes),
-                       PredictMeshUs(context, collective, bytes / 4, 4));
-      EXPECT_EQ(Predict(job, collective, bytes / 4, 4)->algorithm,
-                RowOf(ChooseMesh(context, collective, bytes / 4, 4).algorithm).algorithm);
+      const Question question = {
+          .collective = collective, .count = bytes / 4, .type = DataType::kFloat32};
+      EXPECT_DOUBLE_EQ(Us(job, collective, bytes), PredictUs(context, question));
+      EXPECT_EQ(Predict(job, collective, bytes / 4, DataType::kFloat32)->algorithm,
+                MakePlan(context, question).algorithm());
     }
   }
 }
@@ -184,7 +187,7 @@ TEST(PredictTest, FollowsTheChannelsOfTheMachine) {
 TEST(PredictTest, OneRankHasNothingToWaitFor) {
   const MachineJob alone = JobOf("gh200", 1);
   EXPECT_EQ(alone.num_ranks(), 1);
-  EXPECT_FALSE(Predict(alone, Collective::kAllReduce, 1000, 4).has_value());
+  EXPECT_FALSE(Predict(alone, Collective::kAllReduce, 1000, DataType::kFloat32).has_value());
 }
 
 }  // namespace

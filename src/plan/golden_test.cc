@@ -16,10 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "plan/channel_plan.h"
-#include "plan/choose.h"
 #include "plan/mesh.h"
-#include "plan/task.h"
+#include "plan/plan.h"
 
 namespace tutti {
 namespace {
@@ -35,15 +33,16 @@ struct World {
   std::function<std::string(Collective collective, size_t count)> plan;
 };
 
-bool IsReduction(Collective collective) {
-  Task task;
-  task.collective = collective;
-  return task.is_reduction();
-}
-
-ReductionOrder OrderOfSums(bool deterministic, Collective collective, DataType type) {
-  return deterministic && IsReduction(collective) ? OrderOf(type, ReduceKind::kSum)
-                                                  : ReductionOrder::kAny;
+// GPUs count collectives that only move data in bytes.
+Question QuestionOf(const PlanContext& context, Collective collective, size_t count, DataType type,
+                    Buffers buffers = Buffers::kOwn) {
+  const bool in_bytes = context.kind != RankKind::kHost && !Reduces(collective);
+  return {.collective = collective,
+          .count = in_bytes ? count * SizeOf(type) : count,
+          .type = in_bytes ? DataType::kUint8 : type,
+          .order = context.deterministic && Reduces(collective) ? OrderOf(type, ReduceKind::kSum)
+                                                                : ReductionOrder::kAny,
+          .buffers = buffers};
 }
 
 // What a variant of a world changes.
@@ -77,7 +76,7 @@ const std::vector<Collective> kHostCollectives = {
     Collective::kGather,         Collective::kScatter,       Collective::kAllGatherV,
     Collective::kReduceScatterV, Collective::kBarrier};
 
-World HostWorld(PlanContext context, const Variant& variant, Reading reading = Reading::kNone) {
+World HostWorld(PlanContext context, const Variant& variant, Buffers buffers = Buffers::kOwn) {
   context.deterministic = variant.deterministic;
   EXPECT_TRUE(ApplyAlgorithmList(variant.algo, context).ok()) << variant.algo;
   EXPECT_TRUE(ApplyProtocolList(variant.proto, context).ok()) << variant.proto;
@@ -85,21 +84,20 @@ World HostWorld(PlanContext context, const Variant& variant, Reading reading = R
   return {fmt::format("hosts: {} ranks on {}, {}", context.num_ranks, context.hosts.count,
                       variant.name),
           type, kHostCollectives, [=](Collective collective, size_t count) {
-            const Choice choice =
-                Choose(context, collective, count, SizeOf(type),
-                       OrderOfSums(context.deterministic, collective, type), reading);
-            return fmt::format("{} {} {}/{}{}", Name(choice.algorithm), Name(choice.protocol),
-                               choice.chunk_elems, choice.slice_elems,
-                               choice.owners > 1 ? fmt::format(" {} owners", choice.owners) : "");
+            const Plan plan =
+                MakePlan(context, QuestionOf(context, collective, count, type, buffers));
+            return fmt::format("{} {} {}/{}{}", Name(plan.algorithm()), Name(plan.protocol),
+                               plan.chunk_elems, plan.slice_elems,
+                               plan.owners > 1 ? fmt::format(" {} owners", plan.owners) : "");
           }};
 }
 
 PlanContext HostContext(int num_ranks, int num_hosts) {
   PlanContext context;
   context.num_ranks = num_ranks;
-  context.one_host = num_hosts == 1;
-  context.stage_bytes = num_hosts == 1 ? 128 << 10 : 0;
-  context.slot_bytes = num_hosts == 1 ? 64 << 10 : 512 << 10;
+  context.host.one_host = num_hosts == 1;
+  context.host.stage_bytes = num_hosts == 1 ? 128 << 10 : 0;
+  context.host.slot_bytes = num_hosts == 1 ? 64 << 10 : 512 << 10;
   std::vector<int> leaders;
   for (int r = 0; r < num_ranks; ++r) {
     const int host = r * num_hosts / num_ranks;
@@ -117,22 +115,22 @@ void AddHosts(int num_ranks, int num_hosts, std::vector<World>& worlds) {
           : WithLists({"ring", "tree", "oneshot,twoshot", "^twolevel"}, {"LL", "Simple"});
   for (const Variant& variant : lists) worlds.push_back(HostWorld(plain, variant));
   PlanContext busy = plain;
-  busy.oversubscribed = true;
+  busy.host.oversubscribed = true;
   worlds.push_back(HostWorld(busy, {.name = "sharing cores"}));
   if (num_hosts == 1) {
-    worlds.push_back(HostWorld(plain, {.name = "mapped buffers"}, Reading::kMapped));
-    worlds.push_back(HostWorld(plain, {.name = "perhaps mapped"}, Reading::kPerhapsMapped));
-    worlds.push_back(HostWorld(plain, {.name = "copied by the kernel"}, Reading::kCopied));
+    worlds.push_back(HostWorld(plain, {.name = "mapped buffers"}, Buffers::kMapped));
+    worlds.push_back(HostWorld(plain, {.name = "perhaps mapped"}, Buffers::kPerhapsMapped));
+    worlds.push_back(HostWorld(plain, {.name = "copied by the kernel"}, Buffers::kCopied));
     worlds.push_back(
-        HostWorld(plain, {.name = "mapped, NCCL_ALGO=pull", .algo = "pull"}, Reading::kMapped));
+        HostWorld(plain, {.name = "mapped, NCCL_ALGO=pull", .algo = "pull"}, Buffers::kMapped));
     return;
   }
   PlanContext known = plain;
-  known.network_gbps = 12.5;
-  known.ranks_per_nic = plain.hosts.most;
+  known.host.network_gbps = 12.5;
+  known.host.ranks_per_nic = plain.hosts.most;
   worlds.push_back(HostWorld(known, {.name = "12.5 GB/s"}));
   PlanContext far = plain;
-  far.network_us = 1024;
+  far.host.network_us = 1024;
   worlds.push_back(HostWorld(far, {.name = "far"}));
 }
 
@@ -143,30 +141,27 @@ const std::vector<Collective> kMeshCollectives = {
     Collective::kAllGather, Collective::kReduceScatter, Collective::kAlltoAll,
     Collective::kGather,    Collective::kScatter};
 
-World MeshWorld(MeshContext context, const std::string& reach, const Variant& variant,
+World MeshWorld(PlanContext context, const std::string& reach, const Variant& variant,
                 Buffers buffers = Buffers::kOwn) {
   context.deterministic = variant.deterministic;
-  EXPECT_TRUE(ApplyMeshAlgorithms(variant.algo, context).ok()) << variant.algo;
-  EXPECT_TRUE(ApplyMeshProtocols(variant.proto, context).ok()) << variant.proto;
+  EXPECT_TRUE(ApplyAlgorithmList(variant.algo, context).ok()) << variant.algo;
+  EXPECT_TRUE(ApplyProtocolList(variant.proto, context).ok()) << variant.proto;
   const DataType type = variant.type;
   return {fmt::format("GPUs: {} by {}, {}", context.num_ranks, reach, variant.name), type,
           kMeshCollectives, [=](Collective collective, size_t count) {
-            const size_t elem = IsReduction(collective) ? SizeOf(type) : 1;
-            const MeshChoice choice =
-                ChooseMesh(context, collective, count * SizeOf(type) / elem, elem, buffers,
-                           OrderOfSums(context.deterministic, collective, type));
-            const bool messages = choice.algorithm == MeshAlgorithm::kMessages;
-            return messages ? std::string("messages")
-                            : fmt::format("{} {} {}x{}{}/{}/{}", Name(choice.algorithm),
-                                          Name(choice.protocol), choice.blocks, choice.threads,
-                                          choice.early ? " early " : " ", choice.block_elems,
-                                          choice.chunk_elems);
+            const Plan plan =
+                MakePlan(context, QuestionOf(context, collective, count, type, buffers));
+            return plan.row->id == MeshAlgorithm::kMessages
+                       ? std::string("messages")
+                       : fmt::format("{} {} {}x{}{}/{}/{}", Name(plan.row->id), Name(plan.protocol),
+                                     plan.channels, plan.threads, plan.early ? " early " : " ",
+                                     plan.channel_elems, plan.chunk_elems);
           }};
 }
 
 void AddMeshes(int num_ranks, std::vector<World>& worlds) {
-  const MeshContext nvlink = MeshContextFor(num_ranks, 132, GpuReach::kNvlink);
-  const auto add = [&](const MeshContext& context, const Variant& variant,
+  const PlanContext nvlink = MeshContextFor(num_ranks, 132, GpuReach::kNvlink);
+  const auto add = [&](const PlanContext& context, const Variant& variant,
                        Buffers buffers = Buffers::kOwn) {
     worlds.push_back(MeshWorld(context, "NVLink", variant, buffers));
   };
@@ -174,18 +169,19 @@ void AddMeshes(int num_ranks, std::vector<World>& worlds) {
        WithLists({"ring", "oneshot", "twoshot", "exchange", "symmetric", "^ring,oneshot"},
                  {"LL", "LL128", "Simple", "^LL128"}))
     add(nvlink, variant);
-  add(nvlink, {.name = "registered buffers"}, Buffers::kShared);
+  add(nvlink, {.name = "registered buffers"}, Buffers::kRegistered);
   add(nvlink, {.name = "registered, float32 in rank order", .deterministic = true},
-      Buffers::kShared);
-  add(nvlink, {.name = "registered, NCCL_ALGO=symmetric", .algo = "symmetric"}, Buffers::kShared);
-  MeshContext few = nvlink;
-  few.max_blocks = 4;
+      Buffers::kRegistered);
+  add(nvlink, {.name = "registered, NCCL_ALGO=symmetric", .algo = "symmetric"},
+      Buffers::kRegistered);
+  PlanContext few = nvlink;
+  few.mesh.max_blocks = 4;
   add(few, {.name = "4 blocks"});
-  MeshContext many = nvlink;
-  many.min_blocks = 32;
+  PlanContext many = nvlink;
+  many.mesh.min_blocks = 32;
   add(many, {.name = "32 blocks at least"});
-  MeshContext slow = nvlink;
-  slow.link_bytes_per_us = 100e3;
+  PlanContext slow = nvlink;
+  slow.mesh.link_bytes_per_us = 100e3;
   add(slow, {.name = "links of 100 GB/s"});
   worlds.push_back(
       MeshWorld(MeshContextFor(num_ranks, 132, GpuReach::kHostMemory), "host memory", {}));
@@ -199,46 +195,46 @@ const std::vector<Collective> kChannelCollectives = {Collective::kAllReduce, Col
                                                      Collective::kBroadcast, Collective::kAllGather,
                                                      Collective::kReduceScatter};
 
-World ChannelWorld(ChannelContext context, const Variant& variant) {
-  EXPECT_TRUE(ApplyChannelAlgorithms(variant.algo, context).ok()) << variant.algo;
+World ChannelWorld(PlanContext context, const Variant& variant) {
+  context.deterministic = variant.deterministic;
+  EXPECT_TRUE(ApplyAlgorithmList(variant.algo, context).ok()) << variant.algo;
   const DataType type = variant.type;
-  const bool deterministic = variant.deterministic;
-  return {fmt::format("channels: {} GPUs on {}, {}", context.num_ranks, context.num_hosts,
+  return {fmt::format("channels: {} GPUs on {}, {}", context.num_ranks, context.hosts.count,
                       variant.name),
           type, kChannelCollectives, [=](Collective collective, size_t count) {
-            const DataType moved = IsReduction(collective) ? type : DataType::kUint8;
-            const ChannelPlan plan =
-                PlanChannels(context, collective, count * SizeOf(type) / SizeOf(moved), moved,
-                             OrderOfSums(deterministic, collective, type));
-            return plan.algorithm == Algorithm::kExchange
+            const Plan plan = MakePlan(context, QuestionOf(context, collective, count, type));
+            const bool in_rank_order = plan.row->where == Where::kChannelRing &&
+                                       plan.row->order == AddingOrder::kRankOrder;
+            return plan.algorithm() == Algorithm::kExchange
                        ? std::string("messages")
-                       : fmt::format("{}{} {}/{}/{}/{}", Name(plan.algorithm),
-                                     plan.in_rank_order ? " in rank order" : "", plan.channels,
+                       : fmt::format("{}{} {}/{}/{}/{}", Name(plan.algorithm()),
+                                     in_rank_order ? " in rank order" : "", plan.channels,
                                      plan.channel_elems, plan.chunk_elems, plan.slice_elems);
           }};
 }
 
 void AddChannels(int num_ranks, int num_hosts, std::vector<World>& worlds) {
-  ChannelContext plain;
+  PlanContext plain;
+  plain.kind = RankKind::kChannels;
   plain.num_ranks = num_ranks;
-  plain.num_hosts = num_hosts;
-  plain.channels = 8;
-  plain.slot_bytes = 512 << 10;
-  plain.pair_slot_bytes = 128 << 10;
-  plain.most_local_ranks = (num_ranks + num_hosts - 1) / num_hosts;
-  plain.local_ranks = num_ranks % num_hosts == 0 ? num_ranks / num_hosts : 0;
-  plain.trees = num_hosts > 1 ? 4 : 0;
-  plain.tree_slot_bytes = 64 << 10;
+  plain.hosts.count = num_hosts;
+  plain.hosts.most = (num_ranks + num_hosts - 1) / num_hosts;
+  plain.channel = {.channels = 8,
+                   .slot_bytes = 512 << 10,
+                   .pair_slot_bytes = 128 << 10,
+                   .local_ranks = num_ranks % num_hosts == 0 ? num_ranks / num_hosts : 0,
+                   .trees = num_hosts > 1 ? 4u : 0u,
+                   .tree_slot_bytes = 64 << 10};
   for (const Variant& variant :
        WithLists({"ring", "tree", "twolevel", "oneshot", "exchange", "ring,tree"}, {}))
     worlds.push_back(ChannelWorld(plain, variant));
-  ChannelContext narrow = plain;
-  narrow.channels = 1;
-  narrow.trees = 0;
-  narrow.pair_slot_bytes = 0;
+  PlanContext narrow = plain;
+  narrow.channel.channels = 1;
+  narrow.channel.trees = 0;
+  narrow.channel.pair_slot_bytes = 0;
   worlds.push_back(ChannelWorld(narrow, {.name = "one channel, no pairs"}));
-  ChannelContext known = plain;
-  known.network_bytes_per_us = 12.5e3;
+  PlanContext known = plain;
+  known.channel.network_bytes_per_us = 12.5e3;
   worlds.push_back(ChannelWorld(known, {.name = "12.5 GB/s"}));
 }
 

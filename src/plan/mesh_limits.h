@@ -1,6 +1,6 @@
 #pragma once
 
-// Numbers that the planners of GPUs (plan/mesh.h, plan/channel_plan.h) and the kernels share.
+// Numbers that the planners of GPUs (plan/mesh_rows.cc, plan/channel_rows.cc) and the kernels share.
 // Device code includes this.
 
 #include <cstddef>
@@ -41,5 +41,9 @@ inline constexpr uint32_t kMostGpuChannels = 8;
 // The most ranks among which a reduction over FIFOs goes in one shot: a kernel's arguments have
 // room for so many FIFOs.
 inline constexpr int kMostOneShotRanks = 8;
+// From so many ranks on AllReduces of GPUs that channels join go by trees where trees take the
+// least time. Among fewer ranks every other way was measured to be faster (bench/results/gpu.md), by
+// more than the estimates tell: they use trees only where NCCL_ALGO leaves nothing else that serves.
+inline constexpr int kFewestTreeRanks = kMostOneShotRanks + 1;
 
 }  // namespace tutti

@@ -1,12 +1,12 @@
 #pragma once
 
-// Predicts what a collective takes on a machine that is known from a file or a detection. For
-// studying machines: by the functions that communicators choose by and that ncclGroupSimulateEnd
-// answers by (plan/choose.h for host ranks, plan/mesh.h for GPUs of one host, plan/channel_plan.h
-// for those of several), with what the search found on the machine. Pure functions.
+// Predicts how long a collective takes on a machine that is known from a file or a detection. For
+// studying machines: by the functions that communicators plan with and that ncclGroupSimulateEnd
+// answers by (plan/plan.h), with what the search found on the machine. Pure functions.
 
 #include <optional>
 
+#include "base/datatype.h"
 #include "plan/work.h"
 #include "topology/channels.h"
 
@@ -30,6 +30,6 @@ struct Prediction {
 // Returns the way that a communicator would choose; nothing for one rank, or where the search found
 // no channel. `count` as in NCCL's calls. Of GPUs: what an operation takes in a CUDA graph.
 std::optional<Prediction> Predict(const MachineJob& job, Collective collective, size_t count,
-                                  size_t elem_bytes);
+                                  DataType type);
 
 }  // namespace tutti

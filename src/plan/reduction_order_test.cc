@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/choose.h"
 #include "plan/mesh.h"
+#include "plan/plan_for_test.h"
 
 namespace tutti {
 namespace {
@@ -27,7 +27,8 @@ TEST_P(HostReductionOrderTest, IsKeptAtEverySize) {
   const bool one_host = GetParam();
   for (const int n : {2, 3, 8}) {
     PlanContext context = {
-        .num_ranks = n, .one_host = one_host, .stage_bytes = 128 << 10, .slot_bytes = 64 << 10};
+        .num_ranks = n,
+        .host = {.one_host = one_host, .stage_bytes = 128 << 10, .slot_bytes = 64 << 10}};
     for (const uint32_t allowed : {0u, 1u << static_cast<int>(Algorithm::kRing)}) {
       context.allowed_algorithms.fill(allowed);
       for (const ReductionOrder order :
@@ -36,10 +37,10 @@ TEST_P(HostReductionOrderTest, IsKeptAtEverySize) {
              {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter,
               Collective::kReduceScatterV}) {
           for (size_t count = 1; count < size_t{1} << 30; count *= 3) {
-            const Choice choice = Choose(context, collective, count, 4, order);
-            EXPECT_LT(choice.time_us, 1e18);
-            EXPECT_TRUE(KeepsOrder(*FindHostRow(choice.algorithm, collective, one_host), order, n))
-                << Name(choice.algorithm) << " for " << count << " on " << n;
+            const Plan choice = PlanFor(context, collective, count, 4, order);
+            EXPECT_LT(choice.us, 1e18);
+            EXPECT_TRUE(KeepsOrder(*choice.row, order, n))
+                << Name(choice.algorithm()) << " for " << count << " on " << n;
           }
         }
       }
@@ -50,13 +51,14 @@ TEST_P(HostReductionOrderTest, IsKeptAtEverySize) {
 // There is one addition only: what is asked for costs nothing.
 TEST_P(HostReductionOrderTest, IsFreeBetweenTwoRanks) {
   const PlanContext context = {
-      .num_ranks = 2, .one_host = GetParam(), .stage_bytes = 128 << 10, .slot_bytes = 64 << 10};
+      .num_ranks = 2,
+      .host = {.one_host = GetParam(), .stage_bytes = 128 << 10, .slot_bytes = 64 << 10}};
   for (const Collective collective :
        {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
     for (size_t count = 1; count < size_t{1} << 30; count += count / 2 + 1) {
-      const Choice free = Choose(context, collective, count, 4);
-      const Choice ordered = Choose(context, collective, count, 4, ReductionOrder::kByRank);
-      EXPECT_EQ(ordered.algorithm, free.algorithm) << Name(collective) << " of " << count;
+      const Plan free = PlanFor(context, collective, count, 4);
+      const Plan ordered = PlanFor(context, collective, count, 4, ReductionOrder::kByRank);
+      EXPECT_EQ(ordered.algorithm(), free.algorithm()) << Name(collective) << " of " << count;
       EXPECT_EQ(ordered.protocol, free.protocol) << Name(collective) << " of " << count;
     }
   }
@@ -67,22 +69,23 @@ INSTANTIATE_TEST_SUITE_P(Hosts, HostReductionOrderTest, ::testing::Bool(),
 
 TEST(ReductionOrderTest, IsKeptAtEverySizeOnGpus) {
   for (const int n : {2, 3, 8, 16}) {
-    MeshContext context;
+    PlanContext context;
+    context.kind = RankKind::kMesh;
     context.num_ranks = n;
-    context.slot_bytes = 64 << 10;
-    context.ring_slot_bytes = static_cast<size_t>(n) * context.slot_bytes;
-    context.ll_slot_bytes = 2048;
-    context.ll128_slot_bytes = 4080;
-    context.max_blocks = 64;
+    context.mesh.slot_bytes = 64 << 10;
+    context.mesh.ring_slot_bytes = static_cast<size_t>(n) * context.mesh.slot_bytes;
+    context.mesh.ll_slot_bytes = 2048;
+    context.mesh.ll128_slot_bytes = 4080;
+    context.mesh.max_blocks = 64;
     for (const uint32_t algorithms : {0u, Bit(Algorithm::kRing)}) {
       context.allowed_algorithms.fill(algorithms);
       for (const Collective collective :
            {Collective::kAllReduce, Collective::kReduce, Collective::kReduceScatter}) {
         for (size_t count = 1; count < size_t{1} << 30; count *= 3) {
-          const MeshChoice choice = ChooseMesh(context, collective, count, 2, Buffers::kOwn,
-                                               ReductionOrder::kByRankRoundedOnce);
-          EXPECT_TRUE(KeepsOrder(RowOf(choice.algorithm), ReductionOrder::kByRankRoundedOnce, n))
-              << Describe(choice) << " for " << count << " on " << n;
+          const Plan choice =
+              PlanFor(context, collective, count, 2, ReductionOrder::kByRankRoundedOnce);
+          EXPECT_TRUE(KeepsOrder(*choice.row, ReductionOrder::kByRankRoundedOnce, n))
+              << DescribeMesh(choice) << " for " << count << " on " << n;
         }
       }
     }
@@ -91,15 +94,15 @@ TEST(ReductionOrderTest, IsKeptAtEverySizeOnGpus) {
 
 // A chain that stores partial sums is for elements that hold them in full.
 TEST(ReductionOrderTest, LongReducesOfWideElementsGoDownAChain) {
-  MeshContext context;
+  PlanContext context;
+  context.kind = RankKind::kMesh;
   context.num_ranks = 4;
-  context.slot_bytes = 64 << 10;
-  context.ring_slot_bytes = 4 * context.slot_bytes;
-  context.max_blocks = 64;
+  context.mesh.slot_bytes = 64 << 10;
+  context.mesh.ring_slot_bytes = 4 * context.mesh.slot_bytes;
+  context.mesh.max_blocks = 64;
   const auto chosen = [&](size_t elem_bytes, ReductionOrder order) {
-    return ChooseMesh(context, Collective::kReduce, (size_t{64} << 20) / elem_bytes, elem_bytes,
-                      Buffers::kOwn, order)
-        .algorithm;
+    return PlanFor(context, Collective::kReduce, (size_t{64} << 20) / elem_bytes, elem_bytes, order)
+        .row->id;
   };
   EXPECT_EQ(chosen(4, ReductionOrder::kByRank), MeshAlgorithm::kReduceRankChain);
   EXPECT_EQ(chosen(2, ReductionOrder::kByRankRoundedOnce), MeshAlgorithm::kReduceTwoShot);

@@ -28,6 +28,11 @@ struct ScatteredBuffers {
     starts.push_back(starts.back() + elements);
   }
 
+  // Returns the elements before the end of the buffer that holds element `at`.
+  size_t EndOfBufferAt(size_t at) const {
+    return *std::upper_bound(starts.begin(), starts.end(), at);
+  }
+
   // Calls f(buffer, at, elements, before) for each stretch of [from, from + n) that lies in one
   // buffer: `at` elements into it, after `before` elements of the range.
   template <class F>

@@ -1,12 +1,15 @@
 #pragma once
 
-// A Task is one call of the API, checked, as the communicator executes it.
+// A Task is one call of the API, checked, as the communicator executes it: a collective, a message,
+// or a one-sided call.
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <variant>
 #include <vector>
 
 #include "base/datatype.h"
@@ -33,8 +36,8 @@ struct VariableParts {
   std::vector<size_t> recv_counts, recv_offsets;
 };
 
-// A one-sided call, made by an object of window/one_sided.h, as it takes its turn among a
-// communicator's operations.
+// A one-sided call. An object of window/one_sided.h makes it, and it takes its turn among the
+// operations of a communicator.
 class OneSidedCall {
  public:
   virtual ~OneSidedCall() = default;
@@ -68,26 +71,22 @@ struct CallExtras {
   std::function<void()> on_begin = {};
 };
 
-struct Task {
-  Collective collective = Collective::kAllReduce;  // kSendRecv: one send or receive
+// A collective.
+struct CollectiveTask {
+  Collective collective = Collective::kAllReduce;  // Not kSendRecv.
   const void* send = nullptr;
   void* recv = nullptr;
-  // The count as NCCL has it: of each rank for AllGather, ReduceScatter, AlltoAll, Gather, Scatter.
+  // The count as NCCL has it: of each rank for AllGather, ReduceScatter, AlltoAll, Gather, Scatter;
+  // of all ranks together for AllGatherV and ReduceScatterV. AlltoAllV has none.
   size_t count = 0;
   DataType type = DataType::kInt8;
   ReduceOp op = {};
-  int root = 0;  // the peer for kSendRecv
-  bool is_send = false;
+  int root = 0;
   CallWishes wishes = {};
-  std::shared_ptr<const CallExtras> extras = {};  // Null for a call that carries none.
-  // Where it is not 0, this is a piece of an operation of so many, about which the ranks must
-  // agree.
-  size_t whole_count = 0;
-  std::shared_ptr<const VariableParts> parts = {};
+  std::shared_ptr<const CallExtras> extras = {};    // Null for a call that carries none.
+  std::shared_ptr<const VariableParts> parts = {};  // Of the variable-size forms.
   // AllReduce of many buffers, instead of `send` and `recv`; `count` is that of all together.
   std::shared_ptr<const ScatteredBuffers> scattered = {};
-  // Where it is not null, the task is this call, and nothing else of it counts.
-  std::shared_ptr<const OneSidedCall> one_sided = {};
 
   size_t elem_bytes() const { return SizeOf(type); }
   // Returns the size of `count` elements, or of all that AlltoAllV sends, which has no count.
@@ -97,14 +96,35 @@ struct Task {
                 ? count
                 : std::accumulate(parts->send_counts.begin(), parts->send_counts.end(), size_t{0}));
   }
-  bool is_reduction() const {
-    return collective == Collective::kAllReduce || collective == Collective::kReduce ||
-           collective == Collective::kReduceScatter || collective == Collective::kReduceScatterV;
+  // Returns the count by which plans are made: of the longest part, where parts differ.
+  size_t plan_count() const {
+    return parts && collective != Collective::kAlltoAllV
+               ? *std::max_element(parts->recv_counts.begin(), parts->recv_counts.end())
+               : count;
   }
+  bool is_reduction() const { return Reduces(collective); }
   bool has_root() const {
     return collective == Collective::kReduce || collective == Collective::kBroadcast ||
            collective == Collective::kGather || collective == Collective::kScatter;
   }
 };
+
+// A send to another rank, or a receive from one.
+struct MessageTask {
+  bool is_send = false;
+  int peer = 0;
+  std::byte* buffer = nullptr;  // The buffer of a send is not written.
+  size_t count = 0;
+  DataType type = DataType::kInt8;
+
+  size_t bytes() const { return count * SizeOf(type); }
+};
+
+struct OneSidedTask {
+  std::shared_ptr<const OneSidedCall> call;
+};
+
+// What a communicator executes.
+using Task = std::variant<CollectiveTask, MessageTask, OneSidedTask>;
 
 }  // namespace tutti

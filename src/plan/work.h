@@ -34,6 +34,11 @@ constexpr bool MovesWholeVector(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kBarrier;
 }
 
+constexpr bool Reduces(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduce ||
+         collective == Collective::kReduceScatter || collective == Collective::kReduceScatterV;
+}
+
 // Lists what NCCL_ALGO tells apart; plan/algorithms.def says what each does, where and for what.
 enum class Algorithm : uint8_t {
 #define ALGORITHM(id, name) id,

@@ -44,14 +44,15 @@ CallChecker::~CallChecker() {
 }
 
 void CallChecker::Note(const Task& task, uint32_t registered) {
-  if (task.collective == Collective::kSendRecv) {
-    if (task.root == rank_) return;  // Both ends are in one call, which has compared them.
-    MessageCall message = {SignatureOf(task), task.is_send};
-    const Watch::Operation begun(watch_, std::span(&message, 1));
+  if (const auto* const message = std::get_if<MessageTask>(&task)) {
+    if (message->peer == rank_) return;  // Both ends are in one call, which has compared them.
+    MessageCall call = {SignatureOf(*message), message->is_send};
+    const Watch::Operation begun(watch_, std::span(&call, 1));
   } else {
-    OpSignature signature = SignatureOf(task);
+    const auto& collective = std::get<CollectiveTask>(task);
+    OpSignature signature = SignatureOf(collective);
     signature.registered = registered;
-    const Watch::Operation begun(watch_, signature, task.parts);
+    const Watch::Operation begun(watch_, signature, collective.parts);
   }
   calls_.fetch_add(1, std::memory_order_seq_cst);
   Wake();

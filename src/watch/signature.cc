@@ -26,11 +26,20 @@ uint32_t MixTag(uint32_t tag, uint64_t with) {
   return static_cast<uint32_t>((h * 0x94D049BB133111EBu) >> 32);
 }
 
-OpSignature SignatureOf(const Task& task) {
+OpSignature SignatureOf(const MessageTask& message) {
+  OpSignature signature;
+  signature.collective = Collective::kSendRecv;
+  signature.type = message.type;
+  signature.count = message.count;
+  signature.root = message.peer;
+  return signature;
+}
+
+OpSignature SignatureOf(const CollectiveTask& task) {
   OpSignature signature;
   signature.collective = task.collective;
   signature.type = task.type;
-  signature.count = task.whole_count > 0 ? task.whole_count : task.count;
+  signature.count = task.count;
   // The counts of the receivers are the same on all ranks; those of an all-to-all are not.
   if (task.parts) signature.count = 0;
   if (task.parts && task.collective != Collective::kAlltoAllV) {
@@ -41,7 +50,7 @@ OpSignature SignatureOf(const Task& task) {
   }
   // Each rank may cut its buffers as it likes, but ranks with one buffer would read them otherwise.
   if (task.scattered) signature.parts = 1;
-  if (task.has_root() || task.collective == Collective::kSendRecv) signature.root = task.root;
+  if (task.has_root()) signature.root = task.root;
   signature.has_op = task.is_reduction();
   if (signature.has_op) signature.op = task.op.number;
   return signature;

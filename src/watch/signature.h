@@ -35,8 +35,10 @@ struct OpSignature {
   friend bool operator==(const OpSignature&, const OpSignature&) = default;
 };
 
-// Returns what all ranks must agree on in a task. It has no sequence number yet.
-OpSignature SignatureOf(const Task& task);
+// Return what all ranks must agree on in a collective, and what both ends must agree on in a message.
+// The signature has no sequence number yet.
+OpSignature SignatureOf(const CollectiveTask& task);
+OpSignature SignatureOf(const MessageTask& message);
 
 // Returns a tag that both arguments decide.
 uint32_t MixTag(uint32_t tag, uint64_t with);

@@ -23,22 +23,18 @@ std::unique_ptr<Profiler> LoadProfiler(const std::string& names) {
 // Tells of a group of an AllReduce and a send.
 void TellOfAGroup(Profiler* profiler) {
   const Profiler::Span group = Profiler::OfGroup(profiler, 2);
-  IssuedTask reduce;
-  reduce.task.count = 10;
-  reduce.task.type = DataType::kFloat32;
-  reduce.task.extras = std::make_shared<const CallExtras>(CallExtras{.profiler_tag = 4711});
+  const CollectiveTask reduce = {
+      .count = 10,
+      .type = DataType::kFloat32,
+      .extras = std::make_shared<const CallExtras>(CallExtras{.profiler_tag = 4711})};
   {
-    const Profiler::Span call = Profiler::OfCall(profiler, reduce);
+    const Profiler::Span call = Profiler::OfCall(profiler, {reduce});
     const Profiler::Span told =
-        Profiler::OfCollective(profiler, reduce.task, Algorithm::kRing, Protocol::kLL);
+        Profiler::OfCollective(profiler, reduce, Algorithm::kRing, Protocol::kLL);
   }
-  IssuedTask send;
-  send.task.collective = Collective::kSendRecv;
-  send.task.is_send = true;
-  send.task.root = 3;
-  send.task.count = 5;
-  const Profiler::Span call = Profiler::OfCall(profiler, send);
-  const Profiler::Span told = Profiler::OfMessage(profiler, send.task);
+  const MessageTask send = {.is_send = true, .peer = 3, .count = 5};
+  const Profiler::Span call = Profiler::OfCall(profiler, {send});
+  const Profiler::Span told = Profiler::OfMessage(profiler, send);
 }
 
 std::string LogOf(int version) {

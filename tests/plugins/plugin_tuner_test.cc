@@ -7,7 +7,7 @@
 #include "example_library.h"
 #include "operations/tuner/abi.h"
 #include "operations/tuner/tuner_plugin.h"
-#include "plan/choose.h"
+#include "plan/plan.h"
 
 namespace tutti {
 namespace {
@@ -16,8 +16,8 @@ namespace {
 PlanContext FourHosts() {
   PlanContext context;
   context.num_ranks = 4;
-  context.one_host = false;
-  context.slot_bytes = 512 << 10;
+  context.host.one_host = false;
+  context.host.slot_bytes = 512 << 10;
   return context;
 }
 constexpr TunedComm kComm = {.id = 7, .num_ranks = 4, .num_hosts = 4};
@@ -29,10 +29,14 @@ std::unique_ptr<TunerPlugin> LoadTuner(const std::string& names) {
   return TunerPlugin::Load(settings, kComm);
 }
 
-Choice ChooseWith(CostAdviser* adviser, const PlanContext& context = FourHosts(),
-                  size_t count = 1 << 18, ReductionOrder order = ReductionOrder::kAny) {
-  return Choose(context, Collective::kAllReduce, count, sizeof(float), order, Reading::kNone,
-                adviser);
+Plan ChooseWith(CostAdviser* adviser, const PlanContext& context = FourHosts(),
+                size_t count = 1 << 18, ReductionOrder order = ReductionOrder::kAny) {
+  return MakePlan(context,
+                  {.collective = Collective::kAllReduce,
+                   .count = count,
+                   .type = DataType::kFloat32,
+                   .order = order},
+                  adviser);
 }
 
 class TunerVersionTest : public ::testing::TestWithParam<int> {
@@ -54,23 +58,23 @@ TEST_P(TunerVersionTest, ChoosesWhatThePluginWants) {
     const auto tuner = LoadTuner(file());
     ASSERT_NE(tuner, nullptr);
     EXPECT_EQ(tuner->name(), fmt::format("Example, version {}", GetParam()));
-    const Choice choice = ChooseWith(tuner.get());
-    EXPECT_EQ(choice.algorithm, wish.algorithm) << wish.text;
+    const Plan choice = ChooseWith(tuner.get());
+    EXPECT_EQ(choice.algorithm(), wish.algorithm) << wish.text;
     EXPECT_EQ(choice.protocol, wish.protocol) << wish.text;
     EXPECT_LE(choice.slice_elems * sizeof(float),
-              wish.protocol == Protocol::kLL ? kInlineBytes : FourHosts().slot_bytes);
+              wish.protocol == Protocol::kLL ? kInlineBytes : FourHosts().host.slot_bytes);
   }
   EXPECT_EQ(AskExample<int>(file(), "exampleOpenContexts"), 0) << "a context was not ended";
 }
 
 TEST_P(TunerVersionTest, KeepsTheChoiceWhereThePluginSaysNothingOrFails) {
-  const Choice without = ChooseWith(nullptr);
+  const Plan without = ChooseWith(nullptr);
   for (const char* const wish : {"keep", "fail"}) {
     const WithVariable variable("EXAMPLE_TUNER", wish);
     const auto tuner = LoadTuner(file());
     ASSERT_NE(tuner, nullptr);
-    const Choice choice = ChooseWith(tuner.get());
-    EXPECT_EQ(choice.algorithm, without.algorithm) << wish;
+    const Plan choice = ChooseWith(tuner.get());
+    EXPECT_EQ(choice.algorithm(), without.algorithm()) << wish;
     EXPECT_EQ(choice.protocol, without.protocol) << wish;
     EXPECT_EQ(choice.chunk_elems, without.chunk_elems) << wish;
   }
@@ -92,25 +96,25 @@ TEST(TunerTest, ChoosesAmongWhatIsAllowedOnly) {
   const auto tuner = LoadTuner(ExampleFile("tuner", 7));
   PlanContext rings = FourHosts();
   ASSERT_TRUE(ApplyAlgorithmList("ring", rings).ok());
-  EXPECT_EQ(ChooseWith(tuner.get(), rings).algorithm, Algorithm::kRing);
+  EXPECT_EQ(ChooseWith(tuner.get(), rings).algorithm(), Algorithm::kRing);
   PlanContext simple = FourHosts();
   ASSERT_TRUE(ApplyProtocolList("simple", simple).ok());
   EXPECT_EQ(ChooseWith(tuner.get(), simple).protocol, Protocol::kSimple);
-  const Choice ordered =
+  const Plan ordered =
       ChooseWith(tuner.get(), FourHosts(), 1 << 18, OrderOf(DataType::kFloat32, ReduceKind::kSum));
-  EXPECT_NE(ordered.algorithm, Algorithm::kTree);
+  EXPECT_NE(ordered.algorithm(), Algorithm::kTree);
 }
 
 // The algorithms that NCCL has no name for are left.
 TEST(TunerTest, ExcludingEverythingLeavesTheOthers) {
   const WithVariable variable("EXAMPLE_TUNER", "none");
   const auto tuner = LoadTuner(ExampleFile("tuner", 7));
-  const Choice small = ChooseWith(tuner.get(), FourHosts(), 16);
-  EXPECT_EQ(small.algorithm, Algorithm::kRecursiveDoubling);
+  const Plan small = ChooseWith(tuner.get(), FourHosts(), 16);
+  EXPECT_EQ(small.algorithm(), Algorithm::kRecursiveDoubling);
   // Nothing else is allowed: the list is stronger than the tuner.
   PlanContext rings = FourHosts();
   ASSERT_TRUE(ApplyAlgorithmList("ring", rings).ok());
-  EXPECT_EQ(ChooseWith(tuner.get(), rings, 16).algorithm, Algorithm::kRing);
+  EXPECT_EQ(ChooseWith(tuner.get(), rings, 16).algorithm(), Algorithm::kRing);
 }
 
 TEST(TunerTest, StepsAreAsLongAsItWantsWithinASlot) {
@@ -119,9 +123,9 @@ TEST(TunerTest, StepsAreAsLongAsItWantsWithinASlot) {
   const auto tuner = LoadTuner(ExampleFile("tuner", 6));
   for (const size_t wish : {size_t{0}, size_t{1}, size_t{64} << 10, size_t{1} << 40}) {
     const WithVariable chunk("EXAMPLE_TUNER_CHUNK", std::to_string(wish));
-    const Choice choice = ChooseWith(tuner.get());
+    const Plan choice = ChooseWith(tuner.get());
     EXPECT_GE(choice.slice_elems, 1u);
-    EXPECT_LE(choice.slice_elems * sizeof(float), context.slot_bytes);
+    EXPECT_LE(choice.slice_elems * sizeof(float), context.host.slot_bytes);
     if (wish == size_t{64} << 10) {
       EXPECT_EQ(choice.chunk_elems * sizeof(float), wish);
     }
@@ -132,11 +136,9 @@ TEST(TunerTest, IsAskedAboutTheCollectivesThatNcclAsksAbout) {
   const std::string file = ExampleFile("tuner", 7);
   const auto tuner = LoadTuner(file);
   const int before = AskExample<int>(file, "exampleCalls");
-  Choose(FourHosts(), Collective::kAlltoAll, 100, 4, ReductionOrder::kAny, Reading::kNone,
-         tuner.get());
+  MakePlan(FourHosts(), {.collective = Collective::kAlltoAll, .count = 400}, tuner.get());
   EXPECT_EQ(AskExample<int>(file, "exampleCalls"), before);
-  Choose(FourHosts(), Collective::kBroadcast, 100, 4, ReductionOrder::kAny, Reading::kNone,
-         tuner.get());
+  MakePlan(FourHosts(), {.collective = Collective::kBroadcast, .count = 400}, tuner.get());
   EXPECT_EQ(AskExample<int>(file, "exampleCalls"), before + 1);
 }
 

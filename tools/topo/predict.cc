@@ -67,14 +67,14 @@ struct Row {
 };
 
 // Reductions are of float32, as by default in nccl-tests.
-constexpr size_t kElemBytes = 4;
+constexpr DataType kType = DataType::kFloat32;
 
 std::vector<Row> PredictRows(const MachineJob& job, const Shape& shape) {
   std::vector<Row> rows;
   const auto n = static_cast<size_t>(job.num_ranks());
   for (size_t bytes = 1024; bytes <= size_t{1} << 30; bytes *= 4) {
-    const size_t count = std::max<size_t>(1, bytes / (shape.in_parts ? n : 1) / kElemBytes);
-    const auto best = Predict(job, shape.collective, count, kElemBytes);
+    const size_t count = std::max<size_t>(1, bytes / (shape.in_parts ? n : 1) / SizeOf(kType));
+    const auto best = Predict(job, shape.collective, count, kType);
     if (!best) continue;
     const auto ranks = static_cast<double>(n);
     const double factor = shape.rounds == 0 ? 1 : shape.rounds * (ranks - 1) / ranks;

@@ -5,13 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tutti::cuda {
+#include "plan/copy_piece.h"
 
-struct CopyPiece {
-  std::byte* to = nullptr;
-  const std::byte* from = nullptr;
-  size_t bytes = 0;
-};
+namespace tutti::cuda {
 
 inline constexpr size_t kMostCopies = 160;      // A kernel's arguments hold so many.
 inline constexpr size_t kCopySlice = 16 << 10;  // A block copies so many bytes at a time.

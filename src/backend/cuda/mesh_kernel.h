@@ -11,8 +11,7 @@
 #include "backend/cuda/mesh_simple.h"
 #include "backend/cuda/mesh_symmetric.h"
 #include "kernels/mesh.h"
-#include "kernels/rank_order.h"
-#include "kernels/ring.h"
+#include "kernels/ring_collective.h"
 #include "kernels/symmetric.h"
 
 namespace tutti::cuda {
@@ -81,15 +80,6 @@ TUTTI_HD void RunMove(const MeshArgs& args, uint32_t block) {
   p.Finish();
 }
 
-// Equal parts in a buffer of longer ones: a block's share of each.
-struct RingParts {
-  size_t count;
-  size_t stride;
-  constexpr size_t Offset(int rank) const { return static_cast<size_t>(rank) * stride; }
-  constexpr size_t Size(int) const { return count; }
-  constexpr size_t Longest() const { return count; }
-};
-
 template <class T>
 TUTTI_HD void RunRingReduction(const MeshArgs& args, uint32_t block) {
   const MeshShape mesh = ShapeOf<T>(args, block);
@@ -99,7 +89,7 @@ TUTTI_HD void RunRingReduction(const MeshArgs& args, uint32_t block) {
   if (args.algorithm == MeshAlgorithm::kAllReduceRing)
     kernels::RingAllReduce(p, ring, shape);
   else if (args.algorithm == MeshAlgorithm::kReduceScatterRing)
-    kernels::RingReduceScatter(p, ring, RingParts{mesh.count, args.stride}, shape);
+    kernels::RingReduceScatter(p, ring, kernels::StridedParts{mesh.count, args.stride}, shape);
   else if (args.algorithm == MeshAlgorithm::kReduceRankChain)
     kernels::RankOrderReduce(p, args.rank, args.num_ranks, shape, kRingSlots);
   else
@@ -115,7 +105,7 @@ TUTTI_HD void RunRingMove(const MeshArgs& args, uint32_t block) {
   if (args.algorithm == MeshAlgorithm::kAllGatherRing) {
     const size_t own = static_cast<size_t>(args.rank) * args.stride;
     KeepsOwnPart<RingPrimitives<uint8_t>> keeping(p, own, args.input == args.output + own);
-    kernels::RingAllGather(keeping, ring, RingParts{mesh.count, args.stride}, shape);
+    kernels::RingAllGather(keeping, ring, kernels::StridedParts{mesh.count, args.stride}, shape);
   } else {
     kernels::ChainBroadcast(p, ring, shape, args.input == args.output);
   }

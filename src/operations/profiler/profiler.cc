@@ -68,13 +68,11 @@ const char* ProtocolText(Protocol protocol) {
   return protocol == Protocol::kLL ? "LL" : protocol == Protocol::kLL128 ? "LL128" : "SIMPLE";
 }
 // Names of collectives are literals, so that each ends in a zero byte.
-const char* FunctionText(const Task& task) {
-  if (task.collective != Collective::kSendRecv) return Name(task.collective).data();
-  return task.is_send ? "Send" : "Recv";
-}
+const char* FunctionText(const CollectiveTask& task) { return Name(task.collective).data(); }
+const char* FunctionText(const MessageTask& message) { return message.is_send ? "Send" : "Recv"; }
 
 // Returns the tag that the caller gave the call; 0: none.
-uint64_t TagOf(const Task& task) { return task.extras ? task.extras->profiler_tag : 0; }
+uint64_t TagOf(const CollectiveTask& task) { return task.extras ? task.extras->profiler_tag : 0; }
 
 bool IsEmpty(const Profiler::Handles& handles) {
   return std::all_of(handles.begin(), handles.end(), [](void* handle) { return !handle; });
@@ -177,17 +175,17 @@ Profiler::Span Profiler::TellGroup(size_t calls) {
 
 Profiler::Span Profiler::TellCall(const IssuedTask& issued) {
   auto told = std::make_unique<Told>(*this);
-  const Task& task = issued.task;
   Event7 event = {};
-  if (task.collective == Collective::kSendRecv) {
+  if (const auto* const message = std::get_if<MessageTask>(&issued.task)) {
     event.type = kP2pApi;
-    event.p2p_api = {.func = FunctionText(task),
-                     .count = task.count,
-                     .datatype = TypeText(task.type),
+    event.p2p_api = {.func = FunctionText(*message),
+                     .count = message->count,
+                     .datatype = TypeText(message->type),
                      .stream = issued.stream,
                      .graph_captured = false,
-                     .user_tag = TagOf(task)};
+                     .user_tag = 0};
   } else {
+    const auto& task = std::get<CollectiveTask>(issued.task);
     event.type = kCollApi;
     event.coll_api = {.func = FunctionText(task),
                       .count = task.count,
@@ -202,7 +200,8 @@ Profiler::Span Profiler::TellCall(const IssuedTask& issued) {
   return told;
 }
 
-Profiler::Span Profiler::TellCollective(const Task& task, Algorithm algorithm, Protocol protocol) {
+Profiler::Span Profiler::TellCollective(const CollectiveTask& task, Algorithm algorithm,
+                                        Protocol protocol) {
   auto told = std::make_unique<Told>(*this);
   Event7 event = {};
   event.type = kColl;
@@ -226,18 +225,18 @@ Profiler::Span Profiler::TellCollective(const Task& task, Algorithm algorithm, P
   return told;
 }
 
-Profiler::Span Profiler::TellMessage(const Task& task) {
+Profiler::Span Profiler::TellMessage(const MessageTask& message) {
   auto told = std::make_unique<Told>(*this);
   Event7 event = {};
   event.type = kP2p;
-  event.p2p = {.func = FunctionText(task),
-               .buffer = task.is_send ? const_cast<void*>(task.send) : task.recv,
-               .datatype = TypeText(task.type),
-               .count = task.count,
-               .peer = task.root,
+  event.p2p = {.func = FunctionText(message),
+               .buffer = message.buffer,
+               .datatype = TypeText(message.type),
+               .count = message.count,
+               .peer = message.peer,
                .channels = 1,
                .parent_group = nullptr,
-               .user_tag = TagOf(task)};
+               .user_tag = 0};
   told->outer = Start(kForP2p, event, call_, group_);
   StartKernel(*told);
   return told;

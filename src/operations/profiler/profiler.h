@@ -80,12 +80,12 @@ class Profiler final : public NetEvents {
   static Span OfCall(Profiler* profiler, const IssuedTask& issued) {
     return profiler == nullptr ? nullptr : profiler->TellCall(issued);
   }
-  static Span OfCollective(Profiler* profiler, const Task& task, Algorithm algorithm,
+  static Span OfCollective(Profiler* profiler, const CollectiveTask& task, Algorithm algorithm,
                            Protocol protocol) {
     return profiler == nullptr ? nullptr : profiler->TellCollective(task, algorithm, protocol);
   }
-  static Span OfMessage(Profiler* profiler, const Task& task) {
-    return profiler == nullptr ? nullptr : profiler->TellMessage(task);
+  static Span OfMessage(Profiler* profiler, const MessageTask& message) {
+    return profiler == nullptr ? nullptr : profiler->TellMessage(message);
   }
 
   std::unique_ptr<Step> BeginStep(bool is_send, size_t bytes) override;
@@ -103,8 +103,8 @@ class Profiler final : public NetEvents {
   Status Add(ProfilerPlugin& plugin);
   Span TellGroup(size_t calls);
   Span TellCall(const IssuedTask& issued);
-  Span TellCollective(const Task& task, Algorithm algorithm, Protocol protocol);
-  Span TellMessage(const Task& task);
+  Span TellCollective(const CollectiveTask& task, Algorithm algorithm, Protocol protocol);
+  Span TellMessage(const MessageTask& message);
   // Begins the event of a kernel below that of an operation, to which messages belong from now on.
   void StartKernel(Told& told);
   // Begins an event with each plugin that asks for anything in `wanted`.

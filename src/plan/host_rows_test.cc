@@ -1,10 +1,10 @@
-#include "plan/choose.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "connection/inline_bytes.h"
 #include "plan/cost_table.h"
+#include "plan/plan_for_test.h"
 
 namespace tutti {
 namespace {
@@ -14,21 +14,26 @@ using ::testing::HasSubstr;
 PlanContext OneHost(int num_ranks) {
   PlanContext context;
   context.num_ranks = num_ranks;
-  context.stage_bytes = 128 << 10;
-  context.slot_bytes = 64 << 10;
+  context.host.stage_bytes = 128 << 10;
+  context.host.slot_bytes = 64 << 10;
   return context;
 }
 
 PlanContext TwoHosts(int num_ranks) {
   PlanContext context = OneHost(num_ranks);
-  context.one_host = false;
-  context.stage_bytes = 0;
-  context.slot_bytes = 512 << 10;
+  context.host.one_host = false;
+  context.host.stage_bytes = 0;
+  context.host.slot_bytes = 512 << 10;
   return context;
 }
 
+double UsOf(const PlanContext& context, Collective collective, Algorithm algorithm, double bytes) {
+  return PredictUs(context, {.collective = collective, .count = static_cast<size_t>(bytes)},
+                   algorithm);
+}
+
 Algorithm AlgorithmOf(const PlanContext& context, Collective collective, size_t count) {
-  return Choose(context, collective, count, 4).algorithm;
+  return PlanFor(context, collective, count, 4).algorithm();
 }
 
 TEST(ChooseTest, StagesSmallOperationsOfOneHost) {
@@ -57,8 +62,8 @@ TEST(ChooseTest, SharesTheReductionOfLongVectors) {
 TEST(ChooseTest, TakesFewHopsBetweenHostsForSmallVectors) {
   const Algorithm small = AlgorithmOf(TwoHosts(16), Collective::kAllReduce, 1);
   EXPECT_TRUE(small == Algorithm::kRecursiveDoubling || small == Algorithm::kTree) << Name(small);
-  EXPECT_LT(PredictUs(TwoHosts(16), Collective::kAllReduce, small, 4),
-            PredictUs(TwoHosts(16), Collective::kAllReduce, Algorithm::kRing, 4));
+  EXPECT_LT(UsOf(TwoHosts(16), Collective::kAllReduce, small, 4),
+            UsOf(TwoHosts(16), Collective::kAllReduce, Algorithm::kRing, 4));
 }
 
 // Between hosts small blocks go to ranks ever farther away, large ones round the ring; between two
@@ -80,9 +85,9 @@ TEST(ChooseTest, SwapsSmallBlocksBetweenManyRanksOfSeveralHosts) {
 TEST(ChooseTest, CrossesFarNetworksAsSeldomAsSizesAllow) {
   PlanContext near = TwoHosts(4);
   near.hosts = {.count = 2, .even = true, .in_order = true};
-  near.ranks_per_nic = 2;
+  near.host.ranks_per_nic = 2;
   PlanContext far = near;
-  far.network_us = 1024;
+  far.host.network_us = 1024;
   for (const size_t count : {size_t{1} << 8, size_t{1} << 13}) {
     EXPECT_EQ(AlgorithmOf(far, Collective::kAllGather, count), Algorithm::kRecursiveDoubling);
     EXPECT_EQ(AlgorithmOf(far, Collective::kReduceScatter, count), Algorithm::kRecursiveHalving);
@@ -92,8 +97,8 @@ TEST(ChooseTest, CrossesFarNetworksAsSeldomAsSizesAllow) {
   for (const Collective collective :
        {Collective::kAllGather, Collective::kReduceScatter, Collective::kAllReduce})
     EXPECT_EQ(AlgorithmOf(far, collective, 1 << 17), Algorithm::kRing) << Name(collective);
-  const double us = PredictUs(far, Collective::kAllGather, Algorithm::kRing, 64) -
-                    PredictUs(near, Collective::kAllGather, Algorithm::kRing, 64);
+  const double us = UsOf(far, Collective::kAllGather, Algorithm::kRing, 64) -
+                    UsOf(near, Collective::kAllGather, Algorithm::kRing, 64);
   EXPECT_NEAR(us, 2048, 1);
 }
 
@@ -101,8 +106,8 @@ TEST(ChooseTest, CrossesFarNetworksAsSeldomAsSizesAllow) {
 TEST(ChooseTest, TakesTwoLevelsWhereHostsHaveSeveralRanks) {
   PlanContext far = TwoHosts(8);
   far.hosts = {.count = 2, .even = true, .in_order = true, .fewest = 4, .most = 4};
-  far.ranks_per_nic = 4;
-  far.network_us = 1024;
+  far.host.ranks_per_nic = 4;
+  far.host.network_us = 1024;
   for (const Collective collective :
        {Collective::kAllReduce, Collective::kAllGather, Collective::kReduceScatter}) {
     for (const size_t count : {1u, 1u << 8, 1u << 12, 1u << 16, 1u << 18})
@@ -127,7 +132,7 @@ TEST(ChooseTest, SharesLongMessagesBetweenHostsAmongTheirRanks) {
   context.hosts = {.count = 2, .fewest = 3, .most = 4};
   ASSERT_TRUE(ApplyAlgorithmList("twolevel", context).ok());
   const auto owners = [&](Collective collective, size_t bytes) {
-    return Choose(context, collective, bytes, 1).owners;
+    return PlanFor(context, collective, bytes, 1).owners;
   };
   EXPECT_EQ(owners(Collective::kAllReduce, 1), 1);
   EXPECT_EQ(owners(Collective::kAllReduce, 2 * kOwnerBytes), 2);
@@ -140,11 +145,11 @@ TEST(ChooseTest, SharesLongMessagesBetweenHostsAmongTheirRanks) {
 // send at once.
 TEST(ChooseTest, RanksShareANicWhereAllSendAtOnce) {
   PlanContext alone = TwoHosts(16);
-  alone.network_gbps = 2;
+  alone.host.network_gbps = 2;
   PlanContext shared = alone;
-  shared.ranks_per_nic = 8;
+  shared.host.ranks_per_nic = 8;
   const auto us = [](const PlanContext& context, Algorithm algorithm) {
-    return PredictUs(context, Collective::kAllReduce, algorithm, 1e8);
+    return UsOf(context, Collective::kAllReduce, algorithm, 1e8);
   };
   EXPECT_EQ(us(shared, Algorithm::kRing), us(alone, Algorithm::kRing));
   EXPECT_EQ(us(shared, Algorithm::kTree), us(alone, Algorithm::kTree));
@@ -156,15 +161,15 @@ TEST(ChooseTest, PredictsTheTimeOfItsChoiceAndNoShorterOneExists) {
   // What two ranks on two hosts do was measured: the table has the rates of more ranks.
   for (const PlanContext& context : {OneHost(2), OneHost(5), TwoHosts(3), TwoHosts(9)}) {
     for (size_t count = 1; count <= 1 << 26; count *= 8) {
-      const Choice choice = Choose(context, Collective::kAllReduce, count, 4);
+      const Plan choice = PlanFor(context, Collective::kAllReduce, count, 4);
       for (int a = 0; a < kNumAlgorithms; ++a) {
         const auto algorithm = static_cast<Algorithm>(a);
         // Between hosts these two are taken only where they are asked for.
-        const bool free = context.one_host ||
+        const bool free = context.host.one_host ||
                           (algorithm != Algorithm::kOneShot && algorithm != Algorithm::kTwoShot);
         if (!free) continue;
-        EXPECT_LE(choice.time_us, PredictUs(context, Collective::kAllReduce, algorithm,
-                                            4.0 * static_cast<double>(count)));
+        EXPECT_LE(choice.us, UsOf(context, Collective::kAllReduce, algorithm,
+                                  4.0 * static_cast<double>(count)));
       }
     }
   }
@@ -176,18 +181,18 @@ TEST(ChooseTest, CutsIntoPiecesThatFitTheirPlace) {
       for (int c = 0; c < kNumCollectives; ++c) {
         const auto collective = static_cast<Collective>(c);
         const PlanContext context = TwoHosts(3);
-        const Choice net = Choose(context, collective, count, elem_bytes);
-        EXPECT_LE(net.slice_elems * elem_bytes, context.slot_bytes);
+        const Plan net = PlanFor(context, collective, count, elem_bytes);
+        EXPECT_LE(net.slice_elems * elem_bytes, context.host.slot_bytes);
         EXPECT_GE(net.slice_elems, 1u);
         if (net.protocol == Protocol::kLL) {
           EXPECT_LE(net.slice_elems * elem_bytes, kInlineBytes);
         }
-        const Choice local = Choose(OneHost(3), collective, count, elem_bytes);
-        if (local.algorithm == Algorithm::kOneShot || local.algorithm == Algorithm::kTwoShot) {
+        const Plan local = PlanFor(OneHost(3), collective, count, elem_bytes);
+        if (local.algorithm() == Algorithm::kOneShot || local.algorithm() == Algorithm::kTwoShot) {
           const bool parts = collective == Collective::kReduceScatter ||
                              collective == Collective::kReduceScatterV ||
                              collective == Collective::kAlltoAll;
-          EXPECT_LE(local.chunk_elems * elem_bytes * (parts ? 3 : 1), OneHost(3).stage_bytes);
+          EXPECT_LE(local.chunk_elems * elem_bytes * (parts ? 3 : 1), OneHost(3).host.stage_bytes);
         }
       }
     }
@@ -198,7 +203,7 @@ TEST(ChooseTest, CutsIntoPiecesThatFitTheirPlace) {
 TEST(ChooseTest, CutsFourMegabytesBetweenTwoHostsInHalves) {
   PlanContext context = TwoHosts(2);
   ASSERT_TRUE(ApplyAlgorithmList("ring", context).ok());
-  const Choice choice = Choose(context, Collective::kAllReduce, 1 << 20, 4);
+  const Plan choice = PlanFor(context, Collective::kAllReduce, 1 << 20, 4);
   EXPECT_EQ(choice.chunk_elems, size_t{1} << 19);
 }
 
@@ -215,7 +220,7 @@ TEST(ChooseTest, TwoRanksOnTwoHostsReduceLongVectorsInOneShot) {
 // The NIC's speed bounds all algorithms alike there: it must not let a smaller start decide.
 TEST(ChooseTest, TwoRanksBehindASlowNicReduceLongVectorsInOneShotToo) {
   PlanContext context = TwoHosts(2);
-  context.network_gbps = 1.25;
+  context.host.network_gbps = 1.25;
   for (const size_t bytes : {512 << 10, 1 << 20, 4 << 20}) {
     EXPECT_EQ(AlgorithmOf(context, Collective::kAllReduce, bytes / 4), Algorithm::kOneShot);
   }
@@ -225,7 +230,7 @@ TEST(ChooseTest, TwoRanksBehindASlowNicReduceLongVectorsInOneShotToo) {
 
 TEST(ChooseTest, TwoRanksOnTwoHostsCutShortVectorsIntoEvenSlices) {
   const auto slice_bytes = [](Collective collective, int ranks, size_t bytes) {
-    return Choose(TwoHosts(ranks), collective, bytes / 4, 4).slice_elems * 4;
+    return PlanFor(TwoHosts(ranks), collective, bytes / 4, 4).slice_elems * 4;
   };
   for (const Collective collective : {Collective::kAllReduce, Collective::kBroadcast}) {
     EXPECT_EQ(slice_bytes(collective, 2, 32 << 10), kMinSliceBytes);
@@ -243,7 +248,7 @@ TEST(ChooseTest, CutsLongSlicesBetweenHostsForVeryLongOperationsOnly) {
   PlanContext context = TwoHosts(2);
   ASSERT_TRUE(ApplyAlgorithmList("ring", context).ok());
   const auto slice_bytes = [&](size_t bytes) {
-    const Choice choice = Choose(context, Collective::kBroadcast, bytes / 4, 4);
+    const Plan choice = PlanFor(context, Collective::kBroadcast, bytes / 4, 4);
     EXPECT_EQ(choice.chunk_elems, 4 * choice.slice_elems);
     return choice.slice_elems * 4;
   };
@@ -252,13 +257,14 @@ TEST(ChooseTest, CutsLongSlicesBetweenHostsForVeryLongOperationsOnly) {
   EXPECT_EQ(slice_bytes(size_t{512} << 10), kNetPacketBytes);
   EXPECT_EQ(slice_bytes(size_t{4} << 20), kNetPacketBytes);
   EXPECT_EQ(slice_bytes(size_t{16} << 20), 4 * kNetPacketBytes);
-  EXPECT_EQ(slice_bytes(size_t{256} << 20), context.slot_bytes / kNetPacketBytes * kNetPacketBytes);
+  EXPECT_EQ(slice_bytes(size_t{256} << 20),
+            context.host.slot_bytes / kNetPacketBytes * kNetPacketBytes);
 }
 
 // The smallest power of two of bytes that is pulled; 0: none.
-size_t PulledFrom(const PlanContext& context, Collective collective, Reading reading) {
+size_t PulledFrom(const PlanContext& context, Collective collective, Buffers buffers) {
   for (size_t bytes = 64; bytes <= 64 << 20; bytes *= 2)
-    if (Choose(context, collective, bytes, 1, ReductionOrder::kAny, reading).algorithm ==
+    if (PlanFor(context, collective, bytes, 1, ReductionOrder::kAny, buffers).algorithm() ==
         Algorithm::kPull)
       return bytes;
   return 0;
@@ -277,28 +283,28 @@ TEST(ChooseTest, PullsLargeBuffersAndNeverBetweenHosts) {
     const PlanContext context = OneHost(ranks);
     const auto check = [&](Collective collective) {
       SCOPED_TRACE(testing::Message() << Name(collective) << " of " << ranks);
-      EXPECT_EQ(PulledFrom(context, collective, Reading::kNone), 0u);
-      EXPECT_EQ(PulledFrom(TwoHosts(ranks), collective, Reading::kMapped), 0u);
+      EXPECT_EQ(PulledFrom(context, collective, Buffers::kOwn), 0u);
+      EXPECT_EQ(PulledFrom(TwoHosts(ranks), collective, Buffers::kMapped), 0u);
       // A chain of many ranks carries more than one rank that adds all inputs.
       if (collective == Collective::kReduce && ranks > 4) return;
       // Measured for two ranks: from 1 KB (AlltoAll in messages) to 16 KB on
       // (bench/results/cost.md).
-      expect_from(PulledFrom(context, collective, Reading::kMapped), ranks == 2 ? 1 << 10 : 64,
+      expect_from(PulledFrom(context, collective, Buffers::kMapped), ranks == 2 ? 1 << 10 : 64,
                   collective == Collective::kReduce ? 256 << 10 : 64 << 10);
-      expect_from(PulledFrom(context, collective, Reading::kPerhapsMapped), 16 << 10,
+      expect_from(PulledFrom(context, collective, Buffers::kPerhapsMapped), 16 << 10,
                   collective == Collective::kReduce ? 256 << 10 : 64 << 10);
     };
     for (const Collective collective : moves) check(collective);
     for (const Collective collective : reduces) {
       check(collective);
-      EXPECT_EQ(PulledFrom(context, collective, Reading::kCopied), 0u) << Name(collective);
+      EXPECT_EQ(PulledFrom(context, collective, Buffers::kCopied), 0u) << Name(collective);
     }
     // Copies by the kernel are never faster than staging between two ranks, but for a Broadcast,
     // where they are equal (bench/results/shm.md).
     if (ranks != 2) continue;
     for (const Collective collective : moves)
       if (collective != Collective::kBroadcast) {
-        EXPECT_EQ(PulledFrom(context, collective, Reading::kCopied), 0u) << Name(collective);
+        EXPECT_EQ(PulledFrom(context, collective, Buffers::kCopied), 0u) << Name(collective);
       }
   }
 }
@@ -306,13 +312,13 @@ TEST(ChooseTest, PullsLargeBuffersAndNeverBetweenHosts) {
 TEST(ChooseTest, PullsWhateverTheSizeWhenNothingElseIsAllowed) {
   PlanContext context = OneHost(4);
   ASSERT_TRUE(ApplyAlgorithmList("pull", context).ok());
-  for (const Reading reading : {Reading::kMapped, Reading::kPerhapsMapped, Reading::kCopied})
+  for (const Buffers buffers : {Buffers::kMapped, Buffers::kPerhapsMapped, Buffers::kCopied})
     EXPECT_EQ(
-        Choose(context, Collective::kAllReduce, 1, 4, ReductionOrder::kAny, reading).algorithm,
+        PlanFor(context, Collective::kAllReduce, 1, 4, ReductionOrder::kAny, buffers).algorithm(),
         Algorithm::kPull);
-  EXPECT_NE(Choose(context, Collective::kAllReduce, 1, 4).algorithm, Algorithm::kPull);
+  EXPECT_NE(PlanFor(context, Collective::kAllReduce, 1, 4).algorithm(), Algorithm::kPull);
   ASSERT_TRUE(ApplyAlgorithmList("^pull", context).ok());
-  EXPECT_EQ(PulledFrom(context, Collective::kAllReduce, Reading::kMapped), 0u);
+  EXPECT_EQ(PulledFrom(context, Collective::kAllReduce, Buffers::kMapped), 0u);
 }
 
 TEST(ChooseTest, TakesTheProtocolThatIsLeftAtEverySize) {
@@ -320,12 +326,13 @@ TEST(ChooseTest, TakesTheProtocolThatIsLeftAtEverySize) {
     for (int c = 0; c < kNumCollectives; ++c) {
       const auto collective = static_cast<Collective>(c);
       if (collective == Collective::kBarrier) continue;  // moves no data
-      SCOPED_TRACE(testing::Message() << Name(collective) << (context.one_host ? "" : " by TCP"));
-      EXPECT_EQ(Choose(context, collective, 1, 4).protocol, Protocol::kLL);
+      SCOPED_TRACE(testing::Message()
+                   << Name(collective) << (context.host.one_host ? "" : " by TCP"));
+      EXPECT_EQ(PlanFor(context, collective, 1, 4).protocol, Protocol::kLL);
       for (const char* const simple : {"Simple", "^LL"}) {
         ASSERT_TRUE(ApplyProtocolList(simple, context).ok());
         for (size_t count = 1; count < 1 << 20; count *= 3)
-          EXPECT_EQ(Choose(context, collective, count, 4).protocol, Protocol::kSimple) << count;
+          EXPECT_EQ(PlanFor(context, collective, count, 4).protocol, Protocol::kSimple) << count;
       }
       context.allowed_protocols = {};
     }
@@ -335,7 +342,7 @@ TEST(ChooseTest, TakesTheProtocolThatIsLeftAtEverySize) {
          {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast,
           Collective::kAllGather, Collective::kReduceScatter})
       for (size_t count = 1; count < 1 << 20; count *= 3)
-        EXPECT_EQ(Choose(context, collective, count, 4).protocol, Protocol::kLL) << count;
+        EXPECT_EQ(PlanFor(context, collective, count, 4).protocol, Protocol::kLL) << count;
     context.allowed_protocols = {};
   }
 }
@@ -385,13 +392,13 @@ TEST(AlgorithmListTest, TakesAnEntryForAllOnlyAsTheFirst) {
 
 TEST(AlgorithmListTest, RestrictsProtocols) {
   PlanContext context = TwoHosts(4);
-  EXPECT_EQ(Choose(context, Collective::kAllReduce, 1 << 20, 4).protocol, Protocol::kSimple);
+  EXPECT_EQ(PlanFor(context, Collective::kAllReduce, 1 << 20, 4).protocol, Protocol::kSimple);
   ASSERT_TRUE(ApplyProtocolList("broadcast:LL;allreduce:^Simple", context).ok());
-  EXPECT_EQ(Choose(context, Collective::kAllReduce, 1 << 20, 4).protocol, Protocol::kLL);
-  EXPECT_EQ(Choose(context, Collective::kBroadcast, 1 << 20, 4).protocol, Protocol::kLL);
-  EXPECT_EQ(Choose(context, Collective::kAllGather, 1 << 20, 4).protocol, Protocol::kSimple);
+  EXPECT_EQ(PlanFor(context, Collective::kAllReduce, 1 << 20, 4).protocol, Protocol::kLL);
+  EXPECT_EQ(PlanFor(context, Collective::kBroadcast, 1 << 20, 4).protocol, Protocol::kLL);
+  EXPECT_EQ(PlanFor(context, Collective::kAllGather, 1 << 20, 4).protocol, Protocol::kSimple);
   ASSERT_TRUE(ApplyProtocolList("LL128", context).ok());
-  EXPECT_EQ(Choose(context, Collective::kAllGather, 1 << 20, 4).protocol, Protocol::kSimple);
+  EXPECT_EQ(PlanFor(context, Collective::kAllGather, 1 << 20, 4).protocol, Protocol::kSimple);
 }
 
 TEST(AlgorithmListTest, NamesWhatItDoesNotKnow) {

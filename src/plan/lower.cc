@@ -1,0 +1,177 @@
+#include "plan/lower.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tutti {
+namespace {
+
+// An AllReduce ends on no rank before it has begun on all ranks.
+LoweredStep BarrierStep(std::byte* byte) {
+  return {{}, {.collective = Collective::kAllReduce, .send = byte, .recv = byte, .count = 1}, {}};
+}
+
+// Returns a Reduce for each rank's part that has elements.
+std::vector<LoweredStep> ReducesOf(const CollectiveTask& task, int rank, int num_ranks) {
+  const VariableParts& parts = *task.parts;
+  std::vector<LoweredStep> steps;
+  for (int r = 0; r < num_ranks; ++r) {
+    const auto part = static_cast<size_t>(r);
+    if (parts.recv_counts[part] == 0) continue;
+    CollectiveTask& reduce = steps.emplace_back().task;
+    reduce = task;
+    reduce.collective = Collective::kReduce;
+    reduce.parts = nullptr;
+    reduce.root = r;
+    reduce.count = parts.recv_counts[part];
+    reduce.send =
+        static_cast<const std::byte*>(task.send) + parts.recv_offsets[part] * task.elem_bytes();
+    reduce.recv = r == rank ? task.recv : nullptr;
+  }
+  return steps;
+}
+
+// Cuts the vector of all buffers into stretches that fit the packing memory. Nothing is copied
+// where a stretch lies in one buffer, which the AllReduce then works on. So small buffers cost no
+// operation each, and ranks may cut their elements as they like, since what they send one another
+// does not show it.
+std::vector<LoweredStep> PackedStepsOf(const CollectiveTask& task, const LowerPlace& place) {
+  const ScatteredBuffers& buffers = *task.scattered;
+  const size_t elem = task.elem_bytes();
+  std::vector<LoweredStep> steps;
+  for (size_t begin = 0; begin < task.count;) {
+    LoweredStep& step = steps.emplace_back();
+    step.task = task;
+    step.task.scattered = nullptr;
+    step.task.count = std::min(
+        place.pack_bytes > 0 ? place.pack_bytes / elem : buffers.EndOfBufferAt(begin) - begin,
+        task.count - begin);
+    step.task.send = step.task.recv = place.pack;
+    buffers.ForEachStretch(
+        begin, step.task.count, [&](size_t i, size_t at, size_t count, size_t before) {
+          std::byte* const packed = place.pack + before * elem;
+          step.before.push_back({packed, buffers.inputs[i] + at * elem, count * elem});
+          step.after.push_back({buffers.outputs[i] + at * elem, packed, count * elem});
+        });
+    begin += step.task.count;
+    if (step.before.size() > 1) continue;
+    step.task.send = step.before[0].from;
+    step.task.recv = step.after[0].to;
+    step.before.clear();
+    step.after.clear();
+  }
+  return steps;
+}
+
+// A message of a collective: where it lies in the buffer, and how many elements it has.
+struct Part {
+  size_t offset = 0;
+  size_t count = 0;
+};
+
+// Returns what `rank` sends to `peer`. Parts without data send nothing.
+Part SentTo(const CollectiveTask& task, int rank, int peer) {
+  const auto to = static_cast<size_t>(peer);
+  switch (task.collective) {
+    case Collective::kAlltoAll:
+      return {to * task.count, task.count};
+    case Collective::kAlltoAllV:
+      return {task.parts->send_offsets[to], task.parts->send_counts[to]};
+    case Collective::kAllGather:
+      return {0, task.count};
+    case Collective::kAllGatherV:
+      return {0, task.parts->recv_counts[static_cast<size_t>(rank)]};
+    case Collective::kBroadcast:
+      return {0, rank == task.root ? task.count : 0};
+    case Collective::kGather:
+      return {0, peer == task.root ? task.count : 0};
+    case Collective::kScatter:
+      return {to * task.count, rank == task.root ? task.count : 0};
+    default:
+      return {};
+  }
+}
+
+// Returns what `rank` receives from `peer`.
+Part ReceivedFrom(const CollectiveTask& task, int rank, int peer) {
+  const auto from = static_cast<size_t>(peer);
+  switch (task.collective) {
+    case Collective::kAlltoAll:
+    case Collective::kAllGather:
+      return {from * task.count, task.count};
+    case Collective::kAlltoAllV:
+    case Collective::kAllGatherV:
+      return {task.parts->recv_offsets[from], task.parts->recv_counts[from]};
+    case Collective::kBroadcast:
+    case Collective::kScatter:
+      return {0, peer == task.root ? task.count : 0};
+    case Collective::kGather:
+      return {from * task.count, rank == task.root ? task.count : 0};
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+// Goes round all ranks once. Rank r sends to r + i in the same step in which r + i receives from r,
+// so that messages are matched soon after they begin. Each rank starts with itself, so that the
+// ranks do not all send to rank 0 first.
+std::vector<MessageTask> MessagesOf(const CollectiveTask& task, int rank, int num_ranks,
+                                    const void* send) {
+  std::vector<MessageTask> messages;
+  const size_t elem = task.elem_bytes();
+  const auto add = [&](bool is_send, int peer, const void* buffer, Part part) {
+    if (part.count == 0) return;
+    auto* const begin = static_cast<std::byte*>(const_cast<void*>(buffer));
+    messages.push_back({is_send, peer, begin + part.offset * elem, part.count, task.type});
+  };
+  for (int i = 0; i < num_ranks; ++i) {
+    const int to = (rank + i) % num_ranks;
+    const int from = (rank + num_ranks - i) % num_ranks;
+    add(true, to, send, SentTo(task, rank, to));
+    add(false, from, task.recv, ReceivedFrom(task, rank, from));
+  }
+  return messages;
+}
+
+Lowered Lower(const CollectiveTask& task, const LowerPlace& place) {
+  Lowered lowered;
+  if (task.scattered)
+    lowered.steps = PackedStepsOf(task, place);
+  else if (task.collective == Collective::kBarrier)
+    lowered.steps.push_back(BarrierStep(place.byte));
+  else if (task.collective == Collective::kReduceScatterV)
+    lowered.steps = ReducesOf(task, place.rank, place.num_ranks);
+  else
+    lowered.messages = MessagesOf(task, place.rank, place.num_ranks, task.send);
+  return lowered;
+}
+
+Result<std::vector<CopyPiece>> OwnCopies(std::span<const MessageTask> messages, int rank,
+                                         RankKind kind) {
+  const bool on_host = kind == RankKind::kHost;
+  std::vector<const MessageTask*> sends, receives;
+  for (const MessageTask& message : messages)
+    if (message.peer == rank && (on_host || message.count > 0))
+      (message.is_send ? sends : receives).push_back(&message);
+  if (sends.size() != receives.size())
+    return InvalidUsage(
+        "rank {} has {} sends to itself and {} receives from itself in one group; each needs its "
+        "partner in the same group",
+        rank, sends.size(), receives.size());
+  std::vector<CopyPiece> copies;
+  for (size_t i = 0; i < sends.size(); ++i) {
+    const MessageTask &send = *sends[i], &receive = *receives[i];
+    if (on_host ? send.count != receive.count || send.type != receive.type
+                : send.bytes() != receive.bytes())
+      return InvalidUsage(
+          "mismatched message: rank {} sends itself {} elements of {} and receives {} of {}", rank,
+          send.count, Name(send.type), receive.count, Name(receive.type));
+    if (send.buffer != receive.buffer && send.count > 0)
+      copies.push_back({receive.buffer, send.buffer, send.bytes()});
+  }
+  return copies;
+}
+
+}  // namespace tutti

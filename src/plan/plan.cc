@@ -1,0 +1,220 @@
+#include "plan/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <utility>
+
+#include "plan/rows.h"
+
+namespace tutti {
+namespace {
+
+struct RowFunctions {
+  CutFunction cut;
+  CostFunction cost;
+};
+constexpr RowFunctions kHostFunctions[] = {
+#define HOST(algorithm, where, collectives, protocols, needs, order, cut, cost, file) \
+  {host_rows::cut, host_rows::cost},
+#include "plan/algorithms.def"
+};
+constexpr RowFunctions kMeshFunctions[] = {
+#define GPU(id, description, algorithm, where, collectives, protocols, needs, order, cut, cost, \
+            file)                                                                               \
+  {mesh_rows::cut, mesh_rows::cost},
+#include "plan/algorithms.def"
+};
+constexpr RowFunctions kChannelFunctions[] = {
+#define CHANNEL(algorithm, where, collectives, protocols, needs, order, cut, cost, file) \
+  {channel_rows::cut, channel_rows::cost},
+#include "plan/algorithms.def"
+};
+
+const RowFunctions& FunctionsOf(RankKind kind, size_t row) {
+  return kind == RankKind::kHost   ? kHostFunctions[row]
+         : kind == RankKind::kMesh ? kMeshFunctions[row]
+                                   : kChannelFunctions[row];
+}
+
+// Holds the ways in which a question can be answered. A tuner sees the options; option i has plan i.
+struct Ways {
+  static constexpr size_t kMost = 24;
+  std::array<CostOption, kMost> options;
+  std::array<Plan, kMost> plans;
+  size_t count = 0;
+
+  std::span<CostOption> Options() { return {options.data(), count}; }
+  // Returns the number of the best way, or kMost where there is none. A way that is not allowed
+  // comes after all allowed ones, because a list that leaves nothing for a collective does not
+  // apply to the collective (as NCCL_ALGO=tree does not to an AllGather).
+  size_t Best() const {
+    size_t best = kMost;
+    for (size_t i = 0; i < count; ++i) {
+      if (options[i].us == kNeverUs) continue;
+      if (best == kMost ||
+          std::pair(options[i].off, options[i].us) < std::pair(options[best].off, options[best].us))
+        best = i;
+    }
+    return best;
+  }
+};
+
+bool Meets(const PlanContext& c, const Question& q, Need need) {
+  const bool several = c.kind == RankKind::kHost ? !c.host.one_host : c.hosts.count > 1;
+  switch (need) {
+    case Need::kOneHost:
+      return !several;
+    case Need::kSeveralHosts:
+      return several;
+    case Need::kReadableBuffers:
+      return q.buffers == Buffers::kPerhapsMapped || q.buffers == Buffers::kMapped ||
+             q.buffers == Buffers::kCopied;
+    case Need::kRegisteredBuffers:
+      return q.buffers == Buffers::kRegistered;
+    case Need::kThreeRanks:
+      return c.num_ranks >= 3;
+    case Need::kEqualHosts:
+      return several && c.channel.local_ranks > 1;
+    case Need::kFewRanks:
+      return c.num_ranks <= kMostOneShotRanks;
+    case Need::kSharedHosts:
+      return c.hosts.count > 1 && c.hosts.most > 1;
+  }
+  return false;
+}
+
+// Returns whether the row can run the collective on these ranks, whatever is allowed.
+bool Applies(const PlanContext& c, const AlgorithmRow& row, const PlanQuestion& q) {
+  if (!row.Serves(q.collective) || !KeepsOrder(row, q.order, c.num_ranks)) return false;
+  if (q.buffers == Buffers::kScattered &&
+      (row.where != Where::kStage || (q.allowed != 0 && !q.Names(row.algorithm))))
+    return false;
+  for (uint32_t need = 0; row.needs >> need != 0; ++need)
+    if ((row.needs >> need & 1) != 0 && !Meets(c, q, static_cast<Need>(need))) return false;
+  return true;
+}
+
+// Adds the way by one row and protocol, where it serves.
+void Consider(const PlanContext& c, const RowFunctions& functions, const AlgorithmRow& row,
+              Protocol protocol, const PlanQuestion& q, Ways& ways) {
+  Plan& plan = ways.plans[ways.count];
+  plan = {};
+  plan.row = &row;
+  plan.protocol = protocol;
+  const Fit fit = functions.cut(c, q, plan);
+  if (fit == Fit::kNo || (fit == Fit::kIfAdvised && !q.IsAdvised(row.algorithm))) return;
+  plan.us = functions.cost(c, q, plan);
+  if (plan.us == kNeverUs) return;
+  // The algorithm counts before the protocol.
+  const bool off_algorithm = q.allowed != 0 && !q.Names(row.algorithm);
+  const bool off_protocol = !IsLeft(c, q.collective, protocol);
+  ways.options[ways.count++] = {row.algorithm, protocol,
+                                4 * off_algorithm + 2 * off_protocol + (fit == Fit::kLastResort),
+                                plan.us, fit == Fit::kIfAdvised};
+}
+
+void CollectWays(const PlanContext& c, const PlanQuestion& q, Ways& ways) {
+  const auto rows = RowsOf(c.kind);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (!Applies(c, rows[i], q)) continue;
+    for (const Protocol protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kSimple})
+      if (rows[i].Has(protocol) && ways.count < Ways::kMost)
+        Consider(c, FunctionsOf(c.kind, i), rows[i], protocol, q, ways);
+  }
+}
+
+// Returns the bytes of the operation's largest buffer, by which tuners know its size.
+size_t LargestBuffer(const PlanContext& c, const Question& q) {
+  const bool parts = q.collective == Collective::kAllGather ||
+                     q.collective == Collective::kReduceScatter ||
+                     q.collective == Collective::kAlltoAll;
+  return static_cast<size_t>(q.bytes()) * (parts ? static_cast<size_t>(c.num_ranks) : 1);
+}
+
+// Lets the adviser change the predicted times. A way that the cost model would not consider counts
+// only where the adviser has given it a time of its own.
+void TakeAdvice(const PlanContext& c, const PlanQuestion& q, CostAdviser& adviser, Ways& ways) {
+  const std::array<CostOption, Ways::kMost> before = ways.options;
+  adviser.Advise(q.collective, LargestBuffer(c, q), ways.Options());
+  for (size_t i = 0; i < ways.count; ++i)
+    if (ways.options[i].is_extra && ways.options[i].us == before[i].us)
+      ways.options[i].us = kNeverUs;
+}
+
+// Makes the steps as long as the adviser wants them, within what a slot takes.
+void CutAsAdvised(const PlanContext& c, const PlanQuestion& q, const CostOption& chosen,
+                  CostAdviser& adviser, Plan& plan) {
+  if (plan.slot_elems == 0) return;
+  const size_t slices = plan.chunk_elems / plan.slice_elems;
+  const size_t planned = plan.chunk_elems * q.elem_bytes();
+  const size_t advised = adviser.AdviseChunk(q.collective, LargestBuffer(c, q), chosen, planned);
+  if (advised == planned) return;
+  plan.slice_elems = std::clamp<size_t>(advised / slices / q.elem_bytes(), 1, plan.slot_elems);
+  plan.chunk_elems = plan.slice_elems * slices;
+}
+
+// Returns the time of a collective that has no row, by the messages that it is made of (lower.h).
+// Over channels these go down chains of two, one after another.
+double MessagesUs(const PlanContext& c, const Question& q) {
+  if (c.kind == RankKind::kMesh) return mesh_rows::BytesUs(c, q.bytes());
+  PlanContext pair = c;
+  pair.num_ranks = 2;
+  const int messages = q.collective == Collective::kSendRecv ? 1 : c.num_ranks - 1;
+  return PredictUs(pair, {.collective = Collective::kBroadcast,
+                          .count = q.count * q.elem_bytes() * static_cast<size_t>(messages)});
+}
+
+PlanQuestion Restricted(const PlanContext& c, const Question& q) {
+  PlanQuestion restricted = {q};
+  restricted.allowed =
+      q.algorithms != 0 ? q.algorithms : c.allowed_algorithms[static_cast<size_t>(q.collective)];
+  return restricted;
+}
+
+}  // namespace
+
+Plan MakePlan(const PlanContext& c, const Question& question, CostAdviser* adviser) {
+  PlanQuestion q = Restricted(c, question);
+  for (uint32_t a = 0; adviser != nullptr && a < kNumAlgorithms; ++a)
+    q.advised |= adviser->Names(static_cast<Algorithm>(a)) ? 1u << a : 0;
+  Ways ways;
+  CollectWays(c, q, ways);
+  size_t best = ways.Best();
+  if (best == Ways::kMost) return {};
+  if (adviser != nullptr) {
+    const int off = ways.options[best].off;
+    TakeAdvice(c, q, *adviser, ways);
+    best = ways.Best();
+    if (best == Ways::kMost || ways.options[best].off > off) return MakePlan(c, question);
+  }
+  Plan plan = ways.plans[best];
+  plan.us = ways.options[best].us;
+  if (q.IsAdvised(plan.algorithm())) CutAsAdvised(c, q, ways.options[best], *adviser, plan);
+  return plan;
+}
+
+double PredictUs(const PlanContext& c, const Question& question, Algorithm algorithm) {
+  const PlanQuestion q = Restricted(c, question);
+  Ways ways;
+  CollectWays(c, q, ways);
+  double least = kNeverUs;
+  for (const CostOption& option : ways.Options())
+    if (option.algorithm == algorithm) least = std::min(least, option.us);
+  return least;
+}
+
+double PredictUs(const PlanContext& c, const Question& q, CostAdviser* adviser) {
+  const double launch_us = c.kind == RankKind::kMesh ? c.mesh.costs.launch_us : 0;
+  if (c.num_ranks == 1 || q.bytes() == 0) return launch_us;
+  return launch_us + (Serves(c.kind, q.collective) ? MakePlan(c, q, adviser).us : MessagesUs(c, q));
+}
+
+bool IsLeft(const PlanContext& c, Collective collective, Protocol protocol) {
+  const uint32_t allowed = c.allowed_protocols[static_cast<size_t>(collective)];
+  return allowed == 0 || (allowed & Bit(protocol)) != 0;
+}
+
+}  // namespace tutti

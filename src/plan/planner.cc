@@ -1,0 +1,55 @@
+#include "plan/planner.h"
+
+namespace tutti {
+
+Question QuestionOf(const PlanContext& context, const CollectiveTask& task, Buffers buffers) {
+  const bool adds = task.is_reduction();
+  const bool in_bytes = context.kind != RankKind::kHost && !adds;
+  return {.collective = task.collective,
+          .count = in_bytes ? task.plan_count() * task.elem_bytes() : task.plan_count(),
+          .type = in_bytes ? DataType::kUint8 : task.type,
+          .order = adds && IsDeterministic(context, task) ? OrderOf(task.type, task.op.kind)
+                                                          : ReductionOrder::kAny,
+          .buffers = buffers,
+          .algorithms = task.wishes.algorithms,
+          .most_channels = task.wishes.most_blocks};
+}
+
+double PredictUs(const PlanContext& context, const Task& task, Buffers buffers,
+                 CostAdviser* adviser) {
+  Question question;
+  if (const auto* const message = std::get_if<MessageTask>(&task)) {
+    question = {.collective = Collective::kSendRecv, .count = message->bytes()};
+  } else if (const auto* const collective = std::get_if<CollectiveTask>(&task)) {
+    question = QuestionOf(context, *collective, buffers);
+    question.count = collective->bytes() / question.elem_bytes();
+  } else {
+    return 0;
+  }
+  return PredictUs(context, question, adviser);
+}
+
+const Plan& Planner::For(const CollectiveTask& task, Buffers buffers) {
+  const Question question = QuestionOf(context_, task, buffers);
+  const size_t key = question.count * question.elem_bytes() +
+                     static_cast<size_t>(question.collective) * 7 +
+                     static_cast<size_t>(question.buffers) * 3;
+  Remembered& entry = remembered_[(key ^ key >> 6 ^ key >> 12) % kRemembered];
+  if (adviser_ != nullptr || entry.plan.row == nullptr || entry.question != question)
+    entry = {question, MakePlan(context_, question, adviser_)};
+  return entry.plan;
+}
+
+Status Planner::CheckWishes(const CollectiveTask& task, Buffers buffers) const {
+  if (!task.wishes.demands_algorithms || context_.num_ranks == 1 || task.count == 0)
+    return Status::Ok();
+  const Algorithm algorithm =
+      Serves(context_.kind, task.collective)
+          ? MakePlan(context_, QuestionOf(context_, task, buffers)).algorithm()
+          : Algorithm::kExchange;
+  if ((task.wishes.algorithms & Bit(algorithm)) != 0) return Status::Ok();
+  return InvalidUsage("none of the algorithms that algSelection leaves serves this {} of {} bytes",
+                      Name(task.collective), task.bytes());
+}
+
+}  // namespace tutti

@@ -1,0 +1,76 @@
+#pragma once
+
+// The functions that the rows of plan/algorithms.def name. MakePlan (plan/plan.cc) calls a row's
+// cutting function first and then its cost function, which may use what was cut.
+//
+// A cutting function gets a plan whose row and protocol are set. It says whether the row serves the
+// question by that protocol, and if so it fills in the rest of the plan, except for the time. A
+// cost function returns the time in microseconds, or kNeverUs. Pure functions.
+
+#include "plan/plan.h"
+
+namespace tutti {
+
+// Says how far a row serves a question by one protocol.
+enum class Fit : uint8_t {
+  kNo,
+  kLastResort,  // Only where nothing else that is allowed serves. Tuners are not asked.
+  kIfAdvised,   // Only where a tuner gives the way a time of its own.
+  kYes,
+};
+
+// Holds a question with what follows from the context.
+struct PlanQuestion : Question {
+  uint32_t allowed = 0;  // A bit for each Algorithm that is allowed; 0: all.
+  uint32_t advised = 0;  // A bit for each Algorithm that a tuner knows by name.
+
+  bool Names(Algorithm algorithm) const { return (allowed & Bit(algorithm)) != 0; }
+  bool IsAdvised(Algorithm algorithm) const { return (advised & Bit(algorithm)) != 0; }
+};
+
+using CutFunction = Fit (*)(const PlanContext&, const PlanQuestion&, Plan&);
+using CostFunction = double (*)(const PlanContext&, const PlanQuestion&, const Plan&);
+#define TUTTI_CUT(name) Fit name(const PlanContext&, const PlanQuestion&, Plan&)
+#define TUTTI_COST(name) double name(const PlanContext&, const PlanQuestion&, const Plan&)
+
+namespace host_rows {
+TUTTI_CUT(CutSlots);   // a step of the algorithm, into slices that fit slots of a FIFO
+TUTTI_CUT(CutStages);  // into pieces that fit a stage
+TUTTI_CUT(CutPairs);   // into chunks of the FIFOs between all pairs of ranks
+TUTTI_CUT(CutPull);    // as slots; serves where ranks gain by reading one another's buffers
+TUTTI_COST(WireUs);
+TUTTI_COST(PairsUs);
+TUTTI_COST(TwoLevelUs);
+}  // namespace host_rows
+
+namespace mesh_rows {
+TUTTI_CUT(CutRounds);  // rounds of a block, by each protocol
+TUTTI_CUT(CutRing);
+TUTTI_CUT(CutRegistered);
+TUTTI_CUT(CutMessages);
+TUTTI_COST(RoundsUs);
+TUTTI_COST(RingUs);
+TUTTI_COST(RegisteredUs);
+TUTTI_COST(MessagesUs);
+// Returns the time of messages of so many bytes that are no collective.
+double BytesUs(const PlanContext& context, double bytes);
+}  // namespace mesh_rows
+
+namespace channel_rows {
+TUTTI_CUT(CutRing);
+TUTTI_CUT(CutRankOrder);
+TUTTI_CUT(CutRails);
+TUTTI_CUT(CutTrees);
+TUTTI_CUT(CutOneShot);
+TUTTI_CUT(CutMessages);
+TUTTI_COST(RingUs);
+TUTTI_COST(RailsUs);
+TUTTI_COST(TreesUs);
+TUTTI_COST(OneShotUs);
+TUTTI_COST(MessagesUs);
+}  // namespace channel_rows
+
+#undef TUTTI_CUT
+#undef TUTTI_COST
+
+}  // namespace tutti
