@@ -71,6 +71,7 @@ tutti_check(thread_safety ${checks}/thread_safety ${PROJECT_BINARY_DIR})
 # Clang reads dozens of files, 2 s each.
 set_tests_properties(checks.thread_safety PROPERTIES TIMEOUT 1800 COST 250)
 tutti_check(format ${checks}/format)
+tutti_check(prose ${checks}/prose)
 tutti_check(scripts ${checks}/scripts)
 if(NOT TUTTI_SANITIZE)
   tutti_check(exported_symbols ${checks}/exported_symbols
