@@ -1,7 +1,7 @@
 #pragma once
 
-// Runs one channel's part of a collective round a ring: chooses which algorithm of kernels/ring.h
-// it is. Kernels on GPUs move data by it, and hosts count by it what will pass
+// Runs one channel's part of a collective round a ring, by the matching algorithm of
+// kernels/ring.h. Kernels on GPUs move data by these functions, and hosts count the traffic by them
 // (kernels/counting.h).
 
 #include "kernels/rank_order.h"
@@ -14,10 +14,10 @@ struct RingWork {
   RingView ring;
   WorkShape shape;
   size_t stride = 0;      // elements between the parts of the longer buffer
-  bool in_place = false;  // a Broadcast's root has its output where its input is
+  bool in_place = false;  // a Broadcast's root has its output in its input's buffer
 };
 
-// Equal parts in a buffer of longer ones: a channel's share of each.
+// Equal parts in a buffer of longer parts: a channel's share of each part.
 struct StridedParts {
   size_t count;
   size_t stride;
@@ -37,8 +37,8 @@ constexpr void RingReduction(P& p, Collective collective, const RingWork& work) 
     ChainReduce(p, work.ring, work.shape);
 }
 
-// Does the same with the elements added in the order of the ranks. REQUIRES: the ring is in that
-// order; `lag` as in kernels/rank_order.h.
+// AllReduce, ReduceScatter or Reduce with elements added in the order of the ranks. REQUIRES: the
+// ring is in the order of the ranks; `lag` as in kernels/rank_order.h.
 template <ForwardingPrimitives P>
 constexpr void RankOrderReduction(P& p, Collective collective, const RingWork& work, size_t lag) {
   const int rank = work.ring.index, n = work.ring.num_ranks;

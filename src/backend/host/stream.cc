@@ -9,6 +9,7 @@
 
 namespace tutti {
 
+// The thread runs all queued tasks before it ends, since their callers wait for them.
 HostStream::~HostStream() {
   {
     const MutexLock lock(mutex_);
@@ -18,8 +19,8 @@ HostStream::~HostStream() {
   if (thread_.joinable()) thread_.join();
 }
 
-// Where the system grants no thread the task runs here. The queue is empty then but for this task,
-// because each task before it ran in the same way.
+// Without a thread from the system the task runs here. The queue then holds only this task, because
+// each earlier task ran in the same way.
 void HostStream::Enqueue(Task task) {
   MutexLock lock(mutex_);
   while (queue_.size() >= kMaxQueued) changed_.Wait(lock);
@@ -28,7 +29,7 @@ void HostStream::Enqueue(Task task) {
   bool runs = thread_.joinable();
   try {
     if (!runs) runs = StartRunning();
-  } catch (...) {  // The caller learns that the task was not taken, and may free what it refers to.
+  } catch (...) {  // The caller learns that the task was not taken, and may free the task's data.
     queue_.pop_back();
     --enqueued_;
     throw;
@@ -51,6 +52,7 @@ bool HostStream::StartRunning() {
   return false;
 }
 
+// A task on the stream's own thread would wait for itself, hence the call returns at once there.
 void HostStream::Synchronize() {
   MutexLock lock(mutex_);
   if (thread_.get_id() == std::this_thread::get_id()) return;
@@ -63,6 +65,7 @@ bool HostStream::Idle() const {
   return completed_ == enqueued_;
 }
 
+// A copy of the status may find no memory. The code alone needs none.
 void HostStream::NoteError(const Status& status) noexcept {
   const MutexLock lock(mutex_);
   if (!error_.ok() || code_without_sentence_ != Code::kOk) return;
@@ -105,17 +108,18 @@ void HostStream::RunOne() {
     const MutexUnlock unlock(mutex_);
     try {
       task();
-    } catch (...) {  // It would end the process, as it leaves the function of a thread.
+    } catch (...) {  // An exception that left the function of a thread would end the process.
       NoteError(StatusOfException());
     }
-    // Destroys what the task captured before it counts as done: who waits for it may free things
-    // that these refer to.
+    // The task is destroyed before it counts as done, since a waiting caller may then free objects
+    // that the task captured.
     task = nullptr;
   }
   ++completed_;
   changed_.NotifyAll();
 }
 
+// A point keeps the time of its first Reach.
 void HostEvent::Point::Reach() {
   {
     const MutexLock lock(mutex);
@@ -163,6 +167,7 @@ void HostEvent::Record(HostStream* stream) {
 
 void HostEvent::Synchronize() { WaiterForLastRecord()(); }
 
+// The function holds the point itself, hence a later Record does not change the wait.
 std::function<void()> HostEvent::WaiterForLastRecord() {
   return [point = Last()] {
     if (point) point->Wait();
