@@ -65,6 +65,8 @@ void EncodeRmaFrame(const RmaFrame& frame, std::span<std::byte, kRmaFrameBytes> 
   PutLittleEndian(frame.has, &out[56]);
 }
 
+// A stream that got out of step is noticed at the next frame: the magic number, the type's range
+// and every unused field are checked.
 Result<RmaFrame> DecodeRmaFrame(std::span<const std::byte, kRmaFrameBytes> in) {
   const auto magic = GetLittleEndian<uint16_t>(&in[0]);
   const auto type = GetLittleEndian<uint8_t>(&in[2]);
