@@ -9,8 +9,8 @@
 namespace tutti {
 namespace {
 
-// Takes events that plugins report. What a plugin keeps in `event` from its start to its stop is a
-// NetEvents::Event, or null where nobody is told.
+// Receives the events that plugins report. From its start to its stop, a plugin keeps in `event` a
+// NetEvents::Event, or null where nobody wants the event.
 ncclResult_t TakeEvent(void** event, int type, void* handle, int64_t plugin, void* data) {
   if (event == nullptr) return ncclInvalidArgument;
   if (type == netplugin::kEventStart) {
@@ -47,7 +47,7 @@ class FunctionsOf final : public PluginFunctions {
     if constexpr (kVersion >= 11) {
       return table_.init(context, comm_id, &config_, LogForPlugins(), TakeEvent);
     } else {
-      // Older plugins have one state for the process.
+      // An older plugin has one state for the process, and is initialised once.
       const MutexLock lock(mutex_);
       if (initialized_) return ncclSuccess;
       ncclResult_t result;
@@ -164,6 +164,7 @@ class FunctionsOf final : public PluginFunctions {
 };
 
 template <int kVersion>
+// A message must fit both of a plugin's limits, hence the lower of them counts.
 ncclResult_t FunctionsOf<kVersion>::GetProperties(int device, PluginProperties* out) {
   netplugin::Properties<kVersion> own = {};
   const ncclResult_t result = table_.get_properties(device, &own);
@@ -187,6 +188,7 @@ ncclResult_t FunctionsOf<kVersion>::GetProperties(int device, PluginProperties* 
 }
 
 template <int kVersion>
+// Functions that only some plugins have, such as iflush, are not needed here; calls of them fail.
 std::unique_ptr<PluginFunctions> Make(const void* from, std::string* missing) {
   const auto& table = *static_cast<const netplugin::Table<kVersion>*>(from);
   const std::pair<const char*, bool> needed[] = {

@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// What plugins were compiled against.
+// The layouts of the headers against which plugins were compiled.
 static_assert(sizeof(tuttiGinDeviceProperties_t) == sizeof(netplugin::Properties12));
 static_assert(offsetof(tuttiGinDeviceProperties_t, netDeviceType) == 56 &&
               offsetof(tuttiGinDeviceProperties_t, maxP2pBytes) == 104 &&
@@ -34,7 +34,7 @@ static_assert(offsetof(tuttiRmaTable_v14_t, createContext) == 48 &&
               offsetof(tuttiRmaTable_v14_t, test) == 136 &&
               offsetof(tuttiRmaTable_v14_t, finalize) == 160);
 
-// All windows of a communicator go by one context, which keeps the order of each pair of ranks.
+// All windows of a communicator use one context, which keeps the order of each pair of ranks.
 constexpr int kContext = 0;
 constexpr int kContexts = 1;
 constexpr int kUndefinedTrafficClass = -1;
@@ -79,7 +79,8 @@ class FunctionsOf final : public RmaFunctions {
   }
   ncclResult_t CreateContext(void* coll_comm, void** made) override {
     if constexpr (kIsOld) {
-      // Signals lie in memory that is registered, and counters are the library's.
+      // Signals lie in registered memory, and counters belong to Tutti, hence the plugin makes none
+      // of either.
       tuttiGinConfig_v13_t config = {};
       config.nContexts = kContexts;
       config.trafficClass = kUndefinedTrafficClass;
@@ -160,6 +161,8 @@ class FunctionsOf final : public RmaFunctions {
 };
 
 template <class Table>
+// Functions that only some plugins have, such as progress, are not needed here, and the calls
+// replace them.
 std::unique_ptr<RmaFunctions> Make(const Table& table, std::string* missing) {
   const std::pair<const char*, bool> needed[] = {
       {"a name", table.name != nullptr},
@@ -189,7 +192,7 @@ std::unique_ptr<RmaFunctions> Make(const Table& table, std::string* missing) {
   return std::make_unique<FunctionsOf<Table>>(table);
 }
 
-// Takes the first table that the library has, the newest first.
+// A table that a library may export, and the function that wraps the table.
 struct Symbol {
   const char* name;
   std::unique_ptr<RmaFunctions> (*make)(const void* table, std::string* missing);
@@ -200,6 +203,7 @@ std::unique_ptr<RmaFunctions> MakeFrom(const void* table, std::string* missing) 
   return Make(*static_cast<const Table*>(table), missing);
 }
 
+// In the order of preference, the newest first.
 constexpr Symbol kSymbols[] = {
     {"ncclRmaPlugin_v14", MakeFrom<tuttiRmaTable_v14_t>},
     {"ncclRmaPlugin_v13", MakeFrom<tuttiGinTable_v13_t>},
@@ -218,6 +222,8 @@ std::unique_ptr<RmaFunctions> MakeRmaFunctions(const tuttiRmaTable_v14_t& table,
   return Make(table, missing);
 }
 
+// A library with ncclGinPlugin_v14 alone gets a message of its own, since its operations are for
+// kernels.
 Result<std::shared_ptr<RmaLibrary>> RmaLibrary::Open(const PluginKind& kind,
                                                      const std::string& name) {
   TUTTI_ASSIGN(const PluginFile opened, PluginFile::Open(kind, name));
