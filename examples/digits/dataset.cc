@@ -17,8 +17,8 @@ namespace {
 constexpr int kMaxPixel = 16;
 constexpr size_t kTestPart = 5;  // one image in five is kept for the test
 
-/// Takes the next integer off `text`, with the comma behind it if there is one; false if there is
-/// none in 0..max.
+/// Takes the next integer off `text`, with the comma behind it if there is a comma. Returns false
+/// if there is no integer in 0..max.
 bool TakeNumber(std::string_view* text, int max, int* value) {
   const char* end = text->data() + text->size();
   const auto [stop, error] = std::from_chars(text->data(), end, *value);
@@ -47,6 +47,7 @@ Image ParseLine(std::string_view line, const std::string& where) {
 }
 
 template <typename T>
+// Fisher and Yates' method, with random numbers that are equal on every machine.
 void Shuffle(std::vector<T>* items, Random* random) {
   for (size_t i = items->size(); i > 1; --i) std::swap((*items)[i - 1], (*items)[random->Below(i)]);
 }

@@ -39,8 +39,8 @@ Arena Arena::Format(std::byte* base, const ArenaLayout& layout) {
   return Arena(base, layout);
 }
 
-// The layout follows from settings that all ranks have exchanged, so that a difference means
-// another build of the library.
+// The layout follows from settings that all ranks have exchanged, hence a difference means another
+// build of Tutti.
 Result<Arena> Arena::Attach(std::byte* base, const ArenaLayout& expected) {
   Header header;
   std::memcpy(&header, base, sizeof(header));

@@ -73,7 +73,7 @@ class PluginLibrary {
  public:
   // Opens the library of one name in NCCL_NET_PLUGIN (config/plugin_file.h). Every call for one
   // name returns the same object, since older plugins are initialised once in a process. Fails with
-  // InvalidUsage and a message when there is no such library, when the library has no table of a
+  // InvalidUsage and the reason when there is no such library, when the library has no table of a
   // known version, or when its table lacks a function.
   static Result<std::shared_ptr<PluginLibrary>> Open(const std::string& name);
   // The library stays loaded: plugins start threads that outlive their communicators.

@@ -66,9 +66,9 @@ class RmaLibrary {
   static constexpr PluginKind kGin = {"libnccl-gin", "GIN plugin"};
   static constexpr PluginKind kNet = {"libnccl-net", "network plugin"};
 
-  // Opens the library of one name in a setting (config/plugin_file.h). Fails with InvalidUsage and
-  // a message when there is no such library, when the library has no table with data operations, or
-  // when its table lacks a function.
+  // Opens the library of one name in a setting (config/plugin_file.h). Fails with InvalidUsage
+  // and the reason when there is no such library, when the library has no table with data
+  // operations, or when its table lacks a function.
   static Result<std::shared_ptr<RmaLibrary>> Open(const PluginKind& kind, const std::string& name);
   RmaLibrary(const RmaLibrary&) = delete;
   RmaLibrary& operator=(const RmaLibrary&) = delete;

@@ -47,7 +47,7 @@ struct DataHello {
   Sealing sealing = Sealing::kNone;
 
   std::vector<std::byte> Encode() const;
-  // Returns RemoteError, with a message, for bytes that Encode cannot have written.
+  // Returns RemoteError, with the reason, for bytes that Encode cannot have written.
   static Result<DataHello> Decode(std::span<const std::byte> payload);
 };
 

@@ -78,14 +78,14 @@ struct Frame {
 };
 
 void EncodeFrame(const Frame& frame, std::span<std::byte, kFrameBytes> out);
-// Returns RemoteError, with a message, for bytes that EncodeFrame cannot have written.
+// Returns RemoteError, with the reason, for bytes that EncodeFrame cannot have written.
 Result<Frame> DecodeFrame(std::span<const std::byte, kFrameBytes> in);
 
 // The tags of a group's buffers.
 using GroupTags = std::array<uint32_t, kMaxNetGroup>;
 
 void EncodeGroupTags(const GroupTags& tags, std::span<std::byte, kGroupTagsBytes> out);
-// Returns RemoteError, with a message, unless the bytes are the tags of a group of `number`
+// Returns RemoteError, with the reason, unless the bytes are the tags of a group of `number`
 // buffers.
 Result<GroupTags> DecodeGroupTags(std::span<const std::byte, kGroupTagsBytes> in, uint8_t number);
 

@@ -71,7 +71,7 @@ struct RmaFrame {
 };
 
 void EncodeRmaFrame(const RmaFrame& frame, std::span<std::byte, kRmaFrameBytes> out);
-// Returns RemoteError, with a message, for bytes that EncodeRmaFrame cannot have written.
+// Returns RemoteError, with the reason, for bytes that EncodeRmaFrame cannot have written.
 Result<RmaFrame> DecodeRmaFrame(std::span<const std::byte, kRmaFrameBytes> in);
 
 }  // namespace tutti
