@@ -16,7 +16,7 @@ namespace tutti {
 
 enum class NetMemoryKind : uint8_t { kHost, kGpu };
 
-// A range of memory, as the caller describes the range.
+// A range of the caller's memory.
 struct NetRegion {
   std::byte* address = nullptr;
   size_t bytes = 0;

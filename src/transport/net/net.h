@@ -62,11 +62,10 @@ using NetHandle = std::array<std::byte, 128>;
 // Describes a way into the network and its abilities: an interface, or ports of a NIC.
 struct NetDevice {
   std::string name;        // "eth0", "mlx5_0:1"
-  std::string address;     // in the notation for people
+  std::string address;     // human-readable
   int64_t speed_mbps = 0;  // 0: unknown
   int64_t latency_ns =
-      // The time of one way through the device and its driver; 0 where it is unknown.
-      0;
+      0;  // The time of one way through the device and its driver; 0 where it is unknown.
   uint64_t guid = 0;  // equal for all ports of one NIC; 0: unknown
   int port = 0;       // the NIC's port, from 1 on; 0: none
   // Folders in sysfs of the PCI devices of this device's ports, for the topology. The entry of a
@@ -177,7 +176,7 @@ class NetComm {
   // Breaks the connection. Later calls fail at this end, and at the other end as soon as it has
   // something under way. May be called from any thread at any time; never waits.
   virtual void Shutdown() = 0;
-  // Returns the other end, in the notation for people: "10.0.0.2:41000 over eth0".
+  // Returns a human-readable name of the other end: "10.0.0.2:41000 over eth0".
   virtual std::string_view peer() const = 0;
 };
 

@@ -54,9 +54,9 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   // The number of messages that a busy receiver acknowledges at once. An acknowledgement costs
   // either end a system call, and the sender has the other half of its window meanwhile.
   static constexpr uint64_t kHeldAtMost = kNetWindow / 2;
-  // The number of messages that the receiver acknowledges at once at the end of an operation, in
-  // order that a sender of several messages goes on without a wait. A single message is
-  // acknowledged by the next call of Progress, after the caller has received the message.
+  // The number of messages that the receiver acknowledges at once at the end of an operation, which
+  // lets a sender of several messages go on without a wait. A single message is acknowledged by the
+  // next call of Progress, after the caller has received the message.
   static constexpr uint64_t kHeldAtEnd = 2;
 
   Request& At(uint64_t group) { return requests_[group % kNetWindow]; }
