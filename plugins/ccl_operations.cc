@@ -77,8 +77,7 @@ class CclOperations final : public SteppedOperations {
 
   std::string_view name() const override { return "ccl"; }
 
-  // Sums are made by the custom function, since oneCCL has neither all of Tutti's types nor its
-  // rounding.
+  // The custom function makes the sums, since oneCCL lacks some of Tutti's types and its rounding.
   Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
                    ncclRedOp_t op) override {
     PrepareInput(input, output, count, type, op, num_ranks_);

@@ -195,8 +195,8 @@ Status CheckHostName() {
   return Status::Ok();
 }
 
-// Returns the time in which ranks that have all come must connect. Gloo's operations have a limit
-// of their own.
+// Returns the time in which ranks must connect once all have come. Gloo's operations have a limit
+// too.
 std::chrono::milliseconds ConnectTimeout() {
   constexpr long kDefaultSeconds = 120;
   const char* const given = getenv("HOROVOD_GLOO_TIMEOUT_SECONDS");

@@ -273,8 +273,7 @@ class MpiOperations final : public SteppedOperations {
     const size_t element = WireSize(type);
     const auto* from = static_cast<const std::byte*>(input);
     std::vector<std::byte> piece(*std::max_element(counts.begin(), counts.end()) * element);
-    // MPI_IN_PLACE would spare this buffer, but MPICH 4 reads MPI_IN_PLACE as an address with four
-    // ranks.
+    // MPI_IN_PLACE would spare this buffer, but MPICH 4 takes it for an address with four ranks.
     std::vector<std::byte> sum(counts[static_cast<size_t>(rank_)] * element);
     for (int root = 0; root < num_ranks_; ++root) {
       const size_t count = counts[static_cast<size_t>(root)];
@@ -292,8 +291,7 @@ class MpiOperations final : public SteppedOperations {
       from += count * element;
       if (root == rank_ && count > 0) FinishOutput(sum.data(), count, type, op, num_ranks_);
     }
-    // The copy must come after this rank has read all of its input, since the output may be part of
-    // the input.
+    // The copy comes after this rank has read all of its input, of which the output may be a part.
     if (!sum.empty()) CopyBytes(output, sum.data(), sum.size());
     return Status::Ok();
   }

@@ -1,8 +1,9 @@
 #pragma once
 
 // The shared part of the operations of MPI, Gloo and oneCCL: an allgather, an alltoall and a
-// reducescatter of 64-bit sizes that differ from rank to rank. They consist of steps that these
-// libraries do well. (MPI counts in ints and overrides the functions where an int suffices.)
+// reducescatter of 64-bit sizes that differ from rank to rank. The functions consist of steps that
+// all three libraries do well. (MPI counts in ints and overrides the functions where an int
+// suffices.)
 
 #include <cstddef>
 #include <numeric>
@@ -32,7 +33,7 @@ class SteppedOperations : public Operations {
     return Status::Ok();
   }
 
-  // Exchanges with each rank in turn. The receiver is as far above this rank as the sender is below
+  // Exchanges with each rank in turn. The receiver is as far above this rank as the sender below
   // it.
   Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
                   const std::vector<size_t>& output_bytes) override {

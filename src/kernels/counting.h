@@ -89,8 +89,7 @@ class TwoLevelCounting {
 };
 static_assert(TwoLevelPrimitives<TwoLevelCounting>);
 
-// Counts how much a rank puts into its own stage and how much it reads from the stages of its
-// peers.
+// Counts how much a rank puts into its own stage and reads from the stages of its peers.
 class StageCounting {
  public:
   constexpr StageCounting(int rank, int num_ranks) : rank_(rank), num_ranks_(num_ranks) {}
@@ -109,7 +108,7 @@ class StageCounting {
   constexpr void EndRound(uint64_t) {}
 
   constexpr uint64_t rounds() const { return rounds_; }
-  // Return the elements put into the own stage, read from the stages of the peers, and computed as
+  // Return the elements put into the own stage, read from the peers' stages, and computed as
   // results.
   constexpr uint64_t staged() const { return staged_; }
   constexpr uint64_t read() const { return read_; }

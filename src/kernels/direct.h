@@ -143,8 +143,8 @@ constexpr void DirectAllGather(P& p, const Parts& parts, const WorkShape& shape)
       });
 }
 
-// output = reduction over ranks of their inputs' part of this rank. A slot holds one piece for
-// every rank.
+// output = reduction over ranks of their inputs' part of this rank. A slot has a piece for every
+// rank.
 template <DirectPrimitives P, class Parts>
 constexpr void DirectReduceScatter(P& p, const Parts& parts, const WorkShape& shape) {
   const auto size_of = [&](const Piece& piece, int rank) {

@@ -5,8 +5,7 @@
 //
 // Every rank has an inbox with a slot for each peer. In a round every rank writes into its slot at
 // every peer (perhaps nothing), publishes, waits until all peers have published, and reads. Data
-// are always written to the rank that needs them; nobody reads across the wire, where a read costs
-// a round trip.
+// are always written to the rank that needs them; a read across the wire would cost a round trip.
 //
 //   one-shot   push own data to all ─ wait ─ reduce all
 //   two-shot   push part r to rank r ─ wait ─ reduce own part, push it to all ─ wait ─ fetch parts
@@ -138,8 +137,7 @@ template <MeshPrimitives P>
 constexpr void MeshExchange(P& p, const MeshShape& shape, MeshMove move) {
   const int me = p.rank(), root = shape.root;
   const bool is_root = me == root;
-  // `many` gives the parts of a piece in a buffer with a stretch for each rank, `one` in a buffer
-  // without stretches.
+  // `many` gives the parts of a piece in a buffer with a stretch for each rank, `one` in the rest.
   const auto many = [&](const Piece& piece) {
     return MeshParts{
         .at = shape.begin + piece.offset(), .stride = shape.stride, .size = piece.size()};
@@ -203,8 +201,8 @@ constexpr void MeshOneShotReduction(P& p, const MeshShape& shape, MeshReduction 
   });
 }
 
-// ReduceScatter of parts of different lengths. Runs on hosts only: a GPU's window has slots for
-// equal parts.
+// ReduceScatter of parts of different lengths. On hosts only, since a GPU's slots are for equal
+// parts.
 template <MeshReductionPrimitives P, class Parts>
 constexpr void MeshReduceScatter(P& p, const Parts& parts, const MeshShape& shape) {
   const auto part_of = [&](const Piece& piece, int rank) {

@@ -102,8 +102,7 @@ concept DirectPrimitives = requires(P p, int peer, size_t in, size_t out, size_t
   p.EndRound(round);                        // this rank reads nothing more of the round
 };
 
-// Pieces of [0, count): a first piece of at most `first` elements, then pieces of at most `piece`
-// elements.
+// Pieces of [0, count): a piece of at most `first` elements, then of at most `piece` elements.
 //
 //   for (Piece p(count, piece); p.More(); p.Next()) …
 //

@@ -1,8 +1,7 @@
 #pragma once
 
 // Algorithms for host ranks that can read one another's user buffers. No byte is staged: every rank
-// reads its data in place. Barriers say when a buffer may be read and when its owner may touch the
-// buffer again.
+// reads its data in place. Barriers say when a buffer may be read and when it may be touched again.
 //
 //   enter (all know all buffers) ─ read / reduce ─ [ready ─ fetch the others' results] ─ leave
 //

@@ -10,8 +10,8 @@
 // `lag` pieces after it has passed on its part of the piece, hence the chain is never empty.
 //
 // REQUIRES, for every function of this file: the last rank can send `lag` sums before rank 0 has
-// taken any of them. This excludes deadlock: all data from rank 0 reach the last rank without rank
-// 0's help.
+// taken any of them. The requirement excludes deadlock: data from rank 0 reach the last rank
+// without its help.
 
 #include <cstddef>
 
@@ -108,8 +108,7 @@ constexpr void RankOrderReduce(P& p, int rank, int num_ranks, const WorkShape& s
   }
 }
 
-// output = reduction over ranks of their inputs' part of this rank. Parts are `stride` elements
-// apart.
+// output = reduction over ranks of their inputs' part of this rank. Parts are `stride` apart.
 template <ForwardingPrimitives P>
 constexpr void RankOrderReduceScatter(P& p, int rank, int num_ranks, const WorkShape& shape,
                                       size_t stride, size_t lag) {

@@ -8,8 +8,8 @@
 // pair up: one rank of each pair gives its input to its partner, takes no further part, and
 // receives the result at the end.
 //
-// Both partners combine in the same order (lower block first), hence all ranks hold the same bits
-// after every step.
+// Both partners combine in the same order (lower block first), hence all hold the same bits after
+// every step.
 
 #include "kernels/primitives.h"
 

@@ -24,8 +24,8 @@
 // Before the exchange at distance d of a halving a rank holds partial sums of the blocks me to
 // me+2d-1, or of all blocks if there are fewer. The rank gives the far half away and adds to the
 // near half, and in the end it holds the sum of its own block. Doubling runs the same exchanges
-// backwards. The exchange at the largest distance is shorter. Every exchange crosses each border
-// between hosts.
+// backwards. The exchange at the largest distance is shorter. Every exchange crosses each host's
+// border.
 //
 // The blocks of an exchange travel as one message. The algorithms therefore suit small blocks,
 // where the number of messages decides. A ring is faster with large blocks, because it works on one
@@ -82,7 +82,7 @@ constexpr BlockSwap DoublingSwap(int me, int n, int d) {
 }
 
 // Adds up every rank's block. The work area holds the rank's inputs, and in the end the result in
-// the rank's own block.
+// its own block.
 template <BlockPrimitives P, class Parts>
 constexpr void HalvingReduceScatter(P& p, const RingView& ring, const Parts& parts) {
   const int n = ring.num_ranks;

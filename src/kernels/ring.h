@@ -1,7 +1,7 @@
 #pragma once
 
-// The ring family. Every rank receives from its predecessor and sends to its successor; n ranks,
-// one chunk per rank.
+// The ring family. Ranks receive from their predecessor and send to their successor; n ranks, a
+// chunk each.
 //
 //   reduce-scatter half             all-gather half
 //   step 0    send own view of the chunk that ends at the predecessor …
@@ -16,8 +16,7 @@
 
 namespace tutti::kernels {
 
-// output = reduction of all inputs. `shape.count` elements; a loop moves num_ranks chunks of
-// chunk_elems.
+// output = reduction of all inputs. A loop moves num_ranks chunks of chunk_elems.
 template <FifoPrimitives P>
 constexpr void RingAllReduce(P& p, const RingView& ring, const WorkShape& shape) {
   const auto n = static_cast<size_t>(ring.num_ranks);
@@ -48,8 +47,7 @@ struct EqualParts {
   constexpr size_t Longest() const { return count; }
 };
 
-// output[parts of r] = input of rank r. REQUIRES: this rank's own part has been copied already when
-// in ≠ out.
+// output[parts of r] = input of rank r. REQUIRES: if in ≠ out, the own part has been copied.
 template <FifoPrimitives P, class Parts>
 constexpr void RingAllGather(P& p, const RingView& ring, const Parts& parts,
                              const WorkShape& shape) {

@@ -1,7 +1,7 @@
 #pragma once
 
 // Runs one channel's part of a collective round a ring, by the matching algorithm of
-// kernels/ring.h. Kernels on GPUs move data by these functions, and hosts count the traffic by them
+// kernels/ring.h. Kernels on GPUs move data by these functions, and hosts count traffic
 // (kernels/counting.h).
 
 #include "kernels/rank_order.h"

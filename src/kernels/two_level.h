@@ -24,8 +24,8 @@
 //
 // All ranks make the same moves in the same order. The next rank of the ring takes a chunk in the
 // move after its sending, and the next rank of a rail takes a chunk at most two sends later.
-// REQUIRES: a FIFO has room for kTwoLevelChunks chunks. This excludes deadlock: a move waits only
-// for an earlier move of another rank.
+// REQUIRES: a FIFO has room for kTwoLevelChunks chunks. The room excludes deadlock: a move waits
+// only for an earlier move of another rank.
 
 #include <cstddef>
 #include <cstdint>
@@ -51,8 +51,7 @@ struct TwoLevelView {
   }
 };
 
-// Bits that describe one move. A move adds all its sources and stores the result at all its
-// destinations.
+// Bits that describe a move, which adds its sources and stores the sum at all its destinations.
 inline constexpr uint32_t kFromHost = 1;  // takes a chunk from the previous rank of the host's ring
 inline constexpr uint32_t kFromRail = 2;  // takes a chunk from the previous host's rank of the rail
 inline constexpr uint32_t kReads = 4;     // takes the input's chunk
@@ -91,8 +90,7 @@ constexpr void TwoLevelReduceRound(P& p, const TwoLevelView& view, int k, uint32
        view.local);
 }
 
-// Passes each rank's chunk round the ring of the host. The move before must have sent the own
-// chunk.
+// Passes each rank's chunk round the ring of the host. The previous move has sent the own chunk.
 template <TwoLevelPrimitives P, class PlaceOf>
 constexpr void GatherInHost(P& p, const TwoLevelView& view, int host, const PlaceOf& place_of) {
   const int n = view.ring.num_ranks;

@@ -26,8 +26,8 @@
 // ranks an AllReduce sends 2(n-1)/n of the vector from host to host and crosses between the hosts
 // four times in sequence; with two levels the hosts exchange the vector once.
 //
-// Hosts may have different numbers of ranks. REQUIRES: 1 ≤ owners ≤ the ranks of each host; two
-// hosts or more.
+// Hosts may have different numbers of ranks. REQUIRES: 1 ≤ owners ≤ the ranks of each host; hosts ≥
+// 2.
 
 #include <algorithm>
 #include <bit>
@@ -223,7 +223,7 @@ constexpr void TwoLevelBlocksReduceScatter(P& p, const HostsView& view, const Pa
 }
 
 // The work area has a block of `count` elements for every two ranks, row by row: row s is the data
-// of sender s. It holds this rank's row, and in the end this rank's column.
+// of sender s. The area holds this rank's row, and in the end this rank's column.
 template <BlockPrimitives P>
 constexpr void TwoLevelBlocksAlltoAll(P& p, const HostsView& view, size_t count) {
   const int n = static_cast<int>(view.ranks.size()), hosts = view.num_hosts();
@@ -235,8 +235,7 @@ constexpr void TwoLevelBlocksAlltoAll(P& p, const HostsView& view, size_t count)
         (static_cast<size_t>(from) * static_cast<size_t>(n) + static_cast<size_t>(to)) * count,
         count};
   };
-  // The blocks from rank `from` of this host to rank `to` of this host and to all ranks whose owner
-  // is `to`.
+  // The blocks from rank `from` of this host to its rank `to` and to all ranks whose owner is `to`.
   const auto outgoing = [&](int from, int to) {
     return ListedBlocks{1 + view.SharesOf(next, hosts - 1, to),
                         [&block, &view, next, from, to, first = rank(to)](int i) {
@@ -246,8 +245,8 @@ constexpr void TwoLevelBlocksAlltoAll(P& p, const HostsView& view, size_t count)
   WithOthersOfHost(view, [&](int to, int from) {
     p.Exchange(rank(to), outgoing(me, to), rank(from), outgoing(rank(from), view.local));
   });
-  // The blocks from the ranks of host `from` to the ranks of host `to` with the owner number of
-  // this rank.
+  // The blocks from the ranks of host `from` to the ranks of host `to` with this rank's owner
+  // number.
   const auto between = [&](int from, int to) {
     const int columns = view.SharesOf(to, view.local);
     return ListedBlocks{view.RanksOf(from) * columns, [&block, &view, from, to, columns](int i) {

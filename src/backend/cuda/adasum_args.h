@@ -1,7 +1,6 @@
 #pragma once
 
-// The arguments of the kernel for Adasum's arithmetic: one of the steps that tutti/tutti.h offers,
-// for some tensors.
+// The arguments of the kernel for Adasum's arithmetic: a step of tutti/tutti.h for some tensors.
 
 #include <cstddef>
 #include <cstdint>
@@ -33,8 +32,7 @@ struct AdasumPiece {
 };
 
 inline constexpr uint32_t kAdasumThreads = 256;
-// The elements on which a block works at a time. They are so many that the cost of beginning does
-// not count.
+// The elements on which a block works at a time. So many make the cost of beginning negligible.
 inline constexpr size_t kAdasumSlice = 8192;
 // The most parts in which a tensor's dot products are taken, one for each block that takes part. A
 // large GPU has about as many multiprocessors, each of which keeps up with its share of the memory.

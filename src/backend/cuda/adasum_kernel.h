@@ -4,8 +4,8 @@
 //
 // Sums are taken in f64 and in one order, which depends on the counts alone. Lane l of 256 adds up
 // the products of elements l, l + 256, … of a part. Then lanes are added in pairs, and then the
-// parts of a tensor. No multiplication is fused with an addition. A host and all GPUs therefore
-// come to the same bits.
+// parts of a tensor. No multiplication is fused with an addition. Hosts and GPUs therefore agree
+// bit for bit.
 //
 //   part  │ 0 1 2 … 255 │ 256 257 … │ …    lane 0: 0 + 256 + …; lane 1: 1 + 257 + …
 //   lanes   0 … 127 += 128 … 255;  0 … 63 += 64 … 127;  …  0 += 1

@@ -1,7 +1,7 @@
 #pragma once
 
-// Arguments from the host to the kernels of collectives and messages over channels
-// (gpu/channels.h). They are plain values.
+// Plain values that the host passes to the kernels of collectives and messages over channels
+// (gpu/channels.h).
 //
 // Ranks are joined by FIFOs (connection/fifo.h), one for each direction of a pair and channel. A
 // kernel sees no difference between the transports:
@@ -85,7 +85,7 @@ struct ChannelArgs {
   int num_ranks = 1;
   int root = 0;
   uint32_t channels = 1;
-  // The views by channel. Their orders lie in memory of the GPU. `host_rings` replace the ring in
+  // The views by channel, with orders in memory of the GPU. `host_rings` replace the ring in
   // `levels`.
   RingView rings[kMostGpuChannels];
   RingView host_rings[kMostGpuChannels];

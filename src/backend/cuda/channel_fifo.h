@@ -31,8 +31,8 @@ class ChannelBlock {
     TUTTI_UNROLL_BY(1)
     for (uint32_t polls = 1; !failed_ && !is_there(); ++polls) {
       Lanes::Relax();
-      // Most awaited words lie in the host's memory, like abort_word. Reading both in each round
-      // would halve the pace.
+      // Most awaited words lie in the host's memory, like abort_word. Reading both each time would
+      // halve the pace.
       if (polls % kLookEvery == 0 && IsRaised(common_.abort_word)) failed_ = true;
     }
   }

@@ -16,8 +16,7 @@ class ChannelMesh {
  public:
   TUTTI_HD explicit ChannelMesh(const ChannelArgs& args)
       : args_(args), elements_(args.reduce), block_(args.common) {}
-  // Keeps the counts for the next kernel. Without the barrier a thread could still be about to read
-  // the counts.
+  // Keeps the counts for the next kernel. Without the barrier a thread might still read old counts.
   TUTTI_HD void Finish() {
     Lanes::Sync();
     block_.KeepFailure();
@@ -81,8 +80,7 @@ class ChannelMesh {
     for (uint32_t i = Lanes::index(); i < Peers(); i += Lanes::count()) run(i);
   }
 
-  // Writes the parts of all ranks at once, in order that the loads for one rank do not wait for
-  // another rank's.
+  // Writes the parts of all ranks at once, hence loads for one rank do not wait for another's.
   TUTTI_HD void FillSlots(const MeshParts& parts) const {
     std::byte* slots[kMostPeers] = {};
     size_t most = 0;

@@ -25,8 +25,7 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
         next_(args.next[channel]),
         previous_(args.previous[channel]),
         begin_(begin) {}
-  // Keeps the counts for the next kernel. Without the barrier a thread could still be about to read
-  // the counts.
+  // Keeps the counts for the next kernel. Without the barrier a thread might still read old counts.
   TUTTI_HD void Finish() {
     if (Lanes::index() == 0) next_.AwaitLent(block_);
     Lanes::Sync();
@@ -74,8 +73,7 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
                 .bytes = n * kSize});
     Announce(what, lent, n * kSize);
   }
-  // Returns the place where the NIC reads the sent data: own elements in the input, results in the
-  // output.
+  // Returns where the NIC reads the sent data: own elements in the input, results in the output.
   TUTTI_HD const std::byte* LentPlace(uint32_t what, const std::byte* input,
                                       const std::byte* output) const {
     if ((what & kSends) == 0) return nullptr;

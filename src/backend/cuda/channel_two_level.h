@@ -24,8 +24,7 @@ class TwoLevelChannel {
         host_previous_(args.previous[channel]),
         rail_previous_(args.rail_previous[channel]),
         begin_(begin) {}
-  // Keeps the counts for the next kernel. Without the barrier a thread could still be about to read
-  // the counts.
+  // Keeps the counts for the next kernel. Without the barrier a thread might still read old counts.
   TUTTI_HD void Finish() {
     if (Lanes::index() == 0) rail_next_.AwaitLent(block_);
     Lanes::Sync();

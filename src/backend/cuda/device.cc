@@ -23,8 +23,8 @@ constexpr int kPtxVersion = 5;
 constexpr int kNativeAtomics = 3;
 
 constexpr int kOldestCompute = 80;
-// Blocks that copy or compute, for each multiprocessor. They wait for no other block, hence more
-// blocks than fit at a time do no harm.
+// Blocks that copy or compute, for each multiprocessor. Such blocks wait for no other block, hence
+// more than fit at a time do no harm.
 constexpr int kCopyBlocksEach = 4;
 constexpr int kAdasumBlocksEach = 4;
 
@@ -132,8 +132,8 @@ void Device::TryLateFrees() const {
     const MutexLock lock(late_mutex_);
     tried.swap(late_frees_);
   }
-  // A free may wait for a kernel. It runs without the mutex, in order that other communicators do
-  // not wait with it.
+  // A free may wait for a kernel. A free runs without the mutex, since other communicators must not
+  // wait too.
   std::erase_if(tried, [](const auto& try_free) { return try_free(); });
   const MutexLock lock(late_mutex_);
   std::move(tried.begin(), tried.end(), std::back_inserter(late_frees_));
@@ -275,8 +275,7 @@ Status Device::Launch(AdasumArgs& args, Stream stream) const {
   return LaunchFunction(adasum_, &args, {args.blocks, kAdasumThreads}, stream);
 }
 
-// A launch is on the path of every operation; rare attributes are therefore added only when they
-// are needed.
+// A launch is on the path of every operation, hence rare attributes are added only when needed.
 Status Device::LaunchFunction(Function function, void* args, const LaunchShape& shape,
                               Stream stream) const {
   LaunchAttribute attributes[2];

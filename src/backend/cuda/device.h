@@ -37,8 +37,8 @@ struct LaunchShape {
   // takes effect where the GPU and the driver support it, and up to kEarlyBlocks blocks.
   bool early = false;
   // An event that happens once all blocks have begun; null: none. The event is left unchanged where
-  // the driver is older than CUDA 12.3. It is also left unchanged if the driver refuses it, because
-  // it keeps time or because processes share it.
+  // the driver is older than CUDA 12.3. The event is also left unchanged if the driver refuses it,
+  // as events that keep time or that processes share.
   Event begun = nullptr;
 };
 
@@ -54,8 +54,7 @@ class Device {
   int ordinal() const { return ordinal_; }
   Context context() const { return context_; }
   const std::string& name() const { return name_; }
-  // Returns the GPU's PCI address as a number that is not 0. The number is equal in all processes
-  // of a machine.
+  // Returns the GPU's PCI address as a number other than 0, equal in all processes of a machine.
   uint64_t pci_address() const { return pci_address_; }
   // Returns a hash of the GPU's UUID. Each part of a partitioned GPU (MIG) has its own UUID.
   uint64_t identity() const { return identity_; }
@@ -76,8 +75,7 @@ class Device {
   Status Launch(const MeshArgs& args, DataType type, const LaunchShape& shape, Stream stream) const;
   Status Launch(const SymmetricArgs& args, DataType type, const LaunchShape& shape,
                 Stream stream) const;
-  // The kernel may be early (LaunchShape) with up to `most_early` blocks. `begun`, here and below:
-  // see LaunchShape.
+  // The kernel may be early with up to `most_early` blocks. For `begun`, see LaunchShape.
   Status Launch(const MessageArgs& args, uint32_t most_early, Stream stream,
                 Event begun = nullptr) const;
   // Copies the pieces at once, in any order.

@@ -230,8 +230,7 @@ class ContextScope {
 // Permits the calling thread to allocate, free, map, load, wait and query, outside the program's
 // queued work. While any thread of the process captures a graph in CUDA's default mode ("global",
 // as PyTorch does), CUDA refuses such calls on every thread without this permission, and the
-// capture is lost. The permission is safe, because no object that a graph needs is made or freed in
-// this scope.
+// capture is lost. The permission is safe, because the scope makes and frees no object of a graph.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Driver& driver) : driver_(driver) {

@@ -80,8 +80,8 @@ TUTTI_NARROW(E5m2, Float8e5m2)
 template <class W>
 inline constexpr bool kIsFloating = W(0.5) != W(0);
 
-// Narrows an element that was chosen among others. Narrowing saturates, but a stored infinity of
-// e5m2 stays infinite.
+// Narrows an element that was chosen among others. Narrowing saturates, but an infinite e5m2 stays
+// infinite.
 template <class T>
 TUTTI_HD T NarrowChosen(typename Element<T>::Wide value) {
   return Element<T>::Narrow(value);
@@ -235,8 +235,7 @@ struct Pack {
 };
 
 // Returns the stored quotient. The function is out of line, since it is long and averages are rare.
-// `sum` is passed by value, since the address of a variable would keep the variable in memory on
-// every path.
+// `sum` is passed by value, since an address would keep the variable in memory on every path.
 template <class T, int kBytes>
 TUTTI_OUTLINE Line DividedBy(Pack<T, kBytes> sum, uint32_t divisor) {
   using Wide = typename Pack<T, kBytes>::Wide;

@@ -73,8 +73,8 @@ Result<IpcMemory> IpcMemory::Open(const Device& device, const IpcHandle& handle,
   return IpcMemory(device, Kind::kOpened, address, bytes, user);
 }
 
-// Within a process the address itself serves, and only the access of the other GPU's context must
-// be enabled, once.
+// Within a process the address itself serves, and access by the other GPU's context must be enabled
+// once.
 Result<IpcMemory> IpcMemory::Reach(const Device& device, DeviceAddress address, size_t bytes,
                                    int user) {
   const Driver& driver = device.driver();
@@ -96,8 +96,7 @@ void IpcMemory::LeaveMark() const {
   if (stream.ok()) (void)stream->CopyIn(MarksAt() + static_cast<DeviceAddress>(users_), &mark, 1);
 }
 
-// A user leaves its mark and unmaps. The owner frees the memory now, or when the last mark has
-// come.
+// A user leaves its mark and unmaps. The owner frees the memory now or after the last mark.
 void IpcMemory::Release() {
   const Kind kind = std::exchange(kind_, Kind::kNone);
   if (kind == Kind::kNone) return;

@@ -35,8 +35,7 @@ class IpcMemory {
   static Result<IpcMemory> Reach(const Device& device, DeviceAddress address, size_t bytes,
                                  int user);
 
-  // Makes the owner wait, before it frees the memory, until `users` users have unmapped it. The
-  // number is 0 at first.
+  // Makes the owner free the memory only after `users` users have unmapped it; 0 at first.
   void ExpectUsers(int users) { users_ = users; }
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }

@@ -15,8 +15,7 @@
 
 namespace tutti::cuda {
 
-// A thread's part of a pair's data: two lines of data for each of its pieces, and one line for the
-// last piece.
+// A thread's part of a pair's data: two lines for each of its pieces, and one for the last piece.
 struct LL128Share {
   Line data[Octets::kPieces][2];
 };
@@ -93,7 +92,7 @@ struct LL128Line {
         StoreFlagged(pair + half * kLineBytes + 16 * Octets::piece(k), wire.line[k][half]);
     }
   }
-  // Loads an octet by one instruction of its warp. A thread that loads all pieces loads the flags
+  // Loads an octet by one instruction of its warp. With all pieces in one thread the flags come
   // first.
   TUTTI_HD static void Load(const std::byte* pair, LL128Wire& wire) {
     TUTTI_UNROLL

@@ -137,8 +137,7 @@ Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, Un
   return memory;
 }
 
-// The handle is released at the end in any case: the mapping, and the descriptor if there is one,
-// keep the memory alive.
+// The handle is always released at the end, since the mapping and the descriptor keep the memory.
 Status MappedMemory::MapNew(UniqueFd* fd) {
   const Driver& driver = device_->driver();
   const ManagingScope scope(driver, device_->context());
@@ -218,8 +217,8 @@ void AddressRange::Unmap(size_t offset, size_t bytes) {
   device_->driver().MemUnmap(address_ + offset, bytes);
 }
 
-// Walks through the mappings one by one, since the driver describes one mapping at a time. It names
-// allocations as a whole.
+// Walks through the mappings one by one, since the driver describes one mapping at a time. The
+// driver names allocations as a whole.
 Result<MappedPieces> FindPieces(const Device& device, std::span<const std::byte> memory) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());

@@ -25,8 +25,7 @@ class MappedMemory {
   // Allocates at least `bytes` of new memory of `device`, all zeroes. `fd` names the memory to
   // other processes, or is null for memory that no other process maps.
   static Result<MappedMemory> Create(const Device& device, size_t bytes, UniqueFd* fd);
-  // Maps the memory of `fd` for `device`. `bytes` is size() of the object that allocated the
-  // memory.
+  // Maps the memory of `fd` for `device`. `bytes` is size() of the allocating object.
   static Result<MappedMemory> Import(const Device& device, const UniqueFd& fd, size_t bytes);
 
   // Gives the memory back and keeps the addresses. Nobody may use the addresses until MapNew has

@@ -1,6 +1,6 @@
 #pragma once
 
-// Arguments from the host to a kernel of the mesh. They are plain values.
+// Plain values that the host passes to a kernel of the mesh.
 //
 // The window of a rank is the memory in which its peers write to the rank (its inboxes), plus its
 // round counters. Each rank has one window for each communicator, and every peer maps the window.
@@ -14,8 +14,7 @@
 //   LL128 slots   bytes[blocks][kMeshSlots][ranks][LL128Bytes()]      middle ones
 //   Simple slots  bytes[blocks][kMeshSlots][ranks][slot_bytes]        large ones
 //
-// Blocks are independent of one another: block b of a rank exchanges data with block b of each peer
-// only.
+// Blocks are independent: block b of a rank exchanges data with block b of each peer only.
 //
 // A ring uses the Simple slots of a block too, as kRingSlots longer slots that only the previous
 // rank writes. The window keeps the view of a block's slots from one operation to the next. The
@@ -35,8 +34,7 @@
 
 namespace tutti::cuda {
 
-// The most GPUs of one machine. A kernel's arguments have room for so many windows without
-// indirection.
+// The most GPUs of one machine. A kernel's arguments have room for their windows.
 inline constexpr int kMaxMeshRanks = 16;
 inline constexpr uint64_t kRingSlots = kMeshSlots;
 // Says how the Simple slots of a block are used. Fresh memory has the view of a mesh.

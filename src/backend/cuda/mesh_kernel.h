@@ -17,7 +17,7 @@
 
 namespace tutti::cuda {
 
-// The alignment of parts in a piece, in bytes. It keeps whole lines aligned.
+// The alignment of parts in a piece, in bytes, which keeps whole lines aligned.
 inline constexpr size_t kPartUnit = 16;
 // The number of chunks from which the blocks of an operation begin out of step, by quarters of a
 // chunk (Piece). AlltoAll and ReduceScatter of 16 MiB between four H200s gained a tenth.

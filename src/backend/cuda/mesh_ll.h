@@ -190,8 +190,7 @@ class LLPrimitives : public MeshBlock<T> {
     }
   }
 
-  // Receives the wanted ones of kCount lines of the round. All lines are requested before any line
-  // is awaited.
+  // Receives the wanted ones of kCount lines of the round. All are requested before any is awaited.
   template <int kCount, class Slots, class Wanted>
   TUTTI_HD void Receive(uint64_t round, Slots slot, Wanted wanted, Line* data) {
     bool complete = false;

@@ -91,8 +91,7 @@ class LL128Primitives : public MeshBlock<T> {
   TUTTI_HD static void ForPairs(size_t bytes, F f) {
     ForOctetItems(Pairs(bytes), f);
   }
-  // Calls f(peer, part, pair, active) over the parts of all peers, which form one sequence to the
-  // octets.
+  // Calls f(peer, part, pair, active) over all peers' parts, which form one sequence to the octets.
   template <class F>
   TUTTI_HD void ForParts(const MeshParts& parts, F f) {
     const auto longest = parts.size < parts.total ? parts.size : parts.total;

@@ -19,8 +19,7 @@
 namespace tutti::cuda {
 
 inline constexpr uint32_t kLookEvery = 4096;
-// The most peers whose lines are requested at the same time: the peers in a machine with eight
-// GPUs.
+// The most peers whose lines are requested at once, for a machine with eight GPUs.
 inline constexpr int kTogether = 8;
 
 // Load and store memory at any address: `valid` bytes, up to kBytes; the rest reads as zero.
@@ -143,8 +142,7 @@ TUTTI_HD Line FinalLine(const ReduceArgs& reduce, const Pack<T, kBytes>& sum) {
   return line;
 }
 
-// The shared part of the protocols: ranks and peers, places of slots, the count of rounds, and
-// giving up.
+// The shared part of the protocols: ranks, places of slots, the count of rounds, and giving up.
 template <class T>
 class MeshBlock {
  public:
@@ -170,8 +168,7 @@ class MeshBlock {
     if (from != to) CopyByBlock(to, from, n * kSize);
   }
 
-  // Keeps the counts for the next kernel. Without the barrier a thread could still be about to read
-  // them.
+  // Keeps the counts for the next kernel. Without the barrier a thread might still read old counts.
   TUTTI_HD void Finish() {
     if (Lanes::SyncAny(failed_)) view_ = static_cast<uint64_t>(WindowView::kGivenUp);
     if (Lanes::index() == 0) {

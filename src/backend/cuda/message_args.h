@@ -1,6 +1,6 @@
 #pragma once
 
-// Arguments from the host to the kernel of sends and receives.
+// Plain values that the host passes to the kernel of sends and receives.
 //
 // A message goes through channels: FIFOs in the receiver's window, one set for each ordered pair of
 // ranks. Unlike in the rounds of the mesh, only the two ends take part. Each channel therefore
@@ -30,8 +30,8 @@ inline constexpr uint64_t kMessageSlots = 2;
 inline constexpr size_t kMessageBytes = 128 << 10;  // the length of a slot
 inline constexpr size_t kMessageMemory = 64 << 20;  // the most bytes of all slots together
 inline constexpr size_t kMostMessages = 64;         // the most messages of one kernel
-// Messages of at most kLLMessage bytes (plan/mesh_limits.h) go by LL, over channels of kLLLines
-// lines each.
+// Messages of at most kLLMessage bytes (plan/mesh_limits.h) go by LL, in channels of kLLLines
+// lines.
 inline constexpr size_t kLLPiece = kLLLines * kLLData;
 inline constexpr uint32_t kLLChannels = kLLMessage / kLLPiece;
 // The most pairs of lines in a slot of LL128, by which longer messages go if possible: one for each
@@ -39,8 +39,7 @@ inline constexpr uint32_t kLLChannels = kLLMessage / kLLPiece;
 inline constexpr uint32_t kLL128PiecePairs = 64;
 inline constexpr size_t kLL128Piece = kLL128PiecePairs * kLL128PairData;
 inline constexpr size_t kLL128PieceBytes = kLL128PiecePairs * kLL128PairBytes;
-// Long messages are worth more threads, as long as every block can have a multiprocessor of its
-// own.
+// Long messages are worth more threads while every block can have its own multiprocessor.
 inline constexpr uint32_t kFewThreads = 256;
 inline constexpr uint32_t kManyThreads = 512;
 inline constexpr uint32_t kMostBlocksOfMany =

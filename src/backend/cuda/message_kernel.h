@@ -2,8 +2,8 @@
 
 // Sends and receives of one group. Short messages go in lines with their own flags (LL and LL128),
 // and the rest in pieces with a flag each (Simple). A MessageBlock is one channel of one flow (all
-// messages of one kind with one peer). It takes its share of each of the flow's messages, in the
-// order of the calls.
+// messages of one kind with one peer). A MessageBlock takes its share of each of the flow's
+// messages, in the order of the calls.
 
 #include "backend/cuda/ll128_line.h"
 #include "backend/cuda/message_args.h"
@@ -89,8 +89,7 @@ class MessageBlock {
       ReceiveSimple(user, bytes);
   }
 
-  // Runs without barriers or fences between lines: each thread waits for room, and for its lines,
-  // on its own.
+  // Runs without barriers or fences between lines: each thread waits for room and lines on its own.
   TUTTI_HD void SendLL(const std::byte* user, size_t bytes) {
     std::byte* const slot =
         args_.windows[flow_.peer] + args_.layout.LLSlotAt(args_.rank, flow_.peer, channel_, sent_);
@@ -167,8 +166,7 @@ class MessageBlock {
     const size_t begin = pair * kLL128PairData;
     return LL128Line::FromBuffer(user + begin, bytes - begin);
   }
-  // Waits until is_so() holds for all threads of the warp, which call it together. Returns false
-  // after giving up.
+  // Waits until is_so() holds for all threads of the calling warp. Returns false after giving up.
   template <class IsSo>
   TUTTI_HD bool AwaitByWarp(IsSo is_so) {
     TUTTI_UNROLL_BY(1)

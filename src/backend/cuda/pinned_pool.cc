@@ -59,8 +59,7 @@ Result<PinnedBlock> PinnedPool::Take(size_t bytes) {
   return block;
 }
 
-// Freeing waits for the GPU (pinned_pool.h), hence it happens without the mutex, and only beyond
-// kMostKept.
+// Freeing waits for the GPU (pinned_pool.h), and happens without the mutex, beyond kMostKept only.
 void PinnedPool::Put(std::byte* data, size_t bytes) {
   {
     const MutexLock lock(mutex_);

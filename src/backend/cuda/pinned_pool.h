@@ -18,8 +18,7 @@ namespace tutti::cuda {
 
 class PinnedPool;
 
-// Memory of a pool, which returns to the pool when the block is destroyed. Move-only. The pool must
-// outlive the block.
+// Memory of a pool, to which the destructor returns it. Move-only. The pool must outlive the block.
 class PinnedBlock {
  public:
   PinnedBlock() = default;
@@ -27,8 +26,7 @@ class PinnedBlock {
   PinnedBlock& operator=(PinnedBlock&& other) noexcept;
   ~PinnedBlock() { Release(); }
 
-  // Returns the block's address, or null for an empty block. All GPUs of the process use the same
-  // address.
+  // Returns the address, which all GPUs of the process use too, or null for an empty block.
   std::byte* data() const { return data_; }
   size_t size() const { return size_; }  // Returns the requested size.
 

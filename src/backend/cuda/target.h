@@ -51,8 +51,7 @@ struct alignas(16) FlaggedLine {
 TUTTI_HD Line LoadLine(const void* from) { return *static_cast<const Line*>(from); }
 TUTTI_HD void StoreLine(void* to, Line line) { *static_cast<Line*>(to) = line; }
 
-// Loads a line of an inbox past the first-level cache, which does not see writes from across the
-// wire.
+// Loads a line of an inbox past the first-level cache, which does not see writes across the wire.
 TUTTI_HD Line LoadSlot(const void* from) {
 #ifdef __CUDA_ARCH__
   Line line;
@@ -75,8 +74,7 @@ TUTTI_HD FlaggedLine LoadFlagged(const void* from) {
                : "memory");
 #elif !defined(__CUDACC__)
   auto* words = static_cast<uint64_t*>(const_cast<void*>(from));
-  // Loads the flag of an LL128 line, its last word, before the rest of the line. StoreFlagged
-  // stores the flag last.
+  // Loads the flag of an LL128 line, its last word, first. StoreFlagged stores the flag last.
   for (int i = 1; i >= 0; --i)
     line.word[i] = std::atomic_ref<uint64_t>(words[i]).load(std::memory_order_acquire);
 #endif
@@ -197,9 +195,9 @@ struct Lanes {
 };
 
 // Begins a kernel. The kernel may have come to the GPU before the end of its predecessor in the
-// stream (Device::Launch). It waits here until the predecessor is done and all of the predecessor's
-// writes are visible. With `lets_next` it then lets its successor come, hence at most two kernels
-// are on the GPU.
+// stream (Device::Launch). StartInTurn waits until the predecessor is done and all of the
+// predecessor's writes are visible. With `lets_next` the successor may come then, hence at most two
+// kernels are on the GPU.
 TUTTI_HD void StartInTurn([[maybe_unused]] bool lets_next) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -1,13 +1,12 @@
 #pragma once
 
-// Arguments from the host to the kernels of trees (gpu/channel_trees.h). They are plain values.
+// Plain values that the host passes to the kernels of trees (gpu/channel_trees.h).
 
 #include "backend/cuda/channel_args.h"
 
 namespace tutti::cuda {
 
-// The most neighbours of a node on either side: two heads of other hosts, and a rank of its own
-// host.
+// The most neighbours of a node on either side: two heads of other hosts and a rank of its own.
 inline constexpr uint32_t kMostTreeLinks = 3;
 // Both ways of all trees: a tree takes two channels.
 inline constexpr uint32_t kMostTreeNodes = kMostGpuChannels;

@@ -1,8 +1,8 @@
 #pragma once
 
 // Runs one node of a tree (gpu/channel_trees.h) by a block, slice by slice. The node adds the slots
-// of its predecessors and this rank's elements. It writes the sum at once into the slots of its
-// successors and, if the sum is a result, into the output. On the way down nothing is added.
+// of its predecessors and this rank's elements. The node writes the sum at once into the slots of
+// its successors and, if the sum is a result, into the output. On the way down nothing is added.
 
 #include "backend/cuda/channel_fifo.h"
 #include "backend/cuda/ring_elements.h"

@@ -31,8 +31,7 @@ class BlockMover {
     blocks.clear();
     for (int i = 0; i < run.count(); ++i) Append(run[i], blocks);
   }
-  // Sends the blocks of outgoing_ from the work area or the input, and receives the blocks of
-  // incoming_.
+  // Sends the blocks of outgoing_ from the work area or the input, and receives those of incoming_.
   void Move(const SendLink& send, const RecvLink& recv, Receive how, bool of_input);
   // Copies the blocks of incoming_ from the input.
   void Load();
@@ -50,8 +49,7 @@ class BlockMover {
   };
   static void Append(Block block, std::vector<Block>& blocks);
   static Cursor Begin(const std::vector<Block>& blocks);
-  // Calls f(place in the area, elements before the part in the slice, elements) for the parts of
-  // the next n elements.
+  // Calls f(place in the area, earlier elements of the slice, elements) for the next n elements.
   template <class F>
   static void Take(Cursor& cursor, size_t n, F f);
   bool StepSend(const SendLink& link, Cursor& cursor, const std::byte* source);
@@ -79,8 +77,7 @@ class HostBlockPrimitives : private BlockMover {
   void ExchangeReduce(int to, const Send& send, int from, const Recv& recv, bool final) {
     Run(to, send, from, recv, final ? Receive::kReduceFinal : Receive::kReduce, false);
   }
-  // REQUIRES, for LoadBlocks and InputExchangeReduce: the operation has an input, and the input
-  // needs no scaling.
+  // REQUIRES, for LoadBlocks and InputExchangeReduce: there is an input, without scaling.
   template <class Blocks>
   void LoadBlocks(const Blocks& blocks) {
     List(blocks, incoming_);

@@ -36,8 +36,7 @@ void Fill(const HostWork& work, std::span<const void*> sources, std::span<std::b
 
 }  // namespace
 
-// The FIFO is tested inside the wait, since the test of a full FIFO is also the attempt to take a
-// slot.
+// The wait tests the FIFO by an attempt to take a slot.
 std::byte* AcquireSlot(WaitContext& wait, const SendLink& link, size_t bytes) {
   std::byte* room = nullptr;
   wait.Wait(
@@ -47,8 +46,7 @@ std::byte* AcquireSlot(WaitContext& wait, const SendLink& link, size_t bytes) {
   return wait.failed() ? nullptr : room;
 }
 
-// A chunk with another tag or length belongs to another operation: the ranks have made different
-// calls.
+// A chunk with another tag or length belongs to another operation: the ranks' calls differ.
 const std::byte* AwaitSlice(WaitContext& wait, const RecvLink& link, size_t bytes,
                             uint32_t op_tag) {
   FifoChunk chunk;
@@ -70,10 +68,10 @@ void HostFifoPrimitives::Run(Step step, size_t in, size_t out, size_t n) {
   }
 }
 
-// Runs one slice of a step. The function waits for a chunk from every receive peer and for a slot
-// toward every send peer. It computes the result into the first target and copies the result to the
-// remaining targets. All slots are published and all chunks released at the end, hence peers never
-// see a half-done step.
+// Runs one slice of a step. RunSlice waits for a chunk from every receive peer and for a slot
+// toward every send peer. The result is computed into the first target and copied to the remaining
+// targets. All slots are published and all chunks released at the end, hence peers see no half-done
+// step.
 bool HostFifoPrimitives::RunSlice(Step step, size_t in, size_t out, size_t n) {
   const size_t bytes = n * work_.elem_bytes;
   std::array<const void*, kMaxFan + 1> sources;

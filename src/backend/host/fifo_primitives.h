@@ -97,7 +97,7 @@ class HostFifoPrimitives {
 };
 
 // AcquireSlot waits until the link has room for a slice of `bytes`, AwaitSlice until a slice of
-// `bytes` has come. Both return null when the wait failed.
+// `bytes` has come. Both functions return null when the wait failed.
 std::byte* AcquireSlot(WaitContext& wait, const SendLink& link, size_t bytes);
 const std::byte* AwaitSlice(WaitContext& wait, const RecvLink& link, size_t bytes, uint32_t op_tag);
 
@@ -130,8 +130,7 @@ class HostExchangePrimitives {
   }
   // Sends kSlicesPerStep slices ahead of the received slices. A long way between the ranks
   // therefore costs its latency once and not for each slice. Each end is at most kSlicesPerStep
-  // slices ahead of the other end, hence a FIFO holds fewer than twice as many slices and has room
-  // for the next slice.
+  // slices ahead of the other end, hence a FIFO holds fewer than twice as many slices and has room.
   void ExchangeReduceOutput(int peer, bool mine_first, size_t n) {
     static_assert(2 * kSlicesPerStep <= kFifoSlots);
     const SendLink send = links_.SendTo(peer);

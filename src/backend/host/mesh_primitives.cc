@@ -29,8 +29,7 @@ void HostMeshPrimitives::RecvOutput(int peer, size_t out, size_t n) {
   link.fifo->Release();
 }
 
-// The chunks stay in their FIFOs until ReleaseAll, and the reduction reads them there without a
-// copy.
+// The chunks stay in their FIFOs until ReleaseAll, and the reduction reads them there.
 bool HostMeshPrimitives::AwaitAll(size_t in, size_t n) {
   for (int r = 0; r < num_ranks(); ++r) {
     const auto at = static_cast<size_t>(r);

@@ -51,8 +51,7 @@ void MessageBatch::BeginAhead(Queue& queue) {
   }
 }
 
-// Returns whether proxy connections move all remaining messages. This thread may then sleep on
-// their descriptors.
+// Returns whether proxy connections move all remaining messages, and this thread may sleep on them.
 bool MessageBatch::OnlyRemoteLeft() const {
   return std::none_of(queues_.begin(), queues_.end(),
                       [](const Queue& queue) { return queue.unfinished() && !queue.remote(); });
@@ -139,8 +138,7 @@ bool MessageBatch::StepSend(Message& message) {
   return true;
 }
 
-// Takes one chunk. A chunk of another length than the rest of the message gives belongs to another
-// call.
+// Takes one chunk. A chunk of an unexpected length belongs to another call.
 bool MessageBatch::StepRecv(Message& message) {
   const FifoChunk chunk = message.recv.fifo->TryPeek();
   if (chunk.data == nullptr) return false;

@@ -30,14 +30,13 @@ class MessageBatch {
   explicit MessageBatch(WaitContext& wait) : wait_(wait) {}
 
   // `tag` marks every chunk, and sender and receiver must agree on the tag. The buffers must stay
-  // until Run returns. `proxy` moves the link's chunks to or from another host; null within a
-  // machine.
+  // until Run returns. `proxy` moves chunks between hosts; null within a machine.
   void AddSend(const SendLink& link, ProxyConnection* proxy, const std::byte* data, size_t bytes,
                uint32_t tag);
   void AddRecv(const RecvLink& link, ProxyConnection* proxy, std::byte* data, size_t bytes,
                uint32_t tag);
 
-  // Steps all messages to their end. Returns false when waiting failed (the WaitContext has the
+  // Steps all messages to their end. Returns false after a failed wait (the WaitContext has the
   // reason).
   bool Run();
 

@@ -7,8 +7,8 @@
 
 namespace tutti {
 
-// Copies from memory in reach, or through the kernel. An operation in place finds its own part
-// already in the output.
+// Copies from memory in reach, or through the kernel. In place the own part is already in the
+// output.
 void HostPullPrimitives::Copy(const ReachableBuffer& buffer, size_t from, size_t out, size_t n) {
   if (n == 0 || wait_.failed()) return;
   const size_t bytes = n * work_.elem_bytes;
@@ -52,8 +52,7 @@ void HostPullPrimitives::ReduceInputs(size_t from, size_t out, size_t n) {
   }
 }
 
-// An empty round of the stages is a barrier: every rank publishes the round and waits for all
-// peers.
+// An empty round of the stages is a barrier: every rank publishes it and waits for all peers.
 void HostPullPrimitives::Barrier() {
   const uint64_t round = rounds_.NextRound();
   rounds_.Publish(round, 0);
@@ -62,8 +61,8 @@ void HostPullPrimitives::Barrier() {
   rounds_.EndRound(round);
 }
 
-// The descriptors travel as the data of one round. They are copied out before the round ends, since
-// the slot may be written over afterwards.
+// The descriptors travel as the data of one round. The descriptors are copied out before the round
+// ends, since the slot may be written over then.
 bool ExchangeDescriptors(HostStagePrimitives& rounds, StageGroup& group, WaitContext& wait,
                          const BufferDescriptors& mine, std::span<BufferDescriptors> all) {
   const uint64_t round = rounds.NextRound();

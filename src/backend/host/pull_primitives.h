@@ -3,8 +3,7 @@
 // The PullPrimitives of kernels/pull.h on host memory.
 //
 // Before an operation each rank publishes descriptors of its buffers: their places, and ways to
-// reach them. All ranks see all descriptors, and therefore decide alike whether to pull or to stage
-// the buffers.
+// reach them. All ranks see all descriptors, and decide alike whether to pull or to stage.
 
 #include <array>
 #include <cstddef>
@@ -39,8 +38,7 @@ class RemoteReader {
   virtual Status Read(int pid, void* dst, uint64_t address, size_t bytes) = 0;
 };
 
-// Says how this rank reaches a buffer: directly when `direct` is set, otherwise by copies through
-// the kernel.
+// Says how this rank reaches a buffer: directly if `direct` is set, otherwise through the kernel.
 struct ReachableBuffer {
   const std::byte* direct = nullptr;
   uint64_t address = 0;
@@ -53,8 +51,7 @@ class HostPullPrimitives {
   struct Reach {
     std::vector<ReachableBuffer> inputs, outputs;
   };
-  // The scratch memory for each rank. The scratch blocks of a few ranks together stay in the L2
-  // cache.
+  // The scratch memory for each rank. The blocks of a few ranks together stay in the L2 cache.
   static constexpr size_t kScratchBytes = 64 << 10;
 
   HostPullPrimitives(HostStagePrimitives& rounds, WaitContext& wait, const HostWork& work,
@@ -91,8 +88,8 @@ class HostPullPrimitives {
   std::vector<std::byte>& scratch_;
 };
 
-// Publishes `mine` and collects the descriptors of all ranks, by rank index. Returns false when
-// waiting failed.
+// Publishes `mine` and collects the descriptors of all ranks, by rank index. Returns false after a
+// failed wait.
 bool ExchangeDescriptors(HostStagePrimitives& rounds, StageGroup& group, WaitContext& wait,
                          const BufferDescriptors& mine, std::span<BufferDescriptors> all);
 

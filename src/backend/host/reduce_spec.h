@@ -1,7 +1,6 @@
 #pragma once
 
-// A reduction for a host kernel: the function for the type and operator, and the scaling before and
-// after the reduction.
+// A reduction for a host kernel: the function for type and operator, and the scaling around it.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,8 +18,8 @@ struct ReduceSpec {
   // the same bits of its own input that its peers receive.
   bool round_scaled = false;
 
-  // Stores the combined `sources` in `dst`. Scales the first source if `scale_first`, and divides
-  // the result if `final`.
+  // Combines `sources` in `dst`. Scales the first if `scale_first`, and divides the result if
+  // `final`.
   void Apply(void* dst, const void* const* sources, int num_sources, size_t count, bool scale_first,
              bool final) const {
     ReduceArgs args = {.scalar = scalar, .divisor = final ? divisor : 0};

@@ -63,8 +63,8 @@ void HostStagePrimitives::StageOutputFrom(uint64_t round, size_t at, const std::
   CopyBytes(Slot(round, group_.my_index()) + at * work_.elem_bytes, out, n * work_.elem_bytes);
 }
 
-// The store of the sequence number is a release. It makes the data and the header visible to ranks
-// that have seen the number.
+// The store of the sequence number is a release. A release makes the data and the header visible to
+// ranks that have seen the number.
 void HostStagePrimitives::Publish(uint64_t round, size_t n) {
   if (wait_.failed() || !group_.AwaitFree(wait_, round)) return;
   const StageView& stage = group_.mine();

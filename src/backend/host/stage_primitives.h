@@ -1,7 +1,7 @@
 #pragma once
 
-// The DirectPrimitives of kernels/primitives.h on host memory: stages in memory that all ranks of
-// the machine map.
+// The DirectPrimitives of kernels/primitives.h on host memory: stages in memory of all ranks of a
+// machine.
 //
 // One StageGroup per communicator and machine keeps the counters, which live as long as the arena.
 // A HostStagePrimitives is made anew for each operation and costs a few stores.
@@ -19,8 +19,7 @@
 
 namespace tutti {
 
-// The stages of the ranks of one machine from the view of one rank. Only one thread uses the object
-// at a time.
+// The stages of the ranks of one machine from the view of one rank. One thread at a time.
 class StageGroup {
  public:
   StageGroup(std::vector<StageView> stages, std::vector<int> ranks, int my_index)

@@ -3,8 +3,7 @@
 // Host streams and events, which replace cudaStream_t and cudaEvent_t on a machine without a GPU.
 //
 // A stream is a queue of tasks and a thread that runs the tasks in order. The thread starts with
-// the first task and ends with the stream. Any thread may enqueue. An idle stream costs no CPU
-// time.
+// the first task and ends with the stream. Any thread may enqueue. Idle streams cost no CPU time.
 
 #include <cstdint>
 #include <deque>
@@ -64,8 +63,7 @@ class HostEvent {
   struct Point;
 
  public:
-  // A point outside every stream. Reach reaches the point, and so does the destructor. Any thread
-  // may use a Mark.
+  // A point outside every stream. Reach or the destructor reaches the point. Any thread.
   class Mark {
    public:
     explicit Mark(std::shared_ptr<Point> point) : point_(std::move(point)) {}
@@ -85,8 +83,7 @@ class HostEvent {
   // Returns the monotonic time at which the last recorded point was reached. Returns 0 when no
   // point was recorded or the point has not been reached.
   int64_t reached_ns() const;
-  // Returns a function that waits for the last recorded point, even if the event is recorded again
-  // meanwhile.
+  // Returns a function that waits for the point recorded last, even after a further record.
   std::function<void()> WaiterForLastRecord();
 
  private:

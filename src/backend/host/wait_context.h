@@ -38,14 +38,13 @@ class WaitWatcher {
   virtual Status OnLongWait(std::span<const int> peers, int64_t waited_ns) = 0;
   // Returns the reason for the raised stop flag. The status is never ok.
   virtual Status StopReason() = 0;
-  // Called when a chunk from `peer` belongs to another operation than the current operation. The
-  // status is never ok.
+  // Called when a chunk from `peer` belongs to a different operation. The status is never ok.
   virtual Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) = 0;
 };
 
 // Paces a wait that polls proxy connections, until the wait sleeps. A poll of a connection is a
-// system call, hence no pause is needed between two polls. A thread that shares its core yields the
-// core after each poll.
+// system call, hence no pause is needed between two polls. A thread that shares its core yields
+// after each poll.
 class ConnectionBackoff {
  public:
   explicit ConnectionBackoff(const WaitPolicy& policy) : spin_ns_(policy.spin_ns) {}
@@ -154,8 +153,7 @@ class WaitContext {
     return false;
   }
   SleepAdvice SleepOnConnections();
-  // Asks the watcher after many short sleeps, as soon as they have lasted as long as one
-  // undisturbed sleep.
+  // Asks the watcher once short sleeps together have lasted as long as an undisturbed sleep.
   template <class Peers>
   void AfterShortSleep(Peers& peers, int64_t before_ns) {
     if (wait_since_ns_ == 0) wait_since_ns_ = asked_ns_ = before_ns;

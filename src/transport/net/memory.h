@@ -31,8 +31,8 @@ struct NetRegion {
 };
 
 // Names a registered range to another process, which reaches the range by one-sided operations
-// (rma.h). The key is opaque, has a fixed size and is sent over the bootstrap. It is no secret: a
-// network admits only processes with the job's key.
+// (rma.h). The key is opaque, has a fixed size and is sent over the bootstrap. A key is no secret:
+// a network admits only processes with the job's key.
 using NetRemoteKey = std::array<std::byte, 64>;
 
 // A registered range. The destructor ends the registration. REQUIRES: a NetMemory is destroyed

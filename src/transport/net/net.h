@@ -17,11 +17,10 @@
 // tags other than 0 only. With the tag 0 every group has one buffer, and a sender may be granted
 // buffers ahead.
 //
-// Set-up of a connection may wait, with a deadline and an abort flag. No call on an established
-// connection waits.
+// Set-up of a connection may wait, with a deadline and an abort flag. No later call waits.
 //
-// One-sided operations are in rma.h, memory is in memory.h. net_contract_test.h tests the promises
-// of every network.
+// rma.h has one-sided operations, memory.h memory. net_contract_test.h tests every network's
+// promises.
 //
 // Threads: Net, its listeners and their set-up calls may be used from any thread. A comm is used by
 // one thread at a time (proxy connections ensure this), except Shutdown, which any thread may call.
@@ -43,7 +42,7 @@ namespace tutti {
 
 class NetRma;
 
-// The number of requests for which any network has room on one connection. It equals the number of
+// The number of requests for which any network has room on one connection. The number equals the
 // slots of a FIFO (connection/fifo.h), since a chunk in flight occupies a slot at either end. A
 // network may have room for more requests (NetDevice::max_requests).
 inline constexpr uint64_t kNetWindow = 8;
@@ -51,8 +50,7 @@ inline constexpr uint64_t kNetWindow = 8;
 // The most receives of a group in any network.
 inline constexpr int kMaxNetGroup = 8;
 
-// The longest message. The constant bounds lengths that are read from the wire and lies far above
-// the size of any slot.
+// The longest message. The constant bounds lengths from the wire and is far above any slot's size.
 inline constexpr size_t kMaxNetMessageBytes = size_t{1} << 30;
 
 // Names a listener, for a rank that will connect to the listener. The handle is opaque, has a fixed
@@ -78,8 +76,7 @@ struct NetDevice {
   bool takes_gpu_memory = false;    // takes memory of GPUs by address
   bool takes_dmabuf = false;
   bool registers_memory = false;  // Net::Register works
-  // Says that connections register memory within a range of Net::Register for the price of a
-  // look-up.
+  // Says that connections register memory of Net::Register for the price of a look-up.
   bool shares_registrations = false;
   // Says that received bytes may reach GPU memory after Test has reported them. Iflush tells when
   // the bytes have arrived.
@@ -185,8 +182,8 @@ class NetSendComm : public NetComm {
   // Begins to send a message. Returns null when the receiver has not granted a buffer with this tag
   // yet, or the comm has no room for a further request. REQUIRES: bytes <= kMaxNetMessageBytes.
   virtual Result<NetRequest*> Isend(const NetSend& message) = 0;
-  // Returns whether the peer's host has all sent bytes, in which case this process may end without
-  // a loss.
+  // Returns whether the peer's host has all sent bytes, so that nothing is lost if this process
+  // ends.
   virtual bool Drained() const = 0;
   // Returns how many of the sent bytes the peer's host does not have yet, in networks with such a
   // count. The count lets a wait for Drained tell a slow peer from a stuck peer.
@@ -198,13 +195,12 @@ class NetRecvComm : public NetComm {
   // Returns whether the caller may grant buffers for messages before it knows of any message.
   virtual bool ReceivesAhead() const { return true; }
   // Begins to receive the next group of messages, one for each buffer, and grants the buffers to
-  // the sender. Returns null when the comm has no room for a further request. A message longer than
-  // its buffer breaks the connection. REQUIRES: 1 <= group.size() <= max_group, and the tags of a
-  // group differ.
+  // the sender. Returns null without room for a further request. A message longer than its buffer
+  // breaks the connection. REQUIRES: 1 <= group.size() <= max_group, and the tags of a group
+  // differ.
   virtual Result<NetRequest*> Irecv(std::span<const NetReceive> group) = 0;
   // Begins to make the content of these buffers of GPU memory visible to the GPU, where the device
-  // needs such a step (NetDevice::needs_flush). Returns null when the comm has no room for a
-  // further request.
+  // needs such a step (NetDevice::needs_flush). Returns null without room for a further request.
   virtual Result<NetRequest*> Iflush(std::span<const NetReceive> buffers) = 0;
   // Says whether the caller waits for further messages after the next message. A caller of
   // ExpectMore must heed Care as well. The network may then acknowledge several messages to the
@@ -214,8 +210,7 @@ class NetRecvComm : public NetComm {
   virtual void ExpectMore(bool /*more*/) {}
 };
 
-// Accepts the connections of ranks that hold its handle. The destructor turns away later
-// connections.
+// Accepts the connections of ranks that hold its handle. The destructor turns later ones away.
 class NetListener {
  public:
   virtual ~NetListener() = default;

@@ -58,8 +58,7 @@ struct NetSignal {
   bool strong = false;
 };
 
-// Changes the 64-bit word at `word`, which is aligned to 8 bytes, and fetches the word's previous
-// value.
+// Changes the 64-bit word at `word`, aligned to 8 bytes, and fetches the word's previous value.
 struct NetAtomic {
   enum class Kind : uint8_t {
     kAdd,             // adds `operand`
@@ -86,8 +85,7 @@ class NetRmaComm : public NetComm {
   virtual Result<NetRequest*> Iget(NetLocal to, NetRemote from, size_t bytes) = 0;
   // Begins to change a word of the target and to copy the word's previous 8 bytes to `before`.
   virtual Result<NetRequest*> Iatomic(NetLocal before, const NetAtomic& atomic) = 0;
-  // Begins a request that is done once all earlier operations of this comm are visible at the
-  // target.
+  // Begins a request that ends once all earlier operations of the comm are visible at the target.
   virtual Result<NetRequest*> Iflush() = 0;
 };
 

@@ -33,8 +33,7 @@ class RmaGroup {
   // from memory outside every registration of the group must be short (LongestPut). The group
   // outlives the comm.
   virtual std::unique_ptr<NetRmaComm> MakeComm(int peer) = 0;
-  // Returns the most bytes of a put from `memory`, which must come from this group or from one of
-  // its comms.
+  // Returns the most bytes of a put from `memory`, which comes from this group or one of its comms.
   virtual size_t LongestPut(const NetMemory& memory) const = 0;
   // Says whether signals can be strong, and whether a signal's word can lie in any window.
   virtual bool has_strong_signals() const = 0;
@@ -57,8 +56,8 @@ class RmaGroupListener {
 class RmaGroups {
  public:
   virtual ~RmaGroups() = default;
-  // Returns a number for each network, in the rank's order of preference. A network has the same
-  // number on every rank.
+  // Returns a number for each network, in the rank's order of preference. Its number is the same
+  // everywhere.
   virtual std::vector<uint64_t> names() const = 0;
   virtual std::string_view NameOf(uint64_t name) const = 0;
   // Opens a network for the communicator with the number `number`, which is the same on all ranks.

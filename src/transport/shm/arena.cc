@@ -40,7 +40,7 @@ Arena Arena::Format(std::byte* base, const ArenaLayout& layout) {
 }
 
 // The layout follows from settings that all ranks have exchanged, hence a difference means another
-// build of Tutti.
+// build.
 Result<Arena> Arena::Attach(std::byte* base, const ArenaLayout& expected) {
   Header header;
   std::memcpy(&header, base, sizeof(header));

@@ -112,8 +112,7 @@ Result<void*> HostMemory::Allocate(size_t bytes) {
   return data;
 }
 
-// The index is changed under the mutex, and only a pointer to the start of an allocation is
-// accepted.
+// The index is changed under the mutex. Only the start of an allocation is accepted.
 Status HostMemory::Free(void* pointer) {
   if (pointer == nullptr) return Status::Ok();
   Allocation freed;
@@ -214,8 +213,7 @@ HostMemory::Index& HostMemory::WritableIndex(size_t entries) {
   return *indexes_.back();
 }
 
-// The index becomes visible only after it is complete, hence a first reader never sees a
-// half-written index.
+// The index becomes visible only when complete: no first reader sees a half-written index.
 void HostMemory::Insert(uint64_t id, const SharedMemory& memory) {
   const size_t count = allocations_.size();
   Index& index = WritableIndex(count + 1);

@@ -11,12 +11,12 @@
 // mappings of other ranks' allocations.
 //
 // Memory that a peer has mapped may be freed safely. A mapping holds the file: the peer's pointers
-// stay valid, and a late access never faults. Free gives the pages back at once all the same. They
-// read as zeroes from then on and cost nothing, hence a mapping that outlives its allocation costs
-// address space only. A number is never used for two allocations of a process, and a new process
-// has a new server name. A peer that looks for an allocation by number therefore cannot find the
-// mapping of an older allocation, even at the same address. As always, the user must not free a
-// buffer that an unfinished operation uses.
+// stay valid, and a late access never faults. Free gives the pages back at once all the same. Freed
+// pages read as zeroes and cost nothing, hence a mapping that outlives its allocation costs address
+// space only. A number is never used for two allocations of a process, and a new process has a new
+// server name. A peer that looks for an allocation by number therefore cannot find the mapping of
+// an older allocation, even at the same address. As always, the user must not free a buffer that an
+// unfinished operation uses.
 //
 // Not for use across fork(): a child shares the pages with its parent.
 
@@ -105,8 +105,7 @@ class HostMemory {
   void Insert(uint64_t id, const SharedMemory& memory) TUTTI_REQUIRES(mutex_);
   void Erase(uintptr_t base) TUTTI_REQUIRES(mutex_);
 
-  // Read by Find without the mutex. Null until the first Allocate and again after the last
-  // allocation was freed.
+  // Read by Find without the mutex. Null before the first Allocate and after the last Free.
   std::atomic<Index*> index_{nullptr};
 
   mutable Mutex mutex_;  // guards the members below, and writes to *index_

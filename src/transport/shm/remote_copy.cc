@@ -12,8 +12,7 @@
 namespace tutti {
 namespace {
 
-// One call of the kernel copies at most 2^31 - 4096 bytes. A power of two below this limit keeps
-// the pieces aligned.
+// A call of the kernel copies at most 2^31 - 4096 bytes. A power of two keeps the pieces aligned.
 constexpr size_t kMaxBytesPerCall = size_t{1} << 30;
 
 enum class Direction { kRead, kWrite };
@@ -58,8 +57,7 @@ Status Copy(Direction direction, pid_t pid, void* local, uintptr_t remote, size_
       if (errno == EINTR) continue;
       return CopyError(errno, direction, pid, remote, bytes);
     }
-    // A copy that ended early met a hole, which the next call reports. A copy of nothing would loop
-    // for ever.
+    // A partial copy met a hole, which the next call reports. A copy of nothing would never end.
     if (copied == 0) return CopyError(EFAULT, direction, pid, remote, bytes);
     at += copied;
     remote += static_cast<uintptr_t>(copied);

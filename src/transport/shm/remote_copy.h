@@ -35,7 +35,7 @@ Status WriteRemote(pid_t pid, uintptr_t remote, const void* src, size_t bytes);
 using RemoteToken = std::array<uint8_t, 16>;
 RemoteToken RandomRemoteToken();
 
-// Succeeds when `remote` in process `pid` holds `expected`, and otherwise returns the reason. Never
+// Succeeds if `remote` in process `pid` has `expected`, and otherwise returns why not. Never
 // crashes.
 Status ProbeRemoteRead(pid_t pid, uintptr_t remote, const RemoteToken& expected);
 

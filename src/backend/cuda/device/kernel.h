@@ -4,8 +4,8 @@
 
 #include "backend/cuda/mesh_kernel.h"
 
-// `...`: the function that each block runs. Kernels of one stream may be on the GPU before their
-// turn (StartInTurn).
+// `...`: the function that each block runs. Kernels may be on the GPU before their turn
+// (StartInTurn).
 #define TUTTI_KERNEL_OF(name, Args, threads, blocks_each, ...)       \
   extern "C" __global__ void __launch_bounds__(threads, blocks_each) \
       name(const __grid_constant__ tutti::cuda::Args args) {         \

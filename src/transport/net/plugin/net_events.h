@@ -24,13 +24,11 @@ class NetEvents {
     virtual ~Event() = default;
     virtual void Update(void* data) = 0;
   };
-  // A step ends with the object. The step outlives the beginnings of its events, but not their
-  // ends.
+  // A step ends with the object. A step outlives its events' beginnings, not their ends.
   class Step {
    public:
     virtual ~Step() = default;
-    // Begins an event of the kind `plugin`, which determines the layout at `data`. Null: nobody
-    // wants the event.
+    // Begins an event of the kind `plugin`, which determines the layout at `data`. Null: unwanted.
     virtual std::unique_ptr<Event> Begin(int64_t plugin, void* data) = 0;
   };
 

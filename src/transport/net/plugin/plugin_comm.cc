@@ -30,8 +30,8 @@ void* HandleOf(NetMemory* memory) {
 
 }  // namespace
 
-// The handle enters registered_ within the same call of the plugin, hence a Close from another
-// thread cannot miss it.
+// The handle enters registered_ within the same call of the plugin, hence Close on another thread
+// cannot miss it.
 Result<std::unique_ptr<NetMemory>> PluginChannel::Register(const NetRegion& region) {
   TUTTI_TRY(Check());
   void* handle = nullptr;
@@ -103,8 +103,8 @@ NetRequest* PluginChannel::Begun(Request& request) {
   return &request;
 }
 
-// Tests all requests that are under way. A plugin moves data in `test` only, hence each request is
-// tested at every call.
+// Tests all requests that are under way. A plugin moves data in `test` only, hence each is tested
+// every time.
 Result<bool> PluginChannel::Progress() {
   TUTTI_TRY(Check());
   bool moved = false;
@@ -150,8 +150,8 @@ Result<bool> PluginChannel::Test(NetRequest& request) {
   return true;
 }
 
-// A plugin gives no request while the receiver has posted no buffer. The caller then tries again,
-// with the same step.
+// A plugin gives no request before the receiver posts a buffer. The caller tries again, with this
+// step.
 Result<NetRequest*> PluginSendComm::Isend(const NetSend& message) {
   TUTTI_TRY(channel_.Check());
   if (message.bytes > kMaxNetMessageBytes) {

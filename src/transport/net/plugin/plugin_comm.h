@@ -21,8 +21,7 @@ constexpr uint64_t PluginRequests(int version) {
   return version >= 8 ? kPluginRequests : kOldPluginRequests;
 }
 
-// The shared part of both directions: the plugin's comm, the requests in flight, and the first
-// failure.
+// The shared part of both directions: the plugin's comm, the requests, and the first failure.
 class PluginChannel {
  public:
   struct Request : NetRequest {
@@ -61,8 +60,7 @@ class PluginChannel {
   // Returns the first failure, or a failure that says that the connection is closed.
   Status Check() const;
   static Status Closed() { return InternalError("this rank closed the connection"); }
-  // Keeps the first failure and closes the connection, in order that the other end notices the
-  // failure.
+  // Keeps the first failure and closes the connection, hence the other end notices it.
   Status Fail(Status status);
 
   Result<bool> Progress();
@@ -73,8 +71,7 @@ class PluginChannel {
   // Returns the step of the next request. The step stays the same until the plugin takes a request,
   // hence a send that is tried again and again is reported once.
   NetEvents::Step* NextStep(size_t bytes);
-  // Counts a send or a group of receives that the plugin has taken, and gives it the step of
-  // NextStep.
+  // Counts a send or a group of receives that the plugin has taken, with the step of NextStep.
   NetRequest* BegunStep(Request& request);
   // Counts a request without a step that the plugin has taken.
   NetRequest* Begun(Request& request);
@@ -84,8 +81,7 @@ class PluginChannel {
 
   const std::shared_ptr<PluginContext> context_;
   const Direction direction_;
-  // comm_ and registered_ are touched within context_->Do only, since Close may come from any
-  // thread.
+  // comm_ and registered_ are touched within Do only, since Close may come from any thread.
   void* comm_;  // null: closed
   std::set<void*> registered_;
   const std::string peer_;

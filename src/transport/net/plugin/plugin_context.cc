@@ -3,8 +3,7 @@
 namespace tutti {
 namespace {
 
-// Describes a plugin's result in the words of this project's messages, which name the plugin as the
-// actor.
+// Describes a plugin's result in a message that names the plugin as the actor.
 const char* TextOf(ncclResult_t result) {
   switch (result) {
     case ncclUnhandledCudaError:

@@ -17,12 +17,10 @@ namespace {
 // The pause between two calls of connect or accept.
 constexpr int64_t kPauseNs = 200'000;
 
-// The time in which a device must connect with itself. It allows for a network that looks for a
-// route first.
+// The time in which a device must connect with itself, perhaps after looking for a route.
 constexpr double kLoopSeconds = 10;
 
-// Calls `attempt` until it gives a comm or fails, or `limits` end the wait. `attempt` gives null
-// for "not yet".
+// Calls `attempt` until it gives a comm or fails, or `limits` end the wait. Null means "not yet".
 Result<void*> AwaitComm(const WaitLimits& limits, std::string_view what,
                         const std::function<Status(void**)>& attempt) {
   for (;;) {
@@ -89,8 +87,7 @@ class PluginListener final : public NetListener {
   const NetHandle handle_;
 };
 
-// A connection of a device with itself. A loop is needed because plugins register memory with
-// connections only.
+// A connection of a device with itself. Plugins register memory with connections only.
 struct Loop {
   std::unique_ptr<PluginSendComm> sender;
   Mutex mutex;

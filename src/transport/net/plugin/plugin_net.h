@@ -7,8 +7,7 @@
 // each request to be tested to its end.
 //
 // Authentication: the plugin makes its own connections, with handles that travel over the
-// authenticated bootstrap. The plugin's maker decides whether the plugin admits further
-// connections.
+// authenticated bootstrap. Its maker decides about further connections.
 //
 // Threads: as Net. One mutex for each context keeps two threads out of the plugin at the same time,
 // as NCCL promises plugins. The mutex is held for one call, and the plugin's calls return at once.

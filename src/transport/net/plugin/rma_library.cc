@@ -79,8 +79,7 @@ class FunctionsOf final : public RmaFunctions {
   }
   ncclResult_t CreateContext(void* coll_comm, void** made) override {
     if constexpr (kIsOld) {
-      // Signals lie in registered memory, and counters belong to Tutti, hence the plugin makes none
-      // of either.
+      // Signals lie in registered memory, and counters belong to Tutti: the plugin makes neither.
       tuttiGinConfig_v13_t config = {};
       config.nContexts = kContexts;
       config.trafficClass = kUndefinedTrafficClass;
@@ -161,8 +160,7 @@ class FunctionsOf final : public RmaFunctions {
 };
 
 template <class Table>
-// Functions that only some plugins have, such as progress, are not needed here, and the calls
-// replace them.
+// Functions that only some plugins have, such as progress, are not needed here.
 std::unique_ptr<RmaFunctions> Make(const Table& table, std::string* missing) {
   const std::pair<const char*, bool> needed[] = {
       {"a name", table.name != nullptr},
@@ -222,8 +220,7 @@ std::unique_ptr<RmaFunctions> MakeRmaFunctions(const tuttiRmaTable_v14_t& table,
   return Make(table, missing);
 }
 
-// A library with ncclGinPlugin_v14 alone gets a message of its own, since its operations are for
-// kernels.
+// A library with ncclGinPlugin_v14 alone has operations for kernels only, and an error of its own.
 Result<std::shared_ptr<RmaLibrary>> RmaLibrary::Open(const PluginKind& kind,
                                                      const std::string& name) {
   TUTTI_ASSIGN(const PluginFile opened, PluginFile::Open(kind, name));

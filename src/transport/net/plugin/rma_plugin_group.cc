@@ -130,8 +130,7 @@ void RmaPluginGroup::Deregister(void* handle) {
   context_->functions().Deregister(coll_comm, handle);
 }
 
-// A region that only partly lies in a registration counts as unregistered, and its puts go through
-// the stage.
+// A region that is registered only in part counts as unregistered. Its puts go through the stage.
 std::unique_ptr<NetMemory> RmaPluginGroup::MemoryFor(const NetRegion& region) {
   const MutexLock lock(data_);
   for (const Region& known : regions_) {
@@ -147,8 +146,7 @@ std::unique_ptr<NetRmaComm> RmaPluginGroup::MakeComm(int peer) {
   return std::make_unique<RmaPluginComm>(*this, peer);
 }
 
-// The failure stops all calls even if another thread holds set_up(). The group is then closed by
-// its destructor.
+// The failure stops all calls even if another thread holds set_up() and the group stays open.
 void RmaPluginGroup::Close() {
   {
     const MutexLock lock(data_);
@@ -176,8 +174,7 @@ void RmaPluginGroup::CloseLocked() {
   coll_comm_ = made_ = nullptr;
 }
 
-// Makes the plugin move data, and asks the plugin now and then for errors that no call has
-// reported.
+// Makes the plugin move data, and asks it now and then for errors that no call has reported.
 Status RmaPluginGroup::Drive() {
   TUTTI_TRY(Do("progress",
                [](RmaFunctions& plugin, void* made, void*) { return plugin.Progress(made); }));
@@ -212,8 +209,7 @@ Status RmaPluginComm::OnFailure(std::string_view what, ncclResult_t result) {
   return Break();
 }
 
-// Waits for the end of operations under way, but no longer than kBreakNs, after which the whole
-// group fails.
+// Waits for operations under way, but no longer than kBreakNs, after which the whole group fails.
 Status RmaPluginComm::Break() {
   const bool ended = EndRequests();
   if (!ended && NowNs() - breaking_ns_ < RmaPluginGroup::kBreakNs) return Status::Ok();
@@ -235,8 +231,7 @@ ncclResult_t RmaPluginComm::TestRequest(Request& request, bool* ended) {
   return result;
 }
 
-// Tests the operations under way on a comm that begins nothing any more. Returns whether all have
-// ended.
+// Tests the operations of a comm that begins nothing any more. Returns whether all have ended.
 bool RmaPluginComm::EndRequests() {
   bool all_ended = true;
   for (Request& request : requests_) {

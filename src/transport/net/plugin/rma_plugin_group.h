@@ -88,8 +88,7 @@ class RmaPluginMemory : public NetMemory {
 
 class RmaPluginGroup final : public RmaGroup {
  public:
-  // Takes over `coll_comm` and `made`, a plugin's comm of all ranks and its context. All ranks make
-  // this call together.
+  // Takes over `coll_comm` and `made`, a plugin's comm of all ranks and its context. Collective.
   static Result<std::unique_ptr<RmaPluginGroup>> Create(std::shared_ptr<RmaPluginContext> context,
                                                         void* coll_comm, void* made, int num_ranks,
                                                         int rank);
@@ -136,8 +135,7 @@ class RmaPluginGroup final : public RmaGroup {
   void Deregister(void* handle) TUTTI_EXCLUDES(data_);
   void CloseAll() TUTTI_REQUIRES(context_->set_up());
   void CloseLocked() TUTTI_REQUIRES(context_->set_up(), data_);
-  // Returns this rank's memory with a registration that contains the region, or without any
-  // registration.
+  // Returns this rank's memory with a registration that contains the region, or with none.
   std::unique_ptr<NetMemory> MemoryFor(const NetRegion& region) TUTTI_EXCLUDES(data_);
 
   // Calls a function that moves data for all ranks, as call(functions, context, comm). Keeps the
@@ -149,8 +147,7 @@ class RmaPluginGroup final : public RmaGroup {
     if (!status.ok()) Fail(status);
     return status;
   }
-  // Breaks all comms, and closes the group unless this rank waits for other ranks in a
-  // registration.
+  // Breaks all comms, and closes the group unless this rank waits for peers in a registration.
   void Fail(const Status& why) TUTTI_REQUIRES(data_);
   Status Drive() TUTTI_REQUIRES(data_);
 

@@ -92,8 +92,7 @@ SocketChannel::SocketChannel(SocketSet sockets, SocketDirection direction,
 
 SocketChannel::~SocketChannel() {
   if (silence_) silence_->Remove(this);
-  // A close with unread bytes in the socket would reset the connection instead of ending it in
-  // order.
+  // A close with unread bytes would reset the connection instead of ending it in order.
   std::array<std::byte, 1024> unread;
   while (::recv(control_.fd(), unread.data(), unread.size(), MSG_DONTWAIT) > 0) {
   }
@@ -122,8 +121,7 @@ bool SocketChannel::LookForSilence(int64_t now_ns, int64_t dead_after_ns) {
     if (meters_[i].Observe(*signs, now_ns, dead_after_ns)) silent_socket = static_cast<int>(i);
   }
   if (silent_socket < 0) return awaits_answer;
-  // The thread that drives the connection sees its sockets end, and learns the reason from this
-  // store.
+  // The connection's thread sees its sockets end, and learns the reason from this store.
   silent_socket_.store(silent_socket, std::memory_order_release);
   // A reset tells the other end that the connection broke, over the sockets that are not silent. An
   // orderly end would tell the other end that this end is gone for good.
@@ -131,8 +129,7 @@ bool SocketChannel::LookForSilence(int64_t now_ns, int64_t dead_after_ns) {
   return false;
 }
 
-// A helper thread, if there is one, begins to drive a data socket as soon as the data socket is
-// attached.
+// A helper thread, if there is one, drives a data socket as soon as it is attached.
 void SocketChannel::AddDataSockets(std::vector<SocketStream> streams) {
   for (SocketStream& stream : streams) {
     data_sockets_.push_back(std::make_unique<DataSocket>(std::move(stream), direction_, doorbell_));
@@ -141,8 +138,7 @@ void SocketChannel::AddDataSockets(std::vector<SocketStream> streams) {
   }
 }
 
-// When DetachDataSockets returns, no helper thread touches the data sockets or the memory of their
-// pieces any more.
+// After DetachDataSockets no helper thread touches the data sockets or the memory of their pieces.
 void SocketChannel::DetachDataSockets() {
   for (size_t i = 0; helpers_->any() && i < data_sockets_.size(); ++i) {
     helpers_->Detach(*data_sockets_[i], static_cast<int>(i));
@@ -198,8 +194,7 @@ void SocketChannel::AppendDataWaits(std::vector<NetWait>& waits) const {
           {socket->fd(), socket->direction() == SocketDirection::kSend ? EPOLLOUT : EPOLLIN});
     }
   }
-  // Data sockets that have just become idle count too, since this thread has not seen their
-  // progress yet.
+  // Data sockets that have just become idle count too, since their progress was not seen yet.
   if (helpers_->any() && (helped || doorbell_.completed() != pieces_seen_)) {
     doorbell_.Arm(pieces_seen_);
     waits.push_back({doorbell_.event_fd(), EPOLLIN});
@@ -212,8 +207,7 @@ std::vector<int> SocketChannel::Fds() const {
   return fds;
 }
 
-// After a replacement the descriptors of the first sockets are named, because callers registered
-// these.
+// After a replacement the first sockets' descriptors are named, because callers registered these.
 void SocketChannel::AppendFds(std::vector<int>& fds) const {
   if (replaced_) {
     for (const UniqueFd& fd : first_sockets_) fds.push_back(fd.get());
@@ -230,8 +224,7 @@ void SocketChannel::AppendFds(std::vector<int>& fds) const {
 // that is being made again counts as having at least one.
 size_t SocketChannel::Undelivered() const {
   if (down_ || (resumer_ && resumer_->MayHaveMoved())) return 1;
-  // TCP counts the bytes without an acknowledgement. Other sockets do not support the call, and
-  // deliver at once.
+  // TCP counts unacknowledged bytes. Other sockets do not support the call, and deliver at once.
   const auto undelivered = [](int fd) -> size_t {
     int waiting = 0;
     return ioctl(fd, SIOCOUTQ, &waiting) == 0 ? static_cast<size_t>(waiting) : 0;
@@ -260,7 +253,7 @@ Status SocketChannel::Lost(int error) {
 }
 
 // Begins to make the connection again, if resuming is allowed and the failure lies between the
-// ends. Otherwise fails the connection.
+// ends. In all other cases fails the connection.
 Status SocketChannel::Break(int error) {
   if (!resumer_ || !IsRemote(error) || shut_down_.load(std::memory_order_acquire)) {
     return Fail(error);
@@ -319,8 +312,7 @@ Result<bool> SocketChannel::Resume() {
   return true;
 }
 
-// Tries a lost path while the connection works by other paths. Returns whether the connection has
-// moved to new sockets.
+// Tries a lost path while the connection works by other paths. Returns whether it has moved.
 Result<bool> SocketChannel::Move() {
   const int64_t now_ns = NowNs();
   if (!resumer_->TriesPath(now_ns)) return false;

@@ -32,8 +32,7 @@ struct FaultPolicy {
   std::shared_ptr<SilenceWatch> silence;
 };
 
-// All sockets of a connection. The sockets do not block, and both ends have proven that they belong
-// to the job.
+// All sockets of a connection. The sockets do not block, and both ends have proven the key.
 struct SocketSet : Sockets {
   std::string peer;  // "10.0.0.2:41000 over eth0"
   // Finds new sockets for the connection. Null: a broken socket breaks the connection.
@@ -81,8 +80,7 @@ class SocketChannel final : public SilenceWatch::Subject {
   // Tries lost paths again. Returns true when the connection has moved to other sockets; the
   // messages then begin again as after Resume. REQUIRES: not down.
   Result<bool> Move();
-  // Reports that the connection goes on. `repeated` of its messages, or of the objects that `what`
-  // names, are sent again.
+  // Reports that the connection goes on, and that `repeated` messages (or `what`) are sent again.
   void TellResumed(uint64_t repeated, std::string_view what = "messages");
   // Counts a whole message that arrived, or that the other end has acknowledged.
   void CountWhole() { damages_in_a_row_ = 0; }
@@ -159,8 +157,7 @@ class SocketChannel final : public SilenceWatch::Subject {
   mutable SocketDoorbell doorbell_;
   const int num_data_sockets_;
   std::vector<std::unique_ptr<DataSocket>> data_sockets_;  // none while down
-  // The first sockets, kept open after their replacement, since callers of AppendFds still watch
-  // their descriptors.
+  // The first sockets, kept open after a replacement, since callers still watch their descriptors.
   std::vector<UniqueFd> first_sockets_;
   uint64_t pieces_seen_ = 0;
   std::atomic<bool> shut_down_ = false;

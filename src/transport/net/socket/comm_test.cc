@@ -546,7 +546,7 @@ TEST(SocketCommTest, AnOrderlyEndSaysThatAllWasRead) {
   }
 }
 
-// The same with groups.
+// Seeded damage to streams of groups.
 TEST(SocketCommTest, DamagedGroupsAreDeliveredOrRefused) {
   for (unsigned seed = 0; seed < 1500; ++seed) {
     SCOPED_TRACE(seed);

@@ -4,8 +4,7 @@
 // the pieces without waiting. Data sockets are driven by the thread that drives their connection,
 // or by a helper thread (helpers.h).
 //
-// Threads: the connection's thread calls Push; one thread at a time calls Step; any thread calls
-// the rest.
+// Threads: the connection's thread calls Push, one thread at a time Step, any thread the rest.
 
 #include <array>
 #include <atomic>
@@ -21,8 +20,8 @@ namespace tutti {
 
 enum class SocketDirection { kSend, kReceive };
 
-// Lets the data sockets of a connection tell the connection's driver that a piece is done or a data
-// socket has failed.
+// Lets the data sockets of a connection tell its driver that a piece is done or a socket has
+// failed.
 class SocketDoorbell {
  public:
   static constexpr int kNoError = -1;

@@ -28,8 +28,7 @@ struct LinkFacts {
 // Reads the facts of an interface. Unreadable facts stay unknown.
 LinkFacts ReadLinkFacts(const std::string& interface_name);
 
-// Takes NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD where they are set, and otherwise decides by
-// the link.
+// Takes NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD if set, and otherwise decides by the link.
 DataSocketConfig ChooseDataSockets(const Settings& settings, const LinkFacts& link);
 
 // Returns the number of data sockets of a connection over `nics` NICs: at least one for each of

@@ -85,8 +85,7 @@ Result<Frame> DecodeFrame(std::span<const std::byte, kFrameBytes> in);
 using GroupTags = std::array<uint32_t, kMaxNetGroup>;
 
 void EncodeGroupTags(const GroupTags& tags, std::span<std::byte, kGroupTagsBytes> out);
-// Returns RemoteError, with the reason, unless the bytes are the tags of a group of `number`
-// buffers.
+// Returns RemoteError, with the reason, unless `in` has the tags of a group of `number` buffers.
 Result<GroupTags> DecodeGroupTags(std::span<const std::byte, kGroupTagsBytes> in, uint8_t number);
 
 }  // namespace tutti

@@ -104,7 +104,7 @@ inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int dat
 }
 
 // The bytes arrive at a sender as grants. After each piece `send(sender, fed)` sends as much as
-// possible; `fed` bytes have arrived so far. It returns false when the sender is broken.
+// possible; `fed` bytes have arrived so far. `send` returns false when the sender is broken.
 template <class Send>
 void FeedGrants(std::span<const std::byte> bytes, size_t piece, Send send) {
   const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();

@@ -44,8 +44,7 @@ class SocketHelpers::Thread {
     Ring();
   }
   void Wake() {
-    // Pairs with the exchange in Sleep: either Wake sees the sleeper, or the sleeper sees the
-    // piece.
+    // Pairs with the exchange in Sleep: Wake sees the sleeper, or the sleeper the piece.
     if (asleep_.exchange(false, std::memory_order_acq_rel)) Ring();
   }
 
@@ -55,8 +54,7 @@ class SocketHelpers::Thread {
     [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof(one));
   }
 
-  // Holds mutex_ for a change of data_sockets_. A busy helper releases the mutex as soon as an
-  // editor waits.
+  // Holds mutex_ for a change of data_sockets_. A busy helper releases it when an editor waits.
   class TUTTI_SCOPED_CAPABILITY EditLock {
    public:
     explicit EditLock(Thread& thread) TUTTI_ACQUIRE(thread.mutex_) : thread_(thread) {
@@ -93,8 +91,7 @@ bool SocketHelpers::Thread::StepAll() {
   return moved;
 }
 
-// Announces the sleep before it reads the data sockets' work. A piece pushed later rings the event,
-// and the poll returns.
+// Announces the sleep before it reads the data sockets' work. A later piece rings the event.
 void SocketHelpers::Thread::Sleep() {
   asleep_.exchange(true, std::memory_order_acq_rel);
   polls_.assign(1, pollfd{event_.get(), POLLIN, 0});
@@ -114,8 +111,7 @@ void SocketHelpers::Thread::Sleep() {
   }
 }
 
-// Yields to editors first, since a busy helper would otherwise take the mutex again before they get
-// it.
+// Yields to editors first, since a busy helper would otherwise take the mutex before they do.
 void SocketHelpers::Thread::Run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     while (editors_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();

@@ -7,8 +7,7 @@
 //   given back │ kept, oldest first │ free
 //             tail_                head_        both count bytes from when the ring was last empty
 //
-// A copy is in one piece. A copy that does not fit before the ring's end goes to the ring's
-// beginning.
+// A copy is in one piece. A copy that does not fit before the ring's end goes to its beginning.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +21,7 @@ namespace tutti {
 class KeptMessages {
  public:
   // Makes room for messages of up to kKeepBytes with `bytes` bytes together. The memory is touched
-  // only when it is used.
+  // only by use.
   explicit KeptMessages(size_t bytes)
       : size_(bytes + kKeepBytes), ring_(std::make_unique_for_overwrite<std::byte[]>(size_)) {}
 

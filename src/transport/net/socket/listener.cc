@@ -178,8 +178,7 @@ NetHandle EncodeHandle(const ListenerHandle& handle, uint64_t magic) {
 
 uint64_t MagicOf(const NetHandle& handle) { return WireReader(handle).U64(); }
 
-// The caller has checked the magic number. The counts come from a peer and are checked before they
-// are used.
+// The caller has checked the magic number. The counts come from a peer and are checked before use.
 Result<ListenerHandle> DecodeHandle(const NetHandle& in, const std::string& interface) {
   WireReader reader(in);
   reader.U64();

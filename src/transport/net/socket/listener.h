@@ -1,7 +1,7 @@
 #pragma once
 
-// The receiving side's connections: the sockets that have come for each listener, and the complete
-// sets of sockets.
+// The receiving side's connections: the sockets that have come for each listener, and complete
+// sets.
 //
 // Threads: the loop's thread calls Offer; any thread calls the rest.
 
@@ -32,8 +32,7 @@ class ConnectionQueue {
   // The most connections that may wait for Accept. A member of the job that opens more is broken.
   static constexpr size_t kMaxWaiting = 1024;
 
-  // Adds an authenticated socket. Fails, and closes the socket, when it does not fit the
-  // connection.
+  // Adds an authenticated socket. Fails, and closes the socket, if it does not fit the connection.
   Status Add(SocketStream socket, const DataHello& hello, std::string peer);
   // Makes waits for further sets fail with `why`.
   void Fail(const Status& why);

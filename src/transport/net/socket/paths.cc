@@ -58,8 +58,8 @@ bool SocketPaths::IsHopeless(size_t path, int64_t now_ns) const {
   return paths_.size() > 1 && since_ns != 0 && now_ns - since_ns > times_.patience_ns;
 }
 
-// The only path is never given up. When the last good path is given up, all other paths count as
-// good again.
+// The only path is never given up. When the last good path is given up, all others count as good
+// again.
 void SocketPaths::GiveUp(size_t path, int64_t now_ns) {
   if (paths_.size() == 1 || paths_[path].lost) return;
   Path& lost = paths_[path];

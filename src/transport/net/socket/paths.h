@@ -9,8 +9,8 @@
 //
 //   good ──GiveUp──▶ lost ──Restore, when a try has succeeded──▶ good
 //
-// When the last good path is given up, all other paths count as good again, since no better path is
-// left to be tried.
+// When the last good path is given up, all others count as good again, since no better path is
+// left.
 //
 // Threads: one at a time.
 
@@ -75,8 +75,8 @@ class SocketPaths {
   void Postpone(size_t path, int64_t now_ns);
   void Restore(size_t path) { paths_[path].lost = false; }
 
-  // Returns the changes since the last call, as the end of a sentence about the connection; empty:
-  // no change.
+  // Returns the changes since the last call, as the end of a sentence about the connection, or
+  // nothing.
   std::string TakeNotice();
 
  private:

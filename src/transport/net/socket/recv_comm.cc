@@ -76,8 +76,7 @@ Result<NetRequest*> SocketRecvComm::Iflush(std::span<const NetReceive>) {
   return InternalError("sockets do not receive into GPU memory");
 }
 
-// A broken connection is made again first. Grants leave last, after all arrived messages have been
-// counted.
+// A broken connection is made again first. Grants leave last, after arrived messages are counted.
 Result<bool> SocketRecvComm::Progress() {
   TUTTI_TRY(channel_->Check());
   if (channel_->Offered() && !channel_->down()) TUTTI_TRY(channel_->Break(ECONNRESET));
@@ -155,8 +154,7 @@ Status SocketRecvComm::TakeStaged() {
   return Status::Ok();
 }
 
-// Every field comes from the peer and is checked against this end's own counts before any byte is
-// written to a buffer.
+// Every field comes from the peer and is checked before any byte is written to a buffer.
 Status SocketRecvComm::TakeFrame() {
   Result<Frame> decoded =
       DecodeFrame(std::span<const std::byte, kFrameBytes>(&staging_[staged_from_], kFrameBytes));
@@ -289,8 +287,8 @@ Result<bool> SocketRecvComm::ReadAhead(size_t ahead) {
   const std::array<iovec, 3> pieces = {iovec{staging_.data(), kFrameBytes}, iovec{place, ahead},
                                        iovec{&staging_[kFrameBytes], staged}};
   size_t bytes = 0;
-  // With 2 pieces the staging area gets nothing: the bytes behind `ahead` are the rest of the
-  // message.
+  // With 2 pieces the staging area gets nothing, since the bytes behind `ahead` are the message's
+  // rest.
   const size_t count = last_bytes_ > ahead ? 2 : 3;
   TUTTI_ASSIGN(const bool read, Read(std::span(pieces).first(count), bytes));
   if (!read) return false;
@@ -344,8 +342,7 @@ void SocketRecvComm::BeginAgain() {
   grants_from_ = 0;
   grants_to_ = 0;
   Encode({FrameType::kResume, 0, 0, 0, arrived_messages_});
-  // Before the first group it is unknown whether there are tags, and nothing is granted beyond the
-  // opening grant.
+  // Before the first group tags are unknown, and nothing is granted beyond the opening grant.
   if (tagged_) granted_ = arrived_;
   if (tagged_) EncodeGroups();
   if (!tagged_ && posted_ > 0) EncodeCount();
@@ -381,8 +378,7 @@ void SocketRecvComm::EncodeGroups() {
   }
 }
 
-// A busy receiver defers grants longer than an idle one, because each grant costs either end a
-// system call.
+// A busy receiver defers grants longer, because each grant costs either end a system call.
 bool SocketRecvComm::GrantsDue(bool busy) const {
   if (held_ > 0 && (!busy || held_ >= tell_from_)) return true;
   if (posted_ <= granted_) return false;

@@ -46,8 +46,8 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   // in one system call. The rest of a long chunk goes straight to its buffer.
   static constexpr size_t kStagingBytes = 8192;
   // The bounds of a read-ahead. After two long messages of equal length, one system call reads the
-  // next frame and up to kMostAhead bytes of its message, directly into the next buffer. This is
-  // allowed because a buffer may be written to beyond its message until the message has come.
+  // next frame and up to kMostAhead bytes of its message, directly into the next buffer. A buffer
+  // may be written to beyond its message until the message has come.
   static constexpr size_t kAheadFrom = 4096;
   static constexpr size_t kMostAhead = 64 * 1024;
 
@@ -112,8 +112,8 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   std::array<std::byte, 2 * kFrameBytes + kNetWindow*(kFrameBytes + kGroupTagsBytes)> grants_;
   size_t grants_from_ = 0;
   size_t grants_to_ = 0;
-  // The staging area. It is longer than kStagingBytes after a read-ahead took in bytes that belong
-  // behind a short message.
+  // The staging area. The area is longer than kStagingBytes after a read-ahead took in bytes that
+  // belong behind a short message.
   std::vector<std::byte> staging_ = std::vector<std::byte>(kStagingBytes);
 };
 

@@ -25,8 +25,7 @@ namespace tutti {
 
 class Redialer final : public SocketResumer {
  public:
-  // `hello` is the hello of the connection. The current sockets follow the current spread of
-  // `paths`.
+  // `hello` is the connection's hello. The current sockets follow the current spread of `paths`.
   Redialer(SocketPaths paths, const Key& key, const DataHello& hello);
 
   void Begin(int silent_socket) override;

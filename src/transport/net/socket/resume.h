@@ -24,7 +24,7 @@ namespace tutti {
 
 // The default of TUTTI_RESUME_TIMEOUT_S, after which a broken connection is given up. The time is
 // long enough for a cable that is pulled and put back, a switch that restarts a port, or a firewall
-// that forgets. It is short compared with the time of starting a job anew.
+// that forgets. The time is short compared with starting a job anew.
 inline constexpr int64_t kResumeWithinNs = 10'000'000'000;
 
 // The longest message whose bytes are copied when it is sent. The caller's memory of such a message
@@ -56,8 +56,7 @@ class SocketResumer {
   // Step may return sockets that replace the working sockets, or fail when the receiver may have
   // left the working sockets.
   virtual bool TriesPath(int64_t /*now_ns*/) { return false; }
-  // Returns whether new sockets are being made, in which case the other end may leave the old
-  // sockets.
+  // Returns whether new sockets are being made, for which the other end may leave the old ones.
   virtual bool IsTrying() const { return false; }
   // Returns whether the other end may already have left the old sockets.
   virtual bool MayHaveMoved() const { return false; }
@@ -66,8 +65,7 @@ class SocketResumer {
   // Returns the paths that were lost or came back since the last call, as the end of a sentence
   // about the connection; empty: none.
   virtual std::string TakeNotice() { return {}; }
-  // Names the descriptors that the comm uses now. The earlier descriptors stay open until Use
-  // returns.
+  // Names the comm's current descriptors. The earlier descriptors stay open until Use returns.
   virtual void Use(std::vector<int>) {}
   // Turns further sockets away, because the connection has failed. Any thread.
   virtual void Refuse() {}

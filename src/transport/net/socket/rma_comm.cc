@@ -265,8 +265,7 @@ void SocketRmaComm::BeginAgain() {
   QueueNote(RmaFrameType::kResume);
 }
 
-// Sends again the operations that the other end has not carried out, and questions whose answers
-// were lost.
+// Repeats operations that the other end has not carried out, and questions with lost answers.
 Status SocketRmaComm::TakeResume(const RmaFrame& frame) {
   if (!awaiting_resume_) return channel_->Fail(RemoteError("the peer resumes what did not break"));
   TUTTI_TRY(TakeCount(frame));
@@ -333,8 +332,7 @@ Result<bool> SocketRmaComm::Test(NetRequest& request) {
   return true;
 }
 
-// Sends queued operations, at most about kTurnBytes a turn, in order that reading gets its turn
-// too.
+// Sends queued operations, at most about kTurnBytes a turn, since reading needs its turn too.
 Result<bool> SocketRmaComm::Write() {
   size_t moved = 0;
   while (!outgoing_.empty() && moved < kTurnBytes) {

@@ -1,5 +1,5 @@
-// The reading half of a connection for one-sided operations. It carries out the operations of the
-// other end and takes the answers to its own operations.
+// The reading half of a connection for one-sided operations, which carries out the operations of
+// the other end and takes the answers to its own.
 
 #include <sys/uio.h>
 
@@ -208,8 +208,7 @@ Status SocketRmaComm::TakeGet(const RmaFrame& frame) {
   return Status::Ok();
 }
 
-// Changes the word, unless an earlier copy of the operation has changed it and only the answer was
-// lost.
+// Changes the word, unless an earlier copy of the operation did so and only the answer was lost.
 Status SocketRmaComm::TakeAtomic(const RmaFrame& frame, bool again) {
   uint64_t& before = fetched_[frame.number % fetched_.size()];
   if (!again) {
@@ -233,8 +232,7 @@ Status SocketRmaComm::TakeAtomic(const RmaFrame& frame, bool again) {
   return Status::Ok();
 }
 
-// Answers come in the order of the questions, hence the oldest awaited request is the only
-// candidate.
+// Answers come in the order of the questions, hence only the oldest awaited request can match.
 Status SocketRmaComm::TakeAnswer(const RmaFrame& frame) {
   Request* const request = awaiting_.empty() ? nullptr : awaiting_.At(0);
   if (!request || request->frame.number != frame.number || request->frame.bytes != frame.bytes ||
@@ -265,8 +263,7 @@ Status SocketRmaComm::TakeAnswer(const RmaFrame& frame) {
   return Status::Ok();
 }
 
-// Ends a put or an answer whose bytes have all come: adds the signal of a put, and ends the request
-// of a get.
+// Ends a put or an answer whose bytes have all come: adds a put's signal, or ends a get's request.
 void SocketRmaComm::FinishPayload() {
   payload_.active = false;
   channel_->CountWhole();

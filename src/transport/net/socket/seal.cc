@@ -38,8 +38,7 @@ RecordSeal SealTo(Sealing sealing, const SessionKeys& keys, bool to_acceptor) {
   return RecordSeal::Encryption(to_acceptor ? keys.to_acceptor : keys.to_connector);
 }
 
-// The check covers the record's number too, hence a repeated or missing record is found at its
-// header.
+// The check covers the record's number too, which reveals repeated and missing records.
 uint32_t RecordSeal::Check(uint32_t length) const {
   std::array<std::byte, 12> covered;
   PutLittleEndian(length, covered.data());
@@ -47,8 +46,7 @@ uint32_t RecordSeal::Check(uint32_t length) const {
   return Crc32c(0, covered);
 }
 
-// The tag of the encryption also covers the length, hence records cannot be divided differently on
-// their way.
+// The encryption's tag also covers the length, hence records cannot be divided on their way.
 void RecordSeal::Close(std::byte* header, std::byte* bytes, size_t length) {
   const auto short_length = static_cast<uint32_t>(length);
   const uint32_t check = Check(short_length);

@@ -143,16 +143,15 @@ bool SocketSendComm::TakeTag(uint32_t tag) {
   return true;
 }
 
-// Returns whether to read grants before they are needed: half of the credit is used, or few groups
-// are left.
+// Returns whether to read grants early: half of the credit is used, or few groups are left.
 bool SocketSendComm::WantsGrants() const {
   if (tagged_) return groups_granted_ - groups_filled_ <= kFewGroups;
   if (begun_ < granted_) return false;
   return begun_ - granted_ >= kCreditMessages / 2 || bytes_on_credit_ >= kCreditBytes / 2;
 }
 
-// A broken connection is made again first. The receiver then says where to continue, and nothing is
-// sent before.
+// A broken connection is made again first. Nothing is sent until the receiver says where to
+// continue.
 Result<bool> SocketSendComm::Progress() {
   TUTTI_TRY(channel_->Check());
   if (channel_->down() || (channel_->LacksPaths() && !awaiting_resume_)) {
@@ -181,8 +180,7 @@ Result<bool> SocketSendComm::Progress() {
   return moved;
 }
 
-// A held message needs its acknowledgement, since a resumed connection would read the caller's
-// memory again.
+// A held message needs its acknowledgement, since a resumed connection may read its memory again.
 Result<bool> SocketSendComm::Test(NetRequest& request) {
   auto& own = static_cast<Request&>(request);
   if (!own.in_flight) return InternalError("a request was tested that is not under way");
@@ -269,8 +267,7 @@ bool SocketSendComm::TakeEnd() {
   return true;
 }
 
-// Takes the whole frames in staging_, and returns the number of their bytes. A partial frame stays
-// for the next read.
+// Takes the whole frames in staging_, and returns their bytes. A partial frame stays for later.
 Result<size_t> SocketSendComm::TakeStagedGrants() {
   size_t used = 0;
   while (staged_ - used >= kFrameBytes) {
@@ -290,8 +287,8 @@ Result<size_t> SocketSendComm::TakeStagedGrants() {
   return used;
 }
 
-// Checks and takes a frame of the receiver. Grants are absolute counts, hence a repeated grant has
-// no effect.
+// Checks and takes a frame of the receiver. Grants are absolute counts: a repeated one has no
+// effect.
 Status SocketSendComm::TakeGrant(const Frame& frame) {
   if (frame.type == FrameType::kResume) return TakeResume(frame);
   if (awaiting_resume_) {
@@ -314,8 +311,7 @@ Status SocketSendComm::TakeGrant(const Frame& frame) {
   return channel_->resumable() ? TakeAcknowledgement(frame.count - frame.bytes) : Status::Ok();
 }
 
-// Counts come from the peer: a count below an earlier one, or beyond the written messages, is an
-// error.
+// Counts come from the peer: a count below an earlier one, or beyond what was written, is an error.
 Status SocketSendComm::TakeAcknowledgement(uint64_t has) {
   if (has < acknowledged_ || has > written_) {
     return channel_->Fail(

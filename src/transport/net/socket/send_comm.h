@@ -80,8 +80,8 @@ class SocketSendComm final : public ChannelComm<NetSendComm, SocketChannel> {
   // Returns whether a request only waits for the receiver's acknowledgement.
   bool AwaitsAcknowledgement() const { return in_flight_ > 0 && acknowledged_ < held_until_; }
   Result<bool> ReadGrants();
-  // Responds to the end of the stream. Returns whether the end proves that the receiver has the
-  // held messages.
+  // Handles the end of the stream. Returns whether it proves that the receiver has all held
+  // messages.
   bool TakeEnd();
   Result<size_t> TakeStagedGrants();
   Status TakeGrant(const Frame& frame);

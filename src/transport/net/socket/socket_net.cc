@@ -40,8 +40,7 @@ Result<ListenerHandle> DecodeSocketHandle(const NetHandle& in, uint64_t magic,
   return DecodeHandle(in, interface);
 }
 
-// The address and the acceptor of a device for its connections. They change while the network is in
-// use.
+// The address and the acceptor of a device, which change while the network is in use.
 struct DevicePorts {
   SocketAddress address;                   // port 0 until the device listens
   std::unique_ptr<AuthAcceptor> acceptor;  // null until the device listens
@@ -172,8 +171,7 @@ class SocketNetImpl final : public Net {
 
   // Begins to listen at a device, unless the device already listens, and returns its address.
   Result<SocketAddress> Open(int device);
-  // Opens the device and all devices over which its connections may go, and returns their
-  // addresses.
+  // Opens the device and all devices of its connections, and returns their addresses.
   Result<PathAddresses> OpenPaths(int device);
   Result<SocketSet> ConnectSet(int device, const NetHandle& handle, uint64_t magic,
                                const WaitLimits& limits);

@@ -10,12 +10,11 @@
 namespace tutti {
 namespace {
 
-// About the most bytes of one call, in order that the first slots are free while the later slots
-// travel.
+// About the most bytes of one call. The bound frees the first slots while later slots travel.
 constexpr size_t kWriteBytes = 256 * 1024;
 
-// A piece of at least this length begins a record of its own, which the receiver can read straight
-// to its destination.
+// A piece of at least this length begins a record of its own, which goes straight to its
+// destination.
 constexpr size_t kOwnRecordBytes = 16 * 1024;
 
 // Pieces with at most this length together are written as one, since a copy takes less time than

@@ -88,8 +88,8 @@ class SocketStream {
   ssize_t WritePlain(std::span<const iovec> pieces);
   ssize_t ReadPlain(std::span<const iovec> places);
   void SealNext(std::span<const iovec> pieces, size_t skip);
-  // Read the rest of a header, or of a record. Return 1 when all of it has come, and 0 or -1 as
-  // Read does.
+  // Read the rest of a header, or of a record. Return 1 when all has come, and 0 or -1 as Read
+  // does.
   ssize_t ReadHeader(std::span<const iovec> places);
   ssize_t ReadRecord();
   ssize_t FillBuffer();

@@ -1,8 +1,8 @@
 #pragma once
 
 // Divides a long chunk over the data sockets of a connection. Both ends compute the same division
-// from the chunk's length, its number and the two counts of sockets. The data sockets therefore
-// carry bare bytes.
+// from the chunk's length, its number and the two counts of sockets. Data sockets therefore carry
+// bare bytes.
 
 #include <algorithm>
 #include <cstddef>
