@@ -37,8 +37,8 @@ struct LaunchShape {
   // takes effect where the GPU and the driver support it, and up to kEarlyBlocks blocks.
   bool early = false;
   // An event that happens once all blocks have begun; null: none. The event is left unchanged where
-  // the driver is older than CUDA 12.3. The event is also left unchanged if the driver refuses it,
-  // as events that keep time or that processes share.
+  // the driver is older than CUDA 12.3. The driver also refuses events that keep time or that
+  // processes share, and leaves them unchanged.
   Event begun = nullptr;
 };
 
