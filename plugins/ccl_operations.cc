@@ -133,6 +133,7 @@ class CclModule final : public OperationsPlugin {
  public:
   std::string_view name() const override { return "ccl"; }
 
+  // ccl::init looks for a transport, and fails where none can be loaded.
   Status Viable(int, int) override {
     const Status begun = Guarded("start", [] { ccl::init(); });
     if (begun.ok()) return begun;

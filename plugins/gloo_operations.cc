@@ -142,6 +142,7 @@ class GlooOperations final : public SteppedOperations {
   }
 
  private:
+  // Gloo only needs the size of an element, since Tutti's kernel does the arithmetic.
   template <typename Element>
   void ReduceAs(void* data, size_t count, ReduceFn kernel) {
     gloo::AllreduceOptions options(context_);
@@ -207,6 +208,7 @@ std::chrono::milliseconds ConnectTimeout() {
 class GlooModule final : public OperationsPlugin {
  public:
   std::string_view name() const override { return "gloo"; }
+  // The device is made once, since it owns a thread.
   Status Viable(int, int) override {
     if (device_) return Status::Ok();
     const char* const interface = getenv("HOROVOD_GLOO_IFACE");

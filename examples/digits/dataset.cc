@@ -46,8 +46,8 @@ Image ParseLine(std::string_view line, const std::string& where) {
   return image;
 }
 
-template <typename T>
 // Fisher and Yates' method, with random numbers that are equal on every machine.
+template <typename T>
 void Shuffle(std::vector<T>* items, Random* random) {
   for (size_t i = items->size(); i > 1; --i) std::swap((*items)[i - 1], (*items)[random->Below(i)]);
 }

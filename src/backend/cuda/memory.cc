@@ -201,6 +201,7 @@ void AddressRange::Release() {
   device_ = nullptr;
 }
 
+// The length comes from a peer and must not reach beyond the reserved addresses.
 Status AddressRange::Map(size_t offset, const UniqueFd& fd, size_t bytes) {
   if (offset > size_ || bytes > size_ - offset)
     return InvalidArgument("{} bytes do not fit at {} of {} reserved bytes", bytes, offset, size_);
@@ -278,6 +279,7 @@ Result<UniqueFd> ExportPiece(const Device& device, const std::byte* begin) {
   return UniqueFd(number);
 }
 
+// Older drivers lack the call, and some GPUs support no DMA-BUF.
 Result<UniqueFd> ExportDmabuf(const Device& device, std::span<const std::byte> memory) {
   const Driver& driver = device.driver();
   if (driver.MemGetRangeHandle == nullptr || Attribute(device, kDmabufSupported) == 0)

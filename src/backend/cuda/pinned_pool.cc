@@ -36,6 +36,7 @@ PinnedPool::~PinnedPool() {
   for (const auto& [bytes, data] : kept_) driver_.MemFreeHost(data);
 }
 
+// Pinning may take milliseconds, and happens without the mutex.
 Result<PinnedBlock> PinnedPool::Take(size_t bytes) {
   PinnedBlock block;
   {

@@ -42,6 +42,7 @@ void HostStream::Enqueue(Task task) {
   changed_.NotifyAll();
 }
 
+// A stream without a thread still works, on its caller's thread, and the program is only slower.
 bool HostStream::StartRunning() {
   Result<std::thread> started = StartThread("tutti-stream", [this] { Run(); });
   if (started.ok()) {
@@ -76,6 +77,7 @@ void HostStream::NoteError(const Status& status) noexcept {
   }
 }
 
+// Taking the error clears it, hence each failure is reported once.
 Status HostStream::TakeError() {
   const MutexLock lock(mutex_);
   if (code_without_sentence_ != Code::kOk) {
@@ -157,6 +159,7 @@ std::shared_ptr<HostEvent::Mark> HostEvent::RecordMark() {
   return std::make_shared<Mark>(NewPoint());
 }
 
+// The stream's task keeps the point alive, even if the event ends before the task runs.
 void HostEvent::Record(HostStream* stream) {
   const std::shared_ptr<Point> point = NewPoint();
   if (stream == nullptr)

@@ -87,6 +87,7 @@ Status PluginChannel::Fail(Status status) {
   return failure_;
 }
 
+// The step is kept for the next attempt when the plugin takes no request now.
 NetEvents::Step* PluginChannel::NextStep(size_t bytes) {
   if (!next_step_) next_step_ = context_->BeginStep(direction_ == Direction::kSend, bytes);
   return next_step_.get();

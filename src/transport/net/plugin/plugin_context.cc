@@ -36,6 +36,7 @@ Result<std::shared_ptr<PluginContext>> PluginContext::Create(std::shared_ptr<Plu
   return made;
 }
 
+// A context whose init failed must not be finalised.
 PluginContext::~PluginContext() {
   // No other thread has the context any more. The result of finalize could only be ignored.
   const MutexLock lock(mutex_);

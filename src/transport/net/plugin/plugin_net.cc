@@ -118,6 +118,7 @@ class PluginNetImpl final : public Net {
   const std::vector<NetDevice>& devices() const override { return devices_; }
   Status IsViable() const override { return Status::Ok(); }
 
+  // A plugin that reports success without a listener would crash later, hence the check.
   Result<std::unique_ptr<NetListener>> Listen(int device) override {
     NetHandle handle = {};
     void* comm = nullptr;

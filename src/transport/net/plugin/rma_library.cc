@@ -41,6 +41,8 @@ constexpr int kUndefinedTrafficClass = -1;
 
 std::string TextOf(const char* text) { return text != nullptr ? text : ""; }
 
+// Calls a table of version 13 or 14. The two versions differ in the configuration of a context, in
+// the handles for kernels, and in strong signals.
 template <class Table>
 class FunctionsOf final : public RmaFunctions {
  public:
@@ -99,6 +101,7 @@ class FunctionsOf final : public RmaFunctions {
       return table_.regMrSym(coll_comm, data, bytes, type, flags, memory);
     }
   }
+  // DMA-BUFs are optional in both versions.
   ncclResult_t RegisterDmabuf(void* coll_comm, void* data, size_t bytes, int type, uint64_t offset,
                               int fd, uint64_t flags, void** memory) override {
     if (table_.regMrSymDmaBuf == nullptr) return ncclInvalidUsage;
@@ -150,6 +153,7 @@ class FunctionsOf final : public RmaFunctions {
       return table_.rmaProgress == nullptr ? ncclSuccess : table_.rmaProgress(made);
     }
   }
+  // A plugin without the function reports all errors by its calls.
   ncclResult_t QueryLastError(void* made, bool* has_error) override {
     *has_error = false;
     return table_.queryLastError == nullptr ? ncclSuccess : table_.queryLastError(made, has_error);
@@ -159,8 +163,8 @@ class FunctionsOf final : public RmaFunctions {
   const Table& table_;
 };
 
-template <class Table>
 // Functions that only some plugins have, such as progress, are not needed here.
+template <class Table>
 std::unique_ptr<RmaFunctions> Make(const Table& table, std::string* missing) {
   const std::pair<const char*, bool> needed[] = {
       {"a name", table.name != nullptr},
@@ -250,6 +254,7 @@ Result<std::shared_ptr<RmaLibrary>> RmaLibrary::Open(const PluginKind& kind,
       kind.what, file);
 }
 
+// Without a table for kernels all properties are true, as in version 13.
 ncclResult_t RmaLibrary::GetGinProperties(tuttiGinProperties_v14_t* properties) const {
   *properties = {true, true};
   if (for_kernels_ == nullptr || for_kernels_->getGinProperties == nullptr) return ncclSuccess;

@@ -26,6 +26,7 @@ uint64_t NumberOf(const RmaFunctions& functions) {
   return hash.hash() | 1;
 }
 
+// Joins the ranks by connect and createContext, both of which may wait for other ranks.
 class Listener final : public RmaGroupListener {
  public:
   Listener(std::shared_ptr<RmaPluginContext> context, void* comm, const NetHandle& handle)
@@ -141,6 +142,7 @@ std::string_view RmaPlugins::NameOf(uint64_t name) const {
   return "?";
 }
 
+// The plugin is initialised for each communicator, since its context belongs to one communicator.
 Result<std::unique_ptr<RmaGroupListener>> RmaPlugins::Open(uint64_t name, uint64_t number) {
   const auto found =
       std::find_if(candidates_.begin(), candidates_.end(),

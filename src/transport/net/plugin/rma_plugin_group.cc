@@ -163,6 +163,8 @@ void RmaPluginGroup::CloseAll() {
   CloseLocked();
 }
 
+// A second call finds no comm and does nothing, since Close, Fail and the destructor may all come
+// here.
 void RmaPluginGroup::CloseLocked() {
   if (failure_.ok()) failure_ = InternalError("this rank has left {}", context_->name());
   if (coll_comm_ == nullptr) return;
@@ -189,6 +191,8 @@ Status RmaPluginGroup::Drive() {
   return failure_;
 }
 
+// data_ is held here and set_up() comes first in the order of the mutexes, hence only a try is
+// allowed.
 void RmaPluginGroup::Fail(const Status& why) {
   failure_ = why;
   if (!context_->set_up().TryLock()) return;
@@ -342,6 +346,7 @@ Result<NetRequest*> RmaPluginComm::Iatomic(NetLocal, const NetAtomic&) {
   return InvalidUsage("{} has no atomic operations", group_.name());
 }
 
+// Flushes of one comm share a word at the target, hence at most one is under way.
 Result<NetRequest*> RmaPluginComm::Iflush() {
   const MutexLock lock(group_.data_);
   TUTTI_TRY(Failure());
@@ -398,6 +403,7 @@ Status RmaPluginComm::Step(Request& request, bool* moved) {
   return Status::Ok();
 }
 
+// The plugin moves data for all ranks, even while this comm breaks.
 Result<bool> RmaPluginComm::Progress() {
   const MutexLock lock(group_.data_);
   TUTTI_TRY(failure_);

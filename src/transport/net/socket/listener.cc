@@ -104,6 +104,7 @@ std::unique_ptr<SocketResumer> ConnectionQueues::Await(const SocketSet& sockets)
   return std::make_unique<AwaitedPoint>(std::move(point));
 }
 
+// Tokens are random, hence a peer of an earlier listener cannot reach a later listener by chance.
 uint64_t ConnectionQueues::Open(std::shared_ptr<ConnectionQueue> queue) {
   const MutexLock lock(mutex_);
   for (;;) {
@@ -199,6 +200,8 @@ Result<ListenerHandle> DecodeHandle(const NetHandle& in, const std::string& inte
   return handle;
 }
 
+// The callbacks share the queues, since sockets may still come while the network is being
+// destroyed.
 Result<std::unique_ptr<AuthAcceptor>> ListenForQueues(EventLoop& loop, const Key& key,
                                                       SocketAddress& address, PortRange ports,
                                                       std::shared_ptr<ConnectionQueues> queues,

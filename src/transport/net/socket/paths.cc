@@ -12,6 +12,7 @@ constexpr int kMostDoublings = 5;
 
 }  // namespace
 
+// Without data sockets there is one socket, which only one path can carry.
 SocketPaths::SocketPaths(PathAddresses addresses, size_t data_sockets, const Times& times)
     : together_(std::clamp<size_t>(addresses.together, 1, std::max<size_t>(data_sockets, 1))),
       data_sockets_(data_sockets),

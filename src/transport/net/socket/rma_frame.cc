@@ -23,6 +23,7 @@ bool UnusedAreZero(const RmaFrame& frame) {
          (has_value || frame.signal_value == 0);
 }
 
+// A refusal's reason is shown to the user, hence an unknown reason counts as a damaged frame.
 bool DetailIsKnown(const RmaFrame& frame) {
   switch (frame.type) {
     case RmaFrameType::kPut:

@@ -19,6 +19,7 @@ constexpr int64_t kLooks = 5;
 
 }  // namespace
 
+// Without TCP_NODELAY the kernel would hold small messages back until an acknowledgement.
 Status SilenceWatch::Prepare(int fd) const {
   constexpr int kOn = 1;
   if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &kOn, sizeof(kOn)) != 0) {

@@ -76,6 +76,8 @@ class ListeningQueue {
   NetHandle handle_ = {};
 };
 
+// Accepts connections for messages. Its handle differs from that of one-sided operations in the
+// magic number, and a mistaken handle is noticed.
 class SocketListener final : public NetListener {
  public:
   SocketListener(std::shared_ptr<ConnectionQueues> queues, PathAddresses paths,
@@ -284,6 +286,7 @@ Result<SocketAddress> SocketNetImpl::Open(int device) {
   return at.address;
 }
 
+// A device that already listens has given out its handle, which would lack the new addresses.
 void SocketNetImpl::Spread(int device, const NetSpread& others) {
   const MutexLock lock(mutex_);
   ports_of_[static_cast<size_t>(device)].others = others;
@@ -401,6 +404,7 @@ Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const Ne
 
 }  // namespace
 
+// The network exists even without a device; IsViable then gives the reason.
 Result<std::unique_ptr<Net>> SocketNet::Create(EventLoop& loop, const Key& key,
                                                const Settings& settings, const Options& options) {
   auto net = std::make_unique<SocketNetImpl>(loop, key, settings, options.path_times);

@@ -29,6 +29,7 @@ size_t Total(std::span<const iovec> pieces) {
 
 }  // namespace
 
+// A call with several pieces costs the system more than a copy of short pieces.
 ssize_t SocketStream::WritePlain(std::span<const iovec> pieces) {
   std::array<std::byte, kGatherBytes> gathered;
   iovec one = pieces[0];
@@ -136,6 +137,7 @@ ssize_t SocketStream::Read(std::span<const iovec> places) {
   return got == 1 ? GiveOut(places) : got;
 }
 
+// Bytes that find no place stay for the next call.
 ssize_t SocketStream::GiveOut(std::span<const iovec> places) {
   Reading& r = *reading_;
   size_t given = 0;
