@@ -94,6 +94,11 @@ class RegisteredPages {
   std::byte* data() const { return memory_.get(); }
   // Returns the registration in the cache of this place.
   const Registration& registration(size_t place) const { return *registrations_[place]; }
+  // Returns the bytes at `offset` as requests name them, with the key of cache number `place`.
+  ibv_sge Element(size_t offset, size_t bytes, size_t place) const {
+    return {reinterpret_cast<uintptr_t>(data()) + offset, static_cast<uint32_t>(bytes),
+            registration(place).local_key()};
+  }
 
  private:
   struct Free {

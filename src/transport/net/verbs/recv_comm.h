@@ -17,7 +17,7 @@ namespace tutti {
 class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
  public:
   // Answers `offer`, which has come over `control`, an authenticated socket; or says there why not.
-  static Result<std::unique_ptr<NetRecvComm>> Create(const PortSet& ports, ControlSocket control,
+  static Result<std::unique_ptr<NetRecvComm>> Accept(const PortSet& ports, ControlSocket control,
                                                      const ControlMessage& offer, std::string peer);
 
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override;
@@ -44,6 +44,9 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
     size_t side_ends = 0;
     NetReceive flushed;  // what is flushed
   };
+
+  // Marks the receive that is posted behind all others of a queue pair that was stopped.
+  static constexpr uint64_t kMarkerBit = uint64_t{1} << 61;
 
   explicit VerbsRecvComm(std::unique_ptr<VerbsChannel> channel);
   static void Expect(Request& request);
@@ -101,7 +104,6 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   size_t markers_posted_ = 0;
   size_t markers_taken_ = 0;
   std::optional<VerbsEnd> offer_again_;  // The offer that has not been answered.
-  bool answered_again_ = false;          // the sender has not said that it is ready
 };
 
 }  // namespace tutti

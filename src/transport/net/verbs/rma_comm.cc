@@ -46,7 +46,7 @@ class Window final : public VerbsMemory {
 
 }  // namespace
 
-Result<std::unique_ptr<VerbsRmaComm>> VerbsRmaComm::Make(const PortSet& ports, size_t queue_pairs,
+Result<std::unique_ptr<VerbsChannel>> VerbsRmaComm::Make(const PortSet& ports, size_t queue_pairs,
                                                          std::string peer, const VerbsEnd* offer) {
   if (queue_pairs > kMaxPorts)
     return RemoteError("{} offers {} queue pairs, more than it can have ports", peer, queue_pairs);
@@ -67,42 +67,28 @@ Result<std::unique_ptr<VerbsRmaComm>> VerbsRmaComm::Make(const PortSet& ports, s
     return SystemError("{} is down, by which one-sided operations of {} add to words",
                        channel->ports().ports[0].port.Name(), channel->ports().Name());
   }
-  return std::unique_ptr<VerbsRmaComm>(new VerbsRmaComm(std::move(channel)));
+  return channel;
 }
 
 Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Connect(const PortSet& ports, size_t remote_ports,
                                                           UniqueFd control, std::string peer) {
-  TUTTI_ASSIGN(auto comm, Make(ports, std::max(ports.own, remote_ports), std::move(peer), nullptr));
-  VerbsChannel& channel = *comm->channel_;
-  channel.SetControl(ControlSocket(std::move(control)));
-  TUTTI_TRY(channel.control().WatchPeer());
-  TUTTI_TRY(channel.control().Send(ControlType::kOffer, channel.Here().Encode()));
-  return std::unique_ptr<NetRmaComm>(std::move(comm));
+  TUTTI_ASSIGN(auto channel,
+               Make(ports, std::max(ports.own, remote_ports), std::move(peer), nullptr));
+  TUTTI_TRY(channel->Offer(std::move(control)));
+  return std::unique_ptr<NetRmaComm>(new VerbsRmaComm(std::move(channel)));
 }
 
 Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Accept(const PortSet& ports,
                                                          ControlSocket control,
                                                          const ControlMessage& offer,
                                                          std::string peer) {
-  const auto make = [&]() -> Result<std::unique_ptr<VerbsRmaComm>> {
-    if (offer.type != ControlType::kOffer) {
-      return RemoteError("{} began with control message {} instead of an offer", peer,
-                         static_cast<int>(offer.type));
-    }
-    TUTTI_ASSIGN(const VerbsEnd origin, VerbsEnd::Decode(offer.payload));
-    TUTTI_ASSIGN(auto comm, Make(ports, origin.queue_pairs.size(), std::move(peer), &origin));
-    TUTTI_TRY(comm->channel_->Join(origin, comm->channel_->options().one_sided_traffic_class));
-    return comm;
+  const auto make = [&](const VerbsEnd& origin) -> Result<std::unique_ptr<VerbsChannel>> {
+    TUTTI_ASSIGN(auto channel, Make(ports, origin.queue_pairs.size(), peer, &origin));
+    TUTTI_TRY(channel->Join(origin, channel->options().one_sided_traffic_class));
+    return channel;
   };
-  Result<std::unique_ptr<VerbsRmaComm>> comm = make();
-  if (!comm.ok()) {
-    control.Refuse(comm.status());
-    return std::move(comm).status();
-  }
-  VerbsChannel& channel = *(*comm)->channel_;
-  channel.SetControl(std::move(control));
-  TUTTI_TRY(channel.control().Send(ControlType::kAnswer, channel.Here().Encode()));
-  return std::unique_ptr<NetRmaComm>(std::move(*comm));
+  TUTTI_ASSIGN(auto channel, VerbsChannel::Answer(std::move(control), offer, peer, make));
+  return std::unique_ptr<NetRmaComm>(new VerbsRmaComm(std::move(channel)));
 }
 
 VerbsRmaComm::VerbsRmaComm(std::unique_ptr<VerbsChannel> channel)
@@ -200,8 +186,7 @@ Status VerbsRmaComm::Post(Request& request, size_t pair, ibv_send_wr& work, cons
   work.sg_list = &element;
   work.num_sge = 1;
   work.send_flags = reports ? unsigned{IBV_SEND_SIGNALED} : 0;
-  const Status posted = channel_->pair(pair).Send(work);
-  if (!posted.ok()) return channel_->Fail(posted);
+  TUTTI_TRY(channel_->FailUnlessOk(channel_->pair(pair).Send(work)));
   if (reports) {
     ++request.due;
     ++in_flight_;
@@ -368,19 +353,14 @@ Result<bool> VerbsRmaComm::Hear(bool idle) {
 // Takes the two messages by which a connection becomes usable: the answer to this end's offer, or
 // the word that the other end is ready.
 Status VerbsRmaComm::TakeControl(const ControlMessage& message) {
-  if (message.type == ControlType::kReady && !channel_->open() &&
-      !channel_->remote().queue_pairs.empty()) {
-    channel_->SetOpen();
-    return Status::Ok();
-  }
-  if (message.type == ControlType::kAnswer && channel_->remote().queue_pairs.empty()) {
+  if (message.type == ControlType::kReady && channel_->Open()) return Status::Ok();
+  if (message.type == ControlType::kAnswer && channel_->state() == Recovery::State::kSettingUp) {
     Result<VerbsEnd> end = VerbsEnd::Decode(message.payload);
     if (!end.ok()) return channel_->Refuse(std::move(end).status());
     const Status joined = channel_->Join(*end, channel_->options().one_sided_traffic_class);
     if (!joined.ok()) return channel_->Refuse(joined);
-    channel_->SetOpen();
-    const Status told = channel_->control().Send(ControlType::kReady, {});
-    return told.ok() ? told : channel_->Fail(told);
+    channel_->Open();
+    return channel_->FailUnlessOk(channel_->control().Send(ControlType::kReady, {}));
   }
   return channel_->Refuse(RemoteError("the other end sent control message {} at the wrong time",
                                       static_cast<int>(message.type)));

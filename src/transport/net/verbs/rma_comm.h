@@ -34,7 +34,7 @@ class VerbsRmaComm final : public ChannelComm<NetRmaComm, VerbsChannel> {
   // Operations of one end under way.
   static constexpr uint32_t kRequests = 128;
 
-  // Make an end, as VerbsSendComm::Create and VerbsRecvComm::Create do. Spares are not used, since
+  // Make an end, as VerbsSendComm::Create and VerbsRecvComm::Accept do. Spares are not used, since
   // lost queue pairs are not made again.
   static Result<std::unique_ptr<NetRmaComm>> Connect(const PortSet& ports, size_t remote_ports,
                                                      UniqueFd control, std::string peer);
@@ -76,7 +76,7 @@ class VerbsRmaComm final : public ChannelComm<NetRmaComm, VerbsChannel> {
 
   explicit VerbsRmaComm(std::unique_ptr<VerbsChannel> channel);
   // `offer` is the other end's; null for the end that offers.
-  static Result<std::unique_ptr<VerbsRmaComm>> Make(const PortSet& ports, size_t queue_pairs,
+  static Result<std::unique_ptr<VerbsChannel>> Make(const PortSet& ports, size_t queue_pairs,
                                                     std::string peer, const VerbsEnd* offer);
   Result<bool> HasRoom();
   Request& Take(const char* doing);

@@ -52,11 +52,9 @@ Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(const PortSet& ports,
   parts.recovers = true;
   parts.notices = ports.iwarp() || ports.ports.front().nic->options().send_notices;
   TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts), nullptr));
-  channel->SetControl(ControlSocket(std::move(control)));
-  TUTTI_TRY(channel->control().WatchPeer());
   std::unique_ptr<VerbsSendComm> comm(new VerbsSendComm(std::move(channel), requests, row));
   TUTTI_TRY(comm->PostHelloReceives());
-  TUTTI_TRY(comm->channel_->control().Send(ControlType::kOffer, comm->channel_->Here().Encode()));
+  TUTTI_TRY(comm->channel_->Offer(std::move(control)));
   return std::unique_ptr<NetSendComm>(std::move(comm));
 }
 
@@ -71,11 +69,8 @@ VerbsSendComm::VerbsSendComm(std::unique_ptr<VerbsChannel> channel, uint64_t req
 Status VerbsSendComm::PostHelloReceives() {
   if (!channel_->ports().iwarp()) return Status::Ok();
   for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
-    ibv_sge element = {};
-    element.addr =
-        reinterpret_cast<uintptr_t>(channel_->table().data()) + kGrantBytes + pair * sizeof(Notice);
-    element.length = sizeof(Notice);
-    element.lkey = channel_->table().registration(channel_->port_of(pair)).local_key();
+    ibv_sge element = channel_->table().Element(kGrantBytes + pair * sizeof(Notice), sizeof(Notice),
+                                                channel_->port_of(pair));
     TUTTI_TRY(channel_->pair(pair).Receive(channel_->Mark(kHelloBit | pair), &element));
   }
   return Status::Ok();
@@ -197,8 +192,7 @@ Result<NetRequest*> VerbsSendComm::Isend(const NetSend& message) {
   const auto number = static_cast<uint32_t>(group_);
   record = {number, static_cast<uint32_t>(message.bytes), message.op_tag, number};
   ++in_flight_;
-  const Status posted = Post(request);
-  if (!posted.ok()) return channel_->Fail(posted);
+  TUTTI_TRY(channel_->FailUnlessOk(Post(request)));
   if (!request.ends_group) return &request;
   ++group_;
   group_size_ = 0;
@@ -344,11 +338,11 @@ void VerbsSendComm::StagePiece(size_t pair, ibv_send_wr& work, Request& request,
 
 Status VerbsSendComm::Flush() {
   if (staged_.none()) return Status::Ok();
+  const auto which =
+      channel_->notices() ? QueuePair::Completions::kAllThatRefer : QueuePair::Completions::kFew;
   for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
     if (!staged_.test(pair)) continue;
-    const Status posted = channel_->pair(pair).PostStaged(
-        channel_->notices() ? QueuePair::Completions::kAllThatRefer : QueuePair::Completions::kFew);
-    if (!posted.ok()) return channel_->Fail(posted);
+    TUTTI_TRY(channel_->FailUnlessOk(channel_->pair(pair).PostStaged(which)));
   }
   staged_.reset();
   return Status::Ok();
@@ -368,11 +362,8 @@ Status VerbsSendComm::ProveArrival() {
   proof_wanted_ = false;
   proving_ = begun_;
   for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
-    ibv_sge element = {};
-    element.addr = reinterpret_cast<uintptr_t>(channel_->outbox().data()) + kProofsAt +
-                   pair * sizeof(uint64_t);
-    element.length = sizeof(uint64_t);
-    element.lkey = channel_->outbox().registration(channel_->port_of(pair)).local_key();
+    ibv_sge element = channel_->outbox().Element(kProofsAt + pair * sizeof(uint64_t),
+                                                 sizeof(uint64_t), channel_->port_of(pair));
     ibv_send_wr work = {};
     work.wr_id = channel_->Mark(kProofBit | uint64_t{pair} << kWorkShift);
     work.sg_list = &element;
@@ -381,8 +372,7 @@ Status VerbsSendComm::ProveArrival() {
     work.send_flags = IBV_SEND_SIGNALED;
     work.wr.rdma.remote_addr = channel_->remote().table_address;
     work.wr.rdma.rkey = channel_->remote().ports[channel_->remote_port_of(pair)].table_key;
-    const Status posted = channel_->pair(pair).Send(work);
-    if (!posted.ok()) return channel_->Fail(posted);
+    TUTTI_TRY(channel_->FailUnlessOk(channel_->pair(pair).Send(work)));
     ++proofs_;
   }
   return Status::Ok();
@@ -434,104 +424,16 @@ Result<bool> VerbsSendComm::TakeCompletions() {
   return moved;
 }
 
-// Renews the queue pairs and offers them to the receiver. Called when all completions of the lost
-// ones have been taken, so that it is known which messages are done.
-Status VerbsSendComm::OfferAgain() {
-  offered_again_ = true;
-  const Status renewed = channel_->Renew(nullptr);
-  if (!renewed.ok()) return channel_->Refuse(renewed);
-  const Status told = channel_->control().Send(ControlType::kOfferAgain, channel_->Here().Encode());
-  return told.ok() ? told : channel_->Fail(told);
-}
-
-// Repeats the messages that are not done here and whose groups have not come there.
-Status VerbsSendComm::TakeAnswerAgain(const ControlMessage& message) {
-  Result<AnswerAgain> answer = AnswerAgain::Decode(message.payload);
-  if (!answer.ok()) return channel_->Refuse(std::move(answer).status());
-  const Status joined = channel_->Join(answer->end, channel_->options().traffic_class);
-  if (!joined.ok()) return channel_->Refuse(joined);
-  std::vector<Request*> missing;
-  for (Request& request : requests_) {
-    if (!request.taken || request.pending == 0) continue;
-    if (!answer->groups.Has(request.group)) {
-      missing.push_back(&request);
-      continue;
-    }
-    request.pending = 0;
-    --in_flight_;
-  }
-  std::sort(missing.begin(), missing.end(),
-            [](const Request* a, const Request* b) { return a->number < b->number; });
-  for (UnderWay& way : under_way_) {
-    way.first += way.requests.size();
-    way.requests.clear();
-  }
-  posting_ = 0;
-  for (Request* const request : missing) {
-    const Status posted = Post(*request);
-    if (!posted.ok()) return channel_->Fail(posted);
-  }
-  TUTTI_TRY(Flush());
-  offered_again_ = false;
-  wake_asked_ = 0;
-  woken_ = 0;
-  channel_->SetOpen();
-  channel_->TellRecovered(missing.size());
-  const Status told = channel_->control().Send(ControlType::kReady, {});
-  return told.ok() ? told : channel_->Fail(told);
-}
-
-Status VerbsSendComm::TakeControl(const ControlMessage& message) {
-  WireReader reader(message.payload);
-  switch (message.type) {
-    case ControlType::kAnswer: {
-      if (channel_->open() || answered_) break;
-      Result<VerbsEnd> end = VerbsEnd::Decode(message.payload);
-      if (!end.ok()) return channel_->Refuse(std::move(end).status());
-      const Status joined = channel_->Join(*end, channel_->options().traffic_class);
-      if (!joined.ok()) return channel_->Refuse(joined);
-      answered_ = true;
-      if (!channel_->ports().iwarp()) return OpenIfJoined();
-      // Whoever drives this end has something to send, and goes on until it is sent.
-      const Status told = channel_->control().Send(ControlType::kAwaiting, {});
-      return told.ok() ? told : channel_->Fail(told);
-    }
-    case ControlType::kAnswerAgain:
-      if (!channel_->lost() || !offered_again_) break;
-      return TakeAnswerAgain(message);
-    case ControlType::kLost:
-      // A message that crossed this end's own offer tells nothing new.
-      return channel_->Lose(RemoteError("the other end lost its queue pairs"),
-                            VerbsChannel::Loss::kTold);
-    case ControlType::kWoken:
-      woken_ = std::max(woken_, reader.U64());
-      return Status::Ok();
-    default:
-      break;
-  }
-  return channel_->Refuse(RemoteError("the receiver sent control message {} at the wrong time",
-                                      static_cast<int>(message.type)));
-}
-
-Status VerbsSendComm::OpenIfJoined() {
-  const bool can_send = !channel_->ports().iwarp() || hellos_ == channel_->num_queue_pairs();
-  if (!answered_ || !can_send) return Status::Ok();
-  answered_ = false;
-  channel_->SetOpen();
-  const Status told = channel_->control().Send(ControlType::kReady, {});
-  return told.ok() ? told : channel_->Fail(told);
-}
-
 // The control socket is looked at only when nothing else has moved, because that is a system call.
 Result<bool> VerbsSendComm::Progress() {
   TUTTI_TRY(channel_->failure());
   TUTTI_TRY(Flush());
   TUTTI_ASSIGN(const bool moved, TakeCompletions());
-  if (answered_) [[unlikely]]
+  if (channel_->state() == Recovery::State::kJoined) [[unlikely]]
     TUTTI_TRY(OpenIfJoined());
   if (proof_wanted_) [[unlikely]]
     TUTTI_TRY(ProveArrival());
-  if (channel_->lost() && !offered_again_ && !moved) TUTTI_TRY(OfferAgain());
+  if (channel_->state() == Recovery::State::kLost && !moved) TUTTI_TRY(OfferAgain());
   ControlMessage message;
   TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, in_flight_ > 0 || proofs_ > 0, message));
   if (!came) return moved;
@@ -560,12 +462,9 @@ NetIdle VerbsSendComm::PrepareToWait(std::vector<NetWait>& waits) {
       wake_asked_ = group_;
       WireWriter writer;
       writer.U64(group_);
-      const Status asked = channel_->control().Send(ControlType::kWake, std::move(writer).Take());
-      if (!asked.ok()) {
-        [[maybe_unused]] const Status failed = channel_->Fail(asked);
-        return NetIdle::kProgress;
-      }
-      if (LoadGroup()) return NetIdle::kProgress;
+      const Status asked = channel_->FailUnlessOk(
+          channel_->control().Send(ControlType::kWake, std::move(writer).Take()));
+      if (!asked.ok() || LoadGroup()) return NetIdle::kProgress;
     }
   }
   return channel_->PrepareToWait(waits, starved_ || !channel_->open());

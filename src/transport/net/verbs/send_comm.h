@@ -105,8 +105,6 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   std::vector<uint32_t> free_;  // indices of requests_ that are not taken
   size_t in_flight_ = 0;        // requests whose completions have not all come
   uint64_t begun_ = 0;          // messages, over the connection's life
-  bool offered_again_ = false;  // the answer has not come
-  bool answered_ = false;       // The first answer has come; the connection is not open yet.
   size_t hellos_ = 0;           // iWARP: queue pairs over which something has come
   // iWARP: how many messages the peer's host is known to have.
   uint64_t proven_ = 0;

@@ -11,7 +11,7 @@ constexpr uint32_t kMostWeight = 10'000'000;
 std::vector<uint8_t> UsableFrom(const EndPorts& ports, size_t begin, size_t end) {
   std::vector<uint8_t> usable;
   for (size_t i = begin; i < end; ++i) {
-    if ((ports.usable >> i & 1) != 0) usable.push_back(static_cast<uint8_t>(i));
+    if (ports.usable.test(i)) usable.push_back(static_cast<uint8_t>(i));
   }
   return usable;
 }
@@ -35,7 +35,7 @@ std::vector<uint8_t> PlacePairs(size_t pairs, const EndPorts& ours, const PairPl
   for (size_t i = 0; i < pairs; ++i) {
     size_t port = i % ours.own;
     if (theirs && theirs->port_of[i] != i % theirs->own) port = theirs->port_of[i] % ours.own;
-    if ((ours.usable >> port & 1) == 0 && !others.empty()) port = others[i % others.size()];
+    if (!ours.usable.test(port) && !others.empty()) port = others[i % others.size()];
     places.push_back(static_cast<uint8_t>(port));
   }
   return places;

@@ -20,13 +20,15 @@
 #include <span>
 #include <vector>
 
+#include "transport/net/verbs/table.h"
+
 namespace tutti {
 
-// The ports of one end, of which some can be used now: bit i stands for port i.
+// The ports of one end, and those of them that can be used now.
 struct EndPorts {
   size_t own = 1;
   size_t all = 1;
-  uint32_t usable = 1;
+  PortFlags usable = 1;
 };
 
 // Says where the queue pairs of an end lie.

@@ -13,6 +13,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <bitset>
 #include <cstdint>
 
 #include "transport/net/net.h"
@@ -27,6 +28,9 @@ inline constexpr uint64_t kTableSlots = 256;
 // The most ports by which an end of a connection may go. Each may belong to another NIC, which has
 // a key of its own for a buffer.
 inline constexpr size_t kMaxPorts = 4;
+
+// Ports of an end: bit i stands for port i.
+using PortFlags = std::bitset<kMaxPorts>;
 
 // Lies in the sender's memory, and describes a buffer that may be written to.
 struct GrantEntry {

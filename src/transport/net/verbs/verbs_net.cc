@@ -86,19 +86,19 @@ class OfferQueue {
   std::unique_ptr<Taken> pending_;  // a connection whose offer has not come yet
 };
 
-class VerbsListener final : public NetListener {
+// A listener of `Base`, NetListener or NetRmaListener, whose connections are of `Comm`.
+template <class Base, class Comm, uint64_t kMagic>
+class ListenerFor final : public Base {
  public:
-  VerbsListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
-                PortSet ports)
+  ListenerFor(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address, PortSet ports)
       : ports_(std::move(ports)),
         offers_(std::move(queues), ports_.Name()),
-        handle_(WithPorts(EncodeHandle({{{address}}, offers_.token()}, kHandleMagic), ports_)) {}
+        handle_(WithPorts(EncodeHandle({{{address}}, offers_.token()}, kMagic), ports_)) {}
 
   const NetHandle& handle() const override { return handle_; }
-  Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) override {
+  decltype(std::declval<Base&>().Accept({})) Accept(const WaitLimits& limits) override {
     TUTTI_ASSIGN(OfferQueue::Taken taken, offers_.Take(limits));
-    return VerbsRecvComm::Create(ports_, std::move(taken.control), taken.offer,
-                                 std::move(taken.peer));
+    return Comm::Accept(ports_, std::move(taken.control), taken.offer, std::move(taken.peer));
   }
 
  private:
@@ -107,26 +107,8 @@ class VerbsListener final : public NetListener {
   const NetHandle handle_;
 };
 
-class VerbsRmaListener final : public NetRmaListener {
- public:
-  VerbsRmaListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
-                   PortSet ports)
-      : ports_(std::move(ports)),
-        offers_(std::move(queues), ports_.Name()),
-        handle_(WithPorts(EncodeHandle({{{address}}, offers_.token()}, kRmaHandleMagic), ports_)) {}
-
-  const NetHandle& handle() const override { return handle_; }
-  Result<std::unique_ptr<NetRmaComm>> Accept(const WaitLimits& limits) override {
-    TUTTI_ASSIGN(OfferQueue::Taken taken, offers_.Take(limits));
-    return VerbsRmaComm::Accept(ports_, std::move(taken.control), taken.offer,
-                                std::move(taken.peer));
-  }
-
- private:
-  const PortSet ports_;
-  OfferQueue offers_;
-  const NetHandle handle_;
-};
+using VerbsListener = ListenerFor<NetListener, VerbsRecvComm, kHandleMagic>;
+using VerbsRmaListener = ListenerFor<NetRmaListener, VerbsRmaComm, kRmaHandleMagic>;
 
 class VerbsNetImpl final : public Net {
  public:
