@@ -11,19 +11,19 @@
 namespace tutti {
 namespace {
 
-// How many calls that move nothing pass until the control socket is looked at: a system call. It
-// bounds how late a polling end notices that the other one is gone or sleeps.
+// The number of calls without progress until a look at the control socket, which is a system call.
+// The number bounds the delay until a polling end notices that the peer is gone or sleeps.
 constexpr uint32_t kIdleCallsPerLook = 32;
-// A sleep counts as so many of them, where it is not likely that a control message ends it.
+// The calls that a sleep stands for, where a control message will probably not end the sleep.
 constexpr uint32_t kCallsPerSleep = kIdleCallsPerLook / 4;
 
-// How long answers are waited for once the control socket has ended. They are on their way then:
-// microseconds, or as long as a busy host takes.
+// The wait for answers once the control socket has ended. The answers are on their way by then, for
+// microseconds, or for as long as a busy host takes.
 constexpr double kLeaveSeconds = 1;
 
 }  // namespace
 
-// A spare whose NIC refuses what a connection needs is done without.
+// Where a spare's NIC refuses an object of the connection, the connection does without spares.
 Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Create(Parts parts, const VerbsEnd* offer) {
   Result<std::unique_ptr<VerbsChannel>> made = Make(parts, offer);
   if (made.ok() || parts.ports.own == parts.ports.ports.size()) return made;
@@ -33,7 +33,8 @@ Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Create(Parts parts, const Ve
   return Make(parts, offer);
 }
 
-// All queue pairs may come to lie on one NIC, whose completion queue needs room for all of them.
+// All queue pairs may come to lie on the same NIC, so each completion queue has room for all of
+// them.
 Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Make(const Parts& parts,
                                                          const VerbsEnd* offer) {
   std::unique_ptr<VerbsChannel> channel(new VerbsChannel(parts));
@@ -87,6 +88,8 @@ Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Answer(ControlSocket control
   return channel;
 }
 
+// The peer needs the numbers of the queue pairs to join them, and a key of the table for each port,
+// because a write comes to the port of its queue pair.
 VerbsEnd VerbsChannel::Here() const {
   VerbsEnd end;
   end.ethernet = ports_.ethernet();
@@ -163,8 +166,8 @@ Result<const VerbsMemory*> VerbsChannel::Check(NetMemory* memory, const std::byt
   return held;
 }
 
-// Completions that Stash has kept do not put off the look at the control socket: PrepareToWait has
-// counted on it.
+// Completions from Stash do not put off the look at the control socket that PrepareToWait has
+// scheduled.
 Result<std::span<const ibv_wc>> VerbsChannel::Poll() {
   const bool stashed = completions_.has_stashed();
   Result<std::span<const ibv_wc>> completions = completions_.Poll();
@@ -173,9 +176,9 @@ Result<std::span<const ibv_wc>> VerbsChannel::Poll() {
   return completions;
 }
 
-// Looks for a control message. The end of the control socket means that the other end has gone:
-// what completed before still counts, and if something of this end is under way (`due`), its
-// answers are waited for a while.
+// Looks for a control message. The end of the control socket means that the peer has gone. Earlier
+// completions still count, and requests of this end under way (`due`) get a while for their
+// answers.
 Result<bool> VerbsChannel::Listen(bool idle, bool due, ControlMessage& message) {
   if (!left_.ok()) {
     if (!idle || (due && !fails_at_.Passed())) return false;
@@ -187,7 +190,7 @@ Result<bool> VerbsChannel::Listen(bool idle, bool due, ControlMessage& message) 
   [[maybe_unused]] const Result<bool> flushed = control_.Flush();  // Receive finds out failures
   Result<bool> came = ReceiveControl(message);
   if (!came.ok()) {
-    // What came before the other end left still counts.
+    // Completions from before the peer left still count.
     completions_.Stash();
     if (!completions_.has_stashed() && !due) return Fail(std::move(came).status());
     left_ = std::move(came).status();
@@ -201,15 +204,15 @@ Result<bool> VerbsChannel::Listen(bool idle, bool due, ControlMessage& message) 
   return came;
 }
 
-// The end of queue pairs that the connection manager has joined is as that of the control socket.
+// The end of a queue pair of iWARP counts like the end of the control socket.
 Result<bool> VerbsChannel::ReceiveControl(ControlMessage& message) {
   TUTTI_ASSIGN(const bool came, control_.Receive(message));
   if (!came && managed_) TUTTI_TRY(managed_->Progress());
   return came;
 }
 
-// Asks the device for an event and then looks once more, because a completion that came before the
-// request brings no event.
+// Asks the device for an event, and then polls once more, because a completion before the request
+// brings no event.
 NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits, bool hears) {
   if (!left_.ok() || lost()) return NetIdle::kPoll;
   if (Status armed = completions_.Arm(); !armed.ok()) {
@@ -247,7 +250,7 @@ Status VerbsChannel::Fail(Status status) {
   return action == Recovery::Action::kKeep ? Keep(std::move(status)) : failure_;
 }
 
-// The other end may wait for messages that will never come, and sees the end of the control socket.
+// Closes the control socket, because the peer may wait for messages that will never come.
 Status VerbsChannel::Keep(Status status) {
   failure_ = shut_down_.load(std::memory_order_acquire)
                  ? InternalError("this rank closed the connection")
@@ -277,10 +280,12 @@ bool VerbsChannel::Open(size_t repeated) {
   return action != Recovery::Action::kRefuse;
 }
 
+// A request without an answer (IBV_WC_RETRY_EXC_ERR) makes its port a suspect: the way behind the
+// port may be broken although the port is active.
 Status VerbsChannel::Lose(const ibv_wc& completion, std::string_view doing) {
   const Placement::Source source = placement_.SourceOf(completion);
   if (source.is_loopback) placement_.LoseLoopbacks();
-  if (lost()) return Status::Ok();  // Work of lost queue pairs completes with an error.
+  if (lost()) return Status::Ok();  // Requests of lost queue pairs complete with an error.
   Status why = Describe(completion, doing, source.port);
   if (!MayRecover(completion.status)) return Fail(std::move(why));
   const bool unanswered = completion.status == IBV_WC_RETRY_EXC_ERR;
@@ -289,8 +294,8 @@ Status VerbsChannel::Lose(const ibv_wc& completion, std::string_view doing) {
                                                                 : Recovery::Loss::kSeen);
 }
 
-// Where the other end has lost the queue pairs, or does not answer, the loop-backs go on: the other
-// end may have left, and data that came from there is still to be read back.
+// Where the peer has lost the queue pairs, or does not answer, the loop-backs go on: the peer may
+// have left, and its last data must still be read back.
 Status VerbsChannel::Lose(Status why, Recovery::Loss loss) {
   const Recovery::Action action = recovery_.Advance(recovery_.EventOf(loss));
   if (action == Recovery::Action::kKeep) return Keep(std::move(why));
@@ -315,7 +320,7 @@ Status VerbsChannel::Renew(const VerbsEnd* offer) {
   return placement_.Place(offer, recovery_.losses_in_a_row());
 }
 
-// Looks at what the NICs have reported meanwhile, too.
+// Also takes notice of the events that the NICs have reported meanwhile.
 Status VerbsChannel::failure() {
   if (!failure_.ok()) return failure_;
   if (shut_down_.load(std::memory_order_acquire)) return Fail(Status::Ok());
@@ -324,9 +329,9 @@ Status VerbsChannel::failure() {
   return late.ok() ? late : Fail(std::move(late));
 }
 
-// A NIC that has failed takes all of its ports with it. A queue pair that failed by an event is
-// lost as one is that failed by a completion; but where the other end reached for memory that it
-// was not given, it would only do so again.
+// A failed NIC takes all of its ports along. A queue pair may fail by an event instead of a
+// completion, and is then lost in the same way. A forbidden access of the peer (kRemoteError) ends
+// the connection, because the peer would only repeat the access.
 Status VerbsChannel::CheckNics() {
   for (const CompletionQueues::Queue& queue : completions_.queues()) {
     if (!queue.used) continue;

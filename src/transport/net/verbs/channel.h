@@ -5,8 +5,8 @@
 // their ports (placement.h), the completion queues (completion_queues.h), and the state of the
 // connection with the rules of recovery (recovery.h).
 //
-// A channel carries out the actions of the state machine. The ends tell the channel what has come
-// over the control socket, and add their own part of each step:
+// A channel carries out the actions of the state machine. The ends handle the messages of the
+// control socket, and add their own part of each step:
 //
 //   step       | the sending end                     | the receiving end
 //   -----------+-------------------------------------+--------------------------------------
@@ -48,17 +48,17 @@ class VerbsChannel {
     size_t outbox_bytes = 0;
     size_t queue_pairs = 1;
     QueuePairDepths depths;
-    uint32_t loopback_depth = 0;  // reads under way at once on a loop-back; 0: there is none
+    uint32_t loopback_depth = 0;  // reads under way at once on a loop-back; 0: no loop-backs
     bool recovers = false;        // Lost queue pairs are made again.
     bool notices = false;         // Sends announce messages instead of immediate values.
   };
-  // Makes the queue pairs. With the other end's `offer` they are placed to go with the offered
-  // ones.
+  // Makes the queue pairs. With an `offer` of the peer, the queue pairs are placed to match the
+  // offered queue pairs.
   static Result<std::unique_ptr<VerbsChannel>> Create(Parts parts, const VerbsEnd* offer);
   // Takes an authenticated socket, and offers the queue pairs to the peer.
   Status Offer(UniqueFd control);
-  // Answers or refuses an `offer` that has come over `control`. `make` must return a channel that is
-  // joined with the offered end, or the reason to refuse.
+  // Answers or refuses an `offer` that has come over `control`. `make` must return a channel that
+  // is joined with the offered end, or the reason to refuse.
   using Maker = std::function<Result<std::unique_ptr<VerbsChannel>>(const VerbsEnd& offered)>;
   static Result<std::unique_ptr<VerbsChannel>> Answer(ControlSocket control,
                                                       const ControlMessage& offer,
@@ -75,67 +75,68 @@ class VerbsChannel {
   size_t num_queue_pairs() const { return placement_.size(); }
   QueuePair& pair(size_t index) const { return placement_.pair(index); }
   size_t port_of(size_t index) const { return placement_.port_of(index); }
-  // Returns the port of the other end's counterpart of a queue pair. REQUIRES: both are joined.
+  // Returns the port of a queue pair's counterpart at the peer. REQUIRES: both are joined.
   size_t remote_port_of(size_t index) const { return remote_.queue_pairs[index].port; }
-  // Returns the share of a message that each queue pair takes.
+  // Returns the share of a message for each queue pair.
   std::span<const uint32_t> weights() const { return weights_; }
-  // Return this end's table, which the other end writes, and the memory from which this end writes
-  // into the other end's table. Both are registered for each port.
+  // Return this end's table, which the peer writes, and the memory from which this end writes into
+  // the peer's table. Both are registered for each port.
   RegisteredPages& table() const { return *table_; }
   RegisteredPages& outbox() const { return *outbox_; }
 
-  // Returns the description of this end for the other end.
+  // Returns the description of this end for the peer.
   VerbsEnd Here() const;
   const VerbsEnd& remote() const { return remote_; }
-  // Joins all queue pairs with those of the other end, which must be of the same kind. Over iWARP,
-  // BeginToConnect and IsJoined join the queue pairs later.
+  // Joins all queue pairs with the peer's, which must be of the same kind. Over iWARP the
+  // connection manager joins the queue pairs after BeginToConnect, until IsJoined.
   Status Join(const VerbsEnd& remote, uint8_t traffic_class);
-  // Has the connecting end of iWARP begin. REQUIRES: the other end calls Listen from now on.
+  // Has the connecting end of iWARP begin. REQUIRES: the peer calls Listen from now on.
   Status BeginToConnect() { return managed_->Begin(); }
   // Returns whether all queue pairs are joined as far as this end can see. The sending end of iWARP
-  // may use a queue pair only when something has come over it.
+  // may use a queue pair only after a greeting has come over the queue pair.
   bool IsJoined() const { return !managed_ || managed_->joined(); }
 
   Recovery::State state() const { return recovery_.state(); }
   bool open() const { return recovery_.open(); }
   bool lost() const { return recovery_.lost(); }
-  // Opens the connection. Where queue pairs were lost, says that the connection goes on, with
-  // `repeated` messages sent a second time. Returns false in a state that does not allow it.
+  // Opens the connection. After a loss, logs that the connection goes on, with `repeated` messages
+  // sent a second time. Returns false in a state without a transition for the event kOpen.
   bool Open(size_t repeated = 0);
   // Takes notice of a completion with an error. Returns ok where the queue pairs are stopped now
   // and can be made again, and else the failure.
   Status Lose(const ibv_wc& completion, std::string_view doing);
-  // Takes notice of another sign that queue pairs are lost, with the same result.
+  // Takes notice of a loss without a completion, with the same result.
   Status Lose(Status why, Recovery::Loss loss);
-  // Makes the stopped queue pairs ready to be joined again, on ports that can be used. `offer` as
-  // in Create.
+  // Makes the stopped queue pairs ready to be joined again, on usable ports. `offer` as in Create.
   Status Renew(const VerbsEnd* offer);
-  // Takes notice that a message has come or gone as a whole.
+  // Takes notice of a message that has come or gone as a whole.
   void NoteWhole() { recovery_.NoteWhole(); }
   uint64_t Mark(uint64_t id) const { return recovery_.Mark(id); }
   bool Unmark(uint64_t& id) const { return recovery_.Unmark(id); }
   // Makes the next Listen look at the control socket.
   void LookClosely() { idle_calls_ = uint32_t{1} << 30; }
-  // Idle connections are looked at, because the other end may have lost its queue pairs.
+  // Returns how soon an idle connection must be driven, because the peer may have lost its queue
+  // pairs.
   NetCare Care() const {
     return !recovery_.recovers() ? NetCare::kNone : lost() ? NetCare::kSoon : NetCare::kSeldom;
   }
 
   // Registers memory for sends and receives. A spare whose NIC refuses is not used any more.
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region);
-  // Returns the memory, which holds the buffer; InternalError when it does not.
+  // Returns `memory` after a check that the memory holds the buffer; InternalError otherwise.
   Result<const VerbsMemory*> Check(NetMemory* memory, const std::byte* data, size_t bytes) const;
 
   // Takes completions (CompletionQueues::Poll).
   Result<std::span<const ibv_wc>> Poll();
-  // Receives control messages now and then when `idle`, and always while the channel is not open.
-  // Stores a message in `message`, and returns whether there was one. A refusal fails the channel.
-  // The end of the control socket fails the channel too, but a moment later where answers are `due`
-  // to the messages of this end: the other end may leave as soon as it has all that it wants.
+  // Receives a control message: now and then when `idle`, and always while the channel is not open.
+  // Returns whether a message is stored in `message`. A refusal fails the channel. The end of the
+  // control socket fails the channel too, but a moment later where answers are `due` to requests of
+  // this end, because the peer may leave as soon as the peer has all messages.
   Result<bool> Listen(bool idle, bool due, ControlMessage& message);
-  // Prepares to sleep until something completes or a control message comes. Returns kProgress when
-  // something has completed meanwhile. `hears` says that a control message will probably end the
-  // sleep, so that the next Listen looks for one; otherwise every few calls of Listen do.
+  // Prepares to sleep until a request completes or a control message comes. Returns kProgress when
+  // a request has completed meanwhile. `hears` says that a control message will probably end the
+  // sleep, so that the next Listen looks for a message; without `hears` every few calls of Listen
+  // look.
   NetIdle PrepareToWait(std::vector<NetWait>& waits, bool hears = true);
   void AppendFds(std::vector<int>& fds) const;
   void Shutdown();
@@ -144,10 +145,10 @@ class VerbsChannel {
   Status Fail(Status status);
   // Returns ok, or fails the channel where `status` is a failure.
   Status FailUnlessOk(Status status) { return status.ok() ? status : Fail(std::move(status)); }
-  // Does the same, and tells the other end why.
+  // Keeps and returns the first failure, and tells the peer.
   Status Refuse(Status status);
   Status FailCompletion(const ibv_wc& completion, std::string_view doing);
-  // Returns ok, or the first failure, also where it is the device's.
+  // Returns ok, or the first failure of the connection or of its devices.
   Status failure();
 
  private:
@@ -164,13 +165,13 @@ class VerbsChannel {
   ControlSocket control_;
   std::unique_ptr<RegisteredPages> table_;
   std::unique_ptr<RegisteredPages> outbox_;
-  std::unique_ptr<ManagedPairs> managed_;  // iWARP only. It outlives the queue pairs.
-  CompletionQueues completions_;           // They outlive the queue pairs.
+  std::unique_ptr<ManagedPairs> managed_;  // iWARP only. Outlives the queue pairs.
+  CompletionQueues completions_;           // Outlive the queue pairs.
   Placement placement_;
   std::vector<uint32_t> weights_;
   VerbsEnd remote_;
   Recovery recovery_;
-  Status left_;  // Says why the control socket ended, until that fails the channel.
+  Status left_;  // the reason for the end of the control socket, until the channel fails
   Deadline fails_at_ = Deadline::Never();
   uint32_t idle_calls_ = 0;
   std::atomic<bool> shut_down_ = false;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The completion queues of an end of a connection: a queue for each NIC that the end's ports belong
-// to. The queues of NICs without queue pairs in use are left alone.
+// The completion queues of an end of a connection: a queue for each NIC of the end's ports. The
+// queues of NICs without queue pairs in use are left alone.
 //
 // Threads: one at a time.
 
@@ -18,18 +18,18 @@ namespace tutti {
 
 class CompletionQueues {
  public:
-  // The most completions that are taken at once.
+  // The most completions to take at once.
   static constexpr int kBatch = 16;
 
   struct Queue {
     std::unique_ptr<CompletionQueue> queue;
     VerbsNic* nic = nullptr;
-    bool used = false;  // Queue pairs report to it.
+    bool used = false;  // Queue pairs report to the queue.
   };
 
   // Makes a queue with room for `depth` completions on each NIC.
   Status Make(const PortSet& ports, int depth);
-  // Says on which ports the queue pairs lie from now on.
+  // Selects the queues in use: the queue pairs lie on `ports` from now on.
   void Use(std::span<const uint8_t> ports) {
     for (Queue& queue : queues_) queue.used = false;
     for (const uint8_t port : ports) queues_[queue_of_[port]].used = true;
@@ -39,11 +39,11 @@ class CompletionQueues {
   // Returns the queue of a port's NIC.
   CompletionQueue& Of(size_t port) const { return *queues_[queue_of_[port]].queue; }
   bool OnOneNic(size_t port, size_t other) const { return queue_of_[port] == queue_of_[other]; }
-  // Returns whether the completions that Poll has returned last came from a port's NIC.
+  // Returns whether the last result of Poll came from a port's NIC.
   bool LastWereOf(size_t port) const { return queue_of_[port] == polled_; }
 
-  // Returns the completions that Stash has kept, or else takes up to kBatch from the next NIC in
-  // turn that has some. The span is valid until the next call.
+  // Returns the completions that Stash has kept. Without such completions, takes up to kBatch from
+  // the next NIC in turn that has any. The span is valid until the next call.
   Result<std::span<const ibv_wc>> Poll();
   // Takes completions now, and keeps them for the next Poll.
   void Stash();
@@ -59,7 +59,7 @@ class CompletionQueues {
   size_t next_ = 0;
   size_t polled_ = 0;  // the queue from which completions_ were taken
   std::array<ibv_wc, kBatch> completions_ = {};
-  size_t stashed_ = 0;  // completions that were taken and that Poll has not returned yet
+  size_t stashed_ = 0;  // completions that Stash has kept for Poll
 };
 
 }  // namespace tutti

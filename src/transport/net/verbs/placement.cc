@@ -39,6 +39,8 @@ PortFlags Placement::Active() const {
   return active & ~barred_;
 }
 
+// The packets of a new life get random numbers, so that no late packet of an old life is taken for
+// a new packet.
 Status Placement::Place(const VerbsEnd* offer, int losses_in_a_row) {
   first_packet_ = static_cast<uint32_t>(RandomU64() & 0xffffff);
   PairPlaces theirs;
@@ -52,8 +54,8 @@ Status Placement::Place(const VerbsEnd* offer, int losses_in_a_row) {
   return loopbacks_.empty() ? Status::Ok() : PlaceLoopbacks();
 }
 
-// Makes a queue pair on a port, or moves the queue pair there. A queue pair cannot move to another
-// NIC: a new queue pair takes its place.
+// Makes a queue pair on a port, or moves the queue pair to the port. A queue pair cannot move
+// between NICs: a new queue pair takes its place.
 Status Placement::Put(Pair& pair, size_t port, const QueuePairDepths& depths) {
   const UsedPort& to = ports_.ports[port];
   if (pair.pair && completions_.OnOneNic(pair.port, port)) {
@@ -93,7 +95,7 @@ Status Placement::PlaceLoopbacks() {
   return Status::Ok();
 }
 
-// A NIC that has failed carries nothing any more, so that a refusal there does no harm.
+// A failed NIC carries no more data, so that a refusal of a failed NIC does no harm.
 Status Placement::Stop(bool all) {
   if (all) loops_ = false;
   for (const auto* const pairs : {&pairs_, &loopbacks_}) {
@@ -118,7 +120,7 @@ Status Placement::BarRefusing(const VerbsMemory& memory) {
   return Status::Ok();
 }
 
-// A port that has gone down is left at once, without the time until the NIC gives up its requests.
+// A port that has gone down is left at once, before the NIC gives up its requests.
 Status Placement::CheckPorts() {
   uint32_t changes = 0;
   for (const CompletionQueues::Queue& queue : completions_.queues())
@@ -144,7 +146,7 @@ Status Placement::PairFault(const VerbsNic& nic) const {
   return Status::Ok();
 }
 
-// Two NICs may have queue pairs of one number.
+// Queue pairs of two NICs may have the same number, so the queue of the completion counts too.
 Placement::Source Placement::SourceOf(const ibv_wc& completion) const {
   for (const auto* const pairs : {&pairs_, &loopbacks_}) {
     for (const Pair& pair : *pairs) {

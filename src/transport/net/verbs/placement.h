@@ -1,9 +1,9 @@
 #pragma once
 
-// The queue pairs of one end of a connection, and the ports on which they lie. The ports are those
-// of the end's device (stripes.h), of which a merged device has several, perhaps of several NICs.
-// Each port has a number in the connection that does not change: the ends give out keys of buffers
-// for all ports, so that any port can take the place of any other at any time.
+// The queue pairs of an end of a connection, and the ports on which they lie (stripes.h). A merged
+// device has several ports, perhaps of several NICs. The number of a port in the connection never
+// changes: the ends give out keys of buffers for all ports, so that any port can replace any port
+// at any time.
 //
 // Threads: one at a time.
 
@@ -44,19 +44,18 @@ class Placement {
   // Returns the number of the first packet that this end sends over each queue pair.
   uint32_t first_packet() const { return first_packet_; }
 
-  // Returns queue pairs that are joined with themselves, by which a NIC reads back the data that it
-  // has written into GPU memory: a queue pair for each NIC in use. Empty before MakeLoopbacks.
+  // Returns the loop-backs: queue pairs that are joined with themselves, by which each NIC in use
+  // reads back its own data from GPU memory. Empty before MakeLoopbacks.
   std::span<const Pair> loopbacks() const { return loopbacks_; }
-  // Returns whether the loop-backs carry reads. They do while queue pairs are lost at the other end
-  // alone.
+  // Returns whether the loop-backs carry reads, as they do even while the queue pairs are lost, if
+  // only the peer has seen the loss.
   bool loops() const { return loops_; }
   Status MakeLoopbacks();
-  // Takes notice that a loop-back has failed.
+  // Takes notice of a failed loop-back.
   void LoseLoopbacks() { loops_ = false; }
 
-  // Puts all queue pairs on ports that can be used, with nothing posted and new packet numbers, and
-  // the loop-backs along with them. The queue pairs go with those of the other end's `offer`, which
-  // may be null.
+  // Puts all queue pairs and loop-backs on usable ports, with nothing posted and new packet
+  // numbers. The places match the peer's `offer`, which may be null.
   Status Place(const VerbsEnd* offer, int losses_in_a_row);
   // Stops the queue pairs, and the loop-backs too with `all`.
   Status Stop(bool all);
@@ -64,28 +63,28 @@ class Placement {
   // Returns whether some port can be used now: a port is active, its NIC sound, and all memory is
   // registered with the NIC.
   bool AnyActive() const { return Active().any(); }
-  // Leaves a port out until others have been tried, because the other end did not answer behind it.
+  // Leaves a port out until further ports have been tried, because the peer did not answer.
   void Suspect(size_t port) { choice_.Suspect(port); }
   // Leaves out for good the spares whose NICs have refused `memory`. Fails where queue pairs lie on
   // such a spare.
   Status BarRefusing(const VerbsMemory& memory);
-  // Returns why the queue pairs should move: a port in use has gone down while another can be used,
-  // or a port that had to be left can be used again. Ok where they should stay.
+  // Returns why the queue pairs should move: a port in use has gone down while a usable port
+  // exists, or a port that had to be left is usable again. Ok where the queue pairs should stay.
   Status CheckPorts();
-  // Returns the first failure that a NIC has reported of one of its queue pairs.
+  // Returns the first failure of a queue pair that a NIC has reported.
   Status PairFault(const VerbsNic& nic) const;
 
   struct Source {
     size_t port = 0;
     bool is_loopback = false;
   };
-  // Returns the queue pair of a completion that the last Poll has returned.
+  // Returns the queue pair of a completion of the last Poll.
   Source SourceOf(const ibv_wc& completion) const;
 
   // Returns "mlx5_0 (10.0.0.1)", and the same for all ports in use.
   std::string Where(size_t port) const;
   std::string PortsInUse() const;
-  // Returns what the other end must know of a port, but for the key of the table.
+  // Returns the description of a port for the peer, but for the key of the table.
   VerbsEnd::Port Describe(size_t port) const;
 
  private:
@@ -103,7 +102,7 @@ class Placement {
   bool loops_ = false;
   PortChoice choice_;
   PortFlags barred_;           // spares whose NICs do not have all of the memory
-  uint32_t seen_changes_ = 0;  // events of ports that CheckPorts has seen
+  uint32_t seen_changes_ = 0;  // the events of ports at the last CheckPorts
 };
 
 }  // namespace tutti

@@ -19,8 +19,8 @@ Recovery::Action Recovery::Advance(Event event) {
   return Action::kRefuse;
 }
 
-// A loss counts where this end has seen it: the other end counts the losses that it has seen, and a
-// planned loss is none of the way's.
+// Counts only losses that this end has seen: the peer counts its own, and a planned loss says
+// nothing about the way between the ends.
 Recovery::Event Recovery::EventOf(Loss loss) {
   const bool counts = loss == Loss::kSeen || loss == Loss::kUnanswered;
   const bool last = counts && ++losses_in_a_row_ > kMostLossesInARow;

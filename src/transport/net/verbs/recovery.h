@@ -4,16 +4,16 @@
 // the failure. kTransitions is the whole state machine, and Recovery::Advance alone changes the
 // state.
 //
-// Lost queue pairs are made again on the ports that can be used then (port_choice.h). Every message
-// arrives once, although writes are repeated:
+// Lost queue pairs are made again on ports that are usable at the time (port_choice.h). Every
+// message arrives once, although writes are repeated:
 //
 //   - A write may be repeated until its buffer has been handed to the receiver's user, because a
-//     repeated write puts the same bytes at the same place. Grants and the records of a group may
-//     be repeated for the same reason.
+//     repeated write puts the same bytes at the same place. Grants and records of a group may be
+//     repeated for the same reason.
 //   - An immediate value must not be repeated, because each value uses up a receive. The receiver
 //     therefore decides. The receiver stops its queue pairs, takes all completions up to the
 //     completion of a marker that is posted last, and tells the sender which groups have come. All
-//     other groups begin anew with fresh receives, and the sender repeats their messages.
+//     missing groups begin anew with fresh receives, and the sender repeats their messages.
 //   - No write of the old queue pairs arrives after the renewal, because the old queue pairs were
 //     stopped before, and the renewed queue pairs expect new packet numbers.
 //   - A message whose writes have all completed at the sender has come, with its immediate value.
@@ -23,8 +23,9 @@
 //   - The id of each request names the life of its queue pairs, by which late completions of old
 //     queue pairs are recognised.
 //
-// Atomic additions cannot be repeated: connections for one-sided operations end with a loss. So do
-// connections over iWARP, whose queue pairs TCP keeps alive and nobody can renew.
+// Connections for one-sided operations end with a loss, because atomic additions cannot be
+// repeated. Connections over iWARP end with a loss, because TCP keeps their queue pairs alive and
+// nobody can renew them.
 //
 // Threads: one at a time.
 
@@ -42,15 +43,15 @@ class Recovery {
  public:
   enum class State : uint8_t {
     kSettingUp,  // The queue pairs of this end wait for the answer or the offer.
-    kJoined,     // The queue pairs are joined, and the other end is not known to be ready.
+    kJoined,     // The queue pairs are joined, but the peer may not be ready.
     kOpen,       // Messages may go.
     kLost,       // The queue pairs are stopped, and their completions are being taken.
     kRenewed,    // The queue pairs were made again and wait to be joined.
-    kRejoined,   // The queue pairs are joined again, and the other end is not known to be ready.
+    kRejoined,   // The queue pairs are joined again, but the peer may not be ready.
     kFailed,     // The connection has failed; the channel keeps the reason.
   };
   enum class Event : uint8_t {
-    kJoin,   // This end has joined its queue pairs with those of the other end.
+    kJoin,   // This end has joined its queue pairs with the peer's.
     kOpen,   // Sender: all is joined. Receiver: "ready" came.
     kLose,   // The queue pairs are lost and may be made again; EventOf decides.
     kRenew,  // This end begins to make its queue pairs again.
@@ -58,8 +59,8 @@ class Recovery {
   };
   enum class Action : uint8_t {
     kNone,
-    kStop,    // Stop the queue pairs, and tell the other end unless the other end has told.
-    kPlace,   // Put the queue pairs on ports that can be used; completions of old ones are void.
+    kStop,    // Stop the queue pairs, and tell the peer unless the peer has told.
+    kPlace,   // Put the queue pairs on usable ports. Completions of the old life are void.
     kReport,  // Say that the connection goes on.
     kKeep,    // Keep the reason, and close the control socket.
     kRefuse,  // The table has no such transition: the event came at the wrong time.
@@ -98,9 +99,9 @@ class Recovery {
   // Says how an end knows that queue pairs are lost.
   enum class Loss : uint8_t {
     kSeen,        // This end has seen queue pairs fail.
-    kUnanswered,  // The other end no longer answers.
-    kTold,        // The other end has said so.
-    kPlanned,     // This end gives the queue pairs up, because other ports are to carry them.
+    kUnanswered,  // The peer no longer answers.
+    kTold,        // The peer has told of the loss.
+    kPlanned,     // This end gives the queue pairs up to move them to better ports.
   };
 
   // Losses in a row, without a message in between, until the connection fails. Each loss may cost
@@ -117,15 +118,15 @@ class Recovery {
   State state() const { return state_; }
   bool recovers() const { return recovers_; }
   bool open() const { return state_ == State::kOpen; }
-  // Returns whether queue pairs were lost and are not open again.
+  // Returns whether queue pairs were lost, and the connection is not open again.
   bool lost() const { return state_ >= State::kLost && state_ <= State::kRejoined; }
-  // Moves to the next state by kTransitions, and returns the action that the caller must carry out.
+  // Moves to the next state by kTransitions, and returns the action for the caller to carry out.
   Action Advance(Event event);
 
   // Counts a loss, and returns the event for Advance: kFail where lost queue pairs are not made
   // again, or were lost too often in a row, and else kLose.
   Event EventOf(Loss loss);
-  // Takes notice that a message has come or gone as a whole.
+  // Takes notice of a message that has come or gone as a whole.
   void NoteWhole() { losses_in_a_row_ = 0; }
   int losses_in_a_row() const { return losses_in_a_row_; }
   // Keeps the reason and the time of a loss.

@@ -8,22 +8,21 @@
 namespace tutti {
 namespace {
 
-// Writes of grants ask for a completion so often: twice in the life of a slot. The queue pair has
-// room for as many again, so that a late completion does not stop the grants.
+// Writes of grants ask for a completion twice in the life of a slot. The queue pair has room for as
+// many writes again, so that a late completion does not stop the grants.
 constexpr uint64_t kGrantsPerCompletion = kTableSlots / 2;
 constexpr uint32_t kGrantDepth = 2 * kTableSlots;
 
-// Distinguish completions of grants and flushes from those of receives, whose ids are numbers of
-// groups.
+// Distinguish completions of grants and flushes from completions of receives.
 constexpr uint64_t kGrantBit = uint64_t{1} << 63;
 constexpr uint64_t kFlushBit = uint64_t{1} << 62;
 
-// How many flushes may be under way at a time. What each of them reads goes into a word of its own
-// behind the grants in the outbox, and is not used.
+// The most flushes under way at a time. Each flush reads into its own word behind the grants in the
+// outbox, and nobody uses the word.
 constexpr uint32_t kFlushes = kNetWindow;
 
-// Behind the records in the table, each queue pair has room for a notice to each of its receives.
-// Its id says which of them, above the number of the queue pair.
+// Behind the records in the table, each queue pair has a slot for the notice of each of its
+// receives. The id of a receive is the number of the slot above the number of the queue pair.
 constexpr size_t kNotices = kTableSlots;
 constexpr int kNoticeShift = 8;
 static_assert(kMaxQueuePairs <= size_t{1} << kNoticeShift);
@@ -61,7 +60,7 @@ VerbsRecvComm::VerbsRecvComm(std::unique_ptr<VerbsChannel> channel)
       next_ended_(channel_->num_queue_pairs()),
       next_notice_(channel_->num_queue_pairs()),
       flushes_(kFlushes) {
-  // Group g ends on queue pair g mod their number, and there is no group 0.
+  // Group g ends on queue pair g mod the number of queue pairs, and groups begin with 1.
   std::iota(next_ended_.begin(), next_ended_.end(), uint64_t{0});
   next_ended_[0] = next_ended_.size();
 }
@@ -70,9 +69,9 @@ GrantSlot& VerbsRecvComm::Grants(uint64_t group) const {
   return reinterpret_cast<GrantSlot*>(channel_->outbox().data())[group % kTableSlots];
 }
 
-// Posts the receives of a group and has Progress grant its buffers, in this order: the sender may
-// write as soon as it has the grant, and its immediate values need receives. Groups that are begun
-// together are granted by one list of writes.
+// Posts the receives of a group before Progress grants the buffers: the sender may write as soon as
+// the grant has come, and immediate values need receives. Groups begun together are granted by a
+// single list of writes.
 Result<NetRequest*> VerbsRecvComm::Irecv(std::span<const NetReceive> group) {
   TUTTI_TRY(channel_->failure());
   const uint64_t number = posted_ + 1;
@@ -110,7 +109,7 @@ Result<NetRequest*> VerbsRecvComm::Irecv(std::span<const NetReceive> group) {
   return &request;
 }
 
-// Forgets what has come of a group.
+// Resets a group to the state in which no part has come.
 void VerbsRecvComm::Expect(Request& request) {
   request.pending = 1;
   request.ended = false;
@@ -118,8 +117,9 @@ void VerbsRecvComm::Expect(Request& request) {
   request.side_ends = 0;
 }
 
-// Posts receives until each queue pair has one for every group that has not come: only the sender
-// knows over which of them a group goes. Lost queue pairs get theirs later.
+// Posts receives until each queue pair has a receive for every group that has not come, because
+// only the sender knows the queue pair of a group. Lost queue pairs get their receives after the
+// renewal.
 Status VerbsRecvComm::PostReceives() {
   if (channel_->state() == Recovery::State::kLost) return Status::Ok();
   for (size_t pair = 0; pair < receives_.size(); ++pair) {
@@ -144,6 +144,8 @@ const Notice* VerbsRecvComm::Notices(size_t pair) const {
   return reinterpret_cast<const Notice*>(first) + pair * kNotices;
 }
 
+// The greeting has no contents: its bytes are the first bytes of the outbox. The sending end must
+// not send before the greeting has come (manager.h).
 Status VerbsRecvComm::SayHello() {
   if (said_hello_ || !channel_->ports().iwarp() || !channel_->IsJoined()) return Status::Ok();
   said_hello_ = true;
@@ -159,8 +161,7 @@ Status VerbsRecvComm::SayHello() {
   return Status::Ok();
 }
 
-// Grants go out while requests of the queue pair are free for them; TakeCompletion gives these
-// back.
+// Grants go out while the queue pair has free requests for them. TakeCompletion frees requests.
 Status VerbsRecvComm::GrantWhatIsPosted() {
   if (!channel_->open()) return Status::Ok();
   while (granted_ < posted_ && granted_ - reclaimed_ < kGrantDepth) {
@@ -170,8 +171,8 @@ Status VerbsRecvComm::GrantWhatIsPosted() {
   return TellIfAsleep();
 }
 
-// Stages the write of a group's grants into the sender's table, from within the request where they
-// fit.
+// Stages the write of a group's grants into the sender's table. The grants are copied into the
+// request where they fit.
 void VerbsRecvComm::StageGrants(uint64_t group) {
   const auto slot = static_cast<size_t>(group % kTableSlots);
   const VerbsEnd::Port& there = channel_->remote().ports[channel_->remote_port_of(0)];
@@ -198,8 +199,8 @@ Result<std::unique_ptr<NetMemory>> VerbsRecvComm::Register(const NetRegion& regi
   return memory;
 }
 
-// A read by a NIC of what it has written pushes the writes before it into the GPU's memory: over
-// PCIe a read does not pass them. One read of each NIC is enough for all that came before.
+// A NIC that reads back its own data pushes its earlier writes into the GPU's memory, because over
+// PCIe a read does not pass writes. A single read by each NIC covers all earlier data.
 Result<NetRequest*> VerbsRecvComm::Iflush(std::span<const NetReceive> buffers) {
   TUTTI_TRY(channel_->failure());
   const auto free = std::find_if(flushes_.begin(), flushes_.end(),
@@ -217,14 +218,14 @@ Result<NetRequest*> VerbsRecvComm::Iflush(std::span<const NetReceive> buffers) {
   return &*free;
 }
 
-// The last message of a sender that leaves may still have to be read back.
+// The last message of a leaving sender may still have to be read back.
 bool VerbsRecvComm::IsFlushing() const {
   return std::any_of(flushes_.begin(), flushes_.end(),
                      [](const Request& flush) { return flush.pending > 0; });
 }
 
-// Where the loop-backs are lost, they are made again with the queue pairs, and the flush is posted
-// then.
+// Posts the reads of a flush. Lost loop-backs are made again with the queue pairs, and AnswerOffer
+// posts the flush again.
 Status VerbsRecvComm::PostFlush(Request& request) {
   const NetReceive& buffer = request.flushed;
   TUTTI_ASSIGN(const VerbsMemory* const memory, channel_->Check(buffer.memory, buffer.data, 1));
@@ -252,7 +253,7 @@ Result<bool> VerbsRecvComm::TakeCompletions() {
   bool moved = false;
   for (const ibv_wc& completion : completions) {
     Status taken = TakeCompletion(completion);
-    // What came before the failure still counts; the next call fails.
+    // Completions before the failure still count; the next call fails.
     if (!taken.ok() && moved) return true;
     TUTTI_TRY(std::move(taken));
     moved = true;
@@ -287,9 +288,8 @@ Status VerbsRecvComm::TakeCompletion(const ibv_wc& completion) {
   return Status::Ok();
 }
 
-// An immediate value has come, or a notice in its place. The value of a send names a group of which
-// pieces went over this queue pair; that of a write ends the next of the groups whose own queue
-// pair this is.
+// Takes an immediate value or a notice. The value of a send names a group with pieces on this
+// further queue pair. The value of a write ends the next group whose own queue pair this is.
 Status VerbsRecvComm::TakeReceive(const ibv_wc& completion, size_t pair, size_t slot) {
   --receives_[pair];
   if (channel_->notices()) {
@@ -349,8 +349,8 @@ VerbsRecvComm::Request* VerbsRecvComm::NextEnded(size_t pair) {
   return &request;
 }
 
-// A group is whole when its own queue pair and all others that carried pieces have ended it: with
-// records, the immediate value says how many.
+// A group is whole when its own queue pair and all further queue pairs with pieces have reported
+// the end. For a group with records, the immediate value is the number of further queue pairs.
 Status VerbsRecvComm::FinishIfWhole(Request& request) {
   if (!request.ended) return Status::Ok();
   const size_t others = HasRecords(request) ? request.immediate : 0;
@@ -365,13 +365,13 @@ const RecordSlot& VerbsRecvComm::Records(const Request& request) const {
   return slots[request.group % kTableSlots];
 }
 
-// A group of one has records only where its message needed them.
+// A group of a single message has records only where the sender needed them.
 bool VerbsRecvComm::HasRecords(const Request& request) const {
   return request.count > 1 || IsWhole(Records(request)[0], request.group);
 }
 
-// Finds out what has come: from the table where the sender has written records of this group, and
-// else from the completions.
+// Fills in sizes and op tags: from the table where the sender has written records of the group, and
+// otherwise from the completion.
 Status VerbsRecvComm::Finish(Request& request) {
   const RecordSlot& records = Records(request);
   if (!HasRecords(request)) {

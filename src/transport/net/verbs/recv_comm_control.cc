@@ -1,5 +1,5 @@
-// What the receiving end does with messages of the control socket: opening the connection, waking
-// the sender, and taking the place of queue pairs that were lost (recovery.h).
+// Handles messages of the control socket at the receiving end: opens the connection, wakes the
+// sender, and makes lost queue pairs again (recovery.h).
 
 #include <algorithm>
 
@@ -7,15 +7,15 @@
 
 namespace tutti {
 
-// Wakes a sender that has said that it sleeps for lack of a grant. Grants themselves are writes
-// into its memory, which no descriptor tells of.
+// Wakes a sender that has gone to sleep for lack of a grant. The grant itself is a write into the
+// sender's memory and makes no descriptor readable.
 Status VerbsRecvComm::TellIfAsleep() {
   if (wake_from_ == 0 || granted_ < wake_from_) return Status::Ok();
   WireWriter writer;
   writer.U64(granted_);
   wake_from_ = 0;
   const Status told = channel_->control().Send(ControlType::kWoken, std::move(writer).Take());
-  // A sender that is gone is noticed when more is to be received.
+  // The next receive notices a sender that is gone.
   return told.ok() || told.code() == Code::kRemoteError ? Status::Ok() : channel_->Fail(told);
 }
 
@@ -32,9 +32,9 @@ Status VerbsRecvComm::TakeOfferAgain(const ControlMessage& message) {
   return Status::Ok();
 }
 
-// Waits until all receives of the lost queue pairs have come back: a marker is posted behind them,
-// since completions come in order. Only then is it known which groups have come, and the offer can
-// be answered.
+// Answers the offer when all receives of the lost queue pairs have come back, because only then
+// this end knows which groups have come. Completions come in order, so a marker is posted behind
+// the last receive of each queue pair.
 Status VerbsRecvComm::GoOnLost() {
   for (; markers_posted_ < channel_->num_queue_pairs(); ++markers_posted_) {
     TUTTI_TRY(channel_->FailUnlessOk(
@@ -45,8 +45,8 @@ Status VerbsRecvComm::GoOnLost() {
   return answered.ok() ? answered : channel_->Refuse(answered);
 }
 
-// Joins the renewed queue pairs and tells the sender which groups have not come. These are granted
-// anew.
+// Joins the renewed queue pairs, and tells the sender which groups have not come. The missing
+// groups are granted anew.
 Status VerbsRecvComm::AnswerOffer() {
   TUTTI_TRY(channel_->Renew(&*offer_again_));
   AnswerAgain answer;

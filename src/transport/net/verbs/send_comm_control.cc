@@ -1,5 +1,5 @@
-// What the sending end does with messages of the control socket: opening the connection, and
-// repeating messages over queue pairs that were made again (recovery.h).
+// Handles messages of the control socket at the sending end: opens the connection, and repeats
+// messages over queue pairs that were made again (recovery.h).
 
 #include <algorithm>
 
@@ -7,8 +7,8 @@
 
 namespace tutti {
 
-// Renews the queue pairs and offers them to the receiver. Called when all completions of the lost
-// ones have been taken, so that it is known which messages are done.
+// Renews the queue pairs, and offers them to the receiver. The caller must have taken all
+// completions of the lost queue pairs, because they tell which messages are done.
 Status VerbsSendComm::OfferAgain() {
   const Status renewed = channel_->Renew(nullptr);
   if (!renewed.ok()) return channel_->Refuse(renewed);
@@ -16,7 +16,8 @@ Status VerbsSendComm::OfferAgain() {
       channel_->control().Send(ControlType::kOfferAgain, channel_->Here().Encode()));
 }
 
-// Repeats the messages that are not done here and whose groups have not come there.
+// Repeats the messages that are not done at this end and whose groups have not come at the
+// receiver.
 Status VerbsSendComm::TakeAnswerAgain(const ControlMessage& message) {
   Result<AnswerAgain> answer = AnswerAgain::Decode(message.payload);
   if (!answer.ok()) return channel_->Refuse(std::move(answer).status());
@@ -49,6 +50,8 @@ Status VerbsSendComm::TakeAnswerAgain(const ControlMessage& message) {
   return channel_->FailUnlessOk(channel_->control().Send(ControlType::kReady, {}));
 }
 
+// Each message is allowed in a single state of the connection (recovery.h), and refused in all
+// further states.
 Status VerbsSendComm::TakeControl(const ControlMessage& message) {
   WireReader reader(message.payload);
   switch (message.type) {
@@ -59,14 +62,14 @@ Status VerbsSendComm::TakeControl(const ControlMessage& message) {
       const Status joined = channel_->Join(*end, channel_->options().traffic_class);
       if (!joined.ok()) return channel_->Refuse(joined);
       if (!channel_->ports().iwarp()) return OpenIfJoined();
-      // Whoever drives this end has something to send, and goes on until it is sent.
+      // The caller has a message to send, and calls Progress until the message is sent.
       return channel_->FailUnlessOk(channel_->control().Send(ControlType::kAwaiting, {}));
     }
     case ControlType::kAnswerAgain:
       if (channel_->state() != Recovery::State::kRenewed) break;
       return TakeAnswerAgain(message);
     case ControlType::kLost:
-      // A message that crossed this end's own offer tells nothing new.
+      // The message changes nothing where this end has already seen the loss.
       return channel_->Lose(RemoteError("the other end lost its queue pairs"),
                             Recovery::Loss::kTold);
     case ControlType::kWoken:

@@ -16,7 +16,7 @@ std::vector<uint8_t> UsableFrom(const EndPorts& ports, size_t begin, size_t end)
   return usable;
 }
 
-// Returns what each queue pair has of its port's speed.
+// Returns each queue pair's part of its port's speed.
 std::vector<uint32_t> Shares(std::span<const uint32_t> mbps, std::span<const uint8_t> ports) {
   std::vector<uint32_t> shares;
   for (const uint8_t port : ports) {
@@ -28,6 +28,8 @@ std::vector<uint32_t> Shares(std::span<const uint32_t> mbps, std::span<const uin
 
 }  // namespace
 
+// A queue pair of the peer is away from home where its port is not the port of the drawing.
+// Replaced ports share the remaining usable ports in turn.
 std::vector<uint8_t> PlacePairs(size_t pairs, const EndPorts& ours, const PairPlaces* theirs) {
   std::vector<uint8_t> others = UsableFrom(ours, 0, ours.own);
   if (others.empty()) others = UsableFrom(ours, ours.own, ours.all);
@@ -55,6 +57,8 @@ std::vector<uint32_t> WeighPairs(std::span<const uint32_t> our_mbps,
   return weights;
 }
 
+// Cuts at the running sums of the weights, rounded up to the alignment, so that rounding never adds
+// up and the last piece ends exactly at the end.
 void CutByWeight(size_t bytes, std::span<const uint32_t> weights, std::span<size_t> pieces) {
   uint64_t all = 0;
   for (const uint32_t weight : weights) all += weight;
