@@ -50,7 +50,7 @@ class BootstrapImpl final : public Bootstrap {
   }
   Status Barrier(Deadline deadline) override;
   Status Send(int peer, uint32_t tag, std::span<const std::byte> payload) override {
-    return endpoint_->Send(*membership_, peer, LinkFrameType::kMessage, tag, payload);
+    return endpoint_->Send(membership_, peer, LinkFrameType::kMessage, tag, payload);
   }
   Result<Bytes> Recv(int peer, uint32_t tag, Deadline deadline) override {
     return endpoint_->Recv(*membership_, peer, LinkFrameType::kMessage, tag, deadline);
@@ -91,7 +91,7 @@ Result<std::vector<Bytes>> BootstrapImpl::Exchange(std::span<const std::byte> mi
   return Disseminate(
       rank(), num_ranks(), Bytes(mine.begin(), mine.end()),
       [&](int peer, const Bytes& message) {
-        return endpoint_->Send(*membership_, peer, LinkFrameType::kCollective, tag, message);
+        return endpoint_->Send(membership_, peer, LinkFrameType::kCollective, tag, message);
       },
       [&](int peer) {
         return endpoint_->Recv(*membership_, peer, LinkFrameType::kCollective, tag, deadline,

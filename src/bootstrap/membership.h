@@ -13,6 +13,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -43,6 +44,11 @@ struct Membership {
   }
 
   int size() const { return static_cast<int>(members.size()); }
+  // Moves a member that is here to `state`. Returns false where the member has left or is lost.
+  bool Advance(int member, PeerState state) {
+    PeerState& present = states[static_cast<size_t>(member)];
+    return present == PeerState::kHere && std::exchange(present, state) != state;
+  }
 
   const uint64_t frame_id;  // the communicator field of its frames; 0 for the endpoint's first
   const int rank;
