@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// The last communicator waits so long for the other ends to take what it has sent.
+// The last communicator waits at most this long until the other ends have taken all frames.
 constexpr auto kLeaveTimeout = std::chrono::seconds(1);
 
 void Deliver(const MembershipEvent& event, const Bootstrap::Events& handlers) {
@@ -136,8 +136,9 @@ void Endpoint::GiveUp(const MembershipPtr& membership, const Status& reason) {
   loop_.RunSync([&] { OpenLinkToTell(*membership, frame); });
 }
 
-// A rank without a single link, as one that has used up its descriptors, opens one to the first
-// rank whose address it knows, with the descriptor in reserve. That rank tells the others.
+// A rank without a single link, for example after using up its descriptors, opens a link to the
+// first rank whose address it knows, with the descriptor in reserve. The called rank tells the
+// others.
 void Endpoint::OpenLinkToTell(const Membership& membership, const Bytes& frame) {
   loop_.accept_limit().ReleaseReserve();
   const MutexLock lock(mutex_);
@@ -300,7 +301,7 @@ int64_t Endpoint::RoundTripNs(const Membership& membership, int rank) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What the links bring
+// Events of the links
 
 Status Endpoint::OnFrame(Link& link, const FrameHeader& header, Bytes payload) {
   mutex_.AssertHeld();
@@ -311,7 +312,7 @@ Status Endpoint::OnFrame(Link& link, const FrameHeader& header, Bytes payload) {
   }
   if (links_.closing()) return Status::Ok();
   if (header.type == LinkFrameType::kLosses) return losses_.TakeFacts(payload);
-  // Frames before this one may be missing. A rank that gives up is believed all the same.
+  // Frames before this frame may be missing. A rank that gives up is believed all the same.
   const Peer& peer = peers_[link.peer];
   const bool heard = peer.IsWhole() || header.type == LinkFrameType::kGivingUp;
   if (peer.IsLost() || !heard) return Status::Ok();

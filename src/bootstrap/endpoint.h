@@ -1,18 +1,18 @@
 #pragma once
 
-// Endpoint: the bootstrap of one rank: its connections, shared by the communicators derived from
-// one another. It consists of
+// Endpoint: the bootstrap of one rank: its connections, shared by all communicators of the same
+// origin. An endpoint consists of
 //
 //   Peers        the other ranks: addresses, and whether their links work (peer.h)
 //   Links        the listening socket and the connections (links.h)
 //   Memberships  the communicators: messages, events, ends of waits (memberships.h)
 //   Losses       the agreement with the other ranks about who is lost (losses.h)
 //
-// Each of these knows only those above it. The last communicator to leave closes the endpoint: it
-// sends what is queued and kEnd, and goes away when the other ends have closed too.
+// Each part knows only the parts above. When the last communicator leaves, the endpoint sends all
+// queued frames and kEnd, and ends when the other ends have closed their links.
 //
-// Threads: any thread may call; one mutex guards all parts. Sockets are closed, and events are
-// told, on the loop's thread only. No call holds the mutex while it calls out.
+// Threads: any thread may call; a single mutex guards all parts. Sockets are closed, and events are
+// told, on the loop's thread only. No call holds the mutex while calling out.
 
 #include <atomic>
 #include <memory>
@@ -40,8 +40,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
 
   MembershipPtr Join(uint64_t frame_id, int rank, std::vector<int> members,
                      std::atomic<bool>* abort_flag);
-  // Ends the events of `membership`; none is told after the return. Closes the endpoint when this
-  // was the last membership; then waits briefly for the other ends to take what was sent.
+  // Ends the events of `membership`; none is told after the return. After the last membership the
+  // endpoint closes, and the call waits briefly until the other ends have taken all frames.
   void Leave(const MembershipPtr& membership);
   // Do what Bootstrap's functions of the same names say.
   Status Complete(Membership& membership);
@@ -51,9 +51,9 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
   std::vector<LostRank> LostRanks(Membership& membership);
   void SetEvents(const MembershipPtr& membership, Bootstrap::Events events);
 
-  // In the calls below ranks are those of the membership.
-  // Notes which ranks will open a link to this one. Should this rank give up before they have, each
-  // of these ranks that connects within a few seconds is told why.
+  // In the calls below ranks are those of the membership. Notes which ranks will open a link to
+  // this rank. Should this rank give up before they have, each of them that connects within a few
+  // seconds is told why.
   void ExpectLinks(Membership& membership, std::vector<int> ranks);
   void OpenLinks(Membership& membership, const std::vector<int>& ranks);
   Status AwaitLinks(Membership& membership, const std::vector<int>& ranks, Deadline deadline);

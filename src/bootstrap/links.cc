@@ -12,15 +12,17 @@
 namespace tutti {
 namespace {
 
-// A closing endpoint waits so long for the other ends before it cuts the connections.
+// A closing endpoint waits this long for the other ends before it cuts the connections.
 constexpr int64_t kLingerNs = 5'000'000'000;
-// After a handshake that was cut off (a full listener), before the next attempt.
+// The pause after a handshake that was cut off (a full listener), before the next attempt.
 constexpr int64_t kRetryDelayNs = 50'000'000;
-// Links that one peer may hold open here: two, and room for one whose end has not been noticed yet.
+// The most links that a peer may hold open here: two, and room for a link whose end has not been
+// noticed yet.
 constexpr int kMaxLinksPerPeer = 4;
-// How many times within the time after which a silent host is taken for dead.
+// The links are looked at this many times within the time after which a silent host is taken for
+// dead.
 constexpr int64_t kLooksAtSilence = 4;
-// Reads per readiness, so that one busy peer does not keep the others waiting.
+// Reads per readiness; the bound keeps a busy peer from holding up the others.
 constexpr int kReadsAtOnce = 8;
 
 Hello LinkHello(int from, int to, int num_ranks, uint64_t token) {
@@ -53,7 +55,7 @@ Status Links::Listen(UniqueFd listen_fd) {
   return Status::Ok();
 }
 
-// Returns the rank that a hello comes from, when it is meant for this endpoint.
+// Returns the rank that sent the hello, when the hello is meant for this endpoint.
 Result<int> Links::CheckHello(const Hello& hello) const {
   WireReader reader(hello.payload);
   const uint32_t from = reader.U32();
@@ -72,7 +74,8 @@ Result<int> Links::CheckHello(const Hello& hello) const {
 
 void Links::OnAccepted(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
   const Result<int> peer = CheckHello(hello);
-  // A rank that has gone may have sent its last frames over another link than the one that ended.
+  // A rank that has gone may have sent its last frames over its other link, so it may still
+  // connect.
   if (!peer.ok() || (closing_ && !awaited_.contains(*peer)) || peers_[*peer].IsLost() ||
       pairs_[*peer].count >= kMaxLinksPerPeer) {
     TUTTI_INFO(kLogBootstrap, "rank {}: a connection from {} is turned away: {}", options_.rank,
@@ -289,7 +292,7 @@ Status Links::Enqueue(const LinkPtr& link, Bytes frame) {
   link->out_bytes += frame.size();
   link->out.push_back(std::move(frame));
   if (link->stage != Link::Stage::kOpen || link->out.size() > 1) return Status::Ok();
-  // A failure shows on the loop's thread as well, which then ends the link.
+  // A failure also shows on the loop's thread, where the link then ends.
   [[maybe_unused]] const Status sent = Flush(*link);
   return Status::Ok();
 }
@@ -306,7 +309,8 @@ void Links::SendOnAll(const Bytes& frame, const std::function<bool(const Link&)>
   }
 }
 
-// Sends what goes now and asks for the rest. A closing link ends its sending side when all is out.
+// Sends as much as the socket takes and asks the loop for the rest. A closing link ends its sending
+// side when its queue is empty.
 Status Links::Flush(Link& link) {
   while (!link.out.empty()) {
     const auto rest = std::span(link.out.front()).subspan(link.out_sent);

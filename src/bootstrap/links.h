@@ -1,13 +1,13 @@
 #pragma once
 
-// Links: the listening socket and the connections of one Endpoint (link.h).
+// Links: the listening socket and the connections of an Endpoint (link.h).
 //
-// A link is made when it is first needed. Each end of a pair opens at most one link, and each end
-// sends all its frames on the link of the pair that it had first, so frames of one sender stay in
-// order. A pair therefore has one link, or two when both ends opened one at the same moment.
+// A link is made when it is first needed. Each end of a pair opens at most one link, and sends all
+// its frames on the first link of the pair, so frames of a sender stay in order. A pair therefore
+// has one link, or two when both ends opened a link at the same moment.
 //
-// Threads: every call is made with the mutex of the Endpoint held, and so is every call of the
-// Owner. Sockets are closed, and the Owner is called, on the loop's thread only.
+// Threads: the mutex of the Endpoint is held in every call, and in every call of the Owner. Sockets
+// are closed, and the Owner is called, on the loop's thread only.
 
 #include <functional>
 #include <set>
@@ -61,39 +61,40 @@ class Links {
   // Accepts links from now on.
   Status Listen(UniqueFd listen_fd);
 
-  // Begins to open a link to `peer` where there is none.
+  // Begins to open a link to `peer` where none exists.
   void Open(int peer) { TxLink(peer); }
-  // Connects to `peer` once more, whether there is a link or not.
+  // Connects to `peer` once more, with or without a link.
   void Probe(int peer);
-  // Returns whether there is a link to `peer`, or an attempt to open one.
+  // Returns whether a link to `peer` exists or is being opened.
   bool Has(int peer) const { return FindTx(peer) != nullptr; }
   // Returns whether frames to `peer` go out at once.
   bool IsOpen(int peer) const;
-  // Returns the shortest round trip so far on the link to `peer`; 0 where there is none.
+  // Returns the shortest round trip so far on the link to `peer`; 0 without a link.
   int64_t RoundTripNs(int peer) const;
 
-  // Sends to `peer`, over a new link where there is none. Never waits.
+  // Sends to `peer`, over a new link where none exists. Never waits.
   Status Send(int peer, Bytes frame) { return Enqueue(TxLink(peer), std::move(frame)); }
-  // Sends to `peer` where there is a link, or an attempt to open one.
+  // Sends to `peer` where a link exists or is being opened.
   void SendIfLinked(int peer, const Bytes& frame);
   Status SendOn(const LinkPtr& link, Bytes frame) { return Enqueue(link, std::move(frame)); }
-  // Sends on every link that is `wanted`. Two links to one peer both carry the frame: the other end
-  // may refuse one of the two, or one may be broken already.
+  // Sends on every link that is `wanted`. Both links to the same peer carry the frame, since the
+  // other end may refuse either, or either may be broken already.
   void SendOnAll(const Bytes& frame, const std::function<bool(const Link&)>& wanted);
 
   // Sends queued frames and kEnd on the links to `peer`, and closes them when the peer has, too.
   void CloseTo(int peer);
-  // Does so with all links, and accepts no more; but for the peers of `awaited` that have no link:
-  // each gets `farewell` when it connects. After kLingerNs the links that are left are cut.
+  // Does the same with all links and accepts no more connections, except from peers of `awaited`
+  // without a link: each of them gets `farewell` when it connects. After kLingerNs the remaining
+  // links are cut.
   void Close(const std::vector<int>& awaited, Bytes farewell);
   bool closing() const { return closing_; }
   // Returns whether nothing is left to be sent or awaited after Close.
   bool AllGone() const { return links_.empty() && awaited_.empty(); }
-  // Returns what is notified when AllGone becomes true.
+  // Returns the condition variable that is notified when AllGone becomes true.
   CondVar& gone() { return gone_; }
 
  private:
-  // The links of one peer.
+  // The links of a peer.
   struct Pair {
     LinkPtr tx;  // the link on which frames to the peer are sent
     int count = 0;
@@ -135,7 +136,7 @@ class Links {
   std::unordered_map<int, Pair> pairs_;
   EventLoop::TimerId silence_timer_ = 0;
   bool closing_ = false;
-  // While closing: the peers that have yet to connect, and what they are sent when they do.
+  // While closing: the peers that have yet to connect, and the frames for each of them.
   std::set<int> awaited_;
   Bytes farewell_;
   EventLoop::TimerId linger_timer_ = 0;

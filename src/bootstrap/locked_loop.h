@@ -1,7 +1,7 @@
 #pragma once
 
 // LockedLoop: the event loop as the parts of an Endpoint use it. Every callback runs with the
-// endpoint's mutex held, and is dropped once the endpoint has ended.
+// endpoint's mutex held, and is dropped after the endpoint's end.
 
 #include <memory>
 #include <utility>
@@ -14,11 +14,12 @@ namespace tutti {
 class LockedLoop {
  public:
   LockedLoop(EventLoop& loop, Mutex& mutex) : loop_(loop), mutex_(mutex) {}
-  // Sets the object whose life bounds the callbacks; it owns the mutex. REQUIRES: called once,
+  // Sets the object whose life bounds the callbacks, and who owns the mutex. REQUIRES: called once,
   // before the other functions.
   void SetOwner(std::weak_ptr<void> owner) { owner_ = std::move(owner); }
 
-  // Returns a callback of any arguments that calls `task` as said above.
+  // Returns a callback of any arguments that calls `task` with the mutex held, while the owner
+  // lives.
   template <class Task>
   auto Locked(Task task) const {
     return

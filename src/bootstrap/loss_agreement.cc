@@ -7,8 +7,8 @@
 namespace tutti {
 namespace {
 
-// Reasons are cut to so many bytes, so that all ranks have the same: a network's sentence with its
-// advice, of some 600, has room.
+// Reasons are cut to the same length on all ranks, so all ranks have the same text. A network's
+// sentence with its advice, some 600 bytes, has room.
 constexpr size_t kMaxLossReasonBytes = 800;
 
 enum class Fact : uint8_t { kAccusation = 1, kAnswer = 2, kLost = 3 };
@@ -76,8 +76,8 @@ LossAgreement::LossAgreement(int rank, int num_ranks) : rank_(rank), num_ranks_(
 // ---------------------------------------------------------------------------------------------------------------------
 // Facts
 
-// Accusations of and by ranks that are lost do not count any more; a rank that has closed its
-// connections with kEnd is not lost.
+// Accusations of and by lost ranks do not count any more; a rank that has closed its connections
+// with kEnd is not lost.
 bool LossAgreement::Counts(const Pair& pair) const {
   return !lost_.contains(pair.first) && !lost_.contains(pair.second) &&
          !left_.contains(pair.second);
@@ -96,7 +96,7 @@ void LossAgreement::NoteAccusation(const Pair& pair, Accusation accusation) {
   const auto [known, is_new] = accusations_.emplace(pair, accusation);
   if (!is_new) {
     if (known->second.certain || !accusation.certain) return;
-    // The first reason stays: it says more than that a second attempt to connect was refused.
+    // The first reason stays: it says more than a refusal of the second attempt to connect.
     known->second.certain = true;
   }
   const int accused = pair.second;
@@ -171,8 +171,8 @@ bool LossAgreement::IsOpen(int rank) const {
 // ---------------------------------------------------------------------------------------------------------------------
 // Deciding
 
-// Returns whether `rank` is accused and has not answered. Nobody listens at the address of a
-// process that has ended, whatever it answered before.
+// Returns whether `rank` is accused and has not answered. A process that has ended is silent in
+// spite of earlier answers: nobody listens at its address any more.
 bool LossAgreement::IsSilent(int rank) const {
   const bool answered = answers_.contains(rank);
   return std::any_of(accusations_.begin(), accusations_.end(), [&](const auto& entry) {
@@ -181,7 +181,7 @@ bool LossAgreement::IsSilent(int rank) const {
   });
 }
 
-// Returns how many ranks are to decide before this one.
+// Returns how many ranks are to decide before this rank.
 int LossAgreement::Position() const {
   int position = 0;
   for (int rank = 0; rank < rank_ && position < kMostTakeOvers; ++rank)
@@ -191,7 +191,8 @@ int LossAgreement::Position() const {
 
 // Returns when this rank is to decide; nothing when nobody is accused.
 std::optional<int64_t> LossAgreement::ReadyAt() const {
-  std::map<int, std::pair<int64_t, bool>> accused;  // when it was first heard, and whether certain
+  std::map<int, std::pair<int64_t, bool>>
+      accused;  // the time of the first accusation, and whether an accusation is certain
   for (const auto& [pair, accusation] : accusations_) {
     if (!Counts(pair)) continue;
     auto& [heard_ns, certain] =

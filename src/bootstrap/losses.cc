@@ -22,8 +22,8 @@ void Losses::Suspect(int peer, bool certain, const std::string& why) {
     TUTTI_INFO(kLogBootstrap, "rank {} lost its connection to rank {} ({}): {}", options_.rank,
                peer, peers_.Describe(peer), why);
   agreement_.Accuse(peer, certain, why, NowNs());
-  // A refused attempt shows that the process of the peer has ended. Where an attempt succeeds, the
-  // two ranks tell one another what they know.
+  // A refused attempt shows that the process of the peer has ended. Over a new link the two ranks
+  // tell one another their facts.
   if (first && !certain && entry.identity.contact.address.valid()) links_.Probe(peer);
   FollowAgreement();
 }
@@ -65,7 +65,7 @@ void Losses::FollowAgreement() {
     TellNews();  // before anybody here hears of the loss, and perhaps closes this endpoint
     TakeDecision(lost);
   } else if (!std::exchange(news_posted_, true)) {
-    // A process that dies takes many links with it: what is learned of them travels together.
+    // A process that dies takes many links with it: the facts about all of them travel together.
     loop_.Post([this] {
       news_posted_ = false;
       if (!links_.closing()) TellNews();

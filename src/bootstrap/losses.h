@@ -1,12 +1,12 @@
 #pragma once
 
-// Losses: how one Endpoint finds out which ranks are lost.
+// Losses: how an Endpoint finds out which ranks are lost.
 //
 // A link that ends without a kEnd frame makes the other rank suspected (peer.h): frames may have
 // been lost, so the two ranks exchange no more frames, and this rank accuses the other
-// (loss_agreement.h). A connection is opened once more. It shows whether the other rank lives, and
-// carries the facts of the agreement. When the agreement has decided, every communicator learns at
-// once which of its members are lost, on all ranks alike.
+// (loss_agreement.h). This rank also connects once more: the attempt shows whether the other rank
+// lives, and the new link carries the facts of the agreement. When the agreement has decided, every
+// communicator learns at once which of its members are lost, on all ranks alike.
 //
 // Threads: every call is made with the mutex of the Endpoint held, on the loop's thread.
 
@@ -35,7 +35,7 @@ class Losses {
   void NoteEnd(int peer);
   // Takes the facts of a kLosses frame.
   Status TakeFacts(std::span<const std::byte> facts);
-  // Sends what this rank knows on a link that has just been opened.
+  // Sends all facts of this rank on a link that has just been opened.
   void Greet(const Links::LinkPtr& link);
   // Returns the members that are lost, by their rank in the communicator.
   std::vector<LostRank> LostAmong(const Membership& membership) const;

@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// The cost of each held message besides its bytes, which bounds a flood of empty messages, too.
+// The cost of each held message besides its bytes, as a bound on floods of empty messages.
 constexpr size_t kHeldOverhead = 128;
 constexpr size_t kMaxReasonBytes = 4096;
 
@@ -27,7 +27,7 @@ bool Memberships::Remove(const MembershipPtr& membership) {
   if (by_id_.erase(membership->frame_id) == 0) return false;
   with_events_.remove(membership);
   membership->handlers = nullptr;
-  membership->abort_flag = nullptr;  // its owner may end it now
+  membership->abort_flag = nullptr;  // the flag's owner may end the flag now
   ForgetMail(*membership);
   left_.insert(membership->frame_id);
   left_order_.push_back(membership->frame_id);
@@ -48,7 +48,7 @@ void Memberships::ForgetMail(Membership& membership) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Frames that came
+// Frames
 
 bool Memberships::Hold(size_t bytes) {
   if (held_bytes_ + bytes > kMaxHeldBytes) return false;
@@ -252,7 +252,7 @@ Bytes Memberships::GiveUp(Membership& membership, const Status& reason) {
   return membership.giving_up;
 }
 
-// Sends on all links, also those that are being opened. A rank that gets the frame twice ignores
+// Sends on all links, also on links that are being opened. A rank that gets the frame twice ignores
 // the second.
 void Memberships::SendGivingUp(const Membership& membership, const Bytes& frame) {
   links_.SendOnAll(frame, [&](const Link& link) {
@@ -262,8 +262,8 @@ void Memberships::SendGivingUp(const Membership& membership, const Bytes& frame)
 }
 
 // A rank that is making the communicator itself gives up for the same reason; a rank that has made
-// the communicator passes on who gave up. All members hear of it in this way, whether they have a
-// link to the rank that gave up or not.
+// the communicator passes the frame on. All members hear of the reason in this way, with or without
+// a link to the rank that gave up.
 void Memberships::TakeGivingUp(const MembershipPtr& membership,
                                std::span<const std::byte> payload) {
   WireReader reader(payload);
