@@ -69,7 +69,7 @@ Status RecvConnection::FlushWhatCame() {
     if (bytes == 0) continue;
     const NetReceive chunk = {fifo_.view().data(flushing_), bytes, 0, registration_.get()};
     TUTTI_ASSIGN(flush, comm_->Iflush({&chunk, 1}));
-    if (flush == nullptr) break;  // The comm has no room for another one.
+    if (flush == nullptr) break;  // The comm has no room for another flush.
   }
   return Status::Ok();
 }
@@ -90,7 +90,7 @@ Result<bool> RecvConnection::AnnounceWhatIsFlushed() {
   return moved;
 }
 
-// Returns what chunk number done() is, which came as `message`.
+// Returns the data of chunk number done(), which came as `message`.
 Result<NetReceived> RecvConnection::Chunk(const NetReceived& message) const {
   if (carries_op_tag_) return message;
   NetReceived chunk = message;
@@ -108,8 +108,8 @@ Result<NetReceived> RecvConnection::Chunk(const NetReceived& message) const {
 }
 
 void RecvConnection::Publish(const NetReceived& chunk) {
-  // Where the slot's data lies depends on its length, which is known only now. The slot is free: it
-  // was posted.
+  // The place of the slot's data depends on its length, which is known only now. The slot is free:
+  // it was posted.
   std::byte* const place = fifo_.TryAcquire(chunk.bytes, /*inline_small=*/!in_slots_);
   if (!in_slots_ && chunk.bytes > 0 && chunk.bytes <= kInlineBytes) {
     std::memcpy(place, fifo_.view().data(done()), chunk.bytes);

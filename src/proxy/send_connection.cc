@@ -69,7 +69,7 @@ FifoChunk SendConnection::Lent(const FifoChunk& chunk) const {
 }
 
 Result<NetMemory*> SendConnection::RegisterLent(const FifoChunk& chunk) {
-  // It is looked for each time: at this address there may be another buffer by now.
+  // The region is looked up each time: at this address another buffer may lie by now.
   std::shared_ptr<const NetRegion> region = lent_->Find(chunk.data, chunk.bytes);
   if (region == nullptr)
     return InvalidUsage("{} bytes at {} are to be sent, whose registration has ended", chunk.bytes,
@@ -80,7 +80,7 @@ Result<NetMemory*> SendConnection::RegisterLent(const FifoChunk& chunk) {
   return used_.emplace_back(Used{std::move(region), std::move(memory)}).memory.get();
 }
 
-// Returns what is sent for chunk number posted().
+// Returns the data of chunk number posted().
 Result<NetSend> SendConnection::Message(const FifoChunk& announced) {
   const FifoChunk chunk = Lent(announced);
   NetSend message = {chunk.data, chunk.bytes, 0, chunk.op_tag, registration_.get()};
