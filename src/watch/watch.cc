@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "base/clock.h"
@@ -58,6 +59,7 @@ void Watch::Stop(const Status& reason, bool tell) {
       reason_ = StatusOfException();
     }
     stop_.store(true, std::memory_order_release);
+    changed_.NotifyAll();
     hook = stop_hook_;
     EndJointCalls(reason);
   }
@@ -109,6 +111,12 @@ void Watch::OnPeerLeft(int rank) {
   const MutexLock lock(mutex_);
   left_at_ns_.try_emplace(rank, NowNs());
   broken_data_.NoteLeft(rank);
+  changed_.NotifyAll();
+}
+
+void Watch::AwaitChange(MutexLock& lock, int64_t until_ns) {
+  changed_.WaitUntil(lock,
+                     std::chrono::steady_clock::time_point(std::chrono::nanoseconds(until_ns)));
 }
 
 bool Watch::HasLeft(int rank) const {

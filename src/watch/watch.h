@@ -40,6 +40,7 @@
 #include <vector>
 
 #include "backend/host/wait_context.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
@@ -235,6 +236,8 @@ class Watch final : public WaitWatcher {
   void OnControl(int from, std::span<const std::byte> payload);
   void OnFailure(std::span<const std::byte> body);
   void OnPeerLeft(int rank);
+  // Waits until something that waits look at has changed, or until then. May return early.
+  void AwaitChange(MutexLock& lock, int64_t until_ns) TUTTI_REQUIRES(mutex_);
   std::string NameOf(int rank) const;
   std::string NameAll(std::span<const int> ranks) const;
 
@@ -267,6 +270,10 @@ class Watch final : public WaitWatcher {
   void OnBrokenData(std::span<const std::byte> body);
   Status LossStatus(std::span<const LostRank> lost) const;
   void FollowBrokenData() TUTTI_EXCLUDES(mutex_);
+  // Returns whether the communicator has stopped, or `peer` has left.
+  bool IsOver(std::optional<int> peer) const TUTTI_REQUIRES(mutex_);
+  bool AwaitOver(std::optional<int> peer, Deadline deadline) TUTTI_EXCLUDES(mutex_);
+  void AgreeOnBroken(int peer, const Status& seen) TUTTI_EXCLUDES(mutex_);
 
   // watch_joint_calls.cc
   // Ends a JointCall from outside.
@@ -301,6 +308,7 @@ class Watch final : public WaitWatcher {
   uint64_t last_shown_to_all_ = 0;
 
   mutable Mutex mutex_;
+  CondVar changed_;  // notified when a rank stops, leaves, answers or tells of broken connections
   Status reason_ TUTTI_GUARDED_BY(mutex_);  // Says why the communicator stopped.
   std::function<void()> stop_hook_ TUTTI_GUARDED_BY(mutex_);
   std::vector<Asked> early_ TUTTI_GUARDED_BY(mutex_);

@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -103,9 +101,7 @@ Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag
     AskAboutPast(peer);
     AskAboutPresent(std::span(&peer, 1));
   }
-  const Deadline deadline = Deadline::After(kExplainNs);
-  while (!stopped() && !deadline.Passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  AwaitOver(std::nullopt, Deadline::After(kExplainNs));
   const Status otherwise = InvalidUsage(
       "{} sent data of another operation than the one that {} is in (tag {:08x}, expected {:08x}): "
       "all ranks must call the same operations in the same order with the same arguments (in an "

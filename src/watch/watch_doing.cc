@@ -4,8 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "base/clock.h"
 #include "watch/watch.h"
@@ -56,6 +54,7 @@ void Watch::OnDoing(int from, std::span<const std::byte> body) {
   if (body.empty()) return;
   const MutexLock lock(mutex_);
   answers_[from] = {TextOf(body.subspan(1)), body[0] != std::byte{0}, NowNs()};
+  changed_.NotifyAll();
 }
 
 bool Watch::AllAnswered(std::span<const int> peers, int64_t since_ns) const {
@@ -99,11 +98,7 @@ Status Watch::Explain(const Status& timeout, std::span<const int> peers) {
   AskWhatTheyDo(peers);
   const Deadline deadline = Deadline::After(kAnswersNs);
   MutexLock lock(mutex_);
-  while (!AllAnswered(peers, asked_ns) && !deadline.Passed()) {
-    lock.Unlock();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    lock.Lock();
-  }
+  while (!AllAnswered(peers, asked_ns) && !deadline.Passed()) AwaitChange(lock, deadline.at_ns());
   return Status(timeout.code(), fmt::format("{}{}", timeout.message(), Answers(peers, asked_ns)));
 }
 

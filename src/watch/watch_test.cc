@@ -12,6 +12,8 @@
 #include <thread>
 #include <utility>
 
+#include "testing/threads.h"
+
 namespace tutti {
 namespace {
 
@@ -418,6 +420,50 @@ TEST(WatchTest, BrokenConnectionsOfAMiddleRankExcludeTheSameRankForAll) {
     EXPECT_TRUE(network.watch(rank).stopped());
     EXPECT_EQ(network.watch(rank).LostRanks(), std::vector<int>{1}) << "on rank " << rank;
   }
+}
+
+// Has rank 0 of `network` look for the reason of a broken connection to `peer` on a thread of its
+// own, which must sleep until `act` brings the reason. Returns what rank 0 has found.
+Status ReasonAfter(Network& network, std::optional<int> peer, const std::function<void()>& act) {
+  Status reason;
+  std::atomic<pid_t> thread = 0;
+  std::thread waiting([&] {
+    thread = testing::ThisThread();
+    reason = network.watch(0).FirstReason(RemoteError("it broke"), peer);
+  });
+  while (thread == 0) std::this_thread::yield();
+  EXPECT_TRUE(testing::StaysAsleep(thread, /*quiet_ms=*/30));
+  const Deadline soon = Deadline::AfterSeconds(30);
+  act();
+  waiting.join();
+  EXPECT_FALSE(soon.Passed()) << "the wait went on until its deadline";
+  return reason;
+}
+
+TEST(WatchTest, AWaitForTheReasonSleepsUntilTheCommunicatorStops) {
+  for (const std::optional<int> peer : {std::optional<int>(), std::optional<int>(1)}) {
+    Network network(2, /*timeout_ns=*/0, /*explain_ns=*/120'000'000'000);
+    const Status reason = ReasonAfter(
+        network, peer, [&] { network.watch(1).Stop(InternalError("a fault"), /*tell=*/true); });
+    EXPECT_EQ(reason.message(), "a fault");
+  }
+}
+
+TEST(WatchTest, AWaitForTheReasonSleepsUntilThePeerLeaves) {
+  Network network(2, /*timeout_ns=*/0, /*explain_ns=*/120'000'000'000);
+  const Status reason = ReasonAfter(network, 1, [&] { network.events(0).peer_left(1); });
+  EXPECT_EQ(reason.message(), "it broke");
+  EXPECT_FALSE(network.watch(0).stopped());
+}
+
+// Nothing that rank 1 would say arrives, so rank 0 decides when the time for an answer is over.
+TEST(WatchTest, ABrokenConnectionToASilentRankEndsInItsLoss) {
+  Network network(2, /*timeout_ns=*/0, /*explain_ns=*/1'000'000);
+  network.Hold();
+  const Deadline soon = Deadline::AfterSeconds(20);
+  ExpectWords(network.watch(0).FirstReason(RemoteError("it broke"), 1), {"rank 1 was lost"});
+  EXPECT_FALSE(soon.Passed()) << "the wait went on until its deadline";
+  EXPECT_EQ(network.watch(0).LostRanks(), std::vector<int>{1});
 }
 
 TEST(WatchTest, BytesThatAreNoMessageAreIgnored) {
