@@ -78,7 +78,7 @@ class EventLoopImpl final : public EventLoop {
   Mutex mutex_;
   CondVar callback_ended_;
   std::vector<Task> tasks_ TUTTI_GUARDED_BY(mutex_);
-  // A byte lies in wake_fd_ that the loop has not fetched.
+  // wake_fd_ has a byte that the loop has not fetched
   bool woken_ TUTTI_GUARDED_BY(mutex_) = false;
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
   uint64_t next_id_ TUTTI_GUARDED_BY(mutex_) = 1;  // Watches and timers are numbered together.
@@ -102,8 +102,8 @@ void EventLoopImpl::Stop() {
     Wake();
   }
   if (thread_.joinable()) thread_.join();
-  // What the callbacks own may call back into this loop while it is destroyed, and must find it
-  // empty.
+  // Objects owned by callbacks may call back into this loop while it is destroyed, and must find an
+  // empty loop.
   std::vector<Task> tasks;
   std::unordered_map<uint64_t, std::shared_ptr<Watch>> watches;
   std::map<std::pair<int64_t, TimerId>, Task> timers;
@@ -141,8 +141,7 @@ void EventLoopImpl::RunSync(Task task) {
     CondVar changed;
     bool done TUTTI_GUARDED_BY(mutex) = false;
   };
-  // Signals on destruction, so that a task dropped by a stopping loop does not leave its caller
-  // waiting.
+  // Signals on destruction: a task dropped by a stopping loop must not leave its caller waiting.
   struct Signal {
     explicit Signal(std::shared_ptr<Rendezvous> to) : rendezvous(std::move(to)) {}
     Signal(const Signal&) = delete;
@@ -243,8 +242,7 @@ int64_t EventLoopImpl::TimeoutNs() {
   return std::clamp(left_ns, int64_t{0}, kLongestNs);
 }
 
-// Waits as epoll_wait does. The C library of older systems lacks epoll_pwait2, so it is called by
-// its number.
+// Waits as epoll_wait does. Older C libraries lack epoll_pwait2, hence the call by number.
 int EventLoopImpl::WaitForEvents(std::span<epoll_event> events, int64_t timeout_ns) {
   constexpr int64_t kNsPerMs = 1'000'000;
   [[maybe_unused]] constexpr int64_t kNsPerS = 1'000'000'000;

@@ -13,12 +13,12 @@
 
 namespace tutti {
 
-// Returns how many NUMA nodes this host has (as far as the kernel shows them here); 1 when there is
-// no telling. Counted once per process.
+// Returns how many NUMA nodes this host has (as far as the kernel shows them here); 1 when the
+// number is unknown. Counted once per process.
 int NumaNodeCount();
 
-// Prefers `node` for the pages of `memory` that have not been touched yet; of shared memory this
-// holds for all who map it. `memory` begins at a page. SystemError where the kernel refuses.
+// Prefers `node` for the untouched pages of `memory`; the preference for shared memory holds for
+// all its users. `memory` begins at a page. SystemError where the kernel refuses.
 Status PreferNumaNode(std::span<std::byte> memory, int node);
 
 }  // namespace tutti

@@ -16,7 +16,7 @@
 namespace tutti {
 namespace {
 
-// F_SEAL_SEAL as well: nobody may add a seal that forbids the writes of those who map it later.
+// F_SEAL_SEAL as well: nobody may add a seal that forbids the writes of later users.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr size_t kMaxBytes = std::numeric_limits<size_t>::max() / 4;  // rounding cannot overflow
 
@@ -29,8 +29,8 @@ std::string LimitText(int resource) {
   return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
 }
 
-// Growing a file beyond RLIMIT_FSIZE raises SIGXFSZ, which ends the process; so this is looked at
-// beforehand.
+// Growing a file beyond RLIMIT_FSIZE raises SIGXFSZ, which ends the process; the limit is therefore
+// read beforehand.
 Status CheckFileSizeLimit(size_t bytes) {
   rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0) return ErrnoError(errno, "getrlimit(RLIMIT_FSIZE)");

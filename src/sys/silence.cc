@@ -11,7 +11,7 @@ namespace tutti {
 
 Status ProbeWhenIdle(int fd, int dead_after_s) {
   const int one = 1;
-  // Where a fifth of the packets is lost, one of 16 probes comes through.
+  // Where a fifth of the packets is lost, a probe of 16 comes through.
   constexpr int kProbes = 16;
   const int idle_s = std::max(1, dead_after_s / 5);
   const int between_s = std::max(1, (dead_after_s - idle_s) / kProbes);

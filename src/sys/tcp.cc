@@ -111,7 +111,7 @@ int TryListen(int fd, const SocketAddress& address) {
 Result<UniqueFd> ListenAt(const SocketAddress& address, int& error) {
   TUTTI_ASSIGN(UniqueFd fd, NewSocket(address));
   // A port given by the user may still be in TIME_WAIT from the job before. A port of a range must
-  // be free altogether, but SO_REUSEADDR admits no second listener, so it is right for both.
+  // be free altogether, but SO_REUSEADDR admits no second listener, and so suits both cases.
   const int one = 1;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
   error = TryListen(fd.get(), address);
@@ -289,7 +289,7 @@ int ConnectOutcome(int fd) {
 }
 
 void ResetConnection(int fd) {
-  // TCP answers a connect to nowhere with a reset; other sockets refuse it.
+  // TCP answers a connect to nowhere with a reset; other sockets refuse the connection.
   sockaddr nowhere = {};
   nowhere.sa_family = AF_UNSPEC;
   if (::connect(fd, &nowhere, sizeof(nowhere)) != 0) ::shutdown(fd, SHUT_RDWR);
@@ -386,7 +386,7 @@ void DoNotPaceWithinHost(int fd) {
       SocketAddress::FromSockaddr(reinterpret_cast<const sockaddr*>(&storage));
   const Result<SocketAddress> local = LocalAddress(fd);
   if (!local.ok() || peer.family == 0 || local->HostText() != peer.HostText()) return;
-  // A process without privileges may always have Reno, and others as the system lets it.
+  // A process without privileges may always have Reno, and other algorithms as the system lets it.
   for (const std::string_view other : {"cubic", "reno"})
     if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, other.data(),
                    static_cast<socklen_t>(other.size())) == 0)
