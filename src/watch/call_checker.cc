@@ -8,10 +8,10 @@
 namespace tutti {
 namespace {
 
-// Longer than most pauses between the steps of a job, and so short that a person who wonders why a
-// job is stuck finds the reason there.
+// Longer than most pauses between the steps of a job, and short enough that a person who looks for
+// the reason of a stall finds the answer in the log.
 constexpr int64_t kLookEveryNs = 200'000'000;
-// Operations that a rank had launched before it was cut short end here within this, if they can.
+// Operations launched before a rank was cut short end here within this time, if they can.
 constexpr auto kCutGrace = std::chrono::seconds(1);
 
 }  // namespace
@@ -45,7 +45,7 @@ CallChecker::~CallChecker() {
 
 void CallChecker::Note(const Task& task, uint32_t registered) {
   if (task.collective == Collective::kSendRecv) {
-    if (task.root == rank_) return;  // Both ends are in one call, which has compared them.
+    if (task.root == rank_) return;  // A single call has both ends, and has compared them.
     MessageCall message = {SignatureOf(task), task.is_send};
     const Watch::Operation begun(watch_, std::span(&message, 1));
   } else {
@@ -77,7 +77,7 @@ void CallChecker::Look() {
   }
   watch_.CompareRecent(next_);
   armed_.store(false);
-  // A call that came meanwhile has found the flag up, and has not armed the timer.
+  // A call in the meantime has found the flag up, and has not armed the timer.
   if (calls_.load() != seen_ && !armed_.exchange(true)) Arm();
 }
 
@@ -89,7 +89,7 @@ void CallChecker::CheckLeaveNotices() {
   if (!watch_.CutShort()) return;
   const MutexLock lock(mutex_);
   if (stopping_ || asking_now_) return;
-  if (asking_.joinable()) asking_.join();  // It has ended, so that this does not wait.
+  if (asking_.joinable()) asking_.join();  // The thread has ended, so join does not wait.
   Result<std::thread> asking = StartThread("tutti-look", [this] { AskTheGpu(); });
   asking_now_ = asking.ok();
   if (asking.ok()) asking_ = std::move(asking).value();
@@ -105,7 +105,7 @@ void CallChecker::AskTheGpu() {
   lock.Unlock();
   if (!watch_.stopped() && unfinished_())
     if (const std::optional<Status> reason = watch_.CutShort()) watch_.Stop(*reason, /*tell=*/true);
-  // What was called meanwhile may also wait for the rank that is gone.
+  // Later calls may also wait for the rank that is gone.
   if (calls_.load() != calls) Wake();
   lock.Lock();
   asking_now_ = false;

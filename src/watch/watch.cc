@@ -32,7 +32,7 @@ void Watch::Start() {
 
 void Watch::StopListening(EventLoop& loop) {
   bootstrap_.SetEvents({});
-  loop.RunSync([] {});  // An event that was being handled has been by now.
+  loop.RunSync([] {});  // An event that was being handled is over now.
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ void Watch::Stop(const Status& reason, bool tell) {
     if (!reason_.ok()) return;
     try {
       reason_ = reason;
-    } catch (...) {  // The communicator stops also where there is no memory for its reason.
+    } catch (...) {  // The communicator stops also where no memory is left for its reason.
       reason_ = StatusOfException();
     }
     stop_.store(true, std::memory_order_release);
@@ -63,9 +63,9 @@ void Watch::Stop(const Status& reason, bool tell) {
     hook = stop_hook_;
     EndJointCalls(reason);
   }
-  if (hook) hook();  // Without the mutex: the hook may ask the watch, or stop another one.
+  if (hook) hook();  // Without the mutex: the hook may ask the watch, or stop another watch.
   if (!tell) return;
-  // Body: the code, one byte, and the sentence.
+  // Body: the code, a single byte, and the sentence.
   Bytes message = StartMessage(Message::kFailure);
   message.push_back(static_cast<std::byte>(reason.code()));
   AppendText(reason.message(), message);

@@ -1,5 +1,5 @@
-// Says what ranks are doing: how this rank says it, how it asks others, and the sentence about a
-// rank that is not getting on.
+// The activity of ranks: how this rank tells its own, how it asks others, and the sentence about a
+// rank that makes no progress.
 
 #include <fmt/format.h>
 
@@ -11,9 +11,9 @@
 namespace tutti {
 namespace {
 
-// Answers that a failing call waits for arrive within this.
+// Answers that a failing call waits for arrive within this time.
 constexpr int64_t kAnswersNs = 1'000'000'000;
-// A wait says that it goes on at least this often. What was said longer ago is over.
+// A wait renews its word at least this often. A wait whose last word is older is over.
 constexpr int64_t kStillWaitsNs = 500'000'000;
 
 }  // namespace
@@ -36,7 +36,7 @@ void Watch::AskWhatTheyDo(std::span<const int> peers) {
   for (const int peer : peers) Ask(peer, Shown::kNothing, OpSignature());
 }
 
-// Body: one byte, 1 if this rank waits for another one, and the text.
+// Body: a single byte, 1 if this rank waits for another rank, and the text.
 void Watch::AnswerWhatThisDoes(int to) {
   Bytes message = StartMessage(Message::kDoing);
   {
@@ -65,8 +65,8 @@ bool Watch::AllAnswered(std::span<const int> peers, int64_t since_ns) const {
   return true;
 }
 
-// Returns what the peers have said since then, such as "; rank 2 (…) does not answer; rank 1 (…) is
-// idle …". The silent ones come first, because they are the likeliest reason.
+// Returns the peers' answers since `since_ns`, such as "; rank 2 (…) does not answer; rank 1 (…) is
+// idle …". The silent ranks come first, because they are the likeliest reason.
 std::string Watch::Answers(std::span<const int> peers, int64_t since_ns) const {
   std::string text;
   size_t shown = 0;

@@ -1,5 +1,5 @@
-// Lost ranks: how the watch says so, which calls end because of it, and how the ranks agree on whom
-// to exclude when connections for data break although both ends live.
+// Lost ranks: how the watch reports them, which calls they end, and how the ranks agree on whom to
+// exclude when connections for data break although both ends live.
 
 #include <fmt/format.h>
 
@@ -11,8 +11,8 @@
 namespace tutti {
 namespace {
 
-// An agreement on broken connections for data ends within this. It takes 0.6 s after the last
-// accusation (loss_agreement.h); a rank whose host is overloaded takes longer.
+// An agreement on broken connections for data ends within this time. The agreement takes 0.6 s
+// after the last accusation (loss_agreement.h); a rank whose host is overloaded takes longer.
 constexpr int64_t kAgreeNs = 30'000'000'000;
 
 }  // namespace
@@ -28,7 +28,7 @@ Status Watch::LossStatus(std::span<const LostRank> lost) const {
                      lost.size() == 1 ? "that rank" : "these ranks");
 }
 
-// Every rank hears of a loss from its own bootstrap, so that nobody need tell the others.
+// Every rank hears of a loss from its own bootstrap, so nobody need tell the others.
 void Watch::OnLost(std::span<const LostRank> lost) {
   const Status reason = LossStatus(lost);
   {
@@ -59,7 +59,7 @@ bool Watch::AwaitOver(std::optional<int> peer, Deadline deadline) {
 }
 
 // Every rank with a broken connection is in this function, so one of them decides. This rank
-// decides when the agreement says that its turn has come (wake_at_ns).
+// decides when its turn has come (wake_at_ns).
 void Watch::AgreeOnBroken(int peer, const Status& seen) {
   const Deadline deadline = Deadline::After(kAgreeNs);
   MutexLock lock(mutex_);
@@ -76,8 +76,8 @@ void Watch::AgreeOnBroken(int peer, const Status& seen) {
   }
 }
 
-// Tells the other ranks what the agreement has newly learned, and takes what it has decided. Called
-// after everything that changes it.
+// Tells the other ranks the news of the agreement, and takes its decisions. Must be called after
+// every change of the agreement.
 void Watch::FollowBrokenData() {
   Bytes news;
   std::vector<LostRank> decided;

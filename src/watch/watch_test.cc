@@ -17,8 +17,8 @@
 namespace tutti {
 namespace {
 
-// Ranks in one process, whose bootstraps know nothing but control messages: the sender's thread
-// hands them to the receiver at once, except between Hold and Deliver.
+// Ranks in a single process, whose bootstraps know nothing but control messages: the sender's
+// thread hands them to the receiver at once, except between Hold and Deliver.
 class Network {
  public:
   explicit Network(int num_ranks, int64_t timeout_ns = 0,
@@ -40,7 +40,7 @@ class Network {
   Bootstrap::Events& events(int rank) { return bootstraps_[static_cast<size_t>(rank)]->events; }
 
   void Hold() { holds_ = true; }
-  // Returns how many ranks have sent something that is held.
+  // Returns how many ranks have sent a message that is held.
   size_t HeldSenders() {
     const std::lock_guard lock(held_mutex_);
     std::set<int> senders;
@@ -130,7 +130,7 @@ OpSignature AllReduceOf(uint64_t count) {
   return signature;
 }
 
-// Launches the collective, as a GPU does: it goes on when its thread has left it.
+// Launches the collective, as a GPU does: the collective goes on when its thread has left it.
 void Launch(Watch& watch, OpSignature signature,
             const std::shared_ptr<const VariableParts>& parts = nullptr) {
   const Watch::Operation begun(watch, signature, parts);
@@ -246,7 +246,7 @@ TEST(WatchTest, AForeignTagShowsTheCollectiveInWhichTheRanksParted) {
   ExpectWords(network.watch(1).OnForeignChunk(0, 1, 2), {"number 1", "count 10", "count 11"});
 }
 
-// Returns what the other rank of the network is doing, as rank 0 hears it.
+// Returns the activity of the other rank of the network, as rank 0 hears it.
 std::string WhatRank1Does(Network& network) {
   const int peer = 1;
   return std::string(network.watch(0).Explain(Timeout(""), std::span(&peer, 1)).message());
@@ -390,7 +390,7 @@ TEST(WatchTest, AJointCallThatOneRankGivesUpEndsOnAllRanks) {
     giver.GiveUp(RemoteError("rank 0 gave up"));
     EXPECT_TRUE(flags[1]);
     ExpectWords(waiting.reason(), {"rank 0 gave up"});
-    // This one comes to the call later.
+    // This rank comes to the call later.
     const Watch::JointCall late(network.watch(2), flags[2]);
     EXPECT_TRUE(flags[2]);
     ExpectWords(late.reason(), {"rank 0 gave up"});
@@ -403,7 +403,7 @@ TEST(WatchTest, AJointCallThatOneRankGivesUpEndsOnAllRanks) {
   }
 }
 
-// Each rank sees a pair that cannot talk before it hears what the others see.
+// Each rank sees a pair that cannot talk before it hears of the pairs that others see.
 TEST(WatchTest, BrokenConnectionsOfAMiddleRankExcludeTheSameRankForAll) {
   Network network(3, /*timeout_ns=*/0, /*explain_ns=*/1'000'000);
   network.Hold();
@@ -423,7 +423,7 @@ TEST(WatchTest, BrokenConnectionsOfAMiddleRankExcludeTheSameRankForAll) {
 }
 
 // Has rank 0 of `network` look for the reason of a broken connection to `peer` on a thread of its
-// own, which must sleep until `act` brings the reason. Returns what rank 0 has found.
+// own, which must sleep until `act` brings the reason. Returns the reason found by rank 0.
 Status ReasonAfter(Network& network, std::optional<int> peer, const std::function<void()>& act) {
   Status reason;
   std::atomic<pid_t> thread = 0;
@@ -456,7 +456,7 @@ TEST(WatchTest, AWaitForTheReasonSleepsUntilThePeerLeaves) {
   EXPECT_FALSE(network.watch(0).stopped());
 }
 
-// Nothing that rank 1 would say arrives, so rank 0 decides when the time for an answer is over.
+// Nothing from rank 1 arrives, so rank 0 decides when the time for an answer is over.
 TEST(WatchTest, ABrokenConnectionToASilentRankEndsInItsLoss) {
   Network network(2, /*timeout_ns=*/0, /*explain_ns=*/1'000'000);
   network.Hold();
