@@ -28,7 +28,7 @@ std::unique_ptr<EnvPlugin> EnvPlugin::Load(std::string_view setting,
 }
 
 EnvPlugin::~EnvPlugin() {
-  // What finalize returns could only be ignored.
+  // A failure of finalize could only be ignored.
   if (finalize_ != nullptr) finalize_();
 }
 
