@@ -126,7 +126,8 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     const uint32_t size = WireReader(connection.in).U32();
     if (size > kMaxMessageBytes) return RemoteError("a request of {} bytes", size);
     if (connection.in.size() < 4 + size) return Status::Ok();
-    // One request at a time: what follows one that is not answered yet breaks the rule.
+    // A connection carries one request at a time: a request that comes before the last answer
+    // breaks the rule.
     if (connection.in.size() > 4 + size || connection.waits || !connection.out.empty()) {
       return RemoteError("a request before the answer to the one before");
     }
@@ -173,7 +174,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     Connection& connection = *connections_.at(number);
     connection.out = WithSize(EncodeAnswer(answer));
     connection.sent = 0;
-    // A connection that broke is dropped when the loop reports it: callers still hold it.
+    // A connection that broke is dropped when the loop reports the break: callers still hold it.
     if (!Flush(connection).ok()) return;
   }
 
