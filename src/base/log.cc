@@ -78,6 +78,7 @@ uint32_t ParseSubsystems(std::string_view text, std::vector<std::string>& compla
   return excluded ? ~bits : bits;
 }
 
+// Replaces %h by the host, %p by the process and %% by a percent sign, as NCCL does.
 std::string ExpandFileName(std::string_view pattern, std::string_view host, int pid) {
   std::string name;
   for (size_t i = 0; i < pattern.size(); ++i) {

@@ -89,6 +89,7 @@ void Handshake::Queue(std::span<const std::byte> bytes) {
   out_size_ += bytes.size();
 }
 
+// The role is part of the mac, so a mac of one side is never valid as a mac of the other side.
 std::array<std::byte, Handshake::kMacBytes> Handshake::Mac(std::string_view role) const {
   std::array<std::byte, kMacBytes> mac;
   crypto_generichash_state state;
@@ -106,6 +107,7 @@ SessionKeys Handshake::session_keys() const {
   return {std::bit_cast<Key>(Mac("key to acceptor")), std::bit_cast<Key>(Mac("key to connector"))};
 }
 
+// Sizes depend on the stage alone: the other end has no say in how much is read.
 size_t Handshake::ExpectedBytes() const {
   switch (stage_) {
     case Stage::kAwaitChallenge:
@@ -131,6 +133,7 @@ Status Handshake::TakeChallenge() {
   return Status::Ok();
 }
 
+// The hello is read only after its mac was compared, in constant time.
 Status Handshake::TakeProof() {
   std::memcpy(connector_nonce_.data(), in_.data(), kNonceBytes);
   std::memcpy(hello_block_.data(), in_.data() + kNonceBytes, kHelloBlockBytes);
@@ -170,6 +173,8 @@ Status Handshake::TakeMessage() {
   }
 }
 
+// Alternates between sending the queued bytes and reading the next message, until the socket would
+// block or the exchange is done.
 Result<Progress> Handshake::Step(int fd) {
   bool advanced = false;
   for (;;) {
@@ -336,6 +341,8 @@ void AuthAcceptor::State::PauseAccepting(int64_t pause_ns) {
   });
 }
 
+// Each connection is known by a number, because its descriptor may be reused while a timer or an
+// event of the connection is still on its way.
 void AuthAcceptor::State::Admit(UniqueFd fd, const SocketAddress& from) {
   const uint64_t number = next_number_++;
   const auto weak = weak_from_this();
@@ -358,6 +365,8 @@ void AuthAcceptor::State::Admit(UniqueFd fd, const SocketAddress& from) {
   StepOne(number);
 }
 
+// A connection that has proved the key leaves the set of pending connections before the owner hears
+// of it.
 void AuthAcceptor::State::StepOne(uint64_t number) {
   const auto found = pending_.find(number);
   if (found == pending_.end()) return;

@@ -84,6 +84,7 @@ class BootstrapImpl final : public Bootstrap {
   PhaseTimes times_;
 };
 
+// All ranks count their exchanges alike, so the count tells the messages of two exchanges apart.
 Result<std::vector<Bytes>> BootstrapImpl::Exchange(std::span<const std::byte> mine,
                                                    Deadline deadline,
                                                    const std::atomic<bool>* abort_flag) {
@@ -135,6 +136,7 @@ std::vector<int> BootstrapImpl::LinkedRanks() const {
   return ranks;
 }
 
+// The members' addresses are known to the endpoint, so a child needs no exchange of its own.
 std::unique_ptr<Bootstrap> BootstrapImpl::CreateChild(uint64_t child_id,
                                                       std::vector<int> parent_ranks,
                                                       std::atomic<bool>* abort_flag) {
@@ -180,6 +182,8 @@ Status BootstrapImpl::TakeDescription(int rank, const Bytes& description) {
   return Status::Ok();
 }
 
+// The exchange starts only when the links to all targets are open: a rank that cannot be reached is
+// then named by its neighbour, and not by a rank far away in the exchange.
 Status BootstrapImpl::Initialise(Deadline deadline) {
   if (num_ranks() == 1) return Status::Ok();
   const int64_t start_ns = NowNs();
@@ -350,6 +354,8 @@ void Bootstrap::Decline(const Options& options, const Status& why) {
   DeclineJob(options.ids[request.root_index], request, why, {options.deadline, nullptr});
 }
 
+// Every failure is told to the other ranks: by the root before the ranks know one another
+// (Decline), by the links afterwards (GiveUp).
 Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Settings& settings,
                                                      const Options& wanted) {
   TUTTI_TRY(CheckOptions(wanted));

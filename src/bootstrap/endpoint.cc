@@ -65,6 +65,8 @@ void Endpoint::SetPeer(int rank, PeerIdentity identity) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Joining and leaving
 
+// Frames and losses may have come before this rank joined. The communicator gets both before the
+// caller can wait for anything.
 MembershipPtr Endpoint::Join(uint64_t frame_id, int rank, std::vector<int> members,
                              std::atomic<bool>* abort_flag) {
   auto membership = std::make_shared<Membership>(frame_id, rank, std::move(members));
@@ -83,6 +85,8 @@ MembershipPtr Endpoint::Join(uint64_t frame_id, int rank, std::vector<int> membe
   return membership;
 }
 
+// The last communicator closes the links. A rank that gives up while it is making the first
+// communicator listens on, because ranks that have not connected yet are to hear its reason.
 void Endpoint::LeaveOnLoop(const MembershipPtr& membership) {
   const MutexLock lock(mutex_);
   if (!memberships_.Remove(membership)) return;
@@ -124,6 +128,7 @@ Status Endpoint::Complete(Membership& membership) {
   return Status::Ok();
 }
 
+// Runs OpenLinkToTell without the mutex, because RunSync waits for the loop's thread.
 void Endpoint::GiveUp(const MembershipPtr& membership, const Status& reason) {
   Bytes frame;
   {
@@ -209,6 +214,8 @@ void Endpoint::OpenLinks(Membership& membership, const std::vector<int>& ranks) 
   }
 }
 
+// A link may open, break and open again meanwhile, so every wake-up looks at the members' and the
+// links' states anew.
 Status Endpoint::AwaitLinks(Membership& membership, const std::vector<int>& ranks,
                             Deadline deadline) {
   MutexLock lock(mutex_);
@@ -258,6 +265,7 @@ Status Endpoint::Send(const MembershipPtr& membership, int rank, LinkFrameType t
   return SendFrame(membership->members[static_cast<size_t>(rank)], std::move(frame));
 }
 
+// A message that has come is delivered even when its sender has left or is lost since then.
 Result<Bytes> Endpoint::Recv(Membership& membership, int rank, LinkFrameType type, uint32_t tag,
                              Deadline deadline, const std::atomic<bool>* abort_flag) {
   TUTTI_TRY(CheckRank(membership, rank));
@@ -303,6 +311,8 @@ int64_t Endpoint::RoundTripNs(const Membership& membership, int rank) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Events of the links
 
+// kEnd counts in every state, and facts about losses count also from a suspected peer, because the
+// agreement needs its answer.
 Status Endpoint::OnFrame(Link& link, const FrameHeader& header, Bytes payload) {
   mutex_.AssertHeld();
   if (header.type == LinkFrameType::kEnd) {
@@ -354,6 +364,7 @@ void Endpoint::DeliverLater() {
   });
 }
 
+// The mutex is free while a callback runs, since the callback may call the endpoint.
 void Endpoint::DeliverEvents() {
   for (;;) {
     std::optional<Memberships::Delivery> next;

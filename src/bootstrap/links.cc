@@ -72,6 +72,7 @@ Result<int> Links::CheckHello(const Hello& hello) const {
   return static_cast<int>(from);
 }
 
+// The acceptor has finished the handshake, so the link is open at once.
 void Links::OnAccepted(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
   const Result<int> peer = CheckHello(hello);
   // A rank that has gone may have sent its last frames over its other link, so it may still
@@ -132,6 +133,7 @@ Status Links::AddToLoop(const LinkPtr& link, uint32_t interest) {
   });
 }
 
+// A failure to connect is handled on the loop's thread, like every end of a link.
 void Links::StartAttempt(const LinkPtr& link) {
   Contact contact = peers_[link->peer].identity.contact;
   // The number of its interface means something on its own host only.
@@ -185,6 +187,8 @@ void Links::AttemptFailed(const LinkPtr& link, const std::string& why) {
   ArmTimer(link, kRetryDelayNs);
 }
 
+// A link that opens while the endpoint closes sends its queue, and the farewell where its peer is
+// awaited, and closes.
 void Links::Opened(const LinkPtr& link) {
   loop_.CancelTimer(link->timer);
   link->handshake.reset();
@@ -211,6 +215,8 @@ void Links::LookForSilence() {
                                   [this] { OnSilenceTimer(); });
 }
 
+// The kernel's timeouts do not tell a silent host from a receiver that does not read
+// (sys/silence.h), so the endpoint looks by itself.
 void Links::OnSilenceTimer() {
   silence_timer_ = 0;
   if (closing_) return;
@@ -230,6 +236,8 @@ void Links::OnSilenceTimer() {
 // ---------------------------------------------------------------------------------------------------------------------
 // Reading and writing
 
+// Moves a link through its stages as far as the socket allows. Data may already be readable when
+// the handshake ends.
 void Links::Advance(const LinkPtr& link, uint32_t events) {
   if (link->stage == Link::Stage::kConnecting) {
     if (const int error = ConnectOutcome(link->fd.get()); error != 0) {
@@ -281,6 +289,8 @@ void Links::ReadSome(const LinkPtr& link) {
   }
 }
 
+// A frame for a link that is still being opened waits in the queue. The queue is bounded, so a peer
+// that reads nothing cannot use up this process's memory.
 Status Links::Enqueue(const LinkPtr& link, Bytes frame) {
   if (link->stage == Link::Stage::kClosed || link->stage == Link::Stage::kClosing) {
     return RemoteError("the connection to rank {} is closed", link->peer);
@@ -350,6 +360,8 @@ void Links::DropSocket(Link& link) {
   link.fd.Reset();
 }
 
+// When the link for sending ends, the other link of the pair takes over. The frames of the ended
+// link's queue are lost: its peer is suspected then, or this endpoint closes.
 void Links::Drop(const LinkPtr& link) {
   if (link->stage == Link::Stage::kClosed) return;
   DropSocket(*link);
@@ -395,6 +407,7 @@ void Links::CloseTo(int peer) {
   }
 }
 
+// A link that is still being opened lives on where frames wait in its queue.
 void Links::Close(const std::vector<int>& awaited, Bytes farewell) {
   if (closing_) return;
   closing_ = true;

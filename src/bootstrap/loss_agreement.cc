@@ -41,6 +41,8 @@ struct ReadFact {
   std::string why;
 };
 
+// Reads the whole message before any fact takes effect, so a message that breaks the format changes
+// nothing.
 Result<std::vector<ReadFact>> ReadFacts(std::span<const std::byte> message, int num_ranks) {
   WireReader reader(message);
   std::vector<ReadFact> facts;
@@ -90,6 +92,7 @@ void LossAgreement::Accuse(int peer, bool certain, std::string_view why, int64_t
 
 void LossAgreement::NoteLeft(int peer) { left_.insert(peer); }
 
+// Only news is passed on, which bounds the messages when a process with many links dies.
 void LossAgreement::NoteAccusation(const Pair& pair, Accusation accusation) {
   if (lost_.contains(pair.first) || lost_.contains(pair.second)) return;
   accusation.why = CutSentence(accusation.why, kMaxLossReasonBytes);
@@ -118,6 +121,7 @@ void LossAgreement::NoteAnswer(int rank, int64_t now_ns) {
     if (entry.first.second == rank) Tell(entry);
 }
 
+// Facts about a lost rank are of no further use, and would keep the agreement awake.
 void LossAgreement::NoteLost(LostRank lost) {
   lost.why = CutSentence(lost.why, kMaxLossReasonBytes);
   if (!lost_.emplace(lost.rank, lost.why).second) return;
@@ -223,6 +227,8 @@ void LossAgreement::Advance(int64_t now_ns) {
   wake_at_ns_ = ReadyAt();
 }
 
+// First all silent ranks go. Among the live ranks, the end with the most broken connections goes,
+// until no broken connection is left. All ranks with the same facts choose the same ranks.
 std::vector<LostRank> LossAgreement::Choose() const {
   std::vector<LostRank> chosen;
   std::set<int> gone;

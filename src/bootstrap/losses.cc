@@ -13,6 +13,8 @@ Bytes FrameOf(std::span<const std::byte> facts) {
 
 }  // namespace
 
+// Later breaks are also told to the agreement: a refused attempt makes an earlier accusation
+// certain.
 void Losses::Suspect(int peer, bool certain, const std::string& why) {
   if (links_.closing()) return;
   Peer& entry = peers_[peer];
@@ -88,6 +90,7 @@ void Losses::TellNews() {
                    [](const Link& link) { return link.stage == Link::Stage::kOpen; });
 }
 
+// The communicators hear of all losses before the links to the lost ranks close.
 void Losses::TakeDecision(const std::vector<LostRank>& lost) {
   for (const LostRank& one : lost) {
     TUTTI_INFO(kLogBootstrap, "rank {}: the ranks agree that rank {} ({}) is lost: {}",

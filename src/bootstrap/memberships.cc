@@ -23,6 +23,7 @@ std::vector<Memberships::EarlyFrame> Memberships::Add(const MembershipPtr& membe
   return std::move(found.mapped());
 }
 
+// The id stays known for a while, because frames of slower members may still arrive.
 bool Memberships::Remove(const MembershipPtr& membership) {
   if (by_id_.erase(membership->frame_id) == 0) return false;
   with_events_.remove(membership);
@@ -61,6 +62,8 @@ Status Memberships::HoldFor(const Bytes& payload) {
   return RemoteError("it sent more than {} bytes that nobody asked for", kMaxHeldBytes);
 }
 
+// Frames for a communicator that this rank has not joined yet wait in early_. Number and bytes are
+// bounded, because the ids come from outside.
 Status Memberships::Take(int peer, const FrameHeader& header, Bytes payload) {
   const uint64_t id = header.communicator;
   if (const auto found = by_id_.find(id); found != by_id_.end())
@@ -136,6 +139,7 @@ void Memberships::TellLater(const MembershipPtr& membership) {
   if (!std::exchange(delivering_, true)) deliver_();
 }
 
+// A communicator may be listed more than once; an entry without events is skipped.
 std::optional<Memberships::Delivery> Memberships::NextEvent() {
   for (; !with_events_.empty(); with_events_.pop_front()) {
     Membership& membership = *with_events_.front();
@@ -184,6 +188,8 @@ void Memberships::TakeLost(std::span<const LostRank> lost) {
   }
 }
 
+// All losses of a decision become one event. A communicator in the making ends, since it cannot be
+// completed without the lost member.
 void Memberships::MarkLost(const MembershipPtr& membership, std::span<const LostRank> lost) {
   std::vector<LostRank> news;
   std::string text;
@@ -239,6 +245,7 @@ void Memberships::SendToMembers(const Membership& membership, const Bytes& frame
   }
 }
 
+// Only the first reason of this rank is sent; later reasons are consequences.
 Bytes Memberships::GiveUp(Membership& membership, const Status& reason) {
   if (std::exchange(membership.gave_up, true)) return {};
   WireWriter writer;

@@ -161,6 +161,8 @@ Status RootServer::Start(UniqueFd listen_fd, const Key& key, const std::string& 
   return started;
 }
 
+// The first request defines the job. Every later request is checked against it, and decides nothing
+// but its own rank's part.
 void RootServer::OnConnection(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
   Result<RootRequest> request = hello.purpose == Purpose::kRoot
                                     ? ParseRootRequest(hello.payload)
@@ -242,6 +244,7 @@ Status RootServer::CheckAgainstJob(const RootRequest& request) const {
   return Status::Ok();
 }
 
+// Answers go out only when all ranks are here: a rank may then connect to any neighbour at once.
 void RootServer::TakeRegistration(ClientNumber number) {
   const RootRequest& request = clients_.at(number).request;
   if (!registered_.emplace(request.rank, request).second) {
@@ -305,6 +308,8 @@ void RootServer::OnClientReady(ClientNumber number) {
   OnClientGone(number);
 }
 
+// A rank that goes away before its answer ends the job. After the answer the rank has left in
+// order.
 void RootServer::OnClientGone(ClientNumber number) {
   const auto found = clients_.find(number);
   const RootRequest request = std::move(found->second.request);
@@ -322,6 +327,8 @@ void RootServer::OnClientGone(ClientNumber number) {
   }
 }
 
+// A registered rank gets its neighbours in this root's charge; a rank of another root gets exactly
+// the contacts that it asked for.
 void RootServer::Answer(ClientNumber number, const Status& failure) {
   Client& client = clients_.at(number);
   if (!client.answer.empty()) return;
@@ -345,6 +352,8 @@ void RootServer::Answer(ClientNumber number, const Status& failure) {
   SendAnswer(number);
 }
 
+// Sends as much as the socket takes; the loop sends the rest. The connection closes with the last
+// byte.
 void RootServer::SendAnswer(ClientNumber number) {
   Client& client = clients_.at(number);
   const auto rest = std::span(client.answer).subspan(client.sent);
@@ -388,6 +397,7 @@ void RootServer::LeavePlace() {
   if (AcceptLimit* const unasked = std::exchange(unasked_, nullptr)) unasked->Leave(place_);
 }
 
+// Ends the root. The timer has kept this object alive, and `self` does so until the return.
 void RootServer::Finish() {
   const auto self = shared_from_this();
   LeavePlace();
@@ -441,6 +451,8 @@ Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings, AcceptL
   return id;
 }
 
+// Tries again while the port is in use, because the root of the job before may still be serving
+// there.
 Status Root::StartAt(EventLoop& loop, const UniqueId& id, const WaitLimits& limits) {
   // An earlier job's root may still be telling latecomers the reason of its failure.
   const Deadline patience = Deadline::After(kLateArrivalsNs + 1'000'000'000);

@@ -14,6 +14,8 @@ uint32_t RemainingMs(Deadline deadline) {
   return static_cast<uint32_t>(std::max(1, deadline.RemainingMs(kLongestMs)));
 }
 
+// Each kind of failure has another likely cause: a wrong address, a wrong key, or a root that is
+// not there yet.
 std::string Advice(const UniqueId& id, ConnectFailure failure) {
   const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
   if (failure == ConnectFailure::kRefused && fixed) {
@@ -84,6 +86,7 @@ Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& li
 
 }  // namespace
 
+// A rank whose wait is aborted declines, so the other ranks do not wait for it.
 Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits,
                            const std::function<Status()>& abort_reason) {
   TUTTI_ASSIGN(const UniqueFd fd, ConnectToRoot(id, request, limits));

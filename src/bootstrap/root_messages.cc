@@ -25,6 +25,8 @@ Contact ReadContact(WireReader& reader) {
   return contact;
 }
 
+// The numbers come from a stranger. The bounds are checked first, because RootInCharge divides and
+// multiplies the numbers.
 bool Consistent(const RootRequest& request) {
   if (request.num_ranks == 0 || request.num_ranks > kMaxRanks ||
       request.rank >= request.num_ranks || request.num_roots == 0 ||

@@ -15,6 +15,7 @@ std::string_view Trim(std::string_view text) {
 
 }  // namespace
 
+// Spaces around lines, names and values do not count.
 ConfigFile ParseConfigFile(std::string_view text, std::string_view name) {
   ConfigFile file;
   for (int line_number = 1; !text.empty(); ++line_number) {

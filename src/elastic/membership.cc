@@ -104,6 +104,8 @@ void Membership::WorkerReady(int worker, uint64_t left, int64_t now_ns) {
   if (found->second.stage != Stage::kReady) Move(found->second, Stage::kReady, now_ns);
 }
 
+// A failed worker's host cools down, and a failed member breaks its generation. A surplus worker
+// outside the generation may end in any way.
 void Membership::WorkerExited(int worker, int status, int64_t now_ns) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return;
@@ -129,6 +131,7 @@ void Membership::WorkerExited(int worker, int status, int64_t now_ns) {
   actions_.push_back({Action::Kind::kBroken, -1, "", std::to_string(generation_), 0});
 }
 
+// Finds all orders that the present state calls for, so a call at any time is harmless.
 std::vector<Action> Membership::Advance(int64_t now_ns) {
   if (!finished_) {
     if (StateIsLost()) {
@@ -164,6 +167,7 @@ void Membership::MarkSurplus() {
   }
 }
 
+// Fills the hosts in the order of the list, up to max_workers.
 void Membership::StartWorkers(int64_t now_ns) {
   int running = 0;
   for (const auto& [id, worker] : workers_) running += !worker.surplus;
@@ -193,6 +197,8 @@ void Membership::EndSurplus(int64_t now_ns) {
   }
 }
 
+// A single notice is outstanding at a time, because a notice makes every member leave its
+// generation.
 void Membership::Notify(int64_t now_ns) {
   if (notice_outstanding_ || generation_ == 0 || completed_ > 0) return;
   const bool booting = Count(Stage::kBooting) > 0;
@@ -224,6 +230,8 @@ void Membership::PressLaggards(int64_t now_ns) {
   }
 }
 
+// The first generation waits for all booting workers, within the timeout; later generations do not,
+// because members are waiting.
 bool Membership::MayForm(int64_t now_ns) {
   int ready = 0;
   int survivors = 0;

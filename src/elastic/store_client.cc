@@ -80,6 +80,8 @@ Result<Entry> StoreClient::Ask(uint8_t op, std::string_view key, uint64_t newer_
   return entry;
 }
 
+// The deadline covers the requested wait and a grace, in which an answer at the end of the wait
+// arrives.
 Result<Entry> StoreClient::Exchange(const Bytes& request, uint32_t wait_ms) {
   WaitLimits limits;
   limits.deadline = Deadline::AfterSeconds(wait_ms / 1000.0 + kAnswerS);

@@ -77,6 +77,8 @@ std::optional<size_t> ConnectionCore::Undelivered() {
   return left;
 }
 
+// Drives once more before the descriptors are named: bytes that the comm has read already make no
+// descriptor ready.
 SleepAdvice ConnectionCore::PrepareToSleep(std::vector<pollfd>& descriptors) {
   if (failed_.load(std::memory_order_acquire)) return SleepAdvice::kGoOn;
   if (Settled()) return SleepAdvice::kSleep;
@@ -161,6 +163,8 @@ bool ConnectionCore::Drive() {
   return moved.value();
 }
 
+// While a kernel still polls, the progress thread only looks now and then, because the two threads
+// would only hold each other up.
 void ConnectionCore::Serve(uint32_t wishes) {
   const bool given = (wishes & kHandOver) != 0;
   if (given) Advance(Event::kHandedOver);
@@ -270,6 +274,8 @@ void ConnectionCore::LookAgainLater() {
   timer_ = loop_.AddTimer(kLookAgainNs, [this] { Request(kTimerFired); });
 }
 
+// The sentence is made here, where the operation is still known. Sleeping kernels are woken, since
+// no data will wake them.
 void ConnectionCore::Fail(const Status& status) {
   const uint64_t chunk = done();
   const ProxyOp op = ops_.Find(chunk);

@@ -74,6 +74,7 @@ void KernelProxy::Abort(const Status& reason) {
   doorbell_.Ring();
 }
 
+// The peers may never take the rest, so after the deadline the connections are broken.
 void KernelProxy::Finish(Deadline deadline) {
   {
     MutexLock lock(mutex_);
@@ -89,6 +90,7 @@ void KernelProxy::Finish(Deadline deadline) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The thread's side
 
+// An exception ends the connections and not the process: the caller hears of it as a failure.
 void KernelProxy::Run() {
   backoff_.emplace(kPolicy);
   int rounds = 0;
@@ -123,6 +125,7 @@ void KernelProxy::Run() {
   ended_changed_.NotifyAll();
 }
 
+// The doorbell is read before the queues: a post that comes in between has then rung beyond `seen`.
 bool KernelProxy::Harvest() {
   while (true) {
     const uint64_t seen = doorbell_.rings.load(std::memory_order_acquire);
@@ -187,6 +190,7 @@ void KernelProxy::Start(const KernelOps& ops) {
   }
 }
 
+// A bounded number of operations is begun, as the connection's pool has room for no more.
 void KernelProxy::BeginWaiting(Active& active) {
   while (!active.waiting.empty() && active.under_way.size() < kMostUnderWay) {
     Share& share = active.under_way.emplace_back(active.waiting.front());
@@ -209,6 +213,7 @@ bool KernelProxy::FirstIsLong() const {
   return first != nullptr && first->long_kernel;
 }
 
+// A connection leaves the list when its last operation is done, so idle connections cost nothing.
 Result<bool> KernelProxy::MoveAll() {
   bool moved = false;
   for (size_t i = 0; i < active_.size();) {

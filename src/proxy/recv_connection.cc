@@ -20,6 +20,7 @@ RecvConnection::RecvConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<Ne
       flush_(fifo.flush),
       fifo_(RecvConnection::fifo()) {}
 
+// The steps follow a chunk's way: a slot is posted, filled, flushed and announced.
 Result<bool> RecvConnection::Move() {
   TUTTI_TRY(PostReceives());
   comm_->ExpectMore(came_ + 1 < begun());
@@ -46,6 +47,7 @@ Status RecvConnection::PostReceives() {
   return Status::Ok();
 }
 
+// Chunks are taken in order, since the kernel reads the slots in order.
 Status RecvConnection::TakeWhatCame() {
   for (; came_ < posted(); ++came_) {
     NetRequest& request = *requests_[came_ % kNetWindow];
@@ -57,6 +59,7 @@ Status RecvConnection::TakeWhatCame() {
   return Status::Ok();
 }
 
+// An empty chunk has nothing to flush.
 Status RecvConnection::FlushWhatCame() {
   if (!flush_) {
     flushing_ = came_;

@@ -35,6 +35,7 @@ SendConnection::~SendConnection() {
                lent_chunks_);
 }
 
+// A slot is given back to the kernel only when the network is done with its bytes.
 Result<bool> SendConnection::Move() {
   while (posted() - done() < kNetWindow) {
     const FifoChunk chunk = fifo_.TryPeek(posted() - done());
@@ -59,6 +60,7 @@ Result<bool> SendConnection::Move() {
   return moved;
 }
 
+// The kernel leaves the address of the user's bytes in the slot's header.
 FifoChunk SendConnection::Lent(const FifoChunk& chunk) const {
   const SlotHeader& header = fifo().header(posted());
   if (lent_ == nullptr || (header.bytes & kIsLent) == 0) return chunk;
@@ -98,6 +100,7 @@ Result<NetSend> SendConnection::Message(const FifoChunk& announced) {
   return message;
 }
 
+// Progress resets the patience, so a slow peer is waited for and a dead peer is not.
 Status SendConnection::Flush(int64_t patience_ns, const std::atomic<bool>* stop) {
   FlushPatience patience(patience_ns, NowNs());
   size_t undelivered = SIZE_MAX;

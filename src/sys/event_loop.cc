@@ -131,6 +131,7 @@ void EventLoopImpl::Post(Task task) {
   Wake();
 }
 
+// The waiting thread cannot be the loop's thread, which would wait for itself.
 void EventLoopImpl::RunSync(Task task) {
   if (OnLoopThread()) {
     task();
@@ -196,6 +197,8 @@ Status EventLoopImpl::ModifyFd(int fd, uint32_t epoll_events) {
   return Status::Ok();
 }
 
+// The callback's object may be freed right after the return, so the call waits for a callback in
+// progress; on the loop's own thread no other callback can be in progress.
 void EventLoopImpl::RemoveFd(int fd) {
   std::shared_ptr<Watch> doomed;  // destroyed after `lock`, which is released by then
   MutexLock lock(mutex_);
@@ -221,6 +224,7 @@ EventLoop::TimerId EventLoopImpl::AddTimer(int64_t delay_ns, Task task) {
   return id;
 }
 
+// The task is destroyed after the lock is released, because its members may call the loop.
 void EventLoopImpl::CancelTimer(TimerId timer) {
   Task doomed;
   const MutexLock lock(mutex_);
@@ -290,6 +294,7 @@ void EventLoopImpl::RunTimers() {
   }
 }
 
+// Holds a reference to the callback while it runs: the callback may remove its own descriptor.
 void EventLoopImpl::RunWatch(uint64_t id, uint32_t events) {
   std::shared_ptr<Watch> watch;
   {
@@ -307,6 +312,8 @@ void EventLoopImpl::RunWatch(uint64_t id, uint32_t events) {
   }
 }
 
+// Wake-ups are taken in before the tasks are looked at, so a task that is posted meanwhile wakes
+// the loop again. Sockets come before timers and tasks.
 void EventLoopImpl::Run() {
   loop_thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   std::array<epoll_event, 64> events;

@@ -111,6 +111,8 @@ class FdServerImpl final : public FdServer {
   EventLoop::TimerId accept_timer_ = 0;
 };
 
+// Without a free descriptor, the reserve or the oldest unproved connection makes room for the
+// newcomer.
 void FdServerImpl::Accept() {
   for (int i = 0; i < kAcceptsPerCall; ++i) {
     if (!loop_.accept_limit().Admits(kGraceNs)) {
@@ -162,6 +164,7 @@ void FdServerImpl::PauseAccepting(int64_t pause_ns) {
   });
 }
 
+// Every message is an answer to the last step. Anything else closes the connection.
 void FdServerImpl::Serve(uint64_t serial) {
   const auto found = clients_.find(serial);
   if (found == clients_.end()) return;
@@ -176,6 +179,8 @@ void FdServerImpl::Serve(uint64_t serial) {
   if (!keep) Close(serial);
 }
 
+// The server proves the key first: a client must not take a descriptor from a stranger who owns the
+// name.
 bool FdServerImpl::Challenge(Client& client, const fd_wire::Message& hello) {
   if (hello.type != fd_wire::kHello) return false;
   FdKey key;

@@ -64,6 +64,8 @@ socklen_t AbstractAddress(std::string_view name, sockaddr_un& address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
+// The sizes of all parts are fixed or written before the part, so two different sessions never hash
+// the same bytes.
 Proof Prove(Role role, const FdKey& key, std::string_view server_name, const Session& session) {
   static constexpr std::string_view kDomain = "tutti fd server 1";
   const auto role_byte = static_cast<uint8_t>(role);

@@ -87,6 +87,8 @@ void WritePath(int fd, std::array<char, 64>& path) {
   }
 }
 
+// Reads the kernel's list of the set line by line into a fixed buffer, because a child must not
+// allocate.
 void LetGo(int epoll_fd, int null_fd) {
   std::array<char, 64> path;
   WritePath(epoll_fd, path);

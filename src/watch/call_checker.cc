@@ -26,6 +26,7 @@ CallChecker::CallChecker(EventLoop& loop, Watch& watch, const Options& options,
   watch_.SetLeaveHook([this] { Wake(); });
 }
 
+// The timer ends before the thread, because a look may start the thread.
 CallChecker::~CallChecker() {
   watch_.SetLeaveHook(nullptr);
   std::thread asking;
@@ -66,6 +67,8 @@ void CallChecker::Arm() {
   if (!stopping_) timer_ = loop_.AddTimer(kLookEveryNs, [this] { Look(); });
 }
 
+// While calls go on, the ranks have nothing to compare; the comparison comes with the first look
+// that finds no new call.
 void CallChecker::Look() {
   if (watch_.stopped()) return;
   CheckLeaveNotices();
@@ -81,6 +84,8 @@ void CallChecker::Look() {
   if (calls_.load() != seen_ && !armed_.exchange(true)) Arm();
 }
 
+// Whether an operation hangs on a rank that was cut short is known to the GPU alone. The question
+// may block, so a thread of its own asks.
 void CallChecker::CheckLeaveNotices() {
   if (Status gone = watch_.CheckLeaveNotices(); !gone.ok()) {
     watch_.Stop(gone, /*tell=*/true);
@@ -95,6 +100,7 @@ void CallChecker::CheckLeaveNotices() {
   if (asking.ok()) asking_ = std::move(asking).value();
 }
 
+// An operation that had all its data may still end by itself, so the question comes after a grace.
 void CallChecker::AskTheGpu() {
   const uint64_t calls = calls_.load();
   const auto until = std::chrono::steady_clock::now() + kCutGrace;

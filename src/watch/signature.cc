@@ -26,6 +26,8 @@ uint32_t MixTag(uint32_t tag, uint64_t with) {
   return static_cast<uint32_t>((h * 0x94D049BB133111EBu) >> 32);
 }
 
+// Fields that may differ between ranks stay out of the signature, such as the counts of an
+// AlltoAllV.
 OpSignature SignatureOf(const Task& task) {
   OpSignature signature;
   signature.collective = task.collective;

@@ -48,6 +48,8 @@ void Watch::SetStopHook(std::function<void()> hook) {
   if (stopped_before) hook();
 }
 
+// Only the first reason counts. The flag is raised under the mutex, so a waiting thread cannot miss
+// it between its look and its sleep.
 void Watch::Stop(const Status& reason, bool tell) {
   std::function<void()> hook;
   {

@@ -41,6 +41,8 @@ uint64_t BytesOf(const OpSignature& message) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Asking
 
+// Called again and again during a wait. Asks after a moment, warns after a while, and stops the
+// communicator at the timeout.
 Status Watch::OnLongWait(std::span<const int> peers, int64_t waited_ns) {
   if (stopped()) return StopReason();
   const int64_t now_ns = NowNs();
@@ -113,6 +115,8 @@ Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag
   return reason;
 }
 
+// Comparing with the next rank alone is enough for a collective: round the ring, some neighbours
+// differ wherever two ranks differ.
 void Watch::CompareRecent(int next) {
   CompareEarly();
   const uint64_t last = log_.last_collective();
@@ -191,6 +195,8 @@ void Watch::Compare(const Asked& asked) {
   }
 }
 
+// Equal sequence numbers mean the same call of the program, so a difference is an error of the
+// program.
 void Watch::CompareCollective(const Asked& asked) {
   const OpSignature& theirs = asked.inquiry.signature;
   {
@@ -237,6 +243,8 @@ void Watch::ComparePair(const Asked& asked) {
     refuse(asked.from, theirs->sends, here, mine->receives);
 }
 
+// The two ends of a message may name its bytes by different types. Where a tag was foreign, type
+// and count must be the same as well, because the tag depends on both.
 void Watch::CompareMessage(const Asked& asked) {
   const OpSignature& theirs = asked.inquiry.signature;
   const bool sent_here = asked.inquiry.shown != Shown::kSend;

@@ -39,6 +39,8 @@ void Watch::OnLeaveNotice(std::span<const std::byte> payload) {
   if (hook) hook();
 }
 
+// A rank that has left after fewer collectives, or fewer messages with this rank, will never take
+// part in the next.
 Status Watch::CheckLeaveNotices() const {
   const uint64_t last = log_.last_collective();
   const std::vector<uint64_t> numbers = log_.NumbersOfMessages();
