@@ -108,18 +108,21 @@ TEST(BootstrapLife, NoEventIsToldAfterDestruction) {
     const Job fresh(2);
     auto ranks = fresh.CreateAll();
     auto alive = std::make_shared<std::atomic<bool>>(true);
-    std::atomic<int> late{0};
+    std::atomic<int> told{0}, late{0};
     Bootstrap::Events events;
-    events.control = [&](int, std::span<const std::byte>) { late += alive->load() ? 0 : 1; };
+    events.control = [&](int, std::span<const std::byte>) {
+      ++told;
+      late += alive->load() ? 0 : 1;
+    };
     ranks[1]->SetEvents(events);
     std::atomic<bool> stop{false};
     std::thread sender([&] {
       while (!stop) ranks[0]->SendControl(1, ToBytes("x"));
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    while (told == 0) std::this_thread::yield();
     ranks[1].reset();
     alive->store(false);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    fresh.loop->RunSync([] {});  // The loop tells events that are on their way before it returns.
     stop = true;
     sender.join();
     EXPECT_EQ(late.load(), 0);
