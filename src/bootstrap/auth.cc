@@ -462,6 +462,7 @@ Status AuthenticateAsConnector(int fd, const Key& key, const Hello& hello, const
   return Status::Ok();
 }
 
+// A connector's failure says which step failed, since callers try again only after some of them.
 Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& key,
                                       const Hello& hello, const WaitLimits& limits,
                                       ConnectFailure* failure, SessionKeys* keys) {

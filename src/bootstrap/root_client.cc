@@ -35,6 +35,8 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
          "TUTTI_PORT_RANGE)";
 }
 
+// A root at a fixed address may come up later than its ranks, so such a root is tried until the
+// deadline.
 Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
   const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
   // Returns the most telling failure: a handshake that was cut off says more than an address where

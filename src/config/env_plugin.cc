@@ -32,6 +32,7 @@ EnvPlugin::~EnvPlugin() {
   if (finalize_ != nullptr) finalize_();
 }
 
+// The newest version of the table wins.
 Result<std::unique_ptr<EnvPlugin>> EnvPlugin::Open(const std::string& name) {
   TUTTI_ASSIGN(const PluginFile file, PluginFile::Open(kEnvPlugin, name));
   if (const void* const table = file.Find("ncclEnvPlugin_v2")) {

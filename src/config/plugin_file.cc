@@ -40,6 +40,7 @@ uint32_t SubsystemsOf(unsigned long theirs) {
   return ours;
 }
 
+// The text is formatted into a fixed buffer: a plugin's line is cut and not allocated.
 void LogOfPlugin(int level, unsigned long subsystems, const char* file, int line,
                  const char* format, ...) {
   const LogLevel ours = level <= kPluginLogWarn   ? LogLevel::kWarn
@@ -73,6 +74,7 @@ struct Outcome {
   std::string reason;
 };
 
+// A failed search is remembered as well, because every communicator would repeat the search.
 Outcome Look(const char* file) {
   struct Known {
     Mutex mutex;

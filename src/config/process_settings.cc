@@ -110,6 +110,8 @@ void TellLog(const Environment& environment, const Environment& overlaid) {
 
 }  // namespace
 
+// The files are read before the plugin is loaded, since a file may name the plugin. Only the first
+// call collects news; settings are read anew in every call.
 Result<Settings> ReadProcessSettings() {
   const Environment environment = ProcessEnvironment();
   std::vector<ConfigFile> files = ReadConfigFiles(environment);

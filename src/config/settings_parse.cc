@@ -32,6 +32,7 @@ std::optional<T> WholeNumber(std::string_view text, Base... base) {
   return value;
 }
 
+// The limit is checked before the shift, which must not overflow.
 std::optional<int64_t> ReadInteger(std::string_view text, bool may_have_suffix) {
   int shift = 0;
   if (may_have_suffix && !text.empty()) {
@@ -90,6 +91,7 @@ Status ParseNumber(std::string_view variable, std::string_view text, double low,
   return Status::Ok();
 }
 
+// Builds the list of allowed words while searching, for the sentence of a refusal.
 Status ParseChoice(std::string_view variable, std::string_view text, std::string_view choices,
                    std::string& value) {
   std::string sentence;

@@ -51,6 +51,8 @@ Status Connect(tuttiElastic_t* elastic, const char* addresses, const char* key, 
   return Status::Ok();
 }
 
+// Size and version are set even when the value does not fit, so the caller can try again with more
+// room.
 Status Get(tuttiElastic_t elastic, const char* key, uint64_t newer_than, double wait_s, void* value,
            size_t capacity, size_t* size, uint64_t* version) {
   if (!elastic || !key || !size || !version || (!value && capacity)) {

@@ -85,6 +85,7 @@ int Membership::SlotsOf(const std::string& host) const {
   return 0;
 }
 
+// A maximum of 0 means that a host with a failure is never used again.
 bool Membership::CoolsDown(const std::string& host, int64_t now_ns) const {
   const auto found = cooling_.find(host);
   if (found == cooling_.end()) return false;

@@ -86,6 +86,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     connections_.erase(found);
   }
 
+  // Takes the connection out of waiting_, where a later set of the key would look for it.
   void StopWaiting(uint64_t number, Connection& connection) {
     if (!connection.waits) return;
     connection.waits = false;
@@ -121,6 +122,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     return TakeRequest(number, connection);
   }
 
+  // A request may arrive in pieces; an incomplete request waits in `in`.
   Status TakeRequest(uint64_t number, Connection& connection) {
     if (connection.in.size() < 4) return Status::Ok();
     const uint32_t size = WireReader(connection.in).U32();
@@ -137,6 +139,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     return Status::Ok();
   }
 
+  // A set answers its sender first, and then the gets that wait for the key.
   void Serve(uint64_t number, Connection& connection, const Request& request) {
     if (request.op == Op::kSet) {
       if (entries_.size() >= kMaxKeys && !entries_.contains(request.key)) {

@@ -187,6 +187,7 @@ void ConnectionCore::Serve(uint32_t wishes) {
   if (moves == kMovesInARow) LookAgainSoon();
 }
 
+// EPOLLONESHOT has disarmed the descriptors that fired.
 bool ConnectionCore::CollectFired(uint32_t wishes) {
   bool fired = false;
   for (const auto& watch : watches_) {
@@ -297,6 +298,7 @@ void ConnectionCore::Fail(const Status& status) {
   WakeAll();
 }
 
+// Threads may sleep on the head or on any slot, at either end.
 void ConnectionCore::WakeAll() {
   const FifoView view = memory_.view();
   FutexWakeAll(view.control().head);
@@ -311,6 +313,7 @@ Status ConnectionCore::status() const {
   return failure_;
 }
 
+// Does not wait for the driving thread, which sees the failure at its next step.
 void ConnectionCore::Close(Status reason) {
   {
     const MutexLock lock(failure_mutex_);

@@ -177,6 +177,7 @@ Status KernelProxy::StartHarvested() {
   return Status::Ok();
 }
 
+// A connection may still have earlier kernels' operations, behind which the new operation waits.
 void KernelProxy::Start(const KernelOps& ops) {
   const uint64_t number = kernels_++;
   const bool long_kernel = IsLong(ops);
@@ -234,6 +235,7 @@ Result<bool> KernelProxy::MoveAll() {
   return moved;
 }
 
+// After an orderly end the connections stay whole, and flush what they have sent.
 void KernelProxy::CloseAll() {
   if (ending() != Ending::kNow) return;
   Status reason;

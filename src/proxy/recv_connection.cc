@@ -110,6 +110,8 @@ Result<NetReceived> RecvConnection::Chunk(const NetReceived& message) const {
   return chunk;
 }
 
+// A short chunk moves from its slot into the header's line, where a kernel on the host looks for
+// it.
 void RecvConnection::Publish(const NetReceived& chunk) {
   // The place of the slot's data depends on its length, which is known only now. The slot is free:
   // it was posted.

@@ -164,6 +164,8 @@ void EventLoopImpl::RunSync(Task task) {
   while (!rendezvous->done) rendezvous->changed.Wait(lock);
 }
 
+// Numbers the watch before epoll knows the descriptor. Holding the mutex keeps an event from
+// arriving before the watch is in its table.
 Status EventLoopImpl::AddFd(int fd, uint32_t epoll_events, FdCallback callback) {
   const MutexLock lock(mutex_);
   if (stopping_) return InternalError("the event loop is stopping");
@@ -212,6 +214,7 @@ void EventLoopImpl::RemoveFd(int fd) {
   while (!OnLoopThread() && running_watch_ == id) callback_ended_.Wait(lock);
 }
 
+// The loop is woken only when the new timer is due before all others.
 EventLoop::TimerId EventLoopImpl::AddTimer(int64_t delay_ns, Task task) {
   const MutexLock lock(mutex_);
   const TimerId id = next_id_++;

@@ -135,6 +135,7 @@ void SleepMs(int ms) {
 
 }  // namespace
 
+// The pauses double, so many clients of a busy server do not keep it busy with attempts.
 Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey& key,
                          Deadline deadline, const std::atomic<bool>* abort, bool* no_descriptors) {
   if (sodium_init() < 0) return SystemError("libsodium found no source of random numbers");

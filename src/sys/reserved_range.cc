@@ -57,6 +57,7 @@ void ReservedRange::Release() {
   size_ = 0;
 }
 
+// MAP_FIXED replaces the old pages in a single step, so no other mapping can slip into the range.
 Status ReservedRange::MapShared(size_t offset, const UniqueFd& fd, size_t expected_bytes) {
   TUTTI_TRY(SharedMemory::CheckRegion(fd, expected_bytes));
   const size_t bytes = WholePages(expected_bytes);

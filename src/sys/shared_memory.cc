@@ -41,6 +41,7 @@ Status CheckFileSizeLimit(size_t bytes) {
       bytes, limit.rlim_cur);
 }
 
+// Size first, then seals: a sealed file could not grow to its size any more.
 Result<UniqueFd> MakeSealedFile(size_t bytes) {
   TUTTI_TRY(CheckFileSizeLimit(bytes));
   UniqueFd fd(memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -67,6 +68,7 @@ Result<SharedMemory> SharedMemory::Create(size_t bytes, HugePages huge_pages) {
   return MapChecked(std::move(fd), bytes, huge_pages);
 }
 
+// The seals are checked before the size, because an unsealed size may change after the check.
 Status SharedMemory::CheckRegion(const UniqueFd& fd, size_t expected_bytes) {
   if (expected_bytes == 0 || expected_bytes > kMaxBytes)
     return InvalidArgument("shared memory of {} bytes was to be mapped", expected_bytes);

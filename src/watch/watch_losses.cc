@@ -40,6 +40,7 @@ void Watch::OnLost(std::span<const LostRank> lost) {
   Stop(reason, /*tell=*/false);
 }
 
+// A failure that is not the peer's needs no explanation from elsewhere.
 Status Watch::FirstReason(Status seen, std::optional<int> peer) {
   if (stopped()) return StopReason();
   if (seen.code() != Code::kRemoteError) return seen;
