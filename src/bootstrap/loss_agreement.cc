@@ -195,8 +195,8 @@ int LossAgreement::Position() const {
 
 // Returns when this rank is to decide; nothing when nobody is accused.
 std::optional<int64_t> LossAgreement::ReadyAt() const {
-  std::map<int, std::pair<int64_t, bool>>
-      accused;  // the time of the first accusation, and whether an accusation is certain
+  // The time of the first accusation, and whether an accusation is certain.
+  std::map<int, std::pair<int64_t, bool>> accused;
   for (const auto& [pair, accusation] : accusations_) {
     if (!Counts(pair)) continue;
     auto& [heard_ns, certain] =

@@ -78,8 +78,8 @@ class HeldTimersLoop final : public EventLoop {
   }
   void CancelTimer(TimerId timer) override {
     if (timer <= kFirstHeld) return loop_->CancelTimer(timer);
-    Task
-        task;  // ends after the lock is given up: the task may hold an object with timers of its own
+    // Ends after the lock is given up: the task may hold an object with timers of its own.
+    Task task;
     const MutexLock lock(mutex_);
     const auto found = held_.find(timer);
     if (found == held_.end()) return;

@@ -120,8 +120,7 @@ Result<UniqueFd> TryOnce(const Request& request) {
   if (grant.message.type == fd_wire::kWithdrawn) return WithdrawnError(request);
   if (grant.outcome != fd_wire::Outcome::kMessage || grant.message.type != fd_wire::kGrant)
     return RemoteError("@{} answered with something that is not a grant", request.server_name);
-  if (!passed.valid() && GainDescriptors())
-    return UniqueFd();  // another attempt gets the descriptor
+  if (!passed.valid() && GainDescriptors()) return UniqueFd();  // to try once more
   if (!passed.valid())
     return NoDescriptors(request, fmt::format("shared memory {:#x} of @{} cannot be received",
                                               request.id, request.server_name));

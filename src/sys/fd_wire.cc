@@ -59,8 +59,8 @@ std::string RandomName() {
 socklen_t AbstractAddress(std::string_view name, sockaddr_un& address) {
   std::memset(&address, 0, sizeof(address));
   address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(),
-              name.size());  // a leading NUL makes the name abstract
+  // A leading NUL makes the name abstract.
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 

@@ -161,8 +161,8 @@ TEST(ForkTest, TheParentsLoopGoesOn) {
   (*loop)->RemoveFd(pair.mine.get());
 }
 
-#if !defined( \
-    __SANITIZE_THREAD__)  // the sanitizer takes threads of a child for the parent's threads
+// The thread sanitizer takes threads of a child for the parent's threads.
+#if !defined(__SANITIZE_THREAD__)
 TEST(ForkTest, AChildMakesLoopsOfItsOwn) {
   auto loop = EventLoop::Create("test-fork");
   ASSERT_TRUE(loop.ok());
