@@ -1,5 +1,5 @@
-// Calls that all ranks of a communicator make together: what ends them, and how the other ranks
-// hear that one of them gives such a call up.
+// Calls that all ranks of a communicator make together: the events that end a call, and how the
+// other ranks hear when a rank gives a call up.
 
 #include <cstring>
 
@@ -49,11 +49,11 @@ void Watch::EndJointCalls(const Status& reason) {
   for (auto& [call, end] : joint_calls_) EndJointCall(end, reason);
 }
 
-// Ends the call here if it is under way, and passes on what is new, so that all ranks hear of it.
+// Ends the call here if it is under way, and passes new reasons on, so all ranks hear of them.
 void Watch::GiveUpCall(uint64_t number, const Status& reason) {
   {
     const MutexLock lock(mutex_);
-    // What is older than all that is remembered has been passed on before.
+    // Calls older than all remembered calls have been passed on before.
     const bool full = calls_given_up_.size() >= kMaxCallsGivenUp;
     if (full && number < calls_given_up_.begin()->first) return;
     if (!calls_given_up_.emplace(number, reason).second) return;

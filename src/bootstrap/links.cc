@@ -1,4 +1,4 @@
-// The links of an Endpoint: opening, reading, writing and closing connections.
+#include "bootstrap/links.h"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -7,20 +7,22 @@
 #include <cerrno>
 
 #include "base/log.h"
-#include "bootstrap/endpoint.h"
+#include "sys/round_trip.h"
 
 namespace tutti {
 namespace {
 
-// A closing endpoint waits so long for the other ends before it cuts the connections.
+// A closing endpoint waits this long for the other ends before it cuts the connections.
 constexpr int64_t kLingerNs = 5'000'000'000;
-// After a handshake that was cut off (a full listener), before the next attempt.
+// The pause after a handshake that was cut off (a full listener), before the next attempt.
 constexpr int64_t kRetryDelayNs = 50'000'000;
-// Links that one peer may hold open here: two, and room for one whose end has not been noticed yet.
+// The most links that a peer may hold open here: two, and room for a link whose end has not been
+// noticed yet.
 constexpr int kMaxLinksPerPeer = 4;
-// How many times within the time after which a silent host is taken for dead.
+// The links are looked at this many times within the time after which a silent host is taken for
+// dead.
 constexpr int64_t kLooksAtSilence = 4;
-// Reads per readiness, so that one busy peer does not keep the others waiting.
+// Reads per readiness; the bound keeps a busy peer from holding up the others.
 constexpr int kReadsAtOnce = 8;
 
 Hello LinkHello(int from, int to, int num_ranks, uint64_t token) {
@@ -39,8 +41,22 @@ std::string ErrnoText(int error) { return std::string(ErrnoError(error, "errno")
 // ---------------------------------------------------------------------------------------------------------------------
 // Opening
 
-// Returns the rank that a hello comes from, when it is meant for this endpoint.
-Result<int> Endpoint::CheckHello(const Hello& hello) const {
+Status Links::Listen(UniqueFd listen_fd) {
+  scratch_.resize(size_t{64} << 10);
+  TUTTI_ASSIGN(acceptor_,
+               AuthAcceptor::Create(
+                   loop_.loop(), std::move(listen_fd), options_.key,
+                   fmt::format("rank {} of {} at {}", options_.rank, options_.num_ranks,
+                               contact_.address.ToString()),
+                   loop_.Locked([this](UniqueFd fd, const Hello& hello, const SocketAddress& from) {
+                     OnAccepted(std::move(fd), hello, from);
+                   }),
+                   loop_.Locked([this](const Status& why) { owner_.OnShortage(why); })));
+  return Status::Ok();
+}
+
+// Returns the rank that sent the hello, when the hello is meant for this endpoint.
+Result<int> Links::CheckHello(const Hello& hello) const {
   WireReader reader(hello.payload);
   const uint32_t from = reader.U32();
   const uint32_t to = reader.U32();
@@ -56,12 +72,13 @@ Result<int> Endpoint::CheckHello(const Hello& hello) const {
   return static_cast<int>(from);
 }
 
-void Endpoint::OnAccepted(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
+// The acceptor has finished the handshake, so the link is open at once.
+void Links::OnAccepted(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
   const Result<int> peer = CheckHello(hello);
-  const MutexLock lock(mutex_);
-  // A rank that has gone may have sent its last frames over another link than the one that ended.
-  if (!peer.ok() || (closing_ && !awaited_.contains(*peer)) || peers_[*peer].lost ||
-      peers_[*peer].link_count >= kMaxLinksPerPeer) {
+  // A rank that has gone may have sent its last frames over its other link, so it may still
+  // connect.
+  if (!peer.ok() || (closing_ && !awaited_.contains(*peer)) || peers_[*peer].IsLost() ||
+      pairs_[*peer].count >= kMaxLinksPerPeer) {
     TUTTI_INFO(kLogBootstrap, "rank {}: a connection from {} is turned away: {}", options_.rank,
                from.ToString(),
                peer.ok() ? "its rank has no business here" : peer.status().message());
@@ -69,42 +86,56 @@ void Endpoint::OnAccepted(UniqueFd fd, const Hello& hello, const SocketAddress& 
   }
   auto link = std::make_shared<Link>(*peer, Link::Stage::kHandshake);
   link->fd = std::move(fd);
-  const Status added =
-      loop_.AddFd(link->fd.get(), EPOLLIN, [weak = weak_from_this(), link](uint32_t events) {
-        if (const auto self = weak.lock()) self->OnLinkReady(link, events);
-      });
-  if (!added.ok()) {
+  if (const Status added = AddToLoop(link, EPOLLIN); !added.ok()) {
     TUTTI_WARN("rank {}: {}", options_.rank, added.message());
     return;
   }
-  link->interest = EPOLLIN;
-  links_.insert(link);
-  ++peers_[*peer].link_count;
-  if (!peers_[*peer].tx) peers_[*peer].tx = link;
+  Add(link);
   Opened(link);
 }
 
-Endpoint::LinkPtr Endpoint::TxLink(int peer) {
-  Peer& entry = peers_[peer];
-  if (!entry.tx) {
-    entry.tx = std::make_shared<Link>(peer, Link::Stage::kConnecting);
-    ++entry.link_count;
-    links_.insert(entry.tx);
-    StartAttempt(entry.tx);
-  }
-  return entry.tx;
+void Links::Add(const LinkPtr& link) {
+  links_.insert(link);
+  Pair& pair = pairs_[link->peer];
+  ++pair.count;
+  if (!pair.tx) pair.tx = link;
 }
 
-Status Endpoint::ConnectLink(const LinkPtr& link, const SocketAddress& address, int* error) {
-  TUTTI_ASSIGN(link->fd, StartConnect(address, error));
-  link->interest = EPOLLOUT;
-  return loop_.AddFd(link->fd.get(), EPOLLOUT, [weak = weak_from_this(), link](uint32_t events) {
-    if (const auto self = weak.lock()) self->OnLinkReady(link, events);
+Link* Links::FindTx(int peer) const {
+  const auto pair = pairs_.find(peer);
+  return pair == pairs_.end() ? nullptr : pair->second.tx.get();
+}
+
+void Links::Probe(int peer) {
+  const auto link = std::make_shared<Link>(peer, Link::Stage::kConnecting);
+  Add(link);
+  StartAttempt(link);
+}
+
+Links::LinkPtr Links::TxLink(int peer) {
+  if (!Has(peer)) Probe(peer);
+  return pairs_[peer].tx;
+}
+
+bool Links::IsOpen(int peer) const {
+  const Link* const link = FindTx(peer);
+  return link != nullptr && link->stage == Link::Stage::kOpen;
+}
+
+int64_t Links::RoundTripNs(int peer) const {
+  return IsOpen(peer) ? ShortestRoundTripNs(FindTx(peer)->fd.get()) : 0;
+}
+
+Status Links::AddToLoop(const LinkPtr& link, uint32_t interest) {
+  link->interest = interest;
+  return loop_.AddFd(link->fd.get(), interest, [this, link](uint32_t events) {
+    if (link->fd.valid()) Advance(link, events);
   });
 }
 
-void Endpoint::StartAttempt(const LinkPtr& link) {
-  Contact contact = peers_[link->peer].info.contact;
+// A failure to connect is handled on the loop's thread, like every end of a link.
+void Links::StartAttempt(const LinkPtr& link) {
+  Contact contact = peers_[link->peer].identity.contact;
   // The number of its interface means something on its own host only.
   if (contact.address.IsLinkLocal()) contact.address.scope_id = contact_.address.scope_id;
   ++link->attempts;
@@ -112,34 +143,32 @@ void Endpoint::StartAttempt(const LinkPtr& link) {
   link->handshake = Handshake::Connecting(
       options_.key, LinkHello(options_.rank, link->peer, options_.num_ranks, contact.token));
   int error = 0;
-  const Status begun = ConnectLink(link, contact.address, &error);
+  const auto connect = [&]() -> Status {
+    TUTTI_ASSIGN(link->fd, StartConnect(contact.address, &error));
+    return AddToLoop(link, EPOLLOUT);
+  };
+  const Status begun = connect();
   if (begun.ok()) {
     ArmTimer(link, kOpenTimeoutNs);
     return;
   }
   // Not from here: the caller may be any thread, and links end on the loop's.
-  loop_.Post([weak = weak_from_this(), link, begun, error] {
-    const auto self = weak.lock();
-    if (!self) return;
-    const MutexLock lock(self->mutex_);
+  loop_.Post([this, link, begun, error] {
     if (IsLackOfResources(error)) {
-      self->FailHere(link->peer, begun);
-      self->Drop(link);
+      owner_.OnCannotConnect(link->peer, begun);
+      Drop(link);
     } else {
-      self->Broken(link, std::string(begun.message()), error == ECONNREFUSED);
+      Broken(link, std::string(begun.message()), error == ECONNREFUSED);
     }
   });
 }
 
-void Endpoint::ArmTimer(const LinkPtr& link, int64_t delay_ns) {
+void Links::ArmTimer(const LinkPtr& link, int64_t delay_ns) {
   loop_.CancelTimer(link->timer);
-  link->timer = loop_.AddTimer(delay_ns, [weak = weak_from_this(), link] {
-    if (const auto self = weak.lock()) self->OnAttemptTimer(link);
-  });
+  link->timer = loop_.AddTimer(delay_ns, [this, link] { OnAttemptTimer(link); });
 }
 
-void Endpoint::OnAttemptTimer(const LinkPtr& link) {
-  const MutexLock lock(mutex_);
+void Links::OnAttemptTimer(const LinkPtr& link) {
   if (link->stage != Link::Stage::kConnecting && link->stage != Link::Stage::kHandshake) return;
   if (!link->fd.valid()) {
     StartAttempt(link);
@@ -149,7 +178,7 @@ void Endpoint::OnAttemptTimer(const LinkPtr& link) {
 }
 
 // A handshake that was cut off may have met a full listener.
-void Endpoint::AttemptFailed(const LinkPtr& link, const std::string& why) {
+void Links::AttemptFailed(const LinkPtr& link, const std::string& why) {
   if (link->attempts >= kMaxAttempts || closing_) {
     Broken(link, why);
     return;
@@ -158,7 +187,9 @@ void Endpoint::AttemptFailed(const LinkPtr& link, const std::string& why) {
   ArmTimer(link, kRetryDelayNs);
 }
 
-void Endpoint::Opened(const LinkPtr& link) {
+// A link that opens while the endpoint closes sends its queue, and the farewell where its peer is
+// awaited, and closes.
+void Links::Opened(const LinkPtr& link) {
   loop_.CancelTimer(link->timer);
   link->handshake.reset();
   link->stage = Link::Stage::kOpen;
@@ -174,21 +205,19 @@ void Endpoint::Opened(const LinkPtr& link) {
     BeginClosing(link);
     return;
   }
-  SendFacts(link, agreement_.Everything());
-  for (const auto& [id, membership] : memberships_) membership->changed.NotifyAll();
+  owner_.OnOpened(link);
 }
 
 // Looks at all links again in a while, for hosts that do not answer.
-void Endpoint::LookForSilence() {
+void Links::LookForSilence() {
   if (silence_timer_ != 0 || closing_) return;
   silence_timer_ = loop_.AddTimer(int64_t{options_.dead_after_s} * 1'000'000'000 / kLooksAtSilence,
-                                  [weak = weak_from_this()] {
-                                    if (const auto self = weak.lock()) self->OnSilenceTimer();
-                                  });
+                                  [this] { OnSilenceTimer(); });
 }
 
-void Endpoint::OnSilenceTimer() {
-  const MutexLock lock(mutex_);
+// The kernel's timeouts do not tell a silent host from a receiver that does not read
+// (sys/silence.h), so the endpoint looks by itself.
+void Links::OnSilenceTimer() {
   silence_timer_ = 0;
   if (closing_) return;
   const int64_t now_ns = NowNs();
@@ -207,12 +236,9 @@ void Endpoint::OnSilenceTimer() {
 // ---------------------------------------------------------------------------------------------------------------------
 // Reading and writing
 
-void Endpoint::OnLinkReady(const LinkPtr& link, uint32_t events) {
-  const MutexLock lock(mutex_);
-  if (link->fd.valid()) Advance(link, events);
-}
-
-void Endpoint::Advance(const LinkPtr& link, uint32_t events) {
+// Moves a link through its stages as far as the socket allows. Data may already be readable when
+// the handshake ends.
+void Links::Advance(const LinkPtr& link, uint32_t events) {
   if (link->stage == Link::Stage::kConnecting) {
     if (const int error = ConnectOutcome(link->fd.get()); error != 0) {
       // An address that refuses stays refused.
@@ -230,7 +256,7 @@ void Endpoint::Advance(const LinkPtr& link, uint32_t events) {
   if ((events & ~uint32_t{EPOLLOUT}) != 0) ReadSome(link);
 }
 
-void Endpoint::AdvanceHandshake(const LinkPtr& link) {
+void Links::AdvanceHandshake(const LinkPtr& link) {
   const Result<Progress> step = link->handshake->Step(link->fd.get());
   if (!step.ok()) {
     AttemptFailed(link, std::string(step.status().message()));
@@ -240,7 +266,7 @@ void Endpoint::AdvanceHandshake(const LinkPtr& link) {
   UpdateInterest(*link);
 }
 
-void Endpoint::ReadSome(const LinkPtr& link) {
+void Links::ReadSome(const LinkPtr& link) {
   for (int i = 0; i < kReadsAtOnce && link->fd.valid(); ++i) {
     const Result<int64_t> got = TryRecv(link->fd.get(), scratch_);
     if (!got.ok()) {
@@ -254,8 +280,7 @@ void Endpoint::ReadSome(const LinkPtr& link) {
     }
     const Status fed = link->reader.Feed(std::span(scratch_).first(static_cast<size_t>(*got)),
                                          [&](const FrameHeader& header, Bytes payload) {
-                                           mutex_.AssertHeld();
-                                           return TakeFrame(*link, header, std::move(payload));
+                                           return owner_.OnFrame(*link, header, std::move(payload));
                                          });
     if (!fed.ok()) {
       Broken(link, std::string(fed.message()));
@@ -264,24 +289,39 @@ void Endpoint::ReadSome(const LinkPtr& link) {
   }
 }
 
-Status Endpoint::Enqueue(const LinkPtr& link, Bytes frame) {
+// A frame for a link that is still being opened waits in the queue. The queue is bounded, so a peer
+// that reads nothing cannot use up this process's memory.
+Status Links::Enqueue(const LinkPtr& link, Bytes frame) {
   if (link->stage == Link::Stage::kClosed || link->stage == Link::Stage::kClosing) {
     return RemoteError("the connection to rank {} is closed", link->peer);
   }
   if (link->out_bytes + frame.size() > kMaxQueuedBytes) {
     return RemoteError("rank {} ({}) does not take its messages: more than {} bytes wait",
-                       link->peer, DescribeLocked(link->peer), kMaxQueuedBytes);
+                       link->peer, peers_.Describe(link->peer), kMaxQueuedBytes);
   }
   link->out_bytes += frame.size();
   link->out.push_back(std::move(frame));
   if (link->stage != Link::Stage::kOpen || link->out.size() > 1) return Status::Ok();
-  // A failure shows on the loop's thread as well, which then ends the link.
+  // A failure also shows on the loop's thread, where the link then ends.
   [[maybe_unused]] const Status sent = Flush(*link);
   return Status::Ok();
 }
 
-// Sends what goes now and asks for the rest. A closing link ends its sending side when all is out.
-Status Endpoint::Flush(Link& link) {
+void Links::SendIfLinked(int peer, const Bytes& frame) {
+  if (!Has(peer)) return;
+  [[maybe_unused]] const Status sent = Enqueue(pairs_[peer].tx, frame);
+}
+
+void Links::SendOnAll(const Bytes& frame, const std::function<bool(const Link&)>& wanted) {
+  for (const LinkPtr& link : links_) {
+    if (!wanted(*link)) continue;
+    [[maybe_unused]] const Status sent = Enqueue(link, frame);
+  }
+}
+
+// Sends as much as the socket takes and asks the loop for the rest. A closing link ends its sending
+// side when its queue is empty.
+Status Links::Flush(Link& link) {
   while (!link.out.empty()) {
     const auto rest = std::span(link.out.front()).subspan(link.out_sent);
     TUTTI_ASSIGN(const size_t sent, TrySend(link.fd.get(), rest));
@@ -297,7 +337,7 @@ Status Endpoint::Flush(Link& link) {
   return Status::Ok();
 }
 
-void Endpoint::UpdateInterest(Link& link) {
+void Links::UpdateInterest(Link& link) {
   if (!link.fd.valid()) return;
   uint32_t wanted = EPOLLIN;
   if (link.stage == Link::Stage::kHandshake) {
@@ -307,63 +347,76 @@ void Endpoint::UpdateInterest(Link& link) {
   }
   if (wanted == link.interest) return;
   link.interest = wanted;
-  [[maybe_unused]] const Status changed = loop_.ModifyFd(link.fd.get(), wanted);
+  [[maybe_unused]] const Status changed = loop_.loop().ModifyFd(link.fd.get(), wanted);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Closing. All on the loop's thread.
 
-void Endpoint::DropSocket(Link& link) {
+void Links::DropSocket(Link& link) {
   loop_.CancelTimer(link.timer);
   if (!link.fd.valid()) return;
-  loop_.RemoveFd(link.fd.get());
+  loop_.loop().RemoveFd(link.fd.get());
   link.fd.Reset();
 }
 
-void Endpoint::Drop(const LinkPtr& link) {
+// When the link for sending ends, the other link of the pair takes over. The frames of the ended
+// link's queue are lost: its peer is suspected then, or this endpoint closes.
+void Links::Drop(const LinkPtr& link) {
   if (link->stage == Link::Stage::kClosed) return;
   DropSocket(*link);
   link->stage = Link::Stage::kClosed;
   link->out.clear();
   link->out_bytes = 0;
-  Peer& peer = peers_[link->peer];
-  --peer.link_count;
+  Pair& pair = pairs_[link->peer];
+  --pair.count;
   links_.erase(link);
-  if (peer.tx == link) {
+  if (pair.tx == link) {
     const auto other = std::find_if(links_.begin(), links_.end(), [&](const LinkPtr& one) {
       return one->peer == link->peer && one->stage == Link::Stage::kOpen;
     });
-    peer.tx = other == links_.end() ? nullptr : *other;
+    pair.tx = other == links_.end() ? nullptr : *other;
   }
-  if (!closing_ || !links_.empty() || !awaited_.empty()) return;
+  if (!closing_ || !AllGone()) return;
   loop_.CancelTimer(linger_timer_);
-  links_gone_.NotifyAll();
+  gone_.NotifyAll();
 }
 
-void Endpoint::Broken(const LinkPtr& link, const std::string& why, bool refused) {
+void Links::Broken(const LinkPtr& link, const std::string& why, bool refused) {
   if (link->stage == Link::Stage::kClosed) return;
-  const Peer& peer = peers_[link->peer];
   if (refused) awaited_.erase(link->peer);
-  const bool peaceful = link->peer_said_end || peer.gone || peer.lost || closing_;
   Drop(link);
-  if (!peaceful) Suspect(link->peer, refused, why);
+  if (!link->peer_said_end && !closing_) owner_.OnBroken(link->peer, refused, why);
 }
 
-void Endpoint::BeginClosing(const LinkPtr& link) {
+void Links::BeginClosing(const LinkPtr& link) {
   [[maybe_unused]] const Status queued =
       Enqueue(link, EncodeFrame({.type = LinkFrameType::kEnd}, {}));
   link->stage = Link::Stage::kClosing;
   if (!Flush(*link).ok()) Drop(link);
 }
 
-void Endpoint::CloseAll() {
+void Links::CloseTo(int peer) {
+  const std::set<LinkPtr> links = links_;
+  for (const LinkPtr& link : links) {
+    if (link->peer != peer) continue;
+    if (link->stage == Link::Stage::kOpen)
+      BeginClosing(link);
+    else if (link->stage != Link::Stage::kClosing)
+      Drop(link);
+  }
+}
+
+// A link that is still being opened lives on where frames wait in its queue.
+void Links::Close(const std::vector<int>& awaited, Bytes farewell) {
   if (closing_) return;
   closing_ = true;
-  loop_.CancelTimer(agreement_timer_);
   loop_.CancelTimer(silence_timer_);
+  for (const int peer : awaited)
+    if (pairs_[peer].count == 0) awaited_.insert(peer);
+  farewell_ = std::move(farewell);
   if (awaited_.empty()) acceptor_.reset();
-  // This object lives on in the timer until the links are gone.
-  linger_timer_ = loop_.AddTimer(kLingerNs, [self = shared_from_this()] { self->OnLingerOver(); });
+  linger_timer_ = loop_.AddKeepingTimer(kLingerNs, [this] { OnLingerOver(); });
   const std::set<LinkPtr> links = links_;
   for (const LinkPtr& link : links) {
     if (link->stage == Link::Stage::kOpen) {
@@ -372,11 +425,10 @@ void Endpoint::CloseAll() {
       Drop(link);
     }
   }
-  if (links_.empty() && awaited_.empty()) loop_.CancelTimer(linger_timer_);
+  if (AllGone()) loop_.CancelTimer(linger_timer_);
 }
 
-void Endpoint::OnLingerOver() {
-  const MutexLock lock(mutex_);
+void Links::OnLingerOver() {
   awaited_.clear();
   acceptor_.reset();
   const std::set<LinkPtr> links = links_;
