@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "comm/gpu_one_sided.h"
 #include "comm/join.h"
-#include "operations/agreement.h"
 #include "window/host_one_sided.h"
 
 namespace tutti {
@@ -94,19 +93,15 @@ Status Communicator::StopAfterStep(Status failure) {
 
 Status Communicator::AgreeInStep(const std::string& step, const Status& mine) {
   const Watch::Step here(*watch_, "in " + step);
-  Result<Agreement> agreed = Agree(*bootstrap_, peers_, mine, InitDeadline(), &watch_->stop_flag());
-  return agreed.ok() ? std::move(agreed->refusal) : StopAfterStep(std::move(agreed).status());
+  return Concluded(ranks().Agree(mine));
 }
 
 Result<SymmetricMemory::Outcome> Communicator::Register(const SymmetricMemory::Request& request,
                                                         WindowUse use) {
-  // Whatever ends the communicator, on any rank, ends this as well.
-  const std::atomic<bool>* const abort_flag = &watch_->stop_flag();
-  const Deadline deadline = InitDeadline();
-  TUTTI_ASSIGN(SymmetricMemory::Outcome outcome,
-               symmetric_->Register(request, deadline, abort_flag));
+  const JointRanks ranks = this->ranks();
+  TUTTI_ASSIGN(SymmetricMemory::Outcome outcome, symmetric_->Register(request, ranks));
   if (outcome.window == nullptr) return outcome;
-  TUTTI_TRY(ShareWithOthers(*outcome.window, use, deadline, abort_flag));
+  TUTTI_TRY(ShareWithOthers(*outcome.window, use, ranks));
   TUTTI_ASSIGN(Agreement direct, device_communicators_.ShareDirect(*outcome.window));
   if (!direct.go_on()) {
     TUTTI_TRY(DeregisterWindow(outcome.window->handle));
@@ -155,8 +150,7 @@ Result<OneSided*> Communicator::one_sided() {
 
 // Lets ranks outside the team reach a window by one-sided calls, after what all windows share was
 // made with the first one; on GPUs with the first of the program's own. All ranks call it together.
-Status Communicator::ShareWithOthers(const Window& window, WindowUse use, Deadline deadline,
-                                     const std::atomic<bool>* abort_flag) {
+Status Communicator::ShareWithOthers(const Window& window, WindowUse use, const JointRanks& ranks) {
   if (!CanDoOneSided()) return Status::Ok();
   Result<OneSided*> one_sided = this->one_sided();
   if (!one_sided.ok()) {
@@ -167,20 +161,19 @@ Status Communicator::ShareWithOthers(const Window& window, WindowUse use, Deadli
       why_no_one_sided_ = std::move(made);
       return Status::Ok();
     }
-    TUTTI_TRY(MakeOneSided(deadline, abort_flag));
+    TUTTI_TRY(MakeOneSided(ranks));
     one_sided = this->one_sided();
   }
   if (!one_sided.ok() || (*one_sided)->remote() == nullptr) return Status::Ok();
-  return (*one_sided)->remote()->Share(window, use == WindowUse::kResource, {deadline, abort_flag});
+  return (*one_sided)->remote()->Share(window, use == WindowUse::kResource, ranks.limits());
 }
 
 // Makes what one-sided calls need once for all windows: the window with the counters of signals,
 // and the connections to ranks outside the team. REQUIRES: CanDoOneSided().
-Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* abort_flag) {
+Status Communicator::MakeOneSided(const JointRanks& ranks) {
   SymmetricMemory::Request request;
   request.bytes = HostOneSided::SignalBytes(num_ranks());
-  TUTTI_ASSIGN(const SymmetricMemory::Outcome counters,
-               symmetric_->Register(request, deadline, abort_flag));
+  TUTTI_ASSIGN(const SymmetricMemory::Outcome counters, symmetric_->Register(request, ranks));
   if (counters.window == nullptr) {
     TUTTI_WARN("there are no one-sided calls: {}", counters.refusal.message());
     return Status::Ok();
@@ -192,16 +185,14 @@ Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* ab
   parts.watch = watch_.get();
   parts.wait_policy = support.wait_policy;
   if (symmetric_->team().size < num_ranks()) {
-    TUTTI_ASSIGN(parts.remote, RemoteWindows::Connect({.bootstrap = bootstrap_.get(),
-                                                       .peers = peers_,
+    TUTTI_ASSIGN(parts.remote, RemoteWindows::Connect({.ranks = ranks,
                                                        .team = symmetric_->team(),
                                                        .loop = &process_.proxy().loop(),
                                                        .network = support.network,
                                                        .device = support.network_device,
                                                        .groups = support.groups,
-                                                       .watch = watch_.get()},
-                                                      {deadline, abort_flag}));
-    TUTTI_TRY(parts.remote->Share(*counters.window, true, {deadline, abort_flag}));
+                                                       .watch = watch_.get()}));
+    TUTTI_TRY(parts.remote->Share(*counters.window, true, ranks.limits()));
   }
   const MutexLock lock(registrations_mutex_);
   one_sided_ = std::make_unique<HostOneSided>(std::move(parts));

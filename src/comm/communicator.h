@@ -27,6 +27,7 @@
 #include "comm/rank_device.h"
 #include "config/settings.h"
 #include "nccl.h"
+#include "operations/agreement.h"
 #include "operations/operations.h"
 #include "operations/peer_info.h"
 #include "sys/network_interface.h"
@@ -78,6 +79,11 @@ class Communicator {
   const Operations& operations() const { return *operations_; }
   // Returns the deadline of what begins now and is done together by all ranks.
   Deadline InitDeadline() const { return Deadline::AfterSeconds(settings_.init_timeout_s); }
+  // Returns the ranks for a step that begins now. The step ends with the communicator as well,
+  // whichever rank stops it.
+  JointRanks ranks() const {
+    return {bootstrap_.get(), peers_, InitDeadline(), &watch_->stop_flag()};
+  }
 
   // Children that all ranks make are numbered alike on all of them, since all make them in the same
   // order.
@@ -151,9 +157,8 @@ class Communicator {
   Result<Agreement> GiveBackMemory(const Status& wrong);
   Result<Agreement> TakeBackMemory();
   Result<SymmetricMemory::Outcome> Register(const SymmetricMemory::Request& request, WindowUse use);
-  Status ShareWithOthers(const Window& window, WindowUse use, Deadline deadline,
-                         const std::atomic<bool>* abort_flag);
-  Status MakeOneSided(Deadline deadline, const std::atomic<bool>* abort_flag);
+  Status ShareWithOthers(const Window& window, WindowUse use, const JointRanks& ranks);
+  Status MakeOneSided(const JointRanks& ranks);
   Status MakeGpuOneSided();
   void LogTransports() const;
 

@@ -76,9 +76,6 @@ class DirectGin {
   Result<std::string> ChoosePort() const;
   Result<std::unique_ptr<CardMemory>> Register(const Window& window);
   Result<const device::GdakiMemory*> RecordFor(Shared& shared) TUTTI_REQUIRES(mutex_);
-  // Tells all ranks whether this one could do its part, and `mine`. Fills in what all have said.
-  Result<Agreement> Exchange(const Status& could, std::span<const std::byte> mine,
-                             std::vector<std::span<const std::byte>>& all);
   Result<std::unique_ptr<GinDirect>> Prepare(const GinPlan& plan);
   Status JoinAll(GinDirect* direct, const Status& could, size_t offer_bytes);
   void Retire(uint64_t number, std::unique_ptr<GinDirect> direct) TUTTI_EXCLUDES(mutex_);
@@ -90,8 +87,7 @@ class DirectGin {
   std::unique_ptr<GinGpuCard> gpu_;  // where the rank is a GPU
   bool asked_ = false;               // The ranks have tried to open their cards.
   Status why_none_;                  // Where that failed, the reason, the same on all ranks.
-  std::vector<std::byte> heard_;
-  uint64_t made_ = 0;  // joint calls to Make that succeeded; the same on all ranks
+  uint64_t made_ = 0;                // joint calls to Make that succeeded; the same on all ranks
   Mutex mutex_;
   std::unique_ptr<RecordMemory> records_ TUTTI_GUARDED_BY(mutex_);  // with gpu_
   std::map<ncclWindow_t, Shared> windows_ TUTTI_GUARDED_BY(mutex_);

@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "comm/communicator.h"
+#include "comm/joint_call.h"
 #include "window/host_flat_space.h"
 
 namespace tutti {
@@ -76,27 +75,11 @@ Status GpuGin::Together(const Step& step) {
   std::atomic<bool> ended = false;
   Status mine;
   {
-    const Watch::Step here(comm_.watch(), kDoing);
-    const Watch::JointCall call(comm_.watch(), ended);
-    mine = step({comm_.InitDeadline(), &ended});
-    if (!mine.ok()) mine = GiveUp(call, std::move(mine));
+    const JointCall call(comm_, kDoing, ended);
+    mine = step(call.ranks());
+    if (!mine.ok()) mine = call.GiveUp(std::move(mine));
   }
   return comm_.AgreeInStep(kCall, mine);
-}
-
-// Tells the other ranks, which may be waiting for this one, that its step has failed. Returns what
-// this rank brings to the agreement: its failure, or success where that only followed from the
-// failure of another one, which brings its own.
-Status GpuGin::GiveUp(const Watch::JointCall& call, Status failure) const {
-  // The reason why another rank has closed a connection may still be on its way.
-  const Deadline reason_comes = Deadline::After(Watch::kExplainBrokenNs);
-  while (failure.code() == Code::kRemoteError && call.reason().ok() && !reason_comes.Passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  if (!call.reason().ok()) return Status::Ok();
-  const auto rank = static_cast<size_t>(comm_.rank());
-  call.GiveUp(
-      RemoteError("{}: {}", RankName(comm_.rank(), comm_.peers()[rank]), failure.message()));
-  return failure;
 }
 
 // Makes what all device communicators share.
@@ -105,7 +88,7 @@ Status GpuGin::Join() {
   Result<std::shared_ptr<const Window>> locks = MakeWindow(kLockBytes, 0);
   Status shared = locks.status();
   if (shared.ok()) {
-    shared = Together([&](const WaitLimits& limits) { return Share(**locks, limits); });
+    shared = Together([&](const JointRanks& ranks) { return Share(**locks, ranks.limits()); });
     if (!shared.ok()) Drop(**locks);
   }
   if (!shared.ok()) {
@@ -118,17 +101,17 @@ Status GpuGin::Join() {
 
 Status GpuGin::Connect() {
   const Operations::OneSidedNetwork network = comm_.operations().one_sided_network();
-  const RemoteWindows::Parts parts = {.bootstrap = &comm_.bootstrap(),
-                                      .peers = comm_.peers(),
-                                      .team = comm_.symmetric().team(),
-                                      .loop = &comm_.process().proxy().loop(),
-                                      .network = network.net,
-                                      .device = network.device,
-                                      .groups = network.groups,
-                                      .watch = &comm_.watch(),
-                                      .attempt = attempts_++};
-  Status connected = Together([&](const WaitLimits& limits) -> Status {
-    TUTTI_ASSIGN(remote_, RemoteWindows::Connect(parts, limits));
+  RemoteWindows::Parts parts = {.ranks = {},
+                                .team = comm_.symmetric().team(),
+                                .loop = &comm_.process().proxy().loop(),
+                                .network = network.net,
+                                .device = network.device,
+                                .groups = network.groups,
+                                .watch = &comm_.watch(),
+                                .attempt = attempts_++};
+  Status connected = Together([&](const JointRanks& ranks) -> Status {
+    parts.ranks = ranks;
+    TUTTI_ASSIGN(remote_, RemoteWindows::Connect(parts));
     return Status::Ok();
   });
   if (!connected.ok()) remote_.reset();
@@ -141,8 +124,7 @@ Result<std::shared_ptr<const Window>> GpuGin::MakeWindow(uint64_t bytes, uint64_
   SymmetricMemory::Request request;
   request.bytes = bytes;
   request.alike = alike;
-  Result<SymmetricMemory::Outcome> outcome =
-      memory_->Register(request, comm_.InitDeadline(), &comm_.watch().stop_flag());
+  Result<SymmetricMemory::Outcome> outcome = memory_->Register(request, comm_.ranks());
   if (!outcome.ok()) return comm_.StopAfterStep(std::move(outcome).status());
   TUTTI_TRY(std::move(outcome->refusal));
   if (outcome->window == nullptr) return std::move(outcome->why_none);
@@ -185,8 +167,8 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
   TUTTI_ASSIGN(std::shared_ptr<const Window> window,
                MakeWindow(GinHostLayout(plan, team).bytes, digest));
   std::unique_ptr<GinDeviceProxy> proxy;
-  Status made = Together([&](const WaitLimits& limits) -> Status {
-    TUTTI_TRY(Share(*window, limits));
+  Status made = Together([&](const JointRanks& ranks) -> Status {
+    TUTTI_TRY(Share(*window, ranks.limits()));
     TUTTI_ASSIGN(proxy, PrepareProxy(plan, window));
     return prepare(*proxy);
   });

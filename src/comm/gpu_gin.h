@@ -18,7 +18,6 @@
 #include "gin/device_proxy.h"
 #include "gin/stream_line.h"
 #include "sys/tcp.h"
-#include "watch/watch.h"
 #include "window/remote_windows.h"
 #include "window/symmetric_memory.h"
 
@@ -55,9 +54,8 @@ class GpuGin {
 
   Status Join();
   Status Connect();
-  using Step = std::function<Status(const WaitLimits& limits)>;
+  using Step = std::function<Status(const JointRanks& ranks)>;
   Status Together(const Step& step);
-  Status GiveUp(const Watch::JointCall& call, Status failure) const;
   Result<std::shared_ptr<const Window>> MakeWindow(uint64_t bytes, uint64_t alike);
   Status Share(const Window& window, const WaitLimits& limits);
   Result<std::unique_ptr<GinDeviceProxy>> PrepareProxy(

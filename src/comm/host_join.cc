@@ -103,20 +103,20 @@ Status HostJoin::ShareMemory() {
 
   const int leader = group[0];
   const HugePages huge = context_.settings.huge_pages ? HugePages::kAdvise : HugePages::kNo;
-  std::vector<uint64_t> offers(static_cast<size_t>(num_ranks()));
+  JointStep<uint64_t> offers(context_.ranks());
   if (leader == rank() && group.size() > 1) {
     TUTTI_TRY(OfferArena(layout, huge));
-    offers[static_cast<size_t>(rank())] = parts_.arena.offer;
+    offers.mine() = parts_.arena.offer;
   }
-  TUTTI_TRY(context_.bootstrap.AllGather(offers.data(), sizeof(uint64_t), context_.deadline));
+  TUTTI_TRY(offers.Exchange());
 
-  std::vector<ShareResult> results(static_cast<size_t>(num_ranks()));
-  ShareResult& mine = results[static_cast<size_t>(rank())];
+  JointStep<ShareResult> results(context_.ranks());
+  ShareResult& mine = results.mine();
   mine.leader = rank();
   if (leader != rank()) {
     bool no_descriptors = false;
-    const Status attached =
-        AttachArena(leader, offers[static_cast<size_t>(leader)], layout, huge, &no_descriptors);
+    const uint64_t offer = offers.offers()[static_cast<size_t>(leader)];
+    const Status attached = AttachArena(leader, offer, layout, huge, &no_descriptors);
     // This rank has no descriptors left, and sockets would need more of them.
     if (no_descriptors) return attached;
     if (attached.ok())
@@ -135,13 +135,14 @@ Status HostJoin::ShareMemory() {
   mine.has_tuner = tuner_ != nullptr;
   mine.can_pull = mine.leader == leader && CanReadPeers(group);
   mine.asks_topology = TopologyMatters(context_.settings, AskAboutHost(context_, group));
-  TUTTI_TRY(context_.bootstrap.AllGather(results.data(), sizeof(ShareResult), context_.deadline));
-  for (const ShareResult& result : results) parts_.machines.leader.push_back(result.leader);
+  TUTTI_TRY(results.Exchange());
+  for (const ShareResult& result : results.offers())
+    parts_.machines.leader.push_back(result.leader);
   TUTTI_TRY(
       CheckLeaders(parts_.machines.leader, context_.peers, context_.settings.strict_transport));
   parts_.machines.here = std::move(group);
-  AgreeOnTuner(results);
-  ConcludeSharing(results);
+  AgreeOnTuner(results.offers());
+  ConcludeSharing(results.offers());
   return Status::Ok();
 }
 
@@ -203,8 +204,8 @@ bool HostJoin::CanReadPeers(std::span<const int> group) const {
 
 Status HostJoin::OpenNetwork() {
   if (Alone() || parts_.plan.one_host) return Status::Ok();
-  TUTTI_ASSIGN(network_, OpenNet(context_.process.proxy(), context_.settings, context_.bootstrap,
-                                 context_.peers, context_.deadline, parts_.profiler));
+  TUTTI_ASSIGN(network_, OpenNet(context_.process.proxy(), context_.settings, context_.ranks(),
+                                 parts_.profiler));
   return Status::Ok();
 }
 

@@ -21,6 +21,7 @@
 #include "bootstrap/bootstrap.h"
 #include "comm/process.h"
 #include "config/settings.h"
+#include "operations/agreement.h"
 #include "operations/operations.h"
 #include "operations/peer_info.h"
 #include "plan/choose.h"
@@ -45,6 +46,7 @@ struct JoinContext {
 
   int rank() const { return bootstrap.rank(); }
   int num_ranks() const { return bootstrap.num_ranks(); }
+  JointRanks ranks() const { return {&bootstrap, peers, deadline, abort_flag}; }
 };
 
 // Says how long each step took, for TUTTI_PRINT_INIT_TIMES. A step that was not taken took 0.

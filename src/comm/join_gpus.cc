@@ -57,13 +57,10 @@ size_t MessageSlotBytes(int num_ranks) {
 class GpuJoin {
  public:
   GpuJoin(const JoinContext& context, const cuda::Device& device) : context_(context) {
+    static_cast<JointRanks&>(peers_) = context.ranks();
     peers_.device = &device;
-    peers_.bootstrap = &context.bootstrap;
     peers_.fd_server = &context.process.fd_server();
-    peers_.peers = context.peers;
     peers_.key = OfferKey(context.bootstrap);
-    peers_.deadline = context.deadline;
-    peers_.abort_flag = context.abort_flag;
   }
 
   // Makes kernels that work in one another's windows; no mesh where no place for windows serves.
@@ -167,8 +164,7 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
 
 Result<std::shared_ptr<Net>> GpuJoin::OpenNetwork(HostQuestion& question) const {
   TUTTI_ASSIGN(std::shared_ptr<Net> net,
-               OpenNet(context_.process.proxy(), context_.settings, context_.bootstrap,
-                       context_.peers, context_.deadline, nullptr));
+               OpenNet(context_.process.proxy(), context_.settings, context_.ranks(), nullptr));
   question.nics =
       MarkUsableNics(net->devices(), context_.interfaces, context_.settings, context_.peers);
   return net;

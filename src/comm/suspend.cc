@@ -18,15 +18,12 @@ Status Communicator::Concluded(Result<Agreement> agreed) {
 }
 
 Result<Agreement> Communicator::GiveBackMemory(const Status& wrong) {
-  const Deadline deadline = InitDeadline();
-  const auto agree = [&](const Status& mine) {
-    return Agree(*bootstrap_, peers_, mine, deadline, &watch_->stop_flag());
-  };
-  TUTTI_ASSIGN(Agreement agreed, agree(wrong.ok() ? operations_->CheckIdle() : wrong));
+  const JointRanks ranks = this->ranks();
+  TUTTI_ASSIGN(Agreement agreed, ranks.Agree(wrong.ok() ? operations_->CheckIdle() : wrong));
   if (!agreed.go_on()) return agreed;
-  TUTTI_ASSIGN(agreed, agree(operations_->CheckNothingWaits()));
+  TUTTI_ASSIGN(agreed, ranks.Agree(operations_->CheckNothingWaits()));
   if (!agreed.go_on()) return agreed;
-  TUTTI_ASSIGN(agreed, agree(operations_->GiveBackMemory()));
+  TUTTI_ASSIGN(agreed, ranks.Agree(operations_->GiveBackMemory()));
   // What some ranks have given back, the others still use: that cannot be undone.
   TUTTI_TRY(std::move(agreed.refusal));
   return Agreement();
@@ -34,11 +31,10 @@ Result<Agreement> Communicator::GiveBackMemory(const Status& wrong) {
 
 // The ranks meet first, so that the call ends on none of them before all have made it.
 Result<Agreement> Communicator::TakeBackMemory() {
-  const Deadline deadline = InitDeadline();
-  const std::atomic<bool>* const abort_flag = &watch_->stop_flag();
-  TUTTI_ASSIGN(Agreement met, Agree(*bootstrap_, peers_, Status::Ok(), deadline, abort_flag));
+  const JointRanks ranks = this->ranks();
+  TUTTI_ASSIGN(Agreement met, ranks.Agree(Status::Ok()));
   if (!met.go_on()) return met;
-  return operations_->TakeBackMemory(deadline, abort_flag);
+  return operations_->TakeBackMemory(ranks.deadline, ranks.abort_flag);
 }
 
 Status Communicator::Suspend(const Status& wrong) {

@@ -22,6 +22,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
+#include "operations/agreement.h"
 #include "operations/peer_info.h"
 #include "sys/tcp.h"
 #include "transport/net/rma.h"
@@ -35,8 +36,7 @@ namespace tutti {
 class RemoteWindows {
  public:
   struct Parts {
-    Bootstrap* bootstrap = nullptr;  // This and what is pointed to outlive the object.
-    std::span<const PeerInfo> peers;
+    JointRanks ranks;  // The limits bound Connect. All else, and what is pointed to, lives longer.
     LsaTeam team;
     EventLoop* loop = nullptr;
     std::shared_ptr<Net> network;  // has one-sided operations
@@ -46,11 +46,10 @@ class RemoteWindows {
     // How often these ranks have tried to connect before, in vain; the same on all of them.
     uint32_t attempt = 0;
   };
-  // Makes the connections. All ranks call it together. The flag of `limits` ends the waits for
+  // Makes the connections. All ranks call it together. The flag of the limits ends the waits for
   // other ranks besides the watch, which raises it itself. Where this fails on one rank the others
   // may wait for it: whoever calls it tells them.
-  static Result<std::unique_ptr<RemoteWindows>> Connect(const Parts& parts,
-                                                        const WaitLimits& limits);
+  static Result<std::unique_ptr<RemoteWindows>> Connect(const Parts& parts);
   ~RemoteWindows();
 
   // Lets the ranks outside the team reach this rank's part of a window, and learns how to reach
@@ -101,7 +100,7 @@ class RemoteWindows {
 
   // Returns how sentences call a rank.
   std::string NameOf(int peer) const {
-    return RankName(peer, parts_.peers[static_cast<size_t>(peer)]);
+    return RankName(peer, parts_.ranks.peers[static_cast<size_t>(peer)]);
   }
 
  private:
@@ -120,9 +119,9 @@ class RemoteWindows {
   explicit RemoteWindows(const Parts& parts)
       : parts_(parts), joint_call_(uint64_t{parts.attempt} << 32) {}
 
-  Status JoinGroup(const WaitLimits& limits);
-  Status OpenGroup(uint64_t name, uint64_t number, const WaitLimits& limits);
-  Status ConnectAll(const WaitLimits& limits);
+  Status JoinGroup();
+  Status OpenGroup(uint64_t name, uint64_t number);
+  Status ConnectAll();
   void AddLink(int peer, std::unique_ptr<NetRmaComm> comm);
   std::vector<int> RanksOutside() const;
   Status Tell(int peer, uint32_t tag, std::span<const std::byte> message);

@@ -37,19 +37,17 @@ SymmetricMemory::~SymmetricMemory() {
 // Registration
 
 Result<SymmetricMemory::Outcome> SymmetricMemory::Register(const Request& request,
-                                                           Deadline deadline,
-                                                           const std::atomic<bool>* abort_flag) {
+                                                           const JointRanks& ranks) {
   Part part;
-  std::vector<Offer> offers(peers_.size());
-  Offer& mine = offers[static_cast<size_t>(bootstrap_.rank())];
-  mine.wrong = StatusWire::Of(Prepare(request, part, mine));
+  JointStep<Offer> step(ranks);
+  const Status could = Prepare(request, part, step.mine());
   {
     const MutexLock lock(mutex_);
-    ShowGivenUp(mine);
+    ShowGivenUp(step.mine());
   }
-  const Status met = bootstrap_.AllGather(offers.data(), sizeof(Offer), deadline, abort_flag);
-  Result<Outcome> outcome =
-      met.ok() ? Conclude(request, offers, part, deadline, abort_flag) : Result<Outcome>(met);
+  const Result<Agreement> prepared = step.Exchange(could);
+  Result<Outcome> outcome = prepared.ok() ? Conclude(request, ranks, *prepared, step.offers(), part)
+                                          : Result<Outcome>(prepared.status());
   EndExports(part.exported);
   if (!outcome.ok() || outcome->window == nullptr) DropPart(part);
   return outcome;
@@ -145,8 +143,6 @@ std::string SymmetricMemory::Difference(std::string_view one, std::string_view o
 
 // Returns why what the ranks bring makes no window; the same on all ranks.
 Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
-  for (size_t r = 0; r < offers.size(); ++r)
-    TUTTI_TRY(offers[r].wrong.From(static_cast<int>(r), peers_[r]));
   const Status unmappable = FirstUnmappable(offers);
   for (size_t r = 0; r < offers.size(); ++r) {
     const std::string name = RankName(static_cast<int>(r), peers_[r]);
@@ -209,20 +205,22 @@ void SymmetricMemory::FixStride(std::span<const Offer> offers) {
 
 // Comes to the same conclusions on all ranks. After the last exchange nothing can fail any more.
 Result<SymmetricMemory::Outcome> SymmetricMemory::Conclude(const Request& request,
+                                                           const JointRanks& ranks,
+                                                           const Agreement& prepared,
                                                            std::span<const Offer> offers,
-                                                           Part& part, Deadline deadline,
-                                                           const std::atomic<bool>* abort_flag) {
+                                                           Part& part) {
   {
     const MutexLock lock(mutex_);
     TakeBack(offers);
   }
+  if (!prepared.go_on()) return Outcome{.refusal = prepared.refusal};
   if (Status refusal = CheckOffers(offers); !refusal.ok()) return Outcome{.refusal = refusal};
   if (Status none = FirstUnmappable(offers); !none.ok()) return Outcome{.why_none = none};
   if (Status refusal = TakeMemory(offers, part); !refusal.ok()) return Outcome{.refusal = refusal};
   Status mapped;
   if (part.is_new) {
-    mapped = MapFirstPieces(part.number, offers, deadline, abort_flag);
-    TUTTI_TRY(MapFurtherPieces(offers, part, &mapped, deadline, abort_flag));
+    mapped = MapFirstPieces(part.number, offers, ranks);
+    TUTTI_TRY(MapFurtherPieces(offers, part, ranks, &mapped));
   }
   std::shared_ptr<const Window> window;
   const Status mine = [&]() -> Status {
@@ -230,7 +228,7 @@ Result<SymmetricMemory::Outcome> SymmetricMemory::Conclude(const Request& reques
     TUTTI_ASSIGN(window, MakeWindow(request, offers, part));
     return Status::Ok();
   }();
-  const Result<Agreement> agreed = Agree(bootstrap_, peers_, mine, deadline, abort_flag);
+  const Result<Agreement> agreed = ranks.Agree(mine);
   const MutexLock lock(mutex_);
   if (agreed.ok() && agreed->go_on()) {
     directory_.Add(window);
@@ -279,14 +277,13 @@ Status SymmetricMemory::TakeMemory(std::span<const Offer> offers, Part& part) {
 }
 
 // Maps the first piece of each rank of the team. Nobody else uses the memory yet.
-Status SymmetricMemory::MapFirstPieces(int number, std::span<const Offer> offers, Deadline deadline,
-                                       const std::atomic<bool>* abort_flag) {
+Status SymmetricMemory::MapFirstPieces(int number, std::span<const Offer> offers,
+                                       const JointRanks& ranks) {
   if (!reserved_) TUTTI_TRY(space_->Reserve(SliceOf(team_.size)));
   reserved_ = true;
   for (int place = 0; place < team_.size; ++place) {
     const Offer& offer = offers[static_cast<size_t>(team_.first + place)];
-    TUTTI_TRY(MapPiece(number, place, offer, offer.allocation, offer.num_pieces == 1, deadline,
-                       abort_flag));
+    TUTTI_TRY(MapPiece(number, place, offer, offer.allocation, offer.num_pieces == 1, ranks));
   }
   return Status::Ok();
 }
@@ -294,24 +291,20 @@ Status SymmetricMemory::MapFirstPieces(int number, std::span<const Offer> offers
 // Maps the pieces behind the first ones, of those ranks that have more than one. `mine` holds what
 // has failed on this rank so far, and in the end what has failed here too. The ranks agree on that
 // later; but once one of them has told of a failure none goes on. Fails when the ranks cannot talk.
-Status SymmetricMemory::MapFurtherPieces(std::span<const Offer> offers, Part& part, Status* mine,
-                                         Deadline deadline, const std::atomic<bool>* abort_flag) {
+Status SymmetricMemory::MapFurtherPieces(std::span<const Offer> offers, Part& part,
+                                         const JointRanks& ranks, Status* mine) {
   uint64_t most = 0;
   for (const Offer& offer : offers) most = std::max(most, offer.num_pieces);
   for (uint64_t first = 1; first < most; first += kPiecesAtOnce) {
     // When all have come to the all-gather, they have mapped what was offered before.
     const std::vector<RemoteHandle> before = std::exchange(part.exported, {});
-    std::vector<PieceOffer> pieces(offers.size());
-    PieceOffer& own = pieces[static_cast<size_t>(bootstrap_.rank())];
-    if (mine->ok()) *mine = OfferPieces(part, first, own);
-    own.wrong = StatusWire::Of(*mine);
-    Status met = bootstrap_.AllGather(pieces.data(), sizeof(PieceOffer), deadline, abort_flag);
+    JointStep<PieceOffer> step(ranks);
+    if (mine->ok()) *mine = OfferPieces(part, first, step.mine());
+    const Result<Agreement> agreed = step.Exchange(*mine);
     EndExports(before);
-    TUTTI_TRY(std::move(met));
-    const bool all_go_on = std::all_of(pieces.begin(), pieces.end(),
-                                       [](const PieceOffer& offer) { return offer.wrong.ok(); });
-    if (!all_go_on) return Status::Ok();
-    *mine = MapPieces(part.number, offers, first, pieces, deadline, abort_flag);
+    TUTTI_TRY(agreed.status());
+    if (!agreed->go_on()) return Status::Ok();
+    *mine = MapPieces(part.number, offers, first, step.offers(), ranks);
   }
   return Status::Ok();
 }
@@ -328,8 +321,7 @@ Status SymmetricMemory::OfferPieces(Part& part, uint64_t first, PieceOffer& offe
 }
 
 Status SymmetricMemory::MapPieces(int number, std::span<const Offer> offers, uint64_t first,
-                                  std::span<const PieceOffer> pieces, Deadline deadline,
-                                  const std::atomic<bool>* abort_flag) {
+                                  std::span<const PieceOffer> pieces, const JointRanks& ranks) {
   for (int place = 0; place < team_.size; ++place) {
     const auto r = static_cast<size_t>(team_.first + place);
     const uint64_t end = std::min(offers[r].num_pieces, first + kPiecesAtOnce);
@@ -339,7 +331,7 @@ Status SymmetricMemory::MapPieces(int number, std::span<const Offer> offers, uin
       piece.offer_id = offer_id;
       piece.size = bytes;
       const bool is_last = i + 1 == offers[r].num_pieces;
-      TUTTI_TRY(MapPiece(number, place, offers[r], piece, is_last, deadline, abort_flag));
+      TUTTI_TRY(MapPiece(number, place, offers[r], piece, is_last, ranks));
     }
   }
   return Status::Ok();
@@ -347,8 +339,7 @@ Status SymmetricMemory::MapPieces(int number, std::span<const Offer> offers, uin
 
 // Maps a piece behind those that are mapped of `place` already.
 Status SymmetricMemory::MapPiece(int number, int place, const Offer& offer,
-                                 const RemoteHandle& piece, bool is_last, Deadline deadline,
-                                 const std::atomic<bool>* abort_flag) {
+                                 const RemoteHandle& piece, bool is_last, const JointRanks& ranks) {
   const int r = team_.first + place;
   const std::string what =
       fmt::format("mapping the memory of {}", RankName(r, peers_[static_cast<size_t>(r)]));
@@ -364,7 +355,8 @@ Status SymmetricMemory::MapPiece(int number, int place, const Offer& offer,
     return RemoteError("a piece of {} bytes does not fit {} bytes into memory of {}", piece.size,
                        before, offer.allocation_bytes)
         .Annotate(what);
-  Status mapped = space_->Map(SliceOf(place) + at + before, piece, deadline, abort_flag);
+  Status mapped =
+      space_->Map(SliceOf(place) + at + before, piece, ranks.deadline, ranks.abort_flag);
   if (!mapped.ok()) return std::move(mapped).Annotate(what);
   const MutexLock lock(mutex_);
   memories_.at(number).mapped[static_cast<size_t>(place)].push_back(piece.size);

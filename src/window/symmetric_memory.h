@@ -40,7 +40,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
@@ -97,9 +96,9 @@ class SymmetricMemory {
     Status refusal = {};
     Status why_none = {};
   };
-  // All ranks call it together. Fails when the ranks cannot talk; what is left then is of no use.
-  Result<Outcome> Register(const Request& request, Deadline deadline,
-                           const std::atomic<bool>* abort_flag);
+  // All ranks call it together, within the limits of `ranks`. Fails when the ranks cannot talk;
+  // what is left then is of no use.
+  Result<Outcome> Register(const Request& request, const JointRanks& ranks);
 
   // Ends a window on this rank. Nothing may be using it. InvalidArgument where it is none of this
   // communicator.
@@ -144,7 +143,6 @@ class SymmetricMemory {
   // A rank says this of its part in a registration. Plain bytes; all but `given_up` is checked by
   // CheckOffers.
   struct Offer {
-    StatusWire wrong;
     StatusWire unmappable;  // Where it is not ok, it says why no other rank can map the memory.
     int64_t allocates = 0;  // 1: the library allocates the memory
     int64_t flags = 0;
@@ -163,9 +161,8 @@ class SymmetricMemory {
     std::string_view SaidText() const { return {said.data(), strnlen(said.data(), said.size())}; }
   };
 
-  // A rank says this of some of its further pieces, and of what went wrong until then.
+  // A rank says this of some of its further pieces.
   struct PieceOffer {
-    StatusWire wrong;
     struct Piece {
       uint64_t offer_id = 0;
       uint64_t bytes = 0;
@@ -204,20 +201,18 @@ class SymmetricMemory {
   static std::string Difference(std::string_view one, std::string_view other);
   Status FirstUnmappable(std::span<const Offer> offers) const;
   void FixStride(std::span<const Offer> offers) TUTTI_REQUIRES(mutex_);
-  Result<Outcome> Conclude(const Request& request, std::span<const Offer> offers, Part& part,
-                           Deadline deadline, const std::atomic<bool>* abort_flag);
+  Result<Outcome> Conclude(const Request& request, const JointRanks& ranks,
+                           const Agreement& prepared, std::span<const Offer> offers, Part& part);
   Status TakeMemory(std::span<const Offer> offers, Part& part);
   static bool IsPartOf(const FlatSpace::Allocation& allocation, const Memory& memory);
-  Status MapFirstPieces(int number, std::span<const Offer> offers, Deadline deadline,
-                        const std::atomic<bool>* abort_flag);
-  Status MapFurtherPieces(std::span<const Offer> offers, Part& part, Status* mine,
-                          Deadline deadline, const std::atomic<bool>* abort_flag);
+  Status MapFirstPieces(int number, std::span<const Offer> offers, const JointRanks& ranks);
+  Status MapFurtherPieces(std::span<const Offer> offers, Part& part, const JointRanks& ranks,
+                          Status* mine);
   Status OfferPieces(Part& part, uint64_t first, PieceOffer& offer);
   Status MapPieces(int number, std::span<const Offer> offers, uint64_t first,
-                   std::span<const PieceOffer> pieces, Deadline deadline,
-                   const std::atomic<bool>* abort_flag);
+                   std::span<const PieceOffer> pieces, const JointRanks& ranks);
   Status MapPiece(int number, int place, const Offer& offer, const RemoteHandle& piece,
-                  bool is_last, Deadline deadline, const std::atomic<bool>* abort_flag);
+                  bool is_last, const JointRanks& ranks);
   void EndExports(std::span<const RemoteHandle> exported);
   Result<std::shared_ptr<const Window>> MakeWindow(const Request& request,
                                                    std::span<const Offer> offers, const Part& part);
