@@ -12,8 +12,8 @@
 
 namespace tutti {
 
-// The order is that of what uses what: operations end first, as long as the watch can still stop
-// their waits; then the watch; last the bootstrap, over which all of them talk.
+// Ends users before the things they use. Operations end first, as long as the watch can still stop
+// their waits; then the watch ends; the bootstrap, over which all of them talk, ends last.
 Communicator::~Communicator() {
   if (operations_) operations_->Finish();
   if (const MutexLock lock(registrations_mutex_); one_sided_)
@@ -33,8 +33,8 @@ int Communicator::LocalRank() const {
   return static_cast<int>(std::find(here.begin(), here.end(), rank()) - here.begin());
 }
 
-// Decides what windows this communicator can have. Ranks that map one another's memory form teams;
-// ranks that do not are teams of one, whose windows others reach over the network.
+// Decides which windows this communicator can have. Ranks that map one another's memory form teams.
+// Each remaining rank is a team of its own, whose windows are reached over the network.
 Status Communicator::MakeSymmetricMemory() {
   const bool reaches = operations_->MapsPeerMemory();
   const int team_size =
@@ -44,7 +44,7 @@ Status Communicator::MakeSymmetricMemory() {
                                   .team = LsaTeamOf(rank(), team_size),
                                   .directory = &process_.windows()};
   const auto stride = static_cast<uint64_t>(settings_.win_stride);
-  // A GPU that reaches no other one still has windows, which other ranks put to.
+  // A GPU that reaches no peer GPU still has windows, to which ranks put over the network.
   const bool can_map = reaches || std::none_of(peers_.begin(), peers_.end(), [](const PeerInfo& p) {
                          return p.cumem_disabled != 0;
                        });
@@ -111,8 +111,8 @@ Result<SymmetricMemory::Outcome> Communicator::Register(const SymmetricMemory::R
   return outcome;
 }
 
-// Has operations work in a window; in all of its parts where the user promises that these are used
-// alike, they are of one length and all within reach.
+// Has operations work in this rank's part of a window. Operations work in all parts where the user
+// promises symmetric use, the parts have one length, and all are within reach.
 void Communicator::UseInOperations(const Window& window, bool is_symmetric) {
   const bool alike = std::all_of(window.bytes.begin(), window.bytes.end(),
                                  [&](uint64_t bytes) { return bytes == window.bytes[0]; });
@@ -148,8 +148,8 @@ Result<OneSided*> Communicator::one_sided() {
   return one_sided_.get();
 }
 
-// Lets ranks outside the team reach a window by one-sided calls, after what all windows share was
-// made with the first one; on GPUs with the first of the program's own. All ranks call it together.
+// Lets ranks outside the team reach a window by one-sided calls. The first window, on GPUs the
+// first of the program's own, makes the parts that all windows share. All ranks call this together.
 Status Communicator::ShareWithOthers(const Window& window, WindowUse use, const JointRanks& ranks) {
   if (!CanDoOneSided()) return Status::Ok();
   Result<OneSided*> one_sided = this->one_sided();
@@ -168,8 +168,8 @@ Status Communicator::ShareWithOthers(const Window& window, WindowUse use, const 
   return (*one_sided)->remote()->Share(window, use == WindowUse::kResource, ranks.limits());
 }
 
-// Makes what one-sided calls need once for all windows: the window with the counters of signals,
-// and the connections to ranks outside the team. REQUIRES: CanDoOneSided().
+// Makes the parts of one-sided calls that all windows share: the window with the counters of
+// signals, and the connections to ranks outside the team. REQUIRES: CanDoOneSided().
 Status Communicator::MakeOneSided(const JointRanks& ranks) {
   SymmetricMemory::Request request;
   request.bytes = HostOneSided::SignalBytes(num_ranks());
@@ -199,12 +199,13 @@ Status Communicator::MakeOneSided(const JointRanks& ranks) {
   return Status::Ok();
 }
 
-// Makes what one-sided calls of GPUs need, with the first window. It comes out alike on all ranks;
-// where it cannot be had, windows serve everything else.
+// Makes the parts of GPUs' one-sided calls with the first window. Comes out alike on all ranks.
+// Where one-sided calls cannot be had, windows still serve everything else.
 Status Communicator::MakeGpuOneSided() {
   TUTTI_ASSIGN(GpuGin::ForStreams gin,
                device_communicators_.gpu_gin().MakeForStreams(GpuOneSided::PlanFor(num_ranks())));
-  // The proxy has been made on the device, so this does not fail on one rank alone.
+  // The proxy has been made on the device, so that opening the device does not fail on one rank
+  // alone.
   TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(device_->cuda_ordinal()));
   auto made = std::make_unique<GpuOneSided>(
       GpuOneSided::Parts{
@@ -216,8 +217,8 @@ Status Communicator::MakeGpuOneSided() {
   return Status::Ok();
 }
 
-// Takes the window from the operations first, which waits for kernels and puts that may still use
-// it, and gives the memory back last.
+// Takes the window from the operations first, and so waits for kernels and puts that may still use
+// the window. Gives the memory back last.
 Status Communicator::DeregisterWindow(ncclWindow_t handle) {
   TUTTI_TRY(symmetric_->Find(handle).status());
   const void* token = nullptr;
@@ -226,7 +227,7 @@ Status Communicator::DeregisterWindow(ncclWindow_t handle) {
     if (const auto found = registrations_.find(handle); found != registrations_.end())
       token = found->second;
   }
-  // Where the device cannot tell that it is done, what may still be in use stays mapped.
+  // Where the device cannot tell whether its work is done, the memory stays mapped.
   TUTTI_TRY(operations_->Forget(token));
   if (OneSided* const calls = calls_on_streams_.load(std::memory_order_acquire)) calls->AwaitPuts();
   {

@@ -16,7 +16,7 @@ constexpr const char* kCall = "ncclDevCommCreate";
 
 }  // namespace
 
-// A backend as its device communicator has it.
+// The backend of a device communicator.
 class DirectGin::Owned final : public GinBackend {
  public:
   Owned(DirectGin& gin, uint64_t number, std::unique_ptr<GinDirect> direct)
@@ -45,9 +45,9 @@ DirectGin::~DirectGin() {
 // -------------------------------------------------------------------------------------------------
 // The joint calls
 
-// Returns the port that is nearest to this rank's device, as rings choose NICs
-// (comm/topology_step.h); by the rank's number on its host where the topology does not know the
-// ports.
+// Returns the port nearest to this rank's device, by the rules with which rings choose NICs
+// (comm/topology_step.h). Where the topology does not know the ports, the rank's number on its host
+// decides.
 Result<std::string> DirectGin::ChoosePort() const {
   TUTTI_ASSIGN(const std::vector<CardPort> ports, Card::Find(comm_.settings(), options_));
   const std::string& by_number = ports[static_cast<size_t>(comm_.LocalRank()) % ports.size()].name;
@@ -119,7 +119,7 @@ Result<std::unique_ptr<CardMemory>> DirectGin::Register(const Window& window) {
   return card_->Register(window.own, window.offset, ordering);
 }
 
-// Returns what kernels find the keys of a window by.
+// Returns the record by which kernels find the keys of a window.
 Result<const device::GdakiMemory*> DirectGin::RecordFor(Shared& shared) {
   shared.memory = {shared.keys.data(), shared.own ? shared.own->local_key() : 0};
   if (!records_) return &shared.memory;
@@ -196,7 +196,7 @@ Result<std::unique_ptr<GinBackend>> DirectGin::Make(const GinPlan& plan) {
       std::make_unique<Owned>(*this, number, std::move(direct).value()));
 }
 
-// Exchanges offers, and which device communicators this rank still has, and joins.
+// Exchanges offers and the oldest living device communicator of each rank, and joins.
 Status DirectGin::JoinAll(GinDirect* direct, const Status& could, size_t offer_bytes) {
   uint64_t oldest_used = made_ + 1;
   {
@@ -233,7 +233,7 @@ void DirectGin::Retire(uint64_t number, std::unique_ptr<GinDirect> direct) {
   retired_.push_back({number, std::move(direct)});
 }
 
-// Ends what no rank uses any more.
+// Ends the queue pairs that no rank uses any more.
 void DirectGin::FreeRetired(uint64_t oldest_used) {
   std::vector<Retired> ended;
   const MutexLock lock(mutex_);

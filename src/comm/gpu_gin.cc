@@ -11,18 +11,19 @@
 namespace tutti {
 namespace {
 
-// The addresses that a rank's part of the host's memory has. A device communicator takes some MiB.
+// The number of addresses for a rank's part of the host's memory. A device communicator takes some
+// MiB.
 constexpr uint64_t kStride = uint64_t{64} << 30;
 // A page of a rank holds its lock.
 constexpr uint64_t kLockBytes = 4096;
 constexpr double kFinishS = 60;
-// The call that all of this is part of, as other ranks are told.
+// The name under which other ranks hear of all steps here.
 constexpr const char* kCall = "ncclDevCommCreate";
 constexpr const char* kDoing = "in ncclDevCommCreate";
 
 }  // namespace
 
-// A proxy as its device communicator has it. What is left of it at the end is kept as long as
+// The proxy of a device communicator. At the end, the remains of the proxy are kept as long as
 // other ranks may write there.
 class GpuGin::Owned final : public GinBackend {
  public:
@@ -69,8 +70,8 @@ GpuGin::~GpuGin() {
 // ---------------------------------------------------------------------------------------------------------------------
 // The joint calls
 
-// Takes a step that all ranks take together. Returns the same on all of them: success where it
-// succeeded on all, else the failure of one rank, with its name.
+// Takes a step that all ranks take together. Returns the same on all ranks: success where the step
+// succeeded on all of them, else the failure of one rank, with the rank's name.
 Status GpuGin::Together(const Step& step) {
   std::atomic<bool> ended = false;
   Status mine;
@@ -82,7 +83,7 @@ Status GpuGin::Together(const Step& step) {
   return comm_.AgreeInStep(kCall, mine);
 }
 
-// Makes what all device communicators share.
+// Makes the parts that all device communicators share.
 Status GpuGin::Join() {
   if (comm_.symmetric().team().size < comm_.num_ranks()) TUTTI_TRY(Connect());
   Result<std::shared_ptr<const Window>> locks = MakeWindow(kLockBytes, 0);
@@ -161,7 +162,7 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
                                                  const std::function<void()>& undo) {
   FreeRetired();
   if (locks_ == nullptr) TUTTI_TRY(Join());
-  // What the proxies of two ranks tell each other goes by strong signals (gin/mail.h).
+  // The messages between the proxies of two ranks go by strong signals (gin/mail.h).
   if (remote_) TUTTI_TRY(remote_->CheckSignals(/*strong=*/true, plan.va_signals));
   const LsaTeam& team = comm_.symmetric().team();
   TUTTI_ASSIGN(std::shared_ptr<const Window> window,
@@ -173,7 +174,7 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
     return prepare(*proxy);
   });
   if (!made.ok()) {
-    // No rank has kernels that could have put anything: nobody writes here.
+    // No rank's kernels have put anything, so nobody writes to this memory.
     undo();
     proxy.reset();
     Drop(*window);
@@ -206,7 +207,7 @@ void GpuGin::Retire(std::unique_ptr<GinDeviceProxy> proxy, std::shared_ptr<const
   FreeRetired();
 }
 
-// Frees what no other rank writes to any more.
+// Frees the memory to which no other rank writes any more.
 void GpuGin::FreeRetired() {
   const MutexLock lock(mutex_);
   std::erase_if(retired_, [this](Retired& retired) {

@@ -43,8 +43,8 @@ class Group {
   Status AddJoint(ncclComm& comm, std::function<Status()> job);
 
   // Ends one level and returns the predicted time of the group in microseconds. Drops the group
-  // when the level was the outermost. Initialisations cannot be predicted: a group with any fails,
-  // as they do, with InvalidUsage.
+  // when the level was the outermost. Initialisations cannot be predicted: a group with
+  // initialisations fails with InvalidUsage, and so do the initialisations.
   Result<double> Simulate();
 
  private:

@@ -1,17 +1,17 @@
 #pragma once
 
-// The outcomes that both parts of a group (init_group.h, operation_group.h) report.
+// The outcomes of a group as a whole (init_group.h, operation_group.h).
 
 #include "base/status.h"
 
 namespace tutti {
 
-// Returns the outcome of a launch that goes on when the call has returned.
+// Returns the outcome of a launch whose work goes on after the call.
 inline Status InBackground() {
   return Status(Code::kInProgress, "the operation goes on in the background");
 }
 
-// Returns why a group is refused in which a handle was freed after a call had named it.
+// Returns the refusal of a group in which a handle was freed after a call had named the handle.
 inline Status DestroyedInGroup() {
   return InvalidUsage("a communicator was destroyed in the group that holds calls on it");
 }

@@ -4,10 +4,10 @@
 // calls on an existing communicator such as the registration of a window.
 //
 // The jobs of one group need one another, because one thread may drive several ranks of a
-// communicator. All jobs therefore run at the same time, each on a thread of its own, with one
-// exception: jobs over one bootstrap (the job's communicator, or the communicator from which it
-// makes another one) form a chain and run in the order of the calls. The chain of a non-blocking
-// communicator runs on its joint worker, and the group does not wait for it.
+// communicator. All jobs therefore run at the same time, each on a thread of its own. Jobs over one
+// bootstrap are the exception: they form a chain and run in the order of the calls. A job's
+// bootstrap is that of its parent, or else of its communicator. The chain of a non-blocking
+// communicator runs on the communicator's joint worker, and the group does not wait for the chain.
 //
 // An InitGroup belongs to one thread.
 
@@ -34,8 +34,8 @@ class InitGroup {
   bool makes() const;
 
   void Add(InitJob job) { jobs_.push_back(std::move(job)); }
-  // Runs all jobs. Returns the first failure of the jobs it waits for, else InProgress when others
-  // go on in the background.
+  // Runs all jobs and waits for the chains with a blocking communicator. Returns the first failure
+  // of the awaited jobs, else InProgress when other jobs go on in the background.
   Status Launch();
   // Runs a job outside of a group. REQUIRES: the caller is inside of the handles' gates.
   static Status LaunchAlone(InitJob job);

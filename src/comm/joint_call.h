@@ -2,8 +2,8 @@
 
 // A call of several steps that all ranks of a communicator make together, such as ncclCommSplit.
 // Each step has a deadline. A flag ends the whole call: the watch raises the flag when a rank is
-// lost, the communicator stops, or another rank gives the call up. Ranks that wait for this one
-// learn what this rank does, and that its part has failed.
+// lost, the communicator stops, or a rank gives the call up. A waiting rank can ask what this rank
+// does, and is told of a failure here.
 //
 // A JointCall belongs to one thread.
 
@@ -44,14 +44,14 @@ class JointCall {
     in_step_ = met.ok();
     return met;
   }
-  // Returns the status of a call that failed with `failure`, and tells the ranks that wait for this
-  // one. Stops the communicator where the ranks may be at different steps of the bootstrap. Later
-  // calls return their argument.
+  // Returns the status of a call that failed with `failure`, and tells the waiting ranks. Stops the
+  // communicator where the ranks may be at different steps of the bootstrap. Later calls return
+  // their argument.
   Status Explain(Status failure);
 
-  // Tells the ranks that wait for this one that its part failed with `failure`. Returns what this
-  // rank brings to the agreement that ends the call: the failure; or success where the failure only
-  // followed from that of another rank, which brings its own.
+  // Tells the waiting ranks that this rank's part failed with `failure`. Returns this rank's part
+  // of the agreement that ends the call: the failure, or success where another rank's failure,
+  // which that rank reports itself, caused the failure here.
   Status GiveUp(Status failure) const;
 
  private:

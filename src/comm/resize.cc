@@ -11,12 +11,12 @@
 namespace tutti {
 namespace {
 
-// These numbers go into the id of a child, so that a split and a shrink of one parent never make
+// These numbers go into the id of a child. A split and a shrink of one parent therefore never make
 // the same id.
 constexpr uint64_t kSplitId = 1;
 constexpr uint64_t kShrinkId = 2;
 
-// All members of a child compute its id from what they know alike, so that no exchange is needed.
+// All members of a child compute its id from common knowledge, so that no exchange is needed.
 uint64_t Mix(uint64_t hash, uint64_t value) {
   hash ^= value + 0x9E3779B97F4A7C15u + (hash << 6) + (hash >> 2);
   return hash * 0xBF58476D1CE4E5B9u;
@@ -24,8 +24,8 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 
 using Made = Result<std::unique_ptr<Communicator>>;
 
-// Learns the color and key of every rank, and makes the child of those with this rank's color. A
-// rank without a color has taken part in the exchange, and that is all.
+// Learns the color and key of every rank, and makes the child of the ranks with this rank's color.
+// A rank without a color only takes part in the exchange.
 Made Split(Communicator& parent, int color, int key, const std::string& name,
            std::atomic<bool>& abort_flag, JointCall& call) {
   struct ColorAndKey {
@@ -50,9 +50,9 @@ Made Split(Communicator& parent, int color, int key, const std::string& name,
                                  [&] { return call.reason(); });
 }
 
-// Makes the child of all ranks that are not excluded. They exchange nothing over the parent, which
-// may have stopped: the id depends on who is excluded, so that ranks that exclude others do not
-// meet.
+// Makes the child of all ranks that are not excluded. The ranks exchange nothing over the parent,
+// which may have stopped. The id depends on the excluded ranks, so that ranks that exclude
+// different ranks do not meet.
 Made Shrink(Communicator& parent, const std::vector<int>& excluded, const std::string& name,
             std::atomic<bool>& abort_flag) {
   std::vector<int> members;
@@ -66,9 +66,9 @@ Made Shrink(Communicator& parent, const std::vector<int>& excluded, const std::s
   return Communicator::InitChild(parent, id, std::move(members), name, &abort_flag, {});
 }
 
-// Makes a communicator of the parent's ranks and of new ones, which meet at the root of an id that
-// one of the ranks brings. The exchange shares that id, and shows whether all ranks ask for the
-// same.
+// Makes a communicator of the parent's ranks and of new ranks. All of them meet at the root of an
+// id that one rank brings. The exchange shares the id, and shows whether all ranks ask for the same
+// size.
 Made Grow(Communicator& parent, const GrowRequest& request, const std::string& name,
           std::atomic<bool>& abort_flag, JointCall& call) {
   struct Offer {
@@ -83,7 +83,7 @@ Made Grow(Communicator& parent, const GrowRequest& request, const std::string& n
   mine.has_id = request.id.has_value();
   if (request.id) request.id->Encode(mine.id);
   if (Status met = call.Exchange(step); !met.ok()) {
-    // The new ranks wait at the root of the id for ranks that do not come.
+    // The new ranks wait at the root of the id for ranks of the parent, which do not come.
     met = call.Explain(std::move(met));
     if (request.id)
       Bootstrap::Decline(
@@ -137,8 +137,8 @@ Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
     std::sort(excluded.begin(), excluded.end());
     excluded.erase(std::unique(excluded.begin(), excluded.end()), excluded.end());
   }
-  // The ranks that are left out have no part in this, so the parent's bootstrap has none either;
-  // the child notices when a rank of its own is lost.
+  // The excluded ranks have no part in the call, and therefore the parent's bootstrap has none
+  // either. The child notices the loss of a rank of its own.
   const Watch::Step step(parent.watch(),
                          fmt::format("in ncclCommShrink without rank{} {}",
                                      excluded.size() > 1 ? "s" : "", fmt::join(excluded, ", ")));

@@ -1,13 +1,13 @@
-// Memory phases: a communicator that rests lends its memory (ncclCommSuspend), and takes it again
-// (ncclCommResume).
+// Memory phases: a resting communicator lends its memory (ncclCommSuspend), and takes the memory
+// again (ncclCommResume).
 //
 //   running ── all idle? ── nothing waits? ── give back ──▶ suspended ── take back ──▶ running
 //      ▲            │ no            │ no                        ▲             │ a rank cannot
 //      └────────────┴───────────────┘                           └─────────────┘
 //
-// After each step the ranks agree how it came out, so that all go on or none does. The connections,
-// the watch and the bootstrap live on meanwhile: a rank that dies is noticed as ever, and ends the
-// waits of these calls as it ends those of registrations.
+// After each step the ranks agree on its outcome, so that all go on or none does. The connections,
+// the watch and the bootstrap live on meanwhile. The death of a rank is therefore noticed as ever,
+// and ends the waits of these calls as well as the waits of registrations.
 
 #include "comm/communicator.h"
 
@@ -24,12 +24,12 @@ Result<Agreement> Communicator::GiveBackMemory(const Status& wrong) {
   TUTTI_ASSIGN(agreed, ranks.Agree(operations_->CheckNothingWaits()));
   if (!agreed.go_on()) return agreed;
   TUTTI_ASSIGN(agreed, ranks.Agree(operations_->GiveBackMemory()));
-  // What some ranks have given back, the others still use: that cannot be undone.
+  // Some ranks have given back memory that the others still use. Nothing undoes this.
   TUTTI_TRY(std::move(agreed.refusal));
   return Agreement();
 }
 
-// The ranks meet first, so that the call ends on none of them before all have made it.
+// The ranks meet first, so that the call ends on no rank before all ranks have made it.
 Result<Agreement> Communicator::TakeBackMemory() {
   const JointRanks ranks = this->ranks();
   TUTTI_ASSIGN(Agreement met, ranks.Agree(Status::Ok()));

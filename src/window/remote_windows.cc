@@ -12,10 +12,10 @@
 namespace tutti {
 namespace {
 
-// The plugins that a rank offers to the others at most.
+// The most plugins that a rank offers to the others.
 constexpr size_t kMostGroups = 4;
 
-// The bootstrap's tags of what two ranks tell each other.
+// The bootstrap's tags for the messages of two ranks.
 constexpr uint32_t kHandleTag = 0x57494e01;
 constexpr uint32_t kKeyTag = 0x57494e02;
 // How often a wait for a message looks at the stop flag.
@@ -45,8 +45,9 @@ std::vector<int> RemoteWindows::RanksOutside() const {
   return ranks;
 }
 
-// Finds the first plugin of rank 0 that all ranks have, and joins the ranks by it. Where there is
-// none, or it cannot be opened on some rank, group_ stays null, on all ranks.
+// Finds the first plugin of rank 0 that all ranks have, and joins the ranks by the plugin. group_
+// stays null on all ranks where they have no common plugin, or where the plugin cannot be opened on
+// some rank.
 Status RemoteWindows::JoinGroup() {
   struct Offer {
     std::array<uint64_t, kMostGroups> names = {};
@@ -83,7 +84,7 @@ Status RemoteWindows::OpenGroup(uint64_t name, uint64_t number) {
     return Status::Ok();
   }
   TUTTI_ASSIGN(group_, (*listener)->Join(step.offers(), parts_.ranks.bootstrap->rank()));
-  // What one rank's library lacks, no rank can rely on.
+  // No rank can rely on a kind of signals that some rank's library lacks.
   JointStep<std::array<bool, 2>> signals(parts_.ranks);
   signals.mine() = {group_->has_strong_signals(), group_->has_va_signals()};
   TUTTI_TRY(signals.Exchange());
@@ -152,7 +153,7 @@ Status RemoteWindows::Tell(int peer, uint32_t tag, std::span<const std::byte> me
   return parts_.ranks.bootstrap->Send(peer, tag, numbered);
 }
 
-// Receives the message of just this size that `peer` has sent in this joint call.
+// Receives a message of exactly this size from `peer` in this joint call.
 Status RemoteWindows::Hear(int peer, uint32_t tag, std::span<std::byte> message,
                            const WaitLimits& limits) {
   for (;;) {
@@ -175,7 +176,7 @@ Status RemoteWindows::Hear(int peer, uint32_t tag, std::span<std::byte> message,
   }
 }
 
-// In a group the key that a rank tells is only the notice that it has registered its part.
+// In a group a rank's key is only the notice that the rank has registered its part.
 Status RemoteWindows::Share(const Window& window, bool holds_signals, const WaitLimits& limits) {
   ++joint_call_;
   NetRegion region = {window.own.data(), window.own.size()};
@@ -256,7 +257,7 @@ Status RemoteWindows::Put(int peer, ncclWindow_t window, uint64_t offset,
         Deadline::Never());
     if (last) break;
   }
-  // What is still under way must not read memory that is the caller's again.
+  // Data under way must not be read from memory that belongs to the caller again.
   if (!put.ok()) connection.Break();
   if (local) connection.End(std::move(local));
   if (!put.ok()) return std::move(put).Annotate(fmt::format("a put to {}", NameOf(peer)));

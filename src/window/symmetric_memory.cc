@@ -53,7 +53,7 @@ Result<SymmetricMemory::Outcome> SymmetricMemory::Register(const Request& reques
   return outcome;
 }
 
-// Finds or makes the memory that this rank brings, and describes it.
+// Finds or makes the memory of this rank's part, and describes the memory.
 Status SymmetricMemory::Prepare(const Request& request, Part& part, Offer& offer) {
   TUTTI_TRY(Status(request.wrong));
   offer.flags = request.flags;
@@ -113,7 +113,7 @@ void SymmetricMemory::ShowGivenUp(Offer& offer) const {
   std::copy_n(given_up_.begin(), count, offer.given_up.begin());
 }
 
-// Gives the offsets back that no rank has anything mapped at any more.
+// Gives back the offsets at which no rank has anything mapped any more.
 void SymmetricMemory::TakeBack(std::span<const Offer> offers) {
   for (const int64_t number : offers[0].given_up) {
     const bool by_all = std::all_of(offers.begin(), offers.end(), [&](const Offer& offer) {
@@ -127,7 +127,7 @@ void SymmetricMemory::TakeBack(std::span<const Offer> offers) {
   }
 }
 
-// Returns the first part of two texts, whose parts are separated by commas, that differs.
+// Returns the first difference of two texts, whose parts are separated by commas.
 std::string SymmetricMemory::Difference(std::string_view one, std::string_view other) {
   const auto take = [](std::string_view* rest) {
     const std::string_view part = rest->substr(0, rest->find(','));
@@ -141,7 +141,7 @@ std::string SymmetricMemory::Difference(std::string_view one, std::string_view o
   return "in a list of the requirements";
 }
 
-// Returns why what the ranks bring makes no window; the same on all ranks.
+// Returns why the offers make no window; the same on all ranks.
 Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
   const Status unmappable = FirstUnmappable(offers);
   for (size_t r = 0; r < offers.size(); ++r) {
@@ -154,7 +154,7 @@ Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
     if (offers[r].alike != offers[0].alike)
       return InvalidArgument("{} asks for something else than rank 0: {}", name,
                              Difference(offers[r].SaidText(), offers[0].SaidText()));
-    // It would not get what it asked for, and could not tell.
+    // The rank would not get the memory that it asked for, and could not tell.
     if (!unmappable.ok() && offers[r].allocates != 0) return unmappable;
     if (unmappable.ok() && offers[r].offset != offers[0].offset)
       return InvalidArgument(
@@ -165,7 +165,7 @@ Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
   return Status::Ok();
 }
 
-// Checks what a rank cannot have said that keeps to the protocol.
+// Checks for offers that break the protocol.
 Status SymmetricMemory::CheckOffer(const Offer& offer) const {
   if (offer.bytes == 0 || offer.offset % kPage != 0)
     return RemoteError("it offers {} bytes at {}", offer.bytes, offer.offset);
@@ -184,7 +184,7 @@ Status SymmetricMemory::CheckOffer(const Offer& offer) const {
   return Status::Ok();
 }
 
-// Returns why the memory of a rank cannot be mapped by others, of the first such rank.
+// Returns the reason of the first rank whose memory cannot be mapped by others.
 Status SymmetricMemory::FirstUnmappable(std::span<const Offer> offers) const {
   for (size_t r = 0; r < offers.size(); ++r)
     TUTTI_TRY(offers[r].unmappable.From(static_cast<int>(r), peers_[r]));
@@ -244,8 +244,9 @@ Result<SymmetricMemory::Outcome> SymmetricMemory::Conclude(const Request& reques
   return Outcome{.refusal = agreed->refusal};
 }
 
-// Decides which memory the window is a piece of: one that is mapped already, if all ranks bring the
-// same, or else a new one, for which it takes offsets. Refuses alike on all ranks.
+// Decides on the memory of the window. If all ranks bring parts of one mapped memory, the window is
+// in that memory. Otherwise the window gets a new memory and takes offsets. Refuses alike on all
+// ranks.
 Status SymmetricMemory::TakeMemory(std::span<const Offer> offers, Part& part) {
   const MutexLock lock(mutex_);
   FixStride(offers);
@@ -276,7 +277,7 @@ Status SymmetricMemory::TakeMemory(std::span<const Offer> offers, Part& part) {
   return Status::Ok();
 }
 
-// Maps the first piece of each rank of the team. Nobody else uses the memory yet.
+// Maps the first piece of each rank of the team. No other thread uses the memory yet.
 Status SymmetricMemory::MapFirstPieces(int number, std::span<const Offer> offers,
                                        const JointRanks& ranks) {
   if (!reserved_) TUTTI_TRY(space_->Reserve(SliceOf(team_.size)));
@@ -288,15 +289,15 @@ Status SymmetricMemory::MapFirstPieces(int number, std::span<const Offer> offers
   return Status::Ok();
 }
 
-// Maps the pieces behind the first ones, of those ranks that have more than one. `mine` holds what
-// has failed on this rank so far, and in the end what has failed here too. The ranks agree on that
-// later; but once one of them has told of a failure none goes on. Fails when the ranks cannot talk.
+// Maps the pieces behind the first piece of each rank. `mine` holds the failure on this rank so
+// far, and in the end also a failure here. The ranks agree on `mine` later, but no rank goes on
+// once a rank has told of a failure. Fails when the ranks cannot talk.
 Status SymmetricMemory::MapFurtherPieces(std::span<const Offer> offers, Part& part,
                                          const JointRanks& ranks, Status* mine) {
   uint64_t most = 0;
   for (const Offer& offer : offers) most = std::max(most, offer.num_pieces);
   for (uint64_t first = 1; first < most; first += kPiecesAtOnce) {
-    // When all have come to the all-gather, they have mapped what was offered before.
+    // When all ranks have come to the exchange, they have mapped all pieces of the exchange before.
     const std::vector<RemoteHandle> before = std::exchange(part.exported, {});
     JointStep<PieceOffer> step(ranks);
     if (mine->ok()) *mine = OfferPieces(part, first, step.mine());
@@ -309,7 +310,7 @@ Status SymmetricMemory::MapFurtherPieces(std::span<const Offer> offers, Part& pa
   return Status::Ok();
 }
 
-// Offers this rank's pieces from number `first` on, as many as one offer holds.
+// Offers this rank's pieces from number `first` on, as many as fit into one offer.
 Status SymmetricMemory::OfferPieces(Part& part, uint64_t first, PieceOffer& offer) {
   const uint64_t end = std::min<uint64_t>(part.allocation.pieces.size(), first + kPiecesAtOnce);
   for (uint64_t number = first; number < end; ++number) {
@@ -337,7 +338,7 @@ Status SymmetricMemory::MapPieces(int number, std::span<const Offer> offers, uin
   return Status::Ok();
 }
 
-// Maps a piece behind those that are mapped of `place` already.
+// Maps a piece of `place` behind its mapped pieces.
 Status SymmetricMemory::MapPiece(int number, int place, const Offer& offer,
                                  const RemoteHandle& piece, bool is_last, const JointRanks& ranks) {
   const int r = team_.first + place;
@@ -413,7 +414,7 @@ Status SymmetricMemory::SetGinName(const Window& window, ncclGinWindow_t name) {
       std::as_bytes(std::span(names)));
 }
 
-// Returns the record and what follows it, as they lie in the memory that kernels read.
+// Returns the record and the parts behind it, in the layout of the memory that kernels read.
 std::vector<std::byte> SymmetricMemory::WholeRecordOf(const Window& window) const {
   using Behind = device::WindowParts;
   const ncclWindow_vidmem record = RecordOf(window);
@@ -436,7 +437,7 @@ std::vector<std::byte> SymmetricMemory::WholeRecordOf(const Window& window) cons
 // ---------------------------------------------------------------------------------------------------------------------
 // The end of windows
 
-// Gives back what a registration that came to nothing has taken.
+// Gives back everything that a failed registration has taken.
 void SymmetricMemory::DropPart(Part& part) {
   const MutexLock lock(mutex_);
   if (part.is_ours) space_->Free(part.allocation);
@@ -444,7 +445,8 @@ void SymmetricMemory::DropPart(Part& part) {
   part = {};
 }
 
-// The memory goes with its last user. Its offsets stay taken until all ranks have given it up.
+// The memory goes with its last user. The memory's offsets stay taken until all ranks have given
+// them up.
 void SymmetricMemory::DropUser(int number) {
   const auto found = memories_.find(number);
   Memory& memory = found->second;
@@ -462,7 +464,7 @@ void SymmetricMemory::DropUser(int number) {
 }
 
 void SymmetricMemory::DropRecord(const Window& window) {
-  // A table that cannot be written, because the device is gone, is read by nobody.
+  // The table cannot be written when the device is gone. No kernel reads the table then.
   static_cast<void>(table_.Remove(window.handle).ok());
   records_->Free(window.handle);
 }
