@@ -1,5 +1,4 @@
-// One-sided calls: the arguments are checked here, the calls are made by what window/one_sided.h
-// declares.
+// One-sided calls. The arguments are checked here; window/one_sided.h makes the calls.
 
 #include "window/one_sided.h"
 
@@ -29,7 +28,7 @@ Status Issue(ncclComm_t comm, std::shared_ptr<const OneSidedCall> call, cudaStre
   return ThreadGroup().Add(*comm, {std::move(task), resolved});
 }
 
-// Where a call signals, without a put.
+// The place of a call's signal, without a put.
 struct Target {
   int peer;
   int signal;

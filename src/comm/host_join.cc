@@ -11,9 +11,9 @@
 namespace tutti {
 namespace {
 
-// The size of one piece of a stage: two of them and the user's buffers stay in a 2 MB L2 cache.
+// The size of one piece of a stage: two pieces and the user's buffers stay in a 2 MB L2 cache.
 constexpr size_t kStageBytes = 128 << 10;
-// The size of a FIFO's slot. Within one machine eight of them stay in L2. Between machines they
+// The size of a FIFO's slot. Within one machine eight slots stay in L2. Between machines the slots
 // must cover the link's latency (NCCL's own buffer is 4 MB in eight steps).
 constexpr size_t kLocalSlotBytes = 64 << 10;
 constexpr size_t kNetSlotBytes = 512 << 10;
@@ -83,15 +83,15 @@ Status HostJoin::AttachArena(int leader, uint64_t offer, const ArenaLayout& layo
                                     context_.deadline, context_.abort_flag, no_descriptors));
   TUTTI_ASSIGN(parts_.arena.memory, SharedMemory::Map(std::move(fd), layout.TotalBytes(), huge));
   // Only the leader offers the descriptor to others, so that this rank can close its own. One
-  // descriptor less for each rank matters where hundreds of ranks are in one process.
+  // descriptor fewer for each rank matters where hundreds of ranks are in one process.
   parts_.arena.memory.CloseFd();
   TUTTI_ASSIGN(parts_.arena.arena, Arena::Attach(parts_.arena.memory.data(), layout));
   return Status::Ok();
 }
 
-// Takes three steps together with the other ranks: the lowest rank of each machine makes an arena,
-// all learn which offer is whose and try to map it, and all learn who could. A rank that could not
-// is a machine of its own from then on.
+// Takes three steps together with the other ranks. The lowest rank of each machine makes an arena.
+// All ranks learn the offers and try to map the arena of their machine. All ranks learn who could.
+// A rank that could not is a machine of its own from then on.
 Status HostJoin::ShareMemory() {
   std::vector<int> group = MemorySharersOf(rank(), context_.peers);
   one_host_expected_ = std::all_of(
@@ -177,7 +177,7 @@ void HostJoin::AgreeOnTuner(std::span<const ShareResult> results) {
   tuner_.reset();
 }
 
-// Derives what the plan depends on from the results of all ranks; the same on every rank.
+// Derives the parameters of the plan from the results of all ranks; the same on every rank.
 void HostJoin::ConcludeSharing(std::span<const ShareResult> results) {
   const auto all = [&](auto holds) { return std::all_of(results.begin(), results.end(), holds); };
   PlanContext& plan = parts_.plan;
@@ -189,8 +189,8 @@ void HostJoin::ConcludeSharing(std::span<const ShareResult> results) {
       !plan.one_host || !all([](const ShareResult& r) { return r.asks_topology == 0; });
 }
 
-// Proves that this rank can read the memory of the next rank of its machine. If each can read its
-// neighbour, all can.
+// Proves that this rank can read the memory of the next rank of its machine. All ranks can read one
+// another if each can read its neighbour.
 bool HostJoin::CanReadPeers(std::span<const int> group) const {
   const auto self = std::find(group.begin(), group.end(), rank());
   const int next = self + 1 == group.end() ? group.front() : self[1];
@@ -216,7 +216,7 @@ std::unique_ptr<HostOperations> HostJoin::MakeOperations() {
     parts_.network_device = network_device_;
     parts_.one_sided_network = OneSidedNet(context_.process.proxy(), context_.settings,
                                            context_.bootstrap, parts_.network);
-    // Where that is another network, its first device is as good as any.
+    // Where one-sided operations have another network, its first device is as good as any.
     const bool same = parts_.one_sided_network == parts_.network;
     parts_.one_sided_device = same ? network_device_ : 0;
     parts_.one_sided_groups = OneSidedGroups(settings, *parts_.network, network_device_);

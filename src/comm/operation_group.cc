@@ -71,8 +71,8 @@ Status RunBatch(Batch& batch) {
   return status;
 }
 
-// Holds the batches that start together, and what their threads share. A thread that does not end
-// in time keeps the object alive.
+// Holds the batches that start together, shared with their threads. A thread that does not end in
+// time keeps the object alive.
 struct Together {
   explicit Together(std::vector<Batch> all)
       : batches(std::move(all)), outcomes(batches.size() - 1, [this](size_t i) {
