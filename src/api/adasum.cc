@@ -39,7 +39,7 @@ class Place {
     return place;
   }
 
-  // Returns InvalidArgument for memory that cannot exist, or that the device does not reach.
+  // Returns InvalidArgument for impossible memory, and for memory out of the device's reach.
   Status Check(const void* memory, size_t bytes, const char* what) const {
     if (bytes == 0) return Status::Ok();
     if (memory == nullptr) return InvalidArgument("{} is null", what);
@@ -69,7 +69,7 @@ class Place {
   std::optional<GpuPointers> pointers_;
 };
 
-// One step for any number of tensors.
+// A single step for any number of tensors.
 class Batch {
  public:
   Batch(const Place& place, AdasumStep step) : place_(place) { args_.step = step; }
@@ -92,7 +92,7 @@ class Batch {
   AdasumArgs args_;
 };
 
-// Tensors that lie one behind another in each of two vectors.
+// Tensors side by side in each of two vectors.
 struct Vectors {
   const void* a;
   const void* b;
@@ -186,7 +186,7 @@ Status Combine(const Vectors& v, void* out, const AdasumDots* dots, int device,
   return combined.Flush();
 }
 
-// Returns the type of the vectors for tensors of a type; none for types other than floats.
+// Returns the type of the vectors for tensors of a type; none except for floats.
 std::optional<DataType> VectorType(ncclDataType_t type) {
   if (!CheckType(type).ok() || !kDataTypes[static_cast<size_t>(type)].is_float) return std::nullopt;
   return type == ncclFloat64 ? DataType::kFloat64 : DataType::kFloat32;

@@ -14,7 +14,7 @@ namespace tutti::api {
 namespace {
 
 // The API's own state. A C API needs one state per process. The state is never destroyed, because
-// other threads may still call into the library while the process exits.
+// threads may still call into the library while the process exits.
 struct State {
   Mutex mutex;
   std::unique_ptr<Process> process TUTTI_GUARDED_BY(mutex);

@@ -1,4 +1,4 @@
-// Memory that other ranks can map, and registration.
+// Memory for peers to map, and registration.
 
 #include "backend/cuda/memory.h"
 
@@ -12,8 +12,8 @@
 namespace tutti::api {
 namespace {
 
-// Owns the memory of ncclMemAlloc on GPUs, which other ranks can map (ncclCommWindowRegister). Any
-// thread may call.
+// Owns the memory of ncclMemAlloc on GPUs, which peers can map (ncclCommWindowRegister). Any thread
+// may call.
 class DeviceBlocks {
  public:
   Result<void*> Allocate(int device, size_t size) {

@@ -1,4 +1,4 @@
-// One-sided calls. The arguments are checked here; window/one_sided.h makes the calls.
+// One-sided calls: arguments are checked here, and window/one_sided.h makes the calls.
 
 #include "window/one_sided.h"
 
@@ -11,7 +11,7 @@
 namespace tutti::api {
 namespace {
 
-// NCCL 2.30 has one signal and one context too.
+// NCCL 2.30 also has a single signal and a single context.
 Status CheckPlace(int peer, int signal, int context, int num_ranks) {
   if (peer < 0 || peer >= num_ranks)
     return InvalidArgument("the peer is {}, but the communicator has ranks 0 to {}", peer,

@@ -48,7 +48,7 @@ class LiveSet {
     return of_parent_.count(handle) == 1;
   }
 
-  // Around a fork, so that the child finds the set whole.
+  // These functions lock the set around a fork, and the child finds the set whole.
   void BeforeFork() TUTTI_ACQUIRE(mutex_) { mutex_.Lock(); }
   void AfterForkInParent() TUTTI_RELEASE(mutex_) { mutex_.Unlock(); }
   void AfterForkInChild() TUTTI_RELEASE(mutex_) {

@@ -149,7 +149,7 @@ Result<OneSided*> Communicator::one_sided() {
 }
 
 // Lets ranks outside the team reach a window by one-sided calls. The first window, on GPUs the
-// first of the program's own, makes the parts that all windows share. All ranks call this together.
+// first of the program's own, makes the common parts of all windows. All ranks call this together.
 Status Communicator::ShareWithOthers(const Window& window, WindowUse use, const JointRanks& ranks) {
   if (!CanDoOneSided()) return Status::Ok();
   Result<OneSided*> one_sided = this->one_sided();
@@ -168,8 +168,8 @@ Status Communicator::ShareWithOthers(const Window& window, WindowUse use, const 
   return (*one_sided)->remote()->Share(window, use == WindowUse::kResource, ranks.limits());
 }
 
-// Makes the parts of one-sided calls that all windows share: the window with the counters of
-// signals, and the connections to ranks outside the team. REQUIRES: CanDoOneSided().
+// Makes the common parts of one-sided calls: the window with the counters of signals, and the
+// connections to ranks outside the team. REQUIRES: CanDoOneSided().
 Status Communicator::MakeOneSided(const JointRanks& ranks) {
   SymmetricMemory::Request request;
   request.bytes = HostOneSided::SignalBytes(num_ranks());
@@ -204,8 +204,7 @@ Status Communicator::MakeOneSided(const JointRanks& ranks) {
 Status Communicator::MakeGpuOneSided() {
   TUTTI_ASSIGN(GpuGin::ForStreams gin,
                device_communicators_.gpu_gin().MakeForStreams(GpuOneSided::PlanFor(num_ranks())));
-  // The proxy has been made on the device, so that opening the device does not fail on one rank
-  // alone.
+  // The proxy has opened the device before. Opening again does not fail on a single rank.
   TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(device_->cuda_ordinal()));
   auto made = std::make_unique<GpuOneSided>(
       GpuOneSided::Parts{
@@ -217,8 +216,8 @@ Status Communicator::MakeGpuOneSided() {
   return Status::Ok();
 }
 
-// Takes the window from the operations first, and so waits for kernels and puts that may still use
-// the window. Gives the memory back last.
+// Takes the window from the operations first, after the last kernel and put that may still use the
+// window. Gives the memory back last.
 Status Communicator::DeregisterWindow(ncclWindow_t handle) {
   TUTTI_TRY(symmetric_->Find(handle).status());
   const void* token = nullptr;

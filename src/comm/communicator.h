@@ -1,11 +1,10 @@
 #pragma once
 
-// A communicator: the ranks that work together, the watch over them, and the operations that they
-// run.
+// A communicator: ranks, the watch over them, and their operations.
 //
 // A communicator is made in named steps (init.cc): bootstrap → who is where → operations (join.h)
-// of one of three kinds (operations/operations.h). It owns everything below it and belongs to the
-// handle that the API gave out (comm/handle.h). A failure stops the communicator for good
+// of one of three kinds (operations/operations.h). The handle from the API owns the communicator
+// (comm/handle.h), which owns everything below. A failure stops the communicator for good
 // (watch/watch.h): later operations return the first reason.
 
 #include <atomic>
@@ -46,7 +45,7 @@ class Communicator {
     std::vector<UniqueId> ids;
     int rank = 0;
     int num_ranks = 1;
-    std::string name;      // Logs show it. It may be empty.
+    std::string name;      // Shown in logs. May be empty.
     int cuda_device = -1;  // CUDA's number of this rank's GPU; -1 makes the rank a host device.
     // Raising the flag ends initialisation early. The bootstrap raises the flag when initialisation
     // fails for all ranks (Bootstrap::Options).
@@ -76,7 +75,7 @@ class Communicator {
   const std::vector<PeerInfo>& peers() const { return peers_; }
   Operations& operations() { return *operations_; }
   const Operations& operations() const { return *operations_; }
-  // Returns the deadline of a step that begins now and that all ranks take together.
+  // Returns the deadline of a joint step of all ranks that begins now.
   Deadline InitDeadline() const { return Deadline::AfterSeconds(settings_.init_timeout_s); }
   // Returns the ranks for a step that begins now. The step ends when any rank stops the
   // communicator.
@@ -84,8 +83,8 @@ class Communicator {
     return {bootstrap_.get(), peers_, InitDeadline(), &watch_->stop_flag()};
   }
 
-  // Returns the number of the next child that all ranks make. The numbers are alike on all ranks,
-  // because all make the children in the same order.
+  // Returns the number of the next child of all ranks. The numbers are alike on all ranks, because
+  // all make the children in the same order.
   uint64_t NextChildNumber() { return ++children_; }
   // Returns how many shrinks have left out just these ranks. The ranks left out know nothing of a
   // shrink, so that a common count of all shrinks would differ from rank to rank ever after.
@@ -99,14 +98,14 @@ class Communicator {
   enum class WindowUse : uint8_t { kOfProgram, kResource };  // kResource: of a device communicator
   Result<std::shared_ptr<const Window>> RegisterWindow(const SymmetricMemory::Request& request,
                                                        WindowUse use = WindowUse::kOfProgram);
-  // Agrees with all ranks, which call it together in a call of the name `step`, that each of them
-  // could do its part. Returns the reason of the first rank that could not, the same on all ranks,
-  // and the communicator lives on. Stops the communicator where the ranks cannot talk.
+  // Agrees with all ranks on the outcome of a step; all ranks call this together, in the API call
+  // `step`. Returns the reason of the first failed rank, the same on all ranks, and the
+  // communicator lives on. Stops the communicator where the ranks cannot talk.
   Status AgreeInStep(const std::string& step, const Status& mine);
-  // Stops the communicator after a joint step that failed here, and returns why. Some ranks may
-  // have got further than others, and then no later joint step would fit.
+  // Stops the communicator after a failed joint step, and returns why. Some ranks may have got
+  // further than others, and then no later joint step would fit.
   Status StopAfterStep(Status failure);
-  // Ends a window on this rank, after all work that is queued on the device. Any thread.
+  // Ends a window on this rank, after all queued work of the device. Any thread.
   Status DeregisterWindow(ncclWindow_t handle);
 
   // Give back the memory that only carries data, and take it again (suspend.cc). All ranks call
@@ -127,13 +126,13 @@ class Communicator {
   bool CanDoOneSided() const;
   // Returns whether kernels can put to all ranks; the same on all ranks.
   bool CanDoGin() const;
-  // Returns the maker of one-sided calls. Returns InvalidUsage where there can be none, or before
-  // the first window. Any thread.
+  // Returns the maker of one-sided calls. Returns InvalidUsage before the first window, and where
+  // calls are impossible. Any thread.
   Result<OneSided*> one_sided();
 
   // Returns the JSON object of tuttiCommDescribe.
   std::string DescribeAsJson() const;
-  // Returns this rank's place among those of its machine.
+  // Returns this rank's place among the ranks of its machine.
   int LocalRank() const;
 
  private:
@@ -170,13 +169,12 @@ class Communicator {
   std::unique_ptr<Watch> watch_;
   std::vector<PeerInfo> peers_;
   std::vector<NetworkInterface> interfaces_;  // This host's interfaces, read once.
-  RemoteToken probe_token_ =
-      {};  // Peers look for the token to prove that they can read this memory.
+  RemoteToken probe_token_ = {};  // Peers find the token as proof of reading this memory.
   std::unique_ptr<Operations> operations_;
   std::unique_ptr<SymmetricMemory> symmetric_;
   DeviceCommunicators device_communicators_{*this};
   Mutex registrations_mutex_;
-  // Made with the first window, and there until the end.
+  // Made with the first window; lives until the end.
   std::unique_ptr<OneSided> one_sided_ TUTTI_GUARDED_BY(registrations_mutex_);
   Status why_no_one_sided_ TUTTI_GUARDED_BY(registrations_mutex_);
   std::atomic<OneSided*> calls_on_streams_ = nullptr;  // one_sided_ of GPUs, without the lock.

@@ -17,7 +17,7 @@ constexpr uint64_t kStride = uint64_t{64} << 30;
 // A page of a rank holds its lock.
 constexpr uint64_t kLockBytes = 4096;
 constexpr double kFinishS = 60;
-// The name under which other ranks hear of all steps here.
+// The name of all steps here for peers.
 constexpr const char* kCall = "ncclDevCommCreate";
 constexpr const char* kDoing = "in ncclDevCommCreate";
 
@@ -70,8 +70,8 @@ GpuGin::~GpuGin() {
 // ---------------------------------------------------------------------------------------------------------------------
 // The joint calls
 
-// Takes a step that all ranks take together. Returns the same on all ranks: success where the step
-// succeeded on all of them, else the failure of one rank, with the rank's name.
+// Takes a joint step of all ranks. Returns the same on all ranks: success where the step succeeded
+// everywhere, else a failure with the name of its rank.
 Status GpuGin::Together(const Step& step) {
   std::atomic<bool> ended = false;
   Status mine;
@@ -83,7 +83,7 @@ Status GpuGin::Together(const Step& step) {
   return comm_.AgreeInStep(kCall, mine);
 }
 
-// Makes the parts that all device communicators share.
+// Makes the common parts of all device communicators.
 Status GpuGin::Join() {
   if (comm_.symmetric().team().size < comm_.num_ranks()) TUTTI_TRY(Connect());
   Result<std::shared_ptr<const Window>> locks = MakeWindow(kLockBytes, 0);
@@ -174,7 +174,7 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
     return prepare(*proxy);
   });
   if (!made.ok()) {
-    // No rank's kernels have put anything, so nobody writes to this memory.
+    // Nobody writes to this memory, since no rank's kernels have put anything.
     undo();
     proxy.reset();
     Drop(*window);

@@ -1,12 +1,12 @@
 #pragma once
 
-// The parts of device-initiated networking that the device communicators of a communicator of GPUs
-// share: memory of the host that all ranks of an LSA team use, and connections to the ranks outside
-// the team. Made with the first device communicator that has a GIN connection. All ranks make the
-// joint calls together, one at a time.
+// The common parts of device-initiated networking for the device communicators of a communicator of
+// GPUs: memory of the host for all ranks of an LSA team, and connections to the ranks outside the
+// team. Made with the first device communicator with a GIN connection. All ranks make the joint
+// calls together, one at a time.
 //
 // A step of a joint call in which a rank may fail or wait ends in an agreement of all ranks. A
-// failed rank tells the others at once, so that nobody waits for it. Then all ranks fail with its
+// failed rank tells the others at once, and nobody waits for the rank. Then all ranks fail with its
 // reason, nothing of the call is left on any rank, and the call may be made again.
 
 #include <functional>

@@ -1,9 +1,9 @@
 #pragma once
 
-// Groups: the calls that a thread collects between ncclGroupStart and ncclGroupEnd.
+// Groups: the calls of a thread between ncclGroupStart and ncclGroupEnd.
 //
-// A group has two parts, which the end of the outermost group launches in this order: calls that
-// all ranks make together, such as the making of communicators (init_group.h), and operations
+// A group has two parts, which the end of the outermost group launches in this order: joint calls
+// of all ranks, such as the making of communicators (init_group.h), and operations
 // (operation_group.h). Nothing is launched before all of the group has been checked.
 //
 // A Group belongs to one thread.
@@ -24,19 +24,20 @@ class Group {
   Status End();
 
   bool active() const { return depth_ > 0; }
-  // Notes that a call inside the group failed. The whole group then fails with the call's reason.
+  // Notes the failure of a call inside the group. The whole group then fails with the call's
+  // reason.
   void NoteError(const Status& status) {
     if (error_.ok()) error_ = status;
   }
 
   // REQUIRES, of the three functions that add: the caller is inside of the handles' gates.
   //
-  // Notes the task inside a group. Outside of a group, runs the task or hands it over; a task on
-  // the null stream of a host rank is done on return.
+  // Notes the task inside a group. Outside of a group, runs the task or hands the task over; a task
+  // on the null stream of a host rank is done on return.
   Status Add(ncclComm& comm, IssuedTask issued);
-  // Notes or runs `job`, which blocks until its communicator is there and stores it in the handle.
-  // `parent`, which may be null, is the communicator from which the new one is made. The parent
-  // counts as at work from the launch on.
+  // Notes or runs `job`, which blocks until its communicator exists and stores the communicator in
+  // the handle. `parent`, which may be null, is the communicator from which the new communicator is
+  // made. The parent counts as at work from the launch on.
   Status AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> job);
   // Notes or runs `job`, which blocks until all ranks of an existing communicator have made the
   // same call.
@@ -44,7 +45,7 @@ class Group {
 
   // Ends one level and returns the predicted time of the group in microseconds. Drops the group
   // when the level was the outermost. Initialisations cannot be predicted: a group with
-  // initialisations fails with InvalidUsage, and so do the initialisations.
+  // initialisations fails with InvalidUsage, as the initialisations do.
   Result<double> Simulate();
 
  private:

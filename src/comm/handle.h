@@ -1,11 +1,11 @@
 #pragma once
 
 // The object to which an ncclComm_t points. A handle exists before its communicator does, during a
-// non-blocking initialisation, and after the communicator has failed. It keeps the state for
-// ncclCommGetAsyncError, a worker, which is a thread for work in the background, in order, and
-// helpers, which are threads for ranks that one thread drives at the same time.
+// non-blocking initialisation, and after the communicator has failed. A handle keeps the state for
+// ncclCommGetAsyncError. A worker thread does work in the background, in order. Helper threads run
+// ranks at the same time that a single thread drives.
 //
-// Any thread may call; `mutex` guards all that is not atomic. A user of a handle is inside of the
+// Any thread may call; `mutex` guards all non-atomic members. A user of a handle is inside of the
 // handle's gate (handle_table.h): the handle and its communicator are freed when nobody is inside.
 
 #include <atomic>
@@ -27,14 +27,14 @@
 struct TuttiUserOp {
   tutti::DataType type;
   uint64_t scalar;
-  // An operation reads the scalar at this address when it runs. Where `live` is null, `scalar`
+  // The address of the scalar for an operation to read when it runs. Where `live` is null, `scalar`
   // holds.
   const void* live = nullptr;
 };
 
 namespace tutti {
 
-// Owns a communicator. One thread stores the communicator while others look whether it is there.
+// Owns a communicator. A thread may store the communicator while others look for it.
 class CommunicatorSlot {
  public:
   CommunicatorSlot() = default;
@@ -70,15 +70,15 @@ struct ncclComm {
   enum class Shown : bool { kNo, kInProgress };
 
   bool blocking = true;
-  // The device that ncclCommInitAll was given; -1 stands for the rank's number on its machine.
+  // The device argument of ncclCommInitAll; -1 stands for the rank's number on its machine.
   int device = -1;
   tutti::Settings settings;
   std::string name;
   std::atomic<bool> abort_flag = false;  // ends an initialisation under way; outlives `comm`
-  tutti::CommunicatorSlot comm;          // empty until initialised, and if that failed
+  tutti::CommunicatorSlot comm;          // empty before and after a failed initialisation
   std::atomic<bool> revoked = false;
   std::atomic<bool> finalized = false;
-  // Counts the calls under way that change how operations run (ncclCommWindowRegister). Meanwhile
+  // Counts the calls under way with an effect on operations (ncclCommWindowRegister). Meanwhile
   // operations for device streams are refused.
   std::atomic<int> joint_jobs = 0;
 
@@ -89,7 +89,7 @@ struct ncclComm {
   // The addresses of these are the results of ncclCommRegister; their values are for
   // Operations::Forget.
   std::vector<std::unique_ptr<const void*>> registrations TUTTI_GUARDED_BY(mutex);
-  // The unused id from ncclCommGetUniqueId; 0: there is none.
+  // The unused id from ncclCommGetUniqueId; 0: none.
   uint64_t grow_id TUTTI_GUARDED_BY(mutex) = 0;
 
   // Keeps the handle from being freed while work goes on after the call that began the work. The
@@ -135,27 +135,27 @@ struct ncclComm {
   [[nodiscard]] WorkHold BeginChild(ncclComm& child);
   void ForgetChild(ncclComm& child);
 
-  // Ends the initialisations under way: the handle's own and those of its children.
+  // Ends the initialisations under way, of the handle itself and of its children.
   void RaiseAbort();
 
   // Notes that the communicator is broken, or never came to be. The first reason stays.
   void Fail(const tutti::Status& status);
-  // Notes that an operation failed. A communicator that the failure stopped is broken. Otherwise
-  // the communicator is as good as before. A failure in the background, which neither the caller
-  // nor a stream was told, shows until the next operation is issued.
+  // Notes that an operation failed. A communicator stopped by the failure is broken, and else as
+  // good as before. A failure in the background, which neither the caller nor a stream was told,
+  // shows until the next operation is issued.
   void NoteFailure(const tutti::Status& status, bool in_background);
   void ForgetOperationError();
-  // Returns the failure that ncclCommGetAsyncError shows.
+  // Returns the failure for ncclCommGetAsyncError.
   tutti::Status Error();
 
-  // Returns the worker, which is made on first use.
+  // Returns the worker, made on first use.
   tutti::HostStream& worker();
   // Returns another worker, for calls in which all ranks wait for one another over the
   // communicator's bootstrap.
   tutti::HostStream& joint_worker();
   // Runs `task` on a thread without other work.
   void RunAside(tutti::HostStream::Task task);
-  // Keeps the handle of a split that gave this rank no communicator: nobody else has its name.
+  // Keeps the nameless handle of a split without a communicator for this rank.
   void AddNameless(tutti::OwnedHandle child);
 
  private:
@@ -168,7 +168,7 @@ struct ncclComm {
   std::atomic<int> in_progress_ = 0;
   std::atomic<bool> has_operation_error_ = false;
   tutti::Status operation_error_ TUTTI_GUARDED_BY(mutex);
-  // The children that are being made.
+  // The children under construction.
   std::vector<ncclComm*> children_ TUTTI_GUARDED_BY(mutex);
   std::unique_ptr<tutti::HostStream> worker_ TUTTI_GUARDED_BY(mutex);
   std::unique_ptr<tutti::HostStream> joint_worker_ TUTTI_GUARDED_BY(mutex);

@@ -18,7 +18,7 @@ constexpr size_t kStageBytes = 128 << 10;
 constexpr size_t kLocalSlotBytes = 64 << 10;
 constexpr size_t kNetSlotBytes = 512 << 10;
 
-// A wait spins so long when every rank has a processor of its own, and then yields.
+// A wait spins for this time when every rank has a processor of its own, and then yields.
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kYieldNs = 500'000;
 
@@ -66,7 +66,7 @@ ArenaLayout HostJoin::LayoutFor(size_t ranks_here) const {
   return layout;
 }
 
-// Makes the arena and offers it to the other ranks of this machine.
+// Makes the arena and offers the arena to the ranks of this machine.
 Status HostJoin::OfferArena(const ArenaLayout& layout, HugePages huge) {
   SharedArena& arena = parts_.arena;
   TUTTI_ASSIGN(arena.memory, SharedMemory::Create(layout.TotalBytes(), huge));
@@ -76,7 +76,7 @@ Status HostJoin::OfferArena(const ArenaLayout& layout, HugePages huge) {
   return Status::Ok();
 }
 
-// Maps the arena that `leader` offers.
+// Maps the arena of `leader`.
 Status HostJoin::AttachArena(int leader, uint64_t offer, const ArenaLayout& layout, HugePages huge,
                              bool* no_descriptors) {
   TUTTI_ASSIGN(UniqueFd fd, FetchFd(peer(leader).fd_server, offer, OfferKey(context_.bootstrap),

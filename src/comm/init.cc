@@ -41,21 +41,21 @@ Result<std::unique_ptr<Communicator>> Communicator::InitChild(
 }
 
 // Returns the communicator once it is built. Tells the other ranks the reason of a failure, because
-// they may wait for this rank in a step of theirs.
+// they may be waiting for this rank.
 Result<std::unique_ptr<Communicator>> Communicator::Built(
     std::unique_ptr<Communicator> comm, std::atomic<bool>* abort_flag,
     const std::function<Status()>& abort_reason) {
   Status built = comm->Build(abort_flag);
   if (built.ok()) return comm;
-  // A step ended by the flag says less than the rank that gave up, or than the reason for raising
-  // the flag.
+  // The rank that gave up, and the raiser of the flag, know more than a step that the flag has
+  // ended.
   const bool aborted = abort_flag != nullptr && abort_flag->load(std::memory_order_acquire);
   if (Status reason = comm->bootstrap_->CancelReason(); !reason.ok())
     built = std::move(reason);
   else if (Status raised = aborted && abort_reason ? abort_reason() : Status(); !raised.ok())
     built = std::move(raised);
   Status told = built;
-  // A system error names no rank, so that the other ranks are told the number.
+  // A system error names no rank. The peers are therefore told the number.
   if (told.code() == Code::kSystemError && comm->bootstrap_->CancelReason().ok())
     told = std::move(told).Annotate(fmt::format("rank {} cannot take part", comm->rank()));
   comm->bootstrap_->GiveUp(told);

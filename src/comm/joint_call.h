@@ -34,7 +34,7 @@ class JointCall {
     ranks.abort_flag = &flag_;
     return ranks;
   }
-  // Returns why the call was ended from outside; success if it was not.
+  // Returns why the call was ended from outside, or success.
   Status reason() const { return call_.reason(); }
 
   // Exchanges the offers of a step. Where the exchange fails, Explain has to tell the other ranks.

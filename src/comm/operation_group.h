@@ -60,8 +60,8 @@ class OperationGroup {
   // Returns why an operation cannot be issued. Nothing is launched.
   static Status Check(const OperationBatches& taken);
   // Launches all batches and returns the first failure, else InProgress when a batch goes on in the
-  // background. A failure on one communicator keeps no other batch from being launched, because
-  // ranks of other communicators would wait for the batch.
+  // background. All batches are launched in spite of failures, because the ranks of a further
+  // communicator would wait for its batch.
   static Status Launch(OperationBatches taken);
   // Launches one operation outside of a group.
   Status LaunchAlone(ncclComm& comm, IssuedTask issued);

@@ -1,9 +1,9 @@
 #pragma once
 
-// The ways by which ranks reach one another. Each way has conditions that rule it out on a rank,
-// where it is then not viable, and a set of ranks that it reaches. Setting a way up, by all ranks
-// together, shows whether the way really serves. A way that does not is given up for the next one
-// with a line in the log, or with an error where TUTTI_STRICT_TRANSPORT is set.
+// The ways by which ranks reach one another. Conditions rule a way out on a rank, where the way is
+// then not viable. A way reaches some set of ranks. Setting a way up, by all ranks together, shows
+// whether the way really serves. A useless way is given up for the next with a line in the log, or
+// with an error where TUTTI_STRICT_TRANSPORT is set.
 //
 //   way                        not viable with               reaches                  tried by
 //   ------------------------   ---------------------------   ----------------------   -----------------
@@ -57,9 +57,9 @@ Status CheckMayRead(const PeerInfo& mine, const PeerInfo& other);
 enum class WindowVerdict : uint8_t {
   kTry,
   kPass,       // Another place has to serve, because this place has no advantage over the last.
-  kForbidden,  // A setting of some rank forbids it.
+  kForbidden,  // A setting of some rank forbids the place.
 };
-// `before` says why there are no windows in the place before.
+// `before` says why the place before has no windows.
 WindowVerdict WindowsMayLie(WindowPlace place, std::span<const PeerInfo> peers,
                             const Status& before);
 // Returns the error with the setting that forbids a place.

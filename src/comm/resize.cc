@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kSplitId = 1;
 constexpr uint64_t kShrinkId = 2;
 
-// All members of a child compute its id from common knowledge, so that no exchange is needed.
+// All members of a child compute its id from common knowledge, without an exchange.
 uint64_t Mix(uint64_t hash, uint64_t value) {
   hash ^= value + 0x9E3779B97F4A7C15u + (hash << 6) + (hash >> 2);
   return hash * 0xBF58476D1CE4E5B9u;
@@ -50,9 +50,9 @@ Made Split(Communicator& parent, int color, int key, const std::string& name,
                                  [&] { return call.reason(); });
 }
 
-// Makes the child of all ranks that are not excluded. The ranks exchange nothing over the parent,
-// which may have stopped. The id depends on the excluded ranks, so that ranks that exclude
-// different ranks do not meet.
+// Makes the child of all remaining ranks. The ranks exchange nothing over the parent, which may
+// have stopped. Ranks with different excluded ranks do not meet, because the id depends on the
+// excluded ranks.
 Made Shrink(Communicator& parent, const std::vector<int>& excluded, const std::string& name,
             std::atomic<bool>& abort_flag) {
   std::vector<int> members;
@@ -67,7 +67,7 @@ Made Shrink(Communicator& parent, const std::vector<int>& excluded, const std::s
 }
 
 // Makes a communicator of the parent's ranks and of new ranks. All of them meet at the root of an
-// id that one rank brings. The exchange shares the id, and shows whether all ranks ask for the same
+// id that one rank brings. The exchange shares the id, and shows whether all ranks ask for an equal
 // size.
 Made Grow(Communicator& parent, const GrowRequest& request, const std::string& name,
           std::atomic<bool>& abort_flag, JointCall& call) {

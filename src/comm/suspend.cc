@@ -5,9 +5,9 @@
 //      ▲            │ no            │ no                        ▲             │ a rank cannot
 //      └────────────┴───────────────┘                           └─────────────┘
 //
-// After each step the ranks agree on its outcome, so that all go on or none does. The connections,
-// the watch and the bootstrap live on meanwhile. The death of a rank is therefore noticed as ever,
-// and ends the waits of these calls as well as the waits of registrations.
+// After each step the ranks agree on its outcome: all go on or none does. The connections, the
+// watch and the bootstrap live on meanwhile. The death of a rank is therefore noticed as ever, and
+// ends the waits here as well as the waits of registrations.
 
 #include "comm/communicator.h"
 
@@ -24,12 +24,12 @@ Result<Agreement> Communicator::GiveBackMemory(const Status& wrong) {
   TUTTI_ASSIGN(agreed, ranks.Agree(operations_->CheckNothingWaits()));
   if (!agreed.go_on()) return agreed;
   TUTTI_ASSIGN(agreed, ranks.Agree(operations_->GiveBackMemory()));
-  // Some ranks have given back memory that the others still use. Nothing undoes this.
+  // Some ranks have given back memory in use by others. Nothing undoes this.
   TUTTI_TRY(std::move(agreed.refusal));
   return Agreement();
 }
 
-// The ranks meet first, so that the call ends on no rank before all ranks have made it.
+// The ranks meet first: the call ends on no rank before all ranks have made the call.
 Result<Agreement> Communicator::TakeBackMemory() {
   const JointRanks ranks = this->ranks();
   TUTTI_ASSIGN(Agreement met, ranks.Agree(Status::Ok()));

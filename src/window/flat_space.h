@@ -1,8 +1,7 @@
 #pragma once
 
-// The flat address space of an LSA team, as one rank has it. Each place of the team has a slice of
-// addresses, in which the memory of the place's rank appears. All slices have one length, the
-// stride.
+// The flat address space of an LSA team on a rank. Each place of the team has a slice of addresses,
+// in which the memory of the place's rank appears. All slices have the same length, the stride.
 //
 //   base                base + stride          base + 2 * stride
 //   │ memory of place 0 │ memory of place 1    │ …
@@ -11,9 +10,9 @@
 // Memory lies at the same offset in every slice, on every rank; base differs from rank to rank. The
 // memory of place p at offset o is at base + p * stride + o, on hosts and on GPUs alike.
 //
-// A rank maps allocations of other ranks. An allocation is memory without gaps and has one or more
-// pieces. Each piece has a name of its own and is mapped for itself, one behind the last. On hosts
-// an allocation has one piece; on GPUs it has as many as calls of cuMemMap have put side by side.
+// Ranks map allocations of one another. An allocation is memory without gaps and has pieces. Each
+// piece has a name of its own and is mapped for itself, behind the last. On hosts an allocation has
+// a single piece. On GPUs calls of cuMemMap have put the pieces side by side.
 //
 // FlatSpace has the differences between kinds of ranks: the memory, its names for other ranks, and
 // the way to set addresses aside. symmetric_memory.h decides where memory lies.
@@ -40,7 +39,7 @@ class FlatSpace {
  public:
   virtual ~FlatSpace() = default;
 
-  // Memory of this rank that others can map as a whole.
+  // Memory of this rank for others to map as a whole.
   struct Allocation {
     uint64_t id = 0;  // Names the first piece; never used twice in a process.
     std::byte* base = nullptr;
@@ -48,11 +47,11 @@ class FlatSpace {
     std::vector<uint64_t> pieces = {};  // The lengths; their sum is `bytes`.
   };
 
-  // Return the stride that this rank needs, and the longest stride that it can have. The ranks take
-  // the largest needed stride.
+  // Return the needed stride of this rank, and its longest possible stride. The ranks take the
+  // largest needed stride.
   virtual uint64_t NeededStride() const = 0;
   virtual uint64_t LongestStride() const = 0;
-  // Sets `bytes` of addresses aside. Called until it succeeds once.
+  // Sets `bytes` of addresses aside. Called until a call succeeds.
   virtual Status Reserve(uint64_t bytes) = 0;
   // REQUIRES, for base, Map and Unmap: Reserve has succeeded.
   virtual std::byte* base() const = 0;

@@ -11,7 +11,7 @@ namespace tutti {
 namespace {
 
 // How long a leaving rank waits for others to take its puts. The communicator's own time-outs find
-// a rank that is stuck.
+// a stuck rank.
 constexpr double kFinishS = 60;
 
 }  // namespace
@@ -115,8 +115,8 @@ bool HostOneSided::Await(int peer, uint64_t until) {
     return seen >= until;
   };
   if (arrived()) return true;
-  // The step tells asking ranks what this rank does. It begins after a wait so long that ranks may
-  // ask.
+  // Asking ranks learn of the wait by the step, which begins when the wait is long enough for
+  // questions.
   std::optional<Watch::Step> step;
   const auto tell = [&] {
     if (!step)

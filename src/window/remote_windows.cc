@@ -20,7 +20,7 @@ constexpr uint32_t kHandleTag = 0x57494e01;
 constexpr uint32_t kKeyTag = 0x57494e02;
 // How often a wait for a message looks at the stop flag.
 constexpr int64_t kLookAtStopNs = 20'000'000;
-// How often a thread that drives an operation yields before it sleeps.
+// How often the driving thread of an operation yields before sleeping.
 constexpr int kLooksBeforeSleep = 200;
 
 }  // namespace
@@ -45,9 +45,9 @@ std::vector<int> RemoteWindows::RanksOutside() const {
   return ranks;
 }
 
-// Finds the first plugin of rank 0 that all ranks have, and joins the ranks by the plugin. group_
-// stays null on all ranks where they have no common plugin, or where the plugin cannot be opened on
-// some rank.
+// Finds the first common plugin in rank 0's order, and joins the ranks by the plugin. group_ stays
+// null on all ranks where they have no common plugin, or where the plugin cannot be opened on some
+// rank.
 Status RemoteWindows::JoinGroup() {
   struct Offer {
     std::array<uint64_t, kMostGroups> names = {};
@@ -84,7 +84,7 @@ Status RemoteWindows::OpenGroup(uint64_t name, uint64_t number) {
     return Status::Ok();
   }
   TUTTI_ASSIGN(group_, (*listener)->Join(step.offers(), parts_.ranks.bootstrap->rank()));
-  // No rank can rely on a kind of signals that some rank's library lacks.
+  // A rank can rely only on the kinds of signals in every rank's library.
   JointStep<std::array<bool, 2>> signals(parts_.ranks);
   signals.mine() = {group_->has_strong_signals(), group_->has_va_signals()};
   TUTTI_TRY(signals.Exchange());
@@ -117,8 +117,8 @@ Status RemoteWindows::CheckSignals(bool strong, bool in_windows) const {
   return Status::Ok();
 }
 
-// The higher of two ranks listens. All handles are sent before the first wait, so that no two ranks
-// wait for each other.
+// The higher of two ranks listens. All handles are sent before the first wait. Therefore no two
+// ranks wait for each other.
 Status RemoteWindows::ConnectAll() {
   const WaitLimits limits = parts_.ranks.limits();
   NetRma& rma = *parts_.network->rma();
@@ -176,7 +176,7 @@ Status RemoteWindows::Hear(int peer, uint32_t tag, std::span<std::byte> message,
   }
 }
 
-// In a group a rank's key is only the notice that the rank has registered its part.
+// In a group a rank's key is only the notice of its registration.
 Status RemoteWindows::Share(const Window& window, bool holds_signals, const WaitLimits& limits) {
   ++joint_call_;
   NetRegion region = {window.own.data(), window.own.size()};
@@ -257,7 +257,7 @@ Status RemoteWindows::Put(int peer, ncclWindow_t window, uint64_t offset,
         Deadline::Never());
     if (last) break;
   }
-  // Data under way must not be read from memory that belongs to the caller again.
+  // Data under way must not be read from memory of the caller after the return.
   if (!put.ok()) connection.Break();
   if (local) connection.End(std::move(local));
   if (!put.ok()) return std::move(put).Annotate(fmt::format("a put to {}", NameOf(peer)));
@@ -330,7 +330,7 @@ void RemoteWindows::Finish(Deadline deadline) {
     if (!link->has_put.exchange(false)) continue;
     RmaConnection& connection = *link->connection;
     const RmaConnection::Inside inside(connection);
-    // A peer that is gone needs nothing.
+    // A lost peer needs nothing.
     static_cast<void>(Complete(
                           peer, connection, [&] { return connection.Flush(); }, deadline)
                           .ok());

@@ -1,18 +1,17 @@
 #pragma once
 
-// A connection to a rank of another host for one-sided operations. The thread that wants an
-// operation done drives it. The progress thread of the process's proxy serves the peer's operations
-// on this rank's memory, because the user's threads take no part in them.
+// A connection to a rank of another host for one-sided operations. An operation is driven by its
+// waiting thread. The progress thread of the process's proxy serves the peer's operations on this
+// rank's memory, because the user's threads take no part in them.
 //
 //   thread that puts or waits            progress thread (epoll)
 //   Inside ─ Put, Progress …             descriptor ready ─ Progress, arm the descriptors again
 //
-// While a thread is inside, the progress thread leaves the connection alone, so that each message
-// wakes one thread. The progress thread also stays away for a moment after a thread has attended to
+// While a thread is inside, the progress thread leaves the connection alone: a message wakes a
+// single thread. The progress thread also stays away for a moment after a thread has attended to
 // the connection: kernels put and wait in turns, and handing the connection over between two
 // operations would cost more than an operation. Descriptors are armed for one event at a time
-// (EPOLLONESHOT).
-// operation. Descriptors are armed for one event at a time (EPOLLONESHOT).
+// (EPOLLONESHOT). operation. Descriptors are armed for one event at a time (EPOLLONESHOT).
 
 #include <poll.h>
 #include <sys/epoll.h>
@@ -41,7 +40,7 @@ class RmaConnection {
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) TUTTI_EXCLUDES(mutex_);
   void End(std::unique_ptr<NetMemory> memory) TUTTI_EXCLUDES(mutex_);
 
-  // Keeps the progress thread away while it lives. Threads may be inside at the same time.
+  // Keeps the progress thread away. Several threads may be inside at the same time.
   class Inside {
    public:
     explicit Inside(RmaConnection& connection) : connection_(connection) { connection_.Enter(); }
@@ -56,18 +55,18 @@ class RmaConnection {
     RmaConnection& connection_;
   };
 
-  // Moves all data that can be moved now, for a thread that is not inside and will come again soon.
-  // Returns true when data moved. Every call fails alike once the connection is broken.
+  // Moves all data that can be moved now, for a thread outside that will come again soon. Returns
+  // true when data moved. Every call fails alike once the connection is broken.
   Result<bool> Attend() TUTTI_EXCLUDES(mutex_);
 
-  // Sleeps until one of the connections may have data to move, at most `timeout_ns`. Meanwhile the
-  // progress thread leaves the connections alone. REQUIRES: the caller has attended to them.
+  // Sleeps until a connection may have data to move, at most `timeout_ns`. Meanwhile the progress
+  // thread leaves the connections alone. REQUIRES: the caller has attended to them.
   static void SleepOn(std::span<RmaConnection* const> connections, int64_t timeout_ns);
 
   // REQUIRES, of all functions below: the caller is inside.
 
   // Begins to put `data` to `to`, and `signal` after the data unless it is null. Returns null when
-  // there is no room now.
+  // the connection has no room now.
   Result<NetRequest*> Put(NetLocal from, NetRemote to, size_t bytes, const NetSignal* signal)
       TUTTI_EXCLUDES(mutex_);
   Result<NetRequest*> Get(NetLocal to, NetRemote from, size_t bytes) TUTTI_EXCLUDES(mutex_);
@@ -81,7 +80,7 @@ class RmaConnection {
   void Sleep(int64_t timeout_ns) TUTTI_EXCLUDES(mutex_);
 
  private:
-  // A descriptor of the connection, as the event loop sees it.
+  // A descriptor of the connection for the event loop.
   struct Descriptor {
     int fd = -1;
     bool added = false;
