@@ -78,6 +78,9 @@ class GpuJoin {
   Result<TriedWindows<Made>> InFirstPlace(Make make) const;
   // Opens the network, and adds its NICs to the question about this host.
   Result<std::shared_ptr<Net>> OpenNetwork(HostQuestion& question) const;
+  HostQuestion AskAboutHosts(std::vector<int>& first_ranks) const;
+  Status ConnectByNetwork(const AgreedTopology& agreed, HostQuestion& question,
+                          std::shared_ptr<Net> net, GpuChannels::Options& options) const;
   // Returns the order of the ranks on each channel.
   std::vector<std::vector<int>> RingsOf(const JobAnswer& job, uint32_t channels) const;
   // Makes the connections of channels, with windows where any place for them serves.
@@ -181,6 +184,52 @@ std::vector<std::vector<int>> GpuJoin::RingsOf(const JobAnswer& job, uint32_t ch
   return rings;
 }
 
+// Returns the question about this host. Fills in, for each rank, the first rank of its host.
+HostQuestion GpuJoin::AskAboutHosts(std::vector<int>& first_ranks) const {
+  std::vector<int> here;
+  for (const PeerInfo& peer : context_.peers) {
+    const auto same = [&](const PeerInfo& p) { return p.host_hash == peer.host_hash; };
+    const auto first = std::find_if(context_.peers.begin(), context_.peers.end(), same);
+    if (same(context_.peers[static_cast<size_t>(context_.rank())]))
+      here.push_back(static_cast<int>(first_ranks.size()));
+    first_ranks.push_back(static_cast<int>(first - context_.peers.begin()));
+  }
+  HostQuestion question = AskAboutHost(context_, here);
+  for (const int r : here) question.gpus.push_back(BusIdOf(context_.peers[static_cast<size_t>(r)]));
+  return question;
+}
+
+// Has operations pass data through the network, which is null where all ranks are on one host.
+Status GpuJoin::ConnectByNetwork(const AgreedTopology& agreed, HostQuestion& question,
+                                 std::shared_ptr<Net> net, GpuChannels::Options& options) const {
+  int nic = agreed.own.nic;
+  NetSpread spread;
+  if (net) {
+    spread = SpreadOf(question, agreed.job);
+  } else {
+    TUTTI_ASSIGN(net, OpenNetwork(question));
+    TUTTI_ASSIGN(const HostAnswer answer, AnswerAboutHost(context_, question));
+    nic = answer.nic;
+    // The NICs of the other ranks are not known here, because ranks choose NICs without an
+    // exchange.
+    spread = SpreadOver(question.nics, nic, {}, 0);
+  }
+  net->Spread(nic, std::move(spread));
+  TUTTI_INFO(kLogGraph, "rank {} of {}: network device {} ({})", context_.rank(),
+             context_.num_ranks(), nic, question.nics[static_cast<size_t>(nic)].name);
+  options.network = net->name();
+  // A host with a NIC of unknown speed is no bound.
+  if (question.other_hosts)
+    options.network_bytes_per_us = ShareOf(agreed.job, context_.peers).host_gbps * 1e3;
+  network_ = {net, nic};
+  options.make_connector = [this, net, nic](WaitWatcher& watcher, int device) {
+    return MakeNetConnector(context_.process.proxy(), context_.bootstrap, net,
+                            device >= 0 ? device : nic, 0, context_.peers,
+                            context_.watch.stop_flag(), watcher);
+  };
+  return Status::Ok();
+}
+
 Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   const Settings& settings = context_.settings;
   if (context_.rank() == 0 && !settings.proto.empty())
@@ -193,16 +242,8 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   shape.message_slot_bytes = MessageSlotBytes(context_.num_ranks());
   shape.ring_slot_bytes = FifoSlotBytes(settings, shape.ring_slot_bytes);
   shape.tree_slot_bytes = std::min(shape.tree_slot_bytes, shape.ring_slot_bytes);
-  std::vector<int> first_ranks, here;
-  for (const PeerInfo& peer : context_.peers) {
-    const auto same = [&](const PeerInfo& p) { return p.host_hash == peer.host_hash; };
-    const auto first = std::find_if(context_.peers.begin(), context_.peers.end(), same);
-    if (same(context_.peers[static_cast<size_t>(context_.rank())]))
-      here.push_back(static_cast<int>(first_ranks.size()));
-    first_ranks.push_back(static_cast<int>(first - context_.peers.begin()));
-  }
-  HostQuestion question = AskAboutHost(context_, here);
-  for (const int r : here) question.gpus.push_back(BusIdOf(context_.peers[static_cast<size_t>(r)]));
+  std::vector<int> first_ranks;
+  HostQuestion question = AskAboutHosts(first_ranks);
   question.channels = shape.channels;
   std::shared_ptr<Net> net;
   if (question.other_hosts) {
@@ -224,33 +265,8 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
                ConnectChannels(shape, RingsOf(agreed.job, shape.channels), direct, agreed.job));
   GpuChannels::Options options;
   options.threads = static_cast<int>(shape.channels);
-  if (connections->NeedsNetwork()) {
-    int nic = agreed.own.nic;
-    NetSpread spread;
-    if (net) {
-      spread = SpreadOf(question, agreed.job);
-    } else {
-      TUTTI_ASSIGN(net, OpenNetwork(question));
-      TUTTI_ASSIGN(const HostAnswer answer, AnswerAboutHost(context_, question));
-      nic = answer.nic;
-      // The NICs of the other ranks are not known here, because ranks choose NICs without an
-      // exchange.
-      spread = SpreadOver(question.nics, nic, {}, 0);
-    }
-    net->Spread(nic, std::move(spread));
-    TUTTI_INFO(kLogGraph, "rank {} of {}: network device {} ({})", context_.rank(),
-               context_.num_ranks(), nic, question.nics[static_cast<size_t>(nic)].name);
-    options.network = net->name();
-    // A host with a NIC of unknown speed is no bound.
-    if (question.other_hosts)
-      options.network_bytes_per_us = ShareOf(agreed.job, context_.peers).host_gbps * 1e3;
-    network_ = {net, nic};
-    options.make_connector = [this, net, nic](WaitWatcher& watcher, int device) {
-      return MakeNetConnector(context_.process.proxy(), context_.bootstrap, net,
-                              device >= 0 ? device : nic, 0, context_.peers,
-                              context_.watch.stop_flag(), watcher);
-    };
-  }
+  if (connections->NeedsNetwork())
+    TUTTI_TRY(ConnectByNetwork(agreed, question, std::move(net), options));
   TUTTI_ASSIGN(
       std::unique_ptr<GpuChannels> made,
       GpuChannels::Create(peers_, context_.watch, settings, std::move(connections), options));

@@ -48,7 +48,7 @@ class RmaConnection {
     Inside(const Inside&) = delete;
     Inside& operator=(const Inside&) = delete;
 
-    // Lets the connection be attended to for a moment after the thread has left.
+    // Keeps the progress thread away for a moment after the thread has left.
     void Linger() { connection_.Linger(); }
 
    private:

@@ -132,9 +132,9 @@ class SymmetricMemory {
   // The number of places from which Lookup takes a window without a lock. A handle has one place; a
   // handle whose place is taken is looked up with the lock.
   static constexpr size_t kQuickWindows = 256;
-  // The number of pieces in one exchange. Each piece keeps a descriptor open until the exchange
-  // after the next, so that a rank has twice as many descriptors. A process may have several ranks
-  // and no more than 1024 descriptors.
+  // The number of pieces in one exchange. Each piece keeps a descriptor open until after the next
+  // exchange. A rank therefore has twice as many descriptors. A process may have several ranks and
+  // no more than 1024 descriptors.
   static constexpr uint64_t kPiecesAtOnce = 16;
   struct QuickWindow {
     std::atomic<ncclWindow_t> handle = nullptr;
