@@ -61,7 +61,7 @@ class Communicator {
   static Result<std::unique_ptr<Communicator>> InitChild(
       Communicator& parent, uint64_t child_id, std::vector<int> parent_ranks, std::string name,
       std::atomic<bool>* abort_flag, const std::function<Status()>& abort_reason);
-  // REQUIRES: every call has returned, and every ticket was run (ncclComm::AwaitRest).
+  // REQUIRES: every call has returned, and every ticket was run (HandleTable::Remove).
   ~Communicator();
 
   int rank() const { return bootstrap_->rank(); }
