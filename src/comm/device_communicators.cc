@@ -56,7 +56,7 @@ Result<ResourcePlan> DeviceCommunicators::Plan(
 // Makes the proxy of a rank on a host.
 Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxy(
     const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
-  // The window has made the calls, if nothing did before.
+  // The registration of the window has made the one-sided calls, unless they existed before.
   TUTTI_ASSIGN(OneSided* const one_sided, comm_.one_sided());
   if (const RemoteWindows* const remote = one_sided->remote())
     TUTTI_TRY(remote->CheckSignals(whole.gin.strong, whole.gin.va_signals));
