@@ -41,8 +41,8 @@ class RemoteWindows {
     EventLoop* loop = nullptr;
     std::shared_ptr<Net> network;  // Has one-sided operations.
     int device = 0;
-    std::shared_ptr<RmaGroups> groups =
-        nullptr;  // The plugins that this rank could use instead of `network`; null: none.
+    // The plugins that this rank could use instead of `network`; null: none.
+    std::shared_ptr<RmaGroups> groups = nullptr;
     Watch* watch = nullptr;  // Ends all waits.
     // How often these ranks have tried to connect before, in vain; the same on all ranks.
     uint32_t attempt = 0;
