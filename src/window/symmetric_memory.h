@@ -58,8 +58,8 @@ namespace tutti {
 class SymmetricMemory {
  public:
   struct Parts {
-    Bootstrap* bootstrap =
-        nullptr;  // The bootstrap, the peers and the directory outlive the object.
+    // The bootstrap, the peers and the directory outlive the object.
+    Bootstrap* bootstrap = nullptr;
     std::span<const PeerInfo> peers;
     LsaTeam team;
     std::unique_ptr<FlatSpace> space = nullptr;
