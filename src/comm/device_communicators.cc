@@ -18,7 +18,7 @@ bool RanksAreGpus(const Communicator& comm) {
   return comm.operations().one_sided_support() == nullptr;
 }
 
-// Returns what the ranks must ask for alike, for the sentence that names a difference.
+// Returns the requirements of equal value on all ranks, for the sentence about a difference.
 std::string TextOfRequirements(const ncclDevCommRequirements_t& asked) {
   return fmt::format(
       "lsaBarrierCount {},barrierCount {},railGinBarrierCount {},worldGinBarrierCount {},"
@@ -34,8 +34,8 @@ std::string TextOfRequirements(const ncclDevCommRequirements_t& asked) {
 DeviceCommunicators::DeviceCommunicators(Communicator& comm) : comm_(comm) {}
 DeviceCommunicators::~DeviceCommunicators() = default;
 
-// Returns where everything lies that is asked for, or why this rank has to refuse. The refusal is
-// not returned to the caller at once: Create takes it into the exchange, so that all ranks refuse.
+// Returns the places of all requested parts, or why this rank has to refuse. Create takes the
+// refusal into the exchange, and only then does the caller get an error: all ranks refuse alike.
 Result<ResourcePlan> DeviceCommunicators::Plan(
     const Result<ncclDevCommRequirements_t>& requirements) const {
   if (!requirements.ok()) return requirements.status();
@@ -56,7 +56,7 @@ Result<ResourcePlan> DeviceCommunicators::Plan(
 // Makes the proxy of a rank on a host.
 Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxy(
     const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
-  // Made with the window, if not before.
+  // The registration of the window has made the one-sided calls, unless they existed before.
   TUTTI_ASSIGN(OneSided* const one_sided, comm_.one_sided());
   if (const RemoteWindows* const remote = one_sided->remote())
     TUTTI_TRY(remote->CheckSignals(whole.gin.strong, whole.gin.va_signals));
@@ -71,8 +71,8 @@ Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxy(
   return std::unique_ptr<GinBackend>(std::move(proxy));
 }
 
-// Makes the proxies of all ranks, or what their kernels need to drive cards. Where one rank cannot
-// make its own, no rank keeps one, nor the window.
+// Makes the proxies of all ranks, or the parts by which their kernels drive cards. Where a rank
+// cannot make its own, no rank keeps a proxy or the window.
 Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxies(
     const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
   Result<std::unique_ptr<GinBackend>> proxy = InternalError("no proxy was made");
@@ -91,8 +91,8 @@ Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxies(
   return proxy;
 }
 
-// All ranks call this together. Whatever is wrong on one rank goes into the exchange of the
-// window's registration, so that the others do not wait for it and all return the same refusal.
+// All ranks call this together. A rank's mistake goes into the exchange of the window's
+// registration. The others therefore do not wait for the rank, and all return the same refusal.
 Result<ncclDevComm> DeviceCommunicators::Create(
     const Result<ncclDevCommRequirements_t>& requirements) {
   const Result<ResourcePlan> plan = Plan(requirements);
@@ -128,15 +128,15 @@ Result<ncclDevComm> DeviceCommunicators::Create(
   return made;
 }
 
-// Makes the word that ends the waits of kernels with the first device communicator. Abort may run
-// at the same time, without the mutex: each of the two stores first and then looks at what the
-// other stores, so that one of them sees the other.
+// With the first device communicator, makes the word by which kernels' waits end. Abort may run at
+// the same time, without the mutex. Each of the two functions first stores its own flag and then
+// looks at the flag of the second, and at least one sees both flags.
 Result<uint32_t*> DeviceCommunicators::AbortFlag() {
   const MutexLock lock(mutex_);
   if (flag_ == nullptr) {
     TUTTI_ASSIGN(flag_, comm_.device().MakeKernelFlag());
     flag_of_kernels_.store(flag_.get());
-    // An Abort that saw no flag has set `aborted_` before it looked.
+    // An Abort that found no flag has set `aborted_` before it looked.
     if (aborted_.load()) flag_->store(1);
   }
   return reinterpret_cast<uint32_t*>(flag_.get());
@@ -170,7 +170,7 @@ GpuGin& DeviceCommunicators::gpu_gin() {
   return *gpu_gin_;
 }
 
-// Ranks on hosts that cannot drive cards fail with the reason; GPUs have the proxy then.
+// Without cards, ranks on hosts fail with the reason, and GPUs use the proxy.
 std::string DeviceCommunicators::WhyProxy() const {
   if (!GinOptions::From(comm_.settings()).direct)
     return "NCCL_GIN_TYPE is not 3, which has them drive mlx5 cards themselves";
@@ -204,7 +204,7 @@ DirectGin* DeviceCommunicators::direct_gin() {
 void DeviceCommunicators::Clear() {
   const MutexLock lock(mutex_);
   for (auto& [window, proxy] : made_) {
-    // Puts that other ranks do not take in time are given up, since the communicator goes away.
+    // The communicator goes away, and gives up the puts that peers do not take in time.
     if (proxy) static_cast<void>(proxy->Finish(comm_.InitDeadline()).ok());
   }
   made_.clear();

@@ -16,7 +16,7 @@ constexpr const char* kCall = "ncclDevCommCreate";
 
 }  // namespace
 
-// A backend as its device communicator has it.
+// The backend of a device communicator.
 class DirectGin::Owned final : public GinBackend {
  public:
   Owned(DirectGin& gin, uint64_t number, std::unique_ptr<GinDirect> direct)
@@ -45,31 +45,9 @@ DirectGin::~DirectGin() {
 // -------------------------------------------------------------------------------------------------
 // The joint calls
 
-Result<Agreement> DirectGin::Exchange(const Status& could, std::span<const std::byte> mine,
-                                      std::vector<std::span<const std::byte>>& all) {
-  const auto ranks = static_cast<size_t>(comm_.num_ranks());
-  const size_t bytes = sizeof(StatusWire) + mine.size();
-  heard_.assign(ranks * bytes, std::byte{0});
-  std::byte* const own = heard_.data() + static_cast<size_t>(comm_.rank()) * bytes;
-  const StatusWire wire = StatusWire::Of(could);
-  std::memcpy(own, &wire, sizeof(wire));
-  std::copy(mine.begin(), mine.end(), own + sizeof(wire));
-  TUTTI_TRY(comm_.bootstrap().AllGather(heard_.data(), bytes, comm_.InitDeadline(),
-                                        &comm_.watch().stop_flag()));
-  Agreement agreement;
-  all.clear();
-  for (size_t r = 0; r < ranks; ++r) {
-    StatusWire said;
-    std::memcpy(&said, heard_.data() + r * bytes, sizeof(said));
-    all.push_back(std::span(heard_).subspan(r * bytes + sizeof(said), mine.size()));
-    if (agreement.go_on()) agreement.refusal = said.From(static_cast<int>(r), comm_.peers()[r]);
-  }
-  return agreement;
-}
-
-// Returns the port that is nearest to this rank's device, as rings choose NICs
-// (comm/topology_step.h); by the rank's number on its host where the topology does not know the
-// ports.
+// Returns the port nearest to this rank's device, by the rules with which rings choose NICs
+// (comm/topology_step.h). Where the topology does not know the ports, the rank's number on its host
+// decides.
 Result<std::string> DirectGin::ChoosePort() const {
   TUTTI_ASSIGN(const std::vector<CardPort> ports, Card::Find(comm_.settings(), options_));
   const std::string& by_number = ports[static_cast<size_t>(comm_.LocalRank()) % ports.size()].name;
@@ -122,8 +100,7 @@ Status DirectGin::OpenCard() {
 Result<Agreement> DirectGin::Open() {
   asked_ = true;
   const Status opened = OpenCard();
-  std::vector<std::span<const std::byte>> all;
-  TUTTI_ASSIGN(Agreement agreement, Exchange(opened, {}, all));
+  TUTTI_ASSIGN(Agreement agreement, comm_.ranks().Agree(opened));
   if (agreement.go_on()) {
     TUTTI_INFO(kLogNet, "kernels put over the network by driving {} themselves", card_->name());
   } else {
@@ -142,7 +119,7 @@ Result<std::unique_ptr<CardMemory>> DirectGin::Register(const Window& window) {
   return card_->Register(window.own, window.offset, ordering);
 }
 
-// Returns what kernels find the keys of a window by.
+// Returns the record by which kernels find the keys of a window.
 Result<const device::GdakiMemory*> DirectGin::RecordFor(Shared& shared) {
   shared.memory = {shared.keys.data(), shared.own ? shared.own->local_key() : 0};
   if (!records_) return &shared.memory;
@@ -161,21 +138,19 @@ Result<Agreement> DirectGin::Share(const Window& window) {
   if (card_ == nullptr) return Agreement();
   Shared shared;
   Status could;
-  uint32_t key = 0;
+  JointStep<uint32_t> step(comm_.ranks());
   if (!window.own.empty()) {
     Result<std::unique_ptr<CardMemory>> own = Register(window);
     if (own.ok()) {
       shared.own = std::move(own).value();
-      key = shared.own->remote_key();
+      step.mine() = shared.own->remote_key();
     } else {
       could = std::move(own).status();
     }
   }
-  std::vector<std::span<const std::byte>> all;
-  TUTTI_ASSIGN(Agreement agreement, Exchange(could, std::as_bytes(std::span(&key, 1)), all));
+  TUTTI_ASSIGN(Agreement agreement, step.Exchange(could));
   if (!agreement.go_on()) return agreement;
-  for (const std::span<const std::byte> told : all)
-    std::memcpy(&shared.keys.emplace_back(), told.data(), sizeof(uint32_t));
+  shared.keys.assign(step.offers().begin(), step.offers().end());
   const MutexLock lock(mutex_);
   Shared& kept = windows_[window.handle] = std::move(shared);
   TUTTI_ASSIGN(const device::GdakiMemory* const record, RecordFor(kept));
@@ -221,24 +196,27 @@ Result<std::unique_ptr<GinBackend>> DirectGin::Make(const GinPlan& plan) {
       std::make_unique<Owned>(*this, number, std::move(direct).value()));
 }
 
-// Exchanges offers, and which device communicators this rank still has, and joins.
+// Exchanges offers and the oldest living device communicator of each rank, and joins.
 Status DirectGin::JoinAll(GinDirect* direct, const Status& could, size_t offer_bytes) {
   uint64_t oldest_used = made_ + 1;
   {
     const MutexLock lock(mutex_);
     if (!used_.empty()) oldest_used = *used_.begin();
   }
-  std::vector<std::byte> mine(sizeof(oldest_used) + offer_bytes);
+  const JointRanks ranks = comm_.ranks();
+  const size_t bytes = sizeof(oldest_used) + offer_bytes;
+  std::vector<std::byte> told(ranks.peers.size() * bytes);
+  const std::span<std::byte> mine = std::span(told).subspan(ranks.me() * bytes, bytes);
   std::memcpy(mine.data(), &oldest_used, sizeof(oldest_used));
-  if (direct != nullptr) direct->Offer(std::span(mine).subspan(sizeof(oldest_used)));
-  std::vector<std::span<const std::byte>> all;
-  const Result<Agreement> agreed = Exchange(could, mine, all);
+  if (direct != nullptr) direct->Offer(mine.subspan(sizeof(oldest_used)));
+  const Result<Agreement> agreed = ranks.Exchange(could, told);
   if (!agreed.ok()) return comm_.StopAfterStep(agreed.status());
-  for (std::span<const std::byte>& told : all) {
+  std::vector<std::span<const std::byte>> all;
+  for (size_t r = 0; r < ranks.peers.size(); ++r) {
     uint64_t theirs = 0;
-    std::memcpy(&theirs, told.data(), sizeof(theirs));
+    std::memcpy(&theirs, &told[r * bytes], sizeof(theirs));
     oldest_used = std::min(oldest_used, theirs);
-    told = told.subspan(sizeof(theirs));
+    all.push_back(std::span(told).subspan(r * bytes + sizeof(theirs), offer_bytes));
   }
   FreeRetired(oldest_used);
   if (!agreed->go_on()) return agreed->refusal;
@@ -255,7 +233,7 @@ void DirectGin::Retire(uint64_t number, std::unique_ptr<GinDirect> direct) {
   retired_.push_back({number, std::move(direct)});
 }
 
-// Ends what no rank uses any more.
+// Ends the queue pairs that no rank uses any more.
 void DirectGin::FreeRetired(uint64_t oldest_used) {
   std::vector<Retired> ended;
   const MutexLock lock(mutex_);

@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-// A rank on the host. The word that ends the waits of its kernels is ordinary memory.
+// A rank on the host. Its kernels' waits end by a word in ordinary memory.
 class HostDevice final : public RankDevice {
  public:
   explicit HostDevice(Process& process) : process_(process) {}
@@ -39,8 +39,8 @@ class HostDevice final : public RankDevice {
   Process& process_;
 };
 
-// A rank that is a CUDA device. The device is opened at the first use, because a communicator
-// learns in its making whether the driver can open it, and says so as its error.
+// A CUDA device as a rank. The device is opened at the first use, in the making of a communicator:
+// a failure of the driver becomes the communicator's error.
 class GpuDevice final : public RankDevice {
  public:
   GpuDevice(Process& process, int ordinal) : process_(process), ordinal_(ordinal) {}

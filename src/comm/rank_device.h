@@ -1,8 +1,8 @@
 #pragma once
 
-// The device that a rank is: a host device or a GPU. It answers where the two differ while a
-// communicator is made, so that nothing else in comm asks which it is. What they do differently
-// with tasks is the matter of operations/operations.h.
+// The device of a rank: a host device or a GPU. The class has the differences between the two while
+// a communicator is made, so that nothing else in comm asks for the kind. Differences in tasks are
+// the matter of operations/operations.h.
 //
 // A communicator owns the device of its rank. Any thread may call the functions.
 
@@ -31,22 +31,22 @@ class RankDevice {
 
   // Returns CUDA's number of the GPU, or -1 for a host device.
   virtual int cuda_ordinal() const = 0;
-  // Fills in what the other ranks have to know of the device.
+  // Fills in the device's part of the record for the other ranks.
   virtual Status Describe(PeerInfo& self) const = 0;
   // Makes the communicator's operations. All ranks call it together (join.h).
   virtual Result<std::unique_ptr<Operations>> Join(const JoinContext& context,
                                                    JoinTimes& times) const = 0;
 
-  // Holds what windows of the device's memory are made of (window/symmetric_memory.h).
+  // The memory of windows of the device (window/symmetric_memory.h).
   struct WindowMemory {
     std::unique_ptr<FlatSpace> space;
     std::unique_ptr<RecordMemory> records;
   };
-  // Makes them for a rank whose LSA team has `team_size` ranks, of which `ranks_here` are in this
-  // process. `stride` above 0 is what the user wants the length of a slice to be.
+  // Makes the memory for a rank whose LSA team has `team_size` ranks, of which `ranks_here` are in
+  // this process. A `stride` above 0 is the user's choice of the length of a slice.
   virtual Result<WindowMemory> MakeWindowMemory(const Bootstrap& bootstrap, int team_size,
                                                 int ranks_here, uint64_t stride) const = 0;
-  // Makes a word, 0 at first, that kernels on the device read while the host writes it.
+  // Makes a word, 0 at first, for kernels on the device to read while the host writes.
   virtual Result<std::shared_ptr<std::atomic<uint32_t>>> MakeKernelFlag() const = 0;
 
  protected:

@@ -5,12 +5,11 @@
 // every rank can use is taken; NCCL_NET, or the config's netName, admits one name only.
 
 #include <memory>
-#include <span>
 
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "config/settings.h"
-#include "operations/peer_info.h"
+#include "operations/agreement.h"
 #include "proxy/proxy.h"
 #include "transport/net/net.h"
 #include "transport/net/plugin/net_events.h"
@@ -22,12 +21,11 @@ namespace tutti {
 // plugin of NCCL_NET_PLUGIN has. Upper and lower case are the same.
 Status CheckNetName(const Settings& settings);
 
-// Returns the network that the ranks `peers` use together, able to carry something here. All ranks
+// Returns the network that the ranks use together, able to carry something here. All ranks
 // call it together, and all get the same network or a failure. `proxy` must outlive it. `events`
 // takes what a plugin's network reports of its work; null where nobody asks.
-Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Bootstrap& bootstrap,
-                                     std::span<const PeerInfo> peers, Deadline deadline,
-                                     std::shared_ptr<NetEvents> events);
+Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
+                                     const JointRanks& ranks, std::shared_ptr<NetEvents> events);
 
 // Returns the network for one-sided operations (rma.h) between ranks that `net` joins, which may be
 // null: `net` where it has them, else TCP sockets, which reach wherever the bootstrap does. Null,

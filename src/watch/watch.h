@@ -162,8 +162,11 @@ class Watch final : public WaitWatcher {
     JointCall& operator=(const JointCall&) = delete;
     // Returns why the watch raised the flag; success until then.
     Status reason() const;
-    // Tells the other ranks that this rank takes no further part in the call, and why: their call
-    // ends with `reason`, now or when they begin it. The communicator stays as it is.
+    // Waits until the watch raises the flag, at most until the deadline. Returns what reason() does
+    // then.
+    Status AwaitReason(Deadline deadline) const;
+    // Tells the other ranks that this one takes no further part in the call, and why: theirs ends
+    // with `reason`, or will when they come to it. The communicator stays as it is.
     void GiveUp(const Status& reason) const;
 
    private:
@@ -287,7 +290,7 @@ class Watch final : public WaitWatcher {
     std::atomic<bool>* flag = nullptr;
     Status reason;  // where not ok, the watch has raised the flag
   };
-  static void EndJointCall(JointEnd& end, const Status& reason);
+  void EndJointCall(JointEnd& end, const Status& reason) TUTTI_REQUIRES(mutex_);
   void EndJointCalls(const Status& reason) TUTTI_REQUIRES(mutex_);
   void GiveUpCall(uint64_t number, const Status& reason) TUTTI_EXCLUDES(mutex_);
   void OnCallGivenUp(std::span<const std::byte> body);
@@ -330,6 +333,7 @@ class Watch final : public WaitWatcher {
   std::function<void()> leave_hook_ TUTTI_GUARDED_BY(mutex_);
   std::map<const JointCall*, JointEnd> joint_calls_ TUTTI_GUARDED_BY(mutex_);
   uint64_t num_joint_calls_ TUTTI_GUARDED_BY(mutex_) = 0;
+  CondVar joint_call_ended_;  // from outside, by EndJointCall
   std::map<uint64_t, Status> calls_given_up_ TUTTI_GUARDED_BY(mutex_);  // the last ones, by number
   std::set<int> lost_ TUTTI_GUARDED_BY(mutex_);
   // How the ranks of this communicator agree on who goes where connections for data have broken.

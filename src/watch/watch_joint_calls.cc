@@ -1,6 +1,7 @@
 // Calls that all ranks of a communicator make together: the events that end a call, and how the
 // other ranks hear when a rank gives a call up.
 
+#include <chrono>
 #include <cstring>
 
 #include "watch/watch.h"
@@ -14,9 +15,9 @@ Watch::JointCall::JointCall(Watch& watch, std::atomic<bool>& flag) : watch_(watc
   end = {number, &flag, Status::Ok()};
   const auto given_up = watch_.calls_given_up_.find(number);
   if (!watch_.lost_reason_.ok())
-    EndJointCall(end, watch_.lost_reason_);
+    watch_.EndJointCall(end, watch_.lost_reason_);
   else if (given_up != watch_.calls_given_up_.end())
-    EndJointCall(end, given_up->second);
+    watch_.EndJointCall(end, given_up->second);
 }
 
 Watch::JointCall::~JointCall() {
@@ -27,6 +28,16 @@ Watch::JointCall::~JointCall() {
 Status Watch::JointCall::reason() const {
   const MutexLock lock(watch_.mutex_);
   return watch_.joint_calls_.at(this).reason;
+}
+
+Status Watch::JointCall::AwaitReason(Deadline deadline) const {
+  constexpr int kLookAgainMs = 1000;
+  MutexLock lock(watch_.mutex_);
+  const JointEnd& end = watch_.joint_calls_.at(this);
+  while (end.reason.ok() && !deadline.Passed())
+    watch_.joint_call_ended_.WaitFor(lock,
+                                     std::chrono::milliseconds(deadline.RemainingMs(kLookAgainMs)));
+  return end.reason;
 }
 
 void Watch::JointCall::GiveUp(const Status& reason) const {
@@ -43,6 +54,7 @@ void Watch::EndJointCall(JointEnd& end, const Status& reason) {
   if (!end.reason.ok()) return;
   end.reason = reason;
   end.flag->store(true, std::memory_order_release);
+  joint_call_ended_.NotifyAll();
 }
 
 void Watch::EndJointCalls(const Status& reason) {

@@ -403,7 +403,19 @@ TEST(WatchTest, AJointCallThatOneRankGivesUpEndsOnAllRanks) {
   }
 }
 
-// Each rank sees a pair that cannot talk before it hears of the pairs that others see.
+TEST(WatchTest, AWaitForTheReasonOfAJointCallEndsWithTheReasonOrAtTheDeadline) {
+  Network network(2);
+  std::array<std::atomic<bool>, 2> flags = {};
+  const Watch::JointCall giver(network.watch(0), flags[0]);
+  const Watch::JointCall waiting(network.watch(1), flags[1]);
+  EXPECT_TRUE(waiting.AwaitReason(Deadline::After(1'000'000)).ok());
+  std::thread thread(
+      [&] { ExpectWords(waiting.AwaitReason(Deadline::Never()), {"rank 0 gave up"}); });
+  giver.GiveUp(RemoteError("rank 0 gave up"));
+  thread.join();
+}
+
+// Each rank sees a pair that cannot talk before it hears what the others see.
 TEST(WatchTest, BrokenConnectionsOfAMiddleRankExcludeTheSameRankForAll) {
   Network network(3, /*timeout_ns=*/0, /*explain_ns=*/1'000'000);
   network.Hold();
