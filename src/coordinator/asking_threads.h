@@ -1,7 +1,8 @@
 #pragma once
 
-// The threads of a program that use a process set: which ever asked for something, and which are
-// blocked in a wait without an end. From these a rank tells whether it is stuck (set_mismatch.h).
+// The threads of a program that use a process set: all threads that ever asked for something, and
+// the threads that are blocked in a wait without an end. The two sets tell whether the rank is
+// stuck (set_mismatch.h).
 //
 // One thread at a time: the process set guards it.
 
@@ -23,7 +24,7 @@ class AskingThreads {
  public:
   // Notes that the calling thread asks for something.
   void NoteAsking();
-  // Note that the calling thread begins to wait for the ticket without an end, or ends.
+  // Note that the calling thread begins a wait for the ticket without an end, or ends the wait.
   void BeginWait(const Ticket& ticket);
   void EndWait(const Ticket& ticket);
 
@@ -41,7 +42,7 @@ class AskingThreads {
     pid_t thread = 0;
     const Ticket* ticket = nullptr;
   };
-  // From so many askers on, those that have ended are looked for.
+  // Above this number of askers, threads that have ended are looked for.
   static constexpr size_t kFewAskers = 64;
 
   std::set<pid_t> askers_;

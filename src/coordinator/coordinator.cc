@@ -10,14 +10,13 @@
 namespace tutti::coordinator {
 namespace {
 
-// The communicators notice a lost rank too, and say more about it; this is how long they have.
+// The time in which communicators, which notice a lost rank too, may tell more about the loss.
 constexpr int64_t kGraceNs = 500'000'000;
-// Between two comparisons of the clock with rank 0's while a timeline is written. Clocks that
-// nothing steers drift by 50 us a second at most, by half a millisecond in this time, most of which
-// a merge takes out by interpolation.
+// Between two comparisons of the clock with rank 0's while a timeline is written. Unsteered clocks
+// drift by 50 us a second at most, by half a millisecond in this time, and interpolation in a merge
+// takes out most of the drift.
 constexpr int64_t kMeasureEveryNs = 10'000'000'000;
-// The most round calls that are kept for sets which this rank does not know yet. One set is made at
-// a time.
+// The most round calls that are kept for sets unknown to this rank. One set is made at a time.
 constexpr size_t kMaxEarlyRoundCalls = 1024;
 
 }  // namespace
@@ -80,7 +79,7 @@ Status Coordinator::Connect() {
   TUTTI_TRY(ChooseGpuOperations());
   TUTTI_TRY(MakeGlobalSet(common_, id));
   if (!settings.timeline.empty() && settings.timeline != "DYNAMIC") {
-    // A job does not end for a folder that is missing on one of its hosts.
+    // A folder that is missing on one host does not end the job.
     const Status opened = StartTimeline(settings.timeline, settings.timeline_mark_cycles);
     if (!opened.ok()) TUTTI_WARN("HOROVOD_TIMELINE has no effect here: {}", opened.message());
   }
@@ -179,7 +178,7 @@ void Coordinator::OnControl(std::span<const std::byte> payload) {
     const auto found = sets_.find(id);
     if (round == RoundCall::kJoinFailed) {
       if (found == sets_.end() || !found->second.set) return;
-      // On to the others, when it comes for the first time.
+      // Passes the message on when the message comes for the first time.
       if (found->second.communicators->join_failed.exchange(true)) return;
       TellJoinFailed(id, found->second.ranks);
     } else if (found != sets_.end()) {
@@ -202,7 +201,7 @@ void Coordinator::OnLost(int rank, const std::string& why, bool died) {
       const auto& members = record.ranks;
       if (!record.set || std::find(members.begin(), members.end(), rank) == members.end()) continue;
       record.set->Fail(RemoteError("{}", why));
-      // A set that has ended may still wait for what was queued on GPUs before.
+      // A set that has ended may still wait for work queued on GPUs before.
       if (died) record.communicators->BreakGpuLibrary();
     }
     BreakMaking(RemoteError("{}", why));
@@ -230,7 +229,7 @@ void Coordinator::Shutdown(const std::string& reason) {
     if (set->AwaitEnd(deadline)) continue;
     set->Fail(Timeout("the other ranks did not come to the shutdown within {} s", kShutdownS));
   }
-  // Here, as long as the death of a rank that they wait for is noticed.
+  // Waits here, as long as the loop notices the death of a rank.
   for (const auto& set : sets) set->SettleGpu();
   timeline_.Close();
 }
@@ -243,7 +242,7 @@ Status Coordinator::ended() const {
 Coordinator::~Coordinator() {
   if (bootstrap_) Shutdown("its coordinator was destroyed");
   if (bootstrap_) bootstrap_->SetEvents({});
-  // Nothing may come from the loop any more when the sets go, nor use the loop while it ends.
+  // Nothing may come from the loop any more when the sets go, nor use the loop while the loop ends.
   std::map<int, SetRecord> sets;
   {
     const MutexLock lock(mutex_);

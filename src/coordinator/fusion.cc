@@ -15,7 +15,8 @@ bool Alike(const Request& a, const Request& b) {
          a.compression == b.compression && a.prescale == b.prescale && a.postscale == b.postscale;
 }
 
-// Holds what runs together whatever the threshold: one tensor, or the alike members of a group.
+// Holds the tensors that run together whatever the threshold: a single tensor, or the alike members
+// of a group.
 struct Unit {
   size_t first = 0;
   std::vector<size_t> more;  // further members of a group

@@ -92,7 +92,8 @@ class LibraryOperations final : public Operations {
       });
     }
     const size_t element = WireSize(type);
-    // Where the own piece lies in the input, reducing it would change what others read.
+    // An own piece that lies in the input cannot be reduced in place, because other ranks still
+    // read the input.
     const auto* from = static_cast<const std::byte*>(input);
     for (int rank = 0; rank < num_ranks_; ++rank) {
       const size_t n = counts[static_cast<size_t>(rank)];
@@ -143,7 +144,7 @@ class LibraryOperations final : public Operations {
   static bool IsFloat8(ElementType type) {
     return type == ElementType::kFloat8e4m3 || type == ElementType::kFloat8e5m2;
   }
-  // ncclInProgress is no failure yet: LibraryComm::End waits for how the call ends.
+  // ncclInProgress is no failure yet: LibraryComm::End waits for the end of the call.
   static bool Failed(ncclResult_t result) {
     return result != ncclSuccess && result != ncclInProgress;
   }
@@ -162,7 +163,7 @@ class LibraryOperations final : public Operations {
     return Run([&]() -> ncclResult_t {
       if (const ncclResult_t begun = f_.ncclGroupStart(); begun != ncclSuccess) return begun;
       const ncclResult_t result = f();
-      // A group that was begun is ended in any case.
+      // A group must be ended after ncclGroupStart, even after an error.
       const ncclResult_t end = f_.ncclGroupEnd();
       return Failed(result) ? result : end;
     });

@@ -1,4 +1,4 @@
-// The data of a process set: which thread moves a batch, and what becomes of its tensors.
+// The data of a process set: which thread moves a batch, and the outcome of its tensors.
 
 #include <utility>
 
@@ -12,8 +12,8 @@
 namespace tutti::coordinator {
 namespace {
 
-// From this size on a batch is worth handing to the other thread, which costs two changes of thread
-// (some 20 us): about what moving this much takes.
+// From this size on a batch is worth handing to the second thread, which costs two changes of
+// thread (some 20 us): about the time to move this many bytes.
 constexpr int64_t kMoveElsewhereBytes = 64 << 10;
 
 }  // namespace
@@ -46,7 +46,8 @@ void ProcessSet::Run(Batch batch, int64_t bytes) {
 }
 
 // Moves the next batch. An exception must neither leave the mover with a batch that no thread moves
-// nor end the thread: it ends the set. What is left of the batch fails as it is dropped (tensor.h).
+// nor end the thread; instead the exception ends the set. The rest of the batch fails as its
+// tensors are dropped (tensor.h).
 void ProcessSet::MoveOne() {
   try {
     Batch batch = mover_.Begin();
@@ -58,7 +59,7 @@ void ProcessSet::MoveOne() {
   progress_.NotifyAll();
 }
 
-// Hands what waits to be moved to the set's second thread.
+// Hands waiting batches to the set's second thread.
 void ProcessSet::MoveElsewhere() {
   if (!mover_.can_begin()) return;
   if (StartMover()) {
@@ -97,8 +98,8 @@ void ProcessSet::DrainMover(MutexLock& lock) {
 // Owns the performers while it runs.
 Status ProcessSet::MoveData(Batch& batch) {
   return WithoutExceptions([&] {
-    // What a GPU has queued is done later, but the steps of a program that waits for it come as
-    // fast as the GPU does them, and steps are what the tuner measures.
+    // The GPU does queued work later. Yet a program that waits for the GPU takes its steps as fast
+    // as the GPU works, and the tuner measures steps.
     const bool on_gpu = batch.front().agreement().request.device >= 0;
     TUTTI_TRY(on_gpu ? gpu_performer_.Perform(batch) : performer_.Perform(batch));
     if (!autotune_) return Status::Ok();

@@ -7,7 +7,7 @@
 namespace tutti::coordinator {
 
 void RankSet::AddInterval(int begin, int end) {
-  // The first interval that touches [begin, end), and the first behind it that does not.
+  // The first interval that touches [begin, end), and the next interval that does not.
   auto first = std::lower_bound(intervals_.begin(), intervals_.end(), begin,
                                 [](const auto& interval, int b) { return interval.second < b; });
   auto last = first;

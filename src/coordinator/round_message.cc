@@ -6,7 +6,7 @@ namespace tutti::coordinator {
 namespace {
 
 constexpr size_t kMaxTextBytes = 65536;
-// Longer than anybody waits for more, and far from where times overflow.
+// Longer than anybody waits for more tensors, and far from overflows of times.
 constexpr int64_t kLongestWindowNs = int64_t{86'400} * 1'000'000'000;
 
 void WriteClaim(WireWriter& writer, const Claim& claim) {
@@ -156,7 +156,7 @@ void RoundMessage::Merge(const RoundMessage& other) {
   activities.insert(other.activities.begin(), other.activities.end());
   for (const auto& [name, theirs] : other.pending_failures) {
     const auto [found, added] = pending_failures.emplace(name, theirs);
-    // What came of one check is the same everywhere.
+    // Failures of the same check are the same everywhere.
     if (!added && found->second.check < theirs.check) found->second = theirs;
   }
   if (!tuning) tuning = other.tuning;

@@ -10,9 +10,9 @@
 namespace tutti::coordinator {
 namespace {
 
-// The mistake that may have caused a stall is looked for so long, from the limit for stalls on,
-// before the job ends. It takes some checks of all ranks, each of milliseconds where they have a
-// core.
+// How long the mistake that may have caused a stall is looked for, from the limit for stalls on,
+// before the job ends. The search takes some checks of all ranks, each of milliseconds where they
+// have a core.
 constexpr int64_t kLastCallNs = 5'000'000'000;
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
@@ -80,7 +80,8 @@ void StallTracker::Report(const RoundResult& result, NameTable& names) {
   for (const Stall& stall : result.stalls) {
     TensorHome* const home = names.Find(stall.name);
     if (home == nullptr || !stall.have.Contains(rank_)) continue;
-    // Windows of different ranks begin at different times, and each asks for a check in its own.
+    // Windows of different ranks begin at different times, and each rank asks for a check in its
+    // own.
     if (now_ns - home->reported_ns < options_.warn_ns / 10 * 9) continue;
     home->reported_ns = now_ns;
     if (stall.have.lowest() != rank_) continue;
