@@ -144,8 +144,8 @@ _NCCL = {
 
 
 def candidates() -> List[str]:
-    """Returns where libtutti is looked for, in this order: TUTTI_LIBRARY alone where it is set;
-    else the copy that came with the package, then wherever the loader looks."""
+    """Returns the places of libtutti, in this order: TUTTI_LIBRARY alone where the variable is set;
+    else the copy that came with the package, then the loader's folders."""
     named = os.environ.get("TUTTI_LIBRARY")
     if named:
         return [named]
@@ -156,7 +156,8 @@ def candidates() -> List[str]:
 
 @functools.lru_cache(maxsize=None)
 def load() -> ctypes.CDLL:
-    """Loads the library once and returns it. ImportError says where it was looked for."""
+    """Loads the library once and returns the library. ImportError lists the places of the
+    search."""
     reasons = []
     for path in candidates():
         try:
