@@ -41,6 +41,7 @@ void ProcessSet::AskForStallCheckLocked() {
   loop_wakes_.NotifyOne();
 }
 
+// Names the first three tensors in the order of asking, because a model may have thousands.
 std::string ProcessSet::PendingTextLocked() const {
   std::vector<const Tensor*> waiting;
   queue_.names().ForEachWaiting([&](const TensorHome& home) { waiting.push_back(home.pending); });
@@ -79,6 +80,8 @@ std::string ProcessSet::Activity() const {
                      static_cast<double>(NowNs() - last_finished_ns_) / 1e9, ending);
 }
 
+// A failure in doubt makes all tensors count as neither late nor overdue: the tensors may be gone
+// when the other ranks hear of them.
 ProcessSet::Waits ProcessSet::waits() const {
   const MutexLock lock(mutex_);
   Waits waits;
@@ -113,6 +116,7 @@ bool ProcessSet::MayBeStuck() const {
 
 void ProcessSet::AddPendingFailure(const std::string& name, PendingFailure failure,
                                    uint64_t round) {
+  // Failures name ranks of the job; rounds name places in the set.
   RankSet places;
   for (size_t i = 0; i < options_.members.size(); ++i) {
     if (failure.ranks.Contains(options_.members[i])) places.Add(static_cast<int>(i));

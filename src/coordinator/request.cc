@@ -97,6 +97,7 @@ bool ReadEnum(WireReader& reader, int count, Enum& value) {
   return true;
 }
 
+// The count is checked against the remaining bytes before anything is stored.
 bool ReadShape(WireReader& reader, std::vector<int64_t>& shape) {
   const uint32_t dimensions = reader.U32();
   if (dimensions > kMaxDimensions || dimensions > reader.remaining() / 8) return false;

@@ -131,6 +131,7 @@ void Fill(void* wire, size_t count, T value) {
   for (size_t i = 0; i < count; ++i) out[i] = value;
 }
 
+// Infinities are the neutral elements of minimum and maximum where a type has infinities.
 template <typename T>
 void FillNumbers(ReduceOp op, void* wire, size_t count) {
   using Limits = std::numeric_limits<T>;
@@ -156,6 +157,7 @@ void FillNarrow(ReduceOp op, void* wire, size_t count) {
 }  // namespace
 
 ncclDataType_t WireType(const Request& request) {
+  // Adasum computes in float32 or float64 from the start, and ignores the compression.
   const bool wide = request.type == ElementType::kFloat32 || request.type == ElementType::kFloat64;
   if (wide && request.op != ReduceOp::kAdasum) {
     if (request.compression == Compression::kFloat16) return ncclFloat16;

@@ -28,6 +28,7 @@ RankSet ToGlobal(const RankSet& ranks, const std::vector<int>& members) {
 RankSet StallTracker::Global(const RankSet& ranks) const { return ToGlobal(ranks, members_); }
 
 StallTracker::State StallTracker::Advance(int64_t now_ns, bool in_other_sets) {
+  // The table in the header. A rank in a single set passes through kLastCall at once.
   const bool over =
       options_.shutdown_ns > 0 && oldest_ns_ != 0 && now_ns - oldest_ns_ >= options_.shutdown_ns;
   if (!over) return state_ = State::kWithinLimit;
@@ -42,6 +43,7 @@ StallTracker::State StallTracker::Advance(int64_t now_ns, bool in_other_sets) {
 bool StallTracker::CheckIsDue(int64_t now_ns, const NameTable& names) const {
   if (options_.warn_ns == 0 || oldest_ns_ == 0) return false;
   if (now_ns - oldest_ns_ < options_.warn_ns) return false;
+  // The oldest tensor may have been reported in this window; then another tensor must be due.
   bool due = false;
   names.ForEachWaiting([&](const TensorHome& home) {
     due = due || now_ns - std::max(home.pending->since_ns, home.reported_ns) >= options_.warn_ns;
@@ -84,6 +86,7 @@ void StallTracker::Report(const RoundResult& result, NameTable& names) {
     // own.
     if (now_ns - home->reported_ns < options_.warn_ns / 10 * 9) continue;
     home->reported_ns = now_ns;
+    // All ranks of `have` note the report, and only the lowest logs the text.
     if (stall.have.lowest() != rank_) continue;
     std::string doing;
     for (const int r : stall.missing.ToVector()) {
