@@ -63,6 +63,8 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(const Options& options)
   return coordinator;
 }
 
+// Meets the other ranks, agrees with them on settings and plugins, and makes the set of all ranks.
+// Every step is collective, and a failure ends the making on all ranks.
 Status Coordinator::Connect() {
   const Settings& settings = options_.settings;
   TUTTI_ASSIGN(loop_, EventLoop::Create("tutti-calls"));
@@ -93,6 +95,7 @@ Status Coordinator::Connect() {
   return Status::Ok();
 }
 
+// The loop's thread calls these functions.
 void Coordinator::ListenForEvents() {
   Bootstrap::Events events;
   events.control = [this](int, std::span<const std::byte> payload) { OnControl(payload); };
@@ -106,6 +109,7 @@ void Coordinator::ListenForEvents() {
   bootstrap_->SetEvents(std::move(events));
 }
 
+// The first comparison of clocks begins at once, on the loop's thread, which owns the meter.
 Status Coordinator::StartTimeline(const std::string& path, bool mark_rounds) {
   TUTTI_TRY(timeline_.Open(options_.rank == 0 ? path : fmt::format("{}.{}", path, options_.rank),
                            mark_rounds));
@@ -126,6 +130,7 @@ ClockMeter::Hooks Coordinator::ClockHooks() {
   return hooks;
 }
 
+// Runs at every tick: writes waiting events, and compares clocks when the time has come.
 void Coordinator::TendTimeline() {
   if (!timeline_.is_open()) return;
   timeline_.Flush();
@@ -135,6 +140,7 @@ void Coordinator::TendTimeline() {
   clock_meter_.Measure();
 }
 
+// A set without this rank has a record, too, and the error says which case it is.
 Result<std::shared_ptr<ProcessSet>> Coordinator::FindSet(int id) const {
   const MutexLock lock(mutex_);
   const auto found = sets_.find(id);
@@ -183,6 +189,7 @@ void Coordinator::OnControl(std::span<const std::byte> payload) {
       TellJoinFailed(id, found->second.ranks);
     } else if (found != sets_.end()) {
       set = found->second.set;
+      // Another rank may have made the set already; the call is kept until this rank has.
     } else if (id >= next_set_ && early_round_calls_.size() < kMaxEarlyRoundCalls) {
       early_round_calls_[id] = std::max(early_round_calls_[id], round);
     }
@@ -190,8 +197,11 @@ void Coordinator::OnControl(std::span<const std::byte> payload) {
   if (set) set->OnRoundCall(round);
 }
 
+// Fails the sets of the lost rank, after a pause in which the communicators may fail them with a
+// better reason.
 void Coordinator::OnLost(int rank, const std::string& why, bool died) {
   loop_->AddTimer(kGraceNs, [this, rank, why, died] {
+    // Copied, because Fail must not be called with the lock held.
     std::map<int, SetRecord> sets;
     {
       const MutexLock lock(mutex_);
@@ -217,6 +227,8 @@ void Coordinator::OnTick() {
   tick_ = loop_->AddTimer(tick_ns_, [this] { OnTick(); });
 }
 
+// Announces the end in all sets first, and then waits for them: the sets end in parallel, within
+// one deadline.
 void Coordinator::Shutdown(const std::string& reason) {
   {
     const MutexLock lock(mutex_);

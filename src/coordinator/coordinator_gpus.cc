@@ -103,6 +103,7 @@ Status Coordinator::ChooseGpuOperations() {
     bool& by_library = gpu_library_takes_.Of(static_cast<OpKind>(kind));
     bool& by_plugin = gpu_plugin_takes_.Of(static_cast<OpKind>(kind));
     by_library = by_plugin = false;
+    // The first name that can be had decides; warnings about the names before come once a list.
     for (const std::string& name : NamesOf(lists[kind])) {
       by_library = name == kNccl && gpu_library_;
       by_plugin = name == kMpi && gpu_plugin_;
@@ -123,6 +124,7 @@ Status Coordinator::ChooseGpuOperations() {
   return Status::Ok();
 }
 
+// The flag tells a thread that is just making a communicator of GPUs to break it as well.
 void Coordinator::Communicators::BreakOff() {
   control.Break();
   data.Break();
@@ -148,6 +150,7 @@ void Coordinator::Communicators::BreakGpuLibrary() {
   for (const auto& communicator : all) communicator->Break();
 }
 
+// A rank without tensors on GPUs stands in with the GPU of its local rank.
 Result<std::shared_ptr<Gpu>> Coordinator::OpenGpu(int device) const {
   const HierarchyShape& place = options_.place;
   if (device < 0) device = place.local_size > 0 ? place.local_rank : options_.rank;

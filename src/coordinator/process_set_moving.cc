@@ -18,6 +18,7 @@ constexpr int64_t kMoveElsewhereBytes = 64 << 10;
 
 }  // namespace
 
+// Tells the timeline of a part of the work, for the tensors of this rank alone.
 Performer::Activity ProcessSet::TellTimeline() {
   return [this](const std::vector<Response>& batch, std::string_view activity) {
     if (!timeline_->is_open()) return;
@@ -110,6 +111,8 @@ Status ProcessSet::MoveData(Batch& batch) {
   });
 }
 
+// Moves the data without the lock, and then finishes the tensors of the batch. After the end of the
+// set nothing is moved any more.
 void ProcessSet::Perform(Batch& batch) {
   Status status = driver_.has_ended() ? driver_.ended() : Status::Ok();
   if (status.ok()) {

@@ -25,6 +25,8 @@ bool AllBlocked(const std::set<pid_t>& askers, const std::set<pid_t>& blocked) {
 
 }  // namespace
 
+// Looks into the sets one after another. A change meanwhile shows as a difference between two
+// statements of this rank, which then prove nothing.
 SetMismatchWatch::Look SetMismatchWatch::LookNow() const {
   Look look;
   std::set<pid_t> askers, blocked;
@@ -53,6 +55,7 @@ SetMismatchWatch::Look SetMismatchWatch::LookNow() const {
   return look;
 }
 
+// Removes everything from the statement that a conclusion could rest on.
 void SetMismatchWatch::Look::ProveNothing() {
   stuck = false;
   waits.stuck = RankSet();
@@ -62,6 +65,7 @@ void SetMismatchWatch::Look::ProveNothing() {
 }
 
 SetWaits SetMismatchWatch::CollectWaits() {
+  // A rank that has yet to decide a check may be about to fail tensors that seem to wait.
   bool behind = false;
   {
     const MutexLock lock(mutex_);
@@ -142,6 +146,7 @@ bool SetMismatchWatch::Suspects() {
   return ticks_ > 0 && (IsPowerOfTwo(ticks_) || ticks_ % kLongestGapTicks == 0);
 }
 
+// Checks run in the set of all ranks, because the ranks concerned may share no smaller set.
 void SetMismatchWatch::Tick(bool due) {
   if (!others_()) return;
   bool ask = Suspects() || due;
