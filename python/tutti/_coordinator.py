@@ -21,28 +21,24 @@ KIND_NAMES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter"
 _LOOK_S = 0.5
 
 
-@dataclass
-class Request:
-    """One operation on one array. It gets its name when it is enqueued. `keep` keeps the owners of
-    its buffers alive until it is done; `finish(result)` returns what the user gets."""
-    kind: int
-    name: str = ""
-    type: int = 0
-    shape: Tuple[int, ...] = ()
-    input: int = 0
-    output: int = 0
-    op: int = Sum
-    compression: int = 0
-    prescale: float = 1.0
-    postscale: float = 1.0
-    root: int = 0
-    splits: Optional[Sequence[int]] = None
-    # For an array on a GPU: the GPU, the stream that makes the array, and the current stream.
-    device: int = _library.HOST
-    stream: int = 0
-    current_stream: Callable[[], int] = lambda: 0
-    keep: Any = None
-    finish: Callable[["Result"], Any] = lambda result: None
+class Request(_library.Tensor):
+    """One operation on one array in the library's form (tuttiTensor_t), and what Python needs of it
+    besides. It gets its name when it is enqueued. `keep` keeps the owners of its buffers alive until
+    it is done; `finish(result)` returns what the user gets. `stream` makes an array on a GPU, and
+    `current_stream` returns the stream on which the array's library works now."""
+
+    def __init__(self, kind: int, *, shape: Tuple[int, ...] = (),
+                 splits: Optional[Sequence[int]] = None, op: int = Sum, prescale: float = 1.0,
+                 postscale: float = 1.0, device: int = _library.HOST,
+                 current_stream: Callable[[], int] = lambda: 0, keep: Any = None,
+                 finish: Callable[["Result"], Any] = lambda result: None, **fields: Any) -> None:
+        splits = splits or ()
+        super().__init__(
+            size=ctypes.sizeof(_library.Tensor), kind=kind, ndim=len(shape),
+            shape=(ctypes.c_int64 * len(shape))(*shape), nsplits=len(splits),
+            splits=(ctypes.c_int64 * len(splits))(*splits), op=op, prescale=prescale,
+            postscale=postscale, device=device, **fields)
+        self.current_stream, self.keep, self.finish = current_stream, keep, finish
 
 
 @dataclass
@@ -52,19 +48,6 @@ class Result:
     data: int
     shape: Tuple[int, ...]
     received_splits: Tuple[int, ...] = ()
-
-
-def describe(request: Request) -> _library.Tensor:
-    """Returns the request in the library's form."""
-    shape = (ctypes.c_int64 * len(request.shape))(*request.shape)
-    splits = request.splits or ()
-    return _library.Tensor(
-        size=ctypes.sizeof(_library.Tensor), name=request.name.encode(), kind=request.kind,
-        type=request.type, ndim=len(request.shape), shape=shape, input=request.input or None,
-        output=request.output or None, op=request.op, compression=request.compression,
-        prescale=request.prescale, postscale=request.postscale, root=request.root,
-        splits=(ctypes.c_int64 * len(splits))(*splits), nsplits=len(splits),
-        device=request.device, stream=request.stream or None)
 
 
 def full_name(kind: int, name: Any) -> str:
@@ -207,7 +190,7 @@ class Coordinator:
         the stream that made the array and the current one are ordered, because the array's memory
         may be used again in the order of the former."""
         current = request.current_stream()
-        for stream in dict.fromkeys((request.stream, current)):
+        for stream in dict.fromkeys((request.stream or 0, current)):
             self.ask("StreamWait", number, stream or None)
 
     def result(self, number: int, request: Request) -> Result:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from tutti import _library
-from tutti._coordinator import Coordinator, Request, describe, full_name
+from tutti._coordinator import Coordinator, Request, full_name
 from tutti.exceptions import HorovodInternalError
 
 
@@ -75,9 +75,9 @@ class Operations:
             counted = self._noname.get((number, kind), 0) + 1
             base = full_name(kind, f"noname.{counted}" if name is None else name)
             for i, request in enumerate(requests):
-                request.name = full_name(kind, members[i]) if members else \
-                    f"{base}_{i + 1}" if grouped else base
-            tensors = (_library.Tensor * count)(*[describe(request) for request in requests])
+                request.name = (full_name(kind, members[i]) if members else
+                                f"{base}_{i + 1}" if grouped else base).encode()
+            tensors = (_library.Tensor * count)(*requests)
             numbers = (ctypes.c_int64 * count)()
             coordinator.ask("Enqueue", number, tensors, count, base.encode() if grouped else None,
                             numbers)

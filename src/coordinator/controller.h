@@ -41,7 +41,7 @@ namespace tutti::coordinator {
 
 // Holds what a rank brings to a round: tensors that were asked for, and reasons beside them.
 struct RoundInput {
-  std::vector<std::unique_ptr<Pending>> news;
+  std::vector<std::unique_ptr<Tensor>> news;
   std::optional<std::string> leaving;  // This rank ends the process set, for this reason.
   bool joining = false;                // From now on this rank asks for nothing.
   // Asks all ranks to say what they wait for; what has been pending since before `late_before_ns`
@@ -104,10 +104,10 @@ class Controller {
   bool joined() const { return self_joined_; }
   const ResponseCache& cache() const { return cache_; }
   // Takes everything that is pending here, when the process set ends.
-  std::vector<std::unique_ptr<Pending>> TakeAll();
+  std::vector<std::unique_ptr<Tensor>> TakeAll();
   // Returns when the oldest pending tensor was asked for; 0 where nothing is pending.
   int64_t OldestPendingNs() const;
-  void ForEachPending(const std::function<void(const Pending&)>& visit) const;
+  void ForEachPending(const std::function<void(const Tensor&)>& visit) const;
 
  private:
   struct TableEntry {
@@ -117,8 +117,9 @@ class Controller {
   using Names = std::vector<std::string>;
 
   void TakeNews(RoundInput& input);
-  void Announce(int slot, std::unique_ptr<Pending> tensor);
+  void Announce(int slot, std::unique_ptr<Tensor> tensor);
   void MakeStates(const RoundInput& input);
+  bool ReadStates(RoundResult& result);
   void WriteMyInlineBlock();
   std::span<uint8_t> InlineBlocks();
   void FinishInline(RoundResult& result);
@@ -126,7 +127,7 @@ class Controller {
   int Remember(const std::shared_ptr<const Agreement>& agreed, std::optional<Request> mine);
   void Invalidate(int slot);
   void Unannounce(int slot);
-  Status Negotiate(RoundInput& input, bool stall_check, RoundResult& result, Names& completed);
+  Status Negotiate(RoundInput& input, RoundResult& result, Names& completed);
   bool SpeaksForMe(const RoundMessage& message) const;
   RoundMessage MakeMessage(RoundInput& input, bool stall_check);
   void AddWaiting(const RoundInput& input, RoundMessage& message) const;
@@ -141,11 +142,13 @@ class Controller {
   std::set<std::string> TakeFromTable(const std::string& name, const RankSet& ranks);
   void FailName(const std::string& name, const std::string& error, RoundResult& result);
   void FailGroup(const std::string& group, const std::string& error, RoundResult& result);
-  Response RespondFromCache(int slot);
+  void RespondFromCache(RoundResult& result);
   void RespondFromTable(const std::string& name, RoundResult& result);
   Agreement Agree(const std::string& name, const Claim& claim) const;
-  std::unique_ptr<Pending> TakePending(const std::string& name);
-  std::unique_ptr<Pending> TakeHere(int slot);
+  void EndJoin(RoundResult& result);
+  void Adopt(const Tuning& tuning);
+  std::unique_ptr<Tensor> TakePending(const std::string& name);
+  std::unique_ptr<Tensor> TakeHere(int slot);
   bool SlotRunsWithoutJoined(int slot) const;
   RankSet Global(const RankSet& ranks) const;
   std::string Mismatch(const std::string& name, const Claim& claim) const;
@@ -156,11 +159,11 @@ class Controller {
   bool cache_enabled_ = true;
   // The tensors that are pending here. A tensor in here_ is announced by the state of its slot, one
   // in pending_ by its request.
-  std::vector<std::unique_ptr<Pending>> here_;
+  std::vector<std::unique_ptr<Tensor>> here_;
   int num_here_ = 0;
-  std::unordered_map<std::string, std::unique_ptr<Pending>> pending_;
-  std::set<int> invalid_;         // slots whose tensor was asked for differently here
-  std::vector<Pending*> unsent_;  // They are in the order of asking.
+  std::unordered_map<std::string, std::unique_ptr<Tensor>> pending_;
+  std::set<int> invalid_;        // slots whose tensor was asked for differently here
+  std::vector<Tensor*> unsent_;  // They are in the order of asking.
   std::map<std::string, TableEntry> table_;
   std::set<std::string> complete_;  // names in the table that wait for their groups only
   std::vector<uint8_t> states_;

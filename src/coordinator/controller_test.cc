@@ -20,9 +20,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using namespace std::string_literals;
 
-std::unique_ptr<Pending> Ask(const std::string& name, std::vector<int64_t> shape = {4},
-                             OpKind kind = OpKind::kAllreduce) {
-  auto p = std::make_unique<Pending>();
+std::unique_ptr<Tensor> Ask(const std::string& name, std::vector<int64_t> shape = {4},
+                            OpKind kind = OpKind::kAllreduce) {
+  auto p = std::make_unique<Tensor>();
   p->name = name;
   p->request.kind = kind;
   p->request.shape = std::move(shape);

@@ -191,7 +191,7 @@ class Coordinator {
   Status AllMade(ncclComm_t parent, const Status& mine) const;
   Result<int> AddSetNow(const std::vector<int>& ranks);
   Result<int> RemoveSetNow(int id);
-  Status ChangeAndWait(Ask ask, int* number) const;
+  Status ChangeAndWait(const tuttiTensor_t& change, int* number) const;
   void OnControl(std::span<const std::byte> payload);
   ClockMeter::Hooks ClockHooks();
   void TendTimeline();

@@ -295,11 +295,11 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
   return hooks;
 }
 
-Status Coordinator::ChangeAndWait(Ask ask, int* number) const {
+Status Coordinator::ChangeAndWait(const tuttiTensor_t& change, int* number) const {
   TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> all, FindSet(0));
   const TicketHold ticket = TicketHold::Make();
-  ask.ticket = ticket.Share();
-  TUTTI_TRY(all->Enqueue({&ask, 1}));
+  TicketHold shared = ticket.Share();
+  TUTTI_TRY(all->Enqueue({&change, 1}, nullptr, {&shared, 1}));
   all->Wait(*ticket);
   *number = ticket->number;
   return ticket->status;
@@ -313,25 +313,22 @@ Result<int> Coordinator::AddSet(std::vector<int> ranks) {
                            options_.num_ranks - 1);
   }
   const std::vector<int64_t> shape(ranks.begin(), ranks.end());
-  Ask ask;
-  ask.name = "add_process_set";
-  ask.fields.kind = OpKind::kAddSet;
-  ask.fields.type = ElementType::kInt64;
-  ask.shape = shape;
+  tuttiTensor_t change = MakeTensor("add_process_set", OpKind::kAddSet);
+  change.type = tuttiInt64;
+  change.shape = shape.data();
+  change.ndim = static_cast<int>(shape.size());
   int number = -1;
-  TUTTI_TRY(ChangeAndWait(std::move(ask), &number));
+  TUTTI_TRY(ChangeAndWait(change, &number));
   return number;
 }
 
 Status Coordinator::RemoveSet(int id) {
   if (id == 0) return InvalidArgument("the process set of all ranks cannot be removed");
   TUTTI_TRY(SetRanks(id).status());
-  Ask ask;
-  ask.name = "remove_process_set";
-  ask.fields.kind = OpKind::kRemoveSet;
-  ask.fields.root = id;
+  tuttiTensor_t change = MakeTensor("remove_process_set", OpKind::kRemoveSet);
+  change.root = id;
   int number = -1;
-  return ChangeAndWait(std::move(ask), &number);
+  return ChangeAndWait(change, &number);
 }
 
 Result<int> Coordinator::ChangeSets(const Agreement& agreement) {

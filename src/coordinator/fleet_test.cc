@@ -30,8 +30,8 @@ void RunFleet(int num_ranks, const std::function<void(int)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-std::unique_ptr<Pending> Ask(const std::string& name, int64_t size, uint64_t order) {
-  auto p = std::make_unique<Pending>();
+std::unique_ptr<Tensor> Ask(const std::string& name, int64_t size, uint64_t order) {
+  auto p = std::make_unique<Tensor>();
   p->name = name;
   p->request.shape = {size};
   p->order = order;
@@ -65,7 +65,7 @@ void RandomTraffic(uint64_t seed) {
     // The job is the same on all ranks; when each asks is not.
     std::mt19937_64 job(seed);
     std::mt19937_64 self(seed * 31 + static_cast<uint64_t>(rank));
-    std::vector<std::unique_ptr<Pending>> todo;
+    std::vector<std::unique_ptr<Tensor>> todo;
     std::vector<int> times_used(kNames, 0);
     uint64_t order = 0;
     int wave = 0;

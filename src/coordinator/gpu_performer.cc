@@ -11,8 +11,6 @@ namespace {
 // large as this is better reduced by itself.
 constexpr size_t kPieceBytes = size_t{16} << 20;
 
-Tensor* TensorOf(const Response& response) { return static_cast<Tensor*>(response.pending.get()); }
-
 GpuOutcome& OutcomeOf(Ticket& ticket, const std::shared_ptr<Gpu>& gpu) {
   if (!ticket.gpu) {
     ticket.gpu = std::make_shared<GpuOutcome>();
@@ -126,9 +124,9 @@ Result<std::shared_ptr<Gpu>> GpuPerformer::Find(int device) {
   return gpu_;
 }
 
-Result<std::shared_ptr<GpuMark>> GpuPerformer::Admit(const Ask& ask) {
-  TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(ask.device));
-  return gpu->Mark(ask.stream);
+Result<std::shared_ptr<GpuMark>> GpuPerformer::Admit(int device, void* stream) {
+  TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(device));
+  return gpu->Mark(stream);
 }
 
 Status GpuPerformer::Join() {
@@ -163,7 +161,7 @@ Status GpuPerformer::Perform(std::vector<Response>& batch) {
 Status GpuPerformer::Queue(std::vector<Response>& batch) {
   TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(-1));
   for (Response& response : batch) {
-    Tensor* const tensor = TensorOf(response);
+    Tensor* const tensor = response.pending.get();
     if (tensor == nullptr) continue;
     TUTTI_TRY(gpu->Await(gpu->stream(), *tensor->ready));
     if (tensor->request.kind == OpKind::kAlltoall) TUTTI_TRY(host_.ShareSplits(response));
@@ -172,7 +170,7 @@ Status GpuPerformer::Queue(std::vector<Response>& batch) {
   TUTTI_ASSIGN(const std::shared_ptr<GpuMark> done, gpu->Mark(gpu->stream()));
   if (trace_.wanted()) Trace(batch, gpu, done);
   for (Response& response : batch) {
-    if (Tensor* const tensor = TensorOf(response)) {
+    if (Tensor* const tensor = response.pending.get()) {
       OutcomeOf(*tensor->ticket, gpu).done = done;
       tensor->ready.reset();
     }
@@ -189,7 +187,7 @@ void GpuPerformer::Trace(const std::vector<Response>& batch, const std::shared_p
   queued.mover = queue_->MoverOf(request, batch.front().agreement().bytes());
   queued.done = done;
   for (const Response& response : batch) {
-    const Tensor* const tensor = TensorOf(response);
+    const Tensor* const tensor = response.pending.get();
     if (tensor == nullptr) continue;
     queued.tensors.push_back(tensor->name);
     queued.ready.push_back(tensor->ready);
@@ -207,7 +205,7 @@ Status GpuPerformer::GoThroughHost(std::vector<Response>& batch) {
   };
   std::vector<Place> places(batch.size());
   for (size_t i = 0; i < batch.size(); ++i) {
-    Tensor* const tensor = TensorOf(batch[i]);
+    Tensor* const tensor = batch[i].pending.get();
     if (tensor == nullptr) continue;
     const auto bytes = static_cast<size_t>(tensor->request.bytes());
     Place& place = places[i];
@@ -224,7 +222,7 @@ Status GpuPerformer::GoThroughHost(std::vector<Response>& batch) {
   TUTTI_TRY(gpu->Synchronize());
   TUTTI_TRY(host_.Perform(batch));
   for (size_t i = 0; i < batch.size(); ++i) {
-    Tensor* const tensor = TensorOf(batch[i]);
+    Tensor* const tensor = batch[i].pending.get();
     if (tensor == nullptr) continue;
     Ticket& ticket = *tensor->ticket;
     const size_t bytes = BytesOf(ticket.output_shape, tensor->request.type);
@@ -242,7 +240,7 @@ Status GpuPerformer::GoThroughHost(std::vector<Response>& batch) {
   TUTTI_ASSIGN(const std::shared_ptr<GpuMark> done, gpu->Mark(gpu->stream()));
   TUTTI_TRY(gpu->Synchronize());
   for (Response& response : batch) {
-    Tensor* const tensor = TensorOf(response);
+    Tensor* const tensor = response.pending.get();
     if (tensor == nullptr) continue;
     tensor->ticket->owned.reset();
     tensor->ticket->gpu->done = done;

@@ -50,7 +50,7 @@ class GpuPerformer {
   GpuPerformer& operator=(const GpuPerformer&) = delete;
 
   // Takes note of a tensor that is asked for, and of where it becomes ready.
-  Result<std::shared_ptr<GpuMark>> Admit(const Ask& ask);
+  Result<std::shared_ptr<GpuMark>> Admit(int device, void* stream);
   // Fills in the tickets of the tensors, as Performer::Perform does.
   Status Perform(std::vector<Response>& batch);
   // Waits until what was queued is done.

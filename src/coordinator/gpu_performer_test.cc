@@ -194,19 +194,25 @@ class GpuRank {
     int device = 1;
   };
   Ticket* Enqueue(const Operation& operation, Status* status = nullptr) {
-    Ask ask;
-    ask.name = operation.name;
-    ask.fields = operation.fields;
-    ask.fields.device = 0;
-    ask.device = operation.device;
-    ask.stream = stream_;
-    ask.shape = operation.shape;
-    ask.splits = operation.splits;
-    ask.input = operation.input;
-    ask.output = operation.output;
+    const RequestFields& fields = operation.fields;
+    tuttiTensor_t tensor = MakeTensor(operation.name.c_str(), fields.kind);
+    tensor.type = static_cast<tuttiElementType_t>(fields.type);
+    tensor.op = static_cast<tuttiReduceOp_t>(fields.op);
+    tensor.compression = static_cast<tuttiCompression_t>(fields.compression);
+    tensor.prescale = fields.prescale;
+    tensor.postscale = fields.postscale;
+    tensor.root = fields.root;
+    tensor.device = operation.device;
+    tensor.stream = stream_;
+    tensor.shape = operation.shape.data();
+    tensor.ndim = static_cast<int>(operation.shape.size());
+    tensor.splits = operation.splits.data();
+    tensor.nsplits = static_cast<int>(operation.splits.size());
+    tensor.input = operation.input;
+    tensor.output = operation.output;
     tickets_.push_back(TicketHold::Make());
-    ask.ticket = tickets_.back().Share();
-    const Status entered = set_->Enqueue({&ask, 1});
+    TicketHold shared = tickets_.back().Share();
+    const Status entered = set_->Enqueue({&tensor, 1}, nullptr, {&shared, 1});
     if (status != nullptr)
       *status = entered;
     else

@@ -17,8 +17,6 @@ constexpr auto kFusion = TensorMemory::Buffer::kFusion;
 constexpr auto kSecond = TensorMemory::Buffer::kSecond;
 constexpr auto kDots = TensorMemory::Buffer::kDots;
 
-Tensor* TensorOf(const Response& response) { return static_cast<Tensor*>(response.pending.get()); }
-
 size_t ElementsOf(const Response& response) {
   return static_cast<size_t>(response.agreement().request.elements());
 }
@@ -32,7 +30,7 @@ std::vector<int64_t> ReducescatterRows(int64_t first_dim, int num_ranks) {
 }
 
 Status DeliverInlineData(Response& response) {
-  Tensor* const tensor = TensorOf(response);
+  Tensor* const tensor = response.pending.get();
   if (tensor == nullptr) return Status::Ok();
   const Request& request = response.agreement().request;
   HostTensorMemory memory;
@@ -110,7 +108,7 @@ Status Performer::Allreduce(std::vector<Response>& batch) {
   int64_t bytes = 0;
   for (Response& response : batch) {
     bytes += response.agreement().bytes();
-    if (Tensor* const tensor = TensorOf(response)) {
+    if (Tensor* const tensor = response.pending.get()) {
       TUTTI_TRY(memory_->GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
       tensor->ticket->output_shape = response.agreement().request.shape;
     }
@@ -142,7 +140,7 @@ Status Performer::AllreduceScattered(std::vector<Response>& batch, Operations& o
   scattered_.Clear();
   for (const Response& response : batch) {
     const size_t count = ElementsOf(response);
-    if (const Tensor* const tensor = TensorOf(response)) {
+    if (const Tensor* const tensor = response.pending.get()) {
       scattered_.Add(tensor->input, tensor->output, count);
     } else {
       scattered_.Add(place, place, count);
@@ -156,7 +154,7 @@ Status Performer::AllreduceScattered(std::vector<Response>& batch, Operations& o
 // Straight from the user's buffer to the user's buffer.
 Status Performer::AllreduceOne(Response& response, Operations& operations) {
   const Request& request = response.agreement().request;
-  Tensor& tensor = *TensorOf(response);
+  Tensor& tensor = *response.pending;
   const size_t count = ElementsOf(response);
   const ncclDataType_t wire = WireType(request);
   TUTTI_ASSIGN(const ncclRedOp_t op, OpFor(request, operations));
@@ -176,7 +174,7 @@ Status Performer::AllreduceOne(Response& response, Operations& operations) {
 Status Performer::Pack(const Response& response, std::byte* place) {
   const Request& request = response.agreement().request;
   const size_t elements = ElementsOf(response);
-  if (const Tensor* const tensor = TensorOf(response)) {
+  if (const Tensor* const tensor = response.pending.get()) {
     return memory_->In(request, tensor->input, place, elements);
   }
   return memory_->Neutral(WireType(request), request.op, place, elements);
@@ -215,7 +213,7 @@ Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& opera
     place = buffer;
     for (size_t i = begin; i < end; ++i) {
       const size_t elements = ElementsOf(batch[i]);
-      if (const Tensor* const tensor = TensorOf(batch[i])) {
+      if (const Tensor* const tensor = batch[i].pending.get()) {
         TUTTI_TRY(memory_->Out(request, place, tensor->output, elements));
       }
       place += elements * element;
@@ -235,7 +233,7 @@ Status Performer::ConvertForAdasum(const std::vector<Response>& batch, const Ada
   std::vector<size_t> counts;
   std::byte* place = vectors.vector;
   for (size_t i = 0; i < batch.size(); ++i) {
-    const Tensor* const tensor = TensorOf(batch[i]);
+    const Tensor* const tensor = batch[i].pending.get();
     if (widens || tensor != nullptr) {
       from.push_back(!widens ? place : tensor != nullptr ? tensor->input : nullptr);
       to.push_back(widens ? place : tensor->output);
@@ -280,7 +278,7 @@ Status Performer::Allgather(std::vector<Response>& batch) {
   int64_t all_bytes = 0;
   for (Response& response : batch) {
     all_bytes += response.agreement().bytes();
-    Tensor* const tensor = TensorOf(response);
+    Tensor* const tensor = response.pending.get();
     if (tensor == nullptr) continue;
     const auto& dims = response.agreement().first_dims;
     TUTTI_TRY(memory_->GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
@@ -305,7 +303,7 @@ Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& opera
     for (size_t rank = 0; rank < n; ++rank) block_bytes[rank] += bytes_of(response, rank);
   }
   if (batch.size() == 1 && batch.front().pending) {
-    const Tensor& tensor = *TensorOf(batch.front());
+    const Tensor& tensor = *batch.front().pending;
     return operations.Allgather(tensor.input, tensor.output, block_bytes);
   }
   const size_t total = std::accumulate(block_bytes.begin(), block_bytes.end(), size_t{0});
@@ -317,7 +315,7 @@ Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& opera
   std::byte* place = in;
   for (const Response& response : batch) {
     const size_t bytes = bytes_of(response, mine);
-    if (bytes > 0) TUTTI_TRY(memory_->Copy(place, TensorOf(response)->input, bytes));
+    if (bytes > 0) TUTTI_TRY(memory_->Copy(place, response.pending->input, bytes));
     place += bytes;
   }
   Tell(batch, operations.name());
@@ -328,7 +326,7 @@ Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& opera
   for (size_t rank = 0; rank < n; ++rank) {
     for (size_t i = 0; i < batch.size(); ++i) {
       const size_t bytes = bytes_of(batch[i], rank);
-      if (const Tensor* const tensor = TensorOf(batch[i]); tensor != nullptr && bytes > 0) {
+      if (const Tensor* const tensor = batch[i].pending.get(); tensor != nullptr && bytes > 0) {
         TUTTI_TRY(memory_->Copy(static_cast<std::byte*>(tensor->output) + written[i], from, bytes));
       }
       written[i] += bytes;
@@ -344,7 +342,7 @@ Status Performer::Broadcast(Response& response) {
   const auto found = std::find(members_.begin(), members_.end(), request.root);
   const auto root = static_cast<int>(found - members_.begin());
   Operations& operations = Choose(request, response.agreement().bytes());
-  Tensor* const tensor = TensorOf(response);
+  Tensor* const tensor = response.pending.get();
   if (tensor == nullptr) {
     TUTTI_ASSIGN(std::byte* const ignored, memory_->Scratch(kFusion, bytes));
     return operations.Broadcast(ignored, ignored, bytes, root);
@@ -357,7 +355,7 @@ Status Performer::Broadcast(Response& response) {
 }
 
 Status Performer::ShareSplits(Response& response) {
-  Tensor& tensor = *TensorOf(response);
+  Tensor& tensor = *response.pending;
   const auto n = static_cast<size_t>(num_ranks_);
   std::vector<int64_t>& received = tensor.ticket->received_splits;
   received.assign(n, 0);
@@ -367,7 +365,7 @@ Status Performer::ShareSplits(Response& response) {
 }
 
 Status Performer::Alltoall(Response& response) {
-  Tensor& tensor = *TensorOf(response);
+  Tensor& tensor = *response.pending;
   const Request& request = tensor.request;
   const auto n = static_cast<size_t>(num_ranks_);
   Operations& operations = Choose(request, response.agreement().bytes());
@@ -397,7 +395,7 @@ Status Performer::Reducescatter(Response& response) {
   const size_t total = ElementsOf(response);
   Operations& operations = Choose(request, response.agreement().bytes());
   TUTTI_ASSIGN(const ncclRedOp_t op, OpFor(request, operations));
-  Tensor* const tensor = TensorOf(response);
+  Tensor* const tensor = response.pending.get();
   if (tensor != nullptr) {
     TUTTI_TRY(memory_->GiveOutput(*tensor, mine * SizeOf(request.type)));
     tensor->ticket->output_shape = request.shape;

@@ -13,7 +13,7 @@
 
 #include "base/status.h"
 #include "coordinator/operations.h"
-#include "coordinator/tensor.h"
+#include "coordinator/response.h"
 #include "coordinator/tensor_memory.h"
 
 namespace tutti::coordinator {

@@ -20,7 +20,7 @@ inline void PrefetchAhead(const std::vector<Response>& batch, size_t i) {
     for (size_t line = 0; line < sizeof(Tensor); line += 64) __builtin_prefetch(tensor + line);
   }
   if (i + kStep < batch.size() && batch[i + kStep].pending) {
-    const auto& tensor = static_cast<const Tensor&>(*batch[i + kStep].pending);
+    const Tensor& tensor = *batch[i + kStep].pending;
     __builtin_prefetch(tensor.ticket.get(), 1);
     __builtin_prefetch(tensor.home, 1);
   }

@@ -44,7 +44,8 @@ ProcessSet::~ProcessSet() {
   if (mover.joinable()) mover.join();
 }
 
-Status ProcessSet::Enqueue(std::span<Ask> asks) {
+Status ProcessSet::Enqueue(std::span<const tuttiTensor_t> tensors, const char* group,
+                           std::span<TicketHold> tickets) {
   const MutexLock lock(mutex_);
   if (driver_.has_ended()) return driver_.ended();
   threads_.NoteAsking();
@@ -52,7 +53,7 @@ Status ProcessSet::Enqueue(std::span<Ask> asks) {
   const size_t before = queue_.size();
   const bool burst = before > 0 && !driver_.in_round();
   const int64_t now_ns = burst ? queue_.at(before - 1).since_ns : CoarseNowNs();
-  TUTTI_TRY(queue_.Add(asks, now_ns));
+  TUTTI_TRY(queue_.Add(tensors, group, tickets, now_ns));
   for (size_t i = before; i < queue_.size(); ++i) {
     timeline_->Asked(options_.id, queue_.at(i).name, queue_.at(i).request.kind);
   }

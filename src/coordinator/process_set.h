@@ -118,10 +118,10 @@ class ProcessSet {
   int rank() const { return options_.rank; }
   const std::vector<int>& members() const { return options_.members; }
 
-  // Puts all of them into the queue, or none. InvalidArgument for what is wrong by itself,
-  // InvalidUsage for a name that is still pending, and what ended the set when it has ended. Their
-  // tickets are moved from where they entered.
-  Status Enqueue(std::span<Ask> asks);
+  // Puts all tensors into the queue, or none of them (TensorQueue::Add). Returns what ended the set
+  // when the set has ended.
+  Status Enqueue(std::span<const tuttiTensor_t> tensors, const char* group,
+                 std::span<TicketHold> tickets);
   // This rank brings nothing more until all ranks have joined; the ticket is done then.
   Status Join(TicketHold ticket);
   // Returns when the ticket is done. False at the deadline.

@@ -228,11 +228,9 @@ TEST(ProcessSetTest, AnExceptionInARoundEndsTheSet) {
   ProcessSet set(options, std::make_unique<HookedExchange>([] { throw std::bad_alloc(); }), {},
                  hooks, &timeline, nullptr);
   const TicketHold ticket = TicketHold::Make();
-  Ask ask;
-  ask.name = "barrier";
-  ask.fields.kind = OpKind::kBarrier;
-  ask.ticket = ticket.Share();
-  ASSERT_TRUE(set.Enqueue({&ask, 1}).ok());
+  TicketHold shared = ticket.Share();
+  const tuttiTensor_t barrier = MakeTensor("barrier", OpKind::kBarrier);
+  ASSERT_TRUE(set.Enqueue({&barrier, 1}, nullptr, {&shared, 1}).ok());
   EXPECT_TRUE(set.Wait(*ticket));
   EXPECT_EQ(ticket->status.code(), Code::kSystemError);
   EXPECT_TRUE(set.AwaitEnd(Deadline::AfterSeconds(20)));

@@ -29,10 +29,6 @@ bool ChangesProcessSets(const Response& response) {
   return kind == OpKind::kAddSet || kind == OpKind::kRemoveSet;
 }
 
-Ticket& TicketOf(const Response& response) {
-  return *static_cast<Tensor&>(*response.pending).ticket;
-}
-
 }  // namespace
 
 bool ProcessSet::RoundIsDue() const {
@@ -166,7 +162,7 @@ void ProcessSet::Dispatch(MutexLock& lock, RoundResult result) {
   for (size_t i = 0; i < responses.size(); ++i) {
     Response& response = responses[i];
     PrefetchAhead(responses, i);
-    if (response.pending) TicketOf(response).dispatched = true;
+    if (response.pending) response.pending->ticket->dispatched = true;
     if (!response.error.empty()) FailOrHold(response);
     if (response.moved_inline) {
       ++counters_.moved_inline;
@@ -214,7 +210,7 @@ void ProcessSet::ChangeSets(MutexLock& lock, Response response) {
     const MutexUnlock unlock(mutex_);
     number = hooks_.change_sets(response.agreement());
   }
-  if (response.pending && number.ok()) TicketOf(response).number = *number;
+  if (response.pending && number.ok()) response.pending->ticket->number = *number;
   // Why the set has failed tells more than what came of it.
   const bool failed = !number.ok() && driver_.has_ended();
   Finish(response, failed ? driver_.ended() : number.status());
@@ -273,8 +269,8 @@ void ProcessSet::End(const Status& reason) {
   driver_.Advance(Event::kEnd, reason);
   const Status& ended = driver_.ended();
   if (hooks_.ended) hooks_.ended(ended);
-  std::vector<std::unique_ptr<Pending>> all = controller_.TakeAll();
-  std::vector<std::unique_ptr<Pending>> queued;
+  std::vector<std::unique_ptr<Tensor>> all = controller_.TakeAll();
+  std::vector<std::unique_ptr<Tensor>> queued;
   queue_.Take(queued);
   for (auto* const tensors : {&queued, &all}) {
     for (auto& tensor : *tensors) {

@@ -402,11 +402,9 @@ TEST(DeathTest, PendingOperationsEndWithTheNameOfTheDead) {
     ASSERT_TRUE(coordinator.ok()) << coordinator.status().message();
     const std::shared_ptr<ProcessSet> set = *(*coordinator)->FindSet(0);
     const auto enqueue = [&](const TicketHold& ticket) {
-      Ask ask;
-      ask.name = "barrier";
-      ask.fields.kind = OpKind::kBarrier;
-      ask.ticket = ticket.Share();
-      return set->Enqueue({&ask, 1});
+      TicketHold shared = ticket.Share();
+      const tuttiTensor_t barrier = MakeTensor("barrier", OpKind::kBarrier);
+      return set->Enqueue({&barrier, 1}, nullptr, {&shared, 1});
     };
     const TicketHold warm = TicketHold::Make(), pending = TicketHold::Make();
     EXPECT_TRUE(enqueue(warm).ok());

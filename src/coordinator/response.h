@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coordinator/request.h"
+#include "coordinator/tensor.h"
 
 namespace tutti::coordinator {
 
@@ -24,22 +25,6 @@ struct Agreement {
   int64_t bytes() const;
 };
 
-// A tensor that waits for the other ranks. The queue derives from it and adds what only this rank
-// needs; it has one owner at a time: queue, controller, response.
-struct Pending {
-  virtual ~Pending() = default;
-  std::string name;
-  Request request;
-  const void* input = nullptr;
-  uint64_t order = 0;
-  int64_t since_ns = 0;
-  // Kept by the controller:
-  int slot = -1;      // the slot of the cache by which it is announced
-  bool sent = false;  // Its request has been sent.
-  // Holds what the cache knew of this name when this very request was last found there.
-  std::shared_ptr<const Agreement> known;
-};
-
 // The size in bytes of the largest tensor whose data may travel inline, with the states.
 inline constexpr size_t kInlineDataBytes = 8;
 
@@ -49,7 +34,7 @@ struct Response {
   // The check that decided the failure (PendingFailure), which this rank may have yet to decide; 0
   // for other errors.
   uint64_t check = 0;
-  std::unique_ptr<Pending> pending;  // null where this rank has joined or never asked
+  std::unique_ptr<Tensor> pending;  // null where this rank has joined or never asked
   bool cached = false;
   // Whether the data of the tensor came with the states; `reduced` is then the reduction, in the
   // wire's type.

@@ -99,11 +99,9 @@ std::unique_ptr<Coordinator> MakeCoordinator(int rank, int num_ranks, const nccl
 
 Status RunBarrier(ProcessSet& set) {
   const TicketHold ticket = TicketHold::Make();
-  Ask ask;
-  ask.name = "barrier";
-  ask.fields.kind = OpKind::kBarrier;
-  ask.ticket = ticket.Share();
-  TUTTI_TRY(set.Enqueue({&ask, 1}));
+  TicketHold shared = ticket.Share();
+  const tuttiTensor_t barrier = MakeTensor("barrier", OpKind::kBarrier);
+  TUTTI_TRY(set.Enqueue({&barrier, 1}, nullptr, {&shared, 1}));
   set.Wait(*ticket);
   return ticket->status;
 }

@@ -85,13 +85,11 @@ class Job {
     std::abort();
   }
 
-  TicketHold Ask(int rank, int id, std::string_view name) {
+  TicketHold Ask(int rank, int id, const std::string& name) {
     TicketHold ticket = TicketHold::Make();
-    tutti::coordinator::Ask ask;
-    ask.name = name;
-    ask.fields.kind = OpKind::kBarrier;
-    ask.ticket = ticket.Share();
-    const Status status = set(rank, id).Enqueue({&ask, 1});
+    TicketHold shared = ticket.Share();
+    const tuttiTensor_t barrier = MakeTensor(name.c_str(), OpKind::kBarrier);
+    const Status status = set(rank, id).Enqueue({&barrier, 1}, nullptr, {&shared, 1});
     EXPECT_TRUE(status.ok()) << status.message();
     return ticket;
   }

@@ -4,38 +4,26 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "coordinator/gpu.h"
-#include "coordinator/response.h"
+#include "coordinator/request.h"
 #include "coordinator/ticket.h"
 
 namespace tutti::coordinator {
 
+struct Agreement;
+class GpuMark;
 struct TensorHome;
 
-// Describes what is asked for. Spans and texts are the asker's and are read before the call
-// returns.
-struct Ask {
-  std::string_view name;
-  RequestFields fields;
-  std::span<const int64_t> shape;
-  std::string_view group;
-  const void* input = nullptr;
-  void* output = nullptr;           // null: the coordinator allocates
-  std::span<const int64_t> splits;  // alltoall: rows for each rank
-  // For a tensor on a GPU: which GPU, and the stream behind whose present work it is ready.
-  int device = -1;
-  void* stream = nullptr;
-  TicketHold ticket;
-};
-
-struct Tensor final : Pending {
+// One tensor that this rank has asked for. A tensor has one owner at a time: its home, the queue,
+// the controller, or the response that says how the ranks agreed on the tensor.
+struct Tensor final {
   Tensor() = default;
-  // A tensor that is dropped on the way, by an exception, fails: its owner must not wait for ever.
-  ~Tensor() override {
+  // Fails a tensor that an exception drops on the way, because the owner of its ticket must not
+  // wait for ever.
+  ~Tensor() {
     if (!ticket) return;
     ticket->status = Status(Code::kInternalError, "dropped");
     ticket->done.store(true, std::memory_order_release);
@@ -43,11 +31,21 @@ struct Tensor final : Pending {
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
 
-  void* output = nullptr;
-  std::vector<int64_t> splits;
+  std::string name;
+  Request request;  // what the other ranks are told
+  const void* input = nullptr;
+  void* output = nullptr;       // null: the coordinator allocates
+  std::vector<int64_t> splits;  // alltoall: rows for each rank
   TicketHold ticket;
   TensorHome* home = nullptr;
   std::shared_ptr<GpuMark> ready;  // A tensor on a GPU has it.
+  uint64_t order = 0;
+  int64_t since_ns = 0;
+  // Kept by the controller:
+  int slot = -1;      // the slot of the cache by which it is announced
+  bool sent = false;  // Its request has been sent.
+  // Holds what the cache knew of this name when this very request was last found there.
+  std::shared_ptr<const Agreement> known;
 };
 
 // Holds what a process set remembers of a name (name_table.h). Names usually come again, and then

@@ -75,8 +75,8 @@ struct File {
   }
 };
 
-std::unique_ptr<Pending> PendingOf(const std::string& name) {
-  auto pending = std::make_unique<Pending>();
+std::unique_ptr<Tensor> PendingOf(const std::string& name) {
+  auto pending = std::make_unique<Tensor>();
   pending->name = name;
   return pending;
 }
@@ -225,13 +225,13 @@ class ClockedRank {
   // In place; until Wait `values` must stay where they are.
   void Ask(const std::string& name, std::vector<float>& values) {
     const int64_t shape[] = {static_cast<int64_t>(values.size())};
-    coordinator::Ask ask;
-    ask.name = name;
-    ask.shape = shape;
-    ask.input = ask.output = values.data();
+    tuttiTensor_t tensor = MakeTensor(name.c_str(), OpKind::kAllreduce);
+    tensor.shape = shape;
+    tensor.ndim = 1;
+    tensor.input = tensor.output = values.data();
     tickets_.push_back(TicketHold::Make());
-    ask.ticket = tickets_.back().Share();
-    EXPECT_TRUE(set_->Enqueue({&ask, 1}).ok());
+    TicketHold shared = tickets_.back().Share();
+    EXPECT_TRUE(set_->Enqueue({&tensor, 1}, nullptr, {&shared, 1}).ok());
   }
   // Returns when all ranks have come.
   void Meet(std::vector<float>& values) {
