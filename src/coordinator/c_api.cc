@@ -43,8 +43,8 @@ struct tuttiCoordinator {
 
 namespace {
 
-// In the child of a fork there are none of the threads that calls wait for, and locks may be
-// theirs.
+// The child of a fork has none of the threads for which calls wait, and locks may be held by such
+// threads.
 Status CheckNotTheParents(tuttiCoordinator_t c) {
   if (c == nullptr || c->forks_behind == ForksBehind()) return Status::Ok();
   return InvalidUsage(
@@ -52,7 +52,7 @@ Status CheckNotTheParents(tuttiCoordinator_t c) {
       "coordinators of their own");
 }
 
-// Returns the outcome of `call`, also when it throws.
+// Returns the outcome of `call`, including exceptions.
 template <class F>
 ncclResult_t Answer(const char* function, tuttiCoordinator_t c, F call) noexcept {
   return static_cast<ncclResult_t>(last_error.Keep(function, [&]() -> Status {
@@ -74,6 +74,7 @@ Status Release(tuttiCoordinator_t c, int64_t number) {
   return Status::Ok();
 }
 
+// An operation that failed returns its own error here.
 Result<TicketHold> FindDone(tuttiCoordinator_t c, int64_t number) {
   TUTTI_ASSIGN(TicketHold ticket, Find(c, number));
   if (!ticket->done.load(std::memory_order_acquire)) {
@@ -83,6 +84,8 @@ Result<TicketHold> FindDone(tuttiCoordinator_t c, int64_t number) {
   return ticket;
 }
 
+// Checks all that must hold before the fields are read: pointers, counts, and enumerators. The
+// queue checks whether the values make sense.
 Status CheckTensor(const tuttiTensor_t& t) {
   if (t.size != sizeof(tuttiTensor_t)) {
     return InvalidArgument("a tensor says that it is {} bytes long instead of {}", t.size,
@@ -113,7 +116,7 @@ Status CheckTensor(const tuttiTensor_t& t) {
   return Status::Ok();
 }
 
-// Asks for one tensor or several. Leaves no handle where that is refused.
+// Asks for one tensor or several. Leaves no handle after a refusal.
 Status EnqueueChecked(tuttiCoordinator& c, int process_set, std::span<const tuttiTensor_t> tensors,
                       const char* group, std::span<TicketHold> tickets, int64_t* handles) {
   std::shared_ptr<ProcessSet> other;  // The tickets keep a set other than 0.
@@ -140,6 +143,7 @@ Status Enqueue(tuttiCoordinator_t c, int process_set, const tuttiTensor_t* tenso
     return EnqueueChecked(*c, process_set, all, group, {&ticket, 1}, handles);
   }
   std::vector<TicketHold> tickets(all.size());
+  // The handles are stored only after success.
   std::vector<int64_t> numbers(all.size());
   TUTTI_TRY(EnqueueChecked(*c, process_set, all, group, tickets, numbers.data()));
   std::copy(numbers.begin(), numbers.end(), handles);
@@ -184,6 +188,7 @@ Status Wait(tuttiCoordinator_t c, int64_t number, double timeout_s) {
   return ticket->status;
 }
 
+// Stores a list in two steps: a caller with too little room learns the count and calls again.
 template <typename T>
 void Store(const std::vector<T>& values, T* out, int capacity, int* count) {
   *count = static_cast<int>(values.size());

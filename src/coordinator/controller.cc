@@ -59,6 +59,8 @@ void Controller::EndJoin(RoundResult& result) {
   }
 }
 
+// Says everything that this rank has to tell in a round with requests. Tensors count as sent from
+// now on.
 RoundMessage Controller::MakeMessage(RoundInput& input, bool stall_check) {
   RoundMessage message;
   for (Tensor* const p : unsent_) {
@@ -76,6 +78,7 @@ RoundMessage Controller::MakeMessage(RoundInput& input, bool stall_check) {
   return message;
 }
 
+// Adds the part of a stall check: all pending tensors, whatever their way of announcement.
 void Controller::AddWaiting(const RoundInput& input, RoundMessage& message) const {
   ForEachPending([&](const Tensor& p) {
     Waiting& entry = message.waiting[p.name];
@@ -114,8 +117,9 @@ Status Controller::Negotiate(RoundInput& input, RoundResult& result, Names& comp
   return Status::Ok();
 }
 
-// Returns whether a claim has this rank among those who asked, and it did not ask so. What runs has
-// then been checked here, whatever others send.
+// Returns whether a claim names this rank among its askers although this rank did not make the
+// request. After this check every tensor that runs was checked by this rank itself, whatever others
+// send.
 bool Controller::SpeaksForMe(const RoundMessage& message) const {
   for (const auto& [name, claim] : message.claims) {
     for (const Variant& variant : claim.variants) {
@@ -128,8 +132,8 @@ bool Controller::SpeaksForMe(const RoundMessage& message) const {
   return message.joining.Contains(exchange_.rank()) && !self_joined_;
 }
 
-// Enters the new claims into the table; what every rank has asked for, those that wait for their
-// groups included, in the order of the lowest rank that asked.
+// Enters the new claims into the table. Returns the names of tensors requested by every rank,
+// including tensors that wait for their groups, in the order of the lowest rank that asked.
 Controller::Names Controller::Complete(const RoundMessage& message) {
   for (const auto& [name, claim] : message.claims) {
     const auto [entry, added] = table_.try_emplace(name, TableEntry{claim, false});
@@ -142,7 +146,7 @@ Controller::Names Controller::Complete(const RoundMessage& message) {
     entry.complete = have.size() == exchange_.num_ranks();
     if (entry.complete) complete_.insert(name);
   };
-  // Who joins may complete anything.
+  // A rank that joins may complete any claim.
   if (!message.joining.empty()) {
     for (auto& [name, entry] : table_) look_at(name, entry);
   } else {
@@ -166,6 +170,7 @@ std::unique_ptr<Tensor> Controller::TakePending(const std::string& name) {
   return taken;
 }
 
+// The lowest rank's request stands for all; only the rows of an allgather differ by rank.
 Agreement Controller::Agree(const std::string& name, const Claim& claim) const {
   Agreement agreement;
   agreement.name = name;
@@ -180,6 +185,8 @@ Agreement Controller::Agree(const std::string& name, const Claim& claim) const {
   return agreement;
 }
 
+// Responds to a tensor that all ranks have asked for: a sentence where the ranks disagree, else an
+// agreement that enters the cache.
 void Controller::RespondFromTable(const std::string& name, RoundResult& result) {
   const auto found = table_.find(name);
   if (found == table_.end()) return;  // failed with its group
@@ -201,6 +208,8 @@ void Controller::RespondFromTable(const std::string& name, RoundResult& result) 
     return;
   }
   if (cache_enabled_ && Cacheable(response.agreement().request.kind)) {
+    // A rank that has joined remembers the agreed request of an allreduce as its own, because the
+    // rank may ask for the same later; other operations depend on the rank's own rows.
     std::optional<Request> mine;
     if (response.pending) mine = response.pending->request;
     if (response.agreement().request.kind == OpKind::kAllreduce)
@@ -215,6 +224,7 @@ void Controller::RespondFromTable(const std::string& name, RoundResult& result) 
   result.responses.push_back(std::move(response));
 }
 
+// The order of asking is restored, because the tensors come from two containers.
 std::vector<std::unique_ptr<Tensor>> Controller::TakeAll() {
   std::vector<std::unique_ptr<Tensor>> all;
   for (auto& [name, tensor] : pending_) all.push_back(std::move(tensor));

@@ -1,4 +1,4 @@
-// The slots of the response cache in a round: how tensors that come again are announced by a state,
+// The slots of the response cache in a round: how a state announces a tensor that comes again,
 // which slots run, and the data that travels inline with the states.
 
 #include <algorithm>
@@ -10,12 +10,14 @@
 namespace tutti::coordinator {
 namespace {
 
-// The first states of a round; those of the slots follow.
+// The first states of a round; the states of the slots follow.
 enum StateIndex : size_t { kNobodyLeaves, kNoRequests, kNoNews, kNoStallCheck, kFirstSlot };
 enum SlotState : uint8_t { kInvalid = 0, kAbsent = 1, kHere = 2 };
 
 }  // namespace
 
+// Announces each new tensor by the state of its slot where the cache has the same request, else by
+// a request. A request that differs from the cache's invalidates the slot.
 void Controller::TakeNews(RoundInput& input) {
   for (std::unique_ptr<Tensor>& tensor : input.news) {
     // The usual case costs no look-up: the very same request was found in this slot before.
@@ -38,7 +40,8 @@ void Controller::TakeNews(RoundInput& input) {
     unsent_.push_back(tensor.get());
     pending_[tensor->name] = std::move(tensor);
   }
-  // Who asked again may not complete what is to fail: nothing of it is announced.
+  // A rank that asked again must not complete a tensor that is to fail, and announces nothing of
+  // the tensor.
   std::erase_if(input.pending_failures,
                 [&](const auto& entry) { return IsApplied(entry.first, entry.second); });
   for (const auto& [name, failure] : input.pending_failures) {
@@ -53,12 +56,13 @@ void Controller::Announce(int slot, std::unique_ptr<Tensor> tensor) {
   ++num_here_;
 }
 
-// A joined rank stands in for any allreduce with neutral elements. What other operations need from
-// it was agreed on for rows that it no longer brings: those are negotiated anew.
+// A joined rank stands in for any allreduce with neutral elements. All further operations were
+// agreed on with rows from the joined rank, which brings none any more, and are negotiated anew.
 bool Controller::SlotRunsWithoutJoined(int slot) const {
   return cache_.at(slot).agreement().request.kind == OpKind::kAllreduce;
 }
 
+// A rank that has joined says "here" for all slots that run without its data.
 void Controller::MakeStates(const RoundInput& input) {
   std::vector<uint8_t>& states = states_;
   inline_blocks_after_ = cache_.extent();
@@ -82,6 +86,8 @@ void Controller::MakeStates(const RoundInput& input) {
   if (num_inline_slots_ > 0 && exchange_.num_ranks() <= kMostInlineRanks) WriteMyInlineBlock();
 }
 
+// Writes the first pending tensor that fits. A round carries one block a rank: further small
+// tensors take the usual way.
 void Controller::WriteMyInlineBlock() {
   states_.resize(states_.size() + static_cast<size_t>(exchange_.num_ranks()) * kInlineBlockBytes,
                  0xff);
@@ -96,7 +102,7 @@ void Controller::WriteMyInlineBlock() {
   }
 }
 
-// Empty in a round without blocks.
+// Returns an empty span in a round without blocks.
 std::span<uint8_t> Controller::InlineBlocks() {
   return std::span(states_).subspan(kFirstSlot + static_cast<size_t>(inline_blocks_after_));
 }
@@ -105,6 +111,7 @@ std::span<uint8_t> Controller::InlineBlocks() {
 void Controller::FinishInline(RoundResult& result) {
   const int slot = SlotOfAllBlocks(InlineBlocks());
   if (slot < 0) return;
+  // The blocks alone do not make the tensor ready: a rank may have joined, or given the slot up.
   const auto found = std::find(ready_.begin(), ready_.end(), slot);
   if (found == ready_.end()) return;
   Response& response = result.responses[static_cast<size_t>(found - ready_.begin())];
@@ -113,7 +120,7 @@ void Controller::FinishInline(RoundResult& result) {
   result.sequence = 0;
 }
 
-// The tensor of a slot lost it: if it is pending here, its request must be sent.
+// Takes the slot from its tensor. The request of a tensor that is pending here must then be sent.
 void Controller::Unannounce(int slot) {
   std::unique_ptr<Tensor> tensor = TakeHere(slot);
   if (!tensor) return;
@@ -131,8 +138,8 @@ void Controller::Invalidate(int slot) {
   Unannounce(slot);
 }
 
-// Stores the slots that are ready on all ranks, and invalidates those that a rank gave up. Returns
-// whether requests follow.
+// Stores the slots that are ready on all ranks, and invalidates the slots that a rank gave up.
+// Returns whether requests follow.
 bool Controller::ReadStates(RoundResult& result) {
   result.news = states_[kNoNews] == 0;
   result.stall_checked = states_[kNoStallCheck] == 0;
@@ -150,7 +157,7 @@ bool Controller::ReadStates(RoundResult& result) {
   return requests;
 }
 
-// Leaves what runs now. The number is that of RoundResult.
+// Keeps only the slots and names that run now. Returns the number for RoundResult::sequence.
 uint64_t Controller::ChooseSlots(std::vector<int>& slots, Names& names) {
   if (slots.size() < 2 || !names.empty()) {
     HoldIncompleteGroups(slots, names);
@@ -178,7 +185,7 @@ std::unique_ptr<Tensor> Controller::TakeHere(int slot) {
 void Controller::RespondFromCache(RoundResult& result) {
   result.responses.reserve(ready_.size());
   for (size_t i = 0; i < ready_.size(); ++i) {
-    // What was agreed on lies anywhere, and is read soon.
+    // The agreements lie anywhere in memory, and are read soon.
     if (i + 8 < ready_.size()) __builtin_prefetch(cache_.at(ready_[i + 8]).agreed.get());
     cache_.Touch(ready_[i]);
     Response& response = result.responses.emplace_back();
@@ -195,6 +202,7 @@ int Controller::Remember(const std::shared_ptr<const Agreement>& agreed,
   if (inserted.slot < 0) return -1;
   here_.resize(static_cast<size_t>(cache_.extent()));
   fits_inline_.resize(here_.size());
+  // The evicted tensor may be pending here, and is then announced by its request again.
   if (inserted.evicted) {
     ForgetInline(inserted.slot);
     Unannounce(inserted.slot);

@@ -76,8 +76,7 @@ bool Performer::Stages(const Request& request) const {
   return NeedsStaging(request) && !memory_->leaves_scaling();
 }
 
-// Returns the operator of nccl.h that the request means, scale factors included where nobody else
-// applies them.
+// Returns the operator of nccl.h for the request, including scale factors that nobody else applies.
 Result<ncclRedOp_t> Performer::OpFor(const Request& request, Operations& operations) const {
   const double factor = request.prescale * request.postscale;
   if (!memory_->leaves_scaling() || !NeedsStaging(request)) return WireOp(request);
@@ -85,6 +84,7 @@ Result<ncclRedOp_t> Performer::OpFor(const Request& request, Operations& operati
                               request.op == ReduceOp::kAverage ? factor / num_ranks_ : factor);
 }
 
+// Broadcasts, alltoalls and reducescatters are never fused: their batches have one response.
 Status Performer::Perform(std::vector<Response>& batch) {
   Response& first = batch.front();
   switch (first.agreement().request.kind) {
@@ -104,6 +104,8 @@ Status Performer::Perform(std::vector<Response>& batch) {
   }
 }
 
+// Chooses the way of the data: Adasum, straight from and to a single tensor's buffers, scattered
+// where the operations reduce many buffers, else through the fusion buffer.
 Status Performer::Allreduce(std::vector<Response>& batch) {
   int64_t bytes = 0;
   for (Response& response : batch) {
@@ -123,8 +125,7 @@ Status Performer::Allreduce(std::vector<Response>& batch) {
   return AllreduceFused(batch, operations);
 }
 
-// Reduces every tensor where it lies. This rank's neutral elements, where it has joined, lie
-// together.
+// Reduces every tensor in place. The neutral elements of a rank that has joined lie together.
 Status Performer::AllreduceScattered(std::vector<Response>& batch, Operations& operations) {
   const Request& request = batch.front().agreement().request;
   const ncclDataType_t wire = WireType(request);
@@ -151,7 +152,7 @@ Status Performer::AllreduceScattered(std::vector<Response>& batch, Operations& o
   return operations.AllreduceScattered(scattered_, wire, WireOp(request));
 }
 
-// Straight from the user's buffer to the user's buffer.
+// Reduces straight from the user's buffer to the user's buffer.
 Status Performer::AllreduceOne(Response& response, Operations& operations) {
   const Request& request = response.agreement().request;
   Tensor& tensor = *response.pending;
@@ -170,7 +171,7 @@ Status Performer::AllreduceOne(Response& response, Operations& operations) {
   return memory_->Out(request, staged, tensor.output, count);
 }
 
-// Packs what this rank brings, or what stands in for it.
+// Packs the tensor of this rank, or neutral elements in its stead.
 Status Performer::Pack(const Response& response, std::byte* place) {
   const Request& request = response.agreement().request;
   const size_t elements = ElementsOf(response);
@@ -180,6 +181,7 @@ Status Performer::Pack(const Response& response, std::byte* place) {
   return memory_->Neutral(WireType(request), request.op, place, elements);
 }
 
+// Packs, reduces and unpacks in pieces, because a piece stays in the cache between the three steps.
 Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& operations) {
   const Request& request = batch.front().agreement().request;
   const ncclDataType_t wire = WireType(request);
@@ -223,8 +225,8 @@ Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& opera
   return Status::Ok();
 }
 
-// Converts between the tensors of a batch and Adasum's vector, where they lie one behind another,
-// with the scale factors. A tensor that this rank does not have is one of zeros.
+// Converts between the tensors of a batch and Adasum's vector, in which they lie one behind
+// another, with the scale factors. A tensor that this rank does not have counts as zeros.
 Status Performer::ConvertForAdasum(const std::vector<Response>& batch, const AdasumVectors& vectors,
                                    bool widens) {
   const Request& request = batch.front().agreement().request;
@@ -274,6 +276,7 @@ Status Performer::AllreduceAdasum(std::vector<Response>& batch, Operations& oper
   return ConvertForAdasum(batch, vectors, /*widens=*/false);
 }
 
+// The rows of all ranks are agreed on, and give the sizes of the results.
 Status Performer::Allgather(std::vector<Response>& batch) {
   int64_t all_bytes = 0;
   for (Response& response : batch) {
@@ -289,8 +292,8 @@ Status Performer::Allgather(std::vector<Response>& batch) {
   return AllgatherFused(batch, operations);
 }
 
-// Blocks of the ranks lie one after another; in each block, the tensors. With one tensor that is
-// the result itself.
+// The blocks of the ranks lie one after another; inside a block, the tensors. With a single tensor
+// the blocks are the result itself.
 Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& operations) {
   const auto n = static_cast<size_t>(num_ranks_);
   const auto bytes_of = [](const Response& response, size_t rank) {
@@ -349,11 +352,12 @@ Status Performer::Broadcast(Response& response) {
   }
   TUTTI_TRY(memory_->GiveOutput(*tensor, bytes));
   tensor->ticket->output_shape = request.shape;
-  // Only the root's input counts; elsewhere it need not even be there.
+  // Only the root's input counts; elsewhere the input may be missing.
   const void* const input = rank_ == root ? tensor->input : tensor->output;
   return operations.Broadcast(input, tensor->output, bytes, root);
 }
 
+// Each rank tells each other rank how many rows it sends.
 Status Performer::ShareSplits(Response& response) {
   Tensor& tensor = *response.pending;
   const auto n = static_cast<size_t>(num_ranks_);
@@ -364,6 +368,7 @@ Status Performer::ShareSplits(Response& response) {
       .Alltoall(tensor.splits.data(), word, received.data(), word);
 }
 
+// The sizes of the result are known only after the ranks have shared their splits.
 Status Performer::Alltoall(Response& response) {
   Tensor& tensor = *response.pending;
   const Request& request = tensor.request;
@@ -384,6 +389,7 @@ Status Performer::Alltoall(Response& response) {
   return operations.Alltoall(tensor.input, input_bytes, tensor.output, output_bytes);
 }
 
+// The input is packed where types or scale factors change, and where this rank has joined.
 Status Performer::Reducescatter(Response& response) {
   const Request& request = response.agreement().request;
   const ncclDataType_t wire = WireType(request);

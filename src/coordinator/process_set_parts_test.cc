@@ -215,8 +215,8 @@ class HookedExchange final : public Exchange {
   const std::function<void()> hook_;
 };
 
-// Memory that runs out inside of a round ends the set; it does not leave it with a driver that is
-// gone, in which all later waits would hang.
+// An exhausted memory inside a round ends the set. Without the end, all later waits would hang
+// behind a driver that is gone.
 TEST(ProcessSetTest, AnExceptionInARoundEndsTheSet) {
   Timeline timeline{0};
   ProcessSet::Options options;

@@ -14,11 +14,11 @@
 
 namespace tutti::coordinator {
 
-// An agreement: what all ranks know about one tensor that all of them have.
+// The terms on which all ranks agreed for a tensor that all of them have.
 struct Agreement {
   std::string name;
   Request request;  // The request of the lowest rank that asked.
-  // Rows that each rank brings to an allgather; empty for other operations.
+  // Rows that each rank brings to an allgather; empty for the other operations.
   std::vector<int64_t> first_dims;
 
   // Returns how many bytes the result of an allgather, or the tensor of another operation, takes.
@@ -30,9 +30,9 @@ inline constexpr size_t kInlineDataBytes = 8;
 
 struct Response {
   std::shared_ptr<const Agreement> agreed;  // never null; the cache holds it too
-  std::string error;  // Where it is not empty, the tensor fails with this sentence on every rank.
+  std::string error;  // A tensor with an error fails with this sentence on every rank.
   // The check that decided the failure (PendingFailure), which this rank may have yet to decide; 0
-  // for other errors.
+  // for all other errors.
   uint64_t check = 0;
   std::unique_ptr<Tensor> pending;  // null where this rank has joined or never asked
   bool cached = false;

@@ -17,8 +17,8 @@ struct Agreement;
 class GpuMark;
 struct TensorHome;
 
-// One tensor that this rank has asked for. A tensor has one owner at a time: its home, the queue,
-// the controller, or the response that says how the ranks agreed on the tensor.
+// A tensor that this rank has asked for. A tensor has one owner at a time: its home, the queue, the
+// controller, or the response that carries the agreement about the tensor.
 struct Tensor final {
   Tensor() = default;
   // Fails a tensor that an exception drops on the way, because the owner of its ticket must not
@@ -32,7 +32,7 @@ struct Tensor final {
   Tensor& operator=(const Tensor&) = delete;
 
   std::string name;
-  Request request;  // what the other ranks are told
+  Request request;  // told to the other ranks
   const void* input = nullptr;
   void* output = nullptr;       // null: the coordinator allocates
   std::vector<int64_t> splits;  // alltoall: rows for each rank
@@ -42,21 +42,22 @@ struct Tensor final {
   uint64_t order = 0;
   int64_t since_ns = 0;
   // Kept by the controller:
-  int slot = -1;      // the slot of the cache by which it is announced
+  int slot = -1;      // the slot of the cache that announces the tensor
   bool sent = false;  // Its request has been sent.
-  // Holds what the cache knew of this name when this very request was last found there.
+  // The cache's entry for this name when this very request was last found there.
   std::shared_ptr<const Agreement> known;
 };
 
-// Holds what a process set remembers of a name (name_table.h). Names usually come again, and then
-// with everything the same, so the tensor is kept and nothing need be allocated, copied or looked
-// up anew.
+// Holds the memory of a process set for a name (name_table.h). Names usually come again, and then
+// with everything the same. The tensor is therefore kept, and nothing need be allocated, copied or
+// looked up anew.
 struct TensorHome {
-  std::string_view name;            // the key of the table
-  const Tensor* pending = nullptr;  // Set while it is pending or running; others may only read it.
-  std::unique_ptr<Tensor> spare;    // Set while it is not.
-  int64_t reported_ns = 0;          // It was last reported as stalled then; 0 means never.
-  // The home that was asked for after this one the last time. Valid as long as `version` is the
+  std::string_view name;  // the key of the table
+  const Tensor* pending =
+      nullptr;  // Set while the tensor is pending or running; readers must not change it.
+  std::unique_ptr<Tensor> spare;  // Set while the tensor is idle.
+  int64_t reported_ns = 0;        // The time of the last stall report; 0 means never.
+  // The home that was asked for after this home the last time. Valid as long as `version` is the
   // table's.
   TensorHome* next = nullptr;
   uint64_t version = 0;

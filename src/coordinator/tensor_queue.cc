@@ -23,8 +23,8 @@ std::span<const int64_t> SplitsOf(const tuttiTensor_t& asked) {
   return {asked.splits, static_cast<size_t>(asked.nsplits)};
 }
 
-// Returns what the ranks must agree on. Fields that the operation does not know keep their
-// defaults, so that they are the same on all ranks.
+// Returns the fields on which the ranks must agree. Fields unknown to the operation keep their
+// defaults, which are the same on all ranks.
 RequestFields FieldsOf(const tuttiTensor_t& asked, uint32_t group_size) {
   RequestFields fields;
   fields.kind = static_cast<OpKind>(asked.kind);
@@ -46,7 +46,7 @@ RequestFields FieldsOf(const tuttiTensor_t& asked, uint32_t group_size) {
   return fields;
 }
 
-// Checks what no other rank need be asked about.
+// Makes the checks that need no other rank.
 Status CheckAsked(const tuttiTensor_t& asked, const Request& request,
                   const std::vector<int>& members) {
   TUTTI_TRY(CheckRequest(asked.name, request, members));
@@ -70,6 +70,8 @@ Status CheckAsked(const tuttiTensor_t& asked, const Request& request,
   return Status::Ok();
 }
 
+// Returns whether the last request of this name was the same. Tensors without an input and
+// alltoalls, whose splits would have to be compared, are always checked anew.
 bool AsksForTheSame(const tuttiTensor_t& asked, const RequestFields& fields, std::string_view group,
                     const Tensor& tensor) {
   const Request& request = tensor.request;
@@ -95,7 +97,7 @@ tuttiTensor_t MakeTensor(const char* name, OpKind kind) {
 
 Status TensorQueue::Describe(const tuttiTensor_t& asked, const RequestFields& fields,
                              std::string_view group, Tensor& tensor) const {
-  // What was asked for before in just this way has been checked.
+  // A request that equals the last request of this name has been checked.
   if (AsksForTheSame(asked, fields, group, tensor)) return Status::Ok();
   Request& request = tensor.request;
   tensor.known.reset();
@@ -159,6 +161,7 @@ Status TensorQueue::Add(std::span<const tuttiTensor_t> tensors, const char* grou
     queued_.resize(before);
     return status;
   }
+  // Tickets are taken last: after a refusal they remain the caller's.
   for (size_t i = 0; i < tickets.size(); ++i) queued_[before + i]->ticket = std::move(tickets[i]);
   return Status::Ok();
 }

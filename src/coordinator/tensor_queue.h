@@ -1,9 +1,9 @@
 #pragma once
 
-// The queue of a process set: tensors that were asked for and that no round has taken yet.
+// The queue of a process set: requested tensors that no round has taken yet.
 //
-// A tensor goes this way. It belongs to its home (name_table.h) while nothing of its name is
-// pending, and to whoever has it in the meantime:
+// A tensor belongs to its home (name_table.h) while nothing of its name is pending. Otherwise a
+// tensor goes this way:
 //
 //   from      when                            to          who has it
 //   idle      Add: a caller asks for it       queued      the queue
@@ -28,8 +28,8 @@
 
 namespace tutti::coordinator {
 
-// Returns an operation on a tensor in host memory, of type float32 where nobody changes that: a
-// sum, without scale factors. The caller adds shape, memory, and what else the operation needs.
+// Returns an operation on a float32 tensor in host memory, without scale factors; a reduction is a
+// sum. The caller adds shape, memory, and further fields of the operation.
 tuttiTensor_t MakeTensor(const char* name, OpKind kind);
 
 class TensorQueue {
@@ -43,7 +43,7 @@ class TensorQueue {
   // caller points to before it returns.
   Status Add(std::span<const tuttiTensor_t> tensors, const char* group,
              std::span<TicketHold> tickets, int64_t now_ns);
-  // Swaps what is queued for the empty vector `taken`.
+  // Swaps the queued tensors for the empty vector `taken`.
   void Take(std::vector<std::unique_ptr<Tensor>>& taken) { queued_.swap(taken); }
   // Gives a tensor back to its home, and returns its ticket.
   TicketHold Return(std::unique_ptr<Tensor> tensor);
@@ -64,7 +64,7 @@ class TensorQueue {
   GpuPerformer& gpu_;
   NameTable names_;
   std::vector<std::unique_ptr<Tensor>> queued_;
-  uint64_t order_ = 0;  // counts tensors, by which ranks order what they agree on
+  uint64_t order_ = 0;  // counts tensors; ranks order agreed tensors by this number
 };
 
 }  // namespace tutti::coordinator
