@@ -135,11 +135,6 @@ _NCCL = {
     "tuttiAlltoAllV": [c_void_p, POINTER(c_size_t), POINTER(c_size_t), c_void_p,
                        POINTER(c_size_t), POINTER(c_size_t), c_int, c_void_p, c_void_p],
     "tuttiBarrier": [c_void_p, c_void_p],
-    "ncclCommGetAsyncError": [c_void_p, POINTER(c_int)],
-    "tuttiStreamCreate": [POINTER(c_void_p)],
-    "tuttiStreamDestroy": [c_void_p],
-    "tuttiStreamQuery": [c_void_p],
-    "tuttiStreamLaunchHostFunc": [c_void_p, HOST_FUNCTION, c_void_p],
 }
 
 

@@ -17,18 +17,12 @@ bool Cacheable(OpKind kind) { return kind != OpKind::kAddSet && kind != OpKind::
 Controller::Controller(Exchange& exchange, std::vector<int> members, size_t cache_capacity)
     : exchange_(exchange), members_(std::move(members)), cache_(cache_capacity) {}
 
-RankSet Controller::Global(const RankSet& ranks) const {
-  RankSet global;
-  for (const int rank : ranks.ToVector()) global.Add(members_[static_cast<size_t>(rank)]);
-  return global;
-}
-
 std::string Controller::Mismatch(const std::string& name, const Claim& claim) const {
   // Nearly always there is one variant and nobody has joined, and nothing to name.
   if (claim.variants.size() == 1 && joined_.empty()) return "";
   Claim global = claim;
-  for (Variant& variant : global.variants) variant.ranks = Global(variant.ranks);
-  return FindMismatch(name, global, Global(joined_));
+  for (Variant& variant : global.variants) variant.ranks = variant.ranks.Global(members_);
+  return FindMismatch(name, global, joined_.Global(members_));
 }
 
 Result<RoundResult> Controller::Round(RoundInput& input) {

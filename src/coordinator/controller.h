@@ -151,7 +151,6 @@ class Controller {
   std::unique_ptr<Tensor> TakePending(const std::string& name);
   std::unique_ptr<Tensor> TakeHere(int slot);
   bool SlotRunsWithoutJoined(int slot) const;
-  RankSet Global(const RankSet& ranks) const;
   std::string Mismatch(const std::string& name, const Claim& claim) const;
 
   Exchange& exchange_;

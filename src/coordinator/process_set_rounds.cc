@@ -146,7 +146,7 @@ void ProcessSet::HandOver(MutexLock& lock, RoundResult result) {
 void ProcessSet::NoteRound(RoundResult& result) {
   if (result.negotiated) ++counters_.negotiated_rounds;
   if (!timeline_->is_open()) return;
-  for (auto& [name, ranks] : result.newly_ready) ranks = ToGlobal(ranks, options_.members);
+  for (auto& [name, ranks] : result.newly_ready) ranks = ranks.Global(options_.members);
   timeline_->Round(options_.id, driver_.next_round() - 1, result);
 }
 

@@ -59,6 +59,12 @@ std::vector<int> RankSet::ToVector() const {
   return ranks;
 }
 
+RankSet RankSet::Global(const std::vector<int>& members) const {
+  RankSet global;
+  for (const int place : ToVector()) global.Add(members[static_cast<size_t>(place)]);
+  return global;
+}
+
 std::string RankSet::ToString() const {
   std::vector<std::string> parts;
   for (const auto& [begin, end] : intervals_) {

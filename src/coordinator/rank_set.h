@@ -31,6 +31,8 @@ class RankSet {
   // Returns the ranks below `num_ranks` that are not in the set.
   RankSet Complement(int num_ranks) const;
   std::vector<int> ToVector() const;
+  // Returns the ranks of the job that have these places in `members`.
+  RankSet Global(const std::vector<int>& members) const;
   // Returns the ranks as text, such as "0" or "0, 2-5 and 7".
   std::string ToString() const;
   // Returns the text of ToString after the word, such as "rank 0" or "ranks 0 and 1".

@@ -19,14 +19,6 @@ double Seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 }  // namespace
 
-RankSet ToGlobal(const RankSet& ranks, const std::vector<int>& members) {
-  RankSet global;
-  for (const int r : ranks.ToVector()) global.Add(members[static_cast<size_t>(r)]);
-  return global;
-}
-
-RankSet StallTracker::Global(const RankSet& ranks) const { return ToGlobal(ranks, members_); }
-
 StallTracker::State StallTracker::Advance(int64_t now_ns, bool in_other_sets) {
   // The table in the header. A rank in a single set passes through kLastCall at once.
   const bool over =
@@ -70,7 +62,7 @@ std::string StallTracker::OverdueText(const NameTable& names) const {
   std::string missing;
   for (const Stall& stall : last_stalls_) {
     if (stall.name == oldest->name)
-      missing = fmt::format(" for want of {}", Global(stall.missing).Describe());
+      missing = fmt::format(" for want of {}", stall.missing.Global(members_).Describe());
   }
   return fmt::format("\"{}\" was stalled for {} s{}, the limit that is set", oldest->name, limit_s,
                      missing);
@@ -95,8 +87,8 @@ void StallTracker::Report(const RoundResult& result, NameTable& names) {
       doing += fmt::format("; rank {} {}", members_[static_cast<size_t>(r)], found->second);
     }
     TUTTI_WARN("\"{}\" has waited for more than {} s: {} asked for it, missing {}{}.", stall.name,
-               Seconds(options_.warn_ns), Global(stall.have).Describe(),
-               Global(stall.missing).Describe(), doing);
+               Seconds(options_.warn_ns), stall.have.Global(members_).Describe(),
+               stall.missing.Global(members_).Describe(), doing);
   }
 }
 

@@ -68,8 +68,6 @@ class StallTracker {
   const std::vector<Stall>& last_stalls() const { return last_stalls_; }
 
  private:
-  RankSet Global(const RankSet& ranks) const;
-
   const Options options_;
   const int rank_;
   const std::vector<int>& members_;
@@ -78,8 +76,5 @@ class StallTracker {
   int64_t oldest_ns_ = 0;
   std::vector<Stall> last_stalls_;
 };
-
-// Returns ranks of a set, by their places, as ranks of the job.
-RankSet ToGlobal(const RankSet& ranks, const std::vector<int>& members);
 
 }  // namespace tutti::coordinator

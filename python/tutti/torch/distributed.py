@@ -92,7 +92,10 @@ class ProcessGroupTutti(dist.ProcessGroup):
     def getGroupDesc(self) -> str:
         return self._group_desc
 
-    def _run(self, do: Callable[[Worker], None], value: Any) -> Any:
+    def _run(self, value: Any, *functions: Callable[[Worker], None]) -> Any:
+        def do(worker: Worker) -> None:
+            for function in functions:
+                function(worker)
         return self._collectives.put(Request(do, value))
 
     # Reductions
@@ -105,7 +108,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         def do(worker: Worker) -> None:
             for tensor in tensors:
                 _reductions.all_reduce(worker, tensor, op, size)
-        return self._run(do, list(tensors))
+        return self._run(list(tensors), do)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> Any:
         return self.allreduce(tensors, opts)
@@ -118,7 +121,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         def do(worker: Worker) -> None:
             # Off the root the tensor must remain unchanged.
             _reductions.all_reduce(worker, tensor if is_root else tensor.clone(), op, size)
-        return self._run(do, list(tensors))
+        return self._run(list(tensors), do)
 
     def _reduce_parts(self, output: torch.Tensor, parts: Tensors, op: Any
                       ) -> Callable[[Worker], None]:
@@ -150,28 +153,22 @@ class ProcessGroupTutti(dist.ProcessGroup):
             if output.numel() * self._size != source.numel():
                 raise ValueError(f"reduce_scatter of {source.numel()} elements among {self._size} "
                                  f"ranks does not give {output.numel()}")
-        return self._run_all([
+        return self._run(list(outputs), *[
             self._reduce_parts(output, _check(source).reshape(self._size, -1).unbind(),
                                opts.reduceOp)
-            for output, source in zip(outputs, sources)], list(outputs))
+            for output, source in zip(outputs, sources)])
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def reduce_scatter(self, outputs: Tensors, sources: Sequence[Tensors], opts: Any) -> Any:
-        return self._run(self._reduce_parts(outputs[0], sources[0], opts.reduceOp), list(outputs))
-
-    def _run_all(self, functions: Sequence[Callable[[Worker], None]], value: Any) -> Any:
-        def do(worker: Worker) -> None:
-            for function in functions:
-                function(worker)
-        return self._run(do, value)
+        return self._run(list(outputs), self._reduce_parts(outputs[0], sources[0], opts.reduceOp))
 
     # Moving data
 
     def broadcast(self, tensors: Tensors, opts: Any = BroadcastOptions()) -> Any:
         calls = [("ncclBroadcast", _check(tensor).data_ptr(), tensor.data_ptr(), bytes_of(tensor),
                   UINT8, opts.rootRank) for tensor in tensors]
-        return self._run(lambda worker: worker.call_all(calls), list(tensors))
+        return self._run(list(tensors), lambda worker: worker.call_all(calls))
 
     def _allgather_base(self, output: torch.Tensor, source: torch.Tensor,
                         opts: Any = AllgatherOptions()) -> Any:
@@ -190,7 +187,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
             for output, source in zip(outputs, sources):
                 worker.call("ncclAllGather", source.data_ptr(), output.data_ptr(),
                             bytes_of(source), UINT8)
-        return self._run(do, list(outputs))
+        return self._run(list(outputs), do)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -259,7 +256,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
             worker.call_all([(name, tensor.data_ptr(), bytes_of(tensor), UINT8, peer)
                              for name, parts in (("ncclSend", sends), ("ncclRecv", receives))
                              for tensor, peer in parts if peer != me and tensor.numel()])
-        return self._run(do, value)
+        return self._run(value, do)
 
     def barrier(self, opts: Any = BarrierOptions()) -> Any:
         return self.allreduce([torch.zeros(1, device="cpu")])
