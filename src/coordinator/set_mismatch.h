@@ -10,8 +10,8 @@
 //   - all members of the sets concerned have "x" pending in one of the sets, and "x" is complete in
 //     none;
 //   - every one of these ranks is stuck: all its threads that ever asked for something are blocked,
-//     in waits for tensors of the same kind. Each of them waits for ranks that are themselves
-//     waiting;
+//     in waits for tensors that nobody can complete either. Each of them waits for ranks that are
+//     themselves waiting;
 //   - all ranks have said the same twice. The second statement of each rank comes after the first
 //     statement of all, and between the two all statements were thus true at the same moment.
 // For a rank that is not stuck (because the rank polls, or another of its threads might ask), the

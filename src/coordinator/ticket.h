@@ -45,8 +45,8 @@ struct Ticket {
   // The result where the caller gave no buffer.
   OwnedBytes owned;
   void* output = nullptr;
-  std::shared_ptr<GpuOutcome>
-      gpu;  // set for an operation on a GPU, which is queued when the ticket is done
+  // Set for an operation on a GPU, which is queued when the ticket is done.
+  std::shared_ptr<GpuOutcome> gpu;
   std::vector<int64_t> output_shape;
   std::vector<int64_t> received_splits;  // alltoall: rows from each rank
   int number = -1;  // join: the last rank to join; add_process_set: the set's number
