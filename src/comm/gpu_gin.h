@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "gin/device_proxy.h"
 #include "gin/stream_line.h"
 #include "sys/tcp.h"

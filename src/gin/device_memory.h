@@ -17,7 +17,7 @@
 #include <cstdint>
 
 #include "base/rounding.h"
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "gin/mail.h"
 #include "nccl_device/impl/gin_descriptor.h"
 #include "window/lsa_team.h"

@@ -36,7 +36,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/wait.h"
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "gin/backend.h"
 #include "gin/copy_line.h"
 #include "gin/device_memory.h"

@@ -42,7 +42,7 @@
 #include "backend/cuda/own_stream.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "gin/backend.h"
 #include "gin/card.h"
 #include "gin/gpu_card.h"

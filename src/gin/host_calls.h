@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "gin/backend.h"
 #include "nccl_device/impl/gin_descriptor.h"
 #include "watch/watch.h"

@@ -18,7 +18,7 @@
 
 #include <cstdint>
 
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "nccl_device/impl/gin_descriptor.h"
 
 namespace tutti {

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "base/status.h"
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "nccl_device/impl/gin_descriptor.h"
 #include "window/symmetric_memory.h"
 

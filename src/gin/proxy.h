@@ -36,7 +36,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "gin/executor.h"
 #include "gin/host_calls.h"
 #include "gin/queues.h"

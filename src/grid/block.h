@@ -12,7 +12,7 @@
 
 #include "base/mutex.h"
 #include "base/wait.h"
-#include "tutti/host_grid.h"
+#include "tutti/host_grid_types.h"
 
 namespace tutti {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "tutti/host_grid.h"
+#include "tutti/host_grid_types.h"
 
 namespace tutti {
 
