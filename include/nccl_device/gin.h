@@ -300,6 +300,9 @@ struct ncclGin_BackendMask {
                                     const tutti::device::GinOperation& local,
                                     uint32_t optFlags) const;
   NCCL_DEVICE_INLINE void AwaitDirect(int peer, uint64_t posted) const;
+  // Returns whether the kernel was compiled for the proxy or card of the context. A host's kernel
+  // that was compiled without cards and meets a card stops the communicator.
+  NCCL_DEVICE_INLINE bool IsServed() const;
   // Returns whether the context joins a rank, as HasSignal does for signals.
   NCCL_DEVICE_INLINE bool Reaches(int peer) const;
   // Tells the host of a wait that ended early.

@@ -55,11 +55,15 @@ void* tuttiHostSharedVariable(const tuttiHostThread_t* self, const void* key, si
 }
 void* tuttiHostSharedMemory(const tuttiHostThread_t* self) { return self->block->shared_memory(); }
 void tuttiHostGinRing(void* handle, uint32_t context, uint32_t queue) {
-  if (auto* const proxy = tutti::GinProxy::Of(handle)) proxy->RingDoorbell(context, queue);
+  auto* const calls = tutti::GinHostCalls::Of(handle);
+  auto* const proxy = calls != nullptr ? calls->AsProxy() : nullptr;
+  if (proxy != nullptr) proxy->RingDoorbell(context, queue);
 }
 int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_t* words) {
-  auto* const proxy = tutti::GinProxy::Of(handle);
-  return proxy != nullptr && proxy->Do(context, queue, words) ? 1 : 0;
+  auto* const calls = tutti::GinHostCalls::Of(handle);
+  if (calls == nullptr) return 0;
+  auto* const proxy = calls->AsProxy();
+  return proxy == nullptr || proxy->Do(context, queue, words) ? 1 : 0;
 }
 void tuttiHostGinWait(void* handle, uint32_t context, unsigned int round) {
   if (auto* const calls = tutti::GinHostCalls::Of(handle)) return calls->Wait(context, round);

@@ -11,12 +11,17 @@
 
 namespace tutti {
 
+class GinProxy;
+
 // What kernels on hosts call with a handle (tutti/host_grid.h). The word ahead of what the handle
 // points at holds its address; it is null where kernels of a GPU have the handle, which a test may
 // run on the host: those post, and wait. Any thread.
 class GinHostCalls {
  public:
   virtual ~GinHostCalls() = default;
+  // Returns the proxy that carries out what a kernel posts. Kernels that drive a card post to no
+  // proxy: where there is a card, this stops the communicator and returns null.
+  virtual GinProxy* AsProxy() = 0;
   // Passes a moment of a wait of `round` rounds so far: carries on with what is under way in a
   // context; later in the wait, sleeps until more comes.
   virtual void Wait(uint32_t context, uint32_t round) = 0;

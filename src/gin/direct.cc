@@ -354,6 +354,14 @@ Result<bool> GinDirect::IsDone(size_t queue, uint64_t index) const {
          device::mlx5::OpcodeOf(seen.word) != device::mlx5::kInvalid;
 }
 
+GinProxy* GinDirect::AsProxy() {
+  Refuse(InvalidUsage(
+      "the kernel was compiled with NCCL_GIN_GDAKI_ENABLE=0, and kernels of this communicator "
+      "drive "
+      "network cards themselves: compile it with 1, or set NCCL_GIN_TYPE=2 to have the proxy"));
+  return nullptr;
+}
+
 void GinDirect::Wait(uint32_t, uint32_t round) {
   StopIfAlone(*parts_.watch, round);
   PauseInGrid(round);

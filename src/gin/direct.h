@@ -89,6 +89,7 @@ class GinDirect final : public GinBackend, public GinHostCalls {
   // until the object ends.
   void Retire();
 
+  GinProxy* AsProxy() override;
   void Wait(uint32_t context, uint32_t round) override;
   void NoteMissing(bool is_signal, uint32_t number) override;
   void NoteUnreached(int rank) override;

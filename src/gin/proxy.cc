@@ -104,8 +104,6 @@ void GinProxy::Refuse(GinQueues::Driven driven) {
 
 void* GinProxy::handle() const { return handle_->get(); }
 
-GinProxy* GinProxy::Of(void* handle) { return static_cast<GinProxy*>(GinHostCalls::Of(handle)); }
-
 void GinProxy::RingDoorbell(uint32_t context, uint32_t queue) {
   if (context < contexts_.size()) Conclude(contexts_[context]->RingDoorbell(queue));
 }

@@ -64,8 +64,7 @@ class GinProxy final : public GinBackend, public GinHostCalls {
   GinProxy& operator=(const GinProxy&) = delete;
 
   void* handle() const override;
-  // Returns the proxy of a handle that is one of a proxy; null where the kernels of a GPU have it.
-  static GinProxy* Of(void* handle);
+  GinProxy* AsProxy() override { return this; }
 
   // For kernels of hosts; any thread. A context or queue that Do refuses means nothing to the other
   // functions.

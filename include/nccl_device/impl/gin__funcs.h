@@ -181,9 +181,22 @@ NCCL_DEVICE_INLINE uint32_t ncclGin_BackendMask<mask>::QueueOf(ncclTeam team, in
 }
 
 template <unsigned mask>
+NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::IsServed() const {
+#if !NCCL_CHECK_CUDACC
+  constexpr unsigned kCard = NCCL_NET_DEVICE_GIN_GDAKI;
+  if ((mask >> kCard & 1) == 0 && _ginBackend == kCard) {
+    tuttiHostGinRing(_ginHandle, contextId, 0);
+    return false;
+  }
+#endif
+  return true;
+}
+
+template <unsigned mask>
 NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::HasSignal(
     [[maybe_unused]] ncclGinSignal_t signal) const {
 #if !NCCL_CHECK_CUDACC
+  if (!IsServed()) return false;
   if (signal >= static_cast<uint32_t>(comm.ginSignalCount)) {
     tuttiHostGinMissing(_ginHandle, 1, signal);
     return false;
@@ -195,6 +208,7 @@ template <unsigned mask>
 NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::HasCounter(
     [[maybe_unused]] ncclGinCounter_t counter) const {
 #if !NCCL_CHECK_CUDACC
+  if (!IsServed()) return false;
   if (counter >= static_cast<uint32_t>(comm.ginCounterCount)) {
     tuttiHostGinMissing(_ginHandle, 0, counter);
     return false;

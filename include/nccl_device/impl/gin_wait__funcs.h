@@ -56,7 +56,8 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::flush(Coop coop, cuda::memory
     return;
   }
   const tutti::device::GinPoster poster = Poster();
-  const auto queues = static_cast<uint32_t>(tutti::device::LoadConstant(&Context().nranks));
+  const auto queues =
+      IsServed() ? static_cast<uint32_t>(tutti::device::LoadConstant(&Context().nranks)) : 0;
   for (auto queue = static_cast<uint32_t>(coop.thread_rank()); queue < queues;
        queue += static_cast<uint32_t>(coop.size()))
     poster.WaitUntilDone(queue, poster.Posted(queue), order);
@@ -79,7 +80,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::flushAsync(ncclTeam team, uin
   } else if (coop.thread_rank() == 0) {
     const uint32_t queue = QueueOf(team, static_cast<int>(peer));
     outRequest->opaque[0] = queue;
-    outRequest->opaque[1] = Poster().Posted(queue);
+    outRequest->opaque[1] = IsServed() ? Poster().Posted(queue) : 0;
   }
   coop.sync();
 }
@@ -93,7 +94,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::wait(ncclGinRequest_t& reques
   if (IsDirect()) {
     if (coop.thread_rank() == 0)
       AwaitDirect(static_cast<int>(request.opaque[0]), request.opaque[1]);
-  } else if (coop.thread_rank() == 0)
+  } else if (coop.thread_rank() == 0 && IsServed())
     Poster().WaitUntilDone(static_cast<uint32_t>(request.opaque[0]),
                            static_cast<uint32_t>(request.opaque[1]), order);
   coop.sync();
