@@ -13,11 +13,6 @@
 namespace tutti {
 namespace {
 
-// Returns whether the ranks are GPUs.
-bool RanksAreGpus(const Communicator& comm) {
-  return comm.operations().one_sided_support() == nullptr;
-}
-
 // Returns what the ranks must ask for alike, for the sentence that names a difference.
 std::string TextOfRequirements(const ncclDevCommRequirements_t& asked) {
   return fmt::format(
@@ -48,45 +43,20 @@ Result<ResourcePlan> DeviceCommunicators::Plan(
       {.num_ranks = comm_.num_ranks(),
        .lsa_size = comm_.symmetric().team().size,
        .has_gin = direct || comm_.CanDoGin(),
-       .has_old_gin = !direct && RanksAreGpus(comm_) && comm_.CanDoGin(),
+       .has_old_gin = !direct && comm_.device().manner().knows_old_gin && comm_.CanDoGin(),
        .usual_depth = static_cast<uint32_t>(direct ? comm_.settings().gin_queue_depth
                                                    : comm_.settings().gin_proxy_queue_size)});
-}
-
-// Makes the proxy of a rank on a host.
-Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxy(
-    const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
-  // Made with the window, if not before.
-  TUTTI_ASSIGN(OneSided* const one_sided, comm_.one_sided());
-  if (const RemoteWindows* const remote = one_sided->remote())
-    TUTTI_TRY(remote->CheckSignals(whole.gin.strong, whole.gin.va_signals));
-  TUTTI_ASSIGN(std::unique_ptr<GinProxy> proxy,
-               GinProxy::Create({.rank = comm_.rank(),
-                                 .plan = whole.gin,
-                                 .resource = window,
-                                 .symmetric = &comm_.symmetric(),
-                                 .remote = one_sided->remote(),
-                                 .loop = &comm_.process().proxy().loop(),
-                                 .watch = &comm_.watch()}));
-  return std::unique_ptr<GinBackend>(std::move(proxy));
 }
 
 // Makes the proxies of all ranks, or what their kernels need to drive cards. Where one rank cannot
 // make its own, no rank keeps one, nor the window.
 Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxies(
     const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
-  Result<std::unique_ptr<GinBackend>> proxy = InternalError("no proxy was made");
   if (const std::string why = WhyProxy(); !why.empty())
     TUTTI_INFO(kLogNet, "kernels put over the network by the proxy: {}", why);
-  if (WantsDirect()) {
-    proxy = direct_gin()->Make(whole.gin);
-  } else if (RanksAreGpus(comm_)) {
-    proxy = gpu_gin().MakeProxy(whole.gin, whole.digest);
-  } else {
-    proxy = MakeProxy(whole, window);
-    Status agreed = comm_.AgreeInStep("ncclDevCommCreate", proxy.ok() ? Status() : proxy.status());
-    if (!agreed.ok()) proxy = std::move(agreed);
-  }
+  Result<std::unique_ptr<GinBackend>> proxy =
+      WantsDirect() ? direct_gin()->Make(whole.gin)
+                    : comm_.device().MakeGinProxy(comm_, whole, window);
   if (!proxy.ok()) TUTTI_TRY(comm_.DeregisterWindow(window->handle));
   return proxy;
 }
@@ -175,7 +145,7 @@ std::string DeviceCommunicators::WhyProxy() const {
   if (!GinOptions::From(comm_.settings()).direct)
     return "NCCL_GIN_TYPE is not 3, which has them drive mlx5 cards themselves";
   const MutexLock lock(mutex_);
-  if (RanksAreGpus(comm_) && direct_gin_ && direct_gin_->refused())
+  if (comm_.device().manner().proxy_for_cards && direct_gin_ && direct_gin_->refused())
     return std::string(direct_gin_->why_refused().message());
   return {};
 }

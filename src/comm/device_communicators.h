@@ -15,7 +15,7 @@
 #include "base/status.h"
 #include "comm/gpu_gin.h"
 #include "devcomm/requirements.h"
-#include "gin/proxy.h"
+#include "gin/backend.h"
 #include "operations/agreement.h"
 
 namespace tutti {
@@ -58,8 +58,6 @@ class DeviceCommunicators {
  private:
   // Returns the plan, or what is wrong on this rank.
   Result<ResourcePlan> Plan(const Result<ncclDevCommRequirements_t>& requirements) const;
-  Result<std::unique_ptr<GinBackend>> MakeProxy(const ResourcePlan& whole,
-                                                const std::shared_ptr<const Window>& window);
   Result<std::unique_ptr<GinBackend>> MakeProxies(const ResourcePlan& whole,
                                                   const std::shared_ptr<const Window>& window);
 

@@ -203,8 +203,7 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
 
 Result<std::unique_ptr<GinDeviceProxy>> GpuGin::PrepareProxy(
     const GinPlan& plan, const std::shared_ptr<const Window>& window) const {
-  TUTTI_ASSIGN(const cuda::Device* const device,
-               comm_.process().OpenDevice(comm_.device().cuda_ordinal()));
+  TUTTI_ASSIGN(const cuda::Device* const device, comm_.device().OpenGpu());
   return GinDeviceProxy::Create({.rank = comm_.rank(),
                                  .plan = plan,
                                  .device = device,

@@ -1,8 +1,8 @@
 #pragma once
 
-// The device that a rank is: a host device or a GPU. It answers where the two differ while a
-// communicator is made, so that nothing else in comm asks which it is. What they do differently
-// with tasks is the matter of operations/operations.h.
+// The device that a rank is: a host device or a GPU. RankDevice answers wherever the two kinds
+// differ in comm, and nothing else in comm asks which kind a rank is. How the two kinds carry out
+// tasks is the matter of operations/operations.h.
 //
 // A communicator owns the device of its rank. Any thread may call the functions.
 
@@ -12,13 +12,21 @@
 
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
+#include "devcomm/requirements.h"
+#include "gin/backend.h"
 #include "operations/operations.h"
 #include "operations/peer_info.h"
 #include "window/flat_space.h"
 #include "window/record_memory.h"
+#include "window/window.h"
+
+namespace tutti::cuda {
+class Device;
+}
 
 namespace tutti {
 
+class Communicator;
 struct JoinContext;
 struct JoinTimes;
 class Process;
@@ -31,6 +39,8 @@ class RankDevice {
 
   // Returns CUDA's number of the GPU, or -1 for a host device.
   virtual int cuda_ordinal() const = 0;
+  // Returns the opened GPU, or null for a host device.
+  virtual Result<const cuda::Device*> OpenGpu() const = 0;
   // Fills in what the other ranks have to know of the device.
   virtual Status Describe(PeerInfo& self) const = 0;
   // Makes the communicator's operations. All ranks call it together (join.h).
@@ -46,6 +56,21 @@ class RankDevice {
   // process. `stride` above 0 is what the user wants the length of a slice to be.
   virtual Result<WindowMemory> MakeWindowMemory(const Bootstrap& bootstrap, int team_size,
                                                 int ranks_here, uint64_t stride) const = 0;
+  // Describes how ranks on the device reach other ranks without collectives.
+  struct Manner {
+    // One-sided calls are queued on streams, and are made with the first window of the program.
+    bool one_sided_on_streams = false;
+    // The proxy serves kernels of releases before 2.30 (gin/old_forms.h).
+    bool knows_old_gin = false;
+    // The proxy serves kernels of ranks whose cards cannot be driven by kernels.
+    bool proxy_for_cards = false;
+  };
+  virtual Manner manner() const = 0;
+  // Makes the proxy of a device communicator whose resource window is `window`. All ranks call this
+  // together, and all fail where one fails.
+  virtual Result<std::unique_ptr<GinBackend>> MakeGinProxy(
+      Communicator& comm, const ResourcePlan& plan,
+      const std::shared_ptr<const Window>& window) const = 0;
   // Makes a word, 0 at first, that kernels on the device read while the host writes it.
   virtual Result<std::shared_ptr<std::atomic<uint32_t>>> MakeKernelFlag() const = 0;
 
