@@ -22,8 +22,8 @@
 #ifndef NCCL_DEVICE_GIN_H_
 #define NCCL_DEVICE_GIN_H_
 
-#include "nccl_device/impl/gin_direct.h"
 #include "nccl_device/impl/gin_gdaki.h"
+#include "nccl_device/impl/gin_lsa.h"
 #include "nccl_device/impl/gin_proxy.h"
 #include "nccl_device/ptr.h"
 
@@ -315,7 +315,7 @@ struct ncclGin_BackendMask {
   NCCL_DEVICE_INLINE tutti::device::GinPoster Poster() const;
   NCCL_DEVICE_INLINE uint32_t QueueOf(ncclTeam team, int peer) const;
   template <typename Coop>
-  NCCL_DEVICE_INLINE int DirectPlaceOf(ncclTeam team, int peer, size_t bytes, Coop coop) const;
+  NCCL_DEVICE_INLINE int NearPlaceOf(ncclTeam team, int peer, size_t bytes, Coop coop) const;
 #if !NCCL_CHECK_CUDACC
   const tutti::device::GinHead* Head() const;
   bool MayAct(uint32_t queue) const;

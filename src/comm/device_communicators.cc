@@ -142,7 +142,7 @@ GpuGin& DeviceCommunicators::gpu_gin() {
 
 // Ranks on hosts that cannot drive cards fail with the reason; GPUs have the proxy then.
 std::string DeviceCommunicators::WhyProxy() const {
-  if (!GinOptions::From(comm_.settings()).direct)
+  if (!comm_.settings().gin_enable || comm_.settings().gin_type != NCCL_GIN_TYPE_GDAKI)
     return "NCCL_GIN_TYPE is not 3, which has them drive mlx5 cards themselves";
   const MutexLock lock(mutex_);
   if (comm_.device().manner().proxy_for_cards && direct_gin_ && direct_gin_->refused())
@@ -155,7 +155,7 @@ bool DeviceCommunicators::WantsDirect() const { return WhyProxy().empty(); }
 Result<Agreement> DeviceCommunicators::ShareDirect(const Window& window) {
   if (!WantsDirect()) return Agreement();
   if (direct_gin() == nullptr) {
-    auto made = std::make_unique<DirectGin>(comm_, GinOptions::From(comm_.settings()));
+    auto made = std::make_unique<DirectGin>(comm_);
     const MutexLock lock(mutex_);
     direct_gin_ = std::move(made);
   }

@@ -27,6 +27,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "gin/direct.h"
+#include "nccl_device/impl/gin_gdaki.h"
 #include "operations/agreement.h"
 #include "window/record_memory.h"
 #include "window/window.h"
@@ -37,7 +38,7 @@ class Communicator;
 
 class DirectGin {
  public:
-  DirectGin(Communicator& comm, const GinOptions& options);
+  explicit DirectGin(Communicator& comm);
   // REQUIRES: no backend is left.
   ~DirectGin();
   DirectGin(const DirectGin&) = delete;
@@ -68,32 +69,29 @@ class DirectGin {
   // What a device communicator had. Joint calls count these from 1 on.
   struct Retired {
     uint64_t number = 0;
-    std::unique_ptr<GinDirect> direct;
+    std::unique_ptr<DirectBackend> direct;
   };
 
   Result<Agreement> Open();
   Status OpenCard();
   Result<std::string> ChoosePort() const;
-  Result<std::unique_ptr<CardMemory>> Register(const Window& window);
   Result<const device::GdakiMemory*> RecordFor(Shared& shared) TUTTI_REQUIRES(mutex_);
   // Tells all ranks whether this one could do its part, and `mine`. Fills in what all have said.
   Result<Agreement> Exchange(const Status& could, std::span<const std::byte> mine,
                              std::vector<std::span<const std::byte>>& all);
-  Result<std::unique_ptr<GinDirect>> Prepare(const GinPlan& plan);
-  Status JoinAll(GinDirect* direct, const Status& could, size_t offer_bytes);
-  void Retire(uint64_t number, std::unique_ptr<GinDirect> direct) TUTTI_EXCLUDES(mutex_);
+  Result<std::unique_ptr<DirectBackend>> Prepare(const GinPlan& plan);
+  Status JoinAll(DirectBackend* direct, const Status& could, size_t offer_bytes);
+  void Retire(uint64_t number, std::unique_ptr<DirectBackend> direct) TUTTI_EXCLUDES(mutex_);
   void FreeRetired(uint64_t oldest_used) TUTTI_EXCLUDES(mutex_);
 
   Communicator& comm_;
-  const GinOptions options_;
-  std::unique_ptr<Card> card_;
-  std::unique_ptr<GinGpuCard> gpu_;  // where the rank is a GPU
-  bool asked_ = false;               // The ranks have tried to open their cards.
-  Status why_none_;                  // Where that failed, the reason, the same on all ranks.
+  std::unique_ptr<DirectCard> card_;
+  bool asked_ = false;  // The ranks have tried to open their cards.
+  Status why_none_;     // Where that failed, the reason, the same on all ranks.
   std::vector<std::byte> heard_;
   uint64_t made_ = 0;  // joint calls to Make that succeeded; the same on all ranks
   Mutex mutex_;
-  std::unique_ptr<RecordMemory> records_ TUTTI_GUARDED_BY(mutex_);  // with gpu_
+  std::unique_ptr<RecordMemory> records_ TUTTI_GUARDED_BY(mutex_);  // of a GPU, with card_
   std::map<ncclWindow_t, Shared> windows_ TUTTI_GUARDED_BY(mutex_);
   std::set<uint64_t> used_ TUTTI_GUARDED_BY(mutex_);  // the numbers of those not yet destroyed
   std::vector<Retired> retired_ TUTTI_GUARDED_BY(mutex_);

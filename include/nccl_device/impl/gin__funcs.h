@@ -287,9 +287,9 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::PutDirect(
 // else -1.
 template <unsigned mask>
 template <typename Coop>
-NCCL_DEVICE_INLINE int ncclGin_BackendMask<mask>::DirectPlaceOf(ncclTeam team, int peer,
-                                                                size_t bytes, Coop coop) const {
-  const size_t most = tutti::device::kDirectBytesPerThread * static_cast<size_t>(coop.size());
+NCCL_DEVICE_INLINE int ncclGin_BackendMask<mask>::NearPlaceOf(ncclTeam team, int peer, size_t bytes,
+                                                              Coop coop) const {
+  const size_t most = tutti::device::kLsaBytesPerThread * static_cast<size_t>(coop.size());
   if (bytes == 0 || bytes > most) return -1;
 #if !NCCL_CHECK_CUDACC
   if (Head() != nullptr && !MayAct(QueueOf(team, peer))) return -1;
@@ -388,7 +388,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::put(
     coop.sync();
     return;
   }
-  const int place = DirectPlaceOf(team, peer, bytes, coop);
+  const int place = NearPlaceOf(team, peer, bytes, coop);
   if (place >= 0 && tutti::device::KnownToHold(comm, dstWnd, place, dstOffset, bytes) &&
       tutti::device::KnownToHold(comm, srcWnd, comm.lsaRank, srcOffset, bytes) &&
       tutti::device::KnownToExist(comm, place, action, piece)) {
@@ -455,7 +455,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::putValue(
     const tutti::device::GinAction action =
         tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals);
     const uint32_t queue = QueueOf(team, peer);
-    const int place = DirectPlaceOf(team, peer, sizeof(T), ncclCoopThread());
+    const int place = NearPlaceOf(team, peer, sizeof(T), ncclCoopThread());
     tutti::device::GinOperation operation = {};
     operation.op = tutti::device::kGinPut;
     if (place >= 0 && tutti::device::KnownToHold(comm, dstWnd, place, dstOffset, sizeof(T)) &&
@@ -511,7 +511,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::get(ncclTeam team, int peer,
     coop.sync();
     return;
   }
-  const int place = DirectPlaceOf(team, peer, bytes, coop);
+  const int place = NearPlaceOf(team, peer, bytes, coop);
   if (place >= 0 && tutti::device::KnownToHold(comm, remoteWnd, place, remoteOffset, bytes) &&
       tutti::device::KnownToHold(comm, localWnd, comm.lsaRank, localOffset, bytes)) {
     tutti::device::CopyTogether(coop, ncclGetLocalPointer(localWnd, localOffset),

@@ -1,4 +1,4 @@
-#include "gin/mlx5/commands.h"
+#include "gin_direct/mlx5/commands.h"
 
 #include <algorithm>
 

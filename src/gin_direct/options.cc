@@ -1,6 +1,5 @@
-#include "gin/options.h"
+#include "gin_direct/options.h"
 
-#include "nccl_device/core.h"
 #include "nccl_device/impl/mlx5_queue.h"
 
 namespace tutti {
@@ -8,7 +7,6 @@ namespace tutti {
 GinOptions GinOptions::From(const Settings& settings) {
   constexpr int64_t kSecondNs = 1'000'000'000;
   GinOptions options;
-  options.direct = settings.gin_enable && settings.gin_type == NCCL_GIN_TYPE_GDAKI;
   options.query_ns = settings.gin_error_query_s * kSecondNs;
   options.mlx5_library = settings.mlx5_library;
   options.nic_handler = settings.gin_nic_handler;

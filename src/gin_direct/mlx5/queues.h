@@ -13,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-#include "gin/mlx5/card.h"
+#include "gin_direct/mlx5/card.h"
 
 namespace tutti {
 

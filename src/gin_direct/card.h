@@ -1,11 +1,10 @@
 #pragma once
 
-// A network card that kernels drive themselves (GIN direct): what the library asks of it. The one
-// kind of card that there is, mlx5, is in mlx5/; a build without rdma-core's headers has none
-// (mlx5/card_absent.cc).
+// A network card that kernels drive themselves: what this module asks of every kind of card. The
+// only kind, mlx5, is in mlx5/.
 //
 //   Card          the opened device and its port
-//     CardMemory  memory that the card reaches, by a key
+//     CardMemory  memory that the card reaches, by a key (gin/direct.h)
 //     CardQueues  queue pairs, whose entries, completions and doorbell records lie in memory that
 //                 kernels write and read: the host's, or that of a GPU, CardQueueMemory
 //
@@ -22,7 +21,8 @@
 
 #include "base/status.h"
 #include "config/settings.h"
-#include "gin/options.h"
+#include "gin/direct.h"
+#include "gin_direct/options.h"
 #include "nccl_device/impl/mlx5_queue.h"
 
 namespace tutti {
@@ -33,15 +33,6 @@ struct CardEnd {
   uint16_t lid = 0;
   uint8_t mtu = 0;       // an ibv_mtu
   uint8_t ethernet = 0;  // 1: RoCE, else InfiniBand
-};
-
-// Memory that a card reaches. The registration ends with it, the memory is the caller's.
-class CardMemory {
- public:
-  virtual ~CardMemory() = default;
-  // The keys, big endian as entries have them.
-  virtual uint32_t local_key() const = 0;
-  virtual uint32_t remote_key() const = 0;
 };
 
 // Memory of a GPU in which queue pairs lie, as the card reaches it. That ends with the object, the
@@ -77,19 +68,6 @@ class CardQueues {
   // and the page with the doorbell register of one. Several may share that.
   virtual std::span<std::byte> memory() const = 0;
   virtual std::span<std::byte> RegisterPage(size_t queue) const = 0;
-};
-
-// How memory is written: in any order within a put, or just as it was put, for words that are
-// waited for.
-enum class CardOrdering : uint8_t { kRelaxed, kStrict };
-
-// A port of a card that kernels could drive, as the topology asks for it.
-struct CardPort {
-  std::string name;
-  std::string pci_path;  // the card's folder in sysfs; empty where it is on no PCI bus
-  uint32_t speed_mbps = 0;
-  int number = 1;
-  uint64_t guid = 0;
 };
 
 class Card {

@@ -1,4 +1,4 @@
-#include "gin/direct.h"
+#include "gin_direct/gin_direct.h"
 
 #include <time.h>
 

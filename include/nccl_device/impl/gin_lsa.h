@@ -10,8 +10,8 @@
 // a window how long its parts are (window_check.h), and a kernel leaves to the proxy what it does
 // not know to be right.
 
-#ifndef NCCL_DEVICE_IMPL_GIN_DIRECT_H_
-#define NCCL_DEVICE_IMPL_GIN_DIRECT_H_
+#ifndef NCCL_DEVICE_IMPL_GIN_LSA_H_
+#define NCCL_DEVICE_IMPL_GIN_LSA_H_
 
 #include "nccl_device/impl/core__funcs.h"
 #include "nccl_device/impl/gin_descriptor.h"
@@ -23,7 +23,7 @@ namespace tutti {
 namespace device {
 
 // So many bytes for each thread of a group are copied by the group.
-constexpr size_t kDirectBytesPerThread = 128;
+constexpr size_t kLsaBytesPerThread = 128;
 
 // Returns the place of a rank in the LSA team; -1 where it is of another team.
 NCCL_DEVICE_INLINE int LsaPlaceOf(const ncclDevComm& comm, int world_rank) {
@@ -84,4 +84,4 @@ NCCL_DEVICE_INLINE void ShowStores() {
 
 #endif  // TUTTI_DEVICE_API
 
-#endif  // NCCL_DEVICE_IMPL_GIN_DIRECT_H_
+#endif  // NCCL_DEVICE_IMPL_GIN_LSA_H_

@@ -1,11 +1,11 @@
-#include "gin/mlx5/card.h"
+#include "gin_direct/mlx5/card.h"
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 
-#include "gin/mlx5/queues.h"
+#include "gin_direct/mlx5/queues.h"
 #include "transport/net/verbs/fault.h"
 
 namespace tutti {

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "gin/card.h"
-#include "gin/mlx5/commands.h"
-#include "gin/mlx5/library.h"
+#include "gin_direct/card.h"
+#include "gin_direct/mlx5/commands.h"
+#include "gin_direct/mlx5/library.h"
 #include "transport/net/verbs/devices.h"
 #include "transport/net/verbs/options.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Holds what the settings say about device-initiated networking.
+// Holds what the settings say about cards that kernels drive.
 
 #include <cstdint>
 #include <string>
@@ -11,8 +11,7 @@
 namespace tutti {
 
 struct GinOptions {
-  bool direct = false;   // Kernels are to drive cards themselves.
-  int64_t query_ns = 0;  // how often these are asked for errors; 0: never
+  int64_t query_ns = 0;  // how often cards are asked for errors; 0: never
   std::string mlx5_library;
   int64_t nic_handler = 0;  // NCCL_GIN_GDAKI_NIC_HANDLER
 

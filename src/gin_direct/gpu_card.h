@@ -27,7 +27,7 @@
 
 #include "backend/cuda/memory.h"
 #include "base/status.h"
-#include "gin/card.h"
+#include "gin_direct/card.h"
 
 namespace tutti {
 

@@ -22,7 +22,7 @@
 #include <cstdint>
 #include <span>
 
-#include "gin/card.h"
+#include "gin_direct/card.h"
 
 namespace tutti {
 

@@ -1,4 +1,4 @@
-#include "gin/mlx5/queues.h"
+#include "gin_direct/mlx5/queues.h"
 
 #include <atomic>
 #include <bit>

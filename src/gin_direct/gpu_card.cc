@@ -1,4 +1,4 @@
-#include "gin/gpu_card.h"
+#include "gin_direct/gpu_card.h"
 
 #include <fmt/format.h>
 
