@@ -1,16 +1,17 @@
 #pragma once
 
-// GIN direct (NCCL's GDAKI): kernels drive a network card themselves, by the functions of
-// nccl_device/impl/gin_gdaki.h, and no thread of the host takes part. This header is all that the
-// rest of the library knows of the module gin_direct. A build without the module
-// (TUTTI_GIN_DIRECT=OFF, or no headers of rdma-core) has no card, and FindDirectPorts says so.
+// The interface of GIN direct (NCCL's GDAKI): kernels drive a network card themselves, by the
+// functions of nccl_device/impl/gin_gdaki.h, and no thread of the host takes part. The rest of the
+// library knows nothing else of the module gin_direct. A build without the module
+// (TUTTI_GIN_DIRECT=OFF, or no headers of rdma-core) has no card, and FindDirectPorts fails with a
+// sentence.
 //
 //   DirectCard       the opened card of a rank
 //     CardMemory     memory that the card reaches by a key
 //     DirectBackend  the queue pairs and tables of one device communicator
 //
-// A card outlives what was made of it. One thread at a time calls the functions of a card; Join,
-// Offer and Retire of a backend are called by the thread that made the backend.
+// A card outlives its memory registrations and backends. One thread at a time calls the functions
+// of a card. The thread that made a backend calls Join, Offer and Retire.
 
 #include <cstddef>
 #include <cstdint>
@@ -31,7 +32,7 @@
 
 namespace tutti {
 
-// Memory that a card reaches. The registration ends with it, the memory is the caller's.
+// Memory that a card reaches. The registration ends with the object; the caller owns the memory.
 class CardMemory {
  public:
   virtual ~CardMemory() = default;
@@ -40,26 +41,26 @@ class CardMemory {
   virtual uint32_t remote_key() const = 0;
 };
 
-// How memory is written: in any order within a put, or just as it was put, for words that are
-// waited for.
+// The order in which a card writes memory: any order within a put, or the order of the put, for
+// words that kernels wait for.
 enum class CardOrdering : uint8_t { kRelaxed, kStrict };
 
-// A port of a card that kernels could drive, as the topology asks for it.
+// A port of a card that kernels could drive, with the facts that the topology asks for.
 struct CardPort {
   std::string name;
-  std::string pci_path;  // the card's folder in sysfs; empty where it is on no PCI bus
+  std::string pci_path;  // the card's folder in sysfs; empty where the card is on no PCI bus
   uint32_t speed_mbps = 0;
   int number = 1;
   uint64_t guid = 0;
 };
 
 // Holds the queue pairs and tables by which kernels of a device communicator drive a card. All
-// ranks make theirs, tell one another their offers, and join.
+// ranks make their backends, exchange their offers, and join.
 class DirectBackend : public GinBackend {
  public:
   bool is_direct() const override { return true; }
-  // Writes what the other ranks need to join with this rank. REQUIRES: DirectCard::OfferBytes()
-  // bytes.
+  // Writes this rank's offer, by which the other ranks join with it. REQUIRES:
+  // DirectCard::OfferBytes() bytes.
   virtual void Offer(std::span<std::byte> offer) const = 0;
   // Joins with the offers of all ranks.
   virtual Status Join(const std::vector<std::span<const std::byte>>& offers) = 0;
@@ -69,7 +70,7 @@ class DirectBackend : public GinBackend {
 
 class DirectCard {
  public:
-  // Holds what a backend is made of. What is pointed to outlives the backend.
+  // Holds the parts of a backend. All pointers here outlive the backend.
   struct BackendParts {
     int rank = 0;
     int num_ranks = 1;
@@ -87,16 +88,16 @@ class DirectCard {
   // entries. `begin` and the memory lie alike in their pages.
   virtual Result<std::unique_ptr<CardMemory>> Register(std::span<std::byte> memory, uint64_t begin,
                                                        CardOrdering ordering) = 0;
-  // Returns how many bytes each of so many ranks offers to the others.
+  // Returns the length of a rank's offer, in bytes, among `num_ranks` ranks.
   virtual size_t OfferBytes(const GinPlan& plan, int num_ranks) const = 0;
   virtual Result<std::unique_ptr<DirectBackend>> MakeBackend(BackendParts parts) = 0;
 };
 
-// Returns the ports that a rank could use, at least one. Fails where kernels cannot drive a card as
-// the settings say, or there is none that they could drive.
+// Returns the ports that a rank could use, at least one. Fails where no card can be driven as the
+// settings say.
 Result<std::vector<CardPort>> FindDirectPorts(const Settings& settings);
-// Opens the card of the port with this name for kernels of a GPU, which outlives the card, or where
-// `gpu` is null of the host.
+// Opens the card of the port with this name for kernels of `gpu`, or of the host where `gpu` is
+// null. The GPU outlives the card.
 Result<std::unique_ptr<DirectCard>> OpenDirectCard(const Settings& settings,
                                                    const std::string& port,
                                                    const cuda::Device* gpu);

@@ -59,7 +59,7 @@ Status GinStreamLine::AwaitConsumer(cuda::Stream stream, uint32_t queue, uint32_
                "having a stream wait for a proxy");
 }
 
-// Each word of a descriptor has a bit that says that it is there, so they may arrive in any order.
+// Each word of a descriptor has a valid bit, and the words may therefore arrive in any order.
 Status GinStreamLine::Post(cuda::Stream stream, uint32_t queue,
                            const device::GinOperation& operation) {
   const uint32_t index = posted_[queue].fetch_add(1, std::memory_order_relaxed);
