@@ -1,6 +1,6 @@
 #pragma once
 
-// The part of requirements that asks for device-initiated networking (GIN).
+// The part of requirements for device-initiated networking (GIN).
 
 #include <cstdint>
 #include <vector>
@@ -18,8 +18,9 @@ constexpr uint64_t kMostGinCounters = uint64_t{1} << 23;
 struct TeamShape {
   int num_ranks = 1;
   int lsa_size = 1;
-  bool has_gin = false;      // Kernels can put to all ranks (src/gin).
-  bool has_old_gin = false;  // So can kernels of releases before 2.30 (src/gin/old_forms.h).
+  bool has_gin = false;  // Kernels can put to all ranks (src/gin).
+  // Kernels of releases before 2.30 can put to all ranks, too (src/gin/old_forms.h).
+  bool has_old_gin = false;
   // The length of queues whose requirements name none; 0: the proxy's.
   uint32_t usual_depth = 0;
 };
@@ -30,27 +31,28 @@ struct GinNumbers {
   uint32_t* out = nullptr;  // may be null
 };
 
-// The form in which kernels know contexts of GIN and post to them (src/gin/old_forms.h).
+// The form of contexts and descriptors that kernels know (src/gin/old_forms.h).
 enum class GinForm : uint8_t { kBefore2294, kBefore230, kToday };
 
-// Holds what a device communicator has of device-initiated networking (GIN).
+// Holds a device communicator's part of device-initiated networking (GIN).
 struct GinPlan {
   ncclGinConnectionType_t connection = NCCL_GIN_CONNECTION_NONE;
   GinForm form = GinForm::kToday;
   int num_contexts = 0;
-  uint32_t num_queues = 0;   // Each context has so many: one for each rank that it joins.
+  uint32_t num_queues = 0;   // of each context: one for each joined rank
   uint32_t queue_depth = 0;  // descriptors of a queue; a power of two
-  // A context has the caller's first, then those of barriers and of the caller's list.
+  // The caller's signals come first in a context, then the signals of barriers and of the caller's
+  // list.
   uint32_t num_signals = 0;
   uint32_t num_counters = 0;
   bool strong = false;      // Signals whose strength is not given are strong.
   bool va_signals = false;  // Kernels add to words of windows.
-  // Where the words of signals, counters, shadows and values begin in the resource window, in
-  // bytes; those of one context follow those of the one before.
+  // The offsets of signals, counters, shadows and values in the resource window, in bytes; the
+  // words of a context follow those of the context before.
   uint64_t signals_at = 0;
   uint64_t counters_at = 0;
   uint64_t shadows_at = 0;
-  uint64_t values_at = 0;  // A word for each descriptor, for what is put by value.
+  uint64_t values_at = 0;  // a word for each descriptor, for puts by value
   ncclGinBarrierHandle rail_barrier = {};
   ncclGinBarrierHandle world_barrier = {};
   ncclGinBarrierHandle hybrid_rail_barrier = {};

@@ -1,7 +1,7 @@
 #pragma once
 
-// What a device communicator is asked to hold, and where it lies in the resource window. Pure
-// functions of values: all ranks that ask for the same get the same.
+// The content of a device communicator, and its layout in the resource window. Pure functions of
+// values: all ranks with equal requirements get equal results.
 
 #include <cstdint>
 #include <vector>
@@ -13,20 +13,20 @@
 
 namespace tutti {
 
-// Returns requirements of any release from 2.28.7 on as those of 2.30.7. The releases 2.28 had
-// neither size nor magic: their form is told by what lies where others have these, and a program of
-// theirs that was compiled with today's header has set both to zero. InvalidUsage for a magic or a
-// version that is not known.
+// Returns requirements of any release from 2.28.7 on in the form of 2.30.7. The releases 2.28 had
+// neither size nor magic: ReadRequirements tells their form by the bytes in these places. A program
+// written for 2.28 and compiled with today's header has set both to zero. InvalidUsage for an
+// unknown magic or version.
 Result<ncclDevCommRequirements_t> ReadRequirements(const ncclDevCommRequirements_t* given);
 
-// A buffer of the resource window, and who is told where it lies.
+// A buffer of the resource window, and the place to store its handle.
 struct ResourcePiece {
   ncclDevResourceHandle handle = 0;
   ncclDevResourceHandle* out = nullptr;  // may be null
 };
 
 struct ResourcePlan {
-  uint64_t bytes = 0;  // The length of the resource window, at least one piece's unit.
+  uint64_t bytes = 0;  // the length of the resource window, at least one unit
   GinPlan gin;
   ncclLsaBarrierHandle lsa_barrier = {};
   ncclLsaBarrierHandle hybrid_lsa_barrier = {};
@@ -35,13 +35,13 @@ struct ResourcePlan {
   uint64_t digest = 0;                             // equal where requirements are equal
 };
 
-// Packs what the requirements ask for. InvalidArgument for counts and sizes that cannot be, for
+// Packs all that the requirements ask for. InvalidArgument for impossible counts and sizes, for
 // signals, counters and barriers over the network without a GIN connection, for a connection that
-// kernels of these ranks cannot have, and for multicast memory, which is not there yet.
+// kernels of these ranks cannot have, and for multicast memory, which is not supported yet.
 Result<ResourcePlan> PlanResources(const ncclDevCommRequirements_t& requirements,
                                    const TeamShape& shape);
 
-// The elements of the list by which a program asks for barriers and exchanges of its own.
+// Fill elements of the list by which a program asks for its own barriers and exchanges.
 // InvalidArgument for counts below 0 or too large.
 Status FillLsaBarrierRequirement(ncclTeam_t team, int num_barriers, ncclLsaBarrierHandle_t* handle,
                                  ncclDevResourceRequirements_t* element);

@@ -77,8 +77,7 @@ Status GinCopyLine::Seal() {
   return Status::Ok();
 }
 
-// Events of one stream happen in order, and the search ends at the oldest event that has not
-// happened.
+// Events of one stream happen in order: the search ends at the first event that is still to come.
 Result<uint64_t> GinCopyLine::reached() {
   const cuda::Driver& driver = device_->driver();
   while (reached_ < sealed_) {

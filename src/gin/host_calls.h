@@ -16,8 +16,9 @@
 namespace tutti {
 
 // The memory behind a handle. A handle points at the contexts that kernels read. Ahead of the
-// contexts lie the facts by which kernels on hosts work without calls, and the address of the
-// object that the kernels call (GinHostCalls::Of).
+// contexts lie facts by which kernels on hosts work without calls, and the address of the object
+// that the kernels call (GinHostCalls::Of). Ahead of the contexts lie the facts by which kernels on
+// hosts work without calls, and the address of the object that the kernels call (GinHostCalls::Of).
 template <class Context>
 class GinHandle {
  public:
@@ -45,7 +46,7 @@ class GinHandle {
   std::vector<Place> places_;
 };
 
-// Returns the error for a kernel that has named a signal or counter that does not exist.
+// Returns the error for a kernel's unknown signal or counter.
 Status NoSuchGinWord(const GinPlan& plan, bool is_signal, uint32_t number);
 
 // Returns the failure with the name of the calling thread, if a kernel runs on the thread.

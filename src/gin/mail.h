@@ -8,14 +8,13 @@
 //
 // A mailbox joins two ranks. Each end has, in its part of a window of the host (GinMailLayout),
 // slots for messages to send and slots for messages to receive. A message has one slot, and longer
-// data goes as several messages. The receiver carries out messages in the order in which they were
-// sent, and every signal is therefore strong. The receiver tells how many slots it has emptied
-// (`credits`), either in its own messages or by adding to a word.
+// data goes as several messages. The receiver carries out messages in the order of sending, and
+// every signal is therefore strong. The receiver tells the number of emptied slots (`credits`)
+// either in its own messages or by adding to a word.
 //
-// An end closes when it waits for nothing, and takes no message after that. Nobody receives the
-// messages that the other end still has to send: a put or signal of one message counts as done,
-// because its source may be used again; a get fails, and a put that needs the peer to make room
-// fails.
+// An idle end closes, and takes no message after its close. Nobody receives the other end's
+// remaining messages: a put or signal of one message counts as done, because its source may be used
+// again; a get fails, and a put that needs the peer to make room fails.
 //
 // Threads: one at a time, with the context of the GPU current.
 
@@ -78,8 +77,8 @@ class GinMail {
   int peer() const { return parts_.peer; }
 
   enum class Signal : uint32_t { kNone, kNumbered, kWord };
-  // An operation for the peer to carry out. Places are offsets in the slices of the flat space,
-  // which are equal on all ranks.
+  // An operation for the peer to carry out. Places are offsets in the slices of the flat space and
+  // equal on all ranks.
   struct Order {
     enum class Kind : uint32_t { kPut = 1, kValue = 2, kGet = 3, kReply = 4 };
     Kind kind = Kind::kPut;
@@ -105,35 +104,37 @@ class GinMail {
   // Returns whether this end waits for nothing: the peer has carried out all messages, or has
   // closed its end.
   bool idle() const;
-  // Notes that the peer has ended its communicator, and the connection with it: no message comes
-  // from the peer or goes to it.
+  // Notes that the peer has ended its communicator and the connection: no further message comes or
+  // goes.
   void NoteGone();
   // Tells the peer that this end has stopped writing. Returns true when the message is under way.
   // REQUIRES: idle.
   Result<bool> Close();
-  // Returns whether the peer has said so, or is gone: then nothing of it writes here any more.
+  // Returns whether the peer has closed its end or is gone, and therefore writes nothing here any
+  // more.
   bool PeerHasClosed() const;
   // Returns whether the network has done with this end's slots; then they may be given back while
   // the connection goes on. REQUIRES: Move is not called any more.
   bool Settle();
-  // Has the network forget the slots, at the cost of the connection where that needs them still.
+  // Has the network forget the slots, and breaks the connection if the network still needs the
+  // slots.
   void Drop();
 
  private:
   struct Header;
-  // A message on its way: its data is copied to the slot, and then it is put.
+  // An outgoing message: its data is copied to the slot, and then put.
   struct Piece {
     uint64_t copied_at = 0;  // a number of line_out
     size_t bytes = 0;        // The header is counted.
     bool* done = nullptr;
   };
-  // A message that came, whose data is copied to its place.
+  // An incoming message while its data is copied to its place.
   struct Arrival {
     uint64_t copied_at = 0;  // a number of line_in
     Signal signal = Signal::kNone;
     uint64_t signal_at = 0;
     uint64_t added = 0;
-    bool* done = nullptr;  // The message completes the get that has this flag.
+    bool* done = nullptr;  // the flag of the get that the message completes
   };
 
   std::byte* Own(uint64_t at) const { return parts_.window->own.data() + parts_.own_at + at; }
@@ -160,15 +161,15 @@ class GinMail {
   std::deque<Order> orders_;       // not cut into pieces yet, or in part
   std::deque<Piece> pieces_;       // not put yet
   uint64_t num_put_ = 0;           // pieces, over the mail's life
-  std::deque<NetRequest*> puts_;   // The last puts, which are under way.
+  std::deque<NetRequest*> puts_;   // the last puts, under way
   uint64_t num_tested_ = 0;        // puts that are done
-  std::deque<NetRequest*> notes_;  // Credits and the end, which are under way.
-  std::deque<bool*> gets_;         // Gets that no answer has completed.
-  uint64_t header_credits_ = 0;    // Credits that came in headers.
-  uint64_t num_taken_ = 0;         // messages that came, over the mail's life
+  std::deque<NetRequest*> notes_;  // credits and the end, under way
+  std::deque<bool*> gets_;         // gets without an answer
+  uint64_t header_credits_ = 0;    // credits from headers
+  uint64_t num_taken_ = 0;         // incoming messages over the mail's life
   std::deque<Arrival> arrivals_;
   uint64_t num_emptied_ = 0;  // slots of messages that were carried out
-  uint64_t num_told_ = 0;     // The peer knows of so many that were carried out.
+  uint64_t num_told_ = 0;     // emptied slots that the peer knows of
   int64_t untold_since_ns_ = 0;
   bool closing_ = false;
   bool closed_ = false;  // The peer has been told, or is being told.

@@ -11,8 +11,8 @@ int GinOperands::PeerOf(uint32_t queue) const {
   return static_cast<int>(queue) * team_.size + team_.place;
 }
 
-// Kernels read the words at the address at which the network adds to them, and not in the flat
-// space, because the thread sanitizer takes two addresses of one word for two words.
+// Kernels read the words at the network's address and not in the flat space, because the thread
+// sanitizer takes two addresses of one word for two words.
 uint64_t* GinOperands::WordAt(uint64_t at, uint64_t number) const {
   return reinterpret_cast<uint64_t*>(parts_.resource->own.data() + at) + number;
 }

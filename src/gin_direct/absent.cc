@@ -1,4 +1,4 @@
-// Stands in for the module in a build that leaves it out.
+// Takes the place of the module in a build without it.
 
 #include "gin/direct.h"
 

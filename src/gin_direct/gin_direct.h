@@ -1,34 +1,33 @@
 #pragma once
 
 // GIN direct (GDAKI): kernels drive a network card themselves (nccl_device/impl/gin_gdaki.h). The
-// host makes what they need and then stands aside: for each device communicator, on every rank,
+// host prepares the following for each device communicator, on every rank, and then stands aside:
 //
 //   tables      words of signals and counters and a sink, which the card reaches by keys
 //   main        queue pairs, one toward each rank, this one too, and a spare one that answers the
 //               one toward this rank
 //   companions  where there are counters: two for each main one, joined to each other
 //
-// Ranks make theirs in three steps, of which the communicator sees that all ranks take them
-// together (comm/direct_gin.h):
+// The communicator leads all ranks together through three steps (comm/direct_gin.h):
 //
 //   Create  memory, keys, queue pairs; nothing is joined yet
 //   Offer ─▶ all ranks tell one another their card's end, keys and queue pairs' numbers ─▶ Join
 //   handle  the device communicator is made
 //
-// All contexts of a rank share its tables; words of one context follow those of the one before.
-// Peers are numbered by their ranks, also where only those of a rail are joined: the others have
-// queue pairs that are zero, to which nothing may be posted.
+// All contexts of a rank share its tables, and the words of a context follow those of the context
+// before. Peers are numbered by their ranks even if only the ranks of a rail are joined. Queue
+// pairs toward the rest are zero, and kernels must not post to them.
 //
-// A card stops a queue pair whose entry has failed, and all later ones fail with it. A kernel on a
-// host whose wait ends for that calls NoteFailed; besides, a timer asks the card from time to time,
-// which for kernels of GPUs is the only way. Either way the communicator stops with a sentence that
-// names the rank and what was wrong.
+// A card stops a queue pair after a failed entry, and fails all later entries. A kernel on a host
+// whose wait ends because of a stopped queue pair calls NoteFailed. A timer also asks the card from
+// time to time, and is the only way for kernels of GPUs. In both cases the communicator stops with
+// a sentence that names the rank and the error.
 //
-// On a GPU the tables, and all that kernels read and write besides the queues, lie in its memory
-// (gpu_card.h says where these do). Block is then what that memory is filled from once. How far
-// kernels have come, and what the card has completed, the host reads by copies there.
+// On a GPU the tables, and all that kernels read and write besides the queues, lie in the memory of
+// the GPU (gpu_card.h says where the queues lie). The memory is filled once, from Block. The host
+// learns by copies how far kernels have come, and which entries the card has completed.
 //
-// Threads: Create, Offer and Join by one thread; what GinHostCalls says by any.
+// Threads: one thread calls Create, Offer and Join; any thread the functions of GinHostCalls.
 
 #include <atomic>
 #include <cstdint>
@@ -52,8 +51,8 @@ namespace tutti {
 class GinDirect final : public DirectBackend, public GinHostCalls {
  public:
   struct Parts : DirectCard::BackendParts {
-    Card* card = nullptr;       // It outlives the object, and so does the next.
-    GinGpuCard* gpu = nullptr;  // the card as a GPU's kernels have it; null: kernels are the host's
+    Card* card = nullptr;       // outlives the object, as does `gpu`
+    GinGpuCard* gpu = nullptr;  // the card for kernels of a GPU; null: kernels are the host's
     int64_t query_ns = 0;       // how often the card is asked for errors; 0: never
   };
   static Result<std::unique_ptr<GinDirect>> Create(Parts parts);
@@ -61,7 +60,7 @@ class GinDirect final : public DirectBackend, public GinHostCalls {
   GinDirect(const GinDirect&) = delete;
   GinDirect& operator=(const GinDirect&) = delete;
 
-  // Returns how many bytes each of so many ranks offers to the others.
+  // Returns the length of a rank's offer, in bytes, among `num_ranks` ranks.
   static size_t OfferBytes(const GinPlan& plan, size_t num_ranks) {
     return sizeof(OfferHead) +
            static_cast<size_t>(plan.num_contexts) * num_ranks * sizeof(uint32_t);
@@ -79,8 +78,8 @@ class GinDirect final : public DirectBackend, public GinHostCalls {
   void NoteFailed() override;
 
  private:
-  // An offer: this, and then the number of the main queue pair of each context toward each rank; 0
-  // where there is none.
+  // An offer: OfferHead, and then the number of the main queue pair of each context toward each
+  // rank, or 0 for none.
   struct OfferHead {
     CardEnd end;
     uint32_t signal_key = 0;
@@ -89,7 +88,7 @@ class GinDirect final : public DirectBackend, public GinHostCalls {
   static constexpr size_t kNone = SIZE_MAX;
   struct Toward {
     size_t main = kNone;
-    size_t answers = kNone;  // joined to `main` where the rank is this one
+    size_t answers = kNone;  // joined to `main` if the rank is this rank
     size_t companion = kNone, companion_answers = kNone;
   };
   struct Free {
@@ -128,13 +127,13 @@ class GinDirect final : public DirectBackend, public GinHostCalls {
   const size_t num_contexts_;
   std::unique_ptr<std::byte, Free> tables_;  // signals, counters and the sink, each in whole pages
   std::unique_ptr<cuda::OwnStream> stream_;  // with the next
-  cuda::MappedMemory gpu_memory_;            // with Layout; these tables are there then
+  cuda::MappedMemory gpu_memory_;            // with Layout, has the tables of a GPU
   uint64_t *signals_ = nullptr, *counters_ = nullptr;
   std::unique_ptr<CardMemory> signal_memory_, counter_memory_, sink_memory_;
   std::vector<Toward> toward_;
   size_t num_queues_ = 0;
   std::unique_ptr<Block> block_;
-  std::unique_ptr<CardQueues> queues_;  // ends before the above, which the card reaches
+  std::unique_ptr<CardQueues> queues_;  // ends before the memory above, which the card reaches
   Mutex mutex_;
   EventLoop::TimerId timer_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool retired_ TUTTI_GUARDED_BY(mutex_) = false;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Holds what the settings say about cards that kernels drive.
+// Holds the settings of cards that kernels drive.
 
 #include <cstdint>
 #include <string>
@@ -16,7 +16,8 @@ struct GinOptions {
   int64_t nic_handler = 0;  // NCCL_GIN_GDAKI_NIC_HANDLER
 
   static GinOptions From(const Settings& settings);
-  // Fails, with a sentence, where cards are to be told of new entries in a way that is not there.
+  // Fails, with a sentence, if the settings ask for an unsupported way to tell cards of new
+  // entries.
   Status CheckNicHandler() const;
 };
 

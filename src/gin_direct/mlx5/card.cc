@@ -28,7 +28,7 @@ class Mlx5Memory final : public CardMemory {
   ibv_mr& region_;
 };
 
-// The libraries by which cards are reached, and the ports of those that kernels can drive.
+// The libraries for cards, and the ports that kernels can drive.
 struct Mlx5Ports {
   std::shared_ptr<const VerbsLibrary> verbs;
   Mlx5Library mlx5;
@@ -220,7 +220,7 @@ Result<Mlx5Route> Mlx5Card::RouteTo(const CardEnd& remote, uint32_t number) cons
   return route;
 }
 
-// Asks the system which Ethernet address leads to a GID: an address handle has it.
+// Asks the system for the Ethernet address of a GID, by an address handle.
 Result<std::array<uint8_t, 6>> Mlx5Card::MacOf(const Mlx5Route& route) const {
   ibv_ah_attr address = {};
   address.port_num = port_.number;

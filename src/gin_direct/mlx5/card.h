@@ -1,12 +1,13 @@
 #pragma once
 
-// An mlx5 card (ConnectX, BlueField) that kernels drive: opened for DevX, with a protection domain.
+// An mlx5 card (ConnectX, BlueField) for kernels to drive: opened for DevX, with a protection
+// domain.
 //
 //   ibverbs   device, port, protection domain, registered memory
 //   DevX      UARs (pages of doorbell registers), umems (memory in which objects of the card lie),
 //             completion queues and queue pairs (commands.h)
 //
-// Every object is a member that ends itself, in the order in which the card lets them go.
+// Every object is a member that ends itself, in the order that the card requires.
 
 #include <memory>
 #include <string>
@@ -46,12 +47,12 @@ class Mlx5Card final : public Card {
   ibv_context& context() const { return *context_; }
   uint32_t domain_number() const { return domain_number_; }
   uint32_t event_queue() const { return event_queue_; }
-  // Returns how a queue pair of this card reaches the end of another one.
+  // Returns how a queue pair of this card reaches a queue pair of another card.
   Result<Mlx5Route> RouteTo(const CardEnd& remote, uint32_t number) const;
-  // Returns the way as far as it is this card's alone.
+  // Returns the part of the route that depends on this card alone.
   Mlx5Route LocalRoute() const;
-  // Returns the sentence for what the system or the card refuses. `answer` is the card's, where it
-  // was asked.
+  // Returns the error for a refusal by the system or the card. `answer` is the card's answer to a
+  // command.
   Status Refusal(int error, const char* what, std::span<const uint8_t> answer = {}) const;
 
  private:
