@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tutti/host_grid_types.h: the shape of a grid on the host, its threads, and how a kernel is
-// launched there. Included by tutti/host_grid.h, which has the functions.
+// tutti/host_grid_types.h: the shape of a grid on the host, its threads, and the description of a
+// launch. Included by tutti/host_grid.h, which declares the functions.
 
 #ifndef TUTTI_HOST_GRID_TYPES_H_
 #define TUTTI_HOST_GRID_TYPES_H_
@@ -19,7 +19,7 @@ typedef struct {
   unsigned int x, y, z;
 } tuttiDim3_t;
 
-// Holds what the threads of a block share. The library's own.
+// Holds the barriers and memory of a block. Defined by the library.
 typedef struct tuttiHostBlock tuttiHostBlock_t;
 
 // A thread of a grid. Its number in the block is index.x + size.x * (index.y + size.y * index.z).
@@ -38,10 +38,10 @@ typedef void (*tuttiHostKernel_t)(const tuttiHostThread_t* self, void* argument)
 typedef struct {
   tuttiDim3_t grid_size;   // In blocks.
   tuttiDim3_t block_size;  // In threads.
-  size_t shared_bytes;     // Memory that each block gets beside its variables.
+  size_t shared_bytes;     // memory for each block beside its variables
   cudaStream_t stream;     // Null: the call returns when the kernel is done.
-  // Called with the kernel's argument once no thread of the grid uses it any more, also where the
-  // threads were not granted; not called where tuttiLaunchHost returns an error. May be null.
+  // Called with the kernel's argument once no thread of the grid uses the argument any more, also
+  // where the threads were not granted. Not called after an error of tuttiLaunchHost. May be null.
   void (*done)(void* argument);
 } tuttiHostLaunch_t;
 

@@ -81,8 +81,8 @@ void tuttiHostGinFailed(void* handle) {
 }
 void tuttiHostPause(unsigned int round) { tutti::PauseInGrid(round); }
 
-// The kernel that asked cannot go on with any address, so the program ends where a debugger shows
-// who asked.
+// The kernel cannot go on with any address. The program therefore ends here, where a debugger shows
+// the caller.
 void tuttiHostRefusePlace(const void* window, uint64_t offset, uint64_t bytes, int place,
                           uint64_t size, const char* caller, int line) {
   const auto* const record = static_cast<const ncclWindow_vidmem*>(window);

@@ -16,7 +16,7 @@ constexpr const char* kCall = "ncclDevCommCreate";
 
 }  // namespace
 
-// A backend as its device communicator has it.
+// A backend for its device communicator.
 class DirectGin::Owned final : public GinBackend {
  public:
   Owned(DirectGin& gin, uint64_t number, std::unique_ptr<DirectBackend> direct)
@@ -66,9 +66,8 @@ Result<Agreement> DirectGin::Exchange(const Status& could, std::span<const std::
   return agreement;
 }
 
-// Returns the port that is nearest to this rank's device, as rings choose NICs
-// (comm/topology_step.h); by the rank's number on its host where the topology does not know the
-// ports.
+// Returns the port nearest to this rank's device, as rings choose NICs (comm/topology_step.h).
+// Returns a port by the rank's number on its host where the topology does not know the ports.
 Result<std::string> DirectGin::ChoosePort() const {
   TUTTI_ASSIGN(const std::vector<CardPort> ports, FindDirectPorts(comm_.settings()));
   const std::string& by_number = ports[static_cast<size_t>(comm_.LocalRank()) % ports.size()].name;
@@ -128,7 +127,7 @@ Result<Agreement> DirectGin::Open() {
   return agreement;
 }
 
-// Returns what kernels find the keys of a window by.
+// Returns the record by which kernels find the keys of a window.
 Result<const device::GdakiMemory*> DirectGin::RecordFor(Shared& shared) {
   shared.memory = {shared.keys.data(), shared.own ? shared.own->local_key() : 0};
   if (!records_) return &shared.memory;
@@ -206,7 +205,7 @@ Result<std::unique_ptr<GinBackend>> DirectGin::Make(const GinPlan& plan) {
       std::make_unique<Owned>(*this, number, std::move(direct).value()));
 }
 
-// Exchanges offers, and which device communicators this rank still has, and joins.
+// Exchanges the offers and the numbers of this rank's live device communicators, and joins.
 Status DirectGin::JoinAll(DirectBackend* direct, const Status& could, size_t offer_bytes) {
   uint64_t oldest_used = made_ + 1;
   {
@@ -240,7 +239,7 @@ void DirectGin::Retire(uint64_t number, std::unique_ptr<DirectBackend> direct) {
   retired_.push_back({number, std::move(direct)});
 }
 
-// Ends what no rank uses any more.
+// Ends the backends that no rank uses any more.
 void DirectGin::FreeRetired(uint64_t oldest_used) {
   std::vector<Retired> ended;
   const MutexLock lock(mutex_);

@@ -12,19 +12,20 @@
 namespace tutti {
 namespace {
 
-// The addresses that a rank's part of the host's memory has. A device communicator takes some MiB.
+// The addresses reserved for a rank's part of the host's memory. A device communicator takes some
+// MiB.
 constexpr uint64_t kStride = uint64_t{64} << 30;
 // A page of a rank holds its lock.
 constexpr uint64_t kLockBytes = 4096;
 constexpr double kFinishS = 60;
-// The call that all of this is part of, as other ranks are told.
+// The call that other ranks see as the place of a failure.
 constexpr const char* kCall = "ncclDevCommCreate";
 constexpr const char* kDoing = "in ncclDevCommCreate";
 
 }  // namespace
 
-// A proxy as its device communicator has it. What is left of it at the end is kept as long as
-// other ranks may write there.
+// A proxy for its device communicator. The memory of the proxy is kept as long as other ranks may
+// write there.
 class GpuGin::Owned final : public GinBackend {
  public:
   Owned(GpuGin& gin, std::unique_ptr<GinDeviceProxy> proxy, std::shared_ptr<const Window> window)
@@ -70,8 +71,8 @@ GpuGin::~GpuGin() {
 // ---------------------------------------------------------------------------------------------------------------------
 // The joint calls
 
-// Takes a step that all ranks take together. Returns the same on all of them: success where it
-// succeeded on all, else the failure of one rank, with its name.
+// Takes a joint step. Returns the same result on all ranks: success where the step succeeded on
+// all, else the failure of one rank, with its name.
 Status GpuGin::Together(const Step& step) {
   std::atomic<bool> ended = false;
   Status mine;
@@ -84,9 +85,9 @@ Status GpuGin::Together(const Step& step) {
   return comm_.AgreeInStep(kCall, mine);
 }
 
-// Tells the other ranks, which may be waiting for this one, that its step has failed. Returns what
-// this rank brings to the agreement: its failure, or success where that only followed from the
-// failure of another one, which brings its own.
+// Tells waiting ranks that this rank's step has failed. Returns this rank's part of the agreement:
+// its failure, or success if the failure only followed from another rank's failure, because that
+// rank brings its own.
 Status GpuGin::GiveUp(const Watch::JointCall& call, Status failure) const {
   // The reason why another rank has closed a connection may still be on its way.
   const Deadline reason_comes = Deadline::After(Watch::kExplainBrokenNs);
@@ -99,7 +100,7 @@ Status GpuGin::GiveUp(const Watch::JointCall& call, Status failure) const {
   return failure;
 }
 
-// Makes what all device communicators share.
+// Makes the parts that all device communicators share.
 Status GpuGin::Join() {
   if (comm_.symmetric().team().size < comm_.num_ranks()) TUTTI_TRY(Connect());
   Result<std::shared_ptr<const Window>> locks = MakeWindow(kLockBytes, 0);
@@ -179,7 +180,7 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
                                                  const std::function<void()>& undo) {
   FreeRetired();
   if (locks_ == nullptr) TUTTI_TRY(Join());
-  // What the proxies of two ranks tell each other goes by strong signals (gin/mail.h).
+  // The messages between the proxies of two ranks need strong signals (gin/mail.h).
   if (remote_) TUTTI_TRY(remote_->CheckSignals(/*strong=*/true, plan.va_signals));
   const LsaTeam& team = comm_.symmetric().team();
   TUTTI_ASSIGN(std::shared_ptr<const Window> window,
@@ -191,7 +192,7 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
     return prepare(*proxy);
   });
   if (!made.ok()) {
-    // No rank has kernels that could have put anything: nobody writes here.
+    // No kernel runs on any rank yet, and no rank writes here.
     undo();
     proxy.reset();
     Drop(*window);
@@ -223,7 +224,7 @@ void GpuGin::Retire(std::unique_ptr<GinDeviceProxy> proxy, std::shared_ptr<const
   FreeRetired();
 }
 
-// Frees what no other rank writes to any more.
+// Frees memory that no other rank writes to any more.
 void GpuGin::FreeRetired() {
   const MutexLock lock(mutex_);
   std::erase_if(retired_, [this](Retired& retired) {

@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-// A rank on the host. The word that ends the waits of its kernels is ordinary memory.
+// A rank on the host. Ordinary memory holds the word that ends the waits of its kernels.
 class HostDevice final : public RankDevice {
  public:
   explicit HostDevice(Process& process) : process_(process) {}
@@ -66,8 +66,8 @@ class HostDevice final : public RankDevice {
   Process& process_;
 };
 
-// A rank that is a CUDA device. The device is opened at the first use, because a communicator
-// learns in its making whether the driver can open it, and says so as its error.
+// A rank on a CUDA device. The device is opened at the first use, because the communicator reports
+// a failure of the driver as an error of its own.
 class GpuDevice final : public RankDevice {
  public:
   GpuDevice(Process& process, int ordinal) : process_(process), ordinal_(ordinal) {}

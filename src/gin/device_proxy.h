@@ -93,7 +93,7 @@ class GinDeviceProxy final : public GinBackend {
   // An operation that the thread has taken and not completed.
   struct Flight {
     uint64_t copied_at = 0;     // a number of local_, where its peer is in the LSA team
-    bool done = true;           // false for operations given to a mail
+    bool done = true;           // false while a mail has the operation
     std::byte* word = nullptr;  // the signal, where its peer is in the LSA team
     bool word_is_on_gpu = false;
     uint64_t added = 0;
