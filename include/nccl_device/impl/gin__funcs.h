@@ -14,8 +14,8 @@
 namespace tutti {
 namespace device {
 
-// Return what a remote action does to a signal. `legacy_strong` is the strength of those that do
-// not say.
+// Return the effect of a remote action on a signal. `legacy_strong` is the strength of actions
+// without a strength in their name.
 NCCL_DEVICE_INLINE GinAction NumberedAction(uint32_t signal, bool strong, bool increment,
                                             uint64_t added) {
   return {true, false, strong, increment, signal, nullptr, 0, added};
@@ -62,7 +62,7 @@ NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_VASignalAdd a, bool legacy_strong)
   return VaAction(a.signalWindow, a.signalOffset, legacy_strong, false, a.value);
 }
 
-// The C form (gin_c__funcs.h) knows its action only when it is called.
+// The C form (gin_c__funcs.h) learns its action only at the call.
 NCCL_DEVICE_INLINE GinAction ActionOf(const GinAction& action, bool) { return action; }
 
 // Describe the local action.
@@ -84,7 +84,7 @@ NCCL_DEVICE_INLINE void AddCounter(GinCounterIf action, GinOperation* operation)
 }
 
 NCCL_DEVICE_INLINE uint64_t GinWindowOf(ncclWindow_t window, uint32_t connection) {
-  // Whoever reads the descriptor says that there is no window 0.
+  // The reader of the descriptor refuses window 0.
   if (window == nullptr) return 0;
   return reinterpret_cast<uint64_t>(LoadConstant(&window->ginWins[connection]));
 }
@@ -100,7 +100,7 @@ NCCL_DEVICE_INLINE void AddSignal(const GinAction& action, GinOperation* operati
   operation->strong = action.strong;
 }
 
-// Posts a put, or the last piece of one, with its actions. A VA signal is an operation of its own.
+// Posts a put, or its last piece, with its actions. A VA signal is an operation of its own.
 NCCL_DEVICE_INLINE void PostWithActions(const GinPoster& poster, uint32_t queue,
                                         uint32_t connection, GinOperation operation,
                                         const GinAction& action) {
@@ -128,8 +128,8 @@ NCCL_DEVICE_INLINE void ReleaseToProxy([[maybe_unused]] cuda::thread_scope given
 #endif
 }
 
-// In a checked build for GPUs, checks what an operation reaches of a window, where the lengths are
-// known: those of the LSA team. The library names the thread of a host's kernel itself.
+// In a checked build for GPUs, checks the range of an operation in a window, where the lengths are
+// known: within the LSA team. The library names the thread of a host's kernel itself.
 NCCL_DEVICE_INLINE void CheckReached([[maybe_unused]] ncclWindow_t window,
                                      [[maybe_unused]] size_t offset, [[maybe_unused]] size_t bytes,
                                      [[maybe_unused]] int place,
@@ -139,7 +139,7 @@ NCCL_DEVICE_INLINE void CheckReached([[maybe_unused]] ncclWindow_t window,
 #endif
 }
 
-// Returns the number of connections, by which contexts are numbered; 1 where there is none.
+// Returns the number of connections, by which contexts are numbered; 1 without a connection.
 NCCL_DEVICE_INLINE uint32_t ConnectionsOf(const ncclDevComm& comm) {
   return comm.ginConnectionCount == 0 ? 1 : comm.ginConnectionCount;
 }
@@ -261,7 +261,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::NoteEnd(
 #endif
 }
 
-// Posts a put, or what is to happen alone, for one thread.
+// Posts a put, or actions alone, for one thread.
 template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::PutDirect(
     int peer, const tutti::device::Gdaki::Data& data, const tutti::device::GinAction& action,
@@ -283,8 +283,8 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::PutDirect(
   NoteEnd(gin.Put(peer, data, signal, counts ? local.counter : Gdaki::kNoCounter, manner));
 }
 
-// Returns the peer's place in the LSA team where the group may itself copy so many bytes there, or
-// else -1.
+// Returns the peer's place in the LSA team if the group may copy the bytes there itself, or else
+// -1.
 template <unsigned mask>
 template <typename Coop>
 NCCL_DEVICE_INLINE int ncclGin_BackendMask<mask>::NearPlaceOf(ncclTeam team, int peer, size_t bytes,
@@ -298,7 +298,7 @@ NCCL_DEVICE_INLINE int ncclGin_BackendMask<mask>::NearPlaceOf(ncclTeam team, int
 }
 
 #if !NCCL_CHECK_CUDACC
-// Returns what lies ahead of the contexts of a host's proxy; null where a GPU has these.
+// Returns the facts ahead of the contexts of a host's proxy; null for contexts of a GPU.
 template <unsigned mask>
 inline const tutti::device::GinHead* ncclGin_BackendMask<mask>::Head() const {
   const auto* const head = static_cast<const tutti::device::GinHead*>(_ginHandle) - 1;
@@ -306,8 +306,8 @@ inline const tutti::device::GinHead* ncclGin_BackendMask<mask>::Head() const {
 }
 
 // Returns whether this thread may carry out operations of a queue toward the team: the context
-// exists, and nothing that must come first is posted. What it may not, the library does, or says
-// what is wrong with it.
+// exists, and no earlier operation is posted. The library carries out, or refuses, the remaining
+// operations.
 template <unsigned mask>
 inline bool ncclGin_BackendMask<mask>::MayAct(uint32_t queue) const {
   if (contextId >= comm.ginContextCount) return false;
@@ -317,9 +317,9 @@ inline bool ncclGin_BackendMask<mask>::MayAct(uint32_t queue) const {
 }
 #endif
 
-// Does what follows a put on this thread, where it may; returns false where it has to be posted.
-// The signal and the counter exist, and the group has met: a thread that loads the new value with
-// acquire order sees what the group has stored.
+// Carries out the actions of a put on this thread, if the thread may; returns false for actions to
+// be posted. The signal and the counter exist, and the group has met: a thread that loads the new
+// value with acquire order sees the stores of the group.
 template <unsigned mask>
 NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::Act(
     [[maybe_unused]] int place, [[maybe_unused]] const tutti::device::GinAction& action,
@@ -350,7 +350,7 @@ NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::Act(
 #endif
 }
 
-// Does, or posts, what follows a put that the calling thread's group has carried out.
+// Carries out, or posts, the actions of a put whose bytes the calling thread's group has copied.
 template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::ActBehindStores(
     int place, ncclTeam team, int peer, const tutti::device::GinOperation& nothing,
@@ -570,7 +570,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::signal(
 
 #endif  // TUTTI_DEVICE_API
 
-// Behind what it calls.
+// Included behind the functions that it calls.
 #include "nccl_device/impl/gin_c__funcs.h"
 
 #endif  // NCCL_DEVICE_IMPL_GIN__FUNCS_H_

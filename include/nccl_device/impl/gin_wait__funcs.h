@@ -26,7 +26,7 @@ NCCL_DEVICE_INLINE uint64_t LoadWord(uint64_t* word, cuda::memory_order order) {
 }  // namespace device
 }  // namespace tutti
 
-// Waits until the card has done what was posted toward a rank, for one thread.
+// Waits until the card has done the posted entries toward a rank, for one thread.
 template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::AwaitDirect(int peer, uint64_t posted) const {
   NoteEnd(Direct().Await(peer, posted));
@@ -234,7 +234,7 @@ template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::resetSignal(ncclGinSignal_t signal) const {
   if (!HasSignal(signal)) return;
   uint64_t* const word = SignalWord(signal);
-  // The word of a proxy's signal goes on counting, and what it held at the reset is taken off.
+  // The word of a proxy's signal goes on counting, and reads subtract its value at the reset.
   if (IsDirect())
     cuda::atomic_ref<uint64_t>(*word).store(0, cuda::memory_order_relaxed);
   else
