@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How kernels hand operations to the proxy of GIN, and wait for it (gin_descriptor.h). Read by
-// nccl_device/gin.h.
+// The functions by which kernels hand operations to the proxy of GIN and wait for them
+// (gin_descriptor.h). Read by nccl_device/gin.h.
 //
-// On a host the proxy has no thread that polls: the library carries operations out on the calling
-// thread, and those toward ranks whose memory is mapped without a descriptor. Whoever posts a
-// descriptor rings, and whoever waits drives what is under way and what comes.
+// No thread of the proxy polls on a host: the library carries operations out on the calling thread,
+// and needs no descriptor toward ranks whose memory is mapped. A thread that posts a descriptor
+// rings, and a waiting thread drives operations under way and takes incoming data.
 
 #ifndef NCCL_DEVICE_IMPL_GIN_PROXY_H_
 #define NCCL_DEVICE_IMPL_GIN_PROXY_H_
@@ -20,7 +20,8 @@
 namespace tutti {
 namespace device {
 
-// Stores a descriptor into a slot. What the thread knows of before is visible to whoever reads it.
+// Stores a descriptor into a slot. Everything that the thread knows of before is visible to the
+// reader of the descriptor.
 NCCL_DEVICE_INLINE void StoreDescriptor(GinDescriptor* slot, const GinDescriptor& descriptor) {
   for (int i = 0; i < GinDescriptor::kWords; i += 2) {
 #ifdef __CUDA_ARCH__
