@@ -8,7 +8,7 @@
 //   A handle is a number for one tensor that was asked for. It is valid from the call that gave it
 //   until tuttiCoordinatorRelease. Buffers belong to the caller and must stay, sources unchanged,
 //   until the operation is done.
-//   A process set is a set of ranks with operations of its own; set 0 is the set of all ranks. Sets do
+//   A process set is a set of ranks with operations of its own; set 0 has all ranks. Sets do
 //   not wait for one another.
 //
 // GPUs
