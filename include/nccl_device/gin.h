@@ -22,6 +22,7 @@
 #ifndef NCCL_DEVICE_GIN_H_
 #define NCCL_DEVICE_GIN_H_
 
+#include "nccl_device/impl/gin_action.h"
 #include "nccl_device/impl/gin_gdaki.h"
 #include "nccl_device/impl/gin_lsa.h"
 #include "nccl_device/impl/gin_proxy.h"
@@ -61,71 +62,6 @@ enum ncclGinOptFlags {
   ncclGinOptFlagsDefault = 0,
   ncclGinOptFlagsMaySkipCreditCheck = 1,
   ncclGinOptFlagsAggregateRequests = 2
-};
-
-// No action, or no descriptor.
-struct ncclGin_None {};
-
-// Remote actions: the effects at the peer after the data has arrived. A signal is a number of the
-// context; Inc adds 1 to the signal. A VA signal is an aligned 8-byte word of a window. A signal
-// takes either Inc or Add, and may change between the two only by a reset. The device
-// communicator's requirements (ginStrongSignalsRequired) choose the strength of actions without
-// Strong or Weak in the name.
-struct ncclGin_StrongSignalInc {
-  ncclGinSignal_t signal;
-};
-struct ncclGin_WeakSignalInc {
-  ncclGinSignal_t signal;
-};
-struct ncclGin_SignalInc {
-  ncclGinSignal_t signal;
-};
-struct ncclGin_StrongSignalAdd {
-  ncclGinSignal_t signal;
-  uint64_t value;
-};
-struct ncclGin_WeakSignalAdd {
-  ncclGinSignal_t signal;
-  uint64_t value;
-};
-struct ncclGin_SignalAdd {
-  ncclGinSignal_t signal;
-  uint64_t value;
-};
-struct ncclGin_StrongVASignalInc {
-  ncclWindow_t signalWindow;
-  size_t signalOffset;
-};
-struct ncclGin_WeakVASignalInc {
-  ncclWindow_t signalWindow;
-  size_t signalOffset;
-};
-struct ncclGin_VASignalInc {
-  ncclWindow_t signalWindow;
-  size_t signalOffset;
-};
-struct ncclGin_StrongVASignalAdd {
-  ncclWindow_t signalWindow;
-  size_t signalOffset;
-  uint64_t value;
-};
-struct ncclGin_WeakVASignalAdd {
-  ncclWindow_t signalWindow;
-  size_t signalOffset;
-  uint64_t value;
-};
-struct ncclGin_VASignalAdd {
-  ncclWindow_t signalWindow;
-  size_t signalOffset;
-  uint64_t value;
-};
-
-// Local actions: the counter is increased once the source of the put may be overwritten.
-struct ncclGin_WeakCounterInc {
-  ncclGinCounter_t counter;
-};
-struct ncclGin_CounterInc {
-  ncclGinCounter_t counter;
 };
 
 // Shared memory for the description of an operation; the proxy does not need the memory.
