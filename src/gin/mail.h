@@ -44,7 +44,7 @@ struct GinMailLayout {
   size_t slot_bytes = 256 << 10;  // the data that fits a slot besides the header
 
   // Returns the layout for `num_peers` peers. Slots are shorter for many peers, to pin at most 64
-  // MiB for all mailboxes, or 16 KiB for each slot.
+  // MiB of data for all mailboxes, or 16 KiB for each slot.
   static GinMailLayout For(size_t num_peers);
   size_t SlotBytes() const { return kHeaderBytes + slot_bytes; }
   size_t bytes() const { return kSlotsAt + 2 * kSlots * SlotBytes(); }
