@@ -15,6 +15,8 @@
 namespace tutti::api {
 namespace {
 
+// Errors found here are the caller's. On a stream of its own the grid runs later, and its errors
+// are the stream's.
 Status Launch(const tuttiHostLaunch_t* given, tuttiHostKernel_t kernel, void* argument) {
   if (given == nullptr || kernel == nullptr)
     return InvalidArgument("the {} is null", given == nullptr ? "launch" : "kernel");

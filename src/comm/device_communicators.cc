@@ -117,6 +117,8 @@ void DeviceCommunicators::Abort() {
   if (auto* const flag = flag_of_kernels_.load()) flag->store(1);
 }
 
+// The proxy ends before the window, because the proxy reads and writes words of the window. Both
+// end even after a failed wait.
 Status DeviceCommunicators::Destroy(const void* devcomm) {
   const ncclWindow_t window = ResourceWindowOf(devcomm);
   std::unique_ptr<GinBackend> proxy;

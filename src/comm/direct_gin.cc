@@ -112,6 +112,8 @@ Status DirectGin::OpenCard() {
   return Status::Ok();
 }
 
+// All ranks tell one another whether they could open a card. A failed attempt is final, and windows
+// go on without cards.
 Result<Agreement> DirectGin::Open() {
   asked_ = true;
   const Status opened = OpenCard();
@@ -141,6 +143,7 @@ Result<const device::GdakiMemory*> DirectGin::RecordFor(Shared& shared) {
   return record;
 }
 
+// A rank whose part is empty has nothing to register and tells the key 0, to which no kernel puts.
 Result<Agreement> DirectGin::Share(const Window& window) {
   if (!asked_) TUTTI_TRY(Open().status());
   if (card_ == nullptr) return Agreement();

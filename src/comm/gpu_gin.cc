@@ -41,6 +41,8 @@ class GpuGin::Owned final : public GinBackend {
   std::shared_ptr<const Window> window_;
 };
 
+// Windows of the host's memory are a second symmetric memory beside the windows of the GPUs, with
+// the same LSA teams.
 GpuGin::GpuGin(Communicator& comm) : comm_(comm) {
   const LsaTeam& team = comm.symmetric().team();
   const PeerInfo& self = comm.peers()[static_cast<size_t>(comm.rank())];

@@ -128,6 +128,8 @@ Status AddList(const ncclDevResourceRequirements_t* list, Numbers& signals, Numb
 
 }  // namespace
 
+// The caller's own signals come first, because programs number them from 0; barriers and the list
+// follow.
 Result<GinPlan> PlanGin(const ncclDevCommRequirements_t& asked, const TeamShape& shape) {
   GinPlan plan;
   plan.connection = ConnectionOf(asked, shape);

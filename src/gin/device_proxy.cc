@@ -52,6 +52,9 @@ Result<std::unique_ptr<GinDeviceProxy>> GinDeviceProxy::Create(Parts parts) {
   return proxy;
 }
 
+// Reserves pinned memory, memory of the GPU, and streams, and makes the mailboxes and queues. All
+// calls of CUDA that may wait for kernels come here, before any kernel of the device communicator
+// runs.
 Status GinDeviceProxy::Prepare() {
   const cuda::Device& device = *parts_.device;
   TUTTI_ASSIGN(pinned_, cuda::PinnedRange::Pin(device, parts_.host->own));
@@ -136,6 +139,8 @@ Status GinDeviceProxy::WarmUp() {
   return out_->Finish();
 }
 
+// Makes a mailbox for each rank outside the LSA team. Both ends compute the places of a mailbox
+// from the ranks alone, and exchange nothing.
 void GinDeviceProxy::MakeMails() {
   const LsaTeam& team = operands_.team();
   const GinPlan& plan = parts_.plan;
@@ -193,6 +198,8 @@ void GinDeviceProxy::EndThread() {
     if (line->has_value()) static_cast<void>((*line)->Finish());
 }
 
+// The thread ends by itself once all operations are done. A proxy without a thread has nothing to
+// wait for.
 Status GinDeviceProxy::Finish(Deadline deadline) {
   if (!thread_.joinable()) return Status::Ok();
   Status finished;
@@ -288,6 +295,7 @@ Result<bool> GinDeviceProxy::Round(bool attend) {
   return moved;
 }
 
+// Moves the data of all mailboxes. One event behind the copies of a round serves all of them.
 Result<bool> GinDeviceProxy::MoveMails(bool attend) {
   bool moved = false;
   for (GinMail& mail : mails_) {
@@ -461,6 +469,7 @@ bool GinDeviceProxy::Idle() const {
                      [](const Queue& queue) { return queue.flights.empty(); });
 }
 
+// Returns whether all peers have been told of the end, or are gone.
 Result<bool> GinDeviceProxy::CloseMails() {
   bool closed = true;
   for (GinMail& mail : mails_) {

@@ -168,6 +168,8 @@ Status GinMail::PutPieces(RmaConnection& connection, bool* moved) {
   return Status::Ok();
 }
 
+// Tests requests in the order of their beginning and stops at the first one under way: slots are
+// used again in the same order.
 Status GinMail::TestPuts(RmaConnection& connection, bool* moved) {
   while (!puts_.empty()) {
     TUTTI_ASSIGN(const bool done, connection.Test(*puts_.front()));
@@ -240,6 +242,8 @@ void GinMail::NoteGone() {
   pieces_.clear();
 }
 
+// Sends the remaining credits and then the end, which must be the last write to the peer. A
+// connection without room leaves the end to a later call.
 Result<bool> GinMail::Close() {
   if (gone_) return true;
   RmaConnection& connection = parts_.remote->connection(parts_.peer);
@@ -304,6 +308,8 @@ Status GinMail::Refusal(const Header& header, const Status& why) const {
                          parts_.remote->NameOf(parts_.peer), parts_.rank, why.message());
 }
 
+// Begins to carry out a message. Every field comes from another process: places are checked against
+// this rank's windows, and lengths against the slot.
 Status GinMail::TakeOne(const Header& header, const std::byte* data) {
   Arrival arrival;
   arrival.signal = static_cast<Signal>(header.signal);
@@ -339,6 +345,8 @@ Status GinMail::TakeOne(const Header& header, const std::byte* data) {
   return Status::Ok();
 }
 
+// A failure of CUDA is an error of this rank. Every other failure is a mistake of the peer's
+// program, and the sentence names the peer.
 Status GinMail::RaiseSignal(const Arrival& arrival) const {
   if (arrival.signal == Signal::kNone) return Status::Ok();
   Status raised;

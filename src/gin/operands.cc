@@ -56,6 +56,8 @@ Result<GinOperands::Range> GinOperands::SignalWord(const Position& at,
   return Range{parts_.resource.get(), parts_.plan.signals_at + word * sizeof(uint64_t)};
 }
 
+// Checks the numbers that name no window. A kernel of any program may have written the descriptor,
+// and its bits may have any value.
 Status GinOperands::CheckNumbers(const GinOperation& operation) const {
   if (operation.bytes > kMaxNetMessageBytes)
     return InvalidArgument("an operation of {} bytes, which is longer than {}", operation.bytes,

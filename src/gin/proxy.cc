@@ -53,6 +53,8 @@ Result<std::unique_ptr<GinProxy>> GinProxy::Create(Parts parts) {
   return proxy;
 }
 
+// All contexts share one block of descriptors, and their records lie one behind another in the
+// handle.
 Status GinProxy::MakeContexts() {
   const auto contexts = static_cast<size_t>(parts_.plan.num_contexts);
   const size_t of_one = size_t{parts_.plan.num_queues} * parts_.plan.queue_depth;

@@ -17,6 +17,8 @@ GinStreamLine::GinStreamLine(GinDeviceProxy& proxy)
       rank_(proxy.host().team.first + proxy.host().team.place),
       posted_(proxy.plan().num_queues) {}
 
+// Asks the driver first, because a stream that waits for a word without support would fail only
+// later, in the middle of a program.
 Result<std::unique_ptr<GinStreamLine>> GinStreamLine::Create(GinDeviceProxy& proxy) {
   std::unique_ptr<GinStreamLine> line(new GinStreamLine(proxy));
   const cuda::Driver& driver = line->driver_;

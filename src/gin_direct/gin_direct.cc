@@ -106,6 +106,7 @@ struct GinDirect::Layout {
 GinDirect::GinDirect(Parts parts)
     : parts_(std::move(parts)), num_contexts_(static_cast<size_t>(parts_.plan.num_contexts)) {}
 
+// Makes the tables and then the queue pairs of this rank. No queue pair is joined yet.
 Result<std::unique_ptr<GinDirect>> GinDirect::Create(Parts parts) {
   std::unique_ptr<GinDirect> made(new GinDirect(std::move(parts)));
   const auto ranks = static_cast<size_t>(made->parts_.num_ranks);
@@ -165,6 +166,8 @@ bool GinDirect::Joins(int peer) const {
          peer % parts_.team.size == parts_.team.place;
 }
 
+// Numbers queue pairs context by context and rank by rank. The order is equal on all ranks, and an
+// offer needs no names.
 void GinDirect::NumberQueues() {
   toward_.resize(num_contexts_ * static_cast<size_t>(parts_.num_ranks));
   for (size_t context = 0; context < num_contexts_; ++context)
@@ -188,6 +191,8 @@ void GinDirect::Offer(std::span<std::byte> offer) const {
   }
 }
 
+// An offer has the sender's queue pair numbers toward all ranks, and this rank picks the number
+// toward itself.
 Status GinDirect::Join(const std::vector<std::span<const std::byte>>& offers) {
   const auto ranks = static_cast<size_t>(parts_.num_ranks);
   for (int peer = 0; peer < parts_.num_ranks; ++peer) {
@@ -231,6 +236,7 @@ Status GinDirect::JoinSelf(size_t context, int self) {
   return Status::Ok();
 }
 
+// Writes the context of a kernel on the host. FillGpu replaces the addresses for kernels of a GPU.
 void GinDirect::FillContext(size_t context) {
   const size_t first = context * static_cast<size_t>(parts_.num_ranks);
   for (int peer = 0; peer < parts_.num_ranks; ++peer) {
@@ -292,6 +298,8 @@ Status GinDirect::FillGpu() {
   return ReadTold().status();
 }
 
+// Kernels count the entries that they have told the card of (`rung`). A GPU's counts are copied,
+// because the host does not map the memory of the GPU.
 Result<GinDirect::Told> GinDirect::ReadTold() const {
   Told told;
   const auto note = [](const std::vector<QueuePair>& pairs, std::vector<uint64_t>& into) {

@@ -178,6 +178,8 @@ Result<std::shared_ptr<cuda::MappedRegisters>> GinGpuCard::MapRegisters(std::spa
   return known;
 }
 
+// Tries memory of the GPU first. The image is copied before the card learns of the memory
+// (Card::QueueImage).
 Result<std::unique_ptr<CardQueues>> GinGpuCard::MakeQueues(size_t count, uint32_t depth) {
   auto made = std::make_unique<Queues>(device_);
   std::unique_ptr<CardQueueMemory> known;

@@ -117,6 +117,7 @@ class Grid {
 
 }  // namespace
 
+// A grid of one dimension is named by plain numbers, as most kernels count.
 std::string NameOfGridThread() {
   if (current_thread == nullptr) return "";
   const auto name = [](const tuttiDim3_t& index, const tuttiDim3_t& size) {

@@ -35,6 +35,8 @@ struct Mlx5Ports {
   std::vector<VerbsPort> usable;  // not empty
 };
 
+// Names the first missing part in the error: a library, an active port, or a card of the right
+// kind.
 Result<Mlx5Ports> FindPorts(const Settings& settings, const GinOptions& options) {
   Mlx5Ports found;
   TUTTI_ASSIGN(const VerbsLibrary verbs, LoadVerbsLibrary(settings.ib_library));
@@ -100,6 +102,8 @@ Mlx5Card::Mlx5Card(std::shared_ptr<const VerbsLibrary> verbs, const Mlx5Library&
   end_.ethernet = port_.ethernet ? 1 : 0;
 }
 
+// Queue pairs made by commands need the numbers of the protection domain and of an event queue,
+// which libibverbs does not show.
 Status Mlx5Card::OpenDevice() {
   mlx5dv_context_attr attributes = {};
   attributes.flags = MLX5DV_CONTEXT_FLAGS_DEVX;

@@ -123,6 +123,7 @@ class Move {
 
 }  // namespace
 
+// The queue ignores overruns, because nobody tells the card how far kernels have read.
 Mlx5LongCommand CreateCompletions(const Mlx5CompletionsSpec& spec) {
   Mlx5LongCommand command = Begin(kCreateCompletions);
   const auto put = [&](Field field, uint32_t value) {

@@ -97,6 +97,7 @@ Status Mlx5Queues::MakeUar(Queue& queue) const {
   return card_.Refusal(errno, "allocating a doorbell register failed");
 }
 
+// Makes the completion queue first, whose number the command for the queue pair names.
 Status Mlx5Queues::MakePair(size_t i) {
   Queue& queue = queues_[i];
   TUTTI_TRY(MakeUar(queue));
@@ -170,6 +171,8 @@ Result<bool> Mlx5Queues::HasStopped(size_t i) const {
   return tutti::HasStopped(answer);
 }
 
+// A completion is valid by its last word. The acquire load of the word orders the read of the
+// syndrome behind it.
 Result<CardCompletion> Mlx5Queues::Completion(size_t i, uint64_t index) const {
   std::byte* const entry = memory_->memory().data() + layout_.CompletionsAt(i) +
                            (index & (depth_ - 1)) * device::mlx5::kEntryBytes;
