@@ -1,47 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // nccl.h: the C interface of Tutti. Names, values and layouts are those of NCCL 2.30.7, and a
-// program written for NCCL compiles and links against both. tutti/tutti.h has Tutti's additions.
+// program written for NCCL compiles and links with Tutti unchanged. tutti/tutti.h has Tutti's
+// additions.
 //
 // Words
-//   A communicator joins `nranks` ranks; each rank owns one ncclComm_t. A rank is a device: a GPU,
-//   or, on a machine without GPUs (or with TUTTI_BACKEND=host), a host device, which is a set of
+//   A communicator joins `nranks` ranks, and each rank owns one ncclComm_t. A rank is a device: a
+//   GPU, or, on a machine without GPUs (or with TUTTI_BACKEND=host), a host device: a set of
 //   threads working on host memory. Buffers named `buff` are memory of the rank's device: host
-//   pointers for a host rank. They are typed by an ncclDataType_t; they need not be aligned for it,
-//   but operations on aligned ones are faster. Counts are numbers of ELEMENTS; sizes and offsets are
-//   BYTES. What cannot lie in an address space (a count of 2^48 bytes, a buffer that would end beyond
-//   the last address) is ncclInvalidArgument.
+//   pointers for a host rank. An ncclDataType_t gives the type of the elements. Buffers need no
+//   alignment, but operations on aligned buffers are faster. Counts are numbers of ELEMENTS; sizes
+//   and offsets are BYTES. Counts and buffers that cannot lie in an address space (2^48 bytes, or
+//   an end beyond the last address) are ncclInvalidArgument.
 //
 // Streams
-//   Operations are queued on the stream that they name and run in its order. A host rank takes the
-//   null stream or one from tuttiStreamCreate. With the null stream a host rank's operation is DONE
-//   when the call returns, or, inside a group, when the outermost ncclGroupEnd returns. With a
-//   stream of its own it is done when the stream reaches it. Buffers must stay valid, and sources
-//   unchanged, until then.
+//   Operations are queued on a stream and run in the order of the stream. A host rank takes the
+//   null stream or a stream from tuttiStreamCreate. With the null stream a host rank's operation is
+//   DONE when the call returns, or, inside a group, when the outermost ncclGroupEnd returns. With
+//   any other stream the operation is done when the stream reaches it. Buffers must stay valid, and
+//   sources unchanged, until then.
 //
 // Threads
-//   Functions may be called from any thread. One communicator is used by one thread at a time; only
+//   Functions may be called from any thread. One thread at a time uses a communicator; only
 //   ncclCommAbort, ncclCommRevoke, ncclCommGetAsyncError, ncclGetLastError and the queries (Count,
-//   UserRank, CuDevice) may run beside another call on it, Destroy and Abort among them: they answer,
-//   or are refused with ncclInvalidArgument when it has been freed. Group nesting belongs to the
-//   calling thread. All ranks of a communicator issue its collectives in the same order. A thread
-//   that drives several ranks wraps the calls of one collective in ncclGroupStart and ncclGroupEnd;
-//   without that the first call would wait for the rest. A thread that is cancelled (pthread_cancel)
-//   while it is in a call ends the call first.
+//   UserRank, CuDevice) may run beside another call, Destroy and Abort among them: they answer, or
+//   are refused with ncclInvalidArgument after the communicator was freed. Group nesting belongs to
+//   the calling thread. All ranks of a communicator issue its collectives in the same order. A
+//   thread that drives several ranks wraps the calls of one collective in ncclGroupStart and
+//   ncclGroupEnd; without a group the first call would wait for the rest. A thread cancelled in a
+//   call (pthread_cancel) ends the call first.
 //
 // Processes
-//   After fork() a child makes communicators of its own; those of its parent are refused there with
-//   ncclInvalidUsage.
+//   After fork() a child makes communicators of its own. In the child, calls on the parent's
+//   communicators are refused with ncclInvalidUsage.
 //
 // Errors
 //   Every function that can fail returns an ncclResult_t. ncclGetLastError then holds a sentence
-//   that says what failed, where, and what to try. ncclInvalidArgument is a bad value in one
-//   argument, ncclInvalidUsage a call that is wrong in this state or not implemented on this kind
-//   of rank. Results other than ncclSuccess and ncclInProgress, where they come from a peer or the
-//   network, leave the communicator fit only for Abort, Revoke, Shrink and queries. With a
-//   non-blocking communicator (config.blocking = 0) calls may return ncclInProgress: the caller
-//   polls ncclCommGetAsyncError until it reports something else before it uses the communicator
-//   again.
+//   with the failure, its place, and advice. ncclInvalidArgument is a bad value in an argument,
+//   ncclInvalidUsage a call that is wrong in this state or not implemented on this kind of rank.
+//   Results other than ncclSuccess and ncclInProgress, if they come from a peer or the network,
+//   leave the communicator fit only for Abort, Revoke, Shrink and queries. With a non-blocking
+//   communicator (config.blocking = 0) calls may return ncclInProgress: the caller polls
+//   ncclCommGetAsyncError until the state changes before it uses the communicator again.
 //
 // Each function has a twin with the prefix `pnccl`, by which a profiler can define the plain name
 // and call the twin.

@@ -5,18 +5,18 @@
 // and carries the operations out in the background. tutti/coordinator.h is a layer in C++.
 //
 // Words
-//   A handle is a number for one tensor that was asked for. It is valid from the call that gave it
-//   until tuttiCoordinatorRelease. Buffers belong to the caller and must stay, sources unchanged,
-//   until the operation is done.
-//   A process set is a set of ranks with operations of its own; set 0 has all ranks. Sets do
-//   not wait for one another.
+//   A handle is a number for one operation on one tensor, valid from the call that stores the
+//   handle until tuttiCoordinatorRelease. Buffers belong to the caller and must stay, sources
+//   unchanged, until the operation is done.
+//   A process set is a set of ranks with operations of its own; set 0 has all ranks. Sets do not
+//   wait for one another.
 //
 // GPUs
-//   Tensors may lie in the memory of a CUDA device, all of a rank's in one. Their operations run on
-//   a stream of the coordinator's; each begins when the stream that the tensor names has come to
-//   where it was when the tensor was asked for. They are done when they are queued: Wait and Poll
-//   wait for ranks, never for GPUs, and tuttiCoordinatorStreamWait orders what comes after. Buffers
-//   stay until the GPU is past them.
+//   Tensors may lie in the memory of a CUDA device, all tensors of a rank in the same. Their
+//   operations run on a stream of the coordinator. Each operation waits for the work that the
+//   tensor's stream had when the operation was asked for. Operations on GPUs are done once queued:
+//   Wait and Poll wait for ranks, never for GPUs, and tuttiCoordinatorStreamWait orders later work.
+//   Buffers stay until the GPU is past them.
 //
 // Threads: every function from any thread. Create, Shutdown, Destroy, AddProcessSet,
 // RemoveProcessSet and Wait block; the rest never wait for another rank.
