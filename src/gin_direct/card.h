@@ -20,9 +20,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "config/settings.h"
 #include "gin/direct.h"
-#include "gin_direct/options.h"
 #include "nccl_device/impl/mlx5_queue.h"
 
 namespace tutti {
@@ -72,11 +70,6 @@ class CardQueues {
 
 class Card {
  public:
-  // Returns the ports that a rank could use, at least one. Fails where kernels can drive no port.
-  static Result<std::vector<CardPort>> Find(const Settings& settings, const GinOptions& options);
-  // Opens the card of the port with this name.
-  static Result<std::unique_ptr<Card>> Open(const Settings& settings, const GinOptions& options,
-                                            const std::string& port);
   virtual ~Card() = default;
 
   virtual const std::string& name() const = 0;

@@ -37,14 +37,14 @@ struct Mlx5Ports {
 
 // Names the first missing part in the error: a library, an active port, or a card of the right
 // kind.
-Result<Mlx5Ports> FindPorts(const Settings& settings, const GinOptions& options) {
+Result<Mlx5Ports> FindPorts(const Settings& settings) {
   Mlx5Ports found;
   TUTTI_ASSIGN(const VerbsLibrary verbs, LoadVerbsLibrary(settings.ib_library));
   found.verbs = std::make_shared<const VerbsLibrary>(verbs);
   if (verbs.reg_mr_iova2 == nullptr)
     return InvalidUsage("{} is too old for GIN direct: it lacks ibv_reg_mr_iova2",
                         settings.ib_library);
-  TUTTI_ASSIGN(found.mlx5, LoadMlx5Library(options.mlx5_library));
+  TUTTI_ASSIGN(found.mlx5, LoadMlx5Library(settings.mlx5_library));
   TUTTI_ASSIGN(VerbsPorts ports, FindVerbsPorts(found.verbs, settings));
   if (ports.usable.empty()) return InvalidUsage("there is no active InfiniBand or RoCE port");
   std::erase_if(ports.usable, [&](const VerbsPort& port) {
@@ -57,8 +57,8 @@ Result<Mlx5Ports> FindPorts(const Settings& settings, const GinOptions& options)
 
 }  // namespace
 
-Result<std::vector<CardPort>> Card::Find(const Settings& settings, const GinOptions& options) {
-  TUTTI_ASSIGN(const Mlx5Ports found, FindPorts(settings, options));
+Result<std::vector<CardPort>> Mlx5Card::Find(const Settings& settings) {
+  TUTTI_ASSIGN(const Mlx5Ports found, FindPorts(settings));
   std::vector<CardPort> ports;
   for (const VerbsPort& port : found.usable)
     ports.push_back({.name = port.Name(),
@@ -69,16 +69,9 @@ Result<std::vector<CardPort>> Card::Find(const Settings& settings, const GinOpti
   return ports;
 }
 
-Result<std::unique_ptr<Card>> Card::Open(const Settings& settings, const GinOptions& options,
-                                         const std::string& port) {
-  TUTTI_ASSIGN(std::unique_ptr<Mlx5Card> card, Mlx5Card::Open(settings, options, port));
-  return std::unique_ptr<Card>(std::move(card));
-}
-
-Result<std::unique_ptr<Mlx5Card>> Mlx5Card::Open(const Settings& settings,
-                                                 const GinOptions& options,
-                                                 const std::string& port_name) {
-  TUTTI_ASSIGN(const Mlx5Ports found, FindPorts(settings, options));
+Result<std::unique_ptr<Card>> Mlx5Card::Open(const Settings& settings,
+                                             const std::string& port_name) {
+  TUTTI_ASSIGN(const Mlx5Ports found, FindPorts(settings));
   const auto port =
       std::find_if(found.usable.begin(), found.usable.end(),
                    [&](const VerbsPort& usable) { return usable.Name() == port_name; });
@@ -86,7 +79,7 @@ Result<std::unique_ptr<Mlx5Card>> Mlx5Card::Open(const Settings& settings,
   std::unique_ptr<Mlx5Card> card(
       new Mlx5Card(found.verbs, found.mlx5, *port, VerbsOptions::From(settings)));
   TUTTI_TRY(card->OpenDevice());
-  return card;
+  return std::unique_ptr<Card>(std::move(card));
 }
 
 Mlx5Card::Mlx5Card(std::shared_ptr<const VerbsLibrary> verbs, const Mlx5Library& mlx5,

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "config/settings.h"
 #include "gin_direct/card.h"
 #include "gin_direct/mlx5/commands.h"
 #include "gin_direct/mlx5/library.h"
@@ -23,8 +24,10 @@ namespace tutti {
 
 class Mlx5Card final : public Card {
  public:
-  static Result<std::unique_ptr<Mlx5Card>> Open(const Settings& settings, const GinOptions& options,
-                                                const std::string& port_name);
+  // Returns the ports that a rank could use, at least one. Fails where kernels can drive no port.
+  static Result<std::vector<CardPort>> Find(const Settings& settings);
+  // Opens the card of the port with this name.
+  static Result<std::unique_ptr<Card>> Open(const Settings& settings, const std::string& port_name);
   ~Mlx5Card() override;
   Mlx5Card(const Mlx5Card&) = delete;
   Mlx5Card& operator=(const Mlx5Card&) = delete;
