@@ -17,8 +17,7 @@ namespace tutti {
 
 // The memory behind a handle. A handle points at the contexts that kernels read. Ahead of the
 // contexts lie facts by which kernels on hosts work without calls, and the address of the object
-// that the kernels call (GinHostCalls::Of). Ahead of the contexts lie the facts by which kernels on
-// hosts work without calls, and the address of the object that the kernels call (GinHostCalls::Of).
+// that the kernels call (GinHostCalls::Of).
 template <class Context>
 class GinHandle {
  public:
