@@ -4,7 +4,7 @@
 // mlx5, is in mlx5/.
 //
 //   Card          the opened device and its port
-//     CardMemory  memory that the card reaches, by a key (gin/direct.h)
+//     CardMemory  memory that the card reaches, by a key (gin/card_memory.h)
 //     CardQueues  queue pairs, whose entries, completions and doorbell records lie in memory that
 //                 kernels write and read: the host's, or that of a GPU, CardQueueMemory
 //
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "gin/direct.h"
+#include "gin/card_memory.h"
 #include "nccl_device/impl/mlx5_queue.h"
 
 namespace tutti {
