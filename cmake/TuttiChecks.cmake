@@ -28,9 +28,10 @@ file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
 list(FILTER headers EXCLUDE REGEX "/samples/")  # bad on purpose
 list(FILTER headers EXCLUDE REGEX "^src/backend/cuda/device/")  # for nvcc
 if(NOT TUTTI_VERBS_HEADERS)
-  list(FILTER headers EXCLUDE REGEX "/verbs/|/gin/mlx5/|/fake_mlx5_state")
-elseif(NOT TUTTI_MLX5_HEADERS)
-  list(FILTER headers EXCLUDE REGEX "/gin/mlx5/|/fake_mlx5_state")
+  list(FILTER headers EXCLUDE REGEX "/verbs/")
+endif()
+if(NOT TUTTI_GIN_DIRECT)
+  list(FILTER headers EXCLUDE REGEX "/gin_direct/|/fake_mlx5_state")
 endif()
 set(header_sources "")
 foreach(header IN LISTS headers)

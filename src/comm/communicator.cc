@@ -154,7 +154,7 @@ Status Communicator::ShareWithOthers(const Window& window, WindowUse use, const 
   if (!CanDoOneSided()) return Status::Ok();
   Result<OneSided*> one_sided = this->one_sided();
   if (!one_sided.ok()) {
-    if (operations_->one_sided_support() == nullptr) {
+    if (device_->manner().one_sided_on_streams) {
       if (use == WindowUse::kResource) return Status::Ok();
       Status made = MakeGpuOneSided();
       const MutexLock lock(registrations_mutex_);
@@ -204,8 +204,8 @@ Status Communicator::MakeOneSided(const JointRanks& ranks) {
 Status Communicator::MakeGpuOneSided() {
   TUTTI_ASSIGN(GpuGin::ForStreams gin,
                device_communicators_.gpu_gin().MakeForStreams(GpuOneSided::PlanFor(num_ranks())));
-  // The proxy has opened the device before. Opening again does not fail on a single rank.
-  TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(device_->cuda_ordinal()));
+  // The proxy has been made on the device, so this does not fail on one rank alone.
+  TUTTI_ASSIGN(const cuda::Device* const device, device_->OpenGpu());
   auto made = std::make_unique<GpuOneSided>(
       GpuOneSided::Parts{
           .rank = rank(), .device = device, .symmetric = symmetric_.get(), .watch = watch_.get()},

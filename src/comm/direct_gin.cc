@@ -16,10 +16,10 @@ constexpr const char* kCall = "ncclDevCommCreate";
 
 }  // namespace
 
-// The backend of a device communicator.
+// A backend for its device communicator.
 class DirectGin::Owned final : public GinBackend {
  public:
-  Owned(DirectGin& gin, uint64_t number, std::unique_ptr<GinDirect> direct)
+  Owned(DirectGin& gin, uint64_t number, std::unique_ptr<DirectBackend> direct)
       : gin_(gin), number_(number), direct_(std::move(direct)) {}
   ~Owned() override { gin_.Retire(number_, std::move(direct_)); }
 
@@ -30,11 +30,10 @@ class DirectGin::Owned final : public GinBackend {
  private:
   DirectGin& gin_;
   const uint64_t number_;
-  std::unique_ptr<GinDirect> direct_;
+  std::unique_ptr<DirectBackend> direct_;
 };
 
-DirectGin::DirectGin(Communicator& comm, const GinOptions& options)
-    : comm_(comm), options_(options) {}
+DirectGin::DirectGin(Communicator& comm) : comm_(comm) {}
 
 DirectGin::~DirectGin() {
   FreeRetired(UINT64_MAX);
@@ -45,11 +44,10 @@ DirectGin::~DirectGin() {
 // -------------------------------------------------------------------------------------------------
 // The joint calls
 
-// Returns the port nearest to this rank's device, by the rules with which rings choose NICs
-// (comm/topology_step.h). Where the topology does not know the ports, the rank's number on its host
-// decides.
+// Returns the port nearest to this rank's device, as rings choose NICs (comm/topology_step.h).
+// Returns a port by the rank's number on its host where the topology does not know the ports.
 Result<std::string> DirectGin::ChoosePort() const {
-  TUTTI_ASSIGN(const std::vector<CardPort> ports, Card::Find(comm_.settings(), options_));
+  TUTTI_ASSIGN(const std::vector<CardPort> ports, FindDirectPorts(comm_.settings()));
   const std::string& by_number = ports[static_cast<size_t>(comm_.LocalRank()) % ports.size()].name;
   const bool placed = std::none_of(ports.begin(), ports.end(),
                                    [](const CardPort& port) { return port.pci_path.empty(); });
@@ -84,19 +82,16 @@ Result<std::string> DirectGin::ChoosePort() const {
 }
 
 Status DirectGin::OpenCard() {
-  TUTTI_TRY(options_.CheckNicHandler());
   TUTTI_ASSIGN(const std::string port, ChoosePort());
-  TUTTI_ASSIGN(card_, Card::Open(comm_.settings(), options_, port));
-  if (comm_.device().cuda_ordinal() < 0) return Status::Ok();
-  TUTTI_ASSIGN(const cuda::Device* const device,
-               comm_.process().OpenDevice(comm_.device().cuda_ordinal()));
-  TUTTI_ASSIGN(gpu_, GinGpuCard::Create(*device, *card_,
-                                        {.trusts_order = comm_.settings().gdr_flush_disable}));
+  TUTTI_ASSIGN(const cuda::Device* const gpu, comm_.device().OpenGpu());
+  TUTTI_ASSIGN(card_, OpenDirectCard(comm_.settings(), port, gpu));
   const MutexLock lock(mutex_);
-  records_ = MakeDeviceRecordMemory(*device);
+  if (gpu != nullptr) records_ = MakeDeviceRecordMemory(*gpu);
   return Status::Ok();
 }
 
+// All ranks tell one another whether they could open a card. A failed attempt is final, and windows
+// go on without cards.
 Result<Agreement> DirectGin::Open() {
   asked_ = true;
   const Status opened = OpenCard();
@@ -104,19 +99,11 @@ Result<Agreement> DirectGin::Open() {
   if (agreement.go_on()) {
     TUTTI_INFO(kLogNet, "kernels put over the network by driving {} themselves", card_->name());
   } else {
-    gpu_.reset();
     card_.reset();
     why_none_ = agreement.refusal;
     TUTTI_INFO(kLogNet, "kernels cannot drive network cards: {}", why_none_.message());
   }
   return agreement;
-}
-
-Result<std::unique_ptr<CardMemory>> DirectGin::Register(const Window& window) {
-  const auto ordering = (window.flags & NCCL_WIN_STRICT_ORDERING) != 0 ? CardOrdering::kStrict
-                                                                       : CardOrdering::kRelaxed;
-  if (gpu_) return gpu_->Register(window.own, window.offset, ordering);
-  return card_->Register(window.own, window.offset, ordering);
 }
 
 // Returns the record by which kernels find the keys of a window.
@@ -133,6 +120,7 @@ Result<const device::GdakiMemory*> DirectGin::RecordFor(Shared& shared) {
   return record;
 }
 
+// A rank whose part is empty has nothing to register and tells the key 0, to which no kernel puts.
 Result<Agreement> DirectGin::Share(const Window& window) {
   if (!asked_) TUTTI_TRY(Open().status());
   if (card_ == nullptr) return Agreement();
@@ -140,7 +128,9 @@ Result<Agreement> DirectGin::Share(const Window& window) {
   Status could;
   JointStep<uint32_t> step(comm_.ranks());
   if (!window.own.empty()) {
-    Result<std::unique_ptr<CardMemory>> own = Register(window);
+    const bool strict = (window.flags & NCCL_WIN_STRICT_ORDERING) != 0;
+    Result<std::unique_ptr<CardMemory>> own = card_->Register(
+        window.own, window.offset, strict ? CardOrdering::kStrict : CardOrdering::kRelaxed);
     if (own.ok()) {
       shared.own = std::move(own).value();
       step.mine() = shared.own->remote_key();
@@ -166,26 +156,23 @@ void DirectGin::Forget(ncclWindow_t window) {
   windows_.erase(found);
 }
 
-Result<std::unique_ptr<GinDirect>> DirectGin::Prepare(const GinPlan& plan) {
-  return GinDirect::Create({.rank = comm_.rank(),
-                            .num_ranks = comm_.num_ranks(),
-                            .team = comm_.symmetric().team(),
-                            .plan = plan,
-                            .card = card_.get(),
-                            .gpu = gpu_.get(),
-                            .loop = &comm_.process().proxy().loop(),
-                            .watch = &comm_.watch(),
-                            .query_ns = options_.query_ns,
-                            .name_of = [this](int rank) {
-                              return RankName(rank, comm_.peers()[static_cast<size_t>(rank)]);
-                            }});
+Result<std::unique_ptr<DirectBackend>> DirectGin::Prepare(const GinPlan& plan) {
+  return card_->MakeBackend({.rank = comm_.rank(),
+                             .num_ranks = comm_.num_ranks(),
+                             .team = comm_.symmetric().team(),
+                             .plan = plan,
+                             .loop = &comm_.process().proxy().loop(),
+                             .watch = &comm_.watch(),
+                             .name_of = [this](int rank) {
+                               return RankName(rank, comm_.peers()[static_cast<size_t>(rank)]);
+                             }});
 }
 
 Result<std::unique_ptr<GinBackend>> DirectGin::Make(const GinPlan& plan) {
   if (card_ == nullptr) return why_none_;
-  Result<std::unique_ptr<GinDirect>> direct = Prepare(plan);
-  const size_t offer_bytes = GinDirect::OfferBytes(plan, static_cast<size_t>(comm_.num_ranks()));
-  GinDirect* const made = direct.ok() ? direct->get() : nullptr;
+  Result<std::unique_ptr<DirectBackend>> direct = Prepare(plan);
+  const size_t offer_bytes = card_->OfferBytes(plan, comm_.num_ranks());
+  DirectBackend* const made = direct.ok() ? direct->get() : nullptr;
   TUTTI_TRY(JoinAll(made, direct.status(), offer_bytes));
   const uint64_t number = ++made_;
   {
@@ -196,8 +183,8 @@ Result<std::unique_ptr<GinBackend>> DirectGin::Make(const GinPlan& plan) {
       std::make_unique<Owned>(*this, number, std::move(direct).value()));
 }
 
-// Exchanges offers and the oldest living device communicator of each rank, and joins.
-Status DirectGin::JoinAll(GinDirect* direct, const Status& could, size_t offer_bytes) {
+// Exchanges the offers and the numbers of this rank's live device communicators, and joins.
+Status DirectGin::JoinAll(DirectBackend* direct, const Status& could, size_t offer_bytes) {
   uint64_t oldest_used = made_ + 1;
   {
     const MutexLock lock(mutex_);
@@ -226,14 +213,14 @@ Status DirectGin::JoinAll(GinDirect* direct, const Status& could, size_t offer_b
 // -------------------------------------------------------------------------------------------------
 // The end of device communicators
 
-void DirectGin::Retire(uint64_t number, std::unique_ptr<GinDirect> direct) {
+void DirectGin::Retire(uint64_t number, std::unique_ptr<DirectBackend> direct) {
   direct->Retire();
   const MutexLock lock(mutex_);
   used_.erase(number);
   retired_.push_back({number, std::move(direct)});
 }
 
-// Ends the queue pairs that no rank uses any more.
+// Ends the backends that no rank uses any more.
 void DirectGin::FreeRetired(uint64_t oldest_used) {
   std::vector<Retired> ended;
   const MutexLock lock(mutex_);

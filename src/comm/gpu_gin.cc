@@ -11,20 +11,20 @@
 namespace tutti {
 namespace {
 
-// The number of addresses for a rank's part of the host's memory. A device communicator takes some
+// The addresses reserved for a rank's part of the host's memory. A device communicator takes some
 // MiB.
 constexpr uint64_t kStride = uint64_t{64} << 30;
 // A page of a rank holds its lock.
 constexpr uint64_t kLockBytes = 4096;
 constexpr double kFinishS = 60;
-// The name of all steps here for peers.
+// The call that other ranks see as the place of a failure.
 constexpr const char* kCall = "ncclDevCommCreate";
 constexpr const char* kDoing = "in ncclDevCommCreate";
 
 }  // namespace
 
-// The proxy of a device communicator. At the end, the remains of the proxy are kept as long as
-// other ranks may write there.
+// A proxy for its device communicator. The memory of the proxy is kept as long as other ranks may
+// write there.
 class GpuGin::Owned final : public GinBackend {
  public:
   Owned(GpuGin& gin, std::unique_ptr<GinDeviceProxy> proxy, std::shared_ptr<const Window> window)
@@ -40,6 +40,8 @@ class GpuGin::Owned final : public GinBackend {
   std::shared_ptr<const Window> window_;
 };
 
+// Windows of the host's memory are a second symmetric memory beside the windows of the GPUs, with
+// the same LSA teams.
 GpuGin::GpuGin(Communicator& comm) : comm_(comm) {
   const LsaTeam& team = comm.symmetric().team();
   const PeerInfo& self = comm.peers()[static_cast<size_t>(comm.rank())];
@@ -70,8 +72,8 @@ GpuGin::~GpuGin() {
 // ---------------------------------------------------------------------------------------------------------------------
 // The joint calls
 
-// Takes a joint step of all ranks. Returns the same on all ranks: success where the step succeeded
-// everywhere, else a failure with the name of its rank.
+// Takes a joint step. Returns the same result on all ranks: success where the step succeeded on
+// all, else the failure of one rank, with its name.
 Status GpuGin::Together(const Step& step) {
   std::atomic<bool> ended = false;
   Status mine;
@@ -83,7 +85,7 @@ Status GpuGin::Together(const Step& step) {
   return comm_.AgreeInStep(kCall, mine);
 }
 
-// Makes the common parts of all device communicators.
+// Makes the parts that all device communicators share.
 Status GpuGin::Join() {
   if (comm_.symmetric().team().size < comm_.num_ranks()) TUTTI_TRY(Connect());
   Result<std::shared_ptr<const Window>> locks = MakeWindow(kLockBytes, 0);
@@ -162,7 +164,7 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
                                                  const std::function<void()>& undo) {
   FreeRetired();
   if (locks_ == nullptr) TUTTI_TRY(Join());
-  // The messages between the proxies of two ranks go by strong signals (gin/mail.h).
+  // The messages between the proxies of two ranks need strong signals (gin/mail.h).
   if (remote_) TUTTI_TRY(remote_->CheckSignals(/*strong=*/true, plan.va_signals));
   const LsaTeam& team = comm_.symmetric().team();
   TUTTI_ASSIGN(std::shared_ptr<const Window> window,
@@ -174,7 +176,7 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
     return prepare(*proxy);
   });
   if (!made.ok()) {
-    // Nobody writes to this memory, since no rank's kernels have put anything.
+    // No kernel runs on any rank yet, and no rank writes here.
     undo();
     proxy.reset();
     Drop(*window);
@@ -186,8 +188,7 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
 
 Result<std::unique_ptr<GinDeviceProxy>> GpuGin::PrepareProxy(
     const GinPlan& plan, const std::shared_ptr<const Window>& window) const {
-  TUTTI_ASSIGN(const cuda::Device* const device,
-               comm_.process().OpenDevice(comm_.device().cuda_ordinal()));
+  TUTTI_ASSIGN(const cuda::Device* const device, comm_.device().OpenGpu());
   return GinDeviceProxy::Create({.rank = comm_.rank(),
                                  .plan = plan,
                                  .device = device,
@@ -207,7 +208,7 @@ void GpuGin::Retire(std::unique_ptr<GinDeviceProxy> proxy, std::shared_ptr<const
   FreeRetired();
 }
 
-// Frees the memory to which no other rank writes any more.
+// Frees memory that no other rank writes to any more.
 void GpuGin::FreeRetired() {
   const MutexLock lock(mutex_);
   std::erase_if(retired_, [this](Retired& retired) {

@@ -1,20 +1,20 @@
 #pragma once
 
-// The common parts of device-initiated networking for the device communicators of a communicator of
-// GPUs: memory of the host for all ranks of an LSA team, and connections to the ranks outside the
-// team. Made with the first device communicator with a GIN connection. All ranks make the joint
-// calls together, one at a time.
+// The parts of device-initiated networking that the device communicators of GPUs share: memory of
+// the host for the ranks of an LSA team, and connections to the ranks outside the team. The first
+// device communicator with a GIN connection makes them. All ranks make the joint calls together,
+// one at a time.
 //
-// A step of a joint call in which a rank may fail or wait ends in an agreement of all ranks. A
-// failed rank tells the others at once, and nobody waits for the rank. Then all ranks fail with its
-// reason, nothing of the call is left on any rank, and the call may be made again.
+// Each step of a joint call in which a rank may fail or wait ends in an agreement of all ranks. A
+// rank that fails tells the waiting ranks at once. All ranks then fail with its reason and keep
+// nothing of the call, and the call may be repeated.
 
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "base/status.h"
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "gin/device_proxy.h"
 #include "gin/stream_line.h"
 #include "sys/tcp.h"
@@ -31,12 +31,11 @@ class GpuGin {
   // Ends the connections. REQUIRES: no proxy is left.
   ~GpuGin();
 
-  // Makes a proxy. A joint call, which comes out alike on all ranks: no rank's kernels may run
-  // before all ranks have the proxy's parts on their GPUs. The first successful call makes the
-  // shared parts.
+  // Makes a proxy. A joint call with the same result on all ranks: no rank's kernels may run before
+  // all ranks have reserved the resources of their GPUs. The first success makes the shared parts.
   Result<std::unique_ptr<GinBackend>> MakeProxy(const GinPlan& plan, uint64_t digest);
-  // Makes a proxy for the posts of streams (gin/stream_line.h), and the line that posts, which must
-  // end before the proxy. Otherwise like MakeProxy. The proxy's thread runs only where some rank is
+  // Makes a proxy for operations that streams post (gin/stream_line.h), and the line that posts,
+  // which must end before the proxy. The same rules hold. Its thread runs only where some rank is
   // outside the LSA team.
   struct ForStreams {
     std::unique_ptr<GinBackend> proxy;
@@ -46,7 +45,7 @@ class GpuGin {
 
  private:
   class Owned;
-  // The memory of an ended device communicator to which other ranks may still write.
+  // Memory of a destroyed device communicator, to which other ranks may still write.
   struct Retired {
     std::unique_ptr<GinDeviceProxy> proxy;
     std::shared_ptr<const Window> window;
@@ -72,8 +71,8 @@ class GpuGin {
 
   Communicator& comm_;
   std::unique_ptr<SymmetricMemory> memory_;
-  // All device communicators share these members, which are set when locks_ is.
-  std::unique_ptr<RemoteWindows> remote_;  // Null where the LSA team is all ranks.
+  // Shared by all device communicators, and present with locks_.
+  std::unique_ptr<RemoteWindows> remote_;  // null where the LSA team is all ranks
   std::shared_ptr<const Window> locks_;
   uint32_t attempts_ = 0;  // Attempts to make the connections; the same on all ranks.
   Mutex mutex_;

@@ -1,21 +1,21 @@
 #pragma once
 
-// A network card as kernels of a GPU drive it (direct.h). Where things lie:
+// A network card as kernels of a GPU drive it (gin_direct.h). Where things lie:
 //
 //   memory of the GPU      windows; signals, counters and the sink; what kernels keep of queue pairs;
 //                          entries, completions and doorbell records
 //   registers of the card  doorbells, whose pages are mapped for the GPU
 //
-// Signals lie where windows do, so that all that a card writes takes one way and nothing of it
+// Signals lie in the same memory as windows: all writes of a card then take one way, and no data
 // comes behind its signal. For the same reason gets are visible when the card has read the sink
 // behind them.
 //
-// The card is given memory of the GPU by a DMA-BUF, and where that fails by its address, for which
-// the kernel has a module (nvidia_peermem). Where it takes data there but no queues, these lie in
-// pinned memory of the host, which kernels reach over the bus. Completions take another way than
-// data then, and in any case nobody takes them for a sign of it.
+// The card gets memory of the GPU by a DMA-BUF, and where the DMA-BUF fails by an address, with the
+// Linux kernel's module nvidia_peermem. If the card takes data in the GPU but no queues, the queues
+// lie in pinned memory of the host, and kernels reach them over the bus. Completions then take a
+// different way than data, and no kernel takes a completion for a sign of data.
 //
-// The host does not touch memory of the GPU: what it wants to know of queues it copies.
+// The host does not touch memory of the GPU, and reads the state of queues by copies.
 //
 // Threads: any, one at a time.
 
@@ -27,17 +27,17 @@
 
 #include "backend/cuda/memory.h"
 #include "base/status.h"
-#include "gin/card.h"
+#include "gin_direct/card.h"
 
 namespace tutti {
 
 class GinGpuCard {
  public:
   struct Options {
-    // The GPU's kernels may be taken to see what the card writes in its order, whatever CUDA says.
+    // The GPU's kernels see the card's writes in order, whatever CUDA says.
     bool trusts_order = false;
   };
-  // Tries all that kernels need once. Fails, with the reason, where some of it cannot be had.
+  // Tries everything that kernels need once. Fails, with the reason, where a part is not available.
   static Result<std::unique_ptr<GinGpuCard>> Create(const cuda::Device& device, Card& card,
                                                     const Options& options);
 
@@ -52,8 +52,8 @@ class GinGpuCard {
 
  private:
   class Queues;
-  // Where queue pairs lie, and by what the card knows that. Each is tried when the one before has
-  // failed, and those are not tried again.
+  // The memory of queue pairs, and the card's way to know the memory. Each place is tried after the
+  // failure of the place before, and a failed place is not tried again.
   enum class Place : uint8_t { kNotTried, kGpuByDmabuf, kGpuByAddress, kHost };
 
   GinGpuCard(const cuda::Device& device, Card& card) : device_(device), card_(card) {}
@@ -65,7 +65,7 @@ class GinGpuCard {
   const cuda::Device& device_;
   Card& card_;
   Place place_ = Place::kNotTried;
-  // CUDA maps a page once, and several queue pairs, of different sets too, may have it.
+  // CUDA maps a page once, and several queue pairs, of different sets too, may share the page.
   std::map<std::byte*, std::weak_ptr<cuda::MappedRegisters>> pages_;
 };
 

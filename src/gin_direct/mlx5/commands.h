@@ -1,12 +1,12 @@
 #pragma once
 
-// The commands by which mlx5 cards make completion queues and queue pairs, as the bytes that DevX
-// takes. Pure functions.
+// The commands by which mlx5 cards make completion queues and queue pairs, as bytes for DevX. Pure
+// functions.
 //
 // A command is a run of big-endian words of 32 bits. A field is named here by its first bit,
 // counted from the highest bit of word 0 on, and its width, as NVIDIA's "Adapters Programmer's
-// Reference Manual" and the public interface of the driver (mlx5_ifc) number them. What is not
-// named is 0.
+// Reference Manual" and the public interface of the driver (mlx5_ifc) number them. Fields without a
+// name here are 0.
 //
 //   CREATE_CQ                                   CREATE_QP, and the commands that move its state
 //   0x000 opcode                                0x000 opcode
@@ -14,19 +14,19 @@
 //   0x280 where the entries lie in their umem   0x0c0 context of the queue pair, 1856 bits
 //   0x2c0 that umem, and whether there is one   0x800 where entries lie, their umem (CREATE_QP)
 //
-// An answer begins with a status of 8 bits, 0 for success, and the syndrome in word 1; commands
-// that create give the object's number in the low 24 bits of word 2.
+// An answer begins with a status of 8 bits, 0 for success, and has the syndrome in word 1. Commands
+// that create have the object's number in the low 24 bits of word 2.
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "gin/card.h"
+#include "gin_direct/card.h"
 
 namespace tutti {
 
-// A command of so many bytes.
+// A command of kBytes bytes.
 template <size_t kBytes>
 struct Mlx5Command {
   std::array<uint8_t, kBytes> bytes = {};
@@ -34,18 +34,18 @@ struct Mlx5Command {
 inline constexpr size_t kMlx5CommandBytes = 0x880 / 8;  // All commands here but the query.
 using Mlx5LongCommand = Mlx5Command<kMlx5CommandBytes>;
 using Mlx5ShortCommand = Mlx5Command<16>;
-// Answers: those that have a number or nothing, and that of the query.
+// Answers with a number or nothing, and the answer of the query.
 using Mlx5ShortAnswer = Mlx5Command<16>;
 using Mlx5QueryAnswer = Mlx5Command<kMlx5CommandBytes>;
 
-// Memory within a umem: its number, and where in it.
+// Memory within a umem: the number of the umem, and an offset.
 struct Mlx5Place {
   uint32_t umem = 0;
   uint64_t offset = 0;
 };
 
-// Says what a completion queue is made of. It has no interrupts of its own, and does not mind that
-// nobody tells how far it has been read: the queue pair that completes there has no more entries.
+// Describes a completion queue to make. The completion queue has no interrupts, and nobody need
+// tell how far it has been read, because the queue pair that completes there has no more entries.
 struct Mlx5CompletionsSpec {
   uint32_t log_size = 0;
   uint32_t uar_page = 0;
@@ -55,7 +55,7 @@ struct Mlx5CompletionsSpec {
 };
 Mlx5LongCommand CreateCompletions(const Mlx5CompletionsSpec& spec);
 
-// Says what a reliable queue pair without a receive queue is made of.
+// Describes a reliable queue pair without a receive queue.
 struct Mlx5PairSpec {
   uint32_t log_size = 0;
   uint32_t domain = 0;
@@ -66,7 +66,7 @@ struct Mlx5PairSpec {
 };
 Mlx5LongCommand CreatePair(const Mlx5PairSpec& spec);
 
-// How a queue pair reaches the one that it is joined to.
+// The route from a queue pair to its other end.
 struct Mlx5Route {
   uint8_t port = 1;
   uint16_t pkey_index = 0;
@@ -80,9 +80,9 @@ struct Mlx5Route {
   uint8_t service_level = 0;
   uint8_t timeout = 0;
   uint8_t retry_count = 0;
-  uint8_t log_reads = 0;  // So many reads and atomic operations may be under way.
+  uint8_t log_reads = 0;  // the most reads and atomic operations under way
 };
-// Take a queue pair from reset to where it can be joined, joins it, and lets it send.
+// Take a queue pair from reset to a state in which it can be joined, join it, and let it send.
 Mlx5LongCommand ResetToInit(uint32_t pair, const Mlx5Route& route);
 Mlx5LongCommand InitToReceive(uint32_t pair, const Mlx5Route& route);
 Mlx5LongCommand ReceiveToSend(uint32_t pair, const Mlx5Route& route);

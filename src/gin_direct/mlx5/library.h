@@ -1,8 +1,8 @@
 #pragma once
 
-// libmlx5, looked up at run time as libibverbs is (transport/net/verbs/library.h): its interface
-// DevX makes objects of a card by the card's own commands (commands.h), so that their memory may
-// lie where the caller wants it. Address handles are libibverbs', which libmlx5 brings along.
+// libmlx5, looked up at run time like libibverbs (transport/net/verbs/library.h). Its interface
+// DevX makes objects of a card by the card's own commands (commands.h), and lets the caller choose
+// the memory of the objects. Address handles are a part of libibverbs, which libmlx5 loads.
 //
 // A library is a value of function pointers and is never unloaded.
 
@@ -14,9 +14,9 @@
 
 namespace tutti {
 
-// An mlx5dv_devx_umem_in, of which headers before rdma-core 44 lack the last member.
+// An mlx5dv_devx_umem_in, whose last member is missing in headers before rdma-core 44.
 struct Mlx5UmemIn {
-  void* addr = nullptr;  // in a DMA-BUF, where it begins
+  void* addr = nullptr;  // in a DMA-BUF, the offset of the memory
   size_t size = 0;
   uint32_t access = 0;
   uint64_t pgsz_bitmap = 0;
@@ -25,7 +25,7 @@ struct Mlx5UmemIn {
 };
 inline constexpr uint64_t kMlx5UmemOfDmabuf = 1;  // in comp_mask
 
-// Every function that is used: the member's name, the symbol, the result, the parameters.
+// Every function in use: the member's name, the symbol, the result, the parameters.
 #define TUTTI_MLX5_CALLS(X)                                                               \
   X(is_supported, "mlx5dv_is_supported", bool, (ibv_device*))                             \
   X(open_device, "mlx5dv_open_device", ibv_context*, (ibv_device*, mlx5dv_context_attr*)) \
@@ -51,8 +51,8 @@ struct Mlx5Library {
 #undef TUTTI_MLX5_MEMBER
 };
 
-// Loads the library of the name or path `file` and looks up all functions. SystemError when there
-// is none, or when it lacks a function; the sentence says which.
+// Loads the library of the name or path `file` and looks up all functions. SystemError, with the
+// name, for a missing library or function.
 Result<Mlx5Library> LoadMlx5Library(const std::string& file);
 
 }  // namespace tutti

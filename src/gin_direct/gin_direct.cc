@@ -1,4 +1,4 @@
-#include "gin/direct.h"
+#include "gin_direct/gin_direct.h"
 
 #include <time.h>
 
@@ -15,14 +15,14 @@ namespace {
 using device::mlx5::QueuePair;
 
 constexpr size_t kPage = 4096;
-// A wait for the rest sleeps so long between two looks.
+// The sleep between two looks of Finish.
 constexpr timespec kFinishNap{.tv_sec = 0, .tv_nsec = 100'000};
 
 uint64_t Load(const uint64_t& word) {
   return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(word)).load(std::memory_order_acquire);
 }
 
-// Returns what went wrong by the syndrome of a completion, as InfiniBand names it.
+// Returns the meaning of a completion's syndrome, as InfiniBand names it.
 const char* Meaning(uint8_t syndrome) {
   switch (syndrome) {
     case 0x01:
@@ -43,11 +43,11 @@ const char* Meaning(uint8_t syndrome) {
       return "the card has stopped it";
   }
 }
-constexpr uint8_t kFlushed = 0x05;  // the syndrome of entries behind one that failed
+constexpr uint8_t kFlushed = 0x05;  // the syndrome of entries behind a failed entry
 
 }  // namespace
 
-// Holds what kernels read and write besides the entries.
+// Holds the data that kernels read and write besides the entries.
 struct GinDirect::Block {
   Block(GinHostCalls* calls, size_t num_contexts, size_t num_ranks)
       : handle(calls, num_contexts),
@@ -59,7 +59,7 @@ struct GinDirect::Block {
         visible_gets(num_contexts * num_ranks) {}
 
   GinHandle<device::GdakiContext> handle;
-  std::vector<QueuePair> main, companion;  // those of a context follow those of the one before
+  std::vector<QueuePair> main, companion;  // in the order of contexts
   std::vector<uint32_t> signal_keys, counter_keys;
   std::vector<uint64_t> issued_gets, visible_gets;
 };
@@ -84,7 +84,7 @@ struct GinDirect::Layout {
     counters_at = Take(WordsOf(contexts, plan.num_counters), kPage);
     sink_at = Take(kPage, kPage);
   }
-  // Returns the bytes of a table; one without words has one, because no card takes 0 bytes.
+  // Returns the bytes of a table. An empty table has one word, because no card takes 0 bytes.
   static size_t WordsOf(size_t contexts, uint32_t words) {
     return std::max(contexts * words, size_t{1}) * sizeof(uint64_t);
   }
@@ -106,6 +106,7 @@ struct GinDirect::Layout {
 GinDirect::GinDirect(Parts parts)
     : parts_(std::move(parts)), num_contexts_(static_cast<size_t>(parts_.plan.num_contexts)) {}
 
+// Makes the tables and then the queue pairs of this rank. No queue pair is joined yet.
 Result<std::unique_ptr<GinDirect>> GinDirect::Create(Parts parts) {
   std::unique_ptr<GinDirect> made(new GinDirect(std::move(parts)));
   const auto ranks = static_cast<size_t>(made->parts_.num_ranks);
@@ -129,7 +130,7 @@ GinDirect::~GinDirect() {
   stream_.reset();
 }
 
-// Words that are waited for must not become visible ahead of what was put before them.
+// Words that kernels wait for must not become visible ahead of earlier puts.
 Result<std::unique_ptr<CardMemory>> GinDirect::Share(std::byte* at, size_t bytes) {
   if (parts_.gpu != nullptr) return parts_.gpu->Register({at, bytes}, 0, CardOrdering::kStrict);
   return parts_.card->Register({at, bytes}, 0, CardOrdering::kStrict);
@@ -151,7 +152,7 @@ Status GinDirect::MakeTables() {
   }
   signals_ = reinterpret_cast<uint64_t*>(memory + layout.signals_at);
   counters_ = reinterpret_cast<uint64_t*>(memory + layout.counters_at);
-  // Only words that are there may be reached.
+  // The card may reach existing words only.
   TUTTI_ASSIGN(signal_memory_,
                Share(memory + layout.signals_at, Layout::WordsOf(num_contexts_, plan.num_signals)));
   TUTTI_ASSIGN(counter_memory_, Share(memory + layout.counters_at,
@@ -165,6 +166,8 @@ bool GinDirect::Joins(int peer) const {
          peer % parts_.team.size == parts_.team.place;
 }
 
+// Numbers queue pairs context by context and rank by rank. The order is equal on all ranks, and an
+// offer needs no names.
 void GinDirect::NumberQueues() {
   toward_.resize(num_contexts_ * static_cast<size_t>(parts_.num_ranks));
   for (size_t context = 0; context < num_contexts_; ++context)
@@ -188,6 +191,8 @@ void GinDirect::Offer(std::span<std::byte> offer) const {
   }
 }
 
+// An offer has the sender's queue pair numbers toward all ranks, and this rank picks the number
+// toward itself.
 Status GinDirect::Join(const std::vector<std::span<const std::byte>>& offers) {
   const auto ranks = static_cast<size_t>(parts_.num_ranks);
   for (int peer = 0; peer < parts_.num_ranks; ++peer) {
@@ -216,7 +221,8 @@ Status GinDirect::Join(const std::vector<std::span<const std::byte>>& offers) {
   return Status::Ok();
 }
 
-// Joins the queue pairs whose both ends are this rank's: that toward itself, and companions.
+// Joins the queue pairs whose both ends are this rank's: the queue pair toward itself, and the
+// companions.
 Status GinDirect::JoinSelf(size_t context, int self) {
   const CardEnd& end = parts_.card->end();
   const auto join = [&](size_t one, size_t other) -> Status {
@@ -230,6 +236,7 @@ Status GinDirect::JoinSelf(size_t context, int self) {
   return Status::Ok();
 }
 
+// Writes the context of a kernel on the host. FillGpu replaces the addresses for kernels of a GPU.
 void GinDirect::FillContext(size_t context) {
   const size_t first = context * static_cast<size_t>(parts_.num_ranks);
   for (int peer = 0; peer < parts_.num_ranks; ++peer) {
@@ -252,7 +259,7 @@ void GinDirect::FillContext(size_t context) {
   made.last_visible_get = &block_->visible_gets[first];
 }
 
-// Copies what kernels read to the GPU, with the addresses that hold there.
+// Copies the data that kernels read to the GPU, with addresses for the GPU.
 Status GinDirect::FillGpu() {
   const auto ranks = static_cast<size_t>(parts_.num_ranks);
   const Layout layout(parts_.plan, ranks, /*on_gpu=*/true);
@@ -287,10 +294,12 @@ Status GinDirect::FillGpu() {
   TUTTI_ASSIGN(cuda::OwnStream stream, cuda::OwnStream::Create(device));
   stream_ = std::make_unique<cuda::OwnStream>(std::move(stream));
   TUTTI_TRY(stream_->CopyIn(gpu_memory_.address(), image.data(), image.size()));
-  // What CUDA prepares for copies from the GPU it prepares now, and not while kernels wait.
+  // CUDA prepares copies from the GPU at the first copy, and must not do so while kernels wait.
   return ReadTold().status();
 }
 
+// Kernels count the entries that they have told the card of (`rung`). A GPU's counts are copied,
+// because the host does not map the memory of the GPU.
 Result<GinDirect::Told> GinDirect::ReadTold() const {
   Told told;
   const auto note = [](const std::vector<QueuePair>& pairs, std::vector<uint64_t>& into) {
@@ -326,7 +335,7 @@ void* GinDirect::handle() const {
 // While kernels run
 
 Status GinDirect::Finish(Deadline deadline) {
-  // Where CUDA has failed there is nothing to wait for.
+  // Nothing remains to wait for after a failure of CUDA.
   TUTTI_ASSIGN(const Told told, ReadTold());
   std::vector<std::pair<size_t, uint64_t>> left;  // queue pairs, and the last entry of each
   for (size_t i = 0; i < toward_.size(); ++i) {
@@ -354,6 +363,14 @@ Result<bool> GinDirect::IsDone(size_t queue, uint64_t index) const {
          device::mlx5::OpcodeOf(seen.word) != device::mlx5::kInvalid;
 }
 
+GinProxy* GinDirect::AsProxy() {
+  Refuse(InvalidUsage(
+      "the kernel was compiled with NCCL_GIN_GDAKI_ENABLE=0, and kernels of this communicator "
+      "drive "
+      "network cards themselves: compile it with 1, or set NCCL_GIN_TYPE=2 to have the proxy"));
+  return nullptr;
+}
+
 void GinDirect::Wait(uint32_t, uint32_t round) {
   StopIfAlone(*parts_.watch, round);
   PauseInGrid(round);
@@ -368,7 +385,7 @@ void GinDirect::NoteUnreached(int rank) {
                          parts_.name_of(rank)));
 }
 
-// Says which thread has asked for what cannot be done.
+// Stops the communicator for an impossible operation, with the name of the kernel's thread.
 void GinDirect::Refuse(Status failure) {
   parts_.watch->Stop(
       NameKernelThread(std::move(failure)).Annotate("a kernel's operation on the network"),
@@ -378,13 +395,13 @@ void GinDirect::Refuse(Status failure) {
 void GinDirect::NoteFailed() {
   if (parts_.watch->stopped()) return;
   const Result<Told> told = ReadTold();
-  if (!told.ok()) return;  // CUDA has failed; that is not the network's.
+  if (!told.ok()) return;  // The failure is CUDA's and not the network's.
   const Status failure = FindFailure(*told);
   if (!failure.ok()) parts_.watch->Stop(failure, /*tell=*/true);
 }
 
-// Returns the syndrome of the entry that stopped a queue pair; kFlushed where it is not to be seen
-// any more.
+// Returns the syndrome of the entry that stopped a queue pair; kFlushed if the entry is no longer
+// visible.
 uint8_t GinDirect::SyndromeOf(size_t queue) const {
   for (uint64_t i = 0; i < parts_.plan.queue_depth; ++i) {
     const Result<CardCompletion> seen = queues_->Completion(queue, i);
@@ -395,7 +412,7 @@ uint8_t GinDirect::SyndromeOf(size_t queue) const {
   return kFlushed;
 }
 
-// Returns why a queue pair that entries were posted to does nothing any more; ok where it works.
+// Returns why a used queue pair has stopped; ok if the queue pair works.
 Status GinDirect::StateOf(size_t queue, int peer) const {
   TUTTI_ASSIGN(const bool stopped, queues_->HasStopped(queue));
   if (!stopped) return Status::Ok();

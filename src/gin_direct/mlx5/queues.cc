@@ -1,4 +1,4 @@
-#include "gin/mlx5/queues.h"
+#include "gin_direct/mlx5/queues.h"
 
 #include <atomic>
 #include <bit>
@@ -11,10 +11,10 @@ namespace tutti {
 namespace {
 
 constexpr size_t kPage = 4096;
-// Asks for a doorbell register that nobody else rings; older libmlx5 have no name for it.
+// Asks for an exclusive doorbell register; older libmlx5 have no name for the flag.
 constexpr uint32_t kNotCachedDedicated = uint32_t{1} << 31;
-// The last byte of an entry of a completion queue that the card has never written: invalid, with
-// an owner that is that of no first round.
+// The last byte of a completion entry that the card has never written: invalid, with the owner of
+// no first round.
 constexpr uint8_t kNeverWritten = device::mlx5::kInvalid << 4 | 1;
 
 }  // namespace
@@ -39,8 +39,8 @@ Result<std::unique_ptr<Mlx5QueueMemory>> Mlx5QueueMemory::Register(const Mlx5Car
   in.addr = memory.data();
   in.size = memory.size();
   in.access = IBV_ACCESS_LOCAL_WRITE;
-  // Objects begin at any of these pages. Without the wish the card may take it in longer ones, at
-  // whose beginning alone objects may lie.
+  // Objects begin at any of these pages. Otherwise the card may choose longer pages, and objects
+  // may lie only at the beginning of a page.
   in.pgsz_bitmap = kPage;
   if (dmabuf >= 0) {
     in.addr = reinterpret_cast<void*>(offset);
@@ -97,6 +97,7 @@ Status Mlx5Queues::MakeUar(Queue& queue) const {
   return card_.Refusal(errno, "allocating a doorbell register failed");
 }
 
+// Makes the completion queue first, whose number the command for the queue pair names.
 Status Mlx5Queues::MakePair(size_t i) {
   Queue& queue = queues_[i];
   TUTTI_TRY(MakeUar(queue));
@@ -150,7 +151,7 @@ Status Mlx5Queues::Join(size_t queue, const CardEnd& end, uint32_t number) {
 device::mlx5::QueuePair Mlx5Queues::Export(size_t i) const {
   std::byte* const memory = memory_->memory().data();
   const Queue& queue = queues_[i];
-  // A queue of 65,536 entries would not fit; GinPlan has at most half of that.
+  // A queue of 65,536 entries would not fit; GinPlan allows at most half as many.
   return device::mlx5::MakeQueuePair(
       queue.number, reinterpret_cast<device::mlx5::Entry*>(memory + layout_.EntriesAt(i)),
       static_cast<uint16_t>(depth_), reinterpret_cast<uint32_t*>(memory + layout_.RecordAt(i)),
@@ -170,6 +171,8 @@ Result<bool> Mlx5Queues::HasStopped(size_t i) const {
   return tutti::HasStopped(answer);
 }
 
+// A completion is valid by its last word. The acquire load of the word orders the read of the
+// syndrome behind it.
 Result<CardCompletion> Mlx5Queues::Completion(size_t i, uint64_t index) const {
   std::byte* const entry = memory_->memory().data() + layout_.CompletionsAt(i) +
                            (index & (depth_ - 1)) * device::mlx5::kEntryBytes;

@@ -1,4 +1,4 @@
-#include "gin/mlx5/library.h"
+#include "gin_direct/mlx5/library.h"
 
 #include <dlfcn.h>
 

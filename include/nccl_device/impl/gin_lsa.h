@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Short puts and gets within the LSA team, which kernels carry out themselves: a copy by the proxy
-// takes longer than a few stores, and a call of the library longer than all of a put of 8 bytes.
-// What follows a put, its signal and its counter, goes on a GPU through the queue like any other,
-// behind what was posted there before. On a host, where nothing toward a rank of the team is
-// posted as a rule, the kernel adds to the words itself. Read by nccl_device/gin.h.
+// Short puts and gets within the LSA team, carried out by the kernels themselves: a copy by the
+// proxy takes longer than a few stores, and a call of the library takes longer than a whole put of
+// 8 bytes. On a GPU the signal and the counter of a put go through the queue, behind the operations
+// posted before. On a host, where nothing toward a rank of the team is posted as a rule, the kernel
+// adds to the words itself. Read by nccl_device/gin.h.
 //
-// A kernel must not touch what lies outside of a window. So the library keeps behind the record of
-// a window how long its parts are (window_check.h), and a kernel leaves to the proxy what it does
-// not know to be right.
+// A kernel must not touch memory outside of a window. The library therefore keeps the lengths of a
+// window's parts behind its record (window_check.h), and a kernel leaves operations that may be
+// wrong to the proxy.
 
-#ifndef NCCL_DEVICE_IMPL_GIN_DIRECT_H_
-#define NCCL_DEVICE_IMPL_GIN_DIRECT_H_
+#ifndef NCCL_DEVICE_IMPL_GIN_LSA_H_
+#define NCCL_DEVICE_IMPL_GIN_LSA_H_
 
 #include "nccl_device/impl/core__funcs.h"
 #include "nccl_device/impl/gin_descriptor.h"
@@ -22,10 +22,10 @@
 namespace tutti {
 namespace device {
 
-// So many bytes for each thread of a group are copied by the group.
-constexpr size_t kDirectBytesPerThread = 128;
+// The bytes that a group copies for each of its threads.
+constexpr size_t kLsaBytesPerThread = 128;
 
-// Returns the place of a rank in the LSA team; -1 where it is of another team.
+// Returns the place of a rank in the LSA team; -1 outside the team.
 NCCL_DEVICE_INLINE int LsaPlaceOf(const ncclDevComm& comm, int world_rank) {
   const int place = world_rank - (comm.rank - comm.lsaRank);
   return place >= 0 && place < comm.lsaSize ? place : -1;
@@ -40,8 +40,8 @@ NCCL_DEVICE_INLINE bool KnownToHold(const ncclDevComm& comm, ncclWindow_t window
   return offset <= size && bytes <= size - offset;
 }
 
-// Copies by all threads of a group, in the largest units that all of it allows. The loads are
-// volatile: what other ranks have written meanwhile may be newer than what a cache has.
+// Copies by all threads of a group, in the largest units of all addresses and lengths. The loads
+// are volatile, because other ranks may have written newer data than a cache has.
 template <typename Unit, typename Coop>
 NCCL_DEVICE_INLINE void CopyUnits(Coop& coop, void* to, const void* from, size_t bytes) {
   for (size_t i = static_cast<size_t>(coop.thread_rank()); i < bytes / sizeof(Unit);
@@ -59,7 +59,7 @@ NCCL_DEVICE_INLINE void CopyTogether(Coop& coop, void* to, const void* from, siz
     CopyUnits<char>(coop, to, from, bytes);
 }
 
-// Returns whether the signal of a put or its counter is known to be there.
+// Returns whether the signal and the counter of a put are known to exist.
 NCCL_DEVICE_INLINE bool KnownToExist(const ncclDevComm& comm, int place, const GinAction& action,
                                      const GinOperation& operation) {
   if ((operation.op & kGinWithCounter) != 0 &&
@@ -71,8 +71,8 @@ NCCL_DEVICE_INLINE bool KnownToExist(const ncclDevComm& comm, int place, const G
          KnownToHold(comm, action.window, place, action.offset, sizeof(uint64_t));
 }
 
-// Makes the stores of a group visible to all before what the calling thread does then. The group
-// has met.
+// Makes the stores of a group visible to all before the calling thread's next stores. The group has
+// met.
 NCCL_DEVICE_INLINE void ShowStores() {
 #if NCCL_CHECK_CUDACC
   cuda::atomic_thread_fence(cuda::memory_order_acq_rel, cuda::thread_scope_system);
@@ -84,4 +84,4 @@ NCCL_DEVICE_INLINE void ShowStores() {
 
 #endif  // TUTTI_DEVICE_API
 
-#endif  // NCCL_DEVICE_IMPL_GIN_DIRECT_H_
+#endif  // NCCL_DEVICE_IMPL_GIN_LSA_H_

@@ -1,20 +1,22 @@
 #pragma once
 
-// An mlx5 card (ConnectX, BlueField) that kernels drive: opened for DevX, with a protection domain.
+// An mlx5 card (ConnectX, BlueField) for kernels to drive: opened for DevX, with a protection
+// domain.
 //
 //   ibverbs   device, port, protection domain, registered memory
 //   DevX      UARs (pages of doorbell registers), umems (memory in which objects of the card lie),
 //             completion queues and queue pairs (commands.h)
 //
-// Every object is a member that ends itself, in the order in which the card lets them go.
+// Every object is a member that ends itself, in the order that the card requires.
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "gin/card.h"
-#include "gin/mlx5/commands.h"
-#include "gin/mlx5/library.h"
+#include "config/settings.h"
+#include "gin_direct/card.h"
+#include "gin_direct/mlx5/commands.h"
+#include "gin_direct/mlx5/library.h"
 #include "transport/net/verbs/devices.h"
 #include "transport/net/verbs/options.h"
 
@@ -22,8 +24,10 @@ namespace tutti {
 
 class Mlx5Card final : public Card {
  public:
-  static Result<std::unique_ptr<Mlx5Card>> Open(const Settings& settings, const GinOptions& options,
-                                                const std::string& port_name);
+  // Returns the ports that a rank could use, at least one. Fails where kernels can drive no port.
+  static Result<std::vector<CardPort>> Find(const Settings& settings);
+  // Opens the card of the port with this name.
+  static Result<std::unique_ptr<Card>> Open(const Settings& settings, const std::string& port_name);
   ~Mlx5Card() override;
   Mlx5Card(const Mlx5Card&) = delete;
   Mlx5Card& operator=(const Mlx5Card&) = delete;
@@ -46,12 +50,12 @@ class Mlx5Card final : public Card {
   ibv_context& context() const { return *context_; }
   uint32_t domain_number() const { return domain_number_; }
   uint32_t event_queue() const { return event_queue_; }
-  // Returns how a queue pair of this card reaches the end of another one.
+  // Returns how a queue pair of this card reaches a queue pair of another card.
   Result<Mlx5Route> RouteTo(const CardEnd& remote, uint32_t number) const;
-  // Returns the way as far as it is this card's alone.
+  // Returns the part of the route that depends on this card alone.
   Mlx5Route LocalRoute() const;
-  // Returns the sentence for what the system or the card refuses. `answer` is the card's, where it
-  // was asked.
+  // Returns the error for a refusal by the system or the card. `answer` is the card's answer to a
+  // command.
   Status Refusal(int error, const char* what, std::span<const uint8_t> answer = {}) const;
 
  private:

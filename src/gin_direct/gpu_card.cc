@@ -1,4 +1,4 @@
-#include "gin/gpu_card.h"
+#include "gin_direct/gpu_card.h"
 
 #include <fmt/format.h>
 
@@ -15,7 +15,8 @@ namespace {
 constexpr size_t kProbeBytes = 4096;
 constexpr uint32_t kProbeDepth = 2;
 
-// Returns where a GPU sees what `at` shows in memory that begins at `host` here, and `gpu` there.
+// Returns the GPU's address of `at`, in memory that begins at `host` for the host and at `gpu` for
+// the GPU.
 template <typename T>
 T* Moved(T* at, const std::byte* host, std::byte* gpu) {
   return reinterpret_cast<T*>(gpu + (reinterpret_cast<const std::byte*>(at) - host));
@@ -23,7 +24,7 @@ T* Moved(T* at, const std::byte* host, std::byte* gpu) {
 
 }  // namespace
 
-// Queue pairs with what kernels of a GPU need of them.
+// Queue pairs with the mappings for kernels of a GPU.
 class GinGpuCard::Queues final : public CardQueues {
  public:
   explicit Queues(const cuda::Device& device) : device_(device) {}
@@ -76,9 +77,9 @@ class GinGpuCard::Queues final : public CardQueues {
 
   const cuda::Device& device_;
   std::unique_ptr<cuda::OwnStream> stream_;  // with the next
-  cuda::MappedMemory gpu_memory_;            // which queue pairs lie in; none: the host's
+  cuda::MappedMemory gpu_memory_;            // the memory of queue pairs; none: the host's
   std::unique_ptr<CardQueues> queues_;       // ends before the memory, which the card reaches
-  cuda::PinnedRange pinned_;                 // the host's, where they lie there
+  cuda::PinnedRange pinned_;                 // the host's memory, if queue pairs lie in it
   std::vector<std::shared_ptr<cuda::MappedRegisters>> registers_;  // of each queue pair
 };
 
@@ -119,7 +120,7 @@ Result<std::unique_ptr<CardMemory>> GinGpuCard::Register(std::span<std::byte> me
   return SystemError("{}; and by its address: {}", refused.message(), known.status().message());
 }
 
-// Notes where queue pairs lie, and says so when it is another place than before.
+// Notes the place of queue pairs, and logs a change.
 void GinGpuCard::Settle(Place place, const std::string& why_not) {
   if (place == place_) return;
   place_ = place;
@@ -177,6 +178,8 @@ Result<std::shared_ptr<cuda::MappedRegisters>> GinGpuCard::MapRegisters(std::spa
   return known;
 }
 
+// Tries memory of the GPU first. The image is copied before the card learns of the memory
+// (Card::QueueImage).
 Result<std::unique_ptr<CardQueues>> GinGpuCard::MakeQueues(size_t count, uint32_t depth) {
   auto made = std::make_unique<Queues>(device_);
   std::unique_ptr<CardQueueMemory> known;

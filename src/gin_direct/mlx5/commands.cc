@@ -1,4 +1,4 @@
-#include "gin/mlx5/commands.h"
+#include "gin_direct/mlx5/commands.h"
 
 #include <algorithm>
 
@@ -48,7 +48,7 @@ constexpr Field kState{0x00, 4}, kMigration{0x13, 2}, kDomain{0x28, 24}, kMtu{0x
 }  // namespace pair
 constexpr Field kEntriesOffset{0x800, 32}, kEntriesUmem{0x840, 32}, kEntriesInUmem{0x860, 1};
 
-// The way to the other end, within the context of a queue pair.
+// The route to the other end, within the context of a queue pair.
 constexpr size_t kRouteAt = kPairAt + 0xc0;
 namespace route {
 constexpr Field kPkey{0x10, 16}, kGlobal{0x28, 1}, kLid{0x30, 16}, kTimeout{0x40, 5},
@@ -57,20 +57,20 @@ constexpr Field kPkey{0x10, 16}, kGlobal{0x28, 1}, kLid{0x30, 16}, kTimeout{0x40
     kMacHigh{0x130, 16}, kMacLow{0x140, 32};
 }  // namespace route
 
-constexpr uint32_t kMigrated = 3;    // There is one way to the other end, and no other.
-constexpr uint32_t kNoReceives = 3;  // There is no receive queue.
+constexpr uint32_t kMigrated = 3;    // the only route is in use
+constexpr uint32_t kNoReceives = 3;  // no receive queue
 // Atomic operations as InfiniBand has them, on words of 8 bytes in the order of the host.
 constexpr uint32_t kStandardAtomics = 1;
-constexpr uint32_t kStopped = 6;        // the state of a queue pair that has seen an error
+constexpr uint32_t kStopped = 6;        // the state of a queue pair after an error
 constexpr uint32_t kLogMostBytes = 30;  // kernels put at most 1 GiB at a time
 // 0.64 ms, by the code of the standard. No receive is ever waited for.
 constexpr uint32_t kNotReadyTimer = 12;
 constexpr uint32_t kNotReadyRetries = 7;
 constexpr uint32_t kMostHops = 255;
-// The first of the ports that RoCE sends from, which switches spread their traffic by.
+// The first source port of RoCE, by which switches spread the traffic.
 constexpr uint32_t kFirstUdpPort = 0xc000;
 
-// Puts a value into a field, or the upper and lower half of one into a field of 64 bits.
+// Puts a value into a field, or the upper and lower half of a value into a field of 64 bits.
 void Put(std::span<uint8_t> command, Field field, uint32_t value) {
   for (uint32_t i = 0; i < field.width; ++i) {
     if ((value >> i & 1) == 0) continue;
@@ -95,7 +95,7 @@ Mlx5LongCommand Begin(Opcode opcode) {
   return command;
 }
 
-// A command that moves the state of a queue pair.
+// A command to move the state of a queue pair.
 class Move {
  public:
   Move(Opcode opcode, uint32_t number, const Mlx5Route& way) : command_(Begin(opcode)) {
@@ -110,7 +110,7 @@ class Move {
     Put(command_.bytes, In(kRouteAt, field), value);
     return *this;
   }
-  // Bytes that stand where a field begins.
+  // Puts bytes at the beginning of a field.
   Move& OnRoute(Field field, std::span<const uint8_t> bytes) {
     std::copy(bytes.begin(), bytes.end(), command_.bytes.begin() + (kRouteAt + field.bit) / 8);
     return *this;
@@ -123,6 +123,7 @@ class Move {
 
 }  // namespace
 
+// The queue ignores overruns, because nobody tells the card how far kernels have read.
 Mlx5LongCommand CreateCompletions(const Mlx5CompletionsSpec& spec) {
   Mlx5LongCommand command = Begin(kCreateCompletions);
   const auto put = [&](Field field, uint32_t value) {

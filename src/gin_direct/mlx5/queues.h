@@ -1,19 +1,19 @@
 #pragma once
 
-// Queue pairs of an mlx5 card, made by its own commands. All of one set lie in one umem, memory of
-// the host or of a GPU:
+// Queue pairs of an mlx5 card, made by its own commands. All queue pairs of a set lie in one umem,
+// memory of the host or of a GPU:
 //
 //   for each queue pair, in whole pages   entries of the completion queue │ entries to send
 //   behind them, a line of 64 bytes each  records: of the completion queue │ of the queue pair
 //
-// Each queue pair has a doorbell register of its own: two queue pairs would wait for one another
-// at one, when threads ring both.
+// Each queue pair has its own doorbell register: two queue pairs with one register would wait for
+// one another when threads ring both.
 
 #include <cstdlib>
 #include <memory>
 #include <vector>
 
-#include "gin/mlx5/card.h"
+#include "gin_direct/mlx5/card.h"
 
 namespace tutti {
 
@@ -27,23 +27,24 @@ class Mlx5QueueLayout {
   size_t EntriesAt(size_t i) const { return CompletionsAt(i) + ring_bytes_; }
   size_t CompletionsRecordAt(size_t i) const { return CompletionsAt(count_) + i * 2 * 64; }
   size_t RecordAt(size_t i) const { return CompletionsRecordAt(i) + 64; }
-  // Marks all completions as never written, in memory that is zero.
+  // Marks all completions as never written, in zeroed memory.
   void Fill(std::byte* memory) const;
 
  private:
   size_t count_;
   uint32_t depth_;
-  size_t ring_bytes_;  // of the entries of one queue, in whole pages
+  size_t ring_bytes_;  // of one queue's entries, in whole pages
 };
 
 // The umem of queue pairs.
 class Mlx5QueueMemory final : public CardQueueMemory {
  public:
-  // By a DMA-BUF in which the memory begins at `offset`, or by its address where it is -1.
+  // Registers by a DMA-BUF in which the memory begins at `offset`, or by the address if `dmabuf` is
+  // -1.
   static Result<std::unique_ptr<Mlx5QueueMemory>> Register(const Mlx5Card& card,
                                                            std::span<std::byte> memory, int dmabuf,
                                                            uint64_t offset);
-  // Memory of the host, which goes with the object and begins as `image`.
+  // Allocates memory of the host that begins as `image` and ends with the object.
   static Result<std::unique_ptr<Mlx5QueueMemory>> Allocate(const Mlx5Card& card,
                                                            const std::vector<std::byte>& image);
   ~Mlx5QueueMemory() override;
@@ -69,7 +70,7 @@ class Mlx5QueueMemory final : public CardQueueMemory {
 
 class Mlx5Queues final : public CardQueues {
  public:
-  // `card` outlives the queues. They are made, and in the state in which they can be joined.
+  // `card` outlives the queues. Returns queues that can be joined.
   static Result<std::unique_ptr<Mlx5Queues>> Create(const Mlx5Card& card, size_t count,
                                                     uint32_t depth,
                                                     std::unique_ptr<Mlx5QueueMemory> memory);

@@ -1,11 +1,11 @@
-#include "gin/mlx5/card.h"
+#include "gin_direct/mlx5/card.h"
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
 
-#include "gin/mlx5/queues.h"
+#include "gin_direct/mlx5/queues.h"
 #include "transport/net/verbs/fault.h"
 
 namespace tutti {
@@ -28,21 +28,23 @@ class Mlx5Memory final : public CardMemory {
   ibv_mr& region_;
 };
 
-// The libraries by which cards are reached, and the ports of those that kernels can drive.
+// The libraries for cards, and the ports that kernels can drive.
 struct Mlx5Ports {
   std::shared_ptr<const VerbsLibrary> verbs;
   Mlx5Library mlx5;
   std::vector<VerbsPort> usable;  // not empty
 };
 
-Result<Mlx5Ports> FindPorts(const Settings& settings, const GinOptions& options) {
+// Names the first missing part in the error: a library, an active port, or a card of the right
+// kind.
+Result<Mlx5Ports> FindPorts(const Settings& settings) {
   Mlx5Ports found;
   TUTTI_ASSIGN(const VerbsLibrary verbs, LoadVerbsLibrary(settings.ib_library));
   found.verbs = std::make_shared<const VerbsLibrary>(verbs);
   if (verbs.reg_mr_iova2 == nullptr)
     return InvalidUsage("{} is too old for GIN direct: it lacks ibv_reg_mr_iova2",
                         settings.ib_library);
-  TUTTI_ASSIGN(found.mlx5, LoadMlx5Library(options.mlx5_library));
+  TUTTI_ASSIGN(found.mlx5, LoadMlx5Library(settings.mlx5_library));
   TUTTI_ASSIGN(VerbsPorts ports, FindVerbsPorts(found.verbs, settings));
   if (ports.usable.empty()) return InvalidUsage("there is no active InfiniBand or RoCE port");
   std::erase_if(ports.usable, [&](const VerbsPort& port) {
@@ -55,8 +57,8 @@ Result<Mlx5Ports> FindPorts(const Settings& settings, const GinOptions& options)
 
 }  // namespace
 
-Result<std::vector<CardPort>> Card::Find(const Settings& settings, const GinOptions& options) {
-  TUTTI_ASSIGN(const Mlx5Ports found, FindPorts(settings, options));
+Result<std::vector<CardPort>> Mlx5Card::Find(const Settings& settings) {
+  TUTTI_ASSIGN(const Mlx5Ports found, FindPorts(settings));
   std::vector<CardPort> ports;
   for (const VerbsPort& port : found.usable)
     ports.push_back({.name = port.Name(),
@@ -67,16 +69,9 @@ Result<std::vector<CardPort>> Card::Find(const Settings& settings, const GinOpti
   return ports;
 }
 
-Result<std::unique_ptr<Card>> Card::Open(const Settings& settings, const GinOptions& options,
-                                         const std::string& port) {
-  TUTTI_ASSIGN(std::unique_ptr<Mlx5Card> card, Mlx5Card::Open(settings, options, port));
-  return std::unique_ptr<Card>(std::move(card));
-}
-
-Result<std::unique_ptr<Mlx5Card>> Mlx5Card::Open(const Settings& settings,
-                                                 const GinOptions& options,
-                                                 const std::string& port_name) {
-  TUTTI_ASSIGN(const Mlx5Ports found, FindPorts(settings, options));
+Result<std::unique_ptr<Card>> Mlx5Card::Open(const Settings& settings,
+                                             const std::string& port_name) {
+  TUTTI_ASSIGN(const Mlx5Ports found, FindPorts(settings));
   const auto port =
       std::find_if(found.usable.begin(), found.usable.end(),
                    [&](const VerbsPort& usable) { return usable.Name() == port_name; });
@@ -84,7 +79,7 @@ Result<std::unique_ptr<Mlx5Card>> Mlx5Card::Open(const Settings& settings,
   std::unique_ptr<Mlx5Card> card(
       new Mlx5Card(found.verbs, found.mlx5, *port, VerbsOptions::From(settings)));
   TUTTI_TRY(card->OpenDevice());
-  return card;
+  return std::unique_ptr<Card>(std::move(card));
 }
 
 Mlx5Card::Mlx5Card(std::shared_ptr<const VerbsLibrary> verbs, const Mlx5Library& mlx5,
@@ -100,6 +95,8 @@ Mlx5Card::Mlx5Card(std::shared_ptr<const VerbsLibrary> verbs, const Mlx5Library&
   end_.ethernet = port_.ethernet ? 1 : 0;
 }
 
+// Queue pairs made by commands need the numbers of the protection domain and of an event queue,
+// which libibverbs does not show.
 Status Mlx5Card::OpenDevice() {
   mlx5dv_context_attr attributes = {};
   attributes.flags = MLX5DV_CONTEXT_FLAGS_DEVX;
@@ -220,7 +217,7 @@ Result<Mlx5Route> Mlx5Card::RouteTo(const CardEnd& remote, uint32_t number) cons
   return route;
 }
 
-// Asks the system which Ethernet address leads to a GID: an address handle has it.
+// Asks the system for the Ethernet address of a GID, by an address handle.
 Result<std::array<uint8_t, 6>> Mlx5Card::MacOf(const Mlx5Route& route) const {
   ibv_ah_attr address = {};
   address.port_num = port_.number;
