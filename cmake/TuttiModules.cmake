@@ -78,7 +78,7 @@ set_source_files_properties(${tutti_own_targets} PROPERTIES SKIP_PRECOMPILE_HEAD
 # These have names of their own that other files of their module have too, or headers of the system that do not mix.
 set(tutti_alone api/device_communicators.cc api/device_interface.cc api/windows.cc backend/cuda/pinned_pool.cc
     backend/host/messages.cc bootstrap/unique_id.cc comm/gpu_gin.cc comm/gpu_one_sided.cc gin/mail.cc gin/mlx5/queues.cc
-    gin/proxy.cc launch/http_store_client.cc operations/tuner/tuner_plugin.cc plan/mesh.cc sys/round_trip.cc sys/silence.cc topology/picture.cc
+    gin/proxy.cc launch/http_store_client.cc operations/tuner/tuner_plugin.cc plan/mesh.cc sys/round_trip.cc sys/silence.cc
     transport/net/plugin/rma_library.cc transport/net/plugin/rma_plugin.cc transport/net/socket/stream.cc transport/shm/arena.cc window/host_flat_space.cc)
 list(TRANSFORM tutti_alone PREPEND ${PROJECT_SOURCE_DIR}/src/)
 set_source_files_properties(${tutti_alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -121,6 +121,10 @@ function(tutti_module name)
   if(shared_by_tests)
     add_library(tutti_${name}_testing STATIC EXCLUDE_FROM_ALL ${shared_by_tests})
     target_link_libraries(tutti_${name}_testing PUBLIC tutti_${name})
+    target_compile_definitions(tutti_${name}_testing PRIVATE TUTTI_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    if(TUTTI_BUILD_TESTS)
+      target_link_libraries(tutti_${name}_testing PUBLIC GTest::gtest)
+    endif()
   endif()
   if(TUTTI_FUZZ)
     foreach(source IN LISTS fuzzers)

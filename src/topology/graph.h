@@ -114,4 +114,11 @@ class Graph {
 std::string_view Name(NodeKind kind);  // "GPU", "HOST", "PCI", "NVS", "CPU", "NIC", "NET"
 std::string_view Name(LinkKind kind);  // "LOC", "NVL", "C2C", "PCI", "SYS", "NET"
 
+// Returns whether the graph has the nodes of several hosts.
+bool SpansHosts(const Graph& graph);
+
+// Returns a node's name that is unique in the graph. Where the graph spans several hosts, the name
+// begins with the number of the node's host.
+std::string UniqueName(const Graph& graph, NodeIndex index);
+
 }  // namespace tutti::topology

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "topology/testdata.h"
+#include "topology/testing/testdata.h"
 
 namespace tutti::topology {
 namespace {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "topo/study.h"
-#include "topology/text.h"
 
 namespace tutti::tools::topo {
 namespace {

@@ -6,12 +6,12 @@
 #include <string>
 
 #include "base/status.h"
-#include "topology/picture.h"
+#include "topo/picture.h"
 
 namespace tutti::tools::topo {
 
 // Writes `picture` to `path`, `scale` pixels for each of its own. InvalidUsage where there is
 // no cairo, SystemError when the file cannot be written.
-Status WritePng(const topology::Picture& picture, double scale, const std::string& path);
+Status WritePng(const Picture& picture, double scale, const std::string& path);
 
 }  // namespace tutti::tools::topo

@@ -8,14 +8,13 @@
 // says what the shape would be.
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "base/status.h"
 #include "topology/graph.h"
 #include "topology/paths.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 
 enum class Reducer : uint8_t {
   kNvSwitch,       // NVLS: the switch that joins the GPUs of a host
@@ -24,24 +23,25 @@ enum class Reducer : uint8_t {
 
 // A GPU that stands for all others with a part of the vector, and the port it uses between hosts.
 struct Head {
-  NodeIndex device = kNoIndex;
-  NodeIndex net = kNoIndex;
+  topology::NodeIndex device = topology::kNoIndex;
+  topology::NodeIndex net = topology::kNoIndex;
 
   friend bool operator==(const Head&, const Head&) = default;
 };
 
 struct Stars {
-  std::vector<Head> heads;                 // a channel each; a GPU may have several
-  double bandwidth_gbps = 0;               // GB/s of the vector, for each head
-  PathKind kind_intra = PathKind::kLocal;  // the worst that is used
-  PathKind kind_inter = PathKind::kLocal;
+  std::vector<Head> heads;    // a channel each; a GPU may have several
+  double bandwidth_gbps = 0;  // GB/s of the vector, for each head
+  topology::PathKind kind_intra = topology::PathKind::kLocal;  // the worst that is used
+  topology::PathKind kind_inter = topology::PathKind::kLocal;
 
   double TotalGbps() const { return static_cast<double>(heads.size()) * bandwidth_gbps; }
 };
 
-// `devices`: of the job; empty: all. InvalidUsage says why there is no such shape: GPUs before
-// Hopper or away from the switch, one host only for a network's switch, no port.
-[[nodiscard]] Result<Stars> FindStars(const Graph& graph, const Paths& paths, Reducer reducer,
-                                      bool inter_host, std::span<const NodeIndex> devices = {});
+// Finds the heads among all GPUs of the graph. InvalidUsage says why the machine has no such shape:
+// no GPU, one GPU or one host where several are needed, GPUs before Hopper or away from the switch,
+// or no port.
+[[nodiscard]] Result<Stars> FindStars(const topology::Graph& graph, const topology::Paths& paths,
+                                      Reducer reducer, bool inter_host);
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

@@ -1,9 +1,16 @@
-#include "topology/machine_layout.h"
+#include "topo/machine_layout.h"
 
 #include <algorithm>
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 namespace {
+
+using topology::Graph;
+using topology::Link;
+using topology::LinkIndex;
+using topology::LinkKind;
+using topology::NodeIndex;
+using topology::NodeKind;
 
 constexpr double kDeviceWidth = 86;
 constexpr double kPortWidth = 74;
@@ -131,4 +138,4 @@ Layout PlaceMachine(const Graph& graph, double left, double top) {
   return Placer(graph, left, top).Place();
 }
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

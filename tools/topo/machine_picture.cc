@@ -1,4 +1,4 @@
-#include "topology/machine_picture.h"
+#include "topo/machine_picture.h"
 
 #include <fmt/format.h>
 
@@ -8,11 +8,25 @@
 #include <set>
 #include <utility>
 
-#include "topology/machine_layout.h"
-#include "topology/text.h"
+#include "topo/machine_layout.h"
+#include "topo/text.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 namespace {
+
+using topology::Channel;
+using topology::Channels;
+using topology::CpuModel;
+using topology::Graph;
+using topology::kNoIndex;
+using topology::Link;
+using topology::LinkIndex;
+using topology::LinkKind;
+using topology::Node;
+using topology::NodeIndex;
+using topology::NodeKind;
+using topology::Paths;
+using topology::Pattern;
 
 constexpr double kMargin = 44;
 constexpr double kTitleHeight = 84;
@@ -479,4 +493,4 @@ Picture DrawMachine(const Graph& graph, const Paths& paths, const Channels* chan
   return Painter(graph, paths, channels).Paint(title);
 }
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

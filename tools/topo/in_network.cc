@@ -1,14 +1,30 @@
-#include "topology/in_network.h"
+#include "topo/in_network.h"
 
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 
 #include "topology/search_hops.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 namespace {
+
+using topology::Graph;
+using topology::Hop;
+using topology::HopTable;
+using topology::Kbps;
+using topology::kNoIndex;
+using topology::kOnce;
+using topology::LinkIndex;
+using topology::Node;
+using topology::NodeIndex;
+using topology::NodeKind;
+using topology::PathKind;
+using topology::Paths;
+using topology::ToGbps;
+using topology::Use;
 
 // Connections and memory for each: as many as NCCL allows.
 constexpr size_t kMostHeads = 32;
@@ -182,9 +198,8 @@ class StarFinder {
 
 }  // namespace
 
-Result<Stars> FindStars(const Graph& graph, const Paths& paths, Reducer reducer, bool inter_host,
-                        std::span<const NodeIndex> devices) {
-  if (devices.empty()) devices = graph.OfKind(NodeKind::kGpu);
+Result<Stars> FindStars(const Graph& graph, const Paths& paths, Reducer reducer, bool inter_host) {
+  const auto devices = graph.OfKind(NodeKind::kGpu);
   if (devices.size() < 2 && !inter_host)
     return InvalidUsage("reduction in a switch is for several GPUs, here are {}", devices.size());
   if (devices.empty()) return InvalidUsage("reduction in a switch is for GPUs, and there are none");
@@ -195,4 +210,4 @@ Result<Stars> FindStars(const Graph& graph, const Paths& paths, Reducer reducer,
       .Find();
 }
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

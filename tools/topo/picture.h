@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 
 struct Point {
   double x = 0;
@@ -63,4 +63,4 @@ inline constexpr const char* kPictureFont = "DejaVu Sans, Helvetica, Arial, sans
 // Returns a whole SVG file. Texts are escaped; control characters are left out.
 std::string ToSvg(const Picture& picture);
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

@@ -5,25 +5,27 @@
 #include <map>
 #include <vector>
 
+#include "topo/picture.h"
 #include "topology/graph.h"
-#include "topology/picture.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 
 struct Layout {
-  std::map<NodeIndex, Box> boxes;  // They have no fill. A NIC's spans the boxes of its ports.
-  std::vector<std::pair<NodeIndex, NodeIndex>> tree;  // parent and child in the PCI tree, as drawn
+  std::map<topology::NodeIndex, Box>
+      boxes;  // They have no fill. A NIC's spans the boxes of its ports.
+  std::vector<std::pair<topology::NodeIndex, topology::NodeIndex>>
+      tree;  // parent and child in the PCI tree, as drawn
   double left = 0;
   double width = 0;     // The machine's width.
   double leaf_top = 0;  // The top of the row of devices and ports.
   double leaf_bottom = 0;
 };
 
-Layout PlaceMachine(const Graph& graph, double left, double top);
+Layout PlaceMachine(const topology::Graph& graph, double left, double top);
 
 inline Point TopOf(const Box& box) { return {box.corner.x + box.width / 2, box.corner.y}; }
 inline Point BottomOf(const Box& box) {
   return {box.corner.x + box.width / 2, box.corner.y + box.height};
 }
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

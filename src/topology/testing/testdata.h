@@ -1,7 +1,6 @@
 #pragma once
 
-// Where this module's tests find the machines of tests/data/topologies. For tests only;
-// testdata_test.cc defines it.
+// Finds and reads the machines of tests/data/topologies. For tests only.
 
 #include <string>
 #include <vector>

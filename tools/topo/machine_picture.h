@@ -6,16 +6,16 @@
 
 #include <string>
 
+#include "topo/picture.h"
 #include "topology/channels.h"
 #include "topology/graph.h"
 #include "topology/paths.h"
-#include "topology/picture.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 
 // `channels` may be null: the bare machine. Channels that are alike are drawn once, with their
 // number.
-Picture DrawMachine(const Graph& graph, const Paths& paths, const Channels* channels,
-                    const std::string& title);
+Picture DrawMachine(const topology::Graph& graph, const topology::Paths& paths,
+                    const topology::Channels* channels, const std::string& title);
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo
