@@ -5,8 +5,8 @@
 namespace tutti::topology {
 namespace {
 
-// Adds up what the channels put on each link, in plain sums: it shares nothing with the search, so
-// that neither can hide a mistake of the other.
+// Adds up the loads of the channels on each link, in plain sums. The check shares nothing with the
+// search, lest one hide a mistake of the other.
 class LoadSum {
  public:
   LoadSum(const Graph& graph, const Paths& paths) : graph_(graph), paths_(paths) {

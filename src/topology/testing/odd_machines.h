@@ -1,7 +1,7 @@
 #pragma once
 
-// Makes the XML of machines that nobody has sent a file of: few and many GPUs, none beside a NIC,
-// mixed generations, several ranks on a GPU. For tests only.
+// Makes the XML of machines that nobody has sent: few and many GPUs, none beside a NIC, mixed
+// generations, several ranks on a GPU. For tests only.
 
 #include <cstdint>
 #include <set>
@@ -17,9 +17,9 @@ struct OddParts {
   int gpus_per_switch = 2;  // 0: GPUs hang at the processor
   std::set<int> nics;       // switches (or processors) with a NIC
   int sm = 80;
-  int other_sm = 0;  // Every second GPU has this; 0: it has the same.
-  int nvlinks = 0;   // Each GPU has so many to NVSwitches.
-  int islands = 1;   // There are so many groups of NVSwitches.
+  int other_sm = 0;  // of every second GPU; 0: as `sm`
+  int nvlinks = 0;   // number of links from each GPU to NVSwitches
+  int islands = 1;   // number of groups of NVSwitches
   int ranks_per_gpu = 1;
   std::string vendor = "GenuineIntel";
 };
