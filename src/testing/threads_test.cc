@@ -67,7 +67,7 @@ TEST(ThreadsTest, WaitsForAllOfAName) {
   });
   spinning.get_future().wait();
   EXPECT_FALSE(AwaitAllAsleep("same-name", 0.05));
-  // It ends while it is waited for, and no longer counts.
+  // The thread ends while it is awaited, and no longer counts.
   std::thread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     stop = true;
