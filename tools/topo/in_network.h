@@ -1,11 +1,11 @@
 #pragma once
 
-// Reduction inside switches: which GPUs bring the parts of a vector to the switch, and what the
-// machine's links leave to that. docs/channel_search.md draws it. No search: loads are counted and
-// the narrowest link tells the bandwidth.
+// Computes reduction inside switches: which GPUs bring the parts of a vector to the switch, and the
+// bandwidth that the machine's links allow. docs/channel_search.md draws the shapes. No search is
+// made: loads are counted, and the narrowest link decides the bandwidth.
 //
-// Pure functions; from any thread. Whether a switch can reduce is not known from a topology: this
-// says what the shape would be.
+// Pure functions; from any thread. A topology does not tell whether a switch can reduce; the result
+// is the shape for a switch that can.
 
 #include <cstdint>
 #include <vector>
@@ -21,7 +21,7 @@ enum class Reducer : uint8_t {
   kNetworkSwitch,  // CollNet: switches of the network; only between hosts
 };
 
-// A GPU that stands for all others with a part of the vector, and the port it uses between hosts.
+// A GPU that takes a part of the vector for all GPUs, and the GPU's port between hosts.
 struct Head {
   topology::NodeIndex device = topology::kNoIndex;
   topology::NodeIndex net = topology::kNoIndex;
@@ -32,7 +32,7 @@ struct Head {
 struct Stars {
   std::vector<Head> heads;    // a channel each; a GPU may have several
   double bandwidth_gbps = 0;  // GB/s of the vector, for each head
-  topology::PathKind kind_intra = topology::PathKind::kLocal;  // the worst that is used
+  topology::PathKind kind_intra = topology::PathKind::kLocal;  // the worst kind in use
   topology::PathKind kind_inter = topology::PathKind::kLocal;
 
   double TotalGbps() const { return static_cast<double>(heads.size()) * bandwidth_gbps; }

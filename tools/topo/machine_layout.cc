@@ -16,14 +16,14 @@ constexpr double kDeviceWidth = 86;
 constexpr double kPortWidth = 74;
 constexpr double kLeafHeight = 44;
 constexpr double kInnerHeight = 34;
-constexpr double kRow = 84;  // The distance from one row's top to the next.
+constexpr double kRow = 84;  // distance from one row's top to the next
 constexpr double kGap = 12;
 constexpr double kCpuGap = 56;
 
 bool IsDevice(NodeKind kind) { return kind == NodeKind::kGpu || kind == NodeKind::kHostDevice; }
 
-// A subtree is laid out first with its leaves side by side; whoever stands above is put over the
-// middle of what is below.
+// Lays out a subtree with its leaves side by side, and puts each inner node over the middle of its
+// subtree.
 class Placer {
  public:
   Placer(const Graph& graph, double left, double top)
@@ -46,7 +46,7 @@ class Placer {
       PlaceTree(cpu, 0);
       cursor_ += kCpuGap - kGap;
     }
-    // Devices that no processor leads to.
+    // Devices without a processor above.
     for (const NodeIndex device : graph_.Devices()) {
       if (seen_[device] == 0) PlaceLeaf(device, kDeviceWidth);
     }
@@ -70,7 +70,8 @@ class Placer {
     return children;
   }
 
-  // Rows below the processor that the inner nodes under it need, and one for the leaves.
+  // Returns the number of rows below a node: a row for each level of inner nodes, and one for the
+  // leaves.
   int Depth(NodeIndex node) {
     int deepest = 0;
     for (const NodeIndex child : Children(node)) {

@@ -1,6 +1,6 @@
 #pragma once
 
-// Says where each node of a machine stands in its picture. Internal to machine_picture.h.
+// Places each node of a machine in its picture. Internal to machine_picture.h.
 
 #include <map>
 #include <vector>
@@ -12,12 +12,12 @@ namespace tutti::tools::topo {
 
 struct Layout {
   std::map<topology::NodeIndex, Box>
-      boxes;  // They have no fill. A NIC's spans the boxes of its ports.
+      boxes;  // without fill; a NIC's box spans the boxes of its ports
   std::vector<std::pair<topology::NodeIndex, topology::NodeIndex>>
       tree;  // parent and child in the PCI tree, as drawn
   double left = 0;
-  double width = 0;     // The machine's width.
-  double leaf_top = 0;  // The top of the row of devices and ports.
+  double width = 0;     // the machine's width
+  double leaf_top = 0;  // top of the row of devices and ports
   double leaf_bottom = 0;
 };
 

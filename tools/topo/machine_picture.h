@@ -1,8 +1,8 @@
 #pragma once
 
-// A machine drawn: processors above, the PCI tree below them, GPUs and ports in a row, NVLink
-// underneath; every channel has a colour, runs along the links that it uses, and has a line of its
-// own at the bottom that shows its order. Pure; meant for up to some 16 devices, right for any.
+// Draws a machine: processors above, the PCI tree below them, GPUs and ports in a row, NVLink
+// underneath. Every channel has a colour and runs along its links. A line of its own at the bottom
+// shows the channel's order. Pure; meant for up to some 16 devices, right for any number.
 
 #include <string>
 
@@ -13,7 +13,7 @@
 
 namespace tutti::tools::topo {
 
-// `channels` may be null: the bare machine. Channels that are alike are drawn once, with their
+// Draws the bare machine where `channels` is null. Equal channels are drawn once, with their
 // number.
 Picture DrawMachine(const topology::Graph& graph, const topology::Paths& paths,
                     const topology::Channels* channels, const std::string& title);

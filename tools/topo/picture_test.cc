@@ -36,7 +36,7 @@ TEST(Picture, WritesWhatXmlReadersRead) {
   EXPECT_TRUE(svg.child("polygon"));
 }
 
-// All that is drawn of every machine lies within the picture, and boxes do not cover one another.
+// The whole drawing of every machine lies within the picture, and boxes do not cover one another.
 TEST(MachinePicture, KeepsWithinItsBounds) {
   for (const std::string& path : TestMachines()) {
     SCOPED_TRACE(path);

@@ -27,14 +27,14 @@ constexpr double kMostPixels = 30'000;
   USE(text_extents)
 // clang-format on
 
-// cairo as it was found at run time, so that the program starts where there is none.
+// Holds cairo as found at run time: the program also starts on machines without cairo.
 struct CairoLibrary {
 #define TUTTI_MEMBER(name) decltype(&cairo_##name) name = nullptr;
   TUTTI_CAIRO_FUNCTIONS(TUTTI_MEMBER)
 #undef TUTTI_MEMBER
 };
 
-// Stores the address of a function; false where the library does not have it.
+// Stores the address of a function; false where the library does not have the function.
 template <typename Function>
 bool Find(void* library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(dlsym(library, name));

@@ -1,5 +1,5 @@
-// `tutti topo predict`: what a collective takes on a machine and any number of such hosts, by the
-// cost model and the channels that the search finds.
+// `tutti topo predict` predicts the time of a collective on a machine and any number of such hosts,
+// by the cost model and the channels of the search.
 
 #include "plan/predict.h"
 
@@ -28,9 +28,9 @@ struct Question {
   bool json = false;
 };
 
-// How a collective's size and bus bandwidth are counted, as by nccl-tests: `size` is that of the
-// larger buffer, of which each rank has `1 / n` where parts are counted; the factor is what an
-// ideal algorithm moves over a rank's link for each byte.
+// Says how a collective's size and bus bandwidth are counted, as by nccl-tests. The size is the
+// larger buffer's; where parts are counted, each rank has `1 / n` of the size. The factor is the
+// traffic of an ideal algorithm over a rank's link for each byte.
 struct CountRule {
   Collective collective = Collective::kAllReduce;
   bool in_parts = false;
@@ -84,7 +84,7 @@ std::vector<Row> PredictRows(const MachineJob& job, const CountRule& rule) {
   return rows;
 }
 
-// Returns a sentence about where the numbers come from.
+// Returns a sentence about the source of the numbers.
 const char* Caveat(const MachineJob& job) {
   if (!job.gpus) return "measured for host ranks on two cores, docs/cost_model.md";
   if (job.hosts == 1) return "measured on H200, docs/cost_model.md; in a CUDA graph";

@@ -1,5 +1,5 @@
-// `tutti topo search` prints the rings and trees of a machine, and how those of many such hosts are
-// joined.
+// `tutti topo search` prints the rings and trees of a machine, and how they are joined over many
+// such hosts.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -83,7 +83,7 @@ Json ToJson(const Graph& graph, const Channels& found, double search_ms) {
   return object;
 }
 
-// Returns the shapes in which switches would reduce, null where there is none.
+// Returns the shapes in which switches would reduce, null where a machine has none.
 Json ToJson(const Graph& graph, const Result<Stars>& found, bool inter_host) {
   if (!found.ok()) return nullptr;
   Json heads = Json::array();

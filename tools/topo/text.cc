@@ -54,7 +54,7 @@ class TreePrinter {
     text_ += '\n';
   }
 
-  // Links that lead down from `index`: PCI, to ports, and to host devices.
+  // Follows the links that lead down from `index`: PCI, to ports, and to host devices.
   void PrintBelow(NodeIndex index, NodeIndex above, size_t depth) {
     double up_gbps = 0;
     for (const LinkIndex link : graph_.node(index).links) {

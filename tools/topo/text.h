@@ -1,6 +1,6 @@
 #pragma once
 
-// A graph and its paths in words: what `tutti topo show` prints. Pure.
+// Writes a graph and its paths as text for `tutti topo show`. Pure.
 
 #include <cstddef>
 #include <string>
@@ -11,15 +11,15 @@
 
 namespace tutti::tools::topo {
 
-// Returns the processors with what hangs below them, a line each, indented.
+// Returns the processors with everything below them, a line each, indented.
 std::string TreeText(const topology::Graph& graph);
 
 // Returns a row for each device and port, with the kind of its path to each device, port and
-// processor, and the path's GB/s where there is room for it (up to kMostWideColumns columns).
+// processor. With up to kMostWideColumns columns the text has the path's GB/s, too.
 std::string MatrixText(const topology::Graph& graph, const topology::Paths& paths);
 inline constexpr size_t kMostWideColumns = 24;
 
-// Returns the kinds of paths that `paths` has, each with what it means.
+// Returns the kinds of paths in `paths`, each with its meaning.
 std::string LegendText(const topology::Graph& graph, const topology::Paths& paths);
 
 // Returns a name such as "Intel Skylake" or "AMD"; empty for an unknown one.
