@@ -16,7 +16,7 @@ constexpr double kDeviceWidth = 86;
 constexpr double kPortWidth = 74;
 constexpr double kLeafHeight = 44;
 constexpr double kInnerHeight = 34;
-constexpr double kRow = 84;  // distance from one row's top to the next
+constexpr double kTreeRow = 84;  // distance from one row's top to the next
 constexpr double kGap = 12;
 constexpr double kCpuGap = 56;
 
@@ -41,7 +41,7 @@ class Placer {
     for (const NodeIndex cpu : cpus) deepest_ = std::max(deepest_, Depth(cpu));
     std::fill(seen_.begin(), seen_.end(), uint8_t{0});
     for (const NodeIndex cpu : cpus) seen_[cpu] = 1;
-    leaf_top_ = top_ + kRow * std::max(1, deepest_);
+    leaf_top_ = top_ + kTreeRow * std::max(1, deepest_);
     for (const NodeIndex cpu : cpus) {
       PlaceTree(cpu, 0);
       cursor_ += kCpuGap - kGap;
@@ -121,7 +121,7 @@ class Placer {
     const double span = cursor_ - begin - kGap;
     const double width = std::min(span, row == 0 ? 250.0 : 150.0);
     layout_.boxes[node] = {
-        {begin + (span - width) / 2, top_ + kRow * row}, width, kInnerHeight, 6, "", ""};
+        {begin + (span - width) / 2, top_ + kTreeRow * row}, width, kInnerHeight, 6, "", ""};
   }
 
   const Graph& graph_;
