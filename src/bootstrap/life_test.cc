@@ -108,18 +108,23 @@ TEST(BootstrapLife, NoEventIsToldAfterDestruction) {
     const Job fresh(2);
     auto ranks = fresh.CreateAll();
     auto alive = std::make_shared<std::atomic<bool>>(true);
-    std::atomic<int> late{0};
+    std::atomic<int> told{0}, late{0}, sent{0};
     Bootstrap::Events events;
-    events.control = [&](int, std::span<const std::byte>) { late += alive->load() ? 0 : 1; };
+    events.control = [&](int, std::span<const std::byte>) { ++(alive->load() ? told : late); };
     ranks[1]->SetEvents(events);
     std::atomic<bool> stop{false};
     std::thread sender([&] {
-      while (!stop) ranks[0]->SendControl(1, ToBytes("x"));
+      for (; !stop; ++sent) ranks[0]->SendControl(1, ToBytes("x"));
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    const auto await = [](const std::atomic<int>& count, int least) {
+      for (const Deadline bound = Deadline::AfterSeconds(30); count < least && !bound.Passed();)
+        std::this_thread::yield();
+      EXPECT_GE(count, least);
+    };
+    await(told, 10);
     ranks[1].reset();
     alive->store(false);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    await(sent, sent + 100);
     stop = true;
     sender.join();
     EXPECT_EQ(late.load(), 0);
