@@ -61,11 +61,4 @@ Status PreferNumaNode(std::span<std::byte> memory, int node) {
   return Status::Ok();
 }
 
-int NumaNodeOf(const std::byte* address) {
-  int node = -1;
-  const long result = syscall(SYS_get_mempolicy, &node, nullptr, 0ul, address,
-                              static_cast<unsigned long>(MPOL_F_NODE | MPOL_F_ADDR));
-  return result == 0 ? node : -1;
-}
-
 }  // namespace tutti

@@ -1,6 +1,6 @@
 #pragma once
 
-// Places memory on NUMA nodes, and finds out where it lies. By system call: libnuma is not needed.
+// Places memory on NUMA nodes. By system call: libnuma is not needed.
 //
 // Pages come to be at their first touch, by default on the node of whoever touches them. A
 // preference, set before, says where instead; it is no demand: a full node is no error.
@@ -19,9 +19,5 @@ int NumaNodeCount();
 // Prefers `node` for the pages of `memory` that have not been touched yet; of shared memory this
 // holds for all who map it. `memory` begins at a page. SystemError where the kernel refuses.
 Status PreferNumaNode(std::span<std::byte> memory, int node);
-
-// Returns the node of the page at `address`, which must have been touched; -1 when there is no
-// telling.
-int NumaNodeOf(const std::byte* address);
 
 }  // namespace tutti

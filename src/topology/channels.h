@@ -16,8 +16,6 @@
 // the data, and a bandwidth of b here moves as much in one all-reduce as a ring's bandwidth of b.
 
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -72,10 +70,5 @@ struct Channels {
 // names the first channel or link that is wrong.
 [[nodiscard]] Status CheckChannels(const Graph& graph, const Paths& paths,
                                    std::span<const NodeIndex> devices, const Channels& channels);
-
-// Returns in words where two answers to the same question first differ; nothing when they agree.
-// Ranks of a host compare their answers before use: each rank computes alone, and all must have
-// come to the same answer.
-std::optional<std::string> FirstDifference(const Channels& ours, const Channels& theirs);
 
 }  // namespace tutti::topology

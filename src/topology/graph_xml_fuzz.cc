@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "topology/graph_xml.h"
+#include "topology/testing/channel_difference.h"
 
 namespace {
 

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "topology/search.h"
+#include "topology/testing/channel_difference.h"
 #include "topology/testing/testdata.h"
 
 namespace tutti::topology {

@@ -86,14 +86,4 @@ Status DumpChannels(const Settings& settings, const Graph& graph, const HostChan
       .Annotate("NCCL_GRAPH_DUMP_FILE");
 }
 
-Result<HostChannels> FindChannels(const Settings& settings, const Graph& graph, const Paths& paths,
-                                  bool inter_host, int rank) {
-  HostChannels channels;
-  TUTTI_ASSIGN(channels.ring, FindPattern(settings, graph, paths, Pattern::kRing, inter_host));
-  TUTTI_ASSIGN(channels.tree,
-               FindPattern(settings, graph, paths, Pattern::kBalancedTree, inter_host));
-  TUTTI_TRY(DumpChannels(settings, graph, channels, rank));
-  return channels;
-}
-
 }  // namespace tutti::topology

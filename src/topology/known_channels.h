@@ -26,8 +26,4 @@ struct HostChannels {
 [[nodiscard]] Status DumpChannels(const Settings& settings, const Graph& graph,
                                   const HostChannels& channels, int rank);
 
-// Finds both patterns, and dumps them when the settings name `rank` as the writer.
-[[nodiscard]] Result<HostChannels> FindChannels(const Settings& settings, const Graph& graph,
-                                                const Paths& paths, bool inter_host, int rank);
-
 }  // namespace tutti::topology

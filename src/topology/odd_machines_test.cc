@@ -9,6 +9,7 @@
 #include <set>
 
 #include "topology/search.h"
+#include "topology/testing/channel_difference.h"
 #include "topology/testing/testdata.h"
 
 namespace tutti::topology {

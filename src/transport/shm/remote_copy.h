@@ -1,8 +1,8 @@
 #pragma once
 
-// Copies between this process's memory and another's in one step, without shared memory
-// (process_vm_readv and process_vm_writev). The other process takes no part in it: both sides must
-// have agreed on when the memory may be touched.
+// Copies another process's memory into this process's in one step, without shared memory
+// (process_vm_readv). The other process takes no part in the copy: both sides must have agreed on
+// when the memory may be touched.
 //
 // Whether the kernel permits it depends on users, on Yama (kernel.yama.ptrace_scope), on containers
 // and their seccomp profiles; and a process number that a peer told us may mean another process
@@ -28,7 +28,6 @@ namespace tutti {
 // SystemError with the address when the memory is not there. Part of the bytes may have been copied
 // then.
 Status ReadRemote(pid_t pid, void* dst, uintptr_t remote, size_t bytes);
-Status WriteRemote(pid_t pid, uintptr_t remote, const void* src, size_t bytes);
 
 // A random value that a rank writes somewhere in its memory, so that others can prove that they
 // read that very memory.
