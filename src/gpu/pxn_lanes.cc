@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-// This rank knows the inboxes of its host that it fills, and its own.
+// Plans the inboxes that this rank fills, and its own inbox.
 void PxnLanes::PlanInboxes() {
   const int rank = peers_.bootstrap->rank();
   const auto host = [&](int r) { return peers_.peers[static_cast<size_t>(r)].host_hash; };
@@ -88,7 +88,7 @@ Status PxnLanes::MapOthers(std::span<const Offer> offers) {
   for (const auto& [owner, inbox] : inboxes_) {
     const PeerInfo& peer = peers_.peers[static_cast<size_t>(owner)];
     const Offer& offer = offers[static_cast<size_t>(owner)];
-    // A rank that made none says itself why.
+    // The rank without an inbox reports its own failure.
     if (owner == peers_.bootstrap->rank() || offer.inbox == 0) continue;
     Status mapped = Map(owner, *inbox, offer);
     if (!mapped.ok())
@@ -98,6 +98,8 @@ Status PxnLanes::MapOthers(std::span<const Offer> offers) {
   return Status::Ok();
 }
 
+// Returns the end of this rank's lane to `peer`, pinned. Pinning waits until an operation needs the
+// lane, because among many ranks most lanes are never used.
 Result<std::optional<PxnLanes::End>> PxnLanes::To(int peer, uint32_t channel) {
   const int rank = peers_.bootstrap->rank();
   const int owner = routes_.SenderOf(rank, peer);
