@@ -59,13 +59,16 @@ class DeviceOperations : public Operations {
   DeviceOperations(const GpuPeers& peers, Watch& watch)
       : Operations(HandOver::kOnStream), peers_(peers), watch_(watch) {}
 
-  // Each launches without waiting for another rank: LaunchPlanned a collective as planned,
-  // LaunchAlone the collective of a communicator of a single rank, LaunchMessages messages that run
-  // together. `begun` (may be null) is recorded when the last kernel has begun.
+  // None of the following four functions waits for another rank.
+  //
+  // Launches a collective as planned.
   virtual Status LaunchPlanned(const CollectiveTask& task, const Plan& plan, cuda::Stream stream)
       TUTTI_REQUIRES(launch_mutex_) = 0;
+  // Launches a collective of a communicator of a single rank.
   virtual Status LaunchAlone(const CollectiveTask& task, cuda::Stream stream)
       TUTTI_REQUIRES(launch_mutex_);
+  // Launches messages that run together. `begun` (may be null) is for cuda::LaunchShape of the last
+  // kernel; a mesh ignores `wishes` and `begun`.
   virtual Status LaunchMessages(std::span<const MessageTask> messages, const CallWishes& wishes,
                                 cuda::Stream stream, cuda::Event begun)
       TUTTI_REQUIRES(launch_mutex_) = 0;
@@ -76,11 +79,11 @@ class DeviceOperations : public Operations {
   virtual Buffers BuffersOf(const CollectiveTask&) const TUTTI_REQUIRES(launch_mutex_) {
     return Buffers::kOwn;
   }
-  // Returns the byte of device memory that barriers add.
+  // Returns the byte that barriers add, in memory that the GPU reaches.
   virtual std::byte* scratch() const = 0;
   // Returns a plan in words.
   virtual std::string DescribePlan(const CollectiveTask& task, const Plan& plan) const = 0;
-  // Takes the memory that a launch of the tasks needs and that cannot be had while kernels run.
+  // Takes the memory for a launch of the tasks that cannot be had while kernels run.
   // Called before the first launch of a group with tasks of several communicators, because a thread
   // that drives several ranks could not launch the kernel of one rank while the kernel of another
   // rank waits for it.
@@ -100,7 +103,7 @@ class DeviceOperations : public Operations {
   static cuda::Event LaunchEventOf(const CollectiveTask& task) {
     return task.extras ? static_cast<cuda::Event>(task.extras->launch_event) : nullptr;
   }
-  // Returns the LowerPlace of this rank, with the packing memory `pack`, which may be null.
+  // Returns the LowerPlace of this rank, with the packing memory `pack` (may be null).
   LowerPlace PlaceWith(std::byte* pack) const;
   // Returns the size of the memory in which buffers are packed. Called on any thread.
   size_t PackBytes() const { return pack_bytes_.load(std::memory_order_relaxed); }
@@ -132,14 +135,16 @@ class DeviceOperations : public Operations {
   Status LaunchStep(const CollectiveTask& task, Buffers buffers, cuda::Stream stream)
       TUTTI_REQUIRES(launch_mutex_);
   // Records the launch event of the task, if the task has an event, before anything of the task is
-  // launched. A kernel of the task records the event anew. The first record stays where the task
-  // only copies, and where the driver refuses the event (cuda::LaunchShape).
+  // launched. Kernels of the task record the event anew. The first record stays where the task only
+  // copies, for messages of a mesh, and where the driver refuses the event (cuda::LaunchShape).
   Status RecordLaunchEvent(const CollectiveTask& task, cuda::Stream stream) const;
   // Allocates the memory in which buffers of the task are packed, if the task needs the memory and
   // no earlier task has allocated it.
   Status PreparePacking(const CollectiveTask& task) TUTTI_REQUIRES(launch_mutex_);
+  // Checks and launches the tasks of one group, without one-sided calls.
   GpuQueue::Outcome Launch(std::span<const IssuedTask> tasks);
   Status RunWithOneSided(std::span<const IssuedTask> tasks);
+  // Runs the one-sided calls of a group that wait, or the calls that do not wait.
   Status RunOneSided(std::span<const IssuedTask> tasks, bool waits) const;
   Status StopBehind(const Status& failure);
 
@@ -147,8 +152,8 @@ class DeviceOperations : public Operations {
   Watch& watch_;
   OneSidedNetwork one_sided_network_;
   std::unique_ptr<CallChecker> calls_;  // Null in a communicator of a single rank.
-  bool done_when_aborted_ = false;
-  cuda::MappedMemory pack_ TUTTI_GUARDED_BY(launch_mutex_);
+  bool done_when_aborted_ = false;      // NoteAbort found all operations done.
+  cuda::MappedMemory pack_ TUTTI_GUARDED_BY(launch_mutex_);  // See PreparePacking.
   std::atomic<size_t> pack_bytes_ = 0;
 };
 
