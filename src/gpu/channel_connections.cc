@@ -16,8 +16,7 @@ namespace {
 
 // The most memory of the GPU for slots of messages that the NIC writes and reads.
 constexpr size_t kMostDirectMessageBytes = size_t{64} << 20;
-// The shortest message that is lent. A kernel that lends a message waits until the message has been
-// sent; copying a shorter message takes less time.
+// The shortest lent message. A kernel waits for the send of a lent message; short copies are faster.
 constexpr size_t kFewestLentBytes = 32 << 10;
 constexpr size_t kLineBytes = 128;  // A line of a GPU's cache.
 
@@ -58,7 +57,7 @@ Result<TriedWindows<ChannelConnections>> ChannelConnections::Create(
   }
   made->routes_ = routes;
   if (routes.any()) {
-    // Only slots in GPU memory that other ranks can map are of use to them.
+    // Other ranks can use only slots that they can map.
     const bool on_gpus = place == WindowPlace::kPeerMemory;
     TUTTI_ASSIGN(made->pxn_,
                  PxnLanes::Share(peers, routes,
@@ -119,9 +118,8 @@ Status ChannelConnections::PinTrees() {
 
 const void* ChannelConnections::Lend(std::span<std::byte> buffer) {
   const GpuDirect direct = this->direct();
-  // Lending gains nothing on a network whose data processors copy: copying out of slots, which stay
-  // in the processor's caches, takes less time than copying out of a long buffer
-  // (bench/results/gpu.md). Lending gains nothing either on a network that would register the
+  // Lending gains nothing on a network where processors copy the data, because slots stay in their
+  // caches and long buffers do not (bench/results/gpu.md), nor on a network that would register the
   // buffer anew for each message.
   if (direct.net == nullptr ||
       !direct.net->devices()[static_cast<size_t>(direct.device)].shares_registrations)
@@ -171,8 +169,7 @@ size_t ChannelConnections::HereIndex(int rank) const {
   return static_cast<size_t>(std::find(here_.begin(), here_.end(), rank) - here_.begin());
 }
 
-// All hosts lay out their windows as the host with most ranks needs, to make all windows equally
-// long.
+// Every host lays out its windows for the host with most ranks. All windows are equally long.
 size_t ChannelConnections::RingFifosAt() const {
   return kLineBytes * (shape_.channels + static_cast<size_t>(most_here_) * shape_.message_channels);
 }
@@ -240,9 +237,9 @@ ChannelConnections::End ChannelConnections::InWindows(const Direction& direction
   return end;
 }
 
-// Makes slots in memory of the GPU, within two limits. The slots must about fill a piece of GPU
-// memory, because slots of messages are short among many ranks. Slots of messages together take at
-// most kMostDirectMessageBytes, because a rank may exchange messages with all ranks.
+// Makes slots in memory of the GPU, within two limits. Short slots, as among many ranks, would waste
+// a piece of GPU memory (DirectSlots::kFewestBytes). All slots of messages together have a limit too,
+// because a rank may exchange messages with all ranks.
 std::optional<DirectSlots> ChannelConnections::TryDirect(const Direction& direction) {
   GpuDirect direct = this->direct();
   const bool may = direction.sends ? direct.sends : direct.receives;
@@ -409,8 +406,7 @@ Status ProxiedConnections::InviteAhead(const ChannelConnections::Invited& receiv
   return connectors_.at(-1)->Invite(receive.end);
 }
 
-// Sends all invitations before the first wait. Two ranks that both open a connection therefore
-// never wait for each other.
+// Sends all invitations before the first wait: ranks at the two ends never wait for each other.
 Status ProxiedConnections::Open(const KernelOps& ops) {
   std::vector<size_t> missing;
   for (const KernelOp& op : ops.ops)
