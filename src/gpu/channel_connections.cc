@@ -16,7 +16,7 @@ namespace {
 
 // The most memory of the GPU for slots of messages that the NIC writes and reads.
 constexpr size_t kMostDirectMessageBytes = size_t{64} << 20;
-// The shortest lent message. A kernel waits for the send of a lent message; short copies are faster.
+// The shortest lent message. Kernels wait for the send of a lent message; short copies are faster.
 constexpr size_t kFewestLentBytes = 32 << 10;
 constexpr size_t kLineBytes = 128;  // A line of a GPU's cache.
 
@@ -237,9 +237,9 @@ ChannelConnections::End ChannelConnections::InWindows(const Direction& direction
   return end;
 }
 
-// Makes slots in memory of the GPU, within two limits. Short slots, as among many ranks, would waste
-// a piece of GPU memory (DirectSlots::kFewestBytes). All slots of messages together have a limit too,
-// because a rank may exchange messages with all ranks.
+// Makes slots in memory of the GPU, within two limits. Short slots, as among many ranks, would
+// waste a piece of GPU memory (DirectSlots::kFewestBytes). All slots of messages together have a
+// limit too, because a rank may exchange messages with all ranks.
 std::optional<DirectSlots> ChannelConnections::TryDirect(const Direction& direction) {
   GpuDirect direct = this->direct();
   const bool may = direction.sends ? direct.sends : direct.receives;

@@ -32,7 +32,7 @@ class PxnRoutes {
   };
   enum class Level : uint8_t {
     kNever,       // Every rank sends by its own NIC.
-    kWhenUseful,  // A rank sends by a near NIC of the receiver's rail itself.
+    kWhenUseful,  // A rank itself sends by a near NIC of the receiver's rail.
     kAlways,      // The owner of the NIC sends.
   };
 
@@ -59,7 +59,7 @@ class PxnRoutes {
 
   Level level_ = Level::kNever;
   std::vector<uint64_t> hosts_;
-  std::vector<bool> is_alone_;  // The process has no other rank.
+  std::vector<bool> is_alone_;  // The rank is the only rank of its process.
   std::vector<int32_t> nics_;
   std::vector<uint64_t> near_nics_;
   std::map<std::pair<uint64_t, int32_t>, std::vector<int>> on_rail_;  // By host and NIC.
