@@ -30,6 +30,8 @@ void PxnLanes::PlanInboxes() {
 
 size_t PxnLanes::LaneBytes() const { return kFifoSlots * shape_.slot_bytes; }
 
+// Makes this rank's inbox, if other ranks send through this rank. Without GPU memory the slots are
+// in shared memory of the host, which is slower but no failure.
 Status PxnLanes::MakeOwn(const GpuDirect& direct, Offer& offer, UniqueFd& slots_fd) {
   const auto found = inboxes_.find(peers_.bootstrap->rank());
   if (found == inboxes_.end()) return Status::Ok();
