@@ -1,7 +1,7 @@
 #pragma once
 
-// The ranks of a communicator agree here whether all of them can go on with something, so that
-// either all do or none does.
+// Lets the ranks of a communicator agree whether all of them can go on: either all ranks go on or
+// no rank does.
 
 #include <atomic>
 #include <cstdint>
@@ -14,26 +14,25 @@
 
 namespace tutti {
 
-// A rank's Status in the form in which it travels to the others. Longer sentences are cut.
+// Holds a rank's Status in the form that the rank sends to its peers. Longer messages are cut.
 struct StatusWire {
   uint8_t code = 0;
   char text[375] = {};
 
   static StatusWire Of(const Status& status);
   bool ok() const { return code == 0; }
-  // Returns the failure, which names the rank that it came from; success stays success.
+  // Returns the failure with the name of the failed rank, or success.
   Status From(int rank, const PeerInfo& peer) const;
 };
 
-// Says what the ranks have agreed on: to go on, or that one of them cannot. It is the same on every
-// rank.
+// Says whether the ranks go on. All ranks have equal agreements.
 struct Agreement {
-  Status refusal;  // The reason of the first rank that cannot go on; ok: all can.
+  Status refusal;  // The reason of the first rank that cannot go on. Ok: all ranks go on.
   bool go_on() const { return refusal.ok(); }
 };
 
-// Agrees to go on if `mine` is ok on all ranks, which all call this. Fails when the ranks cannot
-// talk.
+// Returns the agreement to go on if `mine` is ok on all ranks. All ranks must call Agree. Fails if
+// the ranks cannot talk to one another.
 Result<Agreement> Agree(Bootstrap& bootstrap, std::span<const PeerInfo> peers, const Status& mine,
                         Deadline deadline, const std::atomic<bool>* abort_flag);
 

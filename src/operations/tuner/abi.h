@@ -1,8 +1,8 @@
 #pragma once
 
-// The binary interface of NCCL's tuner plugins, versions 2 (NCCL 2.21) to 7 (NCCL 2.32): what a
-// plugin's library exports under the name ncclTunerPlugin_v<N>. Plugins are compiled against
-// NVIDIA's headers; the layouts here are the same, field by field.
+// The binary interface of NCCL's tuner plugins, versions 2 (NCCL 2.21) to 7 (NCCL 2.32): the table
+// that a plugin's library exports under the name ncclTunerPlugin_v<N>. Plugins are compiled against
+// NVIDIA's headers, and the layouts here equal NVIDIA's field by field.
 //
 // What changed from version to version:
 //    3  getCollInfo changes a table of predicted times instead of naming one algorithm
