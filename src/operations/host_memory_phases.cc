@@ -1,4 +1,4 @@
-// The part of HostOperations that gives memory back and takes it again (ncclCommSuspend).
+// Gives back the memory of HostOperations and takes memory again (ncclCommSuspend).
 
 #include <algorithm>
 
@@ -15,7 +15,7 @@ bool HasChunks(const FifoView& fifo) {
   return false;
 }
 
-// Returns whether `stage` has rounds that a rank, whose own stage is `reader`, has not read.
+// Returns whether `stage` has rounds that the rank with the stage `reader` has not read.
 bool HasRoundsFor(const StageView& reader, const StageView& stage) {
   const uint64_t done = reader.control().done.load(std::memory_order_acquire);
   for (uint64_t slot = 0; slot < kStageSlots; ++slot)

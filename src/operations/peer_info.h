@@ -28,7 +28,7 @@ struct PeerInfo {
   // Identifies a GPU, or a part of a GPU that is a device of its own.
   uint64_t device_identity = 0;
   int32_t pid = 0;
-  int32_t cpus = 0;      // The processors that this rank may run on.
+  int32_t cpus = 0;      // The number of processors that this rank may run on.
   uint64_t cpu_set = 0;  // A hash of the set of these processors and of their host.
   // The address of a copy of probe_token, for reading across processes.
   uint64_t probe_address = 0;
