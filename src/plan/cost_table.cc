@@ -186,7 +186,7 @@ Extent ExtentOf(Collective collective, Algorithm algorithm, int num_ranks, doubl
     case kExchange:
       // Bytes go into a FIFO and out of it again.
       return {n - 1, n - 1, 2 * bytes * (n - 1)};
-    case kSymmetric:  // GPUs only: plan/mesh.h
+    case kSymmetric:  // GPUs only: plan/mesh_rows.cc
     case kTwoLevel:   // TwoLevelExtentOf; GPUs: plan/channel_rows.cc
       break;
   }
