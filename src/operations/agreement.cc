@@ -23,6 +23,8 @@ Status StatusWire::From(int rank, const PeerInfo& peer) const {
                 fmt::format("{}: {}", RankName(rank, peer), said));
 }
 
+// Every rank looks through the Statuses in the order of the ranks, and therefore all ranks find the
+// same refusal.
 Result<Agreement> Agree(Bootstrap& bootstrap, std::span<const PeerInfo> peers, const Status& mine,
                         Deadline deadline, const std::atomic<bool>* abort_flag) {
   std::vector<StatusWire> all(peers.size());

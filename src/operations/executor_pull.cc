@@ -61,10 +61,12 @@ Result<bool> Executor::TryPull(const CollectiveTask& task, Operation& op) {
   HostStagePrimitives rounds(*stages_, wait_, op.work);
   std::vector<BufferDescriptors> descriptors(static_cast<size_t>(num_ranks_));
   if (!ExchangeDescriptors(rounds, *stages_, wait_, mine, descriptors)) return false;
+  // A rank of an AlltoAll in place would overwrite blocks that its peers have yet to read.
   if (task.collective == Collective::kAlltoAll) {
     for (const BufferDescriptors& descriptor : descriptors)
       if (descriptor.in_place != 0) return false;
   }
+  // Copies by the kernel are allowed only if pulling with such copies is the cheapest algorithm.
   const bool mapped_only = planner_.For(task, Buffers::kCopied).algorithm() != Algorithm::kPull;
   if (!pull_->Allows(descriptors, extents, mapped_only)) return false;
   TUTTI_ASSIGN(const HostPullPrimitives::Reach reach, pull_->Resolve(descriptors, extents));

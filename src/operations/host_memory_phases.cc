@@ -62,6 +62,7 @@ Status HostOperations::CheckNothingWaits() {
   return Status::Ok();
 }
 
+// The control pages remain: their counters tell the ranks how much data has passed.
 Status HostOperations::GiveBackMemory() {
   if (!arena_.memory) return Status::Ok();
   const ArenaLayout& layout = arena_.arena.layout();

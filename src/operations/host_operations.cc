@@ -93,6 +93,8 @@ void HostOperations::DropTicket(uint64_t ticket) noexcept {
   [[maybe_unused]] const Status passed = WithoutExceptions([&] { return Run(ticket, {}); });
 }
 
+// Once begun, the ticket passes its turn in every case, also after an exception: later tickets wait
+// for the turn.
 Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
   Status status = order_.Begin(ticket);
   if (!status.ok()) [[unlikely]] {
@@ -116,6 +118,8 @@ Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
   return status;
 }
 
+// Runs collectives and one-sided calls in order, then all messages together. One-sided calls that
+// wait come last, because other ranks may be waiting for the messages of this rank.
 Status HostOperations::RunInTurn(std::span<const IssuedTask> tasks) {
   const Profiler::Span group = Profiler::OfGroup(profiler_.get(), tasks.size());
   bool has_messages = false;

@@ -40,6 +40,7 @@ class CommConnector final : public NetConnector {
   }
 
  private:
+  // Listens before inviting, because the peer connects as soon as the invitation arrives.
   Status TryInvite(const NetEnd& end) {
     TUTTI_ASSIGN(std::unique_ptr<NetListener> listener, net_->Listen(device_));
     const NetHandle& handle = listener->handle();

@@ -83,8 +83,8 @@ class Operations {
   // Ends all waits, now and later, that do not see the watch's stop flag. The communicator calls
   // Abort once it has stopped. Any thread.
   virtual void Abort() {}
-  // Tells the other ranks how far this rank's operations have come. The communicator calls
-  // NoteAbort before its user aborts it.
+  // Notes whether this rank's operations are done, for the leave notice of Finish. The communicator
+  // calls NoteAbort before its user aborts it.
   virtual void NoteAbort() {}
   // Ends all operations under way, tells the other ranks that this rank leaves, and ends the
   // threads. The communicator calls Finish once, before the watch stops listening. REQUIRES: every

@@ -66,8 +66,8 @@ std::span<const CostRow> CostTable();
 // Returns the row, or null where the wire does not carry the algorithm by this protocol.
 const CostRow* FindCost(Wire wire, Algorithm algorithm, Protocol protocol);
 
-// The time until a waiting rank runs again. Ranks that share cores do not spin, and the scheduler
-// must run the peer first. Such ranks also share the rate at which a core moves data
+// Returns the time until a waiting rank runs again. Ranks that share cores do not spin, and the
+// scheduler must run the peer first. Such ranks also share the rate at which a core moves data
 // (kSharedCorePart). Measured with 4 ranks on 2 cores (bench/results/cost.md).
 constexpr double WakeUs(Wire wire) { return wire == Wire::kTcp ? 17 : 4; }
 inline constexpr double kSharedCorePart = 0.5;

@@ -26,7 +26,7 @@ PlanContext Context(int num_ranks) {
   return context;
 }
 
-// min_blocks has an effect as far as the data suffice, and less effect than max_blocks.
+// min_blocks applies as far as the data suffice, and max_blocks prevails over min_blocks.
 TEST(ChooseMeshTest, TakesAsManyBlocksAsIsAskedAtLeast) {
   PlanContext context = Context(4);
   constexpr size_t kCount = 4 << 10;

@@ -53,7 +53,7 @@ struct HostReach {
 
 // Holds the facts about GPUs with access to one another's memory by which operations are planned.
 struct MeshReach {
-  // The bytes of data that fit one slot. Simple and LL and LL128 have slots for each pair of ranks
+  // The bytes of data that fit one slot. Simple, LL and LL128 have slots for each pair of ranks
   // and each block, which hold a round's data. A ring has slots for each block, which hold a step's
   // data. LL128 is not used where ll128_slot_bytes is 0.
   size_t slot_bytes = 0;

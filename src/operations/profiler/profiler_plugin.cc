@@ -210,6 +210,8 @@ class ProfilerOf final : public ProfilerPlugin {
   }
   void Stop(void* handle) override { Keep("stopEvent", table_.functions.stop(handle)); }
   void Record(void* handle, int state, const StateArgs& args) override {
+    // Versions before 4 know none of the reported states, and version 4 knows no states of API
+    // calls.
     if (kVersion < 4 || (kVersion < 5 && state > kKernelChStop)) return;
     StateArgs own = args;
     Keep("recordEventState", table_.functions.record(handle, state, &own));

@@ -120,6 +120,7 @@ ncclResult_t TunerOf<kVersion, Table>::Ask(int collective, size_t bytes,
   int channels = 0;  // Hosts have one channel, whatever a plugin wants.
   auto* const table = reinterpret_cast<float**>(&times);
   if constexpr (kVersion == 2) {
+    // Version 2 names a single algorithm and protocol. A time of 0 makes the planner choose them.
     int algorithm = -1;
     int protocol = -1;
     const ncclResult_t result = table_.get_coll_info(
