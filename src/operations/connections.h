@@ -60,8 +60,8 @@ class Connections {
   // Returns the peer of a broken network connection, or nothing if all are intact.
   std::optional<int> BrokenPeer() const;
 
-  // Waits until the peers' hosts have all sent data, as long as data moves and `stop` is false.
-  // After a failure the caller must call Close.
+  // Waits until all sent data has reached the peers' hosts, as long as data moves and `stop` is
+  // false. After a failure the caller must call Close.
   Status Flush(const std::atomic<bool>& stop);
   // Breaks all network connections: their destructors will not flush.
   void Close(const Status& reason);

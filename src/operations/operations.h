@@ -94,7 +94,7 @@ class Operations {
   // Returns whether this rank's device can map the memory of the ranks of its host. The result is
   // the same on all ranks.
   virtual bool MapsPeerMemory() const { return false; }
-  // Holds the objects of the operations that one-sided calls use (window/one_sided.h).
+  // Holds the parts of the operations that one-sided calls share (window/one_sided.h).
   struct OneSidedSupport {
     WaitPolicy wait_policy;
     // The network for one-sided operations, and this rank's device of the network. Null if all
