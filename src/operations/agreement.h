@@ -1,11 +1,7 @@
 #pragma once
 
-// Steps that all ranks of a communicator take together over the bootstrap.
-//
-// In a step each rank offers something, or says why it cannot. One exchange carries the offers and
-// the reasons to all ranks. Every rank concludes the same from the exchange: all ranks go on, or
-// none does, for the reason of the first rank that cannot. A step itself fails only where the ranks
-// cannot talk. Such a failure may differ from rank to rank.
+// Lets the ranks of a communicator agree whether all of them can go on: either all ranks go on or
+// no rank does.
 
 #include <atomic>
 #include <cstddef>
@@ -23,21 +19,20 @@
 
 namespace tutti {
 
-// A rank's Status in the form in which it travels to the others. Longer sentences are cut.
+// Holds a rank's Status in the form that the rank sends to its peers. Longer messages are cut.
 struct StatusWire {
   uint8_t code = 0;
   char text[375] = {};
 
   static StatusWire Of(const Status& status);
   bool ok() const { return code == 0; }
-  // Returns the failure, which names the rank that it came from; success stays success.
+  // Returns the failure with the name of the failed rank, or success.
   Status From(int rank, const PeerInfo& peer) const;
 };
 
-// Says what the ranks have agreed on: to go on, or that one of them cannot. It is the same on every
-// rank.
+// Says whether the ranks go on. All ranks have equal agreements.
 struct Agreement {
-  Status refusal;  // The reason of the first rank that cannot go on; ok: all can.
+  Status refusal;  // The reason of the first rank that cannot go on. Ok: all ranks go on.
   bool go_on() const { return refusal.ok(); }
 };
 

@@ -15,8 +15,8 @@ Connections::Connections(int rank, std::vector<int> local_index, Arena arena,
       recvs_(local_index_.size()),
       invited_(local_index_.size()) {}
 
-// Invites the peers that send to this rank before it waits for any invitation itself: ranks that
-// connect to one another would wait in a circle otherwise.
+// Invites the peers that send to this rank before waiting for any invitation. Ranks that connect to
+// one another would otherwise wait in a circle.
 Status Connections::Open(std::span<const int> sends, std::span<const int> recvs) {
   for (const int peer : recvs) {
     if (peer >= 0 && !recvs_[static_cast<size_t>(peer)] && !IsLocal(peer)) {
@@ -46,7 +46,7 @@ Status Connections::Flush(const std::atomic<bool>& stop) {
   Status first;
   for (const auto& send : sends_) {
     if (!send || !send->proxy) continue;
-    // The others had their time while one peer took nothing.
+    // The remaining peers had their time while the first peer took nothing.
     Status flushed = send->proxy->Flush(first.ok() ? kFlushNs : kFlushNs / 10, &stop);
     if (first.ok()) first = std::move(flushed);
   }

@@ -1,10 +1,11 @@
 #pragma once
 
-// The connections of one communicator: for each peer a FIFO to send through and one to receive
-// from. The FIFOs to a rank of the same machine lie in the arena and cost nothing to make. Those to
-// other machines belong to proxy connections, which are made when the first operation needs them.
+// Holds the connections of one communicator: for each peer a FIFO to send through and a FIFO to
+// receive from. The FIFOs to ranks of the same host lie in the arena and cost nothing to make. The
+// FIFOs to ranks of other hosts belong to proxy connections, which the first operation that needs
+// them makes.
 //
-// Used by the thread that runs operations, one at a time.
+// The thread that runs operations uses the connections, one operation at a time.
 
 #include <memory>
 #include <optional>
@@ -20,51 +21,52 @@
 
 namespace tutti {
 
-// Describes one end of a network connection. Two ranks that have several in a direction number them
-// alike.
+// Describes one end of a network connection. Two ranks with several connections in the same
+// direction give them the same numbers.
 struct NetEnd {
   int peer = -1;
   uint32_t number = 0;
-  // Says where the FIFO lies. Slots of length 0 are as long as the connector was told.
+  // The place of the FIFO. Slots of length 0 stand for the connector's length.
   FifoPlace place = {};
 };
 
-// Makes network connections. net_connector.h implements it over transport/net and the proxy.
+// Makes network connections. net_connector.h implements the interface over transport/net and the
+// proxy.
 class NetConnector {
  public:
   virtual ~NetConnector() = default;
-  // Tells the peer where to connect. Does not wait.
+  // Sends the peer the address to connect to. Does not wait.
   virtual Status Invite(const NetEnd& end) = 0;
-  // Waits until the peer has invited this rank, as long as that may take, and then connects, by
+  // Waits without a limit until the peer has invited this rank, and then connects before
   // `connect_deadline`.
   virtual Result<std::unique_ptr<ProxyConnection>> ConnectTo(const NetEnd& end,
                                                              Deadline connect_deadline) = 0;
-  // Waits until the peer, which was invited before, has connected.
+  // Waits until an invited peer has connected.
   virtual Result<std::unique_ptr<ProxyConnection>> AcceptFrom(const NetEnd& end) = 0;
 };
 
 class Connections {
  public:
-  // `local_index[rank]` is a rank's number in the arena, or -1 for ranks on other machines. `net`
-  // may be null where there are none of these.
+  // `local_index[rank]` is a rank's place in the arena, or -1 for ranks of other hosts. `net` may
+  // be null if all ranks are on this host.
   Connections(int rank, std::vector<int> local_index, Arena arena,
               std::unique_ptr<NetConnector> net, int64_t connect_timeout_ns);
 
-  // Makes the connections that an operation needs which sends to `sends` and receives from `recvs`
-  // (entries below 0 are skipped). All invitations go out before the first wait, so that no two
-  // ranks wait for each other as long as both ends of a connection are opening it.
+  // Makes the connections for an operation with sends to the ranks `sends` and receives from the
+  // ranks `recvs`. Entries below 0 are skipped. All invitations go out before the first wait. Two
+  // ranks therefore never wait for each other while both open the connection between them.
   Status Open(std::span<const int> sends, std::span<const int> recvs);
 
-  // Returns the other end of a network connection that broke; nothing when none has.
+  // Returns the peer of a broken network connection, or nothing if all are intact.
   std::optional<int> BrokenPeer() const;
 
-  // Waits until the peers' hosts have all that was sent to them, for as long as something moves and
-  // `stop` is not raised. The caller must call Close where it gave up.
+  // Waits until all sent data has reached the peers' hosts, as long as data moves and `stop` is
+  // false. After a failure the caller must call Close.
   Status Flush(const std::atomic<bool>& stop);
-  // Breaks all network connections, so that nothing is flushed when they are destroyed.
+  // Breaks all network connections: their destructors will not flush.
   void Close(const Status& reason);
 
-  // REQUIRES, for the next four: the connection was opened.
+  // REQUIRES, for the next four functions: the connection is open.
   SendLink SendTo(int peer) {
     Outgoing& out = *sends_[static_cast<size_t>(peer)];
     return {peer, &out.fifo, inline_small_, out.proxy != nullptr};
@@ -73,12 +75,12 @@ class Connections {
     Incoming& in = *recvs_[static_cast<size_t>(peer)];
     return {peer, &in.fifo, in.proxy != nullptr};
   }
-  // Return the proxy connection that the FIFO belongs to; null within the machine.
+  // Return the proxy connection of the FIFO to or from `peer`, or null for a peer of this host.
   ProxyConnection* SendProxy(int peer) { return sends_[static_cast<size_t>(peer)]->proxy.get(); }
   ProxyConnection* RecvProxy(int peer) { return recvs_[static_cast<size_t>(peer)]->proxy.get(); }
 
-  // Sets whether the links that SendTo returns from now on put small chunks into the cache line of
-  // their flag.
+  // Sets whether the links from later calls of SendTo put small chunks into the cache line of their
+  // flag.
   void set_inline_small(bool inline_small) { inline_small_ = inline_small; }
 
   bool IsLocal(int peer) const { return local_index_[static_cast<size_t>(peer)] >= 0; }

@@ -21,7 +21,7 @@ namespace {
 const std::byte* In(const CollectiveTask& task) { return static_cast<const std::byte*>(task.send); }
 std::byte* Out(const CollectiveTask& task) { return static_cast<std::byte*>(task.recv); }
 
-// Returns a number for what ranks must choose alike.
+// Returns a hash of the parts of a plan that ranks must choose alike.
 uint64_t HashOf(const Plan& plan) {
   const std::array<uint64_t, 4> chosen = {static_cast<uint64_t>(plan.algorithm()),
                                           static_cast<uint64_t>(plan.protocol), plan.slice_elems,
@@ -58,7 +58,7 @@ kernels::HostsView Executor::HostsOf(const Plan& plan) const {
   return {host_, local_, plan.owners, host_ranks_, host_begins_};
 }
 
-// The trees are over the places of the ring, whose order follows the machine.
+// The trees are trees of places of the ring, because the order of the ring follows the machine.
 TreeView Executor::TreeOf(bool second) const {
   const TreeView places =
       second ? MirroredTree(ring_index_, num_ranks_) : BinaryTree(ring_index_, num_ranks_);
@@ -87,9 +87,9 @@ ReduceSpec Executor::ReduceSpecFor(const CollectiveTask& task, AddingOrder order
   return spec;
 }
 
-// A collective over many buffers is staged where a stage can take each buffer from where the buffer
-// lies, and else lowered to collectives over packed buffers. A failure stops the communicator: the
-// other ranks cannot finish the operation.
+// An operation on many buffers is staged if a stage can take each buffer from its place, and else
+// lowered to collectives over packed buffers. A failure stops the communicator, because the other
+// ranks cannot finish the operation.
 Status Executor::RunCollective(const CollectiveTask& task) {
   if (watch_.stopped()) return watch_.StopReason();
   Buffers buffers = BuffersOf(task);
@@ -126,22 +126,24 @@ Status Executor::RunLowered(const Lowered& lowered) {
 
 void Executor::RunWatched(const CollectiveTask& task, Buffers buffers, Operation& op) {
   const Watch::Operation begun(watch_, op.signature, task.parts, task.wishes.timeout_ns);
-  // The tag depends on all collectives before this one, so that a mismatch that an operation cannot
-  // see (two roots that both send, and none that waits) shows in the next one.
+  // The tag depends on all collectives before this collective. Some mismatches do not show in their
+  // own operation: two roots that both send, with no rank that waits. Such a mismatch shows in the
+  // next operation.
   uint32_t tag = MixTag(op.signature.Tag(), last_tag_);
   last_tag_ = tag;
-  // Nothing moves. A rank that has another count learns this one from the watch.
+  // Nothing moves. A rank with a different count learns this count from the watch.
   if (task.plan_count() == 0 && task.collective != Collective::kBarrier &&
       task.collective != Collective::kAlltoAllV)
     return;
-  // Member by member: a whole HostWork that is copied is read while its parts are still on their
-  // way to memory, which is a fiftieth of the time of a short operation.
+  // The members are set one by one, because a copy of a whole HostWork would be read while its
+  // parts are still on their way to memory. The wait takes a fiftieth of the time of a short
+  // operation.
   op.work.input = In(task);
   op.work.output = Out(task);
   op.work.elem_bytes = task.elem_bytes();
   SetPlan(task, planner_.For(task, buffers), op);
-  // Tuners and wishes of two ranks may differ, and chunks of one algorithm must not pass for those
-  // of another.
+  // Tuners and wishes may differ between two ranks, and chunks of one algorithm must not pass for
+  // chunks of another algorithm.
   if (planner_.adviser() != nullptr || task.wishes != CallWishes()) [[unlikely]]
     tag = MixTag(tag, HashOf(*op.plan));
   op.work.op_tag = tag;
@@ -162,7 +164,7 @@ void Executor::SetPlan(const CollectiveTask& task, const Plan& plan, Operation& 
   if (task.is_reduction()) op.work.reduce = ReduceSpecFor(task, plan.row->order);
 }
 
-// Runs the collective of a single rank, whose result is its input, scaled as asked.
+// Runs the collective of a single rank: the result is the input, scaled as asked.
 Status Executor::RunAlone(const CollectiveTask& task) {
   ReduceSpec reduce;
   if (task.is_reduction()) reduce = ReduceSpecFor(task, AddingOrder::kRankOrder);

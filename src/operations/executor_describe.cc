@@ -1,4 +1,4 @@
-// Here the executor explains what it would do: the plan of one collective, in words.
+// Describes in words the plan of a collective, without running the collective.
 
 #include <fmt/format.h>
 

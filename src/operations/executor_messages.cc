@@ -1,5 +1,5 @@
-// The part of the executor that works with messages between pairs: Send and Recv, and the
-// collectives made of them.
+// Runs messages between pairs of ranks for the executor: Send and Recv, and collectives made of
+// messages.
 
 #include <memory>
 #include <new>
@@ -19,9 +19,9 @@ void Executor::AddMessage(const MessageTask& message, MessageBatch& batch, uint3
                   message.bytes(), tag);
 }
 
-// Runs the sends and receives of a group together, so that the order in which ranks call them for
-// different peers does not matter. Messages of a rank to itself are copied first, once all of them
-// are known to match.
+// Runs the sends and receives of a group together. Ranks may therefore call them for different
+// peers in any order. Messages of a rank to itself are copied first, once all of them are known to
+// match.
 Status Executor::RunMessages(std::span<const MessageTask> messages) {
   if (watch_.stopped()) return watch_.StopReason();
   Result<std::vector<CopyPiece>> own = OwnCopies(messages, rank_, RankKind::kHost);
@@ -51,8 +51,8 @@ Status Executor::OpenFor(std::span<const MessageTask> messages) {
   return connections_.Open(sends, recvs);
 }
 
-// The tag of a message is that of its own signature, since the two ranks of a message need not have
-// called the same collectives before.
+// A message has the tag of its own signature, because the two ranks of a message may have called
+// different collectives before.
 Status Executor::ExchangeWithOthers(std::span<const MessageTask> messages,
                                     std::span<MessageCall> calls) {
   const Watch::Operation begun(watch_, calls);
@@ -68,8 +68,8 @@ Status Executor::ExchangeWithOthers(std::span<const MessageTask> messages,
 }
 
 Status Executor::RunExchange(const CollectiveTask& task, Operation& op) {
-  // In place, what a peer sends would overwrite what the rank has yet to send: the outgoing data is
-  // set aside.
+  // In place, data from a peer would overwrite data that the rank has yet to send. The outgoing
+  // data is therefore set aside.
   std::unique_ptr<std::byte[]> aside;
   const void* send = task.send;
   if (task.collective == Collective::kAlltoAll && task.send == task.recv) {
@@ -91,7 +91,8 @@ Status Executor::RunExchange(const CollectiveTask& task, Operation& op) {
   MessageBatch batch(wait_);
   for (const MessageTask& message : messages) {
     if (message.peer == rank_) continue;
-    // What two ranks of an AlltoAllV exchange only they know: a difference must show in the tag.
+    // In an AlltoAllV only the two ranks of a message know its length, and a difference must show
+    // in the tag.
     const uint32_t tag = task.collective == Collective::kAlltoAllV
                              ? MixTag(op.work.op_tag, message.count)
                              : op.work.op_tag;

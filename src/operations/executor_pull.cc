@@ -1,5 +1,4 @@
-// The part of the executor that works without staging: ranks of one machine that read one another's
-// buffers.
+// Runs collectives without staging for the executor: ranks of one host read one another's buffers.
 
 #include <vector>
 
@@ -10,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// Returns what the peers of `rank` read of its buffers.
+// Returns how many bytes of the buffers of `rank` its peers read.
 PullExtent ExtentOf(const CollectiveTask& task, int rank, int num_ranks) {
   const size_t once = task.count * task.elem_bytes();
   const size_t all = once * static_cast<size_t>(num_ranks);
@@ -34,10 +33,9 @@ PullExtent ExtentOf(const CollectiveTask& task, int rank, int num_ranks) {
   }
 }
 
-// Returns whether peers read anything of anybody's buffers in the collective, and can do with it
-// what the operation asks for.
+// Returns whether peers read any buffer in the collective, and can apply the operation to the data.
 bool CanBePulled(const CollectiveTask& task, int num_ranks) {
-  // Each rank's scalar is its own: peers cannot apply it.
+  // Each rank has its own scalar, and peers cannot apply the scalar.
   if (task.is_reduction() && task.op.pre_multiply) return false;
   return ExtentOf(task, task.root, num_ranks).input > 0;
 }
@@ -63,10 +61,12 @@ Result<bool> Executor::TryPull(const CollectiveTask& task, Operation& op) {
   HostStagePrimitives rounds(*stages_, wait_, op.work);
   std::vector<BufferDescriptors> descriptors(static_cast<size_t>(num_ranks_));
   if (!ExchangeDescriptors(rounds, *stages_, wait_, mine, descriptors)) return false;
+  // A rank of an AlltoAll in place would overwrite blocks that its peers have yet to read.
   if (task.collective == Collective::kAlltoAll) {
     for (const BufferDescriptors& descriptor : descriptors)
       if (descriptor.in_place != 0) return false;
   }
+  // Copies by the kernel are allowed only if pulling with such copies is the cheapest algorithm.
   const bool mapped_only = planner_.For(task, Buffers::kCopied).algorithm() != Algorithm::kPull;
   if (!pull_->Allows(descriptors, extents, mapped_only)) return false;
   TUTTI_ASSIGN(const HostPullPrimitives::Reach reach, pull_->Resolve(descriptors, extents));

@@ -1,4 +1,4 @@
-// Runs a plan: the primitives that move data, for Executor::Visit.
+// Runs a plan: defines the primitives that move data for Executor::Visit.
 
 #include <algorithm>
 
@@ -11,14 +11,15 @@
 namespace tutti {
 namespace {
 
-// Finds the connections of a peer, for primitives that work pairwise.
+// Finds the connections to a peer, for primitives that work in pairs.
 struct ExchangeLinks {
   Connections& connections;
   SendLink SendTo(int peer) const { return connections.SendTo(peer); }
   RecvLink RecvFrom(int peer) const { return connections.RecvFrom(peer); }
 };
 
-// Finds the connections of this rank with the same number on other hosts, by the hosts' numbers.
+// Finds, by the number of a host, the connections to the rank of this host that has this rank's
+// place.
 struct RailLinks {
   Connections& connections;
   const kernels::HostsView& view;
@@ -26,7 +27,7 @@ struct RailLinks {
   RecvLink RecvFrom(int host) const { return connections.RecvFrom(view.Rank(host, view.local)); }
 };
 
-// Returns the elements from the beginning of the long buffer to the end of the last part.
+// Returns the number of elements from the beginning of the long buffer to the end of the last part.
 template <class Parts>
 size_t EndOf(const Parts& parts, int num_ranks) {
   size_t end = 0;
@@ -36,7 +37,7 @@ size_t EndOf(const Parts& parts, int num_ranks) {
 
 }  // namespace
 
-// The connections of the operation are open, and `traffic` says what passes them.
+// REQUIRES: the connections of the operation are open. `traffic` describes the data on them.
 class Executor::Running {
  public:
   Running(Executor& executor, const CollectiveTask& task, const Operation& op,
@@ -66,7 +67,7 @@ class Executor::Running {
     walk(p);
   }
 
-  // The way up reduces and the way down broadcasts. At the root the two meet in one step.
+  // The way up reduces and the way down broadcasts. At the root both ways meet in one step.
   template <class Walk>
   void Tree(const TreeView& tree, const Walk& walk) {
     if (e_.wait_.failed()) return;
@@ -79,7 +80,7 @@ class Executor::Running {
     for (const int child : tree.children) {
       if (child < 0) continue;
       up.AddRecv(e_.connections_.RecvFrom(child));
-      // At the root the finished chunk goes down at once, as part of the way up.
+      // The root sends the finished chunk down at once, as part of the way up.
       (is_root ? up : down).AddSend(e_.connections_.SendTo(child));
     }
     walk(up, down);
@@ -108,8 +109,8 @@ class Executor::Running {
     kernels::RecursiveDoublingAllReduce(p, e_.rank_, e_.num_ranks_, count);
   }
 
-  // What is gathered lies in the output buffer. A ReduceScatter works on a copy of its input, which
-  // a collective must not change.
+  // Gathered blocks lie in the output buffer. A ReduceScatter works on a copy of its input, because
+  // a collective must not change the input.
   template <class Walk>
   void Blocks(const Walk& walk) {
     const auto run = [&](std::byte* area, const std::byte* source) {
@@ -124,7 +125,7 @@ class Executor::Running {
       const size_t count = EndOf(parts, e_.num_ranks_);
       std::vector<std::byte>& area = e_.blocks_;
       area.resize(count * work_.elem_bytes);
-      // Two levels read what need not be scaled where it lies.
+      // Algorithms of two levels read an input that need not be scaled from its place.
       const bool reads = two_level_ && !work_.reduce.scale;
       if (!reads) Load(area.data(), count);
       run(area.data(), reads ? work_.input : area.data());
@@ -133,7 +134,7 @@ class Executor::Running {
     });
   }
 
-  // The work area has a row for each rank's input, of which this rank fills its own, and takes its
+  // The work area has a row for each rank's input. This rank fills its own row, and takes its
   // output from a column.
   template <class Walk>
   void Matrix(const Walk& walk) {
@@ -148,7 +149,7 @@ class Executor::Running {
       CopyBytes(work_.output + from * block, area.data() + (from * n + me) * block, block);
   }
 
-  // The blocks are parts of the output buffer. Along the rail a part goes by recursive doubling.
+  // The blocks are parts of the output buffer. A part goes along the rail by recursive doubling.
   template <class Walk>
   void OwnerParts(const kernels::HostsView& hosts, const Walk& walk) {
     const bool scales = work_.reduce.scale;
@@ -166,7 +167,7 @@ class Executor::Running {
     });
   }
 
-  void Messages() {}  // RunExchange runs them.
+  void Messages() {}  // Executor::RunExchange runs messages.
 
  private:
   template <class Walk, class P>
@@ -195,8 +196,9 @@ class Executor::Running {
   const std::span<const ConnectionTraffic> traffic_;
 };
 
-// A pull that the buffers turn out not to allow has moved nothing, and another algorithm is chosen
-// as if there were none. A barrier without stages adds a byte, under the plan of a barrier.
+// If the buffers turn out not to allow pulling, nothing has moved, and the planner chooses again
+// without pulling. A barrier without stages runs an AllReduce of one byte by the plan of the
+// barrier.
 Status Executor::RunPlanned(const CollectiveTask& task, Operation& op) {
   if (op.plan->algorithm() == Algorithm::kPull) {
     TUTTI_ASSIGN(const bool pulled, TryPull(task, op));
@@ -222,8 +224,8 @@ Status Executor::RunPlanned(const CollectiveTask& task, Operation& op) {
   const int next = Ring().At(ring_index_ + 1), prev = Ring().At(ring_index_ - 1);
   if (op.plan->algorithm() == Algorithm::kRing && connections_.IsLocal(next) &&
       connections_.IsLocal(prev)) {
-    // Within a machine there is no proxy connection to tell, and small operations would feel the
-    // counting.
+    // Within a host no proxy connection needs the traffic, and counting would slow small
+    // operations.
     TUTTI_TRY(connections_.Open(std::span(&next, 1), std::span(&prev, 1)));
   } else {
     traffic = TrafficOf(visited, *op.plan);

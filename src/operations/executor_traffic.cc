@@ -1,4 +1,4 @@
-// Finds what passes each connection in an operation, by visiting the algorithm with primitives that
+// Finds the traffic of each connection in an operation: visits the algorithm with primitives that
 // only count. Proxy connections learn the traffic before the first byte moves, and a printed plan
 // shows the traffic.
 
@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// Lists the exchanges of recursive doubling, each of which passes as much.
+// Lists the exchanges of recursive doubling. All exchanges move the same number of elements.
 struct DoublingPartners {
   struct Exchange {
     int peer;
@@ -82,7 +82,7 @@ class Executor::Counting {
   void Matrix(const Walk& walk) {
     Blocks(walk);
   }
-  // Names what passes within the host first: only connections between hosts have an order.
+  // Lists the traffic within the host first. Only connections between hosts have an order.
   template <class Walk>
   void OwnerParts(const kernels::HostsView& hosts, const Walk& walk) {
     Counting along = *this;
@@ -108,7 +108,8 @@ class Executor::Counting {
   }
 
  private:
-  // Counts recursive doubling among `num_ranks`; `rank_of` finds the rank of a number.
+  // Counts recursive doubling among `num_ranks` participants. `rank_of` returns a participant's
+  // rank.
   template <class RankOf>
   void Double(int number, int num_ranks, size_t count, const RankOf& rank_of) {
     DoublingPartners partners;
@@ -133,8 +134,8 @@ std::vector<Executor::ConnectionTraffic> Executor::TrafficOf(const CollectiveTas
 Status Executor::OpenAndBegin(std::span<const ConnectionTraffic> all, uint32_t op_tag) {
   std::vector<int> sends, recvs;
   for (const ConnectionTraffic& one : all) (one.is_send ? sends : recvs).push_back(one.peer);
-  // All connections are made before data moves: nobody moves the data of a rank that waits for a
-  // connection.
+  // All connections are made before data moves, because nobody moves the data of a rank that waits
+  // for a connection.
   TUTTI_TRY(connections_.Open(sends, recvs));
   for (const ConnectionTraffic& one : all) {
     ProxyConnection* proxy =

@@ -1,7 +1,8 @@
 #pragma once
 
-// Executor::Visit: which template of kernels/ runs a plan, and over which primitives. This is the
-// one place where the algorithms of hosts are told apart. The files of the executor share it.
+// Defines Executor::Visit: the choice of the template of kernels/ for a plan, and of its
+// primitives. Visit is the only place that distinguishes the algorithms of hosts. The files of the
+// executor share this header.
 
 #include <algorithm>
 #include <cstddef>
@@ -16,7 +17,7 @@
 
 namespace tutti {
 
-// The parts of a variable-size collective, in the form that the algorithms take.
+// Holds the parts of a variable-size collective in the form that the algorithms of kernels/ take.
 struct VariableSizes {
   const std::vector<size_t>& counts;
   const std::vector<size_t>& offsets;
@@ -25,7 +26,7 @@ struct VariableSizes {
   size_t Longest() const { return *std::max_element(counts.begin(), counts.end()); }
 };
 
-// Calls f with the parts that the task's collective works on.
+// Calls f with the parts of the task's collective.
 template <class F>
 void WithParts(const CollectiveTask& task, F f) {
   if (task.parts)
@@ -44,7 +45,8 @@ inline bool IsReduceScatter(Collective collective) {
 template <class P>
 void WalkRing(P& p, const RingView& ring, const CollectiveTask& task, const WorkShape& shape) {
   const kernels::RingWork work = {.ring = ring, .shape = shape, .in_place = task.send == task.recv};
-  // The parts say whether they have one size.
+  // The parts distinguish equal and variable sizes, and therefore a collective and its
+  // variable-size form run the same template.
   const Collective collective = IsAllGather(task.collective)       ? Collective::kAllGather
                                 : IsReduceScatter(task.collective) ? Collective::kReduceScatter
                                                                    : task.collective;
@@ -56,7 +58,7 @@ void WalkRing(P& p, const RingView& ring, const CollectiveTask& task, const Work
   });
 }
 
-// Runs the algorithms of ranks that share stages. Of AllReduce there are two.
+// Runs the algorithms of ranks that share stages. AllReduce has two such algorithms.
 template <class P>
 void WalkStaged(P& p, const CollectiveTask& task, Algorithm algorithm, const WorkShape& shape) {
   switch (task.collective) {
@@ -81,7 +83,7 @@ void WalkStaged(P& p, const CollectiveTask& task, Algorithm algorithm, const Wor
   }
 }
 
-// Runs the one-shot or two-shot reduction over FIFOs between all pairs of ranks.
+// Runs a one-shot or two-shot reduction over FIFOs between all pairs of ranks.
 template <class P>
 void WalkPairs(P& p, const CollectiveTask& task, Algorithm algorithm, const WorkShape& shape) {
   MeshShape mesh = MeshShapeOf(shape);
@@ -93,7 +95,7 @@ void WalkPairs(P& p, const CollectiveTask& task, Algorithm algorithm, const Work
   }
   if (algorithm == Algorithm::kOneShot)
     return kernels::MeshOneShotReduction(p, mesh, kernels::ReductionOf(task.collective));
-  // Parts begin at cache lines where chunks consist of whole cache lines.
+  // Parts begin at cache lines if chunks consist of whole cache lines.
   const size_t line_elems = 64 / task.elem_bytes();
   const size_t unit = shape.chunk_elems % line_elems == 0 ? line_elems : 1;
   const bool all = task.collective == Collective::kAllReduce;
@@ -131,8 +133,8 @@ void Executor::Visit(const CollectiveTask& task, const Plan& plan, Links& links)
     case Algorithm::kTwoShot:
       if (plan.row->where != Where::kStage)
         return links.Pairs([&](auto& p) { WalkPairs(p, task, plan.algorithm(), shape); });
-      // A small operation is cut so that a slot is exactly as long as needed, and then the
-      // operation fits the flag's line.
+      // Makes the slot of a small operation exactly as long as the data. The data then fit the
+      // flag's line.
       shape.chunk_elems = std::max<size_t>(1, std::min(shape.chunk_elems, task.plan_count()));
       return links.Stages([&](auto& p) { WalkStaged(p, task, plan.algorithm(), shape); });
     case Algorithm::kRing:
@@ -158,7 +160,7 @@ void Executor::Visit(const CollectiveTask& task, const Plan& plan, Links& links)
       if (task.collective == Collective::kAlltoAll)
         return links.Matrix(
             [&](auto& p) { kernels::TwoLevelBlocksAlltoAll(p, hosts, task.count); });
-      // Parts begin at cache lines, where elements fit them.
+      // Parts begin at cache lines, if whole elements fit a cache line.
       return links.OwnerParts(hosts, [&](auto& p, const auto& along_rail) {
         kernels::TwoLevelBlocksAllReduce(
             p, hosts,
@@ -168,8 +170,8 @@ void Executor::Visit(const CollectiveTask& task, const Plan& plan, Links& links)
       });
     case Algorithm::kExchange:
       return links.Messages();
-    case Algorithm::kPull:       // Executor::TryPull runs it.
-    case Algorithm::kSymmetric:  // It is for GPUs only.
+    case Algorithm::kPull:       // Run by Executor::TryPull.
+    case Algorithm::kSymmetric:  // For GPUs only.
       return;
   }
 }

@@ -1,4 +1,4 @@
-// The part of HostOperations that gives memory back and takes it again (ncclCommSuspend).
+// Gives back the memory of HostOperations and takes memory again (ncclCommSuspend).
 
 #include <algorithm>
 
@@ -15,7 +15,7 @@ bool HasChunks(const FifoView& fifo) {
   return false;
 }
 
-// Returns whether `stage` has rounds that a rank, whose own stage is `reader`, has not read.
+// Returns whether `stage` has rounds that the rank with the stage `reader` has not read.
 bool HasRoundsFor(const StageView& reader, const StageView& stage) {
   const uint64_t done = reader.control().done.load(std::memory_order_acquire);
   for (uint64_t slot = 0; slot < kStageSlots; ++slot)
@@ -62,6 +62,7 @@ Status HostOperations::CheckNothingWaits() {
   return Status::Ok();
 }
 
+// The control pages remain: their counters tell the ranks how much data has passed.
 Status HostOperations::GiveBackMemory() {
   if (!arena_.memory) return Status::Ok();
   const ArenaLayout& layout = arena_.arena.layout();

@@ -12,7 +12,8 @@
 namespace tutti {
 namespace {
 
-// A rank's place in the arena is its place among those of its machine.
+// Returns each rank's place in the arena, the place among the ranks of its host, or -1 for ranks of
+// other hosts.
 std::vector<int> PlacesInArena(int rank, const MachineMap& machines) {
   std::vector<int> places(machines.leader.size(), -1);
   const int leader = machines.leader[static_cast<size_t>(rank)];
@@ -86,12 +87,14 @@ void HostOperations::DropTicket(uint64_t ticket) noexcept {
     order_.GiveUp(ticket);
     return Status::Ok();
   });
-  // There is no memory to note it: the ticket passes in its turn, which comes soon where every
-  // operation before it ends because the communicator has stopped.
+  // Without memory for the note the ticket passes in its turn. The turn comes soon, because every
+  // operation before the ticket ends once the communicator has stopped.
   if (noted.ok()) return;
   [[maybe_unused]] const Status passed = WithoutExceptions([&] { return Run(ticket, {}); });
 }
 
+// Once begun, the ticket passes its turn in every case, also after an exception: later tickets wait
+// for the turn.
 Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
   Status status = order_.Begin(ticket);
   if (!status.ok()) [[unlikely]] {
@@ -104,7 +107,7 @@ Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
         if (task->extras && task->extras->on_begin) [[unlikely]]
           task->extras->on_begin();
     status = RunInTurn(tasks);
-  } catch (...) {  // The operation has begun, and the others cannot finish it.
+  } catch (...) {  // The operation has begun, and the peers cannot finish it.
     status = StatusOfException();
     [[maybe_unused]] const Status told = WithoutExceptions([&] {
       watch_.Stop(status, /*tell=*/true);
@@ -115,6 +118,8 @@ Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
   return status;
 }
 
+// Runs collectives and one-sided calls in order, then all messages together. One-sided calls that
+// wait come last, because other ranks may be waiting for the messages of this rank.
 Status HostOperations::RunInTurn(std::span<const IssuedTask> tasks) {
   const Profiler::Span group = Profiler::OfGroup(profiler_.get(), tasks.size());
   bool has_messages = false;
@@ -154,7 +159,7 @@ Status HostOperations::RunMessages(std::span<const IssuedTask> tasks) {
 
 void HostOperations::Finish() {
   executor_.reset();
-  // Peers may still be taking what their last operations need. Nothing is flushed when the
+  // Peers may still be taking data for their last operations. Nothing is flushed if the
   // communicator has stopped, or stops meanwhile.
   if (const Status flushed = connections_->Flush(watch_.stop_flag()); !flushed.ok())
     connections_->Close(watch_.stopped() ? watch_.StopReason() : flushed);

@@ -1,8 +1,8 @@
 #pragma once
 
-// The operations of ranks on hosts: an executor, and the connections, stages and shared memory that
-// it works on. Tasks run on the thread that calls Run, one at a time, in the order of their
-// tickets.
+// HostOperations runs the operations of ranks on hosts. It owns an executor and the executor's
+// connections, stages and shared memory. Tasks run one at a time on the threads that call Run, in
+// the order of their tickets.
 
 #include <cstdint>
 #include <memory>
@@ -26,8 +26,8 @@
 
 namespace tutti {
 
-// The arena that ranks of one machine share, as this rank has it. The destructor withdraws the
-// offer.
+// Holds this rank's view of the arena that the ranks of one host share. The destructor withdraws
+// the offer of the arena.
 struct SharedArena {
   SharedArena() = default;
   SharedArena(SharedArena&& other) noexcept
@@ -42,37 +42,40 @@ struct SharedArena {
     if (FdServer* const server = std::exchange(fd_server, nullptr)) server->Withdraw(offer);
   }
 
-  SharedMemory memory;  // Empty where the rank is alone on its machine.
+  SharedMemory memory;  // Empty where the rank is alone on its host.
   Arena arena;
-  FdServer* fd_server = nullptr;  // Offers the arena to the other ranks; null: there is no offer.
+  FdServer* fd_server = nullptr;  // The server that offers the arena to peers. Null: no offer.
   uint64_t offer = 0;
-  int numa = -1;  // the NUMA node that this rank's part is to lie on; -1: anywhere
+  int numa = -1;  // The NUMA node for this rank's part of the arena; -1: any node
 };
 
 class HostOperations final : public Operations {
  public:
   struct Parts {
     int rank = 0;
-    std::span<const PeerInfo> peers;  // These and what is pointed to outlive the operations.
+    // The peers and all objects behind pointers must outlive the operations.
+    std::span<const PeerInfo> peers;
     MachineMap machines;
     SharedArena arena;
     PlanContext plan;
     std::vector<int> ring;              // The ranks in ring order.
     std::unique_ptr<NetConnector> net;  // Null when all ranks share the arena.
-    std::shared_ptr<Net> network;       // The network of `net`, and this rank's device in it.
+    std::shared_ptr<Net> network;  // The network of `net`, and this rank's device of the network.
     int network_device = 0;
-    // The network for one-sided operations, and this rank's device in it. Null: there is none.
+    // The network for one-sided operations, and this rank's device of the network. Null: no
+    // one-sided operations by a network.
     std::shared_ptr<Net> one_sided_network;
     int one_sided_device = 0;
     std::shared_ptr<RmaGroups> one_sided_groups;
     HostMemory* memory = nullptr;  // The process's memory, and the server of its descriptors.
     FdServer* fd_server = nullptr;
     Watch* watch = nullptr;
-    std::unique_ptr<CostAdviser> tuner;  // Null: there is none, on any rank.
-    std::shared_ptr<Profiler> profiler;  // Null: there is none. The network may tell it, too.
+    std::unique_ptr<CostAdviser> tuner;  // Null: no rank has a tuner.
+    // Null: no profiler. The network may report to the profiler too.
+    std::shared_ptr<Profiler> profiler;
     WaitPolicy wait_policy;
     bool may_pull = true;  // Peers may read user buffers where they lie.
-    double timeout_s = 0;  // A ticket waits so long for its turn while nobody runs.
+    double timeout_s = 0;  // The longest wait of a ticket for its turn while no operation runs.
     double connect_timeout_s = 0;
   };
   explicit HostOperations(Parts parts);
@@ -104,9 +107,9 @@ class HostOperations final : public Operations {
             one_sided_support_.groups};
   }
 
-  // What is given back are the pages of the arena in which data lay. Each rank gives back its stage
-  // and the FIFOs that it reads. The system makes pages again, zeroed, at their next touch. FIFOs
-  // in front of a network stay, because networks have them registered.
+  // Give back the pages of the arena that hold only data. Each rank gives back its own stage and
+  // the FIFOs that it reads. The kernel provides new, zeroed pages at the next access. FIFOs before
+  // a network keep their pages, because networks have registered the pages.
   uint64_t SuspendableBytes() const override;
   uint64_t PersistentBytes() const override { return MemoryBytes() - SuspendableBytes(); }
   Status CheckIdle() const override;

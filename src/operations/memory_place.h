@@ -1,8 +1,8 @@
 #pragma once
 
-// Decides which parts of the memory that a host's ranks share should lie near which rank: its
-// stage, which it writes first and all read, and the FIFOs that others fill for it to read. This is
-// a pure function; sys/numa.h acts on its result.
+// Decides near which rank the parts of a host's shared memory should lie. A rank's stage lies near
+// the rank, because the rank writes the stage before all ranks read. A FIFO lies near its receiver.
+// The function is pure; sys/numa.h acts on its result.
 
 #include <cstddef>
 #include <vector>
@@ -16,8 +16,8 @@ struct MemoryRange {
   size_t bytes = 0;
 };
 
-// Returns the ranges of the rank at `place` among `layout.num_ranks`. All of them begin and end at
-// pages, and those of different ranks do not overlap.
+// Returns the ranges of the rank at `place` among `layout.num_ranks`. Ranges begin and end at
+// pages. The ranges of different ranks do not overlap.
 std::vector<MemoryRange> MemoryNear(const ArenaLayout& layout, int place);
 
 }  // namespace tutti

@@ -10,7 +10,8 @@ namespace {
 
 constexpr size_t kPage = 4096;
 
-// Four ranks, two on each of two nodes: what lies where when each has its part where it runs.
+// Four ranks, two on each of two nodes: checks the places of pages when each rank has its part near
+// itself.
 TEST(MemoryNear, EveryPageOfStagesAndFifosIsNearItsReader) {
   for (const uint64_t stage_bytes : {uint64_t{128} << 10, uint64_t{0}}) {
     ArenaLayout layout;
@@ -35,7 +36,7 @@ TEST(MemoryNear, EveryPageOfStagesAndFifosIsNearItsReader) {
       for (int from = 0; from < 4; ++from)
         EXPECT_EQ(owner[layout.FifoOffset(from, place) / kPage], place) << "read by " << place;
     }
-    // What is left is the header.
+    // The remaining pages are the header.
     EXPECT_EQ(static_cast<size_t>(std::count(owner.begin(), owner.end(), -1)),
               layout.StageOffset(0) / kPage);
   }

@@ -9,11 +9,11 @@
 namespace tutti {
 namespace {
 
-// The bootstrap tag of invitations to the first connection of a pair and direction; those to
-// further ones follow it.
+// The bootstrap tag of invitations to the first connection of a pair and direction. The tags of
+// further connections follow.
 constexpr uint32_t kInvitationTag = 0x4e455401;
 
-// A wait for a peer asks the watcher this often whether to go on.
+// The time after which a wait for a peer asks the watcher again whether to go on.
 constexpr int64_t kAskWatcherNs = 20'000'000;
 
 class CommConnector final : public NetConnector {
@@ -40,6 +40,7 @@ class CommConnector final : public NetConnector {
   }
 
  private:
+  // Listens before inviting, because the peer connects as soon as the invitation arrives.
   Status TryInvite(const NetEnd& end) {
     TUTTI_ASSIGN(std::unique_ptr<NetListener> listener, net_->Listen(device_));
     const NetHandle& handle = listener->handle();
@@ -75,7 +76,8 @@ class CommConnector final : public NetConnector {
     return std::unique_ptr<ProxyConnection>(std::move(proxy));
   }
 
-  // All ranks hear of a failure; what this process or host lacks says nothing of which rank it is.
+  // Adds the names of the rank and of its peer to a failure of this process or host. All ranks hear
+  // of a failure, and the failure itself does not say whose it is.
   Status Named(int peer, Status status) const {
     if (status.code() != Code::kSystemError) return status;
     return std::move(status).Annotate(
@@ -86,8 +88,8 @@ class CommConnector final : public NetConnector {
     if (result.ok()) return result;
     return Named(peer, std::move(result).status());
   }
-  // Returns what get(deadline) brings, tried for a moment at a time until it ends in something else
-  // than a timeout, or the watcher ends the wait.
+  // Calls get(deadline) with short deadlines until the result is not a timeout, or until the
+  // watcher ends the wait.
   template <class Get>
   std::invoke_result_t<Get, Deadline> Await(int peer, Get get) {
     const int64_t since_ns = NowNs();
@@ -112,7 +114,7 @@ class CommConnector final : public NetConnector {
   const std::vector<PeerInfo>& peers_;
   const std::atomic<bool>& stop_;
   WaitWatcher& watcher_;
-  // The keys are peer and number. These were invited and not accepted yet.
+  // The listeners of invited peers without a connection yet, by peer and number.
   std::map<std::pair<int, uint32_t>, std::unique_ptr<NetListener>> listeners_;
 };
 

@@ -1,8 +1,7 @@
 #pragma once
 
-// The NetConnector of a communicator: invitations travel over the
-// bootstrap, and the connections are those of a network (transport/net/net.h), which the process's
-// proxy drives.
+// The NetConnector of a communicator. Invitations travel over the bootstrap. The connections are
+// connections of a network (transport/net/net.h), driven by the process's proxy.
 
 #include <atomic>
 #include <memory>
@@ -19,10 +18,10 @@
 
 namespace tutti {
 
-// Makes a connector for one thread, which listens and connects with the device `device` of `net`.
-// `bootstrap` and `proxy` must outlive it. Connections have slots of `slot_bytes` where nothing
-// else is said. `watcher` is told how long a wait for a peer lasts and says when to end it, as for
-// the waits of kernels. Every wait ends soon after `stop` becomes true.
+// Makes a connector for one thread. The connector listens and connects with the device `device` of
+// `net`. `bootstrap` and `proxy` must outlive the connector. Connections have slots of `slot_bytes`
+// unless their NetEnd has another length. `watcher` hears how long a wait for a peer lasts and may
+// end the wait, as for waits of kernels. Every wait ends soon after `stop` becomes true.
 std::unique_ptr<NetConnector> MakeNetConnector(Proxy& proxy, Bootstrap& bootstrap,
                                                std::shared_ptr<Net> net, int device,
                                                size_t slot_bytes,

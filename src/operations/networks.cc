@@ -23,18 +23,19 @@ namespace {
 constexpr const char* kSocket = "Socket";
 constexpr const char* kVerbs = "IB";
 
-// The most networks that a rank offers to the others.
+// The most networks that a rank offers.
 constexpr size_t kMostOffers = 6;
 
-// A rank tells the others this: hashes of the names of the networks that it can use, in its order
-// (0: no more), and a random number, of which rank 0's becomes the communicator's for plugins.
+// Holds a rank's offer to its peers: hashes of the names of the networks that the rank can use, in
+// its order (0: no more), and a random number. The number of rank 0 becomes the communicator's
+// number for plugins.
 struct Offer {
   std::array<uint64_t, kMostOffers> names = {};
   uint64_t number = 0;
 };
 
-// A network that this rank can use: an open one, or a plugin, which is initialised again once the
-// communicator's number is known.
+// Holds a network that this rank can use: an open network, or a plugin. A plugin is initialised
+// again once the communicator's number is known.
 struct Candidate {
   std::string name;
   std::unique_ptr<Net> net;
@@ -45,7 +46,7 @@ bool SameName(std::string_view a, std::string_view b) {
   return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// Returns a number for a name, whatever its case; never 0.
+// Returns a number for a name, in upper or lower case; never 0.
 uint64_t HashOfName(std::string_view name) {
   Fnv1a hash;
   for (const char c : name) {
@@ -54,7 +55,7 @@ uint64_t HashOfName(std::string_view name) {
   return hash.hash() | 1;
 }
 
-// Opens the plugins that the settings name. A default library that is not there is no news; one
+// Opens the plugins of the settings. A missing default library is not logged; a missing library
 // that the user names is.
 std::vector<std::shared_ptr<PluginLibrary>> OpenPlugins(const Settings& settings) {
   std::vector<std::shared_ptr<PluginLibrary>> plugins;
@@ -71,7 +72,7 @@ std::vector<std::shared_ptr<PluginLibrary>> OpenPlugins(const Settings& settings
   return plugins;
 }
 
-// The candidates of this rank and, for each network that is none, why.
+// Holds the networks that this rank can use, and the reasons against all other networks.
 class Candidates {
  public:
   Candidates(Proxy& proxy, const Settings& settings, const Key& key)
@@ -112,9 +113,9 @@ class Candidates {
   std::string refusals_;
 };
 
-// Returns the key that the network's connections prove to hold, and from which their encryption has
-// its keys: the job's, and where they are encrypted also the secret that ranks share, because the
-// job's may be known to whoever saw its id.
+// Returns the key that both ends of a connection prove to hold, and from which encryption derives
+// its keys: the job's key. With encryption the secret that ranks share is mixed in, because
+// everyone who saw the job's id may know the job's key.
 Key NetworkKey(const Key& job, const Settings& settings) {
   if (!settings.encrypt || settings.comm_key.empty()) return job;
   std::string text = "network key ";
@@ -158,7 +159,8 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
   }
   TUTTI_TRY(step.Exchange());
   const std::span<const Offer> offers = step.offers();
-  // The order of rank 0 counts, so that ranks which order them differently choose alike.
+  // The order of rank 0 counts, because ranks may order the networks differently and must choose
+  // alike.
   for (const uint64_t name : offers[0].names) {
     if (name == 0 || FirstWithout(offers, name) >= 0) continue;
     auto chosen = std::find_if(candidates.usable().begin(), candidates.usable().end(),

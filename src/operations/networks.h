@@ -1,8 +1,9 @@
 #pragma once
 
-// Chooses which network carries the data between a communicator's hosts: plugins made for NCCL, in
-// the order of NCCL_NET_PLUGIN; InfiniBand verbs ("IB"); TCP sockets ("Socket"). The first that
-// every rank can use is taken; NCCL_NET, or the config's netName, admits one name only.
+// Chooses the network for the data between a communicator's hosts. The candidates are plugins made
+// for NCCL, in the order of NCCL_NET_PLUGIN, then InfiniBand verbs ("IB"), then TCP sockets
+// ("Socket"). The first network that every rank can use is chosen. NCCL_NET, or the config's
+// netName, admits a single name.
 
 #include <memory>
 
@@ -17,25 +18,26 @@
 
 namespace tutti {
 
-// Returns InvalidUsage when the settings ask for a network by a name that neither the library nor a
-// plugin of NCCL_NET_PLUGIN has. Upper and lower case are the same.
+// Returns InvalidUsage if the settings ask for a network by a name that neither the library nor a
+// plugin of NCCL_NET_PLUGIN has. Upper and lower case are equal.
 Status CheckNetName(const Settings& settings);
 
-// Returns the network that the ranks use together, able to carry something here. All ranks
-// call it together, and all get the same network or a failure. `proxy` must outlive it. `events`
-// takes what a plugin's network reports of its work; null where nobody asks.
+// Returns the network that the ranks use together. The network works on this host. All ranks call
+// OpenNet together; all get the same network, or all fail. `proxy` must outlive the network.
+// `events` receives reports of a plugin's network; null means no reports.
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
                                      const JointRanks& ranks, std::shared_ptr<NetEvents> events);
 
-// Returns the network for one-sided operations (rma.h) between ranks that `net` joins, which may be
-// null: `net` where it has them, else TCP sockets, which reach wherever the bootstrap does. Null,
-// with the reason in the log, where this rank cannot have sockets.
+// Returns the network for one-sided operations (transport/net/rma.h) between ranks that `net`
+// joins. `net` may be null. The result is `net` if `net` has one-sided operations, else TCP
+// sockets, which reach every host that the bootstrap reaches. Returns null, with the reason in the
+// log, if this rank cannot use sockets.
 std::shared_ptr<Net> OneSidedNet(Proxy& proxy, const Settings& settings, const Bootstrap& bootstrap,
                                  std::shared_ptr<Net> net);
 
-// Returns the plugins with one-sided operations that this rank could use instead, or null. Which of
-// them all ranks have is found when the ranks are joined (window/remote_windows.h). Where a plugin
-// has several devices, that of the NIC which is the rank's in `net` is taken.
+// Returns the plugins with one-sided operations that this rank could use instead, or null. The
+// ranks find out which plugins all of them have when they are joined (window/remote_windows.h). Of
+// a plugin with several devices, the device of the rank's NIC in `net` is chosen.
 std::shared_ptr<RmaGroups> OneSidedGroups(const Settings& settings, const Net& net, int device);
 
 }  // namespace tutti

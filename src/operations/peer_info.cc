@@ -21,14 +21,14 @@
 namespace tutti {
 namespace {
 
-// Far above what any kernel numbers.
+// Far above the number of any node.
 constexpr int32_t kHighestNuma = 1023;
 constexpr int32_t kMostMultiprocessors = 4096;  // far above any GPU's
 
-// Is in no value that is right.
+// A character that appears in no valid value.
 constexpr char kBetweenSettings = '|';
 
-// Returns the settings from which every rank must compute the same plan, as words; those that have
+// Returns, as words, the settings from which every rank must compute the same plan. Settings with
 // their defaults are left out.
 std::string SharedSettings(const Settings& s) {
   const Settings usual;
@@ -46,7 +46,7 @@ std::string SharedSettings(const Settings& s) {
   add_flag("TUTTI_CHECKSUM", s.checksum, usual.checksum);
   std::string encrypt = s.encrypt ? "1" : "0";
   if (s.encrypt && !s.comm_key.empty()) {
-    // Tells keys apart without showing them.
+    // Distinguishes keys without showing them.
     const Key check = KeyFromText("which key " + s.comm_key);
     encrypt +=
         fmt::format(" (key {:02x}{:02x}{:02x}{:02x})", check[0], check[1], check[2], check[3]);
@@ -68,7 +68,7 @@ std::string SharedSettings(const Settings& s) {
   return text;
 }
 
-// Splits what SharedSettings has joined.
+// Splits the text of SharedSettings into words.
 std::vector<std::string_view> Words(std::string_view text) {
   std::vector<std::string_view> words;
   while (!text.empty()) {
@@ -79,7 +79,7 @@ std::vector<std::string_view> Words(std::string_view text) {
   return words;
 }
 
-// Returns the words of `text` that `other` does not have.
+// Returns the words of `text` that are not in `other`.
 std::string WordsOnlyIn(std::string_view text, std::string_view other) {
   const std::vector<std::string_view> others = Words(other);
   std::vector<std::string_view> only;
@@ -88,8 +88,8 @@ std::string WordsOnlyIn(std::string_view text, std::string_view other) {
   return fmt::format("{}", fmt::join(only, " "));
 }
 
-// The machine is part of it, whatever NCCL_HOSTID and network namespaces make of it: processors are
-// shared by all that runs on the machine.
+// The hash includes the machine, whatever NCCL_HOSTID and network namespaces say of the host: all
+// processes of a machine share its processors.
 uint64_t CpuSetHash() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -109,7 +109,7 @@ std::string_view TextOf(const char (&field)[kSize]) {
   return {field, strnlen(field, kSize)};
 }
 
-// Neither control characters nor what JSON would escape.
+// Replaces control characters and characters that JSON would escape.
 template <size_t kSize>
 void MakeTextPrintable(char (&field)[kSize]) {
   field[kSize - 1] = '\0';

@@ -31,7 +31,7 @@ PeerInfo RankWithGpu(uint64_t identity, bool shares) {
 }
 
 TEST(PeerInfoTest, RanksWithOneSetOfProcessorsShareIt) {
-  // The last two take themselves to be on hosts of their own, on the machine of the first.
+  // The last two ranks report hosts of their own, but run on the machine of the first rank.
   const std::vector<PeerInfo> peers = {RankOn(1, 7, 12), RankOn(1, 8, 6), RankOn(2, 7, 12),
                                        RankOn(3, 7, 12)};
   EXPECT_EQ(FewestCpusOfARank(peers), 4);
@@ -62,7 +62,7 @@ TEST(PeerInfoTest, SettingsThatDifferAreNamedAndNoOthers) {
   EXPECT_THAT(status.message(), HasSubstr("has the defaults and rank 2 "));
   EXPECT_THAT(status.message(), HasSubstr(" has NCCL_ALGO=ring TUTTI_DETERMINISTIC=1: settings"));
   EXPECT_THAT(status.message(), Not(HasSubstr("NCCL_MAX_CTAS")));
-  // Values may have spaces, and what is cut off cannot be shown.
+  // Values may have spaces, and the end of a text that is too long cannot be shown.
   settings.algo = "allreduce:ring; broadcast:tree";
   EXPECT_THAT(CheckPeers(std::vector{usual, DescribeSelf(settings)}).message(),
               HasSubstr(" has NCCL_ALGO=allreduce:ring; broadcast:tree TUTTI_DETERMINISTIC=1"));

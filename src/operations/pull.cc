@@ -44,7 +44,7 @@ Result<BufferDescriptors> PullReach::Describe(const void* input, const void* out
   return descriptor;
 }
 
-// Looks only at what all ranks have been told alike, so that all come to the same answer.
+// Looks only at facts that all ranks know, because all ranks must come to the same answer.
 bool PullReach::Allows(std::span<const BufferDescriptors> descriptors,
                        std::span<const PullExtent> extents, bool mapped_only) const {
   if (one_process_) return true;
@@ -56,9 +56,9 @@ bool PullReach::Allows(std::span<const BufferDescriptors> descriptors,
   return true;
 }
 
-// Finds the nearest way to a buffer: its address, where the peer is in this process; a mapping of
-// its allocation; else copies by the kernel. What the peer says of the allocation is checked
-// against its real length.
+// Finds the nearest way to a buffer: its address if the peer is in this process, else a mapping of
+// its allocation, else copies by the kernel. The peer's description of the allocation is checked
+// against the real length.
 Result<ReachableBuffer> PullReach::ResolveBuffer(int peer, const BufferDescriptor& buffer,
                                                  size_t bytes) {
   const auto rank = static_cast<size_t>(peer);
@@ -85,7 +85,7 @@ Result<ReachableBuffer> PullReach::ResolveBuffer(int peer, const BufferDescripto
 
 Result<HostPullPrimitives::Reach> PullReach::Resolve(std::span<const BufferDescriptors> descriptors,
                                                      std::span<const PullExtent> extents) {
-  peers_.Trim();  // No earlier operation uses a mapping any more.
+  peers_.Trim();  // No earlier operation uses a mapping any longer.
   HostPullPrimitives::Reach reach;
   for (size_t r = 0; r < descriptors.size(); ++r) {
     const int peer = static_cast<int>(r);

@@ -1,7 +1,7 @@
 #pragma once
 
 // Finds out how a communicator's ranks reach one another's buffers: which buffers can be pulled,
-// and where they are. The ranks tell one another by buffer descriptors
+// and where the buffers are. The ranks exchange buffer descriptors for this purpose
 // (backend/host/pull_primitives.h).
 
 #include <algorithm>
@@ -17,8 +17,7 @@
 
 namespace tutti {
 
-// Returns how many bytes of a rank's buffers its peers read in a collective; 0 where they read
-// none.
+// Holds how many bytes of a rank's buffers its peers read in a collective; 0: none.
 struct PullExtent {
   size_t input = 0;
   size_t output = 0;
@@ -26,11 +25,11 @@ struct PullExtent {
 
 class PullReach final : public RemoteReader {
  public:
-  // `can_copy` says that every rank of the communicator can read the memory of every other one
-  // through the kernel, in the processes `pids`. `same_process` says which ranks are of this
-  // process, so that their addresses mean the same here. Process numbers cannot tell, because in
-  // containers every rank may be number 1. Both are by rank. `memory` and `fd_server` are those of
-  // this process and must outlive this object.
+  // `can_copy` says that every rank can read the memory of all ranks through the kernel, in the
+  // processes `pids`. `same_process` says which ranks are of this process: their addresses are
+  // valid here. Process numbers do not tell, because in containers every rank may be number 1. Both
+  // vectors are indexed by rank. `memory` and `fd_server` are the process's own and must outlive
+  // this object.
   PullReach(HostMemory& memory, FdServer& fd_server, bool can_copy, std::vector<bool> same_process,
             std::vector<int> pids)
       : memory_(memory),
@@ -42,18 +41,18 @@ class PullReach final : public RemoteReader {
                      same_process_.end()),
         peers_({}) {}
 
-  // Returns whether all ranks are of one process, so that every buffer is mapped by all.
+  // Returns whether all ranks are of one process. Every rank then reaches every buffer.
   bool one_process() const { return one_process_; }
 
   // Returns this rank's descriptors for an operation on these buffers.
   Result<BufferDescriptors> Describe(const void* input, const void* output,
                                      const PullExtent& extent);
-  // Returns whether the descriptors allow pulling, which is the same on every rank. `extents` are
-  // by rank. With `mapped_only`, allows it only without copies by the kernel.
+  // Returns whether the descriptors allow pulling. The result is the same on every rank. `extents`
+  // are indexed by rank. `mapped_only` excludes copies by the kernel.
   bool Allows(std::span<const BufferDescriptors> descriptors, std::span<const PullExtent> extents,
               bool mapped_only) const;
-  // Returns where the buffers are that this rank reads, and maps what is not mapped yet.
-  // RemoteError when a descriptor speaks of memory that its allocation does not have.
+  // Returns the places of the buffers that this rank reads, and maps buffers that are not mapped
+  // yet. Returns RemoteError if a descriptor names memory outside of its allocation.
   Result<HostPullPrimitives::Reach> Resolve(std::span<const BufferDescriptors> descriptors,
                                             std::span<const PullExtent> extents);
 

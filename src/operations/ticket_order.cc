@@ -6,13 +6,13 @@
 namespace tutti {
 namespace {
 
-// A waiter for its turn notices so late that nobody runs.
+// The time after which a waiter checks again whether an operation runs.
 constexpr int64_t kLookAgainNs = 100'000'000;
 
 }  // namespace
 
 // Returns once the turn is `ticket` or beyond. The operation that has the turn watches its own
-// progress: only time in which nobody runs counts here.
+// progress, and therefore only time without a running operation counts here.
 Status TicketOrder::Await(uint64_t ticket) {
   const WaitPolicy policy;
   Backoff backoff(policy);
@@ -46,8 +46,9 @@ void TicketOrder::Pass(uint64_t ticket) {
   running_.store(false, std::memory_order_relaxed);
   turn_.store(ticket + 1, std::memory_order_release);
   WakeSleepers(turn_, turn_sleepers_);
-  // GiveUp counts before it looks at the turn, and this looks at the count after it has changed the
-  // turn (WakeSleepers has the fence), so one of the two sees the other.
+  // GiveUp counts before reading the turn. Pass reads the count after changing the turn, and
+  // WakeSleepers contains the fence. At least one of the two functions therefore sees the other's
+  // change.
   if (num_given_up_.load(std::memory_order_relaxed) == 0) return;
   const MutexLock lock(mutex_);
   SkipGivenUp();
@@ -60,7 +61,7 @@ void TicketOrder::GiveUp(uint64_t ticket) {
   SkipGivenUp();
 }
 
-// Nobody else moves the turn on from a ticket that was given up.
+// Only SkipGivenUp moves the turn past a ticket that was given up.
 void TicketOrder::SkipGivenUp() {
   uint64_t turn = turn_.load(std::memory_order_seq_cst);
   while (given_up_.erase(turn) == 1) {

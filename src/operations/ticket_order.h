@@ -1,7 +1,7 @@
 #pragma once
 
-// The order in which a communicator's operations run: one at a time, by the tickets that were taken
-// when they were issued, on whatever thread each runs. Any thread may call.
+// TicketOrder makes a communicator's operations run one at a time, in the order in which their
+// tickets were taken, on any threads. Any thread may call.
 
 #include <atomic>
 #include <cstdint>
@@ -15,24 +15,24 @@ namespace tutti {
 
 class TicketOrder {
  public:
-  // `rank` is named in errors. A ticket whose turn does not come while nobody runs for `timeout_s`
-  // seconds fails with Timeout.
+  // `rank` appears in errors. A ticket fails with Timeout if its turn does not come and no
+  // operation runs for `timeout_s` seconds.
   TicketOrder(int rank, double timeout_s) : rank_(rank), timeout_s_(timeout_s) {}
 
   // Returns the next ticket.
   uint64_t Take() { return next_.fetch_add(1, std::memory_order_relaxed); }
 
-  // Waits for the ticket's turn and begins it. After a failure the ticket is given up: no other
-  // ticket waits for it any more, and the caller must not call Pass.
+  // Waits for the ticket's turn and begins the turn. After a failure the ticket is given up: later
+  // tickets no longer wait for the ticket, and the caller must not call Pass.
   Status Begin(uint64_t ticket) {
     if (turn_.load(std::memory_order_acquire) != ticket) [[unlikely]]
       TUTTI_TRY(AwaitOrGiveUp(ticket));
     running_.store(true, std::memory_order_relaxed);
     return Status::Ok();
   }
-  // Ends the turn that Begin has begun and passes it on.
+  // Ends the ticket's turn and passes the turn to the next ticket.
   void Pass(uint64_t ticket);
-  // Notes that the ticket will not begin, so that no other one waits for it.
+  // Notes that the ticket will not begin, and frees later tickets from waiting for the ticket.
   void GiveUp(uint64_t ticket);
 
   // Returns whether all tickets taken so far have run.
@@ -52,7 +52,7 @@ class TicketOrder {
   std::atomic<uint64_t> next_ = 0;
   std::atomic<uint64_t> turn_ = 0;
   SleepFlag turn_sleepers_ = 0;
-  std::atomic<bool> running_ = false;  // The ticket whose turn it is runs.
+  std::atomic<bool> running_ = false;  // The ticket with the turn runs.
   Mutex mutex_;
   // The tickets that will not begin. Pass skips them.
   std::set<uint64_t> given_up_ TUTTI_GUARDED_BY(mutex_);

@@ -30,12 +30,12 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
   }
 }
 
-// Names of algorithms that NCCL has and Tutti has not. They are no mistake in a setting that was
-// made for NCCL, and stand for nothing.
+// The names of algorithms that only NCCL has. A setting made for NCCL may contain these names, and
+// they stand for no algorithm of Tutti.
 constexpr std::string_view kNcclsOwn[] = {"collnet", "collnetdirect", "collnetchain",
                                           "nvls",    "nvlstree",      "pat"};
 
-// Return the bits of all algorithms, or protocols, that some row of the table has.
+// Return the bits of all algorithms, or of all protocols, in the rows of the table.
 template <class Rows>
 uint32_t AlgorithmsIn(const Rows& rows) {
   uint32_t bits = 0;
@@ -49,8 +49,8 @@ uint32_t ProtocolsIn(const Rows& rows) {
   return bits;
 }
 
-// Returns the bit of the algorithm with this name, in lower case; 0 for one of NCCL's own; nothing
-// for a name that is unknown.
+// Returns the bit of the algorithm with this name in lower case, 0 for a name that only NCCL has,
+// or nothing for an unknown name.
 std::optional<uint32_t> AlgorithmBit(const std::string& name) {
   for (int a = 0; a < kNumAlgorithms; ++a)
     if (name == Lower(Name(static_cast<Algorithm>(a)))) return Bit(static_cast<Algorithm>(a));
@@ -65,7 +65,7 @@ std::optional<uint32_t> ProtocolBit(const std::string& name) {
   return std::nullopt;
 }
 
-// Returns the names of the bits that are set, as "a, b and c". REQUIRES: there are two at least.
+// Returns the names of the set bits, as "a, b and c". REQUIRES: at least two bits are set.
 template <class Value>
 std::string NamesOf(uint32_t bits) {
   std::vector<std::string_view> names;
@@ -76,14 +76,15 @@ std::string NamesOf(uint32_t bits) {
   return fmt::format("{} and {}", fmt::join(names, ", "), last);
 }
 
-// Describes one of the settings, whose values are bits, one for each name.
+// Describes NCCL_ALGO or NCCL_PROTO. The values of both settings are sets of bits, a bit for each
+// name.
 struct ListSetting {
   const char* name;
   const char* what;
   const char* ranks;
   std::optional<uint32_t> (*bit)(const std::string& name);
   std::string (*names)(uint32_t bits);
-  uint32_t all;  // The bits of all that these ranks have.
+  uint32_t all;  // The bits of all names that these ranks have.
 };
 
 constexpr const char* NameOf(RankKind kind) {
@@ -97,13 +98,13 @@ ListSetting AlgorithmSetting(RankKind kind) {
           AlgorithmBit, NamesOf<Algorithm>, AlgorithmsIn(RowsOf(kind))};
 }
 
-// The rows of channels have one protocol, and NCCL_PROTO means nothing there.
+// The rows of channels have a single protocol, and NCCL_PROTO has no effect on them.
 ListSetting ProtocolSetting(RankKind kind) {
   return {"NCCL_PROTO", "protocol",        NameOf(kind),
           ProtocolBit,  NamesOf<Protocol>, ProtocolsIn(RowsOf(kind))};
 }
 
-// Reads "ring,tree", or "^ring" for all others. Returns the bits that are left.
+// Reads "ring,tree", or "^ring" for all names except "ring". Returns the bits of the allowed names.
 Result<uint32_t> ReadNames(const ListSetting& setting, std::string_view names) {
   const bool exclude = names.starts_with('^');
   if (exclude) names.remove_prefix(1);
@@ -126,9 +127,9 @@ std::optional<size_t> CollectiveIndex(const std::string& name) {
   return std::nullopt;
 }
 
-// Applies lists as NCCL 2.30 reads them: "LIST;collective:LIST;…", where the first entry may be for
-// all collectives. One that no entry names is left alone, also where NCCL 2.31 would leave it
-// nothing; there one writes "ring,tree;allreduce:tree", which means the same here.
+// Applies lists as NCCL 2.30 reads them: "LIST;collective:LIST;…". The first entry may be a list
+// for all collectives. A collective without an entry is left alone. NCCL 2.31 allows such a
+// collective nothing; for both versions a user may write "ring,tree;allreduce:tree".
 Status ApplyList(const ListSetting& setting, std::string_view text,
                  std::array<uint32_t, kNumCollectives>& allowed) {
   bool first = true;

@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-// These say in words, for docs/algorithms.md, what the columns of the table mean.
+// Say in words, for docs/algorithms.md, what the values in the columns of the table mean.
 constexpr std::string_view Phrase(Where where) {
   switch (where) {
     case Where::kFifo:
@@ -77,7 +77,7 @@ constexpr std::string_view Phrase(AddingOrder order) {
   return "";
 }
 
-// Returns the names of the values whose bits are set, with commas; "–" for none.
+// Returns the names of all values with a set bit, separated by commas, or "–" for none.
 template <class Value, class NameOf>
 std::string Listed(uint32_t bits, NameOf name_of) {
   std::string text;
@@ -96,7 +96,7 @@ std::string MarkdownOf(const AlgorithmRow& row) {
       row.file);
 }
 
-// Returns whether the rows differ in their collective only.
+// Returns whether the rows differ in their collectives only.
 bool AreAlike(const AlgorithmRow& a, const AlgorithmRow& b) {
   return a.algorithm == b.algorithm && a.where == b.where && a.protocols == b.protocols &&
          a.needs == b.needs && a.order == b.order && a.file == b.file;
@@ -113,8 +113,8 @@ const AlgorithmRow* FindHostRow(Algorithm algorithm, Collective collective, bool
   return row == rows.end() ? nullptr : &*row;
 }
 
-// Rows of the mesh that differ in their collective only, since each is a kernel of its own, become
-// one row of the document.
+// Each row of the mesh is a kernel of its own. Rows that differ in their collectives only become
+// one row of the page.
 std::string AlgorithmTableMarkdown() {
   const auto hosts = RowsOf(RankKind::kHost);
   std::vector<AlgorithmRow> all(hosts.begin(), hosts.end());

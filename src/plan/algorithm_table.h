@@ -1,8 +1,9 @@
 #pragma once
 
-// The table of algorithms (plan/algorithms.def) as constant values: which algorithm serves which
-// collective on hosts and on GPUs, by which protocols, what it needs, and in which order it adds.
-// For the planner, and for the kernels: device code includes this header through mesh_args.h.
+// The table of algorithms (plan/algorithms.def) as constant values: the collectives that an
+// algorithm serves on hosts and on GPUs, its protocols, its requirements, and the order in which it
+// adds. The planner and the kernels read the table; device code includes this header through
+// mesh_args.h.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +15,8 @@
 
 namespace tutti {
 
-// The GPU algorithms by number: what the host tells a kernel of the mesh to run.
+// Numbers the algorithms of GPUs that reach one another's memory. The host passes the number to a
+// kernel.
 enum class MeshAlgorithm : uint8_t {
 #define GPU(id, description, algorithm, where, collectives, protocols, needs, order, cut, cost, \
             file)                                                                               \
@@ -22,49 +24,53 @@ enum class MeshAlgorithm : uint8_t {
 #include "plan/algorithms.def"
 };
 
-// Says on what an algorithm works.
+// Names the kind of memory that an algorithm works on.
 enum class Where : uint8_t {
   kFifo,         // hosts: a FIFO from one rank to another, in shared memory or before the network
-  kStage,        // hosts: slots that one rank shows to all ranks of its machine
+  kStage,        // hosts: slots that one rank shows to all ranks of its host
   kBuffers,      // hosts: the users' own buffers
-  kWindows,      // GPUs: inboxes in every rank's window, written by all others
+  kWindows,      // GPUs: inboxes in every rank's window, written by all ranks
   kWindowRing,   // GPUs: a FIFO in the window of the next rank of a ring
-  kWindowChain,  // GPUs: the same, the ring being cut open at the root
+  kWindowChain,  // GPUs: a ring as kWindowRing, cut open at the root
   kRegistered,   // GPUs: buffers that all ranks have registered
   kMessageChannels,  // GPUs: channels of slots between each two ranks
   kChannelRing,      // GPUs: a FIFO to the next rank of a ring, in a window or before the network
-  kChannelRails,     // GPUs: the same, round a ring in each host and round one of each rail
-  kChannelTrees,     // GPUs: the same in chains inside hosts, and in trees over these
+  kChannelRails,     // GPUs: FIFOs round a ring in each host and round a ring of each rail
+  kChannelTrees,     // GPUs: FIFOs in chains inside hosts, and in trees over the chains
   kChannelPairs,     // GPUs: a FIFO to every other rank
 };
 constexpr bool IsGpu(Where where) { return where >= Where::kWindows; }
 
 // Says in which order an algorithm adds the ranks' elements.
 enum class AddingOrder : uint8_t {
-  kAddsNothing,  // It only moves data.
-  kRankOrder,    // Element i of every rank in the order of the ranks, in the type of accumulation
-                 // (base/reduce.h, backend/cuda/elements.h), rounded once.
-  kRankOrderStored,  // The same order, but partial sums are stored as elements: the same bits for
-                     // elements as wide as what they are added in.
-  kOtherOrder,       // An order that depends on the element's place, or with rounded partial sums.
+  kAddsNothing,  // The algorithm moves data only.
+  // Adds element i of every rank in the order of the ranks, in the type of accumulation
+  // (base/reduce.h, backend/cuda/elements.h), and rounds once.
+  kRankOrder,
+  // Adds in the same order, but stores partial sums as elements. The bits are the same for elements
+  // as wide as the type of accumulation.
+  kRankOrderStored,
+  // Adds in an order that depends on the element's place, or rounds partial sums.
+  kOtherOrder,
 };
 
-// Says what must be so for an algorithm to work, as bits.
+// Names the requirements of algorithms. A row holds its requirements as bits.
 enum class Need : uint8_t {
   kOneHost,            // All ranks share an arena.
-  kSeveralHosts,       // They do not.
-  kReadableBuffers,    // The ranks can read one another's buffers; known when the operation runs.
+  kSeveralHosts,       // The ranks do not share an arena.
+  kReadableBuffers,    // The ranks can read one another's buffers, known when the operation runs.
   kRegisteredBuffers,  // All ranks have registered their buffers.
-  kThreeRanks,         // At least three: between two a second shot moves nothing less.
-  kEqualHosts,  // Several hosts, with equally many ranks that reach one another's windows; at least
-                // two each.
-  kFewRanks,    // At most kMostOneShotRanks (plan/mesh_limits.h).
+  kThreeRanks,         // At least three ranks: between two a second shot saves no bytes.
+  // Several hosts with equally many ranks, at least two each, and the ranks of a host reach one
+  // another's windows.
+  kEqualHosts,
+  kFewRanks,     // At most kMostOneShotRanks (plan/mesh_limits.h).
   kSharedHosts,  // Some host has several ranks.
 };
 constexpr uint32_t Bit(Need need) { return 1u << static_cast<uint32_t>(need); }
 constexpr uint32_t Bit(Collective collective) { return 1u << static_cast<uint32_t>(collective); }
 
-// A row of the table.
+// Describes a way to run collectives: a row of the table.
 struct AlgorithmRow {
   Algorithm algorithm = Algorithm::kRing;
   Where where = Where::kFifo;
@@ -73,7 +79,7 @@ struct AlgorithmRow {
   uint32_t needs = 0;        // Bit(Need)
   AddingOrder order = AddingOrder::kAddsNothing;
   std::string_view file;
-  // GPUs that reach one another's memory only.
+  // For GPUs with access to one another's memory only.
   MeshAlgorithm id = MeshAlgorithm::kMessages;
   std::string_view description = {};
 
@@ -127,13 +133,13 @@ inline constexpr AlgorithmRow kChannelRows[] = {
 
 }  // namespace algorithm_table
 
-// Says how the ranks of a communicator are joined. The ranks of each kind have rows of their own.
+// Says how the ranks of a communicator are joined. Each kind of ranks has rows of its own.
 enum class RankKind : uint8_t {
   kHost,      // Ranks on hosts.
-  kMesh,      // GPUs that reach one another's memory: one row for each MeshAlgorithm.
+  kMesh,      // GPUs with access to one another's memory: one row for each MeshAlgorithm.
   kChannels,  // GPUs that channels join.
 };
-// Returns the rows for ranks of one kind. An algorithm has several rows where its properties depend
+// Returns the rows for ranks of a kind. An algorithm has several rows where its properties depend
 // on the collective.
 constexpr std::span<const AlgorithmRow> RowsOf(RankKind kind) {
   if (kind == RankKind::kHost) return algorithm_table::kHostRows;
@@ -150,12 +156,12 @@ constexpr const AlgorithmRow& RowOf(MeshAlgorithm algorithm) {
   return algorithm_table::kMeshRows[static_cast<size_t>(algorithm)];
 }
 
-// Returns null where hosts have no such way. The needs are the caller's to check, but for kOneHost
-// and kSeveralHosts.
+// Returns the row of ranks on hosts for the collective, or null without such a row. The function
+// checks the needs kOneHost and kSeveralHosts only; the caller must check all other needs.
 const AlgorithmRow* FindHostRow(Algorithm algorithm, Collective collective, bool one_host);
 
-// Returns whether it is one of the algorithms that `algorithm` stands for in NCCL_ALGO. Made of
-// comparisons rather than of a look-up, since device code asks too.
+// Returns whether `a` is among the algorithms that NCCL_ALGO calls `algorithm`. The function
+// compares rather than looks up, because device code calls it.
 constexpr bool Is(MeshAlgorithm a, Algorithm algorithm) {
   return false
 #define GPU(id, description, family, where, collectives, protocols, needs, order, cut, cost, file) \
@@ -165,11 +171,11 @@ constexpr bool Is(MeshAlgorithm a, Algorithm algorithm) {
 }
 // Returns whether data go from neighbour to neighbour, round a ring or down a chain.
 constexpr bool IsRing(MeshAlgorithm a) { return Is(a, Algorithm::kRing); }
-// Returns whether there are two rounds: to the owners of the parts, and from these to all.
+// Returns whether data go in two rounds: to the owners of the parts, and from the owners to all.
 constexpr bool IsTwoShot(MeshAlgorithm a) { return Is(a, Algorithm::kTwoShot); }
 constexpr bool IsSymmetric(MeshAlgorithm a) { return Is(a, Algorithm::kSymmetric); }
 constexpr bool IsChain(MeshAlgorithm a) { return RowOf(a).where == Where::kWindowChain; }
-// Returns whether it adds; the others only move bytes.
+// Returns whether the algorithm adds rather than only moves bytes.
 constexpr bool Reduces(MeshAlgorithm a) { return RowOf(a).order != AddingOrder::kAddsNothing; }
 
 // Returns the table as Markdown, for docs/algorithms.md.

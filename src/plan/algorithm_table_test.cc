@@ -35,7 +35,7 @@ TEST(AlgorithmTableTest, HostsHaveAWayForEveryCollective) {
   });
 }
 
-// No two rows answer for one algorithm and collective, on one host or between hosts.
+// No two rows serve the same algorithm and collective on one host, or between hosts.
 TEST(AlgorithmTableTest, HostRowsAreDistinct) {
   for (const Need excluded : {Need::kSeveralHosts, Need::kOneHost}) {
     std::set<std::pair<Algorithm, Collective>> seen;
@@ -80,7 +80,8 @@ std::string ReadAll(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
 }
 
-// `make docs` runs this test with WRITE_DOCS set, which writes the table instead of comparing it.
+// `make docs` runs this test with WRITE_DOCS set, and the test then writes the table instead of
+// comparing the table.
 TEST(AlgorithmTableDocsTest, ThePageIsUpToDate) {
   const std::string path = std::string(TUTTI_SOURCE_DIR) + "/docs/algorithms.md";
   const std::string begin = "<!-- the table of src/plan/algorithms.def, by `make docs` -->\n";

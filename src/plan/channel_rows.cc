@@ -1,5 +1,6 @@
 // The rows of GPUs that channels join (several hosts, more than 16 ranks): how each algorithm is
-// cut into channels, chunks and slices, and how long it takes by ChannelCosts (plan/cost_table.h).
+// cut into channels, chunks and slices, and how long the algorithm takes by ChannelCosts
+// (plan/cost_table.h).
 
 #include <algorithm>
 
@@ -11,8 +12,8 @@ namespace tutti::channel_rows {
 namespace {
 
 constexpr size_t kAlignment = 16;  // Channels and slices begin at whole lines.
-// A chunk of two levels has so many slices. A FIFO then holds four chunks, of which the schedule
-// needs three (kernels/two_level.h).
+// The slices of a chunk of two levels. With two slices a FIFO holds four chunks, and the schedule
+// needs three of them (kernels/two_level.h).
 constexpr size_t kTwoLevelSlices = 2;
 static_assert(kFifoSlots >= 3 * kTwoLevelSlices);
 
@@ -22,24 +23,23 @@ uint32_t ChannelsOf(const PlanContext& c, const Question& q) {
   return q.most_channels == 0 ? c.channel.channels : std::min(c.channel.channels, q.most_channels);
 }
 
-// Returns how many trees an AllReduce may use: each has a channel for each way.
+// Returns how many trees an AllReduce may use. A tree has a channel for each direction.
 uint32_t TreesOf(const PlanContext& c, const Question& q) {
   return std::min(c.channel.trees, ChannelsOf(c, q) / 2);
 }
 
-// Returns into how many parts, one for each rank, the collective cuts its data.
+// Returns the number of parts, one for each rank, into which the collective cuts its data.
 size_t Owners(const PlanContext& c, const Question& q) {
   return q.collective == Collective::kAllReduce ? static_cast<size_t>(c.num_ranks) : 1;
 }
 
-// Shares the elements out over so many channels, whose ends lie at multiples of `unit` elements.
+// Shares the elements out over `channels` channels with ends at multiples of `unit` elements.
 void ShareOut(const Question& q, size_t channels, size_t unit, Plan& plan) {
   plan.channel_elems = RoundUp(DivUp(q.count, channels), unit);
   plan.channels = static_cast<uint32_t>(DivUp(q.count, plan.channel_elems));
 }
 
-// Cuts a rank's part of a channel into slices of which `per_part` fill the part, and a chunk into
-// `per_chunk` of them.
+// Cuts a rank's part of a channel into `per_part` slices, and makes chunks of `per_chunk` slices.
 void CutParts(const PlanContext& c, const Question& q, size_t per_part, size_t per_chunk,
               size_t min_slice_bytes, Plan& plan) {
   const size_t owners = Owners(c, q);
@@ -55,8 +55,8 @@ void CutParts(const PlanContext& c, const Question& q, size_t per_part, size_t p
   plan.chunk_elems = plan.slice_elems * per_chunk;
 }
 
-// Predicts an exchange in which every rank sends so many bytes to each other one, all at once: each
-// rank at `bytes_per_us`, and the NICs of a host what its `senders` have for ranks of other hosts.
+// Predicts an exchange in which every rank sends `bytes` to each rank at once. A rank sends at
+// `bytes_per_us`; the NICs of a host send the data of its `senders` for ranks of other hosts.
 double AllPairsUs(const PlanContext& c, double bytes, double bytes_per_us, int senders) {
   const double peers = c.num_ranks - 1;
   const auto& costs = kChannelCosts;
@@ -78,9 +78,10 @@ Fit CutRing(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   return Fit::kYes;
 }
 
-// A chunk is a slice, and a slot has room for its partial sums, which are not rounded to the type.
-// There are as many slices as keep the slots of two FIFOs filled. Between two ranks there is one
-// addition, which has the same result both ways round.
+// A chunk is a slice, and a slot has room for the slice's partial sums, which are not rounded to
+// the element's type. The slices are short enough to keep the slots of two FIFOs filled. Between
+// two ranks no row for the order is needed, because a single addition has the same result both ways
+// round.
 Fit CutRankOrder(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   if (q.order == ReductionOrder::kAny || c.num_ranks <= 2) return Fit::kNo;
   const size_t elem = q.elem_bytes();
@@ -99,15 +100,15 @@ Fit CutRankOrder(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   return Fit::kYes;
 }
 
-// The data go in several pieces, so that one moves inside hosts while another one passes the
-// network.
+// Cuts the data into several pieces, because one piece should move inside hosts while the next
+// piece passes the network.
 Fit CutRails(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   CutParts(c, q, kChannelCosts.two_level_pieces * kTwoLevelSlices, kTwoLevelSlices,
            kChannelCosts.two_level_slice_bytes, plan);
   return Fit::kYes;
 }
 
-// The data go in slices, each of which is on its way up or down some step of the tree.
+// Cuts the data into slices that are under way on different steps of the tree at once.
 Fit CutTrees(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   if (TreesOf(c, q) == 0) return Fit::kNo;
   const auto& costs = kChannelCosts;
@@ -121,7 +122,7 @@ Fit CutTrees(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   return c.num_ranks >= kFewestTreeRanks ? Fit::kYes : Fit::kLastResort;
 }
 
-// One block moves the data in rounds, each of which is one slice to every other rank.
+// A single block moves the data in rounds. In a round a rank sends a slice to every rank.
 Fit CutOneShot(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   if (c.channel.pair_slot_bytes == 0) return Fit::kNo;
   plan.channel_elems = RoundUp(q.count, Unit(q));
@@ -135,8 +136,8 @@ Fit CutMessages(const PlanContext& c, const PlanQuestion&, Plan&) {
   return c.channel.pair_slot_bytes > 0 ? Fit::kYes : Fit::kNo;
 }
 
-// A ring or chain takes its steps, each by the network as often as the ring crosses from host to
-// host, and the time of the bytes that pass the slowest link.
+// A ring or chain takes the time of its steps and the time of the bytes on the slowest link. Steps
+// from host to host go by the network, all other steps through windows.
 double RingUs(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
   const bool all_reduce = q.collective == Collective::kAllReduce;
   const bool chain = q.collective == Collective::kReduce || q.collective == Collective::kBroadcast;
@@ -155,20 +156,20 @@ double RingUs(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
   return steps * step_us + passed / bytes_per_us;
 }
 
-// In one shot a single channel carries all.
+// A one-shot exchange uses a single channel.
 double OneShotUs(const PlanContext& c, const PlanQuestion& q, const Plan&) {
   return AllPairsUs(c, q.bytes(), kChannelCosts.channel_bytes_per_us, c.hosts.most);
 }
 
-// Messages take all channels. A Broadcast has one sender.
+// Messages use all channels. A Broadcast has a single sender.
 double MessagesUs(const PlanContext& c, const PlanQuestion& q, const Plan&) {
   return AllPairsUs(c, q.bytes(), kChannelCosts.message_bytes_per_us * ChannelsOf(c, q),
                     q.collective == Collective::kBroadcast ? 1 : c.hosts.most);
 }
 
-// The first slice passes every step, up and down. Each other slice waits for the slice before it at
-// a head, whose connections move a slice from two others and to one, or the other way round; both
-// ways do so at once.
+// The first slice passes every step, up and down. Each later slice waits for the slice before it at
+// the head of a host. The connections of a head move a slice from two heads and to a third, or the
+// other way round, and both directions are busy at once.
 double TreesUs(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
   int depth = 0;
   while (1 << depth < c.hosts.count) ++depth;
@@ -185,12 +186,12 @@ double TreesUs(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
   return steps_us + moving_us;
 }
 
-// The first piece waits for every step; for the others the slower of the two wires counts.
+// The first piece waits for every step. For all later pieces the slower of the two wires counts.
 double RailsUs(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
   const bool all_reduce = q.collective == Collective::kAllReduce;
   const double hosts = c.hosts.count, local = c.channel.local_ranks;
   const double ways = all_reduce ? 2 : 1;
-  // A rank has so much of the data: all ranks' parts together pass from host to host.
+  // The bytes of one rank's part. The parts of all ranks of a host pass from host to host.
   const double part = all_reduce ? q.bytes() / (hosts * local) : q.bytes();
   const auto& costs = kChannelCosts;
   const double steps_us =

@@ -136,10 +136,10 @@ TEST(ChannelPlanTest, ShortReductionsAmongFewRanksGoInOneShot) {
     for (const ReductionOrder order : {ReductionOrder::kAny, ReductionOrder::kByRankRoundedOnce})
       EXPECT_EQ(algorithm(ContextOf(4, 4, 8), collective, 1000, order), Algorithm::kOneShot);
     EXPECT_EQ(algorithm(ContextOf(4, 4, 8), collective, 16 << 20), Algorithm::kRing);
-    // There are not so many FIFOs in a kernel's arguments.
+    // A kernel's arguments have no room for the FIFOs of nine ranks.
     EXPECT_EQ(algorithm(ContextOf(9, 9, 8), collective, 1000), Algorithm::kRing);
   }
-  // Down a chain ranks that are not the root need not wait for one another.
+  // Down a chain, ranks other than the root need not wait for one another.
   EXPECT_EQ(algorithm(ContextOf(4, 4, 8), Collective::kReduce, 1000), Algorithm::kRing);
   EXPECT_EQ(
       PlanOf(ContextOf(4, 4, 8), Collective::kAllReduce, 1000, DataType::kFloat32).algorithm(),
@@ -172,7 +172,8 @@ TEST(ChannelPlanTest, ShortDataThatAreNotAddedGoFromPairToPair) {
   EXPECT_EQ(algorithm(rails, Collective::kAllGather, 64 << 20), Algorithm::kExchange);
 }
 
-// Where the NICs are slow they are what takes the time: of what all ranks of a host send to others.
+// Where the NICs are slow, the data that all ranks of a host send to other hosts take the most
+// time.
 TEST(ChannelPlanTest, NicsCarryWhatAllRanksOfAHostSend) {
   constexpr size_t kBytes = 8 << 20;
   const auto us = [&](const char* algorithm, Collective collective) {
@@ -197,14 +198,14 @@ TEST(ChannelPlanTest, ListsOfAlgorithmsAreKept) {
   };
   EXPECT_EQ(algorithm(Collective::kAllReduce), Algorithm::kRing);
   EXPECT_EQ(algorithm(Collective::kAllGather), Algorithm::kTwoLevel);
-  // The name of an algorithm that does not serve a collective has no effect.
+  // The name of an algorithm has no effect on a collective that the algorithm does not serve.
   ASSERT_TRUE(ApplyAlgorithmList("tree;broadcast:twolevel", context).ok());
   EXPECT_EQ(algorithm(Collective::kAllReduce), Algorithm::kTwoLevel);
   EXPECT_EQ(algorithm(Collective::kBroadcast), Algorithm::kRing);
   EXPECT_FALSE(ApplyAlgorithmList("nonsense", context).ok());
 }
 
-// A host sends less in all by two levels, so that it takes less time whatever the size.
+// By two levels a host sends less in all, and takes less time whatever the size.
 TEST(ChannelPlanTest, TwoLevelsTakeLessTime) {
   for (const size_t count : {1u, 1u << 10, 1u << 20, 1u << 28})
     EXPECT_LT(UsOf(TwoByTwo(8), Collective::kAllReduce, count, DataType::kFloat32),

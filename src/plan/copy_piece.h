@@ -1,7 +1,7 @@
 #pragma once
 
-// CopyPiece: a copy from one place in memory to another, as plain data. Kernels have such pieces
-// among their arguments.
+// Defines CopyPiece: a copy from one place in memory to another. Kernels get such pieces as
+// arguments.
 
 #include <cstddef>
 

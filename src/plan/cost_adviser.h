@@ -1,8 +1,8 @@
 #pragma once
 
-// CostAdviser: what a tuner is to the planner. It sees the alternatives that a choice is made from,
-// with the times that the cost model predicts, and may change these times. The ranks stay together
-// only if the advisers of all of them say the same.
+// CostAdviser is the planner's interface to a tuner. An adviser sees the possible plans with the
+// times that the cost model predicts, and may change the times. All ranks of a communicator must
+// get the same advice, or their operations do not match.
 
 #include <cstddef>
 #include <span>
@@ -15,11 +15,12 @@ namespace tutti {
 struct CostOption {
   Algorithm algorithm = Algorithm::kRing;
   Protocol protocol = Protocol::kSimple;
-  // Says how far the way is from what NCCL_ALGO and NCCL_PROTO ask for; at 0 it is allowed. An
-  // adviser leaves it as it is.
+  // The distance from the wishes of NCCL_ALGO and NCCL_PROTO; 0 is allowed. The adviser must not
+  // change `off`.
   int off = 0;
-  double us = 0;  // the predicted time; infinity: not this way
-  // The cost model would not take this protocol. The option counts if an adviser changes its time.
+  double us = 0;  // The predicted time. Infinity rules the option out.
+  // The cost model would not take this protocol. The option counts only if the adviser changes the
+  // time.
   bool is_extra = false;
 };
 
@@ -27,12 +28,12 @@ class CostAdviser {
  public:
   virtual ~CostAdviser() = default;
 
-  // Returns whether the adviser tells options of this algorithm apart by protocol: then it is shown
-  // each that there is, not only the one that the cost model would take.
+  // Returns whether the adviser distinguishes the protocols of this algorithm. If so, the adviser
+  // sees options for all protocols, and not only for the protocol that the cost model would take.
   virtual bool Names(Algorithm algorithm) const = 0;
-  // May change the times of options. `bytes` is what the operation's largest buffer has.
+  // May change the times of options. `bytes` is the size of the operation's largest buffer.
   virtual void Advise(Collective collective, size_t bytes, std::span<CostOption> options) = 0;
-  // Returns how many bytes a step should move where `chunk_bytes` are planned.
+  // Returns how many bytes a step should move. `chunk_bytes` is the planned number.
   virtual size_t AdviseChunk(Collective collective, size_t bytes, const CostOption& chosen,
                              size_t chunk_bytes) = 0;
 };

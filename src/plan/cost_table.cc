@@ -51,18 +51,19 @@ constexpr CostRow kTable[] = {
 
 double LogSteps(int num_ranks) { return std::bit_width(static_cast<unsigned>(num_ranks - 1)); }
 
-// A rank that stages looks at the flag of every other rank: a cache line that it does not have, 0.1
-// us. An estimate; more ranks than two with a core each were not measured.
+// The part of a round that each further rank adds: a rank with a stage reads the flag of every
+// rank, a cache line from another core, 0.1 us. The number is an estimate; more than two ranks with
+// a core each were not measured.
 constexpr double kFurtherFlag = 0.25;
 
-// A rank sends to all others and hears from all of them, one message after the other: each beyond
-// the first costs this part of a step.
+// The part of a step that each message after the first costs, where a rank sends to all ranks and
+// receives from all ranks.
 constexpr double kFurtherMessage = 0.5;
 
 double RoundOf(double n) { return 1 + kFurtherFlag * (n - 2); }
 
-// An AlltoAll through stages finds in a cache what was staged, up to kCachedExchangeBytes. A byte
-// beyond them costs as much as kUncachedByte bytes more (1 to 256 MB, two ranks).
+// An AlltoAll through stages finds up to kCachedExchangeBytes of staged data in a cache. A byte
+// beyond this limit costs as much as kUncachedByte further bytes (1 to 256 MB, two ranks).
 constexpr double kCachedExchangeBytes = 4 << 20;
 constexpr double kUncachedByte = 1.75;
 
@@ -73,7 +74,7 @@ Extent Staged(Collective collective, Algorithm algorithm, double n, double bytes
       if (algorithm == kTwoShot) return {2 * round, 2, 3 * bytes * (n - 1) / n};
       return {round, 1, bytes * n};
     case Collective::kBroadcast:
-      return {round, 1, bytes * 1.3};  // They go in and out again, most of it at once.
+      return {round, 1, bytes * 1.3};  // The bytes go in and out again, mostly at the same time.
     case Collective::kReduce:
     case Collective::kAllGather:
     case Collective::kAllGatherV:
@@ -85,7 +86,7 @@ Extent Staged(Collective collective, Algorithm algorithm, double n, double bytes
       const double uncached = std::max(0.0, sent - kCachedExchangeBytes);
       return {round, 1, 2 * sent + kUncachedByte * uncached};
     }
-    default:  // ReduceScatter, AlltoAllV: `bytes` to each
+    default:  // ReduceScatter, AlltoAllV: `bytes` to each rank
       return {round, 1, 2 * bytes * (n - 1)};
   }
 }
@@ -96,20 +97,20 @@ Extent Ring(Collective collective, double n, double bytes) {
       return {2 * (n - 1), 2 * (n - 1), 2 * bytes * (n - 1) / n};
     case Collective::kBroadcast:
     case Collective::kReduce:
-      // The data goes in pieces, so that each later rank of the chain begins a little later.
+      // The data goes in pieces, and each later rank of the chain begins a little later.
       return {n - 1, n - 1, bytes * (1 + (n - 2) * 0.05)};
-    default:  // a part is taken out and, but for the last rank's, put in again
+    default:  // a part is taken out and put in again, except for the last rank's
       return {n - 1, n - 1, 1.3 * bytes * (n - 1)};
   }
 }
 
-// Returns what a rank that adds n inputs moves, for each byte of the result: it reads them and
-// writes one. In units of the row's rate, which was fitted to AllReduces of two ranks: these read
-// 1.5 bytes and write one for each that ExtentOf counts.
+// Returns how many bytes a rank moves when it adds n inputs, for each byte of the result: n bytes
+// are read and one is written. The unit is the unit of the row's rate. The rate was fitted to
+// AllReduces of two ranks, which read 1.5 bytes and write one for each byte that ExtentOf counts.
 double AddingAll(double n) { return (n + 1) / 2.5; }
 
-// The ranks describe their buffers to one another, read them where they lie, and meet at the end so
-// that nobody's buffer is still being read.
+// The ranks describe their buffers to one another, read them where they lie, and meet at the end.
+// The meeting ensures that no buffer is still being read.
 Extent Pull(Collective collective, double n, double bytes) {
   const double round = RoundOf(n);
   switch (collective) {
@@ -119,15 +120,15 @@ Extent Pull(Collective collective, double n, double bytes) {
     case Collective::kReduceScatter:
       return {2 * round, 2, bytes * AddingAll(n)};
     case Collective::kBroadcast:
-      // The root reads nothing, and the others move 32 GB/s where an AllReduce moves 13.
+      // The root reads nothing. The other ranks move 32 GB/s where an AllReduce moves 13.
       return {2 * round, 2, 0.4 * bytes};
     default:
       return {2 * round, 2, bytes * (n - 1)};
   }
 }
 
-// Each exchange moves all that a rank holds, and goes to a rank twice as far away as the one
-// before.
+// Each exchange moves all data that a rank holds. The partner of an exchange is twice as far away
+// as the partner before.
 Extent Blocks(int num_ranks, double bytes) {
   const double exchanges = LogSteps(num_ranks);
   return {exchanges, exchanges, bytes};
@@ -185,7 +186,7 @@ Extent ExtentOf(Collective collective, Algorithm algorithm, int num_ranks, doubl
     case kExchange:
       // Bytes go into a FIFO and out of it again.
       return {n - 1, n - 1, 2 * bytes * (n - 1)};
-    case kSymmetric:  // GPUs only: plan/mesh.h
+    case kSymmetric:  // GPUs only: plan/mesh_rows.cc
     case kTwoLevel:   // TwoLevelExtentOf; GPUs: plan/channel_rows.cc
       break;
   }
@@ -195,7 +196,7 @@ Extent ExtentOf(Collective collective, Algorithm algorithm, int num_ranks, doubl
 Extent MeshExtentOf(Collective collective, Algorithm algorithm, int num_ranks, double bytes) {
   const double n = num_ranks;
   const double messages = 1 + kFurtherMessage * (n - 2);
-  // Bytes go into FIFOs and out of them again.
+  // Bytes go into FIFOs and out of the FIFOs again.
   const bool all = collective == Collective::kAllReduce;
   if (algorithm == kTwoShot) return {2 * messages, 2, all ? 4 * bytes * (n - 1) / n : 2 * bytes};
   return {messages, 1, collective == Collective::kReduce ? bytes * (n - 1) : 2 * bytes * (n - 1)};
@@ -210,7 +211,7 @@ TwoLevelExtent TwoLevelExtentOf(Collective collective, int num_ranks, int num_ho
     const bool power_of_two = std::has_single_bit(static_cast<unsigned>(num_hosts));
     const double exchanges = LogSteps(num_hosts) + (power_of_two ? 0 : 1);
     extent.between = {exchanges, exchanges, exchanges * bytes / k};
-    // An owner takes its part from all others of the host, and gives it to them.
+    // An owner takes its part from all other ranks of the host, and gives the result back to them.
     extent.inside = {2 * round, 2, 2 * others * bytes / k};
     return extent;
   }
@@ -219,14 +220,14 @@ TwoLevelExtent TwoLevelExtentOf(Collective collective, int num_ranks, int num_ho
     const bool all_own = owners == most_local;
     extent.between = {num_hosts - 1.0, num_hosts - 1.0,
                       2 * most_local * (n - most_local) * bytes / k};
-    // A rank's row is loaded, its column stored; an owner takes rows and gives columns.
+    // A rank's row is loaded and its column stored. An owner takes rows and gives columns.
     extent.inside = {(all_own ? 1 : 2) * round, all_own ? 1.0 : 2.0,
                      (2 * n + 4 * others * (n - most_local) / k) * bytes};
     return extent;
   }
   const double exchanges = LogSteps(num_hosts);
   extent.between = {exchanges, exchanges, 1.3 * (num_ranks - most_local) * bytes / k};
-  const bool all_own = owners == most_local;  // What goes to or from an owner's own host is little.
+  const bool all_own = owners == most_local;  // The data of an owner's own host is little.
   extent.inside = {(all_own ? 1 : 2) * round, all_own ? 1.0 : 2.0, others * num_ranks * bytes / k};
   return extent;
 }

@@ -62,7 +62,7 @@ TEST(CostTableTest, HasOneSoundRowForEachWay) {
   }
 }
 
-// All that a communicator of host ranks may choose has a price.
+// Every algorithm that a communicator of ranks on hosts may choose has a price.
 TEST(CostTableTest, PricesWhateverHostsMayChoose) {
   for (const Wire wire : {Wire::kSharedMemory, Wire::kTcp}) {
     for (const Protocol protocol : {Protocol::kLL, Protocol::kSimple}) {
@@ -84,8 +84,8 @@ TEST(CostTableTest, ChannelsBoundWhatARankMoves) {
                    1 + 6 + 2 * WakeUs(Wire::kSharedMemory) + 1000 / kSharedCorePart);
 }
 
-// `make docs` runs this test with WRITE_DOCS set, which writes the tables instead of comparing
-// them.
+// `make docs` runs this test with WRITE_DOCS set, and the test then writes the tables instead of
+// comparing the tables.
 void ExpectInPage(const std::string& source, const std::string& table) {
   const std::string path = kSource + "/docs/cost_model.md";
   const std::string begin = "<!-- the table of " + source + ", by `make docs` -->\n";
@@ -104,7 +104,8 @@ TEST(CostTableDocsTest, TheTablesOfThePageAreUpToDate) {
   ExpectInPage("src/plan/gpu_costs.def", GpuCostsMarkdown());
 }
 
-// The numbers for GPUs, against what Tutti took on two H200 (bench/results/gpu.md), float32.
+// Compares the numbers for GPUs with measured times of Tutti on two H200 (bench/results/gpu.md),
+// float32.
 TEST(GpuCostsTest, PredictsWhatWasMeasured) {
   struct Point {
     Collective collective;
@@ -145,8 +146,8 @@ double Us(const MachineJob& job, Collective collective, size_t bytes) {
   return found ? found->us : 0;
 }
 
-// What `tutti topo predict` says is what a communicator of such GPUs answers, whose wires are as
-// fast as the machine's.
+// `tutti topo predict` gives the answer of a communicator of such GPUs, with wires as fast as the
+// machine's.
 TEST(PredictTest, AnswersAsACommunicatorOfGpusDoes) {
   const MachineJob job = JobOf("h200x8-vm", 1);
   PlanContext context = MeshContextFor(8, 132, GpuReach::kNvlink);
@@ -163,12 +164,12 @@ TEST(PredictTest, AnswersAsACommunicatorOfGpusDoes) {
 }
 
 TEST(PredictTest, FollowsTheChannelsOfTheMachine) {
-  // The same GPUs; what is between them differs.
+  // The GPUs are the same on both machines, and the wires between them differ.
   const double ratio = Us(JobOf("pcie-l40sx8", 1), Collective::kAllReduce, 1 << 30) /
                        Us(JobOf("dgx-h100", 1), Collective::kAllReduce, 1 << 30);
   EXPECT_GT(ratio, 10);
   EXPECT_LT(ratio, 25);
-  // Between hosts it is the network that counts.
+  // Between hosts the network decides.
   const MachineJob two = JobOf("dgx-h100", 2);
   EXPECT_GT(Us(two, Collective::kAllReduce, 1 << 30),
             Us(JobOf("dgx-h100", 1), Collective::kAllReduce, 1 << 30));

@@ -9,8 +9,8 @@
 namespace tutti {
 namespace {
 
-// Below this the steps of the cost table contain what the network adds, and what is measured is
-// mostly how busy the hosts are.
+// Below this latency the steps of the cost table include the time of the network, and a measurement
+// mostly shows how busy the hosts are.
 constexpr uint32_t kLeastAwayUs = 100;
 
 bool IsPowerOfTwo(size_t n) { return std::has_single_bit(n); }
@@ -40,7 +40,7 @@ double CrossingsOf(Collective collective, Algorithm algorithm, int num_ranks,
                    const HostLayout& hosts) {
   if (hosts.count <= 1) return 0;
   const bool one_each = hosts.count == num_ranks;
-  // What begins in the middle of a host comes back to it in the end.
+  // A ring that begins in the middle of a host comes back to the host in the end.
   const double round = hosts.count - (one_each ? 1 : 0);
   switch (algorithm) {
     case Algorithm::kRing: {
@@ -59,7 +59,7 @@ double CrossingsOf(Collective collective, Algorithm algorithm, int num_ranks,
       if (hosts.even && hosts.in_order) return LogOf(hosts.count);
       return LogOf(num_ranks) + (IsPowerOfTwo(static_cast<size_t>(num_ranks)) ? 0 : 1);
     }
-    case Algorithm::kTwoLevel: {  // Pairs of hosts, as recursive doubling has pairs of ranks.
+    case Algorithm::kTwoLevel: {  // Hosts form pairs as ranks do by recursive doubling.
       if (collective == Collective::kAlltoAll) return 1;
       const bool odd =
           MovesWholeVector(collective) && !IsPowerOfTwo(static_cast<size_t>(hosts.count));
@@ -67,7 +67,7 @@ double CrossingsOf(Collective collective, Algorithm algorithm, int num_ranks,
     }
     case Algorithm::kTwoShot:
       return 2;
-    default:  // Every rank sends to those that need it.
+    default:  // Every rank sends directly to all ranks that need its data.
       return 1;
   }
 }

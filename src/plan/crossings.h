@@ -1,13 +1,13 @@
 #pragma once
 
-// How often the data of an operation passes from one host to another, one time after the other, and
-// what a passage costs where hosts are far from one another.
+// Counts how often the data of an operation passes from host to host one time after another, and
+// says how long a passage takes between far hosts.
 //
-// The rows of cost_table.h were measured where the network itself takes next to no time. Between
-// far hosts the time on the way is what counts for all that is short, and algorithms differ by how
-// often it must be waited for.
+// The rows of plan/cost_table.h were measured on networks with almost no latency. Between far hosts
+// the latency decides how long short operations take, and algorithms differ in how often they wait
+// for the latency.
 //
-// Pure functions: all ranks compute the same.
+// All functions are pure: all ranks compute the same result.
 
 #include <cstdint>
 #include <span>
@@ -16,33 +16,35 @@
 
 namespace tutti {
 
-// Says how the ranks are divided among hosts.
+// Describes how the ranks are divided among hosts.
 struct HostLayout {
   int count = 1;
-  // Each host has as many ranks; these, and the hosts, are powers of two.
+  // All hosts have equally many ranks, and both numbers, of hosts and of ranks on a host, are
+  // powers of two.
   bool even = false;
-  bool in_order = false;  // The numbers of a host's ranks follow one another.
-  int fewest = 1;         // The smallest host has so many ranks,
-  int most = 1;           // and the largest one so many.
+  bool in_order = false;  // The ranks of a host have consecutive numbers.
+  int fewest = 1;         // The number of ranks of the smallest host.
+  int most = 1;           // The number of ranks of the largest host.
 };
 
-// `leader` has the first rank of each rank's host.
+// Returns the layout. `leader` holds, for each rank, the first rank of its host.
 HostLayout HostLayoutOf(std::span<const int> leader);
 
-// Returns how often data passes from host to host on the longest way of the algorithm, or somewhat
-// more. 0 where there is one host. The ranks of a host follow one another in rings and trees.
+// Returns how often data passes from host to host on the longest way of the algorithm. The result
+// may be a little too high. Returns 0 for one host. The ranks of a host are neighbours in rings and
+// trees.
 double CrossingsOf(Collective collective, Algorithm algorithm, int num_ranks,
                    const HostLayout& hosts);
 
-// Returns what one passage adds to the table's times, in microseconds, where the farthest host was
-// found to be `away_us` away, one way; 0 below 100 us. Rounded to a power of two, so that jobs on
-// the same machines plan alike although no two measurements are the same.
+// Returns how many microseconds one passage adds to the times of the cost table. `away_us` is the
+// measured time to the farthest host, one way. Returns 0 for less than 100 us. The result is a
+// power of two, because jobs on the same machines should plan alike although measurements vary.
 double CountedNetworkUs(uint32_t away_us);
 
-// What is counted on of a network where CountedNetworkUs is not 0, however fast its NICs say they
-// are (2 Gbit/s): they do not know what lies between. With it rings are taken from the sizes on at
-// which their fewer bytes make up for their crossings, as measured at 1 Gbit/s and 1 ms with two
-// and four ranks a host (bench/results/hosts.md).
+// The bandwidth that is assumed for a network with a CountedNetworkUs above 0 (2 Gbit/s), whatever
+// speed the NICs report. The NICs know nothing of the lines between far hosts. With this number
+// rings are taken from the sizes on at which their fewer bytes make up for their crossings, as
+// measured at 1 Gbit/s and 1 ms with two and four ranks a host (bench/results/hosts.md).
 inline constexpr double kFarNetworkGbps = 0.25;
 
 }  // namespace tutti

@@ -1,9 +1,9 @@
-// Compares what the planner chooses with testdata/golden.txt: every collective × sizes × worlds. A
-// change of a line is a change of how users' operations run, and its commit has to say which
-// measurement asks for it. WRITE_DOCS=1 writes the file anew.
+// Compares the planner's choices with testdata/golden.txt: every collective × sizes × worlds. A
+// changed line means that users' operations run in a new way, and its commit has to name the
+// measurement behind the change. WRITE_DOCS=1 writes the file anew.
 //
-// A line of the file has a world, a collective and its plans by size: "<=BYTES algorithm protocol
-// …", each for all sizes up to BYTES, and then the numbers of the plan.
+// A line of the file has a world, a collective and the collective's plans by size: "<=BYTES
+// algorithm protocol …", each for all sizes up to BYTES, followed by the numbers of the plan.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kSmallest = 64;
 constexpr size_t kLargest = size_t{1} << 30;
 
-// A communicator. `plan` returns in words how it runs a collective of `count` elements.
+// A communicator. `plan` describes the plan for a collective of `count` elements in words.
 struct World {
   std::string name;
   DataType type = DataType::kFloat32;
@@ -33,7 +33,7 @@ struct World {
   std::function<std::string(Collective collective, size_t count)> plan;
 };
 
-// GPUs count collectives that only move data in bytes.
+// GPUs count the data of collectives that do not reduce in bytes.
 Question QuestionOf(const PlanContext& context, Collective collective, size_t count, DataType type,
                     Buffers buffers = Buffers::kOwn) {
   const bool in_bytes = context.kind != RankKind::kHost && !Reduces(collective);
@@ -45,7 +45,7 @@ Question QuestionOf(const PlanContext& context, Collective collective, size_t co
           .buffers = buffers};
 }
 
-// What a variant of a world changes.
+// The changes of a variant to a world.
 struct Variant {
   std::string name = "plain";
   DataType type = DataType::kFloat32;
@@ -250,7 +250,7 @@ std::vector<World> Worlds() {
   return worlds;
 }
 
-// Returns a collective's plans from the smallest size to the largest one.
+// Returns a collective's plans from the smallest size to the largest.
 std::string PlansOf(const World& world, Collective collective) {
   std::string line, last;
   for (size_t bytes = kSmallest; bytes <= kLargest; bytes *= 2) {
@@ -262,7 +262,8 @@ std::string PlansOf(const World& world, Collective collective) {
   return line + " " + last;
 }
 
-// Returns the lines of the file. A world that plans as an earlier one does names that world.
+// Returns the lines of the file. A world with the plans of an earlier world names the earlier
+// world.
 std::vector<std::string> Lines() {
   std::vector<std::string> lines;
   std::map<std::pair<Collective, std::string>, std::string> seen;

@@ -1,5 +1,5 @@
-// The rows of ranks on hosts: how each algorithm cuts its data, and how long it takes by the cost
-// table (plan/cost_table.h).
+// The rows of ranks on hosts: how each algorithm cuts its data, and how long the algorithm takes by
+// the cost table (plan/cost_table.h).
 
 #include <algorithm>
 #include <optional>
@@ -11,13 +11,13 @@
 namespace tutti::host_rows {
 namespace {
 
-// Returns what there is of the network's bandwidth, or 0 where no bound is known.
+// Returns the bandwidth of the network, or 0 where no bound is known.
 double NetworkGbps(const HostReach& h) {
   if (h.network_us <= 0) return h.network_gbps;
   return h.network_gbps > 0 ? std::min(h.network_gbps, kFarNetworkGbps) : kFarNetworkGbps;
 }
 
-// Returns what there is for one rank of the channels' bandwidth, or 0 where no bound is known.
+// Returns the share of the channels' bandwidth for a single rank, or 0 where no bound is known.
 double ChannelsFor(const HostReach& h, Algorithm algorithm) {
   if (h.one_host) return h.host_gbps;
   const bool all_at_once = algorithm == Algorithm::kRecursiveDoubling ||
@@ -28,7 +28,7 @@ double ChannelsFor(const HostReach& h, Algorithm algorithm) {
   return all_at_once ? gbps / std::max(1, h.ranks_per_nic) : gbps;
 }
 
-// Returns how many ranks of each host own a part by two levels.
+// Returns how many ranks of each host own a part in an algorithm of two levels.
 int OwnersFor(const PlanContext& c, const Question& q) {
   const double rows = q.collective == Collective::kAlltoAll ? c.num_ranks - c.hosts.most : 1;
   const double between =
@@ -37,14 +37,14 @@ int OwnersFor(const PlanContext& c, const Question& q) {
   return std::clamp(static_cast<int>(std::min(owners, 1e6)), 1, c.hosts.fewest);
 }
 
-// Returns how many elements fit `bytes` and make whole lines of 64 bytes, where a line fits; at
-// least 1.
+// Returns how many elements fit into `bytes`, at least 1. The elements fill whole lines of 64
+// bytes, unless `bytes` is shorter than a line.
 size_t ElementsIn(size_t bytes, size_t elem_bytes) {
   const size_t lines = bytes / 64 * 64;
   return std::max<size_t>(1, (lines == 0 ? bytes : lines) / elem_bytes);
 }
 
-// Returns how many ranks' parts of a piece lie in one slot of a stage.
+// Returns how many ranks' parts of a piece a slot of a stage holds.
 size_t PartsInSlot(const PlanContext& c, Collective collective) {
   const bool has_parts = collective == Collective::kReduceScatter ||
                          collective == Collective::kReduceScatterV ||
@@ -52,7 +52,7 @@ size_t PartsInSlot(const PlanContext& c, Collective collective) {
   return has_parts ? static_cast<size_t>(c.num_ranks) : 1;
 }
 
-// Returns how many ranks' parts travel in the longest message between two hosts.
+// Returns how many ranks' parts the longest message between two hosts holds.
 size_t PartsInMessage(const PlanContext& c, const AlgorithmRow& row, Collective collective) {
   const bool gathers =
       row.algorithm == Algorithm::kRecursiveDoubling &&
@@ -64,8 +64,9 @@ size_t PartsInMessage(const PlanContext& c, const AlgorithmRow& row, Collective 
   return many ? (n + 1) / 2 : 1;
 }
 
-// Returns LL where all of an operation fits a line, or where NCCL_PROTO leaves nothing else. Stages
-// and messages have LL only for what fits a line: they do not cut longer data into lines.
+// Returns LL where the whole operation fits a line, and where NCCL_PROTO allows nothing else.
+// Stages and messages use LL only for data that fit a line, because they do not cut longer data
+// into lines.
 Protocol UsualProtocol(const PlanContext& c, const AlgorithmRow& row, const Question& q) {
   const size_t parts = row.where == Where::kStage ? PartsInSlot(c, q.collective)
                                                   : PartsInMessage(c, row, q.collective);
@@ -79,8 +80,8 @@ Protocol UsualProtocol(const PlanContext& c, const AlgorithmRow& row, const Ques
   return ll_left && (fits || !simple_left) ? Protocol::kLL : Protocol::kSimple;
 }
 
-// Returns how two ranks on two hosts reduce a vector for both (kPairWays); nothing for others, or
-// where the order of adding matters.
+// Returns how two ranks on two hosts reduce a vector for both (kPairWays). Returns nothing for
+// other ranks and other collectives, and where the order of additions matters.
 std::optional<Algorithm> PairAlgorithm(const PlanContext& c, const Question& q) {
   const bool is_pair =
       !c.host.one_host && c.num_ranks == 2 && q.collective == Collective::kAllReduce;
@@ -90,9 +91,10 @@ std::optional<Algorithm> PairAlgorithm(const PlanContext& c, const Question& q) 
   return std::nullopt;
 }
 
-// Says whether the plan's protocol is the one to take, and whether its row is for these ranks.
-// Between hosts exchanges of all pairs are for an order that others do not keep, and for a pair. A
-// pair takes its own algorithm, unless another one is named or advised.
+// Returns whether the row is for these ranks and the plan's protocol is the usual protocol. Between
+// hosts, one-shot and two-shot exchanges between all pairs of ranks serve where an order is
+// demanded that other algorithms do not keep, and for a pair of ranks. A pair of ranks uses
+// PairAlgorithm, unless another algorithm is named or advised.
 Fit FitOf(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
   const Algorithm algorithm = plan.algorithm();
   const bool is_usual = plan.protocol == UsualProtocol(c, *plan.row, q);
@@ -110,13 +112,14 @@ bool IsChain(Collective collective) {
   return collective == Collective::kBroadcast || collective == Collective::kReduce;
 }
 
-// Returns `bytes`, or a little less where that makes whole packets of the slice.
+// Returns `bytes`, or a slightly smaller number if a slice of this length fills whole packets.
 constexpr size_t WholePackets(size_t bytes) {
   const size_t whole = bytes / kNetPacketBytes * kNetPacketBytes;
   return bytes - whole <= whole / 16 ? whole : bytes;
 }
 
-// Returns whether each of two ranks on two hosts sends its whole vector to the other, or one does.
+// Returns whether two ranks on two hosts exchange whole vectors in single messages, in both
+// directions or from one rank to its peer.
 bool IsPairMessage(const PlanContext& c, Algorithm algorithm, Collective collective) {
   if (c.host.one_host || c.num_ranks != 2) return false;
   if (collective == Collective::kAllReduce) return algorithm == Algorithm::kRecursiveDoubling;
@@ -140,8 +143,8 @@ double CrossingsUs(const PlanContext& c, const Question& q, const Plan& plan) {
 
 }  // namespace
 
-// A step of the algorithm is cut into a few slices, so that a rank passes one on while the next is
-// on its way.
+// Cuts a step of the algorithm into a few slices: a rank passes a slice on while the next slice is
+// under way.
 Fit CutSlots(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   const size_t elem_bytes = q.elem_bytes();
   const Algorithm algorithm = plan.algorithm();
@@ -157,8 +160,9 @@ Fit CutSlots(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   if (!c.host.one_host && q.collective != Collective::kAllReduce) {
     const size_t most = std::max(kNetSliceBytes, step_elems * elem_bytes / kNetSlicesPerStep);
     plan.slice_elems = std::min(plan.slice_elems, ElementsIn(most, elem_bytes));
-    // A ring walks chunks of several slices one after the other, and a last short one costs the
-    // ring as many steps as a long one.
+    // A ring handles chunks of several slices one after another, and a short last chunk costs as
+    // many steps as a long chunk. The rings of ReduceScatter and AllGather therefore keep even
+    // slices.
     if (algorithm != Algorithm::kRing || IsChain(q.collective))
       plan.slice_elems = ElementsIn(WholePackets(plan.slice_elems * elem_bytes), elem_bytes);
   }
@@ -173,7 +177,7 @@ Fit CutSlots(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   return FitOf(c, q, plan);
 }
 
-// A slot of a stage may hold the parts of several ranks.
+// Cuts into pieces for a stage. A slot of a stage may hold the parts of several ranks.
 Fit CutStages(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   plan.chunk_elems = ElementsIn(c.host.stage_bytes / PartsInSlot(c, q.collective), q.elem_bytes());
   plan.slice_elems = plan.chunk_elems;
@@ -194,8 +198,8 @@ Fit CutPairs(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   return FitOf(c, q, plan);
 }
 
-// Copies by the kernel have to be worth the exchange of descriptors. A reduction reads each input
-// once either way, so that the kernel's copy would be one more.
+// Copies by the kernel have to save more time than the exchange of descriptors costs. A reduction
+// reads each input once with or without such copies, and a copy by the kernel would come on top.
 Fit CutPull(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   const bool only = q.allowed == Bit(plan.algorithm());
   const bool moves = plan.row->order == AddingOrder::kAddsNothing;
@@ -220,8 +224,8 @@ double PairsUs(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
          CrossingsUs(c, q, plan);
 }
 
-// The owners of a host share its NIC. An AlltoAll has room for what every two ranks exchange, up to
-// kMostMatrixBytes.
+// The owners of a host share its NIC. An AlltoAll has room for the blocks of all pairs of ranks up
+// to kMostMatrixBytes.
 double TwoLevelUs(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
   if (q.collective == Collective::kAlltoAll &&
       q.bytes() * c.num_ranks * c.num_ranks > kMostMatrixBytes)

@@ -66,8 +66,8 @@ TEST(ChooseTest, TakesFewHopsBetweenHostsForSmallVectors) {
             UsOf(TwoHosts(16), Collective::kAllReduce, Algorithm::kRing, 4));
 }
 
-// Between hosts small blocks go to ranks ever farther away, large ones round the ring; between two
-// ranks these are the same messages.
+// Between hosts, small blocks go to ranks farther and farther away, and large blocks go round the
+// ring. Between two ranks both ways send the same messages.
 TEST(ChooseTest, SwapsSmallBlocksBetweenManyRanksOfSeveralHosts) {
   for (const int ranks : {4, 8, 64}) {
     const PlanContext context = TwoHosts(ranks);
@@ -80,8 +80,8 @@ TEST(ChooseTest, SwapsSmallBlocksBetweenManyRanksOfSeveralHosts) {
   EXPECT_EQ(AlgorithmOf(TwoHosts(2), Collective::kReduceScatter, 1 << 12), Algorithm::kRing);
 }
 
-// With 1 ms from host to host a ring of four ranks crosses twice where pairs of ranks do so once.
-// Long vectors go round it all the same: their bytes count for more.
+// With 1 ms from host to host a ring of four ranks crosses twice where pairs of ranks cross once.
+// Long vectors go round the ring all the same, because their bytes count for more.
 TEST(ChooseTest, CrossesFarNetworksAsSeldomAsSizesAllow) {
   PlanContext near = TwoHosts(4);
   near.hosts = {.count = 2, .even = true, .in_order = true};
@@ -102,7 +102,7 @@ TEST(ChooseTest, CrossesFarNetworksAsSeldomAsSizesAllow) {
   EXPECT_NEAR(us, 2048, 1);
 }
 
-// Two hosts of four ranks: what passes between the hosts, and how often, decides.
+// Two hosts of four ranks: the number of passages between the hosts and their bytes decide.
 TEST(ChooseTest, TakesTwoLevelsWhereHostsHaveSeveralRanks) {
   PlanContext far = TwoHosts(8);
   far.hosts = {.count = 2, .even = true, .in_order = true, .fewest = 4, .most = 4};
@@ -115,7 +115,7 @@ TEST(ChooseTest, TakesTwoLevelsWhereHostsHaveSeveralRanks) {
           << Name(collective) << " of " << count;
   }
   EXPECT_EQ(AlgorithmOf(far, Collective::kBarrier, 0), Algorithm::kTwoLevel);
-  // Short blocks to all ranks travel together, long ones each for itself.
+  // Short blocks to all ranks travel together, and long blocks travel alone.
   EXPECT_EQ(AlgorithmOf(far, Collective::kAlltoAll, 1 << 5), Algorithm::kTwoLevel);
   EXPECT_EQ(AlgorithmOf(far, Collective::kAlltoAll, 1 << 18), Algorithm::kExchange);
   PlanContext alone = far;
@@ -126,7 +126,7 @@ TEST(ChooseTest, TakesTwoLevelsWhereHostsHaveSeveralRanks) {
       << "no host has several ranks";
 }
 
-// Short messages go by one rank of each host; of long ones every rank sends a share.
+// Short messages go by one rank of each host. Of long messages every rank sends a share.
 TEST(ChooseTest, SharesLongMessagesBetweenHostsAmongTheirRanks) {
   PlanContext context = TwoHosts(7);
   context.hosts = {.count = 2, .fewest = 3, .most = 4};
@@ -158,13 +158,13 @@ TEST(ChooseTest, RanksShareANicWhereAllSendAtOnce) {
 }
 
 TEST(ChooseTest, PredictsTheTimeOfItsChoiceAndNoShorterOneExists) {
-  // What two ranks on two hosts do was measured: the table has the rates of more ranks.
+  // The choice for two ranks on two hosts was measured: the table has the rates of more ranks.
   for (const PlanContext& context : {OneHost(2), OneHost(5), TwoHosts(3), TwoHosts(9)}) {
     for (size_t count = 1; count <= 1 << 26; count *= 8) {
       const Plan choice = PlanFor(context, Collective::kAllReduce, count, 4);
       for (int a = 0; a < kNumAlgorithms; ++a) {
         const auto algorithm = static_cast<Algorithm>(a);
-        // Between hosts these two are taken only where they are asked for.
+        // Between hosts these algorithms are taken only on request.
         const bool free = context.host.one_host ||
                           (algorithm != Algorithm::kOneShot && algorithm != Algorithm::kTwoShot);
         if (!free) continue;
@@ -199,7 +199,7 @@ TEST(ChooseTest, CutsIntoPiecesThatFitTheirPlace) {
   }
 }
 
-// A 4 MB AllReduce between two hosts is one step of 2 MB there and one back.
+// A 4 MB AllReduce between two hosts is a step of 2 MB in each direction.
 TEST(ChooseTest, CutsFourMegabytesBetweenTwoHostsInHalves) {
   PlanContext context = TwoHosts(2);
   ASSERT_TRUE(ApplyAlgorithmList("ring", context).ok());
@@ -217,7 +217,7 @@ TEST(ChooseTest, TwoRanksOnTwoHostsReduceLongVectorsInOneShot) {
   EXPECT_NE(algorithm(4, 256 << 10), Algorithm::kOneShot);
 }
 
-// The NIC's speed bounds all algorithms alike there: it must not let a smaller start decide.
+// The NIC's speed bounds all algorithms alike here, and a smaller start must not decide.
 TEST(ChooseTest, TwoRanksBehindASlowNicReduceLongVectorsInOneShotToo) {
   PlanContext context = TwoHosts(2);
   context.host.network_gbps = 1.25;
@@ -261,7 +261,7 @@ TEST(ChooseTest, CutsLongSlicesBetweenHostsForVeryLongOperationsOnly) {
             context.host.slot_bytes / kNetPacketBytes * kNetPacketBytes);
 }
 
-// The smallest power of two of bytes that is pulled; 0: none.
+// Returns the smallest power of two of bytes that is pulled; 0: none.
 size_t PulledFrom(const PlanContext& context, Collective collective, Buffers buffers) {
   for (size_t bytes = 64; bytes <= 64 << 20; bytes *= 2)
     if (PlanFor(context, collective, bytes, 1, ReductionOrder::kAny, buffers).algorithm() ==
@@ -285,7 +285,7 @@ TEST(ChooseTest, PullsLargeBuffersAndNeverBetweenHosts) {
       SCOPED_TRACE(testing::Message() << Name(collective) << " of " << ranks);
       EXPECT_EQ(PulledFrom(context, collective, Buffers::kOwn), 0u);
       EXPECT_EQ(PulledFrom(TwoHosts(ranks), collective, Buffers::kMapped), 0u);
-      // A chain of many ranks carries more than one rank that adds all inputs.
+      // A chain of many ranks carries more data than a single rank that adds all inputs.
       if (collective == Collective::kReduce && ranks > 4) return;
       // Measured for two ranks: from 1 KB (AlltoAll in messages) to 16 KB on
       // (bench/results/cost.md).
@@ -336,7 +336,7 @@ TEST(ChooseTest, TakesTheProtocolThatIsLeftAtEverySize) {
       }
       context.allowed_protocols = {};
     }
-    // What has rings keeps to LL however long it is.
+    // Algorithms with rings use LL for data of any length.
     ASSERT_TRUE(ApplyProtocolList("LL", context).ok());
     for (const Collective collective :
          {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast,
@@ -354,13 +354,13 @@ TEST(AlgorithmListTest, RestrictsAllOrOneCollective) {
   ASSERT_TRUE(ApplyAlgorithmList("^oneshot,TWOSHOT;broadcast:ring", context).ok());
   EXPECT_NE(AlgorithmOf(context, Collective::kAllReduce, 1), Algorithm::kOneShot);
   EXPECT_EQ(AlgorithmOf(context, Collective::kBroadcast, 1), Algorithm::kRing);
-  // A list that leaves nothing for a collective does not apply to it.
+  // A list without an algorithm for a collective does not apply to the collective.
   ASSERT_TRUE(ApplyAlgorithmList("tree,nvls", context).ok());
   EXPECT_EQ(AlgorithmOf(context, Collective::kAllReduce, 1), Algorithm::kTree);
   EXPECT_EQ(AlgorithmOf(context, Collective::kAllGather, 1), Algorithm::kOneShot);
 }
 
-// "allreduce:tree" in NCCL 2.30's spelling, and what NCCL 2.31 wants for it.
+// "allreduce:tree" as NCCL 2.30 spells the setting, and the spelling that NCCL 2.31 needs.
 TEST(AlgorithmListTest, LeavesAloneWhatItDoesNotName) {
   for (const char* const text : {"allreduce:tree", "Ring,Tree;AllReduce:Tree"}) {
     SCOPED_TRACE(text);
@@ -373,7 +373,7 @@ TEST(AlgorithmListTest, LeavesAloneWhatItDoesNotName) {
                                           Collective::kAlltoAll, Collective::kBarrier})
         EXPECT_EQ(AlgorithmOf(context, collective, count),
                   AlgorithmOf(TwoHosts(4), collective, count));
-      // The longer spelling names rings for these.
+      // The longer spelling names rings for these collectives.
       for (const Collective collective : {Collective::kAllGather, Collective::kReduceScatter})
         EXPECT_EQ(AlgorithmOf(context, collective, count),
                   text[0] == 'R' ? Algorithm::kRing : AlgorithmOf(TwoHosts(4), collective, count));

@@ -6,12 +6,12 @@
 namespace tutti {
 namespace {
 
-// An AllReduce ends on no rank before it has begun on all ranks.
+// Returns an AllReduce of one byte, which ends on no rank before it has begun on all ranks.
 LoweredStep BarrierStep(std::byte* byte) {
   return {{}, {.collective = Collective::kAllReduce, .send = byte, .recv = byte, .count = 1}, {}};
 }
 
-// Returns a Reduce for each rank's part that has elements.
+// Returns a Reduce for each rank with a part that is not empty.
 std::vector<LoweredStep> ReducesOf(const CollectiveTask& task, int rank, int num_ranks) {
   const VariableParts& parts = *task.parts;
   std::vector<LoweredStep> steps;
@@ -31,10 +31,10 @@ std::vector<LoweredStep> ReducesOf(const CollectiveTask& task, int rank, int num
   return steps;
 }
 
-// Cuts the vector of all buffers into stretches that fit the packing memory. Nothing is copied
-// where a stretch lies in one buffer, which the AllReduce then works on. So small buffers cost no
-// operation each, and ranks may cut their elements as they like, since what they send one another
-// does not show it.
+// Cuts the vector of all buffers into stretches that fit the packing memory. A stretch inside a
+// single buffer is not copied: the AllReduce works on the buffer itself. With packing, small
+// buffers do not cost an operation each. Ranks may divide their elements among buffers differently,
+// because the packed data do not show the division.
 std::vector<LoweredStep> PackedStepsOf(const CollectiveTask& task, const LowerPlace& place) {
   const ScatteredBuffers& buffers = *task.scattered;
   const size_t elem = task.elem_bytes();
@@ -63,13 +63,13 @@ std::vector<LoweredStep> PackedStepsOf(const CollectiveTask& task, const LowerPl
   return steps;
 }
 
-// A message of a collective: where it lies in the buffer, and how many elements it has.
+// Describes a message of a collective: its place in the buffer and its length, in elements.
 struct Part {
   size_t offset = 0;
   size_t count = 0;
 };
 
-// Returns what `rank` sends to `peer`. Parts without data send nothing.
+// Returns the part that `rank` sends to `peer`. A part without elements is not sent.
 Part SentTo(const CollectiveTask& task, int rank, int peer) {
   const auto to = static_cast<size_t>(peer);
   switch (task.collective) {
@@ -92,7 +92,7 @@ Part SentTo(const CollectiveTask& task, int rank, int peer) {
   }
 }
 
-// Returns what `rank` receives from `peer`.
+// Returns the part that `rank` receives from `peer`.
 Part ReceivedFrom(const CollectiveTask& task, int rank, int peer) {
   const auto from = static_cast<size_t>(peer);
   switch (task.collective) {
@@ -114,9 +114,9 @@ Part ReceivedFrom(const CollectiveTask& task, int rank, int peer) {
 
 }  // namespace
 
-// Goes round all ranks once. Rank r sends to r + i in the same step in which r + i receives from r,
-// so that messages are matched soon after they begin. Each rank starts with itself, so that the
-// ranks do not all send to rank 0 first.
+// Visits all ranks once, and the rank itself first. In step i rank r sends to rank r + i, and rank
+// r + i receives from rank r. Messages are therefore matched soon after they begin, and the ranks
+// do not all send to rank 0 first.
 std::vector<MessageTask> MessagesOf(const CollectiveTask& task, int rank, int num_ranks,
                                     const void* send) {
   std::vector<MessageTask> messages;

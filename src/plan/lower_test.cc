@@ -109,8 +109,8 @@ TEST(LowerTest, ABarrierAddsAByte) {
   EXPECT_EQ(steps[0].task.recv, &byte);
 }
 
-// What each rank sends, another one receives, in the same number of elements; and each rank gets
-// from every rank what the collective says.
+// Every part that a rank sends is received by another rank, in the same number of elements, and
+// each rank gets the collective's data from every rank.
 TEST(LowerTest, MessagesOfAllRanksMeet) {
   constexpr int kRanks = 5;
   auto parts = std::make_shared<VariableParts>();

@@ -10,17 +10,17 @@
 namespace tutti {
 namespace {
 
-// TUTTI_GPU_TUNE's sizes that data are cut by are multiples of so many bytes.
+// Sizes of TUTTI_GPU_TUNE by which data are cut are multiples of this many bytes.
 constexpr size_t kAlignment = 16;
-// The bytes of a slot where no window says what its slots hold.
+// The bytes of a slot where no window says how long its slots are.
 constexpr size_t kUsualSlotBytes = 16 << 10;
-// Numbers of blocks are rounded down to multiples of this.
+// Numbers of blocks are rounded down to multiples of this number.
 constexpr uint32_t kRoundBlocks = 8;
-// One multiprocessor of so many is left free.
+// One of this many multiprocessors is left free.
 constexpr uint32_t kSpareOf = 32;
 
-// Set one of the costs to a number of TUTTI_GPU_TUNE. Rates and numbers of pieces are at least 1,
-// and sizes that data are cut by are whole lines.
+// Set a number of TUTTI_GPU_TUNE. Rates and numbers of pieces are at least 1, and sizes by which
+// data are cut are whole lines.
 void SetCost(std::string_view unit, double value, double& cost) {
   cost = unit == "B/µs" ? std::max(1.0, value) : value;
 }
@@ -52,7 +52,7 @@ PlanContext MeshContextFor(int num_ranks, int multiprocessors, GpuReach reach) {
 uint32_t BlocksFor(int multiprocessors) {
   const auto room = static_cast<uint32_t>(std::max(1, multiprocessors)) * kBlocksOnMultiprocessor;
   const uint32_t share = std::max(1u, room / kCommunicatorsAtOnce);
-  // Lengths are mostly powers of two, and share out well over a round number of blocks.
+  // Lengths are mostly powers of two, and therefore a round number of blocks gets equal shares.
   return share < kRoundBlocks ? share : share / kRoundBlocks * kRoundBlocks;
 }
 

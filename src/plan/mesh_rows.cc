@@ -1,5 +1,6 @@
-// The rows of GPUs that reach one another's memory: how each algorithm is cut into blocks and
-// chunks, and how long it takes by the numbers of plan/gpu_costs.def, beyond the shortest operation.
+// The rows of GPUs with access to one another's memory: how each algorithm is cut into blocks and
+// chunks, and how long the algorithm takes beyond the shortest operation, by the numbers of
+// plan/gpu_costs.def.
 
 #include <algorithm>
 
@@ -10,10 +11,10 @@
 namespace tutti {
 namespace {
 
-// Bytes on the wire for a byte of data.
+// The number of bytes on the wire for a byte of data.
 constexpr double kLLBytes = 2;
 constexpr double kLL128Bytes = 16.0 / 15;
-// Blocks and chunks begin at multiples of so many bytes, which are one access of a GPU thread.
+// Blocks and chunks begin at multiples of this many bytes, a single access of a GPU thread.
 constexpr size_t kAlignment = 16;
 constexpr uint32_t kSimpleThreads = 256;
 
@@ -31,13 +32,14 @@ double Written(const PlanContext& c, MeshAlgorithm id, double bytes) {
   return IsTwoShot(id) ? 2 * bytes : bytes * others;
 }
 
-// Returns the time for so many bytes at `bytes_per_us`, or as fast as the links carry them.
+// Returns the time of `bytes` at `bytes_per_us`, or at the rate of the links if the links are
+// slower.
 double MovingUs(const PlanContext& c, double bytes, double bytes_per_us) {
   const double link = c.mesh.link_bytes_per_us;
   return bytes / (link > 0 ? std::min(link, bytes_per_us) : bytes_per_us);
 }
 
-// Cuts one operation by one row and protocol.
+// Cuts one operation by one row and one protocol.
 class Cutter {
  public:
   Cutter(const PlanContext& context, const PlanQuestion& q, Plan& plan)
@@ -51,8 +53,8 @@ class Cutter {
                                          : std::min(mesh_.max_blocks, q.most_channels)),
         plan_(plan) {}
 
-  // Gives every block as many lines as it has threads, and takes more blocks for more lines. A
-  // short operation has smaller blocks, which begin sooner.
+  // Gives every block as many lines as the block has threads, and takes more blocks for more lines.
+  // A short operation has smaller blocks, because smaller blocks begin sooner.
   Fit ByLL() {
     const size_t lines = DivUp(DivUp(count_ * elem_, Owners()), kLLData);
     plan_.threads = lines <= costs_.ll_few_lines ? 128 : 256;
@@ -61,7 +63,7 @@ class Cutter {
     return FinishOnePiece();
   }
 
-  // An operation gains more by blocks that come early than by twice as many that do not.
+  // Early blocks gain more time for an operation than twice as many blocks that are not early.
   Fit ByLL128() {
     const auto usual = static_cast<double>(costs_.ll128_bytes_per_block);
     const auto most = static_cast<double>(costs_.ll128_bytes_per_early_block);
@@ -81,9 +83,9 @@ class Cutter {
     return Finish();
   }
 
-  // Each step costs some microseconds besides its bytes. Round a ring all ranks work from the first
-  // step on, so that the fewest steps are best; down a chain ranks must not wait long for the first
-  // piece.
+  // Each step costs some microseconds besides its bytes. In a ring all ranks work from the first
+  // step on, and the fewest steps are best. In a chain the first piece should be short, because
+  // ranks wait for the first piece.
   Fit Ring() {
     const size_t most = std::min(mesh_.ring_slot_bytes, costs_.max_ring_chunk_bytes);
     if (most == 0) return Fit::kNo;
@@ -102,7 +104,7 @@ class Cutter {
   }
 
  private:
-  // Returns into how many parts an operation of several steps cuts a piece of its data.
+  // Returns into how many parts an algorithm of several steps cuts a piece of its data.
   size_t Owners() const {
     const auto n = static_cast<size_t>(context_.num_ranks);
     return OwnsParts(id_) ? n : IsTwoShot(id_) ? n - 1 : 1;
@@ -110,7 +112,7 @@ class Cutter {
   double WrittenInARound() const {
     return Written(context_, id_, static_cast<double>(count_ * elem_)) / (IsTwoShot(id_) ? 2 : 1);
   }
-  // Shares the elements out over so many blocks, or as many as there may be.
+  // Shares the elements out over about `best` blocks, within the limits.
   void ShareOut(double best, uint32_t most) {
     const uint32_t fewest = std::clamp(mesh_.min_blocks, 1u, most);
     const auto blocks = static_cast<size_t>(
@@ -127,7 +129,7 @@ class Cutter {
                                    std::min(costs_.min_chunk_bytes, slot_bytes), slot_bytes) /
                         elem_;
   }
-  // LL and LL128 take one piece for each block.
+  // LL and LL128 move one piece in each block.
   bool FitsInOnePiece() const { return plan_.channel_elems <= Owners() * plan_.chunk_elems; }
   Fit FinishOnePiece() { return FitsInOnePiece() ? Finish() : Fit::kNo; }
   Fit Finish() {
@@ -150,8 +152,8 @@ class Cutter {
 }  // namespace
 
 uint32_t MostEarlyBlocks(const MeshReach& mesh, uint32_t max_blocks) {
-  // A kernel of up to kEarlyBlocks blocks lets the next one come, whatever the limit of its
-  // communicator is. Where two of them would not fit, none may come early.
+  // A kernel of up to kEarlyBlocks blocks lets the next kernel begin, whatever the limit of its
+  // communicator. Where two such kernels would not fit, no kernel may come early.
   const uint32_t half = std::min(max_blocks, mesh.max_lone_blocks) / 2;
   return half < kEarlyBlocks ? 0 : static_cast<uint32_t>(mesh.costs.early_blocks);
 }
@@ -169,7 +171,7 @@ Fit CutRounds(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
                                              : cutter.BySimple();
 }
 
-// Between two ranks with registered buffers nothing but AllReduce gains by going round.
+// Between two ranks with registered buffers only AllReduce gains by a ring.
 Fit CutRing(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   if (plan.row->where == Where::kWindowRing && q.buffers == Buffers::kRegistered &&
       c.num_ranks <= 2 && q.collective != Collective::kAllReduce)
@@ -205,8 +207,8 @@ double RoundsUs(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
   return kNeverUs;
 }
 
-// The last rank has what the first one began with after so many steps. The sum of a chain in rank
-// order has a way to go from the last rank to the root.
+// The number of steps after which the last rank has the first rank's data. A chain in rank order
+// has a further step, from the last rank to the root.
 double RingUs(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
   const GpuCosts& costs = c.mesh.costs;
   const MeshAlgorithm id = plan.row->id;
@@ -223,7 +225,7 @@ double RegisteredUs(const PlanContext& c, const PlanQuestion& q, const Plan& pla
          c.mesh.costs.symmetric_us;
 }
 
-// A short message of a Gather or a Scatter goes by LL, and only one rank waits for all others.
+// A short message of a Gather or a Scatter goes by LL, and only one rank waits for all ranks.
 double MessagesUs(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
   const GpuCosts& costs = c.mesh.costs;
   const double us = MovingUs(c, Written(c, plan.row->id, q.bytes()), costs.messages_bytes_per_us) +

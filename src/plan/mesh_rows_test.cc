@@ -26,7 +26,7 @@ PlanContext Context(int num_ranks) {
   return context;
 }
 
-// min_blocks counts as far as there is data for them, and less than max_blocks.
+// min_blocks applies as far as the data suffice, and max_blocks prevails over min_blocks.
 TEST(ChooseMeshTest, TakesAsManyBlocksAsIsAskedAtLeast) {
   PlanContext context = Context(4);
   constexpr size_t kCount = 4 << 10;
@@ -44,9 +44,9 @@ TEST(ChooseMeshTest, TakesAsManyBlocksAsIsAskedAtLeast) {
   }
 }
 
-// What the kernels rely on, for every size: blocks cover the whole and nothing is cut inside a
-// line; chunks fit slots; LL and LL128 take one piece, whose reuse of slots is proven for two
-// rounds of a kernel.
+// Checks the assumptions of the kernels for every size: blocks cover all data and nothing is cut
+// inside a line; chunks fit slots; LL and LL128 take a single piece, because their reuse of slots
+// is proven for two rounds of a kernel.
 void ExpectWhatKernelsRelyOn(const PlanContext& context, Collective collective, size_t count,
                              size_t elem) {
   const int n = context.num_ranks;
@@ -61,7 +61,7 @@ void ExpectWhatKernelsRelyOn(const PlanContext& context, Collective collective, 
   ASSERT_LE(c.threads, c.protocol == Protocol::kLL128 ? 384u : 256u);
   ASSERT_GE(c.channels * c.channel_elems, count);
   ASSERT_LT((c.channels - 1) * c.channel_elems, count);
-  if (c.row->id == MeshAlgorithm::kMessages) return;  // these are cut elsewhere
+  if (c.row->id == MeshAlgorithm::kMessages) return;  // messages are cut elsewhere
   ASSERT_EQ(c.channel_elems * elem % 16, 0u);
   ASSERT_EQ(c.chunk_elems * elem % 16, 0u);
   ASSERT_GE(c.chunk_elems, 1u);
@@ -122,7 +122,7 @@ TEST(ChooseMeshTest, TakesWhatTheListsLeave) {
   EXPECT_EQ(choose(Collective::kAllReduce, 3).row->id, A::kAllReduceRing);
   EXPECT_EQ(choose(Collective::kBroadcast, 3).row->id, A::kBroadcastChain);
   EXPECT_EQ(choose(Collective::kAlltoAll, 64).row->id, A::kAlltoAll);  // has no ring
-  // Where no algorithm that is left has the protocol, the algorithm is what counts.
+  // Where no allowed algorithm has the protocol, the wish for the algorithm counts.
   ASSERT_TRUE(ApplyProtocolList("LL", context).ok());
   EXPECT_EQ(choose(Collective::kAllReduce, 1024).row->id, A::kAllReduceRing);
   context = Context(8);
@@ -131,7 +131,7 @@ TEST(ChooseMeshTest, TakesWhatTheListsLeave) {
   EXPECT_EQ(choose(Collective::kAllReduce, 64 << 20).row->id, A::kAllReduceTwoShot);
   EXPECT_EQ(choose(Collective::kReduce, 3).row->id, A::kReduceTwoShot);
   EXPECT_EQ(choose(Collective::kAllGather, 3).row->id, A::kAllGatherSymmetric);
-  // Names that only other libraries have are no mistake, and leave everything.
+  // The names of other libraries' algorithms are no mistake, and allow all algorithms.
   context = Context(8);
   ASSERT_TRUE(ApplyAlgorithmList("Tree,NVLS", context).ok());
   EXPECT_TRUE(LeavesNothing("Tree,NVLS", context.allowed_algorithms));
@@ -153,7 +153,8 @@ TEST(ChooseMeshTest, ShortOperationsComeEarlyIfTheyLeaveRoom) {
   EXPECT_FALSE(PlanFor(context, Collective::kAllReduce, 1024, 4).early);
 }
 
-// By LL128 an operation has no more blocks than come early, as long as these do not write too much.
+// By LL128 an operation has no more blocks than may come early, as long as early blocks do not
+// write too much.
 TEST(ChooseMeshTest, OperationsOfMiddleSizeComeEarly) {
   PlanContext context = Context(4);
   context.mesh.max_lone_blocks = 128;
@@ -167,7 +168,7 @@ TEST(ChooseMeshTest, OperationsOfMiddleSizeComeEarly) {
     EXPECT_GE(choice.channels, 32u) << kib;
   }
   EXPECT_EQ(all_reduce(3 << 20).channels, 128u);
-  // Where a slot does not hold what such a block writes, more blocks are taken.
+  // More blocks are taken where a slot is too short for the data of an early block.
   context.mesh.ll128_slot_bytes = 6 << 10;
   EXPECT_EQ(all_reduce(2 << 20).channels, 128u);
   EXPECT_EQ(all_reduce(2 << 20).protocol, Protocol::kLL128);

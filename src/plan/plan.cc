@@ -39,7 +39,7 @@ const RowFunctions& FunctionsOf(RankKind kind, size_t row) {
                                    : kChannelFunctions[row];
 }
 
-// Holds the ways in which a question can be answered. A tuner sees the options; option i has plan i.
+// Holds the ways to answer a question. A tuner sees the options; option i belongs to plan i.
 struct Ways {
   static constexpr size_t kMost = 24;
   std::array<CostOption, kMost> options;
@@ -47,9 +47,10 @@ struct Ways {
   size_t count = 0;
 
   std::span<CostOption> Options() { return {options.data(), count}; }
-  // Returns the number of the best way, or kMost where there is none. A way that is not allowed
-  // comes after all allowed ones, because a list that leaves nothing for a collective does not
-  // apply to the collective (as NCCL_ALGO=tree does not to an AllGather).
+  // Returns the index of the best way, or kMost without any way. An allowed way is better than a
+  // way that is not allowed. Ways that are not allowed are kept because a list without an algorithm
+  // for a collective does not apply to the collective: NCCL_ALGO=tree has no effect on an
+  // AllGather.
   size_t Best() const {
     size_t best = kMost;
     for (size_t i = 0; i < count; ++i) {
@@ -86,7 +87,7 @@ bool Meets(const PlanContext& c, const Question& q, Need need) {
   return false;
 }
 
-// Returns whether the row can run the collective on these ranks, whatever is allowed.
+// Returns whether the row can run the collective on these ranks, whatever NCCL_ALGO allows.
 bool Applies(const PlanContext& c, const AlgorithmRow& row, const PlanQuestion& q) {
   if (!row.Serves(q.collective) || !KeepsOrder(row, q.order, c.num_ranks)) return false;
   if (q.buffers == Buffers::kScattered &&
@@ -97,7 +98,7 @@ bool Applies(const PlanContext& c, const AlgorithmRow& row, const PlanQuestion& 
   return true;
 }
 
-// Adds the way by one row and protocol, where it serves.
+// Adds the way by a row and a protocol, where the row serves the question.
 void Consider(const PlanContext& c, const RowFunctions& functions, const AlgorithmRow& row,
               Protocol protocol, const PlanQuestion& q, Ways& ways) {
   Plan& plan = ways.plans[ways.count];
@@ -108,7 +109,7 @@ void Consider(const PlanContext& c, const RowFunctions& functions, const Algorit
   if (fit == Fit::kNo || (fit == Fit::kIfAdvised && !q.IsAdvised(row.algorithm))) return;
   plan.us = functions.cost(c, q, plan);
   if (plan.us == kNeverUs) return;
-  // The algorithm counts before the protocol.
+  // The wish for an algorithm counts more than the wish for a protocol.
   const bool off_algorithm = q.allowed != 0 && !q.Names(row.algorithm);
   const bool off_protocol = !IsLeft(c, q.collective, protocol);
   ways.options[ways.count++] = {row.algorithm, protocol,
@@ -126,7 +127,7 @@ void CollectWays(const PlanContext& c, const PlanQuestion& q, Ways& ways) {
   }
 }
 
-// Returns the bytes of the operation's largest buffer, by which tuners know its size.
+// Returns the size of the operation's largest buffer, as tuners count sizes.
 size_t LargestBuffer(const PlanContext& c, const Question& q) {
   const bool parts = q.collective == Collective::kAllGather ||
                      q.collective == Collective::kReduceScatter ||
@@ -134,8 +135,8 @@ size_t LargestBuffer(const PlanContext& c, const Question& q) {
   return static_cast<size_t>(q.bytes()) * (parts ? static_cast<size_t>(c.num_ranks) : 1);
 }
 
-// Lets the adviser change the predicted times. A way that the cost model would not consider counts
-// only where the adviser has given it a time of its own.
+// Lets the adviser change the predicted times. A way with is_extra counts only if the adviser has
+// changed its time.
 void TakeAdvice(const PlanContext& c, const PlanQuestion& q, CostAdviser& adviser, Ways& ways) {
   const std::array<CostOption, Ways::kMost> before = ways.options;
   adviser.Advise(q.collective, LargestBuffer(c, q), ways.Options());
@@ -144,7 +145,7 @@ void TakeAdvice(const PlanContext& c, const PlanQuestion& q, CostAdviser& advise
       ways.options[i].us = kNeverUs;
 }
 
-// Makes the steps as long as the adviser wants them, within what a slot takes.
+// Makes the steps as long as the adviser wants, within the length of a slot.
 void CutAsAdvised(const PlanContext& c, const PlanQuestion& q, const CostOption& chosen,
                   CostAdviser& adviser, Plan& plan) {
   if (plan.slot_elems == 0) return;
@@ -156,8 +157,8 @@ void CutAsAdvised(const PlanContext& c, const PlanQuestion& q, const CostOption&
   plan.chunk_elems = plan.slice_elems * slices;
 }
 
-// Returns the time of a collective that has no row, by the messages that it is made of (lower.h).
-// Over channels these go down chains of two, one after another.
+// Returns the time of a collective without a row, from the messages that replace the collective
+// (plan/lower.h). Over channels the messages are chains of two ranks, one after another.
 double MessagesUs(const PlanContext& c, const Question& q) {
   if (c.kind == RankKind::kMesh) return mesh_rows::BytesUs(c, q.bytes());
   PlanContext pair = c;
@@ -167,6 +168,7 @@ double MessagesUs(const PlanContext& c, const Question& q) {
                           .count = q.count * q.elem_bytes() * static_cast<size_t>(messages)});
 }
 
+// Adds the algorithms that the call allows, or else those of NCCL_ALGO, to the question.
 PlanQuestion Restricted(const PlanContext& c, const Question& q) {
   PlanQuestion restricted = {q};
   restricted.allowed =
@@ -176,6 +178,8 @@ PlanQuestion Restricted(const PlanContext& c, const Question& q) {
 
 }  // namespace
 
+// Asks the adviser after the cost model. The advice is ignored if the best allowed way is gone
+// after the advice.
 Plan MakePlan(const PlanContext& c, const Question& question, CostAdviser* adviser) {
   PlanQuestion q = Restricted(c, question);
   for (uint32_t a = 0; adviser != nullptr && a < kNumAlgorithms; ++a)

@@ -1,16 +1,17 @@
 #pragma once
 
-// Plans how a collective runs: which row of the table of algorithms (plan/algorithms.def), by which
-// protocol, over how many channels, in which pieces.
+// Plans how a collective runs: by the row of the table of algorithms (plan/algorithms.def), the
+// protocol, the number of channels and the lengths of pieces.
 //
-// One loop plans for ranks of every kind. Each row of the table names a function that cuts the data
-// and a function that predicts the time, and MakePlan takes the row and protocol with the shortest
-// time among those that keep the order of the ranks where that is asked for. NCCL_ALGO, NCCL_PROTO,
-// what one call wishes and a tuner plugin count in this loop and nowhere else.
+// MakePlan plans for ranks of every kind with the same loop. Each row of the table names a function
+// that cuts the data and a function that predicts the time. MakePlan takes the row and protocol
+// with the shortest time, and leaves out rows that change the order of the ranks where a reduction
+// must keep the order. NCCL_ALGO, NCCL_PROTO, the wishes of a single call and a tuner plugin take
+// effect in this loop and nowhere else.
 //
 // MakePlan is a pure function: all ranks of a communicator compute the same plan from the same
-// context and question, which is why their operations fit together. A tuner (plan/cost_adviser.h)
-// has to be such a function too.
+// context and question, and therefore their operations fit together. A tuner (plan/cost_adviser.h)
+// has to be a pure function too.
 
 #include <array>
 #include <cstddef>
@@ -30,94 +31,97 @@
 
 namespace tutti {
 
-// Holds what plans of ranks on hosts depend on besides what all plans depend on.
+// Holds the facts about ranks on hosts by which operations are planned. PlanContext has the facts
+// about ranks of every kind.
 struct HostReach {
   bool one_host = true;         // All ranks share an arena.
-  bool can_pull = false;        // All ranks can read one another's memory through the kernel.
+  bool can_pull = false;        // All ranks can read all ranks' memory through the kernel.
   bool oversubscribed = false;  // Some host has more ranks than processors.
   size_t stage_bytes = 0;
-  size_t slot_bytes = 0;  // Every FIFO has slots of this length.
-  // Channels × bandwidth inside the hosts and between hosts, of the host that has least, as the
-  // search found them. 0: not known; then only what a rank itself moves is a bound (cost_table.h).
+  size_t slot_bytes = 0;  // Slots of every FIFO have this length.
+  // The number of channels times their bandwidth, inside the hosts and between hosts, of the host
+  // with the smallest product. The search computes these numbers (topology/search.h). 0 means "not
+  // known"; then only the rate of a single rank is a bound (plan/cost_table.h).
   double host_gbps = 0;
   double network_gbps = 0;
-  // What a passage from one host to the next costs besides, in microseconds (crossings.h).
+  // The time that a passage from one host to the next adds, in microseconds (plan/crossings.h).
   double network_us = 0;
-  // So many ranks of a host send through one NIC. Where all of them send at once, each has its part
-  // of the NIC only. A ring or a tree enters and leaves a host once.
+  // The number of ranks of a host that send through one NIC. Where all of them send at once, each
+  // gets its share of the NIC. A ring or a tree enters and leaves a host only once.
   int ranks_per_nic = 1;
 };
 
-// Holds what plans of GPUs depend on that reach one another's memory.
+// Holds the facts about GPUs with access to one another's memory by which operations are planned.
 struct MeshReach {
-  // The data that one slot takes: of a round by Simple, for each pair and block; of a step of a
-  // ring, for each block; of a round by LL and by LL128, for each pair and block. Where a slot by
-  // LL128 takes none, LL128 is not used.
+  // The bytes of data that fit one slot. Simple, LL and LL128 have slots for each pair of ranks
+  // and each block, which hold a round's data. A ring has slots for each block, which hold a step's
+  // data. LL128 is not used where ll128_slot_bytes is 0.
   size_t slot_bytes = 0;
   size_t ring_slot_bytes = 0;
   size_t ll_slot_bytes = 0;
   size_t ll128_slot_bytes = 0;
-  uint32_t max_blocks = 1;                  // The most blocks of a kernel.
-  uint32_t min_blocks = 1;                  // The fewest, as far as max_blocks and the data allow.
-  uint32_t max_lone_blocks = ~0u;           // The most blocks that need a multiprocessor each.
+  uint32_t max_blocks = 1;         // The most blocks of a kernel.
+  uint32_t min_blocks = 1;         // The fewest blocks, as far as max_blocks and the data allow.
+  uint32_t max_lone_blocks = ~0u;  // The most blocks that need a multiprocessor each.
   size_t short_message_bytes = kLLMessage;  // Messages of at most this many bytes go by LL.
   GpuCosts costs;
-  // The links of a GPU carry so much, in bytes a microsecond, where this is known and less than the
-  // costs say. 0: not known.
+  // The rate of a GPU's links, in bytes a microsecond, where the rate is known and less than the
+  // rates of `costs`. 0 means "not known".
   double link_bytes_per_us = 0;
 };
 
-// Holds what plans of GPUs depend on that channels join.
+// Holds the facts about GPUs that channels join by which operations are planned.
 struct ChannelReach {
-  uint32_t channels = 1;  // A plan uses at most so many.
+  uint32_t channels = 1;  // The most channels of a plan.
   size_t slot_bytes = 0;
-  size_t pair_slot_bytes = 0;  // Slots of the FIFOs between all pairs of ranks; 0: no such FIFOs.
-  // All NICs of a host together send so much. 0: not known.
+  size_t pair_slot_bytes = 0;  // Slots of the FIFOs between all pairs of ranks. 0: no such FIFOs.
+  // The rate of all NICs of a host together. 0 means "not known".
   double network_bytes_per_us = 0;
-  // The ranks of each host, where all hosts have equally many ranks that reach one another's
-  // windows. Otherwise 0.
+  // The number of ranks of each host, where all hosts have equally many ranks and the ranks of a
+  // host reach one another's windows. Otherwise 0.
   int local_ranks = 0;
-  uint32_t trees = 0;  // AllReduces may go by so many trees, which take two channels each.
+  uint32_t trees = 0;  // The most trees of an AllReduce. A tree takes two channels.
   size_t tree_slot_bytes = 0;
 };
 
-// Holds what plans depend on. The context is the same on all ranks of a communicator.
+// Holds all facts by which operations are planned. All ranks of a communicator have equal contexts.
 struct PlanContext {
   RankKind kind = RankKind::kHost;
   int num_ranks = 1;
-  bool deterministic = false;  // Reductions keep the order of the ranks: plan/reduction_order.h.
+  bool deterministic = false;  // Reductions keep the order of the ranks (plan/reduction_order.h).
   HostLayout hosts = {};
-  // For each Collective, a bit for each Algorithm that NCCL_ALGO leaves and for each Protocol that
-  // NCCL_PROTO leaves, or 0 for all. A list that leaves nothing which serves has no effect.
+  // For each Collective, a bit for each Algorithm that NCCL_ALGO allows and a bit for each Protocol
+  // that NCCL_PROTO allows. 0 allows all. A list without any algorithm or protocol for a collective
+  // has no effect on the collective.
   std::array<uint32_t, kNumCollectives> allowed_algorithms = {};
   std::array<uint32_t, kNumCollectives> allowed_protocols = {};
-  HostReach host = {};        // Of RankKind::kHost.
-  MeshReach mesh = {};        // Of RankKind::kMesh.
-  ChannelReach channel = {};  // Of RankKind::kChannels.
+  HostReach host = {};        // For RankKind::kHost.
+  MeshReach mesh = {};        // For RankKind::kMesh.
+  ChannelReach channel = {};  // For RankKind::kChannels.
 };
 
-// Says what all ranks know of the buffers of an operation.
+// Says how the ranks of an operation reach one another's buffers, as far as all ranks know.
 enum class Buffers : uint8_t {
   kOwn,            // A rank reaches its own buffers only.
-  kPerhapsMapped,  // Hosts: ranks find out by describing their buffers to one another.
+  kPerhapsMapped,  // Hosts: the ranks describe their buffers to one another to find out.
   kMapped,         // Hosts: all ranks have mapped all buffers.
   kCopied,         // Hosts: all ranks read all buffers through the kernel, by process_vm_readv.
-  kRegistered,     // GPUs: all ranks reach what an operation reads or writes at other ranks.
-  kScattered,      // Hosts: each rank has many buffers, which a stage takes one by one.
+  kRegistered,     // GPUs: all ranks reach all buffers that the operation touches remotely.
+  kScattered,      // Hosts: each rank has many buffers, taken by a stage one by one.
 };
 
-// Says what a plan is made for.
+// Describes the operation to plan.
 struct Question {
   Collective collective = Collective::kAllReduce;
-  // As NCCL counts: the whole for AllReduce, Reduce and Broadcast, one rank's part otherwise.
-  // Ignored for a barrier.
+  // The count as in NCCL's calls: all elements for AllReduce, Reduce and Broadcast, otherwise a
+  // single rank's part. A barrier has no count.
   size_t count = 0;
-  // Collectives of GPUs that only move data count in bytes.
+  // GPUs count the data of collectives that do not reduce in bytes.
   DataType type = DataType::kUint8;
   ReductionOrder order = ReductionOrder::kAny;
   Buffers buffers = Buffers::kOwn;
-  // What one call wishes: a bit for each Algorithm that it leaves, 0 for what the context leaves;
-  // and the most blocks or channels, 0 for what the context has.
+  // The wishes of a call: a bit for each Algorithm that the call allows, or 0 for all that the
+  // context allows; and the most blocks or channels, or 0 for the limit of the context.
   uint32_t algorithms = 0;
   uint32_t most_channels = 0;
 
@@ -129,50 +133,51 @@ struct Question {
 
 inline constexpr double kNeverUs = std::numeric_limits<double>::infinity();
 
-// Says how a collective runs.
+// Describes how a collective runs.
 struct Plan {
   const AlgorithmRow* row = nullptr;  // Null where no row serves; then `us` is infinite.
   Protocol protocol = Protocol::kSimple;
-  // The channels, trees or blocks of a kernel, and the elements of each but the last. Ranks of
-  // hosts have one channel.
+  // The number of channels, of trees, or of a kernel's blocks, and the number of elements of each;
+  // the last may have fewer. Ranks on hosts have one channel.
   uint32_t channels = 1;
   size_t channel_elems = 0;
-  size_t chunk_elems = 1;  // One step of the algorithm moves so many elements.
-  size_t slice_elems = 1;  // A slot takes so many elements.
-  size_t slot_elems = 0;   // A slot could take so many. 0: a tuner may not change the slices.
-  uint32_t threads = 128;  // Of a block, for GPUs that reach one another's memory.
-  bool early = false;      // See GpuCosts::early_blocks.
-  int owners = 1;          // Hosts, by two levels: so many ranks of each send to other hosts.
-  double us = kNeverUs;    // The predicted time. Of a mesh, beyond what all operations take.
+  size_t chunk_elems = 1;  // The elements of one step of the algorithm.
+  size_t slice_elems = 1;  // The elements of one slot.
+  size_t slot_elems = 0;   // The most elements of a slot. 0: a tuner may not change slice_elems.
+  uint32_t threads = 128;  // The threads of a block, for GPUs with access to one another's memory.
+  bool early = false;      // The kernel may begin early: see GpuCosts::early_blocks.
+  int owners = 1;          // Two levels on hosts: the ranks of each host that send to other hosts.
+  double us = kNeverUs;    // The predicted time. For a mesh, without GpuCosts::launch_us.
 
   // REQUIRES: row is not null.
   Algorithm algorithm() const { return row->algorithm; }
 };
 
-// Returns the plan with the shortest predicted time. `adviser` may be null. An adviser that leaves
-// nothing of what is allowed is not heeded. REQUIRES: num_ranks > 1; count > 0, except for a
+// Returns the plan with the shortest predicted time. `adviser` may be null. The advice is ignored
+// where the adviser rules out all allowed plans. REQUIRES: num_ranks > 1; count > 0, except for a
 // barrier.
 Plan MakePlan(const PlanContext& context, const Question& question, CostAdviser* adviser = nullptr);
 
-// Returns the predicted time of one algorithm, in microseconds; infinite where it does not serve.
+// Returns the predicted time of one algorithm, in microseconds, or infinity where the algorithm
+// does not serve the question.
 double PredictUs(const PlanContext& context, const Question& question, Algorithm algorithm);
 
-// Returns how long a task takes by itself, in microseconds, in a CUDA graph where ranks are GPUs.
+// Returns how long a task takes by itself, in microseconds; on GPUs, how long in a CUDA graph.
 double PredictUs(const PlanContext& context, const Question& question,
                  CostAdviser* adviser = nullptr);
 
-// Returns whether NCCL_PROTO leaves the protocol to a collective.
+// Returns whether NCCL_PROTO allows the protocol for a collective.
 bool IsLeft(const PlanContext& context, Collective collective, Protocol protocol);
 
-// Reads NCCL_ALGO and NCCL_PROTO into the context: "ring,tree", "^tree",
-// "allreduce:tree;broadcast:ring". Names of what the context's ranks do not have are ignored.
-// InvalidUsage for unknown names. REQUIRES: the context's kind is set.
+// Reads NCCL_ALGO or NCCL_PROTO into the context: "ring,tree", "^tree",
+// "allreduce:tree;broadcast:ring". A name that only other kinds of ranks have is ignored. Returns
+// InvalidUsage for an unknown name. REQUIRES: the context's kind is set.
 Status ApplyAlgorithmList(std::string_view algo, PlanContext& context);
 Status ApplyProtocolList(std::string_view proto, PlanContext& context);
-// Reads "ring,tree" or "^tree" for one call. Returns a bit for each Algorithm that the text leaves,
-// of ranks of any kind. InvalidUsage for unknown names.
+// Reads "ring,tree" or "^tree" for a single call. Returns a bit for each Algorithm that the text
+// allows, for ranks of all kinds, or InvalidUsage for an unknown name.
 Result<uint32_t> ReadAlgorithmNames(std::string_view names);
-// Returns whether such a setting says something, but names nothing that the ranks have.
+// Returns whether a setting has a text, but the text names nothing that the ranks have.
 bool LeavesNothing(std::string_view text, const std::array<uint32_t, kNumCollectives>& allowed);
 
 }  // namespace tutti

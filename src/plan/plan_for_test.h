@@ -1,6 +1,6 @@
 #pragma once
 
-// For tests: plans for elements of a size, whatever their type.
+// Makes plans for tests from the size of an element, whatever its type.
 
 #include "plan/plan.h"
 

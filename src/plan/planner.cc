@@ -22,6 +22,8 @@ double PredictUs(const PlanContext& context, const Task& task, Buffers buffers,
     question = {.collective = Collective::kSendRecv, .count = message->bytes()};
   } else if (const auto* const collective = std::get_if<CollectiveTask>(&task)) {
     question = QuestionOf(context, *collective, buffers);
+    // A prediction counts all elements of a variable-size collective, and a plan counts the longest
+    // part.
     question.count = collective->bytes() / question.elem_bytes();
   } else {
     return 0;
@@ -29,6 +31,8 @@ double PredictUs(const PlanContext& context, const Task& task, Buffers buffers,
   return PredictUs(context, question, adviser);
 }
 
+// The key picks one of kRemembered entries. A remembered plan is used only if the whole question is
+// equal. With a tuner the plan is made anew.
 const Plan& Planner::For(const CollectiveTask& task, Buffers buffers) {
   const Question question = QuestionOf(context_, task, buffers);
   const size_t key = question.count * question.elem_bytes() +

@@ -1,9 +1,10 @@
 #pragma once
 
-// Planner: the plans of one communicator's operations. It remembers the last plans, because programs
-// repeat their calls, and asks a tuner each time where there is one.
+// Planner makes the plans of one communicator's operations. Programs repeat their calls, and
+// therefore the planner remembers recent plans. With a tuner, the planner makes each plan anew,
+// because the tuner may change its advice.
 //
-// One thread at a time calls For; the other functions are for any thread.
+// One thread at a time may call For. Any thread may call the other functions.
 
 #include <array>
 #include <cstddef>
@@ -14,16 +15,17 @@
 
 namespace tutti {
 
-// Returns the question that a task asks. Ranks that are GPUs count what is only moved in bytes.
+// Returns the question that a task asks. GPUs count the data of collectives that do not reduce in
+// bytes.
 Question QuestionOf(const PlanContext& context, const CollectiveTask& task,
                     Buffers buffers = Buffers::kOwn);
 
-// Returns how long a task takes by itself, in microseconds, as far as is known: nothing is known of
-// one-sided calls.
+// Returns how long a task takes by itself, in microseconds. The time of a one-sided call is not
+// known, and 0 is returned.
 double PredictUs(const PlanContext& context, const Task& task, Buffers buffers = Buffers::kOwn,
                  CostAdviser* adviser = nullptr);
 
-// Returns whether the call, or the whole communicator, adds in the order of the ranks.
+// Returns whether the call or the whole communicator demands additions in the order of the ranks.
 inline bool IsDeterministic(const PlanContext& context, const CollectiveTask& task) {
   return context.deterministic || task.wishes.deterministic;
 }
@@ -37,17 +39,17 @@ class Planner {
   const PlanContext& context() const { return context_; }
   CostAdviser* adviser() const { return adviser_; }
 
-  // Returns the plan for a task whose buffers lie as `buffers` says. The reference is valid until
+  // Returns the plan for a task with buffers of the kind `buffers`. The reference is valid until
   // the next call. The requirements are those of MakePlan.
   const Plan& For(const CollectiveTask& task, Buffers buffers = Buffers::kOwn);
 
-  // Returns InvalidUsage where a call demands algorithms of which none serves it. The planner does
-  // not ask the tuner, which may advise each rank differently.
+  // Returns InvalidUsage if the call demands certain algorithms and none of them serves the call.
+  // The planner does not ask the tuner here, because the tuner's advice may differ between ranks.
   Status CheckWishes(const CollectiveTask& task, Buffers buffers = Buffers::kOwn) const;
 
  private:
   struct Remembered {
-    Question question;  // A count of 0 with no plan: empty.
+    Question question;  // An entry is empty while its plan has no row.
     Plan plan;
   };
   static constexpr size_t kRemembered = 64;

@@ -6,11 +6,12 @@
 namespace tutti {
 namespace {
 
-// The multiprocessors of an H100 or H200. Files of machines do not say how many a GPU has.
+// The multiprocessors of an H100 or H200. Files about machines do not tell the number of a GPU's
+// multiprocessors.
 constexpr int kMultiprocessors = 132;
 
-// Describes the job as a communicator of hosts would: by the bandwidth of its rings, inside a host
-// or between hosts.
+// Describes the job as a communicator of ranks on hosts would: by the bandwidth of its rings,
+// inside a host or between hosts.
 PlanContext HostContext(const MachineJob& job) {
   PlanContext context;
   context.host.one_host = job.hosts == 1;
@@ -27,8 +28,8 @@ PlanContext MeshContext(const MachineJob& job) {
   return context;
 }
 
-// The number of channels and the lengths of slots follow from processors and settings, which files
-// do not have: these are the most, and the usual ones.
+// The number of channels and the lengths of slots depend on processors and settings. Files about
+// machines have neither, and the function takes the most channels and the usual lengths.
 PlanContext ChannelContext(const MachineJob& job) {
   PlanContext context;
   context.kind = RankKind::kChannels;

@@ -1,8 +1,9 @@
 #pragma once
 
-// Predicts how long a collective takes on a machine that is known from a file or a detection. For
-// studying machines: by the functions that communicators plan with and that ncclGroupSimulateEnd
-// answers by (plan/plan.h), with what the search found on the machine. Pure functions.
+// Predicts how long a collective takes on a machine that is described by a file or was detected.
+// The functions serve to study machines. They call the functions of plan/plan.h, by which
+// communicators plan and ncclGroupSimulateEnd answers, with the result of the search on the
+// machine. All are pure functions.
 
 #include <optional>
 
@@ -15,7 +16,7 @@ namespace tutti {
 struct MachineJob {
   int hosts = 1;
   int ranks_per_host = 1;
-  bool gpus = true;         // Ranks are GPUs, else host ranks.
+  bool gpus = true;         // The ranks are GPUs, else ranks on hosts.
   topology::Channels ring;  // The channels of one of the hosts.
 
   int num_ranks() const { return hosts * ranks_per_host; }
@@ -27,8 +28,9 @@ struct Prediction {
   double us = 0;
 };
 
-// Returns the way that a communicator would choose; nothing for one rank, or where the search found
-// no channel. `count` as in NCCL's calls. Of GPUs: what an operation takes in a CUDA graph.
+// Returns the plan that a communicator would choose, and its time. Returns nothing for one rank, or
+// where the search found no channel. `count` is the count of NCCL's calls. The time for GPUs is the
+// time in a CUDA graph.
 std::optional<Prediction> Predict(const MachineJob& job, Collective collective, size_t count,
                                   DataType type);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Sorts ranks by the hosts that they are on.
+// Sorts ranks by host.
 
 #include <algorithm>
 #include <cstddef>
@@ -9,8 +9,9 @@
 
 namespace tutti {
 
-// Returns the ranks of each host, ascending, the hosts in the order of their first ranks. `host_of`
-// has for each rank what is equal for all ranks of its host: a hash, or the first of them.
+// Returns the ranks of each host in ascending order, and the hosts in the order of their first
+// ranks. `host_of` holds a value for each rank that is equal for all ranks of a host: a hash, or
+// the host's first rank.
 template <class Host>
 std::vector<std::vector<int>> RanksByHost(std::span<const Host> host_of) {
   std::vector<std::vector<int>> ranks;

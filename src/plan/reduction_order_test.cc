@@ -19,8 +19,7 @@ TEST(ReductionOrderTest, IsAskedForWhereItChangesBits) {
   EXPECT_EQ(OrderOf(DataType::kFloat16, ReduceKind::kMax), ReductionOrder::kAny);
 }
 
-// Whatever the lists of the user say: an order that was asked for is kept, by an algorithm that
-// there is for every size.
+// The order of a deterministic reduction is kept at every size, whatever the lists of the user say.
 class HostReductionOrderTest : public ::testing::TestWithParam<bool> {};
 
 TEST_P(HostReductionOrderTest, IsKeptAtEverySize) {
@@ -48,7 +47,7 @@ TEST_P(HostReductionOrderTest, IsKeptAtEverySize) {
   }
 }
 
-// There is one addition only: what is asked for costs nothing.
+// Between two ranks a single addition keeps the order at no cost.
 TEST_P(HostReductionOrderTest, IsFreeBetweenTwoRanks) {
   const PlanContext context = {
       .num_ranks = 2,
@@ -92,7 +91,7 @@ TEST(ReductionOrderTest, IsKeptAtEverySizeOnGpus) {
   }
 }
 
-// A chain that stores partial sums is for elements that hold them in full.
+// A chain with stored partial sums serves elements that hold partial sums in full.
 TEST(ReductionOrderTest, LongReducesOfWideElementsGoDownAChain) {
   PlanContext context;
   context.kind = RankKind::kMesh;

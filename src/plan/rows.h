@@ -1,11 +1,13 @@
 #pragma once
 
-// The functions that the rows of plan/algorithms.def name. MakePlan (plan/plan.cc) calls a row's
-// cutting function first and then its cost function, which may use what was cut.
+// Declares the functions that the rows of plan/algorithms.def name. For each row and protocol
+// MakePlan (plan/plan.cc) calls the row's cutting function and then the row's cost function. The
+// cost function may use the pieces that the cutting function chose.
 //
-// A cutting function gets a plan whose row and protocol are set. It says whether the row serves the
-// question by that protocol, and if so it fills in the rest of the plan, except for the time. A
-// cost function returns the time in microseconds, or kNeverUs. Pure functions.
+// A cutting function gets a plan with the row and the protocol set. The function returns whether
+// the row serves the question by this protocol, and then fills in the rest of the plan except for
+// the time. A cost function returns the time in microseconds, or kNeverUs where the row cannot
+// serve. All are pure functions.
 
 #include "plan/plan.h"
 
@@ -14,12 +16,12 @@ namespace tutti {
 // Says how far a row serves a question by one protocol.
 enum class Fit : uint8_t {
   kNo,
-  kLastResort,  // Only where nothing else that is allowed serves. Tuners are not asked.
-  kIfAdvised,   // Only where a tuner gives the way a time of its own.
+  kLastResort,  // Serves only where no other allowed way serves. Tuners are not asked.
+  kIfAdvised,   // Serves only where a tuner gives this way a time of its own.
   kYes,
 };
 
-// Holds a question with what follows from the context.
+// Holds a question and the limits that the context adds to the question.
 struct PlanQuestion : Question {
   uint32_t allowed = 0;  // A bit for each Algorithm that is allowed; 0: all.
   uint32_t advised = 0;  // A bit for each Algorithm that a tuner knows by name.
@@ -34,17 +36,17 @@ using CostFunction = double (*)(const PlanContext&, const PlanQuestion&, const P
 #define TUTTI_COST(name) double name(const PlanContext&, const PlanQuestion&, const Plan&)
 
 namespace host_rows {
-TUTTI_CUT(CutSlots);   // a step of the algorithm, into slices that fit slots of a FIFO
-TUTTI_CUT(CutStages);  // into pieces that fit a stage
-TUTTI_CUT(CutPairs);   // into chunks of the FIFOs between all pairs of ranks
-TUTTI_CUT(CutPull);    // as slots; serves where ranks gain by reading one another's buffers
+TUTTI_CUT(CutSlots);   // cuts a step of the algorithm into slices for the slots of a FIFO
+TUTTI_CUT(CutStages);  // cuts into pieces for a stage
+TUTTI_CUT(CutPairs);   // cuts into chunks for the FIFOs between all pairs of ranks
+TUTTI_CUT(CutPull);    // cuts as CutSlots does, where ranks gain by reading one another's buffers
 TUTTI_COST(WireUs);
 TUTTI_COST(PairsUs);
 TUTTI_COST(TwoLevelUs);
 }  // namespace host_rows
 
 namespace mesh_rows {
-TUTTI_CUT(CutRounds);  // rounds of a block, by each protocol
+TUTTI_CUT(CutRounds);  // cuts into rounds of a block, by each protocol
 TUTTI_CUT(CutRing);
 TUTTI_CUT(CutRegistered);
 TUTTI_CUT(CutMessages);
@@ -52,7 +54,7 @@ TUTTI_COST(RoundsUs);
 TUTTI_COST(RingUs);
 TUTTI_COST(RegisteredUs);
 TUTTI_COST(MessagesUs);
-// Returns the time of messages of so many bytes that are no collective.
+// Returns the time of messages of so many bytes in all, for messages outside of collectives.
 double BytesUs(const PlanContext& context, double bytes);
 }  // namespace mesh_rows
 

@@ -6,15 +6,17 @@
 
 namespace tutti {
 
-// The buffers of one rank in an operation on many buffers, which counts them as one vector: laid
-// end to end.
+// Holds the buffers of one rank in an operation on many buffers. The operation counts the buffers
+// as one vector, laid end to end.
 struct ScatteredBuffers {
   std::vector<const std::byte*> inputs;
-  std::vector<std::byte*> outputs;   // outputs[i] may be inputs[i]
-  std::vector<size_t> starts = {0};  // elements before buffer i; one more than there are buffers
+  std::vector<std::byte*> outputs;  // outputs[i] may be inputs[i]
+  // The number of elements before buffer i; the last entry is the number of all elements.
+  std::vector<size_t> starts = {0};
 
   size_t count() const { return starts.back(); }
-  // Buffers that follow one another in memory, at both ends, become one.
+  // Appends a buffer. A buffer that directly follows the previous one in memory, both as input and
+  // as output, is merged into it.
   void Append(const std::byte* input, std::byte* output, size_t elements, size_t elem_bytes) {
     if (!inputs.empty()) {
       const size_t bytes = (starts.back() - starts[starts.size() - 2]) * elem_bytes;
@@ -28,13 +30,14 @@ struct ScatteredBuffers {
     starts.push_back(starts.back() + elements);
   }
 
-  // Returns the elements before the end of the buffer that holds element `at`.
+  // Returns how many elements lie before the end of the buffer that holds element `at`.
   size_t EndOfBufferAt(size_t at) const {
     return *std::upper_bound(starts.begin(), starts.end(), at);
   }
 
-  // Calls f(buffer, at, elements, before) for each stretch of [from, from + n) that lies in one
-  // buffer: `at` elements into it, after `before` elements of the range.
+  // Calls f(buffer, at, elements, before) for each stretch of the elements from `from` to from + n
+  // inside a single buffer. The stretch begins `at` elements into the buffer, after `before`
+  // elements of the range.
   template <class F>
   void ForEachStretch(size_t from, size_t n, F f) const {
     if (n == 0) return;

@@ -1,7 +1,7 @@
 #pragma once
 
-// A Task is one call of the API, checked, as the communicator executes it: a collective, a message,
-// or a one-sided call.
+// Defines Task: one checked call of the API in the form that a communicator executes. A task is a
+// collective, a message or a one-sided call.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,84 +19,89 @@
 
 namespace tutti {
 
-// The reduction a caller asked for.
+// Describes the reduction of a call.
 struct ReduceOp {
   ReduceKind kind = ReduceKind::kSum;
   bool average = false;
   bool pre_multiply = false;
-  uint64_t scalar = 0;  // With pre_multiply, it holds one element.
-  // Where it is not null, the element is read from here when the operation runs.
+  uint64_t scalar = 0;  // With pre_multiply, the factor as an element.
+  // Where live_scalar is not null, the operation reads the factor from this address when it runs.
   const void* live_scalar = nullptr;
-  uint8_t number = 0;  // The signature has it.
+  uint8_t number = 0;  // The number of the operator, as the signature of a call contains it.
 };
 
-// Counts and displacements of the variable-size forms, in elements, one per rank.
+// Holds the counts and displacements of a variable-size collective, in elements, for each rank.
 struct VariableParts {
   std::vector<size_t> send_counts, send_offsets;  // AlltoAllV only
   std::vector<size_t> recv_counts, recv_offsets;
 };
 
-// A one-sided call. An object of window/one_sided.h makes it, and it takes its turn among the
-// operations of a communicator.
+// Represents a one-sided call. window/one_sided.h has the implementations. The call takes its turn
+// among the operations of a communicator.
 class OneSidedCall {
  public:
   virtual ~OneSidedCall() = default;
-  // Returns whether it waits for other ranks. In a group, calls that wait come after all others,
-  // which another rank may be waiting for.
+  // Returns whether the call waits for other ranks. In a group, calls that wait run after all other
+  // calls, because another rank may be waiting for the other calls.
   virtual bool waits() const = 0;
-  // Returns why it cannot be queued on a device stream; asked before anything of a group is queued.
+  // Returns an error if the call cannot be queued on a device stream. The communicator asks all
+  // calls of a group before it queues any of them.
   virtual Status Check(void* /*stream*/) const { return Status::Ok(); }
   // Makes the call, or queues it on a device stream.
   virtual Status Run(void* stream) const = 0;
 };
 
-// What one call asks for beyond what its communicator does, the same on all ranks.
+// Holds a call's wishes beyond the settings of its communicator. All ranks must have the same
+// wishes.
 struct CallWishes {
   bool deterministic = false;
-  bool demands_algorithms = false;  // Without any of `algorithms` the call must fail.
-  uint32_t algorithms = 0;          // A bit for each Algorithm that may be taken; 0: any.
-  int64_t timeout_ns = 0;           // The call may make no progress for so long; 0: as ever.
-  uint32_t most_blocks = 0;  // A kernel has so many blocks at most, as far as it can; 0: any.
+  bool demands_algorithms = false;  // The call fails unless one of `algorithms` serves it.
+  uint32_t algorithms = 0;          // A bit for each allowed Algorithm. 0: all.
+  int64_t timeout_ns = 0;    // The longest time without progress. 0: the communicator's limit.
+  uint32_t most_blocks = 0;  // The most blocks of a kernel, as far as possible. 0: no limit.
 
   friend bool operator==(const CallWishes&, const CallWishes&) = default;
 };
 
-// What a call carries for its own rank alone. Other ranks may have given theirs something else.
+// Holds the extras of a call that concern its own rank alone. The extras of other ranks may differ.
 struct CallExtras {
-  uint64_t profiler_tag = 0;  // Profiler plugins are told it; 0: none.
-  // GPUs: a CUDA event of the caller's that happens once all blocks of the call's kernel have
-  // begun. Null: none.
+  uint64_t profiler_tag = 0;  // A tag for profiler plugins. 0: none.
+  // GPUs: a CUDA event of the caller, recorded once all blocks of the call's kernel have begun.
+  // Null: none.
   void* launch_event = nullptr;
-  // Hosts: called when the operation begins. It may be called several times, or never.
+  // Hosts: a function that runs when the operation begins. The function may run several times, or
+  // never.
   std::function<void()> on_begin = {};
 };
 
-// A collective.
+// Describes a call of a collective.
 struct CollectiveTask {
   Collective collective = Collective::kAllReduce;  // Not kSendRecv.
   const void* send = nullptr;
   void* recv = nullptr;
-  // The count as NCCL has it: of each rank for AllGather, ReduceScatter, AlltoAll, Gather, Scatter;
-  // of all ranks together for AllGatherV and ReduceScatterV. AlltoAllV has none.
+  // The count as in NCCL's calls: of each rank for AllGather, ReduceScatter, AlltoAll, Gather and
+  // Scatter, and of all ranks together for AllGatherV and ReduceScatterV. AlltoAllV has no count.
   size_t count = 0;
   DataType type = DataType::kInt8;
   ReduceOp op = {};
   int root = 0;
   CallWishes wishes = {};
-  std::shared_ptr<const CallExtras> extras = {};    // Null for a call that carries none.
-  std::shared_ptr<const VariableParts> parts = {};  // Of the variable-size forms.
-  // AllReduce of many buffers, instead of `send` and `recv`; `count` is that of all together.
+  std::shared_ptr<const CallExtras> extras = {};    // Null for a call without extras.
+  std::shared_ptr<const VariableParts> parts = {};  // For variable-size collectives.
+  // The buffers of an AllReduce of many buffers, instead of `send` and `recv`. `count` is the sum
+  // of their counts.
   std::shared_ptr<const ScatteredBuffers> scattered = {};
 
   size_t elem_bytes() const { return SizeOf(type); }
-  // Returns the size of `count` elements, or of all that AlltoAllV sends, which has no count.
+  // Returns the size of `count` elements; for AlltoAllV, the size of all elements that the rank
+  // sends.
   size_t bytes() const {
     return elem_bytes() *
            (collective != Collective::kAlltoAllV
                 ? count
                 : std::accumulate(parts->send_counts.begin(), parts->send_counts.end(), size_t{0}));
   }
-  // Returns the count by which plans are made: of the longest part, where parts differ.
+  // Returns the count for plans: the longest part's where parts differ.
   size_t plan_count() const {
     return parts && collective != Collective::kAlltoAllV
                ? *std::max_element(parts->recv_counts.begin(), parts->recv_counts.end())
@@ -109,11 +114,11 @@ struct CollectiveTask {
   }
 };
 
-// A send to another rank, or a receive from one.
+// Describes a send to another rank, or a receive from another rank.
 struct MessageTask {
   bool is_send = false;
   int peer = 0;
-  std::byte* buffer = nullptr;  // The buffer of a send is not written.
+  std::byte* buffer = nullptr;  // Never written to by a send.
   size_t count = 0;
   DataType type = DataType::kInt8;
 
@@ -124,7 +129,7 @@ struct OneSidedTask {
   std::shared_ptr<const OneSidedCall> call;
 };
 
-// What a communicator executes.
+// Holds any call that a communicator executes.
 using Task = std::variant<CollectiveTask, MessageTask, OneSidedTask>;
 
 }  // namespace tutti

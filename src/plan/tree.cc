@@ -3,7 +3,7 @@
 namespace tutti {
 namespace {
 
-// Renames the places of a tree by `map`; -1 stays "none".
+// Renames the places of a tree by `map`; -1 remains "none".
 template <class Map>
 TreeView MapTree(TreeView tree, Map map) {
   if (tree.parent >= 0) tree.parent = map(tree.parent);
@@ -23,8 +23,8 @@ TreeView BinaryTree(int place, int num_places) {
     return tree;
   }
   const int bit = place & -place;
-  // The parent is the place whose lowest bit is twice as large. It lies above where there is such a
-  // place, else below.
+  // The lowest bit of the parent's place is twice as large as `bit`. The parent lies above if a
+  // place above exists, else below.
   const int above = (place ^ bit) | bit << 1;
   tree.parent = above < num_places ? above : place ^ bit;
   if (bit > 1) tree.children[0] = place - bit / 2;

@@ -9,8 +9,8 @@ namespace {
 
 using TreeFunction = TreeView (*)(int, int);
 
-// Every rank but one has a parent that counts it among its children, and following parents ends at
-// that one.
+// Every rank except the root has a parent with the rank among its children, and following parents
+// ends at the root.
 void CheckTree(TreeFunction tree, int n) {
   int roots = 0;
   for (int p = 0; p < n; ++p) {

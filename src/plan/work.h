@@ -1,8 +1,8 @@
 #pragma once
 
-// Holds what a plan hands to the kernels: plain values that say what to compute and in which
-// pieces, nothing about memory or threads. The same structs go to a host worker and, by value, to a
-// GPU kernel.
+// Defines the plain values of a plan that a kernel gets: the operation and the lengths of its
+// pieces, without addresses or threads. A host worker and a GPU kernel use the same structs; a GPU
+// kernel gets them by value.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +29,8 @@ enum class Collective : uint8_t {
 };
 inline constexpr int kNumCollectives = 13;
 std::string_view Name(Collective collective);
-// Returns whether every rank brings and gets a whole vector, not parts that belong to single ranks.
+// Returns whether every rank brings and gets a whole vector rather than parts that belong to single
+// ranks.
 constexpr bool MovesWholeVector(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kBarrier;
 }
@@ -39,7 +40,7 @@ constexpr bool Reduces(Collective collective) {
          collective == Collective::kReduceScatter || collective == Collective::kReduceScatterV;
 }
 
-// Lists what NCCL_ALGO tells apart; plan/algorithms.def says what each does, where and for what.
+// Lists the algorithms that NCCL_ALGO distinguishes. plan/algorithms.def describes each of them.
 enum class Algorithm : uint8_t {
 #define ALGORITHM(id, name) id,
 #include "plan/algorithms.def"
@@ -51,36 +52,37 @@ inline constexpr int kNumAlgorithms = 0
 constexpr uint32_t Bit(Algorithm algorithm) { return 1u << static_cast<uint32_t>(algorithm); }
 std::string_view Name(Algorithm algorithm);
 
-// Says how data and the flags that announce them travel. Device code compares the values, so that
-// another order of them changes the machine code; it means nothing else.
+// Says how data and the flags that announce the data travel. The order of the values has no
+// meaning, but device code compares them, and a new order changes the machine code.
 enum class Protocol : uint8_t {
-  kSimple,  // Data, then a flag for all of them.
+  kSimple,  // One flag follows all data.
   kLL,      // Each line carries its own flag. Hosts: 48 bytes in 64; GPUs: 8 bytes in 16.
-  kLL128,   // The same with 120 bytes in 128, which NVLink alone keeps together. GPUs only.
+  kLL128,   // As kLL with 120 bytes in 128. Only NVLink keeps such lines whole. GPUs only.
 };
 inline constexpr int kNumProtocols = 3;
 constexpr uint32_t Bit(Protocol protocol) { return 1u << static_cast<uint32_t>(protocol); }
 std::string_view Name(Protocol protocol);
 
-// Describes one ring as one rank sees it. The full order is needed to know whose chunk passes.
+// Describes a ring from the view of a rank. The whole order is needed to know whose chunk
+// passes.
 struct RingView {
-  int index = 0;  // This rank's place in the ring's canonical order.
+  int index = 0;  // The place of this rank in the ring's canonical order.
   int num_ranks = 1;
-  const int* ranks = nullptr;  // ranks in canonical order, num_ranks of them
+  const int* ranks = nullptr;  // The num_ranks ranks in canonical order.
 
   constexpr int At(int place) const { return ranks[((place % num_ranks) + num_ranks) % num_ranks]; }
 };
 
-// Describes one tree as one rank sees it, with -1 where there is no rank.
+// Describes a tree from the view of a rank. -1 means "no rank".
 struct TreeView {
   int parent = -1;
   int children[2] = {-1, -1};
 };
 
-// The extent of one collective for one channel, in elements.
+// Holds the extent of a collective on a channel, in elements.
 struct WorkShape {
-  size_t count = 0;  // AllReduce, Reduce, Broadcast: the whole; AllGather, ReduceScatter: per rank
-  size_t chunk_elems = 1;  // A rank sends so many in one step of the algorithm.
+  size_t count = 0;  // AllReduce, Reduce, Broadcast: of all; AllGather, ReduceScatter: per rank.
+  size_t chunk_elems = 1;  // The elements that a rank sends in a step.
   int root = 0;
 };
 

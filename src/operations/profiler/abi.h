@@ -1,17 +1,17 @@
 #pragma once
 
-// The binary interface of NCCL's profiler plugins, versions 1 (NCCL 2.23) to 7 (NCCL 2.32): what a
-// plugin's library exports under the name ncclProfiler_v<N>. Plugins are compiled against NVIDIA's
-// headers; the layouts here are the same, field by field. Fields of events that hosts do not report
-// are here for their size only.
+// The binary interface of NCCL's profiler plugins, versions 1 (NCCL 2.23) to 7 (NCCL 2.32): the
+// table that a plugin's library exports under the name ncclProfiler_v<N>. Plugins are compiled
+// against NVIDIA's headers, and the layouts here equal NVIDIA's field by field. Fields of events
+// that hosts do not report are here only for their size.
 //
-// What changed from version to version:
+// Changes from version to version:
 //    2  names are texts instead of numbers
 //    3  no traffic bytes; events of kernel channels and of network plugins
-//    4  init takes the communicator; events carry neither its name nor its hash; timers
-//    5  a type of 64 bits; events of API calls, which are the parents of operations
+//    4  init takes the communicator; events no longer carry its name and hash; timers
+//    5  a type of 64 bits; events of API calls, the parents of operations
 //    6  events of copy engines
-//    7  the tag that the caller gave a call; kernels that work in registered buffers
+//    7  the caller's tag of a call; kernels that work in registered buffers
 
 #include <sys/types.h>
 
@@ -26,7 +26,7 @@ namespace tutti::profilerplugin {
 inline constexpr int kOldestVersion = 1;
 inline constexpr int kNewestVersion = 7;
 
-// Types of events, which are bits of the mask that init sets.
+// Types of events: bits of the mask that init sets.
 inline constexpr uint32_t kGroup = 1u << 0;
 inline constexpr uint32_t kColl = 1u << 1;
 inline constexpr uint32_t kP2p = 1u << 2;
@@ -97,7 +97,7 @@ struct ProxyStep {
   int step;
 };
 struct NetPlugin {
-  int64_t id;  // It says what lies at `data`: a type of network and a version, 16 bits each.
+  int64_t id;  // The type of network and the version of the data at `data`, 16 bits each.
   void* data;
 };
 struct CopyEngineColl6 {
@@ -338,8 +338,8 @@ struct Event1 {
 };
 static_assert(sizeof(Event4) == 104 && sizeof(Event3) == 120 && sizeof(Event2) == 128);
 
-// Carries what goes with a state. Hosts report the timer of a kernel channel and the data of a
-// network plugin.
+// Holds the data of a state. Hosts report the timer of a kernel channel and the data of a network
+// plugin.
 union StateArgs {
   size_t bytes;
   uint64_t timer;

@@ -18,7 +18,8 @@ using namespace profilerplugin;  // NOLINT: this file is about nothing else
 constexpr PluginKind kProfilerPlugin = {"libnccl-profiler", "profiler plugin"};
 constexpr PluginKind kNetLibrary = {"libnccl-net", "network plugin"};
 
-// An event is reported where a plugin's mask has one of these bits: it is a parent of those events.
+// Each mask has the bits of an event's type and of all types below the event, because a parent is
+// reported for the sake of the events below.
 constexpr uint32_t kBelowOperations = kProxyOp | kProxyStep | kKernelCh | kNetPlugin;
 constexpr uint32_t kForProxyStep = kProxyStep | kNetPlugin;
 constexpr uint32_t kForProxyOp = kProxyOp | kForProxyStep;
@@ -38,7 +39,7 @@ const char* TypeText(DataType type) {
   return kTexts[static_cast<size_t>(type)];
 }
 
-// Returns the algorithm's name as NCCL writes its own: in capitals, with underscores.
+// Returns the algorithm's name in NCCL's spelling: in capitals, with underscores.
 const char* AlgorithmText(Algorithm algorithm) {
   switch (algorithm) {
     case Algorithm::kRing:
@@ -67,11 +68,11 @@ const char* AlgorithmText(Algorithm algorithm) {
 const char* ProtocolText(Protocol protocol) {
   return protocol == Protocol::kLL ? "LL" : protocol == Protocol::kLL128 ? "LL128" : "SIMPLE";
 }
-// Names of collectives are literals, so that each ends in a zero byte.
+// The names of collectives are literals, and therefore each ends in a zero byte.
 const char* FunctionText(const CollectiveTask& task) { return Name(task.collective).data(); }
 const char* FunctionText(const MessageTask& message) { return message.is_send ? "Send" : "Recv"; }
 
-// Returns the tag that the caller gave the call; 0: none.
+// Returns the caller's tag of a call; 0: none.
 uint64_t TagOf(const CollectiveTask& task) { return task.extras ? task.extras->profiler_tag : 0; }
 
 bool IsEmpty(const Profiler::Handles& handles) {
@@ -130,7 +131,7 @@ Profiler::Handles Profiler::Start(uint32_t wanted, Event7 event, const Handles& 
     event.parent = parents[i];
     if (event.type == kColl) event.coll.parent_group = groups[i];
     if (event.type == kP2p) event.p2p.parent_group = groups[i];
-    // These make sense below an event only.
+    // Events of these types make sense only below a parent.
     if ((event.type & kBelowOperations) != 0 && parents[i] == nullptr) continue;
     handles[i] = session.plugin->Start(session.context, comm_, event);
   }
@@ -264,7 +265,7 @@ class Profiler::NetEvent final : public NetEvents::Event {
   const Handles handles_;
 };
 
-// A message of a network plugin, which is two events.
+// A message of a network plugin, reported as two events.
 class Profiler::NetStep final : public NetEvents::Step {
  public:
   NetStep(Profiler& profiler, const Handles& op, const Handles& step)
@@ -294,7 +295,7 @@ bool Profiler::AnyAsksFor(uint32_t wanted) const {
   });
 }
 
-// The operation is kept from ending while the events below it begin.
+// Holds the lock to keep the operation from ending while the events below the operation begin.
 std::unique_ptr<NetEvents::Step> Profiler::BeginStep(bool is_send, size_t bytes) {
   if (!AnyAsksFor(kForProxyOp)) return nullptr;
   const MutexLock lock(mutex_);

@@ -1,29 +1,28 @@
 #pragma once
 
-// Profiler: what a communicator tells profiler plugins (NCCL_PROFILER_PLUGIN) of its operations.
-// Any number of plugins up to kMostProfilers is told of everything that it asks for.
+// Profiler reports a communicator's operations to profiler plugins (NCCL_PROFILER_PLUGIN). Up to
+// kMostProfilers plugins hear of all events that they ask for.
 //
-// The events of a rank on a host, from the time when its operations run to the time when they are
-// done:
+// The events of a rank on a host, from the time when its operations run to the time when the
+// operations are done:
 //
-//   GroupApi                     of the calls of one group, or a call outside of groups
-//   ├─ CollApi                   of a call of a collective
-//   │  └─ Coll                   with algorithm and protocol; its older parent is Group
-//   │     ├─ KernelCh            the thread that runs it; timers in ns of the monotonic clock
-//   │     └─ ProxyOp             a message of a network plugin
-//   │        └─ ProxyStep
-//   │           └─ NetPlugin     what the plugin reports of it
-//   └─ P2pApi
-//      └─ P2p                    of a send or receive, with the same below it
+//    GroupApi                     the calls of one group, or a call outside of groups
+//    ├─ CollApi                   a call of a collective
+//    │  └─ Coll                   with algorithm and protocol; its older parent is Group
+//    │     ├─ KernelCh            the thread of the operation; timers in ns of the monotonic clock
+//    │     └─ ProxyOp             a message of a network plugin
+//    │        └─ ProxyStep
+//    │           └─ NetPlugin     the plugin's reports of the message
+//    └─ P2pApi
+//       └─ P2p                    a send or receive, with the same events below as Coll
 //
-// An event is reported when the plugin asks for it or for one below it. Events of the proxy are
-// reported for the sake of those of network plugins only, which profilers look for below them: one
-// ProxyOp with one ProxyStep for each message, which belongs to the operation that was begun last.
-// Of a message that comes when no operation runs nothing is reported. Events of copy engines are
-// not reported.
+// An event is reported if the plugin asks for the event or for an event below. Events of the proxy
+// are reported only as the parents of events of network plugins, because profilers look for them
+// there: a ProxyOp with a ProxyStep for each message. A message belongs to the operation that began
+// last. A message outside of operations is not reported. Events of copy engines are not reported.
 //
-// Threads: the one that runs the communicator's operations, in turn. BeginStep, and what it
-// returns, from any.
+// Threads: the thread that runs the communicator's operations, in turn. Any thread may call
+// BeginStep and use its result.
 
 #include <array>
 #include <cstdint>
@@ -44,20 +43,21 @@ class Profiler final : public NetEvents {
  public:
   static constexpr size_t kMostProfilers = 4;
 
-  // Opens the plugins: those that NCCL_PROFILER_PLUGIN names and, where none of them can be used,
-  // those that lie in the libraries of network plugins. Null when there is none. Warns of each that
-  // the setting names and that cannot be used.
+  // Opens the plugins of NCCL_PROFILER_PLUGIN. If none of them is usable, opens the profilers in
+  // the libraries of network plugins. Returns null without any plugin. Warns of each plugin of the
+  // setting that is not usable.
   static std::unique_ptr<Profiler> Load(const Settings& settings, const ProfiledComm& comm);
   // Finalizes the plugins' contexts.
   ~Profiler() override;
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  // Holds each plugin's handle of an event; null where that plugin is not told of it.
+  // Holds each plugin's handle of an event, or null for a plugin that does not hear of the event.
   using Handles = std::array<void*, kMostProfilers>;
 
-  // Something that lasts as long as the object, and is told of by up to two events: a group of
-  // calls and, for older plugins, its like; or an operation and the thread that runs it.
+  // Ends the events of a period at the end of the object's lifetime. A period has up to two events:
+  // a group of calls and the same group for older plugins, or an operation and the thread that runs
+  // the operation.
   struct Told {
     explicit Told(Profiler& teller) : profiler(teller) {}
     Told(const Told&) = delete;
@@ -71,9 +71,9 @@ class Profiler final : public NetEvents {
   };
   using Span = std::unique_ptr<Told>;
 
-  // Tell of a group of calls, of one of them, and of the operation that it is, until the span ends;
-  // nothing where `profiler` is null. An operation belongs to the group and the call that were
-  // begun last.
+  // Report a group of calls, a call of the group, and the operation of the call, until the span
+  // ends. Return null if `profiler` is null. An operation belongs to the group and the call that
+  // began last.
   static Span OfGroup(Profiler* profiler, size_t calls) {
     return profiler == nullptr ? nullptr : profiler->TellGroup(calls);
   }
@@ -99,15 +99,16 @@ class Profiler final : public NetEvents {
   };
 
   explicit Profiler(const ProfiledComm& comm) : comm_(comm) {}
-  // Takes a plugin in, if its init succeeds.
+  // Adds a plugin, if its init succeeds.
   Status Add(ProfilerPlugin& plugin);
   Span TellGroup(size_t calls);
   Span TellCall(const IssuedTask& issued);
   Span TellCollective(const CollectiveTask& task, Algorithm algorithm, Protocol protocol);
   Span TellMessage(const MessageTask& message);
-  // Begins the event of a kernel below that of an operation, to which messages belong from now on.
+  // Begins the event of a kernel below the event of an operation. Later messages belong to this
+  // operation.
   void StartKernel(Told& told);
-  // Begins an event with each plugin that asks for anything in `wanted`.
+  // Begins an event with each plugin that asks for any type in `wanted`.
   Handles Start(uint32_t wanted, profilerplugin::Event7 event, const Handles& parents,
                 const Handles& groups);
   void Stop(const Handles& handles);
@@ -121,7 +122,7 @@ class Profiler final : public NetEvents {
   Handles call_ = {};
   std::array<uint64_t, kNumCollectives> sequence_ = {};
   Mutex mutex_;
-  // The operation that was begun last and has not ended; null when there is none.
+  // The operation that began last and has not ended, or null.
   const Told* running_ TUTTI_GUARDED_BY(mutex_) = nullptr;
 };
 

@@ -40,7 +40,7 @@ uint8_t NumberFor(const NumberedText (&table)[kCount], const char* text) {
   return kUnknown;
 }
 
-// Fill the fields that a version's form of an event shares with the newest one's.
+// Fill the fields that an old version's form of an event shares with the newest form.
 template <class To>
 void CopyColl(To& to, const Coll7& from) {
   to.sequence = from.sequence;
@@ -86,8 +86,8 @@ bool Knows(uint64_t type) {
   return (type & (kIsNew ? kAll | kKernelCh | kNetPlugin : kAll)) != 0;
 }
 
-// Makes an older version's form of an event. Before version 5 the group was the parent of
-// operations; before version 4 operations told which communicator they belong to.
+// Makes an old version's form of an event. Before version 5 the group was the parent of operations.
+// Before version 4 operations named their communicator.
 template <class Event>
 Event OldForm(const Event7& from, const ProfiledComm& comm) {
   Event to = {};
@@ -120,7 +120,7 @@ Event OldForm(const Event7& from, const ProfiledComm& comm) {
   return to;
 }
 
-// Makes the form of an event that versions 5 and 6 have.
+// Makes the form of an event in versions 5 and 6.
 Event6 FormWithoutTags(const Event7& from) {
   Event6 to = {};
   to.type = from.type;
@@ -158,7 +158,7 @@ Event6 FormWithoutTags(const Event7& from) {
     case kNetPlugin:
       to.net_plugin = from.net_plugin;
       break;
-    default:  // A group has no more.
+    default:  // A group has no further fields.
       break;
   }
   return to;
@@ -210,6 +210,8 @@ class ProfilerOf final : public ProfilerPlugin {
   }
   void Stop(void* handle) override { Keep("stopEvent", table_.functions.stop(handle)); }
   void Record(void* handle, int state, const StateArgs& args) override {
+    // Versions before 4 know none of the reported states, and version 4 knows no states of API
+    // calls.
     if (kVersion < 4 || (kVersion < 5 && state > kKernelChStop)) return;
     StateArgs own = args;
     Keep("recordEventState", table_.functions.record(handle, state, &own));

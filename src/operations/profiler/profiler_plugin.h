@@ -1,10 +1,10 @@
 #pragma once
 
-// A profiler plugin made for NCCL, called by the rules of the newest version of its interface
-// whatever version it has. Results that its functions give are kept as a warning, once.
+// A profiler plugin made for NCCL. Callers use the rules of the newest version of the interface for
+// plugins of all versions. The first failure of a plugin's function is logged as a warning.
 //
-// A process has one object for each library, for its whole life: a plugin may keep the pointer to
-// its mask of events and change it at any time. Any thread may call everything here.
+// A process has one object for each library, for its whole life, because a plugin may keep the
+// pointer to its mask of events and change the mask at any time. Any thread may call all functions.
 
 #include <atomic>
 #include <cstdint>
@@ -18,7 +18,8 @@
 
 namespace tutti {
 
-// Holds what a plugin's init is told of a communicator. The name lives as long as the context.
+// Holds the facts about a communicator that a plugin's init gets. The name must live as long as the
+// context.
 struct ProfiledComm {
   uint64_t id = 0;
   std::string name;
@@ -29,15 +30,17 @@ struct ProfiledComm {
 
 class ProfilerPlugin {
  public:
-  // Returns the plugin of one name (config/plugin_file.h). InvalidUsage, with a sentence, where
-  // there is no such library, it has no table of a known version, or its table lacks a function.
+  // Returns the plugin of the given name (config/plugin_file.h). Returns InvalidUsage if the
+  // library does not exist, has no table of a known version, or has a table without a required
+  // function.
   static Result<ProfilerPlugin*> Open(const PluginKind& kind, const std::string& name);
   virtual ~ProfilerPlugin() = default;
 
   // Makes the context of a communicator.
   virtual Status Init(const ProfiledComm& comm, void** context) = 0;
   virtual void Finalize(void* context) = 0;
-  // Begins an event that the plugin's version knows, and returns its handle; null otherwise.
+  // Begins an event that the plugin's version knows and returns the event's handle; else returns
+  // null.
   virtual void* Start(void* context, const ProfiledComm& comm,
                       const profilerplugin::Event7& event) = 0;
   virtual void Stop(void* handle) = 0;

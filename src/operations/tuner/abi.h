@@ -1,15 +1,15 @@
 #pragma once
 
-// The binary interface of NCCL's tuner plugins, versions 2 (NCCL 2.21) to 7 (NCCL 2.32): what a
-// plugin's library exports under the name ncclTunerPlugin_v<N>. Plugins are compiled against
-// NVIDIA's headers; the layouts here are the same, field by field.
+// The binary interface of NCCL's tuner plugins, versions 2 (NCCL 2.21) to 7 (NCCL 2.32): the table
+// that a plugin's library exports under the name ncclTunerPlugin_v<N>. Plugins are compiled against
+// NVIDIA's headers, and the layouts here equal NVIDIA's field by field.
 //
-// What changed from version to version:
+// Changes from version to version:
 //    3  getCollInfo changes a table of predicted times instead of naming one algorithm
-//    4  getCollInfo is told whether buffers are registered
-//    5  init takes the communicator's id and the constants of NCCL's cost model, which it may
-//       change; destroy is called finalize
-//    6  getChunkSize, which may be null
+//    4  getCollInfo gets whether buffers are registered
+//    5  init takes the communicator's id and the constants of NCCL's cost model, and may change
+//       the constants; destroy is called finalize
+//    6  getChunkSize, possibly null
 //    7  the constants have a fifth generation of GPUs
 
 #include <cstddef>
@@ -23,8 +23,8 @@ namespace tutti::tunerplugin {
 inline constexpr int kOldestVersion = 2;
 inline constexpr int kNewestVersion = 7;
 
-// The rows and columns of a table of times: NCCL's algorithms and protocols. Hosts have the rings
-// and the trees of them.
+// The rows and columns of a table of times: NCCL's algorithms and protocols. Hosts have rings and
+// trees only.
 inline constexpr int kAlgorithms = 7;
 inline constexpr int kProtocols = 3;
 inline constexpr int kTree = 0;
@@ -33,10 +33,10 @@ inline constexpr int kLL = 0;
 inline constexpr int kLL128 = 1;
 inline constexpr int kSimple = 2;
 using Times = float[kAlgorithms][kProtocols];
-// The time of what cannot be chosen.
+// The time of a combination that cannot be chosen.
 inline constexpr float kIgnore = -1;
 
-// The collectives that a tuner is asked about.
+// The collectives of a tuner's questions.
 inline constexpr int kBroadcast = 0;
 inline constexpr int kReduce = 1;
 inline constexpr int kAllGather = 2;
@@ -49,7 +49,8 @@ struct NvlDomains {
   int most_ranks;
 };
 
-// Constants of NCCL's cost model, which this library does not have. A plugin may write into them.
+// Constants of NCCL's cost model. Tutti has no such constants and passes zeros; a plugin may write
+// to them.
 template <int kGenerations>
 struct Constants {
   double base_latencies[kAlgorithms][kProtocols];

@@ -23,7 +23,8 @@ constexpr PluginKind kNetPlugin = {"libnccl-net", "network plugin"};
 
 constexpr double kNotThisWay = std::numeric_limits<double>::infinity();
 
-// Returns the number by which NCCL knows a collective, or nothing where it asks no tuner.
+// Returns NCCL's number of a collective, or nothing if NCCL does not ask tuners about the
+// collective.
 std::optional<int> NumberOf(Collective collective) {
   switch (collective) {
     case Collective::kBroadcast:
@@ -51,7 +52,7 @@ int ColumnFor(Protocol protocol) {
   return protocol == Protocol::kLL ? tunerplugin::kLL : tunerplugin::kSimple;
 }
 
-// Calls a plugin of any version by the newest one's rules.
+// Calls a plugin of any version by the rules of the newest version.
 template <int kVersion, class Table>
 class TunerOf final : public TunerPlugin {
  public:
@@ -74,7 +75,7 @@ class TunerOf final : public TunerPlugin {
     return std::unique_ptr<TunerPlugin>(new TunerOf(table, context));
   }
   ~TunerOf() override {
-    // What it returns could only be ignored.
+    // The result of `end` could only be ignored.
     if (table_.end != nullptr) table_.end(context_);
   }
 
@@ -116,9 +117,10 @@ ncclResult_t TunerOf<kVersion, Table>::Ask(int collective, size_t bytes,
                                            tunerplugin::Times& times) {
   constexpr int kOneOperation = 1;
   constexpr int kNotRegistered = 0;
-  int channels = 0;  // Hosts have one, whatever a plugin wants.
+  int channels = 0;  // Hosts have one channel, whatever a plugin wants.
   auto* const table = reinterpret_cast<float**>(&times);
   if constexpr (kVersion == 2) {
+    // Version 2 names a single algorithm and protocol. A time of 0 makes the planner choose them.
     int algorithm = -1;
     int protocol = -1;
     const ncclResult_t result = table_.get_coll_info(
@@ -139,7 +141,7 @@ ncclResult_t TunerOf<kVersion, Table>::Ask(int collective, size_t bytes,
   }
 }
 
-// Where the plugin fails, the operation runs as if there were none.
+// If the plugin fails, the operation runs as without a plugin.
 template <int kVersion, class Table>
 void TunerOf<kVersion, Table>::Advise(Collective collective, size_t bytes,
                                       std::span<CostOption> options) {
@@ -202,7 +204,7 @@ Result<std::unique_ptr<TunerPlugin>> Try(const PluginFile& file, const TunedComm
   return TunerOf<kVersion, Table>::Create(*static_cast<const Table*>(table), file.name(), comm);
 }
 
-// Takes the newest table that the library has; null where it has none.
+// Opens the newest table of the library. Returns null without any table.
 Result<std::unique_ptr<TunerPlugin>> OpenIn(const PluginFile& file, const TunedComm& comm) {
   using namespace tunerplugin;
   for (const auto attempt : {Try<7, Table7>, Try<6, Table6>, Try<5, Table5>, Try<4, Table4>,
@@ -213,7 +215,7 @@ Result<std::unique_ptr<TunerPlugin>> OpenIn(const PluginFile& file, const TunedC
   return std::unique_ptr<TunerPlugin>();
 }
 
-// Opens the plugin of one name.
+// Opens the plugin of the given name.
 Result<std::unique_ptr<TunerPlugin>> Open(const std::string& name, const TunedComm& comm) {
   TUTTI_ASSIGN(const PluginFile file, PluginFile::Open(kTunerPlugin, name));
   TUTTI_ASSIGN(std::unique_ptr<TunerPlugin> tuner, OpenIn(file, comm));
@@ -222,7 +224,7 @@ Result<std::unique_ptr<TunerPlugin>> Open(const std::string& name, const TunedCo
                       file.name(), tunerplugin::kOldestVersion, tunerplugin::kNewestVersion);
 }
 
-// Opens the tuner that lies in the library of a network plugin; null where there is none.
+// Opens the tuner in the library of a network plugin. Returns null without a tuner.
 std::unique_ptr<TunerPlugin> OpenBesideNet(const std::string& name, const TunedComm& comm) {
   const Result<PluginFile> file = PluginFile::Open(kNetPlugin, name);
   if (!file.ok()) return nullptr;

@@ -1,13 +1,13 @@
 #pragma once
 
-// Tuner plugins made for NCCL (NCCL_TUNER_PLUGIN): libraries that say how long operations take by
-// each algorithm and protocol, and thereby which one is chosen. Each communicator has a context of
-// one plugin at most.
+// Loads tuner plugins made for NCCL (NCCL_TUNER_PLUGIN). A tuner predicts the times of operations
+// by each algorithm and protocol, and thereby decides on the algorithm. Each communicator has a
+// context of at most one plugin.
 //
-// A plugin sees rings and trees, LL and Simple, of the collectives that NCCL asks tuners about; the
-// other algorithms of hosts have no name in NCCL and keep the times of the cost model.
+// A plugin sees rings and trees, by LL and Simple, for the collectives that NCCL asks tuners about.
+// Algorithms of hosts without a name in NCCL keep the times of the cost model.
 //
-// Threads: the one that runs the communicator's operations, in turn.
+// Threads: the thread that runs the communicator's operations, in turn.
 
 #include <cstdint>
 #include <memory>
@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-// Holds what a plugin's init is told of a communicator.
+// Holds the facts about a communicator that a plugin's init gets.
 struct TunedComm {
   uint64_t id = 0;
   int num_ranks = 1;
@@ -27,9 +27,9 @@ struct TunedComm {
 
 class TunerPlugin : public CostAdviser {
  public:
-  // Opens and initialises the first plugin that can be used: of those that NCCL_TUNER_PLUGIN names,
-  // and then of the network plugins, whose libraries may hold a tuner too. Null when there is none.
-  // Warns of each that the setting names and that cannot be used.
+  // Opens and initialises the first usable plugin of NCCL_TUNER_PLUGIN, or else the first usable
+  // tuner in the libraries of network plugins. Returns null without any tuner. Warns of each plugin
+  // of the setting that is not usable.
   static std::unique_ptr<TunerPlugin> Load(const Settings& settings, const TunedComm& comm);
 
   // Returns the plugin's own name and the version of its table: "Example, version 5".
