@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "nccl.h"
-#include "plan/plan.h"
 #include "plan/cost_table.h"
+#include "plan/plan.h"
 
 namespace tutti {
 namespace {

@@ -1,9 +1,9 @@
-/* libtutti_audit.so: LD_AUDIT=/path/libtutti_audit.so gives a program that asks for libnccl.so.2,
- * by whatever path, the one that lies beside this file, and its children likewise. Programs that
- * ask for none are left as they are. TUTTI_NCCL=0 switches it off.
+/* libtutti_audit.so: with LD_AUDIT=/path/libtutti_audit.so a program and its children load the
+ * libnccl.so.2 beside this file, whatever path they ask for. Programs without libnccl.so.2 are left
+ * as they are. TUTTI_NCCL=0 switches the exchange off.
  *
- * The loader calls these functions (rtld-audit(7)) in a name space of their own, before the
- * program's first instruction. */
+ * The loader calls the functions below (rtld-audit(7)) in a name space of their own, before the
+ * first instruction of the program. */
 
 #define _GNU_SOURCE
 #include <limits.h>
@@ -19,8 +19,8 @@ static const char kLibrary[] = "overlay/nvidia/nccl/lib/libnccl.so.2";
 
 static char library[PATH_MAX];
 
-/* Sets `folder` to that of the file whose memory `library` is in; of dl_iterate_phdr, which every
- * glibc has. */
+/* Sets `folder` to the folder of the file that the memory of `library` belongs to. A callback of
+ * dl_iterate_phdr, because every glibc has dl_iterate_phdr. */
 static int FindFolder(struct dl_phdr_info* info, size_t size, void* folder) {
   (void)size;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
@@ -33,7 +33,7 @@ static int FindFolder(struct dl_phdr_info* info, size_t size, void* folder) {
   return 0;
 }
 
-/* Sets `library`; it stays empty where the file is not there, and then nothing is exchanged. */
+/* Sets `library`. Without the file `library` stays empty, and no library is exchanged. */
 static void FindLibrary(void) {
   char folder[PATH_MAX] = "";
   dl_iterate_phdr(FindFolder, folder);
@@ -44,7 +44,7 @@ static void FindLibrary(void) {
   library[0] = '\0';
 }
 
-/* Returns the version of the interface that is spoken; 0 has the loader forget this library. */
+/* Returns the version of the interface. With 0 the loader forgets this library. */
 unsigned int la_version(unsigned int offered) {
   const char* const asked = getenv("TUTTI_NCCL");
   if (asked && strcmp(asked, "0") == 0) return 0;
@@ -53,8 +53,8 @@ unsigned int la_version(unsigned int offered) {
   return offered < LAV_CURRENT ? offered : LAV_CURRENT;
 }
 
-/* Returns the name that is to be looked for in place of `name`. Called with what was asked for,
- * and then with each place where the loader would look; the first is enough. */
+/* Returns the name to look for in place of `name`. The loader calls la_objsearch with the name in
+ * the program, and then with each place of a search; the name in the program is enough. */
 char* la_objsearch(const char* name, uintptr_t* cookie, unsigned int flag) {
   (void)cookie;
   if (flag != LA_SER_ORIG) return (char*)name;

@@ -1,15 +1,16 @@
-/* Stands between the wheel's library and program and the C library, so that what was built with a
- * new glibc also loads with glibc 2.28.
+/* Stands between the C library and the wheel's library and program, so that files built with a new
+ * glibc also load with glibc 2.28.
  *
- * A program that is linked with glibc 2.34 asks the loader for dlopen of version GLIBC_2.34,
- * though the function has not changed for decades, and an older system refuses to load it. The
- * definitions below are seen only inside of the library or program that they are linked into, and
- * take the place of the C library's in all of its code, archives included. Those of the table call
- * the oldest version of the same function; the others stand for what glibc 2.28 has not.
+ * A program linked with glibc 2.34 asks the loader for dlopen of version GLIBC_2.34, though the
+ * function has not changed for decades, and an older system refuses to load the program. The
+ * definitions below are hidden in the library or program of the link, and replace the definitions
+ * of the C library in all code of the link, archives included. Each definition of the table calls
+ * the oldest version of the same function; the remaining definitions are for functions that
+ * glibc 2.28 lacks.
  *
- * Before glibc 2.34 dlopen and its like were in libdl.so.2 and those of threads in
- * libpthread.so.0, so the linker is told to name both (cmake/TuttiWheel.cmake). tools/checks/wheel
- * refuses a file that asks for anything newer; what it names gets a row here. */
+ * Before glibc 2.34 dlopen was in libdl.so.2 and the functions of threads were in libpthread.so.0,
+ * so the link names both (cmake/TuttiWheel.cmake). tools/checks/wheel refuses a file that asks for
+ * a newer function, and names the function; the function gets a row here. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,8 +26,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The first version of a function of glibc: by its own history on x86-64, the port's first one on
- * arm64. */
+/* The first version of a function of glibc: by the history of the function on x86-64, and the first
+ * version of the port on arm64. */
 #if defined(__x86_64__)
 #define SINCE(version) "GLIBC_" version
 #elif defined(__aarch64__)
@@ -37,8 +38,7 @@
 
 #define HIDDEN __attribute__((visibility("hidden")))
 
-/* pthread.h says of an argument that it is not read through, which the compiler takes for a
- * mistake here. */
+/* pthread.h declares an argument as never read, and the compiler reports a mistake here. */
 #ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -79,7 +79,7 @@ OLDEST("2.12", int, pthread_setname_np, (pthread_t thread, const char* name), (t
 OLDEST("2.2.5", int, pthread_sigmask,
        (int how, const sigset_t* restrict set, sigset_t* restrict old), (how, set, old))
 
-/* Those since 2.29 leave out how errors were told in 1980; the values are the same. */
+/* The versions since 2.29 leave out the error reports of 1980. The values are the same. */
 OLDEST("2.2.5", double, exp, (double x), (x))
 OLDEST("2.2.5", double, log, (double x), (x))
 OLDEST("2.2.5", double, pow, (double x, double y), (x, y))
@@ -88,14 +88,14 @@ OLDEST("2.2.5", double, log2, (double x), (x))
 OLDEST("2.2.5", double, hypot, (double x, double y), (x, y))
 /* clang-format on */
 
-/* Since 2.32 this says whether atomic operations may be left out because there is one thread only.
- * They never are. */
+/* Since 2.32: whether atomic operations may be left out, because the process has a single thread.
+ * With 0 no atomic operation is left out. */
 HIDDEN char __libc_single_threaded = 0;
 
 HIDDEN pid_t gettid(void) { return (pid_t)syscall(SYS_gettid); }
 
-/* Until 2.33 these were inline functions around others. On the 64-bit machines that are served,
- * the kernel's struct stat is the C library's. */
+/* Until 2.33 stat and its like were inline functions. On 64-bit machines the kernel and the C library
+ * have one struct stat. */
 static int Stat(int folder, const char* path, struct stat* result, int flags) {
   return (int)syscall(SYS_newfstatat, folder, path, result, flags);
 }
@@ -111,7 +111,7 @@ HIDDEN int stat64(const char* restrict path, struct stat64* restrict result) {
 }
 HIDDEN int fstat64(int file, struct stat64* result) { return fstat(file, (struct stat*)result); }
 
-/* What std::random_device reads, since 2.36. There is no error that it could return. */
+/* Read by std::random_device, since 2.36. arc4random has no way to report an error. */
 HIDDEN uint32_t arc4random(void) {
   uint32_t value = 0;
   while (getrandom(&value, sizeof(value), 0) != (ssize_t)sizeof(value)) {
@@ -119,9 +119,9 @@ HIDDEN uint32_t arc4random(void) {
   return value;
 }
 
-/* Since 2.30. Where the system has it, it is called; else the deadline is moved to the clock that
- * every condition variable can wait by, so a clock that is set meanwhile makes the wait end early
- * or late. Whoever waits looks at its own clock afterwards. */
+/* Since 2.30. Calls the function of the system if the system has one. Otherwise moves the deadline
+ * to the clock of all condition variables, so a change of that clock makes the wait end early or
+ * late. The caller looks at its own clock after the wait. */
 HIDDEN int pthread_cond_clockwait(pthread_cond_t* restrict condition,
                                   pthread_mutex_t* restrict mutex, clockid_t clock,
                                   const struct timespec* restrict deadline) {
@@ -190,7 +190,7 @@ static const char* const kErrorNames[] = {
 #undef NAME
 /* clang-format on */
 
-/* The name of an error, since 2.32: of those that a system call of the library can fail with. */
+/* The name of an error, since 2.32, for the errors of the library's system calls. */
 HIDDEN const char* strerrorname_np(int error) {
   const int count = (int)(sizeof(kErrorNames) / sizeof(kErrorNames[0]));
   return error >= 0 && error < count ? kErrorNames[error] : NULL;

@@ -26,7 +26,6 @@ Result<std::unique_ptr<GpuChannels>> GpuChannels::Create(
   context.deterministic = settings.deterministic;
   context.channel.network_bytes_per_us = options.network_bytes_per_us;
   TUTTI_TRY(ApplyAlgorithmList(settings.algo, context));
-  TUTTI_TRY(ApplyProtocolList(settings.proto, context));
   made->planner_ = Planner(std::move(context));
   TUTTI_ASSIGN(made->queue_,
                GpuQueue::Create(*peers.device, made->rank(), made->num_ranks(), settings));

@@ -55,6 +55,7 @@ Status DeviceOperations::CheckWishes(const CollectiveTask& task) const {
   if (task.wishes.timeout_ns > 0)
     return InvalidUsage(
         "a time-out for one call is for host ranks; abort the communicator of GPUs");
+  if (!task.wishes.demands_algorithms) return Status::Ok();
   const MutexLock lock(launch_mutex_);
   return planner_.CheckWishes(task, BuffersOf(task));
 }
@@ -149,6 +150,8 @@ Status DeviceOperations::LaunchCall(const CollectiveTask& task, cuda::Stream str
 Status DeviceOperations::LaunchCollective(const CollectiveTask& task, cuda::Stream stream) {
   if (!NeedsLowering(planner_.context().kind, task)) [[likely]]
     return LaunchStep(task, BuffersOf(task), stream);
+  const bool alone = planner_.context().num_ranks == 1;
+  if (alone && task.collective == Collective::kBarrier) return Status::Ok();
   TUTTI_TRY(PreparePacking(task));
   const Lowered lowered = Lower(task, PlaceWith(pack_.data()));
   for (const LoweredStep& step : lowered.steps) {
@@ -163,8 +166,7 @@ Status DeviceOperations::LaunchCollective(const CollectiveTask& task, cuda::Stre
 
 Status DeviceOperations::LaunchStep(const CollectiveTask& task, Buffers buffers,
                                     cuda::Stream stream) {
-  if (planner_.context().num_ranks == 1)
-    return task.collective == Collective::kBarrier ? Status::Ok() : LaunchAlone(task, stream);
+  if (planner_.context().num_ranks == 1) return LaunchAlone(task, stream);
   return LaunchPlanned(task, planner_.For(task, buffers), stream);
 }
 
@@ -189,8 +191,7 @@ Status DeviceOperations::PreparePacking(const CollectiveTask& task) {
 }
 
 LowerPlace DeviceOperations::PlaceWith(std::byte* pack) const {
-  return {.kind = planner_.context().kind,
-          .rank = peers_.bootstrap->rank(),
+  return {.rank = peers_.bootstrap->rank(),
           .num_ranks = peers_.bootstrap->num_ranks(),
           .byte = scratch(),
           .pack = pack,

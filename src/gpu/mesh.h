@@ -85,8 +85,10 @@ class GpuMesh final : public DeviceOperations {
     return FindShared(task).complete ? Buffers::kRegistered : Buffers::kOwn;
   }
   std::byte* scratch() const override { return scratch_; }
-  std::string DescribePlan(const CollectiveTask&, const Plan& plan) const override {
-    return DescribeMesh(plan);
+  std::string DescribePlan(const CollectiveTask& task, const Plan& plan) const override {
+    const bool messages = plan.row->id == MeshAlgorithm::kMessages;
+    return (messages ? std::string(Name(task.collective)) + ": " : std::string()) +
+           DescribeMesh(plan);
   }
   // Launches a kernel of the mesh over unregistered buffers.
   Status LaunchKernel(const CollectiveTask& task, const Plan& plan, cuda::Stream stream);

@@ -78,8 +78,10 @@ void WalkStaged(P& p, const CollectiveTask& task, Algorithm algorithm, const Wor
                        [&](const auto& parts) { kernels::DirectReduceScatter(p, parts, shape); });
     case Collective::kAlltoAll:
       return kernels::DirectAlltoAll(p, shape);
-    default:
+    case Collective::kBarrier:
       return kernels::DirectBarrier(p);
+    default:  // No row of stages serves any other collective.
+      return;
   }
 }
 

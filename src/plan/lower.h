@@ -33,7 +33,6 @@ struct Lowered {
 
 // Describes the rank for which a task is lowered.
 struct LowerPlace {
-  RankKind kind = RankKind::kHost;
   int rank = 0;
   int num_ranks = 1;
   std::byte* byte = nullptr;  // The buffer of the AllReduce that stands for a barrier.

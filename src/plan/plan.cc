@@ -87,6 +87,22 @@ bool Meets(const PlanContext& c, const Question& q, Need need) {
   return false;
 }
 
+// Returns the most ways that any collective has on ranks of this kind.
+constexpr size_t MostWays(RankKind kind) {
+  size_t most = 0;
+  for (int c = 0; c < kNumCollectives; ++c) {
+    size_t ways = 0;
+    for (const AlgorithmRow& row : RowsOf(kind))
+      for (uint32_t protocols = row.protocols; protocols != 0; protocols &= protocols - 1)
+        ways += row.Serves(static_cast<Collective>(c)) ? 1 : 0;
+    most = ways > most ? ways : most;
+  }
+  return most;
+}
+static_assert(MostWays(RankKind::kHost) <= Ways::kMost &&
+              MostWays(RankKind::kMesh) <= Ways::kMost &&
+              MostWays(RankKind::kChannels) <= Ways::kMost);
+
 // Returns whether the row can run the collective on these ranks, whatever NCCL_ALGO allows.
 bool Applies(const PlanContext& c, const AlgorithmRow& row, const PlanQuestion& q) {
   if (!row.Serves(q.collective) || !KeepsOrder(row, q.order, c.num_ranks)) return false;
@@ -122,8 +138,7 @@ void CollectWays(const PlanContext& c, const PlanQuestion& q, Ways& ways) {
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!Applies(c, rows[i], q)) continue;
     for (const Protocol protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kSimple})
-      if (rows[i].Has(protocol) && ways.count < Ways::kMost)
-        Consider(c, FunctionsOf(c.kind, i), rows[i], protocol, q, ways);
+      if (rows[i].Has(protocol)) Consider(c, FunctionsOf(c.kind, i), rows[i], protocol, q, ways);
   }
 }
 

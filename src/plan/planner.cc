@@ -38,9 +38,11 @@ const Plan& Planner::For(const CollectiveTask& task, Buffers buffers) {
   const size_t key = question.count * question.elem_bytes() +
                      static_cast<size_t>(question.collective) * 7 +
                      static_cast<size_t>(question.buffers) * 3;
-  Remembered& entry = remembered_[(key ^ key >> 6 ^ key >> 12) % kRemembered];
-  if (adviser_ != nullptr || entry.plan.row == nullptr || entry.question != question)
-    entry = {question, MakePlan(context_, question, adviser_)};
+  Remembered& entry = remembered_[key * 0x9E3779B97F4A7C15u >> 58];
+  // A tuner has no name for the algorithms that take scattered buffers.
+  CostAdviser* const adviser = buffers == Buffers::kScattered ? nullptr : adviser_;
+  if (adviser != nullptr || entry.plan.row == nullptr || entry.question != question)
+    entry = {question, MakePlan(context_, question, adviser)};
   return entry.plan;
 }
 
