@@ -28,9 +28,10 @@ file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
 list(FILTER headers EXCLUDE REGEX "/samples/")  # bad on purpose
 list(FILTER headers EXCLUDE REGEX "^src/backend/cuda/device/")  # for nvcc
 if(NOT TUTTI_VERBS_HEADERS)
-  list(FILTER headers EXCLUDE REGEX "/verbs/|/gin/mlx5/|/fake_mlx5_state")
-elseif(NOT TUTTI_MLX5_HEADERS)
-  list(FILTER headers EXCLUDE REGEX "/gin/mlx5/|/fake_mlx5_state")
+  list(FILTER headers EXCLUDE REGEX "/verbs/")
+endif()
+if(NOT TUTTI_GIN_DIRECT)
+  list(FILTER headers EXCLUDE REGEX "/gin_direct/|/fake_mlx5_state")
 endif()
 set(header_sources "")
 foreach(header IN LISTS headers)
@@ -71,6 +72,7 @@ tutti_check(thread_safety ${checks}/thread_safety ${PROJECT_BINARY_DIR})
 # Clang reads dozens of files, 2 s each.
 set_tests_properties(checks.thread_safety PROPERTIES TIMEOUT 1800 COST 250)
 tutti_check(format ${checks}/format)
+tutti_check(prose ${checks}/prose)
 tutti_check(scripts ${checks}/scripts)
 if(NOT TUTTI_SANITIZE)
   tutti_check(exported_symbols ${checks}/exported_symbols

@@ -1,5 +1,5 @@
-/* One process, one thread, many ranks: ncclCommInitAll makes them, a group issues one call for each
-   of them.
+/* One process, one thread, many ranks: ncclCommInitAll makes the ranks, and a group issues a call
+   for each rank.
 
    Without the group the first ncclAllReduce would wait for ranks whose calls this thread has not
    made yet.
@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   ncclComm_t comms[64];
   CHECK(ncclCommInitAll(comms, ranks, NULL));
 
-  /* Rank r brings r + 1 everywhere, so that the sum is 1 + 2 + ... + ranks. */
+  /* Rank r brings r + 1 everywhere, hence the sum is 1 + 2 + ... + ranks. */
   float* in[64];
   float* out[64];
   for (int rank = 0; rank < ranks; ++rank) {
@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
   for (int rank = 0; rank < ranks; ++rank) {
     CHECK(ncclAllReduce(in[rank], out[rank], kCount, ncclFloat, ncclSum, comms[rank], NULL));
   }
-  CHECK(ncclGroupEnd()); /* null streams: the results are there when this returns */
+  CHECK(ncclGroupEnd()); /* null streams: the call returns with the results */
 
   const float expected = (float)(ranks * (ranks + 1)) / 2;
   for (int rank = 0; rank < ranks; ++rank) ExpectAll(out[rank], kCount, expected, rank);

@@ -1,4 +1,4 @@
-/* One process per rank. MPI starts the processes and carries the id from rank 0 to the others; the
+/* One process per rank. MPI starts the processes and carries the id from rank 0 to all ranks; the
    library does the rest by itself.
 
    Usage: mpirun -n 4 03_mpi */
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   const float expected = (float)(ranks * (ranks + 1)) / 2;
   ExpectAll(values, kCount, expected, rank);
 
-  /* The last rank's number travels to all. */
+  /* The last rank's number travels to all ranks. */
   int last = rank;
   CHECK(ncclBroadcast(&last, &last, 1, ncclInt, ranks - 1, comm, NULL));
   REQUIRE(last == ranks - 1, "rank %d: the broadcast brought %d", rank, last);

@@ -1,7 +1,7 @@
 /* Point to point: a ring exchange, and an all-to-all written out in sends and receives.
 
    Operations of one group run at the same time. Outside a group a rank that first sends and then
-   receives would wait for a neighbour that does the same.
+   receives would wait for a neighbour in the same situation.
 
    Usage: 04_send_recv [ranks]     (4 by default) */
 
@@ -26,7 +26,7 @@ static void RingExchange(int rank, int ranks, ncclComm_t comm) {
   free(in);
 }
 
-/* Block j goes to rank j; block i comes from rank i. Sending to oneself is part of it. */
+/* Block j goes to rank j; block i comes from rank i. A rank also sends to itself. */
 static void ExchangeAll(int rank, int ranks, ncclComm_t comm) {
   float* out = NewFloats((size_t)ranks * kCount, 0);
   float* in = NewFloats((size_t)ranks * kCount, -1);

@@ -1,8 +1,8 @@
 /* One process per rank on one machine, without any launcher: the program forks, and the id travels
    through a pipe.
 
-   The library is first used AFTER fork: its threads would not survive in the children otherwise.
-   The process that makes the id is a rank itself, so that it lives until the others have joined.
+   The library is first used AFTER fork, since its threads would not survive in the children. The
+   process that makes the id is a rank itself, and thus lives until all ranks have joined.
 
    Usage: 05_fork [ranks]     (4 by default) */
 
@@ -13,8 +13,8 @@
 
 enum { kCount = 1 << 18 };
 
-/* Rank 0 makes the id and writes it once for every other rank; each of those takes one copy. 128
-   bytes are written and read in one piece, so that the readers do not get in each other's way. */
+/* Rank 0 makes the id and writes a copy for every peer, and each peer reads a copy. The 128 bytes
+   of a copy are written and read as a whole, hence readers do not disturb each other. */
 static ncclUniqueId ShareId(int rank, int ranks, const int pipe_ends[2]) {
   ncclUniqueId id;
   if (rank == 0) {
@@ -23,7 +23,7 @@ static ncclUniqueId ShareId(int rank, int ranks, const int pipe_ends[2]) {
       REQUIRE(write(pipe_ends[1], &id, sizeof(id)) == (ssize_t)sizeof(id), "cannot write the id");
     }
   } else {
-    close(pipe_ends[1]); /* so that the read ends, should rank 0 die */
+    close(pipe_ends[1]); /* makes the read end if rank 0 dies */
     REQUIRE(read(pipe_ends[0], &id, sizeof(id)) == (ssize_t)sizeof(id),
             "rank %d: rank 0 went away before it gave the id", rank);
   }

@@ -1,9 +1,9 @@
 /* Non-blocking communicators: with config.blocking = 0 a call may return ncclInProgress, and the
-   program asks ncclCommGetAsyncError when it suits it. Here it gives up after a deadline of its own
-   and aborts, which is what this mode is for: a rank that never arrives costs this program ten
-   seconds, not its life.
+   program calls ncclCommGetAsyncError at a time of its choice.
 
-   The ranks then part into an even and an odd half with ncclCommSplit. */
+   This program gives up after a deadline of its own and aborts, which is the purpose of this mode:
+   a rank that never arrives costs the program ten seconds, not its life. The ranks then part into
+   an even and an odd half with ncclCommSplit. */
 
 #define _POSIX_C_SOURCE 199309L /* nanosleep */
 
@@ -13,7 +13,7 @@
 
 enum { kRanks = 4, kCount = 1000, kMaxPolls = 10000 };
 
-/* Waits until no communicator is at work any more; about a millisecond between two looks. */
+/* Waits until no communicator is at work any more, with about a millisecond between two polls. */
 static void WaitUntilReady(ncclComm_t* comms, int count) {
   const struct timespec pause = {0, 1000000};
   int polls = 0;
@@ -33,7 +33,7 @@ static void WaitUntilReady(ncclComm_t* comms, int count) {
   }
 }
 
-/* For calls that may say "not yet". */
+/* Checks calls that may return ncclInProgress. */
 static void CheckStarted(ncclResult_t result) {
   CHECK(result == ncclInProgress ? ncclSuccess : result);
 }
@@ -78,7 +78,8 @@ int main(void) {
   WaitUntilReady(whole, kRanks);
   SumAndCheck(whole, (const float[kRanks]){10, 10, 10, 10});
 
-  /* While a split is under way the parent is polled; the children are set when it is ready. */
+  /* While a split is under way the parent is polled. The children are set when the parent is
+     ready. */
   config.commName = "half";
   ncclComm_t half[kRanks];
   CHECK(ncclGroupStart());

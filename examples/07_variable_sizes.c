@@ -12,7 +12,7 @@ enum { kRanks = 4, kTotal = 0 + 1 + 2 + 3 };
 static const size_t kCounts[kRanks] = {0, 1, 2, 3};
 static const size_t kStarts[kRanks] = {0, 0, 1, 3}; /* sums of the counts before */
 
-/* Everybody gets everybody's elements, one rank's after the other's. */
+/* Every rank gets the elements of every rank, one rank's after another's. */
 static void GatherAll(ncclComm_t* comms) {
   float* out[kRanks];
   float* in[kRanks];
@@ -33,7 +33,7 @@ static void GatherAll(ncclComm_t* comms) {
   }
 }
 
-/* All sum kTotal elements; rank r keeps the r of them that are its own. */
+/* All ranks sum kTotal elements, and rank r keeps its own r elements of the sum. */
 static void ScatterSums(ncclComm_t* comms) {
   float* out[kRanks];
   float* in[kRanks];
@@ -51,8 +51,8 @@ static void ScatterSums(ncclComm_t* comms) {
   }
 }
 
-/* Rank r sends p elements to rank p, and so gets r elements from everybody. Null displacements:
- * packed blocks. */
+/* Rank r sends p elements to rank p, and gets r elements from every rank. Null displacements mean
+   packed blocks. */
 static void Exchange(ncclComm_t* comms) {
   float* out[kRanks];
   float* in[kRanks];

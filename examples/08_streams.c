@@ -1,8 +1,8 @@
 /* Host streams: a collective runs on a thread of the library while the caller does something else.
 
-   With a null stream a collective is done when the call returns. On a stream of tuttiStreamCreate
-   it is only queued; the buffers belong to the library until tuttiStreamSynchronize, or until an
-   event recorded after it is done.
+   With a null stream a collective is done when the call returns. A collective on a stream of
+   tuttiStreamCreate is only queued. Its buffers belong to the library until tuttiStreamSynchronize,
+   or until an event recorded after the collective is done.
 
    Usage: 08_streams [ranks]     (4 by default) */
 
@@ -35,14 +35,14 @@ int main(int argc, char** argv) {
   CHECK(tuttiEventCreate(&end));
   CHECK(tuttiEventRecord(start, streams[0]));
 
-  /* Each rank has a thread now (its stream's), so that no group is needed. */
+  /* Each rank now has a thread (its stream's), hence no group is needed. */
   for (int rank = 0; rank < ranks; ++rank) {
     CHECK(ncclAllReduce(values[rank], values[rank], kCount, ncclFloat, ncclSum, comms[rank],
                         streams[rank]));
     CHECK(tuttiStreamLaunchHostFunc(streams[rank], NoteDone, &done[rank]));
   }
   CHECK(tuttiEventRecord(end, streams[0]));
-  /* The caller is free here. */
+  /* The caller may do other work here. */
 
   for (int rank = 0; rank < ranks; ++rank) {
     CHECK(tuttiStreamSynchronize(streams[rank]));

@@ -1,5 +1,6 @@
-/* One process per rank, started by any launcher: `tutti run`, torchrun, mpirun, srun. The library
-   reads what the launcher left in the environment and carries the id from rank 0 to the others, so
+/* One process per rank, started by any launcher: `tutti run`, torchrun, mpirun, srun.
+
+   The library reads the launcher's environment and carries the id from rank 0 to all ranks, hence
    no MPI is needed. Ranks of the Python package may be among them.
 
    Usage: tutti run -n 4 09_under_a_launcher */
@@ -8,7 +9,7 @@
 
 #include "check.h"
 
-/* As CHECK, with the sentence of the functions of tutti/launch.h. */
+/* As CHECK, with the error messages of the functions of tutti/launch.h. */
 #define CHECK_LAUNCH(call)                                                        \
   do {                                                                            \
     if ((call) != ncclSuccess) {                                                  \

@@ -1,4 +1,4 @@
-/* What the examples share: every call is checked, and a failure says what failed. */
+/* Helpers of the examples: every call is checked, and a failure is reported with its reason. */
 
 #ifndef TUTTI_EXAMPLES_CHECK_H_
 #define TUTTI_EXAMPLES_CHECK_H_
@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Runs a call of the library; ends the program with the library's own sentence where it fails. */
+/* Runs a call of the library; ends the program with the library's error message if the call
+   fails. */
 #define CHECK(call)                                                      \
   do {                                                                   \
     const ncclResult_t check_result = (call);                            \
@@ -18,7 +19,7 @@
     }                                                                    \
   } while (0)
 
-/* Ends the program with a sentence (printf-style) where a condition of our own does not hold. */
+/* Ends the program with a message (printf-style) if a condition of the example does not hold. */
 #define REQUIRE(condition, ...)                       \
   do {                                                \
     if (!(condition)) {                               \

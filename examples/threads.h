@@ -10,11 +10,11 @@
 typedef struct {
   int rank;
   int ranks;
-  ncclUniqueId id; /* the same for all: threads share it by sharing memory */
+  ncclUniqueId id; /* equal in all threads, which share memory */
 } Rank;
 
 /* Runs `body` in a thread per rank, each with its own Rank, and waits for all. The number of ranks
-   is the program's first argument, or 4. Gives that number. */
+   is the program's first argument, or 4. Returns the number of ranks. */
 static inline int RunRanks(int argc, char** argv, void* (*body)(void* rank)) {
   const int ranks = argc > 1 ? atoi(argv[1]) : 4;
   REQUIRE(ranks >= 1 && ranks <= 64, "give 1 to 64 ranks, not %s", argv[1]);

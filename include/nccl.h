@@ -1,51 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// nccl.h: the C interface of Tutti. It has the names, values and layouts of NCCL 2.30.7, so that a
-// program written for NCCL compiles and links against either. What NCCL has no word for is in
-// tutti/tutti.h.
+// nccl.h: the C interface of Tutti. Names, values and layouts are those of NCCL 2.30.7, and a
+// program written for NCCL compiles and links with Tutti unchanged. tutti/tutti.h has Tutti's
+// additions.
 //
 // Words
-//   A communicator joins `nranks` ranks; each rank owns one ncclComm_t. A rank is a device: a GPU,
-//   or, on a machine without GPUs (or with TUTTI_BACKEND=host), a host device, which is a set of
+//   A communicator joins `nranks` ranks, and each rank owns one ncclComm_t. A rank is a device: a
+//   GPU, or, on a machine without GPUs (or with TUTTI_BACKEND=host), a host device: a set of
 //   threads working on host memory. Buffers named `buff` are memory of the rank's device: host
-//   pointers for a host rank. They are typed by an ncclDataType_t; they need not be aligned for it,
-//   but operations on aligned ones are faster. Counts are numbers of ELEMENTS; sizes and offsets are
-//   BYTES. What cannot lie in an address space (a count of 2^48 bytes, a buffer that would end beyond
-//   the last address) is ncclInvalidArgument.
+//   pointers for a host rank. An ncclDataType_t gives the type of the elements. Buffers need no
+//   alignment, but operations on aligned buffers are faster. Counts are numbers of ELEMENTS; sizes
+//   and offsets are BYTES. Counts and buffers that cannot lie in an address space (2^48 bytes, or
+//   an end beyond the last address) are ncclInvalidArgument.
 //
 // Streams
-//   Operations are queued on the stream that they name and run in its order. A host rank takes the
-//   null stream or one from tuttiStreamCreate. With the null stream a host rank's operation is DONE
-//   when the call returns, or, inside a group, when the outermost ncclGroupEnd returns. With a
-//   stream of its own it is done when the stream reaches it. Buffers must stay valid, and sources
-//   unchanged, until then.
+//   Operations are queued on a stream and run in the order of the stream. A host rank takes the
+//   null stream or a stream from tuttiStreamCreate. With the null stream a host rank's operation is
+//   DONE when the call returns, or, inside a group, when the outermost ncclGroupEnd returns. With
+//   any other stream the operation is done when the stream reaches it. Buffers must stay valid, and
+//   sources unchanged, until then.
 //
 // Threads
-//   Functions may be called from any thread. One communicator is used by one thread at a time; only
+//   Functions may be called from any thread. One thread at a time uses a communicator; only
 //   ncclCommAbort, ncclCommRevoke, ncclCommGetAsyncError, ncclGetLastError and the queries (Count,
-//   UserRank, CuDevice) may run beside another call on it, Destroy and Abort among them: they answer,
-//   or are refused with ncclInvalidArgument when it has been freed. Group nesting belongs to the
-//   calling thread. All ranks of a communicator issue its collectives in the same order. A thread
-//   that drives several ranks wraps the calls of one collective in ncclGroupStart and ncclGroupEnd;
-//   without that the first call would wait for the rest. A thread that is cancelled (pthread_cancel)
-//   while it is in a call ends the call first.
+//   UserRank, CuDevice) may run beside another call, Destroy and Abort among them: they answer, or
+//   are refused with ncclInvalidArgument after the communicator was freed. Group nesting belongs to
+//   the calling thread. All ranks of a communicator issue its collectives in the same order. A
+//   thread that drives several ranks wraps the calls of one collective in ncclGroupStart and
+//   ncclGroupEnd; without a group the first call would wait for the rest. A thread cancelled in a
+//   call (pthread_cancel) ends the call first.
 //
 // Processes
-//   After fork() a child makes communicators of its own; those of its parent are refused there with
-//   ncclInvalidUsage.
+//   After fork() a child makes communicators of its own. In the child, calls on the parent's
+//   communicators are refused with ncclInvalidUsage.
 //
 // Errors
 //   Every function that can fail returns an ncclResult_t. ncclGetLastError then holds a sentence
-//   that says what failed, where, and what to try. ncclInvalidArgument is a bad value in one
-//   argument, ncclInvalidUsage a call that is wrong in this state or not implemented on this kind
-//   of rank. Results other than ncclSuccess and ncclInProgress, where they come from a peer or the
-//   network, leave the communicator fit only for Abort, Revoke, Shrink and queries. With a
-//   non-blocking communicator (config.blocking = 0) calls may return ncclInProgress: the caller
-//   polls ncclCommGetAsyncError until it reports something else before it uses the communicator
-//   again.
+//   with the failure, its place, and advice. ncclInvalidArgument is a bad value in an argument,
+//   ncclInvalidUsage a call that is wrong in this state or not implemented on this kind of rank.
+//   Results other than ncclSuccess and ncclInProgress, if they come from a peer or the network,
+//   leave the communicator fit only for Abort, Revoke, Shrink and queries. With a non-blocking
+//   communicator (config.blocking = 0) calls may return ncclInProgress: the caller polls
+//   ncclCommGetAsyncError until the state changes before it uses the communicator again.
 //
-// Each function has a twin with the prefix `pnccl` that does the same, so that a profiler can
-// define the plain name and call the twin.
+// Each function has a twin with the prefix `pnccl`, by which a profiler can define the plain name
+// and call the twin.
 
 #ifndef NCCL_H_
 #define NCCL_H_
@@ -55,7 +54,7 @@
 #include <stdint.h>
 
 // With CUDA headers in the include path their types are used. Without them (or with TUTTI_NO_CUDA
-// defined) the stream type is declared here exactly as CUDA declares it, so that both spellings may
+// defined) the stream type is declared here exactly as CUDA declares it, and both spellings may
 // meet in one program.
 #if !defined(TUTTI_NO_CUDA) && defined(__has_include)
 #if __has_include(<cuda_runtime_api.h>)
@@ -88,7 +87,7 @@ typedef struct CUevent_st* cudaEvent_t;
 #define NCCL_PATCH 7
 #define NCCL_SUFFIX ""
 
-// The version as one number, comparable with < and >. Releases up to 2.8 used a narrower formula.
+// The version as a number, comparable with < and >. Releases up to 2.8 used a narrower formula.
 #define NCCL_VERSION_CODE 23007
 #define NCCL_VERSION(X, Y, Z) \
   (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
@@ -113,9 +112,9 @@ typedef struct ncclComm* ncclComm_t;
 // One rank's end of a window: memory that the other ranks may address. See ncclCommWindowRegister.
 typedef struct ncclWindow_vidmem* ncclWindow_t;
 
-// How ranks find each other: the address of a root and a random key that proves who belongs to the
-// job. Bytes to be passed on unchanged by any means; whoever holds them can join, so treat them as
-// a secret.
+// The way for ranks to find each other: the address of a root and a random key of the job. A
+// program passes the bytes on unchanged by any means, and keeps them secret, because their holder
+// can join.
 #define NCCL_UNIQUE_ID_BYTES 128
 typedef struct {
   char internal[NCCL_UNIQUE_ID_BYTES];
@@ -126,7 +125,7 @@ typedef enum {
   ncclUnhandledCudaError = 1,  // A CUDA call failed.
   ncclSystemError = 2,         // The operating system refused something: memory, a file, a socket.
   ncclInternalError = 3,       // A fault in the library itself.
-  ncclInvalidArgument = 4,     // An argument has a value that is never allowed.
+  ncclInvalidArgument = 4,     // An argument has an invalid value.
   ncclInvalidUsage = 5,        // Not allowed in this state, or not implemented for this rank.
   ncclRemoteError = 6,         // Another rank failed, died, or could not be reached.
   ncclInProgress = 7,          // Not an error: a non-blocking communicator is still at work.
@@ -139,7 +138,7 @@ typedef enum {
 #define NCCL_CONFIG_UNDEF_PTR NULL
 #define NCCL_UNDEF_FLOAT -1.0f
 
-// Marks a config as one made by NCCL_CONFIG_INITIALIZER. Not for use by programs.
+// Marks a config as made by NCCL_CONFIG_INITIALIZER. Not for use by programs.
 #define NCCL_API_MAGIC 0xcafebeef
 
 // Color for ncclCommSplit: this rank joins no new communicator.
@@ -148,19 +147,19 @@ typedef enum {
 // Flags of ncclCommWindowRegister, to be or-ed.
 #define NCCL_WIN_DEFAULT 0x00
 #define NCCL_WIN_COLL_SYMMETRIC 0x01   // Collectives use it at the same offset on every rank.
-#define NCCL_WIN_STRICT_ORDERING 0x02  // Puts of one peer show in the order issued.
+#define NCCL_WIN_STRICT_ORDERING 0x02  // Puts of a peer show in the order issued.
 // The start of a window must be a multiple of this many bytes.
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096
 
 // Values of ncclConfig_t.CTAPolicy: how many device threads the library may take. Host ranks ignore
-// it.
+// the policy.
 #define NCCL_CTA_POLICY_DEFAULT 0x00
 #define NCCL_CTA_POLICY_EFFICIENCY 0x01
 #define NCCL_CTA_POLICY_ZERO 0x02
 
 // Flags of ncclCommShrink.
 #define NCCL_SHRINK_DEFAULT 0x00  // The parent is healthy and idle.
-#define NCCL_SHRINK_ABORT 0x01    // Give up what runs on the parent first.
+#define NCCL_SHRINK_ABORT 0x01    // Give up operations on the parent first.
 
 // Flags of ncclCommRevoke.
 #define NCCL_REVOKE_DEFAULT 0x00
@@ -176,8 +175,8 @@ typedef enum {
   ncclHostCftFallback = 3
 } ncclHostCftMode_t;
 
-// Values of ncclConfig_t.nvlsHostMode: what of in-switch reduction is off. The two flags may be
-// combined.
+// Values of ncclConfig_t.nvlsHostMode: the disabled parts of in-switch reduction. The two flags may
+// be combined.
 typedef enum {
   ncclNvlsHostModeDefault = NCCL_CONFIG_UNDEF_INT,
   ncclNvlsHostModeEnable = 0,
@@ -190,7 +189,7 @@ typedef enum {
 // about; anything else in `magic` is refused with ncclInvalidArgument. The order of fields is part
 // of the binary interface: fields are only ever added at the end, and a shorter struct from an
 // older header is told by `size` and `version` and taken. Fields must be equal on all ranks unless
-// said otherwise. Host ranks accept and ignore what only GPUs have.
+// said otherwise. Host ranks accept and ignore fields for GPUs.
 typedef struct ncclConfig_v23100 {
   // Filled by the initializer.
   size_t size;
@@ -202,12 +201,12 @@ typedef struct ncclConfig_v23100 {
   int minCTAs;           // Fewest channels (device blocks, host workers) to use; at least 1.
   int maxCTAs;           // Most channels to use; at least minCTAs.
   const char* netName;   // Network to use, such as "Socket". Copied.
-  int splitShare;        // 1: communicators split from this one share its resources.
+  int splitShare;        // 1: communicators split from it share its resources.
   int trafficClass;      // Network traffic class (type of service) for this communicator's traffic.
   const char* commName;  // Name for logs and errors; may differ per rank. Copied.
   int collnetEnable;     // 1: let switches reduce, where a network plugin can.
   int CTAPolicy;         // NCCL_CTA_POLICY_*.
-  int shrinkShare;       // 1: communicators shrunk from this one share its resources.
+  int shrinkShare;       // 1: communicators shrunk from it share its resources.
   int nvlsCTAs;          // GPU: blocks for in-switch reduction over NVLink.
   int nChannelsPerNetPeer;  // Channels toward each peer across the network, a power of two.
   int nvlinkCentricSched;   // GPU: 1 prefers schedules that favour NVLink.
@@ -219,7 +218,7 @@ typedef struct ncclConfig_v23100 {
   int launchOrderImplicit;  // GPU: 1 orders launches of several communicators as the host makes
                             // them.
   int numRmaSig;            // Signals of each context for PutSignal, Signal and WaitSignal.
-  int rmaEagerInit;         // 1 connects what one-sided calls need with the communicator.
+  int rmaEagerInit;         // 1 connects for one-sided calls with the communicator.
   int hostCftMode;          // GPU: ncclHostCftMode_t.
   int nvlsHostMode;         // GPU: ncclNvlsHostMode_t.
 } ncclConfig_t;
@@ -252,13 +251,13 @@ typedef struct ncclConfig_v23100 {
         NCCL_CONFIG_UNDEF_INT                                /* nvlsHostMode */         \
   }
 
-// What ncclGroupSimulateEnd tells. Start from NCCL_SIM_INFO_INITIALIZER.
+// The result of ncclGroupSimulateEnd. Start from NCCL_SIM_INFO_INITIALIZER.
 typedef struct ncclSimInfo_v22200 {
   // Filled by the initializer.
   size_t size;
   unsigned int magic;
   unsigned int version;
-  float estimatedTime;  // Microseconds that the group's operations would take.
+  float estimatedTime;  // Time of the group's operations, in microseconds.
 } ncclSimInfo_t;
 
 #define NCCL_SIM_INFO_INITIALIZER \
@@ -299,27 +298,27 @@ typedef enum {
   ncclMaxRedOp = 0x7fffffff
 } ncclRedOp_t;
 
-// Where the scalar of a made-up operator lives, and when it is read.
+// The place of a made-up operator's scalar, and the time of its reading.
 typedef enum {
   ncclScalarDevice = 0,        // In memory of the rank's device; read while the operation runs.
   ncclScalarHostImmediate = 1  // In host memory; read before the creating call returns.
 } ncclScalarResidence_t;
 
-// Figures that ncclCommMemStats can give. For a host rank, "memory" is host memory that the library
-// holds for this communicator.
+// Figures of ncclCommMemStats. For a host rank, "memory" is the library's host memory for this
+// communicator.
 typedef enum {
-  ncclStatGpuMemSuspend = 0,    // Bytes that ncclCommSuspend would give back.
+  ncclStatGpuMemSuspend = 0,    // Bytes for ncclCommSuspend to give back.
   ncclStatGpuMemSuspended = 1,  // 1 while suspended, else 0.
-  ncclStatGpuMemPersist = 2,    // Bytes that stay whatever happens.
+  ncclStatGpuMemPersist = 2,    // Bytes that always stay.
   ncclStatGpuMemTotal = 3       // Bytes in all.
 } ncclCommMemStat_t;
 
-// One thing for ncclWaitSignal to wait for.
+// A wait's condition in ncclWaitSignal.
 typedef struct {
   int opCnt;   // How many signals.
-  int peer;    // From which rank.
-  int sigIdx;  // On which signal.
-  int ctx;     // In which context.
+  int peer;    // The signalling rank.
+  int sigIdx;  // The signal.
+  int ctx;     // The context.
 } ncclWaitSignalDesc_t;
 
 // A parameter found by name. Lives as long as the library; never freed by the caller.
@@ -329,12 +328,12 @@ typedef struct ncclParamHandle* ncclParamHandle_t;
 // Library
 // -------------------------------------------------------------------------------------------------
 
-// Stores the NCCL_VERSION_CODE of the interface that the loaded library has. For Tutti's own
-// version see tuttiGetVersion.
+// Stores the NCCL_VERSION_CODE of the loaded library's interface. For Tutti's own version see
+// tuttiGetVersion.
 ncclResult_t ncclGetVersion(int* version);
 ncclResult_t pncclGetVersion(int* version);
 
-// A few fixed words for a result code. Never null, also for codes that do not exist; never freed.
+// A few fixed words for a result code. Never null, even for unknown codes; never freed.
 const char* ncclGetErrorString(ncclResult_t result);
 const char* pncclGetErrorString(ncclResult_t result);
 
@@ -348,24 +347,24 @@ const char* pncclGetLastError(ncclComm_t comm);
 // Making a communicator
 // -------------------------------------------------------------------------------------------------
 
-// Opens a root in this process and stores the id that leads to it. One process calls this, gives
-// the id to every rank of the new communicator by whatever means it has (MPI, a file, a socket),
-// and stays alive until they have joined. With NCCL_COMM_ID set, the id names that address, and the
-// process of rank 0 opens the root there. An id makes one communicator.
+// Opens a root in this process and stores an id with its address. One process makes the call, gives
+// the id to every rank of the new communicator by any means (MPI, a file, a socket), and stays
+// alive until all have joined. With NCCL_COMM_ID set, the id names the address in NCCL_COMM_ID, and
+// the process of rank 0 opens the root there. An id serves one communicator.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId);
 ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
 
 // Joins a communicator of `nranks` ranks as `rank`, 0 <= rank < nranks, each rank number taken
 // once. Every rank calls this with the same id; the call returns when all have arrived (inside a
-// group: the outermost ncclGroupEnd does). A rank that does not arrive in time fails the others
-// with ncclTimeout and a list of who is missing. On failure *comm is null; where a group or a
-// non-blocking call fails later, *comm is a handle to be aborted. With CUDA the current
-// device of the calling thread becomes the rank's device.
+// group: the outermost ncclGroupEnd does). If a rank does not arrive in time, all others fail with
+// ncclTimeout and a list of missing ranks. On failure *comm is null. After a later failure of a
+// group or a non-blocking call, *comm is a handle to be aborted. With CUDA the current device of
+// the calling thread becomes the rank's device.
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 
 // The same, with wishes. A null `config` means NCCL_CONFIG_INITIALIZER. With config->blocking = 0
-// the call may return ncclInProgress with *comm set; poll ncclCommGetAsyncError on it.
+// the call may return ncclInProgress with *comm set; poll ncclCommGetAsyncError.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
                                     ncclConfig_t* config);
 ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
@@ -389,29 +388,29 @@ ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 // Ending a communicator
 // -------------------------------------------------------------------------------------------------
 
-// Lets the operations issued on this rank finish and takes no more. A blocking communicator returns
-// when they are done here; a non-blocking one returns ncclInProgress and has state ncclSuccess by
-// then. All ranks call it. Afterwards only ncclCommGetAsyncError, ncclCommDestroy, which frees the
-// connections, and ncclCommAbort are allowed.
+// Lets the operations issued on this rank finish and takes no more. For a blocking communicator the
+// call returns when the operations are done here. For a non-blocking one it returns ncclInProgress,
+// and the state becomes ncclSuccess at the end. All ranks make the call. Afterwards only
+// ncclCommGetAsyncError, ncclCommDestroy, which frees the connections, and ncclCommAbort are
+// allowed.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
 
-// Frees the communicator once this rank's own operations are done. Does not wait for other ranks to
-// call it: one thread may destroy the ranks that it drives one after another, with or without
-// ncclCommFinalize before. Null is allowed.
+// Frees the communicator once this rank's own operations are done. Does not wait for other ranks: a
+// thread may destroy its ranks one after another, with or without ncclCommFinalize before. Null is
+// allowed.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
-// Frees the communicator without waiting for anybody: operations under way are given up, on other
-// threads of this rank too, and return an error. Ends within seconds whatever the peers do; what
-// stands in a stream behind work that does not move fails when the stream gets to it. Null is
-// allowed.
+// Frees the communicator without a wait: operations under way are given up, on other threads of
+// this rank too, and return an error. Ends within seconds in all cases. Work in a stream behind
+// work that does not move fails when the stream reaches it. Null is allowed.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 
-// Stops the operations under way but keeps the communicator, so that Split, Shrink and Destroy can
-// follow. Needs no other rank. Operations issued later are refused with ncclInvalidUsage.
-// `revokeFlags` is NCCL_REVOKE_DEFAULT.
+// Stops the operations under way but keeps the communicator for Split, Shrink and Destroy. Needs no
+// other rank. Operations issued later are refused with ncclInvalidUsage. `revokeFlags` is
+// NCCL_REVOKE_DEFAULT.
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 
@@ -419,38 +418,37 @@ ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 // Communicators from communicators
 // -------------------------------------------------------------------------------------------------
 
-// Parts `comm` by color: ranks with one color (>= 0) form a new communicator, numbered by `key`
-// and, among equal keys, by their rank in `comm`. All ranks of `comm` call it. NCCL_SPLIT_NOCOLOR
-// gives *newcomm = NCCL_COMM_NULL. A null `config` takes over the parent's. No operation may be
-// under way on the parent.
+// Parts `comm` by color: ranks with the same color (>= 0) form a new communicator, numbered by
+// `key` and, among equal keys, by their rank in `comm`. All ranks of `comm` make the call.
+// NCCL_SPLIT_NOCOLOR gives *newcomm = NCCL_COMM_NULL. A null `config` takes over the parent's. No
+// operation may be under way on the parent.
 //
-// With a non-blocking parent poll the PARENT: *newcomm is set by the time that the parent is no
-// longer ncclInProgress. The same holds for ncclCommShrink, and for ncclCommGrow on a rank that
-// has a parent.
+// With a non-blocking parent poll the PARENT: *newcomm is set when the parent is no longer
+// ncclInProgress. The same holds for ncclCommShrink, and for ncclCommGrow on a rank with a parent.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
                            ncclConfig_t* config);
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
                             ncclConfig_t* config);
 
-// Makes a new communicator without the `excludeRanksCount` ranks listed (numbers in `comm`); those
-// that stay keep their order and are numbered from 0. Only the staying ranks call it, with the same
-// list. `shrinkFlags` is one of NCCL_SHRINK_*; with NCCL_SHRINK_ABORT the excluded ranks may be
-// dead and the parent broken. An excluded rank that lives is not told: what it runs on the parent
-// waits for the ranks that shrank until TUTTI_TIMEOUT_S is over, unless it aborts. The parent
-// remains the caller's to destroy or abort.
+// Makes a new communicator without the `excludeRanksCount` listed ranks (numbers in `comm`). The
+// remaining ranks keep their order and are numbered from 0. Only the remaining ranks make the call,
+// with the same list. `shrinkFlags` is a value NCCL_SHRINK_*; with NCCL_SHRINK_ABORT the excluded
+// ranks may be dead and the parent broken. An excluded rank that lives is not told: its operations
+// on the parent wait for the ranks that shrank until the end of TUTTI_TIMEOUT_S, unless the rank
+// aborts. The parent remains the caller's to destroy or abort.
 ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
                             ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags);
 ncclResult_t pncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
                              ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags);
 
-// Makes the id through which new ranks join in the next ncclCommGrow of `comm`. One existing rank
-// (the grow root) calls it and hands the id to the new ranks. One id serves one grow; a second id
-// before that is ncclInvalidUsage.
+// Makes an id by which new ranks join in the next ncclCommGrow of `comm`. An existing rank (the
+// grow root) makes the call and hands the id to the new ranks. An id serves one grow; a second id
+// before the grow is ncclInvalidUsage.
 ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* uniqueId);
 ncclResult_t pncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* uniqueId);
 
-// Makes a new communicator of `nRanks` ranks: all ranks of an existing one, with their numbers, and
-// new ones after them. Who passes what:
+// Makes a new communicator of `nRanks` ranks: all ranks of an existing communicator, with their
+// numbers, and new ranks after them. Arguments:
 //   existing rank, not the grow root:  comm, uniqueId = NULL, rank = -1
 //   the grow root:                     comm, uniqueId = the id it made, rank = -1
 //   new rank:                          comm = NULL, uniqueId = the id, rank = its number, old size
@@ -466,8 +464,8 @@ ncclResult_t pncclCommGrow(ncclComm_t comm, int nRanks, const ncclUniqueId* uniq
 // Asking a communicator
 // -------------------------------------------------------------------------------------------------
 
-// Stores the state of `comm` in *asyncError: ncclSuccess, ncclInProgress, or the first error that
-// struck it. The return value itself only says whether the question could be asked.
+// Stores the state of `comm` in *asyncError: ncclSuccess, ncclInProgress, or the first error of the
+// communicator. The return value only tells whether the state was stored.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 
@@ -484,19 +482,19 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank);
 ncclResult_t pncclCommUserRank(const ncclComm_t comm, int* rank);
 
 // -------------------------------------------------------------------------------------------------
-// Memory phases: lend a communicator's memory to others while it rests
+// Memory phases: the program uses a communicator's memory while the communicator rests
 // -------------------------------------------------------------------------------------------------
 
-// Gives back what `flags` (NCCL_SUSPEND_MEM) names. Until ncclCommResume operations are refused
-// with ncclInvalidUsage. All ranks call it, with nothing under way.
+// Gives back the memory named by `flags` (NCCL_SUSPEND_MEM). Until ncclCommResume operations are
+// refused with ncclInvalidUsage. All ranks make the call, with nothing under way.
 ncclResult_t ncclCommSuspend(ncclComm_t comm, int flags);
 ncclResult_t pncclCommSuspend(ncclComm_t comm, int flags);
 
-// Takes back what ncclCommSuspend gave. All ranks call it.
+// Takes back the memory that ncclCommSuspend gave. All ranks make the call.
 ncclResult_t ncclCommResume(ncclComm_t comm);
 ncclResult_t pncclCommResume(ncclComm_t comm);
 
-// Stores one figure of ncclCommMemStat_t.
+// Stores a figure of ncclCommMemStat_t.
 ncclResult_t ncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value);
 ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t* value);
 
@@ -504,20 +502,20 @@ ncclResult_t pncclCommMemStats(ncclComm_t comm, ncclCommMemStat_t stat, uint64_t
 // Memory, registration, windows
 // -------------------------------------------------------------------------------------------------
 
-// Allocates at least `size` bytes of the kind that moves with the fewest copies: for host ranks,
-// memory that other processes of the same machine can map. Aligned to NCCL_WIN_REQUIRED_ALIGNMENT.
-// Needs no communicator.
+// Allocates at least `size` bytes of memory that moves with the fewest copies: for host ranks,
+// memory that other processes of the machine can map. Aligned to NCCL_WIN_REQUIRED_ALIGNMENT. Needs
+// no communicator.
 ncclResult_t ncclMemAlloc(void** ptr, size_t size);
 ncclResult_t pncclMemAlloc(void** ptr, size_t size);
 
-// Frees memory from ncclMemAlloc. Null is allowed. No operation may be using it, no window may hold
-// it.
+// Frees memory from ncclMemAlloc. Null is allowed. No operation may be using the memory, and no
+// window may hold it.
 ncclResult_t ncclMemFree(void* ptr);
 ncclResult_t pncclMemFree(void* ptr);
 
-// Announces that operations on `comm` will often use `buff`, so that the work of making it
-// reachable is done once. Any memory of the rank's device. Local; never needed for correctness.
-// *handle goes to ncclCommDeregister.
+// Announces that operations on `comm` will often use `buff`, and lets the library make the buffer
+// reachable once. Any memory of the rank's device. Local; never needed for correctness. *handle
+// goes to ncclCommDeregister.
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 ncclResult_t pncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 
@@ -525,30 +523,31 @@ ncclResult_t pncclCommRegister(const ncclComm_t comm, void* buff, size_t size, v
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle);
 
-// Makes `size` bytes at `buff` addressable by the other ranks of `comm`. All ranks call it at the
-// same point, with the same flags, an or of NCCL_WIN_*; sizes may differ. In a group, *win is there
-// after ncclGroupEnd. `buff` comes from ncclMemAlloc and starts at a multiple of
-// NCCL_WIN_REQUIRED_ALIGNMENT, on all ranks at the same distance from the start of its memory; with
-// null the library allocates the memory, which ncclWinGetUserPtr tells and which goes with the
-// window. Several windows may share memory. Where ranks share a machine, ncclGetPeerDevicePointer
-// then tells the addresses of their parts. Where one rank's call is wrong, or ranks differ in
-// flags, all get the error, and the communicator is as good as before.
+// Makes `size` bytes at `buff` addressable by the other ranks of `comm`. All ranks make the call at
+// the same point, with the same flags, an or of NCCL_WIN_*; sizes may differ. In a group, *win is
+// valid after ncclGroupEnd. `buff` comes from ncclMemAlloc and starts at a multiple of
+// NCCL_WIN_REQUIRED_ALIGNMENT, on all ranks at the same distance from the start of its memory. With
+// null the library allocates memory for the life of the window, and ncclWinGetUserPtr returns the
+// address. Several windows may share memory. Where ranks share a machine, ncclGetPeerDevicePointer
+// then tells the addresses of their parts. If the call of a rank is wrong, or ranks differ in
+// flags, all get the error, and the communicator remains usable.
 //
-// Succeeds with a null *win on all ranks where there can be no window: the memory of some rank is
-// none that others can map (malloc, cudaMalloc), or GPUs do not reach one another's memory. Nothing
-// is lost but what a window would gain. Null for `buff` is an error then.
+// Succeeds with a null *win on all ranks if no window is possible: other ranks cannot map the
+// memory of some rank (malloc, cudaMalloc), or GPUs do not reach one another's memory. The program
+// loses only the advantages of a window. Null for `buff` is an error then.
 //
 // With NCCL_WIN_COLL_SYMMETRIC, between GPUs that reach one another's memory, AllReduce, AllGather
-// and ReduceScatter work in registered buffers from then on. The caller promises that an operation
-// finds its buffers in the same windows and at the same offsets on all ranks, and that all
-// deregister between the same operations: ranks that do not may hang or write elsewhere.
+// and ReduceScatter work in registered buffers from then on. The caller promises the same windows
+// and offsets of an operation's buffers on all ranks, and deregistration between the same
+// operations on all ranks; otherwise ranks may hang or write elsewhere.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
                                     int winFlags);
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
                                      int winFlags);
 
-// Ends a window, on this rank; other ranks still reach the memory until they end theirs. Nothing
-// may be using it, graphs included. Null is allowed. What is left goes with the communicator.
+// Ends a window on this rank; other ranks reach the memory until they end their windows. Nothing
+// may be using the window, graphs included. Null is allowed. The communicator ends its remaining
+// windows.
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 
@@ -561,24 +560,24 @@ ncclResult_t pncclWinGetUserPtr(ncclComm_t comm, ncclWindow_t win, void** outUse
 // -------------------------------------------------------------------------------------------------
 
 // Makes an operator that multiplies this rank's input by *scalar (of type `datatype`) and then
-// sums. It is good for `comm` and `datatype` only; every rank makes its own, the scalars may
-// differ. `residence` says where *scalar is and when it is read.
+// sums. The operator is valid for `comm` and `datatype` only. Every rank makes its own, and the
+// scalars may differ. `residence` tells the place of *scalar and the time of its reading.
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm);
 ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                        ncclScalarResidence_t residence, ncclComm_t comm);
 
-// Frees such an operator. Operations already issued with it are not harmed.
+// Frees such an operator. Issued operations with the operator are not harmed.
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 
 // -------------------------------------------------------------------------------------------------
 // Collectives
 //
-// Every rank of `comm` calls with the same count, type, operator and root; where they differ the
-// operation fails with ncclInvalidUsage naming both sides, as far as that is noticed. A count of 0
-// is allowed and moves nothing. Buffers of one call must not overlap except in place, as each
-// function says.
+// Every rank of `comm` calls with the same count, type, operator and root. Otherwise the operation
+// fails with ncclInvalidUsage naming both sides, as far as the difference is noticed. A count of 0
+// is allowed and moves nothing. Buffers of a call must not overlap except in place, as each
+// function describes.
 // -------------------------------------------------------------------------------------------------
 
 // recvbuff of rank `root` [count] = reduction over all ranks of sendbuff [count]. Elsewhere
@@ -654,8 +653,8 @@ ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count,
 // Collectives with options of their own
 // -------------------------------------------------------------------------------------------------
 
-// An option that only one vendor's library knows. Options of other vendors are ignored;
-// tutti/tutti.h has Tutti's own (TUTTI_VENDOR_ID).
+// An option for a single vendor's library. Options of other vendors are ignored; tutti/tutti.h has
+// Tutti's own (TUTTI_VENDOR_ID).
 typedef struct ncclConfigExt {
   struct ncclConfigExt* next;  // The next option; null ends the list.
   struct {
@@ -669,8 +668,8 @@ typedef struct ncclConfigExt {
   } val;
 } ncclConfigExt_t;
 
-// What one call may ask for. Start from NCCL_COLLCONFIG_INITIALIZER. All ranks give the same, and
-// keep it until the call returns.
+// The wishes for a call. Start from NCCL_COLLCONFIG_INITIALIZER. All ranks give the same wishes,
+// and keep the struct until the call returns.
 typedef struct ncclCollConfig_v23200 {
   // Filled by the initializer.
   size_t size;
@@ -683,7 +682,7 @@ typedef struct ncclCollConfig_v23200 {
                              // Gather and Scatter; at least minCTAs. Hosts: checked, then ignored.
   int nvlsCTAs;              // GPU: blocks for in-switch reduction. Checked, then ignored.
   int cgaClusterSize;        // GPU: 0 to 8. Checked, then ignored.
-  const char* algSelection;  // The algorithms that may be taken, as in NCCL_ALGO; null or "": any.
+  const char* algSelection;  // The allowed algorithms, as in NCCL_ALGO; null or "": any.
   int forceAlgSelection;     // 1 (default): a selection that cannot be kept is an error, on hosts
                              // and GPUs. 0: it is a wish.
   int CTAPolicy;             // NCCL_CTA_POLICY_*. Checked, then ignored.
@@ -706,9 +705,9 @@ typedef struct ncclCollConfig_v23200 {
         NCCL_CONFIG_UNDEF_PTR                                    /* launchCompletionEvent */ \
   }
 
-// Each does what the function without Config does. A null config asks for nothing.
-// ncclInvalidArgument for a config that was not initialised or has a value out of range,
-// ncclInvalidUsage for what cannot be done for one call.
+// Each does the same as the function without Config. A null config has no wishes.
+// ncclInvalidArgument for an uninitialised config or a value out of range, ncclInvalidUsage for a
+// wish that a single call cannot have.
 ncclResult_t ncclAllReduceConfig(const void* sendbuff, void* recvbuff, size_t count,
                                  ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                  cudaStream_t stream, const ncclCollConfig_t* config);
@@ -769,8 +768,8 @@ ncclResult_t pncclScatterConfig(const void* sendbuff, void* recvbuff, size_t cou
 // Point to point
 //
 // A send meets the receive of the same count and type on the peer; between two ranks they match in
-// the order issued. Either may wait for the other, so operations that must run at the same time
-// belong into one group. Sending to oneself is allowed inside a group that also receives.
+// the order issued. Both may wait for each other, and operations that must run at the same time
+// belong into one group. A send to oneself is allowed inside a group with the receive.
 // -------------------------------------------------------------------------------------------------
 
 // Sends sendbuff [count] to rank `peer`.
@@ -786,18 +785,18 @@ ncclResult_t pncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, in
                        ncclComm_t comm, cudaStream_t stream);
 
 // -------------------------------------------------------------------------------------------------
-// One-sided: write into a peer's window and tell it
+// One-sided: write into a peer's window and signal
 // -------------------------------------------------------------------------------------------------
 
-// For host ranks, from the first window on that the ranks have registered (hostRmaSupport of
-// ncclCommQueryProperties tells where). `peer` may be this rank, and need not be in any call. There
-// is one signal, `sigIdx` 0 of context `ctx` 0, for each pair of ranks; `flags` is 0. In a group,
-// puts and signals come before waits. InvalidArgument beyond the window.
+// For host ranks, from the first registered window on (hostRmaSupport of ncclCommQueryProperties
+// tells where). `peer` may be this rank, and need not be in any call. Each pair of ranks has one
+// signal, `sigIdx` 0 of context `ctx` 0; `flags` is 0. In a group, puts and signals come before
+// waits. InvalidArgument beyond the window.
 
 // Writes localbuff [count] into rank `peer`'s part of the window `peerWin`, `peerWinOffset` bytes
 // from its start, then signals there. A peer that has waited for the signal sees the data, and all
-// that this rank put to it before. localbuff is any memory of this rank's device; it may be used
-// again when the call is done.
+// earlier puts of this rank to the peer. localbuff is any memory of this rank's device, and may be
+// used again when the call is done.
 ncclResult_t ncclPutSignal(const void* localbuff, size_t count, ncclDataType_t datatype, int peer,
                            ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
                            unsigned int flags, ncclComm_t comm, cudaStream_t stream);
@@ -805,14 +804,14 @@ ncclResult_t pncclPutSignal(const void* localbuff, size_t count, ncclDataType_t 
                             ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
                             unsigned int flags, ncclComm_t comm, cudaStream_t stream);
 
-// Sends the signal alone. It is seen after everything that this rank put to `peer` before.
+// Sends the signal alone. The signal is seen after all earlier puts of this rank to `peer`.
 ncclResult_t ncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
                         cudaStream_t stream);
 ncclResult_t pncclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
                          cudaStream_t stream);
 
-// Makes the stream wait until every one of the `nDesc` descriptors has its `opCnt` signals, and
-// takes those. RemoteError when a rank that is waited for is lost.
+// Makes the stream wait until each of the `nDesc` descriptors has its `opCnt` signals, and takes
+// the signals. RemoteError when an awaited rank is lost.
 ncclResult_t ncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm,
                             cudaStream_t stream);
 ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclComm_t comm,
@@ -821,25 +820,25 @@ ncclResult_t pncclWaitSignal(int nDesc, ncclWaitSignalDesc_t* signalDescs, ncclC
 // -------------------------------------------------------------------------------------------------
 // Groups
 //
-// Calls between Start and End are collected and issued together by the End that closes the
-// outermost Start of this thread. Groups make one thread the driver of several ranks, let sends and
-// receives run at the same time, and fuse small operations. A group holds operations, or the making
-// and ending of communicators, not both.
+// Calls between Start and End are collected, and the End of this thread's outermost Start issues
+// them together. Groups let one thread drive several ranks, let sends and receives run at the same
+// time, and fuse small operations. A group holds operations, or the making and ending of
+// communicators, not both.
 // -------------------------------------------------------------------------------------------------
 
-// Opens a group, or a deeper level of the one that is open.
+// Opens a group, or a deeper level of an open group.
 ncclResult_t ncclGroupStart(void);
 ncclResult_t pncclGroupStart(void);
 
 // Closes a level; the outermost issues the group. Returns the first error of any call in the group,
-// in which case nothing of the group was issued, or ncclInProgress where a communicator in it is
-// non-blocking. Without an open group: ncclInvalidUsage.
+// and then issues nothing of the group, or ncclInProgress for a group with a non-blocking
+// communicator. Without an open group: ncclInvalidUsage.
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
 
-// Closes a level and stores what the operations of the group so far would cost; at the outermost
-// level the group is dropped without being issued. A null `simInfo` stores nothing. A group that
-// makes communicators is ncclInvalidUsage, and they fail.
+// Closes a level and stores the estimated cost of the group's operations; at the outermost level
+// the group is dropped without being issued. A null `simInfo` stores nothing. A group that makes
+// communicators is ncclInvalidUsage, and their making fails.
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 
@@ -870,7 +869,8 @@ ncclResult_t pncclParamGetU32(ncclParamHandle_t h, uint32_t* out);
 ncclResult_t ncclParamGetU64(ncclParamHandle_t h, uint64_t* out);
 ncclResult_t pncclParamGetU64(ncclParamHandle_t h, uint64_t* out);
 
-// Reads it as text. The text is the library's, good until this thread calls the function again.
+// Reads a parameter as text. The text is the library's, good until this thread calls the function
+// again.
 ncclResult_t ncclParamGetStr(ncclParamHandle_t h, const char** out);
 ncclResult_t pncclParamGetStr(ncclParamHandle_t h, const char** out);
 
@@ -900,7 +900,7 @@ typedef enum {
   NCCL_ENCRYPTION_MODE_PSK = 1    // They are encrypted with a key that all ranks know.
 } ncclEncryptionMode_t;
 
-// What ncclSetEncryption asks for. Start from NCCL_ENCRYPTION_CONFIG_INITIALIZER.
+// The argument of ncclSetEncryption. Start from NCCL_ENCRYPTION_CONFIG_INITIALIZER.
 typedef struct ncclEncryptionConfig_v23200 {
   // Filled by the initializer.
   size_t size;
@@ -918,10 +918,10 @@ typedef struct ncclEncryptionConfig_v23200 {
         NCCL_CONFIG_UNDEF_PTR                                          /* psk */                \
   }
 
-// Says how communicators that this process makes from now on, and those made from them, protect
-// data that crosses sockets. PSK encrypts and authenticates it, as TUTTI_ENCRYPT=1 does, with keys
-// derived from `psk` too: a text of at least 32 bytes, the same on all ranks. NONE, or a null
-// config: as the environment says. InvalidArgument for other modes and shorter keys.
+// Chooses the protection of data on sockets for communicators that this process makes from now on,
+// and for communicators made from them. PSK encrypts and authenticates the data, as TUTTI_ENCRYPT=1
+// does, with keys derived from `psk` too: a text of at least 32 bytes, the same on all ranks. NONE,
+// or a null config: as the environment says. InvalidArgument for unknown modes and shorter keys.
 ncclResult_t ncclSetEncryption(const ncclEncryptionConfig_t* config);
 ncclResult_t pncclSetEncryption(const ncclEncryptionConfig_t* config);
 

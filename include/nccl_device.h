@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // nccl_device.h: NCCL's interface for kernels that communicate themselves, as of release 2.30.7,
-// and its host functions. Programs for GPUs include this file alone; those that are to run on hosts
-// too include tutti/host_kernel.h in its place. docs/device_api.md explains how to begin, and says
-// name by name what works where.
+// and its host functions. Programs for GPUs include this file alone; programs for GPUs and hosts
+// include tutti/host_kernel.h instead. docs/device_api.md explains how to begin, and describes each
+// name's support.
 //
-// In a C program it declares types and host functions.
+// In a C program the header declares types and host functions.
 
 #ifndef NCCL_DEVICE_H_
 #define NCCL_DEVICE_H_

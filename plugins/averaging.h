@@ -1,7 +1,7 @@
 #pragma once
 
-// Has what MPI, Gloo and oneCCL have no word for: Tutti's element types and its average. All reduce
-// with the library's own kernels, so that results do not depend on what moves the data.
+// Tutti's element types and its average, which MPI, Gloo and oneCCL lack. All three plugins reduce
+// with Tutti's own kernels, hence results do not depend on the library that moves the data.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,13 +17,14 @@ inline ReduceFn KernelOf(ncclDataType_t type, ncclRedOp_t op) {
   return FindReduce(static_cast<DataType>(type), KindOf(op));
 }
 
-// Returns whether inputs are multiplied by 1/n for an average, instead of dividing the sum, which
-// rounds once: where the libraries' partial sums could exceed the type although no average does.
+// Returns whether an average multiplies inputs by 1/n, instead of dividing the sum, which rounds
+// only once. Multiplication is necessary where the libraries' partial sums could exceed the type
+// although no average does.
 inline bool ScalesInputs(ncclDataType_t type, ncclRedOp_t op) {
   return op == ncclAvg && HasNarrowRange(static_cast<DataType>(type));
 }
 
-// Stores what is to be summed, or reduced otherwise, in `to`, which may be `from`.
+// Stores the input of the reduction in `to`, which may be `from`.
 inline void PrepareInput(const void* from, void* to, size_t count, ncclDataType_t type,
                          ncclRedOp_t op, int num_ranks) {
   if (ScalesInputs(type, op)) {

@@ -1,6 +1,6 @@
-// Operations over oneCCL, Intel's library: between processes, over libfabric or Intel's MPI, as its
-// own settings say (CCL_ATL_TRANSPORT, CCL_OFI_LIBRARY_PATH, CCL_KVS_IFACE). Its ranks are those of
-// processes: two coordinators of one job in one process cannot both use it.
+// Operations over oneCCL, Intel's library: between processes, over libfabric or Intel's MPI, by
+// oneCCL's own settings (CCL_ATL_TRANSPORT, CCL_OFI_LIBRARY_PATH, CCL_KVS_IFACE). oneCCL's ranks
+// are processes: two coordinators of one job in one process cannot both use oneCCL.
 
 #include <array>
 #include <cstring>
@@ -17,7 +17,7 @@
 namespace tutti::coordinator {
 namespace {
 
-// oneCCL's exceptions as sentences.
+// Runs f, and turns oneCCL's exceptions into messages.
 template <class F>
 Status Guarded(const char* what, F f) {
   try {
@@ -28,7 +28,7 @@ Status Guarded(const char* what, F f) {
   }
 }
 
-// oneCCL hands a reduction nothing of the caller's, so there is a function for each.
+// oneCCL passes no data of the caller to a reduction, hence each type and operator has a function.
 constexpr int kTypes = 12;
 constexpr std::array kOperators = {ncclSum, ncclProd, ncclMax, ncclMin};
 
@@ -56,7 +56,7 @@ ccl::reduction_fn ReductionOf(ncclDataType_t type, ncclRedOp_t op) {
   return kAll[number * kTypes + static_cast<size_t>(type)];
 }
 
-// Returns a type of as many bytes. The function tells what is reduced.
+// Returns a type of the same size. The reduction function knows the real type.
 ccl::datatype WireType(ncclDataType_t type) {
   switch (WireSize(type)) {
     case 1:
@@ -77,6 +77,7 @@ class CclOperations final : public SteppedOperations {
 
   std::string_view name() const override { return "ccl"; }
 
+  // The custom function makes the sums, since oneCCL lacks some of Tutti's types and its rounding.
   Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
                    ncclRedOp_t op) override {
     PrepareInput(input, output, count, type, op, num_ranks_);
@@ -132,6 +133,7 @@ class CclModule final : public OperationsPlugin {
  public:
   std::string_view name() const override { return "ccl"; }
 
+  // ccl::init looks for a transport, and fails where none can be loaded.
   Status Viable(int, int) override {
     const Status begun = Guarded("start", [] { ccl::init(); });
     if (begun.ok()) return begun;
@@ -141,7 +143,7 @@ class CclModule final : public OperationsPlugin {
         begun.message());
   }
 
-  // The first rank's key-value store is where all find one another.
+  // All ranks meet at the first rank's key-value store.
   Result<std::unique_ptr<Operations>> Open(const OperationsGroup& group) override {
     TUTTI_TRY(Viable(group.rank, group.size()));
     ccl::kvs::address_type address = {};

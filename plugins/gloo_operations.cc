@@ -1,6 +1,6 @@
 // Operations over Gloo: TCP between all ranks, which find one another through the job's own
-// rendezvous. HOROVOD_GLOO_IFACE names the interface; else the one of the host's name is used.
-// HOROVOD_GLOO_TIMEOUT_SECONDS bounds how long connecting takes once all ranks have come.
+// rendezvous. HOROVOD_GLOO_IFACE names the interface; without it the interface of the host's name
+// is used. HOROVOD_GLOO_TIMEOUT_SECONDS bounds the time of connecting once all ranks have come.
 
 #include <gloo/allreduce.h>
 #include <gloo/barrier.h>
@@ -31,12 +31,12 @@
 namespace tutti::coordinator {
 namespace {
 
-// A round waits for the slowest rank, which may compute for a long time; a lost one is noticed by
-// the connection, and by the coordinator's own.
+// A round waits for the slowest rank, which may compute for a long time. Gloo's connections and the
+// coordinator's own connections notice a lost rank.
 constexpr std::chrono::hours kTimeout(24);
-constexpr uint64_t kSlot = uint64_t{1} << 40;  // apart from those of Gloo's collectives
+constexpr uint64_t kSlot = uint64_t{1} << 40;  // apart from the slots of Gloo's collectives
 
-// Gloo's exceptions as sentences.
+// Runs f, and turns Gloo's exceptions into messages.
 template <class F>
 Status Guarded(const char* what, F f) {
   try {
@@ -47,8 +47,8 @@ Status Guarded(const char* what, F f) {
   }
 }
 
-// Every rank sets the same keys in the same order, each with the number of the rank at its end, and
-// then looks for those of the others.
+// The store by which Gloo's ranks exchange addresses. Every rank sets the same keys in the same
+// order, each with the rank's number at its end, and then reads the keys of its peers.
 class GatheringStore final : public gloo::rendezvous::Store {
  public:
   explicit GatheringStore(const OperationsGroup& group) : group_(group) {}
@@ -142,6 +142,7 @@ class GlooOperations final : public SteppedOperations {
   }
 
  private:
+  // Gloo only needs the size of an element, since Tutti's kernel does the arithmetic.
   template <typename Element>
   void ReduceAs(void* data, size_t count, ReduceFn kernel) {
     gloo::AllreduceOptions options(context_);
@@ -173,8 +174,8 @@ class GlooOperations final : public SteppedOperations {
   const std::shared_ptr<gloo::rendezvous::Context> context_;
 };
 
-// Without an interface Gloo takes the address of the host's own name, and where that has none it
-// reads through a null pointer.
+// Checks the host's name. Without an interface Gloo takes the address of this name, and reads
+// through a null pointer where the name has no address.
 Status CheckHostName() {
   std::array<char, HOST_NAME_MAX + 1> name = {};
   if (gethostname(name.data(), name.size() - 1) != 0) {
@@ -195,8 +196,8 @@ Status CheckHostName() {
   return Status::Ok();
 }
 
-// Returns how long ranks that have all come may take to connect; Gloo's operations have a limit of
-// their own.
+// Returns the time in which ranks must connect once all have come. Gloo's operations have a limit
+// too.
 std::chrono::milliseconds ConnectTimeout() {
   constexpr long kDefaultSeconds = 120;
   const char* const given = getenv("HOROVOD_GLOO_TIMEOUT_SECONDS");
@@ -207,6 +208,7 @@ std::chrono::milliseconds ConnectTimeout() {
 class GlooModule final : public OperationsPlugin {
  public:
   std::string_view name() const override { return "gloo"; }
+  // The device is made once, since it owns a thread.
   Status Viable(int, int) override {
     if (device_) return Status::Ok();
     const char* const interface = getenv("HOROVOD_GLOO_IFACE");

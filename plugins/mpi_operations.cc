@@ -1,14 +1,14 @@
-// Operations over MPI, built once for each MPI that is found: the same source, since their
-// interfaces are the same and their binaries are not.
+// Operations over MPI, built once for each installed MPI: all MPIs share the source, since their
+// interfaces are equal and their binaries are not.
 //
-// MPI is started when nobody has, with MPI_THREAD_MULTIPLE, and ended with the process. Ranks of
-// the job are those of MPI_COMM_WORLD. What waits in MPI cannot be called back: when a rank dies,
-// MPI ends the job.
+// The plugin starts MPI, with MPI_THREAD_MULTIPLE, unless the program has started it, and ends MPI
+// with the process. Ranks of the job are the ranks of MPI_COMM_WORLD. A waiting call of MPI cannot
+// be cancelled: when a rank dies, MPI ends the job.
 //
-// With HOROVOD_MPI_THREADS_DISABLE an MPI of less support for threads is enough: one thread at a
-// time calls it. None waits inside a call, because the other threads' operations, which the other
-// ranks may be waiting for, could not begin meanwhile. Operations are started without blocking, and
-// tested until they are done.
+// With HOROVOD_MPI_THREADS_DISABLE an MPI of less support for threads suffices: only one thread at
+// a time calls MPI. No thread waits inside a call, since the operations of its fellow threads could
+// not begin meanwhile, and other ranks may be waiting for them. Operations are started without
+// blocking, and tested until they are done.
 
 #include <mpi.h>
 #include <stdlib.h>
@@ -30,13 +30,13 @@
 #include "plugins/averaging.h"
 #include "plugins/stepped_operations.h"
 
-// Open MPI and MPICH have it, older ones not.
+// Open MPI and MPICH have the function, older MPIs do not.
 extern "C" int MPIX_Query_cuda_support(void) __attribute__((weak));
 
 namespace tutti::coordinator {
 namespace {
 
-// Counts of MPI are ints: what is longer goes in pieces.
+// Counts of MPI are ints. Longer data go in pieces.
 constexpr size_t kMost = size_t{1} << 30;
 constexpr int kTag = 1;
 
@@ -48,7 +48,7 @@ Status FromMpi(int code, const char* what) {
   return RemoteError("{} failed: {}", what, text.data());
 }
 
-// An MPI_Op has no argument of its own, hence a function for each type and operator.
+// An MPI_Op has no argument of its own, hence each type and operator has a function.
 template <DataType kType, ReduceKind kKind>
 void Combine(void* in, void* inout, int* count, MPI_Datatype*) {
   const std::array<const void*, 2> sources = {in, inout};
@@ -66,8 +66,8 @@ constexpr auto MakeCombiners(std::index_sequence<kIndex...>) {
 constexpr auto kCombiners =
     MakeCombiners(std::make_index_sequence<kNumDataTypes * kNumReduceKinds>());
 
-// MPI's own types and operators, by which an MPI that knows of GPUs reduces their memory. It has no
-// 16-bit and 8-bit floats.
+// MPI's own types and operators, by which an MPI with GPU support reduces memory of GPUs. MPI has
+// no 16-bit and 8-bit floats.
 MPI_Datatype NativeType(ncclDataType_t type) {
   switch (type) {
     case ncclInt8:
@@ -103,20 +103,20 @@ MPI_Op NativeOp(ncclRedOp_t op) {
   }
 }
 
-// How the threads of this process call MPI: each as it likes, or one at a time.
+// Says how the threads of this process call MPI: freely, or one at a time.
 struct MpiCalls {
   const bool one_at_a_time;
   Mutex mutex;  // held during a call where calls are one at a time
 
-  // Makes a call that does not wait for other ranks, or not for long.
+  // Makes a call that waits for other ranks either not at all or only briefly.
   template <class F>
   Status Once(const char* what, F f) {
     if (!one_at_a_time) return FromMpi(f(), what);
     const MutexLock lock(mutex);
     return FromMpi(f(), what);
   }
-  // Runs an operation: by `blocking`, or, where calls are one at a time, by `start`, which stores a
-  // request that is then tested until it is done.
+  // Runs an operation by `blocking`. Where calls are one at a time, runs it by `start`, which
+  // stores a request, and tests the request until it is done.
   template <class Blocking, class Start>
   Status Wait(const char* what, Blocking blocking, Start start) {
     if (!one_at_a_time) return FromMpi(blocking(), what);
@@ -126,7 +126,7 @@ struct MpiCalls {
   }
   // Tests the requests until all are done.
   Status Settle(const char* what, std::span<MPI_Request> requests) {
-    constexpr int kPolls = 1000;  // Short operations are done by then; longer ones leave the core.
+    constexpr int kPolls = 1000;  // enough for short operations; longer ones yield the core
     constexpr std::chrono::microseconds kPause(50);
     for (int polls = 0;; ++polls) {
       int done = 0;
@@ -144,11 +144,11 @@ struct MpiCalls {
   }
 };
 
-// The sizes and offsets of blocks that lie one behind another, as MPI counts them.
+// The sizes and offsets of adjacent blocks, in MPI's ints.
 struct Blocks {
   std::vector<int> counts, starts;
 
-  // Returns nothing where an int cannot hold them.
+  // Returns nothing where an int cannot hold the sizes and offsets.
   static std::optional<Blocks> Of(const std::vector<size_t>& bytes) {
     Blocks blocks;
     size_t start = 0;
@@ -191,8 +191,8 @@ class MpiOperations final : public SteppedOperations {
   }
 
   std::string_view name() const override { return "mpi"; }
-  // Takes memory of GPUs where one call of MPI does it all, because what goes in steps is copied on
-  // the way.
+  // Takes memory of GPUs only where one call of MPI does the whole operation, because operations in
+  // steps copy the data on the way.
   bool Takes(const Request& request, int64_t bytes) const override {
     if (!gpu_memory_) return true;
     if (request.reduces() && NativeType(Info(request.type).wire) == MPI_DATATYPE_NULL) return false;
@@ -250,7 +250,7 @@ class MpiOperations final : public SteppedOperations {
 
   Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
                   const std::vector<size_t>& output_bytes) override {
-    // Each rank knows its own sizes only, and all have to call the same function of MPI.
+    // Each rank knows its own sizes only, and all ranks must call the same function of MPI.
     const std::optional<Blocks> in = Blocks::Of(input_bytes), out = Blocks::Of(output_bytes);
     int fits = in && out ? 1 : 0;
     TUTTI_TRY(Allreduce(&fits, &fits, 1, ncclInt32, ncclMin));
@@ -273,7 +273,7 @@ class MpiOperations final : public SteppedOperations {
     const size_t element = WireSize(type);
     const auto* from = static_cast<const std::byte*>(input);
     std::vector<std::byte> piece(*std::max_element(counts.begin(), counts.end()) * element);
-    // MPI_IN_PLACE would spare this, but MPICH 4 reads that value as an address with four ranks.
+    // MPI_IN_PLACE would spare this buffer, but MPICH 4 takes it for an address with four ranks.
     std::vector<std::byte> sum(counts[static_cast<size_t>(rank_)] * element);
     for (int root = 0; root < num_ranks_; ++root) {
       const size_t count = counts[static_cast<size_t>(root)];
@@ -291,7 +291,7 @@ class MpiOperations final : public SteppedOperations {
       from += count * element;
       if (root == rank_ && count > 0) FinishOutput(sum.data(), count, type, op, num_ranks_);
     }
-    // Not before this rank has read all of its input, which the output may be part of.
+    // The copy comes after this rank has read all of its input, of which the output may be a part.
     if (!sum.empty()) CopyBytes(output, sum.data(), sum.size());
     return Status::Ok();
   }
@@ -308,7 +308,7 @@ class MpiOperations final : public SteppedOperations {
     if (from < 0) output_bytes = 0;
     const auto* in = static_cast<const std::byte*>(input);
     auto* out = static_cast<std::byte*>(output);
-    // Both sides of a direction know its length, and so how many pieces there are.
+    // Both sides of a direction know the length, and thus the number of pieces.
     while (input_bytes > 0 || output_bytes > 0) {
       const size_t sent = std::min(input_bytes, kMost);
       const size_t received = std::min(output_bytes, kMost);
@@ -331,7 +331,7 @@ class MpiOperations final : public SteppedOperations {
   }
   Status ReducescatterOnGpus(const void* input, void* output, const std::vector<size_t>& counts,
                              ncclDataType_t type, ncclRedOp_t op) {
-    std::vector<int> shares;  // Takes has seen that they are ints
+    std::vector<int> shares;  // Takes has checked that they are ints
     for (const size_t count : counts) shares.push_back(static_cast<int>(count));
     return calls_->Wait(
         "MPI_Reduce_scatter",
@@ -397,13 +397,14 @@ bool ThreadsAreDisabled() {
   return value != nullptr && *value != '\0' && strcmp(value, "0") != 0;
 }
 
-// Returns the one rule by which the threads of this process call MPI, whichever plugin object they
-// call it for: negotiation has one, and the data another.
+// Returns the rule by which the threads of this process call MPI. The rule is shared by all plugin
+// objects: negotiation has one plugin object, and the data another.
 std::shared_ptr<MpiCalls> CallsOfProcess() {
   static const std::shared_ptr<MpiCalls> calls(new MpiCalls{ThreadsAreDisabled(), {}});
   return calls;
 }
 
+// The program may have ended MPI itself before the process ends.
 void EndMpi() {
   int finalized = 0;
   MPI_Finalized(&finalized);
@@ -448,8 +449,8 @@ class MpiModule final : public OperationsPlugin {
     return MPIX_Query_cuda_support != nullptr && MPIX_Query_cuda_support() != 0;
   }
 
-  // Called by all members at about the same time (in a round of the set of all ranks), so that a
-  // call of MPI may wait for them here, even where calls are one at a time.
+  // Called by all members at about the same time, in a round of the set of all ranks. A call of MPI
+  // may therefore wait for the members here, even where calls are one at a time.
   Result<std::unique_ptr<Operations>> Open(const OperationsGroup& group) override {
     std::unique_ptr<MpiOperations> operations;
     Status prepared;

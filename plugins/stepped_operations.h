@@ -1,8 +1,9 @@
 #pragma once
 
-// Has what the operations of MPI, Gloo and oneCCL have in common: an allgather, an alltoall and a
-// reducescatter of 64-bit sizes that differ from rank to rank, in steps of what these libraries do
-// well. (MPI counts in ints and does itself what they can count; the others have some of these.)
+// The shared part of the operations of MPI, Gloo and oneCCL: an allgather, an alltoall and a
+// reducescatter of 64-bit sizes that differ from rank to rank. The functions consist of steps that
+// all three libraries do well. (MPI counts in ints and overrides the functions where an int
+// suffices.)
 
 #include <cstddef>
 #include <numeric>
@@ -21,7 +22,7 @@ class SteppedOperations : public Operations {
 
   bool Takes(const Request&, int64_t) const override { return true; }
 
-  // A broadcast from each rank.
+  // Broadcasts from each rank in turn.
   Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
     auto* place = static_cast<std::byte*>(output);
     for (int rank = 0; rank < num_ranks_; ++rank) {
@@ -32,7 +33,8 @@ class SteppedOperations : public Operations {
     return Status::Ok();
   }
 
-  // Exchanges with each rank in turn: the one sent to is as far above as the other is below.
+  // Exchanges with each rank in turn. The receiver is as far above this rank as the sender below
+  // it.
   Status Alltoall(const void* input, const std::vector<size_t>& input_bytes, void* output,
                   const std::vector<size_t>& output_bytes) override {
     std::vector<size_t> input_at(input_bytes.size() + 1), output_at(output_bytes.size() + 1);

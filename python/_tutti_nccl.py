@@ -14,8 +14,8 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def folders():
-    """Returns where libtutti.so.0 may lie, best first: beside TUTTI_LIBRARY, in the package, where
-    the system has libraries."""
+    """Returns the folders in which libtutti.so.0 may lie, best first: beside TUTTI_LIBRARY, in the
+    package, and the system's folders of libraries."""
     named = os.environ.get("TUTTI_LIBRARY")
     found = [os.path.dirname(os.path.abspath(named))] if named else []
     found.append(os.path.join(_HERE, "tutti", "lib"))
@@ -25,7 +25,7 @@ def folders():
 
 
 def folder():
-    """Returns the first of these that has libtutti.so.0, or None."""
+    """Returns the first of the folders with libtutti.so.0, or None."""
     for place in folders():
         if os.path.exists(os.path.join(place, "libtutti.so.0")):
             return place
@@ -57,14 +57,15 @@ def loaded(process="self"):
 
 
 def is_tutti(path):
-    """Returns whether a libnccl.so is Tutti's: it lies beside a libtutti.so.0 or in its overlay."""
+    """Returns whether a libnccl.so is Tutti's, which lies beside a libtutti.so.0 or in its
+    overlay."""
     here = os.path.dirname(os.path.realpath(path))
     return any(os.path.exists(os.path.join(here, up, "libtutti.so.0"))
                for up in (".", "../../../../.."))
 
 
 def _start():
-    """Loads the library; returns what went wrong as a sentence, or None."""
+    """Loads the library; returns the error as a sentence, or None."""
     path = library()
     if path is None:
         return ("TUTTI_NCCL is set, but there is no libnccl.so.2 of Tutti in %s; install the wheel "
@@ -79,8 +80,8 @@ def _start():
 
 
 def start():
-    """Loads the library. Nothing is raised, whatever happens; what went wrong is one line on
-    standard error, for a start-up file that raises would show up in every Python."""
+    """Loads the library. Never raises, because a start-up file that raises would show up in every
+    Python; an error is one line on standard error."""
     try:
         wrong = _start() if sys.platform == "linux" else None
     except Exception as error:

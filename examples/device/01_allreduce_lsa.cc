@@ -11,9 +11,9 @@
 
 __global__ void AllReduce(ncclDevComm comm, ncclWindow_t in, ncclWindow_t out, size_t count) {
   ncclCoopCta block;
-  // Blocks of one number meet, so each needs a barrier of its own.
+  // Blocks with equal numbers meet, hence each block needs a barrier of its own.
   ncclLsaBarrierSession<ncclCoopCta> barrier(block, comm, ncclTeamTagLsa(), blockIdx.x);
-  barrier.sync(block, cuda::memory_order_acq_rel);  // All inputs are there.
+  barrier.sync(block, cuda::memory_order_acq_rel);  // all inputs are there
 
   const size_t threads = size_t{blockDim.x} * gridDim.x * static_cast<unsigned>(comm.nRanks);
   const size_t first =
@@ -27,7 +27,7 @@ __global__ void AllReduce(ncclDevComm comm, ncclWindow_t in, ncclWindow_t out, s
       static_cast<float*>(ncclGetLsaPointer(out, 0, peer))[i] = sum;
   }
 
-  barrier.sync(block, cuda::memory_order_acq_rel);  // All outputs are written.
+  barrier.sync(block, cuda::memory_order_acq_rel);  // all outputs are written
 }
 
 static void RunRank(int rank, ncclComm_t comm, int num_ranks) {

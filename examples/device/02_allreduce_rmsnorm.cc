@@ -1,16 +1,16 @@
-// What a layer of a language model does behind a matrix product that several ranks share, as one
-// kernel: the partial products of all ranks are summed, the residual is added, and every token is
+// The step of a language model's layer after a matrix product that several ranks share, as one
+// kernel. The partial products of all ranks are summed, the residual is added, and every token is
 // divided by the root of the mean of its squares and scaled (RMSNorm). The sum never goes to memory
-// by itself; an AllReduce and a norm would write it and read it again.
+// by itself, whereas an AllReduce and a norm would write it and read it again.
 //
 // Token t is the work of rank t modulo the number of ranks. Ranks that reach one another's memory,
-// an LSA team, load and store it; teams send rows to one another over the network:
+// an LSA team, load and store it. Teams send rows to one another over the network:
 //
 //   1. In every team, the rank at the place of a token's rank sums the team's partial products, and
-//      puts the sum to the token's rank, if that is in another team.
+//      puts the sum to the token's rank, if the token's rank is in another team.
 //   2. The token's rank adds the sums of all teams and the residual, and norms. It stores the rows
 //      to its team, and puts them to the rank at its place in every other team.
-//   3. Those ranks store the rows to their teams.
+//   3. The receiving ranks store the rows to their teams.
 //
 //   c++ -std=c++17 -g 02_allreduce_rmsnorm.cc $(pkg-config --cflags --libs tutti) -pthread
 //   nvcc -std=c++17 -x cu 02_allreduce_rmsnorm.cc $(pkg-config --cflags --libs tutti)
@@ -27,11 +27,11 @@
 
 // Buffers of [tokens][width] floats; `weight` is [width], and `sums` [teams][tokens][width].
 struct Layer {
-  ncclWindow_t partial;   // In: this rank's part of the product. Out: what step 1 makes of it.
-  ncclWindow_t residual;  // In, the same on all ranks. Out: residual + product.
-  ncclWindow_t output;    // Out: the norm of that.
-  ncclWindow_t weight;    // The same on all ranks.
-  ncclWindow_t sums;      // Of other teams, for this rank's tokens.
+  ncclWindow_t partial;   // in: this rank's part of the product; out: the result of step 1
+  ncclWindow_t residual;  // in: equal on all ranks; out: residual + product
+  ncclWindow_t output;    // out: the norm of residual + product
+  ncclWindow_t weight;    // equal on all ranks
+  ncclWindow_t sums;      // of other teams, for this rank's tokens
   int tokens, width;
 
   __device__ size_t RowBytes() const { return static_cast<size_t>(width) * sizeof(float); }
@@ -48,19 +48,19 @@ __device__ float* OfPlace(ncclWindow_t window, size_t offset, int place) {
   return static_cast<float*>(ncclGetLsaPointer(window, offset, place));
 }
 
-// Returns what all threads of the block pass, added.
+// Returns the sum of `value` over all threads of the block.
 __device__ float SumOfBlock(float value) {
   TUTTI_SHARED(float[kMostThreads], values);
   values[threadIdx.x] = value;
   __syncthreads();
   float sum = 0;
   for (unsigned i = 0; i < blockDim.x; ++i) sum += values[i];
-  __syncthreads();  // The next call writes again.
+  __syncthreads();  // the next call writes again
   return sum;
 }
 
-// Calls visit(token, team of the token's rank) for those tokens of this rank's place that are the
-// block's.
+// Calls visit(token, team of the token's rank) for the tokens of this rank's place, as far as they
+// belong to the block.
 template <typename Visit>
 __device__ void VisitTokens(const ncclDevComm& comm, const Layer& layer, const Visit& visit) {
   const int stride = static_cast<int>(gridDim.x) * comm.nRanks;
@@ -71,7 +71,7 @@ __device__ void VisitTokens(const ncclDevComm& comm, const Layer& layer, const V
   }
 }
 
-// Step 1 for a token: this rank's part becomes the sum of the team's.
+// Step 1 for a token: replaces this rank's part by the sum of the team's parts.
 __device__ void SumOfTeam(const ncclDevComm& comm, const Layer& layer, int token) {
   const size_t row = layer.Row(token);
   for (int i = static_cast<int>(threadIdx.x); i < layer.width; i += static_cast<int>(blockDim.x)) {
@@ -119,9 +119,9 @@ __device__ void StoreToTeam(const ncclDevComm& comm, const Layer& layer, int tok
 __global__ void SumAndNorm(ncclDevComm comm, Layer layer) {
   ncclCoopCta block;
   const ncclGin gin(comm, 0);
-  const ncclTeam rail = ncclTeamRail(comm);  // The ranks at this one's place, by team.
+  const ncclTeam rail = ncclTeamRail(comm);  // the ranks at this rank's place, by team
   const int team = comm.rank / comm.lsaSize;
-  // Blocks of one number send to one another, so each has signals of its own.
+  // Blocks with equal numbers send to one another, hence each block has signals of its own.
   const ncclGinSignal_t summed = blockIdx.x, normed = gridDim.x + blockIdx.x;
   ncclBarrierSession<ncclCoopCta> barrier(block, ncclTeamTagWorld(), gin, blockIdx.x);
   barrier.sync(block, cuda::memory_order_acq_rel, ncclGinFenceLevel::None);
@@ -155,7 +155,7 @@ __global__ void SumAndNorm(ncclDevComm comm, Layer layer) {
   VisitTokens(comm, layer, [&](int token, int team_of_token) {
     if (team_of_token != team) StoreToTeam(comm, layer, token);
   });
-  barrier.lsaBarrier().sync(block, cuda::memory_order_acq_rel);  // The team has stored all.
+  barrier.lsaBarrier().sync(block, cuda::memory_order_acq_rel);  // the team has stored all rows
   gin.flush(block);
 }
 
@@ -165,7 +165,7 @@ static float PartialAt(int rank, int token, int i) {
 static float ResidualAt(int token, int i) { return static_cast<float>((token + i) % 5) / 4; }
 static float WeightAt(int i) { return 1 + static_cast<float>(i % 3); }
 
-// Returns the largest distance from what a plain loop computes.
+// Returns the largest distance from the result of a plain loop.
 static double Distance(const std::vector<float>& output, int num_ranks, int tokens, int width) {
   double distance = 0;
   for (int token = 0; token < tokens; ++token) {

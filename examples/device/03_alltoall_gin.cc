@@ -1,7 +1,7 @@
-// An AllToAll that is a kernel: every rank puts a block into the memory of every other one,
-// wherever that is, and waits for the signals of those who put to it. Ranks of one machine and of
-// several are treated alike: this is device-initiated networking (GIN). The same source is compiled
-// for a host and for GPUs:
+// An AllToAll that is a kernel: every rank puts a block into the memory of every rank, wherever the
+// memory is, and waits for the signals of all puts to itself. Ranks of one machine and of several
+// are treated alike: this is device-initiated networking (GIN). The same source is compiled for a
+// host and for GPUs:
 //
 //   c++ -std=c++17 -g 03_alltoall_gin.cc $(pkg-config --cflags --libs tutti) -pthread
 //
@@ -15,14 +15,14 @@
 #include "alltoall.h"
 #include "processes.h"
 
-// The blocks of a rank's input lie in the order of the ranks that they go to, and those of its
-// output, behind the input, in the order of the ranks that they come from.
+// The blocks of a rank's input lie in the order of their receivers. The blocks of its output,
+// behind the input, lie in the order of their senders.
 __global__ void AllToAll(ncclDevComm comm, ncclWindow_t window, size_t count) {
   ncclCoopCta block;
   const ncclGin gin(comm, 0);
   const uint64_t signals_before = gin.readSignal(0);
 
-  // Nobody puts before all have read the signal, and have their output free.
+  // No rank puts before all ranks have read the signal, and have their output free.
   ncclGinBarrierSession<ncclCoopCta> barrier(block, gin, ncclTeamWorld(comm), comm.railGinBarrier,
                                              blockIdx.x);
   barrier.sync(block, cuda::memory_order_relaxed, ncclGinFenceLevel::Relaxed);
@@ -34,8 +34,8 @@ __global__ void AllToAll(ncclDevComm comm, ncclWindow_t window, size_t count) {
             (ranks + static_cast<unsigned>(comm.rank)) * bytes, window, peer * bytes, bytes,
             ncclGin_SignalInc{0});
 
-  gin.waitSignal(block, 0, signals_before + ranks);  // All blocks for this rank are there.
-  gin.flush(block);                                  // The input may be overwritten.
+  gin.waitSignal(block, 0, signals_before + ranks);  // all blocks for this rank have come
+  gin.flush(block);                                  // the input may be overwritten
 }
 
 static void RunRank(int rank, ncclComm_t comm, int num_ranks) {

@@ -1,5 +1,5 @@
-// An AllToAll that takes the best way to each rank: it stores into the memory of the ranks whose
-// memory it reaches, its LSA team, and puts to all others over the network. The same source is
+// An AllToAll that takes the best way to each rank: it stores into the memory of the ranks in
+// reach, its LSA team, and puts to all remaining ranks over the network. The same source is
 // compiled for a host and for GPUs:
 //
 //   c++ -std=c++17 -g 04_alltoall_hybrid.cc $(pkg-config --cflags --libs tutti) -pthread
@@ -12,8 +12,8 @@
 #include "alltoall.h"
 #include "processes.h"
 
-// The blocks of a rank's input lie in the order of the ranks that they go to, and those of its
-// output, behind the input, in the order of the ranks that they come from.
+// The blocks of a rank's input lie in the order of their receivers. The blocks of its output,
+// behind the input, lie in the order of their senders.
 __global__ void AllToAll(ncclDevComm comm, ncclWindow_t window, size_t count) {
   ncclCoopCta block;
   const ncclGin gin(comm, 0);
@@ -23,11 +23,11 @@ __global__ void AllToAll(ncclDevComm comm, ncclWindow_t window, size_t count) {
   const size_t to = (ranks + static_cast<unsigned>(comm.rank)) * bytes;
   const uint64_t signals_before = gin.readSignal(0);
 
-  // Nobody writes before all have read the signal, and have their output free.
+  // No rank writes before all ranks have read the signal, and have their output free.
   ncclBarrierSession<ncclCoopCta> barrier(block, ncclTeamTagWorld(), gin, blockIdx.x);
   barrier.sync(block, cuda::memory_order_acq_rel, ncclGinFenceLevel::None);
 
-  // First what takes long.
+  // The puts come first, since they take long.
   for (unsigned peer = threadIdx.x; peer < ranks; peer += blockDim.x) {
     const int place = static_cast<int>(peer) - first_of_team;
     if (place >= 0 && place < comm.lsaSize) continue;
@@ -43,8 +43,8 @@ __global__ void AllToAll(ncclDevComm comm, ncclWindow_t window, size_t count) {
 
   const auto from_others = static_cast<uint64_t>(comm.nRanks - comm.lsaSize);
   gin.waitSignal(block, 0, signals_before + from_others);
-  barrier.lsaBarrier().sync(block, cuda::memory_order_acq_rel);  // The team has stored all.
-  gin.flush(block);                                              // The input may be overwritten.
+  barrier.lsaBarrier().sync(block, cuda::memory_order_acq_rel);  // the team has stored all blocks
+  gin.flush(block);                                              // the input may be overwritten
 }
 
 static void RunRank(int rank, ncclComm_t comm, int num_ranks) {

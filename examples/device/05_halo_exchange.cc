@@ -1,6 +1,7 @@
 // Heat spreads over a plate that the ranks share, each a strip of its rows. In every step a rank
-// needs the outermost rows of its neighbours, its halo; these put them there and signal it, all in
-// one kernel that runs for all steps. The same source is compiled for a host and for GPUs:
+// needs the outermost rows of its neighbours, its halo. The neighbours put the rows into the halo
+// and signal the rank, all in one kernel that runs for all steps. The same source is compiled for a
+// host and for GPUs:
 //
 //   c++ -std=c++17 -g 05_halo_exchange.cc $(pkg-config --cflags --libs tutti) -pthread
 //
@@ -14,18 +15,18 @@
 #include "processes.h"
 #include "ranks.h"
 
-constexpr int kRows = 12;  // Of each rank.
+constexpr int kRows = 12;  // of each rank
 constexpr int kColumns = 64;
 constexpr int kSteps = 40;
 constexpr size_t kRowBytes = kColumns * sizeof(float);
-// A strip: a halo row, the rank's own rows, a halo row. There are two of them, which are read and
-// written in turns.
+// A strip: a halo row, the rank's own rows, a halo row. Two strips are read and written in turn.
 constexpr size_t kStrip = size_t{kRows + 2} * kColumns;
 
 // Signals that a rank gets.
 constexpr ncclGinSignal_t kFromAbove = 0, kFromBelow = 1;
 
-// Returns the next temperature of a place; those beyond the left and right edges are 0.
+// Returns the next temperature of a place. Places beyond the left and right edges have the
+// temperature 0.
 __host__ __device__ inline float Next(const float* plate, int row, int column) {
   const float* const here = plate + row * kColumns + column;
   const float left = column > 0 ? here[-1] : 0;
@@ -52,8 +53,9 @@ __global__ void Spread(ncclDevComm comm, ncclWindow_t window) {
          i += static_cast<int>(blockDim.x))
       next[i + kColumns] = Next(plate, 1 + i / kColumns, i % kColumns);
 
-    // A neighbour writes into a halo again two steps later, and not before it has this rank's rows
-    // of the step between: so nobody reads the halo any more. Puts by the block wait for all of it.
+    // A neighbour writes into a halo again two steps later, and only after it has this rank's rows
+    // of the step between. At this time this rank reads the halo no more. Puts by the block wait
+    // for all its threads.
     if (has_above)
       gin.put(world, comm.rank - 1, window, write_at + (kRows + 1) * kRowBytes, window,
               write_at + kRowBytes, kRowBytes, ncclGin_WeakSignalInc{kFromBelow}, ncclGin_None(),
@@ -72,7 +74,7 @@ static float Initial(int row, int column, int num_rows) {
   return static_cast<float>((row * 37 + column * 101) % 19);
 }
 
-// Computes the whole plate with one rank's hands, with a row of zeroes at both ends.
+// Computes the whole plate on one rank, with a row of zeroes at both ends.
 static std::vector<float> WholePlate(int num_rows) {
   std::vector<float> plate(static_cast<size_t>(num_rows + 2) * kColumns), next(plate.size());
   for (int row = 0; row < num_rows; ++row)

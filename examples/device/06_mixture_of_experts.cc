@@ -1,7 +1,7 @@
 // A layer of a mixture of experts: each rank has an expert and some tokens, and each token goes to
-// two experts. One kernel sends the tokens to their experts (dispatch), has the expert of this rank
-// work on what has come, and brings the results home, where they are weighed and added (combine).
-// The same source is compiled for a host and for GPUs:
+// two experts. One kernel sends the tokens to their experts (dispatch), makes the expert of this
+// rank work on the received tokens, and brings the results home, where they are weighted and added
+// (combine). The same source is compiled for a host and for GPUs:
 //
 //   c++ -std=c++17 -g 06_mixture_of_experts.cc $(pkg-config --cflags --libs tutti) -pthread
 //
@@ -15,8 +15,8 @@
 #include "processes.h"
 #include "ranks.h"
 
-constexpr int kTokens = 24;  // Of each rank.
-constexpr int kWidth = 32;   // Numbers of a token.
+constexpr int kTokens = 24;  // of each rank
+constexpr int kWidth = 32;   // numbers of a token
 constexpr size_t kTokenBytes = kWidth * sizeof(float);
 // The most tokens of one rank that go to one expert.
 constexpr size_t kBatchBytes = kTokens * kTokenBytes;
@@ -24,18 +24,18 @@ constexpr size_t kBatchBytes = kTokens * kTokenBytes;
 // Signals that a rank gets, one from each rank.
 constexpr ncclGinSignal_t kDispatched = 0, kReturned = 1;
 
-// Where the parts of a rank's window begin, in bytes. Batches and counts are in the order of ranks.
+// The parts of a rank's window, as offsets in bytes. Batches and counts are in the order of ranks.
 struct Layout {
   size_t tokens, experts, output, counts, batches, results, end;
 };
 __host__ __device__ inline Layout LayoutFor(int num_ranks) {
   const auto ranks = static_cast<size_t>(num_ranks);
   Layout layout = {};
-  layout.experts = layout.tokens + kBatchBytes;  // Two for each token.
+  layout.experts = layout.tokens + kBatchBytes;  // two for each token
   layout.output = layout.experts + 2 * kTokens * sizeof(int);
-  layout.counts = layout.output + kBatchBytes;                // Of tokens that have come.
-  layout.batches = layout.counts + ranks * sizeof(uint64_t);  // Tokens that have come.
-  layout.results = layout.batches + ranks * kBatchBytes;      // Of this rank's own tokens.
+  layout.counts = layout.output + kBatchBytes;                // of received tokens
+  layout.batches = layout.counts + ranks * sizeof(uint64_t);  // received tokens
+  layout.results = layout.batches + ranks * kBatchBytes;      // of this rank's own tokens
   layout.end = layout.results + ranks * kBatchBytes;
   return layout;
 }
@@ -43,14 +43,14 @@ __host__ __device__ inline Layout LayoutFor(int num_ranks) {
 __host__ __device__ inline bool GoesTo(const int* experts, int token, int expert) {
   return experts[2 * token] == expert || experts[2 * token + 1] == expert;
 }
-// Returns which of this rank's tokens for an expert a token is.
+// Returns the place of a token among this rank's tokens for an expert.
 __host__ __device__ inline int PlaceOf(const int* experts, int token, int expert) {
   int place = 0;
   for (int earlier = 0; earlier < token; ++earlier)
     if (GoesTo(experts, earlier, expert)) ++place;
   return place;
 }
-// What an expert makes of a number.
+// Returns an expert's result for a number.
 __host__ __device__ inline float Work(int expert, float number) {
   return static_cast<float>(expert + 1) * number + static_cast<float>(expert);
 }
@@ -66,11 +66,11 @@ __global__ void Layer(ncclDevComm comm, ncclWindow_t window, uint64_t round) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const uint64_t signals = round * static_cast<uint64_t>(comm.nRanks);
 
-  // All are done with the batches and results of the round before.
+  // Waits until all ranks are done with the batches and results of the previous round.
   ncclGinBarrier(block, gin, ncclTeamTagWorld(), 0, cuda::memory_order_acq_rel,
                  ncclGinFenceLevel::None);
 
-  // Dispatch. Behind a batch comes its count, whose signal is strong: it is seen after all tokens.
+  // Dispatch. A batch is followed by its count, whose strong signal is seen after all tokens.
   for (int expert = thread; expert < comm.nRanks; expert += threads) {
     uint64_t count = 0;
     for (int token = 0; token < kTokens; ++token)
@@ -92,7 +92,7 @@ __global__ void Layer(ncclDevComm comm, ncclWindow_t window, uint64_t round) {
   }
   block.sync();
 
-  // Each batch goes home in one put, so its own signal is enough.
+  // Each batch goes home in one put, hence its own signal is sufficient.
   for (int rank = thread; rank < comm.nRanks; rank += threads)
     gin.put(world, rank, window, at.results + me * kBatchBytes, window,
             at.batches + static_cast<size_t>(rank) * kBatchBytes, counts[rank] * kTokenBytes,
@@ -112,10 +112,10 @@ __global__ void Layer(ncclDevComm comm, ncclWindow_t window, uint64_t round) {
     for (int i = 0; i < kWidth; ++i)
       output[token * kWidth + i] = kFirstWeight * result[0][i] + kSecondWeight * result[1][i];
   }
-  gin.flush(block);  // What was put may be overwritten.
+  gin.flush(block);  // the sources of the puts may be overwritten
 }
 
-// Writes the tokens of a rank and the experts that they go to, two different ones where there are.
+// Writes the tokens of a rank and their two experts, which differ if there are several experts.
 static void Fill(char* window, const Layout& at, int rank, int num_ranks) {
   auto* const tokens = reinterpret_cast<float*>(window + at.tokens);
   auto* const experts = reinterpret_cast<int*>(window + at.experts);

@@ -1,4 +1,5 @@
-// What both examples of an AllToAll share: the data, the launches, and the check of the result.
+// The shared part of both examples of an AllToAll: the data, the launches, and the check of the
+// result.
 
 #ifndef TUTTI_EXAMPLES_DEVICE_ALLTOALL_H_
 #define TUTTI_EXAMPLES_DEVICE_ALLTOALL_H_
@@ -13,9 +14,9 @@ inline float Value(int from, int to, size_t i) {
   return static_cast<float>(1000 * from + 10 * to) + static_cast<float>(i % 7);
 }
 
-// Runs an AllToAll on this rank and checks what came. `kernel` gets a device communicator made by
+// Runs an AllToAll on this rank and checks the result. `kernel` gets a device communicator made by
 // `requirements`, a window with the input and, behind it, the output, and the number of elements in
-// a block. Ends the program where anything is wrong.
+// a block. Ends the program if anything is wrong.
 template <typename Kernel>
 void RunAllToAll(int rank, ncclComm_t comm, int num_ranks, Kernel kernel,
                  const ncclDevCommRequirements_t& requirements) {

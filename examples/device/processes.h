@@ -1,4 +1,4 @@
-// Ranks that are processes of this program, for the examples that run on several hosts too.
+// Ranks that are processes of this program, for the examples that also run on several hosts.
 
 #ifndef TUTTI_EXAMPLES_DEVICE_PROCESSES_H_
 #define TUTTI_EXAMPLES_DEVICE_PROCESSES_H_
@@ -13,8 +13,9 @@
 #include "ranks.h"
 #include "tutti/launch.h"
 
-// Runs body(rank, communicator) in a process for each rank, which act as if they were on `hosts`
-// hosts. Returns what main returns. The caller must not have used the library before.
+// Runs body(rank, communicator) in a process for each rank. The processes act as if they were on
+// `hosts` hosts. Returns the value for main to return. The caller must not have used the library
+// before.
 template <typename Body>
 int RunRankProcesses(int num_ranks, int hosts, const Body& body) {
   struct Shared {
@@ -56,20 +57,21 @@ int RunRankProcesses(int num_ranks, int hosts, const Body& body) {
   for (int status = 0; wait(&status) > 0;) {
     if (status == 0 || failed) continue;
     failed = true;
-    // The others may wait for the rank that is gone.
+    // The remaining ranks may wait for the dead rank.
     for (const pid_t process : processes) kill(process, SIGKILL);
   }
   return failed ? 1 : 0;
 }
 
-// Ends the program where a call of tutti/launch.h has failed.
+// Ends the program if a call of tutti/launch.h has failed.
 inline void CheckLaunch(ncclResult_t result) {
   if (result == ncclSuccess) return;
   std::fprintf(stderr, "%s\n", tuttiLaunchLastError());
   std::exit(1);
 }
 
-// Runs body(rank, communicator, number of ranks) as the rank that a launcher made of this process.
+// Runs body(rank, communicator, number of ranks) as the rank that a launcher assigned to this
+// process.
 template <typename Body>
 void RunLaunchedRank(tuttiLaunch_t launch, const tuttiLaunchInfo_t& info, const Body& body) {
   ncclUniqueId id;
@@ -85,12 +87,13 @@ void RunLaunchedRank(tuttiLaunch_t launch, const tuttiLaunchInfo_t& info, const 
   CHECK(ncclCommDestroy(comm));
 }
 
-// Runs body(rank, communicator, number of ranks) for as many ranks as the program's first argument
-// says, or else `usual_ranks`. They are threads; or processes of this machine where the second
-// argument is "processes"; or, where it is "hosts", processes of two machines, as far as the
-// library can tell: the first half of the ranks reaches the second over TCP only. Without any
-// argument under a launcher (`tutti run`, torchrun, mpirun, srun; tutti/launch.h) this process is
-// one of its ranks. Returns what main returns.
+// Runs body(rank, communicator, number of ranks) for the number of ranks in the program's first
+// argument, or for `usual_ranks`. The ranks are threads by default. They are processes of this
+// machine if the second argument is "processes". If it is "hosts", they are processes of two
+// machines, as far as the library can tell: the first half of the ranks reaches the second half
+// over TCP only. Without any argument under a launcher (`tutti run`, torchrun, mpirun, srun;
+// tutti/launch.h) this process is one of the launcher's ranks. Returns the value for main to
+// return.
 template <typename Body>
 int RunRanksAsAsked(int argc, char** argv, int usual_ranks, const Body& body) {
   if (argc == 1) {

@@ -1,5 +1,5 @@
-// What the examples share: ranks that are threads of this program, memory of their devices, and the
-// end of the program at the first error.
+// The shared part of the examples: ranks that are threads of this program, memory of their devices,
+// and the end of the program at the first error.
 
 #ifndef TUTTI_EXAMPLES_DEVICE_RANKS_H_
 #define TUTTI_EXAMPLES_DEVICE_RANKS_H_
@@ -23,7 +23,7 @@
   } while (0)
 
 #ifdef __CUDACC__
-// Ends the program where a call of CUDA has failed.
+// Ends the program if a call of CUDA has failed.
 inline void CheckCuda(cudaError_t result, const char* doing) {
   if (result == cudaSuccess) return;
   std::fprintf(stderr, "%s: %s\n", doing, cudaGetErrorString(result));
@@ -68,8 +68,8 @@ struct SharedBuffer {
     CHECK(ncclMemFree(memory));
   }
   void Write(const void* from) { Copy(memory, from); }
-  // Waits for the kernels of this rank first: while a copy into ordinary memory waits for a kernel,
-  // CUDA lets no other thread copy, and the kernel may wait for what the library copies for it.
+  // Waits for the kernels of this rank first. While a copy into ordinary memory waits for a kernel,
+  // CUDA lets no other thread copy, and the kernel may wait for a copy by the library.
   void Read(void* to) {
 #ifdef __CUDACC__
     CheckCuda(cudaDeviceSynchronize(), "waiting for the kernels");
@@ -99,7 +99,8 @@ inline void CheckAllReachable(const ncclCommProperties_t& properties) {
   std::exit(1);
 }
 
-// Returns what a communicator can do. Ends the program unless its kernels can put to all ranks.
+// Returns the abilities of a communicator. Ends the program unless its kernels can put to all
+// ranks.
 inline ncclCommProperties_t PropertiesWithGin(ncclComm_t comm) {
   ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
   CHECK(ncclCommQueryProperties(comm, &properties));

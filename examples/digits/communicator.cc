@@ -7,6 +7,7 @@
 namespace digits {
 namespace {
 
+// The library's own message names the rank and the cause.
 void Check(ncclResult_t result, ncclComm_t comm, const char* doing) {
   if (result == ncclSuccess) return;
   std::string text = std::string(doing) + " failed: " + ncclGetErrorString(result);
@@ -37,6 +38,7 @@ Communicator::Communicator() {
   Check(ncclCommInitAll(&comm_, 1, nullptr), nullptr, "making a communicator of one rank");
 }
 
+// Without Close() an exception is under way, and the remaining ranks must not wait for this rank.
 Communicator::~Communicator() {
   if (comm_ != nullptr) ncclCommAbort(comm_);
 }

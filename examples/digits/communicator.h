@@ -1,9 +1,8 @@
-// The four collectives that this program needs, as NCCL's C API offers them, with errors turned
-// into exceptions.
+// The four collectives of this program, as in NCCL's C API, with errors turned into exceptions.
 //
-// The buffers are ordinary host memory and the stream is null, so every call is done when it
+// The buffers are ordinary host memory and the stream is null, hence every call is done when it
 // returns. Owns its ncclComm_t. To be used by one thread. Every rank must make the same calls in
-// the same order. Failures are std::runtime_error holding the library's own sentence.
+// the same order. Failures are std::runtime_error with the library's own message.
 
 #pragma once
 
@@ -17,14 +16,14 @@ namespace digits {
 
 class Communicator {
  public:
-  /// A fresh id, to be handed to the other ranks by other means (launch.h).
+  /// A fresh id, to be handed to the remaining ranks by other means (launch.h).
   static ncclUniqueId NewId();
 
-  /// Joins; returns when all `size` ranks have joined.
+  /// Joins the ranks; returns when all `size` ranks have joined.
   Communicator(const ncclUniqueId& id, int rank, int size);
-  /// One rank alone, which has nobody to meet.
+  /// Makes a communicator of one rank alone.
   Communicator();
-  /// Aborts unless Close() was called, so that an exception here cannot leave the other ranks
+  /// Aborts unless Close() was called, in order that an exception here cannot leave other ranks
   /// waiting.
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -38,7 +37,7 @@ class Communicator {
   void Sum(std::span<double> values);
   void Sum(std::span<int64_t> values);
 
-  /// Replaces `values` on every rank by those of rank `root` (Broadcast).
+  /// Replaces `values` on every rank by the values of rank `root` (Broadcast).
   void Broadcast(std::span<float> values, int root);
 
   /// The values of all ranks, in rank order (AllGather).

@@ -15,10 +15,10 @@ namespace digits {
 namespace {
 
 constexpr int kMaxPixel = 16;
-constexpr size_t kTestPart = 5;  // one image in five is kept for the test
+constexpr size_t kTestPart = 5;  // a fifth of the images is kept for the test
 
-/// Takes the next integer off `text`, with the comma behind it if there is one; false if there is
-/// none in 0..max.
+/// Takes the next integer off `text`, together with a following comma. Returns false without an
+/// integer in 0..max.
 bool TakeNumber(std::string_view* text, int max, int* value) {
   const char* end = text->data() + text->size();
   const auto [stop, error] = std::from_chars(text->data(), end, *value);
@@ -46,6 +46,7 @@ Image ParseLine(std::string_view line, const std::string& where) {
   return image;
 }
 
+// Fisher and Yates' method, with random numbers that are equal on every machine.
 template <typename T>
 void Shuffle(std::vector<T>* items, Random* random) {
   for (size_t i = items->size(); i > 1; --i) std::swap((*items)[i - 1], (*items)[random->Below(i)]);

@@ -53,8 +53,9 @@ void MeetAtMaster() {
   setenv("NCCL_COMM_ID", (std::string(address) + ":" + port).c_str(), 1);
 }
 
-/// Under another name first and renamed when whole, so that no reader sees half an id. Only this
-/// user may read it: the id holds the key that lets a process into the job.
+/// Writes the id under another name first and renames the complete file, hence no reader sees half
+/// an id. Only this user may read the file: the id contains the key that admits a process to the
+/// job.
 void WriteId(const std::string& path, const ncclUniqueId& id) {
   const std::string draft = path + "." + std::to_string(getpid());
   const int fd = open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR);
@@ -76,7 +77,7 @@ bool ReadId(const std::string& path, ncclUniqueId* id) {
          static_cast<std::streamsize>(sizeof(*id));
 }
 
-/// A directory of this run's own, removed with all in it.
+/// A directory for this run, removed with its content.
 class TemporaryDirectory {
  public:
   TemporaryDirectory() {
@@ -102,15 +103,17 @@ pid_t ForkOne(const Place& place, const std::function<int(const Place&)>& rank_m
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child != 0) return child;
-  // A rank must not outlive the program that the user started, and may end before this is set.
+  // A rank must not outlive the user's program, which may end before this call.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   const int status = rank_main(place);
   std::cout.flush();
-  _exit(status);  // not exit(): what the parent registered to run at its end is not the child's to
-                  // run
+  // The child must not call exit(), which would run the functions that the parent has registered
+  // for its own end.
+  _exit(status);
 }
 
+// The first failure ends the remaining ranks, which would otherwise wait for the failed rank.
 int WaitForAll(std::vector<pid_t> children) {
   int first_failure = 0;
   while (!children.empty()) {
@@ -184,7 +187,7 @@ void RemoveIdFile(const Place& place) {
 
 int ForkRanks(int size, const std::function<int(const Place&)>& rank_main) {
   const TemporaryDirectory directory;
-  std::cout.flush();  // or every child would print again what is still in the buffer
+  std::cout.flush();  // Otherwise every child would print the content of the buffer again.
   std::vector<pid_t> children;
   for (int rank = 0; rank < size; ++rank) {
     const pid_t child =

@@ -1,13 +1,13 @@
-// Trains a small network on handwritten digits, data-parallel: ranks that talk only through NCCL's
-// C API.
+// Trains a small network on handwritten digits, data-parallel: ranks that communicate only through
+// NCCL's C API.
 //
 //   digits --ranks 4                       four processes of this program's own
 //   tutti run -n 4 digits                  the processes of a launcher (RANK, WORLD_SIZE,
 //   TUTTI_ID_FILE)
 //
-// Prints the loss as it falls, the test accuracy, each rank's hash of its weights, and what one
-// rank alone comes to. Exits with 0 only if the accuracy is high enough, all weights are identical
-// and one rank alone reaches the same loss. A program for users: it includes only <nccl.h> and the
+// Prints the falling loss, the test accuracy, each rank's hash of its weights, and the result of
+// one rank alone. Exits with 0 only if the accuracy is high enough, all weights are identical and
+// one rank alone reaches the same loss. A program for users: it includes only <nccl.h> and the
 // standard library.
 
 #include <algorithm>
@@ -33,10 +33,10 @@
 namespace digits {
 namespace {
 
-// One rank adds up the gradients of a batch in another order than four do, and the rounding (1e-7 a
-// step) grows over the steps of training. Measured: below 1e-6 of the loss after 20 epochs, for 2
-// to 16 ranks and five seeds, and 4e-5 after 400. A wrong share or a wrong scale of the gradients
-// is off by far more than this.
+// The tolerance of the loss. One rank adds up the gradients of a batch in another order than four
+// ranks do, and the rounding (1e-7 a step) grows over the steps of training. Measured: below 1e-6
+// of the loss after 20 epochs, for 2 to 16 ranks and five seeds, and 4e-5 after 400. A wrong share
+// or a wrong scale of the gradients exceeds this by far.
 constexpr double kLossTolerance = 1e-3;
 
 constexpr const char* kUsage = R"(usage: digits [options]
@@ -162,7 +162,7 @@ Outcome TrainAsRank(const Place& place, const Dataset& data, const Settings& set
   return outcome;
 }
 
-/// What every rank does; rank 0 also prints, and afterwards trains alone for comparison. Returns
+/// The work of every rank. Rank 0 also prints, and afterwards trains alone for comparison. Returns
 /// the exit status.
 int RunRank(const Place& place, const Options& options) {
   const Dataset data = Split(ReadImages(options.data), options.training.seed);
@@ -199,7 +199,8 @@ int Main(int argc, char** argv) {
     std::cout << kUsage;
     return 0;
   }
-  // Read once before any rank starts, so that bad data is said once and not by every rank.
+  // The data are read once before any rank starts, hence bad data are reported once and not by
+  // every rank.
   Split(ReadImages(options.data), options.training.seed);
   if (const auto place = PlaceFromEnvironment(options.id_file))
     return RunRankGuarded(*place, options);

@@ -9,8 +9,8 @@
 namespace digits {
 namespace {
 
-// The one array: hidden weights (a row per unit), hidden biases, output weights (a row per class),
-// output biases.
+// The layout of the array of weights: hidden weights (a row per unit), hidden biases, output
+// weights (a row per class), output biases.
 constexpr size_t kHiddenBias = size_t{kHidden} * kPixels;
 constexpr size_t kOutput = kHiddenBias + kHidden;
 constexpr size_t kOutputBias = kOutput + size_t{kClasses} * kHidden;
@@ -42,14 +42,14 @@ struct Activations {
   std::array<float, kClasses> probability;
 };
 
-/// One image forward; adds what it scored to `score`.
+/// Runs one image forward, and adds its score to `score`.
 Activations Forward(const float* weights, const Image& image, Score* score) {
   Activations a;
   Affine(weights, weights + kHiddenBias, image.pixels, &a.hidden);
   for (float& h : a.hidden) h = std::max(h, 0.0F);
   Affine(weights + kOutput, weights + kOutputBias, a.hidden, &a.probability);
 
-  // Softmax with the largest logit taken off first, so that no exponential overflows.
+  // Softmax. The largest logit is taken off first, in order that no exponential overflows.
   const auto largest = std::max_element(a.probability.begin(), a.probability.end());
   const float shift = *largest;
   const auto guess = largest - a.probability.begin();

@@ -1,7 +1,7 @@
 // A network of two layers: 64 pixels, 64 hidden units (ReLU), 10 classes (softmax, cross entropy).
 //
-// All weights lie in one array, and so do all gradients: what ranks exchange is one buffer. No
-// network of the other kind in here: averaging over ranks is the trainer's work.
+// All weights lie in one array, and so do all gradients; ranks therefore exchange one buffer. This
+// file does no communication: averaging over ranks is the trainer's work.
 
 #pragma once
 
@@ -16,7 +16,7 @@ namespace digits {
 
 inline constexpr int kHidden = 64;
 
-/// What a pass over some images counted.
+/// The counts of a pass over some images.
 struct Score {
   double loss = 0;  // cross entropy, summed over the images
   int64_t correct = 0;
@@ -25,8 +25,8 @@ struct Score {
 
 class Network {
  public:
-  /// All weights zero, such as no training can start from: they must be drawn, or received from a
-  /// rank that drew them.
+  /// All weights zero, from which no training can start: the weights must be drawn, or received
+  /// from another rank.
   Network();
 
   /// Draws all weights from `seed` (He's initialisation: variance 2 / inputs; biases zero).

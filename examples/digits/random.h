@@ -1,5 +1,5 @@
-// Random numbers that are the same on every machine: the standard fixes what std::mt19937_64
-// yields, but leaves its distributions and std::shuffle to the library, so these few are our own.
+// Random numbers that are equal on every machine. The standard fixes the output of std::mt19937_64,
+// but leaves its distributions and std::shuffle to the library. This program therefore has its own.
 
 #pragma once
 
@@ -18,7 +18,7 @@ class Random {
   /// Uniform in 0..bound-1. The modulo's bias is below bound / 2^64. REQUIRES: bound > 0.
   size_t Below(size_t bound) { return static_cast<size_t>(engine_() % bound); }
 
-  /// Uniform in (0, 1]: never 0, so that its logarithm is finite.
+  /// Uniform in (0, 1]: never 0, hence its logarithm is finite.
   double Unit() { return (static_cast<double>(engine_() >> 11) + 1.0) * 0x1p-53; }
 
   /// Standard normal, by Box and Muller's method (one of the pair is thrown away).

@@ -9,8 +9,8 @@
 namespace digits {
 namespace {
 
-/// FNV-1a over the bytes: equal weights give equal hashes, and any differing bit shows (but for a
-/// chance of 2^-64).
+/// FNV-1a over the bytes: equal weights give equal hashes, and any differing bit shows (except for
+/// a chance of 2^-64).
 uint64_t Hash(std::span<const float> weights) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const std::byte b : std::as_bytes(weights)) {
@@ -55,8 +55,8 @@ Score TrainEpoch(const Dataset& data, const Settings& settings, int epoch, Netwo
     Add(network->AddGradient(data.train, Share(batch, comm->rank(), comm->size()), gradient),
         &mine);
 
-    // Sum and divide by the whole batch, rather than average over ranks: shares may differ by an
-    // image.
+    // Sums and divides by the whole batch, rather than averaging over ranks, since shares may
+    // differ by an image.
     comm->Sum(std::span<float>(gradient));
     const float scale = 1.0F / static_cast<float>(batch.size());
     for (float& g : gradient) g *= scale;
@@ -67,6 +67,7 @@ Score TrainEpoch(const Dataset& data, const Settings& settings, int epoch, Netwo
 
 }  // namespace
 
+// Only rank 0 draws the weights, and the broadcast gives every rank the same start.
 Outcome Train(const Dataset& data, const Settings& settings, Communicator* comm,
               const Progress& progress) {
   Network network;

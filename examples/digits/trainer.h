@@ -1,9 +1,9 @@
 // Data-parallel training: every rank holds the same weights, works on its share of each batch, and
-// AllReduce adds up the gradients, so that every rank takes the same step.
+// AllReduce adds up the gradients, hence every rank takes the same step.
 //
-// The batch is the global one and the gradient is divided by its length, whatever the number of
-// ranks: the same mathematics with one rank or with many. Only the order of floating-point
-// additions differs.
+// The batch is the global batch and the gradient is divided by its length, with any number of
+// ranks. The mathematics is therefore the same with one rank or with many, and only the order of
+// floating-point additions differs.
 
 #pragma once
 
@@ -36,9 +36,9 @@ struct Outcome {
 /// Called after each epoch with its number from 1 and the epoch's score over all ranks.
 using Progress = std::function<void(int epoch, const Score& train)>;
 
-/// Draws the weights on rank 0, gives them to all, trains, and evaluates.
-/// Collective: every rank of `comm` must call it with the same data and settings.
-/// Throws std::runtime_error if the communicator fails.
+/// Draws the weights on rank 0, gives them to all ranks, trains, and evaluates. Collective: every
+/// rank of `comm` must call it with the same data and settings. Throws std::runtime_error if the
+/// communicator fails.
 Outcome Train(const Dataset& data, const Settings& settings, Communicator* comm,
               const Progress& progress);
 

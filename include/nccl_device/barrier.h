@@ -11,21 +11,20 @@
 
 #if TUTTI_DEVICE_API
 
-// Barrier `index` of those that barrierCount asked for; otherwise as ncclLsaBarrierSession and
+// Barrier `index` of barrierCount; for the rest see ncclLsaBarrierSession and
 // ncclGinBarrierSession. A barrier of the world first meets inside each LSA team, and then each
-// rank meets its rail, which is all ranks that have its place in their teams.
+// rank meets its rail: all ranks with the same place in their teams.
 template <typename Coop>
 struct ncclBarrierSession {
  public:
-  // The world, a team of memory, a rail. Without a GIN connection there is one LSA team, and the
-  // world is that.
+  // The world, a team of memory, a rail. Without a GIN connection the world is one LSA team.
   NCCL_DEVICE_INLINE ncclBarrierSession(Coop coop, ncclTeamTagWorld, ncclGin gin, uint32_t index,
                                         bool multimem = false);
   NCCL_DEVICE_INLINE ncclBarrierSession(Coop coop, ncclTeamTagLsa, const ncclDevComm& comm,
                                         uint32_t index, bool multimem = false);
   NCCL_DEVICE_INLINE ncclBarrierSession(Coop coop, ncclTeamTagRail, ncclGin gin, uint32_t index);
-  // Barriers of the caller's own: the ranks of innerTeam reach one another's memory, and those of
-  // outerTeam have the same place in theirs.
+  // Barriers of the caller's own: the ranks of innerTeam reach one another's memory, and the ranks
+  // of outerTeam have the same place in their inner teams.
   NCCL_DEVICE_INLINE ncclBarrierSession(Coop coop, ncclTeam innerTeam, ncclTeam outerTeam,
                                         ncclGin gin, ncclLsaBarrierHandle innerHandle,
                                         ncclGinBarrierHandle outerHandle, uint32_t index,
@@ -38,17 +37,17 @@ struct ncclBarrierSession {
   NCCL_DEVICE_INLINE ncclLsaBarrierSession<Coop>& lsaBarrier() { return lsa_; }
   NCCL_DEVICE_INLINE ncclGinBarrierSession<Coop>& ginBarrier() { return gin_barrier_; }
 
-  // The fence is for the session's context. Puts may come from any rank of the world, so a fence
-  // for them takes a barrier of all ranks over GIN, where puts are not limited to rails.
+  // The fence is for the session's context. Puts may come from any rank of the world. If puts are
+  // not limited to rails, a fence for them therefore takes a barrier of all ranks over GIN.
   NCCL_DEVICE_INLINE void sync(Coop coop, cuda::memory_order order,
                                ncclGinFenceLevel fence = ncclGinFenceLevel::Put |
                                                          ncclGinFenceLevel::Get);
-  // The time that the first half leaves is the second one's, which runs in any case.
+  // The second half has the time that the first half leaves, and runs in any case.
   NCCL_DEVICE_INLINE ncclResult_t sync(Coop coop, cuda::memory_order order, ncclGinFenceLevel fence,
                                        uint64_t timeoutCycles);
 
  private:
-  // The halves that a barrier has.
+  // The halves of a barrier.
   enum class Halves : uint8_t { kLsa, kGin, kBoth };
 
   NCCL_DEVICE_INLINE ncclBarrierSession(Coop coop, Halves halves, bool is_world, ncclTeam inner,
@@ -63,7 +62,7 @@ struct ncclBarrierSession {
         lsa_(coop, gin.comm, inner, innerHandle, index, multimem, multimemHandle),
         gin_barrier_(coop, gin, outer, outerHandle, index) {}
 
-  // Returns the halves that a barrier of the world has.
+  // Returns the halves of a barrier of the world.
   NCCL_DEVICE_INLINE static Halves OfWorld(const ncclDevComm& comm) {
     return comm.ginConnectionCount == 0 ? Halves::kLsa : Halves::kBoth;
   }
@@ -71,7 +70,7 @@ struct ncclBarrierSession {
     return is_world_ && halves_ == Halves::kBoth && !gin_.comm.ginContextsRailed &&
            (fence & ncclGinFenceLevel::Put) != ncclGinFenceLevel::None;
   }
-  // What one half has acquired the other one releases.
+  // The second half releases everything that the first half has acquired.
   NCCL_DEVICE_INLINE cuda::memory_order OrderOfHalf(cuda::memory_order order) const {
     return order == cuda::memory_order_relaxed || halves_ != Halves::kBoth
                ? order

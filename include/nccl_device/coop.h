@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// nccl_device/coop.h: groups of threads that do something together. Where a function of these
-// headers takes a Coop, all threads of the group call it with the same arguments. A group is any
-// copyable type with thread_rank(), size() and sync(), CUDA's cooperative groups among them; sync()
-// is a barrier after which every thread of the group sees what the others did before it.
+// nccl_device/coop.h: groups of threads that work together. All threads of a group call a function
+// that takes a Coop, with the same arguments. A group is any copyable type with thread_rank(),
+// size() and sync(), for example CUDA's cooperative groups. After the barrier sync() every thread
+// of the group sees the group's work before the barrier.
 
 #ifndef NCCL_DEVICE_COOP_H_
 #define NCCL_DEVICE_COOP_H_
@@ -36,12 +36,12 @@ NCCL_DEVICE_INLINE int CountLanes(uint32_t mask) {
   return __builtin_popcount(mask);
 #endif
 }
-// Returns the number of lane `rank` of those in `mask`.
+// Returns the number of the `rank`-th lane in `mask`.
 NCCL_DEVICE_INLINE int NthLane(uint32_t mask, int rank) {
   for (; rank > 0; --rank) mask &= mask - 1;
   return CountLanes((mask & (~mask + 1)) - 1);
 }
-// The calling thread's number in its block, and the size of that.
+// Return the calling thread's number in its block, and the size of the block.
 NCCL_DEVICE_INLINE int ThreadOfBlock() {
   return static_cast<int>(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
 }
@@ -52,7 +52,8 @@ NCCL_DEVICE_INLINE int ThreadsOfBlock() {
 }  // namespace device
 }  // namespace tutti
 
-// `kThreads` neighbouring lanes of a warp, a power of two; the group begins at a multiple of it.
+// `kThreads` neighbouring lanes of a warp, a power of two; the group begins at a multiple of
+// kThreads.
 template <int kThreads>
 struct ncclCoopTile {
   static_assert(kThreads > 0 && kThreads <= 32 && (kThreads & (kThreads - 1)) == 0,
@@ -71,7 +72,7 @@ struct ncclCoopTile {
 using ncclCoopThread = ncclCoopTile<1>;
 using ncclCoopWarp = ncclCoopTile<32>;
 
-// The lanes of a warp that have a bit in `lmask`.
+// The lanes of a warp with a bit in `lmask`.
 struct ncclCoopLanes {
   uint32_t lmask;
 
@@ -84,8 +85,8 @@ struct ncclCoopLanes {
   NCCL_DEVICE_INLINE void sync() { __syncwarp(lmask); }
 };
 
-// `nWarps` neighbouring warps of a block, from `warp0` on. Spans of a block that are used at the
-// same time have different ids, from 0 to 14.
+// `nWarps` neighbouring warps of a block, from `warp0` on. Spans of a block in use at the same time
+// have different ids, from 0 to 14.
 struct ncclCoopWarpSpan {
   uint32_t warp0 : 8, nWarps : 8, id : 8;
 
@@ -116,7 +117,7 @@ struct ncclCoopCta {
   NCCL_DEVICE_INLINE void sync() { __syncthreads(); }
 };
 
-// Holds a group of any type of up to 16 bytes, for functions that are not to be templates.
+// Holds a group of any type of up to 16 bytes, for functions that are not templates.
 struct ncclCoopAny {
   struct Storage {
     alignas(void*) char space[16];
@@ -165,7 +166,7 @@ struct ncclCoopAny {
   }
 };
 
-// Returns the lanes of the caller's warp that are in the group; all lanes for a group of warps.
+// Returns the group's lanes in the caller's warp; all lanes for a group of warps.
 template <int kThreads>
 NCCL_DEVICE_INLINE uint32_t ncclCoopGetLaneMask(ncclCoopTile<kThreads> coop) {
   return coop.laneMask();
@@ -174,7 +175,8 @@ NCCL_DEVICE_INLINE uint32_t ncclCoopGetLaneMask(ncclCoopLanes coop) { return coo
 NCCL_DEVICE_INLINE uint32_t ncclCoopGetLaneMask(ncclCoopWarpSpan) { return UINT32_MAX; }
 NCCL_DEVICE_INLINE uint32_t ncclCoopGetLaneMask(ncclCoopCta) { return UINT32_MAX; }
 
-// Return whether the compiler knows that the group is one thread, and that it lies in one warp.
+// Return whether the compiler knows that the group is one thread, and whether the group lies in one
+// warp.
 template <typename Coop>
 NCCL_DEVICE_INLINE constexpr bool ncclCoopIsThread(Coop) {
   return false;
@@ -190,8 +192,8 @@ NCCL_DEVICE_INLINE constexpr bool ncclCoopWithinWarp(ncclCoopTile<kThreads>) {
 }
 NCCL_DEVICE_INLINE constexpr bool ncclCoopWithinWarp(ncclCoopLanes) { return true; }
 
-// Returns lanes of the caller's warp, the caller among them, that run together at this point and
-// can act as a group. On the host that is the caller alone.
+// Returns lanes of the caller's warp, the caller included, that run together at this point and can
+// act as a group. On the host the caller is the only lane.
 NCCL_DEVICE_INLINE ncclCoopLanes ncclCoopCoalesced() {
 #ifdef __CUDA_ARCH__
   return ncclCoopLanes(__activemask());

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// nccl_device/core.h: what a program asks of a device communicator, the host functions that make
-// one, teams of ranks, and where memory of a window lies for a kernel. Names, values and layouts
-// are those of NCCL 2.30.7; nccl_device/impl/layout__checks.h asserts them. Valid C.
+// nccl_device/core.h: the requirements of a device communicator, the host functions that make one,
+// teams of ranks, and addresses of windows' memory for a kernel. Names, values and layouts are NCCL
+// 2.30.7's; nccl_device/impl/layout__checks.h asserts them. Valid C.
 //
-// Words. A kernel is code that runs on the rank's device: a CUDA kernel, or, of a rank on a host, a
-// function that tuttiLaunchHost runs (tutti/host_kernel.h). The LSA team of a rank (load/store
-// accessible) is the consecutive ranks into whose windows its kernels can load and store. A rail is
-// the ranks that have the same place in their LSA teams.
+// Words. A kernel is code that runs on the rank's device: a CUDA kernel, or, on a host, a function
+// for tuttiLaunchHost (tutti/host_kernel.h). The LSA team of a rank (load/store accessible) is the
+// consecutive ranks into whose windows its kernels can load and store. A rail consists of the ranks
+// with the same place in their LSA teams.
 //
 // Threads and errors of host functions: as in nccl.h.
 
@@ -21,15 +21,15 @@
 // Types
 // -------------------------------------------------------------------------------------------------
 
-// What a kernel needs in order to talk to other ranks; passed to it by value. Programs may read
-// rank, nRanks, lsaRank, lsaSize, ginContextCount and the handles of barriers
+// The handle by which a kernel talks to other ranks; passed to the kernel by value. Programs may
+// read rank, nRanks, lsaRank, lsaSize, ginContextCount and the handles of barriers
 // (nccl_device/impl/comm__types.h).
 typedef struct ncclDevComm ncclDevComm_t;
 
-// The record of a window in memory that kernels read; an ncclWindow_t points at it.
+// The record of a window in memory that kernels read; an ncclWindow_t points at the record.
 typedef struct ncclWindow_vidmem ncclWindow_vidmem_t;
 
-// Handles of what a device communicator holds; each is described beside its users.
+// Handles of the parts of a device communicator; each is described beside its users.
 typedef struct ncclMultimemHandle ncclMultimemHandle_t;
 typedef struct ncclLsaBarrierHandle ncclLsaBarrierHandle_t;
 typedef struct ncclGinBarrierHandle ncclGinBarrierHandle_t;
@@ -46,7 +46,7 @@ typedef struct {
   uint64_t opaque[2];
 } ncclGinRequest_t;
 
-// `nRanks` ranks that lie `stride` apart in the world; the caller is number `rank` of them. Rank i
+// `nRanks` ranks at distances of `stride` in the world; the caller is number `rank` of them. Rank i
 // of the team is rank (i - rank) * stride behind the caller in the world.
 struct ncclTeam {
   int nRanks, rank, stride;
@@ -65,7 +65,7 @@ struct ncclMultimemHandle {
 };
 
 // -------------------------------------------------------------------------------------------------
-// What a communicator can do for kernels
+// Properties of a communicator for kernels
 // -------------------------------------------------------------------------------------------------
 
 typedef enum {
@@ -88,7 +88,7 @@ typedef struct ncclCommProperties {
   int nvmlDev;                  // -1: not known.
   bool deviceApiSupport;        // Whether ncclDevCommCreate works.
   bool multimemSupport;         // Whether kernels can use multicast memory.
-  ncclGinType_t ginType;        // How kernels reach the network, all ranks of it.
+  ncclGinType_t ginType;        // how kernels reach the network of all ranks
   int nLsaTeams;                // 1: kernels reach the windows of all ranks by load and store.
   bool hostRmaSupport;          // Whether ncclPutSignal works.
   ncclGinType_t railedGinType;  // How kernels reach the network, ranks of their own rail only.
@@ -107,7 +107,7 @@ typedef struct ncclCommProperties {
 extern "C" {
 #endif
 
-// Fills *props, as much of it as props->size says.
+// Fills *props, up to props->size bytes.
 ncclResult_t ncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* props);
 ncclResult_t pncclCommQueryProperties(ncclComm_t comm, ncclCommProperties_t* props);
 
@@ -132,7 +132,7 @@ typedef enum {
 typedef struct ncclDevResourceRequirements ncclDevResourceRequirements_t;
 typedef struct ncclTeamRequirements ncclTeamRequirements_t;
 
-// One piece of the resource window, and signals and counters of the caller's own. Elements form a
+// A piece of the resource window, and signals and counters of the caller's own. Elements form a
 // list. ncclDevCommCreate stores where the piece lies and the first numbers; a null `out` is not
 // stored.
 struct ncclDevResourceRequirements {
@@ -154,7 +154,7 @@ struct ncclTeamRequirements {
   ncclMultimemHandle_t* outMultimemHandle;
 };
 
-// Says what kernels will use. All ranks ask for the same. Start from
+// Describes the kernels' needs. All ranks ask for the same. Start from
 // NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER.
 typedef struct ncclDevCommRequirements {
   // Filled by the initializer.
@@ -170,11 +170,11 @@ typedef struct ncclDevCommRequirements {
   int railGinBarrierCount;  // Barriers of ncclGinBarrierSession with ncclTeamTagRail.
   int lsaLLA2ABlockCount, lsaLLA2ASlotCount;  // Kept for NCCL's sake; see nccl_device/ll_a2a.h.
   bool ginForceEnable;                        // The older spelling of ginConnectionType FULL.
-  int ginContextCount;  // A wish. How many there are is in the device communicator.
-  int ginSignalCount;   // Signals of the caller's own, numbered from 0.
-  int ginCounterCount;  // Counters of the caller's own, numbered from 0.
+  int ginContextCount;                        // a wish; the device communicator has the number
+  int ginSignalCount;                         // Signals of the caller's own, numbered from 0.
+  int ginCounterCount;                        // Counters of the caller's own, numbered from 0.
   ncclGinConnectionType_t ginConnectionType;
-  bool ginExclusiveContexts;  // Contexts that no other device communicator uses.
+  bool ginExclusiveContexts;  // contexts shared with no other device communicator
   int ginQueueDepth;          // 0: the library chooses.
   int ginTrafficClass;        // NCCL_CONFIG_UNDEF_INT: the library chooses.
   int worldGinBarrierCount;   // Barriers of ncclGinBarrierSession with ncclTeamTagWorld.
@@ -197,17 +197,18 @@ extern "C" {
 #endif
 
 // Makes a device communicator and stores it in *outDevComm, together with the `out` fields of the
-// lists, which are read before the call returns. A joint call: all ranks of `comm` make it with
-// equal requirements. Requirements may have the form of any release since 2.28: from 2.29 on `size`
-// says which; a `magic` of 0 means the fields were set from zero, as programs of 2.28 did.
-// ncclInvalidUsage where ranks have no symmetric memory, and for a magic or a version that this
-// library does not know; ncclInvalidArgument for what the ranks cannot do (GIN, multicast memory).
+// lists, which are read before the call returns. A joint call: all ranks of `comm` make the call
+// with equal requirements. Requirements may have the form of any release since 2.28. From 2.29 on
+// `size` tells the form; a `magic` of 0 means that the fields were set from zero, as programs of
+// 2.28 did. ncclInvalidUsage for ranks without symmetric memory and for an unknown magic or
+// version; ncclInvalidArgument for needs that the ranks cannot serve (GIN, multicast memory).
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t* reqs,
                                ncclDevComm_t* outDevComm);
 ncclResult_t pncclDevCommCreate(ncclComm_t comm, const ncclDevCommRequirements_t* reqs,
                                 ncclDevComm_t* outDevComm);
 
-// Gives back what ncclDevCommCreate took. A joint call; no kernel may be using it.
+// Frees a device communicator of ncclDevCommCreate. A joint call; no kernel may be using the device
+// communicator.
 ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* devComm);
 ncclResult_t pncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* devComm);
 
@@ -216,7 +217,7 @@ ncclResult_t pncclDevCommDestroy(ncclComm_t comm, const ncclDevComm_t* devComm);
 // -------------------------------------------------------------------------------------------------
 
 // Stores the address by which kernels of this rank reach byte `offset` of the window on rank
-// `lsaRank` of its LSA team. ncclInvalidArgument beyond the window or the team.
+// `lsaRank` of the LSA team. ncclInvalidArgument beyond the window or the team.
 ncclResult_t ncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int lsaRank,
                                      void** outPtr);
 ncclResult_t pncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int lsaRank,
@@ -225,7 +226,7 @@ ncclResult_t pncclGetLsaDevicePointer(ncclWindow_t window, size_t offset, int ls
 ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void** outPtr);
 ncclResult_t pncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int peer, void** outPtr);
 // The same for the multicast memory of the LSA team, and of the team of a handle. The first stores
-// null where there is none.
+// null without multicast memory.
 ncclResult_t ncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t offset, void** outPtr);
 ncclResult_t pncclGetLsaMultimemDevicePointer(ncclWindow_t window, size_t offset, void** outPtr);
 ncclResult_t ncclGetMultimemDevicePointer(ncclWindow_t window, size_t offset,
@@ -237,7 +238,7 @@ ncclResult_t pncclGetMultimemDevicePointer(ncclWindow_t window, size_t offset,
 // Teams
 // -------------------------------------------------------------------------------------------------
 
-// Return all ranks, the LSA team, and the rail of this rank. A handle that is none has a team of no
+// Return all ranks, the LSA team, and the rail of this rank. An invalid handle has a team of no
 // rank. Kernels have the same functions with an ncclDevComm in place of `comm`
 // (nccl_device/impl/core__funcs.h).
 ncclTeam_t ncclTeamWorld(ncclComm_t comm);
@@ -259,7 +260,7 @@ int pncclTeamRankToLsa(ncclComm_t comm, ncclTeam_t team, int rank);
 #pragma GCC visibility pop
 #endif
 
-// Returns which rank of team `a` is rank `bPeer` of team `b`. It must be a member.
+// Returns the rank in team `a` of rank `bPeer` of team `b`. The rank must be a member of `a`.
 NCCL_EXTERN_C NCCL_HOST_DEVICE_INLINE int ncclTeamRankToTeam(ncclTeam_t a, ncclTeam_t b,
                                                              int bPeer) {
   return a.rank + (bPeer - b.rank) * b.stride / a.stride;
@@ -273,8 +274,8 @@ NCCL_EXTERN_C NCCL_HOST_DEVICE_INLINE bool ncclTeamRankIsMember(ncclTeam_t a, nc
   return distance % a.stride == 0 && rank >= 0 && rank < a.nRanks;
 }
 
-// Return the `innerSize` neighbouring ranks of `parent` that the caller belongs to, and the ranks
-// that have the caller's place among such neighbours. innerSize divides parent.nRanks.
+// Return the `innerSize` neighbouring ranks of `parent` around the caller, and the ranks with the
+// caller's place among such neighbours. innerSize divides parent.nRanks.
 NCCL_EXTERN_C NCCL_HOST_DEVICE_INLINE ncclTeam_t ncclTeamInnerFactor(ncclTeam_t parent,
                                                                      int innerSize) {
   const ncclTeam_t team = {innerSize, parent.rank % innerSize, parent.stride};
@@ -287,8 +288,8 @@ NCCL_EXTERN_C NCCL_HOST_DEVICE_INLINE ncclTeam_t ncclTeamOuterFactor(ncclTeam_t 
   return team;
 }
 
-// Returns the `index`-th rank of `parent` that is not in `subset`, whose ranks are all in `parent`.
-// index < parent.nRanks - subset.nRanks.
+// Returns the `index`-th rank of `parent` outside `subset`, whose ranks are all in `parent`. index
+// < parent.nRanks - subset.nRanks.
 //
 //   parent    0 1 2 3 4 5 6 7 8 9      subset: first = 2, step = 3, three members
 //   subset        x     x     x        ranks 0 1 come before it, two lie in each gap, 9 after it
@@ -304,8 +305,7 @@ NCCL_EXTERN_C NCCL_HOST_DEVICE_INLINE int ncclTeamRankInDifference(ncclTeam_t pa
   const int gap = step - 1;
   const int past_first = index - first;
   const int in_gaps = (subset.nRanks - 1) * gap;
-  // Every gap that is passed, and the one that the rank lies in, has a member of `subset` before
-  // it.
+  // A member of `subset` lies before every passed gap, and before the gap of the result.
   const int members = past_first < in_gaps ? past_first / gap + 1 : subset.nRanks;
   return index + members;
 }

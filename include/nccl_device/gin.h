@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // nccl_device/gin.h: device-initiated networking (GIN). A kernel puts data into windows of any
-// rank, and signals it, whether or not it can load and store that rank's memory. A context of a
-// device communicator is a line of operations toward each rank; a put returns at once, and a proxy
-// on the host carries it out, or a network card that the kernel drives itself
-// (impl/gin_gdaki.h), as the device communicator says.
+// rank, and signals the rank, with or without load/store access to the rank's memory. A context of
+// a device communicator is a line of operations toward each rank. A put returns at once. A proxy on
+// the host carries out the put, or a network card that the kernel drives itself (impl/gin_gdaki.h),
+// as the device communicator says.
 //
 //   ncclGin gin(comm, 0);                                            context 0
 //   gin.put(ncclTeamWorld(comm), peer, window, to, window, from, bytes, ncclGin_SignalInc{0});
@@ -12,23 +12,24 @@
 //   gin.flush(ncclCoopCta());                                        what was put may be overwritten
 //
 // Order. A strong signal is visible at its rank only after all earlier puts of the same context to
-// that rank; a weak signal only after the put that it belongs to. Between contexts, between ranks,
-// and between puts without strong signals nothing is promised.
+// the rank; a weak signal only after its own put. Between contexts, between ranks, and between puts
+// without strong signals nothing is promised.
 //
-// Waits end when their condition holds or the communicator is aborted; waits for a card also when
-// it has failed. On hosts, whoever names a window, a place, a signal or a counter that is not there
+// Waits end when their condition holds or the communicator is aborted; waits for a card also end
+// when the card has failed. On hosts, an operation with an unknown window, place, signal or counter
 // stops the communicator.
 
 #ifndef NCCL_DEVICE_GIN_H_
 #define NCCL_DEVICE_GIN_H_
 
-#include "nccl_device/impl/gin_direct.h"
+#include "nccl_device/impl/gin_action.h"
 #include "nccl_device/impl/gin_gdaki.h"
+#include "nccl_device/impl/gin_lsa.h"
 #include "nccl_device/impl/gin_proxy.h"
 #include "nccl_device/ptr.h"
 
-// The kinds of GIN that a program is compiled with; define one as 0 to leave it out. This library
-// has the proxy, and cards that kernels drive (GDAKI).
+// The kinds of GIN in a program; define a kind as 0 to leave it out. This library has the proxy,
+// and cards driven by kernels (GDAKI).
 #ifndef NCCL_GIN_PROXY_ENABLE
 #define NCCL_GIN_PROXY_ENABLE 1
 #endif
@@ -45,88 +46,25 @@
 
 #if TUTTI_DEVICE_API
 
-// Who may use a context at the same time: all threads of the GPU, of one block, or one thread.
+// The threads that may use a context at the same time: all threads of the GPU, of a block, or a
+// single thread.
 enum ncclGinResourceSharingMode : uint8_t {
   NCCL_GIN_RESOURCE_SHARING_GPU = 0,
   NCCL_GIN_RESOURCE_SHARING_CTA = 1,
   NCCL_GIN_RESOURCE_SHARING_THREAD = 2
 };
 
-// Flags of an operation, to be or-ed. They are for cards that kernels drive; the proxy needs none.
-// MaySkipCreditCheck says that the queue toward the peer has room. AggregateRequests leaves it to a
-// later operation toward the peer, which must follow, to tell the card; where the queue is full
-// before, the card is told so far.
+// Flags of an operation, to be or-ed. The flags concern cards driven by kernels; the proxy ignores
+// them. MaySkipCreditCheck says that the queue toward the peer has room. AggregateRequests leaves
+// the notice to the card to a later operation toward the peer, which must follow; a full queue is
+// told to the card earlier.
 enum ncclGinOptFlags {
   ncclGinOptFlagsDefault = 0,
   ncclGinOptFlagsMaySkipCreditCheck = 1,
   ncclGinOptFlagsAggregateRequests = 2
 };
 
-// No action, or no descriptor.
-struct ncclGin_None {};
-
-// Remote actions: what happens at the other rank when the data is there. A signal is a number of
-// the context; Inc adds 1 to it. A VA signal is an aligned 8-byte word of a window. Inc and Add may
-// not both be used on one signal unless it is reset in between. Without Strong or Weak in the name
-// the strength is that of the device communicator's requirements (ginStrongSignalsRequired).
-struct ncclGin_StrongSignalInc {
-  ncclGinSignal_t signal;
-};
-struct ncclGin_WeakSignalInc {
-  ncclGinSignal_t signal;
-};
-struct ncclGin_SignalInc {
-  ncclGinSignal_t signal;
-};
-struct ncclGin_StrongSignalAdd {
-  ncclGinSignal_t signal;
-  uint64_t value;
-};
-struct ncclGin_WeakSignalAdd {
-  ncclGinSignal_t signal;
-  uint64_t value;
-};
-struct ncclGin_SignalAdd {
-  ncclGinSignal_t signal;
-  uint64_t value;
-};
-struct ncclGin_StrongVASignalInc {
-  ncclWindow_t signalWindow;
-  size_t signalOffset;
-};
-struct ncclGin_WeakVASignalInc {
-  ncclWindow_t signalWindow;
-  size_t signalOffset;
-};
-struct ncclGin_VASignalInc {
-  ncclWindow_t signalWindow;
-  size_t signalOffset;
-};
-struct ncclGin_StrongVASignalAdd {
-  ncclWindow_t signalWindow;
-  size_t signalOffset;
-  uint64_t value;
-};
-struct ncclGin_WeakVASignalAdd {
-  ncclWindow_t signalWindow;
-  size_t signalOffset;
-  uint64_t value;
-};
-struct ncclGin_VASignalAdd {
-  ncclWindow_t signalWindow;
-  size_t signalOffset;
-  uint64_t value;
-};
-
-// Local actions: the counter is increased once the source of the put may be overwritten.
-struct ncclGin_WeakCounterInc {
-  ncclGinCounter_t counter;
-};
-struct ncclGin_CounterInc {
-  ncclGinCounter_t counter;
-};
-
-// Shared memory in which an operation may be described; the proxy does not need it.
+// Shared memory for the description of an operation; the proxy does not need the memory.
 struct ncclGinDescriptorSmem {
   alignas(16) char space[64];
 };
@@ -134,18 +72,19 @@ struct ncclGin_DescriptorSmem {
   ncclGinDescriptorSmem* descriptor;
 };
 
-// What the memory of a buffer is made of. Means nothing to the proxy.
+// The kind of memory of a buffer. Means nothing to the proxy.
 struct ncclGin_SegmentDevice {};
 struct ncclGin_SegmentMixed {};
 struct ncclGin_SegmentHostNuma {};
 
-// A context of a device communicator. `contextIndex` is below comm.ginContextCount. Instances for
-// one context may be made anywhere and differ in their mode. The device communicator outlives them;
-// one without a GIN connection has no context that could be used.
+// A context of a device communicator. `contextIndex` is below comm.ginContextCount. Instances for a
+// context may be made anywhere and differ in their mode. The device communicator outlives the
+// instances. A device communicator without a GIN connection has no usable context.
 //
-// All threads of `coop` call put, putValue, get and signal; one of them issues, and all of them
-// meet before and after. `peer` is a rank of `team`. What the threads of `coop` have written before
-// the call is in what is put. Offsets are in bytes from the start of the window.
+// All threads of `coop` call put, putValue, get and signal; a single thread issues the operation,
+// and all threads meet before and after. `peer` is a rank of `team`. Puts include everything that
+// the threads of `coop` have written before the call. Offsets are in bytes from the start of the
+// window.
 template <unsigned backendMask>
 struct ncclGin_BackendMask {
   const ncclDevComm& comm;
@@ -183,7 +122,7 @@ struct ncclGin_BackendMask {
                               uint32_t optFlags = ncclGinOptFlagsDefault,
                               SegmentType segmentType = {}) const;
 
-  // Puts a value of up to 8 bytes, which is taken at the call.
+  // Puts a value of up to 8 bytes, which is read at the call.
   template <typename T, typename RemoteAction = ncclGin_None, typename Coop = ncclCoopThread,
             typename DescriptorSmem = ncclGin_None>
   NCCL_DEVICE_INLINE void putValue(ncclTeam team, int peer, ncclWindow_t dstWnd, size_t dstOffset,
@@ -201,8 +140,8 @@ struct ncclGin_BackendMask {
                                    cuda::thread_scope requiredRelease = cuda::thread_scope_device,
                                    uint32_t optFlags = ncclGinOptFlagsDefault) const;
 
-  // Copies `bytes` bytes of remoteWnd on `peer` to localWnd on this rank. They are there after a
-  // flush, or a wait for a flushAsync, that follows.
+  // Copies `bytes` bytes of remoteWnd on `peer` to localWnd on this rank. The bytes are there after
+  // a later flush, or a later wait for a flushAsync.
   template <typename Coop = ncclCoopThread, typename DescriptorSmem = ncclGin_None,
             typename SegmentType = ncclGin_SegmentDevice>
   NCCL_DEVICE_INLINE void get(ncclTeam team, int peer, ncclWindow_t remoteWnd, size_t remoteOffset,
@@ -220,8 +159,8 @@ struct ncclGin_BackendMask {
                                  cuda::thread_scope requiredRelease = cuda::thread_scope_device,
                                  uint32_t optFlags = ncclGinOptFlagsDefault) const;
 
-  // Waits until the sources of all puts that threads of `coop` have issued on this context may be
-  // overwritten, and their gets are done. Says nothing of the other ranks.
+  // Waits until the sources of all puts of `coop`'s threads on this context may be overwritten, and
+  // their gets are done. Says nothing of the other ranks.
   template <typename Coop, typename DescriptorSmem = ncclGin_None>
   NCCL_DEVICE_INLINE void flush(Coop coop, cuda::memory_order order = cuda::memory_order_acquire,
                                 DescriptorSmem descriptor = {}) const;
@@ -235,8 +174,8 @@ struct ncclGin_BackendMask {
                                DescriptorSmem descriptor = {},
                                cuda::memory_order order = cuda::memory_order_acquire) const;
 
-  // Counters and signals wrap around. Reads return the lowest `bits` bits; a wait compares these,
-  // and a value has come to `least` when it is at most half of their range ahead of it.
+  // Counters and signals wrap around. Reads return the lowest `bits` bits. A wait compares these
+  // bits, and a value has reached `least` when it is at most half of the range ahead of `least`.
   NCCL_DEVICE_INLINE uint64_t
   readCounter(ncclGinCounter_t counter, int bits = 56,
               cuda::memory_order order = cuda::memory_order_acquire) const;
@@ -259,10 +198,10 @@ struct ncclGin_BackendMask {
                                      uint64_t least, int bits = 64,
                                      cuda::memory_order order = cuda::memory_order_acquire) const;
 
-  // Each signal has a shadow: a word of the caller's, which only these functions and resetSignal
-  // touch. MeetShadow waits until the signal has come to the shadow; FollowShadow until it has come
-  // `leastDelta` beyond it, and then sets the shadow to the signal and says what it was and by how
-  // much it grew.
+  // Each signal has a shadow: a word for the caller, changed only by these functions and
+  // resetSignal. MeetShadow waits until the signal has reached the shadow. FollowShadow waits until
+  // the signal is `leastDelta` beyond the shadow, sets the shadow to the signal, and returns the
+  // former shadow and the growth.
   NCCL_DEVICE_INLINE uint64_t* getSignalShadowPtr(ncclGinSignal_t signal) const;
   NCCL_DEVICE_INLINE void increaseSignalShadow(ncclGinSignal_t signal, uint64_t delta) const;
   template <typename Coop>
@@ -274,7 +213,8 @@ struct ncclGin_BackendMask {
       Coop coop, ncclGinSignal_t signal, Uint leastDelta, Uint* before, Uint* delta, int bits = 64,
       cuda::memory_order order = cuda::memory_order_acquire) const;
 
-  // Set to zero, a signal together with its shadow. Nobody may be changing it at the same time.
+  // Set to zero, a signal together with its shadow. No operation may change the word at the same
+  // time.
   NCCL_DEVICE_INLINE void resetCounter(ncclGinCounter_t counter) const;
   NCCL_DEVICE_INLINE void resetSignal(ncclGinSignal_t signal) const;
   NCCL_DEVICE_INLINE void resetSignal(ncclWindow_t signalWindow, size_t signalOffset) const;
@@ -288,10 +228,10 @@ struct ncclGin_BackendMask {
                                        tutti::device::WaitRounds rounds) const;
 
  private:
-  // Returns whether kernels drive a card in this context. What follows is for these.
+  // Returns whether kernels drive a card in this context. The functions below are for cards.
   NCCL_DEVICE_INLINE bool IsDirect() const;
   NCCL_DEVICE_INLINE tutti::device::Gdaki Direct() const;
-  // Return a place in the part of a window that a rank has, and in this rank's own.
+  // Return a place in a rank's part of a window, and in this rank's own part.
   NCCL_DEVICE_INLINE tutti::device::mlx5::Place PlaceAt(int peer, ncclWindow_t window,
                                                         size_t offset) const;
   NCCL_DEVICE_INLINE tutti::device::mlx5::Place OwnPlace(ncclWindow_t window, size_t offset) const;
@@ -300,9 +240,12 @@ struct ncclGin_BackendMask {
                                     const tutti::device::GinOperation& local,
                                     uint32_t optFlags) const;
   NCCL_DEVICE_INLINE void AwaitDirect(int peer, uint64_t posted) const;
+  // Returns whether the kernel was compiled for the proxy or card of the context. A host's kernel
+  // that was compiled without cards and meets a card stops the communicator.
+  NCCL_DEVICE_INLINE bool IsServed() const;
   // Returns whether the context joins a rank, as HasSignal does for signals.
   NCCL_DEVICE_INLINE bool Reaches(int peer) const;
-  // Tells the host of a wait that ended early.
+  // Tells the host of the early end of a wait.
   NCCL_DEVICE_INLINE void NoteEnd(bool came_to_its_end) const;
 
   // Return the words of a signal and of a counter.
@@ -312,7 +255,7 @@ struct ncclGin_BackendMask {
   NCCL_DEVICE_INLINE tutti::device::GinPoster Poster() const;
   NCCL_DEVICE_INLINE uint32_t QueueOf(ncclTeam team, int peer) const;
   template <typename Coop>
-  NCCL_DEVICE_INLINE int DirectPlaceOf(ncclTeam team, int peer, size_t bytes, Coop coop) const;
+  NCCL_DEVICE_INLINE int NearPlaceOf(ncclTeam team, int peer, size_t bytes, Coop coop) const;
 #if !NCCL_CHECK_CUDACC
   const tutti::device::GinHead* Head() const;
   bool MayAct(uint32_t queue) const;
@@ -322,8 +265,8 @@ struct ncclGin_BackendMask {
   NCCL_DEVICE_INLINE void ActBehindStores(int place, ncclTeam team, int peer,
                                           const tutti::device::GinOperation& nothing,
                                           const tutti::device::GinAction& action) const;
-  // Return whether there is a signal, or a counter, of this number. On a GPU nobody asks; on a host
-  // the communicator stops where there is none.
+  // Return whether the signal, or the counter, exists. GPUs do not check; on a host a missing
+  // signal or counter stops the communicator.
   NCCL_DEVICE_INLINE bool HasSignal(ncclGinSignal_t signal) const;
   NCCL_DEVICE_INLINE bool HasCounter(ncclGinCounter_t counter) const;
   template <typename Value>

@@ -14,9 +14,9 @@
 extern "C" {
 #endif
 
-// Fills *outReq so that ncclDevCommCreate, which finds it in its list of resource requirements,
-// gives `team` nBarriers barriers over the network and stores their handle. *outHandle must live
-// until then.
+// Fills *outReq, an element of the list of resource requirements, by which ncclDevCommCreate gives
+// `team` nBarriers barriers over the network and stores their handle. *outHandle must live until
+// then.
 ncclResult_t ncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, int nBarriers,
                                              ncclGinBarrierHandle_t* outHandle,
                                              ncclDevResourceRequirements_t* outReq);
@@ -33,8 +33,9 @@ ncclResult_t pncclGinBarrierCreateRequirement(ncclComm_t comm, ncclTeam_t team, 
 
 #if TUTTI_DEVICE_API
 
-// Says what a barrier waits for beside the other ranks, as bits. Put: what others of the team have
-// put here before it can be read after it. Get: this rank's own gets from before it are done.
+// The further conditions of a barrier, as bits. Put: data that ranks of the team have put here
+// before the barrier can be read after the barrier. Get: this rank's own gets from before the
+// barrier are done.
 enum class ncclGinFenceLevel : uint32_t { None = 0, Put = 1, Get = 2, Relaxed = None };
 
 NCCL_HOST_DEVICE_INLINE constexpr ncclGinFenceLevel operator|(ncclGinFenceLevel a,
@@ -53,8 +54,8 @@ struct ncclGinAllContexts {
       : comm(in_comm) {}
 };
 
-// Barrier `index` of a team, over one context or all of them: as ncclLsaBarrierSession. Its fence
-// says something about operations of these contexts only.
+// Barrier `index` of a team, over one context or all contexts, as ncclLsaBarrierSession. The fence
+// covers operations of these contexts only.
 template <typename Coop>
 struct ncclGinBarrierSession {
  public:
@@ -62,7 +63,7 @@ struct ncclGinBarrierSession {
                                            ncclGinBarrierHandle handle, uint32_t index);
   NCCL_DEVICE_INLINE ncclGinBarrierSession(Coop coop, ncclGinAllContexts contexts, ncclTeam team,
                                            ncclGinBarrierHandle handle, uint32_t index);
-  // Barrier `index` of those that railGinBarrierCount, or worldGinBarrierCount, asked for.
+  // Barrier `index` of railGinBarrierCount, or of worldGinBarrierCount.
   NCCL_DEVICE_INLINE ncclGinBarrierSession(Coop coop, ncclGin gin, ncclTeamTagRail, uint32_t index);
   NCCL_DEVICE_INLINE ncclGinBarrierSession(Coop coop, ncclGin gin, ncclTeamTagWorld,
                                            uint32_t index);
@@ -84,14 +85,14 @@ struct ncclGinBarrierSession {
  private:
   NCCL_DEVICE_INLINE ncclResult_t Sync(cuda::memory_order order, ncclGinFenceLevel fence,
                                        tutti::device::WaitRounds rounds);
-  // The contexts that the barrier is a fence for are numbered from 0.
+  // The contexts of the fence are numbered from 0.
   NCCL_DEVICE_INLINE int Contexts() const {
     return all_contexts_ ? static_cast<int>(gin_.comm.ginContextCount) : 1;
   }
   NCCL_DEVICE_INLINE ncclGin ContextAt(int number) const {
     return all_contexts_ ? ncclGin(gin_.comm, number, gin_.resourceSharingMode) : gin_;
   }
-  // Returns the `step`-th rank that is signalled: the next one first, this one last.
+  // Returns the `step`-th rank to signal: the next rank first, this rank last.
   NCCL_DEVICE_INLINE int PeerAt(int step) const {
     const int peer = team_.rank + 1 + step;
     return peer < team_.nRanks ? peer : peer - team_.nRanks;
@@ -100,7 +101,7 @@ struct ncclGinBarrierSession {
   Coop coop_;
   ncclGin gin_;
   ncclTeam team_;
-  ncclGinSignal_t signal_;  // It belongs to rank 0 of the team.
+  ncclGinSignal_t signal_;  // of rank 0 of the team
   bool all_contexts_;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// nccl_device/later_releases.h: host functions of the device interface that came after NCCL 2.30.7.
-// They are there so that programs that name them link. All are refused with ncclInvalidUsage, and
-// store null or 0. Valid C.
+// nccl_device/later_releases.h: host functions of the device interface from releases after NCCL
+// 2.30.7. Programs that name the functions link with the library. All functions fail with
+// ncclInvalidUsage, and store null or 0. Valid C.
 
 #ifndef NCCL_DEVICE_LATER_RELEASES_H_
 #define NCCL_DEVICE_LATER_RELEASES_H_
@@ -20,14 +20,14 @@ typedef uint32_t ncclCftLeId;
 typedef struct ncclGinOutboxHandle ncclGinOutboxHandle_t;
 typedef struct ncclGinInboxA2AHandle ncclGinInboxA2AHandle_t;
 
-// Says which ranks form a team of counted writes (CFT).
+// The ranks of a team of counted writes (CFT).
 typedef enum {
   NCCL_CFT_TEAM_FLAT,
   NCCL_CFT_TEAM_HIER_MULTIMEM,
   NCCL_CFT_TEAM_HIER_LSA
 } ncclCftTeamMode_t;
 
-// Return a team of no rank: there are no counted writes.
+// Return a team of no rank, because the library has no counted writes.
 ncclTeam_t ncclTeamCft(ncclComm_t comm, ncclCftTeamMode_t mode);
 ncclTeam_t pncclTeamCft(ncclComm_t comm, ncclCftTeamMode_t mode);
 ncclTeam_t ncclTeamCftMultimem(ncclComm_t comm);

@@ -14,8 +14,8 @@
 extern "C" {
 #endif
 
-// Fills *outReq so that ncclDevCommCreate, which finds it in its list of resource requirements,
-// gives `team` nBarriers barriers and stores their handle. *outHandle must live until then.
+// Fills *outReq, an element of the list of resource requirements, by which ncclDevCommCreate gives
+// `team` nBarriers barriers and stores their handle. *outHandle must live until then.
 ncclResult_t ncclLsaBarrierCreateRequirement(ncclTeam_t team, int nBarriers,
                                              ncclLsaBarrierHandle_t* outHandle,
                                              ncclDevResourceRequirements_t* outReq);
@@ -33,47 +33,47 @@ ncclResult_t pncclLsaBarrierCreateRequirement(ncclTeam_t team, int nBarriers,
 #if TUTTI_DEVICE_API
 
 // Barrier `index` of a team, for as long as the session lives. One group of threads of each rank
-// has a session on it at a time, and each rank makes the same number of arrivals; how many kernels
-// and sessions they are spread over does not matter.
+// has a session on a barrier at a time, and each rank makes the same number of arrivals, in any
+// number of kernels and sessions.
 //
-// An order with release makes what the group did before arrive() visible to those who acquire; one
-// with acquire makes visible what the others released. Relaxed is a meeting and no more.
+// A release order makes the group's work before arrive() visible to ranks that acquire; an acquire
+// order makes visible the work that other ranks released. Relaxed is a meeting and no more.
 template <typename Coop>
 struct ncclLsaBarrierSession {
  public:
-  // `multimem` chooses multicast memory, which the team's ranks must all do or none. It means
-  // nothing where kernels have none, as on hosts.
+  // `multimem` chooses multicast memory, for all ranks of the team or for none. The choice is
+  // ignored where kernels have no multicast memory, as on hosts.
   NCCL_DEVICE_INLINE ncclLsaBarrierSession(Coop coop, const ncclDevComm& comm, ncclTeam team,
                                            ncclLsaBarrierHandle handle, uint32_t index,
                                            bool multimem = false, ncclMultimemHandle mmHandle = {});
-  // Barrier `index` of those that lsaBarrierCount asked for.
+  // Barrier `index` of lsaBarrierCount.
   NCCL_DEVICE_INLINE ncclLsaBarrierSession(Coop coop, const ncclDevComm& comm, ncclTeamTagLsa,
                                            uint32_t index, bool multimem = false);
   ncclLsaBarrierSession(const ncclLsaBarrierSession&) = delete;
-  // Keeps where the session ended for the next one.
+  // Keeps the epoch of the session for the next session.
   NCCL_DEVICE_INLINE ~ncclLsaBarrierSession();
 
-  // Says that the group has come; does not wait.
+  // Announces the group's arrival, and does not wait.
   NCCL_DEVICE_INLINE void arrive(Coop coop, cuda::memory_order order);
-  // Waits until the group of every rank has arrived as often as this one. Each arrive() is followed
-  // by one wait(). Ends early when the communicator is aborted.
+  // Waits until the group of every rank has arrived as often as the caller's. Each arrive() is
+  // followed by a wait(). Ends early when the communicator is aborted.
   NCCL_DEVICE_INLINE void wait(Coop coop, cuda::memory_order order);
   // arrive(), then wait().
   NCCL_DEVICE_INLINE void sync(Coop coop, cuda::memory_order order);
   // The same, for `timeoutCycles` cycles of the GPU's clock, or nanoseconds of the host's, at most.
-  // Return ncclTimeout to the threads that gave up waiting for a rank, or were aborted, and
-  // ncclSuccess to the others. The barrier stays usable: the rank that was missing will find the
-  // others at it.
+  // Return ncclTimeout to threads that gave up waiting for a rank, or were aborted, and ncclSuccess
+  // to the remaining threads. The barrier stays usable: the missing rank will find the arrivals of
+  // the team.
   NCCL_DEVICE_INLINE ncclResult_t wait(Coop coop, cuda::memory_order order, uint64_t timeoutCycles);
   NCCL_DEVICE_INLINE ncclResult_t sync(Coop coop, cuda::memory_order order, uint64_t timeoutCycles);
 
  private:
-  // The word that keeps the epoch between sessions: the number of arrivals of this rank so far, or,
-  // with multicast memory, of all ranks.
+  // The word that keeps the epoch between sessions: the number of arrivals of this rank, or, with
+  // multicast memory, of all ranks.
   NCCL_DEVICE_INLINE uint32_t* KeptEpoch() const;
   // The word on rank `owner` by which rank `from` tells its epoch.
   NCCL_DEVICE_INLINE uint32_t* Cell(int owner, int from) const;
-  // The word that counts all ranks' arrivals, by address `state` of the barriers' buffer.
+  // The word with the count of all ranks' arrivals, by address `state` of the barriers' buffer.
   NCCL_DEVICE_INLINE uint32_t* Sum(void* state) const;
   NCCL_DEVICE_INLINE ncclResult_t Wait(cuda::memory_order order, tutti::device::WaitRounds rounds);
   // Waits for one word to come to `epoch`.

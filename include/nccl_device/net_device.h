@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// nccl_device/net_device.h: the kinds of network of which a kernel sees something. The values are
-// those of NCCL, whose network plugins use them too. Valid C.
+// nccl_device/net_device.h: the kinds of network that a kernel knows. The values are NCCL's, also
+// for its network plugins. Valid C.
 
 #ifndef NCCL_DEVICE_NET_DEVICE_H_
 #define NCCL_DEVICE_NET_DEVICE_H_

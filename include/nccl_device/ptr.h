@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// nccl_device/ptr.h: ncclSymPtr, a place in a window that means the same on every rank.
+// nccl_device/ptr.h: ncclSymPtr, a place in a window with the same meaning on every rank.
 
 #ifndef NCCL_DEVICE_PTR_H_
 #define NCCL_DEVICE_PTR_H_
@@ -9,7 +9,7 @@
 
 #ifdef __cplusplus
 
-// Points at elements of type T at byte `offset` of `window`. Arithmetic is that of a T*.
+// Points at elements of type T at byte `offset` of `window`. Arithmetic follows the rules of a T*.
 template <typename T>
 struct ncclSymPtr {
   using ElementType = T;
@@ -71,7 +71,7 @@ template <typename T, typename Int>
 NCCL_HOST_DEVICE_INLINE ncclSymPtr<T> operator-(ncclSymPtr<T> pointer, Int elements) {
   return pointer -= elements;
 }
-// Returns the distance in elements. Both are in one window.
+// Returns the distance in elements. Both lie in one window.
 template <typename T>
 NCCL_HOST_DEVICE_INLINE ptrdiff_t operator-(ncclSymPtr<T> a, ncclSymPtr<T> b) {
   return static_cast<ptrdiff_t>(a.offset - b.offset) / static_cast<ptrdiff_t>(sizeof(T));

@@ -3,14 +3,14 @@
 // nccl_device/reduce_copy.h: sums and copies over buffers of one rank, of an LSA team, or of
 // multicast memory, by a group of threads. NCCL calls them experimental.
 //
-// One group of one rank does the whole of it; these are no collectives. There is no barrier in them
-// either: whoever calls has seen to it that the sources are written, and tells the others when the
-// destinations are. Halves and bfloat16 are summed in float, 8-bit floats in half. Counts are
-// numbers of elements; UNROLL is how many elements a thread reads at a time.
+// One group of one rank does the whole work; the functions are no collectives. The functions have
+// no barrier: the caller makes sure that the sources are written, and tells the other ranks when
+// the destinations are written. Halves and bfloat16 are summed in float, 8-bit floats in half.
+// Counts are numbers of elements; UNROLL is how many elements a thread reads at a time.
 //
-// Names: Lsa is a buffer on every rank of a team, Multimem a buffer in multicast memory, which the
-// hardware sums when it is read and writes on all ranks; Local are buffers of this rank. Forms with
-// functions take one that gives the address of buffer 0 … n-1.
+// Names: Lsa is a buffer on every rank of a team. Multimem is a buffer in multicast memory: the
+// hardware sums the ranks' buffers at a read and writes on all ranks. Local are buffers of this
+// rank. Forms with functions take a function for the address of buffer 0 … n-1.
 
 #ifndef NCCL_DEVICE_REDUCE_COPY_H_
 #define NCCL_DEVICE_REDUCE_COPY_H_
@@ -25,7 +25,7 @@
 // From many buffers to many, given by functions
 // -------------------------------------------------------------------------------------------------
 
-// Reduces by `redOp`, which takes two elements and returns one.
+// Reduces by `redOp`, a function of two elements to one element.
 template <typename T, typename Coop, typename SrcLambda, typename DstLambda, typename RedOp,
           typename IntCount, TUTTI_UNROLL_DEFAULT>
 NCCL_DEVICE_INLINE void ncclLsaReduceLsaCopy(Coop coop, SrcLambda srcLambda, int nSrc,
@@ -233,7 +233,7 @@ NCCL_DEVICE_INLINE void ncclMultimemReduceSumMultimemCopy(Coop coop, SrcLambda s
 }
 
 // The sum over the ranks of a team, to one buffer of this rank. `srcPtr` is an address in multicast
-// memory, as `dstPtr` is in the functions that copy to it.
+// memory, as is `dstPtr` in the functions that copy to multicast memory.
 template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
 NCCL_DEVICE_INLINE void ncclMultimemReduceSum(Coop coop, T* srcPtr, T* dstPtr, IntCount count) {
   tutti::device::ReduceCopy<T, UNROLL>(coop, tutti::device::OneMultimemSource<T>{srcPtr}, 1,
@@ -253,7 +253,7 @@ NCCL_DEVICE_INLINE void ncclMultimemReduceSum(Coop coop, ncclWindow_t window, si
                                                    count, multimem);
 }
 
-// One buffer of this rank, to all ranks of the team.
+// A buffer of this rank, to all ranks of the team.
 template <typename T, typename Coop, typename IntCount, TUTTI_UNROLL_DEFAULT>
 NCCL_DEVICE_INLINE void ncclMultimemCopy(Coop coop, T* srcPtr, T* dstPtr, IntCount count) {
   tutti::device::ReduceCopy<T, UNROLL>(coop, tutti::device::OneBuffer<T>{srcPtr}, 1,

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// nccl_device/utility.h: the macros and the integer arithmetic that the headers of this folder use.
+// nccl_device/utility.h: the macros and the integer arithmetic of the headers of this folder.
 //
 // Each header has up to two parts. The first, types and host functions, is valid C and needs no
-// CUDA. The second, the functions that kernels call, is there in two cases (TUTTI_DEVICE_API): when
-// a CUDA compiler reads it, and when a plain C++17 compiler does and the program has asked for host
-// kernels by including tutti/host_kernel.h first.
+// CUDA. The second, the functions for kernels, is there in two cases (TUTTI_DEVICE_API): for a CUDA
+// compiler, and for a plain C++17 compiler if the program has asked for host kernels by including
+// tutti/host_kernel.h first.
 
 #ifndef NCCL_DEVICE_UTILITY_H_
 #define NCCL_DEVICE_UTILITY_H_
@@ -30,7 +30,7 @@
 #define TUTTI_DEVICE_API_ON_HOST 0
 #endif
 
-// 1 where the functions that kernels call are declared.
+// 1 where the functions for kernels are declared.
 #if NCCL_CHECK_CUDACC || TUTTI_DEVICE_API_ON_HOST
 #define TUTTI_DEVICE_API 1
 #else
@@ -62,14 +62,14 @@ NCCL_HOST_DEVICE_INLINE constexpr T DivideUp(T value, T by) {
   return (value + by - 1) / by;
 }
 
-// Returns what ncclDevComm keeps of a divisor, so that a kernel can divide by multiplying:
-// floor((2^32 - 1) / divisor), plus 1 for powers of two, for which that is exact. 1 gives 0.
+// Returns the number by which a kernel divides by multiplying, kept in ncclDevComm: floor((2^32 -
+// 1) / divisor), plus 1 for powers of two, to make their quotients exact. 1 gives 0.
 NCCL_HOST_DEVICE_INLINE constexpr uint32_t Reciprocal32(uint32_t divisor) {
   return UINT32_MAX / divisor + ((divisor & (divisor - 1)) == 0 ? 1u : 0u);
 }
 
 // Returns value / divisor, where `reciprocal` is Reciprocal32(divisor). The product is the quotient
-// or one less.
+// or 1 less.
 NCCL_HOST_DEVICE_INLINE uint32_t DivideBy(uint32_t value, uint32_t divisor, uint32_t reciprocal) {
   if (reciprocal == 0) return value;
   const uint32_t quotient = static_cast<uint32_t>(uint64_t{value} * reciprocal >> 32);

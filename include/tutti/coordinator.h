@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // tutti/coordinator.h: the coordinator for C++17 and later, a thin layer over
-// tutti/coordinator_c.h, which explains terms, threads and errors. Header only.
+// tutti/coordinator_c.h, whose comments explain terms, threads and errors. Header only.
 //
 //   tutti::CoordinatorClient coordinator(options);            // on every rank
 //   auto sum = coordinator.Allreduce("grad", data, count);    // in any order
@@ -21,7 +21,7 @@
 
 namespace tutti {
 
-// Says what went wrong, in a sentence and as a code.
+// A failure, as a sentence and as a code.
 class CoordinatorError : public std::runtime_error {
  public:
   CoordinatorError(ncclResult_t result, const std::string& what)
@@ -57,8 +57,8 @@ constexpr tuttiElementType_t TypeOf() {
 
 }  // namespace coordinator_internal
 
-// Refers to an operation under way, and releases it when the handle is destroyed. Must not outlive
-// its coordinator.
+// Refers to an operation under way, and releases it in the destructor. Must not outlive its
+// coordinator.
 class CoordinatorHandle {
  public:
   CoordinatorHandle() = default;
@@ -81,11 +81,11 @@ class CoordinatorHandle {
     coordinator_internal::Check(tuttiCoordinatorPoll(coordinator_, handle_, &done));
     return done != 0;
   }
-  // Returns when the operation is done. Throws CoordinatorError when it failed.
+  // Returns when the operation is done. Throws CoordinatorError after a failure.
   void Wait() { coordinator_internal::Check(tuttiCoordinatorWait(coordinator_, handle_, -1)); }
 
-  // Returns the result, where the coordinator holds it. Valid as long as this handle lives.
-  // REQUIRES, here and in the two below: the operation is done.
+  // Returns the result in the coordinator's memory. Valid as long as this handle lives. REQUIRES,
+  // here and in the next two functions: the operation is done.
   template <typename T>
   const T* Output() const {
     void* data = nullptr;
@@ -102,7 +102,7 @@ class CoordinatorHandle {
         tuttiCoordinatorOutputShape(coordinator_, handle_, shape.data(), ndim, &ndim));
     return shape;
   }
-  // Returns the rank that joined last, of an operation of Join.
+  // Returns the last rank to join, for an operation of Join.
   int LastJoined() const {
     int rank = -1;
     coordinator_internal::Check(tuttiCoordinatorLastJoined(coordinator_, handle_, &rank));
@@ -118,7 +118,7 @@ class CoordinatorHandle {
   int64_t handle_ = 0;
 };
 
-// Owns the coordinator of one rank, and shuts it down when it is destroyed.
+// Owns the coordinator of one rank, and shuts it down in the destructor.
 class CoordinatorClient {
  public:
   explicit CoordinatorClient(const tuttiCoordinatorOptions_t& options) {
@@ -140,7 +140,7 @@ class CoordinatorClient {
     return CoordinatorHandle(coordinator_, handle);
   }
 
-  // Reduces data[count] in place. All ranks call it with the same name.
+  // Reduces data[count] in place. All ranks make the call with the same name.
   template <typename T>
   CoordinatorHandle Allreduce(const std::string& name, T* data, size_t count,
                               tuttiReduceOp_t op = tuttiReduceAverage, int process_set = 0) {
@@ -166,7 +166,7 @@ class CoordinatorClient {
     const int64_t shape[] = {static_cast<int64_t>(count)};
     return Enqueue(Describe<T>(name, tuttiOpAllgather, shape, 1, data, nullptr), process_set);
   }
-  // Returns when all ranks have come to it.
+  // Returns when all ranks have made the call.
   void Barrier(const std::string& name = "barrier", int process_set = 0) {
     Enqueue(Describe<uint8_t>(name, tuttiOpBarrier, nullptr, 0, nullptr, nullptr), process_set)
         .Wait();
@@ -177,7 +177,7 @@ class CoordinatorClient {
     coordinator_internal::Check(tuttiCoordinatorJoin(coordinator_, process_set, &handle));
     return CoordinatorHandle(coordinator_, handle);
   }
-  // Makes a process set and returns its number. Every rank of the job calls it, with the same
+  // Makes a process set and returns its number. Every rank of the job makes the call, with the same
   // ranks.
   int AddProcessSet(const std::vector<int>& ranks) {
     int set = -1;

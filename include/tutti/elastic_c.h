@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tutti/elastic_c.h: how a worker of an elastic job (tutti run --min-np) talks to its launcher: a
-// store of small values under keys. docs/elastic.md has the keys and what they mean; the Python
-// package is built on this.
+// tutti/elastic_c.h: the way from a worker of an elastic job (tutti run --min-np) to its launcher:
+// a store of small values under keys. docs/elastic.md describes the keys. The Python package uses
+// these functions.
 //
-// Both ends prove that they hold the job's key before a byte is parsed. Values are bytes, which
-// nothing here interprets.
+// Both ends prove knowledge of the job's key before a byte is parsed. Values are bytes without a
+// meaning to the store.
 //
-// Threads: calls on one handle take turns; tuttiElasticInterrupt does not wait for them. A long get
-// therefore wants a handle of its own.
+// Threads: calls on one handle take turns; tuttiElasticInterrupt does not wait for its turn. A long
+// get therefore wants a handle of its own.
 //
 // Errors: tuttiElasticLastError has the sentence of this thread's last failed call.
 
@@ -32,11 +32,11 @@ typedef struct tuttiElastic* tuttiElastic_t;
 // A key has 1 to 200 bytes, a value at most this many.
 #define TUTTI_ELASTIC_MAX_VALUE_BYTES 1048576
 
-// Connects to the first of `addresses` (host:port, with commas between them) that lets it in.
-// `key` is the text of TUTTI_COMM_KEY. Fails with ncclTimeout when nobody does in time.
+// Connects to the first of `addresses` (host:port, with commas between them) that accepts. `key` is
+// the text of TUTTI_COMM_KEY. Fails with ncclTimeout if no address accepts in time.
 ncclResult_t tuttiElasticConnect(tuttiElastic_t* elastic, const char* addresses, const char* key,
                                  double timeout_s);
-// Gives the key this value and a version above that of everything set before.
+// Sets the value of the key, with a version above all earlier versions.
 ncclResult_t tuttiElasticSet(tuttiElastic_t elastic, const char* key, const void* value,
                              size_t size);
 // Waits until the key's version is above `newer_than` and stores value, size and version; *version
@@ -46,7 +46,7 @@ ncclResult_t tuttiElasticGet(tuttiElastic_t elastic, const char* key, uint64_t n
                              uint64_t* version);
 // Makes the call under way and all later ones fail.
 ncclResult_t tuttiElasticInterrupt(tuttiElastic_t elastic);
-// Nobody may be using it. Null is allowed.
+// No thread may be using the handle. Null is allowed.
 ncclResult_t tuttiElasticClose(tuttiElastic_t elastic);
 
 const char* tuttiElasticLastError(void);

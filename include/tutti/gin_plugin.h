@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tutti/gin_plugin.h: the binary interface of plugins that carry out the one-sided operations of
-// kernels (device-initiated networking, GIN) and of hosts. Such a plugin is a shared library that
-// exports tables of functions, in the layouts of NCCL 2.30. Plain C. A library that exports one of
-// these symbols works under NCCL and under Tutti:
+// tutti/gin_plugin.h: the binary interface of plugins for the one-sided operations of kernels
+// (device-initiated networking, GIN) and of hosts. A plugin is a shared library with tables of
+// functions in the layouts of NCCL 2.30. Plain C. A library with one of these symbols works under
+// NCCL and under Tutti:
 //
 //   ncclRmaPlugin_v14   tuttiRmaTable_v14_t   data operations, called by the library's threads
 //   ncclRmaPlugin_v13   tuttiGinTable_v13_t   the same, in the older form
@@ -12,29 +12,31 @@
 //                                             getGinProperties of it
 //
 // The order of calls. `init` makes a context for each communicator and is the first call. `devices`
-// and `getProperties` describe the ways into the network. All ranks then call `listen`, tell one
-// another the handles, and call `connect` together with all of them, and `createContext`. All ranks
-// register memory together and in the same order (regMrSym); the handle that a rank gets names the
-// memory of all ranks. Operations are begun (iput, iputSignal, iget), and each request is tested
-// until it is done. Offsets count from the address that was registered. `deregMrSym` is called by
-// each rank for itself. `destroyContext`, `closeColl`, `closeListen` and `finalize` end what the
-// others made; where a communicator was aborted or has failed, with requests under way.
+// and `getProperties` describe the ways into the network. All ranks then call `listen`, exchange
+// the handles, and call `connect` together with all handles, and `createContext`. All ranks
+// register memory together and in the same order (regMrSym), and the handle of a registration names
+// the memory of all ranks. iput, iputSignal and iget begin operations, and `test` is called for
+// each request until the request is done. Offsets count from the registered address. `deregMrSym`
+// is called by each rank for itself. `destroyContext`, `closeColl`, `closeListen` and `finalize`
+// end the objects of the earlier calls, with requests under way after an abort or a failure of the
+// communicator.
 //
-// Threads. iput, iputSignal, iget, iflush, test, the progress function and queryLastError of one
-// context are called by one thread at a time, and return at once. All other functions are called by
-// one thread at a time too, may wait for other ranks, and may run beside those.
+// Threads. One thread at a time calls iput, iputSignal, iget, iflush, test, the progress function
+// and queryLastError of a context, and these functions return at once. One thread at a time also
+// calls the remaining functions, which may wait for other ranks and may run beside the functions
+// above.
 //
-// What operations promise. `test` says that a request is done when its local memory may be used
-// again; of an iget, that the bytes are there. A signal is added to its word, in one atomic step,
-// after the bytes of its own iputSignal are visible to the target's processors. A strong one is
-// added after all that was begun earlier in the context to that rank is visible as well. All
-// signals of version 13 are strong.
+// Promises of operations. `test` reports a request as done when its local memory may be used again,
+// and an iget when the bytes have come. A signal is added to its word, in one atomic step, after
+// the bytes of its own iputSignal are visible to the target's processors. A strong signal is added
+// after all earlier operations of the context to the rank are visible as well. All signals of
+// version 13 are strong.
 //
-// What fails. Where iput, iputSignal or iget fails, or the test of what they began, that says
-// something of the rank that the operation named, and others are still reached: as when a rank has
-// closed its end while others go on. A request whose test has failed has ended: it is not tested
-// again, and its memory may be used for something else. What concerns all ranks is a failure of the
-// progress function or of queryLastError.
+// Failures. A failure of iput, iputSignal or iget, or of the test of a request, concerns only the
+// rank of the operation, for instance because the rank has closed its end, and other ranks are
+// still reached. A request with a failed test has ended: it is not tested again, and its memory may
+// be used for something else. The progress function and queryLastError report failures that concern
+// all ranks.
 
 #ifndef TUTTI_GIN_PLUGIN_H_
 #define TUTTI_GIN_PLUGIN_H_
@@ -50,11 +52,11 @@ extern "C" {
 #include <stdbool.h>
 #endif
 
-// A handle of `listen` has so many bytes.
+// The bytes of a handle of `listen`.
 #define TUTTI_GIN_HANDLE_BYTES 128
 // No operation is longer.
 #define TUTTI_GIN_MAX_BYTES (INT64_C(1) << 30)
-// So many requests of one context are under way toward one rank.
+// The most requests of a context under way toward one rank.
 #define TUTTI_GIN_MAX_REQUESTS 32
 
 // Kinds of memory: ptrSupport of the properties, and `type` of regMrSym.
@@ -70,7 +72,7 @@ extern "C" {
 #define TUTTI_GIN_SIGNAL_INC 1
 #define TUTTI_GIN_SIGNAL_ADD 2
 
-// Who carries out what kernels want: netDeviceType of the properties.
+// The backend that carries out operations of kernels: netDeviceType of the properties.
 #define TUTTI_GIN_TYPE_PROXY 2  // the library's threads, by the functions of the plugin
 #define TUTTI_GIN_TYPE_GDAKI 3  // kernels, by driving an mlx5 card
 #define TUTTI_GIN_TYPE_GPI 4    // kernels, by another device
@@ -105,7 +107,7 @@ typedef struct {
   int16_t planeId;
 } tuttiGinDeviceProperties_t;
 
-// What kernels get of a context. Its memory is the plugin's.
+// The part of a context for kernels. Its memory is the plugin's.
 typedef struct {
   int netDeviceType;
   int netDeviceVersion;

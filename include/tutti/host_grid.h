@@ -2,17 +2,16 @@
 //
 // tutti/host_grid.h: runs a function on the host as CUDA runs a kernel: as a grid of blocks of
 // threads, each with its index, whose threads meet in barriers and share memory. Plain C; C++
-// programs include tutti/host_kernel.h, which puts CUDA's own words on it.
+// programs include tutti/host_kernel.h, which has CUDA's own words.
 //
-// A thread of the grid is a thread of the operating system, so that a debugger, the address
-// sanitizer and the thread sanitizer see what they always see. All threads run at once, however
-// many processors there are; those that wait give the processor away. The first thread is the
-// caller.
+// A thread of the grid is a thread of the operating system, and debuggers, the address sanitizer
+// and the thread sanitizer work as usual. All threads run at once on any number of processors, and
+// waiting threads give the processor away. The first thread is the caller.
 
 #ifndef TUTTI_HOST_GRID_H_
 #define TUTTI_HOST_GRID_H_
 
-#include "nccl.h"
+#include "tutti/host_grid_types.h"
 
 #if defined(__GNUC__)
 #pragma GCC visibility push(default)
@@ -21,48 +20,11 @@
 extern "C" {
 #endif
 
-// The threads of a grid may be this many.
-#define TUTTI_HOST_GRID_MAX_THREADS 4096
-// Threads of a block form warps of this many, in order of their number; the last may be smaller.
-#define TUTTI_HOST_WARP_SIZE 32
-// The named barriers of a block.
-#define TUTTI_HOST_NAMED_BARRIERS 16
-
-typedef struct {
-  unsigned int x, y, z;
-} tuttiDim3_t;
-
-// Holds what the threads of a block share. The library's own.
-typedef struct tuttiHostBlock tuttiHostBlock_t;
-
-// A thread of a grid. Its number in the block is index.x + size.x * (index.y + size.y * index.z).
-typedef struct {
-  tuttiDim3_t thread_index;
-  tuttiDim3_t block_index;
-  tuttiDim3_t block_size;
-  tuttiDim3_t grid_size;
-  unsigned int number;  // In its block.
-  tuttiHostBlock_t* block;
-} tuttiHostThread_t;
-
-typedef void (*tuttiHostKernel_t)(const tuttiHostThread_t* self, void* argument);
-
-// How to run a kernel. Set all bytes to zero first. A size of 0 in a direction means 1.
-typedef struct {
-  tuttiDim3_t grid_size;   // In blocks.
-  tuttiDim3_t block_size;  // In threads.
-  size_t shared_bytes;     // Memory that each block gets beside its variables.
-  cudaStream_t stream;     // Null: the call returns when the kernel is done.
-  // Called with the kernel's argument once no thread of the grid uses it any more, also where the
-  // threads were not granted; not called where tuttiLaunchHost returns an error. May be null.
-  void (*done)(void* argument);
-} tuttiHostLaunch_t;
-
-// Runs kernel(self, argument) on every thread of the grid, after what was queued on the stream
+// Runs kernel(self, argument) on every thread of the grid, after the work queued on the stream
 // before. With a stream of tuttiStreamCreate the call returns at once, `argument` must live until
-// the stream has come past the kernel, and a failure is one of the stream. ncclInvalidArgument for
-// more than TUTTI_HOST_GRID_MAX_THREADS threads; ncclSystemError where the system does not grant
-// the threads (then no thread has run the kernel).
+// the stream has come past the kernel, and a failure is a failure of the stream.
+// ncclInvalidArgument for more than TUTTI_HOST_GRID_MAX_THREADS threads; ncclSystemError, without
+// any thread having run the kernel, where the system does not grant the threads.
 ncclResult_t tuttiLaunchHost(const tuttiHostLaunch_t* launch, tuttiHostKernel_t kernel,
                              void* argument);
 
@@ -75,49 +37,49 @@ void tuttiHostSyncBlock(const tuttiHostThread_t* self);
 // Waits until `count` threads of the block have come to barrier `id`, below
 // TUTTI_HOST_NAMED_BARRIERS.
 void tuttiHostSyncNamed(const tuttiHostThread_t* self, unsigned int id, unsigned int count);
-// Waits until all lanes of `mask` have called this with the same mask. The caller is one of them.
-// Lanes that the warp does not have are not waited for.
+// Waits until all lanes of `mask` have called this with the same mask. The caller is a lane of
+// `mask`. Lanes beyond the size of the warp are not waited for.
 void tuttiHostSyncWarp(const tuttiHostThread_t* self, uint32_t mask);
 
 // Returns an array with a word for each thread of the block, by which threads show one another
-// where a value lies.
+// addresses of values.
 const void** tuttiHostExchange(const tuttiHostThread_t* self);
 
-// Returns the block's variable `key`: `bytes` bytes, aligned to `alignment`, which live as long as
-// the block. The first thread that asks makes it; its content is unspecified.
+// Returns the block's variable `key`: `bytes` bytes, aligned to `alignment`, for the life of the
+// block. The first call makes the variable, with unspecified content.
 void* tuttiHostSharedVariable(const tuttiHostThread_t* self, const void* key, size_t bytes,
                               size_t alignment);
 // Returns the block's shared_bytes bytes of memory.
 void* tuttiHostSharedMemory(const tuttiHostThread_t* self);
 
-// Gives the processor away for a moment, longer as `round` rises: for loops that wait for another
+// Gives the processor away for a moment, and for longer as `round` rises, in loops that wait for a
 // thread or process.
 void tuttiHostPause(unsigned int round);
 
-// What carries out device-initiated networking; `handle` is one of ncclDevComm::ginHandles, for the
-// first two one of a proxy. The headers call these; kernels need not.
+// The functions of device-initiated networking. `handle` is one of ncclDevComm::ginHandles. The
+// headers call these functions; kernels need not.
 //
 // Carries out an operation at once where the queue's rank is reached by load and store, and returns
-// 1. Returns 0 where it has to be posted. `words` are the 8 words of a descriptor. An operation
-// that names what is not there stops the communicator, and the call returns 1.
+// 1. Returns 0 where the operation has to be posted. `words` are the 8 words of a descriptor. An
+// operation with invalid operands stops the communicator, and the call returns 1. A handle of a
+// card also stops the communicator, because kernels that drive a card post to no proxy.
 int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_t* words);
-// Tells the proxy that an operation has been posted to a queue of a context.
+// Tells the proxy of a posted operation in a queue of a context.
 void tuttiHostGinRing(void* handle, uint32_t context, uint32_t queue);
-// Passes a moment of a wait of `round` rounds so far, and carries on with what is under way.
+// Passes a moment of a wait in its round `round`, and drives the operations under way.
 void tuttiHostGinWait(void* handle, uint32_t context, unsigned int round);
-// Stops the communicator, whose kernel has named a signal, or else a counter, that is not there.
+// Stops the communicator, because a kernel has named a signal, or else a counter, that does not
+// exist.
 void tuttiHostGinMissing(void* handle, int is_signal, uint32_t number);
-// Stops the communicator, whose kernel drives a card and puts to a rank that it has no queue pair
-// toward.
+// Stops the communicator, because a kernel that drives a card puts to a rank without a queue pair.
 void tuttiHostGinUnreached(void* handle, int rank);
-// Tells that a wait for a card has ended early. Stops the communicator where the card is the
-// reason.
+// Tells of the early end of a wait for a card. Stops the communicator if the card is the reason.
 void tuttiHostGinFailed(void* handle);
 
 // Ends the program with a sentence: in a checked build a kernel has asked for `bytes` bytes at
-// `offset` of what LSA rank `place` has of a window. It has `size` bytes there, UINT64_MAX where
-// the team has no such rank. `window` may be null. `caller` is the function that asked, on line
-// `line` of its file.
+// `offset` of LSA rank `place`'s part of a window. The part has `size` bytes, or UINT64_MAX for a
+// rank outside the team. `window` may be null. `caller` is the function that asked, on line `line`
+// of its file.
 void tuttiHostRefusePlace(const void* window, uint64_t offset, uint64_t bytes, int place,
                           uint64_t size, const char* caller, int line);
 // The same where a kernel has named LSA barrier `index` of `barriers`.

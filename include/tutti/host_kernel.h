@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// tutti/host_kernel.h: communication kernels as code of the host. Include it in place of
-// nccl_device.h, and the same kernel is compiled for the GPU by nvcc and for the host by a plain
-// C++17 compiler. docs/device_api.md begins with a program.
+// tutti/host_kernel.h: communication kernels as code of the host. A kernel that includes it in
+// place of nccl_device.h is compiled for the GPU by nvcc and for the host by a plain C++17
+// compiler. docs/device_api.md begins with a program.
 //
-// For the host it declares what a kernel uses of CUDA C++: threadIdx, blockIdx, blockDim, gridDim,
-// __syncthreads, __syncwarp and shuffles, the atomics and orders of libcu++
-// (nccl_device/host/cuda_names.h), and all of nccl_device.h. Variables that a block shares are
-// declared by TUTTI_SHARED, because no compiler of hosts knows __shared__.
+// For the host the header declares the parts of CUDA C++ that kernels use: threadIdx, blockIdx,
+// blockDim, gridDim, __syncthreads, __syncwarp and shuffles, the atomics and orders of libcu++
+// (nccl_device/host/cuda_names.h), and all of nccl_device.h. TUTTI_SHARED declares variables of a
+// block, because compilers for hosts do not know __shared__.
 
 #ifndef TUTTI_HOST_KERNEL_H_
 #define TUTTI_HOST_KERNEL_H_
@@ -38,13 +38,13 @@ struct Grid {
 
 #include "nccl_device.h"
 
-// Declares a variable that all threads of the block share: TUTTI_SHARED(float[32], sums). Its
-// content is unspecified at first.
+// Declares a variable of the whole block: TUTTI_SHARED(float[32], sums). Its content is unspecified
+// at first.
 #define TUTTI_SHARED(type, name) __shared__ ::tutti::Same<type> name
 
 namespace tutti {
 
-// Returns the shared_bytes bytes of memory that the block got.
+// Returns the block's shared_bytes bytes of memory.
 __device__ inline void* SharedMemory() {
   extern __shared__ __align__(16) unsigned char tutti_shared_memory[];
   return tutti_shared_memory;
@@ -82,8 +82,9 @@ ncclResult_t Launch(void (*kernel)(Parameters...), const Grid& grid, Arguments..
 namespace tutti {
 namespace host {
 
-// Makes the calling thread one of a grid while it lives. As on a GPU, a kernel sees what was done
-// before its launch, and what it waited for is seen after its end.
+// Makes the calling thread a thread of a grid for the life of the object. As on a GPU, a kernel
+// sees all work done before its launch, and the work that the kernel waited for is seen after its
+// end.
 class InGrid {
  public:
   explicit InGrid(const tuttiHostThread_t* thread) : before_(self) {

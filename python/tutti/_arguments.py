@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what users pass, and raises a ValueError with a sentence for what cannot be."""
+"""Checks arguments of users, and raises a ValueError with a sentence for wrong ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def whole_number(value: Any, what: str) -> int:
 
 
 def check_factor(factor: Any, what: str) -> float:
-    """Raises ValueError for what is no number."""
+    """Raises ValueError for anything but a number."""
     try:
         return float(factor)
     except (TypeError, ValueError):
@@ -29,7 +29,7 @@ def check_factor(factor: Any, what: str) -> float:
 
 
 def check_op(op: Optional[int], average: Optional[bool] = None) -> int:
-    """Returns the operator that `op` and Horovod's old `average` mean together."""
+    """Returns the operator meant by `op` and Horovod's old `average` together."""
     if average is not None:
         if op is not None:
             raise ValueError("give either op or average, not both; average is the older name")

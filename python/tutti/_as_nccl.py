@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packs the installed library under the name of NVIDIA's package, for an index of one's own, so
-that whatever requires nvidia-nccl-cu13==2.30.7 gets Tutti without knowing."""
+"""Packs the installed library under the name of NVIDIA's package, for an index of one's own: a
+package that requires nvidia-nccl-cu13==2.30.7 then gets Tutti without knowing."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def _api_version(library: str) -> str:
 
 
 def build(folder: str, cuda: Optional[int] = None, version: Optional[str] = None) -> str:
-    """Writes the wheel and returns its path. Without `cuda` and `version` it is what the installed
-    PyTorch requires, else for CUDA 13 and of the API's version. ValueError where there is no
-    library, or the version makes no sense; OSError where a file cannot be read or written."""
+    """Writes the wheel and returns its path. Without `cuda` and `version` the wheel is the one that
+    the installed PyTorch requires, else for CUDA 13 and of the API's version. ValueError without a
+    library, or for a version that makes no sense; OSError for a file that cannot be read or
+    written."""
     place = _tutti_nccl.folder()
     libraries = [os.path.join(place or "", name) for name in ("libtutti.so.0", "libnccl.so.2")]
     if place is None or not all(map(os.path.exists, libraries)):

@@ -29,7 +29,7 @@ from tutti._features import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_
 from tutti._operations import Operations
 from tutti._process_sets import ProcessSet, check_process_set, global_process_set
 
-# A job that can never begin, for want of a way between two hosts, say, ends with a sentence.
+# A job that can never begin, such as for want of a way between two hosts, ends with a sentence.
 _ELASTIC_ATTEMPTS = 10
 _INT64 = 5  # tuttiElementType_t
 
@@ -85,7 +85,7 @@ class Job:
             self._begin_sets(process_sets)
 
     def _begin_sets(self, process_sets: Sequence[Any]) -> None:
-        """Adds the sets that are not there yet; none of them where two are the same."""
+        """Adds the missing sets; none of them where two sets are the same."""
         made = [process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
                 for process_set in process_sets]
         seen: List[Any] = [global_process_set.ranks]
@@ -97,7 +97,7 @@ class Job:
             if ranks is not None:
                 doubled = doubled or (ranks if ranks in seen else [])
                 seen.append(ranks)
-        # Communicators may differ from rank to rank, and so may what is seen of them.
+        # Communicators, and therefore the findings, may differ from rank to rank.
         by_mpi = any(process_set.mpi_comm is not None for process_set in made)
         refused = any(self.tell_all([int(bool(doubled))], "tutti.doubled_sets")) if by_mpi else False
         if doubled:
@@ -185,8 +185,7 @@ class Job:
         self._process_sets = {0: [global_process_set]}
 
     def shutdown(self) -> None:
-        """Ends the job on all ranks; what is pending anywhere fails. Does nothing where there is
-        none."""
+        """Ends the job on all ranks; all pending operations fail. Does nothing without a job."""
         with self._lock:
             coordinator, self._coordinator = self._coordinator, None
             _identity.end()
@@ -202,13 +201,13 @@ class Job:
         entries.clear()
 
     def forget(self) -> None:
-        """Forgets the job, in the child of a fork. Job and threads are the parent's; to end the job
-        here would wait for threads that are not there."""
+        """Forgets the job, in the child of a fork. Job and threads are the parent's; an end of the
+        job here would wait for threads that the child does not have."""
         self._lock = threading.RLock()
         self._operations.forget()
         self._interrupter.forget()
         _elastic.forget()
-        # It is kept, so that its destructor does not run.
+        # Kept, because its destructor must not run.
         self._left, self._coordinator = self._coordinator, None
         self._process_sets = {}
         _identity.end()
@@ -285,10 +284,10 @@ class Job:
                 process_set.process_set_id = None
 
     def add_process_set(self, process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
-        """Adds a process set and returns it. Every rank of the job must call it with the same
-        ranks, or each with a communicator of mpi4py that it is in (or COMM_NULL); these may differ,
-        and all of them become sets. ValueError for ranks that are not there or a set that was added
-        before."""
+        """Adds a process set and returns the set. Every rank of the job must call with the same
+        ranks, or each with a communicator of mpi4py that contains the rank (or COMM_NULL); the
+        communicators may differ, and all of them become sets. ValueError for ranks outside the job
+        or a set that was added before."""
         if not isinstance(process_set, ProcessSet):
             process_set = ProcessSet(process_set)
         if process_set.process_set_id is not None:
@@ -330,8 +329,8 @@ class Job:
         return process_set
 
     def tell_all(self, numbers: Sequence[int], name: str) -> List[int]:
-        """Returns the numbers of all ranks, one rank's after another's. All of them must call it.
-        It needs no array library."""
+        """Returns the numbers of all ranks, one rank's after another's. All ranks must call. Needs
+        no array library."""
         said = (ctypes.c_int64 * len(numbers))(*numbers)
 
         def take(result: Result) -> List[int]:
@@ -341,8 +340,8 @@ class Job:
                      keep=said, finish=take)], name=name))
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:
-        """Removes a process set. Every rank of the job must call it. Returns False where the set
-        was not added, or is that of all ranks."""
+        """Removes a process set. Every rank of the job must call. Returns False for a set that was
+        not added, and for the set of all ranks."""
         number = process_set.process_set_id
         if number is None or process_set is global_process_set:
             return False
@@ -352,12 +351,12 @@ class Job:
         return True
 
     def process_set_ids(self) -> List[int]:
-        """Returns the numbers of the sets that there are."""
+        """Returns the numbers of the present sets."""
         self._running()
         return sorted(self._process_sets)
 
     def process_set_ids_and_ranks(self) -> Dict[int, List[int]]:
-        """Returns the ranks of the sets that there are, by their numbers."""
+        """Returns the ranks of the present sets, by their numbers."""
         return {number: list(self._process_sets[number][0].ranks or ())
                 for number in self.process_set_ids()}
 
@@ -373,7 +372,7 @@ class Job:
         return self._operations.enqueue(coordinator, number, requests, name, grouped, members)
 
     def poll(self, handle: int) -> bool:
-        """Returns whether the operation is done, so that synchronize does not wait. Never waits."""
+        """Returns whether the operation is done, and synchronize does not wait. Never waits."""
         return self._operations.poll(handle)
 
     def synchronize(self, handle: int) -> Any:
@@ -422,7 +421,7 @@ def job() -> Job:
     """Returns this process's job, whether it runs or not."""
     made = Job()
     if _elastic.is_elastic():
-        # What is registered first is called last.
+        # The function registered first is called last.
         atexit.register(lambda: _elastic.launcher().close()
                         if _elastic.launcher.cache_info().currsize else None)
     atexit.register(made.shutdown)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every collective once, for any array library that an Adapter describes.
 
-What is wrong with an argument is a ValueError at once; what the ranks disagree about is a
-HorovodInternalError from synchronize. Arrays stay untouched by their owner from the call until the
-operation is done.
+A wrong argument is a ValueError at once; a disagreement among ranks is a HorovodInternalError from
+synchronize. Arrays stay untouched by their owner from the call until the operation is done.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ class Adapter(Protocol):
 
     def bring(self, array: Any, in_place: bool) -> Tuple[Any, Optional[Callable[[Any], Any]]]:
         """Returns the object as an array of the library, and a function that turns results into
-        arrays of the object's own library, or None where it is an array already. ValueError for
-        what the library cannot see."""
+        arrays of the object's own library, or None for an object that is an array already.
+        ValueError for an object that the library cannot see."""
 
     def as_real(self, array: Any) -> Any:
         """Returns a contiguous array of complex numbers as their parts, in a last dimension of 2,
@@ -52,7 +51,7 @@ class Adapter(Protocol):
         """Returns the CUDA device on which the array lies, -1 for the host."""
 
     def current_stream(self, array: Any) -> int:
-        """Returns the cudaStream_t on which the library of an array on a GPU works now."""
+        """Returns the present cudaStream_t of the library of an array on a GPU."""
 
     def splits(self, splits: Any) -> List[int]:
         """Returns the `splits` argument of alltoall as numbers."""
@@ -72,9 +71,9 @@ class Collectives:
 
     def _open(self, array: Any, in_place: bool = False, rows: bool = False
               ) -> Tuple[Any, Optional[Callable[[Any], Any]], bool]:
-        """Returns what travels for an array of the user's: the array to be sent, a function that
-        makes the user's result of what arrives, and whether the numbers are complex, which travel
-        as pairs. With `rows` the array must have a first dimension."""
+        """Returns the parts of an operation for an array of the user's: the array to be sent, a
+        function that makes the user's result of the received array, and whether the numbers are
+        complex, which travel as pairs. With `rows` the array must have a first dimension."""
         own, home = self._adapter.bring(array, in_place)
         source = self._adapter.check(own, in_place)
         real = self._adapter.as_real(source)
@@ -149,7 +148,7 @@ class Collectives:
         the rows that came, and how many came from each rank."""
         source, back, _ = self._open(array, rows=True)
         shape = self._adapter.shape(source)
-        _basics.job().size()  # raises where there is no job
+        _basics.job().size()  # raises without a job
         count = len(_basics.check_process_set(process_set).ranks or ())
         if splits is None:
             if not shape or not count or shape[0] % count:
@@ -173,7 +172,7 @@ class Collectives:
                       finish: Optional[Callable[[Any], Any]] = None) -> int:
         """Reduces the rows and shares them out; the first dim0 mod n ranks get one row more."""
         if op == _basics.Adasum:
-            # Where Horovod refuses it, all ranks have agreed to do it.
+            # Where Horovod refuses Adasum, all ranks have agreed on the operation.
             raise HorovodInternalError("reducescatter knows no Adasum")
         scale = _scale(compression, prescale, postscale)
         requests = []

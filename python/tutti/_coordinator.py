@@ -21,28 +21,24 @@ KIND_NAMES = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter"
 _LOOK_S = 0.5
 
 
-@dataclass
-class Request:
-    """One operation on one array. It gets its name when it is enqueued. `keep` keeps the owners of
-    its buffers alive until it is done; `finish(result)` returns what the user gets."""
-    kind: int
-    name: str = ""
-    type: int = 0
-    shape: Tuple[int, ...] = ()
-    input: int = 0
-    output: int = 0
-    op: int = Sum
-    compression: int = 0
-    prescale: float = 1.0
-    postscale: float = 1.0
-    root: int = 0
-    splits: Optional[Sequence[int]] = None
-    # For an array on a GPU: the GPU, the stream that makes the array, and the current stream.
-    device: int = _library.HOST
-    stream: int = 0
-    current_stream: Callable[[], int] = lambda: 0
-    keep: Any = None
-    finish: Callable[["Result"], Any] = lambda result: None
+class Request(_library.Tensor):
+    """One operation on one array in the library's form (tuttiTensor_t), with Python's part of the
+    operation. A request gets its name when it is enqueued. `keep` keeps the owners of its buffers
+    alive until the operation is done; `finish(result)` returns the user's result. `stream` makes an
+    array on a GPU, and `current_stream` returns the present stream of the array's library."""
+
+    def __init__(self, kind: int, *, shape: Tuple[int, ...] = (),
+                 splits: Optional[Sequence[int]] = None, op: int = Sum, prescale: float = 1.0,
+                 postscale: float = 1.0, device: int = _library.HOST,
+                 current_stream: Callable[[], int] = lambda: 0, keep: Any = None,
+                 finish: Callable[["Result"], Any] = lambda result: None, **fields: Any) -> None:
+        splits = splits or ()
+        super().__init__(
+            size=ctypes.sizeof(_library.Tensor), kind=kind, ndim=len(shape),
+            shape=(ctypes.c_int64 * len(shape))(*shape), nsplits=len(splits),
+            splits=(ctypes.c_int64 * len(splits))(*splits), op=op, prescale=prescale,
+            postscale=postscale, device=device, **fields)
+        self.current_stream, self.keep, self.finish = current_stream, keep, finish
 
 
 @dataclass
@@ -54,22 +50,9 @@ class Result:
     received_splits: Tuple[int, ...] = ()
 
 
-def describe(request: Request) -> _library.Tensor:
-    """Returns the request in the library's form."""
-    shape = (ctypes.c_int64 * len(request.shape))(*request.shape)
-    splits = request.splits or ()
-    return _library.Tensor(
-        size=ctypes.sizeof(_library.Tensor), name=request.name.encode(), kind=request.kind,
-        type=request.type, ndim=len(request.shape), shape=shape, input=request.input or None,
-        output=request.output or None, op=request.op, compression=request.compression,
-        prescale=request.prescale, postscale=request.postscale, root=request.root,
-        splits=(ctypes.c_int64 * len(splits))(*splits), nsplits=len(splits),
-        device=request.device, stream=request.stream or None)
-
-
 def full_name(kind: int, name: Any) -> str:
-    """Returns the name of an operation with its kind in front. ValueError for a name that cannot
-    be."""
+    """Returns the name of an operation with its kind in front. ValueError for an impossible
+    name."""
     if not isinstance(name, str):
         raise ValueError(f"a name must be a string, not {name!r}")
     if "\0" in name:
@@ -89,10 +72,10 @@ def create(options: _library.CoordinatorOptions) -> ctypes.c_void_p:
 
 def create_unless(given_up: Callable[[], bool], options: _library.CoordinatorOptions
                   ) -> ctypes.c_void_p:
-    """Calls create on a thread of its own, so that Ctrl-C is heard meanwhile, and raises
-    GenerationBroken soon after `given_up()` returns True, because the wait for a rank that died
-    before it came would last until the library's limit for initialising. The thread ends by itself
-    at that limit."""
+    """Calls create on a thread of its own, because Ctrl-C must be heard meanwhile, and raises
+    GenerationBroken soon after `given_up()` returns True: the wait for a rank that died before it
+    came would last until the library's limit for initialising. The thread ends by itself at the
+    limit."""
     outcome: List[Any] = []
     abandoned = False
     changed = threading.Condition()
@@ -136,7 +119,7 @@ class Coordinator:
 
     def interrupt(self) -> None:
         """Ends the job where the main thread waits for other ranks, because ranks that wait for
-        this one would wait in vain."""
+        this rank would wait in vain."""
         if self._main_waits:
             try:
                 self.call("Shutdown")
@@ -178,7 +161,7 @@ class Coordinator:
             self._main_waits = self._main_waits and not is_main
 
     def ask_ranks(self, function: str, *arguments: Any) -> None:
-        """Does `ask` for functions that wait for other ranks. Where ranks disagree, that is a
+        """Does `call` for functions that wait for other ranks. Disagreement among ranks is a
         HorovodInternalError, as with every operation."""
         with self._waiting():
             result = self.call(function, *arguments)
@@ -203,11 +186,11 @@ class Coordinator:
         return tuple(values[:count.value])
 
     def order_streams(self, number: int, request: Request) -> None:
-        """Puts what comes next on the GPU behind the operation, without making a thread wait. Both
-        the stream that made the array and the current one are ordered, because the array's memory
+        """Puts later work on the GPU behind the operation, without making a thread wait. Both the
+        stream that made the array and the current stream are ordered, because the array's memory
         may be used again in the order of the former."""
         current = request.current_stream()
-        for stream in dict.fromkeys((request.stream, current)):
+        for stream in dict.fromkeys((request.stream or 0, current)):
             self.ask("StreamWait", number, stream or None)
 
     def result(self, number: int, request: Request) -> Result:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchanges arrays with libraries that the package does not know, by DLPack, which needs no copy
-where both sides can do without."""
+"""Exchanges arrays with libraries unknown to the package, by DLPack, which needs no copy where both
+sides can do without."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Callable
 
 
 def home_of(array: Any) -> Callable[[Any], Any]:
-    """Returns a function that turns a result into an array of the library of `array`, by that
-    library's from_dlpack. The function leaves the result as it is where there is none or it
+    """Returns a function that turns a result into an array of the library of `array`, by the
+    library's from_dlpack. The function returns the result unchanged where from_dlpack is missing or
     fails."""
     take = None
     if hasattr(array, "__array_namespace__"):

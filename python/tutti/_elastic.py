@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This process as a worker of an elastic job: it asks the launcher for a place among the ranks, and
-learns that hosts come or go. docs/elastic.md has the keys and their meaning.
+"""This process as a worker of an elastic job: the worker asks the launcher for a place among the
+ranks, and learns of hosts that come or go. docs/elastic.md has the keys and their meaning.
 
-What comes over the store is text, split into words and numbers; nothing is unpickled or run.
-Threads: Launcher's functions from one thread at a time; one thread of its own waits for notices.
+All data from the store is text, split into words and numbers; nothing is unpickled or run. Threads:
+Launcher's functions from one thread at a time; one thread of its own waits for notices.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tutti import _horovod_launcher, _library
 
 # The launcher listens before it starts workers; a network may need a moment.
 _CONNECT_S = 60.0
-# The time between two looks at whether a worker that is waited for has died.
+# The time between two looks whether an awaited worker has died.
 _LOOK_S = 0.5
 # The longest wait that the library allows, for waits that only news should end.
 _LONG_S = 3600.0
 
 
 class LauncherLost(RuntimeError):
-    """The launcher does not answer any more: there will be no further generation."""
+    """The launcher does not answer any more: no further generation will come."""
 
 
 class GenerationBroken(RuntimeError):
@@ -74,7 +74,7 @@ class _Store:
 class Generation:
     """A numbering of workers as ranks."""
     number: int
-    notice: int  # the number of the last notice that it takes account of
+    notice: int  # the number of the last notice in the generation
     workers: List[int]  # by rank
     hosts: List[str]  # by rank
     dismissed: List[int]
@@ -104,7 +104,7 @@ class Launcher:
         self.generation = Generation(0, 0, [], [], [])
         self.noticed = 0
         self._store = _Store(addresses, key)
-        self._version = 0  # the version of the key `generation` that was read last
+        self._version = 0  # the version of the key `generation` at the last read
         self._notices = _Store(addresses, key)
         self._closing = False
         self._watcher = threading.Thread(target=self._watch, name="tutti-notices", daemon=True)
@@ -120,13 +120,14 @@ class Launcher:
         except LauncherLost:
             if self._closing:
                 return
-            # Without the launcher nothing would end this process, or give it a place again.
+            # Without the launcher nothing would end this process, or give the process a place
+            # again.
             print(f"tutti: worker {self.worker}: the launcher is gone, ending", file=sys.stderr)
             os.kill(os.getpid(), signal.SIGTERM)
 
     def join(self) -> Generation:
-        """Leaves the generation, if this worker is in one, and waits for the next that it is in.
-        Ends the process where the launcher has no place for it any more."""
+        """Leaves the present generation, if any, and waits for the next with this worker. Ends the
+        process where the launcher has no place for the worker any more."""
         self._store.set(f"ready/{self.worker}", str(self.generation.number))
         while True:
             version, text = self._store.get("generation", self._version, _LONG_S)
@@ -144,7 +145,7 @@ class Launcher:
 
     def share(self, unique_id: Optional[bytes]) -> bytes:
         """Returns rank 0's unique id, which only rank 0 passes. GenerationBroken when a worker of
-        this generation died before all had it."""
+        this generation died before all had the id."""
         number, version = self.generation.number, 0
         if unique_id is not None:
             self._store.set("id", f"{number} {unique_id.hex()}")
@@ -178,8 +179,8 @@ class Launcher:
 
 
 def tell_environment(rank: int, size: int, place: Any) -> None:
-    """Sets the variables of Horovod's that say which rank this process is, for scripts that look
-    there. The launcher cannot, because the next generation has other numbers."""
+    """Sets Horovod's variables for the rank of this process, for scripts that look there. The
+    launcher cannot set them, because the next generation has other numbers."""
     values = {"RANK": rank, "SIZE": size, "LOCAL_RANK": place.local_rank,
               "LOCAL_SIZE": place.local_size, "CROSS_RANK": place.cross_rank,
               "CROSS_SIZE": place.cross_size}
@@ -204,6 +205,6 @@ def launcher() -> Launcher:
 
 
 def forget() -> None:
-    """Forgets the launcher, in the child of a fork, because to end the parent's connections here
-    would end them there."""
+    """Forgets the launcher, in the child of a fork, because an end of the parent's connections here
+    would end them in the parent."""
     launcher.cache_clear()

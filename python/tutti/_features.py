@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers what the package was built with, by Horovod's functions."""
+"""Horovod's functions that tell the features of the package."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _MPI_MARKS = {"openmpi": "OMPI_COMM_WORLD_SIZE", "mpich": "PMI_SIZE"}
 
 
 def mpi_threads_supported() -> bool:
-    """Returns whether MPI may be used by several threads, which is how the plugins for it start it
-    unless HOROVOD_MPI_THREADS_DISABLE is set. ValueError before init."""
+    """Returns whether MPI may be used by several threads. The plugins for MPI start MPI so unless
+    HOROVOD_MPI_THREADS_DISABLE is set. ValueError before init."""
     _identity.rank()
     return mpi_built() and os.environ.get("HOROVOD_MPI_THREADS_DISABLE", "0") in ("", "0")
 
 
 def _first_of(variable: str) -> str:
-    """Returns the first name in a list such as HOROVOD_CONTROLLER, the one that counts."""
+    """Returns the first name in a list such as HOROVOD_CONTROLLER, which counts."""
     return os.environ.get(variable, "").split(",")[0].strip().lower()
 
 
 def mpi_enabled() -> bool:
-    """Returns whether this job is one of MPI, for which a plugin is there: HOROVOD_CONTROLLER asks
-    for MPI; or it is not set, and MPI's own mpirun started the process."""
+    """Returns whether this is a job of MPI with a plugin: HOROVOD_CONTROLLER asks for MPI; or the
+    variable is not set, and MPI's own mpirun started the process."""
     asked = _first_of("HOROVOD_CONTROLLER")
     if asked:
         return asked == "mpi" and mpi_built()
@@ -45,7 +45,8 @@ def mpi_built() -> bool:
 
 def gloo_enabled() -> bool:
     """Returns whether this is no job of MPI: ranks negotiate by Gloo where HOROVOD_CONTROLLER asks
-    for it, else by Tutti's own controller. As with Horovod, one of this and mpi_enabled is true."""
+    for Gloo, else by Tutti's own controller. As with Horovod, either this function or mpi_enabled
+    returns true."""
     return not mpi_enabled()
 
 
@@ -55,7 +56,8 @@ def gloo_built() -> bool:
 
 
 def _gpus_ask_for_nccl() -> bool:
-    """Returns whether HOROVOD_GPU_OPERATIONS, or its like for one kind of operation, says nccl."""
+    """Returns whether HOROVOD_GPU_OPERATIONS, or its like for a single kind of operation, says
+    nccl."""
     kinds = ("OPERATIONS", "ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
     lists = [os.environ.get(f"HOROVOD_GPU_{kind}", "").lower().split(",") for kind in kinds]
     return any(name.strip() == "nccl" for names in lists for name in names)
@@ -63,8 +65,7 @@ def _gpus_ask_for_nccl() -> bool:
 
 def offer_nccl() -> None:
     """Loads the library of the package nvidia-nccl-cu*, where tensors on GPUs are to go through
-    NVIDIA's NCCL and no path of it was given. libtutti takes the one that the process has
-    loaded."""
+    NVIDIA's NCCL and no path was given. libtutti takes the library that the process has loaded."""
     if not _gpus_ask_for_nccl() or os.environ.get("TUTTI_NCCL_LIBRARY"):
         return
     try:
@@ -77,12 +78,12 @@ def offer_nccl() -> None:
             ctypes.CDLL(path)
             return
         except OSError:
-            continue  # libtutti reports what it finds itself
+            continue  # libtutti reports its own search
 
 
 def find_nccl() -> Tuple[int, str]:
     """Returns the version and path of the NCCL that HOROVOD_GPU_OPERATIONS=NCCL would take here.
-    ValueError says what was looked for where there is none."""
+    ValueError lists the places of a search in vain."""
     offer_nccl()
     version = ctypes.c_int()
     path = ctypes.create_string_buffer(4096)
@@ -93,9 +94,9 @@ def find_nccl() -> Tuple[int, str]:
 
 
 def nccl_built() -> int:
-    """Returns the version of the NCCL that moves tensors on GPUs, such as 22703: that of NVIDIA's
-    library where HOROVOD_GPU_OPERATIONS asks for it and it is there, else of NCCL's API that Tutti
-    offers."""
+    """Returns the version of the NCCL that moves tensors on GPUs, such as 22703: of NVIDIA's
+    library where HOROVOD_GPU_OPERATIONS asks for NVIDIA's library and finds the library, else of
+    NCCL's API that Tutti offers."""
     if _gpus_ask_for_nccl():
         try:
             return find_nccl()[0]
@@ -107,7 +108,7 @@ def nccl_built() -> int:
 
 
 def ddl_built() -> bool:
-    """Returns False: IBM ended DDL, and there is no library of it to be had."""
+    """Returns False: IBM ended DDL, and no library of DDL can be had."""
     return False
 
 
@@ -117,14 +118,14 @@ def has_ccl() -> bool:
 
 
 def ccl_built() -> bool:
-    """Returns whether oneCCL moves tensors of the host: HOROVOD_CPU_OPERATIONS asks for it, and its
-    plugin is there. Scripts do without process sets and reducescatter where Horovod has oneCCL,
-    because Horovod has no other then."""
+    """Returns whether oneCCL moves tensors of the host: HOROVOD_CPU_OPERATIONS asks for oneCCL, and
+    its plugin is installed. Scripts do without process sets and reducescatter where Horovod has
+    oneCCL, because Horovod has neither then."""
     return _first_of("HOROVOD_CPU_OPERATIONS") == "ccl" and has_ccl()
 
 
 def cuda_built() -> bool:
-    """Returns whether CUDA's driver is here, so that tensors may lie on a GPU."""
+    """Returns whether CUDA's driver is installed, and tensors may lie on a GPU."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This process as a worker of an elastic job that Horovod's own launcher started: whenever the job
-begins anew, it asks the launcher's store which rank it is now. Nothing that comes from there is
-unpickled or run.
+"""This process as a worker of an elastic job of Horovod's own launcher: whenever the job begins
+anew, the worker asks the launcher's store for its new rank. No byte from the store is unpickled or
+run.
 
-Horovod's launcher tells its workers of new hosts by pickled messages to a server of theirs, which
-this package does not have: hosts that come are used when the job next begins anew, for a failure.
+Horovod's launcher tells its workers of new hosts by pickled messages to a server of the workers,
+which this package does not have: new hosts are used when the job next begins anew, after a failure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Dict
 
 # The order of the numbers in the store's answer.
 _NUMBERS = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-# The store answers when all workers that are left have asked, and new ones were started.
+# The store answers when all remaining workers have asked, and new workers were started.
 _ANSWER_S = 600.0
 _LONGEST_ANSWER = 256
 
@@ -28,7 +28,7 @@ def is_there() -> bool:
 
 
 def parse_numbers(text: str) -> Dict[str, str]:
-    """Returns the variables that an answer of the store stands for. ValueError for other texts."""
+    """Returns the variables in an answer of the store. ValueError for other texts."""
     numbers = [int(word) for word in text.split(",")]
     if len(numbers) != len(_NUMBERS):
         raise ValueError(f"the launcher's store answers {text!r}, and not with "
@@ -37,9 +37,9 @@ def parse_numbers(text: str) -> Dict[str, str]:
 
 
 def renew_numbers() -> None:
-    """Asks which rank this process is now, and sets the variables that say so. Ends the process
-    where it is none any more. OSError where the launcher cannot be asked."""
-    import http.client  # It takes longer than all else of `import tutti`.
+    """Asks for the present rank of this process, and sets the variables of the rank. Ends the
+    process where it has no rank any more. OSError without an answer of the launcher."""
+    import http.client  # takes longer than all else of `import tutti`
     host = os.environ.get("HOROVOD_HOSTNAME", "localhost")
     slot = f"{host}:{os.environ.get('HOROVOD_LOCAL_RANK', '0')}"
     connection = http.client.HTTPConnection(

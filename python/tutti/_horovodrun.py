@@ -18,7 +18,7 @@ from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from tutti import _features, _mpirun, _program
 
-VERSION = "0.28.1"  # the version of Horovod whose options these are
+VERSION = "0.28.1"  # the version of Horovod that has these options
 
 # Option, its type or None for a flag, and the variable that it sets.
 _VARIABLES: List[Tuple[str, Optional[type], str]] = [
@@ -148,7 +148,7 @@ def variables_of(given: argparse.Namespace) -> Dict[str, str]:
 
 
 def _program_of(given: argparse.Namespace) -> List[str]:
-    """Returns the words of the program. ValueError, in a sentence, for what cannot be."""
+    """Returns the words of the program. ValueError, in a sentence, without a program."""
     for option, reason in {**_REFUSED, **({} if given.mpi else _FOR_MPI)}.items():
         if getattr(given, option) is not None:
             raise ValueError(f"{option}: {reason}")
@@ -165,7 +165,7 @@ def _hosts_of(given: argparse.Namespace) -> Optional[str]:
 
 
 def arguments_of(given: argparse.Namespace) -> List[str]:
-    """Returns the arguments for `tutti run`. ValueError, in a sentence, for what cannot be."""
+    """Returns the arguments for `tutti run`. ValueError, in a sentence, for impossible options."""
     command, hosts = _program_of(given), _hosts_of(given)
     made = ["run", "-n", str(given.np), "--tag"]
     max_np = given.max_np
@@ -194,7 +194,7 @@ def _ssh_options(given: argparse.Namespace) -> List[str]:
 
 
 def mpirun_of(given: argparse.Namespace, variables: Dict[str, str]) -> List[str]:
-    """Returns the words of an mpirun. ValueError, in a sentence, for what cannot be."""
+    """Returns the words of an mpirun. ValueError, in a sentence, for impossible options."""
     command = _program_of(given)
     for option in ("host_discovery_script", "min_np", "max_np"):
         if getattr(given, option) is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank of the running job this process is.
+"""The rank of this process in the running job.
 
-The job (tutti._basics) keeps it up to date; process sets and others that the job is built on read
-it here, so that they need not know the job.
+The job (tutti._basics) keeps the rank up to date. Process sets and other parts of the job read the
+rank here, and need not know the job.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _rank: Optional[int] = None
 
 
 def begin(rank: int) -> None:
-    """Notes that a job has begun, in which this process has this rank."""
+    """Notes that a job has begun, with the rank of this process."""
     global _rank
     _rank = rank
 

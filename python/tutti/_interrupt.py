@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handles Ctrl-C while the main thread waits inside the library.
 
-Python runs signal handlers on the main thread only, between two of its own instructions, and there
-are none while the library waits for other ranks. So a thread of the package learns of the signal,
-whose number Python writes to a descriptor at once, and ends what is waited for.
+Python runs signal handlers on the main thread only, between two of its own instructions, and no
+instruction runs while the library waits for other ranks. Therefore a thread of the package learns
+of the signal, whose number Python writes to a descriptor at once, and ends the wait.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Interrupter:
         self._thread: Optional[threading.Thread] = None
 
     def install(self) -> None:
-        """Installs it. Does nothing where it is installed, or off the main thread, which alone
-        may."""
+        """Installs the handler. Does nothing after a first call, or off the main thread, which
+        alone may install."""
         if self._sender is not None or not _is_main():
             return
         receiver, sender = socket.socketpair()
@@ -54,8 +54,8 @@ class Interrupter:
                     self._on_interrupt()
 
     def release(self) -> None:
-        """Gives the descriptor back. Off the main thread it stays installed, because Python would
-        go on writing to the descriptor, which may be another file by then."""
+        """Gives the descriptor back. Off the main thread the handler stays installed, because
+        Python would go on writing to the descriptor, which may be another file by then."""
         if self._sender is None or not _is_main():
             return
         sender, thread = self._sender, self._thread
@@ -68,7 +68,7 @@ class Interrupter:
             thread.join()
 
     def forget(self) -> None:
-        """Uninstalls it in the child of a fork, whose signals are not the parent's."""
+        """Uninstalls the handler in the child of a fork, whose signals are not the parent's."""
         receiver, sender = self._receiver, self._sender
         self._receiver = self._sender = self._thread = None
         if receiver is None or sender is None:

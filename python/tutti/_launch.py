@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who this process is among the ranks that a launcher started, and how rank 0's unique id reaches
-the others. These are thin calls of the library's functions; include/tutti/launch.h says what is
-read from the environment and how ranks prove themselves to one another.
+"""The place of this process among the ranks that a launcher started, and the way of rank 0's unique
+id to the others. The functions are thin calls of the library; include/tutti/launch.h lists the
+variables of the environment and says how ranks prove themselves to one another.
 
 Threads: any, one at a time for each Launch.
 """
@@ -30,7 +30,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What all ranks know after they have met: the unique id, and each rank's place."""
+    """The common knowledge of all ranks after they have met: the unique id, and each rank's
+    place."""
     unique_id: bytes
     places: List[Place]
 
@@ -56,8 +57,8 @@ class Launch:
         self._library.tuttiLaunchClose(self._handle)
 
     def part(self, ranks: Sequence[int]) -> "Launch":
-        """Returns a job of these of the launch's ranks alone, numbered in the order given. Every
-        one of them must begin it, and the others must not. ValueError where that cannot be."""
+        """Returns a job of the named ranks alone, numbered in the given order. Every one of them
+        must begin the job, and the others must not. ValueError for ranks that cannot form a job."""
         numbers = [int(rank) for rank in ranks]
         made = ctypes.c_void_p()
         _check(self._library.tuttiLaunchPart(self._handle, (ctypes.c_int * len(numbers))(*numbers),
@@ -76,7 +77,7 @@ class Launch:
             result = self._library.tuttiLaunchMeet(
                 self._handle, unique_id, len(unique_id), received, len(received),
                 ctypes.byref(count), timeout_s)
-            # The library keeps the sentence for the thread that called.
+            # The library keeps the sentence for the calling thread.
             outcome.append(None if result == _library.SUCCESS else
                            (self._library.tuttiLaunchLastError() or b"").decode(errors="replace"))
 
@@ -92,9 +93,9 @@ class Launch:
 
 
 def _interruptibly(function: Any, interrupt: Any) -> None:
-    """Calls `function` on a thread of its own, so that Python can raise what a signal brings here
-    meanwhile; `interrupt` must make it return then."""
-    # Thread.join would not do, because it takes a thread for ended once it was interrupted.
+    """Calls `function` on a thread of its own, because Python can then raise the exceptions of
+    signals here meanwhile; `interrupt` must make `function` return."""
+    # Thread.join would not do, because join takes a thread for ended once join was interrupted.
     done = threading.Event()
 
     def run() -> None:
@@ -118,15 +119,15 @@ def _place(place: _library.LaunchPlace) -> Place:
 
 
 def read() -> Launch:
-    """Reads what the launcher says; one rank alone where there was none. ValueError, in a sentence,
-    for what makes no sense."""
+    """Reads the launcher's variables; a single rank without a launcher. ValueError, in a sentence,
+    for values that make no sense."""
     handle = ctypes.c_void_p()
     _check(_library.load().tuttiLaunchRead(ctypes.byref(handle), 0))
     return Launch(handle)
 
 
 def machine() -> str:
-    """Returns a name of this machine that no other has."""
+    """Returns a name of this machine that no further machine has."""
     name = ctypes.create_string_buffer(_MACHINE_BYTES)
     _check(_library.load().tuttiLaunchMachine(name, len(name)))
     return name.value.decode(errors="surrogateescape")

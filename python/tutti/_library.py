@@ -135,17 +135,12 @@ _NCCL = {
     "tuttiAlltoAllV": [c_void_p, POINTER(c_size_t), POINTER(c_size_t), c_void_p,
                        POINTER(c_size_t), POINTER(c_size_t), c_int, c_void_p, c_void_p],
     "tuttiBarrier": [c_void_p, c_void_p],
-    "ncclCommGetAsyncError": [c_void_p, POINTER(c_int)],
-    "tuttiStreamCreate": [POINTER(c_void_p)],
-    "tuttiStreamDestroy": [c_void_p],
-    "tuttiStreamQuery": [c_void_p],
-    "tuttiStreamLaunchHostFunc": [c_void_p, HOST_FUNCTION, c_void_p],
 }
 
 
 def candidates() -> List[str]:
-    """Returns where libtutti is looked for, in this order: TUTTI_LIBRARY alone where it is set;
-    else the copy that came with the package, then wherever the loader looks."""
+    """Returns the places of libtutti, in this order: TUTTI_LIBRARY alone where the variable is set;
+    else the copy that came with the package, then the loader's folders."""
     named = os.environ.get("TUTTI_LIBRARY")
     if named:
         return [named]
@@ -156,7 +151,8 @@ def candidates() -> List[str]:
 
 @functools.lru_cache(maxsize=None)
 def load() -> ctypes.CDLL:
-    """Loads the library once and returns it. ImportError says where it was looked for."""
+    """Loads the library once and returns the library. ImportError lists the places of the
+    search."""
     reasons = []
     for path in candidates():
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the command line of an mpirun, for jobs that are to be started by MPI. Ranks so started
-negotiate and move tensors of the host by MPI, unless HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS
-say otherwise."""
+"""Makes the command line of an mpirun, for jobs started by MPI. The ranks of such a job negotiate
+and move tensors of the host by MPI, unless HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS say
+otherwise."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Dict, List, Optional, Tuple
 
 from tutti import _library
 
-# What `mpirun --version` says of itself, and the plugin for that MPI.
+# The text of `mpirun --version`, and the plugin for the MPI.
 _KINDS = (("Open MPI", "openmpi"), ("OpenRTE", "openmpi"), ("HYDRA", "mpich"), ("MPICH", "mpich"))
 # Debian installs both under names of their own, and one of them as mpirun.
 _PROGRAMS = ("mpirun", "mpirun.openmpi", "mpirun.mpich")
-# The places of a job around this one, which mpirun's ranks would take for theirs.
+# The places of a surrounding job, which mpirun's ranks would take for their own.
 _PLACES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
     "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE",
     "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "HOROVOD_HOSTNAME", "HOROVOD_ELASTIC",
     "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT", "TUTTI_ADDR",
     "TUTTI_ELASTIC_ADDR", "TUTTI_ELASTIC_WORKER")
-# Ranks of other hosts get the variables that begin so.
+# Ranks of other hosts get the variables with these beginnings.
 _TRAVELLING = ("TUTTI_", "HOROVOD_", "NCCL_", "PYTHON", "OMP_", "MKL_", "PATH", "LD_LIBRARY_PATH")
 
 
 def _find() -> Tuple[str, str]:
-    """Returns the path of an mpirun, and the name of the plugin for its MPI. ValueError where there
-    is no mpirun whose MPI has one."""
+    """Returns the path of an mpirun, and the name of the plugin for its MPI. ValueError without an
+    mpirun whose MPI has a plugin."""
     seen = []
     for name in _PROGRAMS:
         path = shutil.which(name)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns Python objects into bytes that travel, by pickle, or by cloudpickle where pickle cannot
-(lambdas, classes of functions and notebooks) and cloudpickle is installed. Unpickling runs code, so
-ranks must trust one another.
+"""Turns Python objects into bytes for other ranks, by pickle, or by cloudpickle where pickle cannot
+(lambdas, classes of functions and notebooks) and cloudpickle is installed. Unpickling runs code,
+and ranks must therefore trust one another.
 
-In place of an object that cannot be pickled a sentence that says so travels, so that the ranks that
-wait for the object learn of it. The first byte tells the two apart.
+In place of an object that cannot be pickled a sentence with the reason travels, because the ranks
+that wait for the object must learn the reason. The first byte tells objects and sentences apart.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def _dump(module: Any, obj: Any) -> bytearray:
 
 
 def encode(obj: Any, rank: int) -> bytearray:
-    """Returns the bytes that travel for the object of this rank. Never raises."""
+    """Returns the bytes for the object of this rank. Never raises."""
     try:
         return _dump(pickle, obj)
     except Exception as error:
         failure = error
     if pickler() is not pickle:
-        # cloudpickle sends by value what pickle only knows by name. It is tried second, because a
-        # class that all ranks have would arrive as another class.
+        # cloudpickle sends by value objects that pickle only knows by name. cloudpickle is tried
+        # second, because a class that all ranks have would arrive as another class.
         try:
             return _dump(pickler(), obj)
         except Exception as error:
@@ -54,7 +54,8 @@ def encode(obj: Any, rank: int) -> bytearray:
 
 
 def decode(data: Any) -> Any:
-    """Returns the object. ValueError with the sender's sentence where it could send none."""
+    """Returns the object. ValueError with the sender's sentence for an object that could not be
+    sent."""
     view = memoryview(data)
     if bytes(view[:1]) == _SENTENCE:
         raise ValueError(bytes(view[1:]).decode(errors="replace"))
@@ -63,8 +64,8 @@ def decode(data: Any) -> Any:
 
 def broadcast(obj: Any, rank: int, root: int,
               move: Callable[[Optional[bytearray]], Any]) -> Any:
-    """Returns the root's object. `move` returns on all ranks what the root passes; others pass
-    None."""
+    """Returns the root's object. `move` returns the bytes of the root on all ranks; the other ranks
+    pass None."""
     data = encode(obj, rank) if rank == root else None
     came = move(data)
     if data is not None and data[:1] == _OBJECT:
@@ -73,5 +74,5 @@ def broadcast(obj: Any, rank: int, root: int,
 
 
 def allgather(obj: Any, rank: int, move: Callable[[bytearray], List[Any]]) -> List[Any]:
-    """Returns all ranks' objects, by rank. `move` returns what all ranks pass."""
+    """Returns all ranks' objects, by rank. `move` returns the bytes of all ranks."""
     return [decode(part) for part in move(encode(obj, rank))]

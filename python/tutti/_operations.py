@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from tutti import _library
-from tutti._coordinator import Coordinator, Request, describe, full_name
+from tutti._coordinator import Coordinator, Request, full_name
 from tutti.exceptions import HorovodInternalError
 
 
@@ -37,8 +37,8 @@ class Operations:
         self._entries: Dict[int, _Entry] = {}
         self._last_handle = 0
         self._abandoned: FrozenSet[int] = frozenset()  # The handles of the job that ended last.
-        # How many operations without a name there were, by set and kind. All ranks of a set count
-        # alike, whatever else some of them do.
+        # The number of operations without a name, by set and kind. All ranks of a set count alike,
+        # whatever else some of them do.
         self._noname: Dict[Tuple[int, int], int] = {}
         self._naming = threading.Lock()
 
@@ -47,8 +47,8 @@ class Operations:
         self._noname = {}
 
     def abandon(self) -> Dict[int, Any]:
-        """Ends the job's handles. Returns what the library may use until its coordinator is closed;
-        the caller keeps it so long."""
+        """Ends the job's handles. Returns the buffers that the library may use until its
+        coordinator is closed; the caller keeps them until then."""
         entries, self._entries = self._entries, {}
         self._abandoned = frozenset(entries)
         return entries
@@ -59,25 +59,25 @@ class Operations:
         self._entries = {}
 
     def forget_set(self, number: int) -> None:
-        """Forgets what was counted for a process set, which was removed."""
+        """Forgets the counts of a process set, which was removed."""
         self._noname = {key: n for key, n in self._noname.items() if key[0] != number}
 
     def enqueue(self, coordinator: Coordinator, number: int, requests: Sequence[Request],
                 name: Optional[str], grouped: bool, members: Optional[Sequence[str]]) -> int:
         """Asks for the requests, which must be of one kind, in the process set with the given
         number, and returns a handle for all of them. With `grouped` they run together or not at
-        all. They are called `<op>.<name>`, `<op>.noname.<n>` without a name; those of a group
-        `<op>.<name>_<i>`, or by the names of `members`."""
+        all. Their names are `<op>.<name>`, or `<op>.noname.<n>` without a name; in a group
+        `<op>.<name>_<i>`, or the names of `members`."""
         kind, count = requests[0].kind, len(requests)
-        # What fails here is not counted, since the other ranks may not have called it.
+        # A failed call is not counted, since the other ranks may not have called.
         naming: Any = self._naming if name is None else contextlib.nullcontext()
         with naming:
             counted = self._noname.get((number, kind), 0) + 1
             base = full_name(kind, f"noname.{counted}" if name is None else name)
             for i, request in enumerate(requests):
-                request.name = full_name(kind, members[i]) if members else \
-                    f"{base}_{i + 1}" if grouped else base
-            tensors = (_library.Tensor * count)(*[describe(request) for request in requests])
+                request.name = (full_name(kind, members[i]) if members else
+                                f"{base}_{i + 1}" if grouped else base).encode()
+            tensors = (_library.Tensor * count)(*requests)
             numbers = (ctypes.c_int64 * count)()
             coordinator.ask("Enqueue", number, tensors, count, base.encode() if grouped else None,
                             numbers)
@@ -123,7 +123,8 @@ class Operations:
                 return None
             self._entry(handle)
             try:
-                # All are waited for, so that no buffer is freed while the library writes to it.
+                # All are waited for, because no buffer may be freed while the library writes to the
+                # buffer.
                 error: Optional[HorovodInternalError] = None
                 for number in entry.numbers:
                     try:
@@ -148,4 +149,4 @@ class Operations:
             for number in entry.numbers:
                 entry.coordinator.call("Release", number)
         except HorovodInternalError:
-            pass  # The coordinator was closed meanwhile, and everything was freed with it.
+            pass  # The coordinator was closed meanwhile, and everything was freed with the coordinator.

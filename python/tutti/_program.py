@@ -9,7 +9,7 @@ import shutil
 import sys
 from typing import NoReturn, Optional
 
-# Those of _commands, which is not imported for others: `tutti run` starts sooner without.
+# The subcommands of _commands, which is imported for them alone: `tutti run` starts sooner without.
 OWN = ("enable", "disable", "env", "overlay", "audit", "prefix", "which", "wheel")
 
 
@@ -19,8 +19,8 @@ def _is_script(path: str) -> bool:
 
 
 def find() -> Optional[str]:
-    """Returns the program's path, or None: TUTTI_PROGRAM alone where it is set, else the package's
-    copy, else the first on PATH that is not the package's own command of that name."""
+    """Returns the program's path, or None: TUTTI_PROGRAM alone where the variable is set, else the
+    package's copy, else the first `tutti` on PATH that is not the package's own command."""
     named = os.environ.get("TUTTI_PROGRAM")
     if named:
         return named

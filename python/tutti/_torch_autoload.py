@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has `import torch` make the backend `tutti` known, so that init_process_group("tutti") is all, and
-puts it in the place of "gloo" where TUTTI_TORCH_GLOO=1 asks for that.
+"""Has `import torch` make the backend `tutti` known, for init_process_group("tutti"), and puts the
+backend in the place of "gloo" where TUTTI_TORCH_GLOO=1 asks for the replacement.
 
 PyTorch (2.5 and later) calls load() at the end of its own import, by the entry point
-torch.backends. An exception there would break `import torch`, so there is none.
+torch.backends. load() raises no exception, because an exception would break `import torch`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _create(store: Any, rank: int, size: int, timeout: Any) -> Any:
 
 
 def load() -> None:
-    """Registers the backend; what it is made of is imported when the first group is made."""
+    """Registers the backend; its modules are imported when the first group is made."""
     try:
         from tutti import _torch_register
         _torch_register.register(_create)
@@ -26,4 +26,4 @@ def load() -> None:
             from tutti import _torch_gloo
             _torch_gloo.take_its_place()
     except Exception:
-        pass  # init_process_group("tutti") will say that there is no such backend.
+        pass  # init_process_group("tutti") will say that the backend is missing.

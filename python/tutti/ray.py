@@ -41,7 +41,7 @@ def _timeout_s() -> float:
 
 
 def _await_id(key: str, group: str) -> bytes:
-    """Returns what rank 0 of the group left in Ray's store."""
+    """Returns the unique id that rank 0 of the group left in Ray's store."""
     deadline = time.monotonic() + _timeout_s()
     while True:
         unique_id = internal_kv._internal_kv_get(key)
@@ -62,7 +62,7 @@ def _join(world_size: int, rank: int, group: str) -> Communicator:
     internal_kv._internal_kv_put(key, unique_id)
     try:
         return Communicator(rank, world_size, unique_id)
-    finally:  # All ranks have read it, or the group is not made.
+    finally:  # All ranks have read the id, or the group is not made.
         internal_kv._internal_kv_del(key)
 
 
@@ -71,7 +71,7 @@ class RefusedCall(ValueError, RuntimeError):
 
 
 def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes what tutti.Communicator refuses the error that Ray's programs look for."""
+    """Turns a refusal of tutti.Communicator into the error that Ray's programs look for."""
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
         try:
@@ -82,7 +82,7 @@ def _refusing(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _only(items: List[Any]) -> Any:
-    """Returns the one item: Ray passes a list with an item for each GPU of the process."""
+    """Returns the only item: Ray passes a list with an item for each GPU of the process."""
     if len(items) != 1:
         raise ValueError(f"the backend {_NAME} has one array a process, not {len(items)}")
     return items[0]
@@ -110,8 +110,8 @@ def _can_be_written(address: int, size: int) -> bool:
 
 
 def _writable(array: Any) -> Any:
-    """Returns the array, or one in the same memory where NumPy calls it read-only, as it does what
-    comes from Ray's object store."""
+    """Returns the array, or an array in the same memory where NumPy calls the array read-only, like
+    arrays from Ray's object store."""
     if _is_tensor(array) or not hasattr(array, "flags") or array.flags.writeable:
         return array
     import numpy
@@ -127,8 +127,8 @@ def _writable(array: Any) -> Any:
 
 
 def _alike(arrays: List[Any]) -> List[Any]:
-    """Returns the arrays, all of one kind: NumPy's as tensors in the same memory where one is a
-    tensor."""
+    """Returns the arrays, all of one kind: NumPy's as tensors in the same memory where some array
+    is a tensor."""
     if not any(map(_is_tensor, arrays)):
         return arrays
     import torch
@@ -163,8 +163,8 @@ class TuttiGroup(BaseGroup):
 
     @staticmethod
     def _with_rows(array: Any, rows: List[Any]) -> Tuple[Any, List[Any]]:
-        """Returns the array and those of the list, which must be like it, all of one kind. Ray has
-        checked that the list has one for each rank."""
+        """Returns the array and the arrays of the list, which must be like the array, all of one
+        kind. Ray has checked that the list has an array for each rank."""
         array, *rows = _alike([array, *rows])
         for row in rows:
             if row.shape != array.shape or row.dtype != array.dtype:

@@ -25,13 +25,14 @@ from tutti import _elastic, _launch, _mpirun, _program
 from tutti._horovodrun import read_hostfile
 from tutti._objects import pickler
 
-# What multiprocessing tells its processes, so that they can import what this one did.
+# The data that multiprocessing hands its processes, by which they import the modules of this
+# process.
 _PREPARATION = ("sys_path", "sys_argv", "dir", "orig_dir", "init_main_from_name",
                 "init_main_from_path")
 
 
 def _slots_here(hosts: str) -> int:
-    """Returns how many ranks fit on the hosts, all of which must be this one."""
+    """Returns the number of ranks that fit on the hosts, all of which must be this host."""
     slots = 0
     for field in filter(None, hosts.split(",")):
         host, _, number = field.partition(":")
@@ -122,7 +123,7 @@ def _variables(env: Optional[Dict[str, str]], start_timeout: Optional[float],
     variables = dict(os.environ, **(env or {}))
     if start_timeout is not None:
         variables["TUTTI_INIT_TIMEOUT_S"] = str(start_timeout)
-        # It would count instead of TUTTI_INIT_TIMEOUT_S.
+        # The variable would count instead of TUTTI_INIT_TIMEOUT_S.
         variables.pop("HOROVOD_GLOO_TIMEOUT_SECONDS", None)
     if interfaces:
         variables["NCCL_SOCKET_IFNAME"] = ",".join(interfaces)
@@ -132,7 +133,7 @@ def _variables(env: Optional[Dict[str, str]], start_timeout: Optional[float],
 
 def _one_host(hosts: Optional[str], hostfile: Optional[str], script: Optional[str], ranks: int
               ) -> Optional[str]:
-    """Returns the hosts that were named in one way or the other, all of which must be this one."""
+    """Returns the hosts that were named in either way, all of which must be this host."""
     if sum(given is not None for given in (hosts, hostfile, script)) > 1:
         raise ValueError("give one of hosts, hostfile and host_discovery_script, not both of two")
     if hostfile is not None:
@@ -144,14 +145,14 @@ def _one_host(hosts: Optional[str], hostfile: Optional[str], script: Optional[st
 
 def _elastic_options(ranks: int, least: Optional[int], most: Optional[int], slots: Optional[int],
                      reset_limit: Optional[int], script: Optional[str]) -> List[str]:
-    """Returns the options that make `tutti run` start an elastic job. As with Horovod, only the
-    least number of ranks and a script do that; there are none without either."""
+    """Returns the options that make `tutti run` start an elastic job: only with the least number of
+    ranks or a script, as with Horovod."""
     if least is None and script is None:
         return []
     if slots is not None and script is None:
         most = min(slots, most or slots)
     if script is not None and most is None:
-        most = 4096  # Without a limit, the number of ranks would be it.
+        most = 4096  # Without a limit, the number of ranks would be the limit.
     options: List[str] = []
     for option, value in (("--min-np", ranks if least is None else least), ("--max-np", most),
                           ("--slots", slots if script is not None else None),

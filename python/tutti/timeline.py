@@ -27,8 +27,8 @@ Event = Dict[str, Any]
 
 # Only the best of measurements this close to one another counts.
 _TOGETHER_US = 5e6
-# The distance of two clocks changes by no more than this part of the time that passes: twice what
-# the kernel allows for a clock that is being corrected.
+# The distance of two clocks changes by no more than this part of the passing time: twice the
+# kernel's limit for a clock under correction.
 _DRIFT = 1e-3
 
 _LEFT, _WIDTH, _ROW, _TOP = 190, 900, 18, 42
@@ -62,8 +62,8 @@ class Row:
 
 @dataclass
 class Measurement:
-    """A measurement of a clock at a time on it: what to add to get rank 0's time, and by how much
-    that may be wrong, in microseconds."""
+    """A measurement of a clock at a time of the clock: the difference to rank 0's time, and the
+    bound of its error, in microseconds."""
     at: float
     shift: float
     error: float
@@ -91,7 +91,7 @@ class Clock:
         self.same = all(abs(one.shift) <= one.error for one in measurements)
 
     def shift(self, at: float) -> float:
-        """Returns what to add to a time on this clock to get rank 0's."""
+        """Returns the difference between rank 0's time and a time of this clock."""
         if self.same:
             return 0.0
         before, after = self.measurements[0], self.measurements[-1]
@@ -134,16 +134,16 @@ def clocks(files: Sequence[Sequence[Event]]) -> List[Clock]:
     for host in dict.fromkeys(hosts):
         mine = sorted(((i, one) for i, name in enumerate(hosts) if name == host
                        for one in measured[i]), key=lambda pair: pair[1].at)
-        # Machines that were copied while they ran may have one name; each rank then has a clock.
+        # Machines that were copied while they ran may share a name; each rank then has a clock.
         if all(a.agrees(b) for (i, a), (j, b) in zip(mine, mine[1:]) if i != j):
             found[host] = Clock([one for _, one in mine])
     return [found[host] if host in found else Clock(measured[i]) for i, host in enumerate(hosts)]
 
 
 def merge(files: Sequence[Sequence[Event]]) -> List[Event]:
-    """Returns the events of several ranks on rank 0's clock. The end of each negotiation says which
-    rank was the last to ask, and how long this one waited for it; and the first of the ranks shows
-    when the others asked."""
+    """Returns the events of several ranks on rank 0's clock. The end of each negotiation names the
+    rank that asked last, and tells how long the negotiating rank waited for the last; and the first
+    of the ranks shows when the others asked."""
     pids = [events[0]["pid"] for events in files if events]
     if len(set(pids)) < len(pids):
         raise ValueError("two files are of the same rank")
@@ -159,8 +159,7 @@ def merge(files: Sequence[Sequence[Event]]) -> List[Event]:
 
 
 def _show_last(events: Sequence[Event]) -> List[Event]:
-    """Returns the instants at which ranks asked; adds to the ends of negotiations which rank was
-    last."""
+    """Returns the instants at which ranks asked; adds the last rank to the ends of negotiations."""
     labels: Dict[Tuple[Any, Any], str] = {}
     ranks: Dict[Any, str] = {}
     open_boxes: Dict[Tuple[Any, Any], List[Event]] = {}
@@ -239,7 +238,7 @@ def _scale(begin: float, end: float, bottom: float) -> List[str]:
 
 
 def draw(rows: Sequence[Row], begin: float, end: float) -> str:
-    """Returns an SVG of what lies between two times, in microseconds on the events' clock."""
+    """Returns an SVG of the part between two times, in microseconds on the events' clock."""
     shown = []
     for row in rows:
         boxes = [box for box in row.boxes if box.end > begin and box.begin < end]

@@ -1,4 +1,4 @@
-// The arithmetic of Adasum, on hosts and GPUs: arguments are checked here, and pieces handed to the
+// The arithmetic of Adasum, on hosts and GPUs. Arguments are checked here. Pieces are handed to the
 // device, as many at a time as a kernel takes.
 
 #include <cstddef>
@@ -39,7 +39,7 @@ class Place {
     return place;
   }
 
-  // Returns InvalidArgument for memory that there cannot be, or that the device does not reach.
+  // Returns InvalidArgument for impossible memory, and for memory out of the device's reach.
   Status Check(const void* memory, size_t bytes, const char* what) const {
     if (bytes == 0) return Status::Ok();
     if (memory == nullptr) return InvalidArgument("{} is null", what);
@@ -69,7 +69,7 @@ class Place {
   std::optional<GpuPointers> pointers_;
 };
 
-// One step for any number of tensors.
+// A single step for any number of tensors.
 class Batch {
  public:
   Batch(const Place& place, AdasumStep step) : place_(place) { args_.step = step; }
@@ -92,7 +92,7 @@ class Batch {
   AdasumArgs args_;
 };
 
-// Tensors that lie one behind another in each of two vectors.
+// Tensors side by side in each of two vectors.
 struct Vectors {
   const void* a;
   const void* b;
@@ -101,7 +101,7 @@ struct Vectors {
   ncclDataType_t type;
 };
 
-// Refuses counts for which there is no memory. Returns their sum.
+// Refuses counts for which no memory is large enough. Returns their sum.
 Result<size_t> Total(const size_t* counts, size_t n, DataType type) {
   if (n > 0 && counts == nullptr) return InvalidArgument("counts is null");
   size_t total = 0;
@@ -113,7 +113,7 @@ Result<size_t> Total(const size_t* counts, size_t n, DataType type) {
   return total;
 }
 
-// Returns how many bytes each of the vectors has.
+// Returns the number of bytes of each vector.
 Result<size_t> CheckVectors(const Place& place, const Vectors& v) {
   if (v.type != ncclFloat32 && v.type != ncclFloat64)
     return InvalidArgument("vectors of Adasum are of float32 or float64");
@@ -186,7 +186,7 @@ Status Combine(const Vectors& v, void* out, const AdasumDots* dots, int device,
   return combined.Flush();
 }
 
-// Returns the type of the vectors that tensors of a type become; none for what is no float.
+// Returns the type of the vectors for tensors of a type; none except for floats.
 std::optional<DataType> VectorType(ncclDataType_t type) {
   if (!CheckType(type).ok() || !kDataTypes[static_cast<size_t>(type)].is_float) return std::nullopt;
   return type == ncclFloat64 ? DataType::kFloat64 : DataType::kFloat32;

@@ -1,4 +1,4 @@
-// The collectives and point-to-point calls: arguments are checked here, everything else happens in
+// The collectives and point-to-point calls. Arguments are checked here; everything else happens in
 // comm.
 
 #include "api/collectives.h"
@@ -15,7 +15,7 @@
 namespace tutti::api {
 namespace {
 
-// Refuses a count for which there is no memory. The larger buffer of the call holds `count`
+// Refuses a count for which no memory is large enough. The larger buffer of the call holds `count`
 // elements `copies` times.
 Status CheckCount(size_t count, DataType type, int copies) {
   if (count >= kAddressSpace / SizeOf(type) / static_cast<size_t>(copies))
@@ -29,7 +29,7 @@ Status CheckBuffer(const void* buffer, const char* what) {
   return Status::Ok();
 }
 
-// CheckTyped without a sentence, which costs nothing.
+// Does the same as CheckTyped without a sentence, at no cost.
 bool IsBuffer(const void* buffer, size_t bytes) {
   return buffer != nullptr && FitsAddressSpace(buffer, bytes);
 }
@@ -66,8 +66,8 @@ Status CheckRoot(int root, int num_ranks, const char* what) {
   return Status::Ok();
 }
 
-// Refuses buffers that are not memory of this process, for NCCL_CHECK_POINTERS. Of a buffer that
-// holds `count` elements for each rank only the first `count` are looked at.
+// Refuses buffers that are not memory of this process, for NCCL_CHECK_POINTERS. Of a buffer with
+// `count` elements for each rank only the first `count` are looked at.
 Status CheckMapped(const Call& call, const CollectiveTask& task) {
   const size_t bytes = task.count * SizeOf(task.type);
   const Operations& operations = call.comm->comm->operations();
@@ -76,7 +76,7 @@ Status CheckMapped(const Call& call, const CollectiveTask& task) {
   return Status::Ok();
 }
 
-// Finds out what the caller's event is. The ranks of hosts have events of this library's.
+// Resolves the caller's event. The ranks of hosts have events of this library.
 Status ResolveLaunchEvent(const Operations& operations, CollectiveTask& task) {
   const auto event = static_cast<cudaEvent_t>(task.extras->launch_event);
   if (operations.hand_over() == HandOver::kOnStream) return CheckCudaEvent(event);
@@ -87,7 +87,8 @@ Status ResolveLaunchEvent(const Operations& operations, CollectiveTask& task) {
   return Status::Ok();
 }
 
-// Checks what all operations have in common and issues the task. `op` is that of a reduction.
+// Checks the common arguments of all operations and issues the task. `op` is the operator of a
+// reduction.
 Status Submit(const Call& call, CollectiveTask task, const ncclRedOp_t* op = nullptr) {
   const HandleUse use(call.comm);
   TUTTI_TRY(CheckUsable(use));
@@ -134,8 +135,8 @@ Status Submit(ncclComm_t comm, cudaStream_t stream, ncclDataType_t type, Message
   return ThreadGroup().Add(*comm, {message, resolved});
 }
 
-// Copies the counts of all ranks, and their displacements; where none are given the parts lie one
-// behind the other.
+// Copies the counts of all ranks, and their displacements. Without displacements the parts lie one
+// behind the last.
 Status ReadParts(int num_ranks, const size_t* counts, const size_t* offsets, const char* what,
                  std::vector<size_t>& counts_out, std::vector<size_t>& offsets_out) {
   if (counts == nullptr) return InvalidArgument("{} is null", what);

@@ -1,7 +1,7 @@
 #pragma once
 
-// The collectives of nccl.h, as their functions with and without a configuration call them: the
-// arguments are checked, and the operation is handed to the thread's group.
+// The collectives of nccl.h, as called by their functions with and without a configuration. Each
+// checks its arguments and hands the operation to the thread's group.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace tutti::api {
 
-// Returns what a reduction by `op` does with elements of a type. InvalidArgument where it is no
-// operator of the communicator, or one for another type.
+// Returns the effect of a reduction by `op` on elements of a type. InvalidArgument where `op` is no
+// operator of the communicator, or an operator for another type.
 Result<ReduceOp> ResolveOp(ncclComm* comm, ncclRedOp_t op, DataType type);
 
-// What the calls of all collectives have in common.
+// The common arguments of all collectives.
 struct CollectiveCall {
   const void* send = nullptr;
   void* recv = nullptr;
-  size_t count = 0;  // It counts as NCCL does; see Task.
+  size_t count = 0;  // Counts as in NCCL; see Task.
   ncclDataType_t type = ncclInt8;
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;

@@ -1,4 +1,4 @@
-// The collectives that take options for a single call: the options are checked here, and become the
+// The collectives that take options for a single call. The options are checked here, and become the
 // call's wishes.
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace tutti::api {
 namespace {
 
-// A list of options that is longer is taken for one that goes in circles.
+// A longer list of options is taken for a circle.
 constexpr int kMostOptions = 1024;
 constexpr int kMostClusterSize = 8;
 constexpr uint64_t kReservedTag = uint64_t{1} << 63;
@@ -44,7 +44,7 @@ Status ReadBlocks(const ncclCollConfig_t& config, CallWishes& wishes) {
   return Status::Ok();
 }
 
-// Reads an option that has Tutti's number.
+// Reads an option with a number of Tutti.
 Status ReadOption(const ncclConfigExt_t& option, CallWishes& wishes) {
   const int value = option.val.i;
   switch (option.key.optionId) {
@@ -84,8 +84,8 @@ Status ReadAlgorithms(const ncclCollConfig_t& config, CallWishes& wishes) {
   return Status::Ok();
 }
 
-// Copies what there is of a config. A longer struct of a newer header has fields that are not
-// looked at.
+// Copies the known part of a config. The further fields of a newer header's struct are not looked
+// at.
 Result<ncclCollConfig_t> CopyConfig(const ncclCollConfig_t& config) {
   if (config.magic != NCCL_API_MAGIC || config.size < kOldestSize) {
     return InvalidArgument(
@@ -113,7 +113,7 @@ Status ReadConfig(const ncclCollConfig_t& given, CollectiveCall& call) {
   return ReadAlgorithms(config, call.wishes);
 }
 
-// Calls `collective` with what the config, which may be null, wishes.
+// Calls `collective` with the wishes of the config, which may be null.
 template <class Collective>
 ncclResult_t WithConfig(const char* function, const ncclCollConfig_t* config, CollectiveCall call,
                         Collective&& collective) {

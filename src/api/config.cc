@@ -12,12 +12,12 @@
 namespace tutti::api {
 namespace {
 
-// The most channels that are searched for; NCCL has the same bound.
+// The most channels of a search; NCCL has the same bound.
 constexpr int64_t kMostChannels = 64;
 // The most that NCCL_MAX_CTAS allows.
 constexpr int64_t kMostBlocks = 128;
 
-// Longer than the config of any release to come; what says that it is longer is no config.
+// Longer than the config of any release to come. A struct with a greater size is no config.
 constexpr size_t kLongestConfig = 4096;
 
 // As TUTTI_TIMEOUT_S allows.
@@ -77,8 +77,8 @@ Status CheckConfig(const ncclConfig_t& config) {
 
 }  // namespace
 
-// Callers built against an older NCCL pass a shorter struct: what lies past its `size` keeps its
-// default.
+// Callers built against an older NCCL pass a shorter struct: fields past its `size` keep their
+// defaults.
 Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
   ncclConfig_t full = NCCL_CONFIG_INITIALIZER;
   if (config != nullptr) {
@@ -93,8 +93,8 @@ Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
   // The environment has the last word.
   if (full.blocking != NCCL_CONFIG_UNDEF_INT && handle.settings.comm_blocking < 0)
     handle.blocking = full.blocking == 1;
-  // The environment's NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_MIN_CTAS and NCCL_MAX_CTAS do,
-  // too.
+  // The environment also overrides NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_MIN_CTAS and
+  // NCCL_MAX_CTAS.
   Settings& settings = handle.settings;
   if (full.minCTAs != NCCL_CONFIG_UNDEF_INT && settings.min_nchannels == 0)
     settings.min_nchannels = std::min<int64_t>(full.minCTAs, kMostChannels);

@@ -13,7 +13,7 @@
 namespace tutti::api {
 namespace {
 
-// The API's own state. One per process by the nature of a C API; never destroyed, because other
+// The API's own state. A C API needs one state per process. The state is never destroyed, because
 // threads may still call into the library while the process exits.
 struct State {
   Mutex mutex;
@@ -24,7 +24,7 @@ struct State {
 
 State& GlobalState();
 
-// A fork happens between these two, which no analysis sees.
+// A fork happens between these two calls, which no analysis sees.
 void HoldState() TUTTI_NO_THREAD_SAFETY_ANALYSIS { GlobalState().mutex.Lock(); }
 void LetGoOfState() TUTTI_NO_THREAD_SAFETY_ANALYSIS { GlobalState().mutex.Unlock(); }
 
@@ -49,13 +49,14 @@ Result<Process*> ThisProcess() {
   State& state = GlobalState();
   const MutexLock lock(state.mutex);
   if (!state.process || state.pid != getpid()) {
-    // After a fork the parent's object has no threads here; it is left alone, not destroyed.
+    // After a fork the parent's object has no threads here. The object is left alone, not
+    // destroyed.
     static_cast<void>(state.process.release());
     TUTTI_ASSIGN(const Settings settings, ReadProcessSettings());
     TUTTI_ASSIGN(state.process, Process::Create(settings));
     state.pid = getpid();
   }
-  ReserveFailures();  // those that a lack of memory has used up
+  ReserveFailures();  // Replaces the failures that a lack of memory has used up.
   return state.process.get();
 }
 
@@ -85,7 +86,7 @@ ncclResult_t Return(const char* function, const Status& status) noexcept {
     TUTTI_WARN("{}", LastErrorText());
     if (ThreadGroup().active()) ThreadGroup().NoteError(status);
   } catch (...) {
-    // No memory for the sentence: the code has to do.
+    // Without memory for the sentence the code has to do.
   }
   return code;
 }

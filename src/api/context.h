@@ -1,7 +1,7 @@
 #pragma once
 
-// The API functions share this: the process behind them, the check of handles, and how a Status
-// becomes an ncclResult_t with its sentence in the log and in ncclGetLastError.
+// The common base of the API functions: the process behind them, the check of handles, and the way
+// from a Status to an ncclResult_t with a sentence in the log and in ncclGetLastError.
 
 #include <cstdint>
 #include <functional>
@@ -19,21 +19,21 @@
 
 namespace tutti::api {
 
-// Returns this process's Process, which is made on first use and again after a fork.
+// Returns this process's Process, made on first use and again after a fork.
 Result<Process*> ThisProcess();
 
-// Makes communicators that are made from now on encrypt what crosses sockets, with keys derived
-// from `key` as well; empty: as the environment says.
+// Makes later communicators encrypt all data that crosses sockets, with keys derived also from
+// `key`; empty: as the environment says.
 void SetEncryptionKey(std::string key);
-// Returns the settings with which a new communicator begins: those of the process's environment,
-// and what SetEncryptionKey was told.
+// Returns the settings of a new communicator: the process's environment, and the key of
+// SetEncryptionKey.
 Result<Settings> ReadSettings();
 
-// Keeps the sentence for ncclGetLastError, writes it to the log, and gives the code. Inside a
+// Keeps the sentence for ncclGetLastError, writes it to the log, and returns the code. Inside a
 // group, a failure also fails the group.
 ncclResult_t Return(const char* function, const Status& status) noexcept;
-// Runs `call` and does the same with the Status that it returns. Every function of the API is such
-// a call: no exception leaves it, and the thread is not cancelled in it.
+// Runs `call` and does the same with its Status. Every function of the API is such a call: no
+// exception leaves the function, and the thread is not cancelled inside.
 template <class F>
 requires std::is_invocable_r_v<Status, F> ncclResult_t Return(const char* function, F&& call) {
   return Return(function, WithoutExceptions(std::forward<F>(call)));
@@ -41,8 +41,8 @@ requires std::is_invocable_r_v<Status, F> ncclResult_t Return(const char* functi
 // Returns the last sentence of this thread; "" when nothing has failed.
 const char* LastError();
 
-// Returns InvalidArgument for null, foreign and destroyed handles, InvalidUsage for those of the
-// process that this one was forked from.
+// Returns InvalidArgument for null, foreign and destroyed handles, InvalidUsage for handles of the
+// process from which this one was forked.
 Status CheckHandle(const HandleUse& use);
 // CheckHandle, and the communicator must be initialised.
 Status CheckReady(const HandleUse& use);
@@ -53,10 +53,10 @@ Status CheckUsable(const HandleUse& use);
 
 Status CheckType(ncclDataType_t type);
 // Returns InvalidArgument where memory of `bytes` bytes at `buffer` would not end within an address
-// space, so that no such memory can be. `what` names it in the sentence.
+// space, and therefore cannot exist. `what` names the memory in the sentence.
 Status CheckExtent(const void* buffer, size_t bytes, const char* what);
-// The addresses that a process has, unless it asks the system for higher ones: no machine has as
-// much memory. Those of a device may lie higher.
+// The addresses of a process, unless it asks the system for higher ones: no machine has as much
+// memory. Addresses of a device may lie higher.
 #if defined(__x86_64__)
 inline constexpr size_t kAddressSpace = size_t{1} << 47;
 #else
@@ -70,18 +70,17 @@ inline bool FitsAddressSpace(const void* buffer, size_t bytes) {
 }
 
 // Returns the stream behind a cudaStream_t: null for the null stream. InvalidArgument for anything
-// that is not a live host stream.
+// but a live host stream.
 Result<HostStream*> ResolveStream(cudaStream_t stream);
 // Returns InvalidArgument for a host stream, which no GPU takes.
 Status CheckCudaStream(cudaStream_t stream);
-// Returns the stream of a task as `operations` take it. InvalidArgument for a stream of the other
-// kind.
+// Returns the stream of a task for `operations`. InvalidArgument for a stream of the wrong kind.
 Result<void*> StreamFor(const Operations& operations, cudaStream_t stream);
 // Returns InvalidArgument for an event of host streams, which no GPU takes.
 Status CheckCudaEvent(cudaEvent_t event);
-// Records an event of host streams (tuttiEvent_t) at the beginning of an operation, and returns
-// what is to be called there. The event happens then, or when the last copy of the function is
-// gone. InvalidArgument for anything that is not such an event.
+// Records an event of host streams (tuttiEvent_t) at the beginning of an operation. The operation
+// calls the returned function at its beginning. The event happens then, or when the last copy of
+// the function is gone. InvalidArgument for anything but an event of host streams.
 Result<std::function<void()>> RecordBegin(cudaEvent_t event);
 
 }  // namespace tutti::api

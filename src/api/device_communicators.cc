@@ -1,4 +1,4 @@
-// Device communicators: what kernels are given to talk to other ranks.
+// Device communicators, for kernels of several ranks.
 
 #include "api/context.h"
 #include "comm/group.h"
@@ -14,7 +14,7 @@ Status CreateDevComm(ncclComm_t comm, const ncclDevCommRequirements_t* given, nc
   TUTTI_TRY(CheckUsable(use));
   Result<ncclDevCommRequirements_t> asked = ReadRequirements(given);
   if (out == nullptr) asked = InvalidArgument("the place for the device communicator is null");
-  // It is called also where this rank's arguments are wrong, so that the other ranks learn it.
+  // A rank with wrong arguments makes the call as well, and all ranks learn of the mistake.
   return ThreadGroup().AddJoint(*comm, [comm, asked, out]() -> Status {
     TUTTI_ASSIGN(const ncclDevComm made, comm->comm->device_communicators().Create(asked));
     StoreDevComm(made, asked.value(), out);

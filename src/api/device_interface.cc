@@ -1,5 +1,5 @@
-// The host's side of NCCL's device interface, as far as it has an answer without a device
-// communicator, and what nccl.h declares for the whole process and is not there yet.
+// The host's side of NCCL's device interface, as far as answers need no device communicator, and
+// the process-wide functions of nccl.h without an effect yet.
 
 #include <algorithm>
 #include <cstring>
@@ -17,12 +17,12 @@ ncclResult_t NotYet(const char* function, const char* what) {
   return Return(function, tutti::InvalidUsage("{} is not implemented yet", what));
 }
 
-// Returns the team that `team` makes of the world's size, this rank, and its LSA team; a team of no
-// rank for a handle that is none.
+// Returns the team that `team` makes of the world's size, this rank, and its LSA team. Returns a
+// team of no rank for an invalid handle.
 template <class MakeTeam>
 ncclTeam_t TeamOf(const char* function, ncclComm_t comm, const MakeTeam& make) {
   ncclTeam_t team = {};
-  // The error is kept for ncclGetLastError; the team says that there was one.
+  // The error is kept for ncclGetLastError. A team of no rank tells of the error.
   (void)Return(function, [&]() -> tutti::Status {
     const tutti::HandleUse use(comm);
     TUTTI_TRY(tutti::api::CheckReady(use));

@@ -13,7 +13,7 @@
 namespace tutti::api {
 namespace {
 
-// Waits for the operations issued so far. The handle stays.
+// Waits for all issued operations. The handle stays.
 Status Finalize(ncclComm_t comm) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckHandle(use));
@@ -39,21 +39,21 @@ Status Destroy(ncclComm_t comm) {
   return Status::Ok();
 }
 
-// Work that has begun notices the abort within some 20 ms; a loaded machine needs longer.
+// Begun work notices the abort within some 20 ms; a loaded machine needs longer.
 constexpr auto kAbortPatience = std::chrono::seconds(2);
 
 Status Abort(ncclComm_t comm) {
   if (comm == nullptr) return Status::Ok();
   HandleUse use(comm);
   TUTTI_TRY(CheckHandle(use));
-  // Jobs end by an abort, too: the others may still have to take what this rank has sent.
+  // Jobs also end by an abort. The others may then still have to take this rank's data.
   if (comm->comm) comm->comm->operations().NoteAbort();
   comm->RaiseAbort();
   if (comm->comm)
     comm->comm->Stop(InvalidUsage("the communicator was aborted on this rank"), false);
-  if (!use.CloseAndLeave()) return Status::Ok();  // another thread frees it
-  // What has begun ends now. What stands in a stream behind something that does not move holds the
-  // communicator's memory until the stream gets to it, but not the caller.
+  if (!use.CloseAndLeave()) return Status::Ok();  // Another thread frees the handle.
+  // Begun work ends now. Work behind a stream's unmoving operation holds the communicator's memory
+  // until the stream gets there, but does not hold the caller.
   const auto ended = std::make_shared<std::promise<void>>();
   std::future<void> end = ended->get_future();
   Result<std::thread> ender = StartThread("tutti-abort", [comm, ended] {

@@ -1,4 +1,4 @@
-// Groups, and what needs no communicator.
+// Groups, and the functions without a communicator.
 
 #include "api/context.h"
 #include "comm/group.h"
@@ -71,8 +71,8 @@ const char* ncclGetErrorString(ncclResult_t result) {
 }
 
 const char* ncclGetLastError(ncclComm_t comm) {
-  // A communicator's asynchronous error speaks for itself; otherwise the last failed call of this
-  // thread does.
+  // A communicator's asynchronous error has its own sentence. Without an error, the last failed
+  // call of this thread has the sentence.
   thread_local std::string text;
   text.clear();
   const tutti::Status asked = tutti::WithoutExceptions([&] {

@@ -15,6 +15,8 @@
 namespace tutti::api {
 namespace {
 
+// Errors found here are the caller's. On a stream of its own the grid runs later, and its errors
+// are the stream's.
 Status Launch(const tuttiHostLaunch_t* given, tuttiHostKernel_t kernel, void* argument) {
   if (given == nullptr || kernel == nullptr)
     return InvalidArgument("the {} is null", given == nullptr ? "launch" : "kernel");
@@ -55,11 +57,15 @@ void* tuttiHostSharedVariable(const tuttiHostThread_t* self, const void* key, si
 }
 void* tuttiHostSharedMemory(const tuttiHostThread_t* self) { return self->block->shared_memory(); }
 void tuttiHostGinRing(void* handle, uint32_t context, uint32_t queue) {
-  if (auto* const proxy = tutti::GinProxy::Of(handle)) proxy->RingDoorbell(context, queue);
+  auto* const calls = tutti::GinHostCalls::Of(handle);
+  auto* const proxy = calls != nullptr ? calls->AsProxy() : nullptr;
+  if (proxy != nullptr) proxy->RingDoorbell(context, queue);
 }
 int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_t* words) {
-  auto* const proxy = tutti::GinProxy::Of(handle);
-  return proxy != nullptr && proxy->Do(context, queue, words) ? 1 : 0;
+  auto* const calls = tutti::GinHostCalls::Of(handle);
+  if (calls == nullptr) return 0;
+  auto* const proxy = calls->AsProxy();
+  return proxy == nullptr || proxy->Do(context, queue, words) ? 1 : 0;
 }
 void tuttiHostGinWait(void* handle, uint32_t context, unsigned int round) {
   if (auto* const calls = tutti::GinHostCalls::Of(handle)) return calls->Wait(context, round);
@@ -77,8 +83,8 @@ void tuttiHostGinFailed(void* handle) {
 }
 void tuttiHostPause(unsigned int round) { tutti::PauseInGrid(round); }
 
-// The kernel that asked cannot go on with any address, so the program ends where a debugger shows
-// who asked.
+// The kernel cannot go on with any address. The program therefore ends here, where a debugger shows
+// the caller.
 void tuttiHostRefusePlace(const void* window, uint64_t offset, uint64_t bytes, int place,
                           uint64_t size, const char* caller, int line) {
   const auto* const record = static_cast<const ncclWindow_vidmem*>(window);

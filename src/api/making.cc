@@ -42,7 +42,7 @@ Status StartInit(OwnedHandle handle, ncclComm* parent, ncclComm_t* out,
                  std::function<Status()> job) {
   ncclComm* const comm = handle.release();
   HandleTable::GateOf(comm).Open();
-  HandleUse use(comm);  // another thread may free the handle as soon as it is published
+  HandleUse use(comm);  // Another thread may free the handle as soon as it is published.
   Publish(out, comm);
   Status status = ThreadGroup().AddInit(*comm, parent, std::move(job));
   if (status.ok() || status.code() == Code::kInProgress) return status;
@@ -53,9 +53,9 @@ Status StartInit(OwnedHandle handle, ncclComm* parent, ncclComm_t* out,
 
 namespace {
 
-// Says what of this job's settings has no effect. Each process knows that of its own; they usually
-// agree, so rank 0 of the first communicator says it for all. TakeSettingsNews drops it where that
-// rank is in another process.
+// Logs the settings of this job without effect. Each process knows its own settings. The settings
+// of all processes usually agree, so that rank 0 of the first communicator speaks for all ranks.
+// TakeSettingsNews drops the news where rank 0 is in another process.
 void TellSettingsNews(int rank) {
   if (rank != 0) return;
   for (const std::string& sentence : TakeSettingsNews()) TUTTI_WARN("{}", sentence);
@@ -67,7 +67,7 @@ std::function<Status()> InitJob(ncclComm* comm, Process* process,
   return [comm, process, options]() -> Status {
     const log::ThreadRankMark mark(options.rank);
     TUTTI_ASSIGN(comm->comm, Communicator::Init(*process, comm->settings, options));
-    TakeSettingsNews();  // every rank of this process has begun
+    TakeSettingsNews();  // Every rank of this process has begun.
     return Status::Ok();
   };
 }
@@ -141,7 +141,7 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
   TUTTI_ASSIGN(const UniqueId decoded, UniqueId::Decode(id.internal));
   for (int rank = 0; rank < num_ranks; ++rank) {
     TUTTI_ASSIGN(OwnedHandle handle, MakeHandle(nullptr, nullptr));
-    // There is no config to say otherwise, and the caller gets all ranks at once.
+    // No config says otherwise, and the caller gets all ranks at once.
     handle->blocking = true;
     handle->device = devices != nullptr ? devices[rank] : rank;
     ncclComm* const comm = handle.get();

@@ -1,7 +1,7 @@
 #pragma once
 
-// The ways of making a communicator share this: a handle that a config has filled, and the start of
-// the work that makes its communicator.
+// The common parts of all ways to make a communicator: a handle that a config has filled, and the
+// start of the work that makes the communicator.
 
 #include <functional>
 #include <optional>
@@ -16,31 +16,31 @@
 
 namespace tutti::api {
 
-// Reads the part of a config struct that this library knows into the handle. A null `config` wishes
-// nothing. InvalidArgument names the field that has a value that is never allowed.
+// Reads the part of a config struct that this library knows into the handle. A null `config`
+// changes nothing. InvalidArgument names a field whose value is never allowed.
 Status ReadConfig(const ncclConfig_t* config, ncclComm& handle);
-// Returns the part of the library's own config struct that the caller's header knows, checked; the
-// rest, or all of it where `config` is null, has the defaults.
+// Returns the part of the library's own config struct that the caller's header knows, checked. All
+// other fields, or all fields where `config` is null, have the defaults.
 Result<tuttiConfig_t> ReadTuttiConfig(const tuttiConfig_t* config);
 
-// Makes a handle with settings of its own: read now, or taken over from `parent`, which may be
-// null.
+// Makes a handle with settings of its own: read now, or copied from `parent`, which may be null.
 Result<OwnedHandle> MakeHandle(const ncclConfig_t* config, const ncclComm* parent);
 
-// Stores `comm` in the caller's variable. Another thread may look for it there, with an atomic
-// load, to abort an initialisation that waits.
+// Stores `comm` in the caller's variable. A thread may read the variable there, by an atomic load,
+// to abort an initialisation that waits.
 void Publish(ncclComm_t* out, ncclComm* comm);
 
-// Frees a handle that the caller is inside of, if no other thread does so already.
+// Frees a handle, inside of which the caller is, unless another thread already does.
 void End(HandleUse use);
 
-// Publishes the handle and starts `job`, which fills it. A blocking failure outside a group leaves
-// no communicator behind. REQUIRES: the caller is inside of `parent`, unless that is null.
+// Publishes the handle and starts `job`, which fills the handle. A blocking failure outside a group
+// leaves no communicator behind. REQUIRES: the caller is inside of `parent`, unless `parent` is
+// null.
 Status StartInit(OwnedHandle handle, ncclComm* parent, ncclComm_t* out,
                  std::function<Status()> job);
 
-// Joins a communicator as a new rank. `device` says which CUDA device the rank is, -1: a host;
-// where it is not given the calling thread's current one is. Of `own`, all but the device counts.
+// Joins a communicator as a new rank. `device` is the rank's CUDA device, or -1 for a host; without
+// a value the calling thread's current device counts. Of `own`, all but the device counts.
 Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> ids, int rank,
                 const ncclConfig_t* config, std::optional<int> device = std::nullopt,
                 const tuttiConfig_t& own = TUTTI_CONFIG_INITIALIZER);

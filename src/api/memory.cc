@@ -1,4 +1,4 @@
-// Memory that other ranks can map, and registration.
+// Memory for peers to map, and registration.
 
 #include "backend/cuda/memory.h"
 
@@ -12,14 +12,14 @@
 namespace tutti::api {
 namespace {
 
-// Owns what ncclMemAlloc gave out on GPUs: memory that other ranks can map
-// (ncclCommWindowRegister). Any thread may call.
+// Owns the memory of ncclMemAlloc on GPUs, which peers can map (ncclCommWindowRegister). Any thread
+// may call.
 class DeviceBlocks {
  public:
   Result<void*> Allocate(int device, size_t size) {
     TUTTI_ASSIGN(Process* const process, ThisProcess());
     TUTTI_ASSIGN(const cuda::Device* const gpu, process->OpenDevice(device));
-    UniqueFd name;  // Others may ask for the name again; here it counts only that there is one.
+    UniqueFd name;  // Only its existence counts: a later export asks for a name again.
     TUTTI_ASSIGN(cuda::MappedMemory block, cuda::MappedMemory::Create(*gpu, size, &name));
     block.LetPeersUse(*gpu);
     const MutexLock lock(mutex_);
@@ -27,7 +27,7 @@ class DeviceBlocks {
     blocks_.emplace(begin, std::move(block));
     return begin;
   }
-  // Returns false where `pointer` is no memory that Allocate gave out.
+  // Returns false where `pointer` is no memory of Allocate.
   bool Free(void* pointer) {
     const MutexLock lock(mutex_);
     return blocks_.erase(pointer) != 0;
@@ -65,8 +65,8 @@ Status MemFree(void* pointer) {
   return process->memory().Free(pointer);
 }
 
-// Has operations read the buffer where it lies, if that gains something. Where it does not, as on
-// hosts, a handle only proves that it was given out.
+// Has operations read the buffer in place, where this gains something. Elsewhere, as on hosts, a
+// handle only proves that the call was made.
 Status Register(ncclComm_t comm, void* buffer, size_t size, void** handle) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckHandle(use));
@@ -97,7 +97,7 @@ Status Deregister(ncclComm_t comm, void* handle) {
           "the handle was not given out by ncclCommRegister of this communicator");
     token = **found;
   }
-  // Where the device cannot tell that it is done, the registration stays.
+  // Where the device cannot tell whether its work is done, the registration stays.
   if (comm->comm) TUTTI_TRY(comm->comm->operations().Forget(token));
   const MutexLock lock(comm->mutex);
   std::erase_if(comm->registrations, [&](const auto& r) { return r.get() == handle; });

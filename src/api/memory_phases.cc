@@ -7,7 +7,7 @@
 namespace tutti::api {
 namespace {
 
-// A rank whose arguments are wrong meets the others all the same, so that they hear of it.
+// A rank with wrong arguments meets the others all the same, so that they hear of the mistake.
 Status Suspend(ncclComm_t comm, int flags) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckUsable(use));

@@ -1,5 +1,4 @@
-// One-sided calls: the arguments are checked here, the calls are made by what window/one_sided.h
-// declares.
+// One-sided calls: arguments are checked here, and window/one_sided.h makes the calls.
 
 #include "window/one_sided.h"
 
@@ -12,7 +11,7 @@
 namespace tutti::api {
 namespace {
 
-// NCCL 2.30 has one signal and one context too.
+// NCCL 2.30 also has a single signal and a single context.
 Status CheckPlace(int peer, int signal, int context, int num_ranks) {
   if (peer < 0 || peer >= num_ranks)
     return InvalidArgument("the peer is {}, but the communicator has ranks 0 to {}", peer,
@@ -27,7 +26,7 @@ Status Issue(ncclComm_t comm, std::shared_ptr<const OneSidedCall> call, cudaStre
   return ThreadGroup().Add(*comm, {OneSidedTask{std::move(call)}, resolved});
 }
 
-// Where a call signals, without a put.
+// The place of a call's signal, without a put.
 struct Target {
   int peer;
   int signal;

@@ -1,4 +1,4 @@
-// The operators of reductions, those that callers make among them.
+// The operators of reductions, built in and made by callers.
 
 #include <cstring>
 
@@ -10,8 +10,8 @@
 namespace tutti::api {
 namespace {
 
-// The numbers of ncclRedOp_t are the five built-in operators, then those that
-// ncclRedOpCreatePreMulSum makes.
+// The numbers of ncclRedOp_t are the five built-in operators, then the operators of
+// ncclRedOpCreatePreMulSum.
 constexpr int kBuiltInOps = 5;
 constexpr uint8_t kPreMulSumNumber = 5;
 

@@ -10,8 +10,8 @@
 #include "config/settings.h"
 #include "nccl.h"
 
-// An ncclParamHandle_t points to one of these: a row of the settings table, which lives as long as
-// the library.
+// The object to which an ncclParamHandle_t points: a row of the settings table, which lives as long
+// as the library.
 struct ncclParamHandle {
   tutti::SettingInfo info;
 };

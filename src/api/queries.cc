@@ -1,4 +1,4 @@
-// Here a communicator answers: its state, its shape, its plans.
+// The queries of a communicator: its state, its shape, its plans.
 
 #include <algorithm>
 #include <cstring>
@@ -18,7 +18,7 @@ Status AsyncError(ncclComm_t comm, ncclResult_t* out) {
   TUTTI_TRY(CheckHandle(use));
   if (out == nullptr) return InvalidArgument("asyncError is null");
   *out = ncclSuccess;
-  // Read first: work notes its failure before it is no longer pending.
+  // Read first: work notes its failure before it stops being pending.
   const bool in_progress = comm->in_progress();
   if (const Status error = comm->Error(); !error.ok()) {
     *out = static_cast<ncclResult_t>(error.code());
@@ -67,12 +67,13 @@ Status GetLostRanks(ncclComm_t comm, int* ranks, int capacity, int* count) {
   return Status::Ok();
 }
 
-// The collectives that tuttiPlanDescribe knows. A plan of the others needs more than a count.
+// The collectives that tuttiPlanDescribe knows. A plan of any other collective needs more than a
+// count.
 constexpr Collective kPlannedCollectives[] = {Collective::kAllReduce,     Collective::kReduce,
                                               Collective::kBroadcast,     Collective::kAllGather,
                                               Collective::kReduceScatter, Collective::kAlltoAll,
                                               Collective::kGather,        Collective::kScatter};
-// A plan is found by walking the algorithm chunk by chunk, some 10^9 chunks here.
+// A walk through the algorithm, chunk by chunk, finds a plan: some 10^9 chunks at this size.
 constexpr size_t kMostPlannedBytes = size_t{1} << 44;
 
 ReduceKind KindOf(ncclRedOp_t op) {

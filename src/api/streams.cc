@@ -11,7 +11,7 @@
 #include "comm/group.h"
 #include "tutti/tutti.h"
 
-// A tuttiEvent_t points to one of these.
+// The object to which a tuttiEvent_t points.
 struct tuttiEvent {
   tutti::HostEvent event;
 };
@@ -22,13 +22,13 @@ namespace {
 // CUDA's special stream handles mean the calling thread here.
 bool IsNullStream(cudaStream_t stream) { return reinterpret_cast<uintptr_t>(stream) <= 2; }
 
-// The streams and events that are alive, so that a stale or foreign handle is an error and not a
-// crash. In the child of a fork none of the parent's is: the threads that would run them stayed
-// behind. Never destroyed, like the rest of the API's state.
+// The living streams and events. A stale or foreign handle is therefore an error and no crash. In
+// the child of a fork the parent's streams do not live, because their threads stayed behind. Never
+// destroyed, like the rest of the API's state.
 template <class T>
 class LiveSet {
  public:
-  // Returns whether one was ever made.
+  // Returns whether an object was ever made.
   bool Any() const { return any_.load(std::memory_order_relaxed); }
   void Add(const void* handle) {
     const MutexLock lock(mutex_);
@@ -48,7 +48,7 @@ class LiveSet {
     return of_parent_.count(handle) == 1;
   }
 
-  // Around a fork, so that the child finds the set whole.
+  // These functions lock the set around a fork, and the child finds the set whole.
   void BeforeFork() TUTTI_ACQUIRE(mutex_) { mutex_.Lock(); }
   void AfterForkInParent() TUTTI_RELEASE(mutex_) { mutex_.Unlock(); }
   void AfterForkInChild() TUTTI_RELEASE(mutex_) {
@@ -61,7 +61,7 @@ class LiveSet {
   std::atomic<bool> any_ = false;
   mutable Mutex mutex_;
   std::unordered_set<const void*> live_ TUTTI_GUARDED_BY(mutex_);
-  // The streams of the process that was forked to this one.
+  // The streams of the process from which this one was forked.
   std::unordered_set<const void*> of_parent_ TUTTI_GUARDED_BY(mutex_);
 };
 
@@ -73,7 +73,7 @@ struct Live {
 
 Live& AllLive();
 
-// A fork happens between these two, which no analysis sees.
+// A fork happens between these two calls, which no analysis sees.
 void HoldAll() TUTTI_NO_THREAD_SAFETY_ANALYSIS {
   AllLive().streams.BeforeFork();
   AllLive().events.BeforeFork();

@@ -1,4 +1,4 @@
-// Windows: memory that all ranks register together, and its addresses.
+// Windows: memory that all ranks register together, and addresses in windows.
 
 #include "api/context.h"
 #include "comm/group.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kKnownFlags = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING;
 
-// Returns what is wrong with the arguments of a registration.
+// Returns the mistake in the arguments of a registration.
 Status CheckRequest(const void* buffer, size_t size, int flags) {
   if (size == 0) return InvalidArgument("the buffer is empty");
   TUTTI_TRY(CheckExtent(buffer, size, "the buffer"));
@@ -23,7 +23,7 @@ Status CheckRequest(const void* buffer, size_t size, int flags) {
   return Status::Ok();
 }
 
-// A rank whose arguments are wrong meets the others all the same, so that they hear of it.
+// A rank with wrong arguments meets the others all the same, so that they hear of the mistake.
 Status RegisterWindow(ncclComm_t comm, void* buffer, size_t size, ncclWindow_t* out, int flags) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckUsable(use));
@@ -59,7 +59,7 @@ Status UserPointer(ncclComm_t comm, ncclWindow_t window, void** out) {
 
 using FoundWindow = std::shared_ptr<const Window>;
 
-// Returns the window for a call that stores an address at `out`, which becomes null first.
+// Returns the window for a call that stores an address at `out`. Sets `out` to null first.
 Result<FoundWindow> FindWindow(ncclWindow_t window, void** out) {
   if (out == nullptr) return InvalidArgument("outPtr is null");
   *out = nullptr;
@@ -100,7 +100,7 @@ Status PeerPointer(ncclWindow_t handle, size_t offset, int peer, void** out) {
   return CheckOffset(*window, offset, peer);
 }
 
-// There is no multicast memory, which is no error.
+// A communicator without multicast memory is no error.
 Status LsaMultimemPointer(ncclWindow_t handle, size_t offset, void** out) {
   TUTTI_ASSIGN(const FoundWindow window, FindWindow(handle, out));
   return CheckOffset(*window, offset, window->team.first + window->team.place);

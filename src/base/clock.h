@@ -26,8 +26,7 @@ class Deadline {
 
   bool Passed() const { return at_ns_ != Never().at_ns_ && NowNs() >= at_ns_; }
   int64_t at_ns() const { return at_ns_; }
-  // Returns what is left in milliseconds, for poll(2): rounded up, at most `limit_ms`, 0 when
-  // passed.
+  // Returns the remaining milliseconds, for poll(2): rounded up, at most `limit_ms`, 0 when passed.
   int RemainingMs(int limit_ms) const {
     if (at_ns_ == Never().at_ns_) return limit_ms;
     const int64_t left_ms = (at_ns_ - NowNs() + 999'999) / 1'000'000;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kLine = 64;
 
-// Two moves of kSize bytes that may overlap cover any length from kSize to twice that.
+// Two moves of kSize bytes that may overlap cover any length from kSize to 2 * kSize.
 template <size_t kSize>
 void CopyEnds(char* dst, const char* src, size_t bytes) {
   char first[kSize];
@@ -47,9 +47,9 @@ inline void StreamLine(char* dst, const char* src) {
   _mm_stream_si128(to + 3, d);
 }
 
-// Copies whole lines, going through kPages pages side by side: the prefetchers stop at the end of
-// a page, so that several at once keep the memory busier than one. Returns how many bytes it
-// copied.
+// Copies whole lines, going through kPages pages side by side: the prefetchers stop at the end of a
+// page, so several pages at once keep the memory busier than a single page. Returns how many bytes
+// were copied.
 size_t StreamLines(char* dst, const char* src, size_t bytes) {
   constexpr size_t kPages = 4;
   constexpr size_t kPage = 4096;
@@ -89,7 +89,8 @@ void CopyBytesPastCache(void* dst, const void* src, size_t bytes) {
     const size_t head = -reinterpret_cast<uintptr_t>(to) % kLine;
     std::memcpy(to, from, head);
     const size_t copied = head + StreamLines(to + head, from + head, bytes - head);
-    // Streaming stores are not ordered with others; whoever is told "done" next must see them.
+    // Streaming stores are not ordered with other stores; a thread that is told "done" next must
+    // see them.
     _mm_sfence();
     to += copied;
     from += copied;

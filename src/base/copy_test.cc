@@ -11,8 +11,8 @@ namespace {
 
 using CopyFn = void (*)(void* dst, const void* src, size_t bytes);
 
-// Copies between the given offsets and looks at every byte of the destination, those around the
-// copy included.
+// Copies between the given offsets and looks at every byte of the destination, including the bytes
+// around the copy.
 void CheckCopy(CopyFn copy, size_t bytes, size_t from_shift, size_t to_shift) {
   SCOPED_TRACE(testing::Message() << bytes << " bytes from +" << from_shift << " to +" << to_shift);
   std::vector<uint8_t> from(bytes + 192), to(bytes + 192, 0xee);

@@ -16,7 +16,7 @@ namespace tutti {
 namespace {
 
 // The polynomial without its highest term, the lowest bit of a number standing for the highest
-// power. All arithmetic below is of that order.
+// power. All arithmetic below uses this order.
 constexpr uint32_t kPolynomial = 0x82f63b78;
 
 // a * b modulo the polynomial.
@@ -29,7 +29,7 @@ constexpr uint32_t Multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-// x to the power of 8 * bytes: what `bytes` zero bytes do to a remainder.
+// x to the power of 8 * bytes: the factor by which `bytes` zero bytes change a remainder.
 constexpr uint32_t PowerOfBytes(uint64_t bytes) {
   uint32_t result = 0x80000000;  // 1
   uint32_t square = 0x00800000;  // x^8
@@ -42,7 +42,7 @@ constexpr uint32_t PowerOfBytes(uint64_t bytes) {
 
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
-// Table k takes the byte that stands in front of k others.
+// Table k takes the byte in front of k others.
 constexpr Tables MakeByteTables() {
   Tables tables = {};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -84,12 +84,13 @@ uint32_t PortableRemainder(uint32_t crc, const std::byte* at, size_t bytes) {
 
 #if defined(TUTTI_CRC32C_TARGET)
 
-// The lengths of the three parts that are worked on at once. Joining three remainders costs some
-// 20 cycles: little beside 3 * 2048 bytes; the short parts serve what is left and short messages.
+// The lengths of the three parts that are worked on at once. Joining three remainders costs some 20
+// cycles: little beside 3 * 2048 bytes; the short parts serve the rest of the data and short
+// messages.
 constexpr size_t kLongPart = 2048;
 constexpr size_t kShortPart = 128;
 
-// Hold what following bytes of a fixed number do to a remainder, by its bytes.
+// The changes to a remainder, by its bytes, caused by a fixed number of following bytes.
 using ShiftTables = std::array<std::array<uint32_t, 256>, 4>;
 constexpr ShiftTables MakeShiftTables(size_t bytes) {
   ShiftTables tables = {};

@@ -35,7 +35,7 @@ TEST(Crc32cTest, AgreesWithPublishedValues) {
   }
 }
 
-// One bit at a time: the definition.
+// Bit by bit: the definition.
 uint32_t Slow(std::span<const std::byte> data) {
   uint32_t crc = 0xffffffff;
   for (const std::byte byte : data) {

@@ -12,7 +12,7 @@ namespace tutti {
 namespace {
 
 // Failures made beforehand. When memory runs out a few threads notice at the same time; each takes
-// one, and the next that finds memory again makes up for them.
+// a failure, and the next call with memory replaces the taken ones.
 class Reserve {
  public:
   void Fill() {

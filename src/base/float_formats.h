@@ -1,7 +1,7 @@
 #pragma once
 
-// The narrow floating-point formats, one element at a time: their numbers, and conversion from and
-// to double and float. The vector kernels (reduce.h) follow the same rules and take their constants
+// The narrow floating-point formats, element by element: their numbers, and conversion from and to
+// double and float. The vector kernels (reduce.h) follow the same rules and take their constants
 // from here. Pure, constexpr.
 //
 //   format      sign exponent mantissa  bias  overflow             NaN
@@ -11,16 +11,16 @@
 //   Float8e5m2   1      5        2       15   57344 (saturates)    0x7f
 //
 // Conversion rounds once, to nearest even. Both fp8 formats saturate (as CUDA's __nv_fp8
-// constructors do): what is too large, infinity included, becomes the largest finite number. An
-// infinity that is already stored in an e5m2 element is read as infinity. Any NaN becomes the
-// positive NaN of the table.
+// constructors do): numbers that are too large, infinity included, become the largest finite
+// number. An infinity that is already stored in an e5m2 element is read as infinity. Any NaN
+// becomes the positive NaN of the table.
 
 #include <bit>
 #include <cstdint>
 
 namespace tutti {
 
-// kInfinite: the all-ones exponent means infinity and NaN, as IEEE 754 has it; else only the last
+// kInfinite: the all-ones exponent means infinity and NaN, as in IEEE 754; else only the last
 // pattern is NaN.
 template <typename BitsT, int kExponent, int kMantissa, bool kInfinite, bool kSaturates,
           BitsT kNanBits>
@@ -36,7 +36,7 @@ struct FloatFormat {
   static constexpr Bits kInfinity = static_cast<Bits>(((1u << kExponent) - 1) << kMantissa);
   // The largest magnitude pattern that is not NaN.
   static constexpr Bits kLargest = kHasInfinity ? kInfinity : static_cast<Bits>(kNanBits - 1);
-  // Says what overflow becomes.
+  // The treatment of overflow.
   static constexpr Bits kOverflow =
       kSaturates && kHasInfinity ? static_cast<Bits>(kInfinity - 1) : kLargest;
 
@@ -66,15 +66,15 @@ struct FloatFormat {
     if (magnitude > 0x7ff0000000000000u) return kNan;
     const int exponent = static_cast<int>(magnitude >> 52) - 1023;
     if (exponent > kBias + 1) return static_cast<Bits>(sign | kOverflow);
-    // Drop the bits below the last one of the format, which moves up when the number is below the
-    // normal range.
+    // Drop the bits below the last bit of the format. The last bit moves up when the number is
+    // below the normal range.
     const int below = exponent < 1 - kBias ? 1 - kBias - exponent : 0;
     const int shift = 52 - kMantissa + below;
     if (shift > 53) return sign;
     const uint64_t fraction = (magnitude & 0xfffffffffffffu) | (uint64_t{1} << 52);
     const uint64_t half = uint64_t{1} << (shift - 1);
     uint64_t rounded = (fraction + (half - 1) + ((fraction >> shift) & 1)) >> shift;
-    // The hidden bit of a normal number adds one to the exponent field, hence exponent - 1.
+    // The hidden bit of a normal number adds 1 to the exponent field, hence exponent - 1.
     if (below == 0) rounded += static_cast<uint64_t>(exponent + kBias - 1) << kMantissa;
     if (rounded > kOverflow) rounded = kOverflow;
     return static_cast<Bits>(sign | rounded);

@@ -1,6 +1,7 @@
-// The compiled part of fmt, as one object of this library. Debian ships it as a shared library
-// only, which a libtutti.so carried to another machine might not find there; and header-only every
-// file that formats a sentence would compile it anew (6 s instead of 1 s each).
+// The compiled part of fmt, as an object of this library. Debian ships fmt as a shared library
+// only, and a libtutti.so carried to another machine might not find the shared library; in
+// header-only form every file that formats a sentence would compile fmt anew (6 s instead of 1 s
+// each).
 
 #include <fmt/format-inl.h>
 

@@ -7,8 +7,8 @@
 namespace tutti {
 
 // FNV-1a (Fowler, Noll, Vo; 64 bits): the same number in every build, unlike std::hash, because
-// ranks compare what it gives. It guards against accidents, not against attackers. Feed it a byte
-// at a time, or texts and bytes whole.
+// ranks compare the results. The hash guards against accidents, not against attackers. Feed it byte
+// by byte, or with whole texts.
 class Fnv1a {
  public:
   void Add(uint8_t byte) { hash_ = (hash_ ^ byte) * 0x100000001b3u; }

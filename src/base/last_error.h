@@ -1,7 +1,7 @@
 #pragma once
 
-// A C function returns this: a code; and the sentence to it, which the calling thread keeps for the
-// function that returns the last error.
+// The result of a C function: a code; and the sentence for the code, which the calling thread keeps
+// for the function that returns the last error.
 
 #include <fmt/format.h>
 
@@ -13,11 +13,11 @@
 
 namespace tutti {
 
-// The sentence of the last failure of one C interface. A thread_local variable.
+// The sentence of the last failure of a C interface. A thread_local variable.
 class LastError {
  public:
-  // Returns the code of what `call` returns, a Status, also when it throws. Keeps the sentence of a
-  // failure, with the name of the function.
+  // Returns the code of the Status that `call` returns, also when `call` throws. Keeps the sentence
+  // of a failure, with the name of the function.
   template <class F>
   Code Keep(const char* function, F&& call) noexcept {
     const Status status = WithoutExceptions(std::forward<F>(call));
@@ -29,7 +29,7 @@ class LastError {
     }
     return status.code();
   }
-  // Returns the sentence, "" when nothing has failed. It is valid until the next failure.
+  // Returns the sentence, "" when nothing has failed. The sentence is valid until the next failure.
   const char* sentence() const { return sentence_.c_str(); }
 
  private:

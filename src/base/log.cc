@@ -35,7 +35,7 @@ constexpr std::array<SubsystemName, 16> kSubsystemNames = {{
     {"REG", kLogReg},
     {"PROFILE", kLogProfile},
     {"RAS", kLogRas},
-    // NCCL's name for collectives' calls; both are one subsystem here.
+    // NCCL's name for collectives' calls; both are a single subsystem here.
     {"CALL", kLogColl},
     {"ALL", kLogAll},
 }};
@@ -54,7 +54,7 @@ constexpr std::array<LevelName, 5> kLevelNames = {{
 
 bool IsSet(const char* text) { return text != nullptr && *text != '\0'; }
 
-// Parses "A,B", the subsystems that speak, or "^A,B", the only ones that do not.
+// Parses "A,B", the subsystems that speak, or "^A,B", the only silent subsystems.
 uint32_t ParseSubsystems(std::string_view text, std::vector<std::string>& complaints) {
   const bool excluded = text.front() == '^';
   if (excluded) text.remove_prefix(1);
@@ -78,6 +78,7 @@ uint32_t ParseSubsystems(std::string_view text, std::vector<std::string>& compla
   return excluded ? ~bits : bits;
 }
 
+// Replaces %h by the host, %p by the process and %% by a percent sign, as NCCL does.
 std::string ExpandFileName(std::string_view pattern, std::string_view host, int pid) {
   std::string name;
   for (size_t i = 0; i < pattern.size(); ++i) {
@@ -117,7 +118,7 @@ const char* LevelText(LogLevel level) {
   return "?";
 }
 
-// A line is one write(2), so that lines of many threads and processes in one file do not mix.
+// A line is a single write(2): lines of many threads and processes in the same file do not mix.
 void WriteAll(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
@@ -127,7 +128,7 @@ void WriteAll(int fd, std::string_view text) {
   }
 }
 
-// The one log of the process. It has no destructor on purpose: threads may log while the process
+// The log of the process. The log has no destructor on purpose: threads may log while the process
 // exits.
 struct Log {
   Log() {
@@ -175,7 +176,7 @@ struct Log {
 
   std::array<char, 256> host{};
   std::atomic<int> fd{STDERR_FILENO};
-  // The level above bit 32, the subsystems below: read together in one load.
+  // The level above bit 32, the subsystems below: both are read in a single load.
   std::atomic<uint64_t> filter{0};
 };
 

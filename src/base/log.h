@@ -1,12 +1,11 @@
 #pragma once
 
-// The log: one line per event on stderr or in NCCL_DEBUG_FILE, in NCCL's manner.
+// The log: a line per event on stderr or in NCCL_DEBUG_FILE, in NCCL's manner.
 //
 //   host:pid:tid [rank] tutti INFO <text>
 //
 // Levels and subsystems follow NCCL_DEBUG and NCCL_DEBUG_SUBSYS. A macro evaluates its arguments
-// only when the line will be written, so a disabled line costs one relaxed load. Any thread may
-// log.
+// only when the line will be written, so a disabled line costs a relaxed load. Any thread may log.
 
 #include <fmt/format.h>
 
@@ -43,10 +42,10 @@ namespace log {
 // use.
 bool Enabled(LogLevel level, uint32_t subsystems);
 void Write(LogLevel level, std::string_view text);
-// Returns the rank that this thread's lines are marked with; -1: none.
+// Returns the rank in this thread's lines; -1: none.
 void SetThreadRank(int rank);
 
-// Marks this thread's lines with `rank` while it lives. Does not nest.
+// Marks this thread's lines with `rank`, for the life of this object. Does not nest.
 class ThreadRankMark {
  public:
   explicit ThreadRankMark(int rank) { SetThreadRank(rank); }

@@ -70,8 +70,8 @@ TEST(LogLineTest, CarriesHostProcessThreadRankAndLevel) {
             "alpha:1:2 tutti WARN hello\n");
 }
 
-// Points the process's log at a file of its own for one test and back at the standard error stream
-// after it.
+// Points the process's log at a file of its own for the life of this object, and afterwards back at
+// the standard error stream.
 class LogFileTest : public ::testing::Test {
  protected:
   LogFileTest() : path_(::testing::TempDir() + "/tutti_log_test." + std::to_string(getpid())) {

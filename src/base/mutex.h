@@ -1,10 +1,10 @@
 #pragma once
 
-// A mutex, its holder and its condition variable, with clang's thread-safety annotations: they are
-// those of the standard library, which has no annotations. A member that a mutex guards says so
-// (TUTTI_GUARDED_BY), and so does a function that is to be called with the mutex held
-// (TUTTI_REQUIRES) or not held (TUTTI_EXCLUDES). `make checks` has clang prove it
-// (checks.thread_safety); other compilers see nothing of it.
+// A mutex, its holder and its condition variable: the standard library's types with clang's
+// thread-safety annotations, which the standard library lacks. A member guarded by a mutex is
+// marked TUTTI_GUARDED_BY; a function to be called with the mutex held is marked TUTTI_REQUIRES,
+// with the mutex not held TUTTI_EXCLUDES. `make checks` has clang prove the marks
+// (checks.thread_safety); other compilers do not see them.
 //
 //   class Counter {
 //    public:
@@ -50,8 +50,8 @@
 #define TUTTI_RELEASE(...) TUTTI_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
 #define TUTTI_ASSERT_HELD(mutex) TUTTI_THREAD_ANNOTATION(assert_capability(mutex))
 #define TUTTI_RETURN_CAPABILITY(mutex) TUTTI_THREAD_ANNOTATION(lock_returned(mutex))
-// For a function whose locking the analysis cannot follow. A comment beside it says why it is
-// right.
+// For a function whose locking the analysis cannot follow. A comment beside the function says why
+// the locking is right.
 #define TUTTI_NO_THREAD_SAFETY_ANALYSIS TUTTI_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 namespace tutti {
@@ -65,8 +65,8 @@ class TUTTI_CAPABILITY("mutex") Mutex {
   void Lock() TUTTI_ACQUIRE() { mutex_.lock(); }
   void Unlock() TUTTI_RELEASE() { mutex_.unlock(); }
   bool TryLock() TUTTI_TRY_ACQUIRE(true) { return mutex_.try_lock(); }
-  // Tells the analysis that the calling thread holds the mutex, where it cannot see that: in a
-  // lambda that runs while its maker holds it. Does nothing at run time.
+  // Tells the analysis that the calling thread holds the mutex, where the analysis cannot see the
+  // lock: in a lambda that runs while its maker holds the mutex. Does nothing at run time.
   void AssertHeld() const TUTTI_ASSERT_HELD(this) {}
 
  private:
@@ -91,8 +91,8 @@ class TUTTI_SCOPED_CAPABILITY MutexLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// Gives a mutex that the caller holds back, from its construction to its end: for what takes long
-// in the middle of a function that is called with the mutex held.
+// Gives back a mutex that the caller holds, from its construction to its end: for long work in the
+// middle of a function that is called with the mutex held.
 class TUTTI_SCOPED_CAPABILITY MutexUnlock {
  public:
   explicit MutexUnlock(Mutex& mutex) TUTTI_RELEASE(mutex) : mutex_(mutex.mutex_) {
@@ -106,9 +106,9 @@ class TUTTI_SCOPED_CAPABILITY MutexUnlock {
   std::mutex& mutex_;
 };
 
-// A condition variable. Each wait gives the lock's mutex back while it sleeps and holds it again
-// when it returns; it may also return for no reason, so callers wait in a loop.
-// REQUIRES, of every wait: `lock` holds its mutex.
+// A condition variable. Each wait gives the lock's mutex back while asleep and holds the mutex
+// again on return. A wait may also return for no reason, so callers wait in a loop. REQUIRES, of
+// every wait: `lock` holds its mutex.
 class CondVar {
  public:
   void NotifyOne() { condition_.notify_one(); }

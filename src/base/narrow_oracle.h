@@ -1,7 +1,7 @@
 #pragma once
 
-// For tests: narrow floats without the conversions that are tested. They are read by the definition
-// of their format and written by looking for the nearest of all their values.
+// For tests: narrow floats without the conversions under test. They are read by the definition of
+// their format and written by looking for the nearest of all their values.
 
 #include <algorithm>
 #include <cmath>
@@ -20,7 +20,7 @@ struct NarrowFormat {
   int mantissa_bits;
   bool has_infinity;
   unsigned nan;
-  // Says what too large a number becomes.
+  // The result for numbers that are too large.
   unsigned overflow;
 };
 

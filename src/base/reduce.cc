@@ -18,7 +18,7 @@ constexpr ReduceTarget kTargets[] = {
     {"SSE2", reduce_baseline::Find},
 };
 
-// clang learnt this name late; processors with AVX2 have it.
+// Clang learnt this name late; processors with AVX2 have the feature.
 bool HasF16c() {
 #if defined(__clang__)
   return true;

@@ -1,16 +1,16 @@
 #pragma once
 
-// Makes values to compute with of one register of stored elements, and back. A format has
+// Turns a register of stored elements into values for arithmetic, and back. A format has
 //
-//   Values               the elements of one register, ready for arithmetic
-//   Scalar, ReadScalar   one value to scale by
-//   Decode, Encode       between the register and Values (kClean: no NaN but the type's one occurs)
-//   Combine<kind>        two Values into one
+//   Values               the elements of a register, ready for arithmetic
+//   Scalar, ReadScalar   a value to scale by
+//   Decode, Encode       between the register and Values (kClean: the only NaN is the type's own)
+//   Combine<kind>        two Values into a single Values
 //   Scale, Divide        Values by a Scalar, by a number of ranks (unless kDividesInLoop is false)
 //   kSpread              how many registers Values fills
 //
-// Every lane is treated alike, so that an element's result does not depend on its place. See
-// reduce_vector.h for what may include this.
+// Every lane is treated alike, so an element's result does not depend on its place. See
+// reduce_vector.h for the files that may include this header.
 
 #include <cstddef>
 #include <cstdint>
@@ -46,7 +46,7 @@ struct IntegerFormat {
     }
   }
   TUTTI_INLINE static Scalar ReadScalar(uint64_t bits) { return static_cast<Scalar>(bits); }
-  // Unsigned, so that it wraps.
+  // Unsigned arithmetic wraps.
   TUTTI_INLINE static Values Scale(Values a, Scalar by) {
     using U = std::make_unsigned_t<T>;
     return (Values)((Vec<U>)a * Splat<U>(static_cast<U>(by)));
@@ -80,9 +80,8 @@ struct IeeeFormat {
   }
 };
 
-// Has one register of narrow floats as kSpread registers of f32. Part p holds the elements whose
-// bits lie at position p of each 32-bit lane (so no element crosses lanes), unless the format says
-// otherwise.
+// A register of narrow floats as kSpread registers of f32. Part p holds the elements whose bits lie
+// at position p of each 32-bit lane (no element crosses lanes), unless the format says otherwise.
 template <int kParts>
 struct WideValues {
   F32 part[kParts];
@@ -119,15 +118,15 @@ struct NarrowFormat {
   }
 };
 
-// f32 from the pattern of a Number at the bottom of each lane (the bits above it must be zero).
+// f32 from the pattern of a Number at the bottom of each lane (the higher bits must be zero).
 template <typename Number>
 TUTTI_INLINE F32 WidenLanes(U32 bits) {
   constexpr int kUp = 23 - Number::kMantissaBits;
   constexpr uint32_t kRebias = static_cast<uint32_t>(127 - Number::kBias) << 23;
   constexpr uint32_t kOneExponent = uint32_t{1} << 23;
-  // Below the normal range the exponent field is zero but counts as one, and there is no hidden
-  // bit: give the lane an exponent of one, hidden bit included, and subtract that bit's value
-  // again. Exact, and no f32 subnormal appears.
+  // Below the normal range the exponent field is zero but counts as 1, and the hidden bit is
+  // missing: give the lane an exponent of 1, hidden bit included, and subtract the value of the
+  // hidden bit again. Exact, and no f32 subnormal appears.
   constexpr uint32_t kHiddenBit = kRebias + kOneExponent;
 
   const U32 sign = (bits & Number::kSignBit)
@@ -247,7 +246,7 @@ struct Float16Format : NarrowFormat<Float16Format, Float16, 2> {
 };
 
 // fp8 by way of f16, which has e5m2's exponents and, up to a factor of 256, e4m3's. The first two
-// parts are the even bytes of the register, the others the odd ones.
+// parts are the even bytes of the register, the others the odd bytes.
 template <typename Number>
 struct Float8Format : NarrowFormat<Float8Format<Number>, Number, 4> {
   using Values = WideValues<4>;
@@ -290,10 +289,10 @@ struct Float8Format : NarrowFormat<Float8Format<Number>, Number, 4> {
     }
   }
 
-  // Replaces all bits that rounding needs only to know to be zero or not by one of them, two below
-  // the last digit. Then f16 holds the number exactly, and it is rounded once, afterwards. Below
-  // f16's normal range this holds down to half of Number's smallest; what is cut off below that
-  // rounds to zero all the same.
+  // Rounding needs to know of the lowest bits only whether all are zero. Replaces them by a single
+  // bit, two below the last digit. Then f16 holds the number exactly, and the number is rounded
+  // once, afterwards. Below f16's normal range this holds down to half of Number's smallest; bits
+  // cut off below round to zero all the same.
   TUTTI_INLINE static F32 JamLowBits(F32 value) {
     constexpr uint32_t kLow = (uint32_t{1} << (23 - Number::kMantissaBits - 2)) - 1;
     const U32 bits = (U32)value;
@@ -352,8 +351,8 @@ struct Float8Format : NarrowFormat<Float8Format<Number>, Number, 4> {
 
 #endif
 
-// min and max of narrow floats without widening them: on integers in the order of the floats, moved
-// round so that NaN of either sign comes last in the direction that wins.
+// min and max of narrow floats without widening: on integers in the order of the floats, moved
+// round so that NaN of either sign comes last in the winning direction.
 //
 //   order keys        -NaN  -inf … -0 +0 … +inf  +NaN
 //   moved for max           -inf … -0 +0 … +inf  +NaN -NaN

@@ -1,13 +1,13 @@
 #pragma once
 
-// The reduction kernels, written once over the compiler's vector types and compiled for one target
+// The reduction kernels, written once over the compiler's vector types and compiled for a target
 // per including file (reduce_targets.h). Three layers, from the inside out:
 //
-//   reduce_vector.h    one register
+//   reduce_vector.h    a register
 //   reduce_formats.h   how each element type is read, combined and written
 //   this file          Loop: over positions. All sources of a position are read before it is
-//                      written, so the destination may be one of the sources.
-//                      Reduce: which loop a call takes. Find: the table.
+//                      written, so the destination may be a source.
+//                      Reduce: the choice of a call's loop. Find: the table.
 //
 // -ffp-contract=off is part of the contract: a multiply followed by an add must round twice on
 // every target.
@@ -26,25 +26,25 @@
 TUTTI_REDUCE_BEGIN
 namespace tutti::TUTTI_REDUCE_NAMESPACE {
 
-// Elements are at most this large, and arrays aligned to it can be cut at any register.
+// Elements are at most this large, and arrays aligned to this size can be cut at any register.
 inline constexpr size_t kLargestElement = 8;
 // Below this many bytes, aligning the stores costs more than it saves.
 inline constexpr size_t kMinBytesToAlign = 1024;
 
-// Returns how many bytes to treat first so that stores then fall on whole cache lines: none where
-// it would not pay, or where the boundary is inside an element.
+// Returns how many bytes to treat first to make later stores fall on whole cache lines: none where
+// aligning would not pay, or where the boundary is inside an element.
 TUTTI_INLINE size_t BytesToBoundary(const uint8_t* dst, size_t bytes) {
   if (bytes < kMinBytesToAlign) return 0;
   const size_t missing = -reinterpret_cast<uintptr_t>(dst) % kVectorBytes;
   return missing % kLargestElement == 0 ? missing : 0;
 }
 
-// Up to so many pointers to sources are copied to the stack, where stores through `dst` cannot be
+// Up to this many pointers to sources are copied to the stack, where stores through `dst` cannot be
 // suspected of changing them. With more the loop over the sources is long anyway.
 inline constexpr int kCopiedSources = 64;
 
-// Describes one call. kCount is the number of sources where it is known at compile time, else 0;
-// kAdjusts says whether to look at the scaling and the divisor at all.
+// Describes a call. kCount is the number of sources where known at compile time, else 0; kAdjusts
+// says whether to look at the scaling and the divisor at all.
 template <typename Format, ReduceKind kKind, int kCount, bool kAdjusts>
 struct Loop {
   const void* const* sources;
@@ -55,7 +55,7 @@ struct Loop {
   uint64_t divisor;
   bool past_cache;
 
-  // Loads one register of source `s`. kPart: only its first `bytes` < kVectorBytes bytes exist.
+  // Loads a register of source `s`. kPart: only its first `bytes` < kVectorBytes bytes exist.
   template <bool kPart>
   TUTTI_INLINE typename Format::Values Fetch(const void* from, int s, size_t offset,
                                              size_t bytes) const {
@@ -84,7 +84,7 @@ struct Loop {
     if constexpr (kAdjusts && Format::kDividesInLoop) {
       if (divisor != 0) values = Format::Divide(values, divisor);
     }
-    // Untouched by scaling, what CombineFloats found to be the extreme is no stray NaN.
+    // Untouched by scaling, the extreme found by CombineFloats is no stray NaN.
     constexpr bool kClean = !kAdjusts && (kKind == ReduceKind::kMax || kKind == ReduceKind::kMin);
     const Raw raw = Format::template Encode<kClean>(values);
     if constexpr (kPart) {
@@ -145,7 +145,7 @@ void DivideIntegers(uint8_t* array, size_t bytes, uint64_t divisor) {
   }
 }
 
-// Integers are reduced and divided block by block, so that the division finds the block in the L1
+// Integers are reduced and divided block by block: the division then finds the block in the L1
 // cache.
 inline constexpr size_t kDivideBlock = 4096;
 
@@ -213,8 +213,8 @@ void Reduce(void* dst, const void* const* sources, int count, size_t elements,
   }
 }
 
-// The formats of a type's loops: without scaling and division those for sums and products, for max
-// and for min; with them, for arithmetic and for max and min.
+// The formats of a type's loops. Without scaling and division: for sums and products, for max and
+// for min; with them: for arithmetic and for max and min.
 template <typename Sum, typename Max, typename Min, typename AdjustedSum, typename AdjustedOrder>
 struct Formats {};
 
@@ -234,7 +234,7 @@ constexpr ReduceFn Choose(ReduceKind kind, Formats<Sum, Max, Min, AdjustedSum, A
   return nullptr;
 }
 
-// Sums and products wrap, so they are the same for signed and unsigned and share the unsigned loop
+// Sums and products wrap, are hence the same for signed and unsigned, and share the unsigned loop
 // (in which overflow is defined); order is not the same.
 template <typename T, typename Unsigned>
 constexpr ReduceFn ChooseInteger(ReduceKind kind) {

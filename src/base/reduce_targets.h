@@ -1,9 +1,9 @@
 #pragma once
 
-// The instruction sets that the reduction kernels are compiled for. reduce_kernels.h is the one
-// source; each reduce_<target>.cc compiles it into a namespace of its own, and this table lists
-// what the running machine can use. Tests walk the table to show that every target gives the same
-// bits; all other code calls FindReduce.
+// The instruction sets that the reduction kernels are compiled for. reduce_kernels.h is the only
+// source; each reduce_<target>.cc compiles the source into a namespace of its own, and this table
+// lists the targets of the running machine. Tests walk the table to show that every target gives
+// the same bits; all other code calls FindReduce.
 
 #include <span>
 

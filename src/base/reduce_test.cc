@@ -18,8 +18,8 @@
 #include "base/narrow_oracle.h"
 #include "base/reduce_targets.h"
 
-// The oracle below computes one element at a time with the language's own numbers and shares no
-// code with the kernels.
+// The oracle below computes an element at a time with the language's own numbers and shares no code
+// with the kernels.
 
 namespace tutti {
 namespace {
@@ -111,7 +111,7 @@ uint64_t OracleNarrow(DataType type, ReduceKind kind, std::span<const uint64_t> 
   const float result = OracleFloat<float>(kind, values, scalar, args);
   const bool keeps_elements = kind == ReduceKind::kMax || kind == ReduceKind::kMin;
   if (keeps_elements && !ScalesAny(args) && args.divisor == 0 && std::isinf(result)) {
-    // Untouched, an infinity stays what it is even in the types that saturate.
+    // Untouched, an infinity stays an infinity even in the types that saturate.
     for (size_t s = 0; s < sources.size(); ++s) {
       if (values[s] == result) return sources[s];
     }
@@ -121,7 +121,7 @@ uint64_t OracleNarrow(DataType type, ReduceKind kind, std::span<const uint64_t> 
 
 uint64_t Oracle(DataType type, ReduceKind kind, std::span<const uint64_t> sources,
                 ReduceArgs args) {
-  // What lies beyond the sources means nothing.
+  // Bits beyond the sources mean nothing.
   args.scale_end = std::min(args.scale_end, static_cast<int>(sources.size()));
   if (sources.size() == 1 && !ScalesAny(args) && args.divisor == 0) return sources[0];
   if (!IsFloat(type)) return OracleInteger(type, kind, sources, args);
@@ -151,8 +151,8 @@ void WriteElement(DataType type, uint8_t* array, size_t i, uint64_t bits) {
   std::memcpy(array + i * SizeOf(type), &bits, SizeOf(type));
 }
 
-// Any pattern, with the troublesome ones often: for floats half of the elements lie near one, so
-// that sums and products of many stay in range.
+// Any pattern, the troublesome patterns often: for floats half of the elements lie near 1, to keep
+// sums and products of many in range.
 uint64_t RandomElement(DataType type, std::mt19937_64& random) {
   const uint64_t any = random();
   if (!IsFloat(type)) {
@@ -205,15 +205,15 @@ Inputs MakeInputs(DataType type, ReduceKind kind, int num_sources, size_t count,
   return inputs;
 }
 
-// Where the arrays of one call lie: how far each is from a 64-byte boundary, and which source is
-// the destination.
+// The places of a call's arrays: how far each is from a 64-byte boundary, and which source is the
+// destination.
 struct Placement {
   size_t shift;
   std::optional<size_t> in_place;
 };
 
-// Runs `reduce` on the first `count` elements and holds the result, and the bytes around it,
-// against `inputs`.
+// Runs `reduce` on the first `count` elements and compares the result, and the bytes around the
+// result, with `inputs`.
 testing::AssertionResult Check(ReduceFn reduce, const Inputs& inputs, DataType type, size_t count,
                                const ReduceArgs& args, Placement placement) {
   const size_t bytes = count * SizeOf(type);
@@ -351,8 +351,8 @@ TEST(ReduceTest, EveryPairOfFloat8) {
   }
 }
 
-// Every pattern survives widening and narrowing: scaled by one, it is itself (or the one NaN, or
-// the largest number where an infinity saturates).
+// Every pattern survives widening and narrowing: scaled by 1, a pattern is itself (or the type's
+// NaN, or the largest number where an infinity saturates).
 TEST(ReduceTest, EveryPatternOfNarrowTypesSurvivesScalingByOne) {
   for (DataType type :
        {DataType::kFloat16, DataType::kBfloat16, DataType::kFloat8e4m3, DataType::kFloat8e5m2}) {
@@ -375,7 +375,7 @@ TEST(ReduceTest, EveryPatternOfNarrowTypesSurvivesScalingByOne) {
   }
 }
 
-// A product of two f16 or bf16 patterns has more bits than the format, so this lands on every kind
+// A product of two f16 or bf16 patterns has more bits than the format, and so lands on every kind
 // of rounding.
 TEST(ReduceTest, RoundingOfHalfTypesIsToNearestEven) {
   std::mt19937_64 random(11);
@@ -383,7 +383,7 @@ TEST(ReduceTest, RoundingOfHalfTypesIsToNearestEven) {
     std::vector<uint16_t> a(1 << 18), b(a.size()), got(a.size());
     for (size_t i = 0; i < a.size(); ++i) {
       a[i] = static_cast<uint16_t>(random());
-      // Every other pair is made so that the product is near the bottom of the range.
+      // Every other pair is made for a product near the bottom of the range.
       const double small = std::ldexp(1.0 + static_cast<double>(random() % 1024) / 1024,
                                       type == DataType::kFloat16 ? -14 : -126);
       const double value = DecodeNarrow(*Narrow(type), a[i]);
@@ -428,8 +428,8 @@ TEST(ReduceTest, NansOfAnyPayloadAndOrderBecomeOneNan) {
 }
 
 TEST(ReduceTest, AlmostOneTimesAlmostOneIsNotFused) {
-  // (1 + 2^-12)^2 needs 25 bits; adding -1 - 2^-11 to the unrounded product would leave 2^-24,
-  // rounded it leaves 0.
+  // (1 + 2^-12)^2 needs 25 bits; adding -1 - 2^-11 to the unrounded product would leave 2^-24, to
+  // the rounded product 0.
   const float x = 1.0f + 0x1p-12f;
   const float y = -1.0f - 0x1p-11f;
   const std::vector<float> a(64, x), b(64, y);

@@ -1,10 +1,10 @@
 #pragma once
 
-// Has one register of the target that the reduction kernels are being compiled for: loads and
-// stores, whole and in part, and the arithmetic that all element types share. Included only by way
-// of reduce_kernels.h, by the reduce_<target>.cc that defines TUTTI_REDUCE_NAMESPACE and
-// TUTTI_REDUCE_LEVEL (512: AVX-512 F, BW, VL, DQ; 2: AVX2 and F16C; 0: what every machine of the
-// architecture has).
+// A register of the target that the reduction kernels are being compiled for: loads and stores,
+// whole and in part, and the arithmetic common to all element types. Included only by way of
+// reduce_kernels.h, by the reduce_<target>.cc that defines TUTTI_REDUCE_NAMESPACE and
+// TUTTI_REDUCE_LEVEL (512: AVX-512 F, BW, VL, DQ; 2: AVX2 and F16C; 0: the instructions of every
+// machine of the architecture).
 //
 // Vec<T> is the compiler's own vector type: + - * / < ?: and the bit operators work lane by lane.
 
@@ -23,10 +23,10 @@
 #define TUTTI_REDUCE_LEVEL 0
 #endif
 
-// What lies between TUTTI_REDUCE_BEGIN and TUTTI_REDUCE_END is compiled for the target; headers are
-// included outside, or the linker could hand their inline functions, in the target's instructions,
-// to machines that lack them. Vectors are passed only to functions that are always inlined, so that
-// the calling convention, of which -Wpsabi warns, does not matter.
+// Code between TUTTI_REDUCE_BEGIN and TUTTI_REDUCE_END is compiled for the target. Headers are
+// included outside: otherwise the linker could hand their inline functions, in the target's
+// instructions, to machines without these instructions. Vectors are passed only to functions that
+// are always inlined, so the calling convention, of which -Wpsabi warns, does not matter.
 #if TUTTI_REDUCE_LEVEL == 512
 #define TUTTI_REDUCE_BEGIN                                                                  \
   _Pragma("GCC push_options") _Pragma("GCC target(\"avx512f,avx512bw,avx512vl,avx512dq\")") \
@@ -87,7 +87,7 @@ TUTTI_INLINE void StorePastCache(Raw raw, uint8_t* to) {
 #endif
 }
 
-// Orders streaming stores before whatever says that they are done.
+// Orders streaming stores before the store that tells others of them.
 TUTTI_INLINE void FinishPastCache() {
 #if defined(__x86_64__)
   _mm_sfence();
@@ -132,8 +132,8 @@ struct Ieee<double> {
   static constexpr Signed kNan = 0x7ff8000000000000;
 };
 
-// Every NaN becomes the same NaN: which operand's payload survives an addition depends on the order
-// in which the compiler happened to put the operands, so it must not be seen.
+// Every NaN becomes the same NaN. The payload that survives an addition depends on the compiler's
+// order of the operands, and must not be seen.
 template <typename T>
 TUTTI_INLINE Vec<T> OneNan(Vec<T> value) {
   using Bits = typename Ieee<T>::Signed;
@@ -141,13 +141,13 @@ TUTTI_INLINE Vec<T> OneNan(Vec<T> value) {
 }
 
 // Flips the magnitude bits of negative numbers: afterwards the integers are ordered as the floats
-// are, -0 below +0. It is its own inverse.
+// are, -0 below +0. The function is its own inverse.
 template <typename S>
 TUTTI_INLINE Vec<S> OrderKey(Vec<S> bits) {
   constexpr int kShift = sizeof(S) * 8 - 1;
   const Vec<S> magnitude = Splat<S>(static_cast<S>((uint64_t{1} << kShift) - 1));
   if constexpr (sizeof(S) == 1) {
-    // There are no byte shifts.
+    // Byte shifts do not exist.
     return bits ^ ((Vec<S>)(bits < 0) & magnitude);
   } else {
     return bits ^ ((bits >> kShift) & magnitude);
@@ -170,8 +170,9 @@ TUTTI_INLINE Vec<T> CombineFloats(Vec<T> a, Vec<T> b) {
   } else if constexpr (kKind == ReduceKind::kProd) {
     return a * b;
   } else {
-    // Each of these takes its second operand when the two are equal or one is NaN. So the two agree
-    // except for NaN, and for zeros of both signs, where joining the bits finds the right one.
+    // Each of these takes its second operand when the two are equal or either is NaN. The two
+    // functions therefore agree except for NaN, and for zeros of both signs, where joining the bits
+    // finds the right zero.
     const Vec<T> one = Extreme<kKind, T>(a, b);
     const Vec<T> other = Extreme<kKind, T>(b, a);
     using Bits = Vec<typename Ieee<T>::Signed>;

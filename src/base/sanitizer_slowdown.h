@@ -1,7 +1,7 @@
 #pragma once
 
 // For tests: how much longer a program may take under a sanitizer. Waits that only guard against
-// hanging are multiplied by this.
+// hanging are multiplied by this factor.
 
 namespace tutti {
 

@@ -1,10 +1,10 @@
 #pragma once
 
-// Status and Result<T>: what every function of Tutti that can fail returns.
+// Status and Result<T>: the results of every function of Tutti that can fail.
 //
-// A Status is one pointer: null means success, so the good path costs a compare. A failure owns its
-// code and a sentence for a person (rank, peer, what was being done, errno, what to try). The codes
-// carry the numbers of ncclResult_t, so the API layer translates with a cast.
+// A Status is a single pointer: null means success, so the good path costs a compare. A failure
+// owns its code and a sentence for a person (rank, peer, the attempted step, errno, advice). The
+// codes carry the numbers of ncclResult_t, so the API layer translates with a cast.
 //
 // "Not yet" is not a failure: see Progress.
 
@@ -30,7 +30,7 @@ enum class Code : int {
   kTimeout = 8,
 };
 
-// Says what one call to a state machine's step function achieved.
+// The progress made by a call of a state machine's step function.
 enum class Progress { kIdle, kAdvanced, kDone };
 
 class [[nodiscard]] Status {
@@ -73,8 +73,7 @@ Status MakeStatus(fmt::format_string<Args...> format, Args&&... args) {
 }
 }  // namespace internal
 
-// Make a failure. There is one function for each code; it takes a fmt format string and its
-// arguments.
+// Make a failure, a function for each code; each takes a fmt format string and its arguments.
 #define TUTTI_STATUS_MAKER(Name)                                                     \
   template <typename... Args>                                                        \
   Status Name(fmt::format_string<Args...> format, Args&&... args) {                  \
@@ -91,7 +90,7 @@ TUTTI_STATUS_MAKER(Timeout)
 // Returns a SystemError whose sentence ends with the name and text of the errno value `error`.
 Status ErrnoError(int error, std::string_view what);
 
-// Holds a value, or the Status that says why there is none. REQUIRES: value() only after ok().
+// Holds a value, or the Status that says why no value exists. REQUIRES: value() only after ok().
 template <typename T>
 class [[nodiscard]] Result {
  public:

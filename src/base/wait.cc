@@ -12,7 +12,8 @@
 namespace tutti {
 namespace {
 
-// Returns the half of a 64-bit word that a futex looks at: the low one, which every change changes.
+// Returns the half of a 64-bit word that a futex looks at: the low half, which every change
+// changes.
 const uint32_t* LowHalf(const std::atomic<uint64_t>& word) {
   const auto* halves = reinterpret_cast<const uint32_t*>(&word);
   return halves + (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? 1 : 0);
@@ -37,7 +38,7 @@ void SleepUntilChanged(const std::atomic<uint64_t>& word, uint64_t seen, SleepFl
 }
 
 bool Backoff::PauseSlowly() {
-  // Looking at the clock costs as much as five pauses, so it is read once in eight rounds.
+  // A look at the clock costs as much as five pauses, so the clock is read once in eight rounds.
   if (rounds_ % 8 != 0 && policy_.spin_ns > 0 && start_ns_ == 0) {
     CpuPause();
     return true;

@@ -4,8 +4,8 @@
 //
 // The words may lie in memory shared between processes. A waiter that goes to sleep raises a flag
 // next to the word. The thread that changes the word looks at the flag afterwards and wakes the
-// sleeper only when there is one, so that a change without a sleeper costs a fence and a load of a
-// line that stays in the cache.
+// sleeper only when the flag is up, so a change without a sleeper costs a fence and a load of a
+// line in the cache.
 
 #include <atomic>
 #include <cstdint>
@@ -26,8 +26,8 @@ void FutexSleep(const std::atomic<uint64_t>& word, uint64_t seen, int64_t timeou
 // Wakes every sleeper of `word`, in any process that maps it.
 void FutexWakeAll(const std::atomic<uint64_t>& word);
 
-// Counts the threads that sleep, or are about to, on the word beside it. It lies in the same memory
-// as the word.
+// Counts the threads that sleep, or are about to, on the word beside the flag. The flag lies in the
+// same memory as the word.
 using SleepFlag = std::atomic<uint32_t>;
 
 // Wakes the threads that sleep on `word`. Called after each change of it, by any thread.
@@ -49,11 +49,11 @@ void SleepUntilChanged(const std::atomic<uint64_t>& word, uint64_t seen, SleepFl
 
 // Says how long a wait spins and yields before it sleeps.
 struct WaitPolicy {
-  int64_t spin_ns = 20'000;    // It pauses, for a peer that runs on another core.
-  int64_t yield_ns = 200'000;  // It calls sched_yield, for a peer that needs this core.
+  int64_t spin_ns = 20'000;    // pauses, for a peer that runs on another core
+  int64_t yield_ns = 200'000;  // calls sched_yield, for a peer that needs this core
 };
 
-// The steps of one wait. Each Pause() is short; false means the time to spin is over and the caller
+// The steps of a wait. Each Pause() is short; false means the time to spin is over and the caller
 // should sleep.
 class Backoff {
  public:
@@ -69,7 +69,7 @@ class Backoff {
 
  private:
   static constexpr uint32_t kFreeRounds =
-      64;  // about 0.3 us: shorter than one look at the clock is worth
+      64;  // about 0.3 us: shorter than a look at the clock is worth
   bool PauseSlowly();
 
   const WaitPolicy& policy_;

@@ -29,7 +29,8 @@ void Absorb(crypto_generichash_state& state, std::span<const std::byte> bytes) {
 }
 
 void FillRandom(std::span<std::byte> bytes) {
-  // Calling it again costs a load; without it the first random bytes would race between threads.
+  // A repeated call costs a load; without the call the first random bytes would race between
+  // threads.
   [[maybe_unused]] const int ready = sodium_init();
   randombytes_buf(bytes.data(), bytes.size());
 }
@@ -88,6 +89,7 @@ void Handshake::Queue(std::span<const std::byte> bytes) {
   out_size_ += bytes.size();
 }
 
+// The role is part of the mac, so a mac of one side is never valid as a mac of the other side.
 std::array<std::byte, Handshake::kMacBytes> Handshake::Mac(std::string_view role) const {
   std::array<std::byte, kMacBytes> mac;
   crypto_generichash_state state;
@@ -100,11 +102,12 @@ std::array<std::byte, Handshake::kMacBytes> Handshake::Mac(std::string_view role
   return mac;
 }
 
-// Derives the keys as macs of roles other than the two that travel.
+// Derives the keys as macs of roles other than the two roles of the handshake's macs.
 SessionKeys Handshake::session_keys() const {
   return {std::bit_cast<Key>(Mac("key to acceptor")), std::bit_cast<Key>(Mac("key to connector"))};
 }
 
+// Sizes depend on the stage alone: the other end has no say in how much is read.
 size_t Handshake::ExpectedBytes() const {
   switch (stage_) {
     case Stage::kAwaitChallenge:
@@ -130,6 +133,7 @@ Status Handshake::TakeChallenge() {
   return Status::Ok();
 }
 
+// The hello is read only after its mac was compared, in constant time.
 Status Handshake::TakeProof() {
   std::memcpy(connector_nonce_.data(), in_.data(), kNonceBytes);
   std::memcpy(hello_block_.data(), in_.data() + kNonceBytes, kHelloBlockBytes);
@@ -169,6 +173,8 @@ Status Handshake::TakeMessage() {
   }
 }
 
+// Alternates between sending the queued bytes and reading the next message, until the socket would
+// block or the exchange is done.
 Result<Progress> Handshake::Step(int fd) {
   bool advanced = false;
   for (;;) {
@@ -204,13 +210,13 @@ Result<Progress> Handshake::Step(int fd) {
 namespace {
 
 // For the ranks of a large job: once half of the descriptors are taken, the soft limit is raised.
-// Done for connections that have proved themselves only; those that have not hold a quarter at
-// most.
+// Only connections that have proved the key raise the limit; all others hold a quarter of the
+// descriptors at most.
 void MakeRoomBeyond(int fd) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
   if (static_cast<rlim_t>(fd) < limit.rlim_cur / 2) return;
-  // Where it cannot be raised, whoever opens the one descriptor too many says so.
+  // Where the limit cannot be raised, the caller that runs out of descriptors reports the failure.
   [[maybe_unused]] const auto raised = RaiseDescriptorLimit();
 }
 
@@ -240,7 +246,7 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
     if (listen_fd_.valid()) loop_.RemoveFd(listen_fd_.get());
     listen_fd_.Reset();
     while (!pending_.empty()) Drop(pending_.begin()->first);
-    // `callback_` stays: it may be what is calling.
+    // `callback_` stays: it may be running.
   }
 
   uint64_t rejected() const { return rejected_.load(std::memory_order_relaxed); }
@@ -275,12 +281,11 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
   bool closed_ = false;
   std::atomic<uint64_t> rejected_{0};
   int64_t last_log_ns_ = 0;
-  int failed_accepts_ = 0;  // one after another
+  int failed_accepts_ = 0;  // without a success in between
 };
 
 void AuthAcceptor::State::AcceptSome() {
-  // A bounded number at a time, so that a flood leaves the loop time for connections that are
-  // further on.
+  // Accepts a bounded number at a time, so that a flood leaves the loop time for other connections.
   for (int i = 0; i < 64 && !closed_; ++i) {
     constexpr int64_t kLookAgainNs = 5'000'000;
     if (!loop_.accept_limit().Admits(kGraceNs)) {
@@ -311,8 +316,8 @@ void AuthAcceptor::State::AcceptSome() {
   }
 }
 
-// Warns once. A program may need its descriptors for a moment only; what lasts is told to the
-// owner.
+// Warns once. A program may need its descriptors for a moment only; a lasting shortage is told to
+// the owner.
 void AuthAcceptor::State::TellShortage() {
   constexpr int kLasting = 5;
   ++failed_accepts_;
@@ -325,8 +330,8 @@ void AuthAcceptor::State::TellShortage() {
       name_);
 }
 
-// While there is no room the listening socket stays readable; looking again at once would burn a
-// core.
+// Without room the listening socket stays readable, and a loop that looked again at once would burn
+// a core.
 void AuthAcceptor::State::PauseAccepting(int64_t pause_ns) {
   if (!loop_.ModifyFd(listen_fd_.get(), 0).ok()) return;
   pause_timer_ = loop_.AddTimer(pause_ns, [weak = weak_from_this()] {
@@ -336,6 +341,8 @@ void AuthAcceptor::State::PauseAccepting(int64_t pause_ns) {
   });
 }
 
+// Each connection is known by a number, because its descriptor may be reused while a timer or an
+// event of the connection is still on its way.
 void AuthAcceptor::State::Admit(UniqueFd fd, const SocketAddress& from) {
   const uint64_t number = next_number_++;
   const auto weak = weak_from_this();
@@ -358,6 +365,8 @@ void AuthAcceptor::State::Admit(UniqueFd fd, const SocketAddress& from) {
   StepOne(number);
 }
 
+// A connection that has proved the key leaves the set of pending connections before the owner hears
+// of it.
 void AuthAcceptor::State::StepOne(uint64_t number) {
   const auto found = pending_.find(number);
   if (found == pending_.end()) return;
@@ -391,7 +400,7 @@ void AuthAcceptor::State::Reject(uint64_t number, std::string_view why) {
   const auto found = pending_.find(number);
   if (found == pending_.end()) return;
   const uint64_t count = rejected_.fetch_add(1, std::memory_order_relaxed) + 1;
-  // Whoever lacks the key must not fill the log: one line a second at most.
+  // A stranger without the key must not fill the log: the log gets one line a second at most.
   const int64_t now_ns = NowNs();
   if (now_ns - last_log_ns_ >= 1'000'000'000) {
     last_log_ns_ = now_ns;
@@ -453,6 +462,7 @@ Status AuthenticateAsConnector(int fd, const Key& key, const Hello& hello, const
   return Status::Ok();
 }
 
+// A connector's failure says which step failed, since callers try again only after some of them.
 Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& key,
                                       const Hello& hello, const WaitLimits& limits,
                                       ConnectFailure* failure, SessionKeys* keys) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Mutual authentication of a TCP connection by the job's key, before any byte that the other end
-// chose is parsed.
+// Mutual authentication of a TCP connection by the job's key, before any byte from the other end is
+// parsed.
 //
 //     acceptor → connector   challenge: magic[8] nonce_a[32]                             40 bytes
 //     connector → acceptor   proof:     nonce_c[32] hello[256] mac_c[32]                320 bytes
@@ -9,13 +9,13 @@
 //
 //   mac_c = BLAKE2b(key, "connector" nonce_a nonce_c hello), mac_a the same with "acceptor"
 //
-// Whoever connects without the key learns a random nonce and nothing else, because the connector
-// proves first. The hello says what the connection is for; it is read only after the proof. Sizes
-// are fixed, nonces fresh on both sides (no replay), the two macs differ (no reflection), compared
-// in constant time. What follows on the connection is plain: the key keeps out whoever lacks it, it
-// does not hide the job's data from those who can read the wire.
+// A connector without the key learns a random nonce and nothing else, because the connector proves
+// first. The hello names the purpose of the connection, and is read only after the proof. Sizes are
+// fixed, nonces are fresh on both sides (no replay), and the two macs differ (no reflection) and
+// are compared in constant time. All later bytes of the connection are plain: the key keeps
+// strangers out, but does not hide the job's data from readers of the wire.
 //
-// Threads: a Handshake belongs to one thread; an AuthAcceptor lives on its EventLoop.
+// Threads: a Handshake belongs to a single thread; an AuthAcceptor lives on its EventLoop.
 
 #include <array>
 #include <atomic>
@@ -35,7 +35,7 @@
 
 namespace tutti {
 
-// Says what an authenticated connection is for.
+// Names the purpose of an authenticated connection.
 enum class Purpose : uint8_t {
   kRoot = 1,     // a rank asks a root (bootstrap/root.h)
   kLink = 2,     // a rank's bootstrap joins another's (bootstrap/endpoint.h)
@@ -44,8 +44,8 @@ enum class Purpose : uint8_t {
   kElastic = 5,  // a worker of an elastic job asks the job's launcher (elastic/store.h)
 };
 
-// Keys that only the two ends of one connection have, one for each direction: derived from the
-// job's key and the nonces of both.
+// Keys known only to the two ends of a connection, a key for each direction: derived from the job's
+// key and the nonces of both ends.
 struct SessionKeys {
   Key to_acceptor = {};
   Key to_connector = {};
@@ -78,9 +78,9 @@ class Handshake {
   // Goes as far as it can without waiting; kDone at the end. A failure is final: close the
   // connection.
   Result<Progress> Step(int fd);
-  // Returns whether it waits to write; else it waits to read.
+  // Returns whether the handshake waits to write; else the handshake waits to read.
   bool WantsToWrite() const { return sent_ < out_size_; }
-  // Returns what the connector said. REQUIRES: Accepting, done.
+  // Returns the connector's hello. REQUIRES: Accepting, done.
   const Hello& hello() const { return hello_; }
   // REQUIRES: done.
   SessionKeys session_keys() const;
@@ -114,28 +114,29 @@ class Handshake {
   size_t received_ = 0;
 };
 
-// Authenticates whoever connects to a listening socket. Any number of silent, slow or foreign
-// connections has no effect but a count: each has kHandshakeTimeoutNs, and the accept limit of the
-// loop (sys/accept_limit.h) bounds their number over all its listening sockets. When it is reached
-// the first is closed, but not before it had kGraceNs: until then newcomers wait in the kernel's
-// queue, so that ranks which arrive all at once do not push one another out.
+// Authenticates the connectors of a listening socket. Silent, slow or foreign connections, however
+// many, only raise a counter: each connection has kHandshakeTimeoutNs, and the accept limit of the
+// loop (sys/accept_limit.h) bounds their number over all its listening sockets. At the limit the
+// oldest connection is closed, but not before kGraceNs have passed since its arrival. Until then
+// newcomers wait in the kernel's queue, so ranks that arrive all at once do not push one another
+// out.
 class AuthAcceptor {
  public:
-  // A proof takes milliseconds; ranks that outnumber the cores by hundreds may need seconds.
+  // A proof takes milliseconds; ranks far more numerous than the cores may need seconds.
   static constexpr int64_t kHandshakeTimeoutNs = 20'000'000'000;
-  // Many times what a proof takes between hosts. A flood of connections that fills the room lets
-  // hundreds a second through, ranks among them.
+  // Many times the duration of a proof between hosts. When a flood of connections fills the room,
+  // hundreds of connections a second still get through, ranks among them.
   static constexpr int64_t kGraceNs = 200'000'000;
 
-  // Called on the loop's thread for each connection whose other end holds the key. May destroy the
-  // acceptor.
+  // Called on the loop's thread for each connection whose other end has proved the key. May destroy
+  // the acceptor.
   using Callback = std::function<void(UniqueFd fd, const Hello& hello, const SocketAddress& from)>;
   // Called on the loop's thread when no more ranks can be accepted: after the Callback, when the
-  // connection that it got has taken the last descriptor that the process may have, and when
-  // accepting fails for half a second. The status says so.
+  // accepted connection has taken the last descriptor of the process, and when accepting fails for
+  // half a second. The status names the cause.
   using OnShortage = std::function<void(const Status& why)>;
 
-  // `name` tells the log what listens here ("the root").
+  // `name` names the listener in the log ("the root").
   static Result<std::unique_ptr<AuthAcceptor>> Create(EventLoop& loop, UniqueFd listen_fd,
                                                       const Key& key, std::string name,
                                                       Callback on_authenticated,
@@ -144,7 +145,7 @@ class AuthAcceptor {
   // thread.
   ~AuthAcceptor();
 
-  // Connections that were closed because they did not prove the key in time.
+  // Returns how many connections were closed because they did not prove the key in time.
   uint64_t rejected() const;
 
  private:
@@ -157,14 +158,14 @@ class AuthAcceptor {
 // Says why ConnectAuthenticated failed, for callers that may try again.
 enum class ConnectFailure {
   kNone,
-  kRefused,  // nobody listens there
+  kRefused,  // nobody listens at the address
   kClosed,   // the connection ended during the handshake: another job, another key, or a full
              // listener
   kOther,    // deadline, abort, no route, …
 };
 
 // Authenticates as the connector on `fd`, a connected non-blocking socket of any family, waiting
-// within `limits`. A failure's sentence begins with `what`; the caller must close the socket then.
+// within `limits`. A failure's sentence begins with `what`; the caller must then close the socket.
 Status AuthenticateAsConnector(int fd, const Key& key, const Hello& hello, const WaitLimits& limits,
                                std::string_view what, ConnectFailure* failure = nullptr,
                                SessionKeys* keys = nullptr);
@@ -175,8 +176,8 @@ Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& k
                                       ConnectFailure* failure = nullptr,
                                       SessionKeys* keys = nullptr);
 
-// Does the same, but a handshake that is cut off is tried again, kConnectAttempts times in all
-// and kBetweenAttemptsMs apart: the other end may have had no room for the moment.
+// Connects and authenticates, and tries again when a handshake is cut off: kConnectAttempts times
+// in all, kBetweenAttemptsMs apart. The other end may have had no room for the moment.
 Result<UniqueFd> ConnectPatiently(const SocketAddress& address, const Key& key, const Hello& hello,
                                   const WaitLimits& limits, SessionKeys* keys = nullptr);
 inline constexpr int kConnectAttempts = 4;

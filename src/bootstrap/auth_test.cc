@@ -71,7 +71,7 @@ TEST(HandshakeTest, AConnectorWithoutTheKeyIsRefusedAndLearnsNothing) {
 }
 
 TEST(HandshakeTest, AnAcceptorWithoutTheKeyIsRefused) {
-  // It sends a challenge and then makes a welcome up.
+  // The acceptor sends a challenge and then makes a welcome up.
   const Ends ends = NewEnds();
   auto connecting = Handshake::Connecting(RandomKey(), {Purpose::kData, {}});
   Bytes said = ToBytes("TUTTIHS1");
@@ -175,15 +175,15 @@ TEST(AuthAcceptorTest, AFloodOfSilentConnectionsDoesNotLockOut) {
     silent.push_back(std::move(fd).value());
   }
   EXPECT_TRUE(ConnectAuthenticated(address, key, {Purpose::kData, {}}, limits).ok());
-  // The client is through once it has sent its proof; the loop hands the connection on after that.
+  // The client is through once it has sent its proof; the loop hands the connection on afterwards.
   while (yielded.load() == 0 && !limits.deadline.Passed()) loop->RunSync([] {});
   EXPECT_EQ(yielded.load(), 1);
   EXPECT_GE((*acceptor)->rejected(), 50u);
 }
 
 // Processes without the key connect to two listeners of a process that may have few descriptors.
-// They get their share of it and no more, its limit stays, and a rank is let in all the same, once
-// one of them has had the second in which it could have proven itself.
+// The strangers get their share of the descriptors and no more, the limit stays, and a rank is let
+// in all the same, once a stranger has had the second in which to prove itself.
 TEST(SlowAuthAcceptorTest, OutsidersNeitherUseUpTheDescriptorsNorRaiseTheirLimit) {
   const testing::DescriptorLimit low(128);
   const auto loop = testing::NewLoop();
@@ -236,7 +236,7 @@ TEST(SlowAuthAcceptorTest, OutsidersNeitherUseUpTheDescriptorsNorRaiseTheirLimit
   for (const int fd : pipe_fds) close(fd);
 }
 
-// A listener that had no room closes the connection in the middle of the handshake.
+// A listener without room closes the connection in the middle of the handshake.
 TEST(ConnectPatientlyTest, TriesAgainAfterAHandshakeThatWasCutOff) {
   SocketAddress address = *ParseSocketAddress("127.0.0.1:0");
   auto listen_fd = Listen(address);

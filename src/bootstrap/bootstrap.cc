@@ -21,7 +21,7 @@
 namespace tutti {
 namespace {
 
-// One communicator: a Membership of an Endpoint, and the ids and counters of this rank's calls.
+// A communicator: a Membership of an Endpoint, and the ids and counters of this rank's calls.
 class BootstrapImpl final : public Bootstrap {
  public:
   BootstrapImpl(std::shared_ptr<Endpoint> endpoint, std::shared_ptr<Membership> membership,
@@ -32,8 +32,8 @@ class BootstrapImpl final : public Bootstrap {
         id_(id) {}
   ~BootstrapImpl() override { endpoint_->Leave(membership_); }
 
-  // Does the rest of Create once the neighbours' contacts are known: links, and the exchange that
-  // tells everybody everything.
+  // Does the rest of Create once the neighbours' contacts are known: links, and the exchange by
+  // which every rank learns all addresses.
   Status Initialise(Deadline deadline);
   PhaseTimes& mutable_times() { return times_; }
 
@@ -50,7 +50,7 @@ class BootstrapImpl final : public Bootstrap {
   }
   Status Barrier(Deadline deadline) override;
   Status Send(int peer, uint32_t tag, std::span<const std::byte> payload) override {
-    return endpoint_->Send(*membership_, peer, LinkFrameType::kMessage, tag, payload);
+    return endpoint_->Send(membership_, peer, LinkFrameType::kMessage, tag, payload);
   }
   Result<Bytes> Recv(int peer, uint32_t tag, Deadline deadline) override {
     return endpoint_->Recv(*membership_, peer, LinkFrameType::kMessage, tag, deadline);
@@ -84,6 +84,7 @@ class BootstrapImpl final : public Bootstrap {
   PhaseTimes times_;
 };
 
+// All ranks count their exchanges alike, so the count tells the messages of two exchanges apart.
 Result<std::vector<Bytes>> BootstrapImpl::Exchange(std::span<const std::byte> mine,
                                                    Deadline deadline,
                                                    const std::atomic<bool>* abort_flag) {
@@ -91,7 +92,7 @@ Result<std::vector<Bytes>> BootstrapImpl::Exchange(std::span<const std::byte> mi
   return Disseminate(
       rank(), num_ranks(), Bytes(mine.begin(), mine.end()),
       [&](int peer, const Bytes& message) {
-        return endpoint_->Send(*membership_, peer, LinkFrameType::kCollective, tag, message);
+        return endpoint_->Send(membership_, peer, LinkFrameType::kCollective, tag, message);
       },
       [&](int peer) {
         return endpoint_->Recv(*membership_, peer, LinkFrameType::kCollective, tag, deadline,
@@ -117,7 +118,7 @@ Status BootstrapImpl::AllGather(void* data, size_t bytes_per_rank, Deadline dead
 
 Status BootstrapImpl::Barrier(Deadline deadline) { return AllGatherV({}, deadline).status(); }
 
-// Returns the ranks whose LinkTargets this one is.
+// Returns the ranks whose LinkTargets include this rank.
 std::vector<int> LinkSources(int rank, int num_ranks) {
   std::vector<int> sources;
   for (int64_t distance = 1; distance < num_ranks; distance *= 2) {
@@ -135,6 +136,7 @@ std::vector<int> BootstrapImpl::LinkedRanks() const {
   return ranks;
 }
 
+// The members' addresses are known to the endpoint, so a child needs no exchange of its own.
 std::unique_ptr<Bootstrap> BootstrapImpl::CreateChild(uint64_t child_id,
                                                       std::vector<int> parent_ranks,
                                                       std::atomic<bool>* abort_flag) {
@@ -149,8 +151,8 @@ std::unique_ptr<Bootstrap> BootstrapImpl::CreateChild(uint64_t child_id,
   return std::make_unique<BootstrapImpl>(endpoint_, membership, key_holder_, child_id);
 }
 
-// Returns what every rank tells every other: contact[32], pid u32, host text, a random number (rank
-// 0's names the communicator).
+// Returns the description that every rank sends to all: contact[32], pid u32, host text, a random
+// number (rank 0's names the communicator).
 Bytes BootstrapImpl::DescribeSelf() const {
   WireWriter writer;
   writer.Address(endpoint_->contact().address);
@@ -180,6 +182,8 @@ Status BootstrapImpl::TakeDescription(int rank, const Bytes& description) {
   return Status::Ok();
 }
 
+// The exchange starts only when the links to all targets are open: a rank that cannot be reached is
+// then named by its neighbour, and not by a rank far away in the exchange.
 Status BootstrapImpl::Initialise(Deadline deadline) {
   if (num_ranks() == 1) return Status::Ok();
   const int64_t start_ns = NowNs();
@@ -223,7 +227,8 @@ Status CheckOptions(const Bootstrap::Options& options) {
   return Status::Ok();
 }
 
-// Above a threshold of ranks per root, each waits its turn, so that they do not all come at once.
+// Above a threshold of ranks per root, each rank waits its turn, because a root cannot serve all
+// ranks at once.
 Status WaitForTurn(const Settings& settings, const Bootstrap::Options& options) {
   const int64_t ranks_per_root = options.num_ranks / static_cast<int64_t>(options.ids.size());
   if (ranks_per_root <= settings.uid_stagger_threshold) return Status::Ok();
@@ -259,8 +264,8 @@ RootRequest RequestOf(const Bootstrap::Options& options) {
   return request;
 }
 
-// Registers with the root in charge of this rank, then asks the other roots for the neighbours that
-// are theirs.
+// Registers with the root in charge of this rank, then asks the other roots for the neighbours in
+// their charge.
 Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
   const auto num_ranks = static_cast<uint32_t>(options.num_ranks);
   const auto num_roots = static_cast<uint32_t>(options.ids.size());
@@ -273,8 +278,8 @@ Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
     wanted[RootInCharge(rank, num_ranks, num_roots)].push_back(rank);
   }
   wanted.try_emplace(own);
-  // The own root first: the others answer once all their ranks have registered, which may need this
-  // one's root to have let go of them.
+  // The own root first: the others answer once all their ranks have registered, and some of these
+  // ranks may wait for this rank's own root.
   const auto ask = [&](uint32_t root_index, const std::vector<uint32_t>& ranks) -> Status {
     request.kind = root_index == own ? RootRequest::Kind::kRegister : RootRequest::Kind::kLookUp;
     request.root_index = root_index;
@@ -309,7 +314,7 @@ Result<std::shared_ptr<Endpoint>> OpenEndpoint(EventLoop& loop, const Settings& 
                                     .dead_after_s = static_cast<int>(settings.host_timeout_s)};
   if (options.num_ranks == 1) return Endpoint::Create(loop, wanted, UniqueFd(), {});
   const UniqueId& root = options.ids[OwnRoot(options)];
-  // Whatever reaches the root is on a network that the other ranks use as well.
+  // A network that reaches the root also reaches the other ranks.
   TUTTI_ASSIGN(SocketAddress address, ChooseListenAddress(BootstrapWish(settings, root.root)));
   TUTTI_ASSIGN(UniqueFd listen_fd, Listen(address, settings.port_range));
   TUTTI_INFO(kLogBootstrap, "rank {} of {} listens at {}; its root is at {}", options.rank,
@@ -317,8 +322,8 @@ Result<std::shared_ptr<Endpoint>> OpenEndpoint(EventLoop& loop, const Settings& 
   return Endpoint::Create(loop, wanted, std::move(listen_fd), address);
 }
 
-// Turns the ids into those by which this host reaches their roots. A fixed one was made from this
-// host's own setting.
+// Turns the ids into those by which this host reaches their roots. An id with a fixed address
+// stays: it was made from this host's own setting.
 Status LocaliseIds(const Settings& settings, std::vector<UniqueId>& ids) {
   for (UniqueId& id : ids) {
     if (!id.root.IsLinkLocal() || AddressIsFixed(id)) continue;
@@ -334,7 +339,7 @@ Status StartFixedRoot(EventLoop& loop, const Bootstrap::Options& options) {
   return Root::StartAt(loop, id, {options.deadline, options.abort_flag});
 }
 
-// Declines where this process may have used up its descriptors: with the one in reserve.
+// Declines with the descriptor in reserve, because this process may have used up all others.
 void DeclineShort(EventLoop& loop, const Bootstrap::Options& options, const Status& why) {
   loop.RunSync([&] { loop.accept_limit().ReleaseReserve(); });
   Bootstrap::Decline(options, why);
@@ -349,6 +354,8 @@ void Bootstrap::Decline(const Options& options, const Status& why) {
   DeclineJob(options.ids[request.root_index], request, why, {options.deadline, nullptr});
 }
 
+// Every failure is told to the other ranks: by the root before the ranks know one another
+// (Decline), by the links afterwards (GiveUp).
 Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Settings& settings,
                                                      const Options& wanted) {
   TUTTI_TRY(CheckOptions(wanted));
@@ -383,7 +390,7 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
     return bootstrap->Initialise(options.deadline);
   };
   if (Status status = initialise(); !status.ok()) {
-    // What ended it came first; a wait that saw the abort flag rise knows less.
+    // The reason that ended the making came first; a wait ended by the abort flag knows less.
     const bool aborted = options.abort_flag && options.abort_flag->load(std::memory_order_acquire);
     if (Status cancelled = bootstrap->CancelReason(); !cancelled.ok())
       status = std::move(cancelled);

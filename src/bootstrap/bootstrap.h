@@ -6,24 +6,24 @@
 //   ncclGetUniqueId → Root (serves addresses)
 //   every rank → Bootstrap::Create → links at distance 2^k
 //
-// A UniqueId names a root and carries a random key. Every rank opens one listening socket, for the
-// other ranks, and registers it with the root in charge of it, over a connection that stays open
-// for the answer (docs/adr/one-listening-socket.md): the addresses of the ranks at distance 1, 2,
-// 4, … from it.
-// Those links close the ring and give a log-depth all-gather, which tells every rank all addresses;
-// further links are made when a message needs one. Both ends of every connection prove that they
-// hold the key before a byte is parsed (bootstrap/auth.h).
+// A UniqueId names a root and carries a random key. Every rank opens a listening socket for the
+// other ranks and registers its address with the root in charge of the rank. The connection to the
+// root stays open for the answer (docs/adr/one-listening-socket.md): the addresses of the ranks at
+// distance 1, 2, 4, … from the asking rank. The links to these ranks close the ring and give a
+// log-depth all-gather, by which every rank learns all addresses; further links are made when a
+// message needs them. Both ends of every connection prove that they hold the key before a byte is
+// parsed (bootstrap/auth.h).
 //
-// A communicator made from another one (split, shrink) is a Bootstrap over the same endpoint with
-// its own id: it needs no new sockets and no exchange.
+// A communicator made from another communicator (split, shrink) is a Bootstrap over the same
+// endpoint with its own id: no new sockets and no exchange are needed.
 //
-// While a communicator is being made, which lasts until Complete, the loss of one member, or its
-// GiveUp, ends the waits of all members with the same reason. Afterwards a loss is an event. Who is
-// lost is agreed on among the ranks that are left (loss_agreement.h): all of them hear of the same
-// ranks, and a rank that lives and is excluded all the same hears of itself.
+// While a communicator is being made, until Complete, the loss of a member, or its GiveUp, ends the
+// waits of all members with the same reason. After Complete a loss is an event. The remaining ranks
+// agree on who is lost (loss_agreement.h): all of them hear of the same ranks, and a live rank that
+// the others exclude hears of itself.
 //
-// Threads: sockets are served by one EventLoop; messages that arrive early wait in a mailbox until
-// they are asked for. The blocking calls may be made from any one thread at a time per Bootstrap;
+// Threads: sockets are served by an EventLoop; messages that arrive early wait in a mailbox until
+// they are asked for. At most one thread at a time may make the blocking calls of a Bootstrap;
 // Events are called on the loop's thread and must not block.
 
 #include <atomic>
@@ -53,22 +53,22 @@ class Bootstrap {
   struct Options {
     int rank = 0;
     int num_ranks = 1;
-    std::vector<UniqueId> ids;              // There is one for each root.
-    Deadline deadline = Deadline::Never();  // It bounds the whole of Create.
-    // Every wait ends soon after it becomes true. May be null; else it must outlive the Bootstrap.
-    // The Bootstrap raises it itself when the making of the communicator is cancelled, so that
-    // other waits that look at it end as well.
+    std::vector<UniqueId> ids;              // an id for each root
+    Deadline deadline = Deadline::Never();  // bounds the whole of Create
+    // Every wait ends soon after the flag becomes true. May be null; otherwise the flag must
+    // outlive the Bootstrap. The Bootstrap itself raises the flag when the making of the
+    // communicator is cancelled, and so ends all waits of its owner that look at the flag.
     std::atomic<bool>* abort_flag = nullptr;
-    // Returns what the other ranks are told when abort_flag ends Create. May be empty.
+    // Returns the reason for the other ranks when abort_flag ends Create. May be empty.
     std::function<Status()> abort_reason = {};
   };
 
-  // Callbacks for what happens without a call of this rank. They are called on the loop's thread,
-  // in order, never concurrently for one Bootstrap.
+  // Callbacks for events without a call of this rank. They are called on the loop's thread, in
+  // order, never concurrently for the same Bootstrap.
   struct Events {
     // These ranks are lost: their processes ended, or their hosts are out of reach, or the others
-    // go on without them because a connection broke (this rank may be one of them). What was
-    // decided at once is told at once.
+    // go on without them because a connection broke (this rank may be among them). All losses of a
+    // single decision are told in a single call.
     std::function<void(std::span<const LostRank>)> ranks_lost;
     // `rank` has destroyed its communicator.
     std::function<void(int rank)> peer_left;
@@ -79,25 +79,26 @@ class Bootstrap {
   };
 
   // Finds all ranks. Blocks. Fails on every rank, with the reason, when ranks are missing at the
-  // deadline (named), one number is taken twice (both named) or the ranks disagree on num_ranks.
+  // deadline (named), two ranks take the same number (both named) or the ranks disagree on
+  // num_ranks.
   static Result<std::unique_ptr<Bootstrap>> Create(EventLoop& loop, const Settings& settings,
                                                    const Options& options);
   // Tells the root of these ids why this rank will not come to Create, so that the other ranks need
-  // not wait for it. Best effort; takes a second at most.
+  // not wait for this rank. Best effort; takes a second at most.
   static void Decline(const Options& options, const Status& why);
-  // Tells the ranks with a link that this one has left the communicator.
+  // Tells the ranks with a link that this rank has left the communicator.
   virtual ~Bootstrap() = default;
 
   virtual int rank() const = 0;
   virtual int num_ranks() const = 0;
-  // Returns a number that all ranks of this communicator have, and no other communicator.
+  // Returns a number that all ranks of this communicator share, and no other communicator has.
   virtual uint64_t id() const = 0;
   // Returns the id whose key authenticates further connections of this job.
   virtual const UniqueId& key_holder() const = 0;
 
   // Exchanges `bytes_per_rank` bytes of each rank. `data` has a part for each rank; the caller has
-  // filled its own, and all are filled on return. `abort_flag` ends this one exchange besides the
-  // Bootstrap's own: an exchange of a parent that serves to make a child ends when the child is
+  // filled its own, and all are filled on return. `abort_flag` ends this exchange besides the
+  // Bootstrap's own flag: an exchange of a parent for the making of a child ends when the child is
   // given up.
   virtual Status AllGather(void* data, size_t bytes_per_rank, Deadline deadline,
                            const std::atomic<bool>* abort_flag = nullptr) = 0;
@@ -114,25 +115,24 @@ class Bootstrap {
   // Delivers `payload` to the control event of `peer` (connecting if need be), without waiting. Any
   // thread. Best effort: nothing is reported when the peer is gone.
   virtual void SendControl(int peer, std::span<const std::byte> payload) = 0;
-  // Returns the ranks with which this rank has a link from the beginning: those at distance 2^k in
-  // both directions. What each rank passes on to them reaches every rank.
+  // Returns the ranks with which this rank has a link from the beginning: the ranks at distance 2^k
+  // in both directions. A message that each rank passes on to its linked ranks reaches every rank.
   virtual std::vector<int> LinkedRanks() const = 0;
-  // Returns the shortest time in which the host of `peer` has answered on the link to it so far; 0
-  // where there is no link, or it is not known.
+  // Returns the shortest time so far in which the host of `peer` has answered on its link; 0 where
+  // there is no link, or the time is not known.
   virtual int64_t RoundTripNs(int peer) = 0;
 
-  // Sets the callbacks for events from now on. Events that came earlier are delivered at once, on
-  // the loop's thread.
+  // Sets the callbacks for events from now on. Earlier events are delivered at once, on the loop's
+  // thread.
   virtual void SetEvents(Events events) = 0;
 
-  // Says that the communicator is made: from now on a lost rank is an event, and a wait for one
-  // rank ends for the loss of that one only. Fails with the reason where the making has been
-  // cancelled.
+  // Declares the communicator made: from now on a lost rank is an event, and ends only the waits
+  // for this rank. Fails with the reason where the making has been cancelled.
   virtual Status Complete() = 0;
 
-  // Tells the other ranks that this one cannot go on making the communicator, and why. Their making
-  // ends with `reason`; for those that have completed it this rank is lost. To be called before
-  // destruction, which alone would not give the reason.
+  // Tells the other ranks that this rank cannot go on making the communicator, and why. Their
+  // making ends with `reason`; for ranks that have completed the communicator, this rank is lost.
+  // The caller must call this before destruction, because destruction alone gives no reason.
   virtual void GiveUp(const Status& reason) = 0;
 
   // Ends the calling thread's wait (if any) and all later ones with `reason`. Any thread.
@@ -140,14 +140,14 @@ class Bootstrap {
   // Returns why the waits of this communicator end; success while they do not. Any thread.
   virtual Status CancelReason() = 0;
 
-  // Returns the ranks that are lost as far as this rank knows, in order. Any thread.
+  // Returns the ranks known to this rank as lost, in order. Any thread.
   virtual std::vector<LostRank> LostRanks() = 0;
 
   // Makes the communicator of `parent_ranks`, in the order of their new ranks. This rank must be
-  // among them, and all of them must make it alike. `child_id` must be the same on all members and
-  // new. Links are made on demand, the ring's at once (no waiting). The child obeys `abort_flag`
-  // (as in Options) and not the parent's: it lives on when its parent is aborted. Where a member is
-  // lost already, the child is cancelled from the beginning.
+  // among them, and all of them must make the same call. `child_id` must be the same on all members
+  // and new. Links are made on demand, the ring's links at once (without waiting). The child obeys
+  // `abort_flag` (as in Options) and not the parent's flag: the child lives on when its parent is
+  // aborted. Where a member is lost already, the child is cancelled from the beginning.
   virtual std::unique_ptr<Bootstrap> CreateChild(uint64_t child_id, std::vector<int> parent_ranks,
                                                  std::atomic<bool>* abort_flag) = 0;
 

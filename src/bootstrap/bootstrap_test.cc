@@ -74,7 +74,7 @@ TEST_P(BootstrapRanks, EveryPairExchangesMessagesInOrder) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, BootstrapRanks, ::testing::Range(1, 18));
 
-// One exchange of every rank's number; what most tests below need to see working.
+// An exchange of every rank's number, the least that most tests below need to see working.
 void ExpectGathers(Bootstrap& bootstrap) {
   std::vector<int> data(static_cast<size_t>(bootstrap.num_ranks()), -1);
   data[static_cast<size_t>(bootstrap.rank())] = bootstrap.rank();
@@ -138,7 +138,7 @@ TEST(Bootstrap, ListensWithinThePortRange) {
 
 TEST(Bootstrap, SaysWhenThePortRangeIsUsedUp) {
   Settings settings = testing::LocalSettings();
-  settings.port_range = testing::FreePorts(2);  // one for the root, one for one rank
+  settings.port_range = testing::FreePorts(2);  // one for the root, one for a rank
   const std::string range =
       fmt::format("{} to {}", settings.port_range.low, settings.port_range.high);
   Job job(2, 1, settings);
@@ -151,7 +151,7 @@ TEST(Bootstrap, SaysWhenThePortRangeIsUsedUp) {
     const std::lock_guard lock(mutex);
     full += bootstrap.status().message().find(range) != std::string_view::npos;
   });
-  // The other one is told, and does not wait until the deadline.
+  // The other rank is told, and does not wait until the deadline.
   EXPECT_EQ(full, 2);
   EXPECT_LT(NowNs() - start_ns, 30'000'000'000);
 }
@@ -205,7 +205,7 @@ TEST(Bootstrap, LastMessageOutlivesItsSender) {
     ASSERT_TRUE((*bootstrap)->Complete().ok());
     if (rank == 0) {
       ASSERT_TRUE((*bootstrap)->Send(1, 1, Bytes(8 << 20)).ok());
-      bootstrap->reset();  // Most of it is still in the queue.
+      bootstrap->reset();  // Most of the message is still in the queue.
       sender_is_gone = true;
       return;
     }
@@ -270,7 +270,7 @@ TEST(Bootstrap, LinkedRanksReachEveryoneByFlooding) {
   EXPECT_EQ(linked[0], (std::vector<int>{1, 2, 4, 5, 8, 9, 11, 12}));
 }
 
-// The kernel has measured the links that were made, and knows nothing of others.
+// The kernel has measured the links that were made, and knows nothing of other ranks.
 TEST(Bootstrap, LinkedRanksHaveARoundTrip) {
   const Job job(13);
   job.Run([&](Bootstrap& bootstrap) {

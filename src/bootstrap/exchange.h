@@ -1,13 +1,13 @@
 #pragma once
 
-// The all-gather of the bootstrap, without the way in which messages travel.
+// The all-gather of the bootstrap, without the transport of its messages.
 //
-// Dissemination in ceil(log2 n) rounds. Before the round of distance d a rank holds the parts of
-// itself and the d - 1 ranks below it; it sends what the rank d above lacks and receives as much
-// from the rank d below:
+// Dissemination in ceil(log2 n) rounds. Before the round of distance d a rank holds its own part
+// and the parts of the d - 1 ranks below; the rank sends the parts that the rank d above lacks, and
+// receives as many from the rank d below:
 //
-//   n = 5, what rank 4 holds:   4  →  4 3  →  4 3 2 1  →  4 3 2 1 0
-//                              d = 1     d = 2       d = 4 (only one part is still missing)
+//   n = 5, held by rank 4:      4  →  4 3  →  4 3 2 1  →  4 3 2 1 0
+//                              d = 1     d = 2       d = 4 (only a single part is still missing)
 //
 // A message is `count` times (length u32, bytes).
 
@@ -30,7 +30,7 @@ Bytes WriteParts(std::span<const Bytes> parts);
 template <typename Send, typename Recv>
 Result<std::vector<Bytes>> Disseminate(int rank, int num_ranks, Bytes mine, Send&& send,
                                        Recv&& recv) {
-  std::vector<Bytes> held;  // held[i] is the part of the rank i below this one
+  std::vector<Bytes> held;  // held[i] is the part of the rank i below this rank
   held.reserve(static_cast<size_t>(num_ranks));
   held.push_back(std::move(mine));
   for (int64_t distance = 1; distance < num_ranks; distance *= 2) {

@@ -1,5 +1,5 @@
-// Jobs that cannot start, connections without the key, and damaged ids: what each rank is told, and
-// that it goes on.
+// Jobs that cannot start, connections without the key, and damaged ids: the reason that each rank
+// is told, and how the ranks go on.
 
 #include <gmock/gmock.h>
 #include <sys/socket.h>
@@ -22,7 +22,7 @@ namespace {
 
 using testing::Job;
 
-// Returns what each attempt was told; empty for success.
+// Returns the message of each attempt; empty for success.
 std::vector<std::string> Outcomes(const Job& job, const std::vector<Bootstrap::Options>& attempts) {
   std::vector<std::string> outcomes(attempts.size());
   testing::ForEach(static_cast<int>(attempts.size()), [&](int i) {
@@ -33,7 +33,7 @@ std::vector<std::string> Outcomes(const Job& job, const std::vector<Bootstrap::O
   return outcomes;
 }
 
-// A job whose time-out comes when the test says so.
+// A job whose time-out comes when the test calls for it.
 struct HeldJob : Job {
   explicit HeldJob(int ranks, int roots = 1)
       : Job(ranks, roots, testing::LocalSettings(), std::make_unique<testing::HeldTimersLoop>()) {}
@@ -56,12 +56,12 @@ struct HeldJob : Job {
 TEST(BootstrapFaults, NamesTheRanksThatAreMissing) {
   HeldJob job(9);
   for (const std::string& outcome : job.OutcomesOf({0, 1, 2, 5, 8}, 5)) {
-    // What was left when the first of them arrived, to a second.
+    // The time that was left when the first of them arrived, to a second.
     EXPECT_THAT(outcome,
                 ::testing::MatchesRegex("5 of 9 ranks arrived within (60|59) s; missing: 3-4, 6-7. "
                                         "TUTTI_INIT_TIMEOUT_S sets how long is waited"));
   }
-  // One that comes late is told at once, and not when its time is over.
+  // A rank that comes late is told at once, and not when its time is over.
   const int64_t late_ns = NowNs();
   EXPECT_NE(Outcomes(job, {job.OptionsFor(3)})[0].find("missing: 3-4"), std::string::npos);
   EXPECT_LT(NowNs() - late_ns, 30'000'000'000);
@@ -69,8 +69,8 @@ TEST(BootstrapFaults, NamesTheRanksThatAreMissing) {
 
 TEST(BootstrapFaults, SaysOfWhichRootRanksAreMissing) {
   HeldJob job(8, 2);
-  // Seven registrations; ranks 4 to 6 wait at the second root then, and 0 to 3, whose root has
-  // answered, look up neighbours there.
+  // Seven registrations; ranks 4 to 6 then wait at the second root, and ranks 0 to 3, whose root
+  // has answered, look up neighbours there.
   for (const std::string& outcome : job.OutcomesOf({0, 1, 2, 3, 4, 5, 6}, 11))
     EXPECT_NE(outcome.find("missing: 7"), std::string::npos) << outcome;
 }
@@ -98,7 +98,7 @@ TEST(BootstrapFaults, ShowsBothSidesOfADisagreementOnTheNumberOfRanks) {
   }
 }
 
-// The root must not be gone after as many answers as its first visitor believes there are ranks.
+// The root must not be gone after as many answers as its first visitor believes to be in the job.
 TEST(BootstrapFaults, TellsAllOfALargeJobThatItsFirstRankBelievesInASmallOne) {
   HeldJob job(4);
   auto odd = job.OptionsFor(0);
@@ -106,7 +106,7 @@ TEST(BootstrapFaults, TellsAllOfALargeJobThatItsFirstRankBelievesInASmallOne) {
   std::string told_odd;
   std::thread first([&] { told_odd = Outcomes(job, {odd})[0]; });
   EXPECT_TRUE(job.held().AwaitAsked(1));
-  for (const int rank : {1, 2, 3}) {  // one after the other: the second answer must not be the last
+  for (const int rank : {1, 2, 3}) {  // in turn: the second answer must not be the last
     const std::string told = Outcomes(job, {job.OptionsFor(rank)})[0];
     EXPECT_NE(told.find("says 2"), std::string::npos) << "rank " << rank << ": " << told;
     EXPECT_NE(told.find("says 4"), std::string::npos) << "rank " << rank << ": " << told;
@@ -150,7 +150,7 @@ TEST(BootstrapFaults, JobsOfOneRankLeaveNoRootBehind) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
-// A program that makes ids in vain keeps its descriptors, and the ids that it made last.
+// A program that makes ids in vain keeps its descriptors, and its latest ids stay usable.
 TEST(BootstrapFaults, IdsThatNobodyUsesAreBounded) {
   constexpr size_t kPlaces = 4;
   AcceptLimit unasked(kPlaces);  // outlives the loop
@@ -202,7 +202,7 @@ TEST(BootstrapFaults, TellsTheOthersWhenARankGoesAwayEarly) {
     leaver.set_value(testing::ThisThread());
     EXPECT_FALSE(Bootstrap::Create(*job.loop, job.settings, options).ok());
   });
-  // Both have registered, and the one that leaves waits for the root's answer.
+  // Both ranks have registered, and the rank that leaves waits for the root's answer.
   EXPECT_TRUE(job.held().AwaitAsked(2));
   EXPECT_TRUE(testing::AwaitAsleep(leaver.get_future().get()));
   abort = true;
@@ -354,8 +354,8 @@ TEST(BootstrapFaults, JobsWithAFixedAddressFollowOneAnother) {
   }
 }
 
-// Rank 0 holds the right key, rank 1 a wrong one. Whichever gives up first, and finds the other
-// gone or not, both speak of the key.
+// Rank 0 holds the right key, rank 1 a wrong key. Either may give up first, with the other gone or
+// not; both speak of the key.
 void ExpectAdviceOnAWrongKey(bool root_gives_up_first) {
   Settings settings = testing::LocalSettings();
   settings.comm_id = fmt::format("127.0.0.1:{}", testing::FreePort());
@@ -363,10 +363,11 @@ void ExpectAdviceOnAWrongKey(bool root_gives_up_first) {
   std::array<std::string, 2> outcomes;
   std::atomic<bool> abort = false;
   std::thread clock([&] {
-    // Rank 0 waits. Its handshake is over, and two of rank 1, which has seen the end of the first.
+    // Rank 0 waits. Its handshake is over, and so are two of rank 1, which has seen the end of the
+    // first.
     EXPECT_TRUE(loop.AwaitAsked(1));
     EXPECT_TRUE(loop.AwaitForgotten(3));
-    if (root_gives_up_first) loop.FireTimers();  // it tells those that come late, for a while
+    if (root_gives_up_first) loop.FireTimers();  // the root tells latecomers, for a while
     if (root_gives_up_first) loop.FireTimers();  // and is gone
     abort = true;
   });

@@ -44,6 +44,8 @@ Result<FrameHeader> ParseFrameHeader(std::span<const std::byte, kFrameHeaderByte
   return header;
 }
 
+// Data may end anywhere, in the middle of a header as well. The reader keeps the rest for the next
+// call.
 Status FrameReader::Feed(std::span<const std::byte> data, const Sink& sink) {
   for (;;) {
     if (header_got_ < kFrameHeaderBytes) {

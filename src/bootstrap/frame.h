@@ -1,12 +1,12 @@
 #pragma once
 
-// Frames: what travels between two endpoints once their connection is authenticated.
+// Frames: the messages between two endpoints whose connection is authenticated.
 //
 //   0  magic u16 0x5474   2  type u8   3  zero u8   4  tag u32   8  communicator u64   16  size u32
 //   20  zero u32 24 payload[size]
 //
-// Integers are little-endian. A frame that breaks a rule breaks its connection: the other end is of
-// this job, so it has a defect, and what follows cannot be trusted.
+// Integers are little-endian. A frame that breaks a rule breaks its connection: the other end
+// belongs to this job, hence has a defect, and the rest of the stream cannot be trusted.
 
 #include <array>
 #include <cstdint>
@@ -31,7 +31,7 @@ enum class LinkFrameType : uint8_t {
 
 inline constexpr size_t kFrameHeaderBytes = 24;
 // The bootstrap carries addresses and descriptions, kilobytes; half an all-gather of a large job is
-// the most. A larger limit would let a defective peer take that much memory with one frame.
+// the most. With a larger limit a single frame of a defective peer could take more memory.
 inline constexpr uint32_t kMaxFrameBytes = 64u << 20;
 
 struct FrameHeader {
@@ -50,7 +50,7 @@ class FrameReader {
  public:
   using Sink = std::function<Status(const FrameHeader& header, Bytes payload)>;
 
-  // Hands every frame that `data` completes to `sink`. A failure (of the format, or of the sink) is
+  // Hands every frame completed by `data` to `sink`. A failure (of the format, or of the sink) is
   // final.
   Status Feed(std::span<const std::byte> data, const Sink& sink);
 
@@ -58,7 +58,7 @@ class FrameReader {
   std::array<std::byte, kFrameHeaderBytes> header_bytes_ = {};
   size_t header_got_ = 0;
   FrameHeader header_;
-  Bytes payload_;  // grows as bytes come, so that a size alone takes no memory
+  Bytes payload_;  // grows as bytes come, since a size alone must take no memory
 };
 
 }  // namespace tutti

@@ -1,8 +1,8 @@
 #pragma once
 
-// One function for each parser of bytes that come from outside. Each takes any bytes and must
-// neither crash nor break a promise of its header; libFuzzer (parsers_fuzz.cc) and the seeded
-// mutations of parsers_test.cc call the same ones.
+// A function for each parser of bytes from outside. Each function takes any bytes and must neither
+// crash nor break a promise of its parser's header; libFuzzer (parsers_fuzz.cc) and the seeded
+// mutations of parsers_test.cc call the same functions.
 
 #include <cstdint>
 #include <cstdlib>
@@ -20,7 +20,7 @@ inline void Require(bool promise) {
   if (!promise) std::abort();
 }
 
-// What decodes must encode to the same bytes.
+// An id that decodes must encode to the same bytes.
 inline void DecodeId(std::span<const std::byte> bytes) {
   char text[128] = {};
   std::memcpy(text, bytes.data(), std::min(bytes.size(), sizeof(text)));

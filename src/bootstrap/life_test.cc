@@ -25,7 +25,7 @@ using testing::Job;
 using testing::ToBytes;
 using testing::ToText;
 
-// Long, so that a wait that ends in a part of it was not ended by it, on however busy a machine.
+// Long: a wait that ends in a part of this time was ended by its event, on however busy a machine.
 constexpr int64_t kSoonNs = 60'000'000'000;
 Deadline Soon() { return Deadline::After(kSoonNs); }
 
@@ -108,18 +108,21 @@ TEST(BootstrapLife, NoEventIsToldAfterDestruction) {
     const Job fresh(2);
     auto ranks = fresh.CreateAll();
     auto alive = std::make_shared<std::atomic<bool>>(true);
-    std::atomic<int> late{0};
+    std::atomic<int> told{0}, late{0};
     Bootstrap::Events events;
-    events.control = [&](int, std::span<const std::byte>) { late += alive->load() ? 0 : 1; };
+    events.control = [&](int, std::span<const std::byte>) {
+      ++told;
+      late += alive->load() ? 0 : 1;
+    };
     ranks[1]->SetEvents(events);
     std::atomic<bool> stop{false};
     std::thread sender([&] {
       while (!stop) ranks[0]->SendControl(1, ToBytes("x"));
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    while (told == 0) std::this_thread::yield();
     ranks[1].reset();
     alive->store(false);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    fresh.loop->RunSync([] {});  // The loop tells events that are on their way before it returns.
     stop = true;
     sender.join();
     EXPECT_EQ(late.load(), 0);
@@ -243,7 +246,7 @@ TEST(BootstrapLife, AnExchangeEndsByTheFlagGivenWithIt) {
   const Status status = ranks[0]->AllGather(data.data(), sizeof(int), Soon(), &abort);
   aborter.join();
   EXPECT_NE(status.message().find("abort"), std::string_view::npos) << status.message();
-  // The flag was for that exchange alone.
+  // The flag was for the ended exchange alone.
   EXPECT_TRUE(ranks[1]->Send(0, 3, {}).ok());
   EXPECT_TRUE(ranks[0]->Recv(1, 3, Soon()).ok());
 }
@@ -261,7 +264,7 @@ std::set<int> Connections() {
   return found;
 }
 
-// Between two that live, so that each could call the other lost.
+// Between two live ranks, either of which could call the other lost.
 TEST(BootstrapLife, ABrokenConnectionEndsInOneAnswerForAll) {
   for (const int num_ranks : {2, 3, 5, 8}) {
     SCOPED_TRACE(fmt::format("{} ranks", num_ranks));
@@ -302,7 +305,7 @@ TEST(BootstrapLife, ABrokenConnectionEndsInOneAnswerForAll) {
   }
 }
 
-// Whoever waits for a third rank hears of it as well.
+// A rank that waits for a third rank hears of the loss as well.
 TEST(BootstrapLife, ARankThatGivesUpEndsTheMakingOnAll) {
   constexpr int kRanks = 6;
   const Job job(kRanks);
@@ -320,7 +323,7 @@ TEST(BootstrapLife, ARankThatGivesUpEndsTheMakingOnAll) {
     EXPECT_EQ(met.code(), Code::kSystemError);
     child->GiveUp(met);
   });
-  // The parent is as it was.
+  // The parent is as before.
   testing::ForEach(kRanks, [&](int rank) {
     EXPECT_TRUE(ranks[static_cast<size_t>(rank)]->Barrier(Soon()).ok());
   });
@@ -373,7 +376,7 @@ TEST(BootstrapLife, KilledRankIsLostToAllItsNeighbours) {
   EXPECT_NE(message.status().message().find(fmt::format("rank 2 (pid {}", child)),
             std::string_view::npos)
       << message.status().message();
-  // The survivors go on without it.
+  // The survivors go on without the killed rank.
   testing::ForEach(2, [&](int i) {
     auto shrunk = ranks[static_cast<size_t>(i)]->CreateChild(99, {0, 1}, nullptr);
     EXPECT_TRUE(shrunk->Barrier(Soon()).ok());

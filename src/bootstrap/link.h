@@ -1,6 +1,6 @@
 #pragma once
 
-// Link: one connection between two endpoints, in one of these stages:
+// Link: a connection between two endpoints, in a stage of this drawing:
 //
 //   connecting ──connected──→ handshake ──both proved──→ open
 //   open ──the endpoint closes──→ closing ──end of stream──→ closed
@@ -36,7 +36,7 @@ struct Link {
   EventLoop::TimerId timer = 0;  // ends the attempt to connect, or starts the next
 
   FrameReader reader;
-  std::deque<Bytes> out;  // whole frames to send, of the first of which `out_sent` bytes were sent
+  std::deque<Bytes> out;  // whole frames to send; `out_sent` bytes of the first were sent
   size_t out_sent = 0;
   size_t out_bytes = 0;
   bool peer_said_end = false;

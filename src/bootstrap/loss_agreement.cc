@@ -7,8 +7,8 @@
 namespace tutti {
 namespace {
 
-// Reasons are cut to so many bytes, so that all ranks have the same: a network's sentence with its
-// advice, of some 600, has room.
+// Reasons are cut to the same length on all ranks, so all ranks have the same text. A network's
+// sentence with its advice, some 600 bytes, has room.
 constexpr size_t kMaxLossReasonBytes = 800;
 
 enum class Fact : uint8_t { kAccusation = 1, kAnswer = 2, kLost = 3 };
@@ -41,6 +41,8 @@ struct ReadFact {
   std::string why;
 };
 
+// Reads the whole message before any fact takes effect, so a message that breaks the format changes
+// nothing.
 Result<std::vector<ReadFact>> ReadFacts(std::span<const std::byte> message, int num_ranks) {
   WireReader reader(message);
   std::vector<ReadFact> facts;
@@ -76,8 +78,8 @@ LossAgreement::LossAgreement(int rank, int num_ranks) : rank_(rank), num_ranks_(
 // ---------------------------------------------------------------------------------------------------------------------
 // Facts
 
-// Accusations of and by ranks that are lost do not count any more; a rank that has closed its
-// connections with kEnd is not lost.
+// Accusations of and by lost ranks do not count any more; a rank that has closed its connections
+// with kEnd is not lost.
 bool LossAgreement::Counts(const Pair& pair) const {
   return !lost_.contains(pair.first) && !lost_.contains(pair.second) &&
          !left_.contains(pair.second);
@@ -90,13 +92,14 @@ void LossAgreement::Accuse(int peer, bool certain, std::string_view why, int64_t
 
 void LossAgreement::NoteLeft(int peer) { left_.insert(peer); }
 
+// Only news is passed on, which bounds the messages when a process with many links dies.
 void LossAgreement::NoteAccusation(const Pair& pair, Accusation accusation) {
   if (lost_.contains(pair.first) || lost_.contains(pair.second)) return;
   accusation.why = CutSentence(accusation.why, kMaxLossReasonBytes);
   const auto [known, is_new] = accusations_.emplace(pair, accusation);
   if (!is_new) {
     if (known->second.certain || !accusation.certain) return;
-    // The first reason stays: it says more than that a second attempt to connect was refused.
+    // The first reason stays: it says more than a refusal of the second attempt to connect.
     known->second.certain = true;
   }
   const int accused = pair.second;
@@ -118,6 +121,7 @@ void LossAgreement::NoteAnswer(int rank, int64_t now_ns) {
     if (entry.first.second == rank) Tell(entry);
 }
 
+// Facts about a lost rank are of no further use, and would keep the agreement awake.
 void LossAgreement::NoteLost(LostRank lost) {
   lost.why = CutSentence(lost.why, kMaxLossReasonBytes);
   if (!lost_.emplace(lost.rank, lost.why).second) return;
@@ -171,8 +175,8 @@ bool LossAgreement::IsOpen(int rank) const {
 // ---------------------------------------------------------------------------------------------------------------------
 // Deciding
 
-// Returns whether `rank` is accused and has not answered. Nobody listens at the address of a
-// process that has ended, whatever it answered before.
+// Returns whether `rank` is accused and has not answered. A process that has ended is silent in
+// spite of earlier answers: nobody listens at its address any more.
 bool LossAgreement::IsSilent(int rank) const {
   const bool answered = answers_.contains(rank);
   return std::any_of(accusations_.begin(), accusations_.end(), [&](const auto& entry) {
@@ -181,7 +185,7 @@ bool LossAgreement::IsSilent(int rank) const {
   });
 }
 
-// Returns how many ranks are to decide before this one.
+// Returns how many ranks are to decide before this rank.
 int LossAgreement::Position() const {
   int position = 0;
   for (int rank = 0; rank < rank_ && position < kMostTakeOvers; ++rank)
@@ -191,7 +195,8 @@ int LossAgreement::Position() const {
 
 // Returns when this rank is to decide; nothing when nobody is accused.
 std::optional<int64_t> LossAgreement::ReadyAt() const {
-  std::map<int, std::pair<int64_t, bool>> accused;  // when it was first heard, and whether certain
+  // The time of the first accusation, and whether an accusation is certain.
+  std::map<int, std::pair<int64_t, bool>> accused;
   for (const auto& [pair, accusation] : accusations_) {
     if (!Counts(pair)) continue;
     auto& [heard_ns, certain] =
@@ -222,6 +227,8 @@ void LossAgreement::Advance(int64_t now_ns) {
   wake_at_ns_ = ReadyAt();
 }
 
+// First all silent ranks go. Among the live ranks, the end with the most broken connections goes,
+// until no broken connection is left. All ranks with the same facts choose the same ranks.
 std::vector<LostRank> LossAgreement::Choose() const {
   std::vector<LostRank> chosen;
   std::set<int> gone;

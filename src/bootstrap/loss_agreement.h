@@ -1,36 +1,37 @@
 #pragma once
 
-// LossAgreement: how the ranks that are left after a failure come to one answer about who is lost.
+// LossAgreement: how the ranks that remain after a failure come to the same answer about who is
+// lost.
 //
-// Every rank of an endpoint has one. They exchange three kinds of facts, which each rank passes on
-// over all its links when it first hears of them. Of the accusations of a silent rank only the
-// first and the first that is certain are passed on, for a process that dies is accused by all
-// ranks with a link to it; those of a rank that has answered are passed on by all.
+// Every rank of an endpoint has a LossAgreement. The ranks exchange three kinds of facts, and each
+// rank passes a new fact on over all its links. Of the accusations of a silent rank only the first
+// and the first certain accusation are passed on, because a dead process is accused by all ranks
+// with a link to its rank. Accusations of a rank that has answered are all passed on.
 //
-//   accusation  rank a has no connection to rank x any more. It is certain when nobody listens at
-//               the address of x, which means that the process of x has ended.
-//   answer      rank x, which is accused, is alive
-//   decision    these ranks are lost; all that a rank decides at once travels in one message
+//   accusation  rank a has no connection to rank x any more. An accusation is certain when nobody
+//               listens at the address of x: the process of x has ended.
+//   answer      the accused rank x is alive
+//   decision    these ranks are lost; all losses of a decision travel in the same message
 //
 // An accused rank is settled when it has answered, when an accusation is certain, or kAnswerNs
-// after it was first accused. When all accused ranks are settled, the lowest rank that can speak
+// after its first accusation. When all accused ranks are settled, the lowest rank that can speak
 // decides (kSettleNs after the first accusation, so that ranks that die together are named
 // together):
 //
-//   - An accused rank that has not answered, or whose process has certainly ended, is lost.
-//   - Where both ends of a broken connection are alive, one of them has to go. It is the one that
-//     has more broken connections; of two that have equally many, the higher rank.
+//   - An accused rank is lost when it has not answered, or when its process has certainly ended.
+//   - Where both ends of a broken connection are alive, the end with more broken connections has to
+//     go; with equally many, the higher rank.
 //
-// Should the lowest rank not decide, because it is stopped or dies as well, the next one does so
-// kTakeOverNs later, and so on. Every rank takes the first decision that it hears of; a later one
-// only adds to it. So the ranks agree unless a rank dies while its decision is on its way, or the
-// network falls apart: then they agree as soon as the later decision has reached them.
+// Should the lowest rank not decide, because it is stopped or dies as well, the next rank decides
+// kTakeOverNs later, and so on. Every rank takes the first decision that arrives; a later decision
+// only adds to it. The ranks therefore agree unless a rank dies while its decision is on its way,
+// or the network falls apart: then they agree as soon as the later decision has reached them.
 //
-// A rank that hears that it is lost itself has been excluded by the others. It decides nothing any
-// more.
+// A rank that hears of its own loss has been excluded by the others. An excluded rank decides
+// nothing any more.
 //
 // A value without threads, sockets and clocks: the endpoint brings facts and the time, and asks
-// after each call what is to be sent, what was decided, and when to call again.
+// after each call for messages to send, for decisions, and for the time of the next call.
 
 #include <cstdint>
 #include <map>
@@ -54,11 +55,11 @@ struct LostRank {
 
 class LossAgreement {
  public:
-  // The ranks that die with one process or host are accused within milliseconds of one another.
+  // The ranks of a dying process or host are accused within milliseconds of one another.
   static constexpr int64_t kSettleNs = 20'000'000;
-  // A live rank answers from its event loop, within milliseconds, or within tenths of a second on a
-  // machine that is overloaded. If this is too short a live rank that lost one connection is taken
-  // for dead.
+  // A live rank answers from its event loop, within milliseconds, or within tenths of a second on
+  // an overloaded machine. With too short a time a live rank with a broken connection is taken for
+  // dead.
   static constexpr int64_t kAnswerNs = 300'000'000;
   static constexpr int64_t kTakeOverNs = 50'000'000;
   // The ranks above so many need not wait longer: they decide at the same time.
@@ -68,26 +69,26 @@ class LossAgreement {
 
   // Notes that this rank's connection to `peer` broke.
   void Accuse(int peer, bool certain, std::string_view why, int64_t now_ns);
-  // Notes that `peer` has closed its connections with kEnd: it takes no part any more, and is not
-  // lost.
+  // Notes that `peer` has closed its connections with kEnd: the peer takes no further part, and is
+  // not lost.
   void NoteLeft(int peer);
-  // Takes facts that another rank sent. Fails, and takes none of them, where they break the format.
+  // Takes facts of another rank. Fails, and takes none of them, where they break the format.
   Status Take(std::span<const std::byte> message, int64_t now_ns);
   // Decides, when the time for it has come.
   void Advance(int64_t now_ns);
 
   // Returns when Advance is to be called; nothing while no rank is accused.
   std::optional<int64_t> wake_at_ns() const { return wake_at_ns_; }
-  // Returns the facts that are new since the last call, for all linked ranks; empty when there are
-  // none.
+  // Returns the facts that are new since the last call, for all linked ranks; empty when nothing is
+  // new.
   Bytes TakeNews();
-  // Returns all facts that still matter, for a rank that is newly linked; empty when there are
-  // none.
+  // Returns all facts that still matter, for a rank that is newly linked; empty when nothing
+  // matters.
   Bytes Everything() const;
   // Returns the ranks that were decided to be lost since the last call. May contain this rank.
   std::vector<LostRank> TakeDecided();
 
-  // Returns whether `rank` is accused, or accuses, and nothing has been decided about it.
+  // Returns whether `rank` is accused, or accuses, and nothing has been decided about the rank.
   bool IsOpen(int rank) const;
 
  private:
@@ -111,7 +112,7 @@ class LossAgreement {
   const int rank_;
   const int num_ranks_;
   std::map<Pair, Accusation> accusations_;
-  // Accused ranks of which an accusation, or a certain one (true), has been passed on.
+  // Accused ranks of which an accusation, or a certain accusation (true), has been passed on.
   std::set<std::pair<int, bool>> told_;
   std::map<int, int64_t> answers_;  // When this rank heard of each accused rank's answer.
   std::map<int, std::string> lost_;

@@ -1,5 +1,5 @@
-// The agreement on who is lost, among ranks that are values, over a network that is simulated: who
-// dies when, and how long each message takes, comes from a seed.
+// The agreement on who is lost, among ranks that are values, over a simulated network. A seed
+// decides which rank dies when, and how long each message takes.
 
 #include "bootstrap/loss_agreement.h"
 
@@ -50,8 +50,8 @@ class SimulatedJob {
     });
   }
 
-  // Breaks a connection between two live ranks, which reach one another again a little later, over
-  // a connection that serves the agreement alone.
+  // Breaks a connection between two live ranks. They reach one another again a little later, over a
+  // connection for the agreement alone.
   void Reset(int a, int b, int64_t at_ns) {
     Schedule(at_ns, [this, a, b] {
       links_.erase(std::minmax(a, b));
@@ -83,7 +83,7 @@ class SimulatedJob {
 
   bool dead(int rank) const { return nodes_[At(rank)].dead; }
   bool linked(int a, int b) const { return links_.contains(std::minmax(a, b)); }
-  // Returns what a rank was told, by decision.
+  // Returns the losses that a rank was told, by decision.
   const std::vector<std::vector<LostRank>>& decisions(int rank) const {
     return nodes_[At(rank)].decisions;
   }
@@ -116,7 +116,7 @@ class SimulatedJob {
   void Schedule(int64_t at_ns, std::function<void()> run) {
     events_.push({at_ns, next_number_++, std::move(run)});
   }
-  // Runs `step` at `rank` when that one is not stopped.
+  // Runs `step` at `rank` unless the rank is stopped.
   void At(int rank, std::function<void(LossAgreement&)> step) {
     Node& node = nodes_[At(rank)];
     if (node.dead) return;
@@ -134,7 +134,7 @@ class SimulatedJob {
   }
   void Send(int from, int to, const Bytes& message) {
     if (message.empty()) return;
-    // Links keep the order of what is sent on them.
+    // Links keep the order of their messages.
     int64_t& busy_until_ns = last_arrival_[{from, to}];
     busy_until_ns = std::max(busy_until_ns + 1, now_ns_ + Delay());
     Schedule(busy_until_ns, [this, to, message] {
@@ -194,7 +194,7 @@ TEST(LossAgreement, ManyDeathsAtAnyTimesEndInTheSameSet) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     const int n = 8 + static_cast<int>(seed % 25);
     SimulatedJob job(n, seed);
-    // Fewer ranks die than a rank has links, so that the survivors reach one another.
+    // Fewer ranks die than a rank has links, so the survivors reach one another.
     const int deaths = job.Between(2, 3);
     std::set<int> killed;
     while (static_cast<int>(killed.size()) < deaths) killed.insert(job.Between(0, n - 1));
@@ -218,7 +218,7 @@ TEST(LossAgreement, OfTwoThatAccuseOneAnotherAllExcludeTheSame) {
         targets[static_cast<size_t>(job.Between(0, static_cast<int>(targets.size()) - 1))];
     job.Reset(a, b, kMs);
     EXPECT_LT(job.Run(), 1000 * kMs);
-    for (int r = 0; r < n; ++r)  // The excluded rank hears of it as well.
+    for (int r = 0; r < n; ++r)  // The excluded rank hears of its exclusion as well.
       EXPECT_EQ(job.LostAt(r), std::set{std::max(a, b)}) << "rank " << r;
   }
 }
@@ -242,7 +242,7 @@ TEST(LossAgreement, GoesOnWhereTheLowestRanksDoNotAnswer) {
       if (r == 7) continue;
       EXPECT_EQ(job.LostAt(r), std::set{7}) << "rank " << r << ", seed " << seed;
     }
-    // Those that were stopped hear of it afterwards.
+    // The ranks that were stopped hear of the decision afterwards.
     EXPECT_EQ(job.LostAt(0), std::set{7});
   }
 }
@@ -256,7 +256,7 @@ TEST(LossAgreement, ARankThatLeftInPeaceIsNotLost) {
   EXPECT_TRUE(agreement.TakeDecided().empty());
 }
 
-// Networks explain at length what happened, and what to look at.
+// Networks explain a failure and its remedies at length.
 TEST(LossAgreement, LongReasonsReachTheOthers) {
   for (const size_t length : {255, 256, 800, 5000}) {
     LossAgreement agreement(0, 3);

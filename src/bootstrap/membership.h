@@ -1,9 +1,9 @@
 #pragma once
 
-// Membership: one rank's part in one communicator, as its Endpoint sees it: who the members are,
-// how they fare, the messages that wait to be asked for, the events that wait to be told.
+// Membership: a rank's part in a communicator, as its Endpoint sees it: who the members are, how
+// they fare, the messages that wait to be asked for, the events that wait to be told.
 //
-// A plain record. Guarded by its Endpoint's mutex; only the endpoint's code touches it.
+// A plain record. The mutex of its Endpoint guards it; only the endpoint's parts touch it.
 
 #include <atomic>
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -43,23 +44,28 @@ struct Membership {
   }
 
   int size() const { return static_cast<int>(members.size()); }
+  // Moves a member that is here to `state`. Returns false where the member has left or is lost.
+  bool Advance(int member, PeerState state) {
+    PeerState& present = states[static_cast<size_t>(member)];
+    return present == PeerState::kHere && std::exchange(present, state) != state;
+  }
 
   const uint64_t frame_id;  // the communicator field of its frames; 0 for the endpoint's first
   const int rank;
   const std::vector<int> members;        // The endpoint's rank of each rank of this communicator.
-  std::unordered_map<int, int> rank_of;  // the other way round
+  std::unordered_map<int, int> rank_of;  // each member's rank in this communicator
   std::atomic<bool>* abort_flag = nullptr;
 
   std::vector<PeerState> states;
   std::unordered_map<int, std::string> lost_why;
   std::map<MailKey, std::deque<Bytes>> mail;
   Status cancelled;  // ok: not cancelled
-  // The communicator is being made: a lost member, or one that gives up, cancels it. Afterwards
-  // such a member is an event.
+  // The communicator is being made: a member that is lost or gives up cancels the making. After the
+  // making a lost member is an event.
   bool initialising = true;
-  std::vector<int> link_sources;  // the ranks that open a link to this one meanwhile
-  bool gave_up = false;           // the other members were told so
-  Bytes giving_up;                // the frame that told them
+  std::vector<int> link_sources;  // the ranks that open a link to this rank during the making
+  bool gave_up = false;           // the other members were told that this rank gives up
+  Bytes giving_up;                // the frame of this rank that gives up
   CondVar changed;
 
   std::deque<MembershipEvent> events;

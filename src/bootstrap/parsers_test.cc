@@ -1,4 +1,4 @@
-// Every parser of outside bytes: what it accepts, what it refuses, and 100,000 mutations of valid
+// Every parser of outside bytes: accepted input, refused input, and 100,000 mutations of valid
 // messages.
 
 #include <gtest/gtest.h>
@@ -100,7 +100,7 @@ TEST(RootMessages, RequestsThatContradictThemselvesAreRefused) {
   };
   EXPECT_FALSE(refused([](RootRequest&) {}));
   EXPECT_TRUE(refused([](RootRequest& r) { r.rank = 9; }));
-  EXPECT_TRUE(refused([](RootRequest& r) { r.rank = 4; }));  // the other root's
+  EXPECT_TRUE(refused([](RootRequest& r) { r.rank = 4; }));  // in charge of the other root
   EXPECT_TRUE(refused([](RootRequest& r) { r.num_ranks = 0; }));
   EXPECT_TRUE(refused([](RootRequest& r) { r.num_ranks = kMaxRanks + 1; }));
   EXPECT_TRUE(refused([](RootRequest& r) { r.num_roots = 10; }));

@@ -21,18 +21,18 @@
 namespace tutti {
 namespace {
 
-// How long a failed root goes on telling latecomers why. Launchers start the ranks of one job
-// within seconds.
+// A failed root goes on telling latecomers the reason for this long. Launchers start the ranks of a
+// job within seconds.
 constexpr int64_t kLateArrivalsNs = 10'000'000'000;
-// How long a root waits for the first of its ranks. A program may load for long between making an
-// id and using it; a program that makes ids in vain must not run out of descriptors.
+// A root waits for the first of its ranks for this long. A program may load for long between making
+// an id and using the id; a program that makes ids in vain must not run out of descriptors.
 constexpr int64_t kUnaskedNs = int64_t{3600} * 1'000'000'000;
 
 std::string WhoIs(const RootRequest& request) {
   return fmt::format("pid {} on host {}", request.pid, request.host);
 }
 
-// Returns what a person would have set: the time left is a few milliseconds less.
+// Returns the timeout that a person would have set: the time left is a few milliseconds less.
 double RoundedSeconds(uint32_t ms) {
   const uint32_t step_ms = ms < 10'000 ? 100 : 1000;
   const uint32_t rounded_ms = (ms + step_ms / 2) / step_ms * step_ms;
@@ -81,9 +81,9 @@ uint32_t LookUpsDue(const RootRequest& request) {
   return count;
 }
 
-// Lives on the loop's thread after Start. Kept alive by its timer in the loop: one of kUnaskedNs
-// until the first rank asks, then the job's deadline, after a failure one of kLateArrivalsNs. It is
-// cancelled when the root's work is done.
+// Lives on the loop's thread after Start. Kept alive by its timer in the loop: a timer of
+// kUnaskedNs until the first rank asks, then the job's deadline, and after a failure a timer of
+// kLateArrivalsNs. The timer is cancelled when the root's work is done.
 class RootServer : public std::enable_shared_from_this<RootServer> {
  public:
   // `unasked` may be null; see Root::Create.
@@ -127,7 +127,7 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   ClientNumber next_number_ = 1;
   std::unordered_map<uint32_t, RootRequest> registered_;  // The key is the rank.
   bool job_known_ = false;
-  RootRequest first_;  // the first request: what the others must agree with
+  RootRequest first_;  // the first request: later requests must agree with the first
   uint32_t registrations_due_ = 0;
   uint32_t look_ups_due_ = 0;
   uint32_t answered_ = 0;  // requests whose answer has left
@@ -161,6 +161,8 @@ Status RootServer::Start(UniqueFd listen_fd, const Key& key, const std::string& 
   return started;
 }
 
+// The first request defines the job. Every later request is checked against it, and decides nothing
+// but its own rank's part.
 void RootServer::OnConnection(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
   Result<RootRequest> request = hello.purpose == Purpose::kRoot
                                     ? ParseRootRequest(hello.payload)
@@ -204,7 +206,7 @@ void RootServer::OnConnection(UniqueFd fd, const Hello& hello, const SocketAddre
   } else if (said.kind == RootRequest::Kind::kDecline) {
     Fail(RemoteError("rank {} ({}) cannot take part: {}", said.rank, WhoIs(said), said.why));
   } else if (complete_ && said.kind == RootRequest::Kind::kRegister) {
-    // The job has begun without this one; only it can be told.
+    // The job has begun without this rank; only this rank can be told.
     clients_.at(number).extra = true;
     Answer(number, TakenTwice(said));
   } else if (complete_) {
@@ -242,6 +244,7 @@ Status RootServer::CheckAgainstJob(const RootRequest& request) const {
   return Status::Ok();
 }
 
+// Answers go out only when all ranks are here: a rank may then connect to any neighbour at once.
 void RootServer::TakeRegistration(ClientNumber number) {
   const RootRequest& request = clients_.at(number).request;
   if (!registered_.emplace(request.rank, request).second) {
@@ -260,7 +263,7 @@ Status RootServer::TakenTwice(const RootRequest& second) const {
       second.rank, WhoIs(registered_.at(second.rank)), WhoIs(second));
 }
 
-// Replaces the timer that keeps this alive.
+// Replaces the timer that keeps this object alive.
 void RootServer::SetTimer(int64_t delay_ns, void (RootServer::*what)()) {
   const auto self = shared_from_this();
   loop_.CancelTimer(timer_);
@@ -268,7 +271,7 @@ void RootServer::SetTimer(int64_t delay_ns, void (RootServer::*what)()) {
 }
 
 void RootServer::OnDeadline() {
-  if (complete_) {  // those that have not looked up by now will not
+  if (complete_) {  // a rank that has not looked up by now will not
     Finish();
     return;
   }
@@ -291,8 +294,8 @@ void RootServer::OnDeadline() {
               RangesText(missing), rejections));
 }
 
-// A client has nothing to say after its hello: readable means that it closed, or breaks the
-// protocol.
+// A client has nothing to say after its hello: a readable socket was closed by its client, or
+// breaks the protocol.
 void RootServer::OnClientReady(ClientNumber number) {
   const auto found = clients_.find(number);
   if (found == clients_.end()) return;
@@ -305,6 +308,8 @@ void RootServer::OnClientReady(ClientNumber number) {
   OnClientGone(number);
 }
 
+// A rank that goes away before its answer ends the job. After the answer the rank has left in
+// order.
 void RootServer::OnClientGone(ClientNumber number) {
   const auto found = clients_.find(number);
   const RootRequest request = std::move(found->second.request);
@@ -322,6 +327,8 @@ void RootServer::OnClientGone(ClientNumber number) {
   }
 }
 
+// A registered rank gets its neighbours in this root's charge; a rank of another root gets exactly
+// the contacts that it asked for.
 void RootServer::Answer(ClientNumber number, const Status& failure) {
   Client& client = clients_.at(number);
   if (!client.answer.empty()) return;
@@ -345,6 +352,8 @@ void RootServer::Answer(ClientNumber number, const Status& failure) {
   SendAnswer(number);
 }
 
+// Sends as much as the socket takes; the loop sends the rest. The connection closes with the last
+// byte.
 void RootServer::SendAnswer(ClientNumber number) {
   Client& client = clients_.at(number);
   const auto rest = std::span(client.answer).subspan(client.sent);
@@ -379,8 +388,8 @@ void RootServer::Fail(Status reason) {
 
 void RootServer::FinishIfDone() {
   const uint32_t due = registrations_due_ + look_ups_due_;
-  // After a failure each rank must hear of it, not just so many answers leave: of two that claim
-  // one number both are told, and the ranks that are still to come as well.
+  // After a failure each rank must hear of it, and counting answers is not enough: two ranks that
+  // claim the same number are both told, and so are ranks that come later.
   if (failure_.ok() ? complete_ && answered_ >= due : told_.size() >= due) Finish();
 }
 
@@ -388,6 +397,7 @@ void RootServer::LeavePlace() {
   if (AcceptLimit* const unasked = std::exchange(unasked_, nullptr)) unasked->Leave(place_);
 }
 
+// Ends the root. The timer has kept this object alive, and `self` does so until the return.
 void RootServer::Finish() {
   const auto self = shared_from_this();
   LeavePlace();
@@ -420,7 +430,7 @@ Result<UniqueId> FixedId(const Settings& settings) {
     id.flags = UniqueId::kKeyFromSetting;
     id.key = KeyFromText(settings.comm_key);
   }
-  // It is the same on every rank, whatever name each of them has for the address.
+  // The key is the same on every rank, under any name of the address.
   std::memcpy(&id.id, id.key.data(), sizeof(id.id));
   return id;
 }
@@ -441,8 +451,10 @@ Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings, AcceptL
   return id;
 }
 
+// Tries again while the port is in use, because the root of the job before may still be serving
+// there.
 Status Root::StartAt(EventLoop& loop, const UniqueId& id, const WaitLimits& limits) {
-  // An earlier job's root may still be telling latecomers why it failed.
+  // An earlier job's root may still be telling latecomers the reason of its failure.
   const Deadline patience = Deadline::After(kLateArrivalsNs + 1'000'000'000);
   for (;;) {
     SocketAddress address = id.root;

@@ -1,23 +1,23 @@
 #pragma once
 
-// The root: where the ranks of a job leave their addresses and learn those of their neighbours.
+// The root: where the ranks of a job leave their addresses and learn the addresses of their
+// neighbours.
 //
-// A root serves on an EventLoop and belongs to it. It goes away by itself when every rank in charge
-// of it, and every rank of the other roots that must look up one of those, has its answer; one that
-// nobody asks goes away after an hour. When the job cannot start (a rank is missing at the
-// deadline, one number is taken twice, ranks disagree on their number, a rank goes away while
-// others are still missing) it tells the reason to every rank that is connected, and for a while to
-// those that come late: where ranks disagree, to as many as the largest job any of them believes
-// in.
+// A root serves on an EventLoop and belongs to the loop. The root ends by itself when every rank in
+// its charge has its answer, and every rank of other roots that must look up a rank in its charge;
+// a root that nobody asks ends after an hour. When the job cannot start (a rank is missing at the
+// deadline, two ranks take the same number, ranks disagree on their number, a rank goes away while
+// others are still missing), the root tells the reason to every connected rank, and for a while to
+// ranks that come late: where ranks disagree, to as many as the largest job that any of them
+// believes in.
 //
 //   unasked ──first rank──→ collecting ──all registered──→ answering ──all answered──→ gone
 //      │                        │
 //      └──an hour──→ gone       └──deadline, duplicate, disagreement, loss──→ failed
 //                                        failed ──every rank told, or kLateArrivalsNs──→ gone
 //
-// The connection of a rank stays open until its answer: there is no second listening socket for the
-// root to call back, which firewalls would have to admit, and a rank that dies while it waits is
-// noticed at once.
+// The connection of a rank stays open until its answer. The root needs no second listening socket
+// to call back, which firewalls would have to admit, and notices at once when a waiting rank dies.
 
 #include "base/status.h"
 #include "bootstrap/unique_id.h"
@@ -30,11 +30,10 @@ namespace tutti {
 class Root {
  public:
   // Returns the id for ncclGetUniqueId. Starts a root on `loop`, except with NCCL_COMM_ID, where
-  // the id says only the address and rank 0 starts the root itself (Bootstrap::Create does). Warns
-  // when such a job has no key. Until a rank asks it, the root counts in `unasked` (null: no
-  // limit), which is used on the loop's thread and must outlive the loop. Where that limit is
-  // reached the root that has waited longest goes away, so that a program that makes ids in vain
-  // keeps descriptors for itself.
+  // the id has only the address and rank 0 starts the root itself (Bootstrap::Create does). Warns
+  // when such a job has no key. Until a rank asks the root, the root counts in `unasked` (null: no
+  // limit), a counter of the loop's thread that must outlive the loop. At the limit the root that
+  // has waited longest ends, so a program that makes ids in vain keeps descriptors for itself.
   static Result<UniqueId> Create(EventLoop& loop, const Settings& settings,
                                  AcceptLimit* unasked = nullptr);
 

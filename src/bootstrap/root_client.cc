@@ -14,6 +14,8 @@ uint32_t RemainingMs(Deadline deadline) {
   return static_cast<uint32_t>(std::max(1, deadline.RemainingMs(kLongestMs)));
 }
 
+// Each kind of failure has another likely cause: a wrong address, a wrong key, or a root that is
+// not there yet.
 std::string Advice(const UniqueId& id, ConnectFailure failure) {
   const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
   if (failure == ConnectFailure::kRefused && fixed) {
@@ -33,10 +35,12 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
          "TUTTI_PORT_RANGE)";
 }
 
+// A root at a fixed address may come up later than its ranks, so such a root is tried until the
+// deadline.
 Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
   const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
-  // The failure that says most. That a handshake was cut off says more than that nobody listens any
-  // more, and that more than that no time is left.
+  // Returns the most telling failure: a handshake that was cut off says more than an address where
+  // nobody listens, and the latter says more than a lack of time.
   ConnectFailure telling = ConnectFailure::kOther;
   for (int attempt = 1;; ++attempt) {
     request.timeout_ms = RemainingMs(limits.deadline);
@@ -51,7 +55,7 @@ Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const W
         (!fixed && attempt == kConnectAttempts)) {
       Status why = std::move(fd).status().Annotate(
           fmt::format("rank {} cannot reach the root", request.rank));
-      // What this host lacks says nothing of the way to the root.
+      // A shortage on this host says nothing of the way to the root.
       if (why.code() == Code::kSystemError) return why;
       return Status(why.code(), fmt::format("{} ({})", why.message(), Advice(id, telling)));
     }
@@ -69,7 +73,7 @@ Result<RootAnswer> ReadAnswer(int fd, const WaitLimits& limits) {
   return ParseRootAnswer(type, body);
 }
 
-// Returns what the root answers within kReleaseNs, success when it does not.
+// Returns the root's answer within kReleaseNs; success without an answer.
 Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
   WaitLimits brief = limits;
   const Deadline soon = Deadline::After(kReleaseNs);
@@ -84,6 +88,7 @@ Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& li
 
 }  // namespace
 
+// A rank whose wait is aborted declines, so the other ranks do not wait for it.
 Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits,
                            const std::function<Status()>& abort_reason) {
   TUTTI_ASSIGN(const UniqueFd fd, ConnectToRoot(id, request, limits));
@@ -94,7 +99,8 @@ Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLi
   Result<RootAnswer> answer = ReadAnswer(fd.get(), patient);
   if (answer.ok()) return answer;
   if (limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire)) {
-    // While the connection is still open, or the root would say that this rank went away.
+    // The notice goes out while the connection is still open; otherwise the root would report that
+    // this rank went away.
     Status why = abort_reason ? abort_reason() : Status::Ok();
     if (why.ok()) why = InternalError("its caller aborted the initialisation");
     DeclineJob(id, request, why, {limits.deadline, nullptr});
@@ -104,7 +110,7 @@ Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLi
 }
 
 Status ReleaseRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits) {
-  request.contact.address = id.root;  // nobody will ask for it
+  request.contact.address = id.root;  // nobody will ask for the contact
   return AskBriefly(id, request, limits);
 }
 
@@ -112,7 +118,7 @@ void DeclineJob(const UniqueId& id, RootRequest request, const Status& why,
                 const WaitLimits& limits) {
   request.kind = RootRequest::Kind::kDecline;
   request.why = why.message();
-  // The answer is that failure again.
+  // The answer is the sent failure again.
   static_cast<void>(AskBriefly(id, request, limits));
 }
 

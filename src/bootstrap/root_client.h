@@ -11,19 +11,19 @@
 
 namespace tutti {
 
-// Sends `request` to the root of `id` and waits for its answer: the contacts of the ranks asked
-// for, or the reason why the job cannot start. With NCCL_COMM_ID the root may not have been started
-// yet, so connecting is tried again until the deadline; an ordinary id's root exists before anybody
-// has the id. The answer may take until the root's deadline, so this waits kAnswerGraceNs beyond
-// `limits`. Where the abort flag of `limits` ends it, the other ranks hear what `abort_reason` (may
-// be empty) says.
+// Sends `request` to the root of `id` and waits for the answer: the contacts of the wanted ranks,
+// or the reason why the job cannot start. With NCCL_COMM_ID the root may not have been started yet,
+// so connecting is tried again until the deadline; an ordinary id's root exists before anybody has
+// the id. The answer may take until the root's deadline, so the wait goes on for kAnswerGraceNs
+// beyond `limits`. Where the abort flag of `limits` ends the wait, the other ranks hear the text of
+// `abort_reason` (may be empty).
 Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits,
                            const std::function<Status()>& abort_reason = {});
 inline constexpr int64_t kAnswerGraceNs = 1'000'000'000;
 
-// Ends the root of a job of one rank, which needs no addresses, but for which the root waits. Fails
-// only when the root knows of other ranks, not where it is gone or out of reach.
-// Takes kReleaseNs at most.
+// Ends the root of a job of a single rank. Such a rank needs no addresses, but the root waits for
+// the rank. Fails only when the root knows of other ranks, not when the root is gone or out of
+// reach. Takes kReleaseNs at most.
 Status ReleaseRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits);
 inline constexpr int64_t kReleaseNs = 1'000'000'000;
 

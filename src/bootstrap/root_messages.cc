@@ -8,7 +8,7 @@ namespace {
 constexpr size_t kMaxHostBytes = 64;
 constexpr size_t kMaxRequestWhyBytes = 160;  // a request has to fit in a hello
 constexpr size_t kMaxSentenceBytes = 8192;
-// 24 distances below 2^20 ranks and then some; an answer of so many contacts stays far below its
+// 24 distances below 2^20 ranks and then some; an answer with as many contacts stays far below its
 // limit.
 constexpr size_t kMaxWanted = 32;
 enum AnswerType : uint32_t { kContacts = 1, kFailure = 2 };
@@ -25,6 +25,8 @@ Contact ReadContact(WireReader& reader) {
   return contact;
 }
 
+// The numbers come from a stranger. The bounds are checked first, because RootInCharge divides and
+// multiplies the numbers.
 bool Consistent(const RootRequest& request) {
   if (request.num_ranks == 0 || request.num_ranks > kMaxRanks ||
       request.rank >= request.num_ranks || request.num_roots == 0 ||

@@ -2,19 +2,19 @@
 
 // The messages between ranks and roots. A rank's request travels in the hello of its connection
 // (bootstrap/auth.h); the root's answer comes back on the same connection when all ranks in charge
-// of it have registered, or as soon as it is known that the job cannot start. Integers are
+// of the root have registered, or as soon as the job is known not to start. Integers are
 // little-endian.
 //
 //   request  kind u8 (1 register, 2 look up, 3 decline)  rank u32  num_ranks u32  num_roots u32
 //            root_index u32  timeout_ms u32  pid u32  host text(64)
 //     register:  contact address[24], token u64
 //     look up:   count u8, then `count` ranks u32
-//     decline:   why text(160): the sender cannot take part, so no rank need wait for it
+//     decline:   why text(160): the sender cannot take part, so no rank need wait for the sender
 //   answer   type u32 (1 contacts, 2 failure)  size u32
 //     contacts:  count u32, then `count` times rank u32, address[24], token u64
 //     failure:   code u32, sentence u16 + text
 //
-// A text is a length byte and that many bytes. All parsers here read bytes from the network and are
+// A text is a length byte and as many bytes. All parsers here read bytes from the network and are
 // fuzzed.
 
 #include <cstdint>
@@ -29,13 +29,13 @@
 
 namespace tutti {
 
-// There are more ranks than any machine has, and few enough that sizes computed from it fit in
+// More ranks than any machine has, and few enough for sizes computed from the number to fit in
 // memory.
 inline constexpr uint32_t kMaxRanks = 1u << 20;
 
-// The address at which a rank's bootstrap listens. The token is random for each listening socket:
-// whoever connects presents it, so that a connection meant for an earlier job at the same port is
-// noticed.
+// The address at which a rank's bootstrap listens. The token is random for each listening socket,
+// and every connector presents the token, so a connection meant for an earlier job at the same port
+// is noticed.
 struct Contact {
   SocketAddress address;
   uint64_t token = 0;
@@ -45,7 +45,8 @@ struct Contact {
 // two below `num_ranks`.
 std::vector<int> LinkTargets(int rank, int num_ranks);
 
-// Returns which of `num_roots` roots is in charge of `rank`: the ranks are split evenly, in order.
+// Returns the number of the root, among `num_roots`, in charge of `rank`: the ranks are split
+// evenly, in order.
 inline uint32_t RootInCharge(uint32_t rank, uint32_t num_ranks, uint32_t num_roots) {
   return static_cast<uint32_t>(uint64_t{rank} * num_roots / num_ranks);
 }
@@ -57,18 +58,18 @@ struct RootRequest {
   uint32_t num_ranks = 0;
   uint32_t num_roots = 0;
   uint32_t root_index = 0;
-  uint32_t timeout_ms = 0;  // The sender will wait so long.
+  uint32_t timeout_ms = 0;  // the sender will wait this long
   uint32_t pid = 0;
   std::string host;
   Contact contact;               // register
-  std::vector<uint32_t> wanted;  // look up: ranks that this root is in charge of
-  std::string why;               // decline; what is too long is cut
+  std::vector<uint32_t> wanted;  // look up: ranks in charge of this root
+  std::string why;               // decline; a text that is too long is cut
 };
 
 Bytes EncodeRootRequest(const RootRequest& request);
 // Checks every field against the others. REQUIRES of the result: rank < num_ranks <= kMaxRanks,
 // num_roots <= num_ranks, root_index < num_roots, a registered rank and all wanted ranks belong to
-// that root.
+// the root of root_index.
 Result<RootRequest> ParseRootRequest(std::span<const std::byte> bytes);
 
 struct RootAnswer {
@@ -80,7 +81,7 @@ inline constexpr uint32_t kMaxRootAnswerBytes = 64 * 1024;
 
 // Returns the header and the body in one buffer.
 Bytes EncodeRootAnswer(const RootAnswer& answer);
-// Returns the body's size by the header; fails when it is more than kMaxRootAnswerBytes.
+// Returns the body's size by the header; fails when the size exceeds kMaxRootAnswerBytes.
 Result<uint32_t> ParseRootAnswerHeader(std::span<const std::byte> header, uint32_t* type);
 Result<RootAnswer> ParseRootAnswer(uint32_t type, std::span<const std::byte> body);
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Has what the bootstrap's tests share: jobs of ranks that are threads of this process.
+// The common parts of the bootstrap's tests: jobs of ranks that are threads of this process.
 
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -36,8 +36,8 @@ inline std::unique_ptr<EventLoop> NewLoop() {
   return std::move(loop).value();
 }
 
-// An event loop whose long timers run when the test says so, and that tells how far others have
-// come with it. So a test of a time-out need not wait for one.
+// An event loop whose long timers run when the test calls for them, and that tells how far others
+// have come with the loop. A test of a time-out then need not wait.
 class HeldTimersLoop final : public EventLoop {
  public:
   static constexpr int64_t kHeldNs = 10'000'000'000;  // timers of at least this delay are held
@@ -50,8 +50,8 @@ class HeldTimersLoop final : public EventLoop {
       for (const auto& [id, task] : Exchange()) task();
     });
   }
-  // Waits until `count` sockets were watched for their other end's going away: a root does so with
-  // each rank that has asked it something.
+  // Waits until `count` sockets were watched for their other end's going away: a root watches each
+  // rank that has asked for something.
   [[nodiscard]] bool AwaitAsked(int count) { return Await(asked_, count); }
   // Waits until `count` sockets are no longer watched.
   [[nodiscard]] bool AwaitForgotten(int count) { return Await(forgotten_, count); }
@@ -78,7 +78,8 @@ class HeldTimersLoop final : public EventLoop {
   }
   void CancelTimer(TimerId timer) override {
     if (timer <= kFirstHeld) return loop_->CancelTimer(timer);
-    Task task;  // ends after the lock is given up: it may hold what has timers of its own
+    // Ends after the lock is given up: the task may hold an object with timers of its own.
+    Task task;
     const MutexLock lock(mutex_);
     const auto found = held_.find(timer);
     if (found == held_.end()) return;
@@ -134,8 +135,8 @@ class DescriptorLimit {
   rlimit before_ = {};
 };
 
-// Returns a port of 127.0.0.1 that nobody listens at now, outside of the range from which the
-// kernel picks ports for connections as far as that can be had.
+// Returns a port of 127.0.0.1 without a listener, where possible outside of the range from which
+// the kernel picks ports for connections.
 inline uint16_t FreePort() {
   SocketAddress address = *ParseSocketAddress("127.0.0.1:0");
   const auto found = Listen(address, {.low = 20000, .high = 32000});
@@ -143,7 +144,7 @@ inline uint16_t FreePort() {
   return address.port;
 }
 
-// So many of them in a row.
+// Returns `count` free ports in a row.
 inline PortRange FreePorts(uint16_t count) {
   for (;;) {
     const uint16_t low = FreePort();
@@ -186,7 +187,7 @@ inline void ForEach(int count, const std::function<void(int)>& body) {
   pthread_attr_destroy(&attributes);
 }
 
-// A job: one loop, one or more roots, and what its ranks are told.
+// A job: its loop, its roots, and the options of its ranks.
 struct Job {
   explicit Job(int num_ranks_in, int num_roots = 1, Settings settings_in = LocalSettings(),
                std::unique_ptr<EventLoop> loop_in = NewLoop())

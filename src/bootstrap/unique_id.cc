@@ -25,6 +25,7 @@ void UniqueId::Encode(char (&out)[128]) const {
   std::memcpy(out, bytes.data(), std::min(bytes.size(), sizeof(out)));
 }
 
+// Tells a zeroed id and another library's id apart from a damaged id, because the advice differs.
 Result<UniqueId> UniqueId::Decode(const char (&in)[128]) {
   const auto all = std::as_bytes(std::span(in));
   const auto is_zero = [](std::byte byte) { return byte == std::byte{0}; };

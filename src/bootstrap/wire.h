@@ -2,8 +2,8 @@
 
 // Writing and reading the bootstrap's messages: little-endian integers, addresses, short texts.
 //
-// A WireReader never reads past its end: the first read that would makes it fail, every later one
-// yields zeros, and the caller asks once, at the end, whether all was well.
+// A WireReader never reads past its end: the first read beyond the end makes the reader fail, every
+// later read yields zeros, and the caller asks once, at the end, whether all was well.
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace tutti {
 
 using Bytes = std::vector<std::byte>;
 
-// Returns a text of at most `limit` bytes; one that is cut ends in dots.
+// Returns a text of at most `limit` bytes; a text that is cut ends in dots.
 inline std::string CutSentence(std::string_view text, size_t limit) {
   if (text.size() <= limit) return std::string(text);
   return std::string(text.substr(0, limit - 3)) + "...";

@@ -8,13 +8,12 @@
 #include "base/log.h"
 #include "comm/gpu_one_sided.h"
 #include "comm/join.h"
-#include "operations/agreement.h"
 #include "window/host_one_sided.h"
 
 namespace tutti {
 
-// The order is that of what uses what: operations end first, as long as the watch can still stop
-// their waits; then the watch; last the bootstrap, over which all of them talk.
+// Ends users before the things they use. Operations end first, as long as the watch can still stop
+// their waits; then the watch ends; the bootstrap, over which all of them talk, ends last.
 Communicator::~Communicator() {
   if (operations_) operations_->Finish();
   if (const MutexLock lock(registrations_mutex_); one_sided_)
@@ -34,8 +33,8 @@ int Communicator::LocalRank() const {
   return static_cast<int>(std::find(here.begin(), here.end(), rank()) - here.begin());
 }
 
-// Decides what windows this communicator can have. Ranks that map one another's memory form teams;
-// ranks that do not are teams of one, whose windows others reach over the network.
+// Decides which windows this communicator can have. Ranks that map one another's memory form teams.
+// Each remaining rank is a team of its own, whose windows are reached over the network.
 Status Communicator::MakeSymmetricMemory() {
   const bool reaches = operations_->MapsPeerMemory();
   const int team_size =
@@ -45,7 +44,7 @@ Status Communicator::MakeSymmetricMemory() {
                                   .team = LsaTeamOf(rank(), team_size),
                                   .directory = &process_.windows()};
   const auto stride = static_cast<uint64_t>(settings_.win_stride);
-  // A GPU that reaches no other one still has windows, which other ranks put to.
+  // A GPU that reaches no peer GPU still has windows, to which ranks put over the network.
   const bool can_map = reaches || std::none_of(peers_.begin(), peers_.end(), [](const PeerInfo& p) {
                          return p.cumem_disabled != 0;
                        });
@@ -94,19 +93,15 @@ Status Communicator::StopAfterStep(Status failure) {
 
 Status Communicator::AgreeInStep(const std::string& step, const Status& mine) {
   const Watch::Step here(*watch_, "in " + step);
-  Result<Agreement> agreed = Agree(*bootstrap_, peers_, mine, InitDeadline(), &watch_->stop_flag());
-  return agreed.ok() ? std::move(agreed->refusal) : StopAfterStep(std::move(agreed).status());
+  return Concluded(ranks().Agree(mine));
 }
 
 Result<SymmetricMemory::Outcome> Communicator::Register(const SymmetricMemory::Request& request,
                                                         WindowUse use) {
-  // Whatever ends the communicator, on any rank, ends this as well.
-  const std::atomic<bool>* const abort_flag = &watch_->stop_flag();
-  const Deadline deadline = InitDeadline();
-  TUTTI_ASSIGN(SymmetricMemory::Outcome outcome,
-               symmetric_->Register(request, deadline, abort_flag));
+  const JointRanks ranks = this->ranks();
+  TUTTI_ASSIGN(SymmetricMemory::Outcome outcome, symmetric_->Register(request, ranks));
   if (outcome.window == nullptr) return outcome;
-  TUTTI_TRY(ShareWithOthers(*outcome.window, use, deadline, abort_flag));
+  TUTTI_TRY(ShareWithOthers(*outcome.window, use, ranks));
   TUTTI_ASSIGN(Agreement direct, device_communicators_.ShareDirect(*outcome.window));
   if (!direct.go_on()) {
     TUTTI_TRY(DeregisterWindow(outcome.window->handle));
@@ -116,8 +111,8 @@ Result<SymmetricMemory::Outcome> Communicator::Register(const SymmetricMemory::R
   return outcome;
 }
 
-// Has operations work in a window; in all of its parts where the user promises that these are used
-// alike, they are of one length and all within reach.
+// Has operations work in this rank's part of a window. Operations work in all parts where the user
+// promises symmetric use, the parts have one length, and all are within reach.
 void Communicator::UseInOperations(const Window& window, bool is_symmetric) {
   const bool alike = std::all_of(window.bytes.begin(), window.bytes.end(),
                                  [&](uint64_t bytes) { return bytes == window.bytes[0]; });
@@ -153,34 +148,32 @@ Result<OneSided*> Communicator::one_sided() {
   return one_sided_.get();
 }
 
-// Lets ranks outside the team reach a window by one-sided calls, after what all windows share was
-// made with the first one; on GPUs with the first of the program's own. All ranks call it together.
-Status Communicator::ShareWithOthers(const Window& window, WindowUse use, Deadline deadline,
-                                     const std::atomic<bool>* abort_flag) {
+// Lets ranks outside the team reach a window by one-sided calls. The first window, on GPUs the
+// first of the program's own, makes the common parts of all windows. All ranks call this together.
+Status Communicator::ShareWithOthers(const Window& window, WindowUse use, const JointRanks& ranks) {
   if (!CanDoOneSided()) return Status::Ok();
   Result<OneSided*> one_sided = this->one_sided();
   if (!one_sided.ok()) {
-    if (operations_->one_sided_support() == nullptr) {
+    if (device_->manner().one_sided_on_streams) {
       if (use == WindowUse::kResource) return Status::Ok();
       Status made = MakeGpuOneSided();
       const MutexLock lock(registrations_mutex_);
       why_no_one_sided_ = std::move(made);
       return Status::Ok();
     }
-    TUTTI_TRY(MakeOneSided(deadline, abort_flag));
+    TUTTI_TRY(MakeOneSided(ranks));
     one_sided = this->one_sided();
   }
   if (!one_sided.ok() || (*one_sided)->remote() == nullptr) return Status::Ok();
-  return (*one_sided)->remote()->Share(window, use == WindowUse::kResource, {deadline, abort_flag});
+  return (*one_sided)->remote()->Share(window, use == WindowUse::kResource, ranks.limits());
 }
 
-// Makes what one-sided calls need once for all windows: the window with the counters of signals,
-// and the connections to ranks outside the team. REQUIRES: CanDoOneSided().
-Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* abort_flag) {
+// Makes the common parts of one-sided calls: the window with the counters of signals, and the
+// connections to ranks outside the team. REQUIRES: CanDoOneSided().
+Status Communicator::MakeOneSided(const JointRanks& ranks) {
   SymmetricMemory::Request request;
   request.bytes = HostOneSided::SignalBytes(num_ranks());
-  TUTTI_ASSIGN(const SymmetricMemory::Outcome counters,
-               symmetric_->Register(request, deadline, abort_flag));
+  TUTTI_ASSIGN(const SymmetricMemory::Outcome counters, symmetric_->Register(request, ranks));
   if (counters.window == nullptr) {
     TUTTI_WARN("there are no one-sided calls: {}", counters.refusal.message());
     return Status::Ok();
@@ -192,29 +185,27 @@ Status Communicator::MakeOneSided(Deadline deadline, const std::atomic<bool>* ab
   parts.watch = watch_.get();
   parts.wait_policy = support.wait_policy;
   if (symmetric_->team().size < num_ranks()) {
-    TUTTI_ASSIGN(parts.remote, RemoteWindows::Connect({.bootstrap = bootstrap_.get(),
-                                                       .peers = peers_,
+    TUTTI_ASSIGN(parts.remote, RemoteWindows::Connect({.ranks = ranks,
                                                        .team = symmetric_->team(),
                                                        .loop = &process_.proxy().loop(),
                                                        .network = support.network,
                                                        .device = support.network_device,
                                                        .groups = support.groups,
-                                                       .watch = watch_.get()},
-                                                      {deadline, abort_flag}));
-    TUTTI_TRY(parts.remote->Share(*counters.window, true, {deadline, abort_flag}));
+                                                       .watch = watch_.get()}));
+    TUTTI_TRY(parts.remote->Share(*counters.window, true, ranks.limits()));
   }
   const MutexLock lock(registrations_mutex_);
   one_sided_ = std::make_unique<HostOneSided>(std::move(parts));
   return Status::Ok();
 }
 
-// Makes what one-sided calls of GPUs need, with the first window. It comes out alike on all ranks;
-// where it cannot be had, windows serve everything else.
+// Makes the parts of GPUs' one-sided calls with the first window. Comes out alike on all ranks.
+// Where one-sided calls cannot be had, windows still serve everything else.
 Status Communicator::MakeGpuOneSided() {
   TUTTI_ASSIGN(GpuGin::ForStreams gin,
                device_communicators_.gpu_gin().MakeForStreams(GpuOneSided::PlanFor(num_ranks())));
   // The proxy has been made on the device, so this does not fail on one rank alone.
-  TUTTI_ASSIGN(const cuda::Device* const device, process_.OpenDevice(device_->cuda_ordinal()));
+  TUTTI_ASSIGN(const cuda::Device* const device, device_->OpenGpu());
   auto made = std::make_unique<GpuOneSided>(
       GpuOneSided::Parts{
           .rank = rank(), .device = device, .symmetric = symmetric_.get(), .watch = watch_.get()},
@@ -225,8 +216,8 @@ Status Communicator::MakeGpuOneSided() {
   return Status::Ok();
 }
 
-// Takes the window from the operations first, which waits for kernels and puts that may still use
-// it, and gives the memory back last.
+// Takes the window from the operations first, after the last kernel and put that may still use the
+// window. Gives the memory back last.
 Status Communicator::DeregisterWindow(ncclWindow_t handle) {
   TUTTI_TRY(symmetric_->Find(handle).status());
   const void* token = nullptr;
@@ -235,7 +226,7 @@ Status Communicator::DeregisterWindow(ncclWindow_t handle) {
     if (const auto found = registrations_.find(handle); found != registrations_.end())
       token = found->second;
   }
-  // Where the device cannot tell that it is done, what may still be in use stays mapped.
+  // Where the device cannot tell whether its work is done, the memory stays mapped.
   TUTTI_TRY(operations_->Forget(token));
   if (OneSided* const calls = calls_on_streams_.load(std::memory_order_acquire)) calls->AwaitPuts();
   {

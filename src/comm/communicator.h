@@ -1,12 +1,11 @@
 #pragma once
 
-// A communicator: the ranks that work together, what watches over them, and the operations that
-// they run.
+// A communicator: ranks, the watch over them, and their operations.
 //
-// Made in named steps (init.cc): bootstrap → who is where → operations (join.h), which are of one
-// of three kinds (operations/operations.h). A communicator owns everything below it and is owned by
-// the handle that the API gave out (comm/handle.h). A failure stops it for good (watch/watch.h):
-// later operations return the first reason.
+// A communicator is made in named steps (init.cc): bootstrap → who is where → operations (join.h)
+// of one of three kinds (operations/operations.h). The handle from the API owns the communicator
+// (comm/handle.h), which owns everything below. A failure stops the communicator for good
+// (watch/watch.h): later operations return the first reason.
 
 #include <atomic>
 #include <cstdint>
@@ -27,6 +26,7 @@
 #include "comm/rank_device.h"
 #include "config/settings.h"
 #include "nccl.h"
+#include "operations/agreement.h"
 #include "operations/operations.h"
 #include "operations/peer_info.h"
 #include "sys/network_interface.h"
@@ -45,24 +45,23 @@ class Communicator {
     std::vector<UniqueId> ids;
     int rank = 0;
     int num_ranks = 1;
-    std::string name;      // Logs show it. It may be empty.
+    std::string name;      // Shown in logs. May be empty.
     int cuda_device = -1;  // CUDA's number of this rank's GPU; -1 makes the rank a host device.
-    // Raising it ends initialisation early; it is raised when initialisation fails for all ranks
-    // (Bootstrap::Options).
+    // Raising the flag ends initialisation early. The bootstrap raises the flag when initialisation
+    // fails for all ranks (Bootstrap::Options).
     std::atomic<bool>* abort_flag = nullptr;
     std::function<Status()> abort_reason = {};
   };
 
-  // Blocks until all ranks are there. Fails on every rank with the same reason where that is
-  // possible.
+  // Blocks until all ranks are there. Fails on every rank with the same reason where possible.
   static Result<std::unique_ptr<Communicator>> Init(Process& process, const Settings& settings,
                                                     const InitOptions& options);
-  // Makes the communicator of `parent_ranks` (which include this rank), known to all of them.
+  // Makes the communicator of `parent_ranks`, which include this rank and are known to all of them.
   // `abort_flag` and `abort_reason` are as in InitOptions.
   static Result<std::unique_ptr<Communicator>> InitChild(
       Communicator& parent, uint64_t child_id, std::vector<int> parent_ranks, std::string name,
       std::atomic<bool>* abort_flag, const std::function<Status()>& abort_reason);
-  // REQUIRES: every call has returned, and every ticket was run (ncclComm::AwaitRest).
+  // REQUIRES: every call has returned, and every ticket was run (HandleTable::Remove).
   ~Communicator();
 
   int rank() const { return bootstrap_->rank(); }
@@ -76,38 +75,42 @@ class Communicator {
   const std::vector<PeerInfo>& peers() const { return peers_; }
   Operations& operations() { return *operations_; }
   const Operations& operations() const { return *operations_; }
-  // Returns the deadline of what begins now and is done together by all ranks.
+  // Returns the deadline of a joint step of all ranks that begins now.
   Deadline InitDeadline() const { return Deadline::AfterSeconds(settings_.init_timeout_s); }
+  // Returns the ranks for a step that begins now. The step ends when any rank stops the
+  // communicator.
+  JointRanks ranks() const {
+    return {bootstrap_.get(), peers_, InitDeadline(), &watch_->stop_flag()};
+  }
 
-  // Children that all ranks make are numbered alike on all of them, since all make them in the same
-  // order.
+  // Returns the number of the next child of all ranks. The numbers are alike on all ranks, because
+  // all make the children in the same order.
   uint64_t NextChildNumber() { return ++children_; }
-  // The ranks that a shrink leaves out know nothing of it and must not count differently ever
-  // after: those that stay count the shrinks without just these ranks.
+  // Returns how many shrinks have left out just these ranks. The ranks left out know nothing of a
+  // shrink, so that a common count of all shrinks would differ from rank to rank ever after.
   uint64_t NextShrinkNumber(const std::vector<int>& excluded) { return ++shrinks_[excluded]; }
 
   SymmetricMemory& symmetric() { return *symmetric_; }
   // Registers a window; all ranks call it together. With NCCL_WIN_COLL_SYMMETRIC, operations work
-  // in it from now on, where that gains something. Returns null on all ranks where the memory of
-  // one cannot be mapped by others. Where a rank refuses, all fail with its reason, and the
-  // communicator lives on; any other failure stops it.
+  // in the window from now on where they gain by that. Returns null on all ranks where the memory
+  // of a rank cannot be mapped by others. Where a rank refuses, all fail with the rank's reason,
+  // and the communicator lives on; any other failure stops the communicator.
   enum class WindowUse : uint8_t { kOfProgram, kResource };  // kResource: of a device communicator
   Result<std::shared_ptr<const Window>> RegisterWindow(const SymmetricMemory::Request& request,
                                                        WindowUse use = WindowUse::kOfProgram);
-  // Agrees with all ranks, which call it together in a call of the name `step`, that each of them
-  // could do its part. Returns the reason of the first rank that could not, the same on all ranks,
-  // and the communicator lives on. Where the ranks cannot talk it is stopped.
+  // Agrees with all ranks on the outcome of a step; all ranks call this together, in the API call
+  // `step`. Returns the reason of the first failed rank, the same on all ranks, and the
+  // communicator lives on. Stops the communicator where the ranks cannot talk.
   Status AgreeInStep(const std::string& step, const Status& mine);
-  // Stops the communicator after a step that all ranks take together and that failed here, and
-  // returns why. Some ranks may have got further than others, so that nothing that all do together
-  // would fit any more.
+  // Stops the communicator after a failed joint step, and returns why. Some ranks may have got
+  // further than others, and then no later joint step would fit.
   Status StopAfterStep(Status failure);
-  // Ends a window on this rank, when the device has done all that was queued on it. Any thread.
+  // Ends a window on this rank, after all queued work of the device. Any thread.
   Status DeregisterWindow(ncclWindow_t handle);
 
-  // Gives back the memory that only carries data, and takes it again (suspend.cc). All ranks call
-  // each together. Where a rank refuses, `wrong` among the reasons, all fail with its reason and
-  // the communicator is as before; any other failure stops it.
+  // Give back the memory that only carries data, and take it again (suspend.cc). All ranks call
+  // each together. Where a rank refuses, `wrong` among the reasons, all fail with the rank's reason
+  // and the communicator is as before; any other failure stops the communicator.
   Status Suspend(const Status& wrong);
   Status Resume();
   // Returns whether the memory is given back, or about to be. Any thread.
@@ -123,13 +126,13 @@ class Communicator {
   bool CanDoOneSided() const;
   // Returns whether kernels can put to all ranks; the same on all ranks.
   bool CanDoGin() const;
-  // Returns what makes one-sided calls; InvalidUsage where there can be none, or no window has been
-  // registered. Any thread.
+  // Returns the maker of one-sided calls. Returns InvalidUsage before the first window, and where
+  // calls are impossible. Any thread.
   Result<OneSided*> one_sided();
 
   // Returns the JSON object of tuttiCommDescribe.
   std::string DescribeAsJson() const;
-  // Returns this rank's place among those of its machine.
+  // Returns this rank's place among the ranks of its machine.
   int LocalRank() const;
 
  private:
@@ -146,14 +149,14 @@ class Communicator {
   Status MakeSymmetricMemory();
   bool HasOneSidedNetwork() const;
   void UseInOperations(const Window& window, bool is_symmetric);
-  // Ends a step of Suspend or Resume: what it came to, and for all ranks the same.
+  // Ends a step of joint calls. Returns the refusal, the same on all ranks, or stops the
+  // communicator where the ranks could not talk.
   Status Concluded(Result<Agreement> agreed);
   Result<Agreement> GiveBackMemory(const Status& wrong);
   Result<Agreement> TakeBackMemory();
   Result<SymmetricMemory::Outcome> Register(const SymmetricMemory::Request& request, WindowUse use);
-  Status ShareWithOthers(const Window& window, WindowUse use, Deadline deadline,
-                         const std::atomic<bool>* abort_flag);
-  Status MakeOneSided(Deadline deadline, const std::atomic<bool>* abort_flag);
+  Status ShareWithOthers(const Window& window, WindowUse use, const JointRanks& ranks);
+  Status MakeOneSided(const JointRanks& ranks);
   Status MakeGpuOneSided();
   void LogTransports() const;
 
@@ -161,25 +164,25 @@ class Communicator {
   const Settings settings_;
   const std::string name_;
   const std::unique_ptr<RankDevice> device_;
-  const Deadline init_deadline_;  // It bounds all steps of initialisation together.
+  const Deadline init_deadline_;  // The deadline of all steps of initialisation together.
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Watch> watch_;
   std::vector<PeerInfo> peers_;
-  std::vector<NetworkInterface> interfaces_;  // This host's interfaces, which are read once.
-  RemoteToken probe_token_ = {};  // peers look for it to prove that they can read this memory
+  std::vector<NetworkInterface> interfaces_;  // This host's interfaces, read once.
+  RemoteToken probe_token_ = {};  // Peers find the token as proof of reading this memory.
   std::unique_ptr<Operations> operations_;
   std::unique_ptr<SymmetricMemory> symmetric_;
   DeviceCommunicators device_communicators_{*this};
   Mutex registrations_mutex_;
-  // Made with the first window, and there until the end.
+  // Made with the first window; lives until the end.
   std::unique_ptr<OneSided> one_sided_ TUTTI_GUARDED_BY(registrations_mutex_);
   Status why_no_one_sided_ TUTTI_GUARDED_BY(registrations_mutex_);
   std::atomic<OneSided*> calls_on_streams_ = nullptr;  // one_sided_ of GPUs, without the lock.
-  // The tokens of Operations::Register by the window that they are of.
+  // The tokens of Operations::Register, by window.
   std::map<ncclWindow_t, const void*> registrations_ TUTTI_GUARDED_BY(registrations_mutex_);
   std::atomic<bool> suspended_ = false;
   uint64_t children_ = 0;
-  // How often each set of ranks, which is sorted, was left out by a shrink.
+  // How often a shrink left out each sorted set of ranks.
   std::map<std::vector<int>, uint64_t> shrinks_;
 };
 

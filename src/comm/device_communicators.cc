@@ -13,12 +13,7 @@
 namespace tutti {
 namespace {
 
-// Returns whether the ranks are GPUs.
-bool RanksAreGpus(const Communicator& comm) {
-  return comm.operations().one_sided_support() == nullptr;
-}
-
-// Returns what the ranks must ask for alike, for the sentence that names a difference.
+// Returns the requirements that all ranks must ask for alike, for an error about a difference.
 std::string TextOfRequirements(const ncclDevCommRequirements_t& asked) {
   return fmt::format(
       "lsaBarrierCount {},barrierCount {},railGinBarrierCount {},worldGinBarrierCount {},"
@@ -34,8 +29,8 @@ std::string TextOfRequirements(const ncclDevCommRequirements_t& asked) {
 DeviceCommunicators::DeviceCommunicators(Communicator& comm) : comm_(comm) {}
 DeviceCommunicators::~DeviceCommunicators() = default;
 
-// Returns where everything lies that is asked for, or why this rank has to refuse. The refusal is
-// not returned to the caller at once: Create takes it into the exchange, so that all ranks refuse.
+// Returns the layout of the resource window, or the reason why this rank refuses. Create takes a
+// refusal into the exchange instead of returning at once, and all ranks refuse.
 Result<ResourcePlan> DeviceCommunicators::Plan(
     const Result<ncclDevCommRequirements_t>& requirements) const {
   if (!requirements.ok()) return requirements.status();
@@ -48,51 +43,26 @@ Result<ResourcePlan> DeviceCommunicators::Plan(
       {.num_ranks = comm_.num_ranks(),
        .lsa_size = comm_.symmetric().team().size,
        .has_gin = direct || comm_.CanDoGin(),
-       .has_old_gin = !direct && RanksAreGpus(comm_) && comm_.CanDoGin(),
+       .has_old_gin = !direct && comm_.device().manner().knows_old_gin && comm_.CanDoGin(),
        .usual_depth = static_cast<uint32_t>(direct ? comm_.settings().gin_queue_depth
                                                    : comm_.settings().gin_proxy_queue_size)});
 }
 
-// Makes the proxy of a rank on a host.
-Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxy(
-    const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
-  // Made with the window, if not before.
-  TUTTI_ASSIGN(OneSided* const one_sided, comm_.one_sided());
-  if (const RemoteWindows* const remote = one_sided->remote())
-    TUTTI_TRY(remote->CheckSignals(whole.gin.strong, whole.gin.va_signals));
-  TUTTI_ASSIGN(std::unique_ptr<GinProxy> proxy,
-               GinProxy::Create({.rank = comm_.rank(),
-                                 .plan = whole.gin,
-                                 .resource = window,
-                                 .symmetric = &comm_.symmetric(),
-                                 .remote = one_sided->remote(),
-                                 .loop = &comm_.process().proxy().loop(),
-                                 .watch = &comm_.watch()}));
-  return std::unique_ptr<GinBackend>(std::move(proxy));
-}
-
-// Makes the proxies of all ranks, or what their kernels need to drive cards. Where one rank cannot
-// make its own, no rank keeps one, nor the window.
+// Makes the proxies or the cards' backends of all ranks. If a rank cannot make its own, no rank
+// keeps its own, nor the window.
 Result<std::unique_ptr<GinBackend>> DeviceCommunicators::MakeProxies(
     const ResourcePlan& whole, const std::shared_ptr<const Window>& window) {
-  Result<std::unique_ptr<GinBackend>> proxy = InternalError("no proxy was made");
   if (const std::string why = WhyProxy(); !why.empty())
     TUTTI_INFO(kLogNet, "kernels put over the network by the proxy: {}", why);
-  if (WantsDirect()) {
-    proxy = direct_gin()->Make(whole.gin);
-  } else if (RanksAreGpus(comm_)) {
-    proxy = gpu_gin().MakeProxy(whole.gin, whole.digest);
-  } else {
-    proxy = MakeProxy(whole, window);
-    Status agreed = comm_.AgreeInStep("ncclDevCommCreate", proxy.ok() ? Status() : proxy.status());
-    if (!agreed.ok()) proxy = std::move(agreed);
-  }
+  Result<std::unique_ptr<GinBackend>> proxy =
+      WantsDirect() ? direct_gin()->Make(whole.gin)
+                    : comm_.device().MakeGinProxy(comm_, whole, window);
   if (!proxy.ok()) TUTTI_TRY(comm_.DeregisterWindow(window->handle));
   return proxy;
 }
 
-// All ranks call this together. Whatever is wrong on one rank goes into the exchange of the
-// window's registration, so that the others do not wait for it and all return the same refusal.
+// All ranks call this together. An error of one rank goes into the exchange of the window's
+// registration. No rank waits for another, and all return the same refusal.
 Result<ncclDevComm> DeviceCommunicators::Create(
     const Result<ncclDevCommRequirements_t>& requirements) {
   const Result<ResourcePlan> plan = Plan(requirements);
@@ -128,15 +98,15 @@ Result<ncclDevComm> DeviceCommunicators::Create(
   return made;
 }
 
-// Makes the word that ends the waits of kernels with the first device communicator. Abort may run
-// at the same time, without the mutex: each of the two stores first and then looks at what the
-// other stores, so that one of them sees the other.
+// Makes, with the first device communicator, the word that ends the waits of kernels. Abort may run
+// at the same time, without the mutex. Both functions store first and then look at the store of the
+// other, and at least one of them sees the other.
 Result<uint32_t*> DeviceCommunicators::AbortFlag() {
   const MutexLock lock(mutex_);
   if (flag_ == nullptr) {
     TUTTI_ASSIGN(flag_, comm_.device().MakeKernelFlag());
     flag_of_kernels_.store(flag_.get());
-    // An Abort that saw no flag has set `aborted_` before it looked.
+    // An Abort that saw no flag has set `aborted_` before.
     if (aborted_.load()) flag_->store(1);
   }
   return reinterpret_cast<uint32_t*>(flag_.get());
@@ -147,6 +117,8 @@ void DeviceCommunicators::Abort() {
   if (auto* const flag = flag_of_kernels_.load()) flag->store(1);
 }
 
+// The proxy ends before the window, because the proxy reads and writes words of the window. Both
+// end even after a failed wait.
 Status DeviceCommunicators::Destroy(const void* devcomm) {
   const ncclWindow_t window = ResourceWindowOf(devcomm);
   std::unique_ptr<GinBackend> proxy;
@@ -170,12 +142,12 @@ GpuGin& DeviceCommunicators::gpu_gin() {
   return *gpu_gin_;
 }
 
-// Ranks on hosts that cannot drive cards fail with the reason; GPUs have the proxy then.
+// If a card cannot be driven, ranks on hosts fail with the reason, and GPUs use the proxy.
 std::string DeviceCommunicators::WhyProxy() const {
-  if (!GinOptions::From(comm_.settings()).direct)
+  if (!comm_.settings().gin_enable || comm_.settings().gin_type != NCCL_GIN_TYPE_GDAKI)
     return "NCCL_GIN_TYPE is not 3, which has them drive mlx5 cards themselves";
   const MutexLock lock(mutex_);
-  if (RanksAreGpus(comm_) && direct_gin_ && direct_gin_->refused())
+  if (comm_.device().manner().proxy_for_cards && direct_gin_ && direct_gin_->refused())
     return std::string(direct_gin_->why_refused().message());
   return {};
 }
@@ -185,7 +157,7 @@ bool DeviceCommunicators::WantsDirect() const { return WhyProxy().empty(); }
 Result<Agreement> DeviceCommunicators::ShareDirect(const Window& window) {
   if (!WantsDirect()) return Agreement();
   if (direct_gin() == nullptr) {
-    auto made = std::make_unique<DirectGin>(comm_, GinOptions::From(comm_.settings()));
+    auto made = std::make_unique<DirectGin>(comm_);
     const MutexLock lock(mutex_);
     direct_gin_ = std::move(made);
   }
@@ -204,7 +176,7 @@ DirectGin* DeviceCommunicators::direct_gin() {
 void DeviceCommunicators::Clear() {
   const MutexLock lock(mutex_);
   for (auto& [window, proxy] : made_) {
-    // Puts that other ranks do not take in time are given up, since the communicator goes away.
+    // Puts that other ranks do not take in time are given up, because the communicator goes away.
     if (proxy) static_cast<void>(proxy->Finish(comm_.InitDeadline()).ok());
   }
   made_.clear();

@@ -16,10 +16,10 @@ constexpr const char* kCall = "ncclDevCommCreate";
 
 }  // namespace
 
-// A backend as its device communicator has it.
+// A backend for its device communicator.
 class DirectGin::Owned final : public GinBackend {
  public:
-  Owned(DirectGin& gin, uint64_t number, std::unique_ptr<GinDirect> direct)
+  Owned(DirectGin& gin, uint64_t number, std::unique_ptr<DirectBackend> direct)
       : gin_(gin), number_(number), direct_(std::move(direct)) {}
   ~Owned() override { gin_.Retire(number_, std::move(direct_)); }
 
@@ -30,11 +30,10 @@ class DirectGin::Owned final : public GinBackend {
  private:
   DirectGin& gin_;
   const uint64_t number_;
-  std::unique_ptr<GinDirect> direct_;
+  std::unique_ptr<DirectBackend> direct_;
 };
 
-DirectGin::DirectGin(Communicator& comm, const GinOptions& options)
-    : comm_(comm), options_(options) {}
+DirectGin::DirectGin(Communicator& comm) : comm_(comm) {}
 
 DirectGin::~DirectGin() {
   FreeRetired(UINT64_MAX);
@@ -45,33 +44,10 @@ DirectGin::~DirectGin() {
 // -------------------------------------------------------------------------------------------------
 // The joint calls
 
-Result<Agreement> DirectGin::Exchange(const Status& could, std::span<const std::byte> mine,
-                                      std::vector<std::span<const std::byte>>& all) {
-  const auto ranks = static_cast<size_t>(comm_.num_ranks());
-  const size_t bytes = sizeof(StatusWire) + mine.size();
-  heard_.assign(ranks * bytes, std::byte{0});
-  std::byte* const own = heard_.data() + static_cast<size_t>(comm_.rank()) * bytes;
-  const StatusWire wire = StatusWire::Of(could);
-  std::memcpy(own, &wire, sizeof(wire));
-  std::copy(mine.begin(), mine.end(), own + sizeof(wire));
-  TUTTI_TRY(comm_.bootstrap().AllGather(heard_.data(), bytes, comm_.InitDeadline(),
-                                        &comm_.watch().stop_flag()));
-  Agreement agreement;
-  all.clear();
-  for (size_t r = 0; r < ranks; ++r) {
-    StatusWire said;
-    std::memcpy(&said, heard_.data() + r * bytes, sizeof(said));
-    all.push_back(std::span(heard_).subspan(r * bytes + sizeof(said), mine.size()));
-    if (agreement.go_on()) agreement.refusal = said.From(static_cast<int>(r), comm_.peers()[r]);
-  }
-  return agreement;
-}
-
-// Returns the port that is nearest to this rank's device, as rings choose NICs
-// (comm/topology_step.h); by the rank's number on its host where the topology does not know the
-// ports.
+// Returns the port nearest to this rank's device, as rings choose NICs (comm/topology_step.h).
+// Returns a port by the rank's number on its host where the topology does not know the ports.
 Result<std::string> DirectGin::ChoosePort() const {
-  TUTTI_ASSIGN(const std::vector<CardPort> ports, Card::Find(comm_.settings(), options_));
+  TUTTI_ASSIGN(const std::vector<CardPort> ports, FindDirectPorts(comm_.settings()));
   const std::string& by_number = ports[static_cast<size_t>(comm_.LocalRank()) % ports.size()].name;
   const bool placed = std::none_of(ports.begin(), ports.end(),
                                    [](const CardPort& port) { return port.pci_path.empty(); });
@@ -106,28 +82,23 @@ Result<std::string> DirectGin::ChoosePort() const {
 }
 
 Status DirectGin::OpenCard() {
-  TUTTI_TRY(options_.CheckNicHandler());
   TUTTI_ASSIGN(const std::string port, ChoosePort());
-  TUTTI_ASSIGN(card_, Card::Open(comm_.settings(), options_, port));
-  if (comm_.device().cuda_ordinal() < 0) return Status::Ok();
-  TUTTI_ASSIGN(const cuda::Device* const device,
-               comm_.process().OpenDevice(comm_.device().cuda_ordinal()));
-  TUTTI_ASSIGN(gpu_, GinGpuCard::Create(*device, *card_,
-                                        {.trusts_order = comm_.settings().gdr_flush_disable}));
+  TUTTI_ASSIGN(const cuda::Device* const gpu, comm_.device().OpenGpu());
+  TUTTI_ASSIGN(card_, OpenDirectCard(comm_.settings(), port, gpu));
   const MutexLock lock(mutex_);
-  records_ = MakeDeviceRecordMemory(*device);
+  if (gpu != nullptr) records_ = MakeDeviceRecordMemory(*gpu);
   return Status::Ok();
 }
 
+// All ranks tell one another whether they could open a card. A failed attempt is final, and windows
+// go on without cards.
 Result<Agreement> DirectGin::Open() {
   asked_ = true;
   const Status opened = OpenCard();
-  std::vector<std::span<const std::byte>> all;
-  TUTTI_ASSIGN(Agreement agreement, Exchange(opened, {}, all));
+  TUTTI_ASSIGN(Agreement agreement, comm_.ranks().Agree(opened));
   if (agreement.go_on()) {
     TUTTI_INFO(kLogNet, "kernels put over the network by driving {} themselves", card_->name());
   } else {
-    gpu_.reset();
     card_.reset();
     why_none_ = agreement.refusal;
     TUTTI_INFO(kLogNet, "kernels cannot drive network cards: {}", why_none_.message());
@@ -135,14 +106,7 @@ Result<Agreement> DirectGin::Open() {
   return agreement;
 }
 
-Result<std::unique_ptr<CardMemory>> DirectGin::Register(const Window& window) {
-  const auto ordering = (window.flags & NCCL_WIN_STRICT_ORDERING) != 0 ? CardOrdering::kStrict
-                                                                       : CardOrdering::kRelaxed;
-  if (gpu_) return gpu_->Register(window.own, window.offset, ordering);
-  return card_->Register(window.own, window.offset, ordering);
-}
-
-// Returns what kernels find the keys of a window by.
+// Returns the record by which kernels find the keys of a window.
 Result<const device::GdakiMemory*> DirectGin::RecordFor(Shared& shared) {
   shared.memory = {shared.keys.data(), shared.own ? shared.own->local_key() : 0};
   if (!records_) return &shared.memory;
@@ -156,26 +120,27 @@ Result<const device::GdakiMemory*> DirectGin::RecordFor(Shared& shared) {
   return record;
 }
 
+// A rank whose part is empty has nothing to register and tells the key 0, to which no kernel puts.
 Result<Agreement> DirectGin::Share(const Window& window) {
   if (!asked_) TUTTI_TRY(Open().status());
   if (card_ == nullptr) return Agreement();
   Shared shared;
   Status could;
-  uint32_t key = 0;
+  JointStep<uint32_t> step(comm_.ranks());
   if (!window.own.empty()) {
-    Result<std::unique_ptr<CardMemory>> own = Register(window);
+    const bool strict = (window.flags & NCCL_WIN_STRICT_ORDERING) != 0;
+    Result<std::unique_ptr<CardMemory>> own = card_->Register(
+        window.own, window.offset, strict ? CardOrdering::kStrict : CardOrdering::kRelaxed);
     if (own.ok()) {
       shared.own = std::move(own).value();
-      key = shared.own->remote_key();
+      step.mine() = shared.own->remote_key();
     } else {
       could = std::move(own).status();
     }
   }
-  std::vector<std::span<const std::byte>> all;
-  TUTTI_ASSIGN(Agreement agreement, Exchange(could, std::as_bytes(std::span(&key, 1)), all));
+  TUTTI_ASSIGN(Agreement agreement, step.Exchange(could));
   if (!agreement.go_on()) return agreement;
-  for (const std::span<const std::byte> told : all)
-    std::memcpy(&shared.keys.emplace_back(), told.data(), sizeof(uint32_t));
+  shared.keys.assign(step.offers().begin(), step.offers().end());
   const MutexLock lock(mutex_);
   Shared& kept = windows_[window.handle] = std::move(shared);
   TUTTI_ASSIGN(const device::GdakiMemory* const record, RecordFor(kept));
@@ -191,26 +156,23 @@ void DirectGin::Forget(ncclWindow_t window) {
   windows_.erase(found);
 }
 
-Result<std::unique_ptr<GinDirect>> DirectGin::Prepare(const GinPlan& plan) {
-  return GinDirect::Create({.rank = comm_.rank(),
-                            .num_ranks = comm_.num_ranks(),
-                            .team = comm_.symmetric().team(),
-                            .plan = plan,
-                            .card = card_.get(),
-                            .gpu = gpu_.get(),
-                            .loop = &comm_.process().proxy().loop(),
-                            .watch = &comm_.watch(),
-                            .query_ns = options_.query_ns,
-                            .name_of = [this](int rank) {
-                              return RankName(rank, comm_.peers()[static_cast<size_t>(rank)]);
-                            }});
+Result<std::unique_ptr<DirectBackend>> DirectGin::Prepare(const GinPlan& plan) {
+  return card_->MakeBackend({.rank = comm_.rank(),
+                             .num_ranks = comm_.num_ranks(),
+                             .team = comm_.symmetric().team(),
+                             .plan = plan,
+                             .loop = &comm_.process().proxy().loop(),
+                             .watch = &comm_.watch(),
+                             .name_of = [this](int rank) {
+                               return RankName(rank, comm_.peers()[static_cast<size_t>(rank)]);
+                             }});
 }
 
 Result<std::unique_ptr<GinBackend>> DirectGin::Make(const GinPlan& plan) {
   if (card_ == nullptr) return why_none_;
-  Result<std::unique_ptr<GinDirect>> direct = Prepare(plan);
-  const size_t offer_bytes = GinDirect::OfferBytes(plan, static_cast<size_t>(comm_.num_ranks()));
-  GinDirect* const made = direct.ok() ? direct->get() : nullptr;
+  Result<std::unique_ptr<DirectBackend>> direct = Prepare(plan);
+  const size_t offer_bytes = card_->OfferBytes(plan, comm_.num_ranks());
+  DirectBackend* const made = direct.ok() ? direct->get() : nullptr;
   TUTTI_TRY(JoinAll(made, direct.status(), offer_bytes));
   const uint64_t number = ++made_;
   {
@@ -221,24 +183,27 @@ Result<std::unique_ptr<GinBackend>> DirectGin::Make(const GinPlan& plan) {
       std::make_unique<Owned>(*this, number, std::move(direct).value()));
 }
 
-// Exchanges offers, and which device communicators this rank still has, and joins.
-Status DirectGin::JoinAll(GinDirect* direct, const Status& could, size_t offer_bytes) {
+// Exchanges the offers and the numbers of this rank's live device communicators, and joins.
+Status DirectGin::JoinAll(DirectBackend* direct, const Status& could, size_t offer_bytes) {
   uint64_t oldest_used = made_ + 1;
   {
     const MutexLock lock(mutex_);
     if (!used_.empty()) oldest_used = *used_.begin();
   }
-  std::vector<std::byte> mine(sizeof(oldest_used) + offer_bytes);
+  const JointRanks ranks = comm_.ranks();
+  const size_t bytes = sizeof(oldest_used) + offer_bytes;
+  std::vector<std::byte> told(ranks.peers.size() * bytes);
+  const std::span<std::byte> mine = std::span(told).subspan(ranks.me() * bytes, bytes);
   std::memcpy(mine.data(), &oldest_used, sizeof(oldest_used));
-  if (direct != nullptr) direct->Offer(std::span(mine).subspan(sizeof(oldest_used)));
-  std::vector<std::span<const std::byte>> all;
-  const Result<Agreement> agreed = Exchange(could, mine, all);
+  if (direct != nullptr) direct->Offer(mine.subspan(sizeof(oldest_used)));
+  const Result<Agreement> agreed = ranks.Exchange(could, told);
   if (!agreed.ok()) return comm_.StopAfterStep(agreed.status());
-  for (std::span<const std::byte>& told : all) {
+  std::vector<std::span<const std::byte>> all;
+  for (size_t r = 0; r < ranks.peers.size(); ++r) {
     uint64_t theirs = 0;
-    std::memcpy(&theirs, told.data(), sizeof(theirs));
+    std::memcpy(&theirs, &told[r * bytes], sizeof(theirs));
     oldest_used = std::min(oldest_used, theirs);
-    told = told.subspan(sizeof(theirs));
+    all.push_back(std::span(told).subspan(r * bytes + sizeof(theirs), offer_bytes));
   }
   FreeRetired(oldest_used);
   if (!agreed->go_on()) return agreed->refusal;
@@ -248,14 +213,14 @@ Status DirectGin::JoinAll(GinDirect* direct, const Status& could, size_t offer_b
 // -------------------------------------------------------------------------------------------------
 // The end of device communicators
 
-void DirectGin::Retire(uint64_t number, std::unique_ptr<GinDirect> direct) {
+void DirectGin::Retire(uint64_t number, std::unique_ptr<DirectBackend> direct) {
   direct->Retire();
   const MutexLock lock(mutex_);
   used_.erase(number);
   retired_.push_back({number, std::move(direct)});
 }
 
-// Ends what no rank uses any more.
+// Ends the backends that no rank uses any more.
 void DirectGin::FreeRetired(uint64_t oldest_used) {
   std::vector<Retired> ended;
   const MutexLock lock(mutex_);

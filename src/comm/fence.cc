@@ -47,8 +47,8 @@ void Fence::NoteDone(size_t number) {
   changed_.NotifyAll();
 }
 
-// A batch that has begun may still touch its buffers after its communicator has stopped, so it is
-// waited for.
+// A begun batch may still touch its buffers after its communicator has stopped, and is therefore
+// awaited.
 bool Fence::MayGoOn() const {
   return std::all_of(batches_.begin(), batches_.end(), [](const Batch& batch) {
     return batch.done || (!batch.begun && batch.comm->comm->watch().stopped());

@@ -6,8 +6,8 @@
 //   first stream   … earlier work | AwaitReached | batches | later work …
 //   other streams  … earlier work | NoteReached  | AwaitDone | later work …
 //
-// Every wait ends when the communicators that it concerns have stopped. The wait for streams also
-// ends when they have not got to the fence for TUTTI_TIMEOUT_S. Any thread may call.
+// Every wait ends when its communicators have stopped. The wait for streams also ends when the
+// streams have not got to the fence for TUTTI_TIMEOUT_S. Any thread may call.
 
 #include <cstddef>
 #include <vector>
@@ -27,13 +27,13 @@ class Fence {
 
   // Notes that a stream has got to the batches.
   void NoteReached();
-  // Waits until all streams have got there, and begins batch `number`. Ends early when the batch's
-  // communicator has stopped, with the reason, and with Timeout.
+  // Waits until all streams have got to the fence, and begins batch `number`. Ends early when the
+  // batch's communicator has stopped, with the reason, and with Timeout.
   Status AwaitReached(size_t number);
   // Notes that batch `number` is over and does not touch its communicator any more.
   void NoteDone(size_t number);
-  // Waits until all batches are over. Does not wait for batches that have not begun and whose
-  // communicator has stopped, because these touch no buffer any more.
+  // Waits until all batches are over. Batches that have not begun and whose communicator has
+  // stopped are not awaited, because they touch no buffer any more.
   void AwaitDone();
 
  private:

@@ -2,29 +2,29 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "comm/communicator.h"
+#include "comm/joint_call.h"
 #include "window/host_flat_space.h"
 
 namespace tutti {
 namespace {
 
-// The addresses that a rank's part of the host's memory has. A device communicator takes some MiB.
+// The addresses reserved for a rank's part of the host's memory. A device communicator takes some
+// MiB.
 constexpr uint64_t kStride = uint64_t{64} << 30;
 // A page of a rank holds its lock.
 constexpr uint64_t kLockBytes = 4096;
 constexpr double kFinishS = 60;
-// The call that all of this is part of, as other ranks are told.
+// The call that other ranks see as the place of a failure.
 constexpr const char* kCall = "ncclDevCommCreate";
 constexpr const char* kDoing = "in ncclDevCommCreate";
 
 }  // namespace
 
-// A proxy as its device communicator has it. What is left of it at the end is kept as long as
-// other ranks may write there.
+// A proxy for its device communicator. The memory of the proxy is kept as long as other ranks may
+// write there.
 class GpuGin::Owned final : public GinBackend {
  public:
   Owned(GpuGin& gin, std::unique_ptr<GinDeviceProxy> proxy, std::shared_ptr<const Window> window)
@@ -40,6 +40,8 @@ class GpuGin::Owned final : public GinBackend {
   std::shared_ptr<const Window> window_;
 };
 
+// Windows of the host's memory are a second symmetric memory beside the windows of the GPUs, with
+// the same LSA teams.
 GpuGin::GpuGin(Communicator& comm) : comm_(comm) {
   const LsaTeam& team = comm.symmetric().team();
   const PeerInfo& self = comm.peers()[static_cast<size_t>(comm.rank())];
@@ -70,42 +72,26 @@ GpuGin::~GpuGin() {
 // ---------------------------------------------------------------------------------------------------------------------
 // The joint calls
 
-// Takes a step that all ranks take together. Returns the same on all of them: success where it
-// succeeded on all, else the failure of one rank, with its name.
+// Takes a joint step. Returns the same result on all ranks: success where the step succeeded on
+// all, else the failure of one rank, with its name.
 Status GpuGin::Together(const Step& step) {
   std::atomic<bool> ended = false;
   Status mine;
   {
-    const Watch::Step here(comm_.watch(), kDoing);
-    const Watch::JointCall call(comm_.watch(), ended);
-    mine = step({comm_.InitDeadline(), &ended});
-    if (!mine.ok()) mine = GiveUp(call, std::move(mine));
+    const JointCall call(comm_, kDoing, ended);
+    mine = step(call.ranks());
+    if (!mine.ok()) mine = call.GiveUp(std::move(mine));
   }
   return comm_.AgreeInStep(kCall, mine);
 }
 
-// Tells the other ranks, which may be waiting for this one, that its step has failed. Returns what
-// this rank brings to the agreement: its failure, or success where that only followed from the
-// failure of another one, which brings its own.
-Status GpuGin::GiveUp(const Watch::JointCall& call, Status failure) const {
-  // The reason why another rank has closed a connection may still be on its way.
-  const Deadline reason_comes = Deadline::After(Watch::kExplainBrokenNs);
-  while (failure.code() == Code::kRemoteError && call.reason().ok() && !reason_comes.Passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  if (!call.reason().ok()) return Status::Ok();
-  const auto rank = static_cast<size_t>(comm_.rank());
-  call.GiveUp(
-      RemoteError("{}: {}", RankName(comm_.rank(), comm_.peers()[rank]), failure.message()));
-  return failure;
-}
-
-// Makes what all device communicators share.
+// Makes the parts that all device communicators share.
 Status GpuGin::Join() {
   if (comm_.symmetric().team().size < comm_.num_ranks()) TUTTI_TRY(Connect());
   Result<std::shared_ptr<const Window>> locks = MakeWindow(kLockBytes, 0);
   Status shared = locks.status();
   if (shared.ok()) {
-    shared = Together([&](const WaitLimits& limits) { return Share(**locks, limits); });
+    shared = Together([&](const JointRanks& ranks) { return Share(**locks, ranks.limits()); });
     if (!shared.ok()) Drop(**locks);
   }
   if (!shared.ok()) {
@@ -118,17 +104,17 @@ Status GpuGin::Join() {
 
 Status GpuGin::Connect() {
   const Operations::OneSidedNetwork network = comm_.operations().one_sided_network();
-  const RemoteWindows::Parts parts = {.bootstrap = &comm_.bootstrap(),
-                                      .peers = comm_.peers(),
-                                      .team = comm_.symmetric().team(),
-                                      .loop = &comm_.process().proxy().loop(),
-                                      .network = network.net,
-                                      .device = network.device,
-                                      .groups = network.groups,
-                                      .watch = &comm_.watch(),
-                                      .attempt = attempts_++};
-  Status connected = Together([&](const WaitLimits& limits) -> Status {
-    TUTTI_ASSIGN(remote_, RemoteWindows::Connect(parts, limits));
+  RemoteWindows::Parts parts = {.ranks = {},
+                                .team = comm_.symmetric().team(),
+                                .loop = &comm_.process().proxy().loop(),
+                                .network = network.net,
+                                .device = network.device,
+                                .groups = network.groups,
+                                .watch = &comm_.watch(),
+                                .attempt = attempts_++};
+  Status connected = Together([&](const JointRanks& ranks) -> Status {
+    parts.ranks = ranks;
+    TUTTI_ASSIGN(remote_, RemoteWindows::Connect(parts));
     return Status::Ok();
   });
   if (!connected.ok()) remote_.reset();
@@ -141,8 +127,7 @@ Result<std::shared_ptr<const Window>> GpuGin::MakeWindow(uint64_t bytes, uint64_
   SymmetricMemory::Request request;
   request.bytes = bytes;
   request.alike = alike;
-  Result<SymmetricMemory::Outcome> outcome =
-      memory_->Register(request, comm_.InitDeadline(), &comm_.watch().stop_flag());
+  Result<SymmetricMemory::Outcome> outcome = memory_->Register(request, comm_.ranks());
   if (!outcome.ok()) return comm_.StopAfterStep(std::move(outcome).status());
   TUTTI_TRY(std::move(outcome->refusal));
   if (outcome->window == nullptr) return std::move(outcome->why_none);
@@ -179,19 +164,19 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
                                                  const std::function<void()>& undo) {
   FreeRetired();
   if (locks_ == nullptr) TUTTI_TRY(Join());
-  // What the proxies of two ranks tell each other goes by strong signals (gin/mail.h).
+  // The messages between the proxies of two ranks need strong signals (gin/mail.h).
   if (remote_) TUTTI_TRY(remote_->CheckSignals(/*strong=*/true, plan.va_signals));
   const LsaTeam& team = comm_.symmetric().team();
   TUTTI_ASSIGN(std::shared_ptr<const Window> window,
                MakeWindow(GinHostLayout(plan, team).bytes, digest));
   std::unique_ptr<GinDeviceProxy> proxy;
-  Status made = Together([&](const WaitLimits& limits) -> Status {
-    TUTTI_TRY(Share(*window, limits));
+  Status made = Together([&](const JointRanks& ranks) -> Status {
+    TUTTI_TRY(Share(*window, ranks.limits()));
     TUTTI_ASSIGN(proxy, PrepareProxy(plan, window));
     return prepare(*proxy);
   });
   if (!made.ok()) {
-    // No rank has kernels that could have put anything: nobody writes here.
+    // No kernel runs on any rank yet, and no rank writes here.
     undo();
     proxy.reset();
     Drop(*window);
@@ -203,8 +188,7 @@ Result<std::unique_ptr<GinBackend>> GpuGin::Make(const GinPlan& plan, uint64_t d
 
 Result<std::unique_ptr<GinDeviceProxy>> GpuGin::PrepareProxy(
     const GinPlan& plan, const std::shared_ptr<const Window>& window) const {
-  TUTTI_ASSIGN(const cuda::Device* const device,
-               comm_.process().OpenDevice(comm_.device().cuda_ordinal()));
+  TUTTI_ASSIGN(const cuda::Device* const device, comm_.device().OpenGpu());
   return GinDeviceProxy::Create({.rank = comm_.rank(),
                                  .plan = plan,
                                  .device = device,
@@ -224,7 +208,7 @@ void GpuGin::Retire(std::unique_ptr<GinDeviceProxy> proxy, std::shared_ptr<const
   FreeRetired();
 }
 
-// Frees what no other rank writes to any more.
+// Frees memory that no other rank writes to any more.
 void GpuGin::FreeRetired() {
   const MutexLock lock(mutex_);
   std::erase_if(retired_, [this](Retired& retired) {

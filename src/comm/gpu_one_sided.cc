@@ -11,14 +11,14 @@
 namespace tutti {
 namespace {
 
-// Puts that have not been taken by the proxy at the same time to one rank; a stream waits where
-// there are more.
+// The most puts to one rank that wait for the proxy at the same time. A stream with a further put
+// waits.
 constexpr uint32_t kDepth = 16;
 // How often the host looks whether streams are done with calls of the communicator.
 constexpr std::chrono::microseconds kLookAgain{100};
 // How often the waits of streams are ended after the communicator has stopped.
 constexpr std::chrono::milliseconds kEndAgain{10};
-// The proxy may take so long to hand to the network what streams have put.
+// The proxy may take so long to hand the puts of streams to the network.
 constexpr double kFinishS = 10;
 
 using cuda::AddressOf;
@@ -107,7 +107,8 @@ Status GpuOneSided::RunPut(const Put& put, const std::shared_ptr<const Window>& 
     TUTTI_TRY(driver().Check(driver().EventCreate(&last_put_, cuda::kEventWithoutTiming),
                              "creating an event"));
   } else {
-    // Also where the stream seems to be that of the last put: other streams may have its handle.
+    // The wait is also needed on the stream of the last put, because another stream may have the
+    // same handle now.
     TUTTI_TRY(driver().Check(driver().StreamWaitEvent(stream, last_put_, 0),
                              "ordering one-sided calls on different streams"));
   }
@@ -129,7 +130,7 @@ Status GpuOneSided::PutInTeam(const Put& put, cuda::Stream stream) {
   return line_->Raise(stream, place, ++sent_[static_cast<size_t>(put.peer)]);
 }
 
-// Posts pieces as long as the proxy takes, the last with the signal.
+// Posts the put in pieces of the proxy's size. The last piece has the signal.
 Status GpuOneSided::PutByProxy(const Put& put, const Window* source, cuda::Stream stream) {
   const auto queue = static_cast<uint32_t>(put.peer);
   device::GinOperation piece = {};
@@ -172,7 +173,7 @@ Status GpuOneSided::RunWait(const std::vector<Awaited>& awaited, cuda::Stream st
   return Mark(stream);
 }
 
-// Records an event behind a call, one that an earlier call needs no more where there is one.
+// Records an event behind a call. Reuses an event that an earlier call no longer needs.
 Status GpuOneSided::Mark(cuda::Stream stream) {
   const cuda::RelaxedCapture relaxed(driver());
   cuda::Event mark = nullptr;
@@ -187,7 +188,7 @@ Status GpuOneSided::Mark(cuda::Stream stream) {
   return driver().Check(driver().EventRecord(mark, stream), "recording an event");
 }
 
-// Where CUDA has failed nothing runs any more. Each put is behind the one before.
+// Each put is behind the put before. Where CUDA has failed nothing runs any more.
 bool GpuOneSided::PutsDone() {
   const cuda::ManagingScope scope(driver(), parts_.device->context());
   const MutexLock lock(mutex_);
@@ -220,7 +221,7 @@ void GpuOneSided::KeepWaitsEnded() {
   }
 }
 
-// Ends the line and the thread that ends its waits.
+// Ends the line, and the thread that ends the line's waits.
 void GpuOneSided::EndLine() {
   std::thread ender;
   {
@@ -239,8 +240,7 @@ void GpuOneSided::AwaitPuts() {
   }
 }
 
-// A stream that waits for a rank ends with the signal, or with the communicator, which ends at the
-// deadline.
+// A stream's wait for a rank ends with the signal, or with the communicator at the deadline.
 void GpuOneSided::EndQueuedCalls(Deadline deadline) {
   while (!AllDone()) {
     if (!parts_.watch->stopped() && deadline.Passed())

@@ -1,18 +1,18 @@
 #pragma once
 
-// One-sided calls of GPUs: ncclPutSignal, ncclSignal and ncclWaitSignal, queued on the streams that
-// they are given. No call waits on the host, and no kernel runs.
+// One-sided calls of GPUs: ncclPutSignal, ncclSignal and ncclWaitSignal, queued on the streams of
+// the calls. No call waits on the host, and no kernel runs.
 //
 // To a GPU of the LSA team the stream copies by a copy engine, and then writes the count of this
-// rank's signals where the other one waits for it. To any other GPU the stream posts the put to a
-// proxy (gin/stream_line.h), which carries it over the network, and goes on when the source has
-// been read; the source has to lie in a window. A wait is a wait of the stream for a word.
+// rank's signals to the word at which the peer waits. To any other GPU the stream posts the put to
+// a proxy (gin/stream_line.h), which carries the put over the network. The stream goes on when the
+// source, which has to lie in a window, has been read. A wait is a wait of the stream for a word.
 //
-// Puts of different streams keep the order of their calls. Waits do not: one may have to be passed
-// by a put of another stream for its signal ever to come.
+// Puts of different streams keep the order of their calls. Waits do not, because a wait's signal
+// may depend on a later put of another stream.
 //
 // When the communicator stops, a thread ends the waits of streams, again and again until no stream
-// waits: another rank's stream may come to its signal late, and its count undoes the end.
+// waits: a late signal of another rank's stream overwrites the word that ended a wait.
 //
 // Made with the first window of a communicator, where streams can wait for words of memory. Any
 // thread may call.
@@ -36,15 +36,15 @@ class GpuOneSided final : public OneSided {
  public:
   struct Parts {
     int rank = 0;
-    const cuda::Device* device = nullptr;  // This and what is pointed to outlive the object.
+    const cuda::Device* device = nullptr;  // The device and the objects below outlive the object.
     const SymmetricMemory* symmetric = nullptr;
     Watch* watch = nullptr;
   };
-  // `gin` was made by PlanFor.
+  // `gin` was made with the plan of PlanFor.
   GpuOneSided(const Parts& parts, GpuGin::ForStreams gin);
   ~GpuOneSided() override;
 
-  // Returns what the calls of so many ranks need of the proxy.
+  // Returns the plan of the proxy for the calls of `num_ranks` ranks.
   static GinPlan PlanFor(int num_ranks);
 
   Result<std::shared_ptr<const OneSidedCall>> MakePut(Put put) override;
@@ -73,16 +73,16 @@ class GpuOneSided final : public OneSided {
   const Parts parts_;
   const LsaTeam team_;
   std::unique_ptr<GinBackend> proxy_;
-  GinStreamLine* const line_;  // It lives until EndQueuedCalls.
+  GinStreamLine* const line_;  // Lives until EndQueuedCalls.
   Mutex line_mutex_;
   CondVar line_ended_;
   std::unique_ptr<GinStreamLine> owned_line_ TUTTI_GUARDED_BY(line_mutex_);
-  std::thread ender_ TUTTI_GUARDED_BY(line_mutex_);  // It runs KeepWaitsEnded.
+  std::thread ender_ TUTTI_GUARDED_BY(line_mutex_);  // Runs KeepWaitsEnded.
   Mutex mutex_;
-  // The signals to each rank, and those of each rank that waits have taken.
+  // The signals to each rank, and the signals of each rank that waits have taken.
   std::vector<uint64_t> sent_ TUTTI_GUARDED_BY(mutex_);
   std::vector<uint64_t> taken_ TUTTI_GUARDED_BY(mutex_);
-  // Behind the last put, and behind the calls that may not be done yet.
+  // Events behind the last put, and behind the calls that may not be done yet.
   cuda::Event last_put_ TUTTI_GUARDED_BY(mutex_) = nullptr;
   std::deque<cuda::Event> marks_ TUTTI_GUARDED_BY(mutex_);
 };

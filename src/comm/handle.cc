@@ -7,7 +7,7 @@
 using tutti::HostStream;
 using tutti::Status;
 
-// The analysis sees no lock here. None is needed, because nobody else is inside any more.
+// The analysis sees no lock here, and none is needed: nobody else is inside any more.
 ncclComm::~ncclComm() TUTTI_NO_THREAD_SAFETY_ANALYSIS {
   // The threads end first, after their work, because they use the communicator.
   worker_.reset();
@@ -37,8 +37,8 @@ void ncclComm::RaiseAbort() {
 
 namespace {
 
-// Stores a failure unless one is there already. Where there is no memory for a copy, stores the
-// lack of memory as the failure.
+// Stores a failure unless a failure is stored already. Where there is no memory for a copy, stores
+// the lack of memory as the failure.
 void Keep(Status& place, const Status& failure) noexcept {
   if (!place.ok()) return;
   try {
@@ -89,8 +89,8 @@ HostStream& ncclComm::joint_worker() {
   return *joint_worker_;
 }
 
-// Uses an idle helper thread, or makes one. They stay for later groups, because a thread takes as
-// long to start as a small operation.
+// Uses an idle helper thread, or makes one. Helpers stay for later groups, because a thread takes
+// as long to start as a small operation.
 void ncclComm::RunAside(HostStream::Task task) {
   Helper* helper = nullptr;
   {
@@ -102,7 +102,8 @@ void ncclComm::RunAside(HostStream::Task task) {
     else
       helper = helpers_.emplace_back(std::make_unique<Helper>()).get();
   }
-  // This is done without the mutex, because the task runs here where the system grants no thread.
+  // The mutex is not held here, because the task runs on the caller where the system grants no
+  // thread.
   try {
     helper->stream.Enqueue([helper, task = std::move(task)] {
       task();

@@ -1,12 +1,12 @@
 #pragma once
 
-// What an ncclComm_t points to. A handle exists before its communicator does (a non-blocking
-// initialisation) and after it has failed; it keeps the state that ncclCommGetAsyncError shows, the
-// worker (a thread for what goes on in the background, in order), and helpers (threads for ranks
-// that one thread drives at the same time).
+// The object to which an ncclComm_t points. A handle exists before its communicator does, during a
+// non-blocking initialisation, and after the communicator has failed. A handle keeps the state for
+// ncclCommGetAsyncError. A worker thread does work in the background, in order. Helper threads run
+// ranks at the same time that a single thread drives.
 //
-// Any thread may call; what is not atomic is guarded by `mutex`. Whoever uses a handle is inside of
-// its gate (handle_table.h): the handle and its communicator are freed when nobody is.
+// Any thread may call; `mutex` guards all non-atomic members. A user of a handle is inside of the
+// handle's gate (handle_table.h): the handle and its communicator are freed when nobody is inside.
 
 #include <atomic>
 #include <cstdint>
@@ -27,13 +27,14 @@
 struct TuttiUserOp {
   tutti::DataType type;
   uint64_t scalar;
-  // An operation reads the scalar here when it runs. Where it is null, `scalar` holds.
+  // The address of the scalar for an operation to read when it runs. Where `live` is null, `scalar`
+  // holds.
   const void* live = nullptr;
 };
 
 namespace tutti {
 
-// Owns a communicator that one thread puts there while others look whether it is there yet.
+// Owns a communicator. A thread may store the communicator while others look for it.
 class CommunicatorSlot {
  public:
   CommunicatorSlot() = default;
@@ -59,7 +60,7 @@ class CommunicatorSlot {
 }  // namespace tutti
 
 struct ncclComm {
-  // `gate` is that of the handle's slot, which lives longer. Only HandleTable makes and frees
+  // `gate` is the gate of the handle's slot and lives longer. Only HandleTable makes and frees
   // handles.
   explicit ncclComm(tutti::HandleGate& gate) : gate_(gate) {}
   ncclComm(const ncclComm&) = delete;
@@ -69,30 +70,31 @@ struct ncclComm {
   enum class Shown : bool { kNo, kInProgress };
 
   bool blocking = true;
-  // The device that ncclCommInitAll was given; -1 stands for the rank's number on its machine.
+  // The device argument of ncclCommInitAll; -1 stands for the rank's number on its machine.
   int device = -1;
   tutti::Settings settings;
   std::string name;
   std::atomic<bool> abort_flag = false;  // ends an initialisation under way; outlives `comm`
-  tutti::CommunicatorSlot comm;          // empty until initialised, and if that failed
+  tutti::CommunicatorSlot comm;          // empty before and after a failed initialisation
   std::atomic<bool> revoked = false;
   std::atomic<bool> finalized = false;
-  // Counts the calls under way that change how operations run (ncclCommWindowRegister).
-  // Operations that are queued on device streams are refused until they have ended.
+  // Counts the calls under way with an effect on operations (ncclCommWindowRegister). Meanwhile
+  // operations for device streams are refused.
   std::atomic<int> joint_jobs = 0;
 
   tutti::Mutex mutex;
   tutti::Status error TUTTI_GUARDED_BY(mutex);  // the first asynchronous failure
   std::map<int, TuttiUserOp> user_ops TUTTI_GUARDED_BY(mutex);
   int next_user_op TUTTI_GUARDED_BY(mutex) = 0;
-  // What ncclCommRegister gave out is where one of these lies. It is what Operations::Forget takes.
+  // The addresses of these are the results of ncclCommRegister; their values are for
+  // Operations::Forget.
   std::vector<std::unique_ptr<const void*>> registrations TUTTI_GUARDED_BY(mutex);
-  // The id that ncclCommGetUniqueId made and that is not used yet; 0: there is none.
+  // The unused id from ncclCommGetUniqueId; 0: none.
   uint64_t grow_id TUTTI_GUARDED_BY(mutex) = 0;
 
-  // Keeps the handle from being freed, for work that goes on when the call that began it has
-  // returned. It lives from before the work is handed over until the work last touches the handle.
-  // REQUIRES, to make one: the caller is inside of the handle's gate.
+  // Keeps the handle from being freed while work goes on after the call that began the work. The
+  // hold lives from before the work is handed over until the work last touches the handle.
+  // REQUIRES, to make a hold: the caller is inside of the handle's gate.
   class WorkHold {
    public:
     WorkHold() = default;  // holds nothing
@@ -110,7 +112,7 @@ struct ncclComm {
     }
     ~WorkHold() { End(); }
 
-    // Ends that the work shows as ncclInProgress.
+    // Stops showing the work as ncclInProgress.
     void Hide() {
       if (comm_ != nullptr && shown_) comm_->in_progress_.fetch_sub(1, std::memory_order_release);
       shown_ = false;
@@ -127,34 +129,33 @@ struct ncclComm {
   };
   bool in_progress() const { return in_progress_.load(std::memory_order_acquire) > 0; }
 
-  // Notes that `child` is being made from this communicator until ForgetChild, so that RaiseAbort
-  // reaches it. ForgetChild must come before the child's own hold ends. Returns the hold on this
-  // communicator.
+  // Notes that `child` is being made from this communicator until ForgetChild, and returns the hold
+  // on this communicator. Until then RaiseAbort reaches the child. ForgetChild must come before the
+  // child's own hold ends.
   [[nodiscard]] WorkHold BeginChild(ncclComm& child);
   void ForgetChild(ncclComm& child);
 
-  // Ends the initialisations that are under way: the handle's own and those of children made from
-  // it.
+  // Ends the initialisations under way, of the handle itself and of its children.
   void RaiseAbort();
 
   // Notes that the communicator is broken, or never came to be. The first reason stays.
   void Fail(const tutti::Status& status);
-  // Notes that an operation failed. If that stopped the communicator, it is broken. Otherwise it is
-  // as good as before, and a failure that neither the caller nor a stream was told
-  // (`in_background`) shows until the next operation is issued.
+  // Notes that an operation failed. A communicator stopped by the failure is broken, and else as
+  // good as before. A failure in the background, which neither the caller nor a stream was told,
+  // shows until the next operation is issued.
   void NoteFailure(const tutti::Status& status, bool in_background);
   void ForgetOperationError();
-  // Returns the failure that ncclCommGetAsyncError shows.
+  // Returns the failure for ncclCommGetAsyncError.
   tutti::Status Error();
 
-  // Returns the worker, which is made on first use.
+  // Returns the worker, made on first use.
   tutti::HostStream& worker();
-  // Returns another worker, for calls that all ranks make together over the communicator's
-  // bootstrap and in which they wait for one another.
+  // Returns another worker, for calls in which all ranks wait for one another over the
+  // communicator's bootstrap.
   tutti::HostStream& joint_worker();
-  // Runs `task` on a thread that does nothing else meanwhile.
+  // Runs `task` on a thread without other work.
   void RunAside(tutti::HostStream::Task task);
-  // Keeps the handle of a split that gave this rank no communicator: nobody else has its name.
+  // Keeps the nameless handle of a split without a communicator for this rank.
   void AddNameless(tutti::OwnedHandle child);
 
  private:
@@ -167,7 +168,7 @@ struct ncclComm {
   std::atomic<int> in_progress_ = 0;
   std::atomic<bool> has_operation_error_ = false;
   tutti::Status operation_error_ TUTTI_GUARDED_BY(mutex);
-  // The children that are being made.
+  // The children under construction.
   std::vector<ncclComm*> children_ TUTTI_GUARDED_BY(mutex);
   std::unique_ptr<tutti::HostStream> worker_ TUTTI_GUARDED_BY(mutex);
   std::unique_ptr<tutti::HostStream> joint_worker_ TUTTI_GUARDED_BY(mutex);

@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-// The longest pause between two looks. It delays only the freeing of a communicator.
+// The longest pause between two looks. The pause delays only the freeing of a communicator.
 constexpr auto kLongestPause = std::chrono::microseconds(500);
 
 }  // namespace
@@ -36,8 +36,7 @@ struct HandleTable::Chunk {
   const std::unique_ptr<Slot[]> slots;
 };
 
-// Lets no further call in, and says whether this call was the one that closed the gate: of two
-// threads that destroy a communicator only one may.
+// Lets no further call in. Of two threads that destroy a communicator only one closes the gate.
 bool HandleGate::Close() {
   uint64_t word = word_.load(std::memory_order_relaxed);
   while (true) {
@@ -70,8 +69,8 @@ ncclComm* HandleTable::Make() {
   return slot->handle();
 }
 
-// Finds out whether a pointer of the program is a handle without reading what it points to, since
-// it may be anything: a handle lies at the start of a slot of a chunk. Chunks are never freed.
+// Finds out whether a pointer of the program is a handle without reading at the address, which may
+// be anything. A handle lies at the start of a slot of a chunk. Chunks are never freed.
 HandleGate* HandleTable::Find(const ncclComm* comm) const {
   const auto address = reinterpret_cast<uintptr_t>(comm);
   for (const std::atomic<Chunk*>& entry : chunks_) {
@@ -88,8 +87,8 @@ HandleGate& HandleTable::GateOf(const ncclComm* comm) { return Slot::Of(comm).ga
 
 void HandleTable::Remove(ncclComm* comm) {
   Slot& slot = Slot::Of(comm);
-  // This polls, because a call that woke a sleeper would touch the handle after it had counted
-  // itself out.
+  // This polls, because a call that woke a sleeper would touch the handle after counting itself
+  // out.
   std::chrono::microseconds pause(1);
   while (slot.gate.anyone_inside()) {
     std::this_thread::sleep_for(pause);
@@ -130,7 +129,7 @@ void HandleTable::AfterForkInChild() {
     const size_t used = i + 1 == num_chunks_ ? used_in_last_ : chunk.num_slots;
     for (size_t k = 0; k < used; ++k) {
       HandleGate& gate = chunk.slots[k].gate;
-      // The threads that are counted as inside stayed behind in the parent.
+      // The threads that count as inside stayed behind in the parent.
       const auto phase = HandleGate::PhaseOf(gate.word_.load(std::memory_order_relaxed));
       if (phase != HandleGate::Phase::kFree) gate.ChangePhase(phase, HandleGate::Phase::kInherited);
     }
@@ -140,7 +139,7 @@ void HandleTable::AfterForkInChild() {
 
 namespace {
 
-// These hold the mutex across a fork, which no analysis sees.
+// These functions hold the mutex across a fork, which no analysis sees.
 void HoldTable() TUTTI_NO_THREAD_SAFETY_ANALYSIS { Handles().BeforeFork(); }
 void LetGoInParent() TUTTI_NO_THREAD_SAFETY_ANALYSIS { Handles().AfterForkInParent(); }
 void LetGoInChild() TUTTI_NO_THREAD_SAFETY_ANALYSIS { Handles().AfterForkInChild(); }
@@ -150,9 +149,9 @@ void LetGoInChild() TUTTI_NO_THREAD_SAFETY_ANALYSIS { Handles().AfterForkInChild
 HandleTable& Handles() {
   static HandleTable* const table = [] {
     auto* const made = new HandleTable;
-    // The threads that serve a communicator stay behind in the parent, and its sockets and shared
-    // memory are the parent's. Whatever a child did with the communicator would wait for ever, or
-    // break the parent's.
+    // The threads that serve a communicator stay behind in the parent, and the communicator's
+    // sockets and shared memory are the parent's. A child's call on the communicator would wait for
+    // ever, or break the parent's communicator.
     pthread_atfork(HoldTable, LetGoInParent, LetGoInChild);
     return made;
   }();

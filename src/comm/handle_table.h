@@ -1,9 +1,9 @@
 #pragma once
 
-// The table of a process's handles: every ncclComm lives in a slot of it. A slot is never unmapped,
-// and says by itself whether it holds a handle and how many calls are inside. So any pointer may be
-// asked about, also a null, foreign or freed one, while other threads make and free handles; and a
-// handle that is to be freed waits until nobody is inside any more.
+// The table of a process's handles: every ncclComm lives in a slot. A slot is never unmapped. Its
+// gate says whether the slot holds a handle and how many calls are inside. Any pointer may
+// therefore be looked up, also a null, foreign or freed one, while other threads make and free
+// handles. A handle that is to be freed waits until nobody is inside.
 //
 // Looking a pointer up takes no lock. Any thread may call everything here.
 
@@ -19,8 +19,8 @@ struct ncclComm;
 
 namespace tutti {
 
-// Counts who is inside of one slot's handle, and says whether it may be entered. Entering is one
-// atomic addition.
+// Counts the calls inside of one slot's handle, and says whether the handle may be entered.
+// Entering is one atomic addition.
 class HandleGate {
  public:
   enum class Phase : uint32_t {
@@ -31,27 +31,27 @@ class HandleGate {
     kInherited = 4,  // this process is the child of a fork, and the handle is its parent's
   };
 
-  // Counts the caller in and returns kLive, or returns what stands against it.
+  // Counts the caller in and returns kLive, or returns the phase that forbids entering.
   Phase Enter() {
     const Phase phase = PhaseOf(word_.fetch_add(1, std::memory_order_acquire));
     if (phase != Phase::kLive) [[unlikely]]
       Leave();
     return phase;
   }
-  // Counts one more in. REQUIRES: the caller is inside, or nobody else knows the handle.
+  // Counts one more call in. REQUIRES: the caller is inside, or nobody else knows the handle.
   void EnterAgain() { word_.fetch_add(1, std::memory_order_relaxed); }
   void Leave() { word_.fetch_sub(1, std::memory_order_release); }
   // Lets everybody in. REQUIRES: the phase is kMaking.
   void Open() { ChangePhase(Phase::kMaking, Phase::kLive); }
-  // Lets nobody enter from now on. Returns whether it was this call that did it: its caller, and
+  // Lets nobody enter from now on. Returns whether this call closed the gate: its caller, and
   // nobody else, then frees the handle.
   bool Close();
   bool anyone_inside() const { return CountOf(word_.load(std::memory_order_acquire)) != 0; }
 
  private:
   friend class HandleTable;
-  // The phase in the upper half, the number inside in the lower. Callers that are turned away count
-  // for a moment too, so the halves are changed by additions.
+  // The upper half holds the phase, the lower half the number of calls inside. Callers that are
+  // turned away count for a moment too, so the halves are changed by additions.
   static constexpr uint64_t kPhaseUnit = uint64_t{1} << 32;
   static Phase PhaseOf(uint64_t word) { return static_cast<Phase>(word / kPhaseUnit); }
   static uint32_t CountOf(uint64_t word) { return static_cast<uint32_t>(word); }
@@ -71,7 +71,7 @@ class HandleTable {
   ncclComm* Make();
   // Returns the gate of `comm`, or null for a pointer that this table never gave out.
   HandleGate* Find(const ncclComm* comm) const;
-  // Returns the gate of a pointer that this table has given out, though it may have been freed.
+  // Returns the gate of a pointer from this table, also of a freed handle.
   static HandleGate& GateOf(const ncclComm* comm);
   // Waits until nobody is inside, then frees the handle.
   // REQUIRES: the caller has closed the gate and is not inside.
@@ -85,12 +85,12 @@ class HandleTable {
  private:
   struct Slot;
   struct Chunk;
-  // Chunk i has kFirstChunk << i slots, so that the search in Find ends soon: a program with up to
-  // 64 handles at a time, and few freed ones, has one chunk.
+  // Chunk i has kFirstChunk << i slots. A program with up to 64 handles at a time, and few freed
+  // ones, has one chunk, which Find searches soon.
   static constexpr size_t kFirstChunk = 64;
   static constexpr size_t kMaxChunks = 20;  // 67 million slots
-  // A freed slot rests until so many others have been freed, so that a stale pointer is an error
-  // for as long as most programs keep one, and does not mean a newer handle.
+  // A freed slot rests until kResting others have been freed. Until then a stale pointer is an
+  // error and never means a newer handle.
   static constexpr size_t kResting = 256;
 
   Slot& TakeSlot() TUTTI_REQUIRES(mutex_);
@@ -107,11 +107,12 @@ class HandleTable {
   size_t num_resting_ TUTTI_GUARDED_BY(mutex_) = 0;
 };
 
-// Returns the process's table. One per process by the nature of a C API; never destroyed, because
-// other threads may still call into the library while the process exits.
+// Returns the process's table. A C API needs one table per process. The table is never destroyed,
+// because other threads may still call into the library while the process exits.
 HandleTable& Handles();
 
-// Frees a handle when the work on it has ended. Does nothing where another thread frees it already.
+// Frees a handle when the work on it has ended. Does nothing where another thread already frees the
+// handle.
 struct HandleRemover {
   void operator()(ncclComm* comm) const {
     if (HandleTable::GateOf(comm).Close()) Handles().Remove(comm);
@@ -119,8 +120,8 @@ struct HandleRemover {
 };
 using OwnedHandle = std::unique_ptr<ncclComm, HandleRemover>;
 
-// Keeps the handle that `comm` points to from being freed, for as long as it lives. `comm` may be
-// any pointer, and is used only if inside().
+// Keeps a handle from being freed for the life of this object. `comm` may be any pointer, and is
+// read only if inside().
 class HandleUse {
  public:
   explicit HandleUse(const ncclComm* comm) : comm_(const_cast<ncclComm*>(comm)) {
@@ -143,8 +144,9 @@ class HandleUse {
   void Leave() {
     if (gate_ != nullptr) std::exchange(gate_, nullptr)->Leave();
   }
-  // Ends the use, and lets nobody enter from now on. Returns false where another thread was first,
-  // which then frees the handle; else the caller does, by HandleTable::Remove. REQUIRES: inside().
+  // Ends the use, and lets nobody enter from now on. Returns false where another thread closed the
+  // gate first and frees the handle. Otherwise the caller frees the handle by HandleTable::Remove.
+  // REQUIRES: inside().
   bool CloseAndLeave() {
     const bool closed = gate_->Close();
     Leave();

@@ -11,14 +11,14 @@
 namespace tutti {
 namespace {
 
-// The size of one piece of a stage: two of them and the user's buffers stay in a 2 MB L2 cache.
+// The size of one piece of a stage: two pieces and the user's buffers stay in a 2 MB L2 cache.
 constexpr size_t kStageBytes = 128 << 10;
-// The size of a FIFO's slot. Within one machine eight of them stay in L2. Between machines they
+// The size of a FIFO's slot. Within one machine eight slots stay in L2. Between machines the slots
 // must cover the link's latency (NCCL's own buffer is 4 MB in eight steps).
 constexpr size_t kLocalSlotBytes = 64 << 10;
 constexpr size_t kNetSlotBytes = 512 << 10;
 
-// A wait spins so long when every rank has a processor of its own, and then yields.
+// A wait spins for this time when every rank has a processor of its own, and then yields.
 constexpr int64_t kSpinNs = 50'000;
 constexpr int64_t kYieldNs = 500'000;
 
@@ -66,7 +66,7 @@ ArenaLayout HostJoin::LayoutFor(size_t ranks_here) const {
   return layout;
 }
 
-// Makes the arena and offers it to the other ranks of this machine.
+// Makes the arena and offers the arena to the ranks of this machine.
 Status HostJoin::OfferArena(const ArenaLayout& layout, HugePages huge) {
   SharedArena& arena = parts_.arena;
   TUTTI_ASSIGN(arena.memory, SharedMemory::Create(layout.TotalBytes(), huge));
@@ -76,22 +76,22 @@ Status HostJoin::OfferArena(const ArenaLayout& layout, HugePages huge) {
   return Status::Ok();
 }
 
-// Maps the arena that `leader` offers.
+// Maps the arena of `leader`.
 Status HostJoin::AttachArena(int leader, uint64_t offer, const ArenaLayout& layout, HugePages huge,
                              bool* no_descriptors) {
   TUTTI_ASSIGN(UniqueFd fd, FetchFd(peer(leader).fd_server, offer, OfferKey(context_.bootstrap),
                                     context_.deadline, context_.abort_flag, no_descriptors));
   TUTTI_ASSIGN(parts_.arena.memory, SharedMemory::Map(std::move(fd), layout.TotalBytes(), huge));
   // Only the leader offers the descriptor to others, so that this rank can close its own. One
-  // descriptor less for each rank matters where hundreds of ranks are in one process.
+  // descriptor fewer for each rank matters where hundreds of ranks are in one process.
   parts_.arena.memory.CloseFd();
   TUTTI_ASSIGN(parts_.arena.arena, Arena::Attach(parts_.arena.memory.data(), layout));
   return Status::Ok();
 }
 
-// Takes three steps together with the other ranks: the lowest rank of each machine makes an arena,
-// all learn which offer is whose and try to map it, and all learn who could. A rank that could not
-// is a machine of its own from then on.
+// Takes three steps together with the other ranks. The lowest rank of each machine makes an arena.
+// All ranks learn the offers and try to map the arena of their machine. All ranks learn who could.
+// A rank that could not is a machine of its own from then on.
 Status HostJoin::ShareMemory() {
   std::vector<int> group = MemorySharersOf(rank(), context_.peers);
   one_host_expected_ = std::all_of(
@@ -103,20 +103,20 @@ Status HostJoin::ShareMemory() {
 
   const int leader = group[0];
   const HugePages huge = context_.settings.huge_pages ? HugePages::kAdvise : HugePages::kNo;
-  std::vector<uint64_t> offers(static_cast<size_t>(num_ranks()));
+  JointStep<uint64_t> offers(context_.ranks());
   if (leader == rank() && group.size() > 1) {
     TUTTI_TRY(OfferArena(layout, huge));
-    offers[static_cast<size_t>(rank())] = parts_.arena.offer;
+    offers.mine() = parts_.arena.offer;
   }
-  TUTTI_TRY(context_.bootstrap.AllGather(offers.data(), sizeof(uint64_t), context_.deadline));
+  TUTTI_TRY(offers.Exchange());
 
-  std::vector<ShareResult> results(static_cast<size_t>(num_ranks()));
-  ShareResult& mine = results[static_cast<size_t>(rank())];
+  JointStep<ShareResult> results(context_.ranks());
+  ShareResult& mine = results.mine();
   mine.leader = rank();
   if (leader != rank()) {
     bool no_descriptors = false;
-    const Status attached =
-        AttachArena(leader, offers[static_cast<size_t>(leader)], layout, huge, &no_descriptors);
+    const uint64_t offer = offers.offers()[static_cast<size_t>(leader)];
+    const Status attached = AttachArena(leader, offer, layout, huge, &no_descriptors);
     // This rank has no descriptors left, and sockets would need more of them.
     if (no_descriptors) return attached;
     if (attached.ok())
@@ -135,13 +135,14 @@ Status HostJoin::ShareMemory() {
   mine.has_tuner = tuner_ != nullptr;
   mine.can_pull = mine.leader == leader && CanReadPeers(group);
   mine.asks_topology = TopologyMatters(context_.settings, AskAboutHost(context_, group));
-  TUTTI_TRY(context_.bootstrap.AllGather(results.data(), sizeof(ShareResult), context_.deadline));
-  for (const ShareResult& result : results) parts_.machines.leader.push_back(result.leader);
+  TUTTI_TRY(results.Exchange());
+  for (const ShareResult& result : results.offers())
+    parts_.machines.leader.push_back(result.leader);
   TUTTI_TRY(
       CheckLeaders(parts_.machines.leader, context_.peers, context_.settings.strict_transport));
   parts_.machines.here = std::move(group);
-  AgreeOnTuner(results);
-  ConcludeSharing(results);
+  AgreeOnTuner(results.offers());
+  ConcludeSharing(results.offers());
   return Status::Ok();
 }
 
@@ -176,20 +177,22 @@ void HostJoin::AgreeOnTuner(std::span<const ShareResult> results) {
   tuner_.reset();
 }
 
-// Derives what the plan depends on from the results of all ranks; the same on every rank.
+// Derives the parameters of the plan from the results of all ranks; the same on every rank.
 void HostJoin::ConcludeSharing(std::span<const ShareResult> results) {
   const auto all = [&](auto holds) { return std::all_of(results.begin(), results.end(), holds); };
   PlanContext& plan = parts_.plan;
   plan.num_ranks = num_ranks();
-  plan.host.one_host = one_host_expected_ && all([](const ShareResult& r) { return r.leader == 0; });
+  plan.host.one_host =
+      one_host_expected_ && all([](const ShareResult& r) { return r.leader == 0; });
   plan.host.oversubscribed = FewestCpusOfARank(context_.peers) < 1;
-  plan.host.can_pull = plan.host.one_host && all([](const ShareResult& r) { return r.can_pull != 0; });
+  plan.host.can_pull =
+      plan.host.one_host && all([](const ShareResult& r) { return r.can_pull != 0; });
   topology_matters_ =
       !plan.host.one_host || !all([](const ShareResult& r) { return r.asks_topology == 0; });
 }
 
-// Proves that this rank can read the memory of the next rank of its machine. If each can read its
-// neighbour, all can.
+// Proves that this rank can read the memory of the next rank of its machine. All ranks can read one
+// another if each can read its neighbour.
 bool HostJoin::CanReadPeers(std::span<const int> group) const {
   const auto self = std::find(group.begin(), group.end(), rank());
   const int next = self + 1 == group.end() ? group.front() : self[1];
@@ -203,8 +206,8 @@ bool HostJoin::CanReadPeers(std::span<const int> group) const {
 
 Status HostJoin::OpenNetwork() {
   if (Alone() || parts_.plan.host.one_host) return Status::Ok();
-  TUTTI_ASSIGN(network_, OpenNet(context_.process.proxy(), context_.settings, context_.bootstrap,
-                                 context_.peers, context_.deadline, parts_.profiler));
+  TUTTI_ASSIGN(network_, OpenNet(context_.process.proxy(), context_.settings, context_.ranks(),
+                                 parts_.profiler));
   return Status::Ok();
 }
 
@@ -215,7 +218,7 @@ std::unique_ptr<HostOperations> HostJoin::MakeOperations() {
     parts_.network_device = network_device_;
     parts_.one_sided_network = OneSidedNet(context_.process.proxy(), context_.settings,
                                            context_.bootstrap, parts_.network);
-    // Where that is another network, its first device is as good as any.
+    // Where one-sided operations have another network, its first device is as good as any.
     const bool same = parts_.one_sided_network == parts_.network;
     parts_.one_sided_device = same ? network_device_ : 0;
     parts_.one_sided_groups = OneSidedGroups(settings, *parts_.network, network_device_);

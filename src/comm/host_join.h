@@ -1,6 +1,6 @@
 #pragma once
 
-// The steps of JoinHosts (join.h), and what they hand from one to the next.
+// The steps of JoinHosts (join.h), and the results that they hand from one to the next.
 
 #include <memory>
 #include <span>
@@ -15,9 +15,9 @@
 
 namespace tutti {
 
-// A rank tells all others this about its memory.
+// A rank's report of its memory, for all others.
 struct ShareResult {
-  int32_t leader;         // The rank whose arena this rank has mapped; itself when none.
+  int32_t leader;         // The rank whose arena this rank has mapped, or this rank.
   uint8_t can_pull;       // The rank can read the memory of the next rank of its machine.
   uint8_t asks_topology;  // The rank would have to look at the machine (TopologyMatters).
   uint8_t has_tuner;      // The rank has a tuner plugin.
@@ -30,14 +30,14 @@ class HostJoin {
 
   // The steps follow in their order. Each is called once.
 
-  // Shares memory: the lowest rank of each machine makes an arena, and the others fetch it from
-  // there. A rank that cannot is alone, and logs why.
+  // Shares memory: the lowest rank of each machine makes an arena, and the others map the arena. A
+  // rank that cannot is alone, and logs why.
   Status ShareMemory();
   // Opens the network where not all ranks share one arena. Connections are made when an operation
   // first needs them.
   Status OpenNetwork();
-  // Chooses the ring's order and this rank's NIC, and finds out what the network costs
-  // (topology_step.h). It is in join_topology.cc.
+  // Chooses the ring's order and this rank's NIC, and finds out the cost of the network
+  // (topology_step.h). Defined in join_topology.cc.
   Status ChooseByTopology();
   std::unique_ptr<HostOperations> MakeOperations();
 
@@ -53,7 +53,7 @@ class HostJoin {
                      bool* no_descriptors);
   bool CanReadPeers(std::span<const int> group) const;
   void ConcludeSharing(std::span<const ShareResult> results);
-  // Opens plugins that are told of the communicator, or advise it.
+  // Opens plugins that observe or advise the communicator.
   void OpenPlugins();
   // Keeps the tuner if every rank has one: ranks that choose differently do not meet.
   void AgreeOnTuner(std::span<const ShareResult> results);
@@ -65,30 +65,30 @@ class HostJoin {
   const JoinContext& context_;
   HostOperations::Parts parts_;
   std::unique_ptr<TunerPlugin> tuner_;
-  std::unique_ptr<Net> network_;  // null when all ranks are local
+  std::unique_ptr<Net> network_;  // Null when all ranks are local.
   bool one_host_expected_ = true;
-  bool topology_matters_ = true;  // Whether it matters for any rank. All ranks have the same.
+  bool topology_matters_ = true;  // The machine matters for some rank. The same on all ranks.
   int network_device_ = 0;        // The NIC by which this rank sends and receives.
 };
 
 // Returns a ring for the log, which names 64 ranks at most.
 std::string RingText(const std::vector<int>& ring);
 
-// Returns what this rank asks about its host. `ranks` are those of the host.
+// Returns this rank's question about its host. `ranks` are the ranks of the host.
 HostQuestion AskAboutHost(const JoinContext& context, std::span<const int> ranks);
 Result<HostAnswer> AnswerAboutHost(const JoinContext& context, const HostQuestion& question);
 
-// Holds what this rank answered, and what follows from the answers of all ranks.
+// Holds this rank's answer, and the conclusions from the answers of all ranks.
 struct AgreedTopology {
   HostAnswer own;
   JobAnswer job;
 };
-// Answers the question and joins the answers of all ranks. All call it together. `first_ranks` has
-// the first rank of each one's host. Fails on all ranks where two of a host came to different
-// answers, or one could not answer.
+// Answers the question and joins the answers of all ranks. All ranks call it together.
+// `first_ranks` has, for each rank, the first rank of its host. Fails on all ranks where two ranks
+// of a host came to different answers, or a rank could not answer.
 Result<AgreedTopology> AgreeOnTopology(const JoinContext& context, const HostQuestion& question,
                                        std::span<const int> first_ranks);
-// Returns by which other NICs the connections of this rank go.
+// Returns the further NICs that carry the connections of this rank.
 NetSpread SpreadOf(const HostQuestion& question, const JobAnswer& job);
 
 }  // namespace tutti

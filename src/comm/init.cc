@@ -41,21 +41,21 @@ Result<std::unique_ptr<Communicator>> Communicator::InitChild(
 }
 
 // Returns the communicator once it is built. Tells the other ranks the reason of a failure, because
-// they may wait for this rank in a step of theirs.
+// they may be waiting for this rank.
 Result<std::unique_ptr<Communicator>> Communicator::Built(
     std::unique_ptr<Communicator> comm, std::atomic<bool>* abort_flag,
     const std::function<Status()>& abort_reason) {
   Status built = comm->Build(abort_flag);
   if (built.ok()) return comm;
-  // The reason of the rank that gave up, or of whoever raised the flag, says more than a step that
-  // was ended by it.
+  // The rank that gave up, and the raiser of the flag, know more than a step that the flag has
+  // ended.
   const bool aborted = abort_flag != nullptr && abort_flag->load(std::memory_order_acquire);
   if (Status reason = comm->bootstrap_->CancelReason(); !reason.ok())
     built = std::move(reason);
   else if (Status raised = aborted && abort_reason ? abort_reason() : Status(); !raised.ok())
     built = std::move(raised);
   Status told = built;
-  // A system error names no rank, so the other ranks are told which one it is.
+  // A system error names no rank. The peers are therefore told the number.
   if (told.code() == Code::kSystemError && comm->bootstrap_->CancelReason().ok())
     told = std::move(told).Annotate(fmt::format("rank {} cannot take part", comm->rank()));
   comm->bootstrap_->GiveUp(told);
@@ -107,7 +107,7 @@ Status Communicator::Build(std::atomic<bool>* abort_flag) {
   return Status::Ok();
 }
 
-// Gathers what every rank says of itself; every rank checks all of it alike.
+// Gathers the records of all ranks. Every rank checks all records alike.
 Status Communicator::ExchangePeers(PlanContext& lists) {
   peers_.resize(static_cast<size_t>(num_ranks()));
   PeerInfo& self = peers_[static_cast<size_t>(rank())];

@@ -1,5 +1,4 @@
-// JoinGpus (join.h): the ways by which GPUs may work together are tried in turn, by all ranks
-// together.
+// JoinGpus (join.h): all ranks together try the ways by which GPUs may work together, in turn.
 
 #include <algorithm>
 #include <map>
@@ -19,11 +18,11 @@
 namespace tutti {
 namespace {
 
-// Returns the number of channels, the same on all ranks: one for every two processors that the rank
-// with fewest has, because while data moves a channel keeps a thread of its own busy and about one
-// of the network's. Between two H200s by sockets, AllReduce of 64 MiB ran at 2.3, 4.8, 6.7 and 10.3
-// GB/s over 1, 2, 4 and 8 channels; with fewer processors than that, operations of 1 MiB take
-// several times as long (bench/results/gpu_paths.md).
+// Returns the number of channels, the same on all ranks: one for every two processors of the rank
+// with fewest. While data moves, a channel keeps a thread of its own busy and about one of the
+// network's. Between two H200s by sockets, AllReduce of 64 MiB ran at 2.3, 4.8, 6.7 and 10.3 GB/s
+// over 1, 2, 4 and 8 channels. With fewer processors than two for each channel, operations of 1 MiB
+// take several times as long (bench/results/gpu_paths.md).
 int ChannelsFor(const Settings& settings, std::span<const PeerInfo> peers) {
   constexpr int kMost = kMostGpuChannels;
   if (settings.gpu_channels > 0) return std::min(static_cast<int>(settings.gpu_channels), kMost);
@@ -31,23 +30,24 @@ int ChannelsFor(const Settings& settings, std::span<const PeerInfo> peers) {
   return std::clamp(static_cast<int>(FewestCpusOfARank(peers) / 2), fewest, kMost);
 }
 
-// Returns how many of so many channels take the rings of one host in turn, equally many each, so
-// that the links of all rings carry as much. Between hosts more channels are worth more.
+// Returns how many of `channels` channels take the rings of one host in turn. Each ring gets
+// equally many channels, so that the links of all rings carry as much. Between hosts more channels
+// are worth more than equal rings.
 uint32_t ChannelsForRings(uint32_t channels, std::span<const std::vector<int>> rings) {
   const auto n = static_cast<uint32_t>(rings.size());
   return n > 1 && channels > n ? channels / n * n : channels;
 }
 
-// Returns over how many channels a message between two ranks goes, the same on all ranks: as many
-// as the flows of one kernel leave to every peer, because each is driven by one thread.
+// Returns the number of channels of a message between two ranks, the same on all ranks. The flows
+// of one kernel, each driven by one thread, are shared out to all peers.
 uint32_t MessageChannelsFor(uint32_t channels, int num_ranks) {
   const auto each = cuda::kMostFlows / (2 * static_cast<uint32_t>(num_ranks - 1));
   const uint32_t fewest = num_ranks <= ChannelConnections::kFewRanks ? 2 : 1;
   return std::max(std::min(channels, each), fewest);
 }
 
-// Returns the length of a slot for messages: shorter among many ranks, so that one that exchanges
-// messages with all of them pins at most 256 MiB.
+// Returns the length of a slot for messages. Slots are shorter among many ranks, so that a rank
+// that exchanges messages with all of them pins at most 256 MiB.
 size_t MessageSlotBytes(int num_ranks) {
   constexpr size_t kFewest = 16 << 10, kMost = 128 << 10, kMostPinned = 256 << 20, kPage = 4096;
   const size_t each = kMostPinned / (2 * kFifoSlots * static_cast<size_t>(num_ranks));
@@ -57,30 +57,30 @@ size_t MessageSlotBytes(int num_ranks) {
 class GpuJoin {
  public:
   GpuJoin(const JoinContext& context, const cuda::Device& device) : context_(context) {
+    static_cast<JointRanks&>(peers_) = context.ranks();
     peers_.device = &device;
-    peers_.bootstrap = &context.bootstrap;
     peers_.fd_server = &context.process.fd_server();
-    peers_.peers = context.peers;
     peers_.key = OfferKey(context.bootstrap);
-    peers_.deadline = context.deadline;
-    peers_.abort_flag = context.abort_flag;
   }
 
   // Makes kernels that work in one another's windows; no mesh where no place for windows serves.
   Result<TriedWindows<GpuMesh>> MakeMesh() const;
-  // Makes rings over channels with a transport for each pair, which always can be had.
+  // Makes rings over channels with a transport for each pair, which can always be had.
   Result<std::unique_ptr<DeviceOperations>> MakeChannels() const;
   // Gives operations the network by which kernels put to ranks whose memory is not mapped.
   void AddOneSidedNetwork(DeviceOperations& operations) const;
 
  private:
-  // Has all ranks try windows in one place after another, by `make(place)`. Returns what the first
-  // that serves gave, or why none does. With TUTTI_STRICT_TRANSPORT a place that does not serve is
-  // an error.
+  // Has all ranks try windows in one place after another, by `make(place)`. Returns the result of
+  // the first place that serves, or why no place serves. With TUTTI_STRICT_TRANSPORT a place that
+  // does not serve is an error.
   template <class Made, class Make>
   Result<TriedWindows<Made>> InFirstPlace(Make make) const;
-  // Opens the network, and asks about this host with its NICs.
+  // Opens the network, and adds its NICs to the question about this host.
   Result<std::shared_ptr<Net>> OpenNetwork(HostQuestion& question) const;
+  HostQuestion AskAboutHosts(std::vector<int>& first_ranks) const;
+  Status ConnectByNetwork(const AgreedTopology& agreed, HostQuestion& question,
+                          std::shared_ptr<Net> net, GpuChannels::Options& options) const;
   // Returns the order of the ranks on each channel.
   std::vector<std::vector<int>> RingsOf(const JobAnswer& job, uint32_t channels) const;
   // Makes the connections of channels, with windows where any place for them serves.
@@ -90,8 +90,8 @@ class GpuJoin {
 
   const JoinContext& context_;
   GpuPeers peers_;
-  // The network that MakeChannels opened, and this rank's device in it; null where no data passes
-  // one.
+  // The network of MakeChannels, and this rank's device in the network; null where no data passes a
+  // network.
   mutable Operations::OneSidedNetwork network_;
 };
 
@@ -125,7 +125,7 @@ Result<TriedWindows<GpuMesh>> GpuJoin::MakeMesh() const {
   const auto make = [&](WindowPlace place) {
     return GpuMesh::Create(peers_, context_.watch, context_.settings, place);
   };
-  // A rank that is alone has no window that anybody else would map.
+  // A rank that is alone has no window for others to map.
   if (context_.num_ranks() == 1) return make(WindowPlace::kPeerMemory);
   return InFirstPlace<GpuMesh>(make);
 }
@@ -148,8 +148,8 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
   std::map<uint64_t, int> ranks;
   bool alone = true;
   for (const PeerInfo& peer : context_.peers) alone &= ++ranks[peer.host_hash] == 1;
-  // A NIC that reads memory of its GPU gains more by that than by the rail, so that another rank
-  // must be able to write there.
+  // A NIC gains more by reading memory of its GPU than by the rail. A rank that sends for others
+  // must therefore be able to write to its GPU's memory.
   const auto make = [&](std::optional<WindowPlace> place) {
     const bool lanes = place == WindowPlace::kPeerMemory || !job.nics_read_gpus;
     return ChannelConnections::Create(peers_, shape, rings, trees, place, direct,
@@ -167,15 +167,14 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
 
 Result<std::shared_ptr<Net>> GpuJoin::OpenNetwork(HostQuestion& question) const {
   TUTTI_ASSIGN(std::shared_ptr<Net> net,
-               OpenNet(context_.process.proxy(), context_.settings, context_.bootstrap,
-                       context_.peers, context_.deadline, nullptr));
+               OpenNet(context_.process.proxy(), context_.settings, context_.ranks(), nullptr));
   question.nics =
       MarkUsableNics(net->devices(), context_.interfaces, context_.settings, context_.peers);
   return net;
 }
 
-// Where reductions keep the order of the ranks, each ring has it. Else channels take the rings that
-// the search found in turn.
+// Where reductions keep the order of the ranks, each ring has this order. Otherwise channels take
+// the rings of the search in turn.
 std::vector<std::vector<int>> GpuJoin::RingsOf(const JobAnswer& job, uint32_t channels) const {
   std::vector<std::vector<int>> rings;
   for (uint32_t c = 0; c < channels; ++c) {
@@ -183,6 +182,52 @@ std::vector<std::vector<int>> GpuJoin::RingsOf(const JobAnswer& job, uint32_t ch
     if (context_.settings.deterministic) std::iota(rings[c].begin(), rings[c].end(), 0);
   }
   return rings;
+}
+
+// Returns the question about this host. Fills in, for each rank, the first rank of its host.
+HostQuestion GpuJoin::AskAboutHosts(std::vector<int>& first_ranks) const {
+  std::vector<int> here;
+  for (const PeerInfo& peer : context_.peers) {
+    const auto same = [&](const PeerInfo& p) { return p.host_hash == peer.host_hash; };
+    const auto first = std::find_if(context_.peers.begin(), context_.peers.end(), same);
+    if (same(context_.peers[static_cast<size_t>(context_.rank())]))
+      here.push_back(static_cast<int>(first_ranks.size()));
+    first_ranks.push_back(static_cast<int>(first - context_.peers.begin()));
+  }
+  HostQuestion question = AskAboutHost(context_, here);
+  for (const int r : here) question.gpus.push_back(BusIdOf(context_.peers[static_cast<size_t>(r)]));
+  return question;
+}
+
+// Has operations pass data through the network, which is null where all ranks are on one host.
+Status GpuJoin::ConnectByNetwork(const AgreedTopology& agreed, HostQuestion& question,
+                                 std::shared_ptr<Net> net, GpuChannels::Options& options) const {
+  int nic = agreed.own.nic;
+  NetSpread spread;
+  if (net) {
+    spread = SpreadOf(question, agreed.job);
+  } else {
+    TUTTI_ASSIGN(net, OpenNetwork(question));
+    TUTTI_ASSIGN(const HostAnswer answer, AnswerAboutHost(context_, question));
+    nic = answer.nic;
+    // The NICs of the other ranks are not known here, because ranks choose NICs without an
+    // exchange.
+    spread = SpreadOver(question.nics, nic, {}, 0);
+  }
+  net->Spread(nic, std::move(spread));
+  TUTTI_INFO(kLogGraph, "rank {} of {}: network device {} ({})", context_.rank(),
+             context_.num_ranks(), nic, question.nics[static_cast<size_t>(nic)].name);
+  options.network = net->name();
+  // A host with a NIC of unknown speed is no bound.
+  if (question.other_hosts)
+    options.network_bytes_per_us = ShareOf(agreed.job, context_.peers).host_gbps * 1e3;
+  network_ = {net, nic};
+  options.make_connector = [this, net, nic](WaitWatcher& watcher, int device) {
+    return MakeNetConnector(context_.process.proxy(), context_.bootstrap, net,
+                            device >= 0 ? device : nic, 0, context_.peers,
+                            context_.watch.stop_flag(), watcher);
+  };
+  return Status::Ok();
 }
 
 Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
@@ -197,16 +242,8 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   shape.message_slot_bytes = MessageSlotBytes(context_.num_ranks());
   shape.ring_slot_bytes = FifoSlotBytes(settings, shape.ring_slot_bytes);
   shape.tree_slot_bytes = std::min(shape.tree_slot_bytes, shape.ring_slot_bytes);
-  std::vector<int> first_ranks, here;
-  for (const PeerInfo& peer : context_.peers) {
-    const auto same = [&](const PeerInfo& p) { return p.host_hash == peer.host_hash; };
-    const auto first = std::find_if(context_.peers.begin(), context_.peers.end(), same);
-    if (same(context_.peers[static_cast<size_t>(context_.rank())]))
-      here.push_back(static_cast<int>(first_ranks.size()));
-    first_ranks.push_back(static_cast<int>(first - context_.peers.begin()));
-  }
-  HostQuestion question = AskAboutHost(context_, here);
-  for (const int r : here) question.gpus.push_back(BusIdOf(context_.peers[static_cast<size_t>(r)]));
+  std::vector<int> first_ranks;
+  HostQuestion question = AskAboutHosts(first_ranks);
   question.channels = shape.channels;
   std::shared_ptr<Net> net;
   if (question.other_hosts) {
@@ -214,45 +251,22 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   }
   TUTTI_ASSIGN(AgreedTopology agreed, AgreeOnTopology(context_, question, first_ranks));
   if (!question.other_hosts) shape.channels = ChannelsForRings(shape.channels, agreed.job.rings);
-  // A plugin may connect only once the receiver accepts, which it does when its own kernel begins.
-  // A rank that sends for others must not wait for that; networks of the library never do.
+  // A plugin may connect only once the receiver accepts, and the receiver accepts when its own
+  // kernel begins. A rank that sends for others must not wait for the receiver. Networks of the
+  // library never do.
   if (net && net->rma() == nullptr) agreed.job.pxn_level = 0;
   TUTTI_INFO(kLogGraph, "{} rings for {} channels; the first is {}", agreed.job.rings.size(),
              shape.channels, RingText(agreed.job.rings[0]));
-  // Within a host the network carries data only where all else is forbidden; it is not known yet.
+  // Within a host the network carries data only where all else is forbidden, which is not known
+  // yet.
   GpuDirect direct;
   if (net) direct = {net, agreed.own.nic, agreed.own.nic_writes_gpu, agreed.own.nic_reads_gpu};
   TUTTI_ASSIGN(std::unique_ptr<ChannelConnections> connections,
                ConnectChannels(shape, RingsOf(agreed.job, shape.channels), direct, agreed.job));
   GpuChannels::Options options;
   options.threads = static_cast<int>(shape.channels);
-  if (connections->NeedsNetwork()) {
-    int nic = agreed.own.nic;
-    NetSpread spread;
-    if (net) {
-      spread = SpreadOf(question, agreed.job);
-    } else {
-      TUTTI_ASSIGN(net, OpenNetwork(question));
-      TUTTI_ASSIGN(const HostAnswer answer, AnswerAboutHost(context_, question));
-      nic = answer.nic;
-      // The other ranks choose their NICs without an exchange, so that nothing is known of them
-      // here.
-      spread = SpreadOver(question.nics, nic, {}, 0);
-    }
-    net->Spread(nic, std::move(spread));
-    TUTTI_INFO(kLogGraph, "rank {} of {}: network device {} ({})", context_.rank(),
-               context_.num_ranks(), nic, question.nics[static_cast<size_t>(nic)].name);
-    options.network = net->name();
-    // A host with a NIC of unknown speed is no bound.
-    if (question.other_hosts)
-      options.network_bytes_per_us = ShareOf(agreed.job, context_.peers).host_gbps * 1e3;
-    network_ = {net, nic};
-    options.make_connector = [this, net, nic](WaitWatcher& watcher, int device) {
-      return MakeNetConnector(context_.process.proxy(), context_.bootstrap, net,
-                              device >= 0 ? device : nic, 0, context_.peers,
-                              context_.watch.stop_flag(), watcher);
-    };
-  }
+  if (connections->NeedsNetwork())
+    TUTTI_TRY(ConnectByNetwork(agreed, question, std::move(net), options));
   TUTTI_ASSIGN(
       std::unique_ptr<GpuChannels> made,
       GpuChannels::Create(peers_, context_.watch, settings, std::move(connections), options));
@@ -262,7 +276,7 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
 void GpuJoin::AddOneSidedNetwork(DeviceOperations& operations) const {
   std::shared_ptr<Net> net =
       OneSidedNet(context_.process.proxy(), context_.settings, context_.bootstrap, network_.net);
-  // Where that is another network, its first device is as good as any.
+  // Where the network for one-sided operations is another one, its first device is as good as any.
   const int device = net == network_.net ? network_.device : 0;
   std::shared_ptr<RmaGroups> groups;
   if (network_.net)

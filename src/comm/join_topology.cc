@@ -1,5 +1,5 @@
-// The step of JoinHosts that asks what the hosts are made of (topology_step.h): ring
-// order, NICs, what the network costs.
+// The step of JoinHosts that looks at the hardware of the hosts (topology_step.h): ring order,
+// NICs, and the cost of the network.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -17,8 +17,8 @@
 namespace tutti {
 namespace {
 
-// Gathers the whole orders, which are sent only when hashes differ, so that every rank can name the
-// same difference.
+// Gathers the whole orders, so that every rank can name the same difference. The orders are sent
+// only when hashes differ.
 Status TellDifference(const JoinContext& context, const Disagreement& disagreement,
                       const HostAnswer& own) {
   TUTTI_ASSIGN(const std::vector<Bytes> messages,
@@ -31,7 +31,7 @@ Status TellDifference(const JoinContext& context, const Disagreement& disagreeme
   return NameDifference(disagreement, theirs, first, context.peers);
 }
 
-// What the lanes of PXN announce lies in shared memory of the host.
+// The announcements of PXN's lanes lie in shared memory of the host.
 uint8_t PxnLevelOf(const Settings& settings) {
   if (settings.pxn_disable || settings.shm_disable) return 0;
   return static_cast<uint8_t>(settings.p2p_pxn_level);
@@ -77,9 +77,9 @@ NetSpread SpreadOf(const HostQuestion& question, const JobAnswer& job) {
   return SpreadOver(question.nics, of_host[place], of_host, place);
 }
 
-// Returns how far away the farthest host is that this rank has a link to, one way, in microseconds.
-// What the setting says counts most, and then what the NIC's network says of itself: its packets
-// may take another way than those of the links.
+// Returns the distance, one way in microseconds, of the farthest host to which this rank has a
+// link. The setting counts most, and then the figure of the NIC's network, because packets of the
+// network may take another way than the links' packets.
 uint32_t AwayUs(const JoinContext& context, const HostQuestion& question, int nic,
                 std::span<const int> first_ranks) {
   if (context.settings.net_latency_us >= 0)
@@ -95,8 +95,8 @@ uint32_t AwayUs(const JoinContext& context, const HostQuestion& question, int ni
   return static_cast<uint32_t>(longest_ns / 2000);
 }
 
-// Every rank answers, and also one whose answer is a failure takes part in the exchange: the others
-// would wait for it. All draw the same conclusions from the same messages.
+// Every rank takes part in the exchange, even with a failure for an answer, because the others
+// would wait. All ranks draw the same conclusions from the same messages.
 Result<AgreedTopology> AgreeOnTopology(const JoinContext& context, const HostQuestion& question,
                                        std::span<const int> first_ranks) {
   Result<HostAnswer> answer = AnswerAboutHost(context, question);
@@ -128,8 +128,8 @@ Result<AgreedTopology> AgreeOnTopology(const JoinContext& context, const HostQue
   return AgreedTopology{std::move(*answer), std::move(job)};
 }
 
-// Where there is nothing to choose, the ranks stay in the order of their numbers, and nothing is
-// exchanged. All ranks know alike whether that is so (ConcludeSharing).
+// Where nothing is to be chosen, the ranks stay in the order of their numbers, and nothing is
+// exchanged. ConcludeSharing lets all ranks decide this alike.
 Status HostJoin::ChooseByTopology() {
   if (!topology_matters_) {
     parts_.ring = parts_.machines.here;
@@ -160,8 +160,8 @@ Status HostJoin::ChooseByTopology() {
   return Status::Ok();
 }
 
-// Tells the plan what passing from host to host costs. The search takes a NIC of unknown speed into
-// account by a guess. No bound is better than that one.
+// Tells the plan the cost of passing from host to host. The search guesses the speed of an unknown
+// NIC; no bound would be better than the guess.
 void HostJoin::TakeNetwork(const JobAnswer& job) {
   const NetworkShare share = ShareOf(job, context_.peers);
   HostReach& plan = parts_.plan.host;
@@ -188,8 +188,8 @@ void HostJoin::LogChoice(const HostQuestion& question, const HostAnswer& answer)
              context_.peers[static_cast<size_t>(rank())].numa, NumaNodeCount());
 }
 
-// Places what this rank reads and waits on near it. Called before any page of it is touched,
-// because a page that is in use would have to be moved.
+// Places the memory that this rank reads and waits on near the rank. Called before any page of the
+// memory is touched, because a page in use would have to be moved.
 void HostJoin::PlaceMemory(int place) {
   const int numa = context_.peers[static_cast<size_t>(rank())].numa;
   if (NumaNodeCount() < 2 || numa < 0 || !parts_.arena.memory) return;

@@ -26,7 +26,7 @@ uint64_t NetworkHash(const NetworkInterface& interface) {
   return hash.hash() == 0 ? 1 : hash.hash();
 }
 
-// A hundred terabits per second. A larger number that a driver tells is no speed.
+// A hundred terabits per second. A driver's larger number is no speed.
 constexpr int64_t kMostMbps = 100'000'000;
 
 // Bridges of containers have the same subnet on many hosts and lead to none of them.
@@ -70,7 +70,7 @@ std::vector<OfferedNic> MarkUsableNics(const std::vector<NetDevice>& devices,
   };
   std::vector<OfferedNic> nics;
   for (const NetDevice& device : devices) {
-    // Ports of NICs have their own filter (NCCL_IB_HCA) and reach all those of their fabric.
+    // Ports of NICs have their own filter (NCCL_IB_HCA) and reach all ports of their fabric.
     bool usable = nics.empty() || named || device.port > 0;
     for (const NetworkInterface& interface : interfaces) {
       if (interface.name != device.name || interface.address.HostText() != device.address) continue;
@@ -111,7 +111,7 @@ NetworkShare ShareOf(const JobAnswer& job, std::span<const PeerInfo> peers) {
   std::map<std::pair<uint64_t, int32_t>, int> users;
   struct Host {
     double gbps = 0;
-    bool known = true;  // All of its NICs' speeds are.
+    bool known = true;  // The speeds of all NICs of the host are known.
   };
   std::map<uint64_t, Host> hosts;
   for (size_t r = 0; r < peers.size(); ++r) {

@@ -38,7 +38,7 @@ class NicsTest : public ::testing::Test {
     peer.networks = NetworksOf(interfaces, settings, sysfs_);
     return peer;
   }
-  // Returns which NICs of `interfaces`, all of them devices of the network, are usable.
+  // Returns, for each of `interfaces`, whether it is usable. All are devices of the network.
   std::vector<bool> UsableNics(const std::vector<NetworkInterface>& interfaces,
                                const std::vector<PeerInfo>& peers,
                                const Settings& settings = {}) const {
@@ -120,9 +120,10 @@ TEST(ShareOfTest, TheSlowestNicCountsAndTheFullestOne) {
   const NetworkShare share = ShareOf(job, peers);
   EXPECT_DOUBLE_EQ(share.bandwidth_gbps, 1.25);
   EXPECT_EQ(share.ranks_per_nic, 2);
-  EXPECT_DOUBLE_EQ(share.host_gbps, 4.375);  // Two NICs; those of the other host send 5.
+  EXPECT_DOUBLE_EQ(share.host_gbps, 4.375);  // Two NICs; the NICs of the other host send 5.
   job.nic_mbps = {25000, 25000, 0, 40000};
-  EXPECT_DOUBLE_EQ(ShareOf(job, peers).host_gbps, 5);  // The other host's are not all known.
+  EXPECT_DOUBLE_EQ(ShareOf(job, peers).host_gbps,
+                   5);  // Some speeds of the other host's NICs are not known.
   job.nic_mbps = {0, 0, 0, 0};
   EXPECT_EQ(ShareOf(job, peers).bandwidth_gbps, 0);
   EXPECT_EQ(ShareOf(job, peers).host_gbps, 0);

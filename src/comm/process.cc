@@ -23,7 +23,7 @@ constexpr size_t kMostKnownHosts = 8;
 
 // Returns a hash by which ranks of a host tell whether they see the same machine; never 0.
 uint64_t HashOf(topology::Machine machine) {
-  // The sentences about guesses may differ from process to process, though the machine is the same.
+  // The sentences about guesses may differ from process to process on the same machine.
   machine.guesses.clear();
   const uint64_t hash = Fnv1a::Of(topology::FormatMachineXml(machine));
   return hash == 0 ? 1 : hash;

@@ -1,11 +1,12 @@
 #pragma once
 
-// A Process owns what a process has once, whatever the number of its communicators: the threads
-// that serve sockets, the network proxy, the server of shared memory, the memory from ncclMemAlloc
-// and the list of windows.
+// A Process owns the things that a process has once, whatever the number of its communicators: the
+// threads that serve sockets, the network proxy, the server of shared memory, the memory from
+// ncclMemAlloc and the list of windows.
 //
 // The API makes one Process on first use and hands it down; nothing below the API knows a global
-// one. After a fork the child makes its own (threads do not survive a fork). Thread-safe.
+// Process. After a fork the child makes its own, because threads do not survive a fork.
+// Thread-safe.
 
 #include <atomic>
 #include <cstdint>
@@ -42,17 +43,17 @@ class Process {
   HostMemory& memory() { return *memory_; }
   WindowDirectory& windows() { return windows_; }
 
-  // Fills in what peers need to reach this process's memory.
+  // Fills in the fields by which peers reach this process's memory.
   void DescribeMemory(PeerInfo& info) const;
 
-  // Describes this host: what was found on it, with NCCL_TOPO_FILE laid over it. It has no ranks.
+  // Describes this host: its hardware, with NCCL_TOPO_FILE laid over, and without ranks.
   struct KnownHost {
     topology::Machine machine;
     uint64_t hash = 0;  // A hash of the machine; never 0.
   };
-  // Returns what is known of this host. `ports` are those of the network; when empty, all
-  // interfaces that lead anywhere. GPUs are looked for only `with_gpus`, because that takes the
-  // driver some time. The processors are looked at once in the life of the process. The answers to
+  // Returns the description of this host. `ports` are the ports of the network; when empty, all
+  // interfaces that lead anywhere count. GPUs are looked for only `with_gpus`, because the driver
+  // takes some time. The processors are looked at once in the life of the process. The answers to
   // the last few questions are kept.
   Result<std::shared_ptr<const KnownHost>> FindHost(const Settings& settings,
                                                     const std::vector<topology::FoundPort>& ports,
@@ -60,10 +61,10 @@ class Process {
   // Returns true to its first caller, which then writes NCCL_TOPO_DUMP_FILE.
   bool TakeDumpTurn() { return !machine_dumped_.exchange(true); }
 
-  // Returns the CUDA device that a rank made by the calling thread now would have: the current one,
-  // or -1 when ranks are host devices, because the settings say so or there is no GPU.
+  // Returns the CUDA device for a rank that the calling thread would make now: the current device.
+  // Returns -1 when ranks are host devices, because the settings say so or no GPU is present.
   static Result<int> CurrentDevice(const Settings& settings);
-  // Returns that device, and opens it on first use. The process owns it.
+  // Returns the device of a number, opened on first use. The process owns the device.
   Result<const cuda::Device*> OpenDevice(int ordinal);
 
   // Begins to serve a new unique id, and returns it.
@@ -84,7 +85,7 @@ class Process {
 
   Mutex host_mutex_;
   std::vector<topology::CpuFact> processors_ TUTTI_GUARDED_BY(host_mutex_);
-  // The keys are the settings and interfaces that the answers depend on.
+  // By the settings and interfaces on which the answers depend.
   std::map<std::string, std::shared_ptr<const KnownHost>> hosts_ TUTTI_GUARDED_BY(host_mutex_);
 
   Mutex devices_mutex_;

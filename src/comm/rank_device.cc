@@ -2,20 +2,24 @@
 
 #include "backend/cuda/device.h"
 #include "backend/cuda/pinned_pool.h"
+#include "comm/communicator.h"
 #include "comm/join.h"
 #include "comm/process.h"
+#include "gin/proxy.h"
 #include "window/device_flat_space.h"
 #include "window/host_flat_space.h"
 
 namespace tutti {
 namespace {
 
-// A rank on the host. The word that ends the waits of its kernels is ordinary memory.
+// A rank on the host. Ordinary memory holds the word that ends the waits of its kernels.
 class HostDevice final : public RankDevice {
  public:
   explicit HostDevice(Process& process) : process_(process) {}
 
   int cuda_ordinal() const override { return -1; }
+  Result<const cuda::Device*> OpenGpu() const override { return nullptr; }
+  Manner manner() const override { return {}; }
   Status Describe(PeerInfo&) const override { return Status::Ok(); }
 
   Result<std::unique_ptr<Operations>> Join(const JoinContext& context,
@@ -31,24 +35,51 @@ class HostDevice final : public RankDevice {
         MakeHostRecordMemory()};
   }
 
+  Result<std::unique_ptr<GinBackend>> MakeGinProxy(
+      Communicator& comm, const ResourcePlan& plan,
+      const std::shared_ptr<const Window>& window) const override {
+    Result<std::unique_ptr<GinProxy>> proxy = MakeProxy(comm, plan.gin, window);
+    TUTTI_TRY(comm.AgreeInStep("ncclDevCommCreate", proxy.status()));
+    return std::unique_ptr<GinBackend>(std::move(proxy).value());
+  }
+
   Result<std::shared_ptr<std::atomic<uint32_t>>> MakeKernelFlag() const override {
     return std::make_shared<std::atomic<uint32_t>>(0);
   }
 
  private:
+  static Result<std::unique_ptr<GinProxy>> MakeProxy(Communicator& comm, const GinPlan& plan,
+                                                     const std::shared_ptr<const Window>& window) {
+    // The one-sided calls were made with the window, or before.
+    TUTTI_ASSIGN(OneSided* const one_sided, comm.one_sided());
+    if (const RemoteWindows* const remote = one_sided->remote())
+      TUTTI_TRY(remote->CheckSignals(plan.strong, plan.va_signals));
+    return GinProxy::Create({.rank = comm.rank(),
+                             .plan = plan,
+                             .resource = window,
+                             .symmetric = &comm.symmetric(),
+                             .remote = one_sided->remote(),
+                             .loop = &comm.process().proxy().loop(),
+                             .watch = &comm.watch()});
+  }
+
   Process& process_;
 };
 
-// A rank that is a CUDA device. The device is opened at the first use, because a communicator
-// learns in its making whether the driver can open it, and says so as its error.
+// A rank on a CUDA device. The device is opened at the first use, because the communicator reports
+// a failure of the driver as an error of its own.
 class GpuDevice final : public RankDevice {
  public:
   GpuDevice(Process& process, int ordinal) : process_(process), ordinal_(ordinal) {}
 
   int cuda_ordinal() const override { return ordinal_; }
+  Result<const cuda::Device*> OpenGpu() const override { return process_.OpenDevice(ordinal_); }
+  Manner manner() const override {
+    return {.one_sided_on_streams = true, .knows_old_gin = true, .proxy_for_cards = true};
+  }
 
   Status Describe(PeerInfo& self) const override {
-    TUTTI_ASSIGN(const cuda::Device* const device, Open());
+    TUTTI_ASSIGN(const cuda::Device* const device, OpenGpu());
     self.device = device->pci_address();
     self.device_identity = device->identity();
     self.multiprocessors = device->multiprocessors();
@@ -56,13 +87,13 @@ class GpuDevice final : public RankDevice {
   }
 
   Result<std::unique_ptr<Operations>> Join(const JoinContext& context, JoinTimes&) const override {
-    TUTTI_ASSIGN(const cuda::Device* const device, Open());
+    TUTTI_ASSIGN(const cuda::Device* const device, OpenGpu());
     return JoinGpus(context, *device);
   }
 
   Result<WindowMemory> MakeWindowMemory(const Bootstrap& bootstrap, int, int,
                                         uint64_t stride) const override {
-    TUTTI_ASSIGN(const cuda::Device* const device, Open());
+    TUTTI_ASSIGN(const cuda::Device* const device, OpenGpu());
     WindowMemory made;
     TUTTI_ASSIGN(made.space,
                  MakeDeviceFlatSpace(*device, process_.fd_server(), OfferKey(bootstrap), stride));
@@ -70,9 +101,15 @@ class GpuDevice final : public RankDevice {
     return made;
   }
 
+  Result<std::unique_ptr<GinBackend>> MakeGinProxy(
+      Communicator& comm, const ResourcePlan& plan,
+      const std::shared_ptr<const Window>&) const override {
+    return comm.device_communicators().gpu_gin().MakeProxy(plan.gin, plan.digest);
+  }
+
   // The word lies in pinned memory, which goes back to the process's pool with the last pointer.
   Result<std::shared_ptr<std::atomic<uint32_t>>> MakeKernelFlag() const override {
-    TUTTI_ASSIGN(const cuda::Device* const device, Open());
+    TUTTI_ASSIGN(const cuda::Device* const device, OpenGpu());
     TUTTI_ASSIGN(cuda::PinnedBlock block, device->pinned().Take(sizeof(std::atomic<uint32_t>)));
     auto* const word = new (block.data()) std::atomic<uint32_t>(0);
     const auto owner = std::make_shared<cuda::PinnedBlock>(std::move(block));
@@ -80,8 +117,6 @@ class GpuDevice final : public RankDevice {
   }
 
  private:
-  Result<const cuda::Device*> Open() const { return process_.OpenDevice(ordinal_); }
-
   Process& process_;
   const int ordinal_;
 };

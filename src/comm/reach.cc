@@ -43,8 +43,8 @@ Status CheckMayRead(const PeerInfo& mine, const PeerInfo& other) {
   return ProbeRemoteRead(other.pid, other.probe_address, other.probe_token);
 }
 
-// CUDA IPC has a place where the usual way to share GPU memory is switched off or the driver
-// refused it.
+// CUDA IPC serves where the usual way to share GPU memory is switched off, or was refused by the
+// driver.
 WindowVerdict WindowsMayLie(WindowPlace place, std::span<const PeerInfo> peers,
                             const Status& before) {
   const auto any = [&](uint8_t PeerInfo::*flag) {

@@ -1,9 +1,9 @@
 #pragma once
 
-// By what ways ranks reach one another: what rules a way out on a rank (it is not viable there),
-// and to which ranks it leads (its reach). Whether a way that these rules leave really serves is
-// tried when it is set up, by all ranks together; one that does not is given up for the next, with
-// a line in the log, or with an error where TUTTI_STRICT_TRANSPORT is set.
+// The ways by which ranks reach one another. Conditions rule a way out on a rank, where the way is
+// then not viable. A way reaches some set of ranks. Setting a way up, by all ranks together, shows
+// whether the way really serves. A useless way is given up for the next with a line in the log, or
+// with an error where TUTTI_STRICT_TRANSPORT is set.
 //
 //   way                        not viable with               reaches                  tried by
 //   ------------------------   ---------------------------   ----------------------   -----------------
@@ -21,10 +21,10 @@
 //   windows in host memory     NCCL_SHM_DISABLE              GPUs of its host         likewise
 //   networks                   Net::IsViable                 all ranks                OpenNet
 //
-// A way is viable for a communicator only where it is on all of its ranks, except shared memory of
-// hosts: ranks without it are machines of their own. OpenNet (operations/networks.h) offers each
-// rank's networks that are viable to the others, plugins before verbs before sockets, and takes the
-// first that all have.
+// A way is viable for a communicator only where it is viable on all ranks. Shared memory of hosts
+// is the exception: a rank without shared memory is a machine of its own. OpenNet
+// (operations/networks.h) offers each rank's viable networks to the others, plugins before verbs
+// before sockets, and takes the first network of all ranks.
 //
 // Threads: any; these are functions of their arguments.
 
@@ -44,25 +44,25 @@ bool MayShareMemory(const PeerInfo& a, const PeerInfo& b);
 // Returns the ranks that may share memory with `rank`, itself among them, ascending.
 std::vector<int> MemorySharersOf(int rank, std::span<const PeerInfo> peers);
 
-// Checks what the ranks say they share: `leaders` has for each the rank whose memory it has mapped,
-// itself where it has none. That must be the lowest rank that it may share memory with, or itself,
-// which is an error where `strict`.
+// Checks the ranks' reports of shared memory. `leaders` has for each rank the rank whose memory it
+// has mapped, or itself. A leader must be the lowest rank with which the rank may share memory, or
+// the rank itself; the latter is an error where `strict`.
 Status CheckLeaders(std::span<const int> leaders, std::span<const PeerInfo> peers, bool strict);
 
-// Returns ok where rank `mine` can read the memory of rank `other`, which is proven by reading, and
-// else why not.
+// Returns ok where rank `mine` can read the memory of rank `other`, as a read proves, and else the
+// reason.
 Status CheckMayRead(const PeerInfo& mine, const PeerInfo& other);
 
 // Says whether all ranks try windows in a place.
 enum class WindowVerdict : uint8_t {
   kTry,
-  kPass,       // Another place has to serve: this one has nothing that it lacks.
-  kForbidden,  // A setting of some rank forbids it.
+  kPass,       // Another place has to serve, because this place has no advantage over the last.
+  kForbidden,  // A setting of some rank forbids the place.
 };
-// `before` says why there are none in the place before.
+// `before` says why the place before has no windows.
 WindowVerdict WindowsMayLie(WindowPlace place, std::span<const PeerInfo> peers,
                             const Status& before);
-// Returns the error that names what forbids a place.
+// Returns the error with the setting that forbids a place.
 Status ForbiddenPlace(WindowPlace place);
 
 }  // namespace tutti

@@ -4,17 +4,19 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
+#include <span>
+
+#include "comm/joint_call.h"
 
 namespace tutti {
 namespace {
 
-// These numbers go into the id of a child, so that a split and a shrink of one parent never make
+// These numbers go into the id of a child. A split and a shrink of one parent therefore never make
 // the same id.
 constexpr uint64_t kSplitId = 1;
 constexpr uint64_t kShrinkId = 2;
 
-// All members of a child compute its id from what they know alike, so that no exchange is needed.
+// All members of a child compute its id from common knowledge, without an exchange.
 uint64_t Mix(uint64_t hash, uint64_t value) {
   hash ^= value + 0x9E3779B97F4A7C15u + (hash << 6) + (hash >> 2);
   return hash * 0xBF58476D1CE4E5B9u;
@@ -22,76 +24,19 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 
 using Made = Result<std::unique_ptr<Communicator>>;
 
-// A call that all ranks of `parent` make together over its bootstrap. Ranks that wait for this one
-// meanwhile learn from `doing` what it does; when the others do not come, the failure says what
-// they do instead.
-class Together {
- public:
-  Together(Communicator& parent, std::string doing, std::atomic<bool>& flag)
-      : parent_(parent),
-        doing_(doing),
-        step_(parent.watch(), std::move(doing)),
-        call_(parent.watch(), flag),
-        flag_(flag) {}
-
-  Status AllGather(void* data, size_t bytes_per_rank) {
-    Status met =
-        parent_.bootstrap().AllGather(data, bytes_per_rank, parent_.InitDeadline(), &flag_);
-    in_step_ = met.ok();
-    return met;
-  }
-  // Returns why the call was ended from outside; success if it was not.
-  Status reason() const { return call_.reason(); }
-
-  // Returns the status of a call that failed with `failure`, and tells ranks that wait for this
-  // one. Call it once; later calls return their argument.
-  Status Explain(Status failure) {
-    if (std::exchange(explained_, true)) return failure;
-    Watch& watch = parent_.watch();
-    if (failure.code() == Code::kRemoteError && call_.reason().ok())
-      failure = watch.FirstReason(std::move(failure));
-    if (Status reason = call_.reason(); !reason.ok()) return reason;
-    if (failure.code() == Code::kTimeout)
-      failure = watch.Explain(failure, parent_.bootstrap().LinkedRanks());
-    if (in_step_) return failure;
-    // The others wait for this rank in the step that it did not finish.
-    const std::string here =
-        RankName(parent_.rank(), parent_.peers()[static_cast<size_t>(parent_.rank())]);
-    // An abort of the new communicator gives up only that one; the parent goes on.
-    if (flag_.load()) {
-      call_.GiveUp(RemoteError(
-          "{} gave up, {}: the communicator that was being made was aborted there", here, doing_));
-      return failure;
-    }
-    // The ranks are no longer at the same step of the parent's bootstrap, so it cannot go on.
-    parent_.Stop(
-        Status(failure.code(), fmt::format("{} gave up, {}: {}", here, doing_, failure.message())),
-        /*tell=*/true);
-    return failure;
-  }
-
- private:
-  Communicator& parent_;
-  const std::string doing_;
-  const Watch::Step step_;
-  const Watch::JointCall call_;
-  std::atomic<bool>& flag_;
-  bool in_step_ = true;
-  bool explained_ = false;
-};
-
-// Learns the color and key of every rank, and makes the child of those with this rank's color. A
-// rank without a color has taken part in the exchange, and that is all.
+// Learns the color and key of every rank, and makes the child of the ranks with this rank's color.
+// A rank without a color only takes part in the exchange.
 Made Split(Communicator& parent, int color, int key, const std::string& name,
-           std::atomic<bool>& abort_flag, Together& together) {
+           std::atomic<bool>& abort_flag, JointCall& call) {
   struct ColorAndKey {
     int32_t color;
     int32_t key;
   };
-  std::vector<ColorAndKey> choices(static_cast<size_t>(parent.num_ranks()));
-  choices[static_cast<size_t>(parent.rank())] = {color, key};
+  JointStep<ColorAndKey> step(call.ranks());
+  step.mine() = {color, key};
   const uint64_t number = parent.NextChildNumber();
-  TUTTI_TRY(together.AllGather(choices.data(), sizeof(ColorAndKey)));
+  TUTTI_TRY(call.Exchange(step));
+  const std::span<const ColorAndKey> choices = step.offers();
   if (color < 0) return std::unique_ptr<Communicator>();
   std::vector<int> members;
   for (int r = 0; r < parent.num_ranks(); ++r)
@@ -102,12 +47,12 @@ Made Split(Communicator& parent, int color, int key, const std::string& name,
   const uint64_t id =
       Mix(Mix(Mix(parent.bootstrap().id(), kSplitId), number), static_cast<uint64_t>(color));
   return Communicator::InitChild(parent, id, std::move(members), name, &abort_flag,
-                                 [&] { return together.reason(); });
+                                 [&] { return call.reason(); });
 }
 
-// Makes the child of all ranks that are not excluded. They exchange nothing over the parent, which
-// may have stopped: the id depends on who is excluded, so that ranks that exclude others do not
-// meet.
+// Makes the child of all remaining ranks. The ranks exchange nothing over the parent, which may
+// have stopped. Ranks with different excluded ranks do not meet, because the id depends on the
+// excluded ranks.
 Made Shrink(Communicator& parent, const std::vector<int>& excluded, const std::string& name,
             std::atomic<bool>& abort_flag) {
   std::vector<int> members;
@@ -121,25 +66,25 @@ Made Shrink(Communicator& parent, const std::vector<int>& excluded, const std::s
   return Communicator::InitChild(parent, id, std::move(members), name, &abort_flag, {});
 }
 
-// Makes a communicator of the parent's ranks and of new ones, which meet at the root of an id that
-// one of the ranks brings. The exchange shares that id, and shows whether all ranks ask for the
-// same.
+// Makes a communicator of the parent's ranks and of new ranks. All of them meet at the root of an
+// id that one rank brings. The exchange shares the id, and shows whether all ranks ask for an equal
+// size.
 Made Grow(Communicator& parent, const GrowRequest& request, const std::string& name,
-          std::atomic<bool>& abort_flag, Together& together) {
+          std::atomic<bool>& abort_flag, JointCall& call) {
   struct Offer {
     char id[128];
     int32_t num_ranks;
     uint8_t has_id;
     uint8_t reserved[3];
   };
-  std::vector<Offer> offers(static_cast<size_t>(parent.num_ranks()));
-  Offer& mine = offers[static_cast<size_t>(parent.rank())];
+  JointStep<Offer> step(call.ranks());
+  Offer& mine = step.mine();
   mine.num_ranks = request.num_ranks;
   mine.has_id = request.id.has_value();
   if (request.id) request.id->Encode(mine.id);
-  if (Status met = together.AllGather(offers.data(), sizeof(Offer)); !met.ok()) {
-    // The new ranks wait at the root of the id for ranks that do not come.
-    met = together.Explain(std::move(met));
+  if (Status met = call.Exchange(step); !met.ok()) {
+    // The new ranks wait at the root of the id for ranks of the parent, which do not come.
+    met = call.Explain(std::move(met));
     if (request.id)
       Bootstrap::Decline(
           {.rank = parent.rank(), .num_ranks = request.num_ranks, .ids = {*request.id}}, met);
@@ -147,7 +92,7 @@ Made Grow(Communicator& parent, const GrowRequest& request, const std::string& n
   }
 
   const Offer* root = nullptr;
-  for (const Offer& offer : offers) {
+  for (const Offer& offer : step.offers()) {
     if (offer.num_ranks != mine.num_ranks)
       return InvalidUsage("the ranks grow to different numbers: {} and {}", mine.num_ranks,
                           offer.num_ranks);
@@ -164,7 +109,7 @@ Made Grow(Communicator& parent, const GrowRequest& request, const std::string& n
   options.num_ranks = request.num_ranks;
   options.name = name;
   options.abort_flag = &abort_flag;
-  options.abort_reason = [&] { return together.reason(); };
+  options.abort_reason = [&] { return call.reason(); };
   options.cuda_device = parent.device().cuda_ordinal();
   return Communicator::Init(parent.process(), parent.settings(), options);
 }
@@ -174,9 +119,9 @@ Made Grow(Communicator& parent, const GrowRequest& request, const std::string& n
 Result<std::unique_ptr<Communicator>> SplitCommunicator(Communicator& parent, int color, int key,
                                                         const std::string& name,
                                                         std::atomic<bool>& abort_flag) {
-  Together together(parent, "in ncclCommSplit", abort_flag);
-  Made made = Split(parent, color, key, name, abort_flag, together);
-  if (!made.ok()) return together.Explain(made.status());
+  JointCall call(parent, "in ncclCommSplit", abort_flag);
+  Made made = Split(parent, color, key, name, abort_flag, call);
+  if (!made.ok()) return call.Explain(made.status());
   return made;
 }
 
@@ -192,8 +137,8 @@ Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
     std::sort(excluded.begin(), excluded.end());
     excluded.erase(std::unique(excluded.begin(), excluded.end()), excluded.end());
   }
-  // The ranks that are left out have no part in this, so the parent's bootstrap has none either;
-  // the child notices when a rank of its own is lost.
+  // The excluded ranks have no part in the call, and therefore the parent's bootstrap has none
+  // either. The child notices the loss of a rank of its own.
   const Watch::Step step(parent.watch(),
                          fmt::format("in ncclCommShrink without rank{} {}",
                                      excluded.size() > 1 ? "s" : "", fmt::join(excluded, ", ")));
@@ -206,10 +151,9 @@ Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent,
                                                        const GrowRequest& request,
                                                        const std::string& name,
                                                        std::atomic<bool>& abort_flag) {
-  Together together(parent, fmt::format("in ncclCommGrow to {} ranks", request.num_ranks),
-                    abort_flag);
-  Made made = Grow(parent, request, name, abort_flag, together);
-  if (!made.ok()) return together.Explain(made.status());
+  JointCall call(parent, fmt::format("in ncclCommGrow to {} ranks", request.num_ranks), abort_flag);
+  Made made = Grow(parent, request, name, abort_flag, call);
+  if (!made.ok()) return call.Explain(made.status());
   return made;
 }
 

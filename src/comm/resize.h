@@ -1,6 +1,6 @@
 #pragma once
 
-// Communicators that are made from other communicators.
+// Makes communicators from communicators.
 
 #include <atomic>
 #include <memory>
@@ -13,19 +13,19 @@
 
 namespace tutti {
 
-// When a rank is lost, each of these calls ends on all ranks with one reason: `abort_flag` is
-// raised then, which ends the call.
+// When a rank is lost, `abort_flag` is raised, and each call here ends on all ranks with a common
+// reason.
 
-// Makes a communicator of the ranks with one color. All ranks of `parent` call it. Returns a null
-// communicator to a rank without color (color < 0).
+// Makes a communicator of the ranks with equal color. All ranks of `parent` call this. Returns a
+// null communicator to a rank without color (color < 0).
 Result<std::unique_ptr<Communicator>> SplitCommunicator(Communicator& parent, int color, int key,
                                                         const std::string& name,
                                                         std::atomic<bool>& abort_flag);
 
-// Makes a communicator without the ranks of `excluded` (sorted). The other ranks of `parent` call
-// it; those that are excluded may be dead. With `and_lost`, the ranks that `parent` has lost are
-// left out as well. When another rank is lost meanwhile, the call fails on all ranks that are left,
-// and may be tried again without that one.
+// Makes a communicator without the ranks of `excluded` (sorted). All remaining ranks of `parent`
+// call this; the excluded ranks may be dead. With `and_lost`, the lost ranks of `parent` are left
+// out as well. When another rank is lost meanwhile, the call fails on all remaining ranks, and may
+// be tried again without the lost rank.
 Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
                                                          std::vector<int> excluded, bool and_lost,
                                                          const std::string& name,
@@ -33,7 +33,7 @@ Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
 
 struct GrowRequest {
   int num_ranks = 0;
-  std::optional<UniqueId> id;  // Only the grow root passes it.
+  std::optional<UniqueId> id;  // Only the grow root passes an id.
 };
 // Makes a larger communicator. All ranks of `parent` call it; the new ranks initialise with the id.
 Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent,

@@ -1,13 +1,13 @@
-// Memory phases: a communicator that rests lends its memory (ncclCommSuspend), and takes it again
-// (ncclCommResume).
+// Memory phases: a resting communicator lends its memory (ncclCommSuspend), and takes the memory
+// again (ncclCommResume).
 //
 //   running ── all idle? ── nothing waits? ── give back ──▶ suspended ── take back ──▶ running
 //      ▲            │ no            │ no                        ▲             │ a rank cannot
 //      └────────────┴───────────────┘                           └─────────────┘
 //
-// After each step the ranks agree how it came out, so that all go on or none does. The connections,
-// the watch and the bootstrap live on meanwhile: a rank that dies is noticed as ever, and ends the
-// waits of these calls as it ends those of registrations.
+// After each step the ranks agree on its outcome: all go on or none does. The connections, the
+// watch and the bootstrap live on meanwhile. The death of a rank is therefore noticed as ever, and
+// ends the waits here as well as the waits of registrations.
 
 #include "comm/communicator.h"
 
@@ -18,27 +18,23 @@ Status Communicator::Concluded(Result<Agreement> agreed) {
 }
 
 Result<Agreement> Communicator::GiveBackMemory(const Status& wrong) {
-  const Deadline deadline = InitDeadline();
-  const auto agree = [&](const Status& mine) {
-    return Agree(*bootstrap_, peers_, mine, deadline, &watch_->stop_flag());
-  };
-  TUTTI_ASSIGN(Agreement agreed, agree(wrong.ok() ? operations_->CheckIdle() : wrong));
+  const JointRanks ranks = this->ranks();
+  TUTTI_ASSIGN(Agreement agreed, ranks.Agree(wrong.ok() ? operations_->CheckIdle() : wrong));
   if (!agreed.go_on()) return agreed;
-  TUTTI_ASSIGN(agreed, agree(operations_->CheckNothingWaits()));
+  TUTTI_ASSIGN(agreed, ranks.Agree(operations_->CheckNothingWaits()));
   if (!agreed.go_on()) return agreed;
-  TUTTI_ASSIGN(agreed, agree(operations_->GiveBackMemory()));
-  // What some ranks have given back, the others still use: that cannot be undone.
+  TUTTI_ASSIGN(agreed, ranks.Agree(operations_->GiveBackMemory()));
+  // Some ranks have given back memory in use by others. Nothing undoes this.
   TUTTI_TRY(std::move(agreed.refusal));
   return Agreement();
 }
 
-// The ranks meet first, so that the call ends on none of them before all have made it.
+// The ranks meet first: the call ends on no rank before all ranks have made the call.
 Result<Agreement> Communicator::TakeBackMemory() {
-  const Deadline deadline = InitDeadline();
-  const std::atomic<bool>* const abort_flag = &watch_->stop_flag();
-  TUTTI_ASSIGN(Agreement met, Agree(*bootstrap_, peers_, Status::Ok(), deadline, abort_flag));
+  const JointRanks ranks = this->ranks();
+  TUTTI_ASSIGN(Agreement met, ranks.Agree(Status::Ok()));
   if (!met.go_on()) return met;
-  return operations_->TakeBackMemory(deadline, abort_flag);
+  return operations_->TakeBackMemory(ranks.deadline, ranks.abort_flag);
 }
 
 Status Communicator::Suspend(const Status& wrong) {

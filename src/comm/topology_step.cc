@@ -28,12 +28,12 @@ using topology::NodeIndex;
 using topology::Paths;
 using topology::Pattern;
 
-// The answer's message begins with one of these.
+// The message of an answer begins with one of these bytes.
 constexpr uint8_t kAnswer = 1;
 constexpr uint8_t kWholeAnswer = 2;
 constexpr uint8_t kFailure = 3;
 constexpr size_t kLongestFailure = 255;
-// The most channels that an answer may have.
+// The most channels of an answer.
 constexpr size_t kMostChannels = 64;
 
 uint64_t OrderHash(std::span<const int32_t> order) { return Fnv1a::OfObjects(order); }
@@ -63,7 +63,7 @@ void PlaceGpus(const HostQuestion& question, Machine& machine) {
   });
 }
 
-// Leaves the processors, by which ranks of a host move their data, whatever else the machine has.
+// Removes the GPUs. Processors remain, by which ranks of a host move their data on any machine.
 void DropGpus(Machine& machine) {
   topology::VisitPci(machine, [](CpuFact&, topology::PciFact& pci) { pci.gpus.clear(); });
 }
@@ -76,7 +76,7 @@ void PlaceRanks(const HostQuestion& question, Machine& machine) {
     auto cpu = std::find_if(machine.cpus.begin(), machine.cpus.end(),
                             [&](const CpuFact& one) { return one.numa == numa; });
     if (cpu == machine.cpus.end() && numa >= 0 && !machine.cpus.empty()) {
-      // The node is hidden from this process and not from the one that runs there.
+      // The node is hidden from this process, though not from the process that runs there.
       CpuFact hidden = machine.cpus[0];
       hidden.numa = numa;
       hidden.affinity.clear();
@@ -100,7 +100,7 @@ void VisitNets(Machine& machine, const Visit& visit) {
   });
 }
 
-// Keeps the NICs that the network has and may use, under its numbers for them.
+// Keeps the usable NICs of the network, under the network's numbers.
 void NumberNics(const HostQuestion& question, Machine& machine) {
   VisitNets(machine, [&](topology::NetFact& net) {
     const auto nic = std::find_if(question.nics.begin(), question.nics.end(),
@@ -110,7 +110,7 @@ void NumberNics(const HostQuestion& question, Machine& machine) {
   });
 }
 
-// Returns the rings of a file (NCCL_GRAPH_FILE), or those that the search finds.
+// Returns the rings of a file (NCCL_GRAPH_FILE), or the rings of the search.
 Result<Channels> FindRings(const Settings& settings, const Graph& graph, const Paths& paths,
                            const HostQuestion& question) {
   if (!settings.graph_file.empty())
@@ -126,7 +126,7 @@ uint32_t Mbs(double gbps) {
   return static_cast<uint32_t>(std::clamp(std::round(gbps * 1000), 0.0, 4e9));
 }
 
-// Chooses the NIC nearest to this rank's device, with the speed that a file tells of it, or else
+// Chooses the NIC nearest to this rank's device. The NIC's speed is that in a file, or else that of
 // the network.
 void TakeNic(const Graph& graph, const Paths& paths, const topology::PathRules& rules,
              const HostQuestion& question, Machine& machine, HostAnswer& answer) {
@@ -151,14 +151,14 @@ void TakeNic(const Graph& graph, const Paths& paths, const topology::PathRules& 
     }
   }
   VisitNets(machine, [&](const topology::NetFact& net) {
-    // What a file of the machine says counts more than what the network has read.
+    // A speed in a file of the machine counts more than the speed that the network has read.
     if (net.usable && net.dev == answer.nic && net.speed_mbps > 0)
       answer.nic_mbps = static_cast<uint32_t>(net.speed_mbps);
   });
 }
 
-// Puts the rings that were found into the answer. Where that fails the plain ring stays there,
-// which takes the ranks in their order.
+// Puts the found rings into the answer. On failure the answer keeps the plain ring, which takes the
+// ranks in their order.
 Status TakeRings(const Settings& settings, const Graph& graph, const Paths& paths,
                  const HostQuestion& question, HostAnswer& answer) {
   Result<Channels> found = FindRings(settings, graph, paths, question);
@@ -189,8 +189,8 @@ Status TakeRings(const Settings& settings, const Graph& graph, const Paths& path
   return Status::Ok();
 }
 
-// The fields of another rank's message. Their form has been checked, and not yet whether they fit
-// those of the other ranks.
+// The fields of another rank's message. The form of the fields has been checked; whether they fit
+// the fields of the other ranks has not.
 struct Told {
   uint8_t kind = 0;
   HostAnswer answer;
@@ -237,7 +237,7 @@ Result<Told> ReadAnswer(std::span<const std::byte> message, size_t host_ranks) {
   return told;
 }
 
-// Returns a host's rings in the form in which the topology module joins those of several hosts.
+// Returns a host's rings in the form in which the topology module joins the rings of several hosts.
 topology::HostOffer OfferOf(const HostAnswer& answer) {
   topology::HostOffer offer;
   offer.rank_count = static_cast<uint32_t>(answer.rings[0].order.size());
@@ -255,11 +255,11 @@ topology::HostOffer OfferOf(const HostAnswer& answer) {
   return offer;
 }
 
-// Returns the lower of two speeds; 0 is an unknown one.
+// Returns the lower of two speeds; 0 is an unknown speed.
 uint32_t LeastKnown(uint32_t a, uint32_t b) { return a == 0 || b == 0 ? a + b : std::min(a, b); }
 
-// Joins the hosts' rings to the job's, which go through the hosts in the order of their first
-// ranks.
+// Joins the hosts' rings to the job's rings, which pass through the hosts in the order of their
+// first ranks.
 Result<std::vector<std::vector<int>>> JoinRings(const std::vector<topology::HostOffer>& offers) {
   TUTTI_ASSIGN(const topology::JobChannels job, topology::JoinHosts(offers));
   std::vector<std::vector<int>> rings(job.ring_channels);

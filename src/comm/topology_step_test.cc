@@ -76,7 +76,7 @@ TEST(AskTopologyTest, EachRankTakesTheNicOfItsNode) {
   question.rank = 5;
   const HostAnswer answer = Ask(question);
   EXPECT_EQ(answer.nic, 0);
-  EXPECT_EQ(answer.nic_mbps, 25000u);  // The file says so.
+  EXPECT_EQ(answer.nic_mbps, 25000u);  // The file has this speed.
 }
 
 TEST(AskTopologyTest, NicsThatAreNotUsableAreNotUsed) {
@@ -84,7 +84,7 @@ TEST(AskTopologyTest, NicsThatAreNotUsableAreNotUsed) {
   question.other_hosts = true;
   question.nics = {{"eth0", true, 10000}, {"eth1", false, 10000}};
   EXPECT_EQ(Ask(question).nic, 0);
-  // The network's numbers count, not those of the file.
+  // The network's numbers count, and not the numbers in the file.
   question.nics = {{"docker0", false, 10000}, {"eth1", true, 10000}, {"eth0", true, 10000}};
   EXPECT_EQ(Ask(question).nic, 1);
   question.rank = 5;
@@ -117,8 +117,8 @@ TEST(AskTopologyTest, ANodeThatIsHiddenHereStillHoldsItsRanks) {
   EXPECT_EQ(Crossings(answer.rings[0].order, question), 2);
 }
 
-// Four GPUs on one processor, each at a PCIe port of its own with a NIC beside it. NVLinks join
-// them to a ring that is not in the order of their addresses: 0, 2, 1, 3.
+// Four GPUs on one processor, each at a PCIe port of its own with a NIC beside it. NVLinks join the
+// GPUs to a ring that is not in the order of their addresses: 0, 2, 1, 3.
 topology::Machine FourGpus() {
   std::string xml = R"(<system version="1">
   <cpu numaid="0" affinity="000000ff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
@@ -153,7 +153,7 @@ HostQuestion QuestionOfGpus(int rank, std::vector<int> ranks) {
   return question;
 }
 
-// Expects rings that only go from a GPU to one that an NVLink joins to it. Ranks go by GPUs.
+// Expects rings that pass only along NVLinks. Ranks go by GPUs.
 void ExpectNvlinksOnly(const HostAnswer& answer, const std::vector<int>& ranks) {
   const auto gpu_of = [&](int32_t rank) {
     return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
@@ -229,8 +229,8 @@ TEST(AskTopologyTest, GpusThatAreNotShownCountAsRanksOfTheHost) {
   EXPECT_THAT(answer->rings[0].order, ::testing::UnorderedElementsAre(0, 1, 2, 3));
 }
 
-// As many ranks as a host of today has processors, by turns on two nodes; and the most for which
-// the machine is looked at.
+// As many ranks as a host of today has processors, by turns on two nodes; and the greatest number
+// at which the machine is looked at.
 TEST(AskTopologyTest, ManyRanksComeIntoOrder) {
   for (const int count : {256, 1024}) {
     HostQuestion question = Question(0, {}, {});
@@ -334,8 +334,8 @@ TEST_F(JoinAnswersTest, RanksSendThroughOneAnotherAsFarAsAllDo) {
   EXPECT_EQ(Join().value().pxn_level, 0);
 }
 
-// Hosts have as many rings as the one with fewest, and each goes on through the next host on the
-// rail by which it left the one before.
+// Hosts have as many rings as the host with fewest. Each ring goes on through the next host on the
+// rail by which it left the host before.
 TEST_F(JoinAnswersTest, RingsOfSeveralChannelsKeepToTheirRails) {
   answers_[0].rings = {{{4, 0, 2}, 0, 0}, {{2, 4, 0}, 1, 1}, {{0, 4, 2}, 2, 2}};
   answers_[1].rings = {{{1, 5, 3}, 1, 1}, {{3, 5, 1}, 0, 0}};
@@ -348,7 +348,7 @@ TEST_F(JoinAnswersTest, RingsOfSeveralChannelsKeepToTheirRails) {
   EXPECT_FALSE(job->disagreement);
 }
 
-// The cost model counts with the host that has least, as far as one is known.
+// The cost model counts with the slowest known host.
 TEST_F(JoinAnswersTest, TheSlowestHostCounts) {
   answers_[0].intra_mbs = 9000;
   answers_[0].inter_mbs = 2500;
@@ -362,7 +362,7 @@ TEST_F(JoinAnswersTest, TheSlowestHostCounts) {
   EXPECT_EQ(job->inter_mbs, 2500u);
 }
 
-// All ranks plan with the farthest host that one of them knows of.
+// All ranks plan with the farthest host that any rank knows.
 TEST_F(JoinAnswersTest, TheFarthestHostCounts) {
   answers_[2].away_us = 40;
   answers_[5].away_us = 1020;

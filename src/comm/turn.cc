@@ -42,8 +42,8 @@ Status Turn::Run(std::span<const IssuedTask> tasks) {
   return comm_->comm->operations().Run(ticket_, tasks);
 }
 
-// The batch stops to show as in progress first, because a thread that has waited for a stream of it
-// may ask about that.
+// The batch stops to show as in progress first, because a thread that has waited for the batch's
+// stream may ask whether the batch is in progress.
 void Turn::End() noexcept {
   ncclComm* const comm = std::exchange(comm_, nullptr);
   if (comm == nullptr) return;

@@ -1,9 +1,9 @@
 #pragma once
 
-// A batch's place in the order of its communicator's operations: its ticket, and what has to last
-// from the launch of the batch until its end. A batch that is dropped without having run, for lack
-// of memory, gives its ticket back and stops the communicator, because the other ranks wait for
-// what will not run.
+// A batch's place in the order of its communicator's operations: the ticket, and the holds from the
+// launch of the batch until its end. A batch may be dropped without having run, for lack of memory.
+// Its turn then gives the ticket back and stops the communicator, because the other ranks wait for
+// the batch.
 //
 // Belongs to one thread at a time.
 
@@ -22,17 +22,17 @@ namespace tutti {
 class Turn {
  public:
   Turn() = default;  // Makes a turn that has no place in the order.
-  // Takes the next ticket of `comm`, whose handle is kept from being freed until the end.
+  // Takes the next ticket of `comm`. The handle is kept from being freed until the end.
   Turn(ncclComm& comm, ncclComm::Shown shown);
   Turn(Turn&& other) noexcept;
   Turn& operator=(Turn&& other) noexcept;
-  // Ends the turn, whatever came of it.
+  // Ends the turn, whether or not the batch has run.
   ~Turn() { End(); }
 
   // Has Run wait at the fence, where the batch has this number.
   void WaitAt(std::shared_ptr<Fence> fence, size_t number);
-  // Waits for the turn and runs the tasks, also where the fence was not reached: a communicator
-  // that has stopped does not wait in them. Called at most once.
+  // Waits for the turn and runs the tasks, also where the fence was not reached: a stopped
+  // communicator does not wait in its tasks. Called at most once.
   Status Run(std::span<const IssuedTask> tasks);
 
  private:

@@ -15,6 +15,7 @@ std::string_view Trim(std::string_view text) {
 
 }  // namespace
 
+// Spaces around lines, names and values do not count.
 ConfigFile ParseConfigFile(std::string_view text, std::string_view name) {
   ConfigFile file;
   for (int line_number = 1; !text.empty(); ++line_number) {
@@ -48,7 +49,7 @@ std::vector<std::string> ConfigFilePaths(const Environment& environment) {
 }
 
 Environment Overlay(Environment environment, std::vector<ConfigFile> files) {
-  // Shared, because copies of the function must keep the texts alive that any of them gave out.
+  // Shared, because copies of the function must keep alive the texts that any of them gave out.
   auto shared_files = std::make_shared<const std::vector<ConfigFile>>(std::move(files));
   return [environment = std::move(environment),
           shared_files = std::move(shared_files)](const char* name) -> const char* {

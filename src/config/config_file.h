@@ -18,13 +18,13 @@ struct ConfigFile {
   std::vector<std::string> complaints;
 };
 
-// Reads the text of a file; `name` is for the sentences. The first of two lines with one name wins.
-// Never fails: what is not understood becomes a complaint, because a typo in a system-wide file
-// must not stop every job.
+// Reads the text of a file; `name` is for the sentences. The first of two lines with the same name
+// wins. Never fails: a line that cannot be understood becomes a complaint, because a typo in a
+// system-wide file must not stop every job.
 ConfigFile ParseConfigFile(std::string_view text, std::string_view name);
 
-// Returns where the files are: NCCL_CONF_FILE, or ~/.nccl.conf when it is not set, before
-// /etc/nccl.conf.
+// Returns the paths of the files: NCCL_CONF_FILE, or ~/.nccl.conf when the variable is not set,
+// before /etc/nccl.conf.
 std::vector<std::string> ConfigFilePaths(const Environment& environment);
 
 // `environment` first, then the files in their order.

@@ -28,10 +28,11 @@ std::unique_ptr<EnvPlugin> EnvPlugin::Load(std::string_view setting,
 }
 
 EnvPlugin::~EnvPlugin() {
-  // What finalize returns could only be ignored.
+  // A failure of finalize could only be ignored.
   if (finalize_ != nullptr) finalize_();
 }
 
+// The newest version of the table wins.
 Result<std::unique_ptr<EnvPlugin>> EnvPlugin::Open(const std::string& name) {
   TUTTI_ASSIGN(const PluginFile file, PluginFile::Open(kEnvPlugin, name));
   if (const void* const table = file.Find("ncclEnvPlugin_v2")) {

@@ -1,11 +1,11 @@
 #pragma once
 
-// Environment plugins made for NCCL (NCCL_ENV_PLUGIN): a library that says what the variables of
-// the settings are, in place of the process's environment. The table that it exports is
+// Environment plugins made for NCCL (NCCL_ENV_PLUGIN): a library that gives the values of the
+// settings' variables, in place of the process's environment. The library exports the table
 // ncclEnvPlugin_v1 (NCCL 2.28) or ncclEnvPlugin_v2, whose init is given the log as well.
 //
-// A process has one at most (process_settings.cc). It is initialised before the first variable is
-// asked for, and finalized when the process ends.
+// A process has at most one plugin (process_settings.cc). The plugin is initialised before the
+// first variable is asked for, and finalized when the process ends.
 
 #include <cstdint>
 #include <memory>
@@ -41,9 +41,8 @@ struct TableV2 {
 
 class EnvPlugin {
  public:
-  // Opens and initialises the first plugin of those that `setting` names (PluginNames) that can be
-  // used. Null when there is none. Appends to `complaints` a sentence for each that the setting
-  // names and that cannot be used.
+  // Opens and initialises the first usable plugin among the names of `setting` (PluginNames). Null
+  // without any. Appends to `complaints` a sentence for each named plugin that cannot be used.
   static std::unique_ptr<EnvPlugin> Load(std::string_view setting,
                                          std::vector<std::string>& complaints);
   // Finalizes the plugin.
@@ -52,8 +51,8 @@ class EnvPlugin {
   EnvPlugin& operator=(const EnvPlugin&) = delete;
 
   const std::string& name() const { return name_; }
-  // Returns the text of a variable, or null when the plugin says that it is not set. The text lives
-  // until the same variable is asked for again.
+  // Returns the text of a variable, or null when the plugin says that the variable is not set. The
+  // text lives until the same variable is asked for again.
   const char* Get(const char* variable) const { return get_env_(variable); }
 
  private:

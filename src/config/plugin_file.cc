@@ -21,7 +21,7 @@ constexpr std::string_view kProgramItself = "STATIC_PLUGIN";
 constexpr int kPluginLogWarn = 2;
 constexpr int kPluginLogInfo = 3;
 
-// NCCL's bits for subsystems above the ninth are not those of this library.
+// NCCL's bits for subsystems above the ninth are no bits of this library.
 struct SubsystemPair {
   unsigned long theirs;
   uint32_t ours;
@@ -40,6 +40,7 @@ uint32_t SubsystemsOf(unsigned long theirs) {
   return ours;
 }
 
+// The text is formatted into a fixed buffer: a plugin's line is cut and not allocated.
 void LogOfPlugin(int level, unsigned long subsystems, const char* file, int line,
                  const char* format, ...) {
   const LogLevel ours = level <= kPluginLogWarn   ? LogLevel::kWarn
@@ -67,12 +68,13 @@ std::string FileFor(const PluginKind& kind, const std::string& name) {
   return IsFile(name) ? name : fmt::format("{}-{}.so", kind.prefix, name);
 }
 
-// Holds what came of looking for a file: a library, or why there is none.
+// The outcome of a search for a file: a library, or the reason why none was found.
 struct Outcome {
   void* library = nullptr;
   std::string reason;
 };
 
+// A failed search is remembered as well, because every communicator would repeat the search.
 Outcome Look(const char* file) {
   struct Known {
     Mutex mutex;

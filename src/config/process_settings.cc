@@ -1,4 +1,4 @@
-// The one place where the process's environment and the configuration files are read.
+// The only place where the process's environment and the configuration files are read.
 
 #include <unistd.h>
 
@@ -21,7 +21,7 @@
 namespace tutti {
 namespace {
 
-// A configuration file is a page of text; more than this is some other file, and is cut off.
+// A configuration file is a page of text; a larger file is something else, and is cut off.
 constexpr size_t kLargestFile = 1 << 20;
 
 std::vector<ConfigFile> ReadConfigFiles(const Environment& environment) {
@@ -47,7 +47,7 @@ std::vector<std::string> VariablesInUse(const std::vector<ConfigFile>& files) {
   return variables;
 }
 
-// Holds what TakeSettingsNews returns. One per process, as the environment is.
+// The result of TakeSettingsNews. One per process, like the environment.
 struct News {
   Mutex mutex;
   bool found TUTTI_GUARDED_BY(mutex) = false;
@@ -59,8 +59,8 @@ News& ProcessNews() {
   return *news;
 }
 
-// The environment plugin of the process. It is loaded by the first call that reads settings, and
-// its mutex is held while variables are read.
+// The environment plugin of the process. The plugin is loaded by the first call that reads
+// settings, and its mutex is held while variables are read.
 struct PluginSlot {
   Mutex mutex;
   bool is_loaded TUTTI_GUARDED_BY(mutex) = false;
@@ -80,8 +80,9 @@ void FinalizePlugin() {
   slot.plugin.reset();
 }
 
-// Asks the plugin, and the files about variables that the environment does not have: a plugin that
-// hides a variable of the environment hides it, and none can know what the files say.
+// Asks the plugin, and then the files for variables that the environment does not have: a plugin
+// that hides a variable of the environment hides it from the files, too, and no plugin can know the
+// content of the files.
 Environment AskPlugin(const EnvPlugin& plugin, Environment environment, Environment files) {
   return [&plugin, environment = std::move(environment),
           files = std::move(files)](const char* name) -> const char* {
@@ -94,8 +95,8 @@ bool SameText(const char* a, const char* b) {
   return a == nullptr || b == nullptr ? a == b : std::strcmp(a, b) == 0;
 }
 
-// The log has read the environment by itself, because it must work before there are settings; only
-// what a file or a plugin says otherwise is news to it.
+// The log has read the environment by itself, because the log must work before settings exist; only
+// differing values from a file or a plugin are news to the log.
 void TellLog(const Environment& environment, const Environment& overlaid) {
   constexpr const char* kLogVariables[] = {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"};
   bool news = false;
@@ -109,6 +110,8 @@ void TellLog(const Environment& environment, const Environment& overlaid) {
 
 }  // namespace
 
+// The files are read before the plugin is loaded, since a file may name the plugin. Only the first
+// call collects news; settings are read anew in every call.
 Result<Settings> ReadProcessSettings() {
   const Environment environment = ProcessEnvironment();
   std::vector<ConfigFile> files = ReadConfigFiles(environment);

@@ -32,7 +32,7 @@ std::string Sentence(std::string_view choices) {
   return text;
 }
 
-// The two functions of a row: one reads a text into the field, the other shows the field.
+// The two functions of a row: the first reads a text into the field, the second shows the field.
 #define TUTTI_READ(expression)                                               \
   [](std::string_view text, [[maybe_unused]] Settings& settings) -> Status { \
     expression;                                                              \

@@ -1,14 +1,14 @@
 #pragma once
 
-// Config: every setting of Tutti, in one table (settings.def) from which the struct below, its
-// reader and docs/settings.md come.
+// Config: every setting of Tutti, in a single table (settings.def), the source of the struct below,
+// its reader and docs/settings.md.
 //
 // Settings are a plain value, read once where the library is entered and handed down by
 // constructors; nothing else in the library calls getenv. A value that cannot be understood is an
-// error whose sentence names the variable, the value and what is allowed. Variables come from the
-// environment, then from the file that NCCL_CONF_FILE names (or
-// ~/.nccl.conf), then from /etc/nccl.conf; the first one that has a variable wins. An environment
-// plugin (env_plugin.h) stands in for the environment.
+// error whose sentence names the variable, the value and the allowed values. Variables come from
+// the environment, then from the file named by NCCL_CONF_FILE (or ~/.nccl.conf), then from
+// /etc/nccl.conf; the first source with a variable wins. An environment plugin (env_plugin.h)
+// stands in for the environment.
 //
 // Everything here may be called from any thread, as long as none calls setenv meanwhile.
 
@@ -49,7 +49,7 @@ struct Settings {
 #undef PORTS
 };
 
-// Gives the text of a variable, or null when it is not set. The text lives as long as the
+// Gives the text of a variable, or null when the variable is not set. The text lives as long as the
 // Environment.
 using Environment = std::function<const char*(const char* name)>;
 
@@ -61,7 +61,7 @@ Environment ProcessEnvironment();
 Result<Settings> ReadSettings(const Environment& environment);
 
 // Reads the settings of this process from its environment and the configuration files, and tells
-// the log where to write. What the first call finds to be without effect is kept for
+// the log where to write. Variables without effect, as found by the first call, are kept for
 // settings_news.h.
 Result<Settings> ReadProcessSettings();
 
@@ -73,7 +73,8 @@ struct SettingInfo {
   std::string allowed;       // "0 or 1", "0.01 to 1000000", "AF_INET or AF_INET6", …
   std::string_view unit;     // empty: none
   std::string_view why;
-  // Puts what `text` says into `settings`; InvalidUsage names variable, value and what is allowed.
+  // Sets the field named by `text` in `settings`; InvalidUsage names the variable, the value and
+  // the allowed values.
   Status (*read)(std::string_view text, Settings& settings);
   // Returns the value in `settings` as a user would write it; "(set)" for a secret that is set.
   std::string (*format)(const Settings& settings);
@@ -82,9 +83,9 @@ struct SettingInfo {
 // Returns all settings in the order of the table.
 std::span<const SettingInfo> AllSettings();
 
-// Returns one sentence for each of `names`, each as NAME=VALUE, that begins with NCCL_ or TUTTI_
-// and has no effect here: those known to mean nothing, unless the value asks for what is so anyway,
-// and unknown ones, with the nearest name that exists where one is near.
+// Returns a sentence for each of `names`, given as NAME=VALUE, that begins with NCCL_ or TUTTI_ and
+// has no effect here: names known to mean nothing, unless the value asks for Tutti's ordinary
+// behaviour, and unknown names, with the nearest existing name where a near one exists.
 std::vector<std::string> ReviewNames(std::span<const std::string> names);
 
 // Returns the text of docs/settings.md.

@@ -22,7 +22,8 @@ std::string WithUnit(std::string_view unit) {
   return unit.empty() ? std::string() : fmt::format(" {}", unit);
 }
 
-// All of `text` as a number; nothing when any of it is left over or it does not fit.
+// All of `text` as a number; nothing when a part of the text is left over or the number does not
+// fit.
 template <typename T, typename... Base>
 std::optional<T> WholeNumber(std::string_view text, Base... base) {
   T value{};
@@ -31,6 +32,7 @@ std::optional<T> WholeNumber(std::string_view text, Base... base) {
   return value;
 }
 
+// The limit is checked before the shift, which must not overflow.
 std::optional<int64_t> ReadInteger(std::string_view text, bool may_have_suffix) {
   int shift = 0;
   if (may_have_suffix && !text.empty()) {
@@ -80,7 +82,7 @@ Status ParseInteger(std::string_view variable, std::string_view text, int64_t lo
 Status ParseNumber(std::string_view variable, std::string_view text, double low, double high,
                    std::string_view unit, double& value) {
   const std::optional<double> number = WholeNumber<double>(text);
-  // Written so that NaN, which compares with nothing, is refused as well.
+  // In this form the test also refuses NaN, which compares with nothing.
   if (!number || !(*number >= low && *number <= high)) {
     return Refuse(variable, text,
                   fmt::format("a number from {:.10g} to {:.10g}{}", low, high, WithUnit(unit)));
@@ -89,6 +91,7 @@ Status ParseNumber(std::string_view variable, std::string_view text, double low,
   return Status::Ok();
 }
 
+// Builds the list of allowed words while searching, for the sentence of a refusal.
 Status ParseChoice(std::string_view variable, std::string_view text, std::string_view choices,
                    std::string& value) {
   std::string sentence;

@@ -33,14 +33,14 @@ Environment Fake(Variables variables) {
   };
 }
 
-// Reads one variable and expects success.
+// Reads a variable and expects success.
 Settings With(const std::string& variable, const std::string& text) {
   Result<Settings> settings = ReadSettings(Fake({{variable, text}}));
   EXPECT_TRUE(settings.ok()) << settings.status().message();
   return settings.ok() ? *settings : Settings{};
 }
 
-// The sentence that refuses one variable; empty when it was accepted.
+// The sentence that refuses a variable; empty when the variable was accepted.
 std::string Refusal(const std::string& variable, const std::string& text) {
   const Result<Settings> settings = ReadSettings(Fake({{variable, text}}));
   if (settings.ok()) return "";
@@ -60,7 +60,7 @@ TEST(SettingsTest, AnEmptyTextCountsAsNotSet) {
   EXPECT_EQ(With("NCCL_UID_STAGGER_RATE", "").uid_stagger_rate, 7000);
 }
 
-// Reading what a default or a value shows as must give the value back.
+// Reading the text of a default or a value must give the value back.
 TEST(SettingsTest, EveryDefaultIsAllowedAndReadsBack) {
   for (const SettingInfo& setting : AllSettings()) {
     if (setting.default_text.empty()) continue;
@@ -238,8 +238,8 @@ TEST(ProcessSettingsTest, FileAndEnvironmentMeet) {
   EXPECT_EQ(settings.value().nsocks_perthread, 7);
 }
 
-// `make docs` runs this test with WRITE_DOCS set, which writes the page instead of comparing
-// it.
+// `make docs` runs this test with WRITE_DOCS set: the test then writes the page instead of
+// comparing the page.
 TEST(SettingsDocsTest, ThePageIsUpToDate) {
   const std::string path = TUTTI_SOURCE_DIR "/docs/settings.md";
   if (std::getenv("WRITE_DOCS") != nullptr) std::ofstream(path) << SettingsMarkdown();

@@ -1,4 +1,4 @@
-// Has what is said about settings: the page of documentation, and the review of variable names.
+// The texts about settings: the page of documentation, and the review of variable names.
 
 #include <algorithm>
 #include <iterator>
@@ -13,7 +13,7 @@ namespace {
 
 struct IgnoredName {
   std::string_view variable;
-  std::string_view off;  // the value that asks for what is done anyway; empty: there is none
+  std::string_view off;  // the value that asks for Tutti's ordinary behaviour; empty: none
   std::string_view reason;
 };
 
@@ -43,8 +43,8 @@ const std::set<std::string_view>& SilentNames() {
   return names;
 }
 
-// Levenshtein's distance: how many letters must be added, taken or changed to make one word the
-// other.
+// Levenshtein's distance: how many letters must be added, taken or changed to turn the first word
+// into the second.
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -63,7 +63,8 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 // Returns the setting whose name is nearest to `name`, or nothing when none is near enough to be
 // meant.
 std::string_view NearestSetting(std::string_view name) {
-  // Three slips at most: beyond that, names that differ in a whole word come out as suggestions.
+  // Three slips at most: with more, names that differ in a whole word would come out as
+  // suggestions.
   constexpr size_t kMostSlips = 3;
   size_t best_distance = kMostSlips + 1;
   std::string_view best;
@@ -82,7 +83,7 @@ bool IsSetting(std::string_view name) {
                      [&](const SettingInfo& setting) { return setting.variable == name; });
 }
 
-// Returns an empty sentence when there is nothing to say about the name with this value.
+// Returns an empty sentence when nothing is to be said about the name with this value.
 std::string ReviewName(std::string_view name, std::string_view value) {
   if (!name.starts_with("NCCL_") && !name.starts_with("TUTTI_")) return "";
   if (IsSetting(name) || SilentNames().contains(name)) return "";

@@ -1,6 +1,6 @@
 #pragma once
 
-// The FIFO: a circular buffer of slots through which one rank sends chunks to another. Every
+// The FIFO: a circular buffer of slots through which a rank sends chunks to another. Every
 // transport gives a kernel this shape.
 //
 //   producer                                   consumer
@@ -11,10 +11,10 @@
 // With shared memory both ends map the same FIFO. With a network each end has a FIFO of its own,
 // and the proxy is the consumer of the sender's and the producer of the receiver's.
 //
-// Each slot announces itself with its own sequence number, so that a small chunk and its
-// announcement travel in one cache line: up to kInlineBytes of payload lie in the header's line,
-// longer ones in the slot's data area. A producer may put small chunks there too (kInDataArea), for
-// NCCL_PROTO=Simple.
+// Each slot announces itself with its own sequence number, so a small chunk and its announcement
+// travel in the same cache line: up to kInlineBytes of payload lie in the header's line, longer
+// payloads in the slot's data area. A producer may put small chunks into the data area too
+// (kInDataArea), for NCCL_PROTO=Simple.
 //
 // Memory layout of a FIFO (offsets in bytes, all lines of 64):
 //     0  FifoControl
@@ -37,7 +37,7 @@ struct alignas(64) SlotHeader {
   // n + 1 once chunk n lies in this slot; chunks are counted from 0 over the FIFO's life.
   std::atomic<uint64_t> seq;
   uint32_t bytes;   // The length of the chunk, with kInDataArea.
-  uint32_t op_tag;  // Says what the producer believes the chunk belongs to (watch/signature.h).
+  uint32_t op_tag;  // The operation of the chunk by the producer's word (watch/signature.h).
   std::byte inline_data[kInlineBytes];
 };
 static_assert(sizeof(SlotHeader) == sizeof(FifoSlotWords));
@@ -52,11 +52,11 @@ struct FifoControl {
 };
 static_assert(sizeof(FifoControl) == kFifoHeadersOffset);
 
-// Says where a FIFO lies. It is a value; the memory belongs to the transport that made it.
+// Says where a FIFO lies. A plain value; the memory belongs to the transport that made it.
 struct FifoView {
   std::byte* base = nullptr;
   size_t slot_bytes = 0;
-  size_t gap_bytes = 0;  // Each slot is followed by room for what the transport adds.
+  size_t gap_bytes = 0;  // Each slot is followed by room for the transport's additions.
   // Where the slots lie; null: behind the headers. Elsewhere they may be where only a GPU and a NIC
   // reach them.
   std::byte* slots = nullptr;
@@ -74,7 +74,7 @@ struct FifoView {
   }
 };
 
-// The producer's end. One thread at a time.
+// The producer's end. At most one thread at a time.
 class FifoSender {
  public:
   FifoSender() = default;
@@ -91,7 +91,7 @@ class FifoSender {
     return bytes <= kInlineBytes && inline_small ? view_.header(next_).inline_data
                                                  : view_.data(next_);
   }
-  // Announces the chunk written to what TryAcquire(bytes) returned.
+  // Announces the chunk written into the result of TryAcquire(bytes).
   void Publish(size_t bytes, uint32_t op_tag) {
     SlotHeader& header = view_.header(next_);
     header.bytes = static_cast<uint32_t>(bytes) | (inline_small_ ? 0 : kInDataArea);
@@ -117,30 +117,30 @@ class FifoSender {
 
 // A chunk as the consumer sees it.
 struct FifoChunk {
-  const std::byte* data = nullptr;  // null: nothing there yet
+  const std::byte* data = nullptr;  // null: no chunk yet
   size_t bytes = 0;
   uint32_t op_tag = 0;
 };
 
-// The consumer's end. One thread at a time.
+// The consumer's end. At most one thread at a time.
 class FifoReceiver {
  public:
   FifoReceiver() = default;
   explicit FifoReceiver(FifoView view) : view_(view) {}
 
-  // Returns the next chunk, or the one `ahead` (< kFifoSlots) after it.
+  // Returns the next chunk, or the chunk `ahead` (< kFifoSlots) places later.
   FifoChunk TryPeek(uint64_t ahead = 0) const {
     const uint64_t chunk = next_ + ahead;
     const SlotHeader& header = view_.header(chunk);
     if (header.seq.load(std::memory_order_acquire) != chunk + 1) return {};
-    // Read once: the producer may be another process, and only what was checked may be used.
+    // Read once: the producer may be another process, and only checked values may be used.
     const uint32_t read = *static_cast<const volatile uint32_t*>(&header.bytes);
     const size_t claimed = read & ~kInDataArea;
     const size_t bytes = claimed < view_.slot_bytes ? claimed : view_.slot_bytes;
     const bool is_inline = bytes <= kInlineBytes && (read & kInDataArea) == 0;
     return {is_inline ? header.inline_data : view_.data(chunk), bytes, header.op_tag};
   }
-  // Gives the slot of the chunk that TryPeek showed back to the producer.
+  // Gives the slot of TryPeek's chunk back to the producer.
   void Release() {
     ++next_;
     view_.control().head.store(next_, std::memory_order_release);

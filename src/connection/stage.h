@@ -1,11 +1,11 @@
 #pragma once
 
-// A stage: the slots through which one rank shows its data to all ranks that can read its memory
-// (the DirectPrimitives of kernels/primitives.h). It is a circular buffer of slots with one
+// A stage: the slots through which a rank shows its data to all ranks that can read its memory (the
+// DirectPrimitives of kernels/primitives.h). A stage is a circular buffer of slots with a single
 // producer and many consumers: round t uses slot t mod kStageSlots, and a rank may refill a slot
-// once every rank's `done` says that it has finished the round before.
+// once the `done` of every rank says that the earlier round is finished.
 //
-// Memory of one stage (fresh memory is zeroes, which is an empty stage):
+// Memory of a stage (fresh memory is zeroes, an empty stage):
 //     0  StageControl
 //   128  SlotHeader[kStageSlots]
 //  4096  data, kStageSlots × stage_bytes
@@ -23,7 +23,7 @@ inline constexpr int kStageSlots = 8;
 inline constexpr size_t kStageDataOffset = 4096;
 
 struct StageControl {
-  // The stage's owner has read the rounds below this one to their end.
+  // The stage's owner has read all earlier rounds to their end.
   alignas(64) std::atomic<uint64_t> done;
   alignas(64) SleepFlag done_sleepers;  // producers that wait for `done`
   SleepFlag seq_sleepers;               // consumers that wait for a slot of this stage

@@ -77,8 +77,8 @@ class Combination {
   // Returns how many numbers the dot products of all tensors are.
   size_t Numbers() const { return vectors_.counts.size() * TUTTI_ADASUM_DOTS; }
 
-  // Sends a range of the vector to the peer and receives another of the peer's into `to`, where it
-  // has the same place.
+  // Sends a range of the vector to the peer and receives another of the peer's into `to`, at the
+  // same offset.
   Status Exchange(int peer, Range mine, Range theirs, std::byte* to) {
     if (mine.size() == 0 && theirs.size() == 0) return Status::Ok();
     return operations_.SendReceive(vectors_.vector + mine.begin * element_, mine.size() * element_,
@@ -86,8 +86,8 @@ class Combination {
                                    theirs.size() * element_, theirs.size() > 0 ? peer : -1);
   }
 
-  // Combines a range of the vector with that of a peer, which is in `scratch`. Other ranks hold
-  // other parts of the two vectors: those that differ from this one in the bits up to `distance`.
+  // Combines a range of the vector with the peer's range, which lies in `scratch`. Other parts of
+  // the two vectors are held by the ranks that differ from this rank in the bits up to `distance`.
   Status Combine(Range range, bool mine_first, int distance) {
     const std::vector<size_t> counts = CountsWithin(vectors_.counts, range);
     std::byte* const mine = vectors_.vector + range.begin * element_;
@@ -132,16 +132,16 @@ class Combination {
     return Status::Ok();
   }
 
-  // Adds the dot products of a rank that holds another part of the two vectors. Both come to the
-  // same bits: they add the same two numbers.
+  // Adds the dot products of a rank that holds another part of the two vectors. Both ranks come to
+  // the same bits because they add the same two numbers.
   Status AddDots(int peer) {
     const size_t bytes = Numbers() * sizeof(double);
     TUTTI_TRY(operations_.SendReceive(vectors_.dots, bytes, peer, others_, bytes, peer));
     return SumDots(vectors_.dots, 2);
   }
 
-  // Adds up the dot products of the other parts of the tensors, in the order of their ranks, so
-  // that all ranks of both sides come to the same bits.
+  // Adds up the dot products of the other parts of the tensors, in the order of their ranks,
+  // because all ranks of both sides must come to the same bits.
   Status AddDotsBeside() {
     if (beside_ == nullptr) return Status::Ok();
     TUTTI_TRY(beside_->Allgather(vectors_.dots, others_,
@@ -159,12 +159,12 @@ class Combination {
   const size_t num_beside_;
   const int rank_;
   const int core_;   // the largest power of two of ranks
-  const int extra_;  // the ranks beyond it
+  const int extra_;  // the ranks beyond the core
   const AdasumVectors vectors_;
   const size_t element_;
   const cudaStream_t stream_;
   const Range all_;
-  // Behind this rank's dot products lie those of others, and what it takes to compute them.
+  // The dot products of other ranks, behind this rank's own, and the memory to compute them.
   double* const others_;
   double* const sums_;
 };

@@ -23,7 +23,8 @@ double ValueOf(int rank, size_t i) {
   return std::sin(static_cast<double>(i) * 0.7 + rank) + 0.25 * rank;
 }
 
-// Returns what the definition gives for each tensor by itself, for ranks or for hosts of so many.
+// Returns the result by the definition for each tensor by itself, for ranks or for hosts of this
+// many ranks.
 std::vector<double> Expected(int ranks, size_t local_size) {
   std::vector<double> all;
   size_t begin = 0;
@@ -40,8 +41,7 @@ std::vector<double> Expected(int ranks, size_t local_size) {
   return all;
 }
 
-// Joins ranks, calls combine(comm, rank, vector) on each, and compares what it returns and leaves
-// in the vector.
+// Joins ranks, calls combine(comm, rank, vector) on each, and compares the outcome and the vector.
 template <typename T, class Combine>
 void ExpectCombined(int ranks, const std::vector<double>& want, double tolerance, Combine combine) {
   ncclUniqueId id;
@@ -84,7 +84,7 @@ TEST_P(AdasumTest, ByHalving) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, AdasumTest, ::testing::Values(1, 2, 3, 4, 6, 8, 9));
 
-// So many hosts of so many ranks.
+// The numbers of hosts and of ranks on each host.
 class AdasumInTwoLevelsTest : public ::testing::TestWithParam<std::pair<int, int>> {
  protected:
   template <typename T>

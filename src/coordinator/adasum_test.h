@@ -1,6 +1,6 @@
 #pragma once
 
-// The oracle of Adasum, and what tests of it share.
+// The oracle of Adasum, and helpers for its tests.
 
 #include <cstddef>
 #include <span>
@@ -10,8 +10,7 @@
 
 namespace tutti::coordinator {
 
-// Tensors in the host's memory, with the memory that combining them takes. `vector` stays the
-// caller's.
+// Tensors in the host's memory, with the memory for combining them. `vector` remains the caller's.
 template <typename T>
 class HostAdasum {
  public:
@@ -32,7 +31,7 @@ class HostAdasum {
   AdasumVectors vectors_;
 };
 
-// Returns what the definition gives for the vectors of all ranks, over the whole vectors, in the
+// Returns the result by the definition for the vectors of all ranks, over the whole vectors, in the
 // order of the tree.
 inline std::vector<double> AdasumOf(std::vector<std::vector<double>> v) {
   const auto pair = [](const std::vector<double>& a, const std::vector<double>& b) {
@@ -58,7 +57,7 @@ inline std::vector<double> AdasumOf(std::vector<std::vector<double>> v) {
   return v[0];
 }
 
-// Returns what Adasum in two levels gives: that of the averages of hosts, which have `local_size`
+// Returns the result of Adasum in two levels: of the averages of hosts, which have `local_size`
 // ranks each.
 inline std::vector<double> AdasumOfHosts(const std::vector<std::vector<double>>& v,
                                          size_t local_size) {

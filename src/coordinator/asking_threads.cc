@@ -6,8 +6,8 @@
 namespace tutti::coordinator {
 namespace {
 
-// Returns the number of the calling thread. With `anew`, asks the system even if it was known: the
-// thread that forked a process has another number there.
+// Returns the number of the calling thread. With `anew`, asks the system even for a known number:
+// in the child of a fork the calling thread has another number.
 pid_t ThisThread(bool anew = false) {
   thread_local pid_t number = 0;
   if (number == 0 || anew) number = gettid();
@@ -25,7 +25,7 @@ void AskingThreads::NoteAsking() {
   last_asker_ = ThisThread(/*anew=*/true);
   askers_.insert(last_asker_);
   if (askers_.size() < most_askers_) return;
-  // Whenever there are twice as many as were left.
+  // Done whenever the askers are twice as many as were left the last time.
   std::erase_if(askers_, [](pid_t asker) { return !ThreadLives(asker); });
   most_askers_ = std::max(kFewAskers, 2 * askers_.size());
 }

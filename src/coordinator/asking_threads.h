@@ -1,7 +1,7 @@
 #pragma once
 
-// The threads of a program that use a process set: which ever asked for something, and which are
-// blocked in a wait without an end. From these a rank tells whether it is stuck (set_mismatch.h).
+// The threads of a program that use a process set: all askers so far, and the threads in a wait
+// without an end. The two sets tell whether the rank is stuck (set_mismatch.h).
 //
 // One thread at a time: the process set guards it.
 
@@ -21,13 +21,13 @@ bool ThreadLives(pid_t thread);
 
 class AskingThreads {
  public:
-  // Notes that the calling thread asks for something.
+  // Enters the calling thread as an asker.
   void NoteAsking();
-  // Note that the calling thread begins to wait for the ticket without an end, or ends.
+  // Enter and remove a wait of the calling thread for the ticket without an end.
   void BeginWait(const Ticket& ticket);
   void EndWait(const Ticket& ticket);
 
-  // Returns all threads that ever asked, but for some that have ended.
+  // Returns all askers so far, but for some ended threads.
   const std::set<pid_t>& askers() const { return askers_; }
   std::set<pid_t> Blocked() const;
   size_t num_waits() const { return waits_.size(); }
@@ -41,7 +41,7 @@ class AskingThreads {
     pid_t thread = 0;
     const Ticket* ticket = nullptr;
   };
-  // From so many askers on, those that have ended are looked for.
+  // Above this number of askers, threads that have ended are looked for.
   static constexpr size_t kFewAskers = 64;
 
   std::set<pid_t> askers_;

@@ -11,16 +11,16 @@
 namespace tutti::coordinator {
 namespace {
 
-// How far apart points of the unit square still tell of one another. Throughput is smooth in the
-// logarithm of both parameters.
+// The distance up to which points of the unit square tell of one another. Throughput is smooth in
+// the logarithm of both parameters.
 constexpr double kLengthScale = 0.3;
 // Exploration: improvements below this share of the spread of values are not worth a sample.
 constexpr double kWorthwhile = 0.01;
 // Candidates on a side of the square: finer steps than a tenth of an octave do not matter.
 constexpr int kGrid = 41;
 
-// A step ends where a name comes again, or after so many names, more than models have tensors:
-// those of operations without a name never come again.
+// A step ends where a name comes again, or after this number of names, which is more than models
+// have tensors: names of operations without a name never come again.
 constexpr size_t kLongestStep = 4096;
 
 constexpr double kMinThresholdLog2 = 20;  // 1 MiB
@@ -134,7 +134,7 @@ void Autotune::Moved(const std::string& name, int64_t bytes, int64_t now_ns) {
 std::optional<Tuning> Autotune::TakeNext(const Tuning& current) {
   if (!changed_) return std::nullopt;
   changed_ = false;
-  // What is measured next is measured with the new setting from its first step on.
+  // The next measurement begins with the first step under the new setting.
   seen_.clear();
   steps_ = 0;
   sample_bytes_ = 0;

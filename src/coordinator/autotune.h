@@ -1,7 +1,7 @@
 #pragma once
 
 // Autotune: looks for the fusion threshold, window and switches with which most bytes are moved in
-// a given time, while the job runs. Rank 0 searches; what it chooses goes to all ranks with a round
+// a given time, while the job runs. Rank 0 searches, and its choices go to all ranks with a round
 // of negotiation.
 //
 // The two numbers are chosen by Bayesian optimisation: a Gaussian process over the logarithms of
@@ -21,8 +21,9 @@
 
 namespace tutti::coordinator {
 
-// A function of points in the unit square, known at some of them up to noise. Squared-exponential
-// kernel; see Rasmussen and Williams, "Gaussian Processes for Machine Learning", algorithm 2.1.
+// A function of points in the unit square, known at some of the points up to noise.
+// Squared-exponential kernel; see Rasmussen and Williams, "Gaussian Processes for Machine
+// Learning", algorithm 2.1.
 class GaussianProcess {
  public:
   struct Point {
@@ -65,17 +66,17 @@ class Autotune {
   // Notes that a batch whose first tensor is `name` has moved `bytes`. A step ends when a name
   // comes again.
   void Moved(const std::string& name, int64_t bytes, int64_t now_ns);
-  // Returns what to use from now on, once, when it differs from `current`.
+  // Returns the tuning to use from now on, once, when the tuning differs from `current`.
   std::optional<Tuning> TakeNext(const Tuning& current);
   bool done() const { return phase_ == Phase::kDone; }
   const Tuning& best() const { return best_; }
 
-  // Translate to and from the box that is searched; the defaults lie inside.
+  // Translate to and from the box of the search; the defaults lie inside.
   static GaussianProcess::Point ToPoint(const Tuning& tuning);
   static Tuning FromPoint(const GaussianProcess::Point& point, const Tuning& rest);
 
  private:
-  // These are searched for: the two numbers, then each switch.
+  // The order of the search: the two numbers, then each switch.
   enum class Phase { kNumbers, kAllreduce, kAllgather, kCache, kDone };
   void EndSample(double score);
   void Advance();

@@ -30,6 +30,7 @@ class BlockingGpuOperations final : public Operations {
 
   Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
                    ncclRedOp_t op) override {
+    // MPI reduces in place, and the copy keeps the input unchanged.
     TUTTI_TRY(CopyOnGpu(output, input, count * WireSize(type)));
     TUTTI_TRY(Run([&] { return operations_->Allreduce(output, output, count, type, SumOf(op)); }));
     return op == ncclAvg ? Divide(output, count, type) : Status::Ok();
@@ -77,6 +78,7 @@ class BlockingGpuOperations final : public Operations {
     const std::unique_ptr<GpuScope> current = gpu_->MakeCurrent();
     return f();
   }
+  // Divides the sums on the host: MPI has no average, and the module has no kernels.
   Status Divide(void* data, size_t count, ncclDataType_t type) {
     if (count == 0) return Status::Ok();
     std::vector<std::byte> sums(count * WireSize(type));

@@ -3,9 +3,9 @@
 // Operations of a plugin, MPI's, on the memory of a GPU: pointers to it are passed to the plugin as
 // they are.
 //
-// Such libraries know no streams and block. So a call waits in its thread until the GPU has done
-// what was queued on the set's stream, and the result is there when it returns. An average is the
-// plugin's sum, divided in the host's memory. Scale factors are not taken.
+// Such libraries know no streams and block. Therefore a call waits in its thread until the GPU has
+// done all work queued on the set's stream, and the result is ready when the call returns. An
+// average is the plugin's sum, divided in the host's memory. Scale factors are not taken.
 
 #include <memory>
 

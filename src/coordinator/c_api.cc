@@ -43,8 +43,8 @@ struct tuttiCoordinator {
 
 namespace {
 
-// In the child of a fork there are none of the threads that calls wait for, and locks may be
-// theirs.
+// The child of a fork has none of the threads for which calls wait, and locks may be held by such
+// threads.
 Status CheckNotTheParents(tuttiCoordinator_t c) {
   if (c == nullptr || c->forks_behind == ForksBehind()) return Status::Ok();
   return InvalidUsage(
@@ -52,7 +52,7 @@ Status CheckNotTheParents(tuttiCoordinator_t c) {
       "coordinators of their own");
 }
 
-// Returns the outcome of `call`, also when it throws.
+// Returns the outcome of `call`, including exceptions.
 template <class F>
 ncclResult_t Answer(const char* function, tuttiCoordinator_t c, F call) noexcept {
   return static_cast<ncclResult_t>(last_error.Keep(function, [&]() -> Status {
@@ -74,6 +74,7 @@ Status Release(tuttiCoordinator_t c, int64_t number) {
   return Status::Ok();
 }
 
+// An operation that failed returns its own error here.
 Result<TicketHold> FindDone(tuttiCoordinator_t c, int64_t number) {
   TUTTI_ASSIGN(TicketHold ticket, Find(c, number));
   if (!ticket->done.load(std::memory_order_acquire)) {
@@ -83,6 +84,8 @@ Result<TicketHold> FindDone(tuttiCoordinator_t c, int64_t number) {
   return ticket;
 }
 
+// Checks all that must hold before the fields are read: pointers, counts, and enumerators. The
+// queue checks whether the values make sense.
 Status CheckTensor(const tuttiTensor_t& t) {
   if (t.size != sizeof(tuttiTensor_t)) {
     return InvalidArgument("a tensor says that it is {} bytes long instead of {}", t.size,
@@ -113,47 +116,17 @@ Status CheckTensor(const tuttiTensor_t& t) {
   return Status::Ok();
 }
 
-// Fields that the operation does not know are left at what they are everywhere.
-Ask MakeAsk(const tuttiTensor_t& t, const char* group, int count) {
-  Ask ask;
-  ask.name = t.name;
-  RequestFields& fields = ask.fields;
-  fields.kind = static_cast<OpKind>(t.kind);
-  if (fields.kind != OpKind::kBarrier) {
-    fields.type = static_cast<ElementType>(t.type);
-    // The ranks must agree on whether it is a GPU, but not on which.
-    fields.device = t.device < 0 ? -1 : 0;
-    ask.device = t.device;
-    ask.stream = t.stream;
-    ask.shape = {t.shape, static_cast<size_t>(t.ndim)};
+// Asks for one tensor or several. Leaves no handle after a refusal.
+Status EnqueueChecked(tuttiCoordinator& c, int process_set, std::span<const tuttiTensor_t> tensors,
+                      const char* group, std::span<TicketHold> tickets, int64_t* handles) {
+  std::shared_ptr<ProcessSet> other;  // The tickets keep a set other than 0.
+  if (process_set != 0) {
+    TUTTI_ASSIGN(other, c.coordinator->FindSet(process_set));
   }
-  if (fields.kind == OpKind::kAllreduce || fields.kind == OpKind::kReducescatter) {
-    fields.op = static_cast<ReduceOp>(t.op);
-    fields.compression = static_cast<Compression>(t.compression);
-    fields.prescale = t.prescale;
-    fields.postscale = t.postscale;
-  }
-  if (fields.kind == OpKind::kBroadcast) fields.root = t.root;
-  if (fields.kind == OpKind::kAlltoall) ask.splits = {t.splits, static_cast<size_t>(t.nsplits)};
-  if (group != nullptr) {
-    ask.group = group;
-    fields.group_size = static_cast<uint32_t>(count);
-  }
-  ask.input = t.input;
-  ask.output = t.output;
-  return ask;
-}
-
-// Asks for one or several; where that is refused no handle is left.
-Status EnqueueAsks(tuttiCoordinator& c, ProcessSet& set,
-                   const std::shared_ptr<ProcessSet>& kept_by_tickets, std::span<Ask> asks,
-                   int64_t* handles) {
-  for (size_t i = 0; i < asks.size(); ++i) {
-    asks[i].ticket = c.tickets.Take(kept_by_tickets, &handles[i]);
-  }
-  Status status = set.Enqueue(asks);
+  for (size_t i = 0; i < tickets.size(); ++i) tickets[i] = c.tickets.Take(other, &handles[i]);
+  Status status = (other ? *other : *c.all).Enqueue(tensors, group, tickets);
   if (status.ok()) return status;
-  for (size_t i = 0; i < asks.size(); ++i) c.tickets.Release(handles[i]);
+  for (size_t i = 0; i < tickets.size(); ++i) c.tickets.Release(handles[i]);
   return status;
 }
 
@@ -163,24 +136,16 @@ Status Enqueue(tuttiCoordinator_t c, int process_set, const tuttiTensor_t* tenso
   if (count < 1 || tensors == nullptr || handles == nullptr) {
     return InvalidArgument("there are no tensors, or nowhere to store their handles");
   }
-  std::shared_ptr<ProcessSet> other;
-  if (process_set != 0) {
-    TUTTI_ASSIGN(other, c->coordinator->FindSet(process_set));
-  }
-  ProcessSet& set = other ? *other : *c->all;
+  const std::span all(tensors, static_cast<size_t>(count));
+  for (const tuttiTensor_t& tensor : all) TUTTI_TRY(CheckTensor(tensor));
   if (count == 1) {
-    TUTTI_TRY(CheckTensor(*tensors));
-    Ask ask = MakeAsk(*tensors, group, count);
-    return EnqueueAsks(*c, set, other, {&ask, 1}, handles);
+    TicketHold ticket;
+    return EnqueueChecked(*c, process_set, all, group, {&ticket, 1}, handles);
   }
-  std::vector<Ask> asks;
-  asks.reserve(static_cast<size_t>(count));
-  for (int i = 0; i < count; ++i) {
-    TUTTI_TRY(CheckTensor(tensors[i]));
-    asks.push_back(MakeAsk(tensors[i], group, count));
-  }
-  std::vector<int64_t> numbers(asks.size());
-  TUTTI_TRY(EnqueueAsks(*c, set, other, asks, numbers.data()));
+  std::vector<TicketHold> tickets(all.size());
+  // The handles are stored only after success.
+  std::vector<int64_t> numbers(all.size());
+  TUTTI_TRY(EnqueueChecked(*c, process_set, all, group, tickets, numbers.data()));
   std::copy(numbers.begin(), numbers.end(), handles);
   return Status::Ok();
 }
@@ -223,6 +188,7 @@ Status Wait(tuttiCoordinator_t c, int64_t number, double timeout_s) {
   return ticket->status;
 }
 
+// Stores a list in two steps: a caller with too little room learns the count and calls again.
 template <typename T>
 void Store(const std::vector<T>& values, T* out, int capacity, int* count) {
   *count = static_cast<int>(values.size());

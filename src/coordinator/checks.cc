@@ -34,6 +34,7 @@ std::string Differing(const Claim& claim, const Field& field) {
   return sentence;
 }
 
+// Ranks may bring different numbers of rows to an allgather or an alltoall.
 bool RowsMayDiffer(OpKind kind) { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
 
 std::string TrailingShape(const Request& request) {
@@ -82,6 +83,8 @@ std::vector<Check> ChecksFor(OpKind kind) {
   return checks;
 }
 
+// Returns the reason why the operation cannot run beside ranks that have joined, or "". A joined
+// rank has neutral elements for reductions, no rows for allgathers, and nothing to send.
 std::string CheckJoined(const Claim& claim, const RankSet& joined) {
   const Request& request = claim.variants.front().request;
   if (joined.empty()) return "";
@@ -103,6 +106,7 @@ std::string CheckJoined(const Claim& claim, const RankSet& joined) {
   }
 }
 
+// The bound of 2^56 elements keeps byte counts far from overflows.
 Status CheckShape(const std::string& name, const Request& request) {
   int64_t count = 1;
   for (const int64_t dimension : request.shape) {
@@ -157,6 +161,7 @@ Status CheckRequest(const std::string& name, const Request& request,
 
 std::string FindMismatch(const std::string& name, const Claim& claim, const RankSet& joined) {
   const OpKind kind = claim.variants.front().request.kind;
+  // The operation comes first, because the checks of the remaining fields depend on the operation.
   const std::string kinds =
       Differing(claim, [](const Request& r) { return std::string(Name(r.kind)); });
   if (!kinds.empty()) {

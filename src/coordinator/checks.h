@@ -1,7 +1,7 @@
 #pragma once
 
-// Checks whether the ranks' requests for one tensor fit together. Every rank holds the same claim,
-// so every rank finds the same sentence. Pure functions.
+// Checks whether the ranks' requests for a tensor fit together. Every rank holds the same claim,
+// and therefore finds the same sentence. Pure functions.
 
 #include <string>
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace tutti::coordinator {
 
-// Returns InvalidArgument for what is wrong with a request by itself, without asking another rank.
+// Returns InvalidArgument for a request that is wrong by itself, without asking another rank.
 // `members` are the global ranks of the process set.
 Status CheckRequest(const std::string& name, const Request& request,
                     const std::vector<int>& members);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr uint8_t kQuestion = 1;
 constexpr uint8_t kAnswer = 2;
-// Clocks that are further from 1970 than this are no clocks, and would overflow what is done here.
+// Times further from 1970 than this are no times, and would overflow the arithmetic here.
 constexpr int64_t kLatestNs = int64_t{1} << 62;
 
 uint32_t LowestBit(int rank) {

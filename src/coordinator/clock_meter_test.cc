@@ -18,8 +18,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// The meters of a job whose clocks are wrong each in its own way, over links with delays of their
-// own in each direction. Time is simulated.
+// The meters of a job whose clocks are wrong each in its own way, over links with different delays
+// in each direction. Time is simulated.
 class Job {
  public:
   Job(int num_ranks, uint64_t seed) : random_(seed), measured_(static_cast<size_t>(num_ranks)) {
@@ -57,7 +57,7 @@ class Job {
   void Measure() {
     for (const auto& meter : meters_) meter->Measure();
   }
-  // Runs until nothing is under way, or so many messages have arrived.
+  // Runs until no message is under way, or until this number of messages has arrived.
   void Run(int messages = 1 << 30) {
     for (; messages > 0 && !mail_.empty(); --messages) {
       const auto first = mail_.begin();
@@ -79,10 +79,10 @@ class Job {
     Bytes bytes;
   };
   int64_t ClockOf(int rank) {
-    // Reading takes time, too.
+    // Reading the clock takes time, too.
     return (now_ns_ += 50) + wrong_ns_[static_cast<size_t>(rank)];
   }
-  // One direction is much slower than the other, and now and then anything is.
+  // One direction is much slower than the opposite one, and now and then any message is slow.
   int64_t DelayNs(int from, int to) {
     const int64_t usual_ns = from < to ? 90'000 : 10'000;
     return random_() % 4 == 0 ? usual_ns : usual_ns + static_cast<int64_t>(random_() % 900'000);
@@ -111,7 +111,7 @@ TEST(ClockMeterTest, TheDistanceIsRightWithinItsErrorWhateverTheDelays) {
         const ClockDistance distance = job.measured(rank).front();
         EXPECT_LE(std::abs(distance.to_rank0_ns - job.TrueNs(rank)), distance.error_ns)
             << "rank " << rank << " of " << ranks << ", seed " << seed;
-        // It is no more than half of the longest way there and back.
+        // The error is at most half of the longest way there and back.
         const int hops = std::popcount(static_cast<unsigned>(rank));
         EXPECT_LT(distance.error_ns, hops * job.longest_ns() + 10'000);
       }
@@ -119,14 +119,14 @@ TEST(ClockMeterTest, TheDistanceIsRightWithinItsErrorWhateverTheDelays) {
   }
 }
 
-// Nobody but those asked for it works, and each asks no more than it must.
+// Only the ranks on the way work, and each asks no more than its share.
 TEST(ClockMeterTest, OneRankMayMeasureAlone) {
   Job job(16, 1);
   job.at(11).Measure();
   job.Run();
   EXPECT_THAT(job.measured(11), SizeIs(1));
   for (int rank = 0; rank < 16; ++rank) {
-    // 11 → 10 → 8 → 0 and back: those between hand on both ways.
+    // 11 → 10 → 8 → 0 and back: the ranks in between hand on both ways.
     const std::map<int, int> turns = {{11, 1}, {10, 2}, {8, 2}, {0, 1}};
     const int expected = turns.count(rank) > 0 ? turns.at(rank) * ClockMeter::kQuestions : 0;
     EXPECT_EQ(job.sent(rank), expected) << "rank " << rank;
@@ -169,7 +169,7 @@ TEST(ClockMeterTest, WhatDiesLeavesTheQuestionOpenForTheNextMeasurement) {
   job.Measure();
   job.Run();
   for (int rank = 1; rank < 13; ++rank) {
-    // Rank 8 itself asks, and does not hear the answers; all behind it are cut off.
+    // Rank 8 itself asks, and does not hear the answers; all ranks behind rank 8 are cut off.
     EXPECT_EQ(job.measured(rank).size(), rank >= 8 ? 0 : 1) << "rank " << rank;
   }
   job.Revive(8);
@@ -210,7 +210,7 @@ TEST(ClockMeterTest, WrongMessagesHaveNoEffect) {
       wrong[4 + random() % (wrong.size() - 4)] = std::byte(random() & 0xff);
     }
     if (random() % 16 == 0) wrong.resize(4 + random() % 21);
-    // The job looks at where it goes from there: never round in circles.
+    // The job checks the next rank of a message, which must never go round in circles.
     EXPECT_TRUE(job.at(static_cast<int>(random() % 16)).OnMessage(wrong));
     job.Run();
   }

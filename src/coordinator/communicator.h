@@ -19,7 +19,7 @@ inline Status FromNccl(ncclResult_t result, ncclComm_t comm = nullptr) {
   return Status(static_cast<Code>(result), ncclGetLastError(comm));
 }
 
-// Destroys the communicator, or aborts it once it was told to be broken. Movable.
+// Destroys the communicator, or aborts the communicator after Break. Movable.
 class Communicator {
  public:
   Communicator() = default;
@@ -35,7 +35,8 @@ class Communicator {
   }
 
   ncclComm_t get() const { return comm_; }
-  // Ends every wait on it, now and later, from any thread; it is aborted in the end.
+  // Ends every wait on the communicator, now and later, from any thread. The destructor then
+  // aborts.
   void Break() {
     broken_ = true;
     if (comm_ != nullptr) static_cast<void>(ncclCommRevoke(comm_, 0));

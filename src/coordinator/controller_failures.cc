@@ -1,5 +1,5 @@
-// What keeps tensors of a round from running: groups that are not complete, groups of which one
-// tensor fails, failures that were decided elsewhere, and what the ranks still wait for.
+// Reasons that keep tensors of a round from running: incomplete groups, groups of which a tensor
+// fails, failures that were decided elsewhere, and ranks that have not asked.
 
 #include <algorithm>
 #include <utility>
@@ -9,8 +9,8 @@
 namespace tutti::coordinator {
 namespace {
 
-// The most failures that are remembered as applied. When more come, all are forgotten, and a
-// failure that a rank brings so much later than the others may be told twice.
+// The most failures that are remembered as applied. When more come, all are forgotten. A failure
+// may then be told twice when a rank brings the failure much later than the others.
 constexpr size_t kMostApplied = 65536;
 
 }  // namespace
@@ -54,8 +54,8 @@ void Controller::HoldIncompleteGroups(std::vector<int>& slots, Names& names) {
   });
 }
 
-// A group whose ranks disagree about one member cannot run any of it: all that are in the table or
-// pending in the cache fail alike.
+// A group whose ranks disagree about a member cannot run any of its tensors: all members in the
+// table or pending in the cache fail alike.
 void Controller::FailGroup(const std::string& group, const std::string& error,
                            RoundResult& result) {
   Names members;
@@ -69,7 +69,7 @@ void Controller::FailGroup(const std::string& group, const std::string& error,
   for (int slot = 0; slot < cache_.extent(); ++slot) {
     if (!cache_.InUse(slot) || cache_.at(slot).agreement().request.group != group) continue;
     members.push_back(cache_.at(slot).agreement().name);
-    Invalidate(slot);  // What is pending there is then taken by name.
+    Invalidate(slot);  // FailName then takes the pending tensor by its name.
   }
   for (const std::string& name : members) {
     table_.erase(name);
@@ -78,7 +78,8 @@ void Controller::FailGroup(const std::string& group, const std::string& error,
   }
 }
 
-// Takes the ranks' part in a tensor out of the table. Returns the groups that they asked for it in.
+// Takes the ranks' part in a tensor out of the table. Returns the groups in which these ranks asked
+// for the tensor.
 std::set<std::string> Controller::TakeFromTable(const std::string& name, const RankSet& ranks) {
   std::set<std::string> groups;
   const auto found = table_.find(name);
@@ -117,12 +118,12 @@ void Controller::ApplyPendingFailures(const RoundMessage& message) {
   }
 }
 
-// Responds to what ApplyPendingFailures took. A group fails as a whole.
+// Responds to the failures that ApplyPendingFailures took. A group fails as a whole.
 void Controller::RespondToFailures(RoundResult& result) {
   for (const Failing& failing : std::exchange(failing_, {})) {
     const auto& [check, ranks, sentence] = failing.failure;
     const size_t before = result.responses.size();
-    // DescribeOtherSets it stays pending.
+    // On ranks that the failure does not name the tensor stays pending.
     if (ranks.Contains(exchange_.rank())) FailName(failing.name, sentence, result);
     for (const std::string& group : failing.groups) {
       if (!group.empty()) FailGroup(group, sentence, result);
@@ -132,7 +133,7 @@ void Controller::RespondToFailures(RoundResult& result) {
   }
 }
 
-// Fails what is pending here under a name that is not in the cache.
+// Fails the tensor that is pending here under a name outside the cache.
 void Controller::FailName(const std::string& name, const std::string& error, RoundResult& result) {
   Response response;
   response.error = error;

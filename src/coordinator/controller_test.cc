@@ -20,9 +20,9 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using namespace std::string_literals;
 
-std::unique_ptr<Pending> Ask(const std::string& name, std::vector<int64_t> shape = {4},
-                             OpKind kind = OpKind::kAllreduce) {
-  auto p = std::make_unique<Pending>();
+std::unique_ptr<Tensor> Ask(const std::string& name, std::vector<int64_t> shape = {4},
+                            OpKind kind = OpKind::kAllreduce) {
+  auto p = std::make_unique<Tensor>();
   p->name = name;
   p->request.kind = kind;
   p->request.shape = std::move(shape);
@@ -133,7 +133,7 @@ TEST(ControllerTest, TheSecondTimeOnlyStatesAreExchanged) {
   }
 }
 
-// A sequence number stands for one list of responses, as long as it comes again.
+// A sequence number stands for one list of responses, as long as the list comes again.
 TEST(ControllerTest, StepsThatRepeatThemselvesAreRecognised) {
   Fleet fleet(2);
   const auto step = [&](const std::vector<std::string>& names, int64_t elements) {
@@ -162,7 +162,7 @@ TEST(ControllerTest, StepsThatRepeatThemselvesAreRecognised) {
 TEST(ControllerTest, AChangedShapeIsNegotiatedAnewAtOnce) {
   Fleet fleet(2);
   fleet.Round([](int, RoundInput& input) { input.news.push_back(Ask("a", {4})); });
-  // Rank 1 is late, and has changed its mind; rank 0 announced the old shape from its cache.
+  // Rank 1 is late, and has changed its shape; rank 0 announced the old shape from its cache.
   fleet.Round([](int rank, RoundInput& input) {
     if (rank == 0) input.news.push_back(Ask("a", {4}));
   });
@@ -274,7 +274,7 @@ TEST(ControllerTest, JoinedRanksStandAsideUntilAllHaveJoined) {
     }
   });
   for (int again = 0; again < 2; ++again) {
-    // What was announced from the cache in the round in which rank 1 joined runs in the next.
+    // A tensor announced from the cache in the round in which rank 1 joined runs in the next round.
     results = fleet.Round([&](int rank, RoundInput& input) {
       if (again == 1 && rank != 1) ask(input);
     });
@@ -328,7 +328,7 @@ TEST(ControllerTest, AStallCheckSaysWhoIsMissingAndWhatItDoes) {
   }
 }
 
-// Rank 1 knows first, and asks again in the round in which it tells the others.
+// Rank 1 knows first, and asks again in the round in which rank 1 tells the others.
 TEST(ControllerTest, PendingFailuresFailTensorsWhereTheyAre) {
   for (const bool cached : {false, true}) {
     Fleet fleet(3);
@@ -354,7 +354,7 @@ TEST(ControllerTest, PendingFailuresFailTensorsWhereTheyAre) {
       EXPECT_NE(results[static_cast<size_t>(rank)].responses[0].pending, nullptr);
     }
     EXPECT_THAT(Names(results[1]), IsEmpty());
-    // The others, who learn of it later, hit nothing that was asked for since.
+    // The others, who learn of the failure later, hit no newer request.
     results = fleet.Round([&](int rank, RoundInput& input) {
       if (rank == 0) input.pending_failures["a"] = failure;
       if (rank == 2) input.news.push_back(Ask("a"));
@@ -370,7 +370,7 @@ TEST(ControllerTest, PendingFailuresFailTensorsWhereTheyAre) {
   }
 }
 
-// A peer that has the job's key, and sends whatever it likes.
+// A peer that has the job's key, and sends arbitrary messages.
 class HostileExchange final : public Exchange {
  public:
   using Answer = std::function<Bytes()>;
@@ -408,7 +408,7 @@ TEST(ControllerTest, NobodySpeaksForAnother) {
   }
 }
 
-// Returns what a peer could say, put together at random.
+// Returns a random message that a peer could send.
 RoundMessage RandomMessage(std::mt19937_64& random, int num_ranks) {
   const auto below = [&](uint64_t n) { return random() % n; };
   const auto ranks = [&] {

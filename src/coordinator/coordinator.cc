@@ -10,14 +10,13 @@
 namespace tutti::coordinator {
 namespace {
 
-// The communicators notice a lost rank too, and say more about it; this is how long they have.
+// The time in which communicators, which notice a lost rank too, may tell more about the loss.
 constexpr int64_t kGraceNs = 500'000'000;
-// Between two comparisons of the clock with rank 0's while a timeline is written. Clocks that
-// nothing steers drift by 50 us a second at most, by half a millisecond in this time, most of which
-// a merge takes out by interpolation.
+// Between two comparisons of the clock with rank 0's while a timeline is written. Unsteered clocks
+// drift by 50 us a second at most, by half a millisecond in this time, and interpolation in a merge
+// takes out most of the drift.
 constexpr int64_t kMeasureEveryNs = 10'000'000'000;
-// The most round calls that are kept for sets which this rank does not know yet. One set is made at
-// a time.
+// The most round calls that are kept for sets unknown to this rank. One set is made at a time.
 constexpr size_t kMaxEarlyRoundCalls = 1024;
 
 }  // namespace
@@ -64,6 +63,8 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(const Options& options)
   return coordinator;
 }
 
+// Meets the other ranks, agrees with them on settings and plugins, and makes the set of all ranks.
+// Every step is collective, and a failure ends the making on all ranks.
 Status Coordinator::Connect() {
   const Settings& settings = options_.settings;
   TUTTI_ASSIGN(loop_, EventLoop::Create("tutti-calls"));
@@ -80,7 +81,7 @@ Status Coordinator::Connect() {
   TUTTI_TRY(ChooseGpuOperations());
   TUTTI_TRY(MakeGlobalSet(common_, id));
   if (!settings.timeline.empty() && settings.timeline != "DYNAMIC") {
-    // A job does not end for a folder that is missing on one of its hosts.
+    // A folder that is missing on one host does not end the job.
     const Status opened = StartTimeline(settings.timeline, settings.timeline_mark_cycles);
     if (!opened.ok()) TUTTI_WARN("HOROVOD_TIMELINE has no effect here: {}", opened.message());
   }
@@ -94,6 +95,7 @@ Status Coordinator::Connect() {
   return Status::Ok();
 }
 
+// The loop's thread calls these functions.
 void Coordinator::ListenForEvents() {
   Bootstrap::Events events;
   events.control = [this](int, std::span<const std::byte> payload) { OnControl(payload); };
@@ -107,6 +109,7 @@ void Coordinator::ListenForEvents() {
   bootstrap_->SetEvents(std::move(events));
 }
 
+// The first comparison of clocks begins at once, on the loop's thread, which owns the meter.
 Status Coordinator::StartTimeline(const std::string& path, bool mark_rounds) {
   TUTTI_TRY(timeline_.Open(options_.rank == 0 ? path : fmt::format("{}.{}", path, options_.rank),
                            mark_rounds));
@@ -127,6 +130,7 @@ ClockMeter::Hooks Coordinator::ClockHooks() {
   return hooks;
 }
 
+// Runs at every tick: writes waiting events, and compares clocks when the time has come.
 void Coordinator::TendTimeline() {
   if (!timeline_.is_open()) return;
   timeline_.Flush();
@@ -136,6 +140,7 @@ void Coordinator::TendTimeline() {
   clock_meter_.Measure();
 }
 
+// A set without this rank has a record, too, and the error says which case it is.
 Result<std::shared_ptr<ProcessSet>> Coordinator::FindSet(int id) const {
   const MutexLock lock(mutex_);
   const auto found = sets_.find(id);
@@ -179,11 +184,12 @@ void Coordinator::OnControl(std::span<const std::byte> payload) {
     const auto found = sets_.find(id);
     if (round == RoundCall::kJoinFailed) {
       if (found == sets_.end() || !found->second.set) return;
-      // On to the others, when it comes for the first time.
+      // Passes the message on when the message comes for the first time.
       if (found->second.communicators->join_failed.exchange(true)) return;
       TellJoinFailed(id, found->second.ranks);
     } else if (found != sets_.end()) {
       set = found->second.set;
+      // Another rank may have made the set already; the call is kept until this rank has.
     } else if (id >= next_set_ && early_round_calls_.size() < kMaxEarlyRoundCalls) {
       early_round_calls_[id] = std::max(early_round_calls_[id], round);
     }
@@ -191,8 +197,11 @@ void Coordinator::OnControl(std::span<const std::byte> payload) {
   if (set) set->OnRoundCall(round);
 }
 
+// Fails the sets of the lost rank, after a pause in which the communicators may fail them with a
+// better reason.
 void Coordinator::OnLost(int rank, const std::string& why, bool died) {
   loop_->AddTimer(kGraceNs, [this, rank, why, died] {
+    // Copied, because Fail must not be called with the lock held.
     std::map<int, SetRecord> sets;
     {
       const MutexLock lock(mutex_);
@@ -202,7 +211,7 @@ void Coordinator::OnLost(int rank, const std::string& why, bool died) {
       const auto& members = record.ranks;
       if (!record.set || std::find(members.begin(), members.end(), rank) == members.end()) continue;
       record.set->Fail(RemoteError("{}", why));
-      // A set that has ended may still wait for what was queued on GPUs before.
+      // A set that has ended may still wait for work queued on GPUs before.
       if (died) record.communicators->BreakGpuLibrary();
     }
     BreakMaking(RemoteError("{}", why));
@@ -218,6 +227,8 @@ void Coordinator::OnTick() {
   tick_ = loop_->AddTimer(tick_ns_, [this] { OnTick(); });
 }
 
+// Announces the end in all sets first, and then waits for them: the sets end in parallel, within
+// one deadline.
 void Coordinator::Shutdown(const std::string& reason) {
   {
     const MutexLock lock(mutex_);
@@ -230,7 +241,7 @@ void Coordinator::Shutdown(const std::string& reason) {
     if (set->AwaitEnd(deadline)) continue;
     set->Fail(Timeout("the other ranks did not come to the shutdown within {} s", kShutdownS));
   }
-  // Here, as long as the death of a rank that they wait for is noticed.
+  // Waits here, as long as the loop notices the death of a rank.
   for (const auto& set : sets) set->SettleGpu();
   timeline_.Close();
 }
@@ -243,7 +254,7 @@ Status Coordinator::ended() const {
 Coordinator::~Coordinator() {
   if (bootstrap_) Shutdown("its coordinator was destroyed");
   if (bootstrap_) bootstrap_->SetEvents({});
-  // Nothing may come from the loop any more when the sets go, nor use the loop while it ends.
+  // Nothing may come from the loop any more when the sets go, nor use the loop while the loop ends.
   std::map<int, SetRecord> sets;
   {
     const MutexLock lock(mutex_);

@@ -1,8 +1,8 @@
 #pragma once
 
 // The coordinator: Horovod's background architecture on Tutti's communicators. Many tensors become
-// ready in a different order on every rank; the coordinator agrees on an order, fuses small ones,
-// notices who is missing, and shows where the time goes.
+// ready in a different order on every rank; the coordinator agrees on an order, fuses small
+// tensors, notices missing ranks, and shows where the time goes.
 //
 //   Coordinator            one a rank; owns the sets, carries round calls, notices lost ranks
 //     ProcessSet           queue, loop, negotiation and data of one set of ranks (process_set.h)
@@ -13,16 +13,16 @@
 //         Operations       how data moves (operations.h)
 //
 // The module uses nccl.h and tutti/tutti.h, and of the library's inside only the modules that
-// tools/checks/module_order lets it see. There is no global state: a process may hold any number of
-// coordinators, of one job or of several.
+// tools/checks/module_order allows. The module has no global state: a process may hold any number
+// of coordinators, of one job or of several.
 //
-// Two bootstraps' worth of connections: the communicators' own, and one of the coordinator's, over
-// which small messages (round calls) bring ranks into a round and the death of a rank is noticed
-// (docs/bootstrap.md).
+// A coordinator has the connections of two bootstraps: the communicators' own, and its own. Over
+// the latter, small messages (round calls) bring ranks into a round, and the death of a rank is
+// noticed (docs/bootstrap.md).
 //
-// Threads: every function from any thread; Create and Shutdown block. Beside the callers there are
-// one loop thread per coordinator for round calls and ticks, one per set for rounds, and one per
-// set for large data, all asleep while nothing is pending (docs/thread_model.md).
+// Threads: every function from any thread; Create and Shutdown block. Beside the callers a
+// coordinator has a loop thread for round calls and ticks, a thread per set for rounds, and a
+// thread per set for large data, all asleep while nothing is pending (docs/thread_model.md).
 
 #include <array>
 #include <atomic>
@@ -55,13 +55,13 @@ class Coordinator {
     int rank = 0;
     int num_ranks = 1;
     // Says where this rank stands on its host, and its host among hosts. Used for hierarchical
-    // operations only, which need ranks numbered host by host and equally many on each.
+    // operations only, which need ranks numbered host by host and equally many ranks on each host.
     HierarchyShape place;
     UniqueId id;
     Settings settings;
     // Opens the device of tensors on GPUs.
     std::function<Result<std::shared_ptr<Gpu>>(int device)> open_gpu = MakeCudaGpu;
-    // Finds what HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS name.
+    // Finds the plugins named by HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS.
     FindPluginFor find_plugin = FindViablePlugin;
     // The clock by which the timeline tells the time.
     WallClock clock = WallClock::OfSystem();
@@ -69,7 +69,7 @@ class Coordinator {
 
   // Finds the other ranks; all of them call it. Fails on every rank with the reason.
   static Result<std::unique_ptr<Coordinator>> Create(const Options& options);
-  // Shuts down first.
+  // Shuts the coordinator down first.
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
@@ -78,28 +78,28 @@ class Coordinator {
   int num_ranks() const { return options_.num_ranks; }
   Timeline& timeline() { return timeline_; }
   // Opens the timeline of this rank: `path` on rank 0, and `path`.N on rank N. Not collective: any
-  // ranks may have one, from any time on.
+  // ranks may have a timeline, from any time on.
   Status StartTimeline(const std::string& path, bool mark_rounds);
 
-  // Set 0 is that of all ranks. InvalidArgument where there is none, where it is still being made,
-  // or where this rank is not in it.
+  // Set 0 is the set of all ranks. InvalidArgument for a number without a set, for a set that is
+  // still being made, and for a set without this rank.
   Result<std::shared_ptr<ProcessSet>> FindSet(int id) const;
-  // Returns the ranks of a set, also where this rank is not among them.
+  // Returns the ranks of a set, also of a set without this rank.
   Result<std::vector<int>> SetRanks(int id) const;
   // Every rank calls these, with the same arguments; they block.
   Result<int> AddSet(std::vector<int> ranks);
   Status RemoveSet(int id);
 
-  // Ends all sets on all ranks. Pending work fails, here and elsewhere, with the reason if it is
-  // not empty.
+  // Ends all sets on all ranks. Pending work fails, here and elsewhere, with the reason unless the
+  // reason is empty.
   void Shutdown(const std::string& reason);
-  // Returns what ended set 0, or ok.
+  // Returns the reason for the end of set 0, or ok.
   Status ended() const;
 
  private:
   static constexpr size_t kNumGpuKinds = 5;  // the kinds of operations that move data
-  // Ranks wait so long for one another in the last round of a set. A rank that cannot take part in
-  // it is past helping.
+  // How long ranks wait for one another in the last round of a set. A rank that cannot take part in
+  // the last round is past helping.
   static constexpr double kShutdownS = 30;
   // Returns a quarter of a timeout, in ns: how often to check so that the timeout is met.
   static int64_t QuarterOf(double seconds);
@@ -109,18 +109,18 @@ class Coordinator {
     Communicator local;
     Communicator cross;
     // The communicators of GPUs are made when they are first needed, perhaps after a break. A
-    // communicator that is in use is read without the lock, by the thread that made it.
+    // communicator in use is read without the lock, by the thread that made the communicator.
     Mutex gpu_mutex;
     bool broken TUTTI_GUARDED_BY(gpu_mutex) = false;
     bool library_broken TUTTI_GUARDED_BY(gpu_mutex) = false;
-    // Another rank cannot join the others' GPUs by a library, in which they wait for it.
+    // Another rank cannot join the others' GPUs by a library, inside which they wait for the rank.
     std::atomic<bool> join_failed = false;
     Communicator gpu;
     Communicator gpu_local;
     Communicator gpu_cross;
     std::vector<std::shared_ptr<GpuCommunicator>> gpu_library TUTTI_GUARDED_BY(gpu_mutex);
     void BreakOff();
-    // Breaks the communicators of other libraries, which do not notice that a rank is lost.
+    // Breaks the communicators of other libraries, which do not notice a lost rank.
     void BreakGpuLibrary();
   };
   struct SetRecord {
@@ -191,7 +191,7 @@ class Coordinator {
   Status AllMade(ncclComm_t parent, const Status& mine) const;
   Result<int> AddSetNow(const std::vector<int>& ranks);
   Result<int> RemoveSetNow(int id);
-  Status ChangeAndWait(Ask ask, int* number) const;
+  Status ChangeAndWait(const tuttiTensor_t& change, int* number) const;
   void OnControl(std::span<const std::byte> payload);
   ClockMeter::Hooks ClockHooks();
   void TendTimeline();
@@ -219,18 +219,18 @@ class Coordinator {
   int64_t tick_ns_ = 1'000'000'000;
   SetMismatchWatch mismatch_watch_;
 
-  // Held for moments only: the loop's thread needs it, which notices that a rank is lost. Nothing
-  // that waits for other ranks may be called with it held.
+  // Held for moments only, because the loop's thread needs the mutex to notice a lost rank. Nothing
+  // that waits for other ranks may be called while the mutex is held.
   mutable Mutex mutex_;
   std::map<int, SetRecord> sets_ TUTTI_GUARDED_BY(mutex_);
-  // The set that is being made, of number next_set_; null while none is.
+  // The set under construction, of number next_set_; null while there is none.
   std::shared_ptr<SetMaking> making_ TUTTI_GUARDED_BY(mutex_);
-  // Rounds to which ranks were called in sets that are not there yet.
+  // Rounds of calls for sets that this rank does not know yet.
   std::map<int, uint64_t> early_round_calls_ TUTTI_GUARDED_BY(mutex_);
   int next_set_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool closing_ TUTTI_GUARDED_BY(mutex_) = false;
 
-  // Last, so that the loop ends before what its callbacks touch.
+  // The last member, so that the loop ends before the members used by its callbacks.
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<Bootstrap> bootstrap_;
 };

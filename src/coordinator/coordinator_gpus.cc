@@ -1,5 +1,5 @@
-// The coordinator's part in tensors on GPUs: whose communicators join the GPUs of a process set,
-// and how they end.
+// The coordinator's part in tensors on GPUs: the communicators that join the GPUs of a process set,
+// and their end.
 
 #include <algorithm>
 #include <cstring>
@@ -33,7 +33,7 @@ std::vector<std::string> NamesOf(const std::string& list) {
   return names;
 }
 
-// Returns whether a list comes to `name` before tutti.
+// Returns whether a list names `name` before tutti.
 bool AsksFor(const std::string& list, std::string_view name) {
   const auto names = NamesOf(list);
   const auto tutti = std::find(names.begin(), names.end(), kTutti);
@@ -42,8 +42,8 @@ bool AsksFor(const std::string& list, std::string_view name) {
 
 }  // namespace
 
-// Returns "" where all ranks say the same, of what they found; else why it cannot be had. A rank
-// that found nothing says "- " and why.
+// Returns "" where all ranks found the same, else the reason for going without. A rank that found
+// nothing says "- " and the reason.
 Result<std::string> Coordinator::WhyNotEverywhere(const std::string& mine) const {
   TUTTI_ASSIGN(const std::vector<std::string> all, TextGatherer()(mine));
   for (size_t rank = 0; rank < all.size(); ++rank) {
@@ -55,7 +55,7 @@ Result<std::string> Coordinator::WhyNotEverywhere(const std::string& mine) const
   return std::string();
 }
 
-// Returns why there is no library, or "" where all ranks have it.
+// Returns the reason for a missing library, or "" where all ranks have the library.
 Result<std::string> Coordinator::FindGpuLibrary() {
   auto found = FindNcclForGpus(options_.settings.nccl_library, NcclCandidates());
   TUTTI_ASSIGN(std::string missing,
@@ -68,7 +68,8 @@ Result<std::string> Coordinator::FindGpuLibrary() {
   return missing;
 }
 
-// Returns why there is no MPI that takes the memory of GPUs, or "" where all ranks have one.
+// Returns the reason for a missing MPI that takes the memory of GPUs, or "" where all ranks have
+// such an MPI.
 Result<std::string> Coordinator::FindGpuPlugin() {
   const std::string name(kMpi);
   auto found = options_.find_plugin(name, options_.rank, options_.num_ranks);
@@ -83,10 +84,10 @@ Result<std::string> Coordinator::FindGpuPlugin() {
   return missing;
 }
 
-// Looks for a library only where a list comes to it, on all ranks then.
+// Looks for a library only where a list names the library before tutti; all ranks then look.
 Status Coordinator::ChooseGpuOperations() {
   const auto& lists = common_.gpu_operations;
-  std::map<std::string_view, std::string> missing;  // why there is none, by name
+  std::map<std::string_view, std::string> missing;  // why a library is missing, by name
   const auto asked = [&](std::string_view name) {
     return std::any_of(lists.begin(), lists.end(),
                        [&](const std::string& list) { return AsksFor(list, name); });
@@ -102,6 +103,7 @@ Status Coordinator::ChooseGpuOperations() {
     bool& by_library = gpu_library_takes_.Of(static_cast<OpKind>(kind));
     bool& by_plugin = gpu_plugin_takes_.Of(static_cast<OpKind>(kind));
     by_library = by_plugin = false;
+    // The first name that can be had decides; warnings about the names before come once a list.
     for (const std::string& name : NamesOf(lists[kind])) {
       by_library = name == kNccl && gpu_library_;
       by_plugin = name == kMpi && gpu_plugin_;
@@ -122,6 +124,7 @@ Status Coordinator::ChooseGpuOperations() {
   return Status::Ok();
 }
 
+// The flag tells a thread that is just making a communicator of GPUs to break it as well.
 void Coordinator::Communicators::BreakOff() {
   control.Break();
   data.Break();
@@ -147,13 +150,14 @@ void Coordinator::Communicators::BreakGpuLibrary() {
   for (const auto& communicator : all) communicator->Break();
 }
 
+// A rank without tensors on GPUs stands in with the GPU of its local rank.
 Result<std::shared_ptr<Gpu>> Coordinator::OpenGpu(int device) const {
   const HierarchyShape& place = options_.place;
   if (device < 0) device = place.local_size > 0 ? place.local_rank : options_.rank;
   return options_.open_gpu(device);
 }
 
-// Communicators of the ranks' GPUs, where they have one way or another of reaching one another.
+// Makes communicators of the ranks' GPUs, where the GPUs can reach one another in some way.
 Result<GpuPerformer::Joined> Coordinator::JoinGpus(int set, const std::shared_ptr<Gpu>& gpu,
                                                    const std::vector<int>& ranks,
                                                    Communicators& communicators) const {
@@ -173,7 +177,7 @@ Result<GpuPerformer::Joined> Coordinator::JoinGpus(int set, const std::shared_pt
   if (std::none_of(list.begin(), list.end(), [&](const auto& o) { return o->Takes(adasum, 0); })) {
     return joined;
   }
-  // Asks for nothing, which the library refuses where it has no code for the GPU.
+  // The call asks for no work, and the library refuses the call where it has no code for the GPU.
   const Status combines = FromNccl(tuttiAdasumSumDots(nullptr, 1, 0, nullptr, gpu->rank_device(),
                                                       static_cast<cudaStream_t>(gpu->stream())));
   TUTTI_ASSIGN(const FirstFailure failure,
@@ -182,7 +186,7 @@ Result<GpuPerformer::Joined> Coordinator::JoinGpus(int set, const std::shared_pt
   return joined;
 }
 
-// Adds nothing on all ranks where one of them failed.
+// Adds nothing on all ranks where a rank failed.
 Status Coordinator::JoinByPlugin(const std::shared_ptr<Gpu>& gpu, OperationsGroup group,
                                  OperationsList& list) const {
   group.gpu_memory = true;
@@ -206,7 +210,7 @@ Status Coordinator::JoinByPlugin(const std::shared_ptr<Gpu>& gpu, OperationsGrou
   return Status::Ok();
 }
 
-// Adds nothing on all ranks where one of them failed; so do the others.
+// Adds nothing on all ranks where a rank failed; the two functions below do the same.
 Status Coordinator::JoinByTutti(const Gpu& gpu, const OperationsGroup& group,
                                 Communicators& communicators, OperationsList& list) const {
   ncclUniqueId mine = {};
@@ -250,7 +254,7 @@ Status Coordinator::JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& grou
   Status made =
       FromNccl(ncclCommSplit(all, place.cross_rank, place.local_rank, &local, nullptr), all);
   Communicator local_owner(local);
-  // This rank splits a second time also where the first has failed, as ranks of other hosts do.
+  // This rank splits a second time even after the first has failed, as ranks of other hosts do.
   Status crossed =
       FromNccl(ncclCommSplit(all, place.local_rank, place.cross_rank, &cross, nullptr), all);
   if (made.ok()) made = std::move(crossed);
@@ -283,8 +287,8 @@ Status Coordinator::JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& grou
   return Status::Ok();
 }
 
-// Returns the ranks of this rank's host, or those of its place on all hosts. All of `group` use it
-// together.
+// Returns the ranks of this rank's host, or the ranks of its place on all hosts. All of `group` use
+// the result together.
 OperationsGroup Coordinator::PartOf(const OperationsGroup& group, bool across) const {
   const HierarchyShape& place = options_.place;
   OperationsGroup part;
@@ -308,8 +312,8 @@ OperationsGroup Coordinator::PartOf(const OperationsGroup& group, bool across) c
   return part;
 }
 
-// Makes a communicator of `group` by the other library, made by all of `all` at the same time; null
-// on all of them where one failed.
+// Makes a communicator of `group` by the NCCL library at the same time as all ranks of `all`; null
+// on all of them after a failure.
 Result<std::shared_ptr<GpuCommunicator>> Coordinator::OpenLibrary(
     int set, const std::shared_ptr<Gpu>& gpu, const OperationsGroup& all,
     const OperationsGroup& group, Communicators& communicators) const {
@@ -328,7 +332,8 @@ Result<std::shared_ptr<GpuCommunicator>> Coordinator::OpenLibrary(
   };
   auto communicator = std::make_shared<GpuCommunicator>(std::move(options));
   {
-    // Before it waits for anybody, so that whoever breaks the others off finds it.
+    // The communicator is stored before any wait, because Break must find the communicator of a
+    // waiting rank.
     const MutexLock lock(communicators.gpu_mutex);
     communicators.gpu_library.push_back(communicator);
     if (communicators.library_broken) communicator->Break();
@@ -379,7 +384,7 @@ Status Coordinator::JoinByLibrary(int set, const std::shared_ptr<Gpu>& gpu,
   operations.num_ranks = group.size();
   operations.stream = gpu->stream();
   operations.takes = gpu_library_takes_;
-  // NVIDIA's reduces them since 2.24, and on some GPUs: which of them is not known here.
+  // NVIDIA's library reduces 8-bit floats since 2.24 on some GPUs, which are not known here.
   operations.reduces_float8 = false;
   list.push_back(MakeLibraryOperations(all, std::move(operations)));
   return Status::Ok();

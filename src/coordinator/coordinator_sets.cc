@@ -1,4 +1,4 @@
-// The coordinator's process sets: how ranks make them together, and what they call back.
+// The coordinator's process sets: how ranks make them together, and their callbacks.
 
 #include <algorithm>
 #include <numeric>
@@ -34,8 +34,8 @@ OperationsGroup Coordinator::GroupOf(const std::vector<int>& ranks, ncclComm_t d
   return group;
 }
 
-// `comm` is the one of `communicators` that has these ranks. The call may block for as long as the
-// plugin's library likes, and be left to itself.
+// `comm` is the communicator among `communicators` that has these ranks. The call may block as long
+// as the plugin's library blocks, and may be left to itself.
 Result<std::unique_ptr<Operations>> Coordinator::OpenPlugin(
     const std::shared_ptr<OperationsPlugin>& plugin, const std::vector<int>& ranks, ncclComm_t comm,
     const std::shared_ptr<Communicators>& communicators, SetMaking& making) const {
@@ -45,7 +45,7 @@ Result<std::unique_ptr<Operations>> Coordinator::OpenPlugin(
   return std::move(operations).status().Annotate(plugin->name());
 }
 
-// Both levels are moved by whatever moves the data of flat operations.
+// Both levels use the operations that move the data of flat operations.
 Result<std::unique_ptr<Operations>> Coordinator::MakeHierarchy(
     const std::shared_ptr<Communicators>& communicators, SetMaking& making) const {
   const HierarchyShape& place = options_.place;
@@ -68,7 +68,8 @@ Result<std::unique_ptr<Operations>> Coordinator::MakeHierarchy(
   return MakeHierarchicalOperations(std::move(inner), std::move(outer), place, switches_);
 }
 
-// Makes what the failure of a rank, or of the set of all ranks, can break off from now on.
+// Makes an object by which the failure of a rank, or of the set of all ranks, can break off the
+// making.
 std::shared_ptr<SetMaking> Coordinator::BeginMaking() {
   auto making = std::make_shared<SetMaking>();
   const MutexLock lock(mutex_);
@@ -85,13 +86,15 @@ void Coordinator::BreakMaking(const Status& reason) {
   if (making) making->Break(reason);
 }
 
+// Negotiation and data have communicators of their own, because a round may run while a batch is
+// moved.
 Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) {
   const std::shared_ptr<SetMaking> making = BeginMaking();
-  // Losses that came earlier are told now, when there is something that they can end.
+  // Earlier losses are told now, when they can end the making.
   ListenForEvents();
   auto communicators = std::make_shared<Communicators>();
   ncclComm_t comm = nullptr;
-  // It works on memory of the host, also where a GPU is the calling thread's.
+  // The communicator works on memory of the host, even where the calling thread has a GPU.
   TUTTI_TRY(FromNccl(tuttiCommInitRankOn(&comm, options_.num_ranks, id, options_.rank, -1)));
   communicators->control = Communicator(comm);
   ncclComm_t data = nullptr;
@@ -106,8 +109,8 @@ Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) 
   return Status::Ok();
 }
 
-// Returns whether ranks are numbered host by host, several and equally many on each of several. All
-// ranks come to the same, from the places of all.
+// Returns whether ranks are numbered host by host, with several hosts and equally many ranks, more
+// than one, on each. All ranks come to the same result, from the places of all.
 Result<bool> Coordinator::HasHierarchy(const Communicators& communicators) const {
   const HierarchyShape mine = options_.place;
   std::vector<HierarchyShape> places(static_cast<size_t>(options_.num_ranks));
@@ -136,6 +139,7 @@ Result<bool> Coordinator::HasHierarchy(const Communicators& communicators) const
   return several;
 }
 
+// Autotune may switch hierarchical operations on later, and then needs the communicators, too.
 Status Coordinator::SplitHosts(const Common& common, Communicators& communicators) {
   const HierarchyShape& place = options_.place;
   const bool wanted = common.tuning.hierarchical_allreduce ||
@@ -158,6 +162,8 @@ Status Coordinator::SplitHosts(const Common& common, Communicators& communicator
   return Status::Ok();
 }
 
+// Rank 0 alone searches. A deterministic order excludes hierarchical allreduces, whose sums have
+// another order.
 std::unique_ptr<Autotune> Coordinator::MakeAutotune(const Communicators& communicators) const {
   if (!common_.autotune || options_.rank != 0) return nullptr;
   const Settings& settings = options_.settings;
@@ -186,6 +192,7 @@ void Coordinator::EnterSet(int id, const SetRecord& record) {
     }
     if (!record.ranks.empty()) sets_[id] = record;
   }
+  // Called without the lock, because the set passes the call on.
   if (early && record.set) record.set->OnRoundCall(*early);
 }
 
@@ -209,6 +216,7 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
     options.longest_round_ns = std::min(options.longest_round_ns, QuarterOf(settings.timeout_s));
   }
   const int n = static_cast<int>(ranks.size());
+  // The first operations that take a request run it: hierarchical, the plugin's, Tutti's own.
   std::vector<std::unique_ptr<Operations>> operations;
   if (communicators->local.get() != nullptr) {
     TUTTI_ASSIGN(auto made, MakeHierarchy(communicators, making));
@@ -236,8 +244,8 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
   return set;
 }
 
-// Small messages spread as a flood over the links at distance 2^k, so that nobody sends or gets
-// many.
+// Small messages spread as a flood over the links at distance 2^k, because nobody should send or
+// get many.
 std::vector<int> Coordinator::NeighboursOf(const std::vector<int>& ranks) const {
   std::vector<int> neighbours;
   const auto n = static_cast<int64_t>(ranks.size());
@@ -248,6 +256,8 @@ std::vector<int> Coordinator::NeighboursOf(const std::vector<int>& ranks) const 
   return neighbours;
 }
 
+// Most hooks run with locks of a set held. Therefore hooks that reach other sets post to the loop
+// instead of calling the sets.
 ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
                                          const std::shared_ptr<Communicators>& communicators) {
   ProcessSet::Hooks hooks;
@@ -266,7 +276,7 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
   hooks.gpu.join = [this, id, ranks, communicators](const std::shared_ptr<Gpu>& gpu) {
     return JoinGpus(id, gpu, ranks, *communicators);
   };
-  // What waits too long in any set ends the job.
+  // A tensor that waits too long in any set ends the job.
   if (id != 0) {
     hooks.overdue = [this](const std::string& reason) {
       loop_->Post([this, reason] {
@@ -284,7 +294,7 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
     switches_->allreduce = tuning.hierarchical_allreduce;
     switches_->allgather = tuning.hierarchical_allgather;
   };
-  // The end of all is the end of each.
+  // The end of the set of all ranks ends each set.
   hooks.ended = [this](const Status& reason) {
     loop_->Post([this, text = std::string(reason.message())] {
       for (const auto& set : LiveSets()) {
@@ -295,11 +305,12 @@ ProcessSet::Hooks Coordinator::MakeHooks(int id, const std::vector<int>& ranks,
   return hooks;
 }
 
-Status Coordinator::ChangeAndWait(Ask ask, int* number) const {
+// A change of sets is agreed on like a tensor, and needs no handle of the user's.
+Status Coordinator::ChangeAndWait(const tuttiTensor_t& change, int* number) const {
   TUTTI_ASSIGN(const std::shared_ptr<ProcessSet> all, FindSet(0));
   const TicketHold ticket = TicketHold::Make();
-  ask.ticket = ticket.Share();
-  TUTTI_TRY(all->Enqueue({&ask, 1}));
+  TicketHold shared = ticket.Share();
+  TUTTI_TRY(all->Enqueue({&change, 1}, nullptr, {&shared, 1}));
   all->Wait(*ticket);
   *number = ticket->number;
   return ticket->status;
@@ -313,25 +324,22 @@ Result<int> Coordinator::AddSet(std::vector<int> ranks) {
                            options_.num_ranks - 1);
   }
   const std::vector<int64_t> shape(ranks.begin(), ranks.end());
-  Ask ask;
-  ask.name = "add_process_set";
-  ask.fields.kind = OpKind::kAddSet;
-  ask.fields.type = ElementType::kInt64;
-  ask.shape = shape;
+  tuttiTensor_t change = MakeTensor("add_process_set", OpKind::kAddSet);
+  change.type = tuttiInt64;
+  change.shape = shape.data();
+  change.ndim = static_cast<int>(shape.size());
   int number = -1;
-  TUTTI_TRY(ChangeAndWait(std::move(ask), &number));
+  TUTTI_TRY(ChangeAndWait(change, &number));
   return number;
 }
 
 Status Coordinator::RemoveSet(int id) {
   if (id == 0) return InvalidArgument("the process set of all ranks cannot be removed");
   TUTTI_TRY(SetRanks(id).status());
-  Ask ask;
-  ask.name = "remove_process_set";
-  ask.fields.kind = OpKind::kRemoveSet;
-  ask.fields.root = id;
+  tuttiTensor_t change = MakeTensor("remove_process_set", OpKind::kRemoveSet);
+  change.root = id;
   int number = -1;
-  return ChangeAndWait(std::move(ask), &number);
+  return ChangeAndWait(change, &number);
 }
 
 Result<int> Coordinator::ChangeSets(const Agreement& agreement) {
@@ -353,7 +361,7 @@ Result<int> Coordinator::AddSetNow(const std::vector<int>& ranks) {
   SetRecord record;
   record.ranks = ranks;
   const Status made = AllMade(parent, JoinSet(id, parent, *making, record));
-  // The number is used up on all ranks, whatever came of it.
+  // The number is used up on all ranks, even after a failure.
   EnterSet(id, made.ok() ? record : SetRecord());
   TUTTI_TRY(Status(made));
   return id;
@@ -366,7 +374,7 @@ Status Coordinator::JoinSet(int id, ncclComm_t parent, SetMaking& making, SetRec
   const int color = member ? 0 : NCCL_SPLIT_NOCOLOR;
   ncclComm_t control = nullptr;
   ncclComm_t data = nullptr;
-  // Both, whatever becomes of the first: the others split twice as well.
+  // The second split follows even a failed first, because the other ranks split twice as well.
   const Status first =
       FromNccl(ncclCommSplit(parent, color, options_.rank, &control, nullptr), parent);
   const Status second =
@@ -383,8 +391,8 @@ Status Coordinator::JoinSet(int id, ncclComm_t parent, SetMaking& making, SetRec
   return Status::Ok();
 }
 
-// Returns the same on all ranks: ok if all of them have made their part, else what the first says
-// that has not. Nobody may have a set in which another member never comes.
+// Returns the same on all ranks: ok if all of them have made their part, else the error of the
+// first rank that has not. Nobody may have a set in which another member never comes.
 Status Coordinator::AllMade(ncclComm_t parent, const Status& mine) const {
   TUTTI_ASSIGN(const FirstFailure failure,
                CompareOutcomes(GatherOver(parent), static_cast<size_t>(options_.num_ranks), mine));

@@ -1,4 +1,4 @@
-// Has what the ranks of a coordinator agree on when a job begins: settings that must be the same
+// The agreements of a coordinator's ranks at the beginning of a job: settings that must be the same
 // everywhere, and the plugins that all ranks have.
 
 #include <cstring>
@@ -10,7 +10,8 @@
 
 namespace tutti::coordinator {
 
-// Rank 0 says what must be the same everywhere, and where the communicator's ranks meet.
+// Rank 0 decides the settings that must be the same everywhere, and where the communicator's ranks
+// meet.
 Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
   Bytes mine;
   if (options_.rank == 0) {
@@ -71,7 +72,7 @@ GatherTexts Coordinator::TextGatherer() const {
   };
 }
 
-// The first of a list that every rank has wins, and Tutti's own always is there.
+// Chooses the first entry of a list that every rank has. Every rank has Tutti's own.
 Result<std::shared_ptr<OperationsPlugin>> Coordinator::ChooseFor(std::string_view variable,
                                                                  const std::string& list) {
   if (list.empty()) return std::shared_ptr<OperationsPlugin>();

@@ -88,7 +88,7 @@ TEST(CoordinatorTest, IdleRanksExchangeNothing) {
   RunJob(2, [&](TestRank& self) {
     std::vector<float> values(10, 1);
     self.Sum("a", values);
-    // What one rank asks for later is a round of the other as well.
+    // A later request of one rank is a round of the other rank as well.
     ++idle;
     EXPECT_TRUE(Await(idle, 2));
     const uint64_t rounds = self.Counter("rounds");
@@ -208,8 +208,8 @@ TEST(CoordinatorTest, ShutdownOnOneRankEndsPendingWorkOnAll) {
   });
 }
 
-// Hosts with different numbers of ranks, and ranks numbered round robin: no hierarchy, and all know
-// it.
+// Hosts with different numbers of ranks, and ranks numbered round robin: no hierarchy, as all ranks
+// know.
 TEST(HierarchyTest, UnevenHostsWorkWithoutOne) {
   const testing::Environment environment({{"HOROVOD_HIERARCHICAL_ALLREDUCE", "1"},
                                           {"HOROVOD_HIERARCHICAL_ALLGATHER", "1"},

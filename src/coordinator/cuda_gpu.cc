@@ -1,6 +1,6 @@
 // A GPU by CUDA's driver. The coordinator is a user of the library and knows CUDA as its users do:
-// what it needs of the driver it looks up by itself, in the process in which PyTorch or another has
-// set it up.
+// the coordinator itself looks up the functions of the driver, in a process in which PyTorch or
+// another library has set the driver up.
 
 #include <dlfcn.h>
 
@@ -72,7 +72,7 @@ Address AddressOf(const void* memory) {
   return static_cast<Address>(reinterpret_cast<uintptr_t>(memory));
 }
 
-// A device, its primary context, and events that are used again. Marks hold it.
+// A device, its primary context, and events that are used again. Marks hold the device.
 class Device {
  public:
   static Result<std::shared_ptr<Device>> Open(int number) {
@@ -96,8 +96,8 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // Makes the device the calling thread's for a while. What the thread calls then, such as the
-  // query of an event, does not end captures of streams by other threads.
+  // Makes the device the calling thread's for a while. Calls of the thread in the meantime, such as
+  // the query of an event, do not end captures of streams by other threads.
   class Scope {
    public:
     explicit Scope(const Device& device) : device_(device) {
@@ -115,7 +115,7 @@ class Device {
    private:
     const Device& device_;
     bool pushed_ = false;
-    int capture_mode_ = kRelaxedCapture;  // what the thread had, while the scope lasts
+    int capture_mode_ = kRelaxedCapture;  // the thread's own mode, while the scope lasts
   };
 
   const Driver& driver() const { return driver_; }
@@ -135,7 +135,7 @@ class Device {
     TUTTI_TRY(driver_.Check(driver_.EventCreate(&event, kDisableTiming), "making an event"));
     return event;
   }
-  // It may be recorded anew at once: waits that were queued look at the record of their time.
+  // The event may be recorded anew at once, because queued waits look at the record of their time.
   void PutEvent(void* event) {
     const MutexLock lock(mutex_);
     free_.push_back(event);
@@ -178,7 +178,7 @@ class CudaGpu final : public Gpu {
       : device_(std::move(device)), driver_(device_->driver()), stream_(stream) {}
   ~CudaGpu() override {
     const Device::Scope scope(*device_);
-    driver_.StreamDestroy(stream_);  // what it holds is still done
+    driver_.StreamDestroy(stream_);  // work on the stream is still done
   }
 
   int device() const override { return device_->number(); }
@@ -238,7 +238,8 @@ Result<std::shared_ptr<Gpu>> MakeCudaGpu(int number) {
   TUTTI_ASSIGN(std::shared_ptr<Device> device, Device::Open(number));
   const Device::Scope scope(*device);
   const Driver& driver = device->driver();
-  // Before computing that was queued earlier but has not begun: the others wait for this rank.
+  // High priority puts this work before computing that was queued earlier but has not begun,
+  // because the other ranks wait for this rank.
   int least = 0, greatest = 0;
   TUTTI_TRY(driver.Check(driver.StreamPriorities(&least, &greatest), "asking for priorities"));
   void* stream = nullptr;

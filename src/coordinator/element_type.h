@@ -1,7 +1,7 @@
 #pragma once
 
-// Lists what a coordinated tensor is made of: the element types of Python's array libraries, which
-// are more than a communicator reduces (nccl.h has no 16-bit integers and no bool). Those travel as
+// The element types of coordinated tensors: the types of Python's array libraries, which are more
+// than a communicator reduces (nccl.h has no 16-bit integers and no bool). Further types travel as
 // a wider type; see WireType. Pure values.
 
 #include <array>
@@ -84,7 +84,7 @@ constexpr size_t WireSize(ncclDataType_t type) {
   }
 }
 
-// Returns the kernels' operator for nccl.h's. An average is a sum; who calls divides.
+// Returns the kernels' operator for nccl.h's. An average is a sum that the caller divides.
 constexpr ReduceKind KindOf(ncclRedOp_t op) {
   switch (op) {
     case ncclProd:

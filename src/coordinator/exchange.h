@@ -1,12 +1,12 @@
 #pragma once
 
-// Exchange: how the controllers of a process set talk. The one interface between negotiation and
-// whatever moves its bytes; there is one over a communicator (nccl_exchange.h) and a simulated one
-// for fleets in one process (testing/simulated_network.h).
+// Exchange: how the controllers of a process set talk. The interface between negotiation and the
+// transport of its bytes. Implementations are an exchange over a communicator (nccl_exchange.h) and
+// a simulated exchange for fleets in one process (testing/simulated_network.h).
 //
 // Both operations are collective: every rank calls them in the same order. Calls block until their
-// peers have arrived, for as long as that takes; a lost peer ends them with its Status. One thread
-// at a time.
+// peers have arrived, without a limit; a lost peer ends the calls with its Status. One thread at a
+// time.
 
 #include <cstddef>
 #include <cstdint>
@@ -26,21 +26,21 @@ class Exchange {
   virtual int rank() const = 0;
   virtual int num_ranks() const = 0;
 
-  // Sends `bytes` to rank `to` and returns what rank `from` sent at the same time. Any length up to
-  // kMaxMessageBytes; neither waits for the other.
+  // Sends `bytes` to rank `to` and returns the bytes that rank `from` sent at the same time. Any
+  // length up to kMaxMessageBytes; neither direction waits for the opposite one.
   virtual Result<Bytes> Swap(int to, std::span<const std::byte> bytes, int from) = 0;
 
-  // values[i] becomes the smallest values[i] of all ranks. `values` is equally long on all of them.
+  // values[i] becomes the smallest values[i] of all ranks. `values` is equally long on all ranks.
   // This implementation takes ceil(log2 n) swaps.
   virtual Status Min(std::span<uint8_t> values);
 
-  // One rank may say so much in one round of negotiation. A million tensors' names fit.
+  // The longest message of a rank in a round of negotiation. A million tensors' names fit.
   static constexpr size_t kMaxMessageBytes = size_t{256} << 20;
 };
 
 // Brings every rank to the merge of all ranks' messages in ceil(log2 n) swaps. `merge` takes a
 // message in and must be commutative, associative and idempotent (a message may come round twice);
-// `encode` writes what was merged so far.
+// `encode` writes the present merge.
 //
 // Before the swap of distance d a rank holds the merge of itself and the d - 1 ranks below it:
 //   n = 5, rank 4:   4  →  4 3  →  4 3 2 1  →  4 3 2 1 0 (4 and 3 come again)

@@ -1,5 +1,5 @@
-// The contract of exchanges for those that need no launcher and no plugin; the others are in
-// tests/coordinator.
+// The contract of exchanges, for exchanges that need no launcher and no plugin; tests/coordinator
+// has the others.
 
 #include "coordinator/exchange_contract_test.h"
 

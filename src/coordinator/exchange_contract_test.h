@@ -1,7 +1,7 @@
 #pragma once
 
-// Tests what every Exchange must do, for every implementation, whether its ranks are threads of a
-// test or processes of a launcher: hence no GoogleTest here.
+// Tests the contract of every Exchange, for every implementation, whether its ranks are threads of
+// a test or processes of a launcher: hence no GoogleTest here.
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 
 namespace tutti::coordinator {
 
-// All ranks call it. "", or what went wrong first, on this rank.
+// Called by all ranks. Returns "", or the first error on this rank.
 class ExchangeContract {
  public:
   explicit ExchangeContract(Exchange& exchange)

@@ -1,5 +1,5 @@
-// Fleets of simulated ranks: random traffic, delay and death, with seeds; and what negotiation
-// costs.
+// Fleets of simulated ranks: random traffic, delay and death, with seeds; and the costs of
+// negotiation.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,15 +30,15 @@ void RunFleet(int num_ranks, const std::function<void(int)>& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-std::unique_ptr<Pending> Ask(const std::string& name, int64_t size, uint64_t order) {
-  auto p = std::make_unique<Pending>();
+std::unique_ptr<Tensor> Ask(const std::string& name, int64_t size, uint64_t order) {
+  auto p = std::make_unique<Tensor>();
   p->name = name;
   p->request.shape = {size};
   p->order = order;
   return p;
 }
 
-// Describes what the cache holds, slot by slot, and in which order it would be evicted.
+// Describes the contents of the cache, slot by slot, and the order of eviction.
 std::string Describe(const ResponseCache& cache) {
   std::string text;
   for (int slot = 0; slot < cache.extent(); ++slot) {
@@ -62,10 +62,10 @@ void RandomTraffic(uint64_t seed) {
   RunFleet(kRanks, [&](int rank) {
     const auto exchange = network.Join(rank);
     Controller controller(*exchange, Identity(kRanks), kCapacity);
-    // The job is the same on all ranks; when each asks is not.
+    // The job is the same on all ranks; the times of the requests are not.
     std::mt19937_64 job(seed);
     std::mt19937_64 self(seed * 31 + static_cast<uint64_t>(rank));
-    std::vector<std::unique_ptr<Pending>> todo;
+    std::vector<std::unique_ptr<Tensor>> todo;
     std::vector<int> times_used(kNames, 0);
     uint64_t order = 0;
     int wave = 0;
@@ -190,7 +190,7 @@ TEST(RankSetTest, IntervalsMergeAndPrint) {
   EXPECT_EQ(RankSet::Of(7).Describe(), "rank 7");
 }
 
-// Whatever bytes come, decoding ends with a Status; and what is written is read back the same.
+// Whatever bytes come, decoding ends with a Status; and a written message is read back the same.
 TEST(RoundMessageTest, EveryDamagedMessageIsRefusedOrWellFormed) {
   RoundMessage message;
   Claim& claim = message.claims["tensor"];
@@ -205,7 +205,7 @@ TEST(RoundMessageTest, EveryDamagedMessageIsRefusedOrWellFormed) {
   const auto back = RoundMessage::Decode(bytes, 4);
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back->Encode(), bytes);
-  EXPECT_FALSE(RoundMessage::Decode(bytes, 2).ok());  // names ranks that there are not
+  EXPECT_FALSE(RoundMessage::Decode(bytes, 2).ok());  // names ranks outside the set
   for (size_t cut = 0; cut < bytes.size(); ++cut) {
     EXPECT_FALSE(RoundMessage::Decode(std::span(bytes).first(cut), 4).ok()) << cut;
   }

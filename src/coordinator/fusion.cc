@@ -10,12 +10,14 @@ bool Fusible(const Request& request) {
   return request.kind == OpKind::kAllgather || request.kind == OpKind::kAllreduce;
 }
 
+// Tensors of a batch share one call, and therefore all fields that the call depends on.
 bool Alike(const Request& a, const Request& b) {
   return a.kind == b.kind && a.type == b.type && a.op == b.op && a.device == b.device &&
          a.compression == b.compression && a.prescale == b.prescale && a.postscale == b.postscale;
 }
 
-// Holds what runs together whatever the threshold: one tensor, or the alike members of a group.
+// Holds the tensors that run together whatever the threshold: a single tensor, or the alike members
+// of a group.
 struct Unit {
   size_t first = 0;
   std::vector<size_t> more;  // further members of a group
@@ -24,6 +26,7 @@ struct Unit {
   bool taken = false;
 };
 
+// Makes the units of a round, in the order of the responses. Every rank makes the same units.
 std::vector<Unit> MakeUnits(const std::vector<Response>& responses, bool fuse_at_all) {
   std::vector<Unit> units;
   units.reserve(responses.size());
@@ -68,6 +71,8 @@ std::vector<std::vector<size_t>> Fuse(const std::vector<Response>& responses,
     return Fusible(request_of(unit)) && (options.fuse_groups || !unit.grouped);
   };
   std::vector<std::vector<size_t>> batches;
+  // Each unit starts a batch, and the batch takes alike units behind the first. The search
+  // ends when the units passed over have the bytes of a batch.
   for (size_t i = 0; i < units.size(); ++i) {
     if (units[i].taken) continue;
     std::vector<size_t>& batch = batches.emplace_back();
@@ -92,6 +97,7 @@ std::vector<std::vector<size_t>> Fuse(const std::vector<Response>& responses,
 
 const BatchPlanner::Plan& BatchPlanner::Make(const std::vector<Response>& responses,
                                              uint64_t sequence, const FusionOptions& options) {
+  // Equal sequences stand for equal responses, and fuse_groups never changes.
   if (sequence != 0 && sequence == sequence_ && options.threshold_bytes == threshold_) return plan_;
   sequence_ = sequence;
   threshold_ = options.threshold_bytes;

@@ -19,10 +19,10 @@ using std::chrono::microseconds;
 constexpr int64_t kSpinNs = 200'000;
 constexpr microseconds kFirstPause{50};
 constexpr microseconds kLongestPause{2000};
-// Calls return at once where nothing is wrong; who does not by then hangs inside, and what an abort
-// raises first of all is the flag that ends such waits.
+// Sound calls return at once. A call that has not returned by then hangs inside, and an abort first
+// of all raises the flag that ends such waits.
 constexpr std::chrono::seconds kLeaveTime{5};
-// All ranks end a process set together. One that does not come is not waited for.
+// All ranks end a process set together. The library does not wait longer for a missing rank.
 constexpr double kFinishS = 10;
 
 }  // namespace
@@ -49,7 +49,7 @@ Status GpuCommunicator::Sentence(ncclResult_t result) const {
                   last == nullptr || !*last ? "" : ": ", last == nullptr ? "" : last));
 }
 
-// Waits until the library is done with what it has begun.
+// Waits until the library has finished its call.
 Status GpuCommunicator::Settle(ncclResult_t& result) {
   if (result != ncclInProgress) return Status::Ok();
   const int64_t begin_ns = NowNs();
@@ -115,7 +115,7 @@ Status GpuCommunicator::End(ncclResult_t result) {
 Status GpuCommunicator::Join(const OperationsGroup& group) {
   struct Offer {
     ncclUniqueId id;
-    char failed[512];  // "": it did not
+    char failed[512];  // "": no failure
   };
   Offer mine = {};
   std::vector<Offer> all(group.members.size());
@@ -158,7 +158,8 @@ void GpuCommunicator::Abort() {
   f_.ncclCommAbort(std::exchange(comm_, nullptr));
 }
 
-// A communicator that does not block is finalized first, so that destroying it does not.
+// Finalizes a communicator that does not block first, because only then its destruction does not
+// block.
 void GpuCommunicator::Finish() {
   if (comm_ == nullptr || !Enter().ok()) return;
   ncclResult_t result = failed_ ? ncclInternalError : f_.ncclCommFinalize(comm_);

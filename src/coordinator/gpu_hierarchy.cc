@@ -32,7 +32,7 @@ class GpuHierarchy final : public TwoLevelOperations {
       return options_.takes.allgather && options_.switches->allgather;
     }
     if (request.kind != OpKind::kAllreduce || !options_.takes.allreduce) return false;
-    // Its vectors are wide floats, whatever the tensors are.
+    // Adasum's vectors are wide floats, whatever the types of the tensors.
     if (request.op == ReduceOp::kAdasum) return options_.switches->adasum;
     if (!options_.switches->allreduce) return false;
     const ElementTypeInfo& type = Info(request.type);
@@ -41,15 +41,15 @@ class GpuHierarchy final : public TwoLevelOperations {
   }
   const TwoLevels* levels() const override { return &levels_; }
 
-  // Equal pieces for all of a host, and the few elements that are left by the whole of it.
+  // Reduces equal pieces by all ranks of a host, and the few remaining elements by the whole host.
   Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
                    ncclRedOp_t op) override {
     const auto size = static_cast<size_t>(shape_.local_size);
     const size_t element = WireSize(type);
     const size_t piece = count / size;
     const size_t left = count % size;
-    // What was scaled on the way in is only added up further on. An average of averages over
-    // equally many ranks each is the average.
+    // The second level only adds up values that were scaled on the way into the first. An average
+    // of averages over equally many ranks each is the average of all.
     const ncclRedOp_t second = op >= ncclNumOps ? ncclSum : op;
     const auto* const in = static_cast<const std::byte*>(input);
     auto* const out = static_cast<std::byte*>(output);
@@ -65,13 +65,13 @@ class GpuHierarchy final : public TwoLevelOperations {
     return cross_->Allreduce(out + at, out + at, left, type, second);
   }
 
-  // The operator is of the first level's communicator.
+  // The operator belongs to the first level's communicator.
   Result<ncclRedOp_t> ScaledSum(ncclDataType_t type, double factor) override {
     return local_->ScaledSum(type, factor);
   }
 
-  // Inside each host first. Then each host's block is cut into one strip a local rank: strips
-  // travel between ranks of the same place, and are shared inside each host.
+  // Gathers inside each host first. Then each host's block is cut into one strip a local rank:
+  // strips travel between ranks of the same place, and are shared inside each host.
   Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
     const auto size = static_cast<size_t>(shape_.local_size);
     const auto hosts = static_cast<size_t>(shape_.cross_size);
@@ -112,7 +112,7 @@ class GpuHierarchy final : public TwoLevelOperations {
     size_t bytes = 0;
     int root = 0;
   };
-  // Broadcasts each part, where it lies, from its root to all.
+  // Broadcasts each part, in its place, from its root to all.
   Status Spread(LibraryComm& comm, const std::vector<Part>& parts) const {
     const NcclFunctions& f = comm.functions();
     TUTTI_TRY(comm.Begin());

@@ -1,8 +1,8 @@
 #pragma once
 
 // Allreduce and allgather of tensors on GPUs in two levels: inside a host, and across hosts between
-// ranks of the same place on theirs. The same plan as for host memory (MakeHierarchicalOperations),
-// made of calls that every library has, one behind another on one stream.
+// ranks of the same place on their hosts. The plan of MakeHierarchicalOperations for host memory,
+// made of calls that every library has, queued on one stream.
 //
 //   host 0: rank 0, rank 1      allreduce: reduce-scatter inside each host, allreduce of each
 //   host 1: rank 2, rank 3      piece across hosts, all-gather inside
@@ -25,7 +25,7 @@ struct GpuHierarchyOptions {
   // May change between operations, on all ranks alike.
   std::shared_ptr<const HierarchySwitches> switches;
 };
-// Averages of integers are not taken: of averages the average would be truncated twice.
+// Averages of integers are not taken, because an average of averages would be truncated twice.
 std::unique_ptr<Operations> MakeGpuHierarchy(GpuHierarchyOptions options);
 
 }  // namespace tutti::coordinator

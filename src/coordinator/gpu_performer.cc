@@ -7,12 +7,11 @@
 namespace tutti::coordinator {
 namespace {
 
-// Copies on a GPU run at its memory's bandwidth, and each costs the host 2 us or so: what is as
-// large as this is better reduced by itself.
+// Copies on a GPU run at its memory's bandwidth, and each costs the host 2 us or so. A tensor of
+// this size or more is better reduced by itself.
 constexpr size_t kPieceBytes = size_t{16} << 20;
 
-Tensor* TensorOf(const Response& response) { return static_cast<Tensor*>(response.pending.get()); }
-
+// Returns the ticket's outcome, and makes an outcome at the first call.
 GpuOutcome& OutcomeOf(Ticket& ticket, const std::shared_ptr<Gpu>& gpu) {
   if (!ticket.gpu) {
     ticket.gpu = std::make_shared<GpuOutcome>();
@@ -65,11 +64,14 @@ class GpuTensorMemory final : public TensorMemory {
     return Copy(output, wire, count * SizeOf(request.type));
   }
   Status Neutral(ncclDataType_t type, ReduceOp op, void* wire, size_t count) override {
+    // Only ranks that have joined need neutral elements, which is rare enough for a copy from the
+    // host.
     const OwnedBytes elements = AllocateBytes(count * WireSize(type));
     if (!elements) return SystemError("there is no memory for {} elements", count);
     FillNeutral(type, op, elements.get(), count);
     return Copy(wire, elements.get(), count * WireSize(type));
   }
+  // The module has no kernels that scale; operations of the library do.
   bool leaves_scaling() const override { return true; }
 
  private:
@@ -83,7 +85,7 @@ class GpuTensorMemory final : public TensorMemory {
 
 bool Scales(const Request& request) { return request.prescale != 1 || request.postscale != 1; }
 
-// Returns what a result takes, once its shape is known.
+// Returns the bytes of a result of this shape.
 size_t BytesOf(const std::vector<int64_t>& shape, ElementType type) {
   size_t bytes = SizeOf(type);
   for (const int64_t dimension : shape) bytes *= static_cast<size_t>(dimension);
@@ -112,6 +114,7 @@ void GpuPerformer::Settle() {
   if (gpu) static_cast<void>(gpu->Synchronize());
 }
 
+// Opens the rank's GPU at the first call. A rank that only stands in for others calls with -1.
 Result<std::shared_ptr<Gpu>> GpuPerformer::Find(int device) {
   const MutexLock lock(mutex_);
   if (!gpu_) {
@@ -126,11 +129,13 @@ Result<std::shared_ptr<Gpu>> GpuPerformer::Find(int device) {
   return gpu_;
 }
 
-Result<std::shared_ptr<GpuMark>> GpuPerformer::Admit(const Ask& ask) {
-  TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(ask.device));
-  return gpu->Mark(ask.stream);
+Result<std::shared_ptr<GpuMark>> GpuPerformer::Admit(int device, void* stream) {
+  TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(device));
+  return gpu->Mark(stream);
 }
 
+// Joins the GPUs of all ranks, once, in the first batch on GPUs. Where the GPUs cannot be joined,
+// queue_ stays null on all ranks.
 Status GpuPerformer::Join() {
   if (std::exchange(joined_, true)) return Status::Ok();
   TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(-1));
@@ -160,10 +165,12 @@ Status GpuPerformer::Perform(std::vector<Response>& batch) {
   return Queues(batch.front()) ? Queue(batch) : GoThroughHost(batch);
 }
 
+// Queues the batch: the set's stream waits for the marks of all tensors, and a mark behind the work
+// tells the users' streams when the results are ready.
 Status GpuPerformer::Queue(std::vector<Response>& batch) {
   TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(-1));
   for (Response& response : batch) {
-    Tensor* const tensor = TensorOf(response);
+    Tensor* const tensor = response.pending.get();
     if (tensor == nullptr) continue;
     TUTTI_TRY(gpu->Await(gpu->stream(), *tensor->ready));
     if (tensor->request.kind == OpKind::kAlltoall) TUTTI_TRY(host_.ShareSplits(response));
@@ -172,7 +179,7 @@ Status GpuPerformer::Queue(std::vector<Response>& batch) {
   TUTTI_ASSIGN(const std::shared_ptr<GpuMark> done, gpu->Mark(gpu->stream()));
   if (trace_.wanted()) Trace(batch, gpu, done);
   for (Response& response : batch) {
-    if (Tensor* const tensor = TensorOf(response)) {
+    if (Tensor* const tensor = response.pending.get()) {
       OutcomeOf(*tensor->ticket, gpu).done = done;
       tensor->ready.reset();
     }
@@ -189,7 +196,7 @@ void GpuPerformer::Trace(const std::vector<Response>& batch, const std::shared_p
   queued.mover = queue_->MoverOf(request, batch.front().agreement().bytes());
   queued.done = done;
   for (const Response& response : batch) {
-    const Tensor* const tensor = TensorOf(response);
+    const Tensor* const tensor = response.pending.get();
     if (tensor == nullptr) continue;
     queued.tensors.push_back(tensor->name);
     queued.ready.push_back(tensor->ready);
@@ -197,7 +204,7 @@ void GpuPerformer::Trace(const std::vector<Response>& batch, const std::shared_p
   if (!queued.tensors.empty()) trace_.Add(std::move(queued));
 }
 
-// Copies of the inputs stand in for them; nothing else knows.
+// Copies of the inputs stand in for the inputs, unnoticed by the rest of the code.
 Status GpuPerformer::GoThroughHost(std::vector<Response>& batch) {
   TUTTI_ASSIGN(const std::shared_ptr<Gpu> gpu, Find(-1));
   struct Place {
@@ -207,7 +214,7 @@ Status GpuPerformer::GoThroughHost(std::vector<Response>& batch) {
   };
   std::vector<Place> places(batch.size());
   for (size_t i = 0; i < batch.size(); ++i) {
-    Tensor* const tensor = TensorOf(batch[i]);
+    Tensor* const tensor = batch[i].pending.get();
     if (tensor == nullptr) continue;
     const auto bytes = static_cast<size_t>(tensor->request.bytes());
     Place& place = places[i];
@@ -221,10 +228,11 @@ Status GpuPerformer::GoThroughHost(std::vector<Response>& batch) {
     tensor->input = place.input.get();
     tensor->output = nullptr;
   }
+  // The host reads the copies, and must wait until the GPU has written them.
   TUTTI_TRY(gpu->Synchronize());
   TUTTI_TRY(host_.Perform(batch));
   for (size_t i = 0; i < batch.size(); ++i) {
-    Tensor* const tensor = TensorOf(batch[i]);
+    Tensor* const tensor = batch[i].pending.get();
     if (tensor == nullptr) continue;
     Ticket& ticket = *tensor->ticket;
     const size_t bytes = BytesOf(ticket.output_shape, tensor->request.type);
@@ -242,7 +250,7 @@ Status GpuPerformer::GoThroughHost(std::vector<Response>& batch) {
   TUTTI_ASSIGN(const std::shared_ptr<GpuMark> done, gpu->Mark(gpu->stream()));
   TUTTI_TRY(gpu->Synchronize());
   for (Response& response : batch) {
-    Tensor* const tensor = TensorOf(response);
+    Tensor* const tensor = response.pending.get();
     if (tensor == nullptr) continue;
     tensor->ticket->owned.reset();
     tensor->ticket->gpu->done = done;

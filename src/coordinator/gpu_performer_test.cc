@@ -1,5 +1,5 @@
-// Tensors on GPUs, with GPUs that are not there: a host stream stands in for a GPU's, and the
-// host's memory for its memory. What is queued runs later, on another thread, as with CUDA.
+// Tensors on GPUs, with stand-ins for GPUs: a host stream stands in for a GPU's stream, and the
+// host's memory for its memory. Queued work runs later, on another thread, as with CUDA.
 
 #include "coordinator/gpu_performer.h"
 
@@ -48,8 +48,8 @@ class FakeMark final : public GpuMark {
 };
 
 constexpr int kHostDevice = -1;
-constexpr int kNoDevice = 4096;  // No communicator can be made of it.
-// One is made of it, and then there is no code for it.
+constexpr int kNoDevice = 4096;  // a device without a communicator
+// A device with a communicator but without code of the library.
 constexpr int kDeviceWithoutCode = -2;
 
 class FakeGpu final : public Gpu {
@@ -119,7 +119,7 @@ class FakeGpu final : public Gpu {
     return FromNccl(tuttiStreamSynchronize(stream_));
   }
 
-  // Says that this memory is the GPU's.
+  // Says that this memory belongs to the GPU.
   void Own(const void* memory, size_t bytes) {
     const std::lock_guard lock(mutex_);
     own_.emplace_back(static_cast<const std::byte*>(memory), bytes);
@@ -139,7 +139,7 @@ class FakeGpu final : public Gpu {
   }
   const int device_;
   const int rank_device_;
-  mutable int asked_ = 0;  // how often for the rank's device
+  mutable int asked_ = 0;  // the number of calls for the rank's device
   tuttiStream_t stream_ = nullptr;
   std::mutex mutex_;
   std::vector<tuttiEvent_t> events_;
@@ -194,19 +194,25 @@ class GpuRank {
     int device = 1;
   };
   Ticket* Enqueue(const Operation& operation, Status* status = nullptr) {
-    Ask ask;
-    ask.name = operation.name;
-    ask.fields = operation.fields;
-    ask.fields.device = 0;
-    ask.device = operation.device;
-    ask.stream = stream_;
-    ask.shape = operation.shape;
-    ask.splits = operation.splits;
-    ask.input = operation.input;
-    ask.output = operation.output;
+    const RequestFields& fields = operation.fields;
+    tuttiTensor_t tensor = MakeTensor(operation.name.c_str(), fields.kind);
+    tensor.type = static_cast<tuttiElementType_t>(fields.type);
+    tensor.op = static_cast<tuttiReduceOp_t>(fields.op);
+    tensor.compression = static_cast<tuttiCompression_t>(fields.compression);
+    tensor.prescale = fields.prescale;
+    tensor.postscale = fields.postscale;
+    tensor.root = fields.root;
+    tensor.device = operation.device;
+    tensor.stream = stream_;
+    tensor.shape = operation.shape.data();
+    tensor.ndim = static_cast<int>(operation.shape.size());
+    tensor.splits = operation.splits.data();
+    tensor.nsplits = static_cast<int>(operation.splits.size());
+    tensor.input = operation.input;
+    tensor.output = operation.output;
     tickets_.push_back(TicketHold::Make());
-    ask.ticket = tickets_.back().Share();
-    const Status entered = set_->Enqueue({&ask, 1});
+    TicketHold shared = tickets_.back().Share();
+    const Status entered = set_->Enqueue({&tensor, 1}, nullptr, {&shared, 1});
     if (status != nullptr)
       *status = entered;
     else
@@ -274,7 +280,7 @@ GpuRank::Operation Sum(std::string name, std::vector<float>& values) {
 TEST(GpuPerformerTest, NoThreadWaitsForTheGpu) {
   RunGpuJob(2, kHostDevice, [](GpuRank& self) {
     std::vector<float> first(100, 0), second(100, 0);
-    self.Finish(*self.Enqueue(Sum("first", first)));  // This makes the communicator.
+    self.Finish(*self.Enqueue(Sum("first", first)));  // makes the communicator
     self.gpu().Own(second.data(), second.size() * sizeof(float));
     std::promise<void> gate;
     Queue(self.stream(), [&, opened = std::make_shared<std::future<void>>(gate.get_future())] {
@@ -297,7 +303,7 @@ TEST(GpuPerformerTest, NoThreadWaitsForTheGpu) {
 TEST(GpuPerformerTest, AdasumStaysOnTheGpu) {
   RunGpuJob(3, kHostDevice, [](GpuRank& self) {
     std::vector<float> first(10, 1), many(100'000, 2), few(3, 0);
-    self.Finish(*self.Enqueue(Sum("first", first)));  // This makes the communicator.
+    self.Finish(*self.Enqueue(Sum("first", first)));  // makes the communicator
     few[static_cast<size_t>(self.rank())] = 1;
     const int copies = self.gpu().copies;
     std::vector<Ticket*> tickets;
@@ -309,7 +315,7 @@ TEST(GpuPerformerTest, AdasumStaysOnTheGpu) {
     }
     for (Ticket* const ticket : tickets) self.Finish(*ticket);
     EXPECT_THAT(many, Each(::testing::FloatNear(6, 1e-5f)));  // equal vectors are averaged
-    EXPECT_THAT(few, Each(::testing::FloatNear(3, 1e-5f)));   // orthogonal ones added
+    EXPECT_THAT(few, Each(::testing::FloatNear(3, 1e-5f)));   // orthogonal vectors are added
     EXPECT_EQ(self.gpu().copies, copies);
     EXPECT_EQ(self.gpu().waits, 0);
   });
@@ -324,7 +330,7 @@ TEST(GpuPerformerTest, AdasumGoesThroughTheHostWhereThereIsNoCode) {
     EXPECT_EQ(self.gpu().waits, 0);
     GpuRank::Operation operation = Sum("adasum", values);
     operation.fields.op = ReduceOp::kAdasum;
-    operation.fields.postscale = 3;  // Adasum alone leaves equal vectors as they are.
+    operation.fields.postscale = 3;  // Adasum alone leaves equal vectors unchanged
     self.Finish(*self.Enqueue(operation));
     EXPECT_THAT(values, Each(::testing::FloatNear(6, 1e-5f)));
     EXPECT_GT(self.gpu().waits, 0);
@@ -347,7 +353,7 @@ TEST(GpuPerformerTest, TheTimelineShowsWhenTheGpuWorks) {
     self.Finish(*self.Enqueue(Sum("only", values)));
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     std::string text;
-    // Everything that has begun has ended, in the GPU's row too.
+    // Every activity has ended, even in the GPU's row.
     while (text.find("only (GPU)") == std::string::npos ||
            Occurrences(text, "\"ph\":\"B\"") != Occurrences(text, "\"ph\":\"E\"")) {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline) << text;
@@ -381,7 +387,7 @@ TEST(GpuPerformerTest, ManyTensorsAreFused) {
   });
 }
 
-// Each kind of operation on three ranks, of which one has its GPU elsewhere.
+// Each kind of operation on three ranks, one of which has its GPU elsewhere.
 void CheckOperations(GpuRank& self) {
   const auto rank = static_cast<size_t>(self.rank());
   const auto value = static_cast<float>(rank + 1);
@@ -457,7 +463,7 @@ TEST(GpuPerformerTest, GpusThatCannotBeJoinedGoThroughTheHost) {
               HasSubstr("go through the host's memory; rank 0 says"));
 }
 
-// A plugin on the host's memory, which is that of the stand-in's GPUs as well.
+// A plugin on the host's memory, which is the memory of the stand-ins for GPUs as well.
 class MemoryPlugin final : public OperationsPlugin {
  public:
   explicit MemoryPlugin(bool takes_gpu_memory) : takes_gpu_memory_(takes_gpu_memory) {}
@@ -481,7 +487,7 @@ class MemoryPlugin final : public OperationsPlugin {
   std::vector<Communicator> communicators_;
 };
 
-// Runs a job whose "mpi" is a MemoryPlugin, on GPUs that can be joined by nothing else.
+// Runs a job whose "mpi" is a MemoryPlugin, on GPUs that nothing else can join.
 void RunMpiJob(bool takes_gpu_memory, const std::function<void(GpuRank&)>& body) {
   const testing::Environment environment(
       testing::Environment::Settings{{"HOROVOD_GPU_OPERATIONS", "MPI"}});
@@ -504,7 +510,7 @@ TEST(GpuPerformerTest, APluginGetsTheMemoryItself) {
     self.Finish(*self.Enqueue(Sum("first", first)));
     EXPECT_EQ(self.gpu().copies, 0);
     self.gpu().Own(values.data(), values.size() * sizeof(float));
-    // It knows no streams, so what comes late must be waited for.
+    // The plugin knows no streams, and the coordinator must wait for late work of the stream.
     Queue(self.stream(), [&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       values.assign(values.size(), static_cast<float>(self.rank() + 1));

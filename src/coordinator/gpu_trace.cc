@@ -8,11 +8,11 @@
 namespace tutti::coordinator {
 namespace {
 
-// Time between two questions to the GPU, and so the error of the times in the timeline. A question
-// takes a microsecond or two, so the thread uses a few percent of a core.
+// Time between two questions to the GPU, and thus the error of the times in the timeline. A
+// question takes a microsecond or two, and the thread uses a few percent of a core.
 constexpr std::chrono::microseconds kPause(50);
-// Batches that may wait to be followed. A GPU that is further behind is stuck, and the timeline
-// shows that without the batches after these.
+// The most batches that wait to be followed. A GPU that is further behind is stuck, which the
+// timeline shows without further batches.
 constexpr size_t kMostBatches = 4096;
 
 }  // namespace

@@ -1,10 +1,10 @@
 #pragma once
 
 // Shows in the timeline when a GPU works on tensors. For the coordinator an operation on a GPU is
-// done when it is queued; the GPU does it later, and no thread waits for that. While a timeline is
-// written, a GpuTrace has a thread that asks the GPU how far it has got. What it learns stands in
-// rows of their own, "NAME (GPU)", because a rank may ask for a tensor's next operation before the
-// GPU has done the last:
+// done when the operation is queued; the GPU works later, and no thread waits. While a timeline is
+// written, a GpuTrace has a thread that asks the GPU for its progress. The answers stand in rows of
+// their own, "NAME (GPU)", because a rank may ask for a tensor's next operation before the GPU has
+// done the last:
 //
 //   ALLREDUCE
 //     WAIT_FOR_DATA               the stream waits for what makes the tensor
@@ -46,21 +46,21 @@ class GpuTrace {
   };
 
   explicit GpuTrace(Hooks hooks) : hooks_(std::move(hooks)) {}
-  // Ends the thread, which follows the GPU no further.
+  // Ends the thread, and follows the GPU no further.
   ~GpuTrace();
   GpuTrace(const GpuTrace&) = delete;
   GpuTrace& operator=(const GpuTrace&) = delete;
 
   bool wanted() const { return hooks_.wanted && hooks_.wanted(); }
-  // Follows the batch, once those before it are done. Does nothing where the system grants no
+  // Follows the batch, once the batches before are done. Does nothing where the system grants no
   // thread, or where the GPU is very far behind.
   void Add(Batch batch);
 
  private:
   void Loop();
   void Follow(const Batch& batch);
-  // Waits until the inputs of all tensors are there, and tells the timeline of each. Returns false
-  // when that cannot be known, or the trace ends.
+  // Waits until the inputs of all tensors are ready, and tells the timeline of each. Returns false
+  // for an unknown state of the inputs, or at the end of the trace.
   bool AwaitInputs(const Batch& batch, const std::vector<std::string>& rows);
   // Waits until the mark has passed, the GPU fails or the trace ends.
   void AwaitMark(Gpu& gpu, const GpuMark& mark);

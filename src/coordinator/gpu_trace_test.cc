@@ -15,7 +15,7 @@ struct Mark final : GpuMark {
   std::atomic<bool> passed = false;
 };
 
-// A GPU whose marks pass when the test says so.
+// A GPU whose marks pass at the test's command.
 class HandGpu final : public Gpu {
  public:
   int device() const override { return 0; }
@@ -49,7 +49,7 @@ class GpuTraceTest : public ::testing::Test {
     events_.push_back(std::move(event));
     noted_.NotifyAll();
   }
-  // Waits for so many events and returns them.
+  // Waits for this number of events and returns them.
   std::vector<std::string> Await(size_t count) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     MutexLock lock(mutex_);
@@ -89,7 +89,7 @@ TEST_F(GpuTraceTest, ShowsWhatTheStreamWaitsForAndWhenItIsDone) {
   Pass(batch.ready[0]);
   EXPECT_THAT(Await(2), ElementsAre("a (GPU): tutti", "b (GPU): tutti"));
   Pass(batch.done);
-  // The next begins when the stream comes to it.
+  // The next batch begins when the stream comes to the batch.
   EXPECT_THAT(Await(4), ElementsAre("a (GPU) ends", "b (GPU) ends", "a (GPU): ALLREDUCE",
                                     "a (GPU): WAIT_FOR_DATA"));
   Pass(next.ready[0]);

@@ -38,11 +38,12 @@ class HierarchicalOperations final : public TwoLevelOperations {
     const size_t before =
         std::accumulate(counts.begin(), counts.begin() + shape_.local_rank, size_t{0});
     // An average is the sum of both levels, divided at the end; rounding or truncating at each
-    // level would be wrong by a bit. Sums of types of narrow range could overflow: those average
-    // the averages of the hosts, which have equally many ranks.
+    // level would be wrong by a bit. Sums of types of narrow range could overflow: such types
+    // average the averages of the hosts, which have equally many ranks.
     const bool divide = op == ncclAvg && !HasNarrowRange(static_cast<DataType>(type));
     const ncclRedOp_t step = divide ? ncclSum : op;
-    // The own piece is reduced where it belongs, unless that overlaps what is still being read.
+    // The own piece is reduced in its place of the output, unless the place overlaps input that is
+    // still being read.
     std::byte* const piece = static_cast<std::byte*>(output) + before * element;
     TUTTI_TRY(local_->Reducescatter(input, piece, counts, type, step));
     TUTTI_TRY(cross_->Allreduce(piece, piece, counts[mine], type, step));
@@ -52,7 +53,7 @@ class HierarchicalOperations final : public TwoLevelOperations {
     return local_->Allgather(piece, output, bytes);
   }
 
-  // Inside each host first; then each rank passes on every local_size-th block across.
+  // Gathers inside each host first; then each rank passes on every local_size-th block across.
   Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) override {
     const auto local_size = static_cast<size_t>(shape_.local_size);
     std::vector<size_t> host_bytes(static_cast<size_t>(shape_.cross_size), 0);

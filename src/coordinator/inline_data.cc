@@ -15,6 +15,7 @@ int SlotOf(const uint8_t* block) { return block[0] | block[1] << 8; }
 
 }  // namespace
 
+// Groups run whole or not at all, and GPUs' data is not at hand: neither travels inline.
 bool FitsInline(const Request& request) {
   if (request.kind != OpKind::kAllreduce || request.op == ReduceOp::kAdasum) return false;
   if (request.group_size > 0 || request.device >= 0) return false;
@@ -36,6 +37,7 @@ void WriteInlineBlock(const Request& request, int slot, const void* input,
   std::memcpy(block + 2, data.data(), data.size());
 }
 
+// An empty block (0xffff) never equals a slot.
 int SlotOfAllBlocks(std::span<const uint8_t> blocks) {
   if (blocks.empty()) return -1;
   const int slot = SlotOf(blocks.data());

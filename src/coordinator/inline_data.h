@@ -1,14 +1,12 @@
 #pragma once
 
-// Inline data: the data of a very small allreduce travel with the states of a round, so that a
-// scalar that is asked for and waited for, such as a loss or a count, costs one exchange instead of
-// two.
+// Inline data: the data of a very small allreduce travel with the states of a round. A scalar that
+// is asked for and waited for, such as a loss or a count, thus costs one exchange instead of two.
 //
 // The states are followed by one block for each rank. A rank writes into its own block the cache
-// slot and the data of the first tensor pending here that fits, and fills the other blocks with
-// 0xff. The exchange takes the least of each byte, so every rank ends with what each rank wrote.
-// When all ranks wrote the same slot, each of them reduces the blocks by itself, in the order of
-// ranks.
+// slot and the data of its first pending tensor that fits, and fills the other blocks with 0xff.
+// The exchange takes the least of each byte, and every rank thus gets the blocks of all ranks. When
+// all ranks wrote the same slot, each of them reduces the blocks by itself, in the order of ranks.
 //
 //   block: slot (2 bytes, little-endian; 0xffff: empty), data (kInlineDataBytes, in the wire's type)
 //
@@ -23,8 +21,7 @@
 
 namespace tutti::coordinator {
 
-// Sets with more ranks send no inline data: the blocks would cost more than the exchange that they
-// save.
+// Sets with more ranks send no inline data: the blocks would cost more than the saved exchange.
 inline constexpr int kMostInlineRanks = 16;
 inline constexpr size_t kInlineBlockBytes = 2 + kInlineDataBytes;
 

@@ -65,8 +65,8 @@ TEST(InlineDataTest, AllPlacesMustHoldOneSlot) {
   EXPECT_EQ(SlotOfAllBlocks(blocks), -1);
 }
 
-// The first time the data move by themselves, after that they travel inline: the result is the same
-// to the bit.
+// The first time the data move by themselves, later they travel inline: the result is the same to
+// the bit.
 TEST(InlineDataTest, GivesTheSameBits) {
   for (const int ranks : {1, 2, 3}) {
     RunJob(ranks, [](TestRank& self) {
@@ -87,7 +87,7 @@ TEST(InlineDataTest, GivesTheSameBits) {
               auto tensor =
                   TestRank::Describe(name.c_str(), tuttiOpAllreduce,
                                      static_cast<tuttiElementType_t>(type), {count}, input, output);
-              // A shape that lives as long as the description.
+              // The shape must live as long as the description.
               tensor.shape = &count;
               tensor.op = static_cast<tuttiReduceOp_t>(op);
               tensor.prescale = scale;
@@ -111,7 +111,7 @@ TEST(InlineDataTest, DifferentTensorsComeToTheSameEnd) {
       float values[4] = {};
       int64_t handles[4] = {};
       const int64_t one = 1;
-      // Each rank asks in an order of its own, for what fits inline and what does not.
+      // Each rank asks in an order of its own, for tensors that fit inline and tensors that do not.
       for (int i = 0; i < 4; ++i) {
         const int which = (i + self.rank()) % 4;
         values[which] = static_cast<float>(which + step);

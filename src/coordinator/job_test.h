@@ -19,13 +19,13 @@
 
 namespace tutti::coordinator {
 
-// One rank's side, with short names for what tests do. Failed expectations are noted where it
-// helps; what a test wants to fail is asked for with Try….
+// One rank's side, with short names for the steps of tests. Failed expectations are noted where a
+// note helps; steps that should fail have names that begin with Try.
 class TestRank {
  public:
   TestRank(int rank, int num_ranks, const ncclUniqueId& id)
       : TestRank(OptionsOf(rank, num_ranks), id) {}
-  // Two hosts, as far as hierarchies are concerned, where that comes out even.
+  // Two hosts in hierarchies, for an even number of ranks.
   static tuttiCoordinatorOptions_t OptionsOf(int rank, int num_ranks) {
     tuttiCoordinatorOptions_t options = {};
     options.size = sizeof(options);
@@ -72,7 +72,7 @@ class TestRank {
     return t;
   }
 
-  // -1, and the sentence in LastError, when it is refused.
+  // Returns -1, with the sentence in LastError, after a refusal.
   int64_t TryEnqueue(const tuttiTensor_t& tensor, int set = 0) {
     int64_t handle = -1;
     return tuttiCoordinatorEnqueue(coordinator_, set, &tensor, 1, nullptr, &handle) == ncclSuccess
@@ -84,7 +84,7 @@ class TestRank {
     EXPECT_GT(handle, 0) << tuttiCoordinatorLastError();
     return handle;
   }
-  // "" or what went wrong; the handle is released in the end where that was not.
+  // Returns "" or the error. Releases the handle, even after an error.
   std::string TryWait(int64_t handle) {
     if (tuttiCoordinatorWait(coordinator_, handle, -1) == ncclSuccess) return "";
     return tuttiCoordinatorLastError();
@@ -93,7 +93,7 @@ class TestRank {
   void Release(int64_t handle) {
     EXPECT_EQ(tuttiCoordinatorRelease(coordinator_, handle), ncclSuccess);
   }
-  // Waits, takes a result that the coordinator holds, and releases the handle.
+  // Waits, takes a result in the coordinator's memory, and releases the handle.
   template <typename T>
   std::vector<T> Take(int64_t handle, std::vector<int64_t>* shape = nullptr) {
     Wait(handle);
@@ -139,8 +139,8 @@ class TestRank {
   tuttiCoordinator_t coordinator_ = nullptr;
 };
 
-// A job's id, made by rank 0, for ranks that are processes. All of them call it; it takes the
-// board's bytes and meeting of number 0.
+// Returns a job's id, made by rank 0, for ranks that are processes. All ranks call; the call uses
+// the board's bytes and its meeting of number 0.
 inline ncclUniqueId ShareId(testing::Board& board, int rank, int num_ranks) {
   ncclUniqueId id = {};
   if (rank == 0) {
@@ -152,8 +152,8 @@ inline ncclUniqueId ShareId(testing::Board& board, int rank, int num_ranks) {
   return id;
 }
 
-// Waits until so many ranks have counted themselves, where one must not go on before. False where
-// they do not come.
+// Waits until this number of ranks have counted themselves, before a step that must not come
+// earlier. Returns false when the ranks do not come.
 [[nodiscard]] inline bool Await(const std::atomic<int>& counted, int wanted) {
   constexpr std::chrono::seconds kLongest(40);
   const auto deadline = std::chrono::steady_clock::now() + kLongest;

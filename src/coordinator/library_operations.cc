@@ -41,6 +41,8 @@ class LibraryOperations final : public Operations {
         return f_.ncclAllGather(input, output, bytes[0], ncclUint8, comm_->get(), stream_);
       });
     }
+    // Blocks of different sizes: NCCL has no call for them, and a broadcast from each rank does the
+    // same.
     return Grouped([&]() -> ncclResult_t {
       auto* place = static_cast<std::byte*>(output);
       for (int rank = 0; rank < num_ranks_; ++rank) {
@@ -91,8 +93,10 @@ class LibraryOperations final : public Operations {
         return f_.ncclReduceScatter(input, output, counts[0], type, op, comm_->get(), stream_);
       });
     }
+    // Pieces of different sizes: a reduction to each rank does the same.
     const size_t element = WireSize(type);
-    // Where the own piece lies in the input, reducing it would change what others read.
+    // Each reduction reads a piece of the input on all ranks. `output` must therefore not overlap
+    // the pieces of other ranks.
     const auto* from = static_cast<const std::byte*>(input);
     for (int rank = 0; rank < num_ranks_; ++rank) {
       const size_t n = counts[static_cast<size_t>(rank)];
@@ -106,6 +110,7 @@ class LibraryOperations final : public Operations {
   }
 
   Result<ncclRedOp_t> ScaledSum(ncclDataType_t type, double factor) override {
+    // Steps repeat their factors, and the last operator is kept for the next call.
     if (scaled_ && scale_type_ == type && scale_ == factor) return scaled_op_;
     ForgetScale();
     uint64_t scalar = ScalarBits(static_cast<DataType>(type), factor);
@@ -143,7 +148,7 @@ class LibraryOperations final : public Operations {
   static bool IsFloat8(ElementType type) {
     return type == ElementType::kFloat8e4m3 || type == ElementType::kFloat8e5m2;
   }
-  // ncclInProgress is no failure yet: LibraryComm::End waits for how the call ends.
+  // ncclInProgress is no failure yet: LibraryComm::End waits for the end of the call.
   static bool Failed(ncclResult_t result) {
     return result != ncclSuccess && result != ncclInProgress;
   }
@@ -157,12 +162,13 @@ class LibraryOperations final : public Operations {
     TUTTI_TRY(comm_->Begin());
     return comm_->End(f());
   }
+  // Runs several calls as one group, so that none of them waits for another.
   template <class F>
   Status Grouped(F f) {
     return Run([&]() -> ncclResult_t {
       if (const ncclResult_t begun = f_.ncclGroupStart(); begun != ncclSuccess) return begun;
       const ncclResult_t result = f();
-      // A group that was begun is ended in any case.
+      // A group must be ended after ncclGroupStart, even after an error.
       const ncclResult_t end = f_.ncclGroupEnd();
       return Failed(result) ? result : end;
     });
@@ -211,6 +217,7 @@ class NcclPlugin final : public OperationsPlugin {
       ncclUniqueId id;
       ncclResult_t result;
     };
+    // All ranks learn of a failure on rank 0, which would otherwise leave them without an id.
     Offer mine = {};
     if (group.rank == 0) mine.result = f.ncclGetUniqueId(&mine.id);
     std::vector<Offer> all(group.members.size());

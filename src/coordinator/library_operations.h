@@ -1,8 +1,8 @@
 #pragma once
 
-// Operations by the functions of nccl.h, whoever has them: Tutti's own on a stream of a GPU,
-// another library's there (gpu_communicator.h), or a library's in host memory, which Tutti's takes
-// and NVIDIA's does not.
+// Operations by the functions of nccl.h, from several libraries: Tutti's own on a stream of a GPU,
+// another library's on a stream (gpu_communicator.h), or a library's in host memory, which Tutti's
+// takes and NVIDIA's does not.
 
 #include <memory>
 #include <string>
@@ -13,14 +13,14 @@
 
 namespace tutti::coordinator {
 
-// A communicator, and how a call on it begins and ends. One thread at a time.
+// A communicator, and the frame around a call on the communicator. One thread at a time.
 class LibraryComm {
  public:
   virtual ~LibraryComm() = default;
   virtual const NcclFunctions& functions() const = 0;
   virtual ncclComm_t get() const = 0;
-  // Called before each call, or group of calls; after a Begin that was ok, End gets what they
-  // returned.
+  // Called before each call, or group of calls. After a successful Begin, End gets the result of
+  // the calls.
   virtual Status Begin() { return Status::Ok(); }
   virtual Status End(ncclResult_t result);
 };
@@ -38,9 +38,9 @@ struct TakenKinds {
     const auto flag = FlagOf(kind);
     return flag != nullptr && this->*flag;
   }
-  // Returns the flag of a kind. REQUIRES: it is one of the five.
+  // Returns the flag of a kind. REQUIRES: the kind is among the five.
   bool& Of(OpKind kind) { return this->*FlagOf(kind); }
-  // Returns those that this or the other takes.
+  // Returns the kinds that this object or `other` takes.
   TakenKinds Or(const TakenKinds& other) const {
     return {allreduce || other.allreduce, allgather || other.allgather,
             broadcast || other.broadcast, alltoall || other.alltoall,
@@ -48,18 +48,18 @@ struct TakenKinds {
   }
 
  private:
-  // Returns null for a kind that is none of the five.
+  // Returns null for a kind outside the five.
   static bool TakenKinds::*FlagOf(OpKind kind);
 };
 
-// Returns this library's own communicator, which stays the caller's.
+// Returns this library's own communicator, which remains the property of the caller.
 std::shared_ptr<LibraryComm> BorrowComm(ncclComm_t comm);
 
 struct LibraryOperationsOptions {
   std::string name = "nccl";
   int rank = 0;
   int num_ranks = 1;
-  void* stream = nullptr;  // They queue their work on it.
+  void* stream = nullptr;  // The operations queue their work on the stream.
   TakenKinds takes;
   // Says whether 8-bit floats are reduced.
   bool reduces_float8 = true;
@@ -67,8 +67,8 @@ struct LibraryOperationsOptions {
 std::unique_ptr<Operations> MakeLibraryOperations(std::shared_ptr<LibraryComm> comm,
                                                   LibraryOperationsOptions options);
 
-// Makes this library's own operations on `comm`, which stays the caller's. They queue their work on
-// `stream`.
+// Makes this library's own operations on `comm`, which remains the caller's. The operations queue
+// their work on `stream`.
 std::unique_ptr<Operations> MakeStreamOperations(ncclComm_t comm, int rank, int num_ranks,
                                                  void* stream);
 

@@ -1,4 +1,4 @@
-// libFuzzer entry for what controllers say to one another: make fuzz.
+// libFuzzer entry for the messages of controllers: make fuzz.
 
 #include <cstdint>
 #include <cstdlib>
@@ -13,8 +13,8 @@ void Require(bool condition) {
   if (!condition) std::abort();
 }
 
-// Reads one message; what is read must be written and read again as it is, and merge with itself
-// and with another without effect on its own parts.
+// Reads a message. A valid message must be written and read again unchanged, and merge with itself
+// and with another message without effect on its own parts.
 void Target(std::span<const std::byte> data) {
   if (data.empty()) return;
   const int num_ranks = 1 + std::to_integer<int>(data[0]);

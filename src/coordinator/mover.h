@@ -1,8 +1,8 @@
 #pragma once
 
 // The mover of a process set: batches that were agreed on and wait to be moved. One thread moves at
-// a time, so that batches run in one order on all ranks: a thread that waits for one of the
-// tensors, or the set's second thread, while the next batches are negotiated.
+// a time, and batches therefore run in the same order on all ranks. The thread is either waiting
+// for a tensor of the batch, or the set's second thread, while the next batches are negotiated.
 //
 //   from     event   to
 //   kIdle    kAdd    kQueued
@@ -40,7 +40,7 @@ class Mover {
   }
   void Done() { Advance(Event::kDone); }
 
-  // Returns whether a batch waits and no thread moves one.
+  // Returns whether a batch waits and no thread moves a batch.
   bool can_begin() const { return state_ == State::kQueued; }
   // Returns whether nothing waits and nothing is moved.
   bool idle() const { return state_ == State::kIdle; }

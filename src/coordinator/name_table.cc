@@ -53,13 +53,13 @@ void NameTable::InvalidateOrder() {
   ++version_;
 }
 
-// Forgets all of them at once: those that come again are known after their next turn. Forgotten one
-// at a time, it would be just these that are forgotten each time.
+// Forgets all idle names at once: names that come again are known after their next turn. If names
+// were forgotten one at a time, each step would forget just the names that the next step needs.
 void NameTable::Trim() {
   if (homes_.size() <= trim_above_) return;
   std::erase_if(homes_, [](const auto& entry) { return entry.second.pending == nullptr; });
   InvalidateOrder();
-  // What is left is pending.
+  // Only pending names are left.
   trim_above_ = std::max(kMostRemembered, 2 * homes_.size());
 }
 

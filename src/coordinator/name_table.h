@@ -1,10 +1,10 @@
 #pragma once
 
-// The names that a process set knows, each with what is remembered of it (TensorHome).
+// The names that a process set knows, each with its memory (TensorHome).
 //
-// A training step asks for the same names in the same order again and again. So every name leads to
-// the one that was asked for after it the last time: the usual look-up compares one text and hashes
-// nothing, and fetches what the next call is likely to need into the cache.
+// A training step asks for the same names in the same order again and again. Every name therefore
+// leads to its successor of the last time: the usual look-up compares one text and hashes nothing,
+// and prefetches the home for the next call.
 //
 // Names that are not pending are kept up to a bound, since they usually come again.
 //
@@ -23,14 +23,14 @@ namespace tutti::coordinator {
 
 class NameTable {
  public:
-  // Returns the home of `name`, which is entered where it is new. A home stays where it is until
-  // its name is forgotten.
+  // Returns the home of `name`, which is entered where the name is new. A home keeps its address
+  // until its name is forgotten.
   TensorHome& Enter(std::string_view name);
   // Returns the home of `name`, or null.
   TensorHome* Find(std::string_view name);
   // REQUIRES: `name` is in the table.
   void Forget(std::string_view name);
-  // Forgets the names of which nothing is pending, where there are too many.
+  // Forgets the names without a pending tensor, where the table has too many names.
   void Trim();
 
   size_t size() const { return homes_.size(); }
@@ -55,9 +55,9 @@ class NameTable {
 
   std::unordered_map<std::string, TensorHome, HashText, std::equal_to<>> homes_;
   size_t trim_above_ = kMostRemembered;
-  // The home of the name that was asked for last. Null when that is not known.
+  // The home of the name that was asked for last. Null when the last name is not known.
   TensorHome* last_ = nullptr;
-  // A new number whenever homes are forgotten, to which others may lead.
+  // A new number whenever homes are forgotten, because other homes may lead to them.
   uint64_t version_ = 0;
 };
 

@@ -8,7 +8,7 @@ namespace tutti::coordinator {
 namespace {
 
 // The first part of a message travels with its length; most messages have no more. Larger parts
-// would cost small messages a second cache page, smaller ones a second trip more often.
+// would cost small messages a second cache page, smaller parts a second trip more often.
 constexpr size_t kFirstPart = 1024;
 constexpr size_t kFirstBytes = kFirstPart - sizeof(uint64_t);
 
@@ -62,7 +62,7 @@ class NcclExchange final : public Exchange {
     if (result == ncclSuccess && in_bytes > 0) {
       result = ncclRecv(in, in_bytes, ncclUint8, from, comm_, nullptr);
     }
-    // A group that was begun is ended in any case; a failed call inside has failed it.
+    // A group must be ended after ncclGroupStart; an error inside makes the end fail.
     const ncclResult_t end = ncclGroupEnd();
     return FromNccl(result != ncclSuccess ? result : end, comm_);
   }

@@ -9,7 +9,7 @@
 
 namespace tutti::coordinator {
 
-// `comm` stays the caller's and carries nothing else.
+// `comm` remains the property of the caller and carries nothing else.
 std::unique_ptr<Exchange> MakeNcclExchange(ncclComm_t comm, int rank, int num_ranks);
 
 }  // namespace tutti::coordinator

@@ -21,8 +21,9 @@ constexpr const char* kFolders[] = {"/usr/lib/x86_64-linux-gnu",
                                     "/usr/local/cuda/lib64",
                                     "/opt/cuda/lib64"};
 
-// A library looks its own functions up first: it may call others of nccl.h, and Tutti's have the
-// same names. The address sanitizer refuses to load libraries that way.
+// A library loaded in this way looks its own functions up first, because it may call further
+// functions of nccl.h, and Tutti's have the same names. The address sanitizer refuses to load
+// libraries in this way.
 #ifdef __SANITIZE_ADDRESS__
 constexpr int kOwnFunctionsFirst = 0;
 #else
@@ -52,8 +53,8 @@ int NoteLoaded(dl_phdr_info* info, size_t, void* arg) {
   return 0;
 }
 
-// Returns where the loader looks, LD_LIBRARY_PATH before all: it takes the first of a name, but
-// that may be Tutti's.
+// Returns the loader's folders, LD_LIBRARY_PATH before all. The loader itself takes the first file
+// of a name, which may be Tutti's.
 std::vector<std::string> LoadersFolders() {
   std::vector<std::string> folders;
   void* const program = dlopen(nullptr, RTLD_NOW);
@@ -117,7 +118,7 @@ Status NcclLibrary::ServesGpus() const {
 
 std::string NcclLibrary::Name() const {
   if (version_ == 0) return "an NCCL of unknown version";
-  // Up to 2.8 the number was made otherwise.
+  // Up to 2.8 the number had another form.
   const int major = version_ >= 10000 ? version_ / 10000 : version_ / 1000;
   const int minor = version_ >= 10000 ? version_ / 100 % 100 : version_ / 100 % 10;
   return fmt::format("NCCL {}.{}.{}", major, minor, version_ % 100);
@@ -150,7 +151,8 @@ Result<std::shared_ptr<const NcclLibrary>> FindNcclForGpus(
   std::string reasons;
   std::vector<std::string> seen;
   for (const std::string& file : candidates) {
-    // A path without a file is passed over in silence; of a bare name the loader says why.
+    // A path without a file is passed over in silence; the loader's message explains the failure of
+    // a bare name.
     const bool path = file.find('/') != std::string::npos;
     if (path && !IsThere(file)) continue;
     auto library = NcclLibrary::Load(file);

@@ -1,9 +1,9 @@
 #pragma once
 
-// Libraries with NCCL's interface, loaded when they are asked for: NVIDIA's, or another's. Pure
-// looking up; what is done with one is in library_operations.h and gpu_communicator.h.
+// Libraries with NCCL's interface, loaded when they are asked for: NVIDIA's, or another's. Only
+// look-ups; library_operations.h and gpu_communicator.h use the functions.
 //
-// A library that was taken stays loaded until the process ends: it has threads of its own.
+// A loaded library stays loaded until the process ends, because the library has threads of its own.
 
 #include <memory>
 #include <string>
@@ -32,7 +32,7 @@ namespace tutti::coordinator {
   X(ncclGroupStart)             \
   X(ncclGroupEnd)
 
-// The further functions that it takes to end a communicator whatever its peers do: NVIDIA's has it
+// The further functions for ending a communicator whatever its peers do: NVIDIA's library has them
 // since 2.14.
 #define TUTTI_NCCL_GPU_FUNCTIONS(X) \
   X(ncclGetVersion)                 \
@@ -54,17 +54,18 @@ NcclFunctions OwnNcclFunctions();
 
 class NcclLibrary {
  public:
-  // Opens a library by a path, or by a name that the loader looks for. InvalidUsage where it cannot
-  // be loaded, or has not what every such library has.
+  // Opens a library by a path, or by a name that the loader looks for. InvalidUsage where the
+  // library cannot be loaded, or lacks a function that every such library has.
   static Result<std::shared_ptr<const NcclLibrary>> Load(const std::string& file);
 
   const NcclFunctions& functions() const { return functions_; }
   bool is_tutti() const { return is_tutti_; }
   // Returns the names of TUTTI_NCCL_GPU_FUNCTIONS that the library lacks, or "".
   Status ServesGpus() const;
-  // Returns the version as ncclGetVersion tells it, such as 22703; 0 where it does not.
+  // Returns the version as ncclGetVersion tells the version, such as 22703; 0 where the library
+  // does not tell.
   int version() const { return version_; }
-  // Returns the file that was loaded.
+  // Returns the path of the loaded file.
   const std::string& path() const { return path_; }
   // Returns a name such as "NCCL 2.27.3".
   std::string Name() const;
@@ -77,13 +78,13 @@ class NcclLibrary {
   std::string path_;
 };
 
-// Returns the places where a library for GPUs is looked for when none is named: what the process
-// has loaded already, where the loader looks, and the usual folders.
+// Returns the places in which to look for a library for GPUs when none is named: the files that the
+// process has loaded already, the loader's folders, and the usual folders.
 std::vector<std::string> NcclCandidates();
 
-// Returns the library for tensors on GPUs: the one that is named, or else the first of the
-// candidates that is not Tutti's own. InvalidUsage, with what was looked for, where there is none,
-// and where what is named is Tutti's.
+// Returns the library for tensors on GPUs: the named library, or else the first candidate that is
+// not Tutti's own. InvalidUsage, with the places of the search, where there is none, and where the
+// named library is Tutti's.
 Result<std::shared_ptr<const NcclLibrary>> FindNcclForGpus(
     const std::string& named, const std::vector<std::string>& candidates);
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// Operations: what moves and reduces the data of a process set, once negotiation has settled what
-// to do. A list of them is asked in order and the first that takes the operation runs it, as users
-// of Horovod know.
+// Operations: the movers of a process set's data, and the arithmetic on the data, after
+// negotiation. A list of operations is asked in order, and the first that takes a request runs the
+// request, as users of Horovod know.
 //
 // Every call is collective over the process set and blocks until this rank's part is done. Buffers
 // are host memory, sizes are bytes unless they are called counts. Ranks are those of the set. One
@@ -21,7 +21,7 @@
 
 namespace tutti::coordinator {
 
-// Buffers that are reduced as one vector: inputs[i] to outputs[i], which may be the same.
+// Buffers that are reduced as one vector: inputs[i] to outputs[i], which may be the same buffer.
 struct Scattered {
   std::vector<const void*> inputs;
   std::vector<void*> outputs;
@@ -57,8 +57,8 @@ struct HierarchyShape {
 
 class Operations;
 
-// The operations of which those in two levels consist: among the ranks of a host, and among the
-// ranks of one place on all hosts.
+// The operations of both levels: among the ranks of a host, and among the ranks of one place on all
+// hosts.
 struct TwoLevels {
   Operations* local = nullptr;
   Operations* cross = nullptr;
@@ -69,23 +69,24 @@ class Operations {
  public:
   virtual ~Operations() = default;
   virtual std::string_view name() const = 0;
-  // Returns whether it takes operations of this kind and size. The answer is the same on all ranks.
+  // Returns whether the object takes requests of this kind and size. The answer is the same on all
+  // ranks.
   virtual bool Takes(const Request& request, int64_t bytes) const = 0;
 
   // `output` may be `input`.
   virtual Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
                            ncclRedOp_t op) = 0;
-  // Returns whether AllreduceScattered is there; else fused tensors go through a buffer. The answer
-  // is the same on all ranks.
+  // Returns whether AllreduceScattered may be called; else fused tensors go through a buffer. The
+  // answer is the same on all ranks.
   virtual bool ReducesScattered() const { return false; }
-  // Ranks bring equally many elements in all; how they are cut may differ.
+  // Ranks bring equally many elements in all; the lengths of the buffers may differ.
   virtual Status AllreduceScattered(const Scattered&, ncclDataType_t, ncclRedOp_t) {
     return InternalError("{} reduces no scattered buffers", name());
   }
   // bytes[r] bytes of each rank r, one after another.
   virtual Status Allgather(const void* input, void* output, const std::vector<size_t>& bytes) = 0;
   // Gathers as Allgather does, but puts the bytes of rank r at output + starts[r]. `input` may be
-  // this rank's place there.
+  // this rank's place in the output.
   virtual Status AllgatherAt(const void* input, void* output, const std::vector<size_t>& bytes,
                              const std::vector<size_t>& starts) {
     std::vector<std::byte> all(std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
@@ -104,8 +105,8 @@ class Operations {
   // counts[r] elements of the reduction, one rank's after another's, end on rank r.
   virtual Status Reducescatter(const void* input, void* output, const std::vector<size_t>& counts,
                                ncclDataType_t type, ncclRedOp_t op) = 0;
-  // Returns an operator that multiplies each float by `factor` and adds; it may be used until the
-  // next call. Only where tensors cannot be scaled on the way (TensorMemory::leaves_scaling).
+  // Returns an operator that multiplies each float by `factor` and adds, for use until the next
+  // call. Only where tensors cannot be scaled on the way (TensorMemory::leaves_scaling).
   virtual Result<ncclRedOp_t> ScaledSum(ncclDataType_t, double) {
     return InternalError("{} does not scale", name());
   }
@@ -113,7 +114,7 @@ class Operations {
   // Sends and receives at once. A negative rank means nothing in that direction.
   virtual Status SendReceive(const void* input, size_t input_bytes, int to, void* output,
                              size_t output_bytes, int from) = 0;
-  // Returns the two levels of which it consists, which it owns; null where there is one level.
+  // Returns the two levels of the operations, which own the levels; null for a single level.
   virtual const TwoLevels* levels() const { return nullptr; }
 };
 
@@ -139,12 +140,13 @@ class TwoLevelOperations : public Operations {
   }
 };
 
-// Tutti's own, over a communicator that carries nothing else and stays the caller's.
+// Makes Tutti's own operations, over a communicator that carries nothing else and remains the
+// caller's.
 std::unique_ptr<Operations> MakeNcclOperations(ncclComm_t comm, int rank);
 
 // Allreduce and allgather in two levels: inside a host, and across hosts between ranks of the same
-// place on theirs, by whichever operations serve the two groups. All hosts have equally many ranks,
-// and the set's ranks are numbered host by host.
+// place on their hosts, by the operations that serve the two groups. All hosts have equally many
+// ranks, and the set's ranks are numbered host by host.
 //
 //   host 0: rank 0, rank 1      allreduce: reduce-scatter inside each host, allreduce of each
 //   host 1: rank 2, rank 3      piece across hosts, all-gather inside
@@ -153,7 +155,7 @@ std::unique_ptr<Operations> MakeNcclOperations(ncclComm_t comm, int rank);
 struct HierarchySwitches {
   bool allreduce = false;
   bool allgather = false;
-  bool adasum = false;  // never tuned: the result is another
+  bool adasum = false;  // never tuned, because the result differs
 };
 // `switches` may change between operations, on all ranks alike.
 std::unique_ptr<Operations> MakeHierarchicalOperations(

@@ -1,4 +1,5 @@
-// The contract of Operations, for those that are built in. tests/coordinator has it for plugins.
+// The contract of Operations, for the built-in ones. tests/coordinator has the contract for
+// plugins.
 
 #include "coordinator/operations_contract_test.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Tests what all Operations must do, for every implementation, whether its ranks are threads of a
-// test or processes of a launcher: hence no GoogleTest here.
+// Tests the contract of all Operations, for every implementation, whether its ranks are threads of
+// a test or processes of a launcher: hence no GoogleTest here.
 
 #include <fmt/format.h>
 
@@ -25,7 +25,7 @@ class OperationsContract {
   OperationsContract(Operations& operations, int rank, int num_ranks)
       : operations_(operations), rank_(rank), n_(num_ranks) {}
 
-  // "", or what went wrong first, on this rank.
+  // Returns "", or the first error on this rank.
   std::string Check() {
     CheckTwoLevels();
     for (int type = 0; type < 12; ++type) {
@@ -43,8 +43,8 @@ class OperationsContract {
     return failure_;
   }
 
-  // Checks what a plugin's operations on the memory of GPUs take (OperationsGroup::gpu_memory), on
-  // memory of the host. Returns as Check does.
+  // Checks the operations that a plugin must have on the memory of GPUs
+  // (OperationsGroup::gpu_memory), on memory of the host. Returns as Check does.
   std::string CheckForGpus() {
     for (const ncclDataType_t type : {ncclInt8, ncclUint8, ncclInt32, ncclUint32, ncclInt64,
                                       ncclUint64, ncclFloat32, ncclFloat64}) {
@@ -62,7 +62,7 @@ class OperationsContract {
     return failure_;
   }
 
-  // Checks the operations that hierarchical operations take. Returns as Check does.
+  // Checks the operations used by hierarchical operations. Returns as Check does.
   std::string CheckTwoLevels() {
     for (int type = 0; type < 12; ++type) {
       for (const ncclRedOp_t op : kOperators) {
@@ -82,8 +82,8 @@ class OperationsContract {
   static constexpr ncclRedOp_t kOperators[] = {ncclSum, ncclProd, ncclMax, ncclMin, ncclAvg};
   static constexpr size_t kSizes[] = {0, 1, 1000, 300'000};
 
-  // Small numbers, exact in every type; their sums and products too. For averages multiples of n
-  // that are powers of 2 only where n is one, hence the tolerance in Close.
+  // Small numbers, exact in every type, as their sums and products are. For averages multiples of
+  // n, which are powers of 2 only for such an n, hence the tolerance in Close.
   double ValueOf(int rank, size_t i, ncclRedOp_t op) const {
     const double value = 1 + static_cast<double>((static_cast<size_t>(rank) + i) % 2);
     return op == ncclAvg ? value * n_ : value;

@@ -22,6 +22,7 @@ class OperationsExchange final : public Exchange {
     if (bytes.size() > kMaxMessageBytes) {
       return InternalError("{} bytes are too many for one round of negotiation", bytes.size());
     }
+    // Two messages: the length, then the bytes. An empty message needs no second one.
     const uint64_t size = bytes.size();
     uint64_t their_size = 0;
     TUTTI_TRY(

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kNcclPrefix = "nccl:";
 
-// Several of one kind: the process was started by one of them at most.
+// Looks for several libraries of a kind, of which at most one has started the process.
 std::vector<std::string> LibrariesOf(const std::string& name) {
   if (name == "mpi") return {"libtutti_openmpi.so", "libtutti_mpich.so"};
   if (name == "gloo") return {"libtutti_gloo.so"};
@@ -20,7 +20,7 @@ std::vector<std::string> LibrariesOf(const std::string& name) {
   return {};
 }
 
-// Beside the library that this is part of, and where the loader looks.
+// Looks beside the library of this code, and in the loader's folders.
 void* OpenLibrary(const std::string& file) {
   Dl_info self = {};
   if (dladdr(reinterpret_cast<const void*>(kPluginSymbol), &self) != 0 && self.dli_fname) {
@@ -93,7 +93,8 @@ Result<PluginChoice> ChoosePlugin(const std::string& list, int rank, int num_ran
     name = PlainName(name);
     if (name == "tutti") return choice;
     auto found = find(name, rank, num_ranks);
-    // Ranks compare what they found, because all must use it, and by which name they asked for it.
+    // Ranks compare the plugins they found, and the names in their lists, because all must use the
+    // same plugin.
     const std::string mine = found.ok()
                                  ? fmt::format("{} {}", name, (*found)->name())
                                  : fmt::format("- rank {}: {}", rank, found.status().message());

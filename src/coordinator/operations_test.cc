@@ -1,4 +1,4 @@
-// Tests what the operations compute, end to end, against values worked out here element by element.
+// Tests the results of the operations, end to end, against values computed here element by element.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -103,7 +103,7 @@ bool IsSigned(int type) {
          type != tuttiUint64;
 }
 
-// Small numbers, so that no type rounds or overflows in sums of three.
+// Small numbers, because no type may round or overflow in sums of three.
 double Element(int type, int rank, int i) {
   if (type == tuttiBool) return (rank + i) % 3 == 0 ? 1 : 0;
   const int value = (i + rank) % 4 + 1;
@@ -159,8 +159,8 @@ TEST(OperationsTest, AllreduceOfEveryTypeAndOperator) {
         for (int i = 0; i < kCount; ++i) {
           const double got = Read(t, out.data() + static_cast<size_t>(i) * size);
           const double want = Expected(type, op, kRanks, i);
-          // An average is rounded to the type, in steps, and so is everything in the 8-bit floats,
-          // of which the coarsest has two bits of mantissa. All else is exact.
+          // An average is rounded to the type, in steps, like everything in the 8-bit floats, the
+          // coarsest of which has two bits of mantissa. All else is exact.
           const auto& info = kElementTypes[static_cast<size_t>(type)];
           const bool rounds = info.is_float && (op == tuttiReduceAverage || info.size == 1);
           ASSERT_NEAR(got, want, rounds ? std::abs(want) / 4 : 0)
@@ -316,8 +316,8 @@ TEST(OperationsTest, BroadcastFromEveryRoot) {
 
 TEST(OperationsTest, AlltoallOfUnevenSplits) {
   RunJob(3, [](TestRank& self) {
-    // Rank r sends r + j rows to rank j, and a last one to nobody; every row says where it comes
-    // from and goes to.
+    // Rank r sends r + j rows to rank j, and a last row to nobody; every row tells its source and
+    // its target.
     std::vector<int16_t> in;
     std::vector<int64_t> splits;
     for (int j = 0; j < 3; ++j) {
@@ -400,7 +400,7 @@ TEST(OperationsTest, AdasumOfAnyNumberOfRanksAndEveryFloat) {
         for (int r = 0; r < ranks; ++r) {
           auto& v = vectors.emplace_back();
           for (size_t i = 0; i < kCount; ++i) {
-            // The last rank brings zeros, which must leave the others alone.
+            // The last rank brings zeros, which must leave the others unchanged.
             v.push_back(r > 0 && r == ranks - 1 ? 0 : std::round(8 * std::sin(double(i) + r)));
           }
         }
@@ -422,7 +422,7 @@ TEST(OperationsTest, AdasumOfAnyNumberOfRanksAndEveryFloat) {
   }
 }
 
-// Tensors of a step are combined together, and each as if it were alone.
+// Tensors of a step are combined together, each as if alone.
 TEST(OperationsTest, AdasumOfManyTensors) {
   constexpr size_t kTensors = 4;
   RunJob(3, [](TestRank& self) {

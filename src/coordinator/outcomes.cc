@@ -5,6 +5,7 @@
 namespace tutti::coordinator {
 namespace {
 
+// The message of a rank in the gather, of fixed size. Longer sentences are cut off.
 struct Outcome {
   char text[512];
   bool failed;
@@ -22,6 +23,7 @@ Result<FirstFailure> CompareOutcomes(
   mine.message().copy(my.text, sizeof(my.text) - 1);
   std::vector<Outcome> all(num_ranks);
   TUTTI_TRY(gather(&my, sizeof(my), all.data()));
+  // A failure that another rank caused counts only when no rank failed by itself.
   FirstFailure first;
   for (size_t i = 0; i < all.size(); ++i) {
     if (!all[i].failed) continue;

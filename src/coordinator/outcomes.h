@@ -1,7 +1,7 @@
 #pragma once
 
-// Ranks learn here whether what all of them tried went well on all: nobody may go on with what
-// another one lacks.
+// Comparison of outcomes: ranks learn here whether a step that all of them tried went well on all,
+// because no rank may go on with a thing that another rank lacks.
 
 #include <cstddef>
 #include <functional>
@@ -13,11 +13,11 @@
 
 namespace tutti::coordinator {
 
-// Says who failed first, if anybody did: its place in the group, and its sentence.
+// The first rank that failed, if any: its place in the group, and its sentence.
 using FirstFailure = std::optional<std::pair<size_t, std::string>>;
 
 // Returns the first failure of all ranks, the same on all. `gather` as in OperationsGroup.
-// `derived`: this rank failed because another did, whose sentence is worth more.
+// `derived`: this rank failed because another rank did, whose sentence is worth more.
 Result<FirstFailure> CompareOutcomes(
     const std::function<Status(const void* mine, size_t bytes, void* all)>& gather,
     size_t num_ranks, const Status& mine, bool derived = false);

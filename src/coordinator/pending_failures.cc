@@ -24,6 +24,7 @@ void PendingFailures::Add(const std::string& name, PendingFailure failure, uint6
 }
 
 void PendingFailures::BeginRound(uint64_t round, ByName& due) {
+  // A failure for a later round stays: the other ranks may not know all pending tensors before.
   std::erase_if(waiting_, [&](auto& entry) {
     auto& [name, waiting] = entry;
     if (waiting.round > round) return false;
@@ -35,6 +36,7 @@ void PendingFailures::BeginRound(uint64_t round, ByName& due) {
 
 void PendingFailures::Hold(Response response) { held_.push_back(std::move(response)); }
 
+// Responses of later checks stay, in the order in which they came.
 std::vector<Response> PendingFailures::TakeDecided(bool all) {
   std::vector<Response> decided;
   std::erase_if(held_, [&](Response& response) {

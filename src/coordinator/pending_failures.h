@@ -3,8 +3,8 @@
 // Failures of tensors that some ranks can never complete (set_mismatch.h), on their way into a
 // process set. A failure goes two ways:
 //
-// To the other ranks. The rank brings it to a round of the set; the round's result fails the tensor
-// on all ranks that the failure names.
+// To the other ranks. The rank brings the failure to a round of the set; the round's result fails
+// the tensor on all ranks that the failure names.
 //
 //   from      event                                to
 //   kNone     kAdd                                 kWaiting
@@ -13,8 +13,8 @@
 //   kInRound  kEnd, and none waits                 kNone
 //
 // To the caller. A failure may come through another rank before this rank has decided the same
-// check (Decided). It is held until then: a program that learns of it may retry the name at once,
-// in a set where the earlier attempt has not failed yet.
+// check (Decided), and is then held until this rank has decided: a program that learns of the
+// failure may retry the name at once, in a set where the earlier attempt has not failed yet.
 //
 // One thread at a time: the process set guards it.
 
@@ -34,13 +34,13 @@ class PendingFailures {
 
   // Keeps a failure, which is brought to no round before `round`.
   void Add(const std::string& name, PendingFailure failure, uint64_t round);
-  // Moves into `due` what is to be brought to the round that begins.
+  // Moves the failures that are due for the new round into `due`.
   void BeginRound(uint64_t round, ByName& due);
   void EndRound() { Advance(Event::kEnd, 0); }
   // Returns whether some wait for a round.
   bool waiting() const { return !waiting_.empty(); }
-  // Returns whether some wait for a round, or are brought to the one under way: the tensors that
-  // wait may then be gone when the others hear of them.
+  // Returns whether failures wait for a round, or are brought to the present round: their tensors
+  // may then be gone when the others hear of them.
   bool in_doubt() const { return state_ != State::kNone; }
 
   // Notes that all sets of this rank have been told of the checks up to this one.
@@ -48,7 +48,7 @@ class PendingFailures {
   bool IsDecided(uint64_t check) const { return check <= decided_; }
   // Keeps a failed response until its check is decided.
   void Hold(Response response);
-  // Returns the responses that were held and whose check is decided; with `all`, the others too.
+  // Returns the held responses whose check is decided; with `all`, all held responses.
   std::vector<Response> TakeDecided(bool all = false);
 
  private:

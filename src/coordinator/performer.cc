@@ -17,8 +17,6 @@ constexpr auto kFusion = TensorMemory::Buffer::kFusion;
 constexpr auto kSecond = TensorMemory::Buffer::kSecond;
 constexpr auto kDots = TensorMemory::Buffer::kDots;
 
-Tensor* TensorOf(const Response& response) { return static_cast<Tensor*>(response.pending.get()); }
-
 size_t ElementsOf(const Response& response) {
   return static_cast<size_t>(response.agreement().request.elements());
 }
@@ -32,7 +30,7 @@ std::vector<int64_t> ReducescatterRows(int64_t first_dim, int num_ranks) {
 }
 
 Status DeliverInlineData(Response& response) {
-  Tensor* const tensor = TensorOf(response);
+  Tensor* const tensor = response.pending.get();
   if (tensor == nullptr) return Status::Ok();
   const Request& request = response.agreement().request;
   HostTensorMemory memory;
@@ -78,8 +76,7 @@ bool Performer::Stages(const Request& request) const {
   return NeedsStaging(request) && !memory_->leaves_scaling();
 }
 
-// Returns the operator of nccl.h that the request means, scale factors included where nobody else
-// applies them.
+// Returns the operator of nccl.h for the request, including scale factors that nobody else applies.
 Result<ncclRedOp_t> Performer::OpFor(const Request& request, Operations& operations) const {
   const double factor = request.prescale * request.postscale;
   if (!memory_->leaves_scaling() || !NeedsStaging(request)) return WireOp(request);
@@ -87,6 +84,7 @@ Result<ncclRedOp_t> Performer::OpFor(const Request& request, Operations& operati
                               request.op == ReduceOp::kAverage ? factor / num_ranks_ : factor);
 }
 
+// Broadcasts, alltoalls and reducescatters are never fused: their batches have one response.
 Status Performer::Perform(std::vector<Response>& batch) {
   Response& first = batch.front();
   switch (first.agreement().request.kind) {
@@ -106,11 +104,13 @@ Status Performer::Perform(std::vector<Response>& batch) {
   }
 }
 
+// Chooses the way of the data: Adasum, straight from and to a single tensor's buffers, scattered
+// where the operations reduce many buffers, else through the fusion buffer.
 Status Performer::Allreduce(std::vector<Response>& batch) {
   int64_t bytes = 0;
   for (Response& response : batch) {
     bytes += response.agreement().bytes();
-    if (Tensor* const tensor = TensorOf(response)) {
+    if (Tensor* const tensor = response.pending.get()) {
       TUTTI_TRY(memory_->GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
       tensor->ticket->output_shape = response.agreement().request.shape;
     }
@@ -125,8 +125,7 @@ Status Performer::Allreduce(std::vector<Response>& batch) {
   return AllreduceFused(batch, operations);
 }
 
-// Reduces every tensor where it lies. This rank's neutral elements, where it has joined, lie
-// together.
+// Reduces every tensor in place. The neutral elements of a rank that has joined lie together.
 Status Performer::AllreduceScattered(std::vector<Response>& batch, Operations& operations) {
   const Request& request = batch.front().agreement().request;
   const ncclDataType_t wire = WireType(request);
@@ -142,7 +141,7 @@ Status Performer::AllreduceScattered(std::vector<Response>& batch, Operations& o
   scattered_.Clear();
   for (const Response& response : batch) {
     const size_t count = ElementsOf(response);
-    if (const Tensor* const tensor = TensorOf(response)) {
+    if (const Tensor* const tensor = response.pending.get()) {
       scattered_.Add(tensor->input, tensor->output, count);
     } else {
       scattered_.Add(place, place, count);
@@ -153,10 +152,10 @@ Status Performer::AllreduceScattered(std::vector<Response>& batch, Operations& o
   return operations.AllreduceScattered(scattered_, wire, WireOp(request));
 }
 
-// Straight from the user's buffer to the user's buffer.
+// Reduces straight from the user's buffer to the user's buffer.
 Status Performer::AllreduceOne(Response& response, Operations& operations) {
   const Request& request = response.agreement().request;
-  Tensor& tensor = *TensorOf(response);
+  Tensor& tensor = *response.pending;
   const size_t count = ElementsOf(response);
   const ncclDataType_t wire = WireType(request);
   TUTTI_ASSIGN(const ncclRedOp_t op, OpFor(request, operations));
@@ -172,16 +171,17 @@ Status Performer::AllreduceOne(Response& response, Operations& operations) {
   return memory_->Out(request, staged, tensor.output, count);
 }
 
-// Packs what this rank brings, or what stands in for it.
+// Packs the tensor of this rank, or neutral elements in its stead.
 Status Performer::Pack(const Response& response, std::byte* place) {
   const Request& request = response.agreement().request;
   const size_t elements = ElementsOf(response);
-  if (const Tensor* const tensor = TensorOf(response)) {
+  if (const Tensor* const tensor = response.pending.get()) {
     return memory_->In(request, tensor->input, place, elements);
   }
   return memory_->Neutral(WireType(request), request.op, place, elements);
 }
 
+// Packs, reduces and unpacks in pieces, because a piece stays in the cache between the three steps.
 Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& operations) {
   const Request& request = batch.front().agreement().request;
   const ncclDataType_t wire = WireType(request);
@@ -215,7 +215,7 @@ Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& opera
     place = buffer;
     for (size_t i = begin; i < end; ++i) {
       const size_t elements = ElementsOf(batch[i]);
-      if (const Tensor* const tensor = TensorOf(batch[i])) {
+      if (const Tensor* const tensor = batch[i].pending.get()) {
         TUTTI_TRY(memory_->Out(request, place, tensor->output, elements));
       }
       place += elements * element;
@@ -225,8 +225,8 @@ Status Performer::AllreduceFused(std::vector<Response>& batch, Operations& opera
   return Status::Ok();
 }
 
-// Converts between the tensors of a batch and Adasum's vector, where they lie one behind another,
-// with the scale factors. A tensor that this rank does not have is one of zeros.
+// Converts between the tensors of a batch and Adasum's vector, in which they lie one behind
+// another, with the scale factors. A tensor that this rank does not have counts as zeros.
 Status Performer::ConvertForAdasum(const std::vector<Response>& batch, const AdasumVectors& vectors,
                                    bool widens) {
   const Request& request = batch.front().agreement().request;
@@ -235,7 +235,7 @@ Status Performer::ConvertForAdasum(const std::vector<Response>& batch, const Ada
   std::vector<size_t> counts;
   std::byte* place = vectors.vector;
   for (size_t i = 0; i < batch.size(); ++i) {
-    const Tensor* const tensor = TensorOf(batch[i]);
+    const Tensor* const tensor = batch[i].pending.get();
     if (widens || tensor != nullptr) {
       from.push_back(!widens ? place : tensor != nullptr ? tensor->input : nullptr);
       to.push_back(widens ? place : tensor->output);
@@ -276,11 +276,12 @@ Status Performer::AllreduceAdasum(std::vector<Response>& batch, Operations& oper
   return ConvertForAdasum(batch, vectors, /*widens=*/false);
 }
 
+// The rows of all ranks are agreed on, and give the sizes of the results.
 Status Performer::Allgather(std::vector<Response>& batch) {
   int64_t all_bytes = 0;
   for (Response& response : batch) {
     all_bytes += response.agreement().bytes();
-    Tensor* const tensor = TensorOf(response);
+    Tensor* const tensor = response.pending.get();
     if (tensor == nullptr) continue;
     const auto& dims = response.agreement().first_dims;
     TUTTI_TRY(memory_->GiveOutput(*tensor, static_cast<size_t>(response.agreement().bytes())));
@@ -291,8 +292,8 @@ Status Performer::Allgather(std::vector<Response>& batch) {
   return AllgatherFused(batch, operations);
 }
 
-// Blocks of the ranks lie one after another; in each block, the tensors. With one tensor that is
-// the result itself.
+// The blocks of the ranks lie one after another; inside a block, the tensors. With a single tensor
+// the blocks are the result itself.
 Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& operations) {
   const auto n = static_cast<size_t>(num_ranks_);
   const auto bytes_of = [](const Response& response, size_t rank) {
@@ -305,7 +306,7 @@ Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& opera
     for (size_t rank = 0; rank < n; ++rank) block_bytes[rank] += bytes_of(response, rank);
   }
   if (batch.size() == 1 && batch.front().pending) {
-    const Tensor& tensor = *TensorOf(batch.front());
+    const Tensor& tensor = *batch.front().pending;
     return operations.Allgather(tensor.input, tensor.output, block_bytes);
   }
   const size_t total = std::accumulate(block_bytes.begin(), block_bytes.end(), size_t{0});
@@ -317,7 +318,7 @@ Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& opera
   std::byte* place = in;
   for (const Response& response : batch) {
     const size_t bytes = bytes_of(response, mine);
-    if (bytes > 0) TUTTI_TRY(memory_->Copy(place, TensorOf(response)->input, bytes));
+    if (bytes > 0) TUTTI_TRY(memory_->Copy(place, response.pending->input, bytes));
     place += bytes;
   }
   Tell(batch, operations.name());
@@ -328,7 +329,7 @@ Status Performer::AllgatherFused(std::vector<Response>& batch, Operations& opera
   for (size_t rank = 0; rank < n; ++rank) {
     for (size_t i = 0; i < batch.size(); ++i) {
       const size_t bytes = bytes_of(batch[i], rank);
-      if (const Tensor* const tensor = TensorOf(batch[i]); tensor != nullptr && bytes > 0) {
+      if (const Tensor* const tensor = batch[i].pending.get(); tensor != nullptr && bytes > 0) {
         TUTTI_TRY(memory_->Copy(static_cast<std::byte*>(tensor->output) + written[i], from, bytes));
       }
       written[i] += bytes;
@@ -344,20 +345,21 @@ Status Performer::Broadcast(Response& response) {
   const auto found = std::find(members_.begin(), members_.end(), request.root);
   const auto root = static_cast<int>(found - members_.begin());
   Operations& operations = Choose(request, response.agreement().bytes());
-  Tensor* const tensor = TensorOf(response);
+  Tensor* const tensor = response.pending.get();
   if (tensor == nullptr) {
     TUTTI_ASSIGN(std::byte* const ignored, memory_->Scratch(kFusion, bytes));
     return operations.Broadcast(ignored, ignored, bytes, root);
   }
   TUTTI_TRY(memory_->GiveOutput(*tensor, bytes));
   tensor->ticket->output_shape = request.shape;
-  // Only the root's input counts; elsewhere it need not even be there.
+  // Only the root's input counts; elsewhere the input may be missing.
   const void* const input = rank_ == root ? tensor->input : tensor->output;
   return operations.Broadcast(input, tensor->output, bytes, root);
 }
 
+// Each rank tells each other rank how many rows it sends.
 Status Performer::ShareSplits(Response& response) {
-  Tensor& tensor = *TensorOf(response);
+  Tensor& tensor = *response.pending;
   const auto n = static_cast<size_t>(num_ranks_);
   std::vector<int64_t>& received = tensor.ticket->received_splits;
   received.assign(n, 0);
@@ -366,8 +368,9 @@ Status Performer::ShareSplits(Response& response) {
       .Alltoall(tensor.splits.data(), word, received.data(), word);
 }
 
+// The sizes of the result are known only after the ranks have shared their splits.
 Status Performer::Alltoall(Response& response) {
-  Tensor& tensor = *TensorOf(response);
+  Tensor& tensor = *response.pending;
   const Request& request = tensor.request;
   const auto n = static_cast<size_t>(num_ranks_);
   Operations& operations = Choose(request, response.agreement().bytes());
@@ -386,6 +389,7 @@ Status Performer::Alltoall(Response& response) {
   return operations.Alltoall(tensor.input, input_bytes, tensor.output, output_bytes);
 }
 
+// The input is packed where types or scale factors change, and where this rank has joined.
 Status Performer::Reducescatter(Response& response) {
   const Request& request = response.agreement().request;
   const ncclDataType_t wire = WireType(request);
@@ -397,7 +401,7 @@ Status Performer::Reducescatter(Response& response) {
   const size_t total = ElementsOf(response);
   Operations& operations = Choose(request, response.agreement().bytes());
   TUTTI_ASSIGN(const ncclRedOp_t op, OpFor(request, operations));
-  Tensor* const tensor = TensorOf(response);
+  Tensor* const tensor = response.pending.get();
   if (tensor != nullptr) {
     TUTTI_TRY(memory_->GiveOutput(*tensor, mine * SizeOf(request.type)));
     tensor->ticket->output_shape = request.shape;

@@ -1,8 +1,9 @@
 #pragma once
 
-// The performer: runs a batch of responses through the first of its operations that takes it, with
-// the fusion buffer in between where there is something to fuse, scale or convert. It never touches
-// a tensor itself: tensor_memory.h does, so that the same code serves tensors on GPUs.
+// The performer: runs a batch of responses through the first of its operations that takes the
+// batch, with the fusion buffer in between for fusing, scaling and converting. The performer never
+// touches a tensor itself: tensor_memory.h does, and the same code therefore serves tensors on
+// GPUs.
 //
 // One thread at a time; all ranks perform the same batches in the same order.
 
@@ -13,7 +14,7 @@
 
 #include "base/status.h"
 #include "coordinator/operations.h"
-#include "coordinator/tensor.h"
+#include "coordinator/response.h"
 #include "coordinator/tensor_memory.h"
 
 namespace tutti::coordinator {
@@ -26,23 +27,23 @@ class Performer {
   using Activity =
       std::function<void(const std::vector<Response>& batch, std::string_view activity)>;
 
-  // `members` are the global ranks of the set: broadcast names its root by them. `memory` is where
-  // the tensors lie.
+  // `members` are the global ranks of the set, by which broadcast names its root. `memory` is the
+  // memory of the tensors.
   Performer(std::vector<std::unique_ptr<Operations>> operations, int rank, std::vector<int> members,
             Activity activity,
             std::unique_ptr<TensorMemory> memory = std::make_unique<HostTensorMemory>());
 
-  // Returns whether any of its operations takes this. The answer is the same on all ranks.
+  // Returns whether any of its operations takes the request. The answer is the same on all ranks.
   bool Takes(const Request& request, int64_t bytes) const;
-  // Returns the name of the operations that move this.
+  // Returns the name of the operations that move the request.
   std::string_view MoverOf(const Request& request, int64_t bytes) const {
     return Choose(request, bytes).name();
   }
   // Fills in the tickets of the tensors, apart from `done` and `status`.
   Status Perform(std::vector<Response>& batch);
 
-  // Alltoall's first step, whose numbers lie in host memory whatever the tensor lies in: how many
-  // rows come from each rank. Perform takes it where nobody has.
+  // The first step of alltoall: shares the numbers of rows from each rank, which lie in host memory
+  // whatever the tensor lies in. Perform takes the step unless ShareSplits was called before.
   Status ShareSplits(Response& response);
 
  private:
@@ -78,7 +79,7 @@ class Performer {
 // Stores the result of a tensor whose data came with the states. Any thread.
 Status DeliverInlineData(Response& response);
 
-// Rows of a reducescatter that rank r gets: the first dim0 mod n ranks get one more.
+// Returns the rows of a reducescatter by rank: the first dim0 mod n ranks get one row more.
 std::vector<int64_t> ReducescatterRows(int64_t first_dim, int num_ranks);
 
 }  // namespace tutti::coordinator

@@ -1,7 +1,7 @@
 #pragma once
 
-// Tests what a plugin (operations_plugin.h) must do for a group that is all ranks of a job: its
-// operations keep their contract, and so does the exchange over them.
+// Tests the contract of a plugin (operations_plugin.h) for a group of all ranks of a job: its
+// operations keep their contract, as does the exchange over them.
 
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@
 
 namespace tutti::coordinator {
 
-// Returns the operations that a plugin makes for a group of ranks of the job, which gathers over a
-// communicator of them.
+// Returns a plugin's operations for a group of ranks of the job, which gathers over a communicator
+// of the ranks.
 inline Result<std::unique_ptr<Operations>> OpenGroup(OperationsPlugin& plugin,
                                                      std::vector<int> members, int rank,
                                                      ncclComm_t comm) {
@@ -35,7 +35,7 @@ inline Result<std::unique_ptr<Operations>> OpenGroup(OperationsPlugin& plugin,
   return plugin.Open(group);
 }
 
-// All ranks call it.
+// Called by all ranks.
 inline void ExpectPluginKeepsContracts(const std::string& name, const ncclUniqueId& id, int rank,
                                        int num_ranks) {
   const auto plugin = FindPlugin(name);
@@ -52,7 +52,7 @@ inline void ExpectPluginKeepsContracts(const std::string& name, const ncclUnique
   EXPECT_EQ(ExchangeContract(*exchange).Check(), "");
 }
 
-// Four ranks as two hosts. All of them call it.
+// Four ranks as two hosts. Called by all ranks.
 inline void ExpectPluginKeepsContractInTwoLevels(const std::string& name, const ncclUniqueId& id,
                                                  int rank) {
   const auto plugin = FindPlugin(name);

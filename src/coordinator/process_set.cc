@@ -44,20 +44,23 @@ ProcessSet::~ProcessSet() {
   if (mover.joinable()) mover.join();
 }
 
-Status ProcessSet::Enqueue(std::span<Ask> asks) {
+Status ProcessSet::Enqueue(std::span<const tuttiTensor_t> tensors, const char* group,
+                           std::span<TicketHold> tickets) {
   const MutexLock lock(mutex_);
   if (driver_.has_ended()) return driver_.ended();
   threads_.NoteAsking();
-  // Ages of seconds: what comes in one burst, which the loop ends soon, is of one age.
+  // Ages are counted in seconds: all tensors of a burst, which the loop ends soon, have the same
+  // age.
   const size_t before = queue_.size();
   const bool burst = before > 0 && !driver_.in_round();
   const int64_t now_ns = burst ? queue_.at(before - 1).since_ns : CoarseNowNs();
-  TUTTI_TRY(queue_.Add(asks, now_ns));
+  TUTTI_TRY(queue_.Add(tensors, group, tickets, now_ns));
   for (size_t i = before; i < queue_.size(); ++i) {
     timeline_->Asked(options_.id, queue_.at(i).name, queue_.at(i).request.kind);
   }
   stalls_.NoteAsked(now_ns);
-  // Once: until it has a core, more calls would tell it the same.
+  // The loop is woken once, because further calls before the loop gets a core would tell nothing
+  // new.
   if (std::exchange(loop_asleep_, false)) loop_wakes_.NotifyOne();
   return Status::Ok();
 }
@@ -71,6 +74,8 @@ Status ProcessSet::Join(TicketHold ticket) {
   return Status::Ok();
 }
 
+// A thread that waits without an end moves batches and drives rounds itself. A thread with a
+// deadline only waits, because a round may block for longer.
 bool ProcessSet::Wait(Ticket& ticket, Deadline deadline) {
   if (ticket.done.load(std::memory_order_acquire)) return true;
   MutexLock lock(mutex_);
@@ -86,6 +91,7 @@ bool ProcessSet::Wait(Ticket& ticket, Deadline deadline) {
       Drive(lock);
       continue;
     }
+    // The loop may sleep while a round is due, when this thread does not drive.
     if (deadline.Passed()) return false;
     ++waiters_;
     if (loop_asleep_ && RoundIsDue()) loop_wakes_.NotifyOne();
@@ -120,6 +126,7 @@ void ProcessSet::OnRoundCall(uint64_t round) {
   WakeDrivers();
 }
 
+// The reason goes to all ranks with the next round, which ends the set.
 void ProcessSet::Leave(const std::string& reason) {
   const MutexLock lock(mutex_);
   if (driver_.has_ended() || driver_.leaving()) return;
@@ -145,7 +152,7 @@ void ProcessSet::Fail(const Status& reason) {
 }
 
 // Ends the set at once where nobody drives. Otherwise the driver comes out of its round with an
-// error and ends it.
+// error and ends the set.
 void ProcessSet::FailLocked(const Status& reason) {
   if (driver_.has_ended()) return;
   const State state = driver_.Advance(Event::kFail, reason);

@@ -1,9 +1,9 @@
 #pragma once
 
-// A process set on one rank: what the user asked for, the rounds that negotiate it, and the threads
-// that move the data. Sets share nothing, so that none waits for another.
+// A process set on one rank: the queue of requested tensors, the rounds that negotiate them, and
+// the threads that move the data. Sets share nothing, and no set waits for another.
 //
-// The set holds the lock and the threads. What is decided under the lock is in its parts:
+// The set holds the lock and the threads. Decisions under the lock are made in its parts:
 //
 //   TensorQueue      tensors that no round has taken yet (tensor_queue.h, name_table.h)
 //   RoundDriver      when a round begins, and where the set stands: its states (round_driver.h)
@@ -13,25 +13,26 @@
 //   PendingFailures  failures that were decided in other sets (pending_failures.h)
 //   AskingThreads    which of the program's threads wait (asking_threads.h)
 //
-// Who runs a round. A thread that waits for a ticket runs rounds itself, so that a tensor asked for
-// and waited for costs no change of thread. Otherwise the set's own thread does: woken by work, it
-// lets a short window pass in which more may arrive, and when all is done it sleeps without a
-// time-out. One thread at a time drives (process_set_rounds.cc).
+// Who runs a round. A thread that waits for a ticket runs rounds itself, because a tensor that is
+// asked for and waited for then costs no change of thread. Otherwise the set's own thread runs
+// rounds: woken by work, the thread lets a short window pass in which more may arrive, and sleeps
+// without a time-out when all is done. One thread at a time drives (process_set_rounds.cc).
 //
 // When a round begins. A round takes all ranks, and blocks until all have come. A rank comes when
-// it has something new, or something still waits here for other ranks (it then waits inside the
-// round). After a round in which no rank had anything new, nothing can change before one has: ranks
-// stay out, and a rank that has something new calls the others in (Hooks::call_to_round). Leaving
-// and stall checks call them as well. While nothing is pending, nothing is sent.
+// the rank has something new, or when something still waits here for other ranks (the rank then
+// waits inside the round). After a round without news nothing can change before a rank has news:
+// ranks stay out, and a rank with news calls the others in (Hooks::call_to_round). Leaving and
+// stall checks call the others as well. While nothing is pending, nothing is sent.
 //
-// Large batches are moved by a second thread while the next are negotiated; small ones by the
-// driver, when the second thread has nothing to do. Either way batches run in one order
+// Large batches are moved by a second thread while the next are negotiated; small batches by the
+// driver, when the second thread has nothing to do. Either way batches run in the same order
 // (process_set_moving.cc).
 //
-// Tensors on GPUs are agreed on like all others, and done when they are queued (gpu_performer.h).
+// Tensors on GPUs are agreed on like all others, and done when their operations are queued
+// (gpu_performer.h).
 //
 // Threads: everything is safe from any thread. mutex_ guards the parts; the thread that drives owns
-// the controller, and the one that moves a batch owns the performers.
+// the controller, and the thread that moves a batch owns the performers.
 
 #include <sys/types.h>
 
@@ -73,9 +74,9 @@ class ProcessSet {
     bool fuse_groups = true;
     int64_t stall_warn_ns = 60'000'000'000;  // 0: never
     int64_t stall_shutdown_ns = 0;           // 0: never
-    // How long a rank waits inside a round before it calls the others in. Below the time after
-    // which communicators log waits of their own, which mean nothing to users, and after which they
-    // fail.
+    // How long a rank waits inside a round before the rank calls the others in. The time is shorter
+    // than the times after which communicators fail, and after which they log waits of their own,
+    // because the latter mean nothing to users.
     int64_t longest_round_ns = 5'000'000'000;
   };
   struct Hooks {
@@ -93,13 +94,14 @@ class ProcessSet {
     GpuPerformer::Hooks gpu;  // empty where there is no GPU
     // Told once, with locks held: must not call back or block. May be null.
     std::function<void(const Status& reason)> ended;
-    // Told, with locks held, that something has waited for longer than the job may: must not call
+    // Told, with locks held, that a tensor has waited for longer than the job may: must not call
     // back or block. Null in the set of all ranks, which ends the job itself.
     std::function<void(const std::string& reason)> overdue;
-    // Returns what this rank does in its other sets: "" or a clause. May be null.
+    // Returns the activity of this rank in its other sets: "" or a clause. May be null.
     std::function<std::string()> other_sets;
-    // Serve RoundInput: the first returns what this rank waits for, the second is told, with locks
-    // held, what all ranks said, and must not call back or block. Null but in the set of all ranks.
+    // Serve RoundInput: the first returns the waits of this rank; the second is told, with locks
+    // held, the waits of all ranks, and must not call back or block. Null but in the set of all
+    // ranks.
     std::function<SetWaits()> collect_waits;
     std::function<void(const SetWaits& waits)> waits_collected;
   };
@@ -118,10 +120,10 @@ class ProcessSet {
   int rank() const { return options_.rank; }
   const std::vector<int>& members() const { return options_.members; }
 
-  // Puts all of them into the queue, or none. InvalidArgument for what is wrong by itself,
-  // InvalidUsage for a name that is still pending, and what ended the set when it has ended. Their
-  // tickets are moved from where they entered.
-  Status Enqueue(std::span<Ask> asks);
+  // Puts all tensors into the queue, or none of them (TensorQueue::Add). After the end of the set,
+  // returns the reason for the end.
+  Status Enqueue(std::span<const tuttiTensor_t> tensors, const char* group,
+                 std::span<TicketHold> tickets);
   // This rank brings nothing more until all ranks have joined; the ticket is done then.
   Status Join(TicketHold ticket);
   // Returns when the ticket is done. False at the deadline.
@@ -130,11 +132,11 @@ class ProcessSet {
   // Another rank calls all ranks into round `round`.
   void OnRoundCall(uint64_t round);
   // Called from time to time: asks for a stall check when something is pending for too long, and
-  // returns whether it did. `others`: this rank is in other sets as well.
+  // returns whether a check was asked for. `others`: this rank is in several sets.
   bool Tick(bool others);
-  // Asks all ranks to say what they wait for, in the next round.
+  // Asks all ranks to tell their waits in the next round.
   void AskForStallCheck();
-  // Ends the set on all ranks, with the reason; pending work everywhere fails with it.
+  // Ends the set on all ranks, with the reason; all pending work fails with the same reason.
   void Leave(const std::string& reason);
   // Returns when the set has ended; false at the deadline.
   bool AwaitEnd(Deadline deadline);
@@ -142,10 +144,11 @@ class ProcessSet {
   void Fail(const Status& reason);
   // Returns why the set has ended, or ok.
   Status ended() const;
-  // Waits, after the end, until a GPU has done what it was given.
+  // Waits, after the end, until the GPU has done its queued work.
   void SettleGpu() { gpu_performer_.Settle(); }
 
-  // Says what is pending here, and which of this rank's threads ask and wait (set_mismatch.h).
+  // Says which tensors are pending here, and which of this rank's threads ask and wait
+  // (set_mismatch.h).
   struct Waits {
     struct Waiting {
       std::string name;
@@ -157,23 +160,24 @@ class ProcessSet {
     std::vector<Waiting> tensors;  // The tensors stand in the order in which they were asked for.
     std::set<pid_t> askers;        // all threads that ever asked for something
     std::set<pid_t> blocked;       // the threads in a wait without an end
-    bool others = false;           // some of these wait for nothing that is pending
-    uint64_t round = 0;            // The other ranks know by this round what is pending here.
+    bool others = false;           // some blocked threads wait for nothing that is pending
+    uint64_t round =
+        0;  // From this round on the other ranks know the pending tensors of this rank.
   };
   Waits waits() const;
-  // Returns whether a thread waits here for what is pending; cheaper than waits().
+  // Returns whether a thread waits here for a pending tensor; cheaper than waits().
   bool MayBeStuck() const;
   // Returns 'waits for "a", "b" and 2 more', or "".
   std::string PendingText() const;
-  // Fails the tensor `name` on the ranks of the job that are named, because they can never complete
-  // it. Called on all ranks of the set, with the same arguments. `round` is the round of Waits, the
-  // latest of those ranks.
+  // Fails the tensor `name` on the named ranks of the job, because they can never complete the
+  // tensor. Called on all ranks of the set, with the same arguments. `round` is the latest round in
+  // the Waits of these ranks.
   void AddPendingFailure(const std::string& name, PendingFailure failure, uint64_t round);
-  // Notes that all sets of this rank have been told the outcome of every check up to this one.
+  // Notes that all sets of this rank have been told the outcome of every check up to this number.
   // Failures of later checks are held until then (pending_failures.h).
   void Decided(uint64_t check);
 
-  // Counts of what happened, for tests and benchmarks.
+  // Counts of events, for tests and benchmarks.
   struct Counters {
     uint64_t rounds = 0;
     uint64_t negotiated_rounds = 0;
@@ -229,7 +233,7 @@ class ProcessSet {
   Performer::Activity TellTimeline();
   GpuTrace::Hooks TraceHooks();
 
-  // Say what is said of waits (process_set_stalls.cc).
+  // Make the texts about waits (process_set_stalls.cc).
   std::string Activity() const TUTTI_EXCLUDES(mutex_);
   std::string PendingTextLocked() const TUTTI_REQUIRES(mutex_);
   void AskForStallCheckLocked() TUTTI_REQUIRES(mutex_);
@@ -239,7 +243,7 @@ class ProcessSet {
   Timeline* const timeline_;
   const std::unique_ptr<Exchange> exchange_;
   const std::unique_ptr<Autotune> autotune_;
-  // Owned by the thread that drives, like `input_`, which is kept for its memory.
+  // Owned by the thread that drives, like `input_`, whose memory is used again in every round.
   Controller controller_;
   RoundInput input_;
   // Owned by the thread that moves a batch.

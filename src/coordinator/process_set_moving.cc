@@ -1,4 +1,4 @@
-// The data of a process set: which thread moves a batch, and what becomes of its tensors.
+// The data of a process set: which thread moves a batch, and the outcome of its tensors.
 
 #include <utility>
 
@@ -12,12 +12,13 @@
 namespace tutti::coordinator {
 namespace {
 
-// From this size on a batch is worth handing to the other thread, which costs two changes of thread
-// (some 20 us): about what moving this much takes.
+// From this size on a batch is worth handing to the second thread, which costs two changes of
+// thread (some 20 us): about the time to move this many bytes.
 constexpr int64_t kMoveElsewhereBytes = 64 << 10;
 
 }  // namespace
 
+// Tells the timeline of a part of the work, for the tensors of this rank alone.
 Performer::Activity ProcessSet::TellTimeline() {
   return [this](const std::vector<Response>& batch, std::string_view activity) {
     if (!timeline_->is_open()) return;
@@ -46,7 +47,8 @@ void ProcessSet::Run(Batch batch, int64_t bytes) {
 }
 
 // Moves the next batch. An exception must neither leave the mover with a batch that no thread moves
-// nor end the thread: it ends the set. What is left of the batch fails as it is dropped (tensor.h).
+// nor end the thread; instead the exception ends the set. The rest of the batch fails as its
+// tensors are dropped (tensor.h).
 void ProcessSet::MoveOne() {
   try {
     Batch batch = mover_.Begin();
@@ -58,7 +60,7 @@ void ProcessSet::MoveOne() {
   progress_.NotifyAll();
 }
 
-// Hands what waits to be moved to the set's second thread.
+// Hands waiting batches to the set's second thread.
 void ProcessSet::MoveElsewhere() {
   if (!mover_.can_begin()) return;
   if (StartMover()) {
@@ -97,8 +99,8 @@ void ProcessSet::DrainMover(MutexLock& lock) {
 // Owns the performers while it runs.
 Status ProcessSet::MoveData(Batch& batch) {
   return WithoutExceptions([&] {
-    // What a GPU has queued is done later, but the steps of a program that waits for it come as
-    // fast as the GPU does them, and steps are what the tuner measures.
+    // The GPU does queued work later. Yet a program that waits for the GPU takes its steps as fast
+    // as the GPU works, and the tuner measures steps.
     const bool on_gpu = batch.front().agreement().request.device >= 0;
     TUTTI_TRY(on_gpu ? gpu_performer_.Perform(batch) : performer_.Perform(batch));
     if (!autotune_) return Status::Ok();
@@ -109,6 +111,8 @@ Status ProcessSet::MoveData(Batch& batch) {
   });
 }
 
+// Moves the data without the lock, and then finishes the tensors of the batch. After the end of the
+// set nothing is moved any more.
 void ProcessSet::Perform(Batch& batch) {
   Status status = driver_.has_ended() ? driver_.ended() : Status::Ok();
   if (status.ok()) {

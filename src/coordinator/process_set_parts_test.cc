@@ -215,8 +215,8 @@ class HookedExchange final : public Exchange {
   const std::function<void()> hook_;
 };
 
-// Memory that runs out inside of a round ends the set; it does not leave it with a driver that is
-// gone, in which all later waits would hang.
+// An exhausted memory inside a round ends the set. Without the end, all later waits would hang
+// behind a driver that is gone.
 TEST(ProcessSetTest, AnExceptionInARoundEndsTheSet) {
   Timeline timeline{0};
   ProcessSet::Options options;
@@ -228,11 +228,9 @@ TEST(ProcessSetTest, AnExceptionInARoundEndsTheSet) {
   ProcessSet set(options, std::make_unique<HookedExchange>([] { throw std::bad_alloc(); }), {},
                  hooks, &timeline, nullptr);
   const TicketHold ticket = TicketHold::Make();
-  Ask ask;
-  ask.name = "barrier";
-  ask.fields.kind = OpKind::kBarrier;
-  ask.ticket = ticket.Share();
-  ASSERT_TRUE(set.Enqueue({&ask, 1}).ok());
+  TicketHold shared = ticket.Share();
+  const tuttiTensor_t barrier = MakeTensor("barrier", OpKind::kBarrier);
+  ASSERT_TRUE(set.Enqueue({&barrier, 1}, nullptr, {&shared, 1}).ok());
   EXPECT_TRUE(set.Wait(*ticket));
   EXPECT_EQ(ticket->status.code(), Code::kSystemError);
   EXPECT_TRUE(set.AwaitEnd(Deadline::AfterSeconds(20)));

@@ -1,4 +1,4 @@
-// The rounds of a process set: its own thread, the thread that drives, and what becomes of the
+// The rounds of a process set: its own thread, the thread that drives, and the handling of the
 // results.
 
 #include <algorithm>
@@ -15,22 +15,18 @@
 namespace tutti::coordinator {
 namespace {
 
-// The pause in arrivals by which a burst is taken to be over. Shorter sleeps are no shorter: the
-// kernel's timer slack is 50 us.
+// The pause in arrivals by which a burst is taken to be over. The kernel's timer slack of 50 us
+// makes shorter sleeps no shorter.
 constexpr int64_t kGapNs = 50'000;
-// So long after the last work the loop looks by itself, in gaps that double, and needs no system
-// call of the asking thread to wake it. Looking costs some 5 us of a core that another rank may
-// need: with a fixed gap of 50 us four ranks on two cores would lose a fifth of them.
+// For this time after the last work the loop looks by itself, in gaps that double, and the asking
+// thread needs no system call to wake the loop. A look costs some 5 us of a core that another rank
+// may need: with a fixed gap of 50 us four ranks on two cores would lose a fifth of their cores.
 constexpr int64_t kHotNs = 2'000'000;
 constexpr int64_t kLongestGapNs = 400'000;
 
 bool ChangesProcessSets(const Response& response) {
   const OpKind kind = response.agreement().request.kind;
   return kind == OpKind::kAddSet || kind == OpKind::kRemoveSet;
-}
-
-Ticket& TicketOf(const Response& response) {
-  return *static_cast<Tensor&>(*response.pending).ticket;
 }
 
 }  // namespace
@@ -58,7 +54,7 @@ void ProcessSet::Loop() {
   }
 }
 
-// Sleeps once: for a gap while work was seen just now, then until it is woken.
+// Sleeps once: for a gap while work was seen just now, else until the thread is woken.
 void ProcessSet::SleepUntilDue(MutexLock& lock, int64_t busy_until_ns, int64_t& gap_ns) {
   if (NowNs() < busy_until_ns) {
     loop_wakes_.WaitFor(lock, std::chrono::nanoseconds(gap_ns));
@@ -70,7 +66,7 @@ void ProcessSet::SleepUntilDue(MutexLock& lock, int64_t busy_until_ns, int64_t& 
   loop_asleep_ = false;
 }
 
-// Lets a window pass in which more may arrive, unless a thread waits for what is here.
+// Lets a window pass in which more may arrive, unless a thread waits for a queued tensor.
 void ProcessSet::AwaitMore(MutexLock& lock) {
   const int64_t window_end_ns = NowNs() + tuning_.window_ns;
   size_t seen = queue_.size();
@@ -86,7 +82,7 @@ void ProcessSet::AwaitMore(MutexLock& lock) {
 
 // Runs one round. REQUIRES: a round is due and nobody drives.
 void ProcessSet::Drive(MutexLock& lock) {
-  // An exception must not leave the set with a driver that is gone: it ends the set.
+  // An exception must not leave the set without a driver, and ends the set.
   try {
     Result<RoundResult> result = Negotiate();
     driver_.Advance(Event::kExchanged);
@@ -94,7 +90,7 @@ void ProcessSet::Drive(MutexLock& lock) {
     if (result.ok()) {
       HandOver(lock, std::move(*result));
     } else {
-      // What was queued on GPUs may wait for the rank that is missing here.
+      // Work queued on GPUs may wait for the rank that is missing here.
       FailLocked(result.status());
     }
   } catch (...) {
@@ -106,6 +102,7 @@ void ProcessSet::Drive(MutexLock& lock) {
   if (loop_asleep_ && (RoundIsDue() || driver_.has_ended())) loop_wakes_.NotifyOne();
 }
 
+// Collects the input of this rank under the lock, and runs the round without the lock.
 Result<RoundResult> ProcessSet::Negotiate() {
   driver_.Advance(Event::kBegin);
   round_began_ns_ = CoarseNowNs();
@@ -119,6 +116,8 @@ Result<RoundResult> ProcessSet::Negotiate() {
   return controller_.Round(input_);
 }
 
+// The order matters: tuning applies to the batches of this round, and a rank that leaves ends the
+// set only after the batches of the round.
 void ProcessSet::HandOver(MutexLock& lock, RoundResult result) {
   failures_.EndRound();
   NoteRound(result);
@@ -147,12 +146,13 @@ void ProcessSet::HandOver(MutexLock& lock, RoundResult result) {
 void ProcessSet::NoteRound(RoundResult& result) {
   if (result.negotiated) ++counters_.negotiated_rounds;
   if (!timeline_->is_open()) return;
-  for (auto& [name, ranks] : result.newly_ready) ranks = ToGlobal(ranks, options_.members);
+  for (auto& [name, ranks] : result.newly_ready) ranks = ranks.Global(options_.members);
   timeline_->Round(options_.id, driver_.next_round() - 1, result);
 }
 
 void ProcessSet::Adopt(MutexLock& lock, const Tuning& tuning) {
-  // What waits to be moved was agreed on before, and all ranks move it as it was.
+  // Batches that wait to be moved were agreed on before this tuning, and all ranks move them under
+  // the old one.
   if (tuning.hierarchical_allreduce != tuning_.hierarchical_allreduce ||
       tuning.hierarchical_allgather != tuning_.hierarchical_allgather) {
     DrainMover(lock);
@@ -161,12 +161,15 @@ void ProcessSet::Adopt(MutexLock& lock, const Tuning& tuning) {
   tuning_ = tuning;
 }
 
+// Finishes responses that need no data, and hands the rest to the mover: a single tensor straight,
+// several by the planner.
 void ProcessSet::Dispatch(MutexLock& lock, RoundResult result) {
   std::vector<Response>& responses = result.responses;
   for (size_t i = 0; i < responses.size(); ++i) {
     Response& response = responses[i];
     PrefetchAhead(responses, i);
-    if (response.pending) TicketOf(response).dispatched = true;
+    // From here on the owner waits for the mover and not for a round.
+    if (response.pending) response.pending->ticket->dispatched = true;
     if (!response.error.empty()) FailOrHold(response);
     if (response.moved_inline) {
       ++counters_.moved_inline;
@@ -206,7 +209,8 @@ void ProcessSet::DispatchFused(MutexLock& lock, RoundResult& result) {
   }
 }
 
-// What adds or removes sets uses this set's communicators, so nothing else may meanwhile.
+// A change of sets uses this set's communicators, and nothing else may use the communicators
+// meanwhile.
 void ProcessSet::ChangeSets(MutexLock& lock, Response response) {
   DrainMover(lock);
   Result<int> number = -1;
@@ -214,8 +218,8 @@ void ProcessSet::ChangeSets(MutexLock& lock, Response response) {
     const MutexUnlock unlock(mutex_);
     number = hooks_.change_sets(response.agreement());
   }
-  if (response.pending && number.ok()) TicketOf(response).number = *number;
-  // Why the set has failed tells more than what came of it.
+  if (response.pending && number.ok()) response.pending->ticket->number = *number;
+  // The reason for the set's failure tells more than the error of the change.
   const bool failed = !number.ok() && driver_.has_ended();
   Finish(response, failed ? driver_.ended() : number.status());
 }
@@ -233,6 +237,7 @@ void ProcessSet::FailOrHold(Response& response) {
   failures_.Hold(std::move(held));
 }
 
+// Finishes the held failures whose check is decided, or all of them at the end of the set.
 void ProcessSet::FinishDecided(bool all) {
   for (Response& response : failures_.TakeDecided(all)) {
     Finish(response, InvalidUsage("{}", response.error));
@@ -270,11 +275,13 @@ void ProcessSet::Finish(Response& response, const Status& status) {
 
 // Fails everything that is pending. REQUIRES: this thread drives, or nobody does.
 void ProcessSet::End(const Status& reason) {
+  // Tensors lie in the queue, in the controller, and in held failures; tensors that are being moved
+  // fail in the mover.
   driver_.Advance(Event::kEnd, reason);
   const Status& ended = driver_.ended();
   if (hooks_.ended) hooks_.ended(ended);
-  std::vector<std::unique_ptr<Pending>> all = controller_.TakeAll();
-  std::vector<std::unique_ptr<Pending>> queued;
+  std::vector<std::unique_ptr<Tensor>> all = controller_.TakeAll();
+  std::vector<std::unique_ptr<Tensor>> queued;
   queue_.Take(queued);
   for (auto* const tensors : {&queued, &all}) {
     for (auto& tensor : *tensors) {

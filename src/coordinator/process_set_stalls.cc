@@ -1,5 +1,5 @@
-// Has what a process set says of work that does not get done: what is pending and for how long, who
-// waits for it, and what the others do instead.
+// Texts of a process set about work that does not get done: the pending tensors and their ages, the
+// threads that wait, and the activity of the ranks that are missing.
 
 #include <algorithm>
 #include <utility>
@@ -13,8 +13,8 @@ bool ProcessSet::Tick(bool others) {
   const MutexLock lock(mutex_);
   if (driver_.has_ended()) return false;
   const int64_t now_ns = NowNs();
-  // A collective that makes no progress for too long fails. Called in, the others end the round,
-  // and since it brings nothing new, this rank waits outside from then on.
+  // A collective that makes no progress for too long fails. A round call makes the others end the
+  // round; because the round brings nothing new, this rank waits outside from then on.
   if (driver_.in_round() && now_ns - round_began_ns_ > options_.longest_round_ns) {
     CallOthers(driver_.next_round());
   }
@@ -41,6 +41,7 @@ void ProcessSet::AskForStallCheckLocked() {
   loop_wakes_.NotifyOne();
 }
 
+// Names the first three tensors in the order of asking, because a model may have thousands.
 std::string ProcessSet::PendingTextLocked() const {
   std::vector<const Tensor*> waiting;
   queue_.names().ForEachWaiting([&](const TensorHome& home) { waiting.push_back(home.pending); });
@@ -64,7 +65,8 @@ std::string ProcessSet::PendingText() const {
 }
 
 std::string ProcessSet::Activity() const {
-  // Asked first: other sets take their own locks, and no lock of this one may be held then.
+  // The hook is called first because other sets take their own locks, and no lock of this set may
+  // be held then.
   const std::string elsewhere = hooks_.other_sets ? hooks_.other_sets() : "";
   const std::string ending = elsewhere.empty() ? "" : " and " + elsewhere;
   const MutexLock lock(mutex_);
@@ -78,6 +80,8 @@ std::string ProcessSet::Activity() const {
                      static_cast<double>(NowNs() - last_finished_ns_) / 1e9, ending);
 }
 
+// A failure in doubt makes all tensors count as neither late nor overdue: the tensors may be gone
+// when the other ranks hear of them.
 ProcessSet::Waits ProcessSet::waits() const {
   const MutexLock lock(mutex_);
   Waits waits;
@@ -99,7 +103,8 @@ ProcessSet::Waits ProcessSet::waits() const {
   if (!queue_.empty()) waits.round = driver_.first_open_round();
   waits.askers = threads_.askers();
   waits.blocked = threads_.Blocked();
-  // Several threads may wait for one tensor, which is rare and taken for a wait of another kind.
+  // Several threads may wait for the same tensor. Such a rare case counts as a wait of another
+  // kind.
   waits.others = in_doubt || awaited != threads_.num_waits();
   return waits;
 }
@@ -111,6 +116,7 @@ bool ProcessSet::MayBeStuck() const {
 
 void ProcessSet::AddPendingFailure(const std::string& name, PendingFailure failure,
                                    uint64_t round) {
+  // Failures name ranks of the job; rounds name places in the set.
   RankSet places;
   for (size_t i = 0; i < options_.members.size(); ++i) {
     if (failure.ranks.Contains(options_.members[i])) places.Add(static_cast<int>(i));
@@ -118,7 +124,7 @@ void ProcessSet::AddPendingFailure(const std::string& name, PendingFailure failu
   failure.ranks = places;
   const MutexLock lock(mutex_);
   if (driver_.has_ended()) return;
-  // Rounds take all ranks: when the check was made, no rank was further than two from here.
+  // Rounds take all ranks: at the time of the check no rank was further than two rounds from here.
   round = std::min(round, driver_.next_round() + 2);
   failures_.Add(name, std::move(failure), round);
   // Members that wait for nothing here must come as well.

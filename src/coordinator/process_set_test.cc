@@ -104,7 +104,7 @@ TEST(ProcessSetTest, OneSetDoesNotWaitForAnother) {
     }
     self.Wait(handle);
     EXPECT_THAT(late, Each(3.0f));
-    self.Sum("end", late);  // whoever leaves earlier would end it for the others
+    self.Sum("end", late);  // a rank that leaves earlier would end the set for the others
   });
 }
 
@@ -146,7 +146,7 @@ TEST(JoinTest, JoinedRanksAddNeutralElements) {
                       "gather", tuttiOpAllgather, tuttiInt32, shape, row.data(), nullptr))),
                   ElementsAre(0, 2));
     };
-    // Twice, so that the second time comes from the cache.
+    // Twice, because the second time comes from the cache.
     if (self.rank() != 1) {
       step();
       step();
@@ -175,8 +175,8 @@ bool Until(const std::function<bool()>& holds) {
   return true;
 }
 
-// Waits until all these words have been said on standard error, which the test captures in a file.
-// False where nobody says them.
+// Waits until all these words have been written on standard error, which the test captures in a
+// file. Returns false when a word does not come.
 bool AwaitSaid(const std::vector<std::string>& words) {
   for (const auto deadline = std::chrono::steady_clock::now() + 40s;
        std::chrono::steady_clock::now() < deadline; std::this_thread::sleep_for(5ms)) {
@@ -218,7 +218,7 @@ TEST(StallTest, OneWindowNamesWhoIsMissingAndWhatItDoesInstead) {
 }
 
 // Negotiation waits as long as users' programs take, whatever the limit for collectives: the rank
-// that waits calls the late one into the round well before the limit, and waits outside of rounds
+// that waits calls the late rank into the round well before the limit, and waits outside rounds
 // from then on.
 TEST(StallTest, ALateRankIsNoCollectiveThatHangs) {
   const testing::Environment environment(testing::Environment::Settings{{"TUTTI_TIMEOUT_S", "1"}});
@@ -282,7 +282,7 @@ std::string PollFor(TestRank& self, int64_t handle, std::chrono::seconds limit =
   return done == 0 ? "not done" : self.TryWait(handle);
 }
 
-// A name in the wrong set is an error that all concerned get, without a limit for stalls, and the
+// A name in the wrong set is an error on all ranks concerned, without a limit for stalls, and the
 // job goes on.
 void AskInDifferentSets(int num_ranks, bool cached) {
   const testing::Environment environment(kOftenLooked);
@@ -309,7 +309,7 @@ void AskInDifferentSets(int num_ranks, bool cached) {
     values.assign(4, 1);
     if (self.rank() < 2) self.Sum("x", values, pair);
     EXPECT_THAT(values, Each(self.rank() < 2 ? 2.0f : 1.0f));
-    self.Sum("last", values);  // who shuts down ends what is under way in every set
+    self.Sum("last", values);  // a shutdown ends all work under way in every set
   });
   const std::string others = num_ranks == 2 ? "rank 0" : "ranks 0 and 2";
   const std::string all = num_ranks == 2 ? "ranks 0 and 1" : "ranks 0-2";
@@ -361,7 +361,7 @@ TEST(SetMismatchJobTest, OneNameInTwoSetsMayBeLate) {
     const int second = AddSet(self, {0, 1});
     std::vector<float> here(4, 1), there(4, 1);
     const int64_t one = AskSum(self, "x", here, self.rank() == 0 ? first : second);
-    // Rank 0 is blocked, and rank 1 comes when that has been seen in several checks.
+    // Rank 0 is blocked, and rank 1 comes when several checks have seen the wait.
     if (self.rank() == 0) self.Wait(one);
     if (self.rank() == 1) {
       EXPECT_TRUE(AwaitSaid(all));
@@ -402,11 +402,9 @@ TEST(DeathTest, PendingOperationsEndWithTheNameOfTheDead) {
     ASSERT_TRUE(coordinator.ok()) << coordinator.status().message();
     const std::shared_ptr<ProcessSet> set = *(*coordinator)->FindSet(0);
     const auto enqueue = [&](const TicketHold& ticket) {
-      Ask ask;
-      ask.name = "barrier";
-      ask.fields.kind = OpKind::kBarrier;
-      ask.ticket = ticket.Share();
-      return set->Enqueue({&ask, 1});
+      TicketHold shared = ticket.Share();
+      const tuttiTensor_t barrier = MakeTensor("barrier", OpKind::kBarrier);
+      return set->Enqueue({&barrier, 1}, nullptr, {&shared, 1});
     };
     const TicketHold warm = TicketHold::Make(), pending = TicketHold::Make();
     EXPECT_TRUE(enqueue(warm).ok());
@@ -432,7 +430,7 @@ TEST(DeathTest, PendingOperationsEndWithTheNameOfTheDead) {
 
 nlohmann::json ReadTimeline(const std::string& path) {
   std::ifstream stream(path);
-  return nlohmann::json::parse(stream);  // throws where it is no JSON
+  return nlohmann::json::parse(stream);  // throws for a file without valid JSON
 }
 
 std::string TimelinePath(const std::string& name) {

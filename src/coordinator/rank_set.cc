@@ -7,7 +7,7 @@
 namespace tutti::coordinator {
 
 void RankSet::AddInterval(int begin, int end) {
-  // The first interval that touches [begin, end), and the first behind it that does not.
+  // The first interval that touches [begin, end), and the next interval that does not.
   auto first = std::lower_bound(intervals_.begin(), intervals_.end(), begin,
                                 [](const auto& interval, int b) { return interval.second < b; });
   auto last = first;
@@ -57,6 +57,12 @@ std::vector<int> RankSet::ToVector() const {
     for (int rank = begin; rank < end; ++rank) ranks.push_back(rank);
   }
   return ranks;
+}
+
+RankSet RankSet::Global(const std::vector<int>& members) const {
+  RankSet global;
+  for (const int place : ToVector()) global.Add(members[static_cast<size_t>(place)]);
+  return global;
 }
 
 std::string RankSet::ToString() const {

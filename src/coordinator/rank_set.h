@@ -1,6 +1,6 @@
 #pragma once
 
-// A set of ranks as sorted intervals: what a whole fleet agrees on takes one interval. A value; one
+// A set of ranks as sorted intervals: a set of all ranks takes a single interval. A value; one
 // thread at a time.
 
 #include <cstdint>
@@ -31,9 +31,11 @@ class RankSet {
   // Returns the ranks below `num_ranks` that are not in the set.
   RankSet Complement(int num_ranks) const;
   std::vector<int> ToVector() const;
+  // Returns the ranks of the job that have these places in `members`.
+  RankSet Global(const std::vector<int>& members) const;
   // Returns the ranks as text, such as "0" or "0, 2-5 and 7".
   std::string ToString() const;
-  // Returns the same with the word, such as "rank 0" or "ranks 0 and 1".
+  // Returns the text of ToString after the word, such as "rank 0" or "ranks 0 and 1".
   std::string Describe() const;
 
   void Write(WireWriter& writer) const;

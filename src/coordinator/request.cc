@@ -31,8 +31,8 @@ std::string_view Name(ReduceOp op) {
 
 namespace {
 
-// Shapes come from users and other ranks: a product that no memory holds stays at the largest
-// number.
+// Returns the product, or the largest number where the product exceeds all memory, because shapes
+// come from users and other ranks.
 int64_t Times(int64_t a, int64_t b) {
   int64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product)) return std::numeric_limits<int64_t>::max();
@@ -97,6 +97,7 @@ bool ReadEnum(WireReader& reader, int count, Enum& value) {
   return true;
 }
 
+// The count is checked against the remaining bytes before anything is stored.
 bool ReadShape(WireReader& reader, std::vector<int64_t>& shape) {
   const uint32_t dimensions = reader.U32();
   if (dimensions > kMaxDimensions || dimensions > reader.remaining() / 8) return false;

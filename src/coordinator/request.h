@@ -1,8 +1,8 @@
 #pragma once
 
-// A request: what a rank asks for one tensor, as far as the other ranks must know it. Two ranks
-// agree on a tensor when their requests are alike, apart from the first dimension where an
-// operation allows that. Values; one thread at a time.
+// A request: the part of an operation on a tensor that the other ranks must know. Two ranks agree
+// on a tensor when their requests are alike, apart from the first dimension where an operation
+// allows different first dimensions. Values; one thread at a time.
 
 #include <cstdint>
 #include <string>
@@ -25,9 +25,9 @@ enum class OpKind : uint8_t {
   kRemoveSet = 7,  // root: the set's number
 };
 inline constexpr int kNumOpKinds = 8;
-// Returns the name as it stands in sentences: "allreduce".
+// Returns the name for sentences: "allreduce".
 std::string_view Name(OpKind kind);
-// Returns the name as it stands in the timeline: "ALLREDUCE".
+// Returns the name for the timeline: "ALLREDUCE".
 std::string_view UpperName(OpKind kind);
 
 // Horovod's numbers.
@@ -42,7 +42,7 @@ enum class ReduceOp : uint8_t {
 inline constexpr int kNumReduceOps = 6;
 std::string_view Name(ReduceOp op);
 
-// The type that floats wider than 16 bits are rounded to while they travel.
+// The type to which floats wider than 16 bits are rounded while they travel.
 enum class Compression : uint8_t { kNone = 0, kFloat16 = 1, kBfloat16 = 2 };
 inline constexpr int kNumCompressions = 3;
 
@@ -63,15 +63,15 @@ struct RequestFields {
 
 struct Request : RequestFields {
   std::vector<int64_t> shape;
-  std::string group;  // members of one group name it alike; empty: none
+  std::string group;  // the same name on all members of a group; empty: none
 
   friend bool operator==(const Request&, const Request&) = default;
 
-  // Return no more than the largest number, whatever the shape says.
+  // Return at most the largest number, whatever the shape says.
   int64_t elements() const;
   int64_t bytes() const;
   int64_t first_dim() const { return shape.empty() ? 0 : shape.front(); }
-  // Elements of one row, that is one step of the first dimension.
+  // Returns the elements of a row, the part of the tensor at one index of the first dimension.
   int64_t row_elements() const;
   bool reduces() const { return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter; }
 };
@@ -79,7 +79,7 @@ struct Request : RequestFields {
 // Returns a shape as text, such as "(2, 3)" or "()".
 std::string ShapeText(const std::vector<int64_t>& shape);
 
-// Bounds of what comes from another rank.
+// Bounds on bytes from another rank.
 inline constexpr size_t kMaxNameBytes = 4096;
 inline constexpr size_t kMaxDimensions = 4096;  // a process set's ranks are sent as a shape
 

@@ -10,34 +10,19 @@
 #include <vector>
 
 #include "coordinator/request.h"
+#include "coordinator/tensor.h"
 
 namespace tutti::coordinator {
 
-// An agreement: what all ranks know about one tensor that all of them have.
+// The terms on which all ranks agreed for a tensor that all of them have.
 struct Agreement {
   std::string name;
   Request request;  // The request of the lowest rank that asked.
-  // Rows that each rank brings to an allgather; empty for other operations.
+  // Rows that each rank brings to an allgather; empty for the other operations.
   std::vector<int64_t> first_dims;
 
   // Returns how many bytes the result of an allgather, or the tensor of another operation, takes.
   int64_t bytes() const;
-};
-
-// A tensor that waits for the other ranks. The queue derives from it and adds what only this rank
-// needs; it has one owner at a time: queue, controller, response.
-struct Pending {
-  virtual ~Pending() = default;
-  std::string name;
-  Request request;
-  const void* input = nullptr;
-  uint64_t order = 0;
-  int64_t since_ns = 0;
-  // Kept by the controller:
-  int slot = -1;      // the slot of the cache by which it is announced
-  bool sent = false;  // Its request has been sent.
-  // Holds what the cache knew of this name when this very request was last found there.
-  std::shared_ptr<const Agreement> known;
 };
 
 // The size in bytes of the largest tensor whose data may travel inline, with the states.
@@ -45,11 +30,11 @@ inline constexpr size_t kInlineDataBytes = 8;
 
 struct Response {
   std::shared_ptr<const Agreement> agreed;  // never null; the cache holds it too
-  std::string error;  // Where it is not empty, the tensor fails with this sentence on every rank.
+  std::string error;  // A tensor with an error fails with this sentence on every rank.
   // The check that decided the failure (PendingFailure), which this rank may have yet to decide; 0
-  // for other errors.
+  // for all other errors.
   uint64_t check = 0;
-  std::unique_ptr<Pending> pending;  // null where this rank has joined or never asked
+  std::unique_ptr<Tensor> pending;  // null where this rank has joined or never asked
   bool cached = false;
   // Whether the data of the tensor came with the states; `reduced` is then the reduction, in the
   // wire's type.

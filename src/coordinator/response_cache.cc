@@ -10,6 +10,7 @@ int ResponseCache::Find(const std::string& name) const {
   return found == by_name_.end() ? -1 : found->second;
 }
 
+// The slot depends on the calls before alone, and is therefore the same on all ranks.
 ResponseCache::Inserted ResponseCache::Insert(std::shared_ptr<const Agreement> agreed,
                                               std::optional<Request> mine) {
   Inserted inserted;

@@ -1,11 +1,11 @@
 #pragma once
 
-// The response cache: what the ranks of a process set agreed on before, by name, each in a numbered
+// The response cache: the earlier agreements of a process set's ranks, by name, each in a numbered
 // slot. A tensor that comes again is announced by its slot's state alone.
 //
-// Every rank's cache holds the same names in the same slots. That follows from one rule: the cache
-// changes only by calls that all ranks make in the same order, for responses and for invalidations
-// that all ranks saw. What a rank itself asked for (`mine`) may differ.
+// Every rank's cache holds the same names in the same slots, because the cache changes only by
+// calls that all ranks make in the same order, for responses and for invalidations that all ranks
+// saw. The ranks' own requests (`mine`) may differ.
 //
 // Belongs to its controller's thread.
 
@@ -22,7 +22,7 @@ namespace tutti::coordinator {
 
 class ResponseCache {
  public:
-  // 0 keeps nothing.
+  // A capacity of 0 keeps nothing.
   explicit ResponseCache(size_t capacity) : capacity_(capacity) {}
 
   struct Entry {
@@ -44,7 +44,7 @@ class ResponseCache {
   void Touch(int slot) { used_[static_cast<size_t>(slot)] = ++clock_; }
   // Changes whenever a slot gets or loses its entry.
   uint64_t version() const { return version_; }
-  // Takes the lowest free slot, or, when the cache is full, the least recently used one, whose
+  // Takes the lowest free slot, or, when the cache is full, the least recently used slot, whose
   // entry is dropped. Does nothing with capacity 0 (slot -1).
   struct Inserted {
     int slot = -1;
@@ -58,8 +58,8 @@ class ResponseCache {
   const size_t capacity_;
   std::vector<std::optional<Entry>> slots_;
   std::unordered_map<std::string, int> by_name_;
-  // Says when each slot was used last, in calls: apart from the entries, since all that are used
-  // are touched in every round.
+  // The time of the last use of each slot, in calls. The times lie apart from the entries because
+  // every round touches the times of all used slots.
   std::vector<uint64_t> used_;
   uint64_t clock_ = 0;
   uint64_t version_ = 0;

@@ -16,7 +16,7 @@
 namespace tutti::coordinator {
 
 struct RoundCall {
-  // In place of a round: this rank cannot join the GPUs of the set by a library.
+  // Stands in the place of the round: this rank cannot join the GPUs of the set by a library.
   static constexpr uint64_t kJoinFailed = ~uint64_t{0};
 
   int set = 0;

@@ -5,7 +5,8 @@
 namespace tutti::coordinator {
 namespace {
 
-// Rounds take all ranks, so none is further ahead than a few; early round calls of a new set are.
+// Rounds take all ranks, and no rank is more than a few rounds ahead, but for early round calls of
+// a new set.
 constexpr uint64_t kMostAhead = 1024;
 
 }  // namespace

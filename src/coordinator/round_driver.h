@@ -1,8 +1,8 @@
 #pragma once
 
-// When a process set begins a round, what this rank brings to it, and where the set stands: the
-// state machine of a process set. It decides and remembers; the threads that act on it are the
-// process set's.
+// The state machine of a process set: when the set begins a round, the input of this rank to the
+// round, and the state of the set. The driver decides and remembers; the threads that act on its
+// decisions are the process set's.
 //
 //   from          event        to            what the process set does
 //   kIdle         kBegin       kNegotiating  calls the others in if the last round was quiet, takes
@@ -17,10 +17,10 @@
 //   kEnding       kExchanged   kEnding
 //   kEnding, kEnded  kFail     the same      the first reason stays
 //
-// One thread drives at a time: the one that brought the set from kIdle to kNegotiating.
+// One thread drives at a time: the thread that brought the set from kIdle to kNegotiating.
 //
-// A round takes all ranks and blocks until all have come. A rank that has something new begins one.
-// Whether it comes without news is decided after each round (Attendance).
+// A round takes all ranks and blocks until all have come. A rank that has something new begins a
+// round. Whether the rank comes without news is decided after each round (Attendance).
 //
 // One thread at a time: the process set guards it.
 
@@ -40,8 +40,8 @@ class RoundDriver {
   enum class State { kIdle, kNegotiating, kDispatching, kEnding, kEnded };
   enum class Event { kBegin, kExchanged, kDispatched, kFail, kEnd };
 
-  // Moves on by the table above. `reason` is why the set fails or ends; others than the first are
-  // dropped. Returns the new state.
+  // Moves on by the table above. `reason` says why the set fails or ends; all reasons but the first
+  // are dropped. Returns the new state.
   State Advance(Event event, const Status& reason = Status::Ok());
 
   State state() const { return state_; }
@@ -51,7 +51,7 @@ class RoundDriver {
   bool driving() const { return state_ != State::kIdle && state_ != State::kEnded; }
   bool in_round() const { return state_ == State::kNegotiating; }
   uint64_t next_round() const { return next_round_; }
-  // Returns the first round that can bring what is said from now on.
+  // Returns the first round that can carry news from now on.
   uint64_t first_open_round() const { return in_round() ? next_round_ + 1 : next_round_; }
 
   // Reasons for a round beside the queue's and the pending failures'.
@@ -61,13 +61,13 @@ class RoundDriver {
   void Tune(const std::optional<Tuning>& tuning) { tuning_ = tuning; }
   bool tuning() const { return tuning_.has_value(); }
 
-  // This rank's join. It is announced in one round and done in a later one.
+  // This rank's join, which is announced in a round and done in a later round.
   bool joining() const { return join_ != JoinState::kNone; }
   void Join(TicketHold ticket) {
     join_ = JoinState::kAsked;
     join_ticket_ = std::move(ticket);
   }
-  // Ends the join and returns its ticket, which is empty where nobody has joined.
+  // Ends the join and returns its ticket, which is empty where the rank has not joined.
   TicketHold EndJoin() {
     join_ = JoinState::kNone;
     return std::move(join_ticket_);
@@ -75,15 +75,16 @@ class RoundDriver {
 
   // Returns whether a round is due for a reason other than `has_news`.
   bool IsDue(bool has_news) const;
-  // Another rank calls all into rounds up to this one. Returns false for a call that can come from
-  // no rank.
+  // Notes that another rank calls all ranks into rounds up to this round. Returns false for a call
+  // that can come from no rank.
   bool OnRoundCall(uint64_t round);
-  // Returns whether the others must be called into `round`: they have not been so far.
+  // Returns whether the others must be called into `round`, because they have not been called so
+  // far.
   bool MustCall(uint64_t round);
-  // Returns whether the others must be called into the round that begins: they stay out after a
-  // quiet one.
+  // Returns whether the others must be called into the new round, because they stay out after a
+  // quiet round.
   bool CallsOthers() const { return attendance_ == Attendance::kCalled; }
-  // Fills in what this rank brings to the round that begins, except for tensors and failures.
+  // Fills in the input of this rank to the new round, except for tensors and failures.
   void FillInput(RoundInput& input);
   // Decides by a round's result when this rank comes to the next.
   void Settle(bool news, const Controller& controller);
@@ -91,9 +92,9 @@ class RoundDriver {
  private:
   // Says when this rank comes to the next round.
   enum class Attendance {
-    kWithNews,  // when it has news, or is called
-    kAlways,    // It comes at once: something here waits for ranks that may have news.
-    kCalled,    // As kWithNews, but it calls the others, of whom none had news in the last round.
+    kWithNews,  // when the rank has news, or is called
+    kAlways,    // at once: a tensor here waits for ranks that may have news
+    kCalled,  // as kWithNews, and the rank calls the others, because none had news in the last round
   };
   enum class JoinState { kNone, kAsked, kAnnounced };
 
@@ -103,7 +104,7 @@ class RoundDriver {
   Attendance attendance_ = Attendance::kWithNews;
   uint64_t called_rounds_ = 0;  // this rank is called into all rounds below this one
   uint64_t rung_rounds_ = 0;    // the others have been called into all rounds below this one
-  bool unsent_ = false;         // the controller has requests that it has yet to send
+  bool unsent_ = false;         // the controller has requests to send
   bool stall_check_ = false;
   JoinState join_ = JoinState::kNone;
   TicketHold join_ticket_;

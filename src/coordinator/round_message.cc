@@ -6,7 +6,7 @@ namespace tutti::coordinator {
 namespace {
 
 constexpr size_t kMaxTextBytes = 65536;
-// Longer than anybody waits for more, and far from where times overflow.
+// Longer than anybody waits for more tensors, and far from overflows of times.
 constexpr int64_t kLongestWindowNs = int64_t{86'400} * 1'000'000'000;
 
 void WriteClaim(WireWriter& writer, const Claim& claim) {
@@ -18,6 +18,7 @@ void WriteClaim(WireWriter& writer, const Claim& claim) {
   }
 }
 
+// Each variant belongs to at least one rank, which bounds the number of variants.
 bool ReadClaim(WireReader& reader, int num_ranks, Claim& claim) {
   claim.order = reader.U64();
   const uint32_t count = reader.U32();
@@ -30,6 +31,7 @@ bool ReadClaim(WireReader& reader, int num_ranks, Claim& claim) {
   return true;
 }
 
+// Texts are cut off at a length that the reader accepts.
 void WriteTexts(WireWriter& writer, const std::map<int, std::string>& texts) {
   writer.U32(static_cast<uint32_t>(texts.size()));
   for (const auto& [rank, text] : texts) {
@@ -127,6 +129,8 @@ RankSet Claim::ranks() const {
   return all;
 }
 
+// Merging is commutative, associative and idempotent, as MergeFromAll demands: the order of the
+// variants and `order` follow from the lowest ranks.
 void Claim::Merge(const Claim& other) {
   if (other.lowest() < lowest()) order = other.order;
   for (const Variant& theirs : other.variants) {
@@ -142,6 +146,8 @@ void Claim::Merge(const Claim& other) {
             [](const Variant& a, const Variant& b) { return a.ranks.lowest() < b.ranks.lowest(); });
 }
 
+// Merges field by field in a way that repeats do not change, because a message may come round
+// twice.
 void RoundMessage::Merge(const RoundMessage& other) {
   for (const auto& [name, claim] : other.claims) {
     const auto [found, added] = claims.emplace(name, claim);
@@ -156,7 +162,7 @@ void RoundMessage::Merge(const RoundMessage& other) {
   activities.insert(other.activities.begin(), other.activities.end());
   for (const auto& [name, theirs] : other.pending_failures) {
     const auto [found, added] = pending_failures.emplace(name, theirs);
-    // What came of one check is the same everywhere.
+    // Failures of the same check are the same everywhere.
     if (!added && found->second.check < theirs.check) found->second = theirs;
   }
   if (!tuning) tuning = other.tuning;

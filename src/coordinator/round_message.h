@@ -1,16 +1,17 @@
 #pragma once
 
-// Ranks tell one another this when bits do not suffice: new requests, who joins or leaves, and,
-// when something has stalled, what everybody waits for.
+// The message that ranks exchange when bits do not suffice: new requests, ranks that join or leave,
+// and, after a stall, the tensors for which everybody waits.
 //
-// A message is a merge of those of several ranks. Equal requests become one with a set of ranks, so
-// that a message of a thousand ranks that ask alike is as long as that of one.
+// A message is a merge of the messages of several ranks. Equal requests become a single request
+// with a set of ranks: a message of a thousand ranks that ask alike is as long as the message of a
+// single rank.
 //
 // Format (little-endian): claims (count; name, order, variants (count; request, ranks)), joining
-// ranks, leaving (count; rank, reason), waiting (count; name, ranks that have it, ranks that have
-// it for too long), activities (count; rank, text), pending failures (count; name, check,
-// ranks, sentence), a flag and perhaps the tuning, a flag and perhaps what ranks wait for in other
-// sets. Reading refuses anything else.
+// ranks, leaving (count; rank, reason), waiting (count; name, ranks that have the tensor, ranks
+// that have the tensor for too long), activities (count; rank, text), pending failures (count;
+// name, check, ranks, sentence), a flag and perhaps the tuning, a flag and perhaps the waits in
+// other sets. The reader refuses anything else.
 
 #include <cstdint>
 #include <map>
@@ -27,7 +28,7 @@
 
 namespace tutti::coordinator {
 
-// This may change while a job runs, on all ranks between the same two rounds.
+// Settings that may change while a job runs, on all ranks between the same two rounds.
 struct Tuning {
   int64_t fusion_threshold = int64_t{128} << 20;
   int64_t window_ns = 1'000'000;
@@ -44,8 +45,8 @@ struct Variant {
   friend bool operator==(const Variant&, const Variant&) = default;
 };
 
-// Lists all requests for one name, in the order of their lowest ranks. More than one variant is
-// either a first dimension that may differ, or a mistake of the user.
+// Lists all requests for a name, in the order of their lowest ranks. More than one variant comes
+// from first dimensions that may differ, or from a mistake of the user.
 struct Claim {
   uint64_t order = 0;  // When the lowest of the ranks asked, in its own count.
   std::vector<Variant> variants;
@@ -60,15 +61,15 @@ struct Waiting {
   RankSet late;  // On these it has been pending for longer than the stall window.
 };
 
-// A failure that was decided for a tensor which some ranks can never complete (set_mismatch.h), and
-// which the ranks of the set have yet to apply in one of their rounds.
+// A failure that was decided for a tensor which some ranks can never complete (set_mismatch.h). The
+// ranks of the set have yet to apply the failure in a round.
 struct PendingFailure {
-  // The number of the check that decided it: all ranks count the checks in which they tell one
-  // another what they wait for. The first rank that brings the failure of a check makes it apply on
-  // all ranks. Ranks that decide later bring it again, and the number tells that it was applied, so
-  // that it does not hit a tensor that was asked for since.
+  // The number of the check that decided the failure: all ranks count the checks in which they tell
+  // one another their waits. The first rank that brings the failure of a check makes the failure
+  // apply on all ranks. Ranks that decide later bring the same failure again. The number then tells
+  // that the failure was applied, and no newer request for the tensor fails by mistake.
   uint64_t check = 0;
-  // The ranks on which the tensor fails; on others it stays pending.
+  // The ranks on which the tensor fails; on all further ranks the tensor stays pending.
   RankSet ranks;
   std::string sentence;
 };
@@ -78,7 +79,7 @@ struct RoundMessage {
   RankSet joining;
   std::map<int, std::string> leaving;  // rank → why
   std::map<std::string, Waiting> waiting;
-  std::map<int, std::string> activities;  // rank → what it does
+  std::map<int, std::string> activities;  // rank → its activity
   std::map<std::string, PendingFailure> pending_failures;
   std::optional<Tuning> tuning;       // said by rank 0 only
   std::optional<SetWaits> set_waits;  // Stall checks of the set of all ranks have it.

@@ -15,6 +15,7 @@ void SetMaking::Adopt(BreakOff break_off) {
       return;
     }
   }
+  // Called without the lock, because `break_off` may take locks of its own.
   break_off();
 }
 
@@ -25,6 +26,8 @@ SetMaking::Opened SetMaking::Run(std::function<Opened()> open) {
     if (shared.state == State::kBroken) return shared.reason;
     shared.returned.reset();
   }
+  // The thread may outlive this object after Break, and therefore shares the ownership of the
+  // state.
   auto body = [owner = shared_, open = std::move(open)] {
     Opened result = InternalError("the call threw");
     const Status thrown = WithoutExceptions([&] {
@@ -59,6 +62,7 @@ void SetMaking::Break(const Status& reason) {
     adopted.swap(shared_->adopted);
     shared_->changed.NotifyAll();
   }
+  // Called without the lock, as in Adopt.
   for (const BreakOff& break_off : adopted) break_off();
 }
 

@@ -52,7 +52,7 @@ TEST(SetMakingTest, BreakEndsACallThatBlocks) {
   released->set_value();
 }
 
-// Takes no operation, so that Tutti's own move all data.
+// Takes no operation: Tutti's own operations move all data.
 class NoOperations final : public TwoLevelOperations {
  public:
   bool Takes(const Request&, int64_t) const override { return false; }
@@ -64,10 +64,10 @@ class NoOperations final : public TwoLevelOperations {
   }
 };
 
-// A plugin whose `open` may block, as a library's that waits for its peers does.
+// A plugin whose `open` may block, like the open of a library that waits for its peers.
 class TestPlugin final : public OperationsPlugin {
  public:
-  // Called with the number of groups that were opened before.
+  // Called with the number of groups opened before.
   explicit TestPlugin(std::function<void(int)> open) : open_(std::move(open)) {}
   std::string_view name() const override { return "test"; }
   Status Viable(int, int) override { return Status::Ok(); }
@@ -99,16 +99,14 @@ std::unique_ptr<Coordinator> MakeCoordinator(int rank, int num_ranks, const nccl
 
 Status RunBarrier(ProcessSet& set) {
   const TicketHold ticket = TicketHold::Make();
-  Ask ask;
-  ask.name = "barrier";
-  ask.fields.kind = OpKind::kBarrier;
-  ask.ticket = ticket.Share();
-  TUTTI_TRY(set.Enqueue({&ask, 1}));
+  TicketHold shared = ticket.Share();
+  const tuttiTensor_t barrier = MakeTensor("barrier", OpKind::kBarrier);
+  TUTTI_TRY(set.Enqueue({&barrier, 1}, nullptr, {&shared, 1}));
   set.Wait(*ticket);
   return ticket->status;
 }
 
-// A set whose plugin blocks while it opens holds up neither the other sets nor those who ask for
+// A set whose plugin blocks while opening holds up neither the other sets nor threads that ask for
 // them.
 TEST(MakingASetTest, OtherSetsGoOn) {
   constexpr int kRanks = 2;
@@ -118,7 +116,7 @@ TEST(MakingASetTest, OtherSetsGoOn) {
   testing::RunRankThreads(
       kRanks,
       [&](int rank) {
-        // The third group is that of process set 2.
+        // The third group is the group of process set 2.
         const auto coordinator = MakeCoordinator(rank, kRanks, id, [&](int opened_before) {
           if (opened_before < 2) return;
           ++opening;

@@ -34,8 +34,8 @@ RankSet UnionOf(const Places& places, Field field) {
   return ranks;
 }
 
-// Returns whether all who could complete the tensor in one of these sets have it pending in one of
-// them.
+// Returns whether all ranks that could complete the tensor in any of these sets have the tensor
+// pending in one of the sets.
 bool AllWait(const Places& places) {
   if (places.size() < 2) return false;
   for (const auto& [set, place] : places) {
@@ -60,12 +60,12 @@ std::string Sides(const Places& places) {
   return text;
 }
 
-// Returns the names among `names` that nobody can ever complete: drops what somebody may yet bring,
-// until nothing more is dropped.
+// Returns the names among `names` that nobody can ever complete: drops names that somebody may yet
+// bring, until nothing more is dropped.
 std::set<std::string> Deadlocked(const SetWaits& waits, const RankSet& stuck,
                                  std::set<std::string> names) {
   for (;;) {
-    // Ranks with a thread that waits for something outside.
+    // Ranks with a thread that waits for a tensor outside `names`.
     RankSet free;
     for (const auto& [name, places] : waits.places) {
       if (names.count(name) == 0) free.Union(UnionOf(places, &SetWaits::Place::blocked));

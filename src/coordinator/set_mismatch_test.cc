@@ -65,7 +65,7 @@ TEST(SetMismatchTest, ARankThatIsNotStuckMayComeYet) {
 
 TEST(SetMismatchTest, ARankWithAThreadInAnotherWaitMayComeYet) {
   SetWaits waits = AskedInTwoSets();
-  SetWaits::Place& other = waits.places["y"][3];  // Rank 7 may still bring it.
+  SetWaits::Place& other = waits.places["y"][3];  // Rank 7 may still bring y.
   other.members = Ranks({1, 7});
   other.have = other.blocked = Ranks({1});
   EXPECT_THAT(Outcomes(waits), IsEmpty());

@@ -11,12 +11,12 @@
 namespace tutti::coordinator {
 namespace {
 
-// Gaps between checks of a rank that stays stuck double up to so many ticks.
+// Gaps between checks of a rank that remains stuck double up to this many ticks.
 constexpr int64_t kLongestGapTicks = 64;
 
 bool IsPowerOfTwo(int64_t n) { return (n & (n - 1)) == 0; }
 
-// Returns whether all that ever asked, and live, are blocked.
+// Returns whether all threads that ever asked, and live, are blocked.
 bool AllBlocked(const std::set<pid_t>& askers, const std::set<pid_t>& blocked) {
   return std::all_of(askers.begin(), askers.end(), [&](pid_t thread) {
     return blocked.count(thread) > 0 || !ThreadLives(thread);
@@ -25,10 +25,12 @@ bool AllBlocked(const std::set<pid_t>& askers, const std::set<pid_t>& blocked) {
 
 }  // namespace
 
+// Looks into the sets one after another. A change meanwhile shows as a difference between two
+// statements of this rank, which then prove nothing.
 SetMismatchWatch::Look SetMismatchWatch::LookNow() const {
   Look look;
   std::set<pid_t> askers, blocked;
-  bool elsewhere = false;  // some thread waits for what no other rank can bring
+  bool elsewhere = false;  // some thread waits for something that no other rank can bring
   for (const auto& set : sets_()) {
     const ProcessSet::Waits waits = set->waits();
     RankSet members;
@@ -53,6 +55,7 @@ SetMismatchWatch::Look SetMismatchWatch::LookNow() const {
   return look;
 }
 
+// Removes everything from the statement that a conclusion could rest on.
 void SetMismatchWatch::Look::ProveNothing() {
   stuck = false;
   waits.stuck = RankSet();
@@ -62,6 +65,7 @@ void SetMismatchWatch::Look::ProveNothing() {
 }
 
 SetWaits SetMismatchWatch::CollectWaits() {
+  // A rank that has yet to decide a check may be about to fail tensors that seem to wait.
   bool behind = false;
   {
     const MutexLock lock(mutex_);
@@ -97,7 +101,8 @@ void SetMismatchWatch::Decide(const SetWaits& waits) {
         break;
     }
   }
-  // In this order: who looks when this check counts as decided finds all sets told.
+  // The sets are told in this order, because a thread that sees this check decided must find all
+  // sets told.
   for (const auto& set : sets_()) set->Decided(check);
   const MutexLock lock(mutex_);
   decided_ = check;
@@ -112,7 +117,7 @@ void SetMismatchWatch::AddPendingFailure(const SetMismatch& mismatch, uint64_t c
   }
 }
 
-// Once a window.
+// Warns once a window.
 void SetMismatchWatch::Warn(const SetMismatch& mismatch) {
   const int64_t now_ns = NowNs();
   const auto window_ns = static_cast<int64_t>(window_s_ * 0.9e9);
@@ -125,8 +130,8 @@ void SetMismatchWatch::Warn(const SetMismatch& mismatch) {
   TUTTI_WARN("{} They have waited for more than {} s.", mismatch.sentence, window_s_);
 }
 
-// Returns whether this rank has been stuck, in a set that is not that of all ranks, for a tick, or
-// two, or four, ...
+// Returns whether this rank has been stuck, in a set apart from the set of all ranks, for a tick,
+// or two, or four, ...
 bool SetMismatchWatch::Suspects() {
   const auto sets = sets_();
   const bool may_be = std::any_of(sets.begin(), sets.end(), [](const auto& set) {
@@ -141,6 +146,7 @@ bool SetMismatchWatch::Suspects() {
   return ticks_ > 0 && (IsPowerOfTwo(ticks_) || ticks_ % kLongestGapTicks == 0);
 }
 
+// Checks run in the set of all ranks, because the ranks concerned may share no smaller set.
 void SetMismatchWatch::Tick(bool due) {
   if (!others_()) return;
   bool ask = Suspects() || due;

@@ -1,5 +1,5 @@
-// Names in the wrong set, on process sets of simulated ranks: what the ranks say of themselves is
-// handed round, and decided by each, when the test says so.
+// Names in the wrong set, on process sets of simulated ranks: the test hands the statements of the
+// ranks round and has each rank decide, at times of its choice.
 
 #include "coordinator/set_mismatch_watch.h"
 
@@ -40,7 +40,8 @@ size_t Mistakes(const SetWaits& waits) {
       [](const auto& mismatch) { return mismatch.outcome == SetMismatch::Outcome::kMistake; }));
 }
 
-// Sets are numbered from 1: that of all ranks, over which a job's own check would go, is the test.
+// Sets are numbered from 1: the test stands in for the set of all ranks, which carries a job's own
+// checks.
 class Job {
  public:
   Job(int num_ranks, const std::vector<std::vector<int>>& sets, uint64_t seed = 1) {
@@ -63,7 +64,7 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // What waits ends.
+  // Ends all waits.
   void End() {
     for (const auto& network : networks_) network->Kill(0);
     for (Rank& rank : ranks_) {
@@ -85,29 +86,28 @@ class Job {
     std::abort();
   }
 
-  TicketHold Ask(int rank, int id, std::string_view name) {
+  TicketHold Ask(int rank, int id, const std::string& name) {
     TicketHold ticket = TicketHold::Make();
-    tutti::coordinator::Ask ask;
-    ask.name = name;
-    ask.fields.kind = OpKind::kBarrier;
-    ask.ticket = ticket.Share();
-    const Status status = set(rank, id).Enqueue({&ask, 1});
+    TicketHold shared = ticket.Share();
+    const tuttiTensor_t barrier = MakeTensor(name.c_str(), OpKind::kBarrier);
+    const Status status = set(rank, id).Enqueue({&barrier, 1}, nullptr, {&shared, 1});
     EXPECT_TRUE(status.ok()) << status.message();
     return ticket;
   }
-  // "" or what went wrong.
+  // Returns "" or the error.
   std::string Wait(int rank, int id, const TicketHold& ticket) {
     set(rank, id).Wait(*ticket);
     return ticket->status.ok() ? "" : std::string(ticket->status.message());
   }
 
-  // Returns what comes of one check.
+  // Returns the result of one check.
   SetWaits Check() {
     SetWaits all;
     for (int rank = 0; rank < size(); ++rank) all.Merge(watch(rank).CollectWaits());
     return all;
   }
-  // Checks, decided by all, until one finds mistakes; that one is left to be decided.
+  // Makes checks, decided by all, until a check finds mistakes; the last check is left to be
+  // decided.
   SetWaits CheckUntilProven() {
     SetWaits waits;
     EXPECT_TRUE(Until([&] {
@@ -153,7 +153,7 @@ class Job {
   std::unique_ptr<EventLoop> loop_;
 };
 
-// Runs a program for each rank, on a thread of its own, and `checks` on this one.
+// Runs a program for each rank, on a thread of its own, and `checks` on the calling thread.
 void RunPrograms(Job& job, const std::function<void(int)>& program,
                  const std::function<void()>& checks) {
   std::atomic<int> finished{0};
@@ -170,9 +170,10 @@ void RunPrograms(Job& job, const std::function<void(int)>& program,
   for (std::thread& thread : threads) thread.join();
 }
 
-// Rank 0 decides first, and the failure reaches set 2 of rank 1 through it. As long as rank 1 has
-// not decided, its program must not learn that x failed: it could ask for x in set 1, where rank
-// 0's x might be about to fail. Then both ask for it again, each first where the other did.
+// Rank 0 decides first, and the failure reaches set 2 of rank 1 through rank 0. As long as rank 1
+// has not decided, its program must not learn that x failed: the program could ask for x in set 1,
+// where rank 0's x might be about to fail. Then both ask for x again, each first where the other
+// rank did.
 TEST(SetMismatchWatchTest, NothingFailsBeforeTheRankHasDecided) {
   Job job(2, {{0, 1}, {0, 1}});
   std::array<std::atomic<bool>, 2> failed = {};
@@ -195,8 +196,8 @@ TEST(SetMismatchWatchTest, NothingFailsBeforeTheRankHasDecided) {
   });
 }
 
-// What a rank asks for while it waits inside a round is told to the others in the next; a failure
-// that other ranks brought to the round under way would miss it.
+// A request of a rank that waits inside a round is told to the others in the next round; a failure
+// that other ranks brought to the present round would miss the request.
 TEST(SetMismatchWatchTest, WhatWaitsForTheNextRoundFailsToo) {
   Job job(2, {{0, 1}, {0, 1}});
   const auto program = [&](int rank) {
@@ -218,10 +219,10 @@ TEST(SetMismatchWatchTest, WhatWaitsForTheNextRoundFailsToo) {
   });
 }
 
-// Where each rank asks in one step: all in one set, or in sets of which none gets all of its
+// Where each rank asks in a step: all in the same set, or in sets of which none gets all of its
 // members.
 struct Step {
-  std::vector<int> sets;  // There is one set for each rank.
+  std::vector<int> sets;  // one set for each rank
   bool crossed = false;
 };
 
@@ -253,7 +254,7 @@ std::vector<Step> RandomSteps(const std::vector<std::vector<int>>& sets, int num
   return steps;
 }
 
-// All ask for x, again and again and at once; failures reach the ranks whenever they do.
+// All ask for x, again and again and at once; failures reach the ranks at any time.
 void AskAgainAtOnce(uint64_t seed) {
   const std::vector<std::vector<int>> sets = {
       {0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1}, {1, 2, 3}, {2, 3}};

@@ -11,7 +11,7 @@
 namespace tutti::coordinator {
 namespace {
 
-// How the elements of a narrow float format are read and written; plain numbers are their own.
+// Reads and writes the elements of a narrow float format; plain numbers are taken as they are.
 template <typename Format>
 struct Narrow {
   typename Format::Bits bits;
@@ -35,8 +35,8 @@ void Store(Value value, Narrow<Format>& out) {
   out.bits = Format::FromDouble(static_cast<double>(value));
 }
 
-// Floats of up to 32 bits are scaled in float32, by the factor rounded to it; everything else in
-// float64.
+// Floats of up to 32 bits are scaled in float32, by the factor rounded to float32; everything else
+// in float64.
 template <typename From, typename To>
 void Convert(const void* input, void* output, size_t count, double factor) {
   const auto* in = static_cast<const From*>(input);
@@ -91,7 +91,8 @@ ConvertFn SameType(ElementType type) {
   return nullptr;
 }
 
-// Returns the conversion to the wire's type, or from it; null where the types are the same.
+// Returns the conversion to the wire's type, or from the wire's type; null where the types are the
+// same.
 template <bool kIn, typename T, typename Wire>
 ConvertFn Between() {
   if constexpr (kIn) return Convert<T, Wire>;
@@ -130,6 +131,7 @@ void Fill(void* wire, size_t count, T value) {
   for (size_t i = 0; i < count; ++i) out[i] = value;
 }
 
+// Infinities are the neutral elements of minimum and maximum where a type has infinities.
 template <typename T>
 void FillNumbers(ReduceOp op, void* wire, size_t count) {
   using Limits = std::numeric_limits<T>;
@@ -155,6 +157,7 @@ void FillNarrow(ReduceOp op, void* wire, size_t count) {
 }  // namespace
 
 ncclDataType_t WireType(const Request& request) {
+  // Adasum computes in float32 or float64 from the start, and ignores the compression.
   const bool wide = request.type == ElementType::kFloat32 || request.type == ElementType::kFloat64;
   if (wide && request.op != ReduceOp::kAdasum) {
     if (request.compression == Compression::kFloat16) return ncclFloat16;

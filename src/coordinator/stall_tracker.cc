@@ -10,24 +10,17 @@
 namespace tutti::coordinator {
 namespace {
 
-// The mistake that may have caused a stall is looked for so long, from the limit for stalls on,
-// before the job ends. It takes some checks of all ranks, each of milliseconds where they have a
-// core.
+// How long the mistake that may have caused a stall is looked for, from the limit for stalls on,
+// before the job ends. The search takes some checks of all ranks, each of milliseconds where they
+// have a core.
 constexpr int64_t kLastCallNs = 5'000'000'000;
 
 double Seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
 
 }  // namespace
 
-RankSet ToGlobal(const RankSet& ranks, const std::vector<int>& members) {
-  RankSet global;
-  for (const int r : ranks.ToVector()) global.Add(members[static_cast<size_t>(r)]);
-  return global;
-}
-
-RankSet StallTracker::Global(const RankSet& ranks) const { return ToGlobal(ranks, members_); }
-
 StallTracker::State StallTracker::Advance(int64_t now_ns, bool in_other_sets) {
+  // The table in the header. A rank in a single set passes through kLastCall at once.
   const bool over =
       options_.shutdown_ns > 0 && oldest_ns_ != 0 && now_ns - oldest_ns_ >= options_.shutdown_ns;
   if (!over) return state_ = State::kWithinLimit;
@@ -42,6 +35,7 @@ StallTracker::State StallTracker::Advance(int64_t now_ns, bool in_other_sets) {
 bool StallTracker::CheckIsDue(int64_t now_ns, const NameTable& names) const {
   if (options_.warn_ns == 0 || oldest_ns_ == 0) return false;
   if (now_ns - oldest_ns_ < options_.warn_ns) return false;
+  // The oldest tensor may have been reported in this window; then another tensor must be due.
   bool due = false;
   names.ForEachWaiting([&](const TensorHome& home) {
     due = due || now_ns - std::max(home.pending->since_ns, home.reported_ns) >= options_.warn_ns;
@@ -68,7 +62,7 @@ std::string StallTracker::OverdueText(const NameTable& names) const {
   std::string missing;
   for (const Stall& stall : last_stalls_) {
     if (stall.name == oldest->name)
-      missing = fmt::format(" for want of {}", Global(stall.missing).Describe());
+      missing = fmt::format(" for want of {}", stall.missing.Global(members_).Describe());
   }
   return fmt::format("\"{}\" was stalled for {} s{}, the limit that is set", oldest->name, limit_s,
                      missing);
@@ -80,9 +74,11 @@ void StallTracker::Report(const RoundResult& result, NameTable& names) {
   for (const Stall& stall : result.stalls) {
     TensorHome* const home = names.Find(stall.name);
     if (home == nullptr || !stall.have.Contains(rank_)) continue;
-    // Windows of different ranks begin at different times, and each asks for a check in its own.
+    // Windows of different ranks begin at different times, and each rank asks for a check in its
+    // own.
     if (now_ns - home->reported_ns < options_.warn_ns / 10 * 9) continue;
     home->reported_ns = now_ns;
+    // All ranks of `have` note the report, and only the lowest logs the text.
     if (stall.have.lowest() != rank_) continue;
     std::string doing;
     for (const int r : stall.missing.ToVector()) {
@@ -91,8 +87,8 @@ void StallTracker::Report(const RoundResult& result, NameTable& names) {
       doing += fmt::format("; rank {} {}", members_[static_cast<size_t>(r)], found->second);
     }
     TUTTI_WARN("\"{}\" has waited for more than {} s: {} asked for it, missing {}{}.", stall.name,
-               Seconds(options_.warn_ns), Global(stall.have).Describe(),
-               Global(stall.missing).Describe(), doing);
+               Seconds(options_.warn_ns), stall.have.Global(members_).Describe(),
+               stall.missing.Global(members_).Describe(), doing);
   }
 }
 

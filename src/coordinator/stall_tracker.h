@@ -1,7 +1,7 @@
 #pragma once
 
-// Stalls of one process set: how long what is pending has waited, when ranks must be asked what
-// they wait for, what is logged of it, and when a stall ends the job.
+// Stalls of one process set: how long pending tensors have waited, when the ranks must be asked for
+// their waits, the log's text about a stall, and when a stall ends the job.
 //
 // The limit that ends the job (stall_shutdown_ns):
 //
@@ -12,8 +12,8 @@
 //   kLastCall     kLastCallNs have passed                          kOverdue
 //   any           nothing waits for so long any more               kWithinLimit
 //
-// In kLastCall a mistake is looked for that is the stall's cause: ranks that asked in different
-// sets (set_mismatch.h). It then ends what was asked for, and not the job.
+// In kLastCall the set looks for a mistake that may be the stall's cause: ranks that asked in
+// different sets (set_mismatch.h). Such a mistake ends the operations concerned, and not the job.
 //
 // One thread at a time: the process set guards it.
 
@@ -38,48 +38,43 @@ class StallTracker {
   StallTracker(const Options& options, int rank, const std::vector<int>& members)
       : options_(options), rank_(rank), members_(members) {}
 
-  // Something was asked for at this time.
+  // Notes that something was asked for at this time.
   void NoteAsked(int64_t now_ns) {
     if (oldest_ns_ == 0) oldest_ns_ = now_ns;
   }
-  // Sets when the oldest pending tensor was asked for; 0: none is pending.
+  // Sets the time at which the oldest pending tensor was asked for; 0: none is pending.
   void SetOldest(int64_t oldest_ns) { oldest_ns_ = oldest_ns; }
   bool something_waits() const { return oldest_ns_ != 0; }
 
   // Moves on by the table above.
   State Advance(int64_t now_ns, bool in_other_sets);
   State state() const { return state_; }
-  // Returns whether something has been pending for a stall window since it was asked for, or
+  // Returns whether a tensor has been pending for a stall window since the tensor was asked for, or
   // reported.
   bool CheckIsDue(int64_t now_ns, const NameTable& names) const;
   // Returns the time since which a tensor must have been pending to count as late in a check.
   int64_t LateBefore(int64_t now_ns) const {
     return options_.warn_ns > 0 ? now_ns - options_.warn_ns : 0;
   }
-  // Returns whether a tensor of this age is late, or overdue: it is said to other ranks (SetWaits).
+  // Returns whether a tensor of this age is late, or overdue, as other ranks are told (SetWaits).
   bool IsLate(int64_t age_ns) const;
   bool IsOverdue(int64_t age_ns) const;
 
-  // Logs what a check has found. All ranks know; the lowest of the ranks that wait for a tensor
-  // logs it, once a window.
+  // Logs the findings of a check. All ranks know them; the lowest of the ranks that wait for a
+  // tensor logs them, once a window.
   void Report(const RoundResult& result, NameTable& names);
   // Returns the sentence by which a stall ends the job.
   std::string OverdueText(const NameTable& names) const;
   const std::vector<Stall>& last_stalls() const { return last_stalls_; }
 
  private:
-  RankSet Global(const RankSet& ranks) const;
-
   const Options options_;
   const int rank_;
   const std::vector<int>& members_;
   State state_ = State::kWithinLimit;
-  int64_t last_call_ns_ = 0;  // The last call began then.
+  int64_t last_call_ns_ = 0;  // the beginning of the last call
   int64_t oldest_ns_ = 0;
   std::vector<Stall> last_stalls_;
 };
-
-// Returns ranks of a set, by their places, as ranks of the job.
-RankSet ToGlobal(const RankSet& ranks, const std::vector<int>& members);
 
 }  // namespace tutti::coordinator

@@ -4,38 +4,26 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "coordinator/gpu.h"
-#include "coordinator/response.h"
+#include "coordinator/request.h"
 #include "coordinator/ticket.h"
 
 namespace tutti::coordinator {
 
+struct Agreement;
+class GpuMark;
 struct TensorHome;
 
-// Describes what is asked for. Spans and texts are the asker's and are read before the call
-// returns.
-struct Ask {
-  std::string_view name;
-  RequestFields fields;
-  std::span<const int64_t> shape;
-  std::string_view group;
-  const void* input = nullptr;
-  void* output = nullptr;           // null: the coordinator allocates
-  std::span<const int64_t> splits;  // alltoall: rows for each rank
-  // For a tensor on a GPU: which GPU, and the stream behind whose present work it is ready.
-  int device = -1;
-  void* stream = nullptr;
-  TicketHold ticket;
-};
-
-struct Tensor final : Pending {
+// A tensor that this rank has asked for. A tensor has one owner at a time: its home, the queue, the
+// controller, or the response that carries the agreement about the tensor.
+struct Tensor final {
   Tensor() = default;
-  // A tensor that is dropped on the way, by an exception, fails: its owner must not wait for ever.
-  ~Tensor() override {
+  // Fails a tensor that an exception drops on the way, because the owner of its ticket must not
+  // wait for ever.
+  ~Tensor() {
     if (!ticket) return;
     ticket->status = Status(Code::kInternalError, "dropped");
     ticket->done.store(true, std::memory_order_release);
@@ -43,22 +31,33 @@ struct Tensor final : Pending {
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
 
-  void* output = nullptr;
-  std::vector<int64_t> splits;
+  std::string name;
+  Request request;  // told to the other ranks
+  const void* input = nullptr;
+  void* output = nullptr;       // null: the coordinator allocates
+  std::vector<int64_t> splits;  // alltoall: rows for each rank
   TicketHold ticket;
   TensorHome* home = nullptr;
   std::shared_ptr<GpuMark> ready;  // A tensor on a GPU has it.
+  uint64_t order = 0;
+  int64_t since_ns = 0;
+  // Kept by the controller:
+  int slot = -1;      // the slot of the cache that announces the tensor
+  bool sent = false;  // Its request has been sent.
+  // The cache's entry for this name when this very request was last found there.
+  std::shared_ptr<const Agreement> known;
 };
 
-// Holds what a process set remembers of a name (name_table.h). Names usually come again, and then
-// with everything the same, so the tensor is kept and nothing need be allocated, copied or looked
-// up anew.
+// Holds the memory of a process set for a name (name_table.h). Names usually come again, and then
+// with everything the same. The tensor is therefore kept, and nothing need be allocated, copied or
+// looked up anew.
 struct TensorHome {
-  std::string_view name;            // the key of the table
-  const Tensor* pending = nullptr;  // Set while it is pending or running; others may only read it.
-  std::unique_ptr<Tensor> spare;    // Set while it is not.
-  int64_t reported_ns = 0;          // It was last reported as stalled then; 0 means never.
-  // The home that was asked for after this one the last time. Valid as long as `version` is the
+  std::string_view name;  // the key of the table
+  const Tensor* pending =
+      nullptr;  // Set while the tensor is pending or running; readers must not change it.
+  std::unique_ptr<Tensor> spare;  // Set while the tensor is idle.
+  int64_t reported_ns = 0;        // The time of the last stall report; 0 means never.
+  // The home that was asked for after this home the last time. Valid as long as `version` is the
   // table's.
   TensorHome* next = nullptr;
   uint64_t version = 0;

@@ -6,8 +6,8 @@
 namespace tutti::coordinator {
 namespace {
 
-// So that what was copied in is still in the cache when it is reduced and copied out: half of a
-// common L2. A piece must be far larger than the 32 KB or so that a collective moves in its
+// Half of a common L2 cache, because input copied in must still be in the cache when it is reduced
+// and copied out. A piece must be far larger than the 32 KB or so that a collective moves in its
 // start-up time.
 constexpr size_t kPieceBytes = size_t{1} << 20;
 

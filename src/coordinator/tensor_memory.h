@@ -1,10 +1,10 @@
 #pragma once
 
-// Where tensors lie, as the performer sees it: it makes room, copies and converts, and knows
-// nothing else about whether that is the host's memory or a GPU's.
+// The memory of tensors, for the performer: makes room, copies and converts. The performer does not
+// know otherwise whether the memory is the host's or a GPU's.
 //
-// One thread at a time. With a GPU's memory, calls queue their work behind what was queued before,
-// as its operations do.
+// One thread at a time. With a GPU's memory, calls queue their work behind earlier work, as the
+// GPU's operations do.
 
 #include <cstddef>
 
@@ -16,9 +16,10 @@ namespace tutti::coordinator {
 class TensorMemory {
  public:
   virtual ~TensorMemory() = default;
-  // Memory for a result that the caller left to the coordinator; notes where it lies either way.
+  // Makes memory for a result that the caller left to the coordinator. Notes the result's address
+  // in any case.
   virtual Status GiveOutput(Tensor& tensor, size_t bytes) = 0;
-  // Returns one of the buffers, of at least so many bytes. What it held is lost.
+  // Returns the buffer, of at least this size. The buffer's contents are lost.
   enum class Buffer { kFusion, kSecond, kDots };
   static constexpr size_t kNumBuffers = 3;
   virtual Result<std::byte*> Scratch(Buffer buffer, size_t bytes) = 0;
@@ -34,7 +35,7 @@ class TensorMemory {
   };
   virtual Place place() const { return {}; }
   virtual Status Copy(void* to, const void* from, size_t bytes) = 0;
-  // Do what is said of StageIn, StageOut and FillNeutral of staging.h.
+  // Do the work of StageIn, StageOut and FillNeutral of staging.h.
   virtual Status In(const Request& request, const void* input, void* wire, size_t count) = 0;
   virtual Status Out(const Request& request, const void* wire, void* output, size_t count) = 0;
   virtual Status Neutral(ncclDataType_t type, ReduceOp op, void* wire, size_t count) = 0;

@@ -1,9 +1,9 @@
 #pragma once
 
-// The queue of a process set: tensors that were asked for and that no round has taken yet.
+// The queue of a process set: requested tensors that no round has taken yet.
 //
-// A tensor goes this way. It belongs to its home (name_table.h) while nothing of its name is
-// pending, and to whoever has it in the meantime:
+// A tensor belongs to its home (name_table.h) while nothing of its name is pending. Otherwise a
+// tensor goes this way:
 //
 //   from      when                            to          who has it
 //   idle      Add: a caller asks for it       queued      the queue
@@ -24,37 +24,47 @@
 #include "coordinator/gpu_performer.h"
 #include "coordinator/name_table.h"
 #include "coordinator/tensor.h"
+#include "tutti/coordinator_c.h"
 
 namespace tutti::coordinator {
+
+// Returns an operation on a float32 tensor in host memory, without scale factors; a reduction is a
+// sum. The caller adds shape, memory, and further fields of the operation.
+tuttiTensor_t MakeTensor(const char* name, OpKind kind);
 
 class TensorQueue {
  public:
   // `members` are the ranks of the set, as those of the job. `gpu` admits tensors on GPUs.
   TensorQueue(const std::vector<int>& members, GpuPerformer& gpu) : members_(members), gpu_(gpu) {}
 
-  // Enters all that is asked for, or nothing of it. InvalidArgument for what is wrong by itself,
-  // InvalidUsage for a name that is still pending. Takes the tickets of what entered.
-  Status Add(std::span<Ask> asks, int64_t now_ns);
-  // Swaps what is queued for the empty vector `taken`.
-  void Take(std::vector<std::unique_ptr<Pending>>& taken) { queued_.swap(taken); }
+  // Enters all tensors, or none of them. `group` names the group that they form, or is null; each
+  // tensor has a ticket. InvalidArgument for a tensor that is wrong by itself, InvalidUsage for a
+  // name that is still pending. Takes the tickets of the tensors that entered. Reads what the
+  // caller points to before it returns.
+  Status Add(std::span<const tuttiTensor_t> tensors, const char* group,
+             std::span<TicketHold> tickets, int64_t now_ns);
+  // Swaps the queued tensors for the empty vector `taken`.
+  void Take(std::vector<std::unique_ptr<Tensor>>& taken) { queued_.swap(taken); }
   // Gives a tensor back to its home, and returns its ticket.
-  TicketHold Return(std::unique_ptr<Pending> tensor);
+  TicketHold Return(std::unique_ptr<Tensor> tensor);
 
   bool empty() const { return queued_.empty(); }
   size_t size() const { return queued_.size(); }
-  const Pending& at(size_t i) const { return *queued_[i]; }
+  const Tensor& at(size_t i) const { return *queued_[i]; }
   NameTable& names() { return names_; }
   const NameTable& names() const { return names_; }
 
  private:
-  Status AddOne(Ask& ask, int64_t now_ns);
-  Status Describe(const Ask& ask, Tensor& tensor) const;
+  Status AddOne(const tuttiTensor_t& asked, const RequestFields& fields, std::string_view group,
+                int64_t now_ns);
+  Status Describe(const tuttiTensor_t& asked, const RequestFields& fields, std::string_view group,
+                  Tensor& tensor) const;
 
   const std::vector<int>& members_;
   GpuPerformer& gpu_;
   NameTable names_;
-  std::vector<std::unique_ptr<Pending>> queued_;
-  uint64_t order_ = 0;  // counts tensors, by which ranks order what they agree on
+  std::vector<std::unique_ptr<Tensor>> queued_;
+  uint64_t order_ = 0;  // counts tensors; ranks order agreed tensors by this number
 };
 
 }  // namespace tutti::coordinator

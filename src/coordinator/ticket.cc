@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kGenerationShift = 32;
 
-// A place's generation is odd while there is a handle of it, and even while there is none; half of
-// the range, so that handles stay positive. 0 is even, so that no handle is 0.
+// A place's generation is odd while a handle of the place exists, and even otherwise. Generations
+// take half of the range, because handles are positive. 0 is even, and therefore no handle is 0.
 uint32_t NextGeneration(uint32_t generation) { return (generation + 1) & 0x7fffffff; }
 bool HasHandle(uint32_t generation) { return generation % 2 == 1; }
 
@@ -62,7 +62,8 @@ TicketTable::~TicketTable() {
   for (auto& chunk : chunks_) delete[] chunk.load(std::memory_order_relaxed);
 }
 
-// Chunks begin at 0, 64, 192, 448, …: place + 64 has its highest bit where its chunk's size has.
+// Chunks begin at 0, 64, 192, 448, …: place + 64 has its highest bit at the bit of its chunk's
+// size.
 Ticket* TicketTable::At(uint32_t place) const {
   const uint64_t shifted = uint64_t{place} + kFirstChunk;
   const auto chunk = static_cast<uint32_t>(std::bit_width(shifted) - std::bit_width(kFirstChunk));
@@ -108,7 +109,7 @@ void TicketTable::Grow() {
 TicketHold TicketTable::Take(std::shared_ptr<ProcessSet> set, int64_t* handle) {
   Ticket* ticket = PopFree();
   for (; ticket == nullptr; ticket = PopFree()) Grow();
-  // The next call is likely to take the next one.
+  // Prefetches the next free ticket, which the next call is likely to take.
   if (const uint32_t next = ticket->next_free.load(std::memory_order_relaxed); next != 0) {
     const auto* const at = reinterpret_cast<const char*>(At(next - 1));
     for (size_t line = 0; line < sizeof(Ticket); line += 64) __builtin_prefetch(at + line, 1);
@@ -129,7 +130,7 @@ TicketHold TicketTable::Find(int64_t handle) const {
     if (holders == 0) return TicketHold();
   } while (!ticket->holders.compare_exchange_weak(holders, holders + 1));
   TicketHold hold(ticket);
-  // Held, it stays what it is; it may have become another's before.
+  // A held ticket keeps its generation, but may have been given away before the hold.
   if (ticket->generation.load() != GenerationOf(handle)) hold.Drop();
   return hold;
 }
@@ -138,7 +139,7 @@ bool TicketTable::Release(int64_t handle) {
   Ticket* const ticket = At(PlaceOf(handle));
   uint32_t generation = GenerationOf(handle);
   if (ticket == nullptr || !HasHandle(generation)) return false;
-  // Where several release the same handle, one succeeds.
+  // When several threads release the same handle, one thread succeeds.
   if (!ticket->generation.compare_exchange_strong(generation, NextGeneration(generation))) {
     return false;
   }
@@ -148,7 +149,7 @@ bool TicketTable::Release(int64_t handle) {
 
 void TicketTable::ReleaseAll() {
   for (uint32_t place = 0; Ticket* const ticket = At(place); ++place) {
-    Release(HandleOf(ticket->generation.load(), place));  // false where there is none
+    Release(HandleOf(ticket->generation.load(), place));  // false for a place without a handle
   }
 }
 

@@ -1,11 +1,11 @@
 #pragma once
 
-// Tickets: by which the owner of a tensor learns what became of it. A ticket is held by the handle
-// that the owner has and by the operation under way; when both have let go it is used again.
+// Tickets: the owner of a tensor learns the outcome by a ticket. A ticket is held by the owner's
+// handle and by the operation under way, and is used again when both have let go.
 //
-// A coordinator's tickets lie in one table, and a handle is a ticket's place in it together with
-// the number of times that the place was used before, so that a handle that was released is not
-// mistaken for a later one. Asking, waiting and releasing take no lock and allocate nothing.
+// A coordinator's tickets lie in one table. A handle is a ticket's place in the table together with
+// the number of earlier uses of the place, which keeps a released handle from being mistaken for a
+// later handle. Asking, waiting and releasing take no lock and allocate nothing.
 
 #include <array>
 #include <atomic>
@@ -30,30 +30,31 @@ struct FreeDeleter {
 };
 using OwnedBytes = std::unique_ptr<std::byte, FreeDeleter>;
 
-// 64-byte aligned, uninitialised; at least one line. Null when there is no memory.
+// 64-byte aligned, uninitialised; at least one line. Null when the memory is used up.
 inline OwnedBytes AllocateBytes(size_t bytes) {
   return OwnedBytes(static_cast<std::byte*>(std::aligned_alloc(64, (bytes / 64 + 1) * 64)));
 }
 
-// Written by the process set that performs the operation, before `done`; read by anybody after it.
+// Written by the process set that performs the operation, before `done`; read by anybody after
+// `done`.
 struct Ticket {
   std::atomic<bool> done{false};
-  // Negotiated: no further round is needed for it. Guarded by the process set's mutex.
+  // The operation is negotiated, and needs no further round. Guarded by the process set's mutex.
   bool dispatched = false;
   Status status;
-  // The result where the caller gave no buffer for it.
+  // The result where the caller gave no buffer.
   OwnedBytes owned;
   void* output = nullptr;
-  std::shared_ptr<GpuOutcome>
-      gpu;  // An operation on a GPU has it: it was queued when the ticket is done.
+  // Set for an operation on a GPU, which is queued when the ticket is done.
+  std::shared_ptr<GpuOutcome> gpu;
   std::vector<int64_t> output_shape;
   std::vector<int64_t> received_splits;  // alltoall: rows from each rank
-  int number = -1;                       // join: who joined last; add_process_set: the set's number
+  int number = -1;  // join: the last rank to join; add_process_set: the set's number
 
-  // Kept by those who hold it:
+  // Kept by the holders:
   std::atomic<int32_t> holders{0};
   TicketTable* table = nullptr;     // null: of the heap
-  std::shared_ptr<ProcessSet> set;  // The operation's set; null stands for that of all ranks.
+  std::shared_ptr<ProcessSet> set;  // the operation's set; null stands for the set of all ranks
   uint32_t place = 0;
   std::atomic<uint32_t> generation{0};
   std::atomic<uint32_t> next_free{0};  // place + 1 of the next free ticket
@@ -98,14 +99,14 @@ class TicketTable {
   TicketTable(const TicketTable&) = delete;
   TicketTable& operator=(const TicketTable&) = delete;
 
-  // Makes a ticket held by its handle; the hold that is returned is the operation's.
+  // Makes a ticket held by its handle; the returned hold is the operation's.
   TicketHold Take(std::shared_ptr<ProcessSet> set, int64_t* handle);
-  // Empty where there is no such handle.
+  // Returns an empty hold for an unknown handle.
   TicketHold Find(int64_t handle) const;
-  // Releases a handle. Returns false where there is no such handle. The operation may go on holding
-  // its ticket.
+  // Releases a handle. Returns false for an unknown handle. The operation may go on holding its
+  // ticket.
   bool Release(int64_t handle);
-  // Releases what is left.
+  // Releases all remaining handles.
   void ReleaseAll();
 
  private:
@@ -119,8 +120,8 @@ class TicketTable {
   void Grow();
 
   std::array<std::atomic<Ticket*>, kMaxChunks> chunks_ = {};
-  // place + 1 of the first free ticket, and above it a count of changes: a head that was taken and
-  // came back is then another.
+  // place + 1 of the first free ticket, and above the place a count of changes, which tells a head
+  // that was taken and came back from the earlier head.
   std::atomic<uint64_t> free_{0};
   Mutex growing_;
   uint32_t num_chunks_ TUTTI_GUARDED_BY(growing_) = 0;

@@ -29,7 +29,7 @@ TEST(TicketTableTest, ATicketIsUsedAgainWhenBothHaveLetGo) {
   ticket->number = 7;
   table.Release(first);
   const TicketHold other = table.Take(nullptr, &second);
-  EXPECT_NE(other.get(), ticket);  // The operation still holds it.
+  EXPECT_NE(other.get(), ticket);  // The operation still holds the ticket.
   operation.Drop();
   const TicketHold again = table.Take(nullptr, &third);
   EXPECT_EQ(again.get(), ticket);
@@ -70,7 +70,7 @@ TEST(TicketTableTest, GrowsAndKeepsAllApart) {
   table.ReleaseAll();
 }
 
-// What one thread releases another takes, while a third looks for it.
+// A thread releases tickets, another takes them, and a third looks for them.
 TEST(TicketTableTest, ManyThreadsTakeFindAndRelease) {
   TicketTable table;
   std::atomic<int64_t> shown{0};

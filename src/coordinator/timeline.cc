@@ -18,7 +18,7 @@
 namespace tutti::coordinator {
 namespace {
 
-// So many bytes of events are written at once.
+// The bytes of events that are written at once.
 constexpr size_t kFlushBytes = 3072;
 // Rows of tensors whose names never come again must not pile up.
 constexpr size_t kMaxRows = 65536;
@@ -153,7 +153,7 @@ void Timeline::FlushLocked() {
     size_t size = rest.substr(0, room - 1).rfind('\n') + 1;
     if (size == 0) {
       size = rest.find('\n') + 1;
-      // What fits into no page is written all the same.
+      // An event too long for a page is written all the same.
       if (size < page_bytes_) {
         if (!EnterNextPage(room)) break;
         continue;
@@ -165,7 +165,7 @@ void Timeline::FlushLocked() {
     end_ += static_cast<int64_t>(size);
     rest.remove_prefix(size);
   }
-  // A full disk ends the timeline, not the job; what was written before stays valid.
+  // A full disk ends the timeline, not the job; the file written before stays valid.
   if (!rest.empty()) {
     static_cast<void>(ftruncate(fd_.get(), end_) == 0 && Write("]\n", end_));
   }
@@ -204,7 +204,7 @@ bool Timeline::EnterNextPage(size_t room) {
   return true;
 }
 
-// `more` belongs to the innermost of what is open.
+// `more` belongs to the innermost open activity.
 void Timeline::CloseDownTo(int64_t now_ns, Row& row, int open, std::string_view more) {
   for (; row.open > open; --row.open) {
     Emit(now_ns, 'E', row.number, "", std::exchange(more, ""));

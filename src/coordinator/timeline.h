@@ -1,34 +1,35 @@
 #pragma once
 
-// The timeline of one rank: what became of every tensor and when, as Chrome-trace JSON that
-// chrome://tracing and Perfetto open.
+// The timeline of one rank: the history of every tensor as Chrome-trace JSON for chrome://tracing
+// and Perfetto.
 //
-// One row (tid) a tensor of a process set, one process (pid) a rank, times in microseconds of this
-// machine's wall clock. Per tensor: NEGOTIATE_<OP> from being asked for on this rank until it is
-// known that all ranks have asked, whether or not the answer came from the response cache; then
-// <OP> with the activities inside. The time in NEGOTIATE is what this rank waited for others, and
-// the rank where it is shortest is the one that was waited for. Its end carries the number of the
-// round, which is the same on all ranks, so that a merge knows which spans are of one agreement.
-// Where requests were exchanged an instant names the ranks they came from; in a round of states
-// alone nobody learns who was last, and the ranks' own files, merged, say it.
+// A row (tid) stands for a tensor of a process set, a process (pid) for a rank; times are in
+// microseconds of this machine's wall clock. Per tensor: NEGOTIATE_<OP> from the request on this
+// rank until all ranks are known to have asked, whether or not the answer came from the response
+// cache; then <OP> with the activities inside. In NEGOTIATE this rank waited for others; the others
+// waited for the rank whose NEGOTIATE is shortest. The end of NEGOTIATE carries the number of the
+// round, which is the same on all ranks, and by which a merge finds the spans of an agreement. In a
+// round with requests an instant names the ranks that sent them. A round of states alone tells
+// nobody which rank came last, but the merged files of the ranks do.
 //
 // Hosts' clocks differ. Times are written as this machine has them, never shifted: ranks of one
 // machine stay exactly aligned, nothing waits for a measurement, and no time is ever corrected by
-// an estimate that a better one follows. The metadata say instead how far the clock is from rank
-// 0's and within what error (clock_meter.h), measured when the timeline is opened and from then on
-// while it is, since clocks drift; whoever merges files shifts them (python/tutti/timeline.py).
-// Event "clock", args: host (the same for ranks that have one clock), and where it is known
-// to_rank0_us, what to add to times of this file, and error_us.
+// an estimate that a better estimate follows. Instead the metadata tell the distance of the clock
+// from rank 0's and the error of the distance (clock_meter.h). The distance is measured when the
+// timeline is opened and repeatedly while the timeline is open, since clocks drift; a merge of
+// files shifts their times (python/tutti/timeline.py). Event "clock", args: host (the same for
+// ranks that share a clock), and for a known distance to_rank0_us, to be added to times of this
+// file, and error_us.
 //
-// The file is valid JSON at any moment, also when the process is killed: it always ends in the
-// array's bracket, and events are added by one write over that bracket. The kernel looks for a
-// deadly signal between the pages of a write, so that none goes beyond its page. What is left of a
-// page that the next event does not fit into is filled with spaces, the bracket last; it then moves
-// to the next page by a single store of two bytes, of which each lies in one of the pages (a
+// The file is valid JSON at any moment, even after the process is killed: the file always ends in
+// the array's bracket, and events are added by one write over the bracket. The kernel looks for a
+// deadly signal between the pages of a write, and therefore no write goes beyond its page. When the
+// next event does not fit into a page, the rest of the page is filled with spaces, the bracket
+// last. The bracket then moves to the next page by a single store of two bytes, one in each page (a
 // mapping of both), and no signal comes in the midst of an instruction. Only events longer than a
-// page, those with names of thousands of bytes, do without this.
+// page, with names of thousands of bytes, do without this protection.
 //
-// Any thread may call. Times of one tensor are those of the calls.
+// Any thread may call. The times of a tensor are the times of the calls.
 
 #include <atomic>
 #include <cstdint>
@@ -46,7 +47,7 @@
 
 namespace tutti::coordinator {
 
-// Nanoseconds since 1970, and a name for whatever counts them.
+// Nanoseconds since 1970, and a name for the source of the time.
 struct WallClock {
   std::function<int64_t()> now_ns;
   std::string host;  // empty: this machine
@@ -55,19 +56,20 @@ struct WallClock {
 
 class Timeline {
  public:
-  // Events wait so long for others, to be written together.
+  // How long events wait for more events, to be written together.
   static constexpr int64_t kFlushNs = 20'000'000;
 
-  // A timeline that is not open: every call does nothing, at the cost of a load. `flush_later` is
-  // called when events wait and none waited before; it has to see to it that Flush is called after
-  // kFlushNs. It is called on whichever thread brought the event, and must not call the timeline.
+  // Makes a timeline that is not open: every call does nothing, at the cost of a load.
+  // `flush_later` is called when events wait and none waited before, and must arrange a call of
+  // Flush after kFlushNs. `flush_later` is called on the thread that brought the event, and must
+  // not call the timeline.
   explicit Timeline(int rank, WallClock clock = WallClock::OfSystem(),
                     std::function<void()> flush_later = nullptr);
   ~Timeline() { Close(); }
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  // Writes to a new file at `path`, over what was there. InvalidUsage while it is open.
+  // Writes to a new file at `path`, over an older file. InvalidUsage while the timeline is open.
   Status Open(const std::string& path, bool mark_rounds);
   void Close();
   bool is_open() const { return open_.load(std::memory_order_relaxed); }
@@ -75,13 +77,13 @@ class Timeline {
 
   // `set` is the number of the process set.
   void Asked(int set, const std::string& tensor, OpKind kind);
-  // Notes the result of one round of negotiation: what all ranks have asked for is agreed on now,
+  // Notes the result of one round of negotiation: tensors requested by all ranks are agreed on now,
   // and queued.
   void Round(int set, uint64_t number, const RoundResult& result);
-  // Begins an activity inside the operation; the one before it ends.
+  // Begins an activity inside the operation; the previous activity ends.
   void Begin(int set, const std::string& tensor, std::string_view activity);
   void End(int set, const std::string& tensor);
-  // Writes what there is.
+  // Writes the waiting events.
   void Flush();
 
  private:

@@ -34,7 +34,7 @@ std::string NewPath(const std::string& name) {
 
 json Read(const std::string& path) {
   std::ifstream stream(path);
-  return json::parse(stream);  // throws where it is no JSON
+  return json::parse(stream);  // throws for a file without valid JSON
 }
 
 // One agreement about one tensor.
@@ -75,8 +75,8 @@ struct File {
   }
 };
 
-std::unique_ptr<Pending> PendingOf(const std::string& name) {
-  auto pending = std::make_unique<Pending>();
+std::unique_ptr<Tensor> PendingOf(const std::string& name) {
+  auto pending = std::make_unique<Tensor>();
   pending->name = name;
   return pending;
 }
@@ -96,7 +96,7 @@ std::string TextOf(const std::string& path) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// An event is in the file, or it was asked that it will be; once for all that wait together.
+// An event is in the file, or a flush was asked for; once for all waiting events.
 TEST(TimelineTest, NoEventWaitsForTheNext) {
   const std::string path = NewPath("soon");
   int asked = 0;
@@ -135,7 +135,7 @@ TEST(TimelineTest, AnIdleRanksEventsReachTheFileByThemselves) {
   });
 }
 
-// A step from the cache shows the wait for other ranks as one that was negotiated does.
+// A step from the cache shows the wait for other ranks like a negotiated step.
 TEST(TimelineTest, WaitsAreShownWithAndWithoutTheCache) {
   const std::string path = NewPath("cached");
   int64_t now_ns = 5'000'000'000'000'000;
@@ -151,7 +151,7 @@ TEST(TimelineTest, WaitsAreShownWithAndWithoutTheCache) {
     timeline.Round(0, static_cast<uint64_t>(10 + round), result);
     now_ns += 10'000;
     timeline.End(0, "w");
-    timeline.End(0, "late");  // failed: it was never agreed on
+    timeline.End(0, "late");  // failed before an agreement
   }
   timeline.Close();
   const File file(path);
@@ -185,7 +185,7 @@ TEST(TimelineTest, TensorsOfSetsHaveRowsOfTheirOwn) {
   unlink(path.c_str());
 }
 
-// Wherever the pages of the file end, also where an event is longer than one.
+// The array is valid wherever the pages of the file end, even for an event longer than a page.
 TEST(TimelineTest, EveryWriteLeavesAnArray) {
   const std::string path = NewPath("pages");
   int64_t now_ns = 1'000'000'000;
@@ -225,13 +225,13 @@ class ClockedRank {
   // In place; until Wait `values` must stay where they are.
   void Ask(const std::string& name, std::vector<float>& values) {
     const int64_t shape[] = {static_cast<int64_t>(values.size())};
-    coordinator::Ask ask;
-    ask.name = name;
-    ask.shape = shape;
-    ask.input = ask.output = values.data();
+    tuttiTensor_t tensor = MakeTensor(name.c_str(), OpKind::kAllreduce);
+    tensor.shape = shape;
+    tensor.ndim = 1;
+    tensor.input = tensor.output = values.data();
     tickets_.push_back(TicketHold::Make());
-    ask.ticket = tickets_.back().Share();
-    EXPECT_TRUE(set_->Enqueue({&ask, 1}).ok());
+    TicketHold shared = tickets_.back().Share();
+    EXPECT_TRUE(set_->Enqueue({&tensor, 1}, nullptr, {&shared, 1}).ok());
   }
   // Returns when all ranks have come.
   void Meet(std::vector<float>& values) {
@@ -254,10 +254,10 @@ class ClockedRank {
   std::vector<TicketHold> tickets_;
 };
 
-// Waits until the file says how far the clock is from rank 0's.
+// Waits until the file tells the distance of the clock from rank 0's.
 void AwaitDistance(const std::string& path) {
   const Deadline deadline = Deadline::AfterSeconds(20 * testing::TimeScale());
-  const auto is_there = [&] {  // not parsed: it grows meanwhile
+  const auto is_there = [&] {  // not parsed: the file grows meanwhile
     std::ifstream file(path);
     const std::string text{std::istreambuf_iterator<char>(file), {}};
     return text.find("\"to_rank0_us\"") != std::string::npos;
@@ -312,8 +312,8 @@ std::vector<File> RunWithClocks(const std::string& path, const std::vector<int64
   return files;
 }
 
-// How much sooner some rank ended its negotiation than some other had asked for the tensor. What
-// causes comes before what it causes: with right clocks there is none.
+// Returns by how much some rank ended its negotiation before another rank had asked for the tensor.
+// A cause comes before its effect: with right clocks the breach is 0.
 double WorstBreachUs(const std::vector<File>& files, const std::vector<double>& shift_us) {
   double worst_us = -INFINITY;
   for (const auto& [agreement, span] : files[0].negotiated) {
@@ -344,7 +344,8 @@ TEST(TimelineClocksTest, ClocksThatAreOffBySecondsAreBroughtTogether) {
   }
   EXPECT_GT(WorstBreachUs(files, {0, 0, 0}), 1e6) << "nothing had to be brought together";
   EXPECT_LT(WorstBreachUs(files, shift_us), error_us);
-  // Who was late is seen, in steps from the cache too: the others had waited for it for 20 ms.
+  // The files show the late rank, even in steps from the cache: the others waited 20 ms for the
+  // rank.
   int steps = 0;
   for (const auto& [agreement, last] : files[2].negotiated) {
     if (agreement.first != "w") continue;
@@ -385,7 +386,7 @@ TEST(TimelineClocksTest, OneRankMayStartALone) {
   unlink((path + ".2").c_str());
 }
 
-// A timeline waits for nobody: not for a rank 0 that is stopped, nor for one that is dead.
+// A timeline waits for nobody: neither for a stopped rank 0 nor for a dead rank 0.
 TEST(TimelineClocksTest, ARankZeroThatDoesNotAnswerHoldsNobody) {
   const std::string path = NewPath("silent");
   testing::RankProcesses job(2, [&](int rank, testing::Board& board) {

@@ -6,12 +6,12 @@
 namespace tutti {
 namespace {
 
-// The number of contexts of a program that names none.
+// The contexts of a program that names no number.
 constexpr int kUsualContexts = 4;
-// The most contexts, each of which has a queue for each rank. A program that asks for more gets
-// these; its kernels read the number in ncclDevComm.
+// The most contexts; each has a queue for each rank. A program that asks for more contexts gets 64,
+// and its kernels read the number in ncclDevComm.
 constexpr int kMostContexts = 64;
-// A queue of 128 descriptors is 16 KiB. A thread that posts into a full queue drives it.
+// A queue of 128 descriptors is 16 KiB. A thread that posts into a full queue drives the queue.
 constexpr uint32_t kUsualDepth = 128;
 constexpr uint32_t kLeastDepth = 2;
 constexpr uint32_t kMostDepth = 32'768;
@@ -20,11 +20,11 @@ constexpr uint32_t kMostDepth = 32'768;
 // barriers need a GIN connection, and whose connections have several contexts.
 constexpr unsigned kFirstWithTodaysGin = 23000;
 constexpr unsigned kFirstWithContexts = 22904;
-// The connections that a device communicator has room for.
+// The most connections in a device communicator.
 constexpr int kMostConnections = NCCL_GIN_MAX_CONNECTIONS;
 
-// Numbers signals, or counters: each request gets the run of numbers behind the last one. All ranks
-// make the same requests in the same order, and so agree on the numbers without an exchange.
+// Numbers signals or counters: each request gets a run of numbers behind the last run. All ranks
+// make the same requests in the same order, and therefore agree on the numbers without an exchange.
 class Numbers {
  public:
   Numbers(const char* name, uint64_t most) : name_(name), most_(most) {}
@@ -50,8 +50,8 @@ GinForm FormOf(const ncclDevCommRequirements_t& asked) {
   return asked.version >= kFirstWithContexts ? GinForm::kBefore230 : GinForm::kBefore2294;
 }
 
-// Returns which ranks the requirements join; ginForceEnable is the older way to ask for all. Until
-// 2.29.4 kernels of several hosts had GIN without asking for it.
+// Returns the connection that the requirements ask for. ginForceEnable is an older way to ask for
+// all ranks. Until 2.29.4 kernels of several hosts had GIN unasked.
 ncclGinConnectionType_t ConnectionOf(const ncclDevCommRequirements_t& asked,
                                      const TeamShape& shape) {
   if (asked.ginConnectionType != NCCL_GIN_CONNECTION_NONE) return asked.ginConnectionType;
@@ -60,8 +60,8 @@ ncclGinConnectionType_t ConnectionOf(const ncclDevCommRequirements_t& asked,
   return asked.ginForceEnable || unasked ? NCCL_GIN_CONNECTION_FULL : NCCL_GIN_CONNECTION_NONE;
 }
 
-// Refuses requirements that contradict one another, or that these ranks cannot serve. The list
-// ends, because PlanResources has walked it before.
+// Refuses contradictory requirements, and requirements that these ranks cannot serve. The list
+// ends, because PlanResources has walked the list before.
 Status CheckConnection(const ncclDevCommRequirements_t& asked, const TeamShape& shape,
                        ncclGinConnectionType_t connection) {
   if (connection == NCCL_GIN_CONNECTION_NONE && FormOf(asked) == GinForm::kBefore2294)
@@ -98,8 +98,8 @@ Status CheckConnection(const ncclDevCommRequirements_t& asked, const TeamShape& 
   return Status::Ok();
 }
 
-// Gives barriers their signals: one for each rank of the team that meets. Programs of NCCL 2.28
-// use those of a rail for all ranks, so there are enough for that.
+// Gives barriers their signals, one for each rank of the meeting team. Programs of NCCL 2.28 use
+// the barriers of a rail for all ranks. Rail barriers therefore have signals for all ranks.
 Status AddBarriers(const ncclDevCommRequirements_t& asked, const TeamShape& shape, Numbers& signals,
                    GinPlan& plan) {
   const int64_t ranks = shape.num_ranks;
@@ -128,6 +128,8 @@ Status AddList(const ncclDevResourceRequirements_t* list, Numbers& signals, Numb
 
 }  // namespace
 
+// The caller's own signals come first, because programs number them from 0; barriers and the list
+// follow.
 Result<GinPlan> PlanGin(const ncclDevCommRequirements_t& asked, const TeamShape& shape) {
   GinPlan plan;
   plan.connection = ConnectionOf(asked, shape);

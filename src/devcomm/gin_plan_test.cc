@@ -39,7 +39,7 @@ TEST(GinPlanTest, TheCallersNumbersComeFirst) {
   const GinPlan& gin = plan->gin;
   EXPECT_EQ(gin.num_contexts, 4);
   EXPECT_EQ(gin.num_queues, 4u);
-  // A rail's barrier has signals for all ranks, as programs of 2.28 use it.
+  // A rail's barrier has signals for all ranks, because programs of 2.28 need them.
   EXPECT_EQ(gin.rail_barrier.signal0, 5u);
   EXPECT_EQ(gin.world_barrier.signal0, 5u + 2 * 4);
   EXPECT_EQ(gin.hybrid_rail_barrier.signal0, 13u + 4);

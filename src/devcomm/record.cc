@@ -7,8 +7,8 @@
 namespace tutti {
 namespace {
 
-// The layout of ncclDevComm in releases 2.28.7 to 2.29. Kernels that were compiled with their
-// headers read these bytes, so that no member may move.
+// The layout of ncclDevComm in releases 2.28.7 to 2.29. Kernels that were compiled with the headers
+// of these releases read the bytes, and no member may move.
 struct DevComm229 {
   int rank, num_ranks;
   uint32_t num_ranks_rcp32;
@@ -16,7 +16,7 @@ struct DevComm229 {
   uint32_t lsa_size_rcp32;
   ncclDevCommWindowTable* window_table;
   ncclWindow_t resource_window;
-  char resource_record[72];  // the part of today's ncclWindow_vidmem that they had
+  char resource_record[72];  // the first members of today's ncclWindow_vidmem
   ncclMultimemHandle lsa_multimem;
   ncclLsaBarrierHandle lsa_barrier;
   ncclGinBarrierHandle rail_gin_barrier;
@@ -42,10 +42,10 @@ static_assert(sizeof(DevComm229) == 224);
 // Version codes, as NCCL_VERSION_CODE has them.
 constexpr unsigned kFirstWithTodaysForm = 23000;
 constexpr unsigned kFirstWithAbortFlag = 22904;
-// Contexts of GIN (gin/old_forms.h, which stands above this module).
+// The size of a GIN context (gin/old_forms.h, in a module above this module).
 constexpr size_t kContextBytesBefore230 = 48;
 
-// Describes GIN to kernels of those releases. Before 2.29.4 each connection has one context.
+// Describes GIN to kernels of releases before 2.30. Before 2.29.4 each connection has one context.
 void AddGin229(const ncclDevComm& made, unsigned version, DevComm229& old) {
   if (made.ginConnectionCount == 0) return;
   const bool by_connection = version < kFirstWithAbortFlag;
@@ -63,8 +63,8 @@ void AddGin229(const ncclDevComm& made, unsigned version, DevComm229& old) {
   old.gin_is_railed = made.ginConnectionsRailed;
 }
 
-// Writes `made` in the form of those releases. Before 2.29.4 the structure ended earlier, and
-// nothing may be written behind what the program has reserved.
+// Writes `made` in the form of releases before 2.30. Before 2.29.4 the structure ended earlier, and
+// the program has reserved no memory behind its end.
 void Store229(const ncclDevComm& made, unsigned version, void* out) {
   DevComm229 old = {};
   old.rank = made.rank;
@@ -86,8 +86,8 @@ void Store229(const ncclDevComm& made, unsigned version, void* out) {
   std::memcpy(out, &old, bytes);
 }
 
-// Describes GIN to kernels. All contexts share one connection. The shadows of signals are memory of
-// this rank alone, so their address is that of its own slice of the flat space.
+// Describes GIN to kernels. All contexts share a connection. The shadows of signals belong to this
+// rank alone, and their address lies in the rank's own slice of the flat space.
 void AddGin(const DevCommParts& parts, ncclDevComm& made) {
   const GinPlan& plan = parts.plan->gin;
   made.ginConnectionCount = 1;
@@ -102,7 +102,7 @@ void AddGin(const DevCommParts& parts, ncclDevComm& made) {
       (static_cast<uint64_t>(made.lsaRank) * parts.resource_record.stride4G << 32) +
       plan.shadows_at);
   made.ginContextsRailed = plan.connection == NCCL_GIN_CONNECTION_RAIL;
-  // The queues of a proxy are numbered along the rail, those of a card by rank.
+  // The queues of a proxy are numbered along the rail, and the queues of a card by rank.
   made.ginConnectionsRailed = made.ginContextsRailed && !parts.gin_direct;
   made.ginStrongLegacySignals = plan.strong;
   made.railGinBarrier = plan.rail_barrier;
@@ -152,7 +152,8 @@ void StoreHandles(const ResourcePlan& plan) {
 }
 
 ncclWindow_t ResourceWindowOf(const void* devcomm) {
-  // Today's form begins with the magic, an older one with the rank, which is never that number.
+  // Today's form begins with the magic, and an older form with the rank, which never equals the
+  // magic.
   unsigned magic = 0;
   std::memcpy(&magic, devcomm, sizeof(magic));
   const size_t at = magic == NCCL_API_MAGIC ? offsetof(ncclDevComm, resourceWindow)

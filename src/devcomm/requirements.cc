@@ -16,20 +16,20 @@ namespace {
 
 // A handle of a buffer counts such units from the start of the resource window.
 constexpr uint64_t kUnitBytes = 128;
-// A handle of 32 bits can address so much.
+// The most bytes that a handle of 32 bits can address.
 constexpr uint64_t kMostBytes = kUnitBytes << 32;
 constexpr uint64_t kLargestAlignment = uint64_t{1} << 30;
-// The most elements of a list, so that one which was linked in a circle by mistake is refused.
+// The most elements of a list. A list that is a circle by mistake is refused.
 constexpr size_t kMostElements = 65'536;
 
-// Version codes of the releases that made the structure longer, or changed what a member means.
+// Version codes of the releases that made the structure longer, or changed the meaning of a member.
 constexpr unsigned kFirstWithGin = 22807;
 constexpr unsigned kFirstWithSize = 22902;
 constexpr unsigned kFirstWhoseBarriersNeedGin = 22904;
 constexpr unsigned kFirstWithTrafficClass = 23000;
 constexpr unsigned kFirstWithSignalKinds = 23007;
 
-// The form of releases 2.28.7 to 2.28.9, which began neither with a size nor with a magic.
+// The form of releases 2.28.7 to 2.28.9, without a size and a magic at its beginning.
 struct Form228 {
   ncclDevResourceRequirements_t* resource_list;
   ncclTeamRequirements_t* team_list;
@@ -51,10 +51,10 @@ bool MayBeAddress(uint64_t word) {
          (upper >= 0x1000 || (upper == 0 && lower >= 0x10000));
 }
 
-// Tells the form of 2.28 from today's without a magic. Both begin with two words that are 0 where
-// there is no list (then they are no size and no magic). In today's form two addresses follow, in
-// that of 2.28 the flag and three counts. Where these are 0 as well, signals lie where today's form
-// has a count without which its neighbour means nothing.
+// Tells the form of 2.28 from today's without a magic. Both forms begin with two words that are 0
+// for empty lists (and then no size or magic). Two addresses follow in today's form, a flag and
+// three counts in the form of 2.28. If all of these are 0 as well, the signals of the form of 2.28
+// lie at a count of today's form that makes no sense without the count beside it.
 bool IsForm228(const ncclDevCommRequirements_t* given) {
   uint64_t words[sizeof(Form228) / sizeof(uint64_t)];
   std::memcpy(words, given, sizeof(words));
@@ -67,9 +67,9 @@ bool IsForm228(const ncclDevCommRequirements_t* given) {
   return words[4] == 0 && signals != 0 && counters == 0;
 }
 
-// Translates what releases before 2.30 meant otherwise: barriers of the network and of both were
-// the same ones, and so were those of memory. Until 2.29.4 barriers asked for no network, but
-// signals and counters did.
+// Translates members with another meaning before 2.30: barriers of the network, of memory and of
+// both were the same barriers. Until 2.29.4 barriers asked for no network, but signals and counters
+// did.
 void ReadMannerBefore230(ncclDevCommRequirements_t& read) {
   const bool barriers_need_gin = read.version >= kFirstWhoseBarriersNeedGin;
   if (!barriers_need_gin)
@@ -79,8 +79,8 @@ void ReadMannerBefore230(ncclDevCommRequirements_t& read) {
   read.railGinBarrierCount = std::max(read.railGinBarrierCount, barriers);
 }
 
-// Translates requirements of 2.28.7 to 2.28.9 into today's form. What they could not name keeps the
-// value of today's initializer.
+// Translates requirements of 2.28.7 to 2.28.9 into today's form. Members missing in the form keep
+// the values of today's initializer.
 ncclDevCommRequirements_t ReadForm228(const ncclDevCommRequirements_t* given) {
   Form228 form;
   std::memcpy(&form, given, sizeof(form));
@@ -103,8 +103,8 @@ ncclDevCommRequirements_t ReadForm228(const ncclDevCommRequirements_t* given) {
   return read;
 }
 
-// Translates requirements of a program of 2.28 that was compiled with today's header. There, GIN
-// was asked for by any member that needs it.
+// Translates requirements of a program written for 2.28 and compiled with today's header. In 2.28
+// any member that needs GIN also asked for it.
 void ReadMannerOf228(ncclDevCommRequirements_t& read) {
   const bool needs_gin = read.ginForceEnable || read.ginSignalCount != 0 ||
                          read.ginCounterCount != 0 || read.railGinBarrierCount != 0;
@@ -133,7 +133,8 @@ Status CheckCounts(const ncclDevCommRequirements_t& asked) {
   return Status::Ok();
 }
 
-// Lays buffers one behind another in the resource window, and keeps what ranks have to agree on.
+// Lays buffers one behind another in the resource window, and collects the numbers that ranks must
+// agree on.
 class Packer {
  public:
   // Reserves a buffer and returns its handle. Every buffer begins at a unit, whatever its
@@ -159,7 +160,7 @@ class Packer {
   // Makes the digest depend on a number.
   void Note(uint64_t number) { extents_.push_back(number); }
   uint64_t bytes() const { return std::max(RoundUp(end_, kUnitBytes), kUnitBytes); }
-  // Returns where each buffer begins and how long it is, and what was noted.
+  // Returns the beginning and length of each buffer, and all noted numbers.
   const std::vector<uint64_t>& extents() const { return extents_; }
 
  private:
@@ -193,8 +194,8 @@ Status AddCallersPieces(Packer& packer, const ncclDevResourceRequirements_t* lis
   return Status::Ok();
 }
 
-// Refuses teams that need multicast memory. The handles of the others are set to null later, by
-// StoreHandles.
+// Refuses teams that need multicast memory. StoreHandles later sets the handles of the remaining
+// teams to null.
 Status CheckTeams(const ncclTeamRequirements_t* list, ResourcePlan& plan) {
   for (; list != nullptr; list = list->next) {
     if (plan.no_multimem.size() == kMostElements)
@@ -230,7 +231,7 @@ Result<ncclDevCommRequirements_t> ReadRequirements(const ncclDevCommRequirements
         given->version, NCCL_VERSION_CODE);
   ncclDevCommRequirements_t read = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
   std::memcpy(static_cast<void*>(&read), given, std::min(given->size, sizeof(read)));
-  // Members that lie in the padding of an older form were never set by the program.
+  // A program never set the members in the padding of an older form.
   if (given->version < kFirstWithTrafficClass) {
     read.ginTrafficClass = NCCL_CONFIG_UNDEF_INT;
     ReadMannerBefore230(read);

@@ -15,7 +15,7 @@ namespace {
 
 ncclDevCommRequirements_t Today() { return NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER; }
 
-// The form that a program of an earlier release passes; what lies behind its end is not to be read.
+// The form of an earlier release's program; nothing behind its end may be read.
 ncclDevCommRequirements_t OfRelease(unsigned version, size_t size) {
   ncclDevCommRequirements_t form = Today();
   form.version = version;
@@ -56,7 +56,7 @@ TEST(ReadRequirementsTest, TakesZeroedRequirements) {
   EXPECT_EQ(ReadRequirements(&zeroed).value().ginConnectionType, NCCL_GIN_CONNECTION_FULL);
 }
 
-// Holds what a program that was compiled with the header of 2.28.7 to 2.28.9 passes.
+// Holds requirements as a program compiled with the header of 2.28.7 to 2.28.9 passes them.
 struct Form228 {
   void* lists[2] = {};
   bool lsa_multimem = false;
@@ -95,7 +95,7 @@ TEST(ReadRequirementsTest, TakesTheBinaryFormOf228) {
     EXPECT_EQ(read->resourceRequirementsList, form.lists[0]);
     EXPECT_FALSE(read->ginForceEnable);
   }
-  // Their kernels know GIN in another form, so it is refused where only today's is known.
+  // Kernels of 2.28 know GIN in a different form, and ranks that know only today's form refuse it.
   const Result<ncclDevCommRequirements_t> gin = Read228({.gin_contexts = 9, .gin_signals = 4});
   ASSERT_TRUE(gin.ok());
   EXPECT_EQ(gin->version, 22807u);
@@ -107,7 +107,7 @@ TEST(ReadRequirementsTest, TakesTheBinaryFormOf228) {
   EXPECT_EQ(plan->gin.connection, NCCL_GIN_CONNECTION_FULL);
   EXPECT_EQ(plan->gin.form, GinForm::kBefore2294);
   EXPECT_EQ(plan->gin.num_contexts, 4);
-  // Barriers alone ask for no network, unless it joins the ranks.
+  // Barriers alone ask for no network, unless the network joins the ranks.
   const Result<ncclDevCommRequirements_t> barriers = Read228({.barriers = 2});
   ASSERT_TRUE(barriers.ok());
   EXPECT_FALSE(PlanResources(barriers.value(), shape)->gin.present());
@@ -116,7 +116,7 @@ TEST(ReadRequirementsTest, TakesTheBinaryFormOf228) {
   EXPECT_EQ(PlanResources(barriers.value(), shape)->gin.num_signals, 4u);
 }
 
-// Programs in the manner of 2.28 that are compiled with today's header.
+// Programs written for 2.28 and compiled with today's header.
 TEST(ReadRequirementsTest, DoesNotTakeZeroedRequirementsForTheBinaryFormOf228) {
   ncclDevResourceRequirements_t element = {};
   ncclTeamRequirements_t team = {};
@@ -142,7 +142,7 @@ TEST(ReadRequirementsTest, BarriersOf229AreOfOneKind) {
   EXPECT_EQ(read.value().lsaBarrierCount, 7);
   EXPECT_EQ(read.value().railGinBarrierCount, 7);
   EXPECT_EQ(read.value().barrierCount, 0);
-  // One LSA team needs no network for them, until 2.29.4.
+  // An LSA team needs no network for barriers, until 2.29.4.
   TeamShape shape = {.num_ranks = 2, .lsa_size = 2};
   EXPECT_FALSE(PlanResources(read.value(), shape)->gin.present());
   form = OfRelease(22907, 88);
@@ -183,7 +183,7 @@ TEST(PlanResourcesTest, PacksBarriersFirstAndThenTheList) {
   asked.resourceRequirementsList = &list;
   const Result<ResourcePlan> plan = PlanResources(asked, {8, 8});
   ASSERT_TRUE(plan.ok()) << plan.status().message();
-  // 4 * (3 + 8) words are 176 bytes, which are two units of 128; one barrier is one.
+  // 4 * (3 + 8) words are 176 bytes, or two units of 128; one barrier takes one unit.
   EXPECT_EQ(plan.value().lsa_barrier.bufHandle, 0u);
   EXPECT_EQ(plan.value().lsa_barrier.nBarriers, 4);
   EXPECT_EQ(plan.value().hybrid_lsa_barrier.bufHandle, 2u);

@@ -23,7 +23,7 @@ static_assert(TUTTI_ELASTIC_MAX_VALUE_BYTES == kMaxValueBytes);
 
 thread_local LastError last_error;
 
-// Returns the outcome of `call`, also when it throws.
+// Returns the outcome of `call`, also when `call` throws.
 template <class F>
 ncclResult_t Answer(const char* function, F call) noexcept {
   return static_cast<ncclResult_t>(last_error.Keep(function, call));
@@ -36,7 +36,7 @@ Status Connect(tuttiElastic_t* elastic, const char* addresses, const char* key, 
   for (std::string_view rest = addresses; !rest.empty();) {
     const size_t end = std::min(rest.find(','), rest.size());
     Result<SocketAddress> address = ParseSocketAddress(rest.substr(0, end));
-    // A launcher names every address that it has; some may mean nothing here.
+    // A launcher names every address of its own; some may mean nothing here.
     if (address.ok()) {
       found.push_back(*address);
     } else {
@@ -51,6 +51,8 @@ Status Connect(tuttiElastic_t* elastic, const char* addresses, const char* key, 
   return Status::Ok();
 }
 
+// Size and version are set even when the value does not fit, so the caller can try again with more
+// room.
 Status Get(tuttiElastic_t elastic, const char* key, uint64_t newer_than, double wait_s, void* value,
            size_t capacity, size_t* size, uint64_t* version) {
   if (!elastic || !key || !size || !version || (!value && capacity)) {

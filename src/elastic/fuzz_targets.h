@@ -1,7 +1,7 @@
 #pragma once
 
-// The parsers of bytes that come from outside, each with what it promises; libFuzzer
-// (store_fuzz.cc) and the seeded mutations of store_wire_test.cc call the same ones.
+// The parsers of bytes from outside, each with its promise; libFuzzer (store_fuzz.cc) and the
+// seeded mutations of store_wire_test.cc call the same functions.
 
 #include <cstdlib>
 #include <span>
@@ -30,7 +30,7 @@ inline void Answers(std::span<const std::byte> bytes) {
   if (answer.ok()) Require(EncodeAnswer(*answer) == Bytes(bytes.begin(), bytes.end()));
 }
 
-// Reads what a discovery script writes; names go to ssh.
+// Reads the output of a discovery script; names go to ssh.
 inline void Hosts(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto hosts = ParseHosts(text, 1);

@@ -9,11 +9,11 @@
 namespace tutti::elastic {
 namespace {
 
-// Newcomers that boot at the same time should come with one notice, not with one each.
+// Newcomers that boot at the same time should come with a single notice.
 constexpr int64_t kGatherNs = 10'000'000'000;
-// A dismissed worker may take so long to end by itself.
+// A dismissed worker has this long to end by itself.
 constexpr int64_t kDismissedNs = 30'000'000'000;
-// More slots than any host has, so that a mistyped number does not start a million processes.
+// More slots than any host has: a mistyped number must not start a million processes.
 constexpr int kMaxSlots = 4096;
 
 int64_t ToNs(double seconds) { return static_cast<int64_t>(seconds * 1e9); }
@@ -37,7 +37,7 @@ Result<HostSlots> ParseHost(std::string_view text, int default_slots) {
     }
     host.host = std::string(Trim(text.substr(0, colon)));
   }
-  // The name becomes an argument of ssh; it must not look like an option, or like two words.
+  // The name becomes an argument of ssh, and must not look like an option, or like two words.
   const bool plain = std::all_of(host.host.begin(), host.host.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_' ||
            c == '@';
@@ -85,6 +85,7 @@ int Membership::SlotsOf(const std::string& host) const {
   return 0;
 }
 
+// A maximum of 0 means that a host with a failure is never used again.
 bool Membership::CoolsDown(const std::string& host, int64_t now_ns) const {
   const auto found = cooling_.find(host);
   if (found == cooling_.end()) return false;
@@ -99,11 +100,13 @@ void Membership::Move(Worker& worker, Stage stage, int64_t now_ns) {
 void Membership::WorkerReady(int worker, uint64_t left, int64_t now_ns) {
   const auto found = workers_.find(worker);
   if (found == workers_.end() || found->second.stage == Stage::kDismissed) return;
-  // A member's request for the generation that it is in was made before that was formed.
+  // A member's request for its present generation was made before the generation was formed.
   if (found->second.stage == Stage::kMember && left < generation_) return;
   if (found->second.stage != Stage::kReady) Move(found->second, Stage::kReady, now_ns);
 }
 
+// A failed worker's host cools down, and a failed member breaks its generation. A surplus worker
+// outside the generation may end in any way.
 void Membership::WorkerExited(int worker, int status, int64_t now_ns) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return;
@@ -129,6 +132,7 @@ void Membership::WorkerExited(int worker, int status, int64_t now_ns) {
   actions_.push_back({Action::Kind::kBroken, -1, "", std::to_string(generation_), 0});
 }
 
+// Finds all orders that the present state calls for, so a call at any time is harmless.
 std::vector<Action> Membership::Advance(int64_t now_ns) {
   if (!finished_) {
     if (StateIsLost()) {
@@ -148,7 +152,7 @@ std::vector<Action> Membership::Advance(int64_t now_ns) {
   return std::exchange(actions_, {});
 }
 
-// The state is in the memory of those that were members of a generation.
+// The members of a generation hold the state in their memory.
 bool Membership::StateIsLost() const {
   return generation_ > 0 && completed_ == 0 &&
          std::none_of(workers_.begin(), workers_.end(), [](const auto& entry) {
@@ -164,6 +168,7 @@ void Membership::MarkSurplus() {
   }
 }
 
+// Fills the hosts in the order of the list, up to max_workers.
 void Membership::StartWorkers(int64_t now_ns) {
   int running = 0;
   for (const auto& [id, worker] : workers_) running += !worker.surplus;
@@ -178,7 +183,7 @@ void Membership::StartWorkers(int64_t now_ns) {
   }
 }
 
-// Those that are in no generation can go at once; members go when they have left it.
+// Workers outside a generation can go at once; members go when they have left theirs.
 void Membership::EndSurplus(int64_t now_ns) {
   for (auto& [id, worker] : workers_) {
     const bool newcomer = worker.rank < 0 && worker.stage != Stage::kDismissed;
@@ -193,6 +198,8 @@ void Membership::EndSurplus(int64_t now_ns) {
   }
 }
 
+// A single notice is outstanding at a time, because a notice makes every member leave its
+// generation.
 void Membership::Notify(int64_t now_ns) {
   if (notice_outstanding_ || generation_ == 0 || completed_ > 0) return;
   const bool booting = Count(Stage::kBooting) > 0;
@@ -207,7 +214,7 @@ void Membership::Notify(int64_t now_ns) {
   actions_.push_back({Action::Kind::kNotice, -1, "", std::to_string(++notice_), 0});
 }
 
-// A member that does not leave a generation that others have left is stuck.
+// A member is stuck when it does not leave a generation that others have left.
 void Membership::PressLaggards(int64_t now_ns) {
   int64_t first_ns = now_ns;
   bool left = false;
@@ -224,6 +231,8 @@ void Membership::PressLaggards(int64_t now_ns) {
   }
 }
 
+// The first generation waits for all booting workers, within the timeout; later generations do not,
+// because members are waiting.
 bool Membership::MayForm(int64_t now_ns) {
   int ready = 0;
   int survivors = 0;
@@ -233,7 +242,7 @@ bool Membership::MayForm(int64_t now_ns) {
     ++ready;
     survivors += worker.rank >= 0;
   }
-  // Those whose program came to its end need not be made up for.
+  // Workers whose program came to its end need no replacement.
   if (completed_ > 0) {
     return survivors > 0 || (generation_ == 0 && ready > 0 && Count(Stage::kBooting) == 0);
   }
@@ -262,8 +271,8 @@ void Membership::FormGeneration(int64_t now_ns) {
   Publish(now_ns);
 }
 
-// The text has the generation's number and that of the last notice, then a line for each rank,
-// "<worker> <host>", then "dismissed <worker>" for those that go.
+// The text has the numbers of the generation and of the last notice, then a line for each rank,
+// "<worker> <host>", then "dismissed <worker>" for each worker that goes.
 void Membership::Publish(int64_t now_ns) {
   std::vector<std::pair<int, int>> order;  // former rank, or past all of them; worker
   std::string dismissed;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Decides who takes part in an elastic job: pure logic over what the launcher sees, with time given
-// from outside, so that tests run hours in no time.
+// Decides who takes part in an elastic job: pure logic over the launcher's observations, with time
+// given from outside, so tests run hours in no time.
 //
 // A worker is a process, with a number of its own for ever. A generation is a numbering of workers
 // as ranks. A worker is, in this order:
@@ -10,16 +10,17 @@
 //   generation, for a failure or a notice──→ ready …    any ──its process ends──→ gone
 //   ready ──its slot was taken away──→ dismissed
 //
-// A generation is formed when every member of the one before has left it and enough workers are
-// ready. Those that were members come first, in the order of their ranks: rank 0 has the job's
-// state. Newcomers do not hold up those who go on after a failure; once they are ready, a notice
+// A generation is formed when every member of the last generation has left and enough workers are
+// ready. Former members come first, in the order of their ranks: rank 0 has the job's state.
+// Newcomers do not hold up members who go on after a failure; once newcomers are ready, a notice
 // asks the members to leave at their next commit, and the next generation has all of them.
 //
-// A host on which a worker failed gets no new workers while it cools down: cooldown_min_s, doubled
-// with each failure up to cooldown_max_s; with cooldown_max_s 0 it gets none any more. Workers that
-// run there go on, unless end_failed_hosts says that they go with the one that failed.
+// A host on which a worker failed gets no new workers while the host cools down: cooldown_min_s,
+// doubled with each failure up to cooldown_max_s; with cooldown_max_s 0 the host never gets workers
+// again. Running workers of the host go on, unless end_failed_hosts says that they end with the
+// failed worker.
 //
-// One thread.
+// For a single thread.
 
 #include <cstdint>
 #include <map>
@@ -37,21 +38,21 @@ struct HostSlots {
   bool operator==(const HostSlots&) const = default;
 };
 
-// Reads lines (or fields between commas) "host" or "host:slots"; blank ones and those that begin
+// Reads lines (or fields between commas) "host" or "host:slots"; blank lines and lines that begin
 // with # are skipped. A name that is doubled, a bad name or a bad number is an InvalidArgument.
 Result<std::vector<HostSlots>> ParseHosts(std::string_view text, int default_slots);
 
 struct MembershipOptions {
   int min_workers = 1;
   int max_workers = 1;
-  int reset_limit = -1;    // So many generations may follow the first; -1: any number.
-  double timeout_s = 600;  // It bounds the wait for min_workers, and for members that leave.
+  int reset_limit = -1;    // the most generations after the first; -1: any number
+  double timeout_s = 600;  // bounds the wait for min_workers, and for members that leave
   double cooldown_min_s = 10;
   double cooldown_max_s = 300;
   bool end_failed_hosts = false;
 };
 
-// Says what the launcher has to do.
+// An order to the launcher.
 struct Action {
   enum class Kind {
     kStart,      // worker, host: start its process
@@ -59,8 +60,8 @@ struct Action {
     kKill,       // worker: end its process
     kPublish,    // text: the new generation, see GenerationText
     kBroken,     // text: the number of a generation that cannot come about any more
-    kNotice,     // text: a number above that of the last notice
-    kFinish,     // status, text: the job is over; the text says why where it failed. It is the last
+    kNotice,     // text: a number above the last notice's
+    kFinish,     // status, text: the job is over; after a failure the text says why. The last order
   };
   Kind kind = Kind::kFinish;
   int worker = -1;
@@ -75,11 +76,11 @@ class Membership {
       : options_(options), started_ns_(now_ns) {}
 
   void SetHosts(const std::vector<HostSlots>& hosts) { hosts_ = hosts; }
-  // Notes that the worker asks for a generation after `left`, 0 for the first it wants.
+  // Notes that the worker asks for a generation after `left`, 0 for its first generation.
   void WorkerReady(int worker, uint64_t left, int64_t now_ns);
-  // Its process ended; `status` as a shell tells it, 0 for success.
+  // Notes that the worker's process ended; `status` as a shell tells it, 0 for success.
   void WorkerExited(int worker, int status, int64_t now_ns);
-  // Returns what to do now, in order. Called after each of the above, and from time to time.
+  // Returns the orders for now, in order. Called after each of the above, and from time to time.
   std::vector<Action> Advance(int64_t now_ns);
 
   uint64_t generation() const { return generation_; }
@@ -91,9 +92,9 @@ class Membership {
   struct Worker {
     std::string host;
     Stage stage = Stage::kBooting;
-    int rank = -1;         // Its rank in the last generation that it was a member of.
+    int rank = -1;         // its rank in its last generation
     bool surplus = false;  // Its slot was taken away.
-    int64_t since_ns = 0;  // It has been in this stage since then.
+    int64_t since_ns = 0;  // the time at which this stage began
   };
   struct Cooling {
     int failures = 0;
@@ -130,7 +131,7 @@ class Membership {
   bool notice_outstanding_ = false;
   int completed_ = 0;           // workers whose program came to its end
   int failed_status_ = 0;       // The status of a member of this generation.
-  int last_failure_ = 0;        // The last status of any worker that failed.
+  int last_failure_ = 0;        // the last status of any worker that failed
   int64_t short_since_ns_ = 0;  // Fewer have been ready than needed since then; 0 where enough are.
   bool finished_ = false;
 };

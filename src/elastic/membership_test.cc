@@ -28,7 +28,7 @@ TEST(ParseHosts, RefusesWhatSshCouldMistake) {
   }
 }
 
-// A job whose workers do what a script of the test says; time moves by hand.
+// A job whose workers follow a script of the test; time moves by hand.
 class Job {
  public:
   explicit Job(MembershipOptions options, std::vector<HostSlots> hosts)
@@ -172,7 +172,7 @@ TEST(Membership, HostsThatComeAndGo) {
   EXPECT_EQ(job.generation, "1 0\n0 a\n");
   job.Hosts({{"a", 1}, {"b", 2}});
   job.Ready(1);
-  EXPECT_EQ(job.notices, 0);  // another one boots
+  EXPECT_EQ(job.notices, 0);  // another worker boots
   job.Ready(2);
   EXPECT_EQ(job.notices, 1);
   job.Ready(0);
@@ -304,7 +304,7 @@ TEST(Membership, AStuckMemberIsKilled) {
   Job job(options, {{"a", 2}});
   job.Ready(0);
   job.Ready(1);
-  job.Ready(0);  // it left; the other did not
+  job.Ready(0);  // rank 0 left; the other did not
   job.Go(59);
   EXPECT_THAT(job.killed, IsEmpty());
   job.Go(2);
@@ -320,7 +320,7 @@ TEST(Membership, AtTheEndNobodyIsStartedAnyMore) {
   job.Hosts({{"a", 3}});  // 2 boots
   job.Exit(0, 0);
   EXPECT_THAT(job.terminated, ElementsAre(2));
-  // One that lost its peer at the very end goes on alone, below the least number.
+  // A worker that lost its peer at the very end goes on alone, below the least number.
   job.Ready(1);
   EXPECT_EQ(job.generation, "2 0\n1 a\n");
   job.Exit(2, 143);

@@ -1,14 +1,14 @@
 #pragma once
 
-// The elastic module: what lets a job go on while its ranks leave and come. A launcher (tools/run)
-// holds a StoreServer and a Membership; workers reach the store as StoreClients, by way of
-// tutti/elastic_c.h. docs/elastic.md has the keys that they use and the order in which they do.
+// The elastic module lets a job go on while its ranks leave and come. A launcher (tools/run) holds
+// a StoreServer and a Membership; workers reach the store as StoreClients, by way of
+// tutti/elastic_c.h. docs/elastic.md has the keys and the order in which workers use them.
 //
-// The store keeps small values under keys, and gives each a version from one counter when it is
-// set. Who connects proves the job's key before a byte is parsed (bootstrap/auth.h). Values are
-// bytes: nothing here, nor at the other end, runs or unpickles them.
+// The store keeps small values under keys, and gives each value a version from a single counter.
+// Connectors prove the job's key before a byte is parsed (bootstrap/auth.h). Values are bytes:
+// nothing here, nor at the other end, runs or unpickles them.
 //
-// One request at a time on a connection, each answered once; integers are little-endian.
+// A connection carries one request at a time, each answered once; integers are little-endian.
 //
 //   request   size u32 | op u8 (1 set, 2 get)  newer_than u64  wait_ms u32  key (u8 and bytes) value
 //   answer    size u32 | outcome u8 (0 done, 1 not yet, 2 refused)  version u64  value or sentence
@@ -39,7 +39,8 @@ inline constexpr size_t kMaxValueBytes = 1u << 20;
 // A job has a key for each worker that it ever started.
 inline constexpr size_t kMaxKeys = 1u << 16;
 
-// Returns the key for the store of the job whose TUTTI_COMM_KEY is `secret`. Nothing else uses it.
+// Returns the key for the store of the job whose TUTTI_COMM_KEY is `secret`. Nothing else uses this
+// key.
 Key StoreKey(std::string_view secret);
 
 struct Entry {
@@ -72,7 +73,7 @@ class StoreServer {
 
 class StoreClient {
  public:
-  // Tries the addresses in turn, over and over, until one of them lets it in.
+  // Tries the addresses in turn, over and over, until the server lets the client in.
   static Result<std::unique_ptr<StoreClient>> Connect(const std::vector<SocketAddress>& addresses,
                                                       const Key& key, Deadline deadline);
 
@@ -91,7 +92,7 @@ class StoreClient {
 
   Mutex mutex_;  // one request at a time
   const UniqueFd fd_;
-  // A request was cut off, so that the next answer could be that of another one.
+  // A request was cut off, so the next answer could belong to an earlier request.
   bool broken_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 

@@ -12,11 +12,11 @@
 namespace tutti::elastic {
 namespace {
 
-// One attempt at one address: ample for a handshake, short enough to get round several.
+// An attempt at a single address: ample for a handshake, short enough to get round several.
 constexpr int64_t kAttemptNs = 5'000'000'000;
 constexpr auto kBetweenRounds = std::chrono::milliseconds(50);
-// An answer may take so long beyond the wait that was asked for. A launcher that is stopped, or
-// whose host is gone, must not hold a worker for ever.
+// An answer may take this long beyond the requested wait. A launcher that is stopped, or whose host
+// is gone, must not hold a worker for ever.
 constexpr double kAnswerS = 30;
 constexpr double kMaxWaitS = 3600;
 
@@ -56,7 +56,7 @@ Result<Entry> StoreClient::Get(std::string_view key, uint64_t newer_than, double
   return Ask(static_cast<uint8_t>(Op::kGet), key, newer_than, wait_ms, "");
 }
 
-// Ends the connection, and with it a wait of another thread. The descriptor stays open until the
+// Ends the connection, and so the wait of another thread. The descriptor stays open until the
 // client is destroyed.
 void StoreClient::Interrupt() { shutdown(fd_.get(), SHUT_RDWR); }
 
@@ -73,12 +73,15 @@ Result<Entry> StoreClient::Ask(uint8_t op, std::string_view key, uint64_t newer_
   const MutexLock lock(mutex_);
   if (broken_) return RemoteError("the connection to the job's launcher broke before");
   Result<Entry> entry = Exchange(request, wait_ms);
-  // A refusal is an answer like any other; the rest leaves the stream in the middle of one.
+  // A refusal is an answer like any other; other failures leave the stream in the middle of an
+  // answer.
   broken_ = !entry.ok() && entry.status().code() != Code::kInvalidUsage;
   if (broken_) return std::move(entry).status().Annotate("the job's launcher");
   return entry;
 }
 
+// The deadline covers the requested wait and a grace, in which an answer at the end of the wait
+// arrives.
 Result<Entry> StoreClient::Exchange(const Bytes& request, uint32_t wait_ms) {
   WaitLimits limits;
   limits.deadline = Deadline::AfterSeconds(wait_ms / 1000.0 + kAnswerS);

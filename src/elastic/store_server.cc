@@ -86,6 +86,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     connections_.erase(found);
   }
 
+  // Takes the connection out of waiting_, where a later set of the key would look for it.
   void StopWaiting(uint64_t number, Connection& connection) {
     if (!connection.waits) return;
     connection.waits = false;
@@ -121,12 +122,14 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     return TakeRequest(number, connection);
   }
 
+  // A request may arrive in pieces; an incomplete request waits in `in`.
   Status TakeRequest(uint64_t number, Connection& connection) {
     if (connection.in.size() < 4) return Status::Ok();
     const uint32_t size = WireReader(connection.in).U32();
     if (size > kMaxMessageBytes) return RemoteError("a request of {} bytes", size);
     if (connection.in.size() < 4 + size) return Status::Ok();
-    // One request at a time: what follows one that is not answered yet breaks the rule.
+    // A connection carries one request at a time: a request that comes before the last answer
+    // breaks the rule.
     if (connection.in.size() > 4 + size || connection.waits || !connection.out.empty()) {
       return RemoteError("a request before the answer to the one before");
     }
@@ -136,6 +139,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     return Status::Ok();
   }
 
+  // A set answers its sender first, and then the gets that wait for the key.
   void Serve(uint64_t number, Connection& connection, const Request& request) {
     if (request.op == Op::kSet) {
       if (entries_.size() >= kMaxKeys && !entries_.contains(request.key)) {
@@ -173,7 +177,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     Connection& connection = *connections_.at(number);
     connection.out = WithSize(EncodeAnswer(answer));
     connection.sent = 0;
-    // A connection that broke is dropped when the loop reports it: callers still hold it.
+    // A connection that broke is dropped when the loop reports the break: callers still hold it.
     if (!Flush(connection).ok()) return;
   }
 

@@ -49,7 +49,7 @@ class Store : public ::testing::Test {
   std::unique_ptr<StoreServer> server_;
 };
 
-// Runs `wait` in a thread of its own, and returns when that thread sleeps in it.
+// Runs `wait` in a thread of its own, and returns when the thread sleeps there.
 std::thread AsleepIn(std::function<void()> wait) {
   const auto who = std::make_shared<std::promise<pid_t>>();
   std::thread thread([who, wait = std::move(wait)] {
@@ -125,7 +125,7 @@ TEST_F(Store, AnotherKeyStaysOutside) {
 
 TEST_F(Store, OutsidersAndNonsenseHaveNoEffect) {
   const auto client = NewClient();
-  // Before the proof, and after it.
+  // Before and after the proof.
   Result<UniqueFd> outsider = Connect(address_, {Deadline::AfterSeconds(5), nullptr});
   ASSERT_TRUE(outsider.ok());
   const std::string noise(1000, '\xff');

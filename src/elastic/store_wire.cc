@@ -29,6 +29,7 @@ Bytes EncodeAnswer(const Answer& answer) {
   return std::move(writer).Take();
 }
 
+// The value is the rest of the message, and needs no size of its own.
 Result<Request> ParseRequest(std::span<const std::byte> message) {
   WireReader reader(message);
   Request request;

@@ -47,7 +47,7 @@ Result<uint64_t> GinCopyLine::Out(void* to, const void* from, size_t bytes) {
                "copying from the GPU");
 }
 
-// The pieces follow one another in the stream, so that one piece of staging memory serves.
+// The pieces follow one another in the stream and share one piece of staging memory.
 Result<uint64_t> GinCopyLine::Within(void* to, const void* from, size_t bytes,
                                      std::span<std::byte> stage) {
   uint64_t number = 0;
@@ -66,8 +66,7 @@ Result<uint64_t> GinCopyLine::Begun(int result, const char* doing) {
   return sealed_ + 1;
 }
 
-// Where all events are under way the copies stay unsealed, and share an event with those that
-// follow.
+// Copies stay unsealed while all events are under way, and share an event with later copies.
 Status GinCopyLine::Seal() {
   if (!open_ || sealed_ - reached_ == kEvents) return Status::Ok();
   const cuda::Driver& driver = device_->driver();
@@ -78,7 +77,7 @@ Status GinCopyLine::Seal() {
   return Status::Ok();
 }
 
-// Events of one stream happen in order, so the oldest one that has not happened ends the search.
+// Events of one stream happen in order: the search ends at the first event that is still to come.
 Result<uint64_t> GinCopyLine::reached() {
   const cuda::Driver& driver = device_->driver();
   while (reached_ < sealed_) {

@@ -22,8 +22,8 @@ inline bool ReadDescriptor(uint64_t* slot, GinWords& words) {
   return true;
 }
 
-// Frees a slot. The kernel that gets it next sees it cleared, since the consumer index is released
-// later.
+// Frees a slot. The next kernel that gets the slot sees it cleared, because the consumer index is
+// released later.
 inline void ClearDescriptor(uint64_t* slot) {
   for (int i = 0; i < device::GinDescriptor::kUsedWords; ++i)
     std::atomic_ref<uint64_t>(slot[i]).store(0, std::memory_order_relaxed);

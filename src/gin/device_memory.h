@@ -1,6 +1,6 @@
 #pragma once
 
-// Where things lie that the kernels of a GPU and its proxy share.
+// The layout of the memory that the kernels of a GPU and its proxy share.
 //
 //   memory of the host, shared by the ranks of the LSA team, pinned   memory of the GPU
 //     signals, counters      proxies add, kernels poll                  contexts (GinContext)
@@ -10,14 +10,14 @@
 //     stage                  what is copied within the GPU passes it
 //     mailboxes              of the ranks outside the LSA team (mail.h)
 //
-// Every look of a kernel at memory of the host crosses the bus, about a microsecond. What only
-// kernels change lies in the GPU.
+// Every look of a kernel at memory of the host crosses the bus, about a microsecond. Words that
+// only kernels change lie in the GPU.
 
 #include <cstddef>
 #include <cstdint>
 
 #include "base/rounding.h"
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "gin/mail.h"
 #include "nccl_device/impl/gin_descriptor.h"
 #include "window/lsa_team.h"
@@ -27,11 +27,11 @@ namespace tutti {
 // Offsets in the window of the host, the same on all ranks.
 struct GinHostLayout {
   static constexpr size_t kLine = 128;
-  // Pieces this long move at the speed of the bus. Copies of 32 MiB between GPU and host have been
-  // seen to wait for a kernel that filled the GPU.
+  // Pieces this long move at the speed of the bus. Copies of 32 MiB between GPU and host were seen
+  // to wait for a kernel that filled the GPU.
   static constexpr size_t kStageBytes = 256 << 10;
 
-  // Adds a part behind the first `bytes`, and returns where it begins.
+  // Adds a part behind the first `bytes`, and returns where the part begins.
   static size_t Take(size_t size, size_t& bytes) {
     const size_t begin = bytes;
     bytes = RoundUp(bytes + size, kLine);
@@ -56,8 +56,8 @@ struct GinHostLayout {
     mail_at = GinHostLayout::Take(num_peers * mail.bytes(), bytes);
   }
 
-  // Returns the place of `rank` among those that a rank of the team which begins with `first`
-  // has mailboxes for.
+  // Returns the place of `rank` among the ranks with mailboxes for a rank of the team that begins
+  // with `first`.
   static size_t MailNumber(const GinPlan& plan, int rank, int first, int team_size) {
     if (plan.connection == NCCL_GIN_CONNECTION_FULL)
       return static_cast<size_t>(rank < first ? rank : rank - team_size);
@@ -88,7 +88,8 @@ struct GinBlockLayout {
   }
 
   static constexpr size_t kScratchBytes = 64 << 10;
-  // The contexts follow a line that is zero: kernels of a GPU call nobody (GinHostCalls).
+  // A line of zeros lies ahead of the contexts: kernels of a GPU call no function of the host
+  // (GinHostCalls).
   size_t contexts_at, producers_at, resets_at, issued_gets_at, visible_gets_at, scratch_at;
   size_t bytes = 0;
 };

@@ -15,14 +15,14 @@ namespace {
 
 using device::GinOperation;
 
-// A kernel's next operation often comes within 2 ms, and then its thread is awake. Later ones find
-// it after a nap, which is longer when nothing has come for a second.
+// A kernel's next operation often comes within 2 ms, and then its thread is awake. The thread finds
+// later operations after a nap, which is longer after an idle second.
 constexpr WaitPolicy kPolicy = {.spin_ns = 50'000, .yield_ns = 2'000'000};
 constexpr std::chrono::microseconds kNap{20}, kLongNap{1000};
 constexpr int64_t kShortNapsNs = 1'000'000'000;
 // How often a wait for the end of the thread looks at the clock.
 constexpr int kLookAgainMs = 1000;
-// So many descriptors of a queue are taken in a row, before the others have their turn.
+// The most descriptors that the thread takes from one queue before the next queue has its turn.
 constexpr int kTakenInARow = 32;
 
 // The operands of kernels' operations are found by a plan whose signals, counters and values lie in
@@ -52,6 +52,9 @@ Result<std::unique_ptr<GinDeviceProxy>> GinDeviceProxy::Create(Parts parts) {
   return proxy;
 }
 
+// Reserves pinned memory, memory of the GPU, and streams, and makes the mailboxes and queues. All
+// calls of CUDA that may wait for kernels come here, before any kernel of the device communicator
+// runs.
 Status GinDeviceProxy::Prepare() {
   const cuda::Device& device = *parts_.device;
   TUTTI_ASSIGN(pinned_, cuda::PinnedRange::Pin(device, parts_.host->own));
@@ -79,8 +82,8 @@ Status GinDeviceProxy::Prepare() {
   return Status::Ok();
 }
 
-// Writes what kernels read of the contexts into memory of the GPU, once: the addresses of queues,
-// indices, counters and signals.
+// Writes the contexts for kernels into memory of the GPU, once: the addresses of queues, indices,
+// counters and signals.
 Status GinDeviceProxy::WriteContexts(const cuda::OwnStream& stream) {
   const GinPlan& plan = parts_.plan;
   std::vector<device::GinContext> contexts;
@@ -116,8 +119,8 @@ Status GinDeviceProxy::WriteContexts(const cuda::OwnStream& stream) {
   return stream.CopyIn(to, old.data(), old.size() * sizeof(GinContextBefore230));
 }
 
-// Makes each kind of copy once before any kernel runs. The driver may load what it copies by when
-// it is first needed, and may wait for kernels then, which may wait for this very copy.
+// Makes each kind of copy once before any kernel runs. The driver may load its copy code at the
+// first copy, and may then wait for kernels that wait for this very copy.
 Status GinDeviceProxy::WarmUp() {
   std::byte* const scratch = block_.data() + block_layout_.scratch_at;
   std::byte* const host = parts_.host->own.data() + layout_.scratch_at;
@@ -136,6 +139,8 @@ Status GinDeviceProxy::WarmUp() {
   return out_->Finish();
 }
 
+// Makes a mailbox for each rank outside the LSA team. Both ends compute the places of a mailbox
+// from the ranks alone, and exchange nothing.
 void GinDeviceProxy::MakeMails() {
   const LsaTeam& team = operands_.team();
   const GinPlan& plan = parts_.plan;
@@ -193,6 +198,8 @@ void GinDeviceProxy::EndThread() {
     if (line->has_value()) static_cast<void>((*line)->Finish());
 }
 
+// The thread ends by itself once all operations are done. A proxy without a thread has nothing to
+// wait for.
 Status GinDeviceProxy::Finish(Deadline deadline) {
   if (!thread_.joinable()) return Status::Ok();
   Status finished;
@@ -226,8 +233,8 @@ void GinDeviceProxy::Run() {
   changed_.NotifyAll();
 }
 
-// A connection that broke may have a reason that other ranks are still agreeing on, so that is
-// waited for. This thread has nothing else to do then.
+// Other ranks may still be agreeing on the reason for a broken connection. The thread waits for the
+// reason, because it has nothing else to do.
 void GinDeviceProxy::Fail(Status failure) {
   failure = std::move(failure).Annotate("a kernel's operation on the network");
   const bool of_network =
@@ -241,11 +248,11 @@ Status GinDeviceProxy::Serve() {
   int64_t naps_since_ns = 0;
   bool long_naps = false;
   while (!parts_.watch->stopped()) {
-    // This is asked before the round, which then finds all that kernels posted before the end was
-    // asked for.
+    // The thread asks before the round. The round then finds all operations that kernels posted
+    // before the end was asked for.
     const Ending asked = ending();
     if (asked == Ending::kNow) break;
-    // The progress thread attends to the network while this one naps for long.
+    // The progress thread attends to the network during long naps of this thread.
     TUTTI_ASSIGN(const bool moved, Round(!long_naps));
     if (!moved && asked == Ending::kWhenIdle && Idle()) {
       TUTTI_ASSIGN(const bool closed, CloseMails());
@@ -268,7 +275,7 @@ Status GinDeviceProxy::Serve() {
   return Status::Ok();
 }
 
-// Does what can be done without waiting. Returns whether anything was.
+// Drives all queues as far as possible without a wait. Returns whether anything moved.
 Result<bool> GinDeviceProxy::Round(bool attend) {
   bool moved = false;
   for (Queue& queue : queues_) {
@@ -288,6 +295,7 @@ Result<bool> GinDeviceProxy::Round(bool attend) {
   return moved;
 }
 
+// Moves the data of all mailboxes. One event behind the copies of a round serves all of them.
 Result<bool> GinDeviceProxy::MoveMails(bool attend) {
   bool moved = false;
   for (GinMail& mail : mails_) {
@@ -303,8 +311,8 @@ Result<bool> GinDeviceProxy::MoveMails(bool attend) {
   return moved;
 }
 
-// Notes that a rank is gone whose connection is broken because it has ended its communicator in
-// order: it had done all that it wanted to do. Returns every other failure.
+// Notes that a rank is gone if its connection is broken because the rank has ended its communicator
+// in order, with all its operations done. Returns every other failure.
 Status GinDeviceProxy::OnFailure(GinMail& mail, Status failure) {
   if (failure.code() != Code::kRemoteError && failure.code() != Code::kSystemError) return failure;
   failure = parts_.watch->FirstReason(std::move(failure), mail.peer());
@@ -313,7 +321,8 @@ Status GinDeviceProxy::OnFailure(GinMail& mail, Status failure) {
   return Status::Ok();
 }
 
-// Takes the next descriptor of a queue if all of it has arrived. Returns whether it did.
+// Takes the next descriptor of a queue if all its words have arrived. Returns whether a descriptor
+// was taken.
 Result<bool> GinDeviceProxy::Take(Queue& queue) {
   const uint32_t depth = parts_.plan.queue_depth;
   const uint32_t slot = queue.taken & (depth - 1);
@@ -338,7 +347,7 @@ Status GinDeviceProxy::Begin(Queue& queue, const GinOperands::Position& at,
   TUTTI_ASSIGN(const Reached reached, operands_.Find(at, operation));
   Flight& flight = queue.flights.emplace_back();
   if (Has(operation, device::kGinWithCounter)) flight.counter = operation.counter;
-  // A flush is done when its turn comes: all operations before it are done then, and visible here.
+  // A flush is done at its turn, because all earlier operations are then done and visible here.
   if (Has(operation, device::kGinFlush)) return Status::Ok();
   if (queue.mail == nullptr) return BeginInTeam(at, operation, reached, queue.peer, flight);
   BeginByMail(operation, reached, *queue.mail, flight);
@@ -365,7 +374,7 @@ Status GinDeviceProxy::BeginInTeam(const GinOperands::Position& at, const GinOpe
   }
   if (reached.word.window == nullptr) return Status::Ok();
   flight.word_is_on_gpu = Has(operation, device::kGinVaSignal);
-  // A rank's own signals are reached at one address by all who add to them here.
+  // All threads of this host add to a rank's own signals at one address.
   flight.word = !flight.word_is_on_gpu && peer == parts_.rank
                     ? parts_.host->own.data() + reached.word.offset
                     : operands_.Local(reached.word, peer);
@@ -402,7 +411,7 @@ void GinDeviceProxy::BeginByMail(const GinOperation& operation, const Reached& r
   mail.Send(order);
 }
 
-// Counts what is done at the front of the queue.
+// Counts the operations done at the front of the queue.
 Result<bool> GinDeviceProxy::Complete(Queue& queue) {
   bool moved = false;
   while (!queue.flights.empty()) {
@@ -431,9 +440,9 @@ Result<bool> GinDeviceProxy::Complete(Queue& queue) {
   return moved;
 }
 
-// Adds to a word in the memory of a GPU, which only copies reach. All who do it for a word of
-// `owner` are ranks of this host. Where another one keeps the lock until this proxy has to end, the
-// word stays as it is.
+// Adds to a word in the memory of a GPU, where only copies reach. All proxies that add to words of
+// `owner` are of ranks of this host. The word stays unchanged if another proxy keeps the lock until
+// this proxy has to end.
 Status GinDeviceProxy::AddToWord(std::byte* word, uint64_t added, int owner) {
   const int place = owner - operands_.team().first;
   const std::atomic_ref<uint64_t> lock(*reinterpret_cast<uint64_t*>(parts_.locks->At(place, 0)));
@@ -460,6 +469,7 @@ bool GinDeviceProxy::Idle() const {
                      [](const Queue& queue) { return queue.flights.empty(); });
 }
 
+// Returns whether all peers have been told of the end, or are gone.
 Result<bool> GinDeviceProxy::CloseMails() {
   bool closed = true;
   for (GinMail& mail : mails_) {

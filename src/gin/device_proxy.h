@@ -10,17 +10,18 @@
 //                                                                           proxy adds to the signal
 //   consumer index, counter ◀── done, in order
 //
-// A signal is added to when the bytes of its put, and of all earlier ones of its queue, lie in the
-// memory of the GPU that is put to: a kernel that has loaded it with acquire order sees them.
+// A signal is added to when the bytes of its put, and of all earlier puts of its queue, lie in the
+// memory of the target GPU: a kernel that has loaded the signal with acquire order sees the bytes.
 // Signals and counters lie in pinned memory of the host, where processors add to them atomically,
 // whichever process of the host they run (device_memory.h). Signals in windows lie in a GPU, where
-// only copies reach: they are read, added to and written, under a lock of the rank that owns them.
+// only copies reach: the proxy reads, adds to and writes them under a lock of the rank that owns
+// the window.
 //
-// A GPU cannot wake a thread, so the thread looks for descriptors as long as the object lives: all
-// the time while something is under way or was a moment ago, then in steps of 20 us, and after a
-// second in steps of a millisecond.
+// A GPU cannot wake a thread. The thread therefore looks for descriptors as long as the object
+// lives: all the time while an operation is or recently was under way, then every 20 us, and after
+// an idle second every millisecond.
 //
-// Threads: the public functions by any thread, one at a time.
+// Threads: any thread may call the public functions, one at a time.
 
 #include <atomic>
 #include <cstdint>
@@ -36,7 +37,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "base/wait.h"
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "gin/backend.h"
 #include "gin/copy_line.h"
 #include "gin/device_memory.h"
@@ -53,7 +54,7 @@ class GinDeviceProxy final : public GinBackend {
   struct Parts {
     int rank = 0;
     GinPlan plan;
-    const cuda::Device* device = nullptr;        // This and what is pointed to outlive the proxy.
+    const cuda::Device* device = nullptr;        // All pointers here outlive the proxy.
     const SymmetricMemory* symmetric = nullptr;  // windows in memory of GPUs
     // Memory of the host with GinHostLayout, zeroed; and a window with a word of each rank, the
     // lock of the signals in its windows.
@@ -62,7 +63,8 @@ class GinDeviceProxy final : public GinBackend {
     RemoteWindows* remote = nullptr;  // null where the LSA team is all ranks
     Watch* watch = nullptr;
   };
-  // Takes what it needs of the GPU, so that it need not while kernels run.
+  // Reserves everything that the proxy needs of the GPU, because CUDA may wait for kernels when it
+  // reserves later.
   static Result<std::unique_ptr<GinDeviceProxy>> Create(Parts parts);
   // Begins to look for descriptors.
   Status Start();
@@ -71,25 +73,27 @@ class GinDeviceProxy final : public GinBackend {
   void* handle() const override { return block_.data() + block_layout_.contexts_at; }
   const GinPlan& plan() const { return parts_.plan; }
   const cuda::Device& device() const { return *parts_.device; }
-  // Where things lie in the window of the host, and this rank's part of it as its GPU sees it.
+  // Return the layout of the window of the host, and this rank's part of the window as its GPU sees
+  // it.
   const GinHostLayout& layout() const { return layout_; }
   const Window& host() const { return *parts_.host; }
   std::byte* pinned() const { return pinned_.data(); }
   // Ends the thread, too.
   Status Finish(Deadline deadline) override;
 
-  // Ends the thread, if it has not ended yet; what is not done is given up. Copies that have begun
-  // are done when it returns, because they reach into windows that may be given back next.
+  // Ends the thread if it has not ended yet, and gives up operations that are not done. Copies that
+  // have begun are done at the return, because they reach into windows that the caller may give
+  // back next.
   void EndThread();
-  // Returns whether no other rank writes into the window of the host any more, and the network
-  // reads nothing of it. REQUIRES: the thread has ended.
+  // Returns whether all other ranks have stopped writing into the window of the host, and the
+  // network has stopped reading it. REQUIRES: the thread has ended.
   bool IsForgotten();
 
  private:
-  // An operation that was taken and is not done.
+  // An operation that the thread has taken and not completed.
   struct Flight {
     uint64_t copied_at = 0;     // a number of local_, where its peer is in the LSA team
-    bool done = true;           // what was given to a mail
+    bool done = true;           // false while a mail has the operation
     std::byte* word = nullptr;  // the signal, where its peer is in the LSA team
     bool word_is_on_gpu = false;
     uint64_t added = 0;
@@ -113,7 +117,7 @@ class GinDeviceProxy final : public GinBackend {
   Status WarmUp();
   void MakeMails();
   std::byte* PinnedAt(size_t at) const { return pinned_.data() + at; }
-  // Returns what copies within the GPU pass.
+  // Returns the memory through which copies within the GPU pass.
   std::span<std::byte> Stage() const {
     return {parts_.host->own.data() + layout_.stage_at, GinHostLayout::kStageBytes};
   }
@@ -146,7 +150,7 @@ class GinDeviceProxy final : public GinBackend {
   std::optional<GinCopyLine> local_, out_, in_;  // between GPUs, and to and from slots
   std::optional<cuda::OwnStream> word_stream_;
   std::vector<Queue> queues_;
-  // Used by the thread while that runs.
+  // Only the thread uses the members below while it runs.
   std::deque<GinMail> mails_;
 
   std::atomic<Ending> ending_ = Ending::kNo;

@@ -20,7 +20,7 @@ Status GinExecutor::Check(const Position& at, const GinOperation& operation) con
 
 Result<GinExecutor::Begun> GinExecutor::Begin(const Position& at, const GinOperation& operation) {
   TUTTI_ASSIGN(const Reached reached, Find(at, operation));
-  // A flush is done when its turn comes: all operations before it are done then, and visible here.
+  // A flush is done at its turn, because all earlier operations are then done and visible here.
   if (Has(operation, device::kGinFlush)) return Begun{};
   const int peer = PeerOf(at.queue);
   if (Has(operation, device::kGinGet)) return Get(peer, operation, reached);
@@ -28,8 +28,8 @@ Result<GinExecutor::Begun> GinExecutor::Begin(const Position& at, const GinOpera
   return Put(peer, operation, reached);
 }
 
-// Puts to a rank of the LSA team by a copy on the calling thread, so that the operation is done
-// when this returns.
+// Puts to a rank of the LSA team by a copy on the calling thread. The operation is done at the
+// return.
 GinExecutor::Begun GinExecutor::Put(int peer, const GinOperation& operation,
                                     const Reached& reached) {
   if (reached.to.window != nullptr) {
@@ -38,17 +38,16 @@ GinExecutor::Begun GinExecutor::Put(int peer, const GinOperation& operation,
                                    : static_cast<const void*>(&operation.value);
     CopyBytes(Local(reached.to, peer), source, operation.bytes);
   }
-  // A thread that loads the new value with acquire order sees the bytes of this put and earlier
-  // ones.
+  // A thread that loads the new value with acquire order sees the bytes of this put and of earlier
+  // puts.
   if (reached.word.window != nullptr)
     std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(Local(reached.word, peer)))
         .fetch_add(operation.added, std::memory_order_release);
   return Begun{};
 }
 
-// The network sends memory, not values: the value of a put goes into the word of the resource
-// window that belongs to its descriptor, and stays there until the slot of the descriptor is used
-// again.
+// The network sends memory and no values. The value of a put goes into its descriptor's word of the
+// resource window, and stays there until the descriptor's slot is used again.
 GinExecutor::Range GinExecutor::StageValue(const Position& at,
                                            const GinOperation& operation) const {
   const Range staged = ValueOf(at);
@@ -65,7 +64,8 @@ Result<GinExecutor::Begun> GinExecutor::PutOverNetwork(const Position& at,
   const Range from = by_value ? StageValue(at, operation) : reached.from;
   RemoteWindows::Added added;
   if (signals) {
-    // A VA signal belongs to a put that was an operation of its own, and must not overtake it.
+    // A VA signal belongs to a put that was posted as a separate operation, and must not overtake
+    // the put.
     const bool strong = operation.strong || Has(operation, device::kGinVaSignal);
     added = {{reached.word.window->handle, reached.word.offset}, operation.added, strong};
   }

@@ -1,8 +1,8 @@
 #pragma once
 
-// Carries out single operations of the kernels of hosts: checks what they name (operands.h), and
-// copies, or begins a one-sided operation of the network. Has no state of its own but the
-// staging words of values; any thread may call, one at a time for each queue.
+// Carries out single operations of the kernels of hosts: checks the operands (operands.h), and
+// copies, or begins a one-sided operation of the network. Has no state but the staging words of
+// values. Any thread may call, one at a time for each queue.
 
 #include <utility>
 
@@ -19,18 +19,18 @@ class GinExecutor : public GinOperands {
   GinExecutor(Parts parts, RemoteWindows* remote)
       : GinOperands(std::move(parts)), remote_(remote) {}
 
-  // Returns the connection to the queue's rank; null where that is reached by load and store.
+  // Returns the connection to the queue's rank; null where load and store reach the rank.
   RmaConnection* ConnectionOf(uint32_t queue) const;
 
   enum class Step { kDone, kUnderWay, kNoRoom };
   struct Begun {
     Step step = Step::kDone;
-    NetRequest* request = nullptr;  // It belongs to the operation that is under way.
+    NetRequest* request = nullptr;  // of the operation under way
   };
-  // Begins an operation. Fails where it names what is not there; then it has changed nothing.
-  // REQUIRES: the caller is inside the queue's connection, if it has one.
+  // Begins an operation. Fails, with nothing changed, where the operands are invalid. REQUIRES: the
+  // caller is inside the queue's connection, if the queue has a connection.
   Result<Begun> Begin(const Position& at, const device::GinOperation& operation);
-  // Returns how Begin would fail; ok where it would not, as far as that can be known.
+  // Returns the error that Begin would return, as far as it is known in advance.
   Status Check(const Position& at, const device::GinOperation& operation) const;
 
  private:
@@ -39,7 +39,8 @@ class GinExecutor : public GinOperands {
   Begun Put(int peer, const device::GinOperation& operation, const Reached& reached);
   Result<Begun> PutOverNetwork(const Position& at, const device::GinOperation& operation,
                                const Reached& reached);
-  // Keeps the value of an operation where the network can read it until it is done.
+  // Stores the value of an operation in memory that the network can read until the operation is
+  // done.
   Range StageValue(const Position& at, const device::GinOperation& operation) const;
   Result<Begun> Get(int peer, const device::GinOperation& operation, const Reached& reached);
 

@@ -8,7 +8,7 @@
 namespace tutti {
 namespace {
 
-// A wait asks once in so many rounds whether another rank is left that could end it.
+// A wait asks once in 512 rounds whether another rank is left that could end the wait.
 constexpr uint32_t kRoundsUntilLook = 512;
 
 }  // namespace

@@ -1,23 +1,23 @@
 #pragma once
 
-// What GinProxy and GinDirect have in common, because both serve kernels on hosts: the handle that
-// these call with, and what stops the communicator for their mistakes.
+// Common parts of GinProxy and GinDirect, which both serve kernels on hosts: the handle that the
+// kernels call with, and the errors that stop the communicator for a kernel's mistakes.
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "base/status.h"
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "gin/backend.h"
 #include "nccl_device/impl/gin_descriptor.h"
 #include "watch/watch.h"
 
 namespace tutti {
 
-// The memory that a handle points into. It points at the contexts, which kernels read; ahead of
-// them is what kernels on hosts need to do without calls, and the word for those that they make
-// (GinHostCalls::Of).
+// The memory behind a handle. A handle points at the contexts that kernels read. Ahead of the
+// contexts lie facts by which kernels on hosts work without calls, and the address of the object
+// that the kernels call (GinHostCalls::Of).
 template <class Context>
 class GinHandle {
  public:
@@ -45,15 +45,14 @@ class GinHandle {
   std::vector<Place> places_;
 };
 
-// Returns what is wrong where a kernel has named a signal or counter that is not there.
+// Returns the error for a kernel's unknown signal or counter.
 Status NoSuchGinWord(const GinPlan& plan, bool is_signal, uint32_t number);
 
-// Returns the failure with the name of the kernel's thread that has caused it, where the calling
-// thread is one.
+// Returns the failure with the name of the calling thread, if a kernel runs on the thread.
 Status NameKernelThread(Status failure);
 
-// Stops the communicator where no rank is left that could end a kernel's wait. Looks in some rounds
-// of the wait only.
+// Stops the communicator if no rank is left that could end a kernel's wait. Does nothing in most
+// rounds of the wait.
 void StopIfAlone(Watch& watch, uint32_t round);
 
 }  // namespace tutti

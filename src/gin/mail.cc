@@ -8,20 +8,20 @@
 namespace tutti {
 namespace {
 
-// Bounds of what a rank pins for all its mailboxes, and of the data of one slot.
+// Bounds of the memory that a rank pins for all its mailboxes, and of the data of one slot.
 constexpr size_t kMostPinned = 64 << 20;
 constexpr size_t kMostData = 256 << 10, kLeastData = 16 << 10;
 constexpr size_t kPage = 4096;
-// A rank that has nothing to send waits so long for something that could carry its credits.
+// The time for which a rank without a message to send holds its credits back for a later message.
 constexpr int64_t kTellWithinNs = 50'000;
 
 }  // namespace
 
-// Begins every slot, and says what is to be done with the data behind it. The peer checks all of
-// it.
+// Begins every slot, and describes the operation on the data behind the header. The peer checks all
+// fields.
 struct GinMail::Header {
   uint32_t kind = 0;   // Order::Kind
-  uint32_t bytes = 0;  // The length of the data that follow, or of a value. kGet does not use it.
+  uint32_t bytes = 0;  // The length of the data, or of a value. kGet has none.
   uint64_t to_at = 0;
   uint64_t from_at = 0;  // kGet
   uint64_t total = 0;    // kGet
@@ -30,7 +30,7 @@ struct GinMail::Header {
   uint64_t added = 0;
   uint32_t signal = 0;   // GinMail::Signal
   uint32_t is_last = 0;  // kReply: of an answer
-  uint64_t credits = 0;  // slots that the sender has emptied and not told of before
+  uint64_t credits = 0;  // emptied slots that the peer has not been told of
 };
 
 GinMailLayout GinMailLayout::For(size_t num_peers) {
@@ -52,11 +52,12 @@ bool GinMail::idle() const {
          puts_.empty() && Credits() == num_put_;
 }
 
-// Takes what has come, carries out what is copied, and sends what may be sent. The connection is
-// entered only where this end has something to put or to test.
+// Takes incoming messages, carries out copied ones, and sends as many messages as may be sent. The
+// connection is entered only where this end has something to put or to test.
 Result<bool> GinMail::Move(bool attend) {
   bool moved = false;
-  // This is asked first: all that the peer sent before it closed has then come, and is taken below.
+  // The order matters: all messages that the peer sent before it closed have then come, and are
+  // taken below.
   const bool closed = PeerHasClosed();
   TUTTI_TRY(Take(&moved));
   TUTTI_TRY(CarryOut(&moved));
@@ -95,7 +96,7 @@ Status GinMail::Cut(bool* moved) {
   return Status::Ok();
 }
 
-// Makes the next message of an order, and takes the order away with its last one.
+// Makes the next message of an order, and drops the order with its last message.
 Status GinMail::CutOne(Order& order) {
   const uint64_t number = num_cut();
   std::byte* const slot = Own(parts_.layout.OutAt(number));
@@ -167,6 +168,8 @@ Status GinMail::PutPieces(RmaConnection& connection, bool* moved) {
   return Status::Ok();
 }
 
+// Tests requests in the order of their beginning and stops at the first one under way: slots are
+// used again in the same order.
 Status GinMail::TestPuts(RmaConnection& connection, bool* moved) {
   while (!puts_.empty()) {
     TUTTI_ASSIGN(const bool done, connection.Test(*puts_.front()));
@@ -183,17 +186,19 @@ Status GinMail::TestPuts(RmaConnection& connection, bool* moved) {
   return Status::Ok();
 }
 
-// Begins to add to a word of this rank's mailbox at the peer. Returns null where there is no room.
+// Begins to add to a word of this rank's mailbox at the peer. Returns null if the connection has no
+// room.
 Result<NetRequest*> GinMail::Add(size_t word, uint64_t value) {
   const RemoteWindows::Added added = {
       {parts_.window->handle, parts_.peer_at + word}, value, /*strong=*/true};
   return parts_.remote->BeginPut(parts_.peer, {}, {}, 0, &added);
 }
 
-// Tells the peer of emptied slots, when it may wait for that, or no message has done so for long.
+// Tells the peer of emptied slots if the peer may wait for them, or if no message has told it for
+// long.
 Status GinMail::ReturnCredits(RmaConnection& connection) {
   const uint64_t untold = num_emptied_ - num_told_;
-  // A peer that has been told of the end may have given its mailbox back.
+  // A peer that knows of the end may have given its mailbox back.
   if (untold == 0 || PeerHasClosed() || closed_) return Status::Ok();
   const bool many = untold >= GinMailLayout::kSlots / 2;
   if (!many && !closing_ && NowNs() - untold_since_ns_ < kTellWithinNs) return Status::Ok();
@@ -204,7 +209,7 @@ Status GinMail::ReturnCredits(RmaConnection& connection) {
   return connection.Progress().status();
 }
 
-// Ends what waits for a peer that takes no message any more.
+// Ends the operations that wait for a peer that takes no message any more.
 Status GinMail::GiveUpRest(bool* moved) {
   if (!gets_.empty()) return Unanswered("a get");
   for (; !orders_.empty(); orders_.pop_front()) {
@@ -237,6 +242,8 @@ void GinMail::NoteGone() {
   pieces_.clear();
 }
 
+// Sends the remaining credits and then the end, which must be the last write to the peer. A
+// connection without room leaves the end to a later call.
 Result<bool> GinMail::Close() {
   if (gone_) return true;
   RmaConnection& connection = parts_.remote->connection(parts_.peer);
@@ -283,7 +290,7 @@ Status GinMail::Take(bool* moved) {
     std::memcpy(&header, slot, sizeof(header));
     header_credits_ += header.credits;
     Status taken = TakeOne(header, slot + GinMailLayout::kHeaderBytes);
-    // A copy that fails is this rank's own trouble.
+    // A copy that fails is an error of this rank alone.
     if (taken.code() == Code::kUnhandledCudaError) return taken;
     if (!taken.ok()) return Refusal(header, taken);
     *moved = true;
@@ -291,8 +298,8 @@ Status GinMail::Take(bool* moved) {
   return Status::Ok();
 }
 
-// Says what the peer asked for that this rank does not do. The connection is sound: both ends hear
-// of it as of a mistake of the program.
+// Returns the error for a peer's operation that this rank refuses. The connection is sound: both
+// ends hear of a mistake of the program.
 Status GinMail::Refusal(const Header& header, const Status& why) const {
   const char* what = "a put";
   if (header.kind == static_cast<uint32_t>(Order::Kind::kGet)) what = "a get";
@@ -301,6 +308,8 @@ Status GinMail::Refusal(const Header& header, const Status& why) const {
                          parts_.remote->NameOf(parts_.peer), parts_.rank, why.message());
 }
 
+// Begins to carry out a message. Every field comes from another process: places are checked against
+// this rank's windows, and lengths against the slot.
 Status GinMail::TakeOne(const Header& header, const std::byte* data) {
   Arrival arrival;
   arrival.signal = static_cast<Signal>(header.signal);
@@ -336,6 +345,8 @@ Status GinMail::TakeOne(const Header& header, const std::byte* data) {
   return Status::Ok();
 }
 
+// A failure of CUDA is an error of this rank. Every other failure is a mistake of the peer's
+// program, and the sentence names the peer.
 Status GinMail::RaiseSignal(const Arrival& arrival) const {
   if (arrival.signal == Signal::kNone) return Status::Ok();
   Status raised;

@@ -1,22 +1,22 @@
 #pragma once
 
-// What the proxies of two GPUs that only a network joins tell each other. Networks reach memory of
-// the host, and windows lie in GPUs, so data goes through pinned memory at both ends:
+// The messages between the proxies of two GPUs that only a network joins. Networks reach memory of
+// the host, and windows lie in GPUs. Data therefore goes through pinned memory at both ends:
 //
 //   window ──copy──▶ slot, out ──one-sided put, +1 to `arrived`──▶ slot, in ──copy──▶ window,
 //                                                                                 then the signal
 //
 // A mailbox joins two ranks. Each end has, in its part of a window of the host (GinMailLayout),
-// slots for what it sends and slots for what comes. A message has a slot, and what is longer than
-// that goes as several messages. They are carried out at the receiver in the order in which they
-// were sent, so every signal is a strong one. The receiver tells how many slots it has emptied
-// (`credits`), in the messages that it sends itself or by adding to a word.
+// slots for messages to send and slots for messages to receive. A message has one slot, and longer
+// data goes as several messages. The receiver carries out messages in the order of sending, and
+// every signal is therefore strong. The receiver tells the number of emptied slots (`credits`)
+// either in its own messages or by adding to a word.
 //
-// An end closes when it waits for nothing, and takes no message any more. What the other end still
-// has to send is then for nobody: a put or signal of one message counts as done, for its source may
-// be used again; a get, and a put that needs the peer to make room, fail.
+// An idle end closes, and takes no message after its close. Nobody receives the other end's
+// remaining messages: a put or signal of one message counts as done, because its source may be used
+// again; a get fails, and a put that needs the peer to make room fails.
 //
-// One thread at a time, with the context of the GPU current.
+// Threads: one at a time, with the context of the GPU current.
 
 #include <atomic>
 #include <cstddef>
@@ -33,22 +33,22 @@
 
 namespace tutti {
 
-// Where the mailbox of one peer lies in a rank's part of the window of mailboxes.
+// The layout of one peer's mailbox in a rank's part of the window of mailboxes.
 struct GinMailLayout {
   static constexpr uint32_t kSlots = 8;
   static constexpr size_t kHeaderBytes = 128;
-  // Words that the peer adds to. Each has a line of its own.
+  // The peer adds to these words. Each has a line of its own.
   static constexpr size_t kArrivedAt = 0, kCreditsAt = 64, kClosedAt = 128;
   static constexpr size_t kSlotsAt = 256;
 
-  size_t slot_bytes = 256 << 10;  // So many bytes of data fit a slot, besides the header.
+  size_t slot_bytes = 256 << 10;  // the data that fits a slot besides the header
 
-  // Returns the layout for so many peers: shorter slots among many, so that a rank pins at most 64
-  // MiB for them all, or 16 KiB for each slot.
+  // Returns the layout for `num_peers` peers. Slots are shorter for many peers, to pin at most 64
+  // MiB of data for all mailboxes, or 16 KiB for each slot.
   static GinMailLayout For(size_t num_peers);
   size_t SlotBytes() const { return kHeaderBytes + slot_bytes; }
   size_t bytes() const { return kSlotsAt + 2 * kSlots * SlotBytes(); }
-  // Return where slots are: of what comes, and of what is sent.
+  // Return the places of slots for incoming and for outgoing messages.
   size_t InAt(uint64_t number) const { return kSlotsAt + number % kSlots * SlotBytes(); }
   size_t OutAt(uint64_t number) const { return InAt(number) + kSlots * SlotBytes(); }
 };
@@ -58,14 +58,14 @@ class GinMail {
   struct Parts {
     int peer = 0;
     GinMailLayout layout;
-    const Window* window = nullptr;  // It has the mailboxes, and outlives the mail as all here do.
+    const Window* window = nullptr;  // has the mailboxes; all pointers here outlive the mail
     uint64_t own_at = 0;             // where the peer's mailbox lies in this rank's part
     uint64_t peer_at = 0;            // where this rank's lies in the peer's part
     RemoteWindows* remote = nullptr;
-    const SymmetricMemory* symmetric = nullptr;  // what puts and gets reach
+    const SymmetricMemory* symmetric = nullptr;  // reached by puts and gets
     int rank = 0;
-    GinCopyLine* line_out = nullptr;  // It copies from windows to slots.
-    GinCopyLine* line_in = nullptr;   // It copies from slots to windows.
+    GinCopyLine* line_out = nullptr;  // copies from windows to slots
+    GinCopyLine* line_in = nullptr;   // copies from slots to windows
     // Adds to a signal of this rank, by its number among all, or to an 8-byte word of GPU memory.
     std::function<Status(uint64_t number, uint64_t added)> add_to_signal;
     std::function<Status(std::byte* word, uint64_t added)> add_to_word;
@@ -77,8 +77,8 @@ class GinMail {
   int peer() const { return parts_.peer; }
 
   enum class Signal : uint32_t { kNone, kNumbered, kWord };
-  // Says what is to be done at the peer. Places are offsets in the slices of the flat space, which
-  // are the same on all ranks.
+  // An operation for the peer to carry out. Places are offsets in the slices of the flat space and
+  // equal on all ranks.
   struct Order {
     enum class Kind : uint32_t { kPut = 1, kValue = 2, kGet = 3, kReply = 4 };
     Kind kind = Kind::kPut;
@@ -91,48 +91,50 @@ class GinMail {
     uint64_t signal_at = 0;
     uint64_t added = 0;
     bool* done = nullptr;  // Becomes true: the source has been read; of kGet, the bytes are here.
-    bool begun = false;    // A part of it has been cut off.
+    bool begun = false;    // a part has been cut off
   };
   void Send(const Order& order) { orders_.push_back(order); }
 
-  // Moves what can be moved now. Returns whether anything was. With `attend` takes in itself what
-  // the network has, which the progress thread does otherwise. Fails with InvalidArgument where the
-  // peer has put what this rank refuses, and with InvalidUsage where the peer has closed its end or
-  // is gone, and a get or a long put to it cannot be done. REQUIRES: line_in and line_out are
-  // sealed now and then.
+  // Moves all data that can move now. Returns whether any data moved. With `attend` also takes
+  // incoming data from the network, as the progress thread does otherwise. Fails with
+  // InvalidArgument where this rank refuses the peer's put, and with InvalidUsage where a get or a
+  // long put cannot be done because the peer has closed its end or is gone. REQUIRES: line_in and
+  // line_out are sealed now and then.
   Result<bool> Move(bool attend);
-  // Returns whether this end waits for nothing: all that it has sent has been carried out, or the
-  // peer has closed its end.
+  // Returns whether this end waits for nothing: the peer has carried out all messages, or has
+  // closed its end.
   bool idle() const;
-  // Says that the peer has ended its communicator, and the connection with it: nothing more comes
-  // from it, and nothing goes there.
+  // Notes that the peer has ended its communicator and the connection: no further message comes or
+  // goes.
   void NoteGone();
-  // Tells the peer that this end writes to it no more. Returns true when that is on its way.
+  // Tells the peer that this end has stopped writing. Returns true when the message is under way.
   // REQUIRES: idle.
   Result<bool> Close();
-  // Returns whether the peer has said so, or is gone: then nothing of it writes here any more.
+  // Returns whether the peer has closed its end or is gone, and therefore writes nothing here any
+  // more.
   bool PeerHasClosed() const;
   // Returns whether the network has done with this end's slots; then they may be given back while
   // the connection goes on. REQUIRES: Move is not called any more.
   bool Settle();
-  // Has the network forget the slots, at the cost of the connection where that needs them still.
+  // Has the network forget the slots, and breaks the connection if the network still needs the
+  // slots.
   void Drop();
 
  private:
   struct Header;
-  // A message on its way: its data is copied to the slot, and then it is put.
+  // An outgoing message: its data is copied to the slot, and then put.
   struct Piece {
     uint64_t copied_at = 0;  // a number of line_out
     size_t bytes = 0;        // The header is counted.
     bool* done = nullptr;
   };
-  // A message that came, whose data is copied to its place.
+  // An incoming message while its data is copied to its place.
   struct Arrival {
     uint64_t copied_at = 0;  // a number of line_in
     Signal signal = Signal::kNone;
     uint64_t signal_at = 0;
     uint64_t added = 0;
-    bool* done = nullptr;  // The message completes the get that has this flag.
+    bool* done = nullptr;  // the flag of the get that the message completes
   };
 
   std::byte* Own(uint64_t at) const { return parts_.window->own.data() + parts_.own_at + at; }
@@ -159,15 +161,15 @@ class GinMail {
   std::deque<Order> orders_;       // not cut into pieces yet, or in part
   std::deque<Piece> pieces_;       // not put yet
   uint64_t num_put_ = 0;           // pieces, over the mail's life
-  std::deque<NetRequest*> puts_;   // The last puts, which are under way.
+  std::deque<NetRequest*> puts_;   // the last puts, under way
   uint64_t num_tested_ = 0;        // puts that are done
-  std::deque<NetRequest*> notes_;  // Credits and the end, which are under way.
-  std::deque<bool*> gets_;         // Gets that no answer has completed.
-  uint64_t header_credits_ = 0;    // Credits that came in headers.
-  uint64_t num_taken_ = 0;         // messages that came, over the mail's life
+  std::deque<NetRequest*> notes_;  // credits and the end, under way
+  std::deque<bool*> gets_;         // gets without an answer
+  uint64_t header_credits_ = 0;    // credits from headers
+  uint64_t num_taken_ = 0;         // incoming messages over the mail's life
   std::deque<Arrival> arrivals_;
   uint64_t num_emptied_ = 0;  // slots of messages that were carried out
-  uint64_t num_told_ = 0;     // The peer knows of so many that were carried out.
+  uint64_t num_told_ = 0;     // emptied slots that the peer knows of
   int64_t untold_since_ns_ = 0;
   bool closing_ = false;
   bool closed_ = false;  // The peer has been told, or is being told.

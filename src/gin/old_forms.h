@@ -1,8 +1,8 @@
 #pragma once
 
-// What kernels that were compiled with NVIDIA's headers of releases before 2.30 and the proxy of a
-// GPU share. Contexts and queues work as today's (nccl_device/impl/gin_descriptor.h), but
-// descriptors are half as long, and contexts have fewer fields:
+// The structures shared by the proxy of a GPU and kernels that were compiled with NVIDIA's headers
+// of releases before 2.30. Contexts and queues work as today's (nccl_device/impl/gin_descriptor.h),
+// but descriptors are half as long, and contexts have fewer fields:
 //
 //   word  bits
 //   0     1..6 what to do (the first six of GinOp), 7..63 bytes
@@ -12,13 +12,13 @@
 //   6     as today's without the strength: signals are strong
 //   7     spare
 //
-// Until 2.29.4 each connection had one context, so the contexts of this library are told to such
-// kernels as connections. Bit 0 of each word is set, as today; other bits that are not named here
-// have any value.
+// Until 2.29.4 each connection had one context. The library therefore presents its contexts to such
+// kernels as connections. Bit 0 of each word is set, as today. All bits without a name here have
+// any value.
 
 #include <cstdint>
 
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "nccl_device/impl/gin_descriptor.h"
 
 namespace tutti {
@@ -49,7 +49,7 @@ inline device::GinOperation UnpackGinBefore230(GinForm form, const uint64_t* w) 
     o.signal = static_cast<uint32_t>(w[5] >> 24 & 0xffff);
     o.added = (o.added & ~uint64_t{0xffff}) | (w[5] >> 40 & 0xffff);
   }
-  // An increment has no value in these forms; today's have 1 there.
+  // An increment has no value in these forms, and the value 1 in today's form.
   if ((o.op & device::kGinSignalInc) != 0) o.added = 1;
   return o;
 }

@@ -11,8 +11,8 @@ int GinOperands::PeerOf(uint32_t queue) const {
   return static_cast<int>(queue) * team_.size + team_.place;
 }
 
-// Kernels read the words at the address by which the network adds to them, not at that in the flat
-// space: the thread sanitizer takes two addresses of one word for two words.
+// Kernels read the words at the network's address and not in the flat space, because the thread
+// sanitizer takes two addresses of one word for two words.
 uint64_t* GinOperands::WordAt(uint64_t at, uint64_t number) const {
   return reinterpret_cast<uint64_t*>(parts_.resource->own.data() + at) + number;
 }
@@ -25,8 +25,8 @@ uint64_t* GinOperands::SignalsOf(uint32_t context) const {
   return WordAt(parts_.plan.signals_at, uint64_t{context} * parts_.plan.num_signals);
 }
 
-// Finds the window that an operation names, and checks that the range lies in `owner`'s part.
-// Offsets of operations count from the start of the memory that the window is a piece of.
+// Finds the window of an operation, and checks that the range lies in `owner`'s part. Offsets of
+// operations count from the start of the memory of which the window is a piece.
 Result<GinOperands::Range> GinOperands::RangeOf(uint64_t window, uint64_t offset, uint64_t bytes,
                                                 int owner, const char* what) const {
   auto found = parts_.symmetric->Lookup(reinterpret_cast<ncclWindow_t>(window));
@@ -56,6 +56,8 @@ Result<GinOperands::Range> GinOperands::SignalWord(const Position& at,
   return Range{parts_.resource.get(), parts_.plan.signals_at + word * sizeof(uint64_t)};
 }
 
+// Checks the numbers that name no window. A kernel of any program may have written the descriptor,
+// and its bits may have any value.
 Status GinOperands::CheckNumbers(const GinOperation& operation) const {
   if (operation.bytes > kMaxNetMessageBytes)
     return InvalidArgument("an operation of {} bytes, which is longer than {}", operation.bytes,
@@ -70,7 +72,7 @@ Status GinOperands::CheckNumbers(const GinOperation& operation) const {
   return Status::Ok();
 }
 
-// Finds all that an operation reaches, and checks it.
+// Finds and checks all memory that an operation reaches.
 Result<GinOperands::Reached> GinOperands::Find(const Position& at,
                                                const GinOperation& operation) const {
   TUTTI_TRY(CheckNumbers(operation));

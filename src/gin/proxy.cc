@@ -10,24 +10,24 @@
 namespace tutti {
 namespace {
 
-// How long what is under way is left to the network before the progress thread looks at it. A
-// kernel that waits for it looks itself.
+// The time for which operations under way are left to the network before the progress thread looks
+// at them. A kernel that waits for an operation looks itself.
 constexpr int64_t kServeAgainNs = 500'000;
-// How long the progress thread leaves a broken connection to its reason, on which other ranks may
-// still be agreeing.
+// The time for which the progress thread leaves a broken connection unreported, because other ranks
+// may still be agreeing on the reason.
 constexpr int64_t kReasonComesNs = 2'000'000'000;
-// A wait for the rest sleeps so long between two looks.
+// The sleep between two looks of Finish.
 constexpr timespec kFinishNap{.tv_sec = 0, .tv_nsec = 100'000};
 
-// How many rounds of a wait look at the network, by a system call each, before the thread also
-// gives the processor away between two looks; and before it sleeps instead. Where others want the
-// processor, a sleeper is woken sooner than a thread that yields.
+// The rounds of a wait that look at the network by a system call each: before the thread also
+// yields the processor between two looks, and before it sleeps instead. On a busy machine a sleeper
+// is woken sooner than a thread that yields.
 constexpr uint32_t kLooks = 100;
 constexpr uint32_t kLooksWithYields = 110;
-// The most connections that one look takes in. Where there are more, the looks take them in turn.
+// The most connections of one look. Looks take larger numbers of connections in turn.
 constexpr size_t kAttendedAtOnce = 16;
-// A sleep ends when the network has something; but what a rank of the LSA team stores ends none, so
-// the first sleeps are short.
+// Data from the network ends a sleep, but stores of ranks of the LSA team do not. The first sleeps
+// are therefore short.
 constexpr int64_t kShortestSleepNs = 20'000;
 constexpr int64_t kLongestSleepNs = 1'000'000;
 
@@ -53,6 +53,8 @@ Result<std::unique_ptr<GinProxy>> GinProxy::Create(Parts parts) {
   return proxy;
 }
 
+// All contexts share one block of descriptors, and their records lie one behind another in the
+// handle.
 Status GinProxy::MakeContexts() {
   const auto contexts = static_cast<size_t>(parts_.plan.num_contexts);
   const size_t of_one = size_t{parts_.plan.num_queues} * parts_.plan.queue_depth;
@@ -95,7 +97,7 @@ void GinProxy::NoteMissing(bool is_signal, uint32_t number) {
   Refuse(std::move(driven));
 }
 
-// Says which thread has asked for what cannot be done.
+// Stops the communicator for an impossible operation, with the name of the kernel's thread.
 void GinProxy::Refuse(GinQueues::Driven driven) {
   if (driven.failure.ok()) return;
   driven.failure = NameKernelThread(std::move(driven.failure));
@@ -103,8 +105,6 @@ void GinProxy::Refuse(GinQueues::Driven driven) {
 }
 
 void* GinProxy::handle() const { return handle_->get(); }
-
-GinProxy* GinProxy::Of(void* handle) { return static_cast<GinProxy*>(GinHostCalls::Of(handle)); }
 
 void GinProxy::RingDoorbell(uint32_t context, uint32_t queue) {
   if (context < contexts_.size()) Conclude(contexts_[context]->RingDoorbell(queue));
@@ -125,12 +125,12 @@ void GinProxy::Wait(uint32_t context, uint32_t round) {
     const int64_t longer = (round - kLooksWithYields) * kShortestSleepNs / 8;
     RmaConnection::SleepOn(connections_, std::min(kShortestSleepNs + longer, kLongestSleepNs));
   } else {
-    // The progress thread looks after connections that no waiting thread drives.
+    // The progress thread attends to connections that no waiting thread drives.
     PauseInGrid(round + kLooksWithYields);
   }
 }
 
-// Takes what has come from other ranks. Returns whether anything has.
+// Takes incoming data from other ranks. Returns whether any data has come.
 bool GinProxy::AttendToSome() {
   const size_t count = std::min(connections_.size(), kAttendedAtOnce);
   size_t next = count == connections_.size() ? 0 : next_attended_.fetch_add(kAttendedAtOnce);
@@ -147,8 +147,9 @@ bool GinProxy::AttendToSome() {
   return moved;
 }
 
-// A kernel waits, and the connection to a rank is broken. One that has ended its communicator in
-// order had done all that it wanted to do; otherwise what the kernel waits for may be lost.
+// A kernel waits, and the connection to a rank is broken. A rank that has ended its communicator in
+// order had completed its operations. In any other case the data that the kernel waits for may be
+// lost.
 void GinProxy::OnBroken(Remote& remote, Status failure) {
   if (parts_.watch->stopped()) return;
   failure = parts_.watch->FirstReason(std::move(failure), remote.rank);
@@ -162,9 +163,8 @@ void GinProxy::OnBroken(Remote& remote, Status failure) {
 void GinProxy::Conclude(const GinQueues::Driven& driven) {
   if (!driven.failure.ok()) {
     Status failure = Status(driven.failure).Annotate("a kernel's operation on the network");
-    // An operation that names what is not there is an error of this rank alone. A connection that
-    // broke may have a reason that is still on its way, and the progress thread must not wait for
-    // it.
+    // An operation with invalid operands is an error of this rank alone. The reason for a broken
+    // connection may still be under way, and the progress thread must not wait for the reason.
     const bool of_network =
         failure.code() == Code::kRemoteError || failure.code() == Code::kSystemError;
     if (of_network && parts_.loop->OnLoopThread()) return StopLater(std::move(failure));
@@ -180,8 +180,8 @@ void GinProxy::ServeLater() {
   if (timer_ == 0 && !ended_) timer_ = parts_.loop->AddTimer(kServeAgainNs, [this] { Serve(); });
 }
 
-// Leaves the decision to kernels that wait, and to the reason that is on its way; where neither
-// comes, the communicator stops for what was seen here.
+// Leaves the decision to waiting kernels and to the reason that is under way. Without either, the
+// communicator stops for the failure seen here.
 void GinProxy::StopLater(Status failure) {
   const MutexLock lock(timer_mutex_);
   if (ended_) return;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Device-initiated networking (GIN) by proxy: what kernels post as descriptors
-// (nccl_device/impl/gin_descriptor.h) is carried out here.
+// Device-initiated networking (GIN) by proxy: carries out operations that kernels post as
+// descriptors (nccl_device/impl/gin_descriptor.h).
 //
 //   kernel of this rank              this module                              rank that is put to
 //   descriptor into a queue,  ────▶  queues.h takes descriptors in order
@@ -9,23 +9,24 @@
 //                                               ── one-sided operation ─────▶ any other rank
 //   consumer index, counter   ◀────  done, in order
 //
-// Signals, counters and shadows lie in the resource window of the device communicator, so other
-// ranks reach the signals like any window. Everything that a descriptor names is checked before it
-// is carried out: windows by their records, places by the sizes that all ranks have told, signals
-// and counters by the plan. What fails stops the communicator with a sentence, and its abort flag
-// ends the kernels' waits.
+// Signals, counters and shadows lie in the resource window of the device communicator, and other
+// ranks reach the signals like any window. The proxy checks all operands of a descriptor first:
+// windows by their records, places by the sizes that all ranks have told, signals and counters by
+// the plan. A failure stops the communicator with a sentence, and the abort flag of the
+// communicator ends the kernels' waits.
 //
-// There is no thread that polls. The thread that posts carries out what it posted, unless another
-// thread is at that context already, which then does it. What goes to a rank of the LSA team is a
-// copy and an atomic add, and takes no way through the queues, unless a program of NVIDIA's headers
-// has posted it. Threads that wait drive what is under way, and take from the network what has
-// come, so that no other thread need be woken for it. As long as something is under way and no
-// kernel waits, the progress thread of the process looks after it from time to time.
+// No thread polls. The thread that posts also carries out its operations, unless another thread is
+// at the context already and does the work. An operation toward a rank of the LSA team is a copy
+// and an atomic add, and goes through the queues only if a program of NVIDIA's headers has posted
+// it. Waiting threads drive the operations under way and take incoming data from the network, and
+// no other thread need be woken. While operations are under way and no kernel waits, the progress
+// thread of the process looks after them from time to time.
 //
-// A wait does not know which rank it waits for. It ends when the communicator stops: when a rank is
-// lost, when the connection to one that lives breaks, or when all others have ended theirs.
+// A wait does not know the rank that will end it. The stop of the communicator ends all waits: when
+// a rank is lost, when the connection to a live rank breaks, or when all other ranks have ended
+// their communicators.
 //
-// A device communicator with a GIN connection has one GinProxy, which its communicator owns.
+// A communicator owns one GinProxy for each of its device communicators with a GIN connection.
 
 #include <atomic>
 #include <cstdint>
@@ -36,7 +37,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "devcomm/requirements.h"
+#include "devcomm/gin_plan.h"
 #include "gin/executor.h"
 #include "gin/host_calls.h"
 #include "gin/queues.h"
@@ -53,9 +54,9 @@ class GinProxy final : public GinBackend, public GinHostCalls {
     int rank = 0;
     GinPlan plan;
     std::shared_ptr<const Window> resource;      // signals and counters, where the plan says
-    const SymmetricMemory* symmetric = nullptr;  // This and what is pointed to outlive the proxy.
+    const SymmetricMemory* symmetric = nullptr;  // All pointers here outlive the proxy.
     RemoteWindows* remote = nullptr;             // null where the LSA team is all ranks
-    EventLoop* loop = nullptr;                   // The progress thread runs it.
+    EventLoop* loop = nullptr;                   // run by the progress thread
     Watch* watch = nullptr;
   };
   static Result<std::unique_ptr<GinProxy>> Create(Parts parts);
@@ -64,20 +65,19 @@ class GinProxy final : public GinBackend, public GinHostCalls {
   GinProxy& operator=(const GinProxy&) = delete;
 
   void* handle() const override;
-  // Returns the proxy of a handle that is one of a proxy; null where the kernels of a GPU have it.
-  static GinProxy* Of(void* handle);
+  GinProxy* AsProxy() override { return this; }
 
-  // For kernels of hosts; any thread. A context or queue that Do refuses means nothing to the other
-  // functions.
+  // For kernels of hosts; any thread. The other functions ignore contexts and queues that Do
+  // refuses.
   //
-  // Carries out an operation toward a rank of the LSA team at once, and returns true; returns false
-  // where it has to be posted. One that names what is not there stops the communicator, and is
-  // taken for carried out. `words` are those of a descriptor.
+  // Carries out an operation toward a rank of the LSA team at once, and returns true. Returns false
+  // where the operation has to be posted. An operation with invalid operands stops the
+  // communicator, and counts as carried out. `words` are the words of a descriptor.
   bool Do(uint32_t context, uint32_t queue, const uint64_t* words);
   void NoteMissing(bool is_signal, uint32_t number) override;
-  // Carries out what was posted to a queue, as far as that needs no other rank.
+  // Carries out posted operations of a queue, as far as no other rank is needed.
   void RingDoorbell(uint32_t context, uint32_t queue);
-  // Takes what other ranks put here as well.
+  // Also takes incoming puts of other ranks.
   void Wait(uint32_t context, uint32_t round) override;
 
   Status Finish(Deadline deadline) override;
@@ -105,12 +105,12 @@ class GinProxy final : public GinBackend, public GinHostCalls {
   // A rank outside the LSA team.
   struct Remote {
     int rank = 0;
-    std::atomic<bool> left = false;  // It has ended its communicator: nothing more comes from it.
+    std::atomic<bool> left = false;  // The rank has ended its communicator, and sends nothing more.
   };
-  std::deque<Remote> remotes_;               // all that queues lead to
-  std::vector<RmaConnection*> connections_;  // These lead to them, in the same order.
+  std::deque<Remote> remotes_;               // the ranks at the ends of queues
+  std::vector<RmaConnection*> connections_;  // the connections to remotes_, in the same order
   std::atomic<uint32_t> next_attended_ =
-      0;  // where there are more than a thread attends to at once
+      0;  // for more connections than a thread attends to at once
   Mutex timer_mutex_;
   EventLoop::TimerId timer_ TUTTI_GUARDED_BY(timer_mutex_) = 0;
   bool ended_ TUTTI_GUARDED_BY(timer_mutex_) = false;

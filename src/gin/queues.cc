@@ -11,14 +11,14 @@ namespace {
 
 using device::GinDescriptor;
 
-// Returns the counter that an operation increases when it is done.
+// Returns the counter that an operation increases at its end.
 std::optional<uint32_t> CounterOf(const device::GinOperation& operation) {
   if ((operation.op & device::kGinWithCounter) == 0) return std::nullopt;
   return operation.counter;
 }
 
-// A thread leaves a connection after so many rounds, though it may still move, because the call
-// that drives it has to end. The next caller goes on.
+// A thread leaves a connection after 64 rounds, even if the connection still moves, because the
+// call that drives it has to end. The next caller goes on.
 constexpr int kRoundsInARow = 64;
 
 }  // namespace
@@ -70,12 +70,12 @@ bool GinQueues::Do(uint32_t queue, const uint64_t* words, Driven* driven) {
   }
   const device::GinOperation operation = device::UnpackGin(words);
   const GinExecutor::Position at = {context_, queue, 0};
-  // Operations that this thread knows to be posted come first.
+  // Operations that this thread has posted come first.
   if (executor_.ConnectionOf(queue) != nullptr ||
       std::atomic_ref<uint32_t>(producer_[queue]).load(std::memory_order_relaxed) !=
           std::atomic_ref<uint32_t>(consumer_[queue]).load(std::memory_order_acquire)) {
-    // The operation is checked here as well as when it is taken, so that an error can name the
-    // thread that asks for it.
+    // The operation is also checked here, because only here can the error name the thread that asks
+    // for the operation.
     driven->failure = executor_.Check(at, operation);
     return !driven->failure.ok();
   }
@@ -91,8 +91,8 @@ GinQueues::Driven GinQueues::RingDoorbell(uint32_t queue) {
   return Drive();
 }
 
-// The flags that are stored and loaded here are sequentially consistent: a thread that finds
-// another one driving has raised rung_ before, and that one looks at it after it has gone.
+// The flags stored and loaded here are sequentially consistent: a thread that finds another thread
+// driving has raised rung_ before, and the driving thread looks at rung_ after it has left.
 GinQueues::Driven GinQueues::Drive() {
   Driven driven;
   while (rung_.load() || busy()) {
@@ -108,8 +108,8 @@ GinQueues::Driven GinQueues::Drive() {
   return driven;
 }
 
-// Drives the queues that were rung or have something under way. The first failure ends the context:
-// later operations may rely on the one that failed.
+// Drives the queues with new or unfinished operations. The first failure ends the context, because
+// later operations may rely on the failed operation.
 GinQueues::Driven GinQueues::DriveAll() {
   Driven driven;
   if (broken_) return driven;
@@ -138,8 +138,8 @@ Status GinQueues::DriveQueue(uint32_t number) {
   }
 }
 
-// Alternates between taking what kernels have posted and completing what the network has carried
-// out, until neither goes on or all is done. What is posted meanwhile is rung for.
+// Alternates between taking posted operations and completing operations of the network, until
+// neither moves or all are done. Kernels ring for operations posted meanwhile.
 Status GinQueues::DriveConnection(uint32_t number, RmaConnection& connection) {
   RmaConnection::Inside inside(connection);
   for (int round = 0; round < kRoundsInARow; ++round) {
@@ -151,13 +151,13 @@ Status GinQueues::DriveConnection(uint32_t number, RmaConnection& connection) {
     TUTTI_TRY(Complete(number, connection, &moved));
     if (!queues_[number].busy() || !(moved || progressed)) break;
   }
-  // A kernel's next operation comes soon. What is left is for the progress thread as well.
+  // A kernel's next operation comes soon. The progress thread also serves the rest.
   if (!queues_[number].busy()) inside.Linger();
   return Status::Ok();
 }
 
-// Takes the next descriptor if all of it has arrived and there is room for what it asks. Returns
-// whether it did.
+// Takes the next descriptor if all its words have arrived and its operation has room. Returns
+// whether a descriptor was taken.
 Result<bool> GinQueues::Take(uint32_t number) {
   Queue& queue = queues_[number];
   const uint32_t slot = queue.taken & (depth_ - 1);
@@ -180,7 +180,7 @@ Result<bool> GinQueues::Take(uint32_t number) {
   return true;
 }
 
-// Counts what is done at the front of the queue.
+// Counts the operations done at the front of the queue.
 Status GinQueues::Complete(uint32_t number, RmaConnection& connection, bool* moved) {
   Queue& queue = queues_[number];
   while (!queue.flights.empty()) {

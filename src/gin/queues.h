@@ -1,14 +1,14 @@
 #pragma once
 
-// The queues of one context of GIN, seen from the consumer's side: takes descriptors in order,
-// begins them, and counts them as done in order.
+// The consumer's side of the queues of one GIN context: takes descriptors in order, begins the
+// operations, and completes them in order.
 //
 //   posted by kernels ─▶ [ taken, under way ][ posted, not taken ][ free slots ]
 //                         ▲ consumer index     ▲ taken
 //
-// Any thread may call RingDoorbell and Drive. One thread at a time is at the queues; what another
-// one rings for meanwhile, it does before it goes. What goes to ranks whose memory is mapped here
-// need not be posted: any thread may Do it at once.
+// Any thread may call RingDoorbell and Drive. One thread at a time is at the queues, and does
+// before it leaves the work for which another thread rings meanwhile. Operations toward ranks whose
+// memory is mapped here need not be posted: any thread may Do them at once.
 
 #include <atomic>
 #include <cstdint>
@@ -45,33 +45,34 @@ class GinQueues {
   // `descriptors` is room for all queues. Both outlive the queues.
   GinQueues(GinExecutor& executor, uint32_t context, device::GinDescriptor* descriptors);
 
-  // Returns what kernels see of the context.
+  // Returns the context as kernels see it.
   device::GinContext record();
 
   // How a call came out.
   struct Driven {
-    bool under_way = false;   // Something is left that needs to be driven again.
-    Status failure;           // What this call has found; the context does nothing any more.
+    bool under_way = false;   // an operation is left to be driven again
+    Status failure;           // the failure of this call; the context does nothing after a failure
     std::optional<int> peer;  // The connection to this rank has failed.
   };
-  // Carries out an operation at once, or fails where it names what is not there. Returns false, and
-  // has done nothing, where it has to be posted: its peer is reached by the network, or something
-  // is posted there and not done.
+  // Carries out an operation at once, or fails where the operands are invalid. Returns false, with
+  // nothing done, where the operation has to be posted: the peer is reached by the network, or an
+  // earlier operation toward the peer is posted and not done.
   bool Do(uint32_t queue, const uint64_t* words, Driven* driven);
-  // Notes that something was posted to a queue, and drives the context.
+  // Notes a posted operation of a queue, and drives the context.
   Driven RingDoorbell(uint32_t queue) TUTTI_EXCLUDES(mutex_);
-  // Takes and completes what can be without waiting.
+  // Takes and completes operations as far as possible without a wait.
   Driven Drive() TUTTI_EXCLUDES(mutex_);
   // Returns whether something is taken and not done, or waits for room.
   bool busy() const { return busy_.load(std::memory_order_acquire); }
-  // Gives up what is not done, and breaks the connections that it is under way on.
+  // Gives up operations that are not done, and breaks the connections on which they are under way.
   void Drop() TUTTI_EXCLUDES(mutex_);
 
  private:
-  // An operation that was taken and is not done.
+  // An operation that was taken and is not completed.
   struct Flight {
-    NetRequest* request = nullptr;    // null: done, behind one that is not
-    std::optional<uint32_t> counter;  // The counter that is increased when it is done.
+    // null: the operation is done, behind an earlier one that is not
+    NetRequest* request = nullptr;
+    std::optional<uint32_t> counter;  // the counter to increase at the end
   };
   struct Queue {
     uint32_t taken = 0;

@@ -17,6 +17,8 @@ GinStreamLine::GinStreamLine(GinDeviceProxy& proxy)
       rank_(proxy.host().team.first + proxy.host().team.place),
       posted_(proxy.plan().num_queues) {}
 
+// Asks the driver first, because a stream that waits for a word without support would fail only
+// later, in the middle of a program.
 Result<std::unique_ptr<GinStreamLine>> GinStreamLine::Create(GinDeviceProxy& proxy) {
   std::unique_ptr<GinStreamLine> line(new GinStreamLine(proxy));
   const cuda::Driver& driver = line->driver_;
@@ -59,7 +61,7 @@ Status GinStreamLine::AwaitConsumer(cuda::Stream stream, uint32_t queue, uint32_
                "having a stream wait for a proxy");
 }
 
-// Each word of a descriptor has a bit that says that it is there, so they may arrive in any order.
+// Each word of a descriptor has a valid bit, and the words may therefore arrive in any order.
 Status GinStreamLine::Post(cuda::Stream stream, uint32_t queue,
                            const device::GinOperation& operation) {
   const uint32_t index = posted_[queue].fetch_add(1, std::memory_order_relaxed);

@@ -1,7 +1,7 @@
 #pragma once
 
 // Posts operations to the queues of a GinDeviceProxy from streams of the program, and lets streams
-// wait for signals: the GPU itself writes and polls the words, when the stream has come there, and
+// wait for signals. The GPU writes and polls the words itself when the stream reaches the call, and
 // no thread of the host takes part.
 //
 //   stream of this rank                            memory of the host
@@ -11,11 +11,11 @@
 //     wait for a signal               ◀── polls ── signal of this rank
 //     raise a signal                  ───────────▶ signal of a rank of the LSA team
 //
-// Signal s counts what rank s has signalled. For ranks of the LSA team that rank writes the count
-// itself, so it must raise its signals in the order of their counts; for others the proxy adds.
+// Signal s counts the signals of rank s. A rank of the LSA team writes the count itself and must
+// raise its signals in the order of their counts; the proxy adds for the ranks outside the team.
 //
-// Queues wrap around as those that kernels post to do. One thread at a time but for EndWaits, with
-// the context of the GPU current.
+// Queues wrap around as the queues of kernels do. One thread calls at a time, with the context of
+// the GPU current. EndWaits is the exception.
 
 #include <atomic>
 #include <cstdint>
@@ -37,16 +37,16 @@ class GinStreamLine {
   GinStreamLine(const GinStreamLine&) = delete;
   GinStreamLine& operator=(const GinStreamLine&) = delete;
 
-  // Queue what the drawing says, on `stream`.
+  // Queue the steps of the drawing on `stream`.
   Status Post(cuda::Stream stream, uint32_t queue, const device::GinOperation& operation);
   Status AwaitDone(cuda::Stream stream, uint32_t queue) const;
   Status AwaitSignal(cuda::Stream stream, int from, uint64_t count) const;
   // Raises this rank's signal at `place` of the LSA team to `count`.
   Status Raise(cuda::Stream stream, int place, uint64_t count) const;
 
-  // Ends all waits of streams, also those that are queued later. Signals mean nothing from here on.
-  // A rank that raises its signal later undoes that, so the caller must call this again and again
-  // as long as a stream may wait. Any thread.
+  // Ends all waits of streams, now and later. Signals mean nothing from here on. A rank that raises
+  // its signal later undoes the end. The caller must therefore repeat the call as long as a stream
+  // may wait. Any thread.
   void EndWaits();
 
  private:
@@ -60,7 +60,7 @@ class GinStreamLine {
   const cuda::Driver& driver_;
   const int rank_;
   std::vector<cuda::PinnedRange> team_;        // Holds the signals of each rank of the team.
-  std::vector<std::atomic<uint32_t>> posted_;  // Counts, for each queue, what was posted.
+  std::vector<std::atomic<uint32_t>> posted_;  // the operations posted to each queue
 };
 
 }  // namespace tutti

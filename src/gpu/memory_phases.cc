@@ -90,12 +90,12 @@ Status GpuWindows::MapAllAgain(const GpuPeers& peers, std::span<const Offer> off
 }
 
 Result<Agreement> GpuWindows::TakeBackMemory(const GpuPeers& peers) {
-  const auto me = static_cast<size_t>(peers.bootstrap->rank());
-  std::vector<Offer> offers(static_cast<size_t>(peers.bootstrap->num_ranks()));
+  JointStep<Offer> step(peers);
   UniqueFd fd;
-  Result<Agreement> agreed = peers.Trade(TakeOwnAgain(peers, &offers[me], &fd), offers,
-                                         [&] { return MapAllAgain(peers, offers); });
-  if (offers[me].descriptor != 0) peers.fd_server->Withdraw(offers[me].descriptor);
+  Result<Agreement> agreed = step.ExchangeAndUse(
+      TakeOwnAgain(peers, &step.mine(), &fd),
+      [&](std::span<const Offer> offers) { return MapAllAgain(peers, offers); });
+  if (step.mine().descriptor != 0) peers.fd_server->Withdraw(step.mine().descriptor);
   if (!agreed.ok() || !agreed->go_on()) {
     Unmap();
     if (host_memory_) TUTTI_TRY(host_memory_.DiscardPages());

@@ -56,13 +56,12 @@ Result<std::unique_ptr<PxnLanes>> PxnLanes::Share(const GpuPeers& peers, PxnRout
   std::unique_ptr<PxnLanes> made(new PxnLanes(peers, std::move(routes), shape));
   const int rank = peers.bootstrap->rank();
   made->PlanInboxes();
-  std::vector<Offer> offers(static_cast<size_t>(peers.bootstrap->num_ranks()));
+  JointStep<Offer> step(peers);
   UniqueFd slots_fd;
-  Status own = made->MakeOwn(direct, offers[static_cast<size_t>(rank)], slots_fd);
-  const Offer offered = offers[static_cast<size_t>(rank)];
   Result<Agreement> agreed =
-      peers.Trade(std::move(own), offers, [&] { return made->MapOthers(offers); });
-  for (const uint64_t descriptor : {offered.inbox, offered.slots})
+      step.ExchangeAndUse(made->MakeOwn(direct, step.mine(), slots_fd),
+                          [&](std::span<const Offer> offers) { return made->MapOthers(offers); });
+  for (const uint64_t descriptor : {step.mine().inbox, step.mine().slots})
     if (descriptor != 0) peers.fd_server->Withdraw(descriptor);
   TUTTI_TRY(agreed.status());
   if (agreed->go_on()) return made;

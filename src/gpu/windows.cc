@@ -117,23 +117,22 @@ void GpuWindows::GiveBack(const GpuPeers& peers, bool ranks_talk) {
 // could.
 Result<GpuWindows::Shared> GpuWindows::Share(const GpuPeers& peers, WindowPlace place,
                                              size_t bytes) {
-  const auto n = static_cast<size_t>(peers.bootstrap->num_ranks());
-  const auto me = static_cast<size_t>(peers.bootstrap->rank());
   GpuWindows windows;
   windows.place_ = place;
-  windows.windows_.resize(n);
-  std::vector<Offer> offers(n);
+  windows.windows_.resize(peers.peers.size());
+  JointStep<Offer> step(peers);
   UniqueFd fd;
-  Result<Agreement> agreed = peers.Trade(windows.MakeOwn(peers, bytes, &offers[me], &fd), offers,
-                                         [&] { return windows.MapAll(peers, offers); });
-  if (offers[me].descriptor != 0) peers.fd_server->Withdraw(offers[me].descriptor);
+  Result<Agreement> agreed = step.ExchangeAndUse(
+      windows.MakeOwn(peers, bytes, &step.mine(), &fd),
+      [&](std::span<const Offer> offers) { return windows.MapAll(peers, offers); });
+  if (step.mine().descriptor != 0) peers.fd_server->Withdraw(step.mine().descriptor);
   if (!agreed.ok() || !agreed->go_on()) {
     windows.GiveBack(peers, agreed.ok());
     TUTTI_TRY(agreed.status());
     return Shared{{}, std::move(agreed->refusal)};
   }
   windows.ipc_memory_.ExpectUsers(OthersHere(peers));
-  windows.by_nvlink_ = std::all_of(offers.begin(), offers.end(),
+  windows.by_nvlink_ = std::all_of(step.offers().begin(), step.offers().end(),
                                    [](const Offer& offer) { return offer.by_nvlink != 0; });
   return Shared{std::move(windows), {}};
 }

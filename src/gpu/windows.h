@@ -19,7 +19,6 @@
 //   - A flagged line's word of 8 bytes, aligned, is not torn: no bridge cuts within 8 bytes.
 // NCCL's own transport through shared memory rests on the same three.
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,9 +28,7 @@
 
 #include "backend/cuda/ipc_memory.h"
 #include "backend/cuda/memory.h"
-#include "base/clock.h"
 #include "base/status.h"
-#include "bootstrap/bootstrap.h"
 #include "operations/agreement.h"
 #include "operations/peer_info.h"
 #include "sys/fd_server.h"
@@ -52,30 +49,11 @@ struct TriedWindows {
   Status refusal;
 };
 
-// Holds what ranks need to agree on something with all others.
-struct GpuPeers {
+// The ranks of a communicator of GPUs, and what a rank needs to share memory with the others.
+struct GpuPeers : JointRanks {
   const cuda::Device* device = nullptr;
-  Bootstrap* bootstrap = nullptr;
   FdServer* fd_server = nullptr;
-  std::span<const PeerInfo> peers;
   FdKey key = {};
-  Deadline deadline = Deadline::Never();
-  const std::atomic<bool>* abort_flag = nullptr;
-
-  // Agrees to go on if `mine` is ok on all ranks, which all call this. Fails when the ranks cannot
-  // talk.
-  Result<Agreement> Agree(const Status& mine) const {
-    return tutti::Agree(*bootstrap, peers, mine, deadline, abort_flag);
-  }
-  // Exchanges offers. All ranks call it alike, each with its own of the `offers` filled in. Every
-  // rank gets all offers, and maps them if `mine`, the making of its own, went well. Then the ranks
-  // agree on how both came out.
-  template <class Offer, class Map>
-  Result<Agreement> Trade(Status mine, std::vector<Offer>& offers, Map map) const {
-    TUTTI_TRY(bootstrap->AllGather(offers.data(), sizeof(Offer), deadline, abort_flag));
-    if (mine.ok()) mine = map();
-    return Agree(mine);
-  }
 };
 
 class GpuWindows {

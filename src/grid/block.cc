@@ -9,20 +9,21 @@
 namespace tutti {
 namespace {
 
-// A grid often has more threads than there are processors, so a thread that waits should soon
+// A grid often has more threads than the machine has processors, and a waiting thread should soon
 // sleep.
 constexpr WaitPolicy kWaitInBlock{.spin_ns = 2'000, .yield_ns = 50'000};
 constexpr int64_t kLongestSleepNs = 100'000'000;
 
 }  // namespace
 
-// The last thread to arrive begins the next meeting, which is what the others wait for. A thread
-// reads the number of the meeting before it arrives: read later, it could be that of the meeting
-// behind.
+// The last thread to arrive begins the next meeting and thereby releases the waiting threads. A
+// thread reads the number of the meeting before it arrives, because a later read could return the
+// number of the next meeting.
 void CountedBarrier::Meet(uint32_t count) {
   const uint64_t meeting = meetings_.load(std::memory_order_acquire);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) {
-    arrived_.store(0, std::memory_order_relaxed);  // before one can arrive for the next
+    // before a thread can arrive for the next meeting
+    arrived_.store(0, std::memory_order_relaxed);
     meetings_.store(meeting + 1, std::memory_order_release);
     WakeSleepers(meetings_, sleepers_);
     return;
@@ -39,8 +40,8 @@ bool WarpBarrier::AllWaitFor(uint32_t lanes) const {
   return true;
 }
 
-// The lane whose arrival completes a set releases all lanes of it. Each lane counts its own
-// meetings, because other sets of the warp may meet meanwhile.
+// The lane that completes a set releases all lanes of the set. Each lane counts its own meetings,
+// because different sets of the warp may meet meanwhile.
 void WarpBarrier::Meet(unsigned int lane, uint32_t lanes) {
   MutexLock lock(mutex_);
   awaited_[lane] = lanes;
@@ -65,8 +66,8 @@ tuttiHostBlock::tuttiHostBlock(unsigned int num_threads, size_t shared_bytes)
       exchange_(num_threads),
       shared_memory_(Allocate(shared_bytes, alignof(std::max_align_t))) {}
 
-// Lanes that the last warp does not have count as absent, as on a GPU, so that a full mask may be
-// passed there too. A lane that is alone has nobody to wait for.
+// Lanes beyond the size of the last warp count as absent, as on a GPU, and a full mask is valid
+// there. A single lane has nobody to wait for.
 void tuttiHostBlock::SyncWarp(unsigned int number, uint32_t lanes) {
   const unsigned first = number / TUTTI_HOST_WARP_SIZE * TUTTI_HOST_WARP_SIZE;
   const unsigned size = std::min(num_threads_ - first, unsigned{TUTTI_HOST_WARP_SIZE});
@@ -76,8 +77,8 @@ void tuttiHostBlock::SyncWarp(unsigned int number, uint32_t lanes) {
   if (meeting != lane_bit) warps_[number / TUTTI_HOST_WARP_SIZE].Meet(number - first, meeting);
 }
 
-// A variable that a kernel declares by TUTTI_SHARED has a static object of its own, whose address
-// is `key`. The first thread of the block that gets there makes the memory.
+// A kernel's TUTTI_SHARED variable has a static object, and `key` is the address of the object. The
+// first thread of the block to ask makes the memory.
 void* tuttiHostBlock::SharedVariable(const void* key, size_t bytes, size_t alignment) {
   const tutti::MutexLock lock(mutex_);
   Memory& memory = variables_[key];
@@ -88,12 +89,12 @@ void* tuttiHostBlock::SharedVariable(const void* key, size_t bytes, size_t align
 void tuttiHostBlock::Free::operator()(void* memory) const { std::free(memory); }
 
 tuttiHostBlock::Memory tuttiHostBlock::Allocate(size_t bytes, size_t alignment) {
-  // aligned_alloc wants a size that is a multiple of the alignment.
+  // aligned_alloc requires a multiple of the alignment as the size.
   alignment = std::max(alignment, alignof(std::max_align_t));
   const size_t whole = (std::max(bytes, size_t{1}) + alignment - 1) / alignment * alignment;
   Memory memory(std::aligned_alloc(alignment, whole));
   if (memory == nullptr) throw std::bad_alloc();
-  // A kernel that reads what it has not written shall not find zeros by chance.
+  // A kernel that reads unwritten memory must not find zeros by chance.
   std::memset(memory.get(), 0xa5, whole);
   return memory;
 }

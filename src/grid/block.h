@@ -1,7 +1,7 @@
 #pragma once
 
-// What the threads of a block share: barriers and memory. Called by the threads of the block, each
-// of which knows its number in it.
+// The barriers and memory that the threads of a block share. Each caller is a thread of the block
+// and knows its number.
 
 #include <array>
 #include <atomic>
@@ -12,11 +12,11 @@
 
 #include "base/mutex.h"
 #include "base/wait.h"
-#include "tutti/host_grid.h"
+#include "tutti/host_grid_types.h"
 
 namespace tutti {
 
-// A meeting of as many threads as each of them says. It may be used again at once.
+// A meeting of `count` threads. The barrier may be used again at once.
 class CountedBarrier {
  public:
   void Meet(uint32_t count);
@@ -28,33 +28,33 @@ class CountedBarrier {
 };
 
 // Meetings of lanes of a warp. Several sets of lanes may meet at a time, and a lane may belong to
-// one set and then to another; a set has met when all its lanes wait for the same set.
+// several sets in turn. A set has met when all its lanes wait for the same set.
 class WarpBarrier {
  public:
-  // `lanes` has a bit for each lane of the set, that of `lane` included.
+  // `lanes` has a bit for each lane of the set, `lane` included.
   void Meet(unsigned int lane, uint32_t lanes);
 
  private:
-  // Returns whether all lanes of the set wait for it.
+  // Returns whether all lanes of the set wait for the set.
   bool AllWaitFor(uint32_t lanes) const TUTTI_REQUIRES(mutex_);
 
   Mutex mutex_;
   CondVar met_;
-  // The set that each lane waits for, 0 where it does not wait, and how often it has met.
+  // The set that each lane waits for, 0 for none, and the number of the lane's meetings.
   std::array<uint32_t, TUTTI_HOST_WARP_SIZE> awaited_ TUTTI_GUARDED_BY(mutex_) = {};
   std::array<uint64_t, TUTTI_HOST_WARP_SIZE> meetings_ TUTTI_GUARDED_BY(mutex_) = {};
 };
 
 }  // namespace tutti
 
-// The name is that of the C interface.
+// The C interface chooses the name.
 struct tuttiHostBlock {
  public:
   tuttiHostBlock(unsigned int num_threads, size_t shared_bytes);
 
   void Sync() { all_.Meet(num_threads_); }
   void SyncNamed(unsigned int id, unsigned int count) { named_.at(id).Meet(count); }
-  // Lanes that the warp of thread `number` does not have are left out.
+  // Lanes beyond the size of the warp of thread `number` are ignored.
   void SyncWarp(unsigned int number, uint32_t lanes);
 
   const void** exchange() { return exchange_.data(); }

@@ -18,7 +18,7 @@
 namespace tutti {
 namespace {
 
-// The thread of a grid that the calling thread is now.
+// The grid's thread that the calling thread is now.
 thread_local const tuttiHostThread_t* current_thread = nullptr;
 
 uint64_t Volume(const tuttiDim3_t& size) { return uint64_t{size.x} * size.y * size.z; }
@@ -32,7 +32,7 @@ tuttiDim3_t IndexOf(unsigned number, const tuttiDim3_t& size) {
   return {number % size.x, number / size.x % size.y, number / size.x / size.y};
 }
 
-// Holds the threads of a grid back until it is known whether the system granted all of them.
+// Holds the threads of a grid back until the system has granted or refused all of them.
 class StartSignal {
  public:
   enum class State { kPending, kStart, kCancel };
@@ -55,7 +55,7 @@ class StartSignal {
   State state_ TUTTI_GUARDED_BY(mutex_) = State::kPending;
 };
 
-// A grid for the length of one call: its blocks, its threads, and the signal that starts them.
+// A grid for the length of one call: its blocks, its threads, and the signal to start them.
 class Grid {
  public:
   Grid(const tuttiHostLaunch_t& launch, tuttiHostKernel_t kernel, void* argument)
@@ -85,9 +85,9 @@ class Grid {
   }
 
  private:
-  // Starts a thread for each but the first, which the caller is. They wait for the start signal:
-  // where the system grants only some of them, none may run the kernel, because it could wait for a
-  // thread that does not exist.
+  // Starts all threads but the first, which is the caller. The threads wait for the start signal.
+  // If the system grants only some threads, none may run the kernel, because the kernel could wait
+  // for a missing thread.
   Status StartOthers(std::vector<std::thread>& others) {
     others.reserve(threads_.size() - 1);
     for (size_t i = 1; i < threads_.size(); ++i) {
@@ -100,7 +100,8 @@ class Grid {
   }
   // Runs the kernel as thread `i`. An exception of the kernel ends the program (noexcept), on the
   // caller's thread as on the others: the rest of the grid would wait for the thread for ever. A
-  // kernel may launch a grid itself, so the thread becomes afterwards what it was before.
+  // kernel may launch a grid itself, and the thread therefore gets back its place in the outer grid
+  // at the end.
   void RunThread(size_t i) noexcept {
     const tuttiHostThread_t* const before = std::exchange(current_thread, &threads_[i]);
     kernel_(&threads_[i], argument_);
@@ -109,13 +110,14 @@ class Grid {
 
   const tuttiHostKernel_t kernel_;
   void* const argument_;
-  std::deque<tuttiHostBlock> blocks_;  // A deque, so that they never move.
+  std::deque<tuttiHostBlock> blocks_;  // a deque, because blocks must not move
   std::vector<tuttiHostThread_t> threads_;
   StartSignal start_;
 };
 
 }  // namespace
 
+// A grid of one dimension is named by plain numbers, as most kernels count.
 std::string NameOfGridThread() {
   if (current_thread == nullptr) return "";
   const auto name = [](const tuttiDim3_t& index, const tuttiDim3_t& size) {
@@ -133,7 +135,7 @@ Result<tuttiHostLaunch_t> CheckLaunch(const tuttiHostLaunch_t& launch) {
   checked.grid_size = AtLeastOne(launch.grid_size);
   checked.block_size = AtLeastOne(launch.block_size);
   for (const tuttiDim3_t& size : {checked.grid_size, checked.block_size}) {
-    // Each direction is checked first, so that the product cannot overflow.
+    // Each direction is checked first, because the product could overflow.
     const unsigned longest = std::max({size.x, size.y, size.z});
     if (longest > TUTTI_HOST_GRID_MAX_THREADS || Volume(size) > TUTTI_HOST_GRID_MAX_THREADS)
       return InvalidArgument("a grid on the host has at most {} threads, and this one more",

@@ -1,9 +1,9 @@
 #pragma once
 
-// Primitives that move nothing and count what would pass. Running an algorithm's template over them
-// tells how many chunks and bytes will pass each connection, so that the proxy knows its operations
-// before the first byte moves and a plan can be printed, without a second description of any
-// algorithm.
+// Primitives that move nothing and count the traffic of an algorithm. An algorithm's template, run
+// over these primitives, yields the number of chunks and bytes on each connection. The proxy
+// therefore knows its operations before the first byte moves, and a plan can be printed, without a
+// second description of any algorithm.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace tutti::kernels {
 
-// Counts what passes one direction of the links of a primitives object. Chunks are slots; a step is
-// one primitive call.
+// The traffic in one direction of the links of a primitives object. A chunk is a slot of the FIFO,
+// a step is one primitive call.
 struct Traffic {
   uint64_t steps = 0;
   uint64_t chunks = 0;
@@ -58,7 +58,7 @@ class CountingPrimitives {
 };
 static_assert(FifoPrimitives<CountingPrimitives>);
 
-// Counts what passes the links of a rank inside its host and along its rail.
+// Counts the traffic of a rank's links inside its host and along its rail.
 class TwoLevelCounting {
  public:
   constexpr explicit TwoLevelCounting(size_t slice_elems) : slice_elems_(slice_elems) {}
@@ -89,7 +89,7 @@ class TwoLevelCounting {
 };
 static_assert(TwoLevelPrimitives<TwoLevelCounting>);
 
-// Counts what one of several ranks that read one another's stages puts into its own and reads.
+// Counts how much a rank puts into its own stage and reads from the stages of its peers.
 class StageCounting {
  public:
   constexpr StageCounting(int rank, int num_ranks) : rank_(rank), num_ranks_(num_ranks) {}
@@ -108,7 +108,8 @@ class StageCounting {
   constexpr void EndRound(uint64_t) {}
 
   constexpr uint64_t rounds() const { return rounds_; }
-  // Elements: those put into the own stage, those read from the others', and results computed.
+  // Return the elements put into the own stage, read from the peers' stages, and computed as
+  // results.
   constexpr uint64_t staged() const { return staged_; }
   constexpr uint64_t read() const { return read_; }
   constexpr uint64_t reduced() const { return reduced_; }
@@ -128,8 +129,7 @@ class StageCounting {
 };
 static_assert(DirectPrimitives<StageCounting>);
 
-// Does the same for reductions over FIFOs between all pairs of ranks: counts what passes to and
-// from each rank.
+// Counts the traffic of reductions over FIFOs between all pairs of ranks, to and from each rank.
 class MeshCounting {
  public:
   MeshCounting(int rank, int num_ranks)
@@ -178,8 +178,7 @@ class MeshCounting {
 };
 static_assert(MeshReductionPrimitives<MeshCounting>);
 
-// Does the same for blocks of a work area: counts what passes each connection, in the order of the
-// exchanges.
+// Counts the traffic of blocks of a work area on each connection, in the order of the exchanges.
 class BlockCounting {
  public:
   struct Message {

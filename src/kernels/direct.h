@@ -1,17 +1,17 @@
 #pragma once
 
-// Algorithms for host ranks of one machine, which can all read one another's staging slots. (GPUs
-// write into one another's memory instead: kernels/mesh.h.)
+// Algorithms for host ranks of one machine, where every rank can read every rank's staging slots.
+// (GPUs write into one another's memory instead: kernels/mesh.h.)
 //
 //   one-shot   stage own data ─ wait for all ─ read all
 //              (one synchronisation, everybody reads n × size)
 //   two-shot   stage own data ─ wait ─ reduce own part ─ stage it ─ wait ─ copy the other parts
 //
-// Long vectors go in pieces of at most a slot. The next piece is staged before the last one is
-// waited for, so that a rank that is a little late costs nothing.
+// A long vector goes in pieces of at most a slot. A rank stages the next piece before it waits for
+// the last piece, hence a rank that is a little late costs nothing.
 //
-// Every part is reduced once (two-shot) or by everyone from the same staged bits in rank order
-// (one-shot): all ranks get identical results.
+// In two-shot every part is reduced by one rank; in one-shot every rank reduces the same staged
+// bits in rank order. Either way all ranks get identical results.
 
 #include "kernels/primitives.h"
 #include "kernels/ring.h"
@@ -19,8 +19,8 @@
 
 namespace tutti::kernels {
 
-// Calls f(peer) for all other ranks, each rank starting at its own neighbour so that they do not
-// queue at one.
+// Calls f(peer) for every peer. Each rank starts at its own neighbour, since otherwise all ranks
+// would queue at one peer.
 template <DirectPrimitives P, class F>
 constexpr void ForEachPeer(P& p, F f) {
   for (int i = 1; i < p.num_ranks(); ++i) f((p.rank() + i) % p.num_ranks());
@@ -57,7 +57,7 @@ constexpr void TwoShotAllReduce(P& p, const WorkShape& shape) {
     const Part mine = part(piece, p.rank());
     const size_t after = mine.size == 0 ? piece.size() : mine.at + mine.size;
     const size_t before = mine.size == 0 ? piece.size() : mine.at;
-    p.Stage(round, 0, piece.offset(), before);  // nobody but this rank reads its own part
+    p.Stage(round, 0, piece.offset(), before);  // No peer reads this rank's own part.
     p.Stage(round, after, piece.offset() + after, piece.size() - after);
     p.Publish(round, piece.size());
     return round;
@@ -143,8 +143,8 @@ constexpr void DirectAllGather(P& p, const Parts& parts, const WorkShape& shape)
       });
 }
 
-// output = reduction over ranks of their inputs' part of this rank. A slot holds one piece for
-// every rank.
+// output = reduction over ranks of their inputs' part of this rank. A slot has a piece for every
+// rank.
 template <DirectPrimitives P, class Parts>
 constexpr void DirectReduceScatter(P& p, const Parts& parts, const WorkShape& shape) {
   const auto size_of = [&](const Piece& piece, int rank) {

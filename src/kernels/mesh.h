@@ -1,38 +1,40 @@
 #pragma once
 
-// Algorithms for GPUs that can all write into one another's memory. Hosts run the reductions, over
-// FIFOs between all pairs of ranks (backend/host/mesh_primitives.h).
+// Algorithms for GPUs that can all write into one another's memory. Hosts run the reductions of
+// this file over FIFOs between all pairs of ranks (backend/host/mesh_primitives.h).
 //
-// Every rank has an inbox with a slot for each other rank. A round is: every rank writes into its
-// slot at every other rank (perhaps nothing), publishes, waits until all others have published to
-// it, and reads. What a rank needs comes to it; nobody reads across the wire, where a read costs a
-// round trip.
+// Every rank has an inbox with a slot for each peer. In a round every rank writes into its slot at
+// every peer (perhaps nothing), publishes, waits until all peers have published, and reads. Data
+// are always written to the rank that needs them; a read across the wire would cost a round trip.
 //
 //   one-shot   push own data to all ─ wait ─ reduce all
 //   two-shot   push part r to rank r ─ wait ─ reduce own part, push it to all ─ wait ─ fetch parts
 //
-// Rooted operations on long vectors are two-shot as well, with the ranks other than the root as
-// the owners of the parts, so that no rank sends or receives more than the vector once.
+// Rooted operations on long vectors are two-shot as well. The owners of the parts are then the
+// ranks besides the root, and no rank sends or receives more than the vector once.
 //
-// The reuse of slots needs no acknowledgement. Round r uses slot r mod kMeshSlots, and all ranks
-// hear from all ranks in every step:
+// The reuse of slots needs no acknowledgement. Round r uses slot r mod kMeshSlots, and in every
+// step each rank hears from all ranks:
 //
 //   one round   P0 P1 | C0 P2 | C1 P3 | C2 …           (P: push, C: consume)
 //   two-shot    A0 | A1 B0 | A2 B1 F0 | A3 B2 F1 | …   (A: parts, B: results, F: results fetched;
 //                                                       `|`: publish all of it, and wait)
 //
-// One round: when P(q+1) is pushed, C(q-1) is done here, so everybody has pushed P(q-1), which came
-// after its C(q-3), the user of the same slot. Two-shot: A(q+1) goes where A(q-1) was, and B(q)
-// where B(q-2) was; both were read by everybody before the step that has just been waited for. The
-// passage from one operation to the next is alike, since it begins when the one before has ended.
-// backend/cuda/mesh_test.cc runs this under the thread sanitizer, with one thread for each block.
-// That shows that the rounds order every reuse of a slot. It says nothing of CUDA's memory model,
-// nor of the threads within a block, for which tests/gpu runs compute-sanitizer.
+// One round: when a rank pushes P(q+1), its C(q-1) is done, hence every rank has pushed P(q-1).
+// Every rank pushed P(q-1) after its C(q-3), the last user of the slot of P(q+1). Two-shot: A(q+1)
+// goes to the slot of A(q-1), and B(q) to the slot of B(q-2). All ranks had read both before they
+// published the step for which this rank has just waited. The same argument covers the passage to
+// the next operation, which begins after the end of its predecessor.
 //
-// LL and LL128 wait for no step as a whole, so a block has one piece for each operation:
-// one round, or two, of the four slots. What a rank writes over was read before its reader's kernel
-// ended, and that it has ended the rank knows from the first line of the next operation, which
-// every two ranks exchange whether they have data or not.
+// backend/cuda/mesh_test.cc runs the algorithms under the thread sanitizer, with one thread for
+// each block. The test shows that the rounds order every reuse of a slot. The test says nothing
+// about CUDA's memory model or about the threads within a block, for which tests/gpu runs
+// compute-sanitizer.
+//
+// LL and LL128 wait for no step as a whole, hence a block has one piece for each operation: one
+// round, or two, of the four slots. A rank overwrites only data whose reader's kernel has ended.
+// The rank knows of that end from the first line of the next operation, since every two ranks
+// exchange a first line even without data.
 
 #include <cstdint>
 
@@ -49,16 +51,16 @@ struct MeshPart {
   size_t size = 0;
 };
 
-// Says which stretch of a buffer belongs to which rank: parts of `size` elements, `stride` apart
-// from `at` on, as far as `total` reaches from there. A plain value rather than a function, so that
+// Maps each rank to its part of a buffer: parts of `size` elements, `stride` apart from `at` on,
+// within the next `total` elements. The type is a plain value rather than a function, in order that
 // all operations share one copy of the code that walks over parts.
 struct MeshParts {
   size_t at = 0;
   size_t stride = 0;
   size_t size = 0;
   size_t total = ~size_t{0};
-  int only = -1;  // the one rank that has a part; -1: all have
-  int skip = -1;  // a rank without a part, to be passed over in the count; -1: none
+  int only = -1;  // the only rank with a part; -1: all ranks have one
+  int skip = -1;  // a rank without a part, left out of the count; -1: none
 
   constexpr MeshPart operator()(int rank) const {
     if ((only >= 0 && rank != only) || rank == skip) return {at, 0};
@@ -68,8 +70,9 @@ struct MeshParts {
   constexpr bool SameForAll() const { return stride == 0 && only < 0 && skip < 0; }
 };
 
-// In each round a rank pushes (once), publishes, waits, and reads by one of the other calls.
-// Results that are marked "final" are divided, where that was asked for.
+// Primitives of one round: a rank pushes (once), publishes, waits, and reads by one of the
+// remaining calls. Results that are marked "final" are divided if the operation asks for a
+// division.
 template <class P>
 concept MeshOneShotPrimitives = requires(P p, size_t in, size_t out, size_t n, uint64_t round,
                                          const MeshParts& parts) {
@@ -77,45 +80,46 @@ concept MeshOneShotPrimitives = requires(P p, size_t in, size_t out, size_t n, u
   { p.num_ranks() } -> std::convertible_to<int>;
   {
     p.TakeRounds(round)
-    } -> std::convertible_to<uint64_t>;  // takes so many, and returns the first of them
-  p.Push(round, parts);                  // input[parts(peer)] → slot at each other rank (scaled)
-  p.Publish(round);                      // what was pushed is there
-  p.Wait(round);                         // all others have published the round to this rank
+    } -> std::convertible_to<uint64_t>;  // takes `round` rounds; returns the first
+  p.Push(round, parts);                  // input[parts(peer)] → slot at each peer (scaled)
+  p.Publish(round);                      // tells all peers that the pushed data have arrived
+  p.Wait(round);                         // waits until all peers have published the round
   p.Reduce(round, in, out, n);  // own input and all slots, in rank order → output (final)
 };
 
-// What reductions in two rounds need besides.
+// Primitives for reductions in two rounds.
 template <class P>
 concept MeshReductionPrimitives = MeshOneShotPrimitives<P> &&
     requires(P p, int peer, size_t in, size_t out, size_t n, uint64_t round,
              const MeshParts& parts) {
-  p.Fetch(round, parts);  // slot of each other rank → output[parts(rank)]
-  // … → slots at all others in round `to` and output; or, `peer` ≥ 0, only to its slot (final).
+  p.Fetch(round, parts);  // slot of each peer → output[parts(rank)]
+  // As Reduce, and pushes the result to the slots at all peers in round `to`; with `peer` ≥ 0 the
+  // result goes only to the slot at `peer` (final).
   p.ReducePush(round, in, out, n, round, peer);
 };
 
-// Collectives that only move data need this besides.
+// Primitives for collectives that only move data.
 template <class P>
 concept MeshPrimitives = MeshReductionPrimitives<P> &&
     requires(P p, int peer, size_t in, size_t out, size_t n, uint64_t round) {
-  // Slot of `peer` → output, and → slots at all others but `peer` (nothing to it) in round `to`.
+  // Slot of `peer` → output, and → slots at all peers except `peer` in round `to`.
   p.Forward(round, peer, out, n, round);
   p.CopyLocal(in, out, n);  // input → output
 };
 
-// Says what a block of a collective works on: elements [begin, begin + count) of each part of
+// Describes the work of one block of a collective: elements [begin, begin + count) of each part of
 // `stride` elements (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or of the whole.
 struct MeshShape {
   size_t begin = 0;
   size_t count = 0;
   size_t stride = 0;
-  size_t chunk_elems = 1;  // So many fit a slot.
-  size_t first_elems = 1;  // The first piece has so many, at most chunk_elems.
+  size_t chunk_elems = 1;  // the length of a slot
+  size_t first_elems = 1;  // the length of the first piece, at most chunk_elems
   int root = 0;
 
   constexpr Piece Pieces() const { return {count, chunk_elems, first_elems}; }
 };
-// Returns the shape of work that is not shared out over blocks, in pieces of one length.
+// Returns the shape of work that is not divided over blocks, in pieces of one length.
 constexpr MeshShape MeshShapeOf(const WorkShape& work) {
   return {.count = work.count,
           .stride = work.count,
@@ -126,14 +130,14 @@ constexpr MeshShape MeshShapeOf(const WorkShape& work) {
 
 namespace kernels {
 
-// Says how operations of one round that move data push and fetch.
+// Selects how a one-round operation without reduction pushes and fetches.
 enum class MeshMove : uint8_t { kAllGather, kAlltoAll, kScatter, kGather, kBroadcast };
 
 template <MeshPrimitives P>
 constexpr void MeshExchange(P& p, const MeshShape& shape, MeshMove move) {
   const int me = p.rank(), root = shape.root;
   const bool is_root = me == root;
-  // The parts of a piece in a buffer that has a stretch for each rank, and in one that has not.
+  // `many` gives the parts of a piece in a buffer with a stretch for each rank, `one` in the rest.
   const auto many = [&](const Piece& piece) {
     return MeshParts{
         .at = shape.begin + piece.offset(), .stride = shape.stride, .size = piece.size()};
@@ -167,8 +171,8 @@ constexpr void MeshExchange(P& p, const MeshShape& shape, MeshMove move) {
   });
 }
 
-// One-round reductions: everybody's (AllReduce in one shot), each rank's part (ReduceScatter), the
-// root's (Reduce in one shot).
+// One-round reductions: a result for every rank (AllReduce in one shot), for each rank its part
+// (ReduceScatter), or for the root alone (Reduce in one shot).
 enum class MeshReduction : uint8_t { kAll, kScatter, kRoot };
 constexpr MeshReduction ReductionOf(Collective collective) {
   return collective == Collective::kReduceScatter ? MeshReduction::kScatter
@@ -197,8 +201,8 @@ constexpr void MeshOneShotReduction(P& p, const MeshShape& shape, MeshReduction 
   });
 }
 
-// ReduceScatter of parts that may differ in length. On hosts only: a GPU's window has slots for
-// equal parts.
+// ReduceScatter of parts of different lengths. On hosts only, since a GPU's slots are for equal
+// parts.
 template <MeshReductionPrimitives P, class Parts>
 constexpr void MeshReduceScatter(P& p, const Parts& parts, const MeshShape& shape) {
   const auto part_of = [&](const Piece& piece, int rank) {
@@ -218,8 +222,8 @@ constexpr void MeshReduceScatter(P& p, const Parts& parts, const MeshShape& shap
   });
 }
 
-// Returns a piece cut into a part for each owner; `unit` elements keep parts aligned. With a root ≥
-// 0 the owners are the other ranks.
+// Returns a piece cut into a part for each owner, aligned to `unit` elements. With a root ≥ 0 the
+// owners are all ranks except the root.
 constexpr MeshParts CutPiece(const MeshShape& shape, const Piece& piece, int num_ranks, int root,
                              size_t unit) {
   const auto owners = static_cast<size_t>(root < 0 ? num_ranks : num_ranks - 1);
@@ -232,7 +236,7 @@ constexpr MeshParts CutPiece(const MeshShape& shape, const Piece& piece, int num
 }
 
 // Runs the steps of a two-shot operation: push(piece, round), middle(piece, from, to), fetch(piece,
-// round). Each call stands in the code once, as in OneAhead.
+// round). Each call appears in the code once, as in OneAhead.
 template <MeshReductionPrimitives P, class Push, class Middle, class Fetch>
 constexpr void MeshTwoRounds(P& p, const MeshShape& shape, int owners, Push push, Middle middle,
                              Fetch fetch) {
@@ -241,7 +245,7 @@ constexpr void MeshTwoRounds(P& p, const MeshShape& shape, int owners, Push push
   const uint64_t pieces = ahead.Number();
   if (pieces == 0) return;
   const uint64_t base = p.TakeRounds(2 * pieces);
-  const auto last_of = [&](uint64_t step) {  // the last round that step publishes
+  const auto last_of = [&](uint64_t step) {  // the last round of a step
     return base + (step < pieces ? 2 * step : 2 * pieces - 1);
   };
   Piece piece = ahead, behind = ahead;
@@ -273,7 +277,7 @@ constexpr void MeshTwoShotReduction(P& p, const MeshShape& shape, int root, size
       p, shape, root < 0 ? n : n - 1,
       [&](const Piece& piece, uint64_t round) { p.Push(round, cut(piece)); },
       [&](const Piece& piece, uint64_t from, uint64_t to) {
-        // The root of a Reduce has no part, and nothing of it to send.
+        // The root of a Reduce has no part and sends nothing.
         const MeshPart mine = cut(piece)(p.rank());
         p.ReducePush(from, mine.at, mine.at, mine.size, to, root);
       },

@@ -1,20 +1,20 @@
 #pragma once
 
-// The vocabulary of the algorithms. An algorithm is a template over a type that moves chunks; the
+// The vocabulary of the algorithms. An algorithm is a template over a type that moves chunks. The
 // type knows the target (host memory and threads, or a GPU's), the element type and the operator.
 // Algorithms hold no state, use no globals and name no target.
 //
-// The concepts of hosts; that of GPUs, which share FifoPrimitives, is in kernels/mesh.h, and that
-// of ranks that read one another's buffers in kernels/pull.h:
+// Concepts for hosts are in this file, and FifoPrimitives serves GPUs too. Concepts for GPUs are in
+// kernels/mesh.h, and concepts for ranks that read one another's buffers in kernels/pull.h:
 //   FifoPrimitives      ranks joined by FIFOs (connection/fifo.h): ring, tree
 //   ExchangePrimitives  the same links, used pairwise: recursive doubling
 //   BlockPrimitives     the same links, used pairwise for blocks of a work area: recursive halving,
-//                       doubling of what ranks gather
+//                       doubling of gathered blocks
 //   DirectPrimitives    ranks that reach one staging area each: one-shot, two-shot
 //
-// Offsets and counts are in elements. A failed or aborted primitive turns all later ones into
-// no-ops; the caller of the algorithm asks the primitives for the reason afterwards, so algorithms
-// contain no error paths.
+// Offsets and counts are in elements. After a failed or aborted primitive all later primitives are
+// no-ops. The caller of the algorithm asks the primitives for the reason afterwards, hence
+// algorithms contain no error paths.
 
 #include <concepts>
 #include <cstddef>
@@ -25,8 +25,7 @@
 namespace tutti {
 
 // Chunks flow from the "receive" peers to the "send" peers. `in` and `out` index the user's
-// buffers. "Final" marks the one place where a reduction is complete, so that an average can divide
-// there.
+// buffers. "Final" marks the one place where a reduction is complete and an average can divide.
 template <class P>
 concept FifoPrimitives = requires(P p, size_t in, size_t out, size_t n) {
   p.Send(in, n);                          // input → peers
@@ -44,11 +43,11 @@ concept ExchangePrimitives = requires(P p, int peer, bool mine_first, size_t n) 
   p.LoadInput(n);                           // input → output (scaled, for PreMulSum)
   p.SendOutput(peer, n);                    // output → peer
   p.RecvReduceOutput(peer, mine_first, n);  // output op peer (or peer op output) → output
-  // Sends and receives at once, with a peer that does the same; slice by slice, since a long vector
+  // Sends to and receives from a peer that makes the same call, slice by slice, since a long vector
   // does not fit into the FIFO.
   p.ExchangeReduceOutput(peer, mine_first, n);
   p.RecvOutput(peer, n);  // peer → output
-  p.FinishOutput(n);      // the division of an average
+  p.FinishOutput(n);      // divides the output of an average
 };
 
 // A stretch of a work area, in elements.
@@ -57,33 +56,34 @@ struct Block {
   size_t size = 0;
 };
 
-// The blocks of a message, in the order in which they travel: a class with the members that the
-// primitives of blocks use, for the concept below. Algorithms pass classes of their own.
+// The blocks of a message, in the order of their travel. This class shows the members that the
+// primitives of blocks use and serves the concepts below. Algorithms pass classes of their own.
 struct BlockRun {
   constexpr int count() const { return 0; }
   constexpr Block operator[](int) const { return {}; }
 };
 
 // A rank sends blocks of its work area to one rank and at the same time receives blocks from
-// another, or from the same. The blocks of a run travel as one message, wherever they lie.
+// another rank or from the same. The blocks of a run travel as one message, whether or not they are
+// adjacent.
 template <class P>
 concept BlockPrimitives = requires(P p, int to, int from, BlockRun run, bool final) {
   p.Exchange(to, run, from, run);               // blocks → to; from → blocks
   p.ExchangeReduce(to, run, from, run, final);  // blocks → to; blocks op from → blocks
 };
 
-// The same where the rank's input lies elsewhere, at the same offsets.
+// Block primitives for a rank whose input lies outside the work area, at the same offsets.
 template <class P>
 concept InputBlockPrimitives = BlockPrimitives<P> &&
     requires(P p, int to, int from, BlockRun run, bool first) {
   p.LoadBlocks(run);  // input → blocks
-  // input → to; blocks op from → blocks, or, the first time, input op from → blocks
+  // Input → to; blocks op from → blocks. With `first`, input op from → blocks.
   p.InputExchangeReduce(to, run, from, run, first);
 };
 
-// Each rank owns a stage: slots that all ranks of the machine can read (connection/stage.h). A
-// round is: some ranks fill their slot and publish it, the others wait for it and read. All ranks
-// count the same rounds, in the same order.
+// Each rank owns a stage: slots that all ranks of the machine can read (connection/stage.h). In a
+// round some ranks fill their slot and publish it, and the remaining ranks wait for the slot and
+// read. All ranks count the same rounds in the same order.
 template <class P>
 concept DirectPrimitives = requires(P p, int peer, size_t in, size_t out, size_t at, size_t n,
                                     uint64_t round) {
@@ -92,9 +92,9 @@ concept DirectPrimitives = requires(P p, int peer, size_t in, size_t out, size_t
   { p.NextRound() } -> std::convertible_to<uint64_t>;
   p.Stage(round, at, in, n);  // input[in…] → own slot from element `at` on (scaled, for PreMulSum)
   p.Publish(round, n);        // announces n elements
-  p.Wait(round, peer);        // until `peer` has published
+  p.Wait(round, peer);        // waits until `peer` has published
   p.ReduceSlots(round, at, out, n);  // all slots[at…], in rank order → output (final)
-  // other ranks' slots[at…] and own input[in…] → output (final)
+  // Slots[at…] of the peers and own input[in…] → output (final).
   p.ReducePart(round, at, in, out, n);
   p.StageOutput(round, at, out, n);         // output → own slot
   p.CopyFromSlot(round, peer, at, out, n);  // slot → output
@@ -102,13 +102,13 @@ concept DirectPrimitives = requires(P p, int peer, size_t in, size_t out, size_t
   p.EndRound(round);                        // this rank reads nothing more of the round
 };
 
-// Pieces of [0, count): one of at most `first` elements, then of at most `piece` each.
+// Pieces of [0, count): a piece of at most `first` elements, then of at most `piece` elements.
 //
 //   for (Piece p(count, piece); p.More(); p.Next()) …
 //
-// On GPUs blocks that begin with pieces of different lengths stay out of step: while one writes
-// across the wire, another reads what came. In step they all did either at the same time, and the
-// wire waited.
+// Different lengths of the first piece keep the blocks of a GPU out of step: while one block writes
+// across the wire, another block reads arrived data. Blocks in step would all write or all read at
+// the same time, and the wire would idle.
 class Piece {
  public:
   constexpr Piece(size_t count, size_t piece) : Piece(count, piece, piece) {}
@@ -121,7 +121,7 @@ class Piece {
   }
   constexpr size_t offset() const { return offset_; }
   constexpr size_t size() const { return (end_ < count_ ? end_ : count_) - offset_; }
-  // Returns how many pieces [0, count) has. REQUIRES: Next has not been called.
+  // Returns the number of pieces of [0, count). REQUIRES: Next has not been called.
   constexpr uint64_t Number() const {
     if (count_ <= end_) return count_ == 0 ? 0 : 1;
     return 1 + DivUp(count_ - end_, piece_);
@@ -140,9 +140,9 @@ constexpr size_t ClampChunk(size_t offset, size_t chunk, size_t count) {
   return count - offset < chunk ? count - offset : chunk;
 }
 
-// Calls begin(piece) one piece ahead of finish(piece, what begin returned), so that a rank that is
-// a little late costs nothing. `piece` is the first. Each call stands in the code once, since both
-// are long when they are compiled for a GPU.
+// Calls begin(piece) one piece ahead of finish(piece, result of begin), hence a rank that is a
+// little late costs nothing. `piece` is the first piece. Each call appears in the code once, since
+// both calls are long when they are compiled for a GPU.
 template <class Begin, class Finish>
 constexpr void OneAhead(Piece piece, Begin begin, Finish finish) {
   Piece ahead = piece;

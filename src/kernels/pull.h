@@ -1,13 +1,12 @@
 #pragma once
 
-// Algorithms for host ranks that can read one another's user buffers: no byte is staged. Every rank
-// reads what it needs where it lies; barriers say when a buffer may be read and when it may be
-// touched again.
+// Algorithms for host ranks that can read one another's user buffers. No byte is staged: every rank
+// reads its data in place. Barriers say when a buffer may be read and when it may be touched again.
 //
 //   enter (all know all buffers) ─ read / reduce ─ [ready ─ fetch the others' results] ─ leave
 //
-// The primitives (PullPrimitives below) know how a peer's memory is reached: the same address
-// space, a mapping, or a copy by the kernel.
+// The primitives (PullPrimitives below) know how to reach a peer's memory: in the same address
+// space, by a mapping, or by a copy of the kernel.
 
 #include "kernels/primitives.h"
 #include "kernels/ring.h"
@@ -19,15 +18,15 @@ template <class P>
 concept PullPrimitives = requires(P p, int peer, size_t from, size_t out, size_t n) {
   { p.rank() } -> std::convertible_to<int>;
   { p.num_ranks() } -> std::convertible_to<int>;
-  p.CopyInput(peer, from, out, n);   // peer's input[from…] → output[out…]; the own one too
+  p.CopyInput(peer, from, out, n);   // input[from…] of `peer`, or of this rank → output[out…]
   p.CopyOutput(peer, from, out, n);  // peer's output[from…] → output[out…]
   p.ReduceInputs(from, out, n);  // all ranks' inputs[from…], in rank order → output[out…] (final)
-  p.Barrier();                   // everything above is done on all ranks
+  p.Barrier();                   // all earlier calls are done on all ranks
 };
 
-// Each rank reduces one part of a piece and fetches the others. Pieces keep what one rank wrote in
-// the caches until the others have read it. In place is safe: part r of any input is read by rank r
-// only, before it says that it is ready.
+// Each rank reduces one part of a piece and fetches the remaining parts. Pieces keep a rank's
+// results in the caches until its peers have read them. In place is safe: part r of any input is
+// read by rank r only, before rank r reports that its part is ready.
 template <PullPrimitives P>
 constexpr void PullAllReduce(P& p, const WorkShape& shape) {
   const auto n = static_cast<size_t>(p.num_ranks());
@@ -73,7 +72,7 @@ constexpr void PullReduce(P& p, const WorkShape& shape) {
   p.Barrier();
 }
 
-// Not in place.
+// AlltoAll. Input and output must not overlap.
 template <PullPrimitives P>
 constexpr void PullAlltoAll(P& p, const WorkShape& shape) {
   const EqualParts parts{shape.count};

@@ -1,16 +1,17 @@
 #pragma once
 
-// Reductions over FIFOs whose elements are added in the order of the ranks
-// (plan/reduction_order.h): a chain from rank 0 to the last rank, which has the sums, and from
-// there on round the ring of the ranks' numbers to those that want them.
+// Reductions over FIFOs that add elements in the order of the ranks (plan/reduction_order.h).
+// Partial sums go along a chain from rank 0 to the last rank, which completes them. From the last
+// rank the sums go on round the ring of rank numbers to the ranks that want them.
 //
 //   0 ─ x0 ─▶ 1 ─ x0+x1 ─▶ 2 ─ x0+x1+x2 ─▶ 3 ─ sum ─▶ 0 ─ sum ─▶ 1 ─ sum ─▶ 2
 //
-// Parts and sums pass one FIFO, in an order that both of its ends know: a rank takes the sum of a
-// piece `lag` pieces after it has passed on its part of it, so that the chain is never empty.
+// Parts and sums share one FIFO, in an order that both ends know. A rank takes the sum of a piece
+// `lag` pieces after it has passed on its part of the piece, hence the chain is never empty.
 //
-// REQUIRES, of all of these: the last rank can send `lag` sums that rank 0 has not taken yet. It
-// excludes deadlock: whatever rank 0 has sent reaches the last rank without its help.
+// REQUIRES, for every function of this file: the last rank can send `lag` sums before rank 0 has
+// taken any of them. The requirement excludes deadlock: data from rank 0 reach the last rank
+// without its help.
 
 #include <cstddef>
 
@@ -19,7 +20,7 @@
 
 namespace tutti::kernels {
 
-// Reductions that pass sums on without keeping them need this.
+// Primitives for reductions that pass sums on without keeping them.
 template <class P>
 concept ForwardingPrimitives = FifoPrimitives<P> && requires(P p, size_t in, size_t n) {
   p.RecvSend(n);                 // peer → peers
@@ -40,7 +41,7 @@ class PartPieces {
     piece_ = Piece(count_, piece_elems_);
   }
   constexpr int part() const { return part_; }
-  constexpr size_t offset() const { return piece_.offset(); }  // It counts from the part.
+  constexpr size_t offset() const { return piece_.offset(); }  // counted from the part's begin
   constexpr size_t size() const { return piece_.size(); }
 
  private:
@@ -79,8 +80,8 @@ constexpr void RankOrderAllReduce(P& p, int rank, int num_ranks, const WorkShape
 //
 //   root 1 of 4:   0 ──▶ 1 ──▶ 2 ──▶ 3 ─ sum ─▶ 0 ─ sum ─▶ 1
 //
-// Only the ranks up to the root take sums: ranks behind the root wait for nobody behind them, and
-// those before it for what was sent already.
+// Only the ranks up to the root take sums. A rank behind the root waits for no rank behind itself.
+// A rank before the root waits only for sums whose parts it has already sent.
 template <ForwardingPrimitives P>
 constexpr void RankOrderReduce(P& p, int rank, int num_ranks, const WorkShape& shape, size_t lag) {
   const bool is_last = rank == num_ranks - 1, is_root = rank == shape.root;
@@ -107,8 +108,7 @@ constexpr void RankOrderReduce(P& p, int rank, int num_ranks, const WorkShape& s
   }
 }
 
-// output = reduction over ranks of their inputs' part of this rank. Parts are `stride` elements
-// apart.
+// output = reduction over ranks of their inputs' part of this rank. Parts are `stride` apart.
 template <ForwardingPrimitives P>
 constexpr void RankOrderReduceScatter(P& p, int rank, int num_ranks, const WorkShape& shape,
                                       size_t stride, size_t lag) {
@@ -128,7 +128,7 @@ constexpr void RankOrderReduceScatter(P& p, int rank, int num_ranks, const WorkS
       part.Next();
     }
     if (ahead < lag && part.More()) continue;
-    // The last rank keeps its own sums, and passes none.
+    // The last rank keeps its own sums and passes none.
     if (rank == sum.part() && rank != last)
       p.Recv(sum.offset(), sum.size());
     else if (rank < sum.part() && sum.part() != last)

@@ -1,15 +1,15 @@
 #pragma once
 
 // AllReduce in log2(n) exchanges: in step k every rank swaps its running result with the partner at
-// distance 2^k. The whole vector travels in each step, so this is for messages where the number of
-// hops is all that counts.
+// distance 2^k. The whole vector travels in each step, hence the algorithm suits messages whose
+// cost is the number of hops.
 //
 // When n is no power of two, let p be the largest power of two below n. The first 2(n - p) ranks
-// pair up: one of each pair gives its input to the other, takes no further part, and receives the
-// result at the end.
+// pair up: one rank of each pair gives its input to its partner, takes no further part, and
+// receives the result at the end.
 //
-// Both partners combine in the same order (lower block first), so all ranks hold the same bits
-// after every step.
+// Both partners combine in the same order (lower block first), hence all hold the same bits after
+// every step.
 
 #include "kernels/primitives.h"
 

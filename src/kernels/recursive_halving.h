@@ -1,19 +1,19 @@
 #pragma once
 
-// ReduceScatter and AllGather in log2(n) exchanges that move no byte more than a ring does. A rank
-// owns one block of a work area; ranks stand in a ring, and `me` is a rank's place in it.
+// ReduceScatter and AllGather in log2(n) exchanges, with as few bytes as a ring. A rank owns one
+// block of a work area. Ranks stand in a ring, and `me` is a rank's place in the ring.
 //
 // Where n is a power of two, places are swapped in pairs, as in a hypercube: at distance d with
-// place me ^ d. `own` is the run of d places that holds me and begins at a multiple of d, `other`
-// the partner's.
+// place me ^ d. `own` is the run of d places that holds me and begins at a multiple of d, and
+// `other` is the partner's run.
 //
 //   halving, distance 4, 2, 1            doubling, distance 1, 2, 4
 //   blocks other ──▶ rank me^d           blocks own   ──▶ rank me^d
 //   blocks own   ◀── rank me^d (added)   blocks other ◀── rank me^d
 //
-// The ranks of a host follow one another in the ring. Where each host has as many, and a power of
-// two, the distances below that stay within a host, so that data crosses the network log2(hosts)
-// times one after the other. A ring would cross it as often as there are hosts.
+// The ranks of a host follow one another in the ring. Where all hosts have the same number of
+// ranks, a power of two, the distances below this number stay within a host. Data then cross the
+// network log2(hosts) times in sequence; a ring crosses the network once for each host.
 //
 // Any other n:
 //
@@ -22,13 +22,14 @@
 //   blocks me …   ◀── rank me-d (added)  blocks me+d … ◀── rank me+d
 //
 // Before the exchange at distance d of a halving a rank holds partial sums of the blocks me to
-// me+2d-1, as far as there are so many: it gives the far half away and adds to the near one. In the
-// end it holds the sum of its own block. Doubling is the same backwards. The exchange at the
-// largest distance is shorter. Every exchange crosses each border between hosts.
+// me+2d-1, or of all blocks if there are fewer. The rank gives the far half away and adds to the
+// near half, and in the end it holds the sum of its own block. Doubling runs the same exchanges
+// backwards. The exchange at the largest distance is shorter. Every exchange crosses each host's
+// border.
 //
-// The blocks of an exchange travel as one message. So this is for small blocks, where the number of
-// messages is what counts; a ring, which works on one piece of a block while the next one travels,
-// is faster with large ones.
+// The blocks of an exchange travel as one message. The algorithms therefore suit small blocks,
+// where the number of messages decides. A ring is faster with large blocks, because it works on one
+// piece of a block while the next piece travels.
 
 #include <algorithm>
 #include <bit>
@@ -39,7 +40,7 @@
 
 namespace tutti::kernels {
 
-// The blocks of `count` ranks, beginning with the one at place `first` of the ring.
+// The blocks of `count` ranks, from the rank at place `first` of the ring on.
 template <class Parts>
 class PlacesOf {
  public:
@@ -60,9 +61,9 @@ class PlacesOf {
 
 // The places of one exchange.
 struct BlockSwap {
-  int to, from;        // The places that are sent to, and received from.
-  int sent, received;  // The first place whose block is sent, and received.
-  int blocks;          // So many each way.
+  int to, from;        // the places of the receiver and of the sender
+  int sent, received;  // the first place whose block is sent, or received
+  int blocks;          // the number of blocks each way
 };
 
 // Returns the exchange of a halving at distance `d`.
@@ -74,13 +75,13 @@ constexpr BlockSwap HalvingSwap(int me, int n, int d) {
   return {me + d, me - d, me + d, me, std::min(d, n - d)};
 }
 
-// Returns the exchange of a doubling: that of the halving, backwards.
+// Returns the exchange of a doubling, which is the exchange of the halving backwards.
 constexpr BlockSwap DoublingSwap(int me, int n, int d) {
   const BlockSwap swap = HalvingSwap(me, n, d);
   return {swap.from, swap.to, swap.received, swap.sent, swap.blocks};
 }
 
-// Adds up every rank's block; the work area holds the rank's inputs, and in the end the result in
+// Adds up every rank's block. The work area holds the rank's inputs, and in the end the result in
 // its own block.
 template <BlockPrimitives P, class Parts>
 constexpr void HalvingReduceScatter(P& p, const RingView& ring, const Parts& parts) {
@@ -93,7 +94,7 @@ constexpr void HalvingReduceScatter(P& p, const RingView& ring, const Parts& par
   }
 }
 
-// Gathers every rank's block; the work area holds the rank's own.
+// Gathers every rank's block. The work area holds the rank's own block at the beginning.
 template <BlockPrimitives P, class Parts>
 constexpr void DoublingAllGather(P& p, const RingView& ring, const Parts& parts) {
   const int n = ring.num_ranks;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The ring family. Every rank receives from its predecessor and sends to its successor; n ranks,
-// one chunk per rank.
+// The ring family. Ranks receive from their predecessor and send to their successor; n ranks, a
+// chunk each.
 //
 //   reduce-scatter half             all-gather half
 //   step 0    send own view of the chunk that ends at the predecessor …
@@ -9,22 +9,21 @@
 //   step n-1  the sum is complete here ──▶ passed on n-1 more times as the result
 //
 // Each rank moves 2(n-1)/n of the data, the least possible. A chunk is summed in one fixed order,
-// and every rank gets the same finished copy of it, so that results are bit-identical.
+// and every rank gets the same finished copy of the chunk; results are therefore bit-identical.
 
 #include "kernels/primitives.h"
 #include "plan/work.h"
 
 namespace tutti::kernels {
 
-// output = reduction of all inputs. `shape.count` elements; a loop moves num_ranks chunks of
-// chunk_elems.
+// output = reduction of all inputs. A loop moves num_ranks chunks of chunk_elems.
 template <FifoPrimitives P>
 constexpr void RingAllReduce(P& p, const RingView& ring, const WorkShape& shape) {
   const auto n = static_cast<size_t>(ring.num_ranks);
   const auto me = static_cast<size_t>(ring.index);
   const size_t loop_elems = n * shape.chunk_elems;
   for (Piece loop(shape.count, loop_elems); loop.More(); loop.Next()) {
-    // The last loop is shorter: its chunks shrink so that all ranks still have equal work.
+    // The last loop is shorter. Its chunks shrink in order that all ranks still have equal work.
     const size_t chunk = DivUp(loop.size(), n);
     const auto offset_of = [&](size_t place) { return loop.offset() + (place % n) * chunk; };
     const size_t end = loop.offset() + loop.size();
@@ -40,7 +39,7 @@ constexpr void RingAllReduce(P& p, const RingView& ring, const WorkShape& shape)
   }
 }
 
-// Says where each rank's part begins in the long buffer, and how long it is, in elements.
+// Gives the offset and the length of each rank's part in the long buffer, in elements.
 struct EqualParts {
   size_t count;
   constexpr size_t Offset(int rank) const { return static_cast<size_t>(rank) * count; }
@@ -48,8 +47,7 @@ struct EqualParts {
   constexpr size_t Longest() const { return count; }
 };
 
-// output[parts of r] = input of rank r. REQUIRES: this rank's own part has been copied already when
-// in ≠ out.
+// output[parts of r] = input of rank r. REQUIRES: if in ≠ out, the own part has been copied.
 template <FifoPrimitives P, class Parts>
 constexpr void RingAllGather(P& p, const RingView& ring, const Parts& parts,
                              const WorkShape& shape) {

@@ -14,10 +14,10 @@ struct RingWork {
   RingView ring;
   WorkShape shape;
   size_t stride = 0;      // elements between the parts of the longer buffer
-  bool in_place = false;  // a Broadcast's root has its output where its input is
+  bool in_place = false;  // a Broadcast's root has its output in its input's buffer
 };
 
-// Equal parts in a buffer of longer ones: a channel's share of each.
+// Equal parts in a buffer of longer parts: a channel's share of each part.
 struct StridedParts {
   size_t count;
   size_t stride;
@@ -42,8 +42,8 @@ constexpr void RingReduction(P& p, Collective collective, const RingWork& work) 
   RingReduction(p, collective, work, StridedParts{work.shape.count, work.stride});
 }
 
-// Does the same with the elements added in the order of the ranks. REQUIRES: the ring is in that
-// order; `lag` as in kernels/rank_order.h.
+// AllReduce, ReduceScatter or Reduce with elements added in the order of the ranks. REQUIRES: the
+// ring is in the order of the ranks; `lag` as in kernels/rank_order.h.
 template <ForwardingPrimitives P>
 constexpr void RankOrderReduction(P& p, Collective collective, const RingWork& work, size_t lag) {
   const int rank = work.ring.index, n = work.ring.num_ranks;

@@ -1,20 +1,21 @@
 #pragma once
 
-// AllReduce over a binary tree: partial sums go up to the root, the result comes down. That takes
-// log2(n) hops instead of n, so it wins where latency counts. Two trees that are each other's
-// mirror share the data: a leaf of one is an inner rank of the other, so that the work of inner
-// ranks is shared out. A host rank has one thread and runs the trees one after the other: in a FIFO
-// that both trees use, their chunks must come in an order that both ends know.
+// AllReduce over a binary tree: partial sums go up to the root, and the result comes down. The way
+// takes log2(n) hops instead of n, hence a tree wins where latency decides. Two trees that mirror
+// each other share the data: a leaf of one tree is an inner rank of its mirror, and the work of
+// inner ranks is thus spread over all ranks. A host rank has one thread and runs the trees one
+// after the other, since the chunks of both trees must pass a shared FIFO in an order known to both
+// ends.
 
 #include "kernels/primitives.h"
 #include "plan/work.h"
 
 namespace tutti::kernels {
 
-// A rank is so many chunks ahead on the way up: it sends chunk c to its parent before it receives
-// chunk c - kTreeLag from there, so that the links upward stay full while the first results come
-// down. It is less than kFifoSlots, or the root would wait for a slot behind chunks that nobody
-// takes yet.
+// The number of chunks by which a rank is ahead on the way up. A rank sends chunk c to its parent
+// before it receives chunk c - kTreeLag from there, and so the links upward stay full while the
+// first results come down. The lag is less than kFifoSlots, since the root would otherwise wait for
+// a slot behind chunks whose receiver cannot take them yet.
 inline constexpr size_t kTreeLag = 3;
 
 // Runs AllReduce of elements [begin, begin + count) over one tree. `up` receives from the children

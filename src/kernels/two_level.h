@@ -1,29 +1,31 @@
 #pragma once
 
-// Two levels, for ranks on several hosts that have equally many: inside a host data go round a ring
-// of its ranks, between hosts along rails. A rail is one local rank of every host, with its NIC.
+// Collectives by two levels, for ranks on several hosts with equal numbers of ranks. Inside a host
+// data go round a ring of the host's ranks, between hosts along rails. A rail is one local rank of
+// every host, with its NIC.
 //
 //   host 0    (0,0) ──▶ (0,1) ──▶ …     each host a ring of its ranks, in any order
 //               │         │
 //   host 1    (1,0) ──▶ (1,1) ──▶ …     each column a rail: a ring of the hosts
 //
-// A piece has a chunk (h, l) for each rank: local rank l of host h. AllReduce takes it through H
-// rounds of reducing and H of gathering, H being the number of hosts:
+// A piece has a chunk (h, l) for each rank: local rank l of host h. With H hosts, AllReduce takes a
+// piece through H rounds of reducing and H rounds of gathering:
 //
 //   reduce k   the ring of the host adds the chunks of host h-k and leaves each at its local rank,
-//              which adds to it what came by the rail and passes that on; in the last round the
-//              chunk is its own, and the sum complete
-//   gather k   the result of host h-k's chunk comes by the rail, goes on by it, and goes round the
-//              ring of the host
+//              which adds the partial sum from the rail and passes the chunk on along the rail; in
+//              the last round the chunk is the rank's own, and the sum complete
+//   gather k   the result of host h-k's chunk comes by the rail, goes on by the rail, and goes round
+//              the ring of the host
 //
-// Gathering a piece takes turns with reducing the next one, so that while one is on its way between
-// hosts the other moves inside them. Each NIC carries 2(H-1)/H of a rank's share of the data, where
-// a ring over all n ranks, its channels spread over all NICs, takes 2(n-1)/n of it.
+// Gathering a piece alternates with reducing the next piece: while one piece is on its way between
+// hosts, the next piece moves inside the hosts. Each NIC carries 2(H-1)/H of a rank's share of the
+// data. A ring over all n ranks, with its channels spread over all NICs, takes 2(n-1)/n of the
+// share.
 //
-// All ranks make the same moves in the same order. A chunk of the ring is taken by the next rank in
-// the move after the one that sent it, and one of a rail at most two sends later: REQUIRES that a
-// FIFO has room for kTwoLevelChunks of them. It is what deadlock is excluded by: what a move waits
-// for was done in an earlier move of the other rank.
+// All ranks make the same moves in the same order. The next rank of the ring takes a chunk in the
+// move after its sending, and the next rank of a rail takes a chunk at most two sends later.
+// REQUIRES: a FIFO has room for kTwoLevelChunks chunks. The room excludes deadlock: a move waits
+// only for an earlier move of another rank.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,13 +37,13 @@ namespace tutti::kernels {
 
 inline constexpr size_t kTwoLevelChunks = 3;
 
-// The ranks as one of them sees them. REQUIRES: at least two hosts, of at least two ranks each.
+// The ranks from the view of one rank. REQUIRES: at least two hosts, of at least two ranks each.
 struct TwoLevelView {
   int host = 0;
   int num_hosts = 1;
-  int local = 0;               // This rank's number in its host.
+  int local = 0;               // this rank's number in its host
   RingView ring;               // the local ranks of this host, in the order of its ring
-  const int* ranks = nullptr;  // A rank stands at host × ring.num_ranks + local rank.
+  const int* ranks = nullptr;  // at host × ring.num_ranks + local rank
 
   constexpr int HostBefore(int distance) const { return (host + num_hosts - distance) % num_hosts; }
   constexpr int Rank(int of_host, int of_local) const {
@@ -49,11 +51,10 @@ struct TwoLevelView {
   }
 };
 
-// Says what one move does, as bits: it adds all that it takes, and puts the result wherever it
-// goes.
+// Bits that describe a move, which adds its sources and stores the sum at all its destinations.
 inline constexpr uint32_t kFromHost = 1;  // takes a chunk from the previous rank of the host's ring
-inline constexpr uint32_t kFromRail = 2;  // takes one from the previous host's rank of the rail
-inline constexpr uint32_t kReads = 4;     // takes the input's
+inline constexpr uint32_t kFromRail = 2;  // takes a chunk from the previous host's rank of the rail
+inline constexpr uint32_t kReads = 4;     // takes the input's chunk
 inline constexpr uint32_t kToHost = 8;    // sends to the next rank of the host's ring
 inline constexpr uint32_t kToRail = 16;   // sends to the next host's rank of the rail
 inline constexpr uint32_t kWrites = 32;   // writes to the output
@@ -64,16 +65,16 @@ concept TwoLevelPrimitives = requires(P p, uint32_t what, size_t in, size_t out,
   p.Move(what, in, out, n);
 };
 
-// Says where a chunk is in input and output.
+// The place of a chunk in input and output.
 struct ChunkPlace {
   size_t in = 0;
   size_t out = 0;
   size_t size = 0;
 };
 
-// Reduces the chunks of the host before this one by `k` inside this host, and those that are for
-// this rank with what comes by the rail. `completing` is added to what the last round's last move
-// does. place_of(host, local) tells where a chunk is. REQUIRES: 1 ≤ k ≤ num_hosts.
+// Reduces the chunks of the host before this host by `k` inside this host, and adds the rail's
+// partial sum to the chunk for this rank. `completing` is added to the bits of the last move in the
+// last round. place_of(host, local) gives the place of a chunk. REQUIRES: 1 ≤ k ≤ num_hosts.
 template <TwoLevelPrimitives P, class PlaceOf>
 constexpr void TwoLevelReduceRound(P& p, const TwoLevelView& view, int k, uint32_t completing,
                                    const PlaceOf& place_of) {
@@ -89,7 +90,7 @@ constexpr void TwoLevelReduceRound(P& p, const TwoLevelView& view, int k, uint32
        view.local);
 }
 
-// Passes on what lies at each rank of the host round its ring, after the move that sent it there.
+// Passes each rank's chunk round the ring of the host. The previous move has sent the own chunk.
 template <TwoLevelPrimitives P, class PlaceOf>
 constexpr void GatherInHost(P& p, const TwoLevelView& view, int host, const PlaceOf& place_of) {
   const int n = view.ring.num_ranks;
@@ -99,7 +100,7 @@ constexpr void GatherInHost(P& p, const TwoLevelView& view, int host, const Plac
   }
 }
 
-// Takes the chunk of the host before this one by `k` from the rail and gathers it in this host.
+// Takes the chunk of the host before this host by `k` from the rail and gathers it in this host.
 // REQUIRES: 1 ≤ k < num_hosts.
 template <TwoLevelPrimitives P, class PlaceOf>
 constexpr void TwoLevelGatherRound(P& p, const TwoLevelView& view, int k, const PlaceOf& place_of) {
@@ -115,7 +116,7 @@ constexpr void TwoLevelGatherRound(P& p, const TwoLevelView& view, int k, const 
 template <TwoLevelPrimitives P>
 constexpr void TwoLevelAllReduce(P& p, const TwoLevelView& view, const WorkShape& shape) {
   const auto n = static_cast<size_t>(view.num_hosts) * static_cast<size_t>(view.ring.num_ranks);
-  // The last piece is shorter: its chunks shrink so that all ranks still have equal work.
+  // The last piece is shorter. Its chunks shrink in order that all ranks still have equal work.
   const auto places_of = [&](const Piece& piece) {
     const size_t chunk = DivUp(piece.size(), n), end = piece.offset() + piece.size();
     return [=, &view](int host, int local) {
@@ -124,7 +125,7 @@ constexpr void TwoLevelAllReduce(P& p, const TwoLevelView& view, const WorkShape
       return ChunkPlace{at, at, ClampChunk(at, chunk, end)};
     };
   };
-  // The piece that is reduced, and the one before it, which is gathered.
+  // `piece` is reduced while its predecessor, `before`, is gathered.
   Piece piece(shape.count, n * shape.chunk_elems), before = piece;
   for (bool gathers = false; piece.More() || gathers; gathers = true) {
     const bool reduces = piece.More();
@@ -140,9 +141,9 @@ constexpr void TwoLevelAllReduce(P& p, const TwoLevelView& view, const WorkShape
   }
 }
 
-// Calls round(piece, k) for all pieces and 0 ≤ k < rounds, the first round of a piece before the
-// last one of the piece before it: what the one sends passes the network while the other moves data
-// inside the host. REQUIRES: rounds ≥ 2.
+// Calls round(piece, k) for all pieces and 0 ≤ k < rounds, and begins the first round of a piece
+// before the last round of its predecessor. Data of the first round then pass the network while the
+// last round moves data inside the host. REQUIRES: rounds ≥ 2.
 template <class Round>
 constexpr void FirstRoundAhead(Piece piece, int rounds, const Round& round) {
   if (piece.More()) round(piece, 0);
@@ -156,13 +157,13 @@ constexpr void FirstRoundAhead(Piece piece, int rounds, const Round& round) {
   }
 }
 
-// Runs one channel's part of a collective by two levels. Kernels on GPUs move data by it, and hosts
-// count by it what will pass (kernels/counting.h).
+// One channel's part of a collective by two levels. Kernels on GPUs move data by the functions
+// below, and hosts count the traffic by them (kernels/counting.h).
 struct TwoLevelWork {
   TwoLevelView view;
   WorkShape shape;
   size_t stride = 0;      // elements between the parts of the longer buffer
-  bool in_place = false;  // AllGather's input lies in its part of the output.
+  bool in_place = false;  // AllGather's input lies in its part of the output
 };
 
 // output[part of r] = input of rank r.

@@ -1,33 +1,33 @@
 #pragma once
 
 // AllReduce, AllGather, ReduceScatter and AlltoAll by two levels, for host ranks of several hosts.
-// Inside a host every rank exchanges blocks of a work area with those that own them; the owners
-// exchange theirs with the owners of the same number on the other hosts, along a rail.
+// Inside a host every rank exchanges blocks of a work area with the blocks' owners. An owner
+// exchanges its blocks along a rail with the owners of the same number on the remaining hosts.
 //
 //   host 0   (0,0)⇄(0,1)⇄(0,2) …    in shared memory, in one round from every rank to every owner
 //              ⇅     ⇅
 //   host 1   (1,0)⇄(1,1)⇄(1,2) …    each column of owners is a rail
 //
-// Rank l of a host is an owner where l < owners. With one owner the messages between hosts are as
-// few as can be, with several of them the ranks of a host share the work.
+// Rank l of a host is an owner where l < owners. One owner for each host gives the fewest messages
+// between hosts; several owners share the work of a host.
 //
 //   AllReduce       part o of the vector is added up at owner o of each host, then by doubling
 //                   along the rail (recursive_doubling.h), then given to all ranks of the host
 //   AllGather       owner o collects the blocks of the ranks l with l mod owners = o, doubles them
-//                   along the rail (recursive_halving.h), and gives what it has to its host
+//                   along the rail (recursive_halving.h), and gives all blocks to its host
 //   ReduceScatter   the same backwards, with halving
-//   AlltoAll        owner o collects all that is for the ranks l of other hosts with
-//                   l mod owners = o, exchanges it with the owners of number o, and gives what
-//                   comes to its host: one message to another host instead of one for each two
-//                   ranks
+//   AlltoAll        owner o collects all data for the ranks l of other hosts with
+//                   l mod owners = o, exchanges them with the owners of number o, and gives the
+//                   received data to its host: one message to another host instead of one for
+//                   each two ranks
 //
-// Every byte passes between two hosts as often as the exchange along the rail has it pass, however
-// many ranks a host has: with two hosts once. Round a ring of n ranks an AllReduce sends
-// 2(n-1)/n of the vector from host to host and crosses between them four times, one after the
-// other; here it is the vector once.
+// The number of times that a byte passes between two hosts depends on the exchange along the rail
+// alone, not on the number of ranks of a host. With two hosts a byte passes once. Round a ring of n
+// ranks an AllReduce sends 2(n-1)/n of the vector from host to host and crosses between the hosts
+// four times in sequence; with two levels the hosts exchange the vector once.
 //
-// Hosts may have different numbers of ranks. REQUIRES: 1 ≤ owners ≤ the ranks of each host; two
-// hosts or more.
+// Hosts may have different numbers of ranks. REQUIRES: 1 ≤ owners ≤ the ranks of each host; hosts ≥
+// 2.
 
 #include <algorithm>
 #include <bit>
@@ -41,13 +41,13 @@
 
 namespace tutti::kernels {
 
-// The ranks as one of them sees them.
+// The ranks from the view of one rank.
 struct HostsView {
   int host = 0;
-  int local = 0;  // This rank's number in its host.
+  int local = 0;  // this rank's number in its host
   int owners = 1;
   std::span<const int> ranks;   // host by host
-  std::span<const int> begins;  // Host h has ranks[begins[h]] to ranks[begins[h + 1]].
+  std::span<const int> begins;  // Host h has ranks[begins[h]] to ranks[begins[h + 1] - 1].
 
   constexpr int num_hosts() const { return static_cast<int>(begins.size()) - 1; }
   constexpr int RanksOf(int of_host) const {
@@ -58,7 +58,7 @@ struct HostsView {
   constexpr int Rank(int of_host, int of_local) const {
     return ranks[static_cast<size_t>(begins[static_cast<size_t>(of_host)] + of_local)];
   }
-  // The rank of this host that is `steps` numbers further on.
+  // Returns the local number that follows this rank's by `steps`, round the host.
   constexpr int LocalAfter(int steps) const {
     return (local + steps % num_local() + num_local()) % num_local();
   }
@@ -66,11 +66,11 @@ struct HostsView {
     return (place % num_hosts() + num_hosts()) % num_hosts();
   }
   constexpr bool owns() const { return local < owners; }
-  // Returns how many ranks of a host have their blocks at its owner number `owner`.
+  // Returns how many ranks of a host have their blocks at the host's owner number `owner`.
   constexpr int SharesOf(int of_host, int owner) const {
     return owner < owners ? (RanksOf(of_host) - owner + owners - 1) / owners : 0;
   }
-  // Returns the same for `count` hosts from `first` on.
+  // Returns the sum of SharesOf over `count` hosts from `first` on.
   constexpr int SharesOf(int first, int count, int owner) const {
     int shares = 0;
     for (int h = 0; h < count; ++h) shares += SharesOf(HostAt(first + h), owner);
@@ -109,7 +109,7 @@ class SharesOfHosts {
   int count_;
 };
 
-// Blocks that a function of their number tells.
+// Blocks that are computed from their number.
 template <class At>
 struct ListedBlocks {
   int size;
@@ -140,8 +140,8 @@ struct OwnerParts {
   }
 };
 
-// Calls swap(to, from) for the numbers of the other ranks of the host: in each step a rank sends to
-// one and receives from another, so that no two wait for each other whatever the lengths are.
+// Calls swap(to, from) for the numbers of the other ranks of the host. In each step a rank sends to
+// one rank and receives from another, hence no two ranks wait for each other, with any lengths.
 template <class Swap>
 constexpr void WithOthersOfHost(const HostsView& view, const Swap& swap) {
   for (int i = 1; i < view.num_local(); ++i) swap(view.LocalAfter(i), view.LocalAfter(-i));
@@ -160,8 +160,8 @@ constexpr void ReduceInHost(P& p, const HostsView& view, const RunsOf& runs_of) 
   });
 }
 
-// In the end the work area has the result. `along_rail(block)` has an owner reduce the block of the
-// work area with the other owners of its rail, and completes it.
+// Leaves the result in the work area. `along_rail(block)` makes an owner reduce the block of the
+// work area with the owners of its rail, and completes the reduction.
 template <InputBlockPrimitives P, class AlongRail>
 constexpr void TwoLevelBlocksAllReduce(P& p, const HostsView& view, const OwnerParts& parts,
                                        const AlongRail& along_rail) {
@@ -178,7 +178,7 @@ template <BlockPrimitives P, class Parts>
 constexpr void TwoLevelBlocksAllGather(P& p, const HostsView& view, const Parts& parts) {
   const int hosts = view.num_hosts();
   const auto rank = [&](int local) { return view.Rank(view.host, local); };
-  // The block of a rank, as far as owner `owner` collects it.
+  // Returns the block of a rank if owner `owner` collects it.
   const auto block_for = [&](int local, int owner) {
     const int r = rank(local);
     return OneBlock{{parts.Offset(r), parts.Size(r)}, local % view.owners == owner};
@@ -222,8 +222,8 @@ constexpr void TwoLevelBlocksReduceScatter(P& p, const HostsView& view, const Pa
   });
 }
 
-// The work area has a block of `count` elements for every two ranks, row by row: row s is what rank
-// s sends. It holds this rank's row, and in the end this rank's column.
+// The work area has a block of `count` elements for every two ranks, row by row: row s is the data
+// of sender s. The area holds this rank's row, and in the end this rank's column.
 template <BlockPrimitives P>
 constexpr void TwoLevelBlocksAlltoAll(P& p, const HostsView& view, size_t count) {
   const int n = static_cast<int>(view.ranks.size()), hosts = view.num_hosts();
@@ -235,8 +235,7 @@ constexpr void TwoLevelBlocksAlltoAll(P& p, const HostsView& view, size_t count)
         (static_cast<size_t>(from) * static_cast<size_t>(n) + static_cast<size_t>(to)) * count,
         count};
   };
-  // What rank `from` of this host sends to rank `to` of it, and to the others for which `to` is the
-  // owner.
+  // The blocks from rank `from` of this host to its rank `to` and to all ranks whose owner is `to`.
   const auto outgoing = [&](int from, int to) {
     return ListedBlocks{1 + view.SharesOf(next, hosts - 1, to),
                         [&block, &view, next, from, to, first = rank(to)](int i) {
@@ -246,7 +245,8 @@ constexpr void TwoLevelBlocksAlltoAll(P& p, const HostsView& view, size_t count)
   WithOthersOfHost(view, [&](int to, int from) {
     p.Exchange(rank(to), outgoing(me, to), rank(from), outgoing(rank(from), view.local));
   });
-  // What the ranks of host `from` send to those of host `to` for which this rank's number owns.
+  // The blocks from the ranks of host `from` to the ranks of host `to` with this rank's owner
+  // number.
   const auto between = [&](int from, int to) {
     const int columns = view.SharesOf(to, view.local);
     return ListedBlocks{view.RanksOf(from) * columns, [&block, &view, from, to, columns](int i) {
@@ -259,7 +259,7 @@ constexpr void TwoLevelBlocksAlltoAll(P& p, const HostsView& view, size_t count)
     p.Exchange(view.Rank(to, view.local), between(here, to), view.Rank(from, view.local),
                between(from, here));
   }
-  // What has come for rank `to` of this host to the owner number `owner`.
+  // The blocks for rank `to` of this host that have reached owner number `owner`.
   const auto incoming = [&](int owner, int to) {
     const bool owns = owner < k && to % k == owner;
     return ListedBlocks{owns ? n - view.num_local() : 0,

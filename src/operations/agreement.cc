@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -25,15 +26,22 @@ Status StatusWire::From(int rank, const PeerInfo& peer) const {
 
 // Every rank looks through the Statuses in the order of the ranks, and therefore all ranks find the
 // same refusal.
-Result<Agreement> Agree(Bootstrap& bootstrap, std::span<const PeerInfo> peers, const Status& mine,
-                        Deadline deadline, const std::atomic<bool>* abort_flag) {
-  std::vector<StatusWire> all(peers.size());
-  all[static_cast<size_t>(bootstrap.rank())] = StatusWire::Of(mine);
-  TUTTI_TRY(bootstrap.AllGather(all.data(), sizeof(StatusWire), deadline, abort_flag));
-  for (size_t r = 0; r < all.size(); ++r)
-    if (Status refusal = all[r].From(static_cast<int>(r), peers[r]); !refusal.ok())
-      return Agreement{std::move(refusal)};
-  return Agreement();
+Result<Agreement> JointRanks::Exchange(const Status& could, std::span<std::byte> offers) const {
+  const size_t bytes = offers.size() / peers.size(), whole = sizeof(StatusWire) + bytes;
+  std::vector<std::byte> wire(peers.size() * whole);
+  const StatusWire said = StatusWire::Of(could);
+  std::byte* const own = &wire[me() * whole];
+  std::memcpy(own, &said, sizeof(said));
+  std::copy_n(offers.data() + me() * bytes, bytes, own + sizeof(said));
+  TUTTI_TRY(bootstrap->AllGather(wire.data(), whole, deadline, abort_flag));
+  Agreement agreement;
+  for (size_t r = 0; r < peers.size(); ++r) {
+    StatusWire theirs;
+    std::memcpy(&theirs, &wire[r * whole], sizeof(theirs));
+    if (agreement.go_on()) agreement.refusal = theirs.From(static_cast<int>(r), peers[r]);
+    std::copy_n(&wire[r * whole] + sizeof(theirs), bytes, offers.data() + r * bytes);
+  }
+  return agreement;
 }
 
 }  // namespace tutti

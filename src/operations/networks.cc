@@ -148,18 +148,17 @@ Status CheckNetName(const Settings& settings) {
       name, kSocket, kVerbs);
 }
 
-Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Bootstrap& bootstrap,
-                                     std::span<const PeerInfo> peers, Deadline deadline,
-                                     std::shared_ptr<NetEvents> events) {
-  Candidates candidates(proxy, settings, NetworkKey(bootstrap.key_holder().key, settings));
+Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
+                                     const JointRanks& ranks, std::shared_ptr<NetEvents> events) {
+  Candidates candidates(proxy, settings, NetworkKey(ranks.bootstrap->key_holder().key, settings));
   candidates.Find();
-  std::vector<Offer> offers(peers.size());
-  Offer& mine = offers[static_cast<size_t>(bootstrap.rank())];
-  mine.number = RandomU64();
+  JointStep<Offer> step(ranks);
+  step.mine().number = RandomU64();
   for (size_t i = 0; i < candidates.usable().size(); ++i) {
-    mine.names[i] = HashOfName(candidates.usable()[i].name);
+    step.mine().names[i] = HashOfName(candidates.usable()[i].name);
   }
-  TUTTI_TRY(bootstrap.AllGather(offers.data(), sizeof(Offer), deadline));
+  TUTTI_TRY(step.Exchange());
+  const std::span<const Offer> offers = step.offers();
   // The order of rank 0 counts, because ranks may order the networks differently and must choose
   // alike.
   for (const uint64_t name : offers[0].names) {
@@ -167,7 +166,7 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Boo
     auto chosen = std::find_if(candidates.usable().begin(), candidates.usable().end(),
                                [&](const Candidate& c) { return HashOfName(c.name) == name; });
     TUTTI_INFO(kLogInit | kLogNet, "net {} carries data between hosts", chosen->name);
-    if (settings.encrypt && bootstrap.rank() == 0 && !SameName(chosen->name, kSocket)) {
+    if (settings.encrypt && ranks.me() == 0 && !SameName(chosen->name, kSocket)) {
       TUTTI_WARN(
           "encryption is asked for, but the network {} between hosts has "
           "none: NCCL_NET=Socket does",
@@ -186,7 +185,7 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Boo
   const Candidate& first = candidates.usable().front();
   const int without = FirstWithout(offers, HashOfName(first.name));
   return InvalidUsage("the ranks have no network in common: {} does not use {}; its log says why",
-                      RankName(without, peers[static_cast<size_t>(without)]), first.name);
+                      ranks.NameOf(static_cast<size_t>(without)), first.name);
 }
 
 std::shared_ptr<Net> OneSidedNet(Proxy& proxy, const Settings& settings, const Bootstrap& bootstrap,

@@ -6,12 +6,11 @@
 // netName, admits a single name.
 
 #include <memory>
-#include <span>
 
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "config/settings.h"
-#include "operations/peer_info.h"
+#include "operations/agreement.h"
 #include "proxy/proxy.h"
 #include "transport/net/net.h"
 #include "transport/net/plugin/net_events.h"
@@ -23,12 +22,11 @@ namespace tutti {
 // plugin of NCCL_NET_PLUGIN has. Upper and lower case are equal.
 Status CheckNetName(const Settings& settings);
 
-// Returns the network that the ranks `peers` use together. The network works on this host.
-// All ranks must call OpenNet together; all get the same network, or all fail. `proxy` must outlive
-// the network. `events` receives reports of a plugin's network; null means no reports.
-Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings, Bootstrap& bootstrap,
-                                     std::span<const PeerInfo> peers, Deadline deadline,
-                                     std::shared_ptr<NetEvents> events);
+// Returns the network that the ranks use together. The network works on this host. All ranks must
+// call OpenNet together; all get the same network, or all fail. `proxy` must outlive the network.
+// `events` receives reports of a plugin's network; null means no reports.
+Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
+                                     const JointRanks& ranks, std::shared_ptr<NetEvents> events);
 
 // Returns the network for one-sided operations (transport/net/rma.h) between ranks that `net`
 // joins. `net` may be null. The result is `net` if `net` has one-sided operations, else TCP

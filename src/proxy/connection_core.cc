@@ -9,16 +9,16 @@
 namespace tutti {
 namespace {
 
-// How often the progress thread looks at a connection that was handed to it while a kernel still
-// polls it. Its descriptors are not armed meanwhile: each chunk would wake the progress thread for
-// nothing.
+// The interval at which the progress thread looks at a connection that was handed over while a
+// kernel still polls. The connection's descriptors are not armed meanwhile, because each chunk
+// would wake the progress thread for nothing.
 constexpr int64_t kLookAgainNs = 1'000'000;
 
-// How soon an idle connection is driven again, by what its comm asks for.
+// The delay after which an idle connection is driven again at its comm's wish.
 constexpr int64_t kTendSoonNs = 10'000'000;
 constexpr int64_t kTendSeldomNs = 1'000'000'000;
 
-// After so many moves in a row the progress thread gives way to other connections.
+// After this many moves in a row the progress thread gives way to other connections.
 constexpr int kMovesInARow = 16;
 
 std::string_view Remedy(Code code) {
@@ -55,7 +55,7 @@ void ConnectionCore::Begin(uint64_t chunks, uint32_t op_tag) {
   Close(InternalError("more than {} operations were begun {} {}", OpPool::kOps, doing_, peer_));
 }
 
-// A look at a connection on which nothing is under way would be a system call for nothing.
+// A look at an idle connection would be a system call for nothing.
 bool ConnectionCore::Poll() { return !Settled() && Look(); }
 
 bool ConnectionCore::Look() {
@@ -77,6 +77,8 @@ std::optional<size_t> ConnectionCore::Undelivered() {
   return left;
 }
 
+// Drives once more before the descriptors are named: bytes that the comm has read already make no
+// descriptor ready.
 SleepAdvice ConnectionCore::PrepareToSleep(std::vector<pollfd>& descriptors) {
   if (failed_.load(std::memory_order_acquire)) return SleepAdvice::kGoOn;
   if (Settled()) return SleepAdvice::kSleep;
@@ -99,7 +101,7 @@ SleepAdvice ConnectionCore::PrepareToSleep(std::vector<pollfd>& descriptors) {
   return advice;
 }
 
-// Callbacks that come later find the connection with the kernel and leave it alone.
+// Callbacks that come later find the connection with the kernel and leave the connection alone.
 void ConnectionCore::TakeBack() {
   if (state_ == State::kKernel) return;
   Advance(Event::kTakenBack);
@@ -141,8 +143,8 @@ void ConnectionCore::Request(Wish wish) {
 }
 
 void ConnectionCore::ServeRequests() {
-  // Sequentially consistent with the store of the request: either this thread gets the
-  // connection, or the thread that has it sees the request after its Give.
+  // Sequentially consistent with the store of the request: either this thread gets the connection,
+  // or the thread that has the connection sees the request after its Give.
   while (wishes_.load(std::memory_order_seq_cst) != 0) {
     if (!driver_.TryTake()) return;
     if (const uint32_t wishes = wishes_.exchange(0, std::memory_order_seq_cst)) Serve(wishes);
@@ -161,6 +163,8 @@ bool ConnectionCore::Drive() {
   return moved.value();
 }
 
+// While a kernel still polls, the progress thread only looks now and then, because the two threads
+// would only hold each other up.
 void ConnectionCore::Serve(uint32_t wishes) {
   const bool given = (wishes & kHandOver) != 0;
   if (given) Advance(Event::kHandedOver);
@@ -183,6 +187,7 @@ void ConnectionCore::Serve(uint32_t wishes) {
   if (moves == kMovesInARow) LookAgainSoon();
 }
 
+// EPOLLONESHOT has disarmed the descriptors that fired.
 bool ConnectionCore::CollectFired(uint32_t wishes) {
   bool fired = false;
   for (const auto& watch : watches_) {
@@ -203,7 +208,7 @@ bool ConnectionCore::CollectFired(uint32_t wishes) {
 
 void ConnectionCore::WatchIdle() {
   if (failed_.load(std::memory_order_relaxed)) return;
-  // Without events only errors are reported, and a descriptor that is armed stays so.
+  // Without events only errors are reported, and an armed descriptor stays armed.
   for (const auto& watch : watches_) {
     if (!watch->added) ArmWatch(*watch, 0);
   }
@@ -220,7 +225,7 @@ void ConnectionCore::Tend() {
   WatchIdle();
 }
 
-// Makes the armed events those that could let the operations begun so far go on; none once they are
+// Arms the events that could let the operations begun so far go on; none once these operations are
 // done.
 void ConnectionCore::Arm() {
   waits_.clear();
@@ -270,6 +275,8 @@ void ConnectionCore::LookAgainLater() {
   timer_ = loop_.AddTimer(kLookAgainNs, [this] { Request(kTimerFired); });
 }
 
+// The sentence is made here, where the operation is still known. Sleeping kernels are woken, since
+// no data will wake them.
 void ConnectionCore::Fail(const Status& status) {
   const uint64_t chunk = done();
   const ProxyOp op = ops_.Find(chunk);
@@ -291,6 +298,7 @@ void ConnectionCore::Fail(const Status& status) {
   WakeAll();
 }
 
+// Threads may sleep on the head or on any slot, at either end.
 void ConnectionCore::WakeAll() {
   const FifoView view = memory_.view();
   FutexWakeAll(view.control().head);
@@ -298,13 +306,14 @@ void ConnectionCore::WakeAll() {
 }
 
 Status ConnectionCore::status() const {
-  // A peer that has done all it was asked for may close the connection: that matters to the next
+  // A peer whose operations are all done may close the connection: the end matters to the next
   // operation only.
   if (!failed_.load(std::memory_order_acquire) || Settled()) return Status::Ok();
   const MutexLock lock(failure_mutex_);
   return failure_;
 }
 
+// Does not wait for the driving thread, which sees the failure at its next step.
 void ConnectionCore::Close(Status reason) {
   {
     const MutexLock lock(failure_mutex_);

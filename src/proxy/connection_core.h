@@ -1,12 +1,12 @@
 #pragma once
 
-// Has what the two ends of proxy connections have in common: who drives them, when the progress
+// The common part of the two ends of proxy connections: which thread drives them, when the progress
 // thread watches them, how they fail.
 //
-// One thread at a time drives a connection (moves bytes, arms descriptors): the one that holds
-// `driver_`. No thread waits for it. Poll gives up when it is taken. HandOver, a ready descriptor
-// and Close leave a request behind, which the holder serves before it returns; so a request is
-// always served, by the thread that has the connection.
+// One thread at a time drives a connection (moves bytes, arms descriptors): the thread that holds
+// `driver_`. No thread waits for the flag. Poll gives up when the flag is taken. HandOver, a ready
+// descriptor and Close leave a request behind, which the holder serves before it returns. A request
+// is therefore always served, by the thread that has the connection.
 //
 //   kernel's thread            progress thread (epoll)
 //   Poll ── Drive              descriptor ready ── request ── Drive, re-arm
@@ -14,7 +14,7 @@
 //
 // Who moves data next, when no thread has the connection:
 //
-//   state       who moves data next                          leaves it by
+//   state       moves data next                              leaves the state by
 //   kKernel     the kernel, by Poll                          HandOver → kProgress
 //   kProgress   the progress thread, by armed descriptors    the kernel sleeps on them itself, or
 //                                                            nothing is under way → kKernel;
@@ -24,10 +24,10 @@
 //               has no descriptors
 //   kStopped    nobody                                       never
 //
-// A descriptor is armed for one event at a time (EPOLLONESHOT), and only while the connection is
-// handed over. So an idle connection, or one that a kernel polls, wakes no thread. But an idle one
-// is armed for errors: that it broke is noticed at once, and it is made again where the network can
-// do that, since the other end may wait for it.
+// A descriptor is armed for a single event (EPOLLONESHOT), and only while the connection is handed
+// over. An idle connection, or a connection polled by a kernel, therefore wakes no thread. An idle
+// connection is armed for errors only: a break is noticed at once, and the connection is made again
+// where the network can do so, since the other end may wait for the new connection.
 
 #include <atomic>
 #include <memory>
@@ -45,23 +45,23 @@
 
 namespace tutti {
 
-// A FIFO that only one process uses, and the registration of its slots with the network.
+// A FIFO of a single process, and the registration of its slots with the network.
 struct NetFifo {
   FifoMemory memory;
   std::unique_ptr<NetMemory> registration;
-  bool in_slots = false;  // What comes lies in the slots however short it is: see FifoPlace.
-  bool flush = false;     // What comes into them is flushed.
+  bool in_slots = false;              // data lies in the slots, however short: see FifoPlace
+  bool flush = false;                 // arrived data in the slots is flushed
   const LentBuffers* lent = nullptr;  // See FifoPlace.
   // True where op_tags cannot travel behind the data: the network does not carry them, and the data
-  // lies on a GPU at one end or both, where the processor cannot write them. Then they are the tags
-  // of messages, and a network that keeps tags apart delivers nothing where the two ends are in
-  // different operations.
+  // lies on a GPU at one end or both, where the processor cannot write tags. Then op_tags are the
+  // tags of messages, and a network that keeps tags apart delivers nothing where the two ends are
+  // in different operations.
   bool matches_op_tags = false;
 };
-// The op_tag as a tag of a message, which is no negative number for plugins.
+// The op_tag as a tag of a message: for plugins, not a negative number.
 constexpr uint32_t TagOf(uint32_t op_tag) { return op_tag & 0x7fffffff; }
 
-// Says which thread drives a connection. It is a flag and no mutex, because no thread waits for it.
+// Says which thread drives a connection. A flag and no mutex, because no thread waits.
 class TUTTI_CAPABILITY("driver") DriverFlag {
  public:
   bool TryTake() TUTTI_TRY_ACQUIRE(true) {
@@ -91,9 +91,9 @@ class ConnectionCore : public NetConnection {
   ConnectionCore(EventLoop& loop, FifoMemory memory, NetComm& comm, std::string doing,
                  std::string peer);
 
-  // Moves what can be moved now. Called by the driving thread.
+  // Moves as much as can be moved now. Called by the driving thread.
   virtual Result<bool> Move() = 0;
-  // Returns how much of what was sent the peer may not have yet. Called by the driving thread.
+  // Returns how many sent bytes the peer may not have yet. Called by the driving thread.
   virtual size_t CountUndelivered() const { return 0; }
   // Drives the connection once, unless another thread does, also when nothing is under way.
   bool Look();
@@ -120,24 +120,24 @@ class ConnectionCore : public NetConnection {
   // A descriptor of the connection, as the event loop sees it.
   struct Watch {
     int fd = -1;
-    uint32_t armed = 0;  // events it waits for; 0: none
+    uint32_t armed = 0;  // awaited events; 0: none
     bool added = false;
     std::atomic<bool> fired = false;
   };
 
-  // Watches a connection on which nothing is under way.
+  // Watches a connection without operations.
   void WatchIdle() TUTTI_REQUIRES(driver_);
-  // Drives a connection on which nothing is under way.
+  // Drives a connection without operations.
   void Tend() TUTTI_REQUIRES(driver_);
-  // Says what a request asks for, a bit each. All of them have the connection driven, unless it is
-  // the kernel's.
+  // The requests, a bit each. All of them have the connection driven, unless a kernel has the
+  // connection.
   enum Wish : uint32_t {
-    kLook = 1,      // a descriptor is ready, or there may be more to move
+    kLook = 1,      // a descriptor is ready, or more data may be waiting
     kHandOver = 2,  // the progress thread is to drive the connection
     kTimerFired = 4,
     kTendTimerFired = 8
   };
-  // Leaves a request, and serves it unless another thread has the connection and will.
+  // Leaves a request, and serves it unless another thread has the connection and will serve it.
   void Request(Wish wish);
   void ServeRequests();
   bool Drive() TUTTI_REQUIRES(driver_);
@@ -149,7 +149,7 @@ class ConnectionCore : public NetConnection {
   void TakeBack() TUTTI_REQUIRES(driver_);
   void ArmWatch(Watch& watch, uint32_t events) TUTTI_REQUIRES(driver_);
   enum class State : uint8_t { kKernel, kProgress, kTimer, kStopped };
-  // Says what changes the state: see the table at the top.
+  // The events that change the state: see the table at the top.
   enum class Event : uint8_t {
     kHandedOver,
     kTakenBack,  // The kernel sleeps on the descriptors itself.
@@ -188,8 +188,8 @@ class ConnectionCore : public NetConnection {
   std::vector<std::unique_ptr<Watch>> watches_ TUTTI_GUARDED_BY(driver_);
   std::vector<NetWait> waits_ TUTTI_GUARDED_BY(driver_);
 
-  // Raised once, and read by any thread without the driver's flag: no state of its own, because a
-  // connection that failed is handed over and taken back like any other.
+  // Raised once, and read by any thread without the driver's flag. Not a state of its own, because
+  // a failed connection is handed over and taken back like any other.
   std::atomic<bool> failed_ = false;
   mutable Mutex failure_mutex_;
   Status failure_ TUTTI_GUARDED_BY(failure_mutex_);

@@ -81,7 +81,8 @@ TEST(ProxyConnectionTest, SendsWhatIsLentFromWhereItLies) {
     pair->send_connection->Poll();
     pair->recv_connection->Poll();
   };
-  // A length that the slot has, one that a line of the header has, and none.
+  // A length with room in the slot, a length with room in a line of the header, and a length with
+  // neither.
   const size_t lengths[] = {kSlotBytes, 3, 0};
   uint64_t number = 0;
   for (size_t at = 0; at < buffer.size(); at += kSlotBytes, ++number) {
@@ -96,7 +97,7 @@ TEST(ProxyConnectionTest, SendsWhatIsLentFromWhereItLies) {
     EXPECT_EQ(chunk.op_tag, 0x2au);
     in.Release();
   }
-  // The kernel is told only then that the buffer is its caller's again.
+  // Only then is the kernel told that the buffer belongs to its caller again.
   while (out.control().head.load() != number) drive();
   lent->Remove(token);
   EXPECT_EQ(lent->Find(buffer.data(), 1), nullptr);
@@ -127,7 +128,7 @@ TEST(ProxyConnectionTest, APolledConnectionDoesNotWakeTheProgressThread) {
   FifoReceiver in(pair->recv_connection->fifo());
   constexpr uint64_t kChunks = 2000;
   pair->recv_connection->Begin(kChunks, 0x2a);
-  pair->recv_connection->HandOver();  // once, as a kernel does that slept before its first chunk
+  pair->recv_connection->HandOver();  // once, like a kernel that slept before its first chunk
   const auto sleeps = [] {
     int64_t all = 0;
     for (const pid_t thread : ProgressThreads()) all += testing::SleepsOf(thread);
@@ -145,8 +146,8 @@ TEST(ProxyConnectionTest, APolledConnectionDoesNotWakeTheProgressThread) {
     }
     in.Release();
   }
-  // A few wake-ups for each look, one look per millisecond; and the sender's thread wakes for a
-  // grant where the one that polls was kept from running. Not one per chunk.
+  // A few wake-ups for each look, and a single look per millisecond. The sender's thread also wakes
+  // for a grant where the polling thread was kept from running. Not a wake-up per chunk.
   const int64_t allowed = (NowNs() - before_ns) / 1'000'000 * 4 + kChunks * 3 / 4;
   EXPECT_LE(sleeps() - before, allowed);
 }
@@ -195,8 +196,7 @@ TEST(ProxyConnectionTest, AKernelSleepsOnTheDescriptorsOfWhatItTakesBack) {
   Publish(out);
   pair->send_connection->Poll();
   EXPECT_EQ(poll(descriptors.data(), 1, 20'000), 1);
-  // The progress thread has given the connection back: what came lies there until this thread
-  // looks.
+  // The progress thread has given the connection back: arrived data waits until this thread looks.
   for (const pid_t thread : ProgressThreads()) EXPECT_TRUE(testing::StaysAsleep(thread, 50));
   EXPECT_EQ(in.TryPeek().data, nullptr);
   descriptors.clear();
@@ -204,7 +204,7 @@ TEST(ProxyConnectionTest, AKernelSleepsOnTheDescriptorsOfWhatItTakesBack) {
   EXPECT_NE(in.TryPeek().data, nullptr);
   in.Release();
 
-  // What is handed over again goes to the progress thread again.
+  // A connection that is handed over again goes to the progress thread again.
   pair->recv_connection->HandOver();
   Publish(out);
   pair->send_connection->Poll();
@@ -273,7 +273,7 @@ TEST(ProxyConnectionTest, ClosesFromAnotherThreadWhileOneSleepsAndOnePolls) {
     pair->recv_connection->Close(InternalError("aborted"));
     sleeper.join();
     poller.join();
-    EXPECT_LT(NowNs() - before_ns, kNapNs / 2);  // it was woken
+    EXPECT_LT(NowNs() - before_ns, kNapNs / 2);  // a wake-up ended the nap
     EXPECT_EQ(pair->recv_connection->status().message(), "aborted");
     EXPECT_FALSE(pair->recv_connection->Poll());
   }
@@ -317,7 +317,7 @@ TEST(ProxyConnectionTest, AFlushWaitsForItsPeer) {
   FifoReceiver in(pair->recv_connection->fifo());
   pair->recv_connection->Begin(2 * kFifoSlots, 0x2a);
   pair->send_connection->Begin(2 * kFifoSlots, 0x2a);
-  // The receiver's slots are full; what follows goes when it takes something.
+  // The receiver's slots are full; the next chunks go when the receiver takes some.
   int published = 0;
   for (const Deadline deadline = Deadline::AfterSeconds(20); published < 2 * kFifoSlots;) {
     ASSERT_FALSE(deadline.Passed());
@@ -355,7 +355,7 @@ TEST(ProxyConnectionTest, AFlushEndsWhenItIsStopped) {
   pair->send_connection->Close(InternalError("stopped"));
 }
 
-// Its peer takes nothing, so what was sent lies in this host's socket buffer.
+// Its peer takes nothing, so the sent bytes lie in this host's socket buffer.
 TEST(ProxyConnectionTest, AClosedConnectionGoesAtOnce) {
   Settings settings;
   settings.socket_nthreads = 1;

@@ -18,6 +18,7 @@ constexpr size_t kMaxSlotBytes = size_t{64} << 20;
 
 }  // namespace
 
+// Fresh pages are zeroes, which is an empty FIFO.
 Result<FifoMemory> FifoMemory::Create(size_t slot_bytes, size_t gap_bytes, bool huge_pages) {
   if (slot_bytes == 0 || slot_bytes > kMaxSlotBytes || slot_bytes % 64 != 0 ||
       gap_bytes % 64 != 0) {

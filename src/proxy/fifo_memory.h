@@ -1,8 +1,8 @@
 #pragma once
 
-// The memory of a FIFO that only one process uses. It is zeroed, aligned to pages (to huge pages
-// where it is large enough to have any) and touched only as slots are used, so that idle
-// connections cost little. A FIFO that a GPU uses lies in memory that somebody else has pinned.
+// The memory of a FIFO of a single process. The memory is zeroed, aligned to pages (to huge pages
+// where it is large enough to have any) and touched only as slots are used, so idle connections
+// cost little. A FIFO for a GPU lies in memory that its owner has pinned.
 
 #include <cstddef>
 #include <span>
@@ -19,14 +19,14 @@ inline constexpr size_t kOpTagGapBytes = 64;
 class FifoMemory {
  public:
   static Result<FifoMemory> Create(size_t slot_bytes, size_t gap_bytes, bool huge_pages);
-  // Uses `view`, zeroed, which the caller keeps for as long as this lives.
+  // Uses `view`, zeroed, which the caller keeps for as long as this object lives.
   static FifoMemory Borrow(const FifoView& view);
   FifoMemory(FifoMemory&& other) noexcept;
   FifoMemory& operator=(FifoMemory&&) = delete;
   ~FifoMemory();
 
   FifoView view() const { return {base_, slot_bytes_, gap_bytes_, slots_}; }
-  // Returns all of it, for a network that must know the memory beforehand.
+  // Returns all bytes, for a network that must know the memory beforehand.
   std::span<std::byte> bytes() const { return {base_, bytes_}; }
 
  private:
@@ -39,7 +39,7 @@ class FifoMemory {
 
   std::byte* base_;
   size_t bytes_;
-  bool mapped_;  // Create has mapped it.
+  bool mapped_;  // Create has mapped the memory
   size_t slot_bytes_;
   size_t gap_bytes_;
   std::byte* slots_ = nullptr;  // FifoView::slots

@@ -1,5 +1,5 @@
-// Connections that break, or have something to say, while nothing is under way on one of their
-// ends.
+// Connections that break, or have a message to send, while nothing is under way at an end of
+// theirs.
 
 #include <gtest/gtest.h>
 
@@ -58,7 +58,7 @@ class CabledPair {
     }
     in_.Release();
   }
-  // Waits until the connection has been made so many times.
+  // Waits until the connection has been made this many times.
   void AwaitConnections(int count) {
     const Deadline deadline = Deadline::AfterSeconds(60);
     while (cable->accepted() < count) {
@@ -109,8 +109,8 @@ TEST(IdleConnectionTest, IsMadeAgainWhileNobodyWaits) {
   pair.AwaitChunk();
 }
 
-// A receiver puts off what it has to say of a long message, and says it though nobody drives it any
-// more.
+// A receiver puts off its reports on a long message, and sends them although nobody drives the
+// receiver any more.
 TEST(IdleConnectionTest, TellsTheSenderWhatItHas) {
   CabledPair pair;
   const Deadline deadline = Deadline::AfterSeconds(60);

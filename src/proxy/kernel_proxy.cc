@@ -11,24 +11,24 @@
 namespace tutti {
 namespace {
 
-// So many operations are under way on a connection: fewer than its pool holds, and enough that the
-// next one is known before the last one is done.
+// The most operations under way on a connection: fewer than its pool holds, and enough that the
+// next is known before the last is done.
 constexpr size_t kMostUnderWay = 8;
 
 // Neither a GPU nor every network can wake a thread: after a while without news the thread looks
-// again in steps. 20 us, and the 50 us by which Linux lets naps be late, are little beside what a
-// message between hosts takes. Longer naps save no processor time that can be seen, and make a
-// message of 1 MiB take up to five times as long (bench/results/gpu.md).
+// again in steps. 20 us, and the 50 us by which Linux lets naps be late, are little beside the time
+// of a message between hosts. Longer naps save no noticeable processor time, and make a message of
+// 1 MiB take up to five times as long (bench/results/gpu.md).
 constexpr WaitPolicy kPolicy = {.spin_ns = 50'000, .yield_ns = 2'000'000};
 constexpr std::chrono::nanoseconds kNap = std::chrono::microseconds(20);
-// With nothing to do the thread looks for the next operation so long before it sleeps: a program
-// that launches short ones in a row would else wake it for each, which takes the program some
-// microseconds and the operation more.
+// An idle thread looks for the next operation for this long before it sleeps. A program that
+// launches short operations in a row would otherwise wake the thread for each, at a cost of some
+// microseconds for the program and more for the operation.
 constexpr WaitPolicy kIdlePolicy = {.spin_ns = 20'000, .yield_ns = 100'000};
 
-// A kernel that passes so many bytes through a connection, in chunks of so many, is a long one: to
-// move them takes a thread 200 us at either end. Short chunks may be steps of which each waits for
-// the one before.
+// A kernel that passes this many bytes through a connection, in chunks of this many, is a long
+// kernel: a thread needs 200 us at either end to move the bytes. Short chunks may be steps of which
+// each waits for the step before.
 constexpr uint64_t kLongBytes = 1 << 20;
 constexpr uint64_t kLongChunkBytes = 64 << 10;
 // A wait for the end of the thread looks at the clock this often, and a sleep ends by itself.
@@ -74,6 +74,7 @@ void KernelProxy::Abort(const Status& reason) {
   doorbell_.Ring();
 }
 
+// The peers may never take the rest, so after the deadline the connections are broken.
 void KernelProxy::Finish(Deadline deadline) {
   {
     MutexLock lock(mutex_);
@@ -89,6 +90,7 @@ void KernelProxy::Finish(Deadline deadline) {
 // ---------------------------------------------------------------------------------------------------------------------
 // The thread's side
 
+// An exception ends the connections and not the process: the caller hears of it as a failure.
 void KernelProxy::Run() {
   backoff_.emplace(kPolicy);
   int rounds = 0;
@@ -123,6 +125,7 @@ void KernelProxy::Run() {
   ended_changed_.NotifyAll();
 }
 
+// The doorbell is read before the queues: a post that comes in between has then rung beyond `seen`.
 bool KernelProxy::Harvest() {
   while (true) {
     const uint64_t seen = doorbell_.rings.load(std::memory_order_acquire);
@@ -155,9 +158,10 @@ Status KernelProxy::StartAnnounced() {
   return Status::Ok();
 }
 
-// Operations whose connections have to be made first wait until all earlier ones are done: nobody
-// moves the data of this rank while its thread waits for others to connect. That holds up nothing,
-// because kernels run one after another, in the order in which they are posted on all ranks.
+// Operations whose connections have to be made first wait until all earlier operations are done,
+// because nobody moves the data of this rank while its thread waits for others to connect. The wait
+// holds up nothing: kernels run one after another, in the order in which they are posted on all
+// ranks.
 Status KernelProxy::StartHarvested() {
   TUTTI_TRY(StartAnnounced());
   while (!harvested_.empty()) {
@@ -173,6 +177,7 @@ Status KernelProxy::StartHarvested() {
   return Status::Ok();
 }
 
+// A connection may still have earlier kernels' operations, behind which the new operation waits.
 void KernelProxy::Start(const KernelOps& ops) {
   const uint64_t number = kernels_++;
   const bool long_kernel = IsLong(ops);
@@ -186,6 +191,7 @@ void KernelProxy::Start(const KernelOps& ops) {
   }
 }
 
+// A bounded number of operations is begun, as the connection's pool has room for no more.
 void KernelProxy::BeginWaiting(Active& active) {
   while (!active.waiting.empty() && active.under_way.size() < kMostUnderWay) {
     Share& share = active.under_way.emplace_back(active.waiting.front());
@@ -208,6 +214,7 @@ bool KernelProxy::FirstIsLong() const {
   return first != nullptr && first->long_kernel;
 }
 
+// A connection leaves the list when its last operation is done, so idle connections cost nothing.
 Result<bool> KernelProxy::MoveAll() {
   bool moved = false;
   for (size_t i = 0; i < active_.size();) {
@@ -228,6 +235,7 @@ Result<bool> KernelProxy::MoveAll() {
   return moved;
 }
 
+// After an orderly end the connections stay whole, and flush what they have sent.
 void KernelProxy::CloseAll() {
   if (ending() != Ending::kNow) return;
   Status reason;

@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-// A connection that moves a chunk at each look, as far as it is let.
+// A connection that moves a chunk at each look, as far as the test lets it.
 class StubConnection final : public ProxyConnection {
  public:
   FifoView fifo() const override { return {}; }
@@ -50,11 +50,11 @@ class StubConnection final : public ProxyConnection {
   // Notes how much another connection has done whenever an operation begins here.
   void Watch(const StubConnection& beside) { beside_ = &beside; }
   const std::vector<uint64_t>& beside_at_begin() const { return beside_at_begin_; }
-  // Returns how often the thread slept between the first and the last of kIdleLooks looks since
-  // something moved; -1: it has not looked so often yet.
+  // Returns how often the thread slept between the first and the last of kIdleLooks looks since the
+  // last progress; -1 before the last of these looks.
   static constexpr int kIdleLooks = 33;
   int64_t sleeps() const { return sleeps_.load(); }
-  // These are for the thread, and for after its end.
+  // For the thread, and for the test after the thread's end.
   size_t operations() const { return operations_; }
   const std::vector<uint32_t>& tags() const { return tags_; }
   size_t most_begun() const { return most_begun_; }
@@ -106,8 +106,8 @@ class StubConnections final : public KernelConnections {
   }
   bool MayAnnounce() const override { return announces_.load(); }
 
-  // Has others announce what passes connection 0, by the doorbell, until EndAnnouncing. Called
-  // before the thread is there.
+  // Has others announce data of connection 0, by the doorbell, until EndAnnouncing. Called before
+  // the thread starts.
   void BeginAnnouncing() { announces_ = true; }
   void Announce(uint64_t chunks) {
     announced_ += chunks;
@@ -120,7 +120,7 @@ class StubConnections final : public KernelConnections {
 
   StubConnection& at(size_t i) { return all_[i]; }
   void Refuse() { refusal_ = InternalError("refused"); }
-  // These are for after the thread has ended.
+  // For the test after the thread has ended.
   const Status& failure() const { return failure_; }
   bool opened_while_busy() const { return opened_while_busy_; }
 
@@ -170,18 +170,18 @@ TEST(KernelProxyTest, BeginsNoMoreThanAConnectionHolds) {
   EXPECT_LE(connections.at(0).most_begun(), 8u);
 }
 
-// Kernels pass so much: much, little, and much in many short steps.
+// The loads of kernels: much, little, and much in many short steps.
 constexpr uint64_t kMuch = 4 << 20;
 constexpr KernelOp kLong = {0, 16, kMuch};
 constexpr KernelOp kShort = {0, 4, kMuch / 8};
 constexpr KernelOp kManySteps = {0, 1024, kMuch};
 
-// Posts what `kernels` pass, each through a connection of its own, of which none moves. Returns how
-// often the thread sleeps between its looks at the last connection.
+// Posts the loads of `kernels`, each through a connection of its own, of which none moves. Returns
+// how often the thread sleeps between its looks at the last connection.
 int64_t SleepsWhileNothingMoves(std::vector<KernelOp> kernels) {
   StubConnections connections(kernels.size());
   const auto proxy = Make(connections);
-  // One before them holds them up until all are posted.
+  // An earlier operation holds them up until all are posted.
   std::vector<KernelOp> first;
   for (size_t i = 0; i < kernels.size(); ++i) {
     connections.at(i).Let(0);
@@ -199,7 +199,7 @@ int64_t SleepsWhileNothingMoves(std::vector<KernelOp> kernels) {
   return last.sleeps();
 }
 
-// A nap that is over before the thread has left its processor is not counted as one.
+// A nap that is over before the thread has left its processor does not count as a sleep.
 constexpr int kHalfOfLooks = StubConnection::kIdleLooks / 2;
 
 TEST(KernelProxyTest, NapsAfterEachLookThatMovesNothingOfALongOperation) {
@@ -230,7 +230,8 @@ TEST(KernelProxyTest, DoesWhatOthersAnnounceUntilTheyLeave) {
   EXPECT_TRUE(connections.at(0).closed().ok());
 }
 
-// What others announce does not wait until what is under way is done, which may wait for it.
+// Announcements of others do not wait until the present operations are done, which may wait for the
+// announced data.
 TEST(KernelProxyTest, OpensAnnouncedConnectionsWhileOthersAreStuck) {
   StubConnections connections(2);
   connections.BeginAnnouncing();
@@ -286,7 +287,7 @@ TEST(KernelProxyTest, AFailureIsToldOnceAndEndsTheThread) {
   connections.at(0).Break();
   proxy->Finish(Deadline::AfterSeconds(20));
   EXPECT_EQ(connections.failure().message(), "broken");
-  proxy->Post(Ops(2, {{0, 1}}));  // It has no effect.
+  proxy->Post(Ops(2, {{0, 1}}));  // The call has no effect.
 }
 
 TEST(KernelProxyTest, AConnectionThatCannotBeMadeIsAFailure) {

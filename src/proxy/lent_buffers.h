@@ -1,7 +1,7 @@
 #pragma once
 
-// Buffers that the user has registered (ncclCommRegister, windows), from which connections send
-// what lies there: a kernel then announces the place of a chunk in place of a copy of it.
+// Buffers that the user has registered (ncclCommRegister, windows). Connections send straight from
+// these buffers: a kernel announces the place of a chunk in place of a copy.
 //
 // Threads: any.
 
@@ -17,8 +17,8 @@ namespace tutti {
 
 class LentBuffers {
  public:
-  // Adds a buffer. Returns what is to be given to Remove. What the region needs (a descriptor, a
-  // registration with the NIC) lives as long as `region`, which users may keep beyond Remove.
+  // Adds a buffer. Returns the argument for Remove. The resources of the region (a descriptor, a
+  // registration with the NIC) live as long as `region`, which users may keep beyond Remove.
   const void* Add(std::shared_ptr<const NetRegion> region) {
     const MutexLock lock(mutex_);
     return regions_.emplace_back(std::move(region)).get();
@@ -27,7 +27,7 @@ class LentBuffers {
     const MutexLock lock(mutex_);
     std::erase_if(regions_, [&](const auto& region) { return region.get() == token; });
   }
-  // Returns the buffer that holds these bytes; null where none does.
+  // Returns the buffer that holds these bytes; null without such a buffer.
   std::shared_ptr<const NetRegion> Find(const std::byte* begin, size_t bytes) const {
     const MutexLock lock(mutex_);
     const auto found = std::find_if(regions_.begin(), regions_.end(), [&](const auto& region) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The operations begun on one connection and not yet done. An operation is a run of chunks. It
-// passes three states, which follow from three counters of the connection:
+// The operations of a connection that are begun and not yet done. An operation is a run of chunks,
+// and passes three states, which follow from three counters of the connection:
 //
 //   state        at the sending end                     at the receiving end
 //   posted       its chunks have a slot and are with the network
@@ -9,8 +9,8 @@
 //   done         the slots are free again               the slots are announced to the kernel
 //
 // docs/proxy.md has the table of transitions. The pool is bounded: the chunks of at most kFifoSlots
-// operations can be in a FIFO, a driver may have moved as many more on before it retires them, and
-// one is being begun.
+// operations can be in a FIFO, a driver may have moved as many more on before their retirement, and
+// a last operation is being begun.
 //
 // Threads: Add by the kernel's thread; Retire by the thread that drives the connection; the rest by
 // any.
@@ -25,7 +25,7 @@ namespace tutti {
 
 struct ProxyOp {
   uint64_t first_chunk = 0;  // counted over the connection's life
-  uint64_t chunks = 0;       // 0: there is no such operation
+  uint64_t chunks = 0;       // 0: no operation
   uint32_t op_tag = 0;
 };
 
@@ -60,9 +60,8 @@ class OpPool {
   // Returns how many chunks the operations begun so far have in all.
   uint64_t end() const { return end_.load(std::memory_order_acquire); }
 
-  // Returns the operation that chunk number `chunk` belongs to, if it is begun and not retired.
-  // While operations come and go the answer may be a neighbouring one, but not for the thread that
-  // retires them.
+  // Returns the operation of chunk number `chunk`, if begun and not retired. While operations come
+  // and go the answer may be a neighbouring operation, but not for the thread that retires them.
   ProxyOp Find(uint64_t chunk) const {
     const uint64_t added = added_.load(std::memory_order_acquire);
     for (uint64_t number = retired_.load(std::memory_order_acquire); number < added; ++number) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// A network for tests that has no descriptors and carries no op_tags, as plugins have none; made
-// of another network's comms.
+// A network for tests, made of another network's comms, without descriptors and op_tags. Plugins
+// have neither.
 
 #include <memory>
 #include <utility>

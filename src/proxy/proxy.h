@@ -1,12 +1,12 @@
 #pragma once
 
-// The proxy moves chunks between FIFOs and the network. There is one per process, whatever the
-// number of ranks in it. It owns the progress thread ("tutti-proxy"); each proxy connection belongs
-// to the caller who asked for it.
+// The proxy moves chunks between FIFOs and the network. A process has a single proxy, whatever its
+// number of ranks. The proxy owns the progress thread ("tutti-proxy"); each proxy connection
+// belongs to the caller who asked for the connection.
 //
 // The thread that needs the data does the work wherever it can: kernels poll their connections
-// while they wait. The progress thread takes over only what is handed to it, and sleeps in epoll
-// otherwise. docs/proxy.md has the state machine, the frames and the thread rules.
+// while they wait. The progress thread takes over only connections that are handed over, and sleeps
+// in epoll otherwise. docs/proxy.md has the state machine, the frames and the thread rules.
 //
 // Threads: all calls from any thread. Proxy connections must be destroyed before the proxy.
 
@@ -26,18 +26,19 @@ namespace tutti {
 // Says where the FIFO of a connection lies.
 struct FifoPlace {
   size_t slot_bytes = 0;
-  // Where it is not null, it is zeroed memory that outlives the connection, of
-  // FifoView::BytesFor(slot_bytes, kOpTagGapBytes), and a kernel is at its other end, which
-  // finds chunks of any length in the slots: to look whether one lies beside its announcement
-  // would take it across the bus once more. Else the connection has memory of its own.
+  // Where not null: zeroed memory that outlives the connection, of FifoView::BytesFor(slot_bytes,
+  // kOpTagGapBytes). A kernel is then at the other end of the FIFO, and finds chunks of any length
+  // in the slots: the kernel does not look for short chunks beside their announcements, because
+  // such a look would cost another read across the bus. Where null: the connection has memory of
+  // its own.
   std::byte* memory = nullptr;
   // Where its address is not null, the slots are this memory of a GPU, without gaps, and `memory`
   // has kFifoDataOffset bytes.
   NetRegion slots = {};
-  // Whether what came into `slots` is flushed before a kernel is told of it.
+  // Whether data in `slots` is flushed before a kernel is told of its arrival.
   bool flush = false;
-  // The buffers in which chunks may lie that a kernel sends; null: they all lie in the slots. It
-  // outlives the connection.
+  // The buffers in which sent chunks of a kernel may lie; null: all chunks lie in the slots. Must
+  // outlive the connection.
   const LentBuffers* lent = nullptr;
 };
 
@@ -58,7 +59,8 @@ class Proxy {
                                                               const FifoPlace& place,
                                                               const std::string& peer);
 
-  // Returns the progress thread's loop. The listeners of a Net use it: set-up is rare and short.
+  // Returns the progress thread's loop. The listeners of a Net use this loop: set-up is rare and
+  // short.
   EventLoop& loop() { return *loop_; }
 
  private:

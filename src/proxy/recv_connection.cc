@@ -20,6 +20,7 @@ RecvConnection::RecvConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<Ne
       flush_(fifo.flush),
       fifo_(RecvConnection::fifo()) {}
 
+// The steps follow a chunk's way: a slot is posted, filled, flushed and announced.
 Result<bool> RecvConnection::Move() {
   TUTTI_TRY(PostReceives());
   comm_->ExpectMore(came_ + 1 < begun());
@@ -46,6 +47,7 @@ Status RecvConnection::PostReceives() {
   return Status::Ok();
 }
 
+// Chunks are taken in order, since the kernel reads the slots in order.
 Status RecvConnection::TakeWhatCame() {
   for (; came_ < posted(); ++came_) {
     NetRequest& request = *requests_[came_ % kNetWindow];
@@ -57,6 +59,7 @@ Status RecvConnection::TakeWhatCame() {
   return Status::Ok();
 }
 
+// An empty chunk has nothing to flush.
 Status RecvConnection::FlushWhatCame() {
   if (!flush_) {
     flushing_ = came_;
@@ -69,7 +72,7 @@ Status RecvConnection::FlushWhatCame() {
     if (bytes == 0) continue;
     const NetReceive chunk = {fifo_.view().data(flushing_), bytes, 0, registration_.get()};
     TUTTI_ASSIGN(flush, comm_->Iflush({&chunk, 1}));
-    if (flush == nullptr) break;  // The comm has no room for another one.
+    if (flush == nullptr) break;  // The comm has no room for another flush.
   }
   return Status::Ok();
 }
@@ -90,7 +93,7 @@ Result<bool> RecvConnection::AnnounceWhatIsFlushed() {
   return moved;
 }
 
-// Returns what chunk number done() is, which came as `message`.
+// Returns the data of chunk number done(), which came as `message`.
 Result<NetReceived> RecvConnection::Chunk(const NetReceived& message) const {
   if (carries_op_tag_) return message;
   NetReceived chunk = message;
@@ -107,9 +110,11 @@ Result<NetReceived> RecvConnection::Chunk(const NetReceived& message) const {
   return chunk;
 }
 
+// A short chunk moves from its slot into the header's line, where a kernel on the host looks for
+// it.
 void RecvConnection::Publish(const NetReceived& chunk) {
-  // Where the slot's data lies depends on its length, which is known only now. The slot is free: it
-  // was posted.
+  // The place of the slot's data depends on its length, which is known only now. The slot is free:
+  // it was posted.
   std::byte* const place = fifo_.TryAcquire(chunk.bytes, /*inline_small=*/!in_slots_);
   if (!in_slots_ && chunk.bytes > 0 && chunk.bytes <= kInlineBytes) {
     std::memcpy(place, fifo_.view().data(done()), chunk.bytes);

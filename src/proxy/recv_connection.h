@@ -20,7 +20,7 @@ class RecvConnection final : public ConnectionCore {
  private:
   Result<bool> Move() override;
   Status PostReceives();
-  // Take what has come, begin to flush it, and announce what is flushed.
+  // Take arrived chunks, begin to flush them, and announce the flushed chunks.
   Status TakeWhatCame();
   Status FlushWhatCame();
   Result<bool> AnnounceWhatIsFlushed();
@@ -36,12 +36,12 @@ class RecvConnection final : public ConnectionCore {
   const bool flush_;
   FifoSender fifo_;
   // Chunks over the connection's life: done <= flushing_ <= came_ <= posted. Where nothing has to
-  // be flushed, all that came are flushing_.
+  // be flushed, all chunks that came are flushing_.
   uint64_t came_ = 0;
   uint64_t flushing_ = 0;
-  std::array<NetRequest*, kNetWindow> requests_ = {};  // Those of chunks [came_, posted) count.
-  std::array<NetReceived, kNetWindow> received_ = {};  // Those of chunks [done, came_) do.
-  std::array<NetRequest*, kNetWindow> flushes_ = {};   // Those of [done, flushing_) do.
+  std::array<NetRequest*, kNetWindow> requests_ = {};  // valid for chunks [came_, posted)
+  std::array<NetReceived, kNetWindow> received_ = {};  // valid for chunks [done, came_)
+  std::array<NetRequest*, kNetWindow> flushes_ = {};   // valid for chunks [done, flushing_)
 };
 
 }  // namespace tutti

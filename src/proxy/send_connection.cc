@@ -35,6 +35,7 @@ SendConnection::~SendConnection() {
                lent_chunks_);
 }
 
+// A slot is given back to the kernel only when the network is done with its bytes.
 Result<bool> SendConnection::Move() {
   while (posted() - done() < kNetWindow) {
     const FifoChunk chunk = fifo_.TryPeek(posted() - done());
@@ -59,6 +60,7 @@ Result<bool> SendConnection::Move() {
   return moved;
 }
 
+// The kernel leaves the address of the user's bytes in the slot's header.
 FifoChunk SendConnection::Lent(const FifoChunk& chunk) const {
   const SlotHeader& header = fifo().header(posted());
   if (lent_ == nullptr || (header.bytes & kIsLent) == 0) return chunk;
@@ -69,7 +71,7 @@ FifoChunk SendConnection::Lent(const FifoChunk& chunk) const {
 }
 
 Result<NetMemory*> SendConnection::RegisterLent(const FifoChunk& chunk) {
-  // It is looked for each time: at this address there may be another buffer by now.
+  // The region is looked up each time: at this address another buffer may lie by now.
   std::shared_ptr<const NetRegion> region = lent_->Find(chunk.data, chunk.bytes);
   if (region == nullptr)
     return InvalidUsage("{} bytes at {} are to be sent, whose registration has ended", chunk.bytes,
@@ -80,7 +82,7 @@ Result<NetMemory*> SendConnection::RegisterLent(const FifoChunk& chunk) {
   return used_.emplace_back(Used{std::move(region), std::move(memory)}).memory.get();
 }
 
-// Returns what is sent for chunk number posted().
+// Returns the data of chunk number posted().
 Result<NetSend> SendConnection::Message(const FifoChunk& announced) {
   const FifoChunk chunk = Lent(announced);
   NetSend message = {chunk.data, chunk.bytes, 0, chunk.op_tag, registration_.get()};
@@ -98,6 +100,7 @@ Result<NetSend> SendConnection::Message(const FifoChunk& announced) {
   return message;
 }
 
+// Progress resets the patience, so a slow peer is waited for and a dead peer is not.
 Status SendConnection::Flush(int64_t patience_ns, const std::atomic<bool>* stop) {
   FlushPatience patience(patience_ns, NowNs());
   size_t undelivered = SIZE_MAX;

@@ -39,24 +39,24 @@ class SendConnection final : public ConnectionCore {
   Result<bool> Move() override;
   size_t CountUndelivered() const override { return comm_->Undelivered(); }
   Result<NetSend> Message(const FifoChunk& chunk);
-  // Returns the chunk where `chunk` only says where that lies.
+  // Returns the chunk itself where `chunk` only holds an address.
   FifoChunk Lent(const FifoChunk& chunk) const;
   Result<NetMemory*> RegisterLent(const FifoChunk& chunk);
 
   const std::unique_ptr<NetSendComm> comm_;
   const std::unique_ptr<NetMemory> registration_;  // The FIFO's registration.
   const LentBuffers* const lent_;
-  // The registrations of lent buffers that requests use, and what they are registrations of.
+  // The registrations of lent buffers in use by requests, and the buffers they belong to.
   struct Used {
     std::shared_ptr<const NetRegion> region;
     std::unique_ptr<NetMemory> memory;
   };
   std::vector<Used> used_;
-  uint64_t lent_chunks_ = 0;  // So many of all were sent from there.
+  uint64_t lent_chunks_ = 0;  // the number of chunks sent from lent buffers
   const bool matches_op_tags_;
   const bool carries_op_tag_;
   FifoReceiver fifo_;
-  std::array<NetRequest*, kNetWindow> requests_ = {};  // Those of chunks [done, posted) count.
+  std::array<NetRequest*, kNetWindow> requests_ = {};  // valid for chunks [done, posted)
 };
 
 }  // namespace tutti

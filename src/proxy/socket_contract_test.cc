@@ -1,4 +1,4 @@
-// The contract over TCP sockets and the proxy, for one socket per connection, several, helper
+// The contract over TCP sockets and the proxy: a single socket per connection, several, helper
 // threads, IPv6, and a network that has to be polled.
 
 #include "proxy/test_pair.h"
@@ -17,7 +17,7 @@ class SocketPair final : public TransportPair {
     consumer_connection = pair_->recv_connection.get();
     chunks_in_network = kCreditBytes / 4096;
   }
-  // The sockets close; the other end sees what it would see of a dead process.
+  // The sockets close; to the other end this looks like a dead process.
   void KillProducer() override { pair_->send_connection->Close(InternalError("killed")); }
   void KillConsumer() override { pair_->recv_connection->Close(InternalError("killed")); }
 

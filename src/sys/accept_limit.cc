@@ -11,7 +11,7 @@ namespace tutti {
 
 size_t AcceptLimit::ShareOf(uint64_t descriptors) {
   constexpr uint64_t kFewest = 8;  // or a few silent connections would keep everybody waiting
-  // As many proofs as arrive while one is on its way; at about 2 KiB each.
+  // As many proofs as arrive while an earlier proof is on its way; at about 2 KiB each.
   constexpr uint64_t kMost = 2048;
   return std::clamp(descriptors / 4, kFewest, kMost);
 }

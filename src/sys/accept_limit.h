@@ -1,18 +1,18 @@
 #pragma once
 
-// AcceptLimit: a bound on the connections of one event loop whose other end has not yet proved who
-// it is, whichever listening socket they came to.
+// AcceptLimit: a bound on the unproved connections of an event loop, over all its listening sockets
+// together. A connection is unproved until its other end has shown that it holds the key.
 //
-// Whoever reaches this host can open such connections, so together they hold a small share of the
-// descriptors that the process may have, and the limit of descriptors is never raised for them: a
+// Anybody who reaches this host can open such connections. Together they therefore hold a small
+// share of the process's descriptors, and the limit of descriptors is never raised for them: a
 // program that uses select(2), or that opens files of its own, must not notice a flood. When the
-// share is used up the connection that came first is closed, so that a flood cannot lock ranks out.
+// share is used up the oldest connection is closed, so a flood cannot lock ranks out.
 //
-// It also holds one descriptor in reserve. A process that has used up its descriptors gives that
-// one up to accept one more connection, and so finds out that a rank wants to reach it in vain; or
-// to connect to another rank and tell it why it cannot go on.
+// The limit also holds a descriptor in reserve. A process without further descriptors gives up the
+// reserve to accept one more connection, and so learns that a rank tries in vain to reach this
+// process; or to connect to another rank and tell the reason why this rank cannot go on.
 //
-// Root::Create bounds the ids that nobody has used in the same way.
+// Root::Create bounds unused ids in the same way.
 //
 // Threads: belongs to the loop; used on the loop's thread only.
 
@@ -40,21 +40,21 @@ class AcceptLimit {
   // Returns whether another connection may be accepted now: fewer than the limit are open, or the
   // first has had `grace_ns` to prove itself.
   bool Admits(int64_t grace_ns) const;
-  // Returns whether there is a connection and the first has had `grace_ns` to prove itself.
+  // Returns whether a connection exists and the first has had `grace_ns` to prove itself.
   bool FirstHad(int64_t grace_ns) const;
-  // Counts a new connection, which `close` closes; `close` may call Leave. Closes the first one
-  // when the limit is reached.
+  // Counts a new connection, which `close` closes; `close` may call Leave. Closes the oldest
+  // connection when the limit is reached.
   Number Enter(std::function<void()> close);
-  // Notes that the connection has proved itself, or is gone. Has no effect when it was closed by
-  // this.
+  // Notes that the connection has proved itself, or is gone. Has no effect when the limit has
+  // closed the connection.
   void Leave(Number number) { here_.erase(number); }
-  // Closes the connection that came first. Returns false when there is none.
+  // Closes the oldest connection. Returns false without any.
   bool CloseFirst();
 
-  // Closes the descriptor in reserve, so that another can be opened. Returns false when there is
-  // none.
+  // Closes the descriptor in reserve, so that another can be opened. Returns false without a
+  // reserve.
   bool ReleaseReserve();
-  // Opens the descriptor in reserve if there is none. Returns whether there is one now.
+  // Opens the descriptor in reserve if it is closed. Returns whether it is open now.
   bool RestoreReserve();
 
  private:

@@ -78,7 +78,7 @@ class EventLoopImpl final : public EventLoop {
   Mutex mutex_;
   CondVar callback_ended_;
   std::vector<Task> tasks_ TUTTI_GUARDED_BY(mutex_);
-  // A byte lies in wake_fd_ that the loop has not fetched.
+  // wake_fd_ has a byte that the loop has not fetched
   bool woken_ TUTTI_GUARDED_BY(mutex_) = false;
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
   uint64_t next_id_ TUTTI_GUARDED_BY(mutex_) = 1;  // Watches and timers are numbered together.
@@ -102,8 +102,8 @@ void EventLoopImpl::Stop() {
     Wake();
   }
   if (thread_.joinable()) thread_.join();
-  // What the callbacks own may call back into this loop while it is destroyed, and must find it
-  // empty.
+  // Objects owned by callbacks may call back into this loop while it is destroyed, and must find an
+  // empty loop.
   std::vector<Task> tasks;
   std::unordered_map<uint64_t, std::shared_ptr<Watch>> watches;
   std::map<std::pair<int64_t, TimerId>, Task> timers;
@@ -131,6 +131,7 @@ void EventLoopImpl::Post(Task task) {
   Wake();
 }
 
+// The waiting thread cannot be the loop's thread, which would wait for itself.
 void EventLoopImpl::RunSync(Task task) {
   if (OnLoopThread()) {
     task();
@@ -141,8 +142,7 @@ void EventLoopImpl::RunSync(Task task) {
     CondVar changed;
     bool done TUTTI_GUARDED_BY(mutex) = false;
   };
-  // Signals on destruction, so that a task dropped by a stopping loop does not leave its caller
-  // waiting.
+  // Signals on destruction: a task dropped by a stopping loop must not leave its caller waiting.
   struct Signal {
     explicit Signal(std::shared_ptr<Rendezvous> to) : rendezvous(std::move(to)) {}
     Signal(const Signal&) = delete;
@@ -164,6 +164,8 @@ void EventLoopImpl::RunSync(Task task) {
   while (!rendezvous->done) rendezvous->changed.Wait(lock);
 }
 
+// Numbers the watch before epoll knows the descriptor. Holding the mutex keeps an event from
+// arriving before the watch is in its table.
 Status EventLoopImpl::AddFd(int fd, uint32_t epoll_events, FdCallback callback) {
   const MutexLock lock(mutex_);
   if (stopping_) return InternalError("the event loop is stopping");
@@ -197,6 +199,8 @@ Status EventLoopImpl::ModifyFd(int fd, uint32_t epoll_events) {
   return Status::Ok();
 }
 
+// The callback's object may be freed right after the return, so the call waits for a callback in
+// progress; on the loop's own thread no other callback can be in progress.
 void EventLoopImpl::RemoveFd(int fd) {
   std::shared_ptr<Watch> doomed;  // destroyed after `lock`, which is released by then
   MutexLock lock(mutex_);
@@ -210,6 +214,7 @@ void EventLoopImpl::RemoveFd(int fd) {
   while (!OnLoopThread() && running_watch_ == id) callback_ended_.Wait(lock);
 }
 
+// The loop is woken only when the new timer is due before all others.
 EventLoop::TimerId EventLoopImpl::AddTimer(int64_t delay_ns, Task task) {
   const MutexLock lock(mutex_);
   const TimerId id = next_id_++;
@@ -222,6 +227,7 @@ EventLoop::TimerId EventLoopImpl::AddTimer(int64_t delay_ns, Task task) {
   return id;
 }
 
+// The task is destroyed after the lock is released, because its members may call the loop.
 void EventLoopImpl::CancelTimer(TimerId timer) {
   Task doomed;
   const MutexLock lock(mutex_);
@@ -243,8 +249,7 @@ int64_t EventLoopImpl::TimeoutNs() {
   return std::clamp(left_ns, int64_t{0}, kLongestNs);
 }
 
-// Waits as epoll_wait does. The C library of older systems lacks epoll_pwait2, so it is called by
-// its number.
+// Waits as epoll_wait does. Older C libraries lack epoll_pwait2, hence the call by number.
 int EventLoopImpl::WaitForEvents(std::span<epoll_event> events, int64_t timeout_ns) {
   constexpr int64_t kNsPerMs = 1'000'000;
   [[maybe_unused]] constexpr int64_t kNsPerS = 1'000'000'000;
@@ -292,6 +297,7 @@ void EventLoopImpl::RunTimers() {
   }
 }
 
+// Holds a reference to the callback while it runs: the callback may remove its own descriptor.
 void EventLoopImpl::RunWatch(uint64_t id, uint32_t events) {
   std::shared_ptr<Watch> watch;
   {
@@ -309,6 +315,8 @@ void EventLoopImpl::RunWatch(uint64_t id, uint32_t events) {
   }
 }
 
+// Wake-ups are taken in before the tasks are looked at, so a task that is posted meanwhile wakes
+// the loop again. Sockets come before timers and tasks.
 void EventLoopImpl::Run() {
   loop_thread_id_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   std::array<epoll_event, 64> events;

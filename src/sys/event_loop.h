@@ -1,7 +1,7 @@
 #pragma once
 
-// An event loop: one thread that sleeps in epoll until a socket is ready, a timer fires or a task
-// is posted. It costs no CPU while nothing happens. The bootstrap and the proxy each own one.
+// An event loop: a thread that sleeps in epoll until a socket is ready, a timer fires or a task is
+// posted. An idle loop costs no CPU. The bootstrap and the proxy each own a loop.
 //
 // Threads: Post, AddTimer and the fd calls may be made from any thread; callbacks run on the loop's
 // thread, one at a time.
@@ -28,15 +28,16 @@ class EventLoop {
   virtual ~EventLoop() = default;
 
   virtual void Post(Task task) = 0;
-  // Runs `task` on the loop and returns when it has run. On the loop's own thread it runs at once.
+  // Runs `task` on the loop and returns when the task has run. On the loop's own thread the task
+  // runs at once.
   virtual void RunSync(Task task) = 0;
 
   // `fd` stays the caller's and must outlive its registration. Level-triggered, or once when
   // EPOLLONESHOT is given.
   virtual Status AddFd(int fd, uint32_t epoll_events, FdCallback callback) = 0;
   virtual Status ModifyFd(int fd, uint32_t epoll_events) = 0;
-  // After return no callback for `fd` runs (when called off the loop's thread it waits for a
-  // running one).
+  // After return no callback for `fd` runs (off the loop's thread the call waits for a running
+  // callback).
   virtual void RemoveFd(int fd) = 0;
 
   virtual TimerId AddTimer(int64_t delay_ns, Task task) = 0;

@@ -33,8 +33,8 @@ bool Reaches(const std::atomic<int>& calls, int count) {
   return calls >= count;
 }
 
-// Lets the loop call whatever is due: of two tasks, the second runs in another round than the
-// first, after all descriptors that were ready have been served.
+// Lets the loop make all calls that are due: of two tasks, the second runs in another round than
+// the first, after all ready descriptors have been served.
 void PassARound(EventLoop& loop) {
   loop.RunSync([] {});
   loop.RunSync([] {});
@@ -141,7 +141,7 @@ TEST(EventLoopTest, ACallbackMayRemoveItself) {
   ASSERT_TRUE(loop->AddFd(event.fd.get(), EPOLLIN,
                           [&, owned](uint32_t) {
                             loop->RemoveFd(event.fd.get());
-                            ++*owned;  // the callback and what it owns still live
+                            ++*owned;  // the callback and its belongings still live
                           })
                   .ok());
   event.Raise();

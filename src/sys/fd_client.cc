@@ -49,7 +49,7 @@ Status NoDescriptors(const Request& request, std::string_view what) {
   return NoDescriptorsError(what);
 }
 
-// Returns the next message; kClosed or kGarbage when there will be none.
+// Returns the next message; kClosed or kGarbage when none will come.
 Result<fd_wire::Received> Await(int fd, const Request& request, UniqueFd* passed) {
   for (;;) {
     const fd_wire::Received received = fd_wire::Receive(fd, passed);
@@ -60,7 +60,7 @@ Result<fd_wire::Received> Await(int fd, const Request& request, UniqueFd* passed
   }
 }
 
-// Returns a connected socket; one without a descriptor when the server's queue is full.
+// Returns a connected socket; an invalid descriptor when the server's queue is full.
 Result<UniqueFd> Connect(const Request& request) {
   constexpr int kType = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
   UniqueFd fd(socket(AF_UNIX, kType, 0));
@@ -86,8 +86,8 @@ Status WithdrawnError(const Request& request) {
                      request.server_name, request.id);
 }
 
-// Takes one connection from Hello to Grant. A result without a descriptor: the server closed it
-// before answering.
+// Takes a connection from Hello to Grant. A result without a descriptor: the server closed the
+// connection before answering.
 Result<UniqueFd> TryOnce(const Request& request) {
   TUTTI_ASSIGN(UniqueFd connection, Connect(request));
   if (!connection.valid()) return UniqueFd();
@@ -120,7 +120,7 @@ Result<UniqueFd> TryOnce(const Request& request) {
   if (grant.message.type == fd_wire::kWithdrawn) return WithdrawnError(request);
   if (grant.outcome != fd_wire::Outcome::kMessage || grant.message.type != fd_wire::kGrant)
     return RemoteError("@{} answered with something that is not a grant", request.server_name);
-  if (!passed.valid() && GainDescriptors()) return UniqueFd();  // another attempt gets it
+  if (!passed.valid() && GainDescriptors()) return UniqueFd();  // to try once more
   if (!passed.valid())
     return NoDescriptors(request, fmt::format("shared memory {:#x} of @{} cannot be received",
                                               request.id, request.server_name));
@@ -134,6 +134,7 @@ void SleepMs(int ms) {
 
 }  // namespace
 
+// The pauses double, so many clients of a busy server do not keep it busy with attempts.
 Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey& key,
                          Deadline deadline, const std::atomic<bool>* abort, bool* no_descriptors) {
   if (sodium_init() < 0) return SystemError("libsodium found no source of random numbers");

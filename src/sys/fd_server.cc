@@ -21,13 +21,13 @@ namespace tutti {
 namespace {
 
 constexpr int kListenBacklog = 256;
-constexpr int kAcceptsPerCall = 64;  // then other users of the loop get their turn
-// New clients wait so long when this process has no descriptor left to accept them with.
+constexpr int kAcceptsPerCall = 64;  // afterwards other users of the loop get their turn
+// New clients wait this long when this process has no descriptor left to accept them with.
 constexpr int64_t kAcceptPauseNs = 50'000'000;
-// A connection is safe for so long from being closed in favour of newer ones. A live client proves
-// itself in well under a millisecond, on an overloaded machine in tenths of a second.
+// A connection is safe for this long from being closed in favour of newer connections. A live
+// client proves itself in well under a millisecond, on an overloaded machine in tenths of a second.
 constexpr int64_t kGraceNs = 200'000'000;
-// New clients wait so long before the server looks for room again.
+// New clients wait this long before the server looks for room again.
 constexpr int64_t kLookAgainNs = 5'000'000;
 
 std::string PeerText(int fd) {
@@ -103,7 +103,7 @@ class FdServerImpl final : public FdServer {
   Mutex mutex_;
   std::unordered_map<uint64_t, Offered> offers_ TUTTI_GUARDED_BY(mutex_);
 
-  // The loop's thread only. Ordered by arrival, so that the first is the oldest.
+  // The loop's thread only. Ordered by arrival: the first is the oldest.
   std::map<uint64_t, Client> clients_;
   uint64_t next_serial_ = 0;
   bool accept_paused_ = false;
@@ -111,6 +111,8 @@ class FdServerImpl final : public FdServer {
   EventLoop::TimerId accept_timer_ = 0;
 };
 
+// Without a free descriptor, the reserve or the oldest unproved connection makes room for the
+// newcomer.
 void FdServerImpl::Accept() {
   for (int i = 0; i < kAcceptsPerCall; ++i) {
     if (!loop_.accept_limit().Admits(kGraceNs)) {
@@ -152,7 +154,7 @@ void FdServerImpl::WarnOfShortage(int error) {
   accept_failed_ = true;
 }
 
-// A level-triggered listener that cannot be accepted from would keep the loop spinning.
+// A level-triggered listener would keep the loop spinning while accepting fails.
 void FdServerImpl::PauseAccepting(int64_t pause_ns) {
   if (accept_paused_ || !loop_.ModifyFd(listener_.get(), 0).ok()) return;
   accept_paused_ = true;
@@ -162,6 +164,7 @@ void FdServerImpl::PauseAccepting(int64_t pause_ns) {
   });
 }
 
+// Every message is an answer to the last step. Anything else closes the connection.
 void FdServerImpl::Serve(uint64_t serial) {
   const auto found = clients_.find(serial);
   if (found == clients_.end()) return;
@@ -176,6 +179,8 @@ void FdServerImpl::Serve(uint64_t serial) {
   if (!keep) Close(serial);
 }
 
+// The server proves the key first: a client must not take a descriptor from a stranger who owns the
+// name.
 bool FdServerImpl::Challenge(Client& client, const fd_wire::Message& hello) {
   if (hello.type != fd_wire::kHello) return false;
   FdKey key;

@@ -8,22 +8,22 @@
 //   checks the proof; Answer{proof of the key} ──▶      checks the proof
 //                                            ◀──        Grant, with the descriptor (SCM_RIGHTS)
 //
-// A proof is keyed BLAKE2b over the role, the server's name, the id and both nonces; so a proof
-// cannot be replayed, reflected, or relayed to a server of another name. Each offer has its own
-// key, which reaches the rightful clients by a channel that is authenticated already (the
+// A proof is keyed BLAKE2b over the role, the server's name, the id and both nonces; a proof
+// therefore cannot be replayed, reflected, or relayed to a server of another name. Each offer has
+// its own key, which reaches the rightful clients by a channel that is authenticated already (the
 // bootstrap). User names do not matter; the client's process and user are in the log.
 //
-// The socket is a Unix socket with an abstract name: it has no file, and it is seen exactly by the
-// processes of the same network namespace. That defines what "the same host" means here: two
-// containers with networks of their own are two hosts, and two network namespaces on one machine
-// behave as two hosts in tests.
+// The socket is a Unix socket with an abstract name: the socket has no file, and exactly the
+// processes of the same network namespace can see the name. This visibility defines "the same host"
+// here: two containers with networks of their own are two hosts, and two network namespaces on a
+// machine behave as two hosts in tests.
 //
 // Garbage, silence and floods: a message that is not exactly of the expected form closes its
 // connection; a connection that is not done within kHandshakeNs is closed. Connections that have
-// not proved the key count among the unauthenticated ones of the event loop (accept_limit.h), which
-// together hold a share of the descriptors that the process may have: where that is used up,
-// newcomers wait until the oldest has had its time, which is closed then (a client whose connection
-// is closed unanswered tries again until its deadline).
+// not proved the key count among the unauthenticated connections of the event loop
+// (accept_limit.h), which together hold a share of the process's descriptors. When the share is
+// used up, newcomers wait until the oldest connection has had its time and is closed (a client
+// whose connection is closed unanswered tries again until its deadline).
 //
 // Threads: Offer and Withdraw from any thread. The destructor must not run concurrently with them.
 
@@ -53,7 +53,7 @@ class FdServer {
                                                   int64_t handshake_ns = kHandshakeNs);
   virtual ~FdServer() = default;
 
-  // Returns the name that FetchFd takes: at most kMaxFdServerName bytes of printable ASCII.
+  // Returns the name for FetchFd: at most kMaxFdServerName bytes of printable ASCII.
   virtual const std::string& name() const = 0;
 
   // Gives clients that prove `key` a duplicate of `fd` from now on, as often as they ask. Returns
@@ -65,11 +65,12 @@ class FdServer {
 
 inline constexpr size_t kMaxFdServerName = 47;
 
-// Fetches what the server named `server_name` offers under `id`. Blocks; looks at `abort` (which
-// may be null) about 20 times a second. Not for use on the thread of the server's own event loop.
-// Errors: Timeout; RemoteError when nobody listens under that name, the id was withdrawn, or the
-// server does not hold the key; SystemError; InternalError when aborted. Sets `*no_descriptors`
-// (which may be null) where it fails because this process has used up its descriptors.
+// Fetches the descriptor that the server named `server_name` offers under `id`. Blocks; looks at
+// `abort` (may be null) about 20 times a second. Not for use on the thread of the server's own
+// event loop. Errors: Timeout; RemoteError when nobody listens under this name, the id was
+// withdrawn, or the server does not hold the key; SystemError; InternalError when aborted. Sets
+// `*no_descriptors` (may be null) where the call fails because this process has used up its
+// descriptors.
 Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey& key,
                          Deadline deadline, const std::atomic<bool>* abort,
                          bool* no_descriptors = nullptr);

@@ -87,7 +87,7 @@ struct FdServerTest : ::testing::Test {
   Result<UniqueFd> Fetch(double seconds = 10) const {
     return FetchFd(server->name(), id, key, Deadline::AfterSeconds(seconds), nullptr);
   }
-  // True when the descriptor is really that of `memory`.
+  // Returns whether the descriptor really belongs to `memory`.
   bool IsMemory(Result<UniqueFd> fd) const {
     if (!fd.ok()) return false;
     auto mapped = SharedMemory::Map(std::move(fd).value(), kBytes);
@@ -110,7 +110,7 @@ TEST_F(FdServerTest, HandsADescriptorToItsOwnProcess) {
   ASSERT_TRUE(fd.ok()) << fd.status().message();
   EXPECT_NE(fcntl(fd->get(), F_GETFD) & FD_CLOEXEC, 0);
   EXPECT_TRUE(IsMemory(std::move(fd)));
-  EXPECT_TRUE(IsMemory(Fetch()));  // It can be fetched as often as one likes.
+  EXPECT_TRUE(IsMemory(Fetch()));  // Fetching may be repeated at will.
 }
 
 TEST_F(FdServerTest, HandsADescriptorToAnotherProcess) {
@@ -148,7 +148,7 @@ TEST_F(FdServerTest, KeepsOffersApart) {
   auto fd = FetchFd(server->name(), second_id, second_key, Deadline::AfterSeconds(10), nullptr);
   ASSERT_TRUE(fd.ok());
   EXPECT_TRUE(SharedMemory::Map(std::move(fd).value(), 2 * kBytes).ok());
-  // The key of one offer opens no other.
+  // The key of an offer opens no other offer.
   EXPECT_FALSE(FetchFd(server->name(), second_id, key, Deadline::AfterSeconds(10), nullptr).ok());
   server->Withdraw(second_id);
   EXPECT_TRUE(IsMemory(Fetch()));
@@ -359,7 +359,7 @@ TEST_F(FdServerTest, GarbageHasNoEffect) {
       fd_wire::Message message =
           fd_wire::Make(static_cast<fd_wire::Type>(random() % 7), random() % 2 ? id : random());
       switch (random() % 4) {
-        case 0:  // a plausible message, with a descriptor that nobody asked for
+        case 0:  // a plausible message, with an unwanted descriptor
           fd_wire::Send(raw.get(), message, memory.fd());
           break;
         case 1:
@@ -408,7 +408,7 @@ TEST_F(FdServerTest, FloodOfSilentClientsHoldsAQuarterOfTheDescriptors) {
   }
   EXPECT_TRUE(
       IsMemory(FetchFd((*small)->name(), small_id, key, Deadline::AfterSeconds(30), nullptr)));
-  // Each of ours is one descriptor; the server's ends may be at most its share.
+  // Each client of this test is a descriptor; the server's ends may be at most its share.
   EXPECT_LE(CountFds(), fds_before + static_cast<int>(silent.size() + kShare));
   // The oldest had to go.
   EXPECT_EQ(RawReceive(silent.front().get()).outcome, fd_wire::Outcome::kClosed);
@@ -421,7 +421,7 @@ TEST_F(FdServerTest, ClosesAClientThatDoesNotFinish) {
   const uint64_t hasty_id = (*hasty)->Offer(memory.fd(), key);
   const UniqueFd silent = RawConnect((*hasty)->name());
   UniqueFd half_open;
-  // This thread may be the one that is late.
+  // This thread may be the late party.
   bool answered = false;
   for (int attempt = 0; attempt < 20 && !answered; ++attempt) {
     half_open = RawConnect((*hasty)->name());
@@ -465,8 +465,8 @@ TEST_F(FdServerTest, AnotherNetworkNamespaceIsAnotherHost) {
   EXPECT_EQ(result, 0);
 }
 
-// Returns true once the loop's thread has not run at all for 10 ms. It looks at the thread's clock
-// and not at /proc, which takes a descriptor.
+// Returns true once the loop's thread has not run at all for 10 ms. Looks at the thread's clock and
+// not at /proc, because the latter takes a descriptor.
 bool RestsBetweenAttempts(EventLoop& loop) {
   clockid_t clock = 0;
   loop.RunSync([&] { pthread_getcpuclockid(pthread_self(), &clock); });
@@ -483,7 +483,7 @@ bool RestsBetweenAttempts(EventLoop& loop) {
   return false;
 }
 
-// The server's process runs out of descriptors, and recovers when it has some again.
+// The server's process runs out of descriptors, and recovers when descriptors are free again.
 TEST(FdServer, SurvivesRunningOutOfDescriptors) {
   EXPECT_EQ(InChild([] {
               auto loop = EventLoop::Create("fd-test");
@@ -506,7 +506,7 @@ TEST(FdServer, SurvivesRunningOutOfDescriptors) {
               const socklen_t length = fd_wire::AbstractAddress((*server)->name(), address);
               if (connect(waiting.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
                 return 4;
-              // It must wait for a descriptor without burning its core.
+              // The server must wait for a descriptor without burning its core.
               if (!RestsBetweenAttempts(**loop)) return 5;
               hoard.clear();
               auto fd = FetchFd((*server)->name(), id, key, Deadline::AfterSeconds(10), nullptr);

@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t kMagic = 0x31644654;  // "TFd1"
 constexpr size_t kNameRandomBytes = 12;
 
-// Room for one descriptor: the kernel drops what does not fit.
+// Room for a single descriptor: the kernel drops the rest.
 union ControlBuffer {
   cmsghdr header;
   char bytes[CMSG_SPACE(sizeof(int))];
@@ -59,10 +59,13 @@ std::string RandomName() {
 socklen_t AbstractAddress(std::string_view name, sockaddr_un& address) {
   std::memset(&address, 0, sizeof(address));
   address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(), name.size());  // a leading NUL makes it abstract
+  // A leading NUL makes the name abstract.
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
+// The sizes of all parts are fixed or written before the part, so two different sessions never hash
+// the same bytes.
 Proof Prove(Role role, const FdKey& key, std::string_view server_name, const Session& session) {
   static constexpr std::string_view kDomain = "tutti fd server 1";
   const auto role_byte = static_cast<uint8_t>(role);
@@ -119,8 +122,8 @@ Received Receive(int socket_fd, UniqueFd* passed) {
   ControlBuffer control{};
   if (passed != nullptr) {
     header.msg_control = control.bytes;
-    // Not all of the buffer, which is padded: there would be room for a second descriptor, which a
-    // peer could pass and nobody would close.
+    // Not all of the padded buffer: the padding has room for a second descriptor, which a peer
+    // could pass and nobody would close.
     header.msg_controllen = CMSG_LEN(sizeof(int));
   }
   ssize_t received;

@@ -1,8 +1,8 @@
 #pragma once
 
-// The messages between the two sides of sys/fd_server.h: messages of one fixed size on a
-// SOCK_SEQPACKET socket, which keeps messages whole, so there is nothing to parse but a length, a
-// magic number and a type. Both sides run on one machine; numbers travel in its byte order. For
+// The messages between the two sides of sys/fd_server.h: messages of a fixed size on a
+// SOCK_SEQPACKET socket, which keeps messages whole, so only a length, a magic number and a type
+// need parsing. Both sides run on the same machine; numbers travel in its byte order. For
 // fd_server.cc and fd_client.cc only.
 
 #include <sys/socket.h>
@@ -27,7 +27,7 @@ enum Type : uint32_t {
   kChallenge = 2,  // server: nonce, proof
   kAnswer = 3,     // client: proof
   kGrant = 4,      // server: carries the descriptor
-  kWithdrawn = 5,  // server: there is no such offer (any more)
+  kWithdrawn = 5,  // server: no such offer (any more)
 };
 
 struct Message {
@@ -39,7 +39,7 @@ struct Message {
 };
 static_assert(std::is_trivially_copyable_v<Message> && sizeof(Message) == 80);
 
-// Holds what both sides have agreed on before they prove anything.
+// The common knowledge of both sides before they prove anything.
 struct Session {
   uint64_t id = 0;
   Nonce client_nonce{};
@@ -67,8 +67,8 @@ bool Equal(const Proof& a, const Proof& b);  // Takes the same time for all proo
 // Sends without waiting, with the descriptor `fd_to_pass` unless it is -1. Returns false when the
 // other side is gone.
 bool Send(int socket_fd, const Message& message, int fd_to_pass);
-// Receives without waiting. A descriptor that comes along goes to `passed`; where that is null it
-// is dropped.
+// Receives without waiting. A descriptor that comes along goes to `passed`; where `passed` is null
+// the descriptor is dropped.
 Received Receive(int socket_fd, UniqueFd* passed);
 
 }  // namespace tutti::fd_wire

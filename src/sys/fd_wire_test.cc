@@ -18,7 +18,7 @@ int OpenDescriptors() {
   return count;
 }
 
-// Sends `message` with `fds`, as a peer may that does not keep to the protocol.
+// Sends `message` with `fds`, like a peer that breaks the protocol.
 void SendWith(int socket_fd, Message message, const std::array<int, 2>& fds) {
   iovec part{&message, sizeof(message)};
   union {

@@ -19,19 +19,20 @@
 namespace tutti {
 namespace {
 
-// Event loops at once: one per process and one per coordinator. Of more, children keep the sockets.
+// The most event loops at once: one per process and one per coordinator. Of further loops, children
+// keep the sockets.
 constexpr size_t kMaxSets = 1024;
 constexpr int kFree = 0;  // else the number of an epoll set, and 1
 
-// Not made when it is first used: a child that is forked while another thread makes it would wait
+// Made before its first use: a child that is forked while another thread makes the table would wait
 // for that thread.
 constinit std::array<std::atomic<int>, kMaxSets> sets_of_process = {};
 constinit std::atomic<uint32_t> forks_behind = 0;
 
-// Holds what an epoll set says of one descriptor that it has.
+// A descriptor in an epoll set, by the set's own account.
 struct Target {
   int fd = -1;
-  // The file's inode, which older kernels do not tell.
+  // the file's inode, missing in older kernels
   std::optional<uint64_t> inode;
   std::optional<uint64_t> device;
 };
@@ -52,7 +53,7 @@ std::optional<uint64_t> NumberAfter(std::string_view line, std::string_view labe
   return number;
 }
 
-// Parses a line such as "tfd:  6 events: 1f data: 2  pos:0 ino:9bbda0 sdev:f"; other lines tell of
+// Parses a line such as "tfd:  6 events: 1f data: 2  pos:0 ino:9bbda0 sdev:f"; other lines describe
 // the set itself.
 std::optional<Target> ParseTarget(std::string_view line) {
   constexpr std::string_view kLabel = "tfd:";
@@ -63,9 +64,9 @@ std::optional<Target> ParseTarget(std::string_view line) {
                 NumberAfter(line, " sdev:", 16)};
 }
 
-// Returns whether the number stands for the very same file in this process. The set is the parent's
-// still, and the parent has gone on: what it has closed and opened since may have a number that is
-// another file's here, such as a pipe by which the child and its parent talk.
+// Returns whether the number stands for the very same file in this process. The set still belongs
+// to the parent, and the parent has gone on: a number that the parent has closed and reused may
+// belong to another file here, such as a pipe between the child and its parent.
 bool IsHere(const Target& target) {
   struct stat file;
   if (fstat(target.fd, &file) != 0) return false;
@@ -86,13 +87,15 @@ void WritePath(int fd, std::array<char, 64>& path) {
   }
 }
 
+// Reads the kernel's list of the set line by line into a fixed buffer, because a child must not
+// allocate.
 void LetGo(int epoll_fd, int null_fd) {
   std::array<char, 64> path;
   WritePath(epoll_fd, path);
   const UniqueFd info(open(path.data(), O_RDONLY | O_CLOEXEC));
   if (!info.valid()) return;
   std::array<char, 4096> text;
-  std::array<char, 256> line;  // what is longer is none of those looked for
+  std::array<char, 256> line;  // longer lines are of no interest
   size_t length = 0;
   for (;;) {
     const ssize_t got = read(info.get(), text.data(), text.size());

@@ -38,7 +38,7 @@ struct Pair {
   }
 };
 
-// A child that lives until it is told to go; -1 where it found something wrong.
+// A child that lives until it is told to go; -1 where the child found something wrong.
 class Child {
  public:
   explicit Child(const std::function<bool()>& body) {
@@ -77,7 +77,7 @@ TEST(ForkTest, AChildLetsGoOfWhatALoopServes) {
   }
   Pair other;
   const Child child([&] {
-    // What is closed in the child is nobody else's by then.
+    // A descriptor that is closed in the child is nobody else's by then.
     for (const auto& pair : served) {
       if (fcntl(pair->mine.get(), F_GETFD) < 0) return false;
     }
@@ -93,7 +93,7 @@ TEST(ForkTest, AChildLetsGoOfWhatALoopServes) {
   EXPECT_FALSE(other.PeerSeesEnd()) << "children keep what no loop serves";
 }
 
-// The child reads what the parent's loop serves when the parent has gone on: a number may stand for
+// The child reads the set of the parent's loop when the parent has gone on: a number may stand for
 // another file there than here.
 TEST(ForkTest, AChildKeepsWhatIsItsOwn) {
   auto loop = EventLoop::Create("test-fork");
@@ -161,7 +161,8 @@ TEST(ForkTest, TheParentsLoopGoesOn) {
   (*loop)->RemoveFd(pair.mine.get());
 }
 
-#if !defined(__SANITIZE_THREAD__)  // it takes threads of a child for those of its parent
+// The thread sanitizer takes threads of a child for the parent's threads.
+#if !defined(__SANITIZE_THREAD__)
 TEST(ForkTest, AChildMakesLoopsOfItsOwn) {
   auto loop = EventLoop::Create("test-fork");
   ASSERT_TRUE(loop.ok());

@@ -44,7 +44,7 @@ uint64_t HostHash(std::string_view override_text) {
   if (!override_text.empty()) return StableHash(override_text);
   struct stat space = {};
   const uint64_t inode = ::stat("/proc/self/ns/net", &space) == 0 ? space.st_ino : 0;
-  // Without /proc the name is all there is; the handshake of shared memory corrects a wrong guess.
+  // Without /proc only the name is left; the handshake of shared memory corrects a wrong guess.
   const std::string boot = BootId();
   return StableHash(fmt::format("{}/{}", boot.empty() ? HostName() : boot, inode));
 }

@@ -18,10 +18,10 @@ std::string HostName();
 // missing.
 std::string BootId();
 
-// Returns a number that is the same for all processes that can reach one another by loopback and
-// (likely) share memory, unlike any other host's: made of the kernel's boot id and this process's
-// network namespace. `override_text` (NCCL_HOSTID), when not empty, takes the place of both. A
-// claim to be checked: shared memory is proven by a handshake, not by this number.
+// Returns a number for this host: the same for all processes that can reach one another by loopback
+// and (likely) share memory, and unlike any other host's. The number is made of the kernel's boot
+// id and this process's network namespace. `override_text` (NCCL_HOSTID), when not empty, takes the
+// place of both. The number is a claim to be checked: a handshake proves shared memory.
 uint64_t HostHash(std::string_view override_text);
 
 // Returns how many cores this process may run on (its affinity mask); at least 1.
@@ -34,10 +34,9 @@ uint64_t HostMemoryBytes();
 // ranks in one process needs more than the usual 1024.
 Result<uint64_t> RaiseDescriptorLimit();
 
-// Raises, for a descriptor of the library's own after EMFILE, the soft limit when the hard one
-// leaves some. Returns whether another attempt is worth it. A library has no business changing
-// limits of a program that does not need it, so this is called only where a call would fail
-// otherwise.
+// Raises, for a descriptor of the library's own after EMFILE, the soft limit when the hard limit
+// leaves room. Returns whether another attempt is worthwhile. A library must not change limits of a
+// program without need, so this function is called only where a call would fail otherwise.
 bool GainDescriptors();
 
 // Returns the error of `what` where this process has used up its descriptors.

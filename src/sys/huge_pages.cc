@@ -8,7 +8,8 @@
 namespace tutti {
 
 void* MapAtHugePage(int fd, size_t bytes) {
-  // With room to spare an aligned stretch lies within; the ends that stick out are given back.
+  // The mapping has room to spare, so an aligned stretch lies within; the ends that stick out are
+  // given back.
   const size_t reserved = bytes + kHugePageBytes;
   void* reservation =
       mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

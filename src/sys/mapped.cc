@@ -10,6 +10,7 @@
 
 namespace tutti {
 
+// Asks in pieces, so the answer's buffer stays on the stack however large the range is.
 bool IsMapped(const void* address, size_t bytes) {
   if (bytes == 0) return true;
   const auto begin = reinterpret_cast<uintptr_t>(address);

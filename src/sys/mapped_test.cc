@@ -29,7 +29,7 @@ TEST(IsMappedTest, SeesTheEdgesOfAMapping) {
 }
 
 TEST(IsMappedTest, LooksAtMoreThanOneChunk) {
-  constexpr size_t kBytes = size_t{40} << 20;  // three chunks of 16 MiB, the last one not full
+  constexpr size_t kBytes = size_t{40} << 20;  // three chunks of 16 MiB, the last not full
   void* const mapping = mmap(nullptr, kBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(mapping, MAP_FAILED);
   char* const data = static_cast<char*>(mapping);

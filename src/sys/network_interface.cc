@@ -14,6 +14,7 @@
 namespace tutti {
 namespace {
 
+// A netmask without a single bit would match every peer, and therefore matches none.
 bool SameSubnet(const NetworkInterface& interface, const SocketAddress& peer) {
   if (interface.address.family != peer.family || interface.netmask.family != peer.family) {
     return false;
@@ -103,6 +104,7 @@ InterfaceWish BootstrapWish(const Settings& settings, const SocketAddress& peer)
           .variable = "NCCL_OOB_NET_IFNAME"};
 }
 
+// The rules of the header as a tuple: an earlier element outweighs all later elements.
 Result<NetworkInterface> ChooseInterface(const std::vector<NetworkInterface>& interfaces,
                                          const InterfaceWish& wish) {
   const InterfaceFilter filter(wish.names);
@@ -124,6 +126,7 @@ Result<NetworkInterface> ChooseInterface(const std::vector<NetworkInterface>& in
                       NamesOf(interfaces));
 }
 
+// Without a wish the kernel's route to the peer decides, because this route certainly works.
 Result<SocketAddress> ChooseListenAddress(const InterfaceWish& wish) {
   if (wish.names.empty() && wish.peer.valid() &&
       (wish.family == 0 || wish.family == wish.peer.family)) {
@@ -134,6 +137,7 @@ Result<SocketAddress> ChooseListenAddress(const InterfaceWish& wish) {
   return chosen.address;
 }
 
+// An address of this host is recognised and gets the number of its own interface.
 SocketAddress WithLocalScope(SocketAddress address, const std::vector<NetworkInterface>& interfaces,
                              const std::string& names) {
   if (!address.IsLinkLocal()) return address;

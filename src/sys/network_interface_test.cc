@@ -112,7 +112,7 @@ TEST(WithLocalScope, ReplacesTheNumberThatAnotherHostGaveItsInterface) {
   add("eth1", "fe80::c", 9);
   SocketAddress far = *ParseSocketAddress("[fe80::99]:5");
   far.scope_id = 2;
-  EXPECT_EQ(WithLocalScope(far, host, "").scope_id, 8u);  // a virtual one comes last
+  EXPECT_EQ(WithLocalScope(far, host, "").scope_id, 8u);  // a virtual interface comes last
   EXPECT_EQ(WithLocalScope(far, host, "eth1").scope_id, 9u);
   EXPECT_EQ(WithLocalScope(far, host, "").port, 5);
   SocketAddress own = *ParseSocketAddress("[fe80::a]:5");

@@ -53,19 +53,12 @@ Status PreferNumaNode(std::span<std::byte> memory, int node) {
   if (node < 0 || node >= kMostNodes) return InvalidArgument("there is no NUMA node {}", node);
   std::array<unsigned long, kMostNodes / kBitsPerWord> mask{};
   mask[static_cast<size_t>(node / kBitsPerWord)] = 1ul << (node % kBitsPerWord);
-  // The kernel reads one bit fewer than it is told.
+  // The kernel reads a bit fewer than the given size.
   if (syscall(SYS_mbind, memory.data(), memory.size(), MPOL_PREFERRED, mask.data(),
               static_cast<unsigned long>(kMostNodes) + 1, 0ul) != 0) {
     return ErrnoError(errno, fmt::format("preferring NUMA node {} for memory failed", node));
   }
   return Status::Ok();
-}
-
-int NumaNodeOf(const std::byte* address) {
-  int node = -1;
-  const long result = syscall(SYS_get_mempolicy, &node, nullptr, 0ul, address,
-                              static_cast<unsigned long>(MPOL_F_NODE | MPOL_F_ADDR));
-  return result == 0 ? node : -1;
 }
 
 }  // namespace tutti

@@ -1,9 +1,10 @@
 #pragma once
 
-// Places memory on NUMA nodes, and finds out where it lies. By system call: libnuma is not needed.
+// Places memory on NUMA nodes, by system call: libnuma is not needed.
 //
-// Pages come to be at their first touch, by default on the node of whoever touches them. A
-// preference, set before, says where instead; it is no demand: a full node is no error.
+// The kernel makes a page when a thread first touches its address, by default on the thread's node.
+// A preference that was set before names another node. A full node is no error: the kernel then
+// takes a page of some other node.
 
 #include <cstddef>
 #include <span>
@@ -12,16 +13,12 @@
 
 namespace tutti {
 
-// Returns how many NUMA nodes this host has (as far as the kernel shows them here); 1 when there is
-// no telling. Counted once per process.
+// Returns how many NUMA nodes this host has (as far as the kernel shows them here); 1 when the
+// number is unknown. Counted once per process.
 int NumaNodeCount();
 
-// Prefers `node` for the pages of `memory` that have not been touched yet; of shared memory this
-// holds for all who map it. `memory` begins at a page. SystemError where the kernel refuses.
+// Prefers `node` for the untouched pages of `memory`; the preference for shared memory holds for
+// all its users. `memory` begins at a page. SystemError where the kernel refuses.
 Status PreferNumaNode(std::span<std::byte> memory, int node);
-
-// Returns the node of the page at `address`, which must have been touched; -1 when there is no
-// telling.
-int NumaNodeOf(const std::byte* address);
 
 }  // namespace tutti

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "sys/shared_memory.h"
 
@@ -9,6 +12,15 @@ namespace tutti {
 namespace {
 
 using ::testing::HasSubstr;
+
+// Returns the node of the page at `address`, which must have been touched; -1 where the kernel does
+// not tell.
+int NumaNodeOf(const std::byte* address) {
+  int node = -1;
+  const long result = syscall(SYS_get_mempolicy, &node, nullptr, 0ul, address,
+                              static_cast<unsigned long>(MPOL_F_NODE | MPOL_F_ADDR));
+  return result == 0 ? node : -1;
+}
 
 TEST(Numa, ThereIsANode) { EXPECT_GE(NumaNodeCount(), 1); }
 

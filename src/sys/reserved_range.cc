@@ -25,7 +25,8 @@ Result<ReservedRange> ReservedRange::Create(size_t bytes) {
   if (bytes == 0 || bytes > SIZE_MAX / 2)
     return InvalidArgument("{} bytes of addresses were to be set aside", bytes);
   const size_t rounded = WholePages(bytes);
-  // With room to spare an aligned range lies within; the ends that stick out are given back.
+  // The mapping has room to spare, so an aligned range lies within; the ends that stick out are
+  // given back.
   const size_t reserved = rounded + kHugePageBytes;
   void* const mapped = mmap(nullptr, reserved, PROT_NONE, kReserved, -1, 0);
   if (mapped == MAP_FAILED) {
@@ -56,6 +57,7 @@ void ReservedRange::Release() {
   size_ = 0;
 }
 
+// MAP_FIXED replaces the old pages in a single step, so no other mapping can slip into the range.
 Status ReservedRange::MapShared(size_t offset, const UniqueFd& fd, size_t expected_bytes) {
   TUTTI_TRY(SharedMemory::CheckRegion(fd, expected_bytes));
   const size_t bytes = WholePages(expected_bytes);
@@ -75,8 +77,8 @@ Status ReservedRange::MapShared(size_t offset, const UniqueFd& fd, size_t expect
 }
 
 void ReservedRange::Clear(size_t offset, size_t bytes) {
-  // Where the system refuses, the pages stay mapped until the range goes or something else is
-  // mapped there.
+  // Where the system refuses, the pages stay mapped until the range ends or something else is
+  // mapped at their place.
   mmap(data_ + offset, WholePages(bytes), PROT_NONE, kReserved | MAP_FIXED, -1, 0);
 }
 

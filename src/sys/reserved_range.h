@@ -1,9 +1,9 @@
 #pragma once
 
-// A range of addresses that is set aside, and shared memory that is mapped into it at chosen
-// offsets. It costs address space and page tables, but no memory.
+// A range of addresses that is set aside, and shared memory that is mapped into the range at chosen
+// offsets. A range costs address space and page tables, but no memory.
 //
-// A ReservedRange is a value with one owner. One thread at a time.
+// A ReservedRange is a value with a single owner, used by one thread at a time.
 
 #include <cstddef>
 #include <utility>
@@ -15,8 +15,8 @@ namespace tutti {
 
 class ReservedRange {
  public:
-  // Sets `bytes` aside, from a multiple of kHugePageBytes on. An access to what nothing is mapped
-  // into is a fault. Fails with a SystemError that names the limit that stood in the way.
+  // Sets `bytes` aside, from a multiple of kHugePageBytes on. An access to an unmapped part is a
+  // fault. Fails with a SystemError that names the limit in the way.
   static Result<ReservedRange> Create(size_t bytes);
 
   ReservedRange() = default;  // Has no addresses: data() is null.
@@ -28,10 +28,10 @@ class ReservedRange {
   size_t size() const { return size_; }
   explicit operator bool() const { return data_ != nullptr; }
 
-  // Maps the region that a SharedMemory of `expected_bytes` (as given to its Create) made, `offset`
-  // bytes from the start, and replaces what was mapped there. `fd` may come from anyone: its type,
-  // size and seals are checked first. `offset` is a multiple of the page size. The mapping stays
-  // when `fd` is closed. InvalidArgument where the region does not fit.
+  // Maps the region of a SharedMemory made for `expected_bytes` (as given to its Create), `offset`
+  // bytes from the start, and replaces earlier mappings at this place. `fd` may come from anyone:
+  // its type, size and seals are checked first. `offset` is a multiple of the page size. The
+  // mapping stays when `fd` is closed. InvalidArgument where the region does not fit.
   Status MapShared(size_t offset, const UniqueFd& fd, size_t expected_bytes);
   // Takes the mapping of `bytes` bytes at `offset` away; the addresses stay set aside.
   void Clear(size_t offset, size_t bytes);

@@ -18,7 +18,7 @@ constexpr size_t kPage = 4096;
 UniqueFd Duplicate(const SharedMemory& memory) { return UniqueFd(dup(memory.fd())); }
 
 TEST(ReservedRangeTest, ShowsSharedMemoryWhereItIsMapped) {
-  // Far more than any machine has: what is set aside costs no memory.
+  // Far more than any machine has: reserved addresses cost no memory.
   auto range = ReservedRange::Create(size_t{1} << 40);
   ASSERT_TRUE(range.ok()) << range.status().message();
   EXPECT_EQ(reinterpret_cast<uintptr_t>(range->data()) % kHugePageBytes, 0u);

@@ -7,8 +7,8 @@
 namespace tutti {
 
 // Returns the shortest time in nanoseconds in which the other host has acknowledged something, of
-// the last minutes; 0 where the kernel does not know any. The other host's kernel answers, so that
-// a process that is busy makes it no longer.
+// the last minutes; 0 where the kernel does not know any. The other host's kernel answers, so a
+// busy process makes the time no longer.
 int64_t ShortestRoundTripNs(int fd);
 
 }  // namespace tutti

@@ -16,7 +16,7 @@
 namespace tutti {
 namespace {
 
-// F_SEAL_SEAL as well: nobody may add a seal that forbids the writes of those who map it later.
+// F_SEAL_SEAL as well: nobody may add a seal that forbids the writes of later users.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr size_t kMaxBytes = std::numeric_limits<size_t>::max() / 4;  // rounding cannot overflow
 
@@ -29,8 +29,8 @@ std::string LimitText(int resource) {
   return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
 }
 
-// Growing a file beyond RLIMIT_FSIZE raises SIGXFSZ, which ends the process; so this is looked at
-// beforehand.
+// Growing a file beyond RLIMIT_FSIZE raises SIGXFSZ, which ends the process; the limit is therefore
+// read beforehand.
 Status CheckFileSizeLimit(size_t bytes) {
   rlimit limit;
   if (getrlimit(RLIMIT_FSIZE, &limit) != 0) return ErrnoError(errno, "getrlimit(RLIMIT_FSIZE)");
@@ -41,6 +41,7 @@ Status CheckFileSizeLimit(size_t bytes) {
       bytes, limit.rlim_cur);
 }
 
+// Size first, then seals: a sealed file could not grow to its size any more.
 Result<UniqueFd> MakeSealedFile(size_t bytes) {
   TUTTI_TRY(CheckFileSizeLimit(bytes));
   UniqueFd fd(memfd_create("tutti", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -67,6 +68,7 @@ Result<SharedMemory> SharedMemory::Create(size_t bytes, HugePages huge_pages) {
   return MapChecked(std::move(fd), bytes, huge_pages);
 }
 
+// The seals are checked before the size, because an unsealed size may change after the check.
 Status SharedMemory::CheckRegion(const UniqueFd& fd, size_t expected_bytes) {
   if (expected_bytes == 0 || expected_bytes > kMaxBytes)
     return InvalidArgument("shared memory of {} bytes was to be mapped", expected_bytes);

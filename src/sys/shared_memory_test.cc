@@ -53,7 +53,7 @@ TEST(SharedMemory, IsZeroedAndWritable) {
 }
 
 TEST(SharedMemory, LargeRegionsAreAlignedForHugePages) {
-  // Several at once: one alone could be aligned by luck.
+  // Several at once: a single region could be aligned by luck.
   SharedMemory regions[5];
   for (SharedMemory& region : regions) {
     auto memory = SharedMemory::Create(kHugePageBytes + 4096, HugePages::kNo);
@@ -101,7 +101,7 @@ TEST(SharedMemory, SecondMappingSeesTheSameBytes) {
   EXPECT_EQ(other->data()[4999], std::byte{7});
   other->CloseFd();
   EXPECT_EQ(other->fd(), -1);
-  *memory = SharedMemory();  // the other keeps the pages
+  *memory = SharedMemory();  // the other object keeps the pages
   EXPECT_EQ(other->data()[4999], std::byte{7});
 }
 
@@ -164,7 +164,7 @@ TEST(SharedMemory, MoveLeavesNothingBehind) {
   ASSERT_TRUE(memory.ok());
   SharedMemory moved(std::move(memory).value());
   EXPECT_TRUE(moved);
-  EXPECT_FALSE(*memory);  // NOLINT(bugprone-use-after-move): that is what is tested
+  EXPECT_FALSE(*memory);  // NOLINT(bugprone-use-after-move): the subject of the test
   EXPECT_EQ(memory->fd(), -1);
   SharedMemory& alias = moved;
   moved = std::move(alias);

@@ -9,9 +9,10 @@
 
 namespace tutti {
 
+// The first probe comes after a fifth of the time, and the others share the rest of it.
 Status ProbeWhenIdle(int fd, int dead_after_s) {
   const int one = 1;
-  // Where a fifth of the packets is lost, one of 16 probes comes through.
+  // Where a fifth of the packets is lost, a probe of 16 comes through.
   constexpr int kProbes = 16;
   const int idle_s = std::max(1, dead_after_s / 5);
   const int between_s = std::max(1, (dead_after_s - idle_s) / kProbes);
@@ -26,6 +27,7 @@ Status ProbeWhenIdle(int fd, int dead_after_s) {
   return Status::Ok();
 }
 
+// Unacknowledged data and unanswered probes both wait for the other host.
 Result<SignsOfLife> ReadSignsOfLife(int fd, int64_t now_ns) {
   tcp_info info = {};
   socklen_t length = sizeof(info);
@@ -37,6 +39,8 @@ Result<SignsOfLife> ReadSignsOfLife(int fd, int64_t now_ns) {
   };
 }
 
+// The time counts from the observation and not from the last acknowledgement, since an idle
+// connection may have had no reason for one.
 bool SilenceMeter::Observe(const SignsOfLife& signs, int64_t now_ns, int64_t dead_after_ns) {
   if (!signs.awaits_answer) {
     since_ns_.reset();

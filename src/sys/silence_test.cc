@@ -39,7 +39,7 @@ TEST(SilenceMeterTest, AnAnswerBeginsTheTimeAnew) {
 }
 
 // A full receiver is asked less and less often whether it has room again. Each question is answered
-// at once, and between them the last answer may be older than the whole time.
+// at once, and between the questions the last answer may be older than the whole time.
 TEST(SilenceMeterTest, AQuestionThatIsUnderWayIsNotSilence) {
   SilenceMeter meter;
   EXPECT_FALSE(meter.Observe({.awaits_answer = false, .answered_ns = 0}, 59 * kSecond, kDeadAfter));
@@ -69,14 +69,15 @@ TEST(SilenceTest, ProbesCanBeAskedForWithAnyTime) {
     EXPECT_TRUE(ProbeWhenIdle(pair.sender.get(), seconds).ok()) << seconds;
 }
 
-// A stopped process looks so to the other end: nobody reads, and the kernel answers all the same.
+// To the other end a stopped process looks like this: nobody reads, and the kernel answers all the
+// same.
 TEST(SilenceTest, AReceiverThatDoesNotReadIsNotSilent) {
   const Pair pair = Connected();
   const std::array<std::byte, 65536> data = {};
   while (TrySend(pair.sender.get(), data).value() > 0) {
   }
   SilenceMeter meter;
-  // As long as TCP_USER_TIMEOUT would need to break it, were it as short as this.
+  // As long as a TCP_USER_TIMEOUT of the same length would need to break the connection.
   constexpr int64_t kShort = kSecond / 10;
   const Deadline end = Deadline::After(kSecond / 2);
   while (!end.Passed()) {

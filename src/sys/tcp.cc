@@ -35,6 +35,7 @@ Status CheckFamily(const SocketAddress& address, int family, std::string_view te
                          address.family, family);
 }
 
+// A scope may be a name or a number; a number is also valid for an interface without a name here.
 Result<SocketAddress> ParseV6(std::string_view host, std::string_view whole) {
   SocketAddress address;
   address.family = 6;
@@ -111,7 +112,7 @@ int TryListen(int fd, const SocketAddress& address) {
 Result<UniqueFd> ListenAt(const SocketAddress& address, int& error) {
   TUTTI_ASSIGN(UniqueFd fd, NewSocket(address));
   // A port given by the user may still be in TIME_WAIT from the job before. A port of a range must
-  // be free altogether, but SO_REUSEADDR admits no second listener, so it is right for both.
+  // be free altogether, but SO_REUSEADDR admits no second listener, and so suits both cases.
   const int one = 1;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
   error = TryListen(fd.get(), address);
@@ -218,6 +219,7 @@ Result<SocketAddress> ParseSocketAddress(std::string_view text, int family) {
   return address;
 }
 
+// Only a port in use leads to the next port: every other failure would be the same there.
 Result<UniqueFd> Listen(SocketAddress& address, PortRange range, int* error_out) {
   const bool choose = address.port == 0 && !range.any();
   const uint32_t count = choose ? uint32_t{range.high} - range.low + 1u : 1u;
@@ -289,7 +291,7 @@ int ConnectOutcome(int fd) {
 }
 
 void ResetConnection(int fd) {
-  // TCP answers a connect to nowhere with a reset; other sockets refuse it.
+  // TCP answers a connect to nowhere with a reset; other sockets refuse the connection.
   sockaddr nowhere = {};
   nowhere.sa_family = AF_UNSPEC;
   if (::connect(fd, &nowhere, sizeof(nowhere)) != 0) ::shutdown(fd, SHUT_RDWR);
@@ -311,6 +313,7 @@ Result<UniqueFd> Connect(const SocketAddress& address, const WaitLimits& limits,
   return fd;
 }
 
+// Sleeps in slices, since poll cannot see the abort flag.
 Status WaitReady(int fd, short events, const WaitLimits& limits, std::string_view what) {
   pollfd entry = {fd, events, 0};
   for (;;) {
@@ -374,6 +377,8 @@ Result<SocketAddress> LocalAddress(int fd) {
   return SocketAddress::FromSockaddr(reinterpret_cast<const sockaddr*>(&storage));
 }
 
+// Equal addresses at both ends mean a connection within this host, also without the loopback
+// interface.
 void DoNotPaceWithinHost(int fd) {
   char name[16] = {};  // TCP_CA_NAME_MAX
   socklen_t length = sizeof(name) - 1;
@@ -386,13 +391,15 @@ void DoNotPaceWithinHost(int fd) {
       SocketAddress::FromSockaddr(reinterpret_cast<const sockaddr*>(&storage));
   const Result<SocketAddress> local = LocalAddress(fd);
   if (!local.ok() || peer.family == 0 || local->HostText() != peer.HostText()) return;
-  // A process without privileges may always have Reno, and others as the system lets it.
+  // A process without privileges may always have Reno, and other algorithms as the system lets it.
   for (const std::string_view other : {"cubic", "reno"})
     if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, other.data(),
                    static_cast<socklen_t>(other.size())) == 0)
       return;
 }
 
+// Connecting a UDP socket sends nothing: the kernel only chooses the route, and with the route the
+// source address.
 Result<SocketAddress> SourceAddressFor(const SocketAddress& peer) {
   const int domain = peer.family == 4 ? AF_INET : AF_INET6;
   const UniqueFd fd(::socket(domain, SOCK_DGRAM | SOCK_CLOEXEC, 0));

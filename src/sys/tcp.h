@@ -3,7 +3,7 @@
 // TCP sockets: addresses, listening, connecting, and moving whole buffers, with a deadline on every
 // wait.
 //
-// (Not called socket.h, so that nobody mixes it up with the system's <sys/socket.h>.)
+// (Not called socket.h, because the system has a <sys/socket.h>.)
 //
 // Every socket made here is non-blocking, close-on-exec and sends small messages at once
 // (TCP_NODELAY). A peer's death never raises SIGPIPE. Calls are restarted after signals. Functions
@@ -51,41 +51,40 @@ struct SocketAddress {
 };
 
 // Reads "1.2.3.4:5", "[v6]:5", "[v6%interface]:5" or "name:5"; a name is looked up, which may
-// block. `family` 4 or 6 admits only that one, 0 any. InvalidArgument says what is wrong with the
-// text.
+// block. `family` 4 or 6 admits only that family, 0 any. InvalidArgument says what is wrong with
+// the text.
 Result<SocketAddress> ParseSocketAddress(std::string_view text, int family = 0);
 
-// Ends a wait before what it waits for has come.
+// The deadline and the abort flag of a wait.
 struct WaitLimits {
   Deadline deadline = Deadline::Never();
   const std::atomic<bool>* abort_flag = nullptr;  // looked at every kAbortCheckMs
 };
-// A wait notices its abort flag so soon: short for a person, and 20 wake-ups a second cost
+// A wait notices its abort flag after this time: short for a person, and 20 wake-ups a second cost
 // nothing.
 inline constexpr int kAbortCheckMs = 50;
 
-// Listens at `address`. Its port, when 0, becomes one of `range` (the search starts at a random
-// one, so that ranks of one host do not all try the same ports); a port that is not 0 is taken as
-// it is. `address` tells the port on return.
-// `error` (when given) tells the errno of a failure.
+// Listens at `address`. A port of 0 becomes a port of `range` (the search starts at a random place,
+// because ranks of the same host must not all try the same ports); any other port is taken as it
+// is. `address` tells the port on return. `error` (when given) tells the errno of a failure.
 Result<UniqueFd> Listen(SocketAddress& address, PortRange range = {}, int* error = nullptr);
 
-// Accepts a waiting connection. Returns an invalid descriptor when there is none; fails with the
-// errno in `error` (when given) when the process is short of something. Raises no limit, because
-// the connection may not be a rank's.
+// Accepts a waiting connection. Returns an invalid descriptor when none waits; fails with the errno
+// in `error` (when given) when the process is short of something. Raises no limit, because the
+// connection may not be a rank's.
 Result<UniqueFd> Accept(int listen_fd, SocketAddress* peer, int* error = nullptr);
 
 // Starts to connect; raises the process's limit of descriptors when it is reached. The socket
 // becomes writable when the attempt ended; then ask ConnectOutcome. `*error` (may be null) is the
 // errno of a failure.
 Result<UniqueFd> StartConnect(const SocketAddress& address, int* error = nullptr);
-// Returns whether an attempt to connect failed for something that this process or host lacks
-// (descriptors, memory, free ports): it says nothing about the other end.
+// Returns whether an attempt to connect failed for a shortage of this process or host (descriptors,
+// memory, free ports). Such a failure says nothing about the other end.
 bool IsLackOfResources(int error);
 // Returns the outcome of an attempt to connect as an errno value; 0: connected.
 int ConnectOutcome(int fd);
-// Ends a connection by a reset, which tells the other end from an orderly end. The descriptor stays
-// open and wakes those that wait for it. Sockets other than TCP's are ended in order.
+// Ends a connection by a reset, which the other end can tell from an orderly end. The descriptor
+// stays open and wakes its waiting threads. Sockets other than TCP's are ended in order.
 void ResetConnection(int fd);
 // Connects, waiting. `error` (when given) tells the errno of the failure, ETIMEDOUT for the
 // deadline.
@@ -106,9 +105,9 @@ Result<size_t> TrySend(int fd, std::span<const std::byte> data);
 Result<int64_t> TryRecv(int fd, std::span<std::byte> data);
 
 Result<SocketAddress> LocalAddress(int fd);
-// Takes a connection within this host from BBR, where that is the system's congestion control: BBR
-// spaces out what it sends and lets little through while it probes, which holds messages up by
-// milliseconds, and within a host there is nothing to probe. Other connections stay as they are.
+// Takes a connection within this host from BBR, where BBR is the system's congestion control. BBR
+// spaces out its packets and lets little through while it probes, which holds messages up by
+// milliseconds, and a connection within a host needs no probes. Other connections stay as they are.
 void DoNotPaceWithinHost(int fd);
 // Returns the address this host would use to talk to `peer`: asks the routing table, sends nothing.
 // Port 0.

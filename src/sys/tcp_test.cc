@@ -157,7 +157,7 @@ TEST(Tcp, TellsARefusedConnection) {
   EXPECT_NE(fd.status().message().find(address.ToString()), std::string_view::npos);
 }
 
-// Five ports in a row at which nobody listens now.
+// Five ports in a row without a listener.
 PortRange FreeRange() {
   for (;;) {
     SocketAddress first = *ParseSocketAddress("127.0.0.1:0");

@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// A thread starts with the mask of the one that makes it.
+// A thread starts with the signal mask of its maker.
 class AllSignalsBlocked {
  public:
   AllSignalsBlocked() {

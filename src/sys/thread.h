@@ -1,8 +1,9 @@
 #pragma once
 
 // Threads of the library. std::thread throws where the system grants no further thread (a limit of
-// processes, a full container), and nothing may be thrown through the C API; and it inherits the
-// caller's signal mask, so that a handler of the program could find itself on a thread of ours.
+// processes, a full container), and nothing may be thrown through the C API. A std::thread also
+// inherits the caller's signal mask, so a handler of the program could run on a thread of the
+// library.
 
 #include <functional>
 #include <string>

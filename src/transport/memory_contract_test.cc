@@ -1,4 +1,4 @@
-// The contract over plain memory: what a FIFO promises without any transport around it.
+// The contract over plain memory: the promises of a FIFO without any transport.
 
 #include <cstdlib>
 

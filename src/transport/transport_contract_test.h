@@ -1,9 +1,9 @@
 #pragma once
 
-// The contract that every transport keeps: what a pair of FIFO ends promises, whatever lies between
-// them.
+// The contract that every transport keeps: the promises of a pair of FIFO ends, over any connection
+// between them.
 //
-// A transport's test says how to make a pair and gets all cases:
+// A transport's test supplies a factory of pairs and gets all cases:
 //
 //   class ShmContract : public TransportContract {};
 //   TEST_P(ShmContract, Holds) { Run(); }
@@ -31,7 +31,7 @@
 
 namespace tutti {
 
-// Two joined ends. Destroying it tears both down.
+// Two joined ends. The destructor tears both down.
 class TransportPair {
  public:
   virtual ~TransportPair() = default;
@@ -42,7 +42,7 @@ class TransportPair {
   // How many chunks of 4096 bytes the network holds when both FIFOs are full.
   uint64_t chunks_in_network = 0;
 
-  // Lets one end die as if its process had. For transports that notice it by themselves.
+  // Lets one end die as if its process had died, for transports that notice deaths by themselves.
   virtual void KillProducer() {}
   virtual void KillConsumer() {}
 };
@@ -50,7 +50,7 @@ class TransportPair {
 struct TransportFactory {
   std::string name;
   std::function<std::unique_ptr<TransportPair>(size_t slot_bytes)> make;
-  bool notices_deaths = false;  // Its connections' status tells of them by itself.
+  bool notices_deaths = false;  // the connections' status reports deaths
 };
 
 namespace contract {
@@ -58,8 +58,8 @@ namespace contract {
 constexpr size_t kSlotBytes = 64 * 1024;
 constexpr int64_t kBoundNs = 20'000'000'000;  // generous: machines under sanitizers are slow
 
-// Waits as kernels do: poll, back off, hand over and sleep. False when a connection failed or time
-// is up.
+// Waits as kernels do: poll, back off, hand over and sleep. Returns false when a connection failed
+// or time is up.
 template <class Ready, class Sleep>
 bool Await(ProxyConnection* connection, Ready ready, Sleep sleep) {
   const WaitPolicy policy;
@@ -94,8 +94,8 @@ inline FifoChunk AwaitChunk(TransportPair& pair, int64_t sleep_ns = 100'000'000)
   return chunk;
 }
 
-// Writes what chunk `number` holds: a function of its number and place, so that a shift, a repeat
-// or a swap shows.
+// Writes the content of chunk `number`: a function of the number and the place, which reveals a
+// shift, a repeat or a swap.
 inline void Fill(std::byte* data, size_t bytes, uint64_t number) {
   for (size_t i = 0; i < bytes; ++i) {
     data[i] = static_cast<std::byte>((number * 131 + i * 7 + (i >> 8)) & 0xff);
@@ -211,7 +211,7 @@ inline void HoldsBackAProducerThatIsAhead(const TransportFactory& factory) {
     pair->consumer.Release();
   }
   fill_up_to(slots + kFifoSlots);
-  EXPECT_EQ(published, slots + kFifoSlots);  // exactly what was made room for
+  EXPECT_EQ(published, slots + kFifoSlots);  // exactly the released slots
 }
 
 inline void WakesASleepingConsumer(const TransportFactory& factory) {
@@ -225,7 +225,8 @@ inline void WakesASleepingConsumer(const TransportFactory& factory) {
   });
   for (uint64_t i = 0; i < 5; ++i) {
     const int64_t before_ns = NowNs();
-    const FifoChunk chunk = AwaitChunk(*pair, kBoundNs);  // a lost wake-up sleeps all that long
+    // a lost wake-up sleeps for the whole bound
+    const FifoChunk chunk = AwaitChunk(*pair, kBoundNs);
     EXPECT_TRUE(Holds(chunk, 100, i));
     EXPECT_LT(NowNs() - before_ns, kBoundNs / 2);
     if (!chunk.data) break;
@@ -263,7 +264,7 @@ inline void WakesASleepingProducer(const TransportFactory& factory) {
   consumer.join();
 }
 
-// The producer leaves at once; what it published arrives without it.
+// The producer leaves at once. Its published chunks arrive without it.
 inline void DeliversWhatAProducerLeftBehind(const TransportFactory& factory) {
   const auto pair = factory.make(kSlotBytes);
   const std::vector<size_t> sizes(kFifoSlots, kSlotBytes);
@@ -275,8 +276,8 @@ inline void CarriesBothWaysAtOnce(const TransportFactory& factory) {
   const auto forth = factory.make(kSlotBytes);
   const auto back = factory.make(kSlotBytes);
   constexpr uint64_t kChunks = 200;
-  // One thread per side, as a kernel in the middle of a ring: it sends on one connection, receives
-  // on the other.
+  // One thread per side, as a kernel in the middle of a ring: it sends on one connection and
+  // receives on the other.
   const auto side = [&](TransportPair& out, TransportPair& in) {
     if (out.producer_connection) out.producer_connection->Begin(kChunks, 0);
     if (in.consumer_connection) in.consumer_connection->Begin(kChunks, 0);

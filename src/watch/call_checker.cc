@@ -8,10 +8,10 @@
 namespace tutti {
 namespace {
 
-// Longer than most pauses between the steps of a job, and so short that a person who wonders why a
-// job is stuck finds the reason there.
+// Longer than most pauses between the steps of a job, and short enough that a person who looks for
+// the reason of a stall finds the answer in the log.
 constexpr int64_t kLookEveryNs = 200'000'000;
-// Operations that a rank had launched before it was cut short end here within this, if they can.
+// Operations launched before a rank was cut short end here within this time, if they can.
 constexpr auto kCutGrace = std::chrono::seconds(1);
 
 }  // namespace
@@ -26,6 +26,7 @@ CallChecker::CallChecker(EventLoop& loop, Watch& watch, const Options& options,
   watch_.SetLeaveHook([this] { Wake(); });
 }
 
+// The timer ends before the thread, because a look may start the thread.
 CallChecker::~CallChecker() {
   watch_.SetLeaveHook(nullptr);
   std::thread asking;
@@ -67,6 +68,8 @@ void CallChecker::Arm() {
   if (!stopping_) timer_ = loop_.AddTimer(kLookEveryNs, [this] { Look(); });
 }
 
+// While calls go on, the ranks have nothing to compare; the comparison comes with the first look
+// that finds no new call.
 void CallChecker::Look() {
   if (watch_.stopped()) return;
   CheckLeaveNotices();
@@ -78,10 +81,12 @@ void CallChecker::Look() {
   }
   watch_.CompareRecent(next_);
   armed_.store(false);
-  // A call that came meanwhile has found the flag up, and has not armed the timer.
+  // A call in the meantime has found the flag up, and has not armed the timer.
   if (calls_.load() != seen_ && !armed_.exchange(true)) Arm();
 }
 
+// Whether an operation hangs on a rank that was cut short is known to the GPU alone. The question
+// may block, so a thread of its own asks.
 void CallChecker::CheckLeaveNotices() {
   if (Status gone = watch_.CheckLeaveNotices(); !gone.ok()) {
     watch_.Stop(gone, /*tell=*/true);
@@ -90,12 +95,13 @@ void CallChecker::CheckLeaveNotices() {
   if (!watch_.CutShort()) return;
   const MutexLock lock(mutex_);
   if (stopping_ || asking_now_) return;
-  if (asking_.joinable()) asking_.join();  // It has ended, so that this does not wait.
+  if (asking_.joinable()) asking_.join();  // The thread has ended, so join does not wait.
   Result<std::thread> asking = StartThread("tutti-look", [this] { AskTheGpu(); });
   asking_now_ = asking.ok();
   if (asking.ok()) asking_ = std::move(asking).value();
 }
 
+// An operation that had all its data may still end by itself, so the question comes after a grace.
 void CallChecker::AskTheGpu() {
   const uint64_t calls = calls_.load();
   const auto until = std::chrono::steady_clock::now() + kCutGrace;
@@ -106,7 +112,7 @@ void CallChecker::AskTheGpu() {
   lock.Unlock();
   if (!watch_.stopped() && unfinished_())
     if (const std::optional<Status> reason = watch_.CutShort()) watch_.Stop(*reason, /*tell=*/true);
-  // What was called meanwhile may also wait for the rank that is gone.
+  // Later calls may also wait for the rank that is gone.
   if (calls_.load() != calls) Wake();
   lock.Lock();
   asking_now_ = false;

@@ -1,18 +1,18 @@
 #pragma once
 
-// Says when ranks whose operations run on devices compare what they have begun (watch.h): kernels
-// that work in one another's windows carry no tags, and wait for ever, or compute nonsense, when
-// ranks call different things.
+// Decides when ranks whose operations run on devices compare the operations they have begun
+// (watch.h). Kernels that work in one another's windows carry no tags: when ranks call different
+// operations, the kernels wait for ever, or compute nonsense.
 //
-// Every collective and message is noted as it is launched. When a rank has launched some and then
-// none for a moment (it is idle, or its GPU is stuck), the ranks compare. A call costs a few
-// stores, and a moment without calls costs some messages that do not touch the data's path. Of a
-// rank that launches more than OperationLog keeps before it pauses, only the last are compared.
+// Every collective and message is noted as it is launched. When a rank has launched operations and
+// then none for a moment (the rank is idle, or its GPU is stuck), the ranks compare. A call costs a
+// few stores, and a moment without calls costs some messages off the data's path. Of a rank that
+// launches more operations than OperationLog keeps before it pauses, only the last are compared.
 //
 // A rank that ends its communicator sends a leave notice (leave_notice.h). A rank that has gone
-// further waits in vain, and is stopped. Where the other was cut short, perhaps in an operation
-// that this rank waits in, only the GPU knows; it is asked on a thread of its own, because the
-// answer may take long.
+// further waits in vain, and is stopped. Where the leaving rank was cut short, this rank may be
+// waiting in the same operation. Only the GPU knows, and is asked on a thread of its own, because
+// the answer may take long.
 
 #include <atomic>
 #include <cstdint>
@@ -30,16 +30,16 @@ class CallChecker {
  public:
   struct Options {
     int rank = 0;
-    int num_ranks = 2;  // There are at least two.
+    int num_ranks = 2;  // at least two
   };
-  // `unfinished` returns whether what was launched last is not done yet.
+  // `unfinished` returns whether the last launched operation is not done yet.
   CallChecker(EventLoop& loop, Watch& watch, const Options& options,
               std::function<bool()> unfinished);
   ~CallChecker();
 
-  // Notes that the task was launched. `registered`: see OpSignature. One thread at a time.
+  // Notes that the task was launched. `registered`: see OpSignature. At most one thread at a time.
   void Note(const Task& task, uint32_t registered = 0);
-  // Tells the others that this rank comes no more. `finished`: see LeaveNotice.
+  // Tells the others that this rank has ended its communicator. `finished`: see LeaveNotice.
   void SendLeaveNotice(bool finished) { watch_.SendLeaveNotice(finished); }
 
  private:
@@ -62,7 +62,7 @@ class CallChecker {
   CondVar stops_;
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
   EventLoop::TimerId timer_ TUTTI_GUARDED_BY(mutex_) = 0;
-  // Runs AskTheGpu while asking_now_; otherwise it has ended, or was never started.
+  // Runs AskTheGpu while asking_now_; otherwise the thread has ended, or was never started.
   std::thread asking_ TUTTI_GUARDED_BY(mutex_);
   bool asking_now_ TUTTI_GUARDED_BY(mutex_) = false;
 };

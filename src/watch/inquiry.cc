@@ -49,6 +49,7 @@ void AppendInquiry(const Inquiry& inquiry, Bytes& bytes) {
   std::memcpy(bytes.data() + at, &wire, sizeof(wire));
 }
 
+// A peer may be defective, so every field that becomes an enum is checked first.
 std::optional<Inquiry> ReadInquiry(std::span<const std::byte> bytes) {
   InquiryWire wire;
   if (bytes.size() != sizeof(wire)) return {};

@@ -1,8 +1,8 @@
 #pragma once
 
-// The question that one rank asks another when something seems wrong. It shows one operation of the
-// asking rank, which the asked one compares with its own; and it is answered with what the asked
-// rank is doing.
+// The question of a rank to another rank when something seems wrong. An inquiry shows an operation
+// of the asking rank; the asked rank compares the operation with its own, and answers with its
+// present activity.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,21 +17,21 @@
 namespace tutti {
 
 struct Inquiry {
-  // Says what the inquiry shows.
+  // Names the kind of operation in the inquiry.
   enum class Shown : uint8_t {
-    kNothing = 0,     // The asking rank only wants to know what the other one is doing.
+    kNothing = 0,     // The asking rank only wants to know the other rank's activity.
     kCollective = 1,  // A collective, which has to be the same on both ranks.
     kSend = 2,        // A message to the asked rank. Both ends must have as many bytes.
     kReceive = 3,     // The same for a message from the asked rank.
-    // A message from the asked rank, whose data carried another tag than this one expected. Type
+    // A message from the asked rank whose data carried another tag than this rank expected. Type
     // and count must be the same too, because the tag depends on them.
     kForeignReceive = 4,
   };
 
   Shown shown = Shown::kNothing;
   OpSignature signature;
-  // Says what passes between the two ranks in the collective, as the asking rank sees it, where
-  // that is an AlltoAllV and is still known.
+  // In an AlltoAllV that is still known: the counts between the two ranks as the asking rank sees
+  // them.
   std::optional<PairCounts> pair = {};
 };
 

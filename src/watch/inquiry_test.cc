@@ -31,7 +31,7 @@ TEST(InquiryTest, NothingElseIsRead) {
   bytes.push_back({});
   EXPECT_FALSE(ReadInquiry(bytes));
   bytes.pop_back();
-  // What is shown, the collective and the type come first.
+  // The kind, the collective and the type come first.
   for (size_t i = 0; i < 3; ++i) {
     Bytes wrong = bytes;
     wrong[i] = std::byte{200};

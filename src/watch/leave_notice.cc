@@ -24,6 +24,7 @@ void AppendLeaveNotice(const LeaveNotice& notice, Bytes& bytes) {
   if (rest > 0) std::memcpy(bytes.data() + at + sizeof(wire), notice.messages.data(), rest);
 }
 
+// The size of the notice follows from the number of ranks alone.
 std::optional<LeaveNotice> ReadLeaveNotice(std::span<const std::byte> bytes, int num_ranks) {
   const size_t messages = 2 * static_cast<size_t>(num_ranks);
   Wire wire;

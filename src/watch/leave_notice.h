@@ -1,7 +1,8 @@
 #pragma once
 
-// Leave notices: a rank that ends its communicator tells the others how far it has got. A rank that
-// has gone further waits in vain, which kernels that wait for one another do not show.
+// Leave notices: a rank that ends its communicator tells the others how many operations it has
+// begun. A rank that has begun more waits in vain, and its kernels cannot notice the departure by
+// themselves.
 
 #include <cstdint>
 #include <optional>
@@ -13,11 +14,12 @@
 namespace tutti {
 
 struct LeaveNotice {
-  int rank = 0;  // the one that leaves
-  // Everything that the rank had begun is done. Otherwise it was cut short by an abort.
+  int rank = 0;  // the leaving rank
+  // Everything begun by the rank is done. Otherwise an abort cut the rank short.
   bool finished = false;
-  uint64_t collectives = 0;  // the number of the last one that the rank has begun
-  // Says for each rank how many messages the leaving one has received from it and sent to it.
+  uint64_t collectives = 0;  // the number of the last collective that the rank has begun
+  // For each rank: how many messages the leaving rank has received from the other rank and sent to
+  // it.
   std::vector<uint64_t> messages = {};
 };
 

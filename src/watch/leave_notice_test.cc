@@ -22,7 +22,7 @@ TEST(LeaveNoticeTest, NothingElseIsRead) {
   LeaveNotice notice = {.rank = 2, .messages = {1, 2, 3, 4}};
   Bytes bytes;
   AppendLeaveNotice(notice, bytes);
-  EXPECT_FALSE(ReadLeaveNotice(bytes, 2));  // there is no rank 2
+  EXPECT_FALSE(ReadLeaveNotice(bytes, 2));  // rank 2 does not exist
   notice.rank = 0;
   bytes.clear();
   AppendLeaveNotice(notice, bytes);

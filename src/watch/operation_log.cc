@@ -71,6 +71,7 @@ std::vector<uint64_t> OperationLog::NumbersOfMessages() const {
   return exchanged_;
 }
 
+// Read by other threads while operations run, so the answer may be a moment old.
 std::string OperationLog::Describe() const {
   const uint64_t last = collectives_.last();
   const uint64_t under_way = under_way_.load(std::memory_order_relaxed);

@@ -1,12 +1,12 @@
 #pragma once
 
-// Keeps what a rank has begun in a communicator, for other ranks that ask about it: the last
-// collectives, the counts of the last AlltoAllVs, the last messages, and how many messages it has
-// exchanged with each rank.
+// Keeps the operations that a rank has begun in a communicator, for other ranks that ask: the last
+// collectives, the counts of the last AlltoAllVs, the last messages, and how many messages the rank
+// has exchanged with each other rank.
 //
 // Threads: BeginCollective, BeginMessages, End and FindReceive belong to the thread that runs or
-// launches operations, one at a time; the other functions may be called from any thread. A
-// collective is noted without a lock, because every small AllReduce comes by here.
+// launches operations, at most one at a time; the other functions may be called from any thread. A
+// collective is noted without a lock, because every small AllReduce passes through here.
 
 #include <array>
 #include <atomic>
@@ -24,15 +24,15 @@
 
 namespace tutti {
 
-// Describes one send or receive. The signature's root is the other end, and its sequence counts the
+// Describes a send or receive. The signature's root is the other end, and its sequence counts the
 // messages between the two ranks in this direction, from 1.
 struct MessageCall {
   OpSignature signature;
   bool is_send = false;
 };
 
-// Says how many elements a rank sends to another one in an AlltoAllV, and how many it expects of
-// it.
+// Says how many elements a rank sends to another rank in an AlltoAllV, and how many the rank
+// expects in return.
 struct PairCounts {
   uint64_t sends = 0;
   uint64_t receives = 0;
@@ -41,22 +41,22 @@ struct PairCounts {
 
 class OperationLog {
  public:
-  // A rank may be asked about operations that lie this far back.
+  // A rank may be asked about operations this far back.
   static constexpr size_t kMessages = 128;
   static constexpr size_t kExchanges = 8;  // Their counts are four numbers for each rank.
 
   explicit OperationLog(int num_ranks) : exchanged_(2 * static_cast<size_t>(num_ranks)) {}
 
-  // Numbers the collective and keeps its signature. `parts` are kept where it is an AlltoAllV, of
-  // which every pair of ranks has counts of its own.
+  // Numbers the collective and keeps its signature. `parts` are kept for an AlltoAllV, in which
+  // every pair of ranks has counts of its own.
   void BeginCollective(OpSignature& signature, const std::shared_ptr<const VariableParts>& parts) {
     signature.sequence = collectives_.last() + 1;
     if (signature.collective == Collective::kAlltoAllV) KeepParts(signature.sequence, parts);
     under_way_.store(kCollective, std::memory_order_relaxed);
     collectives_.Add(signature);
   }
-  // Numbers the messages, which belong to one group, and keeps them.
-  // REQUIRES: `messages` outlive the group, which End ends.
+  // Numbers the messages, which belong to the same group, and keeps them. REQUIRES: `messages`
+  // outlive the group, which End ends.
   void BeginMessages(std::span<MessageCall> messages);
   void End() { under_way_.store(kNothing, std::memory_order_relaxed); }
   // Returns the receive from `peer` with this tag among the messages that are under way.
@@ -66,7 +66,7 @@ class OperationLog {
   bool busy() const { return under_way_.load(std::memory_order_relaxed) != kNothing; }
   // Returns the number of the last collective; 0 before the first.
   uint64_t last_collective() const { return collectives_.last(); }
-  // The next four return nothing for what has not begun, or lies too far back.
+  // The next four return nothing for an operation that has not begun, or lies too far back.
   std::optional<OpSignature> FindCollective(uint64_t sequence) const {
     return collectives_.Find(sequence);
   }
@@ -76,17 +76,18 @@ class OperationLog {
   std::optional<OpSignature> FindMessage(int peer, bool is_send, uint64_t sequence) const;
   // Returns the messages that were begun since the last call, as far as they are kept.
   std::vector<MessageCall> TakeNewMessages();
-  // Returns, for each rank, how many messages this one has received from it and sent to it.
+  // Returns, for each rank, how many messages this rank has received from the other rank and sent
+  // to it.
   std::vector<uint64_t> NumbersOfMessages() const;
-  // Returns what this rank is doing, such as "in collective number 3, AllReduce(...)".
+  // Returns the activity of this rank, such as "in collective number 3, AllReduce(...)".
   std::string Describe() const;
 
  private:
-  // Values of under_way_. Any other one is the number of messages of a group.
+  // Values of under_way_. Any other value is the number of messages of a group.
   static constexpr uint64_t kNothing = 0;
   static constexpr uint64_t kCollective = ~uint64_t{0};
 
-  // Holds what is kept of an AlltoAllV.
+  // The kept part of an AlltoAllV.
   struct Exchange {
     uint64_t sequence = 0;
     std::shared_ptr<const VariableParts> parts = nullptr;

@@ -1,8 +1,9 @@
 #pragma once
 
-// The last collectives that a rank has begun, for other threads that ask about them. The thread
-// that runs collectives writes here on its way to the first byte, and therefore without a lock. A
-// reader that comes while a place changes finds nothing there, as if it had come a moment later.
+// The last collectives that a rank has begun, for other threads that ask. The thread that runs
+// collectives writes here on its way to the first byte, and therefore without a lock. A reader that
+// comes while a place changes finds nothing at this place, as if the reader had come a moment
+// later.
 
 #include <array>
 #include <atomic>
@@ -16,16 +17,16 @@ namespace tutti {
 
 class RecentCollectives {
  public:
-  // A rank that is so many operations behind can still be shown both sides.
+  // A rank this many operations behind can still be shown both sides.
   static constexpr uint64_t kKept = 64;
 
-  // Stores a signature. One thread at a time. REQUIRES: signature.sequence is last() + 1.
+  // Stores a signature. At most one thread at a time. REQUIRES: signature.sequence is last() + 1.
   void Add(const OpSignature& signature) {
     Place& place = places_[signature.sequence % kKept];
     Words words;
     std::memcpy(words.data(), &signature, sizeof(signature));
     place.sequence.store(0, std::memory_order_relaxed);
-    // A thread that reads one of these words sees that zero too, or what came after it.
+    // A thread that reads any of these words sees the zero too, or a later number.
     for (size_t i = 0; i < words.size(); ++i)
       place.words[i].store(words[i], std::memory_order_release);
     place.sequence.store(signature.sequence, std::memory_order_release);

@@ -38,7 +38,7 @@ TEST(RecentCollectives, AReaderNeverSeesHalfOfOne) {
   std::atomic<bool> over = false;
   std::thread reader([&] {
     while (!over) {
-      // The place that is about to change, which is the hardest.
+      // The place that is about to change, the hardest case.
       const uint64_t sequence =
           recent.last() + 1 - std::min(recent.last(), RecentCollectives::kKept);
       if (const auto found = recent.Find(sequence)) {

@@ -11,7 +11,7 @@ uint32_t OpSignature::Tag() const {
   uint64_t h = sequence * 0x9E3779B97F4A7C15u;
   h ^= count + 0x7F4A7C15u + (h << 6) + (h >> 2);
   h *= 0xBF58476D1CE4E5B9u;
-  // The two ends of a message name each other; only what they have in common counts.
+  // The two ends of a message name each other; only the fields they have in common count.
   const int32_t common_root = collective == Collective::kSendRecv ? -1 : root;
   h ^= static_cast<uint64_t>(static_cast<uint32_t>(common_root)) << 32 |
        static_cast<uint64_t>(collective) << 24 | static_cast<uint64_t>(type) << 16 |
@@ -48,7 +48,8 @@ OpSignature SignatureOf(const CollectiveTask& task) {
       signature.parts = MixTag(signature.parts, count + 1);
     }
   }
-  // Each rank may cut its buffers as it likes, but ranks with one buffer would read them otherwise.
+  // Each rank may cut its buffers at will, but ranks with a single buffer would read the parts
+  // otherwise.
   if (task.scattered) signature.parts = 1;
   if (task.has_root()) signature.root = task.root;
   signature.has_op = task.is_reduction();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "base/clock.h"
@@ -31,7 +32,7 @@ void Watch::Start() {
 
 void Watch::StopListening(EventLoop& loop) {
   bootstrap_.SetEvents({});
-  loop.RunSync([] {});  // An event that was being handled has been by now.
+  loop.RunSync([] {});  // An event that was being handled is over now.
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -47,6 +48,8 @@ void Watch::SetStopHook(std::function<void()> hook) {
   if (stopped_before) hook();
 }
 
+// Only the first reason counts. The flag is raised under the mutex, so a waiting thread cannot miss
+// it between its look and its sleep.
 void Watch::Stop(const Status& reason, bool tell) {
   std::function<void()> hook;
   {
@@ -54,16 +57,17 @@ void Watch::Stop(const Status& reason, bool tell) {
     if (!reason_.ok()) return;
     try {
       reason_ = reason;
-    } catch (...) {  // The communicator stops also where there is no memory for its reason.
+    } catch (...) {  // The communicator stops also where no memory is left for its reason.
       reason_ = StatusOfException();
     }
     stop_.store(true, std::memory_order_release);
+    changed_.NotifyAll();
     hook = stop_hook_;
     EndJointCalls(reason);
   }
-  if (hook) hook();  // Without the mutex: the hook may ask the watch, or stop another one.
+  if (hook) hook();  // Without the mutex: the hook may ask the watch, or stop another watch.
   if (!tell) return;
-  // Body: the code, one byte, and the sentence.
+  // Body: the code, a single byte, and the sentence.
   Bytes message = StartMessage(Message::kFailure);
   message.push_back(static_cast<std::byte>(reason.code()));
   AppendText(reason.message(), message);
@@ -109,6 +113,12 @@ void Watch::OnPeerLeft(int rank) {
   const MutexLock lock(mutex_);
   left_at_ns_.try_emplace(rank, NowNs());
   broken_data_.NoteLeft(rank);
+  changed_.NotifyAll();
+}
+
+void Watch::AwaitChange(MutexLock& lock, int64_t until_ns) {
+  changed_.WaitUntil(lock,
+                     std::chrono::steady_clock::time_point(std::chrono::nanoseconds(until_ns)));
 }
 
 bool Watch::HasLeft(int rank) const {

@@ -1,32 +1,34 @@
 #pragma once
 
-// The watch over a communicator: who is still there, what every rank is doing, and why the
-// communicator stopped.
+// The watch over a communicator: who is still here, every rank's activity, and why the communicator
+// stopped.
 //
-// It listens to the bootstrap's events. Lost ranks, a failure here and a failure that another rank
-// tells raise the stop flag, which ends every wait of the communicator. The first reason sticks, so
-// that all survivors report the same sentence. What failed here is flooded over the bootstrap's
-// links; lost ranks are told to everybody by the bootstrap.
+// The watch listens to the bootstrap's events. Lost ranks, a failure here and a failure of another
+// rank raise the stop flag, which ends every wait of the communicator. The first reason sticks, so
+// all survivors report the same sentence. A failure of this rank is flooded over the bootstrap's
+// links; the bootstrap itself tells every rank of lost ranks.
 //
 // The protocol of operations is the same for ranks on hosts and for GPUs:
 //
-//   1. Whoever runs an operation, or launches it on a device, holds a Watch::Operation meanwhile.
-//      The watch numbers the operation and keeps its signature (operation_log.h).
-//   2. When something seems wrong, a rank sends inquiries (inquiry.h) that show operations of its
-//      own. The asked rank compares each with what it has begun itself, or begins later, and stops
-//      the communicator where the two differ; all ranks then hear of both sides. It also answers
-//      what it is doing, for the sentence about a stall.
-//   3. What seems wrong depends on what shows. A thread of the host notices that it waits long
-//      (OnLongWait), or that data carries a foreign tag (OnForeignChunk), and asks the ranks
-//      concerned. A kernel shows neither: there, the ranks compare what they have begun whenever
-//      nothing has been launched for a moment (CompareRecent; call_checker.h says when).
-//   4. A rank on a host that ends its communicator says goodbye through the bootstrap, and whoever
-//      waits for it notices. A GPU tells the others beforehand how far it has got
+//   1. The thread that runs an operation, or launches an operation on a device, holds a
+//      Watch::Operation meanwhile. The watch numbers the operation and keeps its signature
+//      (operation_log.h).
+//   2. When something seems wrong, a rank sends inquiries (inquiry.h) with operations of its own.
+//      The asked rank compares each of them with its own operation of the same number, now or when
+//      the operation begins, and stops the communicator where the two differ; all ranks then hear
+//      of both sides. The asked rank also answers with its present activity, for the sentence about
+//      a stall.
+//   3. Hosts and GPUs notice differently that something is wrong. A thread of the host notices a
+//      long wait (OnLongWait), or data with a foreign tag (OnForeignChunk), and asks the ranks
+//      concerned. A kernel notices neither: for kernels, the ranks compare their operations
+//      whenever nothing has been launched for a moment (CompareRecent; call_checker.h says when).
+//   4. A rank on a host that ends its communicator says goodbye through the bootstrap, and waiting
+//      ranks notice. A GPU tells the others beforehand how many operations it has begun
 //      (leave_notice.h), for its kernels cannot notice anything.
 //
-// Threads: the thread that runs or launches operations, one at a time, holds the Operation and
-// calls the functions of WaitWatcher. Bootstrap events arrive on the loop's thread. Everything else
-// may be called from any thread.
+// Threads: the thread that runs or launches operations, at most one at a time, holds the Operation
+// and calls the functions of WaitWatcher. Bootstrap events arrive on the loop's thread. Everything
+// else may be called from any thread.
 
 #include <atomic>
 #include <cstdint>
@@ -40,6 +42,7 @@
 #include <vector>
 
 #include "backend/host/wait_context.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
@@ -53,9 +56,9 @@ namespace tutti {
 
 class Watch final : public WaitWatcher {
  public:
-  // The reason why a peer has closed a connection arrives within this. The bootstrap brings it in
-  // milliseconds, or, where the ranks must find out whether one that was cut off is alive, within
-  // the bounds of loss_agreement.h.
+  // The reason why a peer has closed a connection arrives within this time. The bootstrap brings
+  // the reason in milliseconds, or within the bounds of loss_agreement.h where the ranks must find
+  // out whether a rank that was cut off is alive.
   static constexpr int64_t kExplainBrokenNs = 1'000'000'000;
 
   // `rank_names` has a text for each rank, such as "rank 3 (host a, pid 7)". `bootstrap` must
@@ -72,22 +75,22 @@ class Watch final : public WaitWatcher {
 
   const std::atomic<bool>& stop_flag() const { return stop_; }
   bool stopped() const { return stop_.load(std::memory_order_relaxed); }
-  // Raises the stop flag with `reason` (not ok) unless it is up already; with `tell`, floods the
-  // reason to the other ranks.
+  // Raises the stop flag with `reason` (not ok) unless the flag is up already; with `tell`, floods
+  // the reason to the other ranks.
   void Stop(const Status& reason, bool tell);
-  // Has `hook` called once when the flag rises, on any thread; at once if it is up already. For
-  // what cannot look at the flag. REQUIRES: called before Start.
+  // Has `hook` called once when the flag rises, on any thread; at once if the flag is up already.
+  // For objects that cannot look at the flag. REQUIRES: called before Start.
   void SetStopHook(std::function<void()> hook);
   Status StopReason() override;
 
   // ---- Operations and their comparison (watch_compare.cc)
 
-  // An operation of this rank, from its begin until its thread leaves it: a collective is done
-  // then, or on its way on a device. Numbers what it is given.
+  // An operation of this rank, from its begin until its thread leaves the operation: a collective
+  // is then done, or on its way on a device. Numbers its collective or its messages.
   class Operation {
    public:
-    // `parts` are those of the task; they are used where the collective is an AlltoAllV. The
-    // operation may wait without progress for `timeout_ns`; 0: for as long as any other.
+    // `parts` are the parts of the task, used where the collective is an AlltoAllV. The operation
+    // may wait without progress for `timeout_ns`; 0: for as long as any other.
     Operation(Watch& watch, OpSignature& collective,
               const std::shared_ptr<const VariableParts>& parts, int64_t timeout_ns = 0)
         : watch_(watch) {
@@ -95,7 +98,7 @@ class Watch final : public WaitWatcher {
       watch_.OnBegin();
       if (timeout_ns > 0) watch_.present_timeout_ns_ = timeout_ns;
     }
-    // Begins the sends and receives of one group, which must outlive this.
+    // Begins the sends and receives of a group, which must outlive this object.
     Operation(Watch& watch, std::span<MessageCall> messages) : watch_(watch) {
       watch_.log_.BeginMessages(messages);
       watch_.OnBegin();
@@ -110,14 +113,14 @@ class Watch final : public WaitWatcher {
    private:
     Watch& watch_;
   };
-  // Shows the last collectives of this rank to `next`; to every rank those AlltoAllVs that were
-  // begun since the last call, because each pair of ranks has counts of its own; and to their other
-  // ends the messages that were begun since. Where an end differs, both communicators stop. Of the
-  // two ends of a message the one that asks last is answered. One thread at a time.
+  // Shows the last collectives of this rank to `next`; the AlltoAllVs begun since the last call to
+  // every rank, because each pair of ranks has counts of its own; and the messages begun since the
+  // last call to their other ends. Where an end differs, both communicators stop. Of the two ends
+  // of a message the end that asks last is answered. At most one thread at a time.
   void CompareRecent(int next);
 
-  // Says that a tuner advises the choice of algorithms, so that operations may differ in that too.
-  // REQUIRES: no operation has begun.
+  // Says that a tuner advises the choice of algorithms, so operations may differ in their
+  // algorithms too. REQUIRES: no operation has begun.
   void set_has_tuner() { has_tuner_ = true; }
 
   Status OnLongWait(std::span<const int> peers, int64_t waited_ns) override;
@@ -125,8 +128,8 @@ class Watch final : public WaitWatcher {
 
   // ---- What ranks are doing (watch_doing.cc)
 
-  // While it lives, ranks that ask what this one is doing are told `what`, such as "in
-  // ncclCommSplit". Where several live, the one made last counts. Any thread.
+  // While a Step lives, ranks that ask for this rank's activity are told `what`, such as "in
+  // ncclCommSplit". Where several live, the newest counts. Any thread.
   class Step {
    public:
     Step(Watch& watch, std::string what);
@@ -139,26 +142,29 @@ class Watch final : public WaitWatcher {
     Watch& watch_;
     const std::string what_;
   };
-  // Asks `peers`, which a step with the failure `timeout` has waited for, what they do instead, and
+  // Asks `peers`, the ranks awaited by a step with the failure `timeout`, for their activity, and
   // returns the failure with their answers. Takes a second at most. Any thread.
   Status Explain(const Status& timeout, std::span<const int> peers);
 
   // ---- Calls that all ranks make together (watch_joint_calls.cc)
 
-  // A call that all ranks make together, such as ncclCommSplit. While it lives, a failure of the
-  // communicator raises `flag`, which ends the call: when the communicator stops, or loses a rank
-  // after it has stopped for another reason (a revoked communicator can be split). Where it has
-  // lost a rank before, the flag is raised at once, and so it is when another rank gives the call
-  // up. `flag` must outlive this. Any thread. All ranks make these calls in the same order, and
-  // they are numbered in it.
+  // A call that all ranks make together, such as ncclCommSplit. While a JointCall lives, a failure
+  // of the communicator raises `flag`, which ends the call: when the communicator stops, or loses a
+  // rank after a stop for another reason (a revoked communicator can be split). The flag is raised
+  // at once where the communicator has lost a rank before, and when another rank gives the call up.
+  // `flag` must outlive this object. Any thread. All ranks make and number these calls in the same
+  // order.
   class JointCall {
    public:
     JointCall(Watch& watch, std::atomic<bool>& flag);
     ~JointCall();
     JointCall(const JointCall&) = delete;
     JointCall& operator=(const JointCall&) = delete;
-    // Returns why the watch raised the flag; success while it did not.
+    // Returns why the watch raised the flag; success until then.
     Status reason() const;
+    // Waits until the watch raises the flag, at most until the deadline. Returns what reason() does
+    // then.
+    Status AwaitReason(Deadline deadline) const;
     // Tells the other ranks that this one takes no further part in the call, and why: theirs ends
     // with `reason`, or will when they come to it. The communicator stays as it is.
     void GiveUp(const Status& reason) const;
@@ -170,36 +176,38 @@ class Watch final : public WaitWatcher {
   // ---- Lost ranks (watch_losses.cc)
 
   // Returns the ranks that the communicator has lost, in order; this rank itself where the others
-  // go on without it. All ranks that are left get the same answer, as soon as they have heard. Any
+  // go on without it. All remaining ranks get the same answer, as soon as they have heard. Any
   // thread.
   std::vector<int> LostRanks() const;
   // Returns whether a rank has ended its communicator in order. Any thread.
   bool HasLeft(int rank) const;
-  // Returns RemoteError where all other ranks have done so more than a moment ago. Any thread.
+  // Returns RemoteError where all other ranks ended their communicators more than a moment ago. Any
+  // thread.
   Status CheckNotAlone() const;
-  // Returns what an operation here that failed with `seen` reports: why the communicator stopped,
-  // if it has. A connection that broke is often but a consequence, whose reason is still on its
-  // way; it is waited for, a moment. `peer` is the other end of that connection, where it is known.
-  // If no reason comes although that rank has not left, both live, and the communicator's ranks
-  // agree on which of the two goes (bootstrap/loss_agreement.h), so that all exclude the same ones.
+  // Returns the report of an operation here that failed with `seen`: why the communicator stopped,
+  // if it has. A broken connection is often but a consequence whose reason is still on its way, and
+  // a moment is spent waiting for the reason. `peer` is the other end of the connection, where
+  // known. If no reason comes and the peer has not left, both ends live, and the communicator's
+  // ranks agree on which of the two goes (bootstrap/loss_agreement.h), so all exclude the same
+  // ranks.
   Status FirstReason(Status seen, std::optional<int> peer = std::nullopt);
 
   // ---- Leave notices (watch_leaving.cc)
 
-  // Tells the others how far this rank has got and that it comes no more. `finished`: see
-  // LeaveNotice.
+  // Tells the others how many operations this rank has begun, and that no more will come.
+  // `finished`: see LeaveNotice.
   void SendLeaveNotice(bool finished);
   // Has `hook` called on the loop's thread when a leave notice of another rank has come. Null ends
-  // that.
+  // the calls.
   void SetLeaveHook(std::function<void()> hook);
-  // Returns RemoteError where this rank has gone further than one that has left. Any thread.
+  // Returns RemoteError where this rank has gone further than a rank that has left. Any thread.
   Status CheckLeaveNotices() const;
-  // Returns what to say where an operation here does not end because another rank was cut short;
+  // Returns the reason where an operation here does not end because another rank was cut short;
   // nothing where none was. Any thread.
   std::optional<Status> CutShort() const;
 
  private:
-  // The first byte of a control message. The rest is as the functions that send it say.
+  // The first byte of a control message. The function that sends a message describes the rest.
   enum class Message : uint8_t {
     kFailure = 1,
     kInquiry = 2,
@@ -213,19 +221,20 @@ class Watch final : public WaitWatcher {
     int from;
     Inquiry inquiry;
   };
-  // Holds what a rank answered last.
+  // The last answer of a rank.
   struct Answer {
     std::string doing;
-    bool waits;  // The rank waits for another one.
+    bool waits;  // The rank waits for another rank.
     int64_t at_ns;
   };
   using Shown = Inquiry::Shown;
   static constexpr size_t kMaxTextBytes = 2000;
-  static constexpr size_t kMaxRanksShown = 8;  // A text lists at most so many ranks.
-  // Inquiries about operations that this rank has not begun. More are dropped.
+  static constexpr size_t kMaxRanksShown = 8;  // the most ranks in a text
+  // The most inquiries about operations that this rank has not begun. Further inquiries are
+  // dropped.
   static constexpr size_t kMaxEarly = 64;
-  // A rank that is told of a joint call that it has not begun keeps the reason until it begins it.
-  // No rank can be so many calls ahead of another, because none finishes a call without the others.
+  // A rank that is told of a joint call before its own begin keeps the reason until then. No rank
+  // can be this many calls ahead of another, because none finishes a call without the others.
   static constexpr size_t kMaxCallsGivenUp = 64;
 
   // watch.cc
@@ -235,6 +244,8 @@ class Watch final : public WaitWatcher {
   void OnControl(int from, std::span<const std::byte> payload);
   void OnFailure(std::span<const std::byte> body);
   void OnPeerLeft(int rank);
+  // Waits until a change that a wait may be looking for, or until `until_ns`. May return early.
+  void AwaitChange(MutexLock& lock, int64_t until_ns) TUTTI_REQUIRES(mutex_);
   std::string NameOf(int rank) const;
   std::string NameAll(std::span<const int> ranks) const;
 
@@ -267,15 +278,19 @@ class Watch final : public WaitWatcher {
   void OnBrokenData(std::span<const std::byte> body);
   Status LossStatus(std::span<const LostRank> lost) const;
   void FollowBrokenData() TUTTI_EXCLUDES(mutex_);
+  // Returns whether the communicator has stopped, or `peer` has left.
+  bool IsOver(std::optional<int> peer) const TUTTI_REQUIRES(mutex_);
+  bool AwaitOver(std::optional<int> peer, Deadline deadline) TUTTI_EXCLUDES(mutex_);
+  void AgreeOnBroken(int peer, const Status& seen) TUTTI_EXCLUDES(mutex_);
 
   // watch_joint_calls.cc
   // Ends a JointCall from outside.
   struct JointEnd {
     uint64_t number = 0;
     std::atomic<bool>* flag = nullptr;
-    Status reason;  // Where it is not ok, the watch has raised the flag.
+    Status reason;  // where not ok, the watch has raised the flag
   };
-  static void EndJointCall(JointEnd& end, const Status& reason);
+  void EndJointCall(JointEnd& end, const Status& reason) TUTTI_REQUIRES(mutex_);
   void EndJointCalls(const Status& reason) TUTTI_REQUIRES(mutex_);
   void GiveUpCall(uint64_t number, const Status& reason) TUTTI_EXCLUDES(mutex_);
   void OnCallGivenUp(std::span<const std::byte> body);
@@ -291,23 +306,25 @@ class Watch final : public WaitWatcher {
 
   OperationLog log_;
   std::atomic<bool> stop_ = false;
-  std::atomic<bool> has_early_ = false;  // Says that early_ is not empty.
-  // The times at which the current wait last asked, and last warned. Used by the thread that runs
-  // operations only.
+  std::atomic<bool> has_early_ = false;  // early_ is not empty
+  // The times at which the current wait last asked, and last warned. Used only by the thread that
+  // runs operations.
   int64_t asked_ns_ = 0;
   int64_t warned_ns_ = 0;
-  int64_t present_timeout_ns_ = 0;  // That of the present operation, for the same thread.
+  int64_t present_timeout_ns_ = 0;  // the timeout of the present operation, for the same thread
   // The last AlltoAllV that CompareRecent has shown to all. Used by its thread only.
   uint64_t last_shown_to_all_ = 0;
 
   mutable Mutex mutex_;
+  CondVar changed_;  // notified when a rank stops, leaves, answers or tells of broken connections
   Status reason_ TUTTI_GUARDED_BY(mutex_);  // Says why the communicator stopped.
   std::function<void()> stop_hook_ TUTTI_GUARDED_BY(mutex_);
   std::vector<Asked> early_ TUTTI_GUARDED_BY(mutex_);
   // The steps in the order in which they were made.
   std::vector<const Step*> steps_ TUTTI_GUARDED_BY(mutex_);
   std::map<int, Answer> answers_ TUTTI_GUARDED_BY(mutex_);
-  // The ranks that the thread that runs operations waits for, and when it last said so.
+  // The ranks that the thread that runs operations waits for, and the time of its last word about
+  // the wait.
   std::vector<int> waits_for_ TUTTI_GUARDED_BY(mutex_);
   int64_t waits_at_ns_ TUTTI_GUARDED_BY(mutex_) = 0;
   // The times at which ranks said goodbye.
@@ -316,10 +333,11 @@ class Watch final : public WaitWatcher {
   std::function<void()> leave_hook_ TUTTI_GUARDED_BY(mutex_);
   std::map<const JointCall*, JointEnd> joint_calls_ TUTTI_GUARDED_BY(mutex_);
   uint64_t num_joint_calls_ TUTTI_GUARDED_BY(mutex_) = 0;
+  CondVar joint_call_ended_;  // from outside, by EndJointCall
   std::map<uint64_t, Status> calls_given_up_ TUTTI_GUARDED_BY(mutex_);  // the last ones, by number
   std::set<int> lost_ TUTTI_GUARDED_BY(mutex_);
   // How the ranks of this communicator agree on who goes where connections for data have broken.
-  // That of the bootstrap, which knows only its own links, serves all communicators of the ranks.
+  // The bootstrap's own agreement knows only its links, and serves all communicators of the ranks.
   LossAgreement broken_data_ TUTTI_GUARDED_BY(mutex_);
   Status lost_reason_ TUTTI_GUARDED_BY(mutex_);  // the reason of the first loss
 };

@@ -1,11 +1,9 @@
-// Here ranks compare what they have begun, and find out that they are in different operations: the
-// inquiries of a rank, and its answers to those of others.
+// Ranks compare the operations they have begun, and find out that they are in different operations:
+// the inquiries of a rank, and its answers to the inquiries of others.
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -15,23 +13,23 @@ namespace tutti {
 namespace {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
-// Long enough that ordinary skew between ranks asks nothing, short enough that a mismatch is shown
-// at once.
+// Long enough that ordinary skew between ranks causes no inquiry, short enough that a mismatch is
+// shown at once.
 constexpr int64_t kAskAfterNs = kSecondNs / 5;
 constexpr int64_t kAskEveryNs = 5 * kSecondNs;
 constexpr int64_t kWarnEveryNs = 10 * kSecondNs;
-// A rank that has said goodbye may have finished the operation already. What it left in the FIFOs
-// arrives within this.
+// A rank that has said goodbye may have finished the operation already. Its data in the FIFOs
+// arrives within this time.
 constexpr int64_t kLeftGraceNs = kSecondNs;
-// The other side's sentence arrives within this after a foreign chunk has been seen.
+// The other side's sentence arrives within this time after a foreign chunk has been seen.
 constexpr int64_t kExplainNs = 2 * kSecondNs;
-// If the peer is itself waiting, it reports a timeout first, because it is closer to the rank that
+// A peer that waits itself reports a timeout first, because the peer is closer to the rank that
 // holds up the others.
 constexpr int64_t kNearerGraceNs = kSecondNs;
-// A rank compares so many finished collectives with a peer whose data does not fit.
+// A rank compares this many finished collectives with a peer whose data does not fit.
 constexpr uint64_t kPastCompared = 8;
 
-// Returns the bytes of a message, or the largest number where there cannot be so many.
+// Returns the bytes of a message, or the largest number where the product is too large.
 uint64_t BytesOf(const OpSignature& message) {
   constexpr uint64_t kMost = ~uint64_t{0};
   const auto elem = static_cast<uint64_t>(SizeOf(message.type));
@@ -43,10 +41,12 @@ uint64_t BytesOf(const OpSignature& message) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Asking
 
+// Called again and again during a wait. Asks after a moment, warns after a while, and stops the
+// communicator at the timeout.
 Status Watch::OnLongWait(std::span<const int> peers, int64_t waited_ns) {
   if (stopped()) return StopReason();
   const int64_t now_ns = NowNs();
-  // With a short timeout the answers must still be fresh when it comes.
+  // With a short timeout the answers must still be fresh when the timeout comes.
   const int64_t timeout_ns = present_timeout_ns_;
   const int64_t ask_every_ns =
       timeout_ns > 0 ? std::clamp(timeout_ns / 4, kAskAfterNs, kAskEveryNs) : kAskEveryNs;
@@ -103,9 +103,7 @@ Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag
     AskAboutPast(peer);
     AskAboutPresent(std::span(&peer, 1));
   }
-  const Deadline deadline = Deadline::After(kExplainNs);
-  while (!stopped() && !deadline.Passed())
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  AwaitOver(std::nullopt, Deadline::After(kExplainNs));
   const Status otherwise = InvalidUsage(
       "{} sent data of another operation than the one that {} is in (tag {:08x}, expected {:08x}): "
       "all ranks must call the same operations in the same order with the same arguments (in an "
@@ -117,6 +115,8 @@ Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag
   return reason;
 }
 
+// Comparing with the next rank alone is enough for a collective: round the ring, some neighbours
+// differ wherever two ranks differ.
 void Watch::CompareRecent(int next) {
   CompareEarly();
   const uint64_t last = log_.last_collective();
@@ -134,15 +134,16 @@ void Watch::CompareRecent(int next) {
     Ask(one.signature.root, one.is_send ? Shown::kSend : Shown::kReceive, one.signature);
 }
 
-// In a group of messages there is no collective to compare.
+// A group of messages has no collective to compare.
 void Watch::AskAboutPresent(std::span<const int> peers) {
   const std::optional<OpSignature> mine = log_.CollectiveUnderWay();
   if (!mine) return AskWhatTheyDo(peers);
   for (const int peer : peers) Ask(peer, Shown::kCollective, *mine);
 }
 
-// A tag depends on all collectives before, so the one in which the ranks differ may be over here.
-// The oldest is asked about first: it is where the ranks parted, and the others follow from it.
+// A tag depends on all earlier collectives, so the collective in which the ranks differ may be over
+// here. The oldest is asked about first: at the oldest difference the ranks parted, and the others
+// follow from it.
 void Watch::AskAboutPast(int peer) {
   const uint64_t last = log_.last_collective();
   for (uint64_t back = std::min(kPastCompared, last); back > 0; --back)
@@ -168,7 +169,7 @@ void Watch::OnInquiry(int from, std::span<const std::byte> body) {
   AnswerWhatThisDoes(from);
 }
 
-// An inquiry that comes while this looks may be missed. Whoever waits long, or compares, looks
+// An inquiry that comes during this look may be missed. A rank that waits long, or compares, looks
 // again.
 void Watch::CompareEarly() {
   if (!has_early_.load(std::memory_order_relaxed)) return;
@@ -194,11 +195,13 @@ void Watch::Compare(const Asked& asked) {
   }
 }
 
+// Equal sequence numbers mean the same call of the program, so a difference is an error of the
+// program.
 void Watch::CompareCollective(const Asked& asked) {
   const OpSignature& theirs = asked.inquiry.signature;
   {
     const MutexLock lock(mutex_);
-    if (theirs.sequence > log_.last_collective()) {  // This rank has not got there yet.
+    if (theirs.sequence > log_.last_collective()) {  // This rank has not begun the collective yet.
       if (early_.size() < kMaxEarly) {
         early_.push_back(asked);
         has_early_.store(true, std::memory_order_relaxed);
@@ -218,7 +221,7 @@ void Watch::CompareCollective(const Asked& asked) {
        /*tell=*/true);
 }
 
-// Both ranks are in the same AlltoAllV. Only they can tell whether they agree on what passes
+// Both ranks are in the same AlltoAllV. Only the two can tell whether they agree on the counts
 // between them.
 void Watch::ComparePair(const Asked& asked) {
   const uint64_t sequence = asked.inquiry.signature.sequence;
@@ -240,6 +243,8 @@ void Watch::ComparePair(const Asked& asked) {
     refuse(asked.from, theirs->sends, here, mine->receives);
 }
 
+// The two ends of a message may name its bytes by different types. Where a tag was foreign, type
+// and count must be the same as well, because the tag depends on both.
 void Watch::CompareMessage(const Asked& asked) {
   const OpSignature& theirs = asked.inquiry.signature;
   const bool sent_here = asked.inquiry.shown != Shown::kSend;

@@ -1,11 +1,9 @@
-// Says what ranks are doing: how this rank says it, how it asks others, and the sentence about a
-// rank that is not getting on.
+// The activity of ranks: how this rank tells its own, how it asks others, and the sentence about a
+// rank that makes no progress.
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "base/clock.h"
 #include "watch/watch.h"
@@ -13,9 +11,9 @@
 namespace tutti {
 namespace {
 
-// Answers that a failing call waits for arrive within this.
+// Answers that a failing call waits for arrive within this time.
 constexpr int64_t kAnswersNs = 1'000'000'000;
-// A wait says that it goes on at least this often. What was said longer ago is over.
+// A wait renews its word at least this often. A wait whose last word is older is over.
 constexpr int64_t kStillWaitsNs = 500'000'000;
 
 }  // namespace
@@ -38,7 +36,7 @@ void Watch::AskWhatTheyDo(std::span<const int> peers) {
   for (const int peer : peers) Ask(peer, Shown::kNothing, OpSignature());
 }
 
-// Body: one byte, 1 if this rank waits for another one, and the text.
+// Body: a single byte, 1 if this rank waits for another rank, and the text.
 void Watch::AnswerWhatThisDoes(int to) {
   Bytes message = StartMessage(Message::kDoing);
   {
@@ -56,6 +54,7 @@ void Watch::OnDoing(int from, std::span<const std::byte> body) {
   if (body.empty()) return;
   const MutexLock lock(mutex_);
   answers_[from] = {TextOf(body.subspan(1)), body[0] != std::byte{0}, NowNs()};
+  changed_.NotifyAll();
 }
 
 bool Watch::AllAnswered(std::span<const int> peers, int64_t since_ns) const {
@@ -66,8 +65,8 @@ bool Watch::AllAnswered(std::span<const int> peers, int64_t since_ns) const {
   return true;
 }
 
-// Returns what the peers have said since then, such as "; rank 2 (…) does not answer; rank 1 (…) is
-// idle …". The silent ones come first, because they are the likeliest reason.
+// Returns the peers' answers since `since_ns`, such as "; rank 2 (…) does not answer; rank 1 (…) is
+// idle …". The silent ranks come first, because they are the likeliest reason.
 std::string Watch::Answers(std::span<const int> peers, int64_t since_ns) const {
   std::string text;
   size_t shown = 0;
@@ -99,11 +98,7 @@ Status Watch::Explain(const Status& timeout, std::span<const int> peers) {
   AskWhatTheyDo(peers);
   const Deadline deadline = Deadline::After(kAnswersNs);
   MutexLock lock(mutex_);
-  while (!AllAnswered(peers, asked_ns) && !deadline.Passed()) {
-    lock.Unlock();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    lock.Lock();
-  }
+  while (!AllAnswered(peers, asked_ns) && !deadline.Passed()) AwaitChange(lock, deadline.at_ns());
   return Status(timeout.code(), fmt::format("{}{}", timeout.message(), Answers(peers, asked_ns)));
 }
 

@@ -1,6 +1,7 @@
-// Calls that all ranks of a communicator make together: what ends them, and how the other ranks
-// hear that one of them gives such a call up.
+// Calls that all ranks of a communicator make together: the events that end a call, and how the
+// other ranks hear when a rank gives a call up.
 
+#include <chrono>
 #include <cstring>
 
 #include "watch/watch.h"
@@ -14,9 +15,9 @@ Watch::JointCall::JointCall(Watch& watch, std::atomic<bool>& flag) : watch_(watc
   end = {number, &flag, Status::Ok()};
   const auto given_up = watch_.calls_given_up_.find(number);
   if (!watch_.lost_reason_.ok())
-    EndJointCall(end, watch_.lost_reason_);
+    watch_.EndJointCall(end, watch_.lost_reason_);
   else if (given_up != watch_.calls_given_up_.end())
-    EndJointCall(end, given_up->second);
+    watch_.EndJointCall(end, given_up->second);
 }
 
 Watch::JointCall::~JointCall() {
@@ -27,6 +28,16 @@ Watch::JointCall::~JointCall() {
 Status Watch::JointCall::reason() const {
   const MutexLock lock(watch_.mutex_);
   return watch_.joint_calls_.at(this).reason;
+}
+
+Status Watch::JointCall::AwaitReason(Deadline deadline) const {
+  constexpr int kLookAgainMs = 1000;
+  MutexLock lock(watch_.mutex_);
+  const JointEnd& end = watch_.joint_calls_.at(this);
+  while (end.reason.ok() && !deadline.Passed())
+    watch_.joint_call_ended_.WaitFor(lock,
+                                     std::chrono::milliseconds(deadline.RemainingMs(kLookAgainMs)));
+  return end.reason;
 }
 
 void Watch::JointCall::GiveUp(const Status& reason) const {
@@ -43,17 +54,18 @@ void Watch::EndJointCall(JointEnd& end, const Status& reason) {
   if (!end.reason.ok()) return;
   end.reason = reason;
   end.flag->store(true, std::memory_order_release);
+  joint_call_ended_.NotifyAll();
 }
 
 void Watch::EndJointCalls(const Status& reason) {
   for (auto& [call, end] : joint_calls_) EndJointCall(end, reason);
 }
 
-// Ends the call here if it is under way, and passes on what is new, so that all ranks hear of it.
+// Ends the call here if it is under way, and passes new reasons on, so all ranks hear of them.
 void Watch::GiveUpCall(uint64_t number, const Status& reason) {
   {
     const MutexLock lock(mutex_);
-    // What is older than all that is remembered has been passed on before.
+    // Calls older than all remembered calls have been passed on before.
     const bool full = calls_given_up_.size() >= kMaxCallsGivenUp;
     if (full && number < calls_given_up_.begin()->first) return;
     if (!calls_given_up_.emplace(number, reason).second) return;

@@ -1,5 +1,5 @@
-// Leave notices: how a rank tells the others how far it has got, and how these see that they wait
-// for it in vain.
+// Leave notices: how a rank tells the others how many operations it has begun, and how the others
+// see that they wait in vain.
 
 #include "watch/watch.h"
 
@@ -21,7 +21,7 @@ void Watch::SendLeaveNotice(bool finished) {
     if (!HasLeft(rank)) bootstrap_.SendControl(rank, message);
 }
 
-// Not every two ranks have a link, so that what is new is passed on.
+// Not every two ranks have a link, so each rank passes new notices on.
 void Watch::OnLeaveNotice(std::span<const std::byte> payload) {
   std::optional<LeaveNotice> notice = ReadLeaveNotice(payload.subspan(1), bootstrap_.num_ranks());
   if (!notice || notice->rank == bootstrap_.rank()) return;
@@ -39,6 +39,8 @@ void Watch::OnLeaveNotice(std::span<const std::byte> payload) {
   if (hook) hook();
 }
 
+// A rank that has left after fewer collectives, or fewer messages with this rank, will never take
+// part in the next.
 Status Watch::CheckLeaveNotices() const {
   const uint64_t last = log_.last_collective();
   const std::vector<uint64_t> numbers = log_.NumbersOfMessages();

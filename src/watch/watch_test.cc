@@ -12,11 +12,13 @@
 #include <thread>
 #include <utility>
 
+#include "testing/threads.h"
+
 namespace tutti {
 namespace {
 
-// Ranks in one process, whose bootstraps know nothing but control messages: the sender's thread
-// hands them to the receiver at once, except between Hold and Deliver.
+// Ranks in a single process, whose bootstraps know nothing but control messages: the sender's
+// thread hands them to the receiver at once, except between Hold and Deliver.
 class Network {
  public:
   explicit Network(int num_ranks, int64_t timeout_ns = 0,
@@ -38,7 +40,7 @@ class Network {
   Bootstrap::Events& events(int rank) { return bootstraps_[static_cast<size_t>(rank)]->events; }
 
   void Hold() { holds_ = true; }
-  // Returns how many ranks have sent something that is held.
+  // Returns how many ranks have sent a message that is held.
   size_t HeldSenders() {
     const std::lock_guard lock(held_mutex_);
     std::set<int> senders;
@@ -128,7 +130,7 @@ OpSignature AllReduceOf(uint64_t count) {
   return signature;
 }
 
-// Launches the collective, as a GPU does: it goes on when its thread has left it.
+// Launches the collective, as a GPU does: the collective goes on when its thread has left it.
 void Launch(Watch& watch, OpSignature signature,
             const std::shared_ptr<const VariableParts>& parts = nullptr) {
   const Watch::Operation begun(watch, signature, parts);
@@ -244,7 +246,7 @@ TEST(WatchTest, AForeignTagShowsTheCollectiveInWhichTheRanksParted) {
   ExpectWords(network.watch(1).OnForeignChunk(0, 1, 2), {"number 1", "count 10", "count 11"});
 }
 
-// Returns what the other rank of the network is doing, as rank 0 hears it.
+// Returns the activity of the other rank of the network, as rank 0 hears it.
 std::string WhatRank1Does(Network& network) {
   const int peer = 1;
   return std::string(network.watch(0).Explain(Timeout(""), std::span(&peer, 1)).message());
@@ -388,7 +390,7 @@ TEST(WatchTest, AJointCallThatOneRankGivesUpEndsOnAllRanks) {
     giver.GiveUp(RemoteError("rank 0 gave up"));
     EXPECT_TRUE(flags[1]);
     ExpectWords(waiting.reason(), {"rank 0 gave up"});
-    // This one comes to the call later.
+    // This rank comes to the call later.
     const Watch::JointCall late(network.watch(2), flags[2]);
     EXPECT_TRUE(flags[2]);
     ExpectWords(late.reason(), {"rank 0 gave up"});
@@ -399,6 +401,18 @@ TEST(WatchTest, AJointCallThatOneRankGivesUpEndsOnAllRanks) {
     const Watch::JointCall next(network.watch(rank), flag);
     EXPECT_FALSE(flag);
   }
+}
+
+TEST(WatchTest, AWaitForTheReasonOfAJointCallEndsWithTheReasonOrAtTheDeadline) {
+  Network network(2);
+  std::array<std::atomic<bool>, 2> flags = {};
+  const Watch::JointCall giver(network.watch(0), flags[0]);
+  const Watch::JointCall waiting(network.watch(1), flags[1]);
+  EXPECT_TRUE(waiting.AwaitReason(Deadline::After(1'000'000)).ok());
+  std::thread thread(
+      [&] { ExpectWords(waiting.AwaitReason(Deadline::Never()), {"rank 0 gave up"}); });
+  giver.GiveUp(RemoteError("rank 0 gave up"));
+  thread.join();
 }
 
 // Each rank sees a pair that cannot talk before it hears what the others see.
@@ -418,6 +432,50 @@ TEST(WatchTest, BrokenConnectionsOfAMiddleRankExcludeTheSameRankForAll) {
     EXPECT_TRUE(network.watch(rank).stopped());
     EXPECT_EQ(network.watch(rank).LostRanks(), std::vector<int>{1}) << "on rank " << rank;
   }
+}
+
+// Has rank 0 of `network` look for the reason of a broken connection to `peer` on a thread of its
+// own, which must sleep until `act` brings the reason. Returns the reason found by rank 0.
+Status ReasonAfter(Network& network, std::optional<int> peer, const std::function<void()>& act) {
+  Status reason;
+  std::atomic<pid_t> thread = 0;
+  std::thread waiting([&] {
+    thread = testing::ThisThread();
+    reason = network.watch(0).FirstReason(RemoteError("it broke"), peer);
+  });
+  while (thread == 0) std::this_thread::yield();
+  EXPECT_TRUE(testing::StaysAsleep(thread, /*quiet_ms=*/30));
+  const Deadline soon = Deadline::AfterSeconds(30);
+  act();
+  waiting.join();
+  EXPECT_FALSE(soon.Passed()) << "the wait went on until its deadline";
+  return reason;
+}
+
+TEST(WatchTest, AWaitForTheReasonSleepsUntilTheCommunicatorStops) {
+  for (const std::optional<int> peer : {std::optional<int>(), std::optional<int>(1)}) {
+    Network network(2, /*timeout_ns=*/0, /*explain_ns=*/120'000'000'000);
+    const Status reason = ReasonAfter(
+        network, peer, [&] { network.watch(1).Stop(InternalError("a fault"), /*tell=*/true); });
+    EXPECT_EQ(reason.message(), "a fault");
+  }
+}
+
+TEST(WatchTest, AWaitForTheReasonSleepsUntilThePeerLeaves) {
+  Network network(2, /*timeout_ns=*/0, /*explain_ns=*/120'000'000'000);
+  const Status reason = ReasonAfter(network, 1, [&] { network.events(0).peer_left(1); });
+  EXPECT_EQ(reason.message(), "it broke");
+  EXPECT_FALSE(network.watch(0).stopped());
+}
+
+// Nothing from rank 1 arrives, so rank 0 decides when the time for an answer is over.
+TEST(WatchTest, ABrokenConnectionToASilentRankEndsInItsLoss) {
+  Network network(2, /*timeout_ns=*/0, /*explain_ns=*/1'000'000);
+  network.Hold();
+  const Deadline soon = Deadline::AfterSeconds(20);
+  ExpectWords(network.watch(0).FirstReason(RemoteError("it broke"), 1), {"rank 1 was lost"});
+  EXPECT_FALSE(soon.Passed()) << "the wait went on until its deadline";
+  EXPECT_EQ(network.watch(0).LostRanks(), std::vector<int>{1});
 }
 
 TEST(WatchTest, BytesThatAreNoMessageAreIgnored) {

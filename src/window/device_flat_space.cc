@@ -16,8 +16,8 @@
 namespace tutti {
 namespace {
 
-// Records of windows lie in blocks of the least memory that the driver gives. One holds some 20,000
-// windows; a communicator that has more is refused.
+// Records of windows lie in blocks of the least memory that the driver gives. A block holds some
+// 20,000 windows; a communicator with more windows is refused.
 constexpr uint64_t kRecordBytes = kHugePageBytes;
 constexpr uint64_t kRecordAlignment = 16;
 
@@ -38,9 +38,9 @@ class DeviceFlatSpace final : public FlatSpace {
   std::byte* base() const override { return range_.data(); }
   uint64_t granularity() const override { return kHugePageBytes; }
 
-  // An allocation is known by where it begins: as long as a window holds it, nothing else can begin
-  // there. That its first piece has a name is tried here, because memory without one makes no
-  // window, which is no error.
+  // The begin of an allocation is its id: as long as a window holds the allocation, nothing else
+  // can begin there. Find also tries whether the first piece has a name. Memory without a name
+  // makes no window, which is no error.
   Result<Allocation> Find(std::span<const std::byte> buffer) override {
     TUTTI_ASSIGN(const cuda::MappedPieces found, cuda::FindPieces(device_, buffer));
     TUTTI_TRY(cuda::ExportPiece(device_, found.begin).status());
@@ -50,7 +50,7 @@ class DeviceFlatSpace final : public FlatSpace {
                       {found.bytes.begin(), found.bytes.end()}};
   }
   Result<Allocation> Allocate(uint64_t bytes) override {
-    UniqueFd name;  // That it has one is what counts: Export asks for it again.
+    UniqueFd name;  // Only its existence counts: Export asks for a name again.
     TUTTI_ASSIGN(cuda::MappedMemory memory, cuda::MappedMemory::Create(device_, bytes, &name));
     memory.LetPeersUse(device_);
     const Allocation allocation = {
@@ -69,7 +69,7 @@ class DeviceFlatSpace final : public FlatSpace {
     const auto here = first + static_cast<ptrdiff_t>(piece);
     const std::byte* const begin = allocation.base + std::accumulate(first, here, uint64_t{0});
     Result<UniqueFd> fd = cuda::ExportPiece(device_, begin);
-    // The driver does not say whether it is descriptors that are missing.
+    // The driver does not say whether descriptors are missing.
     if (!fd.ok() && GainDescriptors()) fd = cuda::ExportPiece(device_, begin);
     TUTTI_TRY(fd.status());
     RemoteHandle handle;

@@ -13,8 +13,8 @@
 namespace tutti {
 namespace {
 
-// The addresses that the flat spaces of one communicator may take in a process: a 32nd of what a
-// process has on x86-64, so that many communicators have room.
+// The most addresses of one communicator's flat spaces in a process: a 32nd of a process's
+// addresses on x86-64, so that many communicators have room.
 constexpr uint64_t kMostAddresses = uint64_t{4} << 40;
 
 uint64_t RoundDown(uint64_t value, uint64_t unit) { return value / unit * unit; }
@@ -32,7 +32,7 @@ class HostFlatSpace final : public FlatSpace {
     return Status::Ok();
   }
   std::byte* base() const override { return range_.data(); }
-  // Huge pages then lie alike in all mappings.
+  // Huge pages lie alike in all mappings with this granularity.
   uint64_t granularity() const override { return kHugePageBytes; }
 
   Result<Allocation> Find(std::span<const std::byte> buffer) override {
@@ -51,13 +51,14 @@ class HostFlatSpace final : public FlatSpace {
     return Find({static_cast<const std::byte*>(memory), bytes});
   }
   void Free(const Allocation& allocation) override {
-    // It fails only where the user has freed the memory of a window, which nothing is left of then.
+    // Free fails only where the user has freed the memory of a window, and then nothing is left to
+    // free.
     static_cast<void>(memory_.Free(allocation.base).ok());
   }
   Result<RemoteHandle> Export(const Allocation& allocation, size_t /*piece*/) override {
     return memory_.Export(allocation.id, fd_server_);
   }
-  void EndExport(const RemoteHandle& /*handle*/) override {}  // It ends with the allocation.
+  void EndExport(const RemoteHandle& /*handle*/) override {}  // An export ends with its allocation.
 
   Status Map(uint64_t at, const RemoteHandle& piece, Deadline deadline,
              const std::atomic<bool>* abort_flag) override {

@@ -12,8 +12,8 @@
 namespace tutti {
 
 // Makes the flat space of a rank whose team has `team_size` ranks, of which `ranks_here` are
-// threads of this process. `stride` above 0 is what the user wants it to be. `memory` and
-// `fd_server` are the process's and outlive it.
+// threads of this process. A `stride` above 0 is the user's choice. `memory` and `fd_server` belong
+// to the process and outlive the space.
 std::unique_ptr<FlatSpace> MakeHostFlatSpace(HostMemory& memory, FdServer& fd_server, int team_size,
                                              int ranks_here, uint64_t stride);
 

@@ -10,8 +10,8 @@
 namespace tutti {
 namespace {
 
-// How long a rank that leaves waits for others to take what it has put. One that is stuck is found
-// out by its communicator's own time-outs.
+// How long a leaving rank waits for others to take its puts. The communicator's own time-outs find
+// a stuck rank.
 constexpr double kFinishS = 60;
 
 }  // namespace
@@ -59,9 +59,9 @@ std::shared_ptr<const OneSidedCall> HostOneSided::MakeWait(std::vector<Awaited> 
   return std::make_shared<WaitCall>(*this, std::move(awaited));
 }
 
-// Returns the counter of signals from rank `from` at `place` of the team. This rank's own has two
-// addresses: here it is the one at which the network counts, because the thread sanitizer tells
-// memory by its address.
+// Returns the counter of signals from rank `from` at `place` of the team. This rank's own counter
+// has two addresses. The result is the address at which the network counts, because the thread
+// sanitizer tells memory by its address.
 HostOneSided::Counter& HostOneSided::CounterAt(int place, int from) const {
   std::byte* const counters =
       place == signals_->team.place ? signals_->own.data() : signals_->At(place, 0);
@@ -115,7 +115,8 @@ bool HostOneSided::Await(int peer, uint64_t until) {
     return seen >= until;
   };
   if (arrived()) return true;
-  // Whoever asks what this rank does is told, once it has waited long enough for anyone to ask.
+  // Asking ranks learn of the wait by the step, which begins when the wait is long enough for
+  // questions.
   std::optional<Watch::Step> step;
   const auto tell = [&] {
     if (!step)

@@ -2,12 +2,12 @@
 
 // One-sided calls of ranks on hosts: ncclPutSignal, ncclSignal and ncclWaitSignal.
 //
-// Every rank counts, for each rank, how often that one has signalled it. The counters lie in a
-// window of their own, a cache line each, in the part of the rank that waits. Whoever puts into the
-// part of a rank of its LSA team copies there and adds to the counter with release order; a wait
-// loads it with acquire order, and sleeps on its futex. To other ranks the network puts the data
-// and adds to the counter (remote_windows.h), and a wait drives the connection to the rank that it
-// waits for.
+// Every rank counts the signals of each rank. The counters lie in a window of their own, a cache
+// line each, in the part of the waiting rank. A put to a rank of the LSA team copies the data there
+// and adds to the counter with release order. A wait loads the counter with acquire order, and
+// sleeps on the counter's futex. To ranks outside the team the network puts the data and adds to
+// the counter (remote_windows.h). A wait for a rank outside the team drives the connection to the
+// rank.
 //
 // The calls run one at a time.
 
@@ -30,14 +30,14 @@ class HostOneSided final : public OneSided {
  public:
   struct Parts {
     int rank = 0;
-    std::shared_ptr<const Window> signals;       // SignalBytes of each rank
+    std::shared_ptr<const Window> signals;       // Has SignalBytes bytes of each rank.
     std::unique_ptr<RemoteWindows> remote = {};  // null where the LSA team is all ranks
     Watch* watch = nullptr;                      // outlives the object
     WaitPolicy wait_policy;
   };
   explicit HostOneSided(Parts parts);
 
-  // Returns how many bytes the counters of a rank take.
+  // Returns the size of a rank's counters in bytes.
   static uint64_t SignalBytes(int num_ranks);
   RemoteWindows* remote() override { return remote_.get(); }
 
@@ -48,7 +48,7 @@ class HostOneSided final : public OneSided {
  private:
   class PutCall;
   class WaitCall;
-  // A counter, and who sleeps until it changes.
+  // A counter, and the number of threads that sleep until the counter changes.
   struct alignas(64) Counter {
     std::atomic<uint64_t> count;
     SleepFlag sleepers;

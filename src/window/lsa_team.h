@@ -8,19 +8,19 @@
 
 namespace tutti {
 
-// The LSA team of a rank: `size` consecutive ranks. All teams of a communicator have one size, so
-// that place i of a team is rank `first` + i, and rank r is at place r mod size of team r / size.
+// The LSA team of a rank: `size` consecutive ranks. All teams of a communicator have one size.
+// Place i of a team is rank `first` + i, and rank r is at place r mod size of team r / size.
 struct LsaTeam {
   int size = 1;
-  int place = 0;  // The place of the rank whose team this is.
+  int place = 0;  // The place of this rank.
   int first = 0;  // the rank at place 0
 
   bool Has(int rank) const { return rank >= first && rank < first + size; }
 };
 
 // Returns the largest size that all teams can have where rank r shares memory with the ranks of the
-// same `leaders[r]`: the greatest common divisor of the numbers of such ranks in a row. `wished`
-// above 0 replaces it where it divides it.
+// same `leaders[r]`: the greatest common divisor of the lengths of the rows of such ranks. A
+// `wished` size above 0 replaces the largest size where it divides the largest size.
 int LsaTeamSize(std::span<const int> leaders, int64_t wished);
 
 // Returns the team of `rank` where teams have `size` ranks.

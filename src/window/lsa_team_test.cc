@@ -20,7 +20,7 @@ TEST(LsaTeamTest, AllTeamsHaveTheSizeThatFitsEveryHost) {
   EXPECT_EQ(SizeOf({0, 1, 2}), 1);
 }
 
-// Teams are ranks in a row: ranks that are dealt to hosts in turns have none.
+// Teams are ranks in a row. Ranks that are dealt to hosts in turns have no row of two.
 TEST(LsaTeamTest, RanksThatAlternateBetweenHostsAreAlone) {
   EXPECT_EQ(SizeOf({0, 1, 0, 1}), 1);
   EXPECT_EQ(SizeOf({0, 0, 2, 2, 0, 0}), 2);

@@ -18,7 +18,7 @@ TEST(OffsetSpaceTest, TakesTheLowestPlace) {
   EXPECT_EQ(space.Take(4 * kMiB, 2 * kMiB), 0u);
   EXPECT_EQ(space.Take(8 * kMiB, 2 * kMiB), 4 * kMiB);
   space.GiveBack(0, 4 * kMiB);
-  EXPECT_EQ(space.Take(6 * kMiB, 2 * kMiB), 12 * kMiB);  // It does not fit into the gap.
+  EXPECT_EQ(space.Take(6 * kMiB, 2 * kMiB), 12 * kMiB);  // The run does not fit into the gap.
   EXPECT_EQ(space.Take(2 * kMiB, 2 * kMiB), 0u);
   EXPECT_EQ(space.Take(2 * kMiB, 2 * kMiB), 2 * kMiB);
   EXPECT_EQ(space.taken(), 18 * kMiB);
@@ -50,8 +50,8 @@ struct Piece {
   uint64_t count;
 };
 
-// Random traffic: takes and gives back, with at most `most` numbers taken at any time. `after` is
-// called with the runs that are taken, after each step.
+// Random traffic: takes runs and gives them back, with at most `most` numbers taken at any time.
+// Calls `after` with the taken runs after each step.
 template <class After>
 void Drive(OffsetSpace& space, uint32_t seed, int steps, uint64_t most, const After& after) {
   std::mt19937 random(seed);
@@ -93,7 +93,8 @@ TEST(OffsetSpaceTest, RunsNeverOverlap) {
   }
 }
 
-// All ranks rely on this. The traffic depends on the answers, as that of ranks does.
+// All ranks rely on equal answers. The traffic depends on the answers, as the traffic of ranks
+// does.
 TEST(OffsetSpaceTest, IsEqualOnAllRanksUnderRandomTraffic) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
@@ -109,8 +110,8 @@ TEST(OffsetSpaceTest, IsEqualOnAllRanksUnderRandomTraffic) {
   }
 }
 
-// With a quarter of the numbers taken there is always room (Drive asserts it), however long the
-// traffic lasts; and when all runs are given back, one run takes everything.
+// With a quarter of the numbers taken some run always fits (Drive asserts this), however long the
+// traffic lasts. When all runs are given back, one run takes everything.
 TEST(OffsetSpaceTest, FragmentationIsBounded) {
   constexpr uint64_t kSize = 1 << 12;
   OffsetSpace space(kSize);

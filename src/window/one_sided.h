@@ -1,10 +1,10 @@
 #pragma once
 
-// One-sided calls: ncclPutSignal, ncclSignal and ncclWaitSignal, whatever the ranks are.
-// host_one_sided.h has those of ranks on hosts, comm/gpu_one_sided.h those of GPUs.
+// One-sided calls: ncclPutSignal, ncclSignal and ncclWaitSignal, for any kind of rank.
+// host_one_sided.h has the calls of ranks on hosts, comm/gpu_one_sided.h the calls of GPUs.
 //
-// The calls take their turns among the communicator's operations (OneSidedCall in plan/task.h).
-// Make them by any thread.
+// The calls take their turns among the communicator's operations (OneSidedCall in plan/task.h). Any
+// thread may make calls.
 
 #include <cstddef>
 #include <cstdint>
@@ -23,36 +23,36 @@ class OneSided {
  public:
   virtual ~OneSided() = default;
 
-  // A put of `data` to `offset` of the part of rank `peer`, and a signal when it is there. Without
-  // a window, a signal alone.
+  // A put of `data` to `offset` of the part of rank `peer`, and a signal after the data. Without a
+  // window the put is a signal alone.
   struct Put {
     int peer = 0;
     std::shared_ptr<const Window> window;
     uint64_t offset = 0;
     std::span<const std::byte> data;
   };
-  // Signals of a rank that a wait takes.
+  // A number of signals of a rank, which a wait takes.
   struct Awaited {
     int peer = 0;
     uint64_t count = 0;
   };
-  // Return the calls, which must not outlive the object. REQUIRES: the ranks and the bytes exist.
-  // Fails where `data` is not where this rank can put from.
+  // Return the calls, which must not outlive the object. Fail where this rank cannot put from
+  // `data`. REQUIRES: the ranks and the bytes exist.
   virtual Result<std::shared_ptr<const OneSidedCall>> MakePut(Put put) = 0;
   virtual std::shared_ptr<const OneSidedCall> MakeWait(std::vector<Awaited> awaited) = 0;
 
-  // Returns the connections to ranks outside the LSA team that windows of hosts are shared with;
-  // null where there are none.
+  // Returns the connections to the ranks outside the LSA team with which windows of hosts are
+  // shared. Null where all ranks are in the team.
   virtual RemoteWindows* remote() { return nullptr; }
   // Ends waits that are queued on a device. The communicator has stopped. Any thread.
   virtual void Abort() {}
-  // Waits until the device has done the puts that are queued on it, or, where the communicator
-  // stops, has given them up. Any thread.
+  // Waits until the device has done the queued puts, or has given them up because the communicator
+  // stopped. Any thread.
   virtual void AwaitPuts() {}
-  // Waits until the device has done the calls that are queued on it, and other ranks have all that
-  // these put, or are gone.
+  // Waits until the device has done the queued calls, and all peers have the data of the calls or
+  // are gone.
   virtual void EndQueuedCalls(Deadline /*deadline*/) {}
-  // Waits until other ranks have all that was put to them, or are gone.
+  // Waits until all peers have the data of all puts, or are gone.
   virtual void Finish() {}
 };
 

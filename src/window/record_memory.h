@@ -1,6 +1,6 @@
 #pragma once
 
-// Kernels of a rank read here what the host tells them of windows: memory of the rank's device.
+// Memory of the rank's device in which kernels read the host's records of windows.
 //
 // One thread at a time.
 
@@ -21,7 +21,7 @@ class RecordMemory {
   virtual void Free(void* memory) = 0;
 };
 
-// Makes such memory for ranks on hosts, and where no kernel reads any of it.
+// Makes record memory for ranks on hosts, and for ranks without kernels.
 std::unique_ptr<RecordMemory> MakeHostRecordMemory();
 
 }  // namespace tutti

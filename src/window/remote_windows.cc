@@ -8,29 +8,27 @@
 
 #include "base/log.h"
 #include "bootstrap/auth.h"
-#include "operations/agreement.h"
 
 namespace tutti {
 namespace {
 
-// The plugins that a rank offers to the others at most.
+// The most plugins that a rank offers to the others.
 constexpr size_t kMostGroups = 4;
 
-// The bootstrap's tags of what two ranks tell each other.
+// The bootstrap's tags for the messages of two ranks.
 constexpr uint32_t kHandleTag = 0x57494e01;
 constexpr uint32_t kKeyTag = 0x57494e02;
 // How often a wait for a message looks at the stop flag.
 constexpr int64_t kLookAtStopNs = 20'000'000;
-// How often a thread that drives an operation yields before it sleeps.
+// How often the driving thread of an operation yields before sleeping.
 constexpr int kLooksBeforeSleep = 200;
 
 }  // namespace
 
-Result<std::unique_ptr<RemoteWindows>> RemoteWindows::Connect(const Parts& parts,
-                                                              const WaitLimits& limits) {
+Result<std::unique_ptr<RemoteWindows>> RemoteWindows::Connect(const Parts& parts) {
   std::unique_ptr<RemoteWindows> windows(new RemoteWindows(parts));
-  TUTTI_TRY(windows->JoinGroup(limits));
-  if (windows->group_ == nullptr) TUTTI_TRY(windows->ConnectAll(limits));
+  TUTTI_TRY(windows->JoinGroup());
+  if (windows->group_ == nullptr) TUTTI_TRY(windows->ConnectAll());
   return windows;
 }
 
@@ -42,69 +40,55 @@ RemoteWindows::~RemoteWindows() {
 
 std::vector<int> RemoteWindows::RanksOutside() const {
   std::vector<int> ranks;
-  for (int r = 0; r < parts_.bootstrap->num_ranks(); ++r)
+  for (int r = 0; r < parts_.ranks.bootstrap->num_ranks(); ++r)
     if (!parts_.team.Has(r)) ranks.push_back(r);
   return ranks;
 }
 
-// Finds the first plugin of rank 0 that all ranks have, and joins the ranks by it. Where there is
-// none, or it cannot be opened on some rank, group_ stays null, on all ranks.
-Status RemoteWindows::JoinGroup(const WaitLimits& limits) {
+// Finds the first common plugin in rank 0's order, and joins the ranks by the plugin. group_ stays
+// null on all ranks where they have no common plugin, or where the plugin cannot be opened on some
+// rank.
+Status RemoteWindows::JoinGroup() {
   struct Offer {
     std::array<uint64_t, kMostGroups> names = {};
     uint64_t number = 0;
   };
-  std::vector<Offer> offers(parts_.peers.size());
-  Offer& mine = offers[static_cast<size_t>(parts_.bootstrap->rank())];
-  mine.number = RandomU64();
+  JointStep<Offer> step(parts_.ranks);
+  step.mine().number = RandomU64();
   const std::vector<uint64_t> names =
       parts_.groups ? parts_.groups->names() : std::vector<uint64_t>();
-  std::copy_n(names.begin(), std::min(names.size(), kMostGroups), mine.names.begin());
-  TUTTI_TRY(parts_.bootstrap->AllGather(offers.data(), sizeof(Offer), limits.deadline,
-                                        limits.abort_flag));
+  std::copy_n(names.begin(), std::min(names.size(), kMostGroups), step.mine().names.begin());
+  TUTTI_TRY(step.Exchange());
+  const std::span<const Offer> offers = step.offers();
   for (const uint64_t name : offers[0].names) {
     if (name == 0) continue;
     const auto without = std::find_if(offers.begin(), offers.end(), [&](const Offer& offer) {
       return std::find(offer.names.begin(), offer.names.end(), name) == offer.names.end();
     });
-    if (without == offers.end()) return OpenGroup(name, offers[0].number, limits);
-    if (parts_.groups && mine.names[0] != 0)
+    if (without == offers.end()) return OpenGroup(name, offers[0].number);
+    if (parts_.groups && step.mine().names[0] != 0)
       TUTTI_INFO(kLogNet, "plugin {} carries no one-sided operations, because {} does not use it",
                  parts_.groups->NameOf(name), NameOf(static_cast<int>(without - offers.begin())));
   }
   return Status::Ok();
 }
 
-Status RemoteWindows::OpenGroup(uint64_t name, uint64_t number, const WaitLimits& limits) {
-  struct Entry {
-    StatusWire opened;
-    NetHandle handle = {};
-  };
-  std::vector<Entry> entries(parts_.peers.size());
+Status RemoteWindows::OpenGroup(uint64_t name, uint64_t number) {
   Result<std::unique_ptr<RmaGroupListener>> listener = parts_.groups->Open(name, number);
-  const int rank = parts_.bootstrap->rank();
-  Entry& mine = entries[static_cast<size_t>(rank)];
-  mine.opened = StatusWire::Of(listener.ok() ? Status() : listener.status());
-  if (listener.ok()) mine.handle = (*listener)->handle();
-  TUTTI_TRY(parts_.bootstrap->AllGather(entries.data(), sizeof(Entry), limits.deadline,
-                                        limits.abort_flag));
-  std::vector<NetHandle> handles;
-  for (size_t r = 0; r < entries.size(); ++r) {
-    const Status refusal = entries[r].opened.From(static_cast<int>(r), parts_.peers[r]);
-    if (!refusal.ok()) {
-      TUTTI_WARN("{} carries one-sided operations, and no plugin: {}", parts_.network->name(),
-                 refusal.message());
-      return Status::Ok();
-    }
-    handles.push_back(entries[r].handle);
+  JointStep<NetHandle> step(parts_.ranks);
+  if (listener.ok()) step.mine() = (*listener)->handle();
+  TUTTI_ASSIGN(const Agreement opened, step.Exchange(listener.status()));
+  if (!opened.go_on()) {
+    TUTTI_WARN("{} carries one-sided operations, and no plugin: {}", parts_.network->name(),
+               opened.refusal.message());
+    return Status::Ok();
   }
-  TUTTI_ASSIGN(group_, (*listener)->Join(handles, rank));
-  // What one rank's library lacks, no rank can rely on.
-  std::vector<std::array<bool, 2>> signals(entries.size());
-  signals[static_cast<size_t>(rank)] = {group_->has_strong_signals(), group_->has_va_signals()};
-  TUTTI_TRY(parts_.bootstrap->AllGather(signals.data(), sizeof(signals[0]), limits.deadline,
-                                        limits.abort_flag));
-  for (const auto& [strong, va] : signals) {
+  TUTTI_ASSIGN(group_, (*listener)->Join(step.offers(), parts_.ranks.bootstrap->rank()));
+  // A rank can rely only on the kinds of signals in every rank's library.
+  JointStep<std::array<bool, 2>> signals(parts_.ranks);
+  signals.mine() = {group_->has_strong_signals(), group_->has_va_signals()};
+  TUTTI_TRY(signals.Exchange());
+  for (const auto& [strong, va] : signals.offers()) {
     strong_signals_ = strong_signals_ && strong;
     va_signals_ = va_signals_ && va;
   }
@@ -133,11 +117,12 @@ Status RemoteWindows::CheckSignals(bool strong, bool in_windows) const {
   return Status::Ok();
 }
 
-// The higher of two ranks listens. All handles are sent before the first wait, so that no two ranks
-// wait for each other.
-Status RemoteWindows::ConnectAll(const WaitLimits& limits) {
+// The higher of two ranks listens. All handles are sent before the first wait. Therefore no two
+// ranks wait for each other.
+Status RemoteWindows::ConnectAll() {
+  const WaitLimits limits = parts_.ranks.limits();
   NetRma& rma = *parts_.network->rma();
-  const int rank = parts_.bootstrap->rank();
+  const int rank = parts_.ranks.bootstrap->rank();
   const std::vector<int> outside = RanksOutside();
   std::map<int, std::unique_ptr<NetRmaListener>> listeners;
   for (const int peer : outside) {
@@ -165,14 +150,15 @@ Status RemoteWindows::Tell(int peer, uint32_t tag, std::span<const std::byte> me
   Bytes numbered(sizeof(joint_call_) + message.size());
   std::memcpy(numbered.data(), &joint_call_, sizeof(joint_call_));
   std::copy(message.begin(), message.end(), numbered.begin() + sizeof(joint_call_));
-  return parts_.bootstrap->Send(peer, tag, numbered);
+  return parts_.ranks.bootstrap->Send(peer, tag, numbered);
 }
 
-// Receives the message of just this size that `peer` has sent in this joint call.
+// Receives a message of exactly this size from `peer` in this joint call.
 Status RemoteWindows::Hear(int peer, uint32_t tag, std::span<std::byte> message,
                            const WaitLimits& limits) {
   for (;;) {
-    const Result<Bytes> heard = parts_.bootstrap->Recv(peer, tag, Deadline::After(kLookAtStopNs));
+    const Result<Bytes> heard =
+        parts_.ranks.bootstrap->Recv(peer, tag, Deadline::After(kLookAtStopNs));
     if (heard.ok()) {
       uint64_t joint_call = 0;
       if (heard->size() != sizeof(joint_call) + message.size())
@@ -190,7 +176,7 @@ Status RemoteWindows::Hear(int peer, uint32_t tag, std::span<std::byte> message,
   }
 }
 
-// In a group the key that a rank tells is only the notice that it has registered its part.
+// In a group a rank's key is only the notice of its registration.
 Status RemoteWindows::Share(const Window& window, bool holds_signals, const WaitLimits& limits) {
   ++joint_call_;
   NetRegion region = {window.own.data(), window.own.size()};
@@ -271,7 +257,7 @@ Status RemoteWindows::Put(int peer, ncclWindow_t window, uint64_t offset,
         Deadline::Never());
     if (last) break;
   }
-  // What is still under way must not read memory that is the caller's again.
+  // Data under way must not be read from memory of the caller after the return.
   if (!put.ok()) connection.Break();
   if (local) connection.End(std::move(local));
   if (!put.ok()) return std::move(put).Annotate(fmt::format("a put to {}", NameOf(peer)));
@@ -344,7 +330,7 @@ void RemoteWindows::Finish(Deadline deadline) {
     if (!link->has_put.exchange(false)) continue;
     RmaConnection& connection = *link->connection;
     const RmaConnection::Inside inside(connection);
-    // A peer that is gone needs nothing.
+    // A lost peer needs nothing.
     static_cast<void>(Complete(
                           peer, connection, [&] { return connection.Flush(); }, deadline)
                           .ok());

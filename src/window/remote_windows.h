@@ -1,14 +1,14 @@
 #pragma once
 
-// The windows of ranks that this rank cannot load and store: a connection to each of them for
+// The windows of ranks that this rank cannot load and store: a connection to each such rank for
 // one-sided operations (rma_connection.h), and the keys by which parts of windows are reached.
 //
 // Connections and keys are made in joint calls, when windows are registered: every two ranks tell
-// each other over the bootstrap. So no put waits for a rank that does something else.
+// each other over the bootstrap. No put therefore waits for a rank that is busy.
 //
-// Threads: Connect, Share and Forget as the registration of windows; Put and Finish by the thread
-// that runs operations; the functions that begin operations by any thread. All may run at the same
-// time.
+// Threads: Connect, Share and Forget are called as the registration of windows is, Put and Finish
+// by the thread that runs operations, and the functions that begin operations by any thread. All
+// may run at the same time.
 
 #include <atomic>
 #include <functional>
@@ -22,6 +22,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
+#include "operations/agreement.h"
 #include "operations/peer_info.h"
 #include "sys/tcp.h"
 #include "transport/net/rma.h"
@@ -35,80 +36,80 @@ namespace tutti {
 class RemoteWindows {
  public:
   struct Parts {
-    Bootstrap* bootstrap = nullptr;  // This and what is pointed to outlive the object.
-    std::span<const PeerInfo> peers;
+    JointRanks ranks;  // The limits bound Connect. All else lives longer than the object.
     LsaTeam team;
     EventLoop* loop = nullptr;
-    std::shared_ptr<Net> network;  // has one-sided operations
+    std::shared_ptr<Net> network;  // Has one-sided operations.
     int device = 0;
-    std::shared_ptr<RmaGroups> groups = nullptr;  // what this rank could use instead; null: nothing
-    Watch* watch = nullptr;                       // ends all waits
-    // How often these ranks have tried to connect before, in vain; the same on all of them.
+    // The plugins that this rank could use instead of `network`; null: none.
+    std::shared_ptr<RmaGroups> groups = nullptr;
+    Watch* watch = nullptr;  // Ends all waits.
+    // How often these ranks have tried to connect before, in vain; the same on all ranks.
     uint32_t attempt = 0;
   };
-  // Makes the connections. All ranks call it together. The flag of `limits` ends the waits for
-  // other ranks besides the watch, which raises it itself. Where this fails on one rank the others
-  // may wait for it: whoever calls it tells them.
-  static Result<std::unique_ptr<RemoteWindows>> Connect(const Parts& parts,
-                                                        const WaitLimits& limits);
+  // Makes the connections. All ranks call it together. The flag of the limits, and the watch, end
+  // the waits for other ranks. Where Connect fails on a rank, the other ranks may wait for the
+  // rank, and the caller tells them.
+  static Result<std::unique_ptr<RemoteWindows>> Connect(const Parts& parts);
   ~RemoteWindows();
 
-  // Lets the ranks outside the team reach this rank's part of a window, and learns how to reach
-  // theirs. All ranks call it together, for the same window. `holds_signals` says that signals are
-  // added in it, besides where it is one with NCCL_WIN_STRICT_ORDERING. Of `limits` and of a
-  // failure the same is true as of Connect; what was shared until then lasts until Forget.
+  // Lets the ranks outside the team reach this rank's part of a window, and learns the keys of
+  // their parts. All ranks call it together, for the same window. `holds_signals` says that signals
+  // are added in the window; a window with NCCL_WIN_STRICT_ORDERING always takes signals. `limits`
+  // and failures are as those of Connect; Forget also ends a window after a failure.
   Status Share(const Window& window, bool holds_signals, const WaitLimits& limits);
-  // Ends that for this rank's part. A put that comes later breaks its connection.
+  // Ends the reach of other ranks to this rank's part. A later put breaks the putting rank's
+  // connection.
   void Forget(ncclWindow_t window);
 
-  // A word of a window to which 1 is added when the data is there.
+  // A word of a window. A put adds 1 to the word after its data.
   struct Signal {
     ncclWindow_t window = nullptr;
     uint64_t offset = 0;
   };
-  // Puts `data` at `offset` of the part of rank `peer`, and signals it then. Returns when `data`
-  // may be used again. The signal comes after everything that was put to `peer` before.
+  // Puts `data` at `offset` of the part of rank `peer`, and then signals. Returns when `data` may
+  // be used again. The signal comes after all earlier puts to `peer`.
   Status Put(int peer, ncclWindow_t window, uint64_t offset, std::span<const std::byte> data,
              const Signal& signal);
 
-  // A place in the part of a window that one rank has.
+  // A place in a rank's part of a window.
   struct Place {
     ncclWindow_t window = nullptr;
     uint64_t offset = 0;
   };
-  // A number that is added to an 8-byte word when the data is there (NetSignal).
+  // A number that an operation adds to an 8-byte word after its data (NetSignal).
   struct Added {
     Place word;
     uint64_t value = 0;
     bool strong = false;
   };
-  // Begin to put `bytes` bytes of this rank's part at `from` to `to` of the part of `peer`, and to
-  // add `signal` there unless it is null; or to get bytes. Return null when there is no room now.
-  // REQUIRES: the places are in the windows, bytes <= kMaxNetMessageBytes, and the caller is inside
-  // the connection to `peer`, by which it goes on.
+  // Begin to put `bytes` bytes of this rank's part at `from` to `to` of the part of `peer`, with
+  // `signal` unless it is null; or to get bytes. Return null when there is no room now. REQUIRES:
+  // the places are in the windows, bytes <= kMaxNetMessageBytes, and the caller is inside the
+  // connection to `peer`.
   Result<NetRequest*> BeginPut(int peer, const Place& from, const Place& to, size_t bytes,
                                const Added* signal);
   Result<NetRequest*> BeginGet(int peer, const Place& to, const Place& from, size_t bytes);
 
-  // Returns ok where signals can be strong, and lie in any window, as far as that is asked for;
-  // else InvalidUsage, the same on all ranks.
+  // Returns ok where the connections have the signals that are asked for: strong signals, and
+  // signals in any window. Returns InvalidUsage otherwise, the same on all ranks.
   Status CheckSignals(bool strong, bool in_windows) const;
 
   // Returns the connection to a rank outside the team, for a wait for its puts.
   RmaConnection& connection(int peer) { return *links_.at(peer)->connection; }
-  // Waits until the other ranks have all that was put, or are gone.
+  // Waits until all peers have the data of all puts, or are gone.
   void Finish(Deadline deadline);
 
-  // Returns how sentences call a rank.
+  // Returns the name of a rank for messages.
   std::string NameOf(int peer) const {
-    return RankName(peer, parts_.peers[static_cast<size_t>(peer)]);
+    return RankName(peer, parts_.ranks.peers[static_cast<size_t>(peer)]);
   }
 
  private:
-  // Holds this rank's part of a window as one peer reaches it, and that peer's.
+  // Holds this rank's part of a window, as one peer reaches the part, and the peer's part.
   struct Shared {
-    std::unique_ptr<NetMemory> own;    // registered with the connection; null in a group
-    std::shared_ptr<NetMemory> joint;  // registered with the group, the same for all peers
+    std::unique_ptr<NetMemory> own;    // Registered with the connection; null in a group.
+    std::shared_ptr<NetMemory> joint;  // Registered with the group, the same for all peers.
     NetRemoteKey theirs = {};
 
     NetMemory* memory() const { return own ? own.get() : joint.get(); }
@@ -120,9 +121,9 @@ class RemoteWindows {
   explicit RemoteWindows(const Parts& parts)
       : parts_(parts), joint_call_(uint64_t{parts.attempt} << 32) {}
 
-  Status JoinGroup(const WaitLimits& limits);
-  Status OpenGroup(uint64_t name, uint64_t number, const WaitLimits& limits);
-  Status ConnectAll(const WaitLimits& limits);
+  Status JoinGroup();
+  Status OpenGroup(uint64_t name, uint64_t number);
+  Status ConnectAll();
   void AddLink(int peer, std::unique_ptr<NetRmaComm> comm);
   std::vector<int> RanksOutside() const;
   Status Tell(int peer, uint32_t tag, std::span<const std::byte> message);
@@ -134,8 +135,8 @@ class RemoteWindows {
   Status Complete(int peer, RmaConnection& connection, const Begin& begin, Deadline deadline);
 
   const Parts parts_;
-  // The number of the joint call, which stands in its messages. One that failed may leave some that
-  // nobody has heard; a later call passes over these.
+  // The number of the joint call, which its messages carry. A failed call may leave unread
+  // messages, which a later call passes over.
   uint64_t joint_call_;
   std::unique_ptr<RmaGroup> group_;  // Null where each pair of ranks has a connection of its own.
   bool strong_signals_ = true;

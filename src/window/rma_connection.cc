@@ -13,11 +13,11 @@ constexpr int64_t kLookAgainNs = 1'000'000;
 // The longest sleep of a thread that waits for a put of the peer: a NIC may write into memory
 // without any descriptor becoming ready.
 constexpr int64_t kLongestSleepNs = 1'000'000;
-// The progress thread stays away at least so long, and at most twice as long, after a thread has
-// attended to a connection: longer than a kernel takes between two operations, shorter than a peer
-// notices that waits for a get.
+// The progress thread stays away from a connection for this time to twice this time after a thread
+// has attended to it. A kernel takes less time between two operations, and a peer that waits for a
+// get does not notice the delay.
 constexpr int64_t kAttendedNs = 200'000;
-// After so many moves in a row the progress thread gives way to other connections.
+// After so many moves in a row the progress thread turns to other connections.
 constexpr int kMovesInARow = 16;
 
 }  // namespace
@@ -32,7 +32,7 @@ RmaConnection::RmaConnection(EventLoop& loop, std::unique_ptr<NetRmaComm> comm)
 }
 
 RmaConnection::~RmaConnection() {
-  // On the loop's thread no callback runs at the same time; there are none later.
+  // On the loop's thread no callback runs at the same time, and none runs later.
   loop_.RunSync([this] {
     const MutexLock lock(mutex_);
     if (timer_ != 0) loop_.CancelTimer(timer_);
@@ -151,16 +151,16 @@ void RmaConnection::OnTimer() {
 
 void RmaConnection::OnReady() {
   const MutexLock lock(mutex_);
-  // Where a thread attends to the connection the timer is set.
+  // The timer is set where a thread attends to the connection.
   if (!attended_) Serve();
 }
 
-// Moves what the peer wants, on the progress thread.
+// Moves the data of the peer's operations, on the progress thread.
 void RmaConnection::Serve() {
   if (num_inside_ > 0 || broken_) return;
   for (int moves = 0; moves < kMovesInARow; ++moves) {
     const Result<bool> moved = comm_->Progress();
-    // Whoever needs the connection next learns why it is broken.
+    // The next user of the connection learns why it is broken.
     if (!moved.ok()) {
       broken_ = true;
       return;
@@ -170,7 +170,7 @@ void RmaConnection::Serve() {
   ServeLater(0);
 }
 
-// Has the progress thread woken for what could let the connection go on.
+// Has the progress thread woken for events that could let the connection go on.
 void RmaConnection::Arm() {
   waits_.clear();
   const NetIdle idle = comm_->PrepareToWait(waits_);

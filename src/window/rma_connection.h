@@ -1,16 +1,17 @@
 #pragma once
 
-// A connection to a rank of another host for one-sided operations. Operations of this rank are
-// driven by the thread that wants them done; what the peer does to this rank's memory is served by
-// the progress thread of the process's proxy, since the user's threads take no part in it.
+// A connection to a rank of another host for one-sided operations. An operation is driven by its
+// waiting thread. The progress thread of the process's proxy serves the peer's operations on this
+// rank's memory, because the user's threads take no part in them.
 //
 //   thread that puts or waits            progress thread (epoll)
 //   Inside ─ Put, Progress …             descriptor ready ─ Progress, arm the descriptors again
 //
-// While a thread is inside, the progress thread leaves the connection alone, so that each
-// message wakes one thread. So it does for a moment after a thread has attended to the connection:
-// kernels put and wait in turns, and handing the connection over between would cost more than the
-// operation. Descriptors are armed for one event at a time (EPOLLONESHOT).
+// While a thread is inside, the progress thread leaves the connection alone: a message wakes a
+// single thread. The progress thread also stays away for a moment after a thread has attended to
+// the connection: kernels put and wait in turns, and handing the connection over between two
+// operations would cost more than an operation. Descriptors are armed for one event at a time
+// (EPOLLONESHOT). operation. Descriptors are armed for one event at a time (EPOLLONESHOT).
 
 #include <poll.h>
 #include <sys/epoll.h>
@@ -30,16 +31,16 @@ class RmaConnection {
  public:
   // Begins to serve the peer. `loop` outlives the connection.
   RmaConnection(EventLoop& loop, std::unique_ptr<NetRmaComm> comm);
-  // Ends to serve the peer. REQUIRES: no other thread uses the connection any more.
+  // Stops serving the peer. REQUIRES: no other thread uses the connection any more.
   ~RmaConnection();
   RmaConnection(const RmaConnection&) = delete;
   RmaConnection& operator=(const RmaConnection&) = delete;
 
-  // Makes memory reachable to the peer until what is returned is given to End.
+  // Makes memory reachable to the peer until End is called for the result.
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) TUTTI_EXCLUDES(mutex_);
   void End(std::unique_ptr<NetMemory> memory) TUTTI_EXCLUDES(mutex_);
 
-  // Keeps the progress thread away while it lives. Threads may be inside at the same time.
+  // Keeps the progress thread away. Several threads may be inside at the same time.
   class Inside {
    public:
     explicit Inside(RmaConnection& connection) : connection_(connection) { connection_.Enter(); }
@@ -47,39 +48,39 @@ class RmaConnection {
     Inside(const Inside&) = delete;
     Inside& operator=(const Inside&) = delete;
 
-    // Has the connection attended to for a moment after the thread has left.
+    // Keeps the progress thread away for a moment after the thread has left.
     void Linger() { connection_.Linger(); }
 
    private:
     RmaConnection& connection_;
   };
 
-  // Moves what can be moved now, for a thread that is not inside and will come again soon. Returns
-  // true when something moved. Every call fails alike once the connection is broken.
+  // Moves all data that can be moved now, for a thread outside that will come again soon. Returns
+  // true when data moved. Every call fails alike once the connection is broken.
   Result<bool> Attend() TUTTI_EXCLUDES(mutex_);
 
-  // Sleeps until one of the connections may have something to move, at most `timeout_ns`. The
-  // progress thread leaves them alone meanwhile. REQUIRES: the caller has attended to them.
+  // Sleeps until a connection may have data to move, at most `timeout_ns`. Meanwhile the progress
+  // thread leaves the connections alone. REQUIRES: the caller has attended to them.
   static void SleepOn(std::span<RmaConnection* const> connections, int64_t timeout_ns);
 
-  // The functions that follow REQUIRE: the caller is inside.
+  // REQUIRES, of all functions below: the caller is inside.
 
-  // Begins to put `data` to `to`, and `signal` after it unless it is null. Returns null when there
-  // is no room now.
+  // Begins to put `data` to `to`, and `signal` after the data unless it is null. Returns null when
+  // the connection has no room now.
   Result<NetRequest*> Put(NetLocal from, NetRemote to, size_t bytes, const NetSignal* signal)
       TUTTI_EXCLUDES(mutex_);
   Result<NetRequest*> Get(NetLocal to, NetRemote from, size_t bytes) TUTTI_EXCLUDES(mutex_);
   Result<NetRequest*> Flush() TUTTI_EXCLUDES(mutex_);
-  // Moves what can be moved now. Returns true when something moved.
+  // Moves all data that can be moved now. Returns true when data moved.
   Result<bool> Progress() TUTTI_EXCLUDES(mutex_);
   Result<bool> Test(NetRequest& request) TUTTI_EXCLUDES(mutex_);
-  // Breaks the connection: nothing of it is read or written any more, whatever is under way.
+  // Breaks the connection: operations under way read and write nothing any more.
   void Break() TUTTI_EXCLUDES(mutex_);
   // Sleeps until Progress may achieve something, at most `timeout_ns`.
   void Sleep(int64_t timeout_ns) TUTTI_EXCLUDES(mutex_);
 
  private:
-  // A descriptor of the connection, as the event loop sees it.
+  // A descriptor of the connection for the event loop.
   struct Descriptor {
     int fd = -1;
     bool added = false;
@@ -89,7 +90,8 @@ class RmaConnection {
   void Leave() TUTTI_EXCLUDES(mutex_);
   void Linger() TUTTI_EXCLUDES(mutex_);
   void NoteAttention() TUTTI_REQUIRES(mutex_);
-  // Adds what the connection waits for. Returns false where it has something to move now.
+  // Adds the descriptors on which the connection waits. Returns false where it has data to move
+  // now.
   bool AppendWaits(std::vector<pollfd>& descriptors) TUTTI_EXCLUDES(mutex_);
   void OnTimer() TUTTI_EXCLUDES(mutex_);
   void OnReady() TUTTI_EXCLUDES(mutex_);
@@ -104,7 +106,8 @@ class RmaConnection {
   std::vector<NetWait> waits_ TUTTI_GUARDED_BY(mutex_);
   int num_inside_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool broken_ TUTTI_GUARDED_BY(mutex_) = false;
-  // A thread has attended to the connection since the timer, which is set then, was last due.
+  // Says that a thread has attended to the connection since the timer was last due. The timer is
+  // set then.
   bool attended_ TUTTI_GUARDED_BY(mutex_) = false;
   EventLoop::TimerId timer_ TUTTI_GUARDED_BY(mutex_) = 0;
 };

@@ -37,25 +37,23 @@ SymmetricMemory::~SymmetricMemory() {
 // Registration
 
 Result<SymmetricMemory::Outcome> SymmetricMemory::Register(const Request& request,
-                                                           Deadline deadline,
-                                                           const std::atomic<bool>* abort_flag) {
+                                                           const JointRanks& ranks) {
   Part part;
-  std::vector<Offer> offers(peers_.size());
-  Offer& mine = offers[static_cast<size_t>(bootstrap_.rank())];
-  mine.wrong = StatusWire::Of(Prepare(request, part, mine));
+  JointStep<Offer> step(ranks);
+  const Status could = Prepare(request, part, step.mine());
   {
     const MutexLock lock(mutex_);
-    ShowGivenUp(mine);
+    ShowGivenUp(step.mine());
   }
-  const Status met = bootstrap_.AllGather(offers.data(), sizeof(Offer), deadline, abort_flag);
-  Result<Outcome> outcome =
-      met.ok() ? Conclude(request, offers, part, deadline, abort_flag) : Result<Outcome>(met);
+  const Result<Agreement> prepared = step.Exchange(could);
+  Result<Outcome> outcome = prepared.ok() ? Conclude(request, ranks, *prepared, step.offers(), part)
+                                          : Result<Outcome>(prepared.status());
   EndExports(part.exported);
   if (!outcome.ok() || outcome->window == nullptr) DropPart(part);
   return outcome;
 }
 
-// Finds or makes the memory that this rank brings, and describes it.
+// Finds or makes the memory of this rank's part, and describes the memory.
 Status SymmetricMemory::Prepare(const Request& request, Part& part, Offer& offer) {
   TUTTI_TRY(Status(request.wrong));
   offer.flags = request.flags;
@@ -115,7 +113,7 @@ void SymmetricMemory::ShowGivenUp(Offer& offer) const {
   std::copy_n(given_up_.begin(), count, offer.given_up.begin());
 }
 
-// Gives the offsets back that no rank has anything mapped at any more.
+// Gives back the offsets at which no rank has anything mapped any more.
 void SymmetricMemory::TakeBack(std::span<const Offer> offers) {
   for (const int64_t number : offers[0].given_up) {
     const bool by_all = std::all_of(offers.begin(), offers.end(), [&](const Offer& offer) {
@@ -129,7 +127,7 @@ void SymmetricMemory::TakeBack(std::span<const Offer> offers) {
   }
 }
 
-// Returns the first part of two texts, whose parts are separated by commas, that differs.
+// Returns the first difference of two texts, whose parts are separated by commas.
 std::string SymmetricMemory::Difference(std::string_view one, std::string_view other) {
   const auto take = [](std::string_view* rest) {
     const std::string_view part = rest->substr(0, rest->find(','));
@@ -143,10 +141,8 @@ std::string SymmetricMemory::Difference(std::string_view one, std::string_view o
   return "in a list of the requirements";
 }
 
-// Returns why what the ranks bring makes no window; the same on all ranks.
+// Returns why the offers make no window; the same on all ranks.
 Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
-  for (size_t r = 0; r < offers.size(); ++r)
-    TUTTI_TRY(offers[r].wrong.From(static_cast<int>(r), peers_[r]));
   const Status unmappable = FirstUnmappable(offers);
   for (size_t r = 0; r < offers.size(); ++r) {
     const std::string name = RankName(static_cast<int>(r), peers_[r]);
@@ -158,7 +154,7 @@ Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
     if (offers[r].alike != offers[0].alike)
       return InvalidArgument("{} asks for something else than rank 0: {}", name,
                              Difference(offers[r].SaidText(), offers[0].SaidText()));
-    // It would not get what it asked for, and could not tell.
+    // The rank would not get the memory that it asked for, and could not tell.
     if (!unmappable.ok() && offers[r].allocates != 0) return unmappable;
     if (unmappable.ok() && offers[r].offset != offers[0].offset)
       return InvalidArgument(
@@ -169,7 +165,7 @@ Status SymmetricMemory::CheckOffers(std::span<const Offer> offers) const {
   return Status::Ok();
 }
 
-// Checks what a rank cannot have said that keeps to the protocol.
+// Checks for offers that break the protocol.
 Status SymmetricMemory::CheckOffer(const Offer& offer) const {
   if (offer.bytes == 0 || offer.offset % kPage != 0)
     return RemoteError("it offers {} bytes at {}", offer.bytes, offer.offset);
@@ -188,7 +184,7 @@ Status SymmetricMemory::CheckOffer(const Offer& offer) const {
   return Status::Ok();
 }
 
-// Returns why the memory of a rank cannot be mapped by others, of the first such rank.
+// Returns the reason of the first rank whose memory cannot be mapped by others.
 Status SymmetricMemory::FirstUnmappable(std::span<const Offer> offers) const {
   for (size_t r = 0; r < offers.size(); ++r)
     TUTTI_TRY(offers[r].unmappable.From(static_cast<int>(r), peers_[r]));
@@ -209,20 +205,22 @@ void SymmetricMemory::FixStride(std::span<const Offer> offers) {
 
 // Comes to the same conclusions on all ranks. After the last exchange nothing can fail any more.
 Result<SymmetricMemory::Outcome> SymmetricMemory::Conclude(const Request& request,
+                                                           const JointRanks& ranks,
+                                                           const Agreement& prepared,
                                                            std::span<const Offer> offers,
-                                                           Part& part, Deadline deadline,
-                                                           const std::atomic<bool>* abort_flag) {
+                                                           Part& part) {
   {
     const MutexLock lock(mutex_);
     TakeBack(offers);
   }
+  if (!prepared.go_on()) return Outcome{.refusal = prepared.refusal};
   if (Status refusal = CheckOffers(offers); !refusal.ok()) return Outcome{.refusal = refusal};
   if (Status none = FirstUnmappable(offers); !none.ok()) return Outcome{.why_none = none};
   if (Status refusal = TakeMemory(offers, part); !refusal.ok()) return Outcome{.refusal = refusal};
   Status mapped;
   if (part.is_new) {
-    mapped = MapFirstPieces(part.number, offers, deadline, abort_flag);
-    TUTTI_TRY(MapFurtherPieces(offers, part, &mapped, deadline, abort_flag));
+    mapped = MapFirstPieces(part.number, offers, ranks);
+    TUTTI_TRY(MapFurtherPieces(offers, part, ranks, &mapped));
   }
   std::shared_ptr<const Window> window;
   const Status mine = [&]() -> Status {
@@ -230,7 +228,7 @@ Result<SymmetricMemory::Outcome> SymmetricMemory::Conclude(const Request& reques
     TUTTI_ASSIGN(window, MakeWindow(request, offers, part));
     return Status::Ok();
   }();
-  const Result<Agreement> agreed = Agree(bootstrap_, peers_, mine, deadline, abort_flag);
+  const Result<Agreement> agreed = ranks.Agree(mine);
   const MutexLock lock(mutex_);
   if (agreed.ok() && agreed->go_on()) {
     directory_.Add(window);
@@ -246,8 +244,9 @@ Result<SymmetricMemory::Outcome> SymmetricMemory::Conclude(const Request& reques
   return Outcome{.refusal = agreed->refusal};
 }
 
-// Decides which memory the window is a piece of: one that is mapped already, if all ranks bring the
-// same, or else a new one, for which it takes offsets. Refuses alike on all ranks.
+// Decides on the memory of the window. If all ranks bring parts of one mapped memory, the window is
+// in that memory. Otherwise the window gets a new memory and takes offsets. Refuses alike on all
+// ranks.
 Status SymmetricMemory::TakeMemory(std::span<const Offer> offers, Part& part) {
   const MutexLock lock(mutex_);
   FixStride(offers);
@@ -275,99 +274,6 @@ Status SymmetricMemory::TakeMemory(std::span<const Offer> offers, Part& part) {
       .extent = {*at, bytes},
       .mapped = std::vector<std::vector<uint64_t>>(static_cast<size_t>(team_.size)),
       .num_users = 1};
-  return Status::Ok();
-}
-
-// Maps the first piece of each rank of the team. Nobody else uses the memory yet.
-Status SymmetricMemory::MapFirstPieces(int number, std::span<const Offer> offers, Deadline deadline,
-                                       const std::atomic<bool>* abort_flag) {
-  if (!reserved_) TUTTI_TRY(space_->Reserve(SliceOf(team_.size)));
-  reserved_ = true;
-  for (int place = 0; place < team_.size; ++place) {
-    const Offer& offer = offers[static_cast<size_t>(team_.first + place)];
-    TUTTI_TRY(MapPiece(number, place, offer, offer.allocation, offer.num_pieces == 1, deadline,
-                       abort_flag));
-  }
-  return Status::Ok();
-}
-
-// Maps the pieces behind the first ones, of those ranks that have more than one. `mine` holds what
-// has failed on this rank so far, and in the end what has failed here too. The ranks agree on that
-// later; but once one of them has told of a failure none goes on. Fails when the ranks cannot talk.
-Status SymmetricMemory::MapFurtherPieces(std::span<const Offer> offers, Part& part, Status* mine,
-                                         Deadline deadline, const std::atomic<bool>* abort_flag) {
-  uint64_t most = 0;
-  for (const Offer& offer : offers) most = std::max(most, offer.num_pieces);
-  for (uint64_t first = 1; first < most; first += kPiecesAtOnce) {
-    // When all have come to the all-gather, they have mapped what was offered before.
-    const std::vector<RemoteHandle> before = std::exchange(part.exported, {});
-    std::vector<PieceOffer> pieces(offers.size());
-    PieceOffer& own = pieces[static_cast<size_t>(bootstrap_.rank())];
-    if (mine->ok()) *mine = OfferPieces(part, first, own);
-    own.wrong = StatusWire::Of(*mine);
-    Status met = bootstrap_.AllGather(pieces.data(), sizeof(PieceOffer), deadline, abort_flag);
-    EndExports(before);
-    TUTTI_TRY(std::move(met));
-    const bool all_go_on = std::all_of(pieces.begin(), pieces.end(),
-                                       [](const PieceOffer& offer) { return offer.wrong.ok(); });
-    if (!all_go_on) return Status::Ok();
-    *mine = MapPieces(part.number, offers, first, pieces, deadline, abort_flag);
-  }
-  return Status::Ok();
-}
-
-// Offers this rank's pieces from number `first` on, as many as one offer holds.
-Status SymmetricMemory::OfferPieces(Part& part, uint64_t first, PieceOffer& offer) {
-  const uint64_t end = std::min<uint64_t>(part.allocation.pieces.size(), first + kPiecesAtOnce);
-  for (uint64_t number = first; number < end; ++number) {
-    TUTTI_ASSIGN(const RemoteHandle handle, space_->Export(part.allocation, number));
-    part.exported.push_back(handle);
-    offer.pieces[number - first] = {handle.offer_id, handle.size};
-  }
-  return Status::Ok();
-}
-
-Status SymmetricMemory::MapPieces(int number, std::span<const Offer> offers, uint64_t first,
-                                  std::span<const PieceOffer> pieces, Deadline deadline,
-                                  const std::atomic<bool>* abort_flag) {
-  for (int place = 0; place < team_.size; ++place) {
-    const auto r = static_cast<size_t>(team_.first + place);
-    const uint64_t end = std::min(offers[r].num_pieces, first + kPiecesAtOnce);
-    for (uint64_t i = first; i < end; ++i) {
-      const auto& [offer_id, bytes] = pieces[r].pieces[i - first];
-      RemoteHandle piece = offers[r].allocation;
-      piece.offer_id = offer_id;
-      piece.size = bytes;
-      const bool is_last = i + 1 == offers[r].num_pieces;
-      TUTTI_TRY(MapPiece(number, place, offers[r], piece, is_last, deadline, abort_flag));
-    }
-  }
-  return Status::Ok();
-}
-
-// Maps a piece behind those that are mapped of `place` already.
-Status SymmetricMemory::MapPiece(int number, int place, const Offer& offer,
-                                 const RemoteHandle& piece, bool is_last, Deadline deadline,
-                                 const std::atomic<bool>* abort_flag) {
-  const int r = team_.first + place;
-  const std::string what =
-      fmt::format("mapping the memory of {}", RankName(r, peers_[static_cast<size_t>(r)]));
-  uint64_t at = 0, before = 0;
-  {
-    const MutexLock lock(mutex_);
-    const Memory& memory = memories_.at(number);
-    at = memory.extent.at;
-    for (const uint64_t bytes : memory.mapped[static_cast<size_t>(place)]) before += bytes;
-  }
-  const uint64_t left = offer.allocation_bytes - before;
-  if (piece.size == 0 || (is_last ? piece.size != left : piece.size >= left))
-    return RemoteError("a piece of {} bytes does not fit {} bytes into memory of {}", piece.size,
-                       before, offer.allocation_bytes)
-        .Annotate(what);
-  Status mapped = space_->Map(SliceOf(place) + at + before, piece, deadline, abort_flag);
-  if (!mapped.ok()) return std::move(mapped).Annotate(what);
-  const MutexLock lock(mutex_);
-  memories_.at(number).mapped[static_cast<size_t>(place)].push_back(piece.size);
   return Status::Ok();
 }
 
@@ -421,7 +327,7 @@ Status SymmetricMemory::SetGinName(const Window& window, ncclGinWindow_t name) {
       std::as_bytes(std::span(names)));
 }
 
-// Returns the record and what follows it, as they lie in the memory that kernels read.
+// Returns the record and the parts behind it, in the layout of the memory that kernels read.
 std::vector<std::byte> SymmetricMemory::WholeRecordOf(const Window& window) const {
   using Behind = device::WindowParts;
   const ncclWindow_vidmem record = RecordOf(window);
@@ -444,7 +350,7 @@ std::vector<std::byte> SymmetricMemory::WholeRecordOf(const Window& window) cons
 // ---------------------------------------------------------------------------------------------------------------------
 // The end of windows
 
-// Gives back what a registration that came to nothing has taken.
+// Gives back everything that a failed registration has taken.
 void SymmetricMemory::DropPart(Part& part) {
   const MutexLock lock(mutex_);
   if (part.is_ours) space_->Free(part.allocation);
@@ -452,7 +358,8 @@ void SymmetricMemory::DropPart(Part& part) {
   part = {};
 }
 
-// The memory goes with its last user. Its offsets stay taken until all ranks have given it up.
+// The memory goes with its last user. The memory's offsets stay taken until all ranks have given
+// them up.
 void SymmetricMemory::DropUser(int number) {
   const auto found = memories_.find(number);
   Memory& memory = found->second;
@@ -470,7 +377,7 @@ void SymmetricMemory::DropUser(int number) {
 }
 
 void SymmetricMemory::DropRecord(const Window& window) {
-  // A table that cannot be written, because the device is gone, is read by nobody.
+  // The table cannot be written when the device is gone. No kernel reads the table then.
   static_cast<void>(table_.Remove(window.handle).ok());
   records_->Free(window.handle);
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// A window as the host knows it: memory of each rank that the others may read and write. It never
-// changes after it was made.
+// A window as the host knows it: memory of each rank for all ranks of the communicator to read and
+// write. A window never changes.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,18 +14,18 @@
 namespace tutti {
 
 struct Window {
-  ncclWindow_t handle = nullptr;  // the address of its record, which kernels read
+  ncclWindow_t handle = nullptr;  // The address of the record for kernels.
   int flags = 0;                  // NCCL_WIN_*
-  std::span<std::byte> own;       // This rank's part, at the address that the user knows.
-  std::vector<uint64_t> bytes;    // The size of each rank's part; these may differ.
+  std::span<std::byte> own;       // This rank's part, at the user's address.
+  std::vector<uint64_t> bytes;    // The size of each rank's part. Sizes may differ.
   LsaTeam team;
-  std::byte* flat_base = nullptr;  // the part of place 0 of the team in this rank's flat space
-  uint64_t stride = 0;             // The distance from the part of one place to that of the next.
-  uint64_t slice_offset = 0;       // The window begins there in each slice of the flat space.
-  int memory = 0;       // The number of the memory that it is a piece of; the same on all ranks.
-  uint64_t offset = 0;  // The window begins there in that memory.
+  std::byte* flat_base = nullptr;  // The part of place 0 of the team in this rank's flat space.
+  uint64_t stride = 0;             // The distance between the parts of two places in a row.
+  uint64_t slice_offset = 0;       // Where the window begins in each slice of the flat space.
+  int memory = 0;                  // The number of the window's memory; the same on all ranks.
+  uint64_t offset = 0;             // Where the window begins in the memory.
 
-  // Returns where this rank reaches `offset_in_window` of the part of `place`.
+  // Returns the address at which this rank reaches `offset_in_window` of the part of `place`.
   std::byte* At(int place, uint64_t offset_in_window) const {
     return flat_base + static_cast<uint64_t>(place) * stride + offset_in_window;
   }

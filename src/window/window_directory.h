@@ -1,8 +1,8 @@
 #pragma once
 
 // Finds all windows of a process by their handles. Some calls of the API name a window and no
-// communicator (ncclGetLsaDevicePointer), and a handle may be anything: it is looked up here and
-// never followed.
+// communicator (ncclGetLsaDevicePointer). A handle may be anything, and is looked up here but never
+// followed.
 //
 // Any thread.
 
@@ -24,8 +24,8 @@ class WindowDirectory {
     const MutexLock lock(mutex_);
     windows_.erase(handle);
   }
-  // Returns the window, which stays readable while the caller holds it; null where no window has
-  // this handle.
+  // Returns the window, which stays readable while the caller holds the pointer. Null where no
+  // window has the handle.
   std::shared_ptr<const Window> Find(ncclWindow_t handle) const {
     const MutexLock lock(mutex_);
     const auto found = windows_.find(handle);

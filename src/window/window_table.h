@@ -1,8 +1,8 @@
 #pragma once
 
-// The list in which kernels of a rank look for the window that holds an address (ncclFindWindow):
-// chained blocks in the rank's memory, and the host's copy of them. No kernel may read the list
-// while it changes.
+// The list in which kernels of a rank find the window of an address (ncclFindWindow): chained
+// blocks in the rank's memory, and the host's copy of the blocks. No kernel may read the list while
+// it changes.
 //
 // One thread at a time.
 
@@ -25,15 +25,15 @@ class WindowTable {
   WindowTable& operator=(const WindowTable&) = delete;
 
   Status Add(const ncclDevCommWindowTableEntry& entry);
-  // Removes the entry of a window, if there is one.
+  // Removes the entry of a window, if present.
   Status Remove(ncclWindow_t window);
-  // Returns the first block, for kernels; null before the first Add. It never moves.
+  // Returns the first block, for kernels; null before the first Add. The block never moves.
   ncclDevCommWindowTable* first() const { return blocks_.empty() ? nullptr : blocks_[0].there; }
 
  private:
   struct Block {
-    ncclDevCommWindowTable* there = nullptr;                 // Kernels read it there.
-    std::unique_ptr<ncclDevCommWindowTable> here = nullptr;  // the host's copy
+    ncclDevCommWindowTable* there = nullptr;                 // The block as kernels read it.
+    std::unique_ptr<ncclDevCommWindowTable> here = nullptr;  // The host's copy.
   };
   Status AddBlock();
   Status WriteEntry(const Block& block, size_t index);

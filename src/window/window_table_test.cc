@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// Looks for the window that holds `address` as a kernel does.
+// Looks for the window of `address` as a kernel does.
 ncclWindow_t Find(const ncclDevCommWindowTable* block, uintptr_t address) {
   for (; block != nullptr; block = block->next)
     for (const ncclDevCommWindowTableEntry& entry : block->entries)
@@ -44,7 +44,8 @@ TEST(WindowTableTest, PlacesAreUsedAgain) {
   ASSERT_TRUE(table.Add({0x6000, 1, &records.back()}).ok());
   EXPECT_EQ(Find(table.first(), 0x6000), &records.back());
   EXPECT_EQ(table.first()->next, nullptr);
-  EXPECT_TRUE(table.Remove(&records[5]).ok());  // It is not there, which changes nothing.
+  EXPECT_TRUE(table.Remove(&records[5])
+                  .ok());  // The entry is not in the table, and Remove changes nothing.
 }
 
 }  // namespace

@@ -630,6 +630,44 @@ TEST(GinDirectFaultTest, ARankBesideTheRailIsNotReached) {
       ncclCommAbort);
 }
 
+// Kernels as NCCL_GIN_GDAKI_ENABLE=0 compiles them, which know the proxy alone.
+using GinWithoutCards = ncclGin_BackendOne<NCCL_NET_DEVICE_GIN_PROXY>;
+void PutWithoutCards(ncclDevComm comm, ncclWindow_t window) {
+  const GinWithoutCards gin(comm, 0);
+  gin.put(ncclTeamWorld(comm), 1 - comm.rank, window, 0, window, 0, kWords * 8);
+}
+void WaitWithoutCards(ncclDevComm comm, ncclWindow_t) {
+  GinWithoutCards(comm, 0).waitSignal(ncclCoopThread(), 0, 1);
+}
+void FlushWithoutCards(ncclDevComm comm, ncclWindow_t) {
+  const GinWithoutCards gin(comm, 0);
+  ncclGinRequest_t request;
+  gin.flushAsync(ncclTeamWorld(comm), static_cast<uint32_t>(1 - comm.rank), &request);
+  gin.wait(request);
+  gin.flush(ncclCoopThread());
+}
+
+TEST(GinDirectFaultTest, AKernelThatWasCompiledWithoutCardsIsRefused) {
+  if (RanksAreGpus()) GTEST_SKIP() << "the host's kernels would have to call the library";
+  const OverCards cards;
+  for (const auto kernel : {PutWithoutCards, WaitWithoutCards, FlushWithoutCards})
+    for (const Way between : {Way::kMemory, Way::kNetwork}) {
+      const WayInEnvironment way(between);
+      RunRanks(
+          2,
+          [&](int, ncclComm_t comm) {
+            GinWindow<uint64_t> window(comm, kWords);
+            const GinDevComm devcomm(comm, AskGin(1));
+            EXPECT_EQ(tutti::Launch(kernel, {}, devcomm.get(), window.get()), ncclSuccess);
+            ncclResult_t error = ncclSuccess;
+            EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+            EXPECT_NE(error, ncclSuccess);
+            EXPECT_THAT(ncclGetLastError(comm), HasSubstr("NCCL_GIN_GDAKI_ENABLE=0"));
+          },
+          ncclCommAbort);
+    }
+}
+
 void PutAndGo(ncclDevComm comm) {
   const ncclGin gin(comm, 0);
   gin.signal(ncclTeamWorld(comm), 1 - comm.rank, ncclGin_StrongSignalInc{0});

@@ -1,9 +1,9 @@
 #pragma once
 
 // A stand-in for libmlx5, for tests on machines without a card: a shared library with the functions
-// that src/gin/mlx5/library.h looks up. Name its file in TUTTI_MLX5, and that of the stand-in for
-// libibverbs (tests/fakeverbs), whose devices are mlx5 cards then, in TUTTI_IBVERBS; or link a test
-// with it in order to call the functions below.
+// that src/gin_direct/mlx5/library.h looks up. Name its file in TUTTI_MLX5, and the stand-in's
+// for libibverbs (tests/fakeverbs), whose devices are mlx5 cards then, in TUTTI_IBVERBS; or link a
+// test with it in order to call the functions below.
 //
 // It reads the commands of DevX word by word, by a description of its own of the public interface
 // (mlx5_ifc), and keeps what it would not accept as a complaint: a field that it does not expect,

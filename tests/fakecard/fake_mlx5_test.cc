@@ -11,8 +11,8 @@
 #include <string>
 
 #include "fake_verbs.h"
-#include "gin/mlx5/commands.h"
-#include "gin/mlx5/library.h"
+#include "gin_direct/mlx5/commands.h"
+#include "gin_direct/mlx5/library.h"
 
 namespace tutti::testing {
 namespace {

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from tutti import _library
-from tutti.torch import _ordered, distributed  # the latter registers the backend
+from tutti.torch import _worker, distributed  # the latter registers the backend
 
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -161,17 +161,13 @@ class Collectives(unittest.TestCase):
             work.wait()
 
     def test_a_group_that_is_done_is_not_aborted(self):
-        # Who waits goes on before the function on the stream that tells him has returned.
-        def slow(*arguments):
-            call = caller(*arguments)
-
-            def call_slowly(number):
-                call(number)
-                time.sleep(0.1)
-            return call_slowly
-        caller = _ordered._caller
+        # The waiting thread goes on before the function that wakes it has returned.
+        def succeed_slowly(request):
+            succeed(request)
+            time.sleep(0.1)
+        succeed = _worker.Request.succeed
         store = dist.PrefixStore("done", dist.distributed_c10d._get_default_store())
-        with mock.patch.object(_ordered, "_caller", slow), \
+        with mock.patch.object(_worker.Request, "succeed", succeed_slowly), \
                 mock.patch.object(_library.load(), "ncclCommAbort") as abort:
             group = distributed.ProcessGroupTutti(store, RANK, SIZE)
             group.allreduce([torch.ones(2)]).wait()

@@ -50,13 +50,13 @@ SLOW_RETURN = """
 import time
 import torch, torch.distributed as dist
 import tutti.torch.distributed
-from tutti.torch import _messages
+from tutti.torch import _worker
 
-def succeed(self, succeed=_messages._Request.succeed):
+def succeed(self, succeed=_worker.Request.succeed):
     self.future.then(lambda done: time.sleep(0.2))  # on this thread, when others know the result
     succeed(self)
 
-_messages._Request.succeed = succeed
+_worker.Request.succeed = succeed
 dist.init_process_group("tutti")
 number = torch.tensor([1])
 if dist.get_rank() == 0:

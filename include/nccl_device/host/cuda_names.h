@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The names of libcu++ that the interface of communication kernels has in its signatures (memory
-// orders, scopes, atomics, fences, barriers), for kernels that are compiled as code of the host. A
-// scope says nothing there: every access is visible to the whole machine. Included by
-// tutti/host_kernel.h.
+// The names of libcu++ in the signatures of communication kernels (memory orders, scopes, atomics,
+// fences, barriers), for kernels compiled as code of the host. A scope has no effect on the host:
+// every access is visible to the whole machine. Included by tutti/host_kernel.h.
 //
-// Under the thread sanitizer, which does not follow fences, a fence is announced to it: what comes
-// before a releasing fence is known to whoever loads with acquire order, or passes an acquiring
-// fence, later. That is more than the language promises, so a race that only a fence of a third
-// thread prevents by chance is not reported.
+// The thread sanitizer does not follow fences, and the fences here are announced to it: everything
+// before a releasing fence is known to a thread that later loads with acquire order or passes an
+// acquiring fence. The announcement promises more than the language does, and hides a race that
+// only a fence of a third thread prevents by chance.
 
 #ifndef NCCL_DEVICE_HOST_CUDA_NAMES_H_
 #define NCCL_DEVICE_HOST_CUDA_NAMES_H_
@@ -41,8 +40,8 @@ namespace tutti {
 namespace host {
 
 #ifdef TUTTI_THREAD_SANITIZER
-// The places at which the sanitizer meets fences: of releasing ones with acquiring operations, and
-// of releasing operations with acquiring fences.
+// The places at which the sanitizer meets fences: releasing fences with acquiring operations, and
+// releasing operations with acquiring fences.
 struct FencePlaces {
   char after_release_fence;
   char after_release_store;
@@ -62,7 +61,8 @@ inline bool Releases(std::memory_order order) {
   return order == std::memory_order_release || order == std::memory_order_acq_rel ||
          order == std::memory_order_seq_cst;
 }
-// Stand before an operation with a releasing order, and behind one with an acquiring order.
+// Stand before an operation with a releasing order, and behind an operation with an acquiring
+// order.
 inline void BeforeOperation([[maybe_unused]] std::memory_order order) {
   if (Releases(order)) TUTTI_NOTE_FENCE(NoteRelease, after_release_store);
 }
@@ -113,8 +113,8 @@ inline void atomic_thread_fence(memory_order order, thread_scope = thread_scope_
   tutti::host::Fence(order);
 }
 
-// Reads and writes an object that lies elsewhere, atomically. T is trivially copyable, of 1, 2, 4
-// or 8 bytes. Sums and the like are there for integers.
+// Reads and writes an object elsewhere, atomically. T is trivially copyable, of 1, 2, 4 or 8 bytes.
+// Integers also have sums and the like.
 template <typename T, thread_scope Scope = thread_scope_system>
 class atomic_ref {
   static_assert(std::is_trivially_copyable<T>::value && sizeof(T) <= 8, "");
@@ -232,7 +232,7 @@ class atomic {
   mutable T value_ = {};
 };
 
-// A barrier of a fixed number of threads, which may be used again and again.
+// A barrier of a fixed number of threads, for repeated use.
 template <thread_scope Scope = thread_scope_system>
 class barrier {
  public:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a kernel uses of CUDA C++ beside libcu++, for kernels that are compiled as code of the host:
+// The parts of CUDA C++ beside libcu++ that kernels use, for kernels compiled as code of the host:
 // indices, barriers, shuffles, fences. Included by tutti/host_kernel.h. A function of a kernel may
-// also be called outside of a grid; it is then the only thread of its block.
+// also be called outside of a grid, as the only thread of its block.
 
 #ifndef NCCL_DEVICE_HOST_GRID_H_
 #define NCCL_DEVICE_HOST_GRID_H_
@@ -12,7 +12,7 @@
 #include "nccl_device/host/cuda_names.h"
 #include "tutti/host_grid.h"
 
-// Where CUDA's headers are in the include path these are theirs, and mean nothing either.
+// Headers of CUDA in the include path define the same words, also without a meaning.
 #ifndef __global__
 #define __global__
 #endif
@@ -36,14 +36,14 @@ namespace host {
 
 inline constexpr tuttiHostThread_t kAlone = {{0, 0, 0}, {0, 0, 0}, {1, 1, 1},
                                              {1, 1, 1}, 0,         nullptr};
-// The thread of a grid that runs here.
+// The grid's thread that runs on the calling thread.
 inline thread_local const tuttiHostThread_t* self = &kAlone;
 
 inline bool Alone() { return self->block == nullptr; }
 inline unsigned Lane() { return self->number % TUTTI_HOST_WARP_SIZE; }
 
-// Returns the variable that thread `source` of the block passes as `mine`. `sync` is a barrier of
-// the threads that call this, `source` among them.
+// Returns the argument `mine` of thread `source` of the block. `sync` is a barrier of the calling
+// threads, `source` among them.
 template <typename T, typename Sync>
 T ReadFrom(const T& mine, unsigned source, Sync sync) {
   if (Alone()) return mine;
@@ -55,7 +55,7 @@ T ReadFrom(const T& mine, unsigned source, Sync sync) {
   return value;
 }
 
-// Returns the block's variable of one place in the source, which `Place`, a type, stands for.
+// Returns the block's variable for the type `Place`, one for each place in the source.
 template <typename T, typename Place>
 T& SharedVariable(Place) {
   static const char key = 0;
@@ -80,8 +80,8 @@ inline void __syncwarp(unsigned mask = ~0u) {
   if (!tutti::host::Alone()) tuttiHostSyncWarp(tutti::host::self, mask);
 }
 
-// Lanes of a warp read a value of another one. All lanes of `mask` call; groups of `width` lanes, a
-// power of two, keep to themselves. A lane whose source lies outside of its group gets its own
+// Lanes of a warp read a value of another lane. All lanes of `mask` call; groups of `width` lanes,
+// a power of two, keep to themselves. A lane whose source lies outside of its group gets its own
 // value.
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int source, int width = warpSize) {
@@ -95,7 +95,7 @@ template <typename T>
 T __shfl_xor_sync(unsigned mask, T value, int lane_bits, int width = warpSize) {
   const auto lane = static_cast<int>(tutti::host::Lane());
   const int other = lane ^ lane_bits;
-  // Lanes of an earlier group can be read, those of a later one cannot.
+  // Lanes of an earlier group can be read, and lanes of a later group cannot.
   return __shfl_sync(mask, value, other / width > lane / width ? lane : other);
 }
 template <typename T>
@@ -110,7 +110,7 @@ T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize) {
   const int other = place - static_cast<int>(delta);
   return __shfl_sync(mask, value, other >= 0 ? other : place, width);
 }
-// Returns the lanes of `mask` for which `predicate` holds.
+// Returns the lanes of `mask` with a true `predicate`.
 inline unsigned __ballot_sync(unsigned mask, int predicate) {
   const unsigned first = tutti::host::self->number - tutti::host::Lane();
   unsigned lanes = 0;

@@ -25,13 +25,13 @@ typedef struct ncclDevCommWindowTable {
 
 struct ncclDevComm {
   unsigned int magic;    // NCCL_API_MAGIC
-  unsigned int version;  // That of the requirements that it was made from.
+  unsigned int version;  // the version of the requirements
   int rank, nRanks;
   uint32_t nRanks_rcp32;  // Reciprocals for divisions (nccl_device/utility.h).
   int lsaRank, lsaSize;
   uint32_t lsaSize_rcp32;
   ncclDevCommWindowTable_t windowTable;
-  // The memory that holds the buffers of barriers, of all-to-alls and of the caller's requirements.
+  // The memory for the buffers of barriers, of all-to-alls and of the caller's requirements.
   ncclWindow_t resourceWindow;
   ncclResourceWindow_vidmem_t resourceWindow_inlined;
   ncclGinBarrierHandle_t hybridWorldGinBarrier;
@@ -48,8 +48,7 @@ struct ncclDevComm {
   bool ginConnectionsRailed;
   bool ginStrongLegacySignals;
   bool ginContextsRailed;
-  // Becomes other than 0 when the communicator is aborted; ends every wait of a kernel. May be
-  // null.
+  // Changes from 0 when the communicator is aborted, and ends every wait of a kernel. May be null.
   uint32_t* abortFlag;
   ncclLsaBarrierHandle_t hybridLsaBarrier;
   ncclGinBarrierHandle_t hybridRailGinBarrier;

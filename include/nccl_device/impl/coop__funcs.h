@@ -13,7 +13,7 @@ namespace tutti {
 namespace device {
 
 #if NCCL_CHECK_CUDACC
-// Returns the value that lane `source` has. Values travel in words of four bytes.
+// Returns the value of lane `source`. Values travel in words of four bytes.
 template <typename T>
 NCCL_DEVICE_INLINE T FromLane(uint32_t mask, T value, int source) {
   constexpr int kWords = DivideUp(static_cast<int>(sizeof(T)), 4);
@@ -27,14 +27,14 @@ NCCL_DEVICE_INLINE T FromLane(uint32_t mask, T value, int source) {
   return whole;
 }
 
-// Returns the shared memory by which groups of warps exchange a value: slot 0 is the block's,
-// 1 + id that of a span.
+// Returns the shared memory by which groups of warps exchange a value: slot 0 for the block, 1 + id
+// for a span.
 NCCL_DEVICE_INLINE ulong2* BroadcastSlots() {
   __shared__ ulong2 slots[16];
   return slots;
 }
 
-// Returns the value that thread `root` of a group of warps has.
+// Returns the value of thread `root` of a group of warps.
 template <typename Coop, typename T>
 NCCL_DEVICE_INLINE T FromShared(Coop coop, int slot, T value, int root, bool entry_sync) {
   static_assert(sizeof(T) <= sizeof(ulong2), "ncclCoopBcast takes values of up to 16 bytes");
@@ -56,8 +56,8 @@ T FromThread(Coop coop, T value, int thread_of_block) {
 }  // namespace device
 }  // namespace tutti
 
-// Returns what thread `root` of the group passes as `value`. entrySync = false promises that the
-// group has met since the last call.
+// Returns thread `root`'s argument `value`. entrySync = false promises that the group has met since
+// the last call.
 template <int kThreads, typename T>
 NCCL_DEVICE_INLINE T ncclCoopBcast(ncclCoopTile<kThreads> coop, T value, int root,
                                    [[maybe_unused]] bool entrySync = true) {

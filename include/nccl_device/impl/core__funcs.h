@@ -40,7 +40,7 @@ NCCL_HOST_DEVICE_INLINE int ncclTeamRankToLsa(const ncclDevComm& comm, ncclTeam 
 namespace tutti {
 namespace device {
 
-// Returns the part of LSA rank `lsa_rank` of the flat range of addresses that begins at `base`.
+// Returns LSA rank `lsa_rank`'s part of the flat range of addresses from `base` on.
 NCCL_DEVICE_INLINE char* LsaPart(char* base, uint32_t stride_4g, int lsa_rank) {
   return base + (static_cast<int64_t>(lsa_rank) * stride_4g << 32);
 }
@@ -59,8 +59,8 @@ NCCL_DEVICE_INLINE void* ResourceAddress(const ncclDevComm& comm, ncclDevResourc
 }  // namespace tutti
 
 // Return the address of byte `offset` of a window: on this rank; on rank `peer` of the LSA team; on
-// rank `peer` of the world, or of `team`, which must be in the LSA team; in multicast memory. What
-// stands behind the last parameter is there in a checked build only (window_check.h).
+// rank `peer` of the world, or of `team`, which must be in the LSA team; in multicast memory.
+// TUTTI_AND_SITE adds parameters in a checked build only (window_check.h).
 NCCL_DEVICE_INLINE void* ncclGetLocalPointer(ncclWindow_t w, size_t offset TUTTI_AND_SITE) {
   const int own = tutti::device::LoadConstant(&w->lsaRank);
   TUTTI_CHECK_PLACE(w, offset, 0, own);
@@ -124,8 +124,8 @@ NCCL_DEVICE_INLINE void* ncclGetResourceBufferLsaMultimemPointer(const ncclDevCo
   return ncclGetResourceBufferMultimemPointer(comm, h, comm.lsaMultimem);
 }
 
-// Returns the window that `ptr` lies in, by the address at which the program registered it on this
-// rank; null where it lies in none. Every thread of the group searches by itself.
+// Returns the window around `ptr`, by the address at which the program registered the window on
+// this rank; null outside all windows. Every thread of the group searches by itself.
 template <typename Coop>
 NCCL_DEVICE_INLINE ncclWindow_t ncclFindWindow(Coop, const ncclDevComm& comm, const void* ptr) {
   const auto address = reinterpret_cast<uintptr_t>(ptr);

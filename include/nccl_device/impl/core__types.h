@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The records by which kernels find memory of windows, and what handles hold. The layouts are part
-// of the binary interface: programs that were compiled with NVIDIA's headers read these structs.
-// Valid C.
+// The records by which kernels find memory of windows, and the contents of handles. The layouts are
+// part of the binary interface: programs compiled with NVIDIA's headers read these structs. Valid
+// C.
 
 #ifndef NCCL_DEVICE_IMPL_CORE__TYPES_H_
 #define NCCL_DEVICE_IMPL_CORE__TYPES_H_
@@ -12,19 +12,20 @@
 
 #define NCCL_GIN_MAX_CONNECTIONS 4
 
-// A window as one GIN connection knows it.
+// A window in a GIN connection.
 typedef void* ncclGinWindow_t;
 typedef enum { ncclGinSignalInc = 0, ncclGinSignalAdd = 1 } ncclGinSignalOp_t;
 
-// A physical piece of a window that consists of several.
+// A physical piece of a window of several pieces.
 struct ncclSegmentWindow {
   ncclGinWindow_t ginWins[NCCL_GIN_MAX_CONNECTIONS];
   size_t segmentSize;
   int memType;  // CUmemLocationType
 };
 
-// Holds what a kernel reads of a window. The ranks of an LSA team see one flat range of addresses:
-// byte `offset` of the window on LSA rank r is lsaFlatBase + r * stride4G * 4 GiB + offset.
+// Holds the facts of a window for kernels. The ranks of an LSA team see one flat range of
+// addresses: byte `offset` of the window on LSA rank r is at lsaFlatBase + r * stride4G * 4 GiB +
+// offset.
 struct ncclWindow_vidmem {
   void* winHost;      // The library's own object.
   char* lsaFlatBase;  // The window's first byte on LSA rank 0.
@@ -32,14 +33,14 @@ struct ncclWindow_vidmem {
   int worldRank;
   uint32_t stride4G;
   uint32_t mcOffset4K;   // Where the window begins in multicast memory, in units of 4 KiB.
-  uint32_t ginOffset4K;  // Where it begins in the memory registered with the network.
+  uint32_t ginOffset4K;  // the window's beginning in the memory registered with the network
   ncclGinWindow_t ginWins[NCCL_GIN_MAX_CONNECTIONS];
-  struct ncclSegmentWindow* ginMultiSegmentWins;  // Null for a window of one piece.
+  struct ncclSegmentWindow* ginMultiSegmentWins;  // null for a window of one piece
   int numSegments;
 };
 
-// The part of the resource window's record that ncclDevComm holds a copy of, so that a kernel need
-// not load it. The fields lie where they lie in ncclWindow_vidmem.
+// A copy of the first fields of the resource window's record, in ncclDevComm, to save kernels a
+// load. The fields lie where they lie in ncclWindow_vidmem.
 typedef struct ncclResourceWindow_vidmem {
   char reserved1[8];
   char* lsaFlatBase;
@@ -66,7 +67,7 @@ struct ncclGinBarrierHandle {
 };
 
 // All-to-all exchanges of small elements (nccl_device/ll_a2a.h). The buffer consists of lines of 16
-// bytes: for each block one line that keeps the epoch, then two halves of nSlots lines.
+// bytes: for each block a line for the epoch, then two halves of nSlots lines.
 struct ncclLLA2AHandle {
   ncclDevResourceHandle_t bufHandle;
   uint32_t nSlots;

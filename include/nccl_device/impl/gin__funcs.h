@@ -11,142 +11,6 @@
 
 #include <string.h>
 
-namespace tutti {
-namespace device {
-
-// Return what a remote action does to a signal. `legacy_strong` is the strength of those that do
-// not say.
-NCCL_DEVICE_INLINE GinAction NumberedAction(uint32_t signal, bool strong, bool increment,
-                                            uint64_t added) {
-  return {true, false, strong, increment, signal, nullptr, 0, added};
-}
-NCCL_DEVICE_INLINE GinAction VaAction(ncclWindow_t window, size_t offset, bool strong,
-                                      bool increment, uint64_t added) {
-  return {true, true, strong, increment, 0, window, offset, added};
-}
-NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_None, bool) { return {}; }
-NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_StrongSignalInc a, bool) {
-  return NumberedAction(a.signal, true, true, 1);
-}
-NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_WeakSignalInc a, bool) {
-  return NumberedAction(a.signal, false, true, 1);
-}
-NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_SignalInc a, bool legacy_strong) {
-  return NumberedAction(a.signal, legacy_strong, true, 1);
-}
-NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_StrongSignalAdd a, bool) {
-  return NumberedAction(a.signal, true, false, a.value);
-}
-NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_WeakSignalAdd a, bool) {
-  return NumberedAction(a.signal, false, false, a.value);
-}
-NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_SignalAdd a, bool legacy_strong) {
-  return NumberedAction(a.signal, legacy_strong, false, a.value);
-}
-NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_StrongVASignalInc a, bool) {
-  return VaAction(a.signalWindow, a.signalOffset, true, true, 1);
-}
-NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_WeakVASignalInc a, bool) {
-  return VaAction(a.signalWindow, a.signalOffset, false, true, 1);
-}
-NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_VASignalInc a, bool legacy_strong) {
-  return VaAction(a.signalWindow, a.signalOffset, legacy_strong, true, 1);
-}
-NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_StrongVASignalAdd a, bool) {
-  return VaAction(a.signalWindow, a.signalOffset, true, false, a.value);
-}
-NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_WeakVASignalAdd a, bool) {
-  return VaAction(a.signalWindow, a.signalOffset, false, false, a.value);
-}
-NCCL_DEVICE_INLINE GinAction ActionOf(ncclGin_VASignalAdd a, bool legacy_strong) {
-  return VaAction(a.signalWindow, a.signalOffset, legacy_strong, false, a.value);
-}
-
-// The C form (gin_c__funcs.h) knows its action only when it is called.
-NCCL_DEVICE_INLINE GinAction ActionOf(const GinAction& action, bool) { return action; }
-
-// Describe the local action.
-struct GinCounterIf {
-  bool present;
-  uint32_t counter;
-};
-NCCL_DEVICE_INLINE void AddCounter(ncclGin_None, GinOperation*) {}
-NCCL_DEVICE_INLINE void AddCounter(ncclGin_WeakCounterInc action, GinOperation* operation) {
-  operation->op |= kGinWithCounter;
-  operation->counter = action.counter;
-}
-NCCL_DEVICE_INLINE void AddCounter(ncclGin_CounterInc action, GinOperation* operation) {
-  AddCounter(ncclGin_WeakCounterInc{action.counter}, operation);
-}
-
-NCCL_DEVICE_INLINE void AddCounter(GinCounterIf action, GinOperation* operation) {
-  if (action.present) AddCounter(ncclGin_WeakCounterInc{action.counter}, operation);
-}
-
-NCCL_DEVICE_INLINE uint64_t GinWindowOf(ncclWindow_t window, uint32_t connection) {
-  // Whoever reads the descriptor says that there is no window 0.
-  if (window == nullptr) return 0;
-  return reinterpret_cast<uint64_t>(LoadConstant(&window->ginWins[connection]));
-}
-NCCL_DEVICE_INLINE uint64_t GinOffsetOf(ncclWindow_t window, size_t offset) {
-  if (window == nullptr) return offset;
-  return uint64_t{LoadConstant(&window->ginOffset4K)} * 4096 + offset;
-}
-
-NCCL_DEVICE_INLINE void AddSignal(const GinAction& action, GinOperation* operation) {
-  operation->op |= action.increment ? kGinSignalInc : kGinSignalAdd;
-  operation->signal = action.signal;
-  operation->added = action.added;
-  operation->strong = action.strong;
-}
-
-// Posts a put, or the last piece of one, with its actions. A VA signal is an operation of its own.
-NCCL_DEVICE_INLINE void PostWithActions(const GinPoster& poster, uint32_t queue,
-                                        uint32_t connection, GinOperation operation,
-                                        const GinAction& action) {
-  if (action.present && !action.va) AddSignal(action, &operation);
-  if (operation.op != kGinPut || operation.bytes != 0) poster.Post(queue, operation);
-  if (!action.present || !action.va) return;
-  GinOperation signal = {};
-  AddSignal(action, &signal);
-  signal.op |= kGinVaSignal;
-  signal.from_window = GinWindowOf(action.window, connection);
-  signal.from_offset = GinOffsetOf(action.window, action.offset);
-  poster.Post(queue, signal);
-}
-
-// Returns the keys of a window for cards.
-NCCL_DEVICE_INLINE const GdakiMemory& GdakiMemoryOf(ncclWindow_t window, uint32_t connection) {
-  return *static_cast<const GdakiMemory*>(LoadConstant(&window->ginWins[connection]));
-}
-
-// Has the group's writes reach the proxy, or a card.
-NCCL_DEVICE_INLINE void ReleaseToProxy([[maybe_unused]] cuda::thread_scope given) {
-#if NCCL_CHECK_CUDACC
-  if (given != cuda::thread_scope_system)
-    cuda::atomic_thread_fence(cuda::memory_order_release, cuda::thread_scope_system);
-#endif
-}
-
-// In a checked build for GPUs, checks what an operation reaches of a window, where the lengths are
-// known: those of the LSA team. The library names the thread of a host's kernel itself.
-NCCL_DEVICE_INLINE void CheckReached([[maybe_unused]] ncclWindow_t window,
-                                     [[maybe_unused]] size_t offset, [[maybe_unused]] size_t bytes,
-                                     [[maybe_unused]] int place,
-                                     [[maybe_unused]] const char* operation) {
-#if TUTTI_CHECKED_KERNELS && NCCL_CHECK_CUDACC
-  if (bytes > 0 && place >= 0) CheckPlace(window, offset, bytes, place, operation, 0);
-#endif
-}
-
-// Returns the number of connections, by which contexts are numbered; 1 where there is none.
-NCCL_DEVICE_INLINE uint32_t ConnectionsOf(const ncclDevComm& comm) {
-  return comm.ginConnectionCount == 0 ? 1 : comm.ginConnectionCount;
-}
-
-}  // namespace device
-}  // namespace tutti
-
 template <unsigned mask>
 NCCL_DEVICE_INLINE ncclGin_BackendMask<mask>::ncclGin_BackendMask(const ncclDevComm& in_comm,
                                                                   int contextIndex,
@@ -181,9 +45,22 @@ NCCL_DEVICE_INLINE uint32_t ncclGin_BackendMask<mask>::QueueOf(ncclTeam team, in
 }
 
 template <unsigned mask>
+NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::IsServed() const {
+#if !NCCL_CHECK_CUDACC
+  constexpr unsigned kCard = NCCL_NET_DEVICE_GIN_GDAKI;
+  if ((mask >> kCard & 1) == 0 && _ginBackend == kCard) {
+    tuttiHostGinRing(_ginHandle, contextId, 0);
+    return false;
+  }
+#endif
+  return true;
+}
+
+template <unsigned mask>
 NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::HasSignal(
     [[maybe_unused]] ncclGinSignal_t signal) const {
 #if !NCCL_CHECK_CUDACC
+  if (!IsServed()) return false;
   if (signal >= static_cast<uint32_t>(comm.ginSignalCount)) {
     tuttiHostGinMissing(_ginHandle, 1, signal);
     return false;
@@ -195,6 +72,7 @@ template <unsigned mask>
 NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::HasCounter(
     [[maybe_unused]] ncclGinCounter_t counter) const {
 #if !NCCL_CHECK_CUDACC
+  if (!IsServed()) return false;
   if (counter >= static_cast<uint32_t>(comm.ginCounterCount)) {
     tuttiHostGinMissing(_ginHandle, 0, counter);
     return false;
@@ -247,7 +125,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::NoteEnd(
 #endif
 }
 
-// Posts a put, or what is to happen alone, for one thread.
+// Posts a put, or actions alone, for one thread.
 template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::PutDirect(
     int peer, const tutti::device::Gdaki::Data& data, const tutti::device::GinAction& action,
@@ -269,13 +147,13 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::PutDirect(
   NoteEnd(gin.Put(peer, data, signal, counts ? local.counter : Gdaki::kNoCounter, manner));
 }
 
-// Returns the peer's place in the LSA team where the group may itself copy so many bytes there, or
-// else -1.
+// Returns the peer's place in the LSA team if the group may copy the bytes there itself, or else
+// -1.
 template <unsigned mask>
 template <typename Coop>
-NCCL_DEVICE_INLINE int ncclGin_BackendMask<mask>::DirectPlaceOf(ncclTeam team, int peer,
-                                                                size_t bytes, Coop coop) const {
-  const size_t most = tutti::device::kDirectBytesPerThread * static_cast<size_t>(coop.size());
+NCCL_DEVICE_INLINE int ncclGin_BackendMask<mask>::NearPlaceOf(ncclTeam team, int peer, size_t bytes,
+                                                              Coop coop) const {
+  const size_t most = tutti::device::kLsaBytesPerThread * static_cast<size_t>(coop.size());
   if (bytes == 0 || bytes > most) return -1;
 #if !NCCL_CHECK_CUDACC
   if (Head() != nullptr && !MayAct(QueueOf(team, peer))) return -1;
@@ -284,7 +162,7 @@ NCCL_DEVICE_INLINE int ncclGin_BackendMask<mask>::DirectPlaceOf(ncclTeam team, i
 }
 
 #if !NCCL_CHECK_CUDACC
-// Returns what lies ahead of the contexts of a host's proxy; null where a GPU has these.
+// Returns the facts ahead of the contexts of a host's proxy; null for contexts of a GPU.
 template <unsigned mask>
 inline const tutti::device::GinHead* ncclGin_BackendMask<mask>::Head() const {
   const auto* const head = static_cast<const tutti::device::GinHead*>(_ginHandle) - 1;
@@ -292,8 +170,8 @@ inline const tutti::device::GinHead* ncclGin_BackendMask<mask>::Head() const {
 }
 
 // Returns whether this thread may carry out operations of a queue toward the team: the context
-// exists, and nothing that must come first is posted. What it may not, the library does, or says
-// what is wrong with it.
+// exists, and no earlier operation is posted. The library carries out, or refuses, the remaining
+// operations.
 template <unsigned mask>
 inline bool ncclGin_BackendMask<mask>::MayAct(uint32_t queue) const {
   if (contextId >= comm.ginContextCount) return false;
@@ -303,9 +181,9 @@ inline bool ncclGin_BackendMask<mask>::MayAct(uint32_t queue) const {
 }
 #endif
 
-// Does what follows a put on this thread, where it may; returns false where it has to be posted.
-// The signal and the counter exist, and the group has met: a thread that loads the new value with
-// acquire order sees what the group has stored.
+// Carries out the actions of a put on this thread, if the thread may; returns false for actions to
+// be posted. The signal and the counter exist, and the group has met: a thread that loads the new
+// value with acquire order sees the stores of the group.
 template <unsigned mask>
 NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::Act(
     [[maybe_unused]] int place, [[maybe_unused]] const tutti::device::GinAction& action,
@@ -336,7 +214,7 @@ NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::Act(
 #endif
 }
 
-// Does, or posts, what follows a put that the calling thread's group has carried out.
+// Carries out, or posts, the actions of a put whose bytes the calling thread's group has copied.
 template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::ActBehindStores(
     int place, ncclTeam team, int peer, const tutti::device::GinOperation& nothing,
@@ -374,7 +252,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::put(
     coop.sync();
     return;
   }
-  const int place = DirectPlaceOf(team, peer, bytes, coop);
+  const int place = NearPlaceOf(team, peer, bytes, coop);
   if (place >= 0 && tutti::device::KnownToHold(comm, dstWnd, place, dstOffset, bytes) &&
       tutti::device::KnownToHold(comm, srcWnd, comm.lsaRank, srcOffset, bytes) &&
       tutti::device::KnownToExist(comm, place, action, piece)) {
@@ -441,7 +319,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::putValue(
     const tutti::device::GinAction action =
         tutti::device::ActionOf(remoteAction, comm.ginStrongLegacySignals);
     const uint32_t queue = QueueOf(team, peer);
-    const int place = DirectPlaceOf(team, peer, sizeof(T), ncclCoopThread());
+    const int place = NearPlaceOf(team, peer, sizeof(T), ncclCoopThread());
     tutti::device::GinOperation operation = {};
     operation.op = tutti::device::kGinPut;
     if (place >= 0 && tutti::device::KnownToHold(comm, dstWnd, place, dstOffset, sizeof(T)) &&
@@ -497,7 +375,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::get(ncclTeam team, int peer,
     coop.sync();
     return;
   }
-  const int place = DirectPlaceOf(team, peer, bytes, coop);
+  const int place = NearPlaceOf(team, peer, bytes, coop);
   if (place >= 0 && tutti::device::KnownToHold(comm, remoteWnd, place, remoteOffset, bytes) &&
       tutti::device::KnownToHold(comm, localWnd, comm.lsaRank, localOffset, bytes)) {
     tutti::device::CopyTogether(coop, ncclGetLocalPointer(localWnd, localOffset),
@@ -556,7 +434,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::signal(
 
 #endif  // TUTTI_DEVICE_API
 
-// Behind what it calls.
+// Included behind the functions that it calls.
 #include "nccl_device/impl/gin_c__funcs.h"
 
 #endif  // NCCL_DEVICE_IMPL_GIN__FUNCS_H_

@@ -2,11 +2,11 @@
 //
 // How a barrier over the network works. Read by nccl_device/gin_barrier.h.
 //
-// Each rank of the team has a signal at every other one. To arrive, a rank adds 1 to its signal
-// there; to wait, it waits for the signals of the others here, whose shadows count what they must
-// have come to. A fence for puts makes the signals strong, so that they come after what was put
-// before on their context; therefore a rank signals itself as well, and on every context of the
-// fence. The order of operations on different contexts is not known otherwise.
+// Each rank of the team has a signal at every peer. To arrive, a rank adds 1 to its signal at each
+// peer. To wait, a rank waits for the peers' signals, whose shadows count the awaited values. A
+// fence for puts makes the signals strong, because they must come after earlier puts of their
+// context. A rank then also signals itself, and on every context of the fence. The order of
+// operations on different contexts is not known otherwise.
 
 #ifndef NCCL_DEVICE_IMPL_GIN_BARRIER__FUNCS_H_
 #define NCCL_DEVICE_IMPL_GIN_BARRIER__FUNCS_H_

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The C form of GIN: the functions of ncclGin under names without overloads and templates, for
-// programs of other languages and for LLVM. Read by nccl_device/gin.h, where what each of them does
-// is described. The group of threads is an ncclCoopAny; `isSignal` and `isCounter` say whether
-// there is such an action. Signals have the strength that the device communicator gives to those
-// that do not say. A descriptor means nothing to this library.
+// programs in languages other than C++ and for LLVM. Read by nccl_device/gin.h, which describes
+// each function. The group of threads is an ncclCoopAny; `isSignal` and `isCounter` say whether an
+// action is present. The device communicator chooses the strength of signals without a strength. A
+// descriptor means nothing to this library.
 
 #ifndef NCCL_DEVICE_IMPL_GIN_C__FUNCS_H_
 #define NCCL_DEVICE_IMPL_GIN_C__FUNCS_H_
@@ -15,8 +15,8 @@
 
 #include <new>
 
-// A context. `backendMask` names the kinds of GIN that the program was made for, and chooses
-// nothing here: the device communicator says what its contexts are.
+// A context. `backendMask` names the kinds of GIN in the program, and chooses nothing here: the
+// device communicator knows the kind of its contexts.
 struct ncclGin_C {
   const ncclDevComm& comm;
   uint32_t nConnections : 8, connectionId : 8, _ginBackend : 8;

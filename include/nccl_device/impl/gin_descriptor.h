@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a kernel and the proxy of device-initiated networking (GIN) share: the record of a context
-// and the queues of descriptors in it. The layouts are those of NCCL 2.30.7 and part of the binary
+// The memory shared by a kernel and the proxy of device-initiated networking (GIN): the record of a
+// context and its queues of descriptors. The layouts are NCCL 2.30.7's and part of the binary
 // interface.
 //
-// A context has a queue for each peer: `queueSize` slots, a power of two, used in turn. To post,
-// a thread adds 1 to the producer index, waits until its slot is free (index - consumer index <
-// queueSize), and stores the descriptor's words. Bit 0 of every word is set in what is posted and
-// clear in a slot that is free, so the proxy sees a descriptor that has arrived in part. It takes
-// descriptors in order, clears their words, and counts up the consumer index in order as they are
-// done. Indices are 32 bits wide and wrap around.
+// A context has a queue for each peer: `queueSize` slots, a power of two, used in turn. To post, a
+// thread adds 1 to the producer index, waits until its slot is free (index - consumer index <
+// queueSize), and stores the descriptor's words. Bit 0 of every word is set in a descriptor and
+// clear in a free slot, by which the proxy recognizes a descriptor that has arrived in part. The
+// proxy takes descriptors in order, clears their words, and counts up the consumer index in order
+// as the operations are done. Indices are 32 bits wide and wrap around.
 //
 //   word  bits
 //   0     1..4 version, 7..63 bytes
@@ -22,8 +22,8 @@
 //   7     8..23 what to do (GinOp)
 //   8..15 spare
 //
-// A get has the remote place in the words of the source and the local one in those of the
-// destination.
+// A get has the remote place in the words of the source and the local place in the words of the
+// target.
 
 #ifndef NCCL_DEVICE_IMPL_GIN_DESCRIPTOR_H_
 #define NCCL_DEVICE_IMPL_GIN_DESCRIPTOR_H_
@@ -39,7 +39,7 @@ constexpr uint64_t kGinVersion = 2;
 // A longer put or get is posted in pieces.
 constexpr size_t kGinPieceBytes = size_t{1} << 30;
 
-// Says what a descriptor asks for, as bits.
+// The parts of an operation, as bits.
 enum GinOp : uint32_t {
   kGinPut = 1,
   kGinWithValue = 2,
@@ -66,23 +66,23 @@ struct GinContext {
   uint32_t* cis;
   uint64_t* counters;
   uint64_t* signals;
-  uint64_t* signalOffsets;  // What the signals held when they were last reset.
-  // The gets that are issued and visible. One of this library's is visible once it is done.
+  uint64_t* signalOffsets;  // the signals' values at their last reset
+  // The numbers of issued and of visible gets. A get of this library is visible once done.
   uint32_t* lastIssuedGet;
   uint32_t* lastVisibleGet;
 };
 static_assert(sizeof(GinContext) == 72, "part of the binary interface");
 
-// What lies ahead of the contexts of a proxy that serves kernels of a host; the handle points
-// behind it. Such kernels add to the signals of the LSA team themselves (gin_direct.h).
+// The facts ahead of the contexts of a proxy for kernels of a host; the handle points behind them.
+// Such kernels add to the signals of the LSA team themselves (gin_lsa.h).
 struct GinHead {
   static constexpr uint64_t kMark = 0x74757474692d6c73;
   uint64_t mark;        // kMark where `signals_at` holds
   uint64_t signals_at;  // where the words of signals begin in the resource window
-  void* calls;          // The library's own. Null for a GPU; then nothing lies ahead of it.
+  void* calls;          // for the library; null for a GPU, which has nothing ahead of it
 };
 
-// A descriptor before it is packed into words, and after it is unpacked.
+// A descriptor before packing into words, and after unpacking.
 struct GinOperation {
   uint32_t op;
   uint64_t bytes;
@@ -97,7 +97,8 @@ struct GinOperation {
   bool strong;
 };
 
-// Returns a number that fits into so many bits: itself, or else the largest, which names nothing.
+// Returns `number` if it fits into `bits` bits, or else the largest such number, which names
+// nothing.
 NCCL_HOST_DEVICE_INLINE uint64_t Fitted(uint64_t number, int bits) {
   const uint64_t largest = UINT64_MAX >> (64 - bits);
   return number < largest ? number : largest;

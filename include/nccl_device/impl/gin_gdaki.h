@@ -3,17 +3,17 @@
 // GIN direct (GDAKI): kernels put, signal and get by driving an mlx5 card themselves, and no thread
 // of the host takes part. Read by nccl_device/gin.h.
 //
-// A context has a main queue pair for each rank, joined to that rank's. Signals are words in a
-// table of the rank that waits, to which the card adds (FETCH_ADD). What is on one queue pair is
-// carried out in order, so every signal is a strong one. Counters are words in a table of this
-// rank: behind each main queue pair there is a companion, joined to one of this rank's own, which
-// waits for the main one's entry (WAIT) and then adds.
+// A context has a main queue pair for each rank, joined to the rank's own. Signals are words in a
+// table of the waiting rank, to which the card adds (FETCH_ADD). A card carries out the entries of
+// one queue pair in order, and every signal is therefore strong. Counters are words in a table of
+// this rank: a companion behind each main queue pair, joined to a queue pair of this rank, waits
+// for the main one's entry (WAIT) and then adds.
 //
 //   main[peer]        WRITE … WRITE, FETCH_ADD ──▶ window of the peer, its signal
 //                              │ done
 //   companion[peer]   WAIT ◀───┘ FETCH_ADD ──────▶ counter of this rank
 //
-// A get is done when its READ is, and visible to kernels when a DUMP behind it is done.
+// A get is done when its READ is done, and visible to kernels when a DUMP behind it is done.
 //
 // The layouts are part of the binary interface of NCCL 2.30.7.
 
@@ -27,12 +27,12 @@
 namespace tutti {
 namespace device {
 
-// A table of words, and the keys by which cards reach that of each rank.
+// A table of words, and the keys by which cards reach each rank's table.
 struct GdakiTable {
   uint64_t* words;
   uint32_t* remote_keys;
   uint32_t local_key;
-  uint32_t first;  // The words of the context begin there.
+  uint32_t first;  // the first word of the context
 };
 struct GdakiContext {
   mlx5::QueuePair* main;       // of each rank
@@ -41,7 +41,7 @@ struct GdakiContext {
   GdakiTable signals;
   uint32_t sink_key;           // of 8 bytes for the old values of words, which nobody reads
   uint64_t* last_issued_get;   // of each rank: how many entries of its queue, up to its last get
-  uint64_t* last_visible_get;  // the same of what is visible
+  uint64_t* last_visible_get;  // the same for visible gets
 };
 // The memory of a window, whose addresses begin at 0.
 struct GdakiMemory {
@@ -63,8 +63,8 @@ constexpr size_t kGdakiPieceBytes = size_t{1} << 30;
 namespace tutti {
 namespace device {
 
-// Posts to a context, for one thread. All functions return false where the wait that they had to
-// make ended early (mlx5_queue.h).
+// Posts to a context, for one thread. All functions return false after an early end of a wait
+// (mlx5_queue.h).
 class Gdaki {
  public:
   NCCL_DEVICE_INLINE Gdaki(GdakiContext* context, int rank, mlx5::Sharing sharing,
@@ -75,7 +75,7 @@ class Gdaki {
         abort_flag_(abort_flag),
         piece_bytes_(piece_bytes) {}
 
-  // What is put: bytes of a buffer, or a value of at most 8 bytes.
+  // The source of a put: bytes of a buffer, or a value of at most 8 bytes.
   struct Data {
     mlx5::Place to;
     mlx5::Place from;
@@ -83,27 +83,27 @@ class Gdaki {
     uint64_t value;
     bool is_value;
   };
-  // The word that is added to at the other rank.
+  // The word to add to at the peer.
   struct Signal {
     bool present;
     mlx5::Place word;
     uint64_t added;
   };
-  // The counter that is increased once all of it is done; kNoCounter for none.
+  // The counter to increase at the end of the operation; kNoCounter for none.
   static constexpr uint32_t kNoCounter = UINT32_MAX;
-  // How a call differs from others: more calls follow, of which the last rings; the caller knows
-  // that there is room.
+  // Options of a call: more calls follow, of which the last rings; the caller knows that the queue
+  // has room.
   struct Manner {
     bool rings_later;
     bool has_room;
   };
 
-  // Returns whether there is a queue toward a rank; where only rails are joined, others have none.
+  // Returns whether a queue toward a rank exists; with rails joined only, other rails have none.
   NCCL_DEVICE_INLINE bool Reaches(int peer) const {
     return LoadConstant(&LoadConstant(&context_->main)[peer].number) != 0;
   }
 
-  // Return places at a rank, and on this one.
+  // Return places at a rank, and on this rank.
   NCCL_DEVICE_INLINE mlx5::Place Remote(const GdakiMemory& memory, int peer,
                                         uint64_t offset) const {
     return {offset, LoadConstant(LoadConstant(&memory.remote_keys) + peer)};
@@ -115,7 +115,7 @@ class Gdaki {
     return WordOf(context_->signals, peer, signal);
   }
 
-  // Puts data, signals, or both. A put of no bytes is one, too.
+  // Puts data, signals, or both. A put of no bytes is valid.
   NCCL_DEVICE_INLINE bool Put(int peer, const Data& data, const Signal& signal, uint32_t counter,
                               Manner manner) const {
     const uint32_t pieces = PiecesOf(data.bytes);
@@ -143,8 +143,8 @@ class Gdaki {
     return true;
   }
 
-  // Returns how many entries there are toward a rank; Await waits for as many, and makes what gets
-  // among them have brought visible.
+  // Returns the number of entries toward a rank. Await waits for as many entries, and makes the
+  // bytes of their gets visible.
   NCCL_DEVICE_INLINE uint64_t Posted(int peer) const { return Main(peer).reserved(); }
   NCCL_DEVICE_INLINE bool Await(int peer, uint64_t posted) const {
     if (posted == 0) return true;
@@ -186,10 +186,10 @@ class Gdaki {
     return mlx5::MakeWriteOfValue(at, data.to, data.value, static_cast<uint32_t>(data.bytes));
   }
 
-  // Takes `count` entries at once, and posts what `make` returns for the position and number of
-  // each. Where they are more than the queue has, they go in parts, each when the one before is
-  // done, and the card is told of each at once, whatever `manner` says. Sets `end` to the index
-  // behind the last.
+  // Takes `count` entries at once, and posts the result of `make` for the position and number of
+  // each. More entries than the queue has go in parts, each after the end of the part before, and
+  // the card is told of each part at once, whatever `manner` says. Sets `end` to the index behind
+  // the last.
   template <typename Make>
   NCCL_DEVICE_INLINE bool Post(const mlx5::SendQueue& queue, uint32_t count, Manner manner,
                                const Make& make, uint64_t* end) const {
@@ -212,7 +212,7 @@ class Gdaki {
   }
 
   // Has the companion add to a counter when entry `index` of the main queue is done. The card is
-  // told of that at once, since a later call may have no counter; it waits for the entry.
+  // told of the addition at once, because a later call may have no counter.
   NCCL_DEVICE_INLINE bool Count(int peer, uint64_t index, uint32_t counter, Manner manner) const {
     const mlx5::SendQueue companion(LoadConstant(&context_->companion) + peer, sharing_,
                                     abort_flag_);
@@ -228,7 +228,7 @@ class Gdaki {
     return !manner.rings_later || companion.Ring();
   }
 
-  // What a card has read lies in memory when a DUMP behind it is done, and not before.
+  // The bytes that a card has read lie in memory only when a DUMP behind them is done.
   NCCL_DEVICE_INLINE bool ShowGets(int peer, uint64_t posted) const {
     const auto issued = cuda::atomic_ref<uint64_t>(context_->last_issued_get[peer])
                             .load(cuda::memory_order_relaxed);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How kernels hand operations to the proxy of GIN, and wait for it (gin_descriptor.h). Read by
-// nccl_device/gin.h.
+// The functions by which kernels hand operations to the proxy of GIN and wait for them
+// (gin_descriptor.h). Read by nccl_device/gin.h.
 //
-// On a host the proxy has no thread that polls: the library carries operations out on the calling
-// thread, and those toward ranks whose memory is mapped without a descriptor. Whoever posts a
-// descriptor rings, and whoever waits drives what is under way and what comes.
+// No thread of the proxy polls on a host: the library carries operations out on the calling thread,
+// and needs no descriptor toward ranks whose memory is mapped. A thread that posts a descriptor
+// rings, and a waiting thread drives operations under way and takes incoming data.
 
 #ifndef NCCL_DEVICE_IMPL_GIN_PROXY_H_
 #define NCCL_DEVICE_IMPL_GIN_PROXY_H_
@@ -20,7 +20,8 @@
 namespace tutti {
 namespace device {
 
-// Stores a descriptor into a slot. What the thread knows of before is visible to whoever reads it.
+// Stores a descriptor into a slot. Everything that the thread knows of before is visible to the
+// reader of the descriptor.
 NCCL_DEVICE_INLINE void StoreDescriptor(GinDescriptor* slot, const GinDescriptor& descriptor) {
   for (int i = 0; i < GinDescriptor::kWords; i += 2) {
 #ifdef __CUDA_ARCH__
@@ -37,7 +38,7 @@ NCCL_DEVICE_INLINE void StoreDescriptor(GinDescriptor* slot, const GinDescriptor
   }
 }
 
-// Says what happens to a signal, whatever type of action the program gave.
+// The effect on a signal, for all types of actions.
 struct GinAction {
   bool present;
   bool va;
@@ -61,7 +62,7 @@ class GinPoster {
         abort_flag_(abort_flag),
         all_near_(all_near) {}
 
-  // Posts an operation. Returns early, without having posted it, when the communicator is aborted.
+  // Posts an operation. Returns early, with nothing posted, when the communicator is aborted.
   NCCL_DEVICE_INLINE void Post(uint32_t queue, const GinOperation& operation) const {
     const GinDescriptor descriptor = PackGin(operation);
 #if !NCCL_CHECK_CUDACC
@@ -81,7 +82,7 @@ class GinPoster {
 #endif
   }
 
-  // Returns the number of operations posted so far; WaitUntilDone waits for as many.
+  // Returns the number of posted operations; WaitUntilDone waits for as many.
   NCCL_DEVICE_INLINE uint32_t Posted(uint32_t queue) const {
     return LoadFlag(LoadConstant(&queues_->pis) + queue, cuda::memory_order_relaxed);
   }
@@ -93,13 +94,13 @@ class GinPoster {
     }
   }
 
-  // Passes a moment of a wait, and carries on with what is under way. Returns false when the wait
+  // Passes a moment of a wait, and drives the operations under way. Returns false when the wait
   // ends.
   NCCL_DEVICE_INLINE bool Pass(WaitRounds& rounds) const {
 #if NCCL_CHECK_CUDACC
     return rounds.Another();
 #else
-    // Nothing is under way between ranks that carry everything out themselves.
+    // Ranks that carry out all operations themselves have none under way.
     if (all_near_ && rounds.rounds() < kSpins) {
       PauseProcessor();
       return rounds.AnotherAtOnce();
@@ -110,7 +111,7 @@ class GinPoster {
   }
 
  private:
-  // About 2 us, which is as long as the library spins (tuttiHostPause).
+  // About 2 us, as long as the library spins (tuttiHostPause).
   static constexpr uint32_t kSpins = 64;
 
   NCCL_DEVICE_INLINE uint32_t* ConsumerIndex(uint32_t queue) const {

@@ -26,7 +26,7 @@ NCCL_DEVICE_INLINE uint64_t LoadWord(uint64_t* word, cuda::memory_order order) {
 }  // namespace device
 }  // namespace tutti
 
-// Waits until the card has done what was posted toward a rank, for one thread.
+// Waits until the card has done the posted entries toward a rank, for one thread.
 template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::AwaitDirect(int peer, uint64_t posted) const {
   NoteEnd(Direct().Await(peer, posted));
@@ -56,7 +56,8 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::flush(Coop coop, cuda::memory
     return;
   }
   const tutti::device::GinPoster poster = Poster();
-  const auto queues = static_cast<uint32_t>(tutti::device::LoadConstant(&Context().nranks));
+  const auto queues =
+      IsServed() ? static_cast<uint32_t>(tutti::device::LoadConstant(&Context().nranks)) : 0;
   for (auto queue = static_cast<uint32_t>(coop.thread_rank()); queue < queues;
        queue += static_cast<uint32_t>(coop.size()))
     poster.WaitUntilDone(queue, poster.Posted(queue), order);
@@ -79,7 +80,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::flushAsync(ncclTeam team, uin
   } else if (coop.thread_rank() == 0) {
     const uint32_t queue = QueueOf(team, static_cast<int>(peer));
     outRequest->opaque[0] = queue;
-    outRequest->opaque[1] = Poster().Posted(queue);
+    outRequest->opaque[1] = IsServed() ? Poster().Posted(queue) : 0;
   }
   coop.sync();
 }
@@ -93,7 +94,7 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::wait(ncclGinRequest_t& reques
   if (IsDirect()) {
     if (coop.thread_rank() == 0)
       AwaitDirect(static_cast<int>(request.opaque[0]), request.opaque[1]);
-  } else if (coop.thread_rank() == 0)
+  } else if (coop.thread_rank() == 0 && IsServed())
     Poster().WaitUntilDone(static_cast<uint32_t>(request.opaque[0]),
                            static_cast<uint32_t>(request.opaque[1]), order);
   coop.sync();
@@ -233,7 +234,7 @@ template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::resetSignal(ncclGinSignal_t signal) const {
   if (!HasSignal(signal)) return;
   uint64_t* const word = SignalWord(signal);
-  // The word of a proxy's signal goes on counting, and what it held at the reset is taken off.
+  // The word of a proxy's signal goes on counting, and reads subtract its value at the reset.
   if (IsDirect())
     cuda::atomic_ref<uint64_t>(*word).store(0, cuda::memory_order_relaxed);
   else

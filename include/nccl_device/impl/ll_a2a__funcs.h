@@ -2,11 +2,11 @@
 //
 // How an LL all-to-all works. Read by nccl_device/ll_a2a.h.
 //
-// A room is a line that keeps the epoch between sessions, and two sets of slots, for even and odd
-// epochs. A rank may write into a set again in epoch e + 2, because by then it has received
-// something of epoch e + 1 from the owner of the slots, who had read those of epoch e before. The
-// epoch is the flag of every line. Epochs 0 and 1 are never used, since fresh memory holds 0;
-// before the count wraps around, both sets are cleared, so that no old line looks new.
+// A room is a line for the epoch between sessions, and two sets of slots, for even and odd epochs.
+// A rank may write into a set again in epoch e + 2: by then the rank has received an element of
+// epoch e + 1 from the owner of the slots, who had read the elements of epoch e before. The epoch
+// is the flag of every line. Epochs 0 and 1 are never used, because fresh memory holds 0. Before
+// the count wraps around, both sets are cleared, and no old line looks new.
 
 #ifndef NCCL_DEVICE_IMPL_LL_A2A__FUNCS_H_
 #define NCCL_DEVICE_IMPL_LL_A2A__FUNCS_H_
@@ -20,7 +20,7 @@ namespace device {
 
 constexpr uint32_t kFirstLLEpoch = 2;
 
-// An element as the halves of the lines that it travels in.
+// An element as the halves of its lines.
 template <typename T>
 union LLElement {
   static constexpr int kLines = DivideUp(static_cast<int>(sizeof(T)), 8);
@@ -114,7 +114,7 @@ NCCL_DEVICE_INLINE void ncclLLA2ASession<Coop>::bcast(int elt, T data) {
           data);
     return;
   }
-  // From the next rank on, so that not all ranks write to one of them at a time.
+  // The order begins at the next rank, because all ranks should not write to one rank at a time.
   for (int i = 1; i <= team_.nRanks; ++i) {
     const int peer = team_.rank + i < team_.nRanks ? team_.rank + i : team_.rank + i - team_.nRanks;
     send(peer, elt, data);
@@ -181,7 +181,7 @@ NCCL_DEVICE_INLINE void ncclLLA2ASession<Coop>::endEpoch(Coop) {
   coop_.sync();
   constexpr uint32_t kLastEpoch = UINT32_MAX;
   if (epoch_ >= kLastEpoch - 1) {
-    // Nobody writes here before epoch_ + 2, for which this rank's next epoch is needed.
+    // No rank writes here before epoch_ + 2, which needs this rank's next epoch.
     tutti::device::LLLine* const slots = Slots(LocalState());
     for (uint32_t i = static_cast<uint32_t>(coop_.thread_rank()); i < handle_.nSlots;
          i += static_cast<uint32_t>(coop_.size()))

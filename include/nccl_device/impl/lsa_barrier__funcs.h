@@ -3,11 +3,11 @@
 // How an LSA barrier works. Read by nccl_device/lsa_barrier.h; the buffer's layout is described at
 // ncclLsaBarrierHandle.
 //
-// Over plain memory every rank has a cell for each other rank. To arrive, a rank writes its next
-// epoch into its cell on all other ranks; to wait, it reads its own cells until each holds that
-// epoch or a later one. A cell has one writer, so no atomic addition is needed, and a rank can be
-// at most one epoch ahead. Over multicast memory one addition reaches a counter on every rank.
-// Epochs wrap around; nothing is ever reset.
+// Over plain memory every rank has a cell for each peer. To arrive, a rank writes its next epoch
+// into its cell on all peers; to wait, a rank reads its own cells until each holds this epoch or a
+// later one. A cell has one writer and needs no atomic addition, and a rank can be at most one
+// epoch ahead. Over multicast memory one addition reaches a counter on every rank. Epochs wrap
+// around; nothing is ever reset.
 
 #ifndef NCCL_DEVICE_IMPL_LSA_BARRIER__FUNCS_H_
 #define NCCL_DEVICE_IMPL_LSA_BARRIER__FUNCS_H_

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The formats by which mlx5 network cards (ConnectX, BlueField) are told what to do and tell what
-// is done, for kernels that drive a card themselves. Source: NVIDIA's "Adapters Programmer's
-// Reference Manual", and rdma-core's mlx5dv.h, with whose structs the tests compare every image.
+// The formats of requests to and answers from mlx5 network cards (ConnectX, BlueField), for kernels
+// that drive a card themselves. Source: NVIDIA's "Adapters Programmer's Reference Manual", and
+// rdma-core's mlx5dv.h, with whose structs the tests compare every image.
 //
-// An entry of a send queue has 64 bytes, four segments of 16. The first is the control segment;
-// what follows depends on the operation:
+// An entry of a send queue has 64 bytes, four segments of 16. The first is the control segment; the
+// rest depends on the operation:
 //
 //   operation        segments                                                              number
 //   NOP              control                                                                1
@@ -24,8 +24,8 @@
 // All numbers are big endian. Keys are kept as the card has them, big endian too.
 //
 // An entry of a completion queue has 64 bytes as well, of which kernels read the last four: the low
-// 16 bits of the index of the entry that is done, a signature, and opcode << 4 | owner. The owner
-// bit changes each time that the card has come round, so a kernel knows new entries from old ones.
+// 16 bits of the done entry's index, a signature, and opcode << 4 | owner. The owner bit changes
+// with each round of the card, and a kernel thereby distinguishes new entries from old ones.
 
 #ifndef NCCL_DEVICE_IMPL_MLX5_ENTRIES_H_
 #define NCCL_DEVICE_IMPL_MLX5_ENTRIES_H_
@@ -53,7 +53,7 @@ enum Operation : uint8_t {
 // Opcodes of completions.
 constexpr uint32_t kDone = 0;
 constexpr uint32_t kRequesterError = 13;
-constexpr uint32_t kInvalid = 15;  // of an entry that the card has never written
+constexpr uint32_t kInvalid = 15;  // of an entry never written by the card
 
 constexpr uint32_t kAskForCompletion = 8;
 constexpr uint32_t kInlineMark = 0x80000000;
@@ -75,13 +75,13 @@ struct alignas(16) Entry {
 };
 static_assert(sizeof(Entry) == kEntryBytes, "what a card reads");
 
-// Memory that a card reaches: an address, which for windows is an offset, and its key.
+// Memory for a card: an address, or an offset in a window, and the key.
 struct Place {
   uint64_t address;
   uint32_t key;
 };
 
-// Where an entry is: the number of its queue, and its index, of which the card sees 16 bits.
+// The position of an entry: the number of its queue, and its index, of which the card sees 16 bits.
 struct Position {
   uint32_t queue;
   uint64_t index;
@@ -95,7 +95,7 @@ NCCL_HOST_DEVICE_INLINE Entry ControlOnly(Position at, Operation operation, uint
   return entry;
 }
 
-// Write a segment that begins at a word.
+// Write a segment from a word on.
 NCCL_HOST_DEVICE_INLINE void PutRemote(Entry* entry, int word, Place place) {
   entry->words[word] = HighHalf(place.address);
   entry->words[word + 1] = LowHalf(place.address);
@@ -119,7 +119,7 @@ NCCL_HOST_DEVICE_INLINE Entry MakeTransfer(Position at, Operation operation, Pla
   return entry;
 }
 
-// Writes a value that lies in the entry. REQUIRES: at most 8 bytes, of which the lowest come first.
+// Writes a value out of the entry. REQUIRES: at most 8 bytes, the lowest first.
 NCCL_HOST_DEVICE_INLINE Entry MakeWriteOfValue(Position at, Place remote, uint64_t value,
                                                uint32_t bytes) {
   Entry entry = ControlOnly(at, kWrite, 3);
@@ -131,7 +131,7 @@ NCCL_HOST_DEVICE_INLINE Entry MakeWriteOfValue(Position at, Place remote, uint64
   return entry;
 }
 
-// Adds to an aligned word of 8 bytes. Its old value goes to `old`, which nobody reads.
+// Adds to an aligned word of 8 bytes. The old value goes to `old`, which nobody reads.
 NCCL_HOST_DEVICE_INLINE Entry MakeFetchAdd(Position at, Place remote, uint64_t added, Place old) {
   Entry entry = ControlOnly(at, kFetchAdd, 4);
   PutRemote(&entry, 4, remote);
@@ -150,15 +150,15 @@ NCCL_HOST_DEVICE_INLINE Entry MakeWait(Position at, uint64_t index, uint32_t com
   return entry;
 }
 
-// Has the card read a buffer and drop it, behind all that it wrote into this memory before.
+// Has the card read a buffer and drop the bytes, behind all its earlier writes into the memory.
 NCCL_HOST_DEVICE_INLINE Entry MakeDump(Position at, Place local, uint32_t bytes) {
   Entry entry = ControlOnly(at, kDump, 2);
   PutBuffer(&entry, 4, bytes, local);
   return entry;
 }
 
-// What a card is told when entries up to `end` are ready: the word of the doorbell record, and the
-// doorbell itself.
+// The notice of ready entries up to `end`: the word of the doorbell record, and the doorbell
+// itself.
 NCCL_HOST_DEVICE_INLINE uint32_t DoorbellRecord(uint64_t end) {
   return BigEndian(static_cast<uint32_t>(end) & 0xffff);
 }
@@ -167,14 +167,14 @@ NCCL_HOST_DEVICE_INLINE uint64_t Doorbell(uint32_t queue, uint64_t end) {
          BigEndian((static_cast<uint32_t>(end) & 0xffff) << 8);
 }
 
-// The last word of an entry of a completion queue, as it is loaded.
+// The place of the word of a completion that kernels load.
 constexpr size_t kCompletionWordAt = kEntryBytes - sizeof(uint32_t);
 NCCL_HOST_DEVICE_INLINE uint32_t OpcodeOf(uint32_t completion) { return completion >> 28; }
 NCCL_HOST_DEVICE_INLINE uint32_t OwnerOf(uint32_t completion) { return completion >> 24 & 1; }
 NCCL_HOST_DEVICE_INLINE uint32_t IndexOf(uint32_t completion) {
   return BigEndian(completion) >> 16;
 }
-// Where a completion with an error says what was wrong: the byte of the syndrome.
+// The place of the syndrome in a completion with an error.
 constexpr size_t kSyndromeAt = 55;
 
 }  // namespace mlx5

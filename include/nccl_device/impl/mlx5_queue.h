@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How kernels drive a queue pair of an mlx5 card (mlx5_entries.h) that many threads post to.
+// The way in which many threads drive a queue pair of an mlx5 card (mlx5_entries.h).
 //
 //   reserved ── entries that a thread has taken and may be writing
 //   ready ───── all entries before it are written
 //   rung ────── the card has been told of all entries before it
 //
-// A thread adds to `reserved`, waits until what the card has not done yet leaves room, writes its
-// entries, and moves `ready` behind them when all threads before it have. On a GPU the lanes of a
-// warp that come to it together add once for all of them. Whoever rings tells the card of all that
-// is ready: first the doorbell record, then the doorbell. Who leaves that to a later call need not
-// mind how long the queue is: whoever waits for entries that the card was not told of tells it.
-// Each entry asks for a completion, so entry i of the send queue is done when entry i of the
-// completion queue has come; both wrap around, each by its own size, a power of two. A send queue
-// has no completions but its own, and no more entries than its completion queue.
+// A thread adds to `reserved`, waits until the card's unfinished entries leave room, writes its
+// entries, and moves `ready` behind them after all earlier threads. The lanes of a GPU's warp that
+// add together do so by one addition. A thread that rings tells the card of all ready entries:
+// first the doorbell record, then the doorbell. A thread that leaves the ring to a later call may
+// post any number of entries, because a wait for untold entries tells the card of them. Each entry
+// asks for a completion: entry i of the send queue is done when entry i of the completion queue has
+// come. Both queues wrap around, each by its own size, a power of two. A send queue has no
+// completions but its own, and no more entries than its completion queue.
 //
-// The layouts are part of the binary interface of NCCL 2.30.7. What it reserves in QueuePair, this
-// library uses to tell the host of an entry that failed.
+// The layouts are part of the binary interface of NCCL 2.30.7. In fields of QueuePair that NCCL
+// reserves, this library tells the host of a failed entry.
 
 #ifndef NCCL_DEVICE_IMPL_MLX5_QUEUE_H_
 #define NCCL_DEVICE_IMPL_MLX5_QUEUE_H_
@@ -34,7 +34,7 @@ struct CompletionQueue {
   uint32_t number;
   uint32_t size;
   uint32_t* doorbell_record;
-  uint64_t done;  // All entries before it are known to be done.
+  uint64_t done;  // all entries before this index are known to be done
   uint32_t mask;  // size - 1
   uint8_t entry_bytes;
   uint8_t reserved1[3];
@@ -51,8 +51,8 @@ struct QueuePair {
   uint64_t ready;
   uint64_t rung;
   uint32_t number;
-  // The number in the forms in which control segments have it: shifted, big endian, and with so
-  // many segments.
+  // The number in the forms for control segments: shifted, big endian, and with a number of
+  // segments.
   uint32_t number_shifted;
   uint32_t number_shifted_big_endian;
   uint32_t control_of_segments[5];
@@ -63,8 +63,8 @@ struct QueuePair {
   uint32_t* doorbell_record;
   uint64_t* doorbell;
   uint8_t reserved1[8];
-  uint64_t failed;    // 0, or the index of the first entry that is known to have failed, plus 1
-  uint32_t syndrome;  // of that entry
+  uint64_t failed;    // 0, or the index of the first entry known to have failed, plus 1
+  uint32_t syndrome;  // of the failed entry
   uint8_t reserved2[52];
   CompletionQueue completions;
   uint8_t reserved3[64];
@@ -82,11 +82,11 @@ static_assert(offsetof(QueuePair, nic_handler) == 288, "part of the binary inter
 // Who rings: kernels, by the doorbell record and the doorbell.
 constexpr uint32_t kRungByKernels = 2;
 
-// The word of the doorbell record that belongs to the send queue.
+// The send queue's word of the doorbell record.
 constexpr int kSendRecord = 1;
 
-// Makes the state of a queue pair that nothing was posted to. What lies elsewhere is the caller's:
-// the entries of the completion queue begin as invalid ones, with owner 1.
+// Makes the state of an unused queue pair. The caller prepares the memory elsewhere: the entries of
+// the completion queue begin as invalid ones, with owner 1.
 NCCL_HOST_DEVICE_INLINE QueuePair MakeQueuePair(uint32_t number, Entry* entries, uint16_t size,
                                                 uint32_t* doorbell_record, uint64_t* doorbell,
                                                 uint8_t* completions, uint32_t completions_number,
@@ -124,11 +124,11 @@ namespace tutti {
 namespace device {
 namespace mlx5 {
 
-// Which threads post to a queue at the same time (ncclGinResourceSharingMode).
+// The threads that post to a queue at the same time (ncclGinResourceSharingMode).
 enum class Sharing : uint8_t { kGpu = 0, kBlock = 1, kThread = 2 };
 
-// Posts to a queue pair and waits for it, for one thread. Waits end early, and then return false,
-// when the communicator is aborted or an entry of the queue has failed.
+// Posts to a queue pair and waits for entries, for one thread. Waits end early, and then return
+// false, when the communicator is aborted or an entry of the queue has failed.
 class SendQueue {
  public:
   NCCL_DEVICE_INLINE SendQueue(QueuePair* pair, Sharing sharing, uint32_t* abort_flag)
@@ -136,15 +136,15 @@ class SendQueue {
 
   NCCL_DEVICE_INLINE uint32_t Size() const { return uint32_t{pair_->mask} + 1; }
 
-  // Takes `count` entries behind one another, however many, which must all be written and submitted
-  // in their order. There may be no room for them yet.
+  // Takes any number of successive entries, which must all be written and submitted in their order.
+  // The queue may not have room for them yet.
   NCCL_DEVICE_INLINE Position Claim(uint32_t count) const {
     return {LoadConstant(&pair_->number), Take(count)};
   }
 
-  // Waits until the card has done with what was where `count` claimed entries are to be, at most
-  // the queue's size; or takes note that it has, where the caller knows that (`has_room`). `ahead`
-  // is a queue whose entries those of this one wait for, or null.
+  // Waits until the card has finished the former entries in the places of `count` claimed ones, at
+  // most the queue's size; with `has_room` the caller knows that the card has, and the call only
+  // takes note. The entries of this queue wait for entries of `ahead`, which may be null.
   NCCL_DEVICE_INLINE bool AwaitRoom(Position first, uint32_t count, bool has_room,
                                     const SendQueue* ahead = nullptr) const {
     const uint64_t end = first.index + count, size = Size();
@@ -156,8 +156,8 @@ class SendQueue {
     return true;
   }
 
-  // Takes `count` entries, at most the queue's size, and waits for room; not where the caller knows
-  // that there is some.
+  // Takes `count` entries, at most the queue's size, and waits for room, unless the caller knows of
+  // room.
   NCCL_DEVICE_INLINE bool Reserve(uint32_t count, bool has_room, Position* first) const {
     *first = Claim(count);
     return AwaitRoom(*first, count, has_room);
@@ -168,8 +168,8 @@ class SendQueue {
     *to = entry;
   }
 
-  // Says that the entries are written, and tells the card of all that is ready, unless a later call
-  // is to do that. In a checked build, waits until the card has done them.
+  // Marks the entries as written, and tells the card of all ready entries, unless a later call will
+  // tell. In a checked build, waits until the card has done them.
   NCCL_DEVICE_INLINE bool Submit(Position first, uint32_t count, bool ring) const {
     if (!MarkReady(first.index, count)) return false;
     if (!ring) return true;
@@ -180,7 +180,7 @@ class SendQueue {
     return true;
   }
 
-  // Tells the card of all that is ready.
+  // Tells the card of all ready entries.
   NCCL_DEVICE_INLINE bool Ring() const {
     const cuda::atomic_ref<int, cuda::thread_scope_device> lock(pair_->lock);
     if (sharing_ != Sharing::kThread) {
@@ -200,13 +200,13 @@ class SendQueue {
     return true;
   }
 
-  // Returns how many entries were reserved so far.
+  // Returns the number of entries reserved until now.
   NCCL_DEVICE_INLINE uint64_t reserved() const {
     return Word(&pair_->reserved).load(cuda::memory_order_relaxed);
   }
 
-  // Waits until entry `index` is done, of which it tells the card where no call has so far. What it
-  // brought is visible then.
+  // Waits until entry `index` is done, and tells the card of the entry if no call has. The bytes
+  // that the entry brought are visible at the return.
   NCCL_DEVICE_INLINE bool AwaitDone(uint64_t index, const SendQueue* ahead = nullptr) const {
     const auto done = Word(&pair_->completions.done);
     bool told = false;
@@ -216,7 +216,7 @@ class SendQueue {
     while (true) {
       const uint64_t known = done.load(cuda::memory_order_acquire);
       if (known > index) return !HasFailed(index);
-      // Later than the card can have come, the entry there is one of the round before.
+      // Beyond the known progress of the card, the entry there may be from the round before.
       if (index < known + size) {
         const uint32_t seen = SystemWord(word).load(cuda::memory_order_acquire);
         const bool is_new = OwnerOf(seen) == ((index & size) != 0 ? 1 : 0);
@@ -237,8 +237,8 @@ class SendQueue {
     return cuda::atomic_ref<T, cuda::thread_scope_system>(*word);
   }
 
-  // Adds to `reserved` and returns what it was. Lanes of a warp that are here together and take as
-  // many entries of the same queue are given theirs in the order of the lanes.
+  // Adds to `reserved` and returns the old value. Lanes of a warp that call together with the same
+  // count and queue get their entries in the order of the lanes.
   NCCL_DEVICE_INLINE uint64_t Take(uint32_t count) const {
     const auto counter = Word(&pair_->reserved);
     if (sharing_ == Sharing::kThread) {
@@ -264,8 +264,8 @@ class SendQueue {
 #endif
   }
 
-  // Tells the card of entry `index` and, before, of what `ahead` has, once the entry is ready: what
-  // it waits for there is ready then, too. Sets `told` when that is so.
+  // Tells the card of entry `index` once the entry is ready, and before of the ready entries of
+  // `ahead`, which include those that the entry waits for. Sets `told` when the card has been told.
   NCCL_DEVICE_INLINE bool TellUpTo(uint64_t index, const SendQueue* ahead, bool* told) const {
     *told = ahead == nullptr && Word(&pair_->rung).load(cuda::memory_order_relaxed) > index;
     if (*told || Word(&pair_->ready).load(cuda::memory_order_acquire) <= index) return true;
@@ -274,8 +274,8 @@ class SendQueue {
   }
 
 #if TUTTI_CHECKED_KERNELS
-  // Returns false. Where the card has failed an entry, a kernel of a GPU says so and ends the
-  // program; the library does it for one of a host.
+  // Returns false. After a failed entry, a kernel of a GPU prints a message and ends the program;
+  // for a kernel of a host the library does so.
   NCCL_DEVICE_INLINE bool Fails([[maybe_unused]] Position first,
                                 [[maybe_unused]] uint32_t count) const {
 #ifdef __CUDA_ARCH__
@@ -298,11 +298,10 @@ class SendQueue {
            (index & LoadConstant(&pair_->completions.mask)) * kEntryBytes;
   }
 
-  // Returns whether a completion says that it is that of entry `index`. The word that `completion`
-  // was read from has the owner's bit, by which the entry counts as new, and the index. Before
-  // compute capability 9.0 a GPU may see part of what a card writes into a word, so that the
-  // owner's bit may be new and the index still that of the round before; from 9.0 on it sees the
-  // whole.
+  // Returns whether a completion belongs to entry `index`. The word of `completion` has the owner's
+  // bit, by which the entry counts as new, and the index. Before compute capability 9.0 a GPU may
+  // see part of a card's write to a word: the owner's bit may be new and the index still from the
+  // round before. From 9.0 on a GPU sees the whole.
   static NCCL_DEVICE_INLINE bool IsOf([[maybe_unused]] uint64_t index,
                                       [[maybe_unused]] uint32_t completion) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -312,13 +311,14 @@ class SendQueue {
 #endif
   }
 
-  // Returns whether an entry before or at `index` has failed. A card does nothing of what follows.
+  // Returns whether an entry before or at `index` has failed. A card executes no entry after a
+  // failed one.
   NCCL_DEVICE_INLINE bool HasFailed(uint64_t index) const {
     const uint64_t failed = Word(&pair_->failed).load(cuda::memory_order_relaxed);
     return failed != 0 && failed - 1 <= index;
   }
 
-  // Notes what the completion of an entry says.
+  // Notes the outcome in an entry's completion.
   NCCL_DEVICE_INLINE bool Note(uint64_t index, uint32_t completion) const {
     const bool failed = OpcodeOf(completion) == kRequesterError;
     if (failed) {

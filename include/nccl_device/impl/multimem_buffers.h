@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffers in multicast memory, for the loop of reduce_copy__impl.h: what is read is the sum over
-// the ranks of a team, by the hardware, and what is written goes to all of them. GPUs of compute
-// capability 9.0 and later have such memory; elsewhere there is no handle by which a kernel could
-// come here, and it traps.
+// Buffers in multicast memory, for the loop of reduce_copy__impl.h: a read returns the sum over the
+// ranks of a team, by the hardware, and a write goes to all of them. GPUs of compute capability 9.0
+// and later have such memory. Elsewhere no handle leads a kernel here, and the code traps.
 //
 // Sums are of float, double, half, bfloat16 and integers of 32 and 64 bits. Halves and bfloat16 are
 // summed in float. Copies are of any type.
@@ -34,10 +33,10 @@ NCCL_DEVICE_INLINE void NoMultimem() {
 }
 
 // -------------------------------------------------------------------------------------------------
-// What the hardware sums at once: a word, or four of them
+// Units of the hardware's sums: a word, or four words
 // -------------------------------------------------------------------------------------------------
 
-// Sums words of a type; `Word` is what registers hold of it. Specialised for the types there are.
+// Sums words of a type; `Word` is the type of its registers. Specialised for the supported types.
 template <typename T>
 struct MultimemSum {
   static constexpr bool kKnown = false;
@@ -137,7 +136,7 @@ NCCL_DEVICE_INLINE T LoadMultimem(const T* at) {
   using Sum = MultimemSum<T>;
   static_assert(Sum::kKnown, "the hardware sums no elements of this type");
   using Word = typename Sum::Word;
-  // An element that is half a word is read with its neighbour, which is thrown away.
+  // A half-word element is read with its neighbour, and the neighbour is thrown away.
   const uintptr_t past = reinterpret_cast<uintptr_t>(at) % sizeof(Word);
   const Word word = Sum::Load(reinterpret_cast<const char*>(at) - past);
   T element;
@@ -195,7 +194,7 @@ NCCL_DEVICE_INLINE void StoreMultimem([[maybe_unused]] Unit* at,
 }
 
 // -------------------------------------------------------------------------------------------------
-// What the loop takes for pointers
+// Pointers of the loop
 // -------------------------------------------------------------------------------------------------
 
 template <typename Unit>
@@ -232,7 +231,7 @@ NCCL_DEVICE_INLINE uintptr_t AddressOf(MultimemDestination<T> buffer) {
   return reinterpret_cast<uintptr_t>(buffer.address);
 }
 
-// Give buffers in multicast memory, by a function that gives their addresses, or by an address.
+// Return buffers in multicast memory, by a function for their addresses, or by an address.
 template <typename T, typename Addresses>
 struct MultimemSources {
   NCCL_DEVICE_INLINE MultimemSource<T> operator()(int i) const { return {addresses(i)}; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For programs that include this name of NCCL's.
+// For programs that include the file by NCCL's name.
 
 #ifndef NCCL_DEVICE_IMPL_REDUCE_COPY__FUNCS_H_
 #define NCCL_DEVICE_IMPL_REDUCE_COPY__FUNCS_H_

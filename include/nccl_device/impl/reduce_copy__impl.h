@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The loop behind all functions of nccl_device/reduce_copy.h, and what it is made of: where the
-// buffers lie, and how elements are summed.
+// The loop behind all functions of nccl_device/reduce_copy.h, and its parts: the places of buffers,
+// and the sums of elements.
 
 #ifndef NCCL_DEVICE_IMPL_REDUCE_COPY__IMPL_H_
 #define NCCL_DEVICE_IMPL_REDUCE_COPY__IMPL_H_
@@ -44,7 +44,7 @@ struct BuffersApart {
   size_t distance;  // In elements.
 };
 
-// In a checked build, checks all of the buffers whose length is known: those of windows.
+// In a checked build, checks all buffers of known length: the buffers in windows.
 template <typename Buffers>
 NCCL_DEVICE_INLINE void CheckBuffers(const Buffers&, int, size_t) {}
 #if TUTTI_CHECKED_KERNELS
@@ -64,7 +64,7 @@ NCCL_DEVICE_INLINE void CheckBuffers(const BufferOfRanks<T>& buffers, int num_ra
 // How elements are reduced
 // -------------------------------------------------------------------------------------------------
 
-// The type in which elements of type T are summed.
+// The type for sums of elements of type T.
 template <typename T>
 struct SumType {
   using Type = T;
@@ -137,7 +137,7 @@ NCCL_DEVICE_INLINE uintptr_t AddressOf(T* buffer) {
   return reinterpret_cast<uintptr_t>(buffer);
 }
 
-// Reduces element `at` of all sources and stores it in all destinations.
+// Reduces element `at` of all sources and stores the result in all destinations.
 template <typename T, typename Sources, typename Destinations, typename Op>
 NCCL_DEVICE_INLINE void ReduceElement(const Sources& sources, int num_sources,
                                       const Destinations& destinations, int num_destinations,
@@ -149,8 +149,8 @@ NCCL_DEVICE_INLINE void ReduceElement(const Sources& sources, int num_sources,
   for (int i = 0; i < num_destinations; ++i) destinations(i)[at] = result;
 }
 
-// The same for up to kUnroll packs, `stride` apart from `first` on, of `end` packs that begin at
-// element `head`. All loads of a source are issued before the first is used.
+// Does the same for up to kUnroll packs at distances of `stride` from `first` on, of `end` packs
+// from element `head` on. All loads of a source are issued before the first is used.
 template <typename T, int kUnroll, typename Sources, typename Destinations, typename Op>
 NCCL_DEVICE_INLINE void ReducePacks(const Sources& sources, int num_sources,
                                     const Destinations& destinations, int num_destinations,
@@ -192,8 +192,8 @@ NCCL_DEVICE_INLINE void ReducePacks(const Sources& sources, int num_sources,
   }
 }
 
-// Returns how many elements lie before the first address that is a multiple of 16 in every buffer;
-// `count` where the buffers have no such place in common.
+// Returns the number of elements before the first address that is a multiple of 16 in every buffer;
+// `count` for buffers without a common place.
 template <typename T, typename Sources, typename Destinations>
 NCCL_DEVICE_INLINE size_t ElementsBeforePacks(const Sources& sources, int num_sources,
                                               const Destinations& destinations,
@@ -210,7 +210,7 @@ NCCL_DEVICE_INLINE size_t ElementsBeforePacks(const Sources& sources, int num_so
 }
 
 // Reduces `count` elements of all sources, in the order of the sources, and stores the result in
-// all destinations. The group's threads share the elements among them; there is no barrier.
+// all destinations. The group's threads share the elements, without a barrier.
 template <typename T, int kUnrollElements, typename Coop, typename Sources, typename Destinations,
           typename Op>
 NCCL_DEVICE_INLINE void ReduceCopy(Coop coop, const Sources& sources, int num_sources,

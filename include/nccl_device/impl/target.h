@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How kernels touch memory and time: the only place below nccl_device.h that knows whether they are
-// compiled for a GPU or for the host. Nothing here is for programs.
+// Access of kernels to memory and time: the only code below nccl_device.h with different branches
+// for GPUs and hosts. Nothing here is for programs.
 //
-// On a GPU a word that another rank waits for is stored relaxed behind a fence, so that many words
-// cost one fence. On the host the store itself has the release order: there it costs no more, and
-// the thread sanitizer, which follows no fences, sees what is ordered and what is not.
+// On a GPU a thread stores a flag for another rank relaxed behind a fence, and many flags cost one
+// fence. On the host the store itself has the release order. The order costs no more there, and the
+// thread sanitizer, which follows no fences, sees it.
 
 #ifndef NCCL_DEVICE_IMPL_TARGET_H_
 #define NCCL_DEVICE_IMPL_TARGET_H_
@@ -23,7 +23,7 @@
 namespace tutti {
 namespace device {
 
-// Return the part of an order that matters on leaving, and on entering, a barrier.
+// Return the part of an order for the exit from a barrier, and the part for the entry.
 NCCL_DEVICE_INLINE cuda::memory_order AcquirePart(cuda::memory_order order) {
   if (order == cuda::memory_order_release) return cuda::memory_order_relaxed;
   return order == cuda::memory_order_acq_rel ? cuda::memory_order_acquire : order;
@@ -33,7 +33,8 @@ NCCL_DEVICE_INLINE cuda::memory_order ReleasePart(cuda::memory_order order) {
   return order == cuda::memory_order_acq_rel ? cuda::memory_order_release : order;
 }
 
-// Orders what this thread did, and knows of others, before the StoreFlags that follow.
+// Orders the thread's own work, and the work of others that the thread knows of, before the next
+// StoreFlags.
 NCCL_DEVICE_INLINE void FenceBeforeFlags([[maybe_unused]] cuda::memory_order order) {
 #if NCCL_CHECK_CUDACC
   if (order != cuda::memory_order_relaxed) cuda::atomic_thread_fence(order);
@@ -71,8 +72,8 @@ NCCL_DEVICE_INLINE T LoadConstant(const T* field) {
 #endif
 }
 
-// Stores a word into a register of a card, behind all that the thread has stored and knows of. A
-// register is no memory: each store must reach it, whole.
+// Stores a word into a register of a card, behind all stores that the thread has made or knows of.
+// A register is no memory: each store must reach the register, whole.
 NCCL_DEVICE_INLINE void StoreRegister(uint64_t* to, uint64_t value) {
 #ifdef __CUDA_ARCH__
   cuda::atomic_thread_fence(cuda::memory_order_acq_rel, cuda::thread_scope_system);
@@ -91,8 +92,8 @@ NCCL_DEVICE_INLINE void StoreRegister(uint64_t* to, uint64_t value) {
 #endif
 }
 
-// 16 bytes, written and read as one: each half carries four bytes of data and the epoch that they
-// belong to. The host accesses the halves one after the other, which is why both have an epoch.
+// 16 bytes in one access: each half carries four bytes of data and their epoch. The host accesses
+// the halves separately, and therefore both have an epoch.
 struct alignas(16) LLLine {
   uint32_t data_low, epoch_low, data_high, epoch_high;
 };
@@ -154,7 +155,7 @@ NCCL_DEVICE_INLINE uint64_t Cycles() {
 }
 
 #if !NCCL_CHECK_CUDACC
-// Lets the other threads of the processor's core go ahead for a moment.
+// Lets the hardware threads of the processor's core go ahead for a moment.
 inline void PauseProcessor() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -180,7 +181,7 @@ class WaitRounds {
 #endif
     return AnotherAtOnce();
   }
-  // The same for a loop that passes the moment itself.
+  // The same for a loop with its own pause.
   NCCL_DEVICE_INLINE bool AnotherAtOnce() {
     ++rounds_;
     if (rounds_ % kRoundsPerLookAtAbort == 0 && abort_flag_ != nullptr &&
@@ -192,7 +193,7 @@ class WaitRounds {
 
  private:
   static constexpr uint64_t kNoTimeout = UINT64_MAX;
-  // The flag lies in memory of the host, which a GPU reads in about a microsecond. A round of the
+  // The flag lies in memory of the host, and a GPU's read takes about a microsecond. A round of the
   // host may be a sleep.
 #if NCCL_CHECK_CUDACC
   static constexpr uint32_t kRoundsPerLookAtAbort = 10000;

@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How long the parts of a window are, and the checks that a kernel makes of it. Read by
-// core__funcs.h.
+// The lengths of a window's parts, and the checks of kernels by them. Read by core__funcs.h.
 //
-// A checked build is one with TUTTI_CHECKED_KERNELS defined as 1 before nccl_device.h is read. In
-// it the functions that return addresses of windows (core__funcs.h, ptr.h), and the sums and copies
-// of reduce_copy.h, end the program where a kernel asks for a place outside of the window or for a
-// rank outside of the LSA team: with a sentence that names the function that asked, its line, the
-// thread, the window and the place. In other builds such an address is returned like any other.
-// In a checked build calls of GIN that ring a card also wait until the card has done what they
-// posted (mlx5_queue.h).
+// A program makes a checked build by defining TUTTI_CHECKED_KERNELS as 1 before it includes
+// nccl_device.h. In a checked build the functions that return addresses of windows (core__funcs.h,
+// ptr.h), and the sums and copies of reduce_copy.h, end the program if a kernel asks for a place
+// outside of the window or for a rank outside of the LSA team. The message names the calling
+// function, its line, the thread, the window and the place. Without checks a wrong address is
+// returned like any address. In a checked build calls of GIN that ring a card also wait until the
+// card has done the posted entries (mlx5_queue.h).
 
 #ifndef NCCL_DEVICE_IMPL_WINDOW_CHECK_H_
 #define NCCL_DEVICE_IMPL_WINDOW_CHECK_H_
@@ -26,14 +25,14 @@
 namespace tutti {
 namespace device {
 
-// What follows the record of a window. It is there where the words of the record that no field
-// takes have these values; records of NCCL have none.
+// The data behind the record of a window. The data is present if the unused words of the record
+// have these values; records of NCCL have none.
 struct WindowParts {
   static constexpr size_t kFirstMarkAt = 36, kSecondMarkAt = 84;
   static constexpr uint32_t kFirstMark = 0x74757474, kSecondMark = 0x69706172;
   static constexpr size_t kAt = 88;
   static constexpr uint64_t kEnd = UINT64_MAX;
-  const void* table;  // ncclDevComm::windowTable of the communicator that the window is of
+  const void* table;  // ncclDevComm::windowTable of the window's communicator
   // Then the lengths of the parts, in the order of the LSA team, and kEnd behind the last.
 };
 static_assert(sizeof(ncclWindow_vidmem) == WindowParts::kAt, "the parts follow the record");
@@ -52,7 +51,8 @@ static_assert(sizeof(ncclWindow_vidmem) == WindowParts::kAt, "the parts follow t
 namespace tutti {
 namespace device {
 
-// Returns whether the lengths of a window's parts are known. Those of no window are not.
+// Returns whether the lengths of a window's parts are known. The lengths of a null window are
+// unknown.
 NCCL_DEVICE_INLINE bool KnowsParts(ncclWindow_t window) {
   if (window == nullptr) return false;
   const char* const record = reinterpret_cast<const char*>(window);
@@ -74,7 +74,7 @@ NCCL_DEVICE_INLINE const uint64_t* LengthsOfParts(ncclWindow_t window) {
 }
 
 #if TUTTI_CHECKED_KERNELS
-// Ends the program. `size` is that of the part; kEnd where there is no such rank.
+// Ends the program. `size` is the part's size; kEnd for a missing rank.
 NCCL_DEVICE_INLINE void RefusePlace(ncclWindow_t window, size_t offset, size_t bytes, int place,
                                     uint64_t size, const char* caller, int line) {
 #if NCCL_CHECK_CUDACC
@@ -96,8 +96,8 @@ NCCL_DEVICE_INLINE void RefusePlace(ncclWindow_t window, size_t offset, size_t b
 #endif
 }
 
-// Checks `bytes` bytes of the part of LSA rank `place`; 0 where nobody says how many. An address
-// behind the last byte is refused then, too: it belongs to another rank. NCCL's own windows, whose
+// Checks `bytes` bytes of LSA rank `place`'s part; 0 for an unknown number. An unknown number also
+// refuses an address behind the last byte, which belongs to another rank. NCCL's own windows, whose
 // lengths are not known, pass.
 NCCL_DEVICE_INLINE void CheckPlace(ncclWindow_t window, size_t offset, size_t bytes, int place,
                                    const char* caller, int line) {
@@ -112,7 +112,7 @@ NCCL_DEVICE_INLINE void CheckPlace(ncclWindow_t window, size_t offset, size_t by
     RefusePlace(window, offset, bytes, place, size, caller, line);
 }
 
-// Ends the program where there are fewer LSA barriers than a kernel names.
+// Ends the program if a kernel names a missing LSA barrier.
 NCCL_DEVICE_INLINE void CheckBarrier(uint32_t index, uint32_t barriers) {
   if (index < barriers) return;
 #if NCCL_CHECK_CUDACC
@@ -130,7 +130,7 @@ NCCL_DEVICE_INLINE void CheckBarrier(uint32_t index, uint32_t barriers) {
 }  // namespace device
 }  // namespace tutti
 
-// A checked build tells functions who calls them. These stand in their lists of parameters and
+// A checked build tells functions who calls them. The macros stand in lists of parameters and
 // arguments: TUTTI_SITE alone in the list, TUTTI_AND_SITE behind others.
 #if TUTTI_CHECKED_KERNELS
 #define TUTTI_SITE const char *caller = __builtin_FUNCTION(), int line = __builtin_LINE()

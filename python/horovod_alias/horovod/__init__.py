@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tutti under Horovod's name, so that `import horovod.torch as hvd` stays as it is. Not to be
-installed beside Horovod."""
+"""Tutti under Horovod's name, for programs with `import horovod.torch as hvd`. Not to be installed
+beside Horovod."""
 
 try:
     from tutti.runner import run
@@ -11,7 +11,7 @@ except ModuleNotFoundError as _error:
                               "is not installed: pip install ./python of Tutti's sources",
                               name="tutti") from None
 
-# The version of Horovod whose behaviour this is; scripts choose by it what they may use.
+# The version of Horovod whose behaviour is imitated; scripts choose their calls by the version.
 __version__ = "0.28.1"
 
 __all__ = ["__version__", "run"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a training run that is kept: committed on every rank, restored after a failure,
-synchronised from the rank that is furthest. A state belongs to one thread."""
+"""The kept state of a training run: committed on every rank, restored after a failure, synchronised
+from the furthest rank. A state belongs to one thread."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tutti.exceptions import HostsUpdatedInterrupt
 
 
 class _Notices:
-    """What a state's programs may ask of the queue that a state of Horovod's has: whether notices
-    wait in it for the next commit."""
+    """The queue of notices that a state of Horovod's has, for programs that ask whether notices
+    wait for the next commit."""
 
     def __init__(self, state: "State") -> None:
         self._state = state
@@ -41,7 +41,7 @@ class State:
         self._host_messages = _Notices(self)
         self._reset_callbacks: List[Callable[[], None]] = []
         self._commits = 0
-        self._kept = False  # whether it went on without being set back to the last commit
+        self._kept = False  # whether the state went on without a return to the last commit
 
     def register_reset_callbacks(self, callbacks: List[Callable[[], None]]) -> None:
         """Adds functions that are called after the job began anew, before training goes on."""
@@ -59,8 +59,8 @@ class State:
         self._told = True
 
     def commit(self) -> None:
-        """Remembers the state as it is, in memory, and raises HostsUpdatedInterrupt on all ranks
-        when ranks want to come or go. All ranks call it."""
+        """Remembers the present state, in memory, and raises HostsUpdatedInterrupt on all ranks
+        when ranks want to come or go. All ranks call."""
         changed = self._exchange()
         self.save()
         self._commits += 1
@@ -68,14 +68,14 @@ class State:
             raise HostsUpdatedInterrupt()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt on all ranks when ranks want to come or go. All ranks call
-        it."""
+        """Raises HostsUpdatedInterrupt on all ranks when ranks want to come or go. All ranks
+        call."""
         if self._exchange():
             raise HostsUpdatedInterrupt()
 
     def _exchange(self) -> bool:
-        """Returns what the ranks tell one another at a commit: whether any rank has seen a notice
-        of the launcher that this generation does not take account of."""
+        """Returns the ranks' common finding at a commit: whether any rank has seen a notice of the
+        launcher that this generation does not take account of."""
         begun = self._begin_exchange()
         told, job = self._sees_notice(), _basics.job()
         if job.is_initialized() and job.size() > 1:
@@ -94,7 +94,7 @@ class State:
         """Begins operations of subclasses that have more to tell."""
 
     def _end_exchange(self, begun: Any, changed: bool) -> bool:
-        """Waits for what _begin_exchange began."""
+        """Waits for the operations of _begin_exchange."""
         return changed
 
     def _broadcast_from(self, obj: Any, root_rank: int = 0, name: Optional[str] = None) -> Any:
@@ -105,11 +105,11 @@ class State:
         return hvd.broadcast_object(obj, root, name)
 
     def kept(self) -> None:
-        """Called when the job is about to begin anew with the state as it is."""
+        """Called when the job is about to begin anew with the present state."""
         self._kept = True
 
     def restored(self) -> None:
-        """Called when the job is about to begin anew with what was committed."""
+        """Called when the job is about to begin anew with the committed state."""
         self._kept = False
 
     def _standing(self) -> int:
@@ -130,7 +130,7 @@ class State:
 
 class ObjectState(State):
     """Keeps plain values and arrays as attributes: ObjectState(epoch=0, batch=0).epoch. They are
-    pickled when they are synchronised, so ranks must trust one another."""
+    pickled when they are synchronised, and ranks must therefore trust one another."""
 
     def __init__(self, bcast_object: Optional[Callable[..., Any]] = None,
                  get_rank: Optional[Callable[[], int]] = None, **values: Any) -> None:
@@ -154,13 +154,13 @@ class ObjectState(State):
         self._sync_objects(self._furthest())
 
     def _furthest(self) -> int:
-        """Returns the rank whose state goes on, which is the same on all ranks."""
+        """Returns the rank whose state goes on, the same on all ranks."""
         standings = self._allgather_object(self._standing(), "elastic.standing")
         return standings.index(max(standings))
 
     def _sync_objects(self, root: int) -> None:
-        # What was committed stays until everything has arrived, because the rest of the state goes
-        # back to it where a rank dies meanwhile.
+        # The committed state stays until everything has arrived, because the rest of the state goes
+        # back to the commit when a rank dies meanwhile.
         self._saved, self._commits = self._broadcast_object((self._values(), self._commits), root,
                                                             "elastic.objects")
         ObjectState.restore(self)

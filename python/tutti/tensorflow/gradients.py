@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients that are reduced over the ranks before anybody sees them."""
+"""Gradients that are reduced over the ranks before the caller sees them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Reduce = Callable[[Sequence[Any]], List[Any]]
 def make_reduce(prefix: str, compression: Any, sparse_as_dense: bool, op: int,
                 gradient_predivide_factor: float, process_set: ProcessSet) -> Reduce:
     """Returns a function that reduces a list of gradients, which travel as `prefix.N` by their
-    place in it. Gradients that are None stay None, on all ranks alike; ranks outside of the set
-    keep theirs."""
+    place in the list. Gradients that are None stay None, on all ranks alike; ranks outside of the
+    set keep theirs."""
     op = check_op(op)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor is for op=Average only")
@@ -49,7 +49,7 @@ def make_reduce(prefix: str, compression: Any, sparse_as_dense: bool, op: int,
 
 def reduce_but_local(reduce: Reduce, gradients: Sequence[Any], is_local: Sequence[bool],
                      scale: bool, process_set: ProcessSet) -> List[Any]:
-    """Reduces the gradients but for those that are this rank's own affair, which are divided by the
+    """Reduces the gradients but for the local gradients of this rank, which are divided by the
     number of ranks where `scale` says so, to match the average of the others."""
     results = reduce([None if local else gradient
                       for gradient, local in zip(gradients, is_local)])
@@ -68,7 +68,8 @@ def reduce_but_local(reduce: Reduce, gradients: Sequence[Any], is_local: Sequenc
 
 
 class _DistributedTape:
-    """What a distributed tape adds to the class of the tape that it shares its state with."""
+    """The additions of a distributed tape to the class of the tape with which the tape shares its
+    state."""
     _reduce: Reduce
     _local_sources: Set[int]
     _scale_local: bool
@@ -99,7 +100,7 @@ def DistributedGradientTape(gradtape: tf.GradientTape, device_dense: str = "",
     Groups are Horovod's and not needed: all gradients of a call travel at the same time."""
     kind: Any = type(type(gradtape).__name__, (_DistributedTape, type(gradtape)), {})
     made = object.__new__(kind)
-    made.__dict__ = gradtape.__dict__  # one recording, whichever of the two is entered
+    made.__dict__ = gradtape.__dict__  # one recording, whichever tape is entered
     made._reduce = make_reduce("DistributedGradientTape", compression, sparse_as_dense, op,
                                gradient_predivide_factor, process_set)
     made._local_sources = set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A barrier that says which ranks did not come."""
+"""A barrier that names the missing ranks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _PASSED = "passed"  # An empty value is not for every store.
 
 
 def _await(store: Any, key: str, until: float) -> bool:
-    """Returns whether the counter was raised before the time. A get that waits would keep other
-    threads of this process from the store."""
+    """Returns whether the counter was raised before the time. Looks again and again, because a get
+    that waits would keep other threads of this process from the store."""
     pause_s = 0.0005
     while store.add(key, 0) == 0:
         if time.monotonic() >= until:
@@ -25,10 +25,10 @@ def _await(store: Any, key: str, until: float) -> bool:
 
 def monitored_barrier(store: Any, rank: int, size: int, timeout: timedelta, wait_all_ranks: bool
                       ) -> None:
-    """Blocks until all ranks have called it with this store, which serves one barrier. RuntimeError
-    when the timeout, which begins with the call, is over: on rank 0 it names the first rank that
-    did not come, with wait_all_ranks all of them; on the others it says what rank 0 said, or that
-    rank 0 did not come."""
+    """Blocks until all ranks have called with this store, which serves one barrier. RuntimeError at
+    the end of the timeout, which begins with the call: on rank 0 the error names the first missing
+    rank, with wait_all_ranks all missing ranks; on the other ranks the error is rank 0's, or says
+    that rank 0 did not come."""
     seconds = timeout.total_seconds()
     until = time.monotonic() + seconds
     if rank != 0:
@@ -49,7 +49,7 @@ def monitored_barrier(store: Any, rank: int, size: int, timeout: timedelta, wait
 
 
 def _come(store: Any, size: int, until: float, seconds: float, wait_all_ranks: bool) -> str:
-    """Waits for all other ranks, and returns what is wrong."""
+    """Waits for all other ranks, and returns the error text, or ""."""
     if until <= time.monotonic():
         return "Rank 0 timed out in monitoredBarrier: it was given no time"
     missing: List[str] = []
@@ -60,6 +60,6 @@ def _come(store: Any, size: int, until: float, seconds: float, wait_all_ranks: b
                 break
     if not missing:
         return ""
-    # The first words are those of Gloo's errors, which programs look for.
+    # The first words are Gloo's, because programs look for them.
     return (f"{'Ranks' if wait_all_ranks else 'Rank'} {', '.join(missing)} failed to pass "
             f"monitoredBarrier: did not come, of {size} ranks, in {seconds:g} s")

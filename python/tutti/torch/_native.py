@@ -128,7 +128,7 @@ def _compile(include: str, target: str) -> None:
                "-I", _SOURCES, "-I", include, "-x", "c++", "-", "-o", made,
                "-L", os.path.join(home, "lib"), "-ltorch_cpu", "-lc10", "-x", "none",
                *_runtime()]
-    # Who runs it for the first time would wonder what it waits for.
+    # A first run would otherwise wait without a visible reason.
     print(f"tutti: compiles its backend for PyTorch {torch.__version__}, once; this takes about "
           "half a minute", file=sys.stderr, flush=True)
     try:
@@ -148,8 +148,8 @@ def _compile(include: str, target: str) -> None:
 
 
 def _compiled() -> str:
-    """Returns the path of the compiled backend. Of several processes that want it at once, one
-    compiles, and the others wait for it."""
+    """Returns the path of the compiled backend. Of several processes at once, one compiles, and the
+    others wait."""
     include = _include()
     folder = _cache()
     target = os.path.join(folder, _file_name(include))
@@ -205,8 +205,8 @@ def agreed(store: Any, size: int) -> bool:
     return store.add("form/python", 0) == 0
 
 
-# What the library calls when the job's default group has ended, with the objects that the calls belong
-# to. A process has few such groups.
+# The functions that the library calls after the end of the job's default group, with their objects.
+# A process has few default groups.
 _leaving: List[Any] = []
 
 
@@ -224,17 +224,18 @@ def _when_it_ended(store: Any, rank: int, size: int) -> int:
 
 
 def _let_others_stay_out() -> None:
-    """Gives backends the method that PyTorch calls on the ranks that are not in a new group, where the
-    backend can be split and the default group has a GPU as its own. Only NCCL's has it. Tutti's has
-    nothing to do there, since only the members of a group meet."""
+    """Gives backends the method that PyTorch calls on the ranks outside a new group, where the
+    backend can be split and the default group has a GPU as its own. Only NCCL's backend has the
+    method. Tutti's method does nothing, since only the members of a group meet."""
     backend = torch._C._distributed_c10d.Backend
     if not hasattr(backend, "perform_nocolor_split"):
         backend.perform_nocolor_split = lambda self, device: None
 
 
 def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """Makes the backend of a group, on all of its ranks together, which must have agreed on it."""
-    # A group carries the backend to Python: that needs none of Python's headers.
+    """Makes the backend of a group, on all of its ranks together, after they have agreed on the
+    backend in C++."""
+    # A group carries the backend to Python, which needs none of Python's headers.
     carrier = dist.ProcessGroup(store, rank, size)
     left = 0 if dist.is_initialized() else _when_it_ended(store, rank, size)
     torch.ops.tutti_c10d.add_backend(carrier.boxed(), _library.load()._name,
@@ -246,7 +247,7 @@ def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
 
 @functools.lru_cache(maxsize=None)
 def _have_groups_end_at_exit() -> None:
-    """Ends, when Python ends, the groups that nobody destroyed, while it can still be called."""
+    """Ends forgotten groups at the end of Python, while Python can still be called."""
     atexit.register(_end_groups, os.getpid())
 
 

@@ -21,8 +21,8 @@ Groups = Union[None, int, Sequence[Sequence[torch.Tensor]]]
 
 
 class Settings:
-    """The checked arguments of DistributedOptimizer. ValueError, in a sentence, for what cannot
-    be."""
+    """The checked arguments of DistributedOptimizer. ValueError, in a sentence, for wrong
+    arguments."""
 
     def __init__(self, optimizer: torch.optim.Optimizer,
                  named_parameters: Optional[Iterable[Tuple[str, torch.Tensor]]], compression: Any,
@@ -44,7 +44,7 @@ class Settings:
         self._named = named_parameters is not None
         self.names = _names(parameters, named_parameters)
         self.groups = _groups(parameters, num_groups, groups)
-        # Only parameters that get gradients are hooked, and none where there is no other rank.
+        # Only parameters with gradients get hooks, and none in a job of a single rank.
         self.parameters = [p for p in parameters if p.requires_grad]
         if not self.takes_part():
             self.parameters, self.groups = [], []
@@ -58,8 +58,8 @@ class Settings:
         return not job.is_initialized() or job.size() > 1 or _elastic.ranks_may_change()
 
     def add(self, parameters: Sequence[torch.Tensor]) -> List[torch.Tensor]:
-        """Adds parameters that came later, and returns those that are to be hooked. ValueError
-        where they have no names and the others have."""
+        """Adds later parameters, and returns those that need hooks. ValueError for parameters
+        without names among parameters with names."""
         missing = [p for p in parameters if p not in self.names]
         if missing and self._named:
             raise ValueError(f"named_parameters lacks {len(missing)} of the {len(parameters)} "
@@ -72,7 +72,7 @@ class Settings:
 
 
 def checked_passes(passes: int) -> int:
-    """Raises ValueError for what is no number of backward passes."""
+    """Raises ValueError for anything but a number of backward passes."""
     if isinstance(passes, bool) or not isinstance(passes, int) or passes <= 0:
         raise ValueError(f"backward_passes_per_step must be a whole number above 0, not {passes!r}")
     return passes
@@ -82,7 +82,7 @@ def _names(parameters: List[torch.Tensor],
            named: Optional[Iterable[Tuple[str, torch.Tensor]]]) -> Dict[torch.Tensor, str]:
     pairs = list(named) if named is not None else []
     if not pairs:
-        # noname.N would not do, because operations without a name are called so.
+        # noname.N would not do, because operations without a name have such names.
         return {p: f"gradient.{i}" for i, p in enumerate(parameters)}
     if any(not isinstance(pair, tuple) or len(pair) != 2 for pair in pairs):
         raise ValueError("named_parameters must be pairs of name and parameter, as "
@@ -114,7 +114,8 @@ def _groups(parameters: List[torch.Tensor], num_groups: int, groups: Groups
         wanted = [p for p in parameters if p.requires_grad]
         if groups == 0 or not wanted:
             return []
-        # As many lists as were asked for, if there are so many parameters; the first are the longer.
+        # As many lists as were asked for, if the number of parameters allows; the first are the
+        # longer.
         count = min(groups, len(wanted))
         bounds = [i * (len(wanted) // count) + min(i, len(wanted) % count) for i in range(count + 1)]
         return [wanted[begin:end] for begin, end in zip(bounds, bounds[1:])]
@@ -133,11 +134,11 @@ _holders: "weakref.WeakValueDictionary[int, Passes]" = weakref.WeakValueDictiona
 
 
 class Passes:
-    """Counts the backward passes of parameters, and calls on_last, a method, with one that had its
-    last.
+    """Counts the backward passes of parameters, and calls on_last, a method, with a parameter after
+    its last pass.
 
-    At most one object counts a parameter: one that is made later takes it over, since two would ask
-    for the same reductions. With the last reference to the object its hooks go, too; it does not
+    At most one object counts a parameter. A later object takes the parameter over, since two would
+    ask for the same reductions. The hooks go with the last reference to the object, which does not
     keep its owner alive."""
 
     def __init__(self, passes: int, parameters: Iterable[torch.Tensor],
@@ -163,7 +164,7 @@ class Passes:
             self._hooks[p] = self._hook(p)
 
     def take_over(self, p: torch.Tensor) -> None:
-        """Makes any other object stop counting the parameter."""
+        """Makes any earlier object stop counting the parameter."""
         before = _holders.get(id(p))
         if before is not None and before is not self:
             del _holders[id(p)], before._left[p]
@@ -201,7 +202,7 @@ class Passes:
 
     def _on_gradient(self, p: torch.Tensor) -> None:
         if p not in self._left:
-            return  # Another object took it over while backward ran.
+            return  # Another object took the parameter over while backward ran.
         if self._left[p] <= 0:
             raise AssertionError(
                 "Gradients were computed more than backward_passes_per_step times before step() "
@@ -218,9 +219,9 @@ class Reducer:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._group_of = {p: i for i, group in enumerate(settings.groups) for p in group}
-        # How many dimensions of a gradient are sparse, for those that were. This is never
-        # forgotten, so that after a backward without that gradient a sparse one is sent, as on
-        # the other ranks.
+        # The number of sparse dimensions of each gradient that was sparse. The number is never
+        # forgotten: after a backward without the gradient a sparse gradient must be sent, as on the
+        # other ranks.
         self._sparse_dims: Dict[torch.Tensor, int] = {}
         self._begun: Set[torch.Tensor] = set()
         self._ready: Dict[int, List[torch.Tensor]] = {}  # gradients of groups that are not begun yet
@@ -235,7 +236,7 @@ class Reducer:
         self.passes.reset()
 
     def _begin(self, p: torch.Tensor) -> None:
-        """Begins p's allreduce, or notes that it is ready where its group is not yet."""
+        """Begins p's allreduce, or notes that p is ready where its group is not complete."""
         self._begun.add(p)
         group = self._group_of.get(p)
         if group is None:
@@ -246,7 +247,7 @@ class Reducer:
             self._begin_group(group)
 
     def _gradient(self, p: torch.Tensor) -> torch.Tensor:
-        """Returns what is sent for p: zeros of the same kind where no backward brought a
+        """Returns the tensor to send for p: zeros of the same kind where no backward brought a
         gradient."""
         if p.grad is None and p not in self._sparse_dims:
             p.grad = torch.zeros_like(p)
@@ -323,7 +324,7 @@ class Reducer:
 
 
 def _store(p: torch.Tensor, gradient: torch.Tensor) -> None:
-    if p.grad.is_sparse:  # It was sent as a dense one, and optimizers may want a sparse one.
+    if p.grad.is_sparse:  # The gradient was sent as a dense tensor, and optimizers may want a sparse one.
         p.grad = gradient.to_sparse(p.grad.sparse_dim())
     elif p.grad is not gradient and p.grad.data_ptr() != gradient.data_ptr():
         p.grad.copy_(gradient)

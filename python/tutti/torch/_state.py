@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads optimizer states without making new objects, so that objects that refer to an optimizer's
-groups or state, such as a learning rate scheduler made before the optimizer was wrapped, go on
-referring to those in use."""
+"""Loads optimizer states without making new objects. Objects that refer to an optimizer's groups or
+state, such as a learning rate scheduler made before the optimizer was wrapped, thus keep referring
+to the groups and state in use."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 
 def load_in_place(optimizer: torch.optim.Optimizer, load: Callable[[], None]) -> None:
-    """Runs `load`, which is a load_state_dict of `optimizer`, and writes what it brought into the
-    groups and the state that were there before."""
+    """Runs `load`, which is a load_state_dict of `optimizer`, and writes the loaded values into the
+    earlier groups and state."""
     groups, state = optimizer.param_groups, optimizer.state
     load()
     brought: Any = optimizer.param_groups, optimizer.state

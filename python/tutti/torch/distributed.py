@@ -6,8 +6,9 @@
 PyTorch 2.5 and later knows the name where the package is installed; elsewhere (an older one, a
 package that is only on PYTHONPATH) `import tutti.torch.distributed` comes first.
 
-The backend is in C++ where it can be compiled (_native.py says how and when), else that of this file,
-which does the same more slowly.
+The backend is in C++ where it can be compiled (_native.py says how and when). The class of this file
+stands in for it elsewhere: it has the collectives and messages of torch.distributed, and is not meant
+to be fast.
 
 Everything built on torch.distributed (DistributedDataParallel and others) then runs on Tutti's
 communicators. Tensors are contiguous. Collectives of a group run in the order in which they are
@@ -21,8 +22,10 @@ RuntimeError from wait(). Threads: as torch.distributed, one at a time for each 
 from __future__ import annotations
 
 import functools
+import time
+import weakref
 from datetime import timedelta
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -33,8 +36,7 @@ from tutti import _torch_register
 from tutti.torch import _ending, _native, _reductions
 from tutti.torch._messages import AnySourceWork, MessageQueue, receive_from_any
 from tutti.torch._monitored_barrier import monitored_barrier
-from tutti.torch._ordered import OrderedCommunicator, done, new_communicator
-from tutti.torch._reductions import UINT8, Call, Step
+from tutti.torch._worker import (RETURN_S, UINT8, Request, Worker, bytes_of, new_communicator)
 
 Tensors = Sequence[torch.Tensor]
 
@@ -51,13 +53,9 @@ def _check(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 class ProcessGroupTutti(dist.ProcessGroup):
-    """The functions that torch.distributed calls. init_process_group and new_group make one, on all
-    ranks of the group together."""
+    """The functions that torch.distributed calls. init_process_group and new_group make the object,
+    on all ranks of the group together."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: Any = None) -> None:
         try:
@@ -67,17 +65,20 @@ class ProcessGroupTutti(dist.ProcessGroup):
         self._store, self._rank, self._size = store, rank, size
         self._timeout: timedelta = timeout or timedelta(minutes=30)
         self._group_name = self._group_desc = ""
-        # Made before the communicator, so that at exit it is called after that has ended.
+        # Made before the finalizer of the connections, because at exit the last is called first.
         self._leave = (None if dist.is_initialized() else  # This is not the job's default group.
                        _ending.at_end(self, store, rank, size))
-        self._ordered = OrderedCommunicator(new_communicator(store, "id", rank, size))
+        self._collectives = Worker(
+            lambda closing: new_communicator(store, "id", rank, size, closing))
         self._messages: Dict[Tuple[int, int, int], MessageQueue] = {}
+        # PyTorch before 2.8 does not tell a group that it is destroyed.
+        self._end = weakref.finalize(self, _end, self._collectives, self._messages, RETURN_S)
         self._barriers = 0
 
     def getBackendName(self) -> str:
         return "tutti"
 
-    # PyTorch keeps these in a group's C++ backends, which this has not.
+    # PyTorch keeps the names in a group's C++ backends, which this group does not have.
 
     def setGroupName(self, name: str) -> None:
         self._group_name = name
@@ -91,35 +92,54 @@ class ProcessGroupTutti(dist.ProcessGroup):
     def getGroupDesc(self) -> str:
         return self._group_desc
 
-    def _run(self, steps: Sequence[Step], value: Any, opts: Any, keep: Any = None) -> Any:
-        # Older versions do not say whether the caller waits.
-        return self._ordered.run(steps, value, (value, keep), not getattr(opts, "asyncOp", True))
+    def _run(self, value: Any, *functions: Callable[[Worker], None]) -> Any:
+        def do(worker: Worker) -> None:
+            for function in functions:
+                function(worker)
+        return self._collectives.put(Request(do, value))
 
     # Reductions
 
     def allreduce(self, tensors: Tensors, opts: Any = AllreduceOptions()) -> Any:
-        steps = [_reductions.all_reduce(_check(tensor), tensor, opts.reduceOp, self._size)
-                 for tensor in tensors]
-        return self._run(_reductions.together(steps), list(tensors), opts)
+        op, size = opts.reduceOp, self._size
+        for tensor in tensors:
+            _reductions.check(_check(tensor), op)
+
+        def do(worker: Worker) -> None:
+            for tensor in tensors:
+                _reductions.all_reduce(worker, tensor, op, size)
+        return self._run(list(tensors), do)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> Any:
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
-        # Off the root the tensor must stay as it is.
-        target = tensors[0] if self._rank == opts.rootRank else torch.empty_like(tensors[0])
-        return self._run(_reductions.reduce(_check(tensors[0]), target, opts.reduceOp,
-                                            opts.rootRank, self._size),
-                         list(tensors), opts, target)
+        op, size = opts.reduceOp, self._size
+        tensor, is_root = _check(tensors[0]), self._rank == opts.rootRank
+        _reductions.check(tensor, op)
 
-    def _reduce_scatter_steps(self, output: torch.Tensor, source: torch.Tensor, op: Any
-                              ) -> List[Step]:
-        if _check(output).numel() * self._size != _check(source).numel():
-            raise ValueError(f"reduce_scatter of {source.numel()} elements among {self._size} "
-                             f"ranks does not give {output.numel()}")
-        if output.dtype != source.dtype:
-            raise ValueError(f"reduce_scatter of {source.dtype} does not give {output.dtype}")
-        return _reductions.reduce_scatter(source, output, op, self._size)
+        def do(worker: Worker) -> None:
+            # Off the root the tensor must remain unchanged.
+            _reductions.all_reduce(worker, tensor if is_root else tensor.clone(), op, size)
+        return self._run(list(tensors), do)
+
+    def _reduce_parts(self, output: torch.Tensor, parts: Tensors, op: Any
+                      ) -> Callable[[Worker], None]:
+        """Returns the function that reduces the parts and stores this rank's in `output`."""
+        size, rank = self._size, self._rank
+        if len(parts) != size or _check(output).numel() != parts[rank].numel():
+            raise ValueError(f"reduce_scatter of {sum(part.numel() for part in parts)} elements "
+                             f"among {size} ranks does not give {output.numel()}")
+        if output.dtype != parts[0].dtype:
+            raise ValueError(f"reduce_scatter of {parts[0].dtype} does not give {output.dtype}")
+        _reductions.check(output, op)
+
+        def do(worker: Worker) -> None:
+            whole = torch.cat([_check(part).reshape(-1) for part in parts])
+            _reductions.all_reduce(worker, whole, op, size)
+            mine = whole.split([part.numel() for part in parts])[rank]
+            output.copy_(mine.view(output.shape))
+        return do
 
     def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor,
                              opts: Any = ReduceScatterOptions()) -> Any:
@@ -129,24 +149,26 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, sources: Tensors,
                                         opts: Any = ReduceScatterOptions()) -> Any:
-        steps = [self._reduce_scatter_steps(output, source, opts.reduceOp)
-                 for output, source in zip(outputs, sources)]
-        return self._run(_reductions.together(steps), list(outputs), opts, sources)
+        for output, source in zip(outputs, sources):
+            if output.numel() * self._size != source.numel():
+                raise ValueError(f"reduce_scatter of {source.numel()} elements among {self._size} "
+                                 f"ranks does not give {output.numel()}")
+        return self._run(list(outputs), *[
+            self._reduce_parts(output, _check(source).reshape(self._size, -1).unbind(),
+                               opts.reduceOp)
+            for output, source in zip(outputs, sources)])
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def reduce_scatter(self, outputs: Tensors, sources: Sequence[Tensors], opts: Any) -> Any:
-        parts = [_check(tensor).reshape(-1) for tensor in sources[0]]
-        flat = torch.empty(sum(part.numel() for part in parts), dtype=outputs[0].dtype)
-        steps = self._reduce_scatter_steps(outputs[0], flat, opts.reduceOp)
-        return self._run([lambda: _join(parts, flat), *steps], list(outputs), opts, flat)
+        return self._run(list(outputs), self._reduce_parts(outputs[0], sources[0], opts.reduceOp))
 
     # Moving data
 
     def broadcast(self, tensors: Tensors, opts: Any = BroadcastOptions()) -> Any:
-        return self._run([[("ncclBroadcast", _check(tensor).data_ptr(), tensor.data_ptr(),
-                            _bytes(tensor), UINT8, opts.rootRank) for tensor in tensors]],
-                         list(tensors), opts)
+        calls = [("ncclBroadcast", _check(tensor).data_ptr(), tensor.data_ptr(), bytes_of(tensor),
+                  UINT8, opts.rootRank) for tensor in tensors]
+        return self._run(list(tensors), lambda worker: worker.call_all(calls))
 
     def _allgather_base(self, output: torch.Tensor, source: torch.Tensor,
                         opts: Any = AllgatherOptions()) -> Any:
@@ -157,52 +179,54 @@ class ProcessGroupTutti(dist.ProcessGroup):
     def all_gather_single_coalesced(self, outputs: Tensors, sources: Tensors,
                                     opts: Any = AllgatherOptions()) -> Any:
         for output, source in zip(outputs, sources):
-            if _bytes(_check(output)) != _bytes(_check(source)) * self._size:
+            if bytes_of(_check(output)) != bytes_of(_check(source)) * self._size:
                 raise ValueError(f"all_gather of {source.numel()} elements from {self._size} ranks "
                                  f"does not give {output.numel()}")
-        return self._run([[("ncclAllGather", source.data_ptr(), output.data_ptr(), _bytes(source),
-                            UINT8) for output, source in zip(outputs, sources)]],
-                         list(outputs), opts, sources)
+
+        def do(worker: Worker) -> None:
+            for output, source in zip(outputs, sources):
+                worker.call("ncclAllGather", source.data_ptr(), output.data_ptr(),
+                            bytes_of(source), UINT8)
+        return self._run(list(outputs), do)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def allgather(self, outputs: Sequence[Tensors], sources: Tensors,
                   opts: Any = AllgatherOptions()) -> Any:
-        # Sizes may differ from rank to rank, so every rank sends to every other.
+        # Sizes may differ from rank to rank, and every rank therefore sends to every other rank.
         source, target = sources[0], outputs[0]
         return self._exchange([(source, to) for to in range(self._size)],
-                              [(target[i], i) for i in range(self._size)], [list(target)], opts)
+                              [(target[i], i) for i in range(self._size)], [list(target)])
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], sources: Tensors,
                             opts: Any = AllgatherOptions()) -> Any:
         return self._exchange(
             [(source, to) for source in sources for to in range(self._size)],
             [(outputs[i][k], i) for k in range(len(sources)) for i in range(self._size)],
-            [list(tensors) for tensors in outputs], opts)
+            [list(tensors) for tensors in outputs])
 
     def gather(self, outputs: Sequence[Tensors], sources: Tensors, opts: Any) -> Any:
         receives = []
         if self._rank == opts.rootRank:
             receives = [(tensor, i) for i, tensor in enumerate(outputs[0])]
-        return self._exchange([(sources[0], opts.rootRank)], receives, list(outputs), opts)
+        return self._exchange([(sources[0], opts.rootRank)], receives, list(outputs))
 
     def scatter(self, outputs: Tensors, sources: Sequence[Tensors], opts: Any) -> Any:
         sends = []
         if self._rank == opts.rootRank:
             sends = [(tensor, i) for i, tensor in enumerate(sources[0])]
-        return self._exchange(sends, [(outputs[0], opts.rootRank)], list(outputs), opts)
+        return self._exchange(sends, [(outputs[0], opts.rootRank)], list(outputs))
 
     def alltoall(self, outputs: Tensors, sources: Tensors, opts: Any) -> Any:
         return self._exchange([(tensor, i) for i, tensor in enumerate(sources)],
-                              [(tensor, i) for i, tensor in enumerate(outputs)], list(outputs),
-                              opts)
+                              [(tensor, i) for i, tensor in enumerate(outputs)], list(outputs))
 
     def alltoall_base(self, output: torch.Tensor, source: torch.Tensor, output_splits: List[int],
                       input_splits: List[int], opts: Any) -> Any:
-        parts = [self._split(_check(tensor), splits)
-                 for tensor, splits in ((source, input_splits), (output, output_splits))]
-        return self._exchange([(tensor, i) for i, tensor in enumerate(parts[0])],
-                              [(tensor, i) for i, tensor in enumerate(parts[1])], [output], opts)
+        sends, receives = [
+            [(part, i) for i, part in enumerate(self._split(_check(tensor), splits))]
+            for tensor, splits in ((source, input_splits), (output, output_splits))]
+        return self._exchange(sends, receives, [output])
 
     all_to_all_single = alltoall_base
 
@@ -217,29 +241,29 @@ class ProcessGroupTutti(dist.ProcessGroup):
         return torch.split(tensor, splits)
 
     def _exchange(self, sends: Sequence[Tuple[torch.Tensor, int]],
-                  receives: Sequence[Tuple[torch.Tensor, int]], value: Any, opts: Any) -> Any:
-        """Messages between many ranks at once; what a rank sends to itself is copied."""
-        mine = [tensor for tensor, to in sends if to == self._rank]
-        kept = [tensor for tensor, source in receives if source == self._rank]
-        copies = [(to, tensor) for to, tensor in zip(kept, mine)
-                  if to.data_ptr() != tensor.data_ptr()]
-        calls: List[Call] = [
-            (name, _check(tensor).data_ptr(), _bytes(tensor), UINT8, peer)
-            for name, parts in (("ncclSend", sends), ("ncclRecv", receives))
-            for tensor, peer in parts if peer != self._rank and tensor.numel()]
-        steps: List[Step] = [lambda: _copy_all(copies)] if copies else []
-        if not calls and not steps:
-            return done(value)
-        return self._run(steps + ([calls] if calls else []), value, opts, (sends, receives))
+                  receives: Sequence[Tuple[torch.Tensor, int]], value: Any) -> Any:
+        """Sends messages between many ranks at once. A rank's messages to itself are copied."""
+        me = self._rank
+        for tensor, _ in (*sends, *receives):
+            _check(tensor)
+
+        def do(worker: Worker) -> None:
+            mine = [tensor for tensor, to in sends if to == me]
+            kept = [tensor for tensor, source in receives if source == me]
+            for target, source in zip(kept, mine):
+                if target.data_ptr() != source.data_ptr():
+                    target.copy_(source)
+            worker.call_all([(name, tensor.data_ptr(), bytes_of(tensor), UINT8, peer)
+                             for name, parts in (("ncclSend", sends), ("ncclRecv", receives))
+                             for tensor, peer in parts if peer != me and tensor.numel()])
+        return self._run(value, do)
 
     def barrier(self, opts: Any = BarrierOptions()) -> Any:
-        token = torch.zeros(1, device="cpu")
-        return self._run(_reductions.all_reduce(token, token, dist.ReduceOp.SUM, self._size), [],
-                         opts, token)
+        return self.allreduce([torch.zeros(1, device="cpu")])
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Blocks until all ranks have come. RuntimeError after the timeout: on rank 0 it names the
-        first rank that did not come, with wait_all_ranks all of them."""
+        """Blocks until all ranks have come. RuntimeError after the timeout: on rank 0 the error
+        names the first missing rank, with wait_all_ranks all missing ranks."""
         self._barriers += 1
         monitored_barrier(dist.PrefixStore(f"barrier/{self._barriers}", self._store), self._rank,
                           self._size, self._timeout if timeout is None else timeout,
@@ -248,20 +272,20 @@ class ProcessGroupTutti(dist.ProcessGroup):
     # Between two ranks
 
     def _queue(self, source: int, target: int, tag: int) -> MessageQueue:
-        key = source, target, tag
+        key, store = (source, target, tag), self._store
         if key not in self._messages:
             receives = self._rank == target
             self._messages[key] = MessageQueue(
-                lambda closing: new_communicator(self._store, f"pipe/{source}/{target}/{tag}",
+                lambda closing: new_communicator(store, f"pipe/{source}/{target}/{tag}",
                                                  int(receives), 2, closing),
                 source if receives else target, receives)
         return self._messages[key]
 
     def send(self, tensors: Tensors, target: int, tag: int = 0) -> Any:
-        return self._queue(self._rank, target, tag).move(_check(tensors[0]))
+        return self._queue(self._rank, target, tag).send_or_receive(_check(tensors[0]))
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
-        return self._queue(source, self._rank, tag).move(_check(tensors[0]))
+        return self._queue(source, self._rank, tag).send_or_receive(_check(tensors[0]))
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> AnySourceWork:
         return receive_from_any([self._queue(source, self._rank, tag)
@@ -269,24 +293,22 @@ class ProcessGroupTutti(dist.ProcessGroup):
                                 _check(tensors[0]))
 
     def shutdown(self) -> None:
-        """Ends the group's connections once what was asked for is done."""
+        """Ends the group's connections, messages between named ranks once they are done."""
         for messages in self._messages.values():
-            messages.close()
-        self._messages = {}
-        self._ordered.close()
+            messages.close(None)
+        self._end()
         if self._leave:
             self._leave()
 
 
-def _copy_all(copies: Sequence[Tuple[torch.Tensor, torch.Tensor]]) -> None:
-    with torch.no_grad():
-        for target, source in copies:
-            target.copy_(source)
-
-
-def _join(parts: Tensors, whole: torch.Tensor) -> None:
-    with torch.no_grad():
-        torch.cat(list(parts), out=whole)
+def _end(collectives: Worker, messages: Dict[Tuple[int, int, int], MessageQueue],
+         patience_s: float) -> None:
+    """Ends a group's threads, and gives up what is not done when the time is over. PyTorch ends the
+    process by std::terminate where a thread comes back from its functions to Python when the
+    interpreter has ended."""
+    until = time.monotonic() + patience_s
+    for worker in (*messages.values(), collectives):
+        worker.close(max(0.0, until - time.monotonic()))
 
 
 def _offer_monitored_barrier() -> None:
@@ -311,7 +333,8 @@ def _offer_monitored_barrier() -> None:
 
 
 def create(store: Any, rank: int, size: int, timeout: Any = None) -> Any:
-    """Makes the backend of a group, on all of its ranks together: in C++ where they all have that."""
+    """Makes the backend of a group, on all of its ranks together: in C++ where all ranks have the
+    backend in C++."""
     timeout = timeout or timedelta(minutes=30)
     if _native.agreed(store, size):
         return _native.create(store, rank, size, timeout)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends models, optimizers and objects from one rank to all. Objects are pickled on the way, so
-ranks must trust one another."""
+"""Sends models, optimizers and objects from one rank to all. Objects are pickled on the way, and
+ranks must therefore trust one another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tutti.torch._state import load_in_place
 def broadcast_parameters(params: Union[Mapping, Iterable[Any]], root_rank: int,
                          process_set: ProcessSet = global_process_set) -> None:
     """Overwrites the tensors of `model.state_dict()`, `model.named_parameters()` or
-    `model.parameters()` with those of `root_rank`. Other values are left alone."""
+    `model.parameters()` with the tensors of `root_rank`. Other values are left alone."""
     if isinstance(params, Mapping):
         pairs: List[Any] = sorted(params.items())
     elif isinstance(params, Iterable) and not isinstance(params, (str, torch.Tensor)):
@@ -76,10 +76,11 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int,
                               model: Optional[torch.nn.Module] = None,
                               process_set: ProcessSet = global_process_set) -> None:
     """Gives all ranks the optimizer state of `root_rank`, hyperparameters included, whatever they
-    had. The optimizer keeps its groups and its state as objects, so that a scheduler made on it, or
-    on the optimizer that it wraps, still changes them. An optimizer that has not stepped yet gets
-    gradients of zeros where it has none, as from Horovod, which steps with them; no step is done
-    here. ValueError for LBFGS, whose state is no plain data. `model` is Horovod's, not needed."""
+    had. The optimizer keeps its groups and its state as objects, and a scheduler made on the
+    optimizer, or on a wrapped optimizer, therefore still changes them. An optimizer that has not
+    stepped yet gets gradients of zeros where gradients are missing, like from Horovod, which steps
+    with them; no step is done here. ValueError for LBFGS, whose state is no plain data. `model` is
+    Horovod's, not needed."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("the state of torch.optim.LBFGS cannot be broadcast")
     if not optimizer.state:
@@ -115,8 +116,8 @@ def _as_bytes(tensor: torch.Tensor) -> bytes:
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> Any:
-    """Returns `root_rank`'s object on every rank; the others' is ignored. ValueError on every rank,
-    with one sentence, where it cannot be pickled."""
+    """Returns `root_rank`'s object on every rank; the other ranks' objects are ignored. ValueError
+    on every rank, with the same sentence, for an object that cannot be pickled."""
     name = name or "object"
 
     def move(mine: Optional[bytearray]) -> Any:
@@ -129,8 +130,8 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: Optional[str] = None,
 
 def allgather_object(obj: Any, name: Optional[str] = None,
                      process_set: ProcessSet = global_process_set) -> List[Any]:
-    """Returns the objects of all ranks, in order of rank. ValueError on every rank, with one
-    sentence, where one cannot be pickled."""
+    """Returns the objects of all ranks, in order of rank. ValueError on every rank, with the same
+    sentence, for an object that cannot be pickled."""
     name = name or "object"
 
     def move(mine: bytearray) -> List[Any]:

@@ -23,13 +23,14 @@ from tutti.torch.compression import Compression
 
 
 class _Mixin:
-    """What both kinds add to the user's class, before which it stands in the base classes."""
+    """The additions of both kinds to the user's class, before which the mixin stands in the base
+    classes."""
 
     _settings: Settings
     _passes: Passes
 
     def _forget(self) -> None:
-        """Forgets what was begun, because its job or state is gone."""
+        """Forgets the begun reductions, because their job or state is gone."""
         self._passes.reset()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -52,7 +53,7 @@ class _Mixin:
 
     @property
     def gradient_predivide_factor(self) -> float:
-        """Returns what gradients are divided by before the sum."""
+        """Returns the divisor of gradients before the sum."""
         return self._settings.predivide
 
     @property
@@ -62,7 +63,7 @@ class _Mixin:
 
     @property
     def _parameter_names(self) -> Dict[torch.Tensor, str]:
-        """Returns the names of the parameters; scripts know it by Horovod's name."""
+        """Returns the names of the parameters, under Horovod's name for scripts."""
         return self._settings.names
 
     @property
@@ -91,8 +92,8 @@ class _Mixin:
         self._take_over(groups[-1:])
 
     def _take_over(self, groups: List[Any]) -> None:
-        """Returns all parameters, those that are not reduced here included, because an optimizer
-        that was made before might reduce them."""
+        """Returns all parameters, including those that are not reduced here, because an earlier
+        optimizer might reduce them."""
         for group in groups:
             for p in group["params"]:
                 self._passes.take_over(p)
@@ -139,7 +140,7 @@ class _Distributed(_Mixin):
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Does the step of the user's optimizer. `closure` computes the gradients, which are
-        reduced each time that it was called."""
+        reduced after each call of the closure."""
         whole = closure
         if closure is not None and self._should_synchronize:
             whole = _followed_by(closure, self._reducer.finish)
@@ -190,7 +191,7 @@ class _DistributedAdasum(_Mixin):
             p.detach().copy_(b + delta)
 
     def synchronize(self) -> None:
-        """Does nothing, because step() does it all."""
+        """Does nothing, because step() does all of the work."""
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:

@@ -1,11 +1,11 @@
 #pragma once
 
-// The kernel of Adasum's arithmetic: see adasum_args.h.
+// The kernel of Adasum's arithmetic (adasum_args.h).
 //
-// Sums are taken in f64 and in one order, that of the counts alone, whatever runs it: lane l of 256
-// adds up the products of elements l, l + 256, … of a part, then lanes are added in pairs, and so
-// are the parts of a tensor. No multiplication is fused with an addition. A host and all GPUs
-// therefore come to the same bits.
+// Sums are taken in f64 and in one order, which depends on the counts alone. Lane l of 256 adds up
+// the products of elements l, l + 256, … of a part. Then lanes are added in pairs, and then the
+// parts of a tensor. No multiplication is fused with an addition. Hosts and GPUs therefore agree
+// bit for bit.
 //
 //   part  │ 0 1 2 … 255 │ 256 257 … │ …    lane 0: 0 + 256 + …; lane 1: 1 + 257 + …
 //   lanes   0 … 127 += 128 … 255;  0 … 63 += 64 … 127;  …  0 += 1
@@ -18,7 +18,7 @@ namespace tutti::cuda {
 inline constexpr uint32_t kAdasumLanes = kAdasumThreads;
 
 #ifdef __CUDA_ARCH__
-inline constexpr uint32_t kLanesEach = 1;  // A thread has so many.
+inline constexpr uint32_t kLanesEach = 1;  // the lanes of a thread
 TUTTI_HD double Times(double a, double b) { return __dmul_rn(a, b); }
 TUTTI_HD double Plus(double a, double b) { return __dadd_rn(a, b); }
 #else
@@ -128,7 +128,7 @@ TUTTI_HD void SumDots(const AdasumPiece& piece, size_t num_arrays, size_t slice)
   });
 }
 
-// The share of a vector that is kept; a vector of zeros leaves the other as it is.
+// Returns the share of a vector that is kept. A vector of zeros leaves the other vector unchanged.
 TUTTI_HD double ShareKept(double dot, double square) {
   return square == 0 ? 1.0 : Plus(1.0, -(dot / (2 * square)));
 }
@@ -146,8 +146,8 @@ TUTTI_HD void Combine(const AdasumPiece& piece, const AdasumDots& dots, size_t s
   });
 }
 
-// Between a tensor's type and the vector's, by the factor rounded to the vector's. No input stands
-// for zeros.
+// Converts between a tensor's type and the vector's, times the factor rounded to the vector's type.
+// A null input means zeros.
 template <class T>
 TUTTI_HD void Convert(const AdasumPiece& piece, bool narrows, double factor, size_t slice) {
   using Wide = typename Element<T>::Wide;
@@ -202,7 +202,7 @@ TUTTI_HD void RunUnit(const AdasumArgs& args, uint32_t p, size_t unit) {
 }
 
 TUTTI_HD void RunAdasum(const AdasumArgs& args, uint32_t block) {
-  size_t mine = block, begun = 0;  // units: this block's next one, and those of earlier pieces
+  size_t mine = block, begun = 0;  // units: this block's next unit, and the units of earlier pieces
   TUTTI_UNROLL_BY(1)
   for (uint32_t p = 0; p < args.num_pieces; ++p) {
     const size_t units = UnitsOf(args.step, args.pieces[p]);

@@ -1,18 +1,19 @@
 #pragma once
 
-// The host hands this to the kernels of a ring over channels (gpu/channels.h): plain values.
+// Plain values that the host passes to the kernels of collectives and messages over channels
+// (gpu/channels.h).
 //
 // Ranks are joined by FIFOs (connection/fifo.h), one for each direction of a pair and channel. A
 // kernel sees no difference between the transports:
 //
 //   peer memory          the slots lie in the receiver's window, the head in the sender's: each
-//                        kernel polls its own memory and writes into the other's
-//   shared host memory   the same in windows that lie in pinned memory of the host
+//                        kernel polls its own memory and writes into the peer's
+//   shared host memory   the same in windows in pinned memory of the host
 //   network              each end has a FIFO of its own in pinned memory of its host; the proxy is
 //                        the consumer of the sender's and the producer of the receiver's
 //
-// A kernel waits for these words and for nothing else. How many chunks it has passed is counted in
-// memory of its GPU, from one kernel to the next, so that a captured graph can be replayed.
+// A kernel waits only for these words. The number of passed chunks is kept in memory of the GPU
+// from one kernel to the next, which makes a captured graph replayable.
 
 #include <cstddef>
 #include <cstdint>
@@ -27,18 +28,18 @@
 namespace tutti::cuda {
 
 inline constexpr uint32_t kChannelThreads = 512;
-// Of the block that does a collective in one shot: little data, and for each line registers for all
-// ranks.
+// The threads of the block of a one-shot collective. There is little data, and each line needs
+// registers for all ranks.
 inline constexpr uint32_t kOneShotThreads = 256;
 
-// What the kernels of one end of a FIFO hand to the next kernel, in memory of their GPU.
+// The state of one end of a FIFO between kernels, in memory of the kernels' GPU.
 struct FifoCount {
   uint64_t passed = 0;  // chunks that this end has passed
-  uint64_t head = 0;    // A producer has seen so many released: the head need not be looked at yet.
+  uint64_t head = 0;    // chunks known to be released; a producer with room reads no newer head
 };
 
-// Bits: the NIC that takes chunks out of a FIFO also takes them out of a collective's buffers
-// (proxy/lent_buffers.h).
+// Bits that say from which of a collective's buffers the NIC of a FIFO also takes chunks, besides
+// the FIFO's slots (proxy/lent_buffers.h).
 inline constexpr uint32_t kLendsInput = 1;
 inline constexpr uint32_t kLendsOutput = 2;
 
@@ -52,32 +53,31 @@ struct DeviceFifo {
   uint32_t lends = 0;  // kLendsInput, kLendsOutput; of a producer
 };
 
-// The kernels of a communicator on one rank share this.
+// The arguments that all kernels of a communicator on one rank share.
 struct ChannelCommon {
-  const uint32_t* abort_word = nullptr;  // It lies in pinned memory of the host.
-  // It lies in memory of the GPU, and is raised by a kernel that has given up, because its
-  // communicator was aborted: no later kernel moves anything, because others would take it for
-  // data.
+  const uint32_t* abort_word = nullptr;  // in pinned memory of the host
+  // A word in memory of the GPU that a kernel raises when it gives up, because its communicator was
+  // aborted. No later kernel moves anything, because peers would take the result for data.
   uint64_t* given_up = nullptr;
-  uint32_t op_tag = 0;  // stands in every chunk of the operation
+  uint32_t op_tag = 0;  // the tag of every chunk of the operation
 };
 
-// A collective round the rings, down the chains or by the two levels of several channels: a block
-// for each.
+// A collective round the rings, down the chains or by the two levels of several channels, with a
+// block for each channel.
 struct ChannelArgs {
   ChannelCommon common;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  // These are counts of elements, or of bytes where the collective moves bytes. AllGather and
-  // ReduceScatter have `count` for each rank, `count` apart in the longer buffer.
+  // Counts of elements, or of bytes where the collective moves bytes. AllGather and ReduceScatter
+  // have `count` for each rank, `count` apart in the longer buffer.
   size_t count = 0;
-  size_t channel_elems = 0;  // Each channel but the last has so many.
-  size_t chunk_elems = 0;    // A step of the ring moves so many.
-  size_t slice_elems = 0;    // A slot takes so many.
+  size_t channel_elems = 0;  // the share of each channel but the last
+  size_t chunk_elems = 0;    // moved by one step of the ring
+  size_t slice_elems = 0;    // the length of a slot
   ReduceArgs reduce;
   Collective collective = Collective::kAllReduce;
-  // Adds the elements in the order of the ranks (kernels/rank_order.h), which is that of the rings;
-  // a chunk is a slice then.
+  // Adds the elements in the order of the ranks (kernels/rank_order.h), which is the order of the
+  // rings. A chunk is then a slice.
   bool in_rank_order = false;
   bool two_level = false;  // kernels/two_level.h
   bool one_shot = false;   // kernels/mesh.h, in one round; by one channel
@@ -85,13 +85,13 @@ struct ChannelArgs {
   int num_ranks = 1;
   int root = 0;
   uint32_t channels = 1;
-  // By channel; the orders that these views show lie in memory of the GPU. `host_rings` stand in
-  // place of the ring in `levels`.
+  // The views by channel, with orders in memory of the GPU. `host_rings` replace the ring in
+  // `levels`.
   RingView rings[kMostGpuChannels];
   RingView host_rings[kMostGpuChannels];
   kernels::TwoLevelView levels;
-  // To the next and from the previous rank of the ring; by two levels, of the host's ring, and of
-  // the rail. In one shot, to and from the other ranks, ascending.
+  // FIFOs to the next and from the previous rank of the ring. By two levels: of the host's ring,
+  // and of the rail. In one shot: to and from the peers, in ascending order.
   DeviceFifo next[kMostGpuChannels];
   DeviceFifo previous[kMostGpuChannels];
   DeviceFifo rail_next[kMostGpuChannels];
@@ -100,27 +100,28 @@ struct ChannelArgs {
 static_assert(sizeof(ChannelArgs) <= 4096 - 64);
 static_assert(kMostOneShotRanks <= kMostGpuChannels + 1);
 
-// Sends and receives of a group: a block for each flow.
+// Sends and receives of a group, with a block for each flow.
 enum class FlowKind : uint8_t {
   kSend,
   kReceive,
-  kSwap,  // Each slice of the buffer is sent before one from the peer takes its place.
-  kCopy,  // what a rank sends to itself
+  kSwap,  // Sends each slice of the buffer, then receives the peer's slice into its place.
+  kCopy,  // a rank's message to itself
 };
 
 // A part of a message.
 struct FlowMessage {
   std::byte* buffer = nullptr;
   size_t bytes = 0;
-  // Of a copy into `buffer`. Of a send: not null where the NIC reads the message in `buffer`.
+  // The source of a copy into `buffer`. For a send, a value that is not null says that the NIC
+  // reads the message in `buffer`.
   const std::byte* from = nullptr;
 };
 
-// The messages of one kind through one pair of FIFOs, which go one after another.
+// The messages of one kind through one pair of FIFOs, one after another.
 struct Flow {
   DeviceFifo send;
   DeviceFifo receive;
-  uint16_t first = 0;  // Its first message in FlowArgs::messages.
+  uint16_t first = 0;  // the first message in FlowArgs::messages
   uint16_t count = 0;
   FlowKind kind = FlowKind::kSend;
 };

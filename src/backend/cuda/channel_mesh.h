@@ -1,9 +1,9 @@
 #pragma once
 
-// The MeshOneShotPrimitives of kernels/mesh.h for one block over FIFOs to and from every other
-// rank, which stand in the arguments in the order of the ranks, this one left out. A round is a
-// slot of each FIFO. Thread i of the block waits for FIFO i and announces what is in it, so that
-// the words of all FIFOs, which may lie in the host's memory, are read and written at once.
+// The MeshOneShotPrimitives of kernels/mesh.h for one block over FIFOs to and from every peer. The
+// arguments hold the FIFOs in the order of the ranks, without this rank. A round is a slot of each
+// FIFO. Thread i of the block waits for FIFO i and announces its chunk. The words of all FIFOs,
+// which may lie in the host's memory, are thus read and written at the same time.
 
 #include "backend/cuda/channel_fifo.h"
 #include "backend/cuda/ring_elements.h"
@@ -16,7 +16,7 @@ class ChannelMesh {
  public:
   TUTTI_HD explicit ChannelMesh(const ChannelArgs& args)
       : args_(args), elements_(args.reduce), block_(args.common) {}
-  // Keeps the counts for the next kernel. The barrier: no thread may still be about to read them.
+  // Keeps the counts for the next kernel. Without the barrier a thread might still read old counts.
   TUTTI_HD void Finish() {
     Lanes::Sync();
     block_.KeepFailure();
@@ -29,7 +29,8 @@ class ChannelMesh {
   TUTTI_HD int rank() const { return args_.rank; }
   TUTTI_HD int num_ranks() const { return args_.num_ranks; }
   TUTTI_HD uint64_t TakeRounds(uint64_t) const { return 0; }
-  // A slot is announced when it has been written, and awaited when it is read.
+  // Publish and Wait do nothing: Push announces a slot after writing it, and Reduce waits for a
+  // slot before reading it.
   TUTTI_HD void Publish(uint64_t) const {}
   TUTTI_HD void Wait(uint64_t) const {}
 
@@ -79,7 +80,7 @@ class ChannelMesh {
     for (uint32_t i = Lanes::index(); i < Peers(); i += Lanes::count()) run(i);
   }
 
-  // Writes the parts of all ranks at once: what is loaded for one does not wait for another.
+  // Writes the parts of all ranks at once, hence loads for one rank do not wait for another's.
   TUTTI_HD void FillSlots(const MeshParts& parts) const {
     std::byte* slots[kMostPeers] = {};
     size_t most = 0;
@@ -110,8 +111,8 @@ class ChannelMesh {
     }
   }
 
-  // Adds this rank's elements and those in the slots of all others, in the order of the ranks. What
-  // a line needs is loaded before any of it is added.
+  // Adds this rank's elements and the slots of all peers, in the order of the ranks. All loads of a
+  // line precede its additions.
   TUTTI_HD void AddSlots(const std::byte* input, std::byte* output, size_t bytes) const {
     const std::byte* slots[kMostPeers] = {};
     TUTTI_UNROLL
@@ -129,7 +130,7 @@ class ChannelMesh {
       auto sum = Sum::From(args_.rank == 0 ? mine.w : theirs[0].w);
       TUTTI_UNROLL
       for (uint32_t i = 0; i < kMostPeers; ++i) {
-        // This rank's turn comes before that of the first rank behind it.
+        // This rank's turn comes before the turn of the first rank behind it.
         if (i > 0 && static_cast<int>(i) == args_.rank)
           sum.Combine(args_.reduce.kind, Sum::From(mine.w));
         if (i < Peers() && (i > 0 || args_.rank == 0))
@@ -145,11 +146,11 @@ class ChannelMesh {
   const RingElements<T> elements_;
   ChannelBlock block_;
   uint64_t pushed_ = 0, reduced_ = 0;  // rounds
-  int only_ = -1;                      // the one rank that this one pushes to; -1: all others
+  int only_ = -1;                      // the only rank that this rank pushes to; -1: all peers
 };
 
 // A reduction in one shot. It has kernels of its own: beside the rings, whose steps are functions,
-// it would keep what it knows in memory, and its fences would wait for that.
+// the compiler would keep its state in memory, and fences would wait for those stores.
 template <class T>
 TUTTI_HD void RunOneShotReduction(const ChannelArgs& args, uint32_t) {
   ChannelMesh<T> p(args);

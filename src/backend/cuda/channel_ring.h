@@ -1,11 +1,11 @@
 #pragma once
 
-// The FifoPrimitives of kernels/primitives.h for one block over one channel: a chunk goes slice by
-// slice through FIFOs, one slice per slot. What comes is read where it came to, combined, and
-// written at once into the next rank's slot and, where it is a result, into the output.
+// The FifoPrimitives of kernels/primitives.h for one block over one channel. A chunk goes slice by
+// slice through FIFOs, one slice per slot. Arrived data are read in their slot, combined, and
+// written at once into the next rank's slot and, if they are a result, into the output.
 //
-// Where the elements are added in the order of the ranks, partial sums of narrow elements travel in
-// the type in which they are added, so that they are rounded once (plan/reduction_order.h).
+// When elements are added in the order of the ranks, partial sums of narrow elements travel in the
+// type of the additions, and are rounded only once (plan/reduction_order.h).
 
 #include "backend/cuda/channel_fifo.h"
 #include "backend/cuda/channel_two_level.h"
@@ -17,7 +17,7 @@ namespace tutti::cuda {
 template <class T>
 class ChannelRing : public RingSteps<ChannelRing<T>> {
  public:
-  // `begin`: the first element of input and output that is this channel's.
+  // `begin`: this channel's first element of input and output.
   TUTTI_HD ChannelRing(const ChannelArgs& args, uint32_t channel, size_t begin)
       : args_(args),
         elements_(args.reduce),
@@ -25,7 +25,7 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
         next_(args.next[channel]),
         previous_(args.previous[channel]),
         begin_(begin) {}
-  // Keeps the counts for the next kernel. The barrier: no thread may still be about to read them.
+  // Keeps the counts for the next kernel. Without the barrier a thread might still read old counts.
   TUTTI_HD void Finish() {
     if (Lanes::index() == 0) next_.AwaitLent(block_);
     Lanes::Sync();
@@ -41,10 +41,10 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
   friend class KeepsOwnPart;
   using Sum = Pack<T, 16>;
   static constexpr size_t kSize = sizeof(T);
-  // The partial sums of a line's elements take so many lines, where they are not rounded.
+  // The lines of the partial sums of a line's elements, before rounding.
   static constexpr uint32_t kSumLines = sizeof(typename Sum::Wide) / kSize;
 
-  // It is out of line, because every call of the algorithms would have a copy of it.
+  // Out of line, because otherwise every call of the algorithms would contain a copy.
   TUTTI_OUTLINE void Step(uint32_t what, size_t in, size_t out, size_t n) {
     TUTTI_UNROLL_BY(1)
     for (size_t at = 0; at < n && !block_.failed(); at += args_.slice_elems)
@@ -73,7 +73,7 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
                 .bytes = n * kSize});
     Announce(what, lent, n * kSize);
   }
-  // Returns where the NIC reads what is sent: own elements in the input, results in the output.
+  // Returns where the NIC reads the sent data: own elements in the input, results in the output.
   TUTTI_HD const std::byte* LentPlace(uint32_t what, const std::byte* input,
                                       const std::byte* output) const {
     if ((what & kSends) == 0) return nullptr;
@@ -82,7 +82,7 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
   }
 
   TUTTI_HD void WaitForPeers(uint32_t what) {
-    // Two warps wait, where there are two.
+    // Two warps wait, if there are two.
     const uint32_t other = Lanes::count() > 32 ? 32 : 0;
     if ((what & kReceives) != 0 && Lanes::index() == 0) previous_.AwaitChunk(block_);
     if ((what & kSends) != 0 && Lanes::index() == other) next_.AwaitRoom(block_);
@@ -106,9 +106,9 @@ class ChannelRing : public RingSteps<ChannelRing<T>> {
   TUTTI_HD static constexpr size_t SumBytes(size_t bytes) {
     return DivUp(bytes, 16) * 16 * kSumLines;
   }
-  // Adds this rank's elements to the partial sums that come, which are not rounded. The lines of
-  // the sums of one line of elements lie a slice's lines apart, so that neighbours in a warp touch
-  // neighbours.
+  // Adds this rank's elements to the arrived partial sums, which are not rounded. The sums of one
+  // line of elements take several lines, which lie a slice's number of lines apart. Neighbours in a
+  // warp therefore touch neighbours in memory.
   TUTTI_OUTLINE void MoveSums(uint32_t what, const std::byte* input, std::byte* output,
                               size_t bytes) {
     const std::byte* const from = (what & kReceives) != 0 ? previous_.slot() : nullptr;

@@ -1,9 +1,9 @@
 #pragma once
 
 // The TwoLevelPrimitives of kernels/two_level.h for one block over one channel. A chunk goes slice
-// by slice through FIFOs, one slice per slot: what comes from the host's ring and from the rail is
-// read where it came to, added to this rank's elements, and written at once into the slots of the
-// next ranks and, where it is a result, into the output.
+// by slice through FIFOs, one slice per slot. Data from the host's ring and from the rail are read
+// in their slots and added to this rank's elements. The sum is written at once into the slots of
+// the next ranks and, if it is a result, into the output.
 
 #include "backend/cuda/channel_fifo.h"
 #include "backend/cuda/ring_elements.h"
@@ -14,7 +14,7 @@ namespace tutti::cuda {
 template <class T>
 class TwoLevelChannel {
  public:
-  // `begin`: the first element of input and output that is this channel's.
+  // `begin`: this channel's first element of input and output.
   TUTTI_HD TwoLevelChannel(const ChannelArgs& args, uint32_t channel, size_t begin)
       : args_(args),
         elements_(args.reduce),
@@ -24,7 +24,7 @@ class TwoLevelChannel {
         host_previous_(args.previous[channel]),
         rail_previous_(args.rail_previous[channel]),
         begin_(begin) {}
-  // Keeps the counts for the next kernel. The barrier: no thread may still be about to read them.
+  // Keeps the counts for the next kernel. Without the barrier a thread might still read old counts.
   TUTTI_HD void Finish() {
     if (Lanes::index() == 0) rail_next_.AwaitLent(block_);
     Lanes::Sync();
@@ -36,7 +36,7 @@ class TwoLevelChannel {
     rail_previous_.KeepCount();
   }
 
-  // It is out of line, because every call of the algorithms would have a copy of it.
+  // Out of line, because otherwise every call of the algorithms would contain a copy.
   TUTTI_OUTLINE void Move(uint32_t what, size_t in, size_t out, size_t n) {
     TUTTI_UNROLL_BY(1)
     for (size_t at = 0; at < n && !block_.failed(); at += args_.slice_elems)
@@ -67,7 +67,7 @@ class TwoLevelChannel {
     Announce(what, lent, n * kSize);
   }
 
-  // Four warps wait, where there are so many.
+  // Four warps wait, if there are enough warps.
   TUTTI_HD void WaitForPeers(uint32_t what) {
     const uint32_t apart = Lanes::count() > 96 ? 32 : 0;
     const uint32_t me = Lanes::index();
@@ -77,7 +77,7 @@ class TwoLevelChannel {
     if (Has(what, kernels::kToRail) && me == 3 * apart) rail_next_.AwaitRoom(block_);
     block_.ShareFailure();
   }
-  // One fence for all: it orders the writes before the announcements.
+  // One fence for all writes orders them before the announcements.
   TUTTI_HD void Announce(uint32_t what, const std::byte* lent, size_t bytes) {
     const bool to_host = Has(what, kernels::kToHost), to_rail = Has(what, kernels::kToRail);
     const bool from_host = Has(what, kernels::kFromHost), from_rail = Has(what, kernels::kFromRail);
@@ -97,7 +97,7 @@ class TwoLevelChannel {
     if (from_rail) rail_previous_.Pass();
   }
 
-  // Pointers are null where a move does not take or give there.
+  // A pointer is null where a move neither takes nor gives data.
   template <bool kPlain>
   TUTTI_HD void MoveLines(uint32_t what, const std::byte* input, std::byte* output, size_t bytes) {
     const std::byte* const host = Has(what, kernels::kFromHost) ? host_previous_.slot() : nullptr;
@@ -134,7 +134,7 @@ class TwoLevelChannel {
       }
     }
   }
-  // Sums of three are rounded once.
+  // A sum of three is rounded once.
   TUTTI_HD Line Joined(uint32_t what, const Line& host, const Line& rail, const Line& mine) const {
     if (!Has(what, kernels::kReads)) return Has(what, kernels::kFromHost) ? host : rail;
     if (!Has(what, kernels::kFromHost | kernels::kFromRail)) return mine;

@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernel that copies pieces: see copy_args.h.
+// The kernel that copies pieces (copy_args.h).
 
 #include "backend/cuda/copy_args.h"
 #include "backend/cuda/mesh_primitives.h"
@@ -9,7 +9,8 @@ namespace tutti::cuda {
 
 // Blocks take the slices of all pieces in turn.
 TUTTI_HD void RunCopies(const CopyArgs& args, uint32_t block) {
-  size_t mine = block, begun = 0;  // slices: this block's next one, and those of earlier pieces
+  // slices: this block's next slice, and the slices of earlier pieces
+  size_t mine = block, begun = 0;
   TUTTI_UNROLL_BY(1)
   for (uint32_t p = 0; p < args.num_pieces; ++p) {
     const CopyPiece& piece = args.pieces[p];

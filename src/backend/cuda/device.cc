@@ -18,28 +18,28 @@ constexpr int kComputeMajor = 75;
 constexpr int kComputeMinor = 76;
 constexpr int kNumRegisters = 4;
 constexpr int kPtxVersion = 5;
-// The number by which cuDeviceGetP2PAttribute tells whether atomic operations pass the link. NVLink
-// carries them and PCIe does not, which tells the two apart.
+// The number of the attribute of cuDeviceGetP2PAttribute for atomic operations over the link.
+// NVLink carries atomic operations and PCIe does not.
 constexpr int kNativeAtomics = 3;
 
 constexpr int kOldestCompute = 80;
-// Blocks that copy or compute, for each multiprocessor. They wait for no other block, so that more
-// of them than fit at a time do no harm.
+// Blocks that copy or compute, for each multiprocessor. Such blocks wait for no other block, hence
+// more than fit at a time do no harm.
 constexpr int kCopyBlocksEach = 4;
 constexpr int kAdasumBlocksEach = 4;
 
-// The attribute of cuLaunchKernelEx by which a kernel may begin before the one ahead of it has
-// ended (programmatic stream serialization); the first compute capability that has it; and the
-// first driver that has it in graphs too.
+// The attribute of cuLaunchKernelEx that lets a kernel begin before the end of its predecessor
+// (programmatic stream serialization), its first compute capability, and the first driver that
+// supports it in graphs too.
 constexpr int kAttributeEarly = 6;
 constexpr int kEarlyCompute = 90;
 constexpr int kEarlyDriver = 12030;
-// The attribute by which a launch records an event that happens once all blocks of the kernel have
-// begun (CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT), and the first driver that has it.
+// The attribute of a launch for an event that happens once all blocks of the kernel have begun
+// (CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT), and its first driver.
 constexpr int kAttributeBegun = 12;
 constexpr int kBegunDriver = 12030;
 
-// Says what the names of kernels have for each DataType.
+// The part of a kernel's name for each DataType.
 constexpr std::array<const char*, kNumDataTypes> kTypeNames = {
     "i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
 
@@ -55,8 +55,8 @@ uint64_t PciAddress(int domain, int bus, int number) {
 
 }  // namespace
 
-// Uses the device's primary context, which it shares with the CUDA runtime, so that pointers and
-// streams of the program are valid in it.
+// Uses the device's primary context, which it shares with the CUDA runtime. Pointers and streams of
+// the program are therefore valid in it.
 Result<std::unique_ptr<Device>> Device::Open(const Driver& driver, int ordinal) {
   if (ordinal < 0 || ordinal >= driver.num_devices())
     return InvalidArgument("{} is no CUDA device: this process sees {}", ordinal,
@@ -70,6 +70,7 @@ Result<std::unique_ptr<Device>> Device::Open(const Driver& driver, int ordinal) 
   return device;
 }
 
+// The pool frees its memory through the context, hence it ends before the context is released.
 Device::~Device() {
   if (context_ == nullptr) return;
   pinned_.reset();
@@ -131,7 +132,8 @@ void Device::TryLateFrees() const {
     const MutexLock lock(late_mutex_);
     tried.swap(late_frees_);
   }
-  // To free may wait for a kernel, and other communicators are not to wait with it.
+  // A free may wait for a kernel. A free runs without the mutex, since other communicators must not
+  // wait too.
   std::erase_if(tried, [](const auto& try_free) { return try_free(); });
   const MutexLock lock(late_mutex_);
   std::move(tried.begin(), tried.end(), std::back_inserter(late_frees_));
@@ -155,8 +157,8 @@ Status Device::LoadKernels() {
   TUTTI_TRY(FindFamily("ring", ring_));
   TUTTI_TRY(FindFamily("symmetric", symmetric_));
   TUTTI_ASSIGN(messages_, FindKernel("tutti_messages"));
-  // Kernels that the driver compiled from PTX of an older generation do not wait for their turn, so
-  // they may not be started early.
+  // Kernels that the driver compiled from PTX of an older generation do not wait for their turn,
+  // hence they may not be started early.
   int code = 0;
   if (driver_.FunctionGetAttribute(&code, kPtxVersion, messages_) != 0 || code < kEarlyCompute)
     knows_early_ = false;
@@ -183,8 +185,8 @@ Status Device::FindFamily(const char* protocol, Family& family) const {
 }
 
 Result<Function> Device::FindKernel(const std::string& name) const {
-  // The name of a kernel ends in that of its image. Only this image is asked, because memory
-  // checkers report calls that fail.
+  // The name of a kernel ends in the name of its image. Only this image is searched, because memory
+  // checkers report failed calls.
   const auto images = DeviceImages();
   const auto image = std::find_if(images.begin(), images.end(), [&](const auto& candidate) {
     return name.ends_with(fmt::format("_{}", candidate.name));
@@ -196,7 +198,7 @@ Result<Function> Device::FindKernel(const std::string& name) const {
       driver_.ModuleGetFunction(&function, modules_[static_cast<size_t>(image - images.begin())],
                                 name.c_str()),
       loading));
-  // The question makes a driver that loads lazily load the kernel now.
+  // This query makes a lazily loading driver load the kernel now.
   int registers = 0;
   TUTTI_TRY(
       driver_.Check(driver_.FunctionGetAttribute(&registers, kNumRegisters, function), loading));
@@ -273,6 +275,7 @@ Status Device::Launch(AdasumArgs& args, Stream stream) const {
   return LaunchFunction(adasum_, &args, {args.blocks, kAdasumThreads}, stream);
 }
 
+// A launch is on the path of every operation, hence rare attributes are added only when needed.
 Status Device::LaunchFunction(Function function, void* args, const LaunchShape& shape,
                               Stream stream) const {
   LaunchAttribute attributes[2];
@@ -291,7 +294,8 @@ Status Device::LaunchFunction(Function function, void* args, const LaunchShape& 
   }
   void* parameters[] = {args};
   int result = driver_.LaunchKernel(&config, function, parameters, nullptr);
-  // The driver takes no event that keeps time, or that other processes share.
+  // The driver takes no event that keeps time, or that other processes share. The kernel is then
+  // launched without the event.
   if ((result == kInvalidValue || result == kNotSupported) && records) {
     --config.num_attributes;
     result = driver_.LaunchKernel(&config, function, parameters, nullptr);

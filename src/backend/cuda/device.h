@@ -1,11 +1,11 @@
 #pragma once
 
-// A Device is one GPU as this process uses it: its primary context, which it shares with the CUDA
-// runtime and so with everybody else in the process, and the kernels, loaded before the first
-// operation needs them (loading one while another spins would wait for it, and that one perhaps for
-// us).
+// A Device is one GPU in this process: its primary context, and the kernels. All code of the
+// process that uses the CUDA runtime shares the primary context. The kernels are loaded before the
+// first operation: loading a kernel while another kernel spins would wait for the spinning kernel,
+// which may in turn wait for this rank.
 //
-// Thread-safe after Open. Owned by the Process; lives as long as it.
+// Thread-safe after Open. The Process owns its devices for its whole life.
 
 #include <array>
 #include <cstdint>
@@ -32,19 +32,19 @@ namespace tutti::cuda {
 struct LaunchShape {
   uint32_t blocks = 1;
   uint32_t threads = 1;
-  // Whether it may come to the GPU before the last kernel of its stream has ended, for which it
-  // then waits there: less time between the two. Where GPU and driver can do that, up to
-  // kEarlyBlocks.
+  // Says whether the kernel may come to the GPU before the last kernel of its stream has ended. The
+  // kernel then waits on the GPU for that end, and less time passes between the two kernels. This
+  // takes effect where the GPU and the driver support it, and up to kEarlyBlocks blocks.
   bool early = false;
-  // An event that happens once all blocks have begun. It is left as it is where the driver is older
-  // than CUDA 12.3, and where it takes no such event: one that keeps time, or that processes share.
-  // Null: none.
+  // An event that happens once all blocks have begun; null: none. The event is left unchanged where
+  // the driver is older than CUDA 12.3. The driver also refuses events that keep time or that
+  // processes share, and leaves them unchanged.
   Event begun = nullptr;
 };
 
 class Device {
  public:
-  // Returns InvalidUsage when the library has no device code, or none for this GPU.
+  // Returns InvalidUsage when Tutti has no device code, or none for this GPU.
   static Result<std::unique_ptr<Device>> Open(const Driver& driver, int ordinal);
   ~Device();
   Device(const Device&) = delete;
@@ -54,29 +54,28 @@ class Device {
   int ordinal() const { return ordinal_; }
   Context context() const { return context_; }
   const std::string& name() const { return name_; }
-  // Returns its PCI address as a number that is not 0. It is equal for one GPU in all processes of
-  // a machine.
+  // Returns the GPU's PCI address as a number other than 0, equal in all processes of a machine.
   uint64_t pci_address() const { return pci_address_; }
-  // Returns a hash of its UUID, which parts of one GPU (MIG) have each for themselves.
+  // Returns a hash of the GPU's UUID. Each part of a partitioned GPU (MIG) has its own UUID.
   uint64_t identity() const { return identity_; }
 
   int multiprocessors() const { return multiprocessors_; }
-  // Memory that may not be freed yet: `try_free`, which throws nothing, is called now and then,
-  // until it says that it has. What is left in the end goes with the process. TryLateFrees leaves
-  // out what another thread is trying at that moment.
+  // Frees memory later. `try_free`, which must not throw, is called now and then until it returns
+  // true. Memory that remains at the end goes with the process. TryLateFrees leaves out functions
+  // that another thread is trying at that moment.
   void FreeLater(std::function<bool()> try_free) const;
   void TryLateFrees() const;
-  // Pinned memory for communicators on this GPU.
+  // Returns pinned memory for communicators on this GPU.
   PinnedPool& pinned() const { return *pinned_; }
-  // Returns whether NVLink joins it to the GPU at that address, or it is that GPU itself; false
-  // where the process does not see that GPU (CUDA_VISIBLE_DEVICES).
+  // Returns whether NVLink joins this GPU to the GPU at the given address, or both are the same
+  // GPU. Returns false where the process does not see the other GPU (CUDA_VISIBLE_DEVICES).
   bool ReachesByNvlink(uint64_t pci_address, uint64_t identity) const;
 
   // REQUIRES: the device's context is current.
   Status Launch(const MeshArgs& args, DataType type, const LaunchShape& shape, Stream stream) const;
   Status Launch(const SymmetricArgs& args, DataType type, const LaunchShape& shape,
                 Stream stream) const;
-  // `most_early`: early with so many blocks. `begun`, here and below: see LaunchShape.
+  // The kernel may be early with up to `most_early` blocks. For `begun`, see LaunchShape.
   Status Launch(const MessageArgs& args, uint32_t most_early, Stream stream,
                 Event begun = nullptr) const;
   // Copies the pieces at once, in any order.
@@ -84,7 +83,7 @@ class Device {
   Status Launch(const ChannelArgs& args, DataType type, Stream stream, Event begun = nullptr) const;
   Status Launch(const TreeArgs& args, DataType type, Stream stream, Event begun = nullptr) const;
   Status Launch(const FlowArgs& args, Stream stream, Event begun = nullptr) const;
-  // With as many blocks as the work is worth.
+  // Launches as many blocks as the work is worth.
   Status Launch(AdasumArgs& args, Stream stream) const;
 
  private:
@@ -107,8 +106,8 @@ class Device {
   std::vector<Module> modules_;
   mutable Mutex late_mutex_;
   mutable std::vector<std::function<bool()>> late_frees_ TUTTI_GUARDED_BY(late_mutex_);
-  // The kernels of a mesh, of each protocol, those of a ring, and those of channels,
-  // of which reductions in one shot and in trees have their own.
+  // The kernels of a mesh, for each protocol; of a ring; and of channels, where one-shot and tree
+  // reductions have their own.
   struct Family {
     std::array<Function, kNumDataTypes> reductions = {};
     Function move = nullptr;
@@ -117,7 +116,7 @@ class Device {
     }
   };
   Status FindFamily(const char* protocol, Family& family) const;
-  std::array<Family, 3> mesh_;  // One for each Protocol.
+  std::array<Family, 3> mesh_;  // one for each Protocol
   Family ring_, symmetric_, channel_;
   std::array<Function, kNumDataTypes> one_shot_ = {}, trees_ = {};
   Function messages_ = nullptr, copies_ = nullptr, flows_ = nullptr, adasum_ = nullptr;

@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernels' machine code, as nvcc wrote it for each generation of GPUs, inside this library.
+// The kernels' machine code inside this library, as nvcc compiled it for each generation of GPUs.
 // Empty in a build without nvcc.
 
 #include <span>
@@ -8,7 +8,7 @@
 namespace tutti::cuda {
 
 struct DeviceImage {
-  const char* name;  // The name of the source in device/.
+  const char* name;  // the name of the source in device/
   const void* data;  // a fat binary, for cuModuleLoadData
 };
 std::span<const DeviceImage> DeviceImages();

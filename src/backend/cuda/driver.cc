@@ -5,13 +5,13 @@
 namespace tutti::cuda {
 namespace {
 
-// CUDA 12.0, the first that has all of the calls used here.
+// CUDA 12.0, the first version with all used calls.
 constexpr int kOldestDriver = 12000;
 
 }  // namespace
 
-// Looks every call up at run time, so that the library loads on machines without a driver. A call
-// that is missing means an old driver, unless it is one of the optional ones.
+// Looks every call up at run time, in order that Tutti loads on machines without a driver. A
+// missing call means an old driver, unless the call is optional.
 Result<Driver> Driver::Load() {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return SystemError("this machine has no NVIDIA driver: {}", dlerror());
@@ -41,7 +41,7 @@ Result<Driver> Driver::Load() {
   return driver;
 }
 
-// Loads the driver once in the life of the process, and keeps the error as well. It is never
+// Loads the driver once in the life of the process, and keeps an error as well. The driver is never
 // unloaded, because threads may still use it while the process exits.
 Result<const Driver*> Driver::Find() {
   static const auto* const found = new Result<Driver>(Load());
@@ -49,6 +49,7 @@ Result<const Driver*> Driver::Find() {
   return &found->value();
 }
 
+// GetErrorName and GetErrorString may be null in a Driver that was not loaded, as in tests.
 Status Driver::Check(int result, std::string_view doing) const {
   if (result == 0) [[likely]]
     return Status::Ok();

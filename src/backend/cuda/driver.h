@@ -1,8 +1,8 @@
 #pragma once
 
-// NVIDIA's driver, looked up at run time: the library has no link to CUDA, loads on machines
-// without it, and is built without its headers. What is declared here is the part of the driver's
-// binary interface that is used; names without "_v2" stand for the current version of a function.
+// NVIDIA's driver, looked up at run time. Tutti has no link to CUDA, loads on machines without
+// CUDA, and is built without CUDA's headers. This file declares the used part of the driver's
+// binary interface. Names without "_v2" stand for the current version of a function.
 //
 // Thread-safe. A Driver is found once in a process and never unloaded.
 
@@ -27,7 +27,7 @@ using GraphNode = struct GraphNodeHandle*;
 using UserObject = struct UserObjectHandle*;
 using DeviceAddress = unsigned long long;
 using AllocationHandle = unsigned long long;
-// Returns the address by which the driver knows memory that a pointer shows.
+// Returns the driver's address for the memory at a pointer.
 inline DeviceAddress AddressOf(const void* memory) {
   return static_cast<DeviceAddress>(reinterpret_cast<uintptr_t>(memory));
 }
@@ -38,8 +38,8 @@ inline constexpr unsigned kPinnedForAll = 3;
 inline constexpr unsigned kEventWithoutTiming = 2;
 // CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS: streams wait for words and write them.
 inline constexpr int kStreamsUseWords = 122;
-// CU_STREAM_WAIT_VALUE_GEQ, for StreamWaitWord: until the word has come to the value, as counters
-// that wrap around are compared.
+// CU_STREAM_WAIT_VALUE_GEQ, for StreamWaitWord: waits until the word has reached the value, by a
+// comparison that allows counters to wrap around.
 inline constexpr unsigned kWaitUntilReached = 0;
 // CUDA_ERROR_NOT_READY, which EventQuery returns for an event that has not happened yet.
 inline constexpr int kNotReady = 600;
@@ -70,7 +70,7 @@ struct IpcHandle {
 };
 struct LaunchAttribute {
   int id = 0;
-  alignas(8) int value[16] = {};  // `id` says what it is.
+  alignas(8) int value[16] = {};  // meaning determined by `id`
 };
 static_assert(sizeof(LaunchAttribute) == 72);
 struct LaunchConfig {
@@ -83,7 +83,7 @@ struct LaunchConfig {
 };
 static_assert(sizeof(LaunchConfig) == 56);
 
-// Name of the call, name of the symbol, parameters. All return 0 for success.
+// Name of the call, name of the symbol, parameters. All calls return 0 for success.
 #define TUTTI_CUDA_CALLS(X)                                                                        \
   X(Init, "cuInit", unsigned)                                                                      \
   X(DriverGetVersion, "cuDriverGetVersion", int*)                                                  \
@@ -175,7 +175,7 @@ static_assert(sizeof(LaunchConfig) == 56);
   X(EventRecordWithFlags, "cuEventRecordWithFlags", Event, Stream, unsigned)                       \
   X(EventQuery, "cuEventQuery", Event)
 
-// Does the same for calls that older drivers lack. These members may be null.
+// As TUTTI_CUDA_CALLS, for calls that older drivers lack. Their members may be null.
 #define TUTTI_CUDA_OPTIONAL_CALLS(X)                                                       \
   X(StreamGetId, "cuStreamGetId", Stream, uint64_t*)                                       \
   X(StreamWaitWord32, "cuStreamWaitValue32_v2", Stream, DeviceAddress, uint32_t, unsigned) \
@@ -186,8 +186,8 @@ static_assert(sizeof(LaunchConfig) == 56);
 
 class Driver {
  public:
-  // Returns the driver of this machine, initialised, or why there is none: InvalidUsage where there
-  // is one that is too old.
+  // Returns the initialised driver of this machine, or the reason why there is none: InvalidUsage
+  // for a driver that is too old.
   static Result<const Driver*> Find();
 
 #define TUTTI_CUDA_MEMBER(name, symbol, ...) int (*name)(__VA_ARGS__) = nullptr;
@@ -195,10 +195,10 @@ class Driver {
   TUTTI_CUDA_OPTIONAL_CALLS(TUTTI_CUDA_MEMBER)
 #undef TUTTI_CUDA_MEMBER
 
-  // Returns success, or an UnhandledCudaError that says what was being done and what CUDA calls it.
+  // Returns success, or an UnhandledCudaError with `doing` and CUDA's name of the error.
   Status Check(int result, std::string_view doing) const;
   int num_devices() const { return num_devices_; }
-  // Returns the newest CUDA that it serves, as 12080 for 12.8.
+  // Returns the newest version of CUDA that the driver serves, as 12080 for 12.8.
   int version() const { return version_; }
 
  private:
@@ -207,7 +207,7 @@ class Driver {
   int version_ = 0;
 };
 
-// Makes a context the calling thread's for a while.
+// Makes a context current on the calling thread for the object's life.
 class ContextScope {
  public:
   ContextScope(const Driver& driver, Context context) : driver_(driver) {
@@ -227,10 +227,10 @@ class ContextScope {
   bool pushed_ = false;
 };
 
-// Lets the calling thread make, free, map, load, wait or ask, which are no part of what the program
-// queues. While anybody in the process captures a graph in CUDA's default mode ("global", as
-// PyTorch does), CUDA refuses such calls on every thread that has not said that it knows what it
-// does, and the capture is lost. Nothing that a graph could need is made or freed here.
+// Permits the calling thread to allocate, free, map, load, wait and query, outside the program's
+// queued work. While any thread of the process captures a graph in CUDA's default mode ("global",
+// as PyTorch does), CUDA refuses such calls on every thread without this permission, and the
+// capture is lost. The permission is safe, because the scope makes and frees no object of a graph.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Driver& driver) : driver_(driver) {
@@ -242,10 +242,10 @@ class RelaxedCapture {
 
  private:
   const Driver& driver_;
-  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then what the thread had before
+  int mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; afterwards the thread's earlier mode
 };
 
-// Holds both, for all calls but launches.
+// A RelaxedCapture and a ContextScope together, for all calls except launches.
 class ManagingScope {
  public:
   ManagingScope(const Driver& driver, Context context)

@@ -1,10 +1,13 @@
 #pragma once
 
-// The twelve element types as the kernels see them: how a few bytes in registers are read as
-// elements, combined, scaled and written. The rules are those of base/reduce.h: narrow floats are
-// combined in f32 over all sources that a rank has before it, and then rounded (once in a mesh, at
-// each rank of a ring); integers wrap; minimum and maximum keep NaN, take +0 for the larger zero
-// and leave what they choose as it is; a result that is NaN is one pattern per type.
+// The twelve element types in kernels: how a few bytes in registers are read as elements, combined,
+// scaled and written. The rules are those of base/reduce.h:
+// - Narrow floats are combined in f32 over all sources of a rank, and then rounded (once in a mesh,
+//   at each rank of a ring).
+// - Integers wrap.
+// - Minimum and maximum keep NaN, take +0 for the larger zero and leave the chosen element
+//   unchanged.
+// - A NaN result has one pattern per type.
 
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +38,7 @@ struct E5m2 {
   uint8_t bits;
 };
 
-// Says how a stored element is computed with.
+// Describes how to compute with a stored element.
 template <class T>
 struct Element {
   using Wide = T;
@@ -77,8 +80,8 @@ TUTTI_NARROW(E5m2, Float8e5m2)
 template <class W>
 inline constexpr bool kIsFloating = W(0.5) != W(0);
 
-// An element that was chosen among others. Narrowing saturates, but an infinity that somebody
-// stored as an e5m2 stays one.
+// Narrows an element that was chosen among others. Narrowing saturates, but an infinite e5m2 stays
+// infinite.
 template <class T>
 TUTTI_HD T NarrowChosen(typename Element<T>::Wide value) {
   return Element<T>::Narrow(value);
@@ -92,7 +95,7 @@ TUTTI_HD E5m2 NarrowChosen<E5m2>(float value) {
   return Element<E5m2>::Narrow(value);
 }
 
-// The pattern of every result that is NaN: that of hosts (base/reduce.h).
+// The pattern of every NaN result, as on hosts (base/reduce.h).
 template <class T>
 inline constexpr uint64_t kNanBits = 0;
 template <>
@@ -108,7 +111,7 @@ inline constexpr uint64_t kNanBits<E4m3> = 0x7f;
 template <>
 inline constexpr uint64_t kNanBits<E5m2> = 0x7f;
 
-// The element, or the one NaN where the value that it was made of is NaN.
+// Returns the element, or the single NaN pattern if the element's wide value is NaN.
 template <class T>
 TUTTI_HD T WithOneNan(T element, typename Element<T>::Wide value) {
   if constexpr (kNanBits<T> != 0) {
@@ -120,12 +123,12 @@ TUTTI_HD T WithOneNan(T element, typename Element<T>::Wide value) {
   return element;
 }
 
-// Says what a reduction does, by value in a kernel's arguments.
+// Describes a reduction, by value in a kernel's arguments.
 struct ReduceArgs {
   ReduceKind kind = ReduceKind::kSum;
   bool scale = false;                 // multiply this rank's input by `scalar`
-  uint64_t scalar = 0;                // It has one element in its first bytes.
-  const void* live_scalar = nullptr;  // read there when the operation runs; null: `scalar` holds
+  uint64_t scalar = 0;                // one element in the first bytes
+  const void* live_scalar = nullptr;  // read when the operation runs; null: use `scalar`
   uint32_t divisor = 0;               // divide the result; 0: do not
 };
 
@@ -163,7 +166,7 @@ TUTTI_HD W Smaller(W a, W b) {
   return b < a ? b : a;
 }
 
-// Integers wrap, also where C++ would call that undefined.
+// Integers wrap, also where C++ would call the overflow undefined.
 template <class W>
 TUTTI_HD W Add(W a, W b) {
   if constexpr (kIsFloating<W>)
@@ -197,7 +200,7 @@ struct Pack {
     for (int i = 0; i < kElems; ++i) pack.v[i] = Element<T>::Widen(raw.e[i]);
     return pack;
   }
-  // Stores what was computed by `kind`; kFinal: as the result of the operation.
+  // Stores a value computed by `kind`; kFinal: as the result of the operation.
   template <bool kFinal = false>
   TUTTI_HD void To(uint32_t* words, ReduceKind kind = ReduceKind::kSum) const {
     const bool chosen = kind == ReduceKind::kMax || kind == ReduceKind::kMin;
@@ -231,8 +234,8 @@ struct Pack {
   }
 };
 
-// The quotient, stored. Out of line: it is long, and averages are few. By value: what a pointer is
-// taken to lives in memory, on every path.
+// Returns the stored quotient. The function is out of line, since it is long and averages are rare.
+// `sum` is passed by value, since an address would keep the variable in memory on every path.
 template <class T, int kBytes>
 TUTTI_OUTLINE Line DividedBy(Pack<T, kBytes> sum, uint32_t divisor) {
   using Wide = typename Pack<T, kBytes>::Wide;
@@ -253,7 +256,7 @@ TUTTI_OUTLINE Line DividedBy(Pack<T, kBytes> sum, uint32_t divisor) {
   return line;
 }
 
-// line × scalar, rounded to the type.
+// Returns line × scalar, rounded to the type.
 template <class T, int kBytes>
 TUTTI_OUTLINE Line ScaleLine(Line line, uint64_t scalar) {
   T one;

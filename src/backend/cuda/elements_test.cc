@@ -1,4 +1,4 @@
-// Tests what kernels compute with, compiled for the host.
+// Tests the arithmetic of kernels, compiled for the host.
 
 #include "backend/cuda/elements.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Sends and receives of a group over FIFOs: see channel_args.h. A block is one flow and takes its
-// messages in order; flows wait for nothing but their peers.
+// Sends and receives of a group over FIFOs (channel_args.h). A block runs one flow and takes the
+// flow's messages in order. A flow waits only for its peers.
 
 #include "backend/cuda/channel_fifo.h"
 
@@ -37,7 +37,7 @@ class FlowBlock {
         Lend(message.buffer + at, bytes);
       else if (flow_.kind != FlowKind::kReceive)
         Send(message.buffer + at, bytes);
-      // A swap has sent the slice, and so has read what is overwritten now.
+      // A swap has sent the slice, and thus has already read the bytes that are overwritten now.
       if (flow_.kind != FlowKind::kSend && !block_.failed()) Receive(message.buffer + at, bytes);
     }
   }
@@ -102,7 +102,7 @@ class FlowBlock {
   ChannelBlock block_;
   DeviceProducer send_;
   DeviceConsumer receive_;
-  bool lends_ = false;  // The network reads some of the messages where they are.
+  bool lends_ = false;  // the network reads some of the messages in their buffers
 };
 
 TUTTI_HD void RunFlows(const FlowArgs& args, uint32_t block) {

@@ -15,8 +15,8 @@ constexpr int kContextOfPointer = 1;
 constexpr int kAlreadyEnabled = 704;
 constexpr size_t kAlignment = 128;
 
-// Frees the memory if so many users have left their mark. Returns false where it is still used, or
-// where that cannot be told because the GPU does not answer.
+// Frees the memory if `users` users have left their marks. Returns false if the memory is still
+// used, or if the GPU does not answer.
 bool FreeIfAllHaveLeft(const Device& device, DeviceAddress address, DeviceAddress marks_at,
                        int users) {
   const ManagingScope scope(device.driver(), device.context());
@@ -28,7 +28,7 @@ bool FreeIfAllHaveLeft(const Device& device, DeviceAddress address, DeviceAddres
   return true;
 }
 
-// Returns where the marks begin: on a line of their own behind the memory.
+// Returns the offset of the marks: on a line of their own behind the memory.
 size_t MarksOffset(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
@@ -45,6 +45,7 @@ IpcMemory& IpcMemory::operator=(IpcMemory&& other) noexcept {
 
 DeviceAddress IpcMemory::MarksAt() const { return address_ + MarksOffset(size_); }
 
+// Earlier memory of the GPU is freed first, where its users have left meanwhile.
 Result<IpcMemory> IpcMemory::Create(const Device& device, size_t bytes, IpcHandle* handle) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());
@@ -72,6 +73,8 @@ Result<IpcMemory> IpcMemory::Open(const Device& device, const IpcHandle& handle,
   return IpcMemory(device, Kind::kOpened, address, bytes, user);
 }
 
+// Within a process the address itself serves, and access by the other GPU's context must be enabled
+// once.
 Result<IpcMemory> IpcMemory::Reach(const Device& device, DeviceAddress address, size_t bytes,
                                    int user) {
   const Driver& driver = device.driver();
@@ -85,15 +88,15 @@ Result<IpcMemory> IpcMemory::Reach(const Device& device, DeviceAddress address, 
   return IpcMemory(device, Kind::kReached, address, bytes, user);
 }
 
-// Says that this user will not touch the memory again. A mark that cannot be written makes the
-// owner keep the memory, which is safe.
+// Says that this user will not touch the memory again. If the mark cannot be written the owner
+// keeps the memory, which is safe.
 void IpcMemory::LeaveMark() const {
   const uint8_t mark = 1;
   const auto stream = OwnStream::Create(*device_);
   if (stream.ok()) (void)stream->CopyIn(MarksAt() + static_cast<DeviceAddress>(users_), &mark, 1);
 }
 
-// A user leaves its mark and unmaps. The owner frees, now or when the last mark is there.
+// A user leaves its mark and unmaps. The owner frees the memory now or after the last mark.
 void IpcMemory::Release() {
   const Kind kind = std::exchange(kind_, Kind::kNone);
   if (kind == Kind::kNone) return;

@@ -1,26 +1,25 @@
 #pragma once
 
-// Lines of 128 bytes whose last 8 are their flag (target.h says why that is enough, and where).
-// Eight threads, an octet, move a pair of them at a time. The pair lies on the wire and in a buffer
-// so (L: 16 bytes of a line, D: of the data):
+// Lines of 128 bytes whose last 8 bytes are their flag (target.h explains when this is sufficient).
+// Eight threads, an octet, move a pair of lines at a time. The layout of a pair on the wire and in
+// a buffer (L: 16 bytes of a line, D: 16 bytes of the data):
 //
 //             piece 0 … 6              piece 7
 //   line 0    L0 = D0 … L6 = D6        8 bytes: first half of D14 ─ flag
 //   line 1    L0 = D7 … L6 = D13       8 bytes: second half of D14 ─ flag
 //
-// Each thread of an octet has one piece: the first seven move 32 bytes of data, the last one 16. On
-// the host one thread has all pieces.
+// Each thread of an octet has one piece: the first seven move 32 bytes of data, the last thread
+// moves 16. On the host one thread has all pieces.
 
 #include "backend/cuda/mesh_primitives.h"
 
 namespace tutti::cuda {
 
-// Holds what a thread has of a pair's data: of each of its pieces two lines of data; one of the
-// last.
+// A thread's part of a pair's data: two lines for each of its pieces, and one for the last piece.
 struct LL128Share {
   Line data[Octets::kPieces][2];
 };
-// The pieces of both lines with their flags, as they cross the wire.
+// The pieces of both lines with their flags, in the form of the wire.
 struct LL128Wire {
   FlaggedLine line[Octets::kPieces][2];
 };
@@ -30,7 +29,7 @@ struct LL128Line {
   static constexpr uint32_t kFlagPiece = 7;
   static constexpr size_t kLineBytes = kLL128PairBytes / 2;
 
-  // f(k, half, where in the data of the pair) for all that this thread has.
+  // Calls f(k, half, offset in the data of the pair) for all data of this thread.
   template <class F>
   TUTTI_HD static void ForEach(F f) {
     TUTTI_UNROLL
@@ -41,7 +40,7 @@ struct LL128Line {
     }
   }
 
-  // Copy from and to a buffer of which `left` bytes are there.
+  // Copy from and to a buffer with `left` remaining bytes.
   TUTTI_HD static LL128Share FromBuffer(const std::byte* from, size_t left) {
     LL128Share share = {};
     // All loads of a whole pair are under way at once.
@@ -93,7 +92,7 @@ struct LL128Line {
         StoreFlagged(pair + half * kLineBytes + 16 * Octets::piece(k), wire.line[k][half]);
     }
   }
-  // Loads an octet by one instruction of its warp; where one thread loads all pieces, the flags
+  // Loads an octet by one instruction of its warp. With all pieces in one thread the flags come
   // first.
   TUTTI_HD static void Load(const std::byte* pair, LL128Wire& wire) {
     TUTTI_UNROLL
@@ -103,7 +102,7 @@ struct LL128Line {
         wire.line[k][half] = LoadFlagged(pair + half * kLineBytes + 16 * Octets::piece(k));
     }
   }
-  // Returns whether the flags, if this thread has them, are these.
+  // Returns whether this thread's flags, if it has any, equal `flag`.
   TUTTI_HD static bool HasFlags(uint64_t flag, const LL128Wire& wire) {
     bool complete = true;
     TUTTI_UNROLL
@@ -125,8 +124,8 @@ struct LL128Line {
   TUTTI_HD static uint32_t High(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
 };
 
-// f(item, active) for every item, shared out over the octets; the octets of a warp, which wait
-// together, call it equally often, some of them without an item at the end.
+// Calls f(item, active) for every item, shared over the octets. The octets of a warp, which wait
+// together, all make the same number of calls, some of them without an item at the end.
 template <class F>
 TUTTI_HD void ForOctetItems(uint32_t items, F f) {
   constexpr uint32_t kWarp = Octets::kTogether;

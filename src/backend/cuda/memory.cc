@@ -14,10 +14,10 @@ namespace {
 constexpr int kFileDescriptor = 1;
 constexpr int kRecommendedGranularity = 1;
 constexpr size_t kPageBytes = 4096;
-// Addresses behind memory of this library at which nothing is ever mapped. Other memory there would
-// make a buffer that reaches beyond its end by mistake look like one of several pieces.
+// Unmapped addresses behind each memory of Tutti. Without the gap, a buffer that mistakenly reaches
+// beyond its end would look like a buffer of several pieces when other memory follows.
 constexpr size_t kGapBytes = size_t{2} << 20;
-// CU_MEMHOSTREGISTER_IOMEMORY: registers of another device, and no memory.
+// CU_MEMHOSTREGISTER_IOMEMORY: registers of another device instead of memory.
 constexpr unsigned kRegistersOfCard = 4;
 // CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
 constexpr int kDmabuf = 1;
@@ -29,13 +29,13 @@ constexpr int kDmabufSupported = 124;
 // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER: kernels of the GPU that owns the memory see the order.
 constexpr int kOrderedForOwner = 100;
 
-// Returns 0 for what the driver does not know.
+// Returns 0 for an attribute that the driver does not know.
 int Attribute(const Device& device, int attribute) {
   int value = 0;
   return device.driver().DeviceGetAttribute(&value, attribute, device.ordinal()) == 0 ? value : 0;
 }
 
-// Describes new memory, which NICs may reach where the GPU allows that.
+// Describes new memory, which NICs may reach if the GPU allows it.
 AllocationProperties PropertiesOf(const Device& device, bool shared) {
   AllocationProperties properties;
   properties.location.id = device.ordinal();
@@ -44,7 +44,7 @@ AllocationProperties PropertiesOf(const Device& device, bool shared) {
   return properties;
 }
 
-// Returns the handle of what `fd` names. The caller releases it.
+// Returns the handle of the memory of `fd`. The caller releases the handle.
 Result<AllocationHandle> OpenHandle(const Driver& driver, const UniqueFd& fd) {
   AllocationHandle handle = 0;
   TUTTI_TRY(driver.Check(
@@ -54,7 +54,7 @@ Result<AllocationHandle> OpenHandle(const Driver& driver, const UniqueFd& fd) {
   return handle;
 }
 
-// Maps memory at reserved addresses, for the use of `device`; maps nothing where it fails.
+// Maps memory at reserved addresses, for the use of `device`. Maps nothing when it fails.
 Status MapAt(const Device& device, DeviceAddress address, size_t bytes, AllocationHandle handle) {
   const Driver& driver = device.driver();
   TUTTI_TRY(driver.Check(driver.MemMap(address, bytes, 0, handle, 0),
@@ -85,6 +85,7 @@ void MappedMemory::Unmap() {
   device_->driver().MemUnmap(address_, size_);
 }
 
+// The addresses go last, together with the gap behind them.
 void MappedMemory::Release() {
   if (device_ == nullptr) return;
   const Driver& driver = device_->driver();
@@ -94,7 +95,7 @@ void MappedMemory::Release() {
   device_ = nullptr;
 }
 
-// Where mapping fails, addresses that were reserved here are given back with the object.
+// Addresses that were reserved here are given back with the object, even after a failed mapping.
 Status MappedMemory::Map(AllocationHandle handle) {
   const Driver& driver = device_->driver();
   if (address_ == 0)
@@ -105,8 +106,8 @@ Status MappedMemory::Map(AllocationHandle handle) {
   return Status::Ok();
 }
 
-// Asks for every GPU that reaches this one. A refusal is no error here: the copy or kernel that
-// needs the access says more.
+// Requests access for every GPU that reaches this GPU. A refusal is no error here: the copy or
+// kernel that needs the access reports more.
 void MappedMemory::LetPeersUse(const Device& device) const {
   const Driver& driver = device.driver();
   const RelaxedCapture relaxed(driver);
@@ -136,8 +137,7 @@ Result<MappedMemory> MappedMemory::Create(const Device& device, size_t bytes, Un
   return memory;
 }
 
-// The handle is released at the end in any case: the mapping, and the descriptor where there is
-// one, keep the memory alive.
+// The handle is always released at the end, since the mapping and the descriptor keep the memory.
 Status MappedMemory::MapNew(UniqueFd* fd) {
   const Driver& driver = device_->driver();
   const ManagingScope scope(driver, device_->context());
@@ -201,6 +201,7 @@ void AddressRange::Release() {
   device_ = nullptr;
 }
 
+// The length comes from a peer and must not reach beyond the reserved addresses.
 Status AddressRange::Map(size_t offset, const UniqueFd& fd, size_t bytes) {
   if (offset > size_ || bytes > size_ - offset)
     return InvalidArgument("{} bytes do not fit at {} of {} reserved bytes", bytes, offset, size_);
@@ -208,7 +209,7 @@ Status AddressRange::Map(size_t offset, const UniqueFd& fd, size_t bytes) {
   const ManagingScope scope(driver, device_->context());
   TUTTI_ASSIGN(const AllocationHandle handle, OpenHandle(driver, fd));
   Status mapped = MapAt(*device_, address_ + offset, bytes, handle);
-  driver.MemRelease(handle);  // the mapping holds it
+  driver.MemRelease(handle);  // the mapping keeps the memory alive
   return mapped;
 }
 
@@ -217,7 +218,8 @@ void AddressRange::Unmap(size_t offset, size_t bytes) {
   device_->driver().MemUnmap(address_ + offset, bytes);
 }
 
-// The driver tells of one mapping at a time, and names allocations as a whole.
+// Walks through the mappings one by one, since the driver describes one mapping at a time. The
+// driver names allocations as a whole.
 Result<MappedPieces> FindPieces(const Device& device, std::span<const std::byte> memory) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());
@@ -261,6 +263,7 @@ Result<MappedPieces> FindPieces(const Device& device, std::span<const std::byte>
   return pieces;
 }
 
+// The memory may have been unmapped since FindPieces, hence the allocation is looked up again.
 Result<UniqueFd> ExportPiece(const Device& device, const std::byte* begin) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());
@@ -276,6 +279,7 @@ Result<UniqueFd> ExportPiece(const Device& device, const std::byte* begin) {
   return UniqueFd(number);
 }
 
+// Older drivers lack the call, and some GPUs support no DMA-BUF.
 Result<UniqueFd> ExportDmabuf(const Device& device, std::span<const std::byte> memory) {
   const Driver& driver = device.driver();
   if (driver.MemGetRangeHandle == nullptr || Attribute(device, kDmabufSupported) == 0)
@@ -289,7 +293,8 @@ Result<UniqueFd> ExportDmabuf(const Device& device, std::span<const std::byte> m
   return UniqueFd(fd);
 }
 
-// The driver makes one DMA-BUF of a range of addresses that is mapped without a gap.
+// Makes one DMA-BUF from the first to the last allocation, since the driver accepts any range of
+// addresses that is mapped without a gap.
 Result<LentMemory> ExportDmabufAround(const Device& device, std::span<const std::byte> memory) {
   const Driver& driver = device.driver();
   const DeviceAddress first = AddressOf(memory.data());
@@ -332,6 +337,8 @@ void PinnedRange::Release() {
   device_ = nullptr;
 }
 
+// The system pins whole pages, hence the length is rounded up. The most frequent failure is the
+// limit of locked memory.
 Result<PinnedRange> PinnedRange::Pin(const Device& device, std::span<std::byte> memory) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());
@@ -365,6 +372,7 @@ void MappedRegisters::Release() {
   device_ = nullptr;
 }
 
+// Pages that are pinned already are used as they are; pinning them a second time would fail.
 Result<MappedRegisters> MappedRegisters::Map(const Device& device, std::span<std::byte> pages) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());

@@ -1,8 +1,8 @@
 #pragma once
 
-// Memory that GPUs and processes share: that of a GPU, mapped by others through cuMemCreate with a
-// POSIX file descriptor as its name (a mapping keeps the memory alive, whatever becomes of the
-// process that made it), and the host's, pinned.
+// Memory that GPUs and processes share. GPU memory is allocated by cuMemCreate, and other processes
+// map it by a POSIX file descriptor; a mapping keeps the memory alive after the end of the
+// allocating process. Host memory is pinned.
 
 #include <cstddef>
 #include <span>
@@ -22,20 +22,19 @@ class MappedMemory {
   MappedMemory& operator=(MappedMemory&& other) noexcept;
   ~MappedMemory() { Release(); }
 
-  // New memory of `device`, all zeroes, at least `bytes` of it; `fd` is its name for others, or
-  // null where nobody else is to map it.
+  // Allocates at least `bytes` of new memory of `device`, all zeroes. `fd` names the memory to
+  // other processes, or is null for memory that no other process maps.
   static Result<MappedMemory> Create(const Device& device, size_t bytes, UniqueFd* fd);
-  // Maps what `fd` names, of `bytes` as its maker says (size() of the maker's object), for
-  // `device`.
+  // Maps the memory of `fd` for `device`. `bytes` is size() of the allocating object.
   static Result<MappedMemory> Import(const Device& device, const UniqueFd& fd, size_t bytes);
 
-  // Gives the memory back and keeps the addresses, which nobody may use until one of the next two
-  // has taken memory for them: new memory, as Create does, or what `fd` names, as Import does.
+  // Gives the memory back and keeps the addresses. Nobody may use the addresses until MapNew has
+  // mapped new memory to them, as Create does, or MapAgain the memory of `fd`, as Import does.
   void Unmap();
   Status MapNew(UniqueFd* fd);
   Status MapAgain(const UniqueFd& fd);
 
-  // Copies and kernels of this process's other GPUs may use it too, where they reach it.
+  // Lets copies and kernels of this process's other GPUs use the memory, as far as they reach it.
   void LetPeersUse(const Device& device) const;
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
@@ -43,7 +42,7 @@ class MappedMemory {
   size_t size() const { return size_; }
 
  private:
-  // Maps it, at addresses that it reserves where it has none yet.
+  // Maps the memory, at newly reserved addresses where the object has none yet.
   Status Map(AllocationHandle handle);
   void Release();
 
@@ -53,23 +52,23 @@ class MappedMemory {
   bool mapped_ = false;
 };
 
-// Device addresses that are set aside, into which memory is mapped piece by piece. Move-only; what
-// is mapped goes with it.
+// Reserved device addresses, to which memory is mapped piece by piece. Move-only. The destructor
+// also unmaps the memory.
 class AddressRange {
  public:
   static Result<AddressRange> Reserve(const Device& device, size_t bytes);
 
-  AddressRange() = default;  // Has no addresses: data() is null.
+  AddressRange() = default;  // without addresses: data() is null
   AddressRange(AddressRange&& other) noexcept { *this = static_cast<AddressRange&&>(other); }
   AddressRange& operator=(AddressRange&& other) noexcept;
   ~AddressRange() { Release(); }
 
   std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
 
-  // Maps what `fd` names, of `bytes` as its maker says, `offset` bytes from the start, for the
+  // Maps the memory of `fd`, of `bytes` as its maker says, `offset` bytes from the start, for the
   // device. Both are multiples of the driver's granularity.
   Status Map(size_t offset, const UniqueFd& fd, size_t bytes);
-  // Takes what Map has mapped there away.
+  // Removes a mapping that Map has made there.
   void Unmap(size_t offset, size_t bytes);
 
  private:
@@ -80,38 +79,38 @@ class AddressRange {
   size_t size_ = 0;
 };
 
-// The allocations behind memory that somebody else has mapped (ncclMemAlloc, other users of
-// cuMemCreate): one, or several that are mapped one behind the other without a gap, as PyTorch's
-// expandable segments are. They are whole: the memory begins in the first and ends in the last.
+// The allocations behind memory that other code has mapped (ncclMemAlloc, other users of
+// cuMemCreate): one allocation, or several adjacent ones, as PyTorch's expandable segments are. The
+// allocations are whole: the memory begins in the first and ends in the last.
 struct MappedPieces {
   const std::byte* begin = nullptr;  // of the first piece
   std::vector<size_t> bytes;         // the length of each
   size_t total = 0;
 };
-// Returns InvalidUsage for memory that others cannot map (cudaMalloc), InvalidArgument for what is
-// none of the device, or has a hole.
+// Returns InvalidUsage for memory that other processes cannot map (cudaMalloc), and InvalidArgument
+// for memory outside the device or with a hole.
 Result<MappedPieces> FindPieces(const Device& device, std::span<const std::byte> memory);
-// Returns a descriptor by which others know the piece that begins at `begin`. InvalidUsage for
-// memory that has no such name.
+// Returns a descriptor by which other processes map the piece at `begin`. Returns InvalidUsage for
+// memory that cannot have a descriptor.
 Result<UniqueFd> ExportPiece(const Device& device, const std::byte* begin);
 
-// Returns a DMA-BUF of GPU memory, by which a NIC may reach it: whole pages of what MappedMemory
-// has mapped. InvalidUsage where the driver or the GPU has none.
+// Returns a DMA-BUF of GPU memory, by which a NIC may reach the memory: whole pages that
+// MappedMemory has mapped. Returns InvalidUsage where the driver or the GPU supports no DMA-BUF.
 Result<UniqueFd> ExportDmabuf(const Device& device, std::span<const std::byte> memory);
 
-// Does the same for memory that lies within an allocation, or spans several that are mapped one
-// behind the other: the DMA-BUF is that of all of them, in which the memory begins at `offset`.
+// A DMA-BUF around memory that lies within an allocation, or spans several adjacent ones. The
+// DMA-BUF contains all these allocations, and the memory begins at `offset` in it.
 struct LentMemory {
   UniqueFd fd;
   uint64_t offset = 0;
 };
 Result<LentMemory> ExportDmabufAround(const Device& device, std::span<const std::byte> memory);
 
-// Returns whether the GPU sees what a NIC has written into its memory in the order in which the NIC
-// told of it, so that no read has to push it there.
+// Returns whether the GPU sees a NIC's writes to its memory in the order in which the NIC reported
+// them. No read is then needed to push the writes to the memory.
 bool OrdersWritesOfNics(const Device& device);
 
-// Memory of the host that a GPU may use, for as long as this lives. Move-only.
+// Memory of the host that a GPU may use, for the object's life. Move-only.
 class PinnedRange {
  public:
   PinnedRange() = default;
@@ -119,11 +118,11 @@ class PinnedRange {
   PinnedRange& operator=(PinnedRange&& other) noexcept;
   ~PinnedRange() { Release(); }
 
-  // `memory` begins at a page, and is the process's to the end of its last page. Every GPU of the
-  // process may use it.
+  // Pins `memory`, which must begin at a page and belong to the process to the end of its last
+  // page. Every GPU of the process may then use the memory.
   static Result<PinnedRange> Pin(const Device& device, std::span<std::byte> memory);
 
-  // Returns its address as GPUs see it.
+  // Returns the memory's address on GPUs.
   std::byte* data() const { return data_; }
 
  private:
@@ -134,7 +133,7 @@ class PinnedRange {
   std::byte* data_ = nullptr;
 };
 
-// Pages of a network card's registers, into which kernels of GPUs store. Move-only.
+// Pages of a network card's registers, to which kernels of GPUs store. Move-only.
 class MappedRegisters {
  public:
   MappedRegisters() = default;
@@ -144,16 +143,16 @@ class MappedRegisters {
   MappedRegisters& operator=(MappedRegisters&& other) noexcept;
   ~MappedRegisters() { Release(); }
 
-  // `pages` are whole ones. Memory that the process has pinned already serves as registers, too.
+  // Maps whole `pages`. Memory that the process has already pinned can also serve as registers.
   static Result<MappedRegisters> Map(const Device& device, std::span<std::byte> pages);
 
-  // Returns the address of the first of them as GPUs see it.
+  // Returns the address of the first page on GPUs.
   std::byte* data() const { return data_; }
 
  private:
   void Release();
 
-  const Device* device_ = nullptr;  // null where others have pinned them
+  const Device* device_ = nullptr;  // null where other code has pinned the pages
   void* registers_ = nullptr;
   std::byte* data_ = nullptr;
 };

@@ -1,9 +1,9 @@
 #pragma once
 
-// The host hands this to a kernel of the mesh: plain values.
+// Plain values that the host passes to a kernel of the mesh.
 //
-// The window of a rank is the memory in which the others write to it (its inboxes), plus its round
-// counters. One per rank and communicator; every other rank of the communicator maps it.
+// The window of a rank is the memory in which its peers write to the rank (its inboxes), plus its
+// round counters. Each rank has one window for each communicator, and every peer maps the window.
 //
 //   0           uint64_t rounds[kMaxBlocks]                      only its owner; the next round
 //   1 KiB       uint64_t views[kMaxBlocks]                       only its owner; a WindowView
@@ -14,14 +14,14 @@
 //   LL128 slots   bytes[blocks][kMeshSlots][ranks][LL128Bytes()]      middle ones
 //   Simple slots  bytes[blocks][kMeshSlots][ranks][slot_bytes]        large ones
 //
-// Blocks are independent of one another: block b of a rank talks to the blocks b of the others.
+// Blocks are independent: block b of a rank exchanges data with block b of each peer only.
 //
-// A ring uses the Simple slots of a block too, as kRingSlots longer ones that only the previous
-// rank writes. Which of the two views a block's slots are in is remembered from one operation to
-// the next, and so is that this rank has given up (its communicator was aborted while it waited):
-// nothing that comes later writes to others, who would take it for data. Where an operation needs
-// the other view, all ranks first meet in a round without data: then nobody reads any more what was
-// written in the old one.
+// A ring uses the Simple slots of a block too, as kRingSlots longer slots that only the previous
+// rank writes. The window keeps the view of a block's slots from one operation to the next. The
+// view also records that this rank has given up, because its communicator was aborted during a
+// wait. A rank that has given up writes nothing to its peers any more, since they would take it for
+// data. Before an operation in the other view, all ranks meet in a round without data. After this
+// round nobody reads data in the old view any more.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,16 +34,16 @@
 
 namespace tutti::cuda {
 
-// GPUs of one machine. What a kernel's arguments have room for without going through memory.
+// The most GPUs of one machine. A kernel's arguments have room for their windows.
 inline constexpr int kMaxMeshRanks = 16;
 inline constexpr uint64_t kRingSlots = kMeshSlots;
-// Says how the Simple slots of a block are used. Fresh memory is that of a mesh.
+// Says how the Simple slots of a block are used. Fresh memory has the view of a mesh.
 enum class WindowView : uint64_t { kMesh, kRing, kGivenUp };
 
 struct WindowLayout {
   int num_ranks = 1;
   size_t slot_bytes = 0;         // a multiple of 16
-  uint32_t blocks = kMaxBlocks;  // So many have slots, and no kernel has more.
+  uint32_t blocks = kMaxBlocks;  // blocks with slots, and the most blocks of a kernel
 
   static constexpr size_t kViewsAt = 1024;
   static constexpr size_t kSentAt = 2048;
@@ -77,29 +77,29 @@ static_assert(WindowLayout::kFlagsAt + sizeof(uint64_t) * kMaxBlocks * kMaxMeshR
 static_assert(WindowLayout::kHeadsAt + kMaxBlocks * sizeof(uint64_t) <= WindowLayout::kLLAt);
 
 struct MeshArgs {
-  std::byte* windows[kMaxMeshRanks] = {};  // This GPU has mapped them there.
-  const uint32_t* abort_word = nullptr;    // It lies in pinned host memory.
+  std::byte* windows[kMaxMeshRanks] = {};  // addresses in this GPU's mappings
+  const uint32_t* abort_word = nullptr;    // in pinned host memory
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  size_t count = 0;        // elements that the blocks share out (of a part, or of the whole)
-  size_t block_elems = 0;  // Each block but the last has so many.
+  size_t count = 0;        // elements for all blocks (of a part, or of the whole)
+  size_t block_elems = 0;  // elements of each block but the last
   size_t stride = 0;       // elements between parts
-  size_t chunk_elems = 0;  // So many of a part pass in one round, or of a ring in one step.
+  size_t chunk_elems = 0;  // elements of a part in one round, or of a ring in one step
   WindowLayout layout;
   ReduceArgs reduce;
   int rank = 0;
   int num_ranks = 1;
   int root = 0;
   int ring[kMaxMeshRanks] = {};  // the ranks in the order of the ring
-  int ring_index = 0;            // This rank's place in the ring.
+  int ring_index = 0;            // this rank's place in the ring
   MeshAlgorithm algorithm = MeshAlgorithm::kAllReduceOneShot;
   Protocol protocol = Protocol::kSimple;
 };
 
-// For operations between registered buffers: those of all ranks, as this GPU maps them.
+// For operations between registered buffers: the buffers of all ranks, in this GPU's mappings.
 struct SymmetricArgs : MeshArgs {
-  const std::byte* inputs[kMaxMeshRanks] = {};  // Reductions have them.
-  std::byte* outputs[kMaxMeshRanks] = {};       // All but ReduceScatter have them.
+  const std::byte* inputs[kMaxMeshRanks] = {};  // only for reductions
+  std::byte* outputs[kMaxMeshRanks] = {};       // not for ReduceScatter
 };
 
 }  // namespace tutti::cuda

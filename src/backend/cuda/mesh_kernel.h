@@ -1,8 +1,8 @@
 #pragma once
 
-// Runs the kernels of the mesh: there is one function for each family (reductions of an element
-// type; moving bytes; either of them round a ring, or between registered buffers), which picks the
-// algorithm and the primitives by the kernel's arguments.
+// Runs the kernels of the mesh. There is one function for each family: reductions of an element
+// type, and moving bytes, each by the mesh, round a ring, or between registered buffers. The
+// function selects the algorithm and the primitives by the kernel's arguments.
 
 #include "backend/cuda/mesh_args.h"
 #include "backend/cuda/mesh_ll.h"
@@ -16,10 +16,10 @@
 
 namespace tutti::cuda {
 
-// Parts begin at multiples of this many bytes of a piece, so that whole lines stay aligned.
+// The alignment of parts in a piece, in bytes, which keeps whole lines aligned.
 inline constexpr size_t kPartUnit = 16;
-// From so many chunks on, the blocks of an operation begin out of step, by quarters of a chunk: see
-// Piece. AlltoAll and ReduceScatter of 16 MiB between four H200s gained a tenth.
+// The number of chunks from which the blocks of an operation begin out of step, by quarters of a
+// chunk (Piece). AlltoAll and ReduceScatter of 16 MiB between four H200s gained a tenth.
 inline constexpr size_t kStaggerChunks = 2;
 
 template <class T>
@@ -29,8 +29,9 @@ TUTTI_HD MeshShape ShapeOf(const MeshArgs& args, uint32_t block) {
   shape.count = ClampChunk(shape.begin, args.block_elems, args.count);
   shape.stride = args.stride;
   shape.chunk_elems = shape.first_elems = args.chunk_elems;
-  // Two-shot operations read and write in every step, and gain nothing by being out of step.
-  // (Spelled out: with IsTwoShot nvcc 13.0 makes other code of it than what was measured.)
+  // Two-shot operations read and write in every step, and gain nothing by being out of step. (The
+  // condition is spelled out: with IsTwoShot, nvcc 13.0 generates other code than the measured
+  // code.)
   const bool two_shot = args.algorithm == MeshAlgorithm::kAllReduceTwoShot ||
                         args.algorithm == MeshAlgorithm::kReduceTwoShot ||
                         args.algorithm == MeshAlgorithm::kBroadcastTwoShot;

@@ -1,6 +1,6 @@
 #pragma once
 
-// LLPrimitives: see mesh_primitives.h.
+// LLPrimitives (mesh_primitives.h).
 
 #include "backend/cuda/mesh_primitives.h"
 
@@ -95,10 +95,10 @@ class LLPrimitives : public MeshBlock<T> {
     int peer;
     uint32_t line;
     bool wanted;
-    size_t byte;  // Its data are there in the buffer.
-    size_t left;  // So much of the part is left from there on; 0 where the line carries nothing.
+    size_t byte;  // the data's offset in the buffer
+    size_t left;  // the rest of the part from there on; 0: the line carries no data
   };
-  // f(some of them, perhaps not all wanted), over the parts of all other ranks, which are one
+  // Calls f with lines of the parts of all peers; some lines may not be wanted. The parts form one
   // sequence to the threads.
   template <class F>
   TUTTI_HD void ForPartLines(const MeshParts& parts, F f) {
@@ -130,8 +130,8 @@ class LLPrimitives : public MeshBlock<T> {
       f(items);
     }
   }
-  // Whole words are asked for together: what might call LoadPieces in between would wait for each
-  // before it asks for the next.
+  // Requests whole words together. A loop that might call LoadPieces in between would wait for each
+  // word before it requests the next.
   template <uint32_t kCount>
   TUTTI_HD void LoadParts(const PartLine (&items)[kCount], Line* data) const {
     bool whole = !args_.reduce.scale;
@@ -156,7 +156,7 @@ class LLPrimitives : public MeshBlock<T> {
     }
   }
 
-  // Every pair exchanges a line in every round, also when it has no data.
+  // Every pair exchanges a line in every round, even without data.
   TUTTI_HD static uint32_t NumLines(size_t n) {
     return n == 0 ? 1 : static_cast<uint32_t>(DivUp(n * kSize, kLLData));
   }
@@ -177,8 +177,8 @@ class LLPrimitives : public MeshBlock<T> {
   TUTTI_HD void Send(uint64_t round, int peer, uint32_t i, const Line& data) {
     StoreFlagged(Slot(args_.windows[peer], round, rank(), i), MakeFlagged(round, data));
   }
-  // Sends to all others; to `special` with the others (`with_others`: it gets line 0 only, to keep
-  // the round whole) or the other way round.
+  // Sends to all peers except `special`, or with `with_others` false to `special` alone. The
+  // excluded ranks get line 0 only, which keeps the round whole.
   TUTTI_HD void SendAll(uint64_t round, uint32_t i, const Line& data, int special,
                         bool with_others) {
     const FlaggedLine line = MakeFlagged(round, data);
@@ -190,8 +190,7 @@ class LLPrimitives : public MeshBlock<T> {
     }
   }
 
-  // The data of the wanted ones of kCount lines of the round. All are asked for before any is
-  // waited for.
+  // Receives the wanted ones of kCount lines of the round. All are requested before any is awaited.
   template <int kCount, class Slots, class Wanted>
   TUTTI_HD void Receive(uint64_t round, Slots slot, Wanted wanted, Line* data) {
     bool complete = false;
@@ -212,7 +211,7 @@ class LLPrimitives : public MeshBlock<T> {
     }
   }
 
-  // Own input and everybody's line i, in rank order.
+  // Combines the own input and line i of every rank, in rank order.
   TUTTI_HD Line ReduceLine(uint64_t round, uint32_t i, size_t in, size_t byte, size_t n) {
     Line own = {};
     if (byte < n * kSize) own = this->template LoadInput<8>(in, byte, n * kSize);
@@ -226,7 +225,7 @@ class LLPrimitives : public MeshBlock<T> {
       TUTTI_UNROLL
       for (int k = 0; k < kTogether; ++k) {
         if (base + k >= num_ranks()) continue;
-        // By value: a choice of pointers would keep all of them in memory.
+        // By value: a choice of pointers would keep all lines in memory.
         Line line = theirs[k];
         if (base + k == rank()) line = own;
         const auto next = Pack<T, 8>::From(line.w);

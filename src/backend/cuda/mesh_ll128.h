@@ -1,10 +1,9 @@
 #pragma once
 
-// LL128Primitives: see mesh_primitives.h. Data go by pairs of lines of 128 bytes (ll128_line.h). As
-// with LL there is no fence and no barrier, and each warp
-// waits for just what it needs next, so that it sends on what has come while more is under way; and
-// a message takes hardly more than its bytes on the wire. One piece for each operation and block,
-// as with LL.
+// LL128Primitives (mesh_primitives.h). Data go in pairs of lines of 128 bytes (ll128_line.h). As
+// with LL there is no fence and no barrier. Each warp waits only for the lines that it needs next,
+// and passes arrived data on while more data are under way. A message takes hardly more than its
+// own bytes on the wire. As with LL, each operation and block has one piece.
 
 #include "backend/cuda/ll128_line.h"
 
@@ -81,10 +80,10 @@ class LL128Primitives : public MeshBlock<T> {
   using MeshBlock<T>::args_;
   using Share = LL128Share;
   using Wire = LL128Wire;
-  // Ranks whose lines are asked for at once: what registers have room for.
+  // The most ranks whose lines are requested at once, limited by the registers.
   static constexpr int kBatch = 4;
 
-  // Every two ranks exchange a pair of lines in every round, also when they have no data.
+  // Every two ranks exchange a pair of lines in every round, even without data.
   TUTTI_HD static uint32_t Pairs(size_t bytes) {
     return bytes == 0 ? 1 : static_cast<uint32_t>(DivUp(bytes, kLL128PairData));
   }
@@ -92,8 +91,7 @@ class LL128Primitives : public MeshBlock<T> {
   TUTTI_HD static void ForPairs(size_t bytes, F f) {
     ForOctetItems(Pairs(bytes), f);
   }
-  // The same over the parts of all other ranks, which are one sequence to the octets: f(peer, part,
-  // pair, active).
+  // Calls f(peer, part, pair, active) over all peers' parts, which form one sequence to the octets.
   template <class F>
   TUTTI_HD void ForParts(const MeshParts& parts, F f) {
     const auto longest = parts.size < parts.total ? parts.size : parts.total;
@@ -140,8 +138,8 @@ class LL128Primitives : public MeshBlock<T> {
     }
   }
 
-  // A pair of the wanted ones of kCount writers; all are asked for before any is waited for. All
-  // threads of a warp call it, and return together.
+  // Receives a pair from the wanted ones of kCount writers. All pairs are requested before any is
+  // awaited. All threads of a warp call Receive, and return together.
   template <int kCount, class Writer, class Wanted>
   TUTTI_HD void Receive(uint64_t round, uint32_t pair, Writer writer, Wanted wanted, Wire* wires) {
     if (this->failed_) return;
@@ -163,7 +161,7 @@ class LL128Primitives : public MeshBlock<T> {
       }
     }
   }
-  // Own input and everybody's pair, in rank order.
+  // Combines the own input and the pair of every rank, in rank order.
   TUTTI_HD Share ReduceShare(uint64_t round, uint32_t pair, size_t in, size_t n, bool active) {
     Share own = {};
     if (active) own = LoadShare(in, pair, n * kSize);

@@ -2,13 +2,14 @@
 
 // The MeshPrimitives of kernels/mesh.h for one block. There is one class for each protocol:
 //   LLPrimitives      small messages, in lines of 16 bytes of which 8 are flags: no fence and no
-//                     barrier; each thread waits for the very line that it needs. A message takes
+//                     barrier; each thread waits for exactly the line that it needs. A message takes
 //                     twice its bytes on the wire.
 //   LL128Primitives   middle ones, where NVLink joins all ranks: the same in lines of 128 bytes.
 //   SimplePrimitives  large messages: plain 16-byte stores, then a flag per writer and round.
-// This header has what they share. An object belongs to one kernel and block; all threads of the
-// block call it alike. Once the abort word is raised (looked at every kLookEvery polls) all waits
-// end, results are left unfinished, and nothing more is written to others.
+// This header has the shared part of the three classes. An object belongs to one kernel and block,
+// and all threads of the block make the same calls. Once the abort word is raised (it is read every
+// kLookEvery polls) all waits end, results are left unfinished, and nothing more is written to
+// peers.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,12 +19,12 @@
 namespace tutti::cuda {
 
 inline constexpr uint32_t kLookEvery = 4096;
-// Peers whose lines are asked for at the same time: those of a machine with eight GPUs.
+// The most peers whose lines are requested at once, for a machine with eight GPUs.
 inline constexpr int kTogether = 8;
 
-// Memory at any address, `valid` bytes of it up to kBytes; the rest reads as zero. What is not
-// aligned, or the end of a buffer, goes word by word or byte by byte, out of line: it would stand
-// in the code many times.
+// Load and store memory at any address: `valid` bytes, up to kBytes; the rest reads as zero.
+// Unaligned memory and the end of a buffer go word by word or byte by byte. The functions are out
+// of line, since the code would otherwise contain many copies.
 template <int kBytes>
 TUTTI_OUTLINE Line LoadPieces(const std::byte* from, size_t valid) {
   Line line = {};
@@ -75,10 +76,10 @@ TUTTI_HD void StoreAny(std::byte* to, const Line& line, size_t valid) {
     *reinterpret_cast<uint64_t*>(to) = line.w[0] | static_cast<uint64_t>(line.w[1]) << 32;
 }
 
-// Lines of a thread under way at the same time.
+// The lines of a thread that are under way at the same time.
 inline constexpr uint32_t kUnroll = 4;
 
-// load(line, i), then store(line, i), for i < lines, shared out over the block's threads; kUnroll
+// Calls load(line, i), then store(line, i), for i < lines, shared over the block's threads. kUnroll
 // loads are under way before the first store.
 template <class Load, class Store>
 TUTTI_HD void ForLinesOf(size_t num_lines, Load load, Store store) {
@@ -105,8 +106,8 @@ TUTTI_HD void CopyByBlock(std::byte* to, const std::byte* from, size_t bytes) {
       [&](const Line& line, uint32_t i) { StoreAny<16>(to + at(i), line, bytes - at(i)); });
 }
 
-// Both halves of a round's number count, so that a line of four thousand million rounds ago is
-// not taken for a new one.
+// The flags depend on both halves of a round's number. A line of four thousand million rounds ago
+// is thus never taken for a new line.
 TUTTI_HD uint32_t LowFlag(uint64_t round) { return static_cast<uint32_t>(round + 1); }
 TUTTI_HD uint32_t HighFlag(uint64_t round) {
   return static_cast<uint32_t>(round + 1) ^ static_cast<uint32_t>((round + 1) >> 32) ^ 0x5a5a5a5au;
@@ -123,7 +124,7 @@ TUTTI_HD Line DataOf(const FlaggedLine& line) {
   return {{static_cast<uint32_t>(line.word[0]), static_cast<uint32_t>(line.word[1]), 0, 0}};
 }
 
-// Returns the element that inputs are multiplied by, in its first bytes.
+// Returns the element by which inputs are multiplied, in the first bytes of the result.
 template <class T>
 TUTTI_HD uint64_t ScalarOf(const ReduceArgs& reduce) {
   if (reduce.live_scalar == nullptr) return reduce.scalar;
@@ -132,7 +133,7 @@ TUTTI_HD uint64_t ScalarOf(const ReduceArgs& reduce) {
   return scalar;
 }
 
-// Returns the result that a finished sum is rounded to, divided where it is an average.
+// Returns the result of a finished sum, rounded, and divided for an average.
 template <class T, int kBytes>
 TUTTI_HD Line FinalLine(const ReduceArgs& reduce, const Pack<T, kBytes>& sum) {
   if (reduce.divisor > 1) return DividedBy<T, kBytes>(sum, reduce.divisor);
@@ -141,7 +142,7 @@ TUTTI_HD Line FinalLine(const ReduceArgs& reduce, const Pack<T, kBytes>& sum) {
   return line;
 }
 
-// The protocols share this: who is who, where slots are, the count of rounds, and giving up.
+// The shared part of the protocols: ranks, places of slots, the count of rounds, and giving up.
 template <class T>
 class MeshBlock {
  public:
@@ -167,7 +168,7 @@ class MeshBlock {
     if (from != to) CopyByBlock(to, from, n * kSize);
   }
 
-  // Keeps the counts for the next kernel. The barrier: no thread may still be about to read it.
+  // Keeps the counts for the next kernel. Without the barrier a thread might still read old counts.
   TUTTI_HD void Finish() {
     if (Lanes::SyncAny(failed_)) view_ = static_cast<uint64_t>(WindowView::kGivenUp);
     if (Lanes::index() == 0) {
@@ -178,9 +179,9 @@ class MeshBlock {
 
  protected:
   static constexpr size_t kSize = sizeof(T);
-  // Tells all others that what this block has written to them is there.
+  // Tells all peers that this block's writes to them have been made.
   TUTTI_HD void Publish(uint64_t round) {
-    if (failed_) return;  // alike in all threads, by Wait
+    if (failed_) return;  // equal in all threads, by Wait
     Lanes::Sync();
     TUTTI_UNROLL_BY(1)
     for (uint32_t k = Lanes::index(); k < static_cast<uint32_t>(num_ranks()); k += Lanes::count()) {
@@ -189,7 +190,7 @@ class MeshBlock {
       StoreFlag(Flag(args_.windows[k], rank()), round + 1);
     }
   }
-  // Waits until all others have published the round to this block.
+  // Waits until all peers have published the round to this block.
   TUTTI_HD void Wait(uint64_t round) {
     TUTTI_UNROLL_BY(1)
     for (uint32_t k = Lanes::index(); k < static_cast<uint32_t>(num_ranks()); k += Lanes::count()) {
@@ -209,7 +210,7 @@ class MeshBlock {
     return reinterpret_cast<uint64_t*>(window + WindowLayout::kFlagsAt) +
            static_cast<size_t>(block_) * kMaxMeshRanks + writer;
   }
-  // Prepares Simple slots for their first use (see mesh_args.h).
+  // Prepares Simple slots for their first use in a view (mesh_args.h).
   TUTTI_HD void EnterView(WindowView view) {
     if (failed_ || view_ == static_cast<uint64_t>(view)) return;
     view_ = static_cast<uint64_t>(view);
@@ -217,7 +218,7 @@ class MeshBlock {
     Publish(round);
     Wait(round);
   }
-  // Returns the i-th other rank. Each rank begins with its neighbour.
+  // Returns the i-th peer. Each rank begins with its neighbour.
   TUTTI_HD int Peer(int i) const {
     const int peer = args_.rank + i;
     return peer < args_.num_ranks ? peer : peer - args_.num_ranks;
@@ -227,7 +228,7 @@ class MeshBlock {
   TUTTI_HD size_t SlotIndex(uint64_t round, int writer) const {
     return args_.layout.SlotIndex(block_, round, writer);
   }
-  // Returns whether to give up; polls count up from 1.
+  // Returns whether to give up; `polls` counts up from 1.
   TUTTI_HD bool Poll(uint32_t polls) {
     Lanes::Relax();
     if (polls % kLookEvery == 0 && IsRaised(args_.abort_word)) failed_ = true;

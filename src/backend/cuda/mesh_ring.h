@@ -1,16 +1,16 @@
 #pragma once
 
 // The FifoPrimitives of kernels/primitives.h for one block: the ring and chain algorithms of
-// kernels/ring.h among GPUs. Block b of a rank takes from block b of the rank before it and gives
-// to block b of the next one. What comes is read where it came to, combined, and written at once
-// into the next rank's window and, where it is a result, into the output: each byte crosses the
-// wire once, and no block ever turns from sending to fetching while the wire waits.
+// kernels/ring.h among GPUs. Block b of a rank receives from block b of the previous rank and sends
+// to block b of the next rank. Arrived data are read in their slot, combined, and written at once
+// into the next rank's window and, if they are a result, into the output. Each byte crosses the
+// wire once, and no block turns from sending to fetching while the wire idles.
 //
 //   sender    wait until head + kRingSlots > step ─ write the slot ─ tail = step + 1
 //   receiver  wait until tail > step ─ read the slot ─ head = step + 1
 //
-// The sender writes the tail into the receiver's window, the receiver the head into the sender's.
-// Slots are a block's Simple slots, in the ring's view of them (mesh_args.h).
+// The sender writes the tail into the receiver's window, and the receiver writes the head into the
+// sender's. Slots are a block's Simple slots, in the ring's view (mesh_args.h).
 
 #include "backend/cuda/mesh_primitives.h"
 #include "backend/cuda/ring_steps.h"
@@ -20,7 +20,7 @@ namespace tutti::cuda {
 template <class T>
 class RingPrimitives : public MeshBlock<T>, public RingSteps<RingPrimitives<T>> {
  public:
-  // `begin`: the first element of input and output that is this block's.
+  // `begin`: this block's first element of input and output.
   TUTTI_HD RingPrimitives(const MeshArgs& args, uint32_t block, size_t begin)
       : MeshBlock<T>(args, block), elements_(args.reduce), begin_(begin) {
     this->EnterView(WindowView::kRing);
@@ -31,7 +31,7 @@ class RingPrimitives : public MeshBlock<T>, public RingSteps<RingPrimitives<T>> 
     sent_ = *this->Word(own_, WindowLayout::kSentAt);
     received_ = *this->Word(own_, WindowLayout::kReceivedAt);
   }
-  // Does before the kernel ends what MeshBlock::Finish does.
+  // As MeshBlock::Finish, and keeps the steps of the ring.
   TUTTI_HD void Finish() {
     MeshBlock<T>::Finish();
     if (Lanes::index() != 0) return;
@@ -46,7 +46,7 @@ class RingPrimitives : public MeshBlock<T>, public RingSteps<RingPrimitives<T>> 
   using MeshBlock<T>::kSize;
   using MeshBlock<T>::args_;
 
-  // It is out of line, because every call of the algorithms would have a copy of it.
+  // Out of line, because otherwise every call of the algorithms would contain a copy.
   TUTTI_OUTLINE void Step(uint32_t what, size_t in, size_t out, size_t n) {
     if (this->failed_) return;
     WaitForPeers(what);
@@ -61,7 +61,7 @@ class RingPrimitives : public MeshBlock<T>, public RingSteps<RingPrimitives<T>> 
   }
 
   TUTTI_HD void WaitForPeers(uint32_t what) {
-    // Two warps wait, where there are two.
+    // Two warps wait, if there are two.
     const uint32_t other = Lanes::count() > 32 ? 32 : 0;
     if ((what & kReceives) != 0 && Lanes::index() == 0)
       WaitUntil(this->Word(own_, WindowLayout::kTailsAt), received_ + 1);
@@ -74,7 +74,7 @@ class RingPrimitives : public MeshBlock<T>, public RingSteps<RingPrimitives<T>> 
     for (uint32_t polls = 1; !this->failed_ && LoadFlagAcquire(counter) < value; ++polls)
       if (this->Poll(polls)) break;
   }
-  // One fence for both: it orders the writes before the tail and the reads before the head.
+  // One fence serves both: it orders the writes before the tail and the reads before the head.
   TUTTI_HD void Announce(uint32_t what) {
     if ((what & kSends) != 0) ++sent_;
     if ((what & kReceives) != 0) ++received_;

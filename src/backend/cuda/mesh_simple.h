@@ -1,6 +1,6 @@
 #pragma once
 
-// SimplePrimitives: see mesh_primitives.h.
+// SimplePrimitives (mesh_primitives.h).
 
 #include "backend/cuda/mesh_primitives.h"
 
@@ -102,8 +102,8 @@ class SimplePrimitives : public MeshBlock<T> {
   TUTTI_HD static void ForLines(size_t num_lines, Load load, Store store) {
     ForLinesOf(num_lines, load, store);
   }
-  // The same over the parts of all other ranks, which are one sequence of lines to the threads, so
-  // that short parts keep them all busy.
+  // As ForLines over the parts of all peers, which form one sequence of lines to the threads. Short
+  // parts therefore keep all threads busy.
   template <class Load, class Store>
   TUTTI_HD void ForPartLines(const MeshParts& parts, Load load, Store store) {
     const auto longest = parts.size < parts.total ? parts.size : parts.total;
@@ -125,11 +125,11 @@ class SimplePrimitives : public MeshBlock<T> {
         });
   }
 
-  // Own input and all slots, in rank order.
+  // Combines the own input and all slots, in rank order.
   template <class Store>
   TUTTI_HD void ReduceLines(uint64_t round, size_t in, size_t n, Store store) {
     if (this->failed_) return;
-    // Sums of narrow elements are wide.
+    // Sums of narrow elements are wide and need more registers.
     constexpr uint32_t kAtOnce = sizeof(T) == 1 ? 1 : sizeof(T) == 2 ? 2 : kUnroll;
     const size_t bytes = n * kSize;
     const auto lines = static_cast<uint32_t>(DivUp(bytes, 16));

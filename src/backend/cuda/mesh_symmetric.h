@@ -1,8 +1,8 @@
 #pragma once
 
-// The primitives of kernels/symmetric.h. The fence of who publishes orders all that its block has
-// read and written before the flag, and the acquire of who waits comes before its block's barrier
-// (target.h), so plain loads and stores do.
+// The primitives of kernels/symmetric.h. A publisher's fence orders all earlier reads and writes of
+// its block before the flag, and a waiter's acquire comes before its block's barrier (target.h).
+// Plain loads and stores are therefore sufficient.
 
 #include "backend/cuda/mesh_primitives.h"
 
@@ -68,7 +68,7 @@ class SymmetricPrimitives : public MeshBlock<T> {
 
  private:
   using MeshBlock<T>::kSize;
-  // Lines and ranks that a thread asks for at once.
+  // The lines and ranks that a thread requests at once.
   static constexpr uint32_t kAtOnce = sizeof(T) == 1 ? 1 : 2;
   static constexpr int kBatch = 4;
 

@@ -1,6 +1,6 @@
 // The kernels' source, run on the host: every block of every rank is a thread, and windows are
-// plain memory. What a GPU adds (many threads a block, its memory system) is tested in tests/gpu.
-// Under the thread sanitizer this also shows that slots are reused in order.
+// plain memory. tests/gpu tests the additional properties of a GPU (many threads a block, its
+// memory system). Under the thread sanitizer these tests also show that slots are reused in order.
 
 #include <gtest/gtest.h>
 
@@ -46,12 +46,12 @@ class MeshRun {
     args.layout = layout_;
     args.rank = rank;
     args.num_ranks = num_ranks();
-    args.ring_index = (rank + 1) % num_ranks();  // a ring in another order than that of the ranks
+    args.ring_index = (rank + 1) % num_ranks();  // a ring in another order than the ranks
     for (int i = 0; i < num_ranks(); ++i) args.ring[(i + 1) % num_ranks()] = i;
     return args;
   }
 
-  // Runs several operations after one another on every rank; all[rank] are its arguments.
+  // Runs several operations one after another on every rank; all[rank] are the rank's arguments.
   template <class Args, class Kernel>
   void Run(const std::vector<std::vector<Args>>& all, Kernel kernel) {
     std::vector<std::thread> ranks;
@@ -67,11 +67,12 @@ class MeshRun {
     }
     for (std::thread& rank : ranks) rank.join();
   }
-  // Aborts the communicator of a rank. Its kernels look at that only while they wait in vain.
+  // Aborts the communicator of a rank. Its kernels read the abort word only while they wait in
+  // vain.
   void Abort(int rank) {
     std::atomic_ref<uint32_t>(abort_words_[static_cast<size_t>(rank)]).store(1);
   }
-  // Returns whether a wait of that rank's block was ended by Abort. REQUIRES: no kernel runs.
+  // Returns whether Abort ended a wait of the given rank's block. REQUIRES: no kernel runs.
   bool HasGivenUp(int rank, uint32_t block) const {
     uint64_t view = 0;
     std::memcpy(
@@ -91,7 +92,7 @@ struct Geometry {
   size_t count, block_elems, chunk;
 };
 
-// As plan/mesh.cc would cut it, for tests: `count` over kBlocks, in chunks that fit the slot.
+// Divides work as plan/mesh.cc does, for tests: `count` over kBlocks, in chunks that fit the slot.
 Geometry Cut(size_t count, size_t elem, const WindowLayout& layout, Protocol protocol) {
   const size_t slot = protocol == Protocol::kLL      ? kLLLines * kLLData
                       : protocol == Protocol::kLL128 ? layout.LL128Data()
@@ -101,7 +102,7 @@ Geometry Cut(size_t count, size_t elem, const WindowLayout& layout, Protocol pro
   return {count, block, slot / elem};
 }
 
-// Small values, so that sums are exact in every type.
+// Small values, whose sums are exact in every type.
 template <class T>
 std::vector<T> Values(size_t count, int rank) {
   std::minstd_rand random(static_cast<unsigned>(rank * 7919 + 1));
@@ -158,7 +159,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-constexpr size_t kSlotBytes = 128;  // so that a few hundred elements take several pieces
+constexpr size_t kSlotBytes = 128;  // small, to divide a few hundred elements into several pieces
 
 template <class T>
 void RunReduction(const MeshArgs& args, uint32_t block) {
@@ -187,7 +188,7 @@ class MeshReductionTest : public testing::Test {};
 using Types = testing::Types<float, double, int8_t, uint64_t, Half, Bfloat, E4m3>;
 TYPED_TEST_SUITE(MeshReductionTest, Types);
 
-// All reductions after one another on one communicator, twice, in and out of place.
+// All reductions one after another on one communicator, twice, in and out of place.
 TYPED_TEST(MeshReductionTest, Sum) {
   using T = TypeParam;
   for (const Case& c : Cases()) {
@@ -227,7 +228,7 @@ TYPED_TEST(MeshReductionTest, Sum) {
       add(MeshAlgorithm::kReduceScatter, in[r], scattered[r]);
       add(MeshAlgorithm::kAllReduceTwoShot, again[r], again[r]);
       add(MeshAlgorithm::kReduceOneShot, in[r], at_root[r]);
-      // Rings and meshes in turns, which use the same slots in different ways.
+      // Rings and meshes in turn, which use the same slots in different ways.
       add(MeshAlgorithm::kAllReduceRing, in[r], ring[r]);
       add(MeshAlgorithm::kReduceTwoShot, in[r], at_root2[r]);
       add(MeshAlgorithm::kReduceScatterRing, in[r], ring_part[r]);
@@ -254,8 +255,8 @@ TYPED_TEST(MeshReductionTest, Sum) {
   }
 }
 
-// Every root, in and out of place, with more pieces than the ring has slots; the sum of floats
-// tells one order from another.
+// Every root, in and out of place, with more pieces than the ring has slots. The sum of floats
+// depends on the order.
 TEST(RankChainTest, AddsInTheOrderOfTheRanks) {
   for (const auto& [n, count] :
        {std::pair<size_t, size_t>{2, 1}, {3, 20000}, {4, 777}, {5, 33000}}) {
@@ -295,8 +296,8 @@ TEST(RankChainTest, AddsInTheOrderOfTheRanks) {
   }
 }
 
-// Several operations after one another, in which ranks read and write one another's buffers; under
-// the thread sanitizer this shows that they meet when they should.
+// Several operations one after another, in which ranks read and write one another's buffers. Under
+// the thread sanitizer the test shows that the ranks meet at the right times.
 TEST(SymmetricTest, ReadsAndWritesAllBuffers) {
   using A = MeshAlgorithm;
   for (const auto& [n, count] : {std::pair<size_t, size_t>{2, 333}, {3, 1000}, {5, 40}}) {
@@ -448,7 +449,7 @@ TEST(MeshMoveTest, AllOperations) {
   }
 }
 
-// Every rank sends several messages of its own lengths to every other; both directions run at once.
+// Every rank sends several messages of its own lengths to every peer; both directions run at once.
 void ExpectAllPairsInOrder(size_t ll128_from, size_t ll128_message, uint32_t most_blocks) {
   const int n = 3;
   const size_t lengths[] = {1, 100, 40000, 16, 300000, 16384, 5003};
@@ -520,8 +521,8 @@ TEST(MessageTest, BlocksTakeTurns) {
   ExpectAllPairsInOrder(kLLMessage + 1, 100000, 7);
 }
 
-// What an AlltoAll is made of: copies of what stays, and swaps where one rank works in place and
-// its peers do not.
+// The parts of an AlltoAll: copies of a rank's own part, and swaps where one rank works in place
+// and its peers do not.
 TEST(MessageTest, CopiesAndSwaps) {
   const int n = 3;
   const size_t bytes = 150001;
@@ -579,7 +580,7 @@ TEST(MessageTest, CopiesAndSwaps) {
   }
 }
 
-// Pieces of no slice, of some, of a part of one; more blocks than slices, and fewer.
+// Pieces without a slice, with several, and with a part of one; more blocks than slices, and fewer.
 TEST(CopiesTest, AllPiecesWhole) {
   const size_t lengths[] = {1, 0, 3 * kCopySlice, 100, 2 * kCopySlice + 7, 33};
   for (const uint32_t blocks : {1u, 3u, 20u}) {
@@ -623,8 +624,8 @@ TEST(MeshAbortTest, EndsAllWaits) {
   }
 }
 
-// Rank 0 gives up waiting in each of two operations; then rank 1 comes. It must not take for data
-// what rank 0 had not received, or wrote where rank 1 had not read.
+// Rank 0 gives up waiting in each of two operations, then rank 1 comes. Rank 1 must not take for
+// data what rank 0 had not received, or wrote where rank 1 had not read.
 TEST(MeshAbortTest, WhoGaveUpWritesNothingMore) {
   using A = MeshAlgorithm;
   struct Form {
@@ -664,7 +665,7 @@ TEST(MeshAbortTest, WhoGaveUpWritesNothingMore) {
     run.Abort(1);
     other.join();
     ASSERT_TRUE(run.HasGivenUp(1, 0));
-    // What rank 1 has of rank 0 is right or was never written.
+    // Rank 0's data at rank 1 are right or were never written.
     for (size_t i = 0; i < count; ++i) {
       const float got = out1[i];
       const float right = (algorithm == A::kAllGather ? 1 : 2) * in[i];

@@ -1,10 +1,10 @@
 #pragma once
 
-// The host hands this to the kernel of sends and receives.
+// Plain values that the host passes to the kernel of sends and receives.
 //
-// A message goes through channels: FIFOs in the receiver's window, one set for each
-// ordered pair of ranks. Unlike the rounds of the mesh, only the two ends take part, so each
-// channel counts its own steps: the sender writes the tail into the receiver's window, the receiver
+// A message goes through channels: FIFOs in the receiver's window, one set for each ordered pair of
+// ranks. Unlike in the rounds of the mesh, only the two ends take part. Each channel therefore
+// counts its own steps: the sender writes the tail into the receiver's window, and the receiver
 // writes the head into the sender's. A step s may be written once s < head + kMessageSlots.
 //
 //   uint64_t sent[kMaxMeshRanks][kMessageChannels]       only their owner: steps so far
@@ -15,8 +15,8 @@
 //   bytes       ll128[ranks - 1][channels][kMessageSlots][kLL128PieceBytes]    LL128
 //   bytes       simple[ranks - 1][channels][kMessageSlots][kMessageBytes]      Simple
 //
-// How a message is cut follows from its length and the most channels that it may take, which both
-// ends know; on how many blocks either end runs is its own affair.
+// The division of a message follows from its length and its most channels, which both ends know.
+// Each end chooses its number of blocks independently.
 
 #include <cstddef>
 #include <cstdint>
@@ -27,27 +27,27 @@ namespace tutti::cuda {
 
 inline constexpr size_t kMessageChannels = 64;
 inline constexpr uint64_t kMessageSlots = 2;
-inline constexpr size_t kMessageBytes = 128 << 10;  // The length of a slot.
-inline constexpr size_t kMessageMemory = 64 << 20;  // All slots together have at most so much.
-inline constexpr size_t kMostMessages = 64;         // One kernel has at most so many.
-// Messages of at most kLLMessage bytes (plan/mesh_limits.h) go by LL, by channels of kLLLines lines
-// each.
+inline constexpr size_t kMessageBytes = 128 << 10;  // the length of a slot
+inline constexpr size_t kMessageMemory = 64 << 20;  // the most bytes of all slots together
+inline constexpr size_t kMostMessages = 64;         // the most messages of one kernel
+// Messages of at most kLLMessage bytes (plan/mesh_limits.h) go by LL, in channels of kLLLines
+// lines.
 inline constexpr size_t kLLPiece = kLLLines * kLLData;
 inline constexpr uint32_t kLLChannels = kLLMessage / kLLPiece;
-// Longer ones go by LL128 where that can be used: up to this many pairs of lines in a slot, one for
-// each octet of a block of kFewThreads and another one.
+// The most pairs of lines in a slot of LL128, by which longer messages go if possible: one for each
+// octet of a block of kFewThreads, and as many again.
 inline constexpr uint32_t kLL128PiecePairs = 64;
 inline constexpr size_t kLL128Piece = kLL128PiecePairs * kLL128PairData;
 inline constexpr size_t kLL128PieceBytes = kLL128PiecePairs * kLL128PairBytes;
-// Long messages are worth more threads, as long as every block can have a multiprocessor of its
-// own.
+// Long messages are worth more threads while every block can have its own multiprocessor.
 inline constexpr uint32_t kFewThreads = 256;
 inline constexpr uint32_t kManyThreads = 512;
 inline constexpr uint32_t kMostBlocksOfMany =
-    128;  // There are no more than multiprocessors either.
+    128;  // There are never more such blocks than multiprocessors.
 
 // Two slots of 128 KiB for each of 64 channels between two neighbours of a ring fill the wire (256
-// KiB × 64 carry 356 GB/s of 360 between H200s, half of that 336); with many ranks there are fewer.
+// KiB × 64 carry 356 GB/s of 360 between H200s, half of this memory carries 336). With many ranks a
+// pair has fewer channels.
 constexpr uint32_t ChannelsOf(int num_ranks, size_t memory = kMessageMemory) {
   const auto peers = static_cast<size_t>(num_ranks > 1 ? num_ranks - 1 : 1);
   const size_t channels = memory / (kMessageSlots * kMessageBytes) / peers;
@@ -56,11 +56,11 @@ constexpr uint32_t ChannelsOf(int num_ranks, size_t memory = kMessageMemory) {
 }
 
 struct MessageLayout {
-  size_t at = 0;  // It begins there in the window.
+  size_t at = 0;  // the layout's begin in the window
   int num_ranks = 1;
-  uint32_t channels = ChannelsOf(num_ranks);  // A pair has so many; no message takes more.
+  uint32_t channels = ChannelsOf(num_ranks);  // the channels of a pair, and the most of a message
 
-  // Which counters: see above.
+  // Names the counters (see the top of this file).
   static constexpr int kSent = 0, kReceived = 1, kTails = 2, kHeads = 3;
   static constexpr size_t kCounters = kMaxMeshRanks * kMessageChannels * sizeof(uint64_t);
   constexpr size_t LLAt() const { return at + 4 * kCounters; }
@@ -71,7 +71,7 @@ struct MessageLayout {
     return at + static_cast<size_t>(which) * kCounters +
            (static_cast<size_t>(peer) * kMessageChannels + channel) * sizeof(uint64_t);
   }
-  // Returns where a slot lies in the window of `receiver`.
+  // Returns the offset of a slot in the window of `receiver`.
   constexpr size_t SlotAt(int sender, int receiver, uint32_t channel, uint64_t step) const {
     return SlotsAt() + (Pair(sender, receiver) * channels + channel) * kOnePair +
            step % kMessageSlots * kMessageBytes;
@@ -97,12 +97,12 @@ struct MessageLayout {
 };
 static_assert(MessageLayout::kCounters % 16 == 0);
 
-// Says what one block does with a message.
+// Says how one block handles a message.
 enum class MessageKind : uint8_t {
   kSend,
   kReceive,
-  kCopy,  // from → buffer, which are both this rank's
-  kSwap,  // buffer → peer, piece by piece, and what comes from it → buffer
+  kCopy,  // from → buffer, both in this rank's memory
+  kSwap,  // buffer → peer, piece by piece, and peer's pieces → buffer
 };
 
 struct Message {
@@ -110,10 +110,10 @@ struct Message {
   size_t bytes = 0;
   int16_t peer = 0;
   MessageKind kind = MessageKind::kReceive;
-  const std::byte* from = nullptr;  // A copy reads it.
+  const std::byte* from = nullptr;  // the source of a copy
 };
 
-// The messages of one kind with one peer: they go one after another.
+// The messages of one kind with one peer, one after another.
 struct MessageFlow {
   int16_t peer = 0;
   MessageKind kind = MessageKind::kReceive;
@@ -125,36 +125,37 @@ struct MessageArgs {
   MessageLayout layout;
   int rank = 0;
   int num_ranks = 1;
-  uint32_t most_channels = 0;  // A message may take so many, or all at 0; the same at both ends.
-  // Messages of ll128_from to ll128_message bytes go by LL128; those below by LL, those above by
-  // Simple. ll128_message is 0 where LL128 cannot be used. The same at both ends.
+  uint32_t most_channels = 0;  // the most channels of a message, equal at both ends; 0: all
+  // Messages of ll128_from to ll128_message bytes go by LL128, shorter messages by LL, longer
+  // messages by Simple. ll128_message is 0 where LL128 cannot be used. Equal at both ends.
   size_t ll128_message = 0;
   size_t ll128_from = kLLMessage + 1;
-  // Above 0, the same at both ends, from plan/gpu_costs.def: for how many bytes a message takes
-  // another channel, by Simple and by LL128, and how many on each channel are worth more threads.
+  // Values above 0, equal at both ends, from plan/gpu_costs.def: the bytes for which a message
+  // takes another channel, by Simple and by LL128, and the bytes on each channel that are worth
+  // more threads.
   size_t bytes_per_channel = 1;
   size_t ll128_bytes_per_channel = 1;
   size_t long_part_bytes = 1;
-  uint32_t most_blocks = ~0u;  // The kernel has at most so many, if all flows have one.
+  uint32_t most_blocks = ~0u;  // the most blocks of the kernel, if all flows have a block
   uint32_t most_blocks_of_many = kMostBlocksOfMany;
   uint32_t num_messages = 0;
   Message messages[kMostMessages];
-  // Arrange sets these:
+  // Arrange sets the members below.
   uint32_t num_flows = 0;
-  uint32_t channels = 0;  // On so many there is anything to do.
+  uint32_t channels = 0;  // the channels with work
   uint32_t blocks = 0;
   uint32_t threads = 0;
   MessageFlow flows[2 * kMaxMeshRanks];
 };
 static_assert(sizeof(MessageArgs) <= 4096 - 64);
 
-// Returns the protocol by which a message goes.
+// Returns the protocol of a message.
 constexpr Protocol ProtocolOf(const MessageArgs& args, size_t bytes) {
   if (bytes >= args.ll128_from && bytes <= args.ll128_message) return Protocol::kLL128;
   return bytes <= kLLMessage ? Protocol::kLL : Protocol::kSimple;
 }
 
-// Returns over how many channels a message goes.
+// Returns the number of channels of a message.
 constexpr uint32_t ChannelsFor(const MessageArgs& args, size_t bytes) {
   const uint32_t all = args.layout.channels;
   const uint32_t most =
@@ -166,13 +167,14 @@ constexpr uint32_t ChannelsFor(const MessageArgs& args, size_t bytes) {
   return wanted < 1 ? 1 : wanted > most ? most : static_cast<uint32_t>(wanted);
 }
 
-// Lists what a kernel of messages has to do: a channel of a flow each, those of one channel next to
-// one another. Where it has fewer blocks than that, each takes the next one when it has done one.
-// So all ends of a channel have begun, or do so next, when all lower channels are done; and as no
-// block has two of one channel, they wait for nothing else.
+// Returns the number of turns of a kernel of messages. A turn is one channel of one flow, and the
+// turns of one channel are adjacent. A kernel with fewer blocks than turns gives each block a
+// further turn after it has finished a turn. When all lower channels are done, all ends of a
+// channel have therefore begun or begin next. No block has two turns of one channel, hence turns
+// wait for nothing else.
 constexpr uint32_t TurnsOf(const MessageArgs& args) { return args.num_flows * args.channels; }
 
-// Fills in what the kernel needs to know about its messages.
+// Computes the flows, channels, blocks and threads for the messages.
 constexpr void Arrange(MessageArgs& args) {
   args.num_flows = 0;
   args.channels = 0;

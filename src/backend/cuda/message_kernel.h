@@ -1,9 +1,9 @@
 #pragma once
 
-// Sends and receives of one group. Short messages go in lines that carry their own flag (LL and
-// LL128); others in pieces with a flag each (Simple). A MessageBlock is one channel of one flow
-// (all messages of one kind with one peer); it takes its share of each of the flow's messages, in
-// the order in which they were issued.
+// Sends and receives of one group. Short messages go in lines with their own flags (LL and LL128),
+// and the rest in pieces with a flag each (Simple). A MessageBlock is one channel of one flow (all
+// messages of one kind with one peer). A MessageBlock takes its share of each of the flow's
+// messages, in the order of the calls.
 
 #include "backend/cuda/ll128_line.h"
 #include "backend/cuda/message_args.h"
@@ -12,11 +12,11 @@ namespace tutti::cuda {
 
 class MessageBlock {
  public:
-  // `turn` counts flows and channels: see TurnsOf.
+  // `turn` counts flows and channels (TurnsOf).
   TUTTI_HD MessageBlock(const MessageArgs& args, uint32_t turn)
       : args_(args), channel_(turn / args.num_flows), flow_(args.flows[turn % args.num_flows]) {}
 
-  // Returns whether it could be done to its end.
+  // Runs the turn. Returns false when the kernel has given up.
   TUTTI_HD bool Run() {
     const bool sends = flow_.kind == MessageKind::kSend || flow_.kind == MessageKind::kSwap;
     const bool receives = flow_.kind == MessageKind::kReceive || flow_.kind == MessageKind::kSwap;
@@ -27,7 +27,7 @@ class MessageBlock {
       const Message& message = args_.messages[m];
       if (message.peer == flow_.peer && message.kind == flow_.kind) Carry(message);
     }
-    // The barrier is here because another thread may still be about to read the counters.
+    // Without the barrier another thread could still be about to read the counters.
     Lanes::Sync();
     if (Lanes::index() == 0) {
       if (sends) *Counter(args_.rank, kSent, flow_.peer) = sent_;
@@ -46,8 +46,8 @@ class MessageBlock {
                                        args_.layout.CounterAt(which, peer, channel_));
   }
 
-  // Channels take pieces in turns, so that all of them work in one neighbourhood of memory. Each
-  // piece costs some microseconds besides its bytes: there are as few as slots allow.
+  // Channels take pieces in turn, hence all of them work in one neighbourhood of memory. Each piece
+  // costs some microseconds besides its bytes, hence pieces are as few as the slots allow.
   TUTTI_HD void Carry(const Message& message) {
     const size_t channels = ChannelsFor(args_, message.bytes);
     if (channel_ >= channels || message.bytes == 0) return;
@@ -67,7 +67,7 @@ class MessageBlock {
         CopyBytes<Place::kUser, Place::kUser>(user, message.from + at, bytes);
       if (message.kind == MessageKind::kSend || message.kind == MessageKind::kSwap)
         SendPiece(protocol, user, bytes);
-      // A swap has sent the piece, and so has read what is overwritten now.
+      // A swap has sent the piece, and thus has already read the bytes that are overwritten now.
       if (message.kind == MessageKind::kReceive || message.kind == MessageKind::kSwap)
         ReceivePiece(protocol, user, bytes);
     }
@@ -89,7 +89,7 @@ class MessageBlock {
       ReceiveSimple(user, bytes);
   }
 
-  // Without barriers or fences on the way: each thread waits for room, and for its lines, itself.
+  // Runs without barriers or fences between lines: each thread waits for room and lines on its own.
   TUTTI_HD void SendLL(const std::byte* user, size_t bytes) {
     std::byte* const slot =
         args_.windows[flow_.peer] + args_.layout.LLSlotAt(args_.rank, flow_.peer, channel_, sent_);
@@ -125,8 +125,7 @@ class MessageBlock {
     failed_ = Lanes::SyncAny(failed_);
     if (!failed_) AnnounceRead();
   }
-  // Does the same by octets. What the threads of a warp wait for they wait for together, since each
-  // line takes eight of them.
+  // As SendLL, by octets. The threads of a warp wait together, since each line takes eight of them.
   TUTTI_HD void SendLL128(const std::byte* user, size_t bytes) {
     std::byte* const slot = args_.windows[flow_.peer] +
                             args_.layout.LL128SlotAt(args_.rank, flow_.peer, channel_, sent_);
@@ -167,7 +166,7 @@ class MessageBlock {
     const size_t begin = pair * kLL128PairData;
     return LL128Line::FromBuffer(user + begin, bytes - begin);
   }
-  // Until it is so for all threads of the warp, which call it together; false: given up.
+  // Waits until is_so() holds for all threads of the calling warp. Returns false after giving up.
   template <class IsSo>
   TUTTI_HD bool AwaitByWarp(IsSo is_so) {
     TUTTI_UNROLL_BY(1)
@@ -218,8 +217,9 @@ class MessageBlock {
     FenceSystem();
     StoreFlag(Counter(flow_.peer, which, args_.rank), value);
   }
-  // That a slot of lines has been read, after a barrier of the block. No fence: who has found the
-  // flag in a line has the line, and nothing else has been written that the sender looks at.
+  // Announces, after a barrier of the block, that a slot of lines has been read. No fence is
+  // needed: a reader that has found the flag in a line has the line, and the sender reads nothing
+  // else that this block has written.
   TUTTI_HD void AnnounceRead() {
     ++received_;
     if (Lanes::index() == 0) StoreFlag(Counter(flow_.peer, kHeads, args_.rank), received_);

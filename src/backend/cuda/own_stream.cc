@@ -33,8 +33,8 @@ Status OwnStream::CopyOut(void* to, DeviceAddress from, size_t bytes) const {
                 "copying from the GPU");
 }
 
-// Waits for the call whose result is `begun`. Copies of ordinary memory are done when this returns,
-// so that the caller may reuse it.
+// Waits for the call whose result is `begun`. Copies of ordinary memory are done when Finish
+// returns, and the caller may reuse the memory.
 Status OwnStream::Finish(int begun, const char* doing) const {
   const Driver& driver = device_->driver();
   TUTTI_TRY(driver.Check(begun, doing));

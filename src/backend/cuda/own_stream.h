@@ -1,10 +1,10 @@
 #pragma once
 
-// A stream for what the library itself does with a GPU's memory while a communicator is made.
+// A stream for Tutti's own work on a GPU's memory while a communicator is made.
 //
-// It waits for nothing but its own work. CUDA's plain calls for copying and filling go through the
-// null stream, which waits for the program's streams; a kernel in one of those may wait for another
-// rank, and that rank perhaps for this one to come out of here.
+// The stream waits only for its own work. CUDA's plain calls for copying and filling go through the
+// null stream, which waits for the program's streams. A kernel in one of the program's streams may
+// wait for another rank, and the other rank may wait for this rank to finish the work here.
 
 #include <cstddef>
 
@@ -13,7 +13,7 @@
 
 namespace tutti::cuda {
 
-// Move-only. REQUIRES, of all calls: the device's context is current.
+// Move-only. REQUIRES, for all calls: the device's context is current.
 class OwnStream {
  public:
   static Result<OwnStream> Create(const Device& device);
@@ -24,7 +24,7 @@ class OwnStream {
   ~OwnStream();
 
   Stream get() const { return stream_; }
-  // Each returns when it is done.
+  // Each of the three functions returns when its work is done.
   Status Clear(DeviceAddress memory, size_t bytes) const;
   Status CopyIn(DeviceAddress to, const void* from, size_t bytes) const;
   Status CopyOut(void* to, DeviceAddress from, size_t bytes) const;

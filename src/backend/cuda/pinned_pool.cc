@@ -9,8 +9,8 @@
 namespace tutti::cuda {
 namespace {
 
-// Lengths are whole pages. Communicators ask for blocks of one page and for some of megabytes,
-// again and again of the same lengths, so a block is used again for an equal length only.
+// Lengths are whole pages. Communicators ask for blocks of one page and for blocks of megabytes,
+// again and again of the same lengths. A block is therefore reused for an equal length only.
 constexpr size_t kPageBytes = 4096;
 
 size_t Pages(size_t bytes) { return RoundUp(bytes, kPageBytes); }
@@ -30,11 +30,13 @@ void PinnedBlock::Release() {
   pool_ = nullptr;
 }
 
+// No block exists any more, hence all memory of the pool is in kept_.
 PinnedPool::~PinnedPool() {
   const ManagingScope scope(driver_, context_);
   for (const auto& [bytes, data] : kept_) driver_.MemFreeHost(data);
 }
 
+// Pinning may take milliseconds, and happens without the mutex.
 Result<PinnedBlock> PinnedPool::Take(size_t bytes) {
   PinnedBlock block;
   {
@@ -58,8 +60,7 @@ Result<PinnedBlock> PinnedPool::Take(size_t bytes) {
   return block;
 }
 
-// Freeing waits for the GPU (pinned_pool.h), so it happens without the mutex, and only beyond what
-// is kept.
+// Freeing waits for the GPU (pinned_pool.h), and happens without the mutex, beyond kMostKept only.
 void PinnedPool::Put(std::byte* data, size_t bytes) {
   {
     const MutexLock lock(mutex_);

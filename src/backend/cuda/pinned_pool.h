@@ -1,10 +1,11 @@
 #pragma once
 
-// Pinned memory of the host that communicators leave to one another.
+// Pinned memory of the host that communicators leave to their successors.
 //
-// Giving pinned memory back to CUDA (cuMemFreeHost) waits for all that runs on the GPU: a kernel of
-// another communicator, for example, which waits for a rank that is about to end this one too. So
-// what a communicator has had stays pinned for the next one, up to kMostKept bytes.
+// Giving pinned memory back to CUDA (cuMemFreeHost) waits for all work of the GPU. This may include
+// a kernel of another communicator that waits for a rank, and the rank may be about to end this
+// communicator too. A communicator's pinned memory therefore stays pinned for the next
+// communicator, up to kMostKept bytes.
 
 #include <cstddef>
 #include <map>
@@ -17,8 +18,7 @@ namespace tutti::cuda {
 
 class PinnedPool;
 
-// Memory of a pool, to which it goes back when this is destroyed. Move-only; the pool must outlive
-// it.
+// Memory of a pool, to which the destructor returns it. Move-only. The pool must outlive the block.
 class PinnedBlock {
  public:
   PinnedBlock() = default;
@@ -26,10 +26,9 @@ class PinnedBlock {
   PinnedBlock& operator=(PinnedBlock&& other) noexcept;
   ~PinnedBlock() { Release(); }
 
-  // Returns its address; null when there is none. All GPUs of the process see it at this address
-  // too.
+  // Returns the address, which all GPUs of the process use too, or null for an empty block.
   std::byte* data() const { return data_; }
-  size_t size() const { return size_; }  // Returns what was asked for.
+  size_t size() const { return size_; }  // Returns the requested size.
 
  private:
   friend class PinnedPool;
@@ -43,8 +42,9 @@ class PinnedBlock {
 // Thread-safe.
 class PinnedPool {
  public:
-  // A communicator of eight channels pins up to 360 MiB, and one that does not fit waits as above
-  // when it ends. What is kept is memory that the rest of the host cannot have.
+  // The most bytes that the pool keeps. A communicator of eight channels pins up to 360 MiB, and
+  // the end of a communicator beyond the limit waits for the GPU. Kept memory is lost to the rest
+  // of the host.
   static constexpr size_t kMostKept = 512 << 20;
 
   PinnedPool(const Driver& driver, Context context) : driver_(driver), context_(context) {}
@@ -52,7 +52,7 @@ class PinnedPool {
   PinnedPool(const PinnedPool&) = delete;
   PinnedPool& operator=(const PinnedPool&) = delete;
 
-  // Memory that begins at a page. What stands in it is left over from before.
+  // Returns memory that begins at a page. Its content is arbitrary.
   Result<PinnedBlock> Take(size_t bytes);
   size_t kept_bytes() const;
 
@@ -63,7 +63,7 @@ class PinnedPool {
   const Driver& driver_;
   const Context context_;
   mutable Mutex mutex_;
-  std::multimap<size_t, std::byte*> kept_ TUTTI_GUARDED_BY(mutex_);  // The keys are their sizes.
+  std::multimap<size_t, std::byte*> kept_ TUTTI_GUARDED_BY(mutex_);  // keyed by size
   size_t kept_bytes_ TUTTI_GUARDED_BY(mutex_) = 0;
 };
 

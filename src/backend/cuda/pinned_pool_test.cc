@@ -8,7 +8,7 @@
 namespace tutti::cuda {
 namespace {
 
-// Returns what the pool needs of a driver.
+// Returns a driver with the calls that the pool uses.
 Driver HeapDriver() {
   Driver driver;
   driver.ContextGetCurrent = [](Context* context) {

@@ -1,14 +1,14 @@
 #pragma once
 
-// Has what the two forms of FifoPrimitives on GPUs share, mesh_ring.h for GPUs that write into one
-// another's windows and channel_ring.h for FIFOs: what a step of an algorithm does is a set of
-// flags, and all steps move their lines by one function.
+// The shared part of the two forms of FifoPrimitives on GPUs: mesh_ring.h for GPUs that write into
+// one another's windows, and channel_ring.h for FIFOs. A set of flags describes a step of an
+// algorithm, and one function moves the lines of all steps.
 
 #include "backend/cuda/ring_elements.h"
 
 namespace tutti::cuda {
 
-// Says what a step does.
+// The parts of a step.
 enum RingStep : uint32_t {
   kReceives = 1,
   kReads = 2,
@@ -17,8 +17,8 @@ enum RingStep : uint32_t {
   kIsFinal = 16,
 };
 
-// The functions of FifoPrimitives (kernels/primitives.h) and of ForwardingPrimitives
-// (kernels/rank_order.h), by Self's `void Step(uint32_t what, size_t in, size_t out, size_t n)`.
+// Implements the functions of FifoPrimitives (kernels/primitives.h) and of ForwardingPrimitives
+// (kernels/rank_order.h) by Self's `void Step(uint32_t what, size_t in, size_t out, size_t n)`.
 template <class Self>
 class RingSteps {
  public:
@@ -48,16 +48,17 @@ class RingSteps {
   TUTTI_HD Self& self() { return static_cast<Self&>(*this); }
 };
 
-// The memory of a step; what the step does not touch is not looked at.
+// The memory of a step. Unused members are ignored.
 struct StepBuffers {
-  const std::byte* from;   // The slot of the rank before this one came there.
-  std::byte* to;           // The next rank's slot.
-  const std::byte* input;  // This rank's elements.
+  const std::byte* from;   // the slot with the previous rank's data
+  std::byte* to;           // the next rank's slot
+  const std::byte* input;  // this rank's elements
   std::byte* output;
   size_t bytes;
 };
 
-// Moves the lines of a step with all threads of a block; kPlain as RingElements::ArePlain says.
+// Moves the lines of a step with all threads of a block. kPlain is the result of
+// RingElements::ArePlain.
 template <bool kPlain, class T>
 TUTTI_HD void MoveLines(const RingElements<T>& elements, uint32_t what,
                         const StepBuffers& buffers) {
@@ -107,11 +108,11 @@ TUTTI_HD void MoveStep(const RingElements<T>& elements, uint32_t what, const Ste
     MoveLines<false>(elements, what, buffers);
 }
 
-// AllGather's own part goes to the output on its way to the next rank.
+// Copies AllGather's own part to the output on its way to the next rank.
 template <class P>
 class KeepsOwnPart : public RingSteps<KeepsOwnPart<P>> {
  public:
-  // `own`: where in the output; `in_place`: it is there already.
+  // `own`: the part's place in the output; `in_place`: the output already contains the part.
   TUTTI_HD KeepsOwnPart(P& p, size_t own, bool in_place) : p_(p), own_(own), in_place_(in_place) {}
 
  private:

@@ -1,22 +1,21 @@
 #pragma once
 
-// Has the ways in which device code touches memory, and the same on the host, where tests run the
-// kernels' source as ordinary threads. Nothing above this header knows which of the two it is
-// compiled for.
+// Device code's access to memory, and the same for the host, where tests run the kernels' source as
+// ordinary threads. Code above this header does not depend on the target.
 //
-// Memory order. Ranks share inboxes across GPUs, so every word that one writes and another waits
-// for is accessed at system scope.
+// Memory order. Ranks share inboxes across GPUs, hence every word that one rank writes and another
+// awaits is accessed at system scope.
 //   Simple data by plain stores ─ block barrier ─ FenceSystem ─ StoreFlag (relaxed).
-//          The barrier orders all threads' stores before the fence of the thread that publishes, and
-//          the fence is cumulative: who loads the flag with acquire, and passes a block barrier,
-//          sees the data. The same fence orders this block's earlier READS of its own inbox before
-//          the flag; that is what allows the peer to write there again (kernels/mesh.h).
+//          The barrier orders all threads' stores before the fence of the publishing thread. The
+//          fence is cumulative: a thread that loads the flag with acquire, and passes a block
+//          barrier, sees the data. The same fence orders this block's earlier READS of its own
+//          inbox before the flag, which allows the peer to write there again (kernels/mesh.h).
 //   LL     no fence: data and flag are one 8-byte word, which is stored and loaded as one. A line
 //          has two such words.
 //   LL128  no fence either: 128 aligned bytes that eight threads store by one instruction of their
-//          warp cross NVLink as one packet and arrive as one, and are loaded as one in the same way;
-//          the last 8 bytes are the flag. No standard says so and PCIe may cut lines, so it is used
-//          over NVLink alone, as NCCL's LL128 is, which rests on the same two things.
+//          warp cross NVLink as one packet, arrive as one, and are loaded as one in the same way;
+//          the last 8 bytes are the flag. No standard promises this and PCIe may divide lines.
+//          LL128 is therefore used over NVLink alone. NCCL's LL128 relies on the same behaviour.
 // Flags are round numbers that only grow; nothing is ever reset.
 
 #include <cstddef>
@@ -52,8 +51,7 @@ struct alignas(16) FlaggedLine {
 TUTTI_HD Line LoadLine(const void* from) { return *static_cast<const Line*>(from); }
 TUTTI_HD void StoreLine(void* to, Line line) { *static_cast<Line*>(to) = line; }
 
-// Loads a line of an inbox past the first-level cache, which the writer across the wire does not
-// see.
+// Loads a line of an inbox past the first-level cache, which does not see writes across the wire.
 TUTTI_HD Line LoadSlot(const void* from) {
 #ifdef __CUDA_ARCH__
   Line line;
@@ -76,7 +74,7 @@ TUTTI_HD FlaggedLine LoadFlagged(const void* from) {
                : "memory");
 #elif !defined(__CUDACC__)
   auto* words = static_cast<uint64_t*>(const_cast<void*>(from));
-  // The flag of an LL128 line, its last word, before all else of it; and stored after that.
+  // Loads the flag of an LL128 line, its last word, first. StoreFlagged stores the flag last.
   for (int i = 1; i >= 0; --i)
     line.word[i] = std::atomic_ref<uint64_t>(words[i]).load(std::memory_order_acquire);
 #endif
@@ -131,7 +129,7 @@ TUTTI_HD void FenceSystem() {
 #endif
 }
 
-// Returns whether the host has set its word in pinned memory that ends all waits.
+// Returns whether the host has set its word in pinned memory, which ends all waits.
 TUTTI_HD bool IsRaised(const uint32_t* abort_word) {
 #ifdef __CUDA_ARCH__
   uint32_t value;
@@ -169,7 +167,7 @@ struct Lanes {
     __syncthreads();
 #endif
   }
-  // Is a barrier; returns on every thread whether any thread says `mine`.
+  // Acts as a barrier. Returns on every thread whether `mine` is true on any thread.
   TUTTI_HD static bool SyncAny(bool mine) {
 #ifdef __CUDA_ARCH__
     return __syncthreads_or(mine ? 1 : 0) != 0;
@@ -177,7 +175,7 @@ struct Lanes {
     return mine;
 #endif
   }
-  // Returns whether all threads of the warp say `mine`. All of them call it.
+  // Returns whether `mine` is true on all threads of the warp, all of which must call it.
   TUTTI_HD static bool WarpAll(bool mine) {
 #ifdef __CUDA_ARCH__
     return __all_sync(~0u, mine ? 1 : 0) != 0;
@@ -196,9 +194,10 @@ struct Lanes {
 #endif
 };
 
-// Begins a kernel. It may have come to the GPU while the last one of its stream was there
-// (Device::Launch says when), and waits here until that is done and all that it wrote is seen. Then
-// it lets the next one come, if `lets_next`: so there are never more than two.
+// Begins a kernel. The kernel may have come to the GPU before the end of its predecessor in the
+// stream (Device::Launch). StartInTurn waits until the predecessor is done and all of the
+// predecessor's writes are visible. With `lets_next` the successor may come then, hence at most two
+// kernels are on the GPU.
 TUTTI_HD void StartInTurn([[maybe_unused]] bool lets_next) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -206,16 +205,16 @@ TUTTI_HD void StartInTurn([[maybe_unused]] bool lets_next) {
 #endif
 }
 
-// The groups of eight neighbouring threads of a block, each of which moves 128 bytes at a time in
-// eight pieces of 16. On the host one thread is a group and holds all pieces.
+// The groups of eight neighbouring threads of a block. A group moves 128 bytes at a time in eight
+// pieces of 16. On the host one thread is a group and holds all pieces.
 struct Octets {
 #ifdef __CUDACC__
-  static constexpr uint32_t kPieces = 1;    // A thread holds so many.
+  static constexpr uint32_t kPieces = 1;    // the pieces of a thread
   static constexpr uint32_t kTogether = 4;  // groups of a warp
   TUTTI_HD static uint32_t piece(uint32_t) { return Lanes::index() % 8; }
   TUTTI_HD static uint32_t index() { return Lanes::index() / 8; }
   TUTTI_HD static uint32_t count() { return Lanes::count() / 8; }
-  // Makes the threads of a group do together what they do next.
+  // Makes the threads of a group execute their next instruction together.
   TUTTI_HD static void Converge() {
 #ifdef __CUDA_ARCH__
     __syncwarp(0xffu << (Lanes::index() & 24));

@@ -1,8 +1,8 @@
 #pragma once
 
-// Runs one node of a tree (gpu/channel_trees.h) by a block: slice by slice, it adds what lies in
-// the slots of those before it and this rank's elements, and writes the sum at once into the slots
-// of those behind it and, where it is a result, into the output. On the way down nothing is added.
+// Runs one node of a tree (gpu/channel_trees.h) by a block, slice by slice. The node adds the slots
+// of its predecessors and this rank's elements. The node writes the sum at once into the slots of
+// its successors and, if the sum is a result, into the output. On the way down nothing is added.
 
 #include "backend/cuda/channel_fifo.h"
 #include "backend/cuda/ring_elements.h"
@@ -28,7 +28,7 @@ class TreeBlock {
     TUTTI_UNROLL_BY(1)
     for (size_t at = 0; at < node_.count && !block_.failed(); at += args_.slice_elems)
       Slice(node_.begin + at, ClampChunk(at, args_.slice_elems, node_.count));
-    // The barrier: no thread may still be about to read the counts that are kept here.
+    // Without the barrier a thread could still be about to read the counts that are kept here.
     Lanes::Sync();
     block_.KeepFailure();
     if (Lanes::index() != 0) return;
@@ -42,7 +42,7 @@ class TreeBlock {
   using Sum = typename RingElements<T>::Sum;
   static constexpr size_t kSize = sizeof(T);
 
-  // Calls do_it(i) for each place of a link; IsFrom and IsTo say whether there is one.
+  // Calls do_it(i) for each place of a link. IsFrom and IsTo say whether the node has the link.
   template <class Do>
   TUTTI_HD static void ForLinks(Do do_it) {
     TUTTI_UNROLL
@@ -52,7 +52,7 @@ class TreeBlock {
   TUTTI_HD bool IsTo(uint32_t i) const { return i < node_.num_to; }
 
   TUTTI_HD void Slice(size_t at, size_t n) {
-    // Each link has a warp that waits for it, where there are so many.
+    // Each link has a warp that waits for it, if there are enough warps.
     const uint32_t apart = Lanes::count() > 32 * (2 * kMostTreeLinks - 1) ? 32 : 0;
     ForLinks([&](uint32_t i) {
       if (IsFrom(i) && Lanes::index() == apart * i) from_[i].AwaitChunk(block_);
@@ -69,7 +69,7 @@ class TreeBlock {
     Announce(n * kSize);
   }
 
-  // One fence for all: it orders the writes before the announcements.
+  // One fence for all writes orders them before the announcements.
   TUTTI_HD void Announce(size_t bytes) {
     Lanes::Sync();
     if (Lanes::index() == 0) {
@@ -124,7 +124,7 @@ class TreeBlock {
       }
     }
   }
-  // Sums of several are rounded once.
+  // A sum of several is rounded once.
   TUTTI_HD Line Joined(const Line& a, const Line& b, const Line& c, const Line& mine) const {
     if (node_.num_from == 0) return mine;
     auto sum = Sum::From(mine.w);

@@ -9,13 +9,13 @@
 namespace tutti {
 namespace {
 
-// A thread that waits for two FIFOs in shared memory can sleep on one only; it looks at the other
-// again after this.
+// A thread that waits for two FIFOs in shared memory can sleep on only one of them. The thread
+// checks the second FIFO again after this time.
 constexpr int64_t kShortSleepNs = 500'000;
 
 }  // namespace
 
-// Blocks that lie side by side are moved as one.
+// Adjacent blocks are moved as one block.
 void BlockMover::Append(Block block, std::vector<Block>& blocks) {
   if (block.size == 0) return;
   if (!blocks.empty() && blocks.back().at + blocks.back().size == block.at)
@@ -30,8 +30,8 @@ BlockMover::Cursor BlockMover::Begin(const std::vector<Block>& blocks) {
   return {blocks, elems};
 }
 
-// A slice may end in the middle of a block and may span several of them, so that slices are of one
-// length whatever the blocks are.
+// A slice may end in the middle of a block and may span several blocks. All slices therefore have
+// one length, with any blocks.
 template <class F>
 void BlockMover::Take(Cursor& cursor, size_t n, F f) {
   for (size_t before = 0; before < n;) {
@@ -48,9 +48,9 @@ void BlockMover::Take(Cursor& cursor, size_t n, F f) {
   cursor.left -= n;
 }
 
-// Alternates between both directions until both are done. It waits only when neither can move, and
-// then for the ranks of the directions that are left; peers is {from, to} and `waited` the part of
-// it that still counts.
+// Alternates between both directions until both are done. The function waits only when neither
+// direction can move, and then for the ranks of the unfinished directions. `peers` is {from, to},
+// and `waited` the part with unfinished directions.
 void BlockMover::Move(const SendLink& send, const RecvLink& recv, Receive how, bool of_input) {
   const std::byte* const source = of_input ? input_ : area_;
   Cursor out = Begin(outgoing_);
@@ -75,6 +75,7 @@ void BlockMover::Move(const SendLink& send, const RecvLink& recv, Receive how, b
   }
 }
 
+// An input in the work area needs no copy.
 void BlockMover::Load() {
   if (input_ == area_) return;
   for (const Block& block : incoming_)
@@ -82,6 +83,7 @@ void BlockMover::Load() {
               block.size * work_.elem_bytes);
 }
 
+// Sends slices until the message is complete or the FIFO has no room.
 bool BlockMover::StepSend(const SendLink& link, Cursor& cursor, const std::byte* source) {
   bool moved = false;
   while (cursor.left > 0) {
@@ -98,8 +100,8 @@ bool BlockMover::StepSend(const SendLink& link, Cursor& cursor, const std::byte*
   return moved;
 }
 
-// Takes out all chunks that are there. A reduction adds them to the work area in place; the divisor
-// of an average is applied with the last message only (kReduceFinal).
+// Takes all arrived chunks. A reduction adds them to the work area in place. The divisor of an
+// average is applied with the last message only (kReduceFinal).
 bool BlockMover::StepRecv(const RecvLink& link, Cursor& cursor, Receive how) {
   bool moved = false;
   while (cursor.left > 0 && !wait_.failed()) {

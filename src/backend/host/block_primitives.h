@@ -1,12 +1,12 @@
 #pragma once
 
-// The BlockPrimitives of kernels/primitives.h on host memory: a message is gathered from the blocks
-// of the work area slice by slice into the slots of one FIFO, while the slices of another message
-// are taken out of the FIFO of another rank. Neither waits for the other, so that two ranks that
-// send to each other more than their FIFOs hold do not block.
+// The BlockPrimitives of kernels/primitives.h on host memory. A message is gathered from blocks of
+// the work area, slice by slice, into the slots of one FIFO. At the same time the slices of another
+// message are taken out of another rank's FIFO. Neither direction waits for the other, hence two
+// ranks do not block when they send to each other more than their FIFOs hold.
 //
-// Owned by the executing thread for one operation; holds pointers to FIFOs and to a work area that
-// belong to the communicator.
+// The executing thread owns the object for one operation. The FIFOs and the work area belong to the
+// communicator.
 
 #include <cstddef>
 #include <vector>
@@ -17,7 +17,7 @@
 
 namespace tutti {
 
-// Moves one message out of the work area and one into it.
+// Moves one message out of the work area and one message into it.
 class BlockMover {
  public:
   BlockMover(WaitContext& wait, const HostWork& work, std::byte* area, const std::byte* input)
@@ -31,7 +31,7 @@ class BlockMover {
     blocks.clear();
     for (int i = 0; i < run.count(); ++i) Append(run[i], blocks);
   }
-  // Moves the blocks of outgoing_, out of the work area or the input, and those of incoming_.
+  // Sends the blocks of outgoing_ from the work area or the input, and receives those of incoming_.
   void Move(const SendLink& send, const RecvLink& recv, Receive how, bool of_input);
   // Copies the blocks of incoming_ from the input.
   void Load();
@@ -39,16 +39,17 @@ class BlockMover {
   std::vector<Block> outgoing_, incoming_;
 
  private:
-  // Says how far a message has got.
+  // Says how much of a message has been moved.
   struct Cursor {
     const std::vector<Block>& blocks;
-    size_t left;       // elements
-    size_t block = 0;  // the next element is number `in_block` of this one
+    size_t left;  // elements
+    // number of the block with the next element, and the element's place in the block
+    size_t block = 0;
     size_t in_block = 0;
   };
   static void Append(Block block, std::vector<Block>& blocks);
   static Cursor Begin(const std::vector<Block>& blocks);
-  // Calls f(place in the area, elements before it in the slice, elements) for the next n elements.
+  // Calls f(place in the area, earlier elements of the slice, elements) for the next n elements.
   template <class F>
   static void Take(Cursor& cursor, size_t n, F f);
   bool StepSend(const SendLink& link, Cursor& cursor, const std::byte* source);
@@ -76,7 +77,7 @@ class HostBlockPrimitives : private BlockMover {
   void ExchangeReduce(int to, const Send& send, int from, const Recv& recv, bool final) {
     Run(to, send, from, recv, final ? Receive::kReduceFinal : Receive::kReduce, false);
   }
-  // REQUIRES, for both: there is an input, which needs no scaling.
+  // REQUIRES, for LoadBlocks and InputExchangeReduce: there is an input, without scaling.
   template <class Blocks>
   void LoadBlocks(const Blocks& blocks) {
     List(blocks, incoming_);
@@ -92,7 +93,7 @@ class HostBlockPrimitives : private BlockMover {
   void Run(int to, const Send& send, int from, const Recv& recv, Receive how, bool of_input) {
     List(send, outgoing_);
     List(recv, incoming_);
-    // A connection that nothing passes in the whole operation has not been opened.
+    // A connection without traffic in the whole operation has not been opened.
     Move(outgoing_.empty() ? SendLink{} : links_.SendTo(to),
          incoming_.empty() ? RecvLink{} : links_.RecvFrom(from), how, of_input);
   }

@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kSlotBytes = 64;
 constexpr uint32_t kTag = 0x2a;
 
-// Nothing goes wrong here.
+// A watcher for tests without failures.
 struct PatientWatcher final : WaitWatcher {
   Status OnLongWait(std::span<const int>, int64_t) override { return Status::Ok(); }
   Status StopReason() override { return InternalError("nobody stops"); }
@@ -35,7 +35,7 @@ struct Freed {
   void operator()(std::byte* memory) const { std::free(memory); }
 };
 
-// A FIFO in shared memory from every rank to every other one.
+// A FIFO in shared memory from every rank to every peer.
 class Fifos {
  public:
   explicit Fifos(int num_ranks) : n_(static_cast<size_t>(num_ranks)), links_(n_ * n_) {
@@ -137,7 +137,8 @@ TEST(BlockPrimitivesTest, GatherAndScatterSumsOfAnyNumberOfRanks) {
   for (const bool reduce : {false, true}) {
     for (int n = 2; n <= 9; ++n) {
       Check({std::vector<size_t>(static_cast<size_t>(n), 3)}, 0, reduce);
-      // More than the FIFOs between two ranks hold, so that nobody may send all before it receives.
+      // A block has more bytes than the FIFOs between two ranks hold. No rank may therefore send
+      // all its data before it receives.
       Check({std::vector<size_t>(static_cast<size_t>(n), 1001)}, n - 1, reduce);
     }
     Check({{0, 5, 0, 700, 1}}, 2, reduce);
@@ -145,7 +146,7 @@ TEST(BlockPrimitivesTest, GatherAndScatterSumsOfAnyNumberOfRanks) {
   }
 }
 
-// Ranks of several hosts, whose numbers go from host to host as cards are dealt.
+// Ranks of several hosts, whose numbers go round the hosts in turn.
 struct DealtHosts {
   explicit DealtHosts(std::vector<int> sizes) {
     const int n = std::accumulate(sizes.begin(), sizes.end(), 0);
@@ -161,7 +162,7 @@ struct DealtHosts {
     begins.push_back(n);
   }
   int num_ranks() const { return begins.back(); }
-  // The view of the rank that stands at `place` of `ranks`.
+  // Returns the view of the rank at `place` of `ranks`.
   kernels::HostsView At(int place, int owners) const {
     const auto after = std::upper_bound(begins.begin(), begins.end(), place);
     const auto host = static_cast<int>(after - begins.begin()) - 1;
@@ -181,7 +182,7 @@ struct RailOf {
 
 enum class TwoLevels { kAllReduce, kAllGather, kReduceScatter };
 
-// Runs the operation on a thread for each rank, and checks what each has in the end.
+// Runs the operation on a thread for each rank, and checks each rank's result.
 void CheckTwoLevels(const DealtHosts& hosts, int owners, const TestParts& parts, TwoLevels what) {
   const int n = hosts.num_ranks();
   const size_t total = parts.Offset(n);
@@ -194,7 +195,7 @@ void CheckTwoLevels(const DealtHosts& hosts, int owners, const TestParts& parts,
       const kernels::HostsView view = hosts.At(place, owners);
       const int rank = hosts.ranks[static_cast<size_t>(place)];
       std::vector<int>& area = areas[static_cast<size_t>(rank)];
-      // What is gathered lies in the work area; what is reduced does so where ranks are few.
+      // Gathered data lie in the work area. Inputs of a reduction lie there only with few ranks.
       const bool gathers = what == TwoLevels::kAllGather;
       std::vector<int>& input = gathers || n <= 4 ? area : inputs[static_cast<size_t>(rank)];
       const size_t begin = gathers ? parts.Offset(rank) : 0;
@@ -257,7 +258,7 @@ TEST(TwoLevelBlocksTest, WorkForAnyHostsAndNumberOfOwners) {
   }
 }
 
-// Every rank sends every other one something else.
+// Every rank sends different data to every peer.
 void CheckTwoLevelAlltoAll(const DealtHosts& hosts, int owners, size_t count) {
   const auto n = static_cast<size_t>(hosts.num_ranks());
   const auto sent = [](size_t from, size_t to, size_t i) {
@@ -299,8 +300,7 @@ TEST(TwoLevelBlocksTest, ExchangeBetweenAllRanksOfAnyHosts) {
   }
 }
 
-// However many ranks two hosts have, between them passes one vector each way, or each host's
-// blocks.
+// Between two hosts passes one vector each way, or each host's blocks, with any number of ranks.
 TEST(TwoLevelBlocksTest, SendEveryByteToTheOtherHostOnce) {
   const DealtHosts hosts({4, 4});
   const kernels::EqualParts parts{10};
@@ -336,7 +336,7 @@ TEST(TwoLevelBlocksTest, SendEveryByteToTheOtherHostOnce) {
   }
 }
 
-// What a rank sends in all: as much as round a ring, in ⌈log2 n⌉ messages.
+// A rank sends as many bytes as round a ring, in ⌈log2 n⌉ messages.
 TEST(BlockPrimitivesTest, FewMessagesCarryWhatARingCarries) {
   for (int n = 2; n <= 17; ++n) {
     std::vector<int> ranks(static_cast<size_t>(n));
@@ -361,7 +361,7 @@ TEST(BlockPrimitivesTest, FewMessagesCarryWhatARingCarries) {
   }
 }
 
-// Hosts of two and four ranks each: only the exchanges at their distance and above leave a host.
+// Hosts have two and four ranks. Only the exchanges at this distance and above leave a host.
 TEST(BlockPrimitivesTest, PairsOfPlacesCrossTheNetworkOnceForEachDoublingOfHosts) {
   const auto check = [](int n, int here, bool reduce, size_t crossings) {
     std::vector<int> ranks(static_cast<size_t>(n));

@@ -7,20 +7,20 @@
 namespace tutti {
 namespace {
 
-// A thread that does not wait polls its connections after so many bytes, which take about as long
-// to copy as a look at a connection, a system call, takes.
+// The bytes after which a thread without waits polls its connections. A copy of so many bytes takes
+// about as long as a poll, which is a system call.
 constexpr size_t kPollAfterBytes = 32 * 1024;
 
-// Computes what a step makes of its sources into the first target, and copies it to the others.
-// `has_input`: the first source is the user's buffer, which is not scaled yet. `is_final`: the
-// result is divided, where the operation asks for an average.
+// Computes the result of a step into the first target, and copies it to the remaining targets.
+// `has_input`: the first source is the user's buffer, before scaling. `is_final`: the result is
+// divided if the operation asks for an average.
 void Fill(const HostWork& work, std::span<const void*> sources, std::span<std::byte* const> targets,
           size_t n, bool has_input, bool is_final) {
   const ReduceSpec& reduce = work.reduce;
   const bool scales = has_input && reduce.scale;
   const auto num_sources = static_cast<int>(sources.size());
   bool scale_first = has_input;
-  // The scaled input is rounded by itself where it has to be what other ranks would receive of it.
+  // The scaled input is rounded by itself if it must equal the bits that peers would receive.
   if (num_sources > 1 && scales && reduce.round_scaled) {
     reduce.Apply(targets[0], sources.data(), 1, n, true, false);
     sources[0] = targets[0];
@@ -36,6 +36,7 @@ void Fill(const HostWork& work, std::span<const void*> sources, std::span<std::b
 
 }  // namespace
 
+// The wait tests the FIFO by an attempt to take a slot.
 std::byte* AcquireSlot(WaitContext& wait, const SendLink& link, size_t bytes) {
   std::byte* room = nullptr;
   wait.Wait(
@@ -45,6 +46,7 @@ std::byte* AcquireSlot(WaitContext& wait, const SendLink& link, size_t bytes) {
   return wait.failed() ? nullptr : room;
 }
 
+// A chunk with another tag or length belongs to another operation: the ranks' calls differ.
 const std::byte* AwaitSlice(WaitContext& wait, const RecvLink& link, size_t bytes,
                             uint32_t op_tag) {
   FifoChunk chunk;
@@ -66,10 +68,10 @@ void HostFifoPrimitives::Run(Step step, size_t in, size_t out, size_t n) {
   }
 }
 
-// Does one slice of a step: waits for a chunk of every peer that is received from and for a slot
-// toward every peer that is sent to, computes the result into the first target, and copies it to
-// the others. Slots are published and chunks released together at the end, so that no step is half
-// done for the peers.
+// Runs one slice of a step. RunSlice waits for a chunk from every receive peer and for a slot
+// toward every send peer. The result is computed into the first target and copied to the remaining
+// targets. All slots are published and all chunks released at the end, hence peers see no half-done
+// step.
 bool HostFifoPrimitives::RunSlice(Step step, size_t in, size_t out, size_t n) {
   const size_t bytes = n * work_.elem_bytes;
   std::array<const void*, kMaxFan + 1> sources;
@@ -105,8 +107,8 @@ bool HostFifoPrimitives::RunSlice(Step step, size_t in, size_t out, size_t n) {
       sends_[static_cast<size_t>(i)].fifo->Publish(bytes, work_.op_tag);
   if (step.recv)
     for (int i = 0; i < num_recvs_; ++i) recvs_[static_cast<size_t>(i)].fifo->Release();
-  // No other thread moves the chunks while this one goes on: without this, slices would leave only
-  // when it waits next, and a sender that only sends waits when its FIFO is full.
+  // No other thread moves the chunks while this thread runs. Without this poll, slices would leave
+  // only at the thread's next wait, and a rank that only sends waits first when its FIFO is full.
   bytes_since_poll_ += bytes;
   if (remote_ && bytes_since_poll_ >= kPollAfterBytes) {
     bytes_since_poll_ = 0;

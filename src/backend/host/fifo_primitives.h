@@ -1,11 +1,10 @@
 #pragma once
 
-// The FifoPrimitives and ExchangePrimitives of kernels/primitives.h on host memory: a chunk goes
-// slice by slice through FIFOs, one slice for each slot, so that the next rank works on the
-// first slice while the second is on its way.
+// The FifoPrimitives and ExchangePrimitives of kernels/primitives.h on host memory. A chunk goes
+// slice by slice through FIFOs, one slice for each slot, hence the next rank works on the first
+// slice while the second slice is on its way.
 //
-// Owned by the executing thread for one operation; holds pointers to FIFOs that belong to the
-// communicator.
+// The executing thread owns the object for one operation. The FIFOs belong to the communicator.
 
 #include <array>
 #include <cstddef>
@@ -20,27 +19,27 @@
 
 namespace tutti {
 
-// The most peers one primitive receives from or sends to: the children of a binary tree.
+// The most peers of one primitive in either direction: the children of a binary tree.
 inline constexpr int kMaxFan = 2;
 
 struct SendLink {
   int peer = -1;
   FifoSender* fifo = nullptr;
-  bool inline_small = true;  // Small chunks go into the header's line (FifoSender::TryAcquire).
-  bool remote = false;       // A proxy connection empties the FIFO.
+  bool inline_small = true;  // puts small chunks into the header's line (FifoSender::TryAcquire)
+  bool remote = false;       // a proxy connection empties the FIFO
 };
 struct RecvLink {
   int peer = -1;
   FifoReceiver* fifo = nullptr;
-  bool remote = false;  // A proxy connection fills the FIFO.
+  bool remote = false;  // a proxy connection fills the FIFO
 };
 
-// All primitives of one operation share this.
+// The description of an operation, shared by all its primitives.
 struct HostWork {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   size_t elem_bytes = 1;
-  size_t slice_elems = 1;  // elements per slot; the same on every rank of the operation
+  size_t slice_elems = 1;  // elements per slot, equal on every rank of the operation
   uint32_t op_tag = 0;
   ReduceSpec reduce;
 };
@@ -93,11 +92,12 @@ class HostFifoPrimitives {
   std::array<RecvLink, kMaxFan> recvs_;
   int num_sends_ = 0;
   int num_recvs_ = 0;
-  bool remote_ = false;  // Proxy connections move some of the chunks.
+  bool remote_ = false;  // a proxy connection moves some of the chunks
   size_t bytes_since_poll_ = 0;
 };
 
-// Waits until the link has room for / holds a slice of `bytes`. Null when the wait failed.
+// AcquireSlot waits until the link has room for a slice of `bytes`, AwaitSlice until a slice of
+// `bytes` has come. Both functions return null when the wait failed.
 std::byte* AcquireSlot(WaitContext& wait, const SendLink& link, size_t bytes);
 const std::byte* AwaitSlice(WaitContext& wait, const RecvLink& link, size_t bytes, uint32_t op_tag);
 
@@ -128,15 +128,15 @@ class HostExchangePrimitives {
     for (Piece piece(n, work_.slice_elems); piece.More(); piece.Next())
       if (!RecvReduceSlice(link, mine_first, piece)) return;
   }
-  // Sends kSlicesPerStep slices ahead of what it receives, so that a long way between the ranks
-  // costs its latency once and not for each slice. Each end is at most so far ahead of the other,
-  // so that a FIFO holds fewer than twice as many slices and has room for the next.
+  // Sends kSlicesPerStep slices ahead of the received slices. A long way between the ranks
+  // therefore costs its latency once and not for each slice. Each end is at most kSlicesPerStep
+  // slices ahead of the other end, hence a FIFO holds fewer than twice as many slices and has room.
   void ExchangeReduceOutput(int peer, bool mine_first, size_t n) {
     static_assert(2 * kSlicesPerStep <= kFifoSlots);
     const SendLink send = links_.SendTo(peer);
     const RecvLink recv = links_.RecvFrom(peer);
     Piece ahead(n, work_.slice_elems);
-    size_t lead = 0;  // slices that are sent and whose counterparts have not come
+    size_t lead = 0;  // sent slices whose counterparts have not come
     for (Piece piece = ahead; piece.More(); piece.Next(), --lead) {
       for (; lead < kSlicesPerStep && ahead.More(); ahead.Next(), ++lead)
         if (!SendSlice(send, ahead)) return;

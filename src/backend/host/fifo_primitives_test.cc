@@ -33,7 +33,7 @@ struct Freed {
   void operator()(std::byte* memory) const { std::free(memory); }
 };
 
-// A FIFO each way between two ranks; fifo `i` is that which rank i sends through.
+// A FIFO each way between two ranks. Rank i sends through FIFO `i`.
 class TwoFifos {
  public:
   TwoFifos() {
@@ -61,7 +61,7 @@ struct LinksOf {
   RecvLink RecvFrom(int peer) { return {.peer = peer, .fifo = &fifos.receiver(rank)}; }
 };
 
-// Exchanges a vector of rank `rank` with the other one, and adds what comes.
+// Exchanges a vector of rank `rank` with its peer, and adds the received vector.
 Status Exchange(TwoFifos& fifos, int rank, std::vector<int>& vector, Watcher& watcher) {
   const std::atomic<bool> stop = false;
   WaitContext wait(stop, {.spin_ns = 0, .yield_ns = 0}, watcher);

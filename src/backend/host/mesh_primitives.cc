@@ -4,6 +4,7 @@
 
 namespace tutti {
 
+// Scales the input on its way into the slot, hence the receiver combines the chunk without scaling.
 void HostMeshPrimitives::SendInput(int peer, size_t in, size_t n) {
   if (n == 0 || wait_.failed()) return;
   const SendLink& link = links_.sends[static_cast<size_t>(peer)];
@@ -28,8 +29,7 @@ void HostMeshPrimitives::RecvOutput(int peer, size_t out, size_t n) {
   link.fifo->Release();
 }
 
-// The chunks stay in their FIFOs until ReleaseAll, so that nothing is copied before the reduction
-// reads it.
+// The chunks stay in their FIFOs until ReleaseAll, and the reduction reads them there.
 bool HostMeshPrimitives::AwaitAll(size_t in, size_t n) {
   for (int r = 0; r < num_ranks(); ++r) {
     const auto at = static_cast<size_t>(r);
@@ -47,7 +47,7 @@ void HostMeshPrimitives::ReleaseAll() {
     if (link.fifo != nullptr) link.fifo->Release();
 }
 
-// The result is written once all inputs are there, and every rank that reduces these elements
+// The result is written after all inputs have come, and every rank that reduces these elements
 // combines them in the order of the ranks.
 void HostMeshPrimitives::Reduce(uint64_t, size_t in, size_t out, size_t n) {
   if (n == 0 || wait_.failed() || !AwaitAll(in, n)) return;
@@ -55,9 +55,9 @@ void HostMeshPrimitives::Reduce(uint64_t, size_t in, size_t out, size_t n) {
   ReleaseAll();
 }
 
-// Reduces a part and sends the result to rank `target`, straight into a slot of its FIFO, or to all
-// ranks where that is negative. In that case the inputs are released first, so that the ranks that
-// sent them can go on while the copies are made.
+// Reduces a part. Sends the result to rank `target`, straight into a slot of its FIFO, or to all
+// ranks if `target` is negative. For all ranks the inputs are released first, and their senders can
+// go on while the copies are made.
 void HostMeshPrimitives::ReducePush(uint64_t, size_t in, size_t out, size_t n, uint64_t,
                                     int target) {
   if (n == 0 || wait_.failed() || !AwaitAll(in, n)) return;

@@ -1,15 +1,14 @@
 #pragma once
 
-// The primitives of kernels/mesh.h that reductions need, on host memory: a FIFO from every rank to
-// every other one, in shared memory or in front of the network. This is how ranks of several hosts
-// reduce in the order of the ranks: each part of the data meets in one place, out of the FIFOs of
-// all ranks, and is rounded once.
+// The primitives of kernels/mesh.h for reductions, on host memory. Every rank has a FIFO to every
+// peer, in shared memory or in front of the network. Ranks of several hosts reduce in the order of
+// the ranks by these primitives: the inputs of a part meet at one rank, out of the FIFOs of all
+// ranks, and the sum is rounded once.
 //
-// A part of a piece is one chunk of a FIFO. Chunks announce themselves, and both ends count the
-// same ones in the same order, so that rounds need no number: Publish and Wait do nothing.
+// A part of a piece is one chunk of a FIFO. The FIFO announces each chunk, and both ends count the
+// same chunks in the same order. Rounds therefore need no number, and Publish and Wait do nothing.
 //
-// Owned by the executing thread for one operation; holds pointers to FIFOs that belong to the
-// communicator.
+// The executing thread owns the object for one operation. The FIFOs belong to the communicator.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +21,7 @@
 
 namespace tutti {
 
-// Has one rank's connections with all others, by rank. The rank's own entries are empty.
+// One rank's connections with its peers, by rank. The rank's own entries are empty.
 struct MeshLinks {
   std::vector<SendLink> sends;
   std::vector<RecvLink> recvs;
@@ -66,15 +65,15 @@ class HostMeshPrimitives {
   std::byte* Output(size_t at) const { return work_.output + at * work_.elem_bytes; }
   void SendInput(int peer, size_t in, size_t n);
   void RecvOutput(int peer, size_t out, size_t n);
-  // Waits for a chunk of n elements from every other rank; sources[r] is then rank r's data. False
-  // when the wait failed.
+  // Waits for a chunk of n elements from every peer, and stores a pointer to rank r's data in
+  // sources[r]. Returns false when the wait failed.
   bool AwaitAll(size_t in, size_t n);
   void ReleaseAll();
 
   WaitContext& wait_;
   const HostWork& work_;
-  // Where several ranks reduce the same elements, each must add the same bits. So a rank's scaled
-  // input is rounded for itself as it is for those to whom it is sent.
+  // Makes a rank round its scaled input before adding it, as it rounds the inputs that it sends.
+  // Several ranks may reduce the same elements, and all of them must add the same bits.
   ReduceSpec reduce_;
   const int rank_;
   MeshLinks& links_;

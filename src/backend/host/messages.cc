@@ -7,8 +7,8 @@
 namespace tutti {
 namespace {
 
-// A batch waits for several FIFOs at once but can sleep on one only; the others are looked at again
-// after this.
+// A batch waits for several FIFOs at once but can sleep on only one of them. The batch checks the
+// rest again after this time.
 constexpr int64_t kShortSleepNs = 500'000;
 
 }  // namespace
@@ -40,8 +40,8 @@ void MessageBatch::Add(Message message) {
   queue->messages.push_back(message);
 }
 
-// Announces the next messages of a queue to their connection, which must know of an operation
-// before it moves chunks of it.
+// Announces the next messages of a queue to their connection, which must know an operation before
+// it moves the operation's chunks.
 void MessageBatch::BeginAhead(Queue& queue) {
   const size_t end = std::min(queue.messages.size(), queue.next + kBegunAhead);
   for (; queue.begun < end; ++queue.begun) {
@@ -51,17 +51,16 @@ void MessageBatch::BeginAhead(Queue& queue) {
   }
 }
 
-// Returns whether proxy connections move all that is left: then this thread may sleep on their
-// descriptors.
+// Returns whether proxy connections move all remaining messages, and this thread may sleep on them.
 bool MessageBatch::OnlyRemoteLeft() const {
   return std::none_of(queues_.begin(), queues_.end(),
                       [](const Queue& queue) { return queue.unfinished() && !queue.remote(); });
 }
 
-// Returns the queue on whose FIFO to sleep next. The queues take turns, since any of them may be
-// the one that moves first; but those within the machine come before those of connections, which
-// the progress thread drives meanwhile and which this thread drives once the others are done.
-// REQUIRES: one is unfinished.
+// Returns the queue on whose FIFO to sleep next. The queues take turns, since any queue may move
+// first. Queues within the machine come before queues of connections: the progress thread drives
+// connections meanwhile, and this thread drives them after the machine's queues are done. REQUIRES:
+// a queue is unfinished.
 MessageBatch::Queue& MessageBatch::NextUnfinished(size_t& turn) {
   const bool remote = OnlyRemoteLeft();
   do turn = (turn + 1) % queues_.size();
@@ -69,6 +68,7 @@ MessageBatch::Queue& MessageBatch::NextUnfinished(size_t& turn) {
   return queues_[turn];
 }
 
+// Each peer is listed once, in order that the watcher asks about each peer once.
 std::span<const int> MessageBatch::UnfinishedPeers() {
   peers_.clear();
   for (const Queue& queue : queues_)
@@ -78,8 +78,8 @@ std::span<const int> MessageBatch::UnfinishedPeers() {
   return peers_;
 }
 
-// Every wait ends with a step that moved something, or fails. After a step that ended no message
-// the connections are polled here, since the wait polls them only while nothing moves.
+// Every wait ends with a step that moved something, or fails. A wait polls the connections only
+// while nothing moves; hence Run polls them itself after a step that ended no message.
 bool MessageBatch::Run() {
   for (Queue& queue : queues_) BeginAhead(queue);
   size_t turn = 0;
@@ -116,7 +116,7 @@ bool MessageBatch::StepQueue(Queue& queue) {
     Message& message = queue.messages[queue.next];
     if (!(message.is_send() ? StepSend(message) : StepRecv(message))) break;
     moved = true;
-    if (!message.done) break;  // one chunk per turn, so that all links advance
+    if (!message.done) break;  // one chunk per turn, in order that all links advance
     ++queue.next;
     --unfinished_;
     BeginAhead(queue);
@@ -124,8 +124,8 @@ bool MessageBatch::StepQueue(Queue& queue) {
   return moved;
 }
 
-// Copies one chunk into the FIFO if there is room. A message without data is one empty chunk, so
-// that its receiver also waits for its sender.
+// Copies one chunk into the FIFO if there is room. A message without data is one empty chunk, which
+// makes its receiver wait for its sender.
 bool MessageBatch::StepSend(Message& message) {
   const size_t slot_bytes = message.send.fifo->view().slot_bytes;
   const size_t bytes = std::min(message.bytes - message.moved, slot_bytes);
@@ -138,6 +138,7 @@ bool MessageBatch::StepSend(Message& message) {
   return true;
 }
 
+// Takes one chunk. A chunk of an unexpected length belongs to another call.
 bool MessageBatch::StepRecv(Message& message) {
   const FifoChunk chunk = message.recv.fifo->TryPeek();
   if (chunk.data == nullptr) return false;

@@ -1,7 +1,7 @@
 #pragma once
 
-// A batch of sends and receives that progress together, whatever the order in which the peers get
-// to them: one state machine per message, stepped in turn by the executing thread until all are
+// A batch of sends and receives that progress together, in whatever order the peers serve them.
+// Each message is a state machine, and the executing thread steps all of them in turn until all are
 // done.
 //
 //   from      to          condition                          action
@@ -10,8 +10,7 @@
 //   moving    moving      room in the FIFO / a chunk in it   copy a chunk, publish / release it
 //   moving    done        all bytes have passed
 //
-// Messages of one link and direction go in the order in which they were added, as NCCL matches
-// them.
+// Messages of one link and direction go in the order of AddSend or AddRecv, as in NCCL's matching.
 
 #include <cstddef>
 #include <cstdint>
@@ -30,24 +29,26 @@ class MessageBatch {
  public:
   explicit MessageBatch(WaitContext& wait) : wait_(wait) {}
 
-  // `tag` marks every chunk; sender and receiver must agree on it. The buffers must stay until Run
-  // returns. `proxy` moves the link's chunks to or from another host; null within a machine.
+  // `tag` marks every chunk, and sender and receiver must agree on the tag. The buffers must stay
+  // until Run returns. `proxy` moves chunks between hosts; null within a machine.
   void AddSend(const SendLink& link, ProxyConnection* proxy, const std::byte* data, size_t bytes,
                uint32_t tag);
   void AddRecv(const RecvLink& link, ProxyConnection* proxy, std::byte* data, size_t bytes,
                uint32_t tag);
 
-  // Steps all messages to their end. False when waiting failed (the WaitContext says why).
+  // Steps all messages to their end. Returns false after a failed wait (the WaitContext has the
+  // reason).
   bool Run();
 
-  // Chunks that a message of `bytes` takes through slots of `slot_bytes`: at least one.
+  // Returns how many chunks a message of `bytes` takes through slots of `slot_bytes`: at least one.
   static uint64_t ChunksFor(size_t bytes, size_t slot_bytes) {
     return bytes == 0 ? 1 : DivUp(bytes, slot_bytes);
   }
 
  private:
-  // A proxy connection knows a bounded number of operations (proxy/op_pool.h): this many unfinished
-  // messages of a link are begun, enough to keep its FIFO full of small ones.
+  // The number of unfinished messages of a link that are announced to its proxy connection. A proxy
+  // connection knows a bounded number of operations (proxy/op_pool.h), and kBegunAhead messages
+  // keep its FIFO full even when the messages are small.
   static constexpr size_t kBegunAhead = kFifoSlots;
 
   struct Message {
@@ -69,7 +70,7 @@ class MessageBatch {
       return is_send() ? static_cast<const void*>(send.fifo) : static_cast<const void*>(recv.fifo);
     }
   };
-  // Messages of one link and direction; only the first unfinished one moves.
+  // Messages of one link and direction. Only the first unfinished message moves.
   struct Queue {
     const void* link;
     std::vector<Message> messages;

@@ -7,6 +7,8 @@
 
 namespace tutti {
 
+// Copies from memory in reach, or through the kernel. In place the own part is already in the
+// output.
 void HostPullPrimitives::Copy(const ReachableBuffer& buffer, size_t from, size_t out, size_t n) {
   if (n == 0 || wait_.failed()) return;
   const size_t bytes = n * work_.elem_bytes;
@@ -30,9 +32,9 @@ const std::byte* HostPullPrimitives::Fetch(const ReachableBuffer& buffer, size_t
   return target;
 }
 
-// Works through the range in steps of the scratch memory, so that what the kernel copies from other
-// processes is still in the cache when it is added. All inputs are scaled in the reduction, because
-// they are the users' own buffers, which may not be changed.
+// Works through the range in steps of the scratch memory, in order that data from other processes
+// are still in the cache when they are added. All inputs are scaled in the reduction, because the
+// users' own buffers may not be changed.
 void HostPullPrimitives::ReduceInputs(size_t from, size_t out, size_t n) {
   const auto ranks = static_cast<size_t>(num_ranks());
   const size_t step = kScratchBytes / work_.elem_bytes;
@@ -50,7 +52,7 @@ void HostPullPrimitives::ReduceInputs(size_t from, size_t out, size_t n) {
   }
 }
 
-// An empty round of the stages is a barrier: every rank publishes it and waits for all others.
+// An empty round of the stages is a barrier: every rank publishes it and waits for all peers.
 void HostPullPrimitives::Barrier() {
   const uint64_t round = rounds_.NextRound();
   rounds_.Publish(round, 0);
@@ -59,8 +61,8 @@ void HostPullPrimitives::Barrier() {
   rounds_.EndRound(round);
 }
 
-// The descriptors travel as the data of one round. They are copied out before the round ends, since
-// the slot may be written over after that.
+// The descriptors travel as the data of one round. The descriptors are copied out before the round
+// ends, since the slot may be written over then.
 bool ExchangeDescriptors(HostStagePrimitives& rounds, StageGroup& group, WaitContext& wait,
                          const BufferDescriptors& mine, std::span<BufferDescriptors> all) {
   const uint64_t round = rounds.NextRound();

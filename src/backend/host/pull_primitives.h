@@ -2,9 +2,8 @@
 
 // The PullPrimitives of kernels/pull.h on host memory.
 //
-// Before an operation each rank publishes descriptors of its buffers: where they lie and how they
-// may be reached. All ranks see all descriptors, and therefore decide alike whether the buffers are
-// pulled or staged.
+// Before an operation each rank publishes descriptors of its buffers: their places, and ways to
+// reach them. All ranks see all descriptors, and decide alike whether to pull or to stage.
 
 #include <array>
 #include <cstddef>
@@ -17,17 +16,17 @@
 
 namespace tutti {
 
-// Describes one buffer of a rank. It is trivially copyable and travels through a stage slot.
+// Describes one buffer of a rank. Is trivially copyable and travels through a stage slot.
 struct BufferDescriptor {
   uint64_t address = 0;
-  uint64_t allocation = 0;  // Its number in the registry of shareable memory; 0: ordinary memory.
-  uint64_t offset = 0;      // The buffer begins there in the allocation.
-  std::array<std::byte, 104> handle = {};  // A peer needs it to map the allocation.
+  uint64_t allocation = 0;  // number in the registry of shareable memory; 0: ordinary memory
+  uint64_t offset = 0;      // the buffer's begin in the allocation
+  std::array<std::byte, 104> handle = {};  // lets a peer map the allocation
 };
 // Describes the buffers of a rank in one operation.
 struct BufferDescriptors {
-  uint8_t in_place = 0;  // 1: input and output are one buffer.
-  uint8_t can_copy = 0;  // 1: this rank can read the memory of all others through the kernel.
+  uint8_t in_place = 0;  // 1: input and output are one buffer
+  uint8_t can_copy = 0;  // 1: this rank can read the memory of all peers through the kernel
   uint8_t reserved[6] = {};
   BufferDescriptor input, output;
 };
@@ -39,7 +38,7 @@ class RemoteReader {
   virtual Status Read(int pid, void* dst, uint64_t address, size_t bytes) = 0;
 };
 
-// Says how this rank reaches a buffer: directly when `direct` is set, else by copies.
+// Says how this rank reaches a buffer: directly if `direct` is set, otherwise through the kernel.
 struct ReachableBuffer {
   const std::byte* direct = nullptr;
   uint64_t address = 0;
@@ -48,11 +47,11 @@ struct ReachableBuffer {
 
 class HostPullPrimitives {
  public:
-  // Says for each rank where the inputs and outputs are that the algorithm reads.
+  // The inputs and outputs of each rank, as far as the algorithm reads them.
   struct Reach {
     std::vector<ReachableBuffer> inputs, outputs;
   };
-  // The scratch memory for each rank. With a source of each of a few ranks it stays in L2.
+  // The scratch memory for each rank. The blocks of a few ranks together stay in the L2 cache.
   static constexpr size_t kScratchBytes = 64 << 10;
 
   HostPullPrimitives(HostStagePrimitives& rounds, WaitContext& wait, const HostWork& work,
@@ -77,7 +76,7 @@ class HostPullPrimitives {
 
  private:
   void Copy(const ReachableBuffer& buffer, size_t from, size_t out, size_t n);
-  // Returns a pointer to elements [from, from + n) of the buffer, which are fetched into scratch
+  // Returns a pointer to elements [from, from + n) of the buffer. Fetches the elements into scratch
   // block `block` where they cannot be read in place.
   const std::byte* Fetch(const ReachableBuffer& buffer, size_t from, size_t n, size_t block);
 
@@ -89,8 +88,8 @@ class HostPullPrimitives {
   std::vector<std::byte>& scratch_;
 };
 
-// Publishes `mine` and collects the descriptors of all ranks, by rank index. Returns false when
-// waiting failed.
+// Publishes `mine` and collects the descriptors of all ranks, by rank index. Returns false after a
+// failed wait.
 bool ExchangeDescriptors(HostStagePrimitives& rounds, StageGroup& group, WaitContext& wait,
                          const BufferDescriptors& mine, std::span<BufferDescriptors> all);
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// DirectPrimitives over many buffers that count as one vector: an AllReduce of a thousand small
-// vectors stages each from where it lies and writes its result where it belongs, with no copy
-// between.
+// DirectPrimitives over many buffers that count as one vector. An AllReduce of a thousand small
+// vectors stages each vector from its own buffer and writes each result to its own buffer, without
+// a copy to a joint buffer.
 
 #include <cstddef>
 #include <cstdint>

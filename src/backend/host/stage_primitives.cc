@@ -7,9 +7,9 @@
 
 namespace tutti {
 
-// Looks at how far each rank has read, and waits for those that still use the slot. The lowest
-// count that it saw is kept: until the rounds get beyond it, AwaitFree need not look at memory that
-// other ranks write.
+// Reads how far each rank has read, and waits for the ranks that still use the slot. The lowest
+// count is kept: until the rounds get beyond this count, AwaitFree reads no memory that other ranks
+// write.
 bool StageGroup::AwaitFreeSlowly(WaitContext& wait, uint64_t round) {
   uint64_t lowest = std::numeric_limits<uint64_t>::max();
   for (int i = 0; i < size(); ++i) {
@@ -32,8 +32,8 @@ bool StageGroup::AwaitFreeSlowly(WaitContext& wait, uint64_t round) {
   return true;
 }
 
-// `done` may only say that all rounds below it have been read. A round that ends before an older
-// one is remembered as a bit; the pieces under way at a time are far fewer than 64.
+// `done` counts rounds up to the first unread round. A round that ends before an older round is
+// remembered as a bit; far fewer than 64 pieces are under way at a time.
 void StageGroup::EndRound(uint64_t round) {
   ended_early_ |= uint64_t{1} << (round - done_);
   while ((ended_early_ & 1) != 0) {
@@ -45,6 +45,7 @@ void StageGroup::EndRound(uint64_t round) {
   WakeSleepers(control.done, control.done_sleepers);
 }
 
+// Scales the input on its way into the slot, hence no reader of the slot scales it again.
 void HostStagePrimitives::StageFrom(uint64_t round, size_t at, const std::byte* in, size_t n) {
   if (n == 0 || !group_.AwaitFree(wait_, round)) return;
   std::byte* target = Slot(round, group_.my_index()) + at * work_.elem_bytes;
@@ -62,7 +63,7 @@ void HostStagePrimitives::StageOutputFrom(uint64_t round, size_t at, const std::
   CopyBytes(Slot(round, group_.my_index()) + at * work_.elem_bytes, out, n * work_.elem_bytes);
 }
 
-// The store of the sequence number is the release that makes the data, and the header, visible to
+// The store of the sequence number is a release. A release makes the data and the header visible to
 // ranks that have seen the number.
 void HostStagePrimitives::Publish(uint64_t round, size_t n) {
   if (wait_.failed() || !group_.AwaitFree(wait_, round)) return;
@@ -75,8 +76,8 @@ void HostStagePrimitives::Publish(uint64_t round, size_t n) {
   WakeSleepers(header.seq, stage.control().seq_sleepers);
 }
 
-// A slot with another tag belongs to another operation: the ranks have called different things,
-// which the watch sorts out.
+// A slot with another tag belongs to another operation: the ranks have made different calls, and
+// the watch reports the difference.
 void HostStagePrimitives::Wait(uint64_t round, int peer) {
   const StageView& stage = group_.stage(peer);
   const SlotHeader& header = stage.header(round);
@@ -92,8 +93,8 @@ void HostStagePrimitives::Wait(uint64_t round, int peer) {
     wait_.FailForeignChunk(group_.RankOf(peer), work_.op_tag, header.op_tag);
 }
 
-// Reduces what all ranks have staged, in the order of the ranks, so that every rank gets the same
-// bits. Inputs are scaled when they are staged, so that here only averages are divided.
+// Reduces the staged data of all ranks in the order of the ranks, hence every rank gets the same
+// bits. Inputs were scaled when they were staged, and only averages are divided here.
 void HostStagePrimitives::ReduceSlotsTo(uint64_t round, size_t at, std::byte* out, size_t n) {
   if (n == 0 || wait_.failed()) return;
   const std::span<const void*> sources = group_.sources();
@@ -102,7 +103,7 @@ void HostStagePrimitives::ReduceSlotsTo(uint64_t round, size_t at, std::byte* ou
   work_.reduce.Apply(out, sources.data(), num_ranks(), n, false, true);
 }
 
-// Reduces with this rank's own data taken from its buffer, which spares staging it.
+// Takes this rank's own data from its buffer, hence they need not be staged.
 void HostStagePrimitives::ReducePartTo(uint64_t round, size_t at, const std::byte* in,
                                        std::byte* out, size_t n) {
   if (n == 0 || wait_.failed()) return;

@@ -1,10 +1,10 @@
 #pragma once
 
-// The DirectPrimitives of kernels/primitives.h on host memory: stages in memory that all ranks of
-// the machine map.
+// The DirectPrimitives of kernels/primitives.h on host memory: stages in memory of all ranks of a
+// machine.
 //
-// One StageGroup per communicator and machine keeps the counters that live as long as the arena;
-// HostStagePrimitives is made anew for each operation and costs a few stores.
+// One StageGroup per communicator and machine keeps the counters, which live as long as the arena.
+// A HostStagePrimitives is made anew for each operation and costs a few stores.
 
 #include <array>
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace tutti {
 
-// The stages of the ranks of one machine as one of them sees them. One thread at a time.
+// The stages of the ranks of one machine from the view of one rank. One thread at a time.
 class StageGroup {
  public:
   StageGroup(std::vector<StageView> stages, std::vector<int> ranks, int my_index)
@@ -32,16 +32,16 @@ class StageGroup {
   int size() const { return static_cast<int>(stages_.size()); }
   int RankOf(int index) const { return ranks_[static_cast<size_t>(index)]; }
   const StageView& stage(int index) const { return stages_[static_cast<size_t>(index)]; }
-  // Room for a pointer to the data of each rank, for the reduction that runs.
+  // Returns room for a pointer to the data of each rank, for the current reduction.
   std::span<const void*> sources() { return sources_; }
   const StageView& mine() const { return stages_[static_cast<size_t>(me_)]; }
 
   uint64_t NextRound() { return next_round_++; }
-  // Waits until everybody has finished the round that used `round`'s slot before.
+  // Waits until all ranks have finished the previous round in `round`'s slot.
   bool AwaitFree(WaitContext& wait, uint64_t round) {
     return round < all_done_ + kStageSlots || AwaitFreeSlowly(wait, round);
   }
-  // Marks `round` as read by this rank; rounds may end out of order.
+  // Marks `round` as read by this rank. Rounds may end out of order.
   void EndRound(uint64_t round);
 
  private:
@@ -52,8 +52,8 @@ class StageGroup {
   std::vector<const void*> sources_;
   int me_;
   uint64_t next_round_ = 0;
-  uint64_t all_done_ = 0;     // No rank's `done` was below this when last seen.
-  uint64_t done_ = 0;         // This rank's own `done`.
+  uint64_t all_done_ = 0;     // a lower bound of every rank's `done`
+  uint64_t done_ = 0;         // this rank's own `done`
   uint64_t ended_early_ = 0;  // bit i: round done_ + i has ended although done_ has not
 };
 
@@ -93,7 +93,7 @@ class HostStagePrimitives {
   void set_inlined(bool inlined) { inlined_ = inlined; }
 
  protected:
-  // Do the same between a slot and memory anywhere.
+  // Move or reduce between a slot and memory at any address.
   void StageFrom(uint64_t round, size_t at, const std::byte* in, size_t n);
   void StageOutputFrom(uint64_t round, size_t at, const std::byte* out, size_t n);
   void ReduceSlotsTo(uint64_t round, size_t at, std::byte* out, size_t n);

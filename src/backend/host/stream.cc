@@ -9,6 +9,7 @@
 
 namespace tutti {
 
+// The thread runs all queued tasks before it ends, since their callers wait for them.
 HostStream::~HostStream() {
   {
     const MutexLock lock(mutex_);
@@ -18,8 +19,8 @@ HostStream::~HostStream() {
   if (thread_.joinable()) thread_.join();
 }
 
-// Where the system grants no thread the task runs here. The queue is empty then but for this task,
-// because each task before it ran in the same way.
+// Without a thread from the system the task runs here. The queue then holds only this task, because
+// each earlier task ran in the same way.
 void HostStream::Enqueue(Task task) {
   MutexLock lock(mutex_);
   while (queue_.size() >= kMaxQueued) changed_.Wait(lock);
@@ -28,7 +29,7 @@ void HostStream::Enqueue(Task task) {
   bool runs = thread_.joinable();
   try {
     if (!runs) runs = StartRunning();
-  } catch (...) {  // The caller learns that the task was not taken, and may free what it refers to.
+  } catch (...) {  // The caller learns that the task was not taken, and may free the task's data.
     queue_.pop_back();
     --enqueued_;
     throw;
@@ -41,6 +42,7 @@ void HostStream::Enqueue(Task task) {
   changed_.NotifyAll();
 }
 
+// A stream without a thread still works, on its caller's thread, and the program is only slower.
 bool HostStream::StartRunning() {
   Result<std::thread> started = StartThread("tutti-stream", [this] { Run(); });
   if (started.ok()) {
@@ -51,6 +53,7 @@ bool HostStream::StartRunning() {
   return false;
 }
 
+// A task on the stream's own thread would wait for itself, hence the call returns at once there.
 void HostStream::Synchronize() {
   MutexLock lock(mutex_);
   if (thread_.get_id() == std::this_thread::get_id()) return;
@@ -63,6 +66,7 @@ bool HostStream::Idle() const {
   return completed_ == enqueued_;
 }
 
+// A copy of the status may find no memory. The code alone needs none.
 void HostStream::NoteError(const Status& status) noexcept {
   const MutexLock lock(mutex_);
   if (!error_.ok() || code_without_sentence_ != Code::kOk) return;
@@ -73,6 +77,7 @@ void HostStream::NoteError(const Status& status) noexcept {
   }
 }
 
+// Taking the error clears it, hence each failure is reported once.
 Status HostStream::TakeError() {
   const MutexLock lock(mutex_);
   if (code_without_sentence_ != Code::kOk) {
@@ -105,17 +110,18 @@ void HostStream::RunOne() {
     const MutexUnlock unlock(mutex_);
     try {
       task();
-    } catch (...) {  // It would end the process, as it leaves the function of a thread.
+    } catch (...) {  // An exception that left the function of a thread would end the process.
       NoteError(StatusOfException());
     }
-    // Destroys what the task captured before it counts as done: who waits for it may free things
-    // that these refer to.
+    // The task is destroyed before it counts as done, since a waiting caller may then free objects
+    // that the task captured.
     task = nullptr;
   }
   ++completed_;
   changed_.NotifyAll();
 }
 
+// A point keeps the time of its first Reach.
 void HostEvent::Point::Reach() {
   {
     const MutexLock lock(mutex);
@@ -153,6 +159,7 @@ std::shared_ptr<HostEvent::Mark> HostEvent::RecordMark() {
   return std::make_shared<Mark>(NewPoint());
 }
 
+// The stream's task keeps the point alive, even if the event ends before the task runs.
 void HostEvent::Record(HostStream* stream) {
   const std::shared_ptr<Point> point = NewPoint();
   if (stream == nullptr)
@@ -163,6 +170,7 @@ void HostEvent::Record(HostStream* stream) {
 
 void HostEvent::Synchronize() { WaiterForLastRecord()(); }
 
+// The function holds the point itself, hence a later Record does not change the wait.
 std::function<void()> HostEvent::WaiterForLastRecord() {
   return [point = Last()] {
     if (point) point->Wait();

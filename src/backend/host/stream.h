@@ -1,10 +1,9 @@
 #pragma once
 
-// Host streams and events, which stand in for cudaStream_t and cudaEvent_t on a machine without a
-// GPU.
+// Host streams and events, which replace cudaStream_t and cudaEvent_t on a machine without a GPU.
 //
-// A stream is a queue of tasks and a thread that runs them in order. The thread starts with the
-// first task and ends with the stream. Any thread may enqueue; an idle stream costs no CPU.
+// A stream is a queue of tasks and a thread that runs the tasks in order. The thread starts with
+// the first task and ends with the stream. Any thread may enqueue. Idle streams cost no CPU time.
 
 #include <cstdint>
 #include <deque>
@@ -24,16 +23,17 @@ class HostStream {
 
   HostStream() = default;
   HostStream(const HostStream&) = delete;
-  ~HostStream();  // runs what is queued, then stops
+  ~HostStream();  // runs the queued tasks, then stops
 
-  // Blocks while kMaxQueued tasks wait, so that a producer cannot fill the memory. Where the system
-  // grants no thread, runs `task` before it returns. What a task throws is a failure of the stream.
+  // Appends a task. Blocks while kMaxQueued tasks wait, in order that a producer cannot fill the
+  // memory. Runs `task` before it returns where the system grants no thread. An exception of a task
+  // is a failure of the stream.
   void Enqueue(Task task);
   // Waits until all tasks enqueued so far have run. Returns at once on the stream's own thread.
   void Synchronize();
   bool Idle() const;
-  // Keeps the first failure of a task since the last TakeError, which returns it. Where there is no
-  // memory for its sentence, its code is kept.
+  // NoteError keeps the first failure of a task since the last TakeError, and TakeError returns it.
+  // Without memory for the failure's message only its code is kept.
   void NoteError(const Status& status) noexcept;
   Status TakeError();
   bool OnOwnThread() const;
@@ -42,7 +42,7 @@ class HostStream {
   static constexpr size_t kMaxQueued = 65536;
   bool StartRunning() TUTTI_REQUIRES(mutex_);
   void Run();
-  // Gives the mutex back while the task runs.
+  // Releases the mutex while the task runs.
   void RunOne() TUTTI_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
@@ -52,18 +52,18 @@ class HostStream {
   uint64_t completed_ TUTTI_GUARDED_BY(mutex_) = 0;
   bool stopping_ TUTTI_GUARDED_BY(mutex_) = false;
   Status error_ TUTTI_GUARDED_BY(mutex_);
-  Code code_without_sentence_ TUTTI_GUARDED_BY(mutex_) = Code::kOk;  // It stands in for error_.
+  // replaces error_ where its message found no memory
+  Code code_without_sentence_ TUTTI_GUARDED_BY(mutex_) = Code::kOk;
   std::thread thread_ TUTTI_GUARDED_BY(mutex_);
 };
 
-// A point in a stream's work. Shared: a recorded event stays valid in the streams that wait for it.
+// A point in a stream's work. A recorded event stays valid in the streams that wait for the event.
 class HostEvent {
  private:
   struct Point;
 
  public:
-  // A point that lies in no stream. It is reached by Reach, at the latest when the object ends.
-  // Any thread.
+  // A point outside every stream. Reach or the destructor reaches the point. Any thread.
   class Mark {
    public:
     explicit Mark(std::shared_ptr<Point> point) : point_(std::move(point)) {}
@@ -80,21 +80,20 @@ class HostEvent {
   std::shared_ptr<Mark> RecordMark();
   void Synchronize();
   bool Done() const;
-  // Returns the monotonic time at which the last recorded point was reached; 0 when none was
-  // recorded or it has not been reached.
+  // Returns the monotonic time at which the last recorded point was reached. Returns 0 when no
+  // point was recorded or the point has not been reached.
   int64_t reached_ns() const;
-  // Returns a function that waits for the point recorded last, even if the event is recorded again
-  // meanwhile.
+  // Returns a function that waits for the point recorded last, even after a further record.
   std::function<void()> WaiterForLastRecord();
 
  private:
-  // A Point is what one Record marks. Points of one event may be reached in any order, since they
-  // may lie in different streams.
+  // A Point is the result of one Record. Points of one event may be reached in any order, since
+  // they may lie in different streams.
   struct Point {
     // Does nothing where the point has been reached before.
     void Reach();
     void Wait();
-    // Returns when the point was reached; 0: not yet.
+    // Returns the time when the point was reached; 0: not yet.
     int64_t ReachedNs();
 
     Mutex mutex;

@@ -16,7 +16,7 @@
 #include "testing/threadless.h"
 #include "testing/threads.h"
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they have their own
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers have their own
 namespace {
 // While it is true the calling thread gets no memory.
 thread_local bool memory_is_lacking = false;
@@ -55,7 +55,7 @@ TEST(HostStreamTest, RunsTasksInOrderOnAThreadThatTakesNoSignals) {
   EXPECT_EQ(sigismember(&mask, SIGTERM), 1);
 }
 
-// The queue is bounded: whoever puts in more than fits waits for room, and nothing is lost.
+// The queue is bounded: a producer without room waits, and no task is lost.
 TEST(HostStreamTest, HoldsUpAProducerThatIsTooFarAhead) {
   constexpr int kMoreThanFit = 100'000;
   HostStream stream;
@@ -88,7 +88,7 @@ TEST(HostStreamTest, KeepsWhatATaskThrowsAsAFailure) {
   EXPECT_TRUE(stream.TakeError().ok());
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they have their own
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitizers have their own
 TEST(HostStreamTest, KeepsTheCodeOfAFailureWithoutMemoryForItsSentence) {
   HostStream stream;
   const Status failure = RemoteError("{}", std::string(1000, 'x'));
@@ -112,7 +112,8 @@ TEST(ExceptionsTest, AreTurnedIntoAStatusWithoutMemory) {
 }
 #endif
 
-// The later record is reached first: the earlier one must neither undo it nor let its waiters go.
+// The later record is reached first. The earlier record must neither undo it nor release the later
+// record's waiters.
 TEST(HostEventTest, KeepsThePointsOfSeveralStreamsApart) {
   std::promise<void> go;
   std::atomic<bool> slow_done = false;

@@ -7,12 +7,12 @@ namespace tutti {
 
 namespace {
 
-// A thread that shares its core gives it away at least so often, and then for so long, before it
-// sleeps. A yield gives the core to the rank that is waited for. A sleep lets the core become idle,
-// and the wake-up then takes longer than the message, so that the other ranks wait longer and sleep
-// as well. So a rank sleeps only where it waits for something other than a message on its way. A
-// count alone would be over in a moment where nobody else wants the core, a time alone after one
-// time slice of another program (bench/results/sockets.md).
+// A thread that shares its core yields at least kFewestYields times, and for at least
+// kFewestYieldNs, before it sleeps. A yield gives the core to the awaited rank. A sleep lets the
+// core become idle, and the wake-up then takes longer than the message; the other ranks then wait
+// longer and sleep as well. A rank therefore sleeps only where it waits for more than a message on
+// its way. A count alone would be over in a moment on an idle core, and a time alone after one time
+// slice of another program (bench/results/sockets.md).
 constexpr int kFewestYields = 100;
 constexpr int64_t kFewestYieldNs = 1'000'000;
 
@@ -28,9 +28,9 @@ bool ConnectionBackoff::Pause() {
   return now_ns - start_ns_ < (spin_ns_ > 0 ? spin_ns_ : kFewestYieldNs);
 }
 
-// Sleeps until a descriptor of a connection is ready, or for kSleepNs. Every connection may veto:
-// one that can go on at once, and one that another thread drives, of which the caller has to sleep
-// otherwise.
+// Sleeps until a descriptor of a connection is ready, or for kSleepNs. Every connection may veto
+// the sleep: a connection that can go on at once, and a connection that another thread drives, for
+// which the caller must sleep in another way.
 SleepAdvice WaitContext::SleepOnConnections() {
   descriptors_.clear();
   for (ProxyConnection* proxy : connections_) {
@@ -43,13 +43,14 @@ SleepAdvice WaitContext::SleepOnConnections() {
   return SleepAdvice::kSleep;
 }
 
+// A broken connection ends the wait even when the awaited chunk would come by another connection.
 void WaitContext::CheckConnections() {
   for (ProxyConnection* proxy : connections_) {
     if (Status status = proxy->status(); !status.ok()) return Fail(std::move(status));
   }
 }
 
-// Notices a connection that broke while this thread slept, and asks the watch whether to go on.
+// Notices a connection that broke during the sleep, and asks the watcher whether to go on.
 void WaitContext::AfterSleep(std::span<const int> peers, int64_t before_ns) {
   if (wait_since_ns_ == 0) wait_since_ns_ = before_ns;
   CheckConnections();

@@ -1,14 +1,16 @@
 #pragma once
 
-// A WaitContext waits for a host kernel: for a slot to fill, for room, for a round. One object per
-// communicator, used by the one thread that executes its operations at the time.
+// A WaitContext waits for a host kernel: for a slot to fill, for room, or for a round. Each
+// communicator has one object, and only the thread that executes the communicator's operations uses
+// it.
 //
-// A wait spins, yields, then sleeps (base/wait.h). While it spins it polls the proxy connections of
-// the operation, so that the waiting thread itself moves the bytes. When it waits for what only a
-// proxy connection can bring, it sleeps on the connections' descriptors; when it waits for memory
-// that another rank of the machine writes, it hands the connections to the proxy before it sleeps.
-// It ends early when the communicator is stopped (abort, revoke, a lost peer), and
-// from time to time asks the watcher whether to go on. The first failure sticks until Reset; every
+// A wait spins, yields, then sleeps (base/wait.h). While the wait spins it polls the proxy
+// connections of the operation, hence the waiting thread itself moves the bytes. A wait for a proxy
+// connection sleeps on the connections' descriptors. A wait for memory that another rank of the
+// machine writes hands the connections to the proxy before it sleeps.
+//
+// A wait ends early when the communicator is stopped (abort, revoke, a lost peer). From time to
+// time a wait asks the watcher whether to go on. The first failure stays until Reset, and every
 // later wait returns false at once.
 
 #include <poll.h>
@@ -26,28 +28,28 @@
 
 namespace tutti {
 
-// Knows of the communicator what a wait does not. Implemented by the module watch.
+// Tells a wait about the state of the communicator. Implemented by the module watch.
 class WaitWatcher {
  public:
   virtual ~WaitWatcher() = default;
-  // Called when the wait for `peers` (ranks, at least one; several where any of them would do) has
-  // lasted `waited_ns`. Not ok ends it. Called about every 20 ms.
+  // Called about every 20 ms when the wait for `peers` has lasted `waited_ns`. `peers` has at least
+  // one rank; with several ranks any of them can end the wait. A status that is not ok ends the
+  // wait.
   virtual Status OnLongWait(std::span<const int> peers, int64_t waited_ns) = 0;
-  // Returns why the stop flag is up; it is never ok.
+  // Returns the reason for the raised stop flag. The status is never ok.
   virtual Status StopReason() = 0;
-  // Called when a chunk from `peer` belongs to another operation than the one that runs here. Never
-  // ok.
+  // Called when a chunk from `peer` belongs to a different operation. The status is never ok.
   virtual Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) = 0;
 };
 
-// Says how a wait that looks at proxy connections goes on before it sleeps. A look at a connection
-// is a system call, so that no pause need be between two, and a thread that shares its core gives
-// it away after each.
+// Paces a wait that polls proxy connections, until the wait sleeps. A poll of a connection is a
+// system call, hence no pause is needed between two polls. A thread that shares its core yields
+// after each poll.
 class ConnectionBackoff {
  public:
   explicit ConnectionBackoff(const WaitPolicy& policy) : spin_ns_(policy.spin_ns) {}
 
-  // Returns false when the time to look again is over and the caller should sleep.
+  // Returns false when the time to poll again is over and the caller should sleep.
   bool Pause();
 
  private:
@@ -61,16 +63,16 @@ class WaitContext {
   WaitContext(const std::atomic<bool>& stop, WaitPolicy policy, WaitWatcher& watcher)
       : stop_(stop), policy_(policy), watcher_(watcher) {}
 
-  // Returns true once ready() does; false when waiting has ended for another reason, see status().
-  // sleep(timeout_ns) sleeps until what ready() looks at may have changed. `peer`: the rank waited
-  // for. `remote`: only proxy connections named to this object can make it ready.
+  // Returns true once ready() does, and false when waiting has ended for another reason (status()).
+  // sleep(timeout_ns) sleeps until the result of ready() may have changed. `peer` is the awaited
+  // rank. `remote` says that only the proxy connections of this object can make ready() true.
   template <class Ready, class Sleep>
   bool Wait(int peer, Ready ready, Sleep sleep, bool remote = false) {
     if (ready()) [[likely]]
       return !failed_;
     return WaitForAny([&peer] { return std::span<const int>(&peer, 1); }, ready, sleep, remote);
   }
-  // Does the same where several peers may end the wait: peers() gives the ranks, as a range.
+  // As Wait, where several peers may end the wait: peers() gives the ranks, as a range.
   template <class Peers, class Ready, class Sleep>
   bool WaitForAny(Peers peers, Ready ready, Sleep sleep, bool remote = false) {
     wait_since_ns_ = 0;
@@ -107,8 +109,8 @@ class WaitContext {
       Fail(watcher_.StopReason());
   }
 
-  // Names a proxy connection whose chunks this operation needs moved; naming one twice has no
-  // further effect. Cleared by Reset.
+  // Adds a proxy connection whose chunks this operation needs. A second call for the same
+  // connection has no further effect. Reset removes all connections.
   void AddConnection(ProxyConnection* proxy) {
     if (std::find(connections_.begin(), connections_.end(), proxy) == connections_.end())
       connections_.push_back(proxy);
@@ -120,7 +122,7 @@ class WaitContext {
     connections_.clear();
     wait_since_ns_ = 0;
   }
-  // Ends an operation: what is still on its way goes to the proxy.
+  // Ends an operation: hands unfinished transfers to the proxy.
   void HandOverConnections() {
     for (ProxyConnection* proxy : connections_) proxy->HandOver();
   }
@@ -132,8 +134,8 @@ class WaitContext {
   }
 
  private:
-  // Waits for what only proxy connections can bring. While this thread looks, nobody else needs to:
-  // it sleeps on their descriptors itself.
+  // Waits for data that only proxy connections can bring. This thread polls the connections and
+  // sleeps on their descriptors itself, hence no other thread needs to drive them.
   template <class Peers, class Ready, class Sleep>
   bool WaitForConnections(Peers& peers, Ready& ready, Sleep& sleep) {
     ConnectionBackoff backoff(policy_);
@@ -151,8 +153,7 @@ class WaitContext {
     return false;
   }
   SleepAdvice SleepOnConnections();
-  // Sleeps of one wait may be many and short: the watcher is asked when they have lasted as long as
-  // one that nothing ends.
+  // Asks the watcher once short sleeps together have lasted as long as an undisturbed sleep.
   template <class Peers>
   void AfterShortSleep(Peers& peers, int64_t before_ns) {
     if (wait_since_ns_ == 0) wait_since_ns_ = asked_ns_ = before_ns;
@@ -162,7 +163,7 @@ class WaitContext {
   }
   void CheckConnections();
 
-  // Bounds how late an abort, a lost peer or a broken connection is noticed by a sleeper.
+  // Bounds how late a sleeper notices an abort, a lost peer or a broken connection.
   static constexpr int64_t kSleepNs = 20'000'000;
 
   template <class Peers, class Sleep>
@@ -181,7 +182,7 @@ class WaitContext {
   bool failed_ = false;
   Status status_;
   int64_t wait_since_ns_ = 0;
-  int64_t asked_ns_ = 0;  // When the watcher was last asked in this wait.
+  int64_t asked_ns_ = 0;  // the time of the last question to the watcher in this wait
   std::vector<pollfd> descriptors_;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// Memory of a GPU that is made of several allocations, mapped one behind the other as PyTorch's
-// expandable segments are. For tests; a call of the driver that fails ends the program.
+// Memory of a GPU that is made of several adjacent allocations, as PyTorch's expandable segments
+// are. For tests only: a failed call of the driver ends the program.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,15 +21,14 @@ class PiecedMemory {
 
   static constexpr size_t kNone = SIZE_MAX;
 
-  // Makes memory of the calling thread's device. The lengths are multiples of kPieceUnit. Nothing
-  // is mapped where the piece of number `hole` would be, and piece number `nameless` cannot be
-  // exported.
+  // Makes memory of the calling thread's device. The lengths are multiples of kPieceUnit. The piece
+  // of number `hole` is left unmapped, and piece number `nameless` cannot be exported.
   explicit PiecedMemory(std::vector<size_t> lengths, size_t hole = kNone, size_t nameless = kNone)
       : driver_(TheDriver()), lengths_(std::move(lengths)), hole_(hole) {
     int device = 0;
     Must(driver_.ContextGetDevice(&device));
     for (const size_t length : lengths_) bytes_ += length;
-    // A unit more, so that nothing else lies right behind it.
+    // One unit more than the pieces, in order that no other memory lies right behind them.
     Must(driver_.MemReserve(&address_, bytes_ + kPieceUnit, 0, 0, 0));
     AllocationProperties properties;
     properties.location.id = device;

@@ -4,8 +4,8 @@
 // modelled delay, messages counted, ranks that can be killed.
 //
 // Time is a number that travels with the messages: a rank's clock advances by the cost of handling
-// a message and is at least the arrival time of what it received. No real time passes, so a
-// thousand ranks on two cores report the times of a thousand machines.
+// a message and is at least the arrival time of a received message. No real time passes: a thousand
+// ranks on two cores report the times of a thousand machines.
 //
 // Threads: each rank's Exchange belongs to one thread; the rest may be called from any thread. The
 // network outlives its exchanges.
@@ -28,15 +28,15 @@ class SimulatedNetwork {
  public:
   struct Options {
     int num_ranks = 2;
-    int64_t delay_ns = 10'000;    // A message takes so long from one rank to another.
+    int64_t delay_ns = 10'000;    // The time of a message from one rank to another.
     int64_t jitter_ns = 0;        // added to each delay, between 0 and this
-    int64_t handling_ns = 1'000;  // what sending or receiving one message costs a rank
+    int64_t handling_ns = 1'000;  // the cost of sending or receiving a message
     uint64_t seed = 1;
   };
   explicit SimulatedNetwork(const Options& options);
 
   std::unique_ptr<Exchange> Join(int rank);
-  // Ends every wait of every rank with a RemoteError that names `rank`, now and later.
+  // Ends every wait of every rank, now and later, with a RemoteError that names `rank`.
   void Kill(int rank);
 
   struct Counts {

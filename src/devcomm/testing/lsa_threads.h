@@ -1,8 +1,8 @@
 #pragma once
 
 // An LSA team whose ranks are threads of one process, made by hand: a flat range of addresses with
-// a part for each rank, windows in it, and device communicators. For tests of kernels, which see
-// what they would see in a job.
+// a part for each rank, windows in it, and device communicators. Tests run kernels on the team as a
+// job would run them.
 
 #include <sys/mman.h>
 
@@ -36,7 +36,7 @@ class LsaThreads {
   int num_ranks() const { return num_ranks_; }
   uint32_t* abort_flag() { return &abort_flag_; }
 
-  // Returns a new window as each rank sees it; the memory is zero.
+  // Returns a new window for each rank, in zeroed memory.
   std::vector<ncclWindow_t> MakeWindow(size_t bytes) {
     const size_t at = used_;
     used_ += (bytes + 4095) / 4096 * 4096;

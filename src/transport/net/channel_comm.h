@@ -1,7 +1,7 @@
 #pragma once
 
-// The part of a comm that it leaves to its channel: the sockets, or queue pairs, with which both
-// directions of a network work.
+// Shared part of the comms whose connection is a channel. A channel owns the sockets or queue pairs
+// with which both directions of a network work.
 
 #include <memory>
 #include <string_view>
@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-// `Base` is the NetComm that the subclass implements.
+// `Base` is the NetComm interface that the subclass implements.
 template <class Base, class Channel>
 class ChannelComm : public Base {
  public:

@@ -1,7 +1,7 @@
 #pragma once
 
-// The contract that every network keeps (net.h). A network's test says how to make a pair and gets
-// all cases:
+// The contract that every network keeps (net.h). A network's test supplies a factory of pairs and
+// gets all cases:
 //
 //   class SocketNetContract : public NetContract {};
 //   TEST_P(SocketNetContract, Holds) { Run(); }
@@ -45,7 +45,8 @@ inline void ExpectMessage(const NetReceived& received, NetBuffer& buffer, size_t
   EXPECT_EQ(received.op_tag, carries_op_tag ? static_cast<uint32_t>(number * 77) : 0u);
 }
 
-// Sends messages of these sizes, as many at once as the connection takes, and checks what comes.
+// Sends messages of these sizes, as many at once as the connection takes, and checks the received
+// messages.
 inline void Transfer(NetLink& link, const std::vector<size_t>& sizes) {
   std::deque<Flying> sending;
   std::deque<Flying> receiving;
@@ -121,7 +122,7 @@ inline void CarriesTheLongestMessage(const NetFactory& factory) {
   EXPECT_EQ(std::memcmp(from.data(), to.data(), RepeatedMemory::kPageBytes), 0);
 }
 
-// As many requests as the device says fit, begun at once, tested from the last to the first.
+// As many requests as the device allows, begun at once, tested from the last to the first.
 inline void TestsRequestsInAnyOrder(const NetFactory& factory) {
   const auto pair = factory.make();
   NetLink link(*pair);
@@ -171,13 +172,13 @@ inline void HoldsASenderThatIsFirst(const NetFactory& factory) {
   if (!sending) sending = link.SendSoon(from);
   ASSERT_NE(sending, nullptr);
   ASSERT_TRUE(link.Drive([&] { return link.Received(receiving); }));
-  // A helper thread may still have the buffer in its hands.
+  // A helper thread may still use the buffer.
   ASSERT_TRUE(link.Drive([&] { return link.Sent(sending); }));
   EXPECT_EQ(receiving->received[0].bytes, 70'000u);
   EXPECT_EQ(to.FirstWrong(1, 70'000), 70'000u);
 }
 
-// A sender that nobody receives from is held back, whatever it tries, and goes on afterwards.
+// A sender whose messages nobody receives is held back, and goes on afterwards.
 inline void HoldsASenderThatIsAhead(const NetFactory& factory) {
   const auto pair = factory.make();
   NetLink link(*pair);
@@ -214,7 +215,7 @@ inline void HoldsASenderThatIsAhead(const NetFactory& factory) {
   }
 }
 
-// Groups of every size, with the tags of each in a random order; the buffers of a group have
+// Groups of every size, with the tags of each in a random order. The buffers of a group have
 // different lengths, and some messages are empty.
 inline void FillsGroupsByTag(const NetFactory& factory) {
   const auto pair = factory.make();
@@ -256,8 +257,8 @@ inline void FillsGroupsByTag(const NetFactory& factory) {
   }
 }
 
-// A group takes no message of a later one: a send whose tag the group in turn no longer wants has
-// to wait.
+// A group takes no message of a later group: a send whose tag the group in turn no longer wants
+// must wait.
 inline void FillsGroupsInTurn(const NetFactory& factory) {
   const auto pair = factory.make();
   NetLink link(*pair);
@@ -302,7 +303,7 @@ inline void RefusesWhatIsTooLong(const NetFactory& factory) {
     ASSERT_NE(*link.receiver->Irecv({&half, 1}), nullptr);
     NetBuffer from = link.SendBuffer(bytes);
     from.Fill(1);
-    // Either end may be the one that sees it first.
+    // Either end may see the failure first.
     Status status;
     const Deadline deadline = Deadline::AfterSeconds(BoundS());
     for (bool begun = false; status.ok() && !deadline.Passed();) {
@@ -323,8 +324,8 @@ inline void RefusesWhatIsTooLong(const NetFactory& factory) {
   }
 }
 
-// One end is shut down from another thread while both are busy; both ends hear of it and stay
-// broken.
+// One end is shut down from another thread while both are busy. Both ends notice the shutdown and
+// stay broken.
 inline void ShutsDownUnderWay(const NetFactory& factory) {
   const auto pair = factory.make();
   for (const bool sender_shuts_down : {false, true}) {
@@ -418,8 +419,8 @@ inline void RegistersMemory(const NetFactory& factory) {
   }
 }
 
-// A receiver that sleeps as PrepareToWait says, once Progress has done what can be done, wakes up
-// for a message.
+// A receiver that sleeps on the descriptors of PrepareToWait, after Progress has done all possible
+// work, wakes up for a message.
 inline void WakesASleepingReceiver(const NetFactory& factory) {
   const auto pair = factory.make();
   NetLink link(*pair);
@@ -502,7 +503,7 @@ inline void SleepingEndsWakeEachOther(const NetFactory& factory) {
   sending.join();
 }
 
-// What was drained arrives although the sender is gone by then.
+// Drained messages arrive although the sender is gone by then.
 inline void DeliversWhatWasDrained(const NetFactory& factory) {
   const auto pair = factory.make();
   NetLink link(*pair);

@@ -1,7 +1,7 @@
 #pragma once
 
 // For tests: the two sides of a network, as two processes have them, and a connection between them.
-// What the contract suites of networks (net_contract_test.h, rma_contract_test.h) stand on.
+// The contract suites of networks (net_contract_test.h, rma_contract_test.h) use them.
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -29,28 +29,29 @@ class NetPair {
   virtual ~NetPair() = default;
   virtual Net& sending() = 0;
   virtual Net& receiving() = 0;
-  // The device that the sending rank connects from, and the one that the receiving rank listens at.
+  // The device from which the sending rank connects, and the device at which the receiving rank
+  // listens.
   virtual int sending_device() const { return 0; }
   virtual int receiving_device() const { return 0; }
 };
 
 struct NetFactory {
   std::string name;
-  // Makes a pair, or aborts the program with a sentence: nothing can be tested without one.
+  // Makes a pair, or aborts the program with a message, since nothing can be tested without a pair.
   std::function<std::unique_ptr<NetPair>()> make;
-  // Lower this where the machine cannot hold, or pin, the longest message that the interface
-  // allows. Its memory is 2 MiB, mapped again and again.
+  // The longest message to test. Lower this value where the machine cannot hold, or pin, the
+  // longest message of the interface. The message's memory is 2 MiB, mapped again and again.
   size_t longest_bytes = kMaxNetMessageBytes;
 };
 
 namespace net_contract {
 
-// The bound is generous, because a machine inside another one is slow.
+// The bound is generous, because a machine inside another machine is slow.
 constexpr double BoundS() { return 60 * kSanitizerSlowdown; }
 
 inline WaitLimits Bound() { return {Deadline::AfterSeconds(BoundS()), nullptr}; }
 
-// Memory that is registered with a comm where its device wants that.
+// Memory that is registered with a comm where the comm's device needs registrations.
 class NetBuffer {
  public:
   NetBuffer(const NetDevice& device, NetComm& comm, size_t bytes) : bytes_(bytes) {
@@ -64,7 +65,7 @@ class NetBuffer {
   void Fill(uint64_t seed) {
     for (size_t i = 0; i < bytes_.size(); ++i) bytes_[i] = At(seed, i);
   }
-  // Returns the first of `bytes` bytes that differs from what Fill(seed) writes, or `bytes`.
+  // Returns the first of `bytes` bytes that differs from the bytes of Fill(seed), or `bytes`.
   size_t FirstWrong(uint64_t seed, size_t bytes) const {
     for (size_t i = 0; i < bytes; ++i) {
       if (bytes_[i] != At(seed, i)) return i;
@@ -87,7 +88,7 @@ class NetBuffer {
   std::unique_ptr<NetMemory> memory_;
 };
 
-// The two ends of one connection. The ends may be reset, to see what the other makes of it.
+// The two ends of one connection. A test may reset one end to see the response of the other end.
 struct NetLink {
   std::unique_ptr<NetListener> listener;
   std::unique_ptr<NetSendComm> sender;
@@ -162,8 +163,8 @@ struct NetLink {
     }
     return Status::Ok();
   }
-  // Sends, and drives the sender, until it fails. What was granted before may still go out; at last
-  // the sender hears that nobody takes it.
+  // Sends, and drives the sender, until it fails. Messages with earlier grants may still go out; in
+  // the end the sender notices that nobody takes them.
   Status AwaitSendFailure(NetBuffer& buffer) {
     const Deadline deadline = Deadline::AfterSeconds(BoundS());
     while (!deadline.Passed()) {
@@ -189,8 +190,8 @@ struct NetLink {
   }
 };
 
-// Sleeps as the proxy's thread does: in poll(2) on what the comm names, or for a moment where it
-// names nothing that can be watched. Returns false when it slept until `deadline`.
+// Sleeps as the proxy's thread does: in poll(2) on the comm's descriptors, or for a moment where
+// the comm has no descriptors. Returns false when it slept until `deadline`.
 inline bool SleepOn(NetComm& comm, Deadline deadline) {
   std::vector<NetWait> waits;
   switch (comm.PrepareToWait(waits)) {

@@ -1,8 +1,8 @@
 #pragma once
 
-// One-sided operations over a network: put, put with signal, get, atomics. The other end takes
-// no part in them but for registering the memory. Device-initiated networking and the one-sided
-// calls of the API stand on this interface.
+// One-sided operations over a network: put, put with signal, get, atomics. The other end only
+// registers memory and takes no further part. Device-initiated networking and the one-sided calls
+// of the API use this interface.
 //
 //   origin                                            target
 //   NetRma::Connect(device, handle) → NetRmaComm      NetRmaListener::Accept() → NetRmaComm
@@ -10,22 +10,24 @@
 //   Iput(data, {key, offset}) ─── bytes ────────────▶ memory[offset]
 //                  signal ────────────────────────── ▶ signal word += value
 //
-// A comm joins two ranks; both ends may begin operations. Whether the network's NIC or the
-// target's process writes the bytes, the rules are the same:
+// A comm joins two ranks, and both ends may begin operations. The rules below hold whether the
+// network's NIC or the target's process writes the bytes:
 //
-// - Operations of one comm may complete in any order, except that a signal is added to its word
-//   only after the bytes of its own put are visible at the target, and a strong signal only after
-//   all puts and signals that were begun earlier on the comm are visible there.
-// - A reader at the target that has loaded a signal's value with acquire order sees those bytes.
-// - Signals and atomics that reach the same word of a target, over whatever comms of one device
-//   there, are one step each to one another.
-// - A request that Test has reported as done says that its local buffer may be used again (for a
-//   get or an atomic: that the bytes have come). Only Iflush says that puts and signals have arrived.
-// - An operation that reaches outside the range of its key, or names a key that the target has not
-//   given out, changes nothing there and breaks the comm, with a sentence at both ends.
+// - Operations of one comm may complete in any order, except for signals. A signal is added to its
+//   word only after the bytes of its own put are visible at the target. A strong signal is added
+//   only after all earlier puts and signals of the comm are visible at the target.
+// - A reader at the target that loads a signal's value with acquire order also sees the bytes of
+//   the signal's put.
+// - Signals and atomics on one word of a target are atomic with respect to each other, over all
+//   comms of one device of the target.
+// - Test reports a request as done when the request's local buffer may be used again. For a get or
+//   an atomic this means that the bytes have come. Only Iflush says that puts and signals have
+//   arrived.
+// - An operation outside the range of its key, or with a key that the target has not given out,
+//   changes nothing at the target and breaks the comm, with an error message at both ends.
 //
-// Threads: as net.h. A target whose network needs its processor (sockets) serves the operations of
-// its peers within Progress.
+// Threads: as in net.h. A target whose network needs the target's processor (sockets) serves its
+// peers' operations within Progress.
 
 #include <cstddef>
 #include <cstdint>
@@ -56,11 +58,11 @@ struct NetSignal {
   bool strong = false;
 };
 
-// Changes the 64-bit word at `word`, which is aligned to 8 bytes, and fetches what it was before.
+// Changes the 64-bit word at `word`, aligned to 8 bytes, and fetches the word's previous value.
 struct NetAtomic {
   enum class Kind : uint8_t {
     kAdd,             // adds `operand`
-    kCompareAndSwap,  // puts `operand` in its place, if it is `compare`
+    kCompareAndSwap,  // stores `operand` if the word equals `compare`
   };
 
   NetRemote word;
@@ -71,18 +73,19 @@ struct NetAtomic {
 
 class NetRmaComm : public NetComm {
  public:
-  // Every call returns null when the comm can take no further request now: call Progress and try
-  // again. REQUIRES: bytes <= kMaxNetMessageBytes, and the ranges lie within their registrations.
+  // Every call returns null when the comm can take no further request now; the caller then calls
+  // Progress and tries again. REQUIRES: bytes <= kMaxNetMessageBytes, and the ranges lie within
+  // their registrations.
 
-  // Begins to copy `bytes` bytes to the target, and to add `signal` there afterwards unless it is
-  // null. `bytes` may be 0: a signal alone.
+  // Begins to copy `bytes` bytes to the target, and to add `signal` there afterwards unless
+  // `signal` is null. `bytes` may be 0 for a signal alone.
   virtual Result<NetRequest*> Iput(NetLocal from, NetRemote to, size_t bytes,
                                    const NetSignal* signal) = 0;
-  // Begins to copy `bytes` bytes of the target here.
+  // Begins to copy `bytes` bytes from the target to this rank.
   virtual Result<NetRequest*> Iget(NetLocal to, NetRemote from, size_t bytes) = 0;
-  // Begins to change a word of the target and to copy here, into 8 bytes, what it was before.
+  // Begins to change a word of the target and to copy the word's previous 8 bytes to `before`.
   virtual Result<NetRequest*> Iatomic(NetLocal before, const NetAtomic& atomic) = 0;
-  // Is done once all that was begun before it on this comm is visible at the target.
+  // Begins a request that ends once all earlier operations of the comm are visible at the target.
   virtual Result<NetRequest*> Iflush() = 0;
 };
 
@@ -93,8 +96,8 @@ class NetRmaListener {
   virtual Result<std::unique_ptr<NetRmaComm>> Accept(const WaitLimits& limits) = 0;
 };
 
-// The one-sided half of a network, atomic operations among it: signals are made of them, so that a
-// network whose devices have none has no such half. Belongs to its Net.
+// The one-sided half of a network. Signals are made of atomic operations, hence a network whose
+// devices have no atomics has no NetRma. The Net owns its NetRma.
 class NetRma {
  public:
   virtual ~NetRma() = default;

@@ -1,6 +1,7 @@
 #pragma once
 
-// The contract that every network's one-sided operations keep (rma.h). Used as that of messages:
+// The contract that every network's one-sided operations keep (rma.h). A test uses it like the
+// contract of messages:
 //
 //   class SocketRmaContract : public RmaContract {};
 //   TEST_P(SocketRmaContract, Holds) { Run(); }
@@ -41,7 +42,7 @@ class Window {
 
   NetLocal Local(uint64_t offset = 0) { return {memory_.get(), offset}; }
   NetRemote Remote(uint64_t offset = 0) { return {memory_->remote_key(), offset}; }
-  // The word at `offset`, which the other end adds to.
+  // Returns the word at `offset`, to which the other end adds.
   uint64_t Load(uint64_t offset) {
     return std::atomic_ref<uint64_t>(words_[offset / 8]).load(std::memory_order_acquire);
   }
@@ -126,7 +127,7 @@ inline void PutsAndGetsBytes(const NetFactory& factory) {
       const size_t bytes = i % 7 == 0 ? 0 : i % 5 == 0 ? random() % (1 << 20) : random() % 500;
       const size_t from = random() % (size - bytes);
       const size_t to = random() % (size - bytes);
-      // Puts arrive in any order; where one is to come after another, a flush stands between them.
+      // Puts arrive in any order. A flush separates two puts whose order matters.
       const auto overlaps = [&](const std::pair<size_t, size_t>& other) {
         return to < other.second && other.first < to + bytes;
       };
@@ -155,7 +156,7 @@ inline void PutsAndGetsBytes(const NetFactory& factory) {
   }
 }
 
-// A reader at the target that has loaded a signal sees the bytes of its put.
+// A reader at the target that has loaded a signal sees the bytes of the signal's put.
 inline void SignalsFollowTheirPuts(const NetFactory& factory) {
   const auto pair = factory.make();
   RmaLink link(*pair);
@@ -177,7 +178,7 @@ inline void SignalsFollowTheirPuts(const NetFactory& factory) {
   }
 }
 
-// A strong signal comes after all that was begun before it, of whatever size.
+// A strong signal comes after all earlier operations, of any size.
 inline void StrongSignalsFollowEverything(const NetFactory& factory) {
   const auto pair = factory.make();
   RmaLink link(*pair);
@@ -223,8 +224,8 @@ inline void AddsSignals(const NetFactory& factory) {
   EXPECT_EQ(theirs.Load(16), 0u);
 }
 
-// Begins atomics that store what they fetch into the words of a window, one behind another. At most
-// kNetWindow are under way.
+// Begins atomics that store their fetched values into the words of a window, one behind another. At
+// most kNetWindow are under way.
 class Fetcher {
  public:
   Fetcher(RmaLink& link, NetRmaComm& comm, Window& into) : link_(link), comm_(comm), into_(into) {}
@@ -249,7 +250,7 @@ class Fetcher {
   std::deque<NetRequest*> requests_;
 };
 
-// No addition to a word is lost or fetched twice, though signals are added to it meanwhile.
+// No addition to a word is lost or fetched twice, though signals are added to the word meanwhile.
 inline void AtomicsFetchAndAdd(const NetFactory& factory) {
   const auto pair = factory.make();
   RmaLink link(*pair);
@@ -297,7 +298,7 @@ inline void AtomicsCompareAndSwap(const NetFactory& factory) {
   };
   const auto kSwap = NetAtomic::Kind::kCompareAndSwap;
   const Step steps[] = {{{word, kSwap, 7, 0}, 0},
-                        {{word, kSwap, 9, 0}, 7},  // It is not 0 any more.
+                        {{word, kSwap, 9, 0}, 7},  // not 0 any more
                         {{word, kSwap, kMost, 7}, 7},
                         {{word, NetAtomic::Kind::kAdd, 3}, kMost},
                         {{word, kSwap, 2, kMost}, 2}};
@@ -320,7 +321,7 @@ inline void TakesRequestsUntilFull(const NetFactory& factory) {
   theirs.Fill(3);
   for (int round = 0; round < 3; ++round) {
     std::vector<NetRequest*> requests;
-    // Nothing is driven meanwhile, so that at some point there is no room.
+    // Nothing is driven meanwhile, hence the room is used up at some point.
     while (requests.size() < 100'000) {
       const size_t at = requests.size() % 64 * 1024;
       Result<NetRequest*> begun = nullptr;
@@ -341,7 +342,7 @@ inline void TakesRequestsUntilFull(const NetFactory& factory) {
     }
     EXPECT_GE(requests.size(), kNetWindow);
     EXPECT_LT(requests.size(), 100'000u);
-    for (; !requests.empty(); requests.pop_back()) {  // The last is taken first.
+    for (; !requests.empty(); requests.pop_back()) {  // the last is taken first
       ASSERT_TRUE(link.Finish(*link.origin, requests.back()));
     }
     for (size_t i = 0; i < 1024; ++i) ASSERT_EQ(ours.data()[i], Window::At(3, i));
@@ -394,7 +395,7 @@ inline void ExpectBothFail(RmaLink& link, const std::string& what) {
   EXPECT_FALSE(link.target->Progress().ok());
 }
 
-// An operation that reaches outside what was given out.
+// An operation outside the ranges that were given out.
 struct Attack {
   const char* what;
   std::function<Result<NetRequest*>(NetRmaComm&, Window&, NetRemote, NetRemote)> begin;
@@ -451,7 +452,7 @@ inline std::vector<Attack> AttacksOnRanges() {
   };
 }
 
-// Whatever reaches outside what was given out changes nothing and breaks the comm at both ends.
+// An operation outside the given ranges changes nothing and breaks the comm at both ends.
 inline void RefusesWhatWasNotGivenOut(const NetFactory& factory) {
   const auto pair = factory.make();
   for (const Attack& attack : AttacksOnRanges()) {
@@ -485,7 +486,7 @@ inline void ShutsDownUnderWay(const NetFactory& factory) {
   }
 }
 
-// A target that sleeps as PrepareToWait says serves what comes.
+// A target that sleeps on the descriptors of PrepareToWait serves operations.
 inline void WakesASleepingTarget(const NetFactory& factory) {
   const auto pair = factory.make();
   RmaLink link(*pair);

@@ -1,8 +1,8 @@
 #pragma once
 
-// One-sided operations over a network whose ranks are joined by one call of all of them, and which
-// registers memory on all of them together: that of plugins made for NCCL (plugin/rma_group.h).
-// What a NetRmaComm of such a group promises is the same as of any other (rma.h).
+// One-sided operations over a network that joins all ranks by one collective call and registers
+// memory on all ranks together, as plugins for NCCL do (plugin/rma_plugin_group.h). A NetRmaComm of
+// such a group keeps the same promises as any NetRmaComm (rma.h).
 //
 //   rank                                              all ranks
 //   RmaGroups::Open() → RmaGroupListener
@@ -25,19 +25,20 @@ class RmaGroup {
  public:
   virtual ~RmaGroup() = default;
 
-  // Registers memory that all ranks of the group reach. All ranks call it together and in the same
-  // order. Its remote_key() names the memory that each rank brought to this call. The memory ends
-  // on each rank for itself, and before the group.
+  // Registers memory that all ranks of the group reach. All ranks make this call together and in
+  // the same order. The remote_key() of the result names the memory that each rank brought to this
+  // call. Each rank destroys its registration on its own, before the group.
   virtual Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) = 0;
-  // Returns a comm to a rank. Its Register takes memory for its own puts only; where that lies in
-  // none that the group has registered, puts from it are short (LongestPut). The group outlives it.
+  // Returns a comm to a rank. Register of the comm takes memory for the comm's own puts only. A put
+  // from memory outside every registration of the group must be short (LongestPut). The group
+  // outlives the comm.
   virtual std::unique_ptr<NetRmaComm> MakeComm(int peer) = 0;
-  // Returns how many bytes a put from `memory` may have, which comes from here or from such a comm.
+  // Returns the most bytes of a put from `memory`, which comes from this group or one of its comms.
   virtual size_t LongestPut(const NetMemory& memory) const = 0;
-  // Says whether signals can be strong, and can lie in any window.
+  // Says whether signals can be strong, and whether a signal's word can lie in any window.
   virtual bool has_strong_signals() const = 0;
   virtual bool has_va_signals() const = 0;
-  // Returns what sentences call it: "plugin NAME".
+  // Returns the network's name in error messages: "plugin NAME".
   virtual std::string_view name() const = 0;
 };
 
@@ -46,20 +47,20 @@ class RmaGroupListener {
  public:
   virtual ~RmaGroupListener() = default;
   virtual const NetHandle& handle() const = 0;
-  // Joins the ranks. All of them call it together, with the handles of all in order. May wait for
-  // them without end, where a plugin does.
+  // Joins the ranks. All ranks make this call together, with the handles of all ranks in order. The
+  // call may wait for the other ranks without a limit where a plugin does.
   virtual Result<std::unique_ptr<RmaGroup>> Join(std::span<const NetHandle> handles, int rank) = 0;
 };
 
-// The networks of this kind that a rank can use.
+// The networks with groups that a rank can use.
 class RmaGroups {
  public:
   virtual ~RmaGroups() = default;
-  // Returns a number for each network, in the order in which the rank would take them; the same on
-  // all ranks that have the network.
+  // Returns a number for each network, in the rank's order of preference. Its number is the same
+  // everywhere.
   virtual std::vector<uint64_t> names() const = 0;
   virtual std::string_view NameOf(uint64_t name) const = 0;
-  // Opens one of them for a communicator, to which `number` belongs on all ranks.
+  // Opens a network for the communicator with the number `number`, which is the same on all ranks.
   virtual Result<std::unique_ptr<RmaGroupListener>> Open(uint64_t name, uint64_t number) = 0;
 };
 

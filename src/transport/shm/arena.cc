@@ -24,6 +24,7 @@ size_t ArenaLayout::FifoStride() const {
 size_t ArenaLayout::StageOffset(int rank) const {
   return kPage + static_cast<size_t>(rank) * StageStride();
 }
+// The FIFOs lie behind all stages, in the order of (from, to).
 size_t ArenaLayout::FifoOffset(int from, int to) const {
   const size_t pair = static_cast<size_t>(from) * num_ranks + static_cast<size_t>(to);
   return StageOffset(static_cast<int>(num_ranks)) + pair * FifoStride();
@@ -39,8 +40,8 @@ Arena Arena::Format(std::byte* base, const ArenaLayout& layout) {
   return Arena(base, layout);
 }
 
-// The layout follows from settings that all ranks have exchanged, so that a difference means
-// another build of the library.
+// The layout follows from settings that all ranks have exchanged, hence a difference means another
+// build.
 Result<Arena> Arena::Attach(std::byte* base, const ArenaLayout& expected) {
   Header header;
   std::memcpy(&header, base, sizeof(header));

@@ -1,11 +1,11 @@
 #pragma once
 
-// The arena: the memory that all ranks of one communicator on one machine share. One memfd per
-// communicator and machine, mapped whole by every local rank; it is sparse, so only what is used
-// costs memory.
+// The arena: the memory that all ranks of one communicator on one machine share. Each communicator
+// has one memfd per machine, and every local rank maps the whole memfd. The memfd is sparse, hence
+// only used parts cost memory.
 //
 // Layout (L local ranks, numbered 0 … L-1; every part page-aligned):
-//   header        magic, layout; checked by whoever maps it
+//   header        magic, layout; checked by every rank that maps it
 //   stage[L]      one stage (connection/stage.h) per rank
 //   fifo[L][L]    a FIFO (connection/fifo.h) from each rank to each
 
@@ -28,14 +28,14 @@ struct ArenaLayout {
   size_t StageOffset(int rank) const;
   size_t FifoOffset(int from, int to) const;
   size_t TotalBytes() const;
-  // Return the size of the data area of a stage and of a FIFO, in whole pages: what follows their
-  // first page, which has their counters.
+  // Return the size of the data area of a stage and of a FIFO, in whole pages. The data area
+  // follows the first page, which has the counters.
   size_t StageDataBytes() const { return StageStride() - kStageDataOffset; }
   size_t FifoDataBytes() const { return FifoStride() - kFifoDataOffset; }
-  size_t DataBytes() const;  // It counts all stages and FIFOs.
+  size_t DataBytes() const;  // of all stages and FIFOs together
 };
 
-// The arena as mapped at `base`. A value; the mapping belongs to someone else.
+// The arena in a mapping at `base`. A value; the mapping has another owner.
 class Arena {
  public:
   Arena() = default;

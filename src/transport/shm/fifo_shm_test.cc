@@ -69,7 +69,7 @@ bool PlayProducer(FifoView out, const std::vector<size_t>& sizes) {
     if (place == nullptr) return false;
     contract::Fill(place, sizes[i], i);
     end.producer.Publish(sizes[i], contract::TagOf(i));
-    // Now and then the consumer shall find nothing and sleep.
+    // Makes the consumer find nothing and sleep now and then.
     if (i % 1000 == 999) usleep(2000);
   }
   return true;
@@ -84,7 +84,7 @@ TEST(SharedMemoryFifo, JoinsTwoProcesses) {
     bytes = random() % 4 == 0 ? random() % (kSlotBytes + 1) : random() % 60;
   const pid_t child = fork();
   if (child == 0) {
-    // A mapping of its own, as a rank has.
+    // The child maps the memory on its own, as a rank does.
     auto mapped = SharedMemory::Map(UniqueFd(dup(memory.fd())), memory.size());
     _exit(mapped.ok() && PlayProducer({mapped->data(), kSlotBytes}, sizes) ? 0 : 1);
   }
@@ -97,7 +97,7 @@ TEST(SharedMemoryFifo, JoinsTwoProcesses) {
     ASSERT_EQ(chunk.op_tag, contract::TagOf(i));
     ASSERT_LT(NowNs() - before_ns, contract::kBoundNs / 2);  // no wake-up was lost
     end.consumer.Release();
-    if (i % 1500 == 1499) usleep(2000);  // now the producer sleeps
+    if (i % 1500 == 1499) usleep(2000);  // makes the producer sleep
   }
   int status = 0;
   waitpid(child, &status, 0);

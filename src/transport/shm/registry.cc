@@ -14,11 +14,11 @@
 
 namespace tutti {
 
-// The allocations in order of address, as a sequence lock: `version` is odd while a writer is at
-// work, and a reader whose two looks at it differ reads again. All fields are atomic, so that a
-// torn reading is only stale and never undefined. Readers load with acquire and writers store with
-// release, which keeps the second look at `version` behind the reading, and the first change of it
-// before the writing, without fences (which the thread sanitizer cannot see).
+// The allocations in order of address, as a sequence lock. `version` is odd while a writer works,
+// and a reader that sees two different versions reads again. All fields are atomic, hence a torn
+// read is only stale and never undefined. Readers load with acquire and writers store with release.
+// This keeps the second read of `version` behind the reads of the fields, and its first change
+// before their writes, without fences (which the thread sanitizer cannot see).
 struct HostMemory::Index {
   struct Entry {
     std::atomic<uintptr_t> base{0};
@@ -62,8 +62,8 @@ struct HostMemory::Index {
 namespace {
 
 constexpr size_t kFirstIndexEntries = 16;
-// A writer needs well under a microsecond unless it loses its core; then the reader gives up the
-// core, too.
+// How often a reader reads before it yields its core. A writer needs well under a microsecond
+// unless it loses its core.
 constexpr int kReadsBeforeYield = 64;
 
 // Marks the time in which an index is written.
@@ -93,7 +93,7 @@ HostMemory::~HostMemory() {
   for (auto& [id, allocation] : allocations_) Release(allocation);
 }
 
-// Does the rest of a free: ends the offer and gives the pages back, whoever still has them mapped.
+// Completes a free: ends the offer and gives the pages back, even if peers still have them mapped.
 void HostMemory::Release(Allocation& allocation) {
   if (allocation.server == nullptr) return;
   allocation.server->Withdraw(allocation.offer_id);
@@ -112,6 +112,7 @@ Result<void*> HostMemory::Allocate(size_t bytes) {
   return data;
 }
 
+// The index is changed under the mutex. Only the start of an allocation is accepted.
 Status HostMemory::Free(void* pointer) {
   if (pointer == nullptr) return Status::Ok();
   Allocation freed;
@@ -128,11 +129,12 @@ Status HostMemory::Free(void* pointer) {
     freed = std::move(allocations_[location->id]);
     allocations_.erase(location->id);
   }
-  // Unmapping much memory takes milliseconds, so it happens outside the lock.
+  // Unmapping much memory takes milliseconds, hence it happens outside the lock.
   Release(freed);
   return Status::Ok();
 }
 
+// An allocation is offered once, and all peers use the same key.
 Result<RemoteHandle> HostMemory::Export(uint64_t id, FdServer& server) {
   const MutexLock lock(mutex_);
   const auto found = allocations_.find(id);
@@ -164,8 +166,8 @@ size_t HostMemory::total_bytes() const {
   return total_bytes_;
 }
 
-// Every call of a collective looks its buffers up, so that this takes no lock and writes nothing.
-// It repeats the search when a writer was at work meanwhile.
+// Every call of a collective looks its buffers up. The function therefore takes no lock and writes
+// nothing; it repeats the search when a writer worked meanwhile.
 std::optional<HostMemory::Location> HostMemory::FindInIndex(uintptr_t pointer, size_t bytes) const {
   for (int reads = 0;; ++reads) {
     if (reads >= kReadsBeforeYield) sched_yield();
@@ -191,8 +193,9 @@ std::optional<HostMemory::Location> HostMemory::FindInIndex(uintptr_t pointer, s
   }
 }
 
-// A larger index replaces one that is full. The old ones stay allocated, because readers may still
-// be inside; as each is twice as large as the one before, they take less than the last together.
+// A larger index replaces a full index. The old indexes stay allocated, because readers may still
+// use them. Each index is twice as large as its predecessor, hence all old indexes together are
+// smaller than the last.
 HostMemory::Index& HostMemory::WritableIndex(size_t entries) {
   if (!indexes_.empty() && indexes_.back()->capacity >= entries) return *indexes_.back();
   auto larger = std::make_unique<Index>(indexes_.empty() ? kFirstIndexEntries
@@ -210,6 +213,7 @@ HostMemory::Index& HostMemory::WritableIndex(size_t entries) {
   return *indexes_.back();
 }
 
+// The index becomes visible only when complete: no first reader sees a half-written index.
 void HostMemory::Insert(uint64_t id, const SharedMemory& memory) {
   const size_t count = allocations_.size();
   Index& index = WritableIndex(count + 1);
@@ -235,9 +239,9 @@ void HostMemory::Erase(uintptr_t base) {
   if (count == 1) index_.store(nullptr, std::memory_order_release);
 }
 
-// Moves what it finds to the front of the list, whose end Trim unmaps.
+// Moves a found mapping to the front of the list, whose end Trim unmaps.
 std::span<std::byte> PeerMemory::Find(int peer, uint64_t allocation_id) {
-  // A collective uses the same few buffers again and again: the first entry often is the one.
+  // A collective uses the same few buffers again and again, hence the first entry often matches.
   if (!mappings_.empty() && mappings_.front().key == Key{peer, allocation_id})
     return mappings_.front().memory.bytes();
   const auto found = by_key_.find(Key{peer, allocation_id});
@@ -246,6 +250,7 @@ std::span<std::byte> PeerMemory::Find(int peer, uint64_t allocation_id) {
   return found->second->memory.bytes();
 }
 
+// The handle comes from a peer; the descriptor server checks its key and number.
 Result<std::span<std::byte>> PeerMemory::Map(int peer, const RemoteHandle& handle) {
   if (const auto mapped = Find(peer, handle.allocation_id); !mapped.empty()) return mapped;
   const char* const name = handle.server_name.data();

@@ -29,7 +29,7 @@ int CountFds() {
   return count;
 }
 
-// A child process that goes through `steps` one by one, each when told to.
+// A child process that goes through `steps` one by one, each on command.
 class Child {
  public:
   explicit Child(std::vector<std::function<bool()>> steps) : num_steps_(steps.size()) {
@@ -57,7 +57,7 @@ class Child {
     down_.Reset();
     waitpid(pid_, nullptr, 0);
   }
-  // False when the step failed or the child died in it.
+  // Returns false when the step failed or the child died during the step.
   bool Step() {
     EXPECT_LT(next_step_++, num_steps_);
     char byte = 0;
@@ -219,7 +219,7 @@ TEST(HostMemory, FindIsSafeBesideAllocateAndFree) {
   EXPECT_EQ(memory.num_allocations(), 1u);
 }
 
-// The index goes and comes back between these readers' looks.
+// The index disappears and returns between the readers' reads.
 TEST(HostMemory, FindIsSafeBesideTheLastFree) {
   HostMemory memory;
   std::atomic<bool> stop{false};
@@ -252,7 +252,7 @@ struct PeerMemoryTest : ::testing::Test {
     return handle.ok() ? *handle : RemoteHandle{};
   }
 
-  // In this order: what is last goes first.
+  // In this order: the last member is destroyed first.
   std::unique_ptr<EventLoop> loop;
   std::unique_ptr<FdServer> server;
   std::unique_ptr<HostMemory> memory;
@@ -285,7 +285,7 @@ TEST_F(PeerMemoryTest, FreeingMappedMemoryIsSafe) {
                  mapped = *result;
                  return mapped[5] == std::byte{3};
                },
-               // Freed meanwhile: its pages are given back, its addresses stay.
+               // Freed meanwhile: the pages are given back, the addresses stay.
                [&] {
                  for (size_t i = 0; i < (1 << 20); i += 64)
                    if (mapped[i] != std::byte{0}) return false;
@@ -356,7 +356,7 @@ TEST_F(PeerMemoryTest, TrimDropsTheLeastRecentlyUsed) {
     ASSERT_TRUE(result.ok());
     mapped.push_back(result->data());
   }
-  // More than the limit may be in use at once; nothing moves before Trim.
+  // More than the limit may be in use at once. Nothing moves before Trim.
   EXPECT_EQ(peers.num_mappings(), 4u);
   for (int i = 0; i < 4; ++i)
     EXPECT_EQ(mapped[static_cast<size_t>(i)][0], static_cast<std::byte>(i + 1));

@@ -12,12 +12,13 @@
 namespace tutti {
 namespace {
 
-// One call of the kernel copies at most 2^31 - 4096 bytes; a power of two below that keeps the
-// pieces aligned.
+// A call of the kernel copies at most 2^31 - 4096 bytes. A power of two keeps the pieces aligned.
 constexpr size_t kMaxBytesPerCall = size_t{1} << 30;
 
 enum class Direction { kRead, kWrite };
 
+// Turns an errno value into a message with a remedy, since the permission depends on settings of
+// the machine.
 Status CopyError(int error, Direction direction, pid_t pid, uintptr_t remote, size_t bytes) {
   const char* verb = direction == Direction::kRead ? "read from" : "write to";
   switch (error) {
@@ -42,7 +43,7 @@ Status CopyError(int error, Direction direction, pid_t pid, uintptr_t remote, si
   }
 }
 
-// Copies between this process and another one, by as many system calls as it takes.
+// Copies between this process and another process, by as many system calls as necessary.
 Status Copy(Direction direction, pid_t pid, void* local, uintptr_t remote, size_t bytes) {
   auto* at = static_cast<std::byte*>(local);
   while (bytes > 0) {
@@ -56,8 +57,7 @@ Status Copy(Direction direction, pid_t pid, void* local, uintptr_t remote, size_
       if (errno == EINTR) continue;
       return CopyError(errno, direction, pid, remote, bytes);
     }
-    // A copy that ends early met a hole, which the next call reports; one of nothing would go on
-    // for ever.
+    // A partial copy met a hole, which the next call reports. A copy of nothing would never end.
     if (copied == 0) return CopyError(EFAULT, direction, pid, remote, bytes);
     at += copied;
     remote += static_cast<uintptr_t>(copied);

@@ -1,16 +1,16 @@
 #pragma once
 
-// Copies between this process's memory and another's in one step, without shared memory
-// (process_vm_readv and process_vm_writev). The other process takes no part in it: both sides must
-// have agreed on when the memory may be touched.
+// Copies between this process's memory and another process's in one step, without shared memory
+// (process_vm_readv and process_vm_writev). The other process takes no part in the copy. Both sides
+// must have agreed when the memory may be touched.
 //
-// Whether the kernel permits it depends on users, on Yama (kernel.yama.ptrace_scope), on containers
-// and their seccomp profiles; and a process number that a peer told us may mean another process
-// here, when the two are in different process namespaces. So no one may rely on it before
-// ProbeRemoteRead has proved it, in each direction, between the two ranks in question.
+// The kernel's permission depends on users, on Yama (kernel.yama.ptrace_scope), and on containers
+// and their seccomp profiles. A process number from a peer may also mean another process here, when
+// the peer is in a different process namespace. A caller must therefore first prove the permission
+// by ProbeRemoteRead, in each direction, between the two ranks in question.
 //
-// Always through the kernel, also for this process's own number: a peer in another process
-// namespace may have told us ours, and then its address need not exist here.
+// All copies go through the kernel, also for this process's own number: a peer in another process
+// namespace may have sent this number, and its address need not exist here.
 //
 // Pure functions; any thread.
 
@@ -24,24 +24,24 @@
 
 namespace tutti {
 
-// Errors: RemoteError when process `pid` has ended; SystemError with a remedy when it is forbidden;
-// SystemError with the address when the memory is not there. Part of the bytes may have been copied
-// then.
+// Fail with RemoteError when process `pid` has ended, with SystemError and a remedy when the copy
+// is forbidden, and with SystemError and the address when the memory does not exist. After a
+// failure part of the bytes may have been copied.
 Status ReadRemote(pid_t pid, void* dst, uintptr_t remote, size_t bytes);
 Status WriteRemote(pid_t pid, uintptr_t remote, const void* src, size_t bytes);
 
-// A random value that a rank writes somewhere in its memory, so that others can prove that they
-// read that very memory.
+// Returns a random value. A rank writes the value to its memory, and peers prove by reading the
+// value that they read this memory.
 using RemoteToken = std::array<uint8_t, 16>;
 RemoteToken RandomRemoteToken();
 
-// Succeeds when `remote` in process `pid` holds `expected`, and otherwise returns why that cannot
-// be seen. Never crashes.
+// Succeeds if `remote` in process `pid` has `expected`, and otherwise returns why not. Never
+// crashes.
 Status ProbeRemoteRead(pid_t pid, uintptr_t remote, const RemoteToken& expected);
 
-// Lets processes of the same user copy from and to this one where Yama's restricted mode
-// (ptrace_scope 1, the default of some distributions) would forbid it between siblings. No effect
-// where there is no Yama.
+// Lets processes of the same user copy from and to this process where Yama's restricted mode
+// (ptrace_scope 1, the default of some distributions) would forbid copies between siblings. No
+// effect without Yama.
 void PermitRemoteCopies();
 
 }  // namespace tutti

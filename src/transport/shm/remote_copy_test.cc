@@ -49,8 +49,8 @@ class Pages {
 
 uint8_t Pattern(size_t i) { return static_cast<uint8_t>(i * 131 + i / 256); }
 
-// A process that holds `pages` (at the same address as here) filled with Pattern, or whose memory
-// `check` looks at when it is told to end.
+// A process that holds `pages` (at the same address as here) filled with Pattern. `check` examines
+// its memory at the end.
 class Peer {
  public:
   explicit Peer(
@@ -106,7 +106,7 @@ TEST(RemoteCopy, ReadsAnotherProcess) {
       ASSERT_EQ(here[bytes], 0xee);
     }
   }
-  EXPECT_EQ(pages.data()[1], 0);  // it was the other's memory that was read
+  EXPECT_EQ(pages.data()[1], 0);  // the peer's memory was read
 }
 
 TEST(RemoteCopy, WritesAnotherProcess) {
@@ -134,7 +134,7 @@ TEST(RemoteCopy, MissingMemoryIsAnErrorWithItsPlace) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("EFAULT"));
   EXPECT_THAT(std::string(status.message()),
               HasSubstr(fmt::format("{:#x}", pages.address() + 2 * kPage)));
-  EXPECT_EQ(here[0], 9);  // the part that exists came
+  EXPECT_EQ(here[0], 9);  // the existing part was copied
   EXPECT_FALSE(WriteRemote(peer.pid(), 0x10, here.data(), 1).ok());
 }
 
@@ -199,7 +199,7 @@ TEST(RemoteProbe, SucceedsOnTheRightMemoryOnly) {
   EXPECT_THAT(std::string(unmapped.message()), HasSubstr("EFAULT"));
 }
 
-// A rank tells its process number, which means another process, or none, where the reader lives.
+// A rank tells its process number, which means another process, or none, in the reader's namespace.
 TEST(RemoteProbe, ProcessNamespacesAreNoticed) {
   const Pages pages(1);
   const RemoteToken token = RandomRemoteToken();
@@ -209,10 +209,11 @@ TEST(RemoteProbe, ProcessNamespacesAreNoticed) {
     if (unshare(CLONE_NEWPID) != 0) return 77;
     const pid_t reader = fork();
     if (reader == 0) {
-      // The right address, the right token in the namesake's place, but not that process.
+      // The address is right and the namesake has the right token, but the process is another one.
       std::memset(pages.data(), 0, token.size());
       if (ProbeRemoteRead(told, pages.address(), token).ok()) _exit(1);
-      // This process is number 1 here. A process that called itself 1 elsewhere is another one.
+      // This process is number 1 here. A process with the number 1 in another namespace is a
+      // different process.
       const Status why = ProbeRemoteRead(1, pages.address(), token);
       if (why.ok()) _exit(2);
       _exit(why.message().find("namespaces") != std::string_view::npos ? 0 : 3);

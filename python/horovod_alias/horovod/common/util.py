@@ -19,8 +19,8 @@ _cache = functools.lru_cache(maxsize=None)
 
 
 def extension_available(ext_base_name, verbose=False):
-    """Returns whether the package's part for an array library can be used, which is so where that
-    library is installed."""
+    """Returns whether the package's part for an array library can be used, which needs the
+    library."""
     return ext_base_name in ("torch", "numpy") and \
         importlib.util.find_spec(ext_base_name) is not None
 
@@ -94,8 +94,8 @@ def env(**variables):
 
 
 def get_average_backwards_compatibility_fun(reduce_ops):
-    """Returns a function of (op, average) that returns the operator of `reduce_ops` that both
-    mean."""
+    """Returns a function of (op, average) that returns the operator of `reduce_ops` meant by
+    both."""
     def choose(op, average):
         if average is not None and op is not None:
             raise ValueError("give either op or average, not both; average is the older name")
@@ -108,7 +108,8 @@ def get_average_backwards_compatibility_fun(reduce_ops):
 
 def check_installed_version(name, version, exception=None):
     """Warns, or with `exception` raises HorovodVersionMismatchError, where a library is installed
-    in a version other than `version`. Nothing here is compiled for a version, so any will do."""
+    in a version other than `version`. Nothing here is compiled for a version, and any version will
+    do."""
     try:
         installed = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

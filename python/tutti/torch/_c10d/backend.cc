@@ -70,7 +70,7 @@ TuttiBackend::OnDevice& TuttiBackend::DeviceFor(at::Device device) {
   }
   TORCH_CHECK_VALUE(device.is_cuda() && device.has_index(), "a GPU of CUDA is wanted, not ",
                     device);
-  // Ranks that use several devices each bring them in one order.
+  // Ranks that use several devices each bring them in the same order.
   auto on_device =
       std::make_unique<OnDevice>(NewOnDevice(c10::str("gpu/", made), rank_, size_, device), size_);
   const MutexLock lock(devices_mutex_);
@@ -188,7 +188,7 @@ WorkPtr TuttiBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) 
   const at::Tensor& tensor = Only(tensors);
   const Place place(*this, tensors, Waits(opts));
   Operation operation;
-  // Off the root the tensor must stay as it is.
+  // Off the root the tensor must remain unchanged.
   const at::Tensor target = opts.rootRank == rank_ ? tensor : at::empty_like(tensor);
   operation.Keep({target});
   place.reductions().Reduce(operation, tensor, target, opts.reduceOp,
@@ -249,7 +249,8 @@ WorkPtr TuttiBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inp
 // Meeting
 
 WorkPtr TuttiBackend::barrier(const c10d::BarrierOptions& opts) {
-  // Of GPUs, what the current streams hold is done before the ranks meet, and all collectives.
+  // With GPUs, the present work of the current streams and all collectives are done before the
+  // ranks meet.
   for (const auto& communicator : Devices()) communicator->AwaitStreams();
   const Place place(*this, {}, Waits(opts));
   Operation operation;
@@ -300,8 +301,9 @@ void TuttiBackend::abort() {
   ordered_.Abort();
 }
 
-// Makes a group's backend and stores it in `group`, which brings the ranks and the store, as that
-// of tensors in host memory: so it comes to Python without Python's headers.
+// Makes a group's backend and stores the backend in `group`, as the backend of tensors in host
+// memory. `group` brings the ranks and the store. In this way the backend comes to Python without
+// Python's headers.
 void AddBackend(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& library,
                 double timeout_s, int64_t left) {
   GroupOptions options;

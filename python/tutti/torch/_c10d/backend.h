@@ -2,23 +2,24 @@
 #pragma once
 
 // The backend `tutti` of torch.distributed in C++, for tensors in host memory and on GPUs of CUDA.
-// It is what init_process_group("tutti") makes where it can be compiled;
-// python/tutti/torch/distributed.py is the same in Python, for host memory, where it cannot.
+// init_process_group("tutti") makes this backend where it can be compiled; elsewhere
+// python/tutti/torch/distributed.py stands in, for host memory.
 //
-// Of the library it uses nccl.h and tutti/tutti.h alone, of PyTorch its C++ headers and not those
-// of Python. All files of this folder are compiled as one (python/tutti/torch/_native.py).
+// The backend uses nccl.h and tutti/tutti.h alone of the library, and the C++ headers of PyTorch,
+// not those of Python. All files of this folder are compiled as one
+// (python/tutti/torch/_native.py).
 //
-//   backend.h       what PyTorch calls: checks tensors, plans operations
-//   movement.cc     those of them that only move data
+//   backend.h       the functions that PyTorch calls: checks tensors, plans operations
+//   movement.cc     the functions that only move data
 //   sparse.cc       the sum of sparse tensors
 //   reductions.h    operators and types that the library lacks
-//   ordered.h       the communicator of the host on which operations run one after another
-//   device.h        that of GPUs, on the streams of PyTorch
+//   ordered.h       the communicator of the host, whose operations run one after another
+//   device.h        the communicator of GPUs, on the streams of PyTorch
 //   messages.h      send and recv, each pair of ranks and each tag for itself
 //   rendezvous.h    how ranks meet through the store
-//   work.h          what PyTorch gets to wait for
+//   work.h          the objects for which PyTorch waits
 //   library.h       libtutti's functions
-//   mutex.h         a mutex and what it guards
+//   mutex.h         a mutex and its guarded members
 
 #include <map>
 #include <memory>
@@ -41,28 +42,28 @@ namespace tutti_c10d {
 using Tensors = std::vector<at::Tensor>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-// How a group is made.
+// The parameters of a new group.
 struct GroupOptions {
-  std::string library;  // Under which name libtutti was loaded.
+  std::string library;  // the name under which libtutti was loaded
   std::chrono::milliseconds timeout{};
-  // Called once, with null, when shutdown has ended the group. Null where there is nothing to do.
+  // Called once, with null, when shutdown has ended the group. Null stands for no call.
   void (*left)(void*) = nullptr;
 };
 
 // One group of ranks. Collectives run in the order in which they are asked for; sends and receives
 // between two ranks in one direction and with one tag keep their order, too, and wait for nothing
-// else. ValueError for what is wrong in itself; what the library reports is a DistBackendError,
-// thrown by the call where its caller waits, else by the Work. Collectives are asked for by one
-// thread at a time, as everywhere in torch.distributed.
+// else. ValueError for a wrong call. Errors of the library are a DistBackendError, thrown by the
+// call where its caller waits, else by the Work. Collectives are asked for by one thread at a time,
+// as everywhere in torch.distributed.
 //
-// Tensors of one operation lie on one device. Operations on GPUs have a communicator of their own
-// for each device of a rank, which is made when the first of them is asked for: by all ranks of the
-// group together, and by the two ranks of a message.
+// The tensors of an operation lie on one device. Operations on GPUs have a communicator of their
+// own for each device of a rank. The communicator is made at the first such operation: by all ranks
+// of the group together, and by the two ranks of a message.
 class TuttiBackend : public c10d::Backend {
  public:
   // Blocks until all ranks of the group have come.
   TuttiBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, GroupOptions options);
-  // Gives up what is under way; a program that wants it done calls shutdown.
+  // Gives up work under way; a program that wants the work done calls shutdown.
   ~TuttiBackend() override;
 
   const std::string getBackendName() const override { return "tutti"; }
@@ -71,18 +72,18 @@ class TuttiBackend : public c10d::Backend {
   bool supportsSplitting() const override { return true; }
   void setTimeout(std::chrono::milliseconds timeout) override { options_.timeout = timeout; }
   void eagerConnectSingleDevice(at::Device device) override { DeviceFor(device); }
-  void setSequenceNumberForGroup() override {}  // It begins with 0 on all ranks.
+  void setSequenceNumberForGroup() override {}  // The number begins with 0 on all ranks.
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   c10d::ErrorType getError() override;
 
-  // All operations between the two are begun as ever, but in the background, and messages between
-  // GPUs together at the end; the Work that endCoalescing returns ends with the last of them.
+  // Operations between the two calls are begun as ever, but in the background, and messages between
+  // GPUs together at the end. The Work that endCoalescing returns ends with the last operation.
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 
   // Reductions
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
-  // Waits until all ranks have called it; the rest may go on in the background. SUM only.
+  // Waits until all ranks have called; the rest may go on in the background. SUM only.
   WorkPtr allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& opts) override;
   WorkPtr allreduce_coalesced(Tensors& tensors,
                               const c10d::AllreduceCoalescedOptions& opts) override;
@@ -124,7 +125,8 @@ class TuttiBackend : public c10d::Backend {
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
 
-  // A new group of these ranks of this one, null on others. Its ranks meet through the store.
+  // Returns a new group of the given ranks of this group, null on all further ranks. Its ranks meet
+  // through the store.
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                           const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<Options>& opts) override;
@@ -133,31 +135,32 @@ class TuttiBackend : public c10d::Backend {
                                           const int& size) override;
 
   // Ends the group's connections once its messages are done; collectives that nobody waited for are
-  // given up. In a child of fork it does nothing.
+  // given up. Does nothing in a child of fork.
   void shutdown() override;
-  // Gives up what is under way, from any thread, and ends the connections.
+  // Gives up work under way, from any thread, and ends the connections.
   void abort() override;
 
  private:
-  // What a function of PyTorch asks for: how it is named, and what the Work is to return.
+  // A call of PyTorch: its name, and the results of its Work.
   struct Asked {
     c10d::OpType type;
-    const char* title;  // For the profiler.
+    const char* title;  // for the profiler
     const Tensors& inputs;
     const Tensors& outputs;
   };
-  using Message = std::pair<at::Tensor, int>;  // A tensor and the other rank.
-  // What a rank has for one of its devices.
+  using Message = std::pair<at::Tensor, int>;  // a tensor and the other rank
+  // The objects of a rank for one of its devices.
   struct OnDevice {
     OnDevice(std::shared_ptr<DeviceCommunicator> its_communicator, int size)
         : communicator(std::move(its_communicator)), reductions(*communicator, size) {}
     const std::shared_ptr<DeviceCommunicator> communicator;
     Reductions reductions;
   };
-  // Where an operation runs. While it lives, what PyTorch does on the device is part of that.
+  // The place where an operation runs. During its life PyTorch's work on the device is part of the
+  // operation.
   class Place {
    public:
-    // That of the tensors, of which there may be none. `waits`: the caller waits at once.
+    // The place of the tensors; the list may be empty. `waits`: the caller waits at once.
     Place(TuttiBackend& backend, const Tensors& tensors, bool waits);
     Reductions& reductions() const { return device ? device->reductions : backend_.reductions_; }
 
@@ -165,7 +168,7 @@ class TuttiBackend : public c10d::Backend {
     TuttiBackend& backend_;
 
    public:
-    OnDevice* const device;  // Null: the host.
+    OnDevice* const device;  // null: the host
     const bool waits;
 
    private:
@@ -183,9 +186,10 @@ class TuttiBackend : public c10d::Backend {
   std::shared_ptr<DeviceCommunicator> NewOnDevice(const std::string& key, int rank, int size,
                                                   at::Device device);
   void CheckDevicesOpen() const TUTTI_REQUIRES(devices_mutex_);
-  // Returns the group's communicators on GPUs, without those of two ranks.
+  // Returns the group's communicators on GPUs, without the communicators of pairs of ranks.
   std::vector<std::shared_ptr<DeviceCommunicator>> Devices();
-  // Returns those of two ranks as well, for whoever ends them. None is made from now on.
+  // Returns all communicators on GPUs, including pairs of ranks, to end them. None is made from now
+  // on.
   std::vector<std::shared_ptr<DeviceCommunicator>> TakeDevices();
   WorkPtr Run(const Place& place, Operation operation, const Asked& asked);
   c10::intrusive_ptr<TuttiWork> NewWork(const Asked& asked);
@@ -195,22 +199,22 @@ class TuttiBackend : public c10d::Backend {
   void RunCoalescedMessages();
   WorkPtr AllReduceAll(const Tensors& tensors, const c10d::ReduceOp& op, const Asked& asked,
                        bool waits);
-  // Returns the numbers that all ranks bring, by rank. Waits for them.
+  // Returns the numbers that all ranks bring, by rank. Waits for the ranks.
   std::vector<int64_t> GatherNumbers(int64_t number);
   WorkPtr ReduceScatterAll(const Tensors& outputs, const Tensors& inputs,
                            const c10d::ReduceScatterOptions& opts, c10d::OpType type);
   WorkPtr AllGatherAll(const Tensors& outputs, const Tensors& inputs,
                        const c10d::AllgatherOptions& opts, c10d::OpType type);
   void AddAllGather(Operation& operation, const at::Tensor& input, void* output) const;
-  // Adds messages between many ranks at once; what a rank sends to itself is copied.
+  // Adds messages between many ranks at once; a rank's messages to itself are copied.
   void AddExchange(Operation& operation, const std::vector<Message>& sends,
                    const std::vector<Message>& receives) const;
   WorkPtr PutMessage(const Tensors& tensors, int source, int target, int tag);
   std::shared_ptr<MessageQueue> QueueOf(int source, int target, int tag);
   std::vector<std::shared_ptr<MessageQueue>> TakeQueues();
   bool InChild() const;
-  // How long operations may wait without progress: as long as the group's time-out. Where that is
-  // the one that all groups have, 0, and TUTTI_TIMEOUT_S says it.
+  // Returns how long operations may wait without progress: the group's time-out. For the time-out
+  // that all groups have by default, returns 0, and TUTTI_TIMEOUT_S decides.
   std::chrono::milliseconds WaitLimit() const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
@@ -228,13 +232,13 @@ class TuttiBackend : public c10d::Backend {
   mutable Mutex devices_mutex_;
   bool devices_closed_ TUTTI_GUARDED_BY(devices_mutex_) = false;
   std::map<int, std::unique_ptr<OnDevice>> devices_ TUTTI_GUARDED_BY(devices_mutex_);
-  // By the lower rank, the higher one, the tag and this rank's device.
+  // By the lower rank, the higher rank, the tag and this rank's device.
   std::map<std::tuple<int, int, int, int>, std::shared_ptr<DeviceCommunicator>> pairs_
       TUTTI_GUARDED_BY(devices_mutex_);
 
   Mutex messages_mutex_;
   bool closed_ TUTTI_GUARDED_BY(messages_mutex_) = false;
-  // By the rank that sends, the one that receives, and the tag.
+  // By the sending rank, the receiving rank, and the tag.
   std::map<std::tuple<int, int, int>, std::shared_ptr<MessageQueue>> messages_
       TUTTI_GUARDED_BY(messages_mutex_);
 };

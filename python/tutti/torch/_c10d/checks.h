@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What the functions of the backend ask of the tensors that they are given. ValueError says what is
-// wrong.
+// The demands of the backend's functions on their tensors. A ValueError names the fault.
 
 #include <ATen/ATen.h>
 
@@ -18,20 +17,20 @@ inline const at::Tensor& Checked(const at::Tensor& tensor) {
                     tensor.layout(), " on ", tensor.device());
   TORCH_CHECK_VALUE(tensor.is_contiguous(),
                     "the tensor must be contiguous; use tensor.contiguous()");
-  // The memory of such a view does not have its values.
+  // The memory of a conjugated or negated view does not have the view's values.
   TORCH_CHECK_VALUE(!tensor.is_conj() && !tensor.is_neg(),
                     "the tensor is a conjugated or negated view; use tensor.resolve_conj() or "
                     "tensor.resolve_neg()");
   return tensor;
 }
 
-// Returns the one tensor of the list, checked.
+// Returns the only tensor of the list, checked.
 inline const at::Tensor& Only(const std::vector<at::Tensor>& tensors) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "one tensor is wanted, not ", tensors.size());
   return Checked(tensors[0]);
 }
 
-// Returns the one list, which has a tensor for each rank.
+// Returns the only list, which has a tensor for each rank.
 inline const std::vector<at::Tensor>& ForEachRank(const std::vector<std::vector<at::Tensor>>& lists,
                                                   int size) {
   TORCH_CHECK_VALUE(lists.size() == 1, "one list of tensors is wanted, not ", lists.size());
@@ -52,7 +51,7 @@ inline void CheckSameType(const at::Tensor& output, const at::Tensor& input, con
 }
 
 // Returns whether the caller of torch.distributed waits for the operation at once. Older versions
-// do not say so.
+// of PyTorch do not tell.
 template <typename Options>
 bool Waits(const Options& options) {
   if constexpr (requires { options.asyncOp; }) {
@@ -62,11 +61,11 @@ bool Waits(const Options& options) {
   }
 }
 
-// Returns the memory of a tensor that is checked, as bytes.
+// Returns the memory of a checked tensor, as bytes.
 inline at::Tensor BytesOf(const at::Tensor& tensor) { return tensor.reshape({-1}).view(at::kByte); }
 
-// Copies `bytes` bytes from one place in a tensor to one in another, which may be of other types.
-// Both are on the host, or on one GPU, whose current stream does it.
+// Copies `bytes` bytes from a place in a tensor to a place in another, which may be of another
+// type. Both are on the host, or on the same GPU, whose current stream copies.
 inline void CopyBytes(const at::Tensor& to, size_t to_at, const at::Tensor& from, size_t from_at,
                       size_t bytes) {
   if (bytes == 0) return;
@@ -90,7 +89,7 @@ inline void Join(const std::vector<at::Tensor>& parts, const at::Tensor& whole) 
   }
 }
 
-// Copies the other way.
+// Copies `whole` into the parts, one after another.
 inline void Share(const at::Tensor& whole, const std::vector<at::Tensor>& parts) {
   size_t at = 0;
   for (const at::Tensor& part : parts) {

@@ -104,7 +104,7 @@ void DeviceWork::Queued() {
   stream_ = guard.getStream(communicator_->device());
   done_.record(stream_);
   // The caller's tensors belong to other streams, and their memory must not be given away before
-  // this one has used it.
+  // this stream has used the memory.
   for (const std::vector<at::Tensor>& tensors : {inputs_, result()})
     for (const at::Tensor& tensor : tensors)
       if (tensor.numel() > 0) guard.recordDataPtrOnStream(tensor.storage().data_ptr(), stream_);
@@ -149,7 +149,7 @@ c10::intrusive_ptr<c10::ivalue::Future> DeviceWork::getFuture() {
     device_future_ =
         c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
                                                  std::vector<c10::Device>{communicator_->device()});
-    // The future notes where the current streams are, for those who take its value.
+    // The future notes the ends of the current streams, for callers that take its value.
     const c10::StreamGuard guard(stream_);
     device_future_->markCompleted(c10::IValue(result()));
   }

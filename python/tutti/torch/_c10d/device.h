@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Operations on tensors of GPUs. They are queued on a stream of PyTorch by the thread that asks for
-// them, and nothing waits on the host: a Work has the streams of its waiter wait.
+// Operations on tensors of GPUs. The thread that asks for an operation queues its work on a stream
+// of PyTorch, and nothing waits on the host: a Work makes the streams of its waiter wait.
 //
-// PyTorch's device-agnostic classes of streams and events serve, so that the backend needs neither
+// Streams and events are PyTorch's device-agnostic classes, because the backend then needs neither
 // CUDA's headers nor PyTorch's libraries for CUDA, and one binary serves builds with CUDA and
 // without.
 
@@ -22,8 +22,8 @@
 
 namespace tutti_c10d {
 
-// A communicator of ranks that are GPUs. The library keeps the order of its operations, whichever
-// streams they are queued on. Any thread may use it.
+// A communicator of ranks that are GPUs. The library keeps the order of its operations on any
+// streams. Any thread may use a communicator.
 class DeviceCommunicator final : public OperatorMaker {
  public:
   // Takes `comm` over, whose rank is this device.
@@ -31,7 +31,7 @@ class DeviceCommunicator final : public OperatorMaker {
   ~DeviceCommunicator() override { End(); }
 
   c10::Device device() const { return device_; }
-  // The stream of operations that nobody waits for at once.
+  // The stream of operations that nobody awaits at once.
   const c10::Stream& side_stream() const { return side_stream_; }
 
   // Queues the operation on the device's current stream.
@@ -41,16 +41,16 @@ class DeviceCommunicator final : public OperatorMaker {
                             std::shared_ptr<void>& keep) override;
   const Library& library() const override { return *library_; }
 
-  // Blocks until the device has done what its current stream and the side stream hold.
+  // Blocks until the device has done the present work of its current stream and the side stream.
   void AwaitStreams() const;
-  // Throws what the library says where the communicator has failed, and where it was aborted.
+  // Throws the library's error where the communicator has failed or was aborted.
   void CheckHealthy() const;
   // Returns whether CheckHealthy would not throw.
   bool healthy() const;
-  // Waits until the GPU has done what was queued, and ends the communicator. Operations fail from
+  // Waits until the GPU has done its queued work, and ends the communicator. Operations fail from
   // now on. Does nothing the second time.
   void End();
-  // Gives up what is under way, from any thread, and ends the communicator.
+  // Gives up work under way, from any thread, and ends the communicator.
   void Abort();
 
  private:
@@ -65,9 +65,9 @@ class DeviceCommunicator final : public OperatorMaker {
   Mutex mutex_;  // Held while an operation is queued, so that operations have one order.
 };
 
-// Has what follows in a function run on one stream of a device: the current one where the caller
-// waits at once, else the communicator's own, behind what the current one holds. Tensors that are
-// made meanwhile belong to that stream. Null: the host, and nothing happens.
+// Makes the following calls of a function run on one stream of a device: the current stream where
+// the caller waits at once, else the communicator's own, behind the work of the current stream.
+// Tensors made meanwhile belong to the chosen stream. Null: the host, and nothing happens.
 class StreamScope {
  public:
   StreamScope(const DeviceCommunicator* communicator, bool waits);
@@ -88,7 +88,8 @@ class DeviceWork final : public TuttiWork {
 
   bool isCompleted() override;
   bool isSuccess() const override;
-  // Has the device's current stream wait. With a time-out the host waits too, so long at most.
+  // Makes the device's current stream wait. With a time-out the host waits too, for this time at
+  // most.
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override;
   void blockCurrentStream() override { synchronize(); }

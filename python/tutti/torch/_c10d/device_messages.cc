@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between the GPUs of two ranks. Those of one startCoalescing run together, on the group's
-// communicator; others on one that the two ranks have for themselves, and in the order in which
-// both ask for them. The first of these waits on the host until the other rank asks for its first.
+// Messages between the GPUs of two ranks. The messages of one startCoalescing run together, on the
+// group's communicator. All further messages run on a communicator of the two ranks alone, in the
+// order in which both ask for them. The first message of a pair waits on the host until the other
+// rank asks for its first.
 
 #include <algorithm>
 

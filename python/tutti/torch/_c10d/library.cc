@@ -14,7 +14,7 @@ void LookUp(void* handle, const char* name, Function& function) {
               "; the Python package and the library are of different versions");
 }
 
-// Throws the library's sentence. Programs know a time-out of a group by the word that Gloo has.
+// Throws the library's sentence. Programs know a time-out of a group by Gloo's word for time-outs.
 [[noreturn]] void Throw(ncclResult_t result, const char* sentence) {
   C10_THROW_ERROR(DistBackendError,
                   result == ncclTimeout

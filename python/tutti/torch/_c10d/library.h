@@ -2,8 +2,8 @@
 #pragma once
 
 // The functions of libtutti that the backend uses. They are looked up in the copy of the library
-// that the Python package has loaded, so that a process has one copy; nothing here is linked with
-// it.
+// that the Python package has loaded, because a process should have a single copy; nothing here is
+// linked with the library.
 
 #include <exception>
 #include <memory>
@@ -42,18 +42,18 @@
 
 namespace tutti_c10d {
 
-// The functions of one copy of the library, under their own names. Any thread may use it.
+// The functions of a copy of the library, under their own names. Any thread may use them.
 class Library {
  public:
-  // Looks up all functions in the library that was loaded under this name. The copy stays loaded as
-  // long as the process. RuntimeError where the library or a function is not there.
+  // Looks up all functions in the library that was loaded under this name. The copy remains loaded
+  // as long as the process. RuntimeError without the library or for a missing function.
   static std::shared_ptr<const Library> Open(const std::string& name);
 
-  // Throws a DistBackendError with the library's sentence where a call failed, behind a word of
-  // time-outs where it is one. `comm` is the communicator of the call, or null.
+  // Throws a DistBackendError with the library's sentence after a failed call. The text of a
+  // time-out begins with a word about time-outs. `comm` is the communicator of the call, or null.
   void Check(ncclResult_t result, ncclComm_t comm) const;
 
-  // Returns such an error for `comm`.
+  // Returns the error that Check throws for `comm`.
   std::exception_ptr Error(ncclResult_t result, ncclComm_t comm) const;
 
 #define TUTTI_C10D_MEMBER(name) decltype(&::name) name = nullptr;

@@ -83,7 +83,7 @@ void MessageQueue::Serve() {
   while (const std::shared_ptr<MessageRequest> request = AwaitRequest()) {
     try {
       if (request->Wanted()) Do(*request);
-    } catch (...) {  // Whatever it is, it is for the thread that waits.
+    } catch (...) {  // Any exception is for the thread that waits.
       request->Fail(peer_, std::current_exception());
     }
   }
@@ -144,7 +144,7 @@ bool MessageQueue::Receive(MessageRequest& request) {
                     wanted);
 }
 
-// Returns how large the next message is.
+// Returns the size of the next message.
 uint64_t MessageQueue::AwaitMessage(const MessageRequest& request) {
   {
     const MutexLock lock(mutex_);

@@ -3,10 +3,10 @@
 
 // Messages between two ranks of a group, also from a rank that is not named.
 //
-// Messages from one rank to another with one tag have a communicator of their own, so that they
-// keep their order and wait for nothing else. On it a message is its number of bytes (8 bytes, in
-// the machine's order) and then its bytes, so that a receiver learns that there is a message, and
-// how large it is, before it decides which tensor gets it.
+// Messages from one rank to another with one tag have a communicator of their own, keep their order
+// and wait for nothing else. On the communicator a message is its number of bytes (8 bytes, in the
+// machine's order) and then its bytes. A receiver thus learns of a message and its size before the
+// receiver decides which tensor gets the message.
 
 #include <deque>
 #include <functional>
@@ -21,24 +21,24 @@
 
 namespace tutti_c10d {
 
-// A tensor that is to be sent, or filled. One that any rank may fill is in several queues, and the
-// first of them that has a message takes it. Any thread may use it.
+// A tensor to send or to fill. A tensor that any rank may fill is in several queues, and the first
+// queue with a message takes the tensor. Any thread may use a request.
 class MessageRequest {
  public:
-  // `sources` is in how many queues the request is put if any rank may fill the tensor, else 0.
+  // `sources` is the number of queues for a tensor that any rank may fill, else 0.
   MessageRequest(at::Tensor tensor, c10::intrusive_ptr<TuttiWork> work, int sources)
       : tensor_(std::move(tensor)), work_(std::move(work)), without_(sources), any_(sources > 0) {}
 
   const at::Tensor& tensor() const { return tensor_; }
   bool any_source() const { return any_; }
 
-  // Returns whether nobody has taken it. For a request that names its rank: always.
+  // Returns whether no queue has taken the request. Always true for a request that names its rank.
   bool Wanted() const;
-  // Returns whether the message of this rank is the one that the tensor gets.
+  // Returns whether the tensor gets the message of this rank.
   bool Take(int source);
   void Succeed() { work_->End(); }
   // Says that the rank `source` sends nothing, or failed to. A request that any rank may fill fails
-  // when the one that took it does, or when none is left.
+  // with the rank that took the request, or when no rank is left.
   void Fail(int source, const std::exception_ptr& error);
 
  private:
@@ -46,17 +46,17 @@ class MessageRequest {
   const c10::intrusive_ptr<TuttiWork> work_;
   mutable Mutex mutex_;
   std::optional<int> source_ TUTTI_GUARDED_BY(mutex_);
-  int without_ TUTTI_GUARDED_BY(mutex_);  // How many queues may still bring a message.
+  int without_ TUTTI_GUARDED_BY(mutex_);  // the number of queues that may still bring a message
   const bool any_;
 };
 
-// Messages from one rank to another with one tag. Both make it when they first need it; it connects
-// on a thread of its own, since the other may come late. The thread shares the queue's ownership,
-// so that a queue which is given up does not wait for it.
+// Messages from one rank to another with one tag. Both ranks make the queue when they first need
+// it. The queue connects on a thread of its own, since the peer may come late. The thread shares
+// the queue's ownership, and an abandoned queue does not wait for the thread.
 class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
  public:
-  // Makes the communicator of the two, of which rank 0 sends. Blocks until the other came, or until
-  // the function that it is given says that nobody waits any more, and then throws.
+  // Makes the communicator of the two ranks, of which rank 0 sends. Blocks until the peer has come,
+  // or until `closing` says that nobody waits any more, and then throws.
   using Connect = std::function<ncclComm_t(const std::function<bool()>& closing)>;
 
   // Makes a queue and starts its thread.
@@ -65,10 +65,10 @@ class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
 
   void Put(std::shared_ptr<MessageRequest> request);
 
-  // Ends the connection once what was asked of the named rank is done, and waits for that.
+  // Ends the connection once all requests for the named rank are done, and waits for them.
   void Close();
 
-  // Ends the connection at once; what is under way fails. Does not wait for the thread.
+  // Ends the connection at once; work under way fails. Does not wait for the thread.
   void Abandon();
 
  private:
@@ -95,7 +95,7 @@ class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
   const int peer_;
   const bool receives_;
   std::thread thread_;
-  // The length of the message that comes next, if its header has come. It belongs to the thread.
+  // The length of the next message, if its header has come. Belongs to the thread.
   std::optional<uint64_t> announced_;
 
   Mutex mutex_;
@@ -103,8 +103,8 @@ class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
   std::deque<std::shared_ptr<MessageRequest>> requests_ TUTTI_GUARDED_BY(mutex_);
   ncclComm_t comm_ TUTTI_GUARDED_BY(mutex_) = nullptr;
   bool closing_ TUTTI_GUARDED_BY(mutex_) = false;    // No request comes any more.
-  bool abandoned_ TUTTI_GUARDED_BY(mutex_) = false;  // Nobody waits for those that there are.
-  // The thread waits for a message only for requests of any rank.
+  bool abandoned_ TUTTI_GUARDED_BY(mutex_) = false;  // Nobody waits for the remaining requests.
+  // The thread waits for a message for requests of any rank alone.
   bool waits_for_any_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 

@@ -13,7 +13,7 @@ namespace {
 using c10d::OpType;
 
 // Lists of all ranks below this size in total are gathered into one buffer and copied, which takes
-// one collective instead of a message to every rank.
+// a single collective instead of a message to every rank.
 constexpr int64_t kGatherAndCopyBytes = 1 << 20;
 
 Tensors Flattened(const std::vector<Tensors>& lists) {
@@ -27,7 +27,7 @@ bool AllOfSize(const Tensors& tensors, size_t bytes) {
                      [bytes](const at::Tensor& tensor) { return tensor.nbytes() == bytes; });
 }
 
-// Returns whether the tensors lie one after another in memory, as parts of one that was split.
+// Returns whether the tensors lie one after another in memory, like the parts of a split tensor.
 bool AreNeighbours(const Tensors& tensors) {
   for (size_t i = 1; i < tensors.size(); ++i) {
     const auto* end = static_cast<const char*>(tensors[i - 1].data_ptr()) + tensors[i - 1].nbytes();
@@ -36,7 +36,7 @@ bool AreNeighbours(const Tensors& tensors) {
   return true;
 }
 
-// Returns the tensor's rows for each rank: as many as `splits` says, or as many for each.
+// Returns the tensor's rows for each rank: the numbers of `splits`, or equally many for each rank.
 Tensors Split(const at::Tensor& tensor, std::vector<int64_t> splits, int size) {
   const int64_t rows = tensor.dim() > 0 ? tensor.size(0) : 0;
   if (splits.empty()) {
@@ -103,8 +103,8 @@ WorkPtr TuttiBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
   for (const at::Tensor& target : targets) Checked(target);
   const Place place(*this, inputs, Waits(opts));
   Operation operation;
-  // Every rank sees the sizes of all, so that all choose alike; where the targets lie matters to
-  // the rank itself only.
+  // Every rank sees the sizes of all, and all therefore choose alike; the places of the targets
+  // matter to the rank itself only.
   if (AllOfSize(targets, input.nbytes()) &&
       static_cast<int64_t>(input.nbytes()) * size_ <= kGatherAndCopyBytes) {
     if (AreNeighbours(targets)) {
@@ -195,7 +195,7 @@ WorkPtr TuttiBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                     std::vector<int64_t>& output_splits,
                                     std::vector<int64_t>& input_splits,
                                     const c10d::AllToAllOptions& opts) {
-  // Whether another rank's splits are even is not known here, so messages serve both.
+  // Whether another rank's splits are even is not known here, and messages serve both cases.
   const Tensors sources = Split(Checked(input), input_splits, size_);
   const Tensors targets = Split(Checked(output), output_splits, size_);
   std::vector<Message> sends, receives;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A mutex, its holder and its condition variable, as those of src/base/mutex.h, which an installed
-// package does not have: a member that a mutex guards says so, and clang proves it
-// (tools/checks/thread_safety). Compilers but clang see nothing of it.
+// A mutex, its holder and its condition variable, like the classes of src/base/mutex.h, which an
+// installed package does not have: a guarded member names its mutex, and clang proves the locking
+// (tools/checks/thread_safety). Further compilers see no annotations.
 
 #include <condition_variable>
 #include <mutex>
@@ -44,7 +44,7 @@ class TUTTI_C10D_ANNOTATION(scoped_lockable) MutexLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// A condition variable. Wait may also return for no reason, so callers wait in a loop.
+// A condition variable. Wait may also return for no reason, and callers wait in a loop.
 class CondVar {
  public:
   void NotifyOne() { condition_.notify_one(); }

@@ -9,11 +9,11 @@
 namespace tutti_c10d {
 namespace {
 
-// The time that a function on a stream may take to return when it has nothing left to do; a busy
-// machine needs longer than 20 ms.
+// How long a function on a stream may take to return when it has nothing left to do; a busy machine
+// needs longer than 20 ms.
 constexpr std::chrono::seconds kReturnTime{2};
 
-// What a stream calls: runs the function once and frees it.
+// Called by the stream: runs the function once and frees it.
 void RunOnce(void* argument) {
   const std::unique_ptr<std::function<void()>> function(
       static_cast<std::function<void()>*>(argument));
@@ -25,7 +25,7 @@ void RunStep(const std::function<void()>& function) {
   function();
 }
 
-// Makes the calls, as one group where there are several.
+// Makes the calls, several of them as one group.
 void Ask(const Library& library, ncclComm_t comm, cudaStream_t stream,
          const std::vector<Operation::Call>& calls) {
   if (calls.size() == 1) {
@@ -64,8 +64,8 @@ void Operation::RunHere(const Library& library, ncclComm_t comm, cudaStream_t st
   }
 }
 
-// An operation on the stream, and how it went so far. Steps and the end refer to it from the
-// stream's thread, one after another.
+// An operation on the stream, and its outcome up to now. The steps and the end refer to the
+// operation from the stream's thread, one after another.
 struct OrderedCommunicator::Queued {
   Operation operation;
   c10::intrusive_ptr<TuttiWork> work;
@@ -118,7 +118,7 @@ void OrderedCommunicator::Queue(Operation operation, const c10::intrusive_ptr<Tu
       });
     }
   } catch (...) {
-    // What was queued before still uses the operation.
+    // Steps queued before the error still use the operation.
     const std::exception_ptr error = std::current_exception();
     Launch([this, queued, error] {
       queued->error = error;
@@ -143,7 +143,7 @@ void OrderedCommunicator::Finish(Queued& queued) {
     error = library_->Error(state, comm_);
   const c10::intrusive_ptr<TuttiWork> work = std::move(queued.work);
   queued.operation = Operation();
-  // From here on the thread that waits may run its next operation itself.
+  // From here on a waiting thread may run its next operation itself.
   --queued_;
   work->End(error);
 }
@@ -171,7 +171,7 @@ bool OrderedCommunicator::healthy() const {
 }
 
 // Returns whether the stream is empty. A thread that waited for the last operation may come here
-// before the function that woke it has returned.
+// before the function that woke the thread has returned.
 bool OrderedCommunicator::AwaitIdle() const {
   const auto until = std::chrono::steady_clock::now() + kReturnTime;
   while (library_->tuttiStreamQuery(stream_) != ncclSuccess) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// A communicator whose operations run one after another, on the calling thread where that waits for
-// the result and nothing is under way, else on a thread of the library.
+// A communicator whose operations run one after another: on the calling thread where the thread
+// waits for the result and nothing is under way, else on a thread of the library.
 
 #include <ATen/ATen.h>
 
@@ -17,18 +17,19 @@
 
 namespace tutti_c10d {
 
-// One operation of torch.distributed: a list of steps that run one after another. A step is calls
-// of the library, which run as one group, or a function. Belongs to the thread that makes it, then
-// to the communicator that runs it.
+// One operation of torch.distributed: a list of steps that run one after another. A step consists
+// of calls of the library, which run as one group, or is a function. An operation belongs to the
+// thread that makes it, then to the communicator that runs it.
 class Operation {
  public:
   using Call = std::function<ncclResult_t(ncclComm_t comm, cudaStream_t stream)>;
 
-  // Adds a call to the last step where that has calls, so that calls which no function stands
+  // Adds a call to the last step where the last step has calls, because calls without a function in
   // between become one group.
   void Add(Call call);
 
-  // Adds a function. It runs without recording gradients; what it throws is the operation's error.
+  // Adds a function. The function runs without recording gradients, and its exception is the
+  // operation's error.
   void Then(std::function<void()> function);
 
   // Keeps the tensors' memory, or an object, until the operation is done.
@@ -44,7 +45,7 @@ class Operation {
   friend class OrderedCommunicator;
   struct Step {
     std::vector<Call> calls;
-    std::function<void()> function;  // Where it is set there are no calls.
+    std::function<void()> function;  // A step with a function has no calls.
   };
   std::vector<Step> steps_;
   std::vector<at::Tensor> tensors_;
@@ -59,8 +60,8 @@ class OperatorMaker {
   OperatorMaker(const OperatorMaker&) = delete;
   OperatorMaker& operator=(const OperatorMaker&) = delete;
 
-  // Makes an operator that multiplies by `factor`, which is a number of this type in host memory,
-  // and sums. It is valid as long as the object that `keep` is set to.
+  // Makes an operator that multiplies by `factor`, a number of this type in host memory, and sums.
+  // The operator is valid as long as the object to which `keep` is set.
   virtual ncclRedOp_t MakePreMulSum(void* factor, ncclDataType_t type,
                                     std::shared_ptr<void>& keep) = 0;
   virtual const Library& library() const = 0;
@@ -70,26 +71,26 @@ class OperatorMaker {
 ncclRedOp_t MakeOperator(const std::shared_ptr<const Library>& library, ncclComm_t comm,
                          void* factor, ncclDataType_t type, std::shared_ptr<void>& keep);
 
-// Owns a communicator of ranks in host memory and its stream. Any thread may use it.
+// Owns a communicator of ranks in host memory and its stream. Any thread may use the object.
 class OrderedCommunicator final : public OperatorMaker {
  public:
   // Takes `comm` over.
   OrderedCommunicator(std::shared_ptr<const Library> library, ncclComm_t comm);
-  // Ends what is left, as End does.
+  // Ends remaining work, as End does.
   ~OrderedCommunicator() override { End(); }
 
-  // Runs the operation and ends `work` with it. `waits` says that the caller waits for it at once:
-  // then the operation may be done, or its error thrown, when this returns.
+  // Runs the operation and ends `work` with the outcome. `waits` says that the caller waits at
+  // once: then the operation may be done, or its error thrown, when Run returns.
   void Run(Operation operation, const c10::intrusive_ptr<TuttiWork>& work, bool waits);
 
   ncclRedOp_t MakePreMulSum(void* factor, ncclDataType_t type,
                             std::shared_ptr<void>& keep) override;
 
-  // Ends the communicator in good order where nothing is under way; else gives up what is waited
-  // for. Operations fail from now on. Does nothing the second time.
+  // Ends the communicator in good order where nothing is under way; else gives up unfinished work.
+  // Operations fail from now on. Does nothing the second time.
   void End();
 
-  // Gives up what is under way, from any thread, and ends the communicator.
+  // Gives up work under way, from any thread, and ends the communicator.
   void Abort();
 
   // Returns whether the communicator works.
@@ -113,7 +114,7 @@ class OrderedCommunicator final : public OperatorMaker {
   // Operations on the stream whose data is not complete yet.
   std::atomic<int> queued_{0};
   std::atomic<bool> ended_{false};
-  Mutex mutex_;  // Held while an operation is begun, so that operations have one order.
+  Mutex mutex_;  // Held while an operation is begun, because operations have one order.
 };
 
 }  // namespace tutti_c10d

@@ -97,7 +97,7 @@ void FoldWith(Combine combine, const uint8_t* rows, size_t row_bytes, int count,
 }
 
 // Combines the rows, which lie one after another in host memory, and stores the result in `target`,
-// which is none of them.
+// outside the rows.
 void FoldHere(ReduceOp::RedOpType op, const void* rows, size_t row_bytes, int count, void* target) {
   const auto* from = static_cast<const uint8_t*>(rows);
   auto* to = static_cast<uint8_t*>(target);
@@ -111,7 +111,7 @@ void FoldHere(ReduceOp::RedOpType op, const void* rows, size_t row_bytes, int co
   }
 }
 
-// The same for tensors, also on a GPU. `rows` are bytes.
+// Combines rows of tensors, also on a GPU. `rows` are bytes.
 void Fold(ReduceOp::RedOpType op, const at::Tensor& rows, size_t row_bytes, int count,
           const at::Tensor& target) {
   if (row_bytes == 0) return;
@@ -134,7 +134,7 @@ void Fold(ReduceOp::RedOpType op, const at::Tensor& rows, size_t row_bytes, int 
   CopyBytes(target, 0, folded, 0, row_bytes);
 }
 
-// Returns so many bytes of the memory in which a tensor lies.
+// Returns `count` bytes of new memory of the kind in which `beside` lies.
 at::Tensor NewBytes(size_t count, const at::Tensor& beside) {
   return at::empty({static_cast<int64_t>(count)}, beside.options().dtype(at::kByte));
 }
@@ -145,13 +145,14 @@ at::Tensor NewBytes(size_t count, const at::Tensor& beside) {
 struct Reductions::Plan {
   ncclDataType_t type = ncclUint8;
   ncclRedOp_t op = ncclSum;
-  size_t parts = 1;      // How many values the library sees in one: of a complex number two.
+  size_t parts =
+      1;  // The number of values that the library sees in one element: 2 for a complex number.
   bool wide = false;     // Values are converted to 32 bits before, and back after.
   bool combine = false;  // Values are combined here, not by the library.
 
-  // Stores what the library reads and writes in the two tensors, which are those of the caller
-  // unless values are converted, and adds the step that converts before. Convert adds the one
-  // after.
+  // Stores the tensors for the library in the two parameters: the caller's own tensors unless
+  // values are converted. Adds the step that converts before the call; Convert adds the step after
+  // the call.
   void Prepare(Operation& operation, const at::Tensor& source, const at::Tensor& target,
                at::Tensor& from, at::Tensor& to) const {
     from = source;
@@ -292,8 +293,8 @@ void Reductions::CombinedAllReduce(Operation& operation, const at::Tensor& sourc
         [rows, target, op, bytes, size = size_] { Fold(op, rows, bytes, size, target); });
     return;
   }
-  // Every rank combines its part of the bytes. Parts are of one size; what exceeds the tensor is
-  // not looked at.
+  // Every rank combines its part of the bytes. Parts are of one size; bytes beyond the tensor are
+  // ignored.
   const size_t part = (bytes + size_ - 1) / size_;
   const at::Tensor sent = NewBytes(part * size_, source), rows = NewBytes(part * size_, source);
   const at::Tensor mine = NewBytes(part, source);

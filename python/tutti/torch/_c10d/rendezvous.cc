@@ -18,11 +18,11 @@ using std::chrono::microseconds;
 
 constexpr microseconds kFirstPause{500};
 constexpr microseconds kLongestPause{50'000};
-// An empty value is not for every store.
+// Some stores take no empty value.
 constexpr const char* kPassed = "passed";
 
 // Looks again and again, at growing intervals, until the counter was raised (true) or `give_up`
-// says so (false).
+// returns true (false).
 template <typename GiveUp>
 bool AwaitRaised(c10d::Store& store, const std::string& key, const GiveUp& give_up) {
   microseconds pause = kFirstPause;
@@ -40,7 +40,7 @@ std::string TextOf(const std::vector<uint8_t>& bytes) { return {bytes.begin(), b
 
 double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1e3; }
 
-// Waits for all other ranks, and returns what is wrong.
+// Waits for all other ranks, and returns the error text, or "".
 std::string AwaitAll(c10d::Store& store, int size, Clock::time_point until, double seconds,
                      bool wait_all_ranks) {
   if (until <= Clock::now()) return "Rank 0 timed out in monitoredBarrier: it was given no time";

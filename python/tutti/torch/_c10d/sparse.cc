@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sum of sparse tensors. Ranks gather the indices and values of all, and each adds them up, in
-// the same order.
+// The sum of sparse tensors. Ranks gather the indices and values of all, and each rank adds them
+// up, in the same order.
 
 #include <ATen/core/grad_mode.h>
 
@@ -17,8 +17,7 @@ int64_t ShapeHash(const at::Tensor& tensor) {
   return static_cast<int64_t>(hash);
 }
 
-// Returns a new tensor that has `size` elements along one dimension, and is like the other
-// otherwise.
+// Returns a new tensor that has `size` elements along one dimension, and is otherwise like `like`.
 at::Tensor NewLike(const at::Tensor& like, int64_t dimension, int64_t size) {
   std::vector<int64_t> sizes = like.sizes().vec();
   sizes[dimension] = size;

@@ -17,7 +17,7 @@ c10::intrusive_ptr<c10::ivalue::Future> NewFuture() {
 
 TuttiWork::TuttiWork(c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
                      std::vector<at::Tensor> outputs, uint64_t sequence)
-    // A title costs time even where nobody looks at it.
+    // A title costs time even without a profiler.
     : c10d::Work(-1, type, at::hasCallbacks() ? title : nullptr,
                  at::hasCallbacks() ? std::make_optional(inputs) : std::nullopt),
       outputs_(std::move(outputs)),
@@ -38,7 +38,8 @@ c10::intrusive_ptr<c10::ivalue::Future> TuttiWork::getFuture() {
   const MutexLock lock(future_mutex_);
   if (!future_) {
     future_ = NewFuture();
-    if (isCompleted()) EndFuture(*future_, exception());  // Nothing is attached to it yet.
+    if (isCompleted())
+      EndFuture(*future_, exception());  // Nothing is attached to the new future yet.
   }
   return future_;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// What torch.distributed gets for an operation: something to wait for, to ask, and to take a future
-// of. No thread waits on behalf of it; who ends the operation calls End.
+// The objects that torch.distributed gets for operations: a caller waits for them, asks them, and
+// takes a future of them. No thread waits on behalf of a work; the end of the operation calls End.
 
 #include <atomic>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -12,19 +12,19 @@
 
 namespace tutti_c10d {
 
-// The Work of one operation. Any thread may use it.
+// The Work of one operation. Any thread may use the object.
 class TuttiWork : public c10d::Work {
  public:
-  // `title` names the operation in PyTorch's profiler. The result of the work and of its future is
+  // `title` names the operation in PyTorch's profiler. The work and its future have the result
   // `outputs`.
   TuttiWork(c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs,
             std::vector<at::Tensor> outputs, uint64_t sequence);
 
-  // Says that the operation is done, or has failed. The first call counts. Runs what was attached
-  // to the future.
+  // Says that the operation is done, or has failed. The first call counts. Runs the functions
+  // attached to the future.
   void End(std::exception_ptr error = nullptr);
 
-  // Stores which rank of the group sent what this work received, before it ends.
+  // Stores the rank of the group whose message this work received, before the work ends.
   void SetSource(int rank) { source_.store(rank); }
 
   std::vector<at::Tensor> result() override { return outputs_; }
@@ -38,13 +38,12 @@ class TuttiWork : public c10d::Work {
   const std::vector<at::Tensor> outputs_;
   const uint64_t sequence_;
   std::atomic<int> source_{-1};
-  // Guards the future, which is made when somebody asks for it, and that it ends when the work
-  // does.
+  // Guards the future, which is made on demand and ends when the work ends.
   Mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_ TUTTI_GUARDED_BY(future_mutex_);
 };
 
-// The Work of several others, which ends with the last of them.
+// The Work of several works, which ends with the last of them.
 class JoinedWork : public c10d::Work {
  public:
   explicit JoinedWork(std::vector<c10::intrusive_ptr<TuttiWork>> parts);

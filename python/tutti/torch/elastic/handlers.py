@@ -32,7 +32,7 @@ class StateHandler:
         raise NotImplementedError("a StateHandler needs save")
 
     def restore(self) -> None:
-        """Sets the value back to what was remembered."""
+        """Sets the value back to the remembered value."""
         raise NotImplementedError("a StateHandler needs restore")
 
     def sync(self) -> None:
@@ -105,7 +105,8 @@ def set_handler_registry(registry: Registry) -> None:
 
 
 def special_handler(value: Any) -> Any:
-    """Returns the program's own handler for the value; None where the state keeps it by itself."""
+    """Returns the program's own handler for the value; None for a value that the state keeps by
+    itself."""
     for kind, handler in _registry:
         if isinstance(value, kind):
             return None if (kind, handler) in _BUILT_IN else handler(value)

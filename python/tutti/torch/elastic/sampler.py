@@ -71,16 +71,17 @@ class ElasticSampler(torch.utils.data.Sampler):
         return len(self.processed_indices)
 
     def unshared(self) -> torch.Tensor:
-        """Returns what was noted here since the last take_shared."""
+        """Returns the samples noted here since the last take_shared."""
         return torch.tensor(self._unshared, dtype=torch.int64, device="cpu")
 
     def take_shared(self, indices: torch.Tensor) -> None:
-        """Notes what all ranks have processed. The parts of this pass stay as they are."""
+        """Notes the samples that all ranks have processed. The parts of this pass stay
+        unchanged."""
         self.processed_indices.update(indices.tolist())
         self._unshared = []
 
     def state_dict(self) -> Dict[str, Any]:
-        """Returns what load_state_dict takes."""
+        """Returns the argument for load_state_dict."""
         return {"epoch": self.epoch, "processed_indices": set(self.processed_indices),
                 "processed_num": self.processed_num}
 
@@ -108,7 +109,7 @@ class ElasticSampler(torch.utils.data.Sampler):
         self._deal()
 
     def _deal(self) -> None:
-        """Sets which of remaining_indices are this rank's."""
+        """Sets the part of remaining_indices for this rank."""
         order = list(self.remaining_indices)
         if self.shuffle:
             generator = torch.Generator("cpu").manual_seed(self.seed + self.epoch)

@@ -1,11 +1,11 @@
 #pragma once
 
-// The frame of the kernels. device.cc looks them up by name, so they have C names.
+// The frame of the kernels. Kernels have C names, since device.cc looks them up by name.
 
 #include "backend/cuda/mesh_kernel.h"
 
-// `...`: what each block does. Kernels of one stream may be on the GPU before their turn: see
-// StartInTurn.
+// `...`: the function that each block runs. Kernels may be on the GPU before their turn
+// (StartInTurn).
 #define TUTTI_KERNEL_OF(name, Args, threads, blocks_each, ...)       \
   extern "C" __global__ void __launch_bounds__(threads, blocks_each) \
       name(const __grid_constant__ tutti::cuda::Args args) {         \
@@ -14,7 +14,7 @@
     tutti::cuda::__VA_ARGS__(args, block);                           \
   }
 #define TUTTI_KERNEL(name, ...) TUTTI_KERNEL_OF(name, MeshArgs, tutti::kLLLines, 2, __VA_ARGS__)
-// The LL lines of all peers at once take many registers, and small messages few blocks.
+// The LL lines of all peers at once take many registers, and small messages need few blocks.
 #define TUTTI_LL_KERNEL(name, ...) TUTTI_KERNEL_OF(name, MeshArgs, tutti::kLLLines, 1, __VA_ARGS__)
 #define TUTTI_LL128_KERNEL(name, ...) \
   TUTTI_KERNEL_OF(name, MeshArgs, tutti::kLL128Threads, 1, __VA_ARGS__)

@@ -1,17 +1,17 @@
 #pragma once
 
-// The binary interface of NCCL's network plugins, versions 6 (NCCL 2.13) to 12 (NCCL 2.30): what a
-// plugin's library exports under the name ncclNetPlugin_v<N>. Plugins are compiled against NVIDIA's
-// headers; the layouts here are the same, field by field.
+// The binary interface of NCCL's network plugins, versions 6 (NCCL 2.13) to 12 (NCCL 2.30): the
+// table that a plugin's library exports under the name ncclNetPlugin_v<N>. Plugins are compiled
+// against NVIDIA's headers, and the layouts here equal those headers field by field.
 //
-// What changed from version to version:
+// Changes from version to version:
 //    7  connect and accept can return a handle for device offload, which Tutti does not ask for
 //    8  regMr takes a size_t; properties gain regIsGlobal
 //    9  isend and irecv take size_t; properties gain forceFlush, virtual devices and size limits
 //   10  init takes a profiler's callback; connect a configuration; isend and irecv a profiler's
 //       handles
-//   11  each communicator has a context, made by init and ended by finalize; connect takes it in
-//       place of the configuration
+//   11  each communicator has a context, made by init and ended by finalize; connect takes the
+//       context in place of the configuration
 //   12  a virtual device may have 8 devices; properties gain railId and planeId
 
 #include <cstddef>
@@ -25,7 +25,7 @@ namespace tutti::netplugin {
 inline constexpr int kOldestVersion = 6;
 inline constexpr int kNewestVersion = 12;
 
-// ptrSupport of the properties, and the type of memory in regMr.
+// Values of ptrSupport in the properties, and of the type of memory in regMr.
 inline constexpr int kPtrHost = 1;
 inline constexpr int kPtrGpu = 2;
 inline constexpr int kPtrDmabuf = 4;
@@ -34,8 +34,8 @@ inline constexpr int kUndefinedTrafficClass = -1;
 
 using LogFunction = void (*)(int level, unsigned long subsystems, const char* file, int line,
                              const char* format, ...);
-// What a profiler's callback is told of an event, by `type`. The handle is that of a send or
-// receive, and counts when an event begins.
+// Kinds of an event in a profiler's callback (`type`). The handle is the handle of a send or
+// receive, and has a meaning only when an event begins.
 inline constexpr int kEventStart = 0;
 inline constexpr int kEventStop = 1;
 inline constexpr int kEventUpdate = 2;
@@ -89,7 +89,7 @@ struct Properties8 {
   int net_device_version;
 };
 
-// `Fused` is the description of the devices that a virtual one is made of.
+// `Fused` describes the devices that form a virtual device.
 template <class Fused>
 struct PropertiesSince9 {
   char* name;
@@ -131,7 +131,7 @@ using Properties = std::conditional_t<
             std::conditional_t<kVersion <= 10, Properties9,
                                std::conditional_t<kVersion == 11, Properties11, Properties12>>>>>;
 
-// Chooses the shape of a function: that of the newest version that is not newer than kVersion.
+// Chooses `Newer` for versions from kSince on, and `Older` for earlier versions.
 template <int kVersion, int kSince, class Newer, class Older>
 using Since = std::conditional_t<(kVersion >= kSince), Newer, Older>;
 

@@ -10,7 +10,7 @@ int TypeOf(NetMemoryKind kind) {
   return kind == NetMemoryKind::kGpu ? netplugin::kPtrGpu : netplugin::kPtrHost;
 }
 
-// A registration with a plugin. The channel that it was made with outlives it.
+// A registration with a plugin. The channel of the registration outlives it.
 class PluginMemory final : public NetMemory {
  public:
   PluginMemory(const NetRegion& region, PluginChannel& channel, void* handle)
@@ -23,13 +23,15 @@ class PluginMemory final : public NetMemory {
   void* const handle_;
 };
 
-// Returns the plugin's handle of the registration; null where the caller gave none.
+// Returns the plugin's handle of the registration; null where the caller gave no registration.
 void* HandleOf(NetMemory* memory) {
   return memory != nullptr ? static_cast<PluginMemory*>(memory)->handle() : nullptr;
 }
 
 }  // namespace
 
+// The handle enters registered_ within the same call of the plugin, hence Close on another thread
+// cannot miss it.
 Result<std::unique_ptr<NetMemory>> PluginChannel::Register(const NetRegion& region) {
   TUTTI_TRY(Check());
   void* handle = nullptr;
@@ -47,7 +49,7 @@ Result<std::unique_ptr<NetMemory>> PluginChannel::Register(const NetRegion& regi
 }
 
 void PluginChannel::Deregister(void* handle) {
-  // Nothing can be done about a failure.
+  // A failure is ignored, since nothing depends on the registration any more.
   [[maybe_unused]] const Status status = Call("deregMr", [&](PluginFunctions& plugin, void* comm) {
     return registered_.erase(handle) == 0 ? ncclSuccess : plugin.Deregister(comm, handle);
   });
@@ -65,7 +67,7 @@ void PluginChannel::Close() {
       });
 }
 
-// Returns a free request, or null where the plugin has as many as its version allows.
+// Returns a free request, or null where the plugin has as many requests as its version allows.
 PluginChannel::Request* PluginChannel::FreeRequest() {
   const auto limit = static_cast<ptrdiff_t>(PluginRequests(context_->version()));
   const auto free = std::find_if(requests_.begin(), requests_.begin() + limit,
@@ -73,6 +75,7 @@ PluginChannel::Request* PluginChannel::FreeRequest() {
   return free == requests_.begin() + limit ? nullptr : &*free;
 }
 
+// The first failure has priority over the close that it caused.
 Status PluginChannel::Check() const {
   if (!failure_.ok() || !closed_.load(std::memory_order_acquire)) return failure_;
   return Closed();
@@ -84,6 +87,7 @@ Status PluginChannel::Fail(Status status) {
   return failure_;
 }
 
+// The step is kept for the next attempt when the plugin takes no request now.
 NetEvents::Step* PluginChannel::NextStep(size_t bytes) {
   if (!next_step_) next_step_ = context_->BeginStep(direction_ == Direction::kSend, bytes);
   return next_step_.get();
@@ -100,8 +104,8 @@ NetRequest* PluginChannel::Begun(Request& request) {
   return &request;
 }
 
-// Tests all requests that are under way. A plugin moves data in `test` only, so that each of them
-// is tested at every call.
+// Tests all requests that are under way. A plugin moves data in `test` only, hence each is tested
+// every time.
 Result<bool> PluginChannel::Progress() {
   TUTTI_TRY(Check());
   bool moved = false;
@@ -122,7 +126,7 @@ Result<bool> PluginChannel::Progress() {
   return moved;
 }
 
-// Notes what a receive that is done has received.
+// Stores how much a finished receive has received, after a check of the plugin's numbers.
 Status PluginChannel::Take(Request& request, const std::array<int, kMaxNetGroup>& bytes) {
   for (size_t i = 0; i < static_cast<size_t>(request.count); ++i) {
     if (bytes[i] < 0 || static_cast<size_t>(bytes[i]) > request.capacity[i]) {
@@ -134,6 +138,7 @@ Status PluginChannel::Take(Request& request, const std::array<int, kMaxNetGroup>
   return Status::Ok();
 }
 
+// A finished request succeeds even after a later failure of the connection.
 Result<bool> PluginChannel::Test(NetRequest& request) {
   auto& own = static_cast<Request&>(request);
   if (!own.in_flight) return InternalError("a request was tested that is not under way");
@@ -146,6 +151,8 @@ Result<bool> PluginChannel::Test(NetRequest& request) {
   return true;
 }
 
+// A plugin gives no request before the receiver posts a buffer. The caller tries again, with this
+// step.
 Result<NetRequest*> PluginSendComm::Isend(const NetSend& message) {
   TUTTI_TRY(channel_.Check());
   if (message.bytes > kMaxNetMessageBytes) {
@@ -219,7 +226,7 @@ Result<NetRequest*> PluginRecvComm::Iflush(std::span<const NetReceive> buffers) 
                          memory.data(), &begun);
   });
   if (!status.ok()) return channel_.Fail(std::move(status));
-  // A plugin that has nothing to flush gives no request: this one is done already.
+  // A plugin without anything to flush gives no request, and this request is done at once.
   request->request = begun;
   request->count = 0;
   return channel_.Begun(*request);

@@ -13,7 +13,7 @@
 
 namespace tutti {
 
-// The requests that a plugin has room for on one connection: NCCL's NCCL_NET_MAX_REQUESTS, which
+// The requests for which a plugin has room on one connection: NCCL's NCCL_NET_MAX_REQUESTS, which
 // was 8 before version 8 of the interface.
 inline constexpr uint64_t kPluginRequests = 32;
 inline constexpr uint64_t kOldPluginRequests = 8;
@@ -21,7 +21,7 @@ constexpr uint64_t PluginRequests(int version) {
   return version >= 8 ? kPluginRequests : kOldPluginRequests;
 }
 
-// Both directions share this: the plugin's comm, the requests in flight, and the first failure.
+// The shared part of both directions: the plugin's comm, the requests, and the first failure.
 class PluginChannel {
  public:
   struct Request : NetRequest {
@@ -29,7 +29,7 @@ class PluginChannel {
     bool in_flight = false;   // begun, and not yet tested as done by the caller
     int count = 0;            // buffers of a receive; 0: a send or a flush
     std::array<size_t, kMaxNetGroup> capacity = {};
-    std::unique_ptr<NetEvents::Step> step;  // null: nobody is told of the request
+    std::unique_ptr<NetEvents::Step> step;  // null: nobody wants reports of the request
   };
 
   enum class Direction : uint8_t { kSend, kReceive };
@@ -45,7 +45,7 @@ class PluginChannel {
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region);
   // Ends a registration, unless Close has ended it.
   void Deregister(void* handle);
-  // Returns a request that is free, or null.
+  // Returns a free request, or null.
   Request* FreeRequest();
   // Calls a function of the plugin as call(functions, comm), unless the connection is closed.
   template <class F>
@@ -57,23 +57,23 @@ class PluginChannel {
     });
     return closed ? Closed() : status;
   }
-  // Returns the first failure, or that the connection is closed.
+  // Returns the first failure, or a failure that says that the connection is closed.
   Status Check() const;
   static Status Closed() { return InternalError("this rank closed the connection"); }
-  // Keeps the first failure and closes the connection, so that the other end hears of it.
+  // Keeps the first failure and closes the connection, hence the other end notices it.
   Status Fail(Status status);
 
   Result<bool> Progress();
   Result<bool> Test(NetRequest& request);
-  // Closes the connection. Any thread: what others do later fails.
+  // Closes the connection. Any thread may call it, and later calls of other threads fail.
   void Close();
   bool Idle() const { return in_flight_ == 0; }
-  // Returns the step of the request that the plugin is asked for next. It stays the same until the
-  // plugin takes one, so that a send that is tried again and again is told of once.
+  // Returns the step of the next request. The step stays the same until the plugin takes a request,
+  // hence a send that is tried again and again is reported once.
   NetEvents::Step* NextStep(size_t bytes);
-  // Counts a send or a group of receives that the plugin has taken, and of which NextStep tells.
+  // Counts a send or a group of receives that the plugin has taken, with the step of NextStep.
   NetRequest* BegunStep(Request& request);
-  // Counts another request that the plugin has taken.
+  // Counts a request without a step that the plugin has taken.
   NetRequest* Begun(Request& request);
 
  private:
@@ -81,18 +81,18 @@ class PluginChannel {
 
   const std::shared_ptr<PluginContext> context_;
   const Direction direction_;
-  // Both are touched within context_->Do only, since Close may come from any thread.
+  // comm_ and registered_ are touched within Do only, since Close may come from any thread.
   void* comm_;  // null: closed
   std::set<void*> registered_;
   const std::string peer_;
   std::array<Request, kPluginRequests> requests_;
   std::unique_ptr<NetEvents::Step> next_step_;
   size_t in_flight_ = 0;
-  std::atomic<bool> closed_ = false;  // comm_ is null, for those who are not within Do
-  Status failure_;                    // Only the driving thread uses it.
+  std::atomic<bool> closed_ = false;  // comm_ is null; for readers outside of Do
+  Status failure_;                    // only the driving thread uses it
 };
 
-// Both directions leave this to the channel. `Base` is NetSendComm or NetRecvComm.
+// Implements the functions of a comm by the channel. `Base` is NetSendComm or NetRecvComm.
 template <class Base>
 class PluginComm : public Base {
  public:

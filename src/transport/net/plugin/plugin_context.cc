@@ -3,6 +3,7 @@
 namespace tutti {
 namespace {
 
+// Describes a plugin's result in a message that names the plugin as the actor.
 const char* TextOf(ncclResult_t result) {
   switch (result) {
     case ncclUnhandledCudaError:
@@ -35,8 +36,9 @@ Result<std::shared_ptr<PluginContext>> PluginContext::Create(std::shared_ptr<Plu
   return made;
 }
 
+// A context whose init failed must not be finalised.
 PluginContext::~PluginContext() {
-  // Nobody else has the context any more. What finalize returns could only be ignored.
+  // No other thread has the context any more. The result of finalize could only be ignored.
   const MutexLock lock(mutex_);
   if (initialized_) library_->functions().Finalize(context_);
 }
@@ -45,6 +47,7 @@ Status PluginContext::Failure(std::string_view what, ncclResult_t result) const 
   return FailureOfPlugin(fmt::format("network plugin {}", name()), what, result);
 }
 
+// Results outside NCCL's range come from a faulty plugin and count as internal errors.
 Status FailureOfPlugin(std::string_view plugin, std::string_view what, ncclResult_t result) {
   const bool known = result > ncclSuccess && result <= ncclRemoteError;
   return Status(known ? static_cast<Code>(result) : Code::kInternalError,

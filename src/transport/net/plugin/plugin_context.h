@@ -1,7 +1,7 @@
 #pragma once
 
-// The listeners and comms of a plugin's network share this: its context, the mutex that keeps
-// threads apart, and the wording of failures.
+// The shared state of the listeners and comms of a plugin's network: the plugin's context, the
+// mutex that keeps threads apart, and the wording of failures.
 
 #include <memory>
 #include <string_view>
@@ -18,7 +18,7 @@ Status FailureOfPlugin(std::string_view plugin, std::string_view what, ncclResul
 
 class PluginContext {
  public:
-  // `events` takes what the plugin reports; null where nobody asks.
+  // `events` receives the plugin's reports; null where nobody wants them.
   static Result<std::shared_ptr<PluginContext>> Create(std::shared_ptr<PluginLibrary> library,
                                                        uint64_t comm_id,
                                                        std::shared_ptr<NetEvents> events);
@@ -26,7 +26,7 @@ class PluginContext {
   PluginContext& operator=(const PluginContext&) = delete;
   ~PluginContext();
 
-  // Calls a function of the plugin as call(functions, context), and makes its result a Status:
+  // Calls a function of the plugin as call(functions, context), and turns its result into a Status:
   // "network plugin NAME: isend failed: remote process exited or there was a network error".
   template <class Call>
   Status Do(std::string_view what, Call&& call) {
@@ -38,7 +38,7 @@ class PluginContext {
     return result == ncclSuccess ? Status::Ok() : Failure(what, result);
   }
 
-  // Begins a step for a send or a group of receives; null: nobody is told of it.
+  // Begins a step for a send or a group of receives; null: nobody wants reports of it.
   std::unique_ptr<NetEvents::Step> BeginStep(bool is_send, size_t bytes) {
     return events_ ? events_->BeginStep(is_send, bytes) : nullptr;
   }

@@ -9,8 +9,8 @@
 namespace tutti {
 namespace {
 
-// Takes events that plugins report. What a plugin keeps in `event` from its start to its stop is a
-// NetEvents::Event, or null where nobody is told.
+// Receives the events that plugins report. From its start to its stop, a plugin keeps in `event` a
+// NetEvents::Event, or null where nobody wants the event.
 ncclResult_t TakeEvent(void** event, int type, void* handle, int64_t plugin, void* data) {
   if (event == nullptr) return ncclInvalidArgument;
   if (type == netplugin::kEventStart) {
@@ -30,6 +30,8 @@ ncclResult_t TakeEvent(void** event, int type, void* handle, int64_t plugin, voi
 
 std::string TextOf(const char* text) { return text != nullptr ? text : ""; }
 
+// Calls the table of one version. Differences between versions are resolved at compile time, hence
+// a call costs no more than the plugin's own function.
 template <int kVersion>
 class FunctionsOf final : public PluginFunctions {
  public:
@@ -47,7 +49,7 @@ class FunctionsOf final : public PluginFunctions {
     if constexpr (kVersion >= 11) {
       return table_.init(context, comm_id, &config_, LogForPlugins(), TakeEvent);
     } else {
-      // Older plugins have one state for the process.
+      // An older plugin has one state for the process, and is initialised once.
       const MutexLock lock(mutex_);
       if (initialized_) return ncclSuccess;
       ncclResult_t result;
@@ -60,6 +62,7 @@ class FunctionsOf final : public PluginFunctions {
       return result;
     }
   }
+  // Before version 11 a plugin has no finalize, and its one state lives as long as the process.
   ncclResult_t Finalize([[maybe_unused]] void* context) override {
     if constexpr (kVersion >= 11) {
       if (table_.finalize != nullptr) return table_.finalize(context);
@@ -77,6 +80,7 @@ class FunctionsOf final : public PluginFunctions {
       return table_.listen(device, handle, listen_comm);
     }
   }
+  // The device handle is for device offload, which Tutti does not ask for.
   ncclResult_t Connect([[maybe_unused]] void* context, int device, void* handle,
                        void** send_comm) override {
     [[maybe_unused]] void* device_handle = nullptr;
@@ -99,10 +103,12 @@ class FunctionsOf final : public PluginFunctions {
     }
   }
 
+  // Versions 6 and 7 count the bytes in an int, and longer regions must not be cut silently.
   ncclResult_t Register(void* comm, void* data, size_t bytes, int type, void** memory) override {
     if (!Fits<RegisterSize>(bytes)) return ncclInvalidArgument;
     return table_.reg_mr(comm, data, static_cast<RegisterSize>(bytes), type, memory);
   }
+  // DMA-BUFs are optional. The caller falls back to an address, or to memory of the host.
   ncclResult_t RegisterDmabuf(void* comm, void* data, size_t bytes, int type, uint64_t offset,
                               int fd, void** memory) override {
     if (table_.reg_mr_dmabuf == nullptr) return ncclInvalidUsage;
@@ -121,6 +127,7 @@ class FunctionsOf final : public PluginFunctions {
       return table_.isend(send_comm, data, static_cast<Size>(bytes), tag, memory, request);
     }
   }
+  // All buffers of a group share one step, since the group has one request.
   ncclResult_t Irecv(void* recv_comm, int count, void** data, size_t* bytes, int* tags,
                      void** memory, [[maybe_unused]] NetEvents::Step* step,
                      void** request) override {
@@ -163,6 +170,7 @@ class FunctionsOf final : public PluginFunctions {
   bool initialized_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
+// A message must fit both of a plugin's limits, hence the lower of them counts.
 template <int kVersion>
 ncclResult_t FunctionsOf<kVersion>::GetProperties(int device, PluginProperties* out) {
   netplugin::Properties<kVersion> own = {};
@@ -186,6 +194,7 @@ ncclResult_t FunctionsOf<kVersion>::GetProperties(int device, PluginProperties* 
   return ncclSuccess;
 }
 
+// Functions that only some plugins have, such as iflush, are not needed here; calls of them fail.
 template <int kVersion>
 std::unique_ptr<PluginFunctions> Make(const void* from, std::string* missing) {
   const auto& table = *static_cast<const netplugin::Table<kVersion>*>(from);
@@ -217,6 +226,8 @@ std::unique_ptr<PluginFunctions> Make(const void* from, std::string* missing) {
 
 }  // namespace
 
+// The version decides the layout of `table`, hence the cast in Make is valid only for the table's
+// own version.
 std::unique_ptr<PluginFunctions> MakePluginFunctions(int version, const void* table,
                                                      std::string* missing) {
   switch (version) {

@@ -32,7 +32,7 @@ Result<std::shared_ptr<PluginLibrary>> PluginLibrary::Open(const std::string& na
   return library;
 }
 
-// Takes the newest table that the plugin and this library both have.
+// Takes the newest table that both the plugin and Tutti know.
 Result<std::shared_ptr<PluginLibrary>> PluginLibrary::Load(const std::string& name) {
   TUTTI_ASSIGN(const PluginFile opened, PluginFile::Open(kNetPlugin, name));
   const std::string& file = opened.name();

@@ -1,15 +1,15 @@
 #pragma once
 
-// A network plugin of NCCL's, as its maker ships it: a shared library that exports tables of
-// functions under the names ncclNetPlugin_v<N>. PluginLibrary opens one and takes the newest
-// version that it has; PluginFunctions calls any version by the newest one's rules, so that nothing
-// else has to know of versions.
+// A network plugin for NCCL, in the form in which its maker ships it: a shared library that exports
+// tables of functions under the names ncclNetPlugin_v<N>. PluginLibrary opens a library and takes
+// its newest known table. PluginFunctions calls a table of any version by the newest version's
+// rules, hence no further code depends on versions.
 //
-// What plugins are promised, as NCCL keeps it: init is the first call; devices and get_properties
-// come before listen and connect; connect and accept are called again until they give a comm; a
-// comm's memory is deregistered, and its requests are tested to the end, before it is closed;
-// finalize is the last call of a context. A plugin's functions return at once and are called by any
-// thread, but never by two at the same time for one context.
+// Tutti keeps NCCL's promises to plugins: init is the first call. devices and get_properties come
+// before listen and connect. connect and accept are called again until they give a comm. A comm is
+// closed after its memory is deregistered and its requests are tested to the end. finalize is the
+// last call of a context. A plugin's functions must return at once. Any thread may call them, but
+// no two threads at the same time for one context.
 
 #include <cstdint>
 #include <memory>
@@ -21,8 +21,8 @@
 
 namespace tutti {
 
-// A plugin says this of a device: the properties of the newest version. Those that an older plugin
-// does not have keep the values here.
+// A plugin's description of a device: the properties of the newest version. Properties that an
+// older plugin lacks keep the default values here.
 struct PluginProperties {
   std::string name;
   std::string pci_path;
@@ -33,7 +33,7 @@ struct PluginProperties {
   int port = 0;
   float latency_us = 0;
   int max_recvs = 1;
-  size_t max_bytes = 0;  // One message has at most so many; 0 where there is no limit.
+  size_t max_bytes = 0;  // the most bytes of one message; 0: no limit
 };
 
 // The functions of a plugin by the newest version's rules. Their results are the plugin's own.
@@ -56,7 +56,7 @@ class PluginFunctions {
   virtual ncclResult_t RegisterDmabuf(void* comm, void* data, size_t bytes, int type,
                                       uint64_t offset, int fd, void** memory) = 0;
   virtual ncclResult_t Deregister(void* comm, void* memory) = 0;
-  // `step` lives until the request is done; null where nobody is told of it.
+  // `step` lives until the request is done; null where nobody wants reports.
   virtual ncclResult_t Isend(void* send_comm, void* data, size_t bytes, int tag, void* memory,
                              NetEvents::Step* step, void** request) = 0;
   virtual ncclResult_t Irecv(void* recv_comm, int count, void** data, size_t* bytes, int* tags,
@@ -71,10 +71,10 @@ class PluginFunctions {
 
 class PluginLibrary {
  public:
-  // Opens the library that one name of NCCL_NET_PLUGIN stands for (config/plugin_file.h).
-  // Every call for one name returns the same object, since older plugins are initialised once in a
-  // process. InvalidUsage, with a sentence, when there is no such library, or it has no table of a
-  // known version, or a function is missing in its table.
+  // Opens the library of one name in NCCL_NET_PLUGIN (config/plugin_file.h). Every call for one
+  // name returns the same object, since older plugins are initialised once in a process. Fails with
+  // InvalidUsage and the reason when there is no such library, when the library has no table of a
+  // known version, or when its table lacks a function.
   static Result<std::shared_ptr<PluginLibrary>> Open(const std::string& name);
   // The library stays loaded: plugins start threads that outlive their communicators.
   PluginLibrary(const PluginLibrary&) = delete;
@@ -93,9 +93,9 @@ class PluginLibrary {
   const std::unique_ptr<PluginFunctions> functions_;
 };
 
-// Returns the functions of `table`, which is one of version `version`. Null where the version is
-// not known, or a function that every plugin of that version has is missing; `missing` then names
-// it.
+// Returns the functions of `table`, a table of version `version`. Returns null for an unknown
+// version, or when the table lacks a function that every plugin of its version has; `missing` then
+// names the lack.
 std::unique_ptr<PluginFunctions> MakePluginFunctions(int version, const void* table,
                                                      std::string* missing);
 

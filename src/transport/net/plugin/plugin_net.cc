@@ -17,11 +17,10 @@ namespace {
 // The pause between two calls of connect or accept.
 constexpr int64_t kPauseNs = 200'000;
 
-// How long a device is given to connect with itself: as long as one that has to look for the way.
+// The time in which a device must connect with itself, perhaps after looking for a route.
 constexpr double kLoopSeconds = 10;
 
-// Calls `attempt`, which gives a comm or null for "not yet", until it gives one or fails, or
-// `limits` end the wait.
+// Calls `attempt` until it gives a comm or fails, or `limits` end the wait. Null means "not yet".
 Result<void*> AwaitComm(const WaitLimits& limits, std::string_view what,
                         const std::function<Status(void**)>& attempt) {
   for (;;) {
@@ -37,8 +36,8 @@ Result<void*> AwaitComm(const WaitLimits& limits, std::string_view what,
   }
 }
 
-// Translates a plugin's description of a device. Values that make no sense are brought into range,
-// because they come from code of others.
+// Translates a plugin's description of a device. Senseless values are brought into range, because
+// they come from foreign code.
 NetDevice DeviceOf(const PluginProperties& properties, int version) {
   NetDevice device;
   device.name = properties.name;
@@ -70,7 +69,7 @@ class PluginListener final : public NetListener {
 
   const NetHandle& handle() const override { return handle_; }
 
-  // Stores a connection, or null where none has come.
+  // Stores a connection, or null where no connection has come.
   Status TryAccept(void** comm) {
     return context_->Do("accept",
                         [&](PluginFunctions& plugin, void*) { return plugin.Accept(comm_, comm); });
@@ -119,6 +118,7 @@ class PluginNetImpl final : public Net {
   const std::vector<NetDevice>& devices() const override { return devices_; }
   Status IsViable() const override { return Status::Ok(); }
 
+  // A plugin that reports success without a listener would crash later, hence the check.
   Result<std::unique_ptr<NetListener>> Listen(int device) override {
     NetHandle handle = {};
     void* comm = nullptr;
@@ -133,7 +133,7 @@ class PluginNetImpl final : public Net {
 
   Result<std::unique_ptr<NetSendComm>> Connect(int device, const NetHandle& handle,
                                                const WaitLimits& limits) override {
-    // Plugins keep in the handle how far they have got, from one call of connect to the next.
+    // Plugins keep the state of connect in the handle, from one call to the next.
     NetHandle own = handle;
     TUTTI_ASSIGN(void* const comm, AwaitComm(limits, "connecting", [&](void** comm) {
                    return context_->Do("connect", [&](PluginFunctions& plugin, void* context) {
@@ -144,8 +144,8 @@ class PluginNetImpl final : public Net {
         std::make_unique<PluginSendComm>(context_, comm, fmt::format("over {}", context_->name())));
   }
 
-  // What a plugin takes over the loop it takes over other connections, each of which registers it
-  // for itself.
+  // Registers the memory with the device's loop. A plugin that takes memory there takes it on other
+  // connections too, and each connection registers the memory for itself.
   Result<std::unique_ptr<NetMemory>> Register(int device, const NetRegion& region) override {
     TUTTI_ASSIGN(std::shared_ptr<Loop> loop, LoopOf(device));
     std::unique_ptr<NetMemory> held;
@@ -161,7 +161,7 @@ class PluginNetImpl final : public Net {
   Result<std::shared_ptr<Loop>> LoopOf(int device) {
     const MutexLock lock(mutex_);
     auto found = loops_.find(device);
-    // What fails takes kLoopSeconds, and so is not tried again.
+    // A failure takes kLoopSeconds, hence a failed loop is not tried again.
     if (found == loops_.end()) found = loops_.emplace(device, MakeLoop(device)).first;
     return found->second;
   }
@@ -173,7 +173,7 @@ class PluginNetImpl final : public Net {
   std::map<int, Result<std::shared_ptr<Loop>>> loops_ TUTTI_GUARDED_BY(mutex_);
 };
 
-// Neither end may wait for the other, since both are driven here.
+// Connects both ends in turn, since both are driven here and neither may wait for the other.
 Result<std::shared_ptr<Loop>> PluginNetImpl::MakeLoop(int device) {
   TUTTI_ASSIGN(std::unique_ptr<NetListener> listener, Listen(device));
   NetHandle handle = listener->handle();
@@ -204,6 +204,7 @@ Result<std::shared_ptr<Loop>> PluginNetImpl::MakeLoop(int device) {
 
 }  // namespace
 
+// Calls the functions in the order that plugins are promised: init, devices, getProperties.
 Result<std::unique_ptr<Net>> PluginNet::Create(std::shared_ptr<PluginLibrary> library,
                                                uint64_t comm_id,
                                                std::shared_ptr<NetEvents> events) {

@@ -9,7 +9,7 @@
 namespace tutti {
 namespace {
 
-// What plugins were compiled against.
+// The layouts of the headers against which plugins were compiled.
 static_assert(sizeof(tuttiGinDeviceProperties_t) == sizeof(netplugin::Properties12));
 static_assert(offsetof(tuttiGinDeviceProperties_t, netDeviceType) == 56 &&
               offsetof(tuttiGinDeviceProperties_t, maxP2pBytes) == 104 &&
@@ -34,13 +34,15 @@ static_assert(offsetof(tuttiRmaTable_v14_t, createContext) == 48 &&
               offsetof(tuttiRmaTable_v14_t, test) == 136 &&
               offsetof(tuttiRmaTable_v14_t, finalize) == 160);
 
-// All windows of a communicator go by one context, which keeps the order of each pair of ranks.
+// All windows of a communicator use one context, which keeps the order of each pair of ranks.
 constexpr int kContext = 0;
 constexpr int kContexts = 1;
 constexpr int kUndefinedTrafficClass = -1;
 
 std::string TextOf(const char* text) { return text != nullptr ? text : ""; }
 
+// Calls a table of version 13 or 14. The two versions differ in the configuration of a context, in
+// the handles for kernels, and in strong signals.
 template <class Table>
 class FunctionsOf final : public RmaFunctions {
  public:
@@ -79,7 +81,7 @@ class FunctionsOf final : public RmaFunctions {
   }
   ncclResult_t CreateContext(void* coll_comm, void** made) override {
     if constexpr (kIsOld) {
-      // Signals lie in memory that is registered, and counters are the library's.
+      // Signals lie in registered memory, and counters belong to Tutti: the plugin makes neither.
       tuttiGinConfig_v13_t config = {};
       config.nContexts = kContexts;
       config.trafficClass = kUndefinedTrafficClass;
@@ -99,6 +101,7 @@ class FunctionsOf final : public RmaFunctions {
       return table_.regMrSym(coll_comm, data, bytes, type, flags, memory);
     }
   }
+  // DMA-BUFs are optional in both versions.
   ncclResult_t RegisterDmabuf(void* coll_comm, void* data, size_t bytes, int type, uint64_t offset,
                               int fd, uint64_t flags, void** memory) override {
     if (table_.regMrSymDmaBuf == nullptr) return ncclInvalidUsage;
@@ -150,6 +153,7 @@ class FunctionsOf final : public RmaFunctions {
       return table_.rmaProgress == nullptr ? ncclSuccess : table_.rmaProgress(made);
     }
   }
+  // A plugin without the function reports all errors by its calls.
   ncclResult_t QueryLastError(void* made, bool* has_error) override {
     *has_error = false;
     return table_.queryLastError == nullptr ? ncclSuccess : table_.queryLastError(made, has_error);
@@ -159,6 +163,7 @@ class FunctionsOf final : public RmaFunctions {
   const Table& table_;
 };
 
+// Functions that only some plugins have, such as progress, are not needed here.
 template <class Table>
 std::unique_ptr<RmaFunctions> Make(const Table& table, std::string* missing) {
   const std::pair<const char*, bool> needed[] = {
@@ -189,7 +194,7 @@ std::unique_ptr<RmaFunctions> Make(const Table& table, std::string* missing) {
   return std::make_unique<FunctionsOf<Table>>(table);
 }
 
-// Takes the first table that the library has, the newest first.
+// A table that a library may export, and the function that wraps the table.
 struct Symbol {
   const char* name;
   std::unique_ptr<RmaFunctions> (*make)(const void* table, std::string* missing);
@@ -200,6 +205,7 @@ std::unique_ptr<RmaFunctions> MakeFrom(const void* table, std::string* missing) 
   return Make(*static_cast<const Table*>(table), missing);
 }
 
+// In the order of preference, the newest first.
 constexpr Symbol kSymbols[] = {
     {"ncclRmaPlugin_v14", MakeFrom<tuttiRmaTable_v14_t>},
     {"ncclRmaPlugin_v13", MakeFrom<tuttiGinTable_v13_t>},
@@ -218,6 +224,7 @@ std::unique_ptr<RmaFunctions> MakeRmaFunctions(const tuttiRmaTable_v14_t& table,
   return Make(table, missing);
 }
 
+// A library with ncclGinPlugin_v14 alone has operations for kernels only, and an error of its own.
 Result<std::shared_ptr<RmaLibrary>> RmaLibrary::Open(const PluginKind& kind,
                                                      const std::string& name) {
   TUTTI_ASSIGN(const PluginFile opened, PluginFile::Open(kind, name));
@@ -247,6 +254,7 @@ Result<std::shared_ptr<RmaLibrary>> RmaLibrary::Open(const PluginKind& kind,
       kind.what, file);
 }
 
+// Without a table for kernels all properties are true, as in version 13.
 ncclResult_t RmaLibrary::GetGinProperties(tuttiGinProperties_v14_t* properties) const {
   *properties = {true, true};
   if (for_kernels_ == nullptr || for_kernels_->getGinProperties == nullptr) return ncclSuccess;

@@ -1,8 +1,8 @@
 #pragma once
 
-// A plugin with one-sided operations (tutti/gin_plugin.h), as its maker ships it for NCCL's RMA and
-// GIN. RmaLibrary opens one and takes the newest table that it has; RmaFunctions calls any version
-// by the newest one's rules.
+// A plugin with one-sided operations (tutti/gin_plugin.h), in the form in which its maker ships it
+// for NCCL's RMA and GIN. RmaLibrary opens a library and takes its newest known table. RmaFunctions
+// calls a table of any version by the newest version's rules.
 
 #include <cstdint>
 #include <memory>
@@ -27,7 +27,8 @@ class RmaFunctions {
   virtual ncclResult_t Init(uint64_t comm_id, void** context) = 0;
   virtual ncclResult_t Finalize(void* context) = 0;
   virtual ncclResult_t Devices(int* count) = 0;
-  // Sets `type` to who carries out operations (TUTTI_GIN_TYPE_*); a plugin of version 14 has none.
+  // Sets `type` to the kind of agent that carries out operations (TUTTI_GIN_TYPE_*). A plugin of
+  // version 14 has no type.
   virtual ncclResult_t GetProperties(int device, PluginProperties* properties, int* type) = 0;
   virtual ncclResult_t Listen(void* context, int device, void* handle, void** listen_comm) = 0;
   virtual ncclResult_t Connect(void* context, void** handles, int num_ranks, int rank,
@@ -60,22 +61,22 @@ class RmaFunctions {
 
 class RmaLibrary {
  public:
-  // The kinds of library in which tables are looked for, in this order.
+  // The kinds of library that may have a table, in the order of the search.
   static constexpr PluginKind kRma = {"libnccl-rma", "RMA plugin"};
   static constexpr PluginKind kGin = {"libnccl-gin", "GIN plugin"};
   static constexpr PluginKind kNet = {"libnccl-net", "network plugin"};
 
-  // Opens the library that one name of a setting stands for (config/plugin_file.h). InvalidUsage,
-  // with a sentence, when there is no such library, it has no table with data operations, or a
-  // function is missing in its table.
+  // Opens the library of one name in a setting (config/plugin_file.h). Fails with InvalidUsage
+  // and the reason when there is no such library, when the library has no table with data
+  // operations, or when its table lacks a function.
   static Result<std::shared_ptr<RmaLibrary>> Open(const PluginKind& kind, const std::string& name);
   RmaLibrary(const RmaLibrary&) = delete;
   RmaLibrary& operator=(const RmaLibrary&) = delete;
 
   RmaFunctions& functions() const { return *functions_; }
   const std::string& file() const { return file_; }
-  // Asks the library's table of version 14 for kernels, where it has one; otherwise all is there.
-  // Called after init.
+  // Reads the properties from the library's table of version 14 for kernels. Without such a table
+  // all properties are true. Must be called after init.
   ncclResult_t GetGinProperties(tuttiGinProperties_v14_t* properties) const;
 
  private:
@@ -88,8 +89,9 @@ class RmaLibrary {
   const tuttiGinTable_v14_t* const for_kernels_;
 };
 
-// Returns the functions of a table of version 13, which RMA and GIN have alike, or of version 14 of
-// RMA. Null where one that every plugin of that version has is missing; `missing` then names it.
+// Return the functions of a table of version 13, which RMA and GIN share, or of version 14 of RMA.
+// Return null when the table lacks a function that every plugin of its version has; `missing` then
+// names the lack.
 std::unique_ptr<RmaFunctions> MakeRmaFunctions(const tuttiGinTable_v13_t& table,
                                                std::string* missing);
 std::unique_ptr<RmaFunctions> MakeRmaFunctions(const tuttiRmaTable_v14_t& table,

@@ -17,8 +17,8 @@ struct RmaPlugins::Candidate {
 
 namespace {
 
-// Returns a number for a plugin: ranks join by it where they have the same one. The version counts,
-// because both ends of a plugin's own wire may be told by it.
+// Returns a number for a plugin, by which ranks with the same plugin join. The number includes the
+// version, because a plugin's wire protocol may differ between versions.
 uint64_t NumberOf(const RmaFunctions& functions) {
   Fnv1a hash;
   for (const char* at = functions.name(); *at != '\0'; ++at) hash.Add(static_cast<uint8_t>(*at));
@@ -26,12 +26,13 @@ uint64_t NumberOf(const RmaFunctions& functions) {
   return hash.hash() | 1;
 }
 
+// Joins the ranks by connect and createContext, both of which may wait for other ranks.
 class Listener final : public RmaGroupListener {
  public:
   Listener(std::shared_ptr<RmaPluginContext> context, void* comm, const NetHandle& handle)
       : context_(std::move(context)), comm_(comm), handle_(handle) {}
   ~Listener() override {
-    // Nothing can be done about a failure.
+    // A failure is ignored, since the listener is gone in any case.
     static_cast<void>(
         context_
             ->Do("closeListen", [this](RmaFunctions& plugin) { return plugin.CloseListen(comm_); })
@@ -72,8 +73,8 @@ class Listener final : public RmaGroupListener {
   const NetHandle handle_;
 };
 
-// Returns the device whose folder is `own_nic`, else the first. InvalidUsage where the plugin has
-// none, or leaves operations to kernels.
+// Returns the device whose folder is `own_nic`, and otherwise the first device. Fails with
+// InvalidUsage where the plugin has no devices, or leaves operations to kernels.
 Result<int> ChooseDevice(RmaPluginContext& context, const std::string& own_nic) {
   int count = 0;
   TUTTI_TRY(context.Do("devices", [&](RmaFunctions& plugin) { return plugin.Devices(&count); }));
@@ -98,6 +99,8 @@ Result<int> ChooseDevice(RmaPluginContext& context, const std::string& own_nic) 
 
 }  // namespace
 
+// A network plugin need not have one-sided operations, and an empty name is only a guess. Failures
+// of both are logged as information, and failures of named RMA or GIN plugins as warnings.
 std::unique_ptr<RmaGroups> RmaPlugins::Find(const Settings& settings, std::string own_nic) {
   std::vector<Candidate> candidates;
   const std::pair<PluginKind, std::string> kinds[] = {
@@ -139,6 +142,7 @@ std::string_view RmaPlugins::NameOf(uint64_t name) const {
   return "?";
 }
 
+// The plugin is initialised for each communicator, since its context belongs to one communicator.
 Result<std::unique_ptr<RmaGroupListener>> RmaPlugins::Open(uint64_t name, uint64_t number) {
   const auto found =
       std::find_if(candidates_.begin(), candidates_.end(),

@@ -2,9 +2,9 @@
 
 // Plugins with one-sided operations as the networks of rma_group.h.
 //
-// Each communicator has a context of its own in a plugin. Two mutexes keep threads apart there: one
-// for what sets up, which may wait for other ranks, and one for what moves data, so that operations
-// go on while this rank waits in a registration for another one.
+// Each communicator has a context of its own in a plugin. Two mutexes keep threads apart in a
+// context: one for set-up, which may wait for other ranks, and one for moving data. Operations
+// therefore go on while this rank waits for another rank in a registration.
 
 #include <memory>
 #include <span>
@@ -18,9 +18,10 @@ namespace tutti {
 
 class RmaPlugins final : public RmaGroups {
  public:
-  // Looks for plugins where the settings name libraries (NCCL_RMA_PLUGIN, NCCL_GIN_PLUGIN,
-  // NCCL_NET_PLUGIN). Null where there are none. `own_nic` is the folder in sysfs of the NIC that
-  // is nearest to the rank, or empty: a plugin's device with this folder is taken, else its first.
+  // Looks for plugins in the libraries that the settings name (NCCL_RMA_PLUGIN, NCCL_GIN_PLUGIN,
+  // NCCL_NET_PLUGIN). Returns null where there are none. `own_nic` is the folder in sysfs of the
+  // NIC nearest to the rank, or empty. Of a plugin's devices the device with this folder is taken,
+  // and otherwise the first.
   static std::unique_ptr<RmaGroups> Find(const Settings& settings, std::string own_nic);
 
   ~RmaPlugins() override;

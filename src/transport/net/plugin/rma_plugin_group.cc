@@ -32,7 +32,7 @@ Status RmaPluginContext::ReadProperties() {
 }
 
 RmaPluginContext::~RmaPluginContext() {
-  // Nobody else has the context any more. What finalize returns could only be ignored.
+  // No other thread has the context any more. The result of finalize could only be ignored.
   const MutexLock lock(set_up_);
   functions().Finalize(context_);
 }
@@ -47,7 +47,7 @@ NetRemoteKey RmaPluginMemory::remote_key() const {
   return key;
 }
 
-// The handle stands for the memory of all ranks, so that the key of this rank serves for any.
+// The handle is that of the memory of all ranks, hence the key of this rank serves for any rank.
 RmaFunctions::Place RmaPluginMemory::PlaceOf(const NetRemote& remote) {
   RmaFunctions::Place place = {remote.offset, nullptr};
   std::memcpy(&place.memory, remote.key.data(), sizeof(place.memory));
@@ -74,6 +74,7 @@ Result<std::unique_ptr<RmaPluginGroup>> RmaPluginGroup::Create(
   return group;
 }
 
+// The scratch memory holds the words that flushes add to, hence its writes must keep their order.
 Status RmaPluginGroup::MakeScratch() {
   scratch_.resize((StageAt() + kStageBytes) / sizeof(uint64_t));
   NetRegion region = {reinterpret_cast<std::byte*>(scratch_.data()), StageAt() + kStageBytes};
@@ -88,6 +89,8 @@ RmaPluginGroup::~RmaPluginGroup() {
   CloseAll();
 }
 
+// The registration may wait for other ranks, hence data_ is not held meanwhile and operations go
+// on. set_up() keeps the group from being closed during the call.
 Result<std::unique_ptr<NetMemory>> RmaPluginGroup::Register(const NetRegion& region) {
   const MutexLock set_up(context_->set_up());
   void* coll_comm = nullptr;
@@ -123,10 +126,11 @@ void RmaPluginGroup::Deregister(void* handle) {
     regions_.erase(found);
     coll_comm = coll_comm_;
   }
-  // Nothing can be done about a failure.
+  // A failure is ignored, since nothing depends on the registration any more.
   context_->functions().Deregister(coll_comm, handle);
 }
 
+// A region that is registered only in part counts as unregistered. Its puts go through the stage.
 std::unique_ptr<NetMemory> RmaPluginGroup::MemoryFor(const NetRegion& region) {
   const MutexLock lock(data_);
   for (const Region& known : regions_) {
@@ -142,6 +146,7 @@ std::unique_ptr<NetRmaComm> RmaPluginGroup::MakeComm(int peer) {
   return std::make_unique<RmaPluginComm>(*this, peer);
 }
 
+// The failure stops all calls even if another thread holds set_up() and the group stays open.
 void RmaPluginGroup::Close() {
   {
     const MutexLock lock(data_);
@@ -158,6 +163,8 @@ void RmaPluginGroup::CloseAll() {
   CloseLocked();
 }
 
+// A second call finds no comm and does nothing, since Close, Fail and the destructor may all come
+// here.
 void RmaPluginGroup::CloseLocked() {
   if (failure_.ok()) failure_ = InternalError("this rank has left {}", context_->name());
   if (coll_comm_ == nullptr) return;
@@ -169,7 +176,7 @@ void RmaPluginGroup::CloseLocked() {
   coll_comm_ = made_ = nullptr;
 }
 
-// Has the plugin move what it can, and asks it now and then for what no call has reported.
+// Makes the plugin move data, and asks it now and then for errors that no call has reported.
 Status RmaPluginGroup::Drive() {
   TUTTI_TRY(Do("progress",
                [](RmaFunctions& plugin, void* made, void*) { return plugin.Progress(made); }));
@@ -184,6 +191,8 @@ Status RmaPluginGroup::Drive() {
   return failure_;
 }
 
+// data_ is held here and set_up() comes first in the order of the mutexes, hence only a try is
+// allowed.
 void RmaPluginGroup::Fail(const Status& why) {
   failure_ = why;
   if (!context_->set_up().TryLock()) return;
@@ -204,6 +213,7 @@ Status RmaPluginComm::OnFailure(std::string_view what, ncclResult_t result) {
   return Break();
 }
 
+// Waits for operations under way, but no longer than kBreakNs, after which the whole group fails.
 Status RmaPluginComm::Break() {
   const bool ended = EndRequests();
   if (!ended && NowNs() - breaking_ns_ < RmaPluginGroup::kBreakNs) return Status::Ok();
@@ -211,8 +221,8 @@ Status RmaPluginComm::Break() {
   return failure_ = breaking_;
 }
 
-// Tests an operation that is under way. It has ended too where the test fails: then neither is it
-// tested again, nor does the plugin read or write memory for it any more.
+// Tests an operation that is under way. A failed test also ends the operation: the operation is not
+// tested again, and the plugin does not touch its memory any more.
 ncclResult_t RmaPluginComm::TestRequest(Request& request, bool* ended) {
   int done = 0;
   const ncclResult_t result =
@@ -225,13 +235,13 @@ ncclResult_t RmaPluginComm::TestRequest(Request& request, bool* ended) {
   return result;
 }
 
-// Tests what is under way on a comm that begins nothing any more. Returns whether all has ended.
+// Tests the operations of a comm that begins nothing any more. Returns whether all have ended.
 bool RmaPluginComm::EndRequests() {
   bool all_ended = true;
   for (Request& request : requests_) {
     bool ended = true;
     if (request.request != nullptr)
-      TestRequest(request, &ended);  // Nobody wants its result any more.
+      TestRequest(request, &ended);  // the result is not needed any more
     all_ended = all_ended && ended;
   }
   return all_ended;
@@ -241,7 +251,7 @@ void RmaPluginComm::Shutdown() {
   {
     const MutexLock lock(group_.data_);
     if (failure_.ok()) failure_ = InternalError("the connection to rank {} was shut", peer_);
-    // Where the group has failed nothing moves any more, and it is closed in any case.
+    // Nothing moves after a failure of the group, and the group is closed in any case.
     if (group_.failure_.ok() && EndRequests()) return;
   }
   group_.Close();
@@ -256,8 +266,8 @@ RmaPluginComm::Request* RmaPluginComm::FreeRequest() {
 
 namespace {
 
-// Returns the place at which an operation reads or writes memory of this rank; without a handle
-// where it is not registered.
+// Returns the place where an operation reads or writes memory of this rank, without a handle if the
+// memory is not registered.
 RmaFunctions::Place LocalPlace(const NetLocal& local) {
   if (local.memory == nullptr) return {};
   const auto& memory = static_cast<const RmaPluginMemory&>(*local.memory);
@@ -266,6 +276,7 @@ RmaFunctions::Place LocalPlace(const NetLocal& local) {
 
 }  // namespace
 
+// Bytes from unregistered memory are copied to the stage, which serves one put at a time.
 Result<NetRequest*> RmaPluginComm::Iput(NetLocal from, NetRemote to, size_t bytes,
                                         const NetSignal* signal) {
   const MutexLock lock(group_.data_);
@@ -335,6 +346,7 @@ Result<NetRequest*> RmaPluginComm::Iatomic(NetLocal, const NetAtomic&) {
   return InvalidUsage("{} has no atomic operations", group_.name());
 }
 
+// Flushes of one comm share a word at the target, hence at most one is under way.
 Result<NetRequest*> RmaPluginComm::Iflush() {
   const MutexLock lock(group_.data_);
   TUTTI_TRY(Failure());
@@ -365,7 +377,7 @@ Status RmaPluginComm::StepFlush(Request& request) {
   return Status::Ok();
 }
 
-// Moves one request that is not done.
+// Moves one unfinished request.
 Status RmaPluginComm::Step(Request& request, bool* moved) {
   TUTTI_TRY(Failure());
   if (breaks()) return Status::Ok();
@@ -391,6 +403,7 @@ Status RmaPluginComm::Step(Request& request, bool* moved) {
   return Status::Ok();
 }
 
+// The plugin moves data for all ranks, even while this comm breaks.
 Result<bool> RmaPluginComm::Progress() {
   const MutexLock lock(group_.data_);
   TUTTI_TRY(failure_);

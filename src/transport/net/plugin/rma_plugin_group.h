@@ -1,23 +1,23 @@
 #pragma once
 
-// The ranks that a plugin with one-sided operations joins, as one of them sees them: its context,
-// its group, and its comms. rma_plugin.h makes these.
+// The ranks that a plugin with one-sided operations joins, from the view of one rank: its context,
+// its group, and its comms. rma_plugin.h makes them.
 //
-// A plugin cannot tell when a put has arrived, so a comm finds out by what plugins promise of
-// signals: it adds 1 to a word of the target by a strong signal, and gets that word until it shows
-// the sum. All that was begun earlier has arrived then.
+// A plugin cannot tell when a put has arrived. A comm finds out by the plugins' promise about
+// signals: the comm adds 1 to a word of the target by a strong signal, and gets the word until it
+// shows the sum. All earlier operations have arrived then.
 //
 //   scratch memory of each rank, registered with the group:
 //     arrived[rank]    counts the flushes of each rank that have come here
-//     fetched[rank]    what this rank has last got of its own count at each rank
+//     fetched[rank]    the last value got of this rank's own count at each rank
 //     stage            bytes on their way from memory that is not registered
 //
 // A call that fails toward a rank breaks the comm to that rank alone, as when the rank has ended
-// its group. A plugin cannot be told to leave an operation undone, and memory of a comm that says
-// that it is broken may be given back. So a comm that breaks begins nothing any more, but says so
-// only when each operation toward the rank has ended or failed. NICs flush what is left of a queue
-// within moments. Where something is still under way after kBreakNs, the whole group fails and is
-// closed, so that nothing can move bytes any more.
+// its group. A plugin cannot be told to cancel an operation, and callers may free the memory of a
+// comm once the comm reports that it is broken. A breaking comm therefore begins nothing any more,
+// but reports the failure only when each operation toward the rank has ended or failed. NICs flush
+// the rest of a queue within moments. If an operation is still under way after kBreakNs, the whole
+// group fails and is closed, and nothing can move bytes any more.
 //
 // Threads: as rma_group.h and rma.h. Close may be called by any thread at any time.
 
@@ -50,7 +50,7 @@ class RmaPluginContext {
   // "plugin NAME"
   const std::string& name() const { return name_; }
   Mutex& set_up() TUTTI_RETURN_CAPABILITY(set_up_) { return set_up_; }
-  // Calls a function that sets up, as call(functions), and makes its result a Status.
+  // Calls a function of the set-up as call(functions), and turns its result into a Status.
   template <class Call>
   Status Do(std::string_view what, Call&& call) TUTTI_EXCLUDES(set_up_) {
     const MutexLock lock(set_up_);
@@ -69,11 +69,11 @@ class RmaPluginContext {
   Mutex set_up_;
 };
 
-// Memory that a put or get of this rank names, or that all ranks reach.
+// Memory for a put or get of this rank, or memory that all ranks reach.
 class RmaPluginMemory : public NetMemory {
  public:
-  // `handle` is the plugin's, and null where the region is not registered. The region begins `base`
-  // bytes behind what the handle stands for.
+  // `handle` is the plugin's handle, or null where the region is not registered. The region begins
+  // `base` bytes behind the begin of the handle's memory.
   RmaPluginMemory(const NetRegion& region, void* handle, uint64_t base)
       : NetMemory(region), handle_(handle), base_(base) {}
   void* handle() const { return handle_; }
@@ -88,8 +88,7 @@ class RmaPluginMemory : public NetMemory {
 
 class RmaPluginGroup final : public RmaGroup {
  public:
-  // Takes over `coll_comm` and `made`, a plugin's comm of all ranks and its context. All ranks call
-  // it together.
+  // Takes over `coll_comm` and `made`, a plugin's comm of all ranks and its context. Collective.
   static Result<std::unique_ptr<RmaPluginGroup>> Create(std::shared_ptr<RmaPluginContext> context,
                                                         void* coll_comm, void* made, int num_ranks,
                                                         int rank);
@@ -105,8 +104,9 @@ class RmaPluginGroup final : public RmaGroup {
   bool has_va_signals() const override { return context_->properties().supportsVASignals; }
   std::string_view name() const override { return context_->name(); }
 
-  // Closes what the plugin has made, whatever is under way, unless this rank waits for others in a
-  // registration: then the destructor does. Nothing is begun or tested any more in either case.
+  // Closes all objects of the plugin, even with operations under way, unless this rank waits for
+  // other ranks in a registration. In that case the destructor closes them. Nothing is begun or
+  // tested any more in either case.
   void Close() TUTTI_EXCLUDES(data_);
 
  private:
@@ -115,7 +115,7 @@ class RmaPluginGroup final : public RmaGroup {
   static constexpr size_t kStageBytes = size_t{256} << 10;
   // How often the plugin is asked for an error that no call has reported.
   static constexpr int64_t kAskForErrorNs = 100'000'000;
-  // How long the operations of a comm that breaks may take to end.
+  // How long the operations of a breaking comm may take to end.
   static constexpr int64_t kBreakNs = 500'000'000;
 
   struct Region {
@@ -135,11 +135,11 @@ class RmaPluginGroup final : public RmaGroup {
   void Deregister(void* handle) TUTTI_EXCLUDES(data_);
   void CloseAll() TUTTI_REQUIRES(context_->set_up());
   void CloseLocked() TUTTI_REQUIRES(context_->set_up(), data_);
-  // Returns this rank's memory with a registration that holds the region, or without any.
+  // Returns this rank's memory with a registration that contains the region, or with none.
   std::unique_ptr<NetMemory> MemoryFor(const NetRegion& region) TUTTI_EXCLUDES(data_);
 
-  // Calls a function that moves data for all ranks, as call(functions, context, comm), and keeps
-  // the first failure, after which every call of the group fails alike.
+  // Calls a function that moves data for all ranks, as call(functions, context, comm). Keeps the
+  // first failure, after which every call of the group fails in the same way.
   template <class Call>
   Status Do(std::string_view what, Call&& call) TUTTI_REQUIRES(data_) {
     if (!failure_.ok()) return failure_;
@@ -147,7 +147,7 @@ class RmaPluginGroup final : public RmaGroup {
     if (!status.ok()) Fail(status);
     return status;
   }
-  // Breaks all comms, and closes the group unless this rank waits for others in a registration.
+  // Breaks all comms, and closes the group unless this rank waits for peers in a registration.
   void Fail(const Status& why) TUTTI_REQUIRES(data_);
   Status Drive() TUTTI_REQUIRES(data_);
 
@@ -185,29 +185,30 @@ class RmaPluginComm final : public NetRmaComm {
   Result<bool> Test(NetRequest& request) override;
   NetIdle PrepareToWait(std::vector<NetWait>&) override { return NetIdle::kPoll; }
   void AppendFds(std::vector<int>&) const override {}
-  // Closes the group where an operation toward the rank is still under way.
+  // Closes the group if an operation toward the rank is still under way.
   void Shutdown() override;
   std::string_view peer() const override { return peer_name_; }
 
  private:
   enum class State : uint8_t {
     kFree,
-    kUnderWay,   // The plugin has a request.
-    kSignal,     // A flush has to add to the target's word, for which there was no room.
-    kSignalled,  // A flush's signal is under way.
-    kFetch,      // A flush has to get the word.
-    kFetched,    // A flush's get is under way.
+    kUnderWay,   // the plugin has a request
+    kSignal,     // a flush must add to the target's word, and waits for room
+    kSignalled,  // a flush's signal is under way
+    kFetch,      // a flush must get the word
+    kFetched,    // a flush's get is under way
     kDone,
   };
   struct Request : NetRequest {
     State state = State::kFree;
-    bool staged = false;  // It has the stage.
+    bool staged = false;  // the request holds the stage
     void* request = nullptr;
   };
 
   Request* FreeRequest();
   // Calls a function that moves data to or from the rank, as call(functions, context, comm). The
-  // first one that fails breaks the comm; nothing is called then, or while it breaks.
+  // first call that fails breaks the comm. No function is called while the comm breaks or after it
+  // is broken.
   template <class Call>
   Status Do(std::string_view what, Call&& call) TUTTI_REQUIRES(group_.data_) {
     TUTTI_TRY(Failure());
@@ -221,7 +222,7 @@ class RmaPluginComm final : public NetRmaComm {
     return group_.failure_.ok() ? failure_ : group_.failure_;
   }
   bool breaks() const TUTTI_REQUIRES(group_.data_) { return !breaking_.ok(); }
-  // Returns the failure of a comm that breaks once it is broken, and ok while it is not yet.
+  // Returns the failure of a breaking comm once the comm is broken, and ok until then.
   Status Break() TUTTI_REQUIRES(group_.data_);
   ncclResult_t TestRequest(Request& request, bool* ended) TUTTI_REQUIRES(group_.data_);
   bool EndRequests() TUTTI_REQUIRES(group_.data_);
@@ -231,11 +232,11 @@ class RmaPluginComm final : public NetRmaComm {
   RmaPluginGroup& group_;
   const int peer_;
   const std::string peer_name_;
-  Status failure_ TUTTI_GUARDED_BY(group_.data_);   // The comm is broken.
-  Status breaking_ TUTTI_GUARDED_BY(group_.data_);  // It breaks, from the time on that follows.
+  Status failure_ TUTTI_GUARDED_BY(group_.data_);   // not ok: the comm is broken
+  Status breaking_ TUTTI_GUARDED_BY(group_.data_);  // not ok: the comm breaks, since breaking_ns_
   int64_t breaking_ns_ TUTTI_GUARDED_BY(group_.data_) = 0;
   std::array<Request, TUTTI_GIN_MAX_REQUESTS> requests_;
-  Request* flush_ = nullptr;  // One is under way at most.
+  Request* flush_ = nullptr;  // at most one flush is under way
   uint64_t num_flushes_ = 0;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// For tests: a cable in user space. It passes bytes between whoever connects to it and a target,
-// and can be cut, held and made to damage what passes.
+// For tests: a cable in user space. The cable passes bytes between its connections and a target.
+// Tests can cut it, hold it, and make it damage bytes.
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -35,26 +35,27 @@ class Cable {
     thread_.join();
   }
   const SocketAddress& address() const { return address_; }
-  // Returns how many connections have come, and how many bytes have passed.
+  // Return how many connections have come, and how many bytes have passed.
   int accepted() const { return accepted_.load(); }
   size_t passed() const { return passed_.load(); }
 
-  // Resets connections at both ends: all, or only the one that has stood longest but `index`.
+  // Resets connections at both ends: all connections, or only the connection that `index` older
+  // connections precede.
   void Cut(int index = kAll) {
     const int before = cuts_.load();
     cut_.store(index);
     while (cuts_.load() == before) std::this_thread::yield();
   }
-  // While held, the kernel accepts connections but nothing passes, nor do resets.
+  // While held, the kernel accepts connections but neither bytes nor resets pass.
   void Hold(bool hold) { hold_.store(hold); }
-  // Waits until somebody has connected whom the cable has not served yet: while held, a caller that
-  // gets no answer. Returns false when none came in `deadline`.
+  // Waits until a connection has come that the cable has not served yet: while held, such a caller
+  // gets no answer. Returns false when no connection came within `deadline`.
   [[nodiscard]] bool AwaitUnserved(Deadline deadline) const {
     pollfd readable = {listen_fd_.get(), POLLIN, 0};
     return ::poll(&readable, 1, deadline.RemainingMs(60'000)) == 1;
   }
-  // Flips a bit of about one in so many pieces of up to 64 KiB that pass; 0: of none. The first
-  // kSpared bytes of a connection, in which it proves itself, are left alone.
+  // Flips a bit of about one in `one_in` pieces of up to 64 KiB; 0: of none. The first kSpared
+  // bytes of a connection, in which the connection proves itself, are left alone.
   void Damage(unsigned one_in) { damage_.store(one_in); }
   int damaged() const { return damaged_.load(); }
 
@@ -80,7 +81,7 @@ class Cable {
     fd.Reset();
   }
 
-  // Returns false when the connection has ended; reset_ says how.
+  // Returns false when the connection has ended; reset_ then says whether by a reset.
   bool Pass(const UniqueFd& from, const UniqueFd& to, Way& way) {
     if (way.waiting.empty()) {
       std::array<std::byte, 65536> bytes;
@@ -140,7 +141,7 @@ class Cable {
       std::erase_if(connections_, [&](Connection& each) {
         const bool passed =
             Pass(each.near, each.far, each.to_far) && Pass(each.far, each.near, each.to_near);
-        // A reset at one end is a reset at the other.
+        // A reset at one end is a reset at the other end.
         if (!passed && reset_) {
           Reset(each.near);
           Reset(each.far);
@@ -172,10 +173,10 @@ class Cable {
   std::thread thread_;
 };
 
-// Where the address number `path` lies in a handle; the format is that of listener.cc.
+// Returns the place of address number `path` in a handle; the format is in listener.cc.
 inline size_t PlaceInHandle(size_t path) { return path == 0 ? 8 : 42 + 24 * (path - 1); }
 
-// Makes the listener of a handle be reached through `cable`, by this one of its addresses.
+// Makes address number `path` of a handle lead through `cable`.
 inline NetHandle Through(const Cable& cable, NetHandle handle, size_t path = 0) {
   WireWriter writer;
   writer.Address(cable.address());

@@ -18,15 +18,16 @@
 namespace tutti {
 namespace {
 
-// A connection that breaks again and again warns at most once in this time.
+// The least time between two warnings about a connection that breaks again and again.
 constexpr int64_t kBetweenWarningsNs = 60'000'000'000;
 
-// Damage that leaves no message whole so often in a row is no accident: at one damaged bit in 10^6,
-// many times what any worn cable has, a message of 16 KiB comes through within 8 attempts in 99 %.
+// The most damages in a row without a whole message in between; more are no accident. At one
+// damaged bit in 10^6, many times the rate of any worn cable, a message of 16 KiB comes through
+// within 8 attempts in 99 % of the cases.
 constexpr int kMostDamagesInARow = 32;
 
-// Returns whether an error is one of the other end, or of the way to it, rather than of this
-// process. 0 stands for a connection that was closed.
+// Returns whether an error is an error of the other end, or of the way to the other end, rather
+// than of this process. 0 stands for a connection that the peer closed.
 bool IsRemote(int error) {
   switch (error) {
     case 0:
@@ -46,6 +47,8 @@ bool IsRemote(int error) {
   }
 }
 
+// Returns the middle of a sentence about a failed connection. Frequent errors get words of their
+// own, because the system's text does not name the host or the cause.
 std::string ErrorText(int error) {
   if (error == 0) return "the peer closed the connection";
   if (error == EBADMSG) return "what came was damaged on its way";
@@ -57,6 +60,7 @@ std::string ErrorText(int error) {
 
 }  // namespace
 
+// Only data sockets that helpers drive need the doorbell's descriptor.
 Result<std::unique_ptr<SocketChannel>> SocketChannel::Create(
     SocketSet sockets, SocketDirection direction, std::shared_ptr<SocketHelpers> helpers) {
   UniqueFd event;
@@ -88,7 +92,7 @@ SocketChannel::SocketChannel(SocketSet sockets, SocketDirection direction,
 
 SocketChannel::~SocketChannel() {
   if (silence_) silence_->Remove(this);
-  // A socket that is closed with something unread resets the connection instead of ending it.
+  // A close with unread bytes would reset the connection instead of ending it in order.
   std::array<std::byte, 1024> unread;
   while (::recv(control_.fd(), unread.data(), unread.size(), MSG_DONTWAIT) > 0) {
   }
@@ -101,6 +105,8 @@ Status SocketChannel::PrepareSockets() {
   return Status::Ok();
 }
 
+// Runs on the loop's thread. One silent socket ends all sockets of the connection, because both
+// ends begin anew with all of them.
 bool SocketChannel::LookForSilence(int64_t now_ns, int64_t dead_after_ns) {
   const MutexLock lock(sockets_mutex_);
   if (!control_.valid()) return false;
@@ -115,15 +121,15 @@ bool SocketChannel::LookForSilence(int64_t now_ns, int64_t dead_after_ns) {
     if (meters_[i].Observe(*signs, now_ns, dead_after_ns)) silent_socket = static_cast<int>(i);
   }
   if (silent_socket < 0) return awaits_answer;
-  // The thread that drives the connection sees its sockets end, and learns from this why they did.
+  // The connection's thread sees its sockets end, and learns the reason from this store.
   silent_socket_.store(silent_socket, std::memory_order_release);
-  // The other end still hears from those that are not silent: an orderly end would tell it that
-  // this end is gone for good.
+  // A reset tells the other end that the connection broke, over the sockets that are not silent. An
+  // orderly end would tell the other end that this end is gone for good.
   for (const int fd : fds) ResetConnection(fd);
   return false;
 }
 
-// A helper thread, where there are some, begins to drive a data socket as soon as it is attached.
+// A helper thread, if there is one, drives a data socket as soon as it is attached.
 void SocketChannel::AddDataSockets(std::vector<SocketStream> streams) {
   for (SocketStream& stream : streams) {
     data_sockets_.push_back(std::make_unique<DataSocket>(std::move(stream), direction_, doorbell_));
@@ -132,8 +138,7 @@ void SocketChannel::AddDataSockets(std::vector<SocketStream> streams) {
   }
 }
 
-// When this returns, no helper thread touches the data sockets any more, nor the memory that they
-// work on.
+// After DetachDataSockets no helper thread touches the data sockets or the memory of their pieces.
 void SocketChannel::DetachDataSockets() {
   for (size_t i = 0; helpers_->any() && i < data_sockets_.size(); ++i) {
     helpers_->Detach(*data_sockets_[i], static_cast<int>(i));
@@ -147,7 +152,7 @@ Result<std::unique_ptr<NetMemory>> SocketChannel::Register(const NetRegion& regi
   return std::unique_ptr<NetMemory>(std::make_unique<PlainNetMemory>(region));
 }
 
-// Hands the pieces of a message to data sockets. `left` counts the pieces that are not yet done.
+// Gives the pieces of a message to data sockets. `left` counts the unfinished pieces.
 void SocketChannel::Push(std::byte* data, size_t bytes, uint64_t chunk, int used,
                          std::atomic<uint32_t>& left) {
   const Striping striping(bytes, chunk, used, num_data_sockets_);
@@ -159,6 +164,8 @@ void SocketChannel::Push(std::byte* data, size_t bytes, uint64_t chunk, int used
   }
 }
 
+// The doorbell is silenced before the count of pieces is read. No piece is missed, because Arm
+// compares the count again before the caller sleeps.
 Result<bool> SocketChannel::Progress() {
   NoteActivity();
   if (data_sockets_.empty()) return false;
@@ -187,7 +194,7 @@ void SocketChannel::AppendDataWaits(std::vector<NetWait>& waits) const {
           {socket->fd(), socket->direction() == SocketDirection::kSend ? EPOLLOUT : EPOLLIN});
     }
   }
-  // Data sockets that have just become idle count too: what they did has not been seen yet.
+  // Data sockets that have just become idle count too, since their progress was not seen yet.
   if (helpers_->any() && (helped || doorbell_.completed() != pieces_seen_)) {
     doorbell_.Arm(pieces_seen_);
     waits.push_back({doorbell_.event_fd(), EPOLLIN});
@@ -200,6 +207,7 @@ std::vector<int> SocketChannel::Fds() const {
   return fds;
 }
 
+// After a replacement the first sockets' descriptors are named, because callers registered these.
 void SocketChannel::AppendFds(std::vector<int>& fds) const {
   if (replaced_) {
     for (const UniqueFd& fd : first_sockets_) fds.push_back(fd.get());
@@ -212,19 +220,19 @@ void SocketChannel::AppendFds(std::vector<int>& fds) const {
   if (helpers_->any() && num_data_sockets_ > 0) fds.push_back(doorbell_.event_fd());
 }
 
-// Returns whether, and roughly how much of, what was written may not have reached the other end. A
-// connection that is being made again counts as having something.
+// Returns roughly how many of the written bytes may not have reached the other end. A connection
+// that is being made again counts as having at least one.
 size_t SocketChannel::Undelivered() const {
   if (down_ || (resumer_ && resumer_->MayHaveMoved())) return 1;
-  // TCP counts what is not yet acknowledged; other sockets do not know the call, and deliver at
-  // once.
+  // TCP counts unacknowledged bytes. Other sockets do not support the call, and deliver at once.
   const auto undelivered = [](int fd) -> size_t {
     int waiting = 0;
     return ioctl(fd, SIOCOUTQ, &waiting) == 0 ? static_cast<size_t>(waiting) : 0;
   };
   size_t bytes = undelivered(control_.fd());
-  // What data sockets carry is held until the receiver has said that it has it, on connections that
-  // can be resumed. A data socket that was reset meanwhile says for ever that something waits.
+  // On connections that can be resumed, the messages of data sockets are held until the receiver
+  // has acknowledged them. A data socket that was reset meanwhile would report undelivered bytes
+  // for ever.
   for (const auto& socket : data_sockets_) bytes += resumable() ? 0 : undelivered(socket->fd());
   return bytes;
 }
@@ -234,18 +242,18 @@ void SocketChannel::Shutdown() {
   ShutdownSockets();
 }
 
-// A read or write has failed. The error that the system tells is not always the cause: sockets are
-// also shut down by this process, when the host is silent or the peer offers new ones.
+// Handles a failed read or write. The system's error is not always the cause: this process also
+// shuts sockets down, when the host is silent or the peer offers new sockets.
 Status SocketChannel::Lost(int error) {
   if (silent_socket_.load(std::memory_order_acquire) >= 0) error = ETIMEDOUT;
-  // This end shut the old socket down because the peer offers a new one, or the peer did because
-  // this end does.
+  // The old socket was shut down by this end, because the peer offers a new socket, or by the peer,
+  // because this end offers one.
   if (error == 0 && resumer_ && (resumer_->Offered() || resumer_->IsTrying())) error = ECONNRESET;
   return error == 0 ? Fail(0) : Break(error);
 }
 
-// Begins to make the connection again where that is allowed and the failure is one of the way
-// between the ends; else fails it.
+// Begins to make the connection again, if resuming is allowed and the failure lies between the
+// ends. In all other cases fails the connection.
 Status SocketChannel::Break(int error) {
   if (!resumer_ || !IsRemote(error) || shut_down_.load(std::memory_order_acquire)) {
     return Fail(error);
@@ -266,11 +274,11 @@ Status SocketChannel::Break(int error) {
   return Status::Ok();
 }
 
-// Closes all sockets: when one is broken, both ends begin anew with all of them. The descriptors of
-// the first sockets stay open, because callers watch these.
+// Closes all sockets, since both ends begin anew with all of them when one is broken. The
+// descriptors of the first sockets stay open, because callers watch them.
 void SocketChannel::DropSockets() {
   DetachDataSockets();
-  resumer_->Use({});  // This comes before descriptors are closed.
+  resumer_->Use({});  // before descriptors are closed
   const MutexLock lock(sockets_mutex_);
   control_.Reset();
   for (const auto& socket : data_sockets_) socket->Reset();
@@ -287,8 +295,8 @@ void SocketChannel::DropSockets() {
   pieces_seen_ = doorbell_.completed();
 }
 
-// Returns whether the connection has new sockets. Fails when they do not come within
-// TUTTI_RESUME_TIMEOUT_S, or cannot come.
+// Returns whether the connection has new sockets. Fails when none come within
+// TUTTI_RESUME_TIMEOUT_S, or none can come.
 Result<bool> SocketChannel::Resume() {
   Result<std::optional<Sockets>> sockets = resumer_->Step();
   if (!sockets.ok()) {
@@ -304,8 +312,7 @@ Result<bool> SocketChannel::Resume() {
   return true;
 }
 
-// Tries a path that was lost while the connection works by others. Returns whether it has moved to
-// new sockets.
+// Tries a lost path while the connection works by other paths. Returns whether it has moved.
 Result<bool> SocketChannel::Move() {
   const int64_t now_ns = NowNs();
   if (!resumer_->TriesPath(now_ns)) return false;
@@ -322,6 +329,7 @@ Result<bool> SocketChannel::Move() {
   return true;
 }
 
+// Both ends divide messages by the number of data sockets, hence the number must not change.
 Status SocketChannel::TakeSockets(Sockets sockets) {
   if (sockets.data.size() != static_cast<size_t>(num_data_sockets_)) {
     return Fail(RemoteError("the connection was made again with {} data sockets instead of {}",
@@ -336,10 +344,12 @@ Status SocketChannel::TakeSockets(Sockets sockets) {
   resumer_->Use(Fds());
   down_ = false;
   if (const Status prepared = PrepareSockets(); !prepared.ok()) return Fail(prepared);
-  // A shutdown that came meanwhile saw no sockets.
+  // A shutdown during the exchange saw no sockets.
   return Check();
 }
 
+// A lost or regained path is always worth a warning. A connection that merely broke warns at most
+// once in kBetweenWarningsNs, and is otherwise only logged.
 void SocketChannel::TellResumed(uint64_t repeated, std::string_view what) {
   const int64_t now_ns = NowNs();
   const std::string paths = resumer_->TakeNotice();
@@ -366,6 +376,7 @@ void SocketChannel::ShutdownSockets() {
   for (const int fd : Fds()) ::shutdown(fd, SHUT_RDWR);
 }
 
+// After Shutdown every socket error is a consequence of it, and the message says so.
 Status SocketChannel::Fail(int error) {
   if (shut_down_.load(std::memory_order_acquire)) {
     return Fail(InternalError("this rank closed the connection"));
@@ -379,7 +390,7 @@ Status SocketChannel::Fail(Status status) {
   if (failure_.ok()) {
     failure_ = std::move(status);
     ShutdownSockets();
-    // A caller that is told of the failure may free the memory of what was under way.
+    // A caller that is told of the failure may free the memory of unfinished messages.
     DetachDataSockets();
   }
   return failure_;

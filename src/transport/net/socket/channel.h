@@ -1,7 +1,7 @@
 #pragma once
 
-// The part that both directions of a socket connection share: an authenticated control socket, the
-// data sockets, what happens when they break, and the wording of failures.
+// The shared part of both directions of a socket connection: an authenticated control socket, the
+// data sockets, the response to broken sockets, and the wording of failures.
 //
 //   up ──Lost, Break──▶ down ──Resume──▶ up, with other sockets
 //   up ──Move──▶ up, with other sockets
@@ -24,22 +24,21 @@
 
 namespace tutti {
 
-// Says what is done about connections that break.
+// Says how to respond to broken connections.
 struct FaultPolicy {
-  // A connection is tried to be made again for so long.
+  // The longest time for which a connection tries to get new sockets.
   int64_t resume_within_ns = kResumeWithinNs;
-  // It notices that the other host is silent. Where it is null, nobody does.
+  // Notices a silent host at the other end. Null: silence goes unnoticed.
   std::shared_ptr<SilenceWatch> silence;
 };
 
-// Has all sockets of a connection, which do not block, and whose ends are both proven to belong to
-// the job.
+// All sockets of a connection. The sockets do not block, and both ends have proven the key.
 struct SocketSet : Sockets {
   std::string peer;  // "10.0.0.2:41000 over eth0"
-  // By this the connection can be made again. Where it is null, a broken socket breaks it.
+  // Finds new sockets for the connection. Null: a broken socket breaks the connection.
   std::unique_ptr<SocketResumer> resumer;
   FaultPolicy faults;
-  // Receiving: the connection's number, where its sender can resume it; 0: it cannot.
+  // At the receiver: the connection's number if the sender can resume the connection; 0: it cannot.
   uint64_t resumable = 0;
 };
 
@@ -54,67 +53,69 @@ class SocketChannel final : public SilenceWatch::Subject {
 
   // Returns whether broken sockets may be replaced.
   bool resumable() const { return resumer_ != nullptr; }
-  // Returns whether the connection has no sockets and waits for new ones.
+  // Returns whether the connection has no sockets and waits for new sockets.
   bool down() const { return down_; }
-  // Returns whether the sockets are not those that AppendFds told of.
+  // Returns whether the sockets differ from the sockets that AppendFds has named.
   bool replaced() const { return replaced_; }
   NetCare Care() const {
     if (down_ || TriesPaths()) return NetCare::kSoon;
     return replaced_ || LacksPaths() ? NetCare::kSeldom : NetCare::kNone;
   }
-  // Returns whether a path of the connection is lost and is to be tried again (paths.h).
+  // Returns whether a path of the connection is lost and will be tried again (paths.h).
   bool LacksPaths() const { return resumer_ && resumer_->LacksPaths(); }
-  // Returns whether it is being tried, which needs calls of Move.
+  // Returns whether a lost path is being tried now, which needs calls of Move.
   bool TriesPaths() const { return resumer_ && resumer_->IsTrying(); }
   // Returns whether the other end has found the connection broken and offers new sockets.
   bool Offered() const { return resumer_ && resumer_->Offered(); }
-  // Takes notice that a socket has ended or failed: `error` is an errno value, 0 the end of its
-  // stream. Finds out what ended it, and calls Break, or Fail where the peer closed it in order.
+  // Responds to the end or failure of a socket: `error` is an errno value, or 0 for the end of its
+  // stream. Finds the cause, and calls Break, or Fail where the peer closed the connection in
+  // order.
   Status Lost(int error);
-  // Takes notice of an error of any of the sockets (an errno value): ok when the connection is down
-  // now and will be resumed, a failure where it cannot be. No thread touches messages any more when
-  // this returns.
+  // Responds to an error of any of the sockets (an errno value). Returns ok when the connection is
+  // down now and will be resumed, and a failure where it cannot be resumed. No thread touches
+  // messages any more when Break returns.
   Status Break(int error);
-  // REQUIRES: down. Returns true when there are new sockets, and fails when there will be none.
+  // Returns true when new sockets have come, and fails when none will come. REQUIRES: down.
   Result<bool> Resume();
-  // Tries lost paths again. Returns true when the connection has moved to other sockets: the
+  // Tries lost paths again. Returns true when the connection has moved to other sockets; the
   // messages then begin again as after Resume. REQUIRES: not down.
   Result<bool> Move();
-  // Says that the messages, or what `what` says, go on, `repeated` of them a second time.
+  // Reports that the connection goes on, and that `repeated` messages (or `what`) are sent again.
   void TellResumed(uint64_t repeated, std::string_view what = "messages");
-  // Takes notice that a message came, or that the other end has one more.
+  // Counts a whole message that arrived, or that the other end has acknowledged.
   void CountWhole() { damages_in_a_row_ = 0; }
   int num_data_sockets() const { return num_data_sockets_; }
   std::string_view peer() const { return peer_; }
 
-  // Notes that something may have been sent.
+  // Notes that data may have been sent.
   void NoteActivity() {
     if (silence_) silence_->NoteActivity();
   }
   bool LookForSilence(int64_t now_ns, int64_t dead_after_ns) override;
 
-  // TCP takes any memory of the host as it is.
+  // Returns a registration at once, since TCP takes any memory of the host.
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) const;
 
-  // Hands the cut of a message to the data sockets; `left` grows by the pieces, and each counts it
-  // down when it has moved. REQUIRES: not down.
+  // Divides a message into pieces and gives them to the data sockets. `left` grows by the number of
+  // pieces, and each piece decrements it when the piece has moved. REQUIRES: not down.
   void Push(std::byte* data, size_t bytes, uint64_t chunk, int used, std::atomic<uint32_t>& left);
-  // Moves bytes through the data sockets that no helper drives. Returns true when something moved
-  // since the last call. A data socket that failed breaks the connection.
+  // Moves bytes through the data sockets that no helper drives. Returns true when bytes moved since
+  // the last call. A failed data socket breaks the connection.
   Result<bool> Progress();
 
   void AppendDataWaits(std::vector<NetWait>& waits) const;
   void AppendFds(std::vector<int>& fds) const;
-  // Returns how many of the bytes written the peer's host has not acknowledged; at least 1 while
-  // the connection is down, or while the peer may have left the sockets unread for others.
+  // Returns how many of the written bytes the peer's host has not acknowledged. Returns at least 1
+  // while the connection is down, or while the peer may have left the sockets unread for new
+  // sockets.
   size_t Undelivered() const;
   void Shutdown();
 
-  // Keep and return the first failure, and let the other end hear that this one has failed. `error`
-  // is an errno value of any of the sockets, 0: end of stream.
+  // Keep and return the first failure, and make the other end notice the failure. `error` is an
+  // errno value of any of the sockets, or 0 for the end of the stream.
   Status Fail(int error);
   Status Fail(Status status);
-  // Returns the first failure, of which Shutdown is one.
+  // Returns the first failure. Shutdown counts as a failure.
   Status Check() {
     if (failure_.ok() && shut_down_.load(std::memory_order_acquire)) return Fail(0);
     return failure_;
@@ -124,25 +125,25 @@ class SocketChannel final : public SilenceWatch::Subject {
   SocketChannel(SocketSet sockets, SocketDirection direction,
                 std::shared_ptr<SocketHelpers> helpers, UniqueFd event);
 
-  // Has the kernel probe the sockets while they are idle.
+  // Makes the kernel probe the sockets while they are idle.
   Status PrepareSockets();
   void AddDataSockets(std::vector<SocketStream> streams) TUTTI_REQUIRES(sockets_mutex_);
   void DetachDataSockets();
   void DropSockets();
-  // Goes on with these sockets.
+  // Continues the connection on the given sockets.
   Status TakeSockets(Sockets sockets);
   void ShutdownSockets();
   std::vector<int> Fds() const;
 
-  // Shutdown comes from any thread, LookForSilence from that of the loop.
+  // Shutdown may come from any thread, and LookForSilence comes from the loop's thread.
   Mutex sockets_mutex_;
   SocketStream control_;
   const SocketDirection direction_;
   const std::unique_ptr<SocketResumer> resumer_;
   const int64_t resume_within_ns_;
   const std::shared_ptr<SilenceWatch> silence_;
-  std::vector<SilenceMeter> meters_ TUTTI_GUARDED_BY(sockets_mutex_);  // One for each of Fds().
-  // The socket for which LookForSilence has ended the sockets; -1 while it has not.
+  std::vector<SilenceMeter> meters_ TUTTI_GUARDED_BY(sockets_mutex_);  // one for each of Fds()
+  // The silent socket for which LookForSilence has ended all sockets; -1: none.
   std::atomic<int> silent_socket_ = -1;
   bool down_ = false;
   bool replaced_ = false;
@@ -150,14 +151,13 @@ class SocketChannel final : public SilenceWatch::Subject {
   int64_t broke_ns_ = 0;
   int broken_by_ = 0;  // an errno value
   int damages_in_a_row_ = 0;
-  int64_t told_ns_ = 0;  // A warning was last given then; 0 means never.
+  int64_t told_ns_ = 0;  // the time of the last warning; 0: never
   std::string peer_;
   const std::shared_ptr<SocketHelpers> helpers_;
   mutable SocketDoorbell doorbell_;
   const int num_data_sockets_;
   std::vector<std::unique_ptr<DataSocket>> data_sockets_;  // none while down
-  // Holds what AppendFds told of, once the sockets were replaced: others still watch these
-  // descriptors.
+  // The first sockets, kept open after a replacement, since callers still watch their descriptors.
   std::vector<UniqueFd> first_sockets_;
   uint64_t pieces_seen_ = 0;
   std::atomic<bool> shut_down_ = false;

@@ -1,5 +1,5 @@
-// The two ends of a connection over socket pairs: requests, grants, and what hostile bytes do to
-// them.
+// The two ends of a connection over socket pairs: requests, grants, and their defence against
+// hostile bytes.
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -87,7 +87,7 @@ void Fill(std::vector<std::byte>& data, uint64_t number) {
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(number + i * 3);
 }
 
-// Sends `sizes` in order, as many at once as the comm takes, and checks what comes.
+// Sends `sizes` in order, as many at once as the comm takes, and checks the received messages.
 void Transfer(Joined& joined, const std::vector<size_t>& sizes) {
   struct Flying {
     NetRequest* request;
@@ -157,8 +157,8 @@ TEST(SocketCommTest, CarriesMixedChunksOverAnyNumberOfDataSocketsAndThreads) {
   }
 }
 
-// After two messages of one length the next is read as if it had that length too. What is read into
-// its buffer beyond its end belongs to those behind it.
+// After two messages of one length the receiver reads the next message as if it had this length
+// too. Bytes that are read into the buffer beyond the message's end belong to later messages.
 TEST(SocketCommTest, MessagesOfAnyLengthFollowTwoOfOneLength) {
   for (const size_t length : {4096, 16384, 65536, 70000}) {
     for (const size_t next :
@@ -172,7 +172,7 @@ TEST(SocketCommTest, MessagesOfAnyLengthFollowTwoOfOneLength) {
         buffers[i].resize(1 << 20);
         requests[i] = *fuzz::ReceiveOne(*attacked.receiver, buffers[i].data(), buffers[i].size());
       }
-      // The first two are there before the others come, all at once.
+      // The first two messages have come before the rest comes, all at once.
       size_t sent = 0;
       for (const size_t end : {size_t{2}, sizes.size()}) {
         std::vector<std::byte> stream;
@@ -205,12 +205,12 @@ TEST(SocketCommTest, MessagesOfAnyLengthFollowTwoOfOneLength) {
 }
 
 TEST(SocketCommTest, SendsNoMoreThanIsGranted) {
-  constexpr size_t kLong = kCreditBytes / 3;  // after three there is no credit
+  constexpr size_t kLong = kCreditBytes / 3;  // three messages use the credit up
   for (const auto& [bytes, on_credit] : {std::pair(size_t{16}, kCreditMessages), {kLong + 1, 3}}) {
     SCOPED_TRACE(bytes);
     Joined joined = Join(0, 0);
     const std::vector<std::byte> data(bytes);
-    // A window of short messages, and then long ones: so many as the sockets hold.
+    // A window of short messages, and then as many long messages as the sockets hold.
     const auto send_all = [&] {
       uint64_t sent = 0;
       while (NetRequest* const request =
@@ -222,7 +222,7 @@ TEST(SocketCommTest, SendsNoMoreThanIsGranted) {
       return sent;
     };
     EXPECT_EQ(send_all(), kNetWindow + on_credit);
-    // Slots that are used once grant nothing; their second posting does, when its message has come.
+    // The first use of a slot grants nothing. Its second posting does, when its message has come.
     std::vector<std::byte> buffer(bytes);
     std::vector<NetRequest*> requests;
     const auto receive_window = [&] {
@@ -254,7 +254,8 @@ TEST(SocketCommTest, TellsThatThePeerClosed) {
   ASSERT_FALSE(moved.ok());
   EXPECT_EQ(moved.status().code(), Code::kRemoteError);
   EXPECT_FALSE(
-      fuzz::ReceiveOne(*joined.receiver, buffer.data(), buffer.size()).ok());  // and stays broken
+      // the connection stays broken
+      fuzz::ReceiveOne(*joined.receiver, buffer.data(), buffer.size()).ok());
 }
 
 TEST(SocketCommTest, TellsThatADataSocketBroke) {
@@ -347,7 +348,7 @@ TEST(SocketCommTest, HostileGroupsBreakTheConnectionWithASentence) {
   EXPECT_EQ(failure(nine), "none");  // the ninth is read when there is room for it
 }
 
-// Whole streams with seeded damage: what the fuzzer does, in small.
+// Whole streams with seeded damage: a small version of the fuzzer.
 TEST(SocketCommTest, DamagedStreamsAreDeliveredOrRefused) {
   for (unsigned seed = 0; seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
@@ -379,14 +380,14 @@ TEST(SocketCommTest, DamagedStreamsAreDeliveredOrRefused) {
   }
 }
 
-// Looks for no new socket, but lets both ends behave as if one could come.
+// Finds no new socket, but lets both ends behave as if a new socket could come.
 class NoNewSocket final : public SocketResumer {
  public:
   void Begin(int) override {}
   Result<std::optional<Sockets>> Step() override { return std::optional<Sockets>(); }
 };
 
-// Returns the sockets of a connection that has this one only, and never gets another one.
+// Returns the sockets of a connection that has only `control`, and never gets another socket.
 SocketSet Over(UniqueFd control) {
   SocketSet sockets;
   sockets.control = std::move(control);
@@ -394,7 +395,7 @@ SocketSet Over(UniqueFd control) {
   return sockets;
 }
 
-// A sender that keeps what it has sent lets go of no more than it has sent.
+// A sender that keeps sent messages releases at most the messages that it has sent.
 TEST(SocketCommTest, HostileAcknowledgementsBreakTheConnectionWithASentence) {
   const auto failure = [](const Frame& frame) -> std::string {
     const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
@@ -421,8 +422,8 @@ TEST(SocketCommTest, HostileAcknowledgementsBreakTheConnectionWithASentence) {
             "the receiver wants to go on after 0 messages, but 1 were sent and it had 0 before");
 }
 
-// A receiver that grants on and on but never says what it has makes the sender keep no more than
-// its bound.
+// A receiver that always grants but never acknowledges makes the sender keep no more than its
+// bound.
 TEST(SocketCommTest, ASenderKeepsNoMoreThanItsBound) {
   const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
   auto [ours, theirs] = fuzz::JoinedSockets();
@@ -449,8 +450,8 @@ TEST(SocketCommTest, ASenderKeepsNoMoreThanItsBound) {
             "it has them");
 }
 
-// What a receiver has to say of a message leaves before its request is done, also where the socket
-// takes nothing for a while.
+// The acknowledgement of a message leaves before the message's request is done, also where the
+// socket takes nothing for a while.
 TEST(SocketCommTest, ARequestIsNotDoneBeforeTheSenderCanKnow) {
   const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
   auto [ours, theirs] = fuzz::JoinedSockets();
@@ -476,16 +477,17 @@ TEST(SocketCommTest, ARequestIsNotDoneBeforeTheSenderCanKnow) {
   EXPECT_EQ(grant->count - grant->bytes, 1u);
 }
 
-// A busy receiver whose caller comes again says of several messages at once that it has them, and
-// an idle one with the next look; one whose caller waits for no further one says of two at once.
+// A busy receiver whose caller comes again acknowledges several messages at once, and an idle
+// receiver acknowledges with the next call of Progress. A receiver whose caller waits for no
+// further message acknowledges two at once.
 TEST(SocketCommTest, ABusyReceiverAcknowledgesSeveralMessagesAtOnce) {
   const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
   auto [ours, theirs] = fuzz::JoinedSockets();
   auto receiver = MakeReceiver(Over(std::move(ours)), helpers);
   std::vector<std::byte> buffer(kKeepBytes + 1);
   uint64_t number = 0;
-  // Sends and receives a message; returns how many the sender now knows to have come, and -1 where
-  // nothing was said.
+  // Sends and receives a message. Returns the number of messages that the sender knows to have
+  // come, and -1 without an acknowledgement.
   const auto receive = [&, &there = theirs] {
     NetRequest* const request = *fuzz::ReceiveOne(*receiver, buffer.data(), buffer.size());
     std::array<std::byte, kFrameBytes> frame = {};
@@ -519,7 +521,7 @@ TEST(SocketCommTest, ABusyReceiverAcknowledgesSeveralMessagesAtOnce) {
   EXPECT_EQ(last.count - last.bytes, 9u);
 }
 
-// A receiver that took in what was sent, and ended in order before it said so, has it.
+// A receiver that read all bytes, and ended in order before its acknowledgement, has the messages.
 TEST(SocketCommTest, AnOrderlyEndSaysThatAllWasRead) {
   const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
   for (const bool reads_all : {true, false}) {
@@ -538,13 +540,13 @@ TEST(SocketCommTest, AnOrderlyEndSaysThatAllWasRead) {
     const Result<bool> moved = sender->Progress();
     ASSERT_TRUE(moved.ok()) << moved.status().message();
     EXPECT_EQ(*sender->Test(*request), reads_all);
-    // Where something was unread the connection was reset, and waits for new sockets.
+    // The end with unread bytes reset the connection, and the sender waits for new sockets.
     sender->LookClosely();
     EXPECT_EQ(sender->Progress().ok(), !reads_all);
   }
 }
 
-// The same with groups.
+// Seeded damage to streams of groups.
 TEST(SocketCommTest, DamagedGroupsAreDeliveredOrRefused) {
   for (unsigned seed = 0; seed < 1500; ++seed) {
     SCOPED_TRACE(seed);

@@ -18,6 +18,7 @@ std::vector<std::byte> DataHello::Encode() const {
   return std::move(writer).Take();
 }
 
+// Every field comes from a peer and is checked before any of them is used.
 Result<DataHello> DataHello::Decode(std::span<const std::byte> payload) {
   WireReader reader(payload);
   const uint32_t version = reader.U32();

@@ -1,6 +1,6 @@
 #pragma once
 
-// A socket of a data connection says this when it has proven the job's key.
+// The message that each socket of a data connection sends after it has proven the job's key.
 //
 // Format (integers little-endian):
 //     0  version     u32   kSocketNetVersion
@@ -11,7 +11,7 @@
 //    24  life        u16   Life: whether the connection can be resumed, or is
 //    26  attempt     u32   kResumes, kMoves: counts the attempts over the connection's life, from 1;
 //                          else 0
-//    30  sealing     u16   Sealing: how the bytes behind the handshake are protected (seal.h)
+//    30  sealing     u16   Sealing: protection of the bytes behind the handshake (seal.h)
 
 #include <cstddef>
 #include <cstdint>
@@ -23,16 +23,16 @@
 
 namespace tutti {
 
-// Grows with every change of a format or of a rule that both ends count by, such as the credit of
-// frame.h: ends that count differently would wait for each other.
+// Grows with every change of a format, and of a rule by which both ends count, such as the credit
+// of frame.h. Ends with different rules would wait for each other.
 inline constexpr uint32_t kSocketNetVersion = 7;
 
 struct DataHello {
   enum Life : uint16_t {
     kOnce = 0,       // the connection ends with its sockets
-    kResumable = 1,  // the sender may replace them
-    kResumes = 2,    // This socket is one of those that replace them after they broke.
-    kMoves = 3,      // It is one of those that replace them while they still work.
+    kResumable = 1,  // the sender may replace the sockets
+    kResumes = 2,    // the socket is among those that replace broken sockets
+    kMoves = 3,      // the socket is among those that replace working sockets
   };
 
   uint64_t token = 0;
@@ -47,7 +47,7 @@ struct DataHello {
   Sealing sealing = Sealing::kNone;
 
   std::vector<std::byte> Encode() const;
-  // Returns RemoteError, with a sentence, for bytes that Encode cannot have written.
+  // Returns RemoteError, with the reason, for bytes that Encode cannot have written.
   static Result<DataHello> Decode(std::span<const std::byte> payload);
 };
 

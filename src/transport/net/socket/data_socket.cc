@@ -13,13 +13,14 @@ void SocketDoorbell::Ring() {
   [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof(one));
 }
 
-// Counts first and looks for a sleeper then; Arm does the reverse. So one of the two sees the other
-// (both orders are sequentially consistent).
+// PieceDone counts first and reads armed_ afterwards, and Arm does the reverse. Hence one of the
+// two sees the other (both orders are sequentially consistent).
 void SocketDoorbell::PieceDone() {
   completed_.fetch_add(1, std::memory_order_seq_cst);
   if (armed_.load(std::memory_order_seq_cst) && armed_.exchange(false)) Ring();
 }
 
+// Only the first error is kept; the later ones follow from it. PieceDone wakes the driver.
 void SocketDoorbell::Fail(int error) {
   int none = kNoError;
   error_.compare_exchange_strong(none, error, std::memory_order_seq_cst);
@@ -28,11 +29,11 @@ void SocketDoorbell::Fail(int error) {
 
 void SocketDoorbell::Arm(uint64_t seen) {
   armed_.store(true, std::memory_order_seq_cst);
-  // A piece that was done just before the store saw no sleeper.
+  // A piece that was done just before the store did not see armed_.
   if (completed_.load(std::memory_order_seq_cst) != seen && armed_.exchange(false)) Ring();
 }
 
-// Takes back a ring that has been heard, so that the descriptor does not wake the next poll.
+// Takes back a ring that has been heard, since the descriptor would otherwise wake the next poll.
 void SocketDoorbell::Silence() {
   if (!rung_.exchange(false, std::memory_order_acq_rel)) return;
   uint64_t count;
@@ -45,6 +46,7 @@ void DataSocket::Push(std::byte* data, size_t bytes, std::atomic<uint32_t>& left
   pushed_.store(number + 1, std::memory_order_release);
 }
 
+// Moves pieces in order until the socket would block, fails, or has moved kStepBytes.
 bool DataSocket::Step() {
   size_t moved = 0;
   while (moved < kStepBytes && HasWork()) {
@@ -66,7 +68,7 @@ bool DataSocket::Step() {
       moved += static_cast<size_t>(got);
       if (item.bytes > 0) continue;
     }
-    // The item is free before the chunk counts as done: the next Push may follow at once.
+    // The item is free before the chunk counts as done, since the next Push may follow at once.
     std::atomic<uint32_t>& left = *item.left;
     done_.store(number + 1, std::memory_order_release);
     left.fetch_sub(1, std::memory_order_acq_rel);

@@ -1,10 +1,10 @@
 #pragma once
 
-// The data sockets of one connection. Each takes pieces of chunks in order and moves them without
-// waiting. The thread that drives the connection drives its data sockets too, or a helper thread
-// does (helpers.h).
+// The data sockets of one connection. Each data socket takes pieces of chunks in order and moves
+// the pieces without waiting. Data sockets are driven by the thread that drives their connection,
+// or by a helper thread (helpers.h).
 //
-// Threads: Push by the connection's thread; Step by one thread at a time; the rest by any.
+// Threads: the connection's thread calls Push, one thread at a time Step, any thread the rest.
 
 #include <array>
 #include <atomic>
@@ -20,7 +20,7 @@ namespace tutti {
 
 enum class SocketDirection { kSend, kReceive };
 
-// By this the data sockets of one connection tell its driver that a piece is done or that one
+// Lets the data sockets of a connection tell its driver that a piece is done or a socket has
 // failed.
 class SocketDoorbell {
  public:
@@ -30,13 +30,13 @@ class SocketDoorbell {
 
   void PieceDone();
   void Fail(int error);  // an errno value, or 0: end of stream
-  // Forgets the error: new data sockets take the place of those that failed.
+  // Forgets the error, because new data sockets replace the failed ones.
   void Forgive() { error_.store(kNoError, std::memory_order_release); }
   int error() const { return error_.load(std::memory_order_acquire); }
   uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
 
-  // The next PieceDone or Fail makes event_fd() readable; so does this call, when pieces beyond
-  // `seen` are done.
+  // Makes the next PieceDone or Fail turn event_fd() readable. Turns it readable at once when
+  // pieces beyond `seen` are done.
   void Arm(uint64_t seen);
   void Silence();  // makes event_fd() unreadable again
   int event_fd() const { return event_.get(); }
@@ -56,17 +56,17 @@ class DataSocket {
   DataSocket(SocketStream stream, SocketDirection direction, SocketDoorbell& doorbell)
       : stream_(std::move(stream)), direction_(direction), doorbell_(doorbell) {}
 
-  // Appends a piece; counts `left` down when it is done. At most kPieces at a time, since a message
-  // has at most one here.
+  // Appends a piece, and decrements `left` when the piece is done. A message has at most one piece
+  // on a data socket; hence at most kPieces pieces are under way at a time.
   void Push(std::byte* data, size_t bytes, std::atomic<uint32_t>& left);
   bool HasWork() const {
     return done_.load(std::memory_order_relaxed) < pushed_.load(std::memory_order_acquire) &&
            !failed_.load(std::memory_order_relaxed);
   }
-  // Moves what can be moved now; true when something moved.
+  // Moves as many bytes as possible without a wait. Returns true when something moved.
   bool Step();
   int fd() const { return stream_.fd(); }
-  // REQUIRES for both: no other thread is in Step, nor will be.
+  // REQUIRES for Reset and Take: no other thread is in Step, nor will be.
   void Reset() { stream_.Reset(); }
   UniqueFd Take() { return stream_.Take(); }
   SocketDirection direction() const { return direction_; }
@@ -77,7 +77,7 @@ class DataSocket {
     size_t bytes = 0;
     std::atomic<uint32_t>* left = nullptr;
   };
-  // A step gives way to the other data sockets after this much.
+  // A step lets the remaining data sockets work after this number of bytes.
   static constexpr size_t kStepBytes = 512 * 1024;
 
   SocketStream stream_;

@@ -9,12 +9,13 @@ namespace tutti {
 namespace {
 
 // The virtual adapters of two clouds, whose networks hold a single TCP stream to a fraction of the
-// link. The counts are those that NCCL's documentation gives for them.
+// link. The counts are from NCCL's documentation.
 constexpr uint32_t kVendorAmazon = 0x1d0f;
 constexpr uint32_t kVendorGoogle = 0x1ae0;
 
-// One core moves some 20 to 30 Gb/s through one TCP stream (36 Gb/s over this project's loopback),
-// so links up to this speed need no second one, and faster ones a thread for each.
+// One core moves some 20 to 30 Gb/s through one TCP stream (36 Gb/s over this project's loopback).
+// Links up to this speed therefore need no second stream, and faster links get a thread for each
+// stream.
 constexpr int64_t kOneStreamMbps = 25'000;
 constexpr int64_t kTwoStreamsMbps = 50'000;
 
@@ -44,6 +45,7 @@ LinkFacts ReadLinkFacts(const std::string& interface_name) {
   return facts;
 }
 
+// Values of the user replace the values for the link one by one.
 DataSocketConfig ChooseDataSockets(const Settings& settings, const LinkFacts& link) {
   Counts counts = CountsFor(link);
   if (settings.socket_nthreads > 0) counts.threads = settings.socket_nthreads;
@@ -57,6 +59,7 @@ DataSocketConfig ChooseDataSockets(const Settings& settings, const LinkFacts& li
   return {static_cast<int>(sockets), static_cast<int>(threads), asked_for};
 }
 
+// Several NICs carry data together only if each has a data socket.
 size_t DataSocketsFor(const DataSocketConfig& config, size_t nics) {
   const auto sockets = static_cast<size_t>(config.sockets);
   return config.asked_for || nics < 2 ? sockets : std::max(sockets, nics);

@@ -21,7 +21,7 @@ void EncodeFrame(const Frame& frame, std::span<std::byte, kFrameBytes> out) {
   PutLittleEndian(frame.count, &out[16]);
 }
 
-// Every field that its type leaves unused must be 0, so that a stream that got out of step is
+// Every unused field of a frame's type must be 0. A stream that got out of step is therefore
 // noticed at the next frame.
 Result<Frame> DecodeFrame(std::span<const std::byte, kFrameBytes> in) {
   const auto magic = GetLittleEndian<uint16_t>(&in[0]);
@@ -54,6 +54,7 @@ void EncodeGroupTags(const GroupTags& tags, std::span<std::byte, kGroupTagsBytes
   for (size_t i = 0; i < tags.size(); ++i) PutLittleEndian(tags[i], &out[4 * i]);
 }
 
+// A tag that appeared twice would match two buffers, hence all tags must differ.
 Result<GroupTags> DecodeGroupTags(std::span<const std::byte, kGroupTagsBytes> in, uint8_t number) {
   GroupTags tags;
   for (size_t i = 0; i < tags.size(); ++i) {

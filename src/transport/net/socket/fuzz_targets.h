@@ -1,7 +1,7 @@
 #pragma once
 
-// Any bytes as what the other end of a connection writes. Called by libFuzzer (stream_fuzz.cc) and
-// by the seeded mutations of comm_test.cc. A broken promise aborts.
+// Feeds arbitrary bytes to one end of a connection as the output of the other end. Called by
+// libFuzzer (stream_fuzz.cc) and by the seeded mutations of comm_test.cc. A broken promise aborts.
 
 #include <sys/socket.h>
 
@@ -44,10 +44,10 @@ inline Result<NetRequest*> ReceiveOne(NetRecvComm& receiver, std::byte* data, si
   return receiver.Irecv({&buffer, 1});
 }
 
-// The bytes arrive at a receiver in pieces of `piece`, over its control socket and (every fifth
-// piece) its data sockets. It delivers chunks or breaks the connection, never writes outside a
-// buffer, and stays broken.
-// Without a `group` it posts single buffers without tags.
+// The bytes arrive at a receiver in pieces of `piece` bytes, over its control socket and (every
+// fifth piece) its data sockets. The receiver must deliver chunks or break the connection, never
+// write outside a buffer, and stay broken. Without a `group` the target posts single buffers
+// without tags.
 inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int data_sockets,
                          size_t group = 0) {
   constexpr size_t kCapacity = 80 * 1024;
@@ -103,8 +103,8 @@ inline void FeedReceiver(std::span<const std::byte> bytes, size_t piece, int dat
   }
 }
 
-// The bytes arrive at a sender as if they were grants. After each piece `send(sender, fed)` sends
-// what it can, where `fed` bytes have arrived so far, and returns false when the sender is broken.
+// The bytes arrive at a sender as grants. After each piece `send(sender, fed)` sends as much as
+// possible; `fed` bytes have arrived so far. `send` returns false when the sender is broken.
 template <class Send>
 void FeedGrants(std::span<const std::byte> bytes, size_t piece, Send send) {
   const std::shared_ptr<SocketHelpers> helpers = SocketHelpers::Create(0).value();
@@ -122,7 +122,7 @@ void FeedGrants(std::span<const std::byte> bytes, size_t piece, Send send) {
   }
 }
 
-// A sender sends no more than a window ahead, whatever grants say.
+// A sender sends at most a window ahead, with any grants.
 inline void FeedSender(std::span<const std::byte> bytes, size_t piece) {
   const std::byte data{1};
   uint64_t begun = 0;
@@ -133,13 +133,13 @@ inline void FeedSender(std::span<const std::byte> bytes, size_t piece) {
              sender.Test(*request.value()).value();
       begun += more ? 1 : 0;
     }
-    // Each grant is a frame of its own, and worth a window beyond what was sent at most.
+    // Each grant is a frame of its own, worth at most a window beyond the sent messages.
     Require(begun <= (kNetWindow + kCreditMessages) * (1 + fed / kFrameBytes));
     return true;
   });
 }
 
-// With tags it sends no more than is granted, and not to a tag that was not.
+// With tags a sender sends only granted messages, and only to granted tags.
 inline void FeedTaggedSender(std::span<const std::byte> bytes, size_t piece) {
   const std::byte data{1};
   uint64_t begun = 0;

@@ -13,8 +13,8 @@
 
 namespace tutti {
 
-// A thread that drives data sockets of several connections. It steps those that have work, and
-// sleeps in poll when none can go on.
+// A thread that drives data sockets of several connections. The thread steps the data sockets with
+// work, and sleeps in poll when none can go on.
 class SocketHelpers::Thread {
  public:
   explicit Thread(UniqueFd event) : event_(std::move(event)) {}
@@ -33,18 +33,18 @@ class SocketHelpers::Thread {
       const EditLock lock(*this);
       data_sockets_.push_back(&socket);
     }
-    Ring();  // Pieces may already wait in it.
+    Ring();  // The data socket may already have pieces.
   }
   void Detach(DataSocket& socket) {
     {
       const EditLock lock(*this);
       std::erase(data_sockets_, &socket);
     }
-    Ring();  // A poll that sleeps must not keep its descriptor, which is about to be closed.
+    // A sleeping poll must not keep the data socket's descriptor, which is about to be closed.
+    Ring();
   }
   void Wake() {
-    // Pairs with the exchange in Sleep: either this sees the sleeper, or the sleeper sees the
-    // piece.
+    // Pairs with the exchange in Sleep: Wake sees the sleeper, or the sleeper the piece.
     if (asleep_.exchange(false, std::memory_order_acq_rel)) Ring();
   }
 
@@ -54,7 +54,7 @@ class SocketHelpers::Thread {
     [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof(one));
   }
 
-  // Holds mutex_ for a change of data_sockets_. A busy helper gives it up as soon as one waits.
+  // Holds mutex_ for a change of data_sockets_. A busy helper releases it when an editor waits.
   class TUTTI_SCOPED_CAPABILITY EditLock {
    public:
     explicit EditLock(Thread& thread) TUTTI_ACQUIRE(thread.mutex_) : thread_(thread) {
@@ -91,13 +91,14 @@ bool SocketHelpers::Thread::StepAll() {
   return moved;
 }
 
+// Announces the sleep before it reads the data sockets' work. A later piece rings the event.
 void SocketHelpers::Thread::Sleep() {
   asleep_.exchange(true, std::memory_order_acq_rel);
   polls_.assign(1, pollfd{event_.get(), POLLIN, 0});
   {
     const MutexLock lock(mutex_);
     for (const DataSocket* socket : data_sockets_) {
-      // Level-triggered: work that could go on at once makes the poll return at once.
+      // Poll is level-triggered: work that could go on at once makes it return at once.
       const short events = socket->direction() == SocketDirection::kSend ? POLLOUT : POLLIN;
       if (socket->HasWork()) polls_.push_back({socket->fd(), events, 0});
     }
@@ -110,6 +111,7 @@ void SocketHelpers::Thread::Sleep() {
   }
 }
 
+// Yields to editors first, since a busy helper would otherwise take the mutex before they do.
 void SocketHelpers::Thread::Run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     while (editors_.load(std::memory_order_relaxed) > 0) std::this_thread::yield();

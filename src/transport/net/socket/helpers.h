@@ -1,8 +1,8 @@
 #pragma once
 
 // Helper threads that drive the data sockets of connections (NCCL_SOCKET_NTHREADS), for links that
-// one thread cannot fill. They are shared by all connections of a network and sleep in poll(2) when
-// no data socket has work.
+// one thread cannot fill. All connections of a network share the helper threads. A helper sleeps in
+// poll(2) when no data socket has work.
 //
 // Threads: all calls from any thread.
 
@@ -16,8 +16,8 @@ namespace tutti {
 
 class SocketHelpers {
  public:
-  // Starts `threads` threads, and fails when the system grants fewer; with 0 whoever drives a
-  // connection drives its data sockets.
+  // Starts `threads` threads, and fails when the system grants fewer. With 0 the thread that drives
+  // a connection also drives its data sockets.
   static Result<std::shared_ptr<SocketHelpers>> Create(int threads);
   // REQUIRES: no data socket is attached.
   ~SocketHelpers();
@@ -25,9 +25,9 @@ class SocketHelpers {
   bool any() const { return !threads_.empty(); }
   // Makes thread `index` (modulo their number) drive `socket` from now on.
   void Attach(DataSocket& socket, int index);
-  // When this returns, no helper touches `socket` any more.
+  // When Detach returns, no helper touches `socket` any more.
   void Detach(DataSocket& socket, int index);
-  // Tells thread `index` that a piece was pushed to a data socket of its own.
+  // Tells thread `index` that a data socket of the thread has a new piece.
   void Wake(int index);
 
  private:

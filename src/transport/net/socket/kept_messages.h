@@ -1,13 +1,13 @@
 #pragma once
 
 // KeptMessages: copies of the short messages that a connection may have to send again, one behind
-// the other in a ring of fixed size. The receiver says up to which message it has all, so that they
-// are given back in order.
+// the other in a ring of fixed size. The receiver acknowledges messages in order, hence copies are
+// given back in order.
 //
 //   given back │ kept, oldest first │ free
 //             tail_                head_        both count bytes from when the ring was last empty
 //
-// A copy is in one piece: what does not fit before the ring's end goes to its beginning.
+// A copy is in one piece. A copy that does not fit before the ring's end goes to its beginning.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,13 +20,13 @@ namespace tutti {
 
 class KeptMessages {
  public:
-  // Makes room for messages of up to kKeepBytes that have `bytes` together. The memory is touched
-  // only as it is used.
+  // Makes room for messages of up to kKeepBytes with `bytes` bytes together. The memory is touched
+  // only by use.
   explicit KeptMessages(size_t bytes)
       : size_(bytes + kKeepBytes), ring_(std::make_unique_for_overwrite<std::byte[]>(size_)) {}
 
-  // Returns where a copy of message `number` goes; null where those that were not given back leave
-  // no room. REQUIRES: bytes <= kKeepBytes, and the numbers grow.
+  // Returns the place for a copy of message `number`, or null where earlier copies leave no room.
+  // REQUIRES: bytes <= kKeepBytes, and the numbers grow.
   std::byte* TryTake(uint64_t number, size_t bytes) {
     if (copies_.empty()) head_ = tail_ = 0;
     const size_t at = head_ % size_;
@@ -48,7 +48,7 @@ class KeptMessages {
  private:
   struct Copy {
     uint64_t number = 0;  // of the message
-    size_t end = 0;       // the value of head_ behind it
+    size_t end = 0;       // the value of head_ behind the copy
   };
 
   const size_t size_;

@@ -29,8 +29,8 @@ void ExpectWhole(const Kept& kept) {
   })) << kept.number;
 }
 
-// Messages of any lengths have room as long as together they have no more bytes than were asked
-// for, whatever was given back in between, and none overwrites another.
+// Messages of any lengths have room as long as their total is at most the requested size, with any
+// order of releases. No message overwrites another.
 TEST(KeptMessagesTest, HasRoomForAsManyBytesAsWereAskedFor) {
   for (unsigned seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(seed);

@@ -11,8 +11,8 @@
 
 namespace tutti {
 
-// The sockets of a connection come in any order. The first one that comes says how many there are;
-// the set is complete when all have come.
+// The sockets of a connection come in any order. The first socket says how many there are, and the
+// set is complete when all have come.
 Status ConnectionQueue::Add(SocketStream socket, const DataHello& hello, std::string peer) {
   const MutexLock lock(mutex_);
   auto found = partial_.find(hello.connection);
@@ -48,6 +48,8 @@ void ConnectionQueue::Fail(const Status& why) {
   arrived_.NotifyAll();
 }
 
+// Complete sets are handed out even after a failure. The abort flag has no descriptor, hence the
+// wait checks it every kAbortCheckMs.
 Result<SocketSet> ConnectionQueue::Take(const WaitLimits& limits) {
   MutexLock lock(mutex_);
   while (complete_.empty()) {
@@ -68,8 +70,8 @@ Result<SocketSet> ConnectionQueue::Take(const WaitLimits& limits) {
 
 namespace {
 
-// Owns a ResumePoint, which the queues know for as long as this lives (they hold it weakly). After
-// that, sockets that offer to resume the connection are closed.
+// Owns a ResumePoint, to which the queues hold only a weak pointer. After the owner's end, sockets
+// that offer to resume the connection are closed.
 class AwaitedPoint final : public SocketResumer {
  public:
   explicit AwaitedPoint(std::shared_ptr<ResumePoint> point) : point_(std::move(point)) {}
@@ -89,6 +91,8 @@ class AwaitedPoint final : public SocketResumer {
 
 }  // namespace
 
+// Removes the entries of closed connections on each call, hence the map stays as small as the
+// number of open connections.
 std::unique_ptr<SocketResumer> ConnectionQueues::Await(const SocketSet& sockets) {
   auto point = std::make_shared<ResumePoint>(sockets.data.size());
   std::vector<int> fds = {sockets.control.fd()};
@@ -100,6 +104,7 @@ std::unique_ptr<SocketResumer> ConnectionQueues::Await(const SocketSet& sockets)
   return std::make_unique<AwaitedPoint>(std::move(point));
 }
 
+// Tokens are random, hence a peer of an earlier listener cannot reach a later listener by chance.
 uint64_t ConnectionQueues::Open(std::shared_ptr<ConnectionQueue> queue) {
   const MutexLock lock(mutex_);
   for (;;) {
@@ -130,7 +135,7 @@ void ConnectionQueues::Offer(UniqueFd fd, const Hello& hello, const SocketAddres
 }
 
 // Gives a socket to the listener with its token, or to the connection that it resumes. The mutex is
-// not held meanwhile, because both have one of their own.
+// not held during the call, because listener and connection have mutexes of their own.
 Status ConnectionQueues::Sort(UniqueFd fd, const SessionKeys& keys, const DataHello& hello,
                               std::string peer) {
   if (hello.sealing != sealing_) {
@@ -157,7 +162,7 @@ Status ConnectionQueues::Sort(UniqueFd fd, const SessionKeys& keys, const DataHe
 }
 
 // Format: magic u64, the first address, token u64, the number of paths used together u8, the number
-// of further addresses u8, and these.
+// of further addresses u8, the further addresses.
 NetHandle EncodeHandle(const ListenerHandle& handle, uint64_t magic) {
   WireWriter writer;
   writer.U64(magic);
@@ -174,6 +179,7 @@ NetHandle EncodeHandle(const ListenerHandle& handle, uint64_t magic) {
 
 uint64_t MagicOf(const NetHandle& handle) { return WireReader(handle).U64(); }
 
+// The caller has checked the magic number. The counts come from a peer and are checked before use.
 Result<ListenerHandle> DecodeHandle(const NetHandle& in, const std::string& interface) {
   WireReader reader(in);
   reader.U64();
@@ -194,6 +200,8 @@ Result<ListenerHandle> DecodeHandle(const NetHandle& in, const std::string& inte
   return handle;
 }
 
+// The callbacks share the queues, since sockets may still come while the network is being
+// destroyed.
 Result<std::unique_ptr<AuthAcceptor>> ListenForQueues(EventLoop& loop, const Key& key,
                                                       SocketAddress& address, PortRange ports,
                                                       std::shared_ptr<ConnectionQueues> queues,

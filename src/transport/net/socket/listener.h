@@ -1,9 +1,9 @@
 #pragma once
 
-// The receiving side's connections: which sockets have come for which listener, and which sets of
-// sockets are complete.
+// The receiving side's connections: the sockets that have come for each listener, and complete
+// sets.
 //
-// Threads: Offer on the loop's thread; the rest from any.
+// Threads: the loop's thread calls Offer; any thread calls the rest.
 
 #include <atomic>
 #include <cstdint>
@@ -29,15 +29,14 @@ namespace tutti {
 // Sockets that came for one listener.
 class ConnectionQueue {
  public:
-  // The most connections that may wait to be accepted. A member of the job that opens more is
-  // broken.
+  // The most connections that may wait for Accept. A member of the job that opens more is broken.
   static constexpr size_t kMaxWaiting = 1024;
 
-  // Adds an authenticated socket. Fails, and closes it, when it does not fit.
+  // Adds an authenticated socket. Fails, and closes the socket, if it does not fit the connection.
   Status Add(SocketStream socket, const DataHello& hello, std::string peer);
   // Makes waits for further sets fail with `why`.
   void Fail(const Status& why);
-  // Waits for the oldest complete set and returns it.
+  // Waits for the oldest complete set and returns the set.
   Result<SocketSet> Take(const WaitLimits& limits);
 
  private:
@@ -47,7 +46,7 @@ class ConnectionQueue {
   };
   Mutex mutex_;
   CondVar arrived_;
-  std::map<uint64_t, Partial> partial_ TUTTI_GUARDED_BY(mutex_);  // One for each connection.
+  std::map<uint64_t, Partial> partial_ TUTTI_GUARDED_BY(mutex_);  // one for each connection
   std::deque<SocketSet> complete_ TUTTI_GUARDED_BY(mutex_);
   Status failure_ TUTTI_GUARDED_BY(mutex_);
 };
@@ -55,18 +54,18 @@ class ConnectionQueue {
 // The queues of all listeners, by token, and the connections that can be resumed, by number.
 class ConnectionQueues {
  public:
-  // Connections must be sealed so, no more and no less.
+  // Admits only connections with exactly this sealing.
   explicit ConnectionQueues(Sealing sealing) : sealing_(sealing) {}
 
-  // Takes sockets that resume this connection to the result from now on, as long as it lives.
+  // Passes sockets that resume this connection to the result, for as long as the result lives.
   std::unique_ptr<SocketResumer> Await(const SocketSet& sockets);
 
   // Adds a queue under a fresh token.
   uint64_t Open(std::shared_ptr<ConnectionQueue> queue);
   void Close(uint64_t token);
-  // Sorts an authenticated socket in, or closes it when nobody waits for it.
+  // Gives an authenticated socket to the object that waits for it, or closes the socket.
   void Offer(UniqueFd fd, const Hello& hello, const SocketAddress& from, const std::string& device);
-  // Makes all waits for connections fail: no more can be accepted.
+  // Makes all waits for connections fail, because no further connection can be accepted.
   void Fail(const Status& why);
 
  private:
@@ -79,7 +78,8 @@ class ConnectionQueues {
 };
 
 // The content of a listener's handle, behind a number that names the kind of listener. Of several
-// addresses only the first may be link-local, because the others' interfaces are not known here.
+// addresses only the first may be link-local, because a link-local address needs this host's
+// interface, which is known for the first address only.
 struct ListenerHandle {
   PathAddresses paths;  // 1 to kMostPaths
   uint64_t token = 0;
@@ -87,12 +87,12 @@ struct ListenerHandle {
 };
 NetHandle EncodeHandle(const ListenerHandle& handle, uint64_t magic);
 uint64_t MagicOf(const NetHandle& handle);
-// Returns what lies behind the magic number, which the caller has looked at. RemoteError when it
-// is damaged. A link-local address is reached through this host's `interface`, whatever its number
-// on the other host.
+// Returns the content behind the magic number, which the caller has checked. Fails with RemoteError
+// for a damaged handle. A link-local address is reached through this host's `interface`, whatever
+// the interface's number on the other host.
 Result<ListenerHandle> DecodeHandle(const NetHandle& in, const std::string& interface);
 
-// Listens at `address`, which tells the port on return, and sorts the sockets that have proven the
+// Listens at `address`, which holds the port on return, and sorts the sockets that have proven the
 // key into `queues`. `interface` goes into the names of peers, `purpose` into the log.
 Result<std::unique_ptr<AuthAcceptor>> ListenForQueues(EventLoop& loop, const Key& key,
                                                       SocketAddress& address, PortRange ports,

@@ -1,6 +1,6 @@
 #pragma once
 
-// Integers as frames carry them: little-endian on every machine.
+// Integers in the byte order of frames: little-endian on every machine.
 
 #include <cstddef>
 #include <type_traits>

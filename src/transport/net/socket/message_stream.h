@@ -1,7 +1,7 @@
 #pragma once
 
-// For tests: a stream of messages over a connection that breaks meanwhile. It checks that each
-// comes once, whole and in order.
+// For tests: a stream of messages over a connection that breaks meanwhile. The stream checks that
+// each message comes once, whole and in order.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,8 @@ struct Message {
   std::vector<std::byte> bytes;
 };
 
-// A stream of messages of these sizes; with tags, in groups of `group` that are sent backwards.
+// A stream of messages of these sizes; with tags, in groups of `group` messages that are sent
+// backwards.
 struct Plan {
   std::vector<size_t> sizes;
   size_t group = 0;
@@ -62,7 +63,7 @@ inline void SendAll(NetSendComm& sender, const Plan& plan) {
     const Result<bool> moved = sender.Progress();
     ASSERT_TRUE(moved.ok()) << moved.status().message();
     while (!under_way.empty() && *sender.Test(*under_way.front().request)) {
-      // What is done is the caller's again, and may change at once.
+      // The caller may change the buffer as soon as its request is done.
       std::fill(under_way.front().bytes.begin(), under_way.front().bytes.end(), std::byte{0xee});
       under_way.pop_front();
     }
@@ -99,8 +100,8 @@ inline void ExpectGroup(const Group& group, const Plan& plan, size_t first) {
   }
 }
 
-// Sends in a thread of its own and checks what comes; `between` is called by the receiving thread
-// before each message, or group.
+// Sends in a thread of its own and checks the received messages. The receiving thread calls
+// `between` before each message or group.
 template <class Link, class Between>
 void Stream(Link& link, const Plan& plan, Between between) {
   std::atomic<bool> all_sent = false;

@@ -12,6 +12,7 @@ constexpr int kMostDoublings = 5;
 
 }  // namespace
 
+// Without data sockets there is one socket, which only one path can carry.
 SocketPaths::SocketPaths(PathAddresses addresses, size_t data_sockets, const Times& times)
     : together_(std::clamp<size_t>(addresses.together, 1, std::max<size_t>(data_sockets, 1))),
       data_sockets_(data_sockets),
@@ -23,8 +24,8 @@ SocketPaths::SocketPaths(PathAddresses addresses, size_t data_sockets, const Tim
   together_ = std::min(together_, paths_.size());
 }
 
-// The control socket goes by the first path in use, and the data sockets by all of them in turn.
-// Spares are used when none of the first paths can be.
+// The control socket goes by the first usable path, and the data sockets by all usable paths in
+// turn. Spares are used when none of the first paths is usable.
 std::vector<size_t> SocketPaths::Spread(std::optional<size_t> trial) const {
   std::vector<size_t> used;
   const auto add = [&](size_t from, size_t to) {
@@ -52,12 +53,14 @@ void SocketPaths::BeginTries() {
   for (Path& path : paths_) path.tried_since_ns = 0;
 }
 
+// The only path is never hopeless, since there is no better path.
 bool SocketPaths::IsHopeless(size_t path, int64_t now_ns) const {
   const int64_t since_ns = paths_[path].tried_since_ns;
   return paths_.size() > 1 && since_ns != 0 && now_ns - since_ns > times_.patience_ns;
 }
 
-// The only path is never given up, and when the last good one is, all others count as good again.
+// The only path is never given up. When the last good path is given up, all others count as good
+// again.
 void SocketPaths::GiveUp(size_t path, int64_t now_ns) {
   if (paths_.size() == 1 || paths_[path].lost) return;
   Path& lost = paths_[path];
@@ -75,6 +78,7 @@ int64_t SocketPaths::RetryAfterNs(const Path& path) const {
   return times_.retry_ns << std::min(path.times_lost, kMostDoublings);
 }
 
+// Lost spares are not tried: a spare carries nothing while a first path works.
 std::optional<size_t> SocketPaths::Due(int64_t now_ns) const {
   for (size_t i = 0; i < together_; ++i) {
     if (paths_[i].lost && now_ns >= paths_[i].retry_ns) return i;
@@ -87,7 +91,7 @@ bool SocketPaths::AnyToRetry() const {
                      [](const Path& path) { return path.lost; });
 }
 
-// A trial has failed. The time is not doubled, because no operation waited for it.
+// Handles a failed trial. The time is not doubled, because no operation waited for the trial.
 void SocketPaths::Postpone(size_t path, int64_t now_ns) {
   paths_[path].retry_ns = now_ns + times_.retry_ns;
 }

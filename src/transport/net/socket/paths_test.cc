@@ -46,7 +46,7 @@ TEST(SocketPathsTest, SparesCarryWhatTheFirstPathsCannot) {
   paths.GiveUp(0, 5);
   EXPECT_THAT(paths.Spread(), ElementsAre(1, 1));
   EXPECT_THAT(paths.Spread(0), ElementsAre(0, 0));
-  // A spare that is lost is not tried while there is another one.
+  // A lost spare is not tried while there is another spare.
   paths.GiveUp(1, 6);
   EXPECT_THAT(paths.Spread(), ElementsAre(2, 2));
   EXPECT_EQ(paths.Due(5 + 1000), 0u);

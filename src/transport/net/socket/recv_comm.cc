@@ -13,14 +13,14 @@
 namespace tutti {
 namespace {
 
-// Grants travel several at once, and off the path of a message that has just come, but before the
-// sender runs dry: of long messages when half the window is free and there is nothing else to do,
-// of short ones when half of the credit is used.
+// When to send grants. Grants travel several at once and after the delivery of an arrived message,
+// but before the sender runs dry. Long messages are granted when half the window is free and the
+// receiver is idle, short messages when half of the credit is used.
 constexpr uint64_t kGrantWhenIdle = kNetWindow / 2;
 constexpr uint64_t kGrantWhenBusy = kNetWindow - 1;
 constexpr uint64_t kCreditUsedWhenIdle = kCreditMessages / 2;
 constexpr uint64_t kCreditUsedWhenBusy = kCreditMessages * 3 / 4;
-// Messages are long when those since the last grant have more bytes.
+// Messages are long when the messages since the last grant have more bytes.
 constexpr size_t kShortBytes = kCreditBytes / 2;
 
 }  // namespace
@@ -28,7 +28,8 @@ constexpr size_t kShortBytes = kCreditBytes / 2;
 SocketRecvComm::SocketRecvComm(std::unique_ptr<SocketChannel> channel)
     : ChannelComm(std::move(channel)) {}
 
-// Helper threads touch the requests until the channel is gone.
+// Sends the last acknowledgement first. Then destroys the channel, since helper threads touch the
+// requests until the channel is gone.
 SocketRecvComm::~SocketRecvComm() {
   if (HasToTell() && !channel_->down() && channel_->Check().ok()) {
     [[maybe_unused]] const Result<bool> told = SendGrants(/*busy=*/false);
@@ -36,6 +37,8 @@ SocketRecvComm::~SocketRecvComm() {
   channel_.reset();
 }
 
+// The first group decides whether the connection uses tags. A connection with tags has no grants
+// before its first kGroup frame.
 Status SocketRecvComm::CheckGroup(std::span<const NetReceive> group) {
   if (group.empty() || group.size() > kMaxNetGroup) {
     return InternalError("a group of {} receives", group.size());
@@ -73,6 +76,7 @@ Result<NetRequest*> SocketRecvComm::Iflush(std::span<const NetReceive>) {
   return InternalError("sockets do not receive into GPU memory");
 }
 
+// A broken connection is made again first. Grants leave last, after arrived messages are counted.
 Result<bool> SocketRecvComm::Progress() {
   TUTTI_TRY(channel_->Check());
   if (channel_->Offered() && !channel_->down()) TUTTI_TRY(channel_->Break(ECONNRESET));
@@ -102,10 +106,11 @@ Result<bool> SocketRecvComm::Test(NetRequest& request) {
   return true;
 }
 
-// Returns whether the sender has been told all that it must know before the request is done. What
-// is put off leaves when the caller comes again: it waits for more, or Care asks for it. A caller
-// that does neither may never come again, and the sender would hold its message in vain.
-// Where the connection is down, the first frame on its new sockets says it.
+// Returns whether the sender has been told everything that it must know before the request is done.
+// A deferred acknowledgement leaves with the caller's next call: the caller waits for further
+// messages, or Care asks for the call. A caller that does neither may never come again, and the
+// sender would hold its message for ever. On a connection that is down, the first frame on the new
+// sockets is the acknowledgement.
 Result<bool> SocketRecvComm::TellWhatCame() {
   if (tell_from_ == kHeldAtMost) return true;
   while (!channel_->down() && (held_ >= tell_from_ || grants_from_ < grants_to_)) {
@@ -115,8 +120,8 @@ Result<bool> SocketRecvComm::TellWhatCame() {
   return true;
 }
 
-// Reads until a group is there or the socket is empty: whoever waits for it gets it without one
-// more system call.
+// Reads until a group is complete or the socket is empty. The waiter for a group thus gets it
+// without a further system call.
 Result<bool> SocketRecvComm::Receive() {
   const uint64_t before = received_;
   bool moved = false;
@@ -130,7 +135,7 @@ Result<bool> SocketRecvComm::Receive() {
   }
 }
 
-// Turns what lies in staging_ into messages, as long as there are buffers for them.
+// Turns the bytes in staging_ into messages, as long as there are buffers for them.
 Status SocketRecvComm::TakeStaged() {
   while (received_ < posted_) {
     if (!in_payload_) {
@@ -149,6 +154,7 @@ Status SocketRecvComm::TakeStaged() {
   return Status::Ok();
 }
 
+// Every field comes from the peer and is checked before any byte is written to a buffer.
 Status SocketRecvComm::TakeFrame() {
   Result<Frame> decoded =
       DecodeFrame(std::span<const std::byte, kFrameBytes>(&staging_[staged_from_], kFrameBytes));
@@ -181,7 +187,7 @@ Status SocketRecvComm::TakeFrame() {
   return Status::Ok();
 }
 
-// Returns which buffer of the group in turn a message goes to.
+// Returns the buffer of the group in turn for a message.
 Result<size_t> SocketRecvComm::ChooseBuffer(const Frame& frame) {
   Request& request = At(received_);
   for (size_t i = 0; i < request.size; ++i) {
@@ -212,8 +218,8 @@ void SocketRecvComm::CountMessage() {
   if (request.taken == request.size) ++received_;
 }
 
-// Counts the groups in order, also where a later one is complete before an earlier one: the sender
-// can go on from one place only.
+// Counts the groups in order, also where a later group is complete before an earlier group, since a
+// resumed sender can continue from one place only.
 void SocketRecvComm::CountArrived() {
   for (; arrived_ < received_; ++arrived_) {
     const Request& request = At(arrived_);
@@ -226,13 +232,13 @@ void SocketRecvComm::CountArrived() {
   }
 }
 
-// Returns where the next bytes of the current message go.
+// Returns the place for the next bytes of the current message.
 std::byte* SocketRecvComm::PayloadPlace() {
   const Request& request = At(received_);
   return request.buffers[buffer_].data + (request.received[buffer_].bytes - payload_left_);
 }
 
-// One system call fills the current buffer and, behind it, the staging area.
+// Reads once: the system call fills the current buffer and, behind it, the staging area.
 Result<bool> SocketRecvComm::ReadMore() {
   if (const size_t ahead = BytesAhead(); ahead > 0) return ReadAhead(ahead);
   std::array<iovec, 2> pieces;
@@ -260,9 +266,10 @@ Result<bool> SocketRecvComm::ReadMore() {
   return true;
 }
 
-// Returns how much of the next message to read together with its frame; 0: only a frame can come,
-// or it is not known which message will. Of sealed streams the records are read to where they
-// belong already, and several data sockets may take the message.
+// Returns how much of the next message to read together with its frame. Returns 0 if only a frame
+// can come, or the next message cannot be foretold. Sealed streams need no read-ahead, since their
+// records are already read to their destination. With several data sockets the message may come
+// over the data sockets.
 size_t SocketRecvComm::BytesAhead() {
   const size_t bytes = std::min(last_bytes_, kMostAhead);
   const bool expected = bytes >= kAheadFrom && last_bytes_ == before_last_bytes_;
@@ -272,15 +279,17 @@ size_t SocketRecvComm::BytesAhead() {
   return At(received_).buffers[0].capacity >= bytes ? bytes : 0;
 }
 
-// Reads a frame, `ahead` bytes to where they belong if the frame announces a message of so many,
-// and what is behind them. Whatever belongs elsewhere goes to the staging area, behind the frame.
+// Reads a frame, then `ahead` bytes into the buffer as if the frame announced such a message, then
+// the bytes behind them. Bytes that belong elsewhere go to the staging area, behind the frame.
 Result<bool> SocketRecvComm::ReadAhead(size_t ahead) {
   std::byte* const place = At(received_).buffers[0].data;
   const size_t staged = kStagingBytes - kFrameBytes;
   const std::array<iovec, 3> pieces = {iovec{staging_.data(), kFrameBytes}, iovec{place, ahead},
                                        iovec{&staging_[kFrameBytes], staged}};
   size_t bytes = 0;
-  const size_t count = last_bytes_ > ahead ? 2 : 3;  // The rest of it is not what lies behind.
+  // With 2 pieces the staging area gets nothing, since the bytes behind `ahead` are the message's
+  // rest.
+  const size_t count = last_bytes_ > ahead ? 2 : 3;
   TUTTI_ASSIGN(const bool read, Read(std::span(pieces).first(count), bytes));
   if (!read) return false;
   staged_from_ = 0;
@@ -315,8 +324,7 @@ Result<bool> SocketRecvComm::Read(std::span<const iovec> places, size_t& bytes) 
   return true;
 }
 
-// On new sockets the sender sends on from the first message of the first group that is not wholly
-// there.
+// On new sockets the sender repeats from the first message of the first incomplete group.
 void SocketRecvComm::BeginAgain() {
   CountArrived();
   staged_from_ = 0;
@@ -334,8 +342,7 @@ void SocketRecvComm::BeginAgain() {
   grants_from_ = 0;
   grants_to_ = 0;
   Encode({FrameType::kResume, 0, 0, 0, arrived_messages_});
-  // Before the first group nobody knows whether there are tags, and nothing is granted that opening
-  // the connection has not.
+  // Before the first group tags are unknown, and nothing is granted beyond the opening grant.
   if (tagged_) granted_ = arrived_;
   if (tagged_) EncodeGroups();
   if (!tagged_ && posted_ > 0) EncodeCount();
@@ -347,7 +354,7 @@ void SocketRecvComm::Encode(const Frame& frame) {
   grants_to_ += kFrameBytes;
 }
 
-// Grants by count what is posted, and says what has come.
+// Grants all posted buffers by count, and acknowledges arrived messages.
 void SocketRecvComm::EncodeCount() {
   granted_ = std::max(granted_, posted_);
   bytes_since_grant_ = 0;
@@ -356,7 +363,7 @@ void SocketRecvComm::EncodeCount() {
   Encode({FrameType::kGrant, 0, 0, static_cast<uint32_t>(missing), granted_});
 }
 
-// Grants the groups that are posted, with their tags.
+// Grants the posted groups, with their tags.
 void SocketRecvComm::EncodeGroups() {
   if (held_ > 0) Encode({FrameType::kHas, 0, 0, 0, arrived_messages_});
   held_ = 0;
@@ -371,6 +378,7 @@ void SocketRecvComm::EncodeGroups() {
   }
 }
 
+// A busy receiver defers grants longer, because each grant costs either end a system call.
 bool SocketRecvComm::GrantsDue(bool busy) const {
   if (held_ > 0 && (!busy || held_ >= tell_from_)) return true;
   if (posted_ <= granted_) return false;
@@ -379,7 +387,7 @@ bool SocketRecvComm::GrantsDue(bool busy) const {
   if (bytes_since_grant_ < kShortBytes) {
     return messages_ >= granted_ + (busy ? kCreditUsedWhenBusy : kCreditUsedWhenIdle);
   }
-  // Once all that was granted has come, the sender may wait for any further grant, however small.
+  // Once all granted messages have come, the sender may wait for any further grant, however small.
   return posted_ - granted_ >= (busy ? kGrantWhenBusy : kGrantWhenIdle) || received_ >= granted_;
 }
 
@@ -402,8 +410,8 @@ Result<bool> SocketRecvComm::SendGrants(bool busy) {
   const iovec grants = {&grants_[grants_from_], grants_to_ - grants_from_};
   const ssize_t sent = channel_->control().Write({&grants, 1});
   if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-  // A sender that has sent its last message may be gone: what it sent still counts, so the failure
-  // shows only when something more is read.
+  // A sender that has sent its last message may be gone. Its messages still count, hence the
+  // failure shows only at the next read.
   if (sent < 0 && (errno == EPIPE || errno == ECONNRESET)) {
     was_reset_ |= errno == ECONNRESET;
     grants_from_ = grants_to_;
@@ -417,6 +425,7 @@ Result<bool> SocketRecvComm::SendGrants(bool busy) {
   return true;
 }
 
+// Callers watch the descriptors of the first sockets only, hence replaced sockets are polled.
 NetIdle SocketRecvComm::PrepareToWait(std::vector<NetWait>& waits) {
   if (channel_->down() || channel_->replaced()) return NetIdle::kPoll;
   if (received_ < posted_ && channel_->control().HasInput()) return NetIdle::kProgress;

@@ -1,6 +1,6 @@
 #pragma once
 
-// The receiving end of a socket connection; see frame.h for what it reads.
+// The receiving end of a socket connection. frame.h describes the frames that it reads.
 
 #include <sys/uio.h>
 
@@ -36,26 +36,27 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   struct Request : NetRequest {
     bool in_flight = false;  // posted, and not yet tested as done
     uint64_t group = 0;
-    size_t size = 0;      // It has so many buffers.
-    size_t taken = 0;     // So many of them have a message, wholly or in part.
-    uint32_t in_use = 0;  // bit i: buffer i has
+    size_t size = 0;      // the number of buffers
+    size_t taken = 0;     // the number of buffers with a message, wholly or in part
+    uint32_t in_use = 0;  // bit i: buffer i has a message
     std::array<NetReceive, kMaxNetGroup> buffers = {};
     std::atomic<uint32_t> pieces_left = 0;
   };
-  // Small frames and chunks are read through here, many in one system call; the rest of a long
-  // chunk goes straight to its buffer.
+  // The size of the staging area. Small frames and chunks are read through the staging area, many
+  // in one system call. The rest of a long chunk goes straight to its buffer.
   static constexpr size_t kStagingBytes = 8192;
-  // Where one long message was as long as the one before, the next frame and this much of the
-  // message behind it are read together, the latter into the buffer that is next: a buffer may be
-  // written to beyond its message until that has come.
+  // The bounds of a read-ahead. After two long messages of equal length, one system call reads the
+  // next frame and up to kMostAhead bytes of its message, directly into the next buffer. A buffer
+  // may be written to beyond its message until the message has come.
   static constexpr size_t kAheadFrom = 4096;
   static constexpr size_t kMostAhead = 64 * 1024;
 
-  // While the receiver is busy with further messages, it acknowledges so many at once. An
-  // acknowledgement costs either end a system call, and a sender has the other half of its window.
+  // The number of messages that a busy receiver acknowledges at once. An acknowledgement costs
+  // either end a system call, and the sender has the other half of its window meanwhile.
   static constexpr uint64_t kHeldAtMost = kNetWindow / 2;
-  // At the end of an operation it acknowledges so many at once, and one alone with its next look:
-  // whoever waits for that one has it before. An operation of several goes on without a wait.
+  // The number of messages that the receiver acknowledges at once at the end of an operation, which
+  // lets a sender of several messages go on without a wait. A single message is acknowledged by the
+  // next call of Progress, after the caller has received the message.
   static constexpr uint64_t kHeldAtEnd = 2;
 
   Request& At(uint64_t group) { return requests_[group % kNetWindow]; }
@@ -71,7 +72,7 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   size_t BytesAhead();
   Result<bool> ReadAhead(size_t ahead);
   Result<bool> Read(std::span<const iovec> places, size_t& bytes);
-  // Returns whether there is something that the sender is to know, and has not been sent.
+  // Returns whether an acknowledgement or a grant for the sender has not been sent.
   bool HasToTell() const { return held_ > 0 || grants_from_ < grants_to_; }
   Result<bool> TellWhatCame();
   Result<bool> SendGrants(bool busy);
@@ -89,28 +90,30 @@ class SocketRecvComm final : public ChannelComm<NetRecvComm, SocketChannel> {
   uint64_t received_ = 0;  // wholly in their buffers, or handed to the data sockets
   uint64_t posted_ = 0;
   uint64_t granted_ = kNetWindow;
-  size_t bytes_since_grant_ = 0;  // The messages that have come since have so many.
-  uint64_t messages_ = 0;         // Counts messages as received_ counts groups.
-  // The first arrived_ groups are wholly in their buffers; they have arrived_messages_ messages. A
-  // resumed connection goes on from here.
+  size_t bytes_since_grant_ = 0;  // bytes of the messages since the last grant
+  uint64_t messages_ = 0;         // counts messages as received_ counts groups
+  // The first arrived_ groups, with arrived_messages_ messages, are wholly in their buffers. A
+  // resumed connection goes on behind them.
   uint64_t arrived_ = 0;
   uint64_t arrived_messages_ = 0;
 
-  size_t payload_left_ = 0;  // So much is left of message messages_, once its frame has come.
-  size_t buffer_ = 0;        // the buffer of group received_ that it goes to
+  size_t payload_left_ = 0;  // the rest of message messages_, after its frame has come
+  size_t buffer_ = 0;        // the number of its buffer in group received_
   bool in_payload_ = false;
-  size_t last_bytes_ = 0;         // So long was the last message on the control socket, and so long
-  size_t before_last_bytes_ = 0;  // was the one before it.
-  bool was_reset_ = false;        // It was reset while grants were sent.
-  uint64_t held_ = 0;             // Messages have arrived that the sender holds until it knows.
-  uint64_t tell_from_ = 1;        // The sender is told at once of so many of them.
-  size_t staged_from_ = 0;        // staging_[staged_from_, staged_to_) has been read but not used
+  size_t last_bytes_ = 0;         // the length of the last message on the control socket
+  size_t before_last_bytes_ = 0;  // the length of the message before the last
+  bool was_reset_ = false;        // the connection was reset while grants were sent
+  // arrived messages that the sender holds until their acknowledgement
+  uint64_t held_ = 0;
+  uint64_t tell_from_ = 1;  // the number of held messages that are acknowledged at once
+  size_t staged_from_ = 0;  // staging_[staged_from_, staged_to_) has been read but not used
   size_t staged_to_ = 0;
   // grants_[grants_from_, grants_to_) is still to be written.
   std::array<std::byte, 2 * kFrameBytes + kNetWindow*(kFrameBytes + kGroupTagsBytes)> grants_;
   size_t grants_from_ = 0;
   size_t grants_to_ = 0;
-  // Longer than kStagingBytes where a read-ahead took in more that belongs behind a short message.
+  // The staging area. The area is longer than kStagingBytes after a read-ahead took in bytes that
+  // belong behind a short message.
   std::vector<std::byte> staging_ = std::vector<std::byte>(kStagingBytes);
 };
 

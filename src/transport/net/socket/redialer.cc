@@ -17,7 +17,7 @@ Redialer::Redialer(SocketPaths paths, const Key& key, const DataHello& hello)
 
 void Redialer::Begin(int silent_socket) {
   broken_ = true;
-  // The receiver may have all sockets of a trial already, and have left the old ones for them.
+  // The receiver may have all sockets of a trial already, and have left the old sockets for them.
   if (trial_ && silent_socket < 0) return;
   trial_.reset();
   paths_.BeginTries();
@@ -25,9 +25,9 @@ void Redialer::Begin(int silent_socket) {
   Pause(0);
 }
 
-// Prepares another attempt, which begins after `for_ns`. Sockets of an attempt that failed are
-// dropped; the receiver drops its own when it sees a higher number of the attempt. A path on trial
-// is connected first, so that it costs nothing else when it does not work.
+// Prepares another attempt, which begins after `for_ns`. The sockets of the failed attempt are
+// dropped here; the receiver drops its own when it sees the higher number of the attempt. A path on
+// trial is connected first, since nothing else is lost when the path does not work.
 void Redialer::Pause(int64_t for_ns) {
   sockets_ = {};
   sockets_.data.resize(hello_.data_sockets);
@@ -44,7 +44,7 @@ void Redialer::Pause(int64_t for_ns) {
   turn_ = 0;
 }
 
-// Returns whether a trial of a lost path is under way, and begins one that is due.
+// Returns whether a trial of a lost path is under way, and begins a trial that is due.
 bool Redialer::TriesPath(int64_t now_ns) {
   if (stage_ != Stage::kIdle) return true;
   trial_ = paths_.Due(now_ns);
@@ -63,8 +63,8 @@ void Redialer::StartSocket() {
   was_answered_ = false;
 }
 
-// Makes the sockets of an attempt one after another. Returns them when all have proven the key;
-// nothing while it waits; an error where no further attempt can succeed.
+// Makes the sockets of an attempt one after another. Returns them when all have proven the key,
+// nothing while the attempt waits, and an error where no further attempt can succeed.
 Result<std::optional<Sockets>> Redialer::Step() {
   if (stage_ == Stage::kIdle || (stage_ == Stage::kPause && NowNs() < next_ns_)) {
     return std::optional<Sockets>();
@@ -85,15 +85,15 @@ Result<std::optional<Sockets>> Redialer::Step() {
   }
 }
 
-// Goes on with one socket: waits for the connect, then proves the key. Never blocks.
+// Advances one socket: waits for the connect, then proves the key. Never blocks.
 Result<Redialer::Outcome> Redialer::StepSocket() {
   if (!fd_.valid()) return Outcome::kFailed;
   if (stage_ == Stage::kConnecting) {
     pollfd writable = {fd_.get(), POLLOUT, 0};
     if (::poll(&writable, 1, 0) <= 0) return Outcome::kWaits;
     const int error = ConnectOutcome(fd_.get());
-    // The host answers, and nobody listens there: the peer's process has ended. At an address where
-    // it was never reached this may be another host.
+    // The host answers, but nobody listens at the port: the peer's process has ended. At an address
+    // where the peer was never reached, the answer may come from another host.
     if (error == ECONNREFUSED && paths_.WasReached(Path())) {
       return RemoteError("the peer's process has ended");
     }
@@ -115,9 +115,9 @@ void Redialer::TakeSocket() {
   (number == 0 ? sockets_.control : sockets_.data[number - 1]) = std::move(stream);
 }
 
-// An attempt to resume is repeated, by other paths where this one is hopeless. A trial is given up,
-// unless the old sockets broke meanwhile; where the receiver may have taken the new ones already,
-// the old ones cannot be used any more.
+// Handles a failed attempt. An attempt to resume is repeated, by other paths where this path is
+// hopeless. A trial is given up, unless the old sockets broke meanwhile. If the receiver may have
+// taken the new sockets already, the old sockets cannot be used any more.
 Status Redialer::FailAttempt(int64_t now_ns) {
   const bool may_have_moved = MayHaveMoved();
   if (!trial_) {
@@ -139,6 +139,7 @@ Status Redialer::FailAttempt(int64_t now_ns) {
   return Status::Ok();
 }
 
+// All sockets of the attempt have proven the key, hence a path on trial works again.
 Sockets Redialer::Finish() {
   if (trial_) paths_.Restore(*trial_);
   trial_.reset();

@@ -1,18 +1,17 @@
 #pragma once
 
-// Redialer: the sender's half of making a connection again (resume.h). It dials all sockets of the
-// connection, each by its path (paths.h), and gives up paths by which nobody answers.
+// Redialer: makes a connection again at the sender (resume.h). The redialer dials all sockets of
+// the connection, each by its path (paths.h), and gives up unanswered paths.
 //
-// Beside that it tries lost paths again while the connection works:
+// Besides, the redialer tries lost paths again while the connection works:
 //
 //   idle ──Begin──▶ pause ⇄ connecting ⇄ proving ──all sockets──▶ idle
 //   idle ──TriesPath──▶ connecting, proving ──all sockets, or a failure──▶ idle
 //
-// A trial begins with the sockets of the path in question, so that a path which is still dead costs
-// the other end nothing. Once the receiver has all sockets of a trial it uses them, and the
-// connection moves.
+// A trial begins with the sockets of the lost path, hence a trial of a dead path costs the other
+// end nothing. Once the receiver has all sockets of a trial it uses them, and the connection moves.
 //
-// Threads: that of the comm.
+// Threads: the comm's thread.
 
 #include <cstdint>
 #include <optional>
@@ -26,7 +25,7 @@ namespace tutti {
 
 class Redialer final : public SocketResumer {
  public:
-  // `hello` is that of the connection, whose sockets went by `paths` as they are spread now.
+  // `hello` is the connection's hello. The current sockets follow the current spread of `paths`.
   Redialer(SocketPaths paths, const Key& key, const DataHello& hello);
 
   void Begin(int silent_socket) override;
@@ -49,7 +48,7 @@ class Redialer final : public SocketResumer {
   void StartSocket();
   Result<Outcome> StepSocket();
   void TakeSocket();
-  // Takes notice that the socket in turn has failed, or waits for too long.
+  // Responds to a socket in turn that has failed or waits for too long.
   Status FailAttempt(int64_t now_ns);
   Sockets Finish();
   size_t Path() const { return path_of_[socket_in_turn()]; }
@@ -60,15 +59,15 @@ class Redialer final : public SocketResumer {
   const Key key_;
   DataHello hello_;
   Stage stage_ = Stage::kIdle;
-  bool broken_ = false;          // the connection has no sockets and needs these
-  std::optional<size_t> trial_;  // the lost path that this attempt tries
-  int64_t next_ns_ = 0;          // The pause ends then.
+  bool broken_ = false;          // the connection has no sockets and needs new ones
+  std::optional<size_t> trial_;  // the lost path under trial
+  int64_t next_ns_ = 0;          // the end of the pause
   std::vector<size_t> in_use_;   // the path of each socket of the connection
-  std::vector<size_t> path_of_;  // the same of this attempt
-  std::vector<size_t> order_;    // the sockets' numbers as they are dialed
-  size_t turn_ = 0;              // Its place in order_.
-  Sockets sockets_;              // The sockets of this attempt that are there.
-  UniqueFd fd_;                  // the next one
+  std::vector<size_t> path_of_;  // the path of each socket of this attempt
+  std::vector<size_t> order_;    // the sockets' numbers in dialing order
+  size_t turn_ = 0;              // the place of the socket in turn in order_
+  Sockets sockets_;              // the finished sockets of this attempt
+  UniqueFd fd_;                  // the socket in turn
   std::optional<Handshake> handshake_;
   bool was_answered_ = false;  // the other end may have the proof
 };

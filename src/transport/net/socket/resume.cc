@@ -19,14 +19,15 @@ void ResumePoint::Use(std::vector<int> fds) {
   in_use_ = std::move(fds);
 }
 
+// Sockets that came already are closed, since no comm will take them.
 void ResumePoint::Refuse() {
   const MutexLock lock(mutex_);
   refusing_ = true;
   sockets_ = {};
 }
 
-// Collects the sockets of the latest attempt. Those of an earlier one are closed, since the sender
-// has given it up.
+// Collects the sockets of the latest attempt. The sockets of an earlier attempt are closed, since
+// the sender has given it up.
 Status ResumePoint::Offer(SocketStream socket, const DataHello& hello) {
   const MutexLock lock(mutex_);
   if (refusing_) return RemoteError("the connection that it resumes has failed");
@@ -49,8 +50,8 @@ Status ResumePoint::Offer(SocketStream socket, const DataHello& hello) {
   place = std::move(socket);
   if (--missing_ > 0) return Status::Ok();
   offered_.store(true, std::memory_order_release);
-  // This wakes a thread that sleeps on the old sockets. The descriptors are valid, because the comm
-  // calls Use before it closes them.
+  // The shutdown wakes a thread that sleeps on the old sockets. The descriptors are valid, because
+  // the comm calls Use before it closes them.
   for (const int fd : in_use_) ::shutdown(fd, SHUT_RDWR);
   return Status::Ok();
 }

@@ -1,13 +1,13 @@
 #pragma once
 
-// Gives a connection whose sockets broke new ones: the end that connected dials again
-// (redialer.h), the other end waits for that (ResumePoint). Both ends then prove the job's key
-// anew, and the receiver says which messages it has; the sender repeats the others.
+// Gives new sockets to a connection whose sockets broke. The connecting end dials again
+// (redialer.h), and the accepting end waits for the new sockets (ResumePoint). Both ends then prove
+// the job's key anew. The receiver names the messages that it has, and the sender repeats the rest.
 //
-// A connection that works moves to other sockets in the same way, when the sender has found that a
-// path which was lost can be used again.
+// A working connection moves to other sockets in the same way, when the sender has found that a
+// lost path can be used again.
 //
-// Threads: that of the comm, but for what a ResumePoint says of itself.
+// Threads: the comm's thread, except for the calls of ResumePoint that name another thread.
 
 #include <atomic>
 #include <cstdint>
@@ -22,58 +22,59 @@
 
 namespace tutti {
 
-// The default of TUTTI_RESUME_TIMEOUT_S. A connection that is broken for longer is given up. Long
-// enough for a cable that is pulled and put back, a switch that restarts a port, a firewall that
-// forgets; short beside the time that a job would need to start anew.
+// The default of TUTTI_RESUME_TIMEOUT_S, after which a broken connection is given up. The time is
+// long enough for a cable that is pulled and put back, a switch that restarts a port, or a firewall
+// that forgets. The time is short compared with starting a job anew.
 inline constexpr int64_t kResumeWithinNs = 10'000'000'000;
 
-// Messages of up to this length are copied when they are sent, so that the caller's memory is free
-// at once; longer ones are held until the receiver says that it has them. Copying this much costs
-// some 6 % of what sending it does, and so does an acknowledgement, a system call at each end
-// (bench/results/net.md).
+// The longest message whose bytes are copied when it is sent. The caller's memory of such a message
+// is free at once; the memory of a longer message is held until the receiver acknowledges the
+// message. Copying kKeepBytes costs some 6 % of sending them, and so does an acknowledgement, with
+// a system call at each end (bench/results/net.md).
 inline constexpr size_t kKeepBytes = 16 * 1024;
 
 // The sockets of a connection.
 struct Sockets {
   SocketStream control;
   std::vector<SocketStream> data;  // empty: everything goes over the control socket
-  bool moved = false;              // they replace sockets that worked
+  bool moved = false;              // the sockets replace working sockets
 };
 
 class SocketResumer {
  public:
   virtual ~SocketResumer() = default;
-  // Begins to look for new sockets. `silent_socket` is the number of the one on which the other
-  // host acknowledged nothing any more (0: control, n: data socket n - 1); -1: that is not the
-  // reason.
+  // Begins to look for new sockets. `silent_socket` is the number of the socket on which the other
+  // host acknowledged nothing any more (0: control, n: data socket n - 1), or -1 if silence is not
+  // the reason.
   virtual void Begin(int silent_socket) = 0;
-  // Returns connected sockets whose other end has proven the key, nothing when there are none yet,
-  // or why there will be none. Never waits.
+  // Returns connected sockets whose other end has proven the key, or nothing while there are none
+  // yet, or the reason why none will come. Never waits.
   virtual Result<std::optional<Sockets>> Step() = 0;
   // Returns whether the other end has found the connection broken and offers new sockets.
   virtual bool Offered() const { return false; }
-  // Tries a lost path again, when it is time for that. Returns whether it does: then Step may
-  // return sockets to replace those that work, or fail when those have perhaps been left by the
-  // receiver.
+  // Tries a lost path again when its try is due. Returns whether a try is under way. During a try
+  // Step may return sockets that replace the working sockets, or fail when the receiver may have
+  // left the working sockets.
   virtual bool TriesPath(int64_t /*now_ns*/) { return false; }
-  // Returns whether new sockets are being made, so that the other end may leave the old ones.
+  // Returns whether new sockets are being made, for which the other end may leave the old ones.
   virtual bool IsTrying() const { return false; }
-  // Returns whether the other end may have done so.
+  // Returns whether the other end may already have left the old sockets.
   virtual bool MayHaveMoved() const { return false; }
-  // Returns whether there are paths that are to be tried again.
+  // Returns whether lost paths will be tried again.
   virtual bool LacksPaths() const { return false; }
-  // Returns which paths have been lost or have come back since the last call, as the end of a
-  // sentence about the connection; empty: none.
+  // Returns the paths that were lost or came back since the last call, as the end of a sentence
+  // about the connection; empty: none.
   virtual std::string TakeNotice() { return {}; }
-  // Says which descriptors the comm uses now; the earlier ones are open until this returns.
+  // Names the comm's current descriptors. The earlier descriptors stay open until Use returns.
   virtual void Use(std::vector<int>) {}
   // Turns further sockets away, because the connection has failed. Any thread.
   virtual void Refuse() {}
 };
 
-// The sockets that resume a connection are left here for its comm.
+// Collects the sockets that resume a connection, for the connection's comm.
 //
-// Threads: Offer on the loop's thread; Refuse from any; the rest that of the comm.
+// Threads: the loop's thread calls Offer; any thread calls Refuse; the comm's thread calls the
+// rest.
 class ResumePoint final : public SocketResumer {
  public:
   explicit ResumePoint(size_t data_sockets) : data_sockets_(data_sockets) {}
@@ -83,7 +84,7 @@ class ResumePoint final : public SocketResumer {
   bool Offered() const override { return offered_.load(std::memory_order_acquire); }
   void Use(std::vector<int> fds) override;
   void Refuse() override;
-  // Takes a socket for the comm, or closes it when the connection has failed.
+  // Takes a socket for the comm, or closes the socket when the connection has failed.
   Status Offer(SocketStream socket, const DataHello& hello);
 
  private:
@@ -91,9 +92,9 @@ class ResumePoint final : public SocketResumer {
   std::atomic<bool> offered_ = false;
   Mutex mutex_;
   uint32_t attempt_ TUTTI_GUARDED_BY(mutex_) =
-      0;  // The other end's attempt that sockets_ belong to.
+      0;  // the other end's attempt to which sockets_ belong
   Sockets sockets_ TUTTI_GUARDED_BY(mutex_);
-  size_t missing_ TUTTI_GUARDED_BY(mutex_) = 0;  // So many of sockets_ are missing.
+  size_t missing_ TUTTI_GUARDED_BY(mutex_) = 0;  // the number of missing sockets_
   std::vector<int> in_use_ TUTTI_GUARDED_BY(mutex_);
   bool refusing_ TUTTI_GUARDED_BY(mutex_) = false;
 };

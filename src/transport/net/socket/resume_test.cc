@@ -66,13 +66,13 @@ TEST(SocketResumeTest, GoesOnAfterALinkThatWasDownForAnAttempt) {
   }
 }
 
-// A long message stays with the sender until the receiver has said that it is there. The receiver
-// need not be driven again for that once its request is done, also where a helper thread brought
-// the last piece after the last look.
+// A long message stays with the sender until the receiver has acknowledged it. Once its request is
+// done, the receiver need not be driven again for the acknowledgement. This also holds if a helper
+// thread brought the last piece after the last call of Progress.
 TEST(SocketResumeTest, AReceiverWhoseRequestIsDoneHasSaidSo) {
   const std::unique_ptr<NetPair> pair = kHelped.make();
   net_contract::NetLink link(*pair);
-  // So long that helper threads are at it when Progress returns.
+  // The message is so long that helper threads still work when Progress returns.
   net_contract::NetBuffer from = link.SendBuffer(size_t{64} << 20);
   net_contract::NetBuffer to = link.ReceiveBuffer(from.size());
   NetRequest* const receive = link.Receive(to);
@@ -123,14 +123,14 @@ TEST(SocketResumeTest, FailsAtOnceWhenTheOtherEndIsGone) {
         });
       }
       EXPECT_EQ(status.code(), Code::kRemoteError) << status.message();
-      // It has not tried to make the connection again first.
+      // The end has not tried to make the connection again first.
       EXPECT_EQ(status.message().find("could not be made again"), std::string::npos)
           << status.message();
     }
   }
 }
 
-// Every damage is found, and what was damaged is sent again.
+// Every damage is found, and damaged messages are sent again.
 TEST(SocketResumeTest, DamageOnTheWayIsSentAgain) {
   for (const Sealing sealing : {Sealing::kChecksum, Sealing::kEncryption}) {
     for (const auto& [threads, sockets] : {std::pair(1, 1), {1, 3}, {2, 2}}) {
@@ -138,7 +138,7 @@ TEST(SocketResumeTest, DamageOnTheWayIsSentAgain) {
       CabledLink link(SocketFactory("Sealed", threads, sockets, "127.0.0.1:0", sealing));
       link.cable->Damage(30);
       Stream(link, {net_contract::MixedSizes(23, 150)}, [&](size_t i) {
-        // The last acknowledgement is to come through.
+        // The last acknowledgement must come through.
         if (i == 140) link.cable->Damage(0);
       });
       EXPECT_GT(link.cable->damaged(), 0);
@@ -162,8 +162,8 @@ TEST(SocketResumeTest, EndlessDamageEndsWithASentence) {
       << status.message() << "; " << sending.message();
 }
 
-// Makes sockets deaf: the kernel drops what comes and acknowledges nothing, as where a firewall or
-// a switch swallows packets.
+// Makes sockets deaf: the kernel drops incoming packets and acknowledges nothing, as behind a
+// firewall or a switch that swallows packets.
 void Swallow(std::span<const int> fds) {
   sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program = {1, &drop};
@@ -200,8 +200,8 @@ TEST(SlowSocketResumeTest, ASilentPathIsLeftForANewOne) {
   }
 }
 
-// The sender finds one of its sockets silent and ends all of them. The receiver, which hears that
-// over the others, waits for the sender, which does nothing else for some time.
+// The sender finds one of its sockets silent and ends all of them. The receiver learns of the end
+// over the remaining sockets and waits for the sender, which does nothing else for some time.
 TEST(SlowSocketResumeTest, OneSilentSocketIsNotTheEnd) {
   CabledLink link(Impatient(3));
   Stream(link, {{1'000'000}}, [](size_t) {});
@@ -237,7 +237,8 @@ TEST(SlowSocketResumeTest, OneSilentSocketIsNotTheEnd) {
   }
 }
 
-// Its host acknowledges what comes, or at least that it has no room for it.
+// The host of a stopped receiver acknowledges packets, or at least reports that it has no room for
+// them.
 TEST(SlowSocketResumeTest, AStoppedReceiverIsNotSilent) {
   CabledLink link(Impatient(1));
   const int before = link.cable->accepted();

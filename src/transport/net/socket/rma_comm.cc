@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// Frames and bytes of so many operations leave in one system call.
+// The most pieces, frames and bytes of operations, in one system call.
 constexpr size_t kWritePieces = 32;
 
 uint64_t KeyOf(const NetRemoteKey& key) { return GetLittleEndian<uint64_t>(key.data()); }
@@ -41,6 +41,7 @@ SocketRmaComm::SocketRmaComm(std::unique_ptr<SocketChannel> channel, uint64_t fi
   for (size_t i = 0; i < kRequests; ++i) free_[i] = &requests_[kRequests - 1 - i];
 }
 
+// Key 0 means "no range" in a frame and is never given out.
 Result<std::unique_ptr<NetMemory>> SocketRmaComm::Register(const NetRegion& region) {
   TUTTI_TRY(channel_->Register(region).status());
   while (next_key_ == 0 || ranges_.contains(next_key_)) ++next_key_;
@@ -49,8 +50,9 @@ Result<std::unique_ptr<NetMemory>> SocketRmaComm::Register(const NetRegion& regi
   return std::unique_ptr<NetMemory>(std::make_unique<Memory>(*this, key, region));
 }
 
-// Ends the registration of a range. The other end must not use it any more; if an operation on it
-// is half done all the same, it can neither go on nor be answered, and the connection fails.
+// Ends the registration of a range. The other end must not use the range any more. If an operation
+// on the range is half done all the same, the operation can neither go on nor be answered, and the
+// connection fails.
 void SocketRmaComm::Forget(uint64_t key) {
   ranges_.erase(key);
   bool in_use = payload_.active && (payload_.key == key || payload_.word_key == key);
@@ -73,8 +75,8 @@ Status SocketRmaComm::CheckLocal(const NetLocal& local, size_t bytes) {
   return Status::Ok();
 }
 
-// Returns null where the caller has to try again later: all requests are under way, or as many
-// operations as can be sent again are kept.
+// Returns null where the caller must try again later: all requests are under way, or the connection
+// keeps as many repeatable operations as it can.
 SocketRmaComm::Request* SocketRmaComm::Begin(const RmaFrame& frame) {
   if (num_free_ == 0 || operations_.size() == kKeptOperations) return nullptr;
   Request& request = *free_[--num_free_];
@@ -85,9 +87,9 @@ SocketRmaComm::Request* SocketRmaComm::Begin(const RmaFrame& frame) {
   return &request;
 }
 
-// Queues an operation. On a connection that can be resumed it is also kept until the other end has
-// carried it out; the bytes of a short put are copied for that, those of a long one stay in the
-// caller's memory.
+// Queues an operation. On a connection that can be resumed, the operation is also kept until the
+// other end has carried it out. The bytes of a short put are copied, and the bytes of a long put
+// stay in the caller's memory.
 void SocketRmaComm::Send(Request& request, const std::byte* data) {
   const RmaFrame& frame = request.frame;
   Request* const put = frame.type == RmaFrameType::kPut ? &request : nullptr;
@@ -101,7 +103,7 @@ void SocketRmaComm::Send(Request& request, const std::byte* data) {
     operation.kept.assign(data, data + frame.bytes);
     operation.data = operation.kept.data();
   }
-  // A broken connection begins again with what was begun meanwhile, too.
+  // A broken connection begins again with all kept operations, including those begun meanwhile.
   if (channel_->down() || awaiting_resume_) return;
   QueueOperation(frame, operation.data, IsLong(frame) ? nullptr : put);
 }
@@ -119,8 +121,8 @@ void SocketRmaComm::QueueNote(RmaFrameType type) {
   Queued(Kind::kNote, frame, nullptr, 0);
 }
 
-// Appends a frame, and `bytes` at `data`, to what Write sends. Every frame also tells the other end
-// how many of its operations this one has carried out.
+// Appends a frame, and `bytes` at `data`, to the queue of Write. Every frame also tells the other
+// end how many of its operations this end has carried out.
 SocketRmaComm::Outgoing& SocketRmaComm::Queued(Kind kind, RmaFrame frame, const std::byte* data,
                                                size_t bytes) {
   if (channel_->resumable()) {
@@ -139,6 +141,7 @@ SocketRmaComm::Outgoing& SocketRmaComm::Queued(Kind kind, RmaFrame frame, const 
   return out;
 }
 
+// A put without bytes reaches no range, and its frame names none.
 Result<NetRequest*> SocketRmaComm::Iput(NetLocal from, NetRemote to, size_t bytes,
                                         const NetSignal* signal) {
   TUTTI_TRY(channel_->Check());
@@ -218,8 +221,9 @@ Result<bool> SocketRmaComm::Progress() {
     if (!up) return false;
   }
   TellCarriedOut();
-  // A put leaves without a system call that finds nothing to read. Where an answer is awaited, what
-  // has come is read first: no answer may be there before its question.
+  // A put leaves without a system call that finds nothing to read. While an answer is awaited,
+  // arrived bytes are read first: an answer that arrived before its question left is thus found
+  // out.
   if (!outgoing_.empty() && awaiting_.empty() && unread_ < kUnread) {
     TUTTI_ASSIGN(const bool wrote, Write());
     if (channel_->down()) return wrote;
@@ -245,8 +249,8 @@ Result<bool> SocketRmaComm::Resume() {
   return !channel_->down();
 }
 
-// Begins on new sockets by saying what this end has carried out. What was half read or half written
-// is dropped here, and comes again.
+// Begins on new sockets with the number of operations that this end has carried out. Half-read and
+// half-written operations are dropped here, and come again.
 void SocketRmaComm::BeginAgain() {
   asked_ = CarriedOut();
   payload_ = {};
@@ -261,7 +265,7 @@ void SocketRmaComm::BeginAgain() {
   QueueNote(RmaFrameType::kResume);
 }
 
-// Sends again what the other end has not carried out, and questions whose answers were lost.
+// Repeats operations that the other end has not carried out, and questions with lost answers.
 Status SocketRmaComm::TakeResume(const RmaFrame& frame) {
   if (!awaiting_resume_) return channel_->Fail(RemoteError("the peer resumes what did not break"));
   TUTTI_TRY(TakeCount(frame));
@@ -270,7 +274,7 @@ Status SocketRmaComm::TakeResume(const RmaFrame& frame) {
   written_ = frame.has;
   for (size_t i = 0; i < operations_.size(); ++i) {
     const Operation& operation = operations_.At(i);
-    // Only answers of what was carried out may be missing.
+    // Of operations that were carried out, only answers may be missing.
     const bool is_put = operation.frame.type == RmaFrameType::kPut;
     if (is_put && operation.frame.number < frame.has) continue;
     QueueOperation(operation.frame, operation.data,
@@ -280,7 +284,7 @@ Status SocketRmaComm::TakeResume(const RmaFrame& frame) {
   return Status::Ok();
 }
 
-// Checks and takes in how many operations the other end has carried out.
+// Checks and stores how many operations the other end has carried out.
 Status SocketRmaComm::TakeCount(const RmaFrame& frame) {
   if (!channel_->resumable() && frame.has == 0) return Status::Ok();
   if (frame.has < acknowledged_ || frame.has > written_ || !channel_->resumable()) {
@@ -308,8 +312,8 @@ void SocketRmaComm::DropCarriedOut(uint64_t has) {
   }
 }
 
-// Tells the other end by a frame of its own where no other frame has done so for long, because it
-// keeps operations until it is told.
+// Acknowledges by a frame of its own when no other frame has acknowledged for long, because the
+// other end keeps its operations until their acknowledgement.
 void SocketRmaComm::TellCarriedOut() {
   if (!channel_->resumable() || awaiting_resume_) return;
   if (notes_ == 0 && (told_late_ || CarriedOut() - told_ >= kRequests / 2)) {
@@ -328,7 +332,7 @@ Result<bool> SocketRmaComm::Test(NetRequest& request) {
   return true;
 }
 
-// Sends what is queued, up to kTurnBytes a turn, so that reading gets its turn too.
+// Sends queued operations, at most about kTurnBytes a turn, since reading needs its turn too.
 Result<bool> SocketRmaComm::Write() {
   size_t moved = 0;
   while (!outgoing_.empty() && moved < kTurnBytes) {
@@ -363,7 +367,8 @@ Result<bool> SocketRmaComm::Write() {
   return moved > 0;
 }
 
-// The other end may have said why it closed the connection, before it did.
+// Handles a failed write. The other end may have sent its reason before it closed the connection,
+// hence arrived bytes are read first.
 Status SocketRmaComm::WriteFailed(int error) {
   write_error_ = error;
   TUTTI_TRY(Read().status());
@@ -371,6 +376,8 @@ Status SocketRmaComm::WriteFailed(int error) {
   return channel_->down() ? Status::Ok() : channel_->Lost(error);
 }
 
+// The request of a put is done when its last byte is written. A long put on a connection that can
+// be resumed has no request here: its acknowledgement ends it.
 void SocketRmaComm::CountWritten(size_t bytes) {
   while (bytes > 0) {
     Outgoing& out = outgoing_.At(0);

@@ -1,5 +1,5 @@
-// The reading half of a connection for one-sided operations: operations of the other end, which it
-// carries out, and answers.
+// The reading half of a connection for one-sided operations, which carries out the operations of
+// the other end and takes the answers to its own.
 
 #include <sys/uio.h>
 
@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-// Returns the frame that answers an operation.
+// Returns the frame type that answers an operation.
 RmaFrameType AnswerTo(RmaFrameType question) {
   switch (question) {
     case RmaFrameType::kGet:
@@ -27,6 +27,7 @@ RmaFrameType AnswerTo(RmaFrameType question) {
 
 }  // namespace
 
+// Alternates between reading and using the bytes, since staging_ must have room before each read.
 Result<bool> SocketRmaComm::Read() {
   size_t moved = 0;
   bool emptied = false;
@@ -39,10 +40,9 @@ Result<bool> SocketRmaComm::Read() {
   return moved > 0;
 }
 
-// Reads once. The system call fills the memory for which the current payload is meant and, behind
-// it, the staging area, so that long payloads are not copied again. Returns how much came, and says
-// whether that was all there is: a message that a kernel waits for is not followed by a call that
-// finds nothing.
+// Reads once. The system call fills the memory of the current payload and, behind it, the staging
+// area, hence long payloads are not copied again. Returns the number of bytes, and says whether the
+// socket was emptied. An awaited message is thus not followed by a system call that finds nothing.
 Result<size_t> SocketRmaComm::ReadOnce(bool* emptied) {
   const size_t kept = staged_to_ - staged_from_;
   if (staged_from_ > 0) {
@@ -63,7 +63,7 @@ Result<size_t> SocketRmaComm::ReadOnce(bool* emptied) {
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return size_t{0};
   if (got <= 0) {
     const int error = got == 0 ? 0 : errno;
-    // A write that failed has taken the reason away.
+    // A failed write has already taken the socket's error.
     TUTTI_TRY(channel_->Lost(write_error_ != 0 ? write_error_ : error));
     return size_t{0};
   }
@@ -101,6 +101,8 @@ Status SocketRmaComm::TakeStaged() {
   }
 }
 
+// On new sockets only kResume may come first, or a refusal. Any other frame would be counted
+// against the wrong operations.
 Status SocketRmaComm::TakeFrame(const RmaFrame& frame) {
   if (frame.type == RmaFrameType::kResume) return TakeResume(frame);
   if (frame.type == RmaFrameType::kRefused) {
@@ -125,12 +127,13 @@ Status SocketRmaComm::TakeFrame(const RmaFrame& frame) {
 }
 
 // Operations come in order. Only a question whose answer was lost with the old sockets may come a
-// second time; a put that was carried out may not, or its signal would be added twice.
+// second time. A put that was carried out may not come again, since its signal would be added
+// twice.
 Status SocketRmaComm::TakeQuestion(const RmaFrame& frame) {
   const bool is_put = frame.type == RmaFrameType::kPut;
   const bool again = frame.number < asked_ && frame.number >= again_from_ && !is_put;
   if (again) {
-    again_from_ = frame.number + 1;  // After a break: the answer was lost.
+    again_from_ = frame.number + 1;  // after a break: the answer was lost
   } else if (frame.number == asked_) {
     again_from_ = ++asked_;
   } else {
@@ -148,8 +151,8 @@ Status SocketRmaComm::TakeQuestion(const RmaFrame& frame) {
   return Status::Ok();
 }
 
-// Returns the address of a range of bytes that the other end names, or null with the refusal.
-// Nothing that comes from it is trusted.
+// Returns the address of a range of bytes that the other end names, or null with the refusal. Every
+// value from the other end is checked.
 std::byte* SocketRmaComm::Reach(uint64_t key, uint64_t offset, size_t bytes,
                                 RmaRefusal& refusal) const {
   refusal = RmaRefusal::kUnknownKey;
@@ -191,6 +194,8 @@ Status SocketRmaComm::TakePut(const RmaFrame& frame) {
   return Status::Ok();
 }
 
+// The answer's bytes are read from the range when the answer is written. Its key lets Forget find
+// an answer that still needs the range.
 Status SocketRmaComm::TakeGet(const RmaFrame& frame) {
   RmaRefusal refusal = RmaRefusal::kUnknownKey;
   const std::byte* const from = Reach(frame.key, frame.offset, frame.bytes, refusal);
@@ -203,7 +208,7 @@ Status SocketRmaComm::TakeGet(const RmaFrame& frame) {
   return Status::Ok();
 }
 
-// Changes the word, unless that was done before and only the answer was lost.
+// Changes the word, unless an earlier copy of the operation did so and only the answer was lost.
 Status SocketRmaComm::TakeAtomic(const RmaFrame& frame, bool again) {
   uint64_t& before = fetched_[frame.number % fetched_.size()];
   if (!again) {
@@ -227,6 +232,7 @@ Status SocketRmaComm::TakeAtomic(const RmaFrame& frame, bool again) {
   return Status::Ok();
 }
 
+// Answers come in the order of the questions, hence only the oldest awaited request can match.
 Status SocketRmaComm::TakeAnswer(const RmaFrame& frame) {
   Request* const request = awaiting_.empty() ? nullptr : awaiting_.At(0);
   if (!request || request->frame.number != frame.number || request->frame.bytes != frame.bytes ||
@@ -257,8 +263,7 @@ Status SocketRmaComm::TakeAnswer(const RmaFrame& frame) {
   return Status::Ok();
 }
 
-// The bytes of a put or of an answer have all come: adds the signal of a put, ends the request of a
-// get.
+// Ends a put or an answer whose bytes have all come: adds a put's signal, or ends a get's request.
 void SocketRmaComm::FinishPayload() {
   payload_.active = false;
   channel_->CountWhole();
@@ -274,7 +279,7 @@ void SocketRmaComm::FinishPayload() {
 }
 
 Status SocketRmaComm::Refuse(RmaRefusal refusal, uint64_t number) {
-  // Tells the other end why, where that does not cut another frame in two.
+  // Tells the other end the reason, unless this would cut another frame in two.
   if (outgoing_.empty() || outgoing_.At(0).written == 0) {
     RmaFrame frame;
     frame.type = RmaFrameType::kRefused;

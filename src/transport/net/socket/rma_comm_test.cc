@@ -1,5 +1,4 @@
-// One-sided operations over sockets: the contract, what hostile frames do, and handles of the wrong
-// kind.
+// One-sided operations over sockets: the contract, hostile frames, and handles of the wrong kind.
 
 #include "transport/net/socket/rma_comm.h"
 
@@ -104,7 +103,7 @@ TEST(SocketRmaCommTest, AnAnswerBeforeTheQuestionIsNotTaken) {
   EXPECT_EQ(attacked.Failure(), "the peer answered operation 0 before it was asked");
 }
 
-// An attacker that asks and never reads answers is stopped; it costs a bounded queue.
+// An attacker that asks and never reads answers is stopped, and costs a bounded queue.
 TEST(SocketRmaCommTest, UnreadAnswersAreBounded) {
   Attacked attacked;
   std::string failure;
@@ -119,8 +118,8 @@ TEST(SocketRmaCommTest, UnreadAnswersAreBounded) {
       << failure;
 }
 
-// The owner ends a registration while a put is half there: the comm breaks, and nothing is written
-// any more.
+// The owner ends a registration while a put is half there. The comm breaks and writes nothing any
+// more.
 TEST(SocketRmaCommTest, ARangeThatEndsInUseBreaksTheComm) {
   Attacked attacked;
   RmaFrame put = Frame(RmaFrameType::kPut, 1000, 0);

@@ -23,6 +23,7 @@ bool UnusedAreZero(const RmaFrame& frame) {
          (has_value || frame.signal_value == 0);
 }
 
+// A refusal's reason is shown to the user, hence an unknown reason counts as a damaged frame.
 bool DetailIsKnown(const RmaFrame& frame) {
   switch (frame.type) {
     case RmaFrameType::kPut:
@@ -65,6 +66,8 @@ void EncodeRmaFrame(const RmaFrame& frame, std::span<std::byte, kRmaFrameBytes> 
   PutLittleEndian(frame.has, &out[56]);
 }
 
+// A stream that got out of step is noticed at the next frame: the magic number, the type's range
+// and every unused field are checked.
 Result<RmaFrame> DecodeRmaFrame(std::span<const std::byte, kRmaFrameBytes> in) {
   const auto magic = GetLittleEndian<uint16_t>(&in[0]);
   const auto type = GetLittleEndian<uint8_t>(&in[2]);

@@ -1,5 +1,5 @@
-// libFuzzer entry for what a connection for one-sided operations reads (make fuzz). The first byte
-// chooses how.
+// libFuzzer entry for the input of a connection for one-sided operations (make fuzz). The first
+// byte chooses the size of the pieces.
 
 #include "transport/net/socket/rma_fuzz_target.h"
 

@@ -1,7 +1,8 @@
 #pragma once
 
-// Any bytes as what the other end of a connection for one-sided operations writes. Called by
-// libFuzzer (rma_fuzz.cc) and by the seeded mutations of rma_comm_test.cc. A broken promise aborts.
+// Feeds arbitrary bytes to one end of a connection for one-sided operations as the output of the
+// other end. Called by libFuzzer (rma_fuzz.cc) and by the seeded mutations of rma_comm_test.cc. A
+// broken promise aborts.
 
 #include <unistd.h>
 
@@ -14,8 +15,9 @@ namespace tutti::fuzz {
 inline constexpr uint64_t kRmaKeys[] = {1, 2};
 inline constexpr size_t kRmaRangeBytes = 256;
 
-// The bytes arrive in pieces of `piece` while a get, a flush and an atomic of this end wait for
-// answers. The comm serves operations or breaks, never writes outside the ranges, and stays broken.
+// The bytes arrive in pieces of `piece` bytes while a get, a flush and an atomic of this end wait
+// for answers. The comm must serve operations or break, never write outside the ranges, and stay
+// broken.
 inline void FeedRma(std::span<const std::byte> bytes, size_t piece) {
   constexpr uint64_t kGuard = 0xa5a5a5a5a5a5a5a5;
   constexpr size_t kWords = kRmaRangeBytes / 8;

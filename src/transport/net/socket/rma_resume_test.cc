@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kSlots = 8;
 constexpr size_t kSlotBytes = 64 * 1024;
 
-// One end, which puts into the other end's slots, gets what it has put, and is signalled.
+// One end, which puts into the other end's slots, gets the same bytes back, and is signalled.
 struct End {
   std::unique_ptr<NetRmaComm> comm;
   std::vector<std::byte> sent = std::vector<std::byte>(kSlots * kSlotBytes);
@@ -69,7 +69,7 @@ class RmaResumeTest : public ::testing::Test {
     ends_[1].comm = listener->Accept(net_contract::Bound()).value();
     for (End& end : ends_) end.Register();
   }
-  // Makes both ends go on; the failure of one fails the test.
+  // Makes both ends go on. The failure of one end fails the test.
   void Drive() {
     for (End& end : ends_) {
       const Result<bool> moved = end.comm->Progress();

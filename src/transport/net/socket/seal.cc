@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// Where the fields of a header lie (seal.h).
+// The places of the fields in a header (seal.h).
 constexpr size_t kLengthBytes = 4;
 constexpr size_t kTagAt = 8;
 
@@ -38,6 +38,7 @@ RecordSeal SealTo(Sealing sealing, const SessionKeys& keys, bool to_acceptor) {
   return RecordSeal::Encryption(to_acceptor ? keys.to_acceptor : keys.to_connector);
 }
 
+// The check covers the record's number too, which reveals repeated and missing records.
 uint32_t RecordSeal::Check(uint32_t length) const {
   std::array<std::byte, 12> covered;
   PutLittleEndian(length, covered.data());
@@ -45,8 +46,7 @@ uint32_t RecordSeal::Check(uint32_t length) const {
   return Crc32c(0, covered);
 }
 
-// The tag of the encryption also covers the length, so that records cannot be cut otherwise than
-// the sender did.
+// The encryption's tag also covers the length, hence records cannot be divided on their way.
 void RecordSeal::Close(std::byte* header, std::byte* bytes, size_t length) {
   const auto short_length = static_cast<uint32_t>(length);
   const uint32_t check = Check(short_length);
@@ -70,6 +70,7 @@ std::optional<size_t> RecordSeal::ReadLength(const std::byte* header) const {
   return length;
 }
 
+// The number grows even for a damaged record, after which nothing more is opened.
 bool RecordSeal::Open(const std::byte* header, std::byte* bytes, size_t length) {
   const uint64_t number = number_++;
   if (sealing_ == Sealing::kChecksum) {

@@ -1,18 +1,18 @@
 #pragma once
 
-// Protects the bytes of a socket on their way: in records, each of which the receiver
-// checks before it gives out a byte of it (TUTTI_CHECKSUM, TUTTI_ENCRYPT).
+// Protects the bytes of a socket on their way, in records. The receiver checks each record before
+// it gives out any byte of the record (TUTTI_CHECKSUM, TUTTI_ENCRYPT).
 //
 // Format of a record (integers little-endian):
 //     0  length  u32   bytes behind the header, 1 to kMostRecordBytes
-//     4  check   u32   CRC32C of length and number, so that a damaged length is not waited for
+//     4  check   u32   CRC32C of length and number, in order that a damaged length is found at once
 //     8  tag           checksum: u32, CRC32C of the bytes, continued from `check`
 //                      encryption: 16 bytes of Poly1305, over the bytes and `length`
 //    12 or 24  the bytes, encrypted by ChaCha20 where there is encryption
 // Records are numbered from 0 in each direction of a socket. The number does not travel; it is the
 // nonce of the encryption. Each direction of each socket has a key of its own, derived from the
-// job's key and the nonces of the handshake (bootstrap/auth.h), so that no nonce is used twice with
-// one key: what a resumed connection repeats goes over another socket.
+// job's key and the nonces of the handshake (bootstrap/auth.h). No nonce is used twice with one
+// key, since a resumed connection repeats its data over another socket.
 
 #include <cstddef>
 #include <cstdint>
@@ -34,12 +34,12 @@ class RecordSeal {
   static constexpr size_t kMostHeaderBytes = 24;
   size_t header_bytes() const { return sealing_ == Sealing::kChecksum ? 12 : kMostHeaderBytes; }
 
-  // Writes the header of the next record, and encrypts its bytes in place.
+  // Writes the header of the next record, and encrypts the record's bytes in place.
   void Close(std::byte* header, std::byte* bytes, size_t length);
-  // Returns the length that the next record's header tells, or nothing when it is damaged.
+  // Returns the length in the next record's header, or nothing when the header is damaged.
   std::optional<size_t> ReadLength(const std::byte* header) const;
-  // Checks the bytes of the next record, and decrypts them in place. Returns false when they are
-  // damaged; nothing can be opened then any more.
+  // Checks the bytes of the next record, and decrypts them in place. Returns false when the bytes
+  // are damaged; no later record can be opened then.
   bool Open(const std::byte* header, std::byte* bytes, size_t length);
 
  private:
@@ -52,8 +52,8 @@ class RecordSeal {
   uint64_t number_ = 0;
 };
 
-// Return what seals and opens the two directions of a socket, at the end that connected and at the
-// other.
+// Returns the seal of one direction of a socket: toward the accepting end with `to_acceptor`, and
+// otherwise toward the connecting end.
 RecordSeal SealTo(Sealing sealing, const SessionKeys& keys, bool to_acceptor);
 
 }  // namespace tutti

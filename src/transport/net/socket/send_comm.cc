@@ -15,13 +15,14 @@
 namespace tutti {
 namespace {
 
-// One system call carries at most this much, and no less than whole packets where more follows. The
-// slots of its first messages are then free again while later messages still travel.
+// The most bytes of one system call, rounded to whole packets where more follows. The slots of the
+// first messages are thus free again while later messages still travel.
 constexpr size_t kWriteBytes = 256 * 1024;
 
-// A large write becomes packets for the network card to cut (GSO), of as many whole segments as
-// fit into this: 64 KiB without room for headers (MAX_TCP_HEADER and one byte, in Linux). What is
-// left over becomes a packet of its own, which costs as much as a full one.
+// The most bytes of a packet of the kernel. A large write becomes packets that the network card
+// cuts into segments (GSO). A packet has as many whole segments as fit into 64 KiB less the room
+// for headers (MAX_TCP_HEADER and one byte, in Linux). The rest of a write becomes a packet of its
+// own, which costs as much as a full packet.
 constexpr size_t kPacketBytes = 65536 - 1 - 320;
 
 // Returns how much to write at once while more follows.
@@ -36,11 +37,11 @@ size_t WriteBytesFor(int fd) {
   return std::max<size_t>(1, kWriteBytes / packet) * packet;
 }
 
-// How many messages one system call carries at most.
+// The most messages of one system call.
 constexpr size_t kWriteMessages = kNetWindow;
 
-// When so few granted groups are left, Progress already reads the next grants, so that Isend finds
-// them and need not make the system call.
+// The number of remaining granted groups at which Progress already reads the next grants. Isend
+// then finds the grants without a system call.
 constexpr uint64_t kFewGroups = 2;
 
 }  // namespace
@@ -48,9 +49,9 @@ constexpr uint64_t kFewGroups = 2;
 SocketSendComm::SocketSendComm(std::unique_ptr<SocketChannel> channel)
     : ChannelComm(std::move(channel)), write_bytes_(WriteBytesFor(channel_->control_fd())) {}
 
-// Takes a request for the message if it may be sent now: there are fewer than kNetWindow under way,
-// and the receiver has granted it or there is credit. The frame is written by Progress; pieces for
-// data sockets are handed to them at once.
+// Takes a request for the message if the message may be sent now: fewer than kNetWindow are under
+// way, and the receiver has granted the message or there is credit. Progress writes the frame;
+// pieces for data sockets are pushed at once.
 Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   TUTTI_TRY(channel_->Check());
   const size_t bytes = message.bytes;
@@ -75,7 +76,7 @@ Result<NetRequest*> SocketSendComm::Isend(const NetSend& message) {
   EncodeFrame({used == 0 ? FrameType::kData : FrameType::kStriped, static_cast<uint8_t>(used),
                message.op_tag, static_cast<uint32_t>(bytes), begun_, message.tag},
               request.frame);
-  // A broken connection begins again with what was begun meanwhile, too.
+  // A broken connection begins again with all messages, including those begun meanwhile.
   if (!channel_->down() && !awaiting_resume_) PushPieces(request);
   ++begun_;
   ++in_flight_;
@@ -89,8 +90,8 @@ void SocketSendComm::PushPieces(Request& request) {
                  request.pieces_left);
 }
 
-// A connection that can be resumed may have to send the message again. A short one is copied; a
-// long one stays in the caller's buffer, which is held until the receiver has said that it has the
+// Keeps the message for a connection that may have to send it again. A short message is copied. A
+// long message stays in the caller's buffer, which is held until the receiver has acknowledged the
 // message.
 Status SocketSendComm::Keep(Request& request, const NetSend& message) {
   request.data = message.data;
@@ -113,8 +114,8 @@ Status SocketSendComm::Keep(Request& request, const NetSend& message) {
   return Status::Ok();
 }
 
-// Returns whether a message may be sent, after a look at what the receiver has said since. Messages
-// on one connection have tags either all or none.
+// Returns whether a message may be sent, and reads new grants if necessary. Either all messages of
+// a connection have tags, or none has.
 Result<bool> SocketSendComm::Granted(uint32_t tag) {
   if (tag == 0) {
     if (tagged_) return InternalError("a message without a tag for a receiver that uses tags");
@@ -131,7 +132,7 @@ Result<bool> SocketSendComm::Granted(uint32_t tag) {
   return read && TakeTag(tag);
 }
 
-// Uses up the buffer with this tag in the group in turn, where it has one.
+// Uses up the buffer with this tag in the group in turn, if the group has such a buffer.
 bool SocketSendComm::TakeTag(uint32_t tag) {
   if (groups_filled_ == groups_granted_) return false;
   Group& group = groups_[groups_filled_ % kNetWindow];
@@ -142,16 +143,15 @@ bool SocketSendComm::TakeTag(uint32_t tag) {
   return true;
 }
 
-// Returns whether to read grants now although nothing needs them yet: half of the credit is used,
-// or few groups are left.
+// Returns whether to read grants early: half of the credit is used, or few groups are left.
 bool SocketSendComm::WantsGrants() const {
   if (tagged_) return groups_granted_ - groups_filled_ <= kFewGroups;
   if (begun_ < granted_) return false;
   return begun_ - granted_ >= kCreditMessages / 2 || bytes_on_credit_ >= kCreditBytes / 2;
 }
 
-// A broken connection is made again first; then the receiver says where to go on, and nothing is
-// sent before it has.
+// A broken connection is made again first. Nothing is sent until the receiver says where to
+// continue.
 Result<bool> SocketSendComm::Progress() {
   TUTTI_TRY(channel_->Check());
   if (channel_->down() || (channel_->LacksPaths() && !awaiting_resume_)) {
@@ -171,7 +171,7 @@ Result<bool> SocketSendComm::Progress() {
   if (channel_->down()) return moved;
   TUTTI_ASSIGN(const bool data_moved, channel_->Progress());
   moved |= data_moved;
-  // An idle connection reads now and then, since nothing else would notice that it was reset.
+  // An idle connection reads now and then, since nothing else would notice its reset.
   const bool idle = written_ == begun_ && ++idle_looks_ % kLookAfter == 0;
   if (WantsGrants() || AwaitsAcknowledgement() || idle) {
     TUTTI_ASSIGN(const bool granted, ReadGrants());
@@ -180,6 +180,7 @@ Result<bool> SocketSendComm::Progress() {
   return moved;
 }
 
+// A held message needs its acknowledgement, since a resumed connection may read its memory again.
 Result<bool> SocketSendComm::Test(NetRequest& request) {
   auto& own = static_cast<Request&>(request);
   if (!own.in_flight) return InternalError("a request was tested that is not under way");
@@ -190,7 +191,7 @@ Result<bool> SocketSendComm::Test(NetRequest& request) {
   return true;
 }
 
-// Writes the control socket: the frames of all messages, and the bytes of those that use no data
+// Writes the control socket: the frames of all messages, and the bytes of messages that use no data
 // socket. Several messages leave in one system call.
 Result<bool> SocketSendComm::WriteControl() {
   bool moved = false;
@@ -234,6 +235,7 @@ Result<bool> SocketSendComm::WriteControl() {
   return moved;
 }
 
+// The end of the stream may be an acknowledgement (TakeEnd). Any other end is a lost connection.
 Result<bool> SocketSendComm::ReadGrants() {
   if (channel_->down()) return false;
   const iovec place = {&staging_[staged_], staging_.size() - staged_};
@@ -251,22 +253,21 @@ Result<bool> SocketSendComm::ReadGrants() {
   return used > 0;
 }
 
-// A receiver puts off for a moment what it has to say of the last messages
-// (NetRecvComm::ExpectMore), and its process may end meanwhile. A socket that is closed with
-// something unread is reset, so that one which ends in order, and whose host has all that was
-// written, was read to its end. A later look finds the end again, and fails.
+// Handles the end of the stream. A receiver defers the acknowledgement of its last messages for a
+// moment (NetRecvComm::ExpectMore), and its process may end meanwhile. A socket that is closed with
+// unread bytes is reset. An orderly end of a socket whose host has all written bytes therefore
+// proves that the receiver has read all of them. The next read finds the end again, and fails.
 bool SocketSendComm::TakeEnd() {
   const bool all_sent = written_ == begun_ && channel_->Undelivered() == 0;
   const bool on_control_only = channel_->num_data_sockets() == 0;
   if (!AwaitsAcknowledgement() || !all_sent || !on_control_only || awaiting_resume_) return false;
-  if (channel_->TriesPaths()) return false;  // The receiver has left these sockets for others.
+  if (channel_->TriesPaths()) return false;  // the receiver has left these sockets for others
   acknowledged_ = written_;
   if (kept_) kept_->GiveBack(acknowledged_);
   return true;
 }
 
-// Takes the whole frames in staging_, and returns how many bytes they are. A frame that has come in
-// part stays there for the next read.
+// Takes the whole frames in staging_, and returns their bytes. A partial frame stays for later.
 Result<size_t> SocketSendComm::TakeStagedGrants() {
   size_t used = 0;
   while (staged_ - used >= kFrameBytes) {
@@ -286,8 +287,8 @@ Result<size_t> SocketSendComm::TakeStagedGrants() {
   return used;
 }
 
-// Checks a frame of the receiver and takes it in. Grants are absolute counts, so that one which
-// repeats an older one has no effect.
+// Checks and takes a frame of the receiver. Grants are absolute counts: a repeated one has no
+// effect.
 Status SocketSendComm::TakeGrant(const Frame& frame) {
   if (frame.type == FrameType::kResume) return TakeResume(frame);
   if (awaiting_resume_) {
@@ -310,6 +311,7 @@ Status SocketSendComm::TakeGrant(const Frame& frame) {
   return channel_->resumable() ? TakeAcknowledgement(frame.count - frame.bytes) : Status::Ok();
 }
 
+// Counts come from the peer: a count below an earlier one, or beyond what was written, is an error.
 Status SocketSendComm::TakeAcknowledgement(uint64_t has) {
   if (has < acknowledged_ || has > written_) {
     return channel_->Fail(
@@ -344,6 +346,7 @@ Status SocketSendComm::TakeResume(const Frame& frame) {
   return Status::Ok();
 }
 
+// A resumed connection repeats the grants of unfilled groups, which are ignored here.
 Status SocketSendComm::TakeGroup(const Frame& frame,
                                  std::span<const std::byte, kGroupTagsBytes> tags) {
   Result<GroupTags> decoded = DecodeGroupTags(tags, frame.number);
@@ -364,7 +367,7 @@ Status SocketSendComm::TakeGroup(const Frame& frame,
 }
 
 NetIdle SocketSendComm::PrepareToWait(std::vector<NetWait>& waits) {
-  // A caller that watches descriptors does not know those of new sockets.
+  // A caller that watches descriptors does not know the descriptors of new sockets.
   if (channel_->down() || channel_->replaced() || channel_->TriesPaths()) return NetIdle::kPoll;
   if (channel_->control().HasInput()) return NetIdle::kProgress;
   const uint32_t control = (written_ < begun_ ? uint32_t{EPOLLOUT} : 0u) |

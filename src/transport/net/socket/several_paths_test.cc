@@ -1,5 +1,4 @@
-// Connections that go by several addresses of the receiver, some of which cannot be used for a
-// while.
+// Connections over several addresses of the receiver, some of which cannot be used for a while.
 
 #include <gtest/gtest.h>
 
@@ -60,7 +59,7 @@ struct TwoPaths {
       ASSERT_FALSE(deadline.Passed());
     }
   }
-  // Sends messages until this much more has passed a cable.
+  // Sends messages until `bytes` more bytes have passed a cable.
   void StreamThrough(size_t path, size_t bytes) {
     const size_t before = cables[path]->passed();
     StreamUntil([&] { return cables[path]->passed() >= before + bytes; });
@@ -98,8 +97,8 @@ TEST(SeveralPathsTest, TheFirstPathIsLeftWhenDeadAndTakenAgain) { LeaveAndTakeAg
 TEST(SeveralPathsTest, AnotherPathIsLeftWhenDeadAndTakenAgain) { LeaveAndTakeAgain(2, 1); }
 
 // The patience is long enough for a busy machine to answer while the connection is made. The second
-// stream begins after the break: bytes that the receiver's kernel holds outlive a reset, and would
-// not pass the spare.
+// stream begins after the break, since bytes in the receiver's kernel outlive a reset and would not
+// pass the spare.
 TEST(SlowSeveralPathsTest, ASpareCarriesAllWhileTheOwnNicIsDead) {
   TwoPaths link({}, {{}, {1}}, 1'000'000'000);
   link.Connect();
@@ -130,7 +129,8 @@ TEST(SeveralPathsTest, MovesBackWhileNothingIsSent) {
   link.cables[1]->Hold(false);
   const int before = link.cables[0]->accepted();
   const Deadline deadline = Deadline::AfterSeconds(net_contract::BoundS());
-  // A whole set of sockets comes by both, and the sender says that nothing more is to be tried.
+  // A whole set of sockets comes by both paths, and the sender says that nothing more will be
+  // tried.
   while ((link.cables[0]->accepted() == before || link.sender->Care() == NetCare::kSoon ||
           !link.sender->Drained()) &&
          !deadline.Passed()) {
@@ -141,7 +141,7 @@ TEST(SeveralPathsTest, MovesBackWhileNothingIsSent) {
   Stream(link, {std::vector<size_t>(20, 100'000)}, [](size_t) {});
 }
 
-// Everything is broken for a while: what was given up before is tried as well.
+// Everything is broken for a while, and paths that were given up before are tried as well.
 TEST(SeveralPathsTest, BothPathsAreDeadForAWhile) {
   TwoPaths link(WithHelpers(1), {{1}, {}});
   link.Connect();

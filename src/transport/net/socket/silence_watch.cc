@@ -14,11 +14,12 @@ namespace tutti {
 namespace {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
-// How often connections are looked at within the time after which a host is taken for silent.
+// How often connections are examined within the time after which a host counts as silent.
 constexpr int64_t kLooks = 5;
 
 }  // namespace
 
+// Without TCP_NODELAY the kernel would hold small messages back until an acknowledgement.
 Status SilenceWatch::Prepare(int fd) const {
   constexpr int kOn = 1;
   if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &kOn, sizeof(kOn)) != 0) {
@@ -38,6 +39,7 @@ void SilenceWatch::Remove(Subject* subject) {
   std::erase(subjects_, subject);
 }
 
+// The timer holds a weak pointer, since the network may end before the timer fires.
 void SilenceWatch::Start() {
   if (ticking_.exchange(true)) return;
   loop_.AddTimer(dead_after_s_ * kSecondNs / kLooks, [weak = weak_from_this()] {
@@ -45,6 +47,8 @@ void SilenceWatch::Start() {
   });
 }
 
+// Starts the next timer only if data moved or a subject waits for an answer. ticking_ is stored
+// before active_ is read again, as NoteActivity needs it.
 void SilenceWatch::Tick() {
   const bool was_active = active_.exchange(false);
   bool awaits_answer = false;

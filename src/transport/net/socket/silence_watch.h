@@ -1,15 +1,14 @@
 #pragma once
 
-// SilenceWatch: finds the connections of a network whose other host acknowledges nothing any more,
-// though nobody has said that it is gone: a cable that is pulled, a switch or firewall that
-// swallows packets. What counts is the other host's kernel (sys/silence.h): a process that is
-// stopped or slow is not silent.
+// SilenceWatch: finds connections whose other host acknowledges nothing any more without notice, as
+// after a pulled cable, or behind a switch or firewall that swallows packets. Silence means silence
+// of the other host's kernel (sys/silence.h): a stopped or slow process is not silent.
 //
-// The kernel itself probes connections that are idle. Those with something unanswered are looked at
-// from time to time on an event loop, but only as long as something moves or is unanswered, so that
-// idle connections wake nobody.
+// The kernel itself probes idle connections. Connections with unacknowledged data are examined from
+// time to time on an event loop, but only while data move or wait for an acknowledgement. Idle
+// connections therefore wake nobody.
 //
-// Threads: any; the subjects are looked at on the loop's thread.
+// Threads: any. The subjects are examined on the loop's thread.
 
 #include <atomic>
 #include <cstdint>
@@ -27,21 +26,21 @@ class SilenceWatch : public std::enable_shared_from_this<SilenceWatch> {
   class Subject {
    public:
     virtual ~Subject() = default;
-    // Ends its sockets if the other host has been silent for `dead_after_ns`. Returns whether it
-    // waits for an answer.
+    // Ends the subject's sockets if the other host has been silent for `dead_after_ns`. Returns
+    // whether the subject waits for an answer.
     virtual bool LookForSilence(int64_t now_ns, int64_t dead_after_ns) = 0;
   };
 
   // `loop` must outlive the last connection.
   SilenceWatch(EventLoop& loop, int dead_after_s) : loop_(loop), dead_after_s_(dead_after_s) {}
 
-  // Makes the kernel probe a socket that is idle, and send what is small at once, and within a host
-  // all without pauses.
+  // Makes the kernel probe the socket while it is idle, send small messages at once, and, within a
+  // host, send all messages without pauses.
   Status Prepare(int fd) const;
   void Add(Subject* subject);
-  // When this returns, the subject is not looked at any more.
+  // When Remove returns, the subject is not examined any more.
   void Remove(Subject* subject);
-  // Notes that something may have been sent. Costs next to nothing.
+  // Notes that data may have been sent. Costs next to nothing.
   void NoteActivity() {
     if (!active_.load(std::memory_order_relaxed)) active_.store(true);
     if (!ticking_.load()) Start();
@@ -53,8 +52,8 @@ class SilenceWatch : public std::enable_shared_from_this<SilenceWatch> {
 
   EventLoop& loop_;
   const int dead_after_s_;
-  // NoteActivity stores the first and loads the second, Tick does the reverse: either a tick
-  // follows, or it is begun.
+  // NoteActivity stores active_ and then loads ticking_; Tick stores ticking_ and then loads
+  // active_. A noted activity is therefore always followed by a tick.
   std::atomic<bool> active_ = false;
   std::atomic<bool> ticking_ = false;
   Mutex mutex_;

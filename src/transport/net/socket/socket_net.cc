@@ -23,6 +23,8 @@ namespace {
 constexpr uint64_t kHandleMagic = 0x314b434f53545554;     // "TUTSOCK1"
 constexpr uint64_t kRmaHandleMagic = 0x31414d5253545554;  // "TUTSRMA1"
 
+// Names the two kinds of wrong handles apart, because they have different causes: a mistake of the
+// library, and ranks with different settings.
 Result<ListenerHandle> DecodeSocketHandle(const NetHandle& in, uint64_t magic,
                                           const std::string& interface) {
   const uint64_t found = MagicOf(in);
@@ -38,11 +40,11 @@ Result<ListenerHandle> DecodeSocketHandle(const NetHandle& in, uint64_t magic,
   return DecodeHandle(in, interface);
 }
 
-// Holds what connections of a device are made with. It changes while the network is in use.
+// The address and the acceptor of a device, which change while the network is in use.
 struct DevicePorts {
-  SocketAddress address;                   // Its port is 0 until something listens there.
-  std::unique_ptr<AuthAcceptor> acceptor;  // Null until something listens there.
-  NetSpread others;                        // The device's connections may go by these too.
+  SocketAddress address;                   // port 0 until the device listens
+  std::unique_ptr<AuthAcceptor> acceptor;  // null until the device listens
+  NetSpread others;                        // further devices for this device's connections
 };
 
 // A queue of this rank at its devices' addresses, under a token of its own.
@@ -74,6 +76,8 @@ class ListeningQueue {
   NetHandle handle_ = {};
 };
 
+// Accepts connections for messages. Its handle differs from that of one-sided operations in the
+// magic number, and a mistaken handle is noticed.
 class SocketListener final : public NetListener {
  public:
   SocketListener(std::shared_ptr<ConnectionQueues> queues, PathAddresses paths,
@@ -99,7 +103,7 @@ Result<std::unique_ptr<NetRmaComm>> MakeRmaComm(SocketSet sockets,
                                                 std::shared_ptr<SocketHelpers> helpers) {
   TUTTI_ASSIGN(auto channel, SocketChannel::Create(std::move(sockets), SocketDirection::kSend,
                                                    std::move(helpers)));
-  // Keys begin at a random number, so that a key of another connection is noticed.
+  // Keys begin at a random number, hence a key of another connection is noticed.
   return std::unique_ptr<NetRmaComm>(
       std::make_unique<SocketRmaComm>(std::move(channel), RandomU64()));
 }
@@ -167,9 +171,9 @@ class SocketNetImpl final : public Net {
     SocketNetImpl& net_;
   };
 
-  // Begins to listen at a device, unless it has begun, and returns its address.
+  // Begins to listen at a device, unless the device already listens, and returns its address.
   Result<SocketAddress> Open(int device);
-  // Does the same at all devices by which the device's connections may go.
+  // Opens the device and all devices of its connections, and returns their addresses.
   Result<PathAddresses> OpenPaths(int device);
   Result<SocketSet> ConnectSet(int device, const NetHandle& handle, uint64_t magic,
                                const WaitLimits& limits);
@@ -191,12 +195,13 @@ class SocketNetImpl final : public Net {
   std::vector<NetDevice> devices_;
   std::shared_ptr<SocketHelpers> helpers_;
   std::shared_ptr<ConnectionQueues> queues_ = std::make_shared<ConnectionQueues>(sealing_);
-  std::vector<DataSocketConfig> data_;  // Each device's. Open fills it before any other call.
+  std::vector<DataSocketConfig> data_;  // one for each device; Open fills it before any other call
   Mutex mutex_;
-  std::vector<DevicePorts> ports_of_ TUTTI_GUARDED_BY(mutex_);  // Each device's.
+  std::vector<DevicePorts> ports_of_ TUTTI_GUARDED_BY(mutex_);  // one for each device
   Rma rma_{*this};
 };
 
+// An interface with several addresses is one device, under its first address.
 void SocketNetImpl::AddDevice(const Settings& settings, const NetworkInterface& interface) {
   const bool known = std::any_of(devices_.begin(), devices_.end(), [&](const NetDevice& device) {
     return device.name == interface.name;
@@ -230,9 +235,9 @@ void SocketNetImpl::AddAddress(const Settings& settings,
   AddDevice(settings, interface);
 }
 
-// The first device is the best interface by the rules of NCCL_SOCKET_IFNAME; the others are further
-// interfaces that it admits, which other ranks of the host, or a connection of several paths, may
-// use.
+// The first device is the best interface by the rules of NCCL_SOCKET_IFNAME. The remaining devices
+// are further interfaces that the rules admit, for other ranks of the host or for connections of
+// several paths.
 Status SocketNetImpl::Open(const Settings& settings, const SocketNet::Options& options) {
   TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
   if (options.address.valid()) {
@@ -268,6 +273,7 @@ Status SocketNetImpl::Check(int device) const {
                        device);
 }
 
+// All listeners of a device share one port, and tokens tell their connections apart.
 Result<SocketAddress> SocketNetImpl::Open(int device) {
   TUTTI_TRY(Check(device));
   const std::string& name = devices_[static_cast<size_t>(device)].name;
@@ -280,6 +286,7 @@ Result<SocketAddress> SocketNetImpl::Open(int device) {
   return at.address;
 }
 
+// A device that already listens has given out its handle, which would lack the new addresses.
 void SocketNetImpl::Spread(int device, const NetSpread& others) {
   const MutexLock lock(mutex_);
   ports_of_[static_cast<size_t>(device)].others = others;
@@ -293,7 +300,7 @@ Result<PathAddresses> SocketNetImpl::OpenPaths(int device) {
     const MutexLock lock(mutex_);
     others = ports_of_[static_cast<size_t>(device)].others;
   }
-  // An address at which nothing can listen is left out, since the device's own is enough.
+  // An address at which listening fails is left out, since the device's own address is enough.
   const auto add = [&](const std::vector<int>& devices) {
     for (const int other : devices) {
       const Result<SocketAddress> address = Open(other);
@@ -314,7 +321,7 @@ Result<std::unique_ptr<NetListener>> SocketNetImpl::Listen(int device) {
 }
 
 // Makes all sockets of a new connection, each by its path and within `patience_ns`. After a failure
-// `*path` is the one that failed.
+// `*path` is the path that failed.
 Result<Sockets> SocketNetImpl::DialAll(SocketPaths& paths, DataHello hello,
                                        const WaitLimits& limits, int64_t patience_ns,
                                        size_t* path) {
@@ -339,11 +346,11 @@ Result<Sockets> SocketNetImpl::DialAll(SocketPaths& paths, DataHello hello,
   return sockets;
 }
 
-// Leaves out paths by which the peer is not reached, as long as there are others.
+// Leaves out paths by which the peer is not reached, as long as there are other paths.
 Result<Sockets> SocketNetImpl::DialGoodPaths(SocketPaths& paths, DataHello& hello,
                                              const WaitLimits& limits) {
   for (size_t tries = 1;; ++tries) {
-    // The receiver may keep some sockets of the attempt before.
+    // The receiver may keep some sockets of the previous attempt under the old number.
     hello.connection = RandomU64();
     const bool is_last = tries >= paths.size();
     size_t path = 0;
@@ -355,6 +362,8 @@ Result<Sockets> SocketNetImpl::DialGoodPaths(SocketPaths& paths, DataHello& hell
   }
 }
 
+// Dials all sockets of a connection and gives it what it needs to be made again, unless
+// TUTTI_RESUME_TIMEOUT_S is 0.
 Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle, uint64_t magic,
                                             const WaitLimits& limits) {
   TUTTI_TRY(Check(device));
@@ -395,6 +404,7 @@ Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const Ne
 
 }  // namespace
 
+// The network exists even without a device; IsViable then gives the reason.
 Result<std::unique_ptr<Net>> SocketNet::Create(EventLoop& loop, const Key& key,
                                                const Settings& settings, const Options& options) {
   auto net = std::make_unique<SocketNetImpl>(loop, key, settings, options.path_times);

@@ -1,12 +1,12 @@
 #pragma once
 
 // The network over TCP sockets, for any two hosts that reach each other. Every connection proves
-// the job's key (bootstrap/auth.h) before a byte of it is parsed.
+// the job's key (bootstrap/auth.h) before any further byte is parsed.
 //
-// A rank listens at one address per device, for all its listeners; the hello of a connection
-// carries the token of the listener that it is for (data_hello.h). A connection has a control
-// socket and as many data sockets as the connecting side's settings say; the hello also says which
-// of them this is.
+// A rank listens at one address per device, for all its listeners. The hello of a connection
+// carries the token of its listener (data_hello.h). A connection has a control socket, and the
+// number of data sockets that the connecting side's settings say. The hello also numbers the
+// sockets.
 //
 // Threads: as Net. Callbacks run on the loop's thread.
 
@@ -25,10 +25,11 @@ namespace tutti {
 class SocketNet {
  public:
   struct Options {
-    // Listen here and nowhere else (port 0); an address that the bootstrap has found to reach the
-    // peers, say. When it is not valid, devices are the interfaces that the settings admit.
+    // The only address to listen at (port 0), for example the address by which the bootstrap
+    // reaches the peers. When it is not valid, the devices are the interfaces that the settings
+    // admit.
     SocketAddress address;
-    // With `address`: further ones, each a device of its own.
+    // Further addresses beside `address`, each a device of its own.
     std::vector<SocketAddress> others;
     SocketPaths::Times path_times;
   };

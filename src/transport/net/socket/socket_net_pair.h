@@ -37,7 +37,7 @@ inline NetFactory SocketFactory(const std::string& name, int threads, int socket
   settings.encrypt = sealing == Sealing::kEncryption;
   settings.socket_nthreads = threads;
   settings.nsocks_perthread = sockets;
-  // Sealing goes by pieces, whatever the length, and would take seconds at the longest.
+  // Sealing copies all bytes in pieces and would take seconds for the longest message.
   const size_t longest = sealing == Sealing::kNone ? kMaxNetMessageBytes : size_t{128} << 20;
   return {name, [=] { return std::make_unique<SocketNetPair>(settings, address); }, longest};
 }

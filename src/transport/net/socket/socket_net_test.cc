@@ -27,7 +27,7 @@ class SocketNetTest : public ::testing::Test {
     return SocketNet::Create(*loop_, key, settings, options).value();
   }
   static WaitLimits Within(double seconds) { return {Deadline::AfterSeconds(seconds), nullptr}; }
-  // Where the listener of a handle listens; the format is in socket_net.cc.
+  // Returns the listening address in a handle; the format is in socket_net.cc.
   static SocketAddress AddressIn(const NetHandle& handle) {
     WireReader reader(handle);
     reader.U64();
@@ -150,7 +150,7 @@ TEST_F(SocketNetTest, MembersWithNonsensicalHellosAreTurnedAway) {
   Bytes other_version = DataHello{token, 1, 0, 0}.Encode();
   other_version[0] = std::byte{99};
   EXPECT_TRUE(turned_away(other_version));
-  // A socket that comes twice is closed, the set of the first one stays open for the rest.
+  // A socket that comes twice is closed. The set of the first socket stays open for the rest.
   const auto first = ConnectAuthenticated(
       address, key_, {Purpose::kData, DataHello{token, 9, 0, 1}.Encode()}, Within(20));
   ASSERT_TRUE(first.ok());
@@ -180,7 +180,7 @@ TEST_F(SocketNetTest, AClosedListenerTurnsConnectionsAway) {
   auto listener = net->Listen(0).value();
   const NetHandle handle = listener->handle();
   listener.reset();
-  // The handshake succeeds, since the port is shared; the connection then ends at its first use.
+  // The handshake succeeds, since the port is shared. The connection then ends at its first use.
   const auto sender = net->Connect(0, handle, Within(20));
   ASSERT_TRUE(sender.ok());
   const std::byte byte{1};
@@ -205,7 +205,7 @@ TEST_F(SocketNetTest, WaitsEndAtTheDeadlineAndWithTheAbortFlag) {
   aborter.join();
   EXPECT_FALSE(aborted.ok());
   EXPECT_LT(NowNs() - before_ns, 10'000'000'000);
-  // Somebody listens but never answers.
+  // A listener that never answers.
   SocketAddress silent = ParseSocketAddress("127.0.0.1:0").value();
   const UniqueFd listening = tutti::Listen(silent).value();
   NetHandle handle = listener->handle();

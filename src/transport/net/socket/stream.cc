@@ -10,15 +10,15 @@
 namespace tutti {
 namespace {
 
-// One call writes about this much, so that the first slots are free while the later ones travel.
+// About the most bytes of one call. The bound frees the first slots while later slots travel.
 constexpr size_t kWriteBytes = 256 * 1024;
 
-// A piece of so many bytes begins a record of its own, which the receiver can then read to where it
-// belongs.
+// A piece of at least this length begins a record of its own, which goes straight to its
+// destination.
 constexpr size_t kOwnRecordBytes = 16 * 1024;
 
-// Pieces that have so few bytes together are written as one: a copy takes less than it takes the
-// system to read where they lie.
+// Pieces with at most this length together are written as one, since a copy takes less time than
+// the system takes for scattered memory.
 constexpr size_t kGatherBytes = 512;
 
 size_t Total(std::span<const iovec> pieces) {
@@ -29,6 +29,7 @@ size_t Total(std::span<const iovec> pieces) {
 
 }  // namespace
 
+// A call with several pieces costs the system more than a copy of short pieces.
 ssize_t SocketStream::WritePlain(std::span<const iovec> pieces) {
   std::array<std::byte, kGatherBytes> gathered;
   iovec one = pieces[0];
@@ -65,6 +66,8 @@ ssize_t SocketStream::ReadPlain(std::span<const iovec> places) {
   return got;
 }
 
+// A record that the socket took only in part goes on with the next call. Its bytes count when the
+// whole record is written, hence the caller passes them again.
 ssize_t SocketStream::Write(std::span<const iovec> pieces) {
   if (!writing_) return WritePlain(pieces);
   Writing& w = *writing_;
@@ -85,8 +88,8 @@ ssize_t SocketStream::Write(std::span<const iovec> pieces) {
   return static_cast<ssize_t>(taken);
 }
 
-// Makes the next record of the bytes behind the first `skip` of `pieces`, by a copy, because
-// encryption works in place and the caller's bytes must not change.
+// Makes the next record of the bytes behind the first `skip` of `pieces`. The bytes are copied,
+// because encryption works in place and the caller's bytes must not change.
 void SocketStream::SealNext(std::span<const iovec> pieces, size_t skip) {
   Writing& w = *writing_;
   const size_t header = w.seal.header_bytes();
@@ -108,9 +111,9 @@ void SocketStream::SealNext(std::span<const iovec> pieces, size_t skip) {
   if (w.length > 0) w.seal.Close(w.record.data(), &w.record[header], w.length);
 }
 
-// Gives out what is opened already; else reads a header and a record, as far as they have come, and
-// opens the record when it is whole. A long record is read straight to where the caller wants it,
-// if it fits there.
+// Returns opened bytes first. Otherwise reads a header and a record, as far as they have come, and
+// opens the record when it is whole. A long record is read straight to the caller's first place, if
+// it fits there.
 ssize_t SocketStream::Read(std::span<const iovec> places) {
   if (!reading_) return ReadPlain(places);
   Reading& r = *reading_;
@@ -134,6 +137,7 @@ ssize_t SocketStream::Read(std::span<const iovec> places) {
   return got == 1 ? GiveOut(places) : got;
 }
 
+// Bytes that find no place stay for the next call.
 ssize_t SocketStream::GiveOut(std::span<const iovec> places) {
   Reading& r = *reading_;
   size_t given = 0;
@@ -146,6 +150,8 @@ ssize_t SocketStream::GiveOut(std::span<const iovec> places) {
   return static_cast<ssize_t>(given);
 }
 
+// Reads the header of the next record and chooses a destination for its bytes: the buffer for a
+// short record, the caller's first place, or `large`.
 ssize_t SocketStream::ReadHeader(std::span<const iovec> places) {
   Reading& r = *reading_;
   if (r.length > 0) return 1;
@@ -211,13 +217,14 @@ ssize_t SocketStream::FillBuffer() {
   return got;
 }
 
+// A poll of the socket does not report bytes that this stream has already read.
 bool SocketStream::HasInput() const {
   if (!reading_ || reading_->damaged) return false;
   const Reading& r = *reading_;
   if (!r.opened.empty()) return true;
   const size_t buffered = r.to - r.from;
   if (r.length > 0) return !r.place && buffered >= r.length;
-  // It may be a whole record, which one more Read tells.
+  // The buffer may have a whole record, and the next Read decides.
   return buffered >= r.seal.header_bytes();
 }
 

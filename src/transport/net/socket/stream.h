@@ -1,6 +1,6 @@
 #pragma once
 
-// SocketStream: the bytes of one connected socket, in order, as they are or sealed (seal.h).
+// SocketStream: the bytes of one connected socket, in order, plain or sealed (seal.h).
 //
 // Threads: one at a time in each direction; fd() from any.
 
@@ -27,7 +27,7 @@ class SocketStream {
       : fd_(std::move(fd)),
         writing_(std::make_unique<Writing>(out)),
         reading_(std::make_unique<Reading>(in)) {}
-  // Makes a stream that is sealed as `sealing` says, with the keys of the socket's handshake.
+  // Makes a stream with the given sealing and the keys of the socket's handshake.
   static SocketStream Create(UniqueFd fd, Sealing sealing, const SessionKeys& keys,
                              bool connector) {
     if (sealing == Sealing::kNone) return fd;
@@ -36,19 +36,19 @@ class SocketStream {
   }
 
   bool valid() const { return fd_.valid(); }
-  // Returns whether bytes travel in records that are opened before any of them is given out.
+  // Returns whether bytes travel in records, which are opened before any byte is given out.
   bool sealed() const { return reading_ != nullptr; }
   int fd() const { return fd_.get(); }
   // Gives the descriptor away, open.
   UniqueFd Take() { return std::move(fd_); }
 
-  // Writes the first bytes of `pieces` that go without waiting, and returns how many they are; -1
-  // with errno when there are none. The bytes that it does not count come first in the next call.
+  // Writes as many first bytes of `pieces` as go without a wait, and returns their number, or -1
+  // with errno when none go. The next call must begin with the bytes behind the returned number.
   ssize_t Write(std::span<const iovec> pieces);
-  // Reads what is there into `places`, and returns how many bytes they are; 0 at the end of the
-  // stream, -1 with errno when there are none: EBADMSG where they are damaged. A first place of
-  // more than kBufferBytes may be written to beyond what is counted, and comes first in the next
-  // call as well, unless the stream is given up.
+  // Reads the available bytes into `places`, and returns their number. Returns 0 at the end of the
+  // stream, and -1 with errno when there are no bytes: EBADMSG for damaged bytes. Read may write to
+  // a first place of more than kBufferBytes beyond the returned number. Such a place must come
+  // first in the next call as well, unless the stream is given up.
   ssize_t Read(std::span<const iovec> places);
   // Returns whether the next Read returns bytes though the socket may have none.
   bool HasInput() const;
@@ -63,9 +63,10 @@ class SocketStream {
     explicit Writing(const RecordSeal& out) : seal(out) {}
     RecordSeal seal;
     std::vector<std::byte> record;  // grows to the longest header and record
-    size_t length = 0;              // The record has so many bytes; 0: there is none.
-    size_t written = 0;             // So much of header and bytes is written.
-    int error = 0;                  // The socket's, which tells of a reset only once.
+    size_t length = 0;              // the bytes of the record; 0: there is none
+    size_t written = 0;             // the written bytes of header and record
+    // the socket's error, since the socket reports a reset only once
+    int error = 0;
   };
   // The record that is being read.
   struct Reading {
@@ -76,10 +77,10 @@ class SocketStream {
     size_t from = 0;
     size_t to = 0;
     std::array<std::byte, RecordSeal::kMostHeaderBytes> header = {};
-    size_t length = 0;             // The record has so many bytes; 0: its header has not come.
-    size_t got = 0;                // So many of them have come.
-    std::byte* place = nullptr;    // They go there. Where it is null, they stay in `buffer`.
-    std::vector<std::byte> large;  // Takes a long record that has no place to go to at once.
+    size_t length = 0;             // the bytes of the record; 0: its header has not come
+    size_t got = 0;                // the bytes that have come
+    std::byte* place = nullptr;    // the destination; null: the bytes stay in `buffer`
+    std::vector<std::byte> large;  // takes a long record without a destination of the caller
     std::span<std::byte> opened;   // bytes of a record that have not been given out yet
     bool damaged = false;
   };
@@ -87,14 +88,15 @@ class SocketStream {
   ssize_t WritePlain(std::span<const iovec> pieces);
   ssize_t ReadPlain(std::span<const iovec> places);
   void SealNext(std::span<const iovec> pieces, size_t skip);
-  // Read what is missing of a header, or of a record; 1: it is there; 0 and -1 as Read.
+  // Read the rest of a header, or of a record. Return 1 when all has come, and 0 or -1 as Read
+  // does.
   ssize_t ReadHeader(std::span<const iovec> places);
   ssize_t ReadRecord();
   ssize_t FillBuffer();
   ssize_t GiveOut(std::span<const iovec> places);
 
   UniqueFd fd_;
-  std::unique_ptr<Writing> writing_;  // null: the bytes travel as they are; so reading_
+  std::unique_ptr<Writing> writing_;  // null, like reading_: the bytes are plain
   std::unique_ptr<Reading> reading_;
 };
 

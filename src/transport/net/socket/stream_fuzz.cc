@@ -1,4 +1,5 @@
-// libFuzzer entry for what a connection reads (make fuzz). The first byte chooses how.
+// libFuzzer entry for the input of a connection (make fuzz). The first byte chooses the end under
+// test and the size of the pieces.
 
 #include "transport/net/socket/fuzz_targets.h"
 

@@ -1,5 +1,5 @@
-// Sealed streams: what is written comes out whatever the pieces and places, and nothing damaged
-// does.
+// Sealed streams: written bytes come out unchanged with any pieces and places, and no damaged byte
+// comes out.
 
 #include "transport/net/socket/stream.h"
 
@@ -34,7 +34,7 @@ std::vector<std::byte> RandomBytes(std::mt19937& random, size_t size) {
   return bytes;
 }
 
-// Cuts what follows `done` into a few pieces.
+// Divides the bytes behind `done` into a few pieces.
 std::vector<iovec> Pieces(std::mt19937& random, std::vector<std::byte>& bytes, size_t done) {
   std::vector<iovec> pieces;
   for (size_t at = done; at < bytes.size() && pieces.size() < 4;) {
@@ -76,7 +76,7 @@ TEST(SocketStreamTest, CarriesBytesInOrderInAnyPieces) {
   }
 }
 
-// Returns what one end writes, as it travels.
+// Returns the output of one end in the form in which it travels.
 std::vector<std::byte> Travelling(SocketStream& stream, int far_end, std::span<std::byte> bytes) {
   const iovec piece = {bytes.data(), bytes.size()};
   EXPECT_EQ(stream.Write({&piece, 1}), static_cast<ssize_t>(bytes.size()));

@@ -1,8 +1,8 @@
 #pragma once
 
-// Cuts a long chunk over the data sockets of a connection. Both ends compute the same cut
-// from the chunk's length, its number and the two counts of sockets, so the data sockets carry bare
-// bytes.
+// Divides a long chunk over the data sockets of a connection. Both ends compute the same division
+// from the chunk's length, its number and the two counts of sockets. Data sockets therefore carry
+// bare bytes.
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +10,8 @@
 
 namespace tutti {
 
-// Shorter pieces cost more in system calls and wake-ups than a second socket wins.
+// The shortest piece. Shorter pieces cost more in system calls and wake-ups than a second socket
+// wins.
 inline constexpr size_t kMinPieceBytes = 32 * 1024;
 
 struct StripePiece {
@@ -21,22 +22,22 @@ struct StripePiece {
 
 class Striping {
  public:
-  // Returns how many of `sockets` data sockets carry a chunk of `bytes`; 0: it follows its frame on
-  // the control socket.
+  // Returns how many of `sockets` data sockets carry a chunk of `bytes`; 0: the chunk follows its
+  // frame on the control socket.
   static int SocketsFor(size_t bytes, int sockets) {
     const size_t pieces = std::min(bytes / kMinPieceBytes, static_cast<size_t>(sockets));
     return pieces < 2 ? 0 : static_cast<int>(pieces);
   }
 
-  // Cuts chunk number `chunk` into `used` pieces. REQUIRES: 0 < used <= sockets.
+  // Divides chunk number `chunk` into `used` pieces. REQUIRES: 0 < used <= sockets.
   Striping(size_t bytes, uint64_t chunk, int used, int sockets)
       : bytes_(bytes), first_socket_(chunk % static_cast<uint64_t>(sockets)), sockets_(sockets) {
     const size_t even = (bytes + static_cast<size_t>(used) - 1) / static_cast<size_t>(used);
     piece_ = (even + kLine - 1) / kLine * kLine;
   }
 
-  // Returns piece `index` of `used`; the last ones may be short or empty. The first socket differs
-  // from chunk to chunk, so that chunks which need few sockets use all of them in turn.
+  // Returns piece `index` of `used`; the last pieces may be short or empty. The first socket
+  // differs from chunk to chunk, hence chunks on few sockets use all sockets in turn.
   StripePiece At(int index) const {
     const size_t offset = std::min(piece_ * static_cast<size_t>(index), bytes_);
     const auto socket =

@@ -3,34 +3,27 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
-#include <limits>
+#include <utility>
 
 #include "base/log.h"
-#include "bootstrap/auth.h"
+#include "transport/net/verbs/fault.h"
 
 namespace tutti {
 namespace {
 
-// How many calls that move nothing pass until the control socket is looked at: a system call. It
-// bounds how late a polling end notices that the other one is gone or sleeps.
+// The number of calls without progress until a look at the control socket, which is a system call.
+// The number bounds the delay until a polling end notices that the peer is gone or sleeps.
 constexpr uint32_t kIdleCallsPerLook = 32;
-// A sleep counts as so many of them, where it is not likely that a control message ends it.
+// The calls that a sleep stands for, where a control message will probably not end the sleep.
 constexpr uint32_t kCallsPerSleep = kIdleCallsPerLook / 4;
 
-// How long answers are waited for once the control socket has ended. They are on their way then:
-// microseconds, or as long as a busy host takes.
+// The wait for answers once the control socket has ended. The answers are on their way by then, for
+// microseconds, or for as long as a busy host takes.
 constexpr double kLeaveSeconds = 1;
 
 }  // namespace
 
-PairPlaces PlacesOf(const VerbsEnd& end) {
-  PairPlaces places;
-  places.own = end.own;
-  for (const VerbsEnd::Pair& pair : end.queue_pairs) places.port_of.push_back(pair.port);
-  return places;
-}
-
-// A spare whose NIC refuses what a connection needs is done without.
+// Where a spare's NIC refuses an object of the connection, the connection does without spares.
 Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Create(Parts parts, const VerbsEnd* offer) {
   Result<std::unique_ptr<VerbsChannel>> made = Make(parts, offer);
   if (made.ok() || parts.ports.own == parts.ports.ports.size()) return made;
@@ -40,15 +33,22 @@ Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Create(Parts parts, const Ve
   return Make(parts, offer);
 }
 
+// All queue pairs may come to lie on the same NIC, so each completion queue has room for all of
+// them.
 Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Make(const Parts& parts,
                                                          const VerbsEnd* offer) {
   std::unique_ptr<VerbsChannel> channel(new VerbsChannel(parts));
-  TUTTI_TRY(channel->MakeTables(parts.table_bytes, parts.outbox_bytes));
-  TUTTI_TRY(channel->MakeQueues());
-  TUTTI_TRY(channel->Place(offer));
+  std::vector<MemoryCache*> caches;
+  for (const UsedPort& port : parts.ports.ports) caches.push_back(&port.nic->memory());
+  TUTTI_ASSIGN(channel->table_, RegisteredPages::Create(caches, parts.table_bytes));
+  TUTTI_ASSIGN(channel->outbox_, RegisteredPages::Create(caches, parts.outbox_bytes));
+  const size_t depth =
+      parts.queue_pairs * (parts.depths.sends + parts.depths.receives) + parts.loopback_depth;
+  TUTTI_TRY(channel->completions_.Make(parts.ports, static_cast<int>(depth)));
+  TUTTI_TRY(channel->placement_.Place(offer, 0));
   const VerbsPort& port = parts.ports.ports.front().port;
   if (port.iwarp() && !offer) {
-    TUTTI_ASSIGN(channel->managed_, port.manager->Listen(port.gid, channel->Numbers()));
+    TUTTI_ASSIGN(channel->managed_, port.manager->Listen(port.gid, channel->placement_.Numbers()));
   }
   return channel;
 }
@@ -56,118 +56,56 @@ Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Make(const Parts& parts,
 VerbsChannel::VerbsChannel(const Parts& parts)
     : ports_(parts.ports),
       peer_(parts.peer),
-      depths_(parts.depths),
-      first_packet_(static_cast<uint32_t>(RandomU64() & 0xffffff)),
-      pairs_(parts.queue_pairs),
-      loopback_depth_(parts.loopback_depth),
       notices_(parts.notices),
-      recovers_(parts.recovers && nic().options().resume_within_ns > 0 && !ports_.iwarp()) {}
+      placement_(ports_, parts.queue_pairs, parts.depths, parts.loopback_depth, completions_),
+      recovery_(parts.recovers && !ports_.iwarp(), options().resume_within_ns) {}
 
-Status VerbsChannel::MakeTables(size_t table_bytes, size_t outbox_bytes) {
-  std::vector<MemoryCache*> caches;
-  for (const UsedPort& port : ports_.ports) caches.push_back(&port.nic->memory());
-  TUTTI_ASSIGN(table_, RegisteredPages::Create(caches, table_bytes));
-  TUTTI_ASSIGN(outbox_, RegisteredPages::Create(caches, outbox_bytes));
-  return Status::Ok();
+Status VerbsChannel::Offer(UniqueFd control) {
+  control_ = ControlSocket(std::move(control));
+  TUTTI_TRY(control_.WatchPeer());
+  return control_.Send(ControlType::kOffer, Here().Encode());
 }
 
-// All queue pairs may come to lie on one NIC.
-Status VerbsChannel::MakeQueues() {
-  const auto depth = static_cast<int>(pairs_.size() * (depths_.sends + depths_.receives)) +
-                     static_cast<int>(loopback_depth_);
-  for (size_t port = 0; port < ports_.ports.size(); ++port) {
-    if (const size_t first = ports_.FirstOfNic(port); first < port) {
-      queue_of_[port] = queue_of_[first];
-      continue;
+Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Answer(ControlSocket control,
+                                                           const ControlMessage& offer,
+                                                           std::string_view peer,
+                                                           const Maker& make) {
+  const auto answer = [&]() -> Result<std::unique_ptr<VerbsChannel>> {
+    if (offer.type != ControlType::kOffer) {
+      return RemoteError("{} began with control message {} instead of an offer", peer,
+                         static_cast<int>(offer.type));
     }
-    queue_of_[port] = queues_.size();
-    const std::shared_ptr<VerbsNic>& nic = ports_.ports[port].nic;
-    Queue& queue = queues_.emplace_back();
-    queue.nic = nic.get();
-    TUTTI_ASSIGN(queue.queue, CompletionQueue::Create(nic, depth));
+    TUTTI_ASSIGN(const VerbsEnd offered, VerbsEnd::Decode(offer.payload));
+    return make(offered);
+  };
+  Result<std::unique_ptr<VerbsChannel>> channel = answer();
+  if (!channel.ok()) {
+    control.Refuse(channel.status());
+    return channel;
   }
-  return Status::Ok();
+  (*channel)->control_ = std::move(control);
+  TUTTI_TRY((*channel)->control_.Send(ControlType::kAnswer, (*channel)->Here().Encode()));
+  return channel;
 }
 
-// Makes a queue pair on a port, or moves it there, with nothing posted. On another NIC that is a
-// new one.
-Status VerbsChannel::Put(Pair& pair, size_t port, const QueuePairDepths& depths) const {
-  const UsedPort& to = ports_.ports[port];
-  if (pair.pair && queue_of_[pair.port] == queue_of_[port]) {
-    TUTTI_TRY(pair.pair->Renew(to.port));
-  } else {
-    pair.pair.reset();
-    TUTTI_ASSIGN(pair.pair,
-                 QueuePair::Create(to.nic, to.port, *queues_[queue_of_[port]].queue, depths));
-  }
-  pair.port = port;
-  return Status::Ok();
-}
-
-Status VerbsChannel::MakeLoopbacks() {
-  if (loops_back_) return Status::Ok();
-  loops_back_ = true;
-  Status placed = PlaceLoopbacks();
-  if (!placed.ok()) {
-    loops_back_ = false;
-    loopbacks_.clear();
-  }
-  return placed;
-}
-
-// Joins a queue pair with itself on each NIC that is in use, by which the NIC reads back what it
-// has written into GPU memory.
-Status VerbsChannel::PlaceLoopbacks() {
-  if (!loops_back_) return Status::Ok();
-  std::vector<size_t> wanted;
-  for (const Pair& pair : pairs_) {
-    const bool there = std::any_of(wanted.begin(), wanted.end(), [&](size_t port) {
-      return queue_of_[port] == queue_of_[pair.port];
-    });
-    if (!there) wanted.push_back(pair.port);
-  }
-  loopbacks_.resize(wanted.size());
-  for (size_t i = 0; i < wanted.size(); ++i) {
-    Pair& loop = loopbacks_[i];
-    TUTTI_TRY(Put(loop, wanted[i], {loopback_depth_, 1}));
-    const VerbsEnd::Port here = Describe(wanted[i]);
-    TUTTI_TRY(loop.pair->Join({here, loop.pair->number(), first_packet_}, first_packet_,
-                              options().traffic_class));
-  }
-  loops_ = true;
-  return Status::Ok();
-}
-
-VerbsEnd::Port VerbsChannel::Describe(size_t index) const {
-  const VerbsPort& port = ports_.ports[index].port;
-  VerbsEnd::Port described;
-  described.mtu = static_cast<uint8_t>(port.mtu);
-  described.lid = port.lid;
-  described.gid = port.gid.bytes;
-  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
-  described.speed_mbps = static_cast<uint32_t>(std::clamp<int64_t>(port.speed_mbps, 0, kMost));
-  described.table_key = table_->registration(index).remote_key();
-  return described;
-}
-
-std::string VerbsChannel::Where(size_t port) const {
-  const VerbsPort& at = ports_.ports[port].port;
-  return fmt::format("{} ({})", at.Name(), at.gid.ToString());
-}
-
+// The peer needs the numbers of the queue pairs to join them, and a key of the table for each port,
+// because a write comes to the port of its queue pair.
 VerbsEnd VerbsChannel::Here() const {
   VerbsEnd end;
   end.ethernet = ports_.ethernet();
   end.iwarp = ports_.iwarp();
   end.notices = notices_;
   if (managed_) end.managed = managed_->address();
-  end.first_packet = first_packet_;
+  end.first_packet = placement_.first_packet();
   end.table_address = reinterpret_cast<uintptr_t>(table_->data());
   end.own = static_cast<uint8_t>(ports_.own);
-  for (size_t port = 0; port < ports_.ports.size(); ++port) end.ports.push_back(Describe(port));
-  for (const Pair& pair : pairs_)
-    end.queue_pairs.push_back({pair.pair->number(), static_cast<uint8_t>(pair.port)});
-  end.name = PortsInUse();
+  for (size_t port = 0; port < ports_.ports.size(); ++port) {
+    end.ports.push_back(placement_.Describe(port));
+    end.ports.back().table_key = table_->registration(port).remote_key();
+  }
+  for (size_t i = 0; i < num_queue_pairs(); ++i)
+    end.queue_pairs.push_back({pair(i).number(), static_cast<uint8_t>(port_of(i))});
+  end.name = placement_.PortsInUse();
   return end;
 }
 
@@ -178,9 +116,9 @@ Status VerbsChannel::Join(const VerbsEnd& remote, uint8_t traffic_class) {
   }
   if (remote.notices != notices_)
     return RemoteError("one end tells of messages by sends and the other does not");
-  if (remote.queue_pairs.size() != pairs_.size()) {
+  if (remote.queue_pairs.size() != num_queue_pairs()) {
     return RemoteError("it has {} queue pairs for {} of this end", remote.queue_pairs.size(),
-                       pairs_.size());
+                       num_queue_pairs());
   }
   const auto speeds = [](const VerbsEnd& end) {
     std::vector<uint32_t> mbps;
@@ -190,10 +128,10 @@ Status VerbsChannel::Join(const VerbsEnd& remote, uint8_t traffic_class) {
   const VerbsEnd here = Here();
   weights_ =
       WeighPairs(speeds(here), PlacesOf(here).port_of, speeds(remote), PlacesOf(remote).port_of);
-  for (size_t i = 0; i < pairs_.size() && !ports_.iwarp(); ++i) {
+  for (size_t i = 0; i < num_queue_pairs() && !ports_.iwarp(); ++i) {
     const VerbsEnd::Pair& pair = remote.queue_pairs[i];
-    TUTTI_TRY(pairs_[i].pair->Join({remote.ports[pair.port], pair.number, remote.first_packet},
-                                   first_packet_, traffic_class));
+    TUTTI_TRY(this->pair(i).Join({remote.ports[pair.port], pair.number, remote.first_packet},
+                                 placement_.first_packet(), traffic_class));
   }
   if (ports_.iwarp() && !managed_) {
     if (remote.managed.port == 0)
@@ -201,24 +139,19 @@ Status VerbsChannel::Join(const VerbsEnd& remote, uint8_t traffic_class) {
     Gid to;
     to.bytes = remote.ports[remote.queue_pairs.front().port].gid;
     const VerbsPort& port = ports_.ports.front().port;
-    TUTTI_ASSIGN(managed_, port.manager->PrepareToConnect(port.gid, to, remote.managed, Numbers()));
+    TUTTI_ASSIGN(managed_, port.manager->PrepareToConnect(port.gid, to, remote.managed,
+                                                          placement_.Numbers()));
   }
   remote_ = remote;
+  recovery_.Advance(Recovery::Event::kJoin);
   TUTTI_INFO(kLogNet, "net IB: {} joined with {} by {} queue pairs", ports_.Name(), remote.name,
-             pairs_.size());
+             num_queue_pairs());
   return Status::Ok();
 }
 
 Result<std::unique_ptr<NetMemory>> VerbsChannel::Register(const NetRegion& region) {
   TUTTI_ASSIGN(std::unique_ptr<VerbsMemory> memory, ports_.Register(region));
-  for (size_t port = ports_.own; port < ports_.ports.size(); ++port) {
-    if (!memory->registration(port)) barred_ |= 1u << port;
-  }
-  for (const Pair& pair : pairs_) {
-    if ((barred_ >> pair.port & 1) != 0)
-      return SystemError("{} takes the place of {}, and does not take this memory",
-                         Where(pair.port), ports_.Name());
-  }
+  TUTTI_TRY(placement_.BarRefusing(*memory));
   return std::unique_ptr<NetMemory>(std::move(memory));
 }
 
@@ -233,46 +166,33 @@ Result<const VerbsMemory*> VerbsChannel::Check(NetMemory* memory, const std::byt
   return held;
 }
 
-// Takes completions of the next NIC in turn that has some.
-Result<int> VerbsChannel::Fetch() {
-  for (size_t tried = 0; tried < queues_.size(); ++tried) {
-    fetched_from_ = next_queue_++ % queues_.size();
-    const Queue& queue = queues_[fetched_from_];
-    if (!queue.used) continue;
-    TUTTI_ASSIGN(const int count, queue.queue->Poll(completions_.data(), kBatch));
-    if (count > 0) return count;
-  }
-  return 0;
-}
-
+// Completions from Stash do not put off the look at the control socket that PrepareToWait has
+// scheduled.
 Result<std::span<const ibv_wc>> VerbsChannel::Poll() {
-  if (stashed_ > 0) {
-    const auto count = static_cast<size_t>(stashed_);
-    stashed_ = 0;
-    return std::span<const ibv_wc>(completions_.data(), count);
-  }
-  Result<int> count = Fetch();
-  if (!count.ok()) return Fail(std::move(count).status());
-  if (*count > 0) idle_calls_ = 0;
-  return std::span<const ibv_wc>(completions_.data(), static_cast<size_t>(*count));
+  const bool stashed = completions_.has_stashed();
+  Result<std::span<const ibv_wc>> completions = completions_.Poll();
+  if (!completions.ok()) return Fail(std::move(completions).status());
+  if (!stashed && !completions->empty()) idle_calls_ = 0;
+  return completions;
 }
 
-// Looks for a control message. The end of the control socket means that the other end has gone:
-// what completed before still counts, and if something of this end is under way (`due`), its
-// answers are waited for a while.
+// Looks for a control message. The end of the control socket means that the peer has gone. Earlier
+// completions still count, and requests of this end under way (`due`) get a while for their
+// answers.
 Result<bool> VerbsChannel::Listen(bool idle, bool due, ControlMessage& message) {
   if (!left_.ok()) {
     if (!idle || (due && !fails_at_.Passed())) return false;
     return Fail(left_);
   }
   if (open() && (!idle || idle_calls_++ < kIdleCallsPerLook - 1)) return false;
+  if (!failure_.ok()) return false;  // The next call fails.
   idle_calls_ = 0;
   [[maybe_unused]] const Result<bool> flushed = control_.Flush();  // Receive finds out failures
   Result<bool> came = ReceiveControl(message);
   if (!came.ok()) {
-    // What came before the other end left still counts.
-    Stash();
-    if (stashed_ == 0 && !due) return Fail(std::move(came).status());
+    // Completions from before the peer left still count.
+    completions_.Stash();
+    if (!completions_.has_stashed() && !due) return Fail(std::move(came).status());
     left_ = std::move(came).status();
     fails_at_ = Deadline::AfterSeconds(kLeaveSeconds);
     return false;
@@ -284,42 +204,26 @@ Result<bool> VerbsChannel::Listen(bool idle, bool due, ControlMessage& message) 
   return came;
 }
 
-// The end of queue pairs that the connection manager has joined is as that of the control socket.
+// The end of a queue pair of iWARP counts like the end of the control socket.
 Result<bool> VerbsChannel::ReceiveControl(ControlMessage& message) {
   TUTTI_ASSIGN(const bool came, control_.Receive(message));
   if (!came && managed_) TUTTI_TRY(managed_->Progress());
   return came;
 }
 
-std::vector<uint32_t> VerbsChannel::Numbers() const {
-  std::vector<uint32_t> numbers;
-  for (const Pair& pair : pairs_) numbers.push_back(pair.pair->number());
-  return numbers;
-}
-
-// Fetches completions now and keeps them for the next Poll.
-void VerbsChannel::Stash() {
-  if (stashed_ > 0) return;
-  const Result<int> count = Fetch();
-  stashed_ = count.ok() ? *count : 0;
-}
-
-// Asks the device for an event and then looks once more, because a completion that came before the
-// request brings no event.
+// Asks the device for an event, and then polls once more, because a completion before the request
+// brings no event.
 NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits, bool hears) {
   if (!left_.ok() || lost()) return NetIdle::kPoll;
-  for (const Queue& queue : queues_) {
-    queue.queue->Disarm();
-    const Status armed = queue.used ? queue.queue->Arm() : Status::Ok();
-    if (armed.ok()) continue;
-    [[maybe_unused]] const Status failed = Fail(armed);
+  if (Status armed = completions_.Arm(); !armed.ok()) {
+    [[maybe_unused]] const Status failed = Fail(std::move(armed));
     return NetIdle::kProgress;
   }
-  Stash();
+  completions_.Stash();
   idle_calls_ =
       hears ? kIdleCallsPerLook - 1 : std::min(idle_calls_ + kCallsPerSleep, kIdleCallsPerLook - 1);
-  if (stashed_ > 0 || control_.HasStaged()) return NetIdle::kProgress;
-  for (const Queue& queue : queues_) {
+  if (completions_.has_stashed() || control_.HasStaged()) return NetIdle::kProgress;
+  for (const CompletionQueues::Queue& queue : completions_.queues()) {
     if (queue.used) waits.push_back({queue.queue->fd(), EPOLLIN});
   }
   if (managed_) waits.push_back({managed_->fd(), EPOLLIN});
@@ -330,7 +234,8 @@ NetIdle VerbsChannel::PrepareToWait(std::vector<NetWait>& waits, bool hears) {
 }
 
 void VerbsChannel::AppendFds(std::vector<int>& fds) const {
-  for (const Queue& queue : queues_) fds.push_back(queue.queue->fd());
+  for (const CompletionQueues::Queue& queue : completions_.queues())
+    fds.push_back(queue.queue->fd());
   if (managed_) fds.push_back(managed_->fd());
   fds.push_back(control_.fd());
 }
@@ -341,13 +246,16 @@ void VerbsChannel::Shutdown() {
 }
 
 Status VerbsChannel::Fail(Status status) {
-  if (failure_.ok()) {
-    failure_ = shut_down_.load(std::memory_order_acquire)
-                   ? InternalError("this rank closed the connection")
-                   : std::move(status);
-    // The other end may wait for messages that will never come.
-    control_.Shutdown();
-  }
+  const Recovery::Action action = recovery_.Advance(Recovery::Event::kFail);
+  return action == Recovery::Action::kKeep ? Keep(std::move(status)) : failure_;
+}
+
+// Closes the control socket, because the peer may wait for messages that will never come.
+Status VerbsChannel::Keep(Status status) {
+  failure_ = shut_down_.load(std::memory_order_acquire)
+                 ? InternalError("this rank closed the connection")
+                 : std::move(status);
+  control_.Shutdown();
   return failure_;
 }
 
@@ -356,11 +264,91 @@ Status VerbsChannel::Refuse(Status status) {
   return Fail(std::move(status));
 }
 
-bool VerbsChannel::Unmark(uint64_t& id) const {
-  constexpr uint64_t kMask = uint64_t{kLives - 1} << kLifeShift;
-  const bool is_ours = (id & kMask) >> kLifeShift == life_;
-  id &= ~kMask;
-  return is_ours;
+Status VerbsChannel::Describe(const ibv_wc& completion, std::string_view doing, size_t port) const {
+  return DescribeCompletion(nic().library(), completion, doing, placement_.Where(port),
+                            remote_.name, options());
+}
+
+Status VerbsChannel::FailCompletion(const ibv_wc& completion, std::string_view doing) {
+  return Fail(Describe(completion, doing, placement_.SourceOf(completion).port));
+}
+
+bool VerbsChannel::Open(size_t repeated) {
+  const Recovery::Action action = recovery_.Advance(Recovery::Event::kOpen);
+  if (action == Recovery::Action::kReport)
+    recovery_.Report(peer_, placement_.PortsInUse(), repeated, NowNs());
+  return action != Recovery::Action::kRefuse;
+}
+
+// A request without an answer (IBV_WC_RETRY_EXC_ERR) makes its port a suspect: the way behind the
+// port may be broken although the port is active.
+Status VerbsChannel::Lose(const ibv_wc& completion, std::string_view doing) {
+  const Placement::Source source = placement_.SourceOf(completion);
+  if (source.is_loopback) placement_.LoseLoopbacks();
+  if (lost()) return Status::Ok();  // Requests of lost queue pairs complete with an error.
+  Status why = Describe(completion, doing, source.port);
+  if (!MayRecover(completion.status)) return Fail(std::move(why));
+  const bool unanswered = completion.status == IBV_WC_RETRY_EXC_ERR;
+  if (unanswered) placement_.Suspect(source.port);
+  return Lose(std::move(why), unanswered && !source.is_loopback ? Recovery::Loss::kUnanswered
+                                                                : Recovery::Loss::kSeen);
+}
+
+// Where the peer has lost the queue pairs, or does not answer, the loop-backs go on: the peer may
+// have left, and its last data must still be read back.
+Status VerbsChannel::Lose(Status why, Recovery::Loss loss) {
+  const Recovery::Action action = recovery_.Advance(recovery_.EventOf(loss));
+  if (action == Recovery::Action::kKeep) return Keep(std::move(why));
+  if (action != Recovery::Action::kStop) return failure_;
+  recovery_.Remember(std::move(why), NowNs());
+  const bool told = loss == Recovery::Loss::kTold;
+  Status stopped = placement_.Stop(/*all=*/!told && loss != Recovery::Loss::kUnanswered);
+  if (!stopped.ok()) return Fail(std::move(stopped));
+  // Listen finds out when the control socket has ended.
+  if (!told) [[maybe_unused]]
+    const Status sent = control_.Send(ControlType::kLost, {});
+  return Status::Ok();
+}
+
+// Both ends begin with new packet numbers.
+Status VerbsChannel::Renew(const VerbsEnd* offer) {
+  if (!placement_.AnyActive()) {
+    return recovery_.Because(
+        fmt::format("{} has no active port, and no other can take its place", ports_.Name()));
+  }
+  recovery_.Advance(Recovery::Event::kRenew);
+  return placement_.Place(offer, recovery_.losses_in_a_row());
+}
+
+// Also takes notice of the events that the NICs have reported meanwhile.
+Status VerbsChannel::failure() {
+  if (!failure_.ok()) return failure_;
+  if (shut_down_.load(std::memory_order_acquire)) return Fail(Status::Ok());
+  if (!lost()) return CheckNics();
+  Status late = recovery_.CheckTime(NowNs());
+  return late.ok() ? late : Fail(std::move(late));
+}
+
+// A failed NIC takes all of its ports along. A queue pair may fail by an event instead of a
+// completion, and is then lost in the same way. A forbidden access of the peer (kRemoteError) ends
+// the connection, because the peer would only repeat the access.
+Status VerbsChannel::CheckNics() {
+  for (const CompletionQueues::Queue& queue : completions_.queues()) {
+    if (!queue.used) continue;
+    if (Status fault = queue.nic->fault(); !fault.ok()) {
+      return placement_.AnyActive() ? Lose(std::move(fault), Recovery::Loss::kSeen)
+                                    : Fail(std::move(fault));
+    }
+    if (!queue.nic->AnyPairFailed()) [[likely]]
+      continue;
+    Status fault = placement_.PairFault(*queue.nic);
+    if (fault.ok()) continue;
+    return fault.code() == Code::kRemoteError ? Fail(std::move(fault))
+                                              : Lose(std::move(fault), Recovery::Loss::kSeen);
+  }
+  if (ports_.ports.size() == 1 || !open() || !recovery_.recovers()) return Status::Ok();
+  Status move = placement_.CheckPorts();
+  return move.ok() ? move : Lose(std::move(move), Recovery::Loss::kPlanned);
 }
 
 }  // namespace tutti

@@ -13,7 +13,7 @@
 namespace tutti {
 namespace {
 
-// The most GIDs that are read of a device; a RoCE port has two for each address of its interface.
+// The most GIDs to read of a device. A RoCE port has two GIDs for each address of its interface.
 constexpr size_t kMostGids = 1024;
 
 GidType TypeOf(uint32_t verbs_type) {
@@ -60,8 +60,8 @@ std::string_view StateName(ibv_port_state state) {
   }
 }
 
-// Returns the port with the GID that connections use, or why it cannot be used. `manager`: it is
-// one of iWARP.
+// Returns the port with the GID for connections, or the reason against the port. `manager` is null
+// for ports of InfiniBand and RoCE.
 Result<VerbsPort> ExaminePort(const std::shared_ptr<VerbsDevice>& device, uint8_t number,
                               const GidWish& wish, std::shared_ptr<const RdmaManager> manager) {
   ibv_port_attr attributes = {};
@@ -84,8 +84,7 @@ Result<VerbsPort> ExaminePort(const std::shared_ptr<VerbsDevice>& device, uint8_
   return port;
 }
 
-// Sorts the ports of a host's devices into those that are usable and the reasons against the
-// others.
+// Collects the usable ports of a host's devices, and the reasons against all remaining ports.
 class Examination {
  public:
   Examination(std::shared_ptr<const VerbsLibrary> library, const Settings& settings,
@@ -120,7 +119,7 @@ class Examination {
     }
   }
 
-  // Ports of iWARP can do less, so that they are used where there are no others.
+  // Ports of iWARP can do less, and serve only where no port of InfiniBand or RoCE can.
   VerbsPorts Finish() {
     if (ports_.usable.empty()) {
       ports_.usable = std::move(iwarp_);
@@ -199,6 +198,7 @@ Result<VerbsPorts> FindVerbsPorts(const std::shared_ptr<const VerbsLibrary>& lib
   return examination.Finish();
 }
 
+// Returns the speed of a lane times the number of lanes.
 int64_t LinkSpeedMbps(uint8_t width_code, uint8_t speed_code) {
   // The codes are bits, in this order; InfiniBand's names are SDR, DDR, QDR, FDR10, FDR, EDR, HDR
   // and NDR.

@@ -1,8 +1,8 @@
 #pragma once
 
-// The InfiniBand, RoCE and iWARP devices of this host, and which of their ports carry data.
+// Finds the InfiniBand, RoCE and iWARP devices of this host, and the ports that carry data.
 //
-// Threads: FindVerbsPorts from any; what it returns does not change afterwards.
+// Threads: FindVerbsPorts from any; its result does not change afterwards.
 
 #include <cstdint>
 #include <memory>
@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-// An open device, closed when the last of its users is gone.
+// An open device. The last user to go closes the device.
 class VerbsDevice {
  public:
   static Result<std::shared_ptr<VerbsDevice>> Open(std::shared_ptr<const VerbsLibrary> library,
@@ -32,10 +32,10 @@ class VerbsDevice {
   const ibv_device_attr& attributes() const { return attributes_; }
   std::string_view name() const { return name_; }
   uint64_t guid() const;
-  // Returns the device's folder in sysfs, whose path tells where on the PCI bus it is; empty when
-  // it is on none.
+  // Returns the device's folder in sysfs, whose path tells the place on the PCI bus; empty for a
+  // device on no PCI bus.
   const std::string& pci_path() const { return pci_path_; }
-  int numa() const { return numa_; }  // the NUMA node that it is at; -1: not known
+  int numa() const { return numa_; }  // the device's NUMA node; -1: unknown
 
  private:
   VerbsDevice(std::shared_ptr<const VerbsLibrary> library, ibv_context& context);
@@ -52,34 +52,34 @@ class VerbsDevice {
 struct VerbsPort {
   std::shared_ptr<VerbsDevice> device;
   uint8_t number = 1;
-  bool ethernet = false;  // RoCE or iWARP; else an InfiniBand fabric
+  bool ethernet = false;  // RoCE or iWARP; false: an InfiniBand fabric
   uint16_t lid = 0;       // InfiniBand only
   ibv_mtu mtu = IBV_MTU_1024;
   int64_t speed_mbps = 0;  // 0: unknown
   Gid gid;                 // iWARP: the address of its interface
-  // Joins queue pairs of iWARP; null for other ports.
+  // Joins queue pairs of iWARP; null for ports of InfiniBand and RoCE.
   std::shared_ptr<const RdmaManager> manager;
 
   bool iwarp() const { return manager != nullptr; }
   std::string_view kind() const { return iwarp() ? "iWARP" : ethernet ? "RoCE" : "InfiniBand"; }
-  // Returns a name such as "mlx5_0", or "mlx5_0:2" for a port that is not the first.
+  // Returns "mlx5_0" for the first port, and "mlx5_0:2" for the second.
   std::string Name() const;
 };
 
 struct VerbsPorts {
   std::vector<VerbsPort> usable;
-  // A sentence for each port or device that is there and not used: "mlx5_0: it is down".
+  // A sentence for each port or device that exists and is not used: "mlx5_0: it is down".
   std::vector<std::string> left_out;
 };
 
-// Opens the devices that NCCL_IB_HCA admits and chooses the ports that are active, each with the
-// GID that the other settings ask for. Ports of iWARP are chosen where there are no others. Fails
-// when a setting cannot be understood or the list of devices cannot be read; a device that fails is
-// left out. `library` must outlive what is returned.
+// Opens the devices that NCCL_IB_HCA admits, and chooses the active ports with the GIDs that the
+// settings ask for. Ports of iWARP are chosen only where the host has no usable port of InfiniBand
+// or RoCE. Fails when a setting cannot be understood or the list of devices cannot be read; a
+// device that fails is left out. `library` must outlive the result.
 Result<VerbsPorts> FindVerbsPorts(const std::shared_ptr<const VerbsLibrary>& library,
                                   const Settings& settings);
 
-// Returns the speed of a link in Mb/s from the codes in ibv_port_attr; 0 when a code is not known.
+// Returns the speed of a link in Mb/s from the codes in ibv_port_attr; 0 for an unknown code.
 int64_t LinkSpeedMbps(uint8_t width_code, uint8_t speed_code);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-// Tests which devices and ports are found, with a library of its own in place of libibverbs.
+// Tests the search for devices and ports, with a library of the test in place of libibverbs.
 
 #include "transport/net/verbs/devices.h"
 
@@ -29,8 +29,7 @@ struct FakeDevice {
   ibv_context context = {};
 };
 
-// Holds what the functions of the library below work on: they are C functions and have no object of
-// their own.
+// Holds the state of the library below, whose C functions have no object.
 struct FakeHost {
   std::deque<FakeDevice> devices;
   int open = 0;

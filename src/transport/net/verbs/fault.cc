@@ -5,8 +5,8 @@
 namespace tutti {
 namespace {
 
-// Says what a status means for the user: whether the other end or the way to it is the cause, and
-// what to look at.
+// The meaning of a status for the user: whether the peer or the way to the peer is the cause, and
+// advice on the next step.
 struct Meaning {
   bool remote;
   std::string_view advice;
@@ -56,6 +56,7 @@ Status DescribeCompletion(const VerbsLibrary& library, const ibv_wc& completion,
   return Status(meaning.remote ? Code::kRemoteError : Code::kSystemError, std::move(sentence));
 }
 
+// The remaining statuses report a forbidden access or a mistake, which a renewal would only repeat.
 bool MayRecover(ibv_wc_status status) {
   switch (status) {
     case IBV_WC_RETRY_EXC_ERR:
@@ -69,6 +70,7 @@ bool MayRecover(ibv_wc_status status) {
   }
 }
 
+// A port that goes down is no fatal event: the port may come back, and queue pairs can move.
 bool IsFatal(ibv_event_type event) {
   switch (event) {
     case IBV_EVENT_CQ_ERR:

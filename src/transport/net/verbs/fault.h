@@ -1,6 +1,6 @@
 #pragma once
 
-// Failures of verbs as sentences: what happened, on which port, toward whom, and what to try.
+// Describes failures of verbs as sentences: the event, the port, the peer, and the advice.
 
 #include <infiniband/verbs.h>
 
@@ -13,25 +13,25 @@
 
 namespace tutti {
 
-// Says what a completion with an error means. `doing` is what was asked for ("writing 4096 bytes"),
-// `local` and `remote` name the ports. RemoteError where the other end or the way to it is the
+// Describes a completion with an error. `doing` is the request ("writing 4096 bytes"), and `local`
+// and `remote` name the ports. Returns RemoteError where the peer or the way to the peer is the
 // cause.
 Status DescribeCompletion(const VerbsLibrary& library, const ibv_wc& completion,
                           std::string_view doing, std::string_view local, std::string_view remote,
                           const VerbsOptions& options);
 
-// Returns whether queue pairs that are made again may succeed where a completion had this status:
-// the way to the other end failed, or a queue pair, but neither end did what it must not.
+// Returns whether renewed queue pairs may succeed after a completion of this status: the way to the
+// peer or a queue pair has failed, but neither end has attempted a forbidden access.
 bool MayRecover(ibv_wc_status status);
 
-// Returns whether a device or port cannot be used any more after this event.
+// Returns whether a device or port is unusable after this event.
 bool IsFatal(ibv_event_type event);
 
-// Says what an asynchronous event of a device means; `port` is 0 where it is the whole device's.
+// Describes an asynchronous event; `port` is 0 for an event of the whole device.
 std::string DescribeEvent(const VerbsLibrary& library, ibv_event_type event,
                           std::string_view device, int port);
 
-// Refusals of the system while something was made. `error` is an errno value.
+// Describes a refusal of the system to make an object. `error` is an errno value.
 Status DescribeRefusal(int error, std::string_view what, std::string_view device);
 
 }  // namespace tutti

@@ -1,6 +1,6 @@
 #pragma once
 
-// For tests: the forms in which verbs carry messages. Contracts of networks are held against each.
+// Runs the contract tests of networks for each form in which verbs carry messages.
 
 #include <functional>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-// A form, and what it changes in the settings.
+// A form, and its change of the settings.
 struct VerbsForm {
   const char* name;
   void (*change)(Settings& settings);
@@ -39,7 +39,7 @@ inline constexpr VerbsForm kVerbsForms[] = {
      }},
 };
 
-// Returns what `factory` makes of each form.
+// Returns the factory of each form.
 inline std::vector<NetFactory> ForEachVerbsForm(
     const std::function<NetFactory(const std::string& name,
                                    const std::function<void(Settings&)>& change)>& factory) {

@@ -32,6 +32,7 @@ std::string Gid::ToString() const {
   return text;
 }
 
+// IPv4 addresses are compared in their form as GIDs, so that a range of IPv4 has 96 bits more.
 Result<AddressRange> AddressRange::Parse(const std::string& text) {
   const auto refusal = [&] {
     return InvalidUsage(

@@ -1,8 +1,8 @@
 #pragma once
 
-// GIDs: the addresses of a port. A port of an Ethernet device (RoCE) has several, one for each
-// address of its interface and each version of the protocol; which one a connection uses decides
-// whether the other end is reached at all.
+// Chooses a GID, the address of a port. A port of an Ethernet device (RoCE) has a GID for each
+// address of its interface and each version of the protocol. A connection with the wrong GID does
+// not reach the peer.
 
 #include <array>
 #include <cstdint>
@@ -17,9 +17,9 @@ namespace tutti {
 
 enum class GidType : uint8_t { kInfiniBand, kRoceV1, kRoceV2 };
 
-// Is one entry of a port's table.
+// An entry of a port's table.
 struct Gid {
-  std::array<uint8_t, 16> bytes = {};  // They are in the order in which they are sent.
+  std::array<uint8_t, 16> bytes = {};  // in network order
   uint32_t index = 0;
   GidType type = GidType::kInfiniBand;
 
@@ -30,17 +30,17 @@ struct Gid {
   std::string ToString() const;
 };
 
-// An address and how many of its leading bits count: "10.1.0.0/16", "fd00::/8".
+// An address and the number of its leading bits that count: "10.1.0.0/16", "fd00::/8".
 struct AddressRange {
   std::array<uint8_t, 16> bytes = {};
-  int bits = 0;  // IPv4: 96 more than written
+  int bits = 0;  // For IPv4 the bits are 96 more than in the text.
 
   // Returns InvalidUsage when the text is not an address, a slash and a number of bits.
   static Result<AddressRange> Parse(const std::string& text);
   bool Holds(const Gid& gid) const;
 };
 
-// Holds what the user says about the choice of a GID.
+// Holds the user's settings about the choice of a GID.
 struct GidWish {
   int64_t index = -1;  // NCCL_IB_GID_INDEX; -1: not set
   GidType roce = GidType::kRoceV2;
@@ -50,10 +50,10 @@ struct GidWish {
   static Result<GidWish> From(const Settings& settings);
 };
 
-// Chooses the GID of a port from its table, which has valid entries only. With an index the entry
-// of that index, else among those that the range holds the best by, in this order: the version of
-// RoCE, the family, no link-local address, the lowest index. A port of an InfiniBand fabric takes
-// its first. InvalidUsage says why none is left.
+// Chooses the GID of a port from its table, which has valid entries only. With an index in the wish
+// the entry at the index is taken. Without an index the best entry in the range is taken: by the
+// version of RoCE, then the family, then addresses that are not link-local, then the lowest index.
+// A port of an InfiniBand fabric takes its first entry. InvalidUsage says why no entry fits.
 Result<Gid> ChooseGid(std::span<const Gid> table, bool ethernet, const GidWish& wish);
 
 }  // namespace tutti

@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// The modules' names in the order of their age, the newest first.
+// The modules' names, the newest first.
 constexpr const char* kPeerMemoryFiles[] = {"/module/nvidia_peermem/version",
                                             "/kernel/mm/memory_peers/nv_mem/version",
                                             "/kernel/mm/memory_peers/nv_mem_nc/version"};
@@ -17,7 +17,7 @@ bool TakesDmabuf(const VerbsLibrary& library, ibv_pd& domain) {
   constexpr size_t kAnyBytes = 4096;
   errno = 0;
   ibv_mr* const region = library.reg_dmabuf_mr(&domain, 0, kAnyBytes, 0, /*fd=*/-1, 0);
-  if (region) {  // it does not look at the descriptor
+  if (region) {  // The device has not looked at the descriptor.
     library.dereg_mr(region);
     return false;
   }

@@ -1,8 +1,8 @@
 #pragma once
 
-// GPUDirect: which memory of GPUs a device reads and writes. A DMA-BUF is a descriptor by which the
-// GPU's driver lends the memory out, and the kernel's own way. Peer memory is the older one: a
-// module of the GPU's driver lets its memory be registered by address.
+// Finds out whether a device reads and writes memory of GPUs (GPUDirect). The kernel's own way is
+// a DMA-BUF, a descriptor by which the GPU's driver lends the memory out. The older way is peer
+// memory: a module of the GPU's driver lets memory be registered by address.
 //
 // Threads: any.
 
@@ -14,12 +14,12 @@ namespace tutti {
 
 struct GpuMemoryAccess {
   bool dmabuf = false;
-  bool peer_memory = false;  // It is registered by address.
+  bool peer_memory = false;  // GPU memory is registered by address.
   bool any() const { return dmabuf || peer_memory; }
 };
 
-// Asks the device of `domain` whether it takes DMA-BUFs, by a registration that cannot succeed, and
-// the kernel for a module of peer memory, by its files under `sysfs` ("/sys").
+// Asks the device of `domain` whether the device takes DMA-BUFs, by a registration that cannot
+// succeed. Looks for the kernel's module of peer memory by its files under `sysfs` ("/sys").
 GpuMemoryAccess FindGpuMemoryAccess(const VerbsLibrary& library, ibv_pd& domain, bool allow_dmabuf,
                                     const std::string& sysfs);
 

@@ -1,9 +1,9 @@
 #pragma once
 
-// NCCL_IB_HCA: which InfiniBand devices and ports carry data. The text is a list of device names
-// with commas. A name matches every device whose name begins with it, or with "=" in front of the
-// list only the device of that name; ":2" behind a name means port 2 only. "^" in front of the
-// list excludes what it names.
+// Filters InfiniBand devices and ports by NCCL_IB_HCA, a list of device names with commas. A name
+// matches every device whose name begins so; with "=" in front of the list a name matches only the
+// device of exactly that name. ":2" behind a name means port 2 only. "^" in front of the list
+// excludes the named devices and ports.
 
 #include <cstdint>
 #include <string>
@@ -16,7 +16,7 @@ namespace tutti {
 
 class HcaFilter {
  public:
-  // Returns InvalidUsage when an entry has no name, or a port that is no number from 1 to 255.
+  // Returns InvalidUsage for an entry without a name, or with a port outside 1 to 255.
   static Result<HcaFilter> Parse(std::string_view text);
 
   // Returns whether the filter admits port `port` of `device`. An empty filter admits all.

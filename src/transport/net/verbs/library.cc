@@ -5,7 +5,8 @@
 namespace tutti {
 namespace {
 
-// A library may hold several versions of a function, whose structures differ; a stand-in has none.
+// A library may hold several versions of a function, with different structures. Symbols of a
+// stand-in have no versions.
 void* LookUp(void* library, const char* symbol, const char* version) {
   if (void* const found = dlvsym(library, symbol, version)) return found;
   return dlsym(library, symbol);

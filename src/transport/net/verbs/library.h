@@ -1,17 +1,16 @@
 #pragma once
 
-// libibverbs, looked up at run time: the library has no link to it and loads on machines without
-// it. Its headers are needed at build time, because the calls that move data go through pointers
-// in its structures.
+// Looks libibverbs up at run time: Tutti is not linked with libibverbs, and loads on machines
+// without libibverbs. A build needs the headers of libibverbs, because the calls that move data go
+// through pointers in their structures.
 //
-// Code of this folder calls verbs through a VerbsLibrary only, except for the functions that
-// <infiniband/verbs.h> defines inline over those pointers and that therefore need no library:
-// ibv_post_send, ibv_post_recv, ibv_poll_cq, ibv_req_notify_cq.
+// Code of this folder calls verbs through a VerbsLibrary only. Exceptions are ibv_post_send,
+// ibv_post_recv, ibv_poll_cq and ibv_req_notify_cq, which <infiniband/verbs.h> defines inline over
+// pointers, without the library.
 //
-// A VerbsLibrary is a value of function pointers, so that a test fills one with functions of its
-// own.
+// A VerbsLibrary is a value of function pointers, so that a test can supply its own functions.
 //
-// Thread-safe. A library is never unloaded, because its drivers are not made for it.
+// Thread-safe. A library is never unloaded, because its drivers do not expect an unloading.
 
 #include <infiniband/verbs.h>
 
@@ -19,14 +18,13 @@
 
 #include "base/status.h"
 
-// The header's macros of these names would choose another function by themselves.
+// The header's macros of these names would replace the functions looked up here.
 #undef ibv_query_port
 #undef ibv_reg_mr
 
 namespace tutti {
 
-// Every function that is used: the member's name, the symbol, its version, the result, the
-// parameters.
+// All functions in use: the member's name, the symbol, its version, the result, the parameters.
 #define TUTTI_VERBS_CALLS(X)                                                                      \
   X(fork_init, "ibv_fork_init", "IBVERBS_1.1", int, (void))                                       \
   X(get_device_list, "ibv_get_device_list", "IBVERBS_1.1", ibv_device**, (int*))                  \
@@ -57,7 +55,7 @@ namespace tutti {
   X(modify_qp, "ibv_modify_qp", "IBVERBS_1.1", int, (ibv_qp*, ibv_qp_attr*, int))                 \
   X(destroy_qp, "ibv_destroy_qp", "IBVERBS_1.1", int, (ibv_qp*))
 
-// Newer libraries have these and older ones lack them; null where one is not there.
+// Functions of newer libraries; null where the library lacks a function.
 #define TUTTI_VERBS_OPTIONAL_CALLS(X)                            \
   X(reg_mr_iova2, "ibv_reg_mr_iova2", "IBVERBS_1.8", ibv_mr*,    \
     (ibv_pd*, void*, size_t, uint64_t, unsigned))                \
@@ -72,8 +70,8 @@ struct VerbsLibrary {
 #undef TUTTI_VERBS_MEMBER
 };
 
-// Loads the library of the name or path `file` and looks up all functions. SystemError when there
-// is none, or when it lacks a function that is not optional; the sentence says which.
+// Loads the library of the name or path `file`, and looks up all functions. SystemError names a
+// library that cannot be loaded, or a missing function that is not optional.
 Result<VerbsLibrary> LoadVerbsLibrary(const std::string& file);
 
 }  // namespace tutti

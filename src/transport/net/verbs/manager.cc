@@ -19,7 +19,7 @@
 namespace tutti {
 namespace {
 
-// Functions of librdmacm: the member, the symbol's rest behind "rdma_", the result, the parameters.
+// Functions of librdmacm: the member, the symbol behind "rdma_", the result, the parameters.
 #define TUTTI_MANAGER_CALLS(X)                                                   \
   X(create_event_channel, rdma_event_channel*, ())                               \
   X(destroy_event_channel, void, (rdma_event_channel*))                          \
@@ -43,13 +43,13 @@ struct ManagerCalls {
 #undef TUTTI_MANAGER_MEMBER
 };
 
-// How long the manager looks for the other end's address, and for the way there.
+// The time for the manager to look up the peer's address, and again for the way to the address.
 constexpr int kResolveMs = 2000;
 
-// Travels with a request for a connection.
+// The private data of a request for a connection.
 struct Proof {
   std::array<std::byte, 16> token;
-  uint32_t pair;  // the place of the queue pair, big-endian
+  uint32_t pair;  // the index of the queue pair, big-endian
 };
 static_assert(sizeof(Proof) == 20);
 
@@ -77,7 +77,7 @@ Gid GidOf(const SocketAddress& address) {
   return gid;
 }
 
-// What is asked of either end: one read at a time, by which the sending end proves arrival.
+// The parameters of either end: a single read at a time, by which the sending end proves arrival.
 rdma_conn_param Wish(uint32_t queue_pair) {
   rdma_conn_param wish = {};
   wish.responder_resources = wish.initiator_depth = 1;
@@ -85,7 +85,7 @@ rdma_conn_param Wish(uint32_t queue_pair) {
   return wish;
 }
 
-// A channel of events, and the ids whose events come over it.
+// A channel of events, and the ids whose events come over the channel.
 class Events {
  public:
   explicit Events(std::shared_ptr<const ManagerCalls> calls) : calls_(std::move(calls)) {}
@@ -121,7 +121,7 @@ class Events {
     return id;
   }
   void Keep(rdma_cm_id* id) { ids_.push_back(id); }
-  // Returns the next event, which must be acknowledged; null where there is none.
+  // Returns the next event, which the caller must acknowledge; null without an event.
   Result<rdma_cm_event*> Next() {
     rdma_cm_event* event = nullptr;
     if (calls_->get_cm_event(channel_, &event) == 0) return event;
@@ -135,7 +135,7 @@ class Events {
   std::vector<rdma_cm_id*> ids_;
 };
 
-// The part that both ends share: which queue pairs are joined, and the first failure.
+// The part that both ends share: the joined queue pairs, and the first failure.
 class Pairs : public ManagedPairs {
  public:
   Pairs(std::shared_ptr<const ManagerCalls> calls, const std::vector<uint32_t>& pairs)
@@ -169,7 +169,7 @@ class Pairs : public ManagedPairs {
     bool joined = false;
   };
 
-  // Goes on with an event that only one of the ends gets, which it acknowledges.
+  // Handles and acknowledges an event that only the derived class's end gets.
   virtual Status GoOn(rdma_cm_event& event, Pair* pair) = 0;
 
   Pair* Find(const rdma_cm_id* id) {
@@ -234,7 +234,8 @@ class AwaitedPairs final : public Pairs {
   }
 
  private:
-  // Takes a request that proves itself. Others are refused and change nothing.
+  // Takes a request with the right token. Requests without the token are refused and change
+  // nothing.
   Status GoOn(rdma_cm_event& event, Pair* /*pair*/) override {
     const ManagerCalls& calls = events_.calls();
     rdma_cm_id* const id = event.id;
@@ -278,7 +279,7 @@ class ConnectingPairs final : public Pairs {
     }
     return Status::Ok();
   }
-  // Begins to connect all of them. What follows happens in Progress.
+  // Begins to connect all queue pairs. Progress does the remaining steps.
   Status Begin() override {
     if (std::exchange(begun_, true)) return RemoteError("it awaits its queue pairs twice");
     sockaddr_storage storage = {};
@@ -321,7 +322,7 @@ class LoadedManager final : public RdmaManager {
   explicit LoadedManager(const ManagerCalls& calls)
       : calls_(std::make_shared<const ManagerCalls>(calls)) {}
 
-  // An id that is bound to an address has the device whose interface has it.
+  // An id that is bound to an address has the device behind the address's interface.
   Result<std::vector<Gid>> AddressesOf(std::string_view device, uint8_t port) const override {
     TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
     Events events(calls_);

@@ -1,4 +1,4 @@
-// The RDMA connection manager of a build without its header: it says that it is not there.
+// The RDMA connection manager of a build without its header: loading the manager fails.
 
 #include "transport/net/verbs/manager.h"
 

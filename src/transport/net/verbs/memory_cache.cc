@@ -18,13 +18,13 @@ uintptr_t PageBytes() {
 
 }  // namespace
 
-// Registers whole pages, so that buffers which lie in pages registered before need no call of the
-// driver. Memory for one-sided operations is registered exactly as asked for, and never shared: its
-// key gives the other end access to the range and nothing beside it.
+// Registers whole pages, so that buffers in registered pages need no call of the driver. Memory for
+// one-sided operations is registered exactly as requested, and never shared: its key gives the peer
+// access to the range and to no byte beside the range.
 Result<HeldRegistration> MemoryCache::Get(const NetRegion& region, MemoryUse use) {
   const uintptr_t page = PageBytes();
   const auto address = reinterpret_cast<uintptr_t>(region.address);
-  // A DMA-BUF is registered as it is: its pages are the exporter's.
+  // The pages of a DMA-BUF are the exporter's, so the range is not widened to whole pages.
   const bool exact = region.dmabuf_fd >= 0 || use == MemoryUse::kOneSided;
   const uintptr_t begin = exact ? address : address / page * page;
   const uintptr_t end =
@@ -48,8 +48,8 @@ Result<HeldRegistration> MemoryCache::Get(const NetRegion& region, MemoryUse use
   return HeldRegistration{std::move(made), true};
 }
 
-// Returns null, with errno, where the device refuses. Relaxed ordering is for messages only, whose
-// end is told by a completion; tables and signals are read while the device writes.
+// Returns null, with errno, where the device refuses. Only messages allow relaxed ordering, because
+// a completion reports their end; tables and signals are read while the device writes.
 ibv_mr* MemoryCache::Register(const NetRegion& region, uintptr_t begin, size_t bytes,
                               MemoryUse use) const {
   const VerbsLibrary& library = device_->library();
@@ -71,6 +71,8 @@ ibv_mr* MemoryCache::Register(const NetRegion& region, uintptr_t begin, size_t b
   return library.reg_mr(&domain_, memory, bytes, static_cast<int>(access));
 }
 
+// Tables are registered for one-sided use, although messages need them: the processor polls entries
+// while the NIC writes, and must see the bytes in order.
 Result<std::unique_ptr<RegisteredPages>> RegisteredPages::Create(
     std::span<MemoryCache* const> caches, size_t bytes) {
   auto pages = std::make_unique<RegisteredPages>();

@@ -1,7 +1,7 @@
 #pragma once
 
-// Registrations of a device, kept as long as somebody uses them: a region that lies within one of
-// them is found again instead of being registered anew, which would pin its pages once more.
+// Keeps the registrations of a device while they have users. A region within a registered region
+// shares the registration, because a second registration would pin the pages once more.
 //
 // Threads: any.
 
@@ -21,11 +21,11 @@ namespace tutti {
 
 // Says what registered memory may be used for.
 enum class MemoryUse : uint8_t {
-  kMessages,  // sends and receives; their bytes may be written in any order
-  kOneSided,  // One-sided operations and tables that are polled: it is written in order.
+  kMessages,  // Sends and receives; bytes may be written in any order.
+  kOneSided,  // One-sided operations and polled tables; bytes are written in order.
 };
 
-// Is one registration: of whole pages for messages, else of just the bytes that were asked for.
+// A registration: of whole pages for messages, of exactly the requested bytes for one-sided use.
 class Registration {
  public:
   Registration(std::shared_ptr<VerbsDevice> device, ibv_mr& mr, uintptr_t begin, uintptr_t end,
@@ -39,8 +39,8 @@ class Registration {
     return !retired_.load(std::memory_order_acquire) && use == use_ && begin >= begin_ &&
            end <= end_;
   }
-  // Says that the range it was made for is no longer registered: users of parts of it may still
-  // hold it, but the rest may be unmapped and other memory may come to lie there.
+  // Ends the sharing, because the owner of the range is done. Users of parts of the range may still
+  // hold the registration, but the rest may be unmapped, and new memory may take its addresses.
   void Retire() { retired_.store(true, std::memory_order_release); }
   uint32_t local_key() const { return mr_.lkey; }
   uint32_t remote_key() const { return mr_.rkey; }
@@ -57,7 +57,7 @@ class Registration {
 // A use of a registration.
 struct HeldRegistration {
   std::shared_ptr<Registration> registration;
-  bool made = false;  // It was made for this user, who retires it when it is done.
+  bool made = false;  // The registration was made for this user, who must retire it.
 };
 
 class MemoryCache {
@@ -65,9 +65,9 @@ class MemoryCache {
   MemoryCache(std::shared_ptr<VerbsDevice> device, ibv_pd& domain, bool relaxed_ordering)
       : device_(std::move(device)), domain_(domain), relaxed_ordering_(relaxed_ordering) {}
 
-  // Returns a registration that holds `region`. Messages share one that is there; one-sided
-  // operations get one of their own, of exactly these bytes, because its key is given out and must
-  // reach nothing else and nothing later. SystemError when the system refuses.
+  // Returns a registration that holds `region`. Messages share an existing registration. One-sided
+  // operations get a registration of their own, of exactly these bytes: its key is given out, and
+  // must reach no further memory, now or later. SystemError when the system refuses.
   Result<HeldRegistration> Get(const NetRegion& region, MemoryUse use);
   // Returns how many registrations are in use.
   size_t size();
@@ -79,28 +79,33 @@ class MemoryCache {
   ibv_pd& domain_;
   const bool relaxed_ordering_;
   Mutex mutex_;
-  // Few: a process has one for each FIFO, arena or window. Those that have expired are dropped when
-  // one is added.
+  // The list is short: a process has an entry for each FIFO, arena or window. Adding an entry drops
+  // all expired entries.
   std::vector<std::weak_ptr<Registration>> entries_ TUTTI_GUARDED_BY(mutex_);
 };
 
-// Registered pages of a network's own, zeroed at first; nothing else lies in them.
+// Registered pages that a network owns alone, zeroed at first.
 class RegisteredPages {
  public:
-  // Registers them in each of the caches, which may be the same ones.
+  // Registers the pages in each of the caches. A cache may be named twice.
   static Result<std::unique_ptr<RegisteredPages>> Create(std::span<MemoryCache* const> caches,
                                                          size_t bytes);
 
   std::byte* data() const { return memory_.get(); }
-  // Returns the registration in the cache of this place.
+  // Returns the registration in cache number `place`.
   const Registration& registration(size_t place) const { return *registrations_[place]; }
+  // Returns the bytes at `offset` as requests name them, with the key of cache number `place`.
+  ibv_sge Element(size_t offset, size_t bytes, size_t place) const {
+    return {reinterpret_cast<uintptr_t>(data()) + offset, static_cast<uint32_t>(bytes),
+            registration(place).local_key()};
+  }
 
  private:
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   std::unique_ptr<std::byte, Free> memory_;
-  std::vector<std::shared_ptr<Registration>> registrations_;  // They end before the memory does.
+  std::vector<std::shared_ptr<Registration>> registrations_;  // They end before memory_.
 };
 
 }  // namespace tutti

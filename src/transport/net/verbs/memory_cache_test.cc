@@ -1,5 +1,5 @@
-// Tests which registrations are shared, when they end, and what a refusal says, with a library of
-// its own in place of libibverbs.
+// Tests the sharing and the end of registrations, and the sentence of a refusal, with a library of
+// the test in place of libibverbs.
 
 #include "transport/net/verbs/memory_cache.h"
 
@@ -15,14 +15,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Holds what the functions of the library below work on: they are C functions and have no object of
-// their own.
+// Holds the state of the library below, whose C functions have no object.
 struct FakeHost {
   ibv_device device = {};
   ibv_context context = {};
-  int registered = 0;  // So many registrations were made in all.
+  int registered = 0;  // registrations made in all
   int alive = 0;
-  unsigned access = 0;  // The last registration had these.
+  unsigned access = 0;  // the flags of the last registration
   bool refuses = false;
 };
 FakeHost* host = nullptr;
@@ -76,7 +75,7 @@ class MemoryCacheTest : public ::testing::Test {
     EXPECT_EQ(host_.alive, 0) << "a registration was left behind";
     host = nullptr;
   }
-  // A range of 16 pages; nothing is read or written there.
+  // A range of 16 pages that nobody reads or writes.
   static NetRegion Range(size_t first_byte, size_t bytes) {
     return {reinterpret_cast<std::byte*>(uintptr_t{0x10000000} + first_byte), bytes};
   }
@@ -107,7 +106,7 @@ TEST_F(MemoryCacheTest, WhatIsNotWhollyWithinIsRegisteredAnew) {
   EXPECT_EQ(cache_->size(), 2u);
 }
 
-// The memory of the whole may be unmapped and mapped anew by then.
+// The memory of the larger range may have been unmapped and mapped anew.
 TEST_F(MemoryCacheTest, NobodyNewFindsAWholeThatIsNoLongerRegistered) {
   auto whole = Hold(Range(0, 65536));
   const auto part = Hold(Range(5000, 100));
@@ -126,7 +125,7 @@ TEST_F(MemoryCacheTest, ARegistrationEndsWithItsLastUser) {
   EXPECT_EQ(cache_->size(), 0u);
 }
 
-// Bytes that are polled must be written in order.
+// The device must write polled bytes in order.
 TEST_F(MemoryCacheTest, OnlyMessagesMayBeWrittenInAnyOrder) {
   const auto messages = Hold(Range(0, 100));
   EXPECT_NE(host_.access & IBV_ACCESS_RELAXED_ORDERING, 0u);

@@ -19,23 +19,23 @@ std::vector<std::string> Split(const std::string& text, char mark) {
   return parts;
 }
 
-// Returns whether a folder is that of a PCI device: "0000:3b:00.1".
+// Returns whether a folder belongs to a PCI device: "0000:3b:00.1".
 bool IsPci(const std::string& folder) {
   const size_t dot = folder.rfind('.');
   return dot != std::string::npos && std::count(folder.begin(), folder.end(), ':') == 2 &&
          std::isxdigit(static_cast<unsigned char>(folder.front())) != 0;
 }
 
-// Returns the path without the number of the function, and with `functions` without that of the
-// device too, which counts on where a card has many virtual functions.
+// Returns the path without the number of the function. With `functions` the number of the device is
+// cut off too, because a card with many virtual functions has several device numbers.
 std::string Card(std::string path, bool functions) {
   const size_t cut = path.rfind(functions ? ':' : '.');
   return cut == std::string::npos ? path : path.substr(0, cut);
 }
 
-// Returns how many PCI devices follow in each of two paths behind the folders with which both
-// begin, whichever are more; and whether there is one among these folders, a port of the
-// processor.
+// Compares two paths behind the folders with which both begin. Returns the larger number of PCI
+// devices that follow in either path, and whether the common folders include a PCI device, which is
+// a port of the processor.
 struct Fork {
   size_t behind = 0;
   bool below_port = false;
@@ -49,7 +49,7 @@ Fork ForkOf(const std::string& a, const std::string& b) {
   return {static_cast<size_t>(behind), std::any_of(left.begin(), mine, IsPci)};
 }
 
-// Returns the ports that a forced list names.
+// Returns the ports of a forced list.
 Result<MergedPorts> Forced(std::span<const PortPlace> ports, const std::string& list) {
   const Result<HcaFilter> filter = HcaFilter::Parse("=" + list);
   if (!filter.ok())
@@ -98,18 +98,22 @@ Result<MergeWish> MergeWish::From(const Settings& settings) {
   return wish;
 }
 
+// Ports of a device and functions of a card need no look at the PCI tree. Beyond a card, the common
+// part of the two paths in sysfs tells the distance.
 PortDistance DistanceOf(const PortPlace& a, const PortPlace& b, bool functions) {
   if (a.device == b.device) return a.port == b.port ? PortDistance::kSame : PortDistance::kCard;
   if (a.pci_path.empty() || b.pci_path.empty()) return PortDistance::kFar;
   if (Card(a.pci_path, functions) == Card(b.pci_path, functions)) return PortDistance::kCard;
   const Fork fork = ForkOf(a.pci_path, b.pci_path);
-  // Below one switch each device has one bridge of its own, that of its port of the switch.
+  // Below a common switch, each device has only the bridge of its own switch port.
   constexpr size_t kBelowOneSwitch = 2;
   if (fork.below_port && fork.behind <= kBelowOneSwitch) return PortDistance::kSwitch;
   if (fork.below_port) return PortDistance::kBridges;
   return a.numa >= 0 && a.numa == b.numa ? PortDistance::kHost : PortDistance::kFar;
 }
 
+// Forced lists come first. Each remaining port gathers all later ports that are near to it, so that
+// the distance counts from the first port of a device.
 Result<std::vector<MergedPorts>> MergePorts(std::span<const PortPlace> ports,
                                             const MergeWish& wish) {
   std::vector<MergedPorts> devices;

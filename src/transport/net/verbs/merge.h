@@ -1,10 +1,10 @@
 #pragma once
 
-// Says which ports are offered as one device, by NCCL_IB_MERGE_NICS, NCCL_IB_MERGE_VFS,
-// NCCL_NET_MERGE_LEVEL and NCCL_NET_FORCE_MERGE. Ports that are merged share the data of each
-// connection, and the topology knows them as one NIC of all their speed.
+// Merges ports into devices, by NCCL_IB_MERGE_NICS, NCCL_IB_MERGE_VFS, NCCL_NET_MERGE_LEVEL and
+// NCCL_NET_FORCE_MERGE. Merged ports share the data of each connection, and the topology knows them
+// as a single NIC with the sum of their speeds.
 //
-// Threads: any; these are functions of their arguments.
+// Threads: any; all functions depend on their arguments only.
 
 #include <cstdint>
 #include <span>
@@ -16,28 +16,28 @@
 
 namespace tutti {
 
-// How far apart two ports are, as NCCL's names of paths say.
+// How far apart two ports are, with NCCL's names of paths.
 enum class PortDistance : uint8_t {
   kSame,     // LOC: the same port
-  kCard,     // PORT: ports of one card: of one device, or of functions of one PCI device
-  kSwitch,   // PIX: below one PCI switch
-  kBridges,  // PXB: below one port of the processor, with several switches between them
+  kCard,     // PORT: ports of a card: of a device, or of functions of a PCI device
+  kSwitch,   // PIX: below the same PCI switch
+  kBridges,  // PXB: below the same port of the processor, with several switches in between
   kHost,     // PHB: at the same NUMA node
-  kFar,      // SYS, or not known
+  kFar,      // SYS, or unknown
 };
 
-// Holds what is known of a port.
+// Holds the known facts of a port.
 struct PortPlace {
   std::string device;
   uint8_t port = 1;
   bool ethernet = false;
-  std::string pci_path;  // The device's folder in sysfs; empty where it is on no PCI bus.
-  int numa = -1;         // -1: not known
-  bool alone = false;    // It is merged with no other.
+  std::string pci_path;  // The device's folder in sysfs; empty for a device on no PCI bus.
+  int numa = -1;         // -1: unknown
+  bool alone = false;    // The port must not be merged.
 };
 
 struct MergeWish {
-  PortDistance level = PortDistance::kCard;  // Ports no farther apart than this are merged.
+  PortDistance level = PortDistance::kCard;  // Ports up to this distance are merged.
   bool functions = true;                     // Virtual functions of a card count as its ports.
   std::vector<std::string> forced;           // lists of exact names, as in NCCL_IB_HCA
 
@@ -50,10 +50,10 @@ using MergedPorts = std::vector<size_t>;
 
 PortDistance DistanceOf(const PortPlace& a, const PortPlace& b, bool functions);
 
-// Returns the devices, in the order of their first ports; each port is in one of them. Each forced
-// list is a device. Of the others each is merged with those behind it that are near enough and of
-// its kind, unless it stands alone. InvalidUsage for a forced list that names a port that there is
-// not, or too many, or ports of both kinds, or ones that stand alone.
+// Returns the devices, in the order of their first ports; each port belongs to one device. Each
+// forced list is a device. Each port outside the lists is merged with all later ports that are near
+// enough and of the same kind, unless the port is `alone`. InvalidUsage for a forced list that
+// names an unknown port, too many ports, ports of both kinds, or ports that are `alone`.
 Result<std::vector<MergedPorts>> MergePorts(std::span<const PortPlace> ports,
                                             const MergeWish& wish);
 

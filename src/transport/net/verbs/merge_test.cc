@@ -1,4 +1,4 @@
-// Tests which ports are offered as one device.
+// Tests the merging of ports into devices.
 
 #include "transport/net/verbs/merge.h"
 
@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr const char* kRoot = "/sys/devices/pci0000:3a";
-// One switch below a port of the processor, and a second one below the first.
+// A switch below a port of the processor, and a second switch below the first.
 const std::string kPort = std::string(kRoot) + "/0000:3a:00.0";
 const std::string kSwitch = kPort + "/0000:3b:00.0";
 const std::string kSecond = kSwitch + "/0000:3c:04.0/0000:40:00.0";
@@ -23,8 +23,8 @@ PortPlace Place(const std::string& device, const std::string& path, uint8_t port
   return {device, port, true, path, 0};
 }
 
-// A card of two functions; others below the same switch, a switch further and at another port of
-// the processor; one on another NUMA node; one that is on no PCI bus.
+// A card of two functions, and cards below the same switch, below a second switch, at a second port
+// of the processor, on a second NUMA node, and on no PCI bus.
 const std::vector<PortPlace> kPlaces = {
     Place("mlx5_0", kSwitch + "/0000:3c:00.0/0000:3d:00.0"),
     Place("mlx5_1", kSwitch + "/0000:3c:00.0/0000:3d:00.1"),

@@ -11,7 +11,7 @@
 namespace tutti {
 namespace {
 
-// Returns the port that an event is about, or 0.
+// Returns the port of an event, or 0 for events of queue pairs and of the whole device.
 int PortOf(const ibv_async_event& event) {
   switch (event.event_type) {
     case IBV_EVENT_PORT_ACTIVE:
@@ -27,7 +27,7 @@ int PortOf(const ibv_async_event& event) {
   }
 }
 
-// Returns the queue pair that an event is about, or null.
+// Returns the queue pair of an event, or null.
 const ibv_qp* PairOf(const ibv_async_event& event) {
   switch (event.event_type) {
     case IBV_EVENT_QP_FATAL:
@@ -75,8 +75,8 @@ VerbsNic::~VerbsNic() {
   library().dealloc_pd(&domain_);
 }
 
-// GPU memory is registered by a DMA-BUF, or by its address where the kernel has a module for that;
-// without either the device cannot reach it.
+// GPU memory is registered by a DMA-BUF, or by its address where the kernel has a module of peer
+// memory. Without both the device cannot reach GPU memory.
 Result<HeldRegistration> VerbsNic::Hold(const NetRegion& region, MemoryUse use) {
   if (region.dmabuf_fd >= 0 && !gpu_memory_.dmabuf) {
     return InvalidUsage("{} does not take DMA-BUFs, or NCCL_DMABUF_ENABLE=0 keeps it from them",
@@ -114,7 +114,7 @@ void VerbsNic::ForgetPair(uint32_t number) {
   pair_faults_.erase(number);
 }
 
-// Runs on the loop's thread whenever the device reports something.
+// Runs on the loop's thread whenever the device reports an event.
 void VerbsNic::TakeEvents() {
   ibv_async_event event = {};
   while (library().get_async_event(&device_->context(), &event) == 0) {
@@ -123,15 +123,16 @@ void VerbsNic::TakeEvents() {
     if (IsFatal(type) && options_.fail_on_events) Keep(event, sentence);
     if (type == IBV_EVENT_PORT_ACTIVE || type == IBV_EVENT_PORT_ERR)
       port_changes_.fetch_add(1, std::memory_order_release);
-    // The event must be acknowledged before what it is about can be destroyed. From then on a queue
-    // pair that it is about may be gone, and its number be another's.
+    // Destroying the object of an event waits for the acknowledgement. After the acknowledgement
+    // the queue pair of the event may be gone, and a new queue pair may have its number.
     library().ack_async_event(&event);
     TUTTI_INFO(kLogNet, "net IB: {}", sentence);
     if (IsFatal(type)) TUTTI_WARN("net IB: {}", sentence);
   }
 }
 
-// Has the connections fail that the event is about: that of a queue pair, or all of the device.
+// Keeps a failure for the connection of the event's queue pair, or for all connections of the
+// device.
 void VerbsNic::Keep(const ibv_async_event& event, const std::string& sentence) {
   Status fault =
       SystemError("{}; the device reported it, and the kernel's log may tell why", sentence);

@@ -1,6 +1,6 @@
 #pragma once
 
-// A device in use: its protection domain, its registrations, and its asynchronous events.
+// A device in use, with its protection domain, its registrations, and its asynchronous events.
 //
 // Threads: any. Events are taken on the loop's thread.
 
@@ -21,7 +21,7 @@ namespace tutti {
 
 class VerbsNic {
  public:
-  // `loop` must outlive the NIC. `sysfs` is where the kernel tells of its modules: "/sys".
+  // `loop` must outlive the NIC. `sysfs` is the folder with the kernel's modules: "/sys".
   static Result<std::shared_ptr<VerbsNic>> Create(EventLoop& loop,
                                                   std::shared_ptr<VerbsDevice> device,
                                                   const VerbsOptions& options,
@@ -34,7 +34,8 @@ class VerbsNic {
   VerbsDevice& device() const { return *device_; }
   ibv_pd& domain() const { return domain_; }
   MemoryCache& memory() { return memory_; }
-  // Returns a registration of any kind of memory. InvalidUsage for one that the NIC does not take.
+  // Returns a registration of any kind of memory. InvalidUsage where the NIC does not take the
+  // kind.
   Result<HeldRegistration> Hold(const NetRegion& region, MemoryUse use);
   const VerbsOptions& options() const { return options_; }
 
@@ -42,16 +43,17 @@ class VerbsNic {
 
   // Returns whether the port is active now.
   bool IsActive(const VerbsPort& port) const;
-  // Counts the events by which ports have become active or are so no longer. Costs a load.
+  // Counts the events of ports that have become active or inactive. Costs a load.
   uint32_t port_changes() const { return port_changes_.load(std::memory_order_acquire); }
 
-  // Returns ok until the device has reported an event after which it cannot be used. Costs a load.
+  // Returns ok until the device has reported a fatal event. Costs a load.
   Status fault() const;
-  // Returns whether the device has reported that some queue pair has failed. Costs a load.
+  // Returns whether the device has reported a failed queue pair. Costs a load.
   bool AnyPairFailed() const { return pair_failed_.load(std::memory_order_acquire); }
-  // Returns ok until the device has reported that this queue pair has failed.
+  // Returns ok until the device has reported a failure of queue pair `number`.
   Status PairFault(uint32_t number) const;
-  // The caller must have destroyed the queue pair of this number, which another may get.
+  // Forgets the failure of queue pair `number`, since a new queue pair may get the number. The
+  // caller must have destroyed or renewed the queue pair.
   void ForgetPair(uint32_t number);
 
  private:
@@ -72,7 +74,7 @@ class VerbsNic {
   mutable Mutex mutex_;
   Status fault_ TUTTI_GUARDED_BY(mutex_);
   std::atomic<bool> pair_failed_ = false;
-  std::map<uint32_t, Status> pair_faults_ TUTTI_GUARDED_BY(mutex_);  // The keys are their numbers.
+  std::map<uint32_t, Status> pair_faults_ TUTTI_GUARDED_BY(mutex_);  // The key is a queue pair.
 };
 
 }  // namespace tutti

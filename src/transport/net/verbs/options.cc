@@ -2,6 +2,7 @@
 
 namespace tutti {
 
+// The settings have been checked when they were read, so that all values fit.
 VerbsOptions VerbsOptions::From(const Settings& settings) {
   VerbsOptions options;
   options.timeout = static_cast<uint8_t>(settings.ib_timeout);

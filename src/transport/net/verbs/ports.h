@@ -1,7 +1,7 @@
 #pragma once
 
-// The ports by which the connections of a device go, and memory that is registered with their NICs.
-// A device of one port is a set of one. merge.h says which ports are offered as one device.
+// The set of ports that carry the connections of a device, and memory that is registered with the
+// NICs of the set. merge.h merges ports into devices; a set may have a single port.
 //
 // Threads: a set is a value. VerbsMemory from any.
 
@@ -18,7 +18,7 @@
 
 namespace tutti {
 
-// A port, and the device that it belongs to in use.
+// A port, and its NIC.
 struct UsedPort {
   VerbsPort port;
   std::shared_ptr<VerbsNic> nic;
@@ -26,11 +26,11 @@ struct UsedPort {
 
 class VerbsMemory;
 
-// Registrations of one region, one for each port of a set.
+// The registrations of a region with the NIC of each port of a set.
 using HeldByPorts = std::array<HeldRegistration, kMaxPorts>;
 
-// The device's own ports carry data together. Behind them stand its spares, ports of the same NIC
-// or of another one, which do so only while none of its own can.
+// The device's own ports carry data together. The spares stand behind them in the list: ports of
+// the same NIC or of a second NIC, which carry data only while no own port can.
 struct PortSet {
   std::vector<UsedPort> ports;  // 1 to kMaxPorts
   size_t own = 1;
@@ -40,21 +40,21 @@ struct PortSet {
   std::string_view kind() const { return ports.front().port.kind(); }
   // Returns the names of the device's own ports: "mlx5_0+mlx5_1".
   std::string Name() const;
-  // Takes those of `others` as spares that are of the same kind and not in the set, as far as there
-  // is room. Returns whether there was one.
+  // Takes as spares the ports of `others` that are of the same kind and not in the set, as far as
+  // the set has room. Returns whether a spare was added.
   bool AddSpares(std::span<const UsedPort> others);
   void DropSpares() { ports.erase(ports.begin() + static_cast<ptrdiff_t>(own), ports.end()); }
-  // Returns whether the NICs of its own ports have atomic operations.
+  // Returns whether the NICs of the own ports have atomic operations.
   bool HaveAtomics() const;
-  // Returns the first port that belongs to the NIC of port `port`.
+  // Returns the first port of the set with the same NIC as `port`.
   size_t FirstOfNic(size_t port) const;
-  // Registers memory with the NIC of each port. A spare's NIC may refuse.
+  // Registers memory with the NIC of each port. A spare whose NIC refuses gets no registration.
   Result<HeldByPorts> Hold(const NetRegion& region, MemoryUse use) const;
-  // The same for sends and receives.
+  // Registers memory for sends and receives in the same way.
   Result<std::unique_ptr<VerbsMemory>> Register(const NetRegion& region) const;
 };
 
-// Registered memory: for sends and receives, unless a derived class says otherwise.
+// Registered memory for sends and receives; a derived class may serve a different use.
 class VerbsMemory : public NetMemory {
  public:
   VerbsMemory(const NetRegion& region, HeldByPorts held)
@@ -64,7 +64,7 @@ class VerbsMemory : public NetMemory {
       if (held.made) held.registration->Retire();
     }
   }
-  // Returns the registration with the NIC of a port; null where it has refused.
+  // Returns the registration with the NIC of a port; null where the NIC has refused.
   const Registration* registration(size_t port) const { return held_[port].registration.get(); }
   bool Holds(const std::byte* data, size_t bytes) const {
     return data >= region().address && data + bytes <= region().address + region().bytes;

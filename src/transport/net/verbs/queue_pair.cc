@@ -12,21 +12,21 @@
 namespace tutti {
 namespace {
 
-// The inline data that is asked for: the grants of a group fit into a request.
+// The wanted room for inline data: the grants of a group fit into a request.
 constexpr uint32_t kWantedInline = sizeof(GrantSlot);
 
-// How long a sender waits that found no receive posted, by the code of the standard: 0.64 ms. It
-// does not happen between ends that keep to the grants.
+// The wait of a sender that found no receive posted, by the code of the standard: 0.64 ms. Ends
+// that keep to the grants never wait.
 constexpr uint8_t kNoReceiveTimer = 12;
 constexpr uint8_t kNoReceiveRetries = 6;
 
-// How many routers may lie between a port and one of another subnet, on RoCE and fabrics alike.
+// The most routers between two ports of different subnets, on RoCE and fabrics alike.
 constexpr uint8_t kHopLimit = 255;
 
-// Reads that may be under way at once; every device has room for some.
+// The reads under way at once; every device has room for several.
 constexpr int kReads = 8;
 
-// So many sleeps in a row that no completion ends bring a look for an event (Disarm).
+// The sleeps in a row without a completion until Disarm looks for an event.
 constexpr uint32_t kSleepsPerLook = 4;
 
 }  // namespace
@@ -84,13 +84,14 @@ void CompletionQueue::Disarm() {
   armed_again_ = 0;
   ibv_cq* queue = nullptr;
   void* context = nullptr;
-  // Asking once brings one event. It may come a moment after its completion; until then the queue
-  // counts as armed, since asking twice would bring no second one.
+  // Asking once brings a single event, perhaps a moment after its completion. Until the event comes
+  // the queue counts as armed, since asking twice would bring no second event.
   if (nic_->library().get_cq_event(channel_, &queue, &context) != 0) return;
   nic_->library().ack_cq_events(queue_, 1);
   armed_ = fired_ = false;
 }
 
+// Sends and receives report to the same completion queue, so that a poll finds both.
 Result<std::unique_ptr<QueuePair>> QueuePair::Create(std::shared_ptr<VerbsNic> nic,
                                                      const VerbsPort& port, CompletionQueue& queue,
                                                      const QueuePairDepths& depths) {
@@ -104,7 +105,8 @@ Result<std::unique_ptr<QueuePair>> QueuePair::Create(std::shared_ptr<VerbsNic> n
   const VerbsLibrary& library = nic->library();
   errno = 0;
   ibv_qp* made = library.create_qp(&nic->domain(), &wish);
-  // A device may have room for less in a request; the memory is registered in any case.
+  // A device may have less room in a request. Data outside the request needs registered memory, and
+  // the tables are registered in any case.
   for (const size_t less : {sizeof(GrantEntry), size_t{0}}) {
     if (made) break;
     wish.cap.max_inline_data = static_cast<uint32_t>(less);
@@ -122,6 +124,8 @@ Result<std::unique_ptr<QueuePair>> QueuePair::Create(std::shared_ptr<VerbsNic> n
   return pair;
 }
 
+// Brings the queue pair into the state INIT, in which it takes receives but does not carry data
+// yet.
 Status QueuePair::Initialise() {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_INIT;
@@ -133,6 +137,8 @@ Status QueuePair::Initialise() {
                 "initialising");
 }
 
+// The error state flushes all posted requests. A receive that is posted afterwards completes behind
+// them, as the marker of recovery does.
 Status QueuePair::Stop() {
   staged_.clear();
   ibv_qp_attr attributes = {};
@@ -140,6 +146,7 @@ Status QueuePair::Stop() {
   return Modify(attributes, IBV_QP_STATE, "stopping");
 }
 
+// A reset drops all posted requests, so that the queue pair can lie on a different port afterwards.
 Status QueuePair::Renew(const VerbsPort& port) {
   staged_.clear();
   ibv_qp_attr attributes = {};
@@ -163,13 +170,14 @@ Status QueuePair::Modify(ibv_qp_attr& attributes, int mask, const char* step) {
                          port_.Name());
 }
 
+// RoCE always needs the global header; InfiniBand needs the global header between subnets only.
 ibv_ah_attr QueuePair::AddressOf(const VerbsEnd::Port& remote, uint8_t traffic_class) const {
   ibv_ah_attr address = {};
   address.port_num = port_.number;
   address.sl = nic_->options().service_level;
   address.dlid = remote.lid;
-  // Ports of one fabric's subnet reach one another by LID; the first 8 bytes of a GID are the
-  // subnet's prefix.
+  // Ports of a fabric's subnet reach each other by LID; the first 8 bytes of a GID are the subnet's
+  // prefix.
   const bool same_subnet =
       std::equal(remote.gid.begin(), remote.gid.begin() + 8, port_.gid.bytes.begin());
   if (port_.ethernet || !same_subnet) {
@@ -182,6 +190,8 @@ ibv_ah_attr QueuePair::AddressOf(const VerbsEnd::Port& remote, uint8_t traffic_c
   return address;
 }
 
+// Verbs ask for the state "ready to receive" first and "ready to send" second. The attributes of
+// the peer belong to the first step, and the retries of this end to the second step.
 Status QueuePair::Join(const Remote& remote, uint32_t first_packet, uint8_t traffic_class) {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RTR;
@@ -212,7 +222,7 @@ Status QueuePair::Send(ibv_send_wr& request) {
   ibv_send_wr* refused = nullptr;
   const int error = ibv_post_send(pair_, &request, &refused);
   if (error == 0) return Status::Ok();
-  // iWARP's queue pairs end with their TCP connection.
+  // Queue pairs of iWARP end with their TCP connection.
   if (error == ENOTCONN) return RemoteError("{}: the other end's queue pair is gone", port_.Name());
   return DescribeRefusal(error, "posting a send failed", port_.Name());
 }
@@ -225,7 +235,7 @@ void QueuePair::Stage(const ibv_send_wr& request) {
 
 Status QueuePair::PostStaged(Completions completions) {
   if (staged_.empty()) return Status::Ok();
-  // From the last one on: a completion stands for the requests before it.
+  // The loop goes backwards, because a completion stands for all requests before its own.
   uint32_t requests = kPerCompletion;
   uint64_t bytes = 0;
   for (size_t i = staged_.size(); i-- > 0;) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// A reliable queue pair and the completion queue it reports to. Closed when destroyed.
+// A reliable queue pair, and the completion queue to which queue pairs report. The destructors
+// close both.
 //
 // Threads: one at a time.
 
@@ -14,7 +15,7 @@
 
 namespace tutti {
 
-// A completion queue with a descriptor that becomes readable when something completes.
+// A completion queue with a descriptor that becomes readable when a request completes.
 class CompletionQueue {
  public:
   static Result<std::unique_ptr<CompletionQueue>> Create(std::shared_ptr<VerbsNic> nic, int depth);
@@ -24,15 +25,15 @@ class CompletionQueue {
 
   ibv_cq& queue() const { return *queue_; }
   int fd() const { return channel_->fd; }
-  // Takes up to `room` completions; returns how many there were.
+  // Takes up to `room` completions, and returns their number.
   Result<int> Poll(ibv_wc* completions, int room);
-  // Makes fd() readable at the next completion. One that is there already does not count: call Poll
-  // afterwards.
+  // Makes fd() readable at the next completion. A completion that is already in the queue does not
+  // count: the caller must call Poll afterwards.
   Status Arm();
-  // Takes the event that Arm asked for, if completions that Poll has taken since say that there is
-  // one: without them it is still to come, and a look would cost a system call. After some sleeps
-  // without them it looks all the same: a device may raise the event for a completion that Poll
-  // had taken before, and fd() would stay readable.
+  // Takes the event that Arm has asked for, if Poll has taken completions since: without
+  // completions the event is still to come, and a look would cost a system call. After several
+  // sleeps without completions Disarm looks all the same, because a device may raise the event for
+  // a completion that Poll had taken before, and fd() would stay readable.
   void Disarm();
 
  private:
@@ -43,8 +44,8 @@ class CompletionQueue {
   ibv_comp_channel* const channel_;
   ibv_cq* queue_ = nullptr;
   bool armed_ = false;
-  bool fired_ = false;        // Completions were taken since it was armed.
-  uint32_t armed_again_ = 0;  // calls of Arm since then, or since the last look in vain
+  bool fired_ = false;        // Poll has taken completions since the queue was armed.
+  uint32_t armed_again_ = 0;  // calls of Arm while armed, since the last look for an event
 };
 
 struct QueuePairDepths {
@@ -54,8 +55,8 @@ struct QueuePairDepths {
 
 class QueuePair {
  public:
-  // Makes a queue pair of `port`, ready to be given receives. The other end may write to and read
-  // from registered memory.
+  // Makes a queue pair of `port`, ready to be given receives. The peer may write to and read from
+  // registered memory.
   static Result<std::unique_ptr<QueuePair>> Create(std::shared_ptr<VerbsNic> nic,
                                                    const VerbsPort& port, CompletionQueue& queue,
                                                    const QueuePairDepths& depths);
@@ -64,41 +65,40 @@ class QueuePair {
   QueuePair& operator=(const QueuePair&) = delete;
 
   uint32_t number() const { return pair_->qp_num; }
-  // Returns the most bytes that a request can hold itself.
+  // Returns the most bytes of data that fit into a request (inline).
   uint32_t max_inline() const { return max_inline_; }
 
-  // The other end's queue pair, at its port.
+  // The peer's queue pair, at its port.
   struct Remote {
     const VerbsEnd::Port& port;
     uint32_t number = 0;
-    uint32_t first_packet = 0;  // Packets that come are numbered from here on.
+    uint32_t first_packet = 0;  // the number of the first packet that the peer sends
   };
-  // Joins it with the other end's. Packets that are sent from here are numbered from `first_packet`
-  // on and have this traffic class.
+  // Joins the queue pair with the peer's. Packets from here are numbered from `first_packet` on.
   Status Join(const Remote& remote, uint32_t first_packet, uint8_t traffic_class);
 
-  // Stops it: nothing comes or goes over it any more, and what was posted completes with an error.
+  // Stops the queue pair: no more data passes, and all posted requests complete with an error.
   Status Stop();
-  // Makes it as Create does, for `port`, with nothing posted.
+  // Makes the queue pair ready as Create does, for `port`, with nothing posted.
   Status Renew(const VerbsPort& port);
 
   Status Send(ibv_send_wr& request);
-  // Keeps a request, with at most one element, for PostStaged. Data that it is to hold itself must
-  // stay until then.
+  // Keeps a request of at most one element for PostStaged. Inline data must stay unchanged until
+  // PostStaged.
   void Stage(const ibv_send_wr& request);
-  // Which of the requests that are staged with IBV_SEND_SIGNALED ask for a completion.
+  // Selects the requests that ask for a completion, among requests with IBV_SEND_SIGNALED.
   enum class Completions : uint8_t {
-    // The last one, and one each kPerCompletion or kBytesPerCompletion: it stands for those before
-    // it.
+    // The last request, and one in kPerCompletion requests or kBytesPerCompletion bytes. A
+    // completion stands for all requests before it.
     kFew,
-    // Those, too, whose data lies in memory. Over iWARP no completion stands for the data of other
-    // requests: it says that TCP has the bytes, and siw sends out of the caller's pages, which TCP
-    // may read again later, unless the request itself is to complete.
+    // As kFew, and all requests whose data lies in memory. Over iWARP a completion does not stand
+    // for the data of earlier requests: siw sends out of the caller's pages, and TCP may read the
+    // pages again later, unless the request itself asks for a completion.
     kAllThatRefer,
   };
-  // Posts what is staged, as one list.
+  // Posts all staged requests as a list.
   Status PostStaged(Completions completions = Completions::kFew);
-  // Posts a receive for a send without data, or one that goes into `element`.
+  // Posts a receive for a send without data, or for a send whose data goes into `element`.
   Status Receive(uint64_t id, ibv_sge* element = nullptr);
 
  private:

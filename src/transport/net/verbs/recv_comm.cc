@@ -4,48 +4,39 @@
 
 #include <algorithm>
 #include <numeric>
-#include <utility>
 
 namespace tutti {
 namespace {
 
-// Writes of grants ask for a completion so often: twice in the life of a slot. The queue pair has
-// room for as many again, so that a late completion does not stop the grants.
+// Writes of grants ask for a completion twice in the life of a slot. The queue pair has room for as
+// many writes again, so that a late completion does not stop the grants.
 constexpr uint64_t kGrantsPerCompletion = kTableSlots / 2;
 constexpr uint32_t kGrantDepth = 2 * kTableSlots;
 
-// Distinguish completions of grants and flushes from those of receives, whose ids are numbers of
-// groups.
+// Distinguish completions of grants and flushes from completions of receives.
 constexpr uint64_t kGrantBit = uint64_t{1} << 63;
 constexpr uint64_t kFlushBit = uint64_t{1} << 62;
-// Marks the receive that is posted behind all others of a queue pair which was stopped.
-constexpr uint64_t kMarkerBit = uint64_t{1} << 61;
 
-// How many flushes may be under way at a time. What each of them reads goes into a word of its own
-// behind the grants in the outbox, and is not used.
+// The most flushes under way at a time. Each flush reads into its own word behind the grants in the
+// outbox, and nobody uses the word.
 constexpr uint32_t kFlushes = kNetWindow;
 
-// Behind the records in the table, each queue pair has room for a notice to each of its receives.
-// Its id says which of them, above the number of the queue pair.
+// Behind the records in the table, each queue pair has a slot for the notice of each of its
+// receives. The id of a receive is the number of the slot above the number of the queue pair.
 constexpr size_t kNotices = kTableSlots;
 constexpr int kNoticeShift = 8;
 static_assert(kMaxQueuePairs <= size_t{1} << kNoticeShift);
 
 }  // namespace
 
-Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(const PortSet& ports,
+Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Accept(const PortSet& ports,
                                                            ControlSocket control,
                                                            const ControlMessage& offer,
                                                            std::string peer) {
-  const auto make = [&]() -> Result<std::unique_ptr<VerbsRecvComm>> {
-    if (offer.type != ControlType::kOffer) {
-      return RemoteError("{} began with control message {} instead of an offer", peer,
-                         static_cast<int>(offer.type));
-    }
-    TUTTI_ASSIGN(const VerbsEnd sender, VerbsEnd::Decode(offer.payload));
+  const auto make = [&](const VerbsEnd& sender) -> Result<std::unique_ptr<VerbsChannel>> {
     VerbsChannel::Parts parts;
     parts.ports = ports;
-    parts.peer = std::move(peer);
+    parts.peer = peer;
     parts.notices = sender.notices;
     parts.outbox_bytes = kGrantBytes + kFlushes * sizeof(uint64_t);
     parts.queue_pairs = sender.queue_pairs.size();
@@ -55,19 +46,11 @@ Result<std::unique_ptr<NetRecvComm>> VerbsRecvComm::Create(const PortSet& ports,
     parts.recovers = true;
     parts.loopback_depth = kFlushes;
     TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts), &sender));
-    std::unique_ptr<VerbsRecvComm> comm(new VerbsRecvComm(std::move(channel)));
-    TUTTI_TRY(comm->channel_->Join(sender, comm->channel_->options().grant_traffic_class));
-    return comm;
+    TUTTI_TRY(channel->Join(sender, channel->options().grant_traffic_class));
+    return channel;
   };
-  Result<std::unique_ptr<VerbsRecvComm>> comm = make();
-  if (!comm.ok()) {
-    control.Refuse(comm.status());
-    return std::move(comm).status();
-  }
-  VerbsChannel& channel = *(*comm)->channel_;
-  channel.SetControl(std::move(control));
-  TUTTI_TRY(channel.control().Send(ControlType::kAnswer, channel.Here().Encode()));
-  return std::unique_ptr<NetRecvComm>(std::move(*comm));
+  TUTTI_ASSIGN(auto channel, VerbsChannel::Answer(std::move(control), offer, peer, make));
+  return std::unique_ptr<NetRecvComm>(new VerbsRecvComm(std::move(channel)));
 }
 
 VerbsRecvComm::VerbsRecvComm(std::unique_ptr<VerbsChannel> channel)
@@ -77,7 +60,7 @@ VerbsRecvComm::VerbsRecvComm(std::unique_ptr<VerbsChannel> channel)
       next_ended_(channel_->num_queue_pairs()),
       next_notice_(channel_->num_queue_pairs()),
       flushes_(kFlushes) {
-  // Group g ends on queue pair g mod their number, and there is no group 0.
+  // Group g ends on queue pair g mod the number of queue pairs, and groups begin with 1.
   std::iota(next_ended_.begin(), next_ended_.end(), uint64_t{0});
   next_ended_[0] = next_ended_.size();
 }
@@ -86,9 +69,9 @@ GrantSlot& VerbsRecvComm::Grants(uint64_t group) const {
   return reinterpret_cast<GrantSlot*>(channel_->outbox().data())[group % kTableSlots];
 }
 
-// Posts the receives of a group and has Progress grant its buffers, in this order: the sender may
-// write as soon as it has the grant, and its immediate values need receives. Groups that are begun
-// together are granted by one list of writes.
+// Posts the receives of a group before Progress grants the buffers: the sender may write as soon as
+// the grant has come, and immediate values need receives. Groups begun together are granted by a
+// single list of writes.
 Result<NetRequest*> VerbsRecvComm::Irecv(std::span<const NetReceive> group) {
   TUTTI_TRY(channel_->failure());
   const uint64_t number = posted_ + 1;
@@ -126,7 +109,7 @@ Result<NetRequest*> VerbsRecvComm::Irecv(std::span<const NetReceive> group) {
   return &request;
 }
 
-// Forgets what has come of a group.
+// Resets a group to the state in which no part has come.
 void VerbsRecvComm::Expect(Request& request) {
   request.pending = 1;
   request.ended = false;
@@ -134,14 +117,14 @@ void VerbsRecvComm::Expect(Request& request) {
   request.side_ends = 0;
 }
 
-// Posts receives until each queue pair has one for every group that has not come: only the sender
-// knows over which of them a group goes. Lost queue pairs get theirs later.
+// Posts receives until each queue pair has a receive for every group that has not come, because
+// only the sender knows the queue pair of a group. Lost queue pairs get their receives after the
+// renewal.
 Status VerbsRecvComm::PostReceives() {
-  if (channel_->lost() && !answered_again_) return Status::Ok();
+  if (channel_->state() == Recovery::State::kLost) return Status::Ok();
   for (size_t pair = 0; pair < receives_.size(); ++pair) {
     for (; receives_[pair] < unfinished_; ++receives_[pair]) {
-      const Status posted = PostReceive(pair);
-      if (!posted.ok()) return channel_->Fail(posted);
+      TUTTI_TRY(channel_->FailUnlessOk(PostReceive(pair)));
     }
   }
   return Status::Ok();
@@ -150,10 +133,9 @@ Status VerbsRecvComm::PostReceives() {
 Status VerbsRecvComm::PostReceive(size_t pair) {
   if (!channel_->notices()) return channel_->pair(pair).Receive(channel_->Mark(pair));
   const uint64_t slot = next_notice_[pair]++ % kNotices;
-  ibv_sge element = {};
-  element.addr = reinterpret_cast<uintptr_t>(&Notices(pair)[slot]);
-  element.length = sizeof(Notice);
-  element.lkey = channel_->table().registration(channel_->port_of(pair)).local_key();
+  ibv_sge element =
+      channel_->table().Element(kRecordBytes + (pair * kNotices + slot) * sizeof(Notice),
+                                sizeof(Notice), channel_->port_of(pair));
   return channel_->pair(pair).Receive(channel_->Mark(slot << kNoticeShift | pair), &element);
 }
 
@@ -162,107 +144,40 @@ const Notice* VerbsRecvComm::Notices(size_t pair) const {
   return reinterpret_cast<const Notice*>(first) + pair * kNotices;
 }
 
+// The greeting has no contents: its bytes are the first bytes of the outbox. The sending end must
+// not send before the greeting has come (manager.h).
 Status VerbsRecvComm::SayHello() {
   if (said_hello_ || !channel_->ports().iwarp() || !channel_->IsJoined()) return Status::Ok();
   said_hello_ = true;
   for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
-    ibv_sge element = {};
-    element.addr = reinterpret_cast<uintptr_t>(channel_->outbox().data());
-    element.length = sizeof(Notice);
-    element.lkey = channel_->outbox().registration(channel_->port_of(pair)).local_key();
+    ibv_sge element = channel_->outbox().Element(0, sizeof(Notice), channel_->port_of(pair));
     ibv_send_wr work = {};
     work.wr_id = channel_->Mark(kGrantBit);
     work.sg_list = &element;
     work.num_sge = 1;
     work.opcode = IBV_WR_SEND;
-    const Status sent = channel_->pair(pair).Send(work);
-    if (!sent.ok()) return channel_->Fail(sent);
+    TUTTI_TRY(channel_->FailUnlessOk(channel_->pair(pair).Send(work)));
   }
   return Status::Ok();
 }
 
-Status VerbsRecvComm::TakeOfferAgain(const ControlMessage& message) {
-  if (offer_again_ || answered_again_) {
-    return channel_->Refuse(RemoteError("the sender offered queue pairs twice"));
-  }
-  Result<VerbsEnd> offer = VerbsEnd::Decode(message.payload);
-  if (!offer.ok()) return channel_->Refuse(std::move(offer).status());
-  TUTTI_TRY(
-      channel_->Lose(RemoteError("the other end lost its queue pairs"), VerbsChannel::Loss::kTold));
-  offer_again_ = std::move(offer).value();
-  return Status::Ok();
-}
-
-// Waits until all receives of the lost queue pairs have come back: a marker is posted behind them,
-// since completions come in order. Only then is it known which groups have come, and the offer can
-// be answered.
-Status VerbsRecvComm::GoOnLost() {
-  if (answered_again_) return Status::Ok();
-  for (; markers_posted_ < channel_->num_queue_pairs(); ++markers_posted_) {
-    const Status posted =
-        channel_->pair(markers_posted_).Receive(channel_->Mark(kMarkerBit | markers_posted_));
-    if (!posted.ok()) return channel_->Fail(posted);
-  }
-  if (!offer_again_ || markers_taken_ < markers_posted_) return Status::Ok();
-  const Status answered = AnswerOffer();
-  return answered.ok() ? answered : channel_->Refuse(answered);
-}
-
-// Joins the renewed queue pairs and tells the sender which groups have not come. These are granted
-// anew.
-Status VerbsRecvComm::AnswerOffer() {
-  TUTTI_TRY(channel_->Renew(&*offer_again_));
-  answered_again_ = true;
-  AnswerAgain answer;
-  answer.groups.posted = posted_;
-  const uint64_t first = posted_ < kTableSlots ? 1 : posted_ - kTableSlots + 1;
-  granted_ = posted_;
-  for (uint64_t group = first; group <= posted_; ++group) {
-    Request& request = At(group);
-    if (request.group != group || request.pending == 0) continue;
-    answer.groups.Miss(group);
-    granted_ = std::min(granted_, group - 1);
-    Expect(request);
-  }
-  const size_t pairs = receives_.size();
-  for (size_t pair = 0; pair < pairs; ++pair) {
-    receives_[pair] = 0;
-    next_ended_[pair] = first + (pair + pairs - first % pairs) % pairs;
-  }
-  TUTTI_TRY(PostReceives());
-  for (Request& flush : flushes_) {
-    if (flush.pending > 0) TUTTI_TRY(PostFlush(flush));
-  }
-  reclaimed_ = granted_;
-  TUTTI_TRY(channel_->Join(*offer_again_, channel_->options().grant_traffic_class));
-  answer.end = channel_->Here();
-  offer_again_.reset();
-  markers_posted_ = 0;
-  markers_taken_ = 0;
-  return channel_->control().Send(ControlType::kAnswerAgain, answer.Encode());
-}
-
-// Grants go out while requests of the queue pair are free for them; TakeCompletion gives these
-// back.
+// Grants go out while the queue pair has free requests for them. TakeCompletion frees requests.
 Status VerbsRecvComm::GrantWhatIsPosted() {
   if (!channel_->open()) return Status::Ok();
   while (granted_ < posted_ && granted_ - reclaimed_ < kGrantDepth) {
     StageGrants(++granted_);
   }
-  const Status posted = channel_->pair(0).PostStaged();
-  if (!posted.ok()) return channel_->Fail(posted);
+  TUTTI_TRY(channel_->FailUnlessOk(channel_->pair(0).PostStaged()));
   return TellIfAsleep();
 }
 
-// Stages the write of a group's grants into the sender's table, from within the request where they
-// fit.
+// Stages the write of a group's grants into the sender's table. The grants are copied into the
+// request where they fit.
 void VerbsRecvComm::StageGrants(uint64_t group) {
   const auto slot = static_cast<size_t>(group % kTableSlots);
   const VerbsEnd::Port& there = channel_->remote().ports[channel_->remote_port_of(0)];
-  ibv_sge element = {};
-  element.addr = reinterpret_cast<uintptr_t>(&Grants(group));
-  element.length = static_cast<uint32_t>(At(group).count * sizeof(GrantEntry));
-  element.lkey = channel_->outbox().registration(channel_->port_of(0)).local_key();
+  ibv_sge element = channel_->outbox().Element(
+      slot * sizeof(GrantSlot), At(group).count * sizeof(GrantEntry), channel_->port_of(0));
   ibv_send_wr work = {};
   work.wr_id = channel_->Mark(kGrantBit | group);
   work.sg_list = &element;
@@ -276,28 +191,16 @@ void VerbsRecvComm::StageGrants(uint64_t group) {
   pair.Stage(work);
 }
 
-// Wakes a sender that has said that it sleeps for lack of a grant. Grants themselves are writes
-// into its memory, which no descriptor tells of.
-Status VerbsRecvComm::TellIfAsleep() {
-  if (wake_from_ == 0 || granted_ < wake_from_) return Status::Ok();
-  WireWriter writer;
-  writer.U64(granted_);
-  wake_from_ = 0;
-  const Status told = channel_->control().Send(ControlType::kWoken, std::move(writer).Take());
-  // A sender that is gone is noticed when more is to be received.
-  return told.ok() || told.code() == Code::kRemoteError ? Status::Ok() : channel_->Fail(told);
-}
-
 Result<std::unique_ptr<NetMemory>> VerbsRecvComm::Register(const NetRegion& region) {
   TUTTI_ASSIGN(auto memory, channel_->Register(region));
   if (region.kind == NetMemoryKind::kGpu && channel_->options().gpu_flush) {
-    TUTTI_TRY(channel_->MakeLoopbacks());
+    TUTTI_TRY(channel_->placement().MakeLoopbacks());
   }
   return memory;
 }
 
-// A read by a NIC of what it has written pushes the writes before it into the GPU's memory: over
-// PCIe a read does not pass them. One read of each NIC is enough for all that came before.
+// A NIC that reads back its own data pushes its earlier writes into the GPU's memory, because over
+// PCIe a read does not pass writes. A single read by each NIC covers all earlier data.
 Result<NetRequest*> VerbsRecvComm::Iflush(std::span<const NetReceive> buffers) {
   TUTTI_TRY(channel_->failure());
   const auto free = std::find_if(flushes_.begin(), flushes_.end(),
@@ -311,31 +214,27 @@ Result<NetRequest*> VerbsRecvComm::Iflush(std::span<const NetReceive> buffers) {
   });
   if (last == buffers.rend() || !channel_->options().gpu_flush) return &*free;
   free->flushed = *last;
-  const Status posted = PostFlush(*free);
-  if (!posted.ok()) return channel_->Fail(posted);
+  TUTTI_TRY(channel_->FailUnlessOk(PostFlush(*free)));
   return &*free;
 }
 
-// The last message of a sender that leaves may still have to be read back.
+// The last message of a leaving sender may still have to be read back.
 bool VerbsRecvComm::IsFlushing() const {
   return std::any_of(flushes_.begin(), flushes_.end(),
                      [](const Request& flush) { return flush.pending > 0; });
 }
 
-// Where the loop-backs are lost, they are made again with the queue pairs, and the flush is posted
-// then.
+// Posts the reads of a flush. Lost loop-backs are made again with the queue pairs, and AnswerOffer
+// posts the flush again.
 Status VerbsRecvComm::PostFlush(Request& request) {
   const NetReceive& buffer = request.flushed;
   TUTTI_ASSIGN(const VerbsMemory* const memory, channel_->Check(buffer.memory, buffer.data, 1));
   const auto index = static_cast<uint64_t>(&request - flushes_.data());
-  request.pending = channel_->loopbacks().size();
-  if (!channel_->loops()) return Status::Ok();
-  for (const VerbsChannel::Pair& loop : channel_->loopbacks()) {
-    ibv_sge element = {};
-    element.addr = reinterpret_cast<uintptr_t>(channel_->outbox().data()) + kGrantBytes +
-                   index * sizeof(uint64_t);
-    element.length = 1;
-    element.lkey = channel_->outbox().registration(loop.port).local_key();
+  request.pending = channel_->placement().loopbacks().size();
+  if (!channel_->placement().loops()) return Status::Ok();
+  for (const Placement::Pair& loop : channel_->placement().loopbacks()) {
+    ibv_sge element =
+        channel_->outbox().Element(kGrantBytes + index * sizeof(uint64_t), 1, loop.port);
     ibv_send_wr work = {};
     work.wr_id = channel_->Mark(kFlushBit | index);
     work.sg_list = &element;
@@ -354,7 +253,7 @@ Result<bool> VerbsRecvComm::TakeCompletions() {
   bool moved = false;
   for (const ibv_wc& completion : completions) {
     Status taken = TakeCompletion(completion);
-    // What came before the failure still counts; the next call fails.
+    // Completions before the failure still count; the next call fails.
     if (!taken.ok() && moved) return true;
     TUTTI_TRY(std::move(taken));
     moved = true;
@@ -389,9 +288,8 @@ Status VerbsRecvComm::TakeCompletion(const ibv_wc& completion) {
   return Status::Ok();
 }
 
-// An immediate value has come, or a notice in its place. The value of a send names a group of which
-// pieces went over this queue pair; that of a write ends the next of the groups whose own queue
-// pair this is.
+// Takes an immediate value or a notice. The value of a send names a group with pieces on this
+// further queue pair. The value of a write ends the next group whose own queue pair this is.
 Status VerbsRecvComm::TakeReceive(const ibv_wc& completion, size_t pair, size_t slot) {
   --receives_[pair];
   if (channel_->notices()) {
@@ -451,8 +349,8 @@ VerbsRecvComm::Request* VerbsRecvComm::NextEnded(size_t pair) {
   return &request;
 }
 
-// A group is whole when its own queue pair and all others that carried pieces have ended it: with
-// records, the immediate value says how many.
+// A group is whole when its own queue pair and all further queue pairs with pieces have reported
+// the end. For a group with records, the immediate value is the number of further queue pairs.
 Status VerbsRecvComm::FinishIfWhole(Request& request) {
   if (!request.ended) return Status::Ok();
   const size_t others = HasRecords(request) ? request.immediate : 0;
@@ -467,13 +365,13 @@ const RecordSlot& VerbsRecvComm::Records(const Request& request) const {
   return slots[request.group % kTableSlots];
 }
 
-// A group of one has records only where its message needed them.
+// A group of a single message has records only where the sender needed them.
 bool VerbsRecvComm::HasRecords(const Request& request) const {
   return request.count > 1 || IsWhole(Records(request)[0], request.group);
 }
 
-// Finds out what has come: from the table where the sender has written records of this group, and
-// else from the completions.
+// Fills in sizes and op tags: from the table where the sender has written records of the group, and
+// otherwise from the completion.
 Status VerbsRecvComm::Finish(Request& request) {
   const RecordSlot& records = Records(request);
   if (!HasRecords(request)) {
@@ -496,38 +394,11 @@ Status VerbsRecvComm::Finish(Request& request) {
   return Status::Ok();
 }
 
-Status VerbsRecvComm::TakeControl(const ControlMessage& message) {
-  if (message.type == ControlType::kReady && !channel_->open() &&
-      (!channel_->lost() || answered_again_)) {
-    channel_->SetOpen();
-    if (std::exchange(answered_again_, false)) channel_->TellRecovered(0);
-    return GrantWhatIsPosted();
-  }
-  if (message.type == ControlType::kAwaiting && channel_->ports().iwarp()) {
-    const Status begun = channel_->BeginToConnect();
-    return begun.ok() ? begun : channel_->Refuse(begun);
-  }
-  if (message.type == ControlType::kLost) {
-    return channel_->Lose(RemoteError("the other end lost its queue pairs"),
-                          VerbsChannel::Loss::kTold);
-  }
-  if (message.type == ControlType::kOfferAgain) return TakeOfferAgain(message);
-  WireReader reader(message.payload);
-  const uint64_t group = reader.U64();
-  if (message.type == ControlType::kWake && (channel_->open() || channel_->lost()) &&
-      !reader.failed() && group > 0) {
-    wake_from_ = group;
-    return TellIfAsleep();
-  }
-  return channel_->Refuse(RemoteError("the sender sent control message {} at the wrong time",
-                                      static_cast<int>(message.type)));
-}
-
 Result<bool> VerbsRecvComm::Progress() {
   TUTTI_TRY(channel_->failure());
   TUTTI_ASSIGN(const bool moved, TakeCompletions());
   if (granted_ < posted_) TUTTI_TRY(GrantWhatIsPosted());
-  if (channel_->lost()) TUTTI_TRY(GoOnLost());
+  if (channel_->state() == Recovery::State::kLost) TUTTI_TRY(GoOnLost());
   ControlMessage message;
   TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, !moved && IsFlushing(), message));
   if (!channel_->open()) TUTTI_TRY(SayHello());

@@ -16,8 +16,8 @@ namespace tutti {
 
 class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
  public:
-  // Answers `offer`, which has come over `control`, an authenticated socket; or says there why not.
-  static Result<std::unique_ptr<NetRecvComm>> Create(const PortSet& ports, ControlSocket control,
+  // Answers or refuses `offer`, which has come over `control`, an authenticated socket.
+  static Result<std::unique_ptr<NetRecvComm>> Accept(const PortSet& ports, ControlSocket control,
                                                      const ControlMessage& offer, std::string peer);
 
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override;
@@ -36,20 +36,23 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
     std::array<size_t, kMaxNetGroup> capacities = {};
     size_t pending =
         0;  // Receives: 1 until all has come. Flushes: reads that have not been answered.
-    // What has come: the end of the group on its own queue pair, with the immediate value and the
-    // length of that write, and ends on others.
+    // The ends that have come: on the group's own queue pair, with the immediate value and the
+    // length of the last write, and on further queue pairs.
     bool ended = false;
     uint32_t immediate = 0;
     size_t bytes = 0;
     size_t side_ends = 0;
-    NetReceive flushed;  // what is flushed
+    NetReceive flushed;  // the buffer of a flush
   };
+
+  // Marks the last receive of a queue pair that was stopped.
+  static constexpr uint64_t kMarkerBit = uint64_t{1} << 61;
 
   explicit VerbsRecvComm(std::unique_ptr<VerbsChannel> channel);
   static void Expect(Request& request);
   Status PostReceives();
-  // Take the place of queue pairs that were lost, once the sender offers others and the completions
-  // of the old ones have been taken.
+  // Make lost queue pairs again: keep the sender's offer; post markers and wait for them; answer
+  // the offer when both have come.
   Status TakeOfferAgain(const ControlMessage& message);
   Status GoOnLost();
   Status AnswerOffer();
@@ -58,17 +61,17 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   Result<bool> TakeCompletions();
   Status TakeCompletion(const ibv_wc& completion);
   Status TakeReceive(const ibv_wc& completion, size_t pair, size_t slot);
-  // Take what a send or an immediate value says: that a group ends on a queue pair, its own one or
-  // one beside it.
+  // Take the end of a group's pieces on a further queue pair, the end on the group's own queue
+  // pair, and a notice of either end.
   Status TakeSideEnd(uint32_t group);
   Status TakeEnd(Request& request, uint32_t immediate, size_t bytes);
   Status TakeNotice(const Notice& notice, size_t pair);
   Status PostReceive(size_t pair);
   const Notice* Notices(size_t pair) const;
-  // Says something over each queue pair of iWARP once they are joined.
+  // Sends a greeting over each queue pair of iWARP once they are joined.
   Status SayHello();
-  // Returns the group that an immediate value on a queue pair of its own ends; null where there is
-  // none.
+  // Returns the group that ends next on its own queue pair `pair`; null where no such group is
+  // posted.
   Request* NextEnded(size_t pair);
   Status FinishIfWhole(Request& request);
   Status PostFlush(Request& request);
@@ -78,30 +81,30 @@ class VerbsRecvComm final : public ChannelComm<NetRecvComm, VerbsChannel> {
   bool HasRecords(const Request& request) const;
   Status TakeControl(const ControlMessage& message);
   Status TellIfAsleep();
-  // Returns what is written into the sender's table; a slot is used again kTableSlots groups later.
+  // Returns the source of writes into the sender's table. The slot is used again kTableSlots groups
+  // later.
   GrantSlot& Grants(uint64_t group) const;
   Request& At(uint64_t group) { return requests_[group % kTableSlots]; }
 
   std::vector<Request> requests_;
-  // Groups over the connection's life: granted_ <= posted_, and granted_ - reclaimed_ writes of
-  // grants may not have left yet.
+  // Groups over the connection's life: granted_ <= posted_, and up to granted_ - reclaimed_ writes
+  // of grants have not completed yet.
   uint64_t posted_ = 0;
   uint64_t granted_ = 0;
   uint64_t reclaimed_ = 0;
-  uint64_t wake_from_ = 0;   // the group for which the sender sleeps; 0: it does not
+  uint64_t wake_from_ = 0;   // the group for which the sender sleeps; 0: The sender is awake.
   uint64_t unfinished_ = 0;  // groups that have not come as a whole
-  // For each queue pair: receives that are posted; any group may use one up. And the next of the
-  // groups that end on it.
+  // For each queue pair: the number of posted receives, which any group may use up, and the next
+  // group that ends on the queue pair.
   std::vector<uint64_t> receives_;
   std::vector<uint64_t> next_ended_;
-  std::vector<uint64_t> next_notice_;  // Counts receives, whose notices go round in the table.
+  std::vector<uint64_t> next_notice_;  // Counts receives; notices use slots in turn.
   bool said_hello_ = false;
   std::vector<Request> flushes_;
   // While the queue pairs are lost:
   size_t markers_posted_ = 0;
   size_t markers_taken_ = 0;
   std::optional<VerbsEnd> offer_again_;  // The offer that has not been answered.
-  bool answered_again_ = false;          // the sender has not said that it is ready
 };
 
 }  // namespace tutti

@@ -9,26 +9,26 @@ namespace {
 
 constexpr uint64_t kKeyMagic = 0x32414d5256545554;  // "TUTVRMA2"
 
-// A put with a signal takes two requests of the first queue pair; a piece of one on another queue
-// pair, with the read behind it, takes two as well.
+// A put with a signal takes two requests of the first queue pair. A piece on a further queue pair
+// takes two requests as well, with the read behind the piece.
 constexpr uint32_t kWorkPerRequest = 2;
 
 constexpr size_t kWordBytes = sizeof(uint64_t);
 
-// The id of posted work is the index of its request, and from this bit on the queue pair.
+// The id of posted work is the index of its request, with the queue pair from bit kPairShift on.
 constexpr unsigned kPairShift = 32;
 
-// Holds what a NetRemoteKey holds; both ends are little-endian (table.h).
+// The contents of a NetRemoteKey; both ends are little-endian (table.h).
 struct RangeKey {
   uint64_t magic = kKeyMagic;
   uint64_t address = 0;
   uint64_t bytes = 0;
-  std::array<uint32_t, kMaxPorts> keys = {};  // One for each port.
+  std::array<uint32_t, kMaxPorts> keys = {};  // one for each port
 };
 static_assert(sizeof(RangeKey) <= sizeof(NetRemoteKey));
 
-// A registration whose key names a range of memory. The other end adds an offset to the address,
-// since a device takes addresses.
+// A registration whose key names a range of memory. The peer adds an offset to the address, since a
+// device takes addresses.
 class Window final : public VerbsMemory {
  public:
   using VerbsMemory::VerbsMemory;
@@ -46,7 +46,7 @@ class Window final : public VerbsMemory {
 
 }  // namespace
 
-Result<std::unique_ptr<VerbsRmaComm>> VerbsRmaComm::Make(const PortSet& ports, size_t queue_pairs,
+Result<std::unique_ptr<VerbsChannel>> VerbsRmaComm::Make(const PortSet& ports, size_t queue_pairs,
                                                          std::string peer, const VerbsEnd* offer) {
   if (queue_pairs > kMaxPorts)
     return RemoteError("{} offers {} queue pairs, more than it can have ports", peer, queue_pairs);
@@ -67,42 +67,28 @@ Result<std::unique_ptr<VerbsRmaComm>> VerbsRmaComm::Make(const PortSet& ports, s
     return SystemError("{} is down, by which one-sided operations of {} add to words",
                        channel->ports().ports[0].port.Name(), channel->ports().Name());
   }
-  return std::unique_ptr<VerbsRmaComm>(new VerbsRmaComm(std::move(channel)));
+  return channel;
 }
 
 Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Connect(const PortSet& ports, size_t remote_ports,
                                                           UniqueFd control, std::string peer) {
-  TUTTI_ASSIGN(auto comm, Make(ports, std::max(ports.own, remote_ports), std::move(peer), nullptr));
-  VerbsChannel& channel = *comm->channel_;
-  channel.SetControl(ControlSocket(std::move(control)));
-  TUTTI_TRY(channel.control().WatchPeer());
-  TUTTI_TRY(channel.control().Send(ControlType::kOffer, channel.Here().Encode()));
-  return std::unique_ptr<NetRmaComm>(std::move(comm));
+  TUTTI_ASSIGN(auto channel,
+               Make(ports, std::max(ports.own, remote_ports), std::move(peer), nullptr));
+  TUTTI_TRY(channel->Offer(std::move(control)));
+  return std::unique_ptr<NetRmaComm>(new VerbsRmaComm(std::move(channel)));
 }
 
 Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Accept(const PortSet& ports,
                                                          ControlSocket control,
                                                          const ControlMessage& offer,
                                                          std::string peer) {
-  const auto make = [&]() -> Result<std::unique_ptr<VerbsRmaComm>> {
-    if (offer.type != ControlType::kOffer) {
-      return RemoteError("{} began with control message {} instead of an offer", peer,
-                         static_cast<int>(offer.type));
-    }
-    TUTTI_ASSIGN(const VerbsEnd origin, VerbsEnd::Decode(offer.payload));
-    TUTTI_ASSIGN(auto comm, Make(ports, origin.queue_pairs.size(), std::move(peer), &origin));
-    TUTTI_TRY(comm->channel_->Join(origin, comm->channel_->options().one_sided_traffic_class));
-    return comm;
+  const auto make = [&](const VerbsEnd& origin) -> Result<std::unique_ptr<VerbsChannel>> {
+    TUTTI_ASSIGN(auto channel, Make(ports, origin.queue_pairs.size(), peer, &origin));
+    TUTTI_TRY(channel->Join(origin, channel->options().one_sided_traffic_class));
+    return channel;
   };
-  Result<std::unique_ptr<VerbsRmaComm>> comm = make();
-  if (!comm.ok()) {
-    control.Refuse(comm.status());
-    return std::move(comm).status();
-  }
-  VerbsChannel& channel = *(*comm)->channel_;
-  channel.SetControl(std::move(control));
-  TUTTI_TRY(channel.control().Send(ControlType::kAnswer, channel.Here().Encode()));
-  return std::unique_ptr<NetRmaComm>(std::move(*comm));
+  TUTTI_ASSIGN(auto channel, VerbsChannel::Answer(std::move(control), offer, peer, make));
+  return std::unique_ptr<NetRmaComm>(new VerbsRmaComm(std::move(channel)));
 }
 
 VerbsRmaComm::VerbsRmaComm(std::unique_ptr<VerbsChannel> channel)
@@ -115,7 +101,7 @@ Result<std::unique_ptr<NetMemory>> VerbsRmaComm::Register(const NetRegion& regio
   return std::unique_ptr<NetMemory>(std::make_unique<Window>(region, std::move(held)));
 }
 
-// Returns whether an operation can begin. The connection's last steps are taken here, too, so that
+// Returns whether an operation can begin. HasRoom also takes the last steps of the set-up, so that
 // the first operation need not wait for a call of Progress.
 Result<bool> VerbsRmaComm::HasRoom() {
   TUTTI_TRY(channel_->failure());
@@ -131,7 +117,7 @@ VerbsRmaComm::Request& VerbsRmaComm::Take(const char* doing) {
   return request;
 }
 
-// Checks memory of this end, and returns it as the devices want it.
+// Checks memory of this end, and returns the address and the keys for the devices.
 Result<VerbsRmaComm::Place> VerbsRmaComm::Local(NetLocal local, size_t bytes) {
   if (bytes == 0) return Place{};
   if (!local.memory) return InternalError("an operation came without its registration");
@@ -143,8 +129,8 @@ Result<VerbsRmaComm::Place> VerbsRmaComm::Local(NetLocal local, size_t bytes) {
   return near;
 }
 
-// Checks that the operation stays inside the range that the other end gave out. Its device would
-// check that too, but a failure there costs the queue pair.
+// Checks that the operation stays inside the range that the peer gave out. The peer's device would
+// check too, but a failure of the device costs the queue pair.
 Result<VerbsRmaComm::Place> VerbsRmaComm::Reach(const NetRemote& remote, size_t bytes) {
   if (bytes == 0) return Place{};
   RangeKey range;
@@ -190,6 +176,8 @@ VerbsRmaComm::Pieces VerbsRmaComm::Cut(size_t bytes) const {
   return pieces;
 }
 
+// Only the last work of a step reports, because a completion stands for all earlier work on its
+// queue pair.
 Status VerbsRmaComm::Post(Request& request, size_t pair, ibv_send_wr& work, const Place& near,
                           size_t bytes, bool reports) {
   ibv_sge element = {};
@@ -200,8 +188,7 @@ Status VerbsRmaComm::Post(Request& request, size_t pair, ibv_send_wr& work, cons
   work.sg_list = &element;
   work.num_sge = 1;
   work.send_flags = reports ? unsigned{IBV_SEND_SIGNALED} : 0;
-  const Status posted = channel_->pair(pair).Send(work);
-  if (!posted.ok()) return channel_->Fail(posted);
+  TUTTI_TRY(channel_->FailUnlessOk(channel_->pair(pair).Send(work)));
   if (reports) {
     ++request.due;
     ++in_flight_;
@@ -247,7 +234,7 @@ Status VerbsRmaComm::Finish(Request& request, ibv_send_wr work, bool behind_all)
   return Post(request, 0, work, Scratch(request), kWordBytes, true);
 }
 
-// Posts the steps that have waited long enough.
+// Posts the steps whose earlier work is done.
 Status VerbsRmaComm::TakeSteps() {
   while (!steps_.empty() && AreDone(steps_.front().after)) {
     Step step = steps_.front();
@@ -258,8 +245,8 @@ Status VerbsRmaComm::TakeSteps() {
   return Status::Ok();
 }
 
-// The signal comes behind the write on its queue pair, which carries out requests in order, so that
-// the data are there when the signal is.
+// The signal comes behind the write on the same queue pair, which carries out requests in order.
+// The data is therefore in place when the signal arrives.
 Result<NetRequest*> VerbsRmaComm::Iput(NetLocal from, NetRemote to, size_t bytes,
                                        const NetSignal* signal) {
   TUTTI_ASSIGN(const bool room, HasRoom());
@@ -306,6 +293,7 @@ Result<NetRequest*> VerbsRmaComm::Iget(NetLocal to, NetRemote from, size_t bytes
   return &request;
 }
 
+// Atomic operations always take the first queue pair (rma_comm.h).
 Result<NetRequest*> VerbsRmaComm::Iatomic(NetLocal before, const NetAtomic& atomic) {
   TUTTI_ASSIGN(const bool room, HasRoom());
   if (!room) return nullptr;
@@ -325,7 +313,7 @@ Result<NetRequest*> VerbsRmaComm::Iatomic(NetLocal before, const NetAtomic& atom
   return &request;
 }
 
-// A read is answered after all writes before it on its queue pair have been carried out.
+// A read is answered after all earlier writes of its queue pair have been carried out.
 Result<NetRequest*> VerbsRmaComm::Iflush() {
   TUTTI_ASSIGN(const bool room, HasRoom());
   if (!room) return nullptr;
@@ -344,7 +332,7 @@ Result<bool> VerbsRmaComm::TakeCompletions() {
     Request& request = requests_[index];
     if (completion.status != IBV_WC_SUCCESS) {
       Status failed = channel_->FailCompletion(completion, request.doing);
-      // What was done before the failure still counts; the next call fails.
+      // Completions before the failure still count; the next call fails.
       if (moved) return true;
       return failed;
     }
@@ -365,22 +353,17 @@ Result<bool> VerbsRmaComm::Hear(bool idle) {
   return true;
 }
 
-// Takes the two messages by which a connection becomes usable: the answer to this end's offer, or
-// the word that the other end is ready.
+// Takes the messages that open a connection: the answer to this end's offer, or "ready" of the
+// peer.
 Status VerbsRmaComm::TakeControl(const ControlMessage& message) {
-  if (message.type == ControlType::kReady && !channel_->open() &&
-      !channel_->remote().queue_pairs.empty()) {
-    channel_->SetOpen();
-    return Status::Ok();
-  }
-  if (message.type == ControlType::kAnswer && channel_->remote().queue_pairs.empty()) {
+  if (message.type == ControlType::kReady && channel_->Open()) return Status::Ok();
+  if (message.type == ControlType::kAnswer && channel_->state() == Recovery::State::kSettingUp) {
     Result<VerbsEnd> end = VerbsEnd::Decode(message.payload);
     if (!end.ok()) return channel_->Refuse(std::move(end).status());
     const Status joined = channel_->Join(*end, channel_->options().one_sided_traffic_class);
     if (!joined.ok()) return channel_->Refuse(joined);
-    channel_->SetOpen();
-    const Status told = channel_->control().Send(ControlType::kReady, {});
-    return told.ok() ? told : channel_->Fail(told);
+    channel_->Open();
+    return channel_->FailUnlessOk(channel_->control().Send(ControlType::kReady, {}));
   }
   return channel_->Refuse(RemoteError("the other end sent control message {} at the wrong time",
                                       static_cast<int>(message.type)));

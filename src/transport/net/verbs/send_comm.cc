@@ -10,27 +10,29 @@ namespace tutti {
 namespace {
 
 // A message takes at most three requests of a queue pair: data, records, and the write with the
-// immediate value or the notice in its place.
+// immediate value or a notice instead.
 constexpr uint32_t kWorkPerMessage = 3;
 constexpr uint32_t kMostRequests = 256;
 
-// Where, in the outbox, the notices of requests lie: two of each, by their kind; and in the table
-// what the receiver sends first over each queue pair of iWARP.
+// The outbox holds two notices of each request, by their kind. The table holds, behind the grants,
+// the greeting that the receiver sends first over each queue pair of iWARP.
 constexpr size_t kNoticesPerRequest = 2;
 
-// Marks the receives for these, and the reads that prove what has arrived: one on each queue pair,
+// Mark the receives for greetings, and the reads that prove arrival: one read on each queue pair,
 // whose word goes into the outbox behind the notices.
 constexpr uint64_t kHelloBit = uint64_t{1} << 63;
 constexpr uint64_t kProofBit = uint64_t{1} << 62;
 constexpr size_t kNoticesAt = kRecordBytes;
 constexpr size_t kProofsAt = kNoticesAt + kMostRequests * kNoticesPerRequest * sizeof(Notice);
 
-// The id of work is its number among that of its queue pair, and above it the queue pair.
+// The id of work is its number on its queue pair, with the queue pair in the bits above.
 constexpr int kWorkShift = 40;
 static_assert(kMaxQueuePairs <= size_t{1} << 8);
 
 }  // namespace
 
+// The number of messages under way is bounded by the requests that all NICs of the ports take on a
+// queue pair, because every message may go over any queue pair.
 Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(const PortSet& ports,
                                                            size_t remote_ports, UniqueFd control,
                                                            std::string peer) {
@@ -52,11 +54,9 @@ Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(const PortSet& ports,
   parts.recovers = true;
   parts.notices = ports.iwarp() || ports.ports.front().nic->options().send_notices;
   TUTTI_ASSIGN(auto channel, VerbsChannel::Create(std::move(parts), nullptr));
-  channel->SetControl(ControlSocket(std::move(control)));
-  TUTTI_TRY(channel->control().WatchPeer());
   std::unique_ptr<VerbsSendComm> comm(new VerbsSendComm(std::move(channel), requests, row));
   TUTTI_TRY(comm->PostHelloReceives());
-  TUTTI_TRY(comm->channel_->control().Send(ControlType::kOffer, comm->channel_->Here().Encode()));
+  TUTTI_TRY(comm->channel_->Offer(std::move(control)));
   return std::unique_ptr<NetSendComm>(std::move(comm));
 }
 
@@ -71,11 +71,8 @@ VerbsSendComm::VerbsSendComm(std::unique_ptr<VerbsChannel> channel, uint64_t req
 Status VerbsSendComm::PostHelloReceives() {
   if (!channel_->ports().iwarp()) return Status::Ok();
   for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
-    ibv_sge element = {};
-    element.addr =
-        reinterpret_cast<uintptr_t>(channel_->table().data()) + kGrantBytes + pair * sizeof(Notice);
-    element.length = sizeof(Notice);
-    element.lkey = channel_->table().registration(channel_->port_of(pair)).local_key();
+    ibv_sge element = channel_->table().Element(kGrantBytes + pair * sizeof(Notice), sizeof(Notice),
+                                                channel_->port_of(pair));
     TUTTI_TRY(channel_->pair(pair).Receive(channel_->Mark(kHelloBit | pair), &element));
   }
   return Status::Ok();
@@ -89,8 +86,8 @@ RecordSlot& VerbsSendComm::Records(uint64_t group) const {
   return reinterpret_cast<RecordSlot*>(channel_->outbox().data())[group % kTableSlots];
 }
 
-// Looks whether the grants of the current group have come, and keeps them: the receiver may write
-// anything there later. Fails the connection where they make no sense.
+// Looks for the grants of the current group, and keeps a copy, because the receiver may overwrite
+// the slot later. Fails the connection where the grants make no sense.
 bool VerbsSendComm::LoadGroup() {
   if (group_size_ > 0) return true;
   const GrantSlot& slot = Granted(group_);
@@ -116,7 +113,7 @@ bool VerbsSendComm::LoadGroup() {
   return true;
 }
 
-// Returns whether the buffers agree on how many they are, and have different tags.
+// Returns whether the buffers agree on their number, and have different tags.
 bool VerbsSendComm::IsGroup(const GrantSlot& slot) const {
   const uint32_t count = slot[0].count;
   for (uint32_t i = 0; i < count; ++i) {
@@ -128,7 +125,7 @@ bool VerbsSendComm::IsGroup(const GrantSlot& slot) const {
   return true;
 }
 
-// Returns the buffer of the current group that has this tag and is still free, or -1.
+// Returns the free buffer of the current group with this tag, or -1.
 int VerbsSendComm::FindTag(uint32_t tag) const {
   for (uint32_t i = 0; i < group_size_; ++i) {
     if ((matched_ >> i & 1) == 0 && grants_[i].tag == tag) return static_cast<int>(i);
@@ -144,8 +141,8 @@ VerbsSendComm::Request* VerbsSendComm::TakeRequest() {
   return &request;
 }
 
-// Returns the queue pairs that a message is cut over: all of them where the settings say so, a row
-// where it is long and an end has several ports, else the group's own one.
+// Returns the queue pairs over which a message is cut: all of them where the settings say so, a row
+// for a long message where an end has several ports, and otherwise only the group's own queue pair.
 VerbsSendComm::Stripe VerbsSendComm::StripeOf(const Request& request) const {
   const bool all = channel_->options().split;
   const size_t row = all ? channel_->num_queue_pairs() : row_;
@@ -154,8 +151,8 @@ VerbsSendComm::Stripe VerbsSendComm::StripeOf(const Request& request) const {
   return {own / row * row, row};
 }
 
-// Returns whether sizes and op tags go into the receiver's table, because the immediate value
-// cannot hold them, or because the packets of a write may be reordered.
+// Returns whether sizes and op tags go into the receiver's table, because the immediate value has
+// no room, or because the packets of a write may be reordered.
 bool VerbsSendComm::NeedsRecords(const Request& request) const {
   const VerbsOptions& options = channel_->options();
   const bool adaptive =
@@ -164,9 +161,9 @@ bool VerbsSendComm::NeedsRecords(const Request& request) const {
          (adaptive && request.message.bytes > options.separate_above);
 }
 
-// Begins a message if the receiver has granted a buffer with its tag in the group in turn. Nothing
-// travels ahead of its grant. Progress posts what is staged here, so that messages which are begun
-// together are posted together.
+// Begins a message if the receiver has granted a buffer with the message's tag in the current
+// group. No message travels ahead of its grant. The requests are only staged here, and Progress
+// posts them, so that messages begun together are posted together.
 Result<NetRequest*> VerbsSendComm::Isend(const NetSend& message) {
   TUTTI_TRY(channel_->failure());
   if (message.bytes > kMaxNetMessageBytes) {
@@ -197,16 +194,15 @@ Result<NetRequest*> VerbsSendComm::Isend(const NetSend& message) {
   const auto number = static_cast<uint32_t>(group_);
   record = {number, static_cast<uint32_t>(message.bytes), message.op_tag, number};
   ++in_flight_;
-  const Status posted = Post(request);
-  if (!posted.ok()) return channel_->Fail(posted);
+  TUTTI_TRY(channel_->FailUnlessOk(Post(request)));
   if (!request.ends_group) return &request;
   ++group_;
   group_size_ = 0;
   return &request;
 }
 
-// Stages all work of a message. Called a second time where the queue pairs were lost meanwhile: the
-// grant, the number and the records are those of the first time.
+// Stages all work of a message. The function is called again after a loss of the queue pairs, with
+// the same grant, number and records as before.
 Status VerbsSendComm::Post(Request& request) {
   if (posting_ != request.group) {
     posting_ = request.group;
@@ -218,8 +214,8 @@ Status VerbsSendComm::Post(Request& request) {
   return Status::Ok();
 }
 
-// Stages the writes of a message's data. The only message of a group carries the immediate value,
-// too, unless records or a notice follow.
+// Stages the writes of a message's data. The only message of a group also carries the immediate
+// value, unless records or a notice follow.
 Status VerbsSendComm::PostMessage(Request& request) {
   const NetSend& message = request.message;
   const VerbsMemory* memory = nullptr;
@@ -229,7 +225,7 @@ Status VerbsSendComm::PostMessage(Request& request) {
   const bool alone = !NeedsRecords(request);
   const bool carries_end = alone && !channel_->notices();
   const Stripe stripe = StripeOf(request);
-  std::array<size_t, kMaxQueuePairs> pieces;  // As many as the stripe has are written.
+  std::array<size_t, kMaxQueuePairs> pieces;  // Only the first stripe.count are set.
   CutByWeight(message.bytes, channel_->weights().subspan(stripe.first, stripe.count),
               std::span(pieces).first(stripe.count));
   for (size_t i = 0, from = 0; i < stripe.count; from += pieces[i++]) {
@@ -243,8 +239,8 @@ Status VerbsSendComm::PostMessage(Request& request) {
     work.wr.rdma.rkey = request.grant.keys[channel_->remote_port_of(pair)];
     const Registration* const held =
         memory ? memory->registration(channel_->port_of(pair)) : nullptr;
-    // Where this message ends the group, what follows on the queue pair completes for it, except
-    // over iWARP (QueuePair::Completions), and so wherever notices tell of messages.
+    // Where this message ends the group, a later request on the queue pair completes for the
+    // message, except where notices announce messages (QueuePair::Completions).
     StagePiece(pair, work, request, carries_end || !request.ends_group || channel_->notices(),
                {message.data + from, pieces[i], held ? held->local_key() : 0,
                 memory ? memory->region().kind : NetMemoryKind::kHost});
@@ -256,6 +252,8 @@ Status VerbsSendComm::PostMessage(Request& request) {
   return Status::Ok();
 }
 
+// A notice that is not inline must stay unchanged until it has been sent, so each request has room
+// in the outbox for its notices.
 void VerbsSendComm::PostNotice(size_t pair, Request& request, const Notice& notice) {
   const auto index = static_cast<size_t>(&request - requests_.data()) * kNoticesPerRequest +
                      (notice.kind == Notice::Kind::kSideEnd ? 1 : 0);
@@ -269,8 +267,8 @@ void VerbsSendComm::PostNotice(size_t pair, Request& request, const Notice& noti
               channel_->outbox().registration(channel_->port_of(pair)).local_key()});
 }
 
-// Stages what ends a group: its records, and a write without data whose immediate value says how
-// many other queue pairs end it too. `request` is done only when these are.
+// Stages the end of a group: the records, and a write without data whose immediate value is the
+// number of further queue pairs with pieces. `request` is done only when the end is done.
 void VerbsSendComm::PostEnd(Request& request) {
   PostSideEnds(request);
   const size_t own = OwnPair(request.group);
@@ -295,8 +293,7 @@ void VerbsSendComm::PostEnd(Request& request) {
   StagePiece(own, end, request, true, {});
 }
 
-// Stages, behind the pieces on other queue pairs than the group's own, a send without data that
-// names the group.
+// Stages a send without data that names the group, behind the pieces on each further queue pair.
 void VerbsSendComm::PostSideEnds(Request& request) {
   for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
     if (!beside_.test(pair)) continue;
@@ -312,8 +309,8 @@ void VerbsSendComm::PostSideEnds(Request& request) {
   }
 }
 
-// Stages one write or send. What fits is copied into the request itself (inline), which spares the
-// device a read of memory. The processor copies it, which memory of a GPU is not for.
+// Stages a write or send. Small data in memory of the host is copied into the request (inline), to
+// spare the device a read of memory. Memory of a GPU is never copied by the processor.
 void VerbsSendComm::StagePiece(size_t pair, ibv_send_wr& work, Request& request, bool completes,
                                const Piece& piece) {
   UnderWay& way = under_way_[pair];
@@ -330,8 +327,8 @@ void VerbsSendComm::StagePiece(size_t pair, ibv_send_wr& work, Request& request,
     element.lkey = piece.key;
     work.sg_list = &element;
     work.num_sge = 1;
-    // Always over iWARP: where its own thread sends them, siw of Linux 6.1 sends wrong bytes for a
-    // few that cross a page and are not copied here.
+    // Small data is always copied over iWARP: siw of Linux 6.1 sends wrong bytes for some uncopied
+    // data that crosses a page, where siw's own thread sends.
     const bool copied = channel_->options().inline_data || channel_->ports().iwarp();
     if (copied && piece.kind == NetMemoryKind::kHost &&
         piece.bytes <= channel_->pair(pair).max_inline()) {
@@ -344,11 +341,11 @@ void VerbsSendComm::StagePiece(size_t pair, ibv_send_wr& work, Request& request,
 
 Status VerbsSendComm::Flush() {
   if (staged_.none()) return Status::Ok();
+  const auto which =
+      channel_->notices() ? QueuePair::Completions::kAllThatRefer : QueuePair::Completions::kFew;
   for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
     if (!staged_.test(pair)) continue;
-    const Status posted = channel_->pair(pair).PostStaged(
-        channel_->notices() ? QueuePair::Completions::kAllThatRefer : QueuePair::Completions::kFew);
-    if (!posted.ok()) return channel_->Fail(posted);
+    TUTTI_TRY(channel_->FailUnlessOk(channel_->pair(pair).PostStaged(which)));
   }
   staged_.reset();
   return Status::Ok();
@@ -361,18 +358,15 @@ bool VerbsSendComm::Drained() const {
   return false;
 }
 
-// A read is answered only when all writes and sends before it on its queue pair have been placed,
-// and by the other host's device or kernel, whatever the process there does.
+// A read is answered only when all earlier writes and sends on its queue pair have been placed. The
+// device or kernel of the peer's host answers, whether or not the peer's process runs.
 Status VerbsSendComm::ProveArrival() {
   if (in_flight_ > 0 || proofs_ > 0) return Status::Ok();
   proof_wanted_ = false;
   proving_ = begun_;
   for (size_t pair = 0; pair < channel_->num_queue_pairs(); ++pair) {
-    ibv_sge element = {};
-    element.addr = reinterpret_cast<uintptr_t>(channel_->outbox().data()) + kProofsAt +
-                   pair * sizeof(uint64_t);
-    element.length = sizeof(uint64_t);
-    element.lkey = channel_->outbox().registration(channel_->port_of(pair)).local_key();
+    ibv_sge element = channel_->outbox().Element(kProofsAt + pair * sizeof(uint64_t),
+                                                 sizeof(uint64_t), channel_->port_of(pair));
     ibv_send_wr work = {};
     work.wr_id = channel_->Mark(kProofBit | uint64_t{pair} << kWorkShift);
     work.sg_list = &element;
@@ -381,8 +375,7 @@ Status VerbsSendComm::ProveArrival() {
     work.send_flags = IBV_SEND_SIGNALED;
     work.wr.rdma.remote_addr = channel_->remote().table_address;
     work.wr.rdma.rkey = channel_->remote().ports[channel_->remote_port_of(pair)].table_key;
-    const Status posted = channel_->pair(pair).Send(work);
-    if (!posted.ok()) return channel_->Fail(posted);
+    TUTTI_TRY(channel_->FailUnlessOk(channel_->pair(pair).Send(work)));
     ++proofs_;
   }
   return Status::Ok();
@@ -396,8 +389,7 @@ void VerbsSendComm::Complete(size_t pair, uint64_t number) {
   }
 }
 
-// Completions of queue pairs that have been renewed since are left out (Unmark): their work was
-// repeated.
+// Completions of an earlier life of the queue pairs are left out (Unmark): their work was repeated.
 Result<bool> VerbsSendComm::TakeCompletions() {
   TUTTI_ASSIGN(const std::span<const ibv_wc> completions, channel_->Poll());
   bool moved = false;
@@ -422,7 +414,7 @@ Result<bool> VerbsSendComm::TakeCompletions() {
       const size_t bytes =
           place < way.requests.size() ? way.requests[place]->message.bytes : size_t{0};
       Status failed = channel_->Lose(completion, fmt::format("writing {} bytes", bytes));
-      // What was done before the failure still counts; the next call fails.
+      // Completions before the failure still count; the next call fails.
       if (!failed.ok() && !moved) return failed;
       if (!failed.ok()) return true;
     } else {
@@ -434,104 +426,16 @@ Result<bool> VerbsSendComm::TakeCompletions() {
   return moved;
 }
 
-// Renews the queue pairs and offers them to the receiver. Called when all completions of the lost
-// ones have been taken, so that it is known which messages are done.
-Status VerbsSendComm::OfferAgain() {
-  offered_again_ = true;
-  const Status renewed = channel_->Renew(nullptr);
-  if (!renewed.ok()) return channel_->Refuse(renewed);
-  const Status told = channel_->control().Send(ControlType::kOfferAgain, channel_->Here().Encode());
-  return told.ok() ? told : channel_->Fail(told);
-}
-
-// Repeats the messages that are not done here and whose groups have not come there.
-Status VerbsSendComm::TakeAnswerAgain(const ControlMessage& message) {
-  Result<AnswerAgain> answer = AnswerAgain::Decode(message.payload);
-  if (!answer.ok()) return channel_->Refuse(std::move(answer).status());
-  const Status joined = channel_->Join(answer->end, channel_->options().traffic_class);
-  if (!joined.ok()) return channel_->Refuse(joined);
-  std::vector<Request*> missing;
-  for (Request& request : requests_) {
-    if (!request.taken || request.pending == 0) continue;
-    if (!answer->groups.Has(request.group)) {
-      missing.push_back(&request);
-      continue;
-    }
-    request.pending = 0;
-    --in_flight_;
-  }
-  std::sort(missing.begin(), missing.end(),
-            [](const Request* a, const Request* b) { return a->number < b->number; });
-  for (UnderWay& way : under_way_) {
-    way.first += way.requests.size();
-    way.requests.clear();
-  }
-  posting_ = 0;
-  for (Request* const request : missing) {
-    const Status posted = Post(*request);
-    if (!posted.ok()) return channel_->Fail(posted);
-  }
-  TUTTI_TRY(Flush());
-  offered_again_ = false;
-  wake_asked_ = 0;
-  woken_ = 0;
-  channel_->SetOpen();
-  channel_->TellRecovered(missing.size());
-  const Status told = channel_->control().Send(ControlType::kReady, {});
-  return told.ok() ? told : channel_->Fail(told);
-}
-
-Status VerbsSendComm::TakeControl(const ControlMessage& message) {
-  WireReader reader(message.payload);
-  switch (message.type) {
-    case ControlType::kAnswer: {
-      if (channel_->open() || answered_) break;
-      Result<VerbsEnd> end = VerbsEnd::Decode(message.payload);
-      if (!end.ok()) return channel_->Refuse(std::move(end).status());
-      const Status joined = channel_->Join(*end, channel_->options().traffic_class);
-      if (!joined.ok()) return channel_->Refuse(joined);
-      answered_ = true;
-      if (!channel_->ports().iwarp()) return OpenIfJoined();
-      // Whoever drives this end has something to send, and goes on until it is sent.
-      const Status told = channel_->control().Send(ControlType::kAwaiting, {});
-      return told.ok() ? told : channel_->Fail(told);
-    }
-    case ControlType::kAnswerAgain:
-      if (!channel_->lost() || !offered_again_) break;
-      return TakeAnswerAgain(message);
-    case ControlType::kLost:
-      // A message that crossed this end's own offer tells nothing new.
-      return channel_->Lose(RemoteError("the other end lost its queue pairs"),
-                            VerbsChannel::Loss::kTold);
-    case ControlType::kWoken:
-      woken_ = std::max(woken_, reader.U64());
-      return Status::Ok();
-    default:
-      break;
-  }
-  return channel_->Refuse(RemoteError("the receiver sent control message {} at the wrong time",
-                                      static_cast<int>(message.type)));
-}
-
-Status VerbsSendComm::OpenIfJoined() {
-  const bool can_send = !channel_->ports().iwarp() || hellos_ == channel_->num_queue_pairs();
-  if (!answered_ || !can_send) return Status::Ok();
-  answered_ = false;
-  channel_->SetOpen();
-  const Status told = channel_->control().Send(ControlType::kReady, {});
-  return told.ok() ? told : channel_->Fail(told);
-}
-
-// The control socket is looked at only when nothing else has moved, because that is a system call.
+// A look at the control socket is a system call, and waits until nothing else has moved.
 Result<bool> VerbsSendComm::Progress() {
   TUTTI_TRY(channel_->failure());
   TUTTI_TRY(Flush());
   TUTTI_ASSIGN(const bool moved, TakeCompletions());
-  if (answered_) [[unlikely]]
+  if (channel_->state() == Recovery::State::kJoined) [[unlikely]]
     TUTTI_TRY(OpenIfJoined());
   if (proof_wanted_) [[unlikely]]
     TUTTI_TRY(ProveArrival());
-  if (channel_->lost() && !offered_again_ && !moved) TUTTI_TRY(OfferAgain());
+  if (channel_->state() == Recovery::State::kLost && !moved) TUTTI_TRY(OfferAgain());
   ControlMessage message;
   TUTTI_ASSIGN(const bool came, channel_->Listen(!moved, in_flight_ > 0 || proofs_ > 0, message));
   if (!came) return moved;
@@ -548,24 +452,21 @@ Result<bool> VerbsSendComm::Test(NetRequest& request) {
   return true;
 }
 
-// Grants come without a notice. Before this end sleeps for lack of one, it asks the receiver to say
-// when it has granted, and looks once more.
+// A grant brings no completion. Before this end sleeps for lack of a grant, this end asks the
+// receiver for a message about the next grant, and looks for the grant once more.
 NetIdle VerbsSendComm::PrepareToWait(std::vector<NetWait>& waits) {
   if (!channel_->failure().ok()) return NetIdle::kProgress;
   if (channel_->open() && starved_) {
     if (LoadGroup()) return NetIdle::kProgress;
-    // The receiver's message has come before the grant itself, which is on its way.
+    // The receiver's message has overtaken the grant, which is on its way.
     if (woken_ >= group_) return NetIdle::kPoll;
     if (wake_asked_ < group_) {
       wake_asked_ = group_;
       WireWriter writer;
       writer.U64(group_);
-      const Status asked = channel_->control().Send(ControlType::kWake, std::move(writer).Take());
-      if (!asked.ok()) {
-        [[maybe_unused]] const Status failed = channel_->Fail(asked);
-        return NetIdle::kProgress;
-      }
-      if (LoadGroup()) return NetIdle::kProgress;
+      const Status asked = channel_->FailUnlessOk(
+          channel_->control().Send(ControlType::kWake, std::move(writer).Take()));
+      if (!asked.ok() || LoadGroup()) return NetIdle::kProgress;
     }
   }
   return channel_->PrepareToWait(waits, starved_ || !channel_->open());

@@ -16,14 +16,13 @@ constexpr uint16_t kMagic = 0x7656;
 constexpr size_t kHeaderBytes = 8;
 constexpr size_t kMaxName = 96;
 constexpr uint32_t kPacketNumbers = 1u << 24;
-// A queue pair's number has so many bits; its port follows above them.
+// The bits of a queue pair's number; the port follows above the number.
 constexpr int kNumberBits = 24;
-// The most bytes that wait to be sent. One or two messages are on their way at a time, each below
-// 2 KiB, so that more of them mean that the other end does not read.
+// The most bytes that wait to be sent. At most two messages of less than 2 KiB are on their way at
+// a time, so more waiting bytes mean that the peer does not read.
 constexpr size_t kMaxQueued = 16 * 1024;
 
-// When TCP asks whether the other host still answers: after 30 s without a message, and then five
-// times, 6 s apart.
+// TCP probes the peer's host after 30 s without a message, and then five times, 6 s apart.
 constexpr int kKeepaliveIdleS = 30;
 constexpr int kKeepaliveBetweenS = 6;
 constexpr int kKeepaliveProbes = 5;
@@ -33,10 +32,10 @@ bool Again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error 
 struct Header {
   bool sensible = false;
   ControlType type = ControlType::kReady;
-  size_t length = 0;  // The length of the payload.
+  size_t length = 0;  // of the payload
 };
 
-// REQUIRES: there are kHeaderBytes bytes.
+// REQUIRES: the span has kHeaderBytes bytes.
 Header DecodeHeader(std::span<const std::byte> bytes) {
   WireReader reader(bytes);
   const uint16_t magic = reader.U16();
@@ -156,7 +155,7 @@ Result<AnswerAgain> AnswerAgain::Decode(std::span<const std::byte> payload) {
   return answer;
 }
 
-// Has TCP notice a host that is gone, since the control socket is idle while data move.
+// The control socket is idle while data moves, so TCP must probe to notice a vanished host.
 Status ControlSocket::WatchPeer() {
   const int one = 1;
   if (setsockopt(fd(), SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)) != 0 ||
@@ -202,7 +201,7 @@ Result<bool> ControlSocket::Flush() {
   return true;
 }
 
-// Takes a message out of what has been read, if a whole one is there.
+// Takes a message out of the bytes that have been read, if they hold a whole message.
 Result<bool> ControlSocket::TakeStaged(ControlMessage& message) {
   if (in_.size() < kHeaderBytes) return false;
   const Header header = DecodeHeader(in_);
@@ -222,6 +221,7 @@ bool ControlSocket::HasStaged() const {
   return !header.sensible || in_.size() - kHeaderBytes >= header.length;
 }
 
+// A single call of recv may return several messages; the rest stays staged for later calls.
 Result<bool> ControlSocket::Receive(ControlMessage& message) {
   for (;;) {
     TUTTI_ASSIGN(const bool taken, TakeStaged(message));

@@ -1,6 +1,7 @@
 #pragma once
 
-// The two ends of a connection tell each other this over its control socket.
+// The messages of the control socket, by which the two ends of a connection set the connection up
+// and mend it.
 //
 //   sending end                                  receiving end
 //   hello (socket/listener.h: the token) ──────▶ Accept takes the socket
@@ -12,12 +13,12 @@
 //
 //   wake: I sleep until group g is granted ────▶
 //         ◀───────────────────────────────────── woken: group g is granted
-//   either end: refusal, a sentence; the connection is broken then
+//   either end: refusal, a sentence; the connection is broken afterwards
 //
-//   either end: lost: my queue pairs failed ───▶ both ends stop theirs (channel.h)
-//   offer again: VerbsEnd ─────────────────────▶ takes what has come, renews and joins its own
+//   either end: lost: my queue pairs failed ───▶ both ends stop theirs (recovery.h)
+//   offer again: VerbsEnd ─────────────────────▶ takes completions, renews and joins its own
 //   renews its own, joins them ◀──────────────── answer again: ReceivedGroups, VerbsEnd
-//   ready ─────────────────────────────────────▶ grants again what has not come
+//   ready ─────────────────────────────────────▶ grants missing groups again
 //
 // A message is a header of 8 bytes and a payload (integers little-endian):
 //     0  magic   u16   0x7656
@@ -46,49 +47,49 @@ inline constexpr uint32_t kVerbsNetVersion = 5;
 inline constexpr size_t kMaxQueuePairs = 128;
 inline constexpr size_t kMaxControlPayload = 1024;
 
-// Says where an end's queue pairs and its table are.
+// Describes the queue pairs and the table of an end.
 struct VerbsEnd {
   struct Port {
     uint8_t mtu = 1;  // the code of the standard, 1 to 5
     uint16_t lid = 0;
     std::array<uint8_t, 16> gid = {};
     uint32_t speed_mbps = 0;  // 0: unknown
-    uint32_t table_key = 0;   // The key of the port's NIC for the table.
+    uint32_t table_key = 0;   // the key of the port's NIC for the table
   };
   struct Pair {
     uint32_t number = 0;  // 24 bits
     uint8_t port = 0;     // an index into `ports`
   };
 
-  bool ethernet = false;      // RoCE or iWARP; else an InfiniBand fabric
+  bool ethernet = false;      // RoCE or iWARP; false: an InfiniBand fabric
   bool iwarp = false;         // The connection manager joins the queue pairs.
-  bool notices = false;       // Sends tell of messages instead of immediate values.
+  bool notices = false;       // Sends announce messages instead of immediate values.
   uint32_t first_packet = 0;  // 24 bits
   uint64_t table_address = 0;
-  uint8_t own = 1;  // The first ports, so many, are those of the end's device; others spares.
+  uint8_t own = 1;          // The first `own` ports are the device's; all later ports are spares.
   std::vector<Port> ports;  // 1 to kMaxPorts
   std::vector<Pair> queue_pairs;
   std::string name;        // "mlx5_0 (10.0.0.1)"
-  ManagedAddress managed;  // iWARP: where the sending end awaits the other's queue pairs
+  ManagedAddress managed;  // iWARP: where the sending end awaits the receiver's queue pairs
 
   std::string_view kind() const { return iwarp ? "iWARP" : ethernet ? "RoCE" : "InfiniBand"; }
   Bytes Encode() const;
-  // Returns RemoteError when the bytes are no VerbsEnd, or say what cannot be.
+  // Returns RemoteError when the bytes are no VerbsEnd, or have impossible values.
   static Result<VerbsEnd> Decode(std::span<const std::byte> payload);
 };
 
-// Says which groups of receives have come as a whole, of those that are in the tables (table.h).
+// Tells which of the groups in the tables (table.h) have come as a whole.
 struct ReceivedGroups {
   static constexpr size_t kSlots = 256;
 
-  uint64_t posted = 0;                           // the last group for which there are receives
+  uint64_t posted = 0;                           // the last group with receives
   std::array<uint8_t, kSlots / 8> missing = {};  // a bit for each slot whose group has not come
 
   void Miss(uint64_t group) {
     missing[group % kSlots / 8] =
         static_cast<uint8_t>(missing[group % kSlots / 8] | 1u << group % 8);
   }
-  // Returns whether a group has come. Those that are not in the tables any more have.
+  // Returns whether a group has come. All groups that have left the tables have come.
   bool Has(uint64_t group) const {
     if (group > posted) return false;
     const bool in_table = group + kSlots > posted;
@@ -102,7 +103,7 @@ struct AnswerAgain {
   VerbsEnd end;
 
   Bytes Encode() const;
-  // Returns RemoteError when the bytes are no such answer.
+  // Returns RemoteError when the bytes are no AnswerAgain.
   static Result<AnswerAgain> Decode(std::span<const std::byte> payload);
 };
 
@@ -116,7 +117,7 @@ enum class ControlType : uint8_t {
   kLost = 7,
   kOfferAgain = 8,   // payload: VerbsEnd
   kAnswerAgain = 9,  // payload: AnswerAgain
-  kAwaiting = 10,    // iWARP: the sending end is driven and takes queue pairs
+  kAwaiting = 10,    // iWARP: the sending end calls Listen and takes queue pairs.
 };
 
 struct ControlMessage {
@@ -131,23 +132,23 @@ class ControlSocket {
   explicit ControlSocket(UniqueFd fd) : fd_(std::move(fd)) {}
 
   int fd() const { return fd_.get(); }
-  // Has the kernel ask an idle peer whether it is still there: one whose host has vanished breaks
-  // the connection after about a minute.
+  // Has the kernel probe an idle peer. A peer whose host has vanished breaks the connection after
+  // about a minute.
   Status WatchPeer();
-  // Queues a message and writes what the socket takes. SystemError when too much is queued: the
-  // other end does not read.
+  // Queues a message, and writes as much as the socket takes. SystemError when too much is queued,
+  // because the peer does not read.
   Status Send(ControlType type, std::span<const std::byte> payload);
-  // Tells the other end why the connection is given up, as far as the socket takes it.
+  // Tells the peer why the connection is given up, as far as the socket takes the sentence.
   void Refuse(const Status& why);
-  // Writes what is queued. Returns whether all of it is written.
+  // Writes queued bytes. Returns whether all of them are written.
   Result<bool> Flush();
-  // Stores the next message; false when none has come yet. RemoteError when the other end has
-  // closed the connection or sends nonsense.
+  // Stores the next message; false when none has come yet. RemoteError when the peer has closed the
+  // connection or sends nonsense.
   Result<bool> Receive(ControlMessage& message);
-  // Returns whether Receive has something to say without the socket: a message that came together
-  // with an earlier one. Nobody who sleeps on the socket would be woken for it.
+  // Returns whether Receive has a message without the socket, because the message came together
+  // with an earlier message. The socket wakes no sleeper for such a message.
   bool HasStaged() const;
-  // Waits for the next message. Timeout when none came within `limits`: the wait may be repeated.
+  // Waits for the next message. Timeout when none came within `limits`; the caller may wait again.
   Result<ControlMessage> Await(const WaitLimits& limits);
   // Breaks the connection. Any thread.
   void Shutdown();

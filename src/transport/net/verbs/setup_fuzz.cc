@@ -1,5 +1,5 @@
-// libFuzzer entry for what the other end of a connection over verbs says over its control socket:
-// make fuzz. The first byte says in which pieces the rest comes.
+// Fuzzes the messages that a peer sends over the control socket (make fuzz). The first byte chooses
+// the pieces in which the rest comes.
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-// What was understood must be what the other end can have written.
+// Decoded values must be values that a peer can have written.
 void CheckEnd(const ControlMessage& message) {
   if (const Result<AnswerAgain> answer = AnswerAgain::Decode(message.payload); answer.ok()) {
     if (answer->end.queue_pairs.empty() || answer->groups.Has(answer->groups.posted + 1)) abort();
@@ -27,14 +27,14 @@ void CheckEnd(const ControlMessage& message) {
   if (!again.ok() || again->queue_pairs.size() != end->queue_pairs.size()) abort();
 }
 
-// Takes messages until there is none. Returns false when the socket has failed.
+// Takes all messages. Returns false when the socket has failed.
 bool TakeAll(ControlSocket& socket) {
   ControlMessage message;
   for (;;) {
     const Result<bool> came = socket.Receive(message);
     if (!came.ok()) return false;
     if (!*came) {
-      if (socket.HasStaged()) abort();  // Receive has just said that there is none
+      if (socket.HasStaged()) abort();  // Receive has just returned no message.
       return true;
     }
     if (message.payload.size() > kMaxControlPayload) abort();

@@ -1,4 +1,4 @@
-// Tests what the ends of a connection tell each other, whole, in parts, and damaged.
+// Tests the messages of the control socket: whole, in parts, and damaged.
 
 #include "transport/net/verbs/setup.h"
 
@@ -114,7 +114,7 @@ TEST(AnswerAgainTest, ReadsBackWhatItWrote) {
     EXPECT_TRUE(read->groups.Has(group)) << group;
   for (const uint64_t group : {745, 900, 1000, 1001})
     EXPECT_FALSE(read->groups.Has(group)) << group;
-  // The slot of a group that is missing had another one before, which has come.
+  // The slot of a missing group belonged to an earlier group, which has come.
   EXPECT_TRUE(read->groups.Has(1000 - 256));
   for (size_t length = 0; length < bytes.size(); ++length) {
     EXPECT_FALSE(AnswerAgain::Decode(std::span(bytes).first(length)).ok()) << length;
@@ -158,7 +158,7 @@ TEST(ControlSocketTest, CarriesMessagesInOrder) {
   EXPECT_FALSE(*sockets.there.Receive(message));
 }
 
-// Who sleeps on the socket is not woken for a message that was read together with another.
+// The socket does not wake a sleeper for a message that was read together with an earlier message.
 TEST(ControlSocketTest, SaysThatAFurtherMessageHasCome) {
   Sockets sockets;
   ASSERT_TRUE(sockets.here.Send(ControlType::kReady, {}).ok());

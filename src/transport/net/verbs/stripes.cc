@@ -11,12 +11,12 @@ constexpr uint32_t kMostWeight = 10'000'000;
 std::vector<uint8_t> UsableFrom(const EndPorts& ports, size_t begin, size_t end) {
   std::vector<uint8_t> usable;
   for (size_t i = begin; i < end; ++i) {
-    if ((ports.usable >> i & 1) != 0) usable.push_back(static_cast<uint8_t>(i));
+    if (ports.usable.test(i)) usable.push_back(static_cast<uint8_t>(i));
   }
   return usable;
 }
 
-// Returns what each queue pair has of its port's speed.
+// Returns each queue pair's part of its port's speed.
 std::vector<uint32_t> Shares(std::span<const uint32_t> mbps, std::span<const uint8_t> ports) {
   std::vector<uint32_t> shares;
   for (const uint8_t port : ports) {
@@ -28,6 +28,8 @@ std::vector<uint32_t> Shares(std::span<const uint32_t> mbps, std::span<const uin
 
 }  // namespace
 
+// A queue pair of the peer is away from home where its port is not the port of the drawing.
+// Replaced ports share the remaining usable ports in turn.
 std::vector<uint8_t> PlacePairs(size_t pairs, const EndPorts& ours, const PairPlaces* theirs) {
   std::vector<uint8_t> others = UsableFrom(ours, 0, ours.own);
   if (others.empty()) others = UsableFrom(ours, ours.own, ours.all);
@@ -35,7 +37,7 @@ std::vector<uint8_t> PlacePairs(size_t pairs, const EndPorts& ours, const PairPl
   for (size_t i = 0; i < pairs; ++i) {
     size_t port = i % ours.own;
     if (theirs && theirs->port_of[i] != i % theirs->own) port = theirs->port_of[i] % ours.own;
-    if ((ours.usable >> port & 1) == 0 && !others.empty()) port = others[i % others.size()];
+    if (!ours.usable.test(port) && !others.empty()) port = others[i % others.size()];
     places.push_back(static_cast<uint8_t>(port));
   }
   return places;
@@ -55,6 +57,8 @@ std::vector<uint32_t> WeighPairs(std::span<const uint32_t> our_mbps,
   return weights;
 }
 
+// Cuts at the running sums of the weights, rounded up to the alignment, so that rounding never adds
+// up and the last piece ends exactly at the end.
 void CutByWeight(size_t bytes, std::span<const uint32_t> weights, std::span<size_t> pieces) {
   uint64_t all = 0;
   for (const uint32_t weight : weights) all += weight;

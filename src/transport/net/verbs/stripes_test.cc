@@ -1,4 +1,4 @@
-// Tests where queue pairs lie on the ports of two ends, and how messages are cut over them.
+// Tests the placement of queue pairs on the ports of two ends, and the cutting of messages.
 
 #include "transport/net/verbs/stripes.h"
 
@@ -39,15 +39,15 @@ TEST(PlacePairsTest, WithoutAnyTheyStayWhereTheyBelong) {
   EXPECT_THAT(PlacePairs(2, {2, 3, 0}, nullptr), ElementsAre(0, 1));
 }
 
-// The sender has lost its first port, and the receiver's ports are well: with rails that do not
-// meet, port 1 reaches port 1 only.
+// The sender has lost its first port, and the receiver's ports are well. Rails do not meet: port 1
+// reaches port 1 only.
 TEST(PlacePairsTest, GoesWithTheOtherEnd) {
   const PairPlaces moved = {2, {1, 1}};
   EXPECT_THAT(PlacePairs(2, kTwo, &moved), ElementsAre(1, 1));
   const PairPlaces at_home = {2, {0, 1}};
   EXPECT_THAT(PlacePairs(2, kTwo, &at_home), ElementsAre(0, 1));
   EXPECT_THAT(PlacePairs(2, {2, 2, 0b01}, &moved), ElementsAre(0, 0));
-  // One port against two: both queue pairs lie at home there, and take a port each here.
+  // One port against two: the peer's queue pairs lie on its only port, and ours take a port each.
   const PairPlaces one = {1, {0, 0}};
   EXPECT_THAT(PlacePairs(2, kTwo, &one), ElementsAre(0, 1));
   const PairPlaces on_a_spare = {1, {1, 1}};

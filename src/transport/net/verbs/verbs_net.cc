@@ -22,7 +22,7 @@ namespace {
 constexpr uint64_t kHandleMagic = 0x3242524556545554;     // "TUTVERB2"
 constexpr uint64_t kRmaHandleMagic = 0x32414d5256545554;  // "TUTVRMA2"
 
-// Two connections of a rank, one in each direction, register as much.
+// The two connections of a rank, one in each direction, register about as much memory.
 constexpr size_t kTrialBytes = size_t{8} << 20;
 
 Result<ListenerHandle> DecodeVerbsHandle(const NetHandle& in, uint64_t magic,
@@ -35,7 +35,7 @@ Result<ListenerHandle> DecodeVerbsHandle(const NetHandle& in, uint64_t magic,
   return DecodeHandle(in, interface);
 }
 
-// The last byte of a handle tells how many ports of its own the listener's device has.
+// The last byte of a handle is the number of own ports of the listener's device.
 NetHandle WithPorts(NetHandle handle, const PortSet& ports) {
   handle.back() = static_cast<std::byte>(ports.own);
   return handle;
@@ -44,7 +44,7 @@ size_t PortsIn(const NetHandle& handle) {
   return std::clamp<size_t>(std::to_integer<size_t>(handle.back()), 1, kMaxPorts);
 }
 
-// A listener's connections, each with the offer that the other end begins with.
+// A listener's connections, each with the offer with which the peer begins.
 class OfferQueue {
  public:
   struct Taken {
@@ -60,7 +60,7 @@ class OfferQueue {
   OfferQueue& operator=(const OfferQueue&) = delete;
 
   uint64_t token() const { return token_; }
-  // Waits for the next connection and its offer. A call after one that timed out goes on with the
+  // Waits for the next connection and its offer. After a timeout, the next call goes on with the
   // same connection.
   Result<Taken> Take(const WaitLimits& limits) {
     if (!pending_) {
@@ -83,22 +83,22 @@ class OfferQueue {
   const std::string port_;
   const std::shared_ptr<ConnectionQueue> queue_ = std::make_shared<ConnectionQueue>();
   const uint64_t token_;
-  std::unique_ptr<Taken> pending_;  // a connection whose offer has not come yet
+  std::unique_ptr<Taken> pending_;  // the connection whose offer has not come yet
 };
 
-class VerbsListener final : public NetListener {
+// A listener of `Base`, NetListener or NetRmaListener, whose connections are of `Comm`.
+template <class Base, class Comm, uint64_t kMagic>
+class ListenerFor final : public Base {
  public:
-  VerbsListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
-                PortSet ports)
+  ListenerFor(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address, PortSet ports)
       : ports_(std::move(ports)),
         offers_(std::move(queues), ports_.Name()),
-        handle_(WithPorts(EncodeHandle({{{address}}, offers_.token()}, kHandleMagic), ports_)) {}
+        handle_(WithPorts(EncodeHandle({{{address}}, offers_.token()}, kMagic), ports_)) {}
 
   const NetHandle& handle() const override { return handle_; }
-  Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) override {
+  decltype(std::declval<Base&>().Accept({})) Accept(const WaitLimits& limits) override {
     TUTTI_ASSIGN(OfferQueue::Taken taken, offers_.Take(limits));
-    return VerbsRecvComm::Create(ports_, std::move(taken.control), taken.offer,
-                                 std::move(taken.peer));
+    return Comm::Accept(ports_, std::move(taken.control), taken.offer, std::move(taken.peer));
   }
 
  private:
@@ -107,33 +107,15 @@ class VerbsListener final : public NetListener {
   const NetHandle handle_;
 };
 
-class VerbsRmaListener final : public NetRmaListener {
- public:
-  VerbsRmaListener(std::shared_ptr<ConnectionQueues> queues, const SocketAddress& address,
-                   PortSet ports)
-      : ports_(std::move(ports)),
-        offers_(std::move(queues), ports_.Name()),
-        handle_(WithPorts(EncodeHandle({{{address}}, offers_.token()}, kRmaHandleMagic), ports_)) {}
-
-  const NetHandle& handle() const override { return handle_; }
-  Result<std::unique_ptr<NetRmaComm>> Accept(const WaitLimits& limits) override {
-    TUTTI_ASSIGN(OfferQueue::Taken taken, offers_.Take(limits));
-    return VerbsRmaComm::Accept(ports_, std::move(taken.control), taken.offer,
-                                std::move(taken.peer));
-  }
-
- private:
-  const PortSet ports_;
-  OfferQueue offers_;
-  const NetHandle handle_;
-};
+using VerbsListener = ListenerFor<NetListener, VerbsRecvComm, kHandleMagic>;
+using VerbsRmaListener = ListenerFor<NetRmaListener, VerbsRmaComm, kRmaHandleMagic>;
 
 class VerbsNetImpl final : public Net {
  public:
   VerbsNetImpl(EventLoop& loop, const Key& key, const PortRange& ports)
       : loop_(loop), key_(key), ports_(ports) {}
 
-  // Finds the ports; what stands against the use of this network is kept for IsViable.
+  // Finds the ports, and keeps the reasons against this network for IsViable.
   Status Open(const Settings& settings, const VerbsNet::Options& options);
 
   std::string_view name() const override { return "IB"; }
@@ -144,7 +126,7 @@ class VerbsNetImpl final : public Net {
                                                const WaitLimits& limits) override;
   Result<std::unique_ptr<NetMemory>> Register(int device, const NetRegion& region) override;
   void Spread(int device, const NetSpread& others) override;
-  // Devices of iWARP have no atomic operations, and a few others.
+  // Devices of iWARP and a few devices of InfiniBand and RoCE have no atomic operations.
   NetRma* rma() override {
     const bool have_atomics = std::all_of(sets_.begin(), sets_.end(), [](const PortSet& ports) {
       return !ports.iwarp() && ports.HaveAtomics();
@@ -168,7 +150,7 @@ class VerbsNetImpl final : public Net {
   Status MergeDevices(std::vector<UsedPort> used, const MergeWish& wish);
   Status FindAddress(const Settings& settings, const SocketAddress& address);
   Result<const PortSet*> At(int device) const;
-  // Returns where listeners' control sockets come in, and listens there.
+  // Returns the address of the listener for control sockets, and begins to listen.
   Result<SocketAddress> StartListening();
   Result<UniqueFd> OpenControl(const ListenerHandle& target, const WaitLimits& limits) const;
 
@@ -177,17 +159,18 @@ class VerbsNetImpl final : public Net {
   const PortRange ports_;
   Status viable_;
   std::vector<NetDevice> devices_;
-  std::vector<PortSet> sets_;  // There is one for each device.
-  std::string interface_;      // The control sockets go by this one.
+  std::vector<PortSet> sets_;  // one for each device
+  std::string interface_;      // of the control sockets
   const std::shared_ptr<ConnectionQueues> queues_ =
       std::make_shared<ConnectionQueues>(Sealing::kNone);
   Mutex mutex_;
-  SocketAddress address_ TUTTI_GUARDED_BY(mutex_);  // port 0 until something listens there
+  SocketAddress address_ TUTTI_GUARDED_BY(mutex_);  // port 0 until a listener exists
   std::unique_ptr<AuthAcceptor> acceptor_ TUTTI_GUARDED_BY(mutex_);
   Rma rma_{*this};
 };
 
-// A device takes what all of its ports' NICs take, and is as fast as they are together.
+// A device takes the kinds of memory that all of its NICs take. Its speed is the sum of its ports'
+// speeds.
 NetDevice Describe(const PortSet& set) {
   NetDevice device;
   device.name = set.Name();
@@ -203,7 +186,7 @@ NetDevice Describe(const PortSet& set) {
     device.address += (device.address.empty() ? "" : "+") + used.port.gid.ToString();
     device.speed_mbps += used.port.speed_mbps;
     device.pci_paths.push_back(used.port.device->pci_path());
-    // Over iWARP nothing can be read back, which orders what came into a GPU's memory.
+    // A read after the data orders the writes into a GPU's memory, and iWARP cannot read back.
     device.takes_gpu_memory &= nic.gpu_memory().peer_memory && !used.port.iwarp();
     device.takes_dmabuf &= nic.gpu_memory().dmabuf && !used.port.iwarp();
   }
@@ -212,13 +195,13 @@ NetDevice Describe(const PortSet& set) {
   return device;
 }
 
-// Opens the devices and collects the ports that can be used, with the reasons against the others.
-// Returns why there is none.
+// Opens the devices, and collects the usable ports, with the reasons against the remaining ports.
+// Returns the reason for the lack of any usable port.
 Status VerbsNetImpl::FindPorts(const Settings& settings, const std::string& sysfs) {
   if (settings.ib_disable) return InvalidUsage("NCCL_IB_DISABLE is set");
   TUTTI_ASSIGN(const VerbsLibrary calls, LoadVerbsLibrary(settings.ib_library));
   const auto library = std::make_shared<const VerbsLibrary>(calls);
-  // Children of this process must not share pages that a device writes; newer kernels see to it.
+  // Children of this process must not share pages that a device writes; newer kernels copy them.
   // libibverbs does not expect two threads in this call.
   {
     static Mutex one_at_a_time;
@@ -235,7 +218,7 @@ Status VerbsNetImpl::FindPorts(const Settings& settings, const std::string& sysf
       Result<std::shared_ptr<VerbsNic>> made =
           VerbsNic::Create(loop_, port.device, VerbsOptions::From(settings), sysfs);
       Status usable = made.status();
-      // A limit on locked memory shows here rather than in the first operation.
+      // A limit on locked memory shows here instead of in the first operation.
       if (made.ok()) {
         MemoryCache* const cache = &(*made)->memory();
         usable = RegisteredPages::Create({&cache, 1}, kTrialBytes).status();
@@ -260,8 +243,8 @@ Status VerbsNetImpl::FindPorts(const Settings& settings, const std::string& sysf
   return MergeDevices(std::move(used), wish);
 }
 
-// Makes devices of the ports. Other ports of its NICs, which cost no registrations, are a device's
-// spares from the start.
+// Makes devices of the ports. The remaining ports of a device's NICs are spares from the start,
+// because they cost no further registrations.
 Status VerbsNetImpl::MergeDevices(std::vector<UsedPort> used, const MergeWish& wish) {
   std::vector<PortPlace> places;
   for (const UsedPort& each : used) {
@@ -285,8 +268,8 @@ Status VerbsNetImpl::MergeDevices(std::vector<UsedPort> used, const MergeWish& w
   return Status::Ok();
 }
 
-// The first other device of this kind becomes a spare. There are no more, because each has to
-// register all memory of the connections.
+// The first device of the same kind in the list becomes the spare. A device has no further spares,
+// because each spare has to register all memory of the connections.
 void VerbsNetImpl::Spread(int device, const NetSpread& others) {
   PortSet& set = sets_[static_cast<size_t>(device)];
   if (set.ports.front().nic->options().resume_within_ns == 0 || set.iwarp()) return;
@@ -300,8 +283,8 @@ void VerbsNetImpl::Spread(int device, const NetSpread& others) {
   }
 }
 
-// Chooses the address at which control sockets are accepted: that of an ordinary network interface,
-// as ranks meet before queue pairs are joined.
+// Chooses the address at which control sockets are accepted. The address belongs to an ordinary
+// network interface, because ranks meet before queue pairs are joined.
 Status VerbsNetImpl::FindAddress(const Settings& settings, const SocketAddress& address) {
   const MutexLock lock(mutex_);
   TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
@@ -321,8 +304,8 @@ Status VerbsNetImpl::FindAddress(const Settings& settings, const SocketAddress& 
   return Status::Ok();
 }
 
-// A setting that cannot be is an error. That there is no device is none: another network may carry
-// the data, and IsViable says why this one does not.
+// An impossible setting is an error. The lack of a device is no error: a different network may
+// carry the data, and IsViable tells the reason.
 Status VerbsNetImpl::Open(const Settings& settings, const VerbsNet::Options& options) {
   viable_ = FindPorts(settings, options.sysfs);
   if (viable_.code() == Code::kInvalidUsage && !settings.ib_disable) return viable_;

@@ -2,44 +2,47 @@
 
 // The network over InfiniBand verbs, for InfiniBand fabrics, RoCE and iWARP.
 //
-// A connection is a control socket and one or more queue pairs. The control socket is a TCP
-// connection that has proven the job's key (bootstrap/auth.h). Over it the two ends tell each other
-// where their queue pairs and tables are (setup.h), and later that one of them is gone, or sleeps
-// and wants to be woken. Data never goes over it.
+// A connection joins two ends; at either end, the peer is the remote end. A connection is a control
+// socket and several queue pairs, or a single queue pair. The control socket is a TCP connection
+// that has proven the job's key (bootstrap/auth.h). The two ends describe their queue pairs and
+// tables over the control socket (setup.h). Later an end learns from the control socket that the
+// peer is gone, or sleeps and wants to be woken. Data never passes the control socket.
 //
-// The receiver grants. For each group of receives it writes entries into a table in the sender's
-// memory; the sender writes the messages to where the entries say, and the last write carries an
-// immediate value, which completes one receive request at the other end:
+// The receiver grants buffers. For each group of receives the receiver writes entries into a table
+// in the sender's memory. The sender writes the messages to the addresses in the entries. The last
+// write carries an immediate value and thereby completes a receive request of the receiver:
 //
 //   receiver                                              sender
 //   Irecv: post a receive, write entries of group g ────▶ table of grants [g mod 256][8]
 //                                                         Isend: find the entry with the tag
 //   buffers ◀─────────────── writes of the data ───────── post the writes
-//   completion of group g ◀─ the last one, with immediate
+//   completion of group g ◀─ the last write, with immediate
 //
-// A group of one needs nothing more: the immediate value is the op tag, and the completion tells
-// how many bytes came. For larger groups, and where the network may reorder writes (adaptive
-// routing), the sender writes sizes and op tags into a table in the receiver's memory before a last
-// write without data. table.h has both tables.
+// A group of a single message needs nothing more: the immediate value is the op tag, and the
+// completion tells the number of bytes. For larger groups, and where the network may reorder writes
+// (adaptive routing), the sender writes sizes and op tags into a table in the receiver's memory
+// before a last write without data. table.h has both tables.
 //
-// A device of the network is one port, or several that share the data of each connection (merge.h).
-// Its queue pairs lie on all of them, and long messages are cut over them (stripes.h): the pieces
-// are written, and behind those on another queue pair than that whose turn it is with the group
-// goes a send without data, whose immediate value names the group. The write that ends the group
-// says how many of these there are.
+// A device of the network is a port, or several ports that share the data of each connection
+// (merge.h). The queue pairs lie on all ports of the device, and long messages are cut over the
+// queue pairs (stripes.h). Each group has an own queue pair, in turn. Behind the pieces on any
+// further queue pair goes a send without data, whose immediate value names the group. The write
+// that ends the group, on the own queue pair, tells the number of such sends.
 //
 //   sender                                                 receiver
-//   queue pair 0: write, records, write with immediate ──▶ the group is whole when this has come
-//   queue pair 1: write, send with immediate ────────────▶ and this
+//   queue pair 0: write, records, write with immediate ──▶ the group is whole when this write
+//   queue pair 1: write, send with immediate ────────────▶ and this send have come
 //
-// Over iWARP, which has no immediate values, a send behind the writes says what the value and the
-// completion would (table.h: Notice), and the connection manager joins the queue pairs (manager.h).
+// iWARP has no immediate values: a send behind the writes carries the contents of the value and of
+// the completion (table.h: Notice). The connection manager joins queue pairs of iWARP (manager.h).
 //
-//   device, port       devices.h       its address      gid.h          NCCL_IB_HCA  hca_filter.h
-//   one of several     merge.h         ports in use     ports.h        shares       stripes.h
+//   device, port       devices.h       GIDs             gid.h          NCCL_IB_HCA  hca_filter.h
+//   merged ports       merge.h         ports in use     ports.h        shares       stripes.h
 //   protection domain  nic.h           registrations    memory_cache.h
-//   queue pair         queue_pair.h    set-up           setup.h        both ends    channel.h
-//   sending end        send_comm.h     receiving end    recv_comm.h    failures     fault.h
+//   queue pair         queue_pair.h    queues           completion_queues.h
+//   both ends          channel.h       queue pairs      placement.h    ports        port_choice.h
+//   states             recovery.h      set-up           setup.h        failures     fault.h
+//   sending end        send_comm.h     receiving end    recv_comm.h
 //   one-sided          rma_comm.h      GPUs' memory     gpu_memory.h
 //
 // Threads: as Net. Authenticated connections and events of devices are taken on the loop's thread.
@@ -57,14 +60,14 @@ namespace tutti {
 class VerbsNet {
  public:
   struct Options {
-    // Where control sockets listen (port 0). When it is not valid, NCCL_SOCKET_IFNAME and the rules
-    // of sys/network_interface.h choose the interface.
+    // The address of listeners for control sockets (port 0). Without a valid address,
+    // NCCL_SOCKET_IFNAME and the rules of sys/network_interface.h choose the interface.
     SocketAddress address;
-    // Where the kernel tells of its modules.
+    // The folder with the kernel's modules.
     std::string sysfs = "/sys";
   };
-  // Makes the network; where it cannot be used here, IsViable says why. Fails when a setting cannot
-  // be understood. `loop` outlives the network and all that it makes.
+  // Makes the network; IsViable says why the network cannot be used on this host. Fails when a
+  // setting cannot be understood. `loop` must outlive the network and all of its objects.
   static Result<std::unique_ptr<Net>> Create(EventLoop& loop, const Key& key,
                                              const Settings& settings, const Options& options);
 };

@@ -1,4 +1,4 @@
-// The network over verbs of a build without rdma-core's headers: it says that it is not there.
+// The network over verbs of a build without rdma-core's headers: IsViable names the lack.
 
 #include "transport/net/verbs/verbs_net.h"
 

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads that carry out the operations of a torch.distributed group while Python goes on, and the
+communicators of these threads."""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import threading
+import time
+from typing import Any, Callable, Optional, Sequence, Tuple
+
+import torch
+from torch._C._distributed_c10d import Work, _create_work_from_future
+
+from tutti import _library
+
+# Makes a communicator; gives up with a RuntimeError when the given function returns True.
+Connect = Callable[[Callable[[], bool]], ctypes.c_void_p]
+Call = Tuple[Any, ...]  # the name of a function of the library, and its first arguments
+
+UINT8 = 1  # ncclDataType_t
+# A thread that has nothing left to do may take this long to return; a busy machine needs longer than
+# 20 ms.
+RETURN_S = 2.0
+# Older PyTorch frees a Work of Python while its own code, such as DistributedDataParallel's, is
+# still to wait for the Work, and then waits for ever. For older versions PyTorch makes the Work,
+# which does not raise the error of its future.
+_KEEPS_WORKS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Returns the number of bytes of a tensor's elements."""
+    return tensor.numel() * tensor.element_size()
+
+
+class FutureWork(Work):
+    """A Work that is done when a future is, and raises the future's error. PyTorch's own Work does
+    not raise the error."""
+
+    def __init__(self, future: torch.futures.Future) -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._future.wait()
+        return True
+
+    def synchronize(self) -> None:
+        self._future.wait()
+
+    def is_completed(self) -> bool:
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Optional[Exception]:
+        """Returns the error of an operation that is done, or None."""
+        try:
+            self._future.value()
+        except Exception as error:
+            return error
+        return None
+
+    def result(self) -> Any:
+        return self._future.value()
+
+    def get_future(self) -> torch.futures.Future:
+        return self._future
+
+
+def new_communicator(store: Any, key: str, rank: int, size: int, closing: Callable[[], bool]
+                     ) -> ctypes.c_void_p:
+    """Makes a communicator. Blocks until all ranks have come, without a limit until rank 0 has
+    come, because messages may be asked for late. RuntimeError when `closing` returns True, which
+    says that nobody waits for the communicator any more."""
+    library, unique_id = _library.load(), _library.UniqueId()
+    if rank == 0:
+        if library.ncclGetUniqueId(ctypes.byref(unique_id)) != _library.SUCCESS:
+            raise RuntimeError(_library.nccl_error(None))
+        store.set(key, bytes(unique_id).hex())
+        store.add(key + "/there", 1)
+    else:
+        # A get that waits would keep other threads of this process from the store, and one of the
+        # threads may be about to set a value for which another rank waits.
+        pause_s = 0.001
+        while store.add(key + "/there", 0) == 0:
+            if closing():
+                raise RuntimeError("the group was destroyed before the sender came")
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.05)
+        unique_id = _library.UniqueId.from_buffer_copy(bytes.fromhex(store.get(key).decode()))
+    comm = ctypes.c_void_p()
+    made = library.tuttiCommInitRankOn(ctypes.byref(comm), size, unique_id, rank, _library.HOST)
+    if made != _library.SUCCESS:
+        raise RuntimeError(_library.nccl_error(None))
+    return comm
+
+
+class Request:
+    """An operation, and the future that tells its outcome."""
+    any_source = False  # whether the request is for a message from any rank
+
+    def __init__(self, do: Callable[["Worker"], Any], value: Any) -> None:
+        self._do, self._value = do, value
+        self.future: torch.futures.Future = torch.futures.Future()
+
+    def run(self, worker: "Worker") -> None:
+        self._do(worker)
+        self.succeed()
+
+    def succeed(self) -> None:
+        self.future.set_result(self._value)
+
+    def fail(self, worker: "Worker", error: Exception) -> None:
+        self.future.set_exception(error)
+
+
+class Worker:
+    """A thread that carries out requests one after another, on a communicator. The worker makes the
+    communicator for the first request that needs one. The caller must close the worker."""
+
+    def __init__(self, connect: Connect) -> None:
+        self._library, self._connect = _library.load(), connect
+        self._requests: queue.SimpleQueue = queue.SimpleQueue()
+        self._lock = threading.Lock()  # Guards the members below.
+        self._comm: Optional[ctypes.c_void_p] = None
+        self._closing = self._given_up = False
+        self._waits_for_any = False  # whether the thread waits for a message for any_source alone
+        # A daemon thread, because a message that is never received must not keep the process alive.
+        self._thread = threading.Thread(target=self._serve, name="tutti-torch", daemon=True)
+        self._thread.start()
+
+    def put(self, request: Request) -> Any:
+        """Returns a Work that is done when the request is."""
+        self._requests.put(request)
+        return (FutureWork(request.future) if _KEEPS_WORKS
+                else _create_work_from_future(request.future))
+
+    def close(self, patience_s: Optional[float]) -> None:
+        """Ends the thread and the communicator once all requests are done. Gives up unfinished
+        requests when the time is over, and a wait for a message from any rank at once. None stands
+        for a time without end."""
+        self._requests.put(None)
+        with self._lock:
+            self._closing = True
+            if self._waits_for_any:
+                self._abort()
+        self._thread.join(patience_s)
+        if self._thread.is_alive():
+            with self._lock:
+                self._abort()
+            self._thread.join(RETURN_S)
+
+    def call(self, function: str, *arguments: Any, any_source: bool = False) -> None:
+        """Calls a function of the library and blocks until its work is done. RuntimeError after a
+        failure."""
+        comm = self._open(any_source)
+        try:
+            if getattr(self._library, function)(*arguments, comm, None) != _library.SUCCESS:
+                raise RuntimeError(_library.nccl_error(self._comm))
+        finally:
+            with self._lock:
+                self._waits_for_any = False
+
+    def call_all(self, calls: Sequence[Call]) -> None:
+        """Does `call` for all calls together; none of them waits for another."""
+        if not calls:
+            return
+        comm = self._open(any_source=False)
+        result = self._library.ncclGroupStart()
+        for function, *arguments in calls:
+            if result == _library.SUCCESS:
+                result = getattr(self._library, function)(*arguments, comm, None)
+        result = self._library.ncclGroupEnd() or result
+        if result != _library.SUCCESS:
+            raise RuntimeError(_library.nccl_error(self._comm))
+
+    def _open(self, any_source: bool) -> ctypes.c_void_p:
+        def closing() -> bool:
+            return self._given_up or (self._closing and any_source)
+        if self._comm is None and not closing():
+            comm = self._connect(closing)
+            with self._lock:
+                self._comm = comm
+        with self._lock:
+            if self._comm is None or closing():
+                raise RuntimeError("the group was destroyed before the operation was done")
+            self._waits_for_any = any_source
+            return self._comm
+
+    def _abort(self) -> None:
+        self._given_up = True
+        if self._comm is not None:
+            self._library.ncclCommAbort(self._comm)
+            self._comm = None
+
+    def _serve(self) -> None:
+        while True:
+            request = self._requests.get()
+            if request is None:
+                break
+            try:
+                with torch.no_grad():
+                    request.run(self)
+            except Exception as error:  # Any exception is handed to the thread that waits.
+                request.fail(self, error)
+            del request  # Its tensors may be freed while this thread waits.
+        with self._lock:
+            if self._comm is not None:
+                self._library.ncclCommDestroy(self._comm)
+                self._comm = None

@@ -1,0 +1,1 @@
+#include "gin_direct/card.h"
