@@ -1,5 +1,6 @@
-// Measures how long a job's ranks need to find one another: wall time of Bootstrap::Create, where
-// all ranks are threads of this process, and of one exchange of 64 bytes a rank; over loopback.
+// Measures the time that a job's ranks need to find one another: wall time of Bootstrap::Create,
+// where all ranks are threads of this process, and of an exchange of 64 bytes a rank; over
+// loopback.
 //
 //   bootstrap_bench [largest number of ranks, default 512] [roots, default 1]
 

@@ -1,13 +1,12 @@
-// Measures one connection of a network between two processes of this host; bench/connections runs
-// it in turns with other programs.
+// Measures one connection of a network between two processes of this host. bench/connections runs
+// this program in turns with other programs.
 //
 //   connection_bench socket|ib stream|latency BYTES SECONDS [SOCKETS]
 //
-// stream: messages of BYTES bytes one way, as many under way as the network takes, at most 128.
-// An end sleeps when nothing moves, as iperf3's does.
-// latency: one message there and one back, again and again. An end yields when nothing moves, and
-// after a while sleeps, as ranks do. Prints one line of NAME=VALUE: messages, seconds, gb_per_s,
-// us_one_way, and the processor time of both ends as cpu_s.
+// stream: messages of BYTES bytes one way, as many under way as the network takes, at most 128. An
+// idle end sleeps, as iperf3's ends do. latency: a message there and a message back, again and
+// again. An idle end yields, and sleeps after a while, as ranks do. Prints one line of NAME=VALUE:
+// messages, seconds, gb_per_s, us_one_way, and the processor time of both ends as cpu_s.
 
 #include <poll.h>
 #include <sched.h>
@@ -35,7 +34,7 @@ namespace tutti {
 namespace {
 
 constexpr uint64_t kMostUnderWay = 128;
-// An end that awaits one message yields so often before it sleeps.
+// The number of yields of an end that awaits a message, before the end sleeps.
 constexpr int kYields = 100;
 constexpr uint32_t kLast = 1;  // the op tag of the last message
 
@@ -53,7 +52,8 @@ double ProcessorSeconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Memory that is registered with a connection where its device wants that.
+// Memory that is registered with a connection where the device of the connection requires
+// registration.
 struct Buffer {
   std::vector<std::byte> bytes;
   std::unique_ptr<NetMemory> memory;
@@ -63,9 +63,9 @@ struct Buffer {
   }
 };
 
-// One end: a connection to the other and one from it.
+// One end: a connection to the peer and a connection from the peer.
 class End {
-  // The network goes after its connections.
+  // The network is destroyed after its connections.
   const std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<Net> net_;
   std::unique_ptr<NetListener> listener_;
@@ -109,7 +109,7 @@ class End {
         .data = to->bytes.data(), .capacity = to->bytes.size(), .memory = to->memory.get()};
     return Value(receiver->Irecv({&place, 1}));
   }
-  // Moves what can be moved; gives way, and after a while sleeps, where nothing can.
+  // Moves all messages that can move. Otherwise yields, and sleeps after a while.
   void Drive() {
     const bool sent = Value(sender->Progress());
     if (Value(receiver->Progress()) || sent) {
@@ -165,7 +165,7 @@ void Stream(End& end, double seconds) {
   }
 }
 
-// Returns how many messages came, and in `seconds` how long they took from the first one on.
+// Returns the number of received messages; `seconds` gets the time since the first message.
 uint64_t TakeStream(End& end, double& seconds) {
   const uint64_t most = std::min(end.device().max_requests, kMostUnderWay);
   std::deque<NetRequest*> receiving;
@@ -192,8 +192,8 @@ uint64_t TakeStream(End& end, double& seconds) {
   return count;
 }
 
-// Sends a message and awaits one, or the other way round, until the leading end's time is over.
-// Returns how many came back.
+// Sends a message and awaits a message, or in reverse order, until the leading end's time is over.
+// Returns the number of answers.
 uint64_t Exchange(End& end, bool leads, double seconds) {
   const int64_t stop_ns = NowNs() + static_cast<int64_t>(seconds * 1e9);
   NetRequest* sending = nullptr;
@@ -253,7 +253,7 @@ void Answer(const Task& task, const Key& key, int other) {
   }
   const double cpu_s = ProcessorSeconds() - before;
   if (write(other, &cpu_s, sizeof(cpu_s)) != sizeof(cpu_s)) std::exit(1);
-  // The other end may still be taking what was sent.
+  // The peer may still be taking sent messages.
   char none = 0;
   [[maybe_unused]] const ssize_t closed = recv(other, &none, 1, 0);
 }

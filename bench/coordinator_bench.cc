@@ -1,11 +1,12 @@
-// Measures what the coordinator costs, beside the bare collectives it stands on, in one run:
+// Measures the costs of the coordinator, beside the bare collectives under the coordinator, in one
+// run:
 //
 //   coordinator_bench latency [ranks]      one cached 4-byte allreduce, asked for and waited for
 //   coordinator_bench fusion [ranks] [apart|together|grouped|data]
 //                                          1,000 tensors of 4 KB a step beside one allreduce of 4 MB
 //   coordinator_bench negotiation [ranks]  messages and modelled time of a round, up to 1,024 ranks
 //   coordinator_bench life [ranks]         creating and shutting down, 400 times in a row
-//   coordinator_bench idle [ranks]         CPU time of a job that has nothing to do
+//   coordinator_bench idle [ranks]         CPU time of an idle job
 //
 // Ranks are processes of this machine, except in `negotiation`, where they are simulated.
 
@@ -44,7 +45,7 @@ void Check(ncclResult_t result) {
   _exit(1);
 }
 
-// Holds what the processes share.
+// Holds the memory that the processes share.
 struct Shared {
   std::atomic<int> arrived[4096];
   ncclUniqueId ids[512];
@@ -119,7 +120,7 @@ double Percentile(std::vector<double> values, size_t percent) {
 double Median(std::vector<double> values) { return Percentile(std::move(values), 50); }
 
 // Compares two lists of times of one run: their medians, and the ratio of the times of the fastest
-// tenths, which other work on the machine disturbs least.
+// tenths, which work of other programs disturbs least.
 struct Beside {
   double bare_us, coordinated_us, ratio, fast_ratio;
 };
@@ -154,7 +155,7 @@ void AskAndWait(tuttiCoordinator_t coordinator, const tuttiTensor_t& tensor) {
   Check(tuttiCoordinatorRelease(coordinator, handle));
 }
 
-// Rounds of both, taking turns, so that both see the same machine.
+// Measures rounds of both kinds in turns, to give both the same machine.
 void Latency(int ranks) {
   RunProcesses(ranks, [](Rank& self) {
     const tuttiCoordinator_t coordinator = self.Create();
@@ -193,7 +194,7 @@ void Latency(int ranks) {
   });
 }
 
-// The data of a step without the coordinator: one operation on all the tensors where they lie.
+// Reduces the data of a step without the coordinator: one operation on all tensors in place.
 class DataAlone {
  public:
   explicit DataAlone(const std::vector<tuttiTensor_t>& tensors) {
@@ -219,11 +220,11 @@ constexpr int kFusionSteps = 100;
 // The times of the steps of a run, without the first ones.
 struct FusionTimes {
   std::vector<double> bare_ns, coordinated_ns;
-  std::vector<double> parts_ns[3];  // asking; the first wait; the other waits and releasing
+  std::vector<double> parts_ns[3];  // asking; the first wait; further waits and releasing
 };
 
-// Asks for all tensors, by one call or by one for each, and waits for them. Returns how long each
-// part took.
+// Asks for all tensors, in one call or in a call for each tensor, and waits for the tensors.
+// Returns the time of each part.
 std::array<int64_t, 3> AskAndWait(tuttiCoordinator_t coordinator,
                                   const std::vector<tuttiTensor_t>& tensors, bool by_one_call,
                                   std::vector<int64_t>& handles) {
@@ -262,9 +263,9 @@ void PrintFusion(const std::string& run, tuttiCoordinator_t coordinator, const F
       Median(times.parts_ns[2]) / 1e3);
 }
 
-// `mode`: "apart" (every tensor has memory of its own, in no order), "together" (they lie one after
-// another), "grouped" (apart, and asked for in one call), "data" (apart, and reduced by one call of
-// the library instead of the coordinator: what is the most that fusion can reach).
+// `mode`: "apart" (every tensor has separate memory, in no order), "together" (the tensors lie one
+// after another), "grouped" (apart, and asked for in one call), "data" (apart, and reduced by one
+// call of the library instead of the coordinator, which is the limit of fusion).
 void Fusion(int ranks, const std::string& mode) {
   RunProcesses(ranks, [&mode](Rank& self) {
     constexpr size_t kTensors = 1000;
@@ -273,7 +274,7 @@ void Fusion(int ranks, const std::string& mode) {
     const ncclUniqueId id = self.NewId();
     ncclComm_t comm = nullptr;
     Check(ncclCommInitRank(&comm, self.ranks(), id, self.rank()));
-    // Space between tensors keeps those that are apart from being neighbours by chance.
+    // Space between tensors keeps tensors apart from being neighbours by chance.
     constexpr size_t kSpacing = kCount + 256;
     std::vector<float> all(kTensors * kSpacing, 1), other(kTensors * kCount, 1);
     std::vector<size_t> places(kTensors);
@@ -324,7 +325,8 @@ struct RoundCost {
   int64_t slowest_ns = 0;
 };
 
-// `steps` rounds in which every rank asks for the same 160 tensors; the last is what counts.
+// Simulates `steps` rounds in which every rank asks for the same 160 tensors. The last round is
+// measured.
 RoundCost Negotiate(int ranks, int steps) {
   SimulatedNetwork network({.num_ranks = ranks});
   std::vector<int> members(static_cast<size_t>(ranks));
@@ -387,8 +389,8 @@ int64_t ResidentKb() {
 
 void Life(int ranks) {
   RunProcesses(ranks, [](Rank& self) {
-    // The library keeps the last 256 destroyed handles, to tell late users what they are: memory
-    // grows until there are so many, two a time.
+    // The library keeps the last 256 destroyed handles, to answer late users. Memory grows by two
+    // handles a time until 256 are kept.
     constexpr int kTimes = 400;
     constexpr int kSettled = 200;
     std::vector<double> create_ms, destroy_ms;

@@ -1,12 +1,12 @@
-// Measures what a step of each algorithm costs on this host, by protocol and wire, and prints it as
-// Markdown. The rows of src/plan/cost_table.cc for hosts come from it. Ranks are threads of this
-// process.
+// Measures the cost of a step of each algorithm on this host, by protocol and wire, and prints the
+// costs as Markdown. The rows for hosts of src/plan/cost_table.cc come from this program. Ranks are
+// threads of this process.
 //
 //   cost_bench [seconds for each size of each case, default 0.3] [name of the only collective]
 //
-// Other programs on the machine take turns with the ranks; an iteration that none of them touched
-// is what a step costs, and ranks keep to a core each where there are enough. So the result is the
-// 2nd percentile of many iterations and not their mean.
+// The programs of the machine take turns with the ranks, and an undisturbed iteration shows the
+// cost of a step. The result is therefore the 2nd percentile of many iterations and not their mean.
+// Ranks keep to a core each where there are enough cores.
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -58,12 +58,13 @@ void KeepTo(int core) {
   sched_setaffinity(0, sizeof(cores), &cores);
 }
 
-// Returns the bytes of the longest message. LL takes a line for every 48 bytes, so it ends early.
+// Returns the bytes of the longest message. LL ends early, because LL takes a line for every 48
+// bytes.
 size_t LastSize(const Case& one) {
   return one.protocol == Protocol::kLL ? size_t{8} << 10 : size_t{4} << 20;
 }
 
-// Holds what the ranks of one case share. Times are those of rank 0, which leaves last.
+// Holds the shared state of the ranks of a case. Times are taken on rank 0, which leaves last.
 struct Team {
   explicit Team(int count) : meet(count) {}
   std::barrier<> meet;
@@ -87,7 +88,7 @@ void Call(const Case& one, ncclComm_t comm, const std::byte* in, std::byte* out,
   }
 }
 
-// Returns the 2nd percentile of what one call takes, in microseconds, on rank 0.
+// Returns the 2nd percentile of the time of one call on rank 0, in microseconds.
 double Measure(const Case& one, Team& team, int rank, ncclComm_t comm, size_t bytes, double seconds,
                const std::byte* in, std::byte* out) {
   const int batch = bytes <= 4096 ? 20 : 1;
@@ -98,7 +99,7 @@ double Measure(const Case& one, Team& team, int rank, ncclComm_t comm, size_t by
     team.left = 0;
     team.meet.arrive_and_wait();
     const bool again = team.again;
-    if (!again) team.meet.arrive_and_wait();  // before rank 0 changes it
+    if (!again) team.meet.arrive_and_wait();  // before rank 0 changes `again`
     if (!again) break;
     const auto begin = Clock::now();
     for (int i = 0; i < batch; ++i) Call(one, comm, in, out, bytes);

@@ -1,12 +1,12 @@
-// The device API on GPUs of one machine: right results first, then how long barriers, an AllReduce
-// and an exchange of small elements take inside kernels. The source is for any library that has
-// NCCL's device API, so that the same program measures Tutti and NCCL:
+// Checks and then measures the device API on GPUs of one machine: barriers, an AllReduce and an
+// exchange of small elements inside kernels. The source serves any library with NCCL's device API,
+// and the same program measures Tutti and NCCL:
 //
 //   nvcc -std=c++17 -O3 -arch=native -I INCLUDE device_bench.cu -L LIBRARY -lnccl -o device_bench
 //   LD_LIBRARY_PATH=LIBRARY ./device_bench [GPUS]
 //
-// INCLUDE has nccl.h and nccl_device.h of 2.28 or later, of either maker; the library that it runs
-// on need not be the maker of the headers. Prints lines "name size microseconds", the median of
+// INCLUDE has nccl.h and nccl_device.h of 2.28 or later, of either maker. The library and the
+// headers need not have the same maker. Prints lines "name size microseconds", the median of
 // several launches on the slowest GPU.
 
 #include <nccl.h>
@@ -45,7 +45,7 @@ constexpr int kMostBlocks = 32;
 constexpr int kMostElements = 1024;  // of an exchange, for each rank
 constexpr size_t kBufferBytes = size_t{16} << 20;
 
-// Threads that meet again and again.
+// A barrier of threads that meet again and again.
 class Meeting {
  public:
   explicit Meeting(int threads) : threads_(threads) {}
@@ -114,7 +114,7 @@ __global__ void AllReduces(ncclDevComm comm, ncclWindow_t in, ncclWindow_t out, 
   }
 }
 
-// Every rank sends `elements` numbers to every other, `count` times.
+// Every rank sends `elements` numbers to all other ranks, `count` times.
 __global__ void Exchanges(ncclDevComm comm, ncclLLA2AHandle handle, int elements, int count,
                           unsigned* wrong) {
   ncclCoopCta cta;
@@ -190,7 +190,7 @@ void Close(Rank& rank) {
 
 using Launch = std::function<void(Rank&, int count)>;
 
-// Returns how many microseconds one of `count` rounds inside a kernel takes.
+// Returns the microseconds of one of `count` rounds inside a kernel.
 double TimeOf(Rank& rank, Meeting& meeting, int count, const Launch& launch) {
   cudaEvent_t begin, end;
   CHECK_CUDA(cudaEventCreate(&begin));

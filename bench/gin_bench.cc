@@ -1,15 +1,15 @@
-// Device-initiated networking of kernels on hosts, beside what it stands on, in one run: two
-// processes, each pinned to a processor of its own, take turns in
+// Measures device-initiated networking of kernels on hosts, beside the mechanisms underneath, in
+// one run: two processes, each pinned to a processor of its own, take turns in
 //
-//   core    a word that each writes for the other in shared memory
+//   core    a word that each process writes for its peer in shared memory
 //   memory  a put with a signal between kernels whose windows are mapped
-//   tcp     a message between two bare TCP sockets over loopback, which both spin on
+//   tcp     a message between two bare TCP sockets over loopback, with both processes spinning
 //   socket  a put with a signal between kernels that only the network joins
 //   copy    copies of one process between two buffers of its own
 //
 // Prints the time of a round trip, the median of the rounds, and the ratios. The methods take turns
-// within each round. `idle` is the processor time that both processes use within a second in which
-// they have a device communicator and no kernel runs.
+// within each round. `idle` is the processor time that both processes use in a second with a device
+// communicator and without a running kernel.
 //
 //   gin_bench [rounds] [memory | socket]
 
@@ -43,7 +43,7 @@ namespace {
 
 constexpr size_t kMostBytes = size_t{1} << 20;
 
-// Holds what the processes of a measurement share.
+// Holds the memory that the processes of a measurement share.
 struct Shared {
   alignas(64) std::atomic<uint64_t> words[2];
   alignas(64) std::atomic<int> arrived[4];  // How many processes have come to each meeting.
@@ -61,8 +61,8 @@ void Check(ncclResult_t result) {
   if (result != ncclSuccess) Die(ncclGetLastError(nullptr));
 }
 
-// Runs side(0) and side(1) in processes of their own, each on its own processor. Returns what they
-// left in *shared.
+// Runs side(0) and side(1) in two processes, each on a separate processor. Returns when both have
+// ended; the results are in *shared.
 void RunPair(Shared* shared, const std::function<void(int)>& side) {
   new (shared) Shared();
   pid_t children[2];
@@ -80,7 +80,7 @@ void RunPair(Shared* shared, const std::function<void(int)>& side) {
   }
 }
 
-// After the library's threads have begun, so that these may run anywhere.
+// Called after the library has started its threads, to leave these threads unpinned.
 void Pin(int rank) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -88,7 +88,7 @@ void Pin(int rank) {
   if (sched_setaffinity(0, sizeof(set), &set) != 0) Die("cannot pin a thread to a processor");
 }
 
-// Waits for the other process. Each number is good for one meeting.
+// Waits for the peer process. Each number serves one meeting.
 enum Meeting { kReady, kConnected, kStart };
 void Meet(Shared* shared, Meeting number) {
   std::atomic<int>& arrived = shared->arrived[number];
@@ -96,7 +96,7 @@ void Meet(Shared* shared, Meeting number) {
   while (arrived.load() < 2) sched_yield();
 }
 
-// Times `rounds` of `round` on both sides, and notes the time of one.
+// Times `count` rounds on both sides, and notes the time of a single round.
 template <typename Rounds>
 void Time(Shared* shared, int rank, int count, const Rounds& rounds) {
   Meet(shared, kStart);
@@ -175,7 +175,7 @@ double UsedSeconds() {
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
 }
 
-// Holds what a rank needs for kernels that put.
+// Holds the objects that a rank needs for kernels with puts.
 struct Rank {
   ncclComm_t comm = nullptr;
   void* memory = nullptr;
@@ -216,7 +216,7 @@ void Gin(Shared* shared, int rank, bool by_memory, size_t bytes, int count) {
 void Idle(Shared* shared, int rank, bool by_memory) {
   const Rank self(shared, rank, by_memory);
   Check(Launch(PingPong, {}, self.devcomm, self.window, size_t{8}, uint64_t{1}, 10));
-  sleep(1);  // what a kernel leaves to the progress thread
+  sleep(1);  // work that a kernel leaves to the progress thread
   const double before = UsedSeconds();
   sleep(1);
   shared->used_seconds[rank] = UsedSeconds() - before;

@@ -1,9 +1,9 @@
 // Measures the threads that move the data of GPUs between hosts (proxy/kernel_proxy.h), without
 // GPUs: one connection over this host's loopback with such a thread at either end. A third thread
-// stands for both kernels. It fills slots at the pace of a channel among eight or more, which keeps
-// its threads busy for a part of the time only, and empties those at the other end. Prints the
-// processor time of the two threads for each GB at several paces, and how long a short message
-// takes, with what it costs.
+// stands for both kernels. At the sending end this thread fills slots at the pace of a channel
+// among eight or more, and at the receiving end the thread empties slots. At this pace the proxy
+// threads are busy for a part of the time only. Prints the processor time of the two proxy threads
+// for each GB at several paces, and the time and processor time of a short message.
 //
 //   kernel_proxy_bench [rounds of short messages]
 
@@ -40,7 +40,7 @@ class OneConnection final : public KernelConnections {
   ProxyConnection& connection_;
 };
 
-// Returns the processor seconds of all threads of that name.
+// Returns the processor seconds of all threads with a name.
 double SecondsOf(const std::string& name) {
   double seconds = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -68,7 +68,7 @@ class Ends {
         producer_(pair_->send_connection->fifo()),
         consumer_(pair_->recv_connection->fifo()) {}
 
-  // Announces a kernel that passes so many chunks of `bytes`.
+  // Announces a kernel that passes `chunks` chunks of `bytes` bytes.
   void Post(uint64_t chunks, size_t bytes) {
     const auto ops = std::make_shared<const KernelOps>(KernelOps{7, {{0, chunks, chunks * bytes}}});
     sender_->Post(ops);
@@ -95,7 +95,7 @@ class Ends {
   FifoReceiver consumer_;
 };
 
-// Kernels of 32 chunks, one after another; a chunk each `pace_us`.
+// Runs kernels of 32 chunks, one after another, with a chunk every `pace_us`.
 void Stream(Ends& ends, int64_t pace_us) {
   constexpr int kKernels = 20, kChunks = 32;
   const double before = SecondsOf("bench-kproxy");
@@ -121,7 +121,7 @@ void Stream(Ends& ends, int64_t pace_us) {
               (SecondsOf("bench-kproxy") - before) / gigabytes);
 }
 
-// Messages of one chunk, one after another.
+// Sends messages of one chunk, one after another.
 void Latency(Ends& ends, size_t bytes, int rounds) {
   const double before = SecondsOf("bench-kproxy");
   std::vector<double> times;

@@ -1,4 +1,4 @@
-// Measures what a proxy connection costs beside bare sockets: one-way latency and throughput over
+// Measures the cost of a proxy connection beside bare sockets: one-way latency and throughput over
 // this host's loopback, both measured in one run, alternating, with the ratio of the medians.
 //
 //   net_bench [rounds [bytes]]     bytes: the latency of messages of this size only

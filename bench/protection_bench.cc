@@ -1,6 +1,6 @@
-// Measures what TUTTI_CHECKSUM and TUTTI_ENCRYPT cost: processor time per message of one thread
-// that drives both ends of a connection over this host's loopback, with 8 messages under way. Other
-// load on the machine hardly shows in it.
+// Measures the costs of TUTTI_CHECKSUM and TUTTI_ENCRYPT: processor time per message of one thread
+// that drives both ends of a connection over this host's loopback, with 8 messages under way. Load
+// of other programs hardly shows in processor time.
 //
 //   protection_bench [rounds]
 
@@ -72,7 +72,7 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// The three ways take turns, so that a change of the machine's speed meets all of them.
+// The three ways take turns, and a change of the machine's speed affects all of them.
 void Compare(size_t bytes, int rounds) {
   std::array<Settings, 3> ways;
   for (Settings& settings : ways) {

@@ -1,9 +1,9 @@
-// How fast the reduction kernels and CopyBytes are, by size of array (which decides the level of
-// the memory that feeds them), type, operator and target. GB/s count every byte read or written
-// once.
+// Measures the speed of the reduction kernels and of CopyBytes, by size of array (which decides the
+// level of the memory that feeds them), type, operator and target. GB/s count every byte read or
+// written once.
 //
-// "limit/add" is the least a two-source reduction can do: a loop of two loads, an add and a store.
-// It runs in the same process, so a kernel can be held against it.
+// "limit/add" is the least that a two-source reduction can do: a loop of two loads, an add and a
+// store. The loop runs in the same process, for comparison with a kernel.
 //
 //   reduce_bench                                            the summary: the machine's best target
 //   reduce_bench --benchmark_filter='AVX2/'                 another target; '.' runs everything

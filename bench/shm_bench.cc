@@ -1,19 +1,19 @@
-// Compares what the ways of moving bytes from one process to another of the same machine cost. Each
-// byte ends up in a buffer of the receiver:
+// Compares the costs of the ways of moving bytes from one process to another process of the same
+// machine. Each byte ends up in a buffer of the receiver:
 //
 //   fifo <slot>   copied into a ring of slots and out again, the two halves overlapping; two copies
 //                 on two cores
-//   pull          the receiver reads the sender's memory with process_vm_readv; one copy, which the
-//                 kernel makes
+//   pull          the receiver reads the sender's memory with process_vm_readv; one copy, by the
+//                 kernel
 //   push          the sender writes the receiver's memory with process_vm_writev; one copy, too
-//   mapped        the receiver copies from the sender's buffer, which it has mapped (ncclMemAlloc);
-//                 one copy
+//   mapped        the receiver copies from the sender's buffer in mapped memory (ncclMemAlloc); one
+//                 copy
 //   memcpy        for comparison: one process copies between two buffers of its own
 //
-// Two processes, each pinned to a core. A time is from the moment both stand ready to the moment
-// the sender may use its buffer again. Methods take turns within each round; buffers rotate through
-// --rotate bytes on either side, so that a transfer does not find its data in the cache. Printed:
-// median and 10th percentile over all transfers of all rounds.
+// Two processes run, each pinned to a core. A time is from the moment both stand ready to the
+// moment the sender may use its buffer again. Methods take turns within each round. Buffers rotate
+// through --rotate bytes on either side, to keep a transfer from finding its data in the cache.
+// Printed: median and 10th percentile over all transfers of all rounds.
 //
 //   shm_bench [--sizes 4K,64K,1M] [--rounds 9] [--rotate 128M] [--cpus 0,1] [--huge-dir DIR]
 //   [--lookup]
@@ -21,13 +21,14 @@
 // --huge-dir: the mapped buffers are files of this directory, a tmpfs mounted with huge=always; for
 // systems whose shmem_enabled forbids huge pages to memfd:
 //   unshare -m sh -c 'mount -t tmpfs -o huge=always none /mnt && shm_bench --huge-dir /mnt'
-// --lookup: instead, what HostMemory::Find and fetching and mapping an allocation cost.
+// --lookup: measures only HostMemory::Find, and fetching and mapping an allocation.
 
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -70,6 +71,13 @@ void Require(const Status& status) {
   if (!status.ok()) Die(std::string(status.message()));
 }
 
+// Copies into the memory of another process, which the library never does.
+void WriteRemote(pid_t pid, std::byte* to, std::byte* from, size_t bytes) {
+  const iovec local = {from, bytes}, remote = {to, bytes};
+  if (process_vm_writev(pid, &local, 1, &remote, 1, 0) != static_cast<ssize_t>(bytes))
+    Die("writing the memory of another process failed");
+}
+
 void Pin(int cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -78,13 +86,14 @@ void Pin(int cpu) {
     Die("cannot pin to core " + std::to_string(cpu));
 }
 
-// Holds what the two processes say to each other: two counters, each written by one side.
+// Holds the signals of the two processes: two counters, each written by one side.
 struct Control {
   alignas(64) std::atomic<uint64_t> sender{0};
   alignas(64) std::atomic<uint64_t> receiver{0};
 };
 
-// Waits as the library does before it sleeps, but never sleeps, so that no wake-up is timed.
+// Waits as the library does before the library sleeps, but never sleeps, because a wake-up would be
+// timed.
 void WaitFor(const std::atomic<uint64_t>& word, uint64_t value) {
   const WaitPolicy policy;
   Backoff backoff(policy);
@@ -92,7 +101,7 @@ void WaitFor(const std::atomic<uint64_t>& word, uint64_t value) {
     if (!backoff.Pause()) sched_yield();
 }
 
-// Memory that both processes map at the same address, because the child inherits it.
+// Memory that both processes map at the same address, because the child inherits the mapping.
 std::byte* MapShared(size_t bytes, const std::string& huge_dir, std::vector<SharedMemory>& keep) {
   if (huge_dir.empty()) {
     auto memory = SharedMemory::Create(bytes, HugePages::kAdvise);
@@ -133,8 +142,8 @@ constexpr std::array<MethodInfo, 7> kMethods = {{{Method::kFifo16K, "fifo 16K", 
                                                  {Method::kMemcpy, "memcpy", 0}}};
 
 // The buffers of one size. `source` is the sender's private memory, `mapped` the sender's shared
-// memory, `target` the receiver's private memory, at addresses that both know (they were mapped
-// before the fork, and written after it).
+// memory, and `target` the receiver's private memory. Both processes know the addresses, because
+// the buffers were mapped before the fork and written afterwards.
 struct Buffers {
   size_t bytes;
   size_t count;
@@ -154,7 +163,7 @@ class Side {
     }
   }
 
-  // One transfer; returns its time on the sender and 0 on the receiver.
+  // Runs a transfer; returns its time on the sender and 0 on the receiver.
   int64_t Transfer(Method method, const Buffers& buffers) {
     Meet();
     ++turn_;
@@ -166,8 +175,8 @@ class Side {
         break;
       case Method::kPush:
         if (is_sender_)
-          Require(WriteRemote(peer_, Address(buffers.At(buffers.target, turn_)),
-                              buffers.At(buffers.source, turn_), buffers.bytes));
+          WriteRemote(peer_, buffers.At(buffers.target, turn_), buffers.At(buffers.source, turn_),
+                      buffers.bytes);
         break;
       case Method::kMemcpy:
         if (is_sender_)
@@ -177,7 +186,7 @@ class Side {
       default:
         Ring(static_cast<size_t>(method), buffers);
     }
-    // The end: the receiver has it all, and the sender knows.
+    // The end: the receiver has all data, and the sender knows.
     if (!is_sender_) {
       ++done_;
       if (method == Method::kPush) WaitFor(control_.sender, done_);
@@ -245,7 +254,7 @@ class Side {
   std::array<FifoReceiver, 3> receivers_;
 };
 
-// Returns what every buffer of the sender holds at `i`.
+// Returns the content of every buffer of the sender at `i`.
 std::byte Pattern(size_t i) { return static_cast<std::byte>(i / 64 * 7 + 1); }
 
 void CheckTransfer(Side& side, bool is_sender, Method method, const Buffers& buffers) {
@@ -322,7 +331,7 @@ void CompareMethods(const Options& options) {
   PermitRemoteCopies();
   const pid_t child = fork();
   const bool is_sender = child != 0;
-  // Neither side is left waiting for one that failed.
+  // A side ends when its peer fails, instead of waiting.
   if (is_sender) {
     signal(SIGCHLD, [](int) { _exit(1); });
   } else {
@@ -348,7 +357,7 @@ void CompareMethods(const Options& options) {
   std::printf("\nShared memory mapped with huge pages: %ld MB.\n", HugeKilobytes() / 1024);
 }
 
-// This thread's time on its core, so that other people's programs do not count.
+// This thread's time on its core, which excludes programs of other users.
 int64_t ThreadNs() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

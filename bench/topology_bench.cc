@@ -1,4 +1,4 @@
-// Measures what it costs to know a machine: search for channels on every machine of a folder, the
+// Measures the cost of knowing a machine: search for channels on every machine of a folder, the
 // joining of 100,000 ranks, the reading of a large file. One thread. Prints Markdown.
 //
 //   topology_bench [folder of machine files, default tests/data/topologies/machines] [repetitions,
@@ -129,7 +129,7 @@ void BenchScale(const std::string& folder) {
       static_cast<double>(usage.ru_maxrss) / 1024);
 }
 
-// A domain of NVLink so large that its file has 10 MB.
+// A domain of NVLink with a file of 10 MB.
 void BenchParse(const std::string& folder, int repetitions) {
   const Machine domain = Must(ReadMachineFile(folder + "/gb200-nvl72.xml"));
   Machine large;

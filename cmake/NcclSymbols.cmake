@@ -1,5 +1,5 @@
-# Writes OUTPUT, a C file that defines every function of NCCL that LIBRARY exports with a twin (pncclSend of ncclSend), as
-# a jump to the twin; NM is the program that lists them.
+# Writes OUTPUT, a C file. The file defines every function of NCCL that LIBRARY exports with a twin (pncclSend of ncclSend),
+# as a jump to the twin. NM is the program that lists the functions.
 execute_process(COMMAND ${NM} -D --defined-only --format=posix ${LIBRARY}
                 OUTPUT_VARIABLE listing COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "(^|\n)pnccl[A-Za-z0-9_]+ [TWi] " lines "${listing}")

@@ -1,9 +1,9 @@
-# The checks of the build, as tests with the label `checks`. Each has a self-test that feeds it what it must refuse.
+# The checks of the build, as tests with the label `checks`. checks.self_test feeds each check a sample to refuse.
 # Included after every module and library is known.
 
 set(checks ${PROJECT_SOURCE_DIR}/tools/checks)
 
-# The sources that targets compile as they are: neither several as one, nor behind headers that were compiled ahead.
+# The sources that targets compile one by one, without headers that were compiled ahead.
 set(compiled_sources "")
 tutti_append_targets(targets ${PROJECT_SOURCE_DIR})
 foreach(target IN LISTS targets)
@@ -20,8 +20,8 @@ foreach(target IN LISTS targets)
   endif()
 endforeach()
 
-# Every header compiles alone. Where x.h is the first thing that x.cc includes, compiling x.cc proves it; for each of the
-# others a generated file includes it. Which they are is seen when the build is configured, as in continuous integration.
+# Every header compiles alone. Where x.cc includes x.h first, compiling x.cc is the proof; a generated file includes each
+# remaining header. The remaining headers are found when the build is configured, as in continuous integration.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}
      ${PROJECT_SOURCE_DIR}/src/*.h ${PROJECT_SOURCE_DIR}/include/*.h ${PROJECT_SOURCE_DIR}/tools/*.h
      ${PROJECT_SOURCE_DIR}/tests/*.h ${PROJECT_SOURCE_DIR}/bench/*.h ${PROJECT_SOURCE_DIR}/examples/*.h)
@@ -62,7 +62,7 @@ function(tutti_check name)
 endfunction()
 
 tutti_check(headers_alone ${CMAKE_COMMAND} --build ${PROJECT_BINARY_DIR} --target header_checks)
-# In a new build it compiles two hundred files, and all headers where some were compiled ahead (TUTTI_BUILD_ONCE).
+# In a new build the check compiles two hundred files, and with TUTTI_BUILD_ONCE all headers.
 set_tests_properties(checks.headers_alone PROPERTIES TIMEOUT 1800 COST 200)
 tutti_check(header_guards ${checks}/header_guards)
 tutti_check(module_order ${checks}/module_order)
@@ -85,7 +85,7 @@ if(NOT TUTTI_SANITIZE)
 endif()
 if(NOT TUTTI_SANITIZE)
   tutti_check(demo ${checks}/demo ${PROJECT_BINARY_DIR}/demo)
-  # In a new build it compiles a hundred files, which takes four minutes of one core.
+  # In a new build the check compiles a hundred files, for four minutes of one core.
   set_tests_properties(checks.demo PROPERTIES TIMEOUT 1800 COST 150)
 endif()
 tutti_check(self_test ${checks}/self_test ${CMAKE_CXX_COMPILER} ${CMAKE_C_COMPILER})

@@ -1,16 +1,16 @@
 # The kernels of src/backend/cuda/device/: each x.cu becomes a fat binary (machine code for the GPUs of today, PTX for
-# later ones) that the assembler puts into the library. Nothing is linked with CUDA and no header of it is needed for
-# the rest; at run time the driver is looked up (src/backend/cuda/driver.h).
+# later GPUs) that the assembler puts into the library. Nothing is linked with CUDA, and all further files compile without
+# CUDA's headers; at run time the driver is looked up (src/backend/cuda/driver.h).
 #
-# TUTTI_CUDA: AUTO takes nvcc where it is; ON demands it; OFF builds without, and then ranks are host devices only.
+# TUTTI_CUDA: AUTO uses nvcc where installed; ON demands nvcc; OFF builds without kernels, for host ranks only.
 
 set(TUTTI_CUDA AUTO CACHE STRING "Build the kernels for GPUs: AUTO (when nvcc is there), ON or OFF")
 set(TUTTI_CUDA_ARCHITECTURES 80 90 100 CACHE STRING
     "Compute capabilities to build machine code for; GPUs newer than the last get its PTX. native: those of the GPUs here")
 set(TUTTI_HAVE_CUDA OFF)
 
-# Sets `result` to the compute capabilities of this machine's GPUs, as nvcc counts them (90), without those that Tutti
-# does not serve or that this nvcc does not know. Empty where there is no such GPU.
+# Sets `result` to the compute capabilities of this machine's GPUs, as nvcc counts them (90), as far as Tutti serves them
+# and this nvcc knows them. Empty where the machine has no such GPU.
 function(tutti_native_architectures result)
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
                   OUTPUT_VARIABLE here ERROR_QUIET RESULT_VARIABLE status)

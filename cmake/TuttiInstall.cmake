@@ -1,6 +1,6 @@
-# What `make install` puts under a prefix: headers, the libraries, pkg-config files and a CMake package; and the same for a
-# wheel, as the component `wheel`, which an ordinary installation leaves out. The files that name paths name them relative
-# to themselves, so that the whole tree can be moved.
+# Says what `make install` puts under a prefix: headers, the libraries, pkg-config files and a CMake package. The component
+# `wheel` has the same files for a wheel; an ordinary installation leaves the component out. Paths in installed files are
+# relative to the files, and the whole tree can be moved.
 
 include(CMakePackageConfigHelpers)
 
@@ -9,9 +9,9 @@ function(tutti_install_common libraries headers)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${headers} ${ARGN} FILES_MATCHING PATTERN "*.h")
   install(FILES ${PROJECT_BINARY_DIR}/tuttiConfig.cmake ${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
           DESTINATION ${libraries}/cmake/tutti ${ARGN})
-  # What -lnccl finds; the run-time library of that name is another file.
+  # The file that -lnccl finds; the run-time library libnccl.so.2 is another file.
   install(PROGRAMS $<TARGET_FILE:tutti_nccl_link> DESTINATION ${libraries} ${ARGN})
-  # Other ways to hand out libnccl.so.2: a folder laid out as NVIDIA's package, and an audit library for the loader.
+  # Two more ways to hand out libnccl.so.2: a folder laid out as NVIDIA's package, and an audit library for the loader.
   set(overlay ${libraries}/tutti/overlay/nvidia)
   install(PROGRAMS $<TARGET_FILE:tutti_nccl_overlay> DESTINATION ${overlay}/nccl/lib RENAME libnccl.so.2 ${ARGN})
   install(FILES ${PROJECT_SOURCE_DIR}/python/overlay/nvidia/__init__.py DESTINATION ${overlay} ${ARGN})

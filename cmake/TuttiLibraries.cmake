@@ -1,11 +1,11 @@
-# The libraries that are linked in. libtutti.so and the program are to work where they are copied, so these come as
-# archives: their code becomes part of ours, and the version script and -Bsymbolic keep its symbols inside. Where a
-# distribution has no archive (or with TUTTI_STATIC_LIBRARIES=OFF), the shared library is linked, which whoever runs it
-# must then have; tools/checks/needed_libraries says so.
+# The libraries that are linked in. libtutti.so and the program must work wherever they are copied, hence the libraries are
+# linked as archives: their code becomes part of Tutti's, and the version script and -Bsymbolic keep their symbols inside.
+# Where a distribution has no archive (or with TUTTI_STATIC_LIBRARIES=OFF), the shared library is linked, and users of
+# Tutti need the shared library too; tools/checks/needed_libraries reports the need.
 
 option(TUTTI_STATIC_LIBRARIES "Link pugixml and sodium in as archives, so that nobody needs them" ON)
 
-# Makes the target tutti::NAME from what pkg-config says of MODULE.
+# Makes the target tutti::NAME of the library that pkg-config knows as MODULE.
 function(tutti_library name module)
   pkg_check_modules(${name} REQUIRED IMPORTED_TARGET ${module})
   add_library(tutti_${name} INTERFACE)

@@ -1,17 +1,18 @@
-# How a module of src/ becomes a library and a test program: every x.cc is compiled into tutti_<module>, every
-# x_test.cc into <module>_test, and with TUTTI_FUZZ every x_fuzz.cc into <module>_x_fuzz. New files are found by
-# themselves; no list is kept by hand.
+# Turns each module of src/ into a library and a test program: every x.cc is compiled into tutti_<module>, every
+# x_test.cc into <module>_test, and with TUTTI_FUZZ every x_fuzz.cc into <module>_x_fuzz. The build finds new files by
+# itself. The one list that is kept by hand, tutti_alone, has the files that TUTTI_BUILD_ONCE must not compile together
+# with others; checks.demo fails where the list lacks a file.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(PkgConfig REQUIRED)
 include(TuttiLibraries)
-# The headers of rdma-core. Without them the network over verbs is left out, and says so when it is asked for; the
-# library itself is looked up at run time.
+# The headers of rdma-core. Without the headers the network over verbs is left out, and a call for this network fails with
+# a sentence. The library itself is looked up at run time.
 find_path(TUTTI_VERBS_HEADERS infiniband/verbs.h)
 find_path(TUTTI_MLX5_HEADERS infiniband/mlx5dv.h)
 find_path(TUTTI_RDMACM_HEADERS rdma/rdma_cma.h)
-# What is compiled where the headers are not there, and what is left out.
+# Patterns of the files that are compiled in place of missing headers' users, and of the files that are left out.
 set(TUTTI_IN_PLACE_OF_HEADERS "^$")
 set(TUTTI_LEFT_OUT "/net/verbs/verbs_net_absent\\.cc$")
 if(NOT TUTTI_VERBS_HEADERS)
@@ -38,9 +39,9 @@ endif()
 
 add_library(tutti_options INTERFACE)
 if(TUTTI_FUZZ)
-  # With clang, whose warnings are not those that the code is held to.
+  # Fuzzers need clang; the code is held to g++'s warnings only.
   target_compile_options(tutti_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link -w>)
-  # clang has no such pragma as the one by which these choose their target.
+  # The two files choose their target by a pragma that clang lacks.
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/reduce_avx2.cc PROPERTIES COMPILE_OPTIONS "-mavx2;-mf16c")
   set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/reduce_avx512.cc PROPERTIES
     COMPILE_OPTIONS "-mavx512f;-mavx512bw;-mavx512vl;-mavx512dq;-mf16c")
@@ -57,13 +58,13 @@ target_link_libraries(tutti_options INTERFACE Threads::Threads)
 if(TUTTI_SANITIZE)
   target_compile_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(tutti_options INTERFACE -fsanitize=${TUTTI_SANITIZE})
-  # Two checks cry wolf. That of dynamic types opens a pipe to look at memory, and fails where a test has used up the
-  # descriptors. That of enums does not know C callers, who can pass any number: what comes of it is tested.
+  # Two checks give false alarms. The check of dynamic types opens a pipe to look at memory, and fails where a test has
+  # used up the descriptors. The check of enums does not know C callers, which can pass any number; tests cover such calls.
   target_compile_options(tutti_options INTERFACE -fno-sanitize=vptr,enum)
 endif()
 
 # With TUTTI_BUILD_ONCE the headers that most files of src/ include are compiled once, in tutti_base, for all modules, and
-# a module's files a few at a time. Nothing may depend on it: every file includes what it uses.
+# a module's files a few at a time. No file may depend on TUTTI_BUILD_ONCE: every file includes the headers it uses.
 function(tutti_precompile_headers target)
   if(NOT TUTTI_BUILD_ONCE)
     return()
@@ -78,13 +79,14 @@ function(tutti_precompile_headers target)
   list(TRANSFORM headers REPLACE "(.+)" "$<$<COMPILE_LANGUAGE:CXX>:\\1>")
   target_precompile_headers(tutti_base PRIVATE ${headers})
 endfunction()
-# These choose the instructions they are compiled for ahead of their first header.
+# The files reduce_*.cc choose their instruction set ahead of their first header.
 file(GLOB tutti_own_targets ${PROJECT_SOURCE_DIR}/src/base/reduce_*.cc)
 set_source_files_properties(${tutti_own_targets} PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
-# These have names of their own that other files of their module have too, or headers of the system that do not mix.
+# Files with a name in an unnamed namespace that another file of the module has too, or with headers of the system that
+# do not mix with another file's.
 set(tutti_alone api/device_communicators.cc api/device_interface.cc api/windows.cc backend/cuda/pinned_pool.cc
     backend/host/messages.cc bootstrap/unique_id.cc comm/gpu_gin.cc comm/gpu_one_sided.cc gin/mail.cc gin_direct/mlx5/queues.cc
-    gin/proxy.cc launch/http_store_client.cc operations/tuner/tuner_plugin.cc plan/mesh.cc sys/round_trip.cc sys/silence.cc topology/picture.cc
+    gin/proxy.cc launch/http_store_client.cc operations/tuner/tuner_plugin.cc plan/mesh.cc sys/round_trip.cc sys/silence.cc
     transport/net/plugin/rma_library.cc transport/net/plugin/rma_plugin.cc transport/net/socket/stream.cc transport/shm/arena.cc window/host_flat_space.cc)
 list(TRANSFORM tutti_alone PREPEND ${PROJECT_SOURCE_DIR}/src/)
 set_source_files_properties(${tutti_alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
@@ -111,7 +113,7 @@ function(tutti_module name)
   list(FILTER sources EXCLUDE REGEX "_(test|fuzz)\\.cc$")
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
-  # What a module's tests and benches share, and its users never link, lies in the module's folder testing/.
+  # A module's folder testing/ holds the code that its tests and benches share and its users never link.
   set(shared_by_tests ${sources})
   list(FILTER shared_by_tests INCLUDE REGEX "/src/${name}/testing/")
   list(FILTER sources EXCLUDE REGEX "/src/${name}/testing/")
@@ -127,6 +129,10 @@ function(tutti_module name)
   if(shared_by_tests)
     add_library(tutti_${name}_testing STATIC EXCLUDE_FROM_ALL ${shared_by_tests})
     target_link_libraries(tutti_${name}_testing PUBLIC tutti_${name})
+    target_compile_definitions(tutti_${name}_testing PRIVATE TUTTI_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+    if(TUTTI_BUILD_TESTS)
+      target_link_libraries(tutti_${name}_testing PUBLIC GTest::gtest)
+    endif()
   endif()
   if(TUTTI_FUZZ)
     foreach(source IN LISTS fuzzers)

@@ -1,5 +1,5 @@
-# TUTTI_QUICK_TESTS: what a build costs that is made once, to run all tests. Half of the time to compile goes into tests,
-# and of that a third into GoogleTest's headers and another third into optimizing.
+# TUTTI_QUICK_TESTS makes a build cheaper that is made once, to run all tests. Half of the time to compile goes into tests;
+# a third of the tests' time goes into GoogleTest's headers, another third into optimizing.
 option(TUTTI_QUICK_TESTS "Compile tests with -O1, and GoogleTest's headers once for all of them" OFF)
 if(NOT TUTTI_QUICK_TESTS)
   return()
@@ -14,8 +14,8 @@ foreach(program IN LISTS targets)
   endif()
   # g++ 12 knows less with -O1, and is mistaken in warnings that follow the flow of values.
   target_compile_options(${program} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-O1;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-mismatched-new-delete>)
-  # Every file of a test includes what it uses; this only saves reading it again. g++ wants the macros that were defined
-  # where the headers were compiled.
+  # Every file of a test includes the headers it uses; the precompiled headers only save reading them again. g++ demands
+  # the macros that were defined where the headers were compiled.
   target_compile_definitions(${program} PRIVATE TUTTI_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   if(program STREQUAL base_test)
     target_precompile_headers(base_test PRIVATE $<$<COMPILE_LANGUAGE:CXX>:<gmock/gmock.h$<ANGLE-R>>

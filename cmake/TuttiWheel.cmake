@@ -1,6 +1,6 @@
-# The library and the program once more, of the same objects, as they go into a wheel that any Linux of the last years can
-# install (manylinux_2_28): with the C++ run time inside, and with nothing that glibc 2.28 lacks. The target `wheel` makes
-# the wheel, in wheel/ of the build.
+# Links the library and the program once more, of the same objects, for a wheel that any Linux of the last years can
+# install (manylinux_2_28): with the C++ run time inside, and with no function that glibc 2.28 lacks. The target `wheel`
+# makes the wheel, in wheel/ of the build.
 #
 # Included by src/CMakeLists.txt; tools/CMakeLists.txt adds the program.
 
@@ -17,15 +17,15 @@ endif()
 
 set(TUTTI_WHEEL_FOLDER ${PROJECT_BINARY_DIR}/wheel)
 
-# Old systems have dlopen and threads in libraries of their own, which new ones keep as empty files for the loader only;
-# there is nothing to link with, so the files themselves are named.
+# Old systems have dlopen and threads in libraries of their own. New systems keep these libraries as empty files for the
+# loader, without a file to link with, hence the files themselves are named.
 set(separate_libraries "")
 foreach(library libdl.so.2 libpthread.so.0)
   execute_process(COMMAND ${CMAKE_C_COMPILER} -print-file-name=${library} OUTPUT_VARIABLE path
                   OUTPUT_STRIP_TRAILING_WHITESPACE)
   string(APPEND separate_libraries ",${path}")
 endforeach()
-# What is linked with this runs on old systems.
+# Programs that link tutti_old_systems run on old systems.
 add_library(tutti_old_systems INTERFACE)
 target_sources(tutti_old_systems INTERFACE ${PROJECT_SOURCE_DIR}/src/old_glibc.c)
 target_link_options(tutti_old_systems INTERFACE

@@ -1,4 +1,5 @@
-// `tutti info` prints the version of a library with NCCL's interface and which functions it has.
+// `tutti info` prints the version of a library with NCCL's interface and the functions of the
+// library.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

@@ -69,8 +69,8 @@ Status NcclLibrary::Check(ncclResult_t result, std::string_view doing, ncclComm_
 std::string FindLibrary(const std::string& name) {
   std::error_code error;
   if (!name.empty()) {
-    // The ranks are started elsewhere, so a relative path is settled here; a bare name is left to
-    // the loader.
+    // The ranks are started elsewhere: a relative path is made absolute here, and a bare name is
+    // left to the loader.
     if (name.find('/') == std::string::npos && !std::filesystem::exists(name, error)) return name;
     return std::filesystem::absolute(name, error).string();
   }

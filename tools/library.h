@@ -1,11 +1,11 @@
 #pragma once
 
-// Loads any library with NCCL's binary interface at run time: Tutti itself, NCCL, RCCL, or the fake
-// one of the tests.
+// Loads any library with NCCL's binary interface at run time: Tutti itself, NCCL, RCCL, or the
+// tests' fake library.
 //
-// Functions that a library may lack (they are newer than NCCL 2.2, or Tutti's own) are filled in
-// where a group of sends and receives does the same, and refused with a sentence where nothing
-// does. Thread-safe after Load, as far as the library itself is.
+// A library may lack functions that are newer than NCCL 2.2, or Tutti's own. Such a function is
+// replaced by an equivalent group of sends and receives where one exists, and refused with a
+// sentence elsewhere. Thread-safe after Load, as far as the library itself is.
 
 #include <memory>
 #include <string>
@@ -72,7 +72,7 @@ struct NcclFunctions {
 
 class NcclLibrary {
  public:
-  // Loads `path`, which is understood as dlopen(3) does. The library is never unloaded, because it
+  // Loads `path`, which is understood as by dlopen(3). The library is never unloaded, because it
   // may have threads.
   static Result<NcclLibrary> Load(const std::string& path);
 
@@ -84,8 +84,8 @@ class NcclLibrary {
   const NcclFunctions* operator->() const { return &functions_; }
   const NcclFunctions& functions() const { return functions_; }
 
-  // Turns a result into a Status; a failure has the library's own sentence, and `doing` says what
-  // was being done. `comm` may be null.
+  // Turns a result into a Status. A failure has the library's own sentence, and `doing` names the
+  // action that failed. `comm` may be null.
   Status Check(ncclResult_t result, std::string_view doing, ncclComm_t comm = nullptr) const;
 
  private:
@@ -94,8 +94,8 @@ class NcclLibrary {
 };
 
 // Returns the path of the library to load. An empty `name` stands for the library of this build or
-// installation, searched beside the running program, else for libtutti.so wherever the loader finds
-// it. Any other `name` is returned as it is, made absolute where it names a file.
+// installation, searched beside the running program, and otherwise for libtutti.so as the loader
+// finds it. Any further `name` is returned unchanged, but made absolute where it names a file.
 std::string FindLibrary(const std::string& name);
 
 // Formats NCCL's version code: "2.30.7" for 23007. Versions before 2.9 had a shorter code.

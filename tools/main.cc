@@ -16,15 +16,15 @@
 
 namespace {
 
-// The subcommands of the Python package (python/tutti/_program.py), about which library programs
-// find.
+// Names the subcommands of the Python package (python/tutti/_program.py), which set up programs to
+// load the library.
 constexpr std::string_view kOfPython[] = {"enable", "disable", "env",   "overlay",
                                           "audit",  "prefix",  "which", "wheel"};
 constexpr std::string_view kWithPython =
     "with the Python package, to have programs find the library";
 
-// Returns a sentence about the first word where that should be a subcommand and is not, because the
-// parser only says that one is missing.
+// Returns a sentence about the first word where the word should be a subcommand and is not. The
+// parser only says that a subcommand is missing.
 std::string WrongSubcommand(const CLI::App& program, const std::vector<std::string>& words) {
   const CLI::App* app = &program;
   for (const std::string& word : words) {
@@ -47,8 +47,8 @@ std::string WrongSubcommand(const CLI::App& program, const std::vector<std::stri
   return {};
 }
 
-// Runs `python3 -m tutti` with the words of this command line, in this process. Returns only when
-// there is no Python, an exit status.
+// Runs `python3 -m tutti` with the words of this command line, in this process. Returns, with an
+// exit status, only where the machine has no Python.
 int RunPython(const std::vector<std::string>& words) {
   std::vector<const char*> arguments = {"python3", "-m", "tutti"};
   for (const std::string& word : words) arguments.push_back(word.c_str());
@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
     return RunPython(arguments);
   command = tutti::tools::TakeCommand(*run.app, &arguments);
   try {
-    // This form of parse takes the words from the last to the first, and takes them away.
+    // This form of parse takes and removes the words from the last to the first.
     std::vector<std::string> words(arguments.rbegin(), arguments.rend());
     program.parse(words);
   } catch (const CLI::ParseError& error) {

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kMaxLocalRanks = 1024;
 
-// Options as they stand on the command line, before they are understood.
+// Holds options as they stand on the command line, before they are parsed.
 struct Words {
   std::string collective;
   int num_ranks = 0;  // 0 where it was not given.
@@ -42,7 +42,7 @@ struct Words {
   PerfOptions options;
 };
 
-// Adds the options that say what is measured, and how often.
+// Adds the options about the operations to measure, and about repetitions.
 void AddOptionsOfWork(CLI::App* app, Words* words) {
   PerfOptions& options = words->options;
   app->add_option("collective", words->collective,
@@ -73,7 +73,7 @@ void AddOptionsOfWork(CLI::App* app, Words* words) {
                   "iterations before the clock starts")
       ->check(CLI::Range(0, 100000000))
       ->capture_default_str();
-  // Both may stand without their number, which then is the default_str.
+  // Both options may stand without their number, and then mean the default_str.
   app->add_option("-c,--check", words->check,
                   "1: compare results with exact ones (the default); 0: do not")
       ->check(CLI::Range(0, 1))
@@ -85,7 +85,7 @@ void AddOptionsOfWork(CLI::App* app, Words* words) {
       ->default_str("1");
 }
 
-// Adds the options that say where ranks and buffers are, and what is shown.
+// Adds the options about the places of ranks and buffers, and about the output.
 void AddOptionsOfPlace(CLI::App* app, Words* words) {
   PerfOptions& options = words->options;
   app->add_flag("--threads,-t", options.threads,
@@ -133,7 +133,7 @@ void AddOptionsOfPlace(CLI::App* app, Words* words) {
 }
 
 void AddOptions(CLI::App* app, Words* words) {
-  // The last of several values counts, so that a script can add to options that it was given.
+  // The last of several values counts, which lets a script add to the options of its own caller.
   app->option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   AddOptionsOfWork(app, words);
   AddOptionsOfPlace(app, words);
@@ -198,7 +198,7 @@ int AffinityCores() {
 
 Result<size_t> RunPerf(const Words& words) {
   const Environment environment = ProcessEnvironment();
-  // This process makes no other use of PMI; those that load the libraries are its children.
+  // This process makes no further use of PMI; only its children load the libraries.
   TUTTI_ASSIGN(const launch::LaunchInfo launched,
                launch::ReadLaunchEnvironment(environment, launch::ThisMachine(environment),
                                              {.may_join_pmi = true}));
@@ -212,7 +212,7 @@ Result<size_t> RunPerf(const Words& words) {
   DriverPlace place;
   if (launched.size > 1) {
     place.ranks_here = launched.local_size > 0 ? launched.local_size : launched.size;
-    // Launchers bind this process to a core, which says nothing of what the ranks share.
+    // Launchers bind this process to a core, which says nothing of the cores that the ranks share.
     place.cores_here = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
     place.title = fmt::format("started by {}, met over {}", Name(launched.launcher),
                               Name(launched.rendezvous));

@@ -1,5 +1,5 @@
-// `tutti run` starts local ranks of any program, with the environment that torchrun would give
-// them, or the workers of an elastic job.
+// `tutti run` starts local ranks of any program, with torchrun's environment, or the workers of an
+// elastic job.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace tutti::tools {
 
 namespace {
 
-// Returns how many words follow the option. An option that may be repeated takes as many each time
-// as its type has.
+// Returns the number of words that follow the option. An option that may be repeated takes as many
+// words each time as its type has.
 size_t WordsOf(const CLI::Option& option) {
   const int most = option.get_items_expected_max();
   return static_cast<size_t>(
@@ -30,10 +30,10 @@ size_t WordsOf(const CLI::Option& option) {
 std::vector<std::string> TakeCommand(const CLI::App& run, std::vector<std::string>* arguments) {
   if (arguments->empty() || arguments->front() != run.get_name()) return {};
   size_t begin = 1;
-  size_t end = begin;  // Where the options end.
+  size_t end = begin;  // where the options end
   while (begin < arguments->size()) {
     std::string& word = (*arguments)[begin];
-    if (word == "-np") word = "-n";  // mpirun and horovodrun write it so.
+    if (word == "-np") word = "-n";  // the spelling of mpirun and horovodrun
     if (word == "--") {
       end = begin++;
       break;
@@ -54,7 +54,8 @@ std::vector<std::string> TakeCommand(const CLI::App& run, std::vector<std::strin
 
 namespace {
 
-// The options of elastic jobs as they were given, before it is known whether this is one.
+// Holds the options of elastic jobs as they were given, before it is known whether the job is
+// elastic.
 struct ElasticFlags {
   std::vector<std::string> passed;
   int min_workers = 0;
@@ -158,8 +159,8 @@ int RunElasticJob(const RunOptions& run, ElasticFlags* flags) {
   return RunElastic(options);
 }
 
-// Runs a job with -H that no other option makes elastic: as many ranks as were asked for, until one
-// fails. They are started, and meet, as the workers of an elastic job that may never begin anew.
+// Runs a job with -H and no elastic option: as many ranks as were asked for, until one fails. The
+// ranks are started, and meet, as the workers of an elastic job that may never begin anew.
 int RunOnHosts(const RunOptions& run, ElasticFlags* flags) {
   Result<std::vector<elastic::HostSlots>> parsed =
       elastic::ParseHosts(flags->hosts, flags->options.default_slots);

@@ -1,7 +1,7 @@
 #pragma once
 
-// The subcommands of `tutti`. Each adds its options to the parser and returns what is to be run
-// when it was chosen: a function that gives the exit status of the program.
+// Declares the subcommands of `tutti`. Each function adds its options to the parser and returns a
+// function that runs the subcommand and gives the exit status of the program.
 
 #include <functional>
 #include <string>
@@ -19,17 +19,17 @@ struct Subcommand {
 };
 
 Subcommand AddPerf(CLI::App& program);
-Subcommand AddPerfRank(CLI::App& program);  // `perf` starts its ranks by it.
+Subcommand AddPerfRank(CLI::App& program);  // `perf` starts its ranks by this subcommand
 Subcommand AddInfo(CLI::App& program);
 Subcommand AddTopo(CLI::App& program);
 
 // `command` is the program to start, with its arguments; see TakeCommand.
 Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command);
 
-// Cuts `arguments` (all of `tutti`'s) where the command begins that `run` is to start, and returns
-// that command: from the first word that is neither an option of `run` nor the value of one, or
-// behind "--". Done before parsing, so that the command's own options are left alone. Nothing
-// happens to other subcommands' arguments.
+// Cuts `arguments` (all of `tutti`'s) where the command that `run` is to start begins, and returns
+// the command: from the first word that is neither an option of `run` nor an option's value, or
+// behind "--". TakeCommand must be called before parsing, lest the parser take the command's own
+// options. Arguments of all further subcommands stay untouched.
 std::vector<std::string> TakeCommand(const CLI::App& run, std::vector<std::string>* arguments);
 
 // Exit statuses other than 0: 1 when something failed, 2 when the command line makes no sense.

@@ -1,4 +1,4 @@
-// `tutti topo` describes what a machine is made of and how its devices are joined.
+// `tutti topo` describes the devices of a machine and the links between them.
 
 #include <CLI/CLI.hpp>
 #include <vector>

@@ -18,8 +18,8 @@
 static const char* const kNames[kCollectives] = {"allreduce", "allgather", "reduce_scatter",
                                                  "broadcast", "alltoall"};
 
-/* ---- Barrier: a counter and a generation in a mapped file, the same for every library, so that
- * none is charged or credited for its own barrier. ---- */
+/* ---- Barrier: a counter and a generation in a mapped file, the same for every library, to
+ * keep a library's own barrier out of the measurement. ---- */
 
 struct BenchBarrier {
   int arrived;
@@ -168,7 +168,7 @@ static int ConnectDriver(struct Rank* r) {
   return r->from_driver != NULL && r->to_driver != NULL ? 0 : -1;
 }
 
-/* What element `index` of rank `rank`'s send pool holds. Small whole numbers: sums are exact in any
+/* Returns element `index` of rank `rank`'s send pool. Small whole numbers: sums are exact in any
  * order. */
 static float Pattern(int rank, size_t index) { return (float)(index % 1021) + 3.0F * (float)rank; }
 
@@ -226,7 +226,7 @@ static float Expected(const struct Rank* r, const struct Command* c, size_t offs
   }
 }
 
-/* One call whose result is looked at, in up to a thousand places. Returns NULL, or fills `text`. */
+/* Makes a call and checks its result in up to a thousand places. Returns NULL, or fills `text`. */
 static const char* CheckOnce(struct Rank* r, const struct Command* c, char* text,
                              size_t text_size) {
   const size_t offset = SlotOffset(r, c, 1);
@@ -251,7 +251,7 @@ static const char* CheckOnce(struct Rank* r, const struct Command* c, char* text
   return NULL;
 }
 
-/* The loop that everything is about. Ranks leave the barrier together; then each makes its calls
+/* The measuring loop. Ranks leave the barrier together; then each makes its calls
  * back to back. */
 static const char* Measure(struct Rank* r, const struct Command* c, int64_t* times_ns) {
   size_t call = 0;

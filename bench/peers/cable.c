@@ -1,12 +1,12 @@
 /* Joins two network namespaces by a cable in user space, with a speed and a delay each way, for
- * kernels without netem. Its ends are TAP devices of one name, which exist as long as it runs.
+ * kernels without netem. Its ends are TAP devices of one name and exist while the program runs.
  *
  *   cable DEVICE NAMESPACE_A NAMESPACE_B MBIT_PER_S DELAY_US
  *
- * It says "ready" once the devices are there. Packets come as the kernel has them, up to 64 KB long
- * and without checksums, as on a NIC with segmentation offload. A packet leaves when those before
- * it have, at that speed, and arrives after the delay. A queue holds what the cable takes 20 ms to
- * send; what does not fit is lost, as at a switch. */
+ * The program prints "ready" once the devices exist. Packets come as the kernel has them, up to
+ * 64 KB long and without checksums, as on a NIC with segmentation offload. A packet leaves at the
+ * cable's speed after all earlier packets, and arrives after the delay. A queue holds packets for
+ * 20 ms of the cable's time; further packets are lost, as at a switch. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -74,7 +74,7 @@ static int Open(const char* device, const char* namespace) {
   return fd;
 }
 
-/* Takes what the kernel sends; returns when there is no more. */
+/* Takes packets from the kernel until the kernel has no more. */
 static void Take(struct Way* way) {
   static char data[kMostBytes];
   for (;;) {
@@ -95,7 +95,7 @@ static void Take(struct Way* way) {
   }
 }
 
-/* Hands over what is due; returns when the next is, or 0 where nothing is under way. */
+/* Hands over all due packets. Returns the time of the next packet, or 0 without packets. */
 static int64_t Deliver(struct Way* way) {
   while (way->first != way->last) {
     struct Packet* const packet = &way->packets[way->first % kPackets];

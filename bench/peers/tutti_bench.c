@@ -25,8 +25,8 @@ static const char* Explain(const char* doing, ncclResult_t result) {
   return sentence;
 }
 
-/* Rank 0 writes the id under another name and renames it when it is whole; the others poll. The
- * driver ends a group that takes too long, so there is no deadline here. */
+/* Rank 0 writes the id into a temporary file and renames the complete file; the other ranks poll.
+ * No deadline is needed here, because the driver ends a group that takes too long. */
 static const char* ShareId(ncclUniqueId* id) {
   const char* path = getenv("BENCH_ID_FILE");
   char draft[512];

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "coordinator/job_test.h"
+#include "testing/threads.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -92,7 +93,8 @@ TEST(CoordinatorTest, IdleRanksExchangeNothing) {
     ++idle;
     EXPECT_TRUE(Await(idle, 2));
     const uint64_t rounds = self.Counter("rounds");
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    for (const pid_t loop : testing::ThreadsCalled("tutti-coord"))
+      EXPECT_TRUE(testing::StaysAsleep(loop, 50));
     EXPECT_EQ(self.Counter("rounds"), rounds);
     ++looked;
     EXPECT_TRUE(Await(looked, 2));

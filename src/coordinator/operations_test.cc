@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -15,6 +16,7 @@
 #include "coordinator/job_test.h"
 #include "coordinator/performer.h"
 #include "coordinator/staging.h"
+#include "testing/threads.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -377,9 +379,15 @@ TEST(OperationsTest, ReducescatterOfUnevenRows) {
 
 TEST(OperationsTest, ABarrierHoldsUntilTheLastRankComes) {
   std::atomic<int> arrived{0};
+  std::array<std::atomic<pid_t>, 3> threads = {};
   RunJob(3, [&](TestRank& self) {
+    threads[static_cast<size_t>(self.rank())] = testing::ThisThread();
     for (int round = 1; round <= 3; ++round) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10 * self.rank()));
+      // Each rank comes when the ranks before it wait in the barrier.
+      for (int before = 0; before < self.rank(); ++before) {
+        while (arrived < 3 * (round - 1) + before + 1) std::this_thread::yield();
+        EXPECT_TRUE(testing::AwaitAsleep(threads[static_cast<size_t>(before)]));
+      }
       ++arrived;
       const int64_t handle = self.Enqueue(
           TestRank::Describe("barrier", tuttiOpBarrier, tuttiUint8, {}, nullptr, nullptr));

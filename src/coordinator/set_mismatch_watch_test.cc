@@ -17,6 +17,7 @@
 
 #include "coordinator/testing/simulated_network.h"
 #include "sys/event_loop.h"
+#include "testing/threads.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -177,8 +178,10 @@ void RunPrograms(Job& job, const std::function<void(int)>& program,
 TEST(SetMismatchWatchTest, NothingFailsBeforeTheRankHasDecided) {
   Job job(2, {{0, 1}, {0, 1}});
   std::array<std::atomic<bool>, 2> failed = {};
+  std::atomic<pid_t> rank_1 = 0;
   const auto program = [&](int rank) {
     const int mine = 1 + rank, other = 2 - rank;
+    if (rank == 1) rank_1 = testing::ThisThread();
     EXPECT_THAT(job.Wait(rank, mine, job.Ask(rank, mine, "x")), HasSubstr("Ranks disagree"));
     failed[static_cast<size_t>(rank)] = true;
     const TicketHold there = job.Ask(rank, other, "x");
@@ -190,7 +193,8 @@ TEST(SetMismatchWatchTest, NothingFailsBeforeTheRankHasDecided) {
     const SetWaits waits = job.CheckUntilProven();
     job.watch(0).Decide(waits);
     EXPECT_TRUE(Until([&] { return failed[0] && job.set(1, 2).counters().rounds > 0; }));
-    std::this_thread::sleep_for(20ms);
+    EXPECT_TRUE(testing::AwaitAllAsleep("tutti-"));
+    EXPECT_TRUE(testing::AwaitAsleep(rank_1));
     EXPECT_FALSE(failed[1]);
     job.watch(1).Decide(waits);
   });

@@ -14,13 +14,13 @@
 namespace tutti {
 namespace {
 
-// So much memory of the GPU holds slots of messages that the NIC writes and reads.
+// The most memory of the GPU for slots of messages that the NIC writes and reads.
 constexpr size_t kMostDirectMessageBytes = size_t{64} << 20;
-// A kernel that lends a message waits until it has been sent. To copy a shorter one takes less.
+// The shortest lent message. Kernels wait for the send of a lent message; short copies are faster.
 constexpr size_t kFewestLentBytes = 32 << 10;
 constexpr size_t kLineBytes = 128;  // A line of a GPU's cache.
 
-// Return the sizes in a FIFO of a window: the lines that announce its slots, and then the slots.
+// Return sizes inside a FIFO of a window. The headers of all slots come first, then the slots.
 size_t HeadersBytes() { return sizeof(FifoSlotWords) * kFifoSlots; }
 size_t FifoBytes(size_t slot_bytes) { return HeadersBytes() + kFifoSlots * slot_bytes; }
 
@@ -57,7 +57,7 @@ Result<TriedWindows<ChannelConnections>> ChannelConnections::Create(
   }
   made->routes_ = routes;
   if (routes.any()) {
-    // What other ranks cannot map is of no use to them.
+    // Other ranks can use only slots that they can map.
     const bool on_gpus = place == WindowPlace::kPeerMemory;
     TUTTI_ASSIGN(made->pxn_,
                  PxnLanes::Share(peers, routes,
@@ -82,6 +82,8 @@ Status ChannelConnections::MakeWords() {
   return stream.CopyIn(words_.address() + TablesAt(), tables.data(), tables.size_bytes());
 }
 
+// Pins the FIFOs that must exist before the first kernel: the FIFOs of the rings, the FIFOs of
+// trees where AllReduces use trees unasked, and the FIFOs of messages among few ranks.
 Status ChannelConnections::PinFirst() {
   const int n = num_ranks_;
   for (uint32_t channel = 0; channel < shape_.channels; ++channel) {
@@ -116,14 +118,14 @@ Status ChannelConnections::PinTrees() {
 
 const void* ChannelConnections::Lend(std::span<std::byte> buffer) {
   const GpuDirect direct = this->direct();
-  // A network whose data processors copy gains nothing: they copy out of slots, which their caches
-  // hold, in less time than out of a long buffer (bench/results/gpu.md). Nor does one that would
-  // register the buffer anew for each message.
+  // Lending gains nothing on a network where processors copy the data, because slots stay in their
+  // caches and long buffers do not (bench/results/gpu.md), nor on a network that would register the
+  // buffer anew for each message.
   if (direct.net == nullptr ||
       !direct.net->devices()[static_cast<size_t>(direct.device)].shares_registrations)
     return nullptr;
   const GpuPointers pointers(*peers_.device, rank_, num_ranks_, /*thorough=*/false);
-  // A NIC would go on reading pages that have moved away.
+  // A managed page may move away, and the NIC would go on reading the old page.
   if (pointers.IsManaged(&buffer.front()) || pointers.IsManaged(&buffer.back())) return nullptr;
   const bool of_host = pointers.IsOfHost(&buffer.front()) && pointers.IsOfHost(&buffer.back());
   if (!of_host && !direct.sends) return nullptr;
@@ -167,8 +169,7 @@ size_t ChannelConnections::HereIndex(int rank) const {
   return static_cast<size_t>(std::find(here_.begin(), here_.end(), rank) - here_.begin());
 }
 
-// All hosts lay out their windows as the one with most ranks needs it, so that they are equally
-// long.
+// Every host lays out its windows for the host with most ranks. All windows are equally long.
 size_t ChannelConnections::RingFifosAt() const {
   return kLineBytes * (shape_.channels + static_cast<size_t>(most_here_) * shape_.message_channels);
 }
@@ -193,7 +194,7 @@ size_t ChannelConnections::FifoAt(const Direction& direction, size_t producer) c
                                 FifoBytes(shape_.message_slot_bytes);
 }
 
-// Returns how many connections two ranks have in each direction.
+// Returns the number of connections between two ranks in each direction.
 size_t ChannelConnections::EndsOfPair() const {
   return kFirstMessageNumber + shape_.message_channels;
 }
@@ -236,9 +237,9 @@ ChannelConnections::End ChannelConnections::InWindows(const Direction& direction
   return end;
 }
 
-// Memory of the GPU serves only where the slots fill about a piece of it, since among many ranks
-// those of messages are short; and for messages only so much of it, since a rank may exchange them
-// with all others.
+// Makes slots in memory of the GPU, within two limits. Short slots, as among many ranks, would
+// waste a piece of GPU memory (DirectSlots::kFewestBytes). All slots of messages together have a
+// limit too, because a rank may exchange messages with all ranks.
 std::optional<DirectSlots> ChannelConnections::TryDirect(const Direction& direction) {
   GpuDirect direct = this->direct();
   const bool may = direction.sends ? direct.sends : direct.receives;
@@ -276,6 +277,9 @@ Result<ChannelConnections::Pinned> ChannelConnections::MakeFifo(const Direction&
   return Pinned{direction, std::move(memory), std::move(slots)};
 }
 
+// Returns this rank's end of a network connection. making_mutex_ is held throughout, and mutex_
+// only to look into pinned_: pinning may wait for kernels, and a proxy thread must be able to look
+// up FIFOs meanwhile.
 Result<ChannelConnections::End> ChannelConnections::OverNetwork(const Direction& direction) {
   const size_t number = Number(direction);
   const auto end_of = [&](const Pinned& pinned) {
@@ -308,7 +312,7 @@ Result<std::optional<ChannelConnections::End>> ChannelConnections::ThroughAnothe
   return std::optional(std::move(end));
 }
 
-// Describes a FIFO in memory of the host, whose slots may lie in memory of the GPU.
+// Describes a FIFO in memory of the host. The slots of the FIFO may lie in memory of the GPU.
 ChannelConnections::End ChannelConnections::EndOf(std::byte* base, std::byte* gpu_slots,
                                                   const Direction& direction) const {
   End end;
@@ -371,8 +375,8 @@ std::set<int> ChannelConnections::OtherNics() const {
   return nics;
 }
 
-// The numbers of the ring's channels and of trees come first, then those of what a rank sends for
-// itself, and then those of what it sends for each other rank.
+// Numbers the rings' channels and the trees first, then the messages that a rank sends for itself,
+// and then the messages that the rank sends for each other rank.
 uint32_t ChannelConnections::WireNumber(int from, int to, uint32_t channel) const {
   const bool by_itself = routes_.SenderOf(from, to) == from;
   const uint32_t block = by_itself ? 0 : 1 + static_cast<uint32_t>(from);
@@ -402,8 +406,7 @@ Status ProxiedConnections::InviteAhead(const ChannelConnections::Invited& receiv
   return connectors_.at(-1)->Invite(receive.end);
 }
 
-// All invitations go out before the first wait, so that no two ranks wait for each other as long as
-// both ends of a connection are opening it.
+// Sends all invitations before the first wait: ranks at the two ends never wait for each other.
 Status ProxiedConnections::Open(const KernelOps& ops) {
   std::vector<size_t> missing;
   for (const KernelOp& op : ops.ops)
@@ -458,6 +461,8 @@ LaneConnections::~LaneConnections() {
   }
 }
 
+// Takes the chunks that senders have announced since the last call. `chunks` is read first, with
+// acquire order, because a sender writes the bytes and the tag before `chunks`.
 KernelOps LaneConnections::Take() {
   KernelOps ops;
   for (Taken& taken : lanes_) {

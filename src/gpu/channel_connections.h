@@ -1,31 +1,34 @@
 #pragma once
 
-// The connections of one rank of GpuChannels (gpu/channels.h), with a transport for each pair of
-// ranks: FIFOs in one another's windows (gpu/windows.h) where both are on one host and windows can
-// be had, else a FIFO at either end, in pinned memory of the host, and the network between. The
-// slots of such a FIFO lie in memory of the GPU where the NIC reaches it (gpu/direct_slots.h).
+// ChannelConnections holds the connections of one rank of GpuChannels (gpu/channels.h). Two ranks
+// of one host are joined by FIFOs in one another's windows (gpu/windows.h), where windows can be
+// had. All other pairs have a FIFO at either end, in pinned memory of the host, and the network
+// between the FIFOs. The slots of such a FIFO lie in memory of the GPU where the NIC reaches this
+// memory (gpu/direct_slots.h).
 //
 // A pair has a connection for each direction and number. The numbers below kMostGpuChannels are the
-// channels of the ring, the next ones those of trees, and the others are for messages. A window
-// holds the FIFOs that come from ranks of its host, so that the memory of a GPU grows with the
-// ranks of its host and not of the job:
+// channels of the ring, the next numbers belong to trees, and the rest to messages. A window holds
+// only FIFOs that come from ranks of its host. The memory of a GPU therefore grows with the ranks
+// of its host, not with the ranks of the job:
 //
-//   heads        a line each: of those FIFOs in other windows that this rank fills
-//   ring         a FIFO for each channel, from the previous rank of the ring; for the first rank
-//                of the host in that order, from the last one, by two levels and in trees
+//   heads        a line for each FIFO in another window that this rank fills
+//   ring         a FIFO for each channel, from the previous rank of the ring; by two levels and in
+//                trees the host's last rank in the ring precedes its first rank
 //   messages     FIFOs from each rank of the host
 //
-// The connections of FIFOs toward other hosts are made when an operation first needs them, by the
-// thread of the KernelProxy that drives them; a kernel may wait for them meanwhile. The FIFOs of
-// the ring are pinned before, because CUDA may pin memory only when no kernel runs, and one that
-// runs may wait for another rank. Those of trees are too, where AllReduces go by these unasked, and
-// those for messages among few ranks; among many most are never needed.
+// The thread of the KernelProxy makes a network connection when an operation first needs the
+// connection; a kernel may wait for the connection meanwhile. The FIFOs of the ring are pinned in
+// advance, because CUDA may pin memory only when no kernel runs, and a running kernel may wait for
+// another rank. FIFOs of trees are pinned in advance where AllReduces go by trees without being
+// asked to, and FIFOs of messages among few ranks. Among many ranks most FIFOs of messages are
+// never needed.
 //
-// Where a message goes by way of another rank's proxy (PXN, gpu/pxn_lanes.h), its sender has a lane
-// of that rank in place of a FIFO of its own, and the receiver a connection to that rank.
+// A message may go by way of another rank's proxy (PXN, gpu/pxn_lanes.h). The sender of such a
+// message has a lane of the other rank in place of a FIFO, and the receiver has a connection to the
+// other rank.
 //
-// Threads: one that launches, at a time; and the KernelProxies', which call what KernelConnections
-// has.
+// Threads: one launching thread at a time, and the threads of KernelProxies, which call the
+// functions of KernelConnections.
 
 #include <atomic>
 #include <map>
@@ -53,8 +56,8 @@ namespace tutti {
 
 // Holds what the ranks of a communicator have agreed on.
 struct ChannelShape {
-  uint32_t channels = 1;          // The ring has so many.
-  uint32_t message_channels = 1;  // Each pair has so many for messages in each direction.
+  uint32_t channels = 1;          // The number of channels of the ring.
+  uint32_t message_channels = 1;  // The channels of a pair for messages, in each direction.
   size_t ring_slot_bytes = 512 << 10;
   size_t tree_slot_bytes = 64 << 10;  // At most ring_slot_bytes.
   size_t message_slot_bytes = 128 << 10;
@@ -64,7 +67,7 @@ enum class FifoUse : uint8_t { kRing, kTree, kMessages };
 
 class ChannelConnections {
  public:
-  // Up to so many ranks, all FIFOs are pinned when the communicator is made.
+  // Among at most kFewRanks ranks all FIFOs are pinned when the communicator is made.
   static constexpr int kFewRanks = 8;
 
   // Describes one direction of a connection, as this rank has it.
@@ -74,8 +77,9 @@ class ChannelConnections {
     uint32_t channel = 0;
     bool sends = false;
   };
-  // Describes one end of a connection, for a kernel. Where a network carries it, it also has the
-  // number by which the KernelProxy knows it, or the lane of the rank that sends for this one.
+  // Describes one end of a connection for a kernel. An end of a network connection also has the
+  // number by which the KernelProxy knows the connection, or the lane of the rank that sends for
+  // this rank.
   struct End {
     cuda::DeviceFifo fifo;
     std::optional<size_t> proxied;
@@ -83,16 +87,16 @@ class ChannelConnections {
     size_t lane = 0;
   };
 
-  // Joins the ranks, which all call this. `place` says where windows lie; none: all data passes the
-  // network. `routes` say which messages other ranks send. Fails alike on all ranks, but for
-  // windows that do not serve.
+  // Joins the ranks. All ranks call Create. Windows lie in `place`; without a place all data passes
+  // the network. `routes` name the messages that other ranks send. An error is the same on all
+  // ranks; windows that do not serve are a refusal.
   static Result<TriedWindows<ChannelConnections>> Create(
       const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings, ChannelTrees trees,
       std::optional<WindowPlace> place, const GpuDirect& direct, const PxnRoutes& routes);
 
-  // Returns this rank's end, which it makes where there is none yet. Within a host trees pass the
-  // FIFOs of the ring. REQUIRES: peers differ from this rank; a ring's are its neighbours, in that
-  // of all ranks, its host or its rail, and a tree's are those that trees() name.
+  // Returns this rank's end, and makes the end if necessary. Within a host, trees use the FIFOs of
+  // the ring. REQUIRES: the peer is not this rank. The peer of a ring is a neighbour in the ring of
+  // all ranks, of the host or of the rail, and the peer of a tree is named by trees().
   Result<End> Get(const Direction& direction);
 
   const ChannelRings& rings() const { return rings_; }
@@ -103,26 +107,28 @@ class ChannelConnections {
   }
   // Returns whether collectives may run by two levels: ranks of each host reach one another.
   bool HasTwoLevels() const { return HasWindows() && rings_.HasTwoLevels(); }
-  // Returns whether AllReduces may go by trees: they exist, and ranks of each host reach one
+  // Returns whether AllReduces may go by trees: trees exist, and ranks of each host reach one
   // another.
   bool HasTrees() const { return trees_.size() > 0 && (HasWindows() || most_here_ == 1); }
-  // Makes this rank's FIFOs of trees, where they were not made before. To be called before a kernel
-  // that needs them is launched.
+  // Makes the missing FIFOs of this rank's trees. Called before the launch of a kernel that needs
+  // them.
   Status PinTrees();
-  // Has the NIC read what is sent out of a buffer of the user where it lies, if it takes that:
-  // memory of the host that CUDA knows, or of this rank's GPU. Returns what is to be given to
-  // TakeBack, or null where the NIC does not read it. Any thread.
+  // Has the NIC read outgoing data directly out of a buffer of the user, if the NIC can: memory of
+  // the host that CUDA knows, or memory of this rank's GPU. Returns a token for TakeBack, or null
+  // where the NIC does not read the buffer. Called on any thread.
   const void* Lend(std::span<std::byte> buffer);
-  // REQUIRES: no kernel that sends out of it runs.
+  // Ends a loan. REQUIRES: no running kernel sends out of the buffer.
   void TakeBack(const void* token) { lent_.Remove(token); }
-  // Returns whether what is sent there goes by the rank's own NIC, which knows what is lent.
+  // Returns whether data of this direction goes by the rank's own NIC, which knows the lent
+  // buffers.
   bool SendsByOwnNic(const Direction& direction) const;
-  // Returns whether a kernel may have that NIC read these bytes where they lie. Any thread.
+  // Returns whether a kernel may have the rank's NIC read these bytes directly. Called on any
+  // thread.
   bool IsLent(const std::byte* data, size_t bytes) const;
-  // Returns how many ranks the host has that has most.
+  // Returns the number of ranks on the host with most ranks.
   int most_local_ranks() const { return most_here_; }
   uint64_t* given_up() const { return reinterpret_cast<uint64_t*>(words_.data()); }
-  // Memory of the GPU for one line of data.
+  // Returns memory of the GPU for one line of data.
   std::byte* scratch() const { return words_.data() + kScratchAt; }
   const ChannelShape& shape() const { return shape_; }
 
@@ -144,24 +150,23 @@ class ChannelConnections {
   // Null where every rank sends by itself.
   const PxnLanes* pxn() const { return pxn_.get(); }
 
-  // Says what the NIC does with memory of this rank's GPU, as far as FIFOs were made; empty:
-  // nothing.
+  // Describes the use of GPU memory by the NIC, as far as FIFOs were made. Empty without such use.
   std::string DescribeDirect() const;
 
-  // Holds what a KernelProxy needs to know of a connection.
+  // Holds the facts that a KernelProxy needs about a connection.
   struct NetFifo {
     NetEnd end;
     bool sends = false;
-    int nic = -1;  // Sends by this device; -1: by the rank's own.
+    int nic = -1;  // The device that sends; -1: the rank's own.
   };
   NetFifo Proxied(size_t number) const;
-  // Returns the devices by which this rank sends messages itself, besides its own.
+  // Returns the devices besides the rank's own by which this rank sends its messages.
   std::set<int> OtherNics() const;
-  // Returns how a message from `from` to `to`, over the network, is numbered between the rank that
-  // sends it and the receiver.
+  // Returns the number of the network connection for messages from `from` to `to`, as the sending
+  // rank and the receiver count connections.
   uint32_t WireNumber(int from, int to, uint32_t channel) const;
-  // Returns the connections by which this rank receives what other ranks send for the senders: the
-  // numbers that the KernelProxy knows them by, and their ends without their place.
+  // Returns the connections on which this rank receives messages that ranks send for other ranks:
+  // the numbers by which the KernelProxy knows the connections, and the ends without a place.
   struct Invited {
     uint32_t channel = 0;
     size_t number = 0;
@@ -181,7 +186,7 @@ class ChannelConnections {
   Status MakeWords();
   Status PinFirst();
 
-  // Return where things are in a window. `from` counts the ranks of the host.
+  // Return offsets in a window. `consumer` and `producer` count the ranks of the host.
   size_t HereIndex(int rank) const;
   size_t RingFifosAt() const;
   size_t MessageFifosAt() const;
@@ -189,9 +194,9 @@ class ChannelConnections {
   size_t HeadAt(const Direction& direction, size_t consumer) const;
   size_t FifoAt(const Direction& direction, size_t producer) const;
 
-  // Return where words are in words_.
+  // Return offsets and numbers of the words in words_.
   size_t EndsOfPair() const;
-  // Returns its number among those of the pair in that direction.
+  // Returns the number of a connection among the connections of its pair in the same direction.
   static uint32_t NumberOfPair(const Direction& direction) {
     return static_cast<uint32_t>(direction.use) * kMostGpuChannels + direction.channel;
   }
@@ -202,15 +207,15 @@ class ChannelConnections {
   End InWindows(const Direction& direction) const;
   Result<End> OverNetwork(const Direction& direction);
   End EndOf(std::byte* base, std::byte* gpu_slots, const Direction& direction) const;
-  // Returns the lane of the rank that sends for this one, if one does.
+  // Returns the lane of the rank that sends for this rank, if another rank does.
   Result<std::optional<End>> ThroughAnother(const Direction& direction);
   struct Pinned {
     Direction direction;
-    cuda::PinnedBlock memory;          // All of the FIFO, or what announces its slots.
-    std::optional<DirectSlots> slots;  // They lie in memory of the GPU.
+    cuda::PinnedBlock memory;          // All of the FIFO, or only the headers of its slots.
+    std::optional<DirectSlots> slots;  // Present where the slots are in memory of the GPU.
   };
   Result<Pinned> MakeFifo(const Direction& direction) TUTTI_REQUIRES(making_mutex_);
-  // Returns slots in memory of the GPU, where the NIC is to use it and does.
+  // Returns slots in memory of the GPU, where the NIC is allowed and able to use them.
   std::optional<DirectSlots> TryDirect(const Direction& direction) TUTTI_REQUIRES(making_mutex_);
   GpuDirect direct() const {
     const MutexLock lock(mutex_);
@@ -229,31 +234,32 @@ class ChannelConnections {
   const int rank_;
   const int num_ranks_;
   std::vector<int> here_;  // The ranks of this host, ascending.
-  int most_here_ = 1;      // The ranks of the host that has most.
+  int most_here_ = 1;      // The number of ranks on the host with most ranks.
   GpuWindows windows_;
   cuda::MappedMemory
-      words_;  // It has given_up, scratch, the counts of each FIFO, and the tables of rings_.
-  // Held while memory is pinned for a FIFO or a lane. That may wait for kernels, and these for a
-  // proxy thread, which takes the other mutex and never this one.
+      words_;  // given_up, scratch, the counts of each FIFO, and the tables of rings_.
+  // Held while memory is pinned for a FIFO or a lane. Pinning may wait for kernels, and kernels
+  // wait for a proxy thread. A proxy thread takes mutex_ and never making_mutex_.
   Mutex making_mutex_;
   mutable Mutex mutex_;
-  GpuDirect direct_ TUTTI_GUARDED_BY(mutex_);  // What the NIC refuses is taken out.
+  GpuDirect direct_ TUTTI_GUARDED_BY(mutex_);  // Rights that the NIC refuses are taken out.
   LentBuffers lent_;
   std::map<size_t, Pinned> pinned_ TUTTI_GUARDED_BY(mutex_);
-  PxnRoutes routes_;               // It does not change once Create has returned.
+  PxnRoutes routes_;               // Constant once Create has returned.
   std::unique_ptr<PxnLanes> pxn_;  // Its lanes are pinned under making_mutex_.
   std::atomic<uint64_t> pinned_bytes_ = 0;
   std::atomic<uint64_t> direct_bytes_ = 0;
   size_t direct_message_bytes_ TUTTI_GUARDED_BY(making_mutex_) = 0;
 };
 
-// The network connections of a ChannelConnections that one KernelProxy drives.
+// ProxiedConnections are the network connections of a ChannelConnections that one KernelProxy
+// drives.
 class ProxiedConnections : public KernelConnections {
  public:
-  // By the device that they connect with; -1: the rank's own.
+  // Connectors by the device that they connect with; -1 is the rank's own device.
   using Connectors = std::map<int, std::unique_ptr<NetConnector>>;
-  // `fifos` and `watch` must outlive it. `connectors`, one for each device that NetFifo names, are
-  // this object's own, because each of them is used by one thread.
+  // `fifos` and `watch` must outlive the object. `connectors` has a connector for each device that
+  // NetFifo names. The object owns its connectors, because only one thread may use a connector.
   ProxiedConnections(const ChannelConnections& fifos, Watch& watch, Connectors connectors,
                      int64_t connect_timeout_ns)
       : fifos_(fifos),
@@ -261,8 +267,8 @@ class ProxiedConnections : public KernelConnections {
         connectors_(std::move(connectors)),
         connect_timeout_ns_(connect_timeout_ns) {}
 
-  // Lets the rank that sends for another one connect whenever it has something to send, because its
-  // thread must not wait for a kernel here. Called before the KernelProxy has its thread.
+  // Lets a rank that sends for another rank connect at any time, because the thread of the sending
+  // rank must not wait for a kernel here. Called before the KernelProxy has its thread.
   Status InviteAhead(const ChannelConnections::Invited& receive);
 
   Status Open(const KernelOps& ops) override;
@@ -278,23 +284,24 @@ class ProxiedConnections : public KernelConnections {
   const Connectors connectors_;
   const int64_t connect_timeout_ns_;
   std::map<size_t, std::unique_ptr<ProxyConnection>> connections_;
-  std::set<size_t> invited_;  // Their senders were told where to connect.
+  std::set<size_t> invited_;  // The connections whose senders know where to connect.
 };
 
-// Those by which this rank sends for others: the lanes of one thread, which the senders announce.
+// LaneConnections are the connections by which this rank sends for other ranks: the lanes of one
+// thread. The senders announce their chunks.
 class LaneConnections final : public ProxiedConnections {
  public:
   // REQUIRES: fifos.pxn()->own() is not null.
   LaneConnections(const ChannelConnections& fifos, Watch& watch, Connectors connectors,
                   int64_t connect_timeout_ns, uint32_t thread);
-  ~LaneConnections() override;  // Says in the log what was sent for others.
+  ~LaneConnections() override;  // Logs the traffic sent for other ranks.
 
   Doorbell* doorbell() override { return &inbox_->doorbell(thread_); }
   KernelOps Take() override;
   bool MayAnnounce() const override;
 
  private:
-  // Counts what was taken of a lane. Its number in the inbox is the connection's.
+  // Counts the chunks taken from a lane. The lane's number in the inbox is the connection's number.
   struct Taken {
     size_t lane = 0;
     uint64_t chunks = 0;

@@ -20,6 +20,7 @@ ChannelRings::ChannelRings(std::span<const uint64_t> hosts, int rank,
     ring_index_.push_back(PlaceIn(ring, rank));
     tables_.insert(tables_.end(), ring.begin(), ring.end());
   }
+  // Where hosts have different numbers of ranks, tables_ has rings only, without a grid.
   const std::vector<std::vector<int>> ranks = RanksByHost(hosts);
   num_hosts_ = static_cast<int>(ranks.size());
   const size_t local = ranks[0].size();

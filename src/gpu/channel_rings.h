@@ -1,12 +1,12 @@
 #pragma once
 
-// The orders in which the channels of GpuChannels (gpu/channels.h) pass the ranks: a ring of all
-// ranks for each channel, and for two levels (kernels/two_level.h) the ranks as hosts × local
-// ranks, with a ring inside each host that has the order of the channel's ring. Values: made once,
-// the same on all ranks but for what says "this rank".
+// ChannelRings holds the orders in which the channels of GpuChannels (gpu/channels.h) pass the
+// ranks. Each channel has a ring of all ranks. Two levels (kernels/two_level.h) see the ranks as
+// hosts × local ranks, with a ring inside each host in the order of the channel's ring. A value
+// type, made once; all ranks have the same values, except for the place of "this rank".
 //
-// Kernels read the orders too. tables() holds all of them; views point into it, or into a copy of
-// it in memory of the GPU.
+// Kernels read the orders too. tables() holds all orders; views point into tables(), or into a copy
+// of tables() in memory of the GPU.
 
 #include <cstddef>
 #include <cstdint>
@@ -28,18 +28,18 @@ class ChannelRings {
   int num_ranks() const { return num_ranks_; }
   uint32_t channels() const { return static_cast<uint32_t>(ring_index_.size()); }
   int num_hosts() const { return num_hosts_; }
-  // Returns how many ranks each host has; 0 where the numbers differ.
+  // Returns the number of ranks on each host, or 0 where hosts differ.
   int local_ranks() const { return local_ranks_; }
-  // Returns whether there are two levels: several hosts, of equally many ranks, at least two.
+  // Returns whether two levels exist: several hosts with equally many ranks, at least two each.
   bool HasTwoLevels() const { return num_hosts_ > 1 && local_ranks_ > 1; }
 
   std::span<const int> tables() const { return tables_; }
-  // Return the views of a channel. `tables` is tables() or a copy of it. LevelsOf and the
-  // neighbours by it REQUIRE HasTwoLevels().
+  // Return the views of a channel. `tables` is tables() or a copy of it. LevelsOf, HostNeighbour
+  // and RailNeighbour REQUIRE HasTwoLevels().
   RingView RingOf(uint32_t channel, const int* tables) const;
   kernels::TwoLevelView LevelsOf(uint32_t channel, const int* tables) const;
 
-  // Return this rank's neighbours: `way` is 1 for the next, -1 for the previous.
+  // Return this rank's neighbours. `way` is 1 for the next rank, -1 for the previous rank.
   int RingNeighbour(uint32_t channel, int way) const;
   int HostNeighbour(uint32_t channel, int way) const;
   int RailNeighbour(int way) const;

@@ -7,7 +7,8 @@ namespace {
 
 constexpr uint64_t kA = 7, kB = 9, kC = 4;
 
-// Two hosts whose ranks take turns, and two channels whose rings go through them differently.
+// Two hosts with alternating ranks, and two channels whose rings visit the ranks in different
+// orders.
 TEST(ChannelRingsTest, SeeTheRanksOfEachHostInTheOrderOfTheirChannel) {
   const std::vector<uint64_t> hosts = {kA, kB, kA, kB, kA, kB};
   const ChannelRings rings(hosts, 3, {{0, 2, 4, 1, 3, 5}, {4, 0, 2, 5, 1, 3}});

@@ -8,8 +8,8 @@
 namespace tutti {
 namespace {
 
-// The ranks of one host in the order of a channel's ring, from the one behind `head` on; `head` is
-// the last.
+// Returns the ranks of one host in the order of a channel's ring, beginning behind `head` and
+// ending with `head`.
 std::vector<int> ChainTo(int head, std::span<const int> host, const std::vector<int>& ring) {
   std::vector<int> chain;
   for (const int r : ring)
@@ -19,8 +19,9 @@ std::vector<int> ChainTo(int head, std::span<const int> host, const std::vector<
   return chain;
 }
 
-// Returns whether a tree is mirrored, which changes the hosts that are inner. A rank of the
-// smallest host, which has `fewest`, heads every tree in so many: of these half are mirrored.
+// Returns whether a tree is mirrored. Mirroring exchanges inner hosts and leaves. A rank of the
+// smallest host heads one of every `fewest` trees; half of the trees with the same head are
+// mirrored.
 bool IsMirrored(uint32_t tree, size_t fewest) {
   return (fewest % 2 == 0 ? tree + tree / fewest : tree) % 2 != 0;
 }
@@ -34,6 +35,7 @@ void Join(const std::vector<int>& chain, int rank, TreeNode& node) {
 
 }  // namespace
 
+// Makes this rank's nodes in all trees. Tree t uses the rings of channels 2t and 2t + 1.
 ChannelTrees::ChannelTrees(std::span<const uint64_t> hosts, int rank,
                            const std::vector<std::vector<int>>& rings) {
   const std::vector<std::vector<int>> ranks = RanksByHost(hosts);
@@ -58,7 +60,7 @@ ChannelTrees::ChannelTrees(std::span<const uint64_t> hosts, int rank,
     down.from_channel = down.to_channel = way_down;
     up.reads = down.writes = true;
     Join(ChainTo(head, host, rings[way_up]), rank, up);
-    // The chain down begins with the head, behind which it ends.
+    // The chain down begins with the head and ends behind the head.
     std::vector<int> chain = ChainTo(head, host, rings[way_down]);
     std::rotate(chain.begin(), chain.end() - 1, chain.end());
     Join(chain, rank, down);
@@ -74,7 +76,7 @@ ChannelTrees::ChannelTrees(std::span<const uint64_t> hosts, int rank,
         up.to.push_back(head_of(view.parent));
         down.from.push_back(head_of(view.parent));
       } else {
-        // The sum goes down at once, by the connections of the way down.
+        // The root passes the sum down at once, by the connections of the way down.
         up.is_final = up.writes = true;
         up.to = std::move(down.to);
         up.to_channel = way_down;

@@ -1,19 +1,19 @@
 #pragma once
 
-// The trees by which AllReduces of GPUs on several hosts take few steps: double binary trees over
-// the hosts (plan/tree.h), and inside each host a chain of its ranks.
+// ChannelTrees holds the trees for AllReduces of GPUs on several hosts. Trees take few steps. They
+// are double binary trees over the hosts (plan/tree.h), with a chain of ranks inside each host.
 //
-//   up     a chain round the host, which ends at its head, adds the host's ranks; the head adds
-//          what comes from the heads of two other hosts and passes the sum to a third one's
-//   down   the result goes from head to head, and from each head in a chain round its host
+//   up     A chain round the host, which ends at the host's head, adds the host's ranks. The head
+//          adds the sums of the heads of two child hosts and passes the sum to the parent's head.
+//   down   The result goes from head to head, and from each head in a chain round its host.
 //
-// Trees take turns in which host is inner, and in which rank of a host is its head, and these turns
-// differ, so that the data of all trees together load all NICs alike. A tree has two channels, one
-// for each way, and so a rank has two nodes in it, each of which a block of its own runs
-// (backend/cuda/tree_kernel.h): what goes up never waits for what comes down. At the root the two
-// are one.
+// From tree to tree, different hosts are inner nodes and different ranks of a host are its head.
+// The data of all trees together therefore load all NICs alike. A tree has two channels, one for
+// each way, and a rank has two nodes in a tree. Each node is run by a block of its own
+// (backend/cuda/tree_kernel.h), and data on the way up never waits for data on the way down. At the
+// root the two nodes are joined into a single node.
 //
-// Values: made once, from what all ranks know.
+// A value type, made once from facts that all ranks know.
 
 #include <cstdint>
 #include <span>
@@ -21,26 +21,26 @@
 
 namespace tutti {
 
-// What one rank does in one way of a tree: it adds what comes from some ranks and, where it reads,
-// its own elements, and passes the result to others.
+// Describes the work of a rank on one way of a tree: the rank adds the data of the ranks `from`
+// and, if `reads` is set, its own elements, and passes the result to the ranks `to`.
 struct TreeNode {
   std::vector<int> from, to;  // At most kMostTreeLinks each (backend/cuda/tree_args.h).
-  uint32_t from_channel = 0, to_channel = 0;  // They number the connections.
-  bool reads = false;                         // It takes the input's elements.
-  bool is_final = false;                      // It completes the reduction.
-  bool writes = false;                        // It writes to the output.
+  uint32_t from_channel = 0, to_channel = 0;  // The numbers of the connections.
+  bool reads = false;                         // Adds elements of the input.
+  bool is_final = false;                      // Completes the reduction.
+  bool writes = false;                        // Writes to the output.
 
   bool IsUsed() const { return writes || !to.empty(); }
 };
 
 class ChannelTrees {
  public:
-  // `hosts` has a number for the host of each rank, `rings` the order of each channel. REQUIRES:
-  // each ring has every rank once.
+  // `hosts` has a number for the host of each rank, and `rings` the order of each channel.
+  // REQUIRES: each ring has every rank once.
   ChannelTrees(std::span<const uint64_t> hosts, int rank,
                const std::vector<std::vector<int>>& rings);
 
-  // Returns how many trees there are: one for every two channels, where there are several hosts.
+  // Returns the number of trees: one tree for every two channels, where ranks are on several hosts.
   uint32_t size() const { return static_cast<uint32_t>(nodes_.size()); }
   // Returns this rank's nodes in tree `tree`, on the way up and on the way down.
   std::span<const TreeNode> Nodes(uint32_t tree) const { return nodes_[tree]; }

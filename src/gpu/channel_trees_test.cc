@@ -1,5 +1,5 @@
-// Tests that the trees of AllReduces bring every rank the sum of all, in FIFOs of one slot, and how
-// they share the hosts' networks.
+// Tests that the trees of AllReduces bring every rank the sum of all ranks, in FIFOs of one slot,
+// and how trees share the hosts' networks.
 
 #include "gpu/channel_trees.h"
 
@@ -18,7 +18,7 @@
 namespace tutti {
 namespace {
 
-// The hosts of a job, by how many ranks each has, which are numbered host by host.
+// Describes the hosts of a job by their numbers of ranks. Ranks are numbered host by host.
 struct Cluster {
   std::vector<int> hosts;
   bool backwards = false;
@@ -29,7 +29,7 @@ struct Cluster {
     for (size_t h = 0; h < hosts.size(); ++h) of.insert(of.end(), static_cast<size_t>(hosts[h]), h);
     return of;
   }
-  // Every second channel has the other order.
+  // Every second channel has the reverse order.
   std::vector<ChannelTrees> Trees(int channels) const {
     std::vector<std::vector<int>> rings(static_cast<size_t>(channels));
     for (size_t c = 0; c < rings.size(); ++c) {
@@ -55,8 +55,8 @@ const Cluster kClusters[] = {{{1, 1}},
                              {{2, 2, 2, 2, 2}},
                              {std::vector<int>(17, 1)}};
 
-// Runs all nodes of one tree, each as soon as it can, for so many slices. A slice is the letters of
-// the ranks that were added. Returns each rank's output, or nothing where nodes wait for ever.
+// Runs all nodes of one tree for `slices` slices, each node as soon as possible. A slice holds the
+// letters of the added ranks. Returns each rank's output, or nothing where nodes wait for ever.
 std::vector<std::vector<std::string>> RunTree(const std::vector<ChannelTrees>& ranks, uint32_t tree,
                                               size_t slices) {
   struct Actor {
@@ -108,8 +108,8 @@ TEST(ChannelTreesTest, EveryRankGetsTheSumOfAll) {
   }
 }
 
-// Both ends of a FIFO in a window are its channel's alone, so that no rank may have two neighbours
-// of its host on one side of a channel.
+// A channel has one FIFO for each side in a window. A rank may therefore have only one neighbour of
+// its host on each side of a channel.
 TEST(ChannelTreesTest, ANodeHasFewLinksAndOneInItsHost) {
   for (const Cluster& cluster : kClusters) {
     const std::vector<uint64_t> host = cluster.HostOfRanks();
@@ -138,7 +138,7 @@ TEST(ChannelTreesTest, HeadsAndInnerHostsTakeTurns) {
         for (const int peer : node.to) crosses |= host[static_cast<size_t>(peer)] != host[r];
       EXPECT_EQ(crosses, r % 4 == tree) << "rank " << r << ", tree " << tree;
     }
-  // By two trees together a host sends as often as the others, but for one time at the roots.
+  // In two trees together every host sends equally often, except for one send at the roots.
   for (uint32_t first : {0u, 2u})
     for (size_t h = 0; h < 6; ++h) {
       size_t sends = 0;
@@ -150,7 +150,7 @@ TEST(ChannelTreesTest, HeadsAndInnerHostsTakeTurns) {
     }
 }
 
-// A rank that heads two trees sends by its NIC as often as the others, but for one time at the
+// A rank that heads two trees sends by its NIC as often as its peers, except for one send at the
 // roots.
 TEST(ChannelTreesTest, ARankThatHeadsTwoTreesIsInnerInOne) {
   for (const Cluster& cluster : {Cluster{{2, 2, 2, 2}}, Cluster{{1, 1, 1, 1}}}) {

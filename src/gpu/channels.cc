@@ -10,7 +10,8 @@
 namespace tutti {
 namespace {
 
-// The FIFOs of a kernel that runs must have been pinned before.
+// The FIFOs of a one-shot kernel must be pinned before the kernel runs, and only FIFOs among few
+// ranks are pinned in advance.
 static_assert(kMostOneShotRanks <= ChannelConnections::kFewRanks);
 
 }  // namespace
@@ -33,6 +34,8 @@ Result<std::unique_ptr<GpuChannels>> GpuChannels::Create(
   return made;
 }
 
+// Starts the KernelProxies of this rank, and one for each thread of lanes. Each proxy has
+// connectors of its own, because a connector is used by one thread.
 Status GpuChannels::StartProxies(const Settings& settings, const Options& options) {
   const auto timeout_ns = static_cast<int64_t>(settings.init_timeout_s * 1e9);
   const auto harvest_every = static_cast<int>(settings.progress_appendop_freq);
@@ -67,7 +70,8 @@ GpuChannels::~GpuChannels() {
   StopThreads();
 }
 
-// Sorts the ranks by host, and collects what a plan depends on, which is the same on all ranks.
+// Sorts the ranks by host, and collects the facts that plans depend on. These facts are the same on
+// all ranks.
 PlanContext GpuChannels::MapMachines() {
   std::map<uint64_t, int> leaders;
   const auto all = peers().peers;
@@ -107,7 +111,7 @@ void GpuChannels::AbortProxies(const Status& reason) {
       if (one.proxy) one.proxy->Abort(reason);
 }
 
-// The lanes serve until the ranks that send through them have come here, too.
+// Ends the proxy threads. The lanes serve until every rank that sends through them has left, too.
 void GpuChannels::StopThreads() {
   if (connections_ && connections_->pxn() != nullptr) connections_->pxn()->Leave();
   for (const Proxied& one : proxied_)
@@ -135,8 +139,8 @@ Status GpuChannels::Forget(const void* token) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Launches
 
-// Makes the FIFOs that a group is the first to need, before any kernel of it is launched: to pin
-// memory may wait for kernels, and those of a group wait for one another.
+// Makes the FIFOs that a group is the first to need, before any kernel of the group is launched.
+// Pinning memory may wait for kernels, and the kernels of a group wait for one another.
 Status GpuChannels::PrepareTasks(std::span<const IssuedTask> tasks) const {
   const bool few = num_ranks() <= ChannelConnections::kFewRanks;
   for (const IssuedTask& issued : tasks) {
@@ -153,7 +157,8 @@ Status GpuChannels::PrepareTasks(std::span<const IssuedTask> tasks) const {
   return Status::Ok();
 }
 
-// Returns whether the task is an AllReduce that goes by trees, if at all, because of a restriction.
+// Returns whether only a restriction of the algorithms can make this AllReduce go by trees. FIFOs
+// of trees are pinned in advance only from kFewestTreeRanks ranks on.
 bool GpuChannels::MayTakeTrees(const CollectiveTask& task) const {
   const PlanContext& context = planner_.context();
   const auto all_reduce = static_cast<size_t>(Collective::kAllReduce);
@@ -170,7 +175,8 @@ Status GpuChannels::PinFifos(const MessageTask& message) const {
   return Status::Ok();
 }
 
-// In place, data of an AlltoAll may arrive only where the old data has been sent.
+// Launches an AlltoAll in place as swaps, because new data may arrive only where the old data has
+// been sent. Other collectives take the way of DeviceOperations.
 Status GpuChannels::LaunchCollective(const CollectiveTask& task, cuda::Stream stream) {
   if (task.collective == Collective::kAlltoAll && task.send == task.recv)
     return LaunchFlows(PlanSwaps(task, PlaceFor(task.wishes)), stream, LaunchEventOf(task));
@@ -195,8 +201,8 @@ Status GpuChannels::LaunchPlanned(const CollectiveTask& task, const Plan& plan,
                                               : LaunchRing(task, plan, stream);
 }
 
-// Gives each channel its connections, and each proxy thread what will pass those of the network,
-// before the kernel is launched.
+// Gives each channel its connections, and each proxy thread the expected traffic of network
+// connections, before the kernel is launched.
 Status GpuChannels::LaunchRing(const CollectiveTask& task, const Plan& plan, cuda::Stream stream) {
   cuda::ChannelArgs args;
   args.common = Common(SignatureOf(task).Tag());
@@ -250,7 +256,8 @@ Status GpuChannels::Connect(const CollectiveTask& task, const Plan& plan, uint32
   return Status::Ok();
 }
 
-// An input that is multiplied or widened before it is sent is not lent.
+// Returns the lent buffers of a task. An input that is multiplied or widened before the send is not
+// lent.
 uint32_t GpuChannels::LentOf(const CollectiveTask& task, const cuda::ChannelArgs& args) const {
   if (task.parts) return 0;
   const auto n = static_cast<size_t>(num_ranks());
@@ -303,9 +310,8 @@ Status GpuChannels::ConnectNode(const TreeNode& node, const kernels::Traffic& pa
   return connect(true, node.to_channel, node.to, args.to, args.num_to);
 }
 
-// The connections of messages serve, which exist between all pairs. Those of one rank are on
-// different channels as far as there are so many, so that several proxy threads move what they
-// carry.
+// Uses the connections of messages, which exist between all pairs. The connections of a rank are
+// spread over the channels, and therefore over several proxy threads.
 Status GpuChannels::ConnectPairs(const CollectiveTask& task, const Plan& plan,
                                  cuda::ChannelArgs& args, Posts& posts) {
   const kernels::MeshCounting traffic =
@@ -336,6 +342,8 @@ Status GpuChannels::LaunchFlows(std::span<const FlowKernel> kernels, cuda::Strea
   return Status::Ok();
 }
 
+// Launches the parts of messages in one kernel. Parts with equal peer, channel and kind form a
+// flow, and the messages of a flow pass its FIFO one after another.
 Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stream,
                                      cuda::Event begun) {
   cuda::FlowArgs args;
@@ -384,6 +392,9 @@ Result<cuda::DeviceFifo> GpuChannels::JoinFifo(const ChannelConnections::Directi
   return end.fifo;
 }
 
+// Posts the work of the proxies and launches the kernel. Without a graph the work is posted after
+// the launch, because a launch that fails must leave nothing posted. A captured kernel posts from
+// its graph, and a kernel beside graphs from its stream.
 template <class LaunchKernel>
 Status GpuChannels::Queue(Posts posts, cuda::Stream stream, LaunchKernel launch) {
   const auto kernel = std::make_shared<Kernel>();
@@ -426,8 +437,8 @@ Status GpuChannels::PostInGraph(const std::shared_ptr<Kernel>& kernel, cuda::Str
                       "adding a host function to a graph");
 }
 
-// Where the launch of the kernel fails after it, the communicator stops (DeviceOperations), so that
-// nobody waits for what was posted.
+// Posts once, from the stream. Where the launch of the kernel fails afterwards, the communicator
+// stops (DeviceOperations), and no thread waits for the posted traffic.
 Status GpuChannels::PostInStream(const std::shared_ptr<Kernel>& kernel, cuda::Stream stream) {
   using Kept = std::shared_ptr<Kernel>;
   auto kept = std::make_unique<Kept>(kernel);

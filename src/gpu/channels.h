@@ -1,18 +1,19 @@
 #pragma once
 
-// The operations of GPUs on several hosts: rings over channels, with a transport for each pair of
-// ranks (channel_connections.h). Collectives go round a ring (kernels/ring.h), down it as a chain,
-// or by two levels where hosts have equally many ranks (kernels/two_level.h); short ones among few
-// ranks, sends, receives and what is made of them go from pair to pair.
+// GpuChannels has the operations of GPUs on several hosts: rings over channels, with a transport
+// for each pair of ranks (channel_connections.h). A collective goes round a ring (kernels/ring.h),
+// down the ring as a chain, along trees (channel_trees.h), or by two levels where all hosts have
+// the same number of ranks (kernels/two_level.h). Short collectives among few ranks, sends and
+// receives, and collectives that consist of messages go from pair to pair.
 //
-//   caller     launches the kernel │ posts what will pass each connection of the network
+//   caller     launches the kernel │ posts the traffic of each connection of the network
 //   kernel                         │ fills and reads FIFOs, waits for counters only
-//   proxy                          │ moves what is in FIFOs of the network (proxy/kernel_proxy.h)
+//   proxy                          │ moves the data in FIFOs of the network (proxy/kernel_proxy.h)
 //
-// Nobody decides anything once a kernel runs: what will pass is counted beforehand by running the
-// algorithm over primitives that only count (channel_traffic.h). A graph posts it again before
-// each run of its kernel, by a host function. Kernels count what has passed in memory of the GPU,
-// and so can be replayed.
+// A running kernel makes no decision. The host counts the traffic of a kernel beforehand by running
+// the algorithm over primitives that only count (channel_traffic.h). A graph posts the traffic
+// again before each run of its kernel, by a host function. Kernels keep their counts of passed
+// chunks in memory of the GPU, and therefore can be replayed.
 //
 // Only Create waits for other ranks.
 
@@ -34,17 +35,18 @@ namespace tutti {
 
 class GpuChannels final : public DeviceOperations {
  public:
-  // Makes the connectors of each KernelProxy, whose waits the watcher ends. Those connect with a
-  // device of the network, or with the rank's own (-1).
+  // Makes the connectors of each KernelProxy. The watcher ends the waits of the connectors. A
+  // connector uses the given device of the network, or the rank's own device (-1).
   using MakeConnector = std::function<std::unique_ptr<NetConnector>(WaitWatcher&, int device)>;
   struct Options {
-    int threads = 1;               // Where data passes a network, there are so many KernelProxies.
+    int threads = 1;               // The number of KernelProxies, where data passes a network.
     std::string network;           // The network's name, such as "Socket".
     MakeConnector make_connector;  // Null where no data passes a network.
-    // See ChannelReach. All ranks give the same.
+    // See ChannelReach. All ranks give the same value.
     double network_bytes_per_us = 0;
   };
-  // All ranks call it alike. `connections` come from ChannelConnections::Create.
+  // Makes the operations. All ranks call Create alike. `connections` come from
+  // ChannelConnections::Create.
   static Result<std::unique_ptr<GpuChannels>> Create(
       const GpuPeers& peers, Watch& watch, const Settings& settings,
       std::unique_ptr<ChannelConnections> connections, const Options& options);
@@ -56,7 +58,7 @@ class GpuChannels final : public DeviceOperations {
   const MachineMap& machines() const override { return machines_; }
   bool MapsPeerMemory() const override { return connections_->place() == WindowPlace::kPeerMemory; }
   uint64_t MemoryBytes() const override { return connections_->DeviceBytes() + PackBytes(); }
-  // Lends the network a buffer that was registered.
+  // Lends a registered buffer to the network.
   const void* Register(ReachedWindow window) override;
   Status Forget(const void* token) override;
   uint64_t SuspendableBytes() const override { return 0; }
@@ -64,35 +66,35 @@ class GpuChannels final : public DeviceOperations {
   Status CheckNothingWaits() override { return Status::Ok(); }
 
  private:
-  // Says what a kernel passes through one connection.
+  // Counts the data that a kernel passes through one connection.
   struct Passes {
     uint64_t chunks = 0;
     uint64_t bytes = 0;
   };
-  // Says what a kernel passes through a lane of another rank, which sends it.
+  // Counts the data that a kernel passes through a lane of another rank. The other rank sends the
+  // data.
   struct LanePost {
     std::shared_ptr<const PxnInbox> inbox;
     size_t lane = 0;
     Passes passes;
   };
-  // Holds what the KernelProxies are told of a kernel: each of this rank's own, and those of ranks
-  // that send for it.
+  // Holds the work that a kernel gives to this rank's KernelProxies and to lanes of other ranks.
   struct Posts {
     Posts(size_t proxies, uint32_t op_tag) : own(proxies, {op_tag, {}}) {}
     std::vector<KernelOps> own;
     std::vector<LanePost> lanes;
   };
-  // Holds what is done for each run of a kernel. A graph keeps it.
+  // Holds the work to be posted at each run of a kernel. A graph keeps the object.
   struct Kernel {
     std::vector<std::pair<std::shared_ptr<KernelProxy>, std::shared_ptr<const KernelOps>>> own;
     std::vector<LanePost> lanes;
     uint32_t op_tag = 0;
-    // Of a graph. False where a capture holds the function that posts without the kernel that was
-    // to follow it.
+    // For graphs: false where a capture holds the function that posts but not the kernel meant to
+    // follow the function.
     std::atomic<bool> has_kernel = false;
   };
-  // Ends the waits for other ranks' connections with the communicator, and for no other reason:
-  // kernels show when others have called something else.
+  // Ends waits for connections of other ranks when the communicator stops, and for no other reason.
+  // Kernels notice when other ranks have called something else.
   class StopWatcher final : public WaitWatcher {
    public:
     explicit StopWatcher(Watch& watch) : watch_(watch) {}
@@ -129,7 +131,7 @@ class GpuChannels final : public DeviceOperations {
   Result<Agreement> TakeBackWindows(const GpuPeers&) override { return CheckCanGiveBack(); }
 
   bool MayTakeTrees(const CollectiveTask& task) const;
-  // Makes the FIFOs that a message may pass.
+  // Makes the FIFOs that a message may use.
   Status PinFifos(const MessageTask& message) const;
 
   Status LaunchCollective(const CollectiveTask& task, cuda::Stream stream) override
@@ -140,8 +142,8 @@ class GpuChannels final : public DeviceOperations {
       TUTTI_REQUIRES(launch_mutex_);
   Status LaunchTree(const CollectiveTask& task, const Plan& plan, cuda::Stream stream)
       TUTTI_REQUIRES(launch_mutex_);
-  // Messages of the rank to itself are among `messages`. `begun`: see cuda::LaunchShape. The last
-  // kernel records it.
+  // `messages` may contain messages of the rank to itself. The last kernel records `begun`
+  // (cuda::LaunchShape).
   Status LaunchMessages(std::span<const MessageTask> messages, const CallWishes& wishes,
                         cuda::Stream stream, cuda::Event begun) override
       TUTTI_REQUIRES(launch_mutex_);
@@ -151,40 +153,42 @@ class GpuChannels final : public DeviceOperations {
       TUTTI_REQUIRES(launch_mutex_);
   Status LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stream, cuda::Event begun)
       TUTTI_REQUIRES(launch_mutex_);
-  // Launches a kernel by launch() and has the proxies do their part of it, whenever it runs.
+  // Launches a kernel by launch() and posts the kernel's work to the proxies, for every run of the
+  // kernel.
   template <class LaunchKernel>
   Status Queue(Posts posts, cuda::Stream stream, LaunchKernel launch) TUTTI_REQUIRES(launch_mutex_);
-  // Have a host function post what passes the network, before the kernel that comes next: each time
-  // that the graph runs which is being captured, or once.
+  // Add a host function to the stream that posts the kernel's network traffic ahead of the next
+  // kernel: in each run of the graph that is being captured (PostInGraph), or once (PostInStream).
   Status PostInGraph(const std::shared_ptr<Kernel>& kernel, cuda::Stream stream);
   Status PostInStream(const std::shared_ptr<Kernel>& kernel, cuda::Stream stream);
   static void PostAll(const Kernel& kernel);
 
   cuda::ChannelCommon Common(uint32_t op_tag) const;
-  // Returns the plan of a task whose collective has rows. Any thread.
+  // Returns the plan of a task whose collective has rows. Called on any thread.
   Plan PlanOf(const CollectiveTask& task) const {
     return MakePlan(planner_.context(), QuestionOf(planner_.context(), task));
   }
   ChannelTraffic TrafficOf(const CollectiveTask& task, const Plan& plan, uint32_t channel) const;
-  // Returns whom the traffic of a channel goes to, one line each.
+  // Returns a line for each peer with the traffic of a plan.
   std::string DescribeTraffic(const CollectiveTask& task, const Plan& plan) const;
-  // Returns which of an operation's buffers are lent to the rank's NIC: cuda::kLendsInput and
-  // cuda::kLendsOutput.
+  // Returns the set of an operation's buffers that are lent to the rank's NIC, made of
+  // cuda::kLendsInput and cuda::kLendsOutput.
   uint32_t LentOf(const CollectiveTask& task, const cuda::ChannelArgs& args) const;
-  // Puts the connections of a channel into the arguments of its kernel, and what passes those of
-  // the network into `posts`. `lent` is what LentOf says.
+  // Puts the connections of a channel into the arguments of its kernel, and the traffic of network
+  // connections into `posts`. `lent` is the result of LentOf.
   Status Connect(const CollectiveTask& task, const Plan& plan, uint32_t channel, uint32_t lent,
                  cuda::ChannelArgs& args, Posts& posts);
-  // Does the same for a node of a tree.
+  // Puts the connections of a node of a tree into its arguments, and their traffic into `posts`.
   Status ConnectNode(const TreeNode& node, const kernels::Traffic& passes, size_t elem_bytes,
                      cuda::TreeNodeArgs& args, Posts& posts);
-  // The same for connections to and from every other rank.
+  // Puts the connections to and from every rank but this rank into `args`, and their traffic into
+  // `posts`.
   Status ConnectPairs(const CollectiveTask& task, const Plan& plan, cuda::ChannelArgs& args,
                       Posts& posts);
-  // Returns where messages are planned that a call with these wishes is made of.
+  // Returns the place for the plan of messages of a call with these wishes.
   FlowPlace PlaceFor(const CallWishes& wishes) const;
-  // Returns this rank's end of a connection for a kernel, and adds what passes it to what its
-  // KernelProxy is told.
+  // Returns this rank's end of a connection for a kernel, and adds the traffic of the connection to
+  // the post of its KernelProxy.
   Result<cuda::DeviceFifo> JoinFifo(const ChannelConnections::Direction& direction,
                                     const Passes& passes, Posts& posts);
 
@@ -196,11 +200,12 @@ class GpuChannels final : public DeviceOperations {
   std::string network_;
   std::unique_ptr<ChannelConnections> connections_;
   std::vector<Proxied> proxied_;
-  std::vector<Proxied> lanes_;  // They send for other ranks of the host.
-  // There has been a graph, which posts when it runs. Whatever is launched beside it does the same
-  // since, so that all is posted in the order of the kernels: posted at once, it could overtake a
-  // graph whose turn has not come, and a thread would wait for connections that other ranks make
-  // only when that graph is done.
+  std::vector<Proxied> lanes_;  // The proxies that send for other ranks of the host.
+  // True once a graph has been captured; a graph posts its traffic when it runs. From then on all
+  // launches beside graphs post by a host function in the stream, and all traffic is posted in the
+  // order of the kernels. Traffic posted at the launch could overtake a graph whose turn has not
+  // come. A proxy thread would then wait for connections that other ranks make only after the
+  // graph.
   bool posts_in_stream_ TUTTI_GUARDED_BY(launch_mutex_) = false;
 };
 

@@ -1,4 +1,4 @@
-// What GpuChannels plans, predicts and says of operations. channels.cc launches them.
+// Plans, predicts and describes the operations of GpuChannels. channels.cc launches operations.
 
 #include <fmt/format.h>
 
@@ -63,9 +63,9 @@ std::string GpuChannels::DescribePlan(const CollectiveTask& task, const Plan& pl
 }
 
 std::string GpuChannels::DescribeTraffic(const CollectiveTask& task, const Plan& plan) const {
-  // Counts what passes between this rank and one other, over all channels.
+  // Counts the traffic between this rank and a peer, over all channels.
   struct Passed {
-    uint64_t steps = 0;  // the most of any channel
+    uint64_t steps = 0;  // The most steps of any channel.
     uint64_t elems = 0;
   };
   std::map<std::pair<bool, int>, Passed> all;
@@ -112,7 +112,8 @@ std::string GpuChannels::DescribeTraffic(const CollectiveTask& task, const Plan&
   return text;
 }
 
-// The rings of a communicator that is not deterministic are not in the order of the ranks.
+// Refuses the deterministic order for one call: the rings of a communicator without this order are
+// not in the order of the ranks.
 Status GpuChannels::CheckWishes(const CollectiveTask& task) const {
   if (task.wishes.deterministic && !planner_.context().deterministic)
     return InvalidUsage(

@@ -1,5 +1,5 @@
-// Tests what GpuChannels tells a proxy before a kernel starts, and that reductions in the order of
-// the ranks end with that order in FIFOs as short as they may be.
+// Tests the traffic that GpuChannels tells a proxy before a kernel starts, and that reductions in
+// the order of the ranks keep this order in the shortest FIFOs.
 
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ TEST(ChannelTrafficTest, InOneShotEveryRankSendsOnceToEveryOther) {
   }
 }
 
-// Primitives that keep a list of what they are asked for, for RunTogether.
+// Primitives that record their calls, for RunTogether.
 class Recorder {
  public:
   struct Step {
@@ -89,8 +89,9 @@ class Recorder {
   std::vector<Step> steps;
 };
 
-// Runs what all ranks recorded, over FIFOs of `slots` chunks; a chunk is the list of the ranks that
-// were added. Returns each rank's output, or nothing where the ranks wait for one another for ever.
+// Runs the recorded steps of all ranks over FIFOs of `slots` chunks. A chunk is the list of the
+// added ranks. Returns each rank's output, or nothing where the ranks wait for one another for
+// ever.
 using Outputs = std::vector<std::map<size_t, std::string>>;
 Outputs RunTogether(const std::vector<Recorder>& ranks, size_t slots) {
   const size_t n = ranks.size();

@@ -30,7 +30,7 @@ const OneSidedCall& CallOf(const IssuedTask& issued) {
   return *std::get<OneSidedTask>(issued.task).call;
 }
 
-// Returns the tasks that are no one-sided calls.
+// Returns the tasks that are not one-sided calls.
 std::vector<IssuedTask> OthersOf(std::span<const IssuedTask> tasks) {
   std::vector<IssuedTask> others;
   std::remove_copy_if(tasks.begin(), tasks.end(), std::back_inserter(others), IsOneSided);
@@ -67,8 +67,8 @@ Status DeviceOperations::Run(uint64_t, std::span<const IssuedTask> tasks) {
   return StopBehind(launched.status);
 }
 
-// Stops the communicator behind what is under way already: the operations of the other ranks would
-// meet those that this rank calls next.
+// Stops the communicator after a launch that failed behind operations already under way. Otherwise
+// the operations of the other ranks would meet the next operations of this rank.
 Status DeviceOperations::StopBehind(const Status& failure) {
   const int rank = peers_.bootstrap->rank();
   watch_.Stop(
@@ -79,7 +79,8 @@ Status DeviceOperations::StopBehind(const Status& failure) {
   return watch_.StopReason();
 }
 
-// In a group, calls that wait come after all others, which another rank may be waiting for.
+// Runs a group with one-sided calls. Calls that wait come last, because another rank may be waiting
+// for an earlier task of this group.
 Status DeviceOperations::RunWithOneSided(std::span<const IssuedTask> tasks) {
   TUTTI_TRY(CheckTasks(tasks));
   Status queued = RunOneSided(tasks, /*waits=*/false);
@@ -130,8 +131,9 @@ Status DeviceOperations::LaunchTasks(std::span<const IssuedTask> tasks) {
   return Status::Ok();
 }
 
-// A call is ordered behind the last one also where nothing is queued, because Note asks whether the
-// stream is captured. Whether a task is empty is known to all ranks alike, so that none launches.
+// Orders every call behind the previous call, even a call that queues nothing, because Note asks
+// whether the stream is captured. All ranks know alike whether a task is empty, and then no rank
+// launches.
 Status DeviceOperations::LaunchCall(const CollectiveTask& task, cuda::Stream stream) {
   registered_ = 0;
   TUTTI_TRY(queue_->OrderBehindLast(stream));
@@ -141,8 +143,9 @@ Status DeviceOperations::LaunchCall(const CollectiveTask& task, cuda::Stream str
   return task.count == 0 && has_count ? Status::Ok() : LaunchCollective(task, stream);
 }
 
-// What a task is lowered to works in this rank's own buffers: ranks cut their buffers differently,
-// and would not all find the pieces registered.
+// Lowers a collective without a row, and launches the steps. The steps use this rank's own buffers:
+// ranks cut their buffers differently, and some ranks would find a piece registered and others
+// would not.
 Status DeviceOperations::LaunchCollective(const CollectiveTask& task, cuda::Stream stream) {
   if (!NeedsLowering(planner_.context().kind, task)) [[likely]]
     return LaunchStep(task, BuffersOf(task), stream);
@@ -207,7 +210,7 @@ std::string DeviceOperations::Describe(const CollectiveTask& task) const {
 
 Status DeviceOperations::WaitForAll() {
   Status drained = queue_->Drain();
-  if (!drained.ok()) watch_.Stop(drained, /*tell=*/true);  // nothing works after such an error
+  if (!drained.ok()) watch_.Stop(drained, /*tell=*/true);  // Nothing works afterwards.
   return drained;
 }
 
@@ -216,7 +219,8 @@ void DeviceOperations::NoteAbort() {
 }
 
 void DeviceOperations::Finish() {
-  // Kernels of a communicator that has stopped end by themselves; others end with their peers.
+  // Kernels of a stopped communicator end by themselves; other kernels end together with their
+  // peers.
   const Status drained = queue_->Drain();
   if (!drained.ok())
     TUTTI_WARN("a communicator is destroyed although its GPU fails: {}", drained.message());

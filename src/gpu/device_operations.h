@@ -1,12 +1,11 @@
 #pragma once
 
-// DeviceOperations has what the operations of GPUs have in common, whether of gpu/mesh.h or
-// gpu/channels.h: the queue, the check of the caller's arguments, the lowering and planning of
-// tasks, the comparison of calls with the other ranks, and leaving. A subclass launches what is
-// planned.
+// DeviceOperations is the base of the operations of GPUs, which are GpuMesh (gpu/mesh.h) and
+// GpuChannels (gpu/channels.h). The class owns the queue, checks the caller's arguments, lowers and
+// plans tasks, compares calls with the other ranks, and leaves. A subclass launches planned tasks.
 //
-// Launches may come from any thread and are made one at a time. Nothing waits for another rank: a
-// launch only queues kernels; ranks meet inside them.
+// Any thread may launch; the launches of a communicator are made one at a time. No launch waits for
+// another rank: a launch only queues kernels, and ranks meet inside the kernels.
 
 #include <atomic>
 #include <memory>
@@ -30,7 +29,8 @@ namespace tutti {
 
 class DeviceOperations : public Operations {
  public:
-  // Begins to compare calls with those of the other ranks. Called once, before the first Run.
+  // Begins to compare the calls of this rank with the calls of the other ranks. Called once, before
+  // the first Run.
   void StartChecking(EventLoop& loop);
 
   Status CheckTasks(std::span<const IssuedTask> tasks) const final;
@@ -54,97 +54,106 @@ class DeviceOperations : public Operations {
   Result<Agreement> TakeBackMemory(Deadline deadline, const std::atomic<bool>* abort_flag) final;
 
  protected:
-  // `peers` and `watch` must outlive the operations, and so must what `peers` points to, except for
-  // its abort flag.
+  // `peers`, `watch` and all objects that `peers` points to, except its abort flag, must outlive
+  // the operations.
   DeviceOperations(const GpuPeers& peers, Watch& watch)
       : Operations(HandOver::kOnStream), peers_(peers), watch_(watch) {}
 
-  // Launch a collective as planned, the collective of a rank that is alone, and messages, all in one.
-  // They wait for no other rank. `begun` (may be null) is recorded when the last kernel has begun.
+  // None of the following four functions waits for another rank.
+  //
+  // Launches a collective as planned.
   virtual Status LaunchPlanned(const CollectiveTask& task, const Plan& plan, cuda::Stream stream)
       TUTTI_REQUIRES(launch_mutex_) = 0;
+  // Launches a collective of a communicator of a single rank.
   virtual Status LaunchAlone(const CollectiveTask& task, cuda::Stream stream)
       TUTTI_REQUIRES(launch_mutex_);
+  // Launches messages that run together. `begun` (may be null) is for cuda::LaunchShape of the last
+  // kernel; a mesh ignores `wishes` and `begun`.
   virtual Status LaunchMessages(std::span<const MessageTask> messages, const CallWishes& wishes,
                                 cuda::Stream stream, cuda::Event begun)
       TUTTI_REQUIRES(launch_mutex_) = 0;
-  // Launches a collective: by its plan, or as what it is lowered to.
+  // Launches a collective by its plan, or the steps and messages that the collective is lowered to.
   virtual Status LaunchCollective(const CollectiveTask& task, cuda::Stream stream)
       TUTTI_REQUIRES(launch_mutex_);
   // Returns how the ranks reach the buffers of a task.
   virtual Buffers BuffersOf(const CollectiveTask&) const TUTTI_REQUIRES(launch_mutex_) {
     return Buffers::kOwn;
   }
-  // Returns a byte of memory, for barriers.
+  // Returns the byte that barriers add, in memory that the GPU reaches.
   virtual std::byte* scratch() const = 0;
   // Returns a plan in words.
   virtual std::string DescribePlan(const CollectiveTask& task, const Plan& plan) const = 0;
-  // Takes memory that launching the tasks needs and that cannot be had while kernels run. Called
-  // before the first launch of a group that has tasks of several communicators: a thread that
-  // drives several ranks could not launch the kernel of one while that of another waits for it.
+  // Takes the memory for a launch of the tasks that cannot be had while kernels run.
+  // Called before the first launch of a group with tasks of several communicators, because a thread
+  // that drives several ranks could not launch the kernel of one rank while the kernel of another
+  // rank waits for it.
   virtual Status PrepareTasks(std::span<const IssuedTask>) const { return Status::Ok(); }
   // Ends the threads that serve kernels. REQUIRES: the queue is drained, or aborted.
   virtual void StopThreads() {}
   // Returns how the GPUs are joined, in words.
   virtual std::string DescribePath() const = 0;
   virtual uint64_t PinnedBytes() const = 0;
-  // The parts of CheckIdle, GiveBackMemory and TakeBackMemory that depend on how GPUs are joined.
+  // Do the part of CheckIdle, GiveBackMemory and TakeBackMemory that depends on how GPUs are
+  // joined.
   virtual Status CheckCanGiveBack() const = 0;
   virtual Status GiveBackWindows() = 0;
   virtual Result<Agreement> TakeBackWindows(const GpuPeers& peers) = 0;
 
-  // Returns the event that is to happen when the task's kernel has begun; null: none.
+  // Returns the event to be recorded when the task's kernel has begun, or null without an event.
   static cuda::Event LaunchEventOf(const CollectiveTask& task) {
     return task.extras ? static_cast<cuda::Event>(task.extras->launch_event) : nullptr;
   }
-  // Returns where tasks are lowered. `pack` may be null.
+  // Returns the LowerPlace of this rank, with the packing memory `pack` (may be null).
   LowerPlace PlaceWith(std::byte* pack) const;
-  // Returns the size of the memory in which buffers are packed. Any thread.
+  // Returns the size of the memory in which buffers are packed. Called on any thread.
   size_t PackBytes() const { return pack_bytes_.load(std::memory_order_relaxed); }
 
   const cuda::Device& device() const { return *peers_.device; }
   const GpuPeers& peers() const { return peers_; }
   Watch& watch() const { return watch_; }
 
-  // Guards the order of launches, and what a subclass changes in them.
+  // Guards the order of launches and the members that a launch changes in a subclass.
   mutable Mutex launch_mutex_;
   std::unique_ptr<GpuQueue> queue_;  // Set once, by the subclass, before the first Run.
-  // Set once, as queue_. Planner::For is called with launch_mutex_ held.
+  // Set once, by the subclass, before the first Run. Planner::For is called with launch_mutex_
+  // held.
   Planner planner_;
   // OpSignature::registered of the call that is being launched.
   uint32_t registered_ TUTTI_GUARDED_BY(launch_mutex_) = 0;
 
  private:
-  // Queues the tasks of one group: the collectives one after another, and then all messages
-  // together, whatever their order in the group was. It is the same on all ranks.
+  // Queues the tasks of one group: first the collectives one after another, then all messages
+  // together, whatever their order in the group. All ranks queue in this order.
   Status LaunchTasks(std::span<const IssuedTask> tasks) TUTTI_REQUIRES(launch_mutex_);
   Status LaunchCall(const CollectiveTask& task, cuda::Stream stream) TUTTI_REQUIRES(launch_mutex_);
-  // Notes for the comparison with the other ranks that the task was launched. Captured tasks are
-  // not noted, because ranks may capture as often as they like, in any order.
+  // Notes the launched task for the comparison with the other ranks. Captured tasks are not noted,
+  // because ranks may capture as often as they like, in any order.
   void Note(const Task& task) TUTTI_REQUIRES(launch_mutex_) {
     if (calls_ != nullptr && !queue_->captured()) calls_->Note(task, registered_);
   }
   // Launches one step of a lowered task, or a task that is not lowered.
   Status LaunchStep(const CollectiveTask& task, Buffers buffers, cuda::Stream stream)
       TUTTI_REQUIRES(launch_mutex_);
-  // Records the event that is to happen when the task's kernel has begun, if there is one, before
-  // anything of the task is launched. What is launched records the event anew, except for copies and
-  // where cuda::LaunchShape says that the event is left as it is.
+  // Records the launch event of the task, if the task has an event, before anything of the task is
+  // launched. Kernels of the task record the event anew. The first record stays where the task only
+  // copies, for messages of a mesh, and where the driver refuses the event (cuda::LaunchShape).
   Status RecordLaunchEvent(const CollectiveTask& task, cuda::Stream stream) const;
-  // Allocates the memory in which buffers of the task are packed, where the task needs any and there
-  // is none yet.
+  // Allocates the memory in which buffers of the task are packed, if the task needs the memory and
+  // no earlier task has allocated it.
   Status PreparePacking(const CollectiveTask& task) TUTTI_REQUIRES(launch_mutex_);
+  // Checks and launches the tasks of one group, without one-sided calls.
   GpuQueue::Outcome Launch(std::span<const IssuedTask> tasks);
   Status RunWithOneSided(std::span<const IssuedTask> tasks);
+  // Runs the one-sided calls of a group that wait, or the calls that do not wait.
   Status RunOneSided(std::span<const IssuedTask> tasks, bool waits) const;
   Status StopBehind(const Status& failure);
 
   const GpuPeers peers_;
   Watch& watch_;
   OneSidedNetwork one_sided_network_;
-  std::unique_ptr<CallChecker> calls_;  // Null where there is no other rank.
-  bool done_when_aborted_ = false;
-  cuda::MappedMemory pack_ TUTTI_GUARDED_BY(launch_mutex_);
+  std::unique_ptr<CallChecker> calls_;  // Null in a communicator of a single rank.
+  bool done_when_aborted_ = false;      // NoteAbort found all operations done.
+  cuda::MappedMemory pack_ TUTTI_GUARDED_BY(launch_mutex_);  // See PreparePacking.
   std::atomic<size_t> pack_bytes_ = 0;
 };
 

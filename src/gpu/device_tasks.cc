@@ -5,7 +5,7 @@
 
 namespace tutti {
 
-// Operations that are deterministic always divide an average (plan/averages.h).
+// Deterministic operations always divide an average (plan/averages.h).
 cuda::ReduceArgs ReduceArgsOf(const CollectiveTask& task, const PlanContext& context,
                               const Plan& plan) {
   cuda::ReduceArgs args;

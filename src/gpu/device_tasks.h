@@ -1,7 +1,7 @@
 #pragma once
 
-// These functions find out what launching a task on a GPU takes, however the GPUs are joined: its
-// elements and its reduction as kernels see them. Pure functions.
+// Pure functions that translate a task for the kernels of a mesh or of channels: its elements and
+// its reduction.
 
 #include <algorithm>
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-// Return the size of a task's elements and their number, as kernels count them: kernels that only
+// Return the size and the number of a task's elements, as kernels count them. Kernels that only
 // move data know no types and count bytes.
 inline size_t KernelElemBytes(const CollectiveTask& task) {
   return task.is_reduction() ? task.elem_bytes() : 1;
@@ -26,8 +26,8 @@ inline uint32_t WishedBlocks(const CallWishes& wishes, uint32_t most) {
   return wishes.most_blocks == 0 ? most : std::min(most, wishes.most_blocks);
 }
 
-// Returns what a kernel does to the elements of a reduction that runs as planned; nothing for other
-// tasks.
+// Returns the operator of a kernel for a reduction that runs as planned. Tasks without a reduction
+// get the default.
 cuda::ReduceArgs ReduceArgsOf(const CollectiveTask& task, const PlanContext& context,
                               const Plan& plan);
 

@@ -1,4 +1,4 @@
-// Collectives of GPUs that are made of messages: see MeshAlgorithm::kMessages.
+// Launches collectives of GPUs that consist of messages (MeshAlgorithm::kMessages).
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@
 namespace tutti {
 namespace {
 
-// Returns where the part of `rank` is in a buffer of parts of `bytes`, or the buffer itself.
+// Returns the part of `rank` in a buffer of parts of `bytes`, or the buffer itself without parts.
 std::byte* Part(const void* buffer, bool has_parts, int rank, size_t bytes) {
   auto* const begin = static_cast<std::byte*>(const_cast<void*>(buffer));
   return has_parts ? begin + static_cast<size_t>(rank) * bytes : begin;
@@ -23,8 +23,9 @@ Status GpuMesh::LaunchExchange(const CollectiveTask& task, cuda::Stream stream) 
   const bool scatters = task.collective == Collective::kScatter;
   const bool is_root = me == task.root;
   cuda::MessageArgs args = NoMessages();
-  // Everything that AlltoAll does is on a GPU at once: what waited for its turn would keep others
-  // waiting. So it is with a call that wishes few blocks, whose messages have one each at least.
+  // All messages of an AlltoAll are on the GPU at once, because a message waiting for its turn
+  // would keep other ranks waiting. The same holds for a call that wishes few blocks, since each
+  // message has at least one block.
   const uint32_t messages = static_cast<uint32_t>(gathers || scatters ? n : 2 * n - 1);
   if ((!gathers && !scatters) || task.wishes.most_blocks != 0)
     args.most_channels =

@@ -13,10 +13,11 @@ namespace {
 
 // Parts begin at whole lines.
 constexpr size_t kPartUnit = 128;
-// One block copies so much in a fraction of the time in which a message passes a network.
+// The longest message to the rank itself that a kernel copies. One block copies so much in a
+// fraction of the time of a message over the network.
 constexpr size_t kMostOwnBytes = 64 << 10;
 
-// A message before it is cut, and its place in the order of all.
+// Describes an uncut message and its place in the order of all messages.
 struct Whole {
   size_t number = 0;
   int distance = 0;
@@ -30,8 +31,8 @@ struct Whole {
   }
 };
 
-// Cuts a message. Its channels begin where its distance says, which both ends know, so that short
-// messages to many ranks are carried by different proxy threads.
+// Cuts a message. The first channel follows from the message's distance, which both ends know, and
+// therefore different proxy threads carry short messages to many ranks.
 void AddParts(const Whole& whole, uint32_t most_channels, FlowKernel& parts) {
   const size_t channels =
       std::clamp<size_t>(whole.bytes / kChannelCosts.message_bytes_per_channel, 1, most_channels);
@@ -44,7 +45,7 @@ void AddParts(const Whole& whole, uint32_t most_channels, FlowKernel& parts) {
                      {whole.buffer + at, ClampChunk(at, share, whole.bytes)}});
 }
 
-// Returns whether a kernel has room for these parts beside those that it has.
+// Returns whether a kernel has room for more parts.
 bool Fits(const FlowKernel& kernel, const FlowKernel& more) {
   if (kernel.size() + more.size() > cuda::kMostFlowMessages) return false;
   std::map<std::tuple<int, uint32_t, cuda::FlowKind>, int> flows;
@@ -53,6 +54,8 @@ bool Fits(const FlowKernel& kernel, const FlowKernel& more) {
   return flows.size() <= cuda::kMostFlows;
 }
 
+// Fills kernels with messages, in the order of number and distance. Messages in the same place go
+// into the same kernel, because each may wait for the other.
 std::vector<FlowKernel> FillKernels(std::vector<Whole> messages, uint32_t most_channels) {
   std::stable_sort(messages.begin(), messages.end(), [](const Whole& a, const Whole& b) {
     return std::tie(a.number, a.distance) < std::tie(b.number, b.distance);
@@ -111,7 +114,7 @@ std::vector<FlowKernel> PlanSwaps(const CollectiveTask& task, const FlowPlace& p
   for (int peer = 0; peer < place.num_ranks; ++peer) {
     if (peer == place.rank) continue;
     Whole whole;
-    // The smaller distance of the two is the same at both ends of the pair.
+    // Both ends of a pair take the smaller of the two distances, which is the same at both ends.
     whole.distance = std::min(Distance(place.rank, peer, place.num_ranks),
                               Distance(peer, place.rank, place.num_ranks));
     whole.peer = peer;

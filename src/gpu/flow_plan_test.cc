@@ -23,8 +23,8 @@ MessageTask Message(bool is_send, int peer, size_t bytes) {
 
 using Flow = std::tuple<int, int, uint32_t>;  // sender, receiver, channel
 
-// Runs the kernels of all ranks, each of which ends when all of its parts have met their other
-// ends, in the order of their flow. Returns whether all came to their end.
+// Runs the kernels of all ranks. A kernel ends when all of its parts have met their counterparts,
+// in the order of their flow. Returns whether all kernels ended.
 bool AllComeThrough(const std::vector<std::vector<FlowKernel>>& ranks) {
   struct Side {
     size_t started = 0;  // parts of the flow that begun kernels have
@@ -85,7 +85,7 @@ TEST(FlowPlanTest, GroupsOfAnyShapeComeThrough) {
   }
 }
 
-// The n-th send of a rank to itself meets its n-th receive, and what does not fit is left.
+// The n-th send of a rank to itself meets the n-th receive, and messages that do not fit are left.
 TEST(FlowPlanTest, TheFirstKernelCopiesShortMessagesToOneself) {
   std::array<std::byte, 8> from = {}, to = {};
   const auto own = [&](bool is_send, size_t at, size_t bytes) {
@@ -109,7 +109,7 @@ TEST(FlowPlanTest, TheFirstKernelCopiesShortMessagesToOneself) {
   EXPECT_EQ(kernels[0][1].kind, cuda::FlowKind::kCopy);
   EXPECT_EQ(kernels[0][1].message.from, &from[0]);
   EXPECT_EQ(kernels[0][1].message.buffer, &to[3]);
-  // Without a kernel there is none to add to.
+  // Without a kernel all messages are left.
   std::vector<FlowKernel> none;
   EXPECT_EQ(AddOwnMessages(copies, 0, none).size(), 2u);
 }

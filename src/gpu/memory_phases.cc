@@ -1,9 +1,9 @@
-// How GPUs give memory back and take it again (ncclCommSuspend, ncclCommResume).
+// Gives the memory of GPUs back and takes memory again (ncclCommSuspend, ncclCommResume).
 //
-// Addresses stay reserved, so that kernels of captured graphs, which hold them, run again when the
-// memory is back. A window in memory of a GPU is unmapped by all who had mapped it, which frees it;
-// then its owner maps new memory at its addresses and offers it to the others. A window in memory
-// of the host stays mapped: it is unpinned, and its pages are given back.
+// The addresses stay reserved, because captured graphs hold them: their kernels run again when the
+// memory is back. A window in memory of a GPU is freed when all ranks have unmapped the window.
+// Later the owner maps new memory at the same addresses and offers the memory to the other ranks. A
+// window in memory of the host stays mapped; the window is unpinned, and its pages are given back.
 
 #include <fmt/format.h>
 
@@ -46,7 +46,8 @@ Status GpuWindows::GiveBackMemory(const GpuPeers& peers, std::span<const Range> 
   return host_memory_ ? host_memory_.DiscardPages() : Status::Ok();
 }
 
-// Kernels and the arguments of captured graphs know the window by the address that it had.
+// Pins a window again. The address must be the old address, which kernels and the arguments of
+// captured graphs know.
 Status GpuWindows::PinAgain(const GpuPeers& peers, int rank, std::span<std::byte> memory) {
   TUTTI_ASSIGN(cuda::PinnedRange pinned, cuda::PinnedRange::Pin(*peers.device, memory));
   if (pinned.data() != of(rank))
@@ -75,7 +76,7 @@ Status GpuWindows::TakeOwnAgain(const GpuPeers& peers, Offer* offer, UniqueFd* f
   return Status::Ok();
 }
 
-// Mappings stand in the order of the ranks that they are of.
+// Maps the windows of this host again. Mappings are kept in the order of their ranks.
 Status GpuWindows::MapAllAgain(const GpuPeers& peers, std::span<const Offer> offers) {
   size_t next = 0;
   return ForOthersHere(peers, offers, [&](int rank, const Offer& offer) -> Status {
@@ -106,7 +107,7 @@ Result<Agreement> GpuWindows::TakeBackMemory(const GpuPeers& peers) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What operations of GPUs have beside their windows
+// The parts of operations of GPUs outside of windows
 
 Status DeviceOperations::CheckIdle() const {
   TUTTI_TRY(CheckCanGiveBack());
@@ -124,6 +125,8 @@ Status DeviceOperations::GiveBackMemory() {
   return GiveBackWindows();
 }
 
+// Takes the packing memory again before the windows, and gives the memory back if any rank fails.
+// Every rank then stays suspended.
 Result<Agreement> DeviceOperations::TakeBackMemory(Deadline deadline,
                                                    const std::atomic<bool>* abort_flag) {
   const MutexLock lock(launch_mutex_);
@@ -142,8 +145,8 @@ Result<Agreement> DeviceOperations::TakeBackMemory(Deadline deadline,
 // ---------------------------------------------------------------------------------------------------------------------
 // The mesh
 
-// Returns the parts of a window that have counters. They come first in the window and first in what
-// messages have of it.
+// Returns the parts of a window that have counters. Counters come first in the window and first in
+// the part for messages.
 std::vector<GpuWindows::Range> GpuMesh::Counters() const {
   return {{0, cuda::WindowLayout::kLLAt}, {messages_.at, messages_.LLAt() - messages_.at}};
 }
@@ -154,9 +157,9 @@ uint64_t GpuMesh::SuspendableBytes() const {
 
 Status GpuMesh::GiveBackWindows() { return windows_.GiveBackMemory(peers(), Counters()); }
 
-// All ranks have taken part in the same rounds once no collective is under way. Of rings and
-// messages a sender counts what it has sent in its own window, where the receiver counts what it
-// has received.
+// Compares counters: once no collective is under way, all ranks have taken part in the same rounds.
+// For rings and messages, the sender's window has two counts, the chunks sent, which the sender
+// writes, and the chunks received, which the receiver writes.
 Status GpuMesh::CheckNothingWaits() {
   const int me = args_.rank, n = args_.num_ranks;
   if (n == 1) return Status::Ok();

@@ -16,11 +16,12 @@ namespace {
 
 constexpr size_t kMostSlotBytes = 128 << 10;
 constexpr size_t kFewestSlotBytes = 4 << 10;
-// The memory of an AllReduce that serves as a barrier.
+// The bytes of memory for the AllReduce that serves as a barrier.
 constexpr size_t kScratchBytes = 128;
-// Limits of a window in host memory, which is smaller: all of it is pinned, and PCIe is slow.
+// Limits of a window in host memory. The limits are low, because all of the window is pinned and
+// PCIe is slow.
 constexpr size_t kMostHostWindow = 32 << 20;
-constexpr size_t kHostMessageMemory = 14 << 20;  // The part of it that messages have.
+constexpr size_t kHostMessageMemory = 14 << 20;  // The share of messages in kMostHostWindow.
 constexpr uint32_t kMostHostBlocks = 32;
 
 // Limits the parts of a window in host memory, and returns how much is left for Simple slots.
@@ -37,7 +38,7 @@ int FewestMultiprocessors(std::span<const PeerInfo> peers) {
   return fewest;
 }
 
-// Returns the number of blocks that all ranks can run, which is the same on all.
+// Returns the number of blocks that every rank can run. The number is the same on all ranks.
 uint32_t MostBlocks(std::span<const PeerInfo> peers, const Settings& settings) {
   const int fewest = FewestMultiprocessors(peers);
   if (settings.max_ctas == 0) return std::min<uint32_t>(BlocksFor(fewest), kMaxBlocks);
@@ -87,7 +88,8 @@ Result<TriedWindows<GpuMesh>> GpuMesh::Create(const GpuPeers& peers, Watch& watc
   return TriedWindows<GpuMesh>{std::move(mesh), {}};
 }
 
-// The window is not used before all ranks have agreed on the context.
+// Makes the planner anew with LL128 slots of `slot_bytes`, or without LL128 (0). No operation uses
+// the window before all ranks have agreed on the context.
 void GpuMesh::SetLL128(size_t slot_bytes) {
   PlanContext context = planner_.context();
   context.mesh.ll128_slot_bytes = slot_bytes;
@@ -95,7 +97,7 @@ void GpuMesh::SetLL128(size_t slot_bytes) {
 }
 
 Status GpuMesh::AgreeOnLL128(const GpuPeers& peers, const Status& ll128) {
-  if (planner_.context().mesh.ll128_slot_bytes == 0) return Status::Ok();  // So it is on all ranks.
+  if (planner_.context().mesh.ll128_slot_bytes == 0) return Status::Ok();  // On all ranks.
   TUTTI_ASSIGN(const Agreement usable, peers.Agree(ll128));
   if (usable.go_on()) return Status::Ok();
   SetLL128(0);
@@ -105,6 +107,8 @@ Status GpuMesh::AgreeOnLL128(const GpuPeers& peers, const Status& ll128) {
   return Status::Ok();
 }
 
+// Fixes the layout of the window and the context of plans. Both depend only on facts that all ranks
+// know, because ranks that plan differently would wait for each other's chunks.
 Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowPlace place) {
   const int n = peers.bootstrap->num_ranks();
   TUTTI_ASSIGN(queue_, GpuQueue::Create(*peers.device, peers.bootstrap->rank(), n, settings));
@@ -125,7 +129,7 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   context.mesh.min_blocks = static_cast<uint32_t>(std::max<int64_t>(settings.min_ctas, 1));
   context.mesh.slot_bytes = layout.slot_bytes;
   context.mesh.ring_slot_bytes = layout.RingSlotBytes();
-  context.mesh.ll128_slot_bytes = 0;  // Until it is known whether NVLink joins the ranks.
+  context.mesh.ll128_slot_bytes = 0;  // Until Create knows whether NVLink joins the ranks.
   TUTTI_TRY(ApplyAlgorithmList(settings.algo, context));
   TUTTI_TRY(ApplyProtocolList(settings.proto, context));
   if (peers.bootstrap->rank() == 0 && LeavesNothing(settings.algo, context.allowed_algorithms))
@@ -135,15 +139,15 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
   planner_ = Planner(std::move(context));
   args_.rank = peers.bootstrap->rank();
   args_.num_ranks = n;
-  // The ring is in the order of the ranks, which kernels::RankOrderReduce relies on.
+  // The ring has the order of the ranks. kernels::RankOrderReduce relies on this order.
   args_.ring_index = args_.rank;
   std::iota(args_.ring, args_.ring + std::min(n, cuda::kMaxMeshRanks), 0);
   args_.abort_word = queue_->abort_word();
   return Status::Ok();
 }
 
-// Makes the window of a rank that is alone. Of it a kernel reads only the count of rounds, once, so
-// that it may lie in host memory.
+// Makes the window of a rank without other ranks. A kernel reads only the count of rounds in this
+// window, once, and therefore the window may lie in host memory.
 Status GpuMesh::PrepareAlone() {
   TUTTI_ASSIGN(alone_, device().pinned().Take(cuda::WindowLayout::kLLAt));
   std::memset(alone_.data(), 0, alone_.size());
@@ -175,8 +179,8 @@ void GpuMesh::SetArgs(const CollectiveTask& task, const Plan& plan, cuda::MeshAr
   args.reduce = ReduceArgsOf(task, planner_.context(), plan);
 }
 
-// The result of one rank is its input, scaled where the operation asks for that. A plan has at least
-// two ranks; only its blocks are used.
+// The result of a single rank is its input, scaled where the operator multiplies. MakePlan needs at
+// least two ranks; only the blocks of the plan of a pair are used.
 Status GpuMesh::LaunchAlone(const CollectiveTask& task, cuda::Stream stream) {
   if (!task.is_reduction() || !task.op.pre_multiply)
     return queue_->Copy(task.recv, task.send, task.count * task.elem_bytes(), stream);
@@ -214,8 +218,9 @@ cuda::MessageArgs GpuMesh::NoMessages() const {
   return args;
 }
 
-// A kernel takes the same number of messages of each pair and direction, and further kernels take
-// those that are left. So both ends of a pair put a message into the same kernel.
+// Launches messages in kernels. Every kernel takes the same number of messages of each pair and
+// direction, and further kernels take the remaining messages. Both ends of a pair therefore put a
+// message into the same kernel.
 Status GpuMesh::LaunchMessages(std::span<const MessageTask> tasks, const CallWishes&,
                                cuda::Stream stream, cuda::Event) {
   TUTTI_ASSIGN(const std::vector<CopyPiece> own, OwnCopies(tasks, args_.rank, RankKind::kMesh));
@@ -225,7 +230,7 @@ Status GpuMesh::LaunchMessages(std::span<const MessageTask> tasks, const CallWis
 
   const size_t in_kernel = cuda::kMostMessages / (2 * (n - 1));
   size_t longest = 0;
-  std::vector<std::pair<size_t, cuda::Message>> messages;  // Each has its number in its pair.
+  std::vector<std::pair<size_t, cuda::Message>> messages;  // With numbers in their pairs.
   std::vector<size_t> seen(2 * n);
   for (const MessageTask& task : tasks) {
     if (task.peer == args_.rank || task.count == 0) continue;

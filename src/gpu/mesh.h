@@ -1,9 +1,10 @@
 #pragma once
 
-// The operations of GPUs of one host that all reach one another's windows (windows.h). An operation
-// is a kernel, queued on the caller's CUDA stream.
+// GpuMesh has the operations of GPUs of one host that all reach one another's windows
+// (gpu/windows.h). An operation is a kernel, queued on the caller's CUDA stream.
 //
-// Only Create waits for other ranks. A launch queues kernels; ranks meet inside them.
+// Only Create waits for other ranks. A launch only queues kernels, and ranks meet inside the
+// kernels.
 
 #include <atomic>
 #include <cstdint>
@@ -23,10 +24,10 @@ namespace tutti {
 
 class GpuMesh final : public DeviceOperations {
  public:
-  // Returns ok where the ranks are few enough and on one host; the same on all ranks.
+  // Returns ok where the ranks are few enough and on one host. The answer is the same on all ranks.
   static Status CheckRanks(std::span<const PeerInfo> peers);
-  // Makes a mesh with windows in `place`. All ranks call it. Fails when the ranks cannot talk, or
-  // for reasons that have nothing to do with the place.
+  // Makes a mesh with windows in `place`. All ranks call Create. A refusal is about the place; an
+  // error means that the ranks cannot talk, or has a reason unrelated to the place.
   static Result<TriedWindows<GpuMesh>> Create(const GpuPeers& peers, Watch& watch,
                                               const Settings& settings, WindowPlace place);
 
@@ -54,23 +55,23 @@ class GpuMesh final : public DeviceOperations {
   std::vector<GpuWindows::Range> Counters() const;
   Status Prepare(const GpuPeers& peers, const Settings& settings, WindowPlace place);
   Status PrepareAlone();
-  // Says what is wrong with the windows, and with LL128. The mesh can do without the latter.
+  // Tells the fault of the windows and the fault of LL128. The mesh can do without LL128.
   struct Probed {
     Status windows;
     Status ll128;
   };
-  // Sends known data through the windows and looks at what arrives (mesh_probe.cc). `fault` is the
-  // value of TUTTI_GPU_FAULT.
+  // Sends known data through the windows and compares the arrived data (mesh_probe.cc). `fault` is
+  // the value of TUTTI_GPU_FAULT.
   Probed Probe(const GpuPeers& peers, std::string_view fault);
   struct ProbePlace;
-  // Returns what is wrong with what arrived. Fails when not all of it arrives.
+  // Tells the first fault in the arrived data. ProbeProtocol fails when data is missing.
   struct Arrived {
     Status wrong;
   };
   Result<Arrived> ProbeProtocol(ProbePlace& place, const Plan& plan, size_t bytes, bool corrupt);
   Status ProbeProtocols(const GpuPeers& peers, std::string_view fault, Probed& probed);
   void SetLL128(size_t slot_bytes);
-  // Gives up LL128 on all ranks if it is wrong on one.
+  // Gives up LL128 on all ranks if LL128 fails on any rank.
   Status AgreeOnLL128(const GpuPeers& peers, const Status& ll128);
 
   Status LaunchPlanned(const CollectiveTask& task, const Plan& plan, cuda::Stream stream) override
@@ -87,13 +88,13 @@ class GpuMesh final : public DeviceOperations {
   std::string DescribePlan(const CollectiveTask&, const Plan& plan) const override {
     return DescribeMesh(plan);
   }
-  // Launches a kernel of the mesh, whatever the registered buffers.
+  // Launches a kernel of the mesh over unregistered buffers.
   Status LaunchKernel(const CollectiveTask& task, const Plan& plan, cuda::Stream stream);
   static cuda::LaunchShape ShapeOf(const Plan& plan, const CollectiveTask& task) {
     return {plan.channels, plan.threads, plan.early, LaunchEventOf(task)};
   }
   void SetArgs(const CollectiveTask& task, const Plan& plan, cuda::MeshArgs& args) const;
-  // Returns a kernel's arguments, to which messages are added.
+  // Returns the arguments of a message kernel before messages are added.
   cuda::MessageArgs NoMessages() const;
   uint32_t MostEarly() const {
     const MeshReach& mesh = planner_.context().mesh;
@@ -101,7 +102,8 @@ class GpuMesh final : public DeviceOperations {
   }
   // Launches an AlltoAll, Gather or Scatter pair by pair.
   Status LaunchExchange(const CollectiveTask& task, cuda::Stream stream);
-  // The registered buffers that hold what a task has others read or write (symmetric.cc).
+  // Holds the registered buffers with the data of a task that other ranks read or write
+  // (symmetric.cc).
   struct SharedBuffers {
     const GpuRegistry::Buffer* input = nullptr;
     const GpuRegistry::Buffer* output = nullptr;
@@ -113,11 +115,11 @@ class GpuMesh final : public DeviceOperations {
 
   MachineMap machines_;
   GpuWindows windows_;
-  bool stuck_ = false;       // A kernel does not end, so that nothing that it uses may be freed.
-  cuda::PinnedBlock alone_;  // The window of a rank that is alone.
+  bool stuck_ = false;  // A kernel does not end, and nothing that the kernel uses may be freed.
+  cuda::PinnedBlock alone_;  // The window of a rank without other ranks.
   cuda::MeshArgs args_;      // The arguments that all operations have in common.
   cuda::MessageLayout messages_;
-  std::byte* scratch_ = nullptr;  // It has kScratchBytes, at the end of the window.
+  std::byte* scratch_ = nullptr;  // kScratchBytes of memory at the end of the window.
   GpuRegistry registry_ TUTTI_GUARDED_BY(launch_mutex_);
 };
 

@@ -1,6 +1,6 @@
-// The proof that windows work, before an operation rests on them. A mapping may be granted and yet
-// lead nowhere or to the wrong place: an IOMMU that is on, switches that reorder, a virtual machine
-// that shows GPUs as neighbours which are none.
+// Proves that windows work before an operation relies on them. A mapping may be granted and yet
+// lead nowhere or to the wrong place: with an IOMMU that is switched on, with switches that
+// reorder, or in a virtual machine that shows GPUs as neighbours although they are none.
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@
 namespace tutti {
 namespace {
 
-// A protocol of the mesh, and how many bytes each message of its probe has. Those by Simple take
+// Names a protocol of the mesh and the bytes of each message of its probe. Messages by Simple take
 // several blocks.
 struct ProbeOf {
   Protocol protocol;
@@ -24,14 +24,14 @@ constexpr ProbeOf kProbes[] = {
     {Protocol::kLL, 1 << 10}, {Protocol::kLL128, 32 << 10}, {Protocol::kSimple, 96 << 10}};
 constexpr size_t kMostProbeBytes = kProbes[2].bytes;
 constexpr size_t kFewestProbeBytes = 256;
-// A probe waits so long: for the kernels of ranks that come later, and for code to be loaded.
+// The longest wait of a probe: for the kernels of late ranks, and for code to be loaded.
 constexpr double kPatienceS = 10;
 
 uint8_t PatternAt(size_t from, size_t to, size_t i) {
   return static_cast<uint8_t>((from * 131 + to * 17 + i) * 0x9E3779B1u >> 13);
 }
 
-// An event on a stream, for waits that end.
+// StreamEnd waits for the end of a stream's work, with a deadline.
 class StreamEnd {
  public:
   StreamEnd(const cuda::Driver& driver, cuda::Stream stream) : driver_(driver), stream_(stream) {}
@@ -44,7 +44,7 @@ class StreamEnd {
     return driver_.Check(driver_.EventCreate(&event_, cuda::kEventWithoutTiming),
                          "making an event");
   }
-  // Waits until the stream is done. Returns Timeout when that takes too long, or `abort_flag` (may
+  // Waits until the stream is done. Returns Timeout when the deadline passes or `abort_flag` (may
   // be null) rises.
   Status Await(Deadline deadline, const std::atomic<bool>* abort_flag) {
     TUTTI_TRY(driver_.Check(driver_.EventRecord(event_, stream_), "recording an event"));
@@ -63,8 +63,8 @@ class StreamEnd {
   cuda::Event event_ = nullptr;
 };
 
-// A trial of a protocol, in as many bytes as it can carry here: where there are few blocks, a
-// larger message would go by another protocol.
+// Describes the trial of a protocol, with as many bytes as the protocol can carry here. Where there
+// are few blocks, a larger message would go by another protocol.
 struct Trial {
   Plan plan;
   size_t bytes = 0;
@@ -72,7 +72,7 @@ struct Trial {
 // Returns nothing where the protocol can carry no message.
 std::optional<Trial> TrialOf(PlanContext context, const ProbeOf& probe) {
   context.allowed_protocols.fill(Bit(probe.protocol));
-  context.mesh.costs.messages_bytes_per_us = 1;  // This has the mesh chosen.
+  context.mesh.costs.messages_bytes_per_us = 1;  // Makes the planner choose the mesh.
   for (size_t bytes = probe.bytes; bytes >= kFewestProbeBytes; bytes /= 2) {
     const Plan plan = MakePlan(context, {.collective = Collective::kAlltoAll, .count = bytes});
     if (plan.protocol == probe.protocol && plan.row->id != MeshAlgorithm::kMessages)
@@ -102,14 +102,15 @@ Status GpuMesh::ProbeProtocols(const GpuPeers& peers, std::string_view fault, Pr
   const cuda::ManagingScope scope(driver, device().context());
   const auto n = static_cast<size_t>(args_.num_ranks);
   TUTTI_ASSIGN(const cuda::OwnStream stream, cuda::OwnStream::Create(device()));
-  // The memory does not come from cuMemAlloc, because to free that waits for all that runs on the
-  // GPU.
+  // The memory does not come from cuMemAlloc, because freeing such memory waits for everything that
+  // runs on the GPU.
   TUTTI_ASSIGN(cuda::MappedMemory memory,
                cuda::MappedMemory::Create(device(), 2 * n * kMostProbeBytes, nullptr));
   ProbePlace place{peers, stream, StreamEnd(driver, stream.get()), std::move(memory)};
   TUTTI_TRY(place.finish.Open());
   const bool all = fault == "both" || fault == (IsOnGpu(windows_.place()) ? "peer" : "host");
-  // What is wrong is noted, and the rest is sent nevertheless, because the other ranks wait for it.
+  // A fault is noted, and the remaining protocols are probed nevertheless, because the other ranks
+  // wait for their data.
   for (const ProbeOf& probe : kProbes) {
     const bool is_ll128 = probe.protocol == Protocol::kLL128;
     if (is_ll128 && planner_.context().mesh.ll128_slot_bytes == 0) continue;
@@ -121,7 +122,7 @@ Status GpuMesh::ProbeProtocols(const GpuPeers& peers, std::string_view fault, Pr
     const bool corrupt = all || (is_ll128 && fault == "ll128");
     Result<Arrived> arrived = ProbeProtocol(place, trial->plan, trial->bytes, corrupt);
     if (!arrived.ok()) {
-      // A kernel that does not end by being told to has its memory until the process ends.
+      // A kernel that ignores the abort word keeps its memory until the process ends.
       if (stuck_) new cuda::MappedMemory(std::move(place.memory));
       return std::move(arrived).status();
     }
@@ -131,6 +132,8 @@ Status GpuMesh::ProbeProtocols(const GpuPeers& peers, std::string_view fault, Pr
   return Status::Ok();
 }
 
+// Sends known data by an AlltoAll of one protocol and compares the received data. `corrupt` spoils
+// a byte for the next rank, for tests of the probe.
 Result<GpuMesh::Arrived> GpuMesh::ProbeProtocol(ProbePlace& place, const Plan& plan, size_t bytes,
                                                 bool corrupt) {
   Arrived found_wrong;

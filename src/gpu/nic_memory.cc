@@ -13,6 +13,7 @@ Result<NicMemory> NicMemory::RegisterHost(const GpuDirect& direct, std::span<std
   return memory;
 }
 
+// Tries DMA-BUF before peer memory. Collects the reason of each failed way for the status.
 Result<NicMemory> NicMemory::Register(const cuda::Device& device, const GpuDirect& direct,
                                       std::span<std::byte> range) {
   const NetDevice& nic = direct.net->devices()[static_cast<size_t>(direct.device)];

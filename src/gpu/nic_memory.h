@@ -1,9 +1,10 @@
 #pragma once
 
-// Memory that a NIC reads or writes: of the host, or of a GPU (GPUDirect).
+// NicMemory registers memory that a NIC reads or writes: memory of the host, or of a GPU
+// (GPUDirect).
 //
 //   topology (NCCL_NET_GDR_LEVEL, NCCL_NET_GDR_READ) ── may this NIC? ──▶ GpuDirect
-//   DMA-BUF, else peer memory: what the network takes, and does not refuse ──▶ NicMemory
+//   DMA-BUF, else peer memory, as far as the network takes them ──▶ NicMemory
 //
 // Threads: any, one at a time.
 
@@ -19,27 +20,28 @@
 
 namespace tutti {
 
-// Says what the NIC of a rank may do with the memory of its GPU.
+// Tells the rights of a rank's NIC in the memory of its GPU.
 struct GpuDirect {
-  std::shared_ptr<Net> net;  // Null where there is none.
+  std::shared_ptr<Net> net;  // Null without such a NIC.
   int device = 0;            // The network's number of the NIC.
-  bool receives = false;     // It may write what comes.
-  bool sends = false;        // It may read what is sent.
+  bool receives = false;     // The NIC may write received data.
+  bool sends = false;        // The NIC may read data to be sent.
 };
 
-// The registration of a range with the NIC. Ends before the memory does. Move-only.
+// NicMemory is the registration of a range with the NIC, and must end before the memory does.
+// Move-only.
 class NicMemory {
  public:
   NicMemory() = default;
 
-  // Has the NIC of `direct` take a range of memory of the GPU. Where it does not, the status says
-  // why for each way that was tried.
+  // Registers a range of GPU memory with the NIC of `direct`. The status of a failure has the
+  // reason for each way that was tried.
   static Result<NicMemory> Register(const cuda::Device& device, const GpuDirect& direct,
                                     std::span<std::byte> range);
-  // The same for memory of the host.
+  // Registers memory of the host.
   static Result<NicMemory> RegisterHost(const GpuDirect& direct, std::span<std::byte> range);
 
-  // Returns what connections register: it is known to the NIC already.
+  // Returns the region that connections register. The NIC knows the region already.
   const NetRegion& region() const { return region_; }
   std::string_view way() const {
     if (region_.kind == NetMemoryKind::kHost) return "its address";

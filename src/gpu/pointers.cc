@@ -8,7 +8,7 @@
 namespace tutti {
 namespace {
 
-// These are attributes of cuPointerGetAttribute and of cuDeviceGetAttribute.
+// Attributes of cuPointerGetAttribute and of cuDeviceGetAttribute.
 constexpr int kPointerMemoryType = 2;
 constexpr int kPointerIsManaged = 8;
 constexpr int kPointerOrdinal = 9;
@@ -22,7 +22,7 @@ struct BufferBytes {
   size_t recv = 0;
 };
 
-// Returns where the last of the parts ends.
+// Returns the end of the last part.
 size_t End(const std::vector<size_t>& counts, const std::vector<size_t>& offsets) {
   size_t end = 0;
   for (size_t i = 0; i < counts.size(); ++i)
@@ -34,7 +34,7 @@ size_t Sum(const std::vector<size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), size_t{0});
 }
 
-// Returns how much `rank` reads and writes in the buffers of a task; 0 for one that is not used.
+// Returns the bytes that `rank` reads and writes in the buffers of a task; 0 for unused buffers.
 BufferBytes BytesOf(const CollectiveTask& task, int rank, size_t num_ranks) {
   const size_t bytes = task.count * task.elem_bytes();
   const bool is_root = task.root == rank;
@@ -77,8 +77,8 @@ GpuPointers::GpuPointers(const cuda::Device& device, int rank, int num_ranks, bo
     reaches_any_ = reaches != 0;
 }
 
-// Looks at the first byte of each buffer, which finds memory of the host that no GPU reaches. With
-// NCCL_CHECK_POINTERS it also looks at the last byte, and on which GPU the memory is.
+// Checks the first byte of each buffer, which finds memory of the host that no GPU reaches.
+// NCCL_CHECK_POINTERS adds the last byte and the GPU of the memory.
 Status GpuPointers::Check(const Task& task) const {
   if (reaches_any_ && !thorough_) return Status::Ok();
   if (const auto* const message = std::get_if<MessageTask>(&task))
@@ -140,7 +140,7 @@ Status GpuPointers::CheckPlace(const void* begin, const void* place, const char*
   if (!thorough_ || *type == kHostMemory) return Status::Ok();
   const auto& driver = device_.driver();
   const cuda::DeviceAddress address = AddressOf(place);
-  if (IsManaged(place)) return Status::Ok();  // Every GPU reaches it.
+  if (IsManaged(place)) return Status::Ok();  // Every GPU reaches managed memory.
   int ordinal = -1;
   if (driver.PointerGetAttribute(&ordinal, kPointerOrdinal, address) == 0 &&
       ordinal != device_.ordinal())

@@ -1,11 +1,11 @@
 #pragma once
 
-// Tells whether a GPU reaches the memory that its rank's operations are given.
+// GpuPointers tells whether a GPU reaches the buffers of its rank's operations.
 //
-// A kernel that touches what it does not reach ends CUDA for the whole process. So the beginning of
-// each buffer is always looked at (0.2 us each), which finds memory of the host that CUDA does not
-// know: the mistake that is made. With NCCL_CHECK_POINTERS the end is looked at, too, and on which
-// GPU it is.
+// A kernel that touches unreachable memory ends CUDA for the whole process. Every call therefore
+// checks the beginning of each buffer (0.2 us each). The check finds pageable memory of the host,
+// which is the usual mistake. NCCL_CHECK_POINTERS adds checks of the end of a buffer and of its
+// GPU.
 
 #include <cstddef>
 #include <optional>
@@ -23,16 +23,16 @@ class GpuPointers {
   // Returns InvalidArgument for a task with a buffer, or a device's scalar, that the GPU does not
   // reach. REQUIRES: the device's context is current.
   Status Check(const Task& task) const;
-  // Returns it for a buffer by itself.
+  // Checks a single buffer, with the same error.
   Status CheckBuffer(const void* begin, size_t bytes, const char* what) const;
-  // Returns whether it is memory of the host that CUDA knows.
+  // Returns whether CUDA knows `place` as memory of the host.
   bool IsOfHost(const void* place) const;
-  // Returns whether its pages move between the host and GPUs (cudaMallocManaged).
+  // Returns whether the pages at `place` move between the host and GPUs (cudaMallocManaged).
   bool IsManaged(const void* place) const;
 
  private:
   Status CheckCollective(const CollectiveTask& task) const;
-  // Returns what kind of memory it is, or nothing where CUDA does not know it.
+  // Returns CUDA's type of the memory, or nothing where CUDA does not know the memory.
   std::optional<unsigned> TypeOf(const void* place) const;
   Status CheckPlace(const void* begin, const void* place, const char* what) const;
 
@@ -40,7 +40,7 @@ class GpuPointers {
   const int rank_;
   const int num_ranks_;
   const bool thorough_;
-  bool reaches_any_ = false;  // the host's memory, whatever CUDA knows of it
+  bool reaches_any_ = false;  // The GPU reaches all memory of the host, whatever CUDA knows.
 };
 
 }  // namespace tutti

@@ -59,6 +59,8 @@ PxnInbox::Announced& PxnInbox::AnnouncedAt(size_t lane) const {
   return reinterpret_cast<Announced*>(memory_.data() + threads_ * sizeof(Doorbell))[lane];
 }
 
+// Adds to `chunks` last, with release order. The owner reads `chunks` first, and then sees the
+// bytes and the tag of the announcement.
 void PxnInbox::Announce(size_t lane, uint64_t chunks, uint64_t bytes, uint32_t op_tag) const {
   Announced& announced = AnnouncedAt(lane);
   announced.op_tag.store(op_tag, std::memory_order_relaxed);

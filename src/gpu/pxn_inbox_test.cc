@@ -9,7 +9,7 @@ namespace {
 constexpr size_t kSlotBytes = 4096;
 const std::vector<PxnLane> kLanes = {{0, 3, 0}, {0, 3, 1}, {0, 7, 0}, {0, 7, 1}, {2, 3, 0}};
 
-// The inbox of its owner, and the same as a sender has it mapped.
+// The inbox as its owner made it, and the same inbox as a sender has mapped it.
 struct Both {
   PxnInbox owner{kLanes, 2, kSlotBytes};
   PxnInbox sender{kLanes, 2, kSlotBytes};
@@ -29,7 +29,7 @@ TEST(PxnInboxTest, WhatASenderAnnouncesReachesTheOwner) {
   EXPECT_EQ(announced.chunks.load(), 7u);
   EXPECT_EQ(announced.bytes.load(), 1030u);
   EXPECT_EQ(announced.op_tag.load(), 43u);
-  // The thread of channel 1 is woken, and no other.
+  // Only the thread of channel 1 is woken.
   EXPECT_EQ(both.owner.doorbell(1).rings.load(), 2u);
   EXPECT_EQ(both.owner.doorbell(0).rings.load(), 0u);
   for (const size_t other : {0u, 1u, 2u, 4u})

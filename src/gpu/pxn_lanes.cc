@@ -9,7 +9,7 @@
 
 namespace tutti {
 
-// This rank knows the inboxes of its host that it fills, and its own.
+// Plans the inboxes that this rank fills, and its own inbox.
 void PxnLanes::PlanInboxes() {
   const int rank = peers_.bootstrap->rank();
   const auto host = [&](int r) { return peers_.peers[static_cast<size_t>(r)].host_hash; };
@@ -30,6 +30,8 @@ void PxnLanes::PlanInboxes() {
 
 size_t PxnLanes::LaneBytes() const { return kFifoSlots * shape_.slot_bytes; }
 
+// Makes this rank's inbox, if other ranks send through this rank. Without GPU memory the slots are
+// in shared memory of the host, which is slower but no failure.
 Status PxnLanes::MakeOwn(const GpuDirect& direct, Offer& offer, UniqueFd& slots_fd) {
   const auto found = inboxes_.find(peers_.bootstrap->rank());
   if (found == inboxes_.end()) return Status::Ok();
@@ -87,7 +89,7 @@ Status PxnLanes::MapOthers(std::span<const Offer> offers) {
   for (const auto& [owner, inbox] : inboxes_) {
     const PeerInfo& peer = peers_.peers[static_cast<size_t>(owner)];
     const Offer& offer = offers[static_cast<size_t>(owner)];
-    // A rank that made none says itself why.
+    // The rank without an inbox reports its own failure.
     if (owner == peers_.bootstrap->rank() || offer.inbox == 0) continue;
     Status mapped = Map(owner, *inbox, offer);
     if (!mapped.ok())
@@ -97,6 +99,8 @@ Status PxnLanes::MapOthers(std::span<const Offer> offers) {
   return Status::Ok();
 }
 
+// Returns the end of this rank's lane to `peer`, pinned. Pinning waits until an operation needs the
+// lane, because among many ranks most lanes are never used.
 Result<std::optional<PxnLanes::End>> PxnLanes::To(int peer, uint32_t channel) {
   const int rank = peers_.bootstrap->rank();
   const int owner = routes_.SenderOf(rank, peer);

@@ -33,7 +33,8 @@ bool PxnRoutes::IsNear(int from, int to) const {
   return rail >= 0 && rail < 64 && (near_nics_[static_cast<size_t>(from)] >> rail & 1) != 0;
 }
 
-// Ranks that share a NIC take turns.
+// Ranks that share the NIC on the receiver's rail take turns. A process of several ranks sends for
+// nobody.
 int PxnRoutes::SenderOf(int from, int to) const {
   const std::vector<int>* const on_rail = OnRailOf(from, to);
   if (on_rail == nullptr || (level_ == Level::kWhenUseful && IsNear(from, to))) return from;

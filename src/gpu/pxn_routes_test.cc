@@ -54,7 +54,7 @@ TEST(PxnRoutesTest, RanksThatShareANicTakeTurns) {
   EXPECT_EQ(routes.SenderOf(0, 4), 1);
 }
 
-// Rank 0 reaches NIC 1 of its host by PCI switches, and rank 1 only its own.
+// Rank 0 reaches NIC 1 of its host by PCI switches, and rank 1 reaches only its own NIC.
 TEST(PxnRoutesTest, TheLevelSaysWhetherANearNicIsUsedWithoutAnotherRank) {
   const std::vector<uint64_t> hosts = {1, 1, 2, 2}, near = {3, 2, 1, 2};
   const std::vector<int32_t> nics = {0, 1, 0, 1};
@@ -73,7 +73,7 @@ TEST(PxnRoutesTest, TheLevelSaysWhetherANearNicIsUsedWithoutAnotherRank) {
   EXPECT_EQ(never.NicOf(0, 3), -1);
 }
 
-// Ranks 0 and 1 are of one process, ranks 2 and 3 are not.
+// Ranks 0 and 1 belong to one process, ranks 2 and 3 to two processes.
 TEST(PxnRoutesTest, RanksOfOneProcessSendForNobody) {
   const std::vector<uint64_t> hosts = {1, 1, 2, 2}, near = {1, 2, 1, 2};
   const std::vector<int32_t> nics = {0, 1, 0, 1};
@@ -86,8 +86,8 @@ TEST(PxnRoutesTest, RanksOfOneProcessSendForNobody) {
   EXPECT_EQ(routes.PairsThrough(1), Pairs());
 }
 
-// A thread that ends rank 0 before rank 1 does not wait for rank 2, whose process ends it before
-// rank 3; rank 4 is alone.
+// A thread that ends rank 0 before rank 1 does not wait for rank 2. The process of rank 2 ends rank
+// 2 before rank 3. Rank 4 is alone.
 TEST(PxnRoutesTest, NobodySendsThroughAProcessOfSeveralRanks) {
   const std::vector<uint64_t> hosts = {1, 1, 1, 1, 1, 2, 2, 2}, near(8);
   const std::vector<int32_t> nics = {0, 1, 0, 1, 2, 0, 1, 2};

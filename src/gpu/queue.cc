@@ -13,8 +13,8 @@
 namespace tutti {
 namespace {
 
-// CU_EVENT_WAIT_EXTERNAL, CU_EVENT_RECORD_EXTERNAL: a node of the graph that is captured waits for,
-// or records, an event of the world outside, whenever the graph runs.
+// CU_EVENT_WAIT_EXTERNAL, CU_EVENT_RECORD_EXTERNAL: at each run of the graph under capture, a node
+// of the graph waits for, or records, an event outside of the graph.
 constexpr unsigned kExternal = 1;
 // CUDA_ERROR_INVALID_HANDLE, CU_STREAM_CAPTURE_STATUS_ACTIVE.
 constexpr int kInvalidHandle = 400;
@@ -22,8 +22,7 @@ constexpr int kCaptured = 1;
 // CU_USER_OBJECT_NO_DESTRUCTOR_SYNC (which must be given), CU_GRAPH_USER_OBJECT_MOVE.
 constexpr unsigned kNoSync = 1;
 constexpr unsigned kMove = 1;
-// A wait for the GPU asks whether it is done so: so many times at once, then after a nap each
-// time.
+// A wait for the GPU polls so many times without a pause, and afterwards with a nap between polls.
 constexpr int kFreePolls = 100;
 constexpr auto kNap = std::chrono::microseconds(50);
 
@@ -54,8 +53,8 @@ void GpuQueue::Abort() {
       .store(1, std::memory_order_seq_cst);
 }
 
-// Waits for the whole context only where nothing else tells the end: a kernel of another
-// communicator may wait for a rank that waits for this one.
+// Waits for the whole context only where no event tells the end. A kernel of another communicator
+// may wait for a rank that waits for this rank.
 Status GpuQueue::Drain() {
   const auto& driver = device_.driver();
   const cuda::ManagingScope scope(driver, device_.context());
@@ -90,22 +89,24 @@ Result<GpuQueue::Place> GpuQueue::Look(cuda::Stream stream) const {
                            fmt::ptr(stream));
   // Other errors of the stream show when a kernel is launched on it.
   place.captured = result == 0 && status == kCaptured;
-  // Asking a stream that is being captured for its number would end the capture. Its address is
-  // enough meanwhile, because it cannot be destroyed before the capture ends.
+  // Asking a stream under capture for its number would end the capture. The address is enough
+  // during a capture, because the stream cannot be destroyed before the capture ends.
   uint64_t id = 0;
   if (!place.captured && driver.StreamGetId != nullptr && driver.StreamGetId(stream, &id) == 0)
     place.id = id;
   return place;
 }
 
+// Lets `stream` wait for the last launch, unless the last launch is on the same stream. A captured
+// stream compares itself only with launches of the same capture.
 Status GpuQueue::OrderBehindLast(cuda::Stream stream) {
   if (entered_ && entered_->stream == stream) return Status::Ok();
   TUTTI_TRY(Record());
   TUTTI_ASSIGN(const Place place, Look(stream));
   const Last& last = place.captured ? captured_ : launched_;
-  // Graphs record the event, too, on streams that nobody knows here.
+  // Graphs record the event, too, on streams that the queue does not know.
   const bool after_graphs = !place.captured && mixes_graphs_ && HasGraphs();
-  // An event of a graph that is complete says nothing inside another one.
+  // The event of a complete graph says nothing inside another graph.
   const bool follows =
       after_graphs || (last.place && (!place.captured || last.place->capture == place.capture));
   const bool same =
@@ -121,8 +122,8 @@ Status GpuQueue::OrderBehindLast(cuda::Stream stream) {
   return Status::Ok();
 }
 
-// Whenever the graph runs, its first operation waits for what was launched before it: outside of
-// graphs, or in others.
+// Makes the first operation of a graph wait, at each run of the graph, for all earlier launches
+// outside of graphs or in other graphs.
 Status GpuQueue::BeginInGraph(const Place& place) {
   TUTTI_TRY(KeepIn(place.graph, graphs_));
   if (!mixes_graphs_) return Status::Ok();
@@ -131,9 +132,9 @@ Status GpuQueue::BeginInGraph(const Place& place) {
                       "ordering a graph behind the operations before it");
 }
 
-// Has what is launched after the graph wait for the graph's last operation. Which one that is shows
-// only when the capture has ended. So one node records the event, and with each operation it moves
-// behind that one: a graph has one such node, which no operation waits for.
+// Makes launches after the graph wait for the graph's last operation. Only the end of the capture
+// shows the last operation. A single node therefore records the event and moves behind each new
+// operation. No operation waits for this node.
 Status GpuQueue::MarkInGraph(const Place& place) {
   const auto& driver = device_.driver();
   int status = 0;
@@ -161,7 +162,8 @@ Status GpuQueue::MarkInGraph(const Place& place) {
     mark_.behind = behind;
     return Status::Ok();
   }
-  // The driver does not let a capture be edited, so a node is added that later operations wait for.
+  // The driver does not let a capture be edited, and a node is added that later operations wait
+  // for.
   mark_ = {};
   return driver.Check(driver.EventRecordWithFlags(launched_.event, place.stream, kExternal),
                       "recording an event in a graph");
@@ -175,7 +177,7 @@ Status GpuQueue::KeepIn(cuda::Graph graph, std::shared_ptr<const void> what) con
   cuda::UserObject object = nullptr;
   TUTTI_TRY(driver.Check(driver.UserObjectCreate(&object, kept.get(), let_go, 1, kNoSync),
                          "making an object that a graph keeps"));
-  kept.release();  // The object owns it now.
+  kept.release();  // The object owns the pointer now.
   const Status status = driver.Check(driver.GraphRetainUserObject(graph, object, 1, kMove),
                                      "giving a graph what it needs");
   if (!status.ok()) driver.UserObjectRelease(object, 1);
@@ -190,8 +192,8 @@ Status GpuQueue::Record() {
   Status recorded = driver.Check(driver.EventRecord(last.event, place.stream),
                                  "recording an event behind an operation");
   if (recorded.ok() && place.captured && mixes_graphs_) recorded = MarkInGraph(place);
-  // An event that could not be recorded still stands behind an earlier operation, so that waiting
-  // for it would order nothing.
+  // An event that could not be recorded still stands behind an earlier operation. Waiting for such
+  // an event would order nothing.
   last.place.reset();
   if (recorded.ok())
     last.place = place;
@@ -200,6 +202,7 @@ Status GpuQueue::Record() {
   return recorded;
 }
 
+// Makes every stream of a group wait for the group's last launch.
 Status GpuQueue::HoldUp(std::span<const IssuedTask> tasks) {
   if (!entered_) return Status::Ok();
   const Place last = *entered_;
@@ -214,7 +217,8 @@ Status GpuQueue::HoldUp(std::span<const IssuedTask> tasks) {
   const auto& driver = device_.driver();
   for (const cuda::Stream stream : others) {
     TUTTI_ASSIGN(const Place place, Look(stream));
-    // A captured stream and one that is not cannot be ordered here, nor streams of two captures.
+    // The queue cannot order a captured stream and an uncaptured stream, nor streams of two
+    // captures.
     if (place.captured != last.captured || place.capture != last.capture) continue;
     TUTTI_TRY(driver.Check(
         driver.StreamWaitEvent(stream, (last.captured ? captured_ : launched_).event, 0),
@@ -238,8 +242,8 @@ Status GpuQueue::OrderMessages(std::span<const IssuedTask> tasks) {
 
 Status GpuQueue::Copy(void* to, const void* from, size_t bytes, cuda::Stream stream) const {
   if (to == from || bytes == 0) return Status::Ok();
-  // The driver would copy from host memory to host memory on this thread, once the stream has come
-  // so far: the call would wait for what is ahead of it.
+  // The driver would copy from host memory to host memory on this thread, after all earlier work of
+  // the stream, and the call would wait for this work.
   if (pointers_.IsOfHost(to) && pointers_.IsOfHost(from)) {
     const CopyPiece piece = {static_cast<std::byte*>(to), static_cast<const std::byte*>(from),
                              bytes};

@@ -1,23 +1,25 @@
 #pragma once
 
-// The queue of a communicator's operations on a GPU, whatever runs them: the word by which kernels
-// are told to give up, the order of operations on different streams, and the checks of what a
-// caller passes.
+// GpuQueue is the queue of a communicator's operations on a GPU, for a mesh and for channels alike:
+// the word by which kernels are told to give up, the order of operations on different streams, and
+// the checks of a caller's arguments.
 //
-// Operations of a communicator run one after another, in the order of their launches, also when
-// they are on different streams: a launch on another stream than the last one waits for that one by
-// an event. Events are recorded right behind the launches. So no operation waits for work that the
-// program queued later, and no stream is touched that the program may have destroyed since.
+// The operations of a communicator run one after another, in the order of their launches, even on
+// different streams. A launch on another stream than the last launch waits for the last launch by
+// an event. Events are recorded right behind the launches. No operation therefore waits for work
+// that the program queued later, and the queue touches no stream that the program may have
+// destroyed since.
 //
-// Graphs keep that order too, wherever they are launched (NCCL_GRAPH_MIXING_SUPPORT), because they
-// use the same event: the first operation in a graph waits for it, and the last one records it.
+// Graphs keep this order too, wherever they are launched (NCCL_GRAPH_MIXING_SUPPORT), because they
+// use the same event: the first operation in a graph waits for the event, and the last operation
+// records the event.
 //
 //   launches   op a | record          ┌→ wait | op d | record
 //                        │            │
 //   a graph              └→ wait | op b | op c ─ record
 //
-// Launches come from one thread at a time, which calls CheckTasks, then OrderBehindLast, queues its
-// work, and calls Leave. Abort and Drain may be called from any thread.
+// One thread at a time launches: the thread calls CheckTasks, then OrderBehindLast, queues its
+// work, and calls Leave. Abort and Drain may be called on any thread.
 
 #include <atomic>
 #include <cstdint>
@@ -40,7 +42,7 @@ namespace tutti {
 enum class QueueState {
   kDone,
   kUnderWay,
-  kUnknown,  // CUDA has failed, or an operation was launched whose end cannot be seen.
+  kUnknown,  // CUDA has failed, or the end of an operation cannot be seen.
 };
 
 class GpuQueue {
@@ -50,7 +52,7 @@ class GpuQueue {
   ~GpuQueue();
 
   const cuda::Device& device() const { return device_; }
-  // Returns the word in pinned memory that Abort raises and every waiting kernel looks at.
+  // Returns the word in pinned memory that Abort raises and every waiting kernel polls.
   const uint32_t* abort_word() const { return reinterpret_cast<uint32_t*>(abort_word_.data()); }
   void Abort();
   // Waits until the last operation is done and no graph with operations is under way.
@@ -60,29 +62,28 @@ class GpuQueue {
 
   // REQUIRES, for all functions below: the device's context is current.
 
-  // Orders everything that is launched on `stream` from here on behind all that was launched
-  // before.
+  // Orders all later launches on `stream` behind all launches so far.
   Status OrderBehindLast(cuda::Stream stream);
   // Says how the launches of a group ended.
   struct Outcome {
     Status status;
     bool begun = false;  // Some of the group may be under way on the GPU, outside of graphs.
   };
-  // Ends the launches of a group, so that later operations can wait for them. Later work on any of
-  // the group's streams runs behind the whole group, as if each task stood on each stream. The
-  // streams have to be alive until here.
+  // Ends the launches of a group, and lets later operations wait for the group. Later work on any
+  // of the group's streams runs behind the whole group, as if each task stood on each stream. The
+  // streams have to be alive until Leave returns.
   Outcome Leave(std::span<const IssuedTask> tasks);
-  // Orders the streams of the messages among the tasks one behind the other. One of them carries
-  // all messages. It is called before the messages, so that they wait for all streams, and again
-  // after them, so that later work on each stream waits for the messages.
+  // Orders the streams of the messages among the tasks behind one another, because a single stream
+  // carries all messages. Called before the messages are launched, to let the messages wait for all
+  // streams, and again afterwards, to let later work on each stream wait for the messages.
   Status OrderMessages(std::span<const IssuedTask> tasks);
   // Returns whether the stream of the last OrderBehindLast is being captured.
   bool captured() const { return entered_ && entered_->captured; }
-  // Returns whether graphs keep the order that they are launched in among all operations.
+  // Returns whether graphs take part in the order of all operations when they are launched.
   bool mixes_graphs() const { return mixes_graphs_; }
-  // Keeps `what` until the graph that is being captured, and all that is made of it, is gone and
-  // has done its last run. It may be freed on a thread of the driver, where CUDA may not be called.
-  // REQUIRES: captured().
+  // Keeps `what` until the graph under capture and everything made from the graph are gone and have
+  // done their last run. `what` may be freed on a thread of the driver, where CUDA may not be
+  // called. REQUIRES: captured().
   Status KeepInGraph(std::shared_ptr<const void> what) const {
     return KeepIn(entered_->graph, std::move(what));
   }
@@ -90,9 +91,9 @@ class GpuQueue {
   Status Copy(const CopyPiece& piece, cuda::Stream stream) const {
     return Copy(piece.to, piece.from, piece.bytes, stream);
   }
-  // Checks the tasks of a group for what a caller can have got wrong on this rank alone, before any
-  // of them is queued: memory that this GPU does not reach, pointers that are no streams, messages
-  // of the rank to itself that do not meet. (OrderBehindLast checks the first task's stream.)
+  // Checks the tasks of a group, before any task is queued, for mistakes that a caller can make on
+  // this rank alone: memory that this GPU does not reach, pointers that are no streams, messages of
+  // the rank to itself that do not meet. (OrderBehindLast checks the first task's stream.)
   Status CheckTasks(std::span<const IssuedTask> tasks) const;
 
  private:
@@ -101,7 +102,7 @@ class GpuQueue {
         rank_(rank),
         mixes_graphs_(settings.graph_mixing),
         pointers_(device, rank, num_ranks, settings.check_pointers) {}
-  // A stream, distinguished from earlier ones that had its address.
+  // Identifies a stream, also among earlier streams with the same address.
   struct Place {
     cuda::Stream stream = nullptr;
     std::optional<uint64_t> id = std::nullopt;  // None where the driver cannot say.
@@ -109,14 +110,14 @@ class GpuQueue {
     uint64_t capture = 0;  // The number of the capture.
     cuda::Graph graph = nullptr;
   };
-  // Says where the last launch of a kind was, and has the event behind it.
+  // Holds the place of the last launch of a kind, and the event behind the launch.
   struct Last {
     std::optional<Place> place;
     cuda::Event event = nullptr;
   };
   Result<Place> Look(cuda::Stream stream) const;
   Status HoldUp(std::span<const IssuedTask> tasks);
-  // Records the event behind what has been launched since OrderBehindLast.
+  // Records the event behind everything launched since OrderBehindLast.
   Status Record();
   Status BeginInGraph(const Place& place);
   Status MarkInGraph(const Place& place);
@@ -128,21 +129,21 @@ class GpuQueue {
   const bool mixes_graphs_;
   const GpuPointers pointers_;
   cuda::PinnedBlock abort_word_;
-  // Captured operations have an order of their own, because they run when their graph is launched.
+  // Captured operations have a separate order, because they run when their graph is launched.
   Last launched_;
   Last captured_;
-  // The node of the last graph that records the event of what is launched.
+  // The node of the last graph that records the event of launches.
   struct Mark {
     uint64_t capture = 0;
     cuda::GraphNode node = nullptr;
-    std::vector<cuda::GraphNode> behind = {};  // The nodes that it comes after.
+    std::vector<cuda::GraphNode> behind = {};  // The nodes that the node comes after.
   };
   Mark mark_;
   std::optional<Place> entered_;  // The stream in use between OrderBehindLast and Leave.
   bool begun_ = false;            // Something was launched since the last Leave.
-  // True when no event could be recorded behind something that was launched.
+  // True once an event could not be recorded behind a launch.
   std::atomic<bool> lost_track_ = false;
-  // Every graph with operations holds a reference, so that the count tells whether there are any.
+  // Every graph with operations holds a reference. The count therefore tells whether graphs exist.
   std::shared_ptr<const int> graphs_ = std::make_shared<int>(0);
 };
 

@@ -1,15 +1,15 @@
 #pragma once
 
-// Ranks that do recorded steps, each as soon as it can, for tests of schedules.
+// Runs recorded steps of ranks, each step as soon as possible, for tests of schedules.
 
 #include <cstddef>
 #include <vector>
 
 namespace tutti {
 
-// Lets rank after rank do its next step, until all have done theirs or none can go on. `counts` has
-// the number of steps of each rank; `try_step(rank, step)` does one, or returns false where it has
-// to wait. Returns whether all steps are done.
+// Lets rank after rank do its next step, until all ranks are done or none can go on. `counts` has
+// the number of steps of each rank. `try_step(rank, step)` does a step, or returns false where the
+// step has to wait. Returns whether all steps are done.
 template <class TryStep>
 bool RunRankSteps(const std::vector<size_t>& counts, const TryStep& try_step) {
   std::vector<size_t> done(counts.size());
@@ -23,7 +23,7 @@ bool RunRankSteps(const std::vector<size_t>& counts, const TryStep& try_step) {
   }
   return done == counts;
 }
-// Returns the number of steps that each of these ranks has recorded.
+// Returns the number of recorded steps of each rank.
 template <class Recorder>
 std::vector<size_t> NumSteps(const std::vector<Recorder>& ranks) {
   std::vector<size_t> counts;

@@ -1,8 +1,8 @@
 #pragma once
 
-// The windows in which operations of a communicator of GPUs work: they read and write the parts of
-// all ranks where they are. The caller promises that a rank's buffers lie at the same offsets as
-// those of the others (NCCL_WIN_COLL_SYMMETRIC).
+// GpuRegistry has the windows that operations of a communicator of GPUs read and write directly, in
+// all ranks' parts. The caller promises the same offset in the window for the buffers of all ranks
+// (NCCL_WIN_COLL_SYMMETRIC).
 //
 // One thread at a time.
 
@@ -15,27 +15,27 @@ namespace tutti {
 
 class GpuRegistry {
  public:
-  // The parts of a window, as this rank's GPU sees them.
+  // Has the parts of a window, at the addresses seen by this rank's GPU.
   struct Buffer {
-    uint64_t number = 0;  // It counts the windows of the communicator, alike on all ranks.
+    uint64_t number = 0;  // Counts the windows of the communicator, alike on all ranks.
     std::span<std::byte> own;
     std::vector<std::byte*> of;  // Each rank's part.
 
-    // Returns the place in the buffer of `rank` that corresponds to `pointer` in this rank's own.
+    // Returns the place in the buffer of `rank` that corresponds to `pointer` in this rank's part.
     std::byte* At(int rank, const void* pointer) const {
       return of[static_cast<size_t>(rank)] + (static_cast<const std::byte*>(pointer) - own.data());
     }
-    // Returns `mark` mixed with a hash of the buffer's number and the place of `pointer` in it,
-    // which must be the same on all ranks.
+    // Returns `mark` mixed with a hash of the buffer's number and the offset of `pointer`. Both
+    // must be the same on all ranks.
     uint32_t Mark(uint32_t mark, const void* pointer) const;
   };
 
-  // Adds a window, of which `own` is this rank's part and `parts` are those of all ranks. All ranks
-  // add the same windows in the same order. Returns what is to be given to Remove.
+  // Adds a window of which `own` is this rank's part and `parts` are the parts of all ranks. All
+  // ranks add the same windows in the same order. Returns the argument for Remove.
   const void* Add(std::span<std::byte> own, std::vector<std::byte*> parts);
   void Remove(const void* buffer);
 
-  // Returns the buffer that holds these bytes; null when none does.
+  // Returns the buffer that holds these bytes, or null without such a buffer.
   const Buffer* Find(const void* begin, size_t bytes) const;
   bool empty() const { return buffers_.empty(); }
 

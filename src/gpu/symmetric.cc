@@ -1,4 +1,4 @@
-// Operations of GPUs between registered buffers (registry.h).
+// Launches operations of GPUs between registered buffers (registry.h).
 
 #include "gpu/mesh.h"
 
@@ -12,13 +12,15 @@ const void* GpuMesh::Register(ReachedWindow window) {
 
 Status GpuMesh::Forget(const void* token) {
   if (token == nullptr) return Status::Ok();
-  // Kernels that have been launched may still read the others' buffers where they are mapped here.
+  // Launched kernels may still read the buffers of other ranks, which are mapped here.
   TUTTI_TRY(queue_->Drain());
   const MutexLock lock(launch_mutex_);
   registry_.Remove(token);
   return Status::Ok();
 }
 
+// Returns the registered buffers that peers access in a collective. An AllReduce needs both buffers
+// registered, a ReduceScatter only its input, and an AllGather only its output.
 GpuMesh::SharedBuffers GpuMesh::FindShared(const CollectiveTask& task) const {
   SharedBuffers shared;
   if (registry_.empty()) return shared;
@@ -41,11 +43,14 @@ GpuMesh::SharedBuffers GpuMesh::FindShared(const CollectiveTask& task) const {
     default:
       break;
   }
-  // A rank that reads another's input directly does not know that rank's factor.
+  // A rank that reads the input of another rank directly does not know the factor of the other
+  // rank.
   if (task.is_reduction() && task.op.pre_multiply) shared.complete = false;
   return shared;
 }
 
+// Launches a collective over registered buffers. registered_ gets a mark of the buffers, and the
+// comparison of calls thereby shows ranks that use different buffers.
 Status GpuMesh::LaunchSymmetric(const CollectiveTask& task, const Plan& plan, cuda::Stream stream) {
   const SharedBuffers shared = FindShared(task);
   cuda::SymmetricArgs args;

@@ -1,5 +1,5 @@
-// Tests that collectives by two levels end with the right results in FIFOs as short as they may be,
-// and what they send by each NIC.
+// Tests that collectives by two levels end with the right results in the shortest FIFOs, and the
+// data that the collectives send by each NIC.
 
 #include "kernels/two_level.h"
 
@@ -21,7 +21,7 @@ namespace {
 // A chunk holds the letters of the ranks whose input was added, sorted.
 using Chunk = std::string;
 
-// Keeps a list of what it is asked for.
+// Records its calls.
 struct Recorder {
   struct Step {
     uint32_t what;
@@ -48,15 +48,16 @@ struct Cluster {
 
 struct Outcome {
   bool ended = false;
-  std::vector<std::map<size_t, Chunk>> outputs;  // For each rank, by element, what was added.
+  std::vector<std::map<size_t, Chunk>> outputs;  // For each rank, the added ranks by element.
 };
 
-// Runs what all ranks recorded, over FIFOs of so many chunks. The input of rank r is its letter.
+// Runs the recorded steps of all ranks over FIFOs of `room` chunks. The input of rank r is its
+// letter.
 Outcome RunTogether(const Cluster& cluster, const std::vector<Recorder>& ranks, bool backwards,
                     size_t room) {
   using namespace kernels;  // NOLINT: the bits of a move
   const auto n = static_cast<size_t>(cluster.num_ranks());
-  std::vector<std::deque<Chunk>> host(n), rail(n);  // Each rank takes from one of each.
+  std::vector<std::deque<Chunk>> host(n), rail(n);  // By reading rank.
   Outcome outcome{false, std::vector<std::map<size_t, Chunk>>(n)};
   outcome.ended = RunRankSteps(NumSteps(ranks), [&](size_t r, size_t number) {
     const Recorder::Step& step = ranks[r].steps[number];
@@ -130,7 +131,7 @@ TEST(TwoLevelTest, ComputesEveryCollectiveInShortFifos) {
         }
 }
 
-// Between any two moves that take from the rail there is one that moves data in the host.
+// Between any two moves that take from the rail a move takes or gives data in the host.
 TEST(TwoLevelTest, MovesDataInsideTheHostWhileTheNetworkHasSome) {
   using namespace kernels;  // NOLINT: the bits of a move
   const Cluster cluster = {2, 4};
@@ -156,7 +157,7 @@ TEST(TwoLevelTest, MovesDataInsideTheHostWhileTheNetworkHasSome) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What each NIC sends
+// The data that each NIC sends
 
 struct Sent {
   std::vector<size_t> by_rail;  // bytes that each rank sends to other hosts

@@ -7,7 +7,7 @@
 namespace tutti {
 namespace {
 
-// Returns the number of other ranks on this rank's host.
+// Returns the number of ranks on this rank's host besides this rank.
 int OthersHere(const GpuPeers& peers) {
   const uint64_t here = peers.peers[static_cast<size_t>(peers.bootstrap->rank())].host_hash;
   return static_cast<int>(std::count_if(peers.peers.begin(), peers.peers.end(),
@@ -87,7 +87,7 @@ Status GpuWindows::ForOthersHere(const GpuPeers& peers, std::span<const Offer> o
   const auto me = static_cast<size_t>(peers.bootstrap->rank());
   for (size_t r = 0; r < offers.size(); ++r) {
     if (r == me || peers.peers[r].host_hash != peers.peers[me].host_hash) continue;
-    if (offers[r].made == 0) continue;  // That rank says itself why it has none.
+    if (offers[r].made == 0) continue;  // The rank reports its own failure.
     const std::string name = RankName(static_cast<int>(r), peers.peers[r]);
     if (offers[r].bytes != offers[me].bytes && offers[me].made != 0)
       return RemoteError("{} offers a window of {} bytes, but {} were agreed on", name,
@@ -105,16 +105,17 @@ Status GpuWindows::MapAll(const GpuPeers& peers, std::span<const Offer> offers) 
                        [&](int rank, const Offer& offer) { return MapOf(peers, rank, offer); });
 }
 
-// Who lets a window of CUDA IPC go leaves a mark in it. So it stays until all have: or, where they
-// cannot be asked, for as long as a mark is missing.
+// Gives up mapped windows of CUDA IPC. Every rank that unmaps a window leaves a mark in the window.
+// The owner keeps the window until all ranks have unmapped it or, if ranks cannot be asked, while a
+// mark is missing.
 void GpuWindows::GiveBack(const GpuPeers& peers, bool ranks_talk) {
   if (place_ != WindowPlace::kPeerMemoryByIpc) return;
   ipc_mapped_.clear();
   if (!ranks_talk || !peers.Agree(Status::Ok()).ok()) ipc_memory_.ExpectUsers(OthersHere(peers));
 }
 
-// Every rank makes its window and offers it; every rank maps all others; and all learn whether all
-// could.
+// Makes and offers this rank's window, maps the windows of this host, and agrees with all ranks on
+// whether all of them succeeded.
 Result<GpuWindows::Shared> GpuWindows::Share(const GpuPeers& peers, WindowPlace place,
                                              size_t bytes) {
   GpuWindows windows;

@@ -1,23 +1,22 @@
 #pragma once
 
-// The windows of a communicator of GPUs: memory of each rank in which all others of its host write,
-// as this rank's GPU sees it.
+// GpuWindows are the windows of a communicator of GPUs: memory of each rank in which all ranks of
+// its host write, at the addresses seen by this rank's GPU.
 //
 //   peer memory          memory of the GPUs (over NVLink, or PCIe where they reach one another)
 //   peer memory by IPC   the same, shared in CUDA's older way (backend/cuda/ipc_memory.h), where
-//                        the newer one fails
+//                        the newer way fails
 //   host memory          shared between the processes and pinned, for GPUs that do not reach one
 //                        another
 //
-// Kernels cannot tell these apart. They may work in host memory across PCIe for three reasons:
-//   - They never use atomic operations there, which PCIe may not carry: each word has one writer,
-//     and a flag is a plain 8-byte store at system scope.
-//   - A writer's fence (acq_rel at system scope) waits until its earlier stores have reached the
-//     host's memory, in whatever order PCIe carried them; only then is the flag stored. The
-//     reader's acquire at system scope makes its GPU forget what it has cached of the host's
-//     memory.
-//   - A flagged line's word of 8 bytes, aligned, is not torn: no bridge cuts within 8 bytes.
-// NCCL's own transport through shared memory rests on the same three.
+// Kernels treat all places alike. Kernels may work in host memory across PCIe for three reasons:
+// - Kernels use no atomic operations there, because PCIe may not carry them. Each word has one
+//   writer, and a flag is a plain 8-byte store at system scope.
+// - A writer's fence (acq_rel at system scope) waits until the earlier stores have reached the
+//   host's memory, in any order of PCIe; only then is the flag stored. The reader's acquire at
+//   system scope makes the reader's GPU forget cached host memory.
+// - A flagged line's word of 8 bytes, aligned, is not torn: no bridge cuts within 8 bytes.
+// NCCL's own transport through shared memory rests on the same three reasons.
 
 #include <cstdint>
 #include <functional>
@@ -40,9 +39,9 @@ enum class WindowPlace : uint8_t { kPeerMemory, kPeerMemoryByIpc, kHostMemory };
 std::string_view Name(WindowPlace place);  // "GPU memory", "GPU memory by CUDA IPC", "host memory"
 constexpr bool IsOnGpu(WindowPlace place) { return place != WindowPlace::kHostMemory; }
 
-// Holds what was made over windows in one place; or null, and why the place does not serve:
-// windows could not be mapped, or what was written through them did not arrive. The same on every
-// rank.
+// Holds the object made over windows in one place, or null and the reason why the place does not
+// serve: windows could not be mapped, or data written through windows did not arrive. All ranks
+// have the same result.
 template <class T>
 struct TriedWindows {
   std::unique_ptr<T> made;
@@ -58,13 +57,13 @@ struct GpuPeers : JointRanks {
 
 class GpuWindows {
  public:
-  // Makes the windows and maps those of this rank's host. All ranks call it alike, with the same
-  // size. Where not all of them could map all these, the windows are empty, and another place may
-  // be tried. Fails when the ranks cannot talk.
+  // Makes the windows and maps the windows of this rank's host. All ranks call Share alike, with
+  // the same size. Where some rank could not map a window of its host, the windows are empty and
+  // another place may be tried. Fails when the ranks cannot talk.
   struct Shared;
   static Result<Shared> Share(const GpuPeers& peers, WindowPlace place, size_t bytes);
 
-  // Returns a rank's window; null where there is none, or where it is on another host.
+  // Returns a rank's window, or null without windows and for ranks of other hosts.
   std::byte* of(int rank) const {
     return windows_.empty() ? nullptr : windows_[static_cast<size_t>(rank)];
   }
@@ -72,10 +71,11 @@ class GpuWindows {
   // Returns whether all windows are GPU memory that all ranks reach by NVLink; the same on all
   // ranks.
   bool by_nvlink() const { return by_nvlink_; }
-  // Give the memory of the windows back and take it again, at the same addresses
-  // (gpu/memory_phases.cc). All ranks of the communicator call each alike, when nothing works in
-  // the windows. Of this rank's own window the ranges in `kept` come back as they were, and the
-  // rest as zeroes. Where a rank cannot have the memory again, all are told so and are as before.
+  // Give the memory of the windows back and take memory again, at the same addresses
+  // (gpu/memory_phases.cc). All ranks of the communicator call each function alike, when nothing
+  // works in the windows. The ranges `kept` of this rank's own window come back unchanged, and the
+  // rest as zeroes. Where a rank cannot have memory again, all ranks learn the failure and stay
+  // suspended.
   struct Range {
     size_t at = 0;
     size_t bytes = 0;
@@ -88,21 +88,21 @@ class GpuWindows {
   uint64_t PinnedBytes() const { return host_memory_.size(); }
 
  private:
-  // A rank tells the others this about its window.
+  // Describes a rank's window to the other ranks.
   struct Offer {
     uint64_t made = 0;        // 1: the rank has made its window.
-    uint64_t descriptor = 0;  // The window's number at the descriptor server, if it has one.
+    uint64_t descriptor = 0;  // The window's number at the descriptor server, if any.
     uint64_t bytes = 0;
     uint64_t by_nvlink = 0;  // 1: the rank reaches all others by NVLink.
     uint64_t address = 0;    // The window's address and name for CUDA IPC.
     cuda::IpcHandle handle;
   };
   size_t bytes() const { return device_memory_.size() + ipc_memory_.size() + host_memory_.size(); }
-  // Makes this rank's window. `*fd` has to be kept until all ranks have what is offered.
+  // Makes this rank's window. The caller keeps `*fd` until all ranks have the offered memory.
   Status MakeOwn(const GpuPeers& peers, size_t bytes, Offer* offer, UniqueFd* fd);
   Status MapAll(const GpuPeers& peers, std::span<const Offer> offers);
   void GiveBack(const GpuPeers& peers, bool ranks_talk);
-  // Calls f(rank, offer) for each other rank of this host that offers memory.
+  // Calls f(rank, offer) for the other ranks of this host that offer memory.
   static Status ForOthersHere(const GpuPeers& peers, std::span<const Offer> offers,
                               const std::function<Status(int, const Offer&)>& f);
   Status TakeOwnAgain(const GpuPeers& peers, Offer* offer, UniqueFd* fd);
@@ -118,11 +118,11 @@ class GpuWindows {
   std::vector<cuda::MappedMemory> device_mapped_;
   cuda::IpcMemory ipc_memory_;
   std::vector<cuda::IpcMemory> ipc_mapped_;
-  // These are declared before pinned_, which has to go first.
+  // Declared before pinned_, because pinned_ must be destroyed first.
   SharedMemory host_memory_;
   std::vector<SharedMemory> host_mapped_;
   std::vector<cuda::PinnedRange> pinned_;
-  // Holds what is kept of this rank's own window while its memory is given back.
+  // Holds the saved ranges of this rank's own window while its memory is given back.
   struct Kept {
     size_t at = 0;
     std::vector<std::byte> bytes;
@@ -132,7 +132,7 @@ class GpuWindows {
 
 struct GpuWindows::Shared {
   GpuWindows windows;
-  Status refusal;  // The reason why there are none; the same on every rank.
+  Status refusal;  // The reason without windows; the same on every rank.
 };
 
 }  // namespace tutti

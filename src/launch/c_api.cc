@@ -26,7 +26,7 @@ static_assert(TUTTI_LAUNCH_MAX_VALUE_BYTES == kMaxValueBytes);
 
 thread_local LastError last_error;
 
-// Returns the outcome of `call`, also when it throws.
+// Returns the outcome of `call`, also when `call` throws.
 template <class F>
 ncclResult_t Answer(const char* function, F call) noexcept {
   return static_cast<ncclResult_t>(last_error.Keep(function, call));
@@ -69,7 +69,7 @@ std::string DescribeRendezvous(const LaunchInfo& info) {
 
 Status Describe(tuttiLaunch_t launch, tuttiLaunchInfo_t* info) {
   if (!launch || !info) return NullArgument();
-  // Fields that later versions add stand behind these.
+  // Later versions append fields to the struct.
   if (info->size < sizeof(tuttiLaunchInfo_t)) {
     return InvalidArgument("size={} is smaller than the struct, which has {} bytes", info->size,
                            sizeof(tuttiLaunchInfo_t));

@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// No launcher may be seen here; the tests of the environment are in environment_test.cc.
+// Hides every launcher from the tests; environment_test.cc tests the environment.
 class LaunchCApi : public testing::Test {
  protected:
   void SetUp() override {

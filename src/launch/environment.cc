@@ -10,21 +10,23 @@
 namespace tutti::launch {
 namespace {
 
-// Ports that all ranks of a Slurm step make of its numbers lie above the system's own and below
-// those that Linux gives away by itself (32768). Eight in a row, since one may be in use.
+// The port that all ranks of a Slurm step derive from the step's numbers lies above the system's
+// ports and below the ports that Linux gives away by itself (32768). Eight ports in a row, since
+// one may be in use.
 constexpr int64_t kSlurmFirstPort = 15000;
 constexpr int64_t kSlurmPortSpan = 17000;
 constexpr int kSlurmPortChoices = 8;
 constexpr int64_t kMaxSlurmNumber = int64_t{1} << 32;
 
-// Holds what a launcher said, while the rendezvous is not chosen yet.
+// Holds the launcher's statements until the rendezvous is chosen.
 struct Told {
   LaunchInfo info;
   // The variable that gave the number of ranks, for sentences.
   const char* size_name = "";
-  // Says whether this is a step of Slurm, with a list of nodes.
+  // Says whether the process belongs to a step of Slurm with a list of nodes.
   bool slurm_step = false;
-  // Says whether only the process that started the ranks tells this job from others of its user.
+  // Says whether only the process that started the ranks tells this job from another job of the
+  // user.
   bool starter_tells_jobs = false;
 };
 
@@ -62,7 +64,7 @@ Status ReadRanks(const Reader& reader, const RankNames& names, Told* told) {
   return {};
 }
 
-// Reads the rank's place among the tasks of its node, where Slurm says it.
+// Reads the rank's place among the tasks of its node, where Slurm gives the place.
 Status ReadSlurmPlace(const Reader& reader, Told* told) {
   LaunchInfo& info = told->info;
   told->slurm_step = true;
@@ -103,9 +105,9 @@ Status ReadOpenMpi(const Reader& reader, Told* told) {
                    told);
 }
 
-// srun --mpi=pmi2 sets PMI's variables, too. An mpirun may have been started by srun, and its ranks
-// see variables of both; mpirun's own then come first. A step of as many tasks as there are ranks
-// is what started them only where mpirun left none.
+// Returns whether Slurm set PMI's variables: srun --mpi=pmi2 sets them, too. srun may have started
+// an mpirun, and the ranks then see variables of both, of which mpirun's count. A step with as many
+// tasks as ranks started the ranks only where mpirun left no variables.
 bool PmiIsSlurm(const Reader& reader) {
   return !reader.Has("MPI_LOCALNRANKS") && reader.Has("SLURM_STEP_ID") &&
          reader.TextOr("SLURM_STEP_NUM_TASKS", "") == reader.TextOr("PMI_SIZE", "?");
@@ -148,7 +150,7 @@ bool HasStore(const Reader& reader) {
 Status ReadLauncher(const Reader& reader, Told* told) {
   const bool has_rank = reader.Has("RANK") && reader.Has("WORLD_SIZE");
   const bool is_torch = has_rank && reader.Has("MASTER_ADDR");
-  // `tutti run` sets both, and a torchrun inside of it only the latter.
+  // `tutti run` sets both, and a torchrun inside a `tutti run` sets only RANK.
   const bool is_horovod = reader.Has("HOROVOD_RANK") && reader.Has("HOROVOD_SIZE");
   if (is_horovod && (!is_torch || HasStore(reader))) return ReadHorovod(reader, told);
   if (is_torch) return ReadTorch(reader, told);
@@ -183,7 +185,8 @@ Result<std::vector<Endpoint>> SlurmEndpoints(const Reader& reader) {
   return endpoints;
 }
 
-// Returns a socket that jobs of other users and other jobs of this one do not share.
+// Returns a socket for this job alone, shared neither with jobs of other users nor with other jobs
+// of the user.
 Endpoint LocalEndpoint(std::string_view job, uint32_t user) {
   const Key key = KeyFromText(fmt::format("{}|{}", job, user));
   constexpr size_t kNameBytes = 16;
@@ -211,7 +214,7 @@ Status ChooseRendezvous(const Reader& reader, const Machine& machine, const Read
   }
   TUTTI_ASSIGN(info.endpoints, ReadGivenEndpoints(reader));
   if (info.endpoints.empty() && info.one_machine) {
-    // Ranks of several machines have no such process in common.
+    // Ranks of several machines have no starter in common.
     if (told->starter_tells_jobs) info.job += fmt::format(" {}", machine.starter());
     info.endpoints = {LocalEndpoint(info.job, machine.user)};
     info.rendezvous = Rendezvous::kLocal;
@@ -232,7 +235,7 @@ Status ChooseRendezvous(const Reader& reader, const Machine& machine, const Read
       told->size_name, info.size);
 }
 
-// Open MPI gives all ranks of one job, and nobody else, a random text.
+// Returns the random text that Open MPI gives to the ranks of one job and to nobody else.
 std::string ReadSecret(const Reader& reader) {
   return reader.TextOr("TUTTI_COMM_KEY",
                        reader.TextOr("OMPI_MCA_orte_precondition_transports", ""));
@@ -280,7 +283,7 @@ Result<LaunchInfo> PartOf(const LaunchInfo& info, const std::vector<int>& ranks)
   part.job = fmt::format("{}|{}", info.job, list);
   if (info.rendezvous == Rendezvous::kHttp) return part;
   if (info.one_machine) {
-    // These may be all that differs between jobs that were given addresses.
+    // Jobs that were given addresses may differ in their endpoints alone.
     std::string job = part.job;
     for (const Endpoint& endpoint : info.endpoints) job += "|" + endpoint.ToString();
     part.endpoints = {LocalEndpoint(job, info.user)};

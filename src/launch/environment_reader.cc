@@ -6,8 +6,8 @@
 namespace tutti::launch {
 namespace {
 
-// torchrun's agent holds MASTER_PORT itself, so rank 0 takes one of the next few ports instead.
-// Eight are enough to step over other listeners and few enough for the other ranks to try them all.
+// torchrun's agent holds MASTER_PORT itself, hence rank 0 takes one of the next few ports. Eight
+// ports are enough to step over other listeners and few enough for every rank to try them all.
 constexpr int kPortChoices = 8;
 
 }  // namespace
@@ -77,7 +77,7 @@ Result<std::vector<Endpoint>> ReadGivenEndpoints(const Reader& reader) {
   if (!port_is_taken) return std::vector<Endpoint>{{master, port, ""}};
   std::vector<Endpoint> endpoints;
   for (int i = 1; i <= kPortChoices; ++i) {
-    // Choices turn back below the highest port, so that every one of them is a port.
+    // Choices turn back below the highest port: every choice is a port.
     const int choice = port + i <= 65535 ? port + i : port - i;
     endpoints.push_back({master, static_cast<uint16_t>(choice), ""});
   }

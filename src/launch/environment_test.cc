@@ -31,7 +31,8 @@ Variables With(Variables variables, const Variables& more) {
 
 Endpoint At(const std::string& host, uint16_t port) { return {host, port, ""}; }
 
-// slurmstepd (22.05) sets these, for the last of two tasks on one node and of three on two.
+// slurmstepd (22.05) sets these variables for the last of two tasks on one node and of three tasks
+// on two nodes.
 const Variables kOneNode = {{"SLURM_JOB_ID", "12"},
                             {"SLURM_STEP_ID", "3"},
                             {"SLURM_NTASKS", "2"},
@@ -82,11 +83,11 @@ TEST(Environment, ReadsHorovod) {
   EXPECT_EQ(info.value().size, 4);
   EXPECT_EQ(info->rendezvous, Rendezvous::kHttp);
   EXPECT_THAT(info.value().endpoints, ElementsAre(At("a", 7)));
-  // A part of such a job meets there as well, whichever rank is its first.
+  // A part of such a job meets by the same store, whichever rank is the part's first.
   EXPECT_EQ(PartOf(*info, {2, 1})->rendezvous, Rendezvous::kHttp);
 }
 
-// `tutti run` sets the variables of both; a torchrun inside of it sets torch's anew.
+// `tutti run` sets the variables of both; a torchrun inside a `tutti run` sets torch's anew.
 TEST(Environment, TorchsNumbersCountWithoutAStoreOfHorovods) {
   const auto info = Read({{"HOROVOD_RANK", "1"},
                           {"HOROVOD_SIZE", "4"},
@@ -146,7 +147,7 @@ TEST(Environment, ReadsOpenMpi) {
   EXPECT_EQ(info.value().size, 4);
   // A process that may use MPI itself is not to join the launcher a second time.
   EXPECT_FALSE(Read(variables).ok());
-  // A given address comes before the launcher's own way, and so does a socket of the machine.
+  // A given address and a socket of the machine come before the launcher's own way.
   EXPECT_EQ(Read(With(variables, {{"TUTTI_ADDR", "b:8"}}))->rendezvous, Rendezvous::kTcp);
   const auto together =
       Read(With(variables, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}), {.may_join_pmi = true});
@@ -170,7 +171,7 @@ TEST(Environment, ReadsHydra) {
 }
 
 TEST(Environment, OnlyTheStarterTellsHydrasJobsApart) {
-  // Each machine has a process of its own that starts the ranks there.
+  // On each machine a process of the machine's own starts the ranks.
   const Variables apart = With(kHydra, {{"TUTTI_ADDR", "b:8"}});
   EXPECT_EQ(Read(apart, {}, 100)->job, Read(apart, {}, 200)->job);
   EXPECT_NE(Read(With(apart, {{"PMI_JOBID", "7.0"}}))->job, Read(apart)->job);
@@ -217,7 +218,7 @@ TEST(Environment, ReadsSlurm) {
 }
 
 TEST(Environment, ReadsMpirunInsideAStepOfSlurm) {
-  // Slurm started one process that starts ranks on each of two nodes.
+  // Slurm started one process on each of two nodes, and each process starts ranks.
   const Variables inside = With(kTwoNodes, {{"SLURM_STEP_NUM_TASKS", "2"},
                                             {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
                                             {"PMI_RANK", "1"},

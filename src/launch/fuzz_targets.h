@@ -1,7 +1,7 @@
 #pragma once
 
-// The parsers of bytes that come from outside, each with what it promises; libFuzzer
-// (parsers_fuzz.cc) and the seeded mutations of parsers_test.cc call the same ones.
+// Holds the parsers of bytes from outside, each with its promises. libFuzzer (parsers_fuzz.cc) and
+// the seeded mutations of parsers_test.cc call the same functions.
 
 #include <cstdlib>
 #include <map>

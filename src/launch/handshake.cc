@@ -17,21 +17,22 @@
 namespace tutti::launch {
 namespace {
 
-// One attempt at one address. The first is short, because what listens there may be another program
-// that never answers; the longest is ample for a handshake on a busy machine.
+// Limits of one attempt at one address. The first attempt is short, because the listener may be
+// another program that never answers; the longest attempt suffices for a handshake on a busy
+// machine.
 constexpr int64_t kFirstAttemptNs = 500'000'000;
 constexpr int64_t kLongestAttemptNs = 4'000'000'000;
-// Between two rounds of attempts: short at first, because rank 0 is often just about to listen.
+// Pause between two rounds of attempts: short at first, because rank 0 is often about to listen.
 constexpr std::chrono::milliseconds kFirstPause{2};
 constexpr std::chrono::milliseconds kLongestPause{100};
-// A sentence names so many missing ranks at most.
+// The most missing ranks that a sentence names.
 constexpr size_t kMaxNamed = 16;
 
 bool IsAborted(const WaitLimits& limits) {
   return limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
 }
 
-// How one attempt may wait, which every connection of the attempt may do anew.
+// Says how long one attempt may wait. Every connection of the attempt has the whole time anew.
 struct AttemptLimits {
   const WaitLimits& limits;
   int64_t attempt_ns;
@@ -130,8 +131,8 @@ Status Gathering::Keep(UniqueFd fd, ClaimHello hello) {
   }
   Slot& slot = slots_[static_cast<size_t>(found - expected_.begin())];
   const bool is_another = slot.proven && slot.attempt != hello.attempt;
-  // A rank that has what it came for may be at its next meeting already, for which it will find the
-  // listener that comes after this one.
+  // A rank that already has its answer may be at its next meeting, and will find the next meeting's
+  // listener.
   if (is_another && slot.taken) return Status::Ok();
   if (is_another && !slot.peer.HungUp()) {
     refused_ = std::move(fd);
@@ -174,7 +175,7 @@ void Gathering::ExpectAgain(size_t index) {
   const MutexLock lock(mutex_);
   Slot& slot = slots_[index];
   slot.taken = false;
-  // The rank may have come again already.
+  // The rank may already have come again.
   if (slot.peer.fd.valid() || !slot.proven) return;
   slot.proven = false;
   --num_proven_;

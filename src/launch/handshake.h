@@ -1,12 +1,13 @@
 #pragma once
 
-// Connections between the ranks of one job, each end of which has proven that it holds the job's
-// key (bootstrap/auth.h). Rank 0 listens; the others connect, and their hello says who they are. A
-// rank knows that it is in once rank 0 has welcomed it; until then it tries again.
+// Makes connections between the ranks of one job. Each end of a connection proves that it holds the
+// job's key (bootstrap/auth.h). Rank 0 listens; the other ranks connect, and their hello names
+// their rank. A rank counts as connected once rank 0 has welcomed the rank; until then the rank
+// tries again.
 //
 //   hello payload: channel u32, rank u32, attempt u64, note (the remaining bytes)
 //
-// What travels afterwards is not encrypted.
+// Data after the handshake is not encrypted.
 
 #include <cstdint>
 #include <memory>
@@ -23,7 +24,7 @@
 
 namespace tutti::launch {
 
-// Says whom a connection is for: a rank, and which of that rank's several channels.
+// Says whom a connection is for: a rank and one of the rank's channels.
 struct Claim {
   uint32_t channel = 0;
   uint32_t rank = 0;
@@ -31,7 +32,7 @@ struct Claim {
 };
 
 // The connector's hello as a value. `attempt` is the same for all connections of one
-// ConnectWithClaim, so that rank 0 knows a rank that tries again from a second process with the
+// ConnectWithClaim. Rank 0 thereby tells a rank that tries again from a second process with the
 // same number.
 struct ClaimHello {
   Claim claim;
@@ -44,15 +45,15 @@ Bytes EncodeClaimHello(const ClaimHello& hello);
 Result<ClaimHello> ParseClaimHello(std::span<const std::byte> payload);
 
 // Gathers the connections of an expected set of claims. The constructor's thread calls the methods;
-// connections are accepted on a thread of the object's own ("tutti-launch"), until the object goes.
-// Connections that prove nothing are dropped and cost nobody else time.
+// a thread of the object's own ("tutti-launch") accepts connections until the object is destroyed.
+// Connections that prove nothing are dropped and delay nobody.
 //
-// A rank whose welcome comes too late tries again, while the connection that it has given up may
-// already be here. Whoever takes the connections therefore has to find out which of them are in use
-// (by an answer, or by Peer::HungUp) and to expect the claims of the others anew.
+// A rank whose welcome comes too late tries again, while rank 0 may already hold the connection
+// that the rank gave up. The caller of TakePeers therefore has to find out which connections are in
+// use (by an answer, or by Peer::HungUp) and to expect the claims of all unused connections anew.
 class Gathering {
  public:
-  // A connection that has proven its claim, and the note that its hello carried.
+  // Holds a connection that has proven its claim, and the note of the connection's hello.
   struct Peer {
     UniqueFd fd;
     std::string note;
@@ -64,24 +65,25 @@ class Gathering {
                                                   std::vector<Claim> expected);
   ~Gathering();
 
-  // Waits until each of the expected claims was proven. Fails with Timeout naming the ranks that
-  // are missing, with InvalidUsage when two processes prove the same claim or one proves a claim
-  // that is not expected, and with InternalError when it is aborted.
+  // Waits until every expected claim was proven. Fails with Timeout naming the missing ranks, with
+  // InvalidUsage when two processes prove the same claim or one proves an unexpected claim, and
+  // with InternalError when aborted.
   Status Await(const WaitLimits& limits);
-  // Hands out the connections: the i-th belongs to expected[i] and is closed where it did not come
-  // or was handed out before. Behind those stands the connection whose claim made Await fail, if
-  // one did.
+  // Hands out the connections. Connection i belongs to expected[i], and is closed where no rank
+  // came or the connection was handed out before. When a claim made Await fail, the claim's
+  // connection stands at the end.
   std::vector<Peer> TakePeers();
-  // Makes Await wait for expected[index] again, whose connection was handed out and was of no use.
+  // Makes Await wait for expected[index] again, after the connection that was handed out proved
+  // useless.
   void ExpectAgain(size_t index);
 
  private:
-  // Holds what is known of one claim.
+  // Holds the state of one claim.
   struct Slot {
     Peer peer;
     uint64_t attempt = 0;
     bool proven = false;
-    bool taken = false;  // Whether a connection was handed out since it was proven.
+    bool taken = false;  // whether a connection was handed out since the proof
   };
 
   explicit Gathering(std::vector<Claim> expected);
@@ -92,22 +94,22 @@ class Gathering {
   const std::vector<Claim> expected_;
   Mutex mutex_;
   CondVar changed_;
-  std::vector<Slot> slots_ TUTTI_GUARDED_BY(mutex_);  // One for each of expected_.
+  std::vector<Slot> slots_ TUTTI_GUARDED_BY(mutex_);  // index: as expected_
   size_t num_proven_ TUTTI_GUARDED_BY(mutex_) = 0;
   Status failure_ TUTTI_GUARDED_BY(mutex_);
   UniqueFd refused_ TUTTI_GUARDED_BY(mutex_);  // the connection that made failure_
-  // The acceptor goes before its loop.
+  // The acceptor is destroyed before its loop.
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<AuthAcceptor> acceptor_;
 };
 
-// Gathers the connections of `expected` and returns them in that order.
+// Gathers the connections of `expected` and returns them in the same order.
 Result<std::vector<UniqueFd>> AcceptClaims(UniqueFd listener, const Key& key,
                                            const std::vector<Claim>& expected,
                                            const WaitLimits& limits);
 
-// Connects to the first of `endpoints` where a holder of the key listens, trying all of them over
-// and over until the deadline, since rank 0 may come later than the others. `note` has at most
+// Connects to the first of `endpoints` where a holder of the key listens. Tries all endpoints over
+// and over until the deadline, since rank 0 may be the last to come. `note` has at most
 // kMaxNoteBytes.
 Result<UniqueFd> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const Key& key,
                                   Claim claim, std::string_view note, const WaitLimits& limits);

@@ -1,6 +1,7 @@
 #pragma once
 
-// Bytes as hexadecimal text, for what travels through variables and launchers. Pure functions.
+// Converts bytes to and from hexadecimal text, for values in variables and launchers' stores. Pure
+// functions.
 
 #include <string>
 #include <string_view>
@@ -10,7 +11,7 @@
 namespace tutti::launch {
 
 std::string ToHex(std::string_view bytes);
-// Returns InvalidArgument for what is not an even number of lower-case digits.
+// Returns InvalidArgument unless `hex` is an even number of lower-case digits.
 Result<std::string> FromHex(std::string_view hex);
 
 }  // namespace tutti::launch

@@ -9,11 +9,11 @@
 namespace tutti::launch {
 namespace {
 
-// Holds what stands before the body of a message.
+// Holds the part of a message before the body.
 struct Head {
   std::string_view first_line;
   std::optional<size_t> content_length;
-  size_t size = 0;  // The length of the whole head, the blank line included.
+  size_t size = 0;  // length of the whole head with the blank line
 };
 
 bool EqualIgnoringCase(std::string_view a, std::string_view b) {
@@ -68,7 +68,7 @@ Result<std::optional<Head>> ParseHead(std::string_view bytes) {
   return std::optional<Head>(head);
 }
 
-// Takes the part of `text` before the first `end`, which goes, too.
+// Removes and returns the part of `text` before the first `end`, and removes `end`.
 std::string_view Take(std::string_view* text, char end) {
   const size_t at = std::min(text->find(end), text->size());
   const std::string_view part = text->substr(0, at);

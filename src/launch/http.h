@@ -1,7 +1,7 @@
 #pragma once
 
-// The few words of HTTP/1.1 that Horovod's rendezvous is made of: GET, PUT and DELETE of
-// /scope/key, with a Content-Length where there is a body, one request for each connection. Parsers
+// Implements the part of HTTP/1.1 that Horovod's rendezvous uses: GET, PUT and DELETE of
+// /scope/key, with a Content-Length where a body follows, one request for each connection. Parsers
 // take bytes from anybody and bound them. Pure functions.
 
 #include <cstddef>
@@ -33,9 +33,9 @@ struct HttpResponse {
 std::string EncodeHttpRequest(const HttpRequest& request, std::string_view host);
 std::string EncodeHttpResponse(const HttpResponse& response);
 
-// Return nothing while more bytes are to come. InvalidArgument for what is no such message, or is
-// too long. A response without Content-Length goes on to the end of the connection, which `ended`
-// says.
+// Return nothing while bytes are missing. InvalidArgument for malformed or too long messages. A
+// response without Content-Length ends with the connection, and `ended` says whether the connection
+// has ended.
 Result<std::optional<HttpRequest>> ParseHttpRequest(std::string_view bytes);
 Result<std::optional<HttpResponse>> ParseHttpResponse(std::string_view bytes, bool ended);
 

@@ -1,15 +1,16 @@
 #pragma once
 
-// Horovod's rendezvous: a store of values under a scope and a key, over HTTP.
+// Implements Horovod's rendezvous: a store of values under a scope and a key, over HTTP.
 //
 //   PUT    /scope/key   stores the body
-//   GET    /scope/key   200 and the value; 404 while there is none, and who waits for it asks again
-//   DELETE /scope/key   forgets it
+//   GET    /scope/key   200 and the value; 404 without a value, and a waiting client asks again
+//   DELETE /scope/key   removes the value
 //
-// Horovod's launcher serves one for its workers (HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT), and
-// `tutti run --horovod-store` serves this one. Whoever reaches its port may read and write it, in
-// Horovod and here, because Horovod's workers prove nothing. Ranks of this library find only their
-// addresses there and then prove that they hold the job's key (handshake.h).
+// Horovod's launcher serves a store for its workers (HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT), and
+// `tutti run --horovod-store` serves this store. Anyone who reaches the store's port may read and
+// write the store, in Horovod and here, because Horovod's workers prove nothing. Ranks of this
+// library find only their addresses in a store and then prove that they hold the job's key
+// (handshake.h).
 
 #include <cstdint>
 #include <memory>
@@ -33,10 +34,10 @@ class HttpStoreClient {
 
   Status Put(std::string_view scope, std::string_view key, std::string_view value,
              const WaitLimits& limits) const;
-  // Nothing where there is no value.
+  // Returns nothing where the key has no value.
   Result<std::optional<std::string>> Get(std::string_view scope, std::string_view key,
                                          const WaitLimits& limits) const;
-  // Asks until there is a value.
+  // Asks until the key has a value.
   Result<std::string> Await(std::string_view scope, std::string_view key,
                             const WaitLimits& limits) const;
   Status Delete(std::string_view scope, std::string_view key, const WaitLimits& limits) const;
@@ -49,7 +50,7 @@ class HttpStoreClient {
   const Endpoint server_;
 };
 
-// The store itself, on an event loop of its own; its functions are called from any other thread.
+// Serves the store on an event loop of its own; other threads call the functions.
 class HttpStoreServer {
  public:
   // Listens at `address`; its port 0 means any.
@@ -58,7 +59,7 @@ class HttpStoreServer {
 
   uint16_t port() const { return port_; }
   void Put(const std::string& scope, const std::string& key, std::string value);
-  size_t size() const;  // Returns how many values there are.
+  size_t size() const;  // number of values
 
  private:
   class State;

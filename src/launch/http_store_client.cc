@@ -10,8 +10,8 @@
 namespace tutti::launch {
 namespace {
 
-// How long to wait before asking again: a store on this machine answers in a fraction of the
-// shortest, and a thousand ranks that wait ask it ten thousand times a second at the longest.
+// Pauses before asking again. A store on this machine answers in a fraction of the shortest pause;
+// with the longest pause, a thousand waiting ranks ask a store ten thousand times a second.
 constexpr std::chrono::milliseconds kFirstPause{5};
 constexpr std::chrono::milliseconds kLongestPause{100};
 
@@ -39,7 +39,8 @@ Result<HttpResponse> HttpStoreClient::AskOnce(const SocketAddress& address,
   }
 }
 
-// A store that is busy may refuse a connection, and a network may lose one.
+// Asks until the store answers: a busy store may refuse a connection, and a network may lose a
+// connection.
 Result<HttpResponse> HttpStoreClient::Ask(const HttpRequest& request,
                                           const WaitLimits& limits) const {
   const std::string text = EncodeHttpRequest(request, server_.host);

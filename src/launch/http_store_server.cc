@@ -9,17 +9,17 @@
 namespace tutti::launch {
 namespace {
 
-// Ranks ask over a connection for each request, and none stays. More at once than this are a flood,
-// of which the oldest goes.
+// Ranks open a connection for each request and keep none. More connections at once are a flood; the
+// oldest of them is then closed.
 constexpr size_t kMaxConnections = 1024;
-// A rank sends its request at once.
+// A rank sends its request at once; a later request is not served.
 constexpr int64_t kRequestNs = 10'000'000'000;
 // Gloo keeps a value for each rank in each of three scopes.
 constexpr size_t kMaxValues = 1 << 16;
 
 }  // namespace
 
-// Everything lives on the loop's thread.
+// Holds the store's values and connections, all of which live on the loop's thread.
 class HttpStoreServer::State : public std::enable_shared_from_this<State> {
  public:
   explicit State(EventLoop& loop) : loop_(loop) {}
@@ -90,7 +90,7 @@ class HttpStoreServer::State : public std::enable_shared_from_this<State> {
     if (!done.ok() || *done) Drop(number);
   }
 
-  // Returns whether the connection is done with.
+  // Returns whether the connection is finished.
   Result<bool> Advance(Connection& connection) {
     if (connection.out.empty()) {
       std::array<std::byte, 16384> buffer;

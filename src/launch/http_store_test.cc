@@ -22,7 +22,7 @@ std::unique_ptr<HttpStoreServer> Serve() {
   return std::move(server).value();
 }
 
-// Sends bytes to the store and returns what it answers.
+// Sends bytes to the store and returns the answer.
 std::string Raw(uint16_t port, std::string_view bytes) {
   auto address = ParseSocketAddress("127.0.0.1:" + std::to_string(port));
   const auto fd = Connect(*address, For(kPatienceS));
@@ -79,7 +79,7 @@ TEST(HttpStore, RefusesWhatIsNoRequest) {
 }
 
 TEST(Http, ReadsWhatOtherServersAnswer) {
-  // Python's http.server, which Horovod's launcher is made of.
+  // Horovod's launcher uses Python's http.server.
   const std::string head = "HTTP/1.0 200 OK\r\nServer: SimpleHTTP/0.6 Python/3.11\r\n";
   auto response = ParseHttpResponse(head + "Content-Length: 3\r\n\r\nabc", false);
   ASSERT_TRUE(response.ok() && *response);

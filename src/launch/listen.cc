@@ -15,7 +15,7 @@
 namespace tutti::launch {
 namespace {
 
-// Returns all interfaces of both families where the host has IPv6, else of IPv4 alone.
+// Returns all interfaces of both families where the host has IPv6, otherwise of IPv4 alone.
 std::vector<SocketAddress> Everywhere(uint16_t port) {
   std::vector<SocketAddress> addresses(2);
   addresses[0].family = 6;
@@ -24,14 +24,14 @@ std::vector<SocketAddress> Everywhere(uint16_t port) {
   return addresses;
 }
 
-// Listens at the first of `addresses` that can be had. *error is the last failure's errno.
+// Listens at the first free address of `addresses`. *error is the last failure's errno.
 Result<UniqueFd> ListenAtFirst(std::vector<SocketAddress> addresses, int* error) {
   Status last = InvalidArgument("there is no address to listen at");
   for (SocketAddress& address : addresses) {
     Result<UniqueFd> fd = tutti::Listen(address, {}, error);
     if (fd.ok()) return fd;
     last = std::move(fd).status();
-    // Where the port is taken, IPv4 alone would not reach those who come by IPv6.
+    // Where the port is taken, IPv4 alone would not reach clients of IPv6.
     if (*error == EADDRINUSE && address.IsWildcard()) break;
   }
   return last;
@@ -144,7 +144,7 @@ Status CheckSameUser(int fd) {
   return RemoteError("the other end of a local socket belongs to user {}", peer.uid);
 }
 
-// Bound and not listening: the kernel gives such a port to nobody who does not name it.
+// Binds a port without listening: the kernel gives such a port only to sockets that name the port.
 Result<UniqueFd> HoldPort(uint16_t* port) {
   Status last;
   for (const SocketAddress& address : Everywhere(0)) {
@@ -184,8 +184,7 @@ std::vector<std::string> OwnAddresses() {
   std::vector<std::string> addresses;
   if (const auto interfaces = ListNetworkInterfaces(); interfaces.ok()) {
     for (const NetworkInterface& interface : *interfaces) {
-      // A link-local address means nothing without the name of the interface, which differs per
-      // host.
+      // A link-local address needs the name of the interface, which differs per host.
       if (interface.address.IsLoopback() || interface.address.IsLinkLocal()) continue;
       addresses.push_back(interface.address.HostText());
     }

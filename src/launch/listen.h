@@ -1,6 +1,7 @@
 #pragma once
 
-// Finds where rank 0 listens for the other ranks, and sockets of the machine. Any thread.
+// Finds addresses at which rank 0 listens for the other ranks, and makes sockets of the machine.
+// Any thread.
 
 #include <cstdint>
 #include <string>
@@ -13,28 +14,28 @@
 
 namespace tutti::launch {
 
-// Returns a socket that listens on every interface, on the first of `ports` that is free (0: any);
-// *port is what it got.
+// Returns a socket that listens on every interface, on the first free port of `ports` (0: any);
+// stores the port in *port.
 Result<UniqueFd> Listen(const std::vector<uint16_t>& ports, uint16_t* port);
 
-// Returns a socket that listens at the first of `endpoints` that is free, so that connections to it
-// arrive. It listens at that address alone where the address is this machine's own, and on every
-// interface where it is not or is a name, which other machines may know by another address.
+// Returns a socket that listens at the first free endpoint of `endpoints`. The socket listens at
+// the endpoint's address alone where the address is this machine's own. For a name or a foreign
+// address, by which other machines may know this machine, the socket listens on every interface.
 Result<UniqueFd> ListenAt(const std::vector<Endpoint>& endpoints);
 
 // Returns whether other machines may reach a listening socket.
 bool IsReachableFromOutside(int listen_fd);
 
-// Connects to the abstract Unix socket `name`. `error` (when given) tells the errno of a failure.
+// Connects to the abstract Unix socket `name`. *error, when given, receives the errno of a failure.
 Result<UniqueFd> ConnectLocal(const std::string& name, int* error = nullptr);
 
-// Fails where `fd` is a Unix socket whose other end belongs to another user; root may be on it.
-// Other sockets pass.
+// Fails where `fd` is a Unix socket whose far end belongs to another user; root is accepted.
+// Sockets of other families pass.
 Status CheckSameUser(int fd);
 
-// Keeps a free port for listeners that come later, as often as they like: nobody who asks for any
-// port gets it, and none connects from it. They need SO_REUSEADDR, as most servers and Listen have
-// it, and until one is there connections are refused.
+// Keeps a free port for later listeners, any number of times. No program that asks for any port
+// gets the kept port, and no connection leaves from the port. Listeners need SO_REUSEADDR, which
+// most servers and Listen set. Connections are refused until a listener exists.
 Result<UniqueFd> HoldPort(uint16_t* port);
 
 // Looks up all addresses of `host`, each with `port`.

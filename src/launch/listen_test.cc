@@ -16,7 +16,8 @@ namespace {
 #define IP_LOCAL_PORT_RANGE 51
 #endif
 
-// A socket whose port, where the kernel chooses it, is `port` or none. Nothing before Linux 6.3.
+// Returns a socket whose port, where the kernel chooses one, is `port` or none. Returns nothing
+// before Linux 6.3.
 UniqueFd SocketForPort(uint16_t port) {
   UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const uint32_t range = uint32_t{port} << 16 | port;
@@ -80,8 +81,8 @@ TEST(ListenAtTest, ListensWhereOthersLook) {
   EXPECT_EQ(PlaceOf(ListenAt({{"127.0.0.1", port, ""}})), "127.0.0.1");
   const std::string local = PlaceOf(ListenAt({{"localhost", port, ""}}));
   EXPECT_TRUE(local == "127.0.0.1" || local == "::1") << local;
-  // An address that is not this machine's, as behind the name of a service; and a name, which other
-  // machines may know by another address.
+  // A foreign address, as behind the name of a service; and a name, which may have several
+  // addresses.
   for (const char* host : {"192.0.2.1", "no-such-host.invalid"}) {
     const Result<UniqueFd> listener = ListenAt({{host, port, ""}});
     const std::string place = PlaceOf(listener);

@@ -12,9 +12,9 @@
 namespace tutti::launch {
 namespace {
 
-// The program that starts the ranks of one machine for MPICH's and Intel MPI's mpirun.
+// MPICH's and Intel MPI's program that starts the ranks of one machine.
 constexpr std::string_view kHydraProxy = "hydra_pmi_proxy";
-// A process can be told more than the kernel's 2 MiB of environment by no means.
+// The kernel allows an environment of 2 MiB at most.
 constexpr size_t kMaxProcFile = 4u << 20;
 
 std::optional<std::string> ReadProcFile(pid_t pid, const char* name) {
@@ -31,7 +31,8 @@ struct Process {
   bool has_rank = false;
 };
 
-// The form of /proc/PID/stat is "pid (name) state parent …", and the name may have any characters.
+// Reads /proc/PID/stat, of the form "pid (name) state parent …", in which the name may have any
+// characters.
 std::optional<Process> LookAt(pid_t pid) {
   const std::optional<std::string> environment = ReadProcFile(pid, "environ");
   const std::optional<std::string> stat = ReadProcFile(pid, "stat");

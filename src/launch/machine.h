@@ -1,7 +1,7 @@
 #pragma once
 
-// Facts about the machine and the user that this process runs on and for, as far as ranks need them
-// to tell machines and jobs apart. Any thread may call these functions.
+// Reads facts about the machine and the user of this process, by which ranks tell machines and jobs
+// apart. Any thread may call these functions.
 
 #include <sys/types.h>
 
@@ -13,15 +13,16 @@
 
 namespace tutti::launch {
 
-// Holds what ReadLaunchEnvironment needs to know beside the environment. It is a plain value, so
-// that tests can make any machine.
+// Holds the facts that ReadLaunchEnvironment needs beside the environment. A Machine is a plain
+// value, and tests can make any machine.
 struct Machine {
-  // Tells this machine from all others. HOROVOD_HOSTNAME where it is set; else the host's name and
-  // the identifier of its boot, because virtual machines and containers may all be called
-  // `localhost`. Containers of one machine with names of their own count as several machines.
+  // Tells this machine from all others. The value is HOROVOD_HOSTNAME where set, otherwise the
+  // host's name and the identifier of its boot, because virtual machines and containers may all be
+  // called `localhost`. Containers of one machine with names of their own count as several
+  // machines.
   std::string name;
   uint32_t user = 0;
-  // Returns the process that started this rank, itself or through scripts: the nearest ancestor
+  // Returns the process that started this rank, directly or through scripts: the nearest ancestor
   // that is Hydra's proxy or has no PMI_RANK in its environment.
   std::function<pid_t()> starter;
 };

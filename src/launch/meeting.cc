@@ -16,11 +16,11 @@
 namespace tutti::launch {
 namespace {
 
-// The time for handing out the answer once all have come, however late that was.
+// Time for handing out the answer after the last rank has come, however late.
 constexpr double kAnswerSeconds = 10;
-// The time for reaching rank 0 where a store says that it is. It listens before it says so.
+// Time for reaching rank 0 at an address from a store. Rank 0 listens before it stores the address.
 constexpr int kReachMs = 3000;
-// Under which ranks leave their invitations in a store of Horovod's.
+// Scope of ranks' invitations in a store of Horovod's.
 constexpr std::string_view kStoreScope = "tutti";
 
 Residence ResidenceOf(const LaunchInfo& info) {
@@ -39,7 +39,7 @@ void WarnIfExposed(const LaunchInfo& info, int listen_fd) {
       info.endpoints.front().ToString());
 }
 
-// Tells the ranks that have come why there is no meeting, so that they need not wait for it.
+// Tells the ranks that have come why the meeting failed, for them not to wait.
 void TellFailure(const std::vector<Gathering::Peer>& peers, const Status& failure) {
   const std::string message = EncodeFailure(failure.message());
   const WaitLimits limits = {Deadline::AfterSeconds(kAnswerSeconds), nullptr};
@@ -50,19 +50,19 @@ void TellFailure(const std::vector<Gathering::Peer>& peers, const Status& failur
   }
 }
 
-// Waits for the byte by which a rank says that it has the answer.
+// Waits for the byte by which a rank confirms the answer.
 Status ReceiveReply(int fd, const WaitLimits& limits) {
   std::array<std::byte, 1> reply;
   return RecvAll(fd, reply, limits);
 }
 
-// Hands `message` to all ranks. One that has given its connection up in the meantime gets it over
-// the next that it makes.
+// Hands `message` to all ranks. A rank that has given up its connection in the meantime receives
+// the message over its next connection.
 Status Answer(Gathering& gathering, std::vector<Gathering::Peer> peers, std::string_view message,
               const WaitLimits& limits) {
   for (;;) {
     const WaitLimits answering = {Deadline::AfterSeconds(kAnswerSeconds), limits.abort_flag};
-    // All are sent to before the first reply is awaited.
+    // Send to all ranks before waiting for the first reply.
     std::vector<size_t> unreached;
     std::vector<size_t> replying;
     for (size_t i = 0; i < peers.size(); ++i) {
@@ -80,7 +80,8 @@ Status Answer(Gathering& gathering, std::vector<Gathering::Peer> peers, std::str
   }
 }
 
-// Rank 0's part once it listens. `on_gathered` is called when no rank looks for it any more.
+// Plays rank 0's part once rank 0 listens. `on_gathered` is called when rank 0 no longer waits for
+// ranks.
 Result<Meeting> Gather(
     const LaunchInfo& info, UniqueFd listener, const Key& key, std::string_view value,
     const WaitLimits& limits, const std::function<void()>& on_gathered = [] {}) {
@@ -104,15 +105,15 @@ Result<Meeting> Gather(
   return Meeting{std::move(answer.value), std::move(answer.places)};
 }
 
-// Connects to rank 0, as every other rank does.
+// Connects to rank 0; the part of every other rank.
 Result<UniqueFd> Reach(const LaunchInfo& info, const std::vector<Endpoint>& endpoints,
                        const Key& key, const WaitLimits& limits) {
   const Claim claim = {0, static_cast<uint32_t>(info.rank)};
   return ConnectWithClaim(endpoints, key, claim, EncodeResidence(ResidenceOf(info)), limits);
 }
 
-// The other ranks' part once they have reached rank 0, which answers when all have come, and says
-// so when they have not. It may have begun to wait later than this rank.
+// Plays the other ranks' part after they have reached rank 0. Rank 0 answers when all ranks have
+// come, or says that they have not. Rank 0 may have begun to wait later than this rank.
 Result<Meeting> AwaitAnswer(const LaunchInfo& info, const UniqueFd& fd, const WaitLimits& limits) {
   Result<std::string> message = ReceiveMessage(fd.get(), kMaxAnswerBytes, limits);
   if (!message.ok()) return std::move(message).status().Annotate("waiting for rank 0's answer");
@@ -142,7 +143,7 @@ std::vector<Endpoint> EndpointsOf(const Invitation& invitation) {
   return endpoints;
 }
 
-// The launcher carries rank 0's address and a random key; the meeting itself is the same.
+// Meets with the launcher as the carrier of rank 0's address and a random key.
 Result<Meeting> MeetByInvitation(const LaunchInfo& info, std::string_view value,
                                  const WaitLimits& limits) {
   const auto share = info.rendezvous == Rendezvous::kPmix ? ShareOverPmix : ShareOverPmi;
@@ -162,14 +163,15 @@ std::string TextOf(const Key& key) {
   return ToHex({reinterpret_cast<const char*>(key.data()), key.size()});
 }
 
-// Whoever reaches the store can read an invitation there, and leave one. So its key counts together
-// with the job's secret, where there is one.
+// Returns the key of an invitation. Any client of the store can read or leave an invitation; the
+// invitation's key therefore counts together with the job's secret, where the job has a secret.
 Key KeyOf(const LaunchInfo& info, const Invitation& invitation) {
   return KeyFromText(
       fmt::format("tutti store|{}|{}|{}", TextOf(invitation.key), info.size, info.secret));
 }
 
-// Asks for rank 0's invitation again where nobody answers: it may be left from a meeting before.
+// Asks for rank 0's invitation again where nobody answers, because an invitation may be left from
+// an earlier meeting.
 Result<Meeting> MeetAsInvited(const LaunchInfo& info, const HttpStoreClient& store,
                               std::string_view name, const WaitLimits& limits) {
   for (;;) {
@@ -183,7 +185,7 @@ Result<Meeting> MeetAsInvited(const LaunchInfo& info, const HttpStoreClient& sto
   }
 }
 
-// Rank 0 leaves its address in the store of Horovod's launcher; the meeting itself is the same.
+// Meets with the store of Horovod's launcher as the carrier of rank 0's address.
 Result<Meeting> MeetByStore(const LaunchInfo& info, std::string_view value,
                             const WaitLimits& limits) {
   const HttpStoreClient store(info.endpoints.front());
@@ -195,7 +197,7 @@ Result<Meeting> MeetByStore(const LaunchInfo& info, std::string_view value,
   WarnIfExposed(info, listener.get());
   TUTTI_TRY(store.Put(kStoreScope, name, EncodeInvitation(invitation), limits));
   return Gather(info, std::move(listener), KeyOf(info, invitation), value, limits, [&] {
-    // It would mislead the next meeting; a store that is gone has none.
+    // Removes the invitation, which would mislead the next meeting; a store that is gone has none.
     const WaitLimits brief = {Deadline::AfterSeconds(kAnswerSeconds), limits.abort_flag};
     static_cast<void>(store.Delete(kStoreScope, name, brief));
   });

@@ -23,7 +23,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// For what must come about, however busy the machine is.
+// Bound for events that must come about, however busy the machine is.
 constexpr double kPatienceS = 60;
 
 WaitLimits For(double seconds) { return {Deadline::AfterSeconds(seconds), nullptr}; }
@@ -122,7 +122,7 @@ TEST(Meet, OverAStoreOfHorovods) {
     ExpectMet(MeetOnAll(infos, Payload(3000)), Payload(3000));
     EXPECT_EQ((*server)->size(), 0u);  // the invitation is gone
   }
-  // A meeting that did not come about leaves nothing behind.
+  // A meeting that failed leaves nothing behind.
   ASSERT_FALSE(MeetOnAll({infos[0]}, "", 0.2)[0].ok());
   EXPECT_EQ((*server)->size(), 0u);
   ExpectMet(MeetOnAll(infos, "again"), "again");
@@ -156,7 +156,7 @@ TEST(Meet, OverPmiInPieces) {
 
 TEST(Meet, StepsOverATakenPort) {
   uint16_t taken = 0;
-  auto listener = Listen({0}, &taken);  // Accepts into its backlog and never answers.
+  auto listener = Listen({0}, &taken);  // accepts into its backlog and never answers
   ASSERT_TRUE(listener.ok());
   const std::string payload = Payload(10);
   ExpectMet(MeetOnAll(TcpRanks(2, {taken, FreePort()}), payload), payload);
@@ -188,7 +188,7 @@ TEST(Meet, ForeignConnectionsDoNotDisturb) {
         std::this_thread::yield();
         continue;
       }
-      // Every second one says nothing at all, and all stay open until the end.
+      // Every second connection says nothing at all, and all stay open until the end.
       if (foreign.size() % 2) send(fd.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL);
       foreign.push_back(std::move(fd));
     }
@@ -281,7 +281,7 @@ TEST(Gathering, ARankThatTriesAgainTakesItsOwnPlace) {
                                 {Purpose::kLaunch, EncodeClaimHello({{0, rank}, attempt, "note"})},
                                 For(kPatienceS));
   };
-  // The same process comes again, and another one comes after the first has gone.
+  // The same process comes again, and another process comes after the first has gone.
   const auto first = connect(1, 7);
   const auto again = connect(1, 7);
   ASSERT_TRUE(first.ok() && again.ok());
@@ -296,7 +296,7 @@ TEST(Gathering, ARankThatTriesAgainTakesItsOwnPlace) {
   EXPECT_EQ((*gathering)->Await(For(0)).code(), Code::kTimeout);
 }
 
-// A rank whose welcome comes late may give a connection up that rank 0 has taken already.
+// Rank 0 may hold a connection that a rank gave up because its welcome came late.
 TEST(Meet, ARankThatGaveItsConnectionUpIsAnsweredOverTheNext) {
   const auto infos = LocalRanks(2, "impatient");
   const Key key = KeyFromText(fmt::format("tutti launch|test|2|"));
@@ -317,7 +317,7 @@ TEST(Meet, ARankThatGaveItsConnectionUpIsAnsweredOverTheNext) {
     return std::move(fd).value();
   };
   {
-    // Rank 0 has answered over it, and nobody replies.
+    // Rank 0 has answered over the connection, and nobody replies.
     const UniqueFd given_up = connect();
     EXPECT_TRUE(ReceiveMessage(given_up.get(), kMaxAnswerBytes, For(kPatienceS)).ok());
   }

@@ -11,7 +11,7 @@ namespace {
 constexpr uint8_t kAnswer = 0;
 constexpr uint8_t kFailure = 1;
 constexpr size_t kMaxMachineBytes = kMaxNoteBytes - 8;
-// A host with more addresses than this has far more than ranks can try.
+// A host with more addresses has far more than ranks can try.
 constexpr size_t kMaxAddresses = 64;
 constexpr size_t kMaxAddressBytes = 255;
 constexpr size_t kMaxSentenceBytes = 4096;
@@ -24,7 +24,7 @@ std::string AsText(std::span<const std::byte> bytes) {
 
 std::string TakeText(WireWriter writer) { return AsText(std::move(writer).Take()); }
 
-// Returns the same short name for equal machines, and different ones for different machines.
+// Returns the same short name for equal machines, and different names for different machines.
 std::string Shortened(std::string_view machine) {
   if (machine.size() <= kMaxMachineBytes) return std::string(machine);
   const Key key = KeyFromText(machine);

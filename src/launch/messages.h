@@ -1,7 +1,7 @@
 #pragma once
 
-// Messages over a connected stream socket: a length of 4 bytes, little-endian, then so many bytes.
-// A descriptor is used by one thread at a time.
+// Sends messages over a connected stream socket: a length of 4 bytes, little-endian, then the
+// bytes. Only one thread at a time may use a descriptor.
 
 #include <string>
 #include <string_view>
@@ -14,7 +14,7 @@ namespace tutti::launch {
 // Sends a message, waiting within `limits`.
 Status SendMessage(int fd, std::string_view message, const WaitLimits& limits);
 // Receives a message of at most `limit` bytes. Fails with Timeout at the deadline, and with
-// RemoteError when the peer closed the connection or announced more.
+// RemoteError when the peer closed the connection or announced a longer message.
 Result<std::string> ReceiveMessage(int fd, size_t limit, const WaitLimits& limits);
 
 }  // namespace tutti::launch

@@ -1,4 +1,4 @@
-// libFuzzer entry for launchers' variables and for what ranks tell one another: make fuzz.
+// libFuzzer entry for launchers' variables and for messages between ranks: make fuzz.
 
 #include <cstdint>
 

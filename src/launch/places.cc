@@ -36,7 +36,7 @@ std::vector<Place> Counted(const std::vector<Residence>& residences) {
 
 // Returns nothing where the launcher's numbers are not complete.
 std::optional<std::vector<Place>> AsTold(const std::vector<Residence>& residences) {
-  // How many ranks were told each local rank, by machine name and local size.
+  // Number of ranks that were told each local rank, by machine name and local size.
   std::map<std::pair<std::string, int>, std::map<int, int>> told;
   Numbering<std::tuple<std::string, int, int>> machines;
   std::vector<Place> places;
@@ -44,7 +44,7 @@ std::optional<std::vector<Place>> AsTold(const std::vector<Residence>& residence
     const int size = residence.local_size;
     const int rank = residence.local_rank;
     if (rank < 0 || rank >= size) return std::nullopt;
-    // The n-th rank that was told this number lives on the n-th machine of this name.
+    // The n-th rank with the same number lives on the n-th machine of the same name.
     const int part = told[{residence.machine, size}][rank]++;
     Place place;
     place.machine = machines.Of({residence.machine, size, part});
@@ -68,14 +68,14 @@ std::optional<std::vector<Place>> AsTold(const std::vector<Residence>& residence
 std::vector<Place> SettlePlaces(const std::vector<Residence>& residences) {
   std::optional<std::vector<Place>> told = AsTold(residences);
   std::vector<Place> places = told ? *std::move(told) : Counted(residences);
-  // Both ways make places that are complete.
+  // Both ways make complete places.
   [[maybe_unused]] const Status completed = CompletePlaces(&places);
   return places;
 }
 
 Status CompletePlaces(std::vector<Place>* places) {
   const size_t num_ranks = places->size();
-  // The local ranks of each machine, by machine.
+  // Local ranks, by machine.
   std::vector<std::vector<int>> local_ranks;
   for (const Place& place : *places) {
     const auto machine = static_cast<size_t>(place.machine);
@@ -92,8 +92,8 @@ Status CompletePlaces(std::vector<Place>* places) {
       if (ranks[i] != static_cast<int>(i)) return RemoteError("the local ranks make no sense");
     }
   }
-  // For each local rank: how many machines before a given one have it. Machines are visited in
-  // order, so one running count for each local rank is enough.
+  // For each local rank: the number of machines before a given machine that have the local rank.
+  // Machines are visited in order, hence one running count for each local rank is enough.
   std::vector<int> machines_with(num_ranks, 0);
   std::vector<std::vector<int>> cross_ranks(local_ranks.size());
   for (size_t machine = 0; machine < local_ranks.size(); ++machine) {

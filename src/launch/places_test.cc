@@ -8,7 +8,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Machine and local rank of each rank.
+// Returns machine and local rank of each rank.
 std::vector<std::pair<int, int>> Settled(const std::vector<Residence>& residences) {
   std::vector<std::pair<int, int>> places;
   for (const Place& place : SettlePlaces(residences)) {
@@ -41,7 +41,7 @@ TEST(Places, TheLaunchersOrderOnAMachineCounts) {
 }
 
 TEST(Places, MachinesThatOnlyTheLauncherTellsApart) {
-  // Filled one after the other, or in turn.
+  // The ranks fill a machine after the other, or both in turn.
   EXPECT_THAT(Settled({{"a", 0, 2}, {"a", 1, 2}, {"a", 0, 2}, {"a", 1, 2}}),
               ElementsAre(P{0, 0}, P{0, 1}, P{1, 0}, P{1, 1}));
   EXPECT_THAT(Settled({{"a", 0, 2}, {"a", 0, 2}, {"a", 1, 2}, {"a", 1, 2}}),

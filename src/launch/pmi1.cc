@@ -14,8 +14,8 @@
 namespace tutti::launch {
 namespace {
 
-// PMI-1 lines hold a key and a value of about a kilobyte each; a line of ten times that is not
-// one.
+// PMI-1 lines hold a key and a value of about a kilobyte each; a line of ten times their length is
+// malformed.
 constexpr size_t kMaxLine = 16384;
 constexpr size_t kMaxValue = 8192;
 
@@ -62,7 +62,7 @@ Status Pmi1Client::Introduce(Deadline deadline) {
   TUTTI_ASSIGN(const int limit, ParseInt("vallen_max", maxes["vallen_max"]));
   if (limit < 64) return RemoteError("the launcher allows values of {} bytes only", limit);
   max_value_ =
-      std::min(static_cast<size_t>(limit) - 1, kMaxValue);  // The limit counts a final zero byte.
+      std::min(static_cast<size_t>(limit) - 1, kMaxValue);  // the limit counts a final zero byte
   TUTTI_ASSIGN(Fields name, Ask("cmd=get_my_kvsname", "my_kvsname", deadline));
   space_ = name["kvsname"];
   return {};

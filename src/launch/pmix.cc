@@ -12,7 +12,7 @@
 namespace tutti::launch {
 namespace {
 
-// The part of the PMIx ABI that is used here, in layouts that have not changed since version 2.
+// The part of the PMIx ABI in use here, in layouts that have not changed since version 2.
 struct Process {
   char name_space[256];
   uint32_t rank;
@@ -30,10 +30,10 @@ constexpr uint16_t kTypeString = 3;
 constexpr uint8_t kScopeGlobal = 3;
 constexpr uint32_t kWholeJob = UINT32_MAX - 1;
 constexpr size_t kMaxKey = 511;
-// A call of this outcome was done at once, and its callback will not be called.
+// A call with this outcome has completed, and its callback will not be called.
 constexpr int kDoneAtOnce = -157;
 
-// Holds what a callback of PMIx brings. It is shared with the callback, because nothing ends an
+// Holds the result of a callback of PMIx. The callback shares the object, because nothing ends an
 // operation of PMIx: at the deadline the waiting thread leaves, and the callback may still come.
 class Answer {
  public:
@@ -80,7 +80,7 @@ class Answer {
   CondVar changed_;
   bool done_ TUTTI_GUARDED_BY(mutex_) = false;
   int code_ TUTTI_GUARDED_BY(mutex_) = 0;
-  // Nothing where the value is of a type other than text.
+  // empty where the value is not a text
   std::optional<std::string> text_ TUTTI_GUARDED_BY(mutex_);
 };
 
@@ -130,7 +130,8 @@ struct PmixClient::Library {
     return SystemError("PMIx failed in {}: {}", doing, error_string(code));
   }
 
-  // `started` is what the call returned that was given `given` for `answer`.
+  // Waits for an operation. `started` is the result of the call that was given `given` for
+  // `answer`.
   Status Await(int started, void* given, Answer& answer, Deadline deadline,
                std::string_view doing) const {
     if (started != 0) {

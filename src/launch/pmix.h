@@ -1,9 +1,10 @@
 #pragma once
 
-// A client of PMIx, which Open MPI's mpirun and `srun --mpi=pmix` offer the processes they start.
-// libpmix is looked up at run time, so that nothing is needed where there is no such launcher.
+// Implements a client of PMIx, which Open MPI's mpirun and `srun --mpi=pmix` offer the processes
+// they start. libpmix is looked up at run time; programs run without libpmix where no such launcher
+// is used.
 //
-// One thread. PMIx numbers and layouts are those of its stable ABI (version 2 and later).
+// Use from one thread. PMIx numbers and layouts are those of the stable ABI (version 2 and later).
 
 #include <memory>
 #include <string>
@@ -21,10 +22,11 @@ class PmixClient {
 
   PmixClient(PmixClient&&) noexcept;
   PmixClient& operator=(PmixClient&&) noexcept;
-  ~PmixClient();  // Leaves the job, which tells the launcher that this process ends in good order.
+  // Leaves the job and thereby tells the launcher that this process ends in good order.
+  ~PmixClient();
 
   Status Put(std::string_view key, std::string_view value);
-  // Waits for every process of the job; what was put before can then be got.
+  // Waits for every process of the job; values of earlier Puts can then be read.
   Status Fence(Deadline deadline);
   Result<std::string> Get(uint32_t rank, std::string_view key, Deadline deadline);
 

@@ -15,13 +15,13 @@ Result<std::string> ShareOverPmix(const LaunchInfo& info, std::string_view value
   if (info.rank == 0) TUTTI_TRY(client.Put("tutti.value", ToHex(value)));
   TUTTI_TRY(client.Fence(deadline));
   TUTTI_ASSIGN(const std::string hex, client.Get(0, "tutti.value", deadline));
-  // Nobody leaves before everybody has read, or the launcher might take rank 0's values away.
+  // No process leaves before all have read, lest the launcher remove rank 0's values.
   TUTTI_TRY(client.Fence(deadline));
   return FromHex(hex);
 }
 
-// PMI-1 bounds the length of a value, so the text is cut into pieces: tutti-0, tutti-1, …;
-// "tutti-n" counts them.
+// Shares over PMI-1, which bounds the length of a value: the text is cut into pieces, tutti-0,
+// tutti-1, …; "tutti-n" is the number of pieces.
 Result<std::string> ShareOverPmi(const LaunchInfo& info, std::string_view value,
                                  Deadline deadline) {
   TUTTI_ASSIGN(Pmi1Client client, Pmi1Client::Connect(info.pmi_fd, deadline));

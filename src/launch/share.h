@@ -1,6 +1,6 @@
 #pragma once
 
-// Brings a short text of rank 0 to all ranks by what the launcher offers: PMIx or PMI-1.
+// Brings a short text of rank 0 to all ranks by a service of the launcher: PMIx or PMI-1.
 
 #include <string>
 #include <string_view>
@@ -11,11 +11,12 @@
 
 namespace tutti::launch {
 
-// The most bytes that these ways carry.
+// The most bytes that PMIx or PMI-1 carries.
 inline constexpr size_t kMaxSharedBytes = 64 * 1024;
 
-// Every rank calls this once; each gets what rank 0 passed as `value`, and the others' is ignored.
-// A process can do so only once, since launchers let a process join and leave once.
+// Must be called once by every rank. Returns rank 0's `value`; the `value` of all further ranks is
+// ignored. A process can call either function only once, since launchers let a process join and
+// leave once.
 Result<std::string> ShareOverPmix(const LaunchInfo& info, std::string_view value,
                                   Deadline deadline);
 Result<std::string> ShareOverPmi(const LaunchInfo& info, std::string_view value, Deadline deadline);

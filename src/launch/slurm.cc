@@ -34,7 +34,8 @@ std::string FirstHost(std::string_view host_list) {
   const size_t end = host_list.find_first_of(",[");
   std::string host(host_list.substr(0, end));
   if (end == std::string_view::npos || host_list[end] == ',') return host;
-  // In "[07-12,20]suffix" the first number keeps its leading zeros; what follows the bracket stays.
+  // In "[07-12,20]suffix" the first number keeps its leading zeros, and the text after the bracket
+  // stays.
   const std::string_view rest = host_list.substr(end + 1);
   host += rest.substr(0, rest.find_first_of(",-]"));
   const size_t close = rest.find(']');

@@ -1,6 +1,6 @@
 #pragma once
 
-// The two compact lists in which Slurm describes a job step. Pure functions.
+// Parses the two compact lists by which Slurm describes a job step. Pure functions.
 
 #include <optional>
 #include <string>
@@ -19,8 +19,8 @@ struct NodeGroup {
   friend bool operator==(const NodeGroup&, const NodeGroup&) = default;
 };
 
-// Reads SLURM_STEP_TASKS_PER_NODE: "4(x2),3" is two nodes with 4 tasks and one with 3. Empty for an
-// empty or malformed text.
+// Reads SLURM_STEP_TASKS_PER_NODE: "4(x2),3" is two nodes with 4 tasks and one node with 3. Empty
+// for an empty or malformed text.
 std::vector<NodeGroup> ReadTasksPerNode(std::string_view text);
 
 // Returns the number of tasks on node `node`, or nothing where the groups do not reach it.

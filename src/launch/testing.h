@@ -1,6 +1,6 @@
 #pragma once
 
-// A launcher's side of PMI-1 for tests.
+// Plays a launcher's side of PMI-1 for tests.
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

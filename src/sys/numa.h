@@ -1,6 +1,6 @@
 #pragma once
 
-// Places memory on NUMA nodes, by system call: libnuma is not needed.
+// Places memory on NUMA nodes. By system call: libnuma is not needed.
 //
 // The kernel makes a page when a thread first touches its address, by default on the thread's node.
 // A preference that was set before names another node. A full node is no error: the kernel then

@@ -13,7 +13,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Returns the node of the page at `address`, which must have been touched; -1 where the kernel does
+// Returns the node of the page at `address`, which must have been touched; -1 when the kernel does
 // not tell.
 int NumaNodeOf(const std::byte* address) {
   int node = -1;

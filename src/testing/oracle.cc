@@ -11,7 +11,7 @@
 namespace tutti::oracle {
 namespace {
 
-// Holds what the oracle knows of a type, in the order of ncclDataType_t. The formats of
+// Holds the oracle's knowledge of a type, in the order of ncclDataType_t. The formats of
 // floating-point numbers are written out here once more, apart from base/float_formats.h.
 struct TypeFacts {
   std::string_view name;
@@ -52,8 +52,8 @@ void Store(ncclDataType_t type, uint64_t bits, void* element) {
 int Bias(const TypeFacts& facts) { return (1 << (facts.exponent_bits - 1)) - 1; }
 // e4m3 gives up infinity for one more binade; only its last pattern is NaN.
 bool HasInfinity(ncclDataType_t type) { return type != ncclFloat8e4m3; }
-// Returns whether numbers beyond the range become the largest finite one. Both fp8 types do so,
-// though e5m2 has infinities.
+// Returns whether numbers beyond the range become the largest finite number. Both fp8 types
+// saturate, though e5m2 has infinities.
 bool Saturates(ncclDataType_t type) { return type == ncclFloat8e4m3 || type == ncclFloat8e5m2; }
 
 long double LargestFinite(ncclDataType_t type) {
@@ -82,7 +82,7 @@ uint64_t Encode(const TypeFacts& facts, long double value) {
   return static_cast<uint64_t>(exponent + Bias(facts)) << facts.mantissa_bits | (fraction - hidden);
 }
 
-// Works in 64 bits and wraps once at the end, which gives what wrapping after each step would.
+// Works in 64 bits and wraps once at the end, with the same result as wrapping after each step.
 // Averages divide the wrapped sum.
 Expected ReduceIntegers(const Reduction& reduction, std::span<const void* const> inputs,
                         size_t count) {
@@ -121,8 +121,8 @@ Expected ReduceIntegers(const Reduction& reduction, std::span<const void* const>
   return expected;
 }
 
-// The result for one element, and the magnitude to which rounding errors are relative: that of the
-// product, or the sum of the magnitudes of what is added.
+// Holds the result for one element, and the magnitude to which rounding errors are relative: the
+// product's, or the sum of the magnitudes of the summands.
 struct Real {
   long double value;
   long double magnitude;
@@ -192,7 +192,7 @@ Expected ReduceReals(const Reduction& reduction, std::span<const void* const> in
   return expected;
 }
 
-// Returns whether two elements count as equal. NaNs of any pattern are one value.
+// Returns whether two elements count as equal. All patterns of NaN are one value.
 bool Agrees(ncclDataType_t type, const std::byte* expected, const std::byte* actual,
             double tolerance, bool bitwise) {
   if (std::memcmp(expected, actual, SizeOf(type)) == 0) return true;
@@ -236,8 +236,8 @@ long double SmallestNumber(ncclDataType_t type) {
 }
 
 long double ToReal(ncclDataType_t type, const void* element) {
-  // The compiler converts these two, which is faster for long arrays; oracle_test compares it with
-  // the code below.
+  // The compiler converts these two types, which is faster for long arrays; oracle_test compares
+  // the conversion with the code below.
   if (type == ncclFloat32) {
     float value;
     std::memcpy(&value, element, sizeof(value));
@@ -280,7 +280,8 @@ void FromReal(ncclDataType_t type, long double value, void* element) {
   if (std::isnan(value)) return Store(type, NanBits(type), element);
   long double rounded = std::fabs(value);
   if (rounded != 0 && !std::isinf(rounded)) {
-    // The distance of neighbouring elements here; below the normal range it stays the same.
+    // The distance of neighbouring elements at this value; below the normal range the distance
+    // stays the same.
     const int exponent = std::max(std::ilogb(rounded), 1 - Bias(facts)) - facts.mantissa_bits;
     rounded = std::ldexp(std::rint(std::ldexp(rounded, -exponent)), exponent);
   }
@@ -328,8 +329,8 @@ bool IsLess(Wide a, Wide b) {
   return a < b || (a == b && std::signbit(a) && !std::signbit(b));
 }
 
-// Returns the result for one element, with the ranks taken in order. `chosen` is set to the rank
-// whose element a minimum or maximum is.
+// Returns the result for one element, with the ranks taken in order. `chosen` receives the rank of
+// the element that a minimum or maximum is.
 template <class Wide>
 Wide InOrder(const Reduction& reduction, std::span<const void* const> inputs, size_t at,
              size_t* chosen) {

@@ -62,7 +62,7 @@ void ShowStacksOnRequest() {
   sigaction(kShowStack, &action, nullptr);
 }
 
-// Makes every thread of `pid` print its stack; one after another, so that the lines do not mix.
+// Makes every thread of `pid` print its stack, one after another to keep the lines apart.
 void ShowStacks(pid_t pid) {
   DIR* const dir = opendir(fmt::format("/proc/{}/task", pid).c_str());
   if (dir == nullptr) return;
@@ -75,7 +75,7 @@ void ShowStacks(pid_t pid) {
   closedir(dir);
 }
 
-// Returns what the current test has failed so far, from part `begin` on.
+// Returns the failures of the current test so far, from part `begin` on.
 std::string FailuresSince(int begin) {
   const ::testing::TestInfo* const info = ::testing::UnitTest::GetInstance()->current_test_info();
   if (info == nullptr) return "";
@@ -131,8 +131,7 @@ void RunRankThreads(int num_ranks, const std::function<void(int rank)>& body, do
 void Board::Meet(int number, int count) {
   std::atomic<int>& here = meetings_[static_cast<size_t>(number)];
   here.fetch_add(1);
-  while (here.load() < count)
-    Nap();  // a process that never comes is found by the parent's deadline
+  while (here.load() < count) Nap();  // the parent's deadline finds a process that never comes
 }
 
 void Board::Set(int mark, int64_t value) { marks_[static_cast<size_t>(mark)].store(value); }
@@ -158,7 +157,7 @@ RankProcesses::RankProcesses(int num_ranks, const Body& body)
   }
   board_ = new (memory) Board;
   for (int rank = 0; rank < num_ranks; ++rank) {
-    fflush(nullptr);  // Or the child would print again what is buffered here.
+    fflush(nullptr);  // otherwise the child would print the buffered text again
     const pid_t pid = fork();
     if (pid == 0) RunChild(rank, body);
     if (pid < 0) ADD_FAILURE() << "rank " << rank << " cannot be forked: " << strerror(errno);
@@ -168,8 +167,8 @@ RankProcesses::RankProcesses(int num_ranks, const Body& body)
 }
 
 // Runs the body in the child, hands its failures to the parent by the board, and ends the process.
-// The child has inherited the results that the test recorded before the fork, which are not its
-// own.
+// The child has inherited the results that the test recorded before the fork, which are not the
+// child's own.
 void RankProcesses::RunChild(int rank, const Body& body) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   ShowStacksOnRequest();
@@ -181,12 +180,12 @@ void RankProcesses::RunChild(int rank, const Body& body) {
   std::memcpy(failure.text.data(), text.data(), length);
   failure.length.store(length);
   fflush(nullptr);
-  // It does not call exit, because the clean-up of the test program is the parent's.
+  // The child does not call exit, because the clean-up of the test program is the parent's.
   _exit(text.empty() ? 0 : 1);
 }
 
-// Turns the end of a process into failures of the current test. What its own tests found says more
-// than the status with which it ended.
+// Turns the end of a process into failures of the current test. Failures of the process's own tests
+// say more than its exit status.
 void RankProcesses::Report(int rank, int wait_status) {
   const Child& child = children_[static_cast<size_t>(rank)];
   const Board::Failure& failure = board_->failures_[static_cast<size_t>(rank)];
@@ -202,7 +201,7 @@ void RankProcesses::Report(int rank, int wait_status) {
   }
 }
 
-// Returns whether the process has ended, and reports it when it first finds so.
+// Returns whether the process has ended, and reports the end once.
 bool RankProcesses::Reap(int rank, bool block) {
   Child& child = children_[static_cast<size_t>(rank)];
   if (child.ended) return true;
@@ -218,8 +217,7 @@ void RankProcesses::Signal(int rank, int signal) {
   if (child.ended) return;
   if (signal == SIGKILL) child.killed = true;
   kill(child.pid, signal);
-  // The signal is sent, but the threads run on until each next enters the kernel: wait for the
-  // stop.
+  // The threads run on until each next enters the kernel: wait for the stop.
   siginfo_t stopped;
   if (signal == SIGSTOP)
     waitid(P_PID, static_cast<id_t>(child.pid), &stopped, WSTOPPED | WEXITED | WNOWAIT);
@@ -243,7 +241,7 @@ void RankProcesses::Wait(double deadline_s) {
     if (Reap(rank, false)) continue;
     ADD_FAILURE() << "rank " << rank << " (process " << pid(rank) << ") is still running after "
                   << deadline_s << " s";
-    kill(pid(rank), SIGCONT);  // one that was stopped would not print
+    kill(pid(rank), SIGCONT);  // a stopped process would not print
     ShowStacks(pid(rank));
     Signal(rank, SIGKILL);
     Reap(rank, true);

@@ -3,10 +3,10 @@
 // Ranks for whole-process tests, each running a function: as threads of this process, or as
 // processes of their own.
 //
-// GoogleTest's EXPECT and ASSERT may be used in the functions; failures of a process are brought
-// home with its rank in front. Everything has a deadline: what hangs prints where each of its
-// threads stands and becomes a failure. A process that hangs is killed; threads cannot be, so that
-// a hanging thread ends the whole test program.
+// GoogleTest's EXPECT and ASSERT may be used in the functions; the failures of a process appear in
+// the test with the process's rank in front. Everything has a deadline: a rank that hangs prints
+// the stacks of its threads and becomes a failure. A process that hangs is killed. Threads cannot
+// be killed, hence a hanging thread ends the whole test program.
 //
 // A process that starts rank processes must not have used the library itself before (threads and
 // locks do not survive a fork). Rank processes die with their parent.
@@ -24,15 +24,16 @@
 
 namespace tutti::testing {
 
-// Sanitizers slow everything down: waits that only guard against hanging are multiplied by this.
+// Returns the factor for deadlines that only guard against hanging, since sanitizers slow
+// everything down.
 double TimeScale();
 
 // Runs body(0) … body(num_ranks - 1) on threads and waits for them.
 void RunRankThreads(int num_ranks, const std::function<void(int rank)>& body,
                     double deadline_s = 60);
 
-// Memory that the test and its rank processes share, for handing ids round and for marking how far
-// each has come. The numbers of slots are bounds of this struct, nothing else.
+// Memory that the test and its rank processes share, for handing ids round and for marking the
+// progress of each. The numbers of slots are bounds of this class, nothing else.
 class Board {
  public:
   static constexpr int kMostRanks = 64;
@@ -44,11 +45,11 @@ class Board {
   void Set(int mark, int64_t value);
   void Add(int mark, int64_t value);
   int64_t Get(int mark) const;
-  // Waits for a mark. Returns false where it has not reached `value` in time.
+  // Waits for a mark. Returns false where the mark has not reached `value` in time.
   [[nodiscard]] bool Await(int mark, int64_t value, double deadline_s = 30) const;
 
-  // Bytes of any kind by number, such as unique ids. Written before a Set or Meet that tells the
-  // readers.
+  // Returns bytes of any kind by number, such as unique ids. Must be written before the Set or Meet
+  // that tells the readers.
   std::array<std::byte, 256>& bytes(int number) { return bytes_[static_cast<size_t>(number)]; }
   // Returns the result of a rank, such as a hash of its output.
   uint64_t& result(int rank) { return results_[static_cast<size_t>(rank)]; }
@@ -72,19 +73,19 @@ class RankProcesses {
 
   // Starts the processes. `body` ends by returning.
   RankProcesses(int num_ranks, const Body& body);
-  // Kills what is left.
+  // Kills the processes that are left.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
   Board& board() { return *board_; }
   pid_t pid(int rank) const { return children_[static_cast<size_t>(rank)].pid; }
-  // Sends a signal. After SIGKILL the death of the process is no failure. With SIGSTOP it returns
+  // Sends a signal. After SIGKILL the death of the process is no failure. With SIGSTOP, returns
   // when the process is stopped.
   void Signal(int rank, int signal);
   // Waits until one process has ended.
   void AwaitEnd(int rank, double deadline_s = 60);
-  // Says that the process will kill itself with SIGKILL: that is no failure.
+  // Announces that the process will kill itself with SIGKILL, which is then no failure.
   void ExpectDeath(int rank) { children_[static_cast<size_t>(rank)].killed = true; }
   // Waits until all have ended; failures are noted in the current test.
   void Wait(double deadline_s = 60);
@@ -103,11 +104,11 @@ class RankProcesses {
   std::vector<Child> children_;
 };
 
-// Starts, waits.
+// Starts rank processes and waits for them.
 void RunRankProcesses(int num_ranks, RankProcesses::Body body, double deadline_s = 60);
 
-// Sets environment variables and puts back what was there before. Not while other threads read the
-// environment.
+// Sets environment variables and restores their earlier values in the destructor. Not while other
+// threads read the environment.
 class Environment {
  public:
   using Settings = std::vector<std::pair<std::string, std::string>>;

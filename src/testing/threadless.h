@@ -7,9 +7,9 @@
 
 namespace tutti::testing {
 
-// Runs `body` in a process of its own that may start no thread, and expects that it returns 0; any
-// other number up to 63 tells which of its checks failed. The process gives up root's privileges:
-// the limit does not hold for root.
+// Runs `body` in a process of its own that may start no thread, and expects a result of 0; any
+// other number up to 63 tells which check failed. The process gives up root's privileges: the limit
+// does not hold for root.
 template <typename Body>
 void ExpectZeroWithoutThreads(Body body) {
   const pid_t child = fork();

@@ -15,12 +15,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Holds what /proc tells of a thread. Two equal states that are asleep mean that it slept all the
-// time between them, because every return to sleep is counted.
+// Holds the facts of /proc about a thread. Two equal states that are asleep mean that the thread
+// slept all the time in between, because every return to sleep is counted.
 struct State {
   bool lives = false;
   bool asleep = false;
-  int64_t sleeps = -1;  // how often it went to sleep of its own accord
+  int64_t sleeps = -1;  // how often the thread went to sleep of its own accord
   bool operator==(const State&) const = default;
 };
 
@@ -42,7 +42,7 @@ Clock::time_point DeadlineAfter(double seconds) {
 
 enum class Found { kAsleep, kAwake, kEnded };
 
-// Looks at a thread until it has stayed asleep for `quiet_ms`, it has ended, or time is up.
+// Looks at a thread until the thread has stayed asleep for `quiet_ms` or has ended, or time is up.
 Found Observe(pid_t thread, int quiet_ms, Clock::time_point deadline) {
   for (State before = StateOf(thread); before.lives;) {
     if (Clock::now() >= deadline) return Found::kAwake;

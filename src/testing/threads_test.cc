@@ -67,9 +67,12 @@ TEST(ThreadsTest, WaitsForAllOfAName) {
   });
   spinning.get_future().wait();
   EXPECT_FALSE(AwaitAllAsleep("same-name", 0.05));
-  // It ends while it is waited for, and no longer counts.
+  // The spinning thread ends while it is awaited, and no longer counts. This thread sleeps between
+  // two looks.
+  const pid_t looking = ThisThread();
+  const int64_t sleeps = SleepsOf(looking);
   std::thread later([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    while (SleepsOf(looking) < sleeps + 3) std::this_thread::yield();
     stop = true;
   });
   EXPECT_TRUE(AwaitAllAsleep("same-name"));

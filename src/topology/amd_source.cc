@@ -1,4 +1,7 @@
-// AMD's GPUs by what the kernel's driver shows under /sys/class/kfd; no library of AMD's is asked.
+// Finds AMD's GPUs by the files of the kernel's driver under /sys/class/kfd; no library of AMD's is
+// asked.
+//
+//   class/kfd/kfd/topology/nodes/N/properties               "simd_count 1216", a word a line; N also counts processors
 //
 //   class/kfd/kfd/topology/nodes/N/properties               "simd_count 1216", a word a line; N also counts processors
 //   class/kfd/kfd/topology/nodes/N/io_links/M/properties    "type 11", "node_to 3", "max_bandwidth 64000"
@@ -19,7 +22,7 @@ namespace {
 constexpr const char* kNodes = "class/kfd/kfd/topology/nodes";
 constexpr int64_t kXgmi = 11;  // the kernel's CRAT_IOLINK_TYPE_XGMI
 constexpr uint32_t kClassAccelerator = 0x120000;
-constexpr int64_t kMostLinks = 64;  // Between two GPUs. A larger number is no count.
+constexpr int64_t kMostLinks = 64;  // between two GPUs; a larger number is no count
 
 using Properties = std::map<std::string, int64_t>;
 
@@ -28,12 +31,13 @@ int64_t Get(const Properties& properties, const std::string& name) {
   return at == properties.end() ? 0 : at->second;
 }
 
-// 90402 → "gfx942"; the last part is hexadecimal.
+// Returns the generation's name: "gfx942" for 90402. The last part is hexadecimal.
 std::string Generation(int64_t version) {
   return fmt::format("gfx{}{:x}{:x}", version / 10000, version / 100 % 100, version % 100);
 }
 
-// The driver's number is bus, device and function in 16 bits; ours has a digit for the function.
+// Converts an address. The driver packs bus, device and function into 16 bits; a BusId has a digit
+// for the function.
 BusId AddressOf(const Properties& properties) {
   const auto domain = static_cast<uint64_t>(Get(properties, "domain")) & 0xffffffff;
   const auto place = static_cast<uint64_t>(Get(properties, "location_id")) & 0xffff;
@@ -45,12 +49,12 @@ class AmdSource : public GpuSource {
   explicit AmdSource(std::string sysfs) : sysfs_(std::move(sysfs)) {}
 
   std::vector<GpuSighting> Find(std::vector<std::string>& guesses) override {
-    std::map<int64_t, BusId> addresses;  // The addresses of the GPUs, by node.
+    std::map<int64_t, BusId> addresses;  // the addresses of the GPUs, by node
     std::vector<std::pair<std::string, GpuSighting>> found;
     for (const std::string& name : sysfs_.List(kNodes)) {
       const std::string folder = fmt::format("{}/{}", kNodes, name);
       const Properties properties = Read(folder + "/properties");
-      // Processors have none; of a GPU that a container hides the file is empty.
+      // Nodes of processors have no SIMD units. The file of a GPU that a container hides is empty.
       if (Get(properties, "simd_count") <= 0) continue;
       int64_t node = 0;
       std::from_chars(name.data(), name.data() + name.size(), node);

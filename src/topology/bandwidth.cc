@@ -18,7 +18,7 @@ int GcnNumber(std::string_view gcn) {
 double XgmiBandwidth(std::string_view gcn) {
   const int number = GcnNumber(gcn);
   if (number >= 940) return 48.0;  // MI300 and later
-  // "gfx90a" has a letter where others have a digit; files say 910 for it.
+  // "gfx90a" ends with a letter where later names have a digit; files say 910 for gfx90a.
   if (number == 910 || gcn.ends_with("90a")) return 36.0;  // MI200
   return 24.0;                                             // MI50 to MI100
 }
@@ -31,7 +31,7 @@ constexpr PciSpeed kPciSpeeds[] = {{2.5, 0.1875}, {5, 0.375}, {8, 0.75},  {16, 1
                                    {32, 3.0},     {64, 6.0},  {128, 12.0}};
 constexpr double kUnknownSpeedPerLane = 0.75;
 
-// 0 when `link_speed` is none of the speeds that PCI has.
+// Returns the bandwidth of a lane; 0 when `link_speed` is no speed of PCI.
 double PerLane(std::string_view link_speed) {
   const size_t end = link_speed.find(" GT/s");
   if (end == std::string_view::npos) return 0;

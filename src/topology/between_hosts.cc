@@ -27,9 +27,9 @@ Result<ChannelOffer> OfferOf(const Graph& graph, const Channels& channels) {
   return offer;
 }
 
-// Returns the place above `place` in the tree in which the numbers 1, 2, 3, ... stand in order from
-// left to right without end, odd ones as leaves; those above `count` are passed over, root is the
-// largest power of two.
+// Returns the place above `place` in a tree. The numbers 1, 2, 3, ... stand in the tree in order
+// from left to right without end, with the odd numbers as leaves. Numbers above `count` are passed
+// over; the root is the largest power of two.
 //
 //            4
 //        2       6
@@ -44,8 +44,8 @@ uint32_t Above(uint32_t place, uint32_t count) {
   return static_cast<uint32_t>(at);
 }
 
-// Returns the child of `place` on one side: half a step away, and nearer where that is above
-// `count`.
+// Returns the child of `place` on one side: half a step away, or nearer where the place half a step
+// away is above `count`.
 uint32_t Below(uint32_t place, uint32_t count, bool right) {
   uint32_t step = (place & (~place + 1)) / 2;
   if (!right) return step == 0 ? 0 : place - step;
@@ -57,7 +57,7 @@ bool IsRoot(uint32_t place, uint32_t count) {
   return (place & (place - 1)) == 0 && place > count / 2;
 }
 
-// Matches a host's channels with those of the job: `wanted` rails are honoured first.
+// Matches a host's channels with the channels of the job: `wanted` rails are honoured first.
 void MatchRails(const std::vector<int32_t>& rails, const std::vector<int32_t>& wanted,
                 std::vector<uint32_t>* match) {
   const size_t count = wanted.size();
@@ -65,7 +65,7 @@ void MatchRails(const std::vector<int32_t>& rails, const std::vector<int32_t>& w
   match->assign(count, kNoIndex);
   for (size_t channel = 0; channel < count; ++channel) {
     for (size_t own = 0; own < rails.size() && (*match)[channel] == kNoIndex; ++own) {
-      // The channel of the same number is as good as any on its rail.
+      // Among channels on the same rail, the channel of the same number is taken first.
       const size_t candidate = (channel + own) % rails.size();
       if (used[candidate] != 0 || rails[candidate] != wanted[channel]) continue;
       (*match)[channel] = static_cast<uint32_t>(candidate);
@@ -117,8 +117,9 @@ class Joiner {
 
   std::span<const HostOffer> offers_;
   JobChannels job_;
-  std::vector<uint32_t> host_of_;                    // per rank
-  std::vector<std::vector<uint32_t>> tree_channel_;  // per host: its chain for each of the job's
+  std::vector<uint32_t> host_of_;  // per rank
+  // per host: its chain for each tree channel of the job
+  std::vector<std::vector<uint32_t>> tree_channel_;
 };
 
 Status Joiner::CheckChannels(size_t host, const ChannelOffer& offer, const char* what) {
@@ -243,8 +244,8 @@ void Joiner::JoinTrees() {
   }
 }
 
-// Places the chain inside a host, and the joints from its devices to the first devices of hosts
-// below it.
+// Places the chain inside a host, and the joints from the chain's devices to the first devices of
+// hosts below.
 void Joiner::PlaceHost(size_t host, uint32_t channel, uint32_t tree_channel, bool second) {
   const ChannelOffer& offer = offers_[host].tree;
   const auto order = Order(offer, host, tree_channel_[host][channel]);
@@ -274,7 +275,8 @@ Result<HostOffer> MakeOffer(const Graph& graph, const Channels& ring, const Chan
 }
 
 HostPlace PlaceInTree(uint32_t host, uint32_t hosts, bool second) {
-  // The second tree is the first, moved on by one: what was odd, a leaf, is even now, and inside.
+  // The second tree is the first tree, moved on by one: the odd places, leaves of the first tree,
+  // are even in the second tree and thus inner places.
   const uint32_t shift = second ? 1 : 0;
   const uint32_t at = (host + shift) % hosts + 1;
   const auto host_at = [&](uint32_t place) {

@@ -3,9 +3,8 @@
 // Makes the channels of the job from the channels of each host: rings joined host to host through
 // the right NICs, and two trees over the hosts for each chain.
 //
-// Every rank calls JoinHosts with the offers of all hosts, in one order, and comes to the same
-// answer: it is a pure function of them, made with whole numbers only. May be called from any
-// thread.
+// Every rank calls JoinHosts with the offers of all hosts, in the same order, and comes to the same
+// answer: JoinHosts is a pure function and uses whole numbers only. May be called from any thread.
 
 #include <array>
 #include <cstdint>
@@ -18,19 +17,20 @@
 
 namespace tutti::topology {
 
-// The channels of one pattern as a host offers them to the others: by ranks, not by its own nodes.
+// Holds the channels of one pattern as a host offers them to other hosts: by ranks, not by the
+// host's own nodes.
 struct ChannelOffer {
   Pattern pattern = Pattern::kRing;
   uint32_t channels = 0;
   double bandwidth_intra_gbps = 0;  // GB/s per channel
   double bandwidth_inter_gbps = 0;
-  std::vector<int32_t> ranks;    // One channel after the other, each with all ranks of the host.
-  std::vector<int32_t> rail_in;  // per channel: the number of the port it comes in by, -1 for none,
-  std::vector<int32_t> rail_out;  // and leaves by
+  std::vector<int32_t> ranks;     // channel after channel, each with all ranks of the host
+  std::vector<int32_t> rail_in;   // per channel: number of the port of its entry, -1 for none
+  std::vector<int32_t> rail_out;  // per channel: number of the port of its exit, -1 for none
 };
 
 struct HostOffer {
-  uint32_t rank_count = 0;  // This host has so many ranks.
+  uint32_t rank_count = 0;  // number of the host's ranks
   ChannelOffer ring;
   ChannelOffer tree;
 };
@@ -43,20 +43,20 @@ inline constexpr size_t kMostChildren = 3;
 
 struct TreePlace {
   int32_t parent = -1;                                      // -1: the root
-  std::array<int32_t, kMostChildren> children{-1, -1, -1};  // those that are there come first
+  std::array<int32_t, kMostChildren> children{-1, -1, -1};  // children that exist come first
 };
 
-// Says who is next to whom, for all ranks. Trees come in twos: tree channels c and c +
-// tree_channels / 2 use the same chain inside hosts, and of their trees over the hosts each host is
-// inside one at most and a leaf of the other, so that with half of the data in each all hosts send
-// and receive alike.
+// Says who is next to whom, for all ranks. Trees come in pairs: tree channels c and c +
+// tree_channels / 2 use the same chain inside hosts. A host is an inner node of at most one tree of
+// a pair and a leaf of the second tree, hence with half of the data in each tree all hosts send and
+// receive alike.
 struct JobChannels {
   uint32_t rank_count = 0;
   uint32_t ring_channels = 0;
   uint32_t tree_channels = 0;
-  double ring_bandwidth_gbps = 0;  // per channel: the least that any host offers
+  double ring_bandwidth_gbps = 0;  // per channel: the least offer of all hosts
   double tree_bandwidth_gbps = 0;  // per chain, for its two trees together
-  std::vector<int32_t> ring_prev;  // A rank stands at channel * rank_count + rank.
+  std::vector<int32_t> ring_prev;  // index: channel * rank_count + rank
   std::vector<int32_t> ring_next;
   std::vector<TreePlace> trees;
 
@@ -71,13 +71,14 @@ struct JobChannels {
   }
 };
 
-// `offers` in the order of the hosts. There are as many channels as the host with fewest has. Each
-// next host lays its channels so that they come in by the rail that the host before left by, where
-// it has such a channel. InvalidUsage names the first host whose offer is not sound: ranks that are
-// not those of the job, a rank on two hosts or twice in a channel, no channels.
+// Joins the hosts of `offers`, in the order of the offers. The job has as many channels as the host
+// with the fewest. The channels of the next host are laid such that they enter by the rail by which
+// the host before is left, where the next host has such a channel. InvalidUsage names the first
+// host with an unsound offer: ranks that do not belong to the job, a rank on two hosts or twice in
+// a channel, no channels.
 [[nodiscard]] Result<JobChannels> JoinHosts(std::span<const HostOffer> offers);
 
-// A host's place in one of the two trees over `hosts` hosts (`second` for the other one).
+// Holds a host's place in the first or the `second` of the two trees over `hosts` hosts.
 struct HostPlace {
   int32_t parent = -1;
   std::array<int32_t, 2> children{-1, -1};

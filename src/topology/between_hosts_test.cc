@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "topology/search.h"
-#include "topology/testdata.h"
+#include "topology/testing/testdata.h"
 
 namespace tutti::topology {
 namespace {

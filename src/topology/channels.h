@@ -1,10 +1,10 @@
 #pragma once
 
-// Channels: the rings and trees that use a machine's bandwidth, as the search (search.h) finds
-// them. Values: they are made once, compared, printed, written to a file (graph_xml.h), and joined
-// host to host (between_hosts.h). May be shared by any number of threads.
+// Defines channels: the rings and trees that use a machine's bandwidth, as the search (search.h)
+// finds them. Channels are values: they are made once, compared, printed, written to a file
+// (graph_xml.h), and joined host to host (between_hosts.h). May be shared by any number of threads.
 //
-// What a channel loads, with `in` for bandwidth_intra and `out` for bandwidth_inter:
+// The load of a channel, with `in` for bandwidth_intra and `out` for bandwidth_inter:
 //
 //   ring, one host     d0 -in-> d1 -in-> ... dN -in-> d0
 //   ring, many hosts   net_in -out-> d0 -in-> d1 ... dN -out-> net_out
@@ -16,8 +16,6 @@
 // the data, and a bandwidth of b here moves as much in one all-reduce as a ring's bandwidth of b.
 
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -38,7 +36,7 @@ enum class Pattern : uint8_t {
 std::string_view Name(Pattern pattern);  // "ring", "tree", "balanced tree", "split tree"
 
 struct Channel {
-  std::vector<NodeIndex> devices;  // They are in order.
+  std::vector<NodeIndex> devices;  // in order
   NodeIndex net_in = kNoIndex;     // Between hosts: the ports by which data come in and leave.
   NodeIndex net_out = kNoIndex;
 
@@ -50,16 +48,16 @@ struct Channels {
   bool inter_host = false;
   double bandwidth_intra_gbps = 0;  // GB/s of each channel
   double bandwidth_inter_gbps = 0;
-  PathKind kind_intra = PathKind::kLocal;  // the worst that a channel uses
+  PathKind kind_intra = PathKind::kLocal;  // the worst kind that a channel uses
   PathKind kind_inter = PathKind::kLocal;
-  bool same_channels = true;  // All have one order and one port.
-  // How rings leave a host: 0 by the NIC they came in by; 1 by any; 2 by another one, paired with a
-  // ring that goes the other way, so that data stays on its rail.
+  bool same_channels = true;  // All channels have the same order and the same port.
+  // Says how rings leave a host. 0: by the NIC of their entry; 1: by any NIC; 2: by another NIC,
+  // paired with a ring of the opposite direction, to keep data on its rail.
   int cross_nic = 0;
   std::vector<Channel> channels;
-  double bound_gbps = 0;   // No set of channels of these kinds has more than this in all.
-  uint64_t steps = 0;      // The search took so many.
-  bool exhausted = false;  // It ended for want of steps, and there may be better.
+  double bound_gbps = 0;   // No set of channels of these kinds has more in all.
+  uint64_t steps = 0;      // number of the search's steps
+  bool exhausted = false;  // The search ran out of steps; better channels may exist.
 
   double TotalGbps() const {
     return static_cast<double>(channels.size()) *
@@ -72,9 +70,5 @@ struct Channels {
 // names the first channel or link that is wrong.
 [[nodiscard]] Status CheckChannels(const Graph& graph, const Paths& paths,
                                    std::span<const NodeIndex> devices, const Channels& channels);
-
-// Returns where two answers to one question differ first, in words; nothing when they agree. Ranks
-// of a host compare theirs before use: each computes alone, and they must have come to the same.
-std::optional<std::string> FirstDifference(const Channels& ours, const Channels& theirs);
 
 }  // namespace tutti::topology

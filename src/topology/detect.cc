@@ -67,10 +67,10 @@ class Detector {
     return nullptr;
   }
 
-  // Returns the switches above the device `chain.back()`, from the processor on, and the device
-  // itself. A switch is two bridges in the kernel's tree, its upstream port and a downstream one,
-  // below a root port that belongs to the processor; so of the bridges above a device every second
-  // one, counted from the device, is a switch.
+  // Returns the switches above the device `chain.back()`, from the processor on, and then the
+  // device. A switch consists of two bridges in the kernel's tree, an upstream port and a
+  // downstream port, below a root port that belongs to the processor. Hence every second bridge
+  // above a device, counted from the device, is a switch.
   static std::vector<BusId> LineTo(const std::vector<BusId>& chain) {
     std::vector<BusId> line = {chain.back()};
     for (size_t i = chain.size() - 1; i >= 2; i -= 2) line.push_back(chain[i - 2]);
@@ -78,7 +78,7 @@ class Detector {
     return line;
   }
 
-  // Returns the device `line.back()`, below the others.
+  // Returns the device `line.back()`, below the rest of the line.
   PciFact& Place(const std::vector<BusId>& line) {
     const BusId bus_id = line.back();
     std::vector<PciFact>* level = &CpuOf(sysfs_.Numa(bus_id), FormatBusId(bus_id)).pci;
@@ -121,9 +121,9 @@ class Detector {
     }
   }
 
-  // Returns the line to the first of some devices, without the switches that are not above all of
-  // them: a port that is made of several is no nearer to anything than the farthest one. Empty
-  // where the first one's place is not known.
+  // Returns the line to the first of several devices, without the switches that are not above all
+  // of the devices: a port that consists of several devices is no nearer to anything than its
+  // farthest device. Empty where the place of the first device is not known.
   std::vector<BusId> CommonLine(const std::vector<std::string>& links) const {
     std::vector<BusId> common;
     for (const std::string& link : links) {
@@ -139,7 +139,7 @@ class Detector {
     return common;
   }
 
-  // Puts a port where `links` (paths in sysfs to its devices) lead.
+  // Puts a port to the place of `links` (paths in sysfs to its devices).
   void AddNet(NetFact net, const std::vector<std::string>& links) {
     const std::vector<BusId> line = CommonLine(links);
     net.dev = next_net_++;
@@ -164,7 +164,7 @@ class Detector {
       const std::string folder = "class/infiniband/" + device;
       for (const std::string& port : sysfs_.List(folder + "/ports")) {
         const std::string at = fmt::format("{}/ports/{}", folder, port);
-        // "4: ACTIVE"
+        // An active port's state reads "4: ACTIVE".
         if (!sysfs_.Line(at + "/state").value_or("").starts_with("4")) continue;
         NetFact net;
         std::from_chars(port.data(), port.data() + port.size(), net.port);
@@ -199,8 +199,8 @@ class Detector {
     return guid;
   }
 
-  // Returns where the device of an interface is; of a bond or a VLAN, that of the first one below
-  // it. Empty for virtual ones.
+  // Returns the path of an interface's device. The path of a bond or a VLAN is its first lower
+  // interface's. Empty for virtual interfaces.
   std::string DeviceOf(const std::string& name) const {
     const std::string folder = "class/net/" + name;
     if (sysfs_.Exists(folder + "/device")) return folder + "/device";
@@ -211,8 +211,8 @@ class Detector {
     return {};
   }
 
-  // Interfaces that are up and lead somewhere: those with a device; virtual ones (of a container,
-  // say) only where there is no other.
+  // Returns the interfaces that are up and lead somewhere. Virtual interfaces (a container's, for
+  // example) count only where the host has no interface with a device.
   std::vector<std::string> UsableInterfaces() const {
     std::vector<std::string> real;
     std::vector<std::string> all;
@@ -220,7 +220,7 @@ class Detector {
       const std::string folder = "class/net/" + name;
       const auto flags = static_cast<uint64_t>(sysfs_.Integer(folder + "/flags").value_or(0));
       if ((flags & kInterfaceUp) == 0 || (flags & kInterfaceLoopback) != 0) continue;
-      if (sysfs_.Exists(folder + "/bonding_slave")) continue;  // the bond stands for it
+      if (sysfs_.Exists(folder + "/bonding_slave")) continue;  // the bond stands for its members
       all.push_back(name);
       if (!DeviceOf(name).empty()) real.push_back(name);
     }
@@ -246,7 +246,7 @@ class Detector {
     if (ports.empty()) Guess("No network interface leads off this host.");
   }
 
-  // Returns where the devices of a port are, below the root of sysfs.
+  // Returns the folders of a port's devices, below the root of sysfs.
   std::vector<std::string> FoldersOf(const FoundPort& port) const {
     const std::string root = options_.sysfs + "/";
     std::vector<std::string> folders;

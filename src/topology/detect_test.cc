@@ -12,7 +12,7 @@
 #include "topology/paths.h"
 #include "topology/processors.h"
 #include "topology/sysfs.h"
-#include "topology/testdata.h"
+#include "topology/testing/testdata.h"
 
 namespace tutti::topology {
 namespace {

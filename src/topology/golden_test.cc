@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "topology/paths.h"
-#include "topology/testdata.h"
+#include "topology/testing/testdata.h"
 
 namespace tutti::topology {
 namespace {

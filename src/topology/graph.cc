@@ -1,5 +1,7 @@
 #include "topology/graph.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace tutti::topology {
@@ -42,6 +44,18 @@ std::string_view Name(NodeKind kind) {
 std::string_view Name(LinkKind kind) {
   constexpr std::string_view kNames[] = {"LOC", "NVL", "C2C", "PCI", "SYS", "NET"};
   return kNames[static_cast<size_t>(kind)];
+}
+
+bool SpansHosts(const Graph& graph) {
+  const auto cpus = graph.OfKind(NodeKind::kCpu);
+  return !cpus.empty() && graph.node(cpus.back()).host > 0;
+}
+
+std::string UniqueName(const Graph& graph, NodeIndex index) {
+  const Node& node = graph.node(index);
+  const std::string name =
+      node.kind == NodeKind::kNet ? fmt::format("NET {}", node.device) : node.name;
+  return SpansHosts(graph) ? fmt::format("{}/{}", node.host, name) : name;
 }
 
 }  // namespace tutti::topology

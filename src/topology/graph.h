@@ -1,9 +1,9 @@
 #pragma once
 
-// Describes what the machine is made of, as the searches see it: nodes (GPUs, host devices, PCI
-// switches, NVSwitches, processors, NICs) joined by links that have a bandwidth. A value: it is
-// built from a Machine (machine.h), never changed afterwards, and may be shared by any number of
-// threads.
+// Describes what the machine is made of, as the searches see the machine: nodes (GPUs, host
+// devices, PCI switches, NVSwitches, processors, NICs) joined by links that have a bandwidth. A
+// graph is a value: it is built from a Machine (machine.h), never changed afterwards, and may be
+// shared by any number of threads.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,13 +15,13 @@
 namespace tutti::topology {
 
 enum class NodeKind : uint8_t {
-  kGpu,         // a GPU that is a rank's device, or may be one
-  kHostDevice,  // a host rank's place: it has no GPU, it sits on its processor
+  kGpu,         // a GPU that is or may be a rank's device
+  kHostDevice,  // the place of a host rank without a GPU, on its processor
   kPci,         // a PCI switch or bridge
-  kNvSwitch,    // All NVSwitches that join the same GPUs are one node.
-  kCpu,         // It is one NUMA node.
+  kNvSwitch,    // all NVSwitches that join the same GPUs
+  kCpu,         // one NUMA node
   kNic,         // a network interface card
-  kNet,         // a port of a NIC, or an interface: where data leaves the host
+  kNet,         // a port of a NIC, or an interface; data leaves the host here
 };
 inline constexpr size_t kNodeKinds = 7;
 
@@ -31,11 +31,11 @@ enum class LinkKind : uint8_t {
   kNvlink,  // NVLink, xGMI
   kC2c,     // chip to chip, between a GPU and the processor beside it
   kPci,
-  kSystem,  // It joins processors of a host.
+  kSystem,  // between processors of a host
   kNetwork,
 };
 
-// Says which processor it is, as far as it matters for what the links between processors carry.
+// Names the processor's model as far as the bandwidth between processors depends on the model.
 enum class CpuModel : uint8_t {
   kUnknown,
   kIntelBroadwell,  // and older
@@ -56,8 +56,8 @@ using NodeIndex = uint32_t;
 using LinkIndex = uint32_t;
 inline constexpr uint32_t kNoIndex = UINT32_MAX;
 
-// Is one direction of a link. Parallel links between the same two nodes are one link with the sum
-// of their bandwidths.
+// Describes one direction of a link. Parallel links between the same two nodes are one Link with
+// the sum of their bandwidths.
 struct Link {
   NodeIndex from = kNoIndex;
   NodeIndex to = kNoIndex;
@@ -72,17 +72,19 @@ struct Node {
   uint64_t id = 0;   // bus id, NUMA number or net number; unique for a kind within a host
   int device = -1;   // GPU: CUDA ordinal ("dev" of the file); net: number of the interface
   int rank = -1;     // GPU and host device: the communicator's rank there, -1 for none
-  int numa = -1;     // The NUMA node of the processor that it hangs under.
-  std::string name;  // net: the interface ("mlx5_0"); others: what a picture shows
-  int compute_capability = 0;  // GPU: 90 for 9.0
-  bool gpu_direct = false;     // GPU: others may reach its memory; net: it can reach GPUs' memory
+  int numa = -1;     // the NUMA node of the processor above the node
+  std::string name;  // net: the interface ("mlx5_0"); otherwise a name for people
+  int compute_capability = 0;     // GPU: 90 for 9.0
+  bool gpu_direct = false;        // GPU: NICs may reach its memory; net: it can reach GPUs' memory
   double net_bandwidth_gbps = 0;  // net: of the port, GB/s
   double net_latency_us = 0;
-  uint64_t net_guid = 0;  // ports of one NIC share it
+  uint64_t net_guid = 0;  // the same for all ports of a NIC
   int net_port = 0;
   CpuModel cpu_model = CpuModel::kUnknown;  // CPU
-  int order = 0;  // place among its kind in the file, where that differs from the graph's order
-  std::vector<LinkIndex> links;  // leaving this node, NVLink first, then down the PCI tree, then up
+  // place among its kind in the file, where the file's order differs from the graph's
+  int order = 0;
+  // links that leave this node: NVLink first, then down the PCI tree, then up
+  std::vector<LinkIndex> links;
 };
 
 class Graph {
@@ -92,7 +94,8 @@ class Graph {
   const Node& node(NodeIndex index) const { return nodes_[index]; }
   const Link& link(LinkIndex index) const { return links_[index]; }
 
-  // Nodes of one kind, in the order of the file (GPUs and nets: by device within a host).
+  // Returns the nodes of one kind, in the order of the file (GPUs and nets: by device within a
+  // host).
   std::span<const NodeIndex> OfKind(NodeKind kind) const {
     return by_kind_[static_cast<size_t>(kind)];
   }
@@ -100,8 +103,9 @@ class Graph {
   // Returns the devices that ranks run on: GPUs, else host devices.
   std::span<const NodeIndex> Devices() const;
 
-  // For builders (graph_builder.h) and tests. AddLink adds both directions, and to links that are
-  // there; LinkIndex of from → to.
+  // Both are for builders (graph_builder.h) and tests. AddLink adds both directions. Where the two
+  // nodes already have a link of the kind, AddLink adds to its bandwidth. Returns the index of the
+  // link `from` → `to`.
   NodeIndex AddNode(Node node);
   LinkIndex AddLink(NodeIndex from, NodeIndex to, LinkKind kind, double bandwidth_gbps);
 
@@ -113,5 +117,12 @@ class Graph {
 
 std::string_view Name(NodeKind kind);  // "GPU", "HOST", "PCI", "NVS", "CPU", "NIC", "NET"
 std::string_view Name(LinkKind kind);  // "LOC", "NVL", "C2C", "PCI", "SYS", "NET"
+
+// Returns whether the graph has the nodes of several hosts.
+bool SpansHosts(const Graph& graph);
+
+// Returns a node's name that is unique in the graph. Where the graph spans several hosts, the name
+// begins with the number of the node's host.
+std::string UniqueName(const Graph& graph, NodeIndex index);
 
 }  // namespace tutti::topology

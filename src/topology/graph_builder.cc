@@ -14,9 +14,9 @@
 namespace tutti::topology {
 namespace {
 
-// Broadcom's PCI switches show themselves as two levels of bridges though they are one box in which
-// every port reaches every other one at full speed. The generation of such a switch, for the upper
-// (`level` 0) or the lower one; 0 for all other devices. Ids as in NCCL's topo.cc.
+// Returns the generation of a PCI switch of Broadcom, for its upper level (`level` 0) or its lower
+// level; 0 for all other devices. Such a switch shows itself as two levels of bridges though it is
+// one box in which every port reaches every port at full speed. Ids as in NCCL's topo.cc.
 int BroadcomGeneration(const PciFact& pci, uint32_t level) {
   if (pci.vendor != 0x1000) return 0;
   if (pci.device == 0xc010 && pci.subsystem_vendor == 0x1000 && pci.subsystem_device >> 12 == 0xa) {
@@ -35,7 +35,8 @@ bool IsSwitch(const PciFact& pci) {
          pci.device_class != kClassNvSwitch && pci.device_class != kClassNvlinkBridge;
 }
 
-// Takes the lower bridges of one box into the upper one. Bridges below those begin anew.
+// Merges the lower bridges of one box into the upper bridge. Bridges below the box begin a box of
+// their own.
 void FlattenSwitches(std::vector<PciFact>& devices) {
   for (PciFact& pci : devices) {
     const int generation = BroadcomGeneration(pci, 0);
@@ -56,7 +57,7 @@ void FlattenSwitches(std::vector<PciFact>& devices) {
 
 struct Counts {
   size_t nodes = 0;
-  size_t cpus_of_host = 0;  // The host with the most has so many.
+  size_t cpus_of_host = 0;  // of the host with the most
   size_t devices = 0;
   size_t nets = 0;
   bool ranks = false;
@@ -109,8 +110,8 @@ class GraphBuilder {
   }
 
  private:
-  // Something below a switch or processor, in the order in which they are linked: all below a
-  // switch before the switch itself, so that every node's links lead down before they lead up.
+  // Something below a switch or processor. Hangs are linked in their order: everything below a
+  // switch before the switch, for the links of every node to lead down before they lead up.
   struct Hang {
     NodeIndex device;
     NodeIndex parent;
@@ -277,7 +278,7 @@ class GraphBuilder {
     gpus_.push_back({&fact, bus_id, std::move(node), kNoIndex, cpu_, hangs_.size() - 1});
   }
 
-  // Functions of one NIC share its PCI link, and are one node.
+  // Adds the NIC of a PCI device. Functions of one NIC share its PCI link, and are one node.
   void AddNicOf(const PciFact& pci, NodeIndex parent, double gbps) {
     const auto [nic, added] = nic_at_.emplace(std::make_pair(host_, pci.bus_id >> 4), kNoIndex);
     if (added) {
@@ -303,7 +304,7 @@ class GraphBuilder {
       if (!have_ranks_) gpu.node.rank = next_rank_++;
       gpu.index = graph_.AddNode(gpu.node);
       hangs_[gpu.hang].device = gpu.index;
-      // Where several ranks are on one GPU, the first one has its links.
+      // Where several ranks share a GPU, the first rank has the GPU's links.
       gpu_at_.emplace(std::make_pair(gpu.node.host, gpu.bus_id), &gpu);
     }
   }
@@ -374,7 +375,8 @@ class GraphBuilder {
     }
   }
 
-  // A second port of the same number stays without a link: it is there, and reached by nobody.
+  // Links each port with its NIC. A second port of the same number stays in the graph without a
+  // link, unreachable.
   void LinkNets() {
     std::set<std::pair<int, int>> seen;
     for (const Net& net : nets_) {
@@ -423,11 +425,11 @@ class GraphBuilder {
   std::map<std::pair<int, BusId>, NodeIndex> nic_at_;
   std::map<std::pair<int, BusId>, const Gpu*> gpu_at_;
   std::set<std::tuple<int, BusId, BusId>> peers_;
-  int host_ = 0;  // The host of the processor that is being added. So are the two below.
+  int host_ = 0;  // host of the processor that is being added; cpu_ and numa_ belong to it too
   NodeIndex cpu_ = kNoIndex;
   int numa_ = -1;
   uint64_t next_host_device_ = 0;  // within the host
-  uint64_t next_nic_ = 0;          // Numbers those of a host that have no address.
+  uint64_t next_nic_ = 0;          // number for the next NIC without an address, within the host
   int next_rank_ = 0;
 };
 
@@ -465,7 +467,8 @@ Graph WithoutDevices(const Graph& graph, const std::vector<bool>& keep) {
   for (NodeIndex node = 0; node < graph.nodes().size(); ++node) {
     if (!gone[node]) moved[node] = rest.AddNode(graph.node(node));
   }
-  // Links are numbered in the order in which they were added, which is their order at each node.
+  // Links are numbered in the order in which they were added, and stand in the same order at each
+  // node.
   for (const Link& link : graph.links()) {
     if (gone[link.from] || gone[link.to] || link.reverse < graph.link(link.reverse).reverse) {
       continue;

@@ -11,7 +11,7 @@
 namespace tutti::topology {
 namespace {
 
-constexpr int kHostShift = 56;  // a device's or port's number has its host from this bit on
+constexpr int kHostShift = 56;  // the host stands in a device's or port's number from this bit on
 constexpr double kMostSpeedGbps = 1e6;
 constexpr int64_t kMostGraphs = 100;
 
@@ -23,7 +23,7 @@ class GraphReader {
  public:
   GraphReader(std::string_view text, const Graph& graph) : xml_(text) {
     for (const NodeIndex device : graph.Devices()) devices_[IdOf(graph.node(device))] = device;
-    // Where two ports have one number, the first is meant: the network knows only that one.
+    // Of two ports with the same number the first is meant: the network knows only the first.
     for (const NodeIndex net : graph.OfKind(NodeKind::kNet)) {
       nets_.try_emplace(IdOf(graph.node(net)), net);
     }

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "topology/graph_xml.h"
+#include "topology/testing/channel_difference.h"
 
 namespace {
 
@@ -22,7 +23,7 @@ Graph FourDevices() {
 
 }  // namespace
 
-// What is read can be written and read again, and is the same then.
+// A file that can be read can be written and read again with the same result.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Graph graph = FourDevices();
   const std::string_view text(reinterpret_cast<const char*>(data), size);

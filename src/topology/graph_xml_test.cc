@@ -5,7 +5,8 @@
 #include <random>
 
 #include "topology/search.h"
-#include "topology/testdata.h"
+#include "topology/testing/channel_difference.h"
+#include "topology/testing/testdata.h"
 
 namespace tutti::topology {
 namespace {

@@ -15,7 +15,7 @@
 namespace tutti::topology {
 namespace {
 
-// Returns the file's channels of a ring, or of a tree; nothing when it has none.
+// Returns the file's channels of a ring, or of a tree; nothing when the file has none.
 Result<std::optional<Channels>> TakeFromFile(const std::string& path, const Graph& graph,
                                              bool want_ring, bool inter_host) {
   TUTTI_ASSIGN(const std::string text, ReadXmlText(path));
@@ -67,7 +67,7 @@ Result<Channels> FindPattern(const Settings& settings, const Graph& graph, const
   if (settings.max_nchannels > 0)
     demand.max_channels = static_cast<uint32_t>(settings.max_nchannels);
   if (settings.min_nchannels > 0) {
-    // As in NCCL, who asks for more than there may be gets as many as there may be.
+    // As in NCCL, a minimum above the maximum yields the maximum.
     demand.min_channels = static_cast<uint32_t>(settings.min_nchannels);
     if (settings.max_nchannels == 0)
       demand.max_channels = std::max(demand.max_channels, demand.min_channels);
@@ -84,16 +84,6 @@ Status DumpChannels(const Settings& settings, const Graph& graph, const HostChan
   const Channels both[] = {channels.ring, channels.tree};
   return Write(settings.graph_dump_file, FormatGraphXml(graph, both))
       .Annotate("NCCL_GRAPH_DUMP_FILE");
-}
-
-Result<HostChannels> FindChannels(const Settings& settings, const Graph& graph, const Paths& paths,
-                                  bool inter_host, int rank) {
-  HostChannels channels;
-  TUTTI_ASSIGN(channels.ring, FindPattern(settings, graph, paths, Pattern::kRing, inter_host));
-  TUTTI_ASSIGN(channels.tree,
-               FindPattern(settings, graph, paths, Pattern::kBalancedTree, inter_host));
-  TUTTI_TRY(DumpChannels(settings, graph, channels, rank));
-  return channels;
 }
 
 }  // namespace tutti::topology

@@ -7,7 +7,8 @@
 #include <fstream>
 #include <string>
 
-#include "topology/testdata.h"
+#include "topology/testing/channel_difference.h"
+#include "topology/testing/testdata.h"
 
 namespace tutti::topology {
 namespace {
@@ -21,24 +22,34 @@ class KnownChannels : public testing::Test {
   std::string file_ = testing::TempDir() + "/tutti_known_channels." + std::to_string(getpid());
 
   void TearDown() override { std::filesystem::remove(file_); }
+
+  // Finds both patterns, and dumps them when the settings name `rank` as the writer.
+  Result<HostChannels> Find(const Settings& settings, bool inter_host, int rank = 0) const {
+    HostChannels found;
+    TUTTI_ASSIGN(found.ring, FindPattern(settings, graph_, paths_, Pattern::kRing, inter_host));
+    TUTTI_ASSIGN(found.tree,
+                 FindPattern(settings, graph_, paths_, Pattern::kBalancedTree, inter_host));
+    TUTTI_TRY(DumpChannels(settings, graph_, found, rank));
+    return found;
+  }
 };
 
 TEST_F(KnownChannels, WritesAFileThatStandsForTheSearch) {
   settings_.graph_dump_file = file_;
   settings_.graph_dump_file_rank = 3;
-  ASSERT_TRUE(FindChannels(settings_, graph_, paths_, true, 0).ok());
+  ASSERT_TRUE(Find(settings_, true).ok());
   EXPECT_FALSE(std::filesystem::exists(file_)) << "rank 0 was not to write it";
-  const auto found = FindChannels(settings_, graph_, paths_, true, 3);
+  const auto found = Find(settings_, true, 3);
   ASSERT_TRUE(found.ok()) << found.status().message();
 
   Settings reading;
   reading.graph_file = file_;
-  const auto read = FindChannels(reading, graph_, paths_, true, 0);
+  const auto read = Find(reading, true);
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(FirstDifference(found.value().ring, read.value().ring), std::nullopt);
   EXPECT_EQ(FirstDifference(found.value().tree, read.value().tree), std::nullopt);
   // A job of this host alone has no use for the ports.
-  const auto alone = FindChannels(reading, graph_, paths_, false, 0);
+  const auto alone = Find(reading, false);
   ASSERT_TRUE(alone.ok());
   EXPECT_EQ(alone.value().ring.channels[0].net_in, kNoIndex);
   EXPECT_EQ(alone.value().ring.channels[0].devices, found.value().ring.channels[0].devices);
@@ -46,14 +57,14 @@ TEST_F(KnownChannels, WritesAFileThatStandsForTheSearch) {
 
 TEST_F(KnownChannels, RefusesFilesThatDoNotServe) {
   settings_.graph_dump_file = file_;
-  ASSERT_TRUE(FindChannels(settings_, graph_, paths_, false, 0).ok());
+  ASSERT_TRUE(Find(settings_, false).ok());
   Settings reading;
   reading.graph_file = file_;
-  const auto between = FindChannels(reading, graph_, paths_, true, 0);
+  const auto between = Find(reading, true);
   ASSERT_FALSE(between.ok());
   EXPECT_NE(between.status().message().find("has no <net>"), std::string::npos);
   reading.graph_file = file_ + ".none";
-  EXPECT_FALSE(FindChannels(reading, graph_, paths_, false, 0).ok());
+  EXPECT_FALSE(Find(reading, false).ok());
 }
 
 TEST_F(KnownChannels, HonoursTheSettingForCrossing) {

@@ -10,8 +10,8 @@
 namespace tutti::topology {
 namespace {
 
-// Appends the hexadecimal digits of `text` to `value`; false for none, for more than `most`, and
-// for anything else.
+// Appends the hexadecimal digits of `text` to `value`. Returns false for no digits, for more than
+// `most` digits, and for any other character.
 bool AppendHex(std::string_view text, size_t most, BusId& value) {
   if (text.empty() || text.size() > most) return false;
   for (const char c : text) {
@@ -28,8 +28,7 @@ bool AppendHex(std::string_view text, size_t most, BusId& value) {
   return true;
 }
 
-// Returns where a host, or a device, stands among others: by its ranks, or at the end when it has
-// none.
+// Returns a rank's place in an order by ranks. Hosts and devices without a rank come last.
 int Place(int rank) { return rank < 0 ? std::numeric_limits<int>::max() : rank; }
 
 void SortNics(std::vector<NicFact>& nics) {
@@ -67,7 +66,7 @@ void SortPci(std::vector<PciFact>& devices) {
                    [](const PciFact& a, const PciFact& b) { return a.bus_id < b.bus_id; });
 }
 
-// Smallest place of a rank in the processor.
+// Returns the smallest place of a rank in the processor.
 int FirstRank(const CpuFact& cpu) {
   int first = std::numeric_limits<int>::max();
   for (const HostDeviceFact& device : cpu.host_devices) first = std::min(first, Place(device.rank));

@@ -1,13 +1,13 @@
 #pragma once
 
-// A machine as a file or a detection tells it, before anything is concluded from it: processors,
-// the tree of PCI devices below them, GPUs with their links, NICs with their ports. A
-// value, with the fields and the nesting of NCCL's topology XML (machine_xml.h reads and writes
-// it); graph_builder.h turns it into nodes and links with bandwidths. Several hosts may be in one
-// Machine when their GPUs share one NVLink domain: each processor says which host it belongs to.
+// Describes a machine as a file or a detection tells it, before anything is concluded: processors,
+// the tree of PCI devices below them, GPUs with their links, NICs with their ports. A Machine is a
+// value, with the fields and the nesting of NCCL's topology XML (machine_xml.h reads and writes the
+// format); graph_builder.h turns a Machine into nodes and links with bandwidths. Several hosts may
+// be in one Machine when their GPUs share one NVLink domain: each processor names its host.
 //
-// What is not known is said by kNotKnown, 0 or an empty text as each field tells, so that a file
-// which describes only the PCI tree can be merged with what is detected (merge.h).
+// kNotKnown, 0 or an empty text, as each field tells, stands for a fact that is not known. A file
+// may thus describe only the PCI tree and be merged with the facts that were detected (merge.h).
 
 #include <cstdint>
 #include <optional>
@@ -23,7 +23,7 @@ inline constexpr int kNotKnown = -1;
 // of "0000:1b:00.0" without their punctuation.
 using BusId = uint64_t;
 
-// PCI classes that matter here: base class, subclass and interface in 24 bits.
+// Classes of PCI devices that matter here: base class, subclass and interface in 24 bits.
 inline constexpr uint32_t kClassBridge = 0x060400;
 inline constexpr uint32_t kClassNvSwitch = 0x068000;
 inline constexpr uint32_t kClassNvlinkBridge = 0x068001;  // NVLink into an IBM POWER processor
@@ -33,15 +33,15 @@ inline constexpr bool IsGpuClass(uint32_t device_class) {
   return device_class >> 16 == 0x03 || device_class >> 16 == 0x12;
 }
 
-// NVLinks, or xGMI links, from a GPU to one other thing.
+// Describes the NVLinks, or xGMI links, from a GPU to one neighbour.
 struct NvlinkFact {
   BusId target = 0;
-  uint32_t target_class = 0;  // The target's class: a GPU, an NVSwitch, a bridge to the processor.
+  uint32_t target_class = 0;  // a GPU's, an NVSwitch's or a bridge's to the processor
   int count = 0;
   bool xgmi = false;
 };
 
-// Chip-to-chip links between a GPU and the processor beside it.
+// Describes the chip-to-chip links between a GPU and the processor beside the GPU.
 struct C2cFact {
   int bandwidth_mbs = 0;  // MB/s of one link
   int count = 0;
@@ -62,13 +62,13 @@ struct GpuFact {
 // Describes one port of a NIC, or an interface.
 struct NetFact {
   std::string name;
-  int dev = kNotKnown;  // the network's number for it
+  int dev = kNotKnown;  // the network's number for the port
   int speed_mbps = 0;   // megabits per second; 0 or less: not known
   int port = 0;
   double latency_us = 0;
-  uint64_t guid = 0;  // ports of one NIC share it; 0: not known
+  uint64_t guid = 0;  // the same for all ports of a NIC; 0: not known
   int max_connections = 0;
-  int gdr = kNotKnown;  // 1: it can reach GPUs' memory
+  int gdr = kNotKnown;  // 1: the port can reach GPUs' memory
   int collectives = kNotKnown;
   bool usable = true;  // false for a physical port that was fused into a virtual one
   int order = 0;       // see NumberMachine
@@ -85,15 +85,16 @@ struct PciFact {
   uint32_t device = 0;
   uint32_t subsystem_vendor = 0;
   uint32_t subsystem_device = 0;
-  std::string link_speed;  // The kernel's text, such as "32.0 GT/s PCIe". Empty: not known.
+  std::string link_speed;  // the kernel's text, such as "32.0 GT/s PCIe"; empty: not known
   int link_width = 0;      // lanes; 0: not known
   std::vector<GpuFact> gpus;
   std::vector<NicFact> nics;
   std::vector<PciFact> children;
-  std::vector<BusId> peers;  // `pcilink`: switches that belong to the same box
+  std::vector<BusId> peers;  // `pcilink`: switches of the same box
 };
 
-// A rank that runs on a processor and has no GPU. No part of NCCL's format, which skips it.
+// Describes a rank that runs on a processor and has no GPU. NCCL's format has no such element, and
+// NCCL skips it.
 struct HostDeviceFact {
   int dev = kNotKnown;
   int rank = kNotKnown;
@@ -101,11 +102,12 @@ struct HostDeviceFact {
 
 // Describes one NUMA node.
 struct CpuFact {
-  std::optional<uint64_t> host_hash;  // Its host, which files of one host often leave out.
-  int numa = kNotKnown;               // -1 when the machine does not tell
-  std::string affinity;               // mask of cores, groups of 32 bits in hexadecimal with commas
-  std::string arch;                   // "x86_64", "arm64", "ppc64"
-  std::string vendor;                 // "GenuineIntel", "AuthenticAMD", …
+  // the processor's host; files of one host often leave the hash out
+  std::optional<uint64_t> host_hash;
+  int numa = kNotKnown;  // -1 when the machine does not tell
+  std::string affinity;  // mask of cores, groups of 32 bits in hexadecimal with commas
+  std::string arch;      // "x86_64", "arm64", "ppc64"
+  std::string vendor;    // "GenuineIntel", "AuthenticAMD", …
   int family = kNotKnown;
   int model = kNotKnown;
   int order = 0;  // see NumberMachine
@@ -117,17 +119,17 @@ struct CpuFact {
 struct Machine {
   int version = 1;  // The format's version; AMD's files say 2.
   std::vector<CpuFact> cpus;
-  // Names what was not found and filled in by rule, in a sentence each.
+  // Names the facts that were not found and filled in by rule, a sentence each.
   std::vector<std::string> guesses;
 };
 
 // Parses "0000:1b:00.0" → 0x00001b000; nothing when `text` is not such an address. Domains of up to
-// seven digits are allowed, because NCCL writes fffffff:ff:ff.0 for a switch that it cannot see.
+// seven digits are allowed, because NCCL writes fffffff:ff:ff.0 for a switch that NCCL cannot see.
 std::optional<BusId> ParseBusId(std::string_view text);
 std::string FormatBusId(BusId bus_id);
 
-// Sets `order` of processors, GPUs and ports to their place among their kind in the machine as it
-// is.
+// Sets `order` of processors, GPUs and ports to their present place among their kind in the
+// machine.
 void NumberMachine(Machine& machine);
 
 // Puts everything into the order of hosts' first ranks, NUMA numbers, bus addresses and device

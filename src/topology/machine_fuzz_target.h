@@ -1,7 +1,8 @@
 #pragma once
 
-// Checks what holds for any text that is given as a machine file; libFuzzer (machine_xml_fuzz.cc)
-// and the seeded mutations of machine_properties_test.cc call it. For tests only.
+// Checks the properties of any text that is given as a machine file. libFuzzer
+// (machine_xml_fuzz.cc) and the seeded mutations of machine_properties_test.cc call the checks. For
+// tests only.
 
 #include <algorithm>
 #include <cstdlib>
@@ -56,7 +57,7 @@ inline bool ReadMachine(std::string_view text) {
   Require(FormatMachineXml(*again) == written);
 
   const Result<BuiltGraph> built = BuildGraph(reading.machine);
-  constexpr size_t kMostNodes = 300;  // paths take time with the square of these
+  constexpr size_t kMostNodes = 300;  // time for paths grows with the square
   if (!built.ok() || built->graph.nodes().size() > kMostNodes) return true;
   CheckPaths(built->graph, ComputePaths(built->graph, {}));
   PathRules strict;

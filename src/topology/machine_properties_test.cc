@@ -7,7 +7,7 @@
 #include <random>
 
 #include "topology/machine_fuzz_target.h"
-#include "topology/testdata.h"
+#include "topology/testing/testdata.h"
 
 namespace tutti::topology {
 namespace {

@@ -153,7 +153,8 @@ class MachineReader {
     }
   }
 
-  // Ranks are of the whole communicator, device numbers of a host.
+  // Reads numbers of a device and a rank. Ranks count over the whole communicator, devices within a
+  // host.
   void ReadPlace(pugi::xml_node element, int* dev, int* rank) {
     *dev = Integer(element, "dev", -1, kLargestDevice, kNotKnown);
     *rank = Integer(element, "rank", -1, kLargestRank, kNotKnown);
@@ -211,7 +212,7 @@ class MachineReader {
       if (xml_.full()) break;
       if (name == "net") {
         nic.nets.push_back(ReadNet(child));
-      } else if (name != "gin" && name != "rma") {  // NCCL's ways of using the same NIC
+      } else if (name != "gin" && name != "rma") {  // NCCL's further uses of the same NIC
         Unknown(child, "a <net>");
       }
     }
@@ -262,8 +263,8 @@ class MachineReader {
   };
 
   XmlReader xml_;
-  uint64_t host_ = 0;  // The host of the <cpu> that is being read.
-  int depth_ = 0;  // The depth of the <pci> that is being read. The parser itself does not recurse.
+  uint64_t host_ = 0;  // host of the <cpu> that is being read
+  int depth_ = 0;      // depth of the <pci> that is being read; the parser itself does not recurse
   std::set<std::pair<uint64_t, int>> cpus_;
   std::set<std::pair<uint64_t, BusId>> devices_;
   std::set<std::pair<uint64_t, int>> nets_;

@@ -1,7 +1,7 @@
 #pragma once
 
-// NCCL's topology XML, read and written. Files come from outside: from users, cloud vendors, other
-// hosts of a job. A hostile one is refused with a sentence, in time and memory that its size
+// Reads and writes NCCL's topology XML. Files come from outside: from users, cloud vendors, other
+// hosts of a job. A hostile file is refused with a sentence, in time and memory that its size
 // bounds; size, elements, attributes and depth are bounded themselves (the constants below). Names
 // of elements and attributes that mean nothing here are passed over, as NCCL does.
 //
@@ -17,7 +17,7 @@
 
 namespace tutti::topology {
 
-// An NVLink domain of 576 GPUs is described in 3 MB; nothing real comes near these.
+// An NVLink domain of 576 GPUs is described in 3 MB; no real machine comes near these bounds.
 inline constexpr size_t kLargestXml = 32u << 20;
 inline constexpr size_t kMostElements = 300'000;
 inline constexpr size_t kMostAttributes = 4'000'000;
@@ -31,13 +31,13 @@ struct XmlRemark {
 };
 
 struct MachineReading {
-  Machine machine;                 // what could be read; complete only without errors
-  std::vector<XmlRemark> errors;   // There are at most kMostErrors.
-  std::vector<XmlRemark> remarks;  // what is odd and was passed over or guessed; as many at most
+  Machine machine;                 // everything that could be read; complete only without errors
+  std::vector<XmlRemark> errors;   // at most kMostErrors
+  std::vector<XmlRemark> remarks;  // oddities that were passed over or guessed; at most as many
 };
 inline constexpr size_t kMostErrors = 50;
 
-// Reads everything and says all that is wrong: for `tutti topo check`.
+// Reads the whole text and reports everything that is wrong: for `tutti topo check`.
 MachineReading CheckMachineXml(std::string_view text);
 
 // Returns the machine in `text`, or InvalidUsage with the first error as "name:line:column:
@@ -49,11 +49,11 @@ Result<Machine> ParseMachineXml(std::string_view text, std::string_view name);
 Result<std::string> ReadXmlText(const std::string& path);
 Result<Machine> ReadMachineFile(const std::string& path);
 
-// Returns the file of `machine`; reading it gives the same machine, without its guesses, which
-// stand in it as comments.
+// Returns the file of `machine`. Reading the file gives the same machine, without its guesses,
+// which the file has as comments.
 std::string FormatMachineXml(const Machine& machine);
 
-// Writes it, by way of a file beside it that takes its name when it is complete.
+// Writes the machine to a file beside `path` and gives the complete file the name `path`.
 Status WriteMachineFile(const Machine& machine, const std::string& path);
 
 }  // namespace tutti::topology

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "topology/testdata.h"
+#include "topology/testing/testdata.h"
 
 namespace tutti::topology {
 namespace {

@@ -1,5 +1,4 @@
-// Writes NCCL's topology XML: the attributes that are known, in the order in which NCCL writes
-// them.
+// Writes NCCL's topology XML: the known attributes, in NCCL's order.
 
 #include <fmt/format.h>
 
@@ -29,7 +28,7 @@ std::string Escaped(std::string_view text) {
         escaped += "&quot;";
         break;
       default:
-        // Other control characters are no XML, escaped or not.
+        // All further control characters are no XML, escaped or not.
         if (static_cast<unsigned char>(c) >= 0x20) {
           escaped += c;
         } else {
@@ -60,7 +59,8 @@ class Writer {
     out_ += '\n';
   }
 
-  // Two hyphens end a comment, and one at its end joins those that close it.
+  // Spaces out hyphens: two hyphens end a comment, and a hyphen at its end would join the closing
+  // hyphens.
   static std::string Comment(std::string_view text) {
     std::string comment;
     for (const char c : text) comment += c == '-' ? '_' : c;

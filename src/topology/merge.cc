@@ -61,8 +61,8 @@ bool Same(const std::vector<T>& a, const std::vector<T>& b) {
                              [](const T& x, const T& y) { return Same(x, y); });
 }
 
-// Takes over what `into` does not know. Contradictions are passed over, or kept as a difference
-// when `strict`.
+// Takes over facts that `into` does not know. Contradictions are passed over or, when `strict`,
+// kept as a difference.
 class Merger {
  public:
   Merger(Machine& into, bool strict) : into_(into), strict_(strict) {}
@@ -70,7 +70,7 @@ class Merger {
   void Take(const Machine& other) {
     for (const CpuFact& cpu : other.cpus) TakeCpu(cpu);
   }
-  // Empty when nothing was contradicted.
+  // Returns the first contradiction; empty without any.
   const std::string& difference() const { return difference_; }
 
  private:
@@ -135,7 +135,8 @@ class Merger {
     cpu.host_devices.push_back(theirs);
   }
 
-  // Returns whether there is a device of a rank or a port below `pci` that is not known yet.
+  // Returns whether `pci` or a device below has a rank's device or a port that `into` does not know
+  // yet.
   bool BringsSomething(const PciFact& pci) {
     if ((!pci.gpus.empty() || !pci.nics.empty()) && Find(into_, host_, pci.bus_id) == nullptr) {
       return true;
@@ -144,7 +145,8 @@ class Merger {
                        [&](const PciFact& child) { return BringsSomething(child); });
   }
 
-  // `parent` is the address of the nearest device above that is known; null: the processor.
+  // Takes over a PCI device. `parent` is the address of the nearest known device above; null: the
+  // processor.
   void TakePci(const PciFact& theirs, int numa, const BusId* parent) {
     PciFact* mine = Find(into_, host_, theirs.bus_id);
     if (mine == nullptr && BringsSomething(theirs)) {
@@ -216,7 +218,7 @@ class Merger {
 
   void FillNet(NetFact& mine, const NetFact& theirs) {
     const std::string where = fmt::format("port {}", mine.name);
-    // The network that runs now says which number a port has.
+    // The running network decides the number of a port.
     if (!strict_ && theirs.dev >= 0) mine.dev = theirs.dev;
     Fill(mine.dev, theirs.dev, kNotKnown, where, "number");
     if (mine.speed_mbps <= 0) mine.speed_mbps = theirs.speed_mbps;
@@ -231,12 +233,12 @@ class Merger {
 
   Machine& into_;
   const bool strict_;
-  uint64_t host_ = 0;  // The host of the processor that is being taken over.
+  uint64_t host_ = 0;  // host of the processor that is being taken over
   std::string difference_;
 };
 
-// Files often leave out which host they are of, and machines that hide their NUMA nodes have one
-// without a number; both are meant for the processors that are there.
+// Gives the file's processors the host hash of this host and, where the file has no architecture,
+// the model of the first detected processor. Files often leave out both.
 void AdoptNames(Machine& file, const Machine& detected) {
   if (detected.cpus.empty()) return;
   const CpuFact& first = detected.cpus[0];
@@ -251,7 +253,7 @@ void AdoptNames(Machine& file, const Machine& detected) {
   }
 }
 
-// Removes the ranks of a file, which are those of the run that wrote it.
+// Removes the ranks of a file, which belong to the run that wrote the file.
 void ForgetRanks(Machine& file) {
   for (CpuFact& cpu : file.cpus) {
     for (HostDeviceFact& device : cpu.host_devices) device.rank = kNotKnown;
@@ -318,8 +320,8 @@ Machine MergeDetected(Machine file, const Machine& detected) {
   AdoptNames(file, detected);
   ForgetRanks(file);
   DropForeign(file, detected);
-  // Processors of the detection that only bring devices which the file has elsewhere would be empty
-  // beside the file's own numbering of the nodes.
+  // Processors of the detection may bring only devices that the file has elsewhere. Such processors
+  // would stand empty beside the file's own numbering of the nodes.
   const size_t own = file.cpus.size();
   Merger(file, false).Take(detected);
   for (size_t i = file.cpus.size(); i-- > own;) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Putting together what several sources say about machines: a file with what is detected, what the
-// ranks of one host found, and several hosts that share one NVLink domain. Pure functions.
+// Puts together several descriptions of machines: a file and a detection, the findings of the ranks
+// of a host, and hosts that share an NVLink domain. Pure functions.
 
 #include <span>
 
@@ -10,17 +10,17 @@
 
 namespace tutti::topology {
 
-// Merges a file that a user or a cloud vendor gives (NCCL_TOPO_FILE) and what was detected on this
-// host. The file is right about what it says: above all where devices hang. What it leaves out
-// comes from the detection, devices by their addresses and ports by their names; so do all ranks.
-// Devices of ranks and ports that only the file knows are left out, when anything of their kind was
-// detected: they are of another machine.
+// Merges the file of a user or a cloud vendor (NCCL_TOPO_FILE) with the detection of this host.
+// Statements of the file win, above all about where devices hang. Facts that the file leaves out
+// come from the detection, devices by their addresses and ports by their names; all ranks do the
+// same. Devices of ranks and ports in the file alone are left out when anything of their kind was
+// detected: they belong to another machine.
 Machine MergeDetected(Machine file, const Machine& detected);
 
-// Returns one machine made of what several ranks, of one host or of several, know: devices with one
-// address on one host are one device, and what one rank does not know another one may. InvalidUsage
-// that names the first difference when two contradict each other, or when hosts without a host_hash
-// cannot be told apart. REQUIRES: not empty.
+// Returns a machine made of the knowledge of several ranks, of one host or of several: devices with
+// the same address on the same host are one device, and each rank may add facts. InvalidUsage names
+// the first difference when two machines contradict each other, or says that hosts without a
+// host_hash cannot be told apart. REQUIRES: not empty.
 Result<Machine> Fuse(std::span<const Machine> machines);
 
 }  // namespace tutti::topology

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "topology/paths.h"
-#include "topology/testdata.h"
+#include "topology/testing/testdata.h"
 
 namespace tutti::topology {
 namespace {

@@ -1,6 +1,6 @@
-// NVIDIA's GPUs: NVML for what is where and how it is joined, CUDA for whether NICs may
-// reach a GPU's memory. Both libraries are looked up at run time; their few types and numbers that
-// are needed are written down here from their public documentation.
+// Finds NVIDIA's GPUs: NVML tells their places and links, CUDA whether NICs may reach a GPU's
+// memory. Both libraries are looked up at run time; the few types and numbers that are needed are
+// copied from their public documentation.
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -56,7 +56,7 @@ struct NvmlFieldValue {
   } value;
 };
 
-// A library that is closed when it goes. Functions that it lacks are null.
+// A library that is closed with its object. Functions that the library lacks are null.
 class Library {
  public:
   explicit Library(const char* name) : handle_(dlopen(name, RTLD_NOW | RTLD_LOCAL)) {}
@@ -112,7 +112,7 @@ class Nvml {
              library_.Get("nvmlDeviceGetHandleByIndex_v2", by_index_) &&
              library_.Get("nvmlDeviceGetPciInfo_v3", pci_info_) &&
              library_.Get("nvmlDeviceGetCudaComputeCapability", capability_) && init() == 0;
-    // Older drivers lack these, and what they would tell.
+    // Older drivers lack these functions; their facts then stay unknown.
     library_.Get("nvmlDeviceGetNvLinkState", link_state_);
     library_.Get("nvmlDeviceGetNvLinkRemotePciInfo_v2", link_remote_);
     library_.Get("nvmlDeviceGetNvLinkRemoteDeviceType", link_type_);
@@ -144,7 +144,7 @@ class Nvml {
     if (capability_(device, &major, &minor) != kNvmlSuccess) return kNotKnown;
     return major * 10 + minor;
   }
-  // The other end of a link that is up; its type is kNotKnown when the driver does not tell.
+  // The far end of a link that is up; its type is kNotKnown when the driver does not tell.
   struct Remote {
     NvmlPciInfo pci{};
     int type = kNotKnown;
@@ -228,7 +228,7 @@ class NvidiaSource : public GpuSource {
   }
 
  private:
-  // Links to one target are one entry.
+  // Returns a GPU's NVLinks, with all links to the same target as one entry.
   std::vector<NvlinkFact> Nvlinks(const Nvml& nvml, NvmlDevice device) const {
     std::map<std::pair<BusId, uint32_t>, int> counts;
     for (unsigned link = 0; link < kMostNvlinks; ++link) {
@@ -244,8 +244,8 @@ class NvidiaSource : public GpuSource {
     return links;
   }
 
-  // Returns what a link leads to: the driver says so, or sysfs; something that neither shows is an
-  // NVSwitch, which virtual machines hide.
+  // Returns the class of a link's target by the driver or by sysfs. A target that neither shows is
+  // an NVSwitch, since virtual machines hide NVSwitches.
   uint32_t ClassOf(BusId target, int type) const {
     if (type == kRemoteGpu) return kClassGpu;
     if (type == kRemoteProcessor) return kClassNvlinkBridge;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kHypervisorFile = "/var/run/nvidia-topologyd/virtualTopology.xml";
 
-// Returns nothing for an empty text. Digits are how levels were written before they had names.
+// Returns nothing for an empty text. Old settings write levels as digits.
 std::optional<PathKind> Level(std::string_view text) {
   constexpr PathKind kNumbered[] = {PathKind::kLocal, PathKind::kPix, PathKind::kPxb,
                                     PathKind::kPhb,   PathKind::kSys, PathKind::kSys};

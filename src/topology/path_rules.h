@@ -1,7 +1,7 @@
 #pragma once
 
-// Says what the user's settings ask of paths, and where a machine's description comes from and goes
-// to.
+// Translates the user's settings into rules for paths, and reads and writes the machine files that
+// the settings name.
 
 #include "base/status.h"
 #include "config/settings.h"
@@ -10,14 +10,15 @@
 
 namespace tutti::topology {
 
-// NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_NET_GDR_LEVEL and their like.
+// Returns the rules of NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_NET_GDR_LEVEL and related settings.
 PathRules RulesOf(const Settings& settings);
 
-// `detected`, with the file that NCCL_TOPO_FILE names, or else the one that NVIDIA's hypervisor
-// leaves in virtual machines, laid over it. Fails when a named file cannot be read or understood.
+// Returns `detected` with a machine file laid over it: the file that NCCL_TOPO_FILE names, or
+// otherwise the file that NVIDIA's hypervisor leaves in virtual machines. Fails when a named file
+// cannot be read or understood.
 Result<Machine> KnownMachine(const Settings& settings, const Machine& detected);
 
-// Writes `machine` where NCCL_TOPO_DUMP_FILE says, when `rank` is the one to do so.
+// Writes `machine` where NCCL_TOPO_DUMP_FILE says, when the settings name `rank` as the writer.
 Status DumpMachine(const Settings& settings, const Machine& machine, int rank);
 
 }  // namespace tutti::topology

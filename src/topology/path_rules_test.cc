@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "topology/testdata.h"
+#include "topology/testing/testdata.h"
 
 namespace tutti::topology {
 namespace {

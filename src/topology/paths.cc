@@ -23,8 +23,9 @@ bool HasNvlinkPeer(const Graph& graph, const Paths& paths, NodeIndex gpu) {
   });
 }
 
-// Says what the path between the two has no say in. Before Ampere, reads disturb a GPU's other PCI
-// traffic, which there is unless NVLink carries it.
+// Returns whether a NIC may reach the GPU's memory as far as the two devices and the rules decide,
+// whatever the path. Before Ampere, reads disturb a GPU's other PCI traffic, which exists unless
+// NVLink carries the traffic.
 bool MayReachGpuMemory(const Graph& graph, const Paths& paths, const PathRules& rules,
                        NodeIndex gpu, NodeIndex net, bool read) {
   if (!graph.node(gpu).gpu_direct || !graph.node(net).gpu_direct) return false;
@@ -36,8 +37,8 @@ bool MayReachGpuMemory(const Graph& graph, const Paths& paths, const PathRules& 
 
 }  // namespace
 
-// Finds all paths in steps, each of which may rest on those before: plain paths, then what rules
-// divert.
+// Finds all paths in steps, each of which may rest on the steps before: plain paths, then paths
+// that the rules divert.
 class PathFinder {
  public:
   PathFinder(const Graph& graph, const PathRules& rules) : graph_(graph), rules_(rules) {}
@@ -77,8 +78,9 @@ class PathFinder {
     return paths_.paths_[paths_.row_of_[from] * paths_.row_of_.size() + to];
   }
 
-  // GPUs do not forward, except one NVLink to another one, for a GPU that has no link of its own to
-  // the third: more hops are slower than the way through PCI.
+  // Returns whether `node` forwards. GPUs do not forward, with one exception: one NVLink to another
+  // GPU, for a GPU without a link of its own to the third. More hops are slower than the path
+  // through PCI.
   bool Forwards(NodeIndex from, NodeIndex node, const Link& link, uint32_t hops) const {
     if (graph_.node(node).kind != NodeKind::kGpu || node == from) return true;
     return rules_.nvlink_bridge && graph_.node(from).kind == NodeKind::kGpu &&
@@ -114,8 +116,8 @@ class PathFinder {
     return std::max(before, kind);
   }
 
-  // Breadth first, a level at a time. Bandwidth along a path only falls, so of the paths with the
-  // fewest links to a node the widest one extends the widest one to the node before.
+  // Searches breadth first, a level at a time. Bandwidth along a path only falls, hence the widest
+  // among the shortest paths to a node extends the widest path to the node before.
   void Search(NodeIndex from) {
     steps_.assign(graph_.nodes().size(), Step());
     steps_[from] = {kLocalBandwidth, 0, PathKind::kLocal, kNoIndex};
@@ -178,7 +180,8 @@ class PathFinder {
     return amd && graph_.OfKind(NodeKind::kGpu).size() <= 2 ? PathKind::kSys : PathKind::kPxb;
   }
 
-  // GPUs that may not reach one another's memory go through the memory of the receiver's processor.
+  // Diverts GPUs that may not reach one another's memory through the memory of the receiver's
+  // processor.
   void DivertPeers() {
     const PathKind level = PeerLevel();
     for (const NodeIndex to : graph_.OfKind(NodeKind::kGpu)) {
@@ -213,8 +216,9 @@ class PathFinder {
     }
   }
 
-  // A GPU that is joined to its processor chip to chip reaches that processor's NICs as well as
-  // through a switch. Only its nearest NICs count: for others a GPU beside them is the better way.
+  // Marks paths of GPUs that are joined to their processor chip to chip: such a GPU reaches the
+  // processor's NICs as well as through a switch. Only its nearest NICs count: a GPU beside a NIC
+  // is the better way to farther NICs.
   void MarkChipToChip() {
     for (const NodeIndex gpu : graph_.OfKind(NodeKind::kGpu)) {
       const NodeIndex cpu = LocalCpu(graph_, paths_, gpu);
@@ -228,7 +232,8 @@ class PathFinder {
     }
   }
 
-  // Returns whether `net` reads from or writes to the memory of `gpu`, or of `relay` in its place.
+  // Returns whether `net` reads from or writes to the memory of `gpu`, or of `relay` in place of
+  // `gpu`.
   bool GpuDirect(NodeIndex gpu, NodeIndex relay, NodeIndex net, bool read) {
     return MayReachGpuMemory(graph_, paths_, rules_, gpu, net, read) &&
            At(relay, net).kind <= rules_.gpu_direct;
@@ -252,8 +257,8 @@ class PathFinder {
     }
   }
 
-  // PXN: over NVLink to the GPU that is near the NIC. Only to send: one side of each connection is
-  // enough, and receivers want their data at home.
+  // Returns whether PXN helps: sending over NVLink to the GPU near the NIC. Only for sending: a
+  // relay at one side of each connection is enough, and receivers want their data at home.
   bool RelayHelps(NodeIndex gpu, NodeIndex relay, NodeIndex net) {
     const Path& near = At(relay, net);
     const Path& own = At(gpu, net);
@@ -275,7 +280,7 @@ Paths ComputePaths(const Graph& graph, const PathRules& rules) {
   return PathFinder(graph, rules).Find();
 }
 
-// The path from the NIC counts for both directions, because that to the NIC may be a relay's.
+// The path from the NIC counts for both directions, because the path to the NIC may be a relay's.
 bool ReachesGpuMemory(const Graph& graph, const Paths& paths, const PathRules& rules, NodeIndex gpu,
                       NodeIndex net, bool read) {
   return MayReachGpuMemory(graph, paths, rules, gpu, net, read) &&
@@ -303,8 +308,8 @@ std::vector<NodeIndex> Nearest(const Graph& graph, const Paths& paths, NodeIndex
 
 namespace {
 
-// Reverses the lowest bits of `value`, as many as `count` (a power of two) numbers need, so that
-// neighbours land far apart.
+// Reverses the lowest bits of `value`, as many as `count` (a power of two) numbers need, to put
+// neighbours far apart.
 size_t MirrorBits(size_t value, size_t count) {
   size_t mirrored = 0;
   for (size_t bit = 1, other = count >> 1; bit < count; bit <<= 1, other >>= 1) {
@@ -333,7 +338,7 @@ NodeIndex LocalNet(const Graph& graph, const Paths& paths, NodeIndex device, int
 
 NodeIndex LocalDevice(const Graph& graph, const Paths& paths, NodeIndex net) {
   const std::vector<NodeIndex> devices = Nearest(graph, paths, net, DeviceKind(graph));
-  // After as many channels as there are nets, LocalNet repeats itself.
+  // After as many channels as the graph has nets, LocalNet repeats itself.
   const int channels = static_cast<int>(graph.OfKind(NodeKind::kNet).size());
   for (int channel = 0; channel < channels; ++channel) {
     for (const NodeIndex device : devices) {

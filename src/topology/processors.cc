@@ -1,4 +1,4 @@
-// Processors, by what the kernel shows of them.
+// Finds processors by the files of the kernel.
 
 #include "topology/processors.h"
 
@@ -15,7 +15,7 @@
 namespace tutti::topology {
 namespace {
 
-// More cores than any host has; a list that names others is not believed.
+// More cores than any host has. A list with higher numbers is not believed.
 constexpr int kMostCores = 1 << 16;
 
 int NumberOf(std::string_view text) {
@@ -37,8 +37,8 @@ std::string MaskText(const std::vector<bool>& cores) {
   return text;
 }
 
-// Stores vendor, family and model of the host's first processor in all nodes: hosts have processors
-// of one kind. Where the kernel names none (not x86) nothing is stored.
+// Stores vendor, family and model of the host's first processor in all nodes: a host has processors
+// of one kind. Stores nothing where the kernel names none (not x86).
 void NameModel(const Sysfs& proc, std::vector<CpuFact>& cpus) {
   for (const std::string& line : proc.Lines("cpuinfo")) {
     const size_t colon = line.find(':');
@@ -101,7 +101,7 @@ std::vector<CpuFact> FindProcessors(const std::string& sysfs, const std::string&
     const int numa = NumberOf(std::string_view(name).substr(4));
     if (numa >= 0) add(numa, fmt::format("devices/system/node/{}/cpulist", name));
   }
-  // A kernel without NUMA, or a container that hides it.
+  // A kernel without NUMA, or a container that hides the nodes, shows one list of cores.
   if (cpus.empty()) add(0, "devices/system/cpu/online");
   NameModel(Sysfs(proc), cpus);
   utsname names{};

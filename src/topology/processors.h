@@ -1,7 +1,7 @@
 #pragma once
 
-// Reads what the kernel says of processors. These functions stand apart so that tests can call
-// them; all other code uses FindProcessors of detect.h.
+// Reads what the kernel says of processors. These functions stand apart for tests to call; all
+// production code uses FindProcessors of detect.h.
 
 #include <string>
 #include <string_view>
@@ -9,8 +9,8 @@
 
 namespace tutti::topology {
 
-// Reads a list of cores as the kernel writes it ("0-3,8"). Element i says whether core i is in it;
-// there is none behind the highest core. Empty where the text is no such list.
+// Reads a list of cores as the kernel writes it ("0-3,8"). Element i says whether the list has core
+// i; the last element is the highest core's. Empty where the text is no such list.
 std::vector<bool> ParseCoreList(std::string_view list);
 
 // Returns uname's machine in the words of NCCL's XML.

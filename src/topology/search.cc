@@ -12,25 +12,27 @@
 namespace tutti::topology {
 namespace {
 
-// Channels cost blocks, memory and connections: many thin ones must bring something.
+// Returns a weight that is lower for many thin channels: channels cost blocks, memory and
+// connections, hence many thin channels must bring more bandwidth in all.
 double WeightSize(size_t channels, Kbps bandwidth) {
   if (channels <= 1) return 1;
   return std::min(1.0, 0.7 + 0.03 * ToGbps(bandwidth));
 }
 
-// Channels above this are made two of half the bandwidth, for more blocks to work at once, as long
-// as there are not too many; fewer between hosts, where each costs a connection per peer.
+// A channel above this bandwidth is split into two of half the bandwidth, for more blocks to work
+// at once, as long as the channels stay few. Fewer are allowed between hosts, where each channel
+// costs a connection per peer.
 constexpr Kbps kSplitAbove = 32'000'000;
 constexpr uint32_t kMostSplitInter = 8;
 
-// Large machines need more looks for the same number of tries: added to what is demanded, times the
-// looks that one channel takes.
+// Large machines need more looks for the same number of tries. The demanded steps grow by this
+// number times the looks for one channel.
 constexpr uint64_t kLooksPerChannel = 96;
 
-// Trials of about one total bandwidth.
+// A group of trials with nearly the same total bandwidth.
 struct Rung {
   std::vector<Trial> trials;
-  Kbps total = 0;  // the highest of theirs
+  Kbps total = 0;  // the highest total of the group
   std::vector<uint8_t> settled;
 };
 
@@ -53,7 +55,7 @@ struct Found {
 struct Climb {
   std::vector<Rung>& rungs;  // highest total first
   double weight = 1;
-  uint64_t end = 0;       // no further when as few steps are left
+  uint64_t end = 0;       // the climb stops when this many steps are left
   uint64_t patience = 0;  // steps for each trial
 };
 
@@ -89,20 +91,21 @@ class Searcher {
   HopTable table_;
   Walk walk_;
   Kbps most_per_channel_;
-  // A channel takes about this many looks when each of them is a good one.
+  // number of looks for a channel when every look succeeds
   uint64_t straight_;
-  uint64_t steps_;  // So many looks may be taken in all.
+  uint64_t steps_;  // number of looks that may be taken in all
   uint64_t steps_left_;
   bool exhausted_ = false;
   std::optional<Found> best_;
 };
 
-// Returns what to try, most total bandwidth first. Of totals within a hundredth only a few are
-// kept: once channels are found, Stretch gives them all that their links have.
+// Returns the trials, with the most total bandwidth first. Among totals within a hundredth only a
+// few are kept: once channels are found, Stretch gives them all the bandwidth of their links.
 std::vector<Rung> Searcher::ListRungs(const Option& option) {
   constexpr double kStep = 1.01;
   constexpr size_t kPerStep = 3;
-  constexpr double kLeastPart = 0.01;  // Nothing below this part of the best total is worth a try.
+  // Totals below this part of the best total are not worth a try.
+  constexpr double kLeastPart = 0.01;
   std::map<int, std::map<uint32_t, Trial>, std::greater<>> by_total;
   const double beat = ScoreToBeat() / option.weight;
   Trial trial = option.trial;
@@ -143,14 +146,14 @@ std::vector<Rung> Searcher::ListRungs(const Option& option) {
   return rungs;
 }
 
-// Looks for channels of this option that beat the best so far. The ladder of totals is halved again
-// and again, as what fits at one total mostly fits below; then with more patience for those rungs
-// that are still above what was found, the highest first.
+// Looks for channels of this option that beat the best so far. The search halves the ladder of
+// totals again and again, because a set of channels that fits at one total mostly fits below.
+// Afterwards it tries the rungs above the best result with more patience, the highest first.
 void Searcher::Improve(const Option& option, uint64_t steps) {
   std::vector<Rung> rungs = ListRungs(option);
   if (rungs.empty()) return;
-  // One channel, or a pair, that asks for next to nothing: without it there is no need to look for
-  // more.
+  // Tries one channel, or a pair, with next to no bandwidth. When even this trial fails, no trial
+  // can succeed.
   Trial least = option.trial;
   least.bandwidth_intra = least.bandwidth_inter = kGrain;
   if (least.cross_nic == 2) least.channels = 2;
@@ -196,7 +199,7 @@ size_t Searcher::Above(const Climb& climb) const {
   return count;
 }
 
-// Returns true when channels of one of the rung's trials were found.
+// Returns true when one of the rung's trials found channels.
 bool Searcher::TryRung(Climb* climb, size_t index) {
   Rung& rung = climb->rungs[index];
   for (size_t i = 0; i < rung.trials.size(); ++i) {
@@ -218,12 +221,12 @@ bool Searcher::TryRung(Climb* climb, size_t index) {
   return false;
 }
 
-// Returns true when channels were found. `*settled` tells whether that is certain, or only the
-// steps ran out.
+// Returns true when channels were found. `*settled` tells whether the answer is certain; it is not
+// when the steps ran out.
 bool Searcher::TryOne(const Trial& trial, double weight, Kbps bound, uint64_t steps,
                       bool* settled) {
-  // Repeating channels finds the answer at once on machines that are alike all over, and hides it
-  // on others; so each way of going about it gets its part.
+  // Repeating channels finds the answer at once on uniform machines, and hides it on others. Each
+  // way to search therefore gets its part of the steps.
   for (const auto& [replay, reverse] : {std::pair(true, true), {false, true}, {false, false}}) {
     uint64_t part = steps / 3 + 1;
     const uint64_t given = part;
@@ -245,7 +248,7 @@ bool Searcher::TryOne(const Trial& trial, double weight, Kbps bound, uint64_t st
   return false;
 }
 
-// Gives channels all the bandwidth that the links they use can bear.
+// Gives channels all the bandwidth that their links can bear.
 void Searcher::Stretch(Found* found) const {
   std::vector<int64_t> inside(table_.capacities().size());  // loads, in fortieths
   std::vector<int64_t> outside(table_.capacities().size());
@@ -270,7 +273,8 @@ void Searcher::Stretch(Found* found) const {
         std::max(trial.bandwidth_intra, both / kGrain * kGrain);
   }
   if (is_ring || !trial.inter_host) return;
-  // A tree's inner links may carry more than its way out: twice, since the data goes up and down.
+  // A tree's inner links may carry twice the bandwidth of its exit, since the data goes up and
+  // down.
   Kbps more = std::min(most_per_channel_, 2 * trial.bandwidth_inter);
   for (size_t i = 0; i < inside.size(); ++i) {
     const Kbps left = table_.capacities()[i] - trial.bandwidth_inter * outside[i] / kOnce;
@@ -279,8 +283,8 @@ void Searcher::Stretch(Found* found) const {
   trial.bandwidth_intra = std::max(trial.bandwidth_intra, more / kGrain * kGrain);
 }
 
-// Trees between hosts: with the bandwidth between hosts settled, looks for chains that carry more
-// inside.
+// Improves trees between hosts: with the bandwidth between hosts settled, looks for chains with
+// more bandwidth inside.
 void Searcher::RaiseInside() {
   if (!best_ || !demand_.inter_host || demand_.pattern == Pattern::kRing) return;
   std::vector<Kbps> bandwidths = ListBandwidths(table_, demand_, most_per_channel_, best_->trial);
@@ -307,7 +311,7 @@ void Searcher::RaiseInside() {
   }
 }
 
-// Makes two of each channel that has bandwidth to spare for two.
+// Splits each channel in two where the bandwidth suffices for two.
 void Searcher::Split(Found* found) const {
   const bool inter = demand_.inter_host;
   Trial& trial = found->trial;

@@ -6,10 +6,10 @@
 namespace tutti::topology {
 namespace {
 
-// Far above any link, and low enough that sums of a thousand of them stay in 64 bits.
+// Far above any link, and low enough for sums of a thousand such numbers to stay in 64 bits.
 constexpr double kMostGbps = 1e6;
 
-// GPUs from here on answer PCI reads without slowing what they send.
+// GPUs from this compute capability on answer PCI reads without slowing their own sends.
 constexpr int kQuietReads = 80;
 
 }  // namespace
@@ -58,7 +58,7 @@ void HopTable::AddPorts(const Graph& graph) {
       }
     }
     ports_.push_back(port);
-    // A port whose speed is not known is held back by its links alone.
+    // A port with an unknown speed is limited by its links alone.
     const double gbps = node.net_bandwidth_gbps > 0 ? node.net_bandwidth_gbps : kMostGbps;
     if (port == port_count_) {
       ++port_count_;

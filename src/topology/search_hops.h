@@ -1,11 +1,11 @@
 #pragma once
 
-// Says what one hop of a channel takes from the machine: this is the search's view of graph and
-// paths, with every path flattened into the links it loads. Internal to the search. Immutable after
-// it is built.
+// Says what one hop of a channel takes from the machine. A HopTable is the search's view of graph
+// and paths, with every path flattened into the links that the path loads. For the search and
+// `tutti topo`. Immutable after construction.
 //
-// Bandwidths are whole numbers (kB/s), so that what is given back is exactly what was taken, and so
-// that every rank computes the same.
+// Bandwidths are whole numbers (kB/s): the search gives back exactly what it took, and every rank
+// computes the same.
 
 #include <cstdint>
 #include <span>
@@ -22,8 +22,9 @@ Kbps ToKbps(double gbps);
 inline double ToGbps(Kbps kbps) { return static_cast<double>(kbps) / kKbpsPerGbps; }
 
 // Part of a hop: a link (or a port of a NIC), and how much of it a hop of bandwidth 1 takes, in
-// fortieths: 40 is once; 48 is the fifth more that Intel's host bridges cost between PCI devices; 5
-// is the eighth that the answers to PCI reads take of the other direction on GPUs before sm_80.
+// fortieths. 40 is the whole bandwidth; 48 adds the fifth that Intel's host bridges cost between
+// PCI devices; 5 is the eighth that the answers to PCI reads take of the opposite direction on GPUs
+// before sm_80.
 struct Use {
   uint32_t resource = 0;
   uint32_t load = 40;
@@ -31,8 +32,8 @@ struct Use {
 inline constexpr uint32_t kOnce = 40;
 inline constexpr uint32_t kBridgeOverhead = 48;
 inline constexpr uint32_t kReadAnswers = 5;
-// A channel's bandwidth is a multiple of this, so that all these parts of it, and their halves, are
-// whole numbers.
+// A channel's bandwidth is a multiple of kGrain. All loads of the channel, and their halves, are
+// then whole numbers.
 inline constexpr Kbps kGrain = 80;
 inline Kbps Cost(Kbps bandwidth, uint32_t load) { return bandwidth * load / kOnce; }
 
@@ -59,14 +60,16 @@ class HopTable {
     return std::span(uses_).subspan(hop.first_use, hop.use_count);
   }
 
-  // Returns what each resource has: the links of the graph, then the two directions of each port.
+  // Returns the bandwidth of each resource: the links of the graph, then the two directions of each
+  // port.
   std::span<const Kbps> capacities() const { return capacities_; }
 
-  // Nets of one port of one NIC have one number here.
+  // Returns the number of the port of `net`. Nets of the same port of the same NIC have the same
+  // number.
   uint32_t port(size_t net) const { return ports_[net]; }
   uint32_t port_count() const { return port_count_; }
 
-  // Returns what `hop` can carry when nothing else runs.
+  // Returns how much `hop` can carry when nothing else runs.
   Kbps Most(const Hop& hop) const;
 
  private:

@@ -6,11 +6,10 @@
 namespace tutti::topology {
 namespace {
 
-// Returns how much total bandwidth a better kind of path may cost: the answer is the one with the
-// highest product of weight and bandwidth. Leaving NVLink must pay off nearly twofold, as PCI and
-// the processors' memory are shared with everything else on the host. Among ways to a NIC that
-// data can take without passing a processor the difference is small: what it costs is a little
-// latency.
+// Returns how much total bandwidth a better kind of path may cost: the answer is the option with
+// the highest product of weight and bandwidth. Leaving NVLink must pay off nearly twofold, as PCI
+// and the processors' memory are shared with everything else on the host. Paths to a NIC that do
+// not pass a processor differ little in weight: the worse path costs a little latency.
 double WeightInside(PathKind kind) {
   if (kind <= PathKind::kNvlink) return 1.0;
   if (kind <= PathKind::kC2c) return 0.9;
@@ -27,13 +26,13 @@ double WeightOutside(PathKind kind) {
 
 double WeightCrossing(int cross_nic) { return cross_nic == 0 ? 1.0 : cross_nic == 2 ? 0.98 : 0.97; }
 
-// One tree rather than another only breaks ties: two devices sharing the way out are better than
-// one.
+// Returns a weight that only breaks ties between trees: two devices that share the exit are better
+// than one.
 double WeightPattern(Pattern pattern) {
   return pattern == Pattern::kTree ? 0.995 : pattern == Pattern::kSplitTree ? 0.99 : 1.0;
 }
 
-// Returns whether ways no worse than `kind` lead from the first device to all and back.
+// Returns whether paths no worse than `kind` lead from the first device to all devices and back.
 bool Joined(const HopTable& table, PathKind kind) {
   const size_t count = table.device_count();
   for (const bool forth : {true, false}) {
@@ -141,7 +140,7 @@ std::vector<Kbps> ListBandwidths(const HopTable& table, const Demand& demand, Kb
       add(table.Out(from, net), trial.kind_inter);
     }
   }
-  std::set<int64_t> loads;  // They are counted in fortieths.
+  std::set<int64_t> loads;  // in fortieths
   for (uint32_t hops = 1; hops <= demand.max_channels; ++hops) loads.insert(hops * kOnce);
   for (uint32_t slow = 1; slow <= 3; ++slow) {
     for (uint32_t plain = 0; plain <= 3; ++plain) {
@@ -150,7 +149,7 @@ std::vector<Kbps> ListBandwidths(const HopTable& table, const Demand& demand, Kb
   }
   for (uint32_t plain = 1; plain <= 4; ++plain) {
     loads.insert(plain * kOnce + kReadAnswers);
-    loads.insert(plain * kOnce + kOnce / 2);  // the half of a balanced tree
+    loads.insert(plain * kOnce + kOnce / 2);  // half a hop, as in a balanced tree
   }
   std::set<Kbps> bandwidths{most_per_channel / kGrain * kGrain};
   for (const Kbps capacity : capacities) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Lists what the search (topology/search.h) tries, before it walks the machine: which kinds of
-// path, which pattern, and which bandwidths. Pure functions.
+// Lists the trials of the search (topology/search.h), before the search walks the machine: kinds of
+// path, patterns, and bandwidths. Pure functions.
 
 #include <span>
 #include <vector>
@@ -12,23 +12,23 @@
 
 namespace tutti::topology {
 
-// Describes one way to search: the kinds of path that may be used, the pattern, and what finding
-// something that way is worth against the same bandwidth found another way.
+// Describes a way to search: the kinds of path that may be used, the pattern, and a weight. The
+// weight compares bandwidths that were found in different ways.
 struct Option {
   Trial trial;
   double weight = 1;
 };
 
-// Returns the most that one channel is asked to carry: a channel is one block of a kernel, which
-// moves no more.
+// Returns the bound of a channel's bandwidth: a channel is a block of a kernel, and a block moves
+// no more.
 Kbps MostPerChannel(const Graph& graph, std::span<const NodeIndex> devices);
 
-// Returns all options, the one of highest weight first.
+// Returns all options, with the highest weight first.
 std::vector<Option> ListOptions(const HopTable& table, const Demand& demand);
 
-// Returns the bandwidths at which another hop begins to fit on some link: what the links have,
-// divided by what a few hops together take. Between two of them nothing changes, so no others need
-// a try.
+// Returns the bandwidths at which another hop begins to fit on some link: the link's bandwidth
+// divided by the load of a few hops together. Nothing changes between two such bandwidths, hence no
+// bandwidth between them is tried.
 std::vector<Kbps> ListBandwidths(const HopTable& table, const Demand& demand, Kbps most_per_channel,
                                  const Trial& trial);
 

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <random>
 
+#include "topology/testing/channel_difference.h"
+
 namespace tutti::topology {
 namespace {
 

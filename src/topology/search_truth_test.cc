@@ -8,7 +8,7 @@
 #include <string>
 
 #include "topology/search.h"
-#include "topology/testdata.h"
+#include "topology/testing/testdata.h"
 
 namespace tutti::topology {
 namespace {

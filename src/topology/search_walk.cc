@@ -6,7 +6,7 @@
 namespace tutti::topology {
 namespace {
 
-constexpr uint32_t kNoLink = UINT32_MAX;  // a way that crosses no link: nothing limits it
+constexpr uint32_t kNoLink = UINT32_MAX;  // a path that crosses no link and has no limit
 
 void AddOnce(std::vector<uint32_t>* list, uint32_t value) {
   if (std::find(list->begin(), list->end(), value) == list->end()) list->push_back(value);
@@ -160,7 +160,7 @@ bool Walk::NextChannel() {
     if (trial_.reverse && (!trial_.inter_host || trial_.pattern == Pattern::kRing)) {
       Draft back = last;
       std::reverse(back.devices.begin(), back.devices.end());
-      // A ring in one host starts where the last one did: only the direction changes.
+      // A ring in one host starts at the same device as the last ring: only the direction changes.
       if (!trial_.inter_host && trial_.pattern == Pattern::kRing) {
         std::rotate(back.devices.begin(), back.devices.end() - 1, back.devices.end());
       }
@@ -174,7 +174,7 @@ bool Walk::NextChannel() {
   return trial_.inter_host ? StartFromNet() : StartInside();
 }
 
-// Lays a channel that is known already, and the rest after it.
+// Lays a channel that is already known, and all remaining channels after it.
 bool Walk::Replay(const Draft& draft) {
   const std::vector<Leg> legs = LegsOf(table_, trial_.pattern, trial_.inter_host, draft);
   if (trial_.inter_host && !MayCross(draft.net_in, draft.net_out)) return false;
@@ -206,8 +206,8 @@ bool Walk::Replay(const Draft& draft) {
 
 bool Walk::StartInside() {
   const uint32_t count = static_cast<uint32_t>(table_.device_count());
-  // Where a ring starts makes no difference. Chains start at each device in turn, so that all
-  // devices are spared the way out once.
+  // A ring may start anywhere. Chains start at each device in turn, for all devices to be spared
+  // the exit once.
   const uint32_t tries = trial_.pattern == Pattern::kRing ? 1 : count;
   for (uint32_t i = 0; i < tries; ++i) {
     const uint32_t turn =
@@ -278,7 +278,7 @@ bool Walk::StartAt(uint32_t net, uint32_t device) {
   return false;
 }
 
-// Returns what the device at place `depth` of a tree sends out of the host; 0 for nothing.
+// Returns how much the device at place `depth` of a tree sends out of the host; 0 for nothing.
 Kbps Walk::TreeShare(size_t depth) const {
   const Kbps whole = trial_.bandwidth_inter;
   if (!trial_.inter_host || depth > 1) return 0;
@@ -296,12 +296,12 @@ Kbps Walk::TreeShare(size_t depth) const {
   return 0;
 }
 
-// Returns whether the channel being laid may leave by `net_out` when it came in by `net_in`.
+// Returns whether the current channel may leave by `net_out` after it entered by `net_in`.
 bool Walk::MayCross(uint32_t net_in, uint32_t net_out) const {
   if (trial_.pattern != Pattern::kRing) return net_in == net_out;
   if (trial_.cross_nic == 1) return true;
   if (trial_.cross_nic == 2) {
-    // Channels go in twos, each the other way round; a last one alone has nobody to pair with.
+    // Channels go in pairs of opposite direction; the last of an odd number has no partner.
     if (laid_.size() % 2 == 1) {
       return net_in == laid_.back().net_out && net_out == laid_.back().net_in;
     }
@@ -340,8 +340,9 @@ bool Walk::NextHop() {
   return false;
 }
 
-// Nearest kind first; those that a ring needs as its end last; then what has most bandwidth left,
-// which spreads the channels, but for the first channel the order of the machine.
+// Lists candidates: nearest kind first, devices that a ring needs as its end last. Equal candidates
+// are ordered by the bandwidth that is left, in order to spread the channels; for the first
+// channel, by the order of the machine.
 void Walk::ListCandidates(uint32_t from) {
   const uint32_t count = static_cast<uint32_t>(table_.device_count());
   const bool ends = trial_.inter_host && trial_.pattern == Pattern::kRing;
@@ -394,7 +395,7 @@ bool Walk::TryHop(uint32_t device) {
 bool Walk::Close() {
   if (trial_.pattern != Pattern::kRing) return Done();
   if (trial_.inter_host) {
-    // By the NIC it came in by, when it may.
+    // A channel leaves by the NIC of its entry where it may.
     if (CloseBy(draft_.net_in)) return true;
     const uint32_t net_in = draft_.net_in;
     for (const uint32_t net : NetsByUse()) {
@@ -422,7 +423,8 @@ bool Walk::CloseBy(uint32_t net) {
   return false;
 }
 
-// Ends a channel, which is laid. Goes on to the next; comes back with the channel as it was.
+// Finishes a laid channel and goes on to the next. When no set of further channels fits, the
+// channel is as before.
 bool Walk::Done() {
   std::vector<Candidate> candidates = std::move(candidates_);
   candidates_.clear();

@@ -1,8 +1,9 @@
 #pragma once
 
-// The recursive walk: lays a given number of channels of a given bandwidth over the machine, one
-// hop after another, taking bandwidth away as hops use it and giving it back on return, until all
-// fit or every possibility was tried or the steps are used up. Internal to the search.
+// Walks recursively: lays a given number of channels of a given bandwidth over the machine, hop
+// after hop. The walk takes bandwidth away as hops use it and gives the bandwidth back on return,
+// until all channels fit, every possibility was tried, or the steps are used up. Internal to the
+// search.
 
 #include <cstdint>
 #include <optional>
@@ -21,8 +22,8 @@ struct Draft {
   uint32_t net_out = kNoIndex;
 };
 
-// One way that a channel loads; it takes the bandwidth inside a host or the one between hosts, or
-// half of that.
+// One path that a channel loads, with the bandwidth inside a host or the bandwidth between hosts,
+// or half of the latter.
 struct Leg {
   Hop hop;
   bool inter = false;
@@ -31,7 +32,7 @@ struct Leg {
 std::vector<Leg> LegsOf(const HopTable& table, Pattern pattern, bool inter_host,
                         const Draft& draft);
 
-// Says what is demanded of the channels. Worse kinds of paths than these are not used.
+// Holds the demand on the channels. Kinds of paths worse than these are not used.
 struct Trial {
   Pattern pattern = Pattern::kRing;
   bool inter_host = false;
@@ -41,20 +42,20 @@ struct Trial {
   uint32_t channels = 1;
   Kbps bandwidth_intra = 0;  // per channel, multiples of kGrain
   Kbps bandwidth_inter = 0;
-  bool replay = true;   // look first whether the last channel fits again,
-  bool reverse = true;  // and the other way round
+  bool replay = true;   // try first whether the last channel fits again
+  bool reverse = true;  // then try the last channel in reverse
 };
 
 class Walk {
  public:
   explicit Walk(const HopTable& table);
 
-  // Returns the channels, or nothing. `*steps` is what may be spent, a step being one hop that is
-  // looked at; what was spent is taken off. It is 0 when the walk ended for want of steps.
+  // Returns the channels, or nothing. `*steps` is the number of hops that may be looked at; Find
+  // subtracts the hops that were looked at. `*steps` is 0 when the walk ended for want of steps.
   std::optional<std::vector<Draft>> Find(const Trial& trial, uint64_t* steps);
 
   // Returns whether the machine could hold the trial at all, going by what enters and leaves each
-  // device and each port alone. False is final; true is a hope.
+  // device and each port alone. A result of false is final; a result of true is not certain.
   bool MayFit(const Trial& trial);
 
  private:
@@ -89,8 +90,8 @@ class Walk {
   bool Spend(uint64_t steps);
 
   struct Candidate {
-    uint64_t order = 0;  // lower is tried first,
-    uint64_t tie = 0;    // and of equal ones that with the lower tie
+    uint64_t order = 0;  // The candidate with the lowest order is tried first,
+    uint64_t tie = 0;    // and among equal orders the one with the lowest tie.
     uint32_t device = 0;
   };
 
@@ -98,21 +99,21 @@ class Walk {
   Trial trial_;
   uint64_t steps_left_ = 0;
   std::vector<Kbps> left_;  // per resource
-  // Per device: the first links of its ways to other devices, and the last links of ways to it.
+  // Per device: the first links of its paths to devices, and the last links of paths to the device.
   std::vector<std::vector<uint32_t>> exits_;
   std::vector<std::vector<uint32_t>> entries_;
-  std::optional<PathKind> exits_kind_;  // the kind that exits_ and entries_ were made for
-  std::vector<Kbps> ports_in_;          // per port: what can come in by ways of ports_kind_,
-  std::vector<Kbps> ports_out_;         // and go out
+  std::optional<PathKind> exits_kind_;  // the kind for which exits_ and entries_ were made
+  std::vector<Kbps> ports_in_;          // per port: what can enter by paths of ports_kind_
+  std::vector<Kbps> ports_out_;         // and what can leave
   std::optional<PathKind> ports_kind_;
   std::vector<Draft> laid_;
-  Draft draft_;  // being laid
+  Draft draft_;  // the channel that is being laid
   std::vector<uint8_t> visited_;
-  std::vector<uint8_t> is_end_;   // rings between hosts: devices that may be this channel's last
-  uint32_t ends_left_ = 0;        // So many of them were not visited yet.
-  std::vector<uint32_t> starts_;  // per device and
-  std::vector<uint32_t> net_starts_;   // per net: channels that start there
-  std::vector<Candidate> candidates_;  // a stack of lists, one per hop of the channel being laid
+  std::vector<uint8_t> is_end_;       // rings between hosts: devices that may be the channel's last
+  uint32_t ends_left_ = 0;            // number of ends not yet visited
+  std::vector<uint32_t> starts_;      // per device: channels that start at the device
+  std::vector<uint32_t> net_starts_;  // per net: channels that start at the net
+  std::vector<Candidate> candidates_;  // a stack of lists, one per hop of the current channel
 };
 
 }  // namespace tutti::topology

@@ -13,7 +13,7 @@ namespace {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 
-// Gigatransfers of "16.0 GT/s PCIe"; 0 for "Unknown" and the like.
+// Returns the gigatransfers of "16.0 GT/s PCIe"; 0 for "Unknown" and the like.
 double Speed(std::string_view text) {
   double speed = 0;
   std::from_chars(text.data(), text.data() + text.size(), speed);
@@ -120,8 +120,8 @@ PciFact Sysfs::ReadPci(BusId bus_id) const {
   pci.device = number("/device");
   pci.subsystem_vendor = number("/subsystem_vendor");
   pci.subsystem_device = number("/subsystem_device");
-  // A link is as fast as the slower of its ends: the device, or its physical function, and the port
-  // above. It may run slower while it idles, hence the maximum.
+  // A link is as fast as the slower of its two ends: the device, or its physical function, and the
+  // port above. The maximum counts, since an idle link may run slower.
   const std::string own = Exists(folder + "/physfn") ? folder + "/physfn" : folder;
   const std::vector<BusId> chain = PciChain(own);
   const std::string above = chain.size() > 1 ? PciFolder(chain[chain.size() - 2]) : std::string();
@@ -132,7 +132,7 @@ PciFact Sysfs::ReadPci(BusId bus_id) const {
     if (Speed(speed) > 0 && (pci.link_speed.empty() || Speed(speed) < Speed(pci.link_speed))) {
       pci.link_speed = speed;
     }
-    constexpr int64_t kUnknownWidth = 255;  // The kernel writes this where it does not know.
+    constexpr int64_t kUnknownWidth = 255;  // the kernel's number for an unknown width
     if (width > 0 && width < kUnknownWidth && (pci.link_width == 0 || width < pci.link_width)) {
       pci.link_width = static_cast<int>(width);
     }

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "topology/graph_builder.h"
-#include "topology/text.h"
 
 namespace tutti::topology {
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// The part of a machine that one rank's job on this host can use: without the devices that nothing
-// but a network joins to it. Pure; all ranks of a part compute the same one.
+// Reduces a machine to the part that one rank's job on this host can use: without the devices that
+// only a network joins to the part. Pure; all ranks of a part compute the same part.
 
 #include <string>
 #include <vector>
@@ -13,11 +13,11 @@ namespace tutti::topology {
 
 struct Trimmed {
   Graph graph;
-  std::vector<std::string> remarks;  // Each says in a sentence what was left out.
+  std::vector<std::string> remarks;  // a sentence for each group of devices that was left out
 };
 
-// Returns the part with `rank`; the whole graph when no device has that rank. `paths` are those of
-// `graph`, and are not those of the result, whose nodes have other numbers.
+// Returns the part with `rank`; the whole graph when no device has the rank. `paths` are the paths
+// of `graph`. The result has other numbers for its nodes, and needs paths of its own.
 Trimmed TrimToRank(const Graph& graph, const Paths& paths, int rank);
 
 }  // namespace tutti::topology

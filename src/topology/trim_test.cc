@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "topology/testdata.h"
+#include "topology/testing/testdata.h"
 
 namespace tutti::topology {
 namespace {

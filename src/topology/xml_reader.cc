@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kLongestText = 1024;  // an affinity mask of 2048 cores takes 576 characters
 
-// Control characters and foreign bytes would garble a terminal.
+// Removes control characters and foreign bytes, which would garble a terminal.
 std::string Shown(std::string_view text) {
   constexpr size_t kLongest = 40;
   std::string shown(text.substr(0, kLongest));
@@ -40,7 +40,7 @@ XmlRemark XmlReader::At(ptrdiff_t offset, std::string sentence) {
 }
 
 void XmlReader::Error(pugi::xml_node element, std::string sentence) {
-  // The offset is of the name; the element begins at the bracket before it.
+  // The offset is the name's; the element begins at the bracket before its name.
   if (!full()) errors_.push_back(At(element.offset_debug() - 1, std::move(sentence)));
 }
 
@@ -49,8 +49,8 @@ void XmlReader::Remark(pugi::xml_node element, std::string sentence) {
   remarks_.push_back(At(element.offset_debug() - 1, std::move(sentence)));
 }
 
-// Counts before anything is built, so that a small text cannot become a large tree. Brackets and
-// equal signs in comments and texts count as well: no harm, as the bounds are far.
+// Counts before anything is built, lest a small text become a large tree. Brackets and equal signs
+// in comments and texts are counted too; the bounds are far enough.
 bool XmlReader::Bounded() {
   if (text_.size() > kLargestXml) {
     errors_.push_back({1, 1,

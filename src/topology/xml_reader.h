@@ -1,7 +1,7 @@
 #pragma once
 
-// The readers of this module's two XML formats share this: a bounded parse, places in lines and
-// columns, and attributes that say what was expected of them.
+// Gives the readers of this module's two XML formats a bounded parse, places in lines and columns,
+// and errors about attributes that say what was expected.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,12 +21,12 @@ class XmlReader {
   // `text` must outlive the reader.
   explicit XmlReader(std::string_view text) : text_(text) {}
 
-  // Parses the text and gives its root element, which must be called `root`; an empty node and an
-  // error otherwise.
+  // Parses the text and returns its root element, whose name must be `root`. Notes an error and
+  // returns an empty node otherwise.
   pugi::xml_node Parse(const char* root);
 
-  // Returns the attribute as a number. Notes an error when it is not one from `low` to `high`.
-  // `missing` when it is not there or empty.
+  // Returns the attribute as a number. Notes an error when the attribute is not a number from `low`
+  // to `high`. Returns `missing` when the attribute is absent or empty.
   int64_t Integer(pugi::xml_node element, const char* name, int64_t low, int64_t high,
                   int64_t missing);
   // Returns a number in hexadecimal with or without 0x.
@@ -34,7 +34,7 @@ class XmlReader {
   double Number(pugi::xml_node element, const char* name, double low, double high, double missing);
   // Returns the attribute. Notes an error when the attribute is longer than kLongestText.
   std::string Text(pugi::xml_node element, const char* name);
-  // Notes an error when the attribute is not there.
+  // Notes an error when the attribute is absent.
   bool Require(pugi::xml_node element, const char* name, std::string_view expected);
 
   // Notes a remark for each attribute whose name is none of `known`.

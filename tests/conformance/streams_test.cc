@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "conformance/suites.h"
+#include "testing/threads.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -129,7 +130,8 @@ TEST(EventTest, OrdersStreamsAndTellsTime) {
       [](void* arg) {
         auto* const at = static_cast<Gate*>(arg);
         at->reached = true;
-        while (!at->open) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        at->reached.notify_all();
+        at->open.wait(false);
       },
       &gate));
   EXPECT_NCCL(tuttiEventRecord(end, first));
@@ -139,14 +141,19 @@ TEST(EventTest, OrdersStreamsAndTellsTime) {
   EXPECT_EQ(tuttiStreamQuery(first), ncclInProgress);
   EXPECT_EQ(tuttiEventQuery(end), ncclInProgress);
   EXPECT_FALSE(follower_ran);
-  while (!gate.reached) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  gate.reached.wait(false);
+  const auto reached = std::chrono::steady_clock::now();
+  EXPECT_TRUE(AwaitAllAsleep("tutti-stream"));  // one thread at the gate, one for the event
+  EXPECT_FALSE(follower_ran);
+  const std::chrono::duration<double, std::milli> closed =
+      std::chrono::steady_clock::now() - reached;
   gate.open = true;
+  gate.open.notify_all();
   EXPECT_NCCL(tuttiEventSynchronize(end));
   EXPECT_NCCL(tuttiStreamSynchronize(second));
   EXPECT_TRUE(follower_ran);
   EXPECT_NCCL(tuttiEventElapsedTime(&elapsed_ms, start, end));
-  EXPECT_GE(elapsed_ms, 49);
+  EXPECT_GE(elapsed_ms, closed.count());
   EXPECT_NCCL(tuttiEventDestroy(start));
   EXPECT_NCCL(tuttiEventDestroy(end));
   EXPECT_NCCL(tuttiStreamDestroy(first));

@@ -1,23 +1,24 @@
-// A CUDA driver that is none: "GPUs" whose memory is this machine's, whose streams are threads, and
-// whose kernels are the library's own sources compiled for the host, a thread for each block. A
-// program that finds it under the name libcuda.so.1 takes the machine for one with GPUs, and
-// everything above the driver can be tested without one. This file has devices, contexts, modules
-// and launches; fake_memory.cc, fake_streams.cc and fake_graphs.cc have the rest.
+// A stand-in for the CUDA driver. The memory of its "GPUs" is memory of this machine, their streams
+// are threads, and their kernels are the library's own sources compiled for the host, with a thread
+// for each block. A program that finds the stand-in under the name libcuda.so.1 takes the machine
+// for a machine with GPUs. Everything above the driver can thus be tested without a GPU. This file
+// has devices, contexts, modules and launches; fake_memory.cc, fake_streams.cc and fake_graphs.cc
+// have the rest.
 //
-// What it cannot show: the memory order of real GPUs, blocks of more than one thread, and time.
+// The stand-in cannot show the memory order of real GPUs, blocks of more than one thread, and time.
 //
-//   TUTTI_FAKE_GPUS=n          so many devices (4)
+//   TUTTI_FAKE_GPUS=n          the number of devices (4)
 //   TUTTI_FAKE_NO_PEER=1       no device may map another's memory
 //   TUTTI_FAKE_PCIE=1          no NVLink between them
-//   TUTTI_FAKE_MULTIPROCESSORS=n   of each device (4), or with _0, _1 … at the end of one
-//   TUTTI_FAKE_COMPUTE_1=8     what device 1 can do (9: as an H100)
-//   TUTTI_FAKE_VERSION=11080   the version that the driver says it has
-//   TUTTI_FAKE_MEMORY=bytes    what a device grants; more is refused
+//   TUTTI_FAKE_MULTIPROCESSORS=n   of each device (4), or of one device with _0, _1 … at the end
+//   TUTTI_FAKE_COMPUTE_1=8     the compute capability of device 1 (9: as an H100)
+//   TUTTI_FAKE_VERSION=11080   the version that the driver reports
+//   TUTTI_FAKE_MEMORY=bytes    the memory of a device; further memory is refused
 //   TUTTI_FAKE_MIG=1           all devices are parts of one GPU, at one PCI address
-//   TUTTI_FAKE_PAGEABLE=1      devices read ordinary memory of the host, as on machines that keep both coherent
+//   TUTTI_FAKE_PAGEABLE=1      devices read ordinary memory of the host, as on coherent machines
 //   TUTTI_FAKE_NO_DMABUF=1     memory is not lent to NICs
-//   TUTTI_FAKE_WRITES_ORDERING=100   kernels see what NICs write in the order in which they tell of it
-//   TUTTI_FAKE_STICKY=n        the n-th launch and every call after it fail, as after a bad access
+//   TUTTI_FAKE_WRITES_ORDERING=100   kernels see writes of NICs in the order of their completions
+//   TUTTI_FAKE_STICKY=n        the n-th launch and all later calls fail, as after a bad access
 
 #include "fake_state.h"
 
@@ -40,7 +41,8 @@ void RunBlocks(const FakeFunction& function, const std::vector<std::byte>& args,
   s.working.erase(owned);
 }
 
-// Makes what records the event that a launch is to record when its kernel begins, if there is one.
+// Makes the record of the event that a launch records when its kernel begins, if the launch has an
+// event.
 int ReadBegunEvent(const LaunchConfig& config, Work& begun) {
   for (unsigned i = 0; i < config.num_attributes; ++i) {
     if (config.attributes[i].id != kBegunEvent) continue;
@@ -162,7 +164,7 @@ int cuCtxPopCurrent_v2(void** context) {
 int cuCtxSynchronize() {
   if (Broken()) return kIllegalAddress;
   if (const int refused = Refused()) return refused;
-  {  // In any mode, what is captured cannot be waited for.
+  {  // In any mode, captured work cannot be waited for.
     std::lock_guard lock(TheState().mutex);
     for (FakeStream* stream : Current()->streams) {
       const auto capture = stream->capture();
@@ -216,7 +218,7 @@ int cuLaunchHostFunc(void* stream, void (*function)(void*), void* data) {
   return kSuccess;
 }
 
-// These are no functions of a driver; tests call them.
+// Functions for tests, which a driver does not have.
 int tuttiFakeOverlaps() { return TheState().overlaps; }
 int tuttiFakeRunningKernels() {
   std::lock_guard lock(TheState().mutex);

@@ -40,7 +40,7 @@ int cuUserObjectRelease(void* handle, unsigned) {
 }
 int cuGraphRetainUserObject(void* graph, void* handle, unsigned, unsigned) {
   static_cast<FakeGraph*>(graph)->objects.push_back(*static_cast<ObjectHandle*>(handle));
-  return cuUserObjectRelease(handle, 1);  // it is moved
+  return cuUserObjectRelease(handle, 1);  // The reference is moved.
 }
 int cuGraphInstantiateWithFlags(void** exec, void* graph, unsigned long long) {
   *exec = new FakeGraph(*static_cast<FakeGraph*>(graph));
@@ -73,9 +73,10 @@ int cuGraphDestroy(void* graph) {
   return kSuccess;
 }
 
-// These are no functions of a driver; tests call them.
+// Functions for tests, which a driver does not have.
 int tuttiFakeObjects() { return FakeObject::alive; }
-// Returns the number of nodes of a graph; `on_the_way` are those that captured work waits for.
+// Returns the number of nodes of a graph; `on_the_way` gets the number of nodes that captured work
+// waits for.
 int tuttiFakeNodes(void* graph, int* on_the_way) {
   const auto& nodes = static_cast<FakeGraph*>(graph)->nodes;
   *on_the_way = 0;

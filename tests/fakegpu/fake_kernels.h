@@ -14,7 +14,7 @@ namespace fake {
 struct FakeFunction {
   std::function<void(const void* args, uint32_t block)> run;
   size_t args_bytes = 0;
-  // What only one kernel at a time may work with: the counters of its communicator on its rank.
+  // Memory that only one kernel at a time may use: the counters of its communicator on its rank.
   std::function<const void*(const void* args)> owns;
 };
 

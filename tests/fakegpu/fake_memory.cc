@@ -28,10 +28,10 @@ void Forget(void* memory) {
   std::lock_guard lock(s.mutex);
   s.ranges.erase(reinterpret_cast<uintptr_t>(memory));
 }
-// Copies as the engines of a GPU do: an aligned word of 8 bytes comes whole, and what was copied
-// before it is there by then, so that a kernel may wait for the word.
+// Copies as the engines of a GPU do: an aligned word of 8 bytes arrives whole, after all bytes
+// copied before the word. A kernel may therefore wait for the word.
 void Copy(void* to, const void* from, size_t bytes) {
-  if (bytes == 0) return;  // Where nothing is to be copied, the pointers may be null.
+  if (bytes == 0) return;  // Without bytes the pointers may be null.
   constexpr size_t kWord = sizeof(uint64_t);
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % kWord == 0; };
   if (bytes != kWord || !aligned(to) || !aligned(from)) {
@@ -53,7 +53,7 @@ bool IsOfDevice(const State& s, DeviceAddress address) {
   const auto range = RangeOf(s, address);
   return range != s.ranges.end() && !range->second.host;
 }
-// Memory that another process can open; small one lies on the heap.
+// Allocates memory that another process can open. Small memory is on the heap.
 void* AllocateDevice(size_t bytes) {
   constexpr size_t kSmall = 64 << 10;
   if (bytes < kSmall) return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -94,14 +94,14 @@ int cuMemAlloc_v2(DeviceAddress* address, size_t bytes) {
   Note(memory, bytes, false);
   return kSuccess;
 }
-// As the true ones do, these wait for the whole device before they free.
+// Frees memory. Like the functions of a real driver, both wait for the whole device first.
 int cuMemFree_v2(DeviceAddress address) {
   if (const int refused = Refused()) return refused;
   AwaitDevice(/*all=*/true);
   Free(Pointer(address));
   return kSuccess;
 }
-// Counts what this process has allocated on the current device, and not what it has imported.
+// Counts the memory that this process has allocated, not imported, on the current device.
 int cuMemGetInfo_v2(size_t* left, size_t* total) {
   *left = *total = size_t{1} << 34;
   State& s = TheState();
@@ -284,7 +284,7 @@ int cuMemMap(DeviceAddress address, size_t bytes, size_t, AllocationHandle handl
   const auto next = s.ranges.lower_bound(address);
   if (RangeOf(s, address) != s.ranges.end() ||
       (next != s.ranges.end() && next->first < address + bytes))
-    return kInvalidValue;  // Something is mapped there.
+    return kInvalidValue;  // The address is mapped already.
   void* memory = mmap(Pointer(address), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                       allocation.fd, 0);
   if (memory == MAP_FAILED) return kOutOfMemory;
@@ -314,7 +314,7 @@ int cuMemRetainAllocationHandle(AllocationHandle* handle, void* address) {
   s.allocations[*handle] = {dup(found->second), 0, 0, false, false, has_name};
   return kSuccess;
 }
-// Takes whole mappings away, and one at a time.
+// Unmaps whole mappings, a single mapping at a time.
 int cuMemUnmap(DeviceAddress address, size_t bytes) {
   if (const int refused = Refused()) return refused;
   {
@@ -347,8 +347,9 @@ int cuMemExportToShareableHandle(void* out, AllocationHandle handle, int, unsign
   *static_cast<int*>(out) = dup(s.allocations[handle].fd);
   return kSuccess;
 }
-// A DMA-BUF is the memory's file, from its beginning on; so there is none of several allocations,
-// of which a true driver makes one where they are mapped without a gap.
+// A DMA-BUF is the file of an allocation, from its beginning on. The stand-in refuses a range of
+// several allocations. A real driver makes a DMA-BUF of such a range where the allocations are
+// mapped without a gap.
 int cuMemGetHandleForAddressRange(void* out, DeviceAddress address, size_t bytes, int type,
                                   unsigned long long) {
   State& s = TheState();

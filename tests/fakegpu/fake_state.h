@@ -1,7 +1,7 @@
 #pragma once
 
-// Has what the files of the stand-in for a CUDA driver share: devices, streams, events, graphs, and
-// the state of the process.
+// Holds the state that the files of the stand-in for a CUDA driver share: devices, streams, events,
+// graphs and the process.
 
 #include <algorithm>
 #include <atomic>
@@ -61,7 +61,8 @@ class FakeObject {
 };
 using ObjectHandle = std::shared_ptr<FakeObject>;
 
-// An event; streams and graphs that are to reach it keep it when its handle is destroyed.
+// An event. Streams and graphs with operations on an event keep the event when its handle is
+// destroyed.
 struct FakeEvent;
 using EventRef = std::shared_ptr<FakeEvent>;
 
@@ -69,8 +70,8 @@ struct FakeNode {
   Work work = nullptr;
   EventRef waits_for = nullptr;
   EventRef records = nullptr;
-  // Not captured, but added beside what is: it comes when all of these nodes are done, and no other
-  // node waits for it.
+  // Not captured, but added beside captured nodes: the node is done after all nodes `behind`, and
+  // no node waits for it.
   bool beside = false;
   std::set<size_t> behind = {};
 };
@@ -79,10 +80,10 @@ struct FakeGraph {
   uint64_t number = NextNumber();  // The number of its capture.
   std::vector<FakeNode> nodes;
   std::vector<ObjectHandle> objects;
-  int mode = kRelaxed;     // while it is captured
+  int mode = kRelaxed;     // during the capture
   std::thread::id thread;  // This thread captures it.
   bool invalid = false;
-  // Returns the place of the last captured node + 1; 0: there is none.
+  // Returns the place of the last captured node + 1; 0 without captured nodes.
   size_t Tip() const {
     for (size_t i = nodes.size(); i > 0; --i)
       if (!nodes[i - 1].beside) return i;
@@ -90,12 +91,12 @@ struct FakeGraph {
   }
 };
 
-// A stream: a thread that does what is queued, or a list of it while it is captured. A stream that
-// is destroyed does what it has been given, and its address may come again at once.
+// A stream: a thread that runs queued work, or a list of the work during a capture. A destroyed
+// stream still runs its queued work, and its address may come again at once.
 class FakeStream {
  public:
-  // `legacy`: work on the null stream waits for this one's, as CUDA's rule is for streams that are
-  // not made with the flag that says no.
+  // `legacy`: work on the null stream waits for this stream's work. This is CUDA's rule for streams
+  // made without the flag of non-blocking streams.
   FakeStream(int device, bool legacy)
       : device_(device), legacy_(legacy), line_(std::make_shared<Line>()) {
     std::thread([line = line_] { line->Run(); }).detach();
@@ -107,7 +108,7 @@ class FakeStream {
     else
       line_->Queue(std::move(work));
   }
-  // Returns a function that waits until all that is queued so far is done, whether or not the
+  // Returns a function that waits until all work queued until now is done, whether or not the
   // stream still exists.
   Work Waiter() {
     return [line = line_, until = line_->queued()] { line->Await(until); };
@@ -181,15 +182,15 @@ class FakeStream {
 };
 
 struct FakeEvent {
-  int device = 0;  // the current one when it was made; it is recorded on that one's streams only
+  int device = 0;  // Of its creation; recorded on streams of this device only.
   bool keeps_time = false;
   std::mutex mutex;
   std::condition_variable changed;
   uint64_t recorded = 0, reached = 0;
   std::weak_ptr<FakeGraph> capture;  // recorded while a graph was captured
 };
-// Return what a stream does when it gets there: it waits for the event's last record so far, or
-// makes a new one.
+// Return an operation of a stream: WaitFor waits for the event's last record at the time of the
+// call, and Record makes a new record.
 Work WaitFor(EventRef event);
 Work Record(EventRef event);
 // Returns the event of a handle, which is a reference on the heap.
@@ -201,7 +202,7 @@ struct Allocation {
   int device = 0;
   bool imported = false;
   bool for_nics = false;
-  bool has_name = true;  // It can be exported.
+  bool has_name = true;  // The memory can be exported.
 };
 
 struct Range {
@@ -234,8 +235,8 @@ struct State {
   std::map<uintptr_t, MemoryFile> memory_files;  // Other processes can open this memory.
   std::vector<void*> stream_places;              // addresses of destroyed streams, to be used again
   std::vector<std::weak_ptr<FakeGraph>> captures;
-  std::set<const void*> working;  // what running kernels use that only one at a time may use
-  std::atomic<int> overlaps = 0;  // how often two used it at once
+  std::set<const void*> working;  // memory that a single kernel at a time may use
+  std::atomic<int> overlaps = 0;  // how often two kernels used such memory at once
   std::atomic<long> launches = 0;
   std::atomic<size_t> largest_crossing = 0;  // since tuttiFakeLargestCrossing was called
   std::atomic<int> begun_events = 0;         // launches with such an event, since last asked
@@ -247,7 +248,7 @@ State& TheState();
 // The contexts that this thread has pushed, and its mode of captures.
 extern thread_local std::vector<FakeDevice*> contexts;
 extern thread_local int thread_mode;
-// How many calls of this thread until one fails: 1 is the next, 0 none.
+// The number of calls of this thread until a call fails: 1 is the next call, 0 never.
 extern thread_local int launches_to_failure, records_to_failure;
 inline bool FailsNow(int& calls) { return calls > 0 && --calls == 0; }
 
@@ -261,15 +262,15 @@ bool IsStreamOfCurrentDevice(void* stream);
 FakeDevice* DeviceOf(int number);
 inline void* Pointer(DeviceAddress address) { return reinterpret_cast<void*>(address); }
 
-// Returns an error, and spoils the capture, when a call that is no part of what is queued comes
-// while a thread captures that must not be disturbed (see cuThreadExchangeStreamCaptureMode).
+// Returns an error, and spoils the capture, when a call that queues nothing comes during a capture
+// that must not be disturbed (cuThreadExchangeStreamCaptureMode).
 int Refused();
 
-// Waits until what the current device has been given is done: `all` of it, or what the null stream
-// waits for.
+// Waits for work of the current device: `all` of it, or only the work that the null stream waits
+// for.
 void AwaitDevice(bool all);
 
-// Frees memory of AllocateDevice or std::aligned_alloc, and forgets it.
+// Frees memory of AllocateDevice or std::aligned_alloc, and forgets the memory.
 void Free(void* memory);
 
 }  // namespace fake

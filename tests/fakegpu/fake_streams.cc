@@ -9,7 +9,7 @@ using namespace fake;  // NOLINT: all of it is for these functions
 
 namespace {
 
-// Has a stream poll a word until it has come to a value, as a GPU does.
+// Makes a stream poll a word until the word has a value, as a GPU does.
 template <typename Word>
 int QueueWaitForWord(void* stream, DeviceAddress address, Word value) {
   if (StreamOf(stream).capture()) return kCaptureUnsupported;
@@ -71,12 +71,12 @@ int cuStreamWaitEvent(void* stream, void* handle, unsigned flags) {
   {
     std::lock_guard lock(event->mutex);
     if (auto capture =
-            event->capture.lock()) {  // the stream joins it, and its work that of the one list
+            event->capture.lock()) {  // the stream joins, and its work goes into the same list
       StreamOf(stream).SetCapture(std::move(capture));
       return kSuccess;
     }
   }
-  // What is captured can wait for nothing outside but as above.
+  // Captured work cannot wait for events outside of the capture, except as above.
   if (StreamOf(stream).capture()) return kCaptureUnsupported;
   StreamOf(stream).Queue(WaitFor(event));
   return kSuccess;
@@ -109,7 +109,7 @@ int cuThreadExchangeStreamCaptureMode(int* mode) {
 int cuStreamCreateWithPriority(void** stream, unsigned flags, int) {
   return cuStreamCreate(stream, flags);
 }
-// A capture that is asked for its stream's number is lost, with the true driver too.
+// A capture is lost when its stream's number is asked for, as with a real driver.
 int cuStreamGetId(void* stream, uint64_t* id) {
   if (StreamOf(stream).capture() != nullptr) {
     StreamOf(stream).SetCapture(nullptr);
@@ -136,7 +136,7 @@ int cuStreamEndCapture(void* stream, void** graph) {
   if (!capture) return kInvalidValue;
   State& s = TheState();
   {
-    std::lock_guard lock(s.mutex);  // streams that joined
+    std::lock_guard lock(s.mutex);  // streams that have joined
     for (FakeDevice& device : s.devices)
       for (FakeStream* other : device.streams)
         if (other->capture() == capture) other->SetCapture(nullptr);
@@ -187,7 +187,7 @@ int cuEventQuery(void* handle) {
   return event->reached >= event->recorded ? kSuccess : kNotReady;
 }
 
-// Words that streams write and wait for. A stream that is captured takes none.
+// Words that streams write and wait for. A captured stream refuses such operations.
 int cuStreamWriteValue64_v2(void* stream, DeviceAddress address, uint64_t value, unsigned) {
   if (StreamOf(stream).capture()) return kCaptureUnsupported;
   StreamOf(stream).Queue([=] {
@@ -203,7 +203,7 @@ int cuStreamWaitValue32_v2(void* stream, DeviceAddress address, uint32_t value, 
   return QueueWaitForWord<uint32_t>(stream, address, value);
 }
 
-// This is no function of a driver; tests call it.
+// A function for tests, which a driver does not have.
 void tuttiFakeFailRecord(int number) { records_to_failure = number; }
 
 }  // extern "C"

@@ -1,6 +1,6 @@
 #pragma once
 
-// What programs of this folder do with calls that fail: they say so and end with 1.
+// Ends programs of this folder when a call fails, with a line about the call and status 1.
 
 #include <nccl.h>
 

@@ -1,12 +1,11 @@
-// A checked build (nccl_device/impl/window_check.h) ends programs whose kernels ask for what a
-// window does not have, with a sentence that names who asked for what. The same source for kernels
-// of hosts and of GPUs.
+// A checked build (nccl_device/impl/window_check.h) ends programs whose kernels access memory
+// outside of a window. The final sentence names the calling line, block and thread, and the access.
+// The same source serves kernels of hosts and of GPUs.
 //
 //   nvcc -std=c++17 -arch=native -I INCLUDE checked_test.cu -L LIBRARY -ltutti -o checked_test
 //   LD_LIBRARY_PATH=LIBRARY ./checked_test [RANKS]
 //
-// Each case runs in a process of its own, whose ranks are threads. On GPUs there must be one for
-// each rank.
+// Each case runs in a separate process, whose ranks are threads. On GPUs every rank needs a GPU.
 
 #define TUTTI_CHECKED_KERNELS 1
 #include <sys/wait.h>
@@ -23,16 +22,16 @@
 namespace {
 
 constexpr unsigned kBlocks = 2, kThreads = 4;
-// Rank r has so much, and r times kMore beyond.
+// Rank r has kBytes + r * kMore bytes.
 constexpr size_t kBytes = 8192, kMore = 4096;
 
 struct Args {
   ncclDevComm comm;
   ncclWindow_t window;
-  int* sink;  // takes what is read, so that no read is left out
+  int* sink;  // takes read values, to keep the compiler from removing reads
 };
 
-// One thread of the grid makes the mistake.
+// Picks the thread of the grid that makes the mistake.
 __device__ bool IsTheOne() { return blockIdx.x == 1 && threadIdx.x == 3; }
 // Returns the length of the last rank's part.
 __device__ size_t Length(const Args& args) {
@@ -84,7 +83,7 @@ __global__ void SumTooLong(Args args) {
 
 struct Case {
   void (*kernel)(Args);
-  std::vector<std::string> said;  // The sentence holds these; none: the kernel ends well.
+  std::vector<std::string> said;  // Parts of the sentence; none: the kernel ends well.
 };
 
 [[noreturn]] void Fail(const char* what) {
@@ -133,7 +132,7 @@ void RunRanks(int ranks, void (*kernel)(Args)) {
   std::_Exit(0);
 }
 
-// Runs a case in a child. Returns what it said, and how it ended as waitpid tells it.
+// Runs a case in a child. Returns the child's output, and its end as waitpid tells it.
 std::string Run(int ranks, void (*kernel)(Args), int* status) {
   int ends[2];
   if (pipe(ends) != 0) Fail("pipe");

@@ -1,14 +1,14 @@
 #pragma once
 
-// Runs a program of this folder over the emulated mlx5 card (tests/fakecard), which threads of the
-// program are: kernels write the card's queues themselves (GIN direct), in memory of their GPU, and
-// the card reads these, writes completions and moves bytes between GPUs by CUDA's copies, by way of
-// pinned memory. With EMULATED_CARD_QUEUES=host in the environment the card refuses queues in
-// memory of GPUs, so that they lie in pinned memory. Read by kernel_cases.h where
-// KERNEL_CASES_OVER_EMULATED_CARD is defined. All ranks are threads.
+// Runs a program of this folder over the emulated mlx5 card (tests/fakecard). The card consists of
+// threads of the program. Kernels write the card's queues themselves (GIN direct), in memory of
+// their GPU. The card reads the queues, writes completions and moves bytes between GPUs by CUDA's
+// copies, by way of pinned memory. With EMULATED_CARD_QUEUES=host in the environment the card
+// refuses queues in memory of GPUs, and the queues are in pinned memory. kernel_cases.h includes
+// this header where KERNEL_CASES_OVER_EMULATED_CARD is defined. All ranks are threads.
 //
-// When a step takes nearly as long as it may, the state of the card's queues is printed, and that
-// of the kernels' side of them.
+// When a step nearly reaches its time limit, the state of the card's queues is printed, on the
+// card's side and on the kernels' side.
 
 #include <unistd.h>
 
@@ -27,16 +27,16 @@ namespace emulated_card {
 
 inline void Ask(const char* name, const char* value) { setenv(name, value, /*overwrite=*/1); }
 
-// Says what the library is to use, before it is first called.
+// Sets the library's environment, before the library is first called.
 inline void ChooseByEnvironment() {
   Ask("NCCL_GIN_TYPE", "3");
   Ask("NCCL_NET", "Socket");
   Ask("NCCL_GIN_ERROR_QUERY_SEC", "1");
-  // Both are linked already, and are found by these names.
+  // Both libraries are linked already, and are found by these names.
   Ask("TUTTI_IBVERBS", "libfakeverbs.so");
   Ask("TUTTI_MLX5", "libfakemlx5.so");
   Ask("FAKE_VERBS", "fake0=10.77.0.1");
-  // The card copies as CUDA orders it. It reaches memory of GPUs by its address.
+  // The card copies in CUDA's order. The card reaches memory of GPUs by its address.
   Ask("NCCL_GDR_FLUSH_DISABLE", "1");
 #ifdef __CUDACC__
   Ask("NCCL_DMABUF_ENABLE", "0");
@@ -55,7 +55,8 @@ inline bool IsFar(const void* at) {
   return attributes.type == cudaMemoryTypeDevice;
 }
 
-// Copies by a stream of the GPU that has the memory. Any thread, whose device stays what it is.
+// Copies by a stream of the GPU that has the memory. Called on any thread; the thread's device
+// stays the same.
 class Copier {
  public:
   void Prepare() {
@@ -66,7 +67,7 @@ class Copier {
     for (int i = 0; i < devices && i < kMostDevices; ++i) {
       CHECK_CUDA(cudaSetDevice(i));
       CHECK_CUDA(cudaStreamCreateWithFlags(&streams_[i], cudaStreamNonBlocking));
-      // What CUDA loads for copies it loads now, and not while kernels wait.
+      // CUDA loads its copy kernels now, and not while kernels wait.
       void* scratch = nullptr;
       CHECK_CUDA(cudaMalloc(&scratch, 4096));
       for (const size_t bytes : {1, 8, 4096}) {
@@ -197,8 +198,8 @@ inline void PrintKernelsSide(const ncclDevComm& comm) {
 
 inline void PrintAll() {
   Print("");
-  // Complaints waits for the library's lock, which a thread that is stuck may hold, and
-  // DescribeQueues does not.
+  // DescribeQueues comes first, because Complaints waits for the library's lock, and a stuck thread
+  // may hold this lock.
   for (const std::string& line : fakemlx5::DescribeQueues()) Print(line);
   for (const std::string& complaint : fakemlx5::Complaints()) Print("complaint: " + complaint);
   const std::lock_guard<std::mutex> lock(watched.mutex);
@@ -206,7 +207,7 @@ inline void PrintAll() {
     if (watched.present[rank]) PrintKernelsSide(watched.comms[rank]);
 }
 
-// Begins to watch, in a thread that ends with the process.
+// Starts the watching thread, which ends with the process.
 inline void Begin() {
   ReachGpus();
   const char* const queues = std::getenv("EMULATED_CARD_QUEUES");
@@ -240,7 +241,7 @@ inline void TellQueues(const ncclDevComm& comm) {
         (IsFar(pair.entries) ? "GPU" : "host"));
 }
 
-// Returns what kernels have done wrong with the card since the last call; empty: nothing.
+// Returns the mistakes of kernels with the card since the last call; empty without mistakes.
 inline std::string WhatWasWrong() {
   std::string all;
   for (const std::string& complaint : fakemlx5::Complaints()) all += complaint + "; ";

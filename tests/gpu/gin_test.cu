@@ -3,7 +3,7 @@
 //   nvcc -std=c++17 -O3 -arch=native -I INCLUDE gin_test.cu -L LIBRARY -ltutti -o gin_test
 //   LD_LIBRARY_PATH=LIBRARY ./gin_test RANKS [processes | hosts [HOSTS]]
 //
-// kernel_cases.h says what all that means. Settings: GIN_TEST_SECONDS, GIN_TEST_CASES.
+// kernel_cases.h explains the arguments. Settings: GIN_TEST_SECONDS, GIN_TEST_CASES.
 
 #include "kernel_cases.h"
 
@@ -13,21 +13,21 @@ using namespace kernel_cases;
 
 constexpr unsigned kThreads = 64, kHostThreads = 4;  // of a block
 constexpr size_t kHalf = size_t{96} << 20;
-constexpr size_t kWindowBytes = 2 * kHalf;  // what is put from, and behind it what is put to
+constexpr size_t kWindowBytes = 2 * kHalf;  // sources of puts, and behind them their targets
 constexpr size_t kWordsBytes = 4096;        // the window of VA signals
 constexpr int kSignals = 8, kCounters = 2, kContexts = 2, kBlocks = 2;
 
-// What a kernel is given: on GPUs a copy in the kernel's parameters.
+// The argument of a kernel: on GPUs a copy in the kernel's parameters.
 struct Args {
   ncclDevComm comm;
   ncclWindow_t window;
   ncclWindow_t words;
   Notes* notes;
-  unsigned long long number;  // of the case: a length, a count, or how long it takes
+  unsigned long long number;  // of the case: a length, a count, or a duration
   int launch;
 };
 
-// The word at `at` of what a rank puts, and of what is put to it.
+// The word at `at` of the data that rank `from` puts to rank `to`.
 NCCL_DEVICE_INLINE uint64_t Pattern(int round, int from, int to, size_t at) {
   return (uint64_t{static_cast<uint32_t>(round)} << 48) ^
          (uint64_t{static_cast<uint32_t>(from * 64 + to + 1)} << 32) ^ (at * 2654435761u);
@@ -65,7 +65,7 @@ NCCL_DEVICE_INLINE void ResetAll(const ncclGin& gin) {
   Meet(gin);
 }
 
-// Each rank puts to the next one, which checks what has come when the signal says so.
+// Each rank puts to the next rank. The next rank checks the data when the signal arrives.
 __global__ void Ring(Args a) {
   ncclCoopCta block;
   const ncclGin gin(a.comm, 0);
@@ -85,7 +85,7 @@ __global__ void Ring(Args a) {
   ResetAll(gin);
 }
 
-// Values of all lengths to all ranks, with signals that are added to.
+// Values of all lengths to all ranks, with signals that add.
 __global__ void PutValues(Args a) {
   ncclCoopCta block;
   const ncclGin gin(a.comm, 0);
@@ -124,7 +124,7 @@ __global__ void PutValues(Args a) {
   ResetAll(gin);
 }
 
-// Everybody gets what all others have, themselves included.
+// Every rank gets the data of all ranks, including its own.
 __global__ void Gets(Args a) {
   ncclCoopCta block;
   const ncclGin gin(a.comm, 0);
@@ -144,7 +144,7 @@ __global__ void Gets(Args a) {
   }
 }
 
-// A counter says that the source has been read, which is overwritten then.
+// A counter tells that the source has been read. The source is then overwritten.
 __global__ void Counters(Args a) {
   ncclCoopCta block;
   const ncclGin gin(a.comm, 0);
@@ -166,7 +166,8 @@ __global__ void Counters(Args a) {
   ResetAll(gin);
 }
 
-// After a flush the source is overwritten: of one rank by a request, of all by flush.
+// After a flush the source is overwritten: a request flushes puts to one rank, and flush flushes
+// all puts.
 __global__ void Flushes(Args a) {
   ncclCoopCta block;
   const ncclGin gin(a.comm, 0);
@@ -281,7 +282,7 @@ __global__ void CForm(Args a) {
   Meet(ncclGin(a.comm, 1));
 }
 
-// Many threads of several blocks post through one context; nothing is lost.
+// Many threads of several blocks post through one context, and no post is lost.
 __global__ void ManyThreads(Args a) {
   const ncclGin gin(a.comm, 0);
   const int n = a.comm.nRanks;
@@ -303,8 +304,8 @@ __global__ void ManyThreads(Args a) {
   }
 }
 
-// A strong signal comes behind all puts before it, large and small. The pairs of ranks 0 and 1 and
-// so on; the answer lets the next round begin. Runs for so many milliseconds on even ranks.
+// A strong signal arrives after all earlier puts, large and small. Ranks 0 and 1, 2 and 3, … form
+// pairs; an answer begins the next round. Even ranks run for `number` milliseconds.
 __global__ void StrongOrder(Args a) {
   constexpr size_t kPuts = 24, kWords = 2048;
   ncclCoopCta block;
@@ -345,9 +346,9 @@ __global__ void StrongOrder(Args a) {
 }
 
 #ifdef KERNEL_CASES_OVER_EMULATED_CARD
-// Rank 0 puts a word and behind it a flag, both without a signal, and rank 1 takes the flag for a
-// sign of the word. The card may let the flag pass: it must be seen, or no test of order here could
-// fail.
+// Rank 0 puts a word and then a flag, both without a signal, and rank 1 takes the flag for a sign
+// of the word. The card may let the flag pass the word. Such passing must be seen, because
+// otherwise no test of order here could fail.
 __global__ void OrderWithoutSignal(Args a) {
   const ncclCoopThread self;
   const ncclGin gin(a.comm, 0);
@@ -383,7 +384,7 @@ __global__ void OrderWithoutSignal(Args a) {
 }
 #endif
 
-// Barriers of the world. Each shows its number by a put that the barrier fences.
+// Barriers of the world. Each barrier fences a put of its number.
 __global__ void Barriers(Args a) {
   ncclCoopCta block;
   const ncclGin gin(a.comm, 0);
@@ -511,8 +512,8 @@ __global__ void MessageRate(Args a) {
   ResetAll(gin);
 }
 
-// Blocks that fill the GPU wait for what one of them puts to its own rank: the copy must need no
-// room on the GPU.
+// Blocks that fill the GPU wait for a put of one block to its own rank. The copy must need no room
+// on the GPU.
 __global__ void PutToSelf(Args a) {
   ncclCoopCta block;
   const ncclGin gin(a.comm, 0);
@@ -573,7 +574,7 @@ constexpr Case<Args> Test(const char* name, void (*kernel)(Args), unsigned block
 }
 
 #ifdef KERNEL_CASES_OVER_EMULATED_CARD
-constexpr unsigned long long kMessages = 1000;  // It is slow, and its speed says nothing.
+constexpr unsigned long long kMessages = 1000;  // The card is slow, and its speed says nothing.
 #else
 constexpr unsigned long long kMessages = 20000;
 #endif
@@ -600,7 +601,7 @@ constexpr Case<Args> kCases[] = {
     {"rate_1", MessageRate, 1, 1, 1, kMessages, 1, 1e9, TellRate},
     {"rate_8", MessageRate, 1, 8, 8, kMessages, 1, 1e9, TellRate},
     {"rate_64", MessageRate, 1, 64, 64, kMessages, 1, 1e9, TellRate},
-    Test("own_put_full", PutToSelf, kFull, 300 << 10),  // It leaves a signal behind.
+    Test("own_put_full", PutToSelf, kFull, 300 << 10),  // Leaves a signal behind.
 };
 
 ncclDevCommRequirements_t Requirements() {

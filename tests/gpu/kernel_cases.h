@@ -1,26 +1,25 @@
 #pragma once
 
-// What the programs of this folder share, which run kernels of the device API case by case on real
-// GPUs: ranks as threads, as processes, or as processes of several hosts; the memory by which
-// kernels say what was wrong; and a program around all cases that goes on with the next case when
-// one of them hangs.
+// Runs kernels of the device API case by case on real GPUs, for the programs of this folder. Has
+// ranks as threads, as processes, or as processes of several hosts; the memory in which kernels
+// note faults; and a program around all cases that goes on with the next case after a hang.
 //
 //   PROGRAM RANKS [processes | hosts [HOSTS]]
 //
-// With `hosts` the processes act as if they were on so many hosts (as many as there are ranks) and
-// reach those of other hosts only by the network. Rank r has GPU r modulo the number of GPUs: where
-// there are fewer GPUs than ranks, some share one (NCCL_MULTI_RANK_GPU_ENABLE). All kernels of a
-// case run at once, so grids are small.
+// With `hosts` the processes act as if they were on HOSTS hosts (default: a host for each rank) and
+// reach ranks of other hosts only by the network. Rank r has GPU r modulo the number of GPUs. Where
+// ranks outnumber GPUs, ranks share GPUs (NCCL_MULTI_RANK_GPU_ENABLE). All kernels of a case run at
+// once, and therefore grids are small.
 //
-// A program prints a line for each case: its name, "ok" or "FAILED" with what was wrong, and
-// figures; it ends with 1 if a case failed. PREFIX_SECONDS says after how many seconds a case is
-// taken for hung, and PREFIX_CASES names the cases to run, with commas (PREFIX is the program's).
+// A program prints a line for each case: its name, "ok" or "FAILED" with the fault, and figures.
+// The program ends with 1 if a case failed. PREFIX_SECONDS sets the seconds after which a case
+// counts as hung, and PREFIX_CASES names the cases to run, with commas (PREFIX is the program's).
 //
-// Compiled with KERNEL_CASES_OVER_EMULATED_CARD a program has its ranks, all of them threads, put
-// by driving an mlx5 card that is none (emulated_card.h).
+// Compiled with KERNEL_CASES_OVER_EMULATED_CARD, a program has threads as ranks, and kernels put by
+// driving an emulated mlx5 card (emulated_card.h).
 //
-// A plain C++17 compiler takes the programs as well (-x c++): then kernels run on the host, and so
-// are the ranks, unless the stand-in for GPUs is there.
+// A plain C++17 compiler takes the programs as well (-x c++). Kernels then run on the host. The
+// ranks are host ranks too, unless the stand-in for GPUs is present.
 
 #include <nccl.h>
 #include <pthread.h>
@@ -59,13 +58,13 @@ constexpr int kMostRanks = 16;
 // What kernels say
 // -------------------------------------------------------------------------------------------------
 
-// Holds what the kernels of one rank say about a case.
+// Holds the notes of one rank's kernels about a case.
 struct Notes {
   unsigned long long wrong;      // how often something was not as it should be
   unsigned long long line;       // of the check that failed first
-  unsigned long long got, want;  // what it compared
+  unsigned long long got, want;  // the compared values
   unsigned long long nanoseconds;
-  unsigned long long counted;  // what the case counts, if anything
+  unsigned long long counted;  // a number that the case counts, if any
 };
 
 #ifdef __CUDACC__
@@ -87,7 +86,7 @@ inline unsigned long long Count(unsigned long long* word, unsigned long long n) 
 }
 #endif
 
-// Counts a failed check. The first one of a rank says where it stands and what it compared.
+// Counts a failed check. The first failed check of a rank notes its line and the compared values.
 NCCL_DEVICE_INLINE void NoteWrong(Notes* notes, unsigned long long line, unsigned long long got,
                                   unsigned long long want) {
   if (Count(&notes->wrong, 1) != 0) return;
@@ -96,7 +95,7 @@ NCCL_DEVICE_INLINE void NoteWrong(Notes* notes, unsigned long long line, unsigne
   notes->want = want;
 }
 
-// Checks, in kernels. Every thread that comes to one checks for itself.
+// Checks values in kernels. Every thread checks for itself.
 #define EXPECT_EQUAL(notes, got, want)                                                  \
   do {                                                                                  \
     const auto got_ = (got);                                                            \
@@ -142,7 +141,7 @@ unsigned BlocksThatFill(void (*kernel)(Args), unsigned threads, int ranks) {
   CHECK_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
   CHECK_CUDA(
       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, static_cast<int>(threads), 0));
-  // The kernels of ranks that share a GPU run at the same time.
+  // The kernels of ranks on the same GPU run at the same time.
   return ranks > devices ? 1 : static_cast<unsigned>(processors * blocks);
 }
 template <typename Args>
@@ -199,23 +198,23 @@ struct Case {
   unsigned blocks;
   unsigned threads;           // of each block, on GPUs
   unsigned host_threads;      // and on hosts, where each is a thread of the system
-  unsigned long long number;  // what the kernel makes of it
+  unsigned long long number;  // a parameter of the kernel
   int launches = 1;           // at most; the ranks meet before each
-  double seconds = 1e9;       // after which no other launch begins
-  // Writes figures behind "ok". Null: none.
+  double seconds = 1e9;       // after which no further launch begins
+  // Writes figures behind "ok". Null without figures.
   void (*tell)(char* text, size_t size, const Case& one, const Notes* ranks, int count) = nullptr;
-  // Returns why the ranks cannot run it, or null. Null: they can.
+  // Returns the reason why the ranks cannot run the case, or null. Without a function they can.
   const char* (*misses)(const Args&) = nullptr;
 };
 
-// What ranks share, be they threads or processes.
+// Holds the memory that ranks share, as threads and as processes.
 struct Shared {
   pthread_barrier_t barrier;
   ncclUniqueId id;
   Notes notes[kMostRanks];
   std::atomic<int> failed;
   std::atomic<int> told;     // that the case hangs
-  std::atomic<int> another;  // whether another launch follows
+  std::atomic<int> another;  // whether a further launch follows
   int first;                 // number of the case to begin with
   int current;               // the case that runs
   bool in_case;
@@ -225,7 +224,7 @@ inline Shared* shared = nullptr;
 
 inline void MeetOnHost() { pthread_barrier_wait(&shared->barrier); }
 
-// Returns what the environment has for PREFIX_NAME.
+// Returns the environment's value of PREFIX_NAME.
 inline const char* prefix = "";
 inline const char* Setting(const char* name) {
   return std::getenv((std::string(prefix) + "_" + name).c_str());
@@ -240,7 +239,7 @@ inline bool Wanted(const char* name) {
   return ("," + std::string(names) + ",").find("," + std::string(name) + ",") != std::string::npos;
 }
 
-// When the step that runs began, for whoever watches from another thread.
+// The beginning of the current step, for a thread that watches.
 inline std::atomic<long> step_begun{0};
 inline long SecondsNow() {
   return static_cast<long>(std::chrono::duration_cast<std::chrono::seconds>(
@@ -257,7 +256,7 @@ inline void OnAlarm(int) {
   _exit(1);
 }
 
-// Says what is done now, and how long it may take.
+// Sets the name of the current step, and its time limit.
 inline void BeginStep(int rank, const char* name) {
   if (rank == 0) std::snprintf(shared->now, sizeof(shared->now), "%-22s", name);
   if (rank == 0) step_begun = SecondsNow();
@@ -303,7 +302,7 @@ void Report(const Case<Args>& one, int ranks, double seconds) {
 
 namespace kernel_cases {
 
-// Ends the process with what stopped the communicator, if anything did.
+// Ends the process with the reason if the communicator has stopped.
 inline void CheckCommunicator(ncclComm_t comm) {
   ncclResult_t state = ncclSuccess;
   CHECK(ncclCommGetAsyncError(comm, &state));
@@ -314,8 +313,8 @@ inline void CheckCommunicator(ncclComm_t comm) {
   std::_Exit(1);
 }
 
-// Runs the cases of a table from shared->first on, which are numbered from `base`. `prepare` makes
-// the windows what a case expects. A rank's notes lie in memory that its kernels write.
+// Runs the cases of a table from shared->first on. Cases are numbered from `base`. `prepare` fills
+// the windows as a case expects. A rank's notes are in memory that its kernels write.
 template <typename Args, size_t kCount, typename Prepare>
 void RunCases(const Case<Args> (&cases)[kCount], int base, int rank, ncclComm_t comm, Args args,
               Stream stream, Prepare prepare) {
@@ -391,8 +390,8 @@ inline void RunThreads(int ranks, RankFunction run) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// `hosts` is 0 where all processes are on the host that they are on. Returns whether all ended
-// well.
+// Runs ranks as processes. `hosts` is 0 where all processes are on this host. Returns whether all
+// processes ended well.
 inline bool RunProcesses(int ranks, int hosts, RankFunction run) {
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -463,14 +462,14 @@ inline int Main(int argc, char** argv, const char* name, const char* setting_pre
 #endif
   prefix = setting_prefix;
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
-  // A kernel that is loaded while another one runs may wait for it.
+  // A kernel that is loaded while another kernel runs may wait for the running kernel.
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   signal(SIGALRM, OnAlarm);
   void* const memory =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 2;
   shared = static_cast<Shared*>(memory);
-  // A case that ends the process is left behind.
+  // A case that ends the process is skipped by the next process.
   while (true) {
     const int status = RunOnce(ranks, how, hosts, run);
     if (status == 0) break;

@@ -2,8 +2,8 @@
 
 // Cases of lsa_test.cu: litmus tests of memory that ranks of one LSA team reach. The team's ranks 0
 // and 1, 2 and 3, … play in pairs, `number` rounds in a launch; a rank without a partner does
-// nothing. What must not be seen is counted as wrong; what may be seen, and shows that the tests
-// could find something, is only counted.
+// nothing. Forbidden outcomes count as wrong. Outcomes that are allowed, and that show that the
+// tests can find something, are only counted.
 
 #include "lsa_cases.h"
 
@@ -14,7 +14,7 @@ namespace lsa_cases {
 constexpr size_t kDataWords = 65536;
 constexpr size_t kFlag = kDataWords, kAnswer = kDataWords + 16;
 
-// Returns the word of the data that a round uses: now here, now there.
+// Returns the index of the word of the data that a round uses. Successive rounds use distant words.
 NCCL_DEVICE_INLINE size_t Scattered(Word round, size_t i) {
   return static_cast<size_t>(round * 7919 + i * 64) % kDataWords;
 }
@@ -29,7 +29,7 @@ NCCL_DEVICE_INLINE bool IsAborted(const Args& a, unsigned round) {
   return round % 1024 == 1023 && a.comm.abortFlag != nullptr &&
          cuda::atomic_ref<uint32_t>(*a.comm.abortFlag).load() != 0;
 }
-// Waits until `word`, which only the other rank writes, is `value`.
+// Waits until `word`, written only by the partner, is `value`.
 NCCL_DEVICE_INLINE void Await(const Args& a, Word* word, Word value, cuda::memory_order order) {
   for (unsigned i = 0; Load(word, order) != value && !IsAborted(a, i); ++i) {
   }
@@ -65,12 +65,13 @@ struct ByThreadFence {  // CUDA's own
   }
 };
 
-// Where what one rank writes and the other one reads lies: at the reader, or at the writer.
+// The place of data that one rank writes and its partner reads: at the reader, or at the writer.
 enum class At { kReader, kWriter };
 
-// One rank of a pair writes some words and tells the other by a flag, and that one reads them; then
-// the other way round. With the data at the reader and the flag at the writer the two go different
-// ways, the flag the shorter one. All threads of the block take part.
+// Passes messages. One rank of a pair writes some words and sets a flag for its partner, and the
+// partner reads the words; then the roles change. With the data at the reader and the flag at the
+// writer, data and flag go different ways, and the way of the flag is shorter. All threads of the
+// block take part.
 template <typename Way, At kData, At kFlagAt>
 __global__ void PassMessages(Args a) {
   constexpr size_t kEach = 2;
@@ -126,9 +127,9 @@ __global__ void PassByBarrier(Args a) {
   if (Thread() == 0) a.notes->counted = base + a.number;
 }
 
-// Each rank of a pair stores into a word, its own or one at the other rank, and then reads what the
-// other one has stored. With a sequentially consistent fence between, at least one of them sees the
-// other's store.
+// Each rank of a pair stores into a word, its own or a word at the partner, and then reads the
+// partner's stored word. With a sequentially consistent fence between store and load, at least one
+// rank sees the partner's store.
 template <bool kFenced, At kStored>
 __global__ void BufferStores(Args a) {
   const ncclCoopThread self;
@@ -140,7 +141,7 @@ __global__ void BufferStores(Args a) {
     const auto parity = static_cast<size_t>(round % 2);
     barrier.sync(self, cuda::memory_order_acq_rel);
     if (other < 0) continue;
-    // What the other saw in the round before this.
+    // The partner's result of the previous round.
     if (round > base + 1 && a.comm.lsaRank % 2 == 0) {
       const size_t before = kAnswer + (1 - parity);
       if (Load(OwnWord(a.second, before)) != round - 1 &&
@@ -168,8 +169,8 @@ __global__ void BufferStores(Args a) {
   }
 }
 
-// Passes data without order, by the longer way than the flag's, and counts what came too late: this
-// may happen.
+// Passes data without order, by a longer way than the flag's way, and counts late data. Late data
+// is allowed.
 __global__ void PassWithoutOrder(Args a) {
   const int other = Partner(a);
   if (other < 0) return;

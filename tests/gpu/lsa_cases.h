@@ -18,7 +18,7 @@ constexpr int kExchangeElements = 4;  // for each rank
 constexpr size_t kWindowBytes = size_t{8} << 20;
 constexpr size_t kProbe = 500;  // the byte whose addresses the host is asked for
 
-// What a kernel is given.
+// The argument of a kernel.
 struct Args {
   ncclDevComm comm;
   ncclWindow_t window, second;         // of kWindowBytes each, of zeros when a case begins
@@ -28,7 +28,7 @@ struct Args {
   ncclLLA2AHandle exchange, wrapping;  // each of kBlocks exchanges of small elements
   ncclLLA2AHandle wide;                // one of an element for each thread and rank
   ncclDevResourceHandle buffer;        // 4096 bytes
-  // The same as the host says it.
+  // The same facts as the host has them.
   ncclTeam world, lsa, rail;
   void* base;                     // where this rank registered `window`
   void* of_lsa_rank[kMostRanks];  // byte kProbe of `window`
@@ -58,7 +58,7 @@ NCCL_DEVICE_INLINE void Store(Word* word, Word value,
 NCCL_DEVICE_INLINE int Thread() { return static_cast<int>(threadIdx.x); }
 NCCL_DEVICE_INLINE int Threads() { return static_cast<int>(blockDim.x); }
 
-// A time-out that is never reached, and one that is short but longer than any rank is late. In
+// A time-out that is never reached, and a short time-out that is longer than any rank is late. In
 // cycles of a GPU, or nanoseconds.
 constexpr uint64_t kLong = uint64_t{100'000'000'000};
 constexpr uint64_t kShort = uint64_t{20'000'000};
@@ -71,7 +71,7 @@ NCCL_DEVICE_INLINE bool SameTeam(ncclTeam a, ncclTeam b) {
   return a.nRanks == b.nRanks && a.rank == b.rank && a.stride == b.stride;
 }
 
-// Teams against plain arithmetic and against what the host says.
+// Compares teams with plain arithmetic and with the host's facts.
 __global__ void Teams(Args a) {
   const ncclDevComm& comm = a.comm;
   const ncclTeam world = ncclTeamWorld(comm), lsa = ncclTeamLsa(comm), rail = ncclTeamRail(comm);
@@ -164,7 +164,7 @@ __global__ void GroupsMeet(Args a) {
   ncclCoopCta().sync();
   CountAndMeet(a, ncclCoopCta(), 4000);
   CountAndMeet(a, ncclCoopAny(ncclCoopCta()), 4001);
-  // A span and a warp beside it, at the same time.
+  // A span, and a warp beside the span, at the same time.
   if (t >= 32)
     CountAndMeet(a, ncclCoopWarpSpan(1, warps - 1, 14), 5000);
   else
@@ -201,7 +201,7 @@ __global__ void GroupsBroadcast(Args a) {
     Broadcast(a, ncclCoopWarpSpan(0, 1, 4));
 }
 
-// In a branch those that run together form groups, of which one thread counts for all.
+// In a branch, threads that run together form groups. A single thread counts for its group.
 __global__ void GroupsCoalesced(Args a) {
   Word* const word = OwnWord(a.window, 0);
   if (Thread() % 3 != 0) {
@@ -226,7 +226,7 @@ NCCL_DEVICE_INLINE void MeetTeam(const Args& a, Coop coop, uint32_t index = 0) {
       .sync(coop, cuda::memory_order_acq_rel);
 }
 
-// All ways lead to the same byte, which is also where the host says that it is.
+// All ways lead to the same byte, also for the host.
 __global__ void Pointers(Args a) {
   const ncclDevComm& comm = a.comm;
   const ncclTeam lsa = ncclTeamLsa(comm);
@@ -249,7 +249,7 @@ __global__ void Pointers(Args a) {
   }
   EXPECT(a.notes, ncclGetResourceBufferLocalPointer(comm, a.buffer) ==
                       ncclGetResourceBuffer(comm, a.buffer).localPtr());
-  // Arithmetic of multicast addresses, of which there need be none.
+  // Arithmetic of multicast addresses, which need not exist.
   const ncclMultimemHandle multimem = {reinterpret_cast<void*>(uintptr_t{1} << 40)};
   EXPECT_EQUAL(a.notes,
                static_cast<char*>(ncclGetMultimemPointer(a.window, kProbe, multimem)) -
@@ -262,7 +262,7 @@ __global__ void Pointers(Args a) {
                                  static_cast<char*>(a.base) + kWindowBytes - 1) == a.window);
   EXPECT(a.notes, ncclFindWindow(ncclCoopThread(), comm, reinterpret_cast<void*>(16)) == nullptr);
 
-  // What is written by one address is read by the others.
+  // A word written by one address is read by the other addresses.
   const int other = (comm.lsaRank + 1) % lsa.nRanks;
   const int before = (comm.lsaRank + lsa.nRanks - 1) % lsa.nRanks;
   ncclCoopCta block;
@@ -291,7 +291,7 @@ NCCL_DEVICE_INLINE void ExpectOfAll(const Args& a, size_t slot, Word value) {
     EXPECT_EQUAL(a.notes, *OwnWord(a.window, slot + static_cast<size_t>(peer)), value);
 }
 
-// Makes an order of `order` one of acquire and release, by fences around what `sync` does.
+// Turns `order` into acquire and release by fences around `sync`.
 template <typename Sync>
 NCCL_DEVICE_INLINE void SyncWithFences(ncclCoopCta block, cuda::memory_order order, Sync sync) {
   const bool releases = order != cuda::memory_order_relaxed && order != cuda::memory_order_acquire;
@@ -314,8 +314,8 @@ NCCL_DEVICE_INLINE cuda::memory_order OrderOf(Word round) {
   return kOrders[round % 5];
 }
 
-// Every order, with the fences that it leaves to the caller; with and without time-out, and in two
-// steps.
+// Uses every order, with the fences that the order leaves to the caller, with and without time-out,
+// and in two steps.
 __global__ void BarrierOrders(Args a) {
   ncclCoopCta block;
   ncclLsaBarrierSession<ncclCoopCta> barrier(block, a.comm, ncclTeamTagLsa(), blockIdx.x);
@@ -339,7 +339,7 @@ __global__ void BarrierOrders(Args a) {
   }
 }
 
-// One meeting, then another: over hundreds of kernels.
+// Meets again and again, over hundreds of kernels.
 __global__ void BarrierEpochs(Args a) {
   ncclCoopCta block;
   ncclLsaBarrierSession<ncclCoopCta> barrier(block, a.comm, ncclTeamTagLsa(), blockIdx.x);
@@ -368,8 +368,8 @@ NCCL_DEVICE_INLINE void MeetByGroup(const Args& a, Coop coop, uint32_t index) {
   }
 }
 
-// Groups of one block meet at the same time, each at a barrier of its own, which the program asked
-// for by ncclLsaBarrierCreateRequirement.
+// Groups of one block meet at the same time, each group at a separate barrier that the program
+// requested by ncclLsaBarrierCreateRequirement.
 __global__ void BarrierGroups(Args a) {
   const int t = Thread(), warps = Threads() / 32;
   if (t >= 32) {
@@ -387,8 +387,8 @@ __global__ void BarrierGroups(Args a) {
   MeetByGroup(a, ncclCoopAny(ncclCoopCta()), 5);
 }
 
-// While rank 0 of the team is absent the others give up; then it comes, and finds them at the
-// barrier, which goes on.
+// While rank 0 of the team is absent the other ranks give up. Then rank 0 comes and finds the
+// others at the barrier, and the barrier goes on.
 __global__ void BarrierTimeOut(Args a) {
   ncclCoopCta block;
   ncclLsaBarrierSession<ncclCoopCta> barrier(block, a.comm, ncclTeamTagLsa(), 1);
@@ -396,7 +396,7 @@ __global__ void BarrierTimeOut(Args a) {
   const auto order = cuda::memory_order_acq_rel;
   if (a.launch % 2 == 0) {
     if (absent) return;
-    // The thread of the group that waits for rank 0 says so.
+    // Only the thread of the group that waits for rank 0 returns the time-out.
     const ncclResult_t result = barrier.sync(block, order, kShort);
     EXPECT(a.notes, result == ncclSuccess || result == ncclTimeout);
     Word* const given_up = OwnWord(a.window, static_cast<size_t>(a.launch) / 2);
@@ -412,7 +412,7 @@ __global__ void BarrierTimeOut(Args a) {
   barrier.sync(block, order);
 }
 
-// As if there had been nearly 2^32 meetings: the kept epoch and all cells.
+// Pretends nearly 2^32 meetings: sets the kept epoch and all cells.
 __global__ void BarrierWrap(Args a) {
   constexpr uint32_t kIndex = 7;
   ncclCoopCta block;
@@ -442,7 +442,7 @@ __global__ void BarrierWrap(Args a) {
 // -------------------------------------------------------------------------------------------------
 
 struct Odd {
-  uint32_t a, b, c;  // two lines, of which the second is half full
+  uint32_t a, b, c;  // two lines, the second half full
 };
 
 template <typename T>
@@ -471,7 +471,7 @@ struct Element<Wide> {
   NCCL_DEVICE_INLINE static bool Equal(Wide x, Wide y) { return x.a == y.a && x.b == y.b; }
 };
 
-// In every epoch each rank sends some elements to each rank, and checks what it gets.
+// In every epoch each rank sends some elements to each rank, and checks the received elements.
 template <typename T>
 NCCL_DEVICE_INLINE void ExchangeElements(const Args& a, ncclLLA2AHandle handle, int epochs) {
   const int elements = a.comm.lsaSize * kExchangeElements, own = a.comm.lsaRank;
@@ -496,7 +496,7 @@ __global__ void Exchange(Args a) {
   ExchangeElements<T>(a, a.exchange, static_cast<int>(a.number));
 }
 
-// As if there had been nearly 2^32 epochs.
+// Pretends nearly 2^32 epochs.
 __global__ void ExchangeWrap(Args a) {
   if (a.launch == 0) {
     auto* const lines = static_cast<tutti::device::LLLine*>(
@@ -515,7 +515,7 @@ struct Digits {
   NCCL_DEVICE_INLINE Word operator()(Word a, Word b) const { return a * 10 + b; }
 };
 
-// What one sends to all, received one by one, some at a time, and reduced.
+// Elements from one rank to all, received singly, in groups, and reduced.
 __global__ void ExchangeReduce(Args a) {
   const int n = a.comm.lsaSize, own = a.comm.lsaRank;
   const ncclCoopCta block;

@@ -5,10 +5,10 @@
 //   nvcc -std=c++17 -O3 -arch=native -I INCLUDE lsa_test.cu -L LIBRARY -ltutti -o lsa_test
 //   LD_LIBRARY_PATH=LIBRARY ./lsa_test RANKS [processes | hosts [HOSTS]]
 //
-// kernel_cases.h says what all that means. Settings: LSA_TEST_SECONDS, LSA_TEST_CASES. Over the
-// emulated card ranks of one LSA team reach one another's memory, and the card joins all.
+// kernel_cases.h explains the arguments. Settings: LSA_TEST_SECONDS, LSA_TEST_CASES. Over the
+// emulated card, ranks of one LSA team reach one another's memory, and the card joins all ranks.
 
-// First: it includes the types of numbers that sums are to know.
+// First, because the header includes the number types that sums know.
 #include "litmus_cases.h"
 #include "network_cases.h"
 #include "reduce_copy_cases.h"
@@ -96,7 +96,7 @@ constexpr Case<Args> kCases[] = {
     Slim("exchange_reduce", ExchangeReduce, 2, 20, 5),
     Slim("exchange_wrap", ExchangeWrap, kBlocks, 0, 9),
     {"reduce_copy_forms", ReduceCopyForms<float>, 1, kThreads, 32,
-     0},  // A warp is one of its groups.
+     0},  // A warp is a group of this case.
     Slim("reduce_copy_i8", ReduceCopyType<int8_t>),
     Slim("reduce_copy_u8", ReduceCopyType<uint8_t>),
     Slim("reduce_copy_i16", ReduceCopyType<int16_t>),
@@ -176,7 +176,7 @@ void Ask(ncclComm_t comm, Args* args, bool gin, Asked* asked) {
   asked->all.resourceRequirementsList = e;
 }
 
-// A window, and the memory that it is of.
+// A window and its memory.
 struct Window {
   void* memory = nullptr;
   ncclWindow_t window = nullptr;
@@ -249,7 +249,8 @@ void RunAllCases(int rank, int ranks, Stream stream, Notes* notes) {
   CHECK(ncclCommDestroy(comm));
 }
 
-// Runs a mistake with a communicator of its own, which it stops. Says what is wrong, or nothing.
+// Runs a mistake with a separate communicator, which the mistake stops. Returns the fault, or an
+// empty string.
 std::string RunMistake(int mistake, int rank, int ranks, Stream stream, Notes* notes) {
   ncclComm_t comm = MakeComm(rank, ranks);
   Window window(comm);
@@ -313,7 +314,7 @@ void RunRank(int rank, int ranks) {
   auto* const notes = static_cast<Notes*>(MakeShared(sizeof(Notes)));
   if (shared->first < kCaseCount) RunAllCases(rank, ranks, stream, notes);
 #ifndef KERNEL_CASES_OVER_EMULATED_CARD
-  // What a card says of mistakes is its own: tests/fakecard.
+  // An emulated card reports mistakes in its own way: tests/fakecard.
   RunMistakes(rank, ranks, stream, notes);
 #endif
 }

@@ -1,13 +1,13 @@
 #pragma once
 
-// Cases of lsa_test.cu: barriers that cross the network, litmus tests of GIN, and what happens when
-// a kernel asks for something wrong.
+// Cases of lsa_test.cu: barriers that cross the network, litmus tests of GIN, and wrong requests of
+// a kernel.
 
 #include "lsa_cases.h"
 
 namespace lsa_cases {
 
-// Where what all ranks put to a rank lies in its window, one word for each.
+// The place in a rank's window of the words that ranks put, a word for each rank.
 constexpr size_t kPutWords = 4096;
 
 NCCL_DEVICE_INLINE void PutToWorld(const Args& a, const ncclGin& gin, size_t slot, Word value) {
@@ -23,8 +23,8 @@ NCCL_DEVICE_INLINE void ExpectOfTeam(const Args& a, ncclTeam team, size_t slot, 
   }
 }
 
-// What a rank puts before a barrier that fences puts is seen behind it. `sync` takes a fence;
-// `team` is whose puts are looked at.
+// A put before a barrier that fences puts is seen behind the barrier. `sync` takes a fence; `team`
+// has the ranks whose puts are checked.
 template <typename Sync>
 NCCL_DEVICE_INLINE void PutAndMeet(const Args& a, const ncclGin& gin, ncclTeam team, Sync sync) {
   for (Word round = 1; round <= a.number; ++round) {
@@ -39,7 +39,7 @@ NCCL_DEVICE_INLINE void PutAndMeet(const Args& a, const ncclGin& gin, ncclTeam t
 
 constexpr auto kBoth = cuda::memory_order_acq_rel;
 
-// Returns when all that ranks have put has arrived, so that nothing of it disturbs another case.
+// Returns when all puts of ranks have arrived, because a late put would disturb another case.
 NCCL_DEVICE_INLINE void EndPuts(const Args& a) {
   ncclGinBarrier(ncclCoopCta(), ncclGinAllContexts(a.comm), ncclTeamWorld(a.comm), a.own_world, 4);
 }
@@ -50,12 +50,12 @@ __global__ void HybridWorld(Args a) {
   ncclBarrierSession<ncclCoopCta> barrier(block, ncclTeamTagWorld(), gin, 0);
   PutAndMeet(a, gin, ncclTeamWorld(a.comm), [&](ncclGinFenceLevel fence) {
     barrier.sync(block, kBoth, fence);
-    // What was stored before it within the team is seen as well.
+    // An earlier store within the team is seen as well.
     ExpectOfAll(a, 0, *OwnWord(a.window, static_cast<size_t>(a.comm.lsaRank)));
     EXPECT_EQUAL(a.notes, barrier.sync(block, kBoth, ncclGinFenceLevel::None, kLong), ncclSuccess);
   });
   ncclBarrier(block, ncclTeamTagWorld(), gin, 0);
-  // A get behind a barrier that fences gets is there.
+  // The data of a get has arrived behind a barrier that fences gets.
   const auto peer = (a.comm.rank + 1) % a.comm.nRanks;
   if (Thread() == 0)
     gin.get(ncclTeamWorld(a.comm), peer, a.window,
@@ -97,7 +97,7 @@ __global__ void HybridRail(Args a) {
   EndPuts(a);
 }
 
-// Two barriers of the program's own, which make one of the world.
+// Two barriers of the program form a barrier of the world.
 __global__ void HybridOwn(Args a) {
   ncclCoopCta block;
   const ncclGin gin(a.comm, 0);
@@ -110,8 +110,8 @@ __global__ void HybridOwn(Args a) {
   EndPuts(a);
 }
 
-// Rank 0 of the world is absent in every second launch. Those that meet it in their team or on
-// their rail give up; then it comes, and the barrier goes on.
+// Rank 0 of the world is absent in every second launch. Ranks that meet rank 0 in their team or on
+// their rail give up. Then rank 0 comes, and the barrier goes on.
 __global__ void HybridTimeOut(Args a) {
   const ncclCoopThread self;
   const ncclGin gin(a.comm, 0);
@@ -128,8 +128,8 @@ __global__ void HybridTimeOut(Args a) {
   EXPECT_EQUAL(a.notes, barrier.sync(self, kBoth, none, kLong), ncclSuccess);
 }
 
-// Barriers over signals: of one context and of all, of the world and of the rail, by the library's
-// handles and by the program's own.
+// Barriers over signals: of one context and of all contexts, of the world and of the rail, by the
+// library's handles and by handles of the program.
 template <typename Gin>
 NCCL_DEVICE_INLINE void MeetOverSignals(const Args& a, Gin context) {
   ncclCoopCta block;
@@ -227,8 +227,8 @@ GIN_LITMUS(GetBehindSignal, false)
 GIN_LITMUS(BarrierBehindPuts, true)
 #undef GIN_LITMUS
 
-// A flush says nothing of arrival: rank 0 tells rank 1 past the network that a long put is flushed.
-// Counts how often it had not arrived, which may happen.
+// A flush does not prove arrival. Rank 0 tells rank 1, past the network, that a long put is
+// flushed. The case counts the puts that had not arrived, which are allowed.
 __global__ void FlushWithoutArrival(Args a) {
   constexpr size_t kLength = 32768;  // words
   ncclCoopCta block;
@@ -269,8 +269,8 @@ constexpr const char* kMistakes[] = {"wrong_target", "wrong_far_target",       "
                                      "wrong_get",    "wrong_signal_in_window", "wrong_long_put"};
 constexpr int kMistakeCount = static_cast<int>(sizeof(kMistakes) / sizeof(kMistakes[0]));
 
-// Rank 0 asks for something wrong, and all wait for a signal that never comes: the communicator
-// must stop, and all waits with it.
+// Rank 0 makes a wrong request, and all ranks wait for a signal that never comes. The communicator
+// must stop, and all waits with the communicator.
 __global__ void MakeMistake(Args a) {
   const ncclCoopThread self;
   const ncclGin gin(a.comm, 0);
@@ -310,7 +310,7 @@ __global__ void MakeMistake(Args a) {
   gin.waitSignal(ncclCoopCta(), 0, 1);
 }
 
-// What windows hold before a mistake and behind it.
+// Fills windows before a mistake; the content must be the same afterwards.
 __global__ void FillWindow(Args a) {
   for (auto i = static_cast<size_t>(Thread()); i < kWindowBytes / sizeof(Word); i += blockDim.x)
     *OwnWord(a.window, i) = static_cast<Word>(a.comm.rank + 1);

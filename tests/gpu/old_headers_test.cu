@@ -31,7 +31,7 @@ namespace {
 constexpr int kThreads = 64, kRounds = 300;
 constexpr size_t kWords = 512;
 
-// Words of a window: what is put, kWords for each rank; behind them what is put to, and values.
+// Words of a window: sources of puts, kWords for each rank, then targets of puts, then values.
 __host__ __device__ size_t TargetAt(int ranks) { return static_cast<size_t>(ranks) * kWords; }
 __host__ __device__ size_t ValuesAt(int ranks) { return 2 * TargetAt(ranks); }
 __host__ __device__ unsigned long long WordOf(int round, int from, int to, size_t i) {

@@ -1,12 +1,13 @@
-// Windows on real GPUs in memory of several allocations that the driver maps one behind the other,
-// as PyTorch's expandable segments are: what the driver says of such memory, loads and stores of
+// Tests windows on real GPUs in memory of several allocations that the driver maps without gaps, as
+// PyTorch's expandable segments are: the driver's attributes of such memory, loads and stores of
 // kernels, AllReduce, and puts of GIN across borders.
 //
 //   nvcc -std=c++17 -O3 -arch=native -I INCLUDE pieces_test.cu -L LIBRARY -ltutti -o pieces_test
 //   LD_LIBRARY_PATH=LIBRARY ./pieces_test [RANKS]
 //
-// Ranks are threads, rank r has GPU r. It prints a line for each step, with "ok" or "FAILED", and
-// lines without either for what only matters to readers; it ends with 1 if a step failed.
+// Ranks are threads, and rank r has GPU r. The program prints a line for each step, with "ok" or
+// "FAILED", and further lines with facts for readers only. The program ends with 1 if a step
+// failed.
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -42,7 +43,7 @@ constexpr size_t kBytes = kUnits * kUnit;
 constexpr size_t kWords = kBytes / sizeof(uint32_t);
 constexpr unsigned kThreads = 256;
 
-// Returns a function of the driver, which programs of this folder are not linked with.
+// Returns a function of the driver. Programs of this folder are not linked with the driver.
 template <class Function>
 Function* Driver(const char* name, Function*) {
   void* found = nullptr;
@@ -62,7 +63,7 @@ void Tell(int rank, const char* step, bool ok) {
   if (!ok) ++failed;
 }
 
-// Memory of the current device in pieces of these lengths, in units.
+// Memory of the current device in pieces of given lengths, in units.
 class Memory {
  public:
   Memory(int device, std::vector<size_t> units) : units_(std::move(units)) {
@@ -86,7 +87,8 @@ class Memory {
   }
   uint32_t* data() const { return reinterpret_cast<uint32_t*>(address_); }
 
-  // Shows what the driver says of the memory; returns whether it tells of each piece for itself.
+  // Shows the driver's attributes of the memory. Returns whether the driver tells of each piece
+  // separately.
   bool Show() const {
     bool each = true;
     CUdeviceptr at = address_;
@@ -133,7 +135,7 @@ __global__ void Store(ncclDevComm comm, ncclWindow_t window) {
   for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < kWords; i += gridDim.x * blockDim.x)
     words[i] = WordOf(comm.rank, i);
 }
-// Counts the words of the next rank's part that are not what `from` has stored there.
+// Counts the words of the next rank's part that differ from the words that `from` stored.
 __global__ void Load(ncclDevComm comm, ncclWindow_t window, int from, unsigned long long* wrong) {
   const int next = (comm.lsaRank + 1) % comm.lsaSize;
   const auto* const words = static_cast<const uint32_t*>(ncclGetLsaPointer(window, 0, next));
@@ -144,7 +146,7 @@ __global__ void Count(const uint32_t* words, int from, unsigned long long* wrong
   for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < kWords; i += gridDim.x * blockDim.x)
     if (words[i] != WordOf(from, i)) atomicAdd(wrong, 1ull);
 }
-// Puts all of `from` to the next rank in one piece, and 96 bytes across a border by themselves.
+// Puts all of `from` to the next rank in one piece, and separately 96 bytes across a border.
 __global__ void PutAll(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to) {
   const ncclGin gin(comm, 0);
   const int next = (comm.rank + 1) % comm.nRanks;
@@ -218,7 +220,8 @@ void RunRank(int rank, int ranks, Shared& shared) {
   *wrong = 0;
   PutAll<<<1, 32, 0, stream>>>(devcomm, from, to);
   meet();
-  // What the rank before put: its own memory, which holds what the rank before that one stored.
+  // The previous rank put its own memory, which holds the words stored by the rank before the
+  // previous rank.
   Count<<<16, kThreads, 0, stream>>>(b.data(), (before + ranks - 1) % ranks, wrong);
   meet();
   std::printf("rank %d: %llu of %zu words are wrong\n", rank, *wrong, kWords);
@@ -239,7 +242,7 @@ void RunRank(int rank, int ranks, Shared& shared) {
   CHECK(ncclDevCommDestroy(comm, &devcomm));
   CHECK(ncclCommWindowDeregister(comm, from));
   CHECK(ncclCommWindowDeregister(comm, to));
-  // The addresses are free again: the driver would refuse to map what is mapped there still.
+  // The addresses are free again. Otherwise the driver would refuse to map them.
   CHECK(ncclCommWindowRegister(comm, b.data(), kBytes, &to, kFlags));
   Tell(rank, "a window is registered again", to != nullptr);
   CHECK(ncclCommWindowDeregister(comm, to));

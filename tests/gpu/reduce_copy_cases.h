@@ -4,7 +4,7 @@
 // form and for every type, against plain arithmetic.
 
 #ifdef __CUDACC__
-// Before nccl_device.h, which serves the types that it finds.
+// Included before nccl_device.h, which serves the types that are already declared.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
@@ -15,11 +15,11 @@
 namespace lsa_cases {
 
 constexpr size_t kRegion = 8192;     // elements of a window that belong to one rank
-constexpr size_t kRegionEnd = 8192;  // and those of them that are looked at
+constexpr size_t kRegionEnd = 8192;  // the elements of a region that are checked
 constexpr size_t kApart = 4200;      // elements between two local buffers
-constexpr int kBorder = 7;           // what destinations hold before
+constexpr int kBorder = 7;           // content of destinations before
 
-// Small numbers: sums of those of 8 ranks are exact in every type.
+// Small numbers: sums over 8 ranks are exact in every type.
 template <typename T>
 NCCL_DEVICE_INLINE T SourceAt(int rank, size_t i) {
   return static_cast<T>(static_cast<float>((static_cast<size_t>(rank) + i) % 3));
@@ -29,7 +29,7 @@ NCCL_DEVICE_INLINE float AsFloat(T value) {
   return static_cast<float>(value);
 }
 
-// What an operation works on: where its elements begin, and how many there are.
+// The operands of an operation: the beginning of its elements, and their number.
 template <typename T>
 struct Place {
   ncclSymPtr<T> source;       // on all ranks
@@ -40,8 +40,8 @@ struct Place {
 enum class Reaches { kOwn, kTeam };
 enum class Sums { kRanks, kNothing, kTwice };
 
-// Clears what destinations hold, runs `operation` on all ranks at once, each of which writes to its
-// region, and checks all regions of this rank. `sums`: what the operation reads.
+// Clears destinations, runs `operation` on all ranks at once, and checks all regions of this rank.
+// Each rank writes to its region. `sums`: the data that the operation reads.
 template <typename T, typename Operation>
 __device__ void TryOperation(const Args& a, Word line, size_t offset, size_t count, Reaches reaches,
                              Sums sums, Operation operation) {
@@ -111,7 +111,7 @@ NCCL_DEVICE_INLINE void ForPlaces(Body body) {
   for (const auto& place : kPlaces) body(place[0], place[1]);
 }
 
-// The forms that a program needs most, for every type.
+// The most needed forms, for every type.
 template <typename T>
 __global__ void ReduceCopyType(Args a) {
   const ncclCoopCta cta;
@@ -175,7 +175,7 @@ __global__ void ReduceCopyForms(Args a) {
     TRY(kTeam, kRanks,
         ncclLsaReduceLsaCopy<T>(cta, OfRanks<T>{p.source}, n, OfRanks<T>{p.destination}, n,
                                 Plus<T>(), p.count));
-    // By other groups than the block: those of one warp, and a thread.
+    // By groups smaller than the block: groups of one warp, and a thread.
     TRY(kTeam, kRanks,
         if (Thread() < 32)
             ncclLsaReduceSumCopy(ncclCoopWarp(), p.source, p.destination, p.count, team));

@@ -17,12 +17,11 @@ namespace tutti::tools::topo {
 namespace {
 
 TEST(WritePng, AMarkIsNotJoinedToTheLabelBefore) {
-  topology::Picture picture;
+  Picture picture;
   picture.width = 200;
   picture.height = 100;
-  picture.shapes.emplace_back(topology::Label{.at = {10, 50}, .text = "a", .colour = "#000000"});
-  picture.shapes.emplace_back(
-      topology::Mark{.points = {{180, 30}, {190, 50}, {180, 70}}, .fill = "#ff0000"});
+  picture.shapes.emplace_back(Label{.at = {10, 50}, .text = "a", .colour = "#000000"});
+  picture.shapes.emplace_back(Mark{.points = {{180, 30}, {190, 50}, {180, 70}}, .fill = "#ff0000"});
   const std::string path = testing::TempDir() + "topo_png_test.png";
   const Status written = WritePng(picture, 1, path);
   ASSERT_TRUE(written.ok()) << written.message();

@@ -25,8 +25,7 @@ struct Page {
 };
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
-// Longer than ranks of one batch drift apart, so that ranks with a core each never pay for a
-// wake-up.
+// Longer than ranks of one batch drift apart: ranks with a core each never pay for a wake-up.
 constexpr int64_t kSpinNs = 2'000'000;
 
 class PageBarrier : public Barrier {
@@ -51,7 +50,7 @@ class PageBarrier : public Barrier {
       for (int i = 0; i < 64 && waiting(); ++i) CpuPause();
     }
     while (waiting()) {
-      // A bounded sleep: the word is looked at again even if a wake-up should get lost.
+      // Sleep for a bounded time, lest a lost wake-up end in a wait for ever.
       const timespec second{1, 0};
       syscall(SYS_futex, &page_->generation, FUTEX_WAIT, generation, &second, nullptr, 0);
     }

@@ -1,11 +1,11 @@
 #pragma once
 
-// A barrier between the ranks of a measurement that does not go through the library under test.
+// Joins the ranks of a measurement in a barrier outside the library under test.
 //
-// Ranks of one host share a page of memory: they leave within a fraction of a microsecond of each
-// other, which is what makes short operations measurable. The page is a memfd of the driver's
-// process that ranks open through /proc/<pid>/fd; a random token proves that they found the right
-// one. Ranks that cannot (other hosts) ask the driver.
+// Ranks of one host share a page of memory and leave the barrier within a fraction of a microsecond
+// of each other, close enough to measure short operations. The page is a memfd of the driver's
+// process, and ranks open the page through /proc/<pid>/fd; a random token proves that a rank found
+// the right page. Ranks of further hosts ask the driver.
 
 #include <cstdint>
 #include <memory>
@@ -18,7 +18,7 @@ namespace tutti::tools {
 class Barrier {
  public:
   virtual ~Barrier() = default;
-  // Returns when all ranks have called it as often as this one has.
+  // Returns when all ranks have called Wait equally often.
   virtual Status Wait() = 0;
 };
 
@@ -41,8 +41,8 @@ class BarrierPageOwner {
 };
 
 // Opens the page for one of `num_ranks` ranks. Fails where the page cannot be reached, because the
-// driver is on another host or in another PID namespace. With `patient`, which is for ranks that
-// outnumber the cores, waiting sleeps at once.
+// driver is on another host or in another PID namespace. With `patient`, for ranks that outnumber
+// the cores, waiting sleeps at once.
 Result<std::unique_ptr<Barrier>> OpenBarrierPage(const BarrierPage& page, int num_ranks,
                                                  bool patient);
 

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kLineBytes = 128;  // Two cache lines, since prefetchers fetch pairs.
 
-// Large buffers begin at pages, as a program's would. Small ones only keep clear of each other's
+// Large buffers begin at pages, as a program's would. Small buffers only keep clear of each other's
 // cache lines: page alignment would put the start of every set into the same few sets of the
 // first-level cache.
 size_t StrideFor(size_t bytes) {

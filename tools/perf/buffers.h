@@ -1,8 +1,8 @@
 #pragma once
 
-// The memory of one rank: sets of a send and a receive buffer each, used in turn so that an
-// operation does not find in the cache what the one before it left there. All sets lie in one piece
-// of memory, whose pages are all touched.
+// Holds the memory of one rank: sets of a send and a receive buffer each. The sets are used in
+// turn, hence an operation does not find the buffers of the operation before in the cache. All sets
+// lie in one piece of memory, whose pages are all touched.
 
 #include <cstddef>
 
@@ -12,23 +12,25 @@
 namespace tutti::tools {
 
 // Says where the memory comes from: from the system or the GPU, from ncclMemAlloc, from
-// ncclMemAlloc with all ranks registering it together (ncclCommWindowRegister), or from the host,
-// pinned, though the rank is a GPU, with each rank registering its own (ncclCommRegister).
+// ncclMemAlloc with all ranks registering the memory together (ncclCommWindowRegister), or from the
+// host though the rank is a GPU, pinned, with each rank registering its own memory
+// (ncclCommRegister).
 enum class MemoryFrom { kMalloc, kNccl, kWindow, kPinned };
 
 class Buffers {
  public:
-  // `library` and `gpu` must outlive this. A null `gpu` stands for host memory.
+  // `library` and `gpu` must outlive the Buffers. A null `gpu` stands for host memory.
   Buffers(const NcclLibrary& library, MemoryFrom from, Gpu* gpu)
       : library_(library), from_(from), gpu_(gpu) {}
   ~Buffers() { Free(); }
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
-  // Allocates `sets` sets of the given sizes, each buffer `skew` bytes past an aligned address.
-  // What the buffers held is lost. With windows, all ranks of `comm` must call it alike.
+  // Allocates `sets` sets of the given sizes, each buffer `skew` bytes past an aligned address. The
+  // contents of earlier buffers are lost. With windows, all ranks of `comm` must call Prepare
+  // alike.
   Status Prepare(size_t send_bytes, size_t recv_bytes, int sets, size_t skew, ncclComm_t comm);
-  // REQUIRES: the communicator of the last Prepare is still there, with windows.
+  // REQUIRES: with windows, the communicator of the last Prepare still exists.
   void Free();
 
   // REQUIRES: 0 <= set < sets()
@@ -47,7 +49,7 @@ class Buffers {
   const MemoryFrom from_;
   Gpu* const gpu_;
   char* base_ = nullptr;
-  ncclComm_t comm_ = nullptr;  // The communicator that it is registered with.
+  ncclComm_t comm_ = nullptr;  // the communicator at which the memory is registered
   ncclWindow_t window_ = nullptr;
   void* registration_ = nullptr;
   size_t capacity_ = 0;

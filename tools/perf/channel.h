@@ -1,8 +1,8 @@
 #pragma once
 
 // Carries the messages between the driver of a measurement and one of its ranks: JSON objects with
-// a length in front, over a stream socket. The driver asks and the rank answers; while a rank works
-// it may send {"barrier": true} and then waits for {"go": true}.
+// a length in front, over a stream socket. The driver asks and the rank answers. A working rank may
+// send {"barrier": true}, and then waits for {"go": true}.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -25,8 +25,8 @@ class Channel {
   Status Send(const Json& message);
   // Waits for a whole message.
   Result<Json> Receive(Deadline deadline);
-  // Takes what has arrived, without waiting. Returns true when it filled *message, and fails with
-  // RemoteError when the peer has closed the connection.
+  // Takes the bytes that have arrived, without waiting. Returns true when a message filled
+  // *message, and fails with RemoteError when the peer has closed the connection.
   Result<bool> TryReceive(Json* message);
 
   int fd() const { return fd_.get(); }

@@ -313,9 +313,9 @@ ncclResult_t Operation::RunSendRecv(const void* send, void* recv) const {
   return group.End();
 }
 
-// Round by round the block that a rank holds doubles: in the round of bit `bit` the ranks that
-// share all higher bits hold each other's blocks [first, first + bit), and swap them with the rank
-// whose number differs in that bit.
+// Doubles the block of every rank round by round. In the round of bit `bit` the ranks that share
+// all higher bits hold each other's blocks [first, first + bit), and swap them with the rank whose
+// number differs in the bit.
 ncclResult_t Operation::RunHypercube(const void* send, void* recv) const {
   const NcclFunctions& f = a_.library->functions();
   const size_t count = a_.shape.count;

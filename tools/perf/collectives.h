@@ -1,13 +1,13 @@
 #pragma once
 
-// Defines the operations that `tutti perf` knows: what each moves for a given size, and how it is
+// Defines the operations of `tutti perf`: how much each moves for a given size, and how each is
 // called.
 //
-// Sizes follow nccl-tests. The size of an operation is that of the larger buffer of a rank: for
-// AllGather all that is received, for ReduceScatter all that is sent, for AlltoAll all that goes
-// either way. Algorithm bandwidth is that size over the time; bus bandwidth multiplies it by what
-// an ideal algorithm moves per byte over a rank's link, so that it can be compared with the
-// hardware whatever the number of ranks.
+// Sizes follow nccl-tests. The size of an operation is the size of a rank's larger buffer: for
+// AllGather the whole receive buffer, for ReduceScatter the whole send buffer, for AlltoAll the
+// bytes of either direction. Algorithm bandwidth is the size over the time. Bus bandwidth
+// multiplies algorithm bandwidth by the traffic of an ideal algorithm per byte over a rank's link,
+// and can be compared with the hardware whatever the number of ranks.
 
 #include <cstddef>
 #include <string_view>
@@ -26,8 +26,8 @@ enum class Collective {
   kAlltoAll,
   kGather,
   kScatter,
-  kSendRecv,   // Rank r sends to r + 1 and receives from r - 1.
-  kHypercube,  // An AllGather made of Send and Recv between ranks whose numbers differ in one bit.
+  kSendRecv,   // rank r sends to r + 1 and receives from r - 1
+  kHypercube,  // an AllGather made of Send and Recv between ranks whose numbers differ in one bit
   kAllGatherV,
   kReduceScatterV,
   kAlltoAllV,
@@ -36,7 +36,7 @@ enum class Collective {
 struct CollectiveInfo {
   Collective collective;
   std::string_view name;
-  std::string_view plan_name;  // tuttiPlanDescribe's name for it; empty where it has none.
+  std::string_view plan_name;  // tuttiPlanDescribe's name; empty for an operation without a plan
   bool reduces;
   bool rooted;
   bool has_in_place;
@@ -51,10 +51,10 @@ double BusFactor(Collective collective, int num_ranks);
 
 // Says how much one call moves.
 struct Shape {
-  size_t count = 0;  // The count argument of the call.
-  size_t bytes = 0;  // Its size, as above.
+  size_t count = 0;  // the count argument of the call
+  size_t bytes = 0;  // the size, as above
   size_t send_count =
-      0;  // Elements of the send buffer, the largest over all ranks; of the receive buffer.
+      0;  // elements of the send buffer, the most of all ranks; likewise of the receive buffer
   size_t recv_count = 0;
 };
 
@@ -62,16 +62,17 @@ struct Shape {
 // less than an element per rank unless `bytes` is 0.
 Shape ShapeFor(Collective collective, size_t bytes, size_t element_size, int num_ranks);
 
-// For collectives with sizes per rank: return how many of `count` elements block `rank` has, and
-// where it begins.
+// Both are for collectives with sizes per rank: return how many of `count` elements block `rank`
+// has, and where the block begins.
 size_t BlockCount(size_t count, int rank, int num_ranks);
 size_t BlockStart(size_t count, int rank, int num_ranks);
-// For AlltoAllV: returns how many elements go between two ranks, which are as many in either
-// direction, for blocks of at most `count`.
+// Returns, for AlltoAllV, how many elements go between two ranks, as many in either direction, for
+// blocks of at most `count`.
 size_t PairCount(size_t count, int a, int b);
 
-// Elements [begin, begin + count) of a rank's receive buffer, which must hold what stands from
-// element `source_begin` on in the input of rank `source_rank`, or in the reduction of all inputs.
+// Describes elements [begin, begin + count) of a rank's receive buffer. The elements must equal the
+// elements from `source_begin` on in the input of rank `source_rank`, or in the reduction of all
+// inputs.
 struct Region {
   static constexpr int kReduced = -1;
   size_t begin = 0;
@@ -85,7 +86,7 @@ std::vector<Region> ExpectedRegions(Collective collective, const Shape& shape, i
 // Returns how many elements of its send buffer rank `rank` fills.
 size_t SendCount(Collective collective, const Shape& shape, int rank, int num_ranks);
 
-// Where the smaller buffer of an in-place call lies within the larger: sendbuff = recvbuff +
+// Says where the smaller buffer of an in-place call lies within the larger: sendbuff = recvbuff +
 // send_offset, or recvbuff = sendbuff + recv_offset.
 struct InPlaceOffsets {
   bool shared_is_recv = true;
@@ -125,7 +126,7 @@ class Operation {
 
   Arguments a_;
   size_t element_size_;
-  // Used by the collectives with sizes per rank only.
+  // in use only by the collectives with sizes per rank
   std::vector<size_t> counts_;
 };
 

@@ -70,8 +70,8 @@ TEST(Collectives, BlocksTileTheWhole) {
   }
 }
 
-// Whatever one rank expects to find in its receive buffer, another has in its send buffer, and it
-// fits.
+// The elements that a rank expects in its receive buffer are in the send buffer of some rank, and
+// fit.
 TEST(Collectives, RegionsLieWithinTheBuffers) {
   for (const CollectiveInfo& info : AllCollectives()) {
     for (const int n : {1, 2, 3, 4, 8}) {

@@ -17,7 +17,7 @@ namespace {
 constexpr double kAutomaticSeconds = 0.1;
 constexpr int kFewestIterations = 5;
 constexpr int kMostIterations = 20000;
-// Two libraries take turns this often per size, so that a machine that slows down slows both.
+// Two libraries take turns this often per size: a machine that slows down slows both.
 constexpr int kTurns = 5;
 constexpr size_t kFallbackCacheBytes = 32u << 20;
 // More bytes than the second-level cache of the largest GPUs has, and how much of a GPU's memory
@@ -33,7 +33,7 @@ struct Case {
   int root = -1;
 };
 
-// Writes a line on the terminal that says how far a long run has come.
+// Writes the progress of a long run in a line on the terminal.
 class Progress {
  public:
   explicit Progress(size_t total)
@@ -114,7 +114,7 @@ class Driver {
   }
 
  private:
-  // Opened before the measurement, so that an hour's work is not lost to a mistyped path.
+  // Opened before the measurement, lest an hour's work be lost to a mistyped path.
   class JsonFile {
    public:
     ~JsonFile() {
@@ -152,7 +152,7 @@ class Driver {
           size_t previous = SIZE_MAX;
           for (const size_t bytes : options_.sizes) {
             const Case entry = {collective, bytes, type, reduction, root};
-            // Small sizes of many ranks round to the same shape; once is enough.
+            // Small sizes of many ranks round to the same shape; each shape is measured once.
             const size_t real = ShapeOf(entry).bytes;
             if (real != previous) cases.push_back(entry);
             previous = real;
@@ -174,7 +174,7 @@ class Driver {
   }
 
   Status CheckMemory() const {
-    if (options_.gpu) return {};  // Each GPU has memory of its own and says when it is full.
+    if (options_.gpu) return {};  // each GPU has memory of its own, and reports when full
     size_t largest = 0;
     for (const std::vector<Case>& table : tables_)
       for (const Case& entry : table) largest = std::max(largest, SetBytes(entry));
@@ -325,7 +325,7 @@ class Driver {
     size_t wrong = 0;
     for (size_t rank = 0; rank < answers.size(); ++rank) {
       const size_t of_rank = answers[rank].value("wrong", size_t{0});
-      // One rank's first error is what a person needs to begin with.
+      // A person needs only one rank's first error to begin with.
       if (of_rank > 0 && wrong == 0) {
         complaints->push_back(fmt::format("{}{}, rank {}, {}", index == 0 ? "" : "--against, ",
                                           in_place ? "in place" : "out of place", rank,
@@ -336,8 +336,8 @@ class Driver {
     return wrong;
   }
 
-  // Returns the times of the slowest rank for one batch, in nanoseconds: its whole duration, or
-  // that of each iteration.
+  // Returns the times of the slowest rank for one batch, in nanoseconds: the whole duration, or the
+  // duration of each iteration.
   Result<std::vector<double>> Batch(size_t index, bool in_place, int warmup, int iterations,
                                     bool each, const std::string& doing) {
     const Json request = {{"command", "measure"},    {"in_place", in_place},     {"warmup", warmup},
@@ -360,7 +360,7 @@ class Driver {
     int probe = 1;
     for (;;) {
       TUTTI_ASSIGN(const std::vector<double> ns, Batch(index, in_place, 1, probe, false, doing));
-      // A probe that lasts a hundredth of the whole says enough of what one iteration takes.
+      // A probe that lasts a hundredth of the whole time suffices to estimate an iteration.
       if (ns[0] >= kAutomaticSeconds * 1e7 || probe >= kMostIterations / 10) {
         const double wanted = kAutomaticSeconds * 1e9 * probe / std::max(ns[0], 1.0);
         return static_cast<int>(std::clamp<double>(wanted, kFewestIterations, kMostIterations));
@@ -383,7 +383,8 @@ class Driver {
       for (size_t k = 0; k < teams_.size(); ++k) {
         const size_t i = turn % 2 == 0 ? k : teams_.size() - 1 - k;
         const int batch = iterations[i] * (turn + 1) / turns - iterations[i] * turn / turns;
-        // Later turns only have to bring back what the other library has pushed out of the caches.
+        // Later turns only have to bring back the buffers that the library of the turn before has
+        // pushed out of the caches.
         const int warmup = turn == 0 ? options_.warmup : std::min(options_.warmup, 1 + batch / 4);
         TUTTI_ASSIGN(const std::vector<double> ns,
                      Batch(i, in_place, warmup, batch, options_.median, doing));
@@ -434,7 +435,7 @@ class Driver {
   const std::vector<std::string>& libraries_;
   std::vector<std::unique_ptr<Team>> teams_;
   const DriverPlace& place_;
-  std::vector<std::vector<Case>> tables_;  // One for each collective.
+  std::vector<std::vector<Case>> tables_;  // one table for each collective
   std::optional<Progress> progress_;
   std::vector<BarrierPageOwner> pages_;
   std::vector<std::string> loaded_paths_;

@@ -12,9 +12,9 @@
 namespace tutti::tools {
 
 struct DriverPlace {
-  int ranks_here = 1;  // How many ranks of a team share this host.
-  int cores_here = 1;  // How many cores they share.
-  std::string title;   // How the ranks were started, for the heading.
+  int ranks_here = 1;  // number of ranks of a team on this host
+  int cores_here = 1;  // number of cores that these ranks share
+  std::string title;   // how the ranks were started, for the heading
 };
 
 // Measures one library, or two to compare; teams[i] runs libraries[i]. Writes the tables to

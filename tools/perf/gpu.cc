@@ -57,7 +57,8 @@ Status Gpu::Set(char* to, int byte, size_t bytes) {
   TUTTI_TRY(
       driver_.Check(driver_.MemsetBytes(AddressOf(to), static_cast<unsigned char>(byte), bytes),
                     "filling GPU memory"));
-  // The filling is waited for here, because the stream of operations does not wait for its stream.
+  // Wait for the filling here, because the stream of operations does not wait for the default
+  // stream.
   return driver_.Check(driver_.StreamSynchronize(nullptr), "filling GPU memory");
 }
 

@@ -1,8 +1,8 @@
 #pragma once
 
-// A rank's GPU, for `tutti perf --device gpu`: its context on the calling thread, a stream, memory,
-// and graphs of operations. CUDA's driver is looked up at run time, so that the program has no link
-// to CUDA either. Only the thread that opened it may use it.
+// Holds a rank's GPU for `tutti perf --device gpu`: its context on the calling thread, a stream,
+// memory, and graphs of operations. CUDA's driver is looked up at run time, hence the program has
+// no link to CUDA. Only the thread that opened the GPU may use the object.
 
 #include <cstddef>
 #include <functional>
@@ -24,17 +24,17 @@ class Gpu {
 
   Result<char*> Allocate(size_t bytes);
   void Free(char* memory);
-  // The same for pinned memory of the host, which the GPU reaches at the same address.
+  // Allocates pinned memory of the host, which the GPU reaches at the same address.
   Result<char*> AllocatePinned(size_t bytes);
   void FreePinned(char* memory);
   Status Set(char* to, int byte, size_t bytes);
   Status Upload(char* to, const void* from, size_t bytes);
   Status Download(void* to, const char* from, size_t bytes);
 
-  // Captures what `issue` queues on the stream as a graph, which replaces an earlier one.
+  // Captures the operations of `issue` on the stream as a graph, and replaces an earlier graph.
   Status Capture(const std::function<Status()>& issue);
   Status LaunchGraph();
-  // REQUIRES: the communicators of its operations still exist.
+  // REQUIRES: the communicators of the graph's operations still exist.
   void DropGraph();
 
  private:

@@ -77,8 +77,7 @@ uint64_t EncodeFloat(ncclDataType_t type, double value) {
   if (std::isnan(value)) return sign | nan;
   if (std::isinf(value)) return sign | overflow;
   if (value == 0) return sign;
-  // The exponent of the element's lowest bit: that of the value, but never below that of the
-  // subnormal numbers.
+  // The exponent of the element's lowest bit: the value's, but never below the subnormal numbers'.
   const int lowest_bit = std::max(std::ilogb(value), 1 - bias) - format.mantissa_bits;
   // nearbyint rounds ties to even. A significand that rounds up to the next power of two carries
   // into the exponent.

@@ -1,7 +1,7 @@
 #pragma once
 
 // Converts elements of the twelve types to numbers and back. The code is independent of the library
-// under test, so that it can serve as an oracle. Pure functions.
+// under test and can serve as an oracle. Pure functions.
 
 #include <cstdint>
 
@@ -9,8 +9,8 @@
 
 namespace tutti::tools {
 
-// The shape of a floating-point type. A type with has_infinity == false (fp8 e4m3) has one NaN per
-// sign, where all exponent and mantissa bits are set, and no infinity.
+// Describes a floating-point type. A type with has_infinity == false (fp8 e4m3) has one NaN per
+// sign, with all exponent and mantissa bits set, and no infinity.
 struct FloatFormat {
   int exponent_bits;
   int mantissa_bits;

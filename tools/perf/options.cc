@@ -10,10 +10,9 @@
 namespace tutti::tools {
 namespace {
 
-// More sets of buffers than this gain nothing, because small messages are in the cache in real
-// programs, too.
+// More sets of buffers gain nothing, because small messages are in the cache in real programs, too.
 constexpr size_t kMaxRotation = 64;
-// A table longer than this is a mistake in the step.
+// A longer table is a mistake in the step.
 constexpr size_t kMaxSizes = 10000;
 
 std::string Lower(std::string_view text) {
@@ -99,7 +98,7 @@ Result<size_t> ParseBytes(std::string_view text) {
   constexpr std::string_view kUnits = "kmgt";
   int power = 0;
   if (unit.size() == 1) power = static_cast<int>(kUnits.find(unit[0])) + 1;
-  // npos + 1 is 0, so a text without the separator is taken whole.
+  // npos + 1 is 0: a text without the separator is taken whole.
   const bool unit_known = unit.empty() || (unit.size() == 1 && power > 0);
   const double bytes = std::ldexp(value, 10 * power);
   if (parsed.ec != std::errc() || !unit_known || !(bytes >= 0) || bytes > 0x1p50 ||
@@ -135,7 +134,7 @@ Result<std::vector<size_t>> SizesBetween(size_t first, size_t last, double facto
     if (size == last) break;
     if (sizes.size() > kMaxSizes)
       return InvalidArgument("these steps make more than {} sizes", kMaxSizes);
-    // 0 bytes times any factor is 0, so the next size is one element of the widest type.
+    // 0 bytes times any factor is 0: the next size is one element of the widest type.
     const size_t next = step ? size + step
                         : size == 0
                             ? 8
@@ -200,7 +199,7 @@ Result<std::vector<int>> ParseRoots(std::string_view text, int num_ranks) {
 int ChooseRotation(size_t bytes_per_set, size_t cache_bytes, size_t memory_bytes, int ranks_here) {
   if (bytes_per_set == 0) return 1;
   const size_t ranks = static_cast<size_t>(std::max(ranks_here, 1));
-  // Twice the cache, so that a set has left the cache when its turn comes again; a quarter of the
+  // Twice the cache, for a set to have left the cache when its turn comes again; a quarter of the
   // memory at the most.
   const size_t wanted = std::min(2 * cache_bytes, memory_bytes / 4) / ranks;
   const size_t sets = (wanted + bytes_per_set - 1) / bytes_per_set;

@@ -17,11 +17,11 @@ uint64_t Hash(uint64_t a, uint64_t b) {
   return x ^ (x >> 31);
 }
 
-// The largest input; it keeps sums of many ranks exact in the wide types as well.
+// The largest input keeps sums of many ranks exact in the wide types as well.
 constexpr int64_t kLargestInput = int64_t{1} << 20;
 
-// Returns the largest sum of absolute values that inputs may reach: what the type holds exactly,
-// and less in types that hold more than any job needs.
+// Returns the largest sum of absolute values that inputs may reach: the largest exact sum of the
+// type, and less in types that hold more than any job needs.
 int64_t SumLimit(ncclDataType_t type) {
   return std::min<int64_t>(ExactIntegers(type), int64_t{1} << 40);
 }
@@ -94,7 +94,8 @@ double Pattern::FloatInput(int rank, size_t index) const {
   const uint64_t hash = Hash(static_cast<uint64_t>(rank), index);
   switch (reduction_) {
     case Reduction::kProd: {
-      // Three ranks per element, in turns, bring a factor; with fewer ranks one brings several.
+      // Three ranks per element, in turns, bring a factor; with fewer ranks one rank brings
+      // several.
       const auto turn = (static_cast<size_t>(rank) + index) % static_cast<size_t>(num_ranks_);
       const double factor = turn == 0 ? 2 : turn == 1 ? 1.5 : turn == 2 ? 0.5 : 1;
       return hash >> 63 ? -factor : factor;

@@ -2,12 +2,12 @@
 
 // Makes input data whose exact results are known, and compares results with them.
 //
-// A rank's input is a table of kPeriod elements that repeats. The period is prime, so that a block
-// that lands a chunk (a power of two) too early or too late does not look right by chance. Only as
-// many tables are computed as there are ranks; the result for any stretch of any buffer is then a
-// stretch of one repeating table, compared by memcmp.
+// A rank's input is a table of kPeriod elements that repeats. The period is prime: a block that
+// lands a chunk (a power of two) too early or too late does not look right by chance. Only as many
+// tables are computed as the job has ranks. The result for any stretch of any buffer is then a
+// stretch of a repeating table, compared by memcmp.
 //
-// Values are chosen so that every intermediate result is exact whatever the order of the reduction:
+// Values are chosen to make every intermediate result exact, whatever the order of the reduction:
 //
 //   copies    Random bits, NaN patterns included, because nothing may touch them.
 //   sum       Integers: random bits, modulo the type. Floats: integers whose absolute values sum up
@@ -53,8 +53,8 @@ class Pattern {
 
   // Returns how many of `count` elements at `data` differ from elements [begin, begin + count) of
   // the input of `source_rank`, or of the reduction (Region::kReduced). Stores the index of the
-  // first one in *first and a sentence about it in *sentence; both are left alone where none is
-  // wrong.
+  // first wrong element in *first and a sentence about the element in *sentence; leaves both alone
+  // where all elements are right.
   size_t CountWrong(const void* data, int source_rank, size_t begin, size_t count, size_t* first,
                     std::string* sentence);
 
@@ -77,8 +77,8 @@ class Pattern {
   const Reduction reduction_;
   const int num_ranks_;
   const size_t element_size_;
-  double tolerance_ = 0;       // The absolute tolerance per unit of the largest input.
-  std::vector<Table> tables_;  // By rank, then the reduction. A table is empty until it is used.
+  double tolerance_ = 0;       // absolute tolerance per unit of the largest input
+  std::vector<Table> tables_;  // by rank, then the reduction; a table is empty until its first use
 };
 
 }  // namespace tutti::tools

@@ -22,7 +22,7 @@
 namespace tutti::tools {
 namespace {
 
-// Fills a receive buffer before an operation that is to overwrite it.
+// Fills a receive buffer before an operation overwrites the buffer.
 constexpr int kPoison = 0xa5;
 constexpr size_t kStagedBytes = 4 << 20;
 
@@ -39,7 +39,7 @@ class DriverBarrier : public Barrier {
   Channel* const channel_;
 };
 
-// Keeps this thread on one of the cores that it may use.
+// Keeps this thread on one of the cores of its affinity.
 void BindTo(int index) {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
@@ -230,16 +230,15 @@ class Rank {
 
   struct Wrong {
     size_t count = 0;
-    std::string first;  // A sentence about the first wrong element.
+    std::string first;  // about the first wrong element
   };
 
-  // Runs one operation on fresh buffers and returns what it got wrong. With `graph` the operation
-  // is captured and two replays are checked, because what a replay leaves behind must not spoil the
-  // next.
+  // Runs one operation on fresh buffers and returns its errors. With `graph` the operation is
+  // captured and two replays are checked, because a replay must not spoil the next replay.
   Result<Json> CheckResults(bool in_place, bool graph) {
     const Pointers pointers = PointersFor(0, in_place);
     if (graph) {
-      // NCCL connects ranks at their first operation, which it cannot do in a capture.
+      // NCCL connects ranks at their first operation, and cannot connect them in a capture.
       TUTTI_TRY(Run(pointers));
       TUTTI_TRY(Synchronize());
       TUTTI_TRY(gpu_->Capture([&] { return Run(pointers); }));
@@ -265,7 +264,7 @@ class Rank {
 
   size_t FilledCount() const { return SendCount(info_.collective, shape_, rank_, num_ranks_); }
 
-  // Results in a GPU's memory are copied to the host piece by piece, so that the copy stays in the
+  // Results in a GPU's memory are copied to the host piece by piece, for the copy to stay in the
   // processor's caches.
   Status CountWrong(const char* data, const Region& region, const char* buffer, Wrong* wrong) {
     const size_t piece = gpu_ ? StagedElems() : region.count;
@@ -288,7 +287,7 @@ class Rank {
     return {};
   }
 
-  // Returns how many elements staged_ has room for, which it makes.
+  // Allocates staged_ where needed, and returns the number of elements that fit.
   size_t StagedElems() {
     staged_.resize(kStagedBytes);
     return kStagedBytes / element_size_;
@@ -380,7 +379,8 @@ class Rank {
     return Json{{"text", text}};
   }
 
-  // Returns the time that the library's model predicts for one operation, null when it has none.
+  // Returns the time that the library's model predicts for one operation, null without a
+  // prediction.
   Result<Json> Predict() {
     if (!library()->GroupSimulateEnd) return Json{{"us", nullptr}};
     const Pointers pointers = PointersFor(0, false);
@@ -417,10 +417,10 @@ class Rank {
   bool blocking_ = false;
   BarrierPage page_;
   std::unique_ptr<Barrier> barrier_;
-  std::unique_ptr<Gpu> gpu_;  // Null for a host rank.
+  std::unique_ptr<Gpu> gpu_;  // null for a host rank
   std::unique_ptr<Buffers> buffers_;
   std::unique_ptr<Pattern> pattern_;
-  std::vector<char> staged_;  // What is on its way from or to a GPU.
+  std::vector<char> staged_;  // data on the way from or to a GPU
   ncclComm_t comm_ = nullptr;
   cudaStream_t stream_ = nullptr;
   CollectiveInfo info_{};

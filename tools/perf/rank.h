@@ -23,7 +23,7 @@
 
 namespace tutti::tools {
 
-// Returns when the driver says quit or ends the connection. Ranks may be threads of one process,
+// Serves until the driver says quit or ends the connection. Ranks may be threads of one process,
 // with one call each.
 void ServeRank(UniqueFd driver);
 

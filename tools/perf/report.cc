@@ -17,7 +17,7 @@ std::string BandwidthText(double gbps) {
   return gbps < 100 ? fmt::format("{:.2f}", gbps) : fmt::format("{:.1f}", gbps);
 }
 
-// Bytes per microsecond are megabytes per second, so a thousandth of them gigabytes.
+// Bytes per microsecond are megabytes per second; a thousandth is gigabytes.
 double Bandwidth(size_t bytes, double time_us) {
   return time_us > 0 ? static_cast<double>(bytes) / time_us / 1e3 : 0;
 }

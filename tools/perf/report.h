@@ -13,25 +13,25 @@
 
 namespace tutti::tools {
 
-// One library's result for one size, in place or out of place.
+// Holds one library's result for one size, in place or out of place.
 struct Sample {
   double time_us = 0;
   double algbw_gbps = 0;  // 1e9 bytes per second
   double busbw_gbps = 0;
-  std::optional<size_t> wrong;  // Empty where results were not checked.
+  std::optional<size_t> wrong;  // empty where results were not checked
 };
 
 struct Row {
   Shape shape;
   ncclDataType_t type = ncclFloat32;
   Reduction reduction = Reduction::kNone;
-  int root = -1;  // -1 where the operation has none.
-  // One per library: the one measured, and the one compared with, if any. An operation may have no
-  // in-place form.
+  int root = -1;  // -1 for an operation without a root
+  // Results per library: the measured library, and the library to compare with, if any. An
+  // operation may have no in-place form.
   std::vector<Sample> out_of_place;
   std::vector<std::optional<Sample>> in_place;
-  // The time that the measured library predicted; empty where that was not asked for or the library
-  // predicts none.
+  // The measured library's prediction of the time. Empty where no prediction was asked for or the
+  // library makes none.
   std::optional<double> predicted_us;
 };
 
@@ -39,8 +39,8 @@ Sample MakeSample(double time_us, const CollectiveInfo& info, const Shape& shape
 
 class Report {
  public:
-  // The table of one collective. `libraries` has one or two names, as they are written into the
-  // JSON. `out` must outlive this.
+  // Writes the table of one collective. `libraries` has one or two names, as they are written into
+  // the JSON. `out` must outlive the Report.
   Report(const PerfOptions& options, const CollectiveInfo& collective,
          std::vector<std::string> libraries, std::FILE* out);
 
@@ -52,7 +52,7 @@ class Report {
   const Json& rows() const { return rows_; }
 
  private:
-  // Writes the column of predictions, if there is one.
+  // Writes the column of predictions, where the table has one.
   std::string PredictionCell(std::string_view text) const;
   void PrintHalf(const std::vector<const Sample*>& samples) const;
 

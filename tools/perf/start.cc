@@ -17,7 +17,7 @@
 namespace tutti::tools {
 namespace {
 
-// After the driver is gone a rank process may still be closing its communicator.
+// A rank process may still be closing its communicator after the driver is gone.
 constexpr double kGraceSeconds = 5;
 
 struct SocketPair {
@@ -56,8 +56,8 @@ std::string Label(size_t library, size_t num_libraries) {
   return library == 0 ? "with --library: " : "with --against: ";
 }
 
-// Holds what rank 0 hands to the others when they meet: where its driver listens, and a key for
-// that.
+// Holds rank 0's message to the further ranks when they meet: the address of rank 0's driver, and
+// the driver's key.
 struct Invitation {
   Key key{};
   uint16_t port = 0;
@@ -88,7 +88,7 @@ struct Invitation {
 
 struct Served {
   pid_t pid = -1;
-  UniqueFd watch;  // A second descriptor of the connection over which the process is driven.
+  UniqueFd watch;  // a second descriptor of the connection that drives the process
 };
 
 bool HungUp(int fd) {
@@ -183,7 +183,7 @@ Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info) {
   TUTTI_ASSIGN(const launch::Meeting meeting, launch::Meet(info, "", limits));
   TUTTI_ASSIGN(const Invitation invitation, Invitation::FromText(meeting.value));
   std::vector<launch::Endpoint> endpoints;
-  // Where the launcher knows an address of rank 0, that one is sure to be reachable from here.
+  // Where the launcher knows an address of rank 0, the address is sure to be reachable from here.
   if (info.rendezvous == launch::Rendezvous::kTcp)
     endpoints.push_back({info.endpoints.front().host, invitation.port, ""});
   for (const std::string& address : invitation.addresses)

@@ -4,8 +4,8 @@
 // job that mpirun, srun, torchrun or `tutti run` started.
 //
 // In a launched job every process starts one rank process per library beside itself. Rank 0 is the
-// driver as well; the rank processes of the others are joined to it by TCP, with a key that rank 0
-// draws and the launcher carries.
+// driver as well; the rank processes of all further ranks join rank 0 by TCP, with a key that rank
+// 0 draws and the launcher carries.
 
 #include <memory>
 #include <vector>
@@ -16,7 +16,8 @@
 
 namespace tutti::tools {
 
-// Returns what `--net` sets in the environment of ranks. `local` says that all are on this host.
+// Returns the variables that `--net` sets in the environment of ranks. `local`: all ranks are on
+// this host.
 EnvironmentChanges NetEnvironment(const std::string& net, bool local);
 
 // Starts one team per library, with all ranks on this host.
@@ -28,7 +29,7 @@ Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& option
                                                        const launch::LaunchInfo& info,
                                                        size_t num_libraries);
 
-// Serves rank processes until the driver is done. To be called on the other ranks. Fails when a
+// Serves rank processes until the driver is done. To be called on every rank but 0. Fails when a
 // rank process died.
 Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info);
 

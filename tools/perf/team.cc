@@ -17,7 +17,7 @@
 namespace tutti::tools {
 namespace {
 
-// After one rank failed, the others get this long to say what they saw before the command is given
+// After one rank failed, the remaining ranks have this long to report before the command is given
 // up.
 constexpr double kLastWordsSeconds = 2;
 // A process whose socket closed is about to end; its status follows within this time.
@@ -30,7 +30,7 @@ std::string NameRanks(const std::set<int>& ranks) {
   return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
 }
 
-// Waits at most `seconds` for the process to end. Returns false when it has not.
+// Waits at most `seconds` for the process to end. Returns false when the process still runs.
 bool WaitForEnd(pid_t pid, double seconds, int* status) {
   const Deadline deadline = Deadline::AfterSeconds(seconds);
   for (;;) {
@@ -60,7 +60,7 @@ Result<pid_t> StartRankProcess(std::vector<UniqueFd> sockets, const EnvironmentC
   const pid_t pid = fork();
   if (pid < 0) return ErrnoError(errno, "starting a rank's process");
   if (pid > 0) return pid;
-  // The child. Nothing here returns.
+  // In the child, no path returns.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   for (const UniqueFd& socket : sockets) fcntl(socket.get(), F_SETFD, 0);
@@ -77,7 +77,7 @@ Team::~Team() {
   for (const RankProcess& process : processes_) waitpid(process.pid, nullptr, 0);
 }
 
-// The answers to one command as they come in.
+// Collects the answers to one command.
 struct Team::Round {
   std::vector<std::optional<Json>> answers;
   std::vector<int> asked;
@@ -90,7 +90,7 @@ struct Team::Round {
   std::vector<Failure> failures;
   Code code = Code::kRemoteError;
 
-  // Ranks that say the same are named together.
+  // Ranks with the same sentence are named together.
   void AddFailure(int rank, std::string sentence, Code failure_code) {
     if (failures.empty()) code = failure_code;
     for (Failure& failure : failures) {
@@ -211,7 +211,7 @@ std::string Team::DescribeLoss(int rank, const std::string& doing) {
       continue;
     siginfo_t info{};
     const Deadline deadline = Deadline::AfterSeconds(kEndSeconds);
-    // Looks without reaping, so that the other ranks of the process find the same.
+    // Looks without reaping, for the process's further ranks to find the same status.
     while (waitid(P_PID, static_cast<id_t>(process.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
            info.si_pid == 0 && !deadline.Passed()) {
       poll(nullptr, 0, 5);

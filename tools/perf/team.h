@@ -1,14 +1,15 @@
 #pragma once
 
-// A team is all the ranks that run one library, as the driver sees them. It starts them or takes
-// them over, sends them commands in step, and ends them.
+// Holds all the ranks that run one library, as the driver sees them. A team starts its ranks or
+// takes them over, sends them commands in step, and ends them.
 //
-// Ranks of this host are processes of their own (or one process with a thread per rank), so that
-// two libraries that export the same names never meet in one address space. A rank that dies, or
-// that says it failed, ends the current command with a sentence that says which and how; the other
-// ranks, which may wait for it inside the library for ever, are killed when the team is destroyed.
+// Ranks of this host are processes of their own (or one process with a thread per rank), hence two
+// libraries that export the same names never meet in one address space. When a rank dies or reports
+// a failure, the current command ends with a sentence that names the rank and the failure. All
+// remaining ranks may wait for the rank inside the library for ever, and are killed when the team
+// is destroyed.
 //
-// One thread.
+// Use from one thread.
 
 #include <sys/types.h>
 
@@ -26,14 +27,14 @@ namespace tutti::tools {
 
 using EnvironmentChanges = std::vector<std::pair<std::string, std::string>>;
 
-// A process that serves ranks (`tutti perf-rank`), one socket for each.
+// A process that serves ranks (`tutti perf-rank`), with one socket for each rank.
 struct RankProcess {
   pid_t pid = -1;
   std::vector<int> ranks;
 };
 
-// Starts this program anew with the given sockets, one rank each. It dies with this process.
-// `changes` are set in its environment unless they are set already.
+// Starts this program anew with the given sockets, one rank each. The process dies with this
+// process. `changes` are set in its environment unless they are set already.
 Result<pid_t> StartRankProcess(std::vector<UniqueFd> sockets, const EnvironmentChanges& changes);
 
 // Describes a status of waitpid(2): "was killed by signal 9 (Killed)", "ended with exit status 3".
@@ -52,7 +53,7 @@ class Team {
 
   // Adds the next rank, served over `socket`.
   void AddRank(UniqueFd socket) { channels_.emplace_back(std::move(socket)); }
-  // Adds a process that was started here and serves ranks of this team.
+  // Adds a started process that serves ranks of this team.
   void AddProcess(RankProcess process) { processes_.push_back(std::move(process)); }
   void set_tick(Tick tick) { tick_ = std::move(tick); }
 

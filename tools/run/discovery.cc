@@ -11,7 +11,7 @@
 namespace tutti::tools {
 namespace {
 
-// A script that asks a scheduler may take seconds; one that hangs must not end discovery.
+// A script that asks a scheduler may take seconds; a script that hangs must not end discovery.
 constexpr double kLongestRunS = 60;
 // Enough for a line for each of 16,000 hosts.
 constexpr size_t kMaxText = 1 << 20;
@@ -69,7 +69,7 @@ Result<std::optional<std::vector<elastic::HostSlots>>> Discovery::Step() {
   return Timeout("it takes longer than {} s", kLongestRunS);
 }
 
-// Called when the script's output has ended: the script has ended as well, or will soon.
+// Called when the script's output has ended: the script has ended as well, or is about to end.
 Result<std::optional<std::vector<elastic::HostSlots>>> Discovery::TakeResult() {
   int status = 0;
   const pid_t ended = waitpid(pid_, &status, WNOHANG);

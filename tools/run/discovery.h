@@ -1,7 +1,7 @@
 #pragma once
 
-// Finds out which hosts an elastic job may use, by running a program of the user's again and again,
-// which writes a line "host" or "host:slots" for each host. One thread; nothing here waits.
+// Finds out which hosts an elastic job may use, by running a program of the user's again and again.
+// The program writes a line "host" or "host:slots" for each host. One thread; nothing here waits.
 
 #include <sys/types.h>
 
@@ -28,11 +28,11 @@ class Discovery {
   Discovery(const Discovery&) = delete;
   Discovery& operator=(const Discovery&) = delete;
 
-  // Readable when there is something for Step; -1 between two runs.
+  // Readable when Step has something to do; -1 between two runs.
   int fd() const { return output_.get(); }
   int NextStepMs() const { return next_run_.RemainingMs(1000); }
-  // Starts the script when its time has come, and reads what it writes. Returns a list when a run
-  // ended well, nothing while there is none, and a failure when a run went wrong.
+  // Starts the script when its time has come, and reads the script's output. Returns a list when a
+  // run ended well, nothing while no list is complete, and a failure when a run went wrong.
   Result<std::optional<std::vector<elastic::HostSlots>>> Step();
 
  private:

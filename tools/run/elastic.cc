@@ -40,8 +40,8 @@ namespace {
 using elastic::Action;
 
 constexpr std::string_view kReadyPrefix = "ready/";
-// Ranks of one generation come to the library together, since all were ready; one that dies just
-// then should not hold up the others for as long as a slow launcher may.
+// Ranks of one generation come to the library together, since all were ready. A rank that dies at
+// this moment should not hold up the generation for as long as a slow launcher may take.
 constexpr const char* kInitTimeoutS = "30";
 
 template <typename... Args>
@@ -53,15 +53,15 @@ int ShellStatus(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
-// Hands what workers say over the store from the store's thread to the launcher's.
+// Hands the workers' values in the store from the store's thread to the launcher's.
 class Mailbox {
  public:
   Mailbox() : event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
   int fd() const { return event_.get(); }
 
-  // Takes a value of the store. That of "ready/W" is the number of the generation that worker W
-  // left; other keys are ignored.
+  // Takes a value of the store. The value of "ready/W" is the number of the generation that worker
+  // W left; all further keys are ignored.
   void Put(const std::string& key, const std::string& value) {
     if (!key.starts_with(kReadyPrefix)) return;
     int worker = -1;
@@ -161,7 +161,7 @@ class ElasticLauncher {
       for (const Action& action : actions) Do(action);
     };
     take(membership_.Advance(NowNs()));
-    // A process that could not be started changes what is to be done.
+    // A process that could not be started changes the decisions.
     while (!unstarted_.empty()) {
       for (const int worker : std::exchange(unstarted_, {})) {
         membership_.WorkerExited(worker, kExitCannotStart, NowNs());
@@ -256,7 +256,7 @@ class ElasticLauncher {
     environment->SetIfMissing("TUTTI_INIT_TIMEOUT_S", kInitTimeoutS);
   }
 
-  // Turns the request into one for ssh, and returns what ssh is to read.
+  // Turns the request into a request for ssh, and returns the input for ssh.
   Result<UniqueFd> MakeRemote(const std::string& host, SpawnRequest* request) const {
     TUTTI_ASSIGN(UniqueFd input, RemoteInput(TravellingVariables(request->environment.variables(),
                                                                  options_.passed)));
@@ -266,7 +266,7 @@ class ElasticLauncher {
     command.push_back(host);
     std::error_code error;
     const std::string folder = std::filesystem::current_path(error).string();
-    // The login shell may be any; sh is everywhere.
+    // The login shell may be any; sh exists on every host.
     command.push_back("exec sh -c " + Quote(RemoteLine(folder, request->command)));
     request->command = std::move(command);
     request->environment.Remove("TUTTI_COMM_KEY");
@@ -308,7 +308,7 @@ class ElasticLauncher {
     auto hosts = discovery_->Step();
     if (!hosts.ok()) {
       const std::string why(hosts.status().message());
-      // A sentence that repeats is said once, because a script may fail every second.
+      // A repeated sentence is printed once, because a script may fail every second.
       if (why != last_complaint_) {
         Say("the host discovery script failed and its last list stays: {}", why);
       }

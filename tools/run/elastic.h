@@ -1,11 +1,11 @@
 #pragma once
 
 // Starts, watches and ends the workers of an elastic job, which goes on while workers fail, hosts
-// leave and hosts come. elastic::Membership decides what is to be done; the functions here do it.
-// docs/elastic.md says how workers and launcher talk.
+// leave and hosts come. elastic::Membership decides; the functions here carry out its decisions.
+// docs/elastic.md describes how workers and launcher talk.
 //
-// Workers of this host are processes of this one. Those of another are started by ssh, which gets
-// their variables, the job's key among them, over its input (remote.h).
+// Workers of this host are child processes. Workers of another host are started by ssh, whose input
+// brings them their variables, the job's key among them (remote.h).
 
 #include <string>
 #include <vector>
@@ -17,18 +17,19 @@ namespace tutti::tools {
 
 struct ElasticOptions {
   elastic::MembershipOptions membership;
-  std::vector<elastic::HostSlots> hosts;  // Used where there is no script.
+  std::vector<elastic::HostSlots> hosts;  // in use without a script
   std::string discovery_script;
   double discovery_interval_s = 1;
   int default_slots = 1;
-  std::string ssh = "ssh -o BatchMode=yes";  // The host and a command line are appended.
+  std::string ssh = "ssh -o BatchMode=yes";  // the host and a command line are appended
   PassedVariables passed;
   bool tag = false;
   double grace_s = 5;
   std::vector<std::string> command;
 };
 
-// Returns the exit status: 0 when the job came to its end, else that of a worker that failed.
+// Returns the exit status: 0 when the job came to its end, otherwise the status of a worker that
+// failed.
 int RunElastic(const ElasticOptions& options);
 
 // Returns whether workers of `host` are started on this machine.

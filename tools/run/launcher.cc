@@ -129,7 +129,7 @@ class Launcher {
     auto store = launch::HttpStoreServer::Create(*address);
     if (!store.ok()) return fail(store.status());
     store_ = std::move(store).value();
-    // An elastic worker asks there for its numbers.
+    // An elastic worker asks the store for its numbers.
     for (int rank = 0; rank < options_.num_ranks; ++rank) {
       store_->Put("rank_and_size", fmt::format("localhost:{}", rank),
                   fmt::format("{0},{1},{0},{1},0,1", rank, options_.num_ranks));
@@ -137,7 +137,8 @@ class Launcher {
     return true;
   }
 
-  // Returns where the rank is to write; nothing where it writes to this process's own output.
+  // Returns the descriptor for the rank's output; nothing where the rank writes to this process's
+  // own output.
   UniqueFd TakeOutput(int rank, std::FILE* target) {
     if (!options_.tag) return UniqueFd();
     Result<Pipe> pipe = MakePipe();
@@ -150,7 +151,7 @@ class Launcher {
   void Start(int rank) {
     const UniqueFd out = TakeOutput(rank, stdout);
     const UniqueFd err = TakeOutput(rank, stderr);
-    // One terminal cannot serve several readers, so only rank 0 reads from it.
+    // One terminal cannot serve several readers: only rank 0 reads from the terminal.
     const UniqueFd in = rank == 0 ? UniqueFd() : OpenNull();
     SpawnRequest request;
     request.command = options_.command;

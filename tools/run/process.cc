@@ -15,8 +15,7 @@ namespace tutti::tools {
 namespace {
 
 constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
-// A line longer than this is written in pieces, so that a rank without line ends does not fill the
-// memory.
+// A longer line is written in pieces, lest a rank without line ends fill the memory.
 constexpr size_t kMaxLine = 1 << 20;
 
 std::vector<char*> Pointers(const std::vector<std::string>& words) {
@@ -109,7 +108,7 @@ Result<pid_t> Spawn(const SpawnRequest& request) {
   const std::vector<std::string> lines = request.environment.Lines();
   const std::vector<char*> environment = Pointers(lines);
   const std::vector<char*> arguments = Pointers(request.command);
-  // Tells why exec failed; closes by itself when it did not.
+  // Tells why exec failed; closes by itself when exec succeeded.
   int report[2];
   if (pipe2(report, O_CLOEXEC) != 0) return ErrnoError(errno, "a pipe for a new process");
   const UniqueFd report_in(report[0]);
@@ -169,8 +168,8 @@ void SignalReader::Read(const std::function<void(int signal, bool from_terminal)
 
 void AdoptOrphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-// Each round may find children of the processes that were killed in the round before. The list is
-// that of the calling thread's children; the main thread starts processes and adopts orphans.
+// Each round may find children of the processes that were killed in the round before. The list has
+// the children of the calling thread; the main thread starts processes and adopts orphans.
 void KillOrphans() {
   constexpr int kMostRounds = 100;
   for (int round = 0; round < kMostRounds; ++round) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Has what the two launchers (launcher.h, elastic.h) share: starting a process, passing on what it
-// writes, receiving signals as data, and ending the processes that were left behind.
+// Holds the parts that both launchers (launcher.h, elastic.h) share: starting a process, passing on
+// its output, receiving signals as data, and ending the processes that were left behind.
 //
 // An object belongs to one thread. Spawn may be called in a process with other threads: nothing
 // between fork and exec allocates.
@@ -20,10 +20,10 @@
 
 namespace tutti::tools {
 
-// The exit status for a program that could not be started, the same as that of shells.
+// The exit status for a program that could not be started, as in shells.
 inline constexpr int kExitCannotStart = 127;
 
-// Passes on what a process writes, whole lines at a time, each with "[tag] " before it.
+// Passes on the output of a process, whole lines at a time, each with "[tag] " before its text.
 class TaggedOutput {
  public:
   TaggedOutput(std::string tag, UniqueFd source, std::FILE* target)
@@ -41,12 +41,12 @@ class TaggedOutput {
   UniqueFd source_;
   std::FILE* const target_;
   std::string pending_;
-  size_t searched_ = 0;  // How many bytes of pending_ are known to have no line end.
+  size_t searched_ = 0;  // number of bytes of pending_ known to have no line end
 };
 
-// Drain makes so many reads at a time, so that signals and other processes need not wait.
+// Number of reads of one Drain: few, for signals and other processes not to wait.
 inline constexpr int kReadsAtOnce = 4;
-// So many reads empty a pipe of 1 MiB, the largest that a process without privileges can make.
+// As many reads empty a pipe of 1 MiB, the largest pipe of a process without privileges.
 inline constexpr int kReadsAtTheEnd = 64;
 
 // A copy of this process's environment, to be changed and given to another process.
@@ -58,10 +58,10 @@ class Environment {
     variables_.emplace(name, value);
   }
   void Remove(const std::string& name) { variables_.erase(name); }
-  // Removes what an outer launcher says of this process's rank and of where its ranks meet, because
-  // what is started here is another job.
+  // Removes the variables by which an outer launcher tells this process's rank and meeting place,
+  // because the started processes are a different job.
   void RemovePlaces();
-  // Returns the variable's value, "" where it is not set.
+  // Returns the variable's value, "" where the variable is not set.
   std::string Get(const std::string& name) const;
   const std::map<std::string, std::string>& variables() const { return variables_; }
   std::vector<std::string> Lines() const;  // "name=value"
@@ -73,12 +73,12 @@ class Environment {
 struct SpawnRequest {
   std::vector<std::string> command;
   Environment environment;
-  // Descriptors for the process; -1 stands for this process's own.
+  // Descriptors for the process; -1: this process's own.
   int in = -1;
   int out = -1;
   int err = -1;
   sigset_t signal_mask{};
-  // Puts the process into a group of its own, so that it can be ended with what it started.
+  // Puts the process into a group of its own, in order to end it together with its descendants.
   bool own_group = false;
   // Called in the new process; it may make system calls only.
   std::function<void()> prepare;
@@ -95,8 +95,8 @@ struct Pipe {
 Result<Pipe> MakePipe();
 UniqueFd OpenNull();
 
-// Signals that a launcher passes on, read from a descriptor so that none arrives between two system
-// calls.
+// Signals that a launcher passes on, read from a descriptor, hence no signal gets lost between two
+// system calls.
 class SignalReader {
  public:
   SignalReader();
@@ -104,7 +104,8 @@ class SignalReader {
   int fd() const { return fd_.get(); }
   const sigset_t& old_mask() const { return old_mask_; }
   // Calls `take` for each signal that came, except SIGCHLD. `from_terminal` says that a key such as
-  // Ctrl-C sent it, so that all processes of the terminal's foreground group have it already.
+  // Ctrl-C sent the signal: all processes of the terminal's foreground group then have the signal
+  // already.
   void Read(const std::function<void(int signal, bool from_terminal)>& take);
 
  private:
@@ -112,7 +113,8 @@ class SignalReader {
   UniqueFd fd_;
 };
 
-// Make this process the parent of the processes that its children leave behind, and end all those.
+// Make this process the parent of the processes that its children leave behind, and end all such
+// orphans.
 void AdoptOrphans();
 void KillOrphans();
 

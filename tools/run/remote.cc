@@ -24,7 +24,7 @@ bool IsName(const std::string& text) {
          });
 }
 
-// bash ends with an error when it is told to change these.
+// Returns whether bash refuses to change the variable.
 bool IsTheShells(const std::string& name) {
   static const std::set<std::string> kNames = {"BASHOPTS", "BASH_VERSINFO", "EUID",
                                                "PPID",     "SHELLOPTS",     "UID"};
@@ -114,7 +114,7 @@ Result<UniqueFd> RemoteInput(const std::map<std::string, std::string>& variables
   for (const auto& [name, value] : variables) {
     text += fmt::format("export {}={}\n", name, Quote(value));
   }
-  // A file, because a pipe would take only so much before ssh reads.
+  // A file, because a pipe would fill up before ssh reads.
   UniqueFd file(memfd_create("tutti-run", MFD_CLOEXEC));
   if (file.get() < 0) return ErrnoError(errno, "memory for what a shell is to read");
   for (size_t done = 0; done < text.size();) {

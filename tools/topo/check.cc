@@ -1,4 +1,4 @@
-// `tutti topo check FILE` lists all that is wrong with a file, with line and column.
+// `tutti topo check FILE` lists everything that is wrong with a file, with line and column.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>

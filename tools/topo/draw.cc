@@ -9,10 +9,10 @@
 #include <string>
 
 #include "config/settings.h"
+#include "topo/machine_picture.h"
 #include "topo/png.h"
 #include "topo/study.h"
 #include "topology/known_channels.h"
-#include "topology/machine_picture.h"
 
 namespace tutti::tools::topo {
 namespace {
@@ -25,7 +25,7 @@ struct Wish {
   double scale = 2;
 };
 
-Result<topology::Picture> Draw(const Wish& wish) {
+Result<Picture> Draw(const Wish& wish) {
   TUTTI_ASSIGN(const Settings settings, ReadProcessSettings());
   const bool wants_channels = wish.pattern != "none";
   TUTTI_ASSIGN(const Study study,
@@ -44,12 +44,12 @@ Result<topology::Picture> Draw(const Wish& wish) {
     if (title.empty()) title = "this host";
     if (wish.source.hosts > 1) title += fmt::format(", one of {} hosts", wish.source.hosts);
   }
-  return topology::DrawMachine(study.graph, study.paths, channels ? &*channels : nullptr, title);
+  return DrawMachine(study.graph, study.paths, channels ? &*channels : nullptr, title);
 }
 
-Status Write(const topology::Picture& picture, const Wish& wish) {
+Status Write(const Picture& picture, const Wish& wish) {
   if (wish.output.ends_with(".png")) return WritePng(picture, wish.scale, wish.output);
-  const std::string svg = topology::ToSvg(picture);
+  const std::string svg = ToSvg(picture);
   if (wish.output.empty() || wish.output == "-") {
     fmt::print("{}", svg);
     return Status::Ok();
@@ -65,7 +65,7 @@ Status Write(const topology::Picture& picture, const Wish& wish) {
 }
 
 int RunDraw(const Wish& wish) {
-  const Result<topology::Picture> picture = Draw(wish);
+  const Result<Picture> picture = Draw(wish);
   if (!picture.ok()) return Fail("draw", picture.status());
   const Status status = Write(*picture, wish);
   return status.ok() ? 0 : Fail("draw", status);

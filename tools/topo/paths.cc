@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "topo/study.h"
-#include "topology/text.h"
 
 namespace tutti::tools::topo {
 namespace {
@@ -20,7 +19,7 @@ using topology::NodeIndex;
 using topology::NodeKind;
 using topology::Path;
 
-// Rows and columns stand in the order of the file, which people know, not in the graph's own.
+// Sorts nodes in the order of the file, which people know, in place of the graph's own order.
 std::vector<NodeIndex> InFileOrder(const Graph& graph, std::span<const NodeIndex> nodes) {
   std::vector<NodeIndex> ordered(nodes.begin(), nodes.end());
   std::stable_sort(ordered.begin(), ordered.end(), [&](NodeIndex a, NodeIndex b) {

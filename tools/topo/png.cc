@@ -13,14 +13,6 @@
 namespace tutti::tools::topo {
 namespace {
 
-using topology::Anchor;
-using topology::Box;
-using topology::Curve;
-using topology::Label;
-using topology::Mark;
-using topology::Picture;
-using topology::Point;
-
 // The most pixels of a side; cairo's own limit is a little higher.
 constexpr double kMostPixels = 30'000;
 
@@ -35,14 +27,14 @@ constexpr double kMostPixels = 30'000;
   USE(text_extents)
 // clang-format on
 
-// cairo as it was found at run time, so that the program starts where there is none.
+// Holds cairo as found at run time: the program also starts on machines without cairo.
 struct CairoLibrary {
 #define TUTTI_MEMBER(name) decltype(&cairo_##name) name = nullptr;
   TUTTI_CAIRO_FUNCTIONS(TUTTI_MEMBER)
 #undef TUTTI_MEMBER
 };
 
-// Stores the address of a function; false where the library does not have it.
+// Stores the address of a function; false where the library does not have the function.
 template <typename Function>
 bool Find(void* library, const char* name, Function*& function) {
   function = reinterpret_cast<Function*>(dlsym(library, name));
@@ -166,7 +158,7 @@ Status WritePng(const Picture& picture, double scale, const std::string& path) {
   library.set_source_rgb(cairo.get(), 1, 1, 1);
   library.paint(cairo.get());
   CairoPainter painter(library, cairo.get(), scale);
-  for (const topology::Shape& shape : picture.shapes) std::visit(painter, shape);
+  for (const Shape& shape : picture.shapes) std::visit(painter, shape);
   const cairo_status_t status = library.surface_write_to_png(surface.get(), path.c_str());
   if (status == CAIRO_STATUS_SUCCESS) return Status::Ok();
   return SystemError("{} could not be written: {}", path, library.status_to_string(status));
@@ -178,8 +170,7 @@ Status WritePng(const Picture& picture, double scale, const std::string& path) {
 
 namespace tutti::tools::topo {
 
-Status WritePng(const topology::Picture& /*picture*/, double /*scale*/,
-                const std::string& /*path*/) {
+Status WritePng(const Picture& /*picture*/, double /*scale*/, const std::string& /*path*/) {
   return InvalidUsage("this build has no PNG: cairo's headers were not there; write SVG instead");
 }
 

@@ -1,17 +1,17 @@
 #pragma once
 
-// Writes pictures as PNG, in builds that found cairo's headers, where the library is found at run
+// Writes pictures as PNG, in builds that found cairo's headers. The library is looked up at run
 // time.
 
 #include <string>
 
 #include "base/status.h"
-#include "topology/picture.h"
+#include "topo/picture.h"
 
 namespace tutti::tools::topo {
 
-// Writes `picture` to `path`, `scale` pixels for each of its own. InvalidUsage where there is
-// no cairo, SystemError when the file cannot be written.
-Status WritePng(const topology::Picture& picture, double scale, const std::string& path);
+// Writes `picture` to `path`, with `scale` pixels for each pixel of the picture. InvalidUsage
+// without cairo, SystemError when the file cannot be written.
+Status WritePng(const Picture& picture, double scale, const std::string& path);
 
 }  // namespace tutti::tools::topo

@@ -1,5 +1,5 @@
-// `tutti topo predict`: what a collective takes on a machine and any number of such hosts, by the
-// cost model and the channels that the search finds.
+// `tutti topo predict` predicts the time of a collective on a machine and any number of such hosts,
+// by the cost model and the channels of the search.
 
 #include "plan/predict.h"
 
@@ -28,15 +28,15 @@ struct Question {
   bool json = false;
 };
 
-// How a collective's size and bus bandwidth are counted, as by nccl-tests: `size` is that of the
-// larger buffer, of which each rank has `1 / n` where parts are counted; the factor is what an
-// ideal algorithm moves over a rank's link for each byte.
-struct Shape {
+// Says how a collective's size and bus bandwidth are counted, as by nccl-tests. The size is the
+// larger buffer's; where parts are counted, each rank has `1 / n` of the size. The factor is the
+// traffic of an ideal algorithm over a rank's link for each byte.
+struct CountRule {
   Collective collective = Collective::kAllReduce;
   bool in_parts = false;
   double rounds = 1;  // × (n-1)/n; 0: the factor is 1
 };
-const std::map<std::string, Shape> kShapes = {
+const std::map<std::string, CountRule> kCountRules = {
     {"all_reduce", {Collective::kAllReduce, false, 2}},
     {"all_gather", {Collective::kAllGather, true, 1}},
     {"reduce_scatter", {Collective::kReduceScatter, true, 1}},
@@ -69,22 +69,22 @@ struct Row {
 // Reductions are of float32, as by default in nccl-tests.
 constexpr DataType kType = DataType::kFloat32;
 
-std::vector<Row> PredictRows(const MachineJob& job, const Shape& shape) {
+std::vector<Row> PredictRows(const MachineJob& job, const CountRule& rule) {
   std::vector<Row> rows;
   const auto n = static_cast<size_t>(job.num_ranks());
   for (size_t bytes = 1024; bytes <= size_t{1} << 30; bytes *= 4) {
-    const size_t count = std::max<size_t>(1, bytes / (shape.in_parts ? n : 1) / SizeOf(kType));
-    const auto best = Predict(job, shape.collective, count, kType);
+    const size_t count = std::max<size_t>(1, bytes / (rule.in_parts ? n : 1) / SizeOf(kType));
+    const auto best = Predict(job, rule.collective, count, kType);
     if (!best) continue;
     const auto ranks = static_cast<double>(n);
-    const double factor = shape.rounds == 0 ? 1 : shape.rounds * (ranks - 1) / ranks;
+    const double factor = rule.rounds == 0 ? 1 : rule.rounds * (ranks - 1) / ranks;
     const auto size = static_cast<double>(bytes);
     rows.push_back({size, *best, size * factor / (best->us * 1e3)});
   }
   return rows;
 }
 
-// Returns a sentence about where the numbers come from.
+// Returns a sentence about the source of the numbers.
 const char* Caveat(const MachineJob& job) {
   if (!job.gpus) return "measured for host ranks on two cores, docs/cost_model.md";
   if (job.hosts == 1) return "measured on H200, docs/cost_model.md; in a CUDA graph";
@@ -107,7 +107,7 @@ int RunPredict(const Question& question) {
   if (!study.ok()) return Fail("predict", study.status());
   const Result<MachineJob> job = JobOf(*study, question);
   if (!job.ok()) return Fail("predict", job.status());
-  const std::vector<Row> rows = PredictRows(*job, kShapes.at(question.collective));
+  const std::vector<Row> rows = PredictRows(*job, kCountRules.at(question.collective));
   if (!question.json) {
     PrintRows(*job, question.collective, rows);
     return 0;
@@ -137,7 +137,7 @@ Subcommand AddPredict(CLI::App& topo) {
       topo.add_subcommand("predict", "What a collective takes there, by the cost model");
   AddSource(*app, &question->source);
   std::vector<std::string> names;
-  for (const auto& [name, shape] : kShapes) names.push_back(name);
+  for (const auto& [name, rule] : kCountRules) names.push_back(name);
   app->add_option("--collective", question->collective, "which one")
       ->check(CLI::IsMember(names))
       ->capture_default_str();

@@ -1,5 +1,5 @@
-// `tutti topo search` prints the rings and trees of a machine, and how those of many such hosts are
-// joined.
+// `tutti topo search` prints the rings and trees of a machine, and how they are joined over many
+// such hosts.
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "config/settings.h"
+#include "topo/in_network.h"
 #include "topo/study.h"
 #include "topology/between_hosts.h"
-#include "topology/in_network.h"
 #include "topology/known_channels.h"
 
 namespace tutti::tools::topo {
@@ -83,12 +83,12 @@ Json ToJson(const Graph& graph, const Channels& found, double search_ms) {
   return object;
 }
 
-// Returns the shapes in which switches would reduce, null where there is none.
-Json ToJson(const Graph& graph, const Result<topology::Stars>& found, bool inter_host) {
+// Returns the shapes in which switches would reduce, null where a machine has none.
+Json ToJson(const Graph& graph, const Result<Stars>& found, bool inter_host) {
   if (!found.ok()) return nullptr;
   Json heads = Json::array();
   Json nets = Json::array();
-  for (const topology::Head& head : found->heads) {
+  for (const Head& head : found->heads) {
     heads.push_back(NameOf(graph, head.device));
     if (inter_host) nets.push_back(graph.node(head.net).name);
   }
@@ -101,7 +101,7 @@ Json ToJson(const Graph& graph, const Result<topology::Stars>& found, bool inter
   return object;
 }
 
-void PrintStars(const Graph& graph, const char* where, const Result<topology::Stars>& found,
+void PrintStars(const Graph& graph, const char* where, const Result<Stars>& found,
                 bool inter_host) {
   if (!found.ok()) return;
   fmt::print("could the {} reduce: {} heads of {:.4g} GB/s of the vector ({:.4g} in all), {}",
@@ -109,7 +109,7 @@ void PrintStars(const Graph& graph, const char* where, const Result<topology::St
              Name(found->kind_intra));
   if (inter_host) fmt::print(", {} to the network", Name(found->kind_inter));
   fmt::print(":");
-  for (const topology::Head& head : found->heads) {
+  for (const Head& head : found->heads) {
     fmt::print(" {}{}", NameOf(graph, head.device),
                inter_host ? fmt::format(" ({})", graph.node(head.net).name) : "");
   }
@@ -184,11 +184,11 @@ int RunSearch(const Source& source, bool json) {
   const Result<Answer> answer = Find(*study, source.hosts > 1);
   if (!answer.ok()) return Fail("search", answer.status());
   const bool inter = source.hosts > 1;
-  const auto stars = [&](topology::Reducer reducer) {
-    return topology::FindStars(study->graph, study->paths, reducer, inter);
+  const auto stars = [&](Reducer reducer) {
+    return FindStars(study->graph, study->paths, reducer, inter);
   };
-  const auto nvls = stars(topology::Reducer::kNvSwitch);
-  const auto collnet = stars(topology::Reducer::kNetworkSwitch);
+  const auto nvls = stars(Reducer::kNvSwitch);
+  const auto collnet = stars(Reducer::kNetworkSwitch);
   if (json) {
     const Json object = {{"hosts", source.hosts},
                          {"ring", ToJson(study->graph, answer->channels.ring, answer->ring_ms)},

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "topo/study.h"
-#include "topology/text.h"
+#include "topo/text.h"
 
 namespace tutti::tools::topo {
 namespace {
@@ -14,8 +14,8 @@ int Show(const Source& source) {
   const Result<Study> study = Load(source);
   if (!study.ok()) return Fail("show", study.status());
   const topology::Graph& graph = study->graph;
-  fmt::print("{}\n{}\n{}", topology::TreeText(graph), topology::MatrixText(graph, study->paths),
-             topology::LegendText(graph, study->paths));
+  fmt::print("{}\n{}\n{}", TreeText(graph), MatrixText(graph, study->paths),
+             LegendText(graph, study->paths));
   const auto domains = topology::Domains(graph, study->paths);
   if (domains.size() > 1) {
     fmt::print("\nNot all devices are joined. The parts are:\n");

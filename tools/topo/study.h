@@ -1,8 +1,8 @@
 #pragma once
 
-// Makes what every subcommand of `tutti topo` begins with: a machine, from a file or detected, its
-// graph, and the paths under the user's settings. Each subcommand has a file of its own here and is
-// listed in topo.cc.
+// Makes the beginning of every subcommand of `tutti topo`: a machine, from a file or detected, its
+// graph, and the paths under the user's settings. Each subcommand has a file of its own in this
+// folder and is listed in topo.cc.
 
 #include <string>
 #include <vector>
@@ -16,10 +16,10 @@ namespace tutti::tools::topo {
 
 // The options that all subcommands share.
 struct Source {
-  // --file, once for each host of a machine that spans several; empty: this host, as NCCL_TOPO_FILE
-  // and the detection tell it.
+  // --file, once for each host of a machine of several hosts; empty: this host, by NCCL_TOPO_FILE
+  // and the detection.
   std::vector<std::string> files;
-  int hosts = 1;  // --hosts, the number of such hosts that a job has.
+  int hosts = 1;  // --hosts, the number of such hosts in a job
 };
 
 struct Study {
@@ -27,17 +27,17 @@ struct Study {
   topology::Graph graph;
   topology::PathRules rules;
   topology::Paths paths;
-  std::vector<std::string> remarks;  // Sentences about what was guessed or passed over.
+  std::vector<std::string> remarks;  // sentences about parts that were guessed or passed over
 };
 
 // Adds --file and --hosts to `app`. `source` must live as long as the parser.
 void AddSource(CLI::App& app, Source* source);
 
-// Writes NCCL_TOPO_DUMP_FILE too, where that is set.
+// Loads the machine of `source`. Also writes NCCL_TOPO_DUMP_FILE, where set.
 Result<Study> Load(const Source& source);
 
-// Reduces the machine to the part with the first device, where its devices are not all joined,
-// since channels need devices that are. Says on stderr what is left out.
+// Loads a machine and, where its devices are not all joined, reduces the machine to the part with
+// the first device, since channels need joined devices. Says on stderr which devices are left out.
 Result<Study> LoadPart(const char* command, const Source& source);
 
 // Says on stderr why `command` of `tutti topo` failed, and returns kExitFailure.

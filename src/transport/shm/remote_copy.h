@@ -1,8 +1,8 @@
 #pragma once
 
-// Copies between this process's memory and another process's in one step, without shared memory
-// (process_vm_readv and process_vm_writev). The other process takes no part in the copy. Both sides
-// must have agreed when the memory may be touched.
+// Copies another process's memory into this process's in one step, without shared memory
+// (process_vm_readv). The other process takes no part in the copy: both sides must have agreed on
+// when the memory may be touched.
 //
 // The kernel's permission depends on users, on Yama (kernel.yama.ptrace_scope), and on containers
 // and their seccomp profiles. A process number from a peer may also mean another process here, when
@@ -28,7 +28,6 @@ namespace tutti {
 // is forbidden, and with SystemError and the address when the memory does not exist. After a
 // failure part of the bytes may have been copied.
 Status ReadRemote(pid_t pid, void* dst, uintptr_t remote, size_t bytes);
-Status WriteRemote(pid_t pid, uintptr_t remote, const void* src, size_t bytes);
 
 // Returns a random value. A rank writes the value to its memory, and peers prove by reading the
 // value that they read this memory.

@@ -2,8 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <linux/filter.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
+#include <algorithm>
 #include <thread>
+#include <vector>
 
 #include "transport/net/net_contract_test.h"
 #include "transport/net/socket/cable.h"
@@ -180,11 +185,12 @@ void Swallow(const CabledLink& link) {
 }
 
 // The tests of SlowSocketResumeTest wait for time-outs, whose settings are whole seconds.
+constexpr int64_t kHostTimeoutS = 2;
 NetFactory Impatient(int sockets, int64_t resume_timeout_s = 10) {
   Settings settings;
   settings.socket_nthreads = 1;
   settings.nsocks_perthread = sockets;
-  settings.host_timeout_s = 2;
+  settings.host_timeout_s = kHostTimeoutS;
   settings.resume_timeout_s = resume_timeout_s;
   return {"Impatient", [=] { return std::make_unique<SocketNetPair>(settings, "127.0.0.1:0"); }};
 }
@@ -237,14 +243,33 @@ TEST(SlowSocketResumeTest, OneSilentSocketIsNotTheEnd) {
   }
 }
 
-// The host of a stopped receiver acknowledges packets, or at least reports that it has no room for
-// them.
+// Returns how long the kernel has had nothing to send or no room to send to; of several sockets the
+// longest.
+int64_t UnsentMs(std::span<const int> fds) {
+  int64_t longest_ms = 0;
+  for (const int fd : fds) {
+    tcp_info info = {};
+    socklen_t bytes = sizeof(info);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) continue;
+    longest_ms = std::max(longest_ms, int64_t{info.tcpi_last_data_sent});
+  }
+  return longest_ms;
+}
+
+// The host of a stopped receiver still acknowledges data, or reports a lack of room for them. The
+// receiver is stopped until the sender could have taken the host for silent.
 TEST(SlowSocketResumeTest, AStoppedReceiverIsNotSilent) {
   CabledLink link(Impatient(1));
   const int before = link.cable->accepted();
+  std::vector<int> fds;
+  link.sender->AppendFds(fds);
   const std::vector<size_t> sizes(60, size_t{1} << 20);
-  Stream(link, {sizes}, [](size_t i) {
-    if (i == 30) std::this_thread::sleep_for(std::chrono::seconds(5));
+  Stream(link, {sizes}, [&](size_t i) {
+    if (i != 30) return;
+    const Deadline bound = Deadline::AfterSeconds(60);
+    while (UnsentMs(fds) < 2 * kHostTimeoutS * 1000 && !bound.Passed())
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    EXPECT_FALSE(bound.Passed());
   });
   EXPECT_EQ(link.cable->accepted(), before);
 }

@@ -1,10 +1,10 @@
-#include "topology/picture.h"
+#include "topo/picture.h"
 
 #include <fmt/format.h>
 
 #include <string_view>
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 namespace {
 
 std::string Escaped(std::string_view text) {
@@ -90,4 +90,4 @@ class SvgWriter {
 
 std::string ToSvg(const Picture& picture) { return SvgWriter(picture).Take(); }
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

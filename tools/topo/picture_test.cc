@@ -1,16 +1,25 @@
-#include "topology/picture.h"
+#include "topo/picture.h"
 
 #include <gtest/gtest.h>
 
 #include <pugixml.hpp>
 #include <set>
 
-#include "topology/machine_picture.h"
+#include "topo/machine_picture.h"
 #include "topology/search.h"
-#include "topology/testdata.h"
+#include "topology/testing/testdata.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 namespace {
+
+using topology::Demand;
+using topology::Graph;
+using topology::NodeKind;
+using topology::Paths;
+using topology::TestDataPath;
+using topology::TestGraph;
+using topology::TestMachine;
+using topology::TestMachines;
 
 TEST(Picture, WritesWhatXmlReadersRead) {
   Picture picture{100, 50, {}};
@@ -27,7 +36,7 @@ TEST(Picture, WritesWhatXmlReadersRead) {
   EXPECT_TRUE(svg.child("polygon"));
 }
 
-// All that is drawn of every machine lies within the picture, and boxes do not cover one another.
+// The whole drawing of every machine lies within the picture, and boxes do not cover one another.
 TEST(MachinePicture, KeepsWithinItsBounds) {
   for (const std::string& path : TestMachines()) {
     SCOPED_TRACE(path);
@@ -93,4 +102,4 @@ TEST(MachinePicture, GivesEachChannelAColour) {
 }
 
 }  // namespace
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

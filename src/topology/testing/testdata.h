@@ -1,7 +1,6 @@
 #pragma once
 
-// Where this module's tests find the machines of tests/data/topologies. For tests only;
-// testdata_test.cc defines it.
+// Finds and reads the machines of tests/data/topologies. For tests only.
 
 #include <string>
 #include <vector>
@@ -13,14 +12,14 @@ namespace tutti::topology {
 
 std::string TestDataPath(const std::string& name);
 
-// Paths of all machine files, sorted.
+// Returns the paths of all machine files, sorted.
 std::vector<std::string> TestMachines(const std::string& folder = "machines");
 
-// These fail the test that calls them when there is no such thing.
+// Both fail the calling test where the file or the graph cannot be had.
 Machine TestMachine(const std::string& path);
 BuiltGraph TestGraph(const Machine& machine);
 
-// Nodes of a kind in the order of the file.
+// Returns the nodes of a kind in the order of the file.
 std::vector<NodeIndex> InFileOrder(const Graph& graph, NodeKind kind);
 
 }  // namespace tutti::topology

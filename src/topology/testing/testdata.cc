@@ -1,4 +1,4 @@
-#include "topology/testdata.h"
+#include "topology/testing/testdata.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,18 @@
-#include "topology/text.h"
+#include "topo/text.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "topology/testdata.h"
+#include "topology/testing/testdata.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 namespace {
+
+using topology::BuiltGraph;
+using topology::Paths;
+using topology::TestDataPath;
+using topology::TestGraph;
+using topology::TestMachine;
 
 using testing::HasSubstr;
 using testing::Not;
@@ -47,4 +53,4 @@ TEST(Text, LargeMachinesAreShownByKindAlone) {
 }
 
 }  // namespace
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

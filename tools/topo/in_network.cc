@@ -1,21 +1,37 @@
-#include "topology/in_network.h"
+#include "topo/in_network.h"
 
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <span>
 #include <tuple>
 
 #include "topology/search_hops.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 namespace {
 
-// Connections and memory for each: as many as NCCL allows.
+using topology::Graph;
+using topology::Hop;
+using topology::HopTable;
+using topology::Kbps;
+using topology::kNoIndex;
+using topology::kOnce;
+using topology::LinkIndex;
+using topology::Node;
+using topology::NodeIndex;
+using topology::NodeKind;
+using topology::PathKind;
+using topology::Paths;
+using topology::ToGbps;
+using topology::Use;
+
+// Each head takes connections and memory; NCCL allows as many heads.
 constexpr size_t kMostHeads = 32;
-// One channel is one block of a kernel, which moves no more; the numbers are the search's.
+// A channel is a block of a kernel, and a block moves no more; the number is the search's.
 constexpr Kbps kMostPerHead = 90'000'000;
 constexpr int kHopper = 90;
-// A worse kind of way to the network must bring as much more.
+// A worse kind of path to the network must bring as much more bandwidth.
 constexpr double kWorthAWorseKind = 1.25;
 
 class StarFinder {
@@ -40,13 +56,13 @@ class StarFinder {
   }
 
  private:
-  // A device's place, in the table's numbers.
+  // A device and a port by their numbers in the table.
   struct Place {
     size_t device = 0;
     size_t net = 0;
   };
 
-  // Finds the link of each device to the one switch that all have.
+  // Finds the link of each device to the switch that all devices share.
   Status FindSwitchLinks() {
     NodeIndex nvswitch = kNoIndex;
     for (const NodeIndex device : table_.devices()) {
@@ -83,7 +99,8 @@ class StarFinder {
     return std::max(table_.In(net, device).kind, table_.Out(device, net).kind);
   }
 
-  // Returns a head for each port, the GPU nearest to it; of several one that is no head yet.
+  // Returns a head for each port: among the GPUs that head the fewest ports, the GPU nearest to the
+  // port.
   std::vector<Place> HeadsAtPorts(PathKind worst) const {
     std::vector<Place> heads;
     std::vector<int> uses(table_.device_count());
@@ -118,7 +135,9 @@ class StarFinder {
     if (places.empty()) return std::nullopt;
     Stars stars;
     Kbps each = CountLoads(places, &stars);
-    size_t copies = 1;  // So many of each head, so that no channel has more than a block can move.
+    // The number of channels for each head; several, where one channel would have more than a block
+    // can move.
+    size_t copies = 1;
     while (each / static_cast<Kbps>(copies) > kMostPerHead &&
            places.size() * (copies + 1) <= kMostHeads) {
       ++copies;
@@ -134,7 +153,7 @@ class StarFinder {
     return stars;
   }
 
-  // Returns what each head may have; the kinds of ways are noted in `stars`.
+  // Returns the bandwidth of each head; stores the kinds of paths in `stars`.
   Kbps CountLoads(std::span<const Place> heads, Stars* stars) {
     loads_.assign(table_.capacities().size(), 0);
     for (const Place& head : heads) {
@@ -158,7 +177,8 @@ class StarFinder {
     return each;
   }
 
-  // All give to the switch and all take from it; the head takes the sum and gives the result, too.
+  // All devices give to the switch and take from the switch; the head also takes the sum and gives
+  // the result.
   void LoadSwitch(size_t head) {
     for (size_t device = 0; device < up_.size(); ++device) {
       const uint32_t load = device == head ? 2 * kOnce : kOnce;
@@ -182,9 +202,8 @@ class StarFinder {
 
 }  // namespace
 
-Result<Stars> FindStars(const Graph& graph, const Paths& paths, Reducer reducer, bool inter_host,
-                        std::span<const NodeIndex> devices) {
-  if (devices.empty()) devices = graph.OfKind(NodeKind::kGpu);
+Result<Stars> FindStars(const Graph& graph, const Paths& paths, Reducer reducer, bool inter_host) {
+  const auto devices = graph.OfKind(NodeKind::kGpu);
   if (devices.size() < 2 && !inter_host)
     return InvalidUsage("reduction in a switch is for several GPUs, here are {}", devices.size());
   if (devices.empty()) return InvalidUsage("reduction in a switch is for GPUs, and there are none");
@@ -195,4 +214,4 @@ Result<Stars> FindStars(const Graph& graph, const Paths& paths, Reducer reducer,
       .Find();
 }
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

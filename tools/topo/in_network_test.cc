@@ -1,13 +1,25 @@
-#include "topology/in_network.h"
+#include "topo/in_network.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "topology/testdata.h"
+#include "topology/testing/odd_machines.h"
+#include "topology/testing/testdata.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 namespace {
+
+using topology::Graph;
+using topology::LinkIndex;
+using topology::NodeIndex;
+using topology::NodeKind;
+using topology::PathKind;
+using topology::Paths;
+using topology::TestDataPath;
+using topology::TestGraph;
+using topology::TestMachine;
+using topology::TestMachines;
 
 struct Studied {
   explicit Studied(const std::string& name)
@@ -86,32 +98,57 @@ TEST(InNetwork, SaysWhyNot) {
   EXPECT_FALSE(FindStars(empty, ComputePaths(empty, {}), Reducer::kNvSwitch, true).ok());
 }
 
-// Whatever the machine: no link bears more than it has, counted along the paths.
+// Adds up what the found star takes of every link of the host, along the paths.
+void ExpectLinksToBear(const Graph& graph, const Paths& paths, const Stars& found) {
+  std::vector<double> loads(graph.links().size());
+  const auto load = [&](NodeIndex from, NodeIndex to) {
+    for (const LinkIndex link : paths.Between(from, to).links) loads[link] += found.bandwidth_gbps;
+  };
+  for (const Head& head : found.heads) {
+    for (const NodeIndex device : graph.OfKind(NodeKind::kGpu)) {
+      load(device, head.device);
+      load(head.device, device);
+    }
+    load(head.net, head.device);
+    load(head.device, head.net);
+  }
+  for (LinkIndex i = 0; i < loads.size(); ++i)
+    EXPECT_LE(loads[i], graph.link(i).bandwidth_gbps * (1 + 1e-6)) << i;
+  EXPECT_GT(found.bandwidth_gbps, 0);
+}
+
 TEST(InNetwork, KeepsWithinTheLinksOfEveryMachine) {
   for (const std::string& path : TestMachines("machines")) {
     SCOPED_TRACE(path);
     const Graph graph = TestGraph(TestMachine(path)).graph;
     const Paths paths = ComputePaths(graph, {});
     const Result<Stars> found = FindStars(graph, paths, Reducer::kNetworkSwitch, true);
-    if (!found.ok()) continue;
-    std::vector<double> loads(graph.links().size());
-    const auto load = [&](NodeIndex from, NodeIndex to) {
-      for (const LinkIndex link : paths.Between(from, to).links)
-        loads[link] += found->bandwidth_gbps;
-    };
-    for (const Head& head : found->heads) {
-      for (const NodeIndex device : graph.OfKind(NodeKind::kGpu)) {
-        load(device, head.device);
-        load(head.device, device);
-      }
-      load(head.net, head.device);
-      load(head.device, head.net);
-    }
-    for (LinkIndex i = 0; i < loads.size(); ++i)
-      EXPECT_LE(loads[i], graph.link(i).bandwidth_gbps * (1 + 1e-6)) << i;
-    EXPECT_GT(found->bandwidth_gbps, 0);
+    if (found.ok()) ExpectLinksToBear(graph, paths, *found);
   }
 }
 
+TEST(InNetwork, KeepsWithinTheLinksOfRandomMachines) {
+  size_t with_heads = 0;
+  for (uint32_t seed = 0; seed < 25; ++seed) {
+    SCOPED_TRACE(seed);
+    const topology::RandomMachine machine = topology::MakeRandomMachine(seed);
+    const auto parsed = topology::ParseMachineXml(machine.text, "odd");
+    ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+    const Graph graph = TestGraph(*parsed).graph;
+    const Paths paths = ComputePaths(graph, machine.rules);
+    for (const bool inter : {false, true}) {
+      const Result<Stars> inside = FindStars(graph, paths, Reducer::kNvSwitch, inter);
+      if (inside.ok()) {
+        EXPECT_GT(inside->TotalGbps(), 0);
+      }
+    }
+    const Result<Stars> found = FindStars(graph, paths, Reducer::kNetworkSwitch, true);
+    if (!found.ok()) continue;
+    ExpectLinksToBear(graph, paths, *found);
+    ++with_heads;
+  }
+  EXPECT_GT(with_heads, 0u);
+}
+
 }  // namespace
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

@@ -1,22 +1,29 @@
-#include "topology/machine_layout.h"
+#include "topo/machine_layout.h"
 
 #include <algorithm>
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 namespace {
+
+using topology::Graph;
+using topology::Link;
+using topology::LinkIndex;
+using topology::LinkKind;
+using topology::NodeIndex;
+using topology::NodeKind;
 
 constexpr double kDeviceWidth = 86;
 constexpr double kPortWidth = 74;
 constexpr double kLeafHeight = 44;
 constexpr double kInnerHeight = 34;
-constexpr double kRow = 84;  // The distance from one row's top to the next.
+constexpr double kTreeRow = 84;  // distance from one row's top to the next
 constexpr double kGap = 12;
 constexpr double kCpuGap = 56;
 
 bool IsDevice(NodeKind kind) { return kind == NodeKind::kGpu || kind == NodeKind::kHostDevice; }
 
-// A subtree is laid out first with its leaves side by side; whoever stands above is put over the
-// middle of what is below.
+// Lays out a subtree with its leaves side by side, and puts each inner node over the middle of its
+// subtree.
 class Placer {
  public:
   Placer(const Graph& graph, double left, double top)
@@ -34,12 +41,12 @@ class Placer {
     for (const NodeIndex cpu : cpus) deepest_ = std::max(deepest_, Depth(cpu));
     std::fill(seen_.begin(), seen_.end(), uint8_t{0});
     for (const NodeIndex cpu : cpus) seen_[cpu] = 1;
-    leaf_top_ = top_ + kRow * std::max(1, deepest_);
+    leaf_top_ = top_ + kTreeRow * std::max(1, deepest_);
     for (const NodeIndex cpu : cpus) {
       PlaceTree(cpu, 0);
       cursor_ += kCpuGap - kGap;
     }
-    // Devices that no processor leads to.
+    // Devices without a processor above.
     for (const NodeIndex device : graph_.Devices()) {
       if (seen_[device] == 0) PlaceLeaf(device, kDeviceWidth);
     }
@@ -63,7 +70,8 @@ class Placer {
     return children;
   }
 
-  // Rows below the processor that the inner nodes under it need, and one for the leaves.
+  // Returns the number of rows below a node: a row for each level of inner nodes, and one for the
+  // leaves.
   int Depth(NodeIndex node) {
     int deepest = 0;
     for (const NodeIndex child : Children(node)) {
@@ -113,7 +121,7 @@ class Placer {
     const double span = cursor_ - begin - kGap;
     const double width = std::min(span, row == 0 ? 250.0 : 150.0);
     layout_.boxes[node] = {
-        {begin + (span - width) / 2, top_ + kRow * row}, width, kInnerHeight, 6, "", ""};
+        {begin + (span - width) / 2, top_ + kTreeRow * row}, width, kInnerHeight, 6, "", ""};
   }
 
   const Graph& graph_;
@@ -131,4 +139,4 @@ Layout PlaceMachine(const Graph& graph, double left, double top) {
   return Placer(graph, left, top).Place();
 }
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

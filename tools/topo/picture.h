@@ -1,14 +1,14 @@
 #pragma once
 
-// A picture as a value: boxes, curves and labels, in the order in which they cover one another.
-// Whoever draws makes one (machine_picture.h), whoever writes files turns it into a format. Sizes
+// Holds a picture as a value: boxes, curves and labels, in the order in which they cover one
+// another. machine_picture.h makes a picture; ToSvg and png.h turn a picture into a format. Sizes
 // are in pixels, the origin is at the upper left, colours are "#rrggbb". Pure.
 
 #include <string>
 #include <variant>
 #include <vector>
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 
 struct Point {
   double x = 0;
@@ -19,7 +19,7 @@ struct Box {
   Point corner;  // upper left
   double width = 0;
   double height = 0;
-  double radius = 0;    // The radius of its corners.
+  double radius = 0;    // radius of its corners
   std::string fill;     // empty: not filled
   std::string outline;  // empty: none
 };
@@ -42,7 +42,7 @@ struct Mark {
 enum class Anchor { kStart, kMiddle, kEnd };
 
 struct Label {
-  Point at;  // It is a point of the line that the letters stand on.
+  Point at;  // a point of the text's base line
   std::string text;
   double size = 12;
   std::string colour = "#1b1f24";
@@ -63,4 +63,4 @@ inline constexpr const char* kPictureFont = "DejaVu Sans, Helvetica, Arial, sans
 // Returns a whole SVG file. Texts are escaped; control characters are left out.
 std::string ToSvg(const Picture& picture);
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

@@ -1,4 +1,4 @@
-#include "topology/text.h"
+#include "topo/text.h"
 
 #include <fmt/format.h>
 
@@ -9,13 +9,23 @@
 
 #include "topology/machine.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 namespace {
 
-bool SeveralHosts(const Graph& graph) {
-  const auto cpus = graph.OfKind(NodeKind::kCpu);
-  return !cpus.empty() && graph.node(cpus.back()).host > 0;
-}
+using topology::CpuModel;
+using topology::FormatBusId;
+using topology::Graph;
+using topology::kLocalBandwidth;
+using topology::kNoIndex;
+using topology::Link;
+using topology::LinkIndex;
+using topology::LinkKind;
+using topology::Node;
+using topology::NodeIndex;
+using topology::NodeKind;
+using topology::Path;
+using topology::PathKind;
+using topology::Paths;
 
 class TreePrinter {
  public:
@@ -25,9 +35,9 @@ class TreePrinter {
     int host = -1;
     for (const NodeIndex cpu : graph_.OfKind(NodeKind::kCpu)) {
       const Node& node = graph_.node(cpu);
-      if (SeveralHosts(graph_) && node.host != host) Line(0, "host {}", node.host);
+      if (SpansHosts(graph_) && node.host != host) Line(0, "host {}", node.host);
       host = node.host;
-      PrintBelow(cpu, kNoIndex, SeveralHosts(graph_) ? 1 : 0);
+      PrintBelow(cpu, kNoIndex, SpansHosts(graph_) ? 1 : 0);
     }
     for (const NodeIndex nv_switch : graph_.OfKind(NodeKind::kNvSwitch)) {
       Line(0, "{}  joins {} GPUs", graph_.node(nv_switch).name,
@@ -44,7 +54,7 @@ class TreePrinter {
     text_ += '\n';
   }
 
-  // Links that lead down from `index`: PCI, to ports, and to host devices.
+  // Follows the links that lead down from `index`: PCI, to ports, and to host devices.
   void PrintBelow(NodeIndex index, NodeIndex above, size_t depth) {
     double up_gbps = 0;
     for (const LinkIndex link : graph_.node(index).links) {
@@ -148,13 +158,6 @@ std::string_view Name(CpuModel model) {
   return {};
 }
 
-std::string UniqueName(const Graph& graph, NodeIndex index) {
-  const Node& node = graph.node(index);
-  const std::string name =
-      node.kind == NodeKind::kNet ? fmt::format("NET {}", node.device) : node.name;
-  return SeveralHosts(graph) ? fmt::format("{}/{}", node.host, name) : name;
-}
-
 std::string TreeText(const Graph& graph) { return TreePrinter(graph).Print(); }
 
 std::string MatrixText(const Graph& graph, const Paths& paths) {
@@ -218,4 +221,4 @@ std::string LegendText(const Graph& graph, const Paths& paths) {
   return text;
 }
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

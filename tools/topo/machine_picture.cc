@@ -1,4 +1,4 @@
-#include "topology/machine_picture.h"
+#include "topo/machine_picture.h"
 
 #include <fmt/format.h>
 
@@ -8,23 +8,38 @@
 #include <set>
 #include <utility>
 
-#include "topology/machine_layout.h"
-#include "topology/text.h"
+#include "topo/machine_layout.h"
+#include "topo/text.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 namespace {
+
+using topology::Channel;
+using topology::Channels;
+using topology::CpuModel;
+using topology::Graph;
+using topology::kNoIndex;
+using topology::Link;
+using topology::LinkIndex;
+using topology::LinkKind;
+using topology::Node;
+using topology::NodeIndex;
+using topology::NodeKind;
+using topology::Paths;
+using topology::Pattern;
 
 constexpr double kMargin = 44;
 constexpr double kTitleHeight = 84;
-constexpr double kStrand = 3.4;  // The distance of the lines of two channels on a link.
-constexpr double kRow = 58;      // height of the line that shows one channel's order
+constexpr double kStrand = 3.4;  // distance between the lines of two channels on a link
+constexpr double kRow = 58;      // height of the line that shows a channel's order
 constexpr double kLaneLabel = 150;
 constexpr size_t kMostStrands = 8;
 constexpr size_t kMostRows = 16;
 constexpr const char* kInk = "#1b1f24";
 constexpr const char* kFaint = "#6a737d";
 constexpr const char* kWire = "#c5ccd3";
-// Told apart by most people with impaired colour vision too; used again from the start beyond.
+// Most people with impaired colour vision can tell these colours apart. Further strands begin again
+// with the first.
 constexpr const char* kColours[] = {"#0072b2", "#e69f00", "#009e73", "#cc3311",
                                     "#9467bd", "#56b4e9", "#b5651d", "#ee3377"};
 
@@ -50,7 +65,7 @@ Look LookOf(NodeKind kind) {
   return {"#eef0f3", "#8a939d"};
 }
 
-// Channels that are alike, drawn as one.
+// Equal channels, drawn as one.
 struct Strand {
   const Channel* channel = nullptr;
   std::vector<size_t> numbers;
@@ -121,7 +136,8 @@ class Painter {
 
   void Add(Shape shape) { picture_.shapes.push_back(std::move(shape)); }
 
-  // Finds which strands run over each link, in either direction; links go by the lower of the two.
+  // Finds the strands over each link, in either direction; a link is named by the lower index of
+  // its two directions.
   void MapStrands() {
     for (size_t i = 0; i < strands_.size(); ++i) {
       const Channel& channel = *strands_[i].channel;
@@ -154,8 +170,8 @@ class Painter {
     return list;
   }
 
-  // A link as a grey wire, or as the strands that use it side by side; `curve` gives the line that
-  // lies `offset` beside the middle.
+  // Draws a link as a grey wire, or as its strands side by side; `curve` gives the line `offset`
+  // beside the middle.
   template <typename MakeCurve>
   void AddLink(const std::vector<size_t>& users, const MakeCurve& make_curve) {
     if (users.empty()) {
@@ -256,7 +272,7 @@ class Painter {
     for (const Link& link : graph_.links()) {
       if (link.kind != LinkKind::kC2c || !has(link.from) || !has(link.to)) continue;
       if (graph_.node(link.from).kind != NodeKind::kCpu) continue;
-      // Drawn with the tree where it is the only way to the processor.
+      // The tree shows the link where the link is the only way to the processor.
       const std::pair pair(link.from, link.to);
       if (std::count(layout_.tree.begin(), layout_.tree.end(), pair) != 0) continue;
       const Point to = TopOf(box(link.to));
@@ -275,7 +291,7 @@ class Painter {
     }
   }
 
-  // Returns the lowest y that was used.
+  // Returns the lowest y in use.
   double PaintNvlink() {
     double lowest = layout_.leaf_bottom;
     for (const Link& link : graph_.links()) {
@@ -400,8 +416,8 @@ class Painter {
     return bottom;
   }
 
-  // Stations under the devices, and the way between them: to the right above the line, to the left
-  // below it.
+  // Draws stations under the devices, and the path between them: to the right above the line, to
+  // the left below the line.
   void PaintRow(const Strand& strand, double y) {
     const Channel& channel = *strand.channel;
     const std::string what = channels_->pattern == Pattern::kRing ? "ring" : "tree";
@@ -468,7 +484,7 @@ class Painter {
   std::vector<Strand> strands_;
   Layout layout_;
   std::map<LinkIndex, std::set<size_t>> users_;
-  std::vector<Label> labels_;  // Labels of curves, which others may cross.
+  std::vector<Label> labels_;  // labels of curves, which other curves may cross
   Picture picture_;
 };
 
@@ -479,4 +495,4 @@ Picture DrawMachine(const Graph& graph, const Paths& paths, const Channels* chan
   return Painter(graph, paths, channels).Paint(title);
 }
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo
