@@ -24,6 +24,8 @@ Status StatusWire::From(int rank, const PeerInfo& peer) const {
                 fmt::format("{}: {}", RankName(rank, peer), said));
 }
 
+// Every rank looks through the Statuses in the order of the ranks, and therefore all ranks find the
+// same refusal.
 Result<Agreement> JointRanks::Exchange(const Status& could, std::span<std::byte> offers) const {
   const size_t bytes = offers.size() / peers.size(), whole = sizeof(StatusWire) + bytes;
   std::vector<std::byte> wire(peers.size() * whole);

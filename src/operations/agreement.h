@@ -1,7 +1,11 @@
 #pragma once
 
-// Lets the ranks of a communicator agree whether all of them can go on: either all ranks go on or
-// no rank does.
+// Steps that all ranks of a communicator take together over the bootstrap.
+//
+// In a step each rank makes an offer, or gives the reason why it cannot. A single exchange carries
+// the offers and the reasons to all ranks. Every rank draws the same conclusion: all ranks go on,
+// or no rank does, for the reason of the first rank that cannot. A step itself fails only if the
+// ranks cannot talk to one another. Such a failure may differ from rank to rank.
 
 #include <atomic>
 #include <cstddef>
@@ -36,8 +40,8 @@ struct Agreement {
   bool go_on() const { return refusal.ok(); }
 };
 
-// The ranks that take steps together, and the bounds of their waits. All ranks call each function
-// alike. The bootstrap and the peers must outlive the object.
+// Holds the ranks that take steps together, and the bounds of their waits. All ranks call each
+// function alike. The bootstrap and the peers must outlive the object.
 struct JointRanks {
   Bootstrap* bootstrap = nullptr;
   std::span<const PeerInfo> peers;
@@ -50,13 +54,13 @@ struct JointRanks {
 
   // Agrees to go on if `mine` is ok on all ranks.
   Result<Agreement> Agree(const Status& mine) const { return Exchange(mine, {}); }
-  // Exchanges offers of equal size, of which `offers` has one for each rank, together with `could`:
-  // whether this rank can go on. The caller has filled in its own offer, and all are filled in on
-  // return. On the wire a rank's StatusWire precedes its offer.
+  // Exchanges offers of equal size and `could`, which says whether this rank can go on. `offers`
+  // has room for an offer of each rank. The caller fills in its own offer, and Exchange fills in
+  // the rest. On the wire a rank's StatusWire precedes its offer.
   Result<Agreement> Exchange(const Status& could, std::span<std::byte> offers) const;
 };
 
-// One step in which each rank offers an `Offer`, whose bytes are the wire form.
+// Takes a step with an `Offer` of each rank. The bytes of an Offer are its wire form.
 template <class Offer>
 class JointStep {
   static_assert(std::is_trivially_copyable_v<Offer>);
@@ -64,9 +68,9 @@ class JointStep {
  public:
   explicit JointStep(const JointRanks& ranks) : ranks_(ranks), offers_(ranks.peers.size()) {}
 
-  // Returns this rank's offer, which is filled in before the exchange.
+  // Returns this rank's offer. The caller must fill in the offer before the exchange.
   Offer& mine() { return offers_[ranks_.me()]; }
-  // Returns the offers of all ranks. REQUIRES: they have been exchanged.
+  // Returns the offers of all ranks. REQUIRES: the offers have been exchanged.
   std::span<const Offer> offers() const { return offers_; }
 
   // Exchanges the offers alone, for ranks that can always go on.
@@ -78,8 +82,8 @@ class JointStep {
   Result<Agreement> Exchange(const Status& could) {
     return ranks_.Exchange(could, std::as_writable_bytes(std::span(offers_)));
   }
-  // Exchanges the offers, and calls `use` if `made`, the making of this rank's offer, is ok. Then
-  // the ranks agree on how both came out.
+  // Exchanges the offers, and calls `use` with all offers if `made`, the result of making this
+  // rank's offer, is ok. Then the ranks agree on the results of making and using the offers.
   template <class Use>
   Result<Agreement> ExchangeAndUse(Status made, Use use) {
     TUTTI_TRY(Exchange());

@@ -22,8 +22,8 @@ namespace tutti {
 // plugin of NCCL_NET_PLUGIN has. Upper and lower case are equal.
 Status CheckNetName(const Settings& settings);
 
-// Returns the network that the ranks use together. The network works on this host. All ranks call
-// OpenNet together; all get the same network, or all fail. `proxy` must outlive the network.
+// Returns the network that the ranks use together. The network works on this host. All ranks must
+// call OpenNet together; all get the same network, or all fail. `proxy` must outlive the network.
 // `events` receives reports of a plugin's network; null means no reports.
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
                                      const JointRanks& ranks, std::shared_ptr<NetEvents> events);
