@@ -86,7 +86,7 @@ class DirectGin {
   std::unique_ptr<DirectCard> card_;
   bool asked_ = false;  // The ranks have tried to open their cards.
   Status why_none_;     // the reason for a failed attempt, the same on all ranks
-  uint64_t made_ = 0;  // successful joint calls to Make, the same number on all ranks
+  uint64_t made_ = 0;   // successful joint calls to Make, the same number on all ranks
   Mutex mutex_;
   std::unique_ptr<RecordMemory> records_ TUTTI_GUARDED_BY(mutex_);  // of a GPU, with card_
   std::map<ncclWindow_t, Shared> windows_ TUTTI_GUARDED_BY(mutex_);

@@ -36,8 +36,8 @@ struct OpSignature {
   friend bool operator==(const OpSignature&, const OpSignature&) = default;
 };
 
-// Return what all ranks must agree on in a collective, and what both ends must agree on in a message.
-// The signature has no sequence number yet.
+// Return the facts that all ranks must agree on in a collective, and both ends in a message. The
+// signature has no sequence number yet.
 OpSignature SignatureOf(const CollectiveTask& task);
 OpSignature SignatureOf(const MessageTask& message);
 
