@@ -1,7 +1,10 @@
 """What is printed and written: a table of ratios per network, number of ranks and collective; all times as CSV."""
 
+
 import csv
 import datetime
+import groups
+import itertools
 import math
 import os
 import pathlib
@@ -9,8 +12,6 @@ import platform
 import statistics
 import subprocess
 import sys
-
-import groups
 
 COLUMNS = ("net", "ranks", "collective", "bytes", "peer", "median_us", "p10_us", "p90_us", "iterations")
 NETS = {"shm": "shared memory", "tcp": "TCP over loopback", "hosts": "two network namespaces",
@@ -181,6 +182,10 @@ def write(rows, known, directory, name):
         for r in rows:
             writer.writerow(r | {key: f"{r[key]:.3f}" for key in ("median_us", "p10_us", "p90_us")})
     out = [f"# Tutti and its peers: {name}", ""]
+    # The table of marks at the top is written by hand, and kept.
+    kept = md_path.read_text(encoding="utf-8").splitlines() if md_path.exists() else []
+    marks = list(itertools.takewhile(lambda line: not line.startswith("- "), kept[2:]))
+    out += marks if any(line.startswith("|") for line in marks) else []
     out += [f"- {key}: {text}" for key, text in known]
     out += ["", "Ratios of times (median over iterations of the slowest rank's time), all libraries taking turns in one "
             "run; below 1 the first named is faster. float32, sum, out of place; `bytes` as nccl-tests counts. Times are "
