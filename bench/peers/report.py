@@ -1,9 +1,7 @@
 """What is printed and written: a table of ratios per network, number of ranks and collective; all times as CSV."""
 
-
 import csv
 import datetime
-import groups
 import itertools
 import math
 import os
@@ -12,6 +10,8 @@ import platform
 import statistics
 import subprocess
 import sys
+
+import groups
 
 COLUMNS = ("net", "ranks", "collective", "bytes", "peer", "median_us", "p10_us", "p90_us", "iterations")
 NETS = {"shm": "shared memory", "tcp": "TCP over loopback", "hosts": "two network namespaces",
