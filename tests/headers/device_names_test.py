@@ -54,7 +54,7 @@ def main():
     for name in sorted(listed - known):
         errors.append(f"{name}: is in the table, and declared nowhere")
     for pattern, expression in sorted(expressions.items()):
-        if not any(expression.fullmatch(name) for name in names):
+        if not any(expression.fullmatch(name) for name in known):
             errors.append(f"{pattern}: is in the table, and stands for no name")
     for error in errors:
         print(error)
