@@ -104,15 +104,6 @@ bool AreAlike(const AlgorithmRow& a, const AlgorithmRow& b) {
 
 }  // namespace
 
-const AlgorithmRow* FindHostRow(Algorithm algorithm, Collective collective, bool one_host) {
-  const Need excluded = one_host ? Need::kSeveralHosts : Need::kOneHost;
-  const auto rows = RowsOf(RankKind::kHost);
-  const auto row = std::find_if(rows.begin(), rows.end(), [&](const AlgorithmRow& one) {
-    return one.algorithm == algorithm && one.Serves(collective) && !one.Needs(excluded);
-  });
-  return row == rows.end() ? nullptr : &*row;
-}
-
 // Each row of the mesh is a kernel of its own. Rows that differ in their collectives only become
 // one row of the page.
 std::string AlgorithmTableMarkdown() {

@@ -156,10 +156,6 @@ constexpr const AlgorithmRow& RowOf(MeshAlgorithm algorithm) {
   return algorithm_table::kMeshRows[static_cast<size_t>(algorithm)];
 }
 
-// Returns the row of ranks on hosts for the collective, or null without such a row. The function
-// checks the needs kOneHost and kSeveralHosts only; the caller must check all other needs.
-const AlgorithmRow* FindHostRow(Algorithm algorithm, Collective collective, bool one_host);
-
 // Returns whether `a` is among the algorithms that NCCL_ALGO calls `algorithm`. The function
 // compares rather than looks up, because device code calls it.
 constexpr bool Is(MeshAlgorithm a, Algorithm algorithm) {

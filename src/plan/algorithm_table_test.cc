@@ -16,6 +16,17 @@ namespace {
 constexpr Collective kReductions[] = {Collective::kAllReduce, Collective::kReduce,
                                       Collective::kReduceScatter, Collective::kReduceScatterV};
 
+// Returns the row of ranks on hosts for the collective, or null without such a row. The function
+// checks the needs kOneHost and kSeveralHosts only; the caller must check all other needs.
+const AlgorithmRow* FindHostRow(Algorithm algorithm, Collective collective, bool one_host) {
+  const Need excluded = one_host ? Need::kSeveralHosts : Need::kOneHost;
+  const auto rows = RowsOf(RankKind::kHost);
+  const auto row = std::find_if(rows.begin(), rows.end(), [&](const AlgorithmRow& one) {
+    return one.algorithm == algorithm && one.Serves(collective) && !one.Needs(excluded);
+  });
+  return row == rows.end() ? nullptr : &*row;
+}
+
 template <class Visit>
 void VisitCollectives(const Visit& visit) {
   for (int c = 0; c < kNumCollectives; ++c) visit(static_cast<Collective>(c));
