@@ -12,6 +12,11 @@ foreach(program IN LISTS targets)
   if(NOT type STREQUAL EXECUTABLE OR NOT libraries MATCHES "GTest::")
     continue()
   endif()
+  # g++ collects its garbage rarely, which takes a sixth off the time of a file with many matchers, for 600 MB of memory.
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${program} PRIVATE
+      "$<$<COMPILE_LANGUAGE:C,CXX>:SHELL:--param ggc-min-expand=300 --param ggc-min-heapsize=1000000>")
+  endif()
   # g++ 12 knows less with -O1, and is mistaken in warnings that follow the flow of values.
   target_compile_options(${program} PRIVATE $<$<COMPILE_LANGUAGE:C,CXX>:-O1;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-mismatched-new-delete>)
   # Every file of a test includes the headers it uses; the precompiled headers only save reading them again. g++ demands
