@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "coordinator/gpu.h"
 #include "coordinator/nccl_library.h"
 #include "coordinator/operations_plugin.h"
 #include "nccl.h"
@@ -71,6 +72,37 @@ std::unique_ptr<Operations> MakeLibraryOperations(std::shared_ptr<LibraryComm> c
 // their work on `stream`.
 std::unique_ptr<Operations> MakeStreamOperations(ncclComm_t comm, int rank, int num_ranks,
                                                  void* stream);
+
+// Makes allreduce and allgather of tensors on GPUs in two levels: the plan of
+// MakeHierarchicalOperations for host memory, made of calls that every library has, queued on one
+// stream. Averages of integers are not taken, because an average of averages would be truncated
+// twice.
+struct GpuHierarchyOptions {
+  std::shared_ptr<LibraryComm> local;
+  std::shared_ptr<LibraryComm> cross;
+  HierarchyShape shape;
+  void* stream = nullptr;
+  TakenKinds takes;  // Only its allreduce and allgather count.
+  bool reduces_float8 = true;
+  // May change between operations, on all ranks alike.
+  std::shared_ptr<const HierarchySwitches> switches;
+};
+std::unique_ptr<Operations> MakeGpuHierarchy(GpuHierarchyOptions options);
+
+// Makes operations of a plugin, MPI's, on the memory of a GPU: pointers to it are passed to the
+// plugin as they are.
+//
+// Such libraries know no streams and block. Therefore a call waits in its thread until the GPU has
+// done all work queued on the set's stream, and the result is ready when the call returns. An
+// average is the plugin's sum, divided in the host's memory. Scale factors are not taken.
+struct BlockingGpuOptions {
+  std::unique_ptr<Operations> operations;  // opened for GPUs' memory (OperationsGroup)
+  std::shared_ptr<Gpu> gpu;
+  int rank = 0;
+  int num_ranks = 1;
+  TakenKinds takes;
+};
+std::unique_ptr<Operations> MakeBlockingGpuOperations(BlockingGpuOptions options);
 
 // Loads a library, by file name, for tensors in host memory.
 Result<std::shared_ptr<OperationsPlugin>> LoadNcclPlugin(const std::string& file);
