@@ -17,7 +17,7 @@ class BlockingGpuOperations final : public Operations {
 
   std::string_view name() const override { return options_.operations->name(); }
   bool Takes(const Request& request, int64_t bytes) const override {
-    if (!options_.takes.Takes(request.kind)) return false;
+    if (!IsTaken(options_.takes, request.kind)) return false;
     if (request.reduces() && (request.op == ReduceOp::kAdasum || NeedsStaging(request))) {
       return false;
     }

@@ -98,9 +98,8 @@ Status Coordinator::ChooseGpuOperations() {
   }
   std::set<std::string> warned;
   for (size_t kind = 0; kind < kNumGpuKinds; ++kind) {
-    bool& by_library = gpu_library_takes_.Of(static_cast<OpKind>(kind));
-    bool& by_plugin = gpu_plugin_takes_.Of(static_cast<OpKind>(kind));
-    by_library = by_plugin = false;
+    bool by_library = false;
+    bool by_plugin = false;
     // The first name that can be had decides; warnings about the names before come once a list.
     for (const std::string& name : NamesOf(lists[kind])) {
       by_library = name == kNccl && gpu_library_;
@@ -118,6 +117,8 @@ Status Coordinator::ChooseGpuOperations() {
           "{} asks for {}, which cannot be had: {}. What comes after it is used, or Tutti's own.",
           own ? kGpuVariables[kind] : "HOROVOD_GPU_OPERATIONS", name, why);
     }
+    gpu_library_takes_[kind] = by_library;
+    gpu_plugin_takes_[kind] = by_plugin;
   }
   return Status::Ok();
 }
@@ -162,11 +163,11 @@ Result<GpuPerformer::Joined> Coordinator::JoinGpus(int set, const std::shared_pt
   const OperationsGroup group = GroupOf(ranks, communicators.data.get());
   GpuPerformer::Joined joined;
   OperationsList& list = joined.operations;
-  if (gpu_library_ && gpu_library_takes_.Any()) {
+  if (gpu_library_ && gpu_library_takes_.any()) {
     TUTTI_TRY(JoinByLibrary(set, gpu, group, communicators, list));
   }
-  if (gpu_plugin_ && gpu_plugin_takes_.Any()) TUTTI_TRY(JoinByPlugin(gpu, group, list));
-  if (list.empty() || !gpu_library_takes_.Or(gpu_plugin_takes_).All()) {
+  if (gpu_plugin_ && gpu_plugin_takes_.any()) TUTTI_TRY(JoinByPlugin(gpu, group, list));
+  if (list.empty() || !(gpu_library_takes_ | gpu_plugin_takes_).all()) {
     TUTTI_TRY(JoinByTutti(*gpu, group, communicators, list));
   }
   Request adasum;
@@ -339,8 +340,8 @@ Status Coordinator::JoinByLibrary(int set, const std::shared_ptr<Gpu>& gpu,
                                   OperationsList& list) const {
   TUTTI_ASSIGN(const auto all, OpenLibrary(set, gpu, group, group, communicators));
   if (!all) return Status::Ok();
-  if (communicators.local.get() != nullptr &&
-      (gpu_library_takes_.allreduce || gpu_library_takes_.allgather)) {
+  if (communicators.local.get() != nullptr && (IsTaken(gpu_library_takes_, OpKind::kAllreduce) ||
+                                               IsTaken(gpu_library_takes_, OpKind::kAllgather))) {
     GpuHierarchyOptions options;
     TUTTI_ASSIGN(options.local,
                  OpenLibrary(set, gpu, group, PartOf(group, /*across=*/false), communicators));

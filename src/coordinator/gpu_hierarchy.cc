@@ -31,9 +31,9 @@ class GpuHierarchy final : public TwoLevelOperations {
 
   bool Takes(const Request& request, int64_t) const override {
     if (request.kind == OpKind::kAllgather) {
-      return options_.takes.allgather && options_.switches->allgather;
+      return IsTaken(options_.takes, request.kind) && options_.switches->allgather;
     }
-    if (request.kind != OpKind::kAllreduce || !options_.takes.allreduce) return false;
+    if (request.kind != OpKind::kAllreduce || !IsTaken(options_.takes, request.kind)) return false;
     // Adasum's vectors are wide floats, whatever the types of the tensors.
     if (request.op == ReduceOp::kAdasum) return options_.switches->adasum;
     if (!options_.switches->allreduce) return false;
