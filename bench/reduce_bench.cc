@@ -180,7 +180,7 @@ int main(int argc, char** argv) {
   tutti::RegisterAll();
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::AddCustomContext("best target", tutti::ReduceTargetName());
+  benchmark::AddCustomContext("best target", tutti::ReduceTargets()[0].name);
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;

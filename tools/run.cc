@@ -125,7 +125,7 @@ int Refuse(const std::string& sentence) {
 
 int RunElasticJob(const RunOptions& run, ElasticFlags* flags) {
   ElasticOptions& options = flags->options;
-  elastic::MembershipOptions& membership = options.membership;
+  MembershipOptions& membership = options.membership;
   membership.min_workers = flags->min_workers ? flags->min_workers : std::max(run.num_ranks, 1);
   membership.max_workers = flags->max_workers ? flags->max_workers
                            : run.num_ranks    ? std::max(run.num_ranks, membership.min_workers)

@@ -2,7 +2,7 @@
 //
 // nccl_device/core.h: the requirements of a device communicator, the host functions that make one,
 // teams of ranks, and addresses of windows' memory for a kernel. Names, values and layouts are NCCL
-// 2.30.7's; nccl_device/impl/layout__checks.h asserts them. Valid C.
+// 2.30.7's. Valid C.
 //
 // Words. A kernel is code that runs on the rank's device: a CUDA kernel, or, on a host, a function
 // for tuttiLaunchHost (tutti/host_kernel.h). The LSA team of a rank (load/store accessible) is the

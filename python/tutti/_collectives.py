@@ -111,7 +111,7 @@ class Collectives:
         """Reduces the arrays element by element over the ranks."""
         scale = _scale(compression, prescale, postscale)
         requests = []
-        for array in _members(arrays):
+        for array in check_group(arrays):
             source, back, is_complex = self._open(array, in_place)
             _check_complex(is_complex, op)
             target = source if in_place else self._adapter.empty(self._adapter.shape(source), source)
@@ -136,7 +136,7 @@ class Collectives:
         """Concatenates the rows of all ranks in the order of ranks. The first dimension may
         differ."""
         requests = []
-        for array in _members(arrays):
+        for array in check_group(arrays):
             source, back, _ = self._open(array, rows=True)
             requests.append(self._describe(_basics.ALLGATHER, source, None,
                                            finish=self._taker(source, back)))
@@ -176,7 +176,7 @@ class Collectives:
             raise HorovodInternalError("reducescatter knows no Adasum")
         scale = _scale(compression, prescale, postscale)
         requests = []
-        for array in _members(arrays):
+        for array in check_group(arrays):
             source, back, is_complex = self._open(array, rows=True)
             _check_complex(is_complex, op)
             requests.append(self._describe(
@@ -209,7 +209,8 @@ def _check_complex(is_complex: bool, op: int) -> None:
         raise ValueError("complex numbers are reduced by Sum and Average only")
 
 
-def _members(arrays: Sequence[Any]) -> Sequence[Any]:
+def check_group(arrays: Sequence[Any]) -> Sequence[Any]:
+    """Returns the arrays. ValueError for what is no list, or is empty."""
     if not isinstance(arrays, (list, tuple)):
         raise ValueError(f"a group must be a list, not a {type(arrays).__name__}")
     if not arrays:

@@ -17,7 +17,6 @@ from typing import List, Optional
 SUCCESS = 0
 INVALID_ARGUMENT = 4
 INVALID_USAGE = 5
-IN_PROGRESS = 7
 
 HOST = -1  # stands for the host where a CUDA device is asked for
 

@@ -98,41 +98,35 @@ class Communicator:
     def allreduce(self, array: Any, op: str = "sum", out: Any = None) -> Any:
         """Reduces element by element: sum, prod, max, min or avg."""
         adapter, array, out = self._prepare(array, out)
-        self._call("ncclAllReduce", adapter.address(array), adapter.address(out),
-                   *_elements(adapter, array, op), _reduction(op), *self._on(adapter, array))
-        return out
+        return self._run("ncclAllReduce", adapter, array, out, *_elements(adapter, array, op),
+                         _reduction(op))
 
     def reduce(self, array: Any, root: int = 0, op: str = "sum", out: Any = None) -> Any:
         """Reduces as allreduce does, to `root` alone; returns None on the others."""
         adapter, array, out = self._prepare(array, out)
-        self._call("ncclReduce", adapter.address(array), adapter.address(out),
-                   *_elements(adapter, array, op), _reduction(op), root, *self._on(adapter, array))
+        self._run("ncclReduce", adapter, array, out, *_elements(adapter, array, op),
+                  _reduction(op), root)
         return out if self.rank == root else None
 
     def broadcast(self, array: Any, root: int = 0) -> Any:
         """Overwrites the array with that of `root`."""
         adapter, array, out = self._prepare(array, array)
-        self._call("ncclBroadcast", adapter.address(array), adapter.address(out),
-                   _bytes(adapter, array), _UINT8, root, *self._on(adapter, array))
-        return out
+        return self._run("ncclBroadcast", adapter, array, out, _bytes(adapter, array), _UINT8, root)
 
     def allgather(self, array: Any, out: Any = None) -> Any:
         """Returns the arrays of all ranks, in an array of shape (size, *array.shape)."""
         adapter = self._adapter(array)
         shape = (self.size, *adapter.shape(array))
         adapter, array, out = self._prepare(array, out, shape)
-        self._call("ncclAllGather", adapter.address(array), adapter.address(out),
-                   _bytes(adapter, array), _UINT8, *self._on(adapter, array))
-        return out
+        return self._run("ncclAllGather", adapter, array, out, _bytes(adapter, array), _UINT8)
 
     def reducescatter(self, array: Any, op: str = "sum", out: Any = None) -> Any:
         """Returns row `rank` of the reduced array, whose first dimension is `size`."""
         adapter = self._adapter(array)
         shape = self._rows(adapter.shape(array))
         adapter, array, out = self._prepare(array, out, shape[1:])
-        self._call("ncclReduceScatter", adapter.address(array), adapter.address(out),
-                   *_elements(adapter, out, op), _reduction(op), *self._on(adapter, array))
-        return out
+        return self._run("ncclReduceScatter", adapter, array, out, *_elements(adapter, out, op),
+                         _reduction(op))
 
     def reducescatter_rows(self, array: Any, op: str = "sum", rows: Any = None) -> Any:
         """Returns this rank's rows of the reduced array: the first rows[0] go to rank 0, the next
@@ -149,10 +143,8 @@ class Communicator:
         out = adapter.empty((counts[self.rank], *shape[1:]), array)
         width, kind = _elements(adapter, array, op)
         width //= max(shape[0], 1)
-        self._call("tuttiReduceScatterV", adapter.address(array), adapter.address(out),
-                   _sizes(count * width for count in counts), kind, _reduction(op),
-                   *self._on(adapter, array))
-        return out
+        return self._run("tuttiReduceScatterV", adapter, array, out,
+                         _sizes(count * width for count in counts), kind, _reduction(op))
 
     def allgather_rows(self, array: Any) -> Any:
         """Returns the rows of all ranks, one rank's after another's. The first dimension may
@@ -197,9 +189,7 @@ class Communicator:
                        root, *self._on(adapter, array))
             return None
         adapter, array, out = self._prepare(array, out, shape)
-        self._call("ncclGather", adapter.address(array), adapter.address(out),
-                   _bytes(adapter, array), _UINT8, root, *self._on(adapter, array))
-        return out
+        return self._run("ncclGather", adapter, array, out, _bytes(adapter, array), _UINT8, root)
 
     def scatter(self, array: Any, root: int = 0, out: Any = None) -> Any:
         """Returns row `rank` of the root's array, whose first dimension is `size`. The other ranks
@@ -214,9 +204,7 @@ class Communicator:
             return out
         shape = self._rows(self._adapter(array).shape(array))
         adapter, array, out = self._prepare(array, out, shape[1:])
-        self._call("ncclScatter", adapter.address(array), adapter.address(out),
-                   _bytes(adapter, out), _UINT8, root, *self._on(adapter, array))
-        return out
+        return self._run("ncclScatter", adapter, array, out, _bytes(adapter, out), _UINT8, root)
 
     def barrier(self) -> None:
         """Returns after every rank has called it."""
@@ -229,9 +217,8 @@ class Communicator:
         `size`."""
         self._rows(self._adapter(array).shape(array))
         adapter, array, out = self._prepare(array, out)
-        self._call("ncclAlltoAll", adapter.address(array), adapter.address(out),
-                   _bytes(adapter, array) // self.size, _UINT8, *self._on(adapter, array))
-        return out
+        return self._run("ncclAlltoAll", adapter, array, out,
+                         _bytes(adapter, array) // self.size, _UINT8)
 
     def send(self, array: Any, to: int) -> None:
         """Sends the array to a rank, and waits until that rank receives it."""
@@ -323,6 +310,12 @@ class Communicator:
     def _on(self, adapter: Any, array: Any) -> Tuple[Any, Any]:
         """Returns the last two arguments of an operation on the array: communicator and stream."""
         return self._open(), None if self._device is None else adapter.current_stream(array)
+
+    def _run(self, function: str, adapter: Any, array: Any, out: Any, *arguments: Any) -> Any:
+        """Calls an operation from `array` to `out`, and returns `out`."""
+        self._call(function, adapter.address(array), adapter.address(out), *arguments,
+                   *self._on(adapter, array))
+        return out
 
     def _source(self, array: Any) -> Tuple[Any, Any]:
         adapter = self._adapter(array)

@@ -15,6 +15,14 @@ inline int64_t NowNs() {
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
+// Returns the same in steps of a tick of the kernel, some milliseconds, at a fifth of the cost: for
+// ages of seconds.
+inline int64_t CoarseNowNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
 // A point in monotonic time after which waiting stops. Copyable; thread-safe.
 class Deadline {
  public:

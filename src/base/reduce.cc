@@ -68,8 +68,6 @@ ReduceFn FindReduce(DataType type, ReduceKind kind) {
   return kTargets[BestTarget()].find(type, kind);
 }
 
-const char* ReduceTargetName() { return kTargets[BestTarget()].name; }
-
 uint64_t ScalarBits(DataType type, double value) {
   switch (type) {
     case DataType::kInt8:

@@ -51,9 +51,6 @@ using ReduceFn = void (*)(void* dst, const void* const* sources, int num_sources
 // Returns the kernel for a type and operator on this machine. Never null.
 ReduceFn FindReduce(DataType type, ReduceKind kind);
 
-// Returns the vector target in use, for logs: "AVX512", "AVX2", "SSE2" or "BASELINE"
-const char* ReduceTargetName();
-
 // Returns the element of `type` nearest to `value` in the first bytes of the result, for
 // ReduceArgs::scalar.
 uint64_t ScalarBits(DataType type, double value);

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "base/narrow_oracle.h"
 #include "base/reduce.h"
+#include "testing/narrow_oracle.h"
 
 namespace tutti {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "comm/communicator.h"
 #include "comm/topology_step.h"
-#include "window/device_flat_space.h"
+#include "window/record_memory.h"
 
 namespace tutti {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "comm/communicator.h"
 #include "comm/joint_call.h"
-#include "window/host_flat_space.h"
+#include "window/flat_space.h"
 
 namespace tutti {
 namespace {

@@ -6,8 +6,7 @@
 #include "comm/join.h"
 #include "comm/process.h"
 #include "gin/proxy.h"
-#include "window/device_flat_space.h"
-#include "window/host_flat_space.h"
+#include "window/flat_space.h"
 
 namespace tutti {
 namespace {

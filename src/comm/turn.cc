@@ -9,14 +9,6 @@ namespace tutti {
 Turn::Turn(ncclComm& comm, ncclComm::Shown shown)
     : comm_(&comm), hold_(comm, shown), ticket_(comm.comm->operations().TakeTicket()) {}
 
-Turn::Turn(Turn&& other) noexcept
-    : comm_(std::exchange(other.comm_, nullptr)),
-      hold_(std::move(other.hold_)),
-      ticket_(other.ticket_),
-      has_run_(other.has_run_),
-      fence_(std::move(other.fence_)),
-      number_(other.number_) {}
-
 Turn& Turn::operator=(Turn&& other) noexcept {
   End();
   comm_ = std::exchange(other.comm_, nullptr);

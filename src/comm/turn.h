@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "base/status.h"
 #include "comm/fence.h"
@@ -24,7 +25,7 @@ class Turn {
   Turn() = default;  // Makes a turn that has no place in the order.
   // Takes the next ticket of `comm`. The handle is kept from being freed until the end.
   Turn(ncclComm& comm, ncclComm::Shown shown);
-  Turn(Turn&& other) noexcept;
+  Turn(Turn&& other) noexcept { *this = std::move(other); }
   Turn& operator=(Turn&& other) noexcept;
   // Ends the turn, whether or not the batch has run.
   ~Turn() { End(); }

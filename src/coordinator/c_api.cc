@@ -222,18 +222,18 @@ extern "C" {
 
 ncclResult_t tuttiCoordinatorCreate(tuttiCoordinator_t* coordinator,
                                     const tuttiCoordinatorOptions_t* options) {
-  return Answer("tuttiCoordinatorCreate", nullptr, [&] { return Create(coordinator, options); });
+  return Answer(__func__, nullptr, [&] { return Create(coordinator, options); });
 }
 
 ncclResult_t tuttiCoordinatorShutdown(tuttiCoordinator_t coordinator) {
-  return Answer("tuttiCoordinatorShutdown", coordinator, [&] {
+  return Answer(__func__, coordinator, [&] {
     if (coordinator != nullptr) coordinator->coordinator->Shutdown("");
     return Status::Ok();
   });
 }
 
 ncclResult_t tuttiCoordinatorDestroy(tuttiCoordinator_t coordinator) {
-  return Answer("tuttiCoordinatorDestroy", coordinator, [&] {
+  return Answer(__func__, coordinator, [&] {
     if (coordinator == nullptr) return Status::Ok();
     coordinator->coordinator->Shutdown("");
     coordinator->tickets.ReleaseAll();
@@ -245,13 +245,13 @@ ncclResult_t tuttiCoordinatorDestroy(tuttiCoordinator_t coordinator) {
 ncclResult_t tuttiCoordinatorEnqueue(tuttiCoordinator_t coordinator, int process_set,
                                      const tuttiTensor_t* tensors, int count, const char* group,
                                      int64_t* handles) {
-  return Answer("tuttiCoordinatorEnqueue", coordinator,
+  return Answer(__func__, coordinator,
                 [&] { return Enqueue(coordinator, process_set, tensors, count, group, handles); });
 }
 
 ncclResult_t tuttiCoordinatorJoin(tuttiCoordinator_t coordinator, int process_set,
                                   int64_t* handle) {
-  return Answer("tuttiCoordinatorJoin", coordinator, [&]() -> Status {
+  return Answer(__func__, coordinator, [&]() -> Status {
     if (coordinator == nullptr || handle == nullptr) return InvalidArgument("null argument");
     TUTTI_ASSIGN(const auto set, coordinator->coordinator->FindSet(process_set));
     int64_t number = 0;
@@ -266,7 +266,7 @@ ncclResult_t tuttiCoordinatorJoin(tuttiCoordinator_t coordinator, int process_se
 }
 
 ncclResult_t tuttiCoordinatorPoll(tuttiCoordinator_t coordinator, int64_t handle, int* done) {
-  return Answer("tuttiCoordinatorPoll", coordinator, [&]() -> Status {
+  return Answer(__func__, coordinator, [&]() -> Status {
     if (done == nullptr) return InvalidArgument("done is null");
     TUTTI_ASSIGN(const TicketHold ticket, Find(coordinator, handle));
     *done = ticket->done.load(std::memory_order_acquire) ? 1 : 0;
@@ -276,12 +276,11 @@ ncclResult_t tuttiCoordinatorPoll(tuttiCoordinator_t coordinator, int64_t handle
 
 ncclResult_t tuttiCoordinatorWait(tuttiCoordinator_t coordinator, int64_t handle,
                                   double timeout_s) {
-  return Answer("tuttiCoordinatorWait", coordinator,
-                [&] { return Wait(coordinator, handle, timeout_s); });
+  return Answer(__func__, coordinator, [&] { return Wait(coordinator, handle, timeout_s); });
 }
 
 ncclResult_t tuttiCoordinatorOutput(tuttiCoordinator_t coordinator, int64_t handle, void** data) {
-  return Answer("tuttiCoordinatorOutput", coordinator, [&]() -> Status {
+  return Answer(__func__, coordinator, [&]() -> Status {
     if (data == nullptr) return InvalidArgument("data is null");
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     *data = ticket->output;
@@ -291,7 +290,7 @@ ncclResult_t tuttiCoordinatorOutput(tuttiCoordinator_t coordinator, int64_t hand
 
 ncclResult_t tuttiCoordinatorOutputShape(tuttiCoordinator_t coordinator, int64_t handle,
                                          int64_t* shape, int capacity, int* ndim) {
-  return Answer("tuttiCoordinatorOutputShape", coordinator, [&]() -> Status {
+  return Answer(__func__, coordinator, [&]() -> Status {
     if (ndim == nullptr) return InvalidArgument("ndim is null");
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     Store(ticket->output_shape, shape, capacity, ndim);
@@ -301,7 +300,7 @@ ncclResult_t tuttiCoordinatorOutputShape(tuttiCoordinator_t coordinator, int64_t
 
 ncclResult_t tuttiCoordinatorReceivedSplits(tuttiCoordinator_t coordinator, int64_t handle,
                                             int64_t* splits, int capacity, int* count) {
-  return Answer("tuttiCoordinatorReceivedSplits", coordinator, [&]() -> Status {
+  return Answer(__func__, coordinator, [&]() -> Status {
     if (count == nullptr) return InvalidArgument("count is null");
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     Store(ticket->received_splits, splits, capacity, count);
@@ -310,7 +309,7 @@ ncclResult_t tuttiCoordinatorReceivedSplits(tuttiCoordinator_t coordinator, int6
 }
 
 ncclResult_t tuttiCoordinatorLastJoined(tuttiCoordinator_t coordinator, int64_t handle, int* rank) {
-  return Answer("tuttiCoordinatorLastJoined", coordinator, [&]() -> Status {
+  return Answer(__func__, coordinator, [&]() -> Status {
     if (rank == nullptr) return InvalidArgument("rank is null");
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     *rank = ticket->number;
@@ -320,7 +319,7 @@ ncclResult_t tuttiCoordinatorLastJoined(tuttiCoordinator_t coordinator, int64_t 
 
 ncclResult_t tuttiCoordinatorStreamWait(tuttiCoordinator_t coordinator, int64_t handle,
                                         void* stream) {
-  return Answer("tuttiCoordinatorStreamWait", coordinator, [&]() -> Status {
+  return Answer(__func__, coordinator, [&]() -> Status {
     TUTTI_ASSIGN(const TicketHold ticket, FindDone(coordinator, handle));
     if (!ticket->gpu) return Status::Ok();
     GpuOutcome& outcome = *ticket->gpu;
@@ -330,13 +329,12 @@ ncclResult_t tuttiCoordinatorStreamWait(tuttiCoordinator_t coordinator, int64_t 
 }
 
 ncclResult_t tuttiCoordinatorRelease(tuttiCoordinator_t coordinator, int64_t handle) {
-  return Answer("tuttiCoordinatorRelease", coordinator,
-                [&] { return Release(coordinator, handle); });
+  return Answer(__func__, coordinator, [&] { return Release(coordinator, handle); });
 }
 
 ncclResult_t tuttiCoordinatorAddProcessSet(tuttiCoordinator_t coordinator, const int* ranks,
                                            int count, int* process_set) {
-  return Answer("tuttiCoordinatorAddProcessSet", coordinator, [&]() -> Status {
+  return Answer(__func__, coordinator, [&]() -> Status {
     if (coordinator == nullptr || ranks == nullptr || process_set == nullptr || count < 1) {
       return InvalidArgument("there are no ranks, or nowhere to store the number of the set");
     }
@@ -347,7 +345,7 @@ ncclResult_t tuttiCoordinatorAddProcessSet(tuttiCoordinator_t coordinator, const
 }
 
 ncclResult_t tuttiCoordinatorRemoveProcessSet(tuttiCoordinator_t coordinator, int process_set) {
-  return Answer("tuttiCoordinatorRemoveProcessSet", coordinator, [&]() -> Status {
+  return Answer(__func__, coordinator, [&]() -> Status {
     if (coordinator == nullptr) return InvalidArgument("coordinator is null");
     return coordinator->coordinator->RemoveSet(process_set);
   });
@@ -355,7 +353,7 @@ ncclResult_t tuttiCoordinatorRemoveProcessSet(tuttiCoordinator_t coordinator, in
 
 ncclResult_t tuttiCoordinatorProcessSetRanks(tuttiCoordinator_t coordinator, int process_set,
                                              int* ranks, int capacity, int* count) {
-  return Answer("tuttiCoordinatorProcessSetRanks", coordinator, [&]() -> Status {
+  return Answer(__func__, coordinator, [&]() -> Status {
     if (coordinator == nullptr || count == nullptr) return InvalidArgument("null argument");
     TUTTI_ASSIGN(const auto members, coordinator->coordinator->SetRanks(process_set));
     Store(members, ranks, capacity, count);
@@ -365,14 +363,14 @@ ncclResult_t tuttiCoordinatorProcessSetRanks(tuttiCoordinator_t coordinator, int
 
 ncclResult_t tuttiCoordinatorStartTimeline(tuttiCoordinator_t coordinator, const char* path,
                                            int mark_rounds) {
-  return Answer("tuttiCoordinatorStartTimeline", coordinator, [&]() -> Status {
+  return Answer(__func__, coordinator, [&]() -> Status {
     if (coordinator == nullptr || path == nullptr) return InvalidArgument("null argument");
     return coordinator->coordinator->StartTimeline(path, mark_rounds != 0);
   });
 }
 
 ncclResult_t tuttiCoordinatorStopTimeline(tuttiCoordinator_t coordinator) {
-  return Answer("tuttiCoordinatorStopTimeline", coordinator, [&]() -> Status {
+  return Answer(__func__, coordinator, [&]() -> Status {
     if (coordinator == nullptr) return InvalidArgument("coordinator is null");
     if (!coordinator->coordinator->timeline().is_open()) {
       return InvalidUsage("no timeline is being written");
@@ -384,12 +382,12 @@ ncclResult_t tuttiCoordinatorStopTimeline(tuttiCoordinator_t coordinator) {
 
 ncclResult_t tuttiCoordinatorCounter(tuttiCoordinator_t coordinator, int process_set,
                                      const char* name, uint64_t* value) {
-  return Answer("tuttiCoordinatorCounter", coordinator,
+  return Answer(__func__, coordinator,
                 [&] { return ReadCounter(coordinator, process_set, name, value); });
 }
 
 ncclResult_t tuttiCoordinatorFindNccl(int* version, char* path, size_t capacity) {
-  return Answer("tuttiCoordinatorFindNccl", nullptr, [&]() -> Status {
+  return Answer(__func__, nullptr, [&]() -> Status {
     if (version == nullptr || (path == nullptr && capacity > 0)) {
       return InvalidArgument("null argument");
     }

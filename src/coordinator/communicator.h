@@ -34,6 +34,13 @@ class Communicator {
     return *this;
   }
 
+  // Splits `parent`, with all of its ranks. Empty for the color NCCL_SPLIT_NOCOLOR.
+  static Result<Communicator> Split(ncclComm_t parent, int color, int key) {
+    ncclComm_t comm = nullptr;
+    TUTTI_TRY(FromNccl(ncclCommSplit(parent, color, key, &comm, nullptr), parent));
+    return Communicator(comm);
+  }
+
   ncclComm_t get() const { return comm_; }
   // Ends every wait on the communicator, now and later, from any thread. The destructor then
   // aborts.

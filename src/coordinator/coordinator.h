@@ -173,6 +173,8 @@ class Coordinator {
   Result<GpuPerformer::Joined> JoinGpus(int set, const std::shared_ptr<Gpu>& gpu,
                                         const std::vector<int>& ranks,
                                         Communicators& communicators) const;
+  Result<bool> AllJoined(const OperationsGroup& group, const Status& mine,
+                         std::string_view otherwise, bool derived = false) const;
   Status JoinByTutti(const Gpu& gpu, const OperationsGroup& group, Communicators& communicators,
                      OperationsList& list) const;
   Status JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& group,
@@ -200,6 +202,8 @@ class Coordinator {
   void OnLost(int rank, const std::string& why, bool died);
   void OnTick();
   std::vector<std::shared_ptr<ProcessSet>> LiveSets() const;
+  // Returns this rank's place among the ranks; their number where the rank is none of them.
+  int PlaceIn(const std::vector<int>& ranks) const;
   OperationsGroup GroupOf(const std::vector<int>& ranks, ncclComm_t data) const;
 
   const Options options_;

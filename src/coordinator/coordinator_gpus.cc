@@ -9,11 +9,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "coordinator/blocking_gpu_operations.h"
 #include "coordinator/coordinator.h"
-#include "coordinator/gpu_hierarchy.h"
 #include "coordinator/library_operations.h"
-#include "coordinator/outcomes.h"
 #include "tutti/tutti.h"
 
 namespace tutti::coordinator {
@@ -22,6 +19,7 @@ namespace {
 constexpr const char* kGpuVariables[] = {"HOROVOD_GPU_ALLREDUCE", "HOROVOD_GPU_ALLGATHER",
                                          "HOROVOD_GPU_BROADCAST", "HOROVOD_GPU_ALLTOALL",
                                          "HOROVOD_GPU_REDUCESCATTER"};
+constexpr char kCannotJoin[] = "{} cannot join the GPUs of the ranks, so that Tutti does";
 constexpr std::string_view kNccl = "nccl";
 constexpr std::string_view kMpi = "mpi";
 constexpr std::string_view kTutti = "tutti";
@@ -100,9 +98,8 @@ Status Coordinator::ChooseGpuOperations() {
   }
   std::set<std::string> warned;
   for (size_t kind = 0; kind < kNumGpuKinds; ++kind) {
-    bool& by_library = gpu_library_takes_.Of(static_cast<OpKind>(kind));
-    bool& by_plugin = gpu_plugin_takes_.Of(static_cast<OpKind>(kind));
-    by_library = by_plugin = false;
+    bool by_library = false;
+    bool by_plugin = false;
     // The first name that can be had decides; warnings about the names before come once a list.
     for (const std::string& name : NamesOf(lists[kind])) {
       by_library = name == kNccl && gpu_library_;
@@ -120,6 +117,8 @@ Status Coordinator::ChooseGpuOperations() {
           "{} asks for {}, which cannot be had: {}. What comes after it is used, or Tutti's own.",
           own ? kGpuVariables[kind] : "HOROVOD_GPU_OPERATIONS", name, why);
     }
+    gpu_library_takes_[kind] = by_library;
+    gpu_plugin_takes_[kind] = by_plugin;
   }
   return Status::Ok();
 }
@@ -164,11 +163,11 @@ Result<GpuPerformer::Joined> Coordinator::JoinGpus(int set, const std::shared_pt
   const OperationsGroup group = GroupOf(ranks, communicators.data.get());
   GpuPerformer::Joined joined;
   OperationsList& list = joined.operations;
-  if (gpu_library_ && gpu_library_takes_.Any()) {
+  if (gpu_library_ && gpu_library_takes_.any()) {
     TUTTI_TRY(JoinByLibrary(set, gpu, group, communicators, list));
   }
-  if (gpu_plugin_ && gpu_plugin_takes_.Any()) TUTTI_TRY(JoinByPlugin(gpu, group, list));
-  if (list.empty() || !gpu_library_takes_.Or(gpu_plugin_takes_).All()) {
+  if (gpu_plugin_ && gpu_plugin_takes_.any()) TUTTI_TRY(JoinByPlugin(gpu, group, list));
+  if (list.empty() || !(gpu_library_takes_ | gpu_plugin_takes_).all()) {
     TUTTI_TRY(JoinByTutti(*gpu, group, communicators, list));
   }
   Request adasum;
@@ -180,10 +179,20 @@ Result<GpuPerformer::Joined> Coordinator::JoinGpus(int set, const std::shared_pt
   // The call asks for no work, and the library refuses the call where it has no code for the GPU.
   const Status combines = FromNccl(tuttiAdasumSumDots(nullptr, 1, 0, nullptr, gpu->rank_device(),
                                                       static_cast<cudaStream_t>(gpu->stream())));
-  TUTTI_ASSIGN(const FirstFailure failure,
-               CompareOutcomes(group.gather, group.members.size(), combines));
-  joined.combines = !failure;
+  TUTTI_ASSIGN(joined.combines, AllJoined(group, combines, ""));
   return joined;
+}
+
+// Returns whether all ranks of the group went well. Otherwise rank 0 warns, by `otherwise` and the
+// first failure, unless `otherwise` is empty.
+Result<bool> Coordinator::AllJoined(const OperationsGroup& group, const Status& mine,
+                                    std::string_view otherwise, bool derived) const {
+  TUTTI_ASSIGN(const FirstFailure failure,
+               CompareOutcomes(group.gather, group.members.size(), mine, derived));
+  if (failure && group.rank == 0 && !otherwise.empty()) {
+    TUTTI_WARN("{}; rank {} says: {}", otherwise, group.members[failure->first], failure->second);
+  }
+  return !failure;
 }
 
 // Adds nothing on all ranks where a rank failed.
@@ -191,15 +200,9 @@ Status Coordinator::JoinByPlugin(const std::shared_ptr<Gpu>& gpu, OperationsGrou
                                  OperationsList& list) const {
   group.gpu_memory = true;
   auto made = gpu_plugin_->Open(group);
-  TUTTI_ASSIGN(const FirstFailure failure,
-               CompareOutcomes(group.gather, group.members.size(), made.status()));
-  if (failure) {
-    if (group.rank == 0) {
-      TUTTI_WARN("{} cannot join the GPUs of the ranks, so that Tutti does; rank {} says: {}",
-                 gpu_plugin_->name(), group.members[failure->first], failure->second);
-    }
-    return Status::Ok();
-  }
+  TUTTI_ASSIGN(const bool joined,
+               AllJoined(group, made.status(), fmt::format(kCannotJoin, gpu_plugin_->name())));
+  if (!joined) return Status::Ok();
   BlockingGpuOptions options;
   options.operations = std::move(*made);
   options.gpu = gpu;
@@ -221,17 +224,12 @@ Status Coordinator::JoinByTutti(const Gpu& gpu, const OperationsGroup& group,
   const Status made =
       FromNccl(tuttiCommInitRankOn(&comm, group.size(), all[0], group.rank, gpu.rank_device()));
   Communicator communicator(made.ok() ? comm : nullptr);
-  TUTTI_ASSIGN(const FirstFailure failure,
-               CompareOutcomes(group.gather, group.members.size(), made));
-  if (failure) {
-    if (group.rank == 0 && list.empty()) {
-      TUTTI_WARN(
-          "the GPUs of the ranks cannot be joined, so their tensors go through the host's "
-          "memory; rank {} says: {}",
-          group.members[failure->first], failure->second);
-    }
-    return Status::Ok();
-  }
+  TUTTI_ASSIGN(const bool joined,
+               AllJoined(group, made,
+                         list.empty() ? "the GPUs of the ranks cannot be joined, so their tensors "
+                                        "go through the host's memory"
+                                      : ""));
+  if (!joined) return Status::Ok();
   {
     const MutexLock lock(communicators.gpu_mutex);
     communicators.gpu = std::move(communicator);
@@ -249,37 +247,24 @@ Status Coordinator::JoinHostsByTutti(const Gpu& gpu, const OperationsGroup& grou
                                      Communicators& communicators, OperationsList& list) const {
   const HierarchyShape& place = options_.place;
   const ncclComm_t all = communicators.gpu.get();
-  ncclComm_t local = nullptr;
-  ncclComm_t cross = nullptr;
-  Status made =
-      FromNccl(ncclCommSplit(all, place.cross_rank, place.local_rank, &local, nullptr), all);
-  Communicator local_owner(local);
   // This rank splits a second time even after the first has failed, as ranks of other hosts do.
-  Status crossed =
-      FromNccl(ncclCommSplit(all, place.local_rank, place.cross_rank, &cross, nullptr), all);
-  if (made.ok()) made = std::move(crossed);
-  Communicator cross_owner(cross);
-  TUTTI_ASSIGN(const FirstFailure failure,
-               CompareOutcomes(group.gather, group.members.size(), made));
-  if (failure) {
-    if (group.rank == 0) {
-      TUTTI_WARN("tensors on GPUs are not moved host by host; rank {} says: {}",
-                 group.members[failure->first], failure->second);
-    }
-    return Status::Ok();
-  }
+  Result<Communicator> local = Communicator::Split(all, place.cross_rank, place.local_rank);
+  Result<Communicator> cross = Communicator::Split(all, place.local_rank, place.cross_rank);
+  TUTTI_ASSIGN(const bool joined, AllJoined(group, local.ok() ? cross.status() : local.status(),
+                                            "tensors on GPUs are not moved host by host"));
+  if (!joined) return Status::Ok();
+  GpuHierarchyOptions options;
+  options.local = BorrowComm(local->get());
+  options.cross = BorrowComm(cross->get());
   {
     const MutexLock lock(communicators.gpu_mutex);
-    communicators.gpu_local = std::move(local_owner);
-    communicators.gpu_cross = std::move(cross_owner);
+    communicators.gpu_local = std::move(*local);
+    communicators.gpu_cross = std::move(*cross);
     if (communicators.broken) {
       communicators.gpu_local.Break();
       communicators.gpu_cross.Break();
     }
   }
-  GpuHierarchyOptions options;
-  options.local = BorrowComm(local);
-  options.cross = BorrowComm(cross);
   options.shape = place;
   options.stream = gpu.stream();
   options.switches = switches_;
@@ -293,11 +278,7 @@ OperationsGroup Coordinator::PartOf(const OperationsGroup& group, bool across) c
   const HierarchyShape& place = options_.place;
   OperationsGroup part;
   part.rank = across ? place.cross_rank : place.local_rank;
-  const int size = across ? place.cross_size : place.local_size;
-  for (int i = 0; i < size; ++i) {
-    part.members.push_back(across ? i * place.local_size + place.local_rank
-                                  : place.cross_rank * place.local_size + i);
-  }
+  part.members = across ? place.RanksAcross() : place.RanksOfHost();
   part.gather = [members = part.members, gather = group.gather, n = group.members.size()](
                     const void* mine, size_t bytes, void* all) -> Status {
     std::vector<std::byte> everything(n * bytes);
@@ -346,13 +327,9 @@ Result<std::shared_ptr<GpuCommunicator>> Coordinator::OpenLibrary(
     communicators.join_failed = true;
     TellJoinFailed(set, all.members);
   }
-  TUTTI_ASSIGN(const FirstFailure failure,
-               CompareOutcomes(all.gather, all.members.size(), made, derived));
-  if (!failure) return communicator;
-  if (all.rank == 0) {
-    TUTTI_WARN("{} cannot join the GPUs of the ranks, so that Tutti does; rank {} says: {}",
-               gpu_library_->Name(), all.members[failure->first], failure->second);
-  }
+  TUTTI_ASSIGN(const bool joined,
+               AllJoined(all, made, fmt::format(kCannotJoin, gpu_library_->Name()), derived));
+  if (joined) return communicator;
   const MutexLock lock(communicators.gpu_mutex);
   communicators.gpu_library.pop_back();
   return std::shared_ptr<GpuCommunicator>();
@@ -363,8 +340,8 @@ Status Coordinator::JoinByLibrary(int set, const std::shared_ptr<Gpu>& gpu,
                                   OperationsList& list) const {
   TUTTI_ASSIGN(const auto all, OpenLibrary(set, gpu, group, group, communicators));
   if (!all) return Status::Ok();
-  if (communicators.local.get() != nullptr &&
-      (gpu_library_takes_.allreduce || gpu_library_takes_.allgather)) {
+  if (communicators.local.get() != nullptr && (IsTaken(gpu_library_takes_, OpKind::kAllreduce) ||
+                                               IsTaken(gpu_library_takes_, OpKind::kAllgather))) {
     GpuHierarchyOptions options;
     TUTTI_ASSIGN(options.local,
                  OpenLibrary(set, gpu, group, PartOf(group, /*across=*/false), communicators));

@@ -7,9 +7,8 @@
 
 #include "base/log.h"
 #include "coordinator/coordinator.h"
-#include "coordinator/nccl_exchange.h"
-#include "coordinator/operations_exchange.h"
-#include "coordinator/outcomes.h"
+#include "coordinator/exchange.h"
+#include "coordinator/operations_plugin.h"
 #include "coordinator/round_call.h"
 #include "tutti/tutti.h"
 
@@ -25,11 +24,14 @@ auto GatherOver(ncclComm_t comm) {
 
 }  // namespace
 
+int Coordinator::PlaceIn(const std::vector<int>& ranks) const {
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
+}
+
 OperationsGroup Coordinator::GroupOf(const std::vector<int>& ranks, ncclComm_t data) const {
   OperationsGroup group;
   group.members = ranks;
-  group.rank =
-      static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
+  group.rank = PlaceIn(ranks);
   group.gather = GatherOver(data);
   return group;
 }
@@ -56,15 +58,10 @@ Result<std::unique_ptr<Operations>> Coordinator::MakeHierarchy(
                                       MakeNcclOperations(cross, place.cross_rank), place,
                                       switches_);
   }
-  std::vector<int> inside, across;
-  for (int i = 0; i < place.local_size; ++i) {
-    inside.push_back(place.cross_rank * place.local_size + i);
-  }
-  for (int host = 0; host < place.cross_size; ++host) {
-    across.push_back(host * place.local_size + place.local_rank);
-  }
-  TUTTI_ASSIGN(auto inner, OpenPlugin(data_plugin_, inside, local, communicators, making));
-  TUTTI_ASSIGN(auto outer, OpenPlugin(data_plugin_, across, cross, communicators, making));
+  TUTTI_ASSIGN(auto inner,
+               OpenPlugin(data_plugin_, place.RanksOfHost(), local, communicators, making));
+  TUTTI_ASSIGN(auto outer,
+               OpenPlugin(data_plugin_, place.RanksAcross(), cross, communicators, making));
   return MakeHierarchicalOperations(std::move(inner), std::move(outer), place, switches_);
 }
 
@@ -97,9 +94,7 @@ Status Coordinator::MakeGlobalSet(const Common& common, const ncclUniqueId& id) 
   // The communicator works on memory of the host, even where the calling thread has a GPU.
   TUTTI_TRY(FromNccl(tuttiCommInitRankOn(&comm, options_.num_ranks, id, options_.rank, -1)));
   communicators->control = Communicator(comm);
-  ncclComm_t data = nullptr;
-  TUTTI_TRY(FromNccl(ncclCommSplit(comm, 0, options_.rank, &data, nullptr), comm));
-  communicators->data = Communicator(data);
+  TUTTI_ASSIGN(communicators->data, Communicator::Split(comm, 0, options_.rank));
   TUTTI_TRY(SplitHosts(common, *communicators));
   making->Adopt([communicators] { communicators->BreakOff(); });
   std::vector<int> ranks(static_cast<size_t>(options_.num_ranks));
@@ -148,14 +143,8 @@ Status Coordinator::SplitHosts(const Common& common, Communicators& communicator
   TUTTI_ASSIGN(const bool has_hierarchy, HasHierarchy(communicators));
   if (!has_hierarchy) return Status::Ok();
   const ncclComm_t data = communicators.data.get();
-  ncclComm_t local = nullptr;
-  TUTTI_TRY(
-      FromNccl(ncclCommSplit(data, place.cross_rank, place.local_rank, &local, nullptr), data));
-  communicators.local = Communicator(local);
-  ncclComm_t cross = nullptr;
-  TUTTI_TRY(
-      FromNccl(ncclCommSplit(data, place.local_rank, place.cross_rank, &cross, nullptr), data));
-  communicators.cross = Communicator(cross);
+  TUTTI_ASSIGN(communicators.local, Communicator::Split(data, place.cross_rank, place.local_rank));
+  TUTTI_ASSIGN(communicators.cross, Communicator::Split(data, place.local_rank, place.cross_rank));
   switches_->allreduce = common.tuning.hierarchical_allreduce;
   switches_->allgather = common.tuning.hierarchical_allgather;
   switches_->adasum = common.tuning.hierarchical_allreduce;
@@ -204,8 +193,7 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
   ProcessSet::Options options;
   options.id = id;
   options.members = ranks;
-  options.rank =
-      static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
+  options.rank = PlaceIn(ranks);
   options.cache_capacity = common_.cache_capacity;
   options.tuning = common_.tuning;
   options.fuse_groups = common_.fuse_groups;
@@ -249,9 +237,8 @@ Result<std::shared_ptr<ProcessSet>> Coordinator::MakeSet(
 std::vector<int> Coordinator::NeighboursOf(const std::vector<int>& ranks) const {
   std::vector<int> neighbours;
   const auto n = static_cast<int64_t>(ranks.size());
-  const auto me = std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin();
   for (int64_t distance = 1; distance < n; distance *= 2) {
-    neighbours.push_back(ranks[static_cast<size_t>((me + distance) % n)]);
+    neighbours.push_back(ranks[static_cast<size_t>((PlaceIn(ranks) + distance) % n)]);
   }
   return neighbours;
 }
@@ -370,21 +357,17 @@ Result<int> Coordinator::AddSetNow(const std::vector<int>& ranks) {
 // This rank's part in the new set, if it is a member.
 Status Coordinator::JoinSet(int id, ncclComm_t parent, SetMaking& making, SetRecord& record) {
   const std::vector<int>& ranks = record.ranks;
-  const bool member = std::find(ranks.begin(), ranks.end(), options_.rank) != ranks.end();
+  const bool member = PlaceIn(ranks) < static_cast<int>(ranks.size());
   const int color = member ? 0 : NCCL_SPLIT_NOCOLOR;
-  ncclComm_t control = nullptr;
-  ncclComm_t data = nullptr;
   // The second split follows even a failed first, because the other ranks split twice as well.
-  const Status first =
-      FromNccl(ncclCommSplit(parent, color, options_.rank, &control, nullptr), parent);
-  const Status second =
-      FromNccl(ncclCommSplit(parent, color, options_.rank, &data, nullptr), parent);
+  Result<Communicator> control = Communicator::Split(parent, color, options_.rank);
+  Result<Communicator> data = Communicator::Split(parent, color, options_.rank);
+  TUTTI_TRY(control.status());
+  TUTTI_TRY(data.status());
   auto communicators = std::make_shared<Communicators>();
-  communicators->control = Communicator(control);
-  communicators->data = Communicator(data);
+  communicators->control = std::move(*control);
+  communicators->data = std::move(*data);
   making.Adopt([communicators] { communicators->BreakOff(); });
-  TUTTI_TRY(Status(first));
-  TUTTI_TRY(Status(second));
   if (!member) return Status::Ok();
   TUTTI_ASSIGN(record.set, MakeSet(id, ranks, communicators, making));
   record.communicators = std::move(communicators);

@@ -66,22 +66,7 @@ constexpr size_t SizeOf(ElementType type) { return Info(type).size; }
 constexpr std::string_view Name(ElementType type) { return Info(type).name; }
 
 constexpr size_t WireSize(ncclDataType_t type) {
-  switch (type) {
-    case ncclInt8:
-    case ncclUint8:
-    case ncclFloat8e4m3:
-    case ncclFloat8e5m2:
-      return 1;
-    case ncclFloat16:
-    case ncclBfloat16:
-      return 2;
-    case ncclInt32:
-    case ncclUint32:
-    case ncclFloat32:
-      return 4;
-    default:
-      return 8;
-  }
+  return tutti::SizeOf(static_cast<DataType>(type));
 }
 
 // Returns the kernels' operator for nccl.h's. An average is a sum that the caller divides.

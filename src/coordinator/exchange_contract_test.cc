@@ -9,7 +9,6 @@
 #include <string>
 
 #include "coordinator/communicator.h"
-#include "coordinator/nccl_exchange.h"
 #include "coordinator/testing/simulated_network.h"
 #include "testing/ranks.h"
 

@@ -1,8 +1,10 @@
-#include "coordinator/gpu_hierarchy.h"
+// Operations on GPUs in two levels.
 
 #include <numeric>
 #include <utility>
 #include <vector>
+
+#include "coordinator/library_operations.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -20,18 +22,18 @@ std::unique_ptr<Operations> MakeLevel(const GpuHierarchyOptions& options,
 class GpuHierarchy final : public TwoLevelOperations {
  public:
   explicit GpuHierarchy(GpuHierarchyOptions options)
-      : options_(std::move(options)),
-        shape_(options_.shape),
-        stream_(static_cast<cudaStream_t>(options_.stream)),
-        local_(MakeLevel(options_, options_.local, shape_.local_rank, shape_.local_size)),
-        cross_(MakeLevel(options_, options_.cross, shape_.cross_rank, shape_.cross_size)),
-        levels_{local_.get(), cross_.get(), shape_} {}
+      : TwoLevelOperations(
+            MakeLevel(options, options.local, options.shape.local_rank, options.shape.local_size),
+            MakeLevel(options, options.cross, options.shape.cross_rank, options.shape.cross_size),
+            options.shape),
+        options_(std::move(options)),
+        stream_(static_cast<cudaStream_t>(options_.stream)) {}
 
   bool Takes(const Request& request, int64_t) const override {
     if (request.kind == OpKind::kAllgather) {
-      return options_.takes.allgather && options_.switches->allgather;
+      return IsTaken(options_.takes, request.kind) && options_.switches->allgather;
     }
-    if (request.kind != OpKind::kAllreduce || !options_.takes.allreduce) return false;
+    if (request.kind != OpKind::kAllreduce || !IsTaken(options_.takes, request.kind)) return false;
     // Adasum's vectors are wide floats, whatever the types of the tensors.
     if (request.op == ReduceOp::kAdasum) return options_.switches->adasum;
     if (!options_.switches->allreduce) return false;
@@ -39,7 +41,6 @@ class GpuHierarchy final : public TwoLevelOperations {
     if (type.is_float && type.size == 1 && !options_.reduces_float8) return false;
     return type.is_float || request.op != ReduceOp::kAverage;
   }
-  const TwoLevels* levels() const override { return &levels_; }
 
   // Reduces equal pieces by all ranks of a host, and the few remaining elements by the whole host.
   Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
@@ -131,11 +132,7 @@ class GpuHierarchy final : public TwoLevelOperations {
   }
 
   const GpuHierarchyOptions options_;
-  const HierarchyShape shape_;
   const cudaStream_t stream_;
-  const std::unique_ptr<Operations> local_;
-  const std::unique_ptr<Operations> cross_;
-  const TwoLevels levels_;
 };
 
 }  // namespace

@@ -17,10 +17,7 @@ class HierarchicalOperations final : public TwoLevelOperations {
   HierarchicalOperations(std::unique_ptr<Operations> local, std::unique_ptr<Operations> cross,
                          const HierarchyShape& shape,
                          std::shared_ptr<const HierarchySwitches> switches)
-      : local_(std::move(local)),
-        cross_(std::move(cross)),
-        shape_(shape),
-        levels_{local_.get(), cross_.get(), shape},
+      : TwoLevelOperations(std::move(local), std::move(cross), shape),
         switches_(std::move(switches)) {}
 
   bool Takes(const Request& request, int64_t) const override {
@@ -28,7 +25,6 @@ class HierarchicalOperations final : public TwoLevelOperations {
     if (request.kind != OpKind::kAllreduce) return false;
     return request.op == ReduceOp::kAdasum ? switches_->adasum : switches_->allreduce;
   }
-  const TwoLevels* levels() const override { return &levels_; }
 
   Status Allreduce(const void* input, void* output, size_t count, ncclDataType_t type,
                    ncclRedOp_t op) override {
@@ -104,10 +100,6 @@ class HierarchicalOperations final : public TwoLevelOperations {
     return Status::Ok();
   }
 
-  const std::unique_ptr<Operations> local_;
-  const std::unique_ptr<Operations> cross_;
-  const HierarchyShape shape_;
-  const TwoLevels levels_;
   const std::shared_ptr<const HierarchySwitches> switches_;
 };
 

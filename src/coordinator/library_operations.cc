@@ -23,7 +23,7 @@ class LibraryOperations final : public Operations {
 
   std::string_view name() const override { return options_.name; }
   bool Takes(const Request& request, int64_t) const override {
-    if (!options_.takes.Takes(request.kind)) return false;
+    if (!IsTaken(options_.takes, request.kind)) return false;
     // Adasum moves wide floats, and reduces nothing here.
     return options_.reduces_float8 || !request.reduces() || request.op == ReduceOp::kAdasum ||
            !IsFloat8(request.type);
@@ -244,23 +244,6 @@ class NcclPlugin final : public OperationsPlugin {
 Status LibraryComm::End(ncclResult_t result) {
   if (result == ncclSuccess) return Status::Ok();
   return Status(static_cast<Code>(result), functions().ncclGetLastError(get()));
-}
-
-bool TakenKinds::*TakenKinds::FlagOf(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAllreduce:
-      return &TakenKinds::allreduce;
-    case OpKind::kAllgather:
-      return &TakenKinds::allgather;
-    case OpKind::kBroadcast:
-      return &TakenKinds::broadcast;
-    case OpKind::kAlltoall:
-      return &TakenKinds::alltoall;
-    case OpKind::kReducescatter:
-      return &TakenKinds::reducescatter;
-    default:
-      return nullptr;
-  }
 }
 
 std::shared_ptr<LibraryComm> BorrowComm(ncclComm_t comm) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <numeric>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/copy.h"
@@ -46,6 +47,18 @@ struct HierarchyShape {
   int cross_rank = 0;
   int cross_size = 1;
 
+  // Return the ranks of this rank's host, and the ranks of its place on all hosts. REQUIRES: ranks
+  // are numbered host by host.
+  std::vector<int> RanksOfHost() const {
+    std::vector<int> ranks(static_cast<size_t>(local_size));
+    std::iota(ranks.begin(), ranks.end(), cross_rank * local_size);
+    return ranks;
+  }
+  std::vector<int> RanksAcross() const {
+    std::vector<int> ranks;
+    for (int host = 0; host < cross_size; ++host) ranks.push_back(host * local_size + local_rank);
+    return ranks;
+  }
   // Returns how many of `count` elements each rank of a host reduces between hosts.
   std::vector<size_t> PieceCounts(size_t count) const {
     const auto size = static_cast<size_t>(local_size);
@@ -121,6 +134,13 @@ class Operations {
 // Operations in two levels, inside hosts and across them: allreduce and allgather.
 class TwoLevelOperations : public Operations {
  public:
+  TwoLevelOperations(std::unique_ptr<Operations> local, std::unique_ptr<Operations> cross,
+                     const HierarchyShape& shape)
+      : local_(std::move(local)),
+        cross_(std::move(cross)),
+        shape_(shape),
+        levels_{local_.get(), cross_.get(), shape} {}
+  const TwoLevels* levels() const override { return &levels_; }
   std::string_view name() const override { return "hierarchical"; }
   Status Broadcast(const void*, void*, size_t, int) override { return NotTaken(); }
   Status Alltoall(const void*, const std::vector<size_t>&, void*,
@@ -134,10 +154,16 @@ class TwoLevelOperations : public Operations {
   Status Barrier() override { return NotTaken(); }
   Status SendReceive(const void*, size_t, int, void*, size_t, int) override { return NotTaken(); }
 
+ protected:
+  const std::unique_ptr<Operations> local_;
+  const std::unique_ptr<Operations> cross_;
+  const HierarchyShape shape_;
+
  private:
   static Status NotTaken() {
     return InternalError("hierarchical operations were given one that they do not take");
   }
+  const TwoLevels levels_;
 };
 
 // Makes Tutti's own operations, over a communicator that carries nothing else and remains the

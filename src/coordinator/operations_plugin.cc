@@ -78,13 +78,6 @@ Result<std::shared_ptr<OperationsPlugin>> FindViablePlugin(const std::string& na
   return InvalidUsage("{}", reasons);
 }
 
-Result<std::shared_ptr<OperationsPlugin>> FindPlugin(const std::string& name) {
-  if (name.starts_with(kNcclPrefix)) return LoadNcclPlugin(name.substr(kNcclPrefix.size()));
-  const std::vector<std::string> files = LibrariesOf(name);
-  if (files.empty()) return InvalidUsage("there is no plugin \"{}\"", name);
-  return OpenPlugin(files.front());
-}
-
 Result<PluginChoice> ChoosePlugin(const std::string& list, int rank, int num_ranks,
                                   const GatherTexts& gather, const FindPluginFor& find) {
   PluginChoice choice;

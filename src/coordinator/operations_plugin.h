@@ -2,7 +2,7 @@
 
 // Operations of other libraries: MPI's, Gloo's, oneCCL's, and libraries with NCCL's interface. Each
 // library is a plugin that makes Operations for a set of ranks, and over the Operations an Exchange
-// as well (operations_exchange.h), because negotiation may go the same way as the data.
+// as well (exchange.h), because negotiation may go the same way as the data.
 //
 // All plugins but the last are shared libraries of their own (plugins/), looked up by name on
 // demand, and Tutti itself needs none of them.
@@ -10,8 +10,10 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -33,6 +35,16 @@ struct OperationsGroup {
   int size() const { return static_cast<int>(members.size()); }
 };
 
+// The first rank that failed, if any: its place in the group, and its sentence.
+using FirstFailure = std::optional<std::pair<size_t, std::string>>;
+
+// Returns the first failure of all ranks in a step that all of them tried, the same on all: no rank
+// may go on with a thing that another rank lacks. `gather` as in OperationsGroup. `derived`: this
+// rank failed because another rank did, whose sentence is worth more.
+Result<FirstFailure> CompareOutcomes(
+    const std::function<Status(const void* mine, size_t bytes, void* all)>& gather,
+    size_t num_ranks, const Status& mine, bool derived = false);
+
 class OperationsPlugin {
  public:
   virtual ~OperationsPlugin() = default;
@@ -52,11 +64,8 @@ class OperationsPlugin {
 // path.
 std::string PlainName(std::string_view name);
 
-// Finds the plugin of a name: "mpi", "gloo", "ccl", or "nccl:" and a library. InvalidUsage for
-// another name or for a missing library.
-Result<std::shared_ptr<OperationsPlugin>> FindPlugin(const std::string& name);
-
-// Returns the first plugin of its kind that is viable, or the reason of the last plugin.
+// Finds the plugin of a name: "mpi", "gloo", "ccl", or "nccl:" and a library. Returns the first of
+// its kind that is viable. InvalidUsage, with the reasons, where there is none.
 Result<std::shared_ptr<OperationsPlugin>> FindViablePlugin(const std::string& name, int rank,
                                                            int num_ranks);
 

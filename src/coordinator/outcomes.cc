@@ -1,6 +1,8 @@
-#include "coordinator/outcomes.h"
+// Comparison of outcomes of a step that all ranks of a group tried.
 
 #include <vector>
+
+#include "coordinator/operations_plugin.h"
 
 namespace tutti::coordinator {
 namespace {

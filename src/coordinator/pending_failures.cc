@@ -4,23 +4,8 @@
 
 namespace tutti::coordinator {
 
-void PendingFailures::Advance(Event event, size_t brought) {
-  switch (event) {
-    case Event::kAdd:
-      if (state_ == State::kNone) state_ = State::kWaiting;
-      break;
-    case Event::kBegin:
-      if (brought > 0) state_ = State::kInRound;
-      break;
-    case Event::kEnd:
-      state_ = waiting_.empty() ? State::kNone : State::kWaiting;
-      break;
-  }
-}
-
 void PendingFailures::Add(const std::string& name, PendingFailure failure, uint64_t round) {
   waiting_[name] = {std::move(failure), round};
-  Advance(Event::kAdd, 0);
 }
 
 void PendingFailures::BeginRound(uint64_t round, ByName& due) {
@@ -31,10 +16,8 @@ void PendingFailures::BeginRound(uint64_t round, ByName& due) {
     due.emplace(name, std::move(waiting.failure));
     return true;
   });
-  Advance(Event::kBegin, due.size());
+  if (!due.empty()) in_round_ = true;
 }
-
-void PendingFailures::Hold(Response response) { held_.push_back(std::move(response)); }
 
 // Responses of later checks stay, in the order in which they came.
 std::vector<Response> PendingFailures::TakeDecided(bool all) {

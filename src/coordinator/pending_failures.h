@@ -6,12 +6,6 @@
 // To the other ranks. The rank brings the failure to a round of the set; the round's result fails
 // the tensor on all ranks that the failure names.
 //
-//   from      event                                to
-//   kNone     kAdd                                 kWaiting
-//   kWaiting  kBegin, and the round of one is due  kInRound  brought to the round that begins
-//   kInRound  kEnd, and more wait                  kWaiting
-//   kInRound  kEnd, and none waits                 kNone
-//
 // To the caller. A failure may come through another rank before this rank has decided the same
 // check (Decided), and is then held until this rank has decided: a program that learns of the
 // failure may retry the name at once, in a set where the earlier attempt has not failed yet.
@@ -21,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/response.h"
@@ -36,31 +31,27 @@ class PendingFailures {
   void Add(const std::string& name, PendingFailure failure, uint64_t round);
   // Moves the failures that are due for the new round into `due`.
   void BeginRound(uint64_t round, ByName& due);
-  void EndRound() { Advance(Event::kEnd, 0); }
+  void EndRound() { in_round_ = false; }
   // Returns whether some wait for a round.
   bool waiting() const { return !waiting_.empty(); }
   // Returns whether failures wait for a round, or are brought to the present round: their tensors
   // may then be gone when the others hear of them.
-  bool in_doubt() const { return state_ != State::kNone; }
+  bool in_doubt() const { return in_round_ || waiting(); }
 
   // Notes that all sets of this rank have been told of the checks up to this one.
   void Decide(uint64_t check) { decided_ = check; }
   bool IsDecided(uint64_t check) const { return check <= decided_; }
   // Keeps a failed response until its check is decided.
-  void Hold(Response response);
+  void Hold(Response response) { held_.push_back(std::move(response)); }
   // Returns the held responses whose check is decided; with `all`, all held responses.
   std::vector<Response> TakeDecided(bool all = false);
 
  private:
-  enum class State { kNone, kWaiting, kInRound };
-  enum class Event { kAdd, kBegin, kEnd };
-  void Advance(Event event, size_t brought);
-
   struct Waiting {
     PendingFailure failure;
     uint64_t round = 0;
   };
-  State state_ = State::kNone;
+  bool in_round_ = false;  // failures are brought to the present round
   std::map<std::string, Waiting> waiting_;
   uint64_t decided_ = 0;
   std::vector<Response> held_;

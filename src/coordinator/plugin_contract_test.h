@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "coordinator/communicator.h"
+#include "coordinator/exchange.h"
 #include "coordinator/exchange_contract_test.h"
 #include "coordinator/operations_contract_test.h"
-#include "coordinator/operations_exchange.h"
 #include "coordinator/operations_plugin.h"
 #include "coordinator/two_hosts_test.h"
 
@@ -38,7 +38,7 @@ inline Result<std::unique_ptr<Operations>> OpenGroup(OperationsPlugin& plugin,
 // Called by all ranks.
 inline void ExpectPluginKeepsContracts(const std::string& name, const ncclUniqueId& id, int rank,
                                        int num_ranks) {
-  const auto plugin = FindPlugin(name);
+  const auto plugin = FindViablePlugin(name, rank, num_ranks);
   ASSERT_TRUE(plugin.ok()) << plugin.status().message();
   ncclComm_t comm = nullptr;
   ASSERT_EQ(ncclCommInitRank(&comm, num_ranks, id, rank), ncclSuccess);
@@ -55,7 +55,7 @@ inline void ExpectPluginKeepsContracts(const std::string& name, const ncclUnique
 // Four ranks as two hosts. Called by all ranks.
 inline void ExpectPluginKeepsContractInTwoLevels(const std::string& name, const ncclUniqueId& id,
                                                  int rank) {
-  const auto plugin = FindPlugin(name);
+  const auto plugin = FindViablePlugin(name, rank, 4);
   ASSERT_TRUE(plugin.ok()) << plugin.status().message();
   TwoHosts hosts;
   ASSERT_NO_FATAL_FAILURE(JoinTwoHosts(id, rank, hosts));

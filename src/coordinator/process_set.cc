@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "coordinator/coarse_clock.h"
+#include "base/clock.h"
 #include "sys/thread.h"
 
 namespace tutti::coordinator {

@@ -5,7 +5,6 @@
 #include "base/clock.h"
 #include "base/exceptions.h"
 #include "base/log.h"
-#include "coordinator/prefetch.h"
 #include "coordinator/process_set.h"
 #include "sys/thread.h"
 

@@ -8,8 +8,6 @@
 #include "base/clock.h"
 #include "base/exceptions.h"
 #include "base/log.h"
-#include "coordinator/coarse_clock.h"
-#include "coordinator/prefetch.h"
 #include "coordinator/process_set.h"
 
 namespace tutti::coordinator {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,11 @@ struct Agreement {
   std::vector<int64_t> first_dims;
 
   // Returns how many bytes the result of an allgather, or the tensor of another operation, takes.
-  int64_t bytes() const;
+  int64_t bytes() const {
+    if (request.kind != OpKind::kAllgather) return request.bytes();
+    const int64_t rows = std::accumulate(first_dims.begin(), first_dims.end(), int64_t{0});
+    return rows * request.row_elements() * static_cast<int64_t>(SizeOf(request.type));
+  }
 };
 
 // The size in bytes of the largest tensor whose data may travel inline, with the states.

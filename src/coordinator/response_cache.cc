@@ -42,11 +42,4 @@ void ResponseCache::Erase(int slot) {
   slots_[static_cast<size_t>(slot)].reset();
 }
 
-void ResponseCache::Clear() {
-  slots_.clear();
-  by_name_.clear();
-  used_.clear();
-  ++version_;
-}
-
 }  // namespace tutti::coordinator

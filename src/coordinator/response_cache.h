@@ -52,7 +52,6 @@ class ResponseCache {
   };
   Inserted Insert(std::shared_ptr<const Agreement> agreed, std::optional<Request> mine);
   void Erase(int slot);
-  void Clear();
 
  private:
   const size_t capacity_;

@@ -50,43 +50,23 @@ bool ReadTexts(WireReader& reader, int num_ranks, std::map<int, std::string>& te
   return !reader.failed();
 }
 
-bool ReadClaims(WireReader& reader, int num_ranks, std::map<std::string, Claim>& claims) {
-  const uint32_t count = reader.U32();
-  for (uint32_t i = 0; i < count; ++i) {
-    std::string name;
-    Claim claim;
-    if (!ReadText(reader, kMaxNameBytes, name) || !ReadClaim(reader, num_ranks, claim)) {
-      return false;
-    }
-    claims.emplace(std::move(name), std::move(claim));
+template <class Value, class Write>
+void WriteByName(WireWriter& writer, const std::map<std::string, Value>& map, Write write) {
+  writer.U32(static_cast<uint32_t>(map.size()));
+  for (const auto& [name, value] : map) {
+    WriteText(writer, name);
+    write(value);
   }
-  return true;
 }
 
-bool ReadWaiting(WireReader& reader, int num_ranks, std::map<std::string, Waiting>& waiting) {
+template <class Value, class Read>
+bool ReadByName(WireReader& reader, std::map<std::string, Value>& map, Read read) {
   const uint32_t count = reader.U32();
   for (uint32_t i = 0; i < count; ++i) {
     std::string name;
-    Waiting entry;
-    if (!ReadText(reader, kMaxNameBytes, name) || !entry.have.Read(reader, num_ranks) ||
-        !entry.late.Read(reader, num_ranks)) {
-      return false;
-    }
-    waiting.emplace(std::move(name), std::move(entry));
-  }
-  return true;
-}
-
-bool ReadPendingFailures(WireReader& reader, int num_ranks,
-                         std::map<std::string, PendingFailure>& failures) {
-  const uint32_t count = reader.U32();
-  for (uint32_t i = 0; i < count; ++i) {
-    std::string name;
-    if (!ReadText(reader, kMaxNameBytes, name)) return false;
-    PendingFailure& entry = failures[name];
-    entry.check = reader.U64();
-    if (!entry.ranks.Read(reader, num_ranks)) return false;
-    if (!ReadText(reader, kMaxTextBytes, entry.sentence)) return false;
+    Value value;
+    if (!ReadText(reader, kMaxNameBytes, name) || !read(value)) return false;
+    map.insert_or_assign(std::move(name), std::move(value));
   }
   return !reader.failed();
 }
@@ -173,27 +153,19 @@ void RoundMessage::Merge(const RoundMessage& other) {
 
 Bytes RoundMessage::Encode() const {
   WireWriter writer;
-  writer.U32(static_cast<uint32_t>(claims.size()));
-  for (const auto& [name, claim] : claims) {
-    WriteText(writer, name);
-    WriteClaim(writer, claim);
-  }
+  WriteByName(writer, claims, [&](const Claim& claim) { WriteClaim(writer, claim); });
   joining.Write(writer);
   WriteTexts(writer, leaving);
-  writer.U32(static_cast<uint32_t>(waiting.size()));
-  for (const auto& [name, entry] : waiting) {
-    WriteText(writer, name);
+  WriteByName(writer, waiting, [&](const Waiting& entry) {
     entry.have.Write(writer);
     entry.late.Write(writer);
-  }
+  });
   WriteTexts(writer, activities);
-  writer.U32(static_cast<uint32_t>(pending_failures.size()));
-  for (const auto& [name, entry] : pending_failures) {
-    WriteText(writer, name);
+  WriteByName(writer, pending_failures, [&](const PendingFailure& entry) {
     writer.U64(entry.check);
     entry.ranks.Write(writer);
     WriteText(writer, std::string_view(entry.sentence).substr(0, kMaxTextBytes));
-  }
+  });
   WriteTuning(writer, tuning);
   writer.U8(set_waits ? 1 : 0);
   if (set_waits) set_waits->Write(writer);
@@ -203,11 +175,19 @@ Bytes RoundMessage::Encode() const {
 Result<RoundMessage> RoundMessage::Decode(std::span<const std::byte> bytes, int num_ranks) {
   WireReader reader(bytes);
   RoundMessage message;
-  if (!ReadClaims(reader, num_ranks, message.claims) || !message.joining.Read(reader, num_ranks) ||
+  const auto read_claim = [&](Claim& claim) { return ReadClaim(reader, num_ranks, claim); };
+  const auto read_waiting = [&](Waiting& entry) {
+    return entry.have.Read(reader, num_ranks) && entry.late.Read(reader, num_ranks);
+  };
+  const auto read_failure = [&](PendingFailure& entry) {
+    entry.check = reader.U64();
+    return entry.ranks.Read(reader, num_ranks) && ReadText(reader, kMaxTextBytes, entry.sentence);
+  };
+  if (!ReadByName(reader, message.claims, read_claim) || !message.joining.Read(reader, num_ranks) ||
       !ReadTexts(reader, num_ranks, message.leaving) ||
-      !ReadWaiting(reader, num_ranks, message.waiting) ||
+      !ReadByName(reader, message.waiting, read_waiting) ||
       !ReadTexts(reader, num_ranks, message.activities) ||
-      !ReadPendingFailures(reader, num_ranks, message.pending_failures) ||
+      !ReadByName(reader, message.pending_failures, read_failure) ||
       !ReadTuning(reader, message.tuning) || !ReadSetWaits(reader, num_ranks, message.set_waits) ||
       reader.failed() || !reader.AtEnd()) {
     return RemoteError("a rank sent {} bytes that are no message of a coordinator", bytes.size());

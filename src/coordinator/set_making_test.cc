@@ -55,6 +55,8 @@ TEST(SetMakingTest, BreakEndsACallThatBlocks) {
 // Takes no operation: Tutti's own operations move all data.
 class NoOperations final : public TwoLevelOperations {
  public:
+  NoOperations() : TwoLevelOperations(nullptr, nullptr, {}) {}
+  const TwoLevels* levels() const override { return nullptr; }
   bool Takes(const Request&, int64_t) const override { return false; }
   Status Allreduce(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t) override {
     return InternalError("an operation was not refused");

@@ -1,7 +1,7 @@
 #include "coordinator/staging.h"
 
 #include <cstdint>
-#include <cstring>
+#include <iterator>
 #include <limits>
 #include <type_traits>
 
@@ -55,41 +55,17 @@ using ConvertFn = void (*)(const void*, void*, size_t, double);
 
 using F16 = Narrow<Float16>;
 using Bf16 = Narrow<Bfloat16>;
+using E4m3 = Narrow<Float8e4m3>;
+using E5m2 = Narrow<Float8e5m2>;
 
-ConvertFn SameType(ElementType type) {
-  switch (type) {
-    case ElementType::kUint8:
-    case ElementType::kBool:
-      return Convert<uint8_t, uint8_t>;
-    case ElementType::kInt8:
-      return Convert<int8_t, int8_t>;
-    case ElementType::kUint16:
-      return Convert<uint16_t, uint16_t>;
-    case ElementType::kInt16:
-      return Convert<int16_t, int16_t>;
-    case ElementType::kInt32:
-      return Convert<int32_t, int32_t>;
-    case ElementType::kInt64:
-      return Convert<int64_t, int64_t>;
-    case ElementType::kFloat16:
-      return Convert<F16, F16>;
-    case ElementType::kFloat32:
-      return Convert<float, float>;
-    case ElementType::kFloat64:
-      return Convert<double, double>;
-    case ElementType::kBfloat16:
-      return Convert<Bf16, Bf16>;
-    case ElementType::kUint32:
-      return Convert<uint32_t, uint32_t>;
-    case ElementType::kUint64:
-      return Convert<uint64_t, uint64_t>;
-    case ElementType::kFloat8e4m3:
-      return Convert<Narrow<Float8e4m3>, Narrow<Float8e4m3>>;
-    case ElementType::kFloat8e5m2:
-      return Convert<Narrow<Float8e5m2>, Narrow<Float8e5m2>>;
-  }
-  return nullptr;
-}
+template <typename T>
+constexpr ConvertFn kSame = Convert<T, T>;
+
+constexpr ConvertFn kSameType[] = {  // by ElementType
+    kSame<uint8_t>, kSame<int8_t>,   kSame<uint16_t>, kSame<int16_t>, kSame<int32_t>,
+    kSame<int64_t>, kSame<F16>,      kSame<float>,    kSame<double>,  kSame<uint8_t>,
+    kSame<Bf16>,    kSame<uint32_t>, kSame<uint64_t>, kSame<E4m3>,    kSame<E5m2>};
+static_assert(std::size(kSameType) == kNumElementTypes);
 
 // Returns the conversion to the wire's type, or from the wire's type; null where the types are the
 // same.
@@ -121,7 +97,7 @@ void Stage(const Request& request, const void* from, void* to, size_t count, dou
   } else if (factor == 1) {
     if (from != to) CopyBytes(to, from, count * SizeOf(request.type));
   } else {
-    SameType(request.type)(from, to, count, factor);
+    kSameType[static_cast<size_t>(request.type)](from, to, count, factor);
   }
 }
 
@@ -153,6 +129,13 @@ void FillNarrow(ReduceOp op, void* wire, size_t count) {
   if (op == ReduceOp::kMax) value = static_cast<Bits>(Format::kLargest | Format::kSignBit);
   Fill<Bits>(wire, count, value);
 }
+
+// By ncclDataType_t.
+constexpr void (*kFill[])(ReduceOp, void*, size_t) = {
+    FillNumbers<int8_t>,  FillNumbers<uint8_t>,  FillNumbers<int32_t>,   FillNumbers<uint32_t>,
+    FillNumbers<int64_t>, FillNumbers<uint64_t>, FillNarrow<Float16>,    FillNumbers<float>,
+    FillNumbers<double>,  FillNarrow<Bfloat16>,  FillNarrow<Float8e4m3>, FillNarrow<Float8e5m2>};
+static_assert(std::size(kFill) == ncclNumTypes);
 
 }  // namespace
 
@@ -196,34 +179,7 @@ ncclRedOp_t WireOp(const Request& request) {
 }
 
 void FillNeutral(ncclDataType_t type, ReduceOp op, void* wire, size_t count) {
-  switch (type) {
-    case ncclInt8:
-      return FillNumbers<int8_t>(op, wire, count);
-    case ncclUint8:
-      return FillNumbers<uint8_t>(op, wire, count);
-    case ncclInt32:
-      return FillNumbers<int32_t>(op, wire, count);
-    case ncclUint32:
-      return FillNumbers<uint32_t>(op, wire, count);
-    case ncclInt64:
-      return FillNumbers<int64_t>(op, wire, count);
-    case ncclUint64:
-      return FillNumbers<uint64_t>(op, wire, count);
-    case ncclFloat16:
-      return FillNarrow<Float16>(op, wire, count);
-    case ncclFloat32:
-      return FillNumbers<float>(op, wire, count);
-    case ncclFloat64:
-      return FillNumbers<double>(op, wire, count);
-    case ncclBfloat16:
-      return FillNarrow<Bfloat16>(op, wire, count);
-    case ncclFloat8e4m3:
-      return FillNarrow<Float8e4m3>(op, wire, count);
-    case ncclFloat8e5m2:
-      return FillNarrow<Float8e5m2>(op, wire, count);
-    default:
-      return;
-  }
+  kFill[static_cast<size_t>(type)](op, wire, count);
 }
 
 }  // namespace tutti::coordinator

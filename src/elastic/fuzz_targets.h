@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "elastic/membership.h"
+#include "elastic/hosts.h"
 #include "elastic/store_wire.h"
 
 namespace tutti::elastic::fuzz {

@@ -1,7 +1,7 @@
 #pragma once
 
 // The elastic module lets a job go on while its ranks leave and come. A launcher (tools/run) holds
-// a StoreServer and a Membership; workers reach the store as StoreClients, by way of
+// a StoreServer; workers reach the store as StoreClients, by way of
 // tutti/elastic_c.h. docs/elastic.md has the keys and the order in which workers use them.
 //
 // The store keeps small values under keys, and gives each value a version from a single counter.

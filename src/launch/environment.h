@@ -20,20 +20,21 @@
 //   2. the store that Horovod's launcher serves, at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT; rank 0
 //      leaves its address in the store (http_store.h);
 //   3. MASTER_ADDR and MASTER_PORT;
-//   4. a socket of the machine, where the launcher says that all ranks are on one;
 //   4. a socket of the machine, where the launcher says that all ranks are on one machine;
 //   5. the first node of the Slurm step, at a port derived from the job's number;
 //   6. PMIx or PMI, for processes that make no further use of PMI.
 // Pure functions of their arguments; any thread may call them.
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "config/settings.h"
-#include "launch/machine.h"
 
 namespace tutti::launch {
 
@@ -79,6 +80,26 @@ struct LaunchInfo {
   // Longest time for which ranks wait for one another.
   double timeout_s = 120;
 };
+
+// Holds the facts that ReadLaunchEnvironment needs beside the environment. A Machine is a plain
+// value, and tests can make any machine.
+struct Machine {
+  // Tells this machine from all others. The value is HOROVOD_HOSTNAME where set, otherwise the
+  // host's name and the identifier of its boot, because virtual machines and containers may all be
+  // called `localhost`. Containers of one machine with names of their own count as several
+  // machines.
+  std::string name;
+  uint32_t user = 0;
+  // Returns the process that started this rank, directly or through scripts: the nearest ancestor
+  // that is Hydra's proxy or has no PMI_RANK in its environment.
+  std::function<pid_t()> starter;
+};
+
+// Describes the machine of this process.
+Machine ThisMachine(const Environment& environment);
+
+// Returns Machine::name for this machine.
+std::string MachineName(const Environment& environment);
 
 struct ReadOptions {
   // Lets ranks meet by PMI or PMIx. A process can join PMI or PMIx only once, and MPI joins as

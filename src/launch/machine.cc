@@ -1,4 +1,4 @@
-#include "launch/machine.h"
+// Facts about the machine and the user of this process.
 
 #include <unistd.h>
 
@@ -7,6 +7,7 @@
 #include <iterator>
 #include <optional>
 
+#include "launch/environment.h"
 #include "sys/host.h"
 
 namespace tutti::launch {

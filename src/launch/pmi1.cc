@@ -9,6 +9,8 @@
 #include <charconv>
 #include <span>
 
+#include "launch/hex.h"
+#include "launch/share.h"
 #include "sys/tcp.h"
 
 namespace tutti::launch {
@@ -124,6 +126,36 @@ Result<Pmi1Client::Fields> Pmi1Client::ReadLine(Deadline deadline) {
   Fields fields = ParsePmi1Line(std::string_view(pending_).substr(0, end));
   pending_.erase(0, end + 1);
   return fields;
+}
+
+// Shares over PMI-1, which bounds the length of a value: the text is cut into pieces, tutti-0,
+// tutti-1, …; "tutti-n" is the number of pieces.
+Result<std::string> ShareOverPmi(const LaunchInfo& info, std::string_view value,
+                                 Deadline deadline) {
+  TUTTI_ASSIGN(Pmi1Client client, Pmi1Client::Connect(info.pmi_fd, deadline));
+  if (info.rank == 0) {
+    const std::string hex = ToHex(value);
+    // Half the limit: some launchers count key, value and command against the same line buffer.
+    const size_t piece = std::max<size_t>(32, client.max_value() / 2);
+    size_t pieces = 0;
+    for (size_t at = 0; at < hex.size(); at += piece, ++pieces) {
+      TUTTI_TRY(client.Put(fmt::format("tutti-{}", pieces), std::string_view(hex).substr(at, piece),
+                           deadline));
+    }
+    TUTTI_TRY(client.Put("tutti-n", std::to_string(pieces), deadline));
+  }
+  TUTTI_TRY(client.Barrier(deadline));
+  TUTTI_ASSIGN(const std::string count, client.Get("tutti-n", deadline));
+  size_t pieces = 0;
+  std::from_chars(count.data(), count.data() + count.size(), pieces);
+  std::string hex;
+  for (size_t i = 0; i < pieces && hex.size() <= 2 * kMaxSharedBytes; ++i) {
+    TUTTI_ASSIGN(const std::string part, client.Get(fmt::format("tutti-{}", i), deadline));
+    hex += part;
+  }
+  TUTTI_TRY(client.Barrier(deadline));
+  TUTTI_TRY(client.Finalize(deadline));
+  return FromHex(hex);
 }
 
 }  // namespace tutti::launch

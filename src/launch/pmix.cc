@@ -1,13 +1,18 @@
-#include "launch/pmix.h"
+// Sharing over PMIx, which Open MPI's mpirun and `srun --mpi=pmix` offer the processes they start.
+// libpmix is looked up at run time; programs run without libpmix where no such launcher is used.
+// PMIx numbers and layouts are those of the stable ABI (version 2 and later).
 
 #include <dlfcn.h>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "base/mutex.h"
+#include "launch/hex.h"
+#include "launch/share.h"
 
 namespace tutti::launch {
 namespace {
@@ -84,50 +89,89 @@ class Answer {
   std::optional<std::string> text_ TUTTI_GUARDED_BY(mutex_);
 };
 
-}  // namespace
+// A client of PMIx, for one thread.
+class PmixClient {
+ public:
+  PmixClient() = default;
+  PmixClient(const PmixClient&) = delete;
+  PmixClient& operator=(const PmixClient&) = delete;
+  // Leaves the job and thereby tells the launcher that this process ends in good order. The library
+  // stays loaded: its threads outlive PMIx_Finalize.
+  ~PmixClient() {
+    if (joined_) finalize_(nullptr, 0);
+  }
 
-struct PmixClient::Library {
-  void* handle = nullptr;
-  Process self{};
-  bool joined = false;
-  int (*init)(Process*, void*, size_t) = nullptr;
-  int (*finalize)(const void*, size_t) = nullptr;
-  int (*put)(uint8_t, const char*, Value*) = nullptr;
-  int (*commit)() = nullptr;
-  int (*fence)(const Process*, size_t, const void*, size_t, void (*)(int, void*), void*) = nullptr;
-  int (*get)(const Process*, const char*, const void*, size_t, void (*)(int, Value*, void*),
-             void*) = nullptr;
-  const char* (*error_string)(int) = nullptr;
+  // Loads libpmix and joins the job that the environment names.
+  Status Connect() {
+    TUTTI_TRY(Load());
+    TUTTI_TRY(Check(init_(&self_, nullptr, 0), "joining the job"));
+    joined_ = true;
+    return Status::Ok();
+  }
 
+  Status Put(std::string_view key, std::string_view value) {
+    if (key.size() > kMaxKey) return InvalidArgument("a PMIx key has at most {} bytes", kMaxKey);
+    std::string copy(value);
+    Value wrapped{};
+    wrapped.type = kTypeString;
+    wrapped.data.string = copy.data();
+    TUTTI_TRY(Check(put_(kScopeGlobal, std::string(key).c_str(), &wrapped), "storing a value"));
+    return Check(commit_(), "publishing values");
+  }
+
+  // Waits for every process of the job; values of earlier Puts can then be read.
+  Status Fence(Deadline deadline) {
+    Process everyone = self_;
+    everyone.rank = kWholeJob;
+    const auto answer = std::make_shared<Answer>();
+    void* const given = Answer::Give(answer);
+    const int started = fence_(&everyone, 1, nullptr, 0, &Answer::OnOperation, given);
+    return Await(started, given, *answer, deadline, "waiting for the other ranks");
+  }
+
+  Result<std::string> Get(uint32_t rank, std::string_view key, Deadline deadline) {
+    Process owner = self_;
+    owner.rank = rank;
+    const std::string name(key);
+    const auto answer = std::make_shared<Answer>();
+    void* const given = Answer::Give(answer);
+    const int started = get_(&owner, name.c_str(), nullptr, 0, &Answer::OnValue, given);
+    TUTTI_TRY(Await(started, given, *answer, deadline,
+                    fmt::format("getting '{}' of rank {}", name, rank)));
+    if (std::optional<std::string> text = answer->text()) return *std::move(text);
+    return SystemError("PMIx gave '{}' of rank {} in a form other than text", name, rank);
+  }
+
+ private:
   template <typename Function>
   Status Find(const char* name, Function* function) {
-    *function = reinterpret_cast<Function>(dlsym(handle, name));
+    *function = reinterpret_cast<Function>(dlsym(handle_, name));
     if (!*function) return SystemError("libpmix has no function {}", name);
     return {};
   }
 
   Status Load() {
     for (const char* name : {"libpmix.so.2", "libpmix.so"}) {
-      if (!handle) handle = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+      if (!handle_) handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     }
-    if (!handle) {
+    if (!handle_) {
       return SystemError(
           "the launcher offers PMIx but libpmix.so.2 cannot be loaded ({}): install libpmix2, or "
           "set TUTTI_ADDR=HOST:PORT with the address of rank 0",
           dlerror());
     }
-    TUTTI_TRY(Find("PMIx_Init", &init));
-    TUTTI_TRY(Find("PMIx_Finalize", &finalize));
-    TUTTI_TRY(Find("PMIx_Put", &put));
-    TUTTI_TRY(Find("PMIx_Commit", &commit));
-    TUTTI_TRY(Find("PMIx_Fence_nb", &fence));
-    TUTTI_TRY(Find("PMIx_Get_nb", &get));
-    return Find("PMIx_Error_string", &error_string);
+    TUTTI_TRY(Find("PMIx_Init", &init_));
+    TUTTI_TRY(Find("PMIx_Finalize", &finalize_));
+    TUTTI_TRY(Find("PMIx_Put", &put_));
+    TUTTI_TRY(Find("PMIx_Commit", &commit_));
+    TUTTI_TRY(Find("PMIx_Fence_nb", &fence_));
+    TUTTI_TRY(Find("PMIx_Get_nb", &get_));
+    return Find("PMIx_Error_string", &error_string_);
   }
 
   Status Check(int code, std::string_view doing) const {
     if (code == 0) return {};
-    return SystemError("PMIx failed in {}: {}", doing, error_string(code));
+    return SystemError("PMIx failed in {}: {}", doing, error_string_(code));
   }
 
   // Waits for an operation. `started` is the result of the call that was given `given` for
@@ -141,56 +185,32 @@ struct PmixClient::Library {
     if (!answer.Await(deadline)) return Timeout("PMIx had no answer at the deadline for {}", doing);
     return Check(answer.code(), doing);
   }
+
+  void* handle_ = nullptr;
+  Process self_{};
+  bool joined_ = false;
+  int (*init_)(Process*, void*, size_t) = nullptr;
+  int (*finalize_)(const void*, size_t) = nullptr;
+  int (*put_)(uint8_t, const char*, Value*) = nullptr;
+  int (*commit_)() = nullptr;
+  int (*fence_)(const Process*, size_t, const void*, size_t, void (*)(int, void*), void*) = nullptr;
+  int (*get_)(const Process*, const char*, const void*, size_t, void (*)(int, Value*, void*),
+              void*) = nullptr;
+  const char* (*error_string_)(int) = nullptr;
 };
 
-PmixClient::PmixClient(std::unique_ptr<Library> library) : library_(std::move(library)) {}
-PmixClient::PmixClient(PmixClient&&) noexcept = default;
-PmixClient& PmixClient::operator=(PmixClient&&) noexcept = default;
+}  // namespace
 
-PmixClient::~PmixClient() {
-  // The library stays loaded: its threads outlive PMIx_Finalize.
-  if (library_ && library_->joined) library_->finalize(nullptr, 0);
-}
-
-Result<PmixClient> PmixClient::Connect() {
-  auto library = std::make_unique<Library>();
-  TUTTI_TRY(library->Load());
-  TUTTI_TRY(library->Check(library->init(&library->self, nullptr, 0), "joining the job"));
-  library->joined = true;
-  return PmixClient(std::move(library));
-}
-
-Status PmixClient::Put(std::string_view key, std::string_view value) {
-  if (key.size() > kMaxKey) return InvalidArgument("a PMIx key has at most {} bytes", kMaxKey);
-  std::string copy(value);
-  Value wrapped{};
-  wrapped.type = kTypeString;
-  wrapped.data.string = copy.data();
-  TUTTI_TRY(library_->Check(library_->put(kScopeGlobal, std::string(key).c_str(), &wrapped),
-                            "storing a value"));
-  return library_->Check(library_->commit(), "publishing values");
-}
-
-Status PmixClient::Fence(Deadline deadline) {
-  Process everyone = library_->self;
-  everyone.rank = kWholeJob;
-  const auto answer = std::make_shared<Answer>();
-  void* const given = Answer::Give(answer);
-  const int started = library_->fence(&everyone, 1, nullptr, 0, &Answer::OnOperation, given);
-  return library_->Await(started, given, *answer, deadline, "waiting for the other ranks");
-}
-
-Result<std::string> PmixClient::Get(uint32_t rank, std::string_view key, Deadline deadline) {
-  Process owner = library_->self;
-  owner.rank = rank;
-  const std::string name(key);
-  const auto answer = std::make_shared<Answer>();
-  void* const given = Answer::Give(answer);
-  const int started = library_->get(&owner, name.c_str(), nullptr, 0, &Answer::OnValue, given);
-  TUTTI_TRY(library_->Await(started, given, *answer, deadline,
-                            fmt::format("getting '{}' of rank {}", name, rank)));
-  if (std::optional<std::string> text = answer->text()) return *std::move(text);
-  return SystemError("PMIx gave '{}' of rank {} in a form other than text", name, rank);
+Result<std::string> ShareOverPmix(const LaunchInfo& info, std::string_view value,
+                                  Deadline deadline) {
+  PmixClient client;
+  TUTTI_TRY(client.Connect());
+  if (info.rank == 0) TUTTI_TRY(client.Put("tutti.value", ToHex(value)));
+  TUTTI_TRY(client.Fence(deadline));
+  TUTTI_ASSIGN(const std::string hex, client.Get(0, "tutti.value", deadline));
+  // No process leaves before all have read, lest the launcher remove rank 0's values.
+  TUTTI_TRY(client.Fence(deadline));
+  return FromHex(hex);
 }
 
 }  // namespace tutti::launch

@@ -63,9 +63,6 @@ struct JobChannels {
   int32_t RingNext(uint32_t channel, uint32_t rank) const {
     return ring_next[size_t{channel} * rank_count + rank];
   }
-  int32_t RingPrev(uint32_t channel, uint32_t rank) const {
-    return ring_prev[size_t{channel} * rank_count + rank];
-  }
   const TreePlace& Tree(uint32_t channel, uint32_t rank) const {
     return trees[size_t{channel} * rank_count + rank];
   }

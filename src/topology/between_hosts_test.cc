@@ -47,7 +47,7 @@ void ExpectRings(const JobChannels& job) {
     for (uint32_t step = 0; step < job.rank_count; ++step) {
       const uint32_t next = static_cast<uint32_t>(job.RingNext(channel, rank));
       ASSERT_LT(next, job.rank_count);
-      EXPECT_EQ(job.RingPrev(channel, next), static_cast<int32_t>(rank));
+      EXPECT_EQ(job.ring_prev[size_t{channel} * job.rank_count + next], static_cast<int32_t>(rank));
       rank = next;
       // Back at the start after all ranks, and not before.
       EXPECT_EQ(rank == 0, step + 1 == job.rank_count) << "channel " << channel;

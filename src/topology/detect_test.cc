@@ -10,7 +10,6 @@
 #include <map>
 
 #include "topology/paths.h"
-#include "topology/processors.h"
 #include "topology/sysfs.h"
 #include "topology/testing/testdata.h"
 

@@ -1,8 +1,6 @@
 #include "topology/known_channels.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,17 +31,6 @@ Result<std::optional<Channels>> TakeFromFile(const std::string& path, const Grap
     return std::optional(std::move(one));
   }
   return std::optional<Channels>();
-}
-
-Status Write(const std::string& path, const std::string& text) {
-  const std::string fresh = path + ".new";
-  std::ofstream file(fresh, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  if (!file || std::rename(fresh.c_str(), path.c_str()) != 0) {
-    return SystemError("the channels could not be written to {}", path);
-  }
-  return Status::Ok();
 }
 
 }  // namespace
@@ -82,7 +69,7 @@ Status DumpChannels(const Settings& settings, const Graph& graph, const HostChan
     return Status::Ok();
   }
   const Channels both[] = {channels.ring, channels.tree};
-  return Write(settings.graph_dump_file, FormatGraphXml(graph, both))
+  return WriteXmlText(FormatGraphXml(graph, both), settings.graph_dump_file)
       .Annotate("NCCL_GRAPH_DUMP_FILE");
 }
 

@@ -53,7 +53,7 @@ Result<Machine> ReadMachineFile(const std::string& path);
 // which the file has as comments.
 std::string FormatMachineXml(const Machine& machine);
 
-// Writes the machine to a file beside `path` and gives the complete file the name `path`.
-Status WriteMachineFile(const Machine& machine, const std::string& path);
+// Writes the text to a file beside `path` and gives the complete file the name `path`.
+Status WriteXmlText(const std::string& text, const std::string& path);
 
 }  // namespace tutti::topology

@@ -125,12 +125,12 @@ TEST(MachineXml, WritesGuessesAsCommentsThatEndWhereTheyShould) {
 TEST(MachineXml, WritesFiles) {
   const Machine machine = *ParseMachineXml(Sample(), "sample");
   const std::string path = testing::TempDir() + "machine_xml_test." + std::to_string(getpid());
-  ASSERT_TRUE(WriteMachineFile(machine, path).ok());
+  ASSERT_TRUE(WriteXmlText(FormatMachineXml(machine), path).ok());
   const Result<Machine> again = ReadMachineFile(path);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(FormatMachineXml(*again), FormatMachineXml(machine));
   std::remove(path.c_str());
-  const Status nowhere = WriteMachineFile(machine, "/nowhere/at/all.xml");
+  const Status nowhere = WriteXmlText(FormatMachineXml(machine), "/nowhere/at/all.xml");
   EXPECT_THAT(nowhere.message(), HasSubstr("/nowhere/at/all.xml"));
   EXPECT_THAT(ReadMachineFile("/nowhere/at/all.xml").status().message(), HasSubstr("ENOENT"));
 }

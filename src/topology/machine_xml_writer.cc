@@ -154,11 +154,11 @@ class Writer {
 
 std::string FormatMachineXml(const Machine& machine) { return Writer().Write(machine); }
 
-Status WriteMachineFile(const Machine& machine, const std::string& path) {
+Status WriteXmlText(const std::string& text, const std::string& path) {
   const std::string beside = path + ".part";
   {
     std::ofstream stream(beside, std::ios::binary | std::ios::trunc);
-    stream << FormatMachineXml(machine);
+    stream << text;
     stream.close();
     if (!stream) return ErrnoError(errno, fmt::format("cannot write {}", beside));
   }

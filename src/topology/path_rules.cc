@@ -60,7 +60,8 @@ Result<Machine> KnownMachine(const Settings& settings, const Machine& detected) 
 
 Status DumpMachine(const Settings& settings, const Machine& machine, int rank) {
   if (settings.topo_dump_file.empty() || settings.topo_dump_file_rank != rank) return Status::Ok();
-  return WriteMachineFile(machine, settings.topo_dump_file).Annotate("NCCL_TOPO_DUMP_FILE");
+  return WriteXmlText(FormatMachineXml(machine), settings.topo_dump_file)
+      .Annotate("NCCL_TOPO_DUMP_FILE");
 }
 
 }  // namespace tutti::topology

@@ -1,7 +1,5 @@
 // Finds processors by the files of the kernel.
 
-#include "topology/processors.h"
-
 #include <fmt/format.h>
 #include <sys/utsname.h>
 

@@ -1,5 +1,3 @@
-#include "window/device_flat_space.h"
-
 #include <cstring>
 #include <map>
 #include <numeric>
@@ -11,7 +9,9 @@
 #include "base/mutex.h"
 #include "sys/host.h"
 #include "sys/huge_pages.h"
+#include "window/flat_space.h"
 #include "window/offset_space.h"
+#include "window/record_memory.h"
 
 namespace tutti {
 namespace {

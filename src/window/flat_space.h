@@ -23,11 +23,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "backend/cuda/device.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "sys/fd_server.h"
 #include "transport/shm/registry.h"
 
 namespace tutti {
@@ -75,5 +78,20 @@ class FlatSpace {
   // Takes away the mapping of `bytes` bytes at `at`.
   virtual void Unmap(uint64_t at, uint64_t bytes) = 0;
 };
+
+// Makes the flat space of ranks on hosts: one range of reserved addresses, into which memory from
+// ncclMemAlloc of the ranks is mapped. The team has `team_size` ranks, of which `ranks_here` are
+// threads of this process. A `stride` above 0 is the user's choice. `memory` and `fd_server` belong
+// to the process and outlive the space.
+std::unique_ptr<FlatSpace> MakeHostFlatSpace(HostMemory& memory, FdServer& fd_server, int team_size,
+                                             int ranks_here, uint64_t stride);
+
+// Makes the flat space of ranks that are GPUs: a range of device addresses. The driver maps memory
+// there that its makers name by file descriptors (ncclMemAlloc, cuMemCreate). Kernels of the rank's
+// own GPU reach the range. `device` and `fd_server` belong to the process and outlive the space;
+// ranks of the communicator fetch descriptors by `key`.
+Result<std::unique_ptr<FlatSpace>> MakeDeviceFlatSpace(const cuda::Device& device,
+                                                       FdServer& fd_server, const FdKey& key,
+                                                       uint64_t stride);
 
 }  // namespace tutti

@@ -1,14 +1,14 @@
-#include "window/host_flat_space.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
 #include <string_view>
 
+#include "base/rounding.h"
 #include "sys/host.h"
 #include "sys/huge_pages.h"
 #include "sys/reserved_range.h"
+#include "window/flat_space.h"
 
 namespace tutti {
 namespace {
@@ -18,7 +18,6 @@ namespace {
 constexpr uint64_t kMostAddresses = uint64_t{4} << 40;
 
 uint64_t RoundDown(uint64_t value, uint64_t unit) { return value / unit * unit; }
-uint64_t RoundUp(uint64_t value, uint64_t unit) { return RoundDown(value + unit - 1, unit); }
 
 class HostFlatSpace final : public FlatSpace {
  public:

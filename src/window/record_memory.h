@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "backend/cuda/device.h"
 #include "base/status.h"
 
 namespace tutti {
@@ -23,5 +24,7 @@ class RecordMemory {
 
 // Makes record memory for ranks on hosts, and for ranks without kernels.
 std::unique_ptr<RecordMemory> MakeHostRecordMemory();
+// Makes record memory of the GPU.
+std::unique_ptr<RecordMemory> MakeDeviceRecordMemory(const cuda::Device& device);
 
 }  // namespace tutti

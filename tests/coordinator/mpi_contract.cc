@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "coordinator/exchange.h"
 #include "coordinator/exchange_contract_test.h"
 #include "coordinator/operations_contract_test.h"
-#include "coordinator/operations_exchange.h"
 #include "coordinator/operations_plugin.h"
 #include "tutti/coordinator.h"
 

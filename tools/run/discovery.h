@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "elastic/membership.h"
+#include "elastic/hosts.h"
 #include "run/process.h"
 
 namespace tutti::tools {

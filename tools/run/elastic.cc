@@ -37,8 +37,6 @@ bool IsThisHost(const std::string& host) {
 
 namespace {
 
-using elastic::Action;
-
 constexpr std::string_view kReadyPrefix = "ready/";
 // Ranks of one generation come to the library together, since all were ready. A rank that dies at
 // this moment should not hold up the generation for as long as a slow launcher may take.
@@ -364,7 +362,7 @@ class ElasticLauncher {
   Mailbox mailbox_;
   std::string secret_;
   std::unique_ptr<elastic::StoreServer> store_;
-  elastic::Membership membership_;
+  Membership membership_;
   std::optional<Discovery> discovery_;
   std::string last_complaint_;
   std::map<pid_t, Process> processes_;

@@ -1,7 +1,7 @@
 #pragma once
 
 // Starts, watches and ends the workers of an elastic job, which goes on while workers fail, hosts
-// leave and hosts come. elastic::Membership decides; the functions here carry out its decisions.
+// leave and hosts come. Membership decides; the functions here carry out its decisions.
 // docs/elastic.md describes how workers and launcher talk.
 //
 // Workers of this host are child processes. Workers of another host are started by ssh, whose input
@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "elastic/membership.h"
+#include "run/membership.h"
 #include "run/remote.h"
 
 namespace tutti::tools {
 
 struct ElasticOptions {
-  elastic::MembershipOptions membership;
+  MembershipOptions membership;
   std::vector<elastic::HostSlots> hosts;  // in use without a script
   std::string discovery_script;
   double discovery_interval_s = 1;

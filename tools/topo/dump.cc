@@ -18,7 +18,7 @@ int Dump(const Source& source, const std::string& output) {
     fmt::print("{}", topology::FormatMachineXml(study->machine));
     return 0;
   }
-  const Status written = topology::WriteMachineFile(study->machine, output);
+  const Status written = topology::WriteXmlText(topology::FormatMachineXml(study->machine), output);
   return written.ok() ? 0 : Fail("dump", written);
 }
 

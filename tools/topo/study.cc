@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "config/settings.h"
+#include "topo/trim.h"
 #include "topology/detect.h"
 #include "topology/machine_xml.h"
 #include "topology/merge.h"
 #include "topology/path_rules.h"
-#include "topology/trim.h"
 
 namespace tutti::tools::topo {
 
@@ -60,7 +60,7 @@ Result<Study> LoadPart(const char* command, const Source& source) {
   TUTTI_ASSIGN(Study study, Load(source));
   if (study.graph.Devices().empty()) return study;
   const int first = study.graph.node(study.graph.Devices()[0]).rank;
-  topology::Trimmed part = topology::TrimToRank(study.graph, study.paths, first);
+  Trimmed part = TrimToRank(study.graph, study.paths, first);
   if (part.remarks.empty()) return study;
   for (const std::string& remark : part.remarks) {
     fmt::print(stderr, "tutti topo {}: {}\n", command, remark);

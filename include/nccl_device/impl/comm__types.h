@@ -55,8 +55,4 @@ struct ncclDevComm {
   ncclGinBarrierHandle_t worldGinBarrier;
 };
 
-#ifdef __cplusplus
-#include "nccl_device/impl/layout__checks.h"
-#endif
-
 #endif  // NCCL_DEVICE_IMPL_COMM__TYPES_H_

@@ -22,7 +22,7 @@ import tensorflow as tf
 import tutti.numpy as on_arrays
 from tutti import _basics
 from tutti._basics import Average, ProcessSet, Sum, barrier, check_op, global_process_set
-from tutti._collectives import Collectives
+from tutti._collectives import Collectives, check_group
 from tutti._numpy_adapter import NumpyAdapter
 from tutti.tensorflow.compression import Compression
 
@@ -54,11 +54,7 @@ def _shaped(results: Sequence[tf.Tensor], like: Sequence[tf.Tensor], rows: bool 
 
 
 def _tensors(values: Any) -> List[tf.Tensor]:
-    if not isinstance(values, (list, tuple)):
-        raise ValueError(f"a group must be a list, not a {type(values).__name__}")
-    if not values:
-        raise ValueError("a group has no members")
-    return [tf.convert_to_tensor(value) for value in values]
+    return [tf.convert_to_tensor(value) for value in check_group(values)]
 
 
 def _of_gradient(name: Optional[str]) -> Optional[str]:

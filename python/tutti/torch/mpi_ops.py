@@ -30,7 +30,7 @@ from tutti._basics import (Adasum, Average, Max, Min, ProcessSet, Product, Sum, 
                            mpi_enabled, mpi_threads_supported, nccl_built, poll, rank,
                            remove_process_set, rocm_built, shutdown, size, start_timeline,
                            stop_timeline, synchronize)
-from tutti._collectives import Collectives
+from tutti._collectives import Collectives, check_group
 from tutti.exceptions import HorovodInternalError
 from tutti.torch._adapter import TorchAdapter, bring, require_tensors
 from tutti.torch.compression import Compression
@@ -192,15 +192,6 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor], average: Optional[
                     True)
 
 
-def _group(tensors: Any) -> Sequence[Any]:
-    """Raises ValueError for what is no list, or is empty."""
-    if not isinstance(tensors, (list, tuple)):
-        raise ValueError(f"a group must be a list, not a {type(tensors).__name__}")
-    if not tensors:
-        raise ValueError("a group has no members")
-    return tensors
-
-
 def grouped_allreduce(tensors: Sequence[torch.Tensor], average: Optional[bool] = None,
                       name: Optional[str] = None, compression: Any = Compression.none,
                       op: Optional[int] = None, prescale_factor: float = 1.0,
@@ -208,7 +199,7 @@ def grouped_allreduce(tensors: Sequence[torch.Tensor], average: Optional[bool] =
                       process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
     """Returns new tensors; differentiable."""
     settings = (check_op(op, average), compression, prescale_factor, postscale_factor, process_set,
-                len(_group(tensors)) > 1)
+                len(check_group(tensors)) > 1)
     return _carry(_Allreduce, settings, name, tensors)
 
 
@@ -291,7 +282,7 @@ def allgather(tensor: torch.Tensor, name: Optional[str] = None,
 def grouped_allgather(tensors: Sequence[torch.Tensor], name: Optional[str] = None,
                       process_set: ProcessSet = global_process_set) -> List[torch.Tensor]:
     """Returns a list; differentiable."""
-    return _carry(_Allgather, (process_set, True), name, _group(tensors))
+    return _carry(_Allgather, (process_set, True), name, check_group(tensors))
 
 
 def broadcast_async(tensor: torch.Tensor, root_rank: int, name: Optional[str] = None,
@@ -444,4 +435,4 @@ def grouped_reducescatter(tensors: Sequence[torch.Tensor], name: Optional[str] =
                           postscale_factor: float = 1.0) -> List[torch.Tensor]:
     """Returns a list; differentiable."""
     settings = (check_op(op), compression, prescale_factor, postscale_factor, process_set, True)
-    return _carry(_Reducescatter, settings, name, _group(tensors))
+    return _carry(_Reducescatter, settings, name, check_group(tensors))

@@ -9,15 +9,15 @@
 #include "topology/graph.h"
 #include "topology/paths.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 
 struct Trimmed {
-  Graph graph;
+  topology::Graph graph;
   std::vector<std::string> remarks;  // a sentence for each group of devices that was left out
 };
 
 // Returns the part with `rank`; the whole graph when no device has the rank. `paths` are the paths
 // of `graph`. The result has other numbers for its nodes, and needs paths of its own.
-Trimmed TrimToRank(const Graph& graph, const Paths& paths, int rank);
+Trimmed TrimToRank(const topology::Graph& graph, const topology::Paths& paths, int rank);
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

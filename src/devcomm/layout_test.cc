@@ -1,12 +1,9 @@
-// SPDX-License-Identifier: Apache-2.0
-//
 // The sizes and offsets of NCCL 2.30.7, for 64-bit machines, at which programs compiled with
-// NVIDIA's headers read and write these structs.
+// NVIDIA's headers read and write the structs of the device API. The compiler checks them.
 
-#ifndef NCCL_DEVICE_IMPL_LAYOUT__CHECKS_H_
-#define NCCL_DEVICE_IMPL_LAYOUT__CHECKS_H_
+#include <cstddef>
 
-#include "nccl_device/impl/comm__types.h"
+#include "nccl_device.h"
 
 #define TUTTI_SIZE_IS(type, bytes) \
   static_assert(sizeof(type) == (bytes), "the size of " #type " is part of the binary interface")
@@ -137,8 +134,3 @@ TUTTI_OFFSET_IS(ncclDevComm, abortFlag, 208);
 TUTTI_OFFSET_IS(ncclDevComm, hybridLsaBarrier, 216);
 TUTTI_OFFSET_IS(ncclDevComm, hybridRailGinBarrier, 224);
 TUTTI_OFFSET_IS(ncclDevComm, worldGinBarrier, 232);
-
-#undef TUTTI_SIZE_IS
-#undef TUTTI_OFFSET_IS
-
-#endif  // NCCL_DEVICE_IMPL_LAYOUT__CHECKS_H_

@@ -25,22 +25,13 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "base/status.h"
+#include "elastic/hosts.h"
 
-namespace tutti::elastic {
+namespace tutti::tools {
 
-struct HostSlots {
-  std::string host;
-  int slots = 1;
-  bool operator==(const HostSlots&) const = default;
-};
-
-// Reads lines (or fields between commas) "host" or "host:slots"; blank lines and lines that begin
-// with # are skipped. A name that is doubled, a bad name or a bad number is an InvalidArgument.
-Result<std::vector<HostSlots>> ParseHosts(std::string_view text, int default_slots);
+using elastic::HostSlots;
 
 struct MembershipOptions {
   int min_workers = 1;
@@ -136,4 +127,4 @@ class Membership {
   bool finished_ = false;
 };
 
-}  // namespace tutti::elastic
+}  // namespace tutti::tools

@@ -1,12 +1,14 @@
-#include "topology/trim.h"
+#include "topo/trim.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "topology/testing/testdata.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 namespace {
+
+using namespace topology;  // the test walks graphs
 
 using testing::ElementsAre;
 using testing::IsEmpty;
@@ -45,4 +47,4 @@ TEST(Trim, LeavesWholeMachinesAlone) {
 }
 
 }  // namespace
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

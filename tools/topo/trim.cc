@@ -1,4 +1,4 @@
-#include "topology/trim.h"
+#include "topo/trim.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,12 @@
 
 #include "topology/graph_builder.h"
 
-namespace tutti::topology {
+namespace tutti::tools::topo {
 
-Trimmed TrimToRank(const Graph& graph, const Paths& paths, int rank) {
+using topology::Graph;
+using topology::NodeIndex;
+
+Trimmed TrimToRank(const Graph& graph, const topology::Paths& paths, int rank) {
   const auto has_rank = [&](const std::vector<NodeIndex>& part) {
     return std::any_of(part.begin(), part.end(),
                        [&](NodeIndex device) { return graph.node(device).rank == rank; });
@@ -34,4 +37,4 @@ Trimmed TrimToRank(const Graph& graph, const Paths& paths, int rank) {
   return trimmed;
 }
 
-}  // namespace tutti::topology
+}  // namespace tutti::tools::topo

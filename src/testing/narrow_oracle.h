@@ -1,7 +1,7 @@
 #pragma once
 
-// For tests: narrow floats without the conversions under test. They are read by the definition of
-// their format and written by looking for the nearest of all their values.
+// Narrow floats without the conversions under test: read by the definition of their format, and
+// written by looking for the nearest of all their values.
 
 #include <algorithm>
 #include <cmath>
