@@ -29,6 +29,7 @@
 #include "operations/agreement.h"
 #include "operations/operations.h"
 #include "operations/peer_info.h"
+#include "operations/tuner/tuner_plugin.h"
 #include "sys/network_interface.h"
 #include "transport/shm/remote_copy.h"
 #include "watch/watch.h"
@@ -145,7 +146,11 @@ class Communicator {
   Status Build(std::atomic<bool>* abort_flag);
   // Takes the last step: the communicator is made, and the watch listens.
   Status Open();
-  Status ExchangePeers(PlanContext& lists);
+  // Exchanges the ranks' records. `has_tuner` says whether this rank has found a tuner.
+  Status ExchangePeers(bool has_tuner, PlanContext& lists);
+  // Makes the tuner of the communicator from the first usable library, if every rank has a tuner.
+  // Ranks that choose differently would not meet.
+  Status MakeTuner(std::span<const PluginFile> libraries, const std::atomic<bool>* abort_flag);
   Status MakeSymmetricMemory();
   bool HasOneSidedNetwork() const;
   void UseInOperations(const Window& window, bool is_symmetric);
@@ -169,7 +174,8 @@ class Communicator {
   std::unique_ptr<Watch> watch_;
   std::vector<PeerInfo> peers_;
   std::vector<NetworkInterface> interfaces_;  // This host's interfaces, read once.
-  RemoteToken probe_token_ = {};  // Peers find the token as proof of reading this memory.
+  RemoteToken probe_token_ = {};        // Peers find the token as proof of reading this memory.
+  std::unique_ptr<TunerPlugin> tuner_;  // Advises the operations. Null: no tuner.
   std::unique_ptr<Operations> operations_;
   std::unique_ptr<SymmetricMemory> symmetric_;
   DeviceCommunicators device_communicators_{*this};

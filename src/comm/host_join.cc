@@ -1,7 +1,6 @@
 #include "comm/host_join.h"
 
 #include <algorithm>
-#include <set>
 
 #include "base/log.h"
 #include "comm/reach.h"
@@ -55,7 +54,12 @@ void WarnOfEmptyLists(const Settings& settings, const PlanContext& lists) {
                settings.proto);
 }
 
-HostJoin::HostJoin(const JoinContext& context) : context_(context) { parts_.plan = context.lists; }
+HostJoin::HostJoin(const JoinContext& context) : context_(context) {
+  parts_.plan = context.lists;
+  parts_.profiler = Profiler::Load(
+      context.settings,
+      {context.bootstrap.id(), context.name, num_ranks(), HostCount(context.peers), rank()});
+}
 
 ArenaLayout HostJoin::LayoutFor(size_t ranks_here) const {
   ArenaLayout layout;
@@ -131,8 +135,6 @@ Status HostJoin::ShareMemory() {
     const auto place = std::find(group.begin(), group.end(), rank()) - group.begin();
     PlaceMemory(static_cast<int>(place));
   }
-  OpenPlugins();
-  mine.has_tuner = tuner_ != nullptr;
   mine.can_pull = mine.leader == leader && CanReadPeers(group);
   mine.asks_topology = TopologyMatters(context_.settings, AskAboutHost(context_, group));
   TUTTI_TRY(results.Exchange());
@@ -141,40 +143,8 @@ Status HostJoin::ShareMemory() {
   TUTTI_TRY(
       CheckLeaders(parts_.machines.leader, context_.peers, context_.settings.strict_transport));
   parts_.machines.here = std::move(group);
-  AgreeOnTuner(results.offers());
   ConcludeSharing(results.offers());
   return Status::Ok();
-}
-
-int HostJoin::HostCount() const {
-  std::set<uint64_t> hosts;
-  for (const PeerInfo& each : context_.peers) hosts.insert(each.host_hash);
-  return static_cast<int>(hosts.size());
-}
-
-void HostJoin::OpenPlugins() {
-  const uint64_t id = context_.bootstrap.id();
-  parts_.profiler =
-      Profiler::Load(context_.settings, {id, context_.name, num_ranks(), HostCount(), rank()});
-  // A rank that is alone has nothing to choose from.
-  if (!Alone()) tuner_ = TunerPlugin::Load(context_.settings, {id, num_ranks(), HostCount()});
-}
-
-// A tuner is used by all ranks or by none, because they have to choose alike.
-void HostJoin::AgreeOnTuner(std::span<const ShareResult> results) {
-  if (!tuner_) return;
-  const auto without = std::find_if(results.begin(), results.end(),
-                                    [](const ShareResult& r) { return r.has_tuner == 0; });
-  if (without == results.end()) {
-    TUTTI_INFO(kLogInit | kLogTuning, "tuner plugin {} advises the choice of algorithms",
-               tuner_->name());
-    parts_.tuner = std::move(tuner_);
-    return;
-  }
-  const int r = static_cast<int>(without - results.begin());
-  TUTTI_WARN("tuner plugin {} is not used, because {} has none", tuner_->name(),
-             RankName(r, peer(r)));
-  tuner_.reset();
 }
 
 // Derives the parameters of the plan from the results of all ranks; the same on every rank.
@@ -228,6 +198,7 @@ std::unique_ptr<HostOperations> HostJoin::MakeOperations() {
   }
   parts_.rank = rank();
   parts_.peers = context_.peers;
+  parts_.tuner = context_.tuner;
   parts_.memory = &context_.process.memory();
   parts_.fd_server = &context_.process.fd_server();
   parts_.watch = &context_.watch;

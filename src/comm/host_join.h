@@ -10,7 +10,6 @@
 #include "comm/join.h"
 #include "comm/topology_step.h"
 #include "operations/host_operations.h"
-#include "operations/tuner/tuner_plugin.h"
 #include "transport/net/net.h"
 
 namespace tutti {
@@ -20,8 +19,7 @@ struct ShareResult {
   int32_t leader;         // The rank whose arena this rank has mapped, or this rank.
   uint8_t can_pull;       // The rank can read the memory of the next rank of its machine.
   uint8_t asks_topology;  // The rank would have to look at the machine (TopologyMatters).
-  uint8_t has_tuner;      // The rank has a tuner plugin.
-  uint8_t reserved[1];
+  uint8_t reserved[2];
 };
 
 class HostJoin {
@@ -53,18 +51,12 @@ class HostJoin {
                      bool* no_descriptors);
   bool CanReadPeers(std::span<const int> group) const;
   void ConcludeSharing(std::span<const ShareResult> results);
-  // Opens plugins that observe or advise the communicator.
-  void OpenPlugins();
-  // Keeps the tuner if every rank has one: ranks that choose differently do not meet.
-  void AgreeOnTuner(std::span<const ShareResult> results);
-  int HostCount() const;
   void TakeNetwork(const JobAnswer& job);
   void LogChoice(const HostQuestion& question, const HostAnswer& answer) const;
   void PlaceMemory(int place);
 
   const JoinContext& context_;
   HostOperations::Parts parts_;
-  std::unique_ptr<TunerPlugin> tuner_;
   std::unique_ptr<Net> network_;  // Null when all ranks are local.
   bool one_host_expected_ = true;
   bool topology_matters_ = true;  // The machine matters for some rank. The same on all ranks.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "comm/communicator.h"
 #include "comm/join.h"
@@ -77,8 +79,12 @@ Status Communicator::Open() {
 Status Communicator::Build(std::atomic<bool>* abort_flag) {
   const int64_t start_ns = NowNs();
   PlanContext lists;
-  TUTTI_TRY(ExchangePeers(lists));
+  std::vector<PluginFile> tuners;
+  // A rank that is alone has nothing to choose from.
+  if (num_ranks() > 1) tuners = TunerPlugin::Find(settings_);
+  TUTTI_TRY(ExchangePeers(!tuners.empty(), lists));
   const int64_t peers_ns = NowNs();
+  TUTTI_TRY(MakeTuner(tuners, abort_flag));
   const JoinContext context = {.process = process_,
                                .settings = settings_,
                                .bootstrap = *bootstrap_,
@@ -86,6 +92,7 @@ Status Communicator::Build(std::atomic<bool>* abort_flag) {
                                .peers = peers_,
                                .interfaces = interfaces_,
                                .lists = lists,
+                               .tuner = tuner_.get(),
                                .name = name_,
                                .deadline = init_deadline_,
                                .abort_flag = abort_flag};
@@ -108,10 +115,11 @@ Status Communicator::Build(std::atomic<bool>* abort_flag) {
 }
 
 // Gathers the records of all ranks. Every rank checks all records alike.
-Status Communicator::ExchangePeers(PlanContext& lists) {
+Status Communicator::ExchangePeers(bool has_tuner, PlanContext& lists) {
   peers_.resize(static_cast<size_t>(num_ranks()));
   PeerInfo& self = peers_[static_cast<size_t>(rank())];
   self = DescribeSelf(settings_);
+  self.has_tuner = has_tuner;
   process_.DescribeMemory(self);
   TUTTI_TRY(device_->Describe(self));
   if (num_ranks() > 1) {
@@ -134,6 +142,32 @@ Status Communicator::ExchangePeers(PlanContext& lists) {
     names.push_back(RankName(r, peers_[static_cast<size_t>(r)]));
   watch_ = std::make_unique<Watch>(*bootstrap_, static_cast<int64_t>(settings_.timeout_s * 1e9),
                                    std::move(names));
+  return Status::Ok();
+}
+
+// Takes a step together with the other ranks only where all ranks have found a library.
+Status Communicator::MakeTuner(std::span<const PluginFile> libraries,
+                               const std::atomic<bool>* abort_flag) {
+  const auto without = std::find_if(peers_.begin(), peers_.end(),
+                                    [](const PeerInfo& peer) { return peer.has_tuner == 0; });
+  if (without != peers_.end()) {
+    if (!libraries.empty())
+      TUTTI_WARN("tuner plugin {} is not used, because {} has none", libraries[0].name(),
+                 RankName(static_cast<int>(without - peers_.begin()), *without));
+    return Status::Ok();
+  }
+  tuner_ = TunerPlugin::Load(libraries, {bootstrap_->id(), num_ranks(), HostCount(peers_)});
+  const JointRanks ranks = {bootstrap_.get(), peers_, init_deadline_, abort_flag};
+  TUTTI_ASSIGN(const Agreement agreed,
+               ranks.Agree(tuner_ ? Status::Ok() : InvalidUsage("no tuner plugin is usable")));
+  if (agreed.go_on()) {
+    watch_->set_has_tuner();
+    TUTTI_INFO(kLogInit | kLogTuning, "tuner plugin {} advises the choice of algorithms",
+               tuner_->name());
+  } else if (tuner_) {
+    TUTTI_WARN("tuner plugin {} is not used: {}", tuner_->name(), agreed.refusal.message());
+    tuner_.reset();
+  }
   return Status::Ok();
 }
 

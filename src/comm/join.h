@@ -39,6 +39,7 @@ struct JoinContext {
   const std::vector<PeerInfo>& peers;
   const std::vector<NetworkInterface>& interfaces;  // This host's interfaces.
   PlanContext lists;                      // The choices that NCCL_ALGO and NCCL_PROTO allow.
+  CostAdviser* tuner = nullptr;           // The tuner of all ranks. Null: no tuner.
   std::string name;                       // Plugins are told this name.
   Deadline deadline = Deadline::Never();  // The deadline of all steps together.
   const std::atomic<bool>* abort_flag = nullptr;  // Raising it ends the steps early.

@@ -302,6 +302,7 @@ Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context,
       operations->machines().here.size() == static_cast<size_t>(context.num_ranks());
   if (!operations->MapsPeerMemory() || !one_host || context.settings.lsa_team_size > 0)
     join.AddOneSidedNetwork(*operations);
+  operations->set_tuner(context.tuner);
   operations->StartChecking(context.process.loop());
   return std::unique_ptr<Operations>(std::move(operations));
 }

@@ -147,8 +147,7 @@ Status GpuChannels::PrepareTasks(std::span<const IssuedTask> tasks) const {
       TUTTI_TRY(PinFifos(*message));
     const auto* const task = std::get_if<CollectiveTask>(&issued.task);
     if (task == nullptr) continue;
-    if (MayTakeTrees(*task) && PlanOf(*task).algorithm() == Algorithm::kTree)
-      TUTTI_TRY(connections_->PinTrees());
+    if (MayTakeTrees(*task)) TUTTI_TRY(connections_->PinTrees());
     if (few || task->scattered || !NeedsLowering(RankKind::kChannels, *task)) continue;
     for (const MessageTask& message : Lower(*task, PlaceWith(nullptr)).messages)
       TUTTI_TRY(PinFifos(message));
@@ -156,14 +155,18 @@ Status GpuChannels::PrepareTasks(std::span<const IssuedTask> tasks) const {
   return Status::Ok();
 }
 
-// Returns whether only a restriction of the algorithms can make this AllReduce go by trees. FIFOs
-// of trees are pinned in advance only from kFewestTreeRanks ranks on.
+// Returns whether this AllReduce may go by trees among few ranks. FIFOs of trees are pinned in
+// advance only from kFewestTreeRanks ranks on. A tuner is not asked here, because the tuner may
+// advise trees later.
 bool GpuChannels::MayTakeTrees(const CollectiveTask& task) const {
   const PlanContext& context = planner_.context();
+  if (task.collective != Collective::kAllReduce || context.channel.trees == 0 ||
+      num_ranks() >= kFewestTreeRanks || task.count == 0)
+    return false;
+  if (planner_.adviser() != nullptr) return true;
   const auto all_reduce = static_cast<size_t>(Collective::kAllReduce);
-  return task.collective == Collective::kAllReduce && context.channel.trees > 0 &&
-         num_ranks() < kFewestTreeRanks && task.count > 0 &&
-         (context.allowed_algorithms[all_reduce] != 0 || task.wishes.algorithms != 0);
+  return (context.allowed_algorithms[all_reduce] != 0 || task.wishes.algorithms != 0) &&
+         planner_.Make(task).algorithm() == Algorithm::kTree;
 }
 
 Status GpuChannels::PinFifos(const MessageTask& message) const {

@@ -164,10 +164,6 @@ class GpuChannels final : public DeviceOperations {
   static void PostAll(const Kernel& kernel);
 
   cuda::ChannelCommon Common(uint32_t op_tag) const;
-  // Returns the plan of a task whose collective has rows. Called on any thread.
-  Plan PlanOf(const CollectiveTask& task) const {
-    return MakePlan(planner_.context(), QuestionOf(planner_.context(), task));
-  }
   ChannelTraffic TrafficOf(const CollectiveTask& task, const Plan& plan, uint32_t channel) const;
   // Returns a line for each peer with the traffic of a plan.
   std::string DescribeTraffic(const CollectiveTask& task, const Plan& plan) const;

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "gpu/device_tasks.h"
 #include "plan/cost_table.h"
+#include "watch/signature.h"
 
 namespace tutti {
 
@@ -122,7 +123,7 @@ Status DeviceOperations::LaunchTasks(std::span<const IssuedTask> tasks) {
     }
   }
   if (messages.empty()) return Status::Ok();
-  registered_ = 0;
+  registered_ = advised_ = 0;
   TUTTI_TRY(queue_->OrderMessages(tasks));
   TUTTI_TRY(queue_->OrderBehindLast(first));
   TUTTI_TRY(LaunchMessages(messages, {}, first, nullptr));
@@ -136,7 +137,7 @@ Status DeviceOperations::LaunchTasks(std::span<const IssuedTask> tasks) {
 // whether the stream is captured. All ranks know alike whether a task is empty, and then no rank
 // launches.
 Status DeviceOperations::LaunchCall(const CollectiveTask& task, cuda::Stream stream) {
-  registered_ = 0;
+  registered_ = advised_ = 0;
   TUTTI_TRY(queue_->OrderBehindLast(stream));
   TUTTI_TRY(RecordLaunchEvent(task, stream));
   const bool has_count =
@@ -167,7 +168,9 @@ Status DeviceOperations::LaunchCollective(const CollectiveTask& task, cuda::Stre
 Status DeviceOperations::LaunchStep(const CollectiveTask& task, Buffers buffers,
                                     cuda::Stream stream) {
   if (planner_.context().num_ranks == 1) return LaunchAlone(task, stream);
-  return LaunchPlanned(task, planner_.For(task, buffers), stream);
+  const Plan& plan = planner_.For(task, buffers);
+  if (planner_.adviser() != nullptr) advised_ = MixTag(advised_, HashOf(plan));
+  return LaunchPlanned(task, plan, stream);
 }
 
 Status DeviceOperations::LaunchAlone(const CollectiveTask&, cuda::Stream) {
@@ -206,7 +209,7 @@ std::string DeviceOperations::Describe(const CollectiveTask& task) const {
   if (!Serves(context.kind, task.collective))
     return fmt::format("{}: messages between all pairs", Name(task.collective));
   if (task.count == 0) return "nothing to do";
-  return DescribePlan(task, MakePlan(context, QuestionOf(context, task)));
+  return DescribePlan(task, planner_.Make(task));
 }
 
 Status DeviceOperations::WaitForAll() {

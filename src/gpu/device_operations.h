@@ -35,9 +35,7 @@ class DeviceOperations : public Operations {
 
   Status CheckTasks(std::span<const IssuedTask> tasks) const final;
   Status CheckWishes(const CollectiveTask& task) const override;
-  double PredictUs(const Task& task) const final {
-    return tutti::PredictUs(planner_.context(), task);
-  }
+  double PredictUs(const Task& task) const final { return planner_.PredictUs(task); }
   std::string Describe(const CollectiveTask& task) const final;
   Status Run(uint64_t ticket, std::span<const IssuedTask> tasks) final;
   Status WaitForAll() final;
@@ -48,6 +46,9 @@ class DeviceOperations : public Operations {
   OneSidedNetwork one_sided_network() const final { return one_sided_network_; }
   // Called once, before the first use.
   void set_one_sided_network(OneSidedNetwork network) { one_sided_network_ = std::move(network); }
+  // Has a tuner advise the plans. Null: no tuner. The tuner must outlive the operations. Called
+  // once, before the first Run.
+  void set_tuner(CostAdviser* tuner) { planner_ = Planner(planner_.context(), tuner); }
   std::string DescribeTransports() const final;
   Status CheckIdle() const final;
   Status GiveBackMemory() final;
@@ -120,6 +121,8 @@ class DeviceOperations : public Operations {
   Planner planner_;
   // OpSignature::registered of the call that is being launched.
   uint32_t registered_ TUTTI_GUARDED_BY(launch_mutex_) = 0;
+  // OpSignature::advised of the call that is being launched.
+  uint32_t advised_ TUTTI_GUARDED_BY(launch_mutex_) = 0;
 
  private:
   // Queues the tasks of one group: first the collectives one after another, then all messages
@@ -129,7 +132,7 @@ class DeviceOperations : public Operations {
   // Notes the launched task for the comparison with the other ranks. Captured tasks are not noted,
   // because ranks may capture as often as they like, in any order.
   void Note(const Task& task) TUTTI_REQUIRES(launch_mutex_) {
-    if (calls_ != nullptr && !queue_->captured()) calls_->Note(task, registered_);
+    if (calls_ != nullptr && !queue_->captured()) calls_->Note(task, registered_, advised_);
   }
   // Launches one step of a lowered task, or a task that is not lowered.
   Status LaunchStep(const CollectiveTask& task, Buffers buffers, cuda::Stream stream)

@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <span>
 
 #include "base/copy.h"
-#include "base/hash.h"
 #include "base/log.h"
 #include "plan/averages.h"
 #include "plan/cost_table.h"
@@ -20,14 +18,6 @@ namespace {
 
 const std::byte* In(const CollectiveTask& task) { return static_cast<const std::byte*>(task.send); }
 std::byte* Out(const CollectiveTask& task) { return static_cast<std::byte*>(task.recv); }
-
-// Returns a hash of the parts of a plan that ranks must choose alike.
-uint64_t HashOf(const Plan& plan) {
-  const std::array<uint64_t, 4> chosen = {static_cast<uint64_t>(plan.algorithm()),
-                                          static_cast<uint64_t>(plan.protocol), plan.slice_elems,
-                                          static_cast<uint64_t>(plan.owners)};
-  return Fnv1a::OfObjects(std::span<const uint64_t>(chosen));
-}
 
 }  // namespace
 

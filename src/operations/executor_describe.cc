@@ -22,24 +22,19 @@ std::string Times(const char* verb, uint64_t steps) {
 
 double Executor::PredictUs(const Task& task) const {
   const auto* const collective = std::get_if<CollectiveTask>(&task);
-  return tutti::PredictUs(planner_.context(), task,
-                          collective != nullptr ? CertainBuffers(*collective) : Buffers::kOwn,
-                          planner_.adviser());
+  return planner_.PredictUs(task,
+                            collective != nullptr ? CertainBuffers(*collective) : Buffers::kOwn);
 }
 
 std::string Executor::Describe(const CollectiveTask& task) const {
   const size_t elem = task.elem_bytes();
   if (num_ranks_ == 1) return "one rank: a copy in memory\n";
-  const auto plan_for = [&](Buffers buffers) {
-    const PlanContext& context = planner_.context();
-    return MakePlan(context, QuestionOf(context, task, buffers), planner_.adviser());
-  };
-  const Plan plan = plan_for(Buffers::kOwn);
+  const Plan plan = planner_.Make(task);
   std::string text = fmt::format("{} of {} elements of {}: {} {}, predicted {:.1f} us\n",
                                  Name(task.collective), task.count, tutti::Name(task.type),
                                  Name(plan.algorithm()), Name(plan.protocol), plan.us);
   const auto pulls = [&](Buffers buffers) {
-    return plan_for(buffers).algorithm() == Algorithm::kPull;
+    return planner_.Make(task, buffers).algorithm() == Algorithm::kPull;
   };
   if (pulls(CertainBuffers(task)))
     text += "  buffers are read where they lie instead: mapped, or copied by the kernel\n";

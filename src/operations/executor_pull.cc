@@ -68,10 +68,7 @@ Result<bool> Executor::TryPull(const CollectiveTask& task, Operation& op) {
   }
   // Copies by the kernel are allowed only if pulling with such copies is the cheapest algorithm.
   // The plan of the operation stays valid, since For is not called.
-  const PlanContext& context = planner_.context();
-  const Question copied = QuestionOf(context, task, Buffers::kCopied);
-  const bool mapped_only =
-      MakePlan(context, copied, planner_.adviser()).algorithm() != Algorithm::kPull;
+  const bool mapped_only = planner_.Make(task, Buffers::kCopied).algorithm() != Algorithm::kPull;
   if (!pull_->Allows(descriptors, extents, mapped_only)) return false;
   TUTTI_ASSIGN(const HostPullPrimitives::Reach reach, pull_->Resolve(descriptors, extents));
   HostPullPrimitives p(rounds, wait_, op.work, reach, *pull_, pull_->Scratch(num_ranks_));

@@ -36,11 +36,9 @@ HostOperations::HostOperations(Parts parts)
                          parts.one_sided_device, std::move(parts.one_sided_groups)},
       network_name_(parts.network != nullptr ? parts.network->name() : ""),
       order_(parts.rank, parts.timeout_s),
-      tuner_(std::move(parts.tuner)),
       profiler_(std::move(parts.profiler)),
       arena_(std::move(parts.arena)) {
   const auto num_ranks = static_cast<int>(peers_.size());
-  if (tuner_) watch_.set_has_tuner();
   connections_ = std::make_unique<Connections>(rank_, PlacesInArena(rank_, machines_), arena_.arena,
                                                std::move(parts.net),
                                                static_cast<int64_t>(parts.connect_timeout_s * 1e9));
@@ -68,7 +66,7 @@ HostOperations::HostOperations(Parts parts)
       .stages = stages_ ? &*stages_ : nullptr,
       .pull = pull_ ? &*pull_ : nullptr,
       .watch = parts.watch,
-      .adviser = tuner_.get(),
+      .adviser = parts.tuner,
       .profiler = profiler_.get(),
       .wait_policy = parts.wait_policy,
   });

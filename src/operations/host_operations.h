@@ -70,7 +70,7 @@ class HostOperations final : public Operations {
     HostMemory* memory = nullptr;  // The process's memory, and the server of its descriptors.
     FdServer* fd_server = nullptr;
     Watch* watch = nullptr;
-    std::unique_ptr<CostAdviser> tuner;  // Null: no rank has a tuner.
+    CostAdviser* tuner = nullptr;  // Null: no tuner advises the ranks.
     // Null: no profiler. The network may report to the profiler too.
     std::shared_ptr<Profiler> profiler;
     WaitPolicy wait_policy;
@@ -133,7 +133,6 @@ class HostOperations final : public Operations {
   const OneSidedSupport one_sided_support_;
   const std::string network_name_;  // empty when all ranks share the arena
   TicketOrder order_;
-  const std::unique_ptr<CostAdviser> tuner_;
   const std::shared_ptr<Profiler> profiler_;
   SharedArena arena_;
   std::unique_ptr<Connections> connections_;

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -156,6 +157,12 @@ double FewestCpusOfARank(std::span<const PeerInfo> peers) {
   for (const PeerInfo& peer : peers)
     fewest = std::min(fewest, static_cast<double>(peer.cpus) / ranks[peer.cpu_set]);
   return fewest;
+}
+
+int HostCount(std::span<const PeerInfo> peers) {
+  std::set<uint64_t> hosts;
+  for (const PeerInfo& peer : peers) hosts.insert(peer.host_hash);
+  return static_cast<int>(hosts.size());
 }
 
 bool SameProcess(const PeerInfo& a, const PeerInfo& b) {

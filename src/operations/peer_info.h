@@ -42,7 +42,8 @@ struct PeerInfo {
   // The multiprocessors of the GPU; after ShareMultiprocessors, this rank's share of them.
   int32_t multiprocessors = 0;
   uint8_t multi_rank_gpu = 0;  // The rank may share its GPU with other ranks.
-  uint8_t more_reserved[3] = {};
+  uint8_t has_tuner = 0;       // The rank has found a library with a tuner (operations/tuner).
+  uint8_t more_reserved[2] = {};
   std::array<uint64_t, kMostPeerNetworks> networks = {};  // See comm/nics.h.
   char host[64] = {};
   char fd_server[48] = {};
@@ -51,7 +52,7 @@ struct PeerInfo {
 
 // The number must change when ranks of two builds could not work together, for example because
 // their planners choose differently.
-inline constexpr uint32_t kPeerProtocol = 10;
+inline constexpr uint32_t kPeerProtocol = 11;
 
 // Returns this rank's record without the transports' additions.
 PeerInfo DescribeSelf(const Settings& settings);
@@ -59,6 +60,9 @@ PeerInfo DescribeSelf(const Settings& settings);
 // Returns the smallest number of processors of a rank. Ranks with equal sets of processors share
 // the set. Different sets count as disjoint, because launchers bind ranks to disjoint sets.
 double FewestCpusOfARank(std::span<const PeerInfo> peers);
+
+// Returns the number of hosts of the ranks.
+int HostCount(std::span<const PeerInfo> peers);
 
 // Returns whether two ranks are threads of the same process, by comparing the random names of their
 // descriptor servers. Equal process numbers do not suffice, because containers number their

@@ -11,13 +11,13 @@
 namespace tutti::channel_rows {
 namespace {
 
-constexpr size_t kAlignment = 16;  // Channels and slices begin at whole lines.
 // The slices of a chunk of two levels. With two slices a FIFO holds four chunks, and the schedule
 // needs three of them (kernels/two_level.h).
 constexpr size_t kTwoLevelSlices = 2;
 static_assert(kFifoSlots >= 3 * kTwoLevelSlices);
 
-size_t Unit(const Question& q) { return std::max<size_t>(1, kAlignment / q.elem_bytes()); }
+// Channels and slices begin at whole lines.
+size_t Unit(const Question& q) { return std::max<size_t>(1, kGpuLineBytes / q.elem_bytes()); }
 
 uint32_t ChannelsOf(const PlanContext& c, const Question& q) {
   return q.most_channels == 0 ? c.channel.channels : std::min(c.channel.channels, q.most_channels);
@@ -33,21 +33,21 @@ size_t Owners(const PlanContext& c, const Question& q) {
   return q.collective == Collective::kAllReduce ? static_cast<size_t>(c.num_ranks) : 1;
 }
 
-// Shares the elements out over `channels` channels with ends at multiples of `unit` elements.
-void ShareOut(const Question& q, size_t channels, size_t unit, Plan& plan) {
-  plan.channel_elems = RoundUp(DivUp(q.count, channels), unit);
+// Shares the elements out over `usual` channels, or as many as a tuner wants, but at most `most`.
+// The ends are at multiples of `unit` elements. A tree takes two of the channels that tuners count.
+void ShareOut(const PlanQuestion& q, size_t usual, uint32_t most, size_t unit, Plan& plan) {
+  const size_t advised = q.advised_channels / (plan.algorithm() == Algorithm::kTree ? 2 : 1);
+  const size_t wanted = q.advised_channels == 0 ? usual : advised;
+  plan.channel_elems = RoundUp(DivUp(q.count, std::clamp<size_t>(wanted, 1, most)), unit);
   plan.channels = static_cast<uint32_t>(DivUp(q.count, plan.channel_elems));
 }
 
 // Cuts a rank's part of a channel into `per_part` slices, and makes chunks of `per_chunk` slices.
-void CutParts(const PlanContext& c, const Question& q, size_t per_part, size_t per_chunk,
+void CutParts(const PlanContext& c, const PlanQuestion& q, size_t per_part, size_t per_chunk,
               size_t min_slice_bytes, Plan& plan) {
   const size_t owners = Owners(c, q);
-  ShareOut(
-      q,
-      std::clamp<size_t>(q.count * q.elem_bytes() / owners / kChannelCosts.ring_bytes_per_channel,
-                         1, ChannelsOf(c, q)),
-      Unit(q) * owners, plan);
+  ShareOut(q, q.count * q.elem_bytes() / owners / kChannelCosts.ring_bytes_per_channel,
+           ChannelsOf(c, q), Unit(q) * owners, plan);
   const size_t part = DivUp(plan.channel_elems, owners);
   const size_t wanted = std::max(DivUp(part, per_part), min_slice_bytes / q.elem_bytes());
   plan.slot_elems = c.channel.slot_bytes / q.elem_bytes();
@@ -88,9 +88,7 @@ Fit CutRankOrder(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   const size_t sum_bytes = IsFloat(q.type) ? std::max(elem, sizeof(float)) : elem;
   const size_t parts =
       q.collective == Collective::kReduceScatter ? static_cast<size_t>(c.num_ranks) : 1;
-  ShareOut(q,
-           std::clamp<size_t>(q.count * parts * elem / kChannelCosts.ring_bytes_per_channel, 1,
-                              ChannelsOf(c, q)),
+  ShareOut(q, q.count * parts * elem / kChannelCosts.ring_bytes_per_channel, ChannelsOf(c, q),
            Unit(q), plan);
   const size_t wanted =
       std::max(DivUp(plan.channel_elems * parts, size_t{2} * kFifoSlots), kMinSliceBytes / elem);
@@ -108,18 +106,20 @@ Fit CutRails(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   return Fit::kYes;
 }
 
-// Cuts the data into slices that are under way on different steps of the tree at once.
+// Cuts the data into slices that are under way on different steps of the tree at once. Among few
+// ranks a tuner may choose trees.
 Fit CutTrees(const PlanContext& c, const PlanQuestion& q, Plan& plan) {
   if (TreesOf(c, q) == 0) return Fit::kNo;
   const auto& costs = kChannelCosts;
   const size_t elem = q.elem_bytes();
-  ShareOut(q, std::clamp<size_t>(q.count * elem / costs.bytes_per_tree, 1, TreesOf(c, q)), Unit(q),
-           plan);
+  ShareOut(q, q.count * elem / costs.bytes_per_tree, TreesOf(c, q), Unit(q), plan);
   const size_t wanted =
       std::max(DivUp(plan.channel_elems, costs.tree_slices), costs.tree_slice_bytes / elem);
-  plan.slice_elems = std::min(RoundUp(wanted, Unit(q)), c.channel.tree_slot_bytes / elem);
+  plan.slot_elems = c.channel.tree_slot_bytes / elem;
+  plan.slice_elems = std::min(RoundUp(wanted, Unit(q)), plan.slot_elems);
   plan.chunk_elems = plan.slice_elems;
-  return c.num_ranks >= kFewestTreeRanks ? Fit::kYes : Fit::kLastResort;
+  if (c.num_ranks >= kFewestTreeRanks) return Fit::kYes;
+  return q.IsAdvised(plan.algorithm()) ? Fit::kIfAdvised : Fit::kLastResort;
 }
 
 // A single block moves the data in rounds. In a round a rank sends a slice to every rank.

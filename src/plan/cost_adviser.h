@@ -3,13 +3,24 @@
 // CostAdviser is the planner's interface to a tuner. An adviser sees the possible plans with the
 // times that the cost model predicts, and may change the times. All ranks of a communicator must
 // get the same advice, or their operations do not match.
+//
+// Any thread may call an adviser.
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "plan/work.h"
 
 namespace tutti {
+
+// Describes an operation to an adviser.
+struct AdvisedOperation {
+  Collective collective = Collective::kAllReduce;
+  size_t bytes = 0;  // The size of the operation's largest buffer.
+  bool registered =
+      false;  // GPUs: all ranks reach all buffers that the operation touches remotely.
+};
 
 // Describes one way to run an operation.
 struct CostOption {
@@ -31,11 +42,13 @@ class CostAdviser {
   // Returns whether the adviser distinguishes the protocols of this algorithm. If so, the adviser
   // sees options for all protocols, and not only for the protocol that the cost model would take.
   virtual bool Names(Algorithm algorithm) const = 0;
-  // May change the times of options. `bytes` is the size of the operation's largest buffer.
-  virtual void Advise(Collective collective, size_t bytes, std::span<CostOption> options) = 0;
-  // Returns how many bytes a step should move. `chunk_bytes` is the planned number.
-  virtual size_t AdviseChunk(Collective collective, size_t bytes, const CostOption& chosen,
-                             size_t chunk_bytes) = 0;
+  // May change the times of options. Returns how many channels the operation should have, or 0
+  // where the plan's own number is as good.
+  virtual uint32_t Advise(const AdvisedOperation& operation, std::span<CostOption> options) = 0;
+  // Returns how many bytes a step should move. `chunk_bytes` is the planned number for an operation
+  // over `channels` channels.
+  virtual size_t AdviseChunk(const AdvisedOperation& operation, const CostOption& chosen,
+                             uint32_t channels, size_t chunk_bytes) = 0;
 };
 
 }  // namespace tutti

@@ -14,8 +14,6 @@ namespace {
 // The number of bytes on the wire for a byte of data.
 constexpr double kLLBytes = 2;
 constexpr double kLL128Bytes = 16.0 / 15;
-// Blocks and chunks begin at multiples of this many bytes, a single access of a GPU thread.
-constexpr size_t kAlignment = 16;
 constexpr uint32_t kSimpleThreads = 256;
 
 // Returns whether every rank reduces a part of a piece and then shows the result to all ranks.
@@ -49,6 +47,7 @@ class Cutter {
         id_(plan.row->id),
         count_(q.count),
         elem_(q.elem_bytes()),
+        advised_blocks_(q.advised_channels),
         max_blocks_(q.most_channels == 0 ? mesh_.max_blocks
                                          : std::min(mesh_.max_blocks, q.most_channels)),
         plan_(plan) {}
@@ -93,6 +92,7 @@ class Cutter {
     ShareOut(static_cast<double>(count_ * elem_ / Owners() / costs_.bytes_per_block), max_blocks_);
     const size_t part = DivUp(plan_.channel_elems * elem_, Owners());
     SetChunk(DivUp(part, IsChain(id_) ? costs_.chain_pieces : DivUp(part, most)), most);
+    plan_.slot_elems = most / elem_;
     return Finish();
   }
 
@@ -112,12 +112,14 @@ class Cutter {
   double WrittenInARound() const {
     return Written(context_, id_, static_cast<double>(count_ * elem_)) / (IsTwoShot(id_) ? 2 : 1);
   }
-  // Shares the elements out over about `best` blocks, within the limits.
+  // Shares the elements out over about `best` blocks, or as many as a tuner wants, within the
+  // limits.
   void ShareOut(double best, uint32_t most) {
+    if (advised_blocks_ > 0) best = advised_blocks_;
     const uint32_t fewest = std::clamp(mesh_.min_blocks, 1u, most);
     const auto blocks = static_cast<size_t>(
         std::clamp(best, static_cast<double>(fewest), static_cast<double>(most)));
-    plan_.channel_elems = RoundUp(DivUp(count_, blocks), kAlignment / elem_ * Owners());
+    plan_.channel_elems = RoundUp(DivUp(count_, blocks), kGpuLineBytes / elem_ * Owners());
   }
   // Takes a block for every `bytes` that are written in a round.
   void TakeBlocksFor(double bytes, uint32_t most) {
@@ -125,7 +127,7 @@ class Cutter {
     ShareOut(WrittenInARound() / bytes, std::min(most, max_blocks_));
   }
   void SetChunk(size_t bytes, size_t slot_bytes) {
-    plan_.chunk_elems = std::clamp(RoundUp(bytes, kAlignment),
+    plan_.chunk_elems = std::clamp(RoundUp(bytes, kGpuLineBytes),
                                    std::min(costs_.min_chunk_bytes, slot_bytes), slot_bytes) /
                         elem_;
   }
@@ -145,6 +147,7 @@ class Cutter {
   const MeshAlgorithm id_;
   const size_t count_;
   const size_t elem_;
+  const uint32_t advised_blocks_;
   const uint32_t max_blocks_;
   Plan& plan_;
 };

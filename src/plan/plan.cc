@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "base/hash.h"
 #include "plan/rows.h"
 
 namespace tutti {
@@ -33,10 +34,11 @@ constexpr RowFunctions kChannelFunctions[] = {
 #include "plan/algorithms.def"
 };
 
-const RowFunctions& FunctionsOf(RankKind kind, size_t row) {
-  return kind == RankKind::kHost   ? kHostFunctions[row]
-         : kind == RankKind::kMesh ? kMeshFunctions[row]
-                                   : kChannelFunctions[row];
+const RowFunctions& FunctionsOf(RankKind kind, const AlgorithmRow& row) {
+  const auto i = static_cast<size_t>(&row - RowsOf(kind).data());
+  return kind == RankKind::kHost   ? kHostFunctions[i]
+         : kind == RankKind::kMesh ? kMeshFunctions[i]
+                                   : kChannelFunctions[i];
 }
 
 // Holds the ways to answer a question. A tuner sees the options; option i belongs to plan i.
@@ -115,8 +117,9 @@ bool Applies(const PlanContext& c, const AlgorithmRow& row, const PlanQuestion& 
 }
 
 // Adds the way by a row and a protocol, where the row serves the question.
-void Consider(const PlanContext& c, const RowFunctions& functions, const AlgorithmRow& row,
-              Protocol protocol, const PlanQuestion& q, Ways& ways) {
+void Consider(const PlanContext& c, const AlgorithmRow& row, Protocol protocol,
+              const PlanQuestion& q, Ways& ways) {
+  const RowFunctions& functions = FunctionsOf(c.kind, row);
   Plan& plan = ways.plans[ways.count];
   plan = {};
   plan.row = &row;
@@ -134,41 +137,58 @@ void Consider(const PlanContext& c, const RowFunctions& functions, const Algorit
 }
 
 void CollectWays(const PlanContext& c, const PlanQuestion& q, Ways& ways) {
-  const auto rows = RowsOf(c.kind);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (!Applies(c, rows[i], q)) continue;
+  for (const AlgorithmRow& row : RowsOf(c.kind)) {
+    if (!Applies(c, row, q)) continue;
     for (const Protocol protocol : {Protocol::kLL, Protocol::kLL128, Protocol::kSimple})
-      if (rows[i].Has(protocol)) Consider(c, FunctionsOf(c.kind, i), rows[i], protocol, q, ways);
+      if (row.Has(protocol)) Consider(c, row, protocol, q, ways);
   }
 }
 
-// Returns the size of the operation's largest buffer, as tuners count sizes.
-size_t LargestBuffer(const PlanContext& c, const Question& q) {
+// Describes the question to a tuner. Tuners count the bytes of the operation's largest buffer.
+AdvisedOperation OperationOf(const PlanContext& c, const Question& q) {
   const bool parts = q.collective == Collective::kAllGather ||
                      q.collective == Collective::kReduceScatter ||
                      q.collective == Collective::kAlltoAll;
-  return static_cast<size_t>(q.bytes()) * (parts ? static_cast<size_t>(c.num_ranks) : 1);
+  return {.collective = q.collective,
+          .bytes = static_cast<size_t>(q.bytes()) * (parts ? static_cast<size_t>(c.num_ranks) : 1),
+          .registered = q.buffers == Buffers::kRegistered};
 }
 
-// Lets the adviser change the predicted times. A way with is_extra counts only if the adviser has
-// changed its time.
-void TakeAdvice(const PlanContext& c, const PlanQuestion& q, CostAdviser& adviser, Ways& ways) {
+// Lets the adviser change the predicted times, and returns how many channels the adviser wants. A
+// way with is_extra counts only if the adviser has changed its time.
+uint32_t TakeAdvice(const PlanContext& c, const PlanQuestion& q, CostAdviser& adviser, Ways& ways) {
   const std::array<CostOption, Ways::kMost> before = ways.options;
-  adviser.Advise(q.collective, LargestBuffer(c, q), ways.Options());
+  const uint32_t channels = adviser.Advise(OperationOf(c, q), ways.Options());
   for (size_t i = 0; i < ways.count; ++i)
     if (ways.options[i].is_extra && ways.options[i].us == before[i].us)
       ways.options[i].us = kNeverUs;
+  return channels;
 }
 
-// Makes the steps as long as the adviser wants, within the length of a slot.
+// Cuts the plan anew for the number of channels that the adviser wants, and keeps the plan where
+// the row and the protocol do not serve the question by this number.
+void TakeChannels(const PlanContext& c, PlanQuestion q, uint32_t channels, Plan& plan) {
+  if (channels == 0) return;
+  q.advised_channels = channels;
+  Plan cut;
+  cut.row = plan.row;
+  cut.protocol = plan.protocol;
+  if (FunctionsOf(c.kind, *plan.row).cut(c, q, cut) != Fit::kNo) plan = cut;
+}
+
+// Makes the steps as long as the adviser wants, within the length of a slot. Kernels of GPUs access
+// whole lines, and therefore the slices of GPUs are whole lines.
 void CutAsAdvised(const PlanContext& c, const PlanQuestion& q, const CostOption& chosen,
                   CostAdviser& adviser, Plan& plan) {
   if (plan.slot_elems == 0) return;
   const size_t slices = plan.chunk_elems / plan.slice_elems;
   const size_t planned = plan.chunk_elems * q.elem_bytes();
-  const size_t advised = adviser.AdviseChunk(q.collective, LargestBuffer(c, q), chosen, planned);
+  const uint32_t channels = plan.channels * (plan.row->where == Where::kChannelTrees ? 2 : 1);
+  const size_t advised = adviser.AdviseChunk(OperationOf(c, q), chosen, channels, planned);
   if (advised == planned) return;
-  plan.slice_elems = std::clamp<size_t>(advised / slices / q.elem_bytes(), 1, plan.slot_elems);
+  const size_t line = c.kind == RankKind::kHost ? 1 : kGpuLineBytes / q.elem_bytes();
+  plan.slice_elems =
+      std::clamp<size_t>(advised / slices / q.elem_bytes() / line * line, line, plan.slot_elems);
   plan.chunk_elems = plan.slice_elems * slices;
 }
 
@@ -203,13 +223,15 @@ Plan MakePlan(const PlanContext& c, const Question& question, CostAdviser* advis
   CollectWays(c, q, ways);
   size_t best = ways.Best();
   if (best == Ways::kMost) return {};
+  uint32_t channels = 0;
   if (adviser != nullptr) {
     const int off = ways.options[best].off;
-    TakeAdvice(c, q, *adviser, ways);
+    channels = TakeAdvice(c, q, *adviser, ways);
     best = ways.Best();
     if (best == Ways::kMost || ways.options[best].off > off) return MakePlan(c, question);
   }
   Plan plan = ways.plans[best];
+  TakeChannels(c, q, channels, plan);
   plan.us = ways.options[best].us;
   if (q.IsAdvised(plan.algorithm())) CutAsAdvised(c, q, ways.options[best], *adviser, plan);
   return plan;
@@ -229,6 +251,16 @@ double PredictUs(const PlanContext& c, const Question& q, CostAdviser* adviser) 
   const double launch_us = c.kind == RankKind::kMesh ? c.mesh.costs.launch_us : 0;
   if (c.num_ranks == 1 || q.bytes() == 0) return launch_us;
   return launch_us + (Serves(c.kind, q.collective) ? MakePlan(c, q, adviser).us : MessagesUs(c, q));
+}
+
+uint64_t HashOf(const Plan& plan) {
+  const std::array<uint64_t, 6> chosen = {static_cast<uint64_t>(plan.algorithm()),
+                                          static_cast<uint64_t>(plan.protocol),
+                                          plan.slice_elems,
+                                          plan.channel_elems,
+                                          plan.threads,
+                                          static_cast<uint64_t>(plan.owners)};
+  return Fnv1a::OfObjects(std::span<const uint64_t>(chosen));
 }
 
 bool IsLeft(const PlanContext& c, Collective collective, Protocol protocol) {

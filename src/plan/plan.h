@@ -166,6 +166,9 @@ double PredictUs(const PlanContext& context, const Question& question, Algorithm
 double PredictUs(const PlanContext& context, const Question& question,
                  CostAdviser* adviser = nullptr);
 
+// Returns a hash of the parts of a plan that ranks with different tuners might choose differently.
+uint64_t HashOf(const Plan& plan);
+
 // Returns whether NCCL_PROTO allows the protocol for a collective.
 bool IsLeft(const PlanContext& context, Collective collective, Protocol protocol);
 

@@ -42,6 +42,13 @@ class Planner {
   // Returns the plan for a task with buffers of the kind `buffers`. The reference is valid until
   // the next call. The requirements are those of MakePlan.
   const Plan& For(const CollectiveTask& task, Buffers buffers = Buffers::kOwn);
+  // Returns an equal plan, and remembers nothing.
+  Plan Make(const CollectiveTask& task, Buffers buffers = Buffers::kOwn) const {
+    return MakePlan(context_, QuestionOf(context_, task, buffers), adviser_);
+  }
+  double PredictUs(const Task& task, Buffers buffers = Buffers::kOwn) const {
+    return tutti::PredictUs(context_, task, buffers, adviser_);
+  }
 
   // Returns InvalidUsage if the call demands certain algorithms and none of them serves the call.
   // The planner does not ask the tuner here, because the tuner's advice may differ between ranks.

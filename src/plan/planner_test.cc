@@ -29,12 +29,14 @@ CollectiveTask AllReduceOf(size_t count) {
 class Rings final : public CostAdviser {
  public:
   bool Names(Algorithm algorithm) const override { return algorithm == Algorithm::kRing; }
-  void Advise(Collective, size_t, std::span<CostOption> options) override {
+  uint32_t Advise(const AdvisedOperation&, std::span<CostOption> options) override {
     ++asked;
     for (CostOption& option : options)
       if (option.algorithm == Algorithm::kRing) option.us = 0;
+    return 0;
   }
-  size_t AdviseChunk(Collective, size_t, const CostOption&, size_t chunk_bytes) override {
+  size_t AdviseChunk(const AdvisedOperation&, const CostOption&, uint32_t,
+                     size_t chunk_bytes) override {
     return chunk_bytes;
   }
   int asked = 0;

@@ -25,10 +25,16 @@ enum class Fit : uint8_t {
 struct PlanQuestion : Question {
   uint32_t allowed = 0;  // A bit for each Algorithm that is allowed; 0: all.
   uint32_t advised = 0;  // A bit for each Algorithm that a tuner knows by name.
+  // The number of channels that a tuner wants; 0: no wish. Ranks on hosts have one channel.
+  uint32_t advised_channels = 0;
 
   bool Names(Algorithm algorithm) const { return (allowed & Bit(algorithm)) != 0; }
   bool IsAdvised(Algorithm algorithm) const { return (advised & Bit(algorithm)) != 0; }
 };
+
+// The channels, chunks and slices of GPUs begin at multiples of this many bytes. A GPU thread
+// accesses this many bytes at once.
+inline constexpr size_t kGpuLineBytes = 16;
 
 using CutFunction = Fit (*)(const PlanContext&, const PlanQuestion&, Plan&);
 using CostFunction = double (*)(const PlanContext&, const PlanQuestion&, const Plan&);

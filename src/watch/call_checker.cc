@@ -44,7 +44,7 @@ CallChecker::~CallChecker() {
   if (asking.joinable()) asking.join();
 }
 
-void CallChecker::Note(const Task& task, uint32_t registered) {
+void CallChecker::Note(const Task& task, uint32_t registered, uint32_t advised) {
   if (const auto* const message = std::get_if<MessageTask>(&task)) {
     if (message->peer == rank_) return;  // Both ends are in one call, which has compared them.
     MessageCall call = {SignatureOf(*message), message->is_send};
@@ -53,6 +53,7 @@ void CallChecker::Note(const Task& task, uint32_t registered) {
     const auto& collective = std::get<CollectiveTask>(task);
     OpSignature signature = SignatureOf(collective);
     signature.registered = registered;
+    signature.advised = advised;
     const Watch::Operation begun(watch_, signature, collective.parts);
   }
   calls_.fetch_add(1, std::memory_order_seq_cst);

@@ -37,8 +37,9 @@ class CallChecker {
               std::function<bool()> unfinished);
   ~CallChecker();
 
-  // Notes that the task was launched. `registered`: see OpSignature. At most one thread at a time.
-  void Note(const Task& task, uint32_t registered = 0);
+  // Notes that the task was launched. `registered` and `advised` are the members of OpSignature. At
+  // most one thread at a time.
+  void Note(const Task& task, uint32_t registered = 0, uint32_t advised = 0);
   // Tells the others that this rank has ended its communicator. `finished`: see LeaveNotice.
   void SendLeaveNotice(bool finished) { watch_.SendLeaveNotice(finished); }
 

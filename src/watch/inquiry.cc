@@ -20,7 +20,7 @@ struct InquiryWire {
   uint64_t pair_sends;
   uint64_t pair_receives;
   uint32_t registered;
-  uint32_t more_zero;
+  uint32_t advised;
 };
 static_assert(sizeof(InquiryWire) == 56);
 
@@ -43,7 +43,7 @@ void AppendInquiry(const Inquiry& inquiry, Bytes& bytes) {
                             pair.sends,
                             pair.receives,
                             signature.registered,
-                            0};
+                            signature.advised};
   const size_t at = bytes.size();
   bytes.resize(at + sizeof(wire));
   std::memcpy(bytes.data() + at, &wire, sizeof(wire));
@@ -67,7 +67,8 @@ std::optional<Inquiry> ReadInquiry(std::span<const std::byte> bytes) {
                        static_cast<DataType>(wire.type),
                        wire.op,
                        wire.has_op != 0,
-                       wire.registered};
+                       wire.registered,
+                       wire.advised};
   if (wire.has_pair != 0) inquiry.pair = PairCounts{wire.pair_sends, wire.pair_receives};
   return inquiry;
 }

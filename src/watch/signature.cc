@@ -70,6 +70,7 @@ std::string OpSignature::Describe() const {
   if (root >= 0)
     text += fmt::format(", {} {}", collective == Collective::kSendRecv ? "peer" : "root", root);
   if (registered != 0) text += fmt::format(", in registered buffers {:08x}", registered);
+  if (advised != 0) text += fmt::format(", tuned to {:08x}", advised);
   return text + ")";
 }
 

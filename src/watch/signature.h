@@ -27,9 +27,10 @@ struct OpSignature {
   // Where GPUs work in registered buffers: a hash of the buffers and of the places in them.
   // Otherwise 0.
   uint32_t registered = 0;
+  uint32_t advised = 0;  // GPUs with a tuner: a hash of the plan. Otherwise 0.
 
-  // Returns a mixture of all fields but the last, which no chunk could show. Equal signatures have
-  // equal tags. The tag is neither secret nor a checksum.
+  // Returns a mixture of all fields but the last two, which no chunk could show. Equal signatures
+  // have equal tags. The tag is neither secret nor a checksum.
   uint32_t Tag() const;
   // Returns a text such as "AllReduce(count 4096, float32, sum)".
   std::string Describe() const;

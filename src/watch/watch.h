@@ -301,6 +301,11 @@ class Watch final : public WaitWatcher {
   Bootstrap& bootstrap_;
   const int64_t timeout_ns_;
   const int64_t explain_ns_;
+  // Returns the end of a sentence about ranks that do not match.
+  const char* OrTuners() const {
+    return has_tuner_ ? "; or their tuner plugins (NCCL_TUNER_PLUGIN) choose differently" : "";
+  }
+
   bool has_tuner_ = false;
   const std::vector<std::string> rank_names_;
 

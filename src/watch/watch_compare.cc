@@ -108,8 +108,7 @@ Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag
       "{} sent data of another operation than the one that {} is in (tag {:08x}, expected {:08x}): "
       "all ranks must call the same operations in the same order with the same arguments (in an "
       "AlltoAllV, what one rank sends another must be what that one expects){}",
-      NameOf(peer), NameOf(bootstrap_.rank()), found_tag, expected_tag,
-      has_tuner_ ? "; or their tuner plugins (NCCL_TUNER_PLUGIN) choose differently" : "");
+      NameOf(peer), NameOf(bootstrap_.rank()), found_tag, expected_tag, OrTuners());
   Status reason = stopped() ? StopReason() : otherwise;
   Stop(reason, /*tell=*/true);
   return reason;
@@ -215,9 +214,9 @@ void Watch::CompareCollective(const Asked& asked) {
   Stop(InvalidUsage("mismatched collectives: as number {} of this communicator {} called {} and {} "
                     "called {}. All ranks must call the same operations in the same order with "
                     "the same count, type, operator and root, and in the same places of the same "
-                    "registered buffers",
+                    "registered buffers{}",
                     theirs.sequence, NameOf(bootstrap_.rank()), mine->Describe(),
-                    NameOf(asked.from), theirs.Describe()),
+                    NameOf(asked.from), theirs.Describe(), OrTuners()),
        /*tell=*/true);
 }
 

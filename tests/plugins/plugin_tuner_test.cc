@@ -7,6 +7,7 @@
 #include "example_library.h"
 #include "operations/tuner/abi.h"
 #include "operations/tuner/tuner_plugin.h"
+#include "plan/mesh.h"
 #include "plan/plan.h"
 
 namespace tutti {
@@ -20,13 +21,30 @@ PlanContext FourHosts() {
   context.host.slot_bytes = 512 << 10;
   return context;
 }
+// Four GPUs that reach one another's memory.
+PlanContext FourGpus() { return MeshContextFor(4, 132, GpuReach::kNvlink); }
+// Four GPUs of four hosts.
+PlanContext FourGpusOfFourHosts() {
+  PlanContext context;
+  context.kind = RankKind::kChannels;
+  context.num_ranks = context.hosts.count = 4;
+  context.channel = {.channels = 8,
+                     .slot_bytes = 512 << 10,
+                     .pair_slot_bytes = 128 << 10,
+                     .trees = 4,
+                     .tree_slot_bytes = 64 << 10};
+  return context;
+}
 constexpr TunedComm kComm = {.id = 7, .num_ranks = 4, .num_hosts = 4};
 
+std::unique_ptr<TunerPlugin> LoadTuner(const Settings& settings) {
+  return TunerPlugin::Load(TunerPlugin::Find(settings), kComm);
+}
 std::unique_ptr<TunerPlugin> LoadTuner(const std::string& names) {
   Settings settings;
   settings.tuner_plugin = names;
   settings.net_plugin = "none";
-  return TunerPlugin::Load(settings, kComm);
+  return LoadTuner(settings);
 }
 
 Plan ChooseWith(CostAdviser* adviser, const PlanContext& context = FourHosts(),
@@ -67,17 +85,41 @@ TEST_P(TunerVersionTest, ChoosesWhatThePluginWants) {
   EXPECT_EQ(AskExample<int>(file(), "exampleOpenContexts"), 0) << "a context was not ended";
 }
 
-TEST_P(TunerVersionTest, KeepsTheChoiceWhereThePluginSaysNothingOrFails) {
-  const Plan without = ChooseWith(nullptr);
-  for (const char* const wish : {"keep", "fail"}) {
-    const WithVariable variable("EXAMPLE_TUNER", wish);
+TEST_P(TunerVersionTest, ChoosesAlgorithmsAndChannelsOfGpus) {
+  struct Wish {
+    PlanContext context;
+    const char* text;
+    Algorithm algorithm;
+    uint32_t channels;
+  };
+  const WithVariable channels("EXAMPLE_TUNER_CHANNELS", "6");
+  for (const Wish& wish : {Wish{FourGpus(), "ring-simple", Algorithm::kRing, 6},
+                           {FourGpusOfFourHosts(), "ring-simple", Algorithm::kRing, 6},
+                           {FourGpusOfFourHosts(), "tree-simple", Algorithm::kTree, 3}}) {
+    const WithVariable variable("EXAMPLE_TUNER", wish.text);
     const auto tuner = LoadTuner(file());
     ASSERT_NE(tuner, nullptr);
-    const Plan choice = ChooseWith(tuner.get());
-    EXPECT_EQ(choice.algorithm(), without.algorithm()) << wish;
-    EXPECT_EQ(choice.protocol, without.protocol) << wish;
-    EXPECT_EQ(choice.chunk_elems, without.chunk_elems) << wish;
+    const Plan without = ChooseWith(nullptr, wish.context);
+    EXPECT_NE(without.channels, wish.channels);
+    const Plan choice = ChooseWith(tuner.get(), wish.context);
+    EXPECT_EQ(choice.algorithm(), wish.algorithm) << wish.text;
+    EXPECT_EQ(choice.channels, wish.channels) << wish.text;
   }
+}
+
+TEST_P(TunerVersionTest, KeepsTheChoiceWhereThePluginSaysNothingOrFails) {
+  for (const PlanContext& context : {FourHosts(), FourGpus(), FourGpusOfFourHosts()})
+    for (const char* const wish : {"keep", "fail"}) {
+      const Plan without = ChooseWith(nullptr, context);
+      const WithVariable variable("EXAMPLE_TUNER", wish);
+      const auto tuner = LoadTuner(file());
+      ASSERT_NE(tuner, nullptr);
+      const Plan choice = ChooseWith(tuner.get(), context);
+      EXPECT_EQ(choice.algorithm(), without.algorithm()) << wish;
+      EXPECT_EQ(choice.protocol, without.protocol) << wish;
+      EXPECT_EQ(choice.channels, without.channels) << wish;
+      EXPECT_EQ(choice.chunk_elems, without.chunk_elems) << wish;
+    }
 }
 
 TEST_P(TunerVersionTest, IsNotUsedWhereItsInitFails) {
@@ -132,6 +174,30 @@ TEST(TunerTest, StepsAreAsLongAsItWantsWithinASlot) {
   }
 }
 
+// A Reduce of GPUs has two chains, and NCCL has one name for both.
+TEST(TunerTest, AChainInRankOrderDoesNotPassForTheOtherChain) {
+  const Question reduce = {
+      .collective = Collective::kReduce, .count = 1 << 24, .type = DataType::kFloat32};
+  for (const char* const wish : {"keep", "ring-simple"}) {
+    const WithVariable variable("EXAMPLE_TUNER", wish);
+    const auto tuner = LoadTuner(ExampleFile("tuner", 7));
+    EXPECT_EQ(MakePlan(FourGpus(), reduce, tuner.get()).row->id, MeshAlgorithm::kReduceChain);
+  }
+}
+
+TEST(TunerTest, HearsOfRegisteredBuffersAndOfTheChannels) {
+  const WithVariable variable("EXAMPLE_TUNER", "ring-simple");
+  const std::string file = ExampleFile("tuner", 7);
+  const auto tuner = LoadTuner(file);
+  Question question = {.count = 1 << 18, .type = DataType::kFloat32};
+  for (const bool registered : {true, false}) {
+    question.buffers = registered ? Buffers::kRegistered : Buffers::kOwn;
+    const Plan plan = MakePlan(FourGpus(), question, tuner.get());
+    EXPECT_EQ(AskExample<int>(file, "exampleLastRegistered"), registered ? 1 : 0);
+    EXPECT_EQ(AskExample<int>(file, "exampleLastChannels"), static_cast<int>(plan.channels));
+  }
+}
+
 TEST(TunerTest, IsAskedAboutTheCollectivesThatNcclAsksAbout) {
   const std::string file = ExampleFile("tuner", 7);
   const auto tuner = LoadTuner(file);
@@ -153,11 +219,11 @@ TEST(TunerTest, LiesInTheLibraryOfANetworkToo) {
   Settings settings;
   settings.tuner_plugin = "there-is-none";
   settings.net_plugin = ExampleFile("tuner", 5);
-  const auto tuner = TunerPlugin::Load(settings, kComm);
+  const auto tuner = LoadTuner(settings);
   ASSERT_NE(tuner, nullptr);
   EXPECT_EQ(tuner->name(), "Example, version 5");
   settings.tuner_plugin = "none";
-  EXPECT_EQ(TunerPlugin::Load(settings, kComm), nullptr);
+  EXPECT_TRUE(TunerPlugin::Find(settings).empty());
 }
 
 }  // namespace

@@ -4,7 +4,8 @@
 //
 // EXAMPLE_TUNER says what it wants: "tree-ll", "ring-simple", …: that algorithm and protocol;
 // "none": nothing at all; "fail": getCollInfo fails; "init": init fails; "keep", or not set: the
-// choice as it is. EXAMPLE_TUNER_CHUNK is the length of steps that it asks for.
+// choice as it is. EXAMPLE_TUNER_CHANNELS is the number of channels that it asks for, and
+// EXAMPLE_TUNER_CHUNK the length of steps.
 
 #include <cstdlib>
 #include <cstring>
@@ -23,6 +24,8 @@ using namespace tutti::tunerplugin;
 
 int open_contexts = 0;
 int calls = 0;
+int last_registered = -1;
+int last_channels = -1;
 
 std::string Wish() {
   const char* const wish = std::getenv("EXAMPLE_TUNER");
@@ -33,6 +36,9 @@ int WantedAlgorithm(const std::string& wish) {
   return wish.starts_with("tree") ? kTree : wish.starts_with("ring") ? kRing : -1;
 }
 int WantedProtocol(const std::string& wish) { return wish.ends_with("-ll") ? kLL : kSimple; }
+void WishForChannels(int* channels) {
+  if (const char* const wish = std::getenv("EXAMPLE_TUNER_CHANNELS")) *channels = std::atoi(wish);
+}
 
 ncclResult_t Begin(void** context, size_t ranks, size_t hosts) {
   if (ranks < hosts || hosts == 0) return ncclInvalidArgument;
@@ -56,8 +62,9 @@ ncclResult_t BeginNew(void** context, uint64_t, size_t ranks, size_t hosts,
 }
 
 // Changes the table of times: 0 for what is wanted, nothing for all where nothing is.
-ncclResult_t Change(float** given, int algorithms, int protocols) {
+ncclResult_t Change(float** given, int algorithms, int protocols, int* channels) {
   ++calls;
+  WishForChannels(channels);
   const std::string wish = Wish();
   if (wish == "fail") return ncclInternalError;
   if (algorithms != kAlgorithms || protocols != kProtocols) return ncclInvalidArgument;
@@ -76,8 +83,9 @@ ncclResult_t Change(float** given, int algorithms, int protocols) {
 }
 
 [[maybe_unused]] ncclResult_t Ask2(void*, int, size_t, int, int, int, int* algorithm, int* protocol,
-                                   int*) {
+                                   int* channels) {
   ++calls;
+  WishForChannels(channels);
   const std::string wish = Wish();
   if (wish == "fail") return ncclInternalError;
   if (WantedAlgorithm(wish) < 0) return ncclSuccess;
@@ -86,12 +94,13 @@ ncclResult_t Change(float** given, int algorithms, int protocols) {
   return ncclSuccess;
 }
 [[maybe_unused]] ncclResult_t Ask3(void*, int, size_t, int, float** times, int algorithms,
-                                   int protocols, int*) {
-  return Change(times, algorithms, protocols);
+                                   int protocols, int* channels) {
+  return Change(times, algorithms, protocols, channels);
 }
 [[maybe_unused]] ncclResult_t Ask(void*, int, size_t, int, float** times, int algorithms,
-                                  int protocols, int, int*) {
-  return Change(times, algorithms, protocols);
+                                  int protocols, int registered, int* channels) {
+  last_registered = registered;
+  return Change(times, algorithms, protocols, channels);
 }
 
 ncclResult_t Finish(void* context) {
@@ -100,7 +109,8 @@ ncclResult_t Finish(void* context) {
   return ncclSuccess;
 }
 
-[[maybe_unused]] ncclResult_t Chunk(void*, int, size_t, int, int, int, size_t* bytes) {
+[[maybe_unused]] ncclResult_t Chunk(void*, int, size_t, int, int, int channels, size_t* bytes) {
+  last_channels = channels;
   if (const char* const wish = std::getenv("EXAMPLE_TUNER_CHUNK"))
     *bytes = std::strtoull(wish, nullptr, 10);
   return ncclSuccess;
@@ -125,8 +135,10 @@ EXPORT Table6 ncclTunerPlugin_v6 = {{"Example", BeginNew<Constants5>, Ask, Finis
 EXPORT Table7 ncclTunerPlugin_v7 = {{"Example", BeginNew<Constants7>, Ask, Finish}, Chunk};
 #endif
 
-// For the tests: how many contexts are open, and how often it was asked.
+// For the tests: how many contexts are open, how often it was asked, and what it was told last.
 EXPORT int exampleOpenContexts() { return open_contexts; }
 EXPORT int exampleCalls() { return calls; }
+EXPORT int exampleLastRegistered() { return last_registered; }
+EXPORT int exampleLastChannels() { return last_channels; }
 
 }  // extern "C"

@@ -23,7 +23,7 @@ namespace tutti::tunerplugin {
 inline constexpr int kOldestVersion = 2;
 inline constexpr int kNewestVersion = 7;
 
-// The rows and columns of a table of times: NCCL's algorithms and protocols. Hosts have rings and
+// The rows and columns of a table of times: NCCL's algorithms and protocols. Tutti has rings and
 // trees only.
 inline constexpr int kAlgorithms = 7;
 inline constexpr int kProtocols = 3;

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <span>
@@ -12,7 +15,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "config/plugin_file.h"
+#include "base/mutex.h"
 #include "operations/tuner/abi.h"
 
 namespace tutti {
@@ -49,8 +52,12 @@ int RowFor(Algorithm algorithm) {
   return algorithm == Algorithm::kTree ? tunerplugin::kTree : tunerplugin::kRing;
 }
 int ColumnFor(Protocol protocol) {
-  return protocol == Protocol::kLL ? tunerplugin::kLL : tunerplugin::kSimple;
+  return protocol == Protocol::kLL      ? tunerplugin::kLL
+         : protocol == Protocol::kLL128 ? tunerplugin::kLL128
+                                        : tunerplugin::kSimple;
 }
+// Returns whether plugins see the time of the option.
+bool IsShown(const CostOption& option) { return IsNamed(option.algorithm) && option.off == 0; }
 
 // Calls a plugin of any version by the rules of the newest version.
 template <int kVersion, class Table>
@@ -81,8 +88,8 @@ class TunerOf final : public TunerPlugin {
 
   const std::string& name() const override { return name_; }
   bool Names(Algorithm algorithm) const override { return IsNamed(algorithm); }
-  void Advise(Collective collective, size_t bytes, std::span<CostOption> options) override;
-  size_t AdviseChunk(Collective collective, size_t bytes, const CostOption& chosen,
+  uint32_t Advise(const AdvisedOperation& operation, std::span<CostOption> options) override;
+  size_t AdviseChunk(const AdvisedOperation& operation, const CostOption& chosen, uint32_t channels,
                      size_t chunk_bytes) override;
 
  private:
@@ -103,21 +110,22 @@ class TunerOf final : public TunerPlugin {
       return table.init(ranks, hosts, LogForPlugins(), context);
     }
   }
-  ncclResult_t Ask(int collective, size_t bytes, tunerplugin::Times& times);
-  void WarnOnce(const char* what, ncclResult_t result);
+  ncclResult_t Ask(int collective, const AdvisedOperation& operation, tunerplugin::Times& times,
+                   int& channels) TUTTI_REQUIRES(mutex_);
+  void WarnOnce(const char* what, ncclResult_t result) TUTTI_REQUIRES(mutex_);
 
   const Table& table_;
   void* const context_;
   const std::string name_;
-  bool has_warned_ = false;
+  Mutex mutex_;  // Held while the plugin is asked.
+  bool has_warned_ TUTTI_GUARDED_BY(mutex_) = false;
 };
 
 template <int kVersion, class Table>
-ncclResult_t TunerOf<kVersion, Table>::Ask(int collective, size_t bytes,
-                                           tunerplugin::Times& times) {
+ncclResult_t TunerOf<kVersion, Table>::Ask(int collective, const AdvisedOperation& operation,
+                                           tunerplugin::Times& times, int& channels) {
   constexpr int kOneOperation = 1;
-  constexpr int kNotRegistered = 0;
-  int channels = 0;  // Hosts have one channel, whatever a plugin wants.
+  const size_t bytes = operation.bytes;
   auto* const table = reinterpret_cast<float**>(&times);
   if constexpr (kVersion == 2) {
     // Version 2 names a single algorithm and protocol. A time of 0 makes the planner choose them.
@@ -136,54 +144,63 @@ ncclResult_t TunerOf<kVersion, Table>::Ask(int collective, size_t bytes,
                                 tunerplugin::kAlgorithms, tunerplugin::kProtocols, &channels);
   } else {
     return table_.get_coll_info(context_, collective, bytes, kOneOperation, table,
-                                tunerplugin::kAlgorithms, tunerplugin::kProtocols, kNotRegistered,
-                                &channels);
+                                tunerplugin::kAlgorithms, tunerplugin::kProtocols,
+                                operation.registered ? 1 : 0, &channels);
   }
 }
 
-// If the plugin fails, the operation runs as without a plugin.
+// If the plugin fails, the operation runs as without a plugin. Where several options have the same
+// name in NCCL, the plugin sees and changes the time of the shortest.
 template <int kVersion, class Table>
-void TunerOf<kVersion, Table>::Advise(Collective collective, size_t bytes,
-                                      std::span<CostOption> options) {
-  const std::optional<int> number = NumberOf(collective);
-  if (!number) return;
-  const auto is_shown = [](const CostOption& option) {
-    return IsNamed(option.algorithm) && option.off == 0;
-  };
-  tunerplugin::Times times;
-  for (auto& row : times) {
-    for (float& time : row) time = tunerplugin::kIgnore;
+uint32_t TunerOf<kVersion, Table>::Advise(const AdvisedOperation& operation,
+                                          std::span<CostOption> options) {
+  const std::optional<int> number = NumberOf(operation.collective);
+  if (!number) return 0;
+  CostOption* shortest[tunerplugin::kAlgorithms][tunerplugin::kProtocols] = {};
+  tunerplugin::Times told;
+  for (auto& row : told) std::fill(std::begin(row), std::end(row), tunerplugin::kIgnore);
+  for (CostOption& option : options) {
+    if (!IsShown(option)) continue;
+    const int row = RowFor(option.algorithm), column = ColumnFor(option.protocol);
+    if (shortest[row][column] != nullptr && shortest[row][column]->us <= option.us) continue;
+    shortest[row][column] = &option;
+    told[row][column] = static_cast<float>(option.us);
   }
-  for (const CostOption& option : options) {
-    if (is_shown(option)) {
-      times[RowFor(option.algorithm)][ColumnFor(option.protocol)] = static_cast<float>(option.us);
+  tunerplugin::Times times;
+  std::memcpy(times, told, sizeof(times));
+  int channels = 0;
+  {
+    const MutexLock lock(mutex_);
+    if (const ncclResult_t result = Ask(*number, operation, times, channels);
+        result != ncclSuccess) {
+      WarnOnce("getCollInfo", result);
+      return 0;
     }
   }
-  if (const ncclResult_t result = Ask(*number, bytes, times); result != ncclSuccess) {
-    WarnOnce("getCollInfo", result);
-    return;
-  }
   for (CostOption& option : options) {
-    if (!is_shown(option)) continue;
-    const float time = times[RowFor(option.algorithm)][ColumnFor(option.protocol)];
-    if (time == static_cast<float>(option.us)) continue;
-    option.us = std::isfinite(time) && time >= 0 ? double{time} : kNotThisWay;
+    if (!IsShown(option)) continue;
+    const int row = RowFor(option.algorithm), column = ColumnFor(option.protocol);
+    const float time = times[row][column];
+    if (time == told[row][column]) continue;
+    const bool counts = &option == shortest[row][column] && std::isfinite(time) && time >= 0;
+    option.us = counts ? double{time} : kNotThisWay;
   }
+  return static_cast<uint32_t>(std::max(channels, 0));
 }
 
 template <int kVersion, class Table>
-size_t TunerOf<kVersion, Table>::AdviseChunk([[maybe_unused]] Collective collective,
-                                             [[maybe_unused]] size_t bytes,
+size_t TunerOf<kVersion, Table>::AdviseChunk([[maybe_unused]] const AdvisedOperation& operation,
                                              [[maybe_unused]] const CostOption& chosen,
+                                             [[maybe_unused]] uint32_t channels,
                                              size_t chunk_bytes) {
   if constexpr (kVersion >= 6) {
-    const std::optional<int> number = NumberOf(collective);
+    const std::optional<int> number = NumberOf(operation.collective);
     if (!number || table_.get_chunk_size == nullptr) return chunk_bytes;
-    constexpr int kOneChannel = 1;
+    const MutexLock lock(mutex_);
     size_t advised = chunk_bytes;
     const ncclResult_t result =
-        table_.get_chunk_size(context_, *number, bytes, RowFor(chosen.algorithm),
-                              ColumnFor(chosen.protocol), kOneChannel, &advised);
+        table_.get_chunk_size(context_, *number, operation.bytes, RowFor(chosen.algorithm),
+                              ColumnFor(chosen.protocol), static_cast<int>(channels), &advised);
     if (result == ncclSuccess) return advised;
     WarnOnce("getChunkSize", result);
   }
@@ -215,41 +232,42 @@ Result<std::unique_ptr<TunerPlugin>> OpenIn(const PluginFile& file, const TunedC
   return std::unique_ptr<TunerPlugin>();
 }
 
-// Opens the plugin of the given name.
-Result<std::unique_ptr<TunerPlugin>> Open(const std::string& name, const TunedComm& comm) {
-  TUTTI_ASSIGN(const PluginFile file, PluginFile::Open(kTunerPlugin, name));
-  TUTTI_ASSIGN(std::unique_ptr<TunerPlugin> tuner, OpenIn(file, comm));
-  if (tuner) return tuner;
+Status CheckTable(const PluginFile& file) {
+  for (int version = tunerplugin::kOldestVersion; version <= tunerplugin::kNewestVersion; ++version)
+    if (file.Find(fmt::format("ncclTunerPlugin_v{}", version)) != nullptr) return Status::Ok();
   return InvalidUsage("the tuner plugin {} has no table from ncclTunerPlugin_v{} to v{}",
                       file.name(), tunerplugin::kOldestVersion, tunerplugin::kNewestVersion);
 }
 
-// Opens the tuner in the library of a network plugin. Returns null without a tuner.
-std::unique_ptr<TunerPlugin> OpenBesideNet(const std::string& name, const TunedComm& comm) {
-  const Result<PluginFile> file = PluginFile::Open(kNetPlugin, name);
-  if (!file.ok()) return nullptr;
-  Result<std::unique_ptr<TunerPlugin>> tuner = OpenIn(*file, comm);
-  if (tuner.ok()) return std::move(tuner).value();
-  TUTTI_WARN("{}: operations are chosen without it", tuner.status().message());
-  return nullptr;
-}
-
 }  // namespace
 
-std::unique_ptr<TunerPlugin> TunerPlugin::Load(const Settings& settings, const TunedComm& comm) {
+std::vector<PluginFile> TunerPlugin::Find(const Settings& settings) {
+  std::vector<PluginFile> found;
   const std::vector<std::string> names = PluginNames(settings.tuner_plugin);
-  if (names.empty()) return nullptr;
   for (const std::string& name : names) {
-    Result<std::unique_ptr<TunerPlugin>> tuner = Open(name, comm);
-    if (tuner.ok()) return std::move(tuner).value();
-    if (name.empty()) {
-      TUTTI_INFO(kLogInit | kLogTuning, "{}", tuner.status().message());
-    } else {
-      TUTTI_WARN("{}: operations are chosen without it", tuner.status().message());
-    }
+    const Result<PluginFile> file = PluginFile::Open(kTunerPlugin, name);
+    const Status status = file.ok() ? CheckTable(*file) : file.status();
+    if (status.ok())
+      found.push_back(*file);
+    else if (name.empty())
+      TUTTI_INFO(kLogInit | kLogTuning, "{}", status.message());
+    else
+      TUTTI_WARN("{}: operations are chosen without it", status.message());
   }
+  if (names.empty()) return found;
   for (const std::string& name : PluginNames(settings.net_plugin)) {
-    if (auto tuner = OpenBesideNet(name, comm)) return tuner;
+    const Result<PluginFile> file = PluginFile::Open(kNetPlugin, name);
+    if (file.ok() && CheckTable(*file).ok()) found.push_back(*file);
+  }
+  return found;
+}
+
+std::unique_ptr<TunerPlugin> TunerPlugin::Load(std::span<const PluginFile> libraries,
+                                               const TunedComm& comm) {
+  for (const PluginFile& file : libraries) {
+    Result<std::unique_ptr<TunerPlugin>> tuner = OpenIn(file, comm);
+    if (tuner.ok()) return std::move(tuner).value();
+    TUTTI_WARN("{}: operations are chosen without it", tuner.status().message());
   }
   return nullptr;
 }
