@@ -47,7 +47,7 @@ const Plan& Planner::For(const CollectiveTask& task, Buffers buffers) {
 }
 
 Status Planner::CheckWishes(const CollectiveTask& task, Buffers buffers) const {
-  if (!task.wishes.demands_algorithms || context_.num_ranks == 1 || task.count == 0)
+  if (!task.wishes.demands_algorithms || context_.num_ranks == 1 || task.plan_count() == 0)
     return Status::Ok();
   const Algorithm algorithm =
       Serves(context_.kind, task.collective)

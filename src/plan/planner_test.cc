@@ -102,6 +102,25 @@ TEST(PlannerTest, GpusCountWhatIsOnlyMovedInBytes) {
   EXPECT_EQ(QuestionOf(OneHost(), task).count, 10u);
 }
 
+TEST(PlannerTest, PlansByTheLongestPartThatAllRanksKnow) {
+  auto parts = std::make_shared<VariableParts>();
+  parts->recvs = {{2, 0, 5, 0}, {0, 9, 2, 20}};
+  CollectiveTask task = {.collective = Collective::kAllGatherV, .parts = parts};
+  EXPECT_EQ(task.plan_count(), 5u);
+  EXPECT_EQ(task.total_count(), 7u);
+  EXPECT_EQ(parts->recvs.End(), 7u) << "parts without elements end nowhere";
+  EXPECT_FALSE(task.moves_nothing());
+  parts->sends = {{3, 0, 0, 5}, {0, 3, 3, 3}};
+  task.collective = Collective::kAlltoAllV;
+  EXPECT_EQ(task.plan_count(), 0u);
+  EXPECT_EQ(task.total_count(), 8u);
+  EXPECT_FALSE(task.moves_nothing()) << "only two ranks know each count";
+  parts->recvs.counts = {0, 0, 0, 0};
+  task.collective = Collective::kReduceScatterV;
+  EXPECT_TRUE(task.moves_nothing());
+  EXPECT_FALSE(CollectiveTask{.collective = Collective::kBarrier}.moves_nothing());
+}
+
 TEST(PlannerTest, PredictsMessagesAndNothingOfOneSidedCalls) {
   EXPECT_GT(PredictUs(OneHost(), MessageTask{.is_send = true, .peer = 1, .count = 100}), 0);
   EXPECT_GT(PredictUs(Channels(), MessageTask{.is_send = true, .peer = 1, .count = 100}), 0);
