@@ -121,6 +121,21 @@ TEST(PlannerTest, PlansByTheLongestPartThatAllRanksKnow) {
   EXPECT_FALSE(CollectiveTask{.collective = Collective::kBarrier}.moves_nothing());
 }
 
+TEST(PlannerTest, PredictsEqualPartsAsTheCollectiveWithASingleCount) {
+  auto parts = std::make_shared<VariableParts>();
+  parts->sends = parts->recvs = {{5000, 5000, 5000, 5000}, {0, 5000, 10000, 15000}};
+  const auto us = [&](const PlanContext& context, Collective equal, Collective variable) {
+    CollectiveTask task = {.collective = equal, .count = 5000, .type = DataType::kFloat32};
+    const double expected = PredictUs(context, task);
+    EXPECT_GT(expected, 0);
+    task = {.collective = variable, .type = DataType::kFloat32, .parts = parts};
+    EXPECT_DOUBLE_EQ(PredictUs(context, task), expected) << Name(variable);
+  };
+  us(OneHost(), Collective::kAllGather, Collective::kAllGatherV);
+  us(OneHost(), Collective::kReduceScatter, Collective::kReduceScatterV);
+  us(Channels(), Collective::kAlltoAll, Collective::kAlltoAllV);
+}
+
 TEST(PlannerTest, PredictsMessagesAndNothingOfOneSidedCalls) {
   EXPECT_GT(PredictUs(OneHost(), MessageTask{.is_send = true, .peer = 1, .count = 100}), 0);
   EXPECT_GT(PredictUs(Channels(), MessageTask{.is_send = true, .peer = 1, .count = 100}), 0);
