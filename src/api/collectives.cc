@@ -4,7 +4,6 @@
 #include "api/collectives.h"
 
 #include <memory>
-#include <numeric>
 #include <utility>
 
 #include "api/context.h"
@@ -24,11 +23,6 @@ Status CheckCount(size_t count, DataType type, int copies) {
   return Status::Ok();
 }
 
-Status CheckBuffer(const void* buffer, const char* what) {
-  if (buffer == nullptr) return InvalidArgument("{} is null", what);
-  return Status::Ok();
-}
-
 // Does the same as CheckTyped without a sentence, at no cost.
 bool IsBuffer(const void* buffer, size_t bytes) {
   return buffer != nullptr && FitsAddressSpace(buffer, bytes);
@@ -37,7 +31,7 @@ bool IsBuffer(const void* buffer, size_t bytes) {
 // Checks a buffer of at least `count` elements. Any address will do: NCCL refuses none either, and
 // the kernels of hosts and GPUs take elements that are not aligned.
 Status CheckTyped(const void* buffer, size_t count, DataType type, const char* what) {
-  TUTTI_TRY(CheckBuffer(buffer, what));
+  if (buffer == nullptr) return InvalidArgument("{} is null", what);
   return CheckExtent(buffer, count * SizeOf(type), what);
 }
 
@@ -66,14 +60,18 @@ Status CheckRoot(int root, int num_ranks, const char* what) {
   return Status::Ok();
 }
 
-// Refuses buffers that are not memory of this process, for NCCL_CHECK_POINTERS. Of a buffer with
-// `count` elements for each rank only the first `count` are looked at.
-Status CheckMapped(const Call& call, const CollectiveTask& task) {
-  const size_t bytes = task.count * SizeOf(task.type);
-  const Operations& operations = call.comm->comm->operations();
-  if (call.NeedsSend(task)) TUTTI_TRY(operations.CheckBuffer(task.send, bytes, "send buffer"));
-  if (call.NeedsRecv(task)) TUTTI_TRY(operations.CheckBuffer(task.recv, bytes, "receive buffer"));
-  return Status::Ok();
+// Checks a buffer of which `count` elements are used. Any buffer will do without elements.
+// NCCL_CHECK_POINTERS refuses buffers that are not memory of this process.
+Status CheckUsed(const ncclComm& comm, const void* buffer, size_t count, DataType type,
+                 bool is_send) {
+  if (count == 0) return Status::Ok();
+  const size_t bytes = count * SizeOf(type);
+  if (!IsBuffer(buffer, bytes)) [[unlikely]]
+    return CheckTyped(buffer, count, type, is_send ? "the send buffer" : "the receive buffer");
+  if (!comm.settings.check_pointers) [[likely]]
+    return Status::Ok();
+  return comm.comm->operations().CheckBuffer(buffer, bytes,
+                                             is_send ? "send buffer" : "receive buffer");
 }
 
 // Resolves the caller's event. The ranks of hosts have events of this library.
@@ -100,14 +98,12 @@ Status Submit(const Call& call, CollectiveTask task, const ncclRedOp_t* op = nul
   const int num_ranks = use->comm->num_ranks();
   TUTTI_TRY(CheckCount(task.count, task.type, call.per_rank ? num_ranks : 1));
   if (task.has_root()) TUTTI_TRY(CheckRoot(task.root, num_ranks, "root"));
-  if (task.count > 0) {
-    const size_t bytes = task.count * SizeOf(task.type);
-    if (call.NeedsSend(task) && !IsBuffer(task.send, bytes)) [[unlikely]]
-      return CheckTyped(task.send, task.count, task.type, "the send buffer");
-    if (call.NeedsRecv(task) && !IsBuffer(task.recv, bytes)) [[unlikely]]
-      return CheckTyped(task.recv, task.count, task.type, "the receive buffer");
-  }
-  if (use->settings.check_pointers) TUTTI_TRY(CheckMapped(call, task));
+  // Of a buffer with `count` elements for each rank only the first `count` are looked at. The
+  // buffers of a collective with parts have been checked.
+  if (call.NeedsSend(task))
+    TUTTI_TRY(CheckUsed(*call.comm, task.send, task.count, task.type, true));
+  if (call.NeedsRecv(task))
+    TUTTI_TRY(CheckUsed(*call.comm, task.recv, task.count, task.type, false));
   if (task.wishes != CallWishes()) [[unlikely]]
     TUTTI_TRY(use->comm->operations().CheckWishes(task));
   if (task.extras && task.extras->launch_event != nullptr) [[unlikely]]
@@ -124,38 +120,25 @@ Status Submit(ncclComm_t comm, cudaStream_t stream, ncclDataType_t type, Message
   message.type = static_cast<DataType>(type);
   TUTTI_TRY(CheckCount(message.count, message.type, 1));
   TUTTI_TRY(CheckRoot(message.peer, use->comm->num_ranks(), "peer"));
-  const Operations& operations = use->comm->operations();
-  if (message.count > 0 && !IsBuffer(message.buffer, message.bytes())) [[unlikely]]
-    return CheckTyped(message.buffer, message.count, message.type,
-                      message.is_send ? "the send buffer" : "the receive buffer");
-  if (use->settings.check_pointers)
-    TUTTI_TRY(operations.CheckBuffer(message.buffer, message.bytes(),
-                                     message.is_send ? "send buffer" : "receive buffer"));
-  TUTTI_ASSIGN(void* const resolved, StreamFor(operations, stream));
+  TUTTI_TRY(CheckUsed(*comm, message.buffer, message.count, message.type, message.is_send));
+  TUTTI_ASSIGN(void* const resolved, StreamFor(use->comm->operations(), stream));
   return ThreadGroup().Add(*comm, {message, resolved});
 }
 
-// Copies the counts of all ranks, and their displacements. Without displacements the parts lie one
-// behind the last.
-Status ReadParts(int num_ranks, const size_t* counts, const size_t* offsets, const char* what,
-                 std::vector<size_t>& counts_out, std::vector<size_t>& offsets_out) {
+// Copies the counts of all ranks and their displacements, and refuses parts that no memory holds.
+// Without displacements the parts lie one behind the last.
+Status ReadParts(int num_ranks, const size_t* counts, const size_t* offsets, DataType type,
+                 const char* what, RankParts& parts) {
   if (counts == nullptr) return InvalidArgument("{} is null", what);
-  counts_out.assign(counts, counts + num_ranks);
-  if (offsets != nullptr) {
-    offsets_out.assign(offsets, offsets + num_ranks);
-  } else {
-    offsets_out.resize(static_cast<size_t>(num_ranks));
-    std::exclusive_scan(counts_out.begin(), counts_out.end(), offsets_out.begin(), size_t{0});
-  }
-  return Status::Ok();
-}
-
-Status CheckParts(const std::vector<size_t>& counts, const std::vector<size_t>& offsets,
-                  DataType type) {
-  for (size_t i = 0; i < counts.size(); ++i) {
-    TUTTI_TRY(CheckCount(counts[i], type, 1));
-    TUTTI_TRY(CheckCount(offsets[i], type, 1));
-    TUTTI_TRY(CheckCount(offsets[i] + counts[i], type, 1));
+  size_t total = 0;
+  for (int r = 0; r < num_ranks; ++r) {
+    const size_t offset = offsets != nullptr ? offsets[r] : total;
+    TUTTI_TRY(CheckCount(counts[r], type, 1));
+    TUTTI_TRY(CheckCount(offset, type, 1));
+    TUTTI_TRY(CheckCount(offset + counts[r], type, 1));
+    TUTTI_TRY(CheckCount(total += counts[r], type, 1));
+    parts.counts.push_back(counts[r]);
+    parts.offsets.push_back(offset);
   }
   return Status::Ok();
 }
@@ -166,19 +149,19 @@ Status AllGatherV(const void* send, size_t send_count, void* recv, const size_t*
   const HandleUse use(comm);
   TUTTI_TRY(CheckUsable(use));
   TUTTI_TRY(CheckType(type));
+  const auto checked = static_cast<DataType>(type);
   auto parts = std::make_shared<VariableParts>();
-  TUTTI_TRY(ReadParts(comm->comm->num_ranks(), counts, offsets, "recvcounts", parts->recv_counts,
-                      parts->recv_offsets));
-  TUTTI_TRY(CheckParts(parts->recv_counts, parts->recv_offsets, static_cast<DataType>(type)));
-  const size_t mine = parts->recv_counts[static_cast<size_t>(comm->comm->rank())];
+  TUTTI_TRY(
+      ReadParts(comm->comm->num_ranks(), counts, offsets, checked, "recvcounts", parts->recvs));
+  const size_t mine = parts->recvs.Size(comm->comm->rank());
   if (mine != send_count)
     return InvalidArgument("sendcount is {}, but recvcounts says {} for this rank, {}", send_count,
                            mine, comm->comm->rank());
-  if (send_count > 0) TUTTI_TRY(CheckBuffer(send, "the send buffer"));
+  TUTTI_TRY(CheckUsed(*comm, send, send_count, checked, true));
+  TUTTI_TRY(CheckUsed(*comm, recv, parts->recvs.End(), checked, false));
   CollectiveTask task = {.collective = Collective::kAllGatherV, .send = send, .recv = recv};
-  task.count = std::accumulate(parts->recv_counts.begin(), parts->recv_counts.end(), size_t{0});
   task.parts = std::move(parts);
-  return Submit({comm, stream, type, UsedBy::kNobody, UsedBy::kAll}, std::move(task));
+  return Submit({comm, stream, type}, std::move(task));
 }
 
 Status ReduceScatterV(const void* send, void* recv, const size_t* counts, ncclDataType_t type,
@@ -186,16 +169,15 @@ Status ReduceScatterV(const void* send, void* recv, const size_t* counts, ncclDa
   const HandleUse use(comm);
   TUTTI_TRY(CheckUsable(use));
   TUTTI_TRY(CheckType(type));
+  const auto checked = static_cast<DataType>(type);
   auto parts = std::make_shared<VariableParts>();
-  TUTTI_TRY(ReadParts(comm->comm->num_ranks(), counts, nullptr, "recvcounts", parts->recv_counts,
-                      parts->recv_offsets));
-  TUTTI_TRY(CheckParts(parts->recv_counts, parts->recv_offsets, static_cast<DataType>(type)));
-  if (parts->recv_counts[static_cast<size_t>(comm->comm->rank())] > 0)
-    TUTTI_TRY(CheckBuffer(recv, "the receive buffer"));
+  TUTTI_TRY(
+      ReadParts(comm->comm->num_ranks(), counts, nullptr, checked, "recvcounts", parts->recvs));
+  TUTTI_TRY(CheckUsed(*comm, send, parts->recvs.End(), checked, true));
+  TUTTI_TRY(CheckUsed(*comm, recv, parts->recvs.Size(comm->comm->rank()), checked, false));
   CollectiveTask task = {.collective = Collective::kReduceScatterV, .send = send, .recv = recv};
-  task.count = std::accumulate(parts->recv_counts.begin(), parts->recv_counts.end(), size_t{0});
   task.parts = std::move(parts);
-  return Submit({comm, stream, type, UsedBy::kAll, UsedBy::kNobody}, std::move(task), &op);
+  return Submit({comm, stream, type}, std::move(task), &op);
 }
 
 Status AllReduceMany(const void* const* sends, void* const* recvs, const size_t* counts, size_t n,
@@ -205,30 +187,37 @@ Status AllReduceMany(const void* const* sends, void* const* recvs, const size_t*
   TUTTI_TRY(CheckType(type));
   if (n > 0 && (sends == nullptr || recvs == nullptr || counts == nullptr))
     return InvalidArgument("sendbuffs, recvbuffs or counts is null");
-  const size_t elem = SizeOf(static_cast<DataType>(type));
+  const auto checked = static_cast<DataType>(type);
   auto buffers = std::make_shared<ScatteredBuffers>();
   buffers->inputs.reserve(n);
   buffers->outputs.reserve(n);
   buffers->starts.reserve(n + 1);
   for (size_t i = 0; i < n; ++i) {
     if (counts[i] == 0) continue;
-    TUTTI_TRY(CheckCount(counts[i], static_cast<DataType>(type), 1));
-    TUTTI_TRY(CheckCount(counts[i] + buffers->count(), static_cast<DataType>(type), 1));
-    const auto checked = static_cast<DataType>(type);
-    TUTTI_TRY(CheckTyped(sends[i], counts[i], checked, "a send buffer"));
-    TUTTI_TRY(CheckTyped(recvs[i], counts[i], checked, "a receive buffer"));
-    const auto* const send = static_cast<const std::byte*>(sends[i]);
-    auto* const recv = static_cast<std::byte*>(recvs[i]);
-    if (comm->settings.check_pointers) {
-      TUTTI_TRY(CheckMapped(
-          {comm, stream, type},
-          {.send = send, .recv = recv, .count = counts[i], .type = static_cast<DataType>(type)}));
-    }
-    buffers->Append(send, recv, counts[i], elem);
+    TUTTI_TRY(CheckCount(counts[i], checked, 1));
+    TUTTI_TRY(CheckCount(counts[i] + buffers->count(), checked, 1));
+    TUTTI_TRY(CheckUsed(*comm, sends[i], counts[i], checked, true));
+    TUTTI_TRY(CheckUsed(*comm, recvs[i], counts[i], checked, false));
+    buffers->Append(static_cast<const std::byte*>(sends[i]), static_cast<std::byte*>(recvs[i]),
+                    counts[i], SizeOf(checked));
   }
   CollectiveTask task = {.collective = Collective::kAllReduce, .count = buffers->count()};
   task.scattered = std::move(buffers);
   return Submit({comm, stream, type, UsedBy::kNobody, UsedBy::kNobody}, std::move(task), &op);
+}
+
+// Checks the parts that a rank sends to each rank and receives from each rank, and issues the task.
+Status SubmitPairs(const Call& call, CollectiveTask task, std::shared_ptr<VariableParts> parts) {
+  const auto type = static_cast<DataType>(call.type);
+  const RankParts &sends = parts->sends, &recvs = parts->recvs;
+  const int self = call.comm->comm->rank();
+  if (sends.Size(self) != recvs.Size(self))
+    return InvalidArgument("this rank sends itself {} elements and receives {}", sends.Size(self),
+                           recvs.Size(self));
+  TUTTI_TRY(CheckUsed(*call.comm, task.send, sends.End(), type, true));
+  TUTTI_TRY(CheckUsed(*call.comm, task.recv, recvs.End(), type, false));
+  task.parts = std::move(parts);
+  return Submit(call, std::move(task));
 }
 
 Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send_offsets,
@@ -237,27 +226,14 @@ Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send
   const HandleUse use(comm);
   TUTTI_TRY(CheckUsable(use));
   TUTTI_TRY(CheckType(type));
+  const auto checked = static_cast<DataType>(type);
   auto parts = std::make_shared<VariableParts>();
   const int n = comm->comm->num_ranks();
-  TUTTI_TRY(ReadParts(n, send_counts, send_offsets, "sendcounts", parts->send_counts,
-                      parts->send_offsets));
-  TUTTI_TRY(ReadParts(n, recv_counts, recv_offsets, "recvcounts", parts->recv_counts,
-                      parts->recv_offsets));
-  TUTTI_TRY(CheckParts(parts->send_counts, parts->send_offsets, static_cast<DataType>(type)));
-  TUTTI_TRY(CheckParts(parts->recv_counts, parts->recv_offsets, static_cast<DataType>(type)));
-  const auto self = static_cast<size_t>(comm->comm->rank());
-  if (parts->send_counts[self] != parts->recv_counts[self])
-    return InvalidArgument("this rank sends itself {} elements and receives {}",
-                           parts->send_counts[self], parts->recv_counts[self]);
-  CollectiveTask task = {
-      .collective = Collective::kAlltoAllV, .send = send, .recv = recv, .count = 0};
-  const auto total = [](const std::vector<size_t>& c) {
-    return std::accumulate(c.begin(), c.end(), size_t{0});
-  };
-  if (total(parts->send_counts) > 0) TUTTI_TRY(CheckBuffer(send, "the send buffer"));
-  if (total(parts->recv_counts) > 0) TUTTI_TRY(CheckBuffer(recv, "the receive buffer"));
-  task.parts = std::move(parts);
-  return Submit({comm, stream, type}, std::move(task));
+  TUTTI_TRY(ReadParts(n, send_counts, send_offsets, checked, "sendcounts", parts->sends));
+  TUTTI_TRY(ReadParts(n, recv_counts, recv_offsets, checked, "recvcounts", parts->recvs));
+  return SubmitPairs({comm, stream, type},
+                     {.collective = Collective::kAlltoAllV, .send = send, .recv = recv},
+                     std::move(parts));
 }
 
 std::shared_ptr<const CallExtras> ExtrasOf(const CollectiveCall& call) {

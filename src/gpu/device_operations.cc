@@ -140,9 +140,7 @@ Status DeviceOperations::LaunchCall(const CollectiveTask& task, cuda::Stream str
   registered_ = advised_ = 0;
   TUTTI_TRY(queue_->OrderBehindLast(stream));
   TUTTI_TRY(RecordLaunchEvent(task, stream));
-  const bool has_count =
-      task.collective != Collective::kBarrier && task.collective != Collective::kAlltoAllV;
-  return task.count == 0 && has_count ? Status::Ok() : LaunchCollective(task, stream);
+  return task.moves_nothing() ? Status::Ok() : LaunchCollective(task, stream);
 }
 
 // Lowers a collective without a row, and launches the steps. The steps use this rank's own buffers:

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <numeric>
-
 namespace tutti {
 namespace {
 
@@ -21,18 +18,6 @@ struct BufferBytes {
   size_t send = 0;
   size_t recv = 0;
 };
-
-// Returns the end of the last part.
-size_t End(const std::vector<size_t>& counts, const std::vector<size_t>& offsets) {
-  size_t end = 0;
-  for (size_t i = 0; i < counts.size(); ++i)
-    if (counts[i] > 0) end = std::max(end, offsets[i] + counts[i]);
-  return end;
-}
-
-size_t Sum(const std::vector<size_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), size_t{0});
-}
 
 // Returns the bytes that `rank` reads and writes in the buffers of a task; 0 for unused buffers.
 BufferBytes BytesOf(const CollectiveTask& task, int rank, size_t num_ranks) {
@@ -59,13 +44,10 @@ BufferBytes BytesOf(const CollectiveTask& task, int rank, size_t num_ranks) {
       break;
   }
   if (!task.parts) return {bytes, bytes};  // AllReduce
-  const VariableParts& parts = *task.parts;
-  const size_t elem = task.elem_bytes(), mine = parts.recv_counts[static_cast<size_t>(rank)];
-  const size_t end = End(parts.recv_counts, parts.recv_offsets) * elem;
-  if (task.collective == Collective::kAllGatherV) return {mine * elem, end};
-  if (task.collective == Collective::kReduceScatterV)
-    return {Sum(parts.recv_counts) * elem, mine * elem};
-  return {End(parts.send_counts, parts.send_offsets) * elem, end};
+  const RankParts& parts = task.parts->recvs;
+  const size_t elem = task.elem_bytes(), mine = parts.Size(rank) * elem, all = parts.End() * elem;
+  if (HasCountsByPair(task.collective)) return {task.parts->sends.End() * elem, all};
+  return task.is_reduction() ? BufferBytes{all, mine} : BufferBytes{mine, all};
 }
 
 }  // namespace

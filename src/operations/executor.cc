@@ -122,9 +122,7 @@ void Executor::RunWatched(const CollectiveTask& task, Buffers buffers, Operation
   uint32_t tag = MixTag(op.signature.Tag(), last_tag_);
   last_tag_ = tag;
   // Nothing moves. A rank with a different count learns this count from the watch.
-  if (task.plan_count() == 0 && task.collective != Collective::kBarrier &&
-      task.collective != Collective::kAlltoAllV)
-    return;
+  if (task.moves_nothing()) return;
   // The members are set one by one, because a copy of a whole HostWork would be read while its
   // parts are still on their way to memory. The wait takes a fiftieth of the time of a short
   // operation.
@@ -161,10 +159,9 @@ Status Executor::RunAlone(const CollectiveTask& task) {
   size_t count = task.count;
   size_t in = 0, out = 0;
   if (task.parts) {
-    count = task.parts->recv_counts[0];
-    out = task.parts->recv_offsets.empty() ? 0 : task.parts->recv_offsets[0];
-    if (task.collective == Collective::kReduceScatterV) out = 0;
-    if (!task.parts->send_offsets.empty()) in = task.parts->send_offsets[0];
+    count = task.parts->recvs.Size(0);
+    out = task.parts->recvs.Offset(0);
+    if (HasCountsByPair(task.collective)) in = task.parts->sends.Offset(0);
   }
   if (count == 0 || task.collective == Collective::kBarrier) return Status::Ok();
   const size_t elem = task.elem_bytes();

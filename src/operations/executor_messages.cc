@@ -91,11 +91,9 @@ Status Executor::RunExchange(const CollectiveTask& task, Operation& op) {
   MessageBatch batch(wait_);
   for (const MessageTask& message : messages) {
     if (message.peer == rank_) continue;
-    // In an AlltoAllV only the two ranks of a message know its length, and a difference must show
-    // in the tag.
-    const uint32_t tag = task.collective == Collective::kAlltoAllV
-                             ? MixTag(op.work.op_tag, message.count)
-                             : op.work.op_tag;
+    // Where only the two ranks of a message know its length, a difference must show in the tag.
+    const uint32_t tag =
+        HasCountsByPair(task.collective) ? MixTag(op.work.op_tag, message.count) : op.work.op_tag;
     AddMessage(message, batch, tag);
   }
   batch.Run();

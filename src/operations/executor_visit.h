@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <vector>
 
 #include "kernels/direct.h"
 #include "kernels/mesh.h"
@@ -17,20 +16,11 @@
 
 namespace tutti {
 
-// Holds the parts of a variable-size collective in the form that the algorithms of kernels/ take.
-struct VariableSizes {
-  const std::vector<size_t>& counts;
-  const std::vector<size_t>& offsets;
-  size_t Offset(int rank) const { return offsets[static_cast<size_t>(rank)]; }
-  size_t Size(int rank) const { return counts[static_cast<size_t>(rank)]; }
-  size_t Longest() const { return *std::max_element(counts.begin(), counts.end()); }
-};
-
 // Calls f with the parts of the task's collective.
 template <class F>
 void WithParts(const CollectiveTask& task, F f) {
   if (task.parts)
-    f(VariableSizes{task.parts->recv_counts, task.parts->recv_offsets});
+    f(task.parts->recvs);
   else
     f(kernels::EqualParts{task.count});
 }

@@ -13,19 +13,17 @@ LoweredStep BarrierStep(std::byte* byte) {
 
 // Returns a Reduce for each rank with a part that is not empty.
 std::vector<LoweredStep> ReducesOf(const CollectiveTask& task, int rank, int num_ranks) {
-  const VariableParts& parts = *task.parts;
+  const RankParts& parts = task.parts->recvs;
   std::vector<LoweredStep> steps;
   for (int r = 0; r < num_ranks; ++r) {
-    const auto part = static_cast<size_t>(r);
-    if (parts.recv_counts[part] == 0) continue;
+    if (parts.Size(r) == 0) continue;
     CollectiveTask& reduce = steps.emplace_back().task;
     reduce = task;
     reduce.collective = Collective::kReduce;
     reduce.parts = nullptr;
     reduce.root = r;
-    reduce.count = parts.recv_counts[part];
-    reduce.send =
-        static_cast<const std::byte*>(task.send) + parts.recv_offsets[part] * task.elem_bytes();
+    reduce.count = parts.Size(r);
+    reduce.send = static_cast<const std::byte*>(task.send) + parts.Offset(r) * task.elem_bytes();
     reduce.recv = r == rank ? task.recv : nullptr;
   }
   return steps;
@@ -69,6 +67,8 @@ struct Part {
   size_t count = 0;
 };
 
+Part PartOf(const RankParts& parts, int rank) { return {parts.Offset(rank), parts.Size(rank)}; }
+
 // Returns the part that `rank` sends to `peer`. A part without elements is not sent.
 Part SentTo(const CollectiveTask& task, int rank, int peer) {
   const auto to = static_cast<size_t>(peer);
@@ -76,11 +76,11 @@ Part SentTo(const CollectiveTask& task, int rank, int peer) {
     case Collective::kAlltoAll:
       return {to * task.count, task.count};
     case Collective::kAlltoAllV:
-      return {task.parts->send_offsets[to], task.parts->send_counts[to]};
+      return PartOf(task.parts->sends, peer);
     case Collective::kAllGather:
       return {0, task.count};
     case Collective::kAllGatherV:
-      return {0, task.parts->recv_counts[static_cast<size_t>(rank)]};
+      return {0, task.parts->recvs.Size(rank)};
     case Collective::kBroadcast:
       return {0, rank == task.root ? task.count : 0};
     case Collective::kGather:
@@ -101,7 +101,7 @@ Part ReceivedFrom(const CollectiveTask& task, int rank, int peer) {
       return {from * task.count, task.count};
     case Collective::kAlltoAllV:
     case Collective::kAllGatherV:
-      return {task.parts->recv_offsets[from], task.parts->recv_counts[from]};
+      return PartOf(task.parts->recvs, peer);
     case Collective::kBroadcast:
     case Collective::kScatter:
       return {0, peer == task.root ? task.count : 0};

@@ -15,8 +15,8 @@ namespace {
 TEST(LowerTest, AReduceScatterVIsAReduceForEachPart) {
   std::vector<float> in(6), out(3);
   auto parts = std::make_shared<VariableParts>();
-  parts->recv_counts = {2, 0, 3};
-  parts->recv_offsets = {0, 2, 3};
+  parts->recvs.counts = {2, 0, 3};
+  parts->recvs.offsets = {0, 2, 3};
   const CollectiveTask task = {.collective = Collective::kReduceScatterV,
                                .send = in.data(),
                                .recv = out.data(),
@@ -115,11 +115,11 @@ TEST(LowerTest, MessagesOfAllRanksMeet) {
   constexpr int kRanks = 5;
   auto parts = std::make_shared<VariableParts>();
   for (size_t r = 0; r < kRanks; ++r) {
-    parts->recv_counts.push_back(r * 3 % 5);
-    parts->recv_offsets.push_back(r * 10);
+    parts->recvs.counts.push_back(r * 3 % 5);
+    parts->recvs.offsets.push_back(r * 10);
   }
-  parts->send_counts = parts->recv_counts;
-  parts->send_offsets = parts->recv_offsets;
+  parts->sends.counts = parts->recvs.counts;
+  parts->sends.offsets = parts->recvs.offsets;
   for (const Collective collective :
        {Collective::kAlltoAll, Collective::kGather, Collective::kScatter, Collective::kAllGather,
         Collective::kAllGatherV, Collective::kBroadcast}) {

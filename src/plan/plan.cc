@@ -195,10 +195,10 @@ void CutAsAdvised(const PlanContext& c, const PlanQuestion& q, const CostOption&
 // Returns the time of a collective without a row, from the messages that replace the collective
 // (plan/lower.h). Over channels the messages are chains of two ranks, one after another.
 double MessagesUs(const PlanContext& c, const Question& q) {
-  if (c.kind == RankKind::kMesh) return mesh_rows::BytesUs(c, q.bytes());
+  const int messages = q.collective == Collective::kSendRecv ? 1 : c.num_ranks - 1;
+  if (c.kind == RankKind::kMesh) return mesh_rows::BytesUs(c, q.bytes() * messages);
   PlanContext pair = c;
   pair.num_ranks = 2;
-  const int messages = q.collective == Collective::kSendRecv ? 1 : c.num_ranks - 1;
   return PredictUs(pair, {.collective = Collective::kBroadcast,
                           .count = q.count * q.elem_bytes() * static_cast<size_t>(messages)});
 }

@@ -1,5 +1,7 @@
 #include "plan/planner.h"
 
+#include "base/rounding.h"
+
 namespace tutti {
 
 Question QuestionOf(const PlanContext& context, const CollectiveTask& task, Buffers buffers) {
@@ -22,9 +24,11 @@ double PredictUs(const PlanContext& context, const Task& task, Buffers buffers,
     question = {.collective = Collective::kSendRecv, .count = message->bytes()};
   } else if (const auto* const collective = std::get_if<CollectiveTask>(&task)) {
     question = QuestionOf(context, *collective, buffers);
-    // A prediction counts all elements of a variable-size collective, and a plan counts the longest
-    // part.
-    question.count = collective->bytes() / question.elem_bytes();
+    // A prediction counts the mean part of a variable-size collective, as the count of NCCL's calls
+    // is the part of one rank. A plan counts the longest part.
+    if (collective->parts)
+      question.count = DivUp(collective->bytes() / question.elem_bytes(),
+                             static_cast<size_t>(context.num_ranks));
   } else {
     return 0;
   }
@@ -47,7 +51,7 @@ const Plan& Planner::For(const CollectiveTask& task, Buffers buffers) {
 }
 
 Status Planner::CheckWishes(const CollectiveTask& task, Buffers buffers) const {
-  if (!task.wishes.demands_algorithms || context_.num_ranks == 1 || task.count == 0)
+  if (!task.wishes.demands_algorithms || context_.num_ranks == 1 || task.plan_count() == 0)
     return Status::Ok();
   const Algorithm algorithm =
       Serves(context_.kind, task.collective)

@@ -104,6 +104,40 @@ TEST(PlannerTest, GpusCountWhatIsOnlyMovedInBytes) {
   EXPECT_EQ(QuestionOf(OneHost(), task).count, 10u);
 }
 
+TEST(PlannerTest, PlansByTheLongestPartThatAllRanksKnow) {
+  auto parts = std::make_shared<VariableParts>();
+  parts->recvs = {{2, 0, 5, 0}, {0, 9, 2, 20}};
+  CollectiveTask task = {.collective = Collective::kAllGatherV, .parts = parts};
+  EXPECT_EQ(task.plan_count(), 5u);
+  EXPECT_EQ(task.total_count(), 7u);
+  EXPECT_EQ(parts->recvs.End(), 7u) << "parts without elements end nowhere";
+  EXPECT_FALSE(task.moves_nothing());
+  parts->sends = {{3, 0, 0, 5}, {0, 3, 3, 3}};
+  task.collective = Collective::kAlltoAllV;
+  EXPECT_EQ(task.plan_count(), 0u);
+  EXPECT_EQ(task.total_count(), 8u);
+  EXPECT_FALSE(task.moves_nothing()) << "only two ranks know each count";
+  parts->recvs.counts = {0, 0, 0, 0};
+  task.collective = Collective::kReduceScatterV;
+  EXPECT_TRUE(task.moves_nothing());
+  EXPECT_FALSE(CollectiveTask{.collective = Collective::kBarrier}.moves_nothing());
+}
+
+TEST(PlannerTest, PredictsEqualPartsAsTheCollectiveWithASingleCount) {
+  auto parts = std::make_shared<VariableParts>();
+  parts->sends = parts->recvs = {{5000, 5000, 5000, 5000}, {0, 5000, 10000, 15000}};
+  const auto us = [&](const PlanContext& context, Collective equal, Collective variable) {
+    CollectiveTask task = {.collective = equal, .count = 5000, .type = DataType::kFloat32};
+    const double expected = PredictUs(context, task);
+    EXPECT_GT(expected, 0);
+    task = {.collective = variable, .type = DataType::kFloat32, .parts = parts};
+    EXPECT_DOUBLE_EQ(PredictUs(context, task), expected) << Name(variable);
+  };
+  us(OneHost(), Collective::kAllGather, Collective::kAllGatherV);
+  us(OneHost(), Collective::kReduceScatter, Collective::kReduceScatterV);
+  us(Channels(), Collective::kAlltoAll, Collective::kAlltoAllV);
+}
+
 TEST(PlannerTest, PredictsMessagesAndNothingOfOneSidedCalls) {
   EXPECT_GT(PredictUs(OneHost(), MessageTask{.is_send = true, .peer = 1, .count = 100}), 0);
   EXPECT_GT(PredictUs(Channels(), MessageTask{.is_send = true, .peer = 1, .count = 100}), 0);

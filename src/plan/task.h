@@ -30,10 +30,27 @@ struct ReduceOp {
   uint8_t number = 0;  // The number of the operator, as the signature of a call contains it.
 };
 
-// Holds the counts and displacements of a variable-size collective, in elements, for each rank.
+// Holds the part of each rank in a buffer: its length and its displacement, in elements.
+struct RankParts {
+  std::vector<size_t> counts, offsets;
+
+  size_t Size(int rank) const { return counts[static_cast<size_t>(rank)]; }
+  size_t Offset(int rank) const { return offsets[static_cast<size_t>(rank)]; }
+  size_t Longest() const { return *std::max_element(counts.begin(), counts.end()); }
+  size_t Total() const { return std::accumulate(counts.begin(), counts.end(), size_t{0}); }
+  // Returns the end of the last part with elements.
+  size_t End() const {
+    size_t end = 0;
+    for (size_t i = 0; i < counts.size(); ++i)
+      if (counts[i] > 0) end = std::max(end, offsets[i] + counts[i]);
+    return end;
+  }
+};
+
+// Holds the parts of a variable-size collective.
 struct VariableParts {
-  std::vector<size_t> send_counts, send_offsets;  // AlltoAllV only
-  std::vector<size_t> recv_counts, recv_offsets;
+  RankParts sends;  // Where HasCountsByPair; otherwise empty.
+  RankParts recvs;
 };
 
 // Represents a one-sided call. window/one_sided.h has the implementations. The call takes its turn
@@ -80,7 +97,7 @@ struct CollectiveTask {
   const void* send = nullptr;
   void* recv = nullptr;
   // The count as in NCCL's calls: of each rank for AllGather, ReduceScatter, AlltoAll, Gather and
-  // Scatter, and of all ranks together for AllGatherV and ReduceScatterV. AlltoAllV has no count.
+  // Scatter. 0 for a collective with `parts`.
   size_t count = 0;
   DataType type = DataType::kInt8;
   ReduceOp op = {};
@@ -93,25 +110,24 @@ struct CollectiveTask {
   std::shared_ptr<const ScatteredBuffers> scattered = {};
 
   size_t elem_bytes() const { return SizeOf(type); }
-  // Returns the size of `count` elements; for AlltoAllV, the size of all elements that the rank
-  // sends.
-  size_t bytes() const {
-    return elem_bytes() *
-           (collective != Collective::kAlltoAllV
-                ? count
-                : std::accumulate(parts->send_counts.begin(), parts->send_counts.end(), size_t{0}));
+  // Returns `count`, or the elements of all parts that this rank knows, in the larger buffer.
+  size_t total_count() const {
+    return parts ? std::max(parts->sends.Total(), parts->recvs.Total()) : count;
   }
-  // Returns the count for plans: the longest part's where parts differ.
+  size_t bytes() const { return elem_bytes() * total_count(); }
+  // Returns the count by which all ranks plan alike: `count`, or the length of the longest part.
+  // Returns 0 where no rank knows all parts.
   size_t plan_count() const {
-    return parts && collective != Collective::kAlltoAllV
-               ? *std::max_element(parts->recv_counts.begin(), parts->recv_counts.end())
-               : count;
+    if (!parts) return count;
+    return HasCountsByPair(collective) ? 0 : parts->recvs.Longest();
+  }
+  // Returns whether all ranks know that the operation moves no element. A barrier has no elements
+  // but has to run.
+  bool moves_nothing() const {
+    return plan_count() == 0 && collective != Collective::kBarrier && !HasCountsByPair(collective);
   }
   bool is_reduction() const { return Reduces(collective); }
-  bool has_root() const {
-    return collective == Collective::kReduce || collective == Collective::kBroadcast ||
-           collective == Collective::kGather || collective == Collective::kScatter;
-  }
+  bool has_root() const { return HasRoot(collective); }
 };
 
 // Describes a send to another rank, or a receive from another rank.

@@ -40,6 +40,17 @@ constexpr bool Reduces(Collective collective) {
          collective == Collective::kReduceScatter || collective == Collective::kReduceScatterV;
 }
 
+constexpr bool HasRoot(Collective collective) {
+  return collective == Collective::kReduce || collective == Collective::kBroadcast ||
+         collective == Collective::kGather || collective == Collective::kScatter;
+}
+
+// Returns whether a count is known only to the two ranks between which the elements move. Ranks
+// cannot plan by such counts, and compare them in pairs.
+constexpr bool HasCountsByPair(Collective collective) {
+  return collective == Collective::kAlltoAllV;
+}
+
 // Lists the algorithms that NCCL_ALGO distinguishes. plan/algorithms.def describes each of them.
 enum class Algorithm : uint8_t {
 #define ALGORITHM(id, name) id,

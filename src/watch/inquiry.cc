@@ -54,7 +54,7 @@ std::optional<Inquiry> ReadInquiry(std::span<const std::byte> bytes) {
   InquiryWire wire;
   if (bytes.size() != sizeof(wire)) return {};
   std::memcpy(&wire, bytes.data(), sizeof(wire));
-  if (wire.type >= kNumDataTypes || wire.collective > static_cast<uint8_t>(Collective::kBarrier) ||
+  if (wire.type >= kNumDataTypes || wire.collective >= kNumCollectives ||
       wire.shown > static_cast<uint8_t>(Inquiry::Shown::kForeignReceive))
     return {};
   Inquiry inquiry;

@@ -30,8 +30,8 @@ struct Inquiry {
 
   Shown shown = Shown::kNothing;
   OpSignature signature;
-  // In an AlltoAllV that is still known: the counts between the two ranks as the asking rank sees
-  // them.
+  // Where HasCountsByPair: the counts between the two ranks as the asking rank sees them, if the
+  // asking rank still keeps them.
   std::optional<PairCounts> pair = {};
 };
 

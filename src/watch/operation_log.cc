@@ -37,11 +37,10 @@ std::optional<OpSignature> OperationLog::CollectiveUnderWay() const {
 }
 
 std::optional<PairCounts> OperationLog::FindPair(uint64_t sequence, int peer) const {
-  const auto at = static_cast<size_t>(peer);
   const MutexLock lock(mutex_);
   for (const Exchange& one : exchanges_)
     if (one.parts && one.sequence == sequence)
-      return PairCounts{one.parts->send_counts[at], one.parts->recv_counts[at]};
+      return PairCounts{one.parts->sends.Size(peer), one.parts->recvs.Size(peer)};
   return {};
 }
 

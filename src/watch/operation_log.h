@@ -1,7 +1,7 @@
 #pragma once
 
 // Keeps the operations that a rank has begun in a communicator, for other ranks that ask: the last
-// collectives, the counts of the last AlltoAllVs, the last messages, and how many messages the rank
+// collectives, the last counts of pairs of ranks, the last messages, and how many messages the rank
 // has exchanged with each other rank.
 //
 // Threads: BeginCollective, BeginMessages, End and FindReceive belong to the thread that runs or
@@ -31,8 +31,8 @@ struct MessageCall {
   bool is_send = false;
 };
 
-// Says how many elements a rank sends to another rank in an AlltoAllV, and how many the rank
-// expects in return.
+// Says how many elements a rank sends to another rank in a collective with counts by pair, and how
+// many the rank expects in return.
 struct PairCounts {
   uint64_t sends = 0;
   uint64_t receives = 0;
@@ -47,11 +47,10 @@ class OperationLog {
 
   explicit OperationLog(int num_ranks) : exchanged_(2 * static_cast<size_t>(num_ranks)) {}
 
-  // Numbers the collective and keeps its signature. `parts` are kept for an AlltoAllV, in which
-  // every pair of ranks has counts of its own.
+  // Numbers the collective and keeps its signature. `parts` are kept where HasCountsByPair.
   void BeginCollective(OpSignature& signature, const std::shared_ptr<const VariableParts>& parts) {
     signature.sequence = collectives_.last() + 1;
-    if (signature.collective == Collective::kAlltoAllV) KeepParts(signature.sequence, parts);
+    if (HasCountsByPair(signature.collective)) KeepParts(signature.sequence, parts);
     under_way_.store(kCollective, std::memory_order_relaxed);
     collectives_.Add(signature);
   }
@@ -71,7 +70,7 @@ class OperationLog {
     return collectives_.Find(sequence);
   }
   std::optional<OpSignature> CollectiveUnderWay() const;
-  // Returns the counts between this rank and `peer` in AlltoAllV number `sequence`.
+  // Returns the counts between this rank and `peer` in collective number `sequence`.
   std::optional<PairCounts> FindPair(uint64_t sequence, int peer) const;
   std::optional<OpSignature> FindMessage(int peer, bool is_send, uint64_t sequence) const;
   // Returns the messages that were begun since the last call, as far as they are kept.
@@ -87,7 +86,7 @@ class OperationLog {
   static constexpr uint64_t kNothing = 0;
   static constexpr uint64_t kCollective = ~uint64_t{0};
 
-  // The kept part of an AlltoAllV.
+  // Holds the kept counts of a collective.
   struct Exchange {
     uint64_t sequence = 0;
     std::shared_ptr<const VariableParts> parts = nullptr;

@@ -40,13 +40,10 @@ OpSignature SignatureOf(const CollectiveTask& task) {
   signature.collective = task.collective;
   signature.type = task.type;
   signature.count = task.count;
-  // The counts of the receivers are the same on all ranks; those of an all-to-all are not.
-  if (task.parts) signature.count = 0;
-  if (task.parts && task.collective != Collective::kAlltoAllV) {
-    for (const size_t count : task.parts->recv_counts) {
-      signature.count += count;
+  if (task.parts && !HasCountsByPair(task.collective)) {
+    signature.count = task.parts->recvs.Total();
+    for (const size_t count : task.parts->recvs.counts)
       signature.parts = MixTag(signature.parts, count + 1);
-    }
   }
   // Each rank may cut its buffers at will, but ranks with a single buffer would read the parts
   // otherwise.
@@ -61,7 +58,7 @@ std::string OpSignature::Describe() const {
   static constexpr std::array<std::string_view, 6> kOps = {"sum", "prod", "max",
                                                            "min", "avg",  "premulsum"};
   std::string text = fmt::format("{}(", Name(collective));
-  if (collective == Collective::kAlltoAllV)  // Each pair of ranks has counts of its own.
+  if (HasCountsByPair(collective))
     text += tutti::Name(type);
   else if (collective != Collective::kBarrier)
     text += fmt::format("count {}, {}", count, tutti::Name(type));

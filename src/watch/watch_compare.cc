@@ -106,8 +106,8 @@ Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag
   AwaitOver(std::nullopt, Deadline::After(kExplainNs));
   const Status otherwise = InvalidUsage(
       "{} sent data of another operation than the one that {} is in (tag {:08x}, expected {:08x}): "
-      "all ranks must call the same operations in the same order with the same arguments (in an "
-      "AlltoAllV, what one rank sends another must be what that one expects){}",
+      "all ranks must call the same operations in the same order with the same arguments, and a "
+      "rank must send to another rank as many elements as the other rank expects{}",
       NameOf(peer), NameOf(bootstrap_.rank()), found_tag, expected_tag, OrTuners());
   Status reason = stopped() ? StopReason() : otherwise;
   Stop(reason, /*tell=*/true);
@@ -124,7 +124,7 @@ void Watch::CompareRecent(int next) {
     const std::optional<OpSignature> one = log_.FindCollective(sequence);
     if (!one) continue;
     Ask(next, Shown::kCollective, *one);
-    if (one->collective != Collective::kAlltoAllV || sequence <= last_shown_to_all_) continue;
+    if (!HasCountsByPair(one->collective) || sequence <= last_shown_to_all_) continue;
     for (int rank = 0; rank < bootstrap_.num_ranks(); ++rank)
       if (rank != next && rank != bootstrap_.rank()) Ask(rank, Shown::kCollective, *one);
   }
@@ -151,7 +151,7 @@ void Watch::AskAboutPast(int peer) {
 
 void Watch::Ask(int peer, Shown shown, const OpSignature& mine) {
   Inquiry inquiry = {.shown = shown, .signature = mine};
-  if (shown == Shown::kCollective && mine.collective == Collective::kAlltoAllV)
+  if (shown == Shown::kCollective && HasCountsByPair(mine.collective))
     inquiry.pair = log_.FindPair(mine.sequence, peer);
   Bytes message = StartMessage(Message::kInquiry);
   AppendInquiry(inquiry, message);
@@ -220,7 +220,7 @@ void Watch::CompareCollective(const Asked& asked) {
        /*tell=*/true);
 }
 
-// Both ranks are in the same AlltoAllV. Only the two can tell whether they agree on the counts
+// Both ranks are in the same collective. Only the two can tell whether they agree on the counts
 // between them.
 void Watch::ComparePair(const Asked& asked) {
   const uint64_t sequence = asked.inquiry.signature.sequence;
@@ -229,10 +229,10 @@ void Watch::ComparePair(const Asked& asked) {
   const std::optional<PairCounts> mine = log_.FindPair(sequence, asked.from);
   if (!mine) return;
   const auto refuse = [&](int sender, uint64_t sent, int receiver, uint64_t expected) {
-    Stop(InvalidUsage("mismatched collectives: in AlltoAllV, number {} of this communicator, {} "
-                      "sends {} elements of {} to {}, which expects {}",
-                      sequence, NameOf(sender), sent, tutti::Name(asked.inquiry.signature.type),
-                      NameOf(receiver), expected),
+    Stop(InvalidUsage("mismatched collectives: in {}, number {} of this communicator, {} sends {} "
+                      "elements of {} to {}, which expects {}",
+                      tutti::Name(asked.inquiry.signature.collective), sequence, NameOf(sender),
+                      sent, tutti::Name(asked.inquiry.signature.type), NameOf(receiver), expected),
          /*tell=*/true);
   };
   const int here = bootstrap_.rank();

@@ -191,7 +191,7 @@ TEST(WatchTest, EveryPairOfAnAlltoAllVIsCompared) {
   // Ranks 0 and 2 differ, of which neither shows its collectives to the other.
   const auto parts = [](std::vector<size_t> sends, std::vector<size_t> receives) {
     return std::make_shared<const VariableParts>(
-        VariableParts{std::move(sends), {}, std::move(receives), {}});
+        VariableParts{{std::move(sends), {}}, {std::move(receives), {}}});
   };
   OpSignature signature = AllReduceOf(0);
   signature.collective = Collective::kAlltoAllV;
@@ -204,7 +204,8 @@ TEST(WatchTest, EveryPairOfAnAlltoAllVIsCompared) {
 }
 
 TEST(WatchTest, CountsThatAreForgottenAreNotCompared) {
-  const auto ones = std::make_shared<const VariableParts>(VariableParts{{1, 1}, {}, {1, 1}, {}});
+  const auto ones =
+      std::make_shared<const VariableParts>(VariableParts{{{1, 1}, {}}, {{1, 1}, {}}});
   OpSignature signature = AllReduceOf(0);
   signature.collective = Collective::kAlltoAllV;
   Network network(2);

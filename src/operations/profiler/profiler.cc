@@ -189,7 +189,7 @@ Profiler::Span Profiler::TellCall(const IssuedTask& issued) {
     const auto& task = std::get<CollectiveTask>(issued.task);
     event.type = kCollApi;
     event.coll_api = {.func = FunctionText(task),
-                      .count = task.count,
+                      .count = task.total_count(),
                       .datatype = TypeText(task.type),
                       .root = task.root,
                       .stream = issued.stream,
@@ -210,7 +210,7 @@ Profiler::Span Profiler::TellCollective(const CollectiveTask& task, Algorithm al
                 .func = FunctionText(task),
                 .send = task.send,
                 .recv = task.recv,
-                .count = task.count,
+                .count = task.total_count(),
                 .root = task.root,
                 .datatype = TypeText(task.type),
                 .channels = 1,
