@@ -3,6 +3,7 @@
 
 #include "api/collectives.h"
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 #include <utility>
@@ -24,11 +25,6 @@ Status CheckCount(size_t count, DataType type, int copies) {
   return Status::Ok();
 }
 
-Status CheckBuffer(const void* buffer, const char* what) {
-  if (buffer == nullptr) return InvalidArgument("{} is null", what);
-  return Status::Ok();
-}
-
 // Does the same as CheckTyped without a sentence, at no cost.
 bool IsBuffer(const void* buffer, size_t bytes) {
   return buffer != nullptr && FitsAddressSpace(buffer, bytes);
@@ -37,7 +33,7 @@ bool IsBuffer(const void* buffer, size_t bytes) {
 // Checks a buffer of at least `count` elements. Any address will do: NCCL refuses none either, and
 // the kernels of hosts and GPUs take elements that are not aligned.
 Status CheckTyped(const void* buffer, size_t count, DataType type, const char* what) {
-  TUTTI_TRY(CheckBuffer(buffer, what));
+  if (buffer == nullptr) return InvalidArgument("{} is null", what);
   return CheckExtent(buffer, count * SizeOf(type), what);
 }
 
@@ -160,6 +156,15 @@ Status CheckParts(const std::vector<size_t>& counts, const std::vector<size_t>& 
   return Status::Ok();
 }
 
+// Checks a buffer of the parts of all ranks, of which any may be empty.
+Status CheckPartsOf(const void* buffer, const std::vector<size_t>& counts,
+                    const std::vector<size_t>& offsets, ncclDataType_t type, const char* what) {
+  size_t end = 0;
+  for (size_t i = 0; i < counts.size(); ++i)
+    if (counts[i] > 0) end = std::max(end, offsets[i] + counts[i]);
+  return end == 0 ? Status::Ok() : CheckTyped(buffer, end, static_cast<DataType>(type), what);
+}
+
 Status AllGatherV(const void* send, size_t send_count, void* recv, const size_t* counts,
                   const size_t* offsets, ncclDataType_t type, ncclComm_t comm,
                   cudaStream_t stream) {
@@ -174,7 +179,10 @@ Status AllGatherV(const void* send, size_t send_count, void* recv, const size_t*
   if (mine != send_count)
     return InvalidArgument("sendcount is {}, but recvcounts says {} for this rank, {}", send_count,
                            mine, comm->comm->rank());
-  if (send_count > 0) TUTTI_TRY(CheckBuffer(send, "the send buffer"));
+  if (send_count > 0)
+    TUTTI_TRY(CheckTyped(send, send_count, static_cast<DataType>(type), "the send buffer"));
+  TUTTI_TRY(
+      CheckPartsOf(recv, parts->recv_counts, parts->recv_offsets, type, "the receive buffer"));
   CollectiveTask task = {.collective = Collective::kAllGatherV, .send = send, .recv = recv};
   task.count = std::accumulate(parts->recv_counts.begin(), parts->recv_counts.end(), size_t{0});
   task.parts = std::move(parts);
@@ -190,8 +198,9 @@ Status ReduceScatterV(const void* send, void* recv, const size_t* counts, ncclDa
   TUTTI_TRY(ReadParts(comm->comm->num_ranks(), counts, nullptr, "recvcounts", parts->recv_counts,
                       parts->recv_offsets));
   TUTTI_TRY(CheckParts(parts->recv_counts, parts->recv_offsets, static_cast<DataType>(type)));
-  if (parts->recv_counts[static_cast<size_t>(comm->comm->rank())] > 0)
-    TUTTI_TRY(CheckBuffer(recv, "the receive buffer"));
+  const size_t mine = parts->recv_counts[static_cast<size_t>(comm->comm->rank())];
+  if (mine > 0)
+    TUTTI_TRY(CheckTyped(recv, mine, static_cast<DataType>(type), "the receive buffer"));
   CollectiveTask task = {.collective = Collective::kReduceScatterV, .send = send, .recv = recv};
   task.count = std::accumulate(parts->recv_counts.begin(), parts->recv_counts.end(), size_t{0});
   task.parts = std::move(parts);
@@ -251,11 +260,9 @@ Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send
                            parts->send_counts[self], parts->recv_counts[self]);
   CollectiveTask task = {
       .collective = Collective::kAlltoAllV, .send = send, .recv = recv, .count = 0};
-  const auto total = [](const std::vector<size_t>& c) {
-    return std::accumulate(c.begin(), c.end(), size_t{0});
-  };
-  if (total(parts->send_counts) > 0) TUTTI_TRY(CheckBuffer(send, "the send buffer"));
-  if (total(parts->recv_counts) > 0) TUTTI_TRY(CheckBuffer(recv, "the receive buffer"));
+  TUTTI_TRY(CheckPartsOf(send, parts->send_counts, parts->send_offsets, type, "the send buffer"));
+  TUTTI_TRY(
+      CheckPartsOf(recv, parts->recv_counts, parts->recv_offsets, type, "the receive buffer"));
   task.parts = std::move(parts);
   return Submit({comm, stream, type}, std::move(task));
 }
