@@ -11,7 +11,7 @@
 // single thread. The progress thread also stays away for a moment after a thread has attended to
 // the connection: kernels put and wait in turns, and handing the connection over between two
 // operations would cost more than an operation. Descriptors are armed for one event at a time
-// (EPOLLONESHOT). operation. Descriptors are armed for one event at a time (EPOLLONESHOT).
+// (EPOLLONESHOT).
 
 #include <poll.h>
 #include <sys/epoll.h>
