@@ -264,9 +264,9 @@ ncclResult_t tuttiCommGetLostRanks(ncclComm_t comm, int* ranks, int capacity, in
 // Stores how `comm` would run a collective of `count` elements: the algorithm and protocol, per
 // channel the work, per connection the proxy operations. `collective` is "AllReduce", "Reduce",
 // "Broadcast", "AllGather", "ReduceScatter", "AlltoAll", "Gather" or "Scatter", with `count` as in
-// the function of the same name, out of place, root 0; an unknown name, or more than 2^44 bytes, is
-// ncclInvalidArgument. Collectives without a reduction ignore `op`. Local: no other rank need call
-// this, and nothing moves.
+// the function of the same name, out of place, root 0; an unknown name or operator, or more than
+// 2^44 bytes, is ncclInvalidArgument. Collectives without a reduction ignore `op`. Local: no other
+// rank need call this, and nothing moves.
 ncclResult_t tuttiPlanDescribe(ncclComm_t comm, const char* collective, size_t count,
                                ncclDataType_t datatype, ncclRedOp_t op, char* buffer,
                                size_t capacity, size_t* needed);

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "api/collectives.h"
 #include "api/context.h"
 #include "nccl.h"
 #include "tutti/tutti.h"
@@ -76,13 +77,6 @@ constexpr Collective kPlannedCollectives[] = {Collective::kAllReduce,     Collec
 // A walk through the algorithm, chunk by chunk, finds a plan: some 10^9 chunks at this size.
 constexpr size_t kMostPlannedBytes = size_t{1} << 44;
 
-ReduceKind KindOf(ncclRedOp_t op) {
-  return op == ncclProd  ? ReduceKind::kProd
-         : op == ncclMax ? ReduceKind::kMax
-         : op == ncclMin ? ReduceKind::kMin
-                         : ReduceKind::kSum;
-}
-
 Status DescribePlan(ncclComm_t comm, const char* collective, size_t count, ncclDataType_t type,
                     ncclRedOp_t op, char* buffer, size_t capacity, size_t* needed) {
   const HandleUse use(comm);
@@ -96,10 +90,10 @@ Status DescribePlan(ncclComm_t comm, const char* collective, size_t count, ncclD
         count, Name(static_cast<DataType>(type)), kMostPlannedBytes);
   for (const Collective one : kPlannedCollectives) {
     if (Name(one) != std::string_view(collective)) continue;
-    const CollectiveTask task = {.collective = one,
-                                 .count = count,
-                                 .type = static_cast<DataType>(type),
-                                 .op = {.kind = KindOf(op)}};
+    CollectiveTask task = {.collective = one, .count = count, .type = static_cast<DataType>(type)};
+    if (task.is_reduction()) {
+      TUTTI_ASSIGN(task.op, ResolveOp(comm, op, task.type));
+    }
     return CopyText(comm->comm->operations().Describe(task), buffer, capacity, needed);
   }
   return InvalidArgument("\"{}\" is no collective; they are written as in AllReduce", collective);

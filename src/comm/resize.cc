@@ -28,25 +28,14 @@ using Made = Result<std::unique_ptr<Communicator>>;
 // A rank without a color only takes part in the exchange.
 Made Split(Communicator& parent, int color, int key, const std::string& name,
            std::atomic<bool>& abort_flag, JointCall& call) {
-  struct ColorAndKey {
-    int32_t color;
-    int32_t key;
-  };
-  JointStep<ColorAndKey> step(call.ranks());
+  JointStep<SplitChoice> step(call.ranks());
   step.mine() = {color, key};
   const uint64_t number = parent.NextChildNumber();
   TUTTI_TRY(call.Exchange(step));
-  const std::span<const ColorAndKey> choices = step.offers();
   if (color < 0) return std::unique_ptr<Communicator>();
-  std::vector<int> members;
-  for (int r = 0; r < parent.num_ranks(); ++r)
-    if (choices[static_cast<size_t>(r)].color == color) members.push_back(r);
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
-    return choices[static_cast<size_t>(a)].key < choices[static_cast<size_t>(b)].key;
-  });
   const uint64_t id =
       Mix(Mix(Mix(parent.bootstrap().id(), kSplitId), number), static_cast<uint64_t>(color));
-  return Communicator::InitChild(parent, id, std::move(members), name, &abort_flag,
+  return Communicator::InitChild(parent, id, SplitMembers(step.offers(), color), name, &abort_flag,
                                  [&] { return call.reason(); });
 }
 
@@ -71,14 +60,8 @@ Made Shrink(Communicator& parent, const std::vector<int>& excluded, const std::s
 // size.
 Made Grow(Communicator& parent, const GrowRequest& request, const std::string& name,
           std::atomic<bool>& abort_flag, JointCall& call) {
-  struct Offer {
-    char id[128];
-    int32_t num_ranks;
-    uint8_t has_id;
-    uint8_t reserved[3];
-  };
-  JointStep<Offer> step(call.ranks());
-  Offer& mine = step.mine();
+  JointStep<GrowOffer> step(call.ranks());
+  GrowOffer& mine = step.mine();
   mine.num_ranks = request.num_ranks;
   mine.has_id = request.id.has_value();
   if (request.id) request.id->Encode(mine.id);
@@ -91,17 +74,7 @@ Made Grow(Communicator& parent, const GrowRequest& request, const std::string& n
     return met;
   }
 
-  const Offer* root = nullptr;
-  for (const Offer& offer : step.offers()) {
-    if (offer.num_ranks != mine.num_ranks)
-      return InvalidUsage("the ranks grow to different numbers: {} and {}", mine.num_ranks,
-                          offer.num_ranks);
-    if (offer.has_id == 0) continue;
-    if (root != nullptr) return InvalidUsage("two ranks passed an id to ncclCommGrow; one may");
-    root = &offer;
-  }
-  if (root == nullptr)
-    return InvalidUsage("no rank passed the id of ncclCommGetUniqueId to ncclCommGrow");
+  TUTTI_ASSIGN(const GrowOffer* const root, FindGrowRoot(step.offers()));
   Communicator::InitOptions options;
   TUTTI_ASSIGN(UniqueId id, UniqueId::Decode(root->id));
   options.ids.push_back(id);
@@ -115,6 +88,31 @@ Made Grow(Communicator& parent, const GrowRequest& request, const std::string& n
 }
 
 }  // namespace
+
+std::vector<int> SplitMembers(std::span<const SplitChoice> choices, int color) {
+  std::vector<int> members;
+  for (size_t r = 0; r < choices.size(); ++r)
+    if (choices[r].color == color) members.push_back(static_cast<int>(r));
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+    return choices[static_cast<size_t>(a)].key < choices[static_cast<size_t>(b)].key;
+  });
+  return members;
+}
+
+Result<const GrowOffer*> FindGrowRoot(std::span<const GrowOffer> offers) {
+  const GrowOffer* root = nullptr;
+  for (const GrowOffer& offer : offers) {
+    if (offer.num_ranks != offers[0].num_ranks)
+      return InvalidUsage("the ranks grow to different numbers: {} and {}", offers[0].num_ranks,
+                          offer.num_ranks);
+    if (offer.has_id == 0) continue;
+    if (root != nullptr) return InvalidUsage("two ranks passed an id to ncclCommGrow; one may");
+    root = &offer;
+  }
+  if (root == nullptr)
+    return InvalidUsage("no rank passed the id of ncclCommGetUniqueId to ncclCommGrow");
+  return root;
+}
 
 Result<std::unique_ptr<Communicator>> SplitCommunicator(Communicator& parent, int color, int key,
                                                         const std::string& name,

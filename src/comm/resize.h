@@ -3,8 +3,10 @@
 // Makes communicators from communicators.
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,5 +42,24 @@ Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent,
                                                        const GrowRequest& request,
                                                        const std::string& name,
                                                        std::atomic<bool>& abort_flag);
+
+// Holds a rank's choice in a split. The bytes are the wire form.
+struct SplitChoice {
+  int32_t color = 0;
+  int32_t key = 0;
+};
+// Returns the ranks with a color, by key, and by rank where keys are equal.
+std::vector<int> SplitMembers(std::span<const SplitChoice> choices, int color);
+
+// Holds what a rank brings to a grow. The bytes are the wire form.
+struct GrowOffer {
+  char id[128] = {};
+  int32_t num_ranks = 0;
+  uint8_t has_id = 0;
+  uint8_t reserved[3] = {};
+};
+// Returns the offer with the id. InvalidUsage, the same on all ranks, unless one rank brings an id
+// and all ranks ask for one size.
+Result<const GrowOffer*> FindGrowRoot(std::span<const GrowOffer> offers);
 
 }  // namespace tutti
