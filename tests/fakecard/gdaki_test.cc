@@ -472,7 +472,7 @@ TEST(GdakiMannerTest, AWaitRings) {
   EXPECT_TRUE(gin.Put(1, world.Value(0, 1, 0, 5, 4), kNoSignal, Gdaki::kNoCounter,
                       {.rings_later = true, .has_room = false}));
   EXPECT_TRUE(gin.Await(1, gin.Posted(1)));
-  // The completion does not say that the bytes have landed, but without a doorbell they never would.
+  // A completion does not say that the bytes have landed. Without a doorbell they never land.
   for (uint32_t round = 0; Peek(world.window(1).data()) != 5; ++round) tuttiHostPause(round);
 }
 
