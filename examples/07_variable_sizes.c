@@ -1,4 +1,5 @@
-/* Ranks that bring different amounts: AllGatherV, ReduceScatterV and AlltoAllV of tutti/tutti.h.
+/* Ranks that bring different amounts: AllGatherV, ReduceScatterV, AlltoAllV, GatherV and ScatterV
+   of tutti/tutti.h.
 
    Rank r owns r elements (rank 0 none). One thread drives all ranks in groups, as in the first
    example. */
@@ -76,17 +77,46 @@ static void Exchange(ncclComm_t* comms) {
   }
 }
 
+/* The last rank gathers the elements of every rank, and then gives them back. Only the last rank
+   knows all counts. The group runs the two operations in their order. */
+static void GatherAndScatter(ncclComm_t* comms) {
+  const int root = kRanks - 1;
+  float* out[kRanks];
+  float* in[kRanks];
+  float* all = NewFloats(kTotal, -1);
+  CHECK(ncclGroupStart());
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const int is_root = rank == root;
+    const size_t* counts = is_root ? kCounts : NULL;
+    out[rank] = NewFloats(kCounts[rank], (float)rank);
+    in[rank] = NewFloats(kCounts[rank], -1);
+    CHECK(tuttiGatherV(out[rank], kCounts[rank], is_root ? all : NULL, counts, NULL, ncclFloat,
+                       root, comms[rank], NULL));
+    CHECK(tuttiScatterV(is_root ? all : NULL, counts, NULL, in[rank], kCounts[rank], ncclFloat,
+                        root, comms[rank], NULL));
+  }
+  CHECK(ncclGroupEnd());
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ExpectAll(all + kStarts[rank], kCounts[rank], (float)rank, root);
+    ExpectAll(in[rank], kCounts[rank], (float)rank, rank);
+    free(out[rank]);
+    free(in[rank]);
+  }
+  free(all);
+}
+
 int main(void) {
   ncclComm_t comms[kRanks];
   CHECK(ncclCommInitAll(comms, kRanks, NULL));
   GatherAll(comms);
   ScatterSums(comms);
   Exchange(comms);
+  GatherAndScatter(comms);
   CHECK(ncclGroupStart());
   for (int rank = 0; rank < kRanks; ++rank) CHECK(ncclCommFinalize(comms[rank]));
   CHECK(ncclGroupEnd());
   for (int rank = 0; rank < kRanks; ++rank) CHECK(ncclCommDestroy(comms[rank]));
-  printf("%d ranks with 0 to %d elements each: all three collectives are right\n", kRanks,
+  printf("%d ranks with 0 to %d elements each: all five collectives are right\n", kRanks,
          kRanks - 1);
   return EXIT_SUCCESS;
 }

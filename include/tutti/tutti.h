@@ -180,6 +180,24 @@ ncclResult_t tuttiAlltoAllV(const void* sendbuff, const size_t* sendcounts, cons
                             void* recvbuff, const size_t* recvcounts, const size_t* rdispls,
                             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 
+// As MPI_Gatherv. On rank `root`, recvcounts[i] elements at recvbuff + displs[i] = sendbuff
+// [sendcount] of rank i. sendcount == recvcounts[rank]. Only the root reads `recvbuff`,
+// `recvcounts` and `displs`; other ranks may pass null. A null `displs` of the root means blocks
+// one after another. In place: sendbuff == recvbuff + displs[root] on the root. A count that
+// differs from its entry on the root fails all ranks with ncclInvalidUsage, in this call or later.
+ncclResult_t tuttiGatherV(const void* sendbuff, size_t sendcount, void* recvbuff,
+                          const size_t* recvcounts, const size_t* displs, ncclDataType_t datatype,
+                          int root, ncclComm_t comm, cudaStream_t stream);
+
+// As MPI_Scatterv. recvbuff [recvcount] of rank i = sendcounts[i] elements at sendbuff + displs[i]
+// on rank `root`. recvcount == sendcounts[rank]. Only the root reads `sendbuff`, `sendcounts` and
+// `displs`; other ranks may pass null. A null `displs` of the root means blocks one after another.
+// In place: recvbuff == sendbuff + displs[root] on the root. A count that differs from its entry on
+// the root fails all ranks with ncclInvalidUsage, in this call or later.
+ncclResult_t tuttiScatterV(const void* sendbuff, const size_t* sendcounts, const size_t* displs,
+                           void* recvbuff, size_t recvcount, ncclDataType_t datatype, int root,
+                           ncclComm_t comm, cudaStream_t stream);
+
 // Queues one allreduce of `nbuffs` vectors, as if the vectors lay end to end: recvbuffs[i]
 // [counts[i]] = reduction over all ranks of sendbuffs[i] [counts[i]]. Ranks bring equally many
 // elements in all, in any number of buffers. The arrays are read before the call returns; a count

@@ -133,6 +133,10 @@ _NCCL = {
                             c_void_p],
     "tuttiAlltoAllV": [c_void_p, POINTER(c_size_t), POINTER(c_size_t), c_void_p,
                        POINTER(c_size_t), POINTER(c_size_t), c_int, c_void_p, c_void_p],
+    "tuttiGatherV": [c_void_p, c_size_t, c_void_p, POINTER(c_size_t), POINTER(c_size_t), c_int,
+                     c_int, c_void_p, c_void_p],
+    "tuttiScatterV": [c_void_p, POINTER(c_size_t), POINTER(c_size_t), c_void_p, c_size_t, c_int,
+                      c_int, c_void_p, c_void_p],
     "tuttiBarrier": [c_void_p, c_void_p],
 }
 

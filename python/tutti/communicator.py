@@ -206,6 +206,45 @@ class Communicator:
         adapter, array, out = self._prepare(array, out, shape[1:])
         return self._run("ncclScatter", adapter, array, out, _bytes(adapter, out), _UINT8, root)
 
+    def gather_rows(self, array: Any, root: int = 0) -> Any:
+        """Gathers as allgather_rows does, on `root` alone; returns None on the others."""
+        self._check_rank(root)
+        adapter, array = self._source(array)
+        shape = adapter.shape(array)
+        if not shape:
+            raise ValueError("a single number has no rows to be gathered; see gather")
+        counts = self._tell(adapter, array, shape[0])
+        width = _width(adapter, array)
+        out = adapter.empty((sum(counts), *shape[1:]), array) if self.rank == root else None
+        self._call("tuttiGatherV", adapter.address(array), shape[0] * width,
+                   None if out is None else adapter.address(out),
+                   _sizes(count * width for count in counts), None, _UINT8, root,
+                   *self._on(adapter, array))
+        return out
+
+    def scatter_rows(self, array: Any, rows: Any = None, root: int = 0, out: Any = None) -> Any:
+        """Returns this rank's rows of the root's array: the first rows[0] go to rank 0, the next
+        rows[1] to rank 1, .... The other ranks pass None for the array, and an `out` of the shape
+        and type of their rows."""
+        self._check_rank(root)
+        if self.rank != root:
+            if out is None:
+                raise ValueError("scatter_rows needs `out` on ranks other than the root")
+            adapter, out, _ = self._prepare(out, out)
+            self._call("tuttiScatterV", None, None, None, adapter.address(out),
+                       _bytes(adapter, out), _UINT8, root, *self._on(adapter, out))
+            return out
+        shape = self._adapter(array).shape(array)
+        if not shape:
+            raise ValueError("a single number has no rows to be scattered")
+        counts = self._rows_of(rows, shape[0])
+        adapter, array, out = self._prepare(array, out, (counts[root], *shape[1:]))
+        width = _width(adapter, array)
+        self._call("tuttiScatterV", adapter.address(array),
+                   _sizes(count * width for count in counts), None, adapter.address(out),
+                   counts[root] * width, _UINT8, root, *self._on(adapter, array))
+        return out
+
     def barrier(self) -> None:
         """Returns after every rank has called it."""
         self._call("tuttiBarrier", self._open(), None)

@@ -236,6 +236,31 @@ Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send
                      std::move(parts));
 }
 
+// Issues a GatherV or a ScatterV. The root's larger buffer has a part for each rank, of which only
+// the root knows all; `own_count` is the length of the part of the calling rank.
+Status MoveParts(const Call& call, CollectiveTask task, size_t own_count, const size_t* counts,
+                 const size_t* offsets) {
+  const HandleUse use(call.comm);
+  TUTTI_TRY(CheckUsable(use));
+  TUTTI_TRY(CheckType(call.type));
+  const auto type = static_cast<DataType>(call.type);
+  const int n = use->comm->num_ranks();
+  TUTTI_TRY(CheckRoot(task.root, n, "root"));
+  TUTTI_TRY(CheckCount(own_count, type, 1));
+  const bool gathers = task.collective == Collective::kGatherV;
+  auto parts = std::make_shared<VariableParts>();
+  RankParts& own = gathers ? parts->sends : parts->recvs;
+  RankParts& all = gathers ? parts->recvs : parts->sends;
+  own.counts.resize(static_cast<size_t>(n));
+  own.offsets.resize(static_cast<size_t>(n));
+  if (use->comm->rank() == task.root)
+    TUTTI_TRY(ReadParts(n, counts, offsets, type, gathers ? "recvcounts" : "sendcounts", all));
+  else
+    all = own;
+  own.counts[static_cast<size_t>(task.root)] = own_count;
+  return SubmitPairs(call, std::move(task), std::move(parts));
+}
+
 std::shared_ptr<const CallExtras> ExtrasOf(const CollectiveCall& call) {
   if (call.profiler_tag == 0 && call.launch_event == nullptr) [[likely]]
     return nullptr;
@@ -409,6 +434,26 @@ ncclResult_t tuttiAlltoAllV(const void* sendbuff, const size_t* sendcounts, cons
   return Return(__func__, [&] {
     return api::AlltoAllV(sendbuff, sendcounts, sdispls, recvbuff, recvcounts, rdispls, datatype,
                           comm, stream);
+  });
+}
+
+ncclResult_t tuttiGatherV(const void* sendbuff, size_t sendcount, void* recvbuff,
+                          const size_t* recvcounts, const size_t* displs, ncclDataType_t datatype,
+                          int root, ncclComm_t comm, cudaStream_t stream) {
+  const CollectiveTask task = {
+      .collective = Collective::kGatherV, .send = sendbuff, .recv = recvbuff, .root = root};
+  return Return(__func__, [&] {
+    return api::MoveParts({comm, stream, datatype}, task, sendcount, recvcounts, displs);
+  });
+}
+
+ncclResult_t tuttiScatterV(const void* sendbuff, const size_t* sendcounts, const size_t* displs,
+                           void* recvbuff, size_t recvcount, ncclDataType_t datatype, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+  const CollectiveTask task = {
+      .collective = Collective::kScatterV, .send = sendbuff, .recv = recvbuff, .root = root};
+  return Return(__func__, [&] {
+    return api::MoveParts({comm, stream, datatype}, task, recvcount, sendcounts, displs);
   });
 }
 

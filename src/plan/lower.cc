@@ -76,6 +76,8 @@ Part SentTo(const CollectiveTask& task, int rank, int peer) {
     case Collective::kAlltoAll:
       return {to * task.count, task.count};
     case Collective::kAlltoAllV:
+    case Collective::kGatherV:
+    case Collective::kScatterV:
       return PartOf(task.parts->sends, peer);
     case Collective::kAllGather:
       return {0, task.count};
@@ -101,6 +103,8 @@ Part ReceivedFrom(const CollectiveTask& task, int rank, int peer) {
       return {from * task.count, task.count};
     case Collective::kAlltoAllV:
     case Collective::kAllGatherV:
+    case Collective::kGatherV:
+    case Collective::kScatterV:
       return PartOf(task.parts->recvs, peer);
     case Collective::kBroadcast:
     case Collective::kScatter:

@@ -52,8 +52,9 @@ inline bool NeedsLowering(RankKind kind, const CollectiveTask& task) {
 
 Lowered Lower(const CollectiveTask& task, const LowerPlace& place);
 
-// Returns the messages of `rank` in a collective without additions (AlltoAll, AlltoAllV, AllGather,
-// AllGatherV, Gather, Scatter, Broadcast). The messages of the rank to itself are among them.
+// Returns the messages of `rank` in a collective without additions (AlltoAll, AllGather, Gather,
+// Scatter, their forms with variable sizes, and Broadcast). The messages of the rank to itself are
+// among them.
 // `send` replaces task.send.
 std::vector<MessageTask> MessagesOf(const CollectiveTask& task, int rank, int num_ranks,
                                     const void* send);

@@ -143,6 +143,42 @@ TEST(LowerTest, MessagesOfAllRanksMeet) {
   }
 }
 
+// Only the root of a GatherV or ScatterV knows all parts. The root sends its own part to itself,
+// and a rank without elements sends nothing.
+TEST(LowerTest, PartsMoveBetweenTheRootAndEachRank) {
+  constexpr int kRanks = 4, kRoot = 2;
+  const RankParts all = {{3, 0, 2, 5}, {20, 0, 0, 10}};
+  std::vector<std::byte> at_root(25), own(5);
+  for (const bool gathers : {true, false}) {
+    CollectiveTask task = {.collective = gathers ? Collective::kGatherV : Collective::kScatterV,
+                           .type = DataType::kInt8,
+                           .root = kRoot};
+    EXPECT_EQ(Serves(RankKind::kHost, task.collective), true);
+    EXPECT_TRUE(NeedsLowering(RankKind::kMesh, task) && NeedsLowering(RankKind::kChannels, task));
+    for (int rank = 0; rank < kRanks; ++rank) {
+      auto parts = std::make_shared<VariableParts>();
+      RankParts& mine = gathers ? parts->sends : parts->recvs;
+      RankParts& others = gathers ? parts->recvs : parts->sends;
+      mine = others = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+      mine.counts[kRoot] = all.counts[static_cast<size_t>(rank)];
+      if (rank == kRoot) others = all;
+      task.parts = parts;
+      task.send = gathers ? own.data() : at_root.data();
+      task.recv = gathers ? at_root.data() : own.data();
+      EXPECT_FALSE(task.moves_nothing());
+      size_t found = 0;
+      for (const MessageTask& message : Lower(task, {.rank = rank, .num_ranks = kRanks}).messages) {
+        const bool is_own = message.is_send == gathers;
+        EXPECT_TRUE(rank == kRoot || (is_own && message.peer == kRoot));
+        EXPECT_EQ(message.count, all.counts[static_cast<size_t>(is_own ? rank : message.peer)]);
+        EXPECT_EQ(message.buffer, is_own ? own.data() : at_root.data() + all.Offset(message.peer));
+        ++found;
+      }
+      EXPECT_EQ(found, rank == kRoot ? 4u : rank == 1 ? 0u : 1u) << rank;
+    }
+  }
+}
+
 TEST(LowerTest, MessagesOfARankToItselfHaveToMeet) {
   std::byte from[4] = {}, to[4] = {};
   const MessageTask send = {true, 2, from, 1, DataType::kInt32};

@@ -30,6 +30,10 @@ std::string_view Name(Collective collective) {
       return "AlltoAllV";
     case Collective::kBarrier:
       return "Barrier";
+    case Collective::kGatherV:
+      return "GatherV";
+    case Collective::kScatterV:
+      return "ScatterV";
   }
   return "";
 }

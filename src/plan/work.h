@@ -26,8 +26,10 @@ enum class Collective : uint8_t {
   kReduceScatterV,
   kAlltoAllV,
   kBarrier,
+  kGatherV,
+  kScatterV,
 };
-inline constexpr int kNumCollectives = 13;
+inline constexpr int kNumCollectives = 15;
 std::string_view Name(Collective collective);
 // Returns whether every rank brings and gets a whole vector rather than parts that belong to single
 // ranks.
@@ -42,13 +44,15 @@ constexpr bool Reduces(Collective collective) {
 
 constexpr bool HasRoot(Collective collective) {
   return collective == Collective::kReduce || collective == Collective::kBroadcast ||
-         collective == Collective::kGather || collective == Collective::kScatter;
+         collective == Collective::kGather || collective == Collective::kScatter ||
+         collective == Collective::kGatherV || collective == Collective::kScatterV;
 }
 
 // Returns whether a count is known only to the two ranks between which the elements move. Ranks
 // cannot plan by such counts, and compare them in pairs.
 constexpr bool HasCountsByPair(Collective collective) {
-  return collective == Collective::kAlltoAllV;
+  return collective == Collective::kAlltoAllV || collective == Collective::kGatherV ||
+         collective == Collective::kScatterV;
 }
 
 // Lists the algorithms that NCCL_ALGO distinguishes. plan/algorithms.def describes each of them.

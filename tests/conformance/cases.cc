@@ -35,6 +35,10 @@ uint64_t Random(uint64_t x) {
   return x ^ x >> 31;
 }
 
+bool Gathers(Collective collective) {
+  return collective == Collective::kGather || collective == Collective::kGatherV;
+}
+
 bool IsFp8(ncclDataType_t type) { return type == ncclFloat8e4m3 || type == ncclFloat8e5m2; }
 
 // Whether inputs can be chosen so that no order of the ranks rounds anywhere (see Element).
@@ -217,6 +221,20 @@ void RankCase::Measure() {
       recv_at = own;
       in_place &= is_root;
       break;
+    case Collective::kGatherV:
+      recvs = MakeParts(num_ranks, 3, [&](int i) { return PartCount(c, i); });
+      recv_elems = is_root ? recvs.total : 0;
+      send_elems = recvs.counts[static_cast<size_t>(rank)];
+      send_at = recvs.offsets[static_cast<size_t>(rank)];
+      in_place &= is_root;
+      break;
+    case Collective::kScatterV:
+      sends = MakeParts(num_ranks, 2, [&](int i) { return PartCount(c, i); });
+      send_elems = is_root ? sends.total : 0;
+      recv_elems = sends.counts[static_cast<size_t>(rank)];
+      recv_at = sends.offsets[static_cast<size_t>(rank)];
+      in_place &= is_root;
+      break;
     case Collective::kSendRecv:
       recv_elems = 2 * c.count;
       in_place = false;
@@ -260,6 +278,7 @@ Expected RankCase::Gathered() const {
         break;
       }
       case Collective::kAllGatherV:
+      case Collective::kGatherV:
         Put(expected, recvs.offsets[place], i, 0, recvs.counts[place]);
         break;
       default:
@@ -286,7 +305,9 @@ Expected RankCase::Received() const {
     case Collective::kBroadcast:
       return oracle::Copy(c.type, Input(c, num_ranks, c.root, 0, c.count).data(), c.count);
     case Collective::kScatter:
-      return oracle::Copy(c.type, Input(c, num_ranks, c.root, recv_at, c.count).data(), c.count);
+    case Collective::kScatterV:
+      return oracle::Copy(c.type, Input(c, num_ranks, c.root, recv_at, recv_elems).data(),
+                          recv_elems);
     case Collective::kSendRecv: {
       Expected expected;
       expected.bitwise = true;
@@ -352,6 +373,7 @@ ncclResult_t RankCase::CallReduction(const void* send, void* recv, ncclComm_t co
 
 ncclResult_t RankCase::Call(const void* send, void* recv, ncclComm_t comm,
                             cudaStream_t stream) const {
+  const bool is_root = rank == c.root;
   switch (c.collective) {
     case Collective::kBroadcast:
       if (in_place && c.seed % 2 == 0)
@@ -369,8 +391,15 @@ ncclResult_t RankCase::Call(const void* send, void* recv, ncclComm_t comm,
                             recvs.counts.data(), recvs.offsets.data(), c.type, comm, stream);
     case Collective::kGather:
       return ncclGather(send, recv, c.count, c.type, c.root, comm, stream);
+    case Collective::kGatherV:
+      return tuttiGatherV(send, send_elems, recv, is_root ? recvs.counts.data() : nullptr,
+                          is_root ? recvs.offsets.data() : nullptr, c.type, c.root, comm, stream);
     case Collective::kScatter:
       return ncclScatter(send, recv, c.count, c.type, c.root, comm, stream);
+    case Collective::kScatterV:
+      return tuttiScatterV(send, is_root ? sends.counts.data() : nullptr,
+                           is_root ? sends.offsets.data() : nullptr, recv, recv_elems, c.type,
+                           c.root, comm, stream);
     case Collective::kSendRecv:
       return CallSendRecv(send, recv, comm, stream);
     default:
@@ -439,17 +468,16 @@ class RankRun {
   // Who does not send or receive may pass null.
   const void* SendArgument() {
     const Case& c = rank_case_.c;
-    const bool sends =
-        HasRoot(c.collective) && !Reduces(c.collective) && c.collective != Collective::kGather
-            ? rank_case_.rank == c.root || in_place_
-            : true;
+    const bool sends = HasRoot(c.collective) && !Reduces(c.collective) && !Gathers(c.collective)
+                           ? rank_case_.rank == c.root || in_place_
+                           : true;
     return sends ? sender().argument() + SendAt() : nullptr;
   }
   void* RecvArgument() {
     const Case& c = rank_case_.c;
-    const bool receives = rank_case_.rank == c.root || in_place_ ||
-                          (c.collective != Collective::kGather &&
-                           (c.collective != Collective::kReduce || c.seed % 2 == 0));
+    const bool receives =
+        rank_case_.rank == c.root || in_place_ ||
+        (!Gathers(c.collective) && (c.collective != Collective::kReduce || c.seed % 2 == 0));
     return receives ? recv_buffer_.argument() + RecvAt() : nullptr;
   }
 
@@ -512,13 +540,15 @@ bool Reduces(Collective collective) {
 
 bool HasRoot(Collective collective) {
   return collective == Collective::kReduce || collective == Collective::kBroadcast ||
-         collective == Collective::kGather || collective == Collective::kScatter;
+         collective == Collective::kScatter || collective == Collective::kScatterV ||
+         Gathers(collective);
 }
 
 std::string Describe(const Case& c, int num_ranks) {
   constexpr std::array<const char*, kNumCollectives> kNames = {
-      "AllReduce",  "Reduce",   "ReduceScatter", "ReduceScatterV", "Broadcast", "AllGather",
-      "AllGatherV", "AlltoAll", "AlltoAllV",     "Gather",         "Scatter",   "SendRecv"};
+      "AllReduce", "Reduce",     "ReduceScatter", "ReduceScatterV", "Broadcast",
+      "AllGather", "AllGatherV", "AlltoAll",      "AlltoAllV",      "Gather",
+      "GatherV",   "Scatter",    "ScatterV",      "SendRecv"};
   std::string text = fmt::format("{} of {} {}", kNames[static_cast<size_t>(c.collective)], c.count,
                                  oracle::Name(c.type));
   if (Reduces(c.collective)) text += fmt::format(", {}", oracle::Name(c.op));

@@ -27,10 +27,12 @@ enum class Collective {
   kAlltoAll,
   kAlltoAllV,
   kGather,
+  kGatherV,
   kScatter,
+  kScatterV,
   kSendRecv,  // Each rank sends to the two ranks after it and receives from the two before.
 };
-inline constexpr int kNumCollectives = 12;
+inline constexpr int kNumCollectives = 14;
 bool Reduces(Collective collective);
 bool HasRoot(Collective collective);
 

@@ -14,6 +14,7 @@ its communicator itself.
 """
 
 import ctypes
+import itertools
 import os
 import subprocess
 import sys
@@ -312,11 +313,11 @@ def captures_are_no_calls():
 
 
 @test()
-def counts_of_alltoallv_differ():
+def counts_of_a_pair_differ():
     """By a few elements, which fit the same pieces, and by much."""
-    for wrong in (31, 100000):
+    for wrong, gathers in itertools.product((31, 100000), (False, True)):
 
-        def body(rank, wrong=wrong):
+        def body(rank, wrong=wrong, gathers=gathers):
             assert works(rank)
             number = rank.number()
             sizes = ctypes.c_size_t * 2
@@ -324,7 +325,10 @@ def counts_of_alltoallv_differ():
             receives = sizes(10, 40) if number == 0 else sizes(wrong, 20)
             memory = ctypes.c_void_p(rank.memory.value)
             output = ctypes.c_void_p(rank.memory.value + (512 << 10))
-            rank.nccl.tuttiAlltoAllV(memory, sends, None, output, receives, None, FLOAT, rank.comm, None)
+            if gathers:
+                rank.nccl.tuttiGatherV(memory, sends[1], output, receives, None, FLOAT, 1, rank.comm, None)
+            else:
+                rank.nccl.tuttiAlltoAllV(memory, sends, None, output, receives, None, FLOAT, rank.comm, None)
             rank.synchronize()
             assert rank.await_error() == INVALID_USAGE, rank.async_error()
             for words in ("mismatched", "rank 0", "rank 1", "30 elements", str(wrong)):

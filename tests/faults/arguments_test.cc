@@ -245,6 +245,10 @@ TEST_F(ArgumentsTest, NullPointers) {
                  ncclScatter(nullptr, out_.data(), 1, ncclFloat32, 0, comm_, nullptr));
   EXPECT_REFUSED(ncclInvalidArgument, tuttiAllGatherV(in_.data(), 1, out_.data(), nullptr, nullptr,
                                                       ncclFloat32, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, tuttiGatherV(in_.data(), 1, out_.data(), nullptr, nullptr,
+                                                   ncclFloat32, 0, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument, tuttiScatterV(in_.data(), nullptr, nullptr, out_.data(), 1,
+                                                    ncclFloat32, 0, comm_, nullptr));
   EXPECT_NCCL(ncclAllReduce(nullptr, nullptr, 0, ncclFloat32, ncclSum, comm_, nullptr));
   EXPECT_REFUSED(ncclInvalidArgument, ncclCommCount(comm_, nullptr));
   EXPECT_REFUSED(ncclInvalidArgument, ncclCommGetAsyncError(comm_, nullptr));
@@ -322,9 +326,22 @@ TEST_F(ArgumentsTest, CountsPerRank) {
   EXPECT_REFUSED(ncclInvalidArgument,
                  tuttiAlltoAllV(in_.data(), two.data(), nullptr, out_.data(), three.data(), nullptr,
                                 ncclFloat32, comm_, nullptr));
+  const auto gather = [&](const void* send, size_t count, void* recv, const size_t* counts,
+                          int root) {
+    return tuttiGatherV(send, count, recv, counts, nullptr, ncclFloat32, root, comm_, nullptr);
+  };
+  EXPECT_NCCL(gather(in_.data(), 2, out_.data(), two.data(), 0));
+  EXPECT_REFUSED(ncclInvalidArgument, gather(in_.data(), 2, out_.data(), three.data(), 0));
+  EXPECT_REFUSED(ncclInvalidArgument, gather(in_.data(), 2, out_.data(), two.data(), 1));
+  EXPECT_REFUSED(ncclInvalidArgument, gather(nullptr, 2, out_.data(), two.data(), 0));
+  EXPECT_REFUSED(ncclInvalidArgument, gather(in_.data(), 2, nullptr, two.data(), 0));
+  EXPECT_REFUSED(ncclInvalidArgument, tuttiScatterV(in_.data(), three.data(), nullptr, out_.data(),
+                                                    2, ncclFloat32, 0, comm_, nullptr));
   const std::array<size_t, 1> endless = {std::numeric_limits<size_t>::max()};
   EXPECT_REFUSED(ncclInvalidArgument, tuttiReduceScatterV(in_.data(), out_.data(), endless.data(),
                                                           ncclFloat32, ncclSum, comm_, nullptr));
+  EXPECT_REFUSED(ncclInvalidArgument,
+                 gather(in_.data(), endless[0], out_.data(), endless.data(), 0));
 }
 
 TEST_F(ArgumentsTest, Windows) {

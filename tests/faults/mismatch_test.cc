@@ -46,6 +46,12 @@ ncclResult_t GatherParts(float* data, const std::array<size_t, kRanks>& counts, 
                          nullptr, ncclFloat32, comm, nullptr);
 }
 
+ncclResult_t GatherToRoot(float* data, int root, ncclComm_t comm) {
+  const std::array<size_t, kRanks> counts = {5, 5, 5};
+  return tuttiGatherV(data + 100, 5, data, counts.data(), nullptr, ncclFloat32, root, comm,
+                      nullptr);
+}
+
 std::vector<Mismatch> Mismatches() {
   const auto plain = [](float* d, ncclComm_t c) {
     return Reduce(d, 4096, ncclFloat32, ncclSum, c);
@@ -75,6 +81,10 @@ std::vector<Mismatch> Mismatches() {
        [](float* d, ncclComm_t c) { return ncclBroadcast(d, d, 4096, ncclFloat32, 0, c, nullptr); },
        [](float* d, ncclComm_t c) { return ncclBroadcast(d, d, 4096, ncclFloat32, 1, c, nullptr); },
        {"root 0", "root 1"}},
+      {"RootOfParts",
+       [](float* d, ncclComm_t c) { return GatherToRoot(d, 0, c); },
+       [](float* d, ncclComm_t c) { return GatherToRoot(d, 1, c); },
+       {"GatherV(float32, root 0)", "GatherV(float32, root 1)"}},
       // Everybody has data or takes it, nobody waits for a rank that does not come: the next call
       // shows it.
       {"RootThatOnlySends",
@@ -140,8 +150,36 @@ INSTANTIATE_TEST_SUITE_P(Arguments, MismatchTest,
                                std::get<1>(instance.param) ? "Sockets" : "SharedMemory");
                          });
 
-// What passes between two ranks of an AlltoAllV only these two know.
-TEST(MismatchedExchangeTest, IsShownWithBothSides) {
+// What passes between two ranks of an AlltoAllV, GatherV or ScatterV only these two know. Rank 0
+// sends `sent` elements to rank 1, which expects `expected`.
+using ExchangeCall = ncclResult_t (*)(const float* in, size_t sent, float* out, size_t expected,
+                                      int rank, ncclComm_t comm);
+
+ncclResult_t CallAlltoAllV(const float* in, size_t sent, float* out, size_t expected, int rank,
+                           ncclComm_t comm) {
+  const std::array<size_t, kRanks> sends = {0, rank == 0 ? sent : 0, 0}, offsets{};
+  const std::array<size_t, kRanks> receives = {rank == 1 ? expected : 0, 0, 0};
+  return tuttiAlltoAllV(in, sends.data(), offsets.data(), out, receives.data(), offsets.data(),
+                        ncclFloat32, comm, nullptr);
+}
+
+ncclResult_t CallGatherV(const float* in, size_t sent, float* out, size_t expected, int rank,
+                         ncclComm_t comm) {
+  const std::array<size_t, kRanks> receives = {expected, 0, 0};
+  return tuttiGatherV(in, rank == 0 ? sent : 0, out, receives.data(), nullptr, ncclFloat32, 1, comm,
+                      nullptr);
+}
+
+ncclResult_t CallScatterV(const float* in, size_t sent, float* out, size_t expected, int rank,
+                          ncclComm_t comm) {
+  const std::array<size_t, kRanks> sends = {0, sent, 0};
+  return tuttiScatterV(in, sends.data(), nullptr, out, rank == 1 ? expected : 0, ncclFloat32, 0,
+                       comm, nullptr);
+}
+
+class MismatchedExchangeTest : public ::testing::TestWithParam<ExchangeCall> {};
+
+TEST_P(MismatchedExchangeTest, IsShownWithBothSides) {
   struct Counts {
     size_t sent, expected;
   };
@@ -151,14 +189,9 @@ TEST(MismatchedExchangeTest, IsShownWithBothSides) {
     ASSERT_TRUE(world.ok());
     const auto start = std::chrono::steady_clock::now();
     RunRankThreads(kRanks, [&, sent = sent, expected = expected](int rank) {
-      std::array<size_t, kRanks> sends{}, receives{};
-      const std::array<size_t, kRanks> offsets{};
-      if (rank == 0) sends[1] = sent;
-      if (rank == 1) receives[0] = expected;
       std::vector<float> in(900000), out(900000);
       ncclResult_t result =
-          tuttiAlltoAllV(in.data(), sends.data(), offsets.data(), out.data(), receives.data(),
-                         offsets.data(), ncclFloat32, world.comm(rank), nullptr);
+          GetParam()(in.data(), sent, out.data(), expected, rank, world.comm(rank));
       // A rank that has nothing to do with these two, or only sends, hears of it in the next call.
       const auto deadline = start + kBound;
       while (result == ncclSuccess && std::chrono::steady_clock::now() < deadline)
@@ -171,6 +204,12 @@ TEST(MismatchedExchangeTest, IsShownWithBothSides) {
     EXPECT_LT(std::chrono::steady_clock::now() - start, kBound);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Of, MismatchedExchangeTest,
+                         ::testing::Values(CallAlltoAllV, CallGatherV, CallScatterV),
+                         [](const auto& instance) {
+                           return std::array{"AlltoAllV", "GatherV", "ScatterV"}[instance.index];
+                         });
 
 TEST(MismatchedMessageTest, IsShownWithBothSides) {
   for (const bool sockets : {false, true}) {

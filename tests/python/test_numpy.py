@@ -539,6 +539,17 @@ class Communicators(unittest.TestCase):
             np.testing.assert_array_equal(
                 comm.allgather_rows(mine),
                 np.concatenate([np.full((r, 2), r, dtype) for r in range(size)]))
+            gathered = comm.gather_rows(mine, size - 1)
+            everything = comm.allgather_rows(mine)
+            if rank == size - 1:
+                np.testing.assert_array_equal(gathered, everything)
+            else:
+                self.assertIsNone(gathered)
+            whole = np.arange(size * (size - 1)).reshape(-1, 2).astype(dtype)
+            begin = rank * (rank - 1) // 2
+            got = (comm.scatter_rows(whole, range(size)) if rank == 0 else
+                   comm.scatter_rows(None, out=np.empty((rank, 2), dtype)))
+            np.testing.assert_array_equal(got, whole[begin:begin + rank])
         splits = [rank + i for i in range(size)]
         rows, received = comm.alltoall_rows(np.full((sum(splits), 3), rank), splits)
         self.assertEqual(received.tolist(), [r + rank for r in range(size)])
@@ -556,6 +567,9 @@ class Communicators(unittest.TestCase):
                 comm.reducescatter_rows(np.ones((size + 1, 2)), rows=wrong)
         with self.assertRaisesRegex(ValueError, "a single number has no rows"):
             comm.allgather_rows(np.array(5.0))
+        if rank > 0:
+            with self.assertRaisesRegex(ValueError, "scatter_rows needs `out`"):
+                comm.scatter_rows(None)
 
     def check_complex(self, comm):
         ones = np.full(3, 1 + 2j)
