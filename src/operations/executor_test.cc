@@ -180,9 +180,9 @@ struct Call {
 void MakeParts(int n, size_t count, VariableParts& parts) {
   size_t at = 0;
   for (int r = 0; r < n; ++r) {
-    parts.recv_counts.push_back(r == 0 && n > 2 ? 0 : (count + At(r)) / 2);
-    parts.recv_offsets.push_back(at);
-    at += parts.recv_counts.back();
+    parts.recvs.counts.push_back(r == 0 && n > 2 ? 0 : (count + At(r)) / 2);
+    parts.recvs.offsets.push_back(at);
+    at += parts.recvs.counts.back();
   }
 }
 
@@ -233,18 +233,18 @@ Call MakeCall(const Case& c, int rank, int n) {
     case Collective::kAllGatherV:
     case Collective::kReduceScatterV: {
       MakeParts(n, count, *parts);
-      const size_t total = parts->recv_offsets.back() + parts->recv_counts.back();
-      const size_t mine = parts->recv_counts[At(rank)], at = parts->recv_offsets[At(rank)];
+      const size_t total = parts->recvs.offsets.back() + parts->recvs.counts.back();
+      const size_t mine = parts->recvs.counts[At(rank)], at = parts->recvs.offsets[At(rank)];
       if (c.collective == Collective::kAllGatherV) {
         resize(mine, total);
         for (int r = 0; r < n; ++r)
-          expect(parts->recv_offsets[At(r)], parts->recv_counts[At(r)],
+          expect(parts->recvs.offsets[At(r)], parts->recvs.counts[At(r)],
                  [&](size_t i) { return Element(r, i); });
       } else {
         resize(total, mine);
         expect(0, mine, [&](size_t i) { return Sum(n, at + i); });
       }
-      call.task.count = total;
+      call.task.count = 0;
       call.task.parts = parts;
       break;
     }
@@ -253,10 +253,10 @@ Call MakeCall(const Case& c, int rank, int n) {
       size_t sent = 0, received = 0;
       for (int r = 0; r < n; ++r) {
         const size_t length = At((rank + r) % 3) * count;
-        parts->send_counts.push_back(length);
-        parts->recv_counts.push_back(length);
-        parts->send_offsets.push_back(sent);
-        parts->recv_offsets.push_back(received);
+        parts->sends.counts.push_back(length);
+        parts->recvs.counts.push_back(length);
+        parts->sends.offsets.push_back(sent);
+        parts->recvs.offsets.push_back(received);
         sent += length;
         received += length;
       }
@@ -264,7 +264,7 @@ Call MakeCall(const Case& c, int rank, int n) {
       for (int r = 0; r < n; ++r) {
         size_t at = 0;  // Where rank r's data for this rank begin.
         for (int to = 0; to < rank; ++to) at += At((r + to) % 3) * count;
-        expect(parts->recv_offsets[At(r)], parts->recv_counts[At(r)],
+        expect(parts->recvs.offsets[At(r)], parts->recvs.counts[At(r)],
                [&](size_t i) { return Element(r, at + i); });
       }
       call.task.count = 0;
