@@ -19,7 +19,7 @@
 #include "gin/descriptor_slots.h"
 #include "operations/testing/local_bootstrap.h"
 #include "testing/ranks.h"
-#include "window/host_flat_space.h"
+#include "window/flat_space.h"
 #include "window/testing/memory_net.h"
 
 namespace tutti {
