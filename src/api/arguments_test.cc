@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "api/context.h"
 #include "nccl.h"
 #include "nccl_device.h"
 #include "nccl_device/later_releases.h"
@@ -196,6 +197,16 @@ const std::vector<Function>& Operations() {
        [](A a) {
          return tuttiAlltoAllV(a.send, a.counts.data(), nullptr, a.recv, a.parts, nullptr, a.type,
                                a.comm, a.stream);
+       }},
+      {"tuttiGatherV", kMove | kRoot | kParts,
+       [](A a) {
+         return tuttiGatherV(a.send, a.count, a.recv, a.parts, nullptr, a.type, a.root, a.comm,
+                             a.stream);
+       }},
+      {"tuttiScatterV", kMove | kRoot | kParts,
+       [](A a) {
+         return tuttiScatterV(a.send, a.parts, nullptr, a.recv, a.count, a.type, a.root, a.comm,
+                              a.stream);
        }},
       {"tuttiAllReduceMany", kMove | kOp,
        [](A a) {
@@ -434,6 +445,26 @@ TEST(ArgumentsTest, RightArgumentsAreTaken) {
       empty.count = 0, empty.send = nullptr, empty.recv = nullptr;
       EXPECT_EQ(function.call(empty), ncclSuccess) << function.name;
     }
+}
+
+// A displacement of half an address space puts the part of a buffer on the stack beyond the end.
+TEST(ArgumentsTest, PartsBeyondTheEndOfMemoryAreRefused) {
+  std::array<float, 4> data = {};
+  const size_t one = 1, none = 0, far = api::kAddressSpace / sizeof(float) / 2;
+  const auto gather = [&](const size_t* displacement) {
+    return tuttiAllGatherV(data.data(), 1, data.data(), &one, displacement, ncclFloat32, TheComm(),
+                           nullptr);
+  };
+  const auto exchange = [&](const size_t* count, const size_t* from, const size_t* to) {
+    return tuttiAlltoAllV(data.data(), count, from, data.data(), count, to, ncclFloat32, TheComm(),
+                          nullptr);
+  };
+  EXPECT_EQ(gather(&one), ncclSuccess);
+  EXPECT_EQ(gather(&far), kArgument);
+  EXPECT_EQ(exchange(&one, &none, &one), ncclSuccess);
+  EXPECT_EQ(exchange(&one, &far, &one), kArgument);
+  EXPECT_EQ(exchange(&one, &none, &far), kArgument);
+  EXPECT_EQ(exchange(&none, &far, &far), ncclSuccess) << "an empty part needs no memory";
 }
 
 // ---- Functions with arguments of their own

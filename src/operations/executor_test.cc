@@ -248,6 +248,27 @@ Call MakeCall(const Case& c, int rank, int n) {
       call.task.parts = parts;
       break;
     }
+    case Collective::kGatherV:
+    case Collective::kScatterV: {
+      // Only the root knows the parts of all ranks.
+      const bool gathers = c.collective == Collective::kGatherV;
+      VariableParts of_root;
+      MakeParts(n, count, of_root);
+      const RankParts& whole = of_root.recvs;
+      const size_t mine = whole.counts[At(rank)], at = whole.offsets[At(rank)];
+      const size_t held = rank == root ? whole.Total() : 0;
+      RankParts& own = gathers ? parts->sends : parts->recvs;
+      own = {std::vector<size_t>(At(n)), std::vector<size_t>(At(n))};
+      (gathers ? parts->recvs : parts->sends) = rank == root ? whole : own;
+      own.counts[At(root)] = mine;
+      resize(gathers ? mine : held, gathers ? held : mine);
+      for (int r = 0; r < n && gathers && rank == root; ++r)
+        expect(whole.offsets[At(r)], whole.counts[At(r)], [&](size_t i) { return Element(r, i); });
+      if (!gathers) expect(0, mine, [&](size_t i) { return Element(root, at + i); });
+      call.task.count = 0;
+      call.task.parts = parts;
+      break;
+    }
     case Collective::kAlltoAllV: {
       // Rank s sends rank r (s + r) mod 3 times the count.
       size_t sent = 0, received = 0;
