@@ -205,11 +205,11 @@ TEST_P(MismatchedExchangeTest, IsShownWithBothSides) {
   }
 }
 
+std::string ExchangeName(const ::testing::TestParamInfo<ExchangeCall>& instance) {
+  return std::array{"AlltoAllV", "GatherV", "ScatterV"}[instance.index];
+}
 INSTANTIATE_TEST_SUITE_P(Of, MismatchedExchangeTest,
-                         ::testing::Values(CallAlltoAllV, CallGatherV, CallScatterV),
-                         [](const auto& instance) {
-                           return std::array{"AlltoAllV", "GatherV", "ScatterV"}[instance.index];
-                         });
+                         ::testing::Values(CallAlltoAllV, CallGatherV, CallScatterV), ExchangeName);
 
 TEST(MismatchedMessageTest, IsShownWithBothSides) {
   for (const bool sockets : {false, true}) {
