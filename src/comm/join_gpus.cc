@@ -280,8 +280,8 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   return std::unique_ptr<DeviceOperations>(std::move(made));
 }
 
-// A file that cannot be written is no failure, as in NCCL, because the other ranks would not hear of
-// the failure.
+// A file that cannot be written is no failure, as in NCCL, because the other ranks would not hear
+// of the failure.
 void GpuJoin::WriteDumps() const {
   const Settings& settings = context_.settings;
   if (settings.topo_dump_file.empty() && settings.graph_dump_file.empty()) return;

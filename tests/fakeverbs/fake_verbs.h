@@ -145,6 +145,10 @@ struct Call {
 };
 std::vector<Call> Calls();
 
+// Appends a line to the file that FAKE_VERBS_TELL names, if any: a Call, or the attributes that a
+// queue pair gets.
+void Tell(const char* line);
+
 // Returns how many objects are alive: contexts, domains, registrations, queues, queue pairs, and
 // the connection manager's channels of events and ids.
 int ObjectsAlive();
