@@ -42,10 +42,10 @@ def alone(rank):
 
 
 def one_lags(rank):
-    """Rank 1 comes to an operation a second after rank 0."""
+    """Rank 1 comes to an operation two seconds after rank 0."""
     if rank.join():
         if rank.number == 1:
-            time.sleep(1)
+            time.sleep(2)
         rank.all_reduce()
         error = ctypes.c_int()
         until = time.monotonic() + 0.3
@@ -272,7 +272,7 @@ def stall(rank):
     coordinator = Coordinator(rank)
     coordinator.reduce("first")
     if rank.number == 1:
-        time.sleep(0.7)
+        time.sleep(1.2)
     coordinator.reduce("late")
     coordinator.end()
 
