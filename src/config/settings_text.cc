@@ -149,7 +149,9 @@ std::string SettingsMarkdown() {
       "`channels` are\n"
       "ranks on all other GPUs, as of several hosts. `GPUs` are both, and `all` are all three. "
       "`coordinator`\n"
-      "is the coordinator (coordinator.md) over ranks of any kind.\n\n"
+      "is the coordinator (coordinator.md) over ranks of any kind. A mesh with teams of windows "
+      "(`NCCL_LSA_TEAM_SIZE`)\n"
+      "puts over sockets between teams, and settings of sockets then count there.\n\n"
       "| Variable | Default | Allowed | Ranks | Why |\n"
       "|---|---|---|---|---|\n";
   for (const SettingInfo& setting : AllSettings()) page += SettingRow(setting);

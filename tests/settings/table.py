@@ -126,6 +126,7 @@ probe("NCCL_IB_HCA", "=fake1", BETWEEN, hide="net IB: device 0 is fake0", **TWO_
 probe("NCCL_IB_MERGE_NICS", "0", BETWEEN, see="net IB: device 1 is fake0", **TWO_PORTS)
 probe("NCCL_NET_MERGE_LEVEL", "LOC", BETWEEN, see="net IB: device 1 is fake0", **TWO_PORTS)
 probe("NCCL_NET_FORCE_MERGE", "fake0,fake1", BETWEEN, hide="net IB: device 1 is fake1", **TWO_NICS)
+probe("NCCL_IB_GID_INDEX", "3", BETWEEN, see="NCCL_IB_GID_INDEX is 3", hide="net IB carries data", **VERBS)
 probe("NCCL_IB_ADDR_RANGE", "10.9.0.0/16", BETWEEN, see="NCCL_IB_ADDR_RANGE", hide="net IB carries data", **VERBS)
 probe("NCCL_IB_TIMEOUT", "17", BETWEEN, see="queue pair: timeout 17,", **VERBS)
 probe("NCCL_IB_RETRY_CNT", "3", BETWEEN, see="retry_cnt 3", **VERBS)
@@ -149,7 +150,6 @@ elsewhere(CHANNELS, "tests/fakeverbs/rails", 'alltoall "level 0"', "NCCL_P2P_PXN
 elsewhere(CHANNELS, "tests/fakeverbs/rails", 'alltoall "switched off"', "NCCL_PXN_DISABLE")
 
 elsewhere(BETWEEN, "src/transport/net/verbs/merge_test.cc", "SettingsSayWhatIsMerged", "NCCL_IB_MERGE_VFS")
-elsewhere(BETWEEN, "src/transport/net/verbs/choice_test.cc", "AnIndexWins", "NCCL_IB_GID_INDEX")
 elsewhere(BETWEEN, "src/transport/net/verbs/choice_test.cc", "PrefersTheSecondVersionAndIpv4", "NCCL_IB_ROCE_VERSION_NUM")
 elsewhere(BETWEEN, "src/transport/net/verbs/choice_test.cc", "PrefersAddressesThatAreNotLinkLocal", "NCCL_IB_ADDR_FAMILY")
 probe("NCCL_GIN_IB_TC", "16", BETWEEN, see="traffic_class 16", act=acts.window, **VERBS)
