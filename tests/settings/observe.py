@@ -145,7 +145,7 @@ def observe(libraries, kind, environment, act):
     """Returns what can be observed of two ranks of a kind with these variables, or of as many as a variable has values.
     act(rank) is their work."""
     folder = tempfile.mkdtemp(prefix="settings-")
-    full = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL", "NCCL_DEBUG_FILE": "{tmp}/log",
+    full = {"NCCL_CONF_FILE": "/dev/null", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL", "NCCL_DEBUG_FILE": "{tmp}/log",
             "FAKE_VERBS_TELL": "{tmp}/verbs", **KINDS[kind], **environment}
     reader, writer = os.pipe()
     children = []
