@@ -110,6 +110,7 @@ State::State() {
     refusals.push_back({call, ENOMEM, std::numeric_limits<int>::max(), 0});
   fail_one_in = NumberIn("FAKE_VERBS_FAIL_ONE_IN");
   down_after = NumberIn("FAKE_VERBS_DOWN_AFTER");
+  fatal_after = NumberIn("FAKE_VERBS_FATAL_AFTER");
 }
 
 State& TheState() {
@@ -124,6 +125,12 @@ State& TheState() {
 void Violation(const std::string& what) {
   fprintf(stderr, "stand-in for libibverbs: %s\n", what.c_str());
   abort();
+}
+
+void RaiseFatalEvent(State& s, const Device& device) {
+  ibv_async_event event = {};
+  event.event_type = IBV_EVENT_DEVICE_FATAL;
+  RaiseOnDevice(s, device, event);
 }
 
 void SetPortState(Device& device, int port, bool active) {

@@ -32,6 +32,20 @@ def short(rank):
         rank.destroy()
 
 
+def long_job(rank):
+    """A hundred operations, or as many as there are without an error."""
+    if rank.join():
+        memory, error = rank.memory(64), ctypes.c_int()
+        for _ in range(100):
+            rank.all_reduce(8, memory)
+            rank.nccl.ncclCommGetAsyncError(rank.comm, ctypes.byref(error))
+            if error.value:
+                break
+            time.sleep(0.005)
+        rank.say("asynchronous", error.value)
+        rank.nccl.ncclCommAbort(rank.comm)
+
+
 def alone(rank):
     """Rank 0 waits for rank 1, which never comes."""
     if rank.number == 0:

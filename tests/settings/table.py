@@ -141,6 +141,8 @@ probe("NCCL_IB_ADAPTIVE_ROUTING", "1", BETWEEN, see="post_send: 0 bytes.*opcode 
 probe("NCCL_IB_AR_THRESHOLD", "1G", BETWEEN, hide="post_send: 0 bytes.*opcode 1", act=acts.long,
       NCCL_IB_ADAPTIVE_ROUTING="1", **VERBS)
 probe("NCCL_IB_PCI_RELAXED_ORDERING", "0", BETWEEN, hide="reg_mr.*flags 0x100", **VERBS)
+probe("NCCL_IB_RETURN_ASYNC_EVENTS", "0", BETWEEN, hide="asynchronous [1-9].*the device reported it", act=acts.long_job,
+      FAKE_VERBS_FATAL_AFTER="40", TUTTI_RESUME_TIMEOUT_S="0", **VERBS)
 elsewhere(CHANNELS, "tests/fakeverbs/gpu_direct", 'try "DMA-BUFs switched off"', "NCCL_DMABUF_ENABLE")
 elsewhere(CHANNELS, "tests/fakeverbs/gpu_direct", 'try "flush switched off"', "NCCL_GDR_FLUSH_DISABLE")
 elsewhere(CHANNELS, "tests/fakeverbs/gpu_direct", 'try "no reads"', "NCCL_NET_GDR_READ")
@@ -172,7 +174,6 @@ probe("NCCL_RMA_PLUGIN", "{plugins}/libnccl-gin-example_v14.so", MESH, see="carr
       NCCL_LSA_TEAM_SIZE="1")
 probe("NCCL_GIN_PROXY_QUEUE_SIZE", "32768", HOSTS, see=r"grown [2-9]\d MiB", act=acts.device_communicator)
 probe("NCCL_GIN_PROXY_QUEUE_SIZE", "32768", GPUS, see=r"grown 1\d\d MiB", act=acts.device_communicator)
-unproven(BETWEEN, "no device of the tests reports a fatal event while ranks run", "NCCL_IB_RETURN_ASYNC_EVENTS")
 elsewhere(HOSTS, "tests/fakecard/direct_test.cc", "ItIsAskedForAndToldOf", "NCCL_GIN_TYPE")
 elsewhere(HOSTS, "tests/fakecard/direct_test.cc", "AnErrorThatNobodyWaitsForIsFound", "NCCL_GIN_ERROR_QUERY_SEC")
 elsewhere(HOSTS, "tests/fakecard/direct_test.cc", "QueuesAreAsLongAsIsAskedFor", "NCCL_GIN_GDAKI_QP_DEPTH")
