@@ -222,7 +222,9 @@ probe("NCCL_TOPO_DUMP_FILE", "{tmp}/machine.xml", ALL, see="file machine.xml\n<s
 probe("NCCL_TOPO_DUMP_FILE_RANK", "7", ALL, hide="file machine.xml\n<system", NCCL_TOPO_DUMP_FILE="{tmp}/machine.xml")
 probe("NCCL_P2P_LEVEL", "LOC", MESH, see="by shared host memory")
 probe("NCCL_P2P_LEVEL", "LOC", CHANNELS, see="shared host memory within a host", NCCL_HOSTID=TWO_AND_ONE)
-probe("NCCL_GRAPH_FILE", "/nowhere/graph.xml", BETWEEN, see="init [1-9].*NCCL_GRAPH_FILE", **APART)
+probe("NCCL_GRAPH_FILE", "{here}/ring.xml", HOSTS, see="ring 0 2 1 ", NCCL_HOSTID=("a", "a", "a"))
+probe("NCCL_GRAPH_FILE", "{here}/ring.xml", CHANNELS, see="the first is 0 2 1\n", NCCL_HOSTID=("a", "a", "a"),
+      NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1")
 probe("NCCL_GRAPH_DUMP_FILE", "{tmp}/graph.xml", ALL, see="file graph.xml\n<graphs")
 probe("NCCL_GRAPH_DUMP_FILE_RANK", "7", ALL, hide="file graph.xml\n<graphs", NCCL_GRAPH_DUMP_FILE="{tmp}/graph.xml")
 probe("NCCL_CROSS_NIC", "0", CHANNELS, see='crossnic="0"', NCCL_GRAPH_DUMP_FILE="{tmp}/graph.xml",
