@@ -67,7 +67,6 @@ set_tests_properties(checks.headers_alone PROPERTIES TIMEOUT 1800 COST 200)
 tutti_check(header_guards ${checks}/header_guards)
 tutti_check(module_order ${checks}/module_order)
 tutti_check(paths_named ${checks}/paths_named)
-tutti_check(settings_used ${checks}/settings_used)
 tutti_check(thread_safety ${checks}/thread_safety ${PROJECT_BINARY_DIR}/demo)
 # Clang reads 80 units, for two minutes of a core.
 set_tests_properties(checks.thread_safety PROPERTIES TIMEOUT 1800 COST 80)

@@ -12,8 +12,6 @@
 namespace tutti::api {
 namespace {
 
-// The most channels of a search; NCCL has the same bound.
-constexpr int64_t kMostChannels = 64;
 // The most that NCCL_MAX_CTAS allows.
 constexpr int64_t kMostBlocks = 128;
 
@@ -93,15 +91,10 @@ Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
   // The environment has the last word.
   if (full.blocking != NCCL_CONFIG_UNDEF_INT && handle.settings.comm_blocking < 0)
     handle.blocking = full.blocking == 1;
-  // The environment also overrides NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, NCCL_MIN_CTAS and
-  // NCCL_MAX_CTAS.
+  // NCCL_MIN_CTAS and NCCL_MAX_CTAS in the environment also override the config.
   Settings& settings = handle.settings;
-  if (full.minCTAs != NCCL_CONFIG_UNDEF_INT && settings.min_nchannels == 0)
-    settings.min_nchannels = std::min<int64_t>(full.minCTAs, kMostChannels);
   if (full.minCTAs != NCCL_CONFIG_UNDEF_INT && settings.min_ctas == 0)
     settings.min_ctas = std::min<int64_t>(full.minCTAs, kMostBlocks);
-  if (full.maxCTAs != NCCL_CONFIG_UNDEF_INT && settings.max_nchannels == 0)
-    settings.max_nchannels = std::min<int64_t>(full.maxCTAs, kMostChannels);
   if (full.maxCTAs != NCCL_CONFIG_UNDEF_INT && settings.max_ctas == 0)
     settings.max_ctas = std::min<int64_t>(full.maxCTAs, kMostBlocks);
   if (full.commName != nullptr) handle.name = full.commName;

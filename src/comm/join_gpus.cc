@@ -10,6 +10,7 @@
 #include "comm/join.h"
 #include "comm/nics.h"
 #include "comm/reach.h"
+#include "gpu/block_bounds.h"
 #include "gpu/channels.h"
 #include "gpu/mesh.h"
 #include "operations/net_connector.h"
@@ -26,8 +27,11 @@ namespace {
 int ChannelsFor(const Settings& settings, std::span<const PeerInfo> peers) {
   constexpr int kMost = kMostGpuChannels;
   if (settings.gpu_channels > 0) return std::min(static_cast<int>(settings.gpu_channels), kMost);
-  const auto fewest = static_cast<int>(std::clamp<int64_t>(settings.min_ctas, 1, kMost));
-  return std::clamp(static_cast<int>(FewestCpusOfARank(peers) / 2), fewest, kMost);
+  const BlockBounds bounds = BlockBoundsOf(settings);
+  const auto most =
+      bounds.most > 0 ? static_cast<int>(std::min<int64_t>(bounds.most, kMost)) : kMost;
+  const auto fewest = static_cast<int>(std::min<int64_t>(bounds.fewest, most));
+  return std::clamp(static_cast<int>(FewestCpusOfARank(peers) / 2), fewest, most);
 }
 
 // Returns how many of `channels` channels take the rings of one host in turn. Each ring gets
@@ -67,6 +71,9 @@ class GpuJoin {
   Result<TriedWindows<GpuMesh>> MakeMesh() const;
   // Makes rings over channels with a transport for each pair, which can always be had.
   Result<std::unique_ptr<DeviceOperations>> MakeChannels() const;
+  // Writes the files of NCCL_TOPO_DUMP_FILE and NCCL_GRAPH_DUMP_FILE for a mesh, which itself needs
+  // no knowledge of the machine.
+  void WriteDumps() const;
   // Gives operations the network by which kernels put to ranks whose memory is not mapped.
   void AddOneSidedNetwork(DeviceOperations& operations) const;
 
@@ -273,6 +280,18 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   return std::unique_ptr<DeviceOperations>(std::move(made));
 }
 
+// A file that cannot be written is no failure, as in NCCL, because the other ranks would not hear
+// of the failure.
+void GpuJoin::WriteDumps() const {
+  const Settings& settings = context_.settings;
+  if (settings.topo_dump_file.empty() && settings.graph_dump_file.empty()) return;
+  std::vector<int> first_ranks;
+  HostQuestion question = AskAboutHosts(first_ranks);
+  question.channels = static_cast<uint32_t>(ChannelsFor(settings, context_.peers));
+  const Status written = AnswerAboutHost(context_, question).status();
+  if (!written.ok()) TUTTI_WARN("the machine is not described: {}", written.message());
+}
+
 void GpuJoin::AddOneSidedNetwork(DeviceOperations& operations) const {
   std::shared_ptr<Net> net =
       OneSidedNet(context_.process.proxy(), context_.settings, context_.bootstrap, network_.net);
@@ -297,6 +316,8 @@ Result<std::unique_ptr<Operations>> JoinGpus(const JoinContext& context,
     TUTTI_INFO(kLogInit, "GPUs are joined by a transport for each pair: {}",
                mesh.refusal.message());
     TUTTI_ASSIGN(operations, join.MakeChannels());
+  } else {
+    join.WriteDumps();
   }
   const bool one_host =
       operations->machines().here.size() == static_cast<size_t>(context.num_ranks());

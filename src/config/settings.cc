@@ -42,34 +42,34 @@ std::string Sentence(std::string_view choices) {
 
 std::vector<SettingInfo> MakeTable() {
   std::vector<SettingInfo> table;
-#define FLAG(field, variable, initial, why)                                           \
+#define FLAG(field, variable, initial, ranks, why)                                    \
   table.push_back({#variable, "flag", Show(bool{initial}), "0 or 1", "", why,         \
                    TUTTI_READ(TUTTI_TRY(ParseFlag(#variable, text, settings.field))), \
                    TUTTI_SHOW(field)});
-#define INTEGER(field, variable, initial, low, high, unit, why)                                    \
+#define INTEGER(field, variable, initial, low, high, unit, ranks, why)                             \
   table.push_back(                                                                                 \
       {#variable, "integer", Show(int64_t{initial}), fmt::format("{} to {}", low, high), unit,     \
        why, TUTTI_READ(TUTTI_TRY(ParseInteger(#variable, text, low, high, unit, settings.field))), \
        TUTTI_SHOW(field)});
-#define NUMBER(field, variable, initial, low, high, unit, why)                               \
+#define NUMBER(field, variable, initial, low, high, unit, ranks, why)                        \
   table.push_back(                                                                           \
       {#variable, "number", Show(double{initial}),                                           \
        fmt::format("{:.10g} to {:.10g}", double{low}, double{high}), unit, why,              \
        TUTTI_READ(TUTTI_TRY(ParseNumber(#variable, text, low, high, unit, settings.field))), \
        TUTTI_SHOW(field)});
-#define TEXT(field, variable, initial, form, why)                                                \
+#define TEXT(field, variable, initial, form, ranks, why)                                         \
   table.push_back({#variable, "text", initial, form, "", why, TUTTI_READ(settings.field = text), \
                    TUTTI_SHOW(field)});
-#define SECRET(field, variable, form, why)                                                    \
+#define SECRET(field, variable, form, ranks, why)                                             \
   table.push_back({#variable, "secret", "", form, "", why, TUTTI_READ(settings.field = text), \
                    [](const Settings& settings) {                                             \
                      return std::string(settings.field.empty() ? "" : "(set)");               \
                    }});
-#define CHOICE(field, variable, initial, choices, why)                                           \
+#define CHOICE(field, variable, initial, choices, ranks, why)                                    \
   table.push_back({#variable, "choice", initial, Sentence(choices), "", why,                     \
                    TUTTI_READ(TUTTI_TRY(ParseChoice(#variable, text, choices, settings.field))), \
                    TUTTI_SHOW(field)});
-#define PORTS(field, variable, why)                                                    \
+#define PORTS(field, variable, ranks, why)                                             \
   table.push_back({#variable, "ports", "", "low-high, from 1 to 65535", "", why,       \
                    TUTTI_READ(TUTTI_TRY(ParsePorts(#variable, text, settings.field))), \
                    TUTTI_SHOW(field)});

@@ -32,13 +32,13 @@ struct PortRange {
 };
 
 struct Settings {
-#define FLAG(field, variable, initial, why) bool field = initial;
-#define INTEGER(field, variable, initial, low, high, unit, why) int64_t field = initial;
-#define NUMBER(field, variable, initial, low, high, unit, why) double field = initial;
-#define TEXT(field, variable, initial, form, why) std::string field = initial;
-#define SECRET(field, variable, form, why) std::string field;
-#define CHOICE(field, variable, initial, choices, why) std::string field = initial;
-#define PORTS(field, variable, why) PortRange field;
+#define FLAG(field, variable, initial, ranks, why) bool field = initial;
+#define INTEGER(field, variable, initial, low, high, unit, ranks, why) int64_t field = initial;
+#define NUMBER(field, variable, initial, low, high, unit, ranks, why) double field = initial;
+#define TEXT(field, variable, initial, form, ranks, why) std::string field = initial;
+#define SECRET(field, variable, form, ranks, why) std::string field;
+#define CHOICE(field, variable, initial, choices, ranks, why) std::string field = initial;
+#define PORTS(field, variable, ranks, why) PortRange field;
 #include "config/settings.def"
 #undef FLAG
 #undef INTEGER

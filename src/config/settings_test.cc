@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "config/config_file.h"
+#include "config/setting_ranks.h"
 
 namespace tutti {
 namespace {
@@ -145,6 +146,14 @@ TEST(SettingsTest, TheTableIsInOrder) {
     EXPECT_TRUE(setting.why.ends_with('.')) << setting.variable;
     EXPECT_GT(setting.why.size(), 20u) << setting.variable;
   }
+}
+
+TEST(SettingsTest, RanksHaveShortNames) {
+  EXPECT_EQ(RanksText("NCCL_DEBUG"), "all");
+  EXPECT_EQ(RanksText("NCCL_MIN_CTAS"), "GPUs");
+  EXPECT_EQ(RanksText("NCCL_NET"), "hosts, channels");
+  EXPECT_EQ(RanksText("HOROVOD_TIMELINE"), "coordinator");
+  EXPECT_EQ(RanksText("NCCL_NO_SUCH_NAME"), "");
 }
 
 std::vector<std::string> Set(std::vector<std::string> names) {

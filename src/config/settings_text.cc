@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "config/setting_ranks.h"
 #include "config/settings.h"
 
 namespace tutti {
@@ -113,8 +114,8 @@ std::string SettingRow(const SettingInfo& setting) {
   std::string allowed = setting.allowed;
   if (!setting.unit.empty()) allowed += fmt::format(" {}", setting.unit);
   if (setting.unit == "bytes") allowed += "; K, M or G may follow";
-  return fmt::format("| `{}` | {} | {} | {} |\n", setting.variable, initial, Cell(allowed),
-                     Cell(setting.why));
+  return fmt::format("| `{}` | {} | {} | {} | {} |\n", setting.variable, initial, Cell(allowed),
+                     RanksText(setting.variable), Cell(setting.why));
 }
 
 }  // namespace
@@ -142,8 +143,17 @@ std::string SettingsMarkdown() {
       "sentence.\n"
       "Names that begin with `NCCL_` mean what they mean to NCCL; Tutti's own begin with "
       "`TUTTI_`.\n\n"
-      "| Variable | Default | Allowed | Why |\n"
-      "|---|---|---|---|\n";
+      "Ranks are the kinds of rank for which a setting has an effect: `hosts` are ranks on "
+      "processors, `mesh`\n"
+      "are ranks on GPUs of one host that reach one another's memory or share the host's, and "
+      "`channels` are\n"
+      "ranks on all other GPUs, as of several hosts. `GPUs` are both, and `all` are all three. "
+      "`coordinator`\n"
+      "is the coordinator (coordinator.md) over ranks of any kind. A mesh with teams of windows "
+      "(`NCCL_LSA_TEAM_SIZE`)\n"
+      "puts over sockets between teams, and settings of sockets then count there.\n\n"
+      "| Variable | Default | Allowed | Ranks | Why |\n"
+      "|---|---|---|---|---|\n";
   for (const SettingInfo& setting : AllSettings()) page += SettingRow(setting);
 
   page +=

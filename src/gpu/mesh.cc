@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/reduce.h"
 #include "base/rounding.h"
+#include "gpu/block_bounds.h"
 #include "gpu/device_tasks.h"
 
 namespace tutti {
@@ -41,9 +42,10 @@ int FewestMultiprocessors(std::span<const PeerInfo> peers) {
 // Returns the number of blocks that every rank can run. The number is the same on all ranks.
 uint32_t MostBlocks(std::span<const PeerInfo> peers, const Settings& settings) {
   const int fewest = FewestMultiprocessors(peers);
-  if (settings.max_ctas == 0) return std::min<uint32_t>(BlocksFor(fewest), kMaxBlocks);
+  const int64_t most = BlockBoundsOf(settings).most;
+  if (most == 0) return std::min<uint32_t>(BlocksFor(fewest), kMaxBlocks);
   const uint32_t room = static_cast<uint32_t>(std::max(1, fewest)) * kBlocksOnMultiprocessor;
-  return std::min(static_cast<uint32_t>(settings.max_ctas), room);
+  return std::min(static_cast<uint32_t>(most), room);
 }
 
 }  // namespace
@@ -126,7 +128,7 @@ Status GpuMesh::Prepare(const GpuPeers& peers, const Settings& settings, WindowP
                                        on_host ? GpuReach::kHostMemory : GpuReach::kNvlink);
   context.deterministic = settings.deterministic;
   context.mesh.max_blocks = layout.blocks;
-  context.mesh.min_blocks = static_cast<uint32_t>(std::max<int64_t>(settings.min_ctas, 1));
+  context.mesh.min_blocks = static_cast<uint32_t>(BlockBoundsOf(settings).fewest);
   context.mesh.slot_bytes = layout.slot_bytes;
   context.mesh.ring_slot_bytes = layout.RingSlotBytes();
   context.mesh.ll128_slot_bytes = 0;  // Until Create knows whether NVLink joins the ranks.

@@ -55,6 +55,8 @@ std::string SharedSettings(const Settings& s) {
   add("TUTTI_ENCRYPT", encrypt, std::string("0"));
   add("TUTTI_GPU_CHANNELS", s.gpu_channels, usual.gpu_channels);
   add("TUTTI_GPU_WINDOW", s.gpu_window, usual.gpu_window);
+  add("NCCL_MIN_NCHANNELS", s.min_nchannels, usual.min_nchannels);
+  add("NCCL_MAX_NCHANNELS", s.max_nchannels, usual.max_nchannels);
   add("NCCL_MIN_CTAS", s.min_ctas, usual.min_ctas);
   add("NCCL_MAX_CTAS", s.max_ctas, usual.max_ctas);
   add("TUTTI_GPU_TUNE", s.gpu_tune, usual.gpu_tune);

@@ -123,6 +123,8 @@ bool StrangerIsRefused(uint16_t port, const std::string& secret);
 // Takes a port down or brings it up, with the event that tells of it. FAKE_VERBS_DOWN_AFTER=<n> in
 // the environment takes the first port of the first device down once n requests have been posted.
 void SetPortActive(const std::string& device, int port, bool active);
+// FAKE_VERBS_FATAL_AFTER=<n> in the environment raises IBV_EVENT_DEVICE_FATAL on the first device
+// once n requests have been posted.
 void RaiseDeviceEvent(const std::string& device, ibv_event_type event);
 // Raises, for each completion queue that is armed, the event that it is armed for, with no
 // completion, as a device does that is late with the event of one that was polled before. Returns
@@ -144,6 +146,10 @@ struct Call {
   bool begins_list = true;  // post_send: the first request of a call
 };
 std::vector<Call> Calls();
+
+// Appends a line to the file that FAKE_VERBS_TELL names, if any: a Call, or the attributes that a
+// queue pair gets.
+void Tell(const char* line);
 
 // Returns how many objects are alive: contexts, domains, registrations, queues, queue pairs, and
 // the connection manager's channels of events and ids.

@@ -107,6 +107,7 @@ void ApplyFaults(const Qp& pair, Work& work) {
   State& s = TheState();
   ++s.examined;
   if (s.examined == s.down_after) SetPortState(*s.devices.front(), 1, false);
+  if (s.examined == s.fatal_after) RaiseFatalEvent(s, *s.devices.front());
   const bool unlucky = s.fail_one_in > 0 && s.examined % s.fail_one_in == 0;
   if (unlucky || !PortOf(pair).active) work.failure = IBV_WC_RETRY_EXC_ERR;
   auto& faults = s.send_faults;

@@ -474,6 +474,23 @@ int PostReceive(ibv_qp* qp, ibv_recv_wr* work, ibv_recv_wr** refused) {
   return 0;
 }
 
+namespace {
+
+void TellAttributes(ibv_qp_state state, const ibv_qp_attr& attributes) {
+  char line[128] = {};
+  if (state == IBV_QPS_INIT)
+    snprintf(line, sizeof(line), "queue pair: pkey_index %d", attributes.pkey_index);
+  if (state == IBV_QPS_RTR)
+    snprintf(line, sizeof(line), "queue pair: sl %d, traffic_class %d", attributes.ah_attr.sl,
+             attributes.ah_attr.grh.traffic_class);
+  if (state == IBV_QPS_RTS)
+    snprintf(line, sizeof(line), "queue pair: timeout %d, retry_cnt %d", attributes.timeout,
+             attributes.retry_cnt);
+  if (line[0] != 0) Tell(line);
+}
+
+}  // namespace
+
 }  // namespace fakeverbs
 
 using namespace fakeverbs;  // NOLINT: all of it is for these functions
@@ -537,6 +554,7 @@ int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) {
   // The connection manager joins queue pairs of iWARP.
   if (IsIwarp(pair) && (state == IBV_QPS_RTR || state == IBV_QPS_RTS)) return EINVAL;
   Note({"modify_qp", 0, 0, 0, static_cast<int>(state), qp->qp_num});
+  TellAttributes(state, *attributes);
   if (state == IBV_QPS_INIT) {
     if (attributes->port_num < 1 ||
         attributes->port_num > pair.context->device->spec.ports.size() ||

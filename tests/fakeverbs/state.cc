@@ -110,6 +110,7 @@ State::State() {
     refusals.push_back({call, ENOMEM, std::numeric_limits<int>::max(), 0});
   fail_one_in = NumberIn("FAKE_VERBS_FAIL_ONE_IN");
   down_after = NumberIn("FAKE_VERBS_DOWN_AFTER");
+  fatal_after = NumberIn("FAKE_VERBS_FATAL_AFTER");
 }
 
 State& TheState() {
@@ -124,6 +125,12 @@ State& TheState() {
 void Violation(const std::string& what) {
   fprintf(stderr, "stand-in for libibverbs: %s\n", what.c_str());
   abort();
+}
+
+void RaiseFatalEvent(State& s, const Device& device) {
+  ibv_async_event event = {};
+  event.event_type = IBV_EVENT_DEVICE_FATAL;
+  RaiseOnDevice(s, device, event);
 }
 
 void SetPortState(Device& device, int port, bool active) {
@@ -148,6 +155,19 @@ int Refusal(const char* call) {
 void Note(const Call& call) {
   std::vector<Call>& calls = TheState().calls;
   if (calls.size() < kMostCalls) calls.push_back(call);
+  char line[128];
+  snprintf(line, sizeof(line), "%s: %zu bytes, flags 0x%x, opcode %d", call.name.c_str(),
+           call.bytes, call.flags, call.opcode);
+  Tell(line);
+}
+
+void Tell(const char* line) {
+  static const char* const path = getenv("FAKE_VERBS_TELL");
+  if (path == nullptr) return;
+  FILE* const file = fopen(path, "a");
+  if (file == nullptr) return;
+  fprintf(file, "%s\n", line);
+  fclose(file);
 }
 
 std::byte* Locate(uint32_t key, const Domain* domain, uint64_t address, uint64_t bytes,

@@ -210,6 +210,7 @@ struct State {
   std::list<SendFault> send_faults;
   uint64_t fail_one_in = 0;  // 0: none
   uint64_t down_after = 0;   // 0: never
+  uint64_t fatal_after = 0;  // 0: never
   uint64_t examined = 0;     // requests, over the life of the process
   std::vector<Call> calls;
   bool hold_sends = false;
@@ -228,6 +229,7 @@ using Lock = std::lock_guard<std::mutex>;
 // Returns the errno value with which a call is to fail, or 0.
 int Refusal(const char* call);
 void SetPortState(Device& device, int port, bool active);
+void RaiseFatalEvent(State& s, const Device& device);
 void Note(const Call& call);
 // Ends the process: the library under test has done what no NIC allows.
 [[noreturn]] void Violation(const std::string& what);

@@ -116,6 +116,8 @@ TEST(MergeWishTest, SettingsSayWhatIsMerged) {
   };
   EXPECT_EQ(wish([](Settings&) {})->level, PortDistance::kCard);
   EXPECT_EQ(wish([](Settings& s) { s.ib_merge_nics = false; })->level, PortDistance::kSame);
+  EXPECT_TRUE(wish([](Settings&) {})->functions);
+  EXPECT_FALSE(wish([](Settings& s) { s.ib_merge_vfs = false; })->functions);
   EXPECT_EQ(wish([](Settings& s) { s.net_merge_level = "PHB"; })->level, PortDistance::kHost);
   EXPECT_THAT(wish([](Settings& s) { s.net_force_merge = "a,b;c,d"; })->forced,
               ElementsAre("a,b", "c,d"));
