@@ -39,12 +39,11 @@
 #include "base/status.h"
 #include "bootstrap/loss_agreement.h"
 #include "bootstrap/unique_id.h"
+#include "bootstrap/wire.h"
 #include "config/settings.h"
 #include "sys/event_loop.h"
 
 namespace tutti {
-
-using Bytes = std::vector<std::byte>;
 
 class Endpoint;
 
