@@ -15,7 +15,6 @@
 #include "bootstrap/root.h"
 #include "bootstrap/root_client.h"
 #include "bootstrap/root_messages.h"
-#include "sys/host.h"
 #include "sys/network_interface.h"
 
 namespace tutti {

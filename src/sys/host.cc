@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/unique_fd.h"
 
 namespace tutti {
@@ -31,13 +32,6 @@ std::string BootId() {
   const ssize_t length = fd.valid() ? ::read(fd.get(), text.data(), text.size()) : 0;
   const std::string_view id(text.data(), length > 0 ? static_cast<size_t>(length) : 0);
   return std::string(id.substr(0, id.find('\n')));
-}
-
-std::string HostName() {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
-  const std::string host(name.data());
-  return host.substr(0, host.find('.'));
 }
 
 uint64_t HostHash(std::string_view override_text) {

@@ -11,9 +11,6 @@
 
 namespace tutti {
 
-// Returns the host's name without its domain.
-std::string HostName();
-
 // Returns the kernel's identifier of this boot, which no other machine has; "" where /proc is
 // missing.
 std::string BootId();

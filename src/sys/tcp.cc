@@ -11,22 +11,18 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <memory>
 
+#include "base/text.h"
 #include "sys/host.h"
 
 namespace tutti {
 namespace {
 
 Result<uint16_t> ParsePort(std::string_view text, std::string_view whole) {
-  uint32_t port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() || port > 65535) {
-    return InvalidArgument("\"{}\" has no port between 0 and 65535", whole);
-  }
-  return static_cast<uint16_t>(port);
+  if (const std::optional<uint16_t> port = WholeNumber<uint16_t>(text)) return *port;
+  return InvalidArgument("\"{}\" has no port between 0 and 65535", whole);
 }
 
 Status CheckFamily(const SocketAddress& address, int family, std::string_view text) {
@@ -48,12 +44,11 @@ Result<SocketAddress> ParseV6(std::string_view host, std::string_view whole) {
   const std::string scope(host.substr(percent + 1));
   address.scope_id = if_nametoindex(scope.c_str());
   if (address.scope_id == 0) {
-    const auto [end, error] =
-        std::from_chars(scope.data(), scope.data() + scope.size(), address.scope_id);
-    if (scope.empty() || error != std::errc() || end != scope.data() + scope.size()) {
+    const std::optional<uint32_t> number = WholeNumber<uint32_t>(scope);
+    if (!number)
       return InvalidArgument("\"{}\" names the interface \"{}\", which this host does not have",
                              whole, scope);
-    }
+    address.scope_id = *number;
   }
   return address;
 }
