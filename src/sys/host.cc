@@ -43,6 +43,13 @@ uint64_t HostHash(std::string_view override_text) {
   return StableHash(fmt::format("{}/{}", boot.empty() ? HostName() : boot, inode));
 }
 
+// The older module nv_peer_mem shows itself as a client of the kernel's peer memory.
+bool HasPeerMemory(const std::string& sysfs) {
+  const auto has = [&](const char* file) { return access((sysfs + file).c_str(), F_OK) == 0; };
+  return has("/module/nvidia_peermem/version") || has("/kernel/mm/memory_peers/nv_mem/version") ||
+         has("/kernel/mm/memory_peers/nv_mem_nc/version");
+}
+
 int UsableCpuCount() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) {

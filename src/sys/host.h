@@ -21,6 +21,9 @@ std::string BootId();
 // place of both. The number is a claim to be checked: a handshake proves shared memory.
 uint64_t HostHash(std::string_view override_text);
 
+// Returns whether the kernel lets NICs reach GPUs' memory by address. `sysfs` is "/sys".
+bool HasPeerMemory(const std::string& sysfs);
+
 // Returns how many cores this process may run on (its affinity mask); at least 1.
 int UsableCpuCount();
 

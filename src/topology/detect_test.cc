@@ -120,7 +120,7 @@ void AddGpuAndNic(FakeSysfs& sysfs) {
 TEST(Detect, PutsDevicesBelowTheirSwitch) {
   FakeSysfs sysfs;
   AddGpuAndNic(sysfs);
-  sysfs.Write("module/nvidia_peermem/refcnt", "0");
+  sysfs.Write("module/nvidia_peermem/version", "1.0");
   FakeGpus gpus({Gpu(0, "0000:03:00.0")});
   DetectOptions options;
   options.sysfs = sysfs.root();
