@@ -485,8 +485,7 @@ Result<UniqueFd> ConnectPatiently(const SocketAddress& address, const Key& key, 
     ConnectFailure failure = ConnectFailure::kNone;
     Result<UniqueFd> fd = ConnectAuthenticated(address, key, hello, limits, &failure, keys);
     const bool worth_it = failure == ConnectFailure::kClosed && attempt < kConnectAttempts;
-    const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
-    if (fd.ok() || !worth_it || aborted || limits.deadline.Passed()) return fd;
+    if (fd.ok() || !worth_it || limits.Over()) return fd;
     std::this_thread::sleep_for(std::chrono::milliseconds(kBetweenAttemptsMs));
   }
 }

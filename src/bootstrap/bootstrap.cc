@@ -235,9 +235,8 @@ Status WaitForTurn(const Settings& settings, const Bootstrap::Options& options) 
   const Deadline until =
       Deadline::AfterSeconds(turn / static_cast<double>(settings.uid_stagger_rate));
   while (!until.Passed() && !options.deadline.Passed()) {
-    if (options.abort_flag && options.abort_flag->load(std::memory_order_acquire)) {
+    if (options.limits().Aborted())
       return InternalError("initialisation was aborted by the caller");
-    }
     std::this_thread::sleep_for(std::chrono::milliseconds(until.RemainingMs(kAbortCheckMs)));
   }
   return Status::Ok();
@@ -284,8 +283,7 @@ Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
     request.root_index = root_index;
     request.wanted = ranks;
     TUTTI_ASSIGN(const RootAnswer answer,
-                 AskRoot(options.ids[root_index], request, {options.deadline, options.abort_flag},
-                         options.abort_reason));
+                 AskRoot(options.ids[root_index], request, options.limits(), options.abort_reason));
     if (!answer.failure.ok()) return answer.failure;
     size_t found = 0;
     for (const auto& [rank, contact] : answer.contacts) {
@@ -390,7 +388,7 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
   };
   if (Status status = initialise(); !status.ok()) {
     // The reason that ended the making came first; a wait ended by the abort flag knows less.
-    const bool aborted = options.abort_flag && options.abort_flag->load(std::memory_order_acquire);
+    const bool aborted = options.limits().Aborted();
     if (Status cancelled = bootstrap->CancelReason(); !cancelled.ok())
       status = std::move(cancelled);
     else if (Status raised = aborted && options.abort_reason ? options.abort_reason() : Status();

@@ -60,6 +60,8 @@ class Bootstrap {
     std::atomic<bool>* abort_flag = nullptr;
     // Returns the reason for the other ranks when abort_flag ends Create. May be empty.
     std::function<Status()> abort_reason = {};
+
+    WaitLimits limits() const { return {deadline, abort_flag}; }
   };
 
   // Callbacks for events without a call of this rank. They are called on the loop's thread, in

@@ -19,7 +19,7 @@ namespace {
 // Time for handing out the answer after the last rank has come, however late.
 constexpr double kAnswerSeconds = 10;
 // Time for reaching rank 0 at an address from a store. Rank 0 listens before it stores the address.
-constexpr int kReachMs = 3000;
+constexpr int64_t kReachNs = 3'000'000'000;
 // Scope of ranks' invitations in a store of Horovod's.
 constexpr std::string_view kStoreScope = "tutti";
 
@@ -177,9 +177,8 @@ Result<Meeting> MeetAsInvited(const LaunchInfo& info, const HttpStoreClient& sto
   for (;;) {
     TUTTI_ASSIGN(const std::string text, store.Await(kStoreScope, name, limits));
     TUTTI_ASSIGN(const Invitation invitation, ParseInvitation(text));
-    WaitLimits soon = limits;
-    soon.deadline = Deadline::After(int64_t{limits.deadline.RemainingMs(kReachMs)} * 1'000'000);
-    const Result<UniqueFd> fd = Reach(info, EndpointsOf(invitation), KeyOf(info, invitation), soon);
+    const Result<UniqueFd> fd =
+        Reach(info, EndpointsOf(invitation), KeyOf(info, invitation), limits.Within(kReachNs));
     if (fd.ok()) return AwaitAnswer(info, *fd, limits);
     if (fd.status().code() != Code::kTimeout || limits.deadline.Passed()) return fd.status();
   }

@@ -312,9 +312,7 @@ Result<UniqueFd> Connect(const SocketAddress& address, const WaitLimits& limits,
 Status WaitReady(int fd, short events, const WaitLimits& limits, std::string_view what) {
   pollfd entry = {fd, events, 0};
   for (;;) {
-    if (limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire)) {
-      return InternalError("{}: aborted by the caller", what);
-    }
+    if (limits.Aborted()) return InternalError("{}: aborted by the caller", what);
     const int timeout_ms = limits.deadline.RemainingMs(limits.abort_flag ? kAbortCheckMs : 10'000);
     const int ready = ::poll(&entry, 1, timeout_ms);
     if (ready > 0) return Status::Ok();

@@ -329,13 +329,10 @@ Result<Sockets> SocketNetImpl::DialAll(SocketPaths& paths, DataHello hello,
   const std::vector<size_t> path_of = paths.Spread();
   for (hello.socket = 0; hello.socket <= hello.data_sockets; ++hello.socket) {
     *path = path_of[hello.socket];
-    WaitLimits soon = limits;
-    if (limits.deadline.at_ns() - NowNs() > patience_ns) {
-      soon.deadline = Deadline::After(patience_ns);
-    }
     SessionKeys keys;
-    TUTTI_ASSIGN(UniqueFd fd, ConnectPatiently(paths.address(*path), key_,
-                                               {Purpose::kData, hello.Encode()}, soon, &keys));
+    TUTTI_ASSIGN(UniqueFd fd,
+                 ConnectPatiently(paths.address(*path), key_, {Purpose::kData, hello.Encode()},
+                                  limits.Within(patience_ns), &keys));
     SocketStream stream = SocketStream::Create(std::move(fd), sealing_, keys, true);
     if (hello.socket == 0) {
       sockets.control = std::move(stream);
@@ -356,8 +353,7 @@ Result<Sockets> SocketNetImpl::DialGoodPaths(SocketPaths& paths, DataHello& hell
     size_t path = 0;
     Result<Sockets> sockets = DialAll(
         paths, hello, limits, is_last ? Deadline::Never().at_ns() : path_times_.patience_ns, &path);
-    const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
-    if (sockets.ok() || is_last || aborted || limits.deadline.Passed()) return sockets;
+    if (sockets.ok() || is_last || limits.Over()) return sockets;
     paths.GiveUp(path, NowNs());
   }
 }
