@@ -78,7 +78,7 @@ struct LaunchInfo {
   std::string job;
   std::string secret;
   // Longest time for which ranks wait for one another.
-  double timeout_s = 120;
+  double timeout_s = Settings{}.init_timeout_s;
 };
 
 // Holds the facts that ReadLaunchEnvironment needs beside the environment. A Machine is a plain
