@@ -17,7 +17,7 @@ uint32_t RemainingMs(Deadline deadline) {
 // Each kind of failure has another likely cause: a wrong address, a wrong key, or a root that is
 // not there yet.
 std::string Advice(const UniqueId& id, ConnectFailure failure) {
-  const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
+  const bool fixed = id.AddressIsFixed();
   if (failure == ConnectFailure::kRefused && fixed) {
     return "is rank 0 running on the host of NCCL_COMM_ID?";
   }
@@ -38,7 +38,7 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
 // A root at a fixed address may come up later than its ranks, so such a root is tried until the
 // deadline.
 Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
-  const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
+  const bool fixed = id.AddressIsFixed();
   // Returns the most telling failure: a handshake that was cut off says more than an address where
   // nobody listens, and the latter says more than a lack of time.
   ConnectFailure telling = ConnectFailure::kOther;
