@@ -145,10 +145,4 @@ Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey&
   }
 }
 
-FdKey RandomFdKey() {
-  FdKey key;
-  randombytes_buf(key.data(), key.size());
-  return key;
-}
-
 }  // namespace tutti
