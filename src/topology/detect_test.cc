@@ -461,13 +461,6 @@ TEST(Processors, AreOneWhereNumaIsHidden) {
   EXPECT_EQ(cpus[0].model, kNotKnown);
 }
 
-TEST(Processors, ListsOfCoresAreChecked) {
-  EXPECT_EQ(ParseCoreList("0,2-3"), (std::vector<bool>{true, false, true, true}));
-  for (const char* bad : {"", "x", "-1", "3-1", "1-", "0;1", "0-99999999", "99999999999999"}) {
-    EXPECT_THAT(ParseCoreList(bad), IsEmpty()) << bad;
-  }
-}
-
 TEST(Detect, RanksAreAddedOnlyWhereThereAreNone) {
   Machine machine;
   machine.cpus.resize(2);
