@@ -60,8 +60,7 @@ Bytes EncodeClaimHello(const ClaimHello& hello) {
   writer.U32(hello.claim.channel);
   writer.U32(hello.claim.rank);
   writer.U64(hello.attempt);
-  const std::string_view note = std::string_view(hello.note).substr(0, kMaxNoteBytes);
-  writer.Raw(std::as_bytes(std::span(note)));
+  writer.Raw(AsBytes(std::string_view(hello.note).substr(0, kMaxNoteBytes)));
   return std::move(writer).Take();
 }
 
@@ -75,7 +74,7 @@ Result<ClaimHello> ParseClaimHello(std::span<const std::byte> payload) {
   if (reader.failed() || note.size() > kMaxNoteBytes) {
     return RemoteError("the hello of a launched rank is malformed");
   }
-  hello.note.assign(reinterpret_cast<const char*>(note.data()), note.size());
+  hello.note = AsText(note);
   return hello;
 }
 

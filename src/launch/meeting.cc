@@ -159,15 +159,11 @@ Result<Meeting> MeetByInvitation(const LaunchInfo& info, std::string_view value,
   return Gather(info, std::move(listener), invitation.key, value, limits);
 }
 
-std::string TextOf(const Key& key) {
-  return ToHex({reinterpret_cast<const char*>(key.data()), key.size()});
-}
-
 // Returns the key of an invitation. Any client of the store can read or leave an invitation; the
 // invitation's key therefore counts together with the job's secret, where the job has a secret.
 Key KeyOf(const LaunchInfo& info, const Invitation& invitation) {
   return KeyFromText(
-      fmt::format("tutti store|{}|{}|{}", TextOf(invitation.key), info.size, info.secret));
+      fmt::format("tutti store|{}|{}|{}", ToHex(invitation.key), info.size, info.secret));
 }
 
 // Asks for rank 0's invitation again where nobody answers, because an invitation may be left from
@@ -189,7 +185,7 @@ Result<Meeting> MeetByStore(const LaunchInfo& info, std::string_view value,
                             const WaitLimits& limits) {
   const HttpStoreClient store(info.endpoints.front());
   const Key job = KeyFromText(fmt::format("{}|{}", info.job, info.size));
-  const std::string name = TextOf(job);
+  const std::string name = ToHex(job);
   if (info.rank != 0) return MeetAsInvited(info, store, name, limits);
   Invitation invitation = {RandomKey(), 0, OwnAddresses()};
   TUTTI_ASSIGN(UniqueFd listener, Listen({0}, &invitation.port));
