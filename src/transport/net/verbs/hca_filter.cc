@@ -19,14 +19,10 @@ Result<uint8_t> ParsePort(std::string_view entry, std::string_view digits) {
 
 Result<HcaFilter> HcaFilter::Parse(std::string_view text) {
   HcaFilter filter;
-  if (text.starts_with('^')) {
-    filter.exclude_ = true;
-    text.remove_prefix(1);
-  }
-  if (text.starts_with('=')) {
-    filter.exact_ = true;
-    text.remove_prefix(1);
-  }
+  filter.exclude_ = text.starts_with('^');
+  if (filter.exclude_) text.remove_prefix(1);
+  filter.exact_ = text.starts_with('=');
+  if (filter.exact_) text.remove_prefix(1);
   while (!text.empty()) {
     const std::string_view entry = NextItem(text, ',');
     if (entry.empty()) continue;
