@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/log.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/root.h"
 #include "sys/host.h"

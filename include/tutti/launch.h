@@ -57,7 +57,7 @@ typedef struct tuttiLaunchInfo {
   // Nonzero if the launcher says that all ranks are on one machine.
   int one_machine;
   // The default time for which ranks wait for one another, in seconds:
-  // HOROVOD_GLOO_TIMEOUT_SECONDS, else TUTTI_INIT_TIMEOUT_S, else 120.
+  // HOROVOD_GLOO_TIMEOUT_SECONDS, else TUTTI_INIT_TIMEOUT_S, else 300.
   double timeout_s;
   char launcher[64];     // "srun", for people
   char rendezvous[256];  // "TCP at node7 port 29500", for people

@@ -1,12 +1,12 @@
 // The settings in force, by name.
 
-#include <charconv>
 #include <cstring>
 #include <limits>
 #include <vector>
 
 #include "api/context.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "config/settings.h"
 #include "nccl.h"
 
@@ -58,13 +58,12 @@ template <class Int>
 Status GetInteger(ncclParamHandle_t handle, Int* out) {
   if (out == nullptr) return InvalidArgument("out is null");
   TUTTI_ASSIGN(const std::string text, Text(handle));
-  Int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
+  const std::optional<Int> value = WholeNumber<Int>(text);
+  if (!value)
     return InvalidArgument("{} is \"{}\", which is no integer between {} and {}",
                            handle->info.variable, text, std::numeric_limits<Int>::min(),
                            std::numeric_limits<Int>::max());
-  *out = value;
+  *out = *value;
   return Status::Ok();
 }
 

@@ -42,7 +42,7 @@ constexpr uint32_t PowerOfBytes(uint64_t bytes) {
 
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
-// Table k takes the byte in front of k others.
+// Table k has the remainder of each byte with k zero bytes behind the byte.
 constexpr Tables MakeByteTables() {
   Tables tables = {};
   for (uint32_t byte = 0; byte < 256; ++byte) {

@@ -1,17 +1,16 @@
 #include "base/log.h"
 
 #include <fcntl.h>
-#include <strings.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <iterator>
 #include <string>
 
 #include "base/log_settings.h"
+#include "base/text.h"
 
 namespace tutti {
 namespace {
@@ -60,13 +59,11 @@ uint32_t ParseSubsystems(std::string_view text, std::vector<std::string>& compla
   if (excluded) text.remove_prefix(1);
   uint32_t bits = 0;
   while (!text.empty()) {
-    const size_t comma = text.find(',');
-    const std::string word(text.substr(0, comma));
-    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+    const std::string_view word = NextItem(text, ',');
     if (word.empty()) continue;
     bool known = false;
     for (const SubsystemName& entry : kSubsystemNames) {
-      if (strcasecmp(entry.name, word.c_str()) != 0) continue;
+      if (!EqualIgnoringCase(entry.name, word)) continue;
       bits |= entry.bits;
       known = true;
     }
@@ -102,13 +99,6 @@ std::string ExpandFileName(std::string_view pattern, std::string_view host, int 
     }
   }
   return name;
-}
-
-std::string HostName() {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
-  std::string host(name.data());
-  return host.substr(0, host.find('.'));
 }
 
 const char* LevelText(LogLevel level) {
@@ -187,13 +177,20 @@ Log& TheLog() {
 
 }  // namespace
 
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  const std::string host(name.data());
+  return host.substr(0, host.find('.'));
+}
+
 LogSettings ParseLogSettings(const char* debug, const char* subsystems, const char* file,
                              std::string_view host, int pid) {
   LogSettings settings;
   if (IsSet(debug)) {
     bool known = false;
     for (const LevelName& entry : kLevelNames) {
-      if (strcasecmp(entry.name, debug) != 0) continue;
+      if (!EqualIgnoringCase(entry.name, debug)) continue;
       settings.level = entry.level;
       known = true;
     }

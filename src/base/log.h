@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -36,6 +37,9 @@ enum LogSubsystem : uint32_t {
   kLogRas = 1u << 13,
   kLogAll = ~0u,
 };
+
+// Returns the host's name without its domain.
+std::string HostName();
 
 namespace log {
 // Returns whether a line of this level and subsystem is to be written. Reads the settings on first

@@ -41,8 +41,6 @@
 #define TUTTI_SCOPED_CAPABILITY TUTTI_THREAD_ANNOTATION(scoped_lockable)
 #define TUTTI_GUARDED_BY(mutex) TUTTI_THREAD_ANNOTATION(guarded_by(mutex))
 #define TUTTI_PT_GUARDED_BY(mutex) TUTTI_THREAD_ANNOTATION(pt_guarded_by(mutex))
-#define TUTTI_ACQUIRED_BEFORE(...) TUTTI_THREAD_ANNOTATION(acquired_before(__VA_ARGS__))
-#define TUTTI_ACQUIRED_AFTER(...) TUTTI_THREAD_ANNOTATION(acquired_after(__VA_ARGS__))
 #define TUTTI_REQUIRES(...) TUTTI_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define TUTTI_EXCLUDES(...) TUTTI_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 #define TUTTI_ACQUIRE(...) TUTTI_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))

@@ -289,10 +289,10 @@ struct Float8Format : NarrowFormat<Float8Format<Number>, Number, 4> {
     }
   }
 
-  // Rounding needs to know of the lowest bits only whether all are zero. Replaces them by a single
-  // bit, two below the last digit. Then f16 holds the number exactly, and the number is rounded
-  // once, afterwards. Below f16's normal range this holds down to half of Number's smallest; bits
-  // cut off below round to zero all the same.
+  // Replaces the low bits of `value` by a single bit, two places below the last digit of Number.
+  // The bit is set unless all replaced bits are zero, which is all that rounding must know of the
+  // low bits. f16 holds the result exactly, down to half of Number's smallest number, and so the
+  // number is rounded once. Values below half of Number's smallest number become zero in any case.
   TUTTI_INLINE static F32 JamLowBits(F32 value) {
     constexpr uint32_t kLow = (uint32_t{1} << (23 - Number::kMantissaBits - 2)) - 1;
     const U32 bits = (U32)value;

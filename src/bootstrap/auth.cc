@@ -28,13 +28,6 @@ void Absorb(crypto_generichash_state& state, std::span<const std::byte> bytes) {
   crypto_generichash_update(&state, Unsigned(bytes.data()), bytes.size());
 }
 
-void FillRandom(std::span<std::byte> bytes) {
-  // A repeated call costs a load; without the call the first random bytes would race between
-  // threads.
-  [[maybe_unused]] const int ready = sodium_init();
-  randombytes_buf(bytes.data(), bytes.size());
-}
-
 }  // namespace
 
 Key KeyFromText(std::string_view text) {
@@ -46,24 +39,12 @@ Key KeyFromText(std::string_view text) {
   return key;
 }
 
-Key RandomKey() {
-  Key key;
-  FillRandom(std::as_writable_bytes(std::span(key)));
-  return key;
-}
-
-uint64_t RandomU64() {
-  uint64_t value;
-  FillRandom(std::as_writable_bytes(std::span(&value, 1)));
-  return value;
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
 // Handshake
 
 Handshake Handshake::Connecting(const Key& key, const Hello& hello) {
   Handshake result(key, Stage::kAwaitChallenge);
-  FillRandom(result.connector_nonce_);
+  result.connector_nonce_ = Random<decltype(connector_nonce_)>();
   WireWriter writer;
   writer.U8(static_cast<uint8_t>(hello.purpose));
   writer.U8(0);
@@ -77,7 +58,7 @@ Handshake Handshake::Connecting(const Key& key, const Hello& hello) {
 
 Handshake Handshake::Accepting(const Key& key) {
   Handshake result(key, Stage::kAwaitProof);
-  FillRandom(result.acceptor_nonce_);
+  result.acceptor_nonce_ = Random<decltype(acceptor_nonce_)>();
   result.Queue(std::as_bytes(std::span(kChallengeMagic)));
   result.Queue(result.acceptor_nonce_);
   return result;
@@ -485,8 +466,7 @@ Result<UniqueFd> ConnectPatiently(const SocketAddress& address, const Key& key, 
     ConnectFailure failure = ConnectFailure::kNone;
     Result<UniqueFd> fd = ConnectAuthenticated(address, key, hello, limits, &failure, keys);
     const bool worth_it = failure == ConnectFailure::kClosed && attempt < kConnectAttempts;
-    const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
-    if (fd.ok() || !worth_it || aborted || limits.deadline.Passed()) return fd;
+    if (fd.ok() || !worth_it || limits.Over()) return fd;
     std::this_thread::sleep_for(std::chrono::milliseconds(kBetweenAttemptsMs));
   }
 }

@@ -31,6 +31,7 @@
 #include "bootstrap/unique_id.h"
 #include "bootstrap/wire.h"
 #include "sys/event_loop.h"
+#include "sys/random.h"
 #include "sys/tcp.h"
 
 namespace tutti {
@@ -63,8 +64,8 @@ inline constexpr size_t kMaxHelloBytes = kHelloBlockBytes - 4;
 // Returns the key that a text (TUTTI_COMM_KEY) stands for.
 Key KeyFromText(std::string_view text);
 // Return a fresh random key, and random bits for tokens and ids.
-Key RandomKey();
-uint64_t RandomU64();
+inline Key RandomKey() { return Random<Key>(); }
+inline uint64_t RandomU64() { return Random<uint64_t>(); }
 
 // Runs one side of the exchange above, as a state machine over a connected non-blocking socket.
 //

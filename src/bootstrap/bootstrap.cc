@@ -15,7 +15,6 @@
 #include "bootstrap/root.h"
 #include "bootstrap/root_client.h"
 #include "bootstrap/root_messages.h"
-#include "sys/host.h"
 #include "sys/network_interface.h"
 
 namespace tutti {
@@ -155,8 +154,7 @@ std::unique_ptr<Bootstrap> BootstrapImpl::CreateChild(uint64_t child_id,
 // number (rank 0's names the communicator).
 Bytes BootstrapImpl::DescribeSelf() const {
   WireWriter writer;
-  writer.Address(endpoint_->contact().address);
-  writer.U64(endpoint_->contact().token);
+  WriteContact(writer, endpoint_->contact());
   writer.U32(static_cast<uint32_t>(getpid()));
   writer.Text(HostName(), 64);
   writer.U64(RandomU64() | 1);
@@ -166,8 +164,7 @@ Bytes BootstrapImpl::DescribeSelf() const {
 Status BootstrapImpl::TakeDescription(int rank, const Bytes& description) {
   WireReader reader(description);
   PeerIdentity info;
-  info.contact.address = reader.Address();
-  info.contact.token = reader.U64();
+  info.contact = ReadContact(reader);
   info.pid = reader.U32();
   info.host = reader.Text();
   const uint64_t random = reader.U64();
@@ -236,16 +233,11 @@ Status WaitForTurn(const Settings& settings, const Bootstrap::Options& options) 
   const Deadline until =
       Deadline::AfterSeconds(turn / static_cast<double>(settings.uid_stagger_rate));
   while (!until.Passed() && !options.deadline.Passed()) {
-    if (options.abort_flag && options.abort_flag->load(std::memory_order_acquire)) {
+    if (options.limits().Aborted())
       return InternalError("initialisation was aborted by the caller");
-    }
     std::this_thread::sleep_for(std::chrono::milliseconds(until.RemainingMs(kAbortCheckMs)));
   }
   return Status::Ok();
-}
-
-bool AddressIsFixed(const UniqueId& id) {
-  return (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
 }
 
 // Returns the root in charge of this rank.
@@ -285,8 +277,7 @@ Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
     request.root_index = root_index;
     request.wanted = ranks;
     TUTTI_ASSIGN(const RootAnswer answer,
-                 AskRoot(options.ids[root_index], request, {options.deadline, options.abort_flag},
-                         options.abort_reason));
+                 AskRoot(options.ids[root_index], request, options.limits(), options.abort_reason));
     if (!answer.failure.ok()) return answer.failure;
     size_t found = 0;
     for (const auto& [rank, contact] : answer.contacts) {
@@ -326,7 +317,7 @@ Result<std::shared_ptr<Endpoint>> OpenEndpoint(EventLoop& loop, const Settings& 
 // stays: it was made from this host's own setting.
 Status LocaliseIds(const Settings& settings, std::vector<UniqueId>& ids) {
   for (UniqueId& id : ids) {
-    if (!id.root.IsLinkLocal() || AddressIsFixed(id)) continue;
+    if (!id.root.IsLinkLocal() || id.AddressIsFixed()) continue;
     TUTTI_ASSIGN(const std::vector<NetworkInterface> interfaces, ListNetworkInterfaces());
     id.root = WithLocalScope(id.root, interfaces, BootstrapWish(settings, {}).names);
   }
@@ -335,8 +326,8 @@ Status LocaliseIds(const Settings& settings, std::vector<UniqueId>& ids) {
 
 Status StartFixedRoot(EventLoop& loop, const Bootstrap::Options& options) {
   const UniqueId& id = options.ids[0];
-  if (!AddressIsFixed(id) || options.rank != 0 || options.num_ranks == 1) return Status::Ok();
-  return Root::StartAt(loop, id, {options.deadline, options.abort_flag});
+  if (!id.AddressIsFixed() || options.rank != 0 || options.num_ranks == 1) return Status::Ok();
+  return Root::StartAt(loop, id, options.limits());
 }
 
 // Declines with the descriptor in reserve, because this process may have used up all others.
@@ -382,16 +373,15 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
       // The root may not know of this rank yet.
       if (met.code() == Code::kSystemError) DeclineShort(loop, options, met);
       TUTTI_TRY(std::move(met));
-    } else if (!AddressIsFixed(options.ids[0])) {  // With a fixed address no root was started.
-      TUTTI_TRY(
-          ReleaseRoot(options.ids[0], RequestOf(options), {options.deadline, options.abort_flag}));
+    } else if (!options.ids[0].AddressIsFixed()) {  // With a fixed address no root was started.
+      TUTTI_TRY(ReleaseRoot(options.ids[0], RequestOf(options), options.limits()));
     }
     bootstrap->mutable_times().register_ns = NowNs() - start_ns;
     return bootstrap->Initialise(options.deadline);
   };
   if (Status status = initialise(); !status.ok()) {
     // The reason that ended the making came first; a wait ended by the abort flag knows less.
-    const bool aborted = options.abort_flag && options.abort_flag->load(std::memory_order_acquire);
+    const bool aborted = options.limits().Aborted();
     if (Status cancelled = bootstrap->CancelReason(); !cancelled.ok())
       status = std::move(cancelled);
     else if (Status raised = aborted && options.abort_reason ? options.abort_reason() : Status();

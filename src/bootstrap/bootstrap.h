@@ -39,12 +39,11 @@
 #include "base/status.h"
 #include "bootstrap/loss_agreement.h"
 #include "bootstrap/unique_id.h"
+#include "bootstrap/wire.h"
 #include "config/settings.h"
 #include "sys/event_loop.h"
 
 namespace tutti {
-
-using Bytes = std::vector<std::byte>;
 
 class Endpoint;
 
@@ -61,6 +60,8 @@ class Bootstrap {
     std::atomic<bool>* abort_flag = nullptr;
     // Returns the reason for the other ranks when abort_flag ends Create. May be empty.
     std::function<Status()> abort_reason = {};
+
+    WaitLimits limits() const { return {deadline, abort_flag}; }
   };
 
   // Callbacks for events without a call of this rank. They are called on the loop's thread, in

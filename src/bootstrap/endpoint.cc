@@ -322,7 +322,7 @@ Status Endpoint::OnFrame(Link& link, const FrameHeader& header, Bytes payload) {
   }
   if (links_.closing()) return Status::Ok();
   if (header.type == LinkFrameType::kLosses) return losses_.TakeFacts(payload);
-  // Frames before this frame may be missing. A rank that gives up is believed all the same.
+  // Of a suspected peer, earlier frames may be missing, so only the news of giving up counts.
   const Peer& peer = peers_[link.peer];
   const bool heard = peer.IsWhole() || header.type == LinkFrameType::kGivingUp;
   if (peer.IsLost() || !heard) return Status::Ok();

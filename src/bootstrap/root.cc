@@ -464,8 +464,7 @@ Status Root::StartAt(EventLoop& loop, const UniqueId& id, const WaitLimits& limi
       return std::make_shared<RootServer>(loop)->Start(
           std::move(listen_fd).value(), id.key, fmt::format("the root at {}", address.ToString()));
     }
-    const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
-    if (error != EADDRINUSE || aborted || patience.Passed() || limits.deadline.Passed()) {
+    if (error != EADDRINUSE || patience.Passed() || limits.Over()) {
       return std::move(listen_fd).status().Annotate(
           error == EADDRINUSE ? "rank 0 cannot serve the address of NCCL_COMM_ID (another process "
                                 "says that it is rank 0, or another job has this address)"

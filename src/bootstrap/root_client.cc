@@ -17,7 +17,7 @@ uint32_t RemainingMs(Deadline deadline) {
 // Each kind of failure has another likely cause: a wrong address, a wrong key, or a root that is
 // not there yet.
 std::string Advice(const UniqueId& id, ConnectFailure failure) {
-  const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
+  const bool fixed = id.AddressIsFixed();
   if (failure == ConnectFailure::kRefused && fixed) {
     return "is rank 0 running on the host of NCCL_COMM_ID?";
   }
@@ -38,7 +38,7 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
 // A root at a fixed address may come up later than its ranks, so such a root is tried until the
 // deadline.
 Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
-  const bool fixed = (id.flags & (UniqueId::kNoKey | UniqueId::kKeyFromSetting)) != 0;
+  const bool fixed = id.AddressIsFixed();
   // Returns the most telling failure: a handshake that was cut off says more than an address where
   // nobody listens, and the latter says more than a lack of time.
   ConnectFailure telling = ConnectFailure::kOther;
@@ -50,9 +50,7 @@ Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const W
     if (fd.ok()) return fd;
     const bool worth_it = failure == ConnectFailure::kRefused || failure == ConnectFailure::kClosed;
     if (worth_it && telling != ConnectFailure::kClosed) telling = failure;
-    const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
-    if (!worth_it || aborted || limits.deadline.Passed() ||
-        (!fixed && attempt == kConnectAttempts)) {
+    if (!worth_it || limits.Over() || (!fixed && attempt == kConnectAttempts)) {
       Status why = std::move(fd).status().Annotate(
           fmt::format("rank {} cannot reach the root", request.rank));
       // A shortage on this host says nothing of the way to the root.
@@ -75,9 +73,7 @@ Result<RootAnswer> ReadAnswer(int fd, const WaitLimits& limits) {
 
 // Returns the root's answer within kReleaseNs; success without an answer.
 Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
-  WaitLimits brief = limits;
-  const Deadline soon = Deadline::After(kReleaseNs);
-  if (soon.at_ns() < limits.deadline.at_ns()) brief.deadline = soon;
+  const WaitLimits brief = limits.Within(kReleaseNs);
   request.timeout_ms = RemainingMs(brief.deadline);
   const Result<UniqueFd> fd =
       ConnectAuthenticated(id.root, id.key, {Purpose::kRoot, EncodeRootRequest(request)}, brief);
@@ -98,7 +94,7 @@ Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLi
   }
   Result<RootAnswer> answer = ReadAnswer(fd.get(), patient);
   if (answer.ok()) return answer;
-  if (limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire)) {
+  if (limits.Aborted()) {
     // The notice goes out while the connection is still open; otherwise the root would report that
     // this rank went away.
     Status why = abort_reason ? abort_reason() : Status::Ok();

@@ -13,18 +13,6 @@ constexpr size_t kMaxSentenceBytes = 8192;
 constexpr size_t kMaxWanted = 32;
 enum AnswerType : uint32_t { kContacts = 1, kFailure = 2 };
 
-void WriteContact(WireWriter& writer, const Contact& contact) {
-  writer.Address(contact.address);
-  writer.U64(contact.token);
-}
-
-Contact ReadContact(WireReader& reader) {
-  Contact contact;
-  contact.address = reader.Address();
-  contact.token = reader.U64();
-  return contact;
-}
-
 // The numbers come from a stranger. The bounds are checked first, because RootInCharge divides and
 // multiplies the numbers.
 bool Consistent(const RootRequest& request) {
@@ -45,6 +33,18 @@ bool Consistent(const RootRequest& request) {
 }
 
 }  // namespace
+
+void WriteContact(WireWriter& writer, const Contact& contact) {
+  writer.Address(contact.address);
+  writer.U64(contact.token);
+}
+
+Contact ReadContact(WireReader& reader) {
+  Contact contact;
+  contact.address = reader.Address();
+  contact.token = reader.U64();
+  return contact;
+}
 
 std::vector<int> LinkTargets(int rank, int num_ranks) {
   std::vector<int> targets;

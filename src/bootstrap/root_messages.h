@@ -40,6 +40,8 @@ struct Contact {
   SocketAddress address;
   uint64_t token = 0;
 };
+void WriteContact(WireWriter& writer, const Contact& contact);
+Contact ReadContact(WireReader& reader);
 
 // Returns the ranks that a rank opens links to. The distances of a rank's links are the powers of
 // two below `num_ranks`.

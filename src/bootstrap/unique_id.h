@@ -33,6 +33,8 @@ struct UniqueId {
   uint32_t flags = 0;
   uint64_t id = 0;
 
+  // Returns whether the address of the root was given by a setting (NCCL_COMM_ID).
+  bool AddressIsFixed() const { return (flags & (kNoKey | kKeyFromSetting)) != 0; }
   void Encode(char (&out)[128]) const;
   // Returns InvalidArgument when the bytes are not an id (all zero, another library's id, a corrupt
   // one).

@@ -19,6 +19,13 @@ namespace tutti {
 
 using Bytes = std::vector<std::byte>;
 
+inline std::span<const std::byte> AsBytes(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+inline std::string AsText(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 // Returns a text of at most `limit` bytes; a text that is cut ends in dots.
 inline std::string CutSentence(std::string_view text, size_t limit) {
   if (text.size() <= limit) return std::string(text);
@@ -38,15 +45,14 @@ class WireWriter {
   void Text(std::string_view text, size_t limit) {
     text = text.substr(0, limit);
     U8(static_cast<uint8_t>(text.size()));
-    Raw(std::as_bytes(std::span(text)));
+    Raw(AsBytes(text));
   }
   // Writes two bytes of length and at most `limit` (< 65,536) bytes of text; a text that is cut off
   // ends in dots.
   void Sentence(std::string_view text, size_t limit) {
     const std::string cut = CutSentence(text, limit);
-    text = cut;
-    U16(static_cast<uint16_t>(text.size()));
-    Raw(std::as_bytes(std::span(text)));
+    U16(static_cast<uint16_t>(cut.size()));
+    Raw(AsBytes(cut));
   }
   // Writes 24 bytes: family u16, port u16, scope u32, address[16].
   void Address(const SocketAddress& address) {

@@ -3,25 +3,15 @@
 #include <memory>
 #include <utility>
 
+#include "base/text.h"
+
 namespace tutti {
-namespace {
-
-std::string_view Trim(std::string_view text) {
-  constexpr std::string_view kBlank = " \t\r";
-  const size_t first = text.find_first_not_of(kBlank);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
-}
-
-}  // namespace
 
 // Spaces around lines, names and values do not count.
 ConfigFile ParseConfigFile(std::string_view text, std::string_view name) {
   ConfigFile file;
   for (int line_number = 1; !text.empty(); ++line_number) {
-    const size_t newline = text.find('\n');
-    const std::string_view line = Trim(text.substr(0, newline));
-    text.remove_prefix(newline == std::string_view::npos ? text.size() : newline + 1);
+    const std::string_view line = Trim(NextItem(text, '\n'));
     if (line.empty() || line.front() == '#') continue;
     const size_t equals = line.find('=');
     const std::string_view variable = Trim(line.substr(0, equals));

@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
-#include <strings.h>
 
 #include <cstdarg>
 #include <cstdint>
@@ -11,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/text.h"
 
 namespace tutti {
 namespace {
@@ -55,10 +55,6 @@ void LogOfPlugin(int level, unsigned long subsystems, const char* file, int line
   log::Write(ours, fmt::format("{}:{} {}", file != nullptr ? file : "?", line, text));
 }
 
-bool SameWord(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
-}
-
 bool IsFile(const std::string& name) {
   return name.find('/') != std::string::npos || name.ends_with(".so");
 }
@@ -95,20 +91,17 @@ Outcome Look(const char* file) {
 
 std::vector<std::string> PluginNames(std::string_view setting) {
   if (setting.empty()) return {""};
-  if (SameWord(setting, "none")) return {};
+  if (EqualIgnoringCase(setting, "none")) return {};
   std::vector<std::string> names;
   while (!setting.empty()) {
-    const size_t comma = setting.find(',');
-    const std::string_view one = setting.substr(0, comma);
+    const std::string_view one = NextItem(setting, ',');
     if (!one.empty()) names.emplace_back(one);
-    if (comma == std::string_view::npos) break;
-    setting.remove_prefix(comma + 1);
   }
   return names;
 }
 
 Result<PluginFile> PluginFile::Open(const PluginKind& kind, const std::string& name) {
-  const bool is_program = SameWord(name, kProgramItself);
+  const bool is_program = EqualIgnoringCase(name, kProgramItself);
   const std::string file = is_program ? "of the program itself" : FileFor(kind, name);
   const Outcome found = Look(is_program ? nullptr : file.c_str());
   if (found.library != nullptr) return PluginFile(file, found.library);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/last_error.h"
+#include "base/text.h"
 #include "elastic/store.h"
 #include "tutti/elastic_c.h"
 
@@ -34,15 +35,13 @@ Status Connect(tuttiElastic_t* elastic, const char* addresses, const char* key, 
   std::vector<SocketAddress> found;
   Status unknown;
   for (std::string_view rest = addresses; !rest.empty();) {
-    const size_t end = std::min(rest.find(','), rest.size());
-    Result<SocketAddress> address = ParseSocketAddress(rest.substr(0, end));
+    Result<SocketAddress> address = ParseSocketAddress(NextItem(rest, ','));
     // A launcher names every address of its own; some may mean nothing here.
     if (address.ok()) {
       found.push_back(*address);
     } else {
       unknown = std::move(address).status();
     }
-    rest.remove_prefix(std::min(end + 1, rest.size()));
   }
   if (found.empty() && !unknown.ok()) return unknown;
   TUTTI_ASSIGN(auto client,

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
+
+#include "base/text.h"
 
 namespace tutti::elastic {
 namespace {
@@ -10,21 +11,12 @@ namespace {
 // More slots than any host has: a mistyped number must not start a million processes.
 constexpr int kMaxSlots = 4096;
 
-std::string_view Trim(std::string_view text) {
-  const size_t begin = text.find_first_not_of(" \t\r");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
-}
-
 Result<HostSlots> ParseHost(std::string_view text, int default_slots) {
   HostSlots host{std::string(text), default_slots};
   const size_t colon = text.rfind(':');
   if (colon != std::string_view::npos) {
-    const std::string_view number = Trim(text.substr(colon + 1));
-    const auto [end, error] =
-        std::from_chars(number.data(), number.data() + number.size(), host.slots);
-    if (error != std::errc() || end != number.data() + number.size() || host.slots < 0 ||
-        host.slots > kMaxSlots) {
+    host.slots = WholeNumber<int>(Trim(text.substr(colon + 1))).value_or(-1);
+    if (host.slots < 0 || host.slots > kMaxSlots) {
       return InvalidArgument("\"{}\" is not host:slots with 0 to {} slots", text, kMaxSlots);
     }
     host.host = std::string(Trim(text.substr(0, colon)));

@@ -30,10 +30,8 @@ Result<std::unique_ptr<StoreClient>> StoreClient::Connect(
   for (;;) {
     std::string attempts;
     for (const SocketAddress& address : addresses) {
-      WaitLimits limits;
-      limits.deadline =
-          Deadline::After(std::clamp<int64_t>(deadline.at_ns() - NowNs(), 0, kAttemptNs));
-      Result<UniqueFd> fd = ConnectAuthenticated(address, key, {Purpose::kElastic, {}}, limits);
+      Result<UniqueFd> fd = ConnectAuthenticated(address, key, {Purpose::kElastic, {}},
+                                                 WaitLimits{deadline}.Within(kAttemptNs));
       if (fd.ok()) {
         return std::unique_ptr<StoreClient>(new StoreClient(std::move(fd).value()));
       }

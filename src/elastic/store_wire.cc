@@ -1,15 +1,6 @@
 #include "elastic/store_wire.h"
 
 namespace tutti::elastic {
-namespace {
-
-std::span<const std::byte> BytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }
-
-std::string TextOf(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-}  // namespace
 
 Bytes EncodeRequest(const Request& request) {
   WireWriter writer;
@@ -17,7 +8,7 @@ Bytes EncodeRequest(const Request& request) {
   writer.U64(request.newer_than);
   writer.U32(request.wait_ms);
   writer.Text(request.key, kMaxKeyBytes);
-  writer.Raw(BytesOf(request.value));
+  writer.Raw(AsBytes(request.value));
   return std::move(writer).Take();
 }
 
@@ -25,7 +16,7 @@ Bytes EncodeAnswer(const Answer& answer) {
   WireWriter writer;
   writer.U8(static_cast<uint8_t>(answer.outcome));
   writer.U64(answer.version);
-  writer.Raw(BytesOf(answer.value));
+  writer.Raw(AsBytes(answer.value));
   return std::move(writer).Take();
 }
 
@@ -36,8 +27,8 @@ Result<Request> ParseRequest(std::span<const std::byte> message) {
   const uint8_t op = reader.U8();
   request.newer_than = reader.U64();
   request.wait_ms = reader.U32();
-  request.key = TextOf(reader.Raw(reader.U8()));
-  request.value = TextOf(reader.Raw(reader.remaining()));
+  request.key = AsText(reader.Raw(reader.U8()));
+  request.value = AsText(reader.Raw(reader.remaining()));
   if (reader.failed() || (op != 1 && op != 2)) return RemoteError("a malformed request");
   if (request.key.empty() || request.key.size() > kMaxKeyBytes) {
     return RemoteError("a key of {} bytes where 1 to {} are allowed", request.key.size(),
@@ -56,7 +47,7 @@ Result<Answer> ParseAnswer(std::span<const std::byte> message) {
   Answer answer;
   const uint8_t outcome = reader.U8();
   answer.version = reader.U64();
-  answer.value = TextOf(reader.Raw(reader.remaining()));
+  answer.value = AsText(reader.Raw(reader.remaining()));
   if (reader.failed() || outcome > 2) return RemoteError("the store's answer is malformed");
   answer.outcome = static_cast<Outcome>(outcome);
   return answer;

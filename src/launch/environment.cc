@@ -188,9 +188,8 @@ Result<std::vector<Endpoint>> SlurmEndpoints(const Reader& reader) {
 // Returns a socket for this job alone, shared neither with jobs of other users nor with other jobs
 // of the user.
 Endpoint LocalEndpoint(std::string_view job, uint32_t user) {
-  const Key key = KeyFromText(fmt::format("{}|{}", job, user));
-  constexpr size_t kNameBytes = 16;
-  return {"", 0, "tutti-" + ToHex({reinterpret_cast<const char*>(key.data()), kNameBytes})};
+  constexpr size_t kDigits = 32;
+  return {"", 0, "tutti-" + ToHex(KeyFromText(fmt::format("{}|{}", job, user))).substr(0, kDigits)};
 }
 
 Status JoinByPmi(const Reader& reader, LaunchInfo* info) {

@@ -5,9 +5,9 @@
 //
 // Launchers that are understood, in the order in which they count:
 //
-//   HOROVOD_RANK, HOROVOD_SIZE, …                      any launcher of Horovod's ranks
-//   RANK, WORLD_SIZE with MASTER_ADDR                  torchrun and `tutti run`; `tutti run` also sets the
-//                                                      former, which do not count without a store
+//   HOROVOD_RANK, HOROVOD_SIZE, …                      any launcher of Horovod's ranks; does not count beside
+//                                                      MASTER_ADDR without HOROVOD_GLOO_RENDEZVOUS_ADDR
+//   RANK, WORLD_SIZE with MASTER_ADDR                  torchrun and `tutti run`
 //   OMPI_COMM_WORLD_RANK, …                            Open MPI's mpirun
 //   PMI_RANK, PMI_SIZE                                 MPICH's and Intel MPI's, srun --mpi=pmi2
 //   SLURM_PROCID in a job step                         srun
@@ -78,7 +78,7 @@ struct LaunchInfo {
   std::string job;
   std::string secret;
   // Longest time for which ranks wait for one another.
-  double timeout_s = 120;
+  double timeout_s = Settings{}.init_timeout_s;
 };
 
 // Holds the facts that ReadLaunchEnvironment needs beside the environment. A Machine is a plain

@@ -1,7 +1,6 @@
 #include "launch/environment_reader.h"
 
-#include <charconv>
-#include <cmath>
+#include "base/text.h"
 
 namespace tutti::launch {
 namespace {
@@ -25,14 +24,10 @@ std::string Reader::TextOr(const char* name, std::string_view otherwise) const {
 Result<int64_t> Reader::Number(const char* name, int64_t lowest, int64_t highest) const {
   const char* text = Text(name);
   if (!text) return InvalidArgument("the environment variable {} is not set", name);
-  int64_t value = 0;
-  const char* end = text + std::string_view(text).size();
-  const auto parsed = std::from_chars(text, end, value);
-  if (parsed.ec != std::errc() || parsed.ptr != end || value < lowest || value > highest) {
-    return InvalidArgument("{}={} in the environment is not a number from {} to {}", name, text,
-                           lowest, highest);
-  }
-  return value;
+  const std::optional<int64_t> value = WholeNumber<int64_t>(text);
+  if (value && *value >= lowest && *value <= highest) return *value;
+  return InvalidArgument("{}={} in the environment is not a number from {} to {}", name, text,
+                         lowest, highest);
 }
 
 Result<int> Reader::NumberIfSet(const char* name, int lowest, int highest) const {
@@ -48,20 +43,17 @@ Result<uint16_t> Reader::Port(const char* name) const {
 
 Result<Endpoint> ReadEndpoint(std::string_view name, std::string_view text) {
   const size_t colon = text.rfind(':');
-  unsigned port = 0;
-  if (colon != std::string_view::npos && colon > 0) {
-    const std::string_view digits = text.substr(colon + 1);
-    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-    if (parsed.ec != std::errc() || parsed.ptr != digits.data() + digits.size()) port = 0;
-  }
-  if (port == 0 || port > 65535) {
+  const bool has_host = colon != std::string_view::npos && colon > 0;
+  const uint16_t port =
+      has_host ? WholeNumber<uint16_t>(text.substr(colon + 1)).value_or(0) : uint16_t{0};
+  if (port == 0) {
     return InvalidArgument("{}={} in the environment is not HOST:PORT", name, text);
   }
   std::string_view host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  return Endpoint{std::string(host), static_cast<uint16_t>(port), ""};
+  return Endpoint{std::string(host), port, ""};
 }
 
 Result<std::vector<Endpoint>> ReadGivenEndpoints(const Reader& reader) {
@@ -88,15 +80,11 @@ Result<double> ReadTimeout(const Reader& reader) {
   for (const char* name : {"HOROVOD_GLOO_TIMEOUT_SECONDS", "TUTTI_INIT_TIMEOUT_S"}) {
     const char* const text = reader.Text(name);
     if (!text) continue;
-    double seconds = 0;
-    const char* const end = text + std::string_view(text).size();
-    const auto parsed = std::from_chars(text, end, seconds);
-    constexpr double kMaxSeconds = 1e6;
-    if (parsed.ec != std::errc() || parsed.ptr != end || !(seconds > 0) || seconds > kMaxSeconds) {
-      return InvalidArgument("{}={} in the environment is not a number of seconds up to {}", name,
-                             text, kMaxSeconds);
-    }
-    return seconds;
+    const std::optional<double> seconds = WholeNumber<double>(text);
+    constexpr double kMinSeconds = 0.01, kMaxSeconds = 1e6;
+    if (seconds && *seconds >= kMinSeconds && *seconds <= kMaxSeconds) return *seconds;
+    return InvalidArgument("{}={} in the environment is not a number of seconds from {} to {}",
+                           name, text, kMinSeconds, kMaxSeconds);
   }
   return LaunchInfo{}.timeout_s;
 }

@@ -65,7 +65,7 @@ TEST(Environment, NothingMeansOneRank) {
   EXPECT_EQ(info.value().size, 1);
   EXPECT_TRUE(info.value().one_machine);
   EXPECT_EQ(info.value().machine, "machine");
-  EXPECT_EQ(info.value().timeout_s, 120);
+  EXPECT_EQ(info.value().timeout_s, Settings().init_timeout_s);
 }
 
 TEST(Environment, ReadsHorovod) {
@@ -317,7 +317,7 @@ TEST(Environment, ReadsHowLongRanksWait) {
   EXPECT_EQ(Read({{"TUTTI_INIT_TIMEOUT_S", "3.5"}})->timeout_s, 3.5);
   EXPECT_EQ(Read({{"TUTTI_INIT_TIMEOUT_S", "3"}, {"HOROVOD_GLOO_TIMEOUT_SECONDS", "4"}})->timeout_s,
             4);
-  for (const char* wrong : {"soon", "0", "-1", "nan", "1e7", "3s"}) {
+  for (const char* wrong : {"soon", "0", "0.009", "-1", "nan", "1e7", "3s"}) {
     const auto info = Read({{"TUTTI_INIT_TIMEOUT_S", wrong}});
     ASSERT_FALSE(info.ok()) << wrong;
     EXPECT_THAT(std::string(info.status().message()), HasSubstr("TUTTI_INIT_TIMEOUT_S="));

@@ -28,37 +28,25 @@ constexpr std::chrono::milliseconds kLongestPause{100};
 // The most missing ranks that a sentence names.
 constexpr size_t kMaxNamed = 16;
 
-bool IsAborted(const WaitLimits& limits) {
-  return limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
-}
-
-// Says how long one attempt may wait. Every connection of the attempt has the whole time anew.
-struct AttemptLimits {
-  const WaitLimits& limits;
-  int64_t attempt_ns;
-
-  WaitLimits FromNow() const {
-    const int64_t left_ns = limits.deadline.at_ns() - NowNs();
-    return {Deadline::After(std::clamp<int64_t>(left_ns, 0, attempt_ns)), limits.abort_flag};
-  }
-};
-
+// `limits` bound a single connection.
 Result<UniqueFd> TryLocal(const Endpoint& endpoint, const Key& key, const Hello& hello,
-                          const AttemptLimits& limits) {
+                          const WaitLimits& limits) {
   TUTTI_ASSIGN(UniqueFd fd, ConnectLocal(endpoint.local_name));
   TUTTI_TRY(CheckSameUser(fd.get()));
-  TUTTI_TRY(AuthenticateAsConnector(fd.get(), key, hello, limits.FromNow(),
+  TUTTI_TRY(AuthenticateAsConnector(fd.get(), key, hello, limits,
                                     "authenticating over the local socket"));
   return fd;
 }
 
+// Every connection of the attempt has the whole of `attempt_ns`.
 Result<UniqueFd> TryEndpoint(const Endpoint& endpoint, const Key& key, const Hello& hello,
-                             const AttemptLimits& limits) {
-  if (!endpoint.local_name.empty()) return TryLocal(endpoint, key, hello, limits);
+                             const WaitLimits& limits, int64_t attempt_ns) {
+  if (!endpoint.local_name.empty())
+    return TryLocal(endpoint, key, hello, limits.Within(attempt_ns));
   TUTTI_ASSIGN(const std::vector<SocketAddress> addresses, LookUp(endpoint.host, endpoint.port));
   Status last;
   for (const SocketAddress& address : addresses) {
-    Result<UniqueFd> fd = ConnectAuthenticated(address, key, hello, limits.FromNow());
+    Result<UniqueFd> fd = ConnectAuthenticated(address, key, hello, limits.Within(attempt_ns));
     if (fd.ok()) return fd;
     last = std::move(fd).status();
   }
@@ -72,8 +60,7 @@ Bytes EncodeClaimHello(const ClaimHello& hello) {
   writer.U32(hello.claim.channel);
   writer.U32(hello.claim.rank);
   writer.U64(hello.attempt);
-  const std::string_view note = std::string_view(hello.note).substr(0, kMaxNoteBytes);
-  writer.Raw(std::as_bytes(std::span(note)));
+  writer.Raw(AsBytes(std::string_view(hello.note).substr(0, kMaxNoteBytes)));
   return std::move(writer).Take();
 }
 
@@ -87,7 +74,7 @@ Result<ClaimHello> ParseClaimHello(std::span<const std::byte> payload) {
   if (reader.failed() || note.size() > kMaxNoteBytes) {
     return RemoteError("the hello of a launched rank is malformed");
   }
-  hello.note.assign(reinterpret_cast<const char*>(note.data()), note.size());
+  hello.note = AsText(note);
   return hello;
 }
 
@@ -148,7 +135,7 @@ Status Gathering::Keep(UniqueFd fd, ClaimHello hello) {
 Status Gathering::Await(const WaitLimits& limits) {
   MutexLock lock(mutex_);
   while (failure_.ok() && num_proven_ < expected_.size()) {
-    if (IsAborted(limits)) {
+    if (limits.Aborted()) {
       failure_ = InternalError("waiting for the other ranks: aborted by the caller");
     } else if (limits.deadline.Passed()) {
       failure_ = Timeout("{} did not arrive in time", Missing());
@@ -224,11 +211,11 @@ Result<UniqueFd> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const 
   for (;;) {
     std::string attempts;
     for (const Endpoint& endpoint : endpoints) {
-      Result<UniqueFd> fd = TryEndpoint(endpoint, key, hello, {limits, attempt_ns});
+      Result<UniqueFd> fd = TryEndpoint(endpoint, key, hello, limits, attempt_ns);
       if (fd.ok()) return fd;
       attempts += fmt::format("{}{}: {}", attempts.empty() ? "" : "; ", endpoint.ToString(),
                               fd.status().message());
-      if (IsAborted(limits)) return InternalError("looking for rank 0: aborted by the caller");
+      if (limits.Aborted()) return InternalError("looking for rank 0: aborted by the caller");
       if (limits.deadline.Passed()) return Timeout("rank 0 could not be reached ({})", attempts);
     }
     std::this_thread::sleep_for(pause);

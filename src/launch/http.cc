@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <utility>
+
+#include "base/text.h"
 
 namespace tutti::launch {
 namespace {
@@ -16,32 +17,16 @@ struct Head {
   size_t size = 0;  // length of the whole head with the blank line
 };
 
-bool EqualIgnoringCase(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin(),
-                                            [&](char x, char y) { return lower(x) == lower(y); });
-}
-
-template <typename Number>
-bool ReadNumber(std::string_view text, Number* number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 Status TakeHeader(std::string_view line, Head* head) {
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos) return InvalidArgument("a header of HTTP without a colon");
   const std::string_view name = line.substr(0, colon);
-  std::string_view value = line.substr(colon + 1);
-  while (!value.empty() && value.front() == ' ') value.remove_prefix(1);
-  while (!value.empty() && value.back() == ' ') value.remove_suffix(1);
   if (EqualIgnoringCase(name, "Transfer-Encoding"))
     return InvalidArgument("a message of HTTP in parts");
   if (!EqualIgnoringCase(name, "Content-Length")) return Status::Ok();
-  size_t length = 0;
-  if (!ReadNumber(value, &length) || length > kMaxHttpBodyBytes)
+  head->content_length = WholeNumber<size_t>(Trim(line.substr(colon + 1)));
+  if (!head->content_length || *head->content_length > kMaxHttpBodyBytes)
     return InvalidArgument("a message of HTTP of more than {} bytes", kMaxHttpBodyBytes);
-  head->content_length = length;
   return Status::Ok();
 }
 
@@ -66,14 +51,6 @@ Result<std::optional<Head>> ParseHead(std::string_view bytes) {
     }
   }
   return std::optional<Head>(head);
-}
-
-// Removes and returns the part of `text` before the first `end`, and removes `end`.
-std::string_view Take(std::string_view* text, char end) {
-  const size_t at = std::min(text->find(end), text->size());
-  const std::string_view part = text->substr(0, at);
-  text->remove_prefix(std::min(at + 1, text->size()));
-  return part;
 }
 
 bool IsWord(std::string_view text) {
@@ -102,12 +79,12 @@ Result<std::optional<HttpRequest>> ParseHttpRequest(std::string_view bytes) {
   if (!head) return std::optional<HttpRequest>();
   std::string_view line = head->first_line;
   HttpRequest request;
-  request.method = Take(&line, ' ');
-  std::string_view path = Take(&line, ' ');
+  request.method = NextItem(line, ' ');
+  std::string_view path = NextItem(line, ' ');
   if (path.empty() || path.front() != '/' || !line.starts_with("HTTP/1."))
     return InvalidArgument("no request of HTTP/1.1");
   path.remove_prefix(1);
-  request.scope = Take(&path, '/');
+  request.scope = NextItem(path, '/');
   request.key = path;
   if (!IsWord(request.method) || !IsWord(request.scope) || !IsWord(request.key))
     return InvalidArgument("a path that is not /scope/key");
@@ -126,8 +103,10 @@ Result<std::optional<HttpResponse>> ParseHttpResponse(std::string_view bytes, bo
   }
   std::string_view line = head->first_line;
   HttpResponse response;
-  if (!Take(&line, ' ').starts_with("HTTP/1.") || !ReadNumber(Take(&line, ' '), &response.status))
-    return InvalidArgument("no response of HTTP/1.1");
+  const bool is_http = NextItem(line, ' ').starts_with("HTTP/1.");
+  const std::optional<int> status = WholeNumber<int>(NextItem(line, ' '));
+  if (!is_http || !status) return InvalidArgument("no response of HTTP/1.1");
+  response.status = *status;
   const std::string_view body = bytes.substr(head->size);
   if (body.size() > kMaxHttpBodyBytes)
     return InvalidArgument("a response of HTTP of more than {} bytes", kMaxHttpBodyBytes);

@@ -15,10 +15,6 @@ namespace {
 constexpr std::chrono::milliseconds kFirstPause{5};
 constexpr std::chrono::milliseconds kLongestPause{100};
 
-bool Abandoned(const WaitLimits& limits) {
-  return limits.deadline.Passed() || (limits.abort_flag != nullptr && *limits.abort_flag);
-}
-
 }  // namespace
 
 Result<HttpResponse> HttpStoreClient::AskOnce(const SocketAddress& address,
@@ -45,7 +41,7 @@ Result<HttpResponse> HttpStoreClient::Ask(const HttpRequest& request,
                                           const WaitLimits& limits) const {
   const std::string text = EncodeHttpRequest(request, server_.host);
   Status last = Timeout("there was no time to ask the rendezvous store at {}", server_.ToString());
-  for (auto pause = kFirstPause; !Abandoned(limits); pause = std::min(2 * pause, kLongestPause)) {
+  for (auto pause = kFirstPause; !limits.Over(); pause = std::min(2 * pause, kLongestPause)) {
     TUTTI_ASSIGN(const auto addresses, LookUp(server_.host, server_.port));
     for (const SocketAddress& address : addresses) {
       Result<HttpResponse> response = AskOnce(address, text, limits);
@@ -81,7 +77,7 @@ Result<std::string> HttpStoreClient::Await(std::string_view scope, std::string_v
     if (value.ok() && *value) return std::move(**value);
     if (!value.ok() && !answered) return std::move(value).status();
     answered = true;
-    if (Abandoned(limits)) {
+    if (limits.Over()) {
       return Timeout("nobody has put /{}/{} into the rendezvous store at {}", scope, key,
                      server_.ToString());
     }

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <optional>
 
+#include "base/log.h"
 #include "launch/environment.h"
 #include "sys/host.h"
 

@@ -19,7 +19,7 @@ namespace {
 // Time for handing out the answer after the last rank has come, however late.
 constexpr double kAnswerSeconds = 10;
 // Time for reaching rank 0 at an address from a store. Rank 0 listens before it stores the address.
-constexpr int kReachMs = 3000;
+constexpr int64_t kReachNs = 3'000'000'000;
 // Scope of ranks' invitations in a store of Horovod's.
 constexpr std::string_view kStoreScope = "tutti";
 
@@ -159,15 +159,11 @@ Result<Meeting> MeetByInvitation(const LaunchInfo& info, std::string_view value,
   return Gather(info, std::move(listener), invitation.key, value, limits);
 }
 
-std::string TextOf(const Key& key) {
-  return ToHex({reinterpret_cast<const char*>(key.data()), key.size()});
-}
-
 // Returns the key of an invitation. Any client of the store can read or leave an invitation; the
 // invitation's key therefore counts together with the job's secret, where the job has a secret.
 Key KeyOf(const LaunchInfo& info, const Invitation& invitation) {
   return KeyFromText(
-      fmt::format("tutti store|{}|{}|{}", TextOf(invitation.key), info.size, info.secret));
+      fmt::format("tutti store|{}|{}|{}", ToHex(invitation.key), info.size, info.secret));
 }
 
 // Asks for rank 0's invitation again where nobody answers, because an invitation may be left from
@@ -177,9 +173,8 @@ Result<Meeting> MeetAsInvited(const LaunchInfo& info, const HttpStoreClient& sto
   for (;;) {
     TUTTI_ASSIGN(const std::string text, store.Await(kStoreScope, name, limits));
     TUTTI_ASSIGN(const Invitation invitation, ParseInvitation(text));
-    WaitLimits soon = limits;
-    soon.deadline = Deadline::After(int64_t{limits.deadline.RemainingMs(kReachMs)} * 1'000'000);
-    const Result<UniqueFd> fd = Reach(info, EndpointsOf(invitation), KeyOf(info, invitation), soon);
+    const Result<UniqueFd> fd =
+        Reach(info, EndpointsOf(invitation), KeyOf(info, invitation), limits.Within(kReachNs));
     if (fd.ok()) return AwaitAnswer(info, *fd, limits);
     if (fd.status().code() != Code::kTimeout || limits.deadline.Passed()) return fd.status();
   }
@@ -190,7 +185,7 @@ Result<Meeting> MeetByStore(const LaunchInfo& info, std::string_view value,
                             const WaitLimits& limits) {
   const HttpStoreClient store(info.endpoints.front());
   const Key job = KeyFromText(fmt::format("{}|{}", info.job, info.size));
-  const std::string name = TextOf(job);
+  const std::string name = ToHex(job);
   if (info.rank != 0) return MeetAsInvited(info, store, name, limits);
   Invitation invitation = {RandomKey(), 0, OwnAddresses()};
   TUTTI_ASSIGN(UniqueFd listener, Listen({0}, &invitation.port));

@@ -16,19 +16,12 @@ constexpr size_t kMaxAddresses = 64;
 constexpr size_t kMaxAddressBytes = 255;
 constexpr size_t kMaxSentenceBytes = 4096;
 
-std::span<const std::byte> AsBytes(std::string_view text) { return std::as_bytes(std::span(text)); }
-
-std::string AsText(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 std::string TakeText(WireWriter writer) { return AsText(std::move(writer).Take()); }
 
 // Returns the same short name for equal machines, and different names for different machines.
 std::string Shortened(std::string_view machine) {
   if (machine.size() <= kMaxMachineBytes) return std::string(machine);
-  const Key key = KeyFromText(machine);
-  const std::string hash = ToHex({reinterpret_cast<const char*>(key.data()), key.size()});
+  const std::string hash = ToHex(KeyFromText(machine));
   return std::string(machine.substr(0, kMaxMachineBytes - hash.size() - 1)) + "#" + hash;
 }
 

@@ -10,7 +10,7 @@ namespace tutti::launch {
 Status SendMessage(int fd, std::string_view message, const WaitLimits& limits) {
   WireWriter writer;
   writer.U32(static_cast<uint32_t>(message.size()));
-  writer.Raw(std::as_bytes(std::span(message)));
+  writer.Raw(AsBytes(message));
   return SendAll(fd, std::move(writer).Take(), limits);
 }
 

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <span>
 
+#include "base/text.h"
 #include "launch/hex.h"
 #include "launch/share.h"
 #include "sys/tcp.h"
@@ -22,12 +22,8 @@ constexpr size_t kMaxLine = 16384;
 constexpr size_t kMaxValue = 8192;
 
 Result<int> ParseInt(std::string_view name, std::string_view text) {
-  int value = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size()) {
-    return RemoteError("the launcher sent {}={}, which is not a number", name, text);
-  }
-  return value;
+  if (const std::optional<int> value = WholeNumber<int>(text)) return *value;
+  return RemoteError("the launcher sent {}={}, which is not a number", name, text);
 }
 
 }  // namespace
@@ -35,12 +31,10 @@ Result<int> ParseInt(std::string_view name, std::string_view text) {
 Pmi1Fields ParsePmi1Line(std::string_view line) {
   Pmi1Fields fields;
   while (!line.empty()) {
-    const size_t blank = line.find(' ');
-    const std::string_view field = line.substr(0, blank);
+    const std::string_view field = NextItem(line, ' ');
     if (const size_t equals = field.find('='); equals != std::string_view::npos) {
       fields.emplace(field.substr(0, equals), field.substr(equals + 1));
     }
-    line.remove_prefix(blank == std::string_view::npos ? line.size() : blank + 1);
   }
   return fields;
 }
@@ -146,8 +140,7 @@ Result<std::string> ShareOverPmi(const LaunchInfo& info, std::string_view value,
   }
   TUTTI_TRY(client.Barrier(deadline));
   TUTTI_ASSIGN(const std::string count, client.Get("tutti-n", deadline));
-  size_t pieces = 0;
-  std::from_chars(count.data(), count.data() + count.size(), pieces);
+  const size_t pieces = WholeNumber<size_t>(count).value_or(0);
   std::string hex;
   for (size_t i = 0; i < pieces && hex.size() <= 2 * kMaxSharedBytes; ++i) {
     TUTTI_ASSIGN(const std::string part, client.Get(fmt::format("tutti-{}", i), deadline));

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "base/text.h"
 #include "launch/environment.h"
 
 namespace tutti::launch {
@@ -48,11 +49,9 @@ std::string FirstHost(std::string_view host_list) {
 std::vector<NodeGroup> ReadTasksPerNode(std::string_view text) {
   std::vector<NodeGroup> groups;
   while (!text.empty()) {
-    const size_t comma = text.find(',');
-    const std::optional<NodeGroup> group = ReadGroup(text.substr(0, comma));
+    const std::optional<NodeGroup> group = ReadGroup(NextItem(text, ','));
     if (!group) return {};
     groups.push_back(*group);
-    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
   }
   return groups;
 }

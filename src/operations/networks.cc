@@ -1,7 +1,6 @@
 #include "operations/networks.h"
 
 #include <fmt/format.h>
-#include <strings.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "bootstrap/auth.h"
 #include "config/plugin_file.h"
 #include "transport/net/plugin/plugin_net.h"
@@ -41,10 +41,6 @@ struct Candidate {
   std::unique_ptr<Net> net;
   std::shared_ptr<PluginLibrary> plugin;
 };
-
-bool SameName(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
-}
 
 // Returns a number for a name, in upper or lower case; never 0.
 uint64_t HashOfName(std::string_view name) {
@@ -93,7 +89,8 @@ class Candidates {
 
  private:
   bool Admits(std::string_view name) const {
-    return usable_.size() < kMostOffers && (settings_.net.empty() || SameName(settings_.net, name));
+    return usable_.size() < kMostOffers &&
+           (settings_.net.empty() || EqualIgnoringCase(settings_.net, name));
   }
   void Consider(std::string_view name, Result<std::unique_ptr<Net>> opened,
                 std::shared_ptr<PluginLibrary> plugin = nullptr) {
@@ -138,9 +135,10 @@ int FirstWithout(std::span<const Offer> offers, uint64_t name) {
 
 Status CheckNetName(const Settings& settings) {
   const std::string& name = settings.net;
-  if (name.empty() || SameName(name, kSocket) || SameName(name, kVerbs)) return Status::Ok();
+  if (name.empty() || EqualIgnoringCase(name, kSocket) || EqualIgnoringCase(name, kVerbs))
+    return Status::Ok();
   for (const auto& plugin : OpenPlugins(settings)) {
-    if (SameName(name, plugin->functions().name())) return Status::Ok();
+    if (EqualIgnoringCase(name, plugin->functions().name())) return Status::Ok();
   }
   return InvalidUsage(
       "NCCL_NET, or the config's netName, asks for the network \"{}\"; there are {} and {}, and "
@@ -166,7 +164,7 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
     auto chosen = std::find_if(candidates.usable().begin(), candidates.usable().end(),
                                [&](const Candidate& c) { return HashOfName(c.name) == name; });
     TUTTI_INFO(kLogInit | kLogNet, "net {} carries data between hosts", chosen->name);
-    if (settings.encrypt && ranks.me() == 0 && !SameName(chosen->name, kSocket)) {
+    if (settings.encrypt && ranks.me() == 0 && !EqualIgnoringCase(chosen->name, kSocket)) {
       TUTTI_WARN(
           "encryption is asked for, but the network {} between hosts has "
           "none: NCCL_NET=Socket does",

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "bootstrap/auth.h"
 #include "nccl.h"
 #include "sys/host.h"

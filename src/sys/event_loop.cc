@@ -120,8 +120,7 @@ void EventLoopImpl::Stop() {
 void EventLoopImpl::Wake() {
   if (woken_) return;
   woken_ = true;
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(wake_fd_.get(), &one, sizeof(one));
+  eventfd_write(wake_fd_.get(), 1);
 }
 
 void EventLoopImpl::Post(Task task) {
@@ -325,8 +324,8 @@ void EventLoopImpl::Run() {
     for (int i = 0; i < count; ++i) {
       if (events[static_cast<size_t>(i)].data.u64 != kWakeId) continue;
       const MutexLock lock(mutex_);
-      uint64_t wakes;
-      [[maybe_unused]] const ssize_t got = ::read(wake_fd_.get(), &wakes, sizeof(wakes));
+      eventfd_t wakes;
+      eventfd_read(wake_fd_.get(), &wakes);
       woken_ = false;
     }
     {

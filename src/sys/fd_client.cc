@@ -4,11 +4,12 @@
 #include <sodium.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -127,11 +128,6 @@ Result<UniqueFd> TryOnce(const Request& request) {
   return passed;
 }
 
-void SleepMs(int ms) {
-  const timespec pause{ms / 1000, (ms % 1000) * 1'000'000L};
-  nanosleep(&pause, nullptr);
-}
-
 }  // namespace
 
 // The pauses double, so many clients of a busy server do not keep it busy with attempts.
@@ -145,14 +141,8 @@ Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey&
     TUTTI_TRY(CheckPatience(request));
     TUTTI_ASSIGN(UniqueFd fd, TryOnce(request));
     if (fd.valid()) return fd;
-    SleepMs(deadline.RemainingMs(pause_ms));
+    std::this_thread::sleep_for(std::chrono::milliseconds(deadline.RemainingMs(pause_ms)));
   }
-}
-
-FdKey RandomFdKey() {
-  FdKey key;
-  randombytes_buf(key.data(), key.size());
-  return key;
 }
 
 }  // namespace tutti

@@ -38,6 +38,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "sys/event_loop.h"
+#include "sys/random.h"
 
 namespace tutti {
 
@@ -76,6 +77,6 @@ Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey&
                          bool* no_descriptors = nullptr);
 
 // Returns a key from the system's random source.
-FdKey RandomFdKey();
+inline FdKey RandomFdKey() { return Random<FdKey>(); }
 
 }  // namespace tutti

@@ -42,12 +42,6 @@ Message Make(Type type, uint64_t id) {
   return message;
 }
 
-Nonce RandomNonce() {
-  Nonce nonce;
-  randombytes_buf(nonce.data(), nonce.size());
-  return nonce;
-}
-
 std::string RandomName() {
   uint8_t bytes[kNameRandomBytes];
   randombytes_buf(bytes, sizeof(bytes));

@@ -16,6 +16,7 @@
 
 #include "base/unique_fd.h"
 #include "sys/fd_server.h"
+#include "sys/random.h"
 
 namespace tutti::fd_wire {
 
@@ -55,7 +56,7 @@ struct Received {
 };
 
 Message Make(Type type, uint64_t id);
-Nonce RandomNonce();
+inline Nonce RandomNonce() { return Random<Nonce>(); }
 // Returns a name "tutti-<pid>-<random>": the process number is for people who look at `ss -xl`.
 std::string RandomName();
 // Fills `address` and returns its length. REQUIRES: name.size() <= kMaxFdServerName.

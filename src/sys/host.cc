@@ -10,6 +10,7 @@
 #include <cerrno>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "base/unique_fd.h"
 
 namespace tutti {
@@ -33,13 +34,6 @@ std::string BootId() {
   return std::string(id.substr(0, id.find('\n')));
 }
 
-std::string HostName() {
-  std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
-  const std::string host(name.data());
-  return host.substr(0, host.find('.'));
-}
-
 uint64_t HostHash(std::string_view override_text) {
   if (!override_text.empty()) return StableHash(override_text);
   struct stat space = {};
@@ -47,6 +41,13 @@ uint64_t HostHash(std::string_view override_text) {
   // Without /proc only the name is left; the handshake of shared memory corrects a wrong guess.
   const std::string boot = BootId();
   return StableHash(fmt::format("{}/{}", boot.empty() ? HostName() : boot, inode));
+}
+
+// The older module nv_peer_mem shows itself as a client of the kernel's peer memory.
+bool HasPeerMemory(const std::string& sysfs) {
+  const auto has = [&](const char* file) { return access((sysfs + file).c_str(), F_OK) == 0; };
+  return has("/module/nvidia_peermem/version") || has("/kernel/mm/memory_peers/nv_mem/version") ||
+         has("/kernel/mm/memory_peers/nv_mem_nc/version");
 }
 
 int UsableCpuCount() {

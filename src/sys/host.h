@@ -11,9 +11,6 @@
 
 namespace tutti {
 
-// Returns the host's name without its domain.
-std::string HostName();
-
 // Returns the kernel's identifier of this boot, which no other machine has; "" where /proc is
 // missing.
 std::string BootId();
@@ -23,6 +20,9 @@ std::string BootId();
 // id and this process's network namespace. `override_text` (NCCL_HOSTID), when not empty, takes the
 // place of both. The number is a claim to be checked: a handshake proves shared memory.
 uint64_t HostHash(std::string_view override_text);
+
+// Returns whether the kernel lets NICs reach GPUs' memory by address. `sysfs` is "/sys".
+bool HasPeerMemory(const std::string& sysfs);
 
 // Returns how many cores this process may run on (its affinity mask); at least 1.
 int UsableCpuCount();

@@ -6,6 +6,8 @@
 
 #include <thread>
 
+#include "base/log.h"
+
 namespace tutti {
 namespace {
 

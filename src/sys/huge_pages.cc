@@ -5,29 +5,35 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "base/rounding.h"
+
 namespace tutti {
 
-void* MapAtHugePage(int fd, size_t bytes) {
+constexpr int kNoFile = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+void* ReserveAtHugePage(size_t bytes) {
   // The mapping has room to spare, so an aligned stretch lies within; the ends that stick out are
   // given back.
-  const size_t reserved = bytes + kHugePageBytes;
-  void* reservation =
-      mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reservation == MAP_FAILED) return MAP_FAILED;
-  const auto start = reinterpret_cast<uintptr_t>(reservation);
-  const uintptr_t aligned = (start + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-  const int kind = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  void* mapped = mmap(reinterpret_cast<void*>(aligned), bytes, PROT_READ | PROT_WRITE,
-                      kind | MAP_FIXED, fd, 0);
+  void* const mapped = mmap(nullptr, bytes + kHugePageBytes, PROT_NONE, kNoFile, -1, 0);
+  if (mapped == MAP_FAILED) return MAP_FAILED;
+  auto* const start = static_cast<std::byte*>(mapped);
+  const auto at = reinterpret_cast<uintptr_t>(mapped);
+  const size_t before = RoundUp(at, kHugePageBytes) - at;
+  if (before > 0) munmap(start, before);
+  munmap(start + before + bytes, kHugePageBytes - before);
+  return start + before;
+}
+
+void* MapAtHugePage(int fd, size_t bytes) {
+  void* const reserved = ReserveAtHugePage(bytes);
+  if (reserved == MAP_FAILED) return MAP_FAILED;
+  const int kind = fd >= 0 ? MAP_SHARED : kNoFile;
+  void* const mapped = mmap(reserved, bytes, PROT_READ | PROT_WRITE, kind | MAP_FIXED, fd, 0);
   if (mapped == MAP_FAILED) {
     const int error = errno;
-    munmap(reservation, reserved);
+    munmap(reserved, bytes);
     errno = error;
-    return MAP_FAILED;
   }
-  if (aligned > start) munmap(reservation, aligned - start);
-  const uintptr_t end = aligned + bytes;
-  if (start + reserved > end) munmap(reinterpret_cast<void*>(end), start + reserved - end);
   return mapped;
 }
 

@@ -9,6 +9,10 @@ namespace tutti {
 
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
+// Sets aside addresses of `bytes` (whole small pages) at a multiple of kHugePageBytes, which cannot
+// be read or written. Otherwise as MapAtHugePage.
+void* ReserveAtHugePage(size_t bytes);
+
 // Maps `bytes` (whole small pages) for reading and writing at a multiple of kHugePageBytes: shared
 // pages of `fd`, or with -1 private pages of no file, which take memory only when they are written.
 // Returns MAP_FAILED, with errno set, on failure. Ends with munmap(result, bytes).

@@ -9,6 +9,7 @@
 #include <memory>
 #include <tuple>
 
+#include "base/text.h"
 #include "config/settings.h"
 
 namespace tutti {
@@ -76,9 +77,8 @@ InterfaceFilter::InterfaceFilter(std::string_view text) {
   exact_ = text.starts_with('=');
   if (exact_) text.remove_prefix(1);
   while (!text.empty()) {
-    const size_t comma = text.find(',');
-    if (comma != 0) names_.emplace_back(text.substr(0, comma));
-    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+    const std::string_view name = NextItem(text, ',');
+    if (!name.empty()) names_.emplace_back(name);
   }
 }
 

@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <climits>
 #include <fstream>
 #include <string>
-#include <string_view>
+
+#include "base/text.h"
 
 namespace tutti {
 namespace {
@@ -21,32 +21,32 @@ namespace {
 constexpr int kMostNodes = 1024;
 constexpr int kBitsPerWord = sizeof(unsigned long) * CHAR_BIT;
 
-// Returns the number of entries in a list: 3 for "0-1,4".
-int CountList(std::string_view text) {
-  int count = 0;
-  while (!text.empty()) {
-    const std::string_view item = text.substr(0, text.find(','));
-    text.remove_prefix(std::min(text.size(), item.size() + 1));
-    int first = 0;
-    const char* const end = item.data() + item.size();
-    const auto [dash, error] = std::from_chars(item.data(), end, first);
-    if (error != std::errc()) break;
-    int last = first;
-    if (dash != end && *dash == '-') std::from_chars(dash + 1, end, last);
-    count += std::max(0, last - first) + 1;
-  }
-  return std::max(1, count);
-}
-
 }  // namespace
 
 int NumaNodeCount() {
   static const int count = [] {
     std::string line;
     std::getline(std::ifstream("/sys/devices/system/node/online"), line);
-    return CountList(line);
+    const std::vector<bool> nodes = ParseNumberList(line);
+    return std::max(1, static_cast<int>(std::count(nodes.begin(), nodes.end(), true)));
   }();
   return count;
+}
+
+// Sixteen bits suffice for the nodes and the cores of any host.
+std::vector<bool> ParseNumberList(std::string_view list) {
+  std::vector<bool> numbers;
+  while (!list.empty()) {
+    const std::string_view item = NextItem(list, ',');
+    const size_t dash = std::min(item.find('-'), item.size());
+    const std::optional<uint16_t> first = WholeNumber<uint16_t>(item.substr(0, dash));
+    const std::optional<uint16_t> last =
+        dash == item.size() ? first : WholeNumber<uint16_t>(item.substr(dash + 1));
+    if (!first || !last || *last < *first) return {};
+    if (*last >= numbers.size()) numbers.resize(*last + size_t{1});
+    std::fill(numbers.begin() + *first, numbers.begin() + *last + 1, true);
+  }
+  return numbers;
 }
 
 Status PreferNumaNode(std::span<std::byte> memory, int node) {

@@ -22,6 +22,13 @@ int NumaNodeOf(const std::byte* address) {
   return result == 0 ? node : -1;
 }
 
+TEST(Numa, ListsOfNumbersAreChecked) {
+  EXPECT_EQ(ParseNumberList("0,2-3"), (std::vector<bool>{true, false, true, true}));
+  for (const char* bad : {"", "x", "-1", "3-1", "1-", "0;1", "0,,1", "0-99999999", "99999999999"}) {
+    EXPECT_TRUE(ParseNumberList(bad).empty()) << bad;
+  }
+}
+
 TEST(Numa, ThereIsANode) { EXPECT_GE(NumaNodeCount(), 1); }
 
 // On every node of this host: pages lie where they were preferred, also when another mapping of

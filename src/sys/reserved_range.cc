@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdint>
 
+#include "base/rounding.h"
 #include "sys/huge_pages.h"
 #include "sys/shared_memory.h"
 
@@ -15,8 +16,7 @@ namespace {
 constexpr int kReserved = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 size_t WholePages(size_t bytes) {
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return (bytes + page - 1) / page * page;
+  return RoundUp(bytes, static_cast<size_t>(sysconf(_SC_PAGESIZE)));
 }
 
 }  // namespace
@@ -25,22 +25,14 @@ Result<ReservedRange> ReservedRange::Create(size_t bytes) {
   if (bytes == 0 || bytes > SIZE_MAX / 2)
     return InvalidArgument("{} bytes of addresses were to be set aside", bytes);
   const size_t rounded = WholePages(bytes);
-  // The mapping has room to spare, so an aligned range lies within; the ends that stick out are
-  // given back.
-  const size_t reserved = rounded + kHugePageBytes;
-  void* const mapped = mmap(nullptr, reserved, PROT_NONE, kReserved, -1, 0);
-  if (mapped == MAP_FAILED) {
+  void* const start = ReserveAtHugePage(rounded);
+  if (start == MAP_FAILED) {
     const int error = errno;
     return ErrnoError(error, fmt::format("cannot set aside {} bytes of addresses (RLIMIT_AS, "
                                          "ulimit -v, bounds them)",
-                                         reserved));
+                                         rounded));
   }
-  auto* const start = static_cast<std::byte*>(mapped);
-  const auto beyond = reinterpret_cast<uintptr_t>(start) % kHugePageBytes;
-  const size_t before = beyond == 0 ? 0 : kHugePageBytes - beyond;
-  if (before > 0) munmap(start, before);
-  munmap(start + before + rounded, kHugePageBytes - before);
-  return ReservedRange(start + before, rounded);
+  return ReservedRange(static_cast<std::byte*>(start), rounded);
 }
 
 ReservedRange& ReservedRange::operator=(ReservedRange&& other) noexcept {

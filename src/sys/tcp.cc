@@ -11,22 +11,18 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <memory>
 
+#include "base/text.h"
 #include "sys/host.h"
 
 namespace tutti {
 namespace {
 
 Result<uint16_t> ParsePort(std::string_view text, std::string_view whole) {
-  uint32_t port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size() || port > 65535) {
-    return InvalidArgument("\"{}\" has no port between 0 and 65535", whole);
-  }
-  return static_cast<uint16_t>(port);
+  if (const std::optional<uint16_t> port = WholeNumber<uint16_t>(text)) return *port;
+  return InvalidArgument("\"{}\" has no port between 0 and 65535", whole);
 }
 
 Status CheckFamily(const SocketAddress& address, int family, std::string_view text) {
@@ -48,12 +44,11 @@ Result<SocketAddress> ParseV6(std::string_view host, std::string_view whole) {
   const std::string scope(host.substr(percent + 1));
   address.scope_id = if_nametoindex(scope.c_str());
   if (address.scope_id == 0) {
-    const auto [end, error] =
-        std::from_chars(scope.data(), scope.data() + scope.size(), address.scope_id);
-    if (scope.empty() || error != std::errc() || end != scope.data() + scope.size()) {
+    const std::optional<uint32_t> number = WholeNumber<uint32_t>(scope);
+    if (!number)
       return InvalidArgument("\"{}\" names the interface \"{}\", which this host does not have",
                              whole, scope);
-    }
+    address.scope_id = *number;
   }
   return address;
 }
@@ -317,9 +312,7 @@ Result<UniqueFd> Connect(const SocketAddress& address, const WaitLimits& limits,
 Status WaitReady(int fd, short events, const WaitLimits& limits, std::string_view what) {
   pollfd entry = {fd, events, 0};
   for (;;) {
-    if (limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire)) {
-      return InternalError("{}: aborted by the caller", what);
-    }
+    if (limits.Aborted()) return InternalError("{}: aborted by the caller", what);
     const int timeout_ms = limits.deadline.RemainingMs(limits.abort_flag ? kAbortCheckMs : 10'000);
     const int ready = ::poll(&entry, 1, timeout_ms);
     if (ready > 0) return Status::Ok();

@@ -59,6 +59,14 @@ Result<SocketAddress> ParseSocketAddress(std::string_view text, int family = 0);
 struct WaitLimits {
   Deadline deadline = Deadline::Never();
   const std::atomic<bool>* abort_flag = nullptr;  // looked at every kAbortCheckMs
+
+  bool Aborted() const { return abort_flag && abort_flag->load(std::memory_order_acquire); }
+  bool Over() const { return Aborted() || deadline.Passed(); }
+  // Returns these limits with at most `duration_ns` from now on.
+  WaitLimits Within(int64_t duration_ns) const {
+    return {deadline.at_ns() - NowNs() > duration_ns ? Deadline::After(duration_ns) : deadline,
+            abort_flag};
+  }
 };
 // A wait notices its abort flag after this time: short for a person, and 20 wake-ups a second cost
 // nothing.

@@ -2,8 +2,6 @@
 // asked.
 //
 //   class/kfd/kfd/topology/nodes/N/properties               "simd_count 1216", a word a line; N also counts processors
-//
-//   class/kfd/kfd/topology/nodes/N/properties               "simd_count 1216", a word a line; N also counts processors
 //   class/kfd/kfd/topology/nodes/N/io_links/M/properties    "type 11", "node_to 3", "max_bandwidth 64000"
 
 #include <fmt/format.h>

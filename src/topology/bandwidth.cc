@@ -7,7 +7,7 @@
 namespace tutti::topology {
 namespace {
 
-// Returns the digits of AMD's "gfx942", "942" or "0x3ae"-less older "908".
+// Returns the number in AMD's name of an architecture: 942 for "gfx942" and for "942".
 int GcnNumber(std::string_view gcn) {
   if (gcn.starts_with("gfx")) gcn.remove_prefix(3);
   int number = 0;

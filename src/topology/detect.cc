@@ -158,8 +158,7 @@ class Detector {
 
   bool AddRdmaPorts() {
     bool any = false;
-    const bool peer_memory =
-        sysfs_.Exists("module/nvidia_peermem") || sysfs_.Exists("module/nv_peer_mem");
+    const bool peer_memory = HasPeerMemory(options_.sysfs);
     for (const std::string& device : sysfs_.List("class/infiniband")) {
       const std::string folder = "class/infiniband/" + device;
       for (const std::string& port : sysfs_.List(folder + "/ports")) {

@@ -85,11 +85,7 @@ Machine Detect(const DetectOptions& options);
 std::vector<CpuFact> FindProcessors(const std::string& sysfs = "/sys",
                                     const std::string& proc = "/proc");
 
-// Two parts of FindProcessors, for tests. The first reads a list of cores as the kernel writes it
-// ("0-3,8"): element i says whether the list has core i, and the last element is the highest
-// core's; empty where the text is no such list. The second returns uname's machine in the words of
-// NCCL's XML.
-std::vector<bool> ParseCoreList(std::string_view list);
+// A part of FindProcessors, for tests. Returns uname's machine in the words of NCCL's XML.
 std::string ArchitectureName(std::string_view machine);
 
 // Returns the NUMA node of the calling thread's core; kNotKnown where the kernel does not say.

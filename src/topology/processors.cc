@@ -5,16 +5,13 @@
 
 #include <charconv>
 #include <cstdint>
-#include <optional>
 
+#include "sys/numa.h"
 #include "topology/detect.h"
 #include "topology/sysfs.h"
 
 namespace tutti::topology {
 namespace {
-
-// More cores than any host has. A list with higher numbers is not believed.
-constexpr int kMostCores = 1 << 16;
 
 int NumberOf(std::string_view text) {
   int number = kNotKnown;
@@ -55,28 +52,6 @@ void NameModel(const Sysfs& proc, std::vector<CpuFact>& cpus) {
 
 }  // namespace
 
-std::vector<bool> ParseCoreList(std::string_view list) {
-  std::vector<bool> cores;
-  const char* at = list.data();
-  const char* const end = at + list.size();
-  while (at != end) {
-    int first = 0;
-    auto [next, error] = std::from_chars(at, end, first);
-    int last = first;
-    if (error == std::errc() && next != end && *next == '-') {
-      const auto [after, wrong] = std::from_chars(next + 1, end, last);
-      next = after;
-      error = wrong;
-    }
-    if (error != std::errc() || first < 0 || last < first || last >= kMostCores) return {};
-    if (static_cast<size_t>(last) >= cores.size()) cores.resize(static_cast<size_t>(last) + 1);
-    for (int core = first; core <= last; ++core) cores[static_cast<size_t>(core)] = true;
-    if (next != end && *next != ',') return {};
-    at = next == end ? end : next + 1;
-  }
-  return cores;
-}
-
 std::string ArchitectureName(std::string_view machine) {
   if (machine == "aarch64" || machine == "arm64") return "arm64";
   if (machine.starts_with("ppc64")) return "ppc64";
@@ -87,7 +62,7 @@ std::vector<CpuFact> FindProcessors(const std::string& sysfs, const std::string&
   const Sysfs system(sysfs);
   std::vector<CpuFact> cpus;
   const auto add = [&](int numa, const std::string& file) {
-    const std::vector<bool> cores = ParseCoreList(system.Line(file).value_or(""));
+    const std::vector<bool> cores = ParseNumberList(system.Line(file).value_or(""));
     if (cores.empty()) return;  // Memory without cores: a GPU's on Grace, or CXL.
     CpuFact cpu;
     cpu.numa = numa;

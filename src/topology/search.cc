@@ -12,8 +12,8 @@
 namespace tutti::topology {
 namespace {
 
-// Returns a weight that is lower for many thin channels: channels cost blocks, memory and
-// connections, hence many thin channels must bring more bandwidth in all.
+// Returns a factor for the total bandwidth of a solution. Each channel costs blocks, memory and
+// connections, so the factor of several channels is lower, the less bandwidth a channel has.
 double WeightSize(size_t channels, Kbps bandwidth) {
   if (channels <= 1) return 1;
   return std::min(1.0, 0.7 + 0.03 * ToGbps(bandwidth));

@@ -8,6 +8,8 @@
 #include <fstream>
 #include <system_error>
 
+#include "base/text.h"
+
 namespace tutti::topology {
 namespace {
 
@@ -54,21 +56,15 @@ std::optional<std::string> Sysfs::Line(std::string_view path) const {
   std::ifstream stream(fmt::format("{}/{}", root_, path));
   std::string line;
   if (!stream || !std::getline(stream, line)) return std::nullopt;
-  const size_t begin = line.find_first_not_of(" \t");
-  if (begin == std::string::npos) return std::string();
-  return line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1);
+  return std::string(Trim(line));
 }
 
 std::optional<int64_t> Sysfs::Integer(std::string_view path) const {
   const std::optional<std::string> line = Line(path);
   if (!line) return std::nullopt;
   const bool hex = line->starts_with("0x");
-  int64_t value = 0;
-  const char* const begin = line->data() + (hex ? 2 : 0);
-  const char* const end = line->data() + line->size();
-  const auto [rest, error] = std::from_chars(begin, end, value, hex ? 16 : 10);
-  if (error != std::errc() || rest != end) return std::nullopt;
-  return value;
+  return hex ? WholeNumber<int64_t>(std::string_view(*line).substr(2), 16)
+             : WholeNumber<int64_t>(*line);
 }
 
 std::vector<std::string> Sysfs::Lines(std::string_view path) const {

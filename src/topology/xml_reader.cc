@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <fstream>
+
+#include "base/text.h"
 
 namespace tutti::topology {
 namespace {
@@ -111,11 +112,8 @@ int64_t XmlReader::Integer(pugi::xml_node element, const char* name, int64_t low
                            int64_t missing) {
   const std::string_view text = element.attribute(name).value();
   if (text.empty()) return missing;
-  int64_t value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && rest == text.data() + text.size() && value >= low && value <= high) {
-    return value;
-  }
+  const std::optional<int64_t> value = WholeNumber<int64_t>(text);
+  if (value && *value >= low && *value <= high) return *value;
   Error(element, fmt::format("{}=\"{}\" of <{}>: a number from {} to {} was expected", name,
                              Shown(text), element.name(), low, high));
   return missing;
@@ -125,11 +123,8 @@ uint64_t XmlReader::Hex(pugi::xml_node element, const char* name, uint64_t high,
   const std::string_view text = element.attribute(name).value();
   if (text.empty()) return missing;
   const bool prefixed = text.starts_with("0x") || text.starts_with("0X");
-  const std::string_view digits = prefixed ? text.substr(2) : text;
-  uint64_t value = 0;
-  const auto [rest, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
-  if (error == std::errc() && rest == digits.data() + digits.size() && value <= high) return value;
+  const std::optional<uint64_t> value = WholeNumber<uint64_t>(text.substr(prefixed ? 2 : 0), 16);
+  if (value && *value <= high) return *value;
   Error(element, fmt::format("{}=\"{}\" of <{}>: a hexadecimal number up to {:#x} was expected",
                              name, Shown(text), element.name(), high));
   return missing;
@@ -139,11 +134,8 @@ double XmlReader::Number(pugi::xml_node element, const char* name, double low, d
                          double missing) {
   const std::string_view text = element.attribute(name).value();
   if (text.empty()) return missing;
-  double value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && rest == text.data() + text.size() && value >= low && value <= high) {
-    return value;
-  }
+  const std::optional<double> value = WholeNumber<double>(text);
+  if (value && *value >= low && *value <= high) return *value;
   Error(element, fmt::format("{}=\"{}\" of <{}>: a number from {:g} to {:g} was expected", name,
                              Shown(text), element.name(), low, high));
   return missing;

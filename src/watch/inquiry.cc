@@ -1,75 +1,54 @@
 #include "watch/inquiry.h"
 
-#include <cstring>
-
 namespace tutti {
-namespace {
-
-struct InquiryWire {
-  uint8_t shown;
-  uint8_t collective;
-  uint8_t type;
-  uint8_t op;
-  uint8_t has_op;
-  uint8_t has_pair;
-  uint8_t zero[2];
-  int32_t root;
-  uint32_t parts;
-  uint64_t sequence;
-  uint64_t count;
-  uint64_t pair_sends;
-  uint64_t pair_receives;
-  uint32_t registered;
-  uint32_t advised;
-};
-static_assert(sizeof(InquiryWire) == 56);
-
-}  // namespace
 
 void AppendInquiry(const Inquiry& inquiry, Bytes& bytes) {
   const OpSignature& signature = inquiry.signature;
   const PairCounts pair = inquiry.pair.value_or(PairCounts{});
-  const InquiryWire wire = {static_cast<uint8_t>(inquiry.shown),
-                            static_cast<uint8_t>(signature.collective),
-                            static_cast<uint8_t>(signature.type),
-                            signature.op,
-                            signature.has_op,
-                            inquiry.pair.has_value(),
-                            {},
-                            signature.root,
-                            signature.parts,
-                            signature.sequence,
-                            signature.count,
-                            pair.sends,
-                            pair.receives,
-                            signature.registered,
-                            signature.advised};
-  const size_t at = bytes.size();
-  bytes.resize(at + sizeof(wire));
-  std::memcpy(bytes.data() + at, &wire, sizeof(wire));
+  WireWriter writer;
+  writer.U8(static_cast<uint8_t>(inquiry.shown));
+  writer.U8(static_cast<uint8_t>(signature.collective));
+  writer.U8(static_cast<uint8_t>(signature.type));
+  writer.U8(signature.op);
+  writer.U8(signature.has_op ? 1 : 0);
+  writer.U8(inquiry.pair ? 1 : 0);
+  writer.U16(0);
+  writer.U32(static_cast<uint32_t>(signature.root));
+  writer.U32(signature.parts);
+  writer.U64(signature.sequence);
+  writer.U64(signature.count);
+  writer.U64(pair.sends);
+  writer.U64(pair.receives);
+  writer.U32(signature.registered);
+  writer.U32(signature.advised);
+  const Bytes wire = std::move(writer).Take();
+  bytes.insert(bytes.end(), wire.begin(), wire.end());
 }
 
 // A peer may be defective, so every field that becomes an enum is checked first.
 std::optional<Inquiry> ReadInquiry(std::span<const std::byte> bytes) {
-  InquiryWire wire;
-  if (bytes.size() != sizeof(wire)) return {};
-  std::memcpy(&wire, bytes.data(), sizeof(wire));
-  if (wire.type >= kNumDataTypes || wire.collective >= kNumCollectives ||
-      wire.shown > static_cast<uint8_t>(Inquiry::Shown::kForeignReceive))
+  WireReader reader(bytes);
+  const uint8_t shown = reader.U8(), collective = reader.U8(), type = reader.U8();
+  if (type >= kNumDataTypes || collective >= kNumCollectives ||
+      shown > static_cast<uint8_t>(Inquiry::Shown::kForeignReceive))
     return {};
-  Inquiry inquiry;
-  inquiry.shown = static_cast<Inquiry::Shown>(wire.shown);
-  inquiry.signature = {wire.sequence,
-                       wire.count,
-                       wire.root,
-                       wire.parts,
-                       static_cast<Collective>(wire.collective),
-                       static_cast<DataType>(wire.type),
-                       wire.op,
-                       wire.has_op != 0,
-                       wire.registered,
-                       wire.advised};
-  if (wire.has_pair != 0) inquiry.pair = PairCounts{wire.pair_sends, wire.pair_receives};
+  Inquiry inquiry = {.shown = static_cast<Inquiry::Shown>(shown), .signature = {}};
+  OpSignature& signature = inquiry.signature;
+  signature.collective = static_cast<Collective>(collective);
+  signature.type = static_cast<DataType>(type);
+  signature.op = reader.U8();
+  signature.has_op = reader.U8() != 0;
+  const bool has_pair = reader.U8() != 0;
+  reader.U16();
+  signature.root = static_cast<int32_t>(reader.U32());
+  signature.parts = reader.U32();
+  signature.sequence = reader.U64();
+  signature.count = reader.U64();
+  const PairCounts pair = {reader.U64(), reader.U64()};
+  if (has_pair) inquiry.pair = pair;
+  signature.registered = reader.U32();
+  signature.advised = reader.U32();
+  if (reader.failed() || !reader.AtEnd()) return {};
   return inquiry;
 }
 

@@ -35,7 +35,7 @@ struct Inquiry {
   std::optional<PairCounts> pair = {};
 };
 
-// Appends the wire form: 56 bytes, little-endian, in the order of InquiryWire (inquiry.cc).
+// Appends the wire form: 56 bytes, little-endian, in the order of the writes in AppendInquiry.
 void AppendInquiry(const Inquiry& inquiry, Bytes& bytes);
 // Returns nothing where the bytes are no inquiry.
 std::optional<Inquiry> ReadInquiry(std::span<const std::byte> bytes);

@@ -17,6 +17,8 @@ Inquiry Example() {
 TEST(InquiryTest, IsReadAsItWasWritten) {
   Bytes bytes(1);
   AppendInquiry(Example(), bytes);
+  ASSERT_EQ(bytes.size(), 1 + 56u);
+  EXPECT_EQ(bytes[1 + 8], std::byte{3});  // the root, in little-endian order
   const auto read = ReadInquiry(std::span(bytes).subspan(1));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->shown, Example().shown);

@@ -10,6 +10,8 @@ TEST(LeaveNoticeTest, AreReadAsTheyWereWritten) {
       .rank = 1, .finished = true, .collectives = 7, .messages = {1, 2, 3, 4}};
   Bytes bytes(1);
   AppendLeaveNotice(notice, bytes);
+  ASSERT_EQ(bytes.size(), 1 + 16 + 4 * 8u);
+  EXPECT_EQ(bytes[1 + 8], std::byte{7});  // the collectives, in little-endian order
   const auto read = ReadLeaveNotice(std::span(bytes).subspan(1), 2);
   ASSERT_TRUE(read);
   EXPECT_EQ(read->rank, 1);

@@ -26,7 +26,7 @@ class RecentCollectives {
     Words words;
     std::memcpy(words.data(), &signature, sizeof(signature));
     place.sequence.store(0, std::memory_order_relaxed);
-    // A thread that reads any of these words sees the zero too, or a later number.
+    // A thread that reads any word stored here also reads 0 or a later number in `sequence`.
     for (size_t i = 0; i < words.size(); ++i)
       place.words[i].store(words[i], std::memory_order_release);
     place.sequence.store(signature.sequence, std::memory_order_release);

@@ -171,8 +171,7 @@ Status RemoteWindows::Hear(int peer, uint32_t tag, std::span<std::byte> message,
     }
     if (heard.status().code() != Code::kTimeout || limits.deadline.Passed()) return heard.status();
     if (parts_.watch->stopped()) return parts_.watch->StopReason();
-    if (limits.abort_flag != nullptr && limits.abort_flag->load())
-      return RemoteError("another rank has given up");
+    if (limits.Aborted()) return RemoteError("another rank has given up");
   }
 }
 

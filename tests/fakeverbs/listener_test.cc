@@ -2,6 +2,10 @@
 
 #include "transport/net/socket/listener.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include "transport/net/net_contract_test.h"
 #include "transport/net/verbs/setup.h"
 #include "verbs_net_pair.h"
@@ -24,6 +28,23 @@ TEST(VerbsListenerTest, AnAcceptThatRanOutOfTimeGoesOnWithItsConnection) {
   const auto answer = late.Await(bound);
   ASSERT_TRUE(answer.ok()) << answer.status().message();
   EXPECT_EQ(answer->type, ControlType::kRefusal);
+}
+
+// TCP probes an idle control socket first after a fifth of the time (sys/silence.h).
+TEST(VerbsListenerTest, BothEndsProbeTheControlSocketWithinTheHostTimeout) {
+  Settings settings;
+  settings.host_timeout_s = 50;
+  VerbsNetPair pair(settings);
+  const net_contract::NetLink link(pair);
+  for (const NetComm* end : {static_cast<const NetComm*>(link.sender.get()),
+                             static_cast<const NetComm*>(link.receiver.get())}) {
+    std::vector<int> fds;
+    end->AppendFds(fds);
+    int idle_s = 0;
+    socklen_t length = sizeof(idle_s);
+    ASSERT_EQ(getsockopt(fds.back(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, &length), 0);
+    EXPECT_EQ(idle_s, 10);
+  }
 }
 
 }  // namespace

@@ -107,7 +107,6 @@ Result<void*> HostMemory::Allocate(size_t bytes) {
   const MutexLock lock(mutex_);
   const uint64_t id = next_id_++;
   Insert(id, memory);
-  total_bytes_ += bytes;
   allocations_[id].memory = std::move(memory);
   return data;
 }
@@ -125,7 +124,6 @@ Status HostMemory::Free(void* pointer) {
       return InvalidArgument("{} lies {} bytes inside an allocation; free takes its start, {}",
                              fmt::ptr(pointer), location->offset, fmt::ptr(location->base));
     Erase(reinterpret_cast<uintptr_t>(location->base));
-    total_bytes_ -= location->size;
     freed = std::move(allocations_[location->id]);
     allocations_.erase(location->id);
   }
@@ -159,11 +157,6 @@ Result<RemoteHandle> HostMemory::Export(uint64_t id, FdServer& server) {
 size_t HostMemory::num_allocations() const {
   const MutexLock lock(mutex_);
   return allocations_.size();
-}
-
-size_t HostMemory::total_bytes() const {
-  const MutexLock lock(mutex_);
-  return total_bytes_;
 }
 
 // Every call of a collective looks its buffers up. The function therefore takes no lock and writes

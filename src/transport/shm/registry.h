@@ -88,7 +88,6 @@ class HostMemory {
   Result<RemoteHandle> Export(uint64_t id, FdServer& server);
 
   size_t num_allocations() const;
-  size_t total_bytes() const;
 
  private:
   struct Allocation {
@@ -111,7 +110,6 @@ class HostMemory {
   mutable Mutex mutex_;  // guards the members below, and writes to *index_
   std::unordered_map<uint64_t, Allocation> allocations_ TUTTI_GUARDED_BY(mutex_);
   uint64_t next_id_ TUTTI_GUARDED_BY(mutex_) = 1;
-  size_t total_bytes_ TUTTI_GUARDED_BY(mutex_) = 0;
   // All indexes so far, since a reader may still read an old one. Each is twice as large as its
   // predecessor, hence together they hold at most twice the entries of the last.
   std::vector<std::unique_ptr<Index>> indexes_ TUTTI_GUARDED_BY(mutex_);

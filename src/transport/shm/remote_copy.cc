@@ -1,6 +1,5 @@
 #include "transport/shm/remote_copy.h"
 
-#include <sodium.h>
 #include <sys/prctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -61,12 +60,6 @@ Status ReadRemote(pid_t pid, void* dst, uintptr_t remote, size_t bytes) {
     bytes -= static_cast<size_t>(copied);
   }
   return Status::Ok();
-}
-
-RemoteToken RandomRemoteToken() {
-  RemoteToken token;
-  randombytes_buf(token.data(), token.size());
-  return token;
 }
 
 Status ProbeRemoteRead(pid_t pid, uintptr_t remote, const RemoteToken& expected) {

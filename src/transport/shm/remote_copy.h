@@ -21,6 +21,7 @@
 #include <cstdint>
 
 #include "base/status.h"
+#include "sys/random.h"
 
 namespace tutti {
 
@@ -32,7 +33,7 @@ Status ReadRemote(pid_t pid, void* dst, uintptr_t remote, size_t bytes);
 // Returns a random value. A rank writes the value to its memory, and peers prove by reading the
 // value that they read this memory.
 using RemoteToken = std::array<uint8_t, 16>;
-RemoteToken RandomRemoteToken();
+inline RemoteToken RandomRemoteToken() { return Random<RemoteToken>(); }
 
 // Succeeds if `remote` in process `pid` has `expected`, and otherwise returns why not. Never
 // crashes.

@@ -27,9 +27,7 @@ Result<void*> AwaitComm(const WaitLimits& limits, std::string_view what,
     void* comm = nullptr;
     TUTTI_TRY(attempt(&comm));
     if (comm != nullptr) return comm;
-    if (limits.abort_flag != nullptr && limits.abort_flag->load(std::memory_order_acquire)) {
-      return InternalError("{} was aborted", what);
-    }
+    if (limits.Aborted()) return InternalError("{} was aborted", what);
     if (limits.deadline.Passed()) return Timeout("{} did not end in time", what);
     const timespec pause = {0, kPauseNs};
     nanosleep(&pause, nullptr);

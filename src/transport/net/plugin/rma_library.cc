@@ -37,7 +37,6 @@ static_assert(offsetof(tuttiRmaTable_v14_t, createContext) == 48 &&
 // All windows of a communicator use one context, which keeps the order of each pair of ranks.
 constexpr int kContext = 0;
 constexpr int kContexts = 1;
-constexpr int kUndefinedTrafficClass = -1;
 
 std::string TextOf(const char* text) { return text != nullptr ? text : ""; }
 
@@ -84,11 +83,12 @@ class FunctionsOf final : public RmaFunctions {
       // Signals lie in registered memory, and counters belong to Tutti: the plugin makes neither.
       tuttiGinConfig_v13_t config = {};
       config.nContexts = kContexts;
-      config.trafficClass = kUndefinedTrafficClass;
+      config.trafficClass = netplugin::kUndefinedTrafficClass;
       tuttiGinDeviceHandle_t* for_kernels = nullptr;
       return table_.createContext(coll_comm, &config, made, &for_kernels);
     } else {
-      tuttiRmaConfig_v14_t config = {kContexts, kUndefinedTrafficClass, /*rankStride=*/1};
+      tuttiRmaConfig_v14_t config = {kContexts, netplugin::kUndefinedTrafficClass,
+                                     /*rankStride=*/1};
       return table_.createContext(coll_comm, &config, made);
     }
   }

@@ -1,6 +1,6 @@
 #include "transport/net/socket/data_socket.h"
 
-#include <unistd.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,8 +9,7 @@ namespace tutti {
 
 void SocketDoorbell::Ring() {
   rung_.store(true, std::memory_order_release);
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof(one));
+  eventfd_write(event_.get(), 1);
 }
 
 // PieceDone counts first and reads armed_ afterwards, and Arm does the reverse. Hence one of the
@@ -36,8 +35,8 @@ void SocketDoorbell::Arm(uint64_t seen) {
 // Takes back a ring that has been heard, since the descriptor would otherwise wake the next poll.
 void SocketDoorbell::Silence() {
   if (!rung_.exchange(false, std::memory_order_acq_rel)) return;
-  uint64_t count;
-  [[maybe_unused]] const ssize_t got = ::read(event_.get(), &count, sizeof(count));
+  eventfd_t count;
+  eventfd_read(event_.get(), &count);
 }
 
 void DataSocket::Push(std::byte* data, size_t bytes, std::atomic<uint32_t>& left) {

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -49,10 +48,7 @@ class SocketHelpers::Thread {
   }
 
  private:
-  void Ring() {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof(one));
-  }
+  void Ring() { eventfd_write(event_.get(), 1); }
 
   // Holds mutex_ for a change of data_sockets_. A busy helper releases it when an editor waits.
   class TUTTI_SCOPED_CAPABILITY EditLock {
@@ -106,8 +102,8 @@ void SocketHelpers::Thread::Sleep() {
   ::poll(polls_.data(), polls_.size(), -1);
   asleep_.store(false, std::memory_order_relaxed);
   if (polls_[0].revents != 0) {
-    uint64_t count;
-    [[maybe_unused]] const ssize_t got = ::read(event_.get(), &count, sizeof(count));
+    eventfd_t count;
+    eventfd_read(event_.get(), &count);
   }
 }
 

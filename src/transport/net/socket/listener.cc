@@ -54,12 +54,10 @@ Result<SocketSet> ConnectionQueue::Take(const WaitLimits& limits) {
   MutexLock lock(mutex_);
   while (complete_.empty()) {
     if (!failure_.ok()) return failure_;
-    if (limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire)) {
+    if (limits.Aborted())
       return InternalError("waiting for a peer's data connection: aborted by the caller");
-    }
-    if (limits.deadline.Passed()) {
+    if (limits.deadline.Passed())
       return Timeout("waiting for a peer's data connection: none came before the deadline");
-    }
     arrived_.WaitFor(lock,
                      std::chrono::milliseconds(limits.deadline.RemainingMs(kAbortCheckMs) + 1));
   }

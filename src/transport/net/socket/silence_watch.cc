@@ -1,11 +1,5 @@
 #include "transport/net/socket/silence_watch.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
-#include <cerrno>
-
 #include "base/clock.h"
 #include "sys/silence.h"
 #include "sys/tcp.h"
@@ -19,12 +13,7 @@ constexpr int64_t kLooks = 5;
 
 }  // namespace
 
-// Without TCP_NODELAY the kernel would hold small messages back until an acknowledgement.
 Status SilenceWatch::Prepare(int fd) const {
-  constexpr int kOn = 1;
-  if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &kOn, sizeof(kOn)) != 0) {
-    return ErrnoError(errno, "preparing a data socket failed");
-  }
   DoNotPaceWithinHost(fd);
   return ProbeWhenIdle(fd, dead_after_s_);
 }

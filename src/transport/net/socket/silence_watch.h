@@ -34,8 +34,8 @@ class SilenceWatch : public std::enable_shared_from_this<SilenceWatch> {
   // `loop` must outlive the last connection.
   SilenceWatch(EventLoop& loop, int dead_after_s) : loop_(loop), dead_after_s_(dead_after_s) {}
 
-  // Makes the kernel probe the socket while it is idle, send small messages at once, and, within a
-  // host, send all messages without pauses.
+  // Makes the kernel probe the socket while it is idle, and, within a host, send all messages
+  // without pauses.
   Status Prepare(int fd) const;
   void Add(Subject* subject);
   // When Remove returns, the subject is not examined any more.

@@ -76,28 +76,12 @@ class ListeningQueue {
   NetHandle handle_ = {};
 };
 
-// Accepts connections for messages. Its handle differs from that of one-sided operations in the
-// magic number, and a mistaken handle is noticed.
-class SocketListener final : public NetListener {
- public:
-  SocketListener(std::shared_ptr<ConnectionQueues> queues, PathAddresses paths,
-                 std::shared_ptr<SocketHelpers> helpers, FaultPolicy faults)
-      : queue_(std::move(queues), std::move(paths), kHandleMagic, std::move(faults)),
-        helpers_(std::move(helpers)) {}
-
-  const NetHandle& handle() const override { return queue_.handle(); }
-
-  Result<std::unique_ptr<NetRecvComm>> Accept(const WaitLimits& limits) override {
-    TUTTI_ASSIGN(SocketSet sockets, queue_.Take(limits));
-    TUTTI_ASSIGN(auto channel,
-                 SocketChannel::Create(std::move(sockets), SocketDirection::kReceive, helpers_));
-    return std::unique_ptr<NetRecvComm>(std::make_unique<SocketRecvComm>(std::move(channel)));
-  }
-
- private:
-  ListeningQueue queue_;
-  std::shared_ptr<SocketHelpers> helpers_;
-};
+Result<std::unique_ptr<NetRecvComm>> MakeRecvComm(SocketSet sockets,
+                                                  std::shared_ptr<SocketHelpers> helpers) {
+  TUTTI_ASSIGN(auto channel, SocketChannel::Create(std::move(sockets), SocketDirection::kReceive,
+                                                   std::move(helpers)));
+  return std::unique_ptr<NetRecvComm>(std::make_unique<SocketRecvComm>(std::move(channel)));
+}
 
 Result<std::unique_ptr<NetRmaComm>> MakeRmaComm(SocketSet sockets,
                                                 std::shared_ptr<SocketHelpers> helpers) {
@@ -108,23 +92,29 @@ Result<std::unique_ptr<NetRmaComm>> MakeRmaComm(SocketSet sockets,
       std::make_unique<SocketRmaComm>(std::move(channel), RandomU64()));
 }
 
-class SocketRmaListener final : public NetRmaListener {
+// A listener of `Base`, NetListener or NetRmaListener, whose comms are made by `kMake`. The handles
+// of the two differ in the magic number, so a mistaken handle is noticed.
+template <class Base, uint64_t kMagic, auto kMake>
+class ListenerFor final : public Base {
  public:
-  SocketRmaListener(std::shared_ptr<ConnectionQueues> queues, PathAddresses paths,
-                    std::shared_ptr<SocketHelpers> helpers, FaultPolicy faults)
-      : queue_(std::move(queues), std::move(paths), kRmaHandleMagic, std::move(faults)),
+  ListenerFor(std::shared_ptr<ConnectionQueues> queues, PathAddresses paths,
+              std::shared_ptr<SocketHelpers> helpers, FaultPolicy faults)
+      : queue_(std::move(queues), std::move(paths), kMagic, std::move(faults)),
         helpers_(std::move(helpers)) {}
 
   const NetHandle& handle() const override { return queue_.handle(); }
-  Result<std::unique_ptr<NetRmaComm>> Accept(const WaitLimits& limits) override {
+  decltype(std::declval<Base&>().Accept({})) Accept(const WaitLimits& limits) override {
     TUTTI_ASSIGN(SocketSet sockets, queue_.Take(limits));
-    return MakeRmaComm(std::move(sockets), helpers_);
+    return kMake(std::move(sockets), helpers_);
   }
 
  private:
   ListeningQueue queue_;
   std::shared_ptr<SocketHelpers> helpers_;
 };
+
+using SocketListener = ListenerFor<NetListener, kHandleMagic, MakeRecvComm>;
+using SocketRmaListener = ListenerFor<NetRmaListener, kRmaHandleMagic, MakeRmaComm>;
 
 class SocketNetImpl final : public Net {
  public:
@@ -329,13 +319,10 @@ Result<Sockets> SocketNetImpl::DialAll(SocketPaths& paths, DataHello hello,
   const std::vector<size_t> path_of = paths.Spread();
   for (hello.socket = 0; hello.socket <= hello.data_sockets; ++hello.socket) {
     *path = path_of[hello.socket];
-    WaitLimits soon = limits;
-    if (limits.deadline.at_ns() - NowNs() > patience_ns) {
-      soon.deadline = Deadline::After(patience_ns);
-    }
     SessionKeys keys;
-    TUTTI_ASSIGN(UniqueFd fd, ConnectPatiently(paths.address(*path), key_,
-                                               {Purpose::kData, hello.Encode()}, soon, &keys));
+    TUTTI_ASSIGN(UniqueFd fd,
+                 ConnectPatiently(paths.address(*path), key_, {Purpose::kData, hello.Encode()},
+                                  limits.Within(patience_ns), &keys));
     SocketStream stream = SocketStream::Create(std::move(fd), sealing_, keys, true);
     if (hello.socket == 0) {
       sockets.control = std::move(stream);
@@ -356,8 +343,7 @@ Result<Sockets> SocketNetImpl::DialGoodPaths(SocketPaths& paths, DataHello& hell
     size_t path = 0;
     Result<Sockets> sockets = DialAll(
         paths, hello, limits, is_last ? Deadline::Never().at_ns() : path_times_.patience_ns, &path);
-    const bool aborted = limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire);
-    if (sockets.ok() || is_last || aborted || limits.deadline.Passed()) return sockets;
+    if (sockets.ok() || is_last || limits.Over()) return sockets;
     paths.GiveUp(path, NowNs());
   }
 }

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/rounding.h"
+
 namespace tutti {
 
 // The shortest piece. Shorter pieces cost more in system calls and wake-ups than a second socket
@@ -32,8 +34,7 @@ class Striping {
   // Divides chunk number `chunk` into `used` pieces. REQUIRES: 0 < used <= sockets.
   Striping(size_t bytes, uint64_t chunk, int used, int sockets)
       : bytes_(bytes), first_socket_(chunk % static_cast<uint64_t>(sockets)), sockets_(sockets) {
-    const size_t even = (bytes + static_cast<size_t>(used) - 1) / static_cast<size_t>(used);
-    piece_ = (even + kLine - 1) / kLine * kLine;
+    piece_ = RoundUp(DivUp(bytes, static_cast<size_t>(used)), kLine);
   }
 
   // Returns piece `index` of `used`; the last pieces may be short or empty. The first socket

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "sys/silence.h"
 #include "transport/net/verbs/fault.h"
 
 namespace tutti {
@@ -60,9 +61,10 @@ VerbsChannel::VerbsChannel(const Parts& parts)
       placement_(ports_, parts.queue_pairs, parts.depths, parts.loopback_depth, completions_),
       recovery_(parts.recovers && !ports_.iwarp(), options().resume_within_ns) {}
 
+// The control socket is idle while data moves, so TCP must probe to notice a vanished host.
 Status VerbsChannel::Offer(UniqueFd control) {
   control_ = ControlSocket(std::move(control));
-  TUTTI_TRY(control_.WatchPeer());
+  TUTTI_TRY(ProbeWhenIdle(control_.fd(), options().host_timeout_s));
   return control_.Send(ControlType::kOffer, Here().Encode());
 }
 
@@ -84,6 +86,7 @@ Result<std::unique_ptr<VerbsChannel>> VerbsChannel::Answer(ControlSocket control
     return channel;
   }
   (*channel)->control_ = std::move(control);
+  TUTTI_TRY(ProbeWhenIdle((*channel)->control_.fd(), (*channel)->options().host_timeout_s));
   TUTTI_TRY((*channel)->control_.Send(ControlType::kAnswer, (*channel)->Here().Encode()));
   return channel;
 }

@@ -3,9 +3,10 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <tuple>
+
+#include "base/text.h"
 
 namespace tutti {
 namespace {
@@ -51,9 +52,8 @@ Result<AddressRange> AddressRange::Parse(const std::string& text) {
   } else if (inet_pton(AF_INET6, address.c_str(), range.bytes.data()) != 1) {
     return refusal();
   }
-  const char* const end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data() + slash + 1, end, range.bits);
-  if (error != std::errc() || rest != end || range.bits < 0 || range.bits > most) return refusal();
+  range.bits = WholeNumber<int>(std::string_view(text).substr(slash + 1)).value_or(-1);
+  if (range.bits < 0 || range.bits > most) return refusal();
   if (most == 32) range.bits += kIpv4PrefixBits;
   return range;
 }

@@ -1,16 +1,11 @@
 #include "transport/net/verbs/gpu_memory.h"
 
-#include <unistd.h>
-
 #include <cerrno>
+
+#include "sys/host.h"
 
 namespace tutti {
 namespace {
-
-// The modules' names, the newest first.
-constexpr const char* kPeerMemoryFiles[] = {"/module/nvidia_peermem/version",
-                                            "/kernel/mm/memory_peers/nv_mem/version",
-                                            "/kernel/mm/memory_peers/nv_mem_nc/version"};
 
 bool TakesDmabuf(const VerbsLibrary& library, ibv_pd& domain) {
   if (!library.reg_dmabuf_mr) return false;
@@ -28,12 +23,7 @@ bool TakesDmabuf(const VerbsLibrary& library, ibv_pd& domain) {
 
 GpuMemoryAccess FindGpuMemoryAccess(const VerbsLibrary& library, ibv_pd& domain, bool allow_dmabuf,
                                     const std::string& sysfs) {
-  GpuMemoryAccess found;
-  found.dmabuf = allow_dmabuf && TakesDmabuf(library, domain);
-  for (const char* const file : kPeerMemoryFiles) {
-    found.peer_memory = found.peer_memory || access((sysfs + file).c_str(), F_OK) == 0;
-  }
-  return found;
+  return {allow_dmabuf && TakesDmabuf(library, domain), HasPeerMemory(sysfs)};
 }
 
 }  // namespace tutti

@@ -1,39 +1,30 @@
 #include "transport/net/verbs/hca_filter.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "base/text.h"
 
 namespace tutti {
 namespace {
 
 Result<uint8_t> ParsePort(std::string_view entry, std::string_view digits) {
-  int port = 0;
-  const char* const end = digits.data() + digits.size();
-  const auto [rest, error] = std::from_chars(digits.data(), end, port);
-  if (error != std::errc() || rest != end || port < 1 || port > 255) {
-    return InvalidUsage(
-        "NCCL_IB_HCA has the entry \"{}\", but a port is a number from 1 to 255, as in mlx5_0:1",
-        entry);
-  }
-  return static_cast<uint8_t>(port);
+  const uint8_t port = WholeNumber<uint8_t>(digits).value_or(0);
+  if (port > 0) return port;
+  return InvalidUsage(
+      "NCCL_IB_HCA has the entry \"{}\", but a port is a number from 1 to 255, as in mlx5_0:1",
+      entry);
 }
 
 }  // namespace
 
 Result<HcaFilter> HcaFilter::Parse(std::string_view text) {
   HcaFilter filter;
-  if (text.starts_with('^')) {
-    filter.exclude_ = true;
-    text.remove_prefix(1);
-  }
-  if (text.starts_with('=')) {
-    filter.exact_ = true;
-    text.remove_prefix(1);
-  }
+  filter.exclude_ = text.starts_with('^');
+  if (filter.exclude_) text.remove_prefix(1);
+  filter.exact_ = text.starts_with('=');
+  if (filter.exact_) text.remove_prefix(1);
   while (!text.empty()) {
-    const size_t comma = std::min(text.find(','), text.size());
-    const std::string_view entry = text.substr(0, comma);
-    text.remove_prefix(std::min(comma + 1, text.size()));
+    const std::string_view entry = NextItem(text, ',');
     if (entry.empty()) continue;
     const size_t colon = entry.rfind(':');
     Entry parsed{std::string(entry.substr(0, colon)), 0};

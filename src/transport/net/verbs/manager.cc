@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "bootstrap/auth.h"
 #include "sys/network_interface.h"
+#include "sys/random.h"
 #include "sys/tcp.h"
 
 namespace tutti {
@@ -224,8 +224,7 @@ class AwaitedPairs final : public Pairs {
   Status Begin() override { return InternalError("this end awaits queue pairs"); }
   Status Listen(const Gid& at) {
     TUTTI_TRY(events_.Open());
-    const Key random = RandomKey();
-    std::memcpy(address_.token.data(), random.data(), address_.token.size());
+    address_.token = Random<decltype(address_.token)>();
     TUTTI_ASSIGN(rdma_cm_id* const listener, events_.MakeId(AddressOf(at, 0)));
     if (events_.calls().listen(listener, static_cast<int>(pairs_.size())) != 0)
       return ErrnoError(errno, fmt::format("awaiting queue pairs at {} failed", at.ToString()));

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/rounding.h"
 #include "transport/net/verbs/fault.h"
 
 namespace tutti {
@@ -76,7 +77,7 @@ ibv_mr* MemoryCache::Register(const NetRegion& region, uintptr_t begin, size_t b
 Result<std::unique_ptr<RegisteredPages>> RegisteredPages::Create(
     std::span<MemoryCache* const> caches, size_t bytes) {
   auto pages = std::make_unique<RegisteredPages>();
-  bytes = (bytes + PageBytes() - 1) / PageBytes() * PageBytes();
+  bytes = RoundUp(bytes, PageBytes());
   pages->memory_.reset(static_cast<std::byte*>(std::aligned_alloc(PageBytes(), bytes)));
   if (!pages->memory_) return SystemError("no memory for the tables of a connection");
   std::memset(pages->memory_.get(), 0, bytes);

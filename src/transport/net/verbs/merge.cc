@@ -2,19 +2,18 @@
 
 #include <algorithm>
 #include <cctype>
-#include <sstream>
 
+#include "base/text.h"
 #include "transport/net/verbs/hca_filter.h"
 #include "transport/net/verbs/table.h"
 
 namespace tutti {
 namespace {
 
-std::vector<std::string> Split(const std::string& text, char mark) {
+std::vector<std::string> Split(std::string_view text, char mark) {
   std::vector<std::string> parts;
-  std::stringstream stream(text);
-  for (std::string part; std::getline(stream, part, mark);) {
-    if (!part.empty()) parts.push_back(part);
+  while (!text.empty()) {
+    if (const std::string_view part = NextItem(text, mark); !part.empty()) parts.emplace_back(part);
   }
   return parts;
 }

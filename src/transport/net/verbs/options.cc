@@ -25,6 +25,7 @@ VerbsOptions VerbsOptions::From(const Settings& settings) {
   options.fail_on_events = settings.ib_return_async_events;
   options.dmabuf = settings.dmabuf;
   options.gpu_flush = !settings.gdr_flush_disable;
+  options.host_timeout_s = static_cast<int>(settings.host_timeout_s);
   options.resume_within_ns = settings.resume_timeout_s * 1'000'000'000;
   return options;
 }

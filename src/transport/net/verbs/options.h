@@ -27,8 +27,9 @@ struct VerbsOptions {
   uint64_t separate_above = 8192;
   bool relaxed_ordering = true;
   bool fail_on_events = true;
-  bool dmabuf = true;     // GPU memory may be registered by DMA-BUF.
-  bool gpu_flush = true;  // Data is read back after it has come into GPU memory.
+  bool dmabuf = true;       // GPU memory may be registered by DMA-BUF.
+  bool gpu_flush = true;    // Data is read back after it has come into GPU memory.
+  int host_timeout_s = 10;  // A peer's host that is silent for so long breaks the connection.
   int64_t resume_within_ns = 10'000'000'000;  // how long lost queue pairs are made again; 0: never
 
   static VerbsOptions From(const Settings& settings);

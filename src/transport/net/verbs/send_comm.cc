@@ -239,8 +239,9 @@ Status VerbsSendComm::PostMessage(Request& request) {
     work.wr.rdma.rkey = request.grant.keys[channel_->remote_port_of(pair)];
     const Registration* const held =
         memory ? memory->registration(channel_->port_of(pair)) : nullptr;
-    // Where this message ends the group, a later request on the queue pair completes for the
-    // message, except where notices announce messages (QueuePair::Completions).
+    // At the end of a group the record or the immediate value that follows on the queue pair
+    // completes for the data too; over iWARP, where notices follow, only the data's own completion
+    // stands for the data (QueuePair::Completions).
     StagePiece(pair, work, request, carries_end || !request.ends_group || channel_->notices(),
                {message.data + from, pieces[i], held ? held->local_key() : 0,
                 memory ? memory->region().kind : NetMemoryKind::kHost});

@@ -1,12 +1,9 @@
 #include "transport/net/verbs/setup.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 namespace tutti {
@@ -21,13 +18,6 @@ constexpr int kNumberBits = 24;
 // The most bytes that wait to be sent. At most two messages of less than 2 KiB are on their way at
 // a time, so more waiting bytes mean that the peer does not read.
 constexpr size_t kMaxQueued = 16 * 1024;
-
-// TCP probes the peer's host after 30 s without a message, and then five times, 6 s apart.
-constexpr int kKeepaliveIdleS = 30;
-constexpr int kKeepaliveBetweenS = 6;
-constexpr int kKeepaliveProbes = 5;
-
-bool Again(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 struct Header {
   bool sensible = false;
@@ -155,18 +145,6 @@ Result<AnswerAgain> AnswerAgain::Decode(std::span<const std::byte> payload) {
   return answer;
 }
 
-// The control socket is idle while data moves, so TCP must probe to notice a vanished host.
-Status ControlSocket::WatchPeer() {
-  const int one = 1;
-  if (setsockopt(fd(), SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)) != 0 ||
-      setsockopt(fd(), IPPROTO_TCP, TCP_KEEPIDLE, &kKeepaliveIdleS, sizeof(int)) != 0 ||
-      setsockopt(fd(), IPPROTO_TCP, TCP_KEEPINTVL, &kKeepaliveBetweenS, sizeof(int)) != 0 ||
-      setsockopt(fd(), IPPROTO_TCP, TCP_KEEPCNT, &kKeepaliveProbes, sizeof(int)) != 0) {
-    return ErrnoError(errno, "preparing a control socket failed");
-  }
-  return Status::Ok();
-}
-
 Status ControlSocket::Send(ControlType type, std::span<const std::byte> payload) {
   if (payload.size() > kMaxControlPayload || out_.size() - sent_ > kMaxQueued) {
     return SystemError("the other end does not read its control socket");
@@ -192,11 +170,10 @@ void ControlSocket::Refuse(const Status& why) {
 
 Result<bool> ControlSocket::Flush() {
   while (sent_ < out_.size()) {
-    const ssize_t sent =
-        ::send(fd(), &out_[sent_], out_.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && Again(errno)) return false;
-    if (sent < 0) return RemoteError("the connection to it is broken");
-    sent_ += static_cast<size_t>(sent);
+    const Result<size_t> sent = TrySend(fd(), std::span(out_).subspan(sent_));
+    if (!sent.ok()) return RemoteError("the connection to it is broken");
+    if (*sent == 0) return false;
+    sent_ += *sent;
   }
   return true;
 }
@@ -227,10 +204,10 @@ Result<bool> ControlSocket::Receive(ControlMessage& message) {
     TUTTI_ASSIGN(const bool taken, TakeStaged(message));
     if (taken) return true;
     std::array<std::byte, kHeaderBytes + kMaxControlPayload> block;
-    const ssize_t got = ::recv(fd(), block.data(), block.size(), MSG_DONTWAIT);
-    if (got < 0 && Again(errno)) return false;
-    if (got <= 0) return RemoteError("the peer closed the connection");
-    in_.insert(in_.end(), block.begin(), block.begin() + got);
+    const Result<int64_t> got = TryRecv(fd(), block);
+    if (!got.ok() || *got == kEndOfStream) return RemoteError("the peer closed the connection");
+    if (*got == 0) return false;
+    in_.insert(in_.end(), block.begin(), block.begin() + *got);
   }
 }
 
@@ -239,14 +216,7 @@ Result<ControlMessage> ControlSocket::Await(const WaitLimits& limits) {
     ControlMessage message;
     TUTTI_ASSIGN(const bool came, Receive(message));
     if (came) return message;
-    if (limits.abort_flag && limits.abort_flag->load(std::memory_order_acquire)) {
-      return InternalError("waiting for a peer's queue pairs: aborted by the caller");
-    }
-    if (limits.deadline.Passed()) {
-      return Timeout("waiting for a peer's queue pairs: none came before the deadline");
-    }
-    pollfd entry = {fd(), POLLIN, 0};
-    ::poll(&entry, 1, limits.deadline.RemainingMs(kAbortCheckMs) + 1);
+    TUTTI_TRY(WaitReady(fd(), POLLIN, limits, "waiting for a peer's queue pairs"));
   }
 }
 

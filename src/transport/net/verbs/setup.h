@@ -132,9 +132,6 @@ class ControlSocket {
   explicit ControlSocket(UniqueFd fd) : fd_(std::move(fd)) {}
 
   int fd() const { return fd_.get(); }
-  // Has the kernel probe an idle peer. A peer whose host has vanished breaks the connection after
-  // about a minute.
-  Status WatchPeer();
   // Queues a message, and writes as much as the socket takes. SystemError when too much is queued,
   // because the peer does not read.
   Status Send(ControlType type, std::span<const std::byte> payload);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
+
 namespace tutti {
 namespace {
 
@@ -67,8 +69,7 @@ void CutByWeight(size_t bytes, std::span<const uint32_t> weights, std::span<size
   for (size_t i = 0; i < weights.size(); ++i) {
     before += weights[i];
     const size_t exact = bytes * before / all;
-    const size_t aligned = (exact + kPieceAlignment - 1) / kPieceAlignment * kPieceAlignment;
-    const size_t to = before == all ? bytes : std::min(aligned, bytes);
+    const size_t to = before == all ? bytes : std::min(RoundUp(exact, kPieceAlignment), bytes);
     pieces[i] = to - from;
     from = to;
   }

@@ -73,7 +73,6 @@ class OfferQueue {
     if (offer.status().code() == Code::kTimeout) return offer.status();
     const std::unique_ptr<Taken> taken = std::move(pending_);
     TUTTI_TRY(offer.status());
-    TUTTI_TRY(taken->control.WatchPeer());
     taken->offer = std::move(offer).value();
     return std::move(*taken);
   }
