@@ -37,7 +37,7 @@ _PAUSE_S = 0.01
 
 def _timeout_s() -> float:
     """Returns how long ranks wait for one another, as the library does."""
-    return float(os.environ.get("TUTTI_INIT_TIMEOUT_S") or 120)
+    return float(os.environ.get("TUTTI_INIT_TIMEOUT_S") or 300)
 
 
 def _await_id(key: str, group: str) -> bytes:

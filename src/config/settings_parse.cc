@@ -1,18 +1,13 @@
 #include "config/settings_parse.h"
 
-#include <strings.h>
-
 #include <array>
-#include <charconv>
 #include <limits>
 #include <optional>
 
+#include "base/text.h"
+
 namespace tutti::config {
 namespace {
-
-bool SameWord(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
-}
 
 Status Refuse(std::string_view variable, std::string_view text, std::string_view allowed) {
   return InvalidUsage("{} is \"{}\", but must be {}", variable, text, allowed);
@@ -20,16 +15,6 @@ Status Refuse(std::string_view variable, std::string_view text, std::string_view
 
 std::string WithUnit(std::string_view unit) {
   return unit.empty() ? std::string() : fmt::format(" {}", unit);
-}
-
-// All of `text` as a number; nothing when a part of the text is left over or the number does not
-// fit.
-template <typename T, typename... Base>
-std::optional<T> WholeNumber(std::string_view text, Base... base) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base...);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 // The limit is checked before the shift, which must not overflow.
@@ -56,12 +41,12 @@ std::optional<int64_t> ReadInteger(std::string_view text, bool may_have_suffix) 
 
 Status ParseFlag(std::string_view variable, std::string_view text, bool& value) {
   for (const std::string_view word : {"1", "true", "yes", "on"}) {
-    if (!SameWord(text, word)) continue;
+    if (!EqualIgnoringCase(text, word)) continue;
     value = true;
     return Status::Ok();
   }
   for (const std::string_view word : {"0", "false", "no", "off"}) {
-    if (!SameWord(text, word)) continue;
+    if (!EqualIgnoringCase(text, word)) continue;
     value = false;
     return Status::Ok();
   }
@@ -99,7 +84,7 @@ Status ParseChoice(std::string_view variable, std::string_view text, std::string
     const size_t bar = rest.find('|');
     const std::string_view word = rest.substr(0, bar);
     rest.remove_prefix(bar == std::string_view::npos ? rest.size() : bar + 1);
-    if (SameWord(text, word)) {
+    if (EqualIgnoringCase(text, word)) {
       value = word;
       return Status::Ok();
     }
