@@ -2,7 +2,8 @@
 
 #include "connection/fifo_layout.h"
 #include "kernels/primitives.h"
-#include "kernels/ring_collective.h"
+#include "kernels/rank_order.h"
+#include "kernels/ring.h"
 
 namespace tutti {
 namespace {

@@ -12,7 +12,8 @@
 #include "gpu/channel_traffic.h"
 #include "gpu/rank_steps_test.h"
 #include "kernels/counting.h"
-#include "kernels/ring_collective.h"
+#include "kernels/rank_order.h"
+#include "kernels/ring.h"
 #include "plan/plan.h"
 
 namespace tutti {

@@ -12,7 +12,7 @@
 #include "kernels/mesh.h"
 #include "kernels/recursive_doubling.h"
 #include "kernels/recursive_halving.h"
-#include "kernels/ring_collective.h"
+#include "kernels/ring.h"
 #include "kernels/tree.h"
 #include "operations/executor.h"
 

@@ -10,7 +10,8 @@
 #include "backend/cuda/channel_fifo.h"
 #include "backend/cuda/channel_two_level.h"
 #include "backend/cuda/ring_steps.h"
-#include "kernels/ring_collective.h"
+#include "kernels/rank_order.h"
+#include "kernels/ring.h"
 
 namespace tutti::cuda {
 

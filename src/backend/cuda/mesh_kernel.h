@@ -11,7 +11,8 @@
 #include "backend/cuda/mesh_simple.h"
 #include "backend/cuda/mesh_symmetric.h"
 #include "kernels/mesh.h"
-#include "kernels/ring_collective.h"
+#include "kernels/rank_order.h"
+#include "kernels/ring.h"
 #include "kernels/symmetric.h"
 
 namespace tutti::cuda {
