@@ -24,7 +24,7 @@
 #include "operations/profiler/profiler.h"
 #include "operations/pull.h"
 #include "plan/lower.h"
-#include "plan/planner.h"
+#include "plan/plan.h"
 #include "watch/watch.h"
 
 namespace tutti {
