@@ -74,8 +74,8 @@ class CabledPair {
 
  public:
   std::unique_ptr<Cable> cable;
-  std::unique_ptr<NetConnection> send;
-  std::unique_ptr<NetConnection> recv;
+  std::unique_ptr<ProxyConnection> send;
+  std::unique_ptr<ProxyConnection> recv;
 
  private:
   FifoSender out_;
