@@ -131,14 +131,15 @@ Status Executor::RunCollective(const CollectiveTask& task) {
   return op.status;
 }
 
+void Executor::CopyAll(std::span<const CopyPiece> pieces) {
+  for (const CopyPiece& piece : pieces) CopyBytes(piece.to, piece.from, piece.bytes);
+}
+
 Status Executor::RunLowered(const Lowered& lowered) {
-  const auto copy = [](std::span<const CopyPiece> pieces) {
-    for (const CopyPiece& piece : pieces) CopyBytes(piece.to, piece.from, piece.bytes);
-  };
   for (const LoweredStep& step : lowered.steps) {
-    copy(step.before);
+    CopyAll(step.before);
     TUTTI_TRY(RunCollective(step.task));
-    copy(step.after);
+    CopyAll(step.after);
   }
   return Status::Ok();
 }

@@ -106,6 +106,7 @@ class Executor {
   Buffers BuffersOf(const CollectiveTask& task) const;
   Buffers CertainBuffers(const CollectiveTask& task) const;
 
+  static void CopyAll(std::span<const CopyPiece> pieces);
   Status RunAlone(const CollectiveTask& task);
   // Runs the steps of a lowered task.
   Status RunLowered(const Lowered& lowered);
