@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "proxy/test_pair.h"
+#include "proxy/testing/pair.h"
 
 namespace tutti {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "connection/fifo_layout.h"
 #include "gpu/channel_traffic.h"
-#include "gpu/rank_steps_test.h"
+#include "gpu/testing/rank_steps.h"
 #include "kernels/counting.h"
 #include "kernels/rank_order.h"
 #include "kernels/ring.h"

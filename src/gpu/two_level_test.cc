@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "gpu/channel_traffic.h"
-#include "gpu/rank_steps_test.h"
+#include "gpu/testing/rank_steps.h"
 
 namespace tutti {
 namespace {

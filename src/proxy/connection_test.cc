@@ -15,7 +15,7 @@
 #include "proxy/fifo_memory.h"
 #include "proxy/op_pool.h"
 #include "proxy/send_connection.h"
-#include "proxy/test_pair.h"
+#include "proxy/testing/pair.h"
 #include "testing/threads.h"
 
 namespace tutti {

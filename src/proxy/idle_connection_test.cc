@@ -6,8 +6,8 @@
 #include <cstring>
 #include <thread>
 
-#include "proxy/test_pair.h"
-#include "transport/net/socket/cable.h"
+#include "proxy/testing/pair.h"
+#include "transport/testing/cable.h"
 
 namespace tutti {
 namespace {

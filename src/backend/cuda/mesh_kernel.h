@@ -1,8 +1,9 @@
 #pragma once
 
-// The kernels of the mesh, and what their blocks run. There is one function for each family: reductions of an element
-// type, and moving bytes, each by the mesh, round a ring, or between registered buffers. The
-// function selects the algorithm and the primitives by the kernel's arguments.
+// The kernels of the mesh, and what their blocks run. There is one function for each family:
+// reductions of an element type, and moving bytes, each by the mesh, round a ring, or between
+// registered buffers. The function selects the algorithm and the primitives by the kernel's
+// arguments.
 
 #include "backend/cuda/device/kernel.h"
 #include "backend/cuda/mesh_args.h"

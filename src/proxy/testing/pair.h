@@ -6,8 +6,8 @@
 #include <string>
 
 #include "bootstrap/auth.h"
-#include "proxy/polled_comm.h"
 #include "proxy/proxy.h"
+#include "proxy/testing/polled_comm.h"
 #include "transport/net/socket/socket_net.h"
 
 namespace tutti {
