@@ -1,7 +1,6 @@
 #include "proxy/proxy.h"
 
-#include "proxy/recv_connection.h"
-#include "proxy/send_connection.h"
+#include "proxy/connection_ends.h"
 
 namespace tutti {
 namespace {
