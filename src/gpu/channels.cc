@@ -185,6 +185,10 @@ Status GpuChannels::LaunchCollective(const CollectiveTask& task, cuda::Stream st
   return DeviceOperations::LaunchCollective(task, stream);
 }
 
+FlowPlace GpuChannels::PlaceFor(const CallWishes& wishes) const {
+  return {rank(), num_ranks(), WishedBlocks(wishes, connections_->shape().message_channels)};
+}
+
 Status GpuChannels::LaunchMessages(std::span<const MessageTask> messages, const CallWishes& wishes,
                                    cuda::Stream stream, cuda::Event begun) {
   std::vector<FlowKernel> kernels = PlanFlows(messages, PlaceFor(wishes));
@@ -230,6 +234,12 @@ Status GpuChannels::LaunchRing(const CollectiveTask& task, const Plan& plan, cud
     TUTTI_TRY(Connect(task, plan, channel, lent, args, posts));
   return Queue(std::move(posts), stream,
                [&] { return device().Launch(args, task.type, stream, LaunchEventOf(task)); });
+}
+
+ChannelTraffic GpuChannels::TrafficOf(const CollectiveTask& task, const Plan& plan,
+                                      uint32_t channel) const {
+  return CountChannel(connections_->rings(), plan, task.collective, KernelCount(task), task.root,
+                      channel);
 }
 
 Status GpuChannels::Connect(const CollectiveTask& task, const Plan& plan, uint32_t channel,
