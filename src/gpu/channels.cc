@@ -16,6 +16,14 @@ static_assert(kMostOneShotRanks <= ChannelConnections::kFewRanks);
 
 }  // namespace
 
+kernels::MeshCounting CountOneShot(const Plan& plan, Collective collective, size_t count, int root,
+                                   int rank, int num_ranks) {
+  kernels::MeshCounting counting(rank, num_ranks);
+  kernels::MeshOneShotReduction(counting, MeshShapeOf({count, plan.chunk_elems, root}),
+                                kernels::ReductionOf(collective));
+  return counting;
+}
+
 Result<std::unique_ptr<GpuChannels>> GpuChannels::Create(
     const GpuPeers& peers, Watch& watch, const Settings& settings,
     std::unique_ptr<ChannelConnections> connections, const Options& options) {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "gpu/channel_traffic.h"
+#include "gpu/channel_rings.h"
 #include "gpu/testing/rank_steps.h"
 
 namespace tutti {
