@@ -1,7 +1,7 @@
 # Turns each module of src/ into a library and a test program: every x.cc is compiled into tutti_<module>, every
 # x_test.cc into <module>_test, and with TUTTI_FUZZ every x_fuzz.cc into <module>_x_fuzz. The build finds new files by
 # itself. The one list that is kept by hand, tutti_alone, has the files that TUTTI_BUILD_ONCE must not compile together
-# with others; checks.demo fails where the list lacks a file.
+# with others; checks.thread_safety fails where the list lacks a file.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)

@@ -57,6 +57,8 @@ namespace tutti::tools {
   X(AllGatherV)                      \
   X(ReduceScatterV)                  \
   X(AlltoAllV)                       \
+  X(GatherV)                         \
+  X(ScatterV)                        \
   X(GetVersion)                      \
   X(PlanDescribe)
 

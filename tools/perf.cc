@@ -48,7 +48,8 @@ void AddOptionsOfWork(CLI::App* app, Words* words) {
   app->add_option("collective", words->collective,
                   "all_reduce, all_gather, reduce_scatter, broadcast, reduce, alltoall, gather, "
                   "scatter, sendrecv, "
-                  "hypercube, all_gather_v, reduce_scatter_v, alltoall_v; several with commas")
+                  "hypercube, all_gather_v, reduce_scatter_v, alltoall_v, gather_v, scatter_v; "
+                  "several with commas")
       ->required();
   app->add_option("-n,--ranks", words->num_ranks,
                   "ranks on this host (default 2; under a launcher its number)")

@@ -29,42 +29,36 @@ constexpr ncclResult_t kArgument = ncclInvalidArgument;
 constexpr ncclResult_t kUsage = ncclInvalidUsage;
 constexpr size_t kEndless = std::numeric_limits<size_t>::max();
 
+ncclComm_t MakeComm() {
+  ncclComm_t made = nullptr;
+  EXPECT_EQ(ncclCommInitAll(&made, 1, nullptr), ncclSuccess) << ncclGetLastError(nullptr);
+  return made;
+}
+// Returns a communicator after `end`, which ends the communicator in one way.
+ncclComm_t MakeEnded(const std::function<ncclResult_t(ncclComm_t)>& end) {
+  const ncclComm_t made = MakeComm();
+  EXPECT_EQ(end(made), ncclSuccess);
+  return made;
+}
+
 // The communicator of all tests.
 ncclComm_t TheComm() {
-  static const ncclComm_t comm = [] {
-    ncclComm_t made = nullptr;
-    EXPECT_EQ(ncclCommInitAll(&made, 1, nullptr), ncclSuccess) << ncclGetLastError(nullptr);
-    return made;
-  }();
+  static const ncclComm_t comm = MakeComm();
   return comm;
 }
 
 // Communicators that refuse operations, each for a reason of its own.
 ncclComm_t Dead() {
-  static const ncclComm_t comm = [] {
-    ncclComm_t made = nullptr;
-    EXPECT_EQ(ncclCommInitAll(&made, 1, nullptr), ncclSuccess);
-    EXPECT_EQ(ncclCommDestroy(made), ncclSuccess);
-    return made;
-  }();
+  static const ncclComm_t comm = MakeEnded(ncclCommDestroy);
   return comm;
 }
 ncclComm_t Revoked() {
-  static const ncclComm_t comm = [] {
-    ncclComm_t made = nullptr;
-    EXPECT_EQ(ncclCommInitAll(&made, 1, nullptr), ncclSuccess);
-    EXPECT_EQ(ncclCommRevoke(made, NCCL_REVOKE_DEFAULT), ncclSuccess);
-    return made;
-  }();
+  static const ncclComm_t comm =
+      MakeEnded([](ncclComm_t made) { return ncclCommRevoke(made, NCCL_REVOKE_DEFAULT); });
   return comm;
 }
 ncclComm_t Finalized() {
-  static const ncclComm_t comm = [] {
-    ncclComm_t made = nullptr;
-    EXPECT_EQ(ncclCommInitAll(&made, 1, nullptr), ncclSuccess);
-    EXPECT_EQ(ncclCommFinalize(made), ncclSuccess);
-    return made;
-  }();
+  static const ncclComm_t comm = MakeEnded(ncclCommFinalize);
   return comm;
 }
 

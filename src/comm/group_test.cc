@@ -128,8 +128,8 @@ TEST(InitGroupTest, JobsOverDifferentBootstrapsRunAtTheSameTime) {
   EXPECT_TRUE(group.empty());
 }
 
-// The jobs over one bootstrap run one after another, in the order of the calls, on one thread. The
-// jobs behind a failed one run as well, because they run on the other ranks.
+// Jobs over the same bootstrap run in the order of the calls, on a single thread. Jobs behind a
+// failed job run as well, because the other ranks run these jobs.
 TEST(InitGroupTest, JobsOverOneBootstrapFormAChain) {
   const OwnedHandle parent = MakeHandle();
   const std::vector<OwnedHandle> children = [] {

@@ -330,7 +330,7 @@ TEST_F(RankOrderTest, ReduceScatterTakesEachSumToItsOwner) {
 
 // ---- Trees
 
-// Both trees share the FIFOs, one after the other, with one slot more than the lag.
+// The second tree uses the FIFOs after the first tree. A FIFO has a slot more than the lag.
 TEST(TreeTest, AllReduceByBothTreesAddsEveryRankOnce) {
   ForCases([](const Case& c) {
     for (const Place place : {Place::kApart, Place::kSame}) {

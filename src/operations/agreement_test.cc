@@ -8,43 +8,21 @@
 #include <memory>
 #include <utility>
 
+#include "bootstrap/testing/idle_bootstrap.h"
+
 namespace tutti {
 namespace {
 
 // Rank 1 of three. A test fills in the parts that the other ranks bring to an exchange.
-class ScriptedBootstrap final : public Bootstrap {
+class ScriptedBootstrap final : public testing::IdleBootstrap {
  public:
   std::function<Status(std::byte* data, size_t bytes_per_rank)> all_gather;
 
   int rank() const override { return 1; }
   int num_ranks() const override { return 3; }
-  uint64_t id() const override { return 1; }
-  const UniqueId& key_holder() const override { return key_; }
   Status AllGather(void* data, size_t bytes_per_rank, Deadline, const std::atomic<bool>*) override {
     return all_gather(static_cast<std::byte*>(data), bytes_per_rank);
   }
-  Result<std::vector<Bytes>> AllGatherV(std::span<const std::byte>, Deadline) override {
-    return std::vector<Bytes>();
-  }
-  Status Barrier(Deadline) override { return Status::Ok(); }
-  Status Send(int, uint32_t, std::span<const std::byte>) override { return Status::Ok(); }
-  Result<Bytes> Recv(int, uint32_t, Deadline) override { return Bytes(); }
-  void SendControl(int, std::span<const std::byte>) override {}
-  std::vector<int> LinkedRanks() const override { return {}; }
-  int64_t RoundTripNs(int) override { return 0; }
-  void SetEvents(Events) override {}
-  Status Complete() override { return Status::Ok(); }
-  void GiveUp(const Status&) override {}
-  void Cancel(Status) override {}
-  Status CancelReason() override { return Status::Ok(); }
-  std::vector<LostRank> LostRanks() override { return {}; }
-  std::unique_ptr<Bootstrap> CreateChild(uint64_t, std::vector<int>, std::atomic<bool>*) override {
-    return nullptr;
-  }
-  PhaseTimes phase_times() const override { return {}; }
-
- private:
-  const UniqueId key_ = {};
 };
 
 class JointStepTest : public ::testing::Test {

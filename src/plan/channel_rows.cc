@@ -34,10 +34,10 @@ size_t Owners(const PlanContext& c, const Question& q) {
 }
 
 // Shares the elements out over `usual` channels, or as many as a tuner wants, but at most `most`.
-// The ends are at multiples of `unit` elements. A tree takes two of the channels that tuners count.
+// The ends are at multiples of `unit` elements.
 void ShareOut(const PlanQuestion& q, size_t usual, uint32_t most, size_t unit, Plan& plan) {
-  const size_t advised = q.advised_channels / (plan.algorithm() == Algorithm::kTree ? 2 : 1);
-  const size_t wanted = q.advised_channels == 0 ? usual : advised;
+  const size_t wanted =
+      q.advised_channels == 0 ? usual : q.advised_channels / ChannelsPerCut(*plan.row);
   plan.channel_elems = RoundUp(DivUp(q.count, std::clamp<size_t>(wanted, 1, most)), unit);
   plan.channels = static_cast<uint32_t>(DivUp(q.count, plan.channel_elems));
 }

@@ -18,8 +18,8 @@ namespace tutti {
 struct AdvisedOperation {
   Collective collective = Collective::kAllReduce;
   size_t bytes = 0;  // The size of the operation's largest buffer.
-  bool registered =
-      false;  // GPUs: all ranks reach all buffers that the operation touches remotely.
+  // GPUs: all ranks reach all buffers that the operation touches remotely.
+  bool registered = false;
 };
 
 // Describes one way to run an operation.

@@ -54,8 +54,7 @@ Lowered Lower(const CollectiveTask& task, const LowerPlace& place);
 
 // Returns the messages of `rank` in a collective without additions (AlltoAll, AllGather, Gather,
 // Scatter, their forms with variable sizes, and Broadcast). The messages of the rank to itself are
-// among them.
-// `send` replaces task.send.
+// among them. `send` replaces task.send.
 std::vector<MessageTask> MessagesOf(const CollectiveTask& task, int rank, int num_ranks,
                                     const void* send);
 

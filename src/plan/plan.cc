@@ -184,7 +184,7 @@ void CutAsAdvised(const PlanContext& c, const PlanQuestion& q, const CostOption&
   if (plan.slot_elems == 0) return;
   const size_t slices = plan.chunk_elems / plan.slice_elems;
   const size_t planned = plan.chunk_elems * q.elem_bytes();
-  const uint32_t channels = plan.channels * (plan.row->where == Where::kChannelTrees ? 2 : 1);
+  const uint32_t channels = plan.channels * ChannelsPerCut(*plan.row);
   const size_t advised = adviser.AdviseChunk(OperationOf(c, q), chosen, channels, planned);
   if (advised == planned) return;
   const size_t line = c.kind == RankKind::kHost ? 1 : kGpuLineBytes / q.elem_bytes();

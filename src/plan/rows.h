@@ -36,6 +36,12 @@ struct PlanQuestion : Question {
 // accesses this many bytes at once.
 inline constexpr size_t kGpuLineBytes = 16;
 
+// Returns how many channels, as tuners count channels, one channel of a plan by the row takes: a
+// tree has a channel for each direction.
+constexpr uint32_t ChannelsPerCut(const AlgorithmRow& row) {
+  return row.where == Where::kChannelTrees ? 2 : 1;
+}
+
 using CutFunction = Fit (*)(const PlanContext&, const PlanQuestion&, Plan&);
 using CostFunction = double (*)(const PlanContext&, const PlanQuestion&, const Plan&);
 #define TUTTI_CUT(name) Fit name(const PlanContext&, const PlanQuestion&, Plan&)

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "bootstrap/testing/idle_bootstrap.h"
 #include "testing/threads.h"
 
 namespace tutti {
@@ -69,22 +70,11 @@ class Network {
     held_.push_back({from, to, Bytes(payload.begin(), payload.end())});
   }
 
-  class Node final : public Bootstrap {
+  class Node final : public testing::IdleBootstrap {
    public:
     Node(Network& network, int rank) : network_(network), rank_(rank) {}
     int rank() const override { return rank_; }
     int num_ranks() const override { return network_.num_ranks_; }
-    uint64_t id() const override { return 1; }
-    const UniqueId& key_holder() const override { return key_; }
-    Status AllGather(void*, size_t, Deadline, const std::atomic<bool>*) override {
-      return Status::Ok();
-    }
-    Result<std::vector<Bytes>> AllGatherV(std::span<const std::byte>, Deadline) override {
-      return std::vector<Bytes>();
-    }
-    Status Barrier(Deadline) override { return Status::Ok(); }
-    Status Send(int, uint32_t, std::span<const std::byte>) override { return Status::Ok(); }
-    Result<Bytes> Recv(int, uint32_t, Deadline) override { return Bytes(); }
     void SendControl(int peer, std::span<const std::byte> payload) override {
       network_.Send(rank_, peer, payload);
     }
@@ -94,25 +84,13 @@ class Network {
         if (r != rank_) ranks.push_back(r);
       return ranks;
     }
-    int64_t RoundTripNs(int) override { return 0; }
     void SetEvents(Events to) override { events = std::move(to); }
-    Status Complete() override { return Status::Ok(); }
-    void GiveUp(const Status&) override {}
-    void Cancel(Status) override {}
-    Status CancelReason() override { return Status::Ok(); }
-    std::vector<LostRank> LostRanks() override { return {}; }
-    std::unique_ptr<Bootstrap> CreateChild(uint64_t, std::vector<int>,
-                                           std::atomic<bool>*) override {
-      return nullptr;
-    }
-    PhaseTimes phase_times() const override { return {}; }
 
     Events events;
 
    private:
     Network& network_;
     const int rank_;
-    const UniqueId key_ = {};
   };
 
   const int num_ranks_;

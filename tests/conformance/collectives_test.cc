@@ -59,7 +59,7 @@ TEST_P(SlowCollectivesTest, Everything) {
   world_->Run(Long(GetParam(), 1000003), 300);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, SlowCollectivesTest, ::testing::Values(1, 2, 3, 4, 5, 6, 7, 8),
+INSTANTIATE_TEST_SUITE_P(Ranks, SlowCollectivesTest, ::testing::Values(3, 6),
                          [](const auto& instance) { return fmt::format("{}", instance.param); });
 
 // What is not a number, or hardly one.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <ostream>
 #include <tuple>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct Way {
   const char* name;
   Environment::Settings settings;
 };
+void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
 
 const std::vector<Way>& Ways() {
   static const std::vector<Way> ways = {
@@ -36,14 +38,12 @@ const std::vector<Way>& Ways() {
   return ways;
 }
 
-std::string NameOf(const Way& way) { return way.name; }
-
-class WayTest : public ::testing::TestWithParam<std::tuple<size_t, int>> {
+class WayTest : public ::testing::TestWithParam<std::tuple<Way, int>> {
  protected:
   void SetUp() override {
     TUTTI_FOR_GPUS();
     TUTTI_NEEDS_RANKS(num_ranks());
-    world_.emplace(num_ranks(), Ways()[std::get<0>(GetParam())].settings);
+    world_.emplace(num_ranks(), std::get<0>(GetParam()).settings);
     ASSERT_TRUE(world_->ok());
   }
   int num_ranks() const { return std::get<1>(GetParam()); }
@@ -77,13 +77,11 @@ TEST_P(WayTest, IsCaptured) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Gpus, WayTest,
-                         ::testing::Combine(::testing::Range<size_t>(0, 6),
-                                            ::testing::Values(2, 3, 4, 8)),
-                         [](const auto& instance) {
-                           return fmt::format("{}_{}", NameOf(Ways()[std::get<0>(instance.param)]),
-                                              std::get<1>(instance.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Gpus, WayTest, ::testing::Combine(::testing::ValuesIn(Ways()), ::testing::Values(2, 3, 4, 8)),
+    [](const auto& instance) {
+      return fmt::format("{}_{}", std::get<0>(instance.param).name, std::get<1>(instance.param));
+    });
 
 // Buffers of one window, in which kernels work where they are.
 class WindowsTest : public ::testing::TestWithParam<int> {};

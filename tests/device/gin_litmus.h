@@ -66,7 +66,7 @@ inline int64_t RunLitmus(const GinLitmus& litmus, int rounds) {
 // passed or some seconds, because a round over the network of a busy machine may take long. Returns
 // how often something was wrong.
 inline int64_t RepeatLitmus(const GinLitmus& litmus, int rounds, int batch) {
-  constexpr double kSeconds = 10;
+  constexpr double kSeconds = 3;
   int64_t wrong = 0;
   const Deadline end = Deadline::AfterSeconds(kSeconds);
   for (int done = 0; done < rounds && !end.Passed(); done += batch)

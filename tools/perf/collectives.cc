@@ -58,6 +58,8 @@ const std::vector<CollectiveInfo>& AllCollectives() {
       {Collective::kAllGatherV, "all_gather_v", "", false, false, true},
       {Collective::kReduceScatterV, "reduce_scatter_v", "", true, false, true},
       {Collective::kAlltoAllV, "alltoall_v", "", false, false, false},
+      {Collective::kGatherV, "gather_v", "", false, true, true},
+      {Collective::kScatterV, "scatter_v", "", false, true, true},
   };
   return all;
 }
@@ -106,7 +108,9 @@ Shape ShapeFor(Collective collective, size_t bytes, size_t element_size, int num
     case Collective::kReduce:
     case Collective::kSendRecv:
     case Collective::kAllGatherV:
-    case Collective::kReduceScatterV: {
+    case Collective::kReduceScatterV:
+    case Collective::kGatherV:
+    case Collective::kScatterV: {
       shape.count = bytes == 0 ? 0 : std::max<size_t>(bytes / element_size, 1);
       shape.send_count = shape.recv_count = shape.count;
       break;
@@ -131,7 +135,8 @@ Shape ShapeFor(Collective collective, size_t bytes, size_t element_size, int num
 }
 
 size_t SendCount(Collective collective, const Shape& shape, int rank, int num_ranks) {
-  if (collective == Collective::kAllGatherV) return BlockCount(shape.count, rank, num_ranks);
+  if (collective == Collective::kAllGatherV || collective == Collective::kGatherV)
+    return BlockCount(shape.count, rank, num_ranks);
   if (collective != Collective::kAlltoAllV) return shape.send_count;
   size_t total = 0;
   for (int peer = 0; peer < num_ranks; ++peer) total += PairCount(shape.count, rank, peer);
@@ -158,9 +163,12 @@ std::vector<Region> ExpectedRegions(Collective collective, const Shape& shape, i
       return {{0, count, root, 0}};
     case Collective::kScatter:
       return {{0, count, root, r * count}};
+    case Collective::kScatterV:
+      return {{0, BlockCount(count, rank, num_ranks), root, BlockStart(count, rank, num_ranks)}};
     case Collective::kSendRecv:
       return {{0, count, (rank + num_ranks - 1) % num_ranks, 0}};
     case Collective::kGather:
+    case Collective::kGatherV:
       if (rank != root) return {};
       break;
     default:
@@ -169,7 +177,8 @@ std::vector<Region> ExpectedRegions(Collective collective, const Shape& shape, i
   size_t begin = 0;
   for (int source = 0; source < num_ranks; ++source) {
     Region region{begin, count, source, 0};
-    if (collective == Collective::kAllGatherV) region.count = BlockCount(count, source, num_ranks);
+    if (collective == Collective::kAllGatherV || collective == Collective::kGatherV)
+      region.count = BlockCount(count, source, num_ranks);
     if (collective == Collective::kAlltoAll) region.source_begin = r * count;
     if (collective == Collective::kAlltoAllV) {
       region.count = PairCount(count, source, rank);
@@ -192,8 +201,10 @@ InPlaceOffsets InPlaceFor(Collective collective, const Shape& shape, int rank, i
     case Collective::kScatter:
       return {false, block};
     case Collective::kAllGatherV:
+    case Collective::kGatherV:
       return {true, BlockStart(shape.count, rank, num_ranks)};
     case Collective::kReduceScatterV:
+    case Collective::kScatterV:
       return {false, BlockStart(shape.count, rank, num_ranks)};
     default:
       return {true, 0};
@@ -214,7 +225,9 @@ Status Operation::Supported() const {
   const bool missing =
       (a_.collective == Collective::kAllGatherV && !functions.tuttiAllGatherV) ||
       (a_.collective == Collective::kReduceScatterV && !functions.tuttiReduceScatterV) ||
-      (a_.collective == Collective::kAlltoAllV && !functions.tuttiAlltoAllV);
+      (a_.collective == Collective::kAlltoAllV && !functions.tuttiAlltoAllV) ||
+      (a_.collective == Collective::kGatherV && !functions.tuttiGatherV) ||
+      (a_.collective == Collective::kScatterV && !functions.tuttiScatterV);
   if (missing)
     return InvalidUsage("{} has no collectives with a size per rank", a_.library->path());
   if (a_.collective == Collective::kHypercube && (a_.num_ranks & (a_.num_ranks - 1)) != 0) {
@@ -234,6 +247,7 @@ char* Operation::At(void* base, size_t element) const {
 ncclResult_t Operation::Run(const void* send, void* recv) const {
   const NcclFunctions& f = a_.library->functions();
   const size_t count = a_.shape.count;
+  const size_t own_count = counts_[static_cast<size_t>(a_.rank)];
   switch (a_.collective) {
     case Collective::kAllReduce:
       return f.AllReduce(send, recv, count, a_.type, a_.op, a_.comm, a_.stream);
@@ -256,13 +270,19 @@ ncclResult_t Operation::Run(const void* send, void* recv) const {
     case Collective::kHypercube:
       return RunHypercube(send, recv);
     case Collective::kAllGatherV:
-      return f.tuttiAllGatherV(send, counts_[static_cast<size_t>(a_.rank)], recv, counts_.data(),
-                               nullptr, a_.type, a_.comm, a_.stream);
+      return f.tuttiAllGatherV(send, own_count, recv, counts_.data(), nullptr, a_.type, a_.comm,
+                               a_.stream);
     case Collective::kReduceScatterV:
       return f.tuttiReduceScatterV(send, recv, counts_.data(), a_.type, a_.op, a_.comm, a_.stream);
     case Collective::kAlltoAllV:
       return f.tuttiAlltoAllV(send, counts_.data(), nullptr, recv, counts_.data(), nullptr, a_.type,
                               a_.comm, a_.stream);
+    case Collective::kGatherV:
+      return f.tuttiGatherV(send, own_count, recv, counts_.data(), nullptr, a_.type, a_.root,
+                            a_.comm, a_.stream);
+    case Collective::kScatterV:
+      return f.tuttiScatterV(send, counts_.data(), nullptr, recv, own_count, a_.type, a_.root,
+                             a_.comm, a_.stream);
   }
   return ncclInternalError;
 }

@@ -31,6 +31,8 @@ enum class Collective {
   kAllGatherV,
   kReduceScatterV,
   kAlltoAllV,
+  kGatherV,
+  kScatterV,
 };
 
 struct CollectiveInfo {

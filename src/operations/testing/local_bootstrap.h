@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "bootstrap/bootstrap.h"
+#include "bootstrap/testing/idle_bootstrap.h"
 
 namespace tutti::testing {
 
@@ -74,14 +74,12 @@ class LocalJob {
   std::map<std::tuple<int, int, uint32_t>, std::vector<Bytes>> messages_ TUTTI_GUARDED_BY(mutex_);
 };
 
-class LocalBootstrap final : public Bootstrap {
+class LocalBootstrap final : public IdleBootstrap {
  public:
   LocalBootstrap(LocalJob& job, int rank) : job_(job), rank_(rank) {}
 
   int rank() const override { return rank_; }
   int num_ranks() const override { return job_.num_ranks(); }
-  uint64_t id() const override { return 1; }
-  const UniqueId& key_holder() const override { return key_; }
   Status AllGather(void* data, size_t bytes_per_rank, Deadline deadline,
                    const std::atomic<bool>* = nullptr) override {
     auto* const parts = static_cast<std::byte*>(data);
@@ -107,24 +105,10 @@ class LocalBootstrap final : public Bootstrap {
   Result<Bytes> Recv(int peer, uint32_t tag, Deadline deadline) override {
     return job_.Recv(peer, rank_, tag, deadline);
   }
-  void SendControl(int, std::span<const std::byte>) override {}
-  std::vector<int> LinkedRanks() const override { return {}; }
-  int64_t RoundTripNs(int) override { return 0; }
-  void SetEvents(Events) override {}
-  Status Complete() override { return Status::Ok(); }
-  void GiveUp(const Status&) override {}
-  void Cancel(Status) override {}
-  Status CancelReason() override { return Status::Ok(); }
-  std::vector<LostRank> LostRanks() override { return {}; }
-  std::unique_ptr<Bootstrap> CreateChild(uint64_t, std::vector<int>, std::atomic<bool>*) override {
-    return nullptr;
-  }
-  PhaseTimes phase_times() const override { return {}; }
 
  private:
   LocalJob& job_;
   const int rank_;
-  const UniqueId key_ = {};
 };
 
 }  // namespace tutti::testing

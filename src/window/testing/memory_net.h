@@ -1,6 +1,6 @@
 #pragma once
 
-// A network for one-sided operations between ranks that are threads of one test. Bytes and signals
+// A network for one-sided operations between the threads of a test, each a rank. Bytes and signals
 // reach the target's memory at once. The test decides when requests are done, and how many requests
 // a connection takes.
 
