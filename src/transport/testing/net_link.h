@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/sanitizer_slowdown.h"
 #include "base/unique_fd.h"
+#include "testing/sanitizer_slowdown.h"
 #include "transport/net/net.h"
 
 namespace tutti {
