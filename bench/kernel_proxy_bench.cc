@@ -21,7 +21,7 @@
 
 #include "base/clock.h"
 #include "proxy/kernel_proxy.h"
-#include "proxy/test_pair.h"
+#include "proxy/testing/pair.h"
 #include "require.h"
 
 namespace tutti {

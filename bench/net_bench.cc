@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "proxy/test_pair.h"
+#include "proxy/testing/pair.h"
 
 namespace tutti {
 namespace {
@@ -107,7 +107,7 @@ void Check(const ProxyConnection& proxy) {
   std::exit(1);
 }
 
-void Put(NetConnection& proxy, FifoSender& fifo, const char* data, size_t bytes) {
+void Put(ProxyConnection& proxy, FifoSender& fifo, const char* data, size_t bytes) {
   proxy.Begin(1, 0);
   std::byte* place;
   while (!(place = fifo.TryAcquire(bytes))) {
@@ -118,7 +118,7 @@ void Put(NetConnection& proxy, FifoSender& fifo, const char* data, size_t bytes)
   fifo.Publish(bytes, 0);
   proxy.Poll();
 }
-void Take(NetConnection& proxy, FifoReceiver& fifo, char* data) {
+void Take(ProxyConnection& proxy, FifoReceiver& fifo, char* data) {
   proxy.Begin(1, 0);
   FifoChunk chunk;
   while (!(chunk = fifo.TryPeek()).data) {
@@ -132,7 +132,8 @@ void Take(NetConnection& proxy, FifoReceiver& fifo, char* data) {
 double ProxyLatencyUs(size_t bytes, int iterations) {
   const auto forth = TestPair::Create(std::max<size_t>(bytes, 4096), {}).value();
   const auto back = TestPair::Create(std::max<size_t>(bytes, 4096), {}).value();
-  const auto side = [&](NetConnection& out_connection, NetConnection& in_connection, bool leads) {
+  const auto side = [&](ProxyConnection& out_connection, ProxyConnection& in_connection,
+                        bool leads) {
     std::vector<char> buffer(bytes);
     FifoSender out(out_connection.fifo());
     FifoReceiver in(in_connection.fifo());

@@ -22,11 +22,11 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 from tutti import _elastic, _horovod_launcher, _identity, _interrupt, _launch, _library
 from tutti._arguments import (Adasum, Average, Max, Min, Product, Sum, check_factor, check_op,
                               whole_number)
-from tutti._coordinator import (ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER,
-                                Coordinator, Request, Result, create_unless)
 from tutti._features import (ccl_built, cuda_built, ddl_built, gloo_built, gloo_enabled, mpi_built,
                              mpi_enabled, mpi_threads_supported, nccl_built, rocm_built)
-from tutti._operations import Operations
+from tutti._making import create_unless
+from tutti._operations import (ALLGATHER, ALLREDUCE, ALLTOALL, BARRIER, BROADCAST, REDUCESCATTER,
+                               Coordinator, Operations, Request, Result)
 from tutti._process_sets import ProcessSet, check_process_set, global_process_set
 
 # A job that can never begin, such as for want of a way between two hosts, ends with a sentence.

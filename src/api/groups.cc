@@ -70,26 +70,8 @@ const char* ncclGetErrorString(ncclResult_t result) {
   }
 }
 
-const char* ncclGetLastError(ncclComm_t comm) {
-  // A communicator's asynchronous error has its own sentence. Without an error, the last failed
-  // call of this thread has the sentence.
-  thread_local std::string text;
-  text.clear();
-  const tutti::Status asked = tutti::WithoutExceptions([&] {
-    const tutti::HandleUse use(comm);
-    if (!use.inside()) return tutti::Status::Ok();
-    tutti::Status error = use->Error();
-    if (error.ok() && use->comm && use->comm->watch().stopped())
-      error = use->comm->watch().StopReason();
-    if (!error.ok()) text = error.message();
-    return tutti::Status::Ok();
-  });
-  return asked.ok() && text.empty() ? tutti::api::LastError() : text.c_str();
-}
-
 TUTTI_PNCCL(GroupStart);
 TUTTI_PNCCL(GroupEnd);
 TUTTI_PNCCL(GroupSimulateEnd);
 TUTTI_PNCCL(GetVersion);
 TUTTI_PNCCL(GetErrorString);
-TUTTI_PNCCL(GetLastError);

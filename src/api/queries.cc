@@ -1,4 +1,4 @@
-// The queries of a communicator: its state, its shape, its plans.
+// The queries of a communicator: its state, its last error, its shape, its plans.
 
 #include <algorithm>
 #include <cstring>
@@ -109,6 +109,23 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError) {
   return Return(__func__, [&] { return api::AsyncError(comm, asyncError); });
 }
 
+const char* ncclGetLastError(ncclComm_t comm) {
+  // A communicator's asynchronous error has its own sentence. Without an error, the last failed
+  // call of this thread has the sentence.
+  thread_local std::string text;
+  text.clear();
+  const Status asked = WithoutExceptions([&] {
+    const HandleUse use(comm);
+    if (!use.inside()) return Status::Ok();
+    Status error = use->Error();
+    if (error.ok() && use->comm && use->comm->watch().stopped())
+      error = use->comm->watch().StopReason();
+    if (!error.ok()) text = error.message();
+    return Status::Ok();
+  });
+  return asked.ok() && text.empty() ? api::LastError() : text.c_str();
+}
+
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
   return Return(__func__, [&] {
     return api::Query(comm, count, [](Communicator& c) { return c.num_ranks(); });
@@ -145,6 +162,7 @@ ncclResult_t tuttiPlanDescribe(ncclComm_t comm, const char* collective, size_t c
 }
 
 TUTTI_PNCCL(CommGetAsyncError);
+TUTTI_PNCCL(GetLastError);
 TUTTI_PNCCL(CommCount);
 TUTTI_PNCCL(CommUserRank);
 TUTTI_PNCCL(CommCuDevice);

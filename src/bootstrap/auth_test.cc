@@ -13,7 +13,7 @@
 #include <random>
 #include <thread>
 
-#include "bootstrap/testing.h"
+#include "bootstrap/testing/thread_ranks.h"
 #include "sys/host.h"
 
 namespace tutti {

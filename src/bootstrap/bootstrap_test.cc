@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "bootstrap/frame.h"
-#include "bootstrap/testing.h"
+#include "bootstrap/testing/thread_ranks.h"
 #include "sys/host.h"
 
 namespace tutti {

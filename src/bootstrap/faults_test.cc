@@ -13,7 +13,7 @@
 
 #include "bootstrap/auth.h"
 #include "bootstrap/bootstrap.h"
-#include "bootstrap/testing.h"
+#include "bootstrap/testing/thread_ranks.h"
 #include "sys/tcp.h"
 #include "testing/threads.h"
 

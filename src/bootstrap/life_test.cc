@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
-#include "bootstrap/testing.h"
+#include "bootstrap/testing/thread_ranks.h"
 #include "testing/threads.h"
 
 namespace tutti {

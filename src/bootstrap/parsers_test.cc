@@ -6,7 +6,7 @@
 #include <random>
 
 #include "bootstrap/auth.h"
-#include "bootstrap/fuzz_targets.h"
+#include "bootstrap/testing/fuzz_targets.h"
 
 namespace tutti {
 namespace {

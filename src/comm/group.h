@@ -3,18 +3,35 @@
 // Groups: the calls of a thread between ncclGroupStart and ncclGroupEnd.
 //
 // A group has two parts, which the end of the outermost group launches in this order: joint calls
-// of all ranks, such as the making of communicators (init_group.h), and operations
-// (operation_group.h). Nothing is launched before all of the group has been checked.
+// of all ranks, such as the making of communicators (init_group.h), and operations. Nothing is
+// launched before all of the group has been checked.
+//
+// The operations of each communicator become one batch with one ticket.
+//   - Batches of communicators whose operations are queued on device streams (HandOver::kOnStream)
+//     are handed over at once, on the calling thread, which waits for nobody.
+//   - Every batch of a host communicator runs where the streams of its operations say: on a host
+//     stream; for the null stream on the calling thread, or on the communicator's worker where the
+//     communicator is non-blocking.
+//   - All batches of the calling thread run at the same time, and batches that share a stream do as
+//     well, so that one thread can drive many ranks.
+//
+// A batch whose operations name several host streams waits until all of these streams get to the
+// batch, and later work on any of the streams waits for the batch (fence.h). Every wait is for work
+// that was queued before the waiter, so waits of different groups make no circle.
 //
 // A Group belongs to one thread.
 
 #include <functional>
+#include <vector>
 
 #include "base/status.h"
+#include "comm/handle.h"
 #include "comm/init_group.h"
-#include "comm/operation_group.h"
+#include "operations/operations.h"
 
 namespace tutti {
+
+struct OperationBatches;
 
 class Group {
  public:
@@ -49,13 +66,24 @@ class Group {
   Result<double> Simulate();
 
  private:
+  struct Operation {
+    ncclComm* comm;
+    IssuedTask issued;
+  };
+
   Status AddJob(InitJob job);
+  // Takes the operations of the group, or returns why the group is refused.
   Status Take(OperationBatches& batches);
+  // Takes all operations out, in one batch for each communicator. The batches stand in the order in
+  // which the group first names the communicators. Fails where a communicator was destroyed.
+  Result<OperationBatches> TakeOperations();
+  // Returns the predicted time of all operations in microseconds.
+  double PredictUs() const;
 
   int depth_ = 0;
   Status error_;
   InitGroup inits_;
-  OperationGroup operations_;
+  std::vector<Operation> operations_;
 };
 
 // Returns the calling thread's group.

@@ -1,6 +1,6 @@
 #pragma once
 
-// The outcomes of a group as a whole (init_group.h, operation_group.h).
+// The outcomes of a group as a whole (group.h, init_group.h).
 
 #include "base/status.h"
 

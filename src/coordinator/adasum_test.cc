@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/adasum_test.h"
 #include "coordinator/communicator.h"
+#include "coordinator/testing/adasum_oracle.h"
 #include "testing/ranks.h"
 #include "tutti/tutti.h"
 

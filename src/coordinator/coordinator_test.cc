@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "coordinator/job_test.h"
+#include "coordinator/testing/job.h"
 #include "testing/threads.h"
 
 namespace tutti::coordinator {

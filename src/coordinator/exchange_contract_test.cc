@@ -1,7 +1,7 @@
 // The contract of exchanges, for exchanges that need no launcher and no plugin; tests/coordinator
 // has the others.
 
-#include "coordinator/exchange_contract_test.h"
+#include "coordinator/testing/exchange_contract.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "coordinator/job_test.h"
+#include "coordinator/testing/job.h"
 
 namespace tutti::coordinator {
 namespace {

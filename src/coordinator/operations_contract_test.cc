@@ -1,13 +1,13 @@
 // The contract of Operations, for the built-in ones. tests/coordinator has the contract for
 // plugins.
 
-#include "coordinator/operations_contract_test.h"
+#include "coordinator/testing/operations_contract.h"
 
 #include <gtest/gtest.h>
 
 #include "coordinator/communicator.h"
 #include "coordinator/operations.h"
-#include "coordinator/two_hosts_test.h"
+#include "coordinator/testing/two_hosts.h"
 #include "testing/ranks.h"
 
 namespace tutti::coordinator {

@@ -12,10 +12,10 @@
 #include <thread>
 
 #include "base/float_formats.h"
-#include "coordinator/adasum_test.h"
-#include "coordinator/job_test.h"
 #include "coordinator/performer.h"
 #include "coordinator/staging.h"
+#include "coordinator/testing/adasum_oracle.h"
+#include "coordinator/testing/job.h"
 #include "testing/threads.h"
 
 namespace tutti::coordinator {

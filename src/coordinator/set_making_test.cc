@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "coordinator/coordinator.h"
-#include "coordinator/job_test.h"
+#include "coordinator/testing/job.h"
 
 namespace tutti::coordinator {
 namespace {

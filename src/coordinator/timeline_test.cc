@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "coordinator/coordinator.h"
-#include "coordinator/job_test.h"
+#include "coordinator/testing/job.h"
 
 namespace tutti::coordinator {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "elastic/fuzz_targets.h"
+#include "elastic/testing/fuzz_targets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tutti::elastic::fuzz::All(std::as_bytes(std::span(data, size)));

@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "elastic/fuzz_targets.h"
+#include "elastic/testing/fuzz_targets.h"
 
 namespace tutti::elastic {
 namespace {

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
+#include "connection/fifo_layout.h"
+#include "kernels/rank_order.h"
+#include "kernels/ring.h"
 #include "plan/ranks_by_host.h"
 
 namespace tutti {
@@ -9,6 +13,27 @@ namespace {
 
 int PlaceIn(std::span<const int> order, int value) {
   return static_cast<int>(std::find(order.begin(), order.end(), value) - order.begin());
+}
+
+ChannelTraffic CountTwoLevels(const Plan& plan, Collective collective,
+                              const kernels::TwoLevelWork& work) {
+  kernels::TwoLevelCounting count(plan.slice_elems);
+  if (collective == Collective::kAllGather)
+    kernels::TwoLevelAllGather(count, work);
+  else
+    kernels::TwoLevelReduction(count, collective, work);
+  return {count.host_sent(), count.host_received(), count.rail_sent(), count.rail_received()};
+}
+
+ChannelTraffic CountRing(const Plan& plan, Collective collective, const kernels::RingWork& work) {
+  kernels::CountingPrimitives count(plan.slice_elems);
+  if (InRankOrder(plan))
+    kernels::RankOrderReduction(count, collective, work, kFifoSlots);
+  else if (collective == Collective::kAllGather || collective == Collective::kBroadcast)
+    kernels::RingMove(count, collective, work);
+  else
+    kernels::RingReduction(count, collective, work);
+  return {count.sent(), count.received(), {}, {}};
 }
 
 }  // namespace
@@ -68,6 +93,26 @@ int ChannelRings::HostNeighbour(uint32_t channel, int way) const {
 
 int ChannelRings::RailNeighbour(int way) const {
   return LevelsOf(0, tables_.data()).Rank((host_ + num_hosts_ + way) % num_hosts_, local_);
+}
+
+ChannelNeighbours NeighboursOf(const ChannelRings& rings, const Plan& plan, uint32_t channel,
+                               int way) {
+  if (plan.algorithm() == Algorithm::kTwoLevel)
+    return {rings.HostNeighbour(channel, way), rings.RailNeighbour(way)};
+  return {rings.RingNeighbour(channel, way), -1};
+}
+
+ChannelTraffic CountChannel(const ChannelRings& rings, const Plan& plan, Collective collective,
+                            size_t count, int root, uint32_t channel) {
+  const WorkShape shape = {ClampChunk(channel * plan.channel_elems, plan.channel_elems, count),
+                           plan.chunk_elems, root};
+  const int* const tables = rings.tables().data();
+  if (plan.algorithm() == Algorithm::kTwoLevel)
+    return CountTwoLevels(
+        plan, collective,
+        {.view = rings.LevelsOf(channel, tables), .shape = shape, .stride = count});
+  return CountRing(plan, collective,
+                   {.ring = rings.RingOf(channel, tables), .shape = shape, .stride = count});
 }
 
 }  // namespace tutti

@@ -7,13 +7,18 @@
 //
 // Kernels read the orders too. tables() holds all orders; views point into tables(), or into a copy
 // of tables() in memory of the GPU.
+//
+// Pure functions count the traffic of a collective on each channel before the kernel starts. They
+// run the algorithm over primitives that only count (kernels/counting.h).
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "kernels/counting.h"
 #include "kernels/two_level.h"
+#include "plan/plan.h"
 #include "plan/work.h"
 
 namespace tutti {
@@ -62,5 +67,32 @@ class ChannelRings {
   // The rings, the ranks at host × local_ranks_ + local rank, and the rings of this host.
   std::vector<int> tables_;
 };
+
+// Counts the traffic between this rank and its neighbours on one channel: the neighbours in the
+// ring of all ranks, or by two levels the neighbours in the host's ring and on the rail.
+struct ChannelTraffic {
+  kernels::Traffic to_next, from_previous;
+  kernels::Traffic to_rail, from_rail;
+};
+
+// Names this rank's neighbours on a channel: in the ring of all ranks, or by two levels in the ring
+// of the host and on the rail.
+struct ChannelNeighbours {
+  int ring = -1;
+  int rail = -1;
+};
+// `way` is 1 for the next ranks, -1 for the previous ones.
+ChannelNeighbours NeighboursOf(const ChannelRings& rings, const Plan& plan, uint32_t channel,
+                               int way);
+
+// Returns whether a ring adds elements in the order of the ranks. The ring then has this order.
+inline bool InRankOrder(const Plan& plan) {
+  return plan.row->where == Where::kChannelRing && plan.row->order == AddingOrder::kRankOrder;
+}
+
+// Returns the traffic of one channel, for rings and two levels. REQUIRES: a plan of two levels is
+// made only where the rings have two levels.
+ChannelTraffic CountChannel(const ChannelRings& rings, const Plan& plan, Collective collective,
+                            size_t count, int root, uint32_t channel);
 
 }  // namespace tutti

@@ -87,4 +87,11 @@ ChannelTrees::ChannelTrees(std::span<const uint64_t> hosts, int rank,
   }
 }
 
+// Every link of a tree passes each slice of the tree's elements once.
+kernels::Traffic CountTree(const Plan& plan, size_t count, uint32_t tree) {
+  const size_t elems = ClampChunk(tree * plan.channel_elems, plan.channel_elems, count);
+  const uint64_t slices = DivUp(elems, plan.slice_elems);
+  return {slices, slices, elems};
+}
+
 }  // namespace tutti

@@ -19,6 +19,9 @@
 #include <span>
 #include <vector>
 
+#include "kernels/counting.h"
+#include "plan/plan.h"
+
 namespace tutti {
 
 // Describes the work of a rank on one way of a tree: the rank adds the data of the ranks `from`
@@ -48,5 +51,8 @@ class ChannelTrees {
  private:
   std::vector<std::vector<TreeNode>> nodes_;
 };
+
+// Returns the traffic of each link of a tree.
+kernels::Traffic CountTree(const Plan& plan, size_t count, uint32_t tree);
 
 }  // namespace tutti

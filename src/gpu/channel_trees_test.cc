@@ -13,7 +13,7 @@
 #include <tuple>
 
 #include "backend/cuda/tree_args.h"
-#include "gpu/rank_steps_test.h"
+#include "gpu/testing/rank_steps.h"
 
 namespace tutti {
 namespace {

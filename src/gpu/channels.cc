@@ -16,6 +16,14 @@ static_assert(kMostOneShotRanks <= ChannelConnections::kFewRanks);
 
 }  // namespace
 
+kernels::MeshCounting CountOneShot(const Plan& plan, Collective collective, size_t count, int root,
+                                   int rank, int num_ranks) {
+  kernels::MeshCounting counting(rank, num_ranks);
+  kernels::MeshOneShotReduction(counting, MeshShapeOf({count, plan.chunk_elems, root}),
+                                kernels::ReductionOf(collective));
+  return counting;
+}
+
 Result<std::unique_ptr<GpuChannels>> GpuChannels::Create(
     const GpuPeers& peers, Watch& watch, const Settings& settings,
     std::unique_ptr<ChannelConnections> connections, const Options& options) {
@@ -185,6 +193,10 @@ Status GpuChannels::LaunchCollective(const CollectiveTask& task, cuda::Stream st
   return DeviceOperations::LaunchCollective(task, stream);
 }
 
+FlowPlace GpuChannels::PlaceFor(const CallWishes& wishes) const {
+  return {rank(), num_ranks(), WishedBlocks(wishes, connections_->shape().message_channels)};
+}
+
 Status GpuChannels::LaunchMessages(std::span<const MessageTask> messages, const CallWishes& wishes,
                                    cuda::Stream stream, cuda::Event begun) {
   std::vector<FlowKernel> kernels = PlanFlows(messages, PlaceFor(wishes));
@@ -230,6 +242,12 @@ Status GpuChannels::LaunchRing(const CollectiveTask& task, const Plan& plan, cud
     TUTTI_TRY(Connect(task, plan, channel, lent, args, posts));
   return Queue(std::move(posts), stream,
                [&] { return device().Launch(args, task.type, stream, LaunchEventOf(task)); });
+}
+
+ChannelTraffic GpuChannels::TrafficOf(const CollectiveTask& task, const Plan& plan,
+                                      uint32_t channel) const {
+  return CountChannel(connections_->rings(), plan, task.collective, KernelCount(task), task.root,
+                      channel);
 }
 
 Status GpuChannels::Connect(const CollectiveTask& task, const Plan& plan, uint32_t channel,

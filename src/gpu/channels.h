@@ -11,7 +11,7 @@
 //   proxy                          │ moves the data in FIFOs of the network (proxy/kernel_proxy.h)
 //
 // A running kernel makes no decision. The host counts the traffic of a kernel beforehand by running
-// the algorithm over primitives that only count (channel_traffic.h). A graph posts the traffic
+// the algorithm over primitives that only count (channel_rings.h). A graph posts the traffic
 // again before each run of its kernel, by a host function. Kernels keep their counts of passed
 // chunks in memory of the GPU, and therefore can be replayed.
 //
@@ -25,13 +25,17 @@
 #include <vector>
 
 #include "gpu/channel_connections.h"
-#include "gpu/channel_traffic.h"
 #include "gpu/device_operations.h"
 #include "gpu/flow_plan.h"
+#include "kernels/counting.h"
 #include "proxy/kernel_proxy.h"
 #include "transport/net/net.h"
 
 namespace tutti {
+
+// Returns the traffic of a one-shot reduction between this rank and every peer.
+kernels::MeshCounting CountOneShot(const Plan& plan, Collective collective, size_t count, int root,
+                                   int rank, int num_ranks);
 
 class GpuChannels final : public DeviceOperations {
  public:

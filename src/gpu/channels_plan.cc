@@ -1,4 +1,5 @@
-// Plans, predicts and describes the operations of GpuChannels. channels.cc launches operations.
+// Describes the operations of GpuChannels, and checks the wishes of calls. channels.cc launches
+// operations.
 
 #include <fmt/format.h>
 
@@ -120,16 +121,6 @@ Status GpuChannels::CheckWishes(const CollectiveTask& task) const {
         "GPUs that do not all reach one another's memory add in the order of the ranks only on a "
         "communicator that was made deterministic (TUTTI_DETERMINISTIC, tuttiConfig_t)");
   return DeviceOperations::CheckWishes(task);
-}
-
-FlowPlace GpuChannels::PlaceFor(const CallWishes& wishes) const {
-  return {rank(), num_ranks(), WishedBlocks(wishes, connections_->shape().message_channels)};
-}
-
-ChannelTraffic GpuChannels::TrafficOf(const CollectiveTask& task, const Plan& plan,
-                                      uint32_t channel) const {
-  return CountChannel(connections_->rings(), plan, task.collective, KernelCount(task), task.root,
-                      channel);
 }
 
 }  // namespace tutti

@@ -1,6 +1,8 @@
 // Tests the traffic that GpuChannels tells a proxy before a kernel starts, and that reductions in
 // the order of the ranks keep this order in the shortest FIFOs.
 
+#include "gpu/channels.h"
+
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -9,10 +11,10 @@
 #include <vector>
 
 #include "connection/fifo_layout.h"
-#include "gpu/channel_traffic.h"
-#include "gpu/rank_steps_test.h"
+#include "gpu/testing/rank_steps.h"
 #include "kernels/counting.h"
-#include "kernels/ring_collective.h"
+#include "kernels/rank_order.h"
+#include "kernels/ring.h"
 #include "plan/plan.h"
 
 namespace tutti {

@@ -20,7 +20,7 @@
 #include "gpu/windows.h"
 #include "operations/operations.h"
 #include "plan/lower.h"
-#include "plan/planner.h"
+#include "plan/plan.h"
 #include "sys/event_loop.h"
 #include "watch/call_checker.h"
 #include "watch/watch.h"

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "backend/cuda/mesh_args.h"
-#include "plan/planner.h"
+#include "plan/plan.h"
 
 namespace tutti {
 

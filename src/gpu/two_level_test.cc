@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "gpu/channel_traffic.h"
-#include "gpu/rank_steps_test.h"
+#include "gpu/channel_rings.h"
+#include "gpu/testing/rank_steps.h"
 
 namespace tutti {
 namespace {

@@ -137,4 +137,17 @@ constexpr void RankOrderReduceScatter(P& p, int rank, int num_ranks, const WorkS
   }
 }
 
+// AllReduce, ReduceScatter or Reduce with elements added in the order of the ranks. REQUIRES: the
+// ring is in the order of the ranks; `lag` as at the top.
+template <ForwardingPrimitives P>
+constexpr void RankOrderReduction(P& p, Collective collective, const RingWork& work, size_t lag) {
+  const int rank = work.ring.index, n = work.ring.num_ranks;
+  if (collective == Collective::kAllReduce)
+    RankOrderAllReduce(p, rank, n, work.shape, lag);
+  else if (collective == Collective::kReduceScatter)
+    RankOrderReduceScatter(p, rank, n, work.shape, work.stride, lag);
+  else
+    RankOrderReduce(p, rank, n, work.shape, lag);
+}
+
 }  // namespace tutti::kernels

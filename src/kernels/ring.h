@@ -47,6 +47,15 @@ struct EqualParts {
   constexpr size_t Longest() const { return count; }
 };
 
+// Equal parts in a buffer of longer parts: a channel's share of each part.
+struct StridedParts {
+  size_t count;
+  size_t stride;
+  constexpr size_t Offset(int rank) const { return static_cast<size_t>(rank) * stride; }
+  constexpr size_t Size(int) const { return count; }
+  constexpr size_t Longest() const { return count; }
+};
+
 // output[parts of r] = input of rank r. REQUIRES: if in ≠ out, the own part has been copied.
 template <FifoPrimitives P, class Parts>
 constexpr void RingAllGather(P& p, const RingView& ring, const Parts& parts,
@@ -121,6 +130,44 @@ constexpr void ChainReduce(P& p, const RingView& ring, const WorkShape& shape) {
     else
       p.RecvReduceSend(piece.offset(), piece.size());
   }
+}
+
+// One channel's part of a collective round a ring.
+struct RingWork {
+  RingView ring;
+  WorkShape shape;
+  size_t stride = 0;      // elements between the parts of the longer buffer
+  bool in_place = false;  // a Broadcast's root has its output in its input's buffer
+};
+
+// Runs one channel's part of an AllReduce, ReduceScatter or Reduce. `parts` are those of a
+// ReduceScatter.
+template <FifoPrimitives P, class Parts>
+constexpr void RingReduction(P& p, Collective collective, const RingWork& work,
+                             const Parts& parts) {
+  if (collective == Collective::kAllReduce)
+    RingAllReduce(p, work.ring, work.shape);
+  else if (collective == Collective::kReduceScatter)
+    RingReduceScatter(p, work.ring, parts, work.shape);
+  else
+    ChainReduce(p, work.ring, work.shape);
+}
+template <FifoPrimitives P>
+constexpr void RingReduction(P& p, Collective collective, const RingWork& work) {
+  RingReduction(p, collective, work, StridedParts{work.shape.count, work.stride});
+}
+
+// Runs one channel's part of an AllGather or Broadcast. `parts` are those of an AllGather.
+template <FifoPrimitives P, class Parts>
+constexpr void RingMove(P& p, Collective collective, const RingWork& work, const Parts& parts) {
+  if (collective == Collective::kAllGather)
+    RingAllGather(p, work.ring, parts, work.shape);
+  else
+    ChainBroadcast(p, work.ring, work.shape, work.in_place);
+}
+template <FifoPrimitives P>
+constexpr void RingMove(P& p, Collective collective, const RingWork& work) {
+  RingMove(p, collective, work, StridedParts{work.shape.count, work.stride});
 }
 
 }  // namespace tutti::kernels

@@ -1,5 +1,7 @@
-// Runs the algorithms over FIFOs (ring.h, ring_collective.h, rank_order.h, tree.h) in a world of
-// symbolic memory, and compares the traffic with the predictions of counting.h.
+// Runs the algorithms over FIFOs (ring.h, rank_order.h, tree.h) in a world of symbolic memory, and
+// compares the traffic with the predictions of counting.h.
+
+#include "kernels/ring.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +11,7 @@
 
 #include "base/rounding.h"
 #include "kernels/counting.h"
-#include "kernels/ring_collective.h"
+#include "kernels/rank_order.h"
 #include "kernels/testing/symbolic_primitives.h"
 #include "kernels/testing/symbolic_world.h"
 #include "kernels/tree.h"

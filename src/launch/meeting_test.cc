@@ -16,7 +16,7 @@
 #include "launch/http_store.h"
 #include "launch/listen.h"
 #include "launch/messages.h"
-#include "launch/testing.h"
+#include "launch/testing/pmi1_launcher.h"
 
 namespace tutti::launch {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "launch/fuzz_targets.h"
+#include "launch/testing/fuzz_targets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tutti::launch::fuzz::All(std::as_bytes(std::span(data, size)));

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "launch/fuzz_targets.h"
+#include "launch/testing/fuzz_targets.h"
 
 namespace tutti::launch {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <thread>
 
-#include "launch/testing.h"
+#include "launch/testing/pmi1_launcher.h"
 
 namespace tutti::launch {
 namespace {

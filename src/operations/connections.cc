@@ -1,7 +1,5 @@
 #include "operations/connections.h"
 
-#include "proxy/net_connection.h"
-
 namespace tutti {
 
 Connections::Connections(int rank, std::vector<int> local_index, Arena arena,

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "proxy/net_connection.h"
+#include "connection/proxy_connection.h"
 
 namespace tutti {
 namespace {
@@ -42,6 +42,7 @@ class NotedConnection final : public ProxyConnection {
   }
   void Close(Status) override { end_.is_closed = true; }
   Status status() const override { return end_.status; }
+  std::string Describe() const override { return {}; }
 
  private:
   End& end_;

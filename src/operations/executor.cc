@@ -6,8 +6,10 @@
 #include <cstring>
 #include <span>
 
+#include "backend/host/scattered_primitives.h"
 #include "base/copy.h"
 #include "base/log.h"
+#include "kernels/direct.h"
 #include "plan/averages.h"
 #include "plan/cost_table.h"
 #include "plan/ranks_by_host.h"
@@ -18,6 +20,33 @@ namespace {
 
 const std::byte* In(const CollectiveTask& task) { return static_cast<const std::byte*>(task.send); }
 std::byte* Out(const CollectiveTask& task) { return static_cast<std::byte*>(task.recv); }
+
+// Runs the algorithms of ranks that share stages. AllReduce has two such algorithms.
+template <class P>
+void WalkStaged(P& p, const CollectiveTask& task, Algorithm algorithm, const WorkShape& shape) {
+  switch (task.collective) {
+    case Collective::kAllReduce:
+      return algorithm == Algorithm::kOneShot ? kernels::OneShotAllReduce(p, shape)
+                                              : kernels::TwoShotAllReduce(p, shape);
+    case Collective::kReduce:
+      return kernels::DirectReduce(p, shape);
+    case Collective::kBroadcast:
+      return kernels::DirectBroadcast(p, shape);
+    case Collective::kAllGather:
+    case Collective::kAllGatherV:
+      return WithParts(task, [&](const auto& parts) { kernels::DirectAllGather(p, parts, shape); });
+    case Collective::kReduceScatter:
+    case Collective::kReduceScatterV:
+      return WithParts(task,
+                       [&](const auto& parts) { kernels::DirectReduceScatter(p, parts, shape); });
+    case Collective::kAlltoAll:
+      return kernels::DirectAlltoAll(p, shape);
+    case Collective::kBarrier:
+      return kernels::DirectBarrier(p);
+    default:  // No row of stages serves any other collective.
+      return;
+  }
+}
 
 }  // namespace
 
@@ -102,14 +131,15 @@ Status Executor::RunCollective(const CollectiveTask& task) {
   return op.status;
 }
 
+void Executor::CopyAll(std::span<const CopyPiece> pieces) {
+  for (const CopyPiece& piece : pieces) CopyBytes(piece.to, piece.from, piece.bytes);
+}
+
 Status Executor::RunLowered(const Lowered& lowered) {
-  const auto copy = [](std::span<const CopyPiece> pieces) {
-    for (const CopyPiece& piece : pieces) CopyBytes(piece.to, piece.from, piece.bytes);
-  };
   for (const LoweredStep& step : lowered.steps) {
-    copy(step.before);
+    CopyAll(step.before);
     TUTTI_TRY(RunCollective(step.task));
-    copy(step.after);
+    CopyAll(step.after);
   }
   return Status::Ok();
 }
@@ -150,6 +180,39 @@ void Executor::SetPlan(const CollectiveTask& task, const Plan& plan, Operation& 
   op.plan = &plan;
   op.work.slice_elems = plan.slice_elems;
   if (task.is_reduction()) op.work.reduce = ReduceSpecFor(task, plan.row->order);
+}
+
+// If the buffers turn out not to allow pulling, nothing has moved, and the planner chooses again
+// without pulling.
+Status Executor::RunPlanned(const CollectiveTask& task, Operation& op) {
+  if (op.plan->algorithm() == Algorithm::kPull) {
+    TUTTI_ASSIGN(const bool pulled, TryPull(task, op));
+    if (pulled || wait_.failed()) return Status::Ok();
+    SetPlan(task, planner_.For(task), op);
+  }
+  if (op.plan->algorithm() == Algorithm::kExchange) return RunExchange(task, op);
+  if (op.plan->row->where != Where::kStage) return RunOverFifos(task, op);
+  RunStaged(task, op);
+  return Status::Ok();
+}
+
+// Makes the slot of a small operation exactly as long as the data. The data then fit the flag's
+// line.
+void Executor::RunStaged(const CollectiveTask& task, const Operation& op) {
+  const size_t chunk_elems = std::max<size_t>(1, std::min(op.plan->chunk_elems, task.plan_count()));
+  const auto run = [&](auto p) {
+    p.set_inlined(op.plan->protocol == Protocol::kLL);
+    WalkStaged(p, task, op.plan->algorithm(), {task.count, chunk_elems, task.root});
+  };
+  if (task.scattered) [[unlikely]]
+    return run(HostScatteredPrimitives(*stages_, wait_, op.work, *task.scattered));
+  run(HostStagePrimitives(*stages_, wait_, op.work));
+}
+
+kernels::StageCounting Executor::CountStages(const CollectiveTask& task, const Plan& plan) const {
+  kernels::StageCounting count(rank_, num_ranks_);
+  WalkStaged(count, task, plan.algorithm(), {task.count, plan.chunk_elems, task.root});
+  return count;
 }
 
 // Runs the collective of a single rank: the result is the input, scaled as asked.

@@ -18,15 +18,25 @@
 #include "backend/host/pull_primitives.h"
 #include "backend/host/stage_primitives.h"
 #include "kernels/counting.h"
+#include "kernels/ring.h"
 #include "kernels/two_level_blocks.h"
 #include "operations/connections.h"
 #include "operations/profiler/profiler.h"
 #include "operations/pull.h"
 #include "plan/lower.h"
-#include "plan/planner.h"
+#include "plan/plan.h"
 #include "watch/watch.h"
 
 namespace tutti {
+
+// Calls f with the parts of the task's collective.
+template <class F>
+void WithParts(const CollectiveTask& task, F f) {
+  if (task.parts)
+    f(task.parts->recvs);
+  else
+    f(kernels::EqualParts{task.count});
+}
 
 class Executor {
  public:
@@ -76,8 +86,7 @@ class Executor {
     bool is_send;
     kernels::Traffic traffic;
   };
-  // Give the algorithm of a plan its primitives: Running has primitives that move data
-  // (executor_run.cc), and Counting has primitives that count (executor_traffic.cc).
+  // Give an algorithm over FIFOs its primitives, which move data or count data (executor_fifos.cc).
   class Running;
   class Counting;
   // Runs the plan's algorithm over the primitives of a Running or a Counting.
@@ -86,6 +95,8 @@ class Executor {
 
   // Returns the traffic of a collective, in the order in which its connections begin to work.
   std::vector<ConnectionTraffic> TrafficOf(const CollectiveTask& task, const Plan& plan) const;
+  // Counts the data that the ranks of one host pass through their stages.
+  kernels::StageCounting CountStages(const CollectiveTask& task, const Plan& plan) const;
   // Opens the connections of an operation and announces the traffic to their proxy connections.
   Status OpenAndBegin(std::span<const ConnectionTraffic> all, uint32_t op_tag);
 
@@ -95,6 +106,7 @@ class Executor {
   Buffers BuffersOf(const CollectiveTask& task) const;
   Buffers CertainBuffers(const CollectiveTask& task) const;
 
+  static void CopyAll(std::span<const CopyPiece> pieces);
   Status RunAlone(const CollectiveTask& task);
   // Runs the steps of a lowered task.
   Status RunLowered(const Lowered& lowered);
@@ -103,6 +115,9 @@ class Executor {
   // Sets the plan of an operation, and the members that depend on the plan.
   void SetPlan(const CollectiveTask& task, const Plan& plan, Operation& op);
   Status RunPlanned(const CollectiveTask& task, Operation& op);
+  // Run the plan's algorithm by the stages of one host, or over FIFOs.
+  void RunStaged(const CollectiveTask& task, const Operation& op);
+  Status RunOverFifos(const CollectiveTask& task, Operation& op);
   // Pulls if the buffers of all ranks allow pulling and pulling is still the cheapest algorithm.
   // Returns false, with no data moved, if the operation did not pull.
   Result<bool> TryPull(const CollectiveTask& task, Operation& op);

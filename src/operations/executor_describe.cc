@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "kernels/counting.h"
-#include "operations/executor_visit.h"
+#include "operations/executor.h"
 
 namespace tutti {
 namespace {
@@ -48,8 +48,7 @@ std::string Executor::Describe(const CollectiveTask& task) const {
                         fmt::join(ring_, " "));
   if (plan.row->where == Where::kStage) {
     const auto size = [&](uint64_t elems) { return Size(static_cast<double>(elems * elem)); };
-    kernels::StageCounting count(rank_, num_ranks_);
-    WalkStaged(count, task, plan.algorithm(), {task.count, plan.chunk_elems, task.root});
+    const kernels::StageCounting count = CountStages(task, plan);
     text += fmt::format("  stages: {} laid out, {} of the other ranks read, {} reduced, in {}\n",
                         size(count.staged()), size(count.read()), size(count.reduced()),
                         Times("round", count.rounds()));

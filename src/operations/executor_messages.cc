@@ -26,8 +26,7 @@ Status Executor::RunMessages(std::span<const MessageTask> messages) {
   if (watch_.stopped()) return watch_.StopReason();
   Result<std::vector<CopyPiece>> own = OwnCopies(messages, rank_, RankKind::kHost);
   Status status = own.status();
-  if (own.ok())
-    for (const CopyPiece& piece : *own) CopyBytes(piece.to, piece.from, piece.bytes);
+  if (own.ok()) CopyAll(*own);
   std::vector<MessageTask> others;
   std::vector<MessageCall> calls;
   for (const MessageTask& message : messages) {
@@ -86,7 +85,7 @@ Status Executor::RunExchange(const CollectiveTask& task, Operation& op) {
   }
   const std::vector<MessageTask> messages = MessagesOf(task, rank_, num_ranks_, send);
   TUTTI_ASSIGN(const std::vector<CopyPiece> own, OwnCopies(messages, rank_, RankKind::kHost));
-  for (const CopyPiece& piece : own) CopyBytes(piece.to, piece.from, piece.bytes);
+  CopyAll(own);
   TUTTI_TRY(OpenFor(messages));
   MessageBatch batch(wait_);
   for (const MessageTask& message : messages) {

@@ -71,6 +71,7 @@ class WireEnd final : public ProxyConnection {
   Status Flush(int64_t, const std::atomic<bool>*) override { return Status::Ok(); }
   void Close(Status) override {}
   Status status() const override { return Status::Ok(); }
+  std::string Describe() const override { return {}; }
 
  private:
   const FifoView view_;

@@ -60,9 +60,7 @@ class CommConnector final : public NetConnector {
     std::memcpy(handle.data(), message.data(), handle.size());
     TUTTI_ASSIGN(std::unique_ptr<NetSendComm> comm,
                  net_->Connect(device_, handle, {connect_deadline, &stop_}));
-    TUTTI_ASSIGN(std::unique_ptr<NetConnection> proxy,
-                 proxy_.CreateSendConnection(std::move(comm), PlaceOf(end), Name(end.peer)));
-    return std::unique_ptr<ProxyConnection>(std::move(proxy));
+    return proxy_.CreateSendConnection(std::move(comm), PlaceOf(end), Name(end.peer));
   }
 
   Result<std::unique_ptr<ProxyConnection>> TryAcceptFrom(const NetEnd& end) {
@@ -71,9 +69,7 @@ class CommConnector final : public NetConnector {
                    return listener->second->Accept({soon, &stop_});
                  }));
     listeners_.erase(listener);
-    TUTTI_ASSIGN(std::unique_ptr<NetConnection> proxy,
-                 proxy_.CreateRecvConnection(std::move(comm), PlaceOf(end), Name(end.peer)));
-    return std::unique_ptr<ProxyConnection>(std::move(proxy));
+    return proxy_.CreateRecvConnection(std::move(comm), PlaceOf(end), Name(end.peer));
   }
 
   // Adds the names of the rank and of its peer to a failure of this process or host. All ranks hear

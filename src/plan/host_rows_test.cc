@@ -4,7 +4,7 @@
 
 #include "connection/inline_bytes.h"
 #include "plan/cost_table.h"
-#include "plan/plan_for_test.h"
+#include "plan/testing/plan_by_size.h"
 
 namespace tutti {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "plan/mesh.h"
-#include "plan/plan_for_test.h"
+#include "plan/testing/plan_by_size.h"
 
 namespace tutti {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/mesh.h"
-#include "plan/plan_for_test.h"
+#include "plan/testing/plan_by_size.h"
 
 namespace tutti {
 namespace {

@@ -36,9 +36,9 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "connection/proxy_connection.h"
 #include "proxy/fifo_memory.h"
 #include "proxy/lent_buffers.h"
-#include "proxy/net_connection.h"
 #include "proxy/op_pool.h"
 #include "sys/event_loop.h"
 #include "transport/net/net.h"
@@ -73,7 +73,7 @@ class TUTTI_CAPABILITY("driver") DriverFlag {
   std::atomic<bool> taken_ = false;
 };
 
-class ConnectionCore : public NetConnection {
+class ConnectionCore : public ProxyConnection {
  public:
   FifoView fifo() const override { return memory_.view(); }
   void Begin(uint64_t chunks, uint32_t op_tag) override;

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
+#include "proxy/connection_ends.h"
 #include "proxy/fifo_memory.h"
 #include "proxy/op_pool.h"
-#include "proxy/send_connection.h"
-#include "proxy/test_pair.h"
+#include "proxy/testing/pair.h"
 #include "testing/threads.h"
 
 namespace tutti {

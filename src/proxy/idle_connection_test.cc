@@ -6,8 +6,8 @@
 #include <cstring>
 #include <thread>
 
-#include "proxy/test_pair.h"
-#include "transport/net/socket/cable.h"
+#include "proxy/testing/pair.h"
+#include "transport/testing/cable.h"
 
 namespace tutti {
 namespace {
@@ -74,8 +74,8 @@ class CabledPair {
 
  public:
   std::unique_ptr<Cable> cable;
-  std::unique_ptr<NetConnection> send;
-  std::unique_ptr<NetConnection> recv;
+  std::unique_ptr<ProxyConnection> send;
+  std::unique_ptr<ProxyConnection> recv;
 
  private:
   FifoSender out_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -44,6 +45,7 @@ class StubConnection final : public ProxyConnection {
   uint64_t ChunksDone() const override { return done_.load(); }
   void Close(Status reason) override { closed_ = std::move(reason); }
   Status status() const override { return broken_.load() ? RemoteError("broken") : Status::Ok(); }
+  std::string Describe() const override { return {}; }
 
   void Let(uint64_t chunks) { let_ = chunks; }
   void Break() { broken_ = true; }

@@ -1,7 +1,6 @@
 #include "proxy/proxy.h"
 
-#include "proxy/recv_connection.h"
-#include "proxy/send_connection.h"
+#include "proxy/connection_ends.h"
 
 namespace tutti {
 namespace {
@@ -36,17 +35,17 @@ Result<std::unique_ptr<Proxy>> Proxy::Create(const Options& options) {
   return std::unique_ptr<Proxy>(new Proxy(options, std::move(loop)));
 }
 
-Result<std::unique_ptr<NetConnection>> Proxy::CreateSendConnection(
+Result<std::unique_ptr<ProxyConnection>> Proxy::CreateSendConnection(
     std::unique_ptr<NetSendComm> comm, const FifoPlace& place, const std::string& peer) {
   TUTTI_ASSIGN(NetFifo fifo, MakeFifo(*comm, place, options_.huge_pages));
-  return std::unique_ptr<NetConnection>(
+  return std::unique_ptr<ProxyConnection>(
       std::make_unique<SendConnection>(*loop_, std::move(fifo), std::move(comm), peer));
 }
 
-Result<std::unique_ptr<NetConnection>> Proxy::CreateRecvConnection(
+Result<std::unique_ptr<ProxyConnection>> Proxy::CreateRecvConnection(
     std::unique_ptr<NetRecvComm> comm, const FifoPlace& place, const std::string& peer) {
   TUTTI_ASSIGN(NetFifo fifo, MakeFifo(*comm, place, options_.huge_pages));
-  return std::unique_ptr<NetConnection>(
+  return std::unique_ptr<ProxyConnection>(
       std::make_unique<RecvConnection>(*loop_, std::move(fifo), std::move(comm), peer));
 }
 

@@ -15,9 +15,9 @@
 
 #include "base/status.h"
 #include "connection/fifo.h"
+#include "connection/proxy_connection.h"
 #include "proxy/fifo_memory.h"
 #include "proxy/lent_buffers.h"
-#include "proxy/net_connection.h"
 #include "sys/event_loop.h"
 #include "transport/net/net.h"
 
@@ -52,12 +52,12 @@ class Proxy {
   // Makes the sending or the receiving end of a connection, whose FIFO has slots of
   // `place.slot_bytes`, a multiple of 64; the receiver's must be no less than the sender's. `peer`
   // goes into error sentences: "rank 1 on host b".
-  Result<std::unique_ptr<NetConnection>> CreateSendConnection(std::unique_ptr<NetSendComm> comm,
-                                                              const FifoPlace& place,
-                                                              const std::string& peer);
-  Result<std::unique_ptr<NetConnection>> CreateRecvConnection(std::unique_ptr<NetRecvComm> comm,
-                                                              const FifoPlace& place,
-                                                              const std::string& peer);
+  Result<std::unique_ptr<ProxyConnection>> CreateSendConnection(std::unique_ptr<NetSendComm> comm,
+                                                                const FifoPlace& place,
+                                                                const std::string& peer);
+  Result<std::unique_ptr<ProxyConnection>> CreateRecvConnection(std::unique_ptr<NetRecvComm> comm,
+                                                                const FifoPlace& place,
+                                                                const std::string& peer);
 
   // Returns the progress thread's loop. The listeners of a Net use this loop: set-up is rare and
   // short.

@@ -1,9 +1,9 @@
 // The contract over TCP sockets and the proxy: a single socket per connection, several, helper
 // threads, IPv6, and a network that has to be polled.
 
-#include "proxy/test_pair.h"
+#include "proxy/testing/pair.h"
 #include "transport/net/socket/frame.h"
-#include "transport/transport_contract_test.h"
+#include "transport/testing/transport_contract.h"
 
 namespace tutti {
 namespace {

@@ -19,7 +19,7 @@
 #include <thread>
 
 #include "base/mutex.h"
-#include "base/sanitizer_slowdown.h"
+#include "testing/sanitizer_slowdown.h"
 
 namespace tutti::testing {
 namespace {

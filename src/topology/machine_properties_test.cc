@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <random>
 
-#include "topology/machine_fuzz_target.h"
+#include "topology/testing/machine_fuzz_target.h"
 #include "topology/testing/testdata.h"
 
 namespace tutti::topology {

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "topology/machine_fuzz_target.h"
+#include "topology/testing/machine_fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   tutti::topology::fuzz::ReadMachine({reinterpret_cast<const char*>(data), size});

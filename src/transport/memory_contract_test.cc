@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "transport/transport_contract_test.h"
+#include "transport/testing/transport_contract.h"
 
 namespace tutti {
 namespace {

@@ -173,7 +173,7 @@ class Watch final : public WaitWatcher {
     Watch& watch_;
   };
 
-  // ---- Lost ranks (watch_losses.cc)
+  // ---- Lost ranks (watch.cc)
 
   // Returns the ranks that the communicator has lost, in order; this rank itself where the others
   // go on without it. All remaining ranks get the same answer, as soon as they have heard. Any
@@ -248,6 +248,14 @@ class Watch final : public WaitWatcher {
   void AwaitChange(MutexLock& lock, int64_t until_ns) TUTTI_REQUIRES(mutex_);
   std::string NameOf(int rank) const;
   std::string NameAll(std::span<const int> ranks) const;
+  void OnLost(std::span<const LostRank> lost);
+  void OnBrokenData(std::span<const std::byte> body);
+  Status LossStatus(std::span<const LostRank> lost) const;
+  void FollowBrokenData() TUTTI_EXCLUDES(mutex_);
+  // Returns whether the communicator has stopped, or `peer` has left.
+  bool IsOver(std::optional<int> peer) const TUTTI_REQUIRES(mutex_);
+  bool AwaitOver(std::optional<int> peer, Deadline deadline) TUTTI_EXCLUDES(mutex_);
+  void AgreeOnBroken(int peer, const Status& seen) TUTTI_EXCLUDES(mutex_);
 
   // watch_compare.cc
   void OnBegin() {
@@ -272,16 +280,6 @@ class Watch final : public WaitWatcher {
   std::string Answers(std::span<const int> peers, int64_t since_ns) const TUTTI_REQUIRES(mutex_);
   std::string WhatThisDoes() const TUTTI_REQUIRES(mutex_);
   Status Stalled(std::span<const int> peers, int64_t waited_ns) const;
-
-  // watch_losses.cc
-  void OnLost(std::span<const LostRank> lost);
-  void OnBrokenData(std::span<const std::byte> body);
-  Status LossStatus(std::span<const LostRank> lost) const;
-  void FollowBrokenData() TUTTI_EXCLUDES(mutex_);
-  // Returns whether the communicator has stopped, or `peer` has left.
-  bool IsOver(std::optional<int> peer) const TUTTI_REQUIRES(mutex_);
-  bool AwaitOver(std::optional<int> peer, Deadline deadline) TUTTI_EXCLUDES(mutex_);
-  void AgreeOnBroken(int peer, const Status& seen) TUTTI_EXCLUDES(mutex_);
 
   // watch_joint_calls.cc
   // Ends a JointCall from outside.

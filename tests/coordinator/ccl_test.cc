@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "coordinator/job_test.h"
-#include "coordinator/plugin_contract_test.h"
+#include "coordinator/testing/job.h"
+#include "coordinator/testing/plugin_contract.h"
 #include "testing/ranks.h"
 
 namespace tutti::coordinator {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/float_formats.h"
-#include "coordinator/adasum_test.h"
+#include "coordinator/testing/adasum_oracle.h"
 #include "gpu_job.h"
 #include "tutti/tutti.h"
 

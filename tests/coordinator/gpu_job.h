@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/job_test.h"
+#include "coordinator/testing/job.h"
 #include "testing/ranks.h"
 
 namespace tutti::coordinator {

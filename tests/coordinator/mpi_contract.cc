@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "coordinator/exchange.h"
-#include "coordinator/exchange_contract_test.h"
-#include "coordinator/operations_contract_test.h"
 #include "coordinator/operations_plugin.h"
+#include "coordinator/testing/exchange_contract.h"
+#include "coordinator/testing/operations_contract.h"
 #include "tutti/coordinator.h"
 
 // In place of MPI's own, which the plugin asks whether MPI takes the memory of GPUs.

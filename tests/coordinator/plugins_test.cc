@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/job_test.h"
 #include "coordinator/operations_plugin.h"
-#include "coordinator/plugin_contract_test.h"
+#include "coordinator/testing/job.h"
+#include "coordinator/testing/plugin_contract.h"
 #include "testing/ranks.h"
 
 namespace tutti::coordinator {

@@ -4,10 +4,10 @@
 
 #include <cerrno>
 
-#include "transport/net/net_contract_test.h"
 #include "transport/net/socket/listener.h"
 #include "transport/net/verbs/setup.h"
 #include "transport/net/verbs/table.h"
+#include "transport/testing/net_contract.h"
 #include "verbs_net_pair.h"
 
 namespace tutti {

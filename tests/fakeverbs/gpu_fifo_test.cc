@@ -88,7 +88,7 @@ class GpuFifoTest : public ::testing::Test {
   const std::unique_ptr<Proxy> proxy_ = Proxy::Create({}).value();
   const std::unique_ptr<GpuFifo> from_ = std::make_unique<GpuFifo>();
   const std::unique_ptr<GpuFifo> to_ = std::make_unique<GpuFifo>();
-  std::unique_ptr<NetConnection> send_, recv_;
+  std::unique_ptr<ProxyConnection> send_, recv_;
   FifoSender producer_;
   FifoReceiver consumer_;
 };

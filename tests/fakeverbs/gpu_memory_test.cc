@@ -6,7 +6,7 @@
 #include <cerrno>
 
 #include "lent_memory.h"
-#include "transport/net/net_contract_test.h"
+#include "transport/testing/net_contract.h"
 #include "verbs_net_pair.h"
 
 namespace tutti {

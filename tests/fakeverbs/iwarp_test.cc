@@ -5,8 +5,8 @@
 
 #include <cerrno>
 
-#include "transport/net/net_contract_test.h"
-#include "transport/net/verbs/forms_test.h"
+#include "transport/testing/net_contract.h"
+#include "transport/testing/verbs_forms.h"
 #include "verbs_net_pair.h"
 
 namespace tutti {

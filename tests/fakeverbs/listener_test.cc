@@ -6,8 +6,8 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include "transport/net/net_contract_test.h"
 #include "transport/net/verbs/setup.h"
+#include "transport/testing/net_contract.h"
 #include "verbs_net_pair.h"
 
 namespace tutti {

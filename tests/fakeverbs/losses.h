@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "fake_verbs.h"
-#include "transport/net/net_contract_test.h"
+#include "transport/testing/net_contract.h"
 
 namespace tutti {
 

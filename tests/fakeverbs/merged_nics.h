@@ -12,8 +12,8 @@
 
 #include "config/settings.h"
 #include "fake_verbs.h"
-#include "transport/net/net_contract_test.h"
 #include "transport/net/verbs/table.h"
+#include "transport/testing/net_contract.h"
 
 namespace tutti {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "merged_nics.h"
-#include "transport/net/rma_contract_test.h"
+#include "transport/testing/rma_contract.h"
 #include "verbs_net_pair.h"
 
 namespace tutti {

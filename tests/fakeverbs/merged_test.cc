@@ -13,7 +13,7 @@
 
 #include "losses.h"
 #include "merged_nics.h"
-#include "transport/net/verbs/forms_test.h"
+#include "transport/testing/verbs_forms.h"
 #include "verbs_net_pair.h"
 
 namespace tutti {

@@ -1,7 +1,7 @@
 // The contract of networks over verbs, over the stand-in.
 
-#include "transport/net/net_contract_test.h"
-#include "transport/net/verbs/forms_test.h"
+#include "transport/testing/net_contract.h"
+#include "transport/testing/verbs_forms.h"
 #include "verbs_net_pair.h"
 
 namespace tutti {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "transport/net/net_contract_test.h"
 #include "transport/net/verbs/table.h"
+#include "transport/testing/net_contract.h"
 #include "verbs_net_pair.h"
 
 namespace tutti {

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 
 #include "losses.h"
-#include "transport/net/verbs/forms_test.h"
 #include "transport/net/verbs/table.h"
+#include "transport/testing/verbs_forms.h"
 #include "verbs_net_pair.h"
 
 namespace tutti {

@@ -1,6 +1,6 @@
 // The contract of one-sided operations over verbs, over the stand-in.
 
-#include "transport/net/rma_contract_test.h"
+#include "transport/testing/rma_contract.h"
 #include "verbs_net_pair.h"
 
 namespace tutti {

@@ -9,10 +9,10 @@
 
 #include "bootstrap/auth.h"
 #include "fake_verbs.h"
-#include "transport/net/net_test_link.h"
 #include "transport/net/socket/listener.h"
 #include "transport/net/verbs/setup.h"
 #include "transport/net/verbs/verbs_net.h"
+#include "transport/testing/net_link.h"
 
 namespace tutti {
 

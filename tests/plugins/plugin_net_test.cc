@@ -11,7 +11,7 @@
 #include <cstdlib>
 
 #include "config/plugin_file.h"
-#include "transport/net/net_contract_test.h"
+#include "transport/testing/net_contract.h"
 
 namespace tutti {
 namespace {

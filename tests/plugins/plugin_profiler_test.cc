@@ -5,8 +5,8 @@
 
 #include "example_library.h"
 #include "operations/profiler/profiler.h"
-#include "transport/net/net_contract_test.h"
 #include "transport/net/plugin/plugin_net.h"
+#include "transport/testing/net_contract.h"
 
 namespace tutti {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <cstdlib>
 
-#include "transport/net/net_contract_test.h"
 #include "transport/net/plugin/plugin_net.h"
+#include "transport/testing/net_contract.h"
 
 namespace tutti {
 namespace {

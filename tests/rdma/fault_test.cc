@@ -9,8 +9,8 @@
 #include <cstdlib>
 
 #include "bootstrap/auth.h"
-#include "transport/net/net_contract_test.h"
 #include "transport/net/verbs/verbs_net.h"
+#include "transport/testing/net_contract.h"
 
 namespace tutti {
 namespace {

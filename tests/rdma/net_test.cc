@@ -1,10 +1,10 @@
 // The contracts of networks and of one-sided operations over verbs, in the virtual machine.
 
 #include "bootstrap/auth.h"
-#include "transport/net/net_contract_test.h"
-#include "transport/net/rma_contract_test.h"
-#include "transport/net/verbs/forms_test.h"
 #include "transport/net/verbs/verbs_net.h"
+#include "transport/testing/net_contract.h"
+#include "transport/testing/rma_contract.h"
+#include "transport/testing/verbs_forms.h"
 
 namespace tutti {
 namespace {

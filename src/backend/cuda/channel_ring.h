@@ -9,8 +9,10 @@
 
 #include "backend/cuda/channel_fifo.h"
 #include "backend/cuda/channel_two_level.h"
+#include "backend/cuda/device/kernel.h"
 #include "backend/cuda/ring_steps.h"
-#include "kernels/ring_collective.h"
+#include "kernels/rank_order.h"
+#include "kernels/ring.h"
 
 namespace tutti::cuda {
 
@@ -209,3 +211,10 @@ TUTTI_HD void RunChannelMove(const ChannelArgs& args, uint32_t channel) {
 }
 
 }  // namespace tutti::cuda
+
+// The entries of kernels, defined in device/channel.cu.
+#define TUTTI_CHANNEL_KERNEL(name, ...) \
+  TUTTI_KERNEL_OF(name, ChannelArgs, tutti::cuda::kChannelThreads, 1, __VA_ARGS__)
+
+#define TUTTI_CHANNEL_REDUCTION(name, T) \
+  TUTTI_CHANNEL_KERNEL(tutti_##name##_channel, RunChannelReduction<T>)

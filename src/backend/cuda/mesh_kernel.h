@@ -1,9 +1,11 @@
 #pragma once
 
-// Runs the kernels of the mesh. There is one function for each family: reductions of an element
-// type, and moving bytes, each by the mesh, round a ring, or between registered buffers. The
-// function selects the algorithm and the primitives by the kernel's arguments.
+// The kernels of the mesh, and what their blocks run. There is one function for each family:
+// reductions of an element type, and moving bytes, each by the mesh, round a ring, or between
+// registered buffers. The function selects the algorithm and the primitives by the kernel's
+// arguments.
 
+#include "backend/cuda/device/kernel.h"
 #include "backend/cuda/mesh_args.h"
 #include "backend/cuda/mesh_ll.h"
 #include "backend/cuda/mesh_ll128.h"
@@ -11,7 +13,8 @@
 #include "backend/cuda/mesh_simple.h"
 #include "backend/cuda/mesh_symmetric.h"
 #include "kernels/mesh.h"
-#include "kernels/ring_collective.h"
+#include "kernels/rank_order.h"
+#include "kernels/ring.h"
 #include "kernels/symmetric.h"
 
 namespace tutti::cuda {
@@ -128,3 +131,19 @@ TUTTI_HD void RunSymmetricMove(const SymmetricArgs& args, uint32_t block) {
 }
 
 }  // namespace tutti::cuda
+
+// The entries of kernels, defined in the files of device/ for each element type.
+#define TUTTI_KERNEL(name, ...) TUTTI_KERNEL_OF(name, MeshArgs, tutti::kLLLines, 2, __VA_ARGS__)
+// The LL lines of all peers at once take many registers, and small messages need few blocks.
+#define TUTTI_LL_KERNEL(name, ...) TUTTI_KERNEL_OF(name, MeshArgs, tutti::kLLLines, 1, __VA_ARGS__)
+#define TUTTI_LL128_KERNEL(name, ...) \
+  TUTTI_KERNEL_OF(name, MeshArgs, tutti::kLL128Threads, 1, __VA_ARGS__)
+#define TUTTI_SYMMETRIC_KERNEL(name, ...) \
+  TUTTI_KERNEL_OF(name, SymmetricArgs, tutti::kLL128Threads, 1, __VA_ARGS__)
+
+#define TUTTI_REDUCTION(name, T)                                                        \
+  TUTTI_LL_KERNEL(tutti_ll_##name, RunReduction<T, tutti::cuda::LLPrimitives>)          \
+  TUTTI_LL128_KERNEL(tutti_ll128_##name, RunReduction<T, tutti::cuda::LL128Primitives>) \
+  TUTTI_KERNEL(tutti_simple_##name, RunReduction<T, tutti::cuda::SimplePrimitives>)     \
+  TUTTI_KERNEL(tutti_ring_##name, RunRingReduction<T>)                                  \
+  TUTTI_SYMMETRIC_KERNEL(tutti_symmetric_##name, RunSymmetricReduction<T>)

@@ -19,7 +19,7 @@
 //
 // Set-up of a connection may wait, with a deadline and an abort flag. No later call waits.
 //
-// rma.h has one-sided operations, memory.h memory. net_contract_test.h tests every network's
+// rma.h has one-sided operations, memory.h memory. net_contract.h tests every network's
 // promises.
 //
 // Threads: Net, its listeners and their set-up calls may be used from any thread. A comm is used by

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "sys/shared_memory.h"
-#include "transport/transport_contract_test.h"
+#include "transport/testing/transport_contract.h"
 
 namespace tutti {
 namespace {

@@ -1,4 +1,4 @@
-#include "backend/cuda/device/kernel.h"
+#include "backend/cuda/mesh_kernel.h"
 
 TUTTI_LL_KERNEL(tutti_ll_move, RunMove<tutti::cuda::LLPrimitives>)
 TUTTI_LL128_KERNEL(tutti_ll128_move, RunMove<tutti::cuda::LL128Primitives>)

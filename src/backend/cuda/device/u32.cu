@@ -1,3 +1,3 @@
-#include "backend/cuda/device/kernel.h"
+#include "backend/cuda/mesh_kernel.h"
 
 TUTTI_REDUCTION(u32, uint32_t)

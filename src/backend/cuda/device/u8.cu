@@ -1,3 +1,3 @@
-#include "backend/cuda/device/kernel.h"
+#include "backend/cuda/mesh_kernel.h"
 
 TUTTI_REDUCTION(u8, uint8_t)

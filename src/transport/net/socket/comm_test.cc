@@ -9,10 +9,10 @@
 #include <random>
 #include <thread>
 
-#include "transport/net/socket/fuzz_targets.h"
 #include "transport/net/socket/recv_comm.h"
 #include "transport/net/socket/send_comm.h"
 #include "transport/net/socket/stripe.h"
+#include "transport/testing/socket_fuzz_targets.h"
 
 namespace tutti {
 namespace {

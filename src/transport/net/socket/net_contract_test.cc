@@ -1,9 +1,9 @@
 // The contract of networks over TCP sockets: one socket per connection, several, helper threads,
 // IPv6, checksums and encryption.
 
-#include "transport/net/net_contract_test.h"
+#include "transport/testing/net_contract.h"
 
-#include "transport/net/socket/socket_net_pair.h"
+#include "transport/testing/socket_net_pair.h"
 
 namespace tutti {
 namespace {

@@ -10,10 +10,10 @@
 #include <thread>
 #include <vector>
 
-#include "transport/net/net_contract_test.h"
-#include "transport/net/socket/cable.h"
-#include "transport/net/socket/fuzz_targets.h"
-#include "transport/net/socket/message_stream.h"
+#include "transport/testing/cable.h"
+#include "transport/testing/message_stream.h"
+#include "transport/testing/net_contract.h"
+#include "transport/testing/socket_fuzz_targets.h"
 
 namespace tutti {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <random>
 
-#include "transport/net/rma_contract_test.h"
-#include "transport/net/socket/rma_fuzz_target.h"
-#include "transport/net/socket/socket_net_pair.h"
+#include "transport/testing/rma_contract.h"
+#include "transport/testing/rma_fuzz_target.h"
+#include "transport/testing/socket_net_pair.h"
 
 namespace tutti {
 namespace {

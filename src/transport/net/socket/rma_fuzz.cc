@@ -1,7 +1,7 @@
 // libFuzzer entry for the input of a connection for one-sided operations (make fuzz). The first
 // byte chooses the size of the pieces.
 
-#include "transport/net/socket/rma_fuzz_target.h"
+#include "transport/testing/rma_fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "transport/net/rma.h"
-#include "transport/net/socket/cable.h"
 #include "transport/net/socket/rma_comm.h"
+#include "transport/testing/cable.h"
 
 namespace tutti {
 namespace {

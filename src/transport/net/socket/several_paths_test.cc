@@ -5,8 +5,8 @@
 #include <array>
 #include <memory>
 
-#include "transport/net/socket/cable.h"
-#include "transport/net/socket/message_stream.h"
+#include "transport/testing/cable.h"
+#include "transport/testing/message_stream.h"
 
 namespace tutti {
 namespace {

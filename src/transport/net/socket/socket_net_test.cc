@@ -12,8 +12,8 @@
 #include "bootstrap/auth.h"
 #include "bootstrap/wire.h"
 #include "testing/threads.h"
-#include "transport/net/socket/fuzz_targets.h"
 #include "transport/net/socket/listener.h"
+#include "transport/testing/socket_fuzz_targets.h"
 
 namespace tutti {
 namespace {

@@ -1,7 +1,7 @@
 // libFuzzer entry for the input of a connection (make fuzz). The first byte chooses the end under
 // test and the size of the pieces.
 
-#include "transport/net/socket/fuzz_targets.h"
+#include "transport/testing/socket_fuzz_targets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;

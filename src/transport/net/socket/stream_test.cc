@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <random>
 
-#include "transport/net/socket/fuzz_targets.h"
+#include "transport/testing/socket_fuzz_targets.h"
 
 namespace tutti {
 namespace {

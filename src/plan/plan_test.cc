@@ -1,4 +1,4 @@
-#include "plan/planner.h"
+#include "plan/plan.h"
 
 #include <gtest/gtest.h>
 

@@ -13,10 +13,10 @@
 
 #include "coordinator/communicator.h"
 #include "coordinator/exchange.h"
-#include "coordinator/exchange_contract_test.h"
-#include "coordinator/operations_contract_test.h"
 #include "coordinator/operations_plugin.h"
-#include "coordinator/two_hosts_test.h"
+#include "coordinator/testing/exchange_contract.h"
+#include "coordinator/testing/operations_contract.h"
+#include "coordinator/testing/two_hosts.h"
 
 namespace tutti::coordinator {
 

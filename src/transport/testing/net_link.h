@@ -1,7 +1,7 @@
 #pragma once
 
 // For tests: the two sides of a network, as two processes have them, and a connection between them.
-// The contract suites of networks (net_contract_test.h, rma_contract_test.h) use them.
+// The contract suites of networks (net_contract.h, rma_contract.h) use them.
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/sanitizer_slowdown.h"
 #include "base/unique_fd.h"
+#include "testing/sanitizer_slowdown.h"
 #include "transport/net/net.h"
 
 namespace tutti {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "bootstrap/auth.h"
-#include "proxy/polled_comm.h"
 #include "proxy/proxy.h"
+#include "proxy/testing/polled_comm.h"
 #include "transport/net/socket/socket_net.h"
 
 namespace tutti {
@@ -31,8 +31,8 @@ struct TestSide {
 struct TestPair {
   TestSide sending;
   TestSide receiving;
-  std::unique_ptr<NetConnection> send_connection;
-  std::unique_ptr<NetConnection> recv_connection;
+  std::unique_ptr<ProxyConnection> send_connection;
+  std::unique_ptr<ProxyConnection> recv_connection;
 
   static Result<std::unique_ptr<TestPair>> Create(size_t slot_bytes, const Settings& settings,
                                                   bool ipv6 = false, bool polled = false,

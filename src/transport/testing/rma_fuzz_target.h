@@ -6,8 +6,8 @@
 
 #include <unistd.h>
 
-#include "transport/net/socket/fuzz_targets.h"
 #include "transport/net/socket/rma_comm.h"
+#include "transport/testing/socket_fuzz_targets.h"
 
 namespace tutti::fuzz {
 

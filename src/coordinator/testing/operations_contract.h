@@ -15,8 +15,8 @@
 
 #include "base/float_formats.h"
 #include "coordinator/adasum.h"
-#include "coordinator/adasum_test.h"
 #include "coordinator/operations.h"
+#include "coordinator/testing/adasum_oracle.h"
 
 namespace tutti::coordinator {
 

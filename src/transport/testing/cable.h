@@ -19,8 +19,8 @@
 #include "base/unique_fd.h"
 #include "bootstrap/wire.h"
 #include "sys/tcp.h"
-#include "transport/net/net_test_link.h"
-#include "transport/net/socket/socket_net_pair.h"
+#include "transport/testing/net_link.h"
+#include "transport/testing/socket_net_pair.h"
 
 namespace tutti {
 

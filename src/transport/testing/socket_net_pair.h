@@ -7,9 +7,9 @@
 #include <string>
 
 #include "bootstrap/auth.h"
-#include "transport/net/net_test_link.h"
 #include "transport/net/socket/seal.h"
 #include "transport/net/socket/socket_net.h"
+#include "transport/testing/net_link.h"
 
 namespace tutti {
 

@@ -1,6 +1,7 @@
 #pragma once
 
-// The sending end of a proxy connection: the consumer of the kernel's FIFO.
+// The two ends of a proxy connection. The sending end is the consumer of its kernel's FIFO, and the
+// receiving end is the producer.
 
 #include <array>
 #include <cstdint>
@@ -57,6 +58,41 @@ class SendConnection final : public ConnectionCore {
   const bool carries_op_tag_;
   FifoReceiver fifo_;
   std::array<NetRequest*, kNetWindow> requests_ = {};  // valid for chunks [done, posted)
+};
+
+class RecvConnection final : public ConnectionCore {
+ public:
+  RecvConnection(EventLoop& loop, NetFifo fifo, std::unique_ptr<NetRecvComm> comm,
+                 const std::string& peer);
+  ~RecvConnection() override { Stop(); }
+
+  Status Flush(int64_t, const std::atomic<bool>*) override { return status(); }
+
+ private:
+  Result<bool> Move() override;
+  Status PostReceives();
+  // Take arrived chunks, begin to flush them, and announce the flushed chunks.
+  Status TakeWhatCame();
+  Status FlushWhatCame();
+  Result<bool> AnnounceWhatIsFlushed();
+  Result<NetReceived> Chunk(const NetReceived& message) const;
+  void Publish(const NetReceived& chunk);
+
+  const std::unique_ptr<NetRecvComm> comm_;
+  const std::unique_ptr<NetMemory> registration_;  // The FIFO's registration.
+  const bool matches_op_tags_;
+  const bool carries_op_tag_;
+  const bool receives_ahead_;
+  const bool in_slots_;
+  const bool flush_;
+  FifoSender fifo_;
+  // Chunks over the connection's life: done <= flushing_ <= came_ <= posted. Where nothing has to
+  // be flushed, all chunks that came are flushing_.
+  uint64_t came_ = 0;
+  uint64_t flushing_ = 0;
+  std::array<NetRequest*, kNetWindow> requests_ = {};  // valid for chunks [came_, posted)
+  std::array<NetReceived, kNetWindow> received_ = {};  // valid for chunks [done, came_)
+  std::array<NetRequest*, kNetWindow> flushes_ = {};   // valid for chunks [done, flushing_)
 };
 
 }  // namespace tutti

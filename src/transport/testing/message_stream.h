@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "transport/net/net_test_link.h"
+#include "transport/testing/net_link.h"
 
 namespace tutti::message_stream {
 

@@ -15,7 +15,7 @@
 #include <tuple>
 
 #include "testing/threads.h"
-#include "transport/net/net_test_link.h"
+#include "transport/testing/net_link.h"
 
 namespace tutti {
 namespace net_contract {

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "testing/threads.h"
-#include "transport/net/net_test_link.h"
 #include "transport/net/rma.h"
+#include "transport/testing/net_link.h"
 
 namespace tutti {
 namespace rma_contract {

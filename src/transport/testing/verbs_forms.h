@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "config/settings.h"
-#include "transport/net/net_test_link.h"
+#include "transport/testing/net_link.h"
 
 namespace tutti {
 
