@@ -262,15 +262,13 @@ Status GpuChannels::Connect(const CollectiveTask& task, const Plan& plan, uint32
 // lent.
 uint32_t GpuChannels::LentOf(const CollectiveTask& task, const cuda::ChannelArgs& args) const {
   if (task.parts) return 0;
-  const auto n = static_cast<size_t>(num_ranks());
-  const size_t in = task.bytes() * (task.collective == Collective::kReduceScatter ? n : 1);
-  const size_t out = task.bytes() * (task.collective == Collective::kAllGather ? n : 1);
+  const BufferSizes sizes = SizesOf(task, rank(), num_ranks());
   const auto lies = [&](const void* data, size_t bytes) {
     return connections_->IsLent(static_cast<const std::byte*>(data), bytes);
   };
   const bool sends_input = !args.in_rank_order && !args.reduce.scale;
-  return (sends_input && lies(task.send, in) ? cuda::kLendsInput : 0) |
-         (lies(task.recv, out) ? cuda::kLendsOutput : 0);
+  return (sends_input && lies(task.send, sizes.send) ? cuda::kLendsInput : 0) |
+         (lies(task.recv, sizes.recv) ? cuda::kLendsOutput : 0);
 }
 
 Status GpuChannels::LaunchTree(const CollectiveTask& task, const Plan& plan, cuda::Stream stream) {

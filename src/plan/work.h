@@ -48,6 +48,14 @@ constexpr bool HasRoot(Collective collective) {
          collective == Collective::kGatherV || collective == Collective::kScatterV;
 }
 
+// Returns whether the count of a call is the length of one rank's part, of which the larger buffer
+// has one for each rank.
+constexpr bool CountsOnePart(Collective collective) {
+  return collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
+         collective == Collective::kAlltoAll || collective == Collective::kGather ||
+         collective == Collective::kScatter;
+}
+
 // Returns whether a count is known only to the two ranks between which the elements move. Ranks
 // cannot plan by such counts, and compare them in pairs.
 constexpr bool HasCountsByPair(Collective collective) {
