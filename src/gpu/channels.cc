@@ -22,7 +22,7 @@ Result<std::unique_ptr<GpuChannels>> GpuChannels::Create(
   std::unique_ptr<GpuChannels> made(new GpuChannels(peers, watch));
   made->connections_ = std::move(connections);
   made->network_ = options.network;
-  PlanContext context = made->MapMachines();
+  PlanContext context = made->ContextOfPlans();
   context.deterministic = settings.deterministic;
   context.channel.network_bytes_per_us = options.network_bytes_per_us;
   TUTTI_TRY(ApplyAlgorithmList(settings.algo, context));
@@ -69,21 +69,13 @@ GpuChannels::~GpuChannels() {
   StopThreads();
 }
 
-// Sorts the ranks by host, and collects the facts that plans depend on. These facts are the same on
-// all ranks.
-PlanContext GpuChannels::MapMachines() {
-  std::map<uint64_t, int> leaders;
-  const auto all = peers().peers;
-  for (int r = 0; r < num_ranks(); ++r) {
-    const uint64_t host = all[static_cast<size_t>(r)].host_hash;
-    machines_.leader.push_back(leaders.emplace(host, r).first->second);
-    if (host == all[static_cast<size_t>(rank())].host_hash) machines_.here.push_back(r);
-  }
+// Collects the facts that plans depend on. These facts are the same on all ranks.
+PlanContext GpuChannels::ContextOfPlans() const {
   const ChannelShape& shape = connections_->shape();
   PlanContext context;
   context.kind = RankKind::kChannels;
   context.num_ranks = num_ranks();
-  context.hosts.count = connections_->rings().num_hosts();
+  context.hosts = HostLayoutOf(machines().leader);
   context.channel = {
       .channels = shape.channels,
       .slot_bytes = shape.ring_slot_bytes,
@@ -92,7 +84,6 @@ PlanContext GpuChannels::MapMachines() {
   if (connections_->HasTrees()) {
     context.channel.trees = connections_->trees().size();
     context.channel.tree_slot_bytes = shape.tree_slot_bytes;
-    context.hosts.most = connections_->most_local_ranks();
   }
   return context;
 }

@@ -49,6 +49,7 @@ class DeviceOperations : public Operations {
   // Has a tuner advise the plans. Null: no tuner. The tuner must outlive the operations. Called
   // once, before the first Run.
   void set_tuner(CostAdviser* tuner) { planner_ = Planner(planner_.context(), tuner); }
+  const MachineMap& machines() const final { return peers_.machines; }
   std::string DescribeTransports() const final;
   Status CheckIdle() const final;
   Status GiveBackMemory() final;

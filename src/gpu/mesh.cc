@@ -59,12 +59,6 @@ Status GpuMesh::CheckRanks(std::span<const PeerInfo> peers) {
   return Status::Ok();
 }
 
-GpuMesh::GpuMesh(const GpuPeers& peers, Watch& watch) : DeviceOperations(peers, watch) {
-  machines_.leader.resize(peers.peers.size());
-  machines_.here.resize(peers.peers.size());
-  std::iota(machines_.here.begin(), machines_.here.end(), 0);
-}
-
 Result<TriedWindows<GpuMesh>> GpuMesh::Create(const GpuPeers& peers, Watch& watch,
                                               const Settings& settings, WindowPlace place) {
   std::unique_ptr<GpuMesh> mesh(new GpuMesh(peers, watch));

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "base/exceptions.h"
+#include "plan/ranks_by_host.h"
 #include "sys/mapped.h"
 
 namespace tutti {
@@ -172,15 +172,13 @@ Status HostOperations::CheckBuffer(const void* begin, size_t bytes, const char* 
 }
 
 std::string HostOperations::DescribeTransports() const {
-  std::map<int, std::vector<int>> machines;
-  for (size_t r = 0; r < peers_.size(); ++r)
-    machines[machines_.leader[r]].push_back(static_cast<int>(r));
+  const auto machines = RanksByHost(std::span<const int>(machines_.leader));
   std::string text;
-  for (const auto& [leader, ranks] : machines) {
+  for (const std::vector<int>& ranks : machines) {
     if (!text.empty()) text += "; ";
     std::string list;
     for (const int r : ranks) list += fmt::format("{}{}", list.empty() ? "" : ",", r);
-    const PeerInfo& peer = peers_[static_cast<size_t>(leader)];
+    const PeerInfo& peer = peers_[static_cast<size_t>(ranks.front())];
     text += ranks.size() > 1 ? fmt::format("ranks {} on {} by shared memory", list, peer.host)
                              : fmt::format("rank {} on {} alone", list, peer.host);
   }
