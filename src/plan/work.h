@@ -37,6 +37,12 @@ constexpr bool MovesWholeVector(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kBarrier;
 }
 
+// Returns whether a ring moves the vector from rank to rank in one direction: from the root or to
+// the root.
+constexpr bool IsChain(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce;
+}
+
 constexpr bool Reduces(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kReduce ||
          collective == Collective::kReduceScatter || collective == Collective::kReduceScatterV;
