@@ -270,16 +270,9 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
 }
 
 void GpuJoin::AddOneSidedNetwork(DeviceOperations& operations) const {
-  std::shared_ptr<Net> net =
-      OneSidedNet(context_.process.proxy(), context_.settings, context_.bootstrap, network_.net);
-  // Where the network for one-sided operations is another one, its first device is as good as any.
-  const int device = net == network_.net ? network_.device : 0;
-  std::shared_ptr<RmaGroups> groups;
-  if (network_.net)
-    groups = OneSidedGroups(context_.settings, *network_.net, network_.device);
-  else if (net)
-    groups = OneSidedGroups(context_.settings, *net, device);
-  operations.set_one_sided_network({std::move(net), device, std::move(groups)});
+  operations.set_one_sided_network(ChooseOneSided(context_.process.proxy(), context_.settings,
+                                                  context_.bootstrap, network_.net,
+                                                  network_.device));
 }
 
 }  // namespace

@@ -188,21 +188,25 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
                       ranks.NameOf(static_cast<size_t>(without)), first.name);
 }
 
-std::shared_ptr<Net> OneSidedNet(Proxy& proxy, const Settings& settings, const Bootstrap& bootstrap,
-                                 std::shared_ptr<Net> net) {
-  if (net != nullptr && net->rma() != nullptr) return net;
-  Result<std::unique_ptr<Net>> sockets = SocketNet::Create(
-      proxy.loop(), NetworkKey(bootstrap.key_holder().key, settings), settings, {});
-  const Status status = sockets.ok() ? (*sockets)->IsViable() : sockets.status();
-  TUTTI_INFO(kLogInit | kLogNet, "{} has no one-sided operations; {}",
-             net != nullptr ? net->name() : "what joins the ranks",
-             status.ok() ? "sockets carry them" : status.message());
-  return status.ok() ? std::shared_ptr<Net>(std::move(sockets).value()) : nullptr;
-}
-
-std::shared_ptr<RmaGroups> OneSidedGroups(const Settings& settings, const Net& net, int device) {
-  const std::vector<std::string>& paths = net.devices()[static_cast<size_t>(device)].pci_paths;
-  return RmaPlugins::Find(settings, paths.empty() ? std::string() : paths.front());
+Operations::OneSidedNetwork ChooseOneSided(Proxy& proxy, const Settings& settings,
+                                           const Bootstrap& bootstrap, std::shared_ptr<Net> net,
+                                           int device) {
+  Operations::OneSidedNetwork chosen = {net, device};
+  if (net == nullptr || net->rma() == nullptr) {
+    Result<std::unique_ptr<Net>> sockets = SocketNet::Create(
+        proxy.loop(), NetworkKey(bootstrap.key_holder().key, settings), settings, {});
+    const Status status = sockets.ok() ? (*sockets)->IsViable() : sockets.status();
+    TUTTI_INFO(kLogInit | kLogNet, "{} has no one-sided operations; {}",
+               net != nullptr ? net->name() : "what joins the ranks",
+               status.ok() ? "sockets carry them" : status.message());
+    // The first device of the sockets is as good as any.
+    chosen = {status.ok() ? std::shared_ptr<Net>(std::move(sockets).value()) : nullptr};
+  }
+  if (net == nullptr) net = chosen.net, device = 0;
+  if (net == nullptr) return chosen;
+  const std::vector<std::string>& paths = net->devices()[static_cast<size_t>(device)].pci_paths;
+  chosen.groups = RmaPlugins::Find(settings, paths.empty() ? std::string() : paths.front());
+  return chosen;
 }
 
 }  // namespace tutti
