@@ -61,13 +61,6 @@ GpuOneSided::GpuOneSided(const Parts& parts, GpuGin::ForStreams gin)
       sent_(parts_.symmetric->num_ranks()),
       taken_(parts_.symmetric->num_ranks()) {}
 
-GpuOneSided::~GpuOneSided() {
-  const cuda::ManagingScope scope(driver(), parts_.device->context());
-  const MutexLock lock(mutex_);
-  for (const cuda::Event event : marks_) driver().EventDestroy(event);
-  if (last_put_ != nullptr) driver().EventDestroy(last_put_);
-}
-
 Status GpuOneSided::CheckStream(cuda::Stream stream) const {
   int captured = 0;
   TUTTI_TRY(driver().Check(driver().StreamIsCapturing(stream, &captured),
@@ -104,17 +97,17 @@ Status GpuOneSided::RunPut(const Put& put, const std::shared_ptr<const Window>& 
                            cuda::Stream stream) {
   const MutexLock lock(mutex_);
   if (last_put_ == nullptr) {
-    TUTTI_TRY(driver().Check(driver().EventCreate(&last_put_, cuda::kEventWithoutTiming),
-                             "creating an event"));
+    TUTTI_ASSIGN(last_put_, cuda::MakeEvent(*parts_.device));
   } else {
     // The wait is also needed on the stream of the last put, because another stream may have the
     // same handle now.
-    TUTTI_TRY(driver().Check(driver().StreamWaitEvent(stream, last_put_, 0),
+    TUTTI_TRY(driver().Check(driver().StreamWaitEvent(stream, last_put_.get(), 0),
                              "ordering one-sided calls on different streams"));
   }
   Status queued =
       team_.Has(put.peer) ? PutInTeam(put, stream) : PutByProxy(put, source.get(), stream);
-  Status recorded = driver().Check(driver().EventRecord(last_put_, stream), "recording an event");
+  Status recorded =
+      driver().Check(driver().EventRecord(last_put_.get(), stream), "recording an event");
   TUTTI_TRY(std::move(queued));
   TUTTI_TRY(std::move(recorded));
   return Mark(stream);
@@ -176,30 +169,29 @@ Status GpuOneSided::RunWait(const std::vector<Awaited>& awaited, cuda::Stream st
 // Records an event behind a call. Reuses an event that an earlier call no longer needs.
 Status GpuOneSided::Mark(cuda::Stream stream) {
   const cuda::RelaxedCapture relaxed(driver());
-  cuda::Event mark = nullptr;
-  if (!marks_.empty() && driver().EventQuery(marks_.front()) == 0) {
-    mark = marks_.front();
+  cuda::OwnEvent mark;
+  if (!marks_.empty() && driver().EventQuery(marks_.front().get()) == 0) {
+    mark = std::move(marks_.front());
     marks_.pop_front();
   } else {
-    TUTTI_TRY(driver().Check(driver().EventCreate(&mark, cuda::kEventWithoutTiming),
-                             "creating an event"));
+    TUTTI_ASSIGN(mark, cuda::MakeEvent(*parts_.device));
   }
-  marks_.push_back(mark);
-  return driver().Check(driver().EventRecord(mark, stream), "recording an event");
+  marks_.push_back(std::move(mark));
+  return driver().Check(driver().EventRecord(marks_.back().get(), stream), "recording an event");
 }
 
 // Each put is behind the put before. Where CUDA has failed nothing runs any more.
 bool GpuOneSided::PutsDone() {
   const cuda::ManagingScope scope(driver(), parts_.device->context());
   const MutexLock lock(mutex_);
-  return last_put_ == nullptr || driver().EventQuery(last_put_) != cuda::kNotReady;
+  return last_put_ == nullptr || driver().EventQuery(last_put_.get()) != cuda::kNotReady;
 }
 
 bool GpuOneSided::AllDone() {
   const cuda::ManagingScope scope(driver(), parts_.device->context());
   const MutexLock lock(mutex_);
-  return std::none_of(marks_.begin(), marks_.end(), [this](cuda::Event mark) {
-    return driver().EventQuery(mark) == cuda::kNotReady;
+  return std::none_of(marks_.begin(), marks_.end(), [this](const cuda::OwnEvent& mark) {
+    return driver().EventQuery(mark.get()) == cuda::kNotReady;
   });
 }
 
