@@ -25,21 +25,17 @@ using cuda::AddressOf;
 
 }  // namespace
 
-class GpuOneSided::Call final : public OneSidedCall {
+// A call that cannot be captured.
+class GpuOneSided::Call final : public OneSidedFunction {
  public:
-  using Queue = std::function<Status(cuda::Stream stream)>;
-  Call(const GpuOneSided& owner, bool waits, Queue queue)
-      : owner_(owner), waits_(waits), queue_(std::move(queue)) {}
-  bool waits() const override { return waits_; }
+  Call(const GpuOneSided& owner, bool waits, std::function<Status(void*)> queue)
+      : OneSidedFunction(waits, std::move(queue)), owner_(owner) {}
   Status Check(void* stream) const override {
     return owner_.CheckStream(static_cast<cuda::Stream>(stream));
   }
-  Status Run(void* stream) const override { return queue_(static_cast<cuda::Stream>(stream)); }
 
  private:
   const GpuOneSided& owner_;
-  const bool waits_;
-  const Queue queue_;
 };
 
 GinPlan GpuOneSided::PlanFor(int num_ranks) {
@@ -81,15 +77,15 @@ Result<std::shared_ptr<const OneSidedCall>> GpuOneSided::MakePut(Put put) {
           put.peer);
   }
   return std::shared_ptr<const OneSidedCall>(std::make_shared<Call>(
-      *this, /*waits=*/false, [this, put = std::move(put), source](cuda::Stream stream) {
-        return RunPut(put, source, stream);
+      *this, /*waits=*/false, [this, put = std::move(put), source](void* stream) {
+        return RunPut(put, source, static_cast<cuda::Stream>(stream));
       }));
 }
 
 std::shared_ptr<const OneSidedCall> GpuOneSided::MakeWait(std::vector<Awaited> awaited) {
   return std::make_shared<Call>(*this, /*waits=*/true,
-                                [this, awaited = std::move(awaited)](cuda::Stream stream) {
-                                  return RunWait(awaited, stream);
+                                [this, awaited = std::move(awaited)](void* stream) {
+                                  return RunWait(awaited, static_cast<cuda::Stream>(stream));
                                 });
 }
 
