@@ -147,9 +147,8 @@ class DeviceOperations : public Operations {
   Status PreparePacking(const CollectiveTask& task) TUTTI_REQUIRES(launch_mutex_);
   // Checks and launches the tasks of one group, without one-sided calls.
   GpuQueue::Outcome Launch(std::span<const IssuedTask> tasks);
+  // Runs a group with one-sided calls.
   Status RunWithOneSided(std::span<const IssuedTask> tasks);
-  // Runs the one-sided calls of a group that wait, or the calls that do not wait.
-  Status RunOneSided(std::span<const IssuedTask> tasks, bool waits) const;
   Status StopBehind(const Status& failure);
 
   const GpuPeers peers_;

@@ -116,29 +116,22 @@ Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
   return status;
 }
 
-// Runs collectives and one-sided calls in order, then all messages together. One-sided calls that
-// wait come last, because other ranks may be waiting for the messages of this rank.
+// Runs collectives and one-sided calls in order, then all messages together.
 Status HostOperations::RunInTurn(std::span<const IssuedTask> tasks) {
   const Profiler::Span group = Profiler::OfGroup(profiler_.get(), tasks.size());
   bool has_messages = false;
-  bool awaits = false;
   for (const IssuedTask& issued : tasks) {
     if (const auto* const task = std::get_if<CollectiveTask>(&issued.task)) {
       const Profiler::Span call = Profiler::OfCall(profiler_.get(), issued);
       TUTTI_TRY(executor_->RunCollective(*task));
     } else if (const auto* const one_sided = std::get_if<OneSidedTask>(&issued.task)) {
-      awaits |= one_sided->call->waits();
       if (!one_sided->call->waits()) TUTTI_TRY(one_sided->call->Run(issued.stream));
     } else {
       has_messages = true;
     }
   }
   if (has_messages) TUTTI_TRY(RunMessages(tasks));
-  if (!awaits) return Status::Ok();
-  for (const IssuedTask& issued : tasks)
-    if (const auto* const task = std::get_if<OneSidedTask>(&issued.task))
-      if (task->call->waits()) TUTTI_TRY(task->call->Run(issued.stream));
-  return Status::Ok();
+  return RunOneSided(tasks, /*waits=*/true);
 }
 
 Status HostOperations::RunMessages(std::span<const IssuedTask> tasks) {

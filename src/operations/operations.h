@@ -167,6 +167,15 @@ class Operations {
  protected:
   explicit Operations(HandOver hand_over) : hand_over_(hand_over) {}
 
+  // Runs the one-sided calls of a group that wait, or the calls that do not wait. Calls that wait
+  // come last in a group, because another rank may be waiting for an earlier task of the group.
+  static Status RunOneSided(std::span<const IssuedTask> tasks, bool waits) {
+    for (const IssuedTask& issued : tasks)
+      if (const auto* const task = std::get_if<OneSidedTask>(&issued.task))
+        if (task->call->waits() == waits) TUTTI_TRY(task->call->Run(issued.stream));
+    return Status::Ok();
+  }
+
  private:
   const HandOver hand_over_;
 };
