@@ -50,10 +50,9 @@ HostOneSided::Counter& HostOneSided::CounterAt(int place, int from) const {
 Status HostOneSided::RunPut(const Put& put) {
   if (watch_.stopped()) return watch_.StopReason();
   if (signals_->team.Has(put.peer)) return PutInTeam(put);
-  const RemoteWindows::Signal signal = {signals_->handle,
-                                        static_cast<uint64_t>(rank_) * sizeof(Counter)};
-  Status status = remote_->Put(put.peer, put.window ? put.window->handle : nullptr, put.offset,
-                               put.data, signal);
+  const RemoteWindows::Place to = {put.window ? put.window->handle : nullptr, put.offset};
+  Status status = remote_->Put(put.peer, to, put.data,
+                               {signals_->handle, static_cast<uint64_t>(rank_) * sizeof(Counter)});
   if (status.ok()) return status;
   status = watch_.FirstReason(std::move(status), put.peer);
   watch_.Stop(status, /*tell=*/true);
