@@ -183,12 +183,9 @@ Status GpuMesh::LaunchAlone(const CollectiveTask& task, cuda::Stream stream) {
   const Plan plan = MakePlan(
       pair, {.collective = Collective::kAllReduce, .count = task.count, .type = task.type});
   cuda::MeshArgs args = args_;
-  args.input = static_cast<const std::byte*>(task.send);
-  args.output = static_cast<std::byte*>(task.recv);
-  args.count = args.stride = task.count;
-  args.block_elems = plan.channel_elems;
-  args.chunk_elems = plan.chunk_elems;
-  args.reduce = ReduceArgsOf(task, planner_.context(), plan);
+  SetArgs(task, plan, args);
+  args.algorithm = args_.algorithm;
+  args.protocol = args_.protocol;
   return device().Launch(args, task.type, ShapeOf(plan, task), stream);
 }
 
