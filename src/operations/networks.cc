@@ -123,17 +123,6 @@ Key NetworkKey(const Key& job, const Settings& settings) {
   return KeyFromText(text + settings.comm_key);
 }
 
-bool Offers(const Offer& offer, uint64_t name) {
-  return std::find(offer.names.begin(), offer.names.end(), name) != offer.names.end();
-}
-
-// Returns the first rank that does not offer the network, or -1.
-int FirstWithout(std::span<const Offer> offers, uint64_t name) {
-  const auto none = std::find_if(offers.begin(), offers.end(),
-                                 [&](const Offer& offer) { return !Offers(offer, name); });
-  return none == offers.end() ? -1 : static_cast<int>(none - offers.begin());
-}
-
 }  // namespace
 
 Status CheckNetName(const Settings& settings) {

@@ -62,13 +62,11 @@ Status RemoteWindows::JoinGroup() {
   const std::span<const Offer> offers = step.offers();
   for (const uint64_t name : offers[0].names) {
     if (name == 0) continue;
-    const auto without = std::find_if(offers.begin(), offers.end(), [&](const Offer& offer) {
-      return std::find(offer.names.begin(), offer.names.end(), name) == offer.names.end();
-    });
-    if (without == offers.end()) return OpenGroup(name, offers[0].number);
+    const int without = FirstWithout(offers, name);
+    if (without < 0) return OpenGroup(name, offers[0].number);
     if (parts_.groups && step.mine().names[0] != 0)
       TUTTI_INFO(kLogNet, "plugin {} carries no one-sided operations, because {} does not use it",
-                 parts_.groups->NameOf(name), NameOf(static_cast<int>(without - offers.begin())));
+                 parts_.groups->NameOf(name), NameOf(without));
   }
   return Status::Ok();
 }
