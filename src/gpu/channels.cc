@@ -13,6 +13,7 @@ namespace {
 // The FIFOs of a one-shot kernel must be pinned before the kernel runs, and only FIFOs among few
 // ranks are pinned in advance.
 static_assert(kMostOneShotRanks <= ChannelConnections::kFewRanks);
+static_assert(kFifoSlots >= kernels::kTwoLevelChunks);
 
 }  // namespace
 

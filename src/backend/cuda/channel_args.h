@@ -112,8 +112,8 @@ enum class FlowKind : uint8_t {
 struct FlowMessage {
   std::byte* buffer = nullptr;
   size_t bytes = 0;
-  // The source of a copy into `buffer`. For a send, a value that is not null says that the NIC
-  // reads the message in `buffer`.
+  // The source of a copy into `buffer`. A send has `buffer` here where the buffer is lent to the
+  // NIC, and null otherwise.
   const std::byte* from = nullptr;
 };
 

@@ -27,7 +27,7 @@ class FlowBlock {
  private:
   TUTTI_HD void Carry(const FlowMessage& message) {
     if (flow_.kind == FlowKind::kCopy) {
-      Copy(message);
+      CopyByBlock(message.buffer, message.from, message.bytes);
       return;
     }
     TUTTI_UNROLL_BY(1)
@@ -40,17 +40,6 @@ class FlowBlock {
       // A swap has sent the slice, and thus has already read the bytes that are overwritten now.
       if (flow_.kind != FlowKind::kSend && !block_.failed()) Receive(message.buffer + at, bytes);
     }
-  }
-  TUTTI_HD void Copy(const FlowMessage& message) {
-    const auto at = [](uint32_t i) { return size_t{16} * i; };
-    ForLinesOf(
-        DivUp(message.bytes, 16),
-        [&](Line& line, uint32_t i) {
-          line = LoadAny<16>(message.from + at(i), message.bytes - at(i));
-        },
-        [&](const Line& line, uint32_t i) {
-          StoreAny<16>(message.buffer + at(i), line, message.bytes - at(i));
-        });
   }
   TUTTI_HD void Send(const std::byte* from, size_t bytes) {
     if (Lanes::index() == 0) send_.AwaitRoom(block_);
