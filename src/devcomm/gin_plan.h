@@ -57,7 +57,7 @@ struct GinPlan {
   ncclGinBarrierHandle world_barrier = {};
   ncclGinBarrierHandle hybrid_rail_barrier = {};
   ncclGinBarrierHandle hybrid_world_barrier = {};
-  std::vector<GinNumbers> numbers;  // They follow from the caller's list.
+  std::vector<GinNumbers> numbers;  // Two for each element of the caller's list.
 
   bool present() const { return connection != NCCL_GIN_CONNECTION_NONE; }
 };

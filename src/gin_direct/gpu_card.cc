@@ -76,7 +76,7 @@ class GinGpuCard::Queues final : public CardQueues {
   friend class GinGpuCard;
 
   const cuda::Device& device_;
-  std::unique_ptr<cuda::OwnStream> stream_;  // with the next
+  std::unique_ptr<cuda::OwnStream> stream_;  // Present with gpu_memory_.
   cuda::MappedMemory gpu_memory_;            // the memory of queue pairs; none: the host's
   std::unique_ptr<CardQueues> queues_;       // ends before the memory, which the card reaches
   cuda::PinnedRange pinned_;                 // the host's memory, if queue pairs lie in it
