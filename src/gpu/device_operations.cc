@@ -72,11 +72,9 @@ Status DeviceOperations::Run(uint64_t, std::span<const IssuedTask> tasks) {
 // Stops the communicator after a launch that failed behind operations already under way. Otherwise
 // the operations of the other ranks would meet the next operations of this rank.
 Status DeviceOperations::StopBehind(const Status& failure) {
-  const int rank = peers_.bootstrap->rank();
   watch_.Stop(
       Status(failure.code(), fmt::format("{} could not launch what the other ranks launch: {}",
-                                         RankName(rank, peers_.peers[static_cast<size_t>(rank)]),
-                                         failure.message())),
+                                         peers_.NameOf(peers_.me()), failure.message())),
       /*tell=*/true);
   return watch_.StopReason();
 }

@@ -164,7 +164,7 @@ Result<GpuMesh::Arrived> GpuMesh::ProbeProtocol(ProbePlace& place, const Plan& p
       found_wrong.wrong = SystemError(
           "of {} bytes that {} wrote into its window, byte {} reads {:#04x} and "
           "should be {:#04x}",
-          bytes, RankName(static_cast<int>(r), place.peers.peers[r]), i, got, expected);
+          bytes, place.peers.NameOf(r), i, got, expected);
     }
   }
   return found_wrong;

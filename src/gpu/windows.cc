@@ -51,8 +51,7 @@ Status GpuWindows::MapOf(const GpuPeers& peers, int rank, const Offer& offer) {
     ipc_mapped_.push_back(std::move(window));
     return Status::Ok();
   }
-  TUTTI_ASSIGN(UniqueFd fd, FetchFd(FdServerOf(peers.peers[r]), offer.descriptor, peers.key,
-                                    peers.deadline, peers.abort_flag));
+  TUTTI_ASSIGN(UniqueFd fd, peers.Fetch(r, offer.descriptor));
   if (place_ == WindowPlace::kPeerMemory) {
     TUTTI_ASSIGN(cuda::MappedMemory window,
                  cuda::MappedMemory::Import(*peers.device, fd, offer.bytes));
@@ -76,7 +75,7 @@ Status GpuWindows::ForOthersHere(const GpuPeers& peers, std::span<const Offer> o
   for (size_t r = 0; r < offers.size(); ++r) {
     if (r == me || peers.peers[r].host_hash != peers.peers[me].host_hash) continue;
     if (offers[r].made == 0) continue;  // The rank reports its own failure.
-    const std::string name = RankName(static_cast<int>(r), peers.peers[r]);
+    const std::string name = peers.NameOf(r);
     if (offers[r].bytes != offers[me].bytes && offers[me].made != 0)
       return RemoteError("{} offers a window of {} bytes, but {} were agreed on", name,
                          offers[r].bytes, offers[me].bytes);

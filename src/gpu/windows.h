@@ -56,6 +56,10 @@ struct GpuPeers : JointRanks {
   FdKey key = {};
   MachineMap machines;
 
+  // Fetches a descriptor that `rank` offers.
+  Result<UniqueFd> Fetch(size_t rank, uint64_t descriptor) const {
+    return FetchFd(FdServerOf(peers[rank]), descriptor, key, deadline, abort_flag);
+  }
   int OthersHere() const { return static_cast<int>(machines.here.size()) - 1; }
 };
 

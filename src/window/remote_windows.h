@@ -95,9 +95,7 @@ class RemoteWindows {
   void Finish(Deadline deadline);
 
   // Returns the name of a rank for messages.
-  std::string NameOf(int peer) const {
-    return RankName(peer, parts_.ranks.peers[static_cast<size_t>(peer)]);
-  }
+  std::string NameOf(int peer) const { return parts_.ranks.NameOf(static_cast<size_t>(peer)); }
 
  private:
   // Holds this rank's part of a window, as one peer reaches the part, and the peer's part.
