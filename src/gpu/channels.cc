@@ -342,7 +342,7 @@ Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stre
   args.slice_bytes = connections_->shape().message_slot_bytes;
   args.common = Common(SignatureOf(MessageTask{}).Tag());
   Posts posts(proxied_.size(), args.common.op_tag);
-  using FlowKey = std::tuple<int, uint32_t, cuda::FlowKind>;
+  using FlowKey = std::tuple<int, uint32_t, cuda::MessageKind>;
   std::map<FlowKey, std::vector<const FlowPart*>> flows;
   for (const FlowPart& part : kernel) flows[{part.peer, part.channel, part.kind}].push_back(&part);
   uint16_t messages = 0;
@@ -356,15 +356,15 @@ Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stre
     for (const FlowPart* const part : parts) {
       cuda::FlowMessage& carried = args.messages[messages++] = part->message;
       const ChannelConnections::Direction out = {peer, FifoUse::kMessages, channel, /*sends=*/true};
-      if (kind == cuda::FlowKind::kSend && connections_->SendsByOwnNic(out) &&
+      if (kind == cuda::MessageKind::kSend && connections_->SendsByOwnNic(out) &&
           connections_->IsLent(carried.buffer, carried.bytes))
         carried.from = carried.buffer;
       passes.chunks += DivUp(part->message.bytes, args.slice_bytes);
       passes.bytes += part->message.bytes;
     }
     for (const bool sends : {true, false}) {
-      if (kind == cuda::FlowKind::kCopy) continue;
-      if (kind == (sends ? cuda::FlowKind::kReceive : cuda::FlowKind::kSend)) continue;
+      if (kind == cuda::MessageKind::kCopy) continue;
+      if (kind == (sends ? cuda::MessageKind::kReceive : cuda::MessageKind::kSend)) continue;
       TUTTI_ASSIGN((sends ? flow.send : flow.receive),
                    JoinFifo({peer, FifoUse::kMessages, channel, sends}, passes, posts));
     }
