@@ -23,35 +23,24 @@ Status CheckCount(size_t count, DataType type, int copies) {
   return Status::Ok();
 }
 
-// Does the same as CheckTyped without a sentence, at no cost.
-bool IsBuffer(const void* buffer, size_t bytes) {
-  return buffer != nullptr && FitsAddressSpace(buffer, bytes);
-}
-
-// Checks a buffer of at least `count` elements. Any address will do: NCCL refuses none either, and
-// the kernels of hosts and GPUs take elements that are not aligned.
-Status CheckTyped(const void* buffer, size_t count, DataType type, const char* what) {
-  if (buffer == nullptr) return InvalidArgument("{} is null", what);
-  return CheckExtent(buffer, count * SizeOf(type), what);
-}
-
-// Says which ranks use a buffer of a call.
-enum class UsedBy { kAll, kRoot, kNobody };
-
+// Represents a call inside its communicator.
 struct Call {
-  ncclComm_t comm;
+  HandleUse use;
   cudaStream_t stream;
-  ncclDataType_t type;
-  UsedBy send = UsedBy::kAll;
-  UsedBy recv = UsedBy::kAll;
-  bool per_rank = false;  // the larger buffer holds `count` elements for each rank, not once
+  DataType type;
 
-  bool NeedsSend(const CollectiveTask& task) const { return Needs(send, task); }
-  bool NeedsRecv(const CollectiveTask& task) const { return Needs(recv, task); }
-  bool Needs(UsedBy used_by, const CollectiveTask& task) const {
-    return used_by == UsedBy::kAll || (used_by == UsedBy::kRoot && comm->comm->rank() == task.root);
-  }
+  const ncclComm& handle() const { return *use.comm(); }
+  int rank() const { return use->comm->rank(); }
+  int num_ranks() const { return use->comm->num_ranks(); }
 };
+
+// Enters the communicator of a call, and checks the communicator and the type.
+Result<Call> Enter(ncclComm_t comm, cudaStream_t stream, ncclDataType_t type) {
+  HandleUse use(comm);
+  TUTTI_TRY(CheckUsable(use));
+  TUTTI_TRY(CheckType(type));
+  return Call{std::move(use), stream, static_cast<DataType>(type)};
+}
 
 Status CheckRoot(int root, int num_ranks, const char* what) {
   if (root < 0 || root >= num_ranks)
@@ -60,14 +49,15 @@ Status CheckRoot(int root, int num_ranks, const char* what) {
   return Status::Ok();
 }
 
-// Checks a buffer of which `count` elements are used. Any buffer will do without elements.
-// NCCL_CHECK_POINTERS refuses buffers that are not memory of this process.
-Status CheckUsed(const ncclComm& comm, const void* buffer, size_t count, DataType type,
-                 bool is_send) {
-  if (count == 0) return Status::Ok();
-  const size_t bytes = count * SizeOf(type);
-  if (!IsBuffer(buffer, bytes)) [[unlikely]]
-    return CheckTyped(buffer, count, type, is_send ? "the send buffer" : "the receive buffer");
+// Checks a buffer of which `bytes` bytes are used. Any address will do for an unused buffer, and an
+// address need not be aligned: NCCL refuses none either. NCCL_CHECK_POINTERS refuses buffers that
+// are not memory of this process.
+Status CheckUsed(const ncclComm& comm, const void* buffer, size_t bytes, bool is_send) {
+  if (bytes == 0) return Status::Ok();
+  const char* const what = is_send ? "the send buffer" : "the receive buffer";
+  if (buffer == nullptr) return InvalidArgument("{} is null", what);
+  if (!FitsAddressSpace(buffer, bytes)) [[unlikely]]
+    return CheckExtent(buffer, bytes, what);
   if (!comm.settings.check_pointers) [[likely]]
     return Status::Ok();
   return comm.comm->operations().CheckBuffer(buffer, bytes,
@@ -85,58 +75,49 @@ Status ResolveLaunchEvent(const Operations& operations, CollectiveTask& task) {
   return Status::Ok();
 }
 
-// Checks the common arguments of all operations and issues the task. `op` is the operator of a
+// Checks the common arguments of all collectives and issues the task. `op` is the operator of a
 // reduction.
-Status Submit(const Call& call, CollectiveTask task, const ncclRedOp_t* op = nullptr) {
-  const HandleUse use(call.comm);
-  TUTTI_TRY(CheckUsable(use));
-  TUTTI_TRY(CheckType(call.type));
-  task.type = static_cast<DataType>(call.type);
+Status Issue(const Call& call, CollectiveTask task, const ncclRedOp_t* op = nullptr) {
+  task.type = call.type;
   if (op != nullptr) {
-    TUTTI_ASSIGN(task.op, ResolveOp(call.comm, *op, task.type));
+    TUTTI_ASSIGN(task.op, ResolveOp(call.use.comm(), *op, task.type));
   }
-  const int num_ranks = use->comm->num_ranks();
-  TUTTI_TRY(CheckCount(task.count, task.type, call.per_rank ? num_ranks : 1));
+  const int num_ranks = call.num_ranks();
+  TUTTI_TRY(CheckCount(task.count, task.type, CountsOnePart(task.collective) ? num_ranks : 1));
   if (task.has_root()) TUTTI_TRY(CheckRoot(task.root, num_ranks, "root"));
-  // Of a buffer with `count` elements for each rank only the first `count` are looked at. The
-  // buffers of a collective with parts have been checked.
-  if (call.NeedsSend(task))
-    TUTTI_TRY(CheckUsed(*call.comm, task.send, task.count, task.type, true));
-  if (call.NeedsRecv(task))
-    TUTTI_TRY(CheckUsed(*call.comm, task.recv, task.count, task.type, false));
+  const BufferSizes bytes = SizesOf(task, call.rank(), num_ranks);
+  TUTTI_TRY(CheckUsed(call.handle(), task.send, bytes.send, true));
+  TUTTI_TRY(CheckUsed(call.handle(), task.recv, bytes.recv, false));
+  const Operations& operations = call.use->comm->operations();
   if (task.wishes != CallWishes()) [[unlikely]]
-    TUTTI_TRY(use->comm->operations().CheckWishes(task));
+    TUTTI_TRY(operations.CheckWishes(task));
   if (task.extras && task.extras->launch_event != nullptr) [[unlikely]]
-    TUTTI_TRY(ResolveLaunchEvent(use->comm->operations(), task));
-  TUTTI_ASSIGN(void* const stream, StreamFor(use->comm->operations(), call.stream));
-  return ThreadGroup().Add(*call.comm, {std::move(task), stream});
+    TUTTI_TRY(ResolveLaunchEvent(operations, task));
+  TUTTI_ASSIGN(void* const stream, StreamFor(operations, call.stream));
+  return ThreadGroup().Add(*call.use.comm(), {std::move(task), stream});
 }
 
 // Checks a send or a receive and issues it.
 Status Submit(ncclComm_t comm, cudaStream_t stream, ncclDataType_t type, MessageTask message) {
-  const HandleUse use(comm);
-  TUTTI_TRY(CheckUsable(use));
-  TUTTI_TRY(CheckType(type));
-  message.type = static_cast<DataType>(type);
+  TUTTI_ASSIGN(const Call call, Enter(comm, stream, type));
+  message.type = call.type;
   TUTTI_TRY(CheckCount(message.count, message.type, 1));
-  TUTTI_TRY(CheckRoot(message.peer, use->comm->num_ranks(), "peer"));
-  TUTTI_TRY(CheckUsed(*comm, message.buffer, message.count, message.type, message.is_send));
-  TUTTI_ASSIGN(void* const resolved, StreamFor(use->comm->operations(), stream));
+  TUTTI_TRY(CheckRoot(message.peer, call.num_ranks(), "peer"));
+  TUTTI_TRY(CheckUsed(*comm, message.buffer, message.bytes(), message.is_send));
+  TUTTI_ASSIGN(void* const resolved, StreamFor(call.use->comm->operations(), stream));
   return ThreadGroup().Add(*comm, {message, resolved});
 }
 
 // Copies the counts of all ranks and their displacements, and refuses parts that no memory holds.
 // Without displacements the parts lie one behind the last.
-Status ReadParts(int num_ranks, const size_t* counts, const size_t* offsets, DataType type,
-                 const char* what, RankParts& parts) {
+Status ReadParts(const Call& call, const size_t* counts, const size_t* offsets, const char* what,
+                 RankParts& parts) {
   if (counts == nullptr) return InvalidArgument("{} is null", what);
   size_t total = 0;
-  for (int r = 0; r < num_ranks; ++r) {
+  for (int r = 0; r < call.num_ranks(); ++r) {
     const size_t offset = offsets != nullptr ? offsets[r] : total;
-    TUTTI_TRY(CheckCount(counts[r], type, 1));
-    TUTTI_TRY(CheckCount(offset, type, 1));
-    TUTTI_TRY(CheckCount(offset + counts[r], type, 1));
-    TUTTI_TRY(CheckCount(total += counts[r], type, 1));
+    for (const size_t count : {counts[r], offset, offset + counts[r], total += counts[r]})
+      TUTTI_TRY(CheckCount(count, call.type, 1));
     parts.counts.push_back(counts[r]);
     parts.offsets.push_back(offset);
   }
@@ -146,119 +127,92 @@ Status ReadParts(int num_ranks, const size_t* counts, const size_t* offsets, Dat
 Status AllGatherV(const void* send, size_t send_count, void* recv, const size_t* counts,
                   const size_t* offsets, ncclDataType_t type, ncclComm_t comm,
                   cudaStream_t stream) {
-  const HandleUse use(comm);
-  TUTTI_TRY(CheckUsable(use));
-  TUTTI_TRY(CheckType(type));
-  const auto checked = static_cast<DataType>(type);
+  TUTTI_ASSIGN(const Call call, Enter(comm, stream, type));
   auto parts = std::make_shared<VariableParts>();
-  TUTTI_TRY(
-      ReadParts(comm->comm->num_ranks(), counts, offsets, checked, "recvcounts", parts->recvs));
-  const size_t mine = parts->recvs.Size(comm->comm->rank());
+  TUTTI_TRY(ReadParts(call, counts, offsets, "recvcounts", parts->recvs));
+  const size_t mine = parts->recvs.Size(call.rank());
   if (mine != send_count)
     return InvalidArgument("sendcount is {}, but recvcounts says {} for this rank, {}", send_count,
-                           mine, comm->comm->rank());
-  TUTTI_TRY(CheckUsed(*comm, send, send_count, checked, true));
-  TUTTI_TRY(CheckUsed(*comm, recv, parts->recvs.End(), checked, false));
+                           mine, call.rank());
   CollectiveTask task = {.collective = Collective::kAllGatherV, .send = send, .recv = recv};
   task.parts = std::move(parts);
-  return Submit({comm, stream, type}, std::move(task));
+  return Issue(call, std::move(task));
 }
 
 Status ReduceScatterV(const void* send, void* recv, const size_t* counts, ncclDataType_t type,
                       ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  const HandleUse use(comm);
-  TUTTI_TRY(CheckUsable(use));
-  TUTTI_TRY(CheckType(type));
-  const auto checked = static_cast<DataType>(type);
+  TUTTI_ASSIGN(const Call call, Enter(comm, stream, type));
   auto parts = std::make_shared<VariableParts>();
-  TUTTI_TRY(
-      ReadParts(comm->comm->num_ranks(), counts, nullptr, checked, "recvcounts", parts->recvs));
-  TUTTI_TRY(CheckUsed(*comm, send, parts->recvs.End(), checked, true));
-  TUTTI_TRY(CheckUsed(*comm, recv, parts->recvs.Size(comm->comm->rank()), checked, false));
+  TUTTI_TRY(ReadParts(call, counts, nullptr, "recvcounts", parts->recvs));
   CollectiveTask task = {.collective = Collective::kReduceScatterV, .send = send, .recv = recv};
   task.parts = std::move(parts);
-  return Submit({comm, stream, type}, std::move(task), &op);
+  return Issue(call, std::move(task), &op);
 }
 
 Status AllReduceMany(const void* const* sends, void* const* recvs, const size_t* counts, size_t n,
                      ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  const HandleUse use(comm);
-  TUTTI_TRY(CheckUsable(use));
-  TUTTI_TRY(CheckType(type));
+  TUTTI_ASSIGN(const Call call, Enter(comm, stream, type));
   if (n > 0 && (sends == nullptr || recvs == nullptr || counts == nullptr))
     return InvalidArgument("sendbuffs, recvbuffs or counts is null");
-  const auto checked = static_cast<DataType>(type);
   auto buffers = std::make_shared<ScatteredBuffers>();
   buffers->inputs.reserve(n);
   buffers->outputs.reserve(n);
   buffers->starts.reserve(n + 1);
   for (size_t i = 0; i < n; ++i) {
     if (counts[i] == 0) continue;
-    TUTTI_TRY(CheckCount(counts[i], checked, 1));
-    TUTTI_TRY(CheckCount(counts[i] + buffers->count(), checked, 1));
-    TUTTI_TRY(CheckUsed(*comm, sends[i], counts[i], checked, true));
-    TUTTI_TRY(CheckUsed(*comm, recvs[i], counts[i], checked, false));
+    TUTTI_TRY(CheckCount(counts[i], call.type, 1));
+    TUTTI_TRY(CheckCount(counts[i] + buffers->count(), call.type, 1));
+    const size_t elem = SizeOf(call.type);
+    TUTTI_TRY(CheckUsed(*comm, sends[i], counts[i] * elem, true));
+    TUTTI_TRY(CheckUsed(*comm, recvs[i], counts[i] * elem, false));
     buffers->Append(static_cast<const std::byte*>(sends[i]), static_cast<std::byte*>(recvs[i]),
-                    counts[i], SizeOf(checked));
+                    counts[i], elem);
   }
   CollectiveTask task = {.collective = Collective::kAllReduce, .count = buffers->count()};
   task.scattered = std::move(buffers);
-  return Submit({comm, stream, type, UsedBy::kNobody, UsedBy::kNobody}, std::move(task), &op);
+  return Issue(call, std::move(task), &op);
 }
 
 // Checks the parts that a rank sends to each rank and receives from each rank, and issues the task.
-Status SubmitPairs(const Call& call, CollectiveTask task, std::shared_ptr<VariableParts> parts) {
-  const auto type = static_cast<DataType>(call.type);
-  const RankParts &sends = parts->sends, &recvs = parts->recvs;
-  const int self = call.comm->comm->rank();
-  if (sends.Size(self) != recvs.Size(self))
-    return InvalidArgument("this rank sends itself {} elements and receives {}", sends.Size(self),
-                           recvs.Size(self));
-  TUTTI_TRY(CheckUsed(*call.comm, task.send, sends.End(), type, true));
-  TUTTI_TRY(CheckUsed(*call.comm, task.recv, recvs.End(), type, false));
+Status IssuePairs(const Call& call, CollectiveTask task, std::shared_ptr<VariableParts> parts) {
+  const size_t sent = parts->sends.Size(call.rank()), received = parts->recvs.Size(call.rank());
+  if (sent != received)
+    return InvalidArgument("this rank sends itself {} elements and receives {}", sent, received);
   task.parts = std::move(parts);
-  return Submit(call, std::move(task));
+  return Issue(call, std::move(task));
 }
 
 Status AlltoAllV(const void* send, const size_t* send_counts, const size_t* send_offsets,
                  void* recv, const size_t* recv_counts, const size_t* recv_offsets,
                  ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
-  const HandleUse use(comm);
-  TUTTI_TRY(CheckUsable(use));
-  TUTTI_TRY(CheckType(type));
-  const auto checked = static_cast<DataType>(type);
+  TUTTI_ASSIGN(const Call call, Enter(comm, stream, type));
   auto parts = std::make_shared<VariableParts>();
-  const int n = comm->comm->num_ranks();
-  TUTTI_TRY(ReadParts(n, send_counts, send_offsets, checked, "sendcounts", parts->sends));
-  TUTTI_TRY(ReadParts(n, recv_counts, recv_offsets, checked, "recvcounts", parts->recvs));
-  return SubmitPairs({comm, stream, type},
-                     {.collective = Collective::kAlltoAllV, .send = send, .recv = recv},
-                     std::move(parts));
+  TUTTI_TRY(ReadParts(call, send_counts, send_offsets, "sendcounts", parts->sends));
+  TUTTI_TRY(ReadParts(call, recv_counts, recv_offsets, "recvcounts", parts->recvs));
+  return IssuePairs(call, {.collective = Collective::kAlltoAllV, .send = send, .recv = recv},
+                    std::move(parts));
 }
 
 // Issues a GatherV or a ScatterV. The root's larger buffer has a part for each rank, of which only
 // the root knows all; `own_count` is the length of the part of the calling rank.
-Status MoveParts(const Call& call, CollectiveTask task, size_t own_count, const size_t* counts,
-                 const size_t* offsets) {
-  const HandleUse use(call.comm);
-  TUTTI_TRY(CheckUsable(use));
-  TUTTI_TRY(CheckType(call.type));
-  const auto type = static_cast<DataType>(call.type);
-  const int n = use->comm->num_ranks();
+Status MoveParts(CollectiveTask task, size_t own_count, const size_t* counts, const size_t* offsets,
+                 ncclDataType_t type, ncclComm_t comm, cudaStream_t stream) {
+  TUTTI_ASSIGN(const Call call, Enter(comm, stream, type));
+  const int n = call.num_ranks();
   TUTTI_TRY(CheckRoot(task.root, n, "root"));
-  TUTTI_TRY(CheckCount(own_count, type, 1));
+  TUTTI_TRY(CheckCount(own_count, call.type, 1));
   const bool gathers = task.collective == Collective::kGatherV;
   auto parts = std::make_shared<VariableParts>();
   RankParts& own = gathers ? parts->sends : parts->recvs;
   RankParts& all = gathers ? parts->recvs : parts->sends;
   own.counts.resize(static_cast<size_t>(n));
   own.offsets.resize(static_cast<size_t>(n));
-  if (use->comm->rank() == task.root)
-    TUTTI_TRY(ReadParts(n, counts, offsets, type, gathers ? "recvcounts" : "sendcounts", all));
+  if (call.rank() == task.root)
+    TUTTI_TRY(ReadParts(call, counts, offsets, gathers ? "recvcounts" : "sendcounts", all));
   else
     all = own;
   own.counts[static_cast<size_t>(task.root)] = own_count;
-  return SubmitPairs(call, std::move(task), std::move(parts));
+  return IssuePairs(call, std::move(task), std::move(parts));
 }
 
 std::shared_ptr<const CallExtras> ExtrasOf(const CollectiveCall& call) {
@@ -268,62 +222,50 @@ std::shared_ptr<const CallExtras> ExtrasOf(const CollectiveCall& call) {
       CallExtras{.profiler_tag = call.profiler_tag, .launch_event = call.launch_event});
 }
 
-// Returns the task of a collective, without an operator and a root.
-CollectiveTask TaskOf(Collective collective, const CollectiveCall& call) {
-  return {.collective = collective,
-          .send = call.send,
-          .recv = call.recv,
-          .count = call.count,
-          .wishes = call.wishes,
-          .extras = ExtrasOf(call)};
+// Checks the arguments of a collective and issues it. `root` and `op` are of collectives that have
+// them.
+Status Submit(const CollectiveCall& call, Collective collective, int root = 0,
+              const ncclRedOp_t* op = nullptr) {
+  TUTTI_ASSIGN(const Call entered, Enter(call.comm, call.stream, call.type));
+  return Issue(entered,
+               {.collective = collective,
+                .send = call.send,
+                .recv = call.recv,
+                .count = call.count,
+                .root = root,
+                .wishes = call.wishes,
+                .extras = ExtrasOf(call)},
+               op);
 }
 
 }  // namespace
 
 Status AllReduce(const CollectiveCall& call, ncclRedOp_t op) {
-  return Submit({call.comm, call.stream, call.type}, TaskOf(Collective::kAllReduce, call), &op);
+  return Submit(call, Collective::kAllReduce, 0, &op);
 }
 
 Status Reduce(const CollectiveCall& call, ncclRedOp_t op, int root) {
-  CollectiveTask task = TaskOf(Collective::kReduce, call);
-  task.root = root;
-  return Submit({call.comm, call.stream, call.type, UsedBy::kAll, UsedBy::kRoot}, std::move(task),
-                &op);
+  return Submit(call, Collective::kReduce, root, &op);
 }
 
 Status Broadcast(const CollectiveCall& call, int root) {
-  CollectiveTask task = TaskOf(Collective::kBroadcast, call);
-  task.root = root;
-  return Submit({call.comm, call.stream, call.type, UsedBy::kRoot, UsedBy::kAll}, std::move(task));
+  return Submit(call, Collective::kBroadcast, root);
 }
 
-Status AllGather(const CollectiveCall& call) {
-  return Submit({call.comm, call.stream, call.type, UsedBy::kAll, UsedBy::kAll, true},
-                TaskOf(Collective::kAllGather, call));
-}
+Status AllGather(const CollectiveCall& call) { return Submit(call, Collective::kAllGather); }
 
 Status ReduceScatter(const CollectiveCall& call, ncclRedOp_t op) {
-  return Submit({call.comm, call.stream, call.type, UsedBy::kAll, UsedBy::kAll, true},
-                TaskOf(Collective::kReduceScatter, call), &op);
+  return Submit(call, Collective::kReduceScatter, 0, &op);
 }
 
-Status AlltoAll(const CollectiveCall& call) {
-  return Submit({call.comm, call.stream, call.type, UsedBy::kAll, UsedBy::kAll, true},
-                TaskOf(Collective::kAlltoAll, call));
-}
+Status AlltoAll(const CollectiveCall& call) { return Submit(call, Collective::kAlltoAll); }
 
 Status Gather(const CollectiveCall& call, int root) {
-  CollectiveTask task = TaskOf(Collective::kGather, call);
-  task.root = root;
-  return Submit({call.comm, call.stream, call.type, UsedBy::kAll, UsedBy::kRoot, true},
-                std::move(task));
+  return Submit(call, Collective::kGather, root);
 }
 
 Status Scatter(const CollectiveCall& call, int root) {
-  CollectiveTask task = TaskOf(Collective::kScatter, call);
-  task.root = root;
-  return Submit({call.comm, call.stream, call.type, UsedBy::kRoot, UsedBy::kAll, true},
-                std::move(task));
+  return Submit(call, Collective::kScatter, root);
 }
 
 }  // namespace tutti::api
@@ -443,7 +385,7 @@ ncclResult_t tuttiGatherV(const void* sendbuff, size_t sendcount, void* recvbuff
   const CollectiveTask task = {
       .collective = Collective::kGatherV, .send = sendbuff, .recv = recvbuff, .root = root};
   return Return(__func__, [&] {
-    return api::MoveParts({comm, stream, datatype}, task, sendcount, recvcounts, displs);
+    return api::MoveParts(task, sendcount, recvcounts, displs, datatype, comm, stream);
   });
 }
 
@@ -453,7 +395,7 @@ ncclResult_t tuttiScatterV(const void* sendbuff, const size_t* sendcounts, const
   const CollectiveTask task = {
       .collective = Collective::kScatterV, .send = sendbuff, .recv = recvbuff, .root = root};
   return Return(__func__, [&] {
-    return api::MoveParts({comm, stream, datatype}, task, recvcount, sendcounts, displs);
+    return api::MoveParts(task, recvcount, sendcounts, displs, datatype, comm, stream);
   });
 }
 
@@ -466,8 +408,9 @@ ncclResult_t tuttiAllReduceMany(const void* const* sendbuffs, void* const* recvb
 }
 
 ncclResult_t tuttiBarrier(ncclComm_t comm, cudaStream_t stream) {
-  const CollectiveTask task = {.collective = Collective::kBarrier};
-  return Return(__func__, [&] { return api::Submit({comm, stream, ncclInt8}, task); });
+  return Return(__func__, [&] {
+    return api::Submit({.comm = comm, .stream = stream}, Collective::kBarrier);
+  });
 }
 
 TUTTI_PNCCL(AllReduce);

@@ -178,19 +178,19 @@ Status Communicator::MakeOneSided(const JointRanks& ranks) {
     TUTTI_WARN("there are no one-sided calls: {}", counters.refusal.message());
     return Status::Ok();
   }
-  const Operations::OneSidedSupport& support = *operations_->one_sided_support();
   HostOneSided::Parts parts;
   parts.rank = rank();
   parts.signals = counters.window;
   parts.watch = watch_.get();
-  parts.wait_policy = support.wait_policy;
+  parts.wait_policy = operations_->wait_policy();
   if (symmetric_->team().size < num_ranks()) {
+    const Operations::OneSidedNetwork network = operations_->one_sided_network();
     TUTTI_ASSIGN(parts.remote, RemoteWindows::Connect({.ranks = ranks,
                                                        .team = symmetric_->team(),
                                                        .loop = &process_.proxy().loop(),
-                                                       .network = support.network,
-                                                       .device = support.network_device,
-                                                       .groups = support.groups,
+                                                       .network = network.net,
+                                                       .device = network.device,
+                                                       .groups = network.groups,
                                                        .watch = watch_.get()}));
     TUTTI_TRY(parts.remote->Share(*counters.window, true, ranks.limits()));
   }

@@ -25,21 +25,17 @@ using cuda::AddressOf;
 
 }  // namespace
 
-class GpuOneSided::Call final : public OneSidedCall {
+// A call that cannot be captured.
+class GpuOneSided::Call final : public OneSidedFunction {
  public:
-  using Queue = std::function<Status(cuda::Stream stream)>;
-  Call(const GpuOneSided& owner, bool waits, Queue queue)
-      : owner_(owner), waits_(waits), queue_(std::move(queue)) {}
-  bool waits() const override { return waits_; }
+  Call(const GpuOneSided& owner, bool waits, std::function<Status(void*)> queue)
+      : OneSidedFunction(waits, std::move(queue)), owner_(owner) {}
   Status Check(void* stream) const override {
     return owner_.CheckStream(static_cast<cuda::Stream>(stream));
   }
-  Status Run(void* stream) const override { return queue_(static_cast<cuda::Stream>(stream)); }
 
  private:
   const GpuOneSided& owner_;
-  const bool waits_;
-  const Queue queue_;
 };
 
 GinPlan GpuOneSided::PlanFor(int num_ranks) {
@@ -61,13 +57,6 @@ GpuOneSided::GpuOneSided(const Parts& parts, GpuGin::ForStreams gin)
       sent_(parts_.symmetric->num_ranks()),
       taken_(parts_.symmetric->num_ranks()) {}
 
-GpuOneSided::~GpuOneSided() {
-  const cuda::ManagingScope scope(driver(), parts_.device->context());
-  const MutexLock lock(mutex_);
-  for (const cuda::Event event : marks_) driver().EventDestroy(event);
-  if (last_put_ != nullptr) driver().EventDestroy(last_put_);
-}
-
 Status GpuOneSided::CheckStream(cuda::Stream stream) const {
   int captured = 0;
   TUTTI_TRY(driver().Check(driver().StreamIsCapturing(stream, &captured),
@@ -88,15 +77,15 @@ Result<std::shared_ptr<const OneSidedCall>> GpuOneSided::MakePut(Put put) {
           put.peer);
   }
   return std::shared_ptr<const OneSidedCall>(std::make_shared<Call>(
-      *this, /*waits=*/false, [this, put = std::move(put), source](cuda::Stream stream) {
-        return RunPut(put, source, stream);
+      *this, /*waits=*/false, [this, put = std::move(put), source](void* stream) {
+        return RunPut(put, source, static_cast<cuda::Stream>(stream));
       }));
 }
 
 std::shared_ptr<const OneSidedCall> GpuOneSided::MakeWait(std::vector<Awaited> awaited) {
   return std::make_shared<Call>(*this, /*waits=*/true,
-                                [this, awaited = std::move(awaited)](cuda::Stream stream) {
-                                  return RunWait(awaited, stream);
+                                [this, awaited = std::move(awaited)](void* stream) {
+                                  return RunWait(awaited, static_cast<cuda::Stream>(stream));
                                 });
 }
 
@@ -104,17 +93,17 @@ Status GpuOneSided::RunPut(const Put& put, const std::shared_ptr<const Window>& 
                            cuda::Stream stream) {
   const MutexLock lock(mutex_);
   if (last_put_ == nullptr) {
-    TUTTI_TRY(driver().Check(driver().EventCreate(&last_put_, cuda::kEventWithoutTiming),
-                             "creating an event"));
+    TUTTI_ASSIGN(last_put_, cuda::MakeEvent(*parts_.device));
   } else {
     // The wait is also needed on the stream of the last put, because another stream may have the
     // same handle now.
-    TUTTI_TRY(driver().Check(driver().StreamWaitEvent(stream, last_put_, 0),
+    TUTTI_TRY(driver().Check(driver().StreamWaitEvent(stream, last_put_.get(), 0),
                              "ordering one-sided calls on different streams"));
   }
   Status queued =
       team_.Has(put.peer) ? PutInTeam(put, stream) : PutByProxy(put, source.get(), stream);
-  Status recorded = driver().Check(driver().EventRecord(last_put_, stream), "recording an event");
+  Status recorded =
+      driver().Check(driver().EventRecord(last_put_.get(), stream), "recording an event");
   TUTTI_TRY(std::move(queued));
   TUTTI_TRY(std::move(recorded));
   return Mark(stream);
@@ -176,30 +165,29 @@ Status GpuOneSided::RunWait(const std::vector<Awaited>& awaited, cuda::Stream st
 // Records an event behind a call. Reuses an event that an earlier call no longer needs.
 Status GpuOneSided::Mark(cuda::Stream stream) {
   const cuda::RelaxedCapture relaxed(driver());
-  cuda::Event mark = nullptr;
-  if (!marks_.empty() && driver().EventQuery(marks_.front()) == 0) {
-    mark = marks_.front();
+  cuda::OwnEvent mark;
+  if (!marks_.empty() && driver().EventQuery(marks_.front().get()) == 0) {
+    mark = std::move(marks_.front());
     marks_.pop_front();
   } else {
-    TUTTI_TRY(driver().Check(driver().EventCreate(&mark, cuda::kEventWithoutTiming),
-                             "creating an event"));
+    TUTTI_ASSIGN(mark, cuda::MakeEvent(*parts_.device));
   }
-  marks_.push_back(mark);
-  return driver().Check(driver().EventRecord(mark, stream), "recording an event");
+  marks_.push_back(std::move(mark));
+  return driver().Check(driver().EventRecord(marks_.back().get(), stream), "recording an event");
 }
 
 // Each put is behind the put before. Where CUDA has failed nothing runs any more.
 bool GpuOneSided::PutsDone() {
   const cuda::ManagingScope scope(driver(), parts_.device->context());
   const MutexLock lock(mutex_);
-  return last_put_ == nullptr || driver().EventQuery(last_put_) != cuda::kNotReady;
+  return last_put_ == nullptr || driver().EventQuery(last_put_.get()) != cuda::kNotReady;
 }
 
 bool GpuOneSided::AllDone() {
   const cuda::ManagingScope scope(driver(), parts_.device->context());
   const MutexLock lock(mutex_);
-  return std::none_of(marks_.begin(), marks_.end(), [this](cuda::Event mark) {
-    return driver().EventQuery(mark) == cuda::kNotReady;
+  return std::none_of(marks_.begin(), marks_.end(), [this](const cuda::OwnEvent& mark) {
+    return driver().EventQuery(mark.get()) == cuda::kNotReady;
   });
 }
 

@@ -42,7 +42,6 @@ class GpuOneSided final : public OneSided {
   };
   // `gin` was made with the plan of PlanFor.
   GpuOneSided(const Parts& parts, GpuGin::ForStreams gin);
-  ~GpuOneSided() override;
 
   // Returns the plan of the proxy for the calls of `num_ranks` ranks.
   static GinPlan PlanFor(int num_ranks);
@@ -83,8 +82,8 @@ class GpuOneSided final : public OneSided {
   std::vector<uint64_t> sent_ TUTTI_GUARDED_BY(mutex_);
   std::vector<uint64_t> taken_ TUTTI_GUARDED_BY(mutex_);
   // Events behind the last put, and behind the calls that may not be done yet.
-  cuda::Event last_put_ TUTTI_GUARDED_BY(mutex_) = nullptr;
-  std::deque<cuda::Event> marks_ TUTTI_GUARDED_BY(mutex_);
+  cuda::OwnEvent last_put_ TUTTI_GUARDED_BY(mutex_);
+  std::deque<cuda::OwnEvent> marks_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti

@@ -185,13 +185,8 @@ std::unique_ptr<HostOperations> HostJoin::MakeOperations() {
   const Settings& settings = context_.settings;
   if (network_) {
     parts_.network = std::move(network_);
-    parts_.network_device = network_device_;
-    parts_.one_sided_network = OneSidedNet(context_.process.proxy(), context_.settings,
-                                           context_.bootstrap, parts_.network);
-    // Where one-sided operations have another network, its first device is as good as any.
-    const bool same = parts_.one_sided_network == parts_.network;
-    parts_.one_sided_device = same ? network_device_ : 0;
-    parts_.one_sided_groups = OneSidedGroups(settings, *parts_.network, network_device_);
+    parts_.one_sided_network = ChooseOneSided(context_.process.proxy(), settings,
+                                              context_.bootstrap, parts_.network, network_device_);
     parts_.net = MakeNetConnector(context_.process.proxy(), context_.bootstrap, parts_.network,
                                   network_device_, parts_.plan.host.slot_bytes, context_.peers,
                                   context_.watch.stop_flag(), context_.watch);

@@ -1,7 +1,6 @@
 // JoinGpus (join.h): all ranks together try the ways by which GPUs may work together, in turn.
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 #include <optional>
 
@@ -15,6 +14,7 @@
 #include "gpu/mesh.h"
 #include "operations/net_connector.h"
 #include "operations/networks.h"
+#include "plan/crossings.h"
 
 namespace tutti {
 namespace {
@@ -65,6 +65,13 @@ class GpuJoin {
     peers_.device = &device;
     peers_.fd_server = &context.process.fd_server();
     peers_.key = OfferKey(context.bootstrap);
+    for (const PeerInfo& peer : context.peers) {
+      const auto same = [&](const PeerInfo& p) { return p.host_hash == peer.host_hash; };
+      const auto first = std::find_if(context.peers.begin(), context.peers.end(), same);
+      if (same(context.peers[static_cast<size_t>(context.rank())]))
+        peers_.machines.here.push_back(static_cast<int>(peers_.machines.leader.size()));
+      peers_.machines.leader.push_back(static_cast<int>(first - context.peers.begin()));
+    }
   }
 
   // Makes kernels that work in one another's windows; no mesh where no place for windows serves.
@@ -85,7 +92,8 @@ class GpuJoin {
   Result<TriedWindows<Made>> InFirstPlace(Make make) const;
   // Opens the network, and adds its NICs to the question about this host.
   Result<std::shared_ptr<Net>> OpenNetwork(HostQuestion& question) const;
-  HostQuestion AskAboutHosts(std::vector<int>& first_ranks) const;
+  // Returns the question about this host.
+  HostQuestion AskAboutHosts() const;
   Status ConnectByNetwork(const AgreedTopology& agreed, HostQuestion& question,
                           std::shared_ptr<Net> net, GpuChannels::Options& options) const;
   // Returns the order of the ranks on each channel.
@@ -152,9 +160,6 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
   const ChannelTrees trees(hosts, context_.rank(), orders);
   const PxnRoutes routes(static_cast<PxnRoutes::Level>(job.pxn_level),
                          {hosts, processes, job.nic, job.near_nics});
-  std::map<uint64_t, int> ranks;
-  bool alone = true;
-  for (const PeerInfo& peer : context_.peers) alone &= ++ranks[peer.host_hash] == 1;
   // A NIC gains more by reading memory of its GPU than by the rail. A rank that sends for others
   // must therefore be able to write to its GPU's memory.
   const auto make = [&](std::optional<WindowPlace> place) {
@@ -163,7 +168,7 @@ Result<std::unique_ptr<ChannelConnections>> GpuJoin::ConnectChannels(
                                       lanes ? routes : PxnRoutes());
   };
   TriedWindows<ChannelConnections> tried;
-  if (!alone) {
+  if (HostLayoutOf(peers_.machines.leader).most > 1) {
     TUTTI_ASSIGN(tried, InFirstPlace<ChannelConnections>(make));
   }
   if (!tried.made) {
@@ -191,18 +196,10 @@ std::vector<std::vector<int>> GpuJoin::RingsOf(const JobAnswer& job, uint32_t ch
   return rings;
 }
 
-// Returns the question about this host. Fills in, for each rank, the first rank of its host.
-HostQuestion GpuJoin::AskAboutHosts(std::vector<int>& first_ranks) const {
-  std::vector<int> here;
-  for (const PeerInfo& peer : context_.peers) {
-    const auto same = [&](const PeerInfo& p) { return p.host_hash == peer.host_hash; };
-    const auto first = std::find_if(context_.peers.begin(), context_.peers.end(), same);
-    if (same(context_.peers[static_cast<size_t>(context_.rank())]))
-      here.push_back(static_cast<int>(first_ranks.size()));
-    first_ranks.push_back(static_cast<int>(first - context_.peers.begin()));
-  }
-  HostQuestion question = AskAboutHost(context_, here);
-  for (const int r : here) question.gpus.push_back(BusIdOf(context_.peers[static_cast<size_t>(r)]));
+HostQuestion GpuJoin::AskAboutHosts() const {
+  HostQuestion question = AskAboutHost(context_, peers_.machines.here);
+  for (const int r : peers_.machines.here)
+    question.gpus.push_back(BusIdOf(context_.peers[static_cast<size_t>(r)]));
   return question;
 }
 
@@ -249,14 +246,13 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
   shape.message_slot_bytes = MessageSlotBytes(context_.num_ranks());
   shape.ring_slot_bytes = FifoSlotBytes(settings, shape.ring_slot_bytes);
   shape.tree_slot_bytes = std::min(shape.tree_slot_bytes, shape.ring_slot_bytes);
-  std::vector<int> first_ranks;
-  HostQuestion question = AskAboutHosts(first_ranks);
+  HostQuestion question = AskAboutHosts();
   question.channels = shape.channels;
   std::shared_ptr<Net> net;
   if (question.other_hosts) {
     TUTTI_ASSIGN(net, OpenNetwork(question));
   }
-  TUTTI_ASSIGN(AgreedTopology agreed, AgreeOnTopology(context_, question, first_ranks));
+  TUTTI_ASSIGN(AgreedTopology agreed, AgreeOnTopology(context_, question, peers_.machines.leader));
   if (!question.other_hosts) shape.channels = ChannelsForRings(shape.channels, agreed.job.rings);
   // A plugin may connect only once the receiver accepts, and the receiver accepts when its own
   // kernel begins. A rank that sends for others must not wait for the receiver. Networks of the
@@ -293,16 +289,9 @@ void GpuJoin::WriteDumps() const {
 }
 
 void GpuJoin::AddOneSidedNetwork(DeviceOperations& operations) const {
-  std::shared_ptr<Net> net =
-      OneSidedNet(context_.process.proxy(), context_.settings, context_.bootstrap, network_.net);
-  // Where the network for one-sided operations is another one, its first device is as good as any.
-  const int device = net == network_.net ? network_.device : 0;
-  std::shared_ptr<RmaGroups> groups;
-  if (network_.net)
-    groups = OneSidedGroups(context_.settings, *network_.net, network_.device);
-  else if (net)
-    groups = OneSidedGroups(context_.settings, *net, device);
-  operations.set_one_sided_network({std::move(net), device, std::move(groups)});
+  operations.set_one_sided_network(ChooseOneSided(context_.process.proxy(), context_.settings,
+                                                  context_.bootstrap, network_.net,
+                                                  network_.device));
 }
 
 }  // namespace

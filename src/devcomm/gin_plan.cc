@@ -16,10 +16,6 @@ constexpr uint32_t kUsualDepth = 128;
 constexpr uint32_t kLeastDepth = 2;
 constexpr uint32_t kMostDepth = 32'768;
 
-// The first release whose kernels lay out descriptors and queues as today; and the first whose
-// barriers need a GIN connection, and whose connections have several contexts.
-constexpr unsigned kFirstWithTodaysGin = 23000;
-constexpr unsigned kFirstWithContexts = 22904;
 // The most connections in a device communicator.
 constexpr int kMostConnections = NCCL_GIN_MAX_CONNECTIONS;
 
@@ -46,8 +42,8 @@ class Numbers {
 };
 
 GinForm FormOf(const ncclDevCommRequirements_t& asked) {
-  if (asked.version >= kFirstWithTodaysGin) return GinForm::kToday;
-  return asked.version >= kFirstWithContexts ? GinForm::kBefore230 : GinForm::kBefore2294;
+  if (asked.version >= kRelease230) return GinForm::kToday;
+  return asked.version >= kRelease2294 ? GinForm::kBefore230 : GinForm::kBefore2294;
 }
 
 // Returns the connection that the requirements ask for. ginForceEnable is an older way to ask for
@@ -84,7 +80,7 @@ Status CheckConnection(const ncclDevCommRequirements_t& asked, const TeamShape& 
     return InvalidArgument(
         "kernels of these ranks cannot put to all others, or NCCL_GIN_ENABLE=0 forbids it: ask "
         "for no GIN connection");
-  if (asked.version < kFirstWithTodaysGin && !shape.has_old_gin)
+  if (asked.version < kRelease230 && !shape.has_old_gin)
     return InvalidArgument(
         "the program was compiled for NCCL {}, whose kernels know GIN in another form, which only "
         "the proxy of GPUs knows",

@@ -31,6 +31,11 @@ struct GinNumbers {
   uint32_t* out = nullptr;  // may be null
 };
 
+// Version codes of releases that changed device communicators, as NCCL_VERSION_CODE has them. From
+// 2.29.4 on barriers need a GIN connection, and connections have several contexts.
+inline constexpr unsigned kRelease2294 = 22904;
+inline constexpr unsigned kRelease230 = 23000;
+
 // The form of contexts and descriptors that kernels know (src/gin/old_forms.h).
 enum class GinForm : uint8_t { kBefore2294, kBefore230, kToday };
 
@@ -57,7 +62,7 @@ struct GinPlan {
   ncclGinBarrierHandle world_barrier = {};
   ncclGinBarrierHandle hybrid_rail_barrier = {};
   ncclGinBarrierHandle hybrid_world_barrier = {};
-  std::vector<GinNumbers> numbers;  // They follow from the caller's list.
+  std::vector<GinNumbers> numbers;  // Two for each element of the caller's list.
 
   bool present() const { return connection != NCCL_GIN_CONNECTION_NONE; }
 };

@@ -39,16 +39,13 @@ static_assert(offsetof(DevComm229, lsa_barrier) == 120);
 static_assert(offsetof(DevComm229, gin_context_count) == 200);
 static_assert(sizeof(DevComm229) == 224);
 
-// Version codes, as NCCL_VERSION_CODE has them.
-constexpr unsigned kFirstWithTodaysForm = 23000;
-constexpr unsigned kFirstWithAbortFlag = 22904;
 // The size of a GIN context (gin/old_forms.h, in a module above this module).
 constexpr size_t kContextBytesBefore230 = 48;
 
 // Describes GIN to kernels of releases before 2.30. Before 2.29.4 each connection has one context.
 void AddGin229(const ncclDevComm& made, unsigned version, DevComm229& old) {
   if (made.ginConnectionCount == 0) return;
-  const bool by_connection = version < kFirstWithAbortFlag;
+  const bool by_connection = version < kRelease2294;
   old.gin_connection_count =
       by_connection ? static_cast<uint8_t>(made.ginContextCount) : made.ginConnectionCount;
   for (size_t i = 0; i < old.gin_connection_count; ++i) {
@@ -82,7 +79,7 @@ void Store229(const ncclDevComm& made, unsigned version, void* out) {
   old.abort_flag = made.abortFlag;
   AddGin229(made, version, old);
   const size_t bytes =
-      version < kFirstWithAbortFlag ? offsetof(DevComm229, gin_context_count) : sizeof(DevComm229);
+      version < kRelease2294 ? offsetof(DevComm229, gin_context_count) : sizeof(DevComm229);
   std::memcpy(out, &old, bytes);
 }
 
@@ -136,7 +133,7 @@ ncclDevComm MakeDevComm(const DevCommParts& parts) {
 }
 
 void StoreDevComm(const ncclDevComm& made, const ncclDevCommRequirements_t& asked, void* out) {
-  if (asked.version < kFirstWithTodaysForm) return Store229(made, asked.version, out);
+  if (asked.version < kRelease230) return Store229(made, asked.version, out);
   ncclDevComm stored = made;
   stored.version = asked.version;
   std::memcpy(out, &stored, sizeof(stored));

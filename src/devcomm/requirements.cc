@@ -25,8 +25,6 @@ constexpr size_t kMostElements = 65'536;
 // Version codes of the releases that made the structure longer, or changed the meaning of a member.
 constexpr unsigned kFirstWithGin = 22807;
 constexpr unsigned kFirstWithSize = 22902;
-constexpr unsigned kFirstWhoseBarriersNeedGin = 22904;
-constexpr unsigned kFirstWithTrafficClass = 23000;
 constexpr unsigned kFirstWithSignalKinds = 23007;
 
 // The form of releases 2.28.7 to 2.28.9, without a size and a magic at its beginning.
@@ -71,7 +69,7 @@ bool IsForm228(const ncclDevCommRequirements_t* given) {
 // both were the same barriers. Until 2.29.4 barriers asked for no network, but signals and counters
 // did.
 void ReadMannerBefore230(ncclDevCommRequirements_t& read) {
-  const bool barriers_need_gin = read.version >= kFirstWhoseBarriersNeedGin;
+  const bool barriers_need_gin = read.version >= kRelease2294;
   if (!barriers_need_gin)
     read.ginForceEnable |= read.ginSignalCount != 0 || read.ginCounterCount != 0;
   const int barriers = std::exchange(read.barrierCount, 0);
@@ -207,6 +205,11 @@ Status CheckTeams(const ncclTeamRequirements_t* list, ResourcePlan& plan) {
   return Status::Ok();
 }
 
+Status CheckPlaces(const void* handle, const void* element) {
+  if (handle != nullptr && element != nullptr) return Status::Ok();
+  return InvalidArgument("the place for the {} is null", handle == nullptr ? "handle" : "element");
+}
+
 }  // namespace
 
 Result<ncclDevCommRequirements_t> ReadRequirements(const ncclDevCommRequirements_t* given) {
@@ -232,7 +235,7 @@ Result<ncclDevCommRequirements_t> ReadRequirements(const ncclDevCommRequirements
   ncclDevCommRequirements_t read = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
   std::memcpy(static_cast<void*>(&read), given, std::min(given->size, sizeof(read)));
   // A program never set the members in the padding of an older form.
-  if (given->version < kFirstWithTrafficClass) {
+  if (given->version < kRelease230) {
     read.ginTrafficClass = NCCL_CONFIG_UNDEF_INT;
     ReadMannerBefore230(read);
   }
@@ -267,9 +270,7 @@ Result<ResourcePlan> PlanResources(const ncclDevCommRequirements_t& requirements
 
 Status FillLsaBarrierRequirement(ncclTeam_t team, int num_barriers, ncclLsaBarrierHandle_t* handle,
                                  ncclDevResourceRequirements_t* element) {
-  if (handle == nullptr || element == nullptr)
-    return InvalidArgument("the place for the {} is null",
-                           handle == nullptr ? "handle" : "element");
+  TUTTI_TRY(CheckPlaces(handle, element));
   if (num_barriers < 0 || team.nRanks < 1)
     return InvalidArgument("{} barriers of a team of {} ranks cannot be", num_barriers,
                            team.nRanks);
@@ -283,9 +284,7 @@ Status FillLsaBarrierRequirement(ncclTeam_t team, int num_barriers, ncclLsaBarri
 
 Status FillGinBarrierRequirement(ncclTeam_t team, int num_barriers, ncclGinBarrierHandle_t* handle,
                                  ncclDevResourceRequirements_t* element) {
-  if (handle == nullptr || element == nullptr)
-    return InvalidArgument("the place for the {} is null",
-                           handle == nullptr ? "handle" : "element");
+  TUTTI_TRY(CheckPlaces(handle, element));
   const uint64_t signals =
       num_barriers < 0 || team.nRanks < 1
           ? 0
@@ -302,9 +301,7 @@ Status FillGinBarrierRequirement(ncclTeam_t team, int num_barriers, ncclGinBarri
 
 Status FillLLA2ARequirement(int num_blocks, int num_slots, ncclLLA2AHandle_t* handle,
                             ncclDevResourceRequirements_t* element) {
-  if (handle == nullptr || element == nullptr)
-    return InvalidArgument("the place for the {} is null",
-                           handle == nullptr ? "handle" : "element");
+  TUTTI_TRY(CheckPlaces(handle, element));
   if (num_blocks < 0 || num_slots < 0)
     return InvalidArgument("{} blocks of {} slots cannot be", num_blocks, num_slots);
   constexpr uint64_t kLineBytes = 16;

@@ -13,25 +13,14 @@ using cuda::AddressOf;
 Result<GinCopyLine> GinCopyLine::Create(const cuda::Device& device) {
   TUTTI_ASSIGN(cuda::OwnStream stream, cuda::OwnStream::Create(device));
   GinCopyLine line(std::move(stream), device);
-  const cuda::Driver& driver = device.driver();
-  for (cuda::Event& event : line.events_)
-    TUTTI_TRY(driver.Check(driver.EventCreate(&event, cuda::kEventWithoutTiming), "making events"));
+  for (cuda::OwnEvent& event : line.events_) {
+    TUTTI_ASSIGN(event, cuda::MakeEvent(device));
+  }
   return line;
 }
 
-GinCopyLine::GinCopyLine(GinCopyLine&& other) noexcept
-    : device_(other.device_),
-      stream_(std::move(other.stream_)),
-      events_(std::exchange(other.events_, {})),
-      sealed_(other.sealed_),
-      reached_(other.reached_),
-      open_(other.open_) {}
-
 GinCopyLine::~GinCopyLine() {
-  const cuda::Driver& driver = device_->driver();
-  if (stream_.get() != nullptr) driver.StreamSynchronize(stream_.get());
-  for (const cuda::Event event : events_)
-    if (event != nullptr) driver.EventDestroy(event);
+  if (stream_.get() != nullptr) device_->driver().StreamSynchronize(stream_.get());
 }
 
 Result<uint64_t> GinCopyLine::Between(void* to, const void* from, size_t bytes) {
@@ -70,7 +59,7 @@ Result<uint64_t> GinCopyLine::Begun(int result, const char* doing) {
 Status GinCopyLine::Seal() {
   if (!open_ || sealed_ - reached_ == kEvents) return Status::Ok();
   const cuda::Driver& driver = device_->driver();
-  TUTTI_TRY(driver.Check(driver.EventRecord(events_[(sealed_ + 1) % kEvents], stream_.get()),
+  TUTTI_TRY(driver.Check(driver.EventRecord(events_[(sealed_ + 1) % kEvents].get(), stream_.get()),
                          "noting how far copies have come"));
   ++sealed_;
   open_ = false;
@@ -81,7 +70,7 @@ Status GinCopyLine::Seal() {
 Result<uint64_t> GinCopyLine::reached() {
   const cuda::Driver& driver = device_->driver();
   while (reached_ < sealed_) {
-    const int result = driver.EventQuery(events_[(reached_ + 1) % kEvents]);
+    const int result = driver.EventQuery(events_[(reached_ + 1) % kEvents].get());
     if (result == cuda::kNotReady) break;
     TUTTI_TRY(driver.Check(result, "asking how far copies have come"));
     ++reached_;

@@ -23,7 +23,7 @@ namespace tutti {
 class GinCopyLine {
  public:
   static Result<GinCopyLine> Create(const cuda::Device& device);
-  GinCopyLine(GinCopyLine&& other) noexcept;
+  GinCopyLine(GinCopyLine&& other) noexcept = default;
   GinCopyLine& operator=(GinCopyLine&&) = delete;
   // Waits for the copies under way.
   ~GinCopyLine();
@@ -58,10 +58,10 @@ class GinCopyLine {
 
   const cuda::Device* device_;
   cuda::OwnStream stream_;
-  std::array<cuda::Event, kEvents> events_ = {};
+  std::array<cuda::OwnEvent, kEvents> events_ = {};
   uint64_t sealed_ = 0;   // the number of the last recorded event
   uint64_t reached_ = 0;  // the number of the last event that has happened
-  bool open_ = false;     // A copy was begun since.
+  bool open_ = false;     // A copy was begun after the last recorded event.
 };
 
 }  // namespace tutti

@@ -5,7 +5,7 @@
 //   memory of the host, shared by the ranks of the LSA team, pinned   memory of the GPU
 //     signals, counters      proxies add, kernels poll                  contexts (GinContext)
 //     consumer indices       the proxy counts, kernels poll             producer indices
-//     descriptors            kernels post, the proxy takes              what signals held at a reset
+//     descriptors            kernels post, the proxy takes              values of signals at their reset
 //     values                 8 bytes of a descriptor each, for copies
 //     stage                  what is copied within the GPU passes it
 //     mailboxes              of the ranks outside the LSA team (mail.h)

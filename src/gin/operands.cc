@@ -1,5 +1,6 @@
 #include "gin/operands.h"
 
+#include "gin/host_calls.h"
 #include "transport/net/net.h"
 
 namespace tutti {
@@ -50,8 +51,7 @@ Result<GinOperands::Range> GinOperands::SignalWord(const Position& at,
     return word;
   }
   if (operation.signal >= parts_.plan.num_signals)
-    return InvalidArgument("there is no signal {}: the device communicator has {}",
-                           operation.signal, parts_.plan.num_signals);
+    return NoSuchGinWord(parts_.plan, /*is_signal=*/true, operation.signal);
   const uint64_t word = uint64_t{at.context} * parts_.plan.num_signals + operation.signal;
   return Range{parts_.resource.get(), parts_.plan.signals_at + word * sizeof(uint64_t)};
 }
@@ -63,8 +63,7 @@ Status GinOperands::CheckNumbers(const GinOperation& operation) const {
     return InvalidArgument("an operation of {} bytes, which is longer than {}", operation.bytes,
                            kMaxNetMessageBytes);
   if (Has(operation, device::kGinWithCounter) && operation.counter >= parts_.plan.num_counters)
-    return InvalidArgument("there is no counter {}: the device communicator has {}",
-                           operation.counter, parts_.plan.num_counters);
+    return NoSuchGinWord(parts_.plan, /*is_signal=*/false, operation.counter);
   if (Has(operation, device::kGinWithValue) && operation.bytes > sizeof(uint64_t))
     return InvalidArgument("a value of {} bytes", operation.bytes);
   if (!Has(operation, device::kGinPut | device::kGinGet | device::kGinVaSignal | device::kGinFlush))

@@ -102,8 +102,8 @@ class GinQueues {
   std::vector<uint64_t> signal_offsets_;
   std::vector<uint32_t> last_issued_get_, last_visible_get_;
 
-  const std::unique_ptr<std::atomic<bool>[]> rung_queues_;  // since the driving thread looked
-  std::atomic<bool> rung_ = false;                          // any of them
+  const std::unique_ptr<std::atomic<bool>[]> rung_queues_;  // Queues with unseen bells.
+  std::atomic<bool> rung_ = false;                          // Some queue has an unseen bell.
   std::atomic<bool> driving_ = false;                       // A thread is at the queues.
   std::atomic<bool> busy_ = false;
   Mutex mutex_;  // held by the thread that has set driving_

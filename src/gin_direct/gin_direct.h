@@ -4,9 +4,9 @@
 // host prepares the following for each device communicator, on every rank, and then stands aside:
 //
 //   tables      words of signals and counters and a sink, which the card reaches by keys
-//   main        queue pairs, one toward each rank, this one too, and a spare one that answers the
-//               one toward this rank
-//   companions  where there are counters: two for each main one, joined to each other
+//   main        a queue pair toward each rank, also toward this rank, and a spare queue pair, to
+//               which the queue pair toward this rank is joined
+//   companions  with counters: two queue pairs for each main queue pair, joined to each other
 //
 // The communicator leads all ranks together through three steps (comm/direct_gin.h):
 //
@@ -126,8 +126,8 @@ class GinDirect final : public DirectBackend, public GinHostCalls {
   const Parts parts_;
   const size_t num_contexts_;
   std::unique_ptr<std::byte, Free> tables_;  // signals, counters and the sink, each in whole pages
-  std::unique_ptr<cuda::OwnStream> stream_;  // with the next
-  cuda::MappedMemory gpu_memory_;            // with Layout, has the tables of a GPU
+  std::unique_ptr<cuda::OwnStream> stream_;  // Present with gpu_memory_.
+  cuda::MappedMemory gpu_memory_;            // Layout, if the tables lie on the GPU.
   uint64_t *signals_ = nullptr, *counters_ = nullptr;
   std::unique_ptr<CardMemory> signal_memory_, counter_memory_, sink_memory_;
   std::vector<Toward> toward_;

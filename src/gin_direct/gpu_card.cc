@@ -76,11 +76,11 @@ class GinGpuCard::Queues final : public CardQueues {
   friend class GinGpuCard;
 
   const cuda::Device& device_;
-  std::unique_ptr<cuda::OwnStream> stream_;  // with the next
+  std::unique_ptr<cuda::OwnStream> stream_;  // Present with gpu_memory_.
   cuda::MappedMemory gpu_memory_;            // the memory of queue pairs; none: the host's
   std::unique_ptr<CardQueues> queues_;       // ends before the memory, which the card reaches
   cuda::PinnedRange pinned_;                 // the host's memory, if queue pairs lie in it
-  std::vector<std::shared_ptr<cuda::MappedRegisters>> registers_;  // of each queue pair
+  std::vector<std::shared_ptr<cuda::PinnedRange>> registers_;  // of each queue pair
 };
 
 Result<std::unique_ptr<GinGpuCard>> GinGpuCard::Create(const cuda::Device& device, Card& card,
@@ -169,11 +169,11 @@ Result<std::unique_ptr<CardQueueMemory>> GinGpuCard::RegisterQueues(std::span<st
   return std::unique_ptr<CardQueueMemory>();
 }
 
-Result<std::shared_ptr<cuda::MappedRegisters>> GinGpuCard::MapRegisters(std::span<std::byte> page) {
-  std::shared_ptr<cuda::MappedRegisters> known = pages_[page.data()].lock();
+Result<std::shared_ptr<cuda::PinnedRange>> GinGpuCard::MapRegisters(std::span<std::byte> page) {
+  std::shared_ptr<cuda::PinnedRange> known = pages_[page.data()].lock();
   if (known != nullptr) return known;
-  TUTTI_ASSIGN(cuda::MappedRegisters made, cuda::MappedRegisters::Map(device_, page));
-  known = std::make_shared<cuda::MappedRegisters>(std::move(made));
+  TUTTI_ASSIGN(cuda::PinnedRange made, cuda::PinnedRange::MapRegisters(device_, page));
+  known = std::make_shared<cuda::PinnedRange>(std::move(made));
   pages_[page.data()] = known;
   return known;
 }

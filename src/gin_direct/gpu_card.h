@@ -60,13 +60,13 @@ class GinGpuCard {
   Status Try();
   Result<std::unique_ptr<CardQueueMemory>> RegisterQueues(std::span<std::byte> memory);
   void Settle(Place place, const std::string& why_not);
-  Result<std::shared_ptr<cuda::MappedRegisters>> MapRegisters(std::span<std::byte> page);
+  Result<std::shared_ptr<cuda::PinnedRange>> MapRegisters(std::span<std::byte> page);
 
   const cuda::Device& device_;
   Card& card_;
   Place place_ = Place::kNotTried;
   // CUDA maps a page once, and several queue pairs, of different sets too, may share the page.
-  std::map<std::byte*, std::weak_ptr<cuda::MappedRegisters>> pages_;
+  std::map<std::byte*, std::weak_ptr<cuda::PinnedRange>> pages_;
 };
 
 }  // namespace tutti

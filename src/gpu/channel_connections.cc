@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/rounding.h"
 #include "gpu/pointers.h"
+#include "plan/crossings.h"
 #include "plan/plan.h"
 
 namespace tutti {
@@ -35,14 +36,8 @@ ChannelConnections::ChannelConnections(const GpuPeers& peers, const ChannelShape
       trees_(std::move(trees)),
       rank_(peers.bootstrap->rank()),
       num_ranks_(peers.bootstrap->num_ranks()),
-      direct_(direct) {
-  const uint64_t host = peers.peers[static_cast<size_t>(rank_)].host_hash;
-  for (int r = 0; r < num_ranks_; ++r)
-    if (peers.peers[static_cast<size_t>(r)].host_hash == host) here_.push_back(r);
-  std::map<uint64_t, int> ranks;
-  for (const PeerInfo& peer : peers.peers)
-    most_here_ = std::max(most_here_, ++ranks[peer.host_hash]);
-}
+      most_here_(HostLayoutOf(peers.machines.leader).most),
+      direct_(direct) {}
 
 Result<TriedWindows<ChannelConnections>> ChannelConnections::Create(
     const GpuPeers& peers, const ChannelShape& shape, ChannelRings rings, ChannelTrees trees,
@@ -166,7 +161,8 @@ bool ChannelConnections::NeedsNetwork() const {
 // Layouts
 
 size_t ChannelConnections::HereIndex(int rank) const {
-  return static_cast<size_t>(std::find(here_.begin(), here_.end(), rank) - here_.begin());
+  const std::vector<int>& here = peers_.machines.here;
+  return static_cast<size_t>(std::find(here.begin(), here.end(), rank) - here.begin());
 }
 
 // Every host lays out its windows for the host with most ranks. All windows are equally long.

@@ -126,7 +126,6 @@ class ChannelConnections {
   // thread.
   bool IsLent(const std::byte* data, size_t bytes) const;
   // Returns the number of ranks on the host with most ranks.
-  int most_local_ranks() const { return most_here_; }
   uint64_t* given_up() const { return reinterpret_cast<uint64_t*>(words_.data()); }
   // Returns memory of the GPU for one line of data.
   std::byte* scratch() const { return words_.data() + kScratchAt; }
@@ -233,8 +232,7 @@ class ChannelConnections {
   const ChannelTrees trees_;
   const int rank_;
   const int num_ranks_;
-  std::vector<int> here_;  // The ranks of this host, ascending.
-  int most_here_ = 1;      // The number of ranks on the host with most ranks.
+  const int most_here_;  // The number of ranks on the host with most ranks.
   GpuWindows windows_;
   cuda::MappedMemory
       words_;  // given_up, scratch, the counts of each FIFO, and the tables of rings_.

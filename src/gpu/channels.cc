@@ -13,6 +13,7 @@ namespace {
 // The FIFOs of a one-shot kernel must be pinned before the kernel runs, and only FIFOs among few
 // ranks are pinned in advance.
 static_assert(kMostOneShotRanks <= ChannelConnections::kFewRanks);
+static_assert(kFifoSlots >= kernels::kTwoLevelChunks);
 
 }  // namespace
 
@@ -30,7 +31,7 @@ Result<std::unique_ptr<GpuChannels>> GpuChannels::Create(
   std::unique_ptr<GpuChannels> made(new GpuChannels(peers, watch));
   made->connections_ = std::move(connections);
   made->network_ = options.network;
-  PlanContext context = made->MapMachines();
+  PlanContext context = made->ContextOfPlans();
   context.deterministic = settings.deterministic;
   context.channel.network_bytes_per_us = options.network_bytes_per_us;
   TUTTI_TRY(ApplyAlgorithmList(settings.algo, context));
@@ -77,21 +78,13 @@ GpuChannels::~GpuChannels() {
   StopThreads();
 }
 
-// Sorts the ranks by host, and collects the facts that plans depend on. These facts are the same on
-// all ranks.
-PlanContext GpuChannels::MapMachines() {
-  std::map<uint64_t, int> leaders;
-  const auto all = peers().peers;
-  for (int r = 0; r < num_ranks(); ++r) {
-    const uint64_t host = all[static_cast<size_t>(r)].host_hash;
-    machines_.leader.push_back(leaders.emplace(host, r).first->second);
-    if (host == all[static_cast<size_t>(rank())].host_hash) machines_.here.push_back(r);
-  }
+// Collects the facts that plans depend on. These facts are the same on all ranks.
+PlanContext GpuChannels::ContextOfPlans() const {
   const ChannelShape& shape = connections_->shape();
   PlanContext context;
   context.kind = RankKind::kChannels;
   context.num_ranks = num_ranks();
-  context.hosts.count = connections_->rings().num_hosts();
+  context.hosts = HostLayoutOf(machines().leader);
   context.channel = {
       .channels = shape.channels,
       .slot_bytes = shape.ring_slot_bytes,
@@ -100,7 +93,6 @@ PlanContext GpuChannels::MapMachines() {
   if (connections_->HasTrees()) {
     context.channel.trees = connections_->trees().size();
     context.channel.tree_slot_bytes = shape.tree_slot_bytes;
-    context.hosts.most = connections_->most_local_ranks();
   }
   return context;
 }
@@ -280,15 +272,13 @@ Status GpuChannels::Connect(const CollectiveTask& task, const Plan& plan, uint32
 // lent.
 uint32_t GpuChannels::LentOf(const CollectiveTask& task, const cuda::ChannelArgs& args) const {
   if (task.parts) return 0;
-  const auto n = static_cast<size_t>(num_ranks());
-  const size_t in = task.bytes() * (task.collective == Collective::kReduceScatter ? n : 1);
-  const size_t out = task.bytes() * (task.collective == Collective::kAllGather ? n : 1);
+  const BufferSizes sizes = SizesOf(task, rank(), num_ranks());
   const auto lies = [&](const void* data, size_t bytes) {
     return connections_->IsLent(static_cast<const std::byte*>(data), bytes);
   };
   const bool sends_input = !args.in_rank_order && !args.reduce.scale;
-  return (sends_input && lies(task.send, in) ? cuda::kLendsInput : 0) |
-         (lies(task.recv, out) ? cuda::kLendsOutput : 0);
+  return (sends_input && lies(task.send, sizes.send) ? cuda::kLendsInput : 0) |
+         (lies(task.recv, sizes.recv) ? cuda::kLendsOutput : 0);
 }
 
 Status GpuChannels::LaunchTree(const CollectiveTask& task, const Plan& plan, cuda::Stream stream) {
@@ -370,7 +360,7 @@ Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stre
   args.slice_bytes = connections_->shape().message_slot_bytes;
   args.common = Common(SignatureOf(MessageTask{}).Tag());
   Posts posts(proxied_.size(), args.common.op_tag);
-  using FlowKey = std::tuple<int, uint32_t, cuda::FlowKind>;
+  using FlowKey = std::tuple<int, uint32_t, cuda::MessageKind>;
   std::map<FlowKey, std::vector<const FlowPart*>> flows;
   for (const FlowPart& part : kernel) flows[{part.peer, part.channel, part.kind}].push_back(&part);
   uint16_t messages = 0;
@@ -384,15 +374,15 @@ Status GpuChannels::LaunchFlowKernel(const FlowKernel& kernel, cuda::Stream stre
     for (const FlowPart* const part : parts) {
       cuda::FlowMessage& carried = args.messages[messages++] = part->message;
       const ChannelConnections::Direction out = {peer, FifoUse::kMessages, channel, /*sends=*/true};
-      if (kind == cuda::FlowKind::kSend && connections_->SendsByOwnNic(out) &&
+      if (kind == cuda::MessageKind::kSend && connections_->SendsByOwnNic(out) &&
           connections_->IsLent(carried.buffer, carried.bytes))
         carried.from = carried.buffer;
       passes.chunks += DivUp(part->message.bytes, args.slice_bytes);
       passes.bytes += part->message.bytes;
     }
     for (const bool sends : {true, false}) {
-      if (kind == cuda::FlowKind::kCopy) continue;
-      if (kind == (sends ? cuda::FlowKind::kReceive : cuda::FlowKind::kSend)) continue;
+      if (kind == cuda::MessageKind::kCopy) continue;
+      if (kind == (sends ? cuda::MessageKind::kReceive : cuda::MessageKind::kSend)) continue;
       TUTTI_ASSIGN((sends ? flow.send : flow.receive),
                    JoinFifo({peer, FifoUse::kMessages, channel, sends}, passes, posts));
     }

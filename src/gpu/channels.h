@@ -59,7 +59,6 @@ class GpuChannels final : public DeviceOperations {
   void Abort() override;
   Status CheckWishes(const CollectiveTask& task) const override;
   std::string_view TransportTo(int peer) const override;
-  const MachineMap& machines() const override { return machines_; }
   bool MapsPeerMemory() const override { return connections_->place() == WindowPlace::kPeerMemory; }
   uint64_t MemoryBytes() const override { return connections_->DeviceBytes() + PackBytes(); }
   // Lends a registered buffer to the network.
@@ -122,7 +121,7 @@ class GpuChannels final : public DeviceOperations {
 
   GpuChannels(const GpuPeers& peers, Watch& watch)
       : DeviceOperations(peers, watch), stop_watcher_(watch) {}
-  PlanContext MapMachines();
+  PlanContext ContextOfPlans() const;
   Status PrepareTasks(std::span<const IssuedTask> tasks) const override;
   void StopThreads() override;
   std::string DescribePath() const override;
@@ -196,7 +195,6 @@ class GpuChannels final : public DeviceOperations {
   int num_ranks() const { return peers().bootstrap->num_ranks(); }
 
   StopWatcher stop_watcher_;
-  MachineMap machines_;
   std::string network_;
   std::unique_ptr<ChannelConnections> connections_;
   std::vector<Proxied> proxied_;

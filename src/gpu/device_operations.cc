@@ -72,32 +72,21 @@ Status DeviceOperations::Run(uint64_t, std::span<const IssuedTask> tasks) {
 // Stops the communicator after a launch that failed behind operations already under way. Otherwise
 // the operations of the other ranks would meet the next operations of this rank.
 Status DeviceOperations::StopBehind(const Status& failure) {
-  const int rank = peers_.bootstrap->rank();
   watch_.Stop(
       Status(failure.code(), fmt::format("{} could not launch what the other ranks launch: {}",
-                                         RankName(rank, peers_.peers[static_cast<size_t>(rank)]),
-                                         failure.message())),
+                                         peers_.NameOf(peers_.me()), failure.message())),
       /*tell=*/true);
   return watch_.StopReason();
 }
 
-// Runs a group with one-sided calls. Calls that wait come last, because another rank may be waiting
-// for an earlier task of this group.
 Status DeviceOperations::RunWithOneSided(std::span<const IssuedTask> tasks) {
+  const cuda::ContextScope scope(device().driver(), device().context());
   TUTTI_TRY(CheckTasks(tasks));
   Status queued = RunOneSided(tasks, /*waits=*/false);
   const std::vector<IssuedTask> others = OthersOf(tasks);
   if (queued.ok() && !others.empty()) queued = Run(0, others);
   if (queued.ok()) queued = RunOneSided(tasks, /*waits=*/true);
   return queued.ok() || watch_.stopped() ? queued : StopBehind(queued);
-}
-
-Status DeviceOperations::RunOneSided(std::span<const IssuedTask> tasks, bool waits) const {
-  const cuda::ContextScope scope(device().driver(), device().context());
-  for (const IssuedTask& issued : tasks)
-    if (IsOneSided(issued) && CallOf(issued).waits() == waits)
-      TUTTI_TRY(CallOf(issued).Run(issued.stream));
-  return Status::Ok();
 }
 
 GpuQueue::Outcome DeviceOperations::Launch(std::span<const IssuedTask> tasks) {

@@ -49,6 +49,7 @@ class DeviceOperations : public Operations {
   // Has a tuner advise the plans. Null: no tuner. The tuner must outlive the operations. Called
   // once, before the first Run.
   void set_tuner(CostAdviser* tuner) { planner_ = Planner(planner_.context(), tuner); }
+  const MachineMap& machines() const final { return peers_.machines; }
   std::string DescribeTransports() const final;
   Status CheckIdle() const final;
   Status GiveBackMemory() final;
@@ -146,9 +147,8 @@ class DeviceOperations : public Operations {
   Status PreparePacking(const CollectiveTask& task) TUTTI_REQUIRES(launch_mutex_);
   // Checks and launches the tasks of one group, without one-sided calls.
   GpuQueue::Outcome Launch(std::span<const IssuedTask> tasks);
+  // Runs a group with one-sided calls.
   Status RunWithOneSided(std::span<const IssuedTask> tasks);
-  // Runs the one-sided calls of a group that wait, or the calls that do not wait.
-  Status RunOneSided(std::span<const IssuedTask> tasks, bool waits) const;
   Status StopBehind(const Status& failure);
 
   const GpuPeers peers_;

@@ -22,7 +22,7 @@ struct Whole {
   size_t number = 0;
   int distance = 0;
   int peer = -1;
-  cuda::FlowKind kind = cuda::FlowKind::kSend;
+  cuda::MessageKind kind = cuda::MessageKind::kSend;
   std::byte* buffer = nullptr;
   size_t bytes = 0;
 
@@ -48,7 +48,7 @@ void AddParts(const Whole& whole, uint32_t most_channels, FlowKernel& parts) {
 // Returns whether a kernel has room for more parts.
 bool Fits(const FlowKernel& kernel, const FlowKernel& more) {
   if (kernel.size() + more.size() > cuda::kMostFlowMessages) return false;
-  std::map<std::tuple<int, uint32_t, cuda::FlowKind>, int> flows;
+  std::map<std::tuple<int, uint32_t, cuda::MessageKind>, int> flows;
   for (const FlowKernel* const parts : {&kernel, &more})
     for (const FlowPart& part : *parts) flows[{part.peer, part.channel, part.kind}] = 1;
   return flows.size() <= cuda::kMostFlows;
@@ -87,7 +87,7 @@ std::vector<FlowKernel> PlanFlows(std::span<const MessageTask> messages, const F
     whole.distance = is_send ? Distance(place.rank, peer, place.num_ranks)
                              : Distance(peer, place.rank, place.num_ranks);
     whole.peer = peer;
-    whole.kind = is_send ? cuda::FlowKind::kSend : cuda::FlowKind::kReceive;
+    whole.kind = is_send ? cuda::MessageKind::kSend : cuda::MessageKind::kReceive;
     whole.buffer = buffer;
     whole.bytes = message.bytes();
     wholes.push_back(whole);
@@ -99,7 +99,8 @@ std::vector<CopyPiece> AddOwnMessages(std::span<const CopyPiece> own, int rank,
                                       std::vector<FlowKernel>& kernels) {
   std::vector<CopyPiece> left;
   for (const CopyPiece& piece : own) {
-    const FlowKernel part = {{rank, 0, cuda::FlowKind::kCopy, {piece.to, piece.bytes, piece.from}}};
+    const FlowKernel part = {
+        {rank, 0, cuda::MessageKind::kCopy, {piece.to, piece.bytes, piece.from}}};
     if (piece.bytes <= kMostOwnBytes && !kernels.empty() && Fits(kernels.front(), part))
       kernels.front().push_back(part.front());
     else
@@ -118,7 +119,7 @@ std::vector<FlowKernel> PlanSwaps(const CollectiveTask& task, const FlowPlace& p
     whole.distance = std::min(Distance(place.rank, peer, place.num_ranks),
                               Distance(peer, place.rank, place.num_ranks));
     whole.peer = peer;
-    whole.kind = cuda::FlowKind::kSwap;
+    whole.kind = cuda::MessageKind::kSwap;
     whole.buffer = static_cast<std::byte*>(task.recv) + static_cast<size_t>(peer) * bytes;
     whole.bytes = bytes;
     messages.push_back(whole);

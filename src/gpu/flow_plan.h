@@ -25,7 +25,7 @@ namespace tutti {
 struct FlowPart {
   int peer = -1;
   uint32_t channel = 0;
-  cuda::FlowKind kind = cuda::FlowKind::kSend;
+  cuda::MessageKind kind = cuda::MessageKind::kSend;
   cuda::FlowMessage message;
 };
 

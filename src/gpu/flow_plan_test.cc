@@ -37,8 +37,8 @@ bool AllComeThrough(const std::vector<std::vector<FlowKernel>>& ranks) {
   };
   const auto for_sides = [&](int rank, const FlowKernel& kernel, auto f) {
     for (const FlowPart& part : kernel) {
-      if (part.kind != cuda::FlowKind::kReceive) f(flows[flow_of(rank, part, true)].first);
-      if (part.kind != cuda::FlowKind::kSend) f(flows[flow_of(rank, part, false)].second);
+      if (part.kind != cuda::MessageKind::kReceive) f(flows[flow_of(rank, part, true)].first);
+      if (part.kind != cuda::MessageKind::kSend) f(flows[flow_of(rank, part, false)].second);
     }
   };
   for (size_t r = 0; r < ranks.size(); ++r)
@@ -106,7 +106,7 @@ TEST(FlowPlanTest, TheFirstKernelCopiesShortMessagesToOneself) {
   EXPECT_EQ(left[0].bytes, size_t{1} << 20);
   ASSERT_EQ(kernels.size(), 1u);
   ASSERT_EQ(kernels[0].size(), 2u);
-  EXPECT_EQ(kernels[0][1].kind, cuda::FlowKind::kCopy);
+  EXPECT_EQ(kernels[0][1].kind, cuda::MessageKind::kCopy);
   EXPECT_EQ(kernels[0][1].message.from, &from[0]);
   EXPECT_EQ(kernels[0][1].message.buffer, &to[3]);
   // Without a kernel all messages are left.
@@ -132,7 +132,7 @@ TEST(FlowPlanTest, KernelsHaveRoomForTheirFlows) {
   size_t bytes = 0;
   for (const FlowKernel& kernel : PlanFlows(tasks, {0, kRanks, kChannels})) {
     EXPECT_LE(kernel.size(), cuda::kMostFlowMessages);
-    std::set<std::tuple<int, uint32_t, cuda::FlowKind>> flows;
+    std::set<std::tuple<int, uint32_t, cuda::MessageKind>> flows;
     for (const FlowPart& part : kernel) {
       flows.emplace(part.peer, part.channel, part.kind);
       bytes += part.message.bytes;

@@ -83,9 +83,7 @@ Status GpuWindows::MapAllAgain(const GpuPeers& peers, std::span<const Offer> off
     const size_t place = next++;
     if (place_ == WindowPlace::kHostMemory)
       return PinAgain(peers, rank, host_mapped_[place].bytes());
-    TUTTI_ASSIGN(const UniqueFd fd,
-                 FetchFd(FdServerOf(peers.peers[static_cast<size_t>(rank)]), offer.descriptor,
-                         peers.key, peers.deadline, peers.abort_flag));
+    TUTTI_ASSIGN(const UniqueFd fd, peers.Fetch(static_cast<size_t>(rank), offer.descriptor));
     return device_mapped_[place].MapAgain(fd);
   });
 }

@@ -61,12 +61,6 @@ Status GpuMesh::CheckRanks(std::span<const PeerInfo> peers) {
   return Status::Ok();
 }
 
-GpuMesh::GpuMesh(const GpuPeers& peers, Watch& watch) : DeviceOperations(peers, watch) {
-  machines_.leader.resize(peers.peers.size());
-  machines_.here.resize(peers.peers.size());
-  std::iota(machines_.here.begin(), machines_.here.end(), 0);
-}
-
 Result<TriedWindows<GpuMesh>> GpuMesh::Create(const GpuPeers& peers, Watch& watch,
                                               const Settings& settings, WindowPlace place) {
   std::unique_ptr<GpuMesh> mesh(new GpuMesh(peers, watch));
@@ -191,12 +185,9 @@ Status GpuMesh::LaunchAlone(const CollectiveTask& task, cuda::Stream stream) {
   const Plan plan = MakePlan(
       pair, {.collective = Collective::kAllReduce, .count = task.count, .type = task.type});
   cuda::MeshArgs args = args_;
-  args.input = static_cast<const std::byte*>(task.send);
-  args.output = static_cast<std::byte*>(task.recv);
-  args.count = args.stride = task.count;
-  args.block_elems = plan.channel_elems;
-  args.chunk_elems = plan.chunk_elems;
-  args.reduce = ReduceArgsOf(task, planner_.context(), plan);
+  SetArgs(task, plan, args);
+  args.algorithm = args_.algorithm;
+  args.protocol = args_.protocol;
   return device().Launch(args, task.type, ShapeOf(plan, task), stream);
 }
 

@@ -35,7 +35,6 @@ class GpuMesh final : public DeviceOperations {
   const void* Register(ReachedWindow window) override;
   Status Forget(const void* token) override;
   std::string_view TransportTo(int) const override { return "gpu"; }
-  const MachineMap& machines() const override { return machines_; }
   uint64_t MemoryBytes() const override { return windows_.DeviceBytes() + PackBytes(); }
   uint64_t SuspendableBytes() const override;
   uint64_t PersistentBytes() const override {
@@ -44,7 +43,7 @@ class GpuMesh final : public DeviceOperations {
   Status CheckNothingWaits() override;
 
  private:
-  GpuMesh(const GpuPeers& peers, Watch& watch);
+  GpuMesh(const GpuPeers& peers, Watch& watch) : DeviceOperations(peers, watch) {}
   std::string DescribePath() const override;
   uint64_t PinnedBytes() const override { return windows_.PinnedBytes() + alone_.size(); }
   Status CheckCanGiveBack() const override { return windows_.CheckCanGiveBack(); }
@@ -115,7 +114,6 @@ class GpuMesh final : public DeviceOperations {
   Status LaunchSymmetric(const CollectiveTask& task, const Plan& plan, cuda::Stream stream)
       TUTTI_REQUIRES(launch_mutex_);
 
-  MachineMap machines_;
   GpuWindows windows_;
   bool stuck_ = false;  // A kernel does not end, and nothing that the kernel uses may be freed.
   cuda::PinnedBlock alone_;  // The window of a rank without other ranks.

@@ -34,22 +34,14 @@ uint8_t PatternAt(size_t from, size_t to, size_t i) {
 // StreamEnd waits for the end of a stream's work, with a deadline.
 class StreamEnd {
  public:
-  StreamEnd(const cuda::Driver& driver, cuda::Stream stream) : driver_(driver), stream_(stream) {}
-  ~StreamEnd() {
-    if (event_ != nullptr) driver_.EventDestroy(event_);
-  }
-  StreamEnd(const StreamEnd&) = delete;
-  StreamEnd& operator=(const StreamEnd&) = delete;
-  Status Open() {
-    return driver_.Check(driver_.EventCreate(&event_, cuda::kEventWithoutTiming),
-                         "making an event");
-  }
+  StreamEnd(const cuda::Driver& driver, cuda::Stream stream, cuda::OwnEvent event)
+      : driver_(driver), stream_(stream), event_(std::move(event)) {}
   // Waits until the stream is done. Returns Timeout when the deadline passes or `abort_flag` (may
   // be null) rises.
   Status Await(Deadline deadline, const std::atomic<bool>* abort_flag) {
-    TUTTI_TRY(driver_.Check(driver_.EventRecord(event_, stream_), "recording an event"));
+    TUTTI_TRY(driver_.Check(driver_.EventRecord(event_.get(), stream_), "recording an event"));
     while (true) {
-      const int result = driver_.EventQuery(event_);
+      const int result = driver_.EventQuery(event_.get());
       if (result != cuda::kNotReady) return driver_.Check(result, "waiting for the GPU");
       if (deadline.Passed()) return Timeout("no answer");
       if (abort_flag != nullptr && abort_flag->load()) return Timeout("given up");
@@ -60,7 +52,7 @@ class StreamEnd {
  private:
   const cuda::Driver& driver_;
   const cuda::Stream stream_;
-  cuda::Event event_ = nullptr;
+  const cuda::OwnEvent event_;
 };
 
 // Describes the trial of a protocol, with as many bytes as the protocol can carry here. Where there
@@ -106,8 +98,9 @@ Status GpuMesh::ProbeProtocols(const GpuPeers& peers, std::string_view fault, Pr
   // runs on the GPU.
   TUTTI_ASSIGN(cuda::MappedMemory memory,
                cuda::MappedMemory::Create(device(), 2 * n * kMostProbeBytes, nullptr));
-  ProbePlace place{peers, stream, StreamEnd(driver, stream.get()), std::move(memory)};
-  TUTTI_TRY(place.finish.Open());
+  TUTTI_ASSIGN(cuda::OwnEvent event, cuda::MakeEvent(device()));
+  ProbePlace place{peers, stream, StreamEnd(driver, stream.get(), std::move(event)),
+                   std::move(memory)};
   const bool all = fault == "both" || fault == (IsOnGpu(windows_.place()) ? "peer" : "host");
   // A fault is noted, and the remaining protocols are probed nevertheless, because the other ranks
   // wait for their data.
@@ -171,7 +164,7 @@ Result<GpuMesh::Arrived> GpuMesh::ProbeProtocol(ProbePlace& place, const Plan& p
       found_wrong.wrong = SystemError(
           "of {} bytes that {} wrote into its window, byte {} reads {:#04x} and "
           "should be {:#04x}",
-          bytes, RankName(static_cast<int>(r), place.peers.peers[r]), i, got, expected);
+          bytes, place.peers.NameOf(r), i, got, expected);
     }
   }
   return found_wrong;

@@ -14,42 +14,6 @@ constexpr int kPageableMemoryAccess = 88;
 
 using cuda::AddressOf;
 
-struct BufferBytes {
-  size_t send = 0;
-  size_t recv = 0;
-};
-
-// Returns the bytes that `rank` reads and writes in the buffers of a task; 0 for unused buffers.
-BufferBytes BytesOf(const CollectiveTask& task, int rank, size_t num_ranks) {
-  const size_t bytes = task.count * task.elem_bytes();
-  const bool is_root = task.root == rank;
-  switch (task.collective) {
-    case Collective::kReduce:
-      return {bytes, is_root ? bytes : 0};
-    case Collective::kBroadcast:
-      return {is_root ? bytes : 0, bytes};
-    case Collective::kAllGather:
-      return {bytes, bytes * num_ranks};
-    case Collective::kReduceScatter:
-      return {bytes * num_ranks, bytes};
-    case Collective::kAlltoAll:
-      return {bytes * num_ranks, bytes * num_ranks};
-    case Collective::kGather:
-      return {bytes, is_root ? bytes * num_ranks : 0};
-    case Collective::kScatter:
-      return {is_root ? bytes * num_ranks : 0, bytes};
-    case Collective::kBarrier:
-      return {};
-    default:
-      break;
-  }
-  if (!task.parts) return {bytes, bytes};  // AllReduce
-  const RankParts& parts = task.parts->recvs;
-  const size_t elem = task.elem_bytes(), mine = parts.Size(rank) * elem, all = parts.End() * elem;
-  if (HasCountsByPair(task.collective)) return {task.parts->sends.End() * elem, all};
-  return task.is_reduction() ? BufferBytes{all, mine} : BufferBytes{mine, all};
-}
-
 }  // namespace
 
 GpuPointers::GpuPointers(const cuda::Device& device, int rank, int num_ranks, bool thorough)
@@ -82,7 +46,7 @@ Status GpuPointers::CheckCollective(const CollectiveTask& task) const {
     }
     return Status::Ok();
   }
-  const BufferBytes bytes = BytesOf(task, rank_, static_cast<size_t>(num_ranks_));
+  const BufferSizes bytes = SizesOf(task, rank_, num_ranks_);
   TUTTI_TRY(CheckBuffer(task.send, bytes.send, "the send buffer"));
   if (task.send == task.recv && bytes.recv <= bytes.send) return Status::Ok();
   return CheckBuffer(task.recv, bytes.recv, "the receive buffer");

@@ -73,28 +73,25 @@ Result<std::unique_ptr<PxnLanes>> PxnLanes::Share(const GpuPeers& peers, PxnRout
 }
 
 Status PxnLanes::Map(int owner, PxnInbox& inbox, const Offer& offer) {
-  const auto fetch = [&](uint64_t descriptor) {
-    return FetchFd(FdServerOf(peers_.peers[static_cast<size_t>(owner)]), descriptor, peers_.key,
-                   peers_.deadline, peers_.abort_flag);
-  };
-  TUTTI_ASSIGN(UniqueFd fd, fetch(offer.inbox));
+  const auto rank = static_cast<size_t>(owner);
+  TUTTI_ASSIGN(UniqueFd fd, peers_.Fetch(rank, offer.inbox));
   TUTTI_TRY(inbox.Map(std::move(fd), /*with_slots=*/offer.slots == 0));
   if (offer.slots == 0) return Status::Ok();
-  TUTTI_ASSIGN(const UniqueFd slots, fetch(offer.slots));
+  TUTTI_ASSIGN(const UniqueFd slots, peers_.Fetch(rank, offer.slots));
   TUTTI_ASSIGN(slots_[owner], cuda::MappedMemory::Import(*peers_.device, slots, offer.slots_bytes));
   return Status::Ok();
 }
 
 Status PxnLanes::MapOthers(std::span<const Offer> offers) {
   for (const auto& [owner, inbox] : inboxes_) {
-    const PeerInfo& peer = peers_.peers[static_cast<size_t>(owner)];
-    const Offer& offer = offers[static_cast<size_t>(owner)];
+    const auto rank = static_cast<size_t>(owner);
+    const Offer& offer = offers[rank];
     // The rank without an inbox reports its own failure.
     if (owner == peers_.bootstrap->rank() || offer.inbox == 0) continue;
     Status mapped = Map(owner, *inbox, offer);
     if (!mapped.ok())
       return std::move(mapped).Annotate(
-          fmt::format("mapping what {} sends for others", RankName(owner, peer)));
+          fmt::format("mapping what {} sends for others", peers_.NameOf(rank)));
   }
   return Status::Ok();
 }

@@ -31,21 +31,12 @@ constexpr auto kNap = std::chrono::microseconds(50);
 Result<std::unique_ptr<GpuQueue>> GpuQueue::Create(const cuda::Device& device, int rank,
                                                    int num_ranks, const Settings& settings) {
   std::unique_ptr<GpuQueue> queue(new GpuQueue(device, rank, num_ranks, settings));
-  const auto& driver = device.driver();
-  const cuda::ManagingScope scope(driver, device.context());
+  const cuda::ManagingScope scope(device.driver(), device.context());
   TUTTI_ASSIGN(queue->abort_word_, device.pinned().Take(sizeof(uint32_t)));
   *reinterpret_cast<uint32_t*>(queue->abort_word_.data()) = 0;
-  for (Last* const last : {&queue->launched_, &queue->captured_})
-    TUTTI_TRY(driver.Check(driver.EventCreate(&last->event, cuda::kEventWithoutTiming),
-                           "making a CUDA event"));
+  TUTTI_ASSIGN(queue->launched_.event, cuda::MakeEvent(device));
+  TUTTI_ASSIGN(queue->captured_.event, cuda::MakeEvent(device));
   return queue;
-}
-
-GpuQueue::~GpuQueue() {
-  const auto& driver = device_.driver();
-  const cuda::ManagingScope scope(driver, device_.context());
-  for (const Last* const last : {&launched_, &captured_})
-    if (last->event != nullptr) driver.EventDestroy(last->event);
 }
 
 void GpuQueue::Abort() {
@@ -62,7 +53,7 @@ Status GpuQueue::Drain() {
   if ((!mixes_graphs_ && HasGraphs()) || lost_track_)
     return driver.Check(driver.ContextSynchronize(), "waiting for the GPU");
   for (int polls = 0;; ++polls) {
-    const int result = driver.EventQuery(launched_.event);
+    const int result = driver.EventQuery(launched_.event.get());
     if (result != cuda::kNotReady) return driver.Check(result, "waiting for the GPU");
     if (polls > kFreePolls) std::this_thread::sleep_for(kNap);
   }
@@ -71,7 +62,7 @@ Status GpuQueue::Drain() {
 QueueState GpuQueue::State() const {
   const auto& driver = device_.driver();
   const cuda::ManagingScope scope(driver, device_.context());
-  const int result = driver.EventQuery(launched_.event);
+  const int result = driver.EventQuery(launched_.event.get());
   return result == cuda::kNotReady    ? QueueState::kUnderWay
          : result != 0 || lost_track_ ? QueueState::kUnknown
                                       : QueueState::kDone;
@@ -114,7 +105,7 @@ Status GpuQueue::OrderBehindLast(cuda::Stream stream) {
       (place.captured ? last.place->stream == stream : place.id && last.place->id == place.id);
   const auto& driver = device_.driver();
   if (follows && !same)
-    TUTTI_TRY(driver.Check(driver.StreamWaitEvent(stream, last.event, 0),
+    TUTTI_TRY(driver.Check(driver.StreamWaitEvent(stream, last.event.get(), 0),
                            "ordering two streams of a communicator"));
   if (place.captured && !follows) TUTTI_TRY(BeginInGraph(place));
   entered_ = place;
@@ -128,7 +119,7 @@ Status GpuQueue::BeginInGraph(const Place& place) {
   TUTTI_TRY(KeepIn(place.graph, graphs_));
   if (!mixes_graphs_) return Status::Ok();
   const auto& driver = device_.driver();
-  return driver.Check(driver.StreamWaitEvent(place.stream, launched_.event, kExternal),
+  return driver.Check(driver.StreamWaitEvent(place.stream, launched_.event.get(), kExternal),
                       "ordering a graph behind the operations before it");
 }
 
@@ -150,7 +141,7 @@ Status GpuQueue::MarkInGraph(const Place& place) {
   if (mark_.node == nullptr || mark_.capture != place.capture) {
     mark_ = {.capture = place.capture};
     result = driver.GraphAddEventRecordNode(&mark_.node, graph, behind.data(), behind.size(),
-                                            launched_.event);
+                                            launched_.event.get());
   } else {
     std::vector<cuda::GraphNode> to(std::max(behind.size(), mark_.behind.size()), mark_.node);
     result =
@@ -165,7 +156,7 @@ Status GpuQueue::MarkInGraph(const Place& place) {
   // The driver does not let a capture be edited, and a node is added that later operations wait
   // for.
   mark_ = {};
-  return driver.Check(driver.EventRecordWithFlags(launched_.event, place.stream, kExternal),
+  return driver.Check(driver.EventRecordWithFlags(launched_.event.get(), place.stream, kExternal),
                       "recording an event in a graph");
 }
 
@@ -189,7 +180,7 @@ Status GpuQueue::Record() {
   const Place place = *std::exchange(entered_, std::nullopt);
   Last& last = place.captured ? captured_ : launched_;
   const auto& driver = device_.driver();
-  Status recorded = driver.Check(driver.EventRecord(last.event, place.stream),
+  Status recorded = driver.Check(driver.EventRecord(last.event.get(), place.stream),
                                  "recording an event behind an operation");
   if (recorded.ok() && place.captured && mixes_graphs_) recorded = MarkInGraph(place);
   // An event that could not be recorded still stands behind an earlier operation. Waiting for such
@@ -221,7 +212,7 @@ Status GpuQueue::HoldUp(std::span<const IssuedTask> tasks) {
     // captures.
     if (place.captured != last.captured || place.capture != last.capture) continue;
     TUTTI_TRY(driver.Check(
-        driver.StreamWaitEvent(stream, (last.captured ? captured_ : launched_).event, 0),
+        driver.StreamWaitEvent(stream, (last.captured ? captured_ : launched_).event.get(), 0),
         "ordering the streams of a group"));
   }
   return Status::Ok();

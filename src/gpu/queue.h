@@ -31,6 +31,7 @@
 
 #include "backend/cuda/copy_args.h"
 #include "backend/cuda/device.h"
+#include "backend/cuda/own_stream.h"
 #include "backend/cuda/pinned_pool.h"
 #include "base/status.h"
 #include "config/settings.h"
@@ -49,7 +50,6 @@ class GpuQueue {
  public:
   static Result<std::unique_ptr<GpuQueue>> Create(const cuda::Device& device, int rank,
                                                   int num_ranks, const Settings& settings);
-  ~GpuQueue();
 
   const cuda::Device& device() const { return device_; }
   // Returns the word in pinned memory that Abort raises and every waiting kernel polls.
@@ -113,7 +113,7 @@ class GpuQueue {
   // Holds the place of the last launch of a kind, and the event behind the launch.
   struct Last {
     std::optional<Place> place;
-    cuda::Event event = nullptr;
+    cuda::OwnEvent event;
   };
   Result<Place> Look(cuda::Stream stream) const;
   Status HoldUp(std::span<const IssuedTask> tasks);

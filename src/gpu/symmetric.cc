@@ -22,30 +22,19 @@ Status GpuMesh::Forget(const void* token) {
 // Returns the registered buffers that peers access in a collective. An AllReduce needs both buffers
 // registered, a ReduceScatter only its input, and an AllGather only its output.
 GpuMesh::SharedBuffers GpuMesh::FindShared(const CollectiveTask& task) const {
+  const bool scatters = task.collective == Collective::kReduceScatter;
+  const bool gathers = task.collective == Collective::kAllGather;
   SharedBuffers shared;
-  if (registry_.empty()) return shared;
-  const size_t bytes = task.count * task.elem_bytes();
-  const auto all = bytes * static_cast<size_t>(args_.num_ranks);
-  switch (task.collective) {
-    case Collective::kAllReduce:
-      shared.input = registry_.Find(task.send, bytes);
-      shared.output = registry_.Find(task.recv, bytes);
-      shared.complete = shared.input != nullptr && shared.output != nullptr;
-      break;
-    case Collective::kReduceScatter:
-      shared.input = registry_.Find(task.send, all);
-      shared.complete = shared.input != nullptr;
-      break;
-    case Collective::kAllGather:
-      shared.output = registry_.Find(task.recv, all);
-      shared.complete = shared.output != nullptr;
-      break;
-    default:
-      break;
-  }
+  if (registry_.empty() || !(scatters || gathers || task.collective == Collective::kAllReduce))
+    return shared;
+  const BufferSizes bytes = SizesOf(task, args_.rank, args_.num_ranks);
+  if (!gathers) shared.input = registry_.Find(task.send, bytes.send);
+  if (!scatters) shared.output = registry_.Find(task.recv, bytes.recv);
   // A rank that reads the input of another rank directly does not know the factor of the other
   // rank.
-  if (task.is_reduction() && task.op.pre_multiply) shared.complete = false;
+  shared.complete = (gathers || shared.input != nullptr) &&
+                    (scatters || shared.output != nullptr) &&
+                    !(task.is_reduction() && task.op.pre_multiply);
   return shared;
 }
 

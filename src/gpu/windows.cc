@@ -5,18 +5,6 @@
 #include <algorithm>
 
 namespace tutti {
-namespace {
-
-// Returns the number of ranks on this rank's host besides this rank.
-int OthersHere(const GpuPeers& peers) {
-  const uint64_t here = peers.peers[static_cast<size_t>(peers.bootstrap->rank())].host_hash;
-  return static_cast<int>(std::count_if(peers.peers.begin(), peers.peers.end(),
-                                        [&](const PeerInfo& p) { return p.host_hash == here; })) -
-         1;
-}
-
-}  // namespace
-
 std::string_view Name(WindowPlace place) {
   return place == WindowPlace::kPeerMemory        ? "GPU memory"
          : place == WindowPlace::kPeerMemoryByIpc ? "GPU memory by CUDA IPC"
@@ -63,8 +51,7 @@ Status GpuWindows::MapOf(const GpuPeers& peers, int rank, const Offer& offer) {
     ipc_mapped_.push_back(std::move(window));
     return Status::Ok();
   }
-  TUTTI_ASSIGN(UniqueFd fd, FetchFd(FdServerOf(peers.peers[r]), offer.descriptor, peers.key,
-                                    peers.deadline, peers.abort_flag));
+  TUTTI_ASSIGN(UniqueFd fd, peers.Fetch(r, offer.descriptor));
   if (place_ == WindowPlace::kPeerMemory) {
     TUTTI_ASSIGN(cuda::MappedMemory window,
                  cuda::MappedMemory::Import(*peers.device, fd, offer.bytes));
@@ -88,7 +75,7 @@ Status GpuWindows::ForOthersHere(const GpuPeers& peers, std::span<const Offer> o
   for (size_t r = 0; r < offers.size(); ++r) {
     if (r == me || peers.peers[r].host_hash != peers.peers[me].host_hash) continue;
     if (offers[r].made == 0) continue;  // The rank reports its own failure.
-    const std::string name = RankName(static_cast<int>(r), peers.peers[r]);
+    const std::string name = peers.NameOf(r);
     if (offers[r].bytes != offers[me].bytes && offers[me].made != 0)
       return RemoteError("{} offers a window of {} bytes, but {} were agreed on", name,
                          offers[r].bytes, offers[me].bytes);
@@ -111,7 +98,7 @@ Status GpuWindows::MapAll(const GpuPeers& peers, std::span<const Offer> offers) 
 void GpuWindows::GiveBack(const GpuPeers& peers, bool ranks_talk) {
   if (place_ != WindowPlace::kPeerMemoryByIpc) return;
   ipc_mapped_.clear();
-  if (!ranks_talk || !peers.Agree(Status::Ok()).ok()) ipc_memory_.ExpectUsers(OthersHere(peers));
+  if (!ranks_talk || !peers.Agree(Status::Ok()).ok()) ipc_memory_.ExpectUsers(peers.OthersHere());
 }
 
 // Makes and offers this rank's window, maps the windows of this host, and agrees with all ranks on
@@ -132,7 +119,7 @@ Result<GpuWindows::Shared> GpuWindows::Share(const GpuPeers& peers, WindowPlace 
     TUTTI_TRY(agreed.status());
     return Shared{{}, std::move(agreed->refusal)};
   }
-  windows.ipc_memory_.ExpectUsers(OthersHere(peers));
+  windows.ipc_memory_.ExpectUsers(peers.OthersHere());
   windows.by_nvlink_ = std::all_of(step.offers().begin(), step.offers().end(),
                                    [](const Offer& offer) { return offer.by_nvlink != 0; });
   return Shared{std::move(windows), {}};

@@ -29,6 +29,7 @@
 #include "backend/cuda/memory.h"
 #include "base/status.h"
 #include "operations/agreement.h"
+#include "operations/operations.h"
 #include "operations/peer_info.h"
 #include "sys/fd_server.h"
 #include "sys/shared_memory.h"
@@ -53,6 +54,13 @@ struct GpuPeers : JointRanks {
   const cuda::Device* device = nullptr;
   FdServer* fd_server = nullptr;
   FdKey key = {};
+  MachineMap machines;
+
+  // Fetches a descriptor that `rank` offers.
+  Result<UniqueFd> Fetch(size_t rank, uint64_t descriptor) const {
+    return FetchFd(FdServerOf(peers[rank]), descriptor, key, deadline, abort_flag);
+  }
+  int OthersHere() const { return static_cast<int>(machines.here.size()) - 1; }
 };
 
 class GpuWindows {

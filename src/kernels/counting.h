@@ -21,35 +21,36 @@ struct Traffic {
   uint64_t steps = 0;
   uint64_t chunks = 0;
   uint64_t elems = 0;
+
+  constexpr void Add(size_t n, size_t slice_elems) {
+    if (n == 0) return;
+    ++steps;
+    chunks += DivUp(n, slice_elems);
+    elems += n;
+  }
 };
 
 class CountingPrimitives {
  public:
   constexpr explicit CountingPrimitives(size_t slice_elems) : slice_elems_(slice_elems) {}
 
-  constexpr void Send(size_t, size_t n) { Count(sent_, n); }
-  constexpr void CopySend(size_t, size_t, size_t n) { Count(sent_, n); }
-  constexpr void Recv(size_t, size_t n) { Count(received_, n); }
+  constexpr void Send(size_t, size_t n) { sent_.Add(n, slice_elems_); }
+  constexpr void CopySend(size_t, size_t, size_t n) { sent_.Add(n, slice_elems_); }
+  constexpr void Recv(size_t, size_t n) { received_.Add(n, slice_elems_); }
   constexpr void RecvCopySend(size_t, size_t n) { Both(n); }
   constexpr void RecvReduceSend(size_t, size_t n) { Both(n); }
   constexpr void RecvSend(size_t n) { Both(n); }
   constexpr void RecvReduceSendFinal(size_t, size_t n) { Both(n); }
-  constexpr void RecvReduceCopyFinal(size_t, size_t, size_t n) { Count(received_, n); }
+  constexpr void RecvReduceCopyFinal(size_t, size_t, size_t n) { received_.Add(n, slice_elems_); }
   constexpr void RecvReduceCopySendFinal(size_t, size_t, size_t n) { Both(n); }
 
   constexpr const Traffic& sent() const { return sent_; }
   constexpr const Traffic& received() const { return received_; }
 
  private:
-  constexpr void Count(Traffic& traffic, size_t n) const {
-    if (n == 0) return;
-    ++traffic.steps;
-    traffic.chunks += DivUp(n, slice_elems_);
-    traffic.elems += n;
-  }
   constexpr void Both(size_t n) {
-    Count(sent_, n);
-    Count(received_, n);
+    sent_.Add(n, slice_elems_);
+    received_.Add(n, slice_elems_);
   }
 
   size_t slice_elems_;
@@ -64,11 +65,10 @@ class TwoLevelCounting {
   constexpr explicit TwoLevelCounting(size_t slice_elems) : slice_elems_(slice_elems) {}
 
   constexpr void Move(uint32_t what, size_t, size_t, size_t n) {
-    if (n == 0) return;
-    Count((what & kFromHost) != 0, host_received_, n);
-    Count((what & kFromRail) != 0, rail_received_, n);
-    Count((what & kToHost) != 0, host_sent_, n);
-    Count((what & kToRail) != 0, rail_sent_, n);
+    if ((what & kFromHost) != 0) host_received_.Add(n, slice_elems_);
+    if ((what & kFromRail) != 0) rail_received_.Add(n, slice_elems_);
+    if ((what & kToHost) != 0) host_sent_.Add(n, slice_elems_);
+    if ((what & kToRail) != 0) rail_sent_.Add(n, slice_elems_);
   }
 
   constexpr const Traffic& host_sent() const { return host_sent_; }
@@ -77,13 +77,6 @@ class TwoLevelCounting {
   constexpr const Traffic& rail_received() const { return rail_received_; }
 
  private:
-  constexpr void Count(bool passes, Traffic& traffic, size_t n) const {
-    if (!passes) return;
-    ++traffic.steps;
-    traffic.chunks += DivUp(n, slice_elems_);
-    traffic.elems += n;
-  }
-
   size_t slice_elems_;
   Traffic host_sent_, host_received_, rail_sent_, rail_received_;
 };
@@ -164,11 +157,8 @@ class MeshCounting {
 
  private:
   void Count(std::vector<Traffic>& traffic, int peer, size_t n) const {
-    if (n == 0 || peer == rank_) return;
-    Traffic& one = traffic[static_cast<size_t>(peer)];
-    ++one.steps;
-    ++one.chunks;
-    one.elems += n;
+    // The data of a step is one chunk.
+    if (peer != rank_) traffic[static_cast<size_t>(peer)].Add(n, n);
   }
 
   int rank_;

@@ -40,24 +40,28 @@
 
 namespace tutti::kernels {
 
-// The blocks of `count` ranks, from the rank at place `first` of the ring on.
-template <class Parts>
-class PlacesOf {
- public:
-  constexpr PlacesOf(const RingView& ring, const Parts& parts, int first, int count)
-      : ring_(ring), parts_(parts), first_(first), count_(count) {}
-  constexpr int count() const { return count_; }
-  constexpr Block operator[](int i) const {
-    const int rank = ring_.At(first_ + i);
-    return {parts_.Offset(rank), parts_.Size(rank)};
-  }
-
- private:
-  const RingView& ring_;
-  const Parts& parts_;
-  int first_;
-  int count_;
+// Blocks that are computed from their number.
+template <class At>
+struct ListedBlocks {
+  int size;
+  At at;
+  constexpr int count() const { return size; }
+  constexpr Block operator[](int i) const { return at(i); }
 };
+template <class At>
+ListedBlocks(int, At) -> ListedBlocks<At>;
+
+template <class Parts>
+constexpr Block BlockOf(const Parts& parts, int rank) {
+  return {parts.Offset(rank), parts.Size(rank)};
+}
+
+// Returns the blocks of `count` ranks, from the rank at place `first` of the ring on.
+template <class Parts>
+constexpr auto PlacesOf(const RingView& ring, const Parts& parts, int first, int count) {
+  return ListedBlocks{count,
+                      [&ring, &parts, first](int i) { return BlockOf(parts, ring.At(first + i)); }};
+}
 
 // The places of one exchange.
 struct BlockSwap {

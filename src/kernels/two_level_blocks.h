@@ -84,41 +84,14 @@ struct HostsView {
   }
 };
 
-// The blocks that belong to the owners of number `owner` on `count` hosts from `first` on.
+// Returns the blocks that belong to the owners of number `owner` on `count` hosts from `first` on.
 template <class Parts>
-class SharesOfHosts {
- public:
-  constexpr SharesOfHosts(const HostsView& view, const Parts& parts, int owner, int first,
-                          int count)
-      : view_(view),
-        parts_(parts),
-        owner_(owner),
-        first_(first),
-        count_(view.SharesOf(first, count, owner)) {}
-  constexpr int count() const { return count_; }
-  constexpr Block operator[](int i) const {
-    const int rank = view_.ShareAt(first_, owner_, i);
-    return {parts_.Offset(rank), parts_.Size(rank)};
-  }
-
- private:
-  const HostsView& view_;
-  const Parts& parts_;
-  int owner_;
-  int first_;
-  int count_;
-};
-
-// Blocks that are computed from their number.
-template <class At>
-struct ListedBlocks {
-  int size;
-  At at;
-  constexpr int count() const { return size; }
-  constexpr Block operator[](int i) const { return at(i); }
-};
-template <class At>
-ListedBlocks(int, At) -> ListedBlocks<At>;
+constexpr auto SharesOfHosts(const HostsView& view, const Parts& parts, int owner, int first,
+                             int count) {
+  return ListedBlocks{view.SharesOf(first, count, owner), [&view, &parts, owner, first](int i) {
+                        return BlockOf(parts, view.ShareAt(first, owner, i));
+                      }};
+}
 
 // One block, or none.
 struct OneBlock {
@@ -127,6 +100,12 @@ struct OneBlock {
   constexpr int count() const { return is_there ? 1 : 0; }
   constexpr Block operator[](int) const { return block; }
 };
+
+// Returns the block of number `local` of the host if owner number `owner` collects the block.
+template <class Parts>
+constexpr OneBlock BlockFor(const HostsView& view, const Parts& parts, int local, int owner) {
+  return {BlockOf(parts, view.Rank(view.host, local)), local % view.owners == owner};
+}
 
 // Part `owner` of a vector that is cut for the owners; parts begin at multiples of `unit` elements.
 struct OwnerParts {
@@ -178,13 +157,9 @@ template <BlockPrimitives P, class Parts>
 constexpr void TwoLevelBlocksAllGather(P& p, const HostsView& view, const Parts& parts) {
   const int hosts = view.num_hosts();
   const auto rank = [&](int local) { return view.Rank(view.host, local); };
-  // Returns the block of a rank if owner `owner` collects it.
-  const auto block_for = [&](int local, int owner) {
-    const int r = rank(local);
-    return OneBlock{{parts.Offset(r), parts.Size(r)}, local % view.owners == owner};
-  };
   WithOthersOfHost(view, [&](int to, int from) {
-    p.Exchange(rank(to), block_for(view.local, to), rank(from), block_for(from, view.local));
+    p.Exchange(rank(to), BlockFor(view, parts, view.local, to), rank(from),
+               BlockFor(view, parts, from, view.local));
   });
   for (int d = 1; view.owns() && d < hosts; d *= 2) {
     const BlockSwap swap = DoublingSwap(view.host, hosts, d);
@@ -204,10 +179,6 @@ template <InputBlockPrimitives P, class Parts>
 constexpr void TwoLevelBlocksReduceScatter(P& p, const HostsView& view, const Parts& parts) {
   const int hosts = view.num_hosts();
   const auto rank = [&](int local) { return view.Rank(view.host, local); };
-  const auto block_from = [&](int owner, int local) {
-    const int r = rank(local);
-    return OneBlock{{parts.Offset(r), parts.Size(r)}, local % view.owners == owner};
-  };
   ReduceInHost(p, view, [&](int owner) { return SharesOfHosts(view, parts, owner, 0, hosts); });
   for (int d = static_cast<int>(std::bit_floor(static_cast<unsigned>(hosts - 1)));
        view.owns() && d >= 1; d /= 2) {
@@ -218,7 +189,8 @@ constexpr void TwoLevelBlocksReduceScatter(P& p, const HostsView& view, const Pa
                      SharesOfHosts(view, parts, view.local, swap.received, swap.blocks), d == 1);
   }
   WithOthersOfHost(view, [&](int to, int from) {
-    p.Exchange(rank(to), block_from(view.local, to), rank(from), block_from(from, view.local));
+    p.Exchange(rank(to), BlockFor(view, parts, to, view.local), rank(from),
+               BlockFor(view, parts, view.local, from));
   });
 }
 

@@ -7,6 +7,7 @@
 // or no rank does, for the reason of the first rank that cannot. A step itself fails only if the
 // ranks cannot talk to one another. Such a failure may differ from rank to rank.
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -95,5 +96,14 @@ class JointStep {
   const JointRanks ranks_;
   std::vector<Offer> offers_;
 };
+
+// Returns the first rank whose offer has no `name` among its names, or -1.
+template <class Offer>
+int FirstWithout(std::span<const Offer> offers, uint64_t name) {
+  for (size_t r = 0; r < offers.size(); ++r)
+    if (std::find(offers[r].names.begin(), offers[r].names.end(), name) == offers[r].names.end())
+      return static_cast<int>(r);
+  return -1;
+}
 
 }  // namespace tutti

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "base/exceptions.h"
+#include "plan/ranks_by_host.h"
 #include "sys/mapped.h"
 
 namespace tutti {
@@ -32,8 +32,8 @@ HostOperations::HostOperations(Parts parts)
       peers_(parts.peers),
       machines_(std::move(parts.machines)),
       watch_(*parts.watch),
-      one_sided_support_{parts.wait_policy, std::move(parts.one_sided_network),
-                         parts.one_sided_device, std::move(parts.one_sided_groups)},
+      wait_policy_(parts.wait_policy),
+      one_sided_network_(std::move(parts.one_sided_network)),
       network_name_(parts.network != nullptr ? parts.network->name() : ""),
       order_(parts.rank, parts.timeout_s),
       profiler_(std::move(parts.profiler)),
@@ -116,29 +116,22 @@ Status HostOperations::Run(uint64_t ticket, std::span<const IssuedTask> tasks) {
   return status;
 }
 
-// Runs collectives and one-sided calls in order, then all messages together. One-sided calls that
-// wait come last, because other ranks may be waiting for the messages of this rank.
+// Runs collectives and one-sided calls in order, then all messages together.
 Status HostOperations::RunInTurn(std::span<const IssuedTask> tasks) {
   const Profiler::Span group = Profiler::OfGroup(profiler_.get(), tasks.size());
   bool has_messages = false;
-  bool awaits = false;
   for (const IssuedTask& issued : tasks) {
     if (const auto* const task = std::get_if<CollectiveTask>(&issued.task)) {
       const Profiler::Span call = Profiler::OfCall(profiler_.get(), issued);
       TUTTI_TRY(executor_->RunCollective(*task));
     } else if (const auto* const one_sided = std::get_if<OneSidedTask>(&issued.task)) {
-      awaits |= one_sided->call->waits();
       if (!one_sided->call->waits()) TUTTI_TRY(one_sided->call->Run(issued.stream));
     } else {
       has_messages = true;
     }
   }
   if (has_messages) TUTTI_TRY(RunMessages(tasks));
-  if (!awaits) return Status::Ok();
-  for (const IssuedTask& issued : tasks)
-    if (const auto* const task = std::get_if<OneSidedTask>(&issued.task))
-      if (task->call->waits()) TUTTI_TRY(task->call->Run(issued.stream));
-  return Status::Ok();
+  return RunOneSided(tasks, /*waits=*/true);
 }
 
 Status HostOperations::RunMessages(std::span<const IssuedTask> tasks) {
@@ -172,15 +165,13 @@ Status HostOperations::CheckBuffer(const void* begin, size_t bytes, const char* 
 }
 
 std::string HostOperations::DescribeTransports() const {
-  std::map<int, std::vector<int>> machines;
-  for (size_t r = 0; r < peers_.size(); ++r)
-    machines[machines_.leader[r]].push_back(static_cast<int>(r));
+  const auto machines = RanksByHost(std::span<const int>(machines_.leader));
   std::string text;
-  for (const auto& [leader, ranks] : machines) {
+  for (const std::vector<int>& ranks : machines) {
     if (!text.empty()) text += "; ";
     std::string list;
     for (const int r : ranks) list += fmt::format("{}{}", list.empty() ? "" : ",", r);
-    const PeerInfo& peer = peers_[static_cast<size_t>(leader)];
+    const PeerInfo& peer = peers_[static_cast<size_t>(ranks.front())];
     text += ranks.size() > 1 ? fmt::format("ranks {} on {} by shared memory", list, peer.host)
                              : fmt::format("rank {} on {} alone", list, peer.host);
   }

@@ -60,13 +60,8 @@ class HostOperations final : public Operations {
     PlanContext plan;
     std::vector<int> ring;              // The ranks in ring order.
     std::unique_ptr<NetConnector> net;  // Null when all ranks share the arena.
-    std::shared_ptr<Net> network;  // The network of `net`, and this rank's device of the network.
-    int network_device = 0;
-    // The network for one-sided operations, and this rank's device of the network. Null: no
-    // one-sided operations by a network.
-    std::shared_ptr<Net> one_sided_network;
-    int one_sided_device = 0;
-    std::shared_ptr<RmaGroups> one_sided_groups;
+    std::shared_ptr<Net> network;       // The network of `net`.
+    OneSidedNetwork one_sided_network;
     HostMemory* memory = nullptr;  // The process's memory, and the server of its descriptors.
     FdServer* fd_server = nullptr;
     Watch* watch = nullptr;
@@ -101,11 +96,8 @@ class HostOperations final : public Operations {
   const MachineMap& machines() const override { return machines_; }
   uint64_t MemoryBytes() const override { return arena_.memory.size(); }
   bool MapsPeerMemory() const override { return true; }
-  const OneSidedSupport* one_sided_support() const override { return &one_sided_support_; }
-  OneSidedNetwork one_sided_network() const override {
-    return {one_sided_support_.network, one_sided_support_.network_device,
-            one_sided_support_.groups};
-  }
+  WaitPolicy wait_policy() const override { return wait_policy_; }
+  OneSidedNetwork one_sided_network() const override { return one_sided_network_; }
 
   // Give back the pages of the arena that hold only data. Each rank gives back its own stage and
   // the FIFOs that it reads. The kernel provides new, zeroed pages at the next access. FIFOs before
@@ -130,7 +122,8 @@ class HostOperations final : public Operations {
   const std::span<const PeerInfo> peers_;
   const MachineMap machines_;
   Watch& watch_;
-  const OneSidedSupport one_sided_support_;
+  const WaitPolicy wait_policy_;
+  const OneSidedNetwork one_sided_network_;
   const std::string network_name_;  // empty when all ranks share the arena
   TicketOrder order_;
   const std::shared_ptr<Profiler> profiler_;

@@ -120,17 +120,6 @@ Key NetworkKey(const Key& job, const Settings& settings) {
   return KeyFromText(text + settings.comm_key);
 }
 
-bool Offers(const Offer& offer, uint64_t name) {
-  return std::find(offer.names.begin(), offer.names.end(), name) != offer.names.end();
-}
-
-// Returns the first rank that does not offer the network, or -1.
-int FirstWithout(std::span<const Offer> offers, uint64_t name) {
-  const auto none = std::find_if(offers.begin(), offers.end(),
-                                 [&](const Offer& offer) { return !Offers(offer, name); });
-  return none == offers.end() ? -1 : static_cast<int>(none - offers.begin());
-}
-
 }  // namespace
 
 Status CheckNetName(const Settings& settings) {
@@ -186,21 +175,25 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
                       ranks.NameOf(static_cast<size_t>(without)), first.name);
 }
 
-std::shared_ptr<Net> OneSidedNet(Proxy& proxy, const Settings& settings, const Bootstrap& bootstrap,
-                                 std::shared_ptr<Net> net) {
-  if (net != nullptr && net->rma() != nullptr) return net;
-  Result<std::unique_ptr<Net>> sockets = SocketNet::Create(
-      proxy.loop(), NetworkKey(bootstrap.key_holder().key, settings), settings, {});
-  const Status status = sockets.ok() ? (*sockets)->IsViable() : sockets.status();
-  TUTTI_INFO(kLogInit | kLogNet, "{} has no one-sided operations; {}",
-             net != nullptr ? net->name() : "what joins the ranks",
-             status.ok() ? "sockets carry them" : status.message());
-  return status.ok() ? std::shared_ptr<Net>(std::move(sockets).value()) : nullptr;
-}
-
-std::shared_ptr<RmaGroups> OneSidedGroups(const Settings& settings, const Net& net, int device) {
-  const std::vector<std::string>& paths = net.devices()[static_cast<size_t>(device)].pci_paths;
-  return RmaPlugins::Find(settings, paths.empty() ? std::string() : paths.front());
+Operations::OneSidedNetwork ChooseOneSided(Proxy& proxy, const Settings& settings,
+                                           const Bootstrap& bootstrap, std::shared_ptr<Net> net,
+                                           int device) {
+  Operations::OneSidedNetwork chosen = {net, device};
+  if (net == nullptr || net->rma() == nullptr) {
+    Result<std::unique_ptr<Net>> sockets = SocketNet::Create(
+        proxy.loop(), NetworkKey(bootstrap.key_holder().key, settings), settings, {});
+    const Status status = sockets.ok() ? (*sockets)->IsViable() : sockets.status();
+    TUTTI_INFO(kLogInit | kLogNet, "{} has no one-sided operations; {}",
+               net != nullptr ? net->name() : "what joins the ranks",
+               status.ok() ? "sockets carry them" : status.message());
+    // The first device of the sockets is as good as any.
+    chosen = {status.ok() ? std::shared_ptr<Net>(std::move(sockets).value()) : nullptr};
+  }
+  if (net == nullptr) net = chosen.net, device = 0;
+  if (net == nullptr) return chosen;
+  const std::vector<std::string>& paths = net->devices()[static_cast<size_t>(device)].pci_paths;
+  chosen.groups = RmaPlugins::Find(settings, paths.empty() ? std::string() : paths.front());
+  return chosen;
 }
 
 }  // namespace tutti

@@ -11,10 +11,10 @@
 #include "bootstrap/bootstrap.h"
 #include "config/settings.h"
 #include "operations/agreement.h"
+#include "operations/operations.h"
 #include "proxy/proxy.h"
 #include "transport/net/net.h"
 #include "transport/net/plugin/net_events.h"
-#include "transport/net/rma_group.h"
 
 namespace tutti {
 
@@ -28,16 +28,15 @@ Status CheckNetName(const Settings& settings);
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
                                      const JointRanks& ranks, std::shared_ptr<NetEvents> events);
 
-// Returns the network for one-sided operations (transport/net/rma.h) between ranks that `net`
-// joins. `net` may be null. The result is `net` if `net` has one-sided operations, else TCP
-// sockets, which reach every host that the bootstrap reaches. Returns null, with the reason in the
-// log, if this rank cannot use sockets.
-std::shared_ptr<Net> OneSidedNet(Proxy& proxy, const Settings& settings, const Bootstrap& bootstrap,
-                                 std::shared_ptr<Net> net);
-
-// Returns the plugins with one-sided operations that this rank could use instead, or null. The
-// ranks find out which plugins all of them have when they are joined (window/remote_windows.h). Of
-// a plugin with several devices, the device of the rank's NIC in `net` is chosen.
-std::shared_ptr<RmaGroups> OneSidedGroups(const Settings& settings, const Net& net, int device);
+// Chooses what carries one-sided operations (transport/net/rma.h) between ranks that `net` joins by
+// this rank's `device`. `net` may be null. The network is `net` if `net` has one-sided operations,
+// else TCP sockets, which reach every host that the bootstrap reaches; null, with the reason in the
+// log, if this rank cannot use sockets. The groups are the plugins with one-sided operations that
+// this rank could use instead. The ranks find out which plugins all of them have when they are
+// joined (window/remote_windows.h). Of a plugin with several devices, the device of the rank's NIC
+// is chosen.
+Operations::OneSidedNetwork ChooseOneSided(Proxy& proxy, const Settings& settings,
+                                           const Bootstrap& bootstrap, std::shared_ptr<Net> net,
+                                           int device);
 
 }  // namespace tutti

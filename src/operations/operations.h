@@ -94,17 +94,8 @@ class Operations {
   // Returns whether this rank's device can map the memory of the ranks of its host. The result is
   // the same on all ranks.
   virtual bool MapsPeerMemory() const { return false; }
-  // Holds the parts of the operations that one-sided calls share (window/one_sided.h).
-  struct OneSidedSupport {
-    WaitPolicy wait_policy;
-    // The network for one-sided operations, and this rank's device of the network. Null if all
-    // ranks share the arena, or without one-sided operations.
-    std::shared_ptr<Net> network;
-    int network_device = 0;
-    std::shared_ptr<RmaGroups> groups;  // As in OneSidedNetwork.
-  };
-  // Returns null, on all ranks alike, if the ranks make no one-sided calls.
-  virtual const OneSidedSupport* one_sided_support() const { return nullptr; }
+  // Returns how one-sided calls of ranks on hosts wait (window/one_sided.h).
+  virtual WaitPolicy wait_policy() const { return {}; }
   // Holds the network for one-sided operations (transport/net/rma.h) with ranks whose memory this
   // rank's device does not map, and this rank's device of the network. `net` is null without such a
   // network or such ranks.
@@ -175,6 +166,15 @@ class Operations {
 
  protected:
   explicit Operations(HandOver hand_over) : hand_over_(hand_over) {}
+
+  // Runs the one-sided calls of a group that wait, or the calls that do not wait. Calls that wait
+  // come last in a group, because another rank may be waiting for an earlier task of the group.
+  static Status RunOneSided(std::span<const IssuedTask> tasks, bool waits) {
+    for (const IssuedTask& issued : tasks)
+      if (const auto* const task = std::get_if<OneSidedTask>(&issued.task))
+        if (task->call->waits() == waits) TUTTI_TRY(task->call->Run(issued.stream));
+    return Status::Ok();
+  }
 
  private:
   const HandOver hand_over_;

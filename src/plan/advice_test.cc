@@ -24,7 +24,8 @@ class Adviser final : public CostAdviser {
   bool Names(Algorithm algorithm) const override {
     return algorithm == Algorithm::kRing || algorithm == Algorithm::kTree;
   }
-  uint32_t Advise(const AdvisedOperation&, std::span<CostOption> options) override {
+  uint32_t Advise(const AdvisedOperation& operation, std::span<CostOption> options) override {
+    bytes_told_ = operation.bytes;
     for (CostOption& option : options)
       if (option.algorithm == algorithm_) option.us = 0;
     return channels_;
@@ -33,8 +34,10 @@ class Adviser final : public CostAdviser {
                      size_t chunk_bytes) override {
     return chunk_bytes_ == kKeepChunk ? chunk_bytes : chunk_bytes_;
   }
+  size_t bytes_told() const { return bytes_told_; }
 
  private:
+  size_t bytes_told_ = 0;
   const Algorithm algorithm_;
   const uint32_t channels_;
   const size_t chunk_bytes_;
@@ -64,6 +67,22 @@ void ExpectGoodCut(const Plan& plan, const Question& question) {
   EXPECT_GT(plan.slice_elems, 0u);
   EXPECT_EQ(plan.slice_elems * question.elem_bytes() % 16, 0u);
   EXPECT_EQ(plan.chunk_elems % plan.slice_elems, 0u);
+}
+
+TEST(AdviceTest, CountsTheBytesOfTheLargestBuffer) {
+  const auto told = [](Collective collective) {
+    Adviser adviser(Algorithm::kRing, 0);
+    const Plan plan =
+        MakePlan(MeshContextFor(4, 132, GpuReach::kNvlink),
+                 {.collective = collective, .count = 1000, .type = DataType::kUint8}, &adviser);
+    EXPECT_NE(plan.row, nullptr);
+    return adviser.bytes_told();
+  };
+  for (const Collective one : {Collective::kAllReduce, Collective::kReduce, Collective::kBroadcast})
+    EXPECT_EQ(told(one), 1000u) << Name(one);
+  for (const Collective parts : {Collective::kAllGather, Collective::kReduceScatter,
+                                 Collective::kAlltoAll, Collective::kGather, Collective::kScatter})
+    EXPECT_EQ(told(parts), 4000u) << Name(parts);
 }
 
 TEST(AdviceTest, CutsChannelsAndStepsIntoWholeLines) {

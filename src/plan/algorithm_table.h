@@ -39,7 +39,6 @@ enum class Where : uint8_t {
   kChannelTrees,     // GPUs: FIFOs in chains inside hosts, and in trees over the chains
   kChannelPairs,     // GPUs: a FIFO to every other rank
 };
-constexpr bool IsGpu(Where where) { return where >= Where::kWindows; }
 
 // Says in which order an algorithm adds the ranks' elements.
 enum class AddingOrder : uint8_t {

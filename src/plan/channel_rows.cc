@@ -140,7 +140,7 @@ Fit CutMessages(const PlanContext& c, const PlanQuestion&, Plan&) {
 // from host to host go by the network, all other steps through windows.
 double RingUs(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
   const bool all_reduce = q.collective == Collective::kAllReduce;
-  const bool chain = q.collective == Collective::kReduce || q.collective == Collective::kBroadcast;
+  const bool chain = IsChain(q.collective);
   const double n = c.num_ranks;
   const double bytes = q.bytes();
   const double passed = all_reduce ? 2 * bytes * (n - 1) / n : chain ? bytes : bytes * (n - 1);
@@ -171,8 +171,7 @@ double MessagesUs(const PlanContext& c, const PlanQuestion& q, const Plan&) {
 // the head of a host. The connections of a head move a slice from two heads and to a third, or the
 // other way round, and both directions are busy at once.
 double TreesUs(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
-  int depth = 0;
-  while (1 << depth < c.hosts.count) ++depth;
+  const double depth = LogSteps(c.hosts.count);
   const auto& costs = kChannelCosts;
   const size_t part = std::min(q.count, plan.channel_elems);
   const auto slices = static_cast<double>(DivUp(part, plan.slice_elems));

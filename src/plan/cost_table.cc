@@ -49,8 +49,6 @@ constexpr CostRow kTable[] = {
     {kTcp, kExchange, kSimple, 0, 6.8, 4.8, 1, kCostBench},
 };
 
-double LogSteps(int num_ranks) { return std::bit_width(static_cast<unsigned>(num_ranks - 1)); }
-
 // The part of a round that each further rank adds: a rank with a stage reads the flag of every
 // rank, a cache line from another core, 0.1 us. The number is an estimate; more than two ranks with
 // a core each were not measured.
@@ -99,7 +97,7 @@ Extent Ring(Collective collective, double n, double bytes) {
     case Collective::kReduce:
       // The data goes in pieces, and each later rank of the chain begins a little later.
       return {n - 1, n - 1, bytes * (1 + (n - 2) * 0.05)};
-    default:  // a part is taken out and put in again, except for the last rank's
+    default:  // A rank copies every part out of a FIFO and all but the last part into another.
       return {n - 1, n - 1, 1.3 * bytes * (n - 1)};
   }
 }

@@ -15,8 +15,6 @@ constexpr uint32_t kLeastAwayUs = 100;
 
 bool IsPowerOfTwo(size_t n) { return std::has_single_bit(n); }
 
-double LogOf(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
-
 }  // namespace
 
 HostLayout HostLayoutOf(std::span<const int> leader) {
@@ -43,27 +41,25 @@ double CrossingsOf(Collective collective, Algorithm algorithm, int num_ranks,
   // A ring that begins in the middle of a host comes back to the host in the end.
   const double round = hosts.count - (one_each ? 1 : 0);
   switch (algorithm) {
-    case Algorithm::kRing: {
-      const bool chain = collective == Collective::kBroadcast || collective == Collective::kReduce;
-      if (chain) return hosts.count - 1;
+    case Algorithm::kRing:
+      if (IsChain(collective)) return hosts.count - 1;
       return collective == Collective::kAllReduce ? 2 * round : round;
-    }
     case Algorithm::kTree:  // up and down; the root's subtrees begin in the middle of hosts
-      return 2 * (LogOf(hosts.count) + (one_each ? 0 : 1));
+      return 2 * (LogSteps(hosts.count) + (one_each ? 0 : 1));
     case Algorithm::kRecursiveHalving:
-      return LogOf(hosts.even ? hosts.count : num_ranks);
+      return LogSteps(hosts.even ? hosts.count : num_ranks);
     case Algorithm::kRecursiveDoubling: {
       const bool gathers =
           collective == Collective::kAllGather || collective == Collective::kAllGatherV;
-      if (gathers) return LogOf(hosts.even ? hosts.count : num_ranks);
-      if (hosts.even && hosts.in_order) return LogOf(hosts.count);
-      return LogOf(num_ranks) + (IsPowerOfTwo(static_cast<size_t>(num_ranks)) ? 0 : 1);
+      if (gathers) return LogSteps(hosts.even ? hosts.count : num_ranks);
+      if (hosts.even && hosts.in_order) return LogSteps(hosts.count);
+      return LogSteps(num_ranks) + (IsPowerOfTwo(static_cast<size_t>(num_ranks)) ? 0 : 1);
     }
     case Algorithm::kTwoLevel: {  // Hosts form pairs as ranks do by recursive doubling.
       if (collective == Collective::kAlltoAll) return 1;
       const bool odd =
           MovesWholeVector(collective) && !IsPowerOfTwo(static_cast<size_t>(hosts.count));
-      return LogOf(hosts.count) + (odd ? 1 : 0);
+      return LogSteps(hosts.count) + (odd ? 1 : 0);
     }
     case Algorithm::kTwoShot:
       return 2;

@@ -9,6 +9,7 @@
 //
 // All functions are pure: all ranks compute the same result.
 
+#include <bit>
 #include <cstdint>
 #include <span>
 
@@ -26,6 +27,9 @@ struct HostLayout {
   int fewest = 1;         // The number of ranks of the smallest host.
   int most = 1;           // The number of ranks of the largest host.
 };
+
+// Returns how many times one rank doubles until there are n ranks.
+inline double LogSteps(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
 
 // Returns the layout. `leader` holds, for each rank, the first rank of its host.
 HostLayout HostLayoutOf(std::span<const int> leader);

@@ -108,10 +108,6 @@ Fit FitOf(const PlanContext& c, const PlanQuestion& q, const Plan& plan) {
   return is_usual ? Fit::kYes : Fit::kIfAdvised;
 }
 
-bool IsChain(Collective collective) {
-  return collective == Collective::kBroadcast || collective == Collective::kReduce;
-}
-
 // Returns `bytes`, or a slightly smaller number if a slice of this length fills whole packets.
 constexpr size_t WholePackets(size_t bytes) {
   const size_t whole = bytes / kNetPacketBytes * kNetPacketBytes;

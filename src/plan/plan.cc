@@ -147,11 +147,9 @@ void CollectWays(const PlanContext& c, const PlanQuestion& q, Ways& ways) {
 
 // Describes the question to a tuner. Tuners count the bytes of the operation's largest buffer.
 AdvisedOperation OperationOf(const PlanContext& c, const Question& q) {
-  const bool parts = q.collective == Collective::kAllGather ||
-                     q.collective == Collective::kReduceScatter ||
-                     q.collective == Collective::kAlltoAll;
+  const auto parts = CountsOnePart(q.collective) ? static_cast<size_t>(c.num_ranks) : 1;
   return {.collective = q.collective,
-          .bytes = static_cast<size_t>(q.bytes()) * (parts ? static_cast<size_t>(c.num_ranks) : 1),
+          .bytes = static_cast<size_t>(q.bytes()) * parts,
           .registered = q.buffers == Buffers::kRegistered};
 }
 

@@ -130,6 +130,15 @@ struct CollectiveTask {
   bool has_root() const { return HasRoot(collective); }
 };
 
+// Holds the bytes of the buffers that a rank uses in a collective; 0 for an unused buffer.
+struct BufferSizes {
+  size_t send = 0;
+  size_t recv = 0;
+};
+// Returns the bytes from the beginning of each buffer of `task` that `rank` uses. The buffers of
+// task.scattered have no part in the sizes.
+BufferSizes SizesOf(const CollectiveTask& task, int rank, int num_ranks);
+
 // Describes a send to another rank, or a receive from another rank.
 struct MessageTask {
   bool is_send = false;

@@ -37,6 +37,12 @@ constexpr bool MovesWholeVector(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kBarrier;
 }
 
+// Returns whether a ring moves the vector from rank to rank in one direction: from the root or to
+// the root.
+constexpr bool IsChain(Collective collective) {
+  return collective == Collective::kBroadcast || collective == Collective::kReduce;
+}
+
 constexpr bool Reduces(Collective collective) {
   return collective == Collective::kAllReduce || collective == Collective::kReduce ||
          collective == Collective::kReduceScatter || collective == Collective::kReduceScatterV;
@@ -46,6 +52,14 @@ constexpr bool HasRoot(Collective collective) {
   return collective == Collective::kReduce || collective == Collective::kBroadcast ||
          collective == Collective::kGather || collective == Collective::kScatter ||
          collective == Collective::kGatherV || collective == Collective::kScatterV;
+}
+
+// Returns whether the count of a call is the length of one rank's part, of which the larger buffer
+// has one for each rank.
+constexpr bool CountsOnePart(Collective collective) {
+  return collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
+         collective == Collective::kAlltoAll || collective == Collective::kGather ||
+         collective == Collective::kScatter;
 }
 
 // Returns whether a count is known only to the two ranks between which the elements move. Ranks

@@ -16,29 +16,6 @@ constexpr double kFinishS = 60;
 
 }  // namespace
 
-class HostOneSided::PutCall final : public OneSidedCall {
- public:
-  PutCall(HostOneSided& owner, Put put) : owner_(owner), put_(std::move(put)) {}
-  bool waits() const override { return false; }
-  Status Run(void*) const override { return owner_.RunPut(put_); }
-
- private:
-  HostOneSided& owner_;
-  const Put put_;
-};
-
-class HostOneSided::WaitCall final : public OneSidedCall {
- public:
-  WaitCall(HostOneSided& owner, std::vector<Awaited> awaited)
-      : owner_(owner), awaited_(std::move(awaited)) {}
-  bool waits() const override { return true; }
-  Status Run(void*) const override { return owner_.RunWait(awaited_); }
-
- private:
-  HostOneSided& owner_;
-  const std::vector<Awaited> awaited_;
-};
-
 HostOneSided::HostOneSided(Parts parts)
     : rank_(parts.rank),
       signals_(std::move(parts.signals)),
@@ -52,11 +29,13 @@ uint64_t HostOneSided::SignalBytes(int num_ranks) {
 }
 
 Result<std::shared_ptr<const OneSidedCall>> HostOneSided::MakePut(Put put) {
-  return std::shared_ptr<const OneSidedCall>(std::make_shared<PutCall>(*this, std::move(put)));
+  return std::shared_ptr<const OneSidedCall>(std::make_shared<OneSidedFunction>(
+      /*waits=*/false, [this, put = std::move(put)](void*) { return RunPut(put); }));
 }
 
 std::shared_ptr<const OneSidedCall> HostOneSided::MakeWait(std::vector<Awaited> awaited) {
-  return std::make_shared<WaitCall>(*this, std::move(awaited));
+  return std::make_shared<OneSidedFunction>(
+      /*waits=*/true, [this, awaited = std::move(awaited)](void*) { return RunWait(awaited); });
 }
 
 // Returns the counter of signals from rank `from` at `place` of the team. This rank's own counter
@@ -71,10 +50,9 @@ HostOneSided::Counter& HostOneSided::CounterAt(int place, int from) const {
 Status HostOneSided::RunPut(const Put& put) {
   if (watch_.stopped()) return watch_.StopReason();
   if (signals_->team.Has(put.peer)) return PutInTeam(put);
-  const RemoteWindows::Signal signal = {signals_->handle,
-                                        static_cast<uint64_t>(rank_) * sizeof(Counter)};
-  Status status = remote_->Put(put.peer, put.window ? put.window->handle : nullptr, put.offset,
-                               put.data, signal);
+  const RemoteWindows::Place to = {put.window ? put.window->handle : nullptr, put.offset};
+  Status status = remote_->Put(put.peer, to, put.data,
+                               {signals_->handle, static_cast<uint64_t>(rank_) * sizeof(Counter)});
   if (status.ok()) return status;
   status = watch_.FirstReason(std::move(status), put.peer);
   watch_.Stop(status, /*tell=*/true);

@@ -46,8 +46,6 @@ class HostOneSided final : public OneSided {
   void Finish() override;
 
  private:
-  class PutCall;
-  class WaitCall;
   // A counter, and the number of threads that sleep until the counter changes.
   struct alignas(64) Counter {
     std::atomic<uint64_t> count;

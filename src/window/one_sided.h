@@ -8,8 +8,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -18,6 +20,19 @@
 #include "window/window.h"
 
 namespace tutti {
+
+// Makes a one-sided call by a function of the stream.
+class OneSidedFunction : public OneSidedCall {
+ public:
+  OneSidedFunction(bool waits, std::function<Status(void* stream)> run)
+      : waits_(waits), run_(std::move(run)) {}
+  bool waits() const final { return waits_; }
+  Status Run(void* stream) const final { return run_(stream); }
+
+ private:
+  const bool waits_;
+  const std::function<Status(void* stream)> run_;
+};
 
 class OneSided {
  public:

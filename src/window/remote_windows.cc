@@ -62,13 +62,11 @@ Status RemoteWindows::JoinGroup() {
   const std::span<const Offer> offers = step.offers();
   for (const uint64_t name : offers[0].names) {
     if (name == 0) continue;
-    const auto without = std::find_if(offers.begin(), offers.end(), [&](const Offer& offer) {
-      return std::find(offer.names.begin(), offer.names.end(), name) == offer.names.end();
-    });
-    if (without == offers.end()) return OpenGroup(name, offers[0].number);
+    const int without = FirstWithout(offers, name);
+    if (without < 0) return OpenGroup(name, offers[0].number);
     if (parts_.groups && step.mine().names[0] != 0)
       TUTTI_INFO(kLogNet, "plugin {} carries no one-sided operations, because {} does not use it",
-                 parts_.groups->NameOf(name), NameOf(static_cast<int>(without - offers.begin())));
+                 parts_.groups->NameOf(name), NameOf(without));
   }
   return Status::Ok();
 }
@@ -220,24 +218,24 @@ void RemoteWindows::Forget(ncclWindow_t window) {
   }
 }
 
-Result<NetRemoteKey> RemoteWindows::KeyOf(int peer, ncclWindow_t window) {
+Result<NetRemote> RemoteWindows::RemoteOf(int peer, const Place& place) {
   const MutexLock lock(mutex_);
-  const auto found = shared_[peer].find(window);
+  const auto found = shared_[peer].find(place.window);
   if (found == shared_[peer].end())
     return InvalidUsage("the window was deregistered before the put that names it");
-  return found->second.theirs;
+  return NetRemote{found->second.theirs, place.offset};
 }
 
-Status RemoteWindows::Put(int peer, ncclWindow_t window, uint64_t offset,
-                          std::span<const std::byte> data, const Signal& signal) {
+Status RemoteWindows::Put(int peer, const Place& to, std::span<const std::byte> data,
+                          const Place& signal) {
   Link& link = *links_.at(peer);
   RmaConnection& connection = *link.connection;
-  NetRemoteKey key = {};
+  NetRemote remote;
   std::unique_ptr<NetMemory> local;
-  TUTTI_ASSIGN(const NetRemoteKey signal_key, KeyOf(peer, signal.window));
-  const NetSignal notice = {{signal_key, signal.offset}, 1, /*strong=*/true};
+  TUTTI_ASSIGN(const NetRemote word, RemoteOf(peer, signal));
+  const NetSignal notice = {word, 1, /*strong=*/true};
   if (!data.empty()) {
-    TUTTI_ASSIGN(key, KeyOf(peer, window));
+    TUTTI_ASSIGN(remote, RemoteOf(peer, to));
     TUTTI_ASSIGN(local, connection.Register({const_cast<std::byte*>(data.data()), data.size()}));
   }
   const RmaConnection::Inside inside(connection);
@@ -250,7 +248,7 @@ Status RemoteWindows::Put(int peer, ncclWindow_t window, uint64_t offset,
     put = Complete(
         peer, connection,
         [&] {
-          return connection.Put({local.get(), at}, {key, offset + at}, bytes,
+          return connection.Put({local.get(), at}, {remote.key, remote.offset + at}, bytes,
                                 last ? &notice : nullptr);
         },
         Deadline::Never());
@@ -278,13 +276,11 @@ Result<NetRequest*> RemoteWindows::BeginPut(int peer, const Place& from, const P
   NetRemote remote;
   if (bytes > 0) {
     TUTTI_ASSIGN(local, LocalOf(peer, from));
-    TUTTI_ASSIGN(remote.key, KeyOf(peer, to.window));
-    remote.offset = to.offset;
+    TUTTI_ASSIGN(remote, RemoteOf(peer, to));
   }
   NetSignal added;
   if (signal != nullptr) {
-    TUTTI_ASSIGN(added.word.key, KeyOf(peer, signal->word.window));
-    added.word.offset = signal->word.offset;
+    TUTTI_ASSIGN(added.word, RemoteOf(peer, signal->word));
     added.value = signal->value;
     added.strong = signal->strong;
   }
@@ -296,8 +292,8 @@ Result<NetRequest*> RemoteWindows::BeginGet(int peer, const Place& to, const Pla
                                             size_t bytes) {
   Link& link = *links_.at(peer);
   TUTTI_ASSIGN(const NetLocal local, LocalOf(peer, to));
-  TUTTI_ASSIGN(const NetRemoteKey key, KeyOf(peer, from.window));
-  return link.connection->Get(local, {key, from.offset}, bytes);
+  TUTTI_ASSIGN(const NetRemote remote, RemoteOf(peer, from));
+  return link.connection->Get(local, remote, bytes);
 }
 
 Status RemoteWindows::Complete(int peer, RmaConnection& connection, const Begin& begin,

@@ -62,21 +62,15 @@ class RemoteWindows {
   // connection.
   void Forget(ncclWindow_t window);
 
-  // A word of a window. A put adds 1 to the word after its data.
-  struct Signal {
-    ncclWindow_t window = nullptr;
-    uint64_t offset = 0;
-  };
-  // Puts `data` at `offset` of the part of rank `peer`, and then signals. Returns when `data` may
-  // be used again. The signal comes after all earlier puts to `peer`.
-  Status Put(int peer, ncclWindow_t window, uint64_t offset, std::span<const std::byte> data,
-             const Signal& signal);
-
   // A place in a rank's part of a window.
   struct Place {
     ncclWindow_t window = nullptr;
     uint64_t offset = 0;
   };
+  // Puts `data` at `to` of the part of rank `peer`, and then adds 1 to the word at `signal`.
+  // Returns when `data` may be used again. The signal comes after all earlier puts to `peer`.
+  Status Put(int peer, const Place& to, std::span<const std::byte> data, const Place& signal);
+
   // A number that an operation adds to an 8-byte word after its data (NetSignal).
   struct Added {
     Place word;
@@ -101,9 +95,7 @@ class RemoteWindows {
   void Finish(Deadline deadline);
 
   // Returns the name of a rank for messages.
-  std::string NameOf(int peer) const {
-    return RankName(peer, parts_.ranks.peers[static_cast<size_t>(peer)]);
-  }
+  std::string NameOf(int peer) const { return parts_.ranks.NameOf(static_cast<size_t>(peer)); }
 
  private:
   // Holds this rank's part of a window, as one peer reaches the part, and the peer's part.
@@ -128,7 +120,7 @@ class RemoteWindows {
   std::vector<int> RanksOutside() const;
   Status Tell(int peer, uint32_t tag, std::span<const std::byte> message);
   Status Hear(int peer, uint32_t tag, std::span<std::byte> message, const WaitLimits& limits);
-  Result<NetRemoteKey> KeyOf(int peer, ncclWindow_t window) TUTTI_EXCLUDES(mutex_);
+  Result<NetRemote> RemoteOf(int peer, const Place& place) TUTTI_EXCLUDES(mutex_);
   Result<NetLocal> LocalOf(int peer, const Place& place) TUTTI_EXCLUDES(mutex_);
   // Begins an operation as soon as there is room, and waits until it is done.
   using Begin = std::function<Result<NetRequest*>()>;

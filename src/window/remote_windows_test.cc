@@ -52,7 +52,7 @@ class Rank {
     return remote->Share(signals, true, {});
   }
   Status Put(int peer, uint64_t offset, std::span<const std::byte> bytes) {
-    return remote->Put(peer, window.handle, offset, bytes,
+    return remote->Put(peer, {window.handle, offset}, bytes,
                        {signals.handle, At(number) * sizeof(uint64_t)});
   }
   void Meet() { EXPECT_TRUE(bootstrap.Barrier(Deadline::Never()).ok()); }

@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "backend/cuda/elements.h"
+#include "backend/cuda/message_args.h"
 #include "connection/fifo_layout.h"
 #include "kernels/primitives.h"
 #include "kernels/two_level.h"
@@ -100,30 +101,23 @@ struct ChannelArgs {
 static_assert(sizeof(ChannelArgs) <= 4096 - 64);
 static_assert(kMostOneShotRanks <= kMostGpuChannels + 1);
 
-// Sends and receives of a group, with a block for each flow.
-enum class FlowKind : uint8_t {
-  kSend,
-  kReceive,
-  kSwap,  // Sends each slice of the buffer, then receives the peer's slice into its place.
-  kCopy,  // a rank's message to itself
-};
-
 // A part of a message.
 struct FlowMessage {
   std::byte* buffer = nullptr;
   size_t bytes = 0;
-  // The source of a copy into `buffer`. For a send, a value that is not null says that the NIC
-  // reads the message in `buffer`.
+  // The source of a copy into `buffer`. A send has `buffer` here where the buffer is lent to the
+  // NIC, and null otherwise.
   const std::byte* from = nullptr;
 };
 
-// The messages of one kind through one pair of FIFOs, one after another.
+// The messages of one kind through one pair of FIFOs, one after another. Each flow of a group has a
+// block.
 struct Flow {
   DeviceFifo send;
   DeviceFifo receive;
   uint16_t first = 0;  // the first message in FlowArgs::messages
   uint16_t count = 0;
-  FlowKind kind = FlowKind::kSend;
+  MessageKind kind = MessageKind::kSend;
 };
 
 inline constexpr uint32_t kMostFlows = 24;

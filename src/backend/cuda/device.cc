@@ -247,11 +247,8 @@ Status Device::Launch(const ChannelArgs& args, DataType type, Stream stream, Eve
   if (args.one_shot)
     return LaunchFunction(one_shot_[static_cast<size_t>(type)], const_cast<ChannelArgs*>(&args),
                           {args.channels, kOneShotThreads, /*early=*/false, begun}, stream);
-  const bool reduces = args.collective == Collective::kAllReduce ||
-                       args.collective == Collective::kReduce ||
-                       args.collective == Collective::kReduceScatter;
   const Function function =
-      reduces ? channel_.reductions[static_cast<size_t>(type)] : channel_.move;
+      Reduces(args.collective) ? channel_.reductions[static_cast<size_t>(type)] : channel_.move;
   return LaunchFunction(function, const_cast<ChannelArgs*>(&args),
                         {args.channels, kChannelThreads, /*early=*/false, begun}, stream);
 }

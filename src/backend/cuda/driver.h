@@ -89,7 +89,6 @@ static_assert(sizeof(LaunchConfig) == 56);
   X(DriverGetVersion, "cuDriverGetVersion", int*)                                                  \
   X(GetErrorName, "cuGetErrorName", int, const char**)                                             \
   X(GetErrorString, "cuGetErrorString", int, const char**)                                         \
-  X(DeviceGet, "cuDeviceGet", int*, int)                                                           \
   X(DeviceGetCount, "cuDeviceGetCount", int*)                                                      \
   X(DeviceGetName, "cuDeviceGetName", char*, int, int)                                             \
   X(DeviceGetAttribute, "cuDeviceGetAttribute", int*, int, int)                                    \

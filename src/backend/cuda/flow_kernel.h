@@ -26,31 +26,20 @@ class FlowBlock {
 
  private:
   TUTTI_HD void Carry(const FlowMessage& message) {
-    if (flow_.kind == FlowKind::kCopy) {
-      Copy(message);
+    if (flow_.kind == MessageKind::kCopy) {
+      CopyByBlock(message.buffer, message.from, message.bytes);
       return;
     }
     TUTTI_UNROLL_BY(1)
     for (size_t at = 0; at < message.bytes && !block_.failed(); at += args_.slice_bytes) {
       const size_t bytes = ClampChunk(at, args_.slice_bytes, message.bytes);
-      if (flow_.kind == FlowKind::kSend && message.from != nullptr)
+      if (flow_.kind == MessageKind::kSend && message.from != nullptr)
         Lend(message.buffer + at, bytes);
-      else if (flow_.kind != FlowKind::kReceive)
+      else if (flow_.kind != MessageKind::kReceive)
         Send(message.buffer + at, bytes);
       // A swap has sent the slice, and thus has already read the bytes that are overwritten now.
-      if (flow_.kind != FlowKind::kSend && !block_.failed()) Receive(message.buffer + at, bytes);
+      if (flow_.kind != MessageKind::kSend && !block_.failed()) Receive(message.buffer + at, bytes);
     }
-  }
-  TUTTI_HD void Copy(const FlowMessage& message) {
-    const auto at = [](uint32_t i) { return size_t{16} * i; };
-    ForLinesOf(
-        DivUp(message.bytes, 16),
-        [&](Line& line, uint32_t i) {
-          line = LoadAny<16>(message.from + at(i), message.bytes - at(i));
-        },
-        [&](const Line& line, uint32_t i) {
-          StoreAny<16>(message.buffer + at(i), line, message.bytes - at(i));
-        });
   }
   TUTTI_HD void Send(const std::byte* from, size_t bytes) {
     if (Lanes::index() == 0) send_.AwaitRoom(block_);

@@ -337,60 +337,46 @@ void PinnedRange::Release() {
   device_ = nullptr;
 }
 
-// The system pins whole pages, hence the length is rounded up. The most frequent failure is the
-// limit of locked memory.
-Result<PinnedRange> PinnedRange::Pin(const Device& device, std::span<std::byte> memory) {
+Status PinnedRange::Find(const Device& device, void* memory) {
+  const ManagingScope scope(device.driver(), device.context());
+  DeviceAddress address = 0;
+  TUTTI_TRY(device.driver().Check(device.driver().MemHostGetDevicePointer(&address, memory, 0),
+                                  "asking where a GPU sees pinned memory"));
+  data_ = reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address));
+  return Status::Ok();
+}
+
+Result<PinnedRange> PinnedRange::Register(const Device& device, std::span<std::byte> memory,
+                                          unsigned flags, const std::string& what) {
   const Driver& driver = device.driver();
   const ManagingScope scope(driver, device.context());
-  const size_t bytes = RoundUp(memory.size(), kPageBytes);
-  TUTTI_TRY(driver.Check(driver.MemHostRegister(memory.data(), bytes, kPinnedForAll),
-                         fmt::format("pinning {} bytes of host memory (is the limit of locked "
-                                     "memory, ulimit -l, below that?)",
-                                     bytes)));
+  TUTTI_TRY(driver.Check(driver.MemHostRegister(memory.data(), memory.size(), flags), what));
   PinnedRange range;
   range.device_ = &device;
   range.pinned_ = memory.data();
-  DeviceAddress address = 0;
-  TUTTI_TRY(driver.Check(driver.MemHostGetDevicePointer(&address, memory.data(), 0),
-                         "asking where a GPU sees pinned memory"));
-  range.data_ = reinterpret_cast<std::byte*>(address);
+  TUTTI_TRY(range.Find(device, memory.data()));
   return range;
 }
 
-MappedRegisters& MappedRegisters::operator=(MappedRegisters&& other) noexcept {
-  Release();
-  device_ = std::exchange(other.device_, nullptr);
-  registers_ = std::exchange(other.registers_, nullptr);
-  data_ = std::exchange(other.data_, nullptr);
-  return *this;
-}
-
-void MappedRegisters::Release() {
-  if (device_ == nullptr) return;
-  const ManagingScope scope(device_->driver(), device_->context());
-  device_->driver().MemHostUnregister(registers_);
-  device_ = nullptr;
+// The system pins whole pages, hence the length is rounded up. The most frequent failure is the
+// limit of locked memory.
+Result<PinnedRange> PinnedRange::Pin(const Device& device, std::span<std::byte> memory) {
+  const size_t bytes = RoundUp(memory.size(), kPageBytes);
+  return Register(device, {memory.data(), bytes}, kPinnedForAll,
+                  fmt::format("pinning {} bytes of host memory (is the limit of locked memory, "
+                              "ulimit -l, below that?)",
+                              bytes));
 }
 
 // Pages that are pinned already are used as they are; pinning them a second time would fail.
-Result<MappedRegisters> MappedRegisters::Map(const Device& device, std::span<std::byte> pages) {
-  const Driver& driver = device.driver();
-  const ManagingScope scope(driver, device.context());
-  MappedRegisters made;
-  DeviceAddress address = 0;
-  if (driver.MemHostGetDevicePointer(&address, pages.data(), 0) != 0) {
-    TUTTI_TRY(driver.Check(
-        driver.MemHostRegister(pages.data(), pages.size(), kPinnedForAll | kRegistersOfCard),
-        fmt::format("mapping a card's doorbell registers for CUDA device {} (the NVIDIA driver "
-                    "needs PeerMappingOverride=1 for that in some versions)",
-                    device.ordinal())));
-    made.device_ = &device;
-    made.registers_ = pages.data();
-    TUTTI_TRY(driver.Check(driver.MemHostGetDevicePointer(&address, pages.data(), 0),
-                           "finding where a GPU has a card's doorbell registers"));
-  }
-  made.data_ = reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address));
-  return made;
+Result<PinnedRange> PinnedRange::MapRegisters(const Device& device, std::span<std::byte> pages) {
+  PinnedRange known;
+  if (known.Find(device, pages.data()).ok()) return known;
+  return Register(
+      device, pages, kPinnedForAll | kRegistersOfCard,
+      fmt::format("mapping a card's doorbell registers for CUDA device {} (the NVIDIA driver needs "
+                  "PeerMappingOverride=1 for that in some versions)",
+                  device.ordinal()));
 }
 
 }  // namespace tutti::cuda

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "backend/cuda/device.h"
@@ -110,7 +111,8 @@ Result<LentMemory> ExportDmabufAround(const Device& device, std::span<const std:
 // them. No read is then needed to push the writes to the memory.
 bool OrdersWritesOfNics(const Device& device);
 
-// Memory of the host that a GPU may use, for the object's life. Move-only.
+// Memory of the host, or registers of a network card, that a GPU may use for the object's life.
+// Move-only.
 class PinnedRange {
  public:
   PinnedRange() = default;
@@ -121,39 +123,22 @@ class PinnedRange {
   // Pins `memory`, which must begin at a page and belong to the process to the end of its last
   // page. Every GPU of the process may then use the memory.
   static Result<PinnedRange> Pin(const Device& device, std::span<std::byte> memory);
+  // Maps whole `pages` of a card's registers, to which kernels store. Memory that the process has
+  // already pinned can also serve as registers.
+  static Result<PinnedRange> MapRegisters(const Device& device, std::span<std::byte> pages);
 
   // Returns the memory's address on GPUs.
   std::byte* data() const { return data_; }
 
  private:
+  static Result<PinnedRange> Register(const Device& device, std::span<std::byte> memory,
+                                      unsigned flags, const std::string& what);
+  // Finds the address on GPUs of pinned memory.
+  Status Find(const Device& device, void* memory);
   void Release();
 
-  const Device* device_ = nullptr;
+  const Device* device_ = nullptr;  // Null where other code has pinned the memory.
   void* pinned_ = nullptr;
-  std::byte* data_ = nullptr;
-};
-
-// Pages of a network card's registers, to which kernels of GPUs store. Move-only.
-class MappedRegisters {
- public:
-  MappedRegisters() = default;
-  MappedRegisters(MappedRegisters&& other) noexcept {
-    *this = static_cast<MappedRegisters&&>(other);
-  }
-  MappedRegisters& operator=(MappedRegisters&& other) noexcept;
-  ~MappedRegisters() { Release(); }
-
-  // Maps whole `pages`. Memory that the process has already pinned can also serve as registers.
-  static Result<MappedRegisters> Map(const Device& device, std::span<std::byte> pages);
-
-  // Returns the address of the first page on GPUs.
-  std::byte* data() const { return data_; }
-
- private:
-  void Release();
-
-  const Device* device_ = nullptr;  // null where other code has pinned the pages
-  void* registers_ = nullptr;
   std::byte* data_ = nullptr;
 };
 

@@ -23,7 +23,7 @@ class SimplePrimitives : public MeshBlock<T> {
     if (parts.SameForAll()) {
       const MeshPart part = parts(0);
       const size_t bytes = part.size * kSize;
-      ForLines(
+      ForLinesOf(
           DivUp(bytes, 16),
           [&](Line& line, uint32_t i) {
             line = this->template LoadInput<16>(part.at, At(i), bytes);
@@ -69,7 +69,7 @@ class SimplePrimitives : public MeshBlock<T> {
   }
   TUTTI_HD void Forward(uint64_t round, int from, size_t out, size_t n, uint64_t to) {
     if (this->failed_) return;
-    ForLines(
+    ForLinesOf(
         DivUp(n * kSize, 16),
         [&](Line& line, uint32_t i) {
           line = LoadSlot(Slot(args_.windows[rank()], round, from) + At(i));
@@ -98,12 +98,8 @@ class SimplePrimitives : public MeshBlock<T> {
     }
   }
 
-  template <class Load, class Store>
-  TUTTI_HD static void ForLines(size_t num_lines, Load load, Store store) {
-    ForLinesOf(num_lines, load, store);
-  }
-  // As ForLines over the parts of all peers, which form one sequence of lines to the threads. Short
-  // parts therefore keep all threads busy.
+  // As ForLinesOf over the parts of all peers, which form one sequence of lines to the threads.
+  // Short parts therefore keep all threads busy.
   template <class Load, class Store>
   TUTTI_HD void ForPartLines(const MeshParts& parts, Load load, Store store) {
     const auto longest = parts.size < parts.total ? parts.size : parts.total;
@@ -115,7 +111,7 @@ class SimplePrimitives : public MeshBlock<T> {
       const MeshPart part = parts(peer);
       if (At(i) < part.size * kSize) f(peer, part, i);
     };
-    ForLines(
+    ForLinesOf(
         static_cast<size_t>(lines) * (Ranks() - 1),
         [&](Line& line, uint32_t k) {
           with(k, [&](int peer, const MeshPart& part, uint32_t i) { load(line, peer, part, i); });

@@ -41,4 +41,16 @@ Status OwnStream::Finish(int begun, const char* doing) const {
   return driver.Check(driver.StreamSynchronize(stream_), doing);
 }
 
+void EventCloser::operator()(Event event) const {
+  const ManagingScope scope(device->driver(), device->context());
+  device->driver().EventDestroy(event);
+}
+
+Result<OwnEvent> MakeEvent(const Device& device) {
+  Event event = nullptr;
+  TUTTI_TRY(device.driver().Check(device.driver().EventCreate(&event, kEventWithoutTiming),
+                                  "making a CUDA event"));
+  return OwnEvent(event, EventCloser{&device});
+}
+
 }  // namespace tutti::cuda

@@ -7,6 +7,7 @@
 // wait for another rank, and the other rank may wait for this rank to finish the work here.
 
 #include <cstddef>
+#include <memory>
 
 #include "backend/cuda/device.h"
 #include "base/status.h"
@@ -36,5 +37,14 @@ class OwnStream {
   const Device* device_;
   Stream stream_ = nullptr;
 };
+
+// An event without timing.
+struct EventCloser {
+  const Device* device = nullptr;
+  void operator()(Event event) const;
+};
+using OwnEvent = std::unique_ptr<EventHandle, EventCloser>;
+// REQUIRES: the device's context is current.
+Result<OwnEvent> MakeEvent(const Device& device);
 
 }  // namespace tutti::cuda
