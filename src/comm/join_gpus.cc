@@ -281,8 +281,7 @@ Result<std::unique_ptr<DeviceOperations>> GpuJoin::MakeChannels() const {
 void GpuJoin::WriteDumps() const {
   const Settings& settings = context_.settings;
   if (settings.topo_dump_file.empty() && settings.graph_dump_file.empty()) return;
-  std::vector<int> first_ranks;
-  HostQuestion question = AskAboutHosts(first_ranks);
+  HostQuestion question = AskAboutHosts();
   question.channels = static_cast<uint32_t>(ChannelsFor(settings, context_.peers));
   const Status written = AnswerAboutHost(context_, question).status();
   if (!written.ok()) TUTTI_WARN("the machine is not described: {}", written.message());

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
+
+#include "plan/crossings.h"
 
 namespace tutti {
 namespace {
