@@ -9,28 +9,12 @@
 namespace tutti {
 namespace {
 
-// Returns how many bytes of the buffers of `rank` its peers read.
+// Returns how many bytes of the buffers of `rank` its peers read; nothing in a collective that is
+// never pulled.
 PullExtent ExtentOf(const CollectiveTask& task, int rank, int num_ranks) {
-  const size_t once = task.count * task.elem_bytes();
-  const size_t all = once * static_cast<size_t>(num_ranks);
-  const bool is_root = rank == task.root;
-  switch (task.collective) {
-    case Collective::kAllReduce:
-      return {once, once};
-    case Collective::kReduce:
-    case Collective::kAllGather:
-    case Collective::kGather:
-      return {once, 0};
-    case Collective::kBroadcast:
-      return {is_root ? once : 0, 0};
-    case Collective::kReduceScatter:
-    case Collective::kAlltoAll:
-      return {all, 0};
-    case Collective::kScatter:
-      return {is_root ? all : 0, 0};
-    default:
-      return {};
-  }
+  if (task.parts || task.collective == Collective::kBarrier) return {};
+  const BufferSizes sizes = SizesOf(task, rank, num_ranks);
+  return {sizes.send, task.collective == Collective::kAllReduce ? sizes.recv : 0};
 }
 
 // Returns whether peers read any buffer in the collective, and can apply the operation to the data.
