@@ -115,7 +115,7 @@ probe("NCCL_NSOCKS_PERTHREAD", "5", BETWEEN, see="[^0-9]5 data sockets", **APART
 
 elsewhere(BETWEEN, "src/transport/net/socket/resume_test.cc", "TheSettingSaysHowLongItTries", "TUTTI_RESUME_TIMEOUT_S")
 elsewhere(BETWEEN, "src/transport/net/socket/resume_test.cc", "DamageOnTheWayIsSentAgain", "TUTTI_CHECKSUM", "TUTTI_ENCRYPT",
-          named_in="src/transport/net/socket/socket_net_pair.h")
+          named_in="src/transport/testing/socket_net_pair.h")
 
 # InfiniBand and RoCE.
 probe("NCCL_IB_DISABLE", "1", BETWEEN, see="NCCL_IB_DISABLE is set", hide="net IB carries data", **VERBS)
