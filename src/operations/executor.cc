@@ -62,6 +62,8 @@ Executor::Executor(Parts parts)
       profiler_(parts.profiler),
       wait_(parts.watch->stop_flag(), parts.wait_policy, *parts.watch) {
   ring_index_ = static_cast<int>(std::find(ring_.begin(), ring_.end(), rank_) - ring_.begin());
+  next_ = Ring().At(ring_index_ + 1);
+  previous_ = Ring().At(ring_index_ - 1);
   for (const std::vector<int>& ranks : RanksByHost(std::span<const int>(parts.leader))) {
     if (const auto at = std::find(ranks.begin(), ranks.end(), rank_); at != ranks.end()) {
       host_ = static_cast<int>(host_begins_.size());

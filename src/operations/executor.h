@@ -118,6 +118,8 @@ class Executor {
   // Run the plan's algorithm by the stages of one host, or over FIFOs.
   void RunStaged(const CollectiveTask& task, const Operation& op);
   Status RunOverFifos(const CollectiveTask& task, Operation& op);
+  // Runs a barrier as an AllReduce of one byte by the plan of the barrier.
+  Status RunBarrierOverFifos(const CollectiveTask& task, Operation& op);
   // Pulls if the buffers of all ranks allow pulling and pulling is still the cheapest algorithm.
   // Returns false, with no data moved, if the operation did not pull.
   Result<bool> TryPull(const CollectiveTask& task, Operation& op);
@@ -142,6 +144,8 @@ class Executor {
   Planner planner_;
   const std::vector<int> ring_;
   int ring_index_ = 0;
+  int next_ = 0;  // The neighbours of this rank in the ring.
+  int previous_ = 0;
   std::vector<int> host_ranks_;  // All ranks, host by host.
   // The index in host_ranks_ of each host's first rank, and the number of ranks.
   std::vector<int> host_begins_;

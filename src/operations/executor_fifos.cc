@@ -127,11 +127,10 @@ struct DoublingPartners {
 
 }  // namespace
 
-// The only place that distinguishes the algorithms over FIFOs.
+// Chooses the template and the primitives of the plan's algorithm.
 template <class Links>
 void Executor::Visit(const CollectiveTask& task, const Plan& plan, Links& links) const {
   const WorkShape shape = {task.count, plan.chunk_elems, task.root};
-  const kernels::HostsView hosts = HostsOf(plan);
   const bool in_blocks = IsAllGather(task.collective) || IsReduceScatter(task.collective);
   switch (plan.algorithm()) {
     case Algorithm::kOneShot:
@@ -155,7 +154,8 @@ void Executor::Visit(const CollectiveTask& task, const Plan& plan, Links& links)
     case Algorithm::kRecursiveDoubling:
       if (in_blocks) return links.Blocks([&](auto& p) { WalkBlocks(p, Ring(), task); });
       return links.Doubling(task.count);
-    case Algorithm::kTwoLevel:
+    case Algorithm::kTwoLevel: {
+      const kernels::HostsView hosts = HostsOf(plan);
       if (in_blocks) return links.Blocks([&](auto& p) { WalkTwoLevelBlocks(p, hosts, task); });
       if (task.collective == Collective::kAlltoAll)
         return links.Matrix(
@@ -168,6 +168,7 @@ void Executor::Visit(const CollectiveTask& task, const Plan& plan, Links& links)
                                 plan.owners},
             along_rail);
       });
+    }
     case Algorithm::kExchange:
       return links.Messages();
     case Algorithm::kPull:       // Run by Executor::TryPull.
@@ -191,10 +192,9 @@ class Executor::Running {
   void Ring(const Walk& walk) {
     if (IsAllGather(task_.collective))
       WithParts(task_, [&](const auto& parts) { CopyOwnPart(parts); });
-    const RingView ring = e_.Ring();
     HostFifoPrimitives p(e_.wait_, work_);
-    p.AddSend(e_.connections_.SendTo(ring.At(ring.index + 1)));
-    p.AddRecv(e_.connections_.RecvFrom(ring.At(ring.index - 1)));
+    p.AddSend(e_.connections_.SendTo(e_.next_));
+    p.AddRecv(e_.connections_.RecvFrom(e_.previous_));
     walk(p);
   }
 
@@ -332,9 +332,8 @@ class Executor::Counting {
   void Ring(const Walk& walk) {
     kernels::CountingPrimitives count(slice_elems_);
     walk(count);
-    const RingView ring = executor_.Ring();
-    all_.push_back({ring.At(ring.index + 1), true, count.sent()});
-    all_.push_back({ring.At(ring.index - 1), false, count.received()});
+    all_.push_back({executor_.next_, true, count.sent()});
+    all_.push_back({executor_.previous_, false, count.received()});
   }
   template <class Walk>
   void Tree(const TreeView& tree, const Walk& walk) {
@@ -437,30 +436,30 @@ Status Executor::OpenAndBegin(std::span<const ConnectionTraffic> all, uint32_t o
   return Status::Ok();
 }
 
-// Runs a barrier as an AllReduce of one byte by the plan of the barrier.
-Status Executor::RunOverFifos(const CollectiveTask& task, Operation& op) {
+Status Executor::RunBarrierOverFifos(const CollectiveTask& task, Operation& op) {
   std::byte byte{};
-  CollectiveTask adding;
-  const bool is_barrier = task.collective == Collective::kBarrier;
-  if (is_barrier) {
-    adding = Lower(task, {.byte = &byte}).steps[0].task;
-    op.work.input = op.work.output = &byte;
-    op.work.reduce = ReduceSpecFor(adding, op.plan->row->order);
-  }
-  const CollectiveTask& visited = is_barrier ? adding : task;
+  const CollectiveTask adding = Lower(task, {.byte = &byte}).steps[0].task;
+  op.work.input = op.work.output = &byte;
+  op.work.reduce = ReduceSpecFor(adding, op.plan->row->order);
+  return RunOverFifos(adding, op);
+}
+
+// Opens the connections of the plan, and runs the plan.
+Status Executor::RunOverFifos(const CollectiveTask& task, Operation& op) {
+  if (task.collective == Collective::kBarrier) [[unlikely]]
+    return RunBarrierOverFifos(task, op);
   std::vector<ConnectionTraffic> traffic;
-  const int next = Ring().At(ring_index_ + 1), prev = Ring().At(ring_index_ - 1);
-  if (op.plan->algorithm() == Algorithm::kRing && connections_.IsLocal(next) &&
-      connections_.IsLocal(prev)) {
+  if (op.plan->algorithm() == Algorithm::kRing && connections_.IsLocal(next_) &&
+      connections_.IsLocal(previous_)) {
     // Within a host no proxy connection needs the traffic, and counting would slow small
     // operations.
-    TUTTI_TRY(connections_.Open(std::span(&next, 1), std::span(&prev, 1)));
+    TUTTI_TRY(connections_.Open(std::span(&next_, 1), std::span(&previous_, 1)));
   } else {
-    traffic = TrafficOf(visited, *op.plan);
+    traffic = TrafficOf(task, *op.plan);
     TUTTI_TRY(OpenAndBegin(traffic, op.work.op_tag));
   }
-  Running running(*this, visited, op, traffic);
-  Visit(visited, *op.plan, running);
+  Running running(*this, task, op, traffic);
+  Visit(task, *op.plan, running);
   return Status::Ok();
 }
 
