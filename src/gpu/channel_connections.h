@@ -125,7 +125,7 @@ class ChannelConnections {
   // Returns whether a kernel may have the rank's NIC read these bytes directly. Called on any
   // thread.
   bool IsLent(const std::byte* data, size_t bytes) const;
-  // Returns the number of ranks on the host with most ranks.
+  // Returns the word of the GPU's memory in which kernels note that they gave up.
   uint64_t* given_up() const { return reinterpret_cast<uint64_t*>(words_.data()); }
   // Returns memory of the GPU for one line of data.
   std::byte* scratch() const { return words_.data() + kScratchAt; }

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <utility>
 
 #include "bootstrap/testing/idle_bootstrap.h"

@@ -189,7 +189,10 @@ Operations::OneSidedNetwork ChooseOneSided(Proxy& proxy, const Settings& setting
     // The first device of the sockets is as good as any.
     chosen = {status.ok() ? std::shared_ptr<Net>(std::move(sockets).value()) : nullptr};
   }
-  if (net == nullptr) net = chosen.net, device = 0;
+  if (net == nullptr) {
+    net = chosen.net;
+    device = 0;
+  }
   if (net == nullptr) return chosen;
   const std::vector<std::string>& paths = net->devices()[static_cast<size_t>(device)].pci_paths;
   chosen.groups = RmaPlugins::Find(settings, paths.empty() ? std::string() : paths.front());

@@ -25,9 +25,19 @@ BufferSizes SizesOf(const CollectiveTask& task, int rank, int num_ranks) {
       return {once, all};
     case Collective::kReduceScatter:
       return {all, once};
-    default:
+    case Collective::kAllReduce:
+    case Collective::kAlltoAll:
+    case Collective::kBarrier:
       return {all, all};
+    case Collective::kSendRecv:    // A MessageTask.
+    case Collective::kAllGatherV:  // With parts.
+    case Collective::kReduceScatterV:
+    case Collective::kAlltoAllV:
+    case Collective::kGatherV:
+    case Collective::kScatterV:
+      break;
   }
+  return {};
 }
 
 }  // namespace tutti

@@ -54,8 +54,8 @@ constexpr bool HasRoot(Collective collective) {
          collective == Collective::kGatherV || collective == Collective::kScatterV;
 }
 
-// Returns whether the count of a call is the length of one rank's part, of which the larger buffer
-// has one for each rank.
+// Returns whether the count of a call is the length of one rank's part. The larger buffer has such
+// a part for each rank.
 constexpr bool CountsOnePart(Collective collective) {
   return collective == Collective::kAllGather || collective == Collective::kReduceScatter ||
          collective == Collective::kAlltoAll || collective == Collective::kGather ||

@@ -71,7 +71,7 @@ def one_lags(rank):
 
 
 def wild(rank):
-    """An operation in memory that there is not: nowhere on hosts, and behind an allocation on GPUs."""
+    """An operation in memory that is not mapped: nowhere on hosts, and behind an allocation on GPUs."""
     if rank.join():
         memory = ctypes.c_void_p(rank.memory(4096) if rank.on_gpu else 1 << 44)
         count = ctypes.c_size_t(1 << 20)

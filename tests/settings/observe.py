@@ -2,7 +2,7 @@
 
 The text has, from every rank: the result of the initialisation with its error, the descriptions of the communicator and
 of plans, the results of calls; and, from all ranks together, their log at INFO, the lines of the stand-in for
-libibverbs, the files that they wrote, and their standard error stream. Ranks are on hosts, or on GPUs that are none
+libibverbs, the files that they wrote, and their standard error stream. Ranks are on hosts, or on simulated GPUs
 (tests/fakegpu). A parent that has loaded the libraries forks every rank, so that a run takes tens of milliseconds.
 """
 
@@ -20,7 +20,7 @@ import traceback
 
 FLOAT, SUM = 7, 0
 MOST_SECONDS = 30
-# What makes ranks of a kind; a pair is one value for each rank. A block of the stand-in is a thread.
+# What makes ranks of a kind; a pair is one value for each rank. The stand-in runs each block as a thread, so two blocks are enough.
 KINDS = {
     "hosts": {"TUTTI_BACKEND": "host"},
     "mesh": {"NCCL_MAX_CTAS": "2"},
