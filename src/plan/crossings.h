@@ -28,8 +28,8 @@ struct HostLayout {
   int most = 1;           // The number of ranks of the largest host.
 };
 
-// Returns the logarithm of n to base 2, rounded up: the number of steps of an algorithm that reaches
-// twice as many ranks with each step.
+// Returns the logarithm of n to base 2, rounded up: the number of steps of an algorithm that
+// reaches twice as many ranks with each step.
 inline double LogSteps(int n) { return std::bit_width(static_cast<unsigned>(n - 1)); }
 
 // Returns the layout. `leader` holds, for each rank, the first rank of its host.
