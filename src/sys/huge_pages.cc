@@ -8,8 +8,11 @@
 #include "base/rounding.h"
 
 namespace tutti {
+namespace {
 
 constexpr int kNoFile = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+}  // namespace
 
 void* ReserveAtHugePage(size_t bytes) {
   // The mapping has room to spare, so an aligned stretch lies within; the ends that stick out are

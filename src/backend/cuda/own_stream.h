@@ -1,6 +1,7 @@
 #pragma once
 
-// A stream for Tutti's own work on a GPU's memory while a communicator is made.
+// A stream for Tutti's own work on a GPU's memory while a communicator is made, and events that
+// destroy themselves.
 //
 // The stream waits only for its own work. CUDA's plain calls for copying and filling go through the
 // null stream, which waits for the program's streams. A kernel in one of the program's streams may
@@ -38,13 +39,12 @@ class OwnStream {
   Stream stream_ = nullptr;
 };
 
-// An event without timing.
 struct EventCloser {
   const Device* device = nullptr;
   void operator()(Event event) const;
 };
 using OwnEvent = std::unique_ptr<EventHandle, EventCloser>;
-// REQUIRES: the device's context is current.
+// Makes an event without timing. REQUIRES: the device's context is current.
 Result<OwnEvent> MakeEvent(const Device& device);
 
 }  // namespace tutti::cuda

@@ -239,9 +239,9 @@ Status VerbsSendComm::PostMessage(Request& request) {
     work.wr.rdma.rkey = request.grant.keys[channel_->remote_port_of(pair)];
     const Registration* const held =
         memory ? memory->registration(channel_->port_of(pair)) : nullptr;
-    // At the end of a group the record or the immediate value that follows on the queue pair
-    // completes for the data too; over iWARP, where notices follow, only the data's own completion
-    // stands for the data (QueuePair::Completions).
+    // At the end of a group the completion of the record or of the immediate value, which follow on
+    // the queue pair, stands for the data too. Over iWARP notices follow, and the data needs a
+    // completion of its own (QueuePair::Completions).
     StagePiece(pair, work, request, carries_end || !request.ends_group || channel_->notices(),
                {message.data + from, pieces[i], held ? held->local_key() : 0,
                 memory ? memory->region().kind : NetMemoryKind::kHost});
