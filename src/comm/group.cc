@@ -234,7 +234,7 @@ Status LaunchOnHost(std::vector<Batch> batches) {
 // Returns why an operation cannot be issued. Nothing is launched.
 Status Check(const OperationBatches& taken) {
   const std::vector<Batch>& batches = taken.batches;
-  // The call that hands tasks over also checks them, which is enough for a batch that is alone.
+  // A single batch needs no check here, because the hand-over of the batch checks the tasks.
   if (batches.size() == 1 && IsHandedOver(*batches[0].comm)) return Status::Ok();
   for (const Batch& batch : batches)
     TUTTI_TRY(batch.comm->comm->operations().CheckTasks(batch.tasks));

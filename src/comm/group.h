@@ -12,8 +12,8 @@
 //   - Every batch of a host communicator runs where the streams of its operations say: on a host
 //     stream; for the null stream on the calling thread, or on the communicator's worker where the
 //     communicator is non-blocking.
-//   - All batches of the calling thread run at the same time, and batches that share a stream do as
-//     well, so that one thread can drive many ranks.
+//   - All batches of the calling thread run at the same time, and so do batches that share a stream:
+//     the calling thread can drive many ranks.
 //
 // A batch whose operations name several host streams waits until all of these streams get to the
 // batch, and later work on any of the streams waits for the batch (fence.h). Every wait is for work

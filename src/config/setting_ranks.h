@@ -12,7 +12,7 @@ namespace setting_ranks {
 
 // The kinds, as bits.
 inline constexpr unsigned kHosts = 1;     // Ranks on processors.
-inline constexpr unsigned kMesh = 2;      // Ranks on GPUs of one host that reach one another.
+inline constexpr unsigned kMesh = 2;      // Ranks on GPUs of one host, with access to one another.
 inline constexpr unsigned kChannels = 4;  // Ranks on other GPUs, which channels join.
 inline constexpr unsigned kGpus = kMesh | kChannels;
 inline constexpr unsigned kAll = kHosts | kGpus;

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "config/setting_ranks.h"
 #include "config/settings_parse.h"
 
 namespace tutti {
@@ -40,38 +41,48 @@ std::string Sentence(std::string_view choices) {
   }
 #define TUTTI_SHOW(field) [](const Settings& settings) { return Show(settings.field); }
 
+// Returns the kinds of rank of a row. A row of other kinds does not compile.
+consteval unsigned Known(unsigned ranks) {
+  using namespace setting_ranks;
+  if (ranks != kCoordinator && (ranks == 0 || ranks > kAll))
+    throw "a setting without effect belongs into ignored.def";
+  return ranks;
+}
+
 std::vector<SettingInfo> MakeTable() {
+  using namespace setting_ranks;
   std::vector<SettingInfo> table;
-#define FLAG(field, variable, initial, ranks, why)                                    \
-  table.push_back({#variable, "flag", Show(bool{initial}), "0 or 1", "", why,         \
-                   TUTTI_READ(TUTTI_TRY(ParseFlag(#variable, text, settings.field))), \
+#define FLAG(field, variable, initial, ranks, why)                                          \
+  table.push_back({#variable, "flag", Show(bool{initial}), "0 or 1", "", why, Known(ranks), \
+                   TUTTI_READ(TUTTI_TRY(ParseFlag(#variable, text, settings.field))),       \
                    TUTTI_SHOW(field)});
-#define INTEGER(field, variable, initial, low, high, unit, ranks, why)                             \
-  table.push_back(                                                                                 \
-      {#variable, "integer", Show(int64_t{initial}), fmt::format("{} to {}", low, high), unit,     \
-       why, TUTTI_READ(TUTTI_TRY(ParseInteger(#variable, text, low, high, unit, settings.field))), \
+#define INTEGER(field, variable, initial, low, high, unit, ranks, why)                         \
+  table.push_back(                                                                             \
+      {#variable, "integer", Show(int64_t{initial}), fmt::format("{} to {}", low, high), unit, \
+       why, Known(ranks),                                                                      \
+       TUTTI_READ(TUTTI_TRY(ParseInteger(#variable, text, low, high, unit, settings.field))),  \
        TUTTI_SHOW(field)});
-#define NUMBER(field, variable, initial, low, high, unit, ranks, why)                        \
-  table.push_back(                                                                           \
-      {#variable, "number", Show(double{initial}),                                           \
-       fmt::format("{:.10g} to {:.10g}", double{low}, double{high}), unit, why,              \
-       TUTTI_READ(TUTTI_TRY(ParseNumber(#variable, text, low, high, unit, settings.field))), \
+#define NUMBER(field, variable, initial, low, high, unit, ranks, why)                         \
+  table.push_back(                                                                            \
+      {#variable, "number", Show(double{initial}),                                            \
+       fmt::format("{:.10g} to {:.10g}", double{low}, double{high}), unit, why, Known(ranks), \
+       TUTTI_READ(TUTTI_TRY(ParseNumber(#variable, text, low, high, unit, settings.field))),  \
        TUTTI_SHOW(field)});
-#define TEXT(field, variable, initial, form, ranks, why)                                         \
-  table.push_back({#variable, "text", initial, form, "", why, TUTTI_READ(settings.field = text), \
-                   TUTTI_SHOW(field)});
-#define SECRET(field, variable, form, ranks, why)                                             \
-  table.push_back({#variable, "secret", "", form, "", why, TUTTI_READ(settings.field = text), \
-                   [](const Settings& settings) {                                             \
-                     return std::string(settings.field.empty() ? "" : "(set)");               \
+#define TEXT(field, variable, initial, form, ranks, why)                    \
+  table.push_back({#variable, "text", initial, form, "", why, Known(ranks), \
+                   TUTTI_READ(settings.field = text), TUTTI_SHOW(field)});
+#define SECRET(field, variable, form, ranks, why)                                    \
+  table.push_back({#variable, "secret", "", form, "", why, Known(ranks),             \
+                   TUTTI_READ(settings.field = text), [](const Settings& settings) { \
+                     return std::string(settings.field.empty() ? "" : "(set)");      \
                    }});
 #define CHOICE(field, variable, initial, choices, ranks, why)                                    \
-  table.push_back({#variable, "choice", initial, Sentence(choices), "", why,                     \
+  table.push_back({#variable, "choice", initial, Sentence(choices), "", why, Known(ranks),       \
                    TUTTI_READ(TUTTI_TRY(ParseChoice(#variable, text, choices, settings.field))), \
                    TUTTI_SHOW(field)});
-#define PORTS(field, variable, ranks, why)                                             \
-  table.push_back({#variable, "ports", "", "low-high, from 1 to 65535", "", why,       \
-                   TUTTI_READ(TUTTI_TRY(ParsePorts(#variable, text, settings.field))), \
+#define PORTS(field, variable, ranks, why)                                                     \
+  table.push_back({#variable, "ports", "", "low-high, from 1 to 65535", "", why, Known(ranks), \
+                   TUTTI_READ(TUTTI_TRY(ParsePorts(#variable, text, settings.field))),         \
                    TUTTI_SHOW(field)});
 #include "config/settings.def"
   return table;

@@ -73,6 +73,7 @@ struct SettingInfo {
   std::string allowed;       // "0 or 1", "0.01 to 1000000", "AF_INET or AF_INET6", …
   std::string_view unit;     // empty: none
   std::string_view why;
+  unsigned ranks;  // the kinds of rank with an effect (setting_ranks.h)
   // Sets the field named by `text` in `settings`; InvalidUsage names the variable, the value and
   // the allowed values.
   Status (*read)(std::string_view text, Settings& settings);

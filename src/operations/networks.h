@@ -28,8 +28,8 @@ Status CheckNetName(const Settings& settings);
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
                                      const JointRanks& ranks, std::shared_ptr<NetEvents> events);
 
-// Chooses what carries one-sided operations (transport/net/rma.h) between ranks that `net` joins by
-// this rank's `device`. `net` may be null. The network is `net` if `net` has one-sided operations,
+// Chooses the network for one-sided operations (transport/net/rma.h). `net` joins the ranks by this
+// rank's `device`, or is null. The network is `net` if `net` has one-sided operations,
 // else TCP sockets, which reach every host that the bootstrap reaches; null, with the reason in the
 // log, if this rank cannot use sockets. The groups are the plugins with one-sided operations that
 // this rank could use instead. The ranks find out which plugins all of them have when they are

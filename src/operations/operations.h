@@ -167,7 +167,7 @@ class Operations {
  protected:
   explicit Operations(HandOver hand_over) : hand_over_(hand_over) {}
 
-  // Runs the one-sided calls of a group that wait, or the calls that do not wait. Calls that wait
+  // Runs the one-sided calls of a group: the waits if `waits`, else the puts and signals. Waits
   // come last in a group, because another rank may be waiting for an earlier task of the group.
   static Status RunOneSided(std::span<const IssuedTask> tasks, bool waits) {
     for (const IssuedTask& issued : tasks)

@@ -110,8 +110,7 @@ struct FlowMessage {
   const std::byte* from = nullptr;
 };
 
-// The messages of one kind through one pair of FIFOs, one after another. Each flow of a group has a
-// block.
+// A sequence of messages of one kind through one pair of FIFOs. Each flow of a group has a block.
 struct Flow {
   DeviceFifo send;
   DeviceFifo receive;

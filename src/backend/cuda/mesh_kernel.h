@@ -1,6 +1,6 @@
 #pragma once
 
-// The kernels of the mesh, and what their blocks run. There is one function for each family:
+// The kernels of the mesh, and the functions of their blocks. Each family has one function:
 // reductions of an element type, and moving bytes, each by the mesh, round a ring, or between
 // registered buffers. The function selects the algorithm and the primitives by the kernel's
 // arguments.
