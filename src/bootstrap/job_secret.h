@@ -13,8 +13,8 @@
 
 namespace tutti {
 
-// Returns the key for `purpose` that `key` and `secret` make together. Returns `key` unchanged where
-// `secret` is empty. Different purposes ("bootstrap", "network") give unrelated keys.
+// Returns the key for `purpose` that `key` and `secret` make together. Returns `key` unchanged
+// where `secret` is empty. Different purposes ("bootstrap", "network") give unrelated keys.
 Key WithSecret(const Key& key, std::string_view secret, std::string_view purpose);
 
 }  // namespace tutti
