@@ -50,8 +50,9 @@ Status CheckRoot(int root, int num_ranks, const char* what) {
   return Status::Ok();
 }
 
-// Returns whether a buffer is right as far as can be known without a call of the system. Any address
-// will do for an unused buffer, and an address need not be aligned: NCCL refuses none either.
+// Returns whether a buffer is right as far as can be known without a call of the system. Any
+// address will do for an unused buffer, and an address need not be aligned: NCCL refuses none
+// either.
 bool IsGood(const ncclComm& comm, const void* buffer, size_t bytes) {
   return bytes == 0 ||
          (buffer != nullptr && FitsAddressSpace(buffer, bytes) && !comm.settings.check_pointers);
