@@ -94,7 +94,7 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
 
  private:
   struct Client {
-    UniqueFd fd;
+    SealedSocket socket;
     RootRequest request;
     Bytes answer;  // empty: not answered yet
     size_t sent = 0;
@@ -102,7 +102,7 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   };
   using ClientNumber = uint64_t;
 
-  void OnConnection(UniqueFd fd, const Hello& hello, const SocketAddress& from);
+  void OnConnection(SealedSocket socket, const Hello& hello, const SocketAddress& from);
   Status CheckAgainstJob(const RootRequest& request) const;
   void TakeRegistration(ClientNumber number);
   Status TakenTwice(const RootRequest& second) const;
@@ -140,9 +140,9 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
 Status RootServer::Start(UniqueFd listen_fd, const Key& key, const std::string& name) {
   Status started;
   loop_.RunSync([&] {
-    const auto take = [weak = weak_from_this()](UniqueFd fd, const Hello& hello,
+    const auto take = [weak = weak_from_this()](SealedSocket socket, const Hello& hello,
                                                 const SocketAddress& from) {
-      if (const auto self = weak.lock()) self->OnConnection(std::move(fd), hello, from);
+      if (const auto self = weak.lock()) self->OnConnection(std::move(socket), hello, from);
     };
     const auto fall_short = [weak = weak_from_this()](const Status& why) {
       const auto self = weak.lock();
@@ -163,7 +163,7 @@ Status RootServer::Start(UniqueFd listen_fd, const Key& key, const std::string& 
 
 // The first request defines the job. Every later request is checked against it, and decides nothing
 // but its own rank's part.
-void RootServer::OnConnection(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
+void RootServer::OnConnection(SealedSocket socket, const Hello& hello, const SocketAddress& from) {
   Result<RootRequest> request = hello.purpose == Purpose::kRoot
                                     ? ParseRootRequest(hello.payload)
                                     : RemoteError("the connection is not for a root");
@@ -173,8 +173,8 @@ void RootServer::OnConnection(UniqueFd fd, const Hello& hello, const SocketAddre
     return;
   }
   const ClientNumber number = next_number_++;
-  const int raw_fd = fd.get();
-  clients_.emplace(number, Client{std::move(fd), std::move(request).value(), {}, 0, false});
+  const int raw_fd = socket.fd();
+  clients_.emplace(number, Client{std::move(socket), std::move(request).value(), {}, 0, false});
   const Status added =
       loop_.AddFd(raw_fd, EPOLLIN | EPOLLRDHUP, [weak = weak_from_this(), number](uint32_t) {
         if (const auto self = weak.lock()) self->OnClientReady(number);
@@ -303,7 +303,7 @@ void RootServer::OnClientReady(ClientNumber number) {
   const auto still = clients_.find(number);
   if (still == clients_.end()) return;
   std::array<std::byte, 16> ignored;
-  const Result<int64_t> got = TryRecv(still->second.fd.get(), ignored);
+  const Result<int64_t> got = TryRecv(still->second.socket.fd(), ignored);
   if (got.ok() && *got == 0) return;
   OnClientGone(number);
 }
@@ -315,7 +315,7 @@ void RootServer::OnClientGone(ClientNumber number) {
   const RootRequest request = std::move(found->second.request);
   const bool answered = !found->second.answer.empty();
   const bool extra = found->second.extra;
-  loop_.RemoveFd(found->second.fd.get());
+  loop_.RemoveFd(found->second.socket.fd());
   clients_.erase(found);
   if (answered) {
     answered_ += extra ? 0 : 1;
@@ -357,12 +357,12 @@ void RootServer::Answer(ClientNumber number, const Status& failure) {
 void RootServer::SendAnswer(ClientNumber number) {
   Client& client = clients_.at(number);
   const auto rest = std::span(client.answer).subspan(client.sent);
-  const Result<size_t> sent = TrySend(client.fd.get(), rest);
+  const Result<size_t> sent = client.socket.TrySend(rest);
   if (sent.ok() && *sent < rest.size()) {
     client.sent += *sent;
-    if (loop_.ModifyFd(client.fd.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP).ok()) return;
+    if (loop_.ModifyFd(client.socket.fd(), EPOLLIN | EPOLLOUT | EPOLLRDHUP).ok()) return;
   }
-  loop_.RemoveFd(client.fd.get());
+  loop_.RemoveFd(client.socket.fd());
   answered_ += client.extra ? 0 : 1;
   if (!failure_.ok()) told_.insert(client.request.rank);
   clients_.erase(number);
@@ -402,7 +402,7 @@ void RootServer::Finish() {
   const auto self = shared_from_this();
   LeavePlace();
   acceptor_.reset();
-  for (const auto& [number, client] : clients_) loop_.RemoveFd(client.fd.get());
+  for (const auto& [number, client] : clients_) loop_.RemoveFd(client.socket.fd());
   clients_.clear();
   loop_.CancelTimer(timer_);
 }
