@@ -1,7 +1,7 @@
 #pragma once
 
-// Authenticated connections: the handshake (handshake.h) on the sockets that a listener accepts, and
-// on the sockets that connect. What comes out is sealed (sealed_socket.h).
+// Authenticated connections: the handshake (handshake.h) on the sockets that a listener accepts,
+// and on the sockets that connect. The connections are sealed afterwards (sealed_socket.h).
 //
 // Threads: an AuthAcceptor lives on its EventLoop.
 

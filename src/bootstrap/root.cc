@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "bootstrap/auth.h"
+#include "bootstrap/job_secret.h"
 #include "bootstrap/root_messages.h"
 #include "sys/network_interface.h"
 
@@ -285,8 +286,10 @@ void RootServer::OnDeadline() {
   const uint64_t rejected = acceptor_->rejected();
   const std::string rejections = rejected == 0
                                      ? ""
-                                     : fmt::format(" {} connection{} did not hold the job's key.",
-                                                   rejected, rejected == 1 ? "" : "s");
+                                     : fmt::format(
+                                           " {} connection{} did not hold the job's key (is "
+                                           "TUTTI_COMM_KEY the same on every rank?).",
+                                           rejected, rejected == 1 ? "" : "s");
   Fail(
       Timeout("{} of {} ranks{} arrived within {:g} s; missing: {}.{} "
               "TUTTI_INIT_TIMEOUT_S sets how long is waited",
@@ -443,12 +446,17 @@ Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings, AcceptL
   TUTTI_ASSIGN(id.root, ChooseListenAddress(BootstrapWish(settings, {})));
   TUTTI_ASSIGN(UniqueFd listen_fd, Listen(id.root, settings.port_range));
   id.key = RandomKey();
+  if (!settings.comm_key.empty()) id.flags = UniqueId::kSecret;
   id.id = RandomU64();
   const auto server = std::make_shared<RootServer>(loop, unasked);
-  TUTTI_TRY(server->Start(std::move(listen_fd), id.key,
+  TUTTI_TRY(server->Start(std::move(listen_fd), KeyOf(id, settings),
                           fmt::format("the root at {}", id.root.ToString())));
   TUTTI_INFO(kLogBootstrap, "root listens at {}", id.root.ToString());
   return id;
+}
+
+Key Root::KeyOf(const UniqueId& id, const Settings& settings) {
+  return WithSecret(id.key, settings.comm_key, "bootstrap");
 }
 
 // Tries again while the port is in use, because the root of the job before may still be serving

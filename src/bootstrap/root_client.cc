@@ -29,7 +29,8 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
                  "or the process has made many others since that nobody used";
   }
   if (failure == ConnectFailure::kClosed) {
-    return fixed ? "is TUTTI_COMM_KEY the same on every rank?" : "does the id belong to this job?";
+    return id.HasSecret() ? "is TUTTI_COMM_KEY the same on every rank?"
+                          : "does the id belong to this job?";
   }
   return "check the route and the firewall between the hosts (NCCL_SOCKET_IFNAME, "
          "TUTTI_PORT_RANGE)";
