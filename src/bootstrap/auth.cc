@@ -6,10 +6,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <map>
 #include <thread>
 #include <utility>
@@ -20,13 +18,7 @@
 namespace tutti {
 namespace {
 
-constexpr std::string_view kChallengeMagic = "TUTTIHS1";
-
 const unsigned char* Unsigned(const void* data) { return static_cast<const unsigned char*>(data); }
-
-void Absorb(crypto_generichash_state& state, std::span<const std::byte> bytes) {
-  crypto_generichash_update(&state, Unsigned(bytes.data()), bytes.size());
-}
 
 }  // namespace
 
@@ -37,152 +29,6 @@ Key KeyFromText(std::string_view text) {
   crypto_generichash(key.data(), key.size(), Unsigned(text.data()), text.size(),
                      Unsigned(kContext.data()), kContext.size());
   return key;
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Handshake
-
-Handshake Handshake::Connecting(const Key& key, const Hello& hello) {
-  Handshake result(key, Stage::kAwaitChallenge);
-  result.connector_nonce_ = Random<decltype(connector_nonce_)>();
-  WireWriter writer;
-  writer.U8(static_cast<uint8_t>(hello.purpose));
-  writer.U8(0);
-  const size_t size = std::min(hello.payload.size(), kMaxHelloBytes);
-  writer.U16(static_cast<uint16_t>(size));
-  writer.Raw(std::span(hello.payload).first(size));
-  const Bytes block = std::move(writer).Take();
-  std::memcpy(result.hello_block_.data(), block.data(), block.size());
-  return result;
-}
-
-Handshake Handshake::Accepting(const Key& key) {
-  Handshake result(key, Stage::kAwaitProof);
-  result.acceptor_nonce_ = Random<decltype(acceptor_nonce_)>();
-  result.Queue(std::as_bytes(std::span(kChallengeMagic)));
-  result.Queue(result.acceptor_nonce_);
-  return result;
-}
-
-void Handshake::Queue(std::span<const std::byte> bytes) {
-  if (sent_ == out_size_) sent_ = out_size_ = 0;
-  std::memcpy(out_.data() + out_size_, bytes.data(), bytes.size());
-  out_size_ += bytes.size();
-}
-
-// The role is part of the mac, so a mac of one side is never valid as a mac of the other side.
-std::array<std::byte, Handshake::kMacBytes> Handshake::Mac(std::string_view role) const {
-  std::array<std::byte, kMacBytes> mac;
-  crypto_generichash_state state;
-  crypto_generichash_init(&state, key_.data(), key_.size(), mac.size());
-  Absorb(state, std::as_bytes(std::span(role)));
-  Absorb(state, acceptor_nonce_);
-  Absorb(state, connector_nonce_);
-  Absorb(state, hello_block_);
-  crypto_generichash_final(&state, reinterpret_cast<unsigned char*>(mac.data()), mac.size());
-  return mac;
-}
-
-// Derives the keys as macs of roles other than the two roles of the handshake's macs.
-SessionKeys Handshake::session_keys() const {
-  return {std::bit_cast<Key>(Mac("key to acceptor")), std::bit_cast<Key>(Mac("key to connector"))};
-}
-
-// Sizes depend on the stage alone: the other end has no say in how much is read.
-size_t Handshake::ExpectedBytes() const {
-  switch (stage_) {
-    case Stage::kAwaitChallenge:
-      return kChallengeBytes;
-    case Stage::kAwaitProof:
-      return kProofBytes;
-    case Stage::kAwaitWelcome:
-      return kMacBytes;
-    default:
-      return 0;
-  }
-}
-
-Status Handshake::TakeChallenge() {
-  if (std::memcmp(in_.data(), kChallengeMagic.data(), kChallengeMagic.size()) != 0) {
-    return RemoteError("what listens there is not of this library");
-  }
-  std::memcpy(acceptor_nonce_.data(), in_.data() + kChallengeMagic.size(), kNonceBytes);
-  Queue(connector_nonce_);
-  Queue(hello_block_);
-  Queue(Mac("connector"));
-  stage_ = Stage::kAwaitWelcome;
-  return Status::Ok();
-}
-
-// The hello is read only after its mac was compared, in constant time.
-Status Handshake::TakeProof() {
-  std::memcpy(connector_nonce_.data(), in_.data(), kNonceBytes);
-  std::memcpy(hello_block_.data(), in_.data() + kNonceBytes, kHelloBlockBytes);
-  const auto expected = Mac("connector");
-  if (sodium_memcmp(expected.data(), in_.data() + kNonceBytes + kHelloBlockBytes, kMacBytes) != 0) {
-    return RemoteError("the other end does not hold this job's key");
-  }
-  WireReader reader(hello_block_);
-  hello_.purpose = static_cast<Purpose>(reader.U8());
-  reader.U8();
-  const auto payload = reader.Raw(reader.U16());
-  if (reader.failed()) return RemoteError("the other end's hello is malformed");
-  hello_.payload.assign(payload.begin(), payload.end());
-  Queue(Mac("acceptor"));
-  stage_ = Stage::kSendLast;
-  return Status::Ok();
-}
-
-Status Handshake::TakeWelcome() {
-  const auto expected = Mac("acceptor");
-  if (sodium_memcmp(expected.data(), in_.data(), kMacBytes) != 0) {
-    return RemoteError("the other end does not hold this job's key");
-  }
-  stage_ = Stage::kDone;
-  return Status::Ok();
-}
-
-Status Handshake::TakeMessage() {
-  received_ = 0;
-  switch (stage_) {
-    case Stage::kAwaitChallenge:
-      return TakeChallenge();
-    case Stage::kAwaitProof:
-      return TakeProof();
-    default:
-      return TakeWelcome();
-  }
-}
-
-// Alternates between sending the queued bytes and reading the next message, until the socket would
-// block or the exchange is done.
-Result<Progress> Handshake::Step(int fd) {
-  bool advanced = false;
-  for (;;) {
-    if (WantsToWrite()) {
-      TUTTI_ASSIGN(const size_t sent,
-                   TrySend(fd, std::span(out_).subspan(sent_, out_size_ - sent_)));
-      if (sent == 0) break;
-      sent_ += sent;
-      advanced = true;
-      continue;
-    }
-    if (stage_ == Stage::kSendLast) stage_ = Stage::kDone;
-    if (stage_ == Stage::kDone) return Progress::kDone;
-    const size_t expected = ExpectedBytes();
-    TUTTI_ASSIGN(const int64_t got,
-                 TryRecv(fd, std::span(in_).subspan(received_, expected - received_)));
-    if (got == kEndOfStream) {
-      return RemoteError(
-          "the connection was closed during authentication (is the other end of "
-          "this job, with the same key?)");
-    }
-    if (got == 0) break;
-    received_ += static_cast<size_t>(got);
-    advanced = true;
-    if (received_ == expected) TUTTI_TRY(TakeMessage());
-  }
-  return advanced ? Progress::kAdvanced : Progress::kIdle;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -210,7 +56,7 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
         OnShortage on_shortage)
       : loop_(loop),
         listen_fd_(std::move(listen_fd)),
-        key_(key),
+        key_{key},
         name_(std::move(name)),
         callback_(std::move(callback)),
         on_shortage_(std::move(on_shortage)) {}
@@ -224,6 +70,7 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
   void Close() {
     closed_ = true;
     loop_.CancelTimer(pause_timer_);
+    loop_.CancelTimer(pair_timer_);
     if (listen_fd_.valid()) loop_.RemoveFd(listen_fd_.get());
     listen_fd_.Reset();
     while (!pending_.empty()) Drop(pending_.begin()->first);
@@ -241,10 +88,12 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
     AcceptLimit::Number place;
     bool writing;
   };
+  using PairPtr = std::shared_ptr<const EphemeralPair>;
 
   void AcceptSome();
   void PauseAccepting(int64_t pause_ns);
   void TellShortage();
+  PairPtr Pair();
   void Admit(UniqueFd fd, const SocketAddress& from);
   void StepOne(uint64_t number);
   void Reject(uint64_t number, std::string_view why);
@@ -252,13 +101,15 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
 
   EventLoop& loop_;
   UniqueFd listen_fd_;
-  const Key key_;
+  const SecretKey key_;
   const std::string name_;
   const Callback callback_;
   const OnShortage on_shortage_;         // may be empty
   std::map<uint64_t, Pending> pending_;  // The key is the number of the arrival.
   uint64_t next_number_ = 1;
   EventLoop::TimerId pause_timer_ = 0;
+  PairPtr pair_;  // null until a connection comes, and after kLongestPairNs
+  EventLoop::TimerId pair_timer_ = 0;
   bool closed_ = false;
   std::atomic<uint64_t> rejected_{0};
   int64_t last_log_ns_ = 0;
@@ -322,6 +173,16 @@ void AuthAcceptor::State::PauseAccepting(int64_t pause_ns) {
   });
 }
 
+// Handshakes under way keep the pair that they began with.
+AuthAcceptor::State::PairPtr AuthAcceptor::State::Pair() {
+  if (pair_) return pair_;
+  pair_ = std::make_shared<EphemeralPair>(EphemeralPair::Fresh());
+  pair_timer_ = loop_.AddTimer(kLongestPairNs, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->pair_.reset();
+  });
+  return pair_;
+}
+
 // Each connection is known by a number, because its descriptor may be reused while a timer or an
 // event of the connection is still on its way.
 void AuthAcceptor::State::Admit(UniqueFd fd, const SocketAddress& from) {
@@ -334,8 +195,10 @@ void AuthAcceptor::State::Admit(UniqueFd fd, const SocketAddress& from) {
   const AcceptLimit::Number place = loop_.accept_limit().Enter([weak, number] {
     if (const auto self = weak.lock()) self->Reject(number, "too many others wait");
   });
-  pending_.emplace(number,
-                   Pending{std::move(fd), Handshake::Accepting(key_), from, timer, place, false});
+  pending_.emplace(
+      number,
+      Pending{std::move(fd), Handshake::Accepting(key_.bytes, Handshake::Chance::With(Pair())),
+              from, timer, place, false});
   const Status added = loop_.AddFd(raw_fd, EPOLLIN, [weak, number](uint32_t) {
     if (const auto self = weak.lock()) self->StepOne(number);
   });
@@ -365,14 +228,13 @@ void AuthAcceptor::State::StepOne(uint64_t number) {
     if (!changed.ok()) Reject(number, changed.message());
     return;
   }
-  Hello hello = pending.handshake.hello();
-  hello.keys = pending.handshake.session_keys();
+  const Handshake handshake = std::move(pending.handshake);
   const SocketAddress from = pending.from;
-  UniqueFd fd = Drop(number);
-  MakeRoomBeyond(fd.get());
+  SealedSocket socket = handshake.Seal(Drop(number));
+  MakeRoomBeyond(socket.fd());
   const bool is_last = !loop_.accept_limit().RestoreReserve();
   const auto self = shared_from_this();  // the callback may destroy the acceptor
-  callback_(std::move(fd), hello, from);
+  callback_(std::move(socket), handshake.hello(), from);
   if (is_last && on_shortage_ && !closed_)
     on_shortage_(NoDescriptorsError(fmt::format("{} cannot accept connections", name_)));
 }
@@ -423,50 +285,52 @@ uint64_t AuthAcceptor::rejected() const { return state_->rejected(); }
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-Status AuthenticateAsConnector(int fd, const Key& key, const Hello& hello, const WaitLimits& limits,
-                               std::string_view what, ConnectFailure* failure, SessionKeys* keys) {
+// Another release stays another release, so such a failure is not worth another attempt.
+Result<SealedSocket> AuthenticateAsConnector(UniqueFd fd, const Key& key, const Hello& hello,
+                                             const WaitLimits& limits, std::string_view what,
+                                             ConnectFailure* failure) {
   ConnectFailure ignored;
   ConnectFailure& kind = failure ? *failure : ignored;
   Handshake handshake = Handshake::Connecting(key, hello);
   for (;;) {
-    Result<Progress> step = handshake.Step(fd);
+    Result<Progress> step = handshake.Step(fd.get());
     if (!step.ok()) {
-      kind = ConnectFailure::kClosed;
+      const bool other_release = step.status().code() == Code::kInvalidUsage;
+      kind = other_release ? ConnectFailure::kOther : ConnectFailure::kClosed;
       return std::move(step).status().Annotate(what);
     }
     if (*step == Progress::kDone) break;
     kind = ConnectFailure::kOther;
-    TUTTI_TRY(WaitReady(fd, handshake.WantsToWrite() ? POLLOUT : POLLIN, limits, what));
+    TUTTI_TRY(WaitReady(fd.get(), handshake.WantsToWrite() ? POLLOUT : POLLIN, limits, what));
   }
   kind = ConnectFailure::kNone;
-  if (keys) *keys = handshake.session_keys();
-  return Status::Ok();
+  return handshake.Seal(std::move(fd));
 }
 
 // A connector's failure says which step failed, since callers try again only after some of them.
-Result<UniqueFd> ConnectAuthenticated(const SocketAddress& address, const Key& key,
-                                      const Hello& hello, const WaitLimits& limits,
-                                      ConnectFailure* failure, SessionKeys* keys) {
+Result<SealedSocket> ConnectAuthenticated(const SocketAddress& address, const Key& key,
+                                          const Hello& hello, const WaitLimits& limits,
+                                          ConnectFailure* failure) {
   int error = 0;
   Result<UniqueFd> connected = Connect(address, limits, &error);
   if (!connected.ok()) {
     if (failure) {
       *failure = error == ECONNREFUSED ? ConnectFailure::kRefused : ConnectFailure::kOther;
     }
-    return connected;
+    return connected.status();
   }
-  const std::string what = fmt::format("authenticating with {}", address.ToString());
-  TUTTI_TRY(AuthenticateAsConnector(connected->get(), key, hello, limits, what, failure, keys));
-  return connected;
+  return AuthenticateAsConnector(std::move(connected).value(), key, hello, limits,
+                                 fmt::format("authenticating with {}", address.ToString()),
+                                 failure);
 }
 
-Result<UniqueFd> ConnectPatiently(const SocketAddress& address, const Key& key, const Hello& hello,
-                                  const WaitLimits& limits, SessionKeys* keys) {
+Result<SealedSocket> ConnectPatiently(const SocketAddress& address, const Key& key,
+                                      const Hello& hello, const WaitLimits& limits) {
   for (int attempt = 1;; ++attempt) {
     ConnectFailure failure = ConnectFailure::kNone;
-    Result<UniqueFd> fd = ConnectAuthenticated(address, key, hello, limits, &failure, keys);
+    Result<SealedSocket> socket = ConnectAuthenticated(address, key, hello, limits, &failure);
     const bool worth_it = failure == ConnectFailure::kClosed && attempt < kConnectAttempts;
-    if (fd.ok() || !worth_it || limits.Over()) return fd;
+    if (socket.ok() || !worth_it || limits.Over()) return socket;
     std::this_thread::sleep_for(std::chrono::milliseconds(kBetweenAttemptsMs));
   }
 }

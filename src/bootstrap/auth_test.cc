@@ -10,7 +10,6 @@
 
 #include <condition_variable>
 #include <mutex>
-#include <random>
 #include <thread>
 
 #include "bootstrap/testing/thread_ranks.h"
@@ -22,105 +21,6 @@ namespace {
 using testing::ToBytes;
 using testing::ToText;
 
-struct Ends {
-  UniqueFd a;
-  UniqueFd b;
-};
-
-Ends NewEnds() {
-  int fds[2];
-  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
-  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
-}
-
-// Steps both sides until neither moves; how each ended.
-struct Outcome {
-  Result<Progress> connecting;
-  Result<Progress> accepting;
-};
-Outcome Shake(Handshake& connecting, Handshake& accepting, const Ends& ends) {
-  Outcome outcome{Progress::kIdle, Progress::kIdle};
-  for (int i = 0; i < 10; ++i) {
-    if (outcome.accepting.ok()) outcome.accepting = accepting.Step(ends.b.get());
-    if (outcome.connecting.ok()) outcome.connecting = connecting.Step(ends.a.get());
-  }
-  return outcome;
-}
-
-TEST(HandshakeTest, BothProveAndTheHelloArrives) {
-  const Key key = RandomKey();
-  const Ends ends = NewEnds();
-  auto connecting = Handshake::Connecting(key, {Purpose::kData, ToBytes("hello")});
-  auto accepting = Handshake::Accepting(key);
-  const Outcome outcome = Shake(connecting, accepting, ends);
-  ASSERT_TRUE(outcome.connecting.ok() && outcome.accepting.ok());
-  EXPECT_EQ(*outcome.connecting, Progress::kDone);
-  EXPECT_EQ(*outcome.accepting, Progress::kDone);
-  EXPECT_EQ(accepting.hello().purpose, Purpose::kData);
-  EXPECT_EQ(ToText(accepting.hello().payload), "hello");
-}
-
-TEST(HandshakeTest, AConnectorWithoutTheKeyIsRefusedAndLearnsNothing) {
-  const Ends ends = NewEnds();
-  auto connecting = Handshake::Connecting(RandomKey(), {Purpose::kData, {}});
-  auto accepting = Handshake::Accepting(RandomKey());
-  const Outcome outcome = Shake(connecting, accepting, ends);
-  EXPECT_FALSE(outcome.accepting.ok());
-  ASSERT_TRUE(outcome.connecting.ok());
-  EXPECT_NE(*outcome.connecting, Progress::kDone);
-}
-
-TEST(HandshakeTest, AnAcceptorWithoutTheKeyIsRefused) {
-  // The acceptor sends a challenge and then makes a welcome up.
-  const Ends ends = NewEnds();
-  auto connecting = Handshake::Connecting(RandomKey(), {Purpose::kData, {}});
-  Bytes said = ToBytes("TUTTIHS1");
-  said.resize(40 + 32, std::byte{9});
-  ASSERT_TRUE(SendAll(ends.b.get(), said, {}).ok());
-  Result<Progress> last = Progress::kIdle;
-  for (int i = 0; i < 5 && last.ok(); ++i) last = connecting.Step(ends.a.get());
-  EXPECT_FALSE(last.ok());
-}
-
-TEST(HandshakeTest, AnOldProofDoesNotOpenANewConnection) {
-  const Key key = RandomKey();
-  const Ends first = NewEnds();
-  auto connecting = Handshake::Connecting(key, {Purpose::kData, {}});
-  auto accepting = Handshake::Accepting(key);
-  ASSERT_TRUE(accepting.Step(first.b.get()).ok());
-  ASSERT_TRUE(connecting.Step(first.a.get()).ok());
-  Bytes proof(320);
-  ASSERT_TRUE(RecvAll(first.b.get(), proof, {Deadline::AfterSeconds(5), nullptr}).ok());
-
-  const Ends second = NewEnds();
-  auto fresh = Handshake::Accepting(key);
-  ASSERT_TRUE(SendAll(second.a.get(), proof, {}).ok());
-  EXPECT_FALSE(fresh.Step(second.b.get()).ok());
-  // The very same bytes are right for the nonce they were made for.
-  ASSERT_TRUE(SendAll(first.a.get(), proof, {}).ok());
-  const auto done = accepting.Step(first.b.get());
-  ASSERT_TRUE(done.ok());
-  EXPECT_EQ(*done, Progress::kDone);
-}
-
-TEST(HandshakeTest, SeededGarbageNeverOpensAConnection) {
-  std::mt19937_64 random(7);
-  for (int i = 0; i < 2000; ++i) {
-    const Ends ends = NewEnds();
-    auto side = i % 2 == 0 ? Handshake::Accepting(RandomKey())
-                           : Handshake::Connecting(RandomKey(), {Purpose::kRoot, {}});
-    Bytes garbage(random() % 600);
-    for (std::byte& byte : garbage) byte = std::byte(random());
-    if (i % 4 == 1 && garbage.size() > 8) std::memcpy(garbage.data(), "TUTTIHS1", 8);
-    ASSERT_TRUE(SendAll(ends.a.get(), garbage, {}).ok());
-    Result<Progress> last = Progress::kIdle;
-    for (int step = 0; step < 4 && last.ok(); ++step) last = side.Step(ends.b.get());
-    if (last.ok()) {
-      EXPECT_NE(*last, Progress::kDone);
-    }
-  }
-}
-
 TEST(AuthAcceptorTest, YieldsOnlyThoseWithTheKey) {
   const auto loop = testing::NewLoop();
   SocketAddress address = *ParseSocketAddress("127.0.0.1:0");
@@ -131,8 +31,8 @@ TEST(AuthAcceptorTest, YieldsOnlyThoseWithTheKey) {
   std::vector<std::string> heard;
   auto acceptor =
       AuthAcceptor::Create(*loop, std::move(listen_fd).value(), key, "the test",
-                           [&](UniqueFd fd, const Hello& hello, const SocketAddress& from) {
-                             EXPECT_TRUE(fd.valid());
+                           [&](SealedSocket socket, const Hello& hello, const SocketAddress& from) {
+                             EXPECT_TRUE(socket.valid());
                              EXPECT_TRUE(from.IsLoopback());
                              const std::lock_guard lock(mutex);
                              heard.push_back(ToText(hello.payload));
@@ -155,6 +55,56 @@ TEST(AuthAcceptorTest, YieldsOnlyThoseWithTheKey) {
   EXPECT_EQ(failure, ConnectFailure::kRefused);
 }
 
+// Returns the ephemeral key in the challenge of the listener at `address`.
+Bytes EphemeralOf(const SocketAddress& address) {
+  const WaitLimits limits = {Deadline::AfterSeconds(20), nullptr};
+  const auto fd = Connect(address, limits);
+  EXPECT_TRUE(fd.ok());
+  Bytes challenge(72);
+  EXPECT_TRUE(RecvAll(fd->get(), challenge, limits).ok());
+  return Bytes(challenge.begin() + 40, challenge.end());
+}
+
+TEST(AuthAcceptorTest, StrangersShareAnEphemeralPairForAMinute) {
+  testing::HeldTimersLoop loop;
+  SocketAddress address = *ParseSocketAddress("127.0.0.1:0");
+  auto listen_fd = Listen(address);
+  ASSERT_TRUE(listen_fd.ok());
+  const auto acceptor =
+      AuthAcceptor::Create(loop, std::move(listen_fd).value(), RandomKey(), "the test",
+                           [](SealedSocket, const Hello&, const SocketAddress&) {});
+  ASSERT_TRUE(acceptor.ok());
+  const Bytes first = EphemeralOf(address);
+  EXPECT_EQ(EphemeralOf(address), first);
+  loop.FireTimers();
+  EXPECT_NE(EphemeralOf(address), first);
+}
+
+TEST(ConnectAuthenticatedTest, AnOlderReleaseIsNamedAndNotAskedAgain) {
+  SocketAddress address = *ParseSocketAddress("127.0.0.1:0");
+  auto listen_fd = Listen(address);
+  ASSERT_TRUE(listen_fd.ok());
+  const WaitLimits limits = {Deadline::AfterSeconds(20), nullptr};
+  std::thread old_release([&] {
+    ASSERT_TRUE(WaitReady(listen_fd->get(), POLLIN, limits, "the test").ok());
+    const auto fd = Accept(listen_fd->get(), nullptr);
+    ASSERT_TRUE(fd.ok());
+    // A challenge of the first handshake has 40 bytes, and the listener then waits.
+    Bytes challenge = ToBytes("TUTTIHS1");
+    challenge.resize(40, std::byte{7});
+    ASSERT_TRUE(SendAll(fd->get(), challenge, limits).ok());
+    std::byte end;
+    EXPECT_FALSE(RecvAll(fd->get(), {&end, 1}, limits).ok());
+  });
+  const auto socket = ConnectPatiently(address, RandomKey(), {Purpose::kData, {}}, limits);
+  ASSERT_FALSE(socket.ok());
+  EXPECT_EQ(socket.status().code(), Code::kInvalidUsage);
+  EXPECT_NE(socket.status().message().find("an older release of this library"),
+            std::string_view::npos)
+      << socket.status().message();
+  old_release.join();
+}
+
 TEST(AuthAcceptorTest, AFloodOfSilentConnectionsDoesNotLockOut) {
   const auto loop = testing::NewLoop();
   SocketAddress address = *ParseSocketAddress("127.0.0.1:0");
@@ -164,7 +114,7 @@ TEST(AuthAcceptorTest, AFloodOfSilentConnectionsDoesNotLockOut) {
   std::atomic<int> yielded{0};
   auto acceptor =
       AuthAcceptor::Create(*loop, std::move(listen_fd).value(), key, "the test",
-                           [&](UniqueFd, const Hello&, const SocketAddress&) { ++yielded; });
+                           [&](SealedSocket, const Hello&, const SocketAddress&) { ++yielded; });
   ASSERT_TRUE(acceptor.ok());
   const WaitLimits limits = {Deadline::AfterSeconds(30), nullptr};
   std::vector<UniqueFd> silent;
@@ -198,7 +148,7 @@ TEST(SlowAuthAcceptorTest, OutsidersNeitherUseUpTheDescriptorsNorRaiseTheirLimit
     ASSERT_TRUE(listen_fd.ok());
     auto acceptor =
         AuthAcceptor::Create(*loop, std::move(listen_fd).value(), key, "the test",
-                             [&](UniqueFd, const Hello&, const SocketAddress&) { ++yielded; });
+                             [&](SealedSocket, const Hello&, const SocketAddress&) { ++yielded; });
     ASSERT_TRUE(acceptor.ok());
     acceptors[i] = std::move(acceptor).value();
   }

@@ -330,19 +330,47 @@ Status StartFixedRoot(EventLoop& loop, const Bootstrap::Options& options) {
   return Root::StartAt(loop, id, options.limits());
 }
 
+void DeclineAt(const Bootstrap::Options& options, const Status& why) {
+  RootRequest request = RequestOf(options);
+  request.root_index = OwnRoot(options);
+  DeclineJob(options.ids[request.root_index], request, why, {options.deadline, nullptr});
+}
+
+// Fails where the ids and this rank disagree about whether the job has a secret. Such a rank cannot
+// prove itself, and the sentence is to say so at once.
+Status CheckSecret(const Settings& settings, const Bootstrap::Options& options) {
+  const bool has_secret = !settings.comm_key.empty();
+  const auto differs = [&](const UniqueId& id) { return id.HasSecret() != has_secret; };
+  if (std::none_of(options.ids.begin(), options.ids.end(), differs)) return Status::Ok();
+  if (has_secret) {
+    return InvalidUsage(
+        "TUTTI_COMM_KEY is set on rank {} of {} (host {}), but not where the unique id was made: "
+        "set TUTTI_COMM_KEY to the same secret on every rank before ncclGetUniqueId, or on none",
+        options.rank, options.num_ranks, HostName());
+  }
+  return InvalidUsage(
+      "TUTTI_COMM_KEY is set where the unique id was made, but not on rank {} of {} (host {}): set "
+      "TUTTI_COMM_KEY to the same secret on every rank",
+      options.rank, options.num_ranks, HostName());
+}
+
+void MixSecret(const Settings& settings, std::vector<UniqueId>& ids) {
+  for (UniqueId& id : ids) id.key = Root::KeyOf(id, settings);
+}
+
 // Declines with the descriptor in reserve, because this process may have used up all others.
 void DeclineShort(EventLoop& loop, const Bootstrap::Options& options, const Status& why) {
   loop.RunSync([&] { loop.accept_limit().ReleaseReserve(); });
-  Bootstrap::Decline(options, why);
+  DeclineAt(options, why);
   loop.RunSync([&] { loop.accept_limit().RestoreReserve(); });
 }
 
 }  // namespace
 
-void Bootstrap::Decline(const Options& options, const Status& why) {
-  RootRequest request = RequestOf(options);
-  request.root_index = OwnRoot(options);
-  DeclineJob(options.ids[request.root_index], request, why, {options.deadline, nullptr});
+void Bootstrap::Decline(const Settings& settings, const Options& options, const Status& why) {
+  Options with_secret = options;
+  MixSecret(settings, with_secret.ids);
+  DeclineAt(with_secret, why);
 }
 
 // Every failure is told to the other ranks: by the root before the ranks know one another
@@ -356,6 +384,12 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
     options.deadline = Deadline::AfterSeconds(settings.init_timeout_s);
   }
   TUTTI_TRY(LocaliseIds(settings, options.ids));
+  if (const Status agreed = CheckSecret(settings, options); !agreed.ok()) {
+    // Reaches a root without a secret. A root with a secret counts a connection without the key.
+    if (options.num_ranks > 1) DeclineAt(options, agreed);
+    return agreed;
+  }
+  MixSecret(settings, options.ids);
   TUTTI_TRY(StartFixedRoot(loop, options));
   const Result<std::shared_ptr<Endpoint>> opened = OpenEndpoint(loop, settings, options);
   if (!opened.ok()) {

@@ -86,7 +86,7 @@ class Bootstrap {
                                                    const Options& options);
   // Tells the root of these ids why this rank will not come to Create, so that the other ranks need
   // not wait for this rank. Best effort; takes a second at most.
-  static void Decline(const Options& options, const Status& why);
+  static void Decline(const Settings& settings, const Options& options, const Status& why);
   // Tells the ranks with a link that this rank has left the communicator.
   virtual ~Bootstrap() = default;
 
@@ -94,7 +94,8 @@ class Bootstrap {
   virtual int num_ranks() const = 0;
   // Returns a number that all ranks of this communicator share, and no other communicator has.
   virtual uint64_t id() const = 0;
-  // Returns the id whose key authenticates further connections of this job.
+  // Returns the id whose key authenticates further connections of this job. The job's secret is in
+  // the key already (Root::KeyOf).
   virtual const UniqueId& key_holder() const = 0;
 
   // Exchanges `bytes_per_rank` bytes of each rank. `data` has a part for each rank; the caller has

@@ -398,5 +398,59 @@ TEST(BootstrapFaults, AWrongKeyAtAFixedAddressEndsWithAdvice) {
   ExpectAdviceOnAWrongKey(/*root_gives_up_first=*/false);
 }
 
+// Makes a job's id with the secret of rank 0 and returns how each rank's Create ends. The root's
+// time is over once rank 0 waits and the root no longer watches `forgotten` sockets; 0: never.
+std::array<std::string, 2> OutcomesWithSecrets(const std::string& zero, const std::string& one,
+                                               int forgotten) {
+  testing::HeldTimersLoop loop;
+  Settings settings = testing::LocalSettings();
+  settings.comm_key = zero;
+  const auto id = Root::Create(loop, settings);
+  EXPECT_TRUE(id.ok());
+  std::array<std::string, 2> outcomes;
+  std::thread clock([&] {
+    if (forgotten == 0) return;
+    EXPECT_TRUE(loop.AwaitAsked(1));
+    EXPECT_TRUE(loop.AwaitForgotten(forgotten));
+    loop.FireTimers();
+  });
+  testing::ForEach(2, [&](int rank) {
+    Settings own = settings;
+    own.comm_key = rank == 0 ? zero : one;
+    Bootstrap::Options options;
+    options.rank = rank;
+    options.num_ranks = 2;
+    options.ids = {*id};
+    options.deadline = Deadline::AfterSeconds(60);
+    const auto bootstrap = Bootstrap::Create(loop, own, options);
+    outcomes[static_cast<size_t>(rank)] = bootstrap.ok() ? "made" : bootstrap.status().message();
+  });
+  clock.join();
+  return outcomes;
+}
+
+TEST(BootstrapFaults, RanksWithTheSecretMeetAndWhoOnlySawTheIdDoesNot) {
+  const std::string secret = "the secret of this test's job";
+  for (const std::string& outcome : OutcomesWithSecrets(secret, secret, 0))
+    EXPECT_EQ(outcome, "made");
+  // The root forgets rank 0's handshake, and the connection that told nothing.
+  const auto missing = OutcomesWithSecrets(secret, "", 2);
+  EXPECT_THAT(missing[0], ::testing::HasSubstr("is TUTTI_COMM_KEY the same on every rank?"));
+  EXPECT_THAT(missing[1], ::testing::HasSubstr("but not on rank 1 of 2"));
+}
+
+TEST(BootstrapFaults, ASecretThatTheIdLacksIsToldToAll) {
+  for (const std::string& outcome : OutcomesWithSecrets("", "a secret of rank 1 alone", 0))
+    EXPECT_THAT(outcome, ::testing::HasSubstr("TUTTI_COMM_KEY is set on rank 1 of 2"));
+}
+
+TEST(BootstrapFaults, DifferentSecretsAreToldToBoth) {
+  // The root forgets the handshakes: rank 0's, and each attempt of rank 1.
+  const auto outcomes = OutcomesWithSecrets("one secret of many words", "another secret of words",
+                                            1 + kConnectAttempts);
+  EXPECT_THAT(outcomes[0], ::testing::HasSubstr("TUTTI_COMM_KEY"));
+  EXPECT_THAT(outcomes[1], ::testing::HasSubstr("is TUTTI_COMM_KEY the same on every rank?"));
+}
+
 }  // namespace
 }  // namespace tutti

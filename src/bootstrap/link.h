@@ -29,14 +29,17 @@ struct Link {
 
   const int peer;  // rank of the endpoint at the other end
   Stage stage;
-  UniqueFd fd;
+  UniqueFd connecting;  // the socket until both ends have proved the key
+  SealedSocket socket;  // the socket afterwards
+  // Returns the descriptor of the socket; -1 without one.
+  int fd() const { return socket.valid() ? socket.fd() : connecting.get(); }
   uint32_t interest = 0;  // the epoll events asked for
   std::optional<Handshake> handshake;
   int attempts = 0;
   EventLoop::TimerId timer = 0;  // ends the attempt to connect, or starts the next
 
   FrameReader reader;
-  std::deque<Bytes> out;  // whole frames to send; `out_sent` bytes of the first were sent
+  std::deque<Bytes> out;  // whole frames to send; `out_sent` bytes of the first have left
   size_t out_sent = 0;
   size_t out_bytes = 0;
   bool peer_said_end = false;

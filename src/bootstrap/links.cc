@@ -42,16 +42,16 @@ std::string ErrnoText(int error) { return std::string(ErrnoError(error, "errno")
 // Opening
 
 Status Links::Listen(UniqueFd listen_fd) {
-  scratch_.resize(size_t{64} << 10);
-  TUTTI_ASSIGN(acceptor_,
-               AuthAcceptor::Create(
-                   loop_.loop(), std::move(listen_fd), options_.key,
-                   fmt::format("rank {} of {} at {}", options_.rank, options_.num_ranks,
-                               contact_.address.ToString()),
-                   loop_.Locked([this](UniqueFd fd, const Hello& hello, const SocketAddress& from) {
-                     OnAccepted(std::move(fd), hello, from);
-                   }),
-                   loop_.Locked([this](const Status& why) { owner_.OnShortage(why); })));
+  TUTTI_ASSIGN(
+      acceptor_,
+      AuthAcceptor::Create(
+          loop_.loop(), std::move(listen_fd), options_.key,
+          fmt::format("rank {} of {} at {}", options_.rank, options_.num_ranks,
+                      contact_.address.ToString()),
+          loop_.Locked([this](SealedSocket socket, const Hello& hello, const SocketAddress& from) {
+            OnAccepted(std::move(socket), hello, from);
+          }),
+          loop_.Locked([this](const Status& why) { owner_.OnShortage(why); })));
   return Status::Ok();
 }
 
@@ -73,7 +73,7 @@ Result<int> Links::CheckHello(const Hello& hello) const {
 }
 
 // The acceptor has finished the handshake, so the link is open at once.
-void Links::OnAccepted(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
+void Links::OnAccepted(SealedSocket socket, const Hello& hello, const SocketAddress& from) {
   const Result<int> peer = CheckHello(hello);
   // A rank that has gone may have sent its last frames over its other link, so it may still
   // connect.
@@ -85,7 +85,7 @@ void Links::OnAccepted(UniqueFd fd, const Hello& hello, const SocketAddress& fro
     return;
   }
   auto link = std::make_shared<Link>(*peer, Link::Stage::kHandshake);
-  link->fd = std::move(fd);
+  link->socket = std::move(socket);
   if (const Status added = AddToLoop(link, EPOLLIN); !added.ok()) {
     TUTTI_WARN("rank {}: {}", options_.rank, added.message());
     return;
@@ -123,13 +123,13 @@ bool Links::IsOpen(int peer) const {
 }
 
 int64_t Links::RoundTripNs(int peer) const {
-  return IsOpen(peer) ? ShortestRoundTripNs(FindTx(peer)->fd.get()) : 0;
+  return IsOpen(peer) ? ShortestRoundTripNs(FindTx(peer)->fd()) : 0;
 }
 
 Status Links::AddToLoop(const LinkPtr& link, uint32_t interest) {
   link->interest = interest;
-  return loop_.AddFd(link->fd.get(), interest, [this, link](uint32_t events) {
-    if (link->fd.valid()) Advance(link, events);
+  return loop_.AddFd(link->fd(), interest, [this, link](uint32_t events) {
+    if (link->fd() >= 0) Advance(link, events);
   });
 }
 
@@ -144,7 +144,7 @@ void Links::StartAttempt(const LinkPtr& link) {
       options_.key, LinkHello(options_.rank, link->peer, options_.num_ranks, contact.token));
   int error = 0;
   const auto connect = [&]() -> Status {
-    TUTTI_ASSIGN(link->fd, StartConnect(contact.address, &error));
+    TUTTI_ASSIGN(link->connecting, StartConnect(contact.address, &error));
     return AddToLoop(link, EPOLLOUT);
   };
   const Status begun = connect();
@@ -170,7 +170,7 @@ void Links::ArmTimer(const LinkPtr& link, int64_t delay_ns) {
 
 void Links::OnAttemptTimer(const LinkPtr& link) {
   if (link->stage != Link::Stage::kConnecting && link->stage != Link::Stage::kHandshake) return;
-  if (!link->fd.valid()) {
+  if (link->fd() < 0) {
     StartAttempt(link);
     return;
   }
@@ -193,7 +193,7 @@ void Links::Opened(const LinkPtr& link) {
   loop_.CancelTimer(link->timer);
   link->handshake.reset();
   link->stage = Link::Stage::kOpen;
-  if (const Status status = ProbeWhenIdle(link->fd.get(), options_.dead_after_s); !status.ok()) {
+  if (const Status status = ProbeWhenIdle(link->fd(), options_.dead_after_s); !status.ok()) {
     TUTTI_INFO(kLogBootstrap, "rank {}: {}", options_.rank, status.message());
   }
   LookForSilence();
@@ -224,7 +224,7 @@ void Links::OnSilenceTimer() {
   const std::set<LinkPtr> links = links_;
   for (const LinkPtr& link : links) {
     if (link->stage != Link::Stage::kOpen) continue;
-    const Result<SignsOfLife> signs = ReadSignsOfLife(link->fd.get(), now_ns);
+    const Result<SignsOfLife> signs = ReadSignsOfLife(link->fd(), now_ns);
     if (signs.ok() &&
         link->silence.Observe(*signs, now_ns, int64_t{options_.dead_after_s} * 1'000'000'000))
       Broken(link, fmt::format("its host has acknowledged nothing for {} s (TUTTI_HOST_TIMEOUT_S)",
@@ -240,7 +240,7 @@ void Links::OnSilenceTimer() {
 // the handshake ends.
 void Links::Advance(const LinkPtr& link, uint32_t events) {
   if (link->stage == Link::Stage::kConnecting) {
-    if (const int error = ConnectOutcome(link->fd.get()); error != 0) {
+    if (const int error = ConnectOutcome(link->fd()); error != 0) {
       // An address that refuses stays refused.
       Broken(link, fmt::format("connecting failed: {}", ErrnoText(error)), error == ECONNREFUSED);
       return;
@@ -257,18 +257,22 @@ void Links::Advance(const LinkPtr& link, uint32_t events) {
 }
 
 void Links::AdvanceHandshake(const LinkPtr& link) {
-  const Result<Progress> step = link->handshake->Step(link->fd.get());
+  const Result<Progress> step = link->handshake->Step(link->fd());
   if (!step.ok()) {
     AttemptFailed(link, std::string(step.status().message()));
     return;
   }
-  if (*step == Progress::kDone) Opened(link);
+  if (*step == Progress::kDone) {
+    link->socket = link->handshake->Seal(std::move(link->connecting));
+    Opened(link);
+  }
   UpdateInterest(*link);
 }
 
 void Links::ReadSome(const LinkPtr& link) {
-  for (int i = 0; i < kReadsAtOnce && link->fd.valid(); ++i) {
-    const Result<int64_t> got = TryRecv(link->fd.get(), scratch_);
+  for (int i = 0; i < kReadsAtOnce && link->socket.valid(); ++i) {
+    Bytes bytes;
+    const Result<int64_t> got = link->socket.TryRecv(bytes);
     if (!got.ok()) {
       Broken(link, std::string(got.status().message()));
       return;
@@ -278,10 +282,9 @@ void Links::ReadSome(const LinkPtr& link) {
       Broken(link, "it closed the connection without a goodbye: its process ended");
       return;
     }
-    const Status fed = link->reader.Feed(std::span(scratch_).first(static_cast<size_t>(*got)),
-                                         [&](const FrameHeader& header, Bytes payload) {
-                                           return owner_.OnFrame(*link, header, std::move(payload));
-                                         });
+    const Status fed = link->reader.Feed(bytes, [&](const FrameHeader& header, Bytes payload) {
+      return owner_.OnFrame(*link, header, std::move(payload));
+    });
     if (!fed.ok()) {
       Broken(link, std::string(fed.message()));
       return;
@@ -324,7 +327,7 @@ void Links::SendOnAll(const Bytes& frame, const std::function<bool(const Link&)>
 Status Links::Flush(Link& link) {
   while (!link.out.empty()) {
     const auto rest = std::span(link.out.front()).subspan(link.out_sent);
-    TUTTI_ASSIGN(const size_t sent, TrySend(link.fd.get(), rest));
+    TUTTI_ASSIGN(const size_t sent, link.socket.TrySend(rest));
     if (sent == 0) break;
     link.out_sent += sent;
     link.out_bytes -= sent;
@@ -332,13 +335,13 @@ Status Links::Flush(Link& link) {
     link.out.pop_front();
     link.out_sent = 0;
   }
-  if (link.stage == Link::Stage::kClosing && link.out.empty()) ::shutdown(link.fd.get(), SHUT_WR);
+  if (link.stage == Link::Stage::kClosing && link.out.empty()) ::shutdown(link.fd(), SHUT_WR);
   UpdateInterest(link);
   return Status::Ok();
 }
 
 void Links::UpdateInterest(Link& link) {
-  if (!link.fd.valid()) return;
+  if (link.fd() < 0) return;
   uint32_t wanted = EPOLLIN;
   if (link.stage == Link::Stage::kHandshake) {
     if (link.handshake->WantsToWrite()) wanted = EPOLLOUT;
@@ -347,7 +350,7 @@ void Links::UpdateInterest(Link& link) {
   }
   if (wanted == link.interest) return;
   link.interest = wanted;
-  [[maybe_unused]] const Status changed = loop_.loop().ModifyFd(link.fd.get(), wanted);
+  [[maybe_unused]] const Status changed = loop_.loop().ModifyFd(link.fd(), wanted);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -355,9 +358,10 @@ void Links::UpdateInterest(Link& link) {
 
 void Links::DropSocket(Link& link) {
   loop_.CancelTimer(link.timer);
-  if (!link.fd.valid()) return;
-  loop_.loop().RemoveFd(link.fd.get());
-  link.fd.Reset();
+  if (link.fd() < 0) return;
+  loop_.loop().RemoveFd(link.fd());
+  link.connecting.Reset();
+  link.socket.Reset();
 }
 
 // When the link for sending ends, the other link of the pair takes over. The frames of the ended

@@ -100,7 +100,7 @@ class Links {
     int count = 0;
   };
 
-  void OnAccepted(UniqueFd fd, const Hello& hello, const SocketAddress& from);
+  void OnAccepted(SealedSocket socket, const Hello& hello, const SocketAddress& from);
   void OnAttemptTimer(const LinkPtr& link);
   void OnLingerOver();
   void OnSilenceTimer();
@@ -141,7 +141,6 @@ class Links {
   Bytes farewell_;
   EventLoop::TimerId linger_timer_ = 0;
   CondVar gone_;
-  std::vector<std::byte> scratch_;  // used by the loop's thread only
 };
 
 }  // namespace tutti

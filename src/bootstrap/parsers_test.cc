@@ -7,6 +7,8 @@
 
 #include "bootstrap/auth.h"
 #include "bootstrap/testing/fuzz_targets.h"
+#include "bootstrap/testing/sealed_pair.h"
+#include "bootstrap/testing/thread_ranks.h"
 
 namespace tutti {
 namespace {
@@ -168,6 +170,15 @@ Bytes Concatenated(std::initializer_list<Bytes> all) {
   return result;
 }
 
+// Returns two records whose headers are right for every receiver, and whose key no receiver has.
+Bytes SomeRecords() {
+  auto [sender, receiver] = testing::SealedPair();
+  for (const size_t size : {1u, 50u}) EXPECT_EQ(*sender.TrySend(Bytes(size)), size);
+  Bytes bytes(1000);
+  bytes.resize(static_cast<size_t>(*TryRecv(receiver.fd(), bytes)));
+  return bytes;
+}
+
 // A failure prints the seed; the n-th mutation of a seed is always the same.
 TEST(Parsers, SurviveSeededMutations) {
   char id_text[128];
@@ -190,6 +201,8 @@ TEST(Parsers, SurviveSeededMutations) {
            EncodeFrame({.type = LinkFrameType::kEnd}, {}),
            EncodeFrame({.type = LinkFrameType::kControl, .communicator = 1}, text)}),
       Concatenated({Bytes{std::byte{2}}, WriteParts(std::vector<Bytes>{text, Bytes()})}),
+      Concatenated({testing::ToBytes("TUTTIHS2"), Bytes(64, std::byte{9})}),
+      SomeRecords(),
   };
   for (size_t s = 0; s < seeds.size(); ++s) {
     SCOPED_TRACE(fmt::format("seed {}", s));

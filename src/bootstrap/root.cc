@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "bootstrap/auth.h"
+#include "bootstrap/job_secret.h"
 #include "bootstrap/root_messages.h"
 #include "sys/network_interface.h"
 
@@ -94,7 +95,7 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
 
  private:
   struct Client {
-    UniqueFd fd;
+    SealedSocket socket;
     RootRequest request;
     Bytes answer;  // empty: not answered yet
     size_t sent = 0;
@@ -102,7 +103,7 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   };
   using ClientNumber = uint64_t;
 
-  void OnConnection(UniqueFd fd, const Hello& hello, const SocketAddress& from);
+  void OnConnection(SealedSocket socket, const Hello& hello, const SocketAddress& from);
   Status CheckAgainstJob(const RootRequest& request) const;
   void TakeRegistration(ClientNumber number);
   Status TakenTwice(const RootRequest& second) const;
@@ -140,9 +141,9 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
 Status RootServer::Start(UniqueFd listen_fd, const Key& key, const std::string& name) {
   Status started;
   loop_.RunSync([&] {
-    const auto take = [weak = weak_from_this()](UniqueFd fd, const Hello& hello,
+    const auto take = [weak = weak_from_this()](SealedSocket socket, const Hello& hello,
                                                 const SocketAddress& from) {
-      if (const auto self = weak.lock()) self->OnConnection(std::move(fd), hello, from);
+      if (const auto self = weak.lock()) self->OnConnection(std::move(socket), hello, from);
     };
     const auto fall_short = [weak = weak_from_this()](const Status& why) {
       const auto self = weak.lock();
@@ -163,7 +164,7 @@ Status RootServer::Start(UniqueFd listen_fd, const Key& key, const std::string& 
 
 // The first request defines the job. Every later request is checked against it, and decides nothing
 // but its own rank's part.
-void RootServer::OnConnection(UniqueFd fd, const Hello& hello, const SocketAddress& from) {
+void RootServer::OnConnection(SealedSocket socket, const Hello& hello, const SocketAddress& from) {
   Result<RootRequest> request = hello.purpose == Purpose::kRoot
                                     ? ParseRootRequest(hello.payload)
                                     : RemoteError("the connection is not for a root");
@@ -173,8 +174,8 @@ void RootServer::OnConnection(UniqueFd fd, const Hello& hello, const SocketAddre
     return;
   }
   const ClientNumber number = next_number_++;
-  const int raw_fd = fd.get();
-  clients_.emplace(number, Client{std::move(fd), std::move(request).value(), {}, 0, false});
+  const int raw_fd = socket.fd();
+  clients_.emplace(number, Client{std::move(socket), std::move(request).value(), {}, 0, false});
   const Status added =
       loop_.AddFd(raw_fd, EPOLLIN | EPOLLRDHUP, [weak = weak_from_this(), number](uint32_t) {
         if (const auto self = weak.lock()) self->OnClientReady(number);
@@ -285,8 +286,10 @@ void RootServer::OnDeadline() {
   const uint64_t rejected = acceptor_->rejected();
   const std::string rejections = rejected == 0
                                      ? ""
-                                     : fmt::format(" {} connection{} did not hold the job's key.",
-                                                   rejected, rejected == 1 ? "" : "s");
+                                     : fmt::format(
+                                           " {} connection{} did not hold the job's key (is "
+                                           "TUTTI_COMM_KEY the same on every rank?).",
+                                           rejected, rejected == 1 ? "" : "s");
   Fail(
       Timeout("{} of {} ranks{} arrived within {:g} s; missing: {}.{} "
               "TUTTI_INIT_TIMEOUT_S sets how long is waited",
@@ -303,7 +306,7 @@ void RootServer::OnClientReady(ClientNumber number) {
   const auto still = clients_.find(number);
   if (still == clients_.end()) return;
   std::array<std::byte, 16> ignored;
-  const Result<int64_t> got = TryRecv(still->second.fd.get(), ignored);
+  const Result<int64_t> got = TryRecv(still->second.socket.fd(), ignored);
   if (got.ok() && *got == 0) return;
   OnClientGone(number);
 }
@@ -315,7 +318,7 @@ void RootServer::OnClientGone(ClientNumber number) {
   const RootRequest request = std::move(found->second.request);
   const bool answered = !found->second.answer.empty();
   const bool extra = found->second.extra;
-  loop_.RemoveFd(found->second.fd.get());
+  loop_.RemoveFd(found->second.socket.fd());
   clients_.erase(found);
   if (answered) {
     answered_ += extra ? 0 : 1;
@@ -357,12 +360,12 @@ void RootServer::Answer(ClientNumber number, const Status& failure) {
 void RootServer::SendAnswer(ClientNumber number) {
   Client& client = clients_.at(number);
   const auto rest = std::span(client.answer).subspan(client.sent);
-  const Result<size_t> sent = TrySend(client.fd.get(), rest);
+  const Result<size_t> sent = client.socket.TrySend(rest);
   if (sent.ok() && *sent < rest.size()) {
     client.sent += *sent;
-    if (loop_.ModifyFd(client.fd.get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP).ok()) return;
+    if (loop_.ModifyFd(client.socket.fd(), EPOLLIN | EPOLLOUT | EPOLLRDHUP).ok()) return;
   }
-  loop_.RemoveFd(client.fd.get());
+  loop_.RemoveFd(client.socket.fd());
   answered_ += client.extra ? 0 : 1;
   if (!failure_.ok()) told_.insert(client.request.rank);
   clients_.erase(number);
@@ -402,7 +405,7 @@ void RootServer::Finish() {
   const auto self = shared_from_this();
   LeavePlace();
   acceptor_.reset();
-  for (const auto& [number, client] : clients_) loop_.RemoveFd(client.fd.get());
+  for (const auto& [number, client] : clients_) loop_.RemoveFd(client.socket.fd());
   clients_.clear();
   loop_.CancelTimer(timer_);
 }
@@ -443,12 +446,17 @@ Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings, AcceptL
   TUTTI_ASSIGN(id.root, ChooseListenAddress(BootstrapWish(settings, {})));
   TUTTI_ASSIGN(UniqueFd listen_fd, Listen(id.root, settings.port_range));
   id.key = RandomKey();
+  if (!settings.comm_key.empty()) id.flags = UniqueId::kSecret;
   id.id = RandomU64();
   const auto server = std::make_shared<RootServer>(loop, unasked);
-  TUTTI_TRY(server->Start(std::move(listen_fd), id.key,
+  TUTTI_TRY(server->Start(std::move(listen_fd), KeyOf(id, settings),
                           fmt::format("the root at {}", id.root.ToString())));
   TUTTI_INFO(kLogBootstrap, "root listens at {}", id.root.ToString());
   return id;
+}
+
+Key Root::KeyOf(const UniqueId& id, const Settings& settings) {
+  return WithSecret(id.key, settings.comm_key, "bootstrap");
 }
 
 // Tries again while the port is in use, because the root of the job before may still be serving

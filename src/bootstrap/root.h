@@ -37,8 +37,13 @@ class Root {
   static Result<UniqueId> Create(EventLoop& loop, const Settings& settings,
                                  AcceptLimit* unasked = nullptr);
 
-  // Starts the root of `id` (made with NCCL_COMM_ID) at its address. Waits, within `limits`, while
-  // an earlier job's root still has the port.
+  // Returns the key that both ends of the job's connections prove: the key of `id`, together with
+  // the secret of `settings` (TUTTI_COMM_KEY) where there is one. Whoever only saw the id cannot
+  // take part in a job with a secret.
+  static Key KeyOf(const UniqueId& id, const Settings& settings);
+
+  // Starts the root of `id` (made with NCCL_COMM_ID) at its address, with the id's key as it is.
+  // Waits, within `limits`, while an earlier job's root still has the port.
   static Status StartAt(EventLoop& loop, const UniqueId& id, const WaitLimits& limits);
 };
 

@@ -29,7 +29,8 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
                  "or the process has made many others since that nobody used";
   }
   if (failure == ConnectFailure::kClosed) {
-    return fixed ? "is TUTTI_COMM_KEY the same on every rank?" : "does the id belong to this job?";
+    return id.HasSecret() ? "is TUTTI_COMM_KEY the same on every rank?"
+                          : "does the id belong to this job?";
   }
   return "check the route and the firewall between the hosts (NCCL_SOCKET_IFNAME, "
          "TUTTI_PORT_RANGE)";
@@ -37,7 +38,8 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
 
 // A root at a fixed address may come up later than its ranks, so such a root is tried until the
 // deadline.
-Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
+Result<SealedSocket> ConnectToRoot(const UniqueId& id, RootRequest& request,
+                                   const WaitLimits& limits) {
   const bool fixed = id.AddressIsFixed();
   // Returns the most telling failure: a handshake that was cut off says more than an address where
   // nobody listens, and the latter says more than a lack of time.
@@ -45,29 +47,30 @@ Result<UniqueFd> ConnectToRoot(const UniqueId& id, RootRequest& request, const W
   for (int attempt = 1;; ++attempt) {
     request.timeout_ms = RemainingMs(limits.deadline);
     ConnectFailure failure = ConnectFailure::kNone;
-    Result<UniqueFd> fd = ConnectAuthenticated(
+    Result<SealedSocket> socket = ConnectAuthenticated(
         id.root, id.key, {Purpose::kRoot, EncodeRootRequest(request)}, limits, &failure);
-    if (fd.ok()) return fd;
+    if (socket.ok()) return socket;
     const bool worth_it = failure == ConnectFailure::kRefused || failure == ConnectFailure::kClosed;
     if (worth_it && telling != ConnectFailure::kClosed) telling = failure;
     if (!worth_it || limits.Over() || (!fixed && attempt == kConnectAttempts)) {
-      Status why = std::move(fd).status().Annotate(
+      Status why = std::move(socket).status().Annotate(
           fmt::format("rank {} cannot reach the root", request.rank));
-      // A shortage on this host says nothing of the way to the root.
-      if (why.code() == Code::kSystemError) return why;
+      // A shortage on this host, or another release at the other end, says nothing of the way to
+      // the root.
+      if (why.code() == Code::kSystemError || why.code() == Code::kInvalidUsage) return why;
       return Status(why.code(), fmt::format("{} ({})", why.message(), Advice(id, telling)));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(kBetweenAttemptsMs));
   }
 }
 
-Result<RootAnswer> ReadAnswer(int fd, const WaitLimits& limits) {
+Result<RootAnswer> ReadAnswer(SealedSocket& socket, const WaitLimits& limits) {
   std::array<std::byte, kRootAnswerHeaderBytes> header;
-  TUTTI_TRY(RecvAll(fd, header, limits));
+  TUTTI_TRY(socket.RecvAll(header, limits));
   uint32_t type = 0;
   TUTTI_ASSIGN(const uint32_t size, ParseRootAnswerHeader(header, &type));
   Bytes body(size);
-  TUTTI_TRY(RecvAll(fd, body, limits));
+  TUTTI_TRY(socket.RecvAll(body, limits));
   return ParseRootAnswer(type, body);
 }
 
@@ -75,10 +78,10 @@ Result<RootAnswer> ReadAnswer(int fd, const WaitLimits& limits) {
 Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
   const WaitLimits brief = limits.Within(kReleaseNs);
   request.timeout_ms = RemainingMs(brief.deadline);
-  const Result<UniqueFd> fd =
+  Result<SealedSocket> socket =
       ConnectAuthenticated(id.root, id.key, {Purpose::kRoot, EncodeRootRequest(request)}, brief);
-  if (!fd.ok()) return Status::Ok();
-  const Result<RootAnswer> answer = ReadAnswer(fd->get(), brief);
+  if (!socket.ok()) return Status::Ok();
+  const Result<RootAnswer> answer = ReadAnswer(*socket, brief);
   return answer.ok() ? answer->failure : Status::Ok();
 }
 
@@ -87,12 +90,12 @@ Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& li
 // A rank whose wait is aborted declines, so the other ranks do not wait for it.
 Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits,
                            const std::function<Status()>& abort_reason) {
-  TUTTI_ASSIGN(const UniqueFd fd, ConnectToRoot(id, request, limits));
+  TUTTI_ASSIGN(SealedSocket socket, ConnectToRoot(id, request, limits));
   WaitLimits patient = limits;
   if (limits.deadline.at_ns() < Deadline::Never().at_ns() - kAnswerGraceNs) {
     patient.deadline = Deadline::After(limits.deadline.at_ns() - NowNs() + kAnswerGraceNs);
   }
-  Result<RootAnswer> answer = ReadAnswer(fd.get(), patient);
+  Result<RootAnswer> answer = ReadAnswer(socket, patient);
   if (answer.ok()) return answer;
   if (limits.Aborted()) {
     // The notice goes out while the connection is still open; otherwise the root would report that

@@ -47,7 +47,7 @@ Result<UniqueId> UniqueId::Decode(const char (&in)[128]) {
   result.flags = reader.U32();
   result.id = reader.U64();
   const auto tail = all.subspan(kUsedBytes);
-  if (reader.failed() || result.root.port == 0 || (result.flags & ~3u) != 0 ||
+  if (reader.failed() || result.root.port == 0 || (result.flags & ~7u) != 0 ||
       !std::all_of(tail.begin(), tail.end(), is_zero)) {
     return InvalidArgument("the unique id is damaged: it must be handed on as 128 unchanged bytes");
   }

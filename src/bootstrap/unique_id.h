@@ -4,13 +4,15 @@
 //
 // Format (all integers little-endian; bytes not named are zero):
 //     0  magic "TUTTIID1"
-//     8  key[32]          random; proves membership (bootstrap/auth.h)
+//     8  key[32]          random; proves membership (bootstrap/auth.h), where the job has a
+//                         secret only together with the secret (Root::KeyOf)
 //    40  family u16       4 or 6; 0: no address (never sent)
 //    42  port u16
 //    44  scope_id u32     IPv6 link-local only
 //    48  address[16]      first 4 bytes for IPv4
 //    64  flags u32        kKeyFromSetting: the key was derived from TUTTI_COMM_KEY;
-//                         kNoKey: unauthenticated job
+//                         kNoKey: unauthenticated job;
+//                         kSecret: TUTTI_COMM_KEY was set where the id was made
 //    68  id u64           random; names the job in logs
 //    76  zero
 
@@ -26,7 +28,7 @@ namespace tutti {
 using Key = std::array<uint8_t, 32>;
 
 struct UniqueId {
-  enum Flags : uint32_t { kKeyFromSetting = 1, kNoKey = 2 };
+  enum Flags : uint32_t { kKeyFromSetting = 1, kNoKey = 2, kSecret = 4 };
 
   Key key = {};
   SocketAddress root;
@@ -35,6 +37,8 @@ struct UniqueId {
 
   // Returns whether the address of the root was given by a setting (NCCL_COMM_ID).
   bool AddressIsFixed() const { return (flags & (kNoKey | kKeyFromSetting)) != 0; }
+  // Returns whether the job has a secret, which its ranks must know besides the id.
+  bool HasSecret() const { return (flags & (kSecret | kKeyFromSetting)) != 0; }
   void Encode(char (&out)[128]) const;
   // Returns InvalidArgument when the bytes are not an id (all zero, another library's id, a corrupt
   // one).

@@ -70,6 +70,7 @@ Made Grow(Communicator& parent, const GrowRequest& request, const std::string& n
     met = call.Explain(std::move(met));
     if (request.id)
       Bootstrap::Decline(
+          parent.settings(),
           {.rank = parent.rank(), .num_ranks = request.num_ranks, .ids = {*request.id}}, met);
     return met;
   }

@@ -5,8 +5,8 @@
 // tutti/elastic_c.h. docs/elastic.md has the keys and the order in which workers use them.
 //
 // The store keeps small values under keys, and gives each value a version from a single counter.
-// Connectors prove the job's key before a byte is parsed (bootstrap/auth.h). Values are bytes:
-// nothing here, nor at the other end, runs or unpickles them.
+// Connectors prove the job's key before a byte is parsed, and all bytes are encrypted
+// (bootstrap/auth.h). Values are bytes: nothing here, nor at the other end, runs or unpickles them.
 //
 // A connection carries one request at a time, each answered once; integers are little-endian.
 //
@@ -85,13 +85,14 @@ class StoreClient {
   void Interrupt();
 
  private:
-  explicit StoreClient(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit StoreClient(SealedSocket socket) : fd_(socket.fd()), socket_(std::move(socket)) {}
   Result<Entry> Ask(uint8_t op, std::string_view key, uint64_t newer_than, uint32_t wait_ms,
                     std::string_view value);
   Result<Entry> Exchange(const Bytes& request, uint32_t wait_ms) TUTTI_REQUIRES(mutex_);
 
-  Mutex mutex_;  // one request at a time
-  const UniqueFd fd_;
+  Mutex mutex_;   // one request at a time
+  const int fd_;  // of socket_; Interrupt needs no mutex
+  SealedSocket socket_ TUTTI_GUARDED_BY(mutex_);
   // A request was cut off, so the next answer could belong to an earlier request.
   bool broken_ TUTTI_GUARDED_BY(mutex_) = false;
 };

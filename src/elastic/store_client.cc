@@ -30,13 +30,13 @@ Result<std::unique_ptr<StoreClient>> StoreClient::Connect(
   for (;;) {
     std::string attempts;
     for (const SocketAddress& address : addresses) {
-      Result<UniqueFd> fd = ConnectAuthenticated(address, key, {Purpose::kElastic, {}},
-                                                 WaitLimits{deadline}.Within(kAttemptNs));
-      if (fd.ok()) {
-        return std::unique_ptr<StoreClient>(new StoreClient(std::move(fd).value()));
+      Result<SealedSocket> socket = ConnectAuthenticated(address, key, {Purpose::kElastic, {}},
+                                                         WaitLimits{deadline}.Within(kAttemptNs));
+      if (socket.ok()) {
+        return std::unique_ptr<StoreClient>(new StoreClient(std::move(socket).value()));
       }
       attempts += fmt::format("{}{}: {}", attempts.empty() ? "" : "; ", address.ToString(),
-                              fd.status().message());
+                              socket.status().message());
     }
     if (deadline.Passed()) return Timeout("the job's launcher cannot be reached ({})", attempts);
     std::this_thread::sleep_for(kBetweenRounds);
@@ -56,7 +56,7 @@ Result<Entry> StoreClient::Get(std::string_view key, uint64_t newer_than, double
 
 // Ends the connection, and so the wait of another thread. The descriptor stays open until the
 // client is destroyed.
-void StoreClient::Interrupt() { shutdown(fd_.get(), SHUT_RDWR); }
+void StoreClient::Interrupt() { shutdown(fd_, SHUT_RDWR); }
 
 Result<Entry> StoreClient::Ask(uint8_t op, std::string_view key, uint64_t newer_than,
                                uint32_t wait_ms, std::string_view value) {
@@ -83,15 +83,15 @@ Result<Entry> StoreClient::Ask(uint8_t op, std::string_view key, uint64_t newer_
 Result<Entry> StoreClient::Exchange(const Bytes& request, uint32_t wait_ms) {
   WaitLimits limits;
   limits.deadline = Deadline::AfterSeconds(wait_ms / 1000.0 + kAnswerS);
-  TUTTI_TRY(SendAll(fd_.get(), request, limits));
+  TUTTI_TRY(socket_.SendAll(request, limits));
   std::array<std::byte, 4> head;
-  TUTTI_TRY(RecvAll(fd_.get(), head, limits));
+  TUTTI_TRY(socket_.RecvAll(head, limits));
   const uint32_t size = WireReader(head).U32();
   if (size > kMaxMessageBytes) {
     return RemoteError("an answer of {} bytes where {} are allowed", size, kMaxMessageBytes);
   }
   Bytes message(size);
-  TUTTI_TRY(RecvAll(fd_.get(), message, limits));
+  TUTTI_TRY(socket_.RecvAll(message, limits));
   TUTTI_ASSIGN(Answer answer, ParseAnswer(message));
   if (answer.outcome == Outcome::kRefused) return InvalidUsage("{}", answer.value);
   if (answer.outcome == Outcome::kNotYet) return Entry{};

@@ -1,6 +1,5 @@
 #include <sys/epoll.h>
 
-#include <array>
 #include <map>
 #include <utility>
 
@@ -17,7 +16,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
   State(EventLoop& loop, OnSet on_set) : loop_(loop), on_set_(std::move(on_set)) {}
 
   Status Listen(UniqueFd fd, const Key& key) {
-    auto take = [weak = weak_from_this()](UniqueFd connection, const Hello& hello,
+    auto take = [weak = weak_from_this()](SealedSocket connection, const Hello& hello,
                                           const SocketAddress&) {
       const auto self = weak.lock();
       if (self && hello.purpose == Purpose::kElastic) self->Admit(std::move(connection));
@@ -55,7 +54,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
 
  private:
   struct Connection {
-    UniqueFd fd;
+    SealedSocket socket;
     Bytes in;
     Bytes out;
     size_t sent = 0;
@@ -66,11 +65,11 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     EventLoop::TimerId timer = 0;
   };
 
-  void Admit(UniqueFd fd) {
+  void Admit(SealedSocket socket) {
     const uint64_t number = next_connection_++;
     auto connection = std::make_unique<Connection>();
-    connection->fd = std::move(fd);
-    const int descriptor = connection->fd.get();
+    connection->socket = std::move(socket);
+    const int descriptor = connection->socket.fd();
     connections_[number] = std::move(connection);
     const Status added =
         loop_.AddFd(descriptor, EPOLLIN, [weak = weak_from_this(), number](uint32_t) {
@@ -82,7 +81,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
   void Drop(uint64_t number) {
     const auto found = connections_.find(number);
     StopWaiting(number, *found->second);
-    loop_.RemoveFd(found->second->fd.get());
+    loop_.RemoveFd(found->second->socket.fd());
     connections_.erase(found);
   }
 
@@ -115,10 +114,8 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
   // Code kInProgress for a connection that ended in good order.
   Status Advance(uint64_t number, Connection& connection) {
     TUTTI_TRY(Flush(connection));
-    std::array<std::byte, 16384> buffer;
-    TUTTI_ASSIGN(const int64_t got, TryRecv(connection.fd.get(), buffer));
+    TUTTI_ASSIGN(const int64_t got, connection.socket.TryRecv(connection.in));
     if (got == kEndOfStream) return Status(Code::kInProgress, "closed");
-    connection.in.insert(connection.in.end(), buffer.begin(), buffer.begin() + got);
     return TakeRequest(number, connection);
   }
 
@@ -183,14 +180,14 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
 
   Status Flush(Connection& connection) {
     while (connection.sent < connection.out.size()) {
-      TUTTI_ASSIGN(const size_t sent, TrySend(connection.fd.get(),
-                                              std::span(connection.out).subspan(connection.sent)));
-      if (sent == 0) return loop_.ModifyFd(connection.fd.get(), EPOLLIN | EPOLLOUT);
+      TUTTI_ASSIGN(const size_t sent,
+                   connection.socket.TrySend(std::span(connection.out).subspan(connection.sent)));
+      if (sent == 0) return loop_.ModifyFd(connection.socket.fd(), EPOLLIN | EPOLLOUT);
       connection.sent += sent;
     }
     if (!connection.out.empty()) {
       connection.out.clear();
-      return loop_.ModifyFd(connection.fd.get(), EPOLLIN);
+      return loop_.ModifyFd(connection.socket.fd(), EPOLLIN);
     }
     return Status::Ok();
   }

@@ -131,17 +131,17 @@ TEST_F(Store, OutsidersAndNonsenseHaveNoEffect) {
   const std::string noise(1000, '\xff');
   ASSERT_TRUE(SendAll(outsider->get(), std::as_bytes(std::span(noise)), {}).ok());
   for (const char* text : {"\xff\xff\xff\xff", "\1\0\0\0\7", "\3\0\0\0abc"}) {
-    Result<UniqueFd> insider = ConnectAuthenticated(address_, key_, {Purpose::kElastic, {}},
-                                                    {Deadline::AfterSeconds(5), nullptr});
+    Result<SealedSocket> insider = ConnectAuthenticated(address_, key_, {Purpose::kElastic, {}},
+                                                        {Deadline::AfterSeconds(5), nullptr});
     ASSERT_TRUE(insider.ok()) << insider.status().message();
     const Bytes bytes = [&] {
       WireWriter writer;
       writer.Raw(std::as_bytes(std::span(text, text[0] == '\xff' ? 4 : 4 + text[0])));
       return std::move(writer).Take();
     }();
-    ASSERT_TRUE(SendAll(insider->get(), bytes, {}).ok());
+    ASSERT_TRUE(insider->SendAll(bytes, {}).ok());
     std::array<std::byte, 1> end;
-    EXPECT_FALSE(RecvAll(insider->get(), end, {Deadline::AfterSeconds(10), nullptr}).ok());
+    EXPECT_FALSE(insider->RecvAll(end, {Deadline::AfterSeconds(10), nullptr}).ok());
   }
   EXPECT_TRUE(client->Set("still", "here").ok());
 }

@@ -29,26 +29,26 @@ constexpr std::chrono::milliseconds kLongestPause{100};
 constexpr size_t kMaxNamed = 16;
 
 // `limits` bound a single connection.
-Result<UniqueFd> TryLocal(const Endpoint& endpoint, const Key& key, const Hello& hello,
-                          const WaitLimits& limits) {
+Result<SealedSocket> TryLocal(const Endpoint& endpoint, const Key& key, const Hello& hello,
+                              const WaitLimits& limits) {
   TUTTI_ASSIGN(UniqueFd fd, ConnectLocal(endpoint.local_name));
   TUTTI_TRY(CheckSameUser(fd.get()));
-  TUTTI_TRY(AuthenticateAsConnector(fd.get(), key, hello, limits,
-                                    "authenticating over the local socket"));
-  return fd;
+  return AuthenticateAsConnector(std::move(fd), key, hello, limits,
+                                 "authenticating over the local socket");
 }
 
 // Every connection of the attempt has the whole of `attempt_ns`.
-Result<UniqueFd> TryEndpoint(const Endpoint& endpoint, const Key& key, const Hello& hello,
-                             const WaitLimits& limits, int64_t attempt_ns) {
+Result<SealedSocket> TryEndpoint(const Endpoint& endpoint, const Key& key, const Hello& hello,
+                                 const WaitLimits& limits, int64_t attempt_ns) {
   if (!endpoint.local_name.empty())
     return TryLocal(endpoint, key, hello, limits.Within(attempt_ns));
   TUTTI_ASSIGN(const std::vector<SocketAddress> addresses, LookUp(endpoint.host, endpoint.port));
   Status last;
   for (const SocketAddress& address : addresses) {
-    Result<UniqueFd> fd = ConnectAuthenticated(address, key, hello, limits.Within(attempt_ns));
-    if (fd.ok()) return fd;
-    last = std::move(fd).status();
+    Result<SealedSocket> socket =
+        ConnectAuthenticated(address, key, hello, limits.Within(attempt_ns));
+    if (socket.ok()) return socket;
+    last = std::move(socket).status();
   }
   return last;
 }
@@ -79,7 +79,7 @@ Result<ClaimHello> ParseClaimHello(std::span<const std::byte> payload) {
 }
 
 bool Gathering::Peer::HungUp() const {
-  pollfd entry{fd.get(), POLLRDHUP, 0};
+  pollfd entry{socket.fd(), POLLRDHUP, 0};
   return poll(&entry, 1, 0) > 0;
 }
 
@@ -92,27 +92,28 @@ Result<std::unique_ptr<Gathering>> Gathering::Start(UniqueFd listener, const Key
                                                     std::vector<Claim> expected) {
   std::unique_ptr<Gathering> gathering(new Gathering(std::move(expected)));
   TUTTI_ASSIGN(gathering->loop_, EventLoop::Create("tutti-launch"));
-  const auto take = [raw = gathering.get()](UniqueFd fd, const Hello& hello, const SocketAddress&) {
-    raw->Take(std::move(fd), hello);
+  const auto take = [raw = gathering.get()](SealedSocket socket, const Hello& hello,
+                                            const SocketAddress&) {
+    raw->Take(std::move(socket), hello);
   };
   TUTTI_ASSIGN(gathering->acceptor_, AuthAcceptor::Create(*gathering->loop_, std::move(listener),
                                                           key, "rank 0 at launch", take));
   return gathering;
 }
 
-void Gathering::Take(UniqueFd fd, const Hello& hello) {
-  if (hello.purpose != Purpose::kLaunch || !CheckSameUser(fd.get()).ok()) return;
+void Gathering::Take(SealedSocket socket, const Hello& hello) {
+  if (hello.purpose != Purpose::kLaunch || !CheckSameUser(socket.fd()).ok()) return;
   Result<ClaimHello> parsed = ParseClaimHello(hello.payload);
   if (!parsed.ok()) return;
   const MutexLock lock(mutex_);
-  if (failure_.ok()) failure_ = Keep(std::move(fd), std::move(parsed).value());
+  if (failure_.ok()) failure_ = Keep(std::move(socket), std::move(parsed).value());
   changed_.NotifyAll();
 }
 
-Status Gathering::Keep(UniqueFd fd, ClaimHello hello) {
+Status Gathering::Keep(SealedSocket socket, ClaimHello hello) {
   const auto found = std::find(expected_.begin(), expected_.end(), hello.claim);
   if (found == expected_.end()) {
-    refused_ = std::move(fd);
+    refused_ = std::move(socket);
     return InvalidUsage("a process of this job says it is rank {}, which is not expected",
                         hello.claim.rank);
   }
@@ -122,12 +123,12 @@ Status Gathering::Keep(UniqueFd fd, ClaimHello hello) {
   // listener.
   if (is_another && slot.taken) return Status::Ok();
   if (is_another && !slot.peer.HungUp()) {
-    refused_ = std::move(fd);
+    refused_ = std::move(socket);
     return InvalidUsage("two processes of this job say they are rank {}", hello.claim.rank);
   }
   if (!slot.proven) ++num_proven_;
   slot.proven = true;
-  slot.peer = {std::move(fd), std::move(hello.note)};
+  slot.peer = {std::move(socket), std::move(hello.note)};
   slot.attempt = hello.attempt;
   return Status::Ok();
 }
@@ -151,7 +152,7 @@ std::vector<Gathering::Peer> Gathering::TakePeers() {
   const MutexLock lock(mutex_);
   std::vector<Peer> peers;
   for (Slot& slot : slots_) {
-    slot.taken = slot.taken || slot.peer.fd.valid();
+    slot.taken = slot.taken || slot.peer.socket.valid();
     peers.push_back(std::exchange(slot.peer, {}));
   }
   if (refused_.valid()) peers.push_back({std::move(refused_), ""});
@@ -163,7 +164,7 @@ void Gathering::ExpectAgain(size_t index) {
   Slot& slot = slots_[index];
   slot.taken = false;
   // The rank may already have come again.
-  if (slot.peer.fd.valid() || !slot.proven) return;
+  if (slot.peer.socket.valid() || !slot.proven) return;
   slot.proven = false;
   --num_proven_;
 }
@@ -181,29 +182,30 @@ std::string Gathering::Missing() const {
   return fmt::format("rank{} {}", missing > 1 ? "s" : "", names);
 }
 
-Result<std::vector<UniqueFd>> AcceptClaims(UniqueFd listener, const Key& key,
-                                           const std::vector<Claim>& expected,
-                                           const WaitLimits& limits) {
+Result<std::vector<SealedSocket>> AcceptClaims(UniqueFd listener, const Key& key,
+                                               const std::vector<Claim>& expected,
+                                               const WaitLimits& limits) {
   TUTTI_ASSIGN(const auto gathering, Gathering::Start(std::move(listener), key, expected));
-  std::vector<UniqueFd> fds(expected.size());
+  std::vector<SealedSocket> sockets(expected.size());
   for (bool complete = false; !complete;) {
     TUTTI_TRY(gathering->Await(limits));
     std::vector<Gathering::Peer> peers = gathering->TakePeers();
     complete = true;
     for (size_t i = 0; i < expected.size(); ++i) {
-      if (peers[i].fd.valid() && peers[i].HungUp()) {
+      if (peers[i].socket.valid() && peers[i].HungUp()) {
         gathering->ExpectAgain(i);
         complete = false;
-      } else if (peers[i].fd.valid()) {
-        fds[i] = std::move(peers[i].fd);
+      } else if (peers[i].socket.valid()) {
+        sockets[i] = std::move(peers[i].socket);
       }
     }
   }
-  return fds;
+  return sockets;
 }
 
-Result<UniqueFd> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const Key& key,
-                                  Claim claim, std::string_view note, const WaitLimits& limits) {
+Result<SealedSocket> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const Key& key,
+                                      Claim claim, std::string_view note,
+                                      const WaitLimits& limits) {
   if (endpoints.empty()) return InvalidArgument("rank 0 gave no address to connect to");
   const Hello hello = {Purpose::kLaunch, EncodeClaimHello({claim, RandomU64(), std::string(note)})};
   auto pause = kFirstPause;
@@ -211,10 +213,10 @@ Result<UniqueFd> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const 
   for (;;) {
     std::string attempts;
     for (const Endpoint& endpoint : endpoints) {
-      Result<UniqueFd> fd = TryEndpoint(endpoint, key, hello, limits, attempt_ns);
-      if (fd.ok()) return fd;
+      Result<SealedSocket> socket = TryEndpoint(endpoint, key, hello, limits, attempt_ns);
+      if (socket.ok()) return socket;
       attempts += fmt::format("{}{}: {}", attempts.empty() ? "" : "; ", endpoint.ToString(),
-                              fd.status().message());
+                              socket.status().message());
       if (limits.Aborted()) return InternalError("looking for rank 0: aborted by the caller");
       if (limits.deadline.Passed()) return Timeout("rank 0 could not be reached ({})", attempts);
     }

@@ -7,7 +7,7 @@
 //
 //   hello payload: channel u32, rank u32, attempt u64, note (the remaining bytes)
 //
-// Data after the handshake is not encrypted.
+// All bytes behind the handshake are encrypted (bootstrap/sealed_socket.h).
 
 #include <cstdint>
 #include <memory>
@@ -55,7 +55,7 @@ class Gathering {
  public:
   // Holds a connection that has proven its claim, and the note of the connection's hello.
   struct Peer {
-    UniqueFd fd;
+    SealedSocket socket;
     std::string note;
 
     bool HungUp() const;
@@ -87,8 +87,8 @@ class Gathering {
   };
 
   explicit Gathering(std::vector<Claim> expected);
-  void Take(UniqueFd fd, const Hello& hello) TUTTI_EXCLUDES(mutex_);
-  Status Keep(UniqueFd fd, ClaimHello hello) TUTTI_REQUIRES(mutex_);
+  void Take(SealedSocket socket, const Hello& hello) TUTTI_EXCLUDES(mutex_);
+  Status Keep(SealedSocket socket, ClaimHello hello) TUTTI_REQUIRES(mutex_);
   std::string Missing() const TUTTI_REQUIRES(mutex_);
 
   const std::vector<Claim> expected_;
@@ -97,21 +97,21 @@ class Gathering {
   std::vector<Slot> slots_ TUTTI_GUARDED_BY(mutex_);  // index: as expected_
   size_t num_proven_ TUTTI_GUARDED_BY(mutex_) = 0;
   Status failure_ TUTTI_GUARDED_BY(mutex_);
-  UniqueFd refused_ TUTTI_GUARDED_BY(mutex_);  // the connection that made failure_
+  SealedSocket refused_ TUTTI_GUARDED_BY(mutex_);  // the connection that made failure_
   // The acceptor is destroyed before its loop.
   std::unique_ptr<EventLoop> loop_;
   std::unique_ptr<AuthAcceptor> acceptor_;
 };
 
 // Gathers the connections of `expected` and returns them in the same order.
-Result<std::vector<UniqueFd>> AcceptClaims(UniqueFd listener, const Key& key,
-                                           const std::vector<Claim>& expected,
-                                           const WaitLimits& limits);
+Result<std::vector<SealedSocket>> AcceptClaims(UniqueFd listener, const Key& key,
+                                               const std::vector<Claim>& expected,
+                                               const WaitLimits& limits);
 
 // Connects to the first of `endpoints` where a holder of the key listens. Tries all endpoints over
 // and over until the deadline, since rank 0 may be the last to come. `note` has at most
 // kMaxNoteBytes.
-Result<UniqueFd> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const Key& key,
-                                  Claim claim, std::string_view note, const WaitLimits& limits);
+Result<SealedSocket> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const Key& key,
+                                      Claim claim, std::string_view note, const WaitLimits& limits);
 
 }  // namespace tutti::launch

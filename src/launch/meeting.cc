@@ -40,20 +40,20 @@ void WarnIfExposed(const LaunchInfo& info, int listen_fd) {
 }
 
 // Tells the ranks that have come why the meeting failed, for them not to wait.
-void TellFailure(const std::vector<Gathering::Peer>& peers, const Status& failure) {
+void TellFailure(std::vector<Gathering::Peer>& peers, const Status& failure) {
   const std::string message = EncodeFailure(failure.message());
   const WaitLimits limits = {Deadline::AfterSeconds(kAnswerSeconds), nullptr};
-  for (const Gathering::Peer& peer : peers) {
+  for (Gathering::Peer& peer : peers) {
     // A rank that is gone needs no sentence.
-    if (peer.fd.valid()) [[maybe_unused]]
-      const Status sent = SendMessage(peer.fd.get(), message, limits);
+    if (peer.socket.valid()) [[maybe_unused]]
+      const Status sent = SendMessage(peer.socket, message, limits);
   }
 }
 
 // Waits for the byte by which a rank confirms the answer.
-Status ReceiveReply(int fd, const WaitLimits& limits) {
+Status ReceiveReply(SealedSocket& socket, const WaitLimits& limits) {
   std::array<std::byte, 1> reply;
-  return RecvAll(fd, reply, limits);
+  return socket.RecvAll(reply, limits);
 }
 
 // Hands `message` to all ranks. A rank that has given up its connection in the meantime receives
@@ -66,12 +66,12 @@ Status Answer(Gathering& gathering, std::vector<Gathering::Peer> peers, std::str
     std::vector<size_t> unreached;
     std::vector<size_t> replying;
     for (size_t i = 0; i < peers.size(); ++i) {
-      if (!peers[i].fd.valid()) continue;
-      const bool sent = SendMessage(peers[i].fd.get(), message, answering).ok();
+      if (!peers[i].socket.valid()) continue;
+      const bool sent = SendMessage(peers[i].socket, message, answering).ok();
       (sent ? replying : unreached).push_back(i);
     }
     for (const size_t i : replying) {
-      if (!ReceiveReply(peers[i].fd.get(), answering).ok()) unreached.push_back(i);
+      if (!ReceiveReply(peers[i].socket, answering).ok()) unreached.push_back(i);
     }
     if (unreached.empty()) return Status::Ok();
     for (const size_t i : unreached) gathering.ExpectAgain(i);
@@ -106,20 +106,20 @@ Result<Meeting> Gather(
 }
 
 // Connects to rank 0; the part of every other rank.
-Result<UniqueFd> Reach(const LaunchInfo& info, const std::vector<Endpoint>& endpoints,
-                       const Key& key, const WaitLimits& limits) {
+Result<SealedSocket> Reach(const LaunchInfo& info, const std::vector<Endpoint>& endpoints,
+                           const Key& key, const WaitLimits& limits) {
   const Claim claim = {0, static_cast<uint32_t>(info.rank)};
   return ConnectWithClaim(endpoints, key, claim, EncodeResidence(ResidenceOf(info)), limits);
 }
 
 // Plays the other ranks' part after they have reached rank 0. Rank 0 answers when all ranks have
 // come, or says that they have not. Rank 0 may have begun to wait later than this rank.
-Result<Meeting> AwaitAnswer(const LaunchInfo& info, const UniqueFd& fd, const WaitLimits& limits) {
-  Result<std::string> message = ReceiveMessage(fd.get(), kMaxAnswerBytes, limits);
+Result<Meeting> AwaitAnswer(const LaunchInfo& info, SealedSocket socket, const WaitLimits& limits) {
+  Result<std::string> message = ReceiveMessage(socket, kMaxAnswerBytes, limits);
   if (!message.ok()) return std::move(message).status().Annotate("waiting for rank 0's answer");
   TUTTI_ASSIGN(MeetingAnswer answer, ParseAnswer(*message, info.size));
   constexpr std::array<std::byte, 1> kReply = {std::byte{1}};
-  TUTTI_TRY(SendAll(fd.get(), kReply, limits));
+  TUTTI_TRY(socket.SendAll(kReply, limits));
   return Meeting{std::move(answer.value), std::move(answer.places)};
 }
 
@@ -127,8 +127,8 @@ Result<Meeting> MeetAtEndpoints(const LaunchInfo& info, std::string_view value,
                                 const WaitLimits& limits) {
   const Key key = JobKey(info);
   if (info.rank != 0) {
-    TUTTI_ASSIGN(const UniqueFd fd, Reach(info, info.endpoints, key, limits));
-    return AwaitAnswer(info, fd, limits);
+    TUTTI_ASSIGN(SealedSocket socket, Reach(info, info.endpoints, key, limits));
+    return AwaitAnswer(info, std::move(socket), limits);
   }
   TUTTI_ASSIGN(UniqueFd listener, ListenAt(info.endpoints));
   WarnIfExposed(info, listener.get());
@@ -150,8 +150,8 @@ Result<Meeting> MeetByInvitation(const LaunchInfo& info, std::string_view value,
   if (info.rank != 0) {
     TUTTI_ASSIGN(const std::string text, share(info, "", limits.deadline));
     TUTTI_ASSIGN(const Invitation invitation, ParseInvitation(text));
-    TUTTI_ASSIGN(const UniqueFd fd, Reach(info, EndpointsOf(invitation), invitation.key, limits));
-    return AwaitAnswer(info, fd, limits);
+    TUTTI_ASSIGN(SealedSocket socket, Reach(info, EndpointsOf(invitation), invitation.key, limits));
+    return AwaitAnswer(info, std::move(socket), limits);
   }
   Invitation invitation = {RandomKey(), 0, OwnAddresses()};
   TUTTI_ASSIGN(UniqueFd listener, Listen({0}, &invitation.port));
@@ -173,10 +173,11 @@ Result<Meeting> MeetAsInvited(const LaunchInfo& info, const HttpStoreClient& sto
   for (;;) {
     TUTTI_ASSIGN(const std::string text, store.Await(kStoreScope, name, limits));
     TUTTI_ASSIGN(const Invitation invitation, ParseInvitation(text));
-    const Result<UniqueFd> fd =
+    Result<SealedSocket> socket =
         Reach(info, EndpointsOf(invitation), KeyOf(info, invitation), limits.Within(kReachNs));
-    if (fd.ok()) return AwaitAnswer(info, *fd, limits);
-    if (fd.status().code() != Code::kTimeout || limits.deadline.Passed()) return fd.status();
+    if (socket.ok()) return AwaitAnswer(info, std::move(socket).value(), limits);
+    if (socket.status().code() != Code::kTimeout || limits.deadline.Passed())
+      return socket.status();
   }
 }
 

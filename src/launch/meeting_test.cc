@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "bootstrap/testing/sealed_pair.h"
 #include "launch/handshake.h"
 #include "launch/hex.h"
 #include "launch/http_store.h"
@@ -309,37 +310,34 @@ TEST(Meet, ARankThatGaveItsConnectionUpIsAnsweredOverTheNext) {
     do {
       fd = ConnectLocal(infos[0].endpoints[0].local_name);
     } while (!fd.ok() && !deadline.Passed());
-    if (!fd.ok()) return UniqueFd();
+    if (!fd.ok()) return SealedSocket();
     const Hello hello = {Purpose::kLaunch, EncodeClaimHello({{0, 1}, 7, note})};
-    const Status proven =
-        AuthenticateAsConnector(fd->get(), key, hello, For(kPatienceS), "authenticating");
-    EXPECT_TRUE(proven.ok()) << proven.message();
-    return std::move(fd).value();
+    Result<SealedSocket> proven = AuthenticateAsConnector(std::move(fd).value(), key, hello,
+                                                          For(kPatienceS), "authenticating");
+    EXPECT_TRUE(proven.ok()) << proven.status().message();
+    return proven.ok() ? std::move(proven).value() : SealedSocket();
   };
   {
     // Rank 0 has answered over the connection, and nobody replies.
-    const UniqueFd given_up = connect();
-    EXPECT_TRUE(ReceiveMessage(given_up.get(), kMaxAnswerBytes, For(kPatienceS)).ok());
+    SealedSocket given_up = connect();
+    EXPECT_TRUE(ReceiveMessage(given_up, kMaxAnswerBytes, For(kPatienceS)).ok());
   }
-  const UniqueFd next = connect();
-  const auto message = ReceiveMessage(next.get(), kMaxAnswerBytes, For(kPatienceS));
+  SealedSocket next = connect();
+  const auto message = ReceiveMessage(next, kMaxAnswerBytes, For(kPatienceS));
   ASSERT_TRUE(message.ok()) << message.status().message();
   const auto answer = ParseAnswer(*message, 2);
   ASSERT_TRUE(answer.ok()) << answer.status().message();
   EXPECT_EQ(answer->value, "value");
   const std::byte reply{1};
-  EXPECT_TRUE(SendAll(next.get(), {&reply, 1}, For(kPatienceS)).ok());
+  EXPECT_TRUE(next.SendAll({&reply, 1}, For(kPatienceS)).ok());
   rank_zero.join();
   EXPECT_TRUE(zero.ok()) << zero.status().message();
 }
 
 TEST(Messages, AnnouncedLengthIsBounded) {
-  int ends[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-  const UniqueFd a(ends[0]);
-  const UniqueFd b(ends[1]);
-  ASSERT_TRUE(SendMessage(a.get(), std::string(100, 'x'), For(10)).ok());
-  const auto message = ReceiveMessage(b.get(), 99, For(10));
+  auto [a, b] = testing::SealedPair();
+  ASSERT_TRUE(SendMessage(a, std::string(100, 'x'), For(10)).ok());
+  const auto message = ReceiveMessage(b, 99, For(10));
   ASSERT_FALSE(message.ok());
   EXPECT_THAT(std::string(message.status().message()), HasSubstr("100 bytes"));
 }

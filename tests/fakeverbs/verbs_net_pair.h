@@ -53,6 +53,7 @@ inline ControlSocket ConnectTo(const NetListener& listener, const Key& key) {
   const SocketAddress address = reader.Address();
   DataHello hello;
   hello.token = reader.U64();
+  hello.sealing = Sealing::kEncryption;
   return ControlSocket(
       ConnectAuthenticated(address, key, {Purpose::kData, hello.Encode()}, net_contract::Bound())
           .value());

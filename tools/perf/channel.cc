@@ -7,7 +7,7 @@
 #include <span>
 
 #include "bootstrap/wire.h"
-#include "launch/messages.h"
+#include "sys/tcp.h"
 
 namespace tutti::tools {
 namespace {
@@ -18,9 +18,11 @@ constexpr int64_t kSendNs = 60'000'000'000;
 }  // namespace
 
 Status Channel::Send(const Json& message) {
-  return launch::SendMessage(fd_.get(),
-                             message.dump(-1, ' ', false, Json::error_handler_t::replace),
-                             {Deadline::After(kSendNs), nullptr});
+  const std::string text = message.dump(-1, ' ', false, Json::error_handler_t::replace);
+  WireWriter writer;
+  writer.U32(static_cast<uint32_t>(text.size()));
+  writer.Raw(AsBytes(text));
+  return SendAll(fd_.get(), std::move(writer).Take(), {Deadline::After(kSendNs), nullptr});
 }
 
 Result<Json> Channel::Receive(Deadline deadline) {

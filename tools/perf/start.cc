@@ -158,7 +158,7 @@ Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& option
     for (uint32_t rank = 1; rank < static_cast<uint32_t>(info.size); ++rank)
       claims.push_back({library, rank});
   }
-  Result<std::vector<UniqueFd>> accepted =
+  Result<std::vector<SealedSocket>> accepted =
       launch::AcceptClaims(std::move(listener), invitation.key, claims, limits);
   if (!accepted.ok()) return std::move(accepted).status().Annotate("gathering the ranks");
   std::vector<std::unique_ptr<Team>> teams;
@@ -173,7 +173,7 @@ Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& option
     teams.back()->AddProcess({pid, {0}});
     const size_t others = static_cast<size_t>(info.size) - 1;
     for (size_t i = 0; i < others; ++i)
-      teams.back()->AddRank(std::move(accepted.value()[library * others + i]));
+      teams.back()->AddRank(std::move(accepted.value()[library * others + i]).Take().fd);
   }
   return teams;
 }
@@ -191,9 +191,11 @@ Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info) {
   std::vector<Served> served;
   const uint32_t num_libraries = options.against.empty() ? 1 : 2;
   for (uint32_t library = 0; library < num_libraries; ++library) {
-    TUTTI_ASSIGN(UniqueFd socket,
+    TUTTI_ASSIGN(SealedSocket authenticated,
                  launch::ConnectWithClaim(endpoints, invitation.key,
                                           {library, static_cast<uint32_t>(info.rank)}, "", limits));
+    // A rank's process cannot be handed the keys of the connection.
+    UniqueFd socket = std::move(authenticated).Take().fd;
     Served entry;
     entry.watch = UniqueFd(fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
     std::vector<UniqueFd> sockets;

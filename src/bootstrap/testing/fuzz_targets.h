@@ -4,6 +4,9 @@
 // crash nor break a promise of its parser's header; libFuzzer (parsers_fuzz.cc) and the seeded
 // mutations of parsers_test.cc call the same functions.
 
+#include <sys/socket.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -11,7 +14,9 @@
 
 #include "bootstrap/exchange.h"
 #include "bootstrap/frame.h"
+#include "bootstrap/handshake.h"
 #include "bootstrap/root_messages.h"
+#include "bootstrap/sealed_socket.h"
 #include "bootstrap/unique_id.h"
 
 namespace tutti::fuzz {
@@ -83,12 +88,39 @@ inline void ReadExchange(std::span<const std::byte> bytes) {
   Require(parts.size() == count && again.size() == bytes.size() - 1);
 }
 
+// Nobody without the key gets through a handshake, as either side, or has a record opened. The
+// number of bytes chooses the receiver, because a socket for each of them would take long.
+inline void TalkWithoutTheKey(std::span<const std::byte> bytes) {
+  constexpr size_t kMost = 16 * 1024;  // less than a socket holds
+  static const auto pair = std::make_shared<EphemeralPair>(SecretKey{{1, 2, 3}});
+  const Key key = {4, 5, 6};
+  int fds[2];
+  Require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) == 0);
+  UniqueFd ours(fds[0]);
+  const UniqueFd theirs(fds[1]);
+  Require(TrySend(theirs.get(), bytes.first(std::min(bytes.size(), kMost))).ok());
+  if (bytes.size() % 3 == 0) {
+    SealedSocket socket(std::move(ours), SecretKey{key}, SecretKey{key});
+    Bytes opened;
+    [[maybe_unused]] const auto got = socket.TryRecv(opened);
+    Require(opened.empty());
+    return;
+  }
+  const Handshake::Chance chance = {pair, {}};
+  Handshake side = bytes.size() % 3 == 1 ? Handshake::Accepting(key, chance)
+                                         : Handshake::Connecting(key, {Purpose::kLink, {}}, chance);
+  Result<Progress> step = side.Step(ours.get());
+  while (step.ok() && *step == Progress::kAdvanced) step = side.Step(ours.get());
+  Require(!step.ok() || *step != Progress::kDone);
+}
+
 inline void All(std::span<const std::byte> bytes) {
   DecodeId(bytes);
   ParseRequest(bytes);
   ParseAnswer(bytes);
   ReadFrames(bytes);
   ReadExchange(bytes);
+  TalkWithoutTheKey(bytes);
 }
 
 }  // namespace tutti::fuzz

@@ -42,7 +42,8 @@ class HeldTimersLoop final : public EventLoop {
  public:
   static constexpr int64_t kHeldNs = 10'000'000'000;  // timers of at least this delay are held
 
-  ~HeldTimersLoop() override = default;
+  // Tasks may hold objects that cancel their timers when they end.
+  ~HeldTimersLoop() override { Exchange(); }
 
   // Runs the timers that are held now.
   void FireTimers() {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "bootstrap/auth.h"
-#include "transport/net/socket/seal.h"
+#include "bootstrap/seal.h"
 #include "transport/net/socket/socket_net.h"
 #include "transport/testing/net_link.h"
 

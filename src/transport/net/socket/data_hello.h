@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "transport/net/socket/seal.h"
+#include "bootstrap/seal.h"
 
 namespace tutti {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "transport/net/socket/little_endian.h"
+#include "base/little_endian.h"
 
 namespace tutti {
 namespace {

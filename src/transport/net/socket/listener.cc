@@ -121,12 +121,12 @@ void ConnectionQueues::Fail(const Status& why) {
   for (const auto& [token, queue] : queues_) queue->Fail(why);
 }
 
-void ConnectionQueues::Offer(UniqueFd fd, const Hello& hello, const SocketAddress& from,
+void ConnectionQueues::Offer(SealedSocket socket, const Hello& hello, const SocketAddress& from,
                              const std::string& device) {
   const Result<DataHello> data = DataHello::Decode(hello.payload);
-  const Status status = data.ok() ? Sort(std::move(fd), hello.keys, *data,
-                                         fmt::format("{} over {}", from.ToString(), device))
-                                  : data.status();
+  const Status status =
+      data.ok() ? Sort(std::move(socket), *data, fmt::format("{} over {}", from.ToString(), device))
+                : data.status();
   if (status.ok()) return;
   TUTTI_INFO(kLogNet, "a data connection from {} was closed: {}", from.ToString(),
              status.message());
@@ -134,7 +134,7 @@ void ConnectionQueues::Offer(UniqueFd fd, const Hello& hello, const SocketAddres
 
 // Gives a socket to the listener with its token, or to the connection that it resumes. The mutex is
 // not held during the call, because listener and connection have mutexes of their own.
-Status ConnectionQueues::Sort(UniqueFd fd, const SessionKeys& keys, const DataHello& hello,
+Status ConnectionQueues::Sort(SealedSocket authenticated, const DataHello& hello,
                               std::string peer) {
   if (hello.sealing != sealing_) {
     return RemoteError(
@@ -142,7 +142,7 @@ Status ConnectionQueues::Sort(UniqueFd fd, const SessionKeys& keys, const DataHe
         "instead of {}",
         static_cast<int>(hello.sealing), static_cast<int>(sealing_));
   }
-  SocketStream socket = SocketStream::Create(std::move(fd), sealing_, keys, false);
+  SocketStream socket = SocketStream::Create(std::move(authenticated), sealing_);
   std::shared_ptr<ConnectionQueue> queue;
   std::shared_ptr<ResumePoint> point;
   {
@@ -206,7 +206,7 @@ Result<std::unique_ptr<AuthAcceptor>> ListenForQueues(EventLoop& loop, const Key
                                                       const std::string& interface,
                                                       const char* purpose) {
   TUTTI_ASSIGN(UniqueFd fd, Listen(address, ports));
-  auto callback = [queues, interface](UniqueFd accepted, const Hello& hello,
+  auto callback = [queues, interface](SealedSocket accepted, const Hello& hello,
                                       const SocketAddress& from) {
     if (hello.purpose == Purpose::kData) {
       queues->Offer(std::move(accepted), hello, from, interface);

@@ -64,12 +64,13 @@ class ConnectionQueues {
   uint64_t Open(std::shared_ptr<ConnectionQueue> queue);
   void Close(uint64_t token);
   // Gives an authenticated socket to the object that waits for it, or closes the socket.
-  void Offer(UniqueFd fd, const Hello& hello, const SocketAddress& from, const std::string& device);
+  void Offer(SealedSocket socket, const Hello& hello, const SocketAddress& from,
+             const std::string& device);
   // Makes all waits for connections fail, because no further connection can be accepted.
   void Fail(const Status& why);
 
  private:
-  Status Sort(UniqueFd fd, const SessionKeys& keys, const DataHello& hello, std::string peer);
+  Status Sort(SealedSocket authenticated, const DataHello& hello, std::string peer);
 
   const Sealing sealing_;
   Mutex mutex_;

@@ -109,8 +109,8 @@ Result<Redialer::Outcome> Redialer::StepSocket() {
 
 void Redialer::TakeSocket() {
   paths_.NoteReached(Path());
-  SocketStream stream =
-      SocketStream::Create(std::move(fd_), hello_.sealing, handshake_->session_keys(), true);
+  SocketStream stream = SocketStream::Create(handshake_->Seal(std::move(fd_)), hello_.sealing);
+  handshake_.reset();
   const size_t number = socket_in_turn();
   (number == 0 ? sockets_.control : sockets_.data[number - 1]) = std::move(stream);
 }

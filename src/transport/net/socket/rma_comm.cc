@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "transport/net/socket/little_endian.h"
+#include "base/little_endian.h"
 
 namespace tutti {
 namespace {

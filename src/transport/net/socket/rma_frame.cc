@@ -1,7 +1,7 @@
 #include "transport/net/socket/rma_frame.h"
 
+#include "base/little_endian.h"
 #include "transport/net/net.h"
-#include "transport/net/socket/little_endian.h"
 
 namespace tutti {
 namespace {

@@ -319,11 +319,10 @@ Result<Sockets> SocketNetImpl::DialAll(SocketPaths& paths, DataHello hello,
   const std::vector<size_t> path_of = paths.Spread();
   for (hello.socket = 0; hello.socket <= hello.data_sockets; ++hello.socket) {
     *path = path_of[hello.socket];
-    SessionKeys keys;
-    TUTTI_ASSIGN(UniqueFd fd,
+    TUTTI_ASSIGN(SealedSocket socket,
                  ConnectPatiently(paths.address(*path), key_, {Purpose::kData, hello.Encode()},
-                                  limits.Within(patience_ns), &keys));
-    SocketStream stream = SocketStream::Create(std::move(fd), sealing_, keys, true);
+                                  limits.Within(patience_ns)));
+    SocketStream stream = SocketStream::Create(std::move(socket), sealing_);
     if (hello.socket == 0) {
       sockets.control = std::move(stream);
     } else {

@@ -135,11 +135,11 @@ TEST_F(SocketNetTest, MembersWithNonsensicalHellosAreTurnedAway) {
   reader.Address();
   const uint64_t token = reader.U64();
   const auto turned_away = [&](Bytes payload) {
-    Result<UniqueFd> fd =
+    Result<SealedSocket> socket =
         ConnectAuthenticated(address, key_, {Purpose::kData, std::move(payload)}, Within(20));
-    if (!fd.ok()) return false;
+    if (!socket.ok()) return false;
     std::byte byte;
-    const Status status = RecvAll(fd->get(), std::span(&byte, 1), Within(20));
+    const Status status = socket->RecvAll(std::span(&byte, 1), Within(20));
     return status.code() == Code::kRemoteError;  // closed
   };
   EXPECT_TRUE(turned_away({}));

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "transport/net/socket/seal.h"
+#include "bootstrap/sealed_socket.h"
 
 namespace tutti {
 
@@ -27,12 +27,13 @@ class SocketStream {
       : fd_(std::move(fd)),
         writing_(std::make_unique<Writing>(out)),
         reading_(std::make_unique<Reading>(in)) {}
-  // Makes a stream with the given sealing and the keys of the socket's handshake.
-  static SocketStream Create(UniqueFd fd, Sealing sealing, const SessionKeys& keys,
-                             bool connector) {
-    if (sealing == Sealing::kNone) return fd;
-    return SocketStream(std::move(fd), SealTo(sealing, keys, connector),
-                        SealTo(sealing, keys, !connector));
+  // Makes a stream of an authenticated socket, with the given sealing.
+  static SocketStream Create(SealedSocket socket, Sealing sealing) {
+    SealedSocket::Parts parts = std::move(socket).Take();
+    if (sealing == Sealing::kNone) return std::move(parts.fd);
+    if (sealing == Sealing::kEncryption)
+      return SocketStream(std::move(parts.fd), parts.out, parts.in);
+    return SocketStream(std::move(parts.fd), RecordSeal::Checksum(), RecordSeal::Checksum());
   }
 
   bool valid() const { return fd_.valid(); }
@@ -41,6 +42,11 @@ class SocketStream {
   int fd() const { return fd_.get(); }
   // Gives the descriptor away, open.
   UniqueFd Take() { return std::move(fd_); }
+  // Gives the socket away as it was given to Create. REQUIRES: encrypted; nothing was written or
+  // read.
+  SealedSocket TakeSealed() {
+    return SealedSocket({std::move(fd_), writing_->seal, reading_->seal});
+  }
 
   // Writes as many first bytes of `pieces` as go without a wait, and returns their number, or -1
   // with errno when none go. The next call must begin with the bytes behind the returned number.

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <random>
 
+#include "bootstrap/testing/sealed_pair.h"
 #include "transport/testing/socket_fuzz_targets.h"
 
 namespace tutti {
@@ -22,10 +23,8 @@ struct Ends {
 };
 
 Ends Join(Sealing sealing) {
-  auto [a, b] = fuzz::JoinedSockets();
-  const SessionKeys keys = {RandomKey(), RandomKey()};
-  return {SocketStream::Create(std::move(a), sealing, keys, true),
-          SocketStream::Create(std::move(b), sealing, keys, false)};
+  auto [a, b] = testing::SealedPair();
+  return {SocketStream::Create(std::move(a), sealing), SocketStream::Create(std::move(b), sealing)};
 }
 
 std::vector<std::byte> RandomBytes(std::mt19937& random, size_t size) {

@@ -62,7 +62,7 @@ VerbsChannel::VerbsChannel(const Parts& parts)
       recovery_(parts.recovers && !ports_.iwarp(), options().resume_within_ns) {}
 
 // The control socket is idle while data moves, so TCP must probe to notice a vanished host.
-Status VerbsChannel::Offer(UniqueFd control) {
+Status VerbsChannel::Offer(SealedSocket control) {
   control_ = ControlSocket(std::move(control));
   TUTTI_TRY(ProbeWhenIdle(control_.fd(), options().host_timeout_s));
   return control_.Send(ControlType::kOffer, Here().Encode());

@@ -56,7 +56,7 @@ class VerbsChannel {
   // offered queue pairs.
   static Result<std::unique_ptr<VerbsChannel>> Create(Parts parts, const VerbsEnd* offer);
   // Takes an authenticated socket, and offers the queue pairs to the peer.
-  Status Offer(UniqueFd control);
+  Status Offer(SealedSocket control);
   // Answers or refuses an `offer` that has come over `control`. `make` must return a channel that
   // is joined with the offered end, or the reason to refuse.
   using Maker = std::function<Result<std::unique_ptr<VerbsChannel>>(const VerbsEnd& offered)>;

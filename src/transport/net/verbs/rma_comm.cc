@@ -71,7 +71,7 @@ Result<std::unique_ptr<VerbsChannel>> VerbsRmaComm::Make(const PortSet& ports, s
 }
 
 Result<std::unique_ptr<NetRmaComm>> VerbsRmaComm::Connect(const PortSet& ports, size_t remote_ports,
-                                                          UniqueFd control, std::string peer) {
+                                                          SealedSocket control, std::string peer) {
   TUTTI_ASSIGN(auto channel,
                Make(ports, std::max(ports.own, remote_ports), std::move(peer), nullptr));
   TUTTI_TRY(channel->Offer(std::move(control)));

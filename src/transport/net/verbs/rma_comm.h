@@ -37,7 +37,7 @@ class VerbsRmaComm final : public ChannelComm<NetRmaComm, VerbsChannel> {
   // Make an end, as VerbsSendComm::Create and VerbsRecvComm::Accept do. The ends use no spares,
   // since lost queue pairs are not made again.
   static Result<std::unique_ptr<NetRmaComm>> Connect(const PortSet& ports, size_t remote_ports,
-                                                     UniqueFd control, std::string peer);
+                                                     SealedSocket control, std::string peer);
   static Result<std::unique_ptr<NetRmaComm>> Accept(const PortSet& ports, ControlSocket control,
                                                     const ControlMessage& offer, std::string peer);
 

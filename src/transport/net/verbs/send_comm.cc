@@ -34,8 +34,8 @@ static_assert(kMaxQueuePairs <= size_t{1} << 8);
 // The number of messages under way is bounded by the requests that all NICs of the ports take on a
 // queue pair, because every message may go over any queue pair.
 Result<std::unique_ptr<NetSendComm>> VerbsSendComm::Create(const PortSet& ports,
-                                                           size_t remote_ports, UniqueFd control,
-                                                           std::string peer) {
+                                                           size_t remote_ports,
+                                                           SealedSocket control, std::string peer) {
   int most = std::numeric_limits<int>::max();
   for (const UsedPort& port : ports.ports)
     most = std::min(most, port.nic->device().attributes().max_qp_wr);

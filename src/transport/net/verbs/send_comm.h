@@ -20,7 +20,7 @@ class VerbsSendComm final : public ChannelComm<NetSendComm, VerbsChannel> {
   // Makes queue pairs on the ports, and offers them over `control`, an authenticated socket. The
   // peer's device has `remote_ports` own ports. Returns before the peer has answered.
   static Result<std::unique_ptr<NetSendComm>> Create(const PortSet& ports, size_t remote_ports,
-                                                     UniqueFd control, std::string peer);
+                                                     SealedSocket control, std::string peer);
 
   Result<std::unique_ptr<NetMemory>> Register(const NetRegion& region) override {
     return channel_->Register(region);

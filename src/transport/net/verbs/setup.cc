@@ -170,7 +170,7 @@ void ControlSocket::Refuse(const Status& why) {
 
 Result<bool> ControlSocket::Flush() {
   while (sent_ < out_.size()) {
-    const Result<size_t> sent = TrySend(fd(), std::span(out_).subspan(sent_));
+    const Result<size_t> sent = socket_.TrySend(std::span(out_).subspan(sent_));
     if (!sent.ok()) return RemoteError("the connection to it is broken");
     if (*sent == 0) return false;
     sent_ += *sent;
@@ -203,11 +203,10 @@ Result<bool> ControlSocket::Receive(ControlMessage& message) {
   for (;;) {
     TUTTI_ASSIGN(const bool taken, TakeStaged(message));
     if (taken) return true;
-    std::array<std::byte, kHeaderBytes + kMaxControlPayload> block;
-    const Result<int64_t> got = TryRecv(fd(), block);
-    if (!got.ok() || *got == kEndOfStream) return RemoteError("the peer closed the connection");
+    const Result<int64_t> got = socket_.TryRecv(in_);
+    if (!got.ok()) return RemoteError("its control socket: {}", got.status().message());
+    if (*got == kEndOfStream) return RemoteError("the peer closed the connection");
     if (*got == 0) return false;
-    in_.insert(in_.end(), block.begin(), block.begin() + *got);
   }
 }
 

@@ -36,6 +36,7 @@
 
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "bootstrap/sealed_socket.h"
 #include "bootstrap/wire.h"
 #include "sys/tcp.h"
 #include "transport/net/verbs/manager.h"
@@ -125,13 +126,13 @@ struct ControlMessage {
   Bytes payload;
 };
 
-// The control socket: connected, authenticated, non-blocking.
+// The control socket: connected, authenticated, encrypted, non-blocking.
 class ControlSocket {
  public:
   ControlSocket() = default;
-  explicit ControlSocket(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit ControlSocket(SealedSocket socket) : socket_(std::move(socket)) {}
 
-  int fd() const { return fd_.get(); }
+  int fd() const { return socket_.fd(); }
   // Queues a message, and writes as much as the socket takes. SystemError when too much is queued,
   // because the peer does not read.
   Status Send(ControlType type, std::span<const std::byte> payload);
@@ -153,7 +154,7 @@ class ControlSocket {
  private:
   Result<bool> TakeStaged(ControlMessage& message);
 
-  UniqueFd fd_;
+  SealedSocket socket_;
   Bytes out_;
   size_t sent_ = 0;
   Bytes in_;

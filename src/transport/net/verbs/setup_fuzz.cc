@@ -1,12 +1,10 @@
 // Fuzzes the messages that a peer sends over the control socket (make fuzz). The first byte chooses
 // the pieces in which the rest comes.
 
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
 
+#include "bootstrap/testing/sealed_pair.h"
 #include "transport/net/verbs/setup.h"
 
 namespace tutti {
@@ -43,13 +41,13 @@ bool TakeAll(ControlSocket& socket) {
 }
 
 void Feed(const uint8_t* data, size_t size, size_t piece) {
-  int fds[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds) != 0) abort();
-  const UniqueFd there(fds[1]);
-  ControlSocket here{UniqueFd(fds[0])};
+  auto [there, near] = testing::SealedPair();
+  ControlSocket here{std::move(near)};
+  const auto bytes = std::as_bytes(std::span(data, size));
   for (size_t at = 0; at < size; at += piece) {
-    const size_t part = std::min(piece, size - at);
-    if (write(there.get(), data + at, part) != static_cast<ssize_t>(part)) abort();
+    const auto part = bytes.subspan(at, std::min(piece, size - at));
+    const Result<size_t> sent = there.TrySend(part);
+    if (!sent.ok() || *sent != part.size()) abort();
     if (!TakeAll(here)) return;
   }
 }

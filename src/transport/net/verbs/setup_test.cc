@@ -8,6 +8,7 @@
 
 #include <random>
 
+#include "bootstrap/testing/sealed_pair.h"
 #include "transport/net/verbs/fault.h"
 #include "transport/net/verbs/table.h"
 
@@ -36,10 +37,9 @@ VerbsEnd SomeEnd() {
 
 struct Sockets {
   Sockets() {
-    int fds[2] = {-1, -1};
-    EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
-    here = ControlSocket(UniqueFd(fds[0]));
-    there = ControlSocket(UniqueFd(fds[1]));
+    auto [a, b] = testing::SealedPair();
+    here = ControlSocket(std::move(a));
+    there = ControlSocket(std::move(b));
   }
   ControlSocket here;
   ControlSocket there;
@@ -176,8 +176,8 @@ TEST(ControlSocketTest, PutsPartsTogether) {
   Sockets sockets;
   const Bytes payload(40, std::byte{9});
   ASSERT_TRUE(sockets.here.Send(ControlType::kAnswer, payload).ok());
-  std::byte bytes[48];
-  ASSERT_EQ(::recv(sockets.there.fd(), bytes, sizeof(bytes), 0), 48);
+  std::byte bytes[24 + 48];  // the header of a record, and the message
+  ASSERT_EQ(::recv(sockets.there.fd(), bytes, sizeof(bytes), 0), 24 + 48);
   for (const std::byte byte : bytes) {
     ControlMessage message;
     EXPECT_FALSE(*sockets.there.Receive(message));
@@ -190,10 +190,10 @@ TEST(ControlSocketTest, PutsPartsTogether) {
 
 TEST(ControlSocketTest, RefusesNonsenseAndTheEnd) {
   for (const char* nonsense : {"12345678", "\x56\x76\x0b\0\0\0\0\0", "\x56\x76\x01\0\0\0\0\x01"}) {
-    Sockets sockets;
-    ASSERT_EQ(::send(sockets.here.fd(), nonsense, 8, 0), 8);
+    auto [here, there] = testing::SealedPair();
+    ASSERT_EQ(*here.TrySend(std::as_bytes(std::span(nonsense, 8))), 8u);
     ControlMessage message;
-    EXPECT_EQ(sockets.there.Receive(message).status().code(), Code::kRemoteError);
+    EXPECT_EQ(ControlSocket(std::move(there)).Receive(message).status().code(), Code::kRemoteError);
   }
   Sockets sockets;
   sockets.here.Shutdown();

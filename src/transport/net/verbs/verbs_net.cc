@@ -66,7 +66,7 @@ class OfferQueue {
     if (!pending_) {
       TUTTI_ASSIGN(SocketSet sockets, queue_->Take(limits));
       pending_ = std::make_unique<Taken>();
-      pending_->control = ControlSocket(sockets.control.Take());
+      pending_->control = ControlSocket(sockets.control.TakeSealed());
       pending_->peer = fmt::format("{} over {}", sockets.peer, port_);
     }
     Result<ControlMessage> offer = pending_->control.Await(limits);
@@ -151,7 +151,7 @@ class VerbsNetImpl final : public Net {
   Result<const PortSet*> At(int device) const;
   // Returns the address of the listener for control sockets, and begins to listen.
   Result<SocketAddress> StartListening();
-  Result<UniqueFd> OpenControl(const ListenerHandle& target, const WaitLimits& limits) const;
+  Result<SealedSocket> OpenControl(const ListenerHandle& target, const WaitLimits& limits) const;
 
   EventLoop& loop_;
   const Key key_;
@@ -161,7 +161,7 @@ class VerbsNetImpl final : public Net {
   std::vector<PortSet> sets_;  // one for each device
   std::string interface_;      // of the control sockets
   const std::shared_ptr<ConnectionQueues> queues_ =
-      std::make_shared<ConnectionQueues>(Sealing::kNone);
+      std::make_shared<ConnectionQueues>(Sealing::kEncryption);
   Mutex mutex_;
   SocketAddress address_ TUTTI_GUARDED_BY(mutex_);  // port 0 until a listener exists
   std::unique_ptr<AuthAcceptor> acceptor_ TUTTI_GUARDED_BY(mutex_);
@@ -334,11 +334,12 @@ Result<SocketAddress> VerbsNetImpl::StartListening() {
   return address_;
 }
 
-Result<UniqueFd> VerbsNetImpl::OpenControl(const ListenerHandle& target,
-                                           const WaitLimits& limits) const {
+Result<SealedSocket> VerbsNetImpl::OpenControl(const ListenerHandle& target,
+                                               const WaitLimits& limits) const {
   DataHello hello;
   hello.token = target.token;
   hello.connection = RandomU64();
+  hello.sealing = Sealing::kEncryption;
   return ConnectPatiently(target.address(), key_, {Purpose::kData, hello.Encode()}, limits);
 }
 
@@ -356,8 +357,9 @@ Result<std::unique_ptr<NetSendComm>> VerbsNetImpl::Connect(int device, const Net
                                                            const WaitLimits& limits) {
   TUTTI_ASSIGN(const PortSet* const ports, At(device));
   TUTTI_ASSIGN(const ListenerHandle target, DecodeVerbsHandle(handle, kHandleMagic, interface_));
-  TUTTI_ASSIGN(UniqueFd fd, OpenControl(target, limits));
-  return VerbsSendComm::Create(*ports, PortsIn(handle), std::move(fd), PeerName(target, *ports));
+  TUTTI_ASSIGN(SealedSocket control, OpenControl(target, limits));
+  return VerbsSendComm::Create(*ports, PortsIn(handle), std::move(control),
+                               PeerName(target, *ports));
 }
 
 Result<std::unique_ptr<NetMemory>> VerbsNetImpl::Register(int device, const NetRegion& region) {
@@ -378,8 +380,9 @@ Result<std::unique_ptr<NetRmaComm>> VerbsNetImpl::Rma::Connect(int device, const
   TUTTI_ASSIGN(const PortSet* const ports, net_.At(device));
   TUTTI_ASSIGN(const ListenerHandle target,
                DecodeVerbsHandle(handle, kRmaHandleMagic, net_.interface_));
-  TUTTI_ASSIGN(UniqueFd fd, net_.OpenControl(target, limits));
-  return VerbsRmaComm::Connect(*ports, PortsIn(handle), std::move(fd), PeerName(target, *ports));
+  TUTTI_ASSIGN(SealedSocket control, net_.OpenControl(target, limits));
+  return VerbsRmaComm::Connect(*ports, PortsIn(handle), std::move(control),
+                               PeerName(target, *ports));
 }
 
 }  // namespace

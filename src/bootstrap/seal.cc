@@ -1,4 +1,4 @@
-#include "transport/net/socket/seal.h"
+#include "bootstrap/seal.h"
 
 #include <sodium.h>
 
@@ -6,7 +6,7 @@
 #include <span>
 
 #include "base/crc32c.h"
-#include "transport/net/socket/little_endian.h"
+#include "base/little_endian.h"
 
 namespace tutti {
 namespace {
@@ -33,11 +33,6 @@ Nonce NonceOf(uint64_t number) {
 
 }  // namespace
 
-RecordSeal SealTo(Sealing sealing, const SessionKeys& keys, bool to_acceptor) {
-  if (sealing != Sealing::kEncryption) return RecordSeal::Checksum();
-  return RecordSeal::Encryption(to_acceptor ? keys.to_acceptor : keys.to_connector);
-}
-
 // The check covers the record's number too, which reveals repeated and missing records.
 uint32_t RecordSeal::Check(uint32_t length) const {
   std::array<std::byte, 12> covered;
@@ -57,8 +52,7 @@ void RecordSeal::Close(std::byte* header, std::byte* bytes, size_t length) {
   } else {
     crypto_aead_chacha20poly1305_ietf_encrypt_detached(
         Unsigned(bytes), Unsigned(header + kTagAt), nullptr, Unsigned(bytes), length,
-        Unsigned(header), kLengthBytes, nullptr, NonceOf(number_).data(),
-        reinterpret_cast<const unsigned char*>(key_.data()));
+        Unsigned(header), kLengthBytes, nullptr, NonceOf(number_).data(), key_.bytes.data());
   }
   ++number_;
 }
@@ -79,8 +73,7 @@ bool RecordSeal::Open(const std::byte* header, std::byte* bytes, size_t length) 
   }
   return crypto_aead_chacha20poly1305_ietf_decrypt_detached(
              Unsigned(bytes), nullptr, Unsigned(bytes), length, Unsigned(header + kTagAt),
-             Unsigned(header), kLengthBytes, NonceOf(number).data(),
-             reinterpret_cast<const unsigned char*>(key_.data())) == 0;
+             Unsigned(header), kLengthBytes, NonceOf(number).data(), key_.bytes.data()) == 0;
 }
 
 }  // namespace tutti

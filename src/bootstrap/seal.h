@@ -1,7 +1,8 @@
 #pragma once
 
 // Protects the bytes of a socket on their way, in records. The receiver checks each record before
-// it gives out any byte of the record (TUTTI_CHECKSUM, TUTTI_ENCRYPT).
+// it gives out any byte of the record. Control connections are always encrypted
+// (sealed_socket.h); data connections as TUTTI_CHECKSUM and TUTTI_ENCRYPT say.
 //
 // Format of a record (integers little-endian):
 //     0  length  u32   bytes behind the header, 1 to kMostRecordBytes
@@ -11,14 +12,14 @@
 //    12 or 24  the bytes, encrypted by ChaCha20 where there is encryption
 // Records are numbered from 0 in each direction of a socket. The number does not travel; it is the
 // nonce of the encryption. Each direction of each socket has a key of its own, derived from the
-// job's key and the nonces of the handshake (bootstrap/auth.h). No nonce is used twice with one
-// key, since a resumed connection repeats its data over another socket.
+// handshake of the socket (handshake.h). No nonce is used twice with one key, since a resumed
+// connection repeats its data over another socket.
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
-#include "bootstrap/auth.h"
+#include "bootstrap/secret_key.h"
 
 namespace tutti {
 
@@ -28,7 +29,9 @@ enum class Sealing : uint16_t { kNone = 0, kChecksum = 1, kEncryption = 2 };
 class RecordSeal {
  public:
   static RecordSeal Checksum() { return RecordSeal(Sealing::kChecksum, {}); }
-  static RecordSeal Encryption(const Key& key) { return RecordSeal(Sealing::kEncryption, key); }
+  static RecordSeal Encryption(const SecretKey& key) {
+    return RecordSeal(Sealing::kEncryption, key);
+  }
 
   static constexpr size_t kMostRecordBytes = 64 * 1024;
   static constexpr size_t kMostHeaderBytes = 24;
@@ -43,17 +46,13 @@ class RecordSeal {
   bool Open(const std::byte* header, std::byte* bytes, size_t length);
 
  private:
-  RecordSeal(Sealing sealing, const Key& key) : sealing_(sealing), key_(key) {}
+  RecordSeal(Sealing sealing, const SecretKey& key) : sealing_(sealing), key_(key) {}
 
   uint32_t Check(uint32_t length) const;
 
   Sealing sealing_;
-  Key key_;
+  SecretKey key_;
   uint64_t number_ = 0;
 };
-
-// Returns the seal of one direction of a socket: toward the accepting end with `to_acceptor`, and
-// otherwise toward the connecting end.
-RecordSeal SealTo(Sealing sealing, const SessionKeys& keys, bool to_acceptor);
 
 }  // namespace tutti
