@@ -48,7 +48,8 @@ Result<std::string> ReadSecretFile(const std::string& path) {
   if (static_cast<size_t>(got) > kLargestFile) {
     return InvalidUsage("{} has more than {} bytes and cannot be a secret", path, kLargestFile);
   }
-  std::string text(Trim(std::string_view(bytes.data(), static_cast<size_t>(got))));
+  std::string_view rest(bytes.data(), static_cast<size_t>(got));
+  std::string text(Trim(NextItem(rest, '\n')));
   TUTTI_TRY(CheckSecret(text, path));
   return text;
 }
