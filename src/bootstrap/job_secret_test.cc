@@ -46,8 +46,8 @@ TEST(WithSecret, HasFixedValues) {
   const auto begin_of = [](const Key& key) {
     return fmt::format("{:02x}{:02x}{:02x}{:02x}", key[0], key[1], key[2], key[3]);
   };
-  EXPECT_EQ(begin_of(WithSecret(Key{}, kLong, "test")), "LONG");
-  EXPECT_EQ(begin_of(WithSecret(Key{}, kShort, "test")), "SHORT");
+  EXPECT_EQ(begin_of(WithSecret(Key{}, kLong, "test")), "114ce72f");
+  EXPECT_EQ(begin_of(WithSecret(Key{}, kShort, "test")), "497915b8");
 }
 
 TEST(WithSecret, OnlyShortSecretsCostAndOnlyOnce) {

@@ -16,7 +16,7 @@ namespace {
 constexpr const char* kVariables[] = {"TUTTI_COMM_KEY", "OMPI_MCA_orte_precondition_transports",
                                       "_HOROVOD_SECRET_KEY"};
 // A secret is a line of text. A larger file is something else.
-constexpr size_t kLargestFile = 4096;
+constexpr size_t kLargestSecretFile = 4096;
 
 // Others must not be able to read the file or to put a file of their own in its place.
 Status CheckFile(int fd, const std::string& path) {
@@ -42,11 +42,12 @@ Result<std::string> ReadSecretFile(const std::string& path) {
   if (!fd.valid() && (errno == ENOENT || errno == ENOTDIR)) return std::string();
   if (!fd.valid()) return ErrnoError(errno, fmt::format("the secret in {} cannot be read", path));
   TUTTI_TRY(CheckFile(fd.get(), path));
-  std::array<char, kLargestFile + 1> bytes;
+  std::array<char, kLargestSecretFile + 1> bytes;
   const ssize_t got = read(fd.get(), bytes.data(), bytes.size());
   if (got < 0) return ErrnoError(errno, fmt::format("reading {} failed", path));
-  if (static_cast<size_t>(got) > kLargestFile) {
-    return InvalidUsage("{} has more than {} bytes and cannot be a secret", path, kLargestFile);
+  if (static_cast<size_t>(got) > kLargestSecretFile) {
+    return InvalidUsage("{} has more than {} bytes and cannot be a secret", path,
+                        kLargestSecretFile);
   }
   std::string_view rest(bytes.data(), static_cast<size_t>(got));
   std::string text(Trim(NextItem(rest, '\n')));
