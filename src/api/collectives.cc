@@ -50,24 +50,22 @@ Status CheckRoot(int root, int num_ranks, const char* what) {
   return Status::Ok();
 }
 
-// Returns whether CheckUsed would find nothing wrong with a buffer, as far as no call of the system
-// is needed to know.
+// Returns whether a buffer is right as far as can be known without a call of the system. Any
+// address will do for an unused buffer, and an address need not be aligned: NCCL refuses none
+// either.
 bool IsGood(const ncclComm& comm, const void* buffer, size_t bytes) {
   return bytes == 0 ||
          (buffer != nullptr && FitsAddressSpace(buffer, bytes) && !comm.settings.check_pointers);
 }
 
-// Checks a buffer of which `bytes` bytes are used. Any address will do for an unused buffer, and an
-// address need not be aligned: NCCL refuses none either. NCCL_CHECK_POINTERS refuses buffers that
-// are not memory of this process.
+// Checks a buffer of which `bytes` bytes are used. NCCL_CHECK_POINTERS refuses buffers that are not
+// memory of this process.
 Status CheckUsed(const ncclComm& comm, const void* buffer, size_t bytes, bool is_send) {
-  if (bytes == 0) return Status::Ok();
+  if (IsGood(comm, buffer, bytes)) [[likely]]
+    return Status::Ok();
   const char* const what = is_send ? "the send buffer" : "the receive buffer";
   if (buffer == nullptr) return InvalidArgument("{} is null", what);
-  if (!FitsAddressSpace(buffer, bytes)) [[unlikely]]
-    return CheckExtent(buffer, bytes, what);
-  if (!comm.settings.check_pointers) [[likely]]
-    return Status::Ok();
+  TUTTI_TRY(CheckExtent(buffer, bytes, what));
   return comm.comm->operations().CheckBuffer(buffer, bytes,
                                              is_send ? "send buffer" : "receive buffer");
 }

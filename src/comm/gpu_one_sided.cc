@@ -221,6 +221,8 @@ void GpuOneSided::EndLine() {
   if (ender.joinable()) ender.join();
 }
 
+// Waits without a deadline, because the puts stand behind work of the user's streams, which may
+// take any time. The end of the communicator ends the wait.
 void GpuOneSided::AwaitPuts() {
   while (!PutsDone()) {
     if (parts_.watch->stopped()) Abort();

@@ -45,7 +45,8 @@ void GpuQueue::Abort() {
 }
 
 // Waits for the whole context only where no event tells the end. A kernel of another communicator
-// may wait for a rank that waits for this rank.
+// may wait for a rank that waits for this rank. There is no deadline, because the operations stand
+// behind work of the user's streams; Abort ends operations that wait for a lost rank.
 Status GpuQueue::Drain() {
   const auto& driver = device_.driver();
   const cuda::ManagingScope scope(driver, device_.context());
