@@ -1,4 +1,4 @@
-// The `tutti` program, which measures libraries, starts jobs and describes machines.
+// The `tutti` program, which measures libraries, starts jobs, describes machines and makes keys.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -71,8 +71,9 @@ int main(int argc, char** argv) {
   std::vector<std::string> command;
   const tutti::tools::Subcommand run = tutti::tools::AddRun(program, command);
   const tutti::tools::Subcommand subcommands[] = {
-      tutti::tools::AddPerf(program), run, tutti::tools::AddInfo(program),
-      tutti::tools::AddTopo(program), tutti::tools::AddPerfRank(program)};
+      tutti::tools::AddPerf(program), run,
+      tutti::tools::AddInfo(program), tutti::tools::AddTopo(program),
+      tutti::tools::AddKey(program),  tutti::tools::AddPerfRank(program)};
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && std::ranges::find(kOfPython, arguments[0]) != std::end(kOfPython))
     return RunPython(arguments);

@@ -198,7 +198,7 @@ int AffinityCores() {
 }
 
 Result<size_t> RunPerf(const Words& words) {
-  const Environment environment = ProcessEnvironment();
+  const Environment environment = ProcessVariables();
   // This process makes no further use of PMI; only its children load the libraries.
   TUTTI_ASSIGN(const launch::LaunchInfo launched,
                launch::ReadLaunchEnvironment(environment, launch::ThisMachine(environment),

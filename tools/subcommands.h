@@ -22,6 +22,7 @@ Subcommand AddPerf(CLI::App& program);
 Subcommand AddPerfRank(CLI::App& program);  // `perf` starts its ranks by this subcommand
 Subcommand AddInfo(CLI::App& program);
 Subcommand AddTopo(CLI::App& program);
+Subcommand AddKey(CLI::App& program);
 
 // `command` is the program to start, with its arguments; see TakeCommand.
 Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command);

@@ -17,16 +17,17 @@
 //
 // (examples/09_under_a_launcher.c is the same with error handling.)
 //
-// Both ends of every connection prove knowledge of the job's key before a byte is parsed: the text
-// of TUTTI_COMM_KEY, or a secret from the launcher. Without a key they prove only knowledge of the
-// job's name, and rank 0 logs a warning if other machines can reach it.
+// Both ends of every connection prove knowledge of the job's secret before a byte is parsed: the
+// text of TUTTI_COMM_KEY, a secret from the launcher, or the file ~/.tutti/key (`tutti key`). Ranks
+// of one machine need no secret, because the kernel tells them that they belong to one user.
+// Without a secret other ranks do not meet (ncclInvalidUsage), unless TUTTI_INSECURE=1 is set.
 //
 // Threads: one thread at a time uses a handle, but any thread may call tuttiLaunchInterrupt. The
 // environment is read by tuttiLaunchRead, tuttiLaunchMachine and nothing else.
 //
-// Errors: ncclInvalidArgument for a senseless environment or argument, ncclTimeout for absent
-// ranks, ncclRemoteError for a failure of rank 0. tuttiLaunchLastError returns the sentence of this
-// thread's last failed call.
+// Errors: ncclInvalidArgument for a senseless environment or argument, ncclInvalidUsage for a
+// missing or unusable secret, ncclTimeout for absent ranks, ncclRemoteError for a failure of rank
+// 0. tuttiLaunchLastError returns the sentence of this thread's last failed call.
 
 #ifndef TUTTI_LAUNCH_H_
 #define TUTTI_LAUNCH_H_

@@ -422,17 +422,11 @@ Result<UniqueId> FixedId(const Settings& settings) {
         "know it beforehand",
         settings.comm_id);
   }
-  if (settings.comm_key.empty()) {
-    TUTTI_WARN(
-        "NCCL_COMM_ID is set without TUTTI_COMM_KEY: whoever reaches {} can join this job; "
-        "set TUTTI_COMM_KEY to the same secret text on every rank",
-        id.root.ToString());
-    id.flags = UniqueId::kNoKey;
-    id.key = KeyFromText(fmt::format("no key, port {}", id.root.port));
-  } else {
-    id.flags = UniqueId::kKeyFromSetting;
-    id.key = KeyFromText(settings.comm_key);
-  }
+  TUTTI_TRY(CheckMeetingOverTcp(settings.comm_key, settings.insecure,
+                                fmt::format("NCCL_COMM_ID={}", settings.comm_id)));
+  id.flags = settings.comm_key.empty() ? UniqueId::kNoKey : UniqueId::kKeyFromSetting;
+  id.key = WithSecret(KeyFromText(fmt::format("fixed address, port {}", id.root.port)),
+                      settings.comm_key, "fixed address");
   // The key is the same on every rank, under any name of the address.
   std::memcpy(&id.id, id.key.data(), sizeof(id.id));
   return id;

@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "config/config_file.h"
 #include "config/env_plugin.h"
+#include "config/secret.h"
 #include "config/settings.h"
 #include "config/settings_news.h"
 
@@ -138,7 +139,15 @@ Result<Settings> ReadProcessSettings() {
       std::move(file.complaints.begin(), file.complaints.end(), std::back_inserter(news.sentences));
   }
   lock.Unlock();
-  return ReadSettings(overlaid);
+  TUTTI_ASSIGN(Settings settings, ReadSettings(overlaid));
+  TUTTI_ASSIGN(Secret secret, FindSecret(overlaid));
+  settings.comm_key = std::move(secret.text);
+  return settings;
+}
+
+Environment ProcessVariables() {
+  const Environment environment = ProcessEnvironment();
+  return Overlay(environment, ReadConfigFiles(environment));
 }
 
 std::vector<std::string> TakeSettingsNews() {

@@ -56,13 +56,17 @@ using Environment = std::function<const char*(const char* name)>;
 // Returns the process's own environment.
 Environment ProcessEnvironment();
 
+// Returns the process's environment with the configuration files behind it. Environment plugins
+// have no part.
+Environment ProcessVariables();
+
 // Returns the settings that `environment` asks for. An empty text counts as not set. InvalidUsage
 // when a value is not allowed.
 Result<Settings> ReadSettings(const Environment& environment);
 
 // Reads the settings of this process from its environment and the configuration files, and tells
-// the log where to write. Variables without effect, as found by the first call, are kept for
-// settings_news.h.
+// the log where to write. The setting comm_key is the secret of the job from any source (secret.h).
+// Variables without effect, as found by the first call, are kept for settings_news.h.
 Result<Settings> ReadProcessSettings();
 
 // A setting as data, for documentation and for the parameter calls of the API.

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <thread>
 
+#include "bootstrap/job_secret.h"
 #include "elastic/store.h"
 #include "elastic/store_wire.h"
 
@@ -22,7 +23,9 @@ constexpr double kMaxWaitS = 3600;
 
 }  // namespace
 
-Key StoreKey(std::string_view secret) { return KeyFromText(fmt::format("elastic {}", secret)); }
+Key StoreKey(std::string_view secret) {
+  return WithSecret(KeyFromText("elastic"), secret, "elastic");
+}
 
 Result<std::unique_ptr<StoreClient>> StoreClient::Connect(
     const std::vector<SocketAddress>& addresses, const Key& key, Deadline deadline) {

@@ -42,7 +42,7 @@ class Store : public ::testing::Test {
     return seen_;
   }
 
-  const Key key_ = StoreKey("secret");
+  const Key key_ = StoreKey("a secret of 32 bytes for a test.");
   SocketAddress address_;
   std::mutex mutex_;
   std::string seen_;
@@ -117,7 +117,7 @@ TEST_F(Store, ManyWaitForOneKey) {
 
 TEST_F(Store, AnotherKeyStaysOutside) {
   const auto client =
-      StoreClient::Connect({address_}, StoreKey("wrong"), Deadline::AfterSeconds(0.2));
+      StoreClient::Connect({address_}, StoreKey("the other secret, also 32 bytes."), Deadline::AfterSeconds(0.2));
   ASSERT_FALSE(client.ok());
   EXPECT_EQ(client.status().code(), Code::kTimeout);
   EXPECT_THAT(std::string(client.status().message()), HasSubstr("127.0.0.1"));

@@ -46,7 +46,7 @@ Status Read(tuttiLaunch_t* launch, int flags) {
   if ((flags & ~TUTTI_LAUNCH_MAY_JOIN_PMI) != 0) {
     return InvalidArgument("flags={} has bits without a meaning", flags);
   }
-  const Environment environment = ProcessEnvironment();
+  const Environment environment = ProcessVariables();
   TUTTI_ASSIGN(LaunchInfo info, ReadLaunchEnvironment(environment, ThisMachine(environment),
                                                       {(flags & TUTTI_LAUNCH_MAY_JOIN_PMI) != 0}));
   *launch = new tuttiLaunch{std::move(info), false, std::nullopt};

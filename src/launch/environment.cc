@@ -1,8 +1,12 @@
 #include "launch/environment.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
 #include <algorithm>
 
 #include "bootstrap/auth.h"
+#include "config/secret.h"
 #include "launch/environment_reader.h"
 #include "launch/hex.h"
 #include "launch/slurm.h"
@@ -82,7 +86,9 @@ Status ReadSlurmPlace(const Reader& reader, Told* told) {
 
 Status ReadHorovod(const Reader& reader, Told* told) {
   told->info.launcher = Launcher::kHorovod;
-  told->info.job = "horovod";
+  // The address of its store tells a job of Horovod's from another on the same machine.
+  told->info.job = fmt::format("horovod {} {}", reader.TextOr("HOROVOD_GLOO_RENDEZVOUS_ADDR", ""),
+                               reader.TextOr("HOROVOD_GLOO_RENDEZVOUS_PORT", ""));
   return ReadRanks(
       reader, {"HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"}, told);
 }
@@ -202,24 +208,44 @@ Status JoinByPmi(const Reader& reader, LaunchInfo* info) {
   return {};
 }
 
+// Returns whether `host` names the loopback interface. Names are not looked up, because a host's
+// own name may stand for a loopback address on this host alone.
+bool IsLoopback(const std::string& host) {
+  in_addr v4 = {};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
+  return host == "localhost" || host == "::1";
+}
+
+// Has the ranks meet at a socket of the machine.
+void MeetLocally(const Machine& machine, Told* told) {
+  LaunchInfo& info = told->info;
+  // Ranks of several machines have no starter in common.
+  if (told->starter_tells_jobs) info.job += fmt::format(" {}", machine.starter());
+  info.endpoints = {LocalEndpoint(info.job, machine.user)};
+  info.rendezvous = Rendezvous::kLocal;
+}
+
 Status ChooseRendezvous(const Reader& reader, const Machine& machine, const ReadOptions& options,
                         Told* told) {
   LaunchInfo& info = told->info;
-  if (!reader.Has("TUTTI_ADDR") && info.launcher == Launcher::kHorovod && HasStore(reader)) {
+  const bool address_is_given = reader.Has("TUTTI_ADDR");
+  if (!address_is_given && info.one_machine) {
+    MeetLocally(machine, told);
+    return {};
+  }
+  if (!address_is_given && info.launcher == Launcher::kHorovod && HasStore(reader)) {
     TUTTI_ASSIGN(const uint16_t port, reader.Port("HOROVOD_GLOO_RENDEZVOUS_PORT"));
     info.endpoints = {{reader.TextOr("HOROVOD_GLOO_RENDEZVOUS_ADDR", ""), port, ""}};
     info.rendezvous = Rendezvous::kHttp;
     return {};
   }
   TUTTI_ASSIGN(info.endpoints, ReadGivenEndpoints(reader));
-  if (info.endpoints.empty() && info.one_machine) {
-    // Ranks of several machines have no starter in common.
-    if (told->starter_tells_jobs) info.job += fmt::format(" {}", machine.starter());
-    info.endpoints = {LocalEndpoint(info.job, machine.user)};
-    info.rendezvous = Rendezvous::kLocal;
+  if (!address_is_given && !info.endpoints.empty() && IsLoopback(info.endpoints.front().host)) {
+    MeetLocally(machine, told);
     return {};
   }
-  if (info.endpoints.empty() && told->slurm_step) {
+  const bool has_pmix = options.may_join_pmi && reader.Has("PMIX_NAMESPACE");
+  if (info.endpoints.empty() && told->slurm_step && (!info.secret.empty() || !has_pmix)) {
     TUTTI_ASSIGN(info.endpoints, SlurmEndpoints(reader));
   }
   if (!info.endpoints.empty()) {
@@ -234,12 +260,6 @@ Status ChooseRendezvous(const Reader& reader, const Machine& machine, const Read
       told->size_name, info.size);
 }
 
-// Returns the random text that Open MPI gives to the ranks of one job and to nobody else.
-std::string ReadSecret(const Reader& reader) {
-  return reader.TextOr("TUTTI_COMM_KEY",
-                       reader.TextOr("OMPI_MCA_orte_precondition_transports", ""));
-}
-
 }  // namespace
 
 Result<LaunchInfo> ReadLaunchEnvironment(const Environment& environment, const Machine& machine,
@@ -250,7 +270,10 @@ Result<LaunchInfo> ReadLaunchEnvironment(const Environment& environment, const M
   LaunchInfo& info = told.info;
   info.machine = machine.name;
   info.user = machine.user;
-  info.secret = ReadSecret(reader);
+  TUTTI_ASSIGN(Secret secret, FindSecret(environment));
+  info.secret = std::move(secret.text);
+  TUTTI_ASSIGN(const int insecure, reader.NumberIfSet("TUTTI_INSECURE", 0, 1));
+  info.insecure = insecure == 1;
   TUTTI_ASSIGN(info.timeout_s, ReadTimeout(reader));
   if (info.launcher == Launcher::kNone) {
     info.one_machine = true;
@@ -281,7 +304,7 @@ Result<LaunchInfo> PartOf(const LaunchInfo& info, const std::vector<int>& ranks)
   part.local_rank = part.local_size = -1;
   part.job = fmt::format("{}|{}", info.job, list);
   if (info.rendezvous == Rendezvous::kHttp) return part;
-  if (info.one_machine) {
+  if (info.one_machine || info.rendezvous == Rendezvous::kLocal) {
     // Jobs that were given addresses may differ in their endpoints alone.
     std::string job = part.job;
     for (const Endpoint& endpoint : info.endpoints) job += "|" + endpoint.ToString();

@@ -17,13 +17,17 @@
 // meeting place alike, by the first item of this list that applies:
 //
 //   1. a given address of rank 0: TUTTI_ADDR;
-//   2. the store that Horovod's launcher serves, at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT; rank 0
+//   2. a socket of the machine, where the launcher says that all ranks are on one machine. The kernel
+//      names the user at the other end, so no other user can take part, with or without a secret;
+//   3. the store that Horovod's launcher serves, at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT; rank 0
 //      leaves its address in the store (http_store.h);
-//   3. MASTER_ADDR and MASTER_PORT;
-//   4. a socket of the machine, where the launcher says that all ranks are on one machine;
-//   5. the first node of the Slurm step, at a port derived from the job's number;
-//   6. PMIx or PMI, for processes that make no further use of PMI.
-// Pure functions of their arguments; any thread may call them.
+//   4. MASTER_ADDR and MASTER_PORT; a socket of the machine where MASTER_ADDR is a loopback address;
+//   5. the first node of the Slurm step, at a port derived from the job's number (without a secret
+//      PMIx comes first);
+//   6. PMIx or PMI, for processes that make no further use of PMI. These carry a random key.
+//
+// Ways 1, 3, 4 and 5 need the job's secret (config/secret.h).
+// Pure functions of their arguments and of the file of the secret; any thread may call them.
 
 #include <sys/types.h>
 
@@ -77,6 +81,7 @@ struct LaunchInfo {
   // job's ranks share ("" where none was given).
   std::string job;
   std::string secret;
+  bool insecure = false;  // TUTTI_INSECURE: ranks may meet over TCP without a secret
   // Longest time for which ranks wait for one another.
   double timeout_s = Settings{}.init_timeout_s;
 };
@@ -108,8 +113,8 @@ struct ReadOptions {
 };
 
 // Reads the launcher's variables. Fails with InvalidArgument when the environment contradicts
-// itself (a rank not below the size, a malformed number, ranks without a way to meet). Without a
-// launcher, returns one rank and Launcher::kNone.
+// itself (a rank not below the size, a malformed number, ranks without a way to meet), and with
+// InvalidUsage for an unusable secret. Without a launcher, returns one rank and Launcher::kNone.
 Result<LaunchInfo> ReadLaunchEnvironment(const Environment& environment, const Machine& machine,
                                          const ReadOptions& options = {});
 

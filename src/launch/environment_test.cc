@@ -305,12 +305,64 @@ TEST(Environment, LocalRanksAreTheLaunchersOrUnknown) {
   }
 }
 
+// config/secret_test.cc has the sources.
 TEST(Environment, ReadsTheSecret) {
   EXPECT_EQ(Read({})->secret, "");
-  EXPECT_EQ(Read({{"OMPI_MCA_orte_precondition_transports", "12-34"}})->secret, "12-34");
-  EXPECT_EQ(
-      Read({{"OMPI_MCA_orte_precondition_transports", "12-34"}, {"TUTTI_COMM_KEY", "a"}})->secret,
-      "a");
+  EXPECT_EQ(Read({{"TUTTI_COMM_KEY", "eight or more"}})->secret, "eight or more");
+  EXPECT_EQ(Read({{"TUTTI_COMM_KEY", "seven.."}}).status().code(), Code::kInvalidUsage);
+}
+
+TEST(Environment, ReadsThatNoSecretIsNeeded) {
+  EXPECT_FALSE(Read({})->insecure);
+  EXPECT_FALSE(Read({{"TUTTI_INSECURE", "0"}})->insecure);
+  EXPECT_TRUE(Read({{"TUTTI_INSECURE", "1"}})->insecure);
+  EXPECT_FALSE(Read({{"TUTTI_INSECURE", "yes"}}).ok());
+}
+
+// Another user of the machine could reach a TCP socket, and cannot take part at a local socket.
+TEST(Environment, RanksOfOneMachineMeetAtALocalSocket) {
+  const Variables torch = {{"RANK", "1"},
+                           {"WORLD_SIZE", "4"},
+                           {"LOCAL_RANK", "1"},
+                           {"LOCAL_WORLD_SIZE", "4"},
+                           {"MASTER_ADDR", "node7"},
+                           {"MASTER_PORT", "29500"},
+                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+  EXPECT_EQ(Read(torch)->rendezvous, Rendezvous::kLocal);
+  EXPECT_NE(Read(torch)->endpoints, Read(With(torch, {{"MASTER_PORT", "29501"}}))->endpoints);
+  EXPECT_EQ(Read(With(torch, {{"WORLD_SIZE", "8"}}))->rendezvous, Rendezvous::kTcp);
+  EXPECT_EQ(Read(With(torch, {{"TUTTI_ADDR", "127.0.0.1:8"}}))->rendezvous, Rendezvous::kTcp);
+  const Variables store = {{"HOROVOD_RANK", "1"},
+                           {"HOROVOD_SIZE", "4"},
+                           {"HOROVOD_LOCAL_RANK", "1"},
+                           {"HOROVOD_LOCAL_SIZE", "4"},
+                           {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "a"},
+                           {"HOROVOD_GLOO_RENDEZVOUS_PORT", "7"}};
+  EXPECT_EQ(Read(store)->rendezvous, Rendezvous::kLocal);
+  EXPECT_NE(Read(store)->endpoints,
+            Read(With(store, {{"HOROVOD_GLOO_RENDEZVOUS_PORT", "8"}}))->endpoints);
+}
+
+TEST(Environment, ALoopbackAddressIsThisMachine) {
+  const Variables person = {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_PORT", "29500"}};
+  for (const char* host : {"127.0.0.1", "127.3.2.1", "localhost", "::1"}) {
+    const auto info = Read(With(person, {{"MASTER_ADDR", host}}));
+    ASSERT_TRUE(info.ok()) << info.status().message();
+    EXPECT_EQ(info->rendezvous, Rendezvous::kLocal) << host;
+    EXPECT_FALSE(info->one_machine);
+    // A part may begin with any rank.
+    EXPECT_EQ(PartOf(*info, {2, 1})->rendezvous, Rendezvous::kLocal);
+  }
+  for (const char* host : {"128.0.0.1", "localhost.example", "::2", "node7"})
+    EXPECT_EQ(Read(With(person, {{"MASTER_ADDR", host}}))->rendezvous, Rendezvous::kTcp) << host;
+}
+
+TEST(Environment, PmixCarriesTheKeyOfAStepWithoutASecret) {
+  const Variables step = With(kTwoNodes, {{"PMIX_NAMESPACE", "slurm.pmix.12.3"}});
+  const Variables secret = {{"TUTTI_COMM_KEY", "a secret"}};
+  EXPECT_EQ(Read(step, {.may_join_pmi = true})->rendezvous, Rendezvous::kPmix);
+  EXPECT_EQ(Read(step)->rendezvous, Rendezvous::kTcp);
+  EXPECT_EQ(Read(With(step, secret), {.may_join_pmi = true})->rendezvous, Rendezvous::kTcp);
 }
 
 TEST(Environment, ReadsHowLongRanksWait) {

@@ -14,8 +14,9 @@
 namespace tutti::launch {
 
 inline constexpr size_t kMaxHttpHeadBytes = 8 * 1024;
-// Gloo keeps an address of a few hundred bytes for each pair of ranks under a key of its own.
-inline constexpr size_t kMaxHttpBodyBytes = 1 << 20;
+// Gloo keeps the addresses of a rank, a few hundred bytes for each other rank of its ring or mesh,
+// in one value; Horovod's launcher keeps numbers of a few bytes.
+inline constexpr size_t kMaxHttpBodyBytes = 64 * 1024;
 
 struct HttpRequest {
   std::string method;

@@ -8,9 +8,9 @@
 //
 // Horovod's launcher serves a store for its workers (HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT), and
 // `tutti run --horovod-store` serves this store. Anyone who reaches the store's port may read and
-// write the store, in Horovod and here, because Horovod's workers prove nothing. Ranks of this
-// library find only their addresses in a store and then prove that they hold the job's key
-// (handshake.h).
+// write the store, in Horovod and here, because Horovod's workers neither prove anything nor sign
+// their values. Ranks of this library find only their addresses in a store and then prove that they
+// hold the job's secret (handshake.h).
 
 #include <cstdint>
 #include <memory>
@@ -50,16 +50,28 @@ class HttpStoreClient {
   const Endpoint server_;
 };
 
-// Serves the store on an event loop of its own; other threads call the functions.
+// Serves the store on an event loop of its own; other threads call the functions. Strangers cannot
+// make the process large or slow: values, their total and the number of connections are bounded,
+// and a shortage of descriptors makes the server pause.
 class HttpStoreServer {
  public:
+  // Bound of all keys and values together. A job of a thousand ranks needs a few MiB.
+  static constexpr size_t kMaxTotalBytes = size_t{64} << 20;
+  // Bound of the connections at the same time, each with at most some 150 KiB. A process with fewer
+  // than 1024 descriptors has a quarter of them. At the bound the oldest connection is closed once
+  // it had kGraceNs, and newcomers wait in the kernel's queue until then.
+  static constexpr size_t kMaxConnections = 256;
+  static constexpr int64_t kGraceNs = 200'000'000;
+
   // Listens at `address`; its port 0 means any.
   static Result<std::unique_ptr<HttpStoreServer>> Create(SocketAddress address);
   ~HttpStoreServer();
 
   uint16_t port() const { return port_; }
+  // Has no effect where the store is full, as for clients.
   void Put(const std::string& scope, const std::string& key, std::string value);
-  size_t size() const;  // number of values
+  size_t size() const;         // number of values
+  size_t connections() const;  // number of open connections
 
  private:
   class State;

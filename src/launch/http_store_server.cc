@@ -1,49 +1,60 @@
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <utility>
 
 #include "launch/http_store.h"
+#include "sys/accept_limit.h"
 
 namespace tutti::launch {
 namespace {
 
-// Ranks open a connection for each request and keep none. More connections at once are a flood; the
-// oldest of them is then closed.
-constexpr size_t kMaxConnections = 1024;
 // A rank sends its request at once; a later request is not served.
 constexpr int64_t kRequestNs = 10'000'000'000;
-// Gloo keeps a value for each rank in each of three scopes.
-constexpr size_t kMaxValues = 1 << 16;
+// Room of a value in the map beside the bytes of key and value.
+constexpr size_t kValueOverheadBytes = 192;
+// Connections accepted in one event: a flood leaves the loop time for other connections.
+constexpr int kAcceptsAtOnce = 64;
+// Pauses before accepting again: where the bound is reached, and where the process has no further
+// descriptor. Without the pause the readable listener would keep the loop turning.
+constexpr int64_t kLookAgainNs = 5'000'000;
+constexpr int64_t kShortageNs = 100'000'000;
 
 }  // namespace
 
 // Holds the store's values and connections, all of which live on the loop's thread.
 class HttpStoreServer::State : public std::enable_shared_from_this<State> {
  public:
-  explicit State(EventLoop& loop) : loop_(loop) {}
+  explicit State(EventLoop& loop)
+      : loop_(loop), places_(std::min(kMaxConnections, loop.accept_limit().limit())) {}
 
   Status Listen(UniqueFd fd) {
     listener_ = std::move(fd);
     return loop_.AddFd(listener_.get(), EPOLLIN, [weak = weak_from_this()](uint32_t) {
-      if (const auto self = weak.lock()) self->Admit();
+      if (const auto self = weak.lock()) self->AcceptSome();
     });
   }
 
   void Close() {
+    loop_.CancelTimer(pause_);
     if (listener_.valid()) loop_.RemoveFd(listener_.get());
     listener_.Reset();
     while (!connections_.empty()) Drop(connections_.begin()->first);
   }
 
   bool Put(const std::string& scope, const std::string& key, std::string value) {
-    const auto name = std::pair(scope, key);
-    if (values_.size() >= kMaxValues && !values_.contains(name)) return false;
-    values_[name] = std::move(value);
+    const auto found = values_.find({scope, key});
+    const size_t old = found == values_.end() ? 0 : SizeOf(scope, key, found->second);
+    const size_t total = total_bytes_ - old + SizeOf(scope, key, value);
+    if (value.size() > kMaxHttpBodyBytes || total > kMaxTotalBytes) return false;
+    values_[{scope, key}] = std::move(value);
+    total_bytes_ = total;
     return true;
   }
   size_t size() const { return values_.size(); }
+  size_t connections() const { return connections_.size(); }
 
  private:
   struct Connection {
@@ -52,32 +63,62 @@ class HttpStoreServer::State : public std::enable_shared_from_this<State> {
     std::string out;
     size_t sent = 0;
     EventLoop::TimerId timer = 0;
+    AcceptLimit::Number place = 0;
   };
 
-  void Admit() {
-    for (;;) {
+  static size_t SizeOf(const std::string& scope, const std::string& key, const std::string& value) {
+    return scope.size() + key.size() + value.size() + kValueOverheadBytes;
+  }
+
+  void Erase(const std::string& scope, const std::string& key) {
+    const auto found = values_.find({scope, key});
+    if (found == values_.end()) return;
+    total_bytes_ -= SizeOf(scope, key, found->second);
+    values_.erase(found);
+  }
+
+  void AcceptSome() {
+    for (int i = 0; i < kAcceptsAtOnce; ++i) {
+      if (!places_.Admits(kGraceNs)) return Pause(kLookAgainNs);
       Result<UniqueFd> fd = Accept(listener_.get(), nullptr);
-      if (!fd.ok() || !fd->valid()) return;
-      if (connections_.size() >= kMaxConnections) Drop(connections_.begin()->first);
-      const uint64_t number = next_connection_++;
-      Connection& connection = connections_[number];
-      connection.fd = std::move(fd).value();
-      const auto on_ready = [weak = weak_from_this(), number](uint32_t) {
-        if (const auto self = weak.lock()) self->OnReady(number);
-      };
-      if (!loop_.AddFd(connection.fd.get(), EPOLLIN, on_ready).ok()) {
-        connections_.erase(number);
-        continue;
+      if (!fd.ok()) {
+        if (places_.FirstHad(kGraceNs) && places_.CloseFirst()) continue;
+        return Pause(kShortageNs);
       }
-      connection.timer = loop_.AddTimer(kRequestNs, [weak = weak_from_this(), number] {
-        if (const auto self = weak.lock()) self->Drop(number);
-      });
+      if (!fd->valid()) return;
+      Admit(std::move(fd).value());
     }
+  }
+
+  void Pause(int64_t pause_ns) {
+    if (!loop_.ModifyFd(listener_.get(), 0).ok()) return;
+    pause_ = loop_.AddTimer(pause_ns, [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self || !self->listener_.valid()) return;
+      [[maybe_unused]] const Status status = self->loop_.ModifyFd(self->listener_.get(), EPOLLIN);
+    });
+  }
+
+  void Admit(UniqueFd fd) {
+    const uint64_t number = next_connection_++;
+    const auto weak = weak_from_this();
+    const auto drop = [weak, number] {
+      if (const auto self = weak.lock()) self->Drop(number);
+    };
+    const auto on_ready = [weak, number](uint32_t) {
+      if (const auto self = weak.lock()) self->OnReady(number);
+    };
+    if (!loop_.AddFd(fd.get(), EPOLLIN, on_ready).ok()) return;
+    Connection& connection = connections_[number];
+    connection.fd = std::move(fd);
+    connection.timer = loop_.AddTimer(kRequestNs, drop);
+    connection.place = places_.Enter(drop);
   }
 
   void Drop(uint64_t number) {
     const auto found = connections_.find(number);
     if (found == connections_.end()) return;
+    places_.Leave(found->second.place);
     loop_.CancelTimer(found->second.timer);
     loop_.RemoveFd(found->second.fd.get());
     connections_.erase(found);
@@ -110,16 +151,15 @@ class HttpStoreServer::State : public std::enable_shared_from_this<State> {
   }
 
   HttpResponse Serve(const HttpRequest& request) {
-    const auto name = std::pair(request.scope, request.key);
     if (request.method == "PUT") {
       return {Put(request.scope, request.key, request.body) ? 200 : 400, ""};
     }
     if (request.method == "DELETE") {
-      values_.erase(name);
+      Erase(request.scope, request.key);
       return {200, ""};
     }
     if (request.method != "GET") return {400, ""};
-    const auto found = values_.find(name);
+    const auto found = values_.find({request.scope, request.key});
     if (found == values_.end()) return {404, ""};
     return {200, found->second};
   }
@@ -127,6 +167,9 @@ class HttpStoreServer::State : public std::enable_shared_from_this<State> {
   EventLoop& loop_;
   UniqueFd listener_;
   std::map<std::pair<std::string, std::string>, std::string> values_;
+  size_t total_bytes_ = 0;  // SizeOf of all values
+  AcceptLimit places_;
+  EventLoop::TimerId pause_ = 0;
   uint64_t next_connection_ = 1;
   std::map<uint64_t, Connection> connections_;
 };
@@ -158,6 +201,12 @@ size_t HttpStoreServer::size() const {
   size_t size = 0;
   loop_->RunSync([&] { size = state_->size(); });
   return size;
+}
+
+size_t HttpStoreServer::connections() const {
+  size_t connections = 0;
+  loop_->RunSync([&] { connections = state_->connections(); });
+  return connections;
 }
 
 }  // namespace tutti::launch

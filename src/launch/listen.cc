@@ -68,20 +68,53 @@ Result<UniqueFd> LocalSocket(const std::string& name, sockaddr_un* address, sock
   return fd;
 }
 
-Result<UniqueFd> ListenLocally(const std::string& name) {
+std::string LocalName(const std::string& name, int choice) {
+  return choice == 0 ? name : fmt::format("{}-{}", name, choice);
+}
+
+Result<UniqueFd> ListenAtName(const std::string& name, int* error) {
   sockaddr_un address;
   socklen_t length = 0;
+  *error = 0;
   TUTTI_ASSIGN(UniqueFd fd, LocalSocket(name, &address, &length));
   // All ranks of a machine may come at once; the kernel lowers the number to its own limit.
   constexpr int kBacklog = 16384;
-  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      ::listen(fd.get(), kBacklog) != 0) {
-    return ErrnoError(errno,
-                      fmt::format("listening at the local socket {} failed (does another job "
-                                  "of this user meet there?)",
-                                  name));
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0 &&
+      ::listen(fd.get(), kBacklog) == 0) {
+    return fd;
   }
+  *error = errno;
+  return ErrnoError(errno, fmt::format("listening at the local socket {} failed", name));
+}
+
+// Does not wait: where the queue of a listener is full, the attempt fails at once.
+Result<UniqueFd> ConnectToName(const std::string& name) {
+  sockaddr_un address;
+  socklen_t length = 0;
+  TUTTI_ASSIGN(UniqueFd fd, LocalSocket(name, &address, &length));
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    return ErrnoError(errno, fmt::format("connecting to the local socket {} failed", name));
+  }
+  TUTTI_TRY(CheckSameUser(fd.get()));
   return fd;
+}
+
+// Passes over names of other users, and over names at which nobody listens, because their owner
+// cannot be known.
+Result<UniqueFd> ListenLocally(const std::string& name) {
+  Status last;
+  for (int choice = 0; choice < kLocalNames; ++choice) {
+    const std::string tried = LocalName(name, choice);
+    int error = 0;
+    Result<UniqueFd> fd = ListenAtName(tried, &error);
+    if (fd.ok() || error != EADDRINUSE) return fd;
+    if (ConnectToName(tried).ok()) {
+      return SystemError("another job of this user meets at the local socket {}", tried);
+    }
+    last = std::move(fd).status();
+  }
+  return std::move(last).Annotate(
+      fmt::format("other users hold all {} names of the meeting", kLocalNames));
 }
 
 }  // namespace
@@ -113,19 +146,13 @@ Result<UniqueFd> ListenAt(const std::vector<Endpoint>& endpoints) {
   return SystemError("rank 0 cannot listen for the other ranks ({})", attempts);
 }
 
-bool IsReachableFromOutside(int listen_fd) {
-  const Result<SocketAddress> address = LocalAddress(listen_fd);
-  // A Unix socket has no IP address.
-  return address.ok() && address->valid() && !address->IsLoopback();
-}
-
-Result<UniqueFd> ConnectLocal(const std::string& name, int* error) {
-  sockaddr_un address;
-  socklen_t length = 0;
-  TUTTI_ASSIGN(UniqueFd fd, LocalSocket(name, &address, &length));
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return fd;
-  if (error) *error = errno;
-  return ErrnoError(errno, fmt::format("connecting to the local socket {} failed", name));
+Result<UniqueFd> ConnectLocal(const std::string& name) {
+  Result<UniqueFd> first = ConnectToName(name);
+  for (int choice = 1; choice < kLocalNames && !first.ok(); ++choice) {
+    Result<UniqueFd> fd = ConnectToName(LocalName(name, choice));
+    if (fd.ok()) return fd;
+  }
+  return first;
 }
 
 Status CheckSameUser(int fd) {

@@ -23,11 +23,12 @@ Result<UniqueFd> Listen(const std::vector<uint16_t>& ports, uint16_t* port);
 // address, by which other machines may know this machine, the socket listens on every interface.
 Result<UniqueFd> ListenAt(const std::vector<Endpoint>& endpoints);
 
-// Returns whether other machines may reach a listening socket.
-bool IsReachableFromOutside(int listen_fd);
-
-// Connects to the abstract Unix socket `name`. *error, when given, receives the errno of a failure.
-Result<UniqueFd> ConnectLocal(const std::string& name, int* error = nullptr);
+// Connects to the local socket `name` of a process of this user or of root. A local socket is an
+// abstract Unix socket. Any user may take the name before rank 0 does; rank 0 then takes the next
+// of kLocalNames names (`name`, `name`-1, …), and those who connect pass over the sockets of other
+// users. A failure is the failure at the first name.
+Result<UniqueFd> ConnectLocal(const std::string& name);
+inline constexpr int kLocalNames = 16;
 
 // Fails where `fd` is a Unix socket whose far end belongs to another user; root is accepted.
 // Sockets of other families pass.

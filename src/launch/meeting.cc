@@ -5,7 +5,7 @@
 #include <functional>
 #include <utility>
 
-#include "base/log.h"
+#include "bootstrap/job_secret.h"
 #include "launch/handshake.h"
 #include "launch/hex.h"
 #include "launch/http_store.h"
@@ -28,15 +28,8 @@ Residence ResidenceOf(const LaunchInfo& info) {
 }
 
 Key JobKey(const LaunchInfo& info) {
-  return KeyFromText(fmt::format("tutti launch|{}|{}|{}", info.job, info.size, info.secret));
-}
-
-void WarnIfExposed(const LaunchInfo& info, int listen_fd) {
-  if (!info.secret.empty() || !IsReachableFromOutside(listen_fd)) return;
-  TUTTI_WARN(
-      "ranks meet at {} without TUTTI_COMM_KEY: whoever reaches that address and knows the job's "
-      "name could take part in it; set the variable to one secret on all ranks",
-      info.endpoints.front().ToString());
+  return WithSecret(KeyFromText(fmt::format("tutti launch|{}|{}", info.job, info.size)),
+                    info.secret, "launch");
 }
 
 // Tells the ranks that have come why the meeting failed, for them not to wait.
@@ -131,7 +124,6 @@ Result<Meeting> MeetAtEndpoints(const LaunchInfo& info, std::string_view value,
     return AwaitAnswer(info, std::move(socket), limits);
   }
   TUTTI_ASSIGN(UniqueFd listener, ListenAt(info.endpoints));
-  WarnIfExposed(info, listener.get());
   return Gather(info, std::move(listener), key, value, limits);
 }
 
@@ -162,8 +154,8 @@ Result<Meeting> MeetByInvitation(const LaunchInfo& info, std::string_view value,
 // Returns the key of an invitation. Any client of the store can read or leave an invitation; the
 // invitation's key therefore counts together with the job's secret, where the job has a secret.
 Key KeyOf(const LaunchInfo& info, const Invitation& invitation) {
-  return KeyFromText(
-      fmt::format("tutti store|{}|{}|{}", ToHex(invitation.key), info.size, info.secret));
+  const std::string text = fmt::format("tutti store|{}|{}", ToHex(invitation.key), info.size);
+  return WithSecret(KeyFromText(text), info.secret, "store");
 }
 
 // Asks for rank 0's invitation again where nobody answers, because an invitation may be left from
@@ -190,7 +182,6 @@ Result<Meeting> MeetByStore(const LaunchInfo& info, std::string_view value,
   if (info.rank != 0) return MeetAsInvited(info, store, name, limits);
   Invitation invitation = {RandomKey(), 0, OwnAddresses()};
   TUTTI_ASSIGN(UniqueFd listener, Listen({0}, &invitation.port));
-  WarnIfExposed(info, listener.get());
   TUTTI_TRY(store.Put(kStoreScope, name, EncodeInvitation(invitation), limits));
   return Gather(info, std::move(listener), KeyOf(info, invitation), value, limits, [&] {
     // Removes the invitation, which would mislead the next meeting; a store that is gone has none.
@@ -199,8 +190,13 @@ Result<Meeting> MeetByStore(const LaunchInfo& info, std::string_view value,
   });
 }
 
+// The kernel vouches for the users at both ends of a local socket, and PMIx and PMI carry a random
+// key. All other ways are open to everybody who reaches an address.
 Result<Meeting> MeetSomehow(const LaunchInfo& info, std::string_view value,
                             const WaitLimits& limits) {
+  if (info.rendezvous == Rendezvous::kTcp || info.rendezvous == Rendezvous::kHttp) {
+    TUTTI_TRY(CheckMeetingOverTcp(info.secret, info.insecure, info.endpoints.front().ToString()));
+  }
   switch (info.rendezvous) {
     case Rendezvous::kTcp:
     case Rendezvous::kLocal:

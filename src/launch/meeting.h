@@ -25,11 +25,11 @@ struct Meeting {
 };
 
 // Returns after all ranks of the job have called Meet, with rank 0's `value`; the `value` of all
-// further ranks is ignored. `value` has at most kMaxValueBytes. Without a secret the ranks prove
-// only that they know the job's name, and rank 0 warns where other machines could reach its socket.
-// Fails with Timeout at the deadline, in a sentence that names the missing ranks where they can be
-// known, and with RemoteError when rank 0 failed. A rank that failed may try again, unless ranks
-// meet by PMI or PMIx: a process can join these once, and waiting for them ignores the abort flag.
+// further ranks is ignored. `value` has at most kMaxValueBytes. InvalidUsage on every rank where
+// the ranks would meet over TCP without a secret, unless the job is `insecure`. Fails with Timeout
+// at the deadline, in a sentence that names the missing ranks where they can be known, and with
+// RemoteError when rank 0 failed. A rank that failed may try again, unless ranks meet by PMI or
+// PMIx: a process can join these once, and waiting for them ignores the abort flag.
 Result<Meeting> Meet(const LaunchInfo& info, std::string_view value, const WaitLimits& limits);
 
 }  // namespace tutti::launch

@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "bootstrap/job_secret.h"
 #include "bootstrap/testing/sealed_pair.h"
 #include "launch/handshake.h"
 #include "launch/hex.h"
@@ -28,6 +30,10 @@ using testing::HasSubstr;
 constexpr double kPatienceS = 60;
 
 WaitLimits For(double seconds) { return {Deadline::AfterSeconds(seconds), nullptr}; }
+
+// A secret of 32 bytes is not stretched, which would take time.
+constexpr const char* kSecret = "a secret of 32 bytes for a test.";
+constexpr const char* kOtherSecret = "the other secret, also 32 bytes.";
 
 std::string Payload(size_t bytes) {
   std::string payload(bytes, '\0');
@@ -52,6 +58,7 @@ std::vector<LaunchInfo> Ranks(int size, Rendezvous rendezvous, std::vector<Endpo
     info.rendezvous = rendezvous;
     info.endpoints = endpoints;
     info.job = "test";
+    info.secret = kSecret;
     info.machine = "machine" + std::to_string(rank / 2);
     infos.push_back(info);
   }
@@ -118,8 +125,11 @@ TEST(Meet, OverAStoreOfHorovods) {
   const auto server = HttpStoreServer::Create(*address);
   ASSERT_TRUE(server.ok()) << server.status().message();
   auto infos = Ranks(4, Rendezvous::kHttp, {{"127.0.0.1", (*server)->port(), ""}});
-  for (const char* secret : {"", "a secret", "a secret"}) {
-    for (LaunchInfo& info : infos) info.secret = secret;
+  for (const bool secret : {false, true, true}) {
+    for (LaunchInfo& info : infos) {
+      info.secret = secret ? kSecret : "";
+      info.insecure = !secret;
+    }
     ExpectMet(MeetOnAll(infos, Payload(3000)), Payload(3000));
     EXPECT_EQ((*server)->size(), 0u);  // the invitation is gone
   }
@@ -135,8 +145,7 @@ TEST(Meet, AStoreOfHorovodsLetsNobodyInWithoutTheSecret) {
   const auto server = HttpStoreServer::Create(*address);
   ASSERT_TRUE(server.ok()) << server.status().message();
   auto infos = Ranks(2, Rendezvous::kHttp, {{"127.0.0.1", (*server)->port(), ""}});
-  infos[0].secret = "one";
-  infos[1].secret = "another";
+  infos[1].secret = kOtherSecret;
   for (const auto& meeting : MeetOnAll(infos, "", 0.5)) EXPECT_FALSE(meeting.ok());
 }
 
@@ -203,13 +212,55 @@ TEST(Meet, ForeignConnectionsDoNotDisturb) {
 
 TEST(Meet, AnotherSecretDoesNotGetIn) {
   auto infos = TcpRanks(2, {FreePort()});
-  infos[1].secret = "wrong";
+  infos[1].secret = kOtherSecret;
   const auto meetings = MeetOnAll(infos, "x", 0.5);
   ASSERT_FALSE(meetings[0].ok());
   EXPECT_EQ(meetings[0].status().code(), Code::kTimeout);
   EXPECT_THAT(std::string(meetings[0].status().message()), HasSubstr("rank 1 did not arrive"));
   ASSERT_FALSE(meetings[1].ok());
   EXPECT_THAT(std::string(meetings[1].status().message()), HasSubstr("could not be reached"));
+}
+
+TEST(Meet, OverTcpOnlyWithASecret) {
+  const uint16_t port = FreePort();
+  for (auto infos : {TcpRanks(2, {port}), Ranks(2, Rendezvous::kHttp, {{"127.0.0.1", port, ""}})}) {
+    for (LaunchInfo& info : infos) info.secret.clear();
+    const auto meetings = MeetOnAll(infos, "x");
+    for (size_t rank = 0; rank < meetings.size(); ++rank) {
+      ASSERT_EQ(meetings[rank].status().code(), Code::kInvalidUsage);
+      const std::string why(meetings[rank].status().message());
+      for (const char* part : {"TUTTI_COMM_KEY", "`tutti key`", "TUTTI_INSECURE=1"})
+        EXPECT_THAT(why, HasSubstr(part));
+      EXPECT_THAT(why, HasSubstr(fmt::format("rank {} of 2", rank)));
+      EXPECT_THAT(why, HasSubstr(fmt::format("127.0.0.1 port {}", port)));
+    }
+  }
+  auto infos = TcpRanks(2, {port});
+  for (LaunchInfo& info : infos) {
+    info.secret.clear();
+    info.insecure = true;
+  }
+  ExpectMet(MeetOnAll(infos, "id"), "id");
+}
+
+TEST(Meet, OverASocketOfTheMachineWithoutASecret) {
+  auto infos = LocalRanks(3, "open");
+  for (LaunchInfo& info : infos) info.secret.clear();
+  ExpectMet(MeetOnAll(infos, "id"), "id");
+}
+
+// Another user cannot hold up a job by its name.
+TEST(Meet, OverTheNextNameOfTheMachine) {
+  const auto infos = LocalRanks(3, "squatted");
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  const std::string& name = infos[0].endpoints[0].local_name;
+  name.copy(address.sun_path + 1, name.size());
+  const UniqueFd squatter(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(bind(squatter.get(), reinterpret_cast<const sockaddr*>(&address),
+                 static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())),
+            0);
+  ExpectMet(MeetOnAll(infos, "id"), "id");
 }
 
 TEST(Meet, AnotherJobDoesNotGetIn) {
@@ -300,7 +351,7 @@ TEST(Gathering, ARankThatTriesAgainTakesItsOwnPlace) {
 // Rank 0 may hold a connection that a rank gave up because its welcome came late.
 TEST(Meet, ARankThatGaveItsConnectionUpIsAnsweredOverTheNext) {
   const auto infos = LocalRanks(2, "impatient");
-  const Key key = KeyFromText(fmt::format("tutti launch|test|2|"));
+  const Key key = WithSecret(KeyFromText("tutti launch|test|2"), kSecret, "launch");
   const std::string note = EncodeResidence({infos[1].machine, -1, -1});
   Result<Meeting> zero = Status();
   std::jthread rank_zero([&] { zero = Meet(infos[0], "value", For(kPatienceS)); });

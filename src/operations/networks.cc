@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "bootstrap/auth.h"
+#include "bootstrap/job_secret.h"
 #include "config/plugin_file.h"
 #include "transport/net/plugin/plugin_net.h"
 #include "transport/net/plugin/rma_plugin.h"
@@ -115,9 +116,7 @@ class Candidates {
 // everyone who saw the job's id may know the job's key.
 Key NetworkKey(const Key& job, const Settings& settings) {
   if (!settings.encrypt || settings.comm_key.empty()) return job;
-  std::string text = "network key ";
-  text.append(reinterpret_cast<const char*>(job.data()), job.size());
-  return KeyFromText(text + settings.comm_key);
+  return WithSecret(job, settings.comm_key, "network");
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
-#include "bootstrap/auth.h"
+#include "bootstrap/job_secret.h"
 #include "nccl.h"
 #include "sys/host.h"
 #include "topology/detect.h"
@@ -49,7 +49,7 @@ std::string SharedSettings(const Settings& s) {
   std::string encrypt = s.encrypt ? "1" : "0";
   if (s.encrypt && !s.comm_key.empty()) {
     // Distinguishes keys without showing them.
-    const Key check = KeyFromText("which key " + s.comm_key);
+    const Key check = WithSecret(Key{}, s.comm_key, "which key");
     encrypt +=
         fmt::format(" (key {:02x}{:02x}{:02x}{:02x})", check[0], check[1], check[2], check[3]);
   }

@@ -105,7 +105,7 @@ def await_asleep(pid):
 
 def start(script, rank, size, port):
     environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
-                       MASTER_PORT=str(port), TUTTI_COMM_KEY="test")
+                       MASTER_PORT=str(port), TUTTI_COMM_KEY="a secret of 32 bytes for a test.")
     return subprocess.Popen([sys.executable, "-c", script], env=environment, stdin=subprocess.PIPE,
                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

@@ -45,6 +45,7 @@ gloo_run.launch_gloo(sys.argv[1:], gloo_run._exec_command_fn(settings), settings
 # What every worker must find: four ranks on two hosts of two.
 RESULTS = [[rank, 4, rank % 2, 2, rank // 2, 2, [10.0], [0, 1, 1, 2, 2, 2, 3, 3, 3, 3]]
            for rank in range(4)]
+SECRET = "gASVJAAAAAAAAABDIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4flC4="
 HIERARCHICAL = {"HOROVOD_HIERARCHICAL_ALLREDUCE": "1", "HOROVOD_HIERARCHICAL_ALLGATHER": "1"}
 
 
@@ -108,16 +109,18 @@ class Launcher(unittest.TestCase):
         return [json.loads(out) for out, _ in ends]
 
     def test_its_environment_and_its_store(self):
-        self.assertEqual(self.play(), RESULTS)
+        self.assertEqual(self.play(TUTTI_COMM_KEY=SECRET), RESULTS)
 
     def test_hierarchical_operations(self):
-        self.assertEqual(self.play(**HIERARCHICAL), RESULTS)
+        # Horovod gives this variable to workers on Spark and of elastic jobs.
+        self.assertEqual(self.play(_HOROVOD_SECRET_KEY=SECRET, **HIERARCHICAL), RESULTS)
 
     def test_the_launcher_itself(self):
         checkout = os.environ.get("TUTTI_TEST_HOROVOD")
         if not checkout:
             self.skipTest("TUTTI_TEST_HOROVOD names no checkout of Horovod's repository")
-        workers = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), **HIERARCHICAL}
+        workers = {"PYTHONPATH": os.environ.get("PYTHONPATH", ""), "TUTTI_COMM_KEY": SECRET,
+                   **HIERARCHICAL}
         paths = os.pathsep.join([checkout, os.environ.get("TUTTI_TEST_HOROVOD_NEEDS", "")])
         run = subprocess.run(
             [sys.executable, "-c", LAUNCHER, sys.executable, "-c", WORKER], text=True,

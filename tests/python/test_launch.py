@@ -17,7 +17,8 @@ from tutti import _features, _launch, check_build
 PATIENCE_S = 60
 
 _LAUNCHERS = ("PMI_", "PMIX_", "MPI_", "OMPI_", "HOROVOD_", "SLURM_", "TUTTI_ADDR", "RANK", "LOCAL_",
-              "WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "TUTTI_COMM_KEY", "TUTTI_INIT_TIMEOUT_S")
+              "WORLD_SIZE", "MASTER_", "TORCHELASTIC_", "TUTTI_COMM_KEY", "TUTTI_INSECURE",
+              "TUTTI_INIT_TIMEOUT_S")
 
 
 def environment(**variables):
@@ -120,9 +121,16 @@ class Meeting(unittest.TestCase):
                 self.assertEqual([place.local_rank for place in meeting.places], [0, 1, 2, 3])
                 self.assertEqual(meeting.places[3], _launch.Place(0, 3, 4, 0, 1))
 
+    def test_over_tcp_only_with_a_secret(self):
+        launches = ranks(2, ports.hold(self), TUTTI_ADDR="127.0.0.1:9", HOME="/nonexistent")
+        for rank, outcome in enumerate(self.meet_all(launches)):
+            self.assertRegex(str(outcome), f"rank {rank} of 2.*without a secret.*TUTTI_COMM_KEY"
+                                           ".*`tutti key`")
+
     def test_another_secret_does_not_meet(self):
         port = ports.hold(self)
-        zero, one = ranks(2, port, TUTTI_COMM_KEY="a")[0], ranks(2, port, TUTTI_COMM_KEY="b")[1]
+        zero = ranks(2, port, TUTTI_COMM_KEY="a" * 32)[0]
+        one = ranks(2, port, TUTTI_COMM_KEY="b" * 32)[1]
         zero, one = self.meet_all([zero, one], 0.6)
         self.assertRegex(str(zero), "rank 1 did not arrive")
         self.assertRegex(str(one), "rank 0 could not be reached")
@@ -168,7 +176,7 @@ class OtherPrograms(unittest.TestCase):
             process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                 env=environment(RANK=rank, WORLD_SIZE=len(commands), MASTER_ADDR="127.0.0.1",
-                                MASTER_PORT=port, TUTTI_COMM_KEY="secret", TUTTI_BACKEND="host"))
+                                MASTER_PORT=port, TUTTI_COMM_KEY="secret" * 8, TUTTI_BACKEND="host"))
             self.addCleanup(process.wait)
             self.addCleanup(process.kill)
             started.append(process)

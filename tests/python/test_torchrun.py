@@ -50,7 +50,7 @@ class Torchrun(unittest.TestCase):
         self.addCleanup(os.remove, path)
         agents = [torchrun("--nnodes", "2", "--node_rank", str(node), "--nproc_per_node", "2",
                            "--master_addr", "127.0.0.1", "--master_port", str(port), path,
-                           TUTTI_COMM_KEY="of the test")
+                           TUTTI_COMM_KEY="a secret of 32 bytes for a test.")
                   for node in range(2)]
         self.assertEqual(self.finish(*agents).count("a rank has ended well"), 4)
 

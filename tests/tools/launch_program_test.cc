@@ -2,10 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
 
+#include "base/unique_fd.h"
 #include "program_test.h"
 
 namespace tutti::tools {
@@ -46,13 +50,14 @@ void ExpectRight(const Outcome& outcome, const std::string& by, const std::strin
 }
 
 TEST(LaunchProgram, TuttiRun) {
-  ExpectRight(RunProgramOnce(Under({TUTTI_PROGRAM, "run", "-n", "3"})), "the RANK", "TCP");
+  ExpectRight(RunProgramOnce(Under({TUTTI_PROGRAM, "run", "-n", "3"})), "the RANK",
+              "a local socket");
 }
 
 TEST(LaunchProgram, TuttiRunWithTwoLibraries) {
   ExpectRight(
       RunProgramOnce(Under({TUTTI_PROGRAM, "run", "-n", "3"}, {"--against", TUTTI_FAKE_NCCL})),
-      "the RANK", "TCP");
+      "the RANK", "a local socket");
 }
 
 TEST(LaunchProgram, OpenMpi) {
@@ -91,7 +96,7 @@ TEST(LaunchProgram, Torchrun) {
   trial.emplace_back("true");
   if (RunProgramOnce(trial).status != 0)
     GTEST_SKIP() << "torchrun is not installed, or cannot start a program";
-  ExpectRight(RunProgramOnce(Under(Torchrun("3"))), "the RANK", "TCP");
+  ExpectRight(RunProgramOnce(Under(Torchrun("3"))), "the RANK", "a local socket");
 }
 
 TEST(LaunchProgram, DeadRankEndsTheJob) {
@@ -119,6 +124,53 @@ TEST(LaunchProgram, MissingRankIsNamed) {
                                                          {"MASTER_PORT", FreePort()}});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.err, HasSubstr("ranks 1, 2 did not arrive"));
+}
+
+// Another user could listen at MASTER_PORT before rank 0 does; the ranks do not go there.
+TEST(LaunchProgram, RanksMeetWhoeverHasThePort) {
+  const UniqueFd squatter(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  auto* const name = reinterpret_cast<sockaddr*>(&address);
+  ASSERT_EQ(bind(squatter.get(), name, length), 0);
+  ASSERT_EQ(listen(squatter.get(), 8), 0);
+  ASSERT_EQ(getsockname(squatter.get(), name, &length), 0);
+  const std::string port = std::to_string(ntohs(address.sin_port));
+  ExpectRight(RunProgramOnce(Under({TUTTI_PROGRAM, "run", "-n", "3", "--port", port})), "the RANK",
+              "a local socket");
+}
+
+TEST(LaunchProgram, RanksOfSeveralMachinesNeedASecret) {
+  for (const char* rank : {"0", "1"}) {
+    const Outcome outcome =
+        Perf({"all_reduce", "-b", "8"}, {{"RANK", rank},
+                                         {"WORLD_SIZE", "2"},
+                                         {"TUTTI_ADDR", "127.0.0.1:" + FreePort()},
+                                         {"HOME", "/nonexistent"}});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("TUTTI_COMM_KEY"), HasSubstr("`tutti key`")));
+  }
+}
+
+// Two ranks as of two machines, whose users have one key.
+TEST(LaunchProgram, RanksMeetByTheKeyOfTheirUser) {
+  const std::string home = testing::TempDir() + "tutti-launch-" + std::to_string(getpid());
+  std::filesystem::create_directory(home);
+  ASSERT_EQ(Tutti({"key"}, {{"HOME", home}}).status, 0);
+  const std::string address = "127.0.0.1:" + FreePort();
+  const auto rank = [&](const std::string& number) {
+    return std::make_unique<Program>(
+        Under({}),
+        Variables{{"RANK", number}, {"WORLD_SIZE", "2"}, {"TUTTI_ADDR", address}, {"HOME", home}});
+  };
+  const auto zero = rank("0"), one = rank("1");
+  const Outcome outcome = zero->Finish();
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("met over TCP"));
+  EXPECT_EQ(one->Finish().status, 0);
+  std::filesystem::remove_all(home);
 }
 
 TEST(LaunchProgram, ContradictionsAreSentences) {

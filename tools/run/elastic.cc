@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "bootstrap/auth.h"
+#include "config/secret.h"
 #include "elastic/store.h"
 #include "launch/hex.h"
 #include "launch/listen.h"
@@ -130,7 +131,9 @@ class ElasticLauncher {
   Status OpenStore() {
     Environment environment;
     secret_ = environment.Get("TUTTI_COMM_KEY");  // A person's own key stays.
-    if (secret_.empty()) {
+    if (!secret_.empty()) {
+      TUTTI_TRY(CheckSecret(secret_, "TUTTI_COMM_KEY"));
+    } else {
       const Key random = RandomKey();
       secret_ = launch::ToHex({reinterpret_cast<const char*>(random.data()), random.size()});
     }

@@ -1,0 +1,87 @@
+#include "config/secret.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "base/text.h"
+#include "base/unique_fd.h"
+
+namespace tutti {
+namespace {
+
+constexpr const char* kVariables[] = {"TUTTI_COMM_KEY", "OMPI_MCA_orte_precondition_transports",
+                                      "_HOROVOD_SECRET_KEY"};
+// A secret is a line of text. A larger file is something else.
+constexpr size_t kLargestSecretFile = 4096;
+
+// Others must not be able to read the file or to put a file of their own in its place.
+Status CheckFile(int fd, const std::string& path) {
+  struct stat found = {};
+  if (fstat(fd, &found) != 0) return ErrnoError(errno, fmt::format("{} cannot be examined", path));
+  if (!S_ISREG(found.st_mode)) return InvalidUsage("{} is not a file: `tutti key` makes it", path);
+  if (found.st_uid != geteuid()) {
+    return InvalidUsage(
+        "{} belongs to user {}, and this process to user {}: a secret is read only "
+        "from the user's own file",
+        path, found.st_uid, geteuid());
+  }
+  if ((found.st_mode & 077) != 0) {
+    return InvalidUsage("{} has mode {:04o}: other users must not reach a secret; run chmod 600 {}",
+                        path, found.st_mode & 07777u, path);
+  }
+  return Status::Ok();
+}
+
+// Returns an empty text where there is no file.
+Result<std::string> ReadSecretFile(const std::string& path) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!fd.valid() && (errno == ENOENT || errno == ENOTDIR)) return std::string();
+  if (!fd.valid()) return ErrnoError(errno, fmt::format("the secret in {} cannot be read", path));
+  TUTTI_TRY(CheckFile(fd.get(), path));
+  std::array<char, kLargestSecretFile + 1> bytes;
+  const ssize_t got = read(fd.get(), bytes.data(), bytes.size());
+  if (got < 0) return ErrnoError(errno, fmt::format("reading {} failed", path));
+  if (static_cast<size_t>(got) > kLargestSecretFile) {
+    return InvalidUsage("{} has more than {} bytes and cannot be a secret", path,
+                        kLargestSecretFile);
+  }
+  std::string_view rest(bytes.data(), static_cast<size_t>(got));
+  std::string text(Trim(NextItem(rest, '\n')));
+  TUTTI_TRY(CheckSecret(text, path));
+  return text;
+}
+
+}  // namespace
+
+Status CheckSecret(std::string_view text, std::string_view source) {
+  if (text.size() >= kShortestSecretBytes) return Status::Ok();
+  return InvalidUsage(
+      "the secret in {} has {} bytes and could be guessed: a secret has at least {} bytes, best 64 "
+      "random digits (`tutti key` makes them)",
+      source, text.size(), kShortestSecretBytes);
+}
+
+std::string SecretFilePath(const Environment& environment) {
+  const char* const home = environment("HOME");
+  return home != nullptr && *home != '\0' ? std::string(home) + "/.tutti/key" : std::string();
+}
+
+Result<Secret> FindSecret(const Environment& environment) {
+  for (const char* const name : kVariables) {
+    const char* const text = environment(name);
+    if (text == nullptr || *text == '\0') continue;
+    TUTTI_TRY(CheckSecret(text, name));
+    return Secret{text, name};
+  }
+  const std::string path = SecretFilePath(environment);
+  if (path.empty()) return Secret{};
+  TUTTI_ASSIGN(std::string text, ReadSecretFile(path));
+  if (text.empty()) return Secret{};
+  return Secret{std::move(text), path};
+}
+
+}  // namespace tutti

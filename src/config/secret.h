@@ -1,0 +1,46 @@
+#pragma once
+
+// Where the secret of a job comes from: the only place that knows the variables and the file. The
+// secret is a text that all ranks of a job hold and nobody else knows. The settings (comm_key) and
+// the meeting of ranks at launch use the same secret.
+//
+// The first of these sources that is there counts:
+//
+//   TUTTI_COMM_KEY                          a person's text, or the random text of `tutti run`
+//   OMPI_MCA_orte_precondition_transports   Open MPI's random text for the ranks of one mpirun
+//   _HOROVOD_SECRET_KEY                     Horovod's random key on Spark and of elastic jobs: 32
+//                                           bytes, pickled and in base64. The text serves as it is.
+//   ~/.tutti/key                            the file of `tutti key`, the same on all hosts
+//
+// Slurm, MPICH and PMIx give the ranks no secret.
+//
+// Any thread may call these functions.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "config/settings.h"
+
+namespace tutti {
+
+// A shorter secret is refused, because a guesser would find the secret.
+inline constexpr size_t kShortestSecretBytes = 8;
+
+struct Secret {
+  std::string text;    // empty: the job has no secret
+  std::string source;  // the variable or the path of the file; empty without a secret
+};
+
+// Returns the secret of a process with `environment`. InvalidUsage for a secret of less than
+// kShortestSecretBytes, and for a file that others may read or that belongs to another user.
+Result<Secret> FindSecret(const Environment& environment);
+
+// Returns InvalidUsage where `text`, from `source`, is too short for a secret.
+Status CheckSecret(std::string_view text, std::string_view source);
+
+// Returns the path of the file: ~/.tutti/key, or nothing where HOME is not set.
+std::string SecretFilePath(const Environment& environment);
+
+}  // namespace tutti
