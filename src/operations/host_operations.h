@@ -98,6 +98,7 @@ class HostOperations final : public Operations {
   bool MapsPeerMemory() const override { return true; }
   WaitPolicy wait_policy() const override { return wait_policy_; }
   OneSidedNetwork one_sided_network() const override { return one_sided_network_; }
+  NetworkNames network_names() const override { return network_; }
 
   // Give back the pages of the arena that hold only data. Each rank gives back its own stage and
   // the FIFOs that it reads. The kernel provides new, zeroed pages at the next access. FIFOs before
@@ -124,7 +125,7 @@ class HostOperations final : public Operations {
   Watch& watch_;
   const WaitPolicy wait_policy_;
   const OneSidedNetwork one_sided_network_;
-  const std::string network_name_;  // empty when all ranks share the arena
+  const NetworkNames network_;  // empty when all ranks share the arena
   TicketOrder order_;
   const std::shared_ptr<Profiler> profiler_;
   SharedArena arena_;

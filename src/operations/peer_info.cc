@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "base/erased.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "bootstrap/auth.h"
@@ -49,7 +50,7 @@ std::string SharedSettings(const Settings& s) {
   std::string encrypt = s.encrypt ? "1" : "0";
   if (s.encrypt && !s.comm_key.empty()) {
     // Distinguishes keys without showing them.
-    const Key check = KeyFromText("which key " + s.comm_key);
+    const Key check = KeyFromText(ErasedText("which key ").append(s.comm_key));
     encrypt +=
         fmt::format(" (key {:02x}{:02x}{:02x}{:02x})", check[0], check[1], check[2], check[3]);
   }

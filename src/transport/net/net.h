@@ -226,6 +226,8 @@ class Net {
 
   // Returns the name by which NCCL_NET selects this network: "Socket".
   virtual std::string_view name() const = 0;
+  // Returns the name of the cipher that hides data on its way, or "" where data travel as they are.
+  virtual std::string_view cipher() const { return ""; }
   virtual const std::vector<NetDevice>& devices() const = 0;
   // Returns ok when this network can be used here, and otherwise the reason against it.
   virtual Status IsViable() const = 0;

@@ -58,7 +58,7 @@ void RecordSeal::Close(std::byte* header, std::byte* bytes, size_t length) {
     crypto_aead_chacha20poly1305_ietf_encrypt_detached(
         Unsigned(bytes), Unsigned(header + kTagAt), nullptr, Unsigned(bytes), length,
         Unsigned(header), kLengthBytes, nullptr, NonceOf(number_).data(),
-        reinterpret_cast<const unsigned char*>(key_.data()));
+        reinterpret_cast<const unsigned char*>(key_.get().data()));
   }
   ++number_;
 }
@@ -80,7 +80,7 @@ bool RecordSeal::Open(const std::byte* header, std::byte* bytes, size_t length) 
   return crypto_aead_chacha20poly1305_ietf_decrypt_detached(
              Unsigned(bytes), nullptr, Unsigned(bytes), length, Unsigned(header + kTagAt),
              Unsigned(header), kLengthBytes, NonceOf(number).data(),
-             reinterpret_cast<const unsigned char*>(key_.data())) == 0;
+             reinterpret_cast<const unsigned char*>(key_.get().data())) == 0;
 }
 
 }  // namespace tutti

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/erased.h"
 #include "bootstrap/auth.h"
 
 namespace tutti {
@@ -48,7 +49,7 @@ class RecordSeal {
   uint32_t Check(uint32_t length) const;
 
   Sealing sealing_;
-  Key key_;
+  Erased<Key> key_;
   uint64_t number_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/erased.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "bootstrap/auth.h"
@@ -133,6 +134,9 @@ class SocketNetImpl final : public Net {
   Status Open(const Settings& settings, const SocketNet::Options& options);
 
   std::string_view name() const override { return "Socket"; }
+  std::string_view cipher() const override {
+    return sealing_ == Sealing::kEncryption ? "ChaCha20-Poly1305" : "";
+  }
   const std::vector<NetDevice>& devices() const override { return devices_; }
   Status IsViable() const override { return devices_.empty() ? viable_ : Status::Ok(); }
   void Spread(int device, const NetSpread& others) override;
@@ -176,7 +180,7 @@ class SocketNetImpl final : public Net {
   Status Check(int device) const;
 
   EventLoop& loop_;
-  const Key key_;
+  const Erased<Key> key_;
   const PortRange ports_;
   const FaultPolicy faults_;
   const Sealing sealing_;
