@@ -113,6 +113,8 @@ Status HostJoin::ShareMemory() {
     TUTTI_TRY(OfferArena(layout, huge));
     offers.mine() = parts_.arena.offer;
   }
+  // A peer reads this rank's memory only after the exchange.
+  if (MayCopy(group, context_.peers)) parts_.copy_permit = context_.process.copy_permits().Take();
   TUTTI_TRY(offers.Exchange());
 
   JointStep<ShareResult> results(context_.ranks());
@@ -145,6 +147,7 @@ Status HostJoin::ShareMemory() {
       CheckLeaders(parts_.machines.leader, context_.peers, context_.settings.strict_transport));
   parts_.machines.here = std::move(group);
   ConcludeSharing(results.offers());
+  if (!parts_.plan.host.can_pull) parts_.copy_permit.reset();
   return Status::Ok();
 }
 

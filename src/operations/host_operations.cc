@@ -37,7 +37,8 @@ HostOperations::HostOperations(Parts parts)
       network_(NetworkNames::Of(parts.network.get())),
       order_(parts.rank, parts.timeout_s),
       profiler_(std::move(parts.profiler)),
-      arena_(std::move(parts.arena)) {
+      arena_(std::move(parts.arena)),
+      copy_permit_(std::move(parts.copy_permit)) {
   const auto num_ranks = static_cast<int>(peers_.size());
   connections_ = std::make_unique<Connections>(rank_, PlacesInArena(rank_, machines_), arena_.arena,
                                                std::move(parts.net),

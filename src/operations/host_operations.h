@@ -70,6 +70,8 @@ class HostOperations final : public Operations {
     std::shared_ptr<Profiler> profiler;
     WaitPolicy wait_policy;
     bool may_pull = true;  // Peers may read user buffers where they lie.
+    // The permit for copies between processes, where ranks copy (transport/shm/remote_copy.h).
+    std::shared_ptr<void> copy_permit;
     double timeout_s = 0;  // The longest wait of a ticket for its turn while no operation runs.
     double connect_timeout_s = 0;
   };
@@ -131,7 +133,8 @@ class HostOperations final : public Operations {
   SharedArena arena_;
   std::unique_ptr<Connections> connections_;
   std::optional<StageGroup> stages_;  // Present where all ranks share the arena.
-  std::optional<PullReach> pull_;     // Present where peers may read user buffers.
+  const std::shared_ptr<void> copy_permit_;
+  std::optional<PullReach> pull_;  // Present where peers may read user buffers.
   std::unique_ptr<Executor> executor_;
 };
 
