@@ -87,8 +87,8 @@ Result<std::shared_ptr<OperationsPlugin>> Coordinator::ChooseFor(std::string_vie
     TUTTI_TRY(MayCarryPlain(common_.encrypt, name, list));
     return options_.find_plugin(name, rank, num_ranks);
   };
-  TUTTI_ASSIGN(const PluginChoice choice, ChoosePlugin(list, options_.rank, options_.num_ranks,
-                                                       TextGatherer(), find));
+  TUTTI_ASSIGN(const PluginChoice choice,
+               ChoosePlugin(list, options_.rank, options_.num_ranks, TextGatherer(), find));
   if (choice.plugin && common_.encrypt) WarnOfPlain(variable, choice.plugin->name());
   if (!choice.why.empty() && options_.rank == 0) {
     TUTTI_WARN("{} asks for {}, which cannot be had: {}. {} is used.", variable, list, choice.why,

@@ -65,8 +65,7 @@ TEST(AgreedSettingsTest, TheLargestValuesOfTheSettingsAreTaken) {
   };
   const auto fusion = read("HOROVOD_FUSION_THRESHOLD", std::to_string(Tuning::kMostFusionBytes));
   EXPECT_TRUE(fusion.ok());
-  EXPECT_FALSE(
-      read("HOROVOD_FUSION_THRESHOLD", std::to_string(Tuning::kMostFusionBytes + 1)).ok());
+  EXPECT_FALSE(read("HOROVOD_FUSION_THRESHOLD", std::to_string(Tuning::kMostFusionBytes + 1)).ok());
   EXPECT_TRUE(read("HOROVOD_CYCLE_TIME", "10000").ok());
   EXPECT_FALSE(read("HOROVOD_CYCLE_TIME", "10001").ok());
   EXPECT_FALSE(read("HOROVOD_CACHE_CAPACITY", "1048577").ok());

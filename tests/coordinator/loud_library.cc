@@ -8,7 +8,8 @@
 namespace {
 
 __attribute__((constructor)) void MakeFile() {
-  if (const char* const path = std::getenv("LOUD_FILE")) close(open(path, O_CREAT | O_WRONLY, 0600));
+  if (const char* const path = std::getenv("LOUD_FILE"))
+    close(open(path, O_CREAT | O_WRONLY, 0600));
 }
 
 }  // namespace
