@@ -1,4 +1,5 @@
-// A library that shows when a process loads it: its constructor makes the file that LOUD_FILE names.
+// A library that shows when a process loads the library: its constructor makes the file that
+// LOUD_FILE names.
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -51,7 +51,7 @@ Status ProbeRemoteRead(pid_t pid, uintptr_t remote, const RemoteToken& expected)
 // PR_SET_PTRACER of the program itself.
 class RemoteCopyPermits {
  public:
-  // `scope_file` has Yama's mode. `set_ptracer` is prctl(PR_SET_PTRACER, …), or stands for the call.
+  // `scope_file` has Yama's mode. `set_ptracer` stands for prctl(PR_SET_PTRACER).
   using SetPtracer = std::function<void(unsigned long ptracer)>;
   RemoteCopyPermits();
   RemoteCopyPermits(std::string scope_file, SetPtracer set_ptracer);
