@@ -131,8 +131,8 @@ class Communicator {
   // calls are impossible. Any thread.
   Result<OneSided*> one_sided();
 
-  // Returns the JSON object of tuttiCommDescribe. `comm_key` is the environment's TUTTI_COMM_KEY, by
-  // which the object tells whence the communicator has its secret.
+  // Returns the JSON object of tuttiCommDescribe. A secret that equals `comm_key`, the environment's
+  // TUTTI_COMM_KEY, is said to come from there.
   std::string DescribeAsJson(std::string_view comm_key) const;
   // Returns this rank's place among the ranks of its machine.
   int LocalRank() const;
