@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/erased.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "comm/group.h"
@@ -19,7 +20,7 @@ struct State {
   Mutex mutex;
   std::unique_ptr<Process> process TUTTI_GUARDED_BY(mutex);
   pid_t pid TUTTI_GUARDED_BY(mutex) = 0;
-  std::string encryption_key TUTTI_GUARDED_BY(mutex);
+  ErasedText encryption_key TUTTI_GUARDED_BY(mutex);
 };
 
 State& GlobalState();
@@ -60,10 +61,10 @@ Result<Process*> ThisProcess() {
   return state.process.get();
 }
 
-void SetEncryptionKey(std::string key) {
+void SetEncryptionKey(std::string_view key) {
   State& state = GlobalState();
   const MutexLock lock(state.mutex);
-  state.encryption_key = std::move(key);
+  state.encryption_key = key;
 }
 
 Result<Settings> ReadSettings() {

@@ -24,7 +24,7 @@ Result<Process*> ThisProcess();
 
 // Makes later communicators encrypt all data that crosses sockets, with keys derived also from
 // `key`; empty: as the environment says.
-void SetEncryptionKey(std::string key);
+void SetEncryptionKey(std::string_view key);
 // Returns the settings of a new communicator: the process's environment, and the key of
 // SetEncryptionKey.
 Result<Settings> ReadSettings();

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <string>
 
+#include "base/file.h"
 #include "base/log_settings.h"
 #include "base/text.h"
 
@@ -108,16 +109,6 @@ const char* LevelText(LogLevel level) {
   return "?";
 }
 
-// A line is a single write(2): lines of many threads and processes in the same file do not mix.
-void WriteAll(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-}
-
 // The log of the process. The log has no destructor on purpose: threads may log while the process
 // exits.
 struct Log {
@@ -131,7 +122,7 @@ struct Log {
     int new_fd = STDERR_FILENO;
     int open_error = 0;
     if (!settings.file.empty()) {
-      new_fd = ::open(settings.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+      new_fd = OpenToWrite(settings.file, O_WRONLY | O_APPEND).Release();
       open_error = new_fd < 0 ? errno : 0;
       if (new_fd < 0) new_fd = STDERR_FILENO;
     }
@@ -155,8 +146,11 @@ struct Log {
   }
 
   void Line(LogLevel level, std::string_view text) const {
-    WriteAll(fd.load(std::memory_order_relaxed),
-             FormatLogLine(level, host.data(), getpid(), gettid(), ThreadRank(), text));
+    // A line is a single write(2): lines of many threads and processes in the same file do not mix.
+    // A log without room has nowhere to say so.
+    static_cast<void>(
+        WriteAll(fd.load(std::memory_order_relaxed),
+                 FormatLogLine(level, host.data(), getpid(), gettid(), ThreadRank(), text)));
   }
 
   static int& ThreadRank() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <system_error>
 
@@ -23,6 +24,16 @@ inline std::string_view Trim(std::string_view text) {
   const size_t first = text.find_first_not_of(kBlank);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+}
+
+// Returns `text` with '?' in place of every byte outside printable ASCII. Texts of other ranks pass
+// this function where their messages are parsed. Line ends and escape sequences of a terminal
+// therefore reach no log and no exception.
+inline std::string Printable(std::string_view text) {
+  std::string printable(text);
+  for (char& c : printable)
+    if (c < ' ' || c > '~') c = '?';
+  return printable;
 }
 
 // Removes and returns the part of `rest` before the first `mark`, and removes the mark.

@@ -197,7 +197,7 @@ void AuthAcceptor::State::Admit(UniqueFd fd, const SocketAddress& from) {
   });
   pending_.emplace(
       number,
-      Pending{std::move(fd), Handshake::Accepting(key_.bytes, Handshake::Chance::With(Pair())),
+      Pending{std::move(fd), Handshake::Accepting(key_.get(), Handshake::Chance::With(Pair())),
               from, timer, place, false});
   const Status added = loop_.AddFd(raw_fd, EPOLLIN, [weak, number](uint32_t) {
     if (const auto self = weak.lock()) self->StepOne(number);

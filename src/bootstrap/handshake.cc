@@ -32,7 +32,7 @@ Bytes HelloBlock(const Hello& hello) {
 }
 
 bool IsRight(std::span<const std::byte> mac, const SecretKey& expected) {
-  return sodium_memcmp(expected.bytes.data(), mac.data(), expected.bytes.size()) == 0;
+  return sodium_memcmp(expected.get().data(), mac.data(), expected.get().size()) == 0;
 }
 
 // The key of a hello encrypts this hello only, so the nonce may be the same.
@@ -74,7 +74,7 @@ void Handshake::Queue(std::span<const std::byte> bytes) {
   out_size_ += bytes.size();
 }
 
-void Handshake::QueueMac(const SecretKey& mac) { Queue(std::as_bytes(std::span(mac.bytes))); }
+void Handshake::QueueMac(const SecretKey& mac) { Queue(std::as_bytes(std::span(mac.get()))); }
 
 // The name is BLAKE2b's personalisation, so values of different names are unrelated.
 SecretKey Handshake::Derive(std::string_view name, const SecretKey* shared,
@@ -83,13 +83,13 @@ SecretKey Handshake::Derive(std::string_view name, const SecretKey* shared,
   std::copy(name.begin(), name.end(), personal.begin());
   SecretKey result;
   crypto_generichash_blake2b_state state;
-  crypto_generichash_blake2b_init_salt_personal(&state, key_.bytes.data(), key_.bytes.size(),
-                                                result.bytes.size(), nullptr, personal.data());
+  crypto_generichash_blake2b_init_salt_personal(&state, key_.get().data(), key_.get().size(),
+                                                result.get().size(), nullptr, personal.data());
   if (shared != nullptr) {
-    crypto_generichash_blake2b_update(&state, shared->bytes.data(), shared->bytes.size());
+    crypto_generichash_blake2b_update(&state, shared->get().data(), shared->get().size());
   }
   crypto_generichash_blake2b_update(&state, Unsigned(transcript_.data()), transcript_bytes);
-  crypto_generichash_blake2b_final(&state, result.bytes.data(), result.bytes.size());
+  crypto_generichash_blake2b_final(&state, result.get().data(), result.get().size());
   sodium_memzero(&state, sizeof(state));
   return result;
 }
@@ -140,7 +140,7 @@ void Handshake::SealHello() {
   const SecretKey key = Derive("hello", &shared_, kSealedHelloAt);
   crypto_aead_chacha20poly1305_ietf_encrypt(
       Unsigned(transcript_.data() + kSealedHelloAt), nullptr, Unsigned(hello_block_.data()),
-      hello_block_.size(), nullptr, 0, nullptr, kHelloNonce.data(), key.bytes.data());
+      hello_block_.size(), nullptr, 0, nullptr, kHelloNonce.data(), key.get().data());
 }
 
 // The tag shows that the connector knows the secret of the ephemeral keys.
@@ -149,7 +149,7 @@ Status Handshake::OpenHello() {
   const int failed = crypto_aead_chacha20poly1305_ietf_decrypt(
       Unsigned(hello_block_.data()), nullptr, nullptr,
       Unsigned(transcript_.data() + kSealedHelloAt), kSealedHelloBytes, nullptr, 0,
-      kHelloNonce.data(), key.bytes.data());
+      kHelloNonce.data(), key.get().data());
   if (failed != 0) return RemoteError("the other end's hello is damaged");
   WireReader reader(hello_block_);
   hello_.purpose = static_cast<Purpose>(reader.U8());

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/text.h"
 #include "sys/tcp.h"
 
 namespace tutti {
@@ -24,6 +25,11 @@ inline std::span<const std::byte> AsBytes(std::string_view text) {
 }
 inline std::string AsText(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Returns the bytes of a peer as a text for people (base/text.h).
+inline std::string PrintableText(std::span<const std::byte> bytes) {
+  return Printable({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 // Returns a text of at most `limit` bytes; a text that is cut ends in dots.
@@ -91,9 +97,9 @@ class WireReader {
     return taken;
   }
   // Reads a text. Bytes outside printable ASCII become '?', because the text ends up in a log.
-  std::string Text() { return Printable(Raw(U8())); }
+  std::string Text() { return PrintableText(Raw(U8())); }
   // Reads a text whose length has two bytes, in the same way.
-  std::string Sentence() { return Printable(Raw(U16())); }
+  std::string Sentence() { return PrintableText(Raw(U16())); }
   SocketAddress Address() {
     SocketAddress address;
     address.family = U16();
@@ -109,14 +115,6 @@ class WireReader {
   size_t remaining() const { return rest_.size(); }
 
  private:
-  static std::string Printable(std::span<const std::byte> bytes) {
-    std::string text;
-    for (const std::byte byte : bytes) {
-      const char c = static_cast<char>(byte);
-      text += c >= ' ' && c <= '~' ? c : '?';
-    }
-    return text;
-  }
   uint64_t Integer(size_t length) {
     const auto raw = Raw(length);
     uint64_t value = 0;

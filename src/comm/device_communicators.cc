@@ -157,6 +157,10 @@ bool DeviceCommunicators::WantsDirect() const { return WhyProxy().empty(); }
 Result<Agreement> DeviceCommunicators::ShareDirect(const Window& window) {
   if (!WantsDirect()) return Agreement();
   if (direct_gin() == nullptr) {
+    if (comm_.settings().encrypt)
+      TUTTI_WARN(
+          "TUTTI_ENCRYPT is set, but NCCL_GIN_TYPE=3 has kernels drive cards, which send data "
+          "without encryption");
     auto made = std::make_unique<DirectGin>(comm_);
     const MutexLock lock(mutex_);
     direct_gin_ = std::move(made);

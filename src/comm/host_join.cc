@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "base/erased.h"
 #include "base/log.h"
+#include "bootstrap/auth.h"
 #include "comm/reach.h"
 #include "operations/net_connector.h"
 #include "operations/networks.h"
@@ -32,11 +34,10 @@ WaitPolicy WaitPolicyFor(const Settings& settings, bool oversubscribed) {
 }  // namespace
 
 FdKey OfferKey(const Bootstrap& bootstrap) {
-  FdKey key;
-  std::copy(bootstrap.key_holder().key.begin(), bootstrap.key_holder().key.end(), key.begin());
-  const uint64_t id = bootstrap.id();
-  for (size_t i = 0; i < sizeof(id); ++i) key[i] ^= static_cast<uint8_t>(id >> (8 * i));
-  return key;
+  ErasedText text(fmt::format("key of the offers of communicator {:016x} ", bootstrap.id()));
+  const Key& job = bootstrap.key_holder().key;
+  text.append(reinterpret_cast<const char*>(job.data()), job.size());
+  return KeyFromText(text);
 }
 
 size_t FifoSlotBytes(const Settings& settings, size_t usual) {
@@ -112,6 +113,8 @@ Status HostJoin::ShareMemory() {
     TUTTI_TRY(OfferArena(layout, huge));
     offers.mine() = parts_.arena.offer;
   }
+  // A peer reads this rank's memory only after the exchange.
+  if (MayCopy(group, context_.peers)) parts_.copy_permit = context_.process.copy_permits().Take();
   TUTTI_TRY(offers.Exchange());
 
   JointStep<ShareResult> results(context_.ranks());
@@ -144,6 +147,7 @@ Status HostJoin::ShareMemory() {
       CheckLeaders(parts_.machines.leader, context_.peers, context_.settings.strict_transport));
   parts_.machines.here = std::move(group);
   ConcludeSharing(results.offers());
+  if (!parts_.plan.host.can_pull) parts_.copy_permit.reset();
   return Status::Ok();
 }
 

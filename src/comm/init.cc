@@ -129,7 +129,6 @@ Status Communicator::ExchangePeers(bool has_tuner, PlanContext& lists) {
   probe_token_ = RandomRemoteToken();
   self.probe_address = reinterpret_cast<uint64_t>(probe_token_.data());
   self.probe_token = probe_token_;
-  if (!self.pull_disabled) PermitRemoteCopies();
   TUTTI_TRY(bootstrap_->AllGather(peers_.data(), sizeof(PeerInfo), init_deadline_));
   for (PeerInfo& peer : peers_) MakePrintable(peer);
   TUTTI_TRY(CheckPeers(peers_));

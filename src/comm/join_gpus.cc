@@ -221,7 +221,7 @@ Status GpuJoin::ConnectByNetwork(const AgreedTopology& agreed, HostQuestion& que
   net->Spread(nic, std::move(spread));
   TUTTI_INFO(kLogGraph, "rank {} of {}: network device {} ({})", context_.rank(),
              context_.num_ranks(), nic, question.nics[static_cast<size_t>(nic)].name);
-  options.network = net->name();
+  options.network = Operations::NetworkNames::Of(net.get());
   // A host with a NIC of unknown speed is no bound.
   if (question.other_hosts)
     options.network_bytes_per_us = ShareOf(agreed.job, context_.peers).host_gbps * 1e3;

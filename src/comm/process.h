@@ -27,6 +27,7 @@
 #include "topology/detect.h"
 #include "topology/machine.h"
 #include "transport/shm/registry.h"
+#include "transport/shm/remote_copy.h"
 #include "window/window_directory.h"
 
 namespace tutti {
@@ -41,6 +42,7 @@ class Process {
   FdServer& fd_server() { return *fd_server_; }
 
   HostMemory& memory() { return *memory_; }
+  RemoteCopyPermits& copy_permits() { return copy_permits_; }
   WindowDirectory& windows() { return windows_; }
 
   // Fills in the fields by which peers reach this process's memory.
@@ -80,6 +82,7 @@ class Process {
   std::unique_ptr<FdServer> fd_server_;
   std::unique_ptr<HostMemory> memory_;
   WindowDirectory windows_;
+  RemoteCopyPermits copy_permits_;
 
   std::atomic<bool> machine_dumped_ = false;
 

@@ -43,6 +43,17 @@ Status CheckMayRead(const PeerInfo& mine, const PeerInfo& other) {
   return ProbeRemoteRead(other.pid, other.probe_address, other.probe_token);
 }
 
+bool MayCopy(std::span<const int> group, std::span<const PeerInfo> peers) {
+  const PeerInfo& first = peers[static_cast<size_t>(group.front())];
+  bool several = false;
+  for (const int r : group) {
+    const PeerInfo& peer = peers[static_cast<size_t>(r)];
+    if (peer.pull_disabled) return false;
+    several = several || !SameProcess(peer, first);
+  }
+  return several;
+}
+
 // CUDA IPC serves where the usual way to share GPU memory is switched off, or was refused by the
 // driver.
 WindowVerdict WindowsMayLie(WindowPlace place, std::span<const PeerInfo> peers,

@@ -53,6 +53,10 @@ Status CheckLeaders(std::span<const int> leaders, std::span<const PeerInfo> peer
 // reason.
 Status CheckMayRead(const PeerInfo& mine, const PeerInfo& other);
 
+// Returns whether the ranks of `group`, who share memory, may try to copy from one another through
+// the kernel: they are of several processes, and no setting forbids copies on any of them.
+bool MayCopy(std::span<const int> group, std::span<const PeerInfo> peers);
+
 // Says whether all ranks try windows in a place.
 enum class WindowVerdict : uint8_t {
   kTry,

@@ -59,6 +59,17 @@ TEST(ReachTest, MemoryIsReadWhereASettingAllowsItAndItCanBe) {
   EXPECT_EQ(CheckMayRead(other, mine).code(), Code::kInvalidUsage);
 }
 
+TEST(ReachTest, CopiesAreTriedBetweenProcessesThatAllAllowThem) {
+  std::vector<PeerInfo> peers = On({1, 1, 1});
+  const std::vector<int> all = {0, 1, 2}, one = {1};
+  EXPECT_FALSE(MayCopy(all, peers)) << "all ranks are of one process";
+  EXPECT_FALSE(MayCopy(one, peers));
+  peers[2].pid = 5;
+  EXPECT_TRUE(MayCopy(all, peers));
+  peers[1].pull_disabled = 1;
+  EXPECT_FALSE(MayCopy(all, peers));
+}
+
 TEST(ReachTest, WindowsLieWhereNoRankForbidsIt) {
   constexpr auto kGpu = WindowPlace::kPeerMemory;
   constexpr auto kIpc = WindowPlace::kPeerMemoryByIpc;

@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/erased.h"
 #include "base/status.h"
 
 namespace tutti {
@@ -36,7 +37,7 @@ struct Settings {
 #define INTEGER(field, variable, initial, low, high, unit, ranks, why) int64_t field = initial;
 #define NUMBER(field, variable, initial, low, high, unit, ranks, why) double field = initial;
 #define TEXT(field, variable, initial, form, ranks, why) std::string field = initial;
-#define SECRET(field, variable, form, ranks, why) std::string field;
+#define SECRET(field, variable, form, ranks, why) ErasedText field;
 #define CHOICE(field, variable, initial, choices, ranks, why) std::string field = initial;
 #define PORTS(field, variable, ranks, why) PortRange field;
 #include "config/settings.def"

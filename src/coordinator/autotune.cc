@@ -1,12 +1,18 @@
 #include "coordinator/autotune.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <Eigen/Dense>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <numbers>
 #include <numeric>
+
+#include "base/file.h"
+#include "base/log.h"
 
 namespace tutti::coordinator {
 namespace {
@@ -91,9 +97,13 @@ double GaussianProcess::ExpectedImprovement(const Point& point) const {
 Autotune::Autotune(const Options& options, const Tuning& initial)
     : options_(options), trying_(initial), best_(initial), warmup_left_(options.warmup_samples) {
   if (!options_.log_path.empty()) {
-    log_.open(options_.log_path);
-    log_ << "fusion_threshold_bytes,window_us,hierarchical_allreduce,hierarchical_allgather,cache,"
-            "bytes_per_us\n";
+    log_ = OpenToWrite(options_.log_path, O_WRONLY | O_TRUNC);
+    if (!log_.valid())
+      TUTTI_WARN("the log of the autotuning, {}, cannot be written: {}", options_.log_path,
+                 strerrordesc_np(errno));
+    WriteLog(
+        "fusion_threshold_bytes,window_us,hierarchical_allreduce,hierarchical_allgather,cache,"
+        "bytes_per_us\n");
   }
 }
 
@@ -200,11 +210,14 @@ Tuning Autotune::NextNumbers() const {
 }
 
 void Autotune::Log(double score) {
-  if (!log_.is_open()) return;
-  log_ << fmt::format("{},{:.1f},{:d},{:d},{:d},{:.3f}\n", trying_.fusion_threshold,
-                      static_cast<double>(trying_.window_ns) / 1e3, trying_.hierarchical_allreduce,
-                      trying_.hierarchical_allgather, trying_.cache, score)
-       << std::flush;
+  WriteLog(fmt::format("{},{:.1f},{:d},{:d},{:d},{:.3f}\n", trying_.fusion_threshold,
+                       static_cast<double>(trying_.window_ns) / 1e3, trying_.hierarchical_allreduce,
+                       trying_.hierarchical_allgather, trying_.cache, score));
+}
+
+// A full disk ends the log, and not the search.
+void Autotune::WriteLog(std::string_view line) {
+  if (log_.valid() && !WriteAll(log_.get(), line).ok()) log_.Reset();
 }
 
 }  // namespace tutti::coordinator

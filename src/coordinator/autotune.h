@@ -11,12 +11,12 @@
 // One thread at a time.
 
 #include <cstdint>
-#include <fstream>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "coordinator/round_message.h"
 
 namespace tutti::coordinator {
@@ -83,6 +83,7 @@ class Autotune {
   Phase NextPhase() const;
   Tuning NextNumbers() const;
   void Log(double score);
+  void WriteLog(std::string_view line);
 
   const Options options_;
   Phase phase_ = Phase::kNumbers;
@@ -97,7 +98,7 @@ class Autotune {
   int64_t sample_bytes_ = 0;
   int64_t sample_begin_ns_ = 0;
   bool changed_ = false;
-  std::ofstream log_;
+  UniqueFd log_;  // not valid: no log
 };
 
 }  // namespace tutti::coordinator

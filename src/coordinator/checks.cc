@@ -133,6 +133,12 @@ Status CheckRequest(const std::string& name, const Request& request,
     return InvalidArgument("a tensor's name has {} bytes, but must have 1 to {}", name.size(),
                            kMaxNameBytes);
   }
+  if (!MayBeShown(name) || !MayBeShown(request.group)) {
+    return InvalidArgument(
+        "{} \"{}\": the name of a tensor, or of its group, has a line end or "
+        "another control character",
+        Name(request.kind), Printable(name));
+  }
   if (request.shape.size() > kMaxDimensions) {
     return InvalidArgument("{} \"{}\": {} dimensions are more than {}", Name(request.kind), name,
                            request.shape.size(), kMaxDimensions);

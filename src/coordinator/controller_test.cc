@@ -485,6 +485,19 @@ TEST(ControllerTest, SurvivesWhateverAPeerSends) {
   }
 }
 
+TEST(RoundMessageTest, TextsOfARankBecomePrintableAndNamesToBeShownAreDemanded) {
+  RoundMessage message;
+  message.leaving[1] = "gone\n\x1b[2J";
+  message.pending_failures["t"].ranks.Add(1);
+  message.pending_failures["t"].sentence = "no\rway";
+  Result<RoundMessage> read = RoundMessage::Decode(message.Encode(), 2);
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  EXPECT_EQ(read->leaving[1], "gone??[2J");
+  EXPECT_EQ(read->pending_failures["t"].sentence, "no?way");
+  message.pending_failures["a line\nend"] = message.pending_failures["t"];
+  EXPECT_FALSE(RoundMessage::Decode(message.Encode(), 2).ok());
+}
+
 TEST(ControllerTest, ALostRankEndsTheRoundEverywhere) {
   SimulatedNetwork network({.num_ranks = 3});
   std::vector<std::thread> threads;

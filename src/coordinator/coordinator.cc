@@ -46,6 +46,7 @@ Coordinator::Coordinator(const Options& options)
   common_.cache_capacity = static_cast<uint64_t>(settings.cache_capacity);
   common_.fuse_groups = !settings.disable_group_fusion;
   common_.autotune = settings.autotune;
+  common_.encrypt = settings.encrypt;
   common_.controller = settings.controller;
   common_.cpu_operations = settings.cpu_operations;
   const std::string* const own_lists[] = {&settings.gpu_allreduce, &settings.gpu_allgather,
@@ -76,8 +77,10 @@ Status Coordinator::Connect() {
   TUTTI_ASSIGN(bootstrap_, Bootstrap::Create(*loop_, settings, bootstrap));
   ncclUniqueId id = {};
   TUTTI_ASSIGN(common_, AgreeOnSettings(&id));
-  TUTTI_ASSIGN(controller_plugin_, ChooseFor("HOROVOD_CONTROLLER", common_.controller));
-  TUTTI_ASSIGN(data_plugin_, ChooseFor("HOROVOD_CPU_OPERATIONS", common_.cpu_operations));
+  TUTTI_ASSIGN(controller_plugin_,
+               ChooseFor("HOROVOD_CONTROLLER", common_.controller, settings.controller));
+  TUTTI_ASSIGN(data_plugin_, ChooseFor("HOROVOD_CPU_OPERATIONS", common_.cpu_operations,
+                                       settings.cpu_operations));
   TUTTI_TRY(ChooseGpuOperations());
   TUTTI_TRY(MakeGlobalSet(common_, id));
   if (!settings.timeline.empty() && settings.timeline != "DYNAMIC") {

@@ -129,11 +129,14 @@ class Coordinator {
     std::shared_ptr<Communicators> communicators;
   };
   // Settings that rank 0 decides for all ranks, so that all act alike.
+  // HOROVOD_CACHE_CAPACITY's maximum.
+  static constexpr uint64_t kMostCached = 1u << 20;
   struct Common {
     Tuning tuning;
     uint64_t cache_capacity = 1024;
     bool fuse_groups = true;
     bool autotune = false;
+    bool encrypt = false;  // TUTTI_ENCRYPT
     std::string controller;
     std::string cpu_operations;
     std::array<std::string, kNumGpuKinds> gpu_operations;  // One for each OpKind.
@@ -155,7 +158,8 @@ class Coordinator {
   ProcessSet::Hooks MakeHooks(int id, const std::vector<int>& ranks,
                               const std::shared_ptr<Communicators>& communicators);
   Result<std::shared_ptr<OperationsPlugin>> ChooseFor(std::string_view variable,
-                                                      const std::string& list);
+                                                      const std::string& list,
+                                                      const std::string& own);
   GatherTexts TextGatherer() const;
   Status ChooseGpuOperations();
   Result<std::string> WhyNotEverywhere(const std::string& mine) const;

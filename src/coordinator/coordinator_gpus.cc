@@ -5,7 +5,6 @@
 #include <cstring>
 #include <map>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "base/log.h"
@@ -24,16 +23,17 @@ constexpr std::string_view kNccl = "nccl";
 constexpr std::string_view kMpi = "mpi";
 constexpr std::string_view kTutti = "tutti";
 
-std::vector<std::string> NamesOf(const std::string& list) {
-  std::vector<std::string> names;
-  std::istringstream text(list);
-  for (std::string name; std::getline(text, name, ',');) names.push_back(PlainName(name));
-  return names;
+using Missing = std::map<std::string_view, std::string>;  // why a library is missing, by name
+
+std::string WhyMissing(const Missing& missing, const std::string& name) {
+  const auto found = missing.find(name);
+  if (found != missing.end()) return found->second;
+  return fmt::format("there is no \"{}\" for tensors on GPUs: tutti, nccl and mpi there are", name);
 }
 
 // Returns whether a list names `name` before tutti.
 bool AsksFor(const std::string& list, std::string_view name) {
-  const auto names = NamesOf(list);
+  const auto names = NamesIn(list);
   const auto tutti = std::find(names.begin(), names.end(), kTutti);
   return std::find(names.begin(), tutti, name) != tutti;
 }
@@ -85,7 +85,7 @@ Result<std::string> Coordinator::FindGpuPlugin() {
 // Looks for a library only where a list names the library before tutti; all ranks then look.
 Status Coordinator::ChooseGpuOperations() {
   const auto& lists = common_.gpu_operations;
-  std::map<std::string_view, std::string> missing;  // why a library is missing, by name
+  Missing missing;
   const auto asked = [&](std::string_view name) {
     return std::any_of(lists.begin(), lists.end(),
                        [&](const std::string& list) { return AsksFor(list, name); });
@@ -101,21 +101,22 @@ Status Coordinator::ChooseGpuOperations() {
     bool by_library = false;
     bool by_plugin = false;
     // The first name that can be had decides; warnings about the names before come once a list.
-    for (const std::string& name : NamesOf(lists[kind])) {
-      by_library = name == kNccl && gpu_library_;
-      by_plugin = name == kMpi && gpu_plugin_;
-      if (by_library || by_plugin || name == kTutti) break;
-      const auto found = missing.find(name);
-      const std::string why =
-          found != missing.end()
-              ? found->second
-              : fmt::format("there is no \"{}\" for tensors on GPUs: tutti, nccl and mpi there are",
-                            name);
-      if (options_.rank != 0 || !warned.insert(name + lists[kind]).second) continue;
-      const bool own = lists[kind] != options_.settings.gpu_operations;
-      TUTTI_WARN(
-          "{} asks for {}, which cannot be had: {}. What comes after it is used, or Tutti's own.",
-          own ? kGpuVariables[kind] : "HOROVOD_GPU_OPERATIONS", name, why);
+    const bool own = lists[kind] != options_.settings.gpu_operations;
+    const char* const variable = own ? kGpuVariables[kind] : "HOROVOD_GPU_OPERATIONS";
+    for (const std::string& name : NamesIn(lists[kind])) {
+      if (name == kTutti) break;
+      const Status plain = MayCarryPlain(common_.encrypt, name, lists[kind]);
+      by_library = name == kNccl && gpu_library_ && plain.ok();
+      by_plugin = name == kMpi && gpu_plugin_ && plain.ok();
+      const bool fresh = warned.insert(name + lists[kind]).second;
+      if (by_library || by_plugin) {
+        if (common_.encrypt && fresh) WarnOfPlain(variable, name);
+        break;
+      }
+      if (options_.rank == 0 && fresh)
+        TUTTI_WARN(
+            "{} asks for {}, which cannot be had: {}. What comes after it is used, or Tutti's own.",
+            variable, name, plain.ok() ? WhyMissing(missing, name) : plain.message());
     }
     gpu_library_takes_[kind] = by_library;
     gpu_plugin_takes_[kind] = by_plugin;

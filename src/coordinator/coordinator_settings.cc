@@ -25,6 +25,7 @@ Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
     writer.U8(common_.tuning.hierarchical_allgather ? 1 : 0);
     writer.U8(common_.fuse_groups ? 1 : 0);
     writer.U8(common_.autotune ? 1 : 0);
+    writer.U8(common_.encrypt ? 1 : 0);
     WriteText(writer, common_.controller);
     WriteText(writer, common_.cpu_operations);
     for (const std::string& list : common_.gpu_operations) WriteText(writer, list);
@@ -35,7 +36,7 @@ Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
       bootstrap_->AllGatherV(mine, Deadline::AfterSeconds(options_.settings.init_timeout_s)));
   WireReader reader(all.front());
   std::string meeting;
-  if (!ReadText(reader, sizeof(id->internal), meeting)) {
+  if (!ReadBytes(reader, sizeof(id->internal), meeting)) {
     return RemoteError("rank 0 sent no unique id");
   }
   std::memcpy(id->internal, meeting.data(), meeting.size());
@@ -47,37 +48,48 @@ Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
   common.tuning.hierarchical_allgather = reader.U8() != 0;
   common.fuse_groups = reader.U8() != 0;
   common.autotune = reader.U8() != 0;
-  bool lists = ReadText(reader, kMaxNameBytes, common.controller) &&
-               ReadText(reader, kMaxNameBytes, common.cpu_operations);
-  for (std::string& list : common.gpu_operations) {
-    lists = lists && ReadText(reader, kMaxNameBytes, list);
-  }
+  common.encrypt = reader.U8() != 0;
+  bool lists = ReadName(reader, common.controller) && ReadName(reader, common.cpu_operations);
+  for (std::string& list : common.gpu_operations) lists = lists && ReadName(reader, list);
   if (!lists || reader.failed() || !reader.AtEnd()) {
     return RemoteError("rank 0 sent settings that this version does not understand");
+  }
+  if (!common.tuning.sane() || common.cache_capacity > kMostCached) {
+    return RemoteError(
+        "rank 0 sent settings beyond their bounds: HOROVOD_FUSION_THRESHOLD of {} bytes, "
+        "HOROVOD_CYCLE_TIME of {} ns, HOROVOD_CACHE_CAPACITY of {} tensors",
+        common.tuning.fusion_threshold, common.tuning.window_ns, common.cache_capacity);
   }
   return common;
 }
 
-// Returns a function that gathers every rank's text, by rank.
+// Returns a function that gathers every rank's text, by rank, in printable form.
 GatherTexts Coordinator::TextGatherer() const {
   return [this](const std::string& mine) -> Result<std::vector<std::string>> {
     TUTTI_ASSIGN(const std::vector<Bytes> all,
                  bootstrap_->AllGatherV(std::as_bytes(std::span(mine)),
                                         Deadline::AfterSeconds(options_.settings.init_timeout_s)));
     std::vector<std::string> texts;
-    for (const Bytes& bytes : all) {
-      texts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    }
+    for (const Bytes& bytes : all) texts.push_back(PrintableText(bytes));
     return texts;
   };
 }
 
-// Chooses the first entry of a list that every rank has. Every rank has Tutti's own.
+// Chooses the first entry of a list that every rank has. Every rank has Tutti's own. `list` is rank
+// 0's, and `own` is the list of this rank's environment.
 Result<std::shared_ptr<OperationsPlugin>> Coordinator::ChooseFor(std::string_view variable,
-                                                                 const std::string& list) {
+                                                                 const std::string& list,
+                                                                 const std::string& own) {
   if (list.empty()) return std::shared_ptr<OperationsPlugin>();
-  TUTTI_ASSIGN(const PluginChoice choice, ChoosePlugin(list, options_.rank, options_.num_ranks,
-                                                       TextGatherer(), options_.find_plugin));
+  const auto find = [&](const std::string& name, int rank,
+                        int num_ranks) -> Result<std::shared_ptr<OperationsPlugin>> {
+    TUTTI_TRY(MayLoad(name, variable, own));
+    TUTTI_TRY(MayCarryPlain(common_.encrypt, name, list));
+    return options_.find_plugin(name, rank, num_ranks);
+  };
+  TUTTI_ASSIGN(const PluginChoice choice,
+               ChoosePlugin(list, options_.rank, options_.num_ranks, TextGatherer(), find));
+  if (choice.plugin && common_.encrypt) WarnOfPlain(variable, choice.plugin->name());
   if (!choice.why.empty() && options_.rank == 0) {
     TUTTI_WARN("{} asks for {}, which cannot be had: {}. {} is used.", variable, list, choice.why,
                choice.plugin ? choice.plugin->name() : "Tutti's own");

@@ -151,6 +151,14 @@ TEST(CoordinatorTest, WhatIsWrongByItselfIsRefusedAtOnce) {
     tensor.root = 1;
     EXPECT_LT(self.TryEnqueue(tensor), 0);
     EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("the root is rank 1"));
+    for (const char* name : {"t\n", "\x1b[2J", "t\x7f", "\xc2\x9b"}) {
+      tensor.name = name;
+      EXPECT_LT(self.TryEnqueue(tensor), 0);
+      EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("control character"));
+    }
+    tensor.name = "größe";
+    EXPECT_LT(self.TryEnqueue(tensor), 0);
+    EXPECT_THAT(tuttiCoordinatorLastError(), HasSubstr("the root is rank 1"));
     tensor.kind = tuttiOpAlltoall;
     const int64_t splits[] = {5};
     tensor.splits = splits;

@@ -2,15 +2,18 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
 
+#include "base/log.h"
 #include "coordinator/library_operations.h"
 
 namespace tutti::coordinator {
 namespace {
 
 constexpr std::string_view kNcclPrefix = "nccl:";
+constexpr std::string_view kTuttisOwn = "tutti";
 
 // Looks for several libraries of a kind, of which at most one has started the process.
 std::vector<std::string> LibrariesOf(const std::string& name) {
@@ -58,6 +61,40 @@ std::string PlainName(std::string_view name) {
   return plain;
 }
 
+std::vector<std::string> NamesIn(const std::string& list) {
+  std::vector<std::string> names;
+  std::istringstream text(list);
+  for (std::string name; std::getline(text, name, ',');) names.push_back(PlainName(name));
+  return names;
+}
+
+Status MayLoad(const std::string& name, std::string_view variable, const std::string& own) {
+  const std::vector<std::string> names = NamesIn(own);
+  if (!name.starts_with(kNcclPrefix) || std::find(names.begin(), names.end(), name) != names.end())
+    return Status::Ok();
+  return InvalidUsage(
+      "{} of this rank's environment does not name {}, and a rank loads no library that another "
+      "rank names; set {} alike on all ranks",
+      variable, name, variable);
+}
+
+Status MayCarryPlain(bool encrypt, const std::string& name, const std::string& list) {
+  const std::vector<std::string> names = NamesIn(list);
+  const bool has_tutti = std::find(names.begin(), names.end(), kTuttisOwn) != names.end();
+  if (!encrypt || !has_tutti) return Status::Ok();
+  return InvalidUsage(
+      "TUTTI_ENCRYPT is set, and only Tutti's own operations encrypt; a list without tutti insists "
+      "on {}",
+      name);
+}
+
+void WarnOfPlain(std::string_view variable, std::string_view plugin) {
+  TUTTI_WARN(
+      "TUTTI_ENCRYPT is set, but {} asks for {}, which sends data and names of tensors without "
+      "encryption; leave {} unset to have them encrypted",
+      variable, plugin, variable);
+}
+
 Result<std::shared_ptr<OperationsPlugin>> FindViablePlugin(const std::string& name, int rank,
                                                            int num_ranks) {
   if (name.starts_with(kNcclPrefix)) {
@@ -81,10 +118,8 @@ Result<std::shared_ptr<OperationsPlugin>> FindViablePlugin(const std::string& na
 Result<PluginChoice> ChoosePlugin(const std::string& list, int rank, int num_ranks,
                                   const GatherTexts& gather, const FindPluginFor& find) {
   PluginChoice choice;
-  std::istringstream names(list);
-  for (std::string name; std::getline(names, name, ',');) {
-    name = PlainName(name);
-    if (name == "tutti") return choice;
+  for (const std::string& name : NamesIn(list)) {
+    if (name == kTuttisOwn) return choice;
     auto found = find(name, rank, num_ranks);
     // Ranks compare the plugins they found, and the names in their lists, because all must use the
     // same plugin.
@@ -92,11 +127,13 @@ Result<PluginChoice> ChoosePlugin(const std::string& list, int rank, int num_ran
                                  ? fmt::format("{} {}", name, (*found)->name())
                                  : fmt::format("- rank {}: {}", rank, found.status().message());
     TUTTI_ASSIGN(const std::vector<std::string> all, gather(mine));
+    // The rank's own text comes back in the form in which all ranks get texts.
+    const std::string& own = all[static_cast<size_t>(rank)];
     std::string missing;
     for (const std::string& theirs : all) {
-      if (theirs != mine && missing.empty()) missing = theirs;
+      if (theirs != own && missing.empty()) missing = theirs;
     }
-    if (!found.ok()) missing = mine;
+    if (!found.ok()) missing = own;
     if (missing.empty()) {
       choice.plugin = std::move(*found);
       return choice;

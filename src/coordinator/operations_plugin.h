@@ -64,6 +64,21 @@ class OperationsPlugin {
 // path.
 std::string PlainName(std::string_view name);
 
+// Returns the entries of a comma-separated list as plain names.
+std::vector<std::string> NamesIn(const std::string& list);
+
+// Return ok where this rank may use the plugin of a name, and else the reason.
+//
+// MayLoad: a library of any path ("nccl:LIBRARY") is loaded only where this rank's own list, `own`,
+// names the library. Rank 0 decides which list counts, but must not choose what other processes
+// load. `variable` is the name of the list.
+Status MayLoad(const std::string& name, std::string_view variable, const std::string& own);
+// MayCarryPlain: plugins do not encrypt. With encryption (TUTTI_ENCRYPT) a list that names tutti,
+// too, leaves plugins out. A list without tutti asks for a plugin whatever that means.
+Status MayCarryPlain(bool encrypt, const std::string& name, const std::string& list);
+// Warns that a plugin carries data although encryption is asked for.
+void WarnOfPlain(std::string_view variable, std::string_view plugin);
+
 // Finds the plugin of a name: "mpi", "gloo", "ccl", or "nccl:" and a library. Returns the first of
 // its kind that is viable. InvalidUsage, with the reasons, where there is none.
 Result<std::shared_ptr<OperationsPlugin>> FindViablePlugin(const std::string& name, int rank,

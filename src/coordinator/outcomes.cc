@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "base/text.h"
 #include "coordinator/operations_plugin.h"
 
 namespace tutti::coordinator {
@@ -30,8 +31,8 @@ Result<FirstFailure> CompareOutcomes(
   for (size_t i = 0; i < all.size(); ++i) {
     if (!all[i].failed) continue;
     all[i].text[sizeof(all[i].text) - 1] = '\0';
-    if (!first) first = {i, all[i].text};
-    if (!all[i].derived) return FirstFailure({i, all[i].text});
+    if (!first) first = {i, Printable(all[i].text)};
+    if (!all[i].derived) return FirstFailure({i, Printable(all[i].text)});
   }
   return first;
 }

@@ -64,12 +64,32 @@ void WriteText(WireWriter& writer, std::string_view text) {
   writer.Raw(std::as_bytes(std::span(text)));
 }
 
-bool ReadText(WireReader& reader, size_t limit, std::string& text) {
+bool ReadBytes(WireReader& reader, size_t limit, std::string& bytes) {
   const uint32_t size = reader.U32();
   if (size > limit || size > reader.remaining()) return false;
-  const auto bytes = reader.Raw(size);
-  text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  bytes = AsText(reader.Raw(size));
   return !reader.failed();
+}
+
+bool ReadName(WireReader& reader, std::string& name) {
+  return ReadBytes(reader, kMaxNameBytes, name) && MayBeShown(name);
+}
+
+bool ReadSentence(WireReader& reader, size_t limit, std::string& sentence) {
+  if (!ReadBytes(reader, limit, sentence)) return false;
+  sentence = Printable(sentence);
+  return true;
+}
+
+bool MayBeShown(std::string_view name) {
+  char before = 0;
+  for (const char c : name) {
+    const auto byte = static_cast<uint8_t>(c);
+    if (byte < 0x20 || byte == 0x7f) return false;
+    if (before == '\xc2' && byte >= 0x80 && byte < 0xa0) return false;
+    before = c;
+  }
+  return true;
 }
 
 void WriteRequest(WireWriter& writer, const Request& request) {
@@ -124,7 +144,7 @@ bool ReadRequest(WireReader& reader, Request& request) {
   request.prescale = std::bit_cast<double>(reader.U64());
   request.postscale = std::bit_cast<double>(reader.U64());
   if (!ReadShape(reader, request.shape)) return false;
-  if (!ReadText(reader, kMaxNameBytes, request.group)) return false;
+  if (!ReadName(reader, request.group)) return false;
   request.group_size = reader.U32();
   return !reader.failed();
 }

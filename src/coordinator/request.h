@@ -84,7 +84,15 @@ inline constexpr size_t kMaxNameBytes = 4096;
 inline constexpr size_t kMaxDimensions = 4096;  // a process set's ranks are sent as a shape
 
 void WriteText(WireWriter& writer, std::string_view text);
-[[nodiscard]] bool ReadText(WireReader& reader, size_t limit, std::string& text);
+// Read a text of at most `limit` bytes, and return false where there is none. ReadBytes takes any
+// bytes. ReadName refuses a name that no log should show (MayBeShown): the ranks compare names, so
+// that a name cannot be changed. ReadSentence makes the text printable (base/text.h).
+[[nodiscard]] bool ReadBytes(WireReader& reader, size_t limit, std::string& bytes);
+[[nodiscard]] bool ReadName(WireReader& reader, std::string& name);
+[[nodiscard]] bool ReadSentence(WireReader& reader, size_t limit, std::string& sentence);
+// Returns whether a name has no control characters, neither those of ASCII nor those that UTF-8
+// adds (U+0080 to U+009F). Terminals take control characters for commands.
+bool MayBeShown(std::string_view name);
 void WriteRequest(WireWriter& writer, const Request& request);
 // Reads a request. Returns false when the bytes are no request.
 [[nodiscard]] bool ReadRequest(WireReader& reader, Request& request);

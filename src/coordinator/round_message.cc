@@ -6,8 +6,6 @@ namespace tutti::coordinator {
 namespace {
 
 constexpr size_t kMaxTextBytes = 65536;
-// Longer than anybody waits for more tensors, and far from overflows of times.
-constexpr int64_t kLongestWindowNs = int64_t{86'400} * 1'000'000'000;
 
 void WriteClaim(WireWriter& writer, const Claim& claim) {
   writer.U64(claim.order);
@@ -45,7 +43,7 @@ bool ReadTexts(WireReader& reader, int num_ranks, std::map<int, std::string>& te
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t rank = reader.U32();
     if (rank >= static_cast<uint32_t>(num_ranks)) return false;
-    if (!ReadText(reader, kMaxTextBytes, texts[static_cast<int>(rank)])) return false;
+    if (!ReadSentence(reader, kMaxTextBytes, texts[static_cast<int>(rank)])) return false;
   }
   return !reader.failed();
 }
@@ -65,7 +63,7 @@ bool ReadByName(WireReader& reader, std::map<std::string, Value>& map, Read read
   for (uint32_t i = 0; i < count; ++i) {
     std::string name;
     Value value;
-    if (!ReadText(reader, kMaxNameBytes, name) || !read(value)) return false;
+    if (!ReadName(reader, name) || !read(value)) return false;
     map.insert_or_assign(std::move(name), std::move(value));
   }
   return !reader.failed();
@@ -97,8 +95,7 @@ bool ReadTuning(WireReader& reader, std::optional<Tuning>& tuning) {
   tuning->hierarchical_allreduce = reader.U8() != 0;
   tuning->hierarchical_allgather = reader.U8() != 0;
   tuning->cache = reader.U8() != 0;
-  return tuning->fusion_threshold >= 0 && tuning->window_ns >= 0 &&
-         tuning->window_ns <= kLongestWindowNs;
+  return tuning->sane();
 }
 
 }  // namespace
@@ -181,7 +178,8 @@ Result<RoundMessage> RoundMessage::Decode(std::span<const std::byte> bytes, int 
   };
   const auto read_failure = [&](PendingFailure& entry) {
     entry.check = reader.U64();
-    return entry.ranks.Read(reader, num_ranks) && ReadText(reader, kMaxTextBytes, entry.sentence);
+    return entry.ranks.Read(reader, num_ranks) &&
+           ReadSentence(reader, kMaxTextBytes, entry.sentence);
   };
   if (!ReadByName(reader, message.claims, read_claim) || !message.joining.Read(reader, num_ranks) ||
       !ReadTexts(reader, num_ranks, message.leaving) ||

@@ -35,6 +35,15 @@ struct Tuning {
   bool hierarchical_allreduce = false;
   bool hierarchical_allgather = false;
   bool cache = true;
+
+  // The maxima of HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME.
+  static constexpr int64_t kMostFusionBytes = int64_t{1} << 34;
+  static constexpr int64_t kLongestWindowNs = 10'000'000'000;
+  // Returns whether the numbers are within the bounds of the settings.
+  bool sane() const {
+    return fusion_threshold >= 0 && fusion_threshold <= kMostFusionBytes && window_ns >= 0 &&
+           window_ns <= kLongestWindowNs;
+  }
   friend bool operator==(const Tuning&, const Tuning&) = default;
 };
 

@@ -132,7 +132,7 @@ bool SetWaits::Read(WireReader& reader, int num_ranks) {
   const uint32_t num_names = reader.U32();
   for (uint32_t i = 0; i < num_names; ++i) {
     std::string name;
-    if (!ReadText(reader, kMaxNameBytes, name)) return false;
+    if (!ReadName(reader, name)) return false;
     Places& sets = places[name];
     const uint32_t num_sets = reader.U32();
     for (uint32_t k = 0; k < num_sets; ++k) {

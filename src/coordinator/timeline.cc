@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "sys/host.h"
 
 namespace tutti::coordinator {
@@ -64,8 +65,8 @@ Timeline::Timeline(int rank, WallClock clock, std::function<void()> flush_later)
 Status Timeline::Open(const std::string& path, bool mark_rounds) {
   const MutexLock lock(mutex_);
   if (is_open()) return InvalidUsage("a timeline is being written already");
-  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (fd.get() < 0) {
+  UniqueFd fd = OpenToWrite(path, O_RDWR | O_TRUNC);
+  if (!fd.valid()) {
     return InvalidArgument("the timeline {} cannot be written: {}", path, strerrordesc_np(errno));
   }
   if (pwrite(fd.get(), "[\n]\n", 4, 0) != 4) {

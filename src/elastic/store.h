@@ -38,6 +38,12 @@ inline constexpr size_t kMaxKeyBytes = 200;
 inline constexpr size_t kMaxValueBytes = 1u << 20;
 // A job has a key for each worker that it ever started.
 inline constexpr size_t kMaxKeys = 1u << 16;
+// The most bytes that clients' keys and values take together, and the most bytes of requests that
+// have come in part. The list of members and 1 KB for each of 60,000 workers fit.
+inline constexpr size_t kMaxStoreBytes = 64u << 20;
+// The most connections. The largest job has 16,000 workers with one connection each; a worker that
+// comes back may leave a dead connection behind for a while.
+inline constexpr size_t kMaxStoreConnections = 1u << 15;
 
 // Returns the key for the store of the job whose TUTTI_COMM_KEY is `secret`. Nothing else uses this
 // key.

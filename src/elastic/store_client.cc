@@ -96,7 +96,7 @@ Result<Entry> StoreClient::Exchange(const Bytes& request, uint32_t wait_ms) {
   Bytes message(size);
   TUTTI_TRY(socket_.RecvAll(message, limits));
   TUTTI_ASSIGN(Answer answer, ParseAnswer(message));
-  if (answer.outcome == Outcome::kRefused) return InvalidUsage("{}", answer.value);
+  if (answer.outcome == Outcome::kRefused) return InvalidUsage("{}", Printable(answer.value));
   if (answer.outcome == Outcome::kNotYet) return Entry{};
   return Entry{answer.version, std::move(answer.value)};
 }

@@ -33,6 +33,8 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
 
   uint64_t Set(const std::string& key, std::string value) {
     Entry& entry = entries_[key];
+    if (entry.version == 0) stored_ += key.size();
+    stored_ += value.size() - entry.value.size();
     entry = {++last_version_, std::move(value)};
     const auto [begin, end] = waiting_.equal_range(key);
     std::vector<uint64_t> awake;
@@ -46,7 +48,12 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     }
     return entry.version;
   }
-  void Erase(const std::string& key) { entries_.erase(key); }
+  void Erase(const std::string& key) {
+    const auto found = entries_.find(key);
+    if (found == entries_.end()) return;
+    stored_ -= key.size() + found->second.value.size();
+    entries_.erase(found);
+  }
   Entry Get(const std::string& key) const {
     const auto found = entries_.find(key);
     return found == entries_.end() ? Entry{} : found->second;
@@ -66,6 +73,10 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
   };
 
   void Admit(SealedSocket socket) {
+    if (connections_.size() >= kMaxStoreConnections) {
+      TUTTI_WARN("the elastic store has {} connections and takes no more", kMaxStoreConnections);
+      return;
+    }
     const uint64_t number = next_connection_++;
     auto connection = std::make_unique<Connection>();
     connection->socket = std::move(socket);
@@ -82,6 +93,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     const auto found = connections_.find(number);
     StopWaiting(number, *found->second);
     loop_.RemoveFd(found->second->socket.fd());
+    incoming_ -= found->second->in.size();
     connections_.erase(found);
   }
 
@@ -116,6 +128,9 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     TUTTI_TRY(Flush(connection));
     TUTTI_ASSIGN(const int64_t got, connection.socket.TryRecv(connection.in));
     if (got == kEndOfStream) return Status(Code::kInProgress, "closed");
+    incoming_ += static_cast<size_t>(got);
+    if (incoming_ > kMaxStoreBytes)
+      return RemoteError("unfinished requests of {} bytes in all", incoming_);
     return TakeRequest(number, connection);
   }
 
@@ -131,6 +146,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
       return RemoteError("a request before the answer to the one before");
     }
     TUTTI_ASSIGN(const Request request, ParseRequest(std::span(connection.in).subspan(4)));
+    incoming_ -= connection.in.size();
     connection.in.clear();
     Serve(number, connection, request);
     return Status::Ok();
@@ -142,6 +158,11 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
       if (entries_.size() >= kMaxKeys && !entries_.contains(request.key)) {
         return Send(number, {Outcome::kRefused, 0,
                              fmt::format("the store holds {} keys and takes no more", kMaxKeys)});
+      }
+      if (const size_t bytes = StoredWith(request); bytes > kMaxStoreBytes && bytes > stored_) {
+        return Send(number, {Outcome::kRefused, 0,
+                             fmt::format("the store holds {} bytes and takes no more than {}",
+                                         stored_, kMaxStoreBytes)});
       }
       const uint64_t version = Set(request.key, request.value);
       Send(number, {Outcome::kDone, version, ""});
@@ -161,6 +182,14 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
         loop_.AddTimer(int64_t{request.wait_ms} * 1'000'000, [weak = weak_from_this(), number] {
           if (const auto self = weak.lock()) self->GiveUp(number);
         });
+  }
+
+  // Returns the bytes that the store would hold after a set.
+  size_t StoredWith(const Request& request) const {
+    const auto found = entries_.find(request.key);
+    const size_t before =
+        found == entries_.end() ? 0 : request.key.size() + found->second.value.size();
+    return stored_ - before + request.key.size() + request.value.size();
   }
 
   void GiveUp(uint64_t number) {
@@ -196,6 +225,8 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
   const OnSet on_set_;
   std::unique_ptr<AuthAcceptor> acceptor_;
   std::map<std::string, Entry> entries_;
+  size_t stored_ = 0;    // the bytes of all keys and values
+  size_t incoming_ = 0;  // the bytes of requests that have come in part, of all connections
   uint64_t last_version_ = 0;
   uint64_t next_connection_ = 1;
   std::map<uint64_t, std::unique_ptr<Connection>> connections_;

@@ -60,6 +60,23 @@ std::thread AsleepIn(std::function<void()> wait) {
   return thread;
 }
 
+TEST_F(Store, TakesABoundedNumberOfBytes) {
+  const auto client = NewClient();
+  const std::string value(kMaxValueBytes, 'v');
+  size_t taken = 0;
+  Result<uint64_t> set = client->Set("0", value);
+  while (set.ok() && taken <= kMaxStoreBytes / kMaxValueBytes)
+    set = client->Set(std::to_string(++taken), value);
+  EXPECT_LT(taken, kMaxStoreBytes / kMaxValueBytes);
+  EXPECT_THAT(set.status().message(), HasSubstr("takes no more than"));
+  // A shorter value in the place of a longer value is taken, and makes room.
+  EXPECT_TRUE(client->Set("0", "short").ok());
+  EXPECT_TRUE(client->Set("last", value).ok());
+  EXPECT_FALSE(client->Set("more", value).ok());
+  server_->Erase("last");
+  EXPECT_TRUE(client->Set("more", value).ok());
+}
+
 TEST_F(Store, KeepsWhatIsSet) {
   const auto client = NewClient();
   const auto missing = client->Get("a", 0, 0);

@@ -44,7 +44,7 @@ class GpuChannels final : public DeviceOperations {
   using MakeConnector = std::function<std::unique_ptr<NetConnector>(WaitWatcher&, int device)>;
   struct Options {
     int threads = 1;               // The number of KernelProxies, where data passes a network.
-    std::string network;           // The network's name, such as "Socket".
+    NetworkNames network;          // The network; empty where no data passes a network.
     MakeConnector make_connector;  // Null where no data passes a network.
     // See ChannelReach. All ranks give the same value.
     double network_bytes_per_us = 0;
@@ -195,7 +195,7 @@ class GpuChannels final : public DeviceOperations {
   int num_ranks() const { return peers().bootstrap->num_ranks(); }
 
   StopWatcher stop_watcher_;
-  std::string network_;
+  NetworkNames network_;
   std::unique_ptr<ChannelConnections> connections_;
   std::vector<Proxied> proxied_;
   std::vector<Proxied> lanes_;  // The proxies that send for other ranks of the host.

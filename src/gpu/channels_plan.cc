@@ -36,17 +36,17 @@ std::string GpuChannels::DescribePath() const {
                                     ? "GPU memory within a host"
                                     : "shared host memory within a host";
   const std::string direct = connections_->DescribeDirect();
-  return fmt::format(
-      "rings over {} channels: {}, {}", connections_->shape().channels, here,
-      proxied_.empty()
-          ? std::string("no network")
-          : fmt::format("{} between hosts by {} proxy threads{}{}{}", network_, proxied_.size(),
-                        direct.empty() ? "" : ", ", direct, DescribePxn(connections_->pxn())));
+  return fmt::format("rings over {} channels: {}, {}", connections_->shape().channels, here,
+                     proxied_.empty()
+                         ? std::string("no network")
+                         : fmt::format("{} between hosts by {} proxy threads{}{}{}", network_.name,
+                                       proxied_.size(), direct.empty() ? "" : ", ", direct,
+                                       DescribePxn(connections_->pxn())));
 }
 
 std::string_view GpuChannels::TransportTo(int peer) const {
   const bool here = peer == rank() || connections_->InWindow(peer);
-  return here ? std::string_view("gpu") : std::string_view(network_);
+  return here ? std::string_view("gpu") : std::string_view(network_.name);
 }
 
 std::string GpuChannels::DescribePlan(const CollectiveTask& task, const Plan& plan) const {

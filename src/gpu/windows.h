@@ -27,6 +27,7 @@
 
 #include "backend/cuda/ipc_memory.h"
 #include "backend/cuda/memory.h"
+#include "base/erased.h"
 #include "base/status.h"
 #include "operations/agreement.h"
 #include "operations/operations.h"
@@ -53,7 +54,7 @@ struct TriedWindows {
 struct GpuPeers : JointRanks {
   const cuda::Device* device = nullptr;
   FdServer* fd_server = nullptr;
-  FdKey key = {};
+  Erased<FdKey> key = {};
   MachineMap machines;
 
   // Fetches a descriptor that `rank` offers.

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/text.h"
+
 namespace tutti {
 
 StatusWire StatusWire::Of(const Status& status) {
@@ -21,7 +23,7 @@ Status StatusWire::From(int rank, const PeerInfo& peer) const {
   const bool known = code <= static_cast<uint8_t>(Code::kTimeout);
   const std::string_view said(text, strnlen(text, sizeof(text)));
   return Status(known ? static_cast<Code>(code) : Code::kRemoteError,
-                fmt::format("{}: {}", RankName(rank, peer), said));
+                fmt::format("{}: {}", RankName(rank, peer), Printable(said)));
 }
 
 // Every rank looks through the Statuses in the order of the ranks, and therefore all ranks find the

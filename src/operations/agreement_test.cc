@@ -77,6 +77,14 @@ TEST_F(JointStepTest, AStatusPrecedesEachOfferAndTheFirstRefusalCounts) {
   EXPECT_EQ(sizes_, std::vector<size_t>{sizeof(StatusWire) + sizeof(Offer)});
 }
 
+TEST_F(JointStepTest, AReasonOfAnotherRankIsMadePrintable) {
+  OthersSay(InvalidUsage("a line\nand \x1b[2J"), Status::Ok());
+  const Result<Agreement> agreed = ranks_.Agree(Status::Ok());
+  ASSERT_TRUE(agreed.ok());
+  EXPECT_NE(agreed->refusal.message().find("a line?and ?[2J"), std::string::npos)
+      << agreed->refusal.message();
+}
+
 TEST_F(JointStepTest, AllGoOnWhereNoRankRefuses) {
   OthersSay(Status::Ok(), Status::Ok());
   const Result<Agreement> agreed = ranks_.Agree(Status::Ok());

@@ -34,10 +34,11 @@ HostOperations::HostOperations(Parts parts)
       watch_(*parts.watch),
       wait_policy_(parts.wait_policy),
       one_sided_network_(std::move(parts.one_sided_network)),
-      network_name_(parts.network != nullptr ? parts.network->name() : ""),
+      network_(NetworkNames::Of(parts.network.get())),
       order_(parts.rank, parts.timeout_s),
       profiler_(std::move(parts.profiler)),
-      arena_(std::move(parts.arena)) {
+      arena_(std::move(parts.arena)),
+      copy_permit_(std::move(parts.copy_permit)) {
   const auto num_ranks = static_cast<int>(peers_.size());
   connections_ = std::make_unique<Connections>(rank_, PlacesInArena(rank_, machines_), arena_.arena,
                                                std::move(parts.net),
@@ -175,7 +176,7 @@ std::string HostOperations::DescribeTransports() const {
     text += ranks.size() > 1 ? fmt::format("ranks {} on {} by shared memory", list, peer.host)
                              : fmt::format("rank {} on {} alone", list, peer.host);
   }
-  if (machines.size() > 1) text += fmt::format("; between these by the network {}", network_name_);
+  if (machines.size() > 1) text += fmt::format("; between these by the network {}", network_.name);
   if (arena_.numa >= 0) text += fmt::format("; memory of this rank on NUMA node {}", arena_.numa);
   return text;
 }
@@ -183,7 +184,7 @@ std::string HostOperations::DescribeTransports() const {
 std::string_view HostOperations::TransportTo(int peer) const {
   const auto& leader = machines_.leader;
   const bool here = leader[static_cast<size_t>(peer)] == leader[static_cast<size_t>(rank_)];
-  return here ? std::string_view("shm") : std::string_view(network_name_);
+  return here ? std::string_view("shm") : std::string_view(network_.name);
 }
 
 }  // namespace tutti

@@ -70,6 +70,8 @@ class HostOperations final : public Operations {
     std::shared_ptr<Profiler> profiler;
     WaitPolicy wait_policy;
     bool may_pull = true;  // Peers may read user buffers where they lie.
+    // The permit for copies between processes, where ranks copy (transport/shm/remote_copy.h).
+    std::shared_ptr<void> copy_permit;
     double timeout_s = 0;  // The longest wait of a ticket for its turn while no operation runs.
     double connect_timeout_s = 0;
   };
@@ -98,6 +100,7 @@ class HostOperations final : public Operations {
   bool MapsPeerMemory() const override { return true; }
   WaitPolicy wait_policy() const override { return wait_policy_; }
   OneSidedNetwork one_sided_network() const override { return one_sided_network_; }
+  NetworkNames network_names() const override { return network_; }
 
   // Give back the pages of the arena that hold only data. Each rank gives back its own stage and
   // the FIFOs that it reads. The kernel provides new, zeroed pages at the next access. FIFOs before
@@ -124,13 +127,14 @@ class HostOperations final : public Operations {
   Watch& watch_;
   const WaitPolicy wait_policy_;
   const OneSidedNetwork one_sided_network_;
-  const std::string network_name_;  // empty when all ranks share the arena
+  const NetworkNames network_;  // empty when all ranks share the arena
   TicketOrder order_;
   const std::shared_ptr<Profiler> profiler_;
   SharedArena arena_;
   std::unique_ptr<Connections> connections_;
   std::optional<StageGroup> stages_;  // Present where all ranks share the arena.
-  std::optional<PullReach> pull_;     // Present where peers may read user buffers.
+  const std::shared_ptr<void> copy_permit_;
+  std::optional<PullReach> pull_;  // Present where peers may read user buffers.
   std::unique_ptr<Executor> executor_;
 };
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/erased.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -89,9 +90,14 @@ class Candidates {
   const std::string& refusals() const { return refusals_; }
 
  private:
+  // Encryption leaves networks without encryption out, unless the user names the network.
   bool Admits(std::string_view name) const {
-    return usable_.size() < kMostOffers &&
-           (settings_.net.empty() || EqualIgnoringCase(settings_.net, name));
+    if (usable_.size() >= kMostOffers) return false;
+    if (!settings_.net.empty()) return EqualIgnoringCase(settings_.net, name);
+    if (!settings_.encrypt || name == kSocket) return true;
+    TUTTI_INFO(kLogInit | kLogNet, "net {} is not used: it has no encryption (TUTTI_ENCRYPT)",
+               name);
+    return false;
   }
   void Consider(std::string_view name, Result<std::unique_ptr<Net>> opened,
                 std::shared_ptr<PluginLibrary> plugin = nullptr) {
@@ -106,7 +112,7 @@ class Candidates {
 
   Proxy& proxy_;
   const Settings& settings_;
-  const Key key_;
+  const Erased<Key> key_;
   std::vector<Candidate> usable_;
   std::string refusals_;
 };
@@ -117,6 +123,25 @@ class Candidates {
 Key NetworkKey(const Key& job, const Settings& settings) {
   if (!settings.encrypt || settings.comm_key.empty()) return job;
   return WithSecret(job, settings.comm_key, "network");
+}
+
+// Returns InvalidUsage if encryption has no secret. All ranks return the same, because the ranks of
+// a communicator compare whether encryption is asked for, and with which secret (peer_info.cc).
+Status CheckSecret(const Settings& settings) {
+  if (!settings.encrypt || !settings.comm_key.empty()) return Status::Ok();
+  return InvalidUsage(
+      "TUTTI_ENCRYPT is set without a secret, and a network carries data between the ranks: set "
+      "TUTTI_COMM_KEY to the same text on every rank, at best 32 random bytes in hexadecimal, or "
+      "call ncclSetEncryption with a key. Whoever sees the job's id could read data that only the "
+      "id protects");
+}
+
+// Returns sockets for one-sided operations, which need a secret as other data does.
+Result<std::unique_ptr<Net>> OpenSockets(Proxy& proxy, const Settings& settings,
+                                         const Bootstrap& bootstrap) {
+  TUTTI_TRY(CheckSecret(settings));
+  return SocketNet::Create(proxy.loop(), NetworkKey(bootstrap.key_holder().key, settings), settings,
+                           {});
 }
 
 }  // namespace
@@ -136,6 +161,7 @@ Status CheckNetName(const Settings& settings) {
 
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
                                      const JointRanks& ranks, std::shared_ptr<NetEvents> events) {
+  TUTTI_TRY(CheckSecret(settings));
   Candidates candidates(proxy, settings, NetworkKey(ranks.bootstrap->key_holder().key, settings));
   candidates.Find();
   JointStep<Offer> step(ranks);
@@ -152,11 +178,11 @@ Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
     auto chosen = std::find_if(candidates.usable().begin(), candidates.usable().end(),
                                [&](const Candidate& c) { return HashOfName(c.name) == name; });
     TUTTI_INFO(kLogInit | kLogNet, "net {} carries data between hosts", chosen->name);
-    if (settings.encrypt && ranks.me() == 0 && !EqualIgnoringCase(chosen->name, kSocket)) {
+    if (settings.encrypt && !EqualIgnoringCase(chosen->name, kSocket)) {
       TUTTI_WARN(
-          "encryption is asked for, but the network {} between hosts has "
-          "none: NCCL_NET=Socket does",
-          chosen->name);
+          "TUTTI_ENCRYPT is set, but NCCL_NET, or the config's netName, asks for the network {}, "
+          "which has no encryption: the data of rank {} travel between hosts as they are",
+          chosen->name, ranks.me());
     }
     if (chosen->plugin)
       return PluginNet::Create(chosen->plugin, offers[0].number, std::move(events));
@@ -179,8 +205,7 @@ Operations::OneSidedNetwork ChooseOneSided(Proxy& proxy, const Settings& setting
                                            int device) {
   Operations::OneSidedNetwork chosen = {net, device};
   if (net == nullptr || net->rma() == nullptr) {
-    Result<std::unique_ptr<Net>> sockets = SocketNet::Create(
-        proxy.loop(), NetworkKey(bootstrap.key_holder().key, settings), settings, {});
+    Result<std::unique_ptr<Net>> sockets = OpenSockets(proxy, settings, bootstrap);
     const Status status = sockets.ok() ? (*sockets)->IsViable() : sockets.status();
     TUTTI_INFO(kLogInit | kLogNet, "{} has no one-sided operations; {}",
                net != nullptr ? net->name() : "what joins the ranks",
@@ -193,6 +218,8 @@ Operations::OneSidedNetwork ChooseOneSided(Proxy& proxy, const Settings& setting
     device = 0;
   }
   if (net == nullptr) return chosen;
+  // Plugins have no encryption.
+  if (settings.encrypt && settings.net.empty()) return chosen;
   const std::vector<std::string>& paths = net->devices()[static_cast<size_t>(device)].pci_paths;
   chosen.groups = RmaPlugins::Find(settings, paths.empty() ? std::string() : paths.front());
   return chosen;

@@ -4,6 +4,11 @@
 // for NCCL, in the order of NCCL_NET_PLUGIN, then InfiniBand verbs ("IB"), then TCP sockets
 // ("Socket"). The first network that every rank can use is chosen. NCCL_NET, or the config's
 // netName, admits a single name.
+//
+// Only sockets encrypt. With encryption (TUTTI_ENCRYPT, ncclSetEncryption) other networks are left
+// out unless the single name is theirs; then every rank warns. Encryption needs a secret
+// (TUTTI_COMM_KEY, or the key of ncclSetEncryption) as soon as a network carries data; without a
+// secret the communicator fails on every rank. Ranks of one machine that share memory need neither.
 
 #include <memory>
 

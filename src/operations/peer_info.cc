@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "base/erased.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "bootstrap/job_secret.h"

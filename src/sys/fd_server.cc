@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/erased.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "sys/fd_wire.h"
@@ -75,7 +76,7 @@ class FdServerImpl final : public FdServer {
  private:
   struct Offered {
     int fd;
-    FdKey key;
+    Erased<FdKey> key;
   };
   struct Client {
     UniqueFd fd;
@@ -183,7 +184,7 @@ void FdServerImpl::Serve(uint64_t serial) {
 // name.
 bool FdServerImpl::Challenge(Client& client, const fd_wire::Message& hello) {
   if (hello.type != fd_wire::kHello) return false;
-  FdKey key;
+  Erased<FdKey> key;
   {
     const MutexLock lock(mutex_);
     const auto offer = offers_.find(hello.id);

@@ -2,10 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
-#include <fstream>
 #include <iterator>
 
+#include "base/file.h"
 #include "topology/machine_xml.h"
 
 namespace tutti::topology {
@@ -155,19 +154,7 @@ class Writer {
 std::string FormatMachineXml(const Machine& machine) { return Writer().Write(machine); }
 
 Status WriteXmlText(const std::string& text, const std::string& path) {
-  const std::string beside = path + ".part";
-  {
-    std::ofstream stream(beside, std::ios::binary | std::ios::trunc);
-    stream << text;
-    stream.close();
-    if (!stream) return ErrnoError(errno, fmt::format("cannot write {}", beside));
-  }
-  if (std::rename(beside.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    std::remove(beside.c_str());
-    return ErrnoError(error, fmt::format("cannot write {}", path));
-  }
-  return Status::Ok();
+  return ReplaceFile(path, text);
 }
 
 }  // namespace tutti::topology

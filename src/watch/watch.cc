@@ -237,8 +237,7 @@ void Watch::AppendText(std::string_view text, Bytes& bytes) {
 }
 
 std::string Watch::TextOf(std::span<const std::byte> bytes) {
-  return std::string(reinterpret_cast<const char*>(bytes.data()),
-                     std::min(bytes.size(), kMaxTextBytes));
+  return PrintableText(bytes.first(std::min(bytes.size(), kMaxTextBytes)));
 }
 
 std::string Watch::NameOf(int rank) const { return rank_names_[static_cast<size_t>(rank)]; }

@@ -318,6 +318,13 @@ TEST(WatchTest, TheStopHookMayAskTheWatch) {
   EXPECT_EQ(heard, (std::vector<std::string>{"it broke", "it broke"}));
 }
 
+TEST(WatchTest, AReasonOfAnotherRankIsMadePrintable) {
+  Network network(2);
+  network.watch(0).Stop(InternalError("a line\nand \x1b[2J"), /*tell=*/true);
+  EXPECT_EQ(network.watch(0).StopReason().message(), "a line\nand \x1b[2J");
+  EXPECT_EQ(network.watch(1).StopReason().message(), "a line?and ?[2J");
+}
+
 TEST(WatchTest, ALossEndsJointCallsAlsoAfterAStop) {
   Network network(2);
   Watch& watch = network.watch(0);

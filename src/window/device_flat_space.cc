@@ -6,6 +6,7 @@
 
 #include "backend/cuda/memory.h"
 #include "backend/cuda/own_stream.h"
+#include "base/erased.h"
 #include "base/mutex.h"
 #include "sys/host.h"
 #include "sys/huge_pages.h"
@@ -100,7 +101,7 @@ class DeviceFlatSpace final : public FlatSpace {
  private:
   const cuda::Device& device_;
   FdServer& fd_server_;
-  const FdKey key_;
+  const Erased<FdKey> key_;
   const uint64_t stride_;
   cuda::AddressRange range_;
   Mutex mutex_;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <functional>
 #include <string>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "conformance/processes.h"
+#include "tutti/tutti.h"
 
 namespace {
 
@@ -118,6 +120,85 @@ TEST(EncryptionTest, RanksThatDisagreeHearSo) {
                                                    HasSubstr("TUTTI_ENCRYPT=1 (key ")));
     });
   }
+}
+
+// Returns what tuttiCommDescribe says of the protection of data between hosts.
+std::string ProtectionOf(ncclComm_t comm) {
+  std::array<char, 8192> text{};
+  EXPECT_NCCL(tuttiCommDescribe(comm, text.data(), text.size(), nullptr));
+  const std::string_view all = text.data();
+  const size_t at = all.find("\"protection\": {");
+  return std::string(all.substr(at, all.find('}', at) - at));
+}
+
+TEST(EncryptionTest, WithoutASecretEveryRankFails) {
+  const Environment environment(
+      Environment::Settings{{"NCCL_SHM_DISABLE", "1"}, {"TUTTI_ENCRYPT", "1"}});
+  RunRankProcesses(2, [&](int rank, Board& board) {
+    const ncclUniqueId id = SharedId(rank, board);
+    ncclComm_t comm = nullptr;
+    EXPECT_EQ(ncclCommInitRank(&comm, 2, id, rank), ncclInvalidUsage);
+    EXPECT_THAT(ncclGetLastError(nullptr),
+                AllOf(HasSubstr("TUTTI_ENCRYPT is set without a secret"),
+                      HasSubstr("set TUTTI_COMM_KEY"), HasSubstr("ncclSetEncryption")));
+  });
+}
+
+TEST(EncryptionTest, RanksThatShareMemoryNeedNoSecret) {
+  const Environment environment(Environment::Settings{{"TUTTI_ENCRYPT", "1"}});
+  RunRankProcesses(2, [&](int rank, Board& board) {
+    ncclComm_t comm = Join(rank, 2, board);
+    ASSERT_NE(comm, nullptr);
+    EXPECT_THAT(ProtectionOf(comm),
+                AllOf(HasSubstr("\"encrypted\": false"), HasSubstr("\"secret\": \"none\"")));
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
+TEST(EncryptionTest, ACommunicatorTellsWhatIsInForce) {
+  RunWithKey(kKey, [](ncclComm_t comm, int) {
+    EXPECT_THAT(ProtectionOf(comm),
+                AllOf(HasSubstr("\"network\": \"Socket\""), HasSubstr("\"encrypted\": true"),
+                      ::testing::AnyOf(HasSubstr("\"cipher\": \"AES-256-GCM\""),
+                                       HasSubstr("\"cipher\": \"ChaCha20-Poly1305\"")),
+                      HasSubstr("\"secret\": \"ncclSetEncryption\"")));
+  });
+  RunWithKey(nullptr, [](ncclComm_t comm, int) {
+    EXPECT_THAT(ProtectionOf(comm),
+                AllOf(HasSubstr("\"encrypted\": false"), HasSubstr("\"cipher\": \"\""),
+                      HasSubstr("\"secret\": \"none\"")));
+  });
+  const Environment environment(
+      Environment::Settings{{"TUTTI_COMM_KEY", "of the environment"}, {"TUTTI_ENCRYPT", "1"}});
+  RunWithKey(nullptr, [](ncclComm_t comm, int rank) {
+    BroadcastSecret(comm, rank);
+    EXPECT_EQ(secrets_seen, 0);
+    EXPECT_THAT(ProtectionOf(comm), AllOf(HasSubstr("\"encrypted\": true"),
+                                          HasSubstr("\"secret\": \"TUTTI_COMM_KEY\"")));
+  });
+}
+
+// A plugin is preferred to sockets where nobody asks for encryption.
+TEST(EncryptionTest, ANetworkWithoutEncryptionIsTakenOnlyByItsName) {
+  const Environment environment(Environment::Settings{{"NCCL_NET_PLUGIN", NET_PLUGIN}});
+  RunWithKey(nullptr, [](ncclComm_t comm, int) {
+    EXPECT_THAT(ProtectionOf(comm), HasSubstr("\"network\": \"Example\""));
+  });
+  RunWithKey(kKey, [](ncclComm_t comm, int) {
+    EXPECT_THAT(ProtectionOf(comm), HasSubstr("\"network\": \"Socket\""));
+  });
+  const Environment named(
+      Environment::Settings{{"NCCL_NET", "Example"}, {"NCCL_SHM_DISABLE", "1"}});
+  RunRankProcesses(2, [&](int rank, Board& board) {
+    EXPECT_NCCL(SetKey(kKey));
+    ::testing::internal::CaptureStderr();
+    ncclComm_t comm = Join(rank, 2, board);
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                HasSubstr("asks for the network Example, which has no encryption"));
+    ASSERT_NE(comm, nullptr);
+    EXPECT_THAT(ProtectionOf(comm), HasSubstr("\"encrypted\": false"));
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
 }
 
 }  // namespace

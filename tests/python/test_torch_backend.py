@@ -2,6 +2,7 @@
 Python, which says why; starts the ranks itself. And what only the one in C++ has."""
 
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -156,6 +157,56 @@ class Linking(unittest.TestCase):
                 _native._compile(_native._include(), made)
             needed = subprocess.run(["readelf", "-d", made], stdout=subprocess.PIPE, check=True).stdout
             self.assertIn(b"libstdc++.so.6", needed)
+
+
+class Cache(unittest.TestCase):
+    def setUp(self):
+        # Folders below a folder of this user in a sticky folder: nobody else may change them.
+        held = tempfile.TemporaryDirectory()
+        self.addCleanup(held.cleanup)
+        self.top = os.path.realpath(held.name)
+        self.shared = os.path.join(self.top, "shared")
+        os.mkdir(self.shared)
+        os.chmod(self.shared, 0o777)
+
+    def cache(self, *names):
+        with unittest.mock.patch.dict(os.environ, TUTTI_CACHE_DIR=os.path.join(self.top, *names)):
+            return _native._cache()
+
+    def test_an_own_folder(self):
+        self.assertEqual(self.cache("a", "b"), os.path.join(self.top, "a", "b"))
+
+    def test_below_a_folder_that_others_write_to(self):
+        with self.assertRaisesRegex(_native.Unavailable, f"others may write to {self.shared}$"):
+            self.cache("shared", "own")
+
+    def test_behind_a_link_in_a_folder_that_others_write_to(self):
+        os.mkdir(os.path.join(self.top, "own"), 0o700)
+        os.symlink(os.path.join(self.shared, "own"), os.path.join(self.top, "link"))
+        os.mkdir(os.path.join(self.shared, "own"), 0o700)
+        with self.assertRaisesRegex(_native.Unavailable, f"others may write to {self.shared}$"):
+            self.cache("link")
+
+    def test_a_sticky_folder_keeps_what_is_ones_own(self):
+        os.chmod(self.shared, 0o1777)
+        self.assertEqual(self.cache("shared", "own"), os.path.join(self.shared, "own"))
+
+    def test_a_library_that_others_may_change(self):
+        made = os.path.join(self.top, "made.so")
+        with open(made, "w", encoding="utf-8"):
+            pass
+        _native._check_own(made, 0, stat.S_ISREG)
+        os.symlink(made, os.path.join(self.top, "link.so"))
+        with self.assertRaises(OSError):
+            _native._check_own(os.path.join(self.top, "link.so"), 0, stat.S_ISREG)
+        os.chmod(made, 0o666)
+        with self.assertRaisesRegex(_native.Unavailable, "others may write"):
+            _native._check_own(made, 0, stat.S_ISREG)
+        os.chmod(made, 0o644)
+        if os.geteuid() == 0:
+            os.chown(made, 12345, -1)
+            with self.assertRaisesRegex(_native.Unavailable, "others may write"):
+                _native._check_own(made, 0, stat.S_ISREG)
 
 
 class Choice(unittest.TestCase):

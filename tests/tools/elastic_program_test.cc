@@ -117,6 +117,12 @@ TEST(ElasticProgram, DiscoveryDecidesWhoIsStarted) {
                   "sh", "-c", "echo started"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "started\nstarted\n");
+  setenv("TUTTI_COMM_KEY", "the secret of the job", 1);
+  const Outcome secret = RunWorkers({"--min-np", "1", "--host-discovery-script",
+                                     "echo localhost:1; test -z \"$TUTTI_COMM_KEY\"", "--max-np",
+                                     "1", "sh", "-c", "echo $TUTTI_COMM_KEY"});
+  unsetenv("TUTTI_COMM_KEY");
+  EXPECT_EQ(secret.out, "the secret of the job\n") << "the script has the secret: " << secret.err;
   const Outcome failing = RunWorkers(
       {"--min-np", "1", "--host-discovery-script", "exit 3", "--elastic-timeout", "0.5", "true"});
   EXPECT_EQ(failing.status, 1);

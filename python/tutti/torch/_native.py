@@ -17,8 +17,11 @@ import atexit
 import ctypes
 import fcntl
 import functools
+import grp
 import hashlib
 import os
+import pathlib
+import pwd
 import shlex
 import shutil
 import stat
@@ -28,7 +31,7 @@ import tempfile
 import time
 import warnings
 from datetime import timedelta
-from typing import Any, Iterator, List, Optional
+from typing import Any, Callable, Iterator, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -100,14 +103,49 @@ def _file_name(include: str) -> str:
     return f"tutti_c10d-{torch.__version__}-abi{_abi()}-{digest.hexdigest()[:16]}.so"
 
 
+def _is_own_group(gid: int) -> bool:
+    """Returns whether a group has the name of this user, as groups of a single user have."""
+    try:
+        return grp.getgrgid(gid).gr_name == pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return False
+
+
+def _check_parent(folder: str) -> None:
+    """Refuses a folder in which another user may put something else in the place of a folder of
+    this user. In a sticky folder, such as /tmp, nobody may."""
+    status = os.lstat(folder)
+    others = status.st_mode & stat.S_IWOTH or (
+        status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid))
+    if (not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid())
+            or (others and not status.st_mode & stat.S_ISVTX)):
+        raise Unavailable(f"others may write to {folder}")
+
+
+def _check_own(path: str, flags: int, is_kind: Callable[[int], bool]) -> None:
+    """Refuses a file or folder that another user owns or may write to. The path is opened, and no
+    link at its end is followed, so that what is checked is what lies there."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | flags)
+    try:
+        status = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    if (not is_kind(status.st_mode) or status.st_uid != os.geteuid()
+            or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        raise Unavailable(f"others may write to {path}")
+
+
 def _cache() -> str:
-    """Returns the folder for what was compiled, which it makes. Nobody else may write there."""
+    """Returns the folder for what was compiled, which it makes, without symbolic links. Nobody else
+    may write there, nor put another folder in its place: folders are checked from the root down, so
+    that nobody can change what has been checked."""
     folder = os.environ.get("TUTTI_CACHE_DIR") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tutti")
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    status = os.stat(folder)
-    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise Unavailable(f"others may write to {folder}")
+    folder = os.path.realpath(folder)
+    for parent in reversed(pathlib.PurePath(folder).parents):
+        _check_parent(str(parent))
+    _check_own(folder, os.O_DIRECTORY, stat.S_ISDIR)
     return folder
 
 
@@ -132,8 +170,12 @@ def _compile(include: str, target: str) -> None:
     print(f"tutti: compiles its backend for PyTorch {torch.__version__}, once; this takes about "
           "half a minute", file=sys.stderr, flush=True)
     try:
+        # A compiler needs no secret of the job.
+        environment = {name: value for name, value in os.environ.items()
+                       if name != "TUTTI_COMM_KEY"}
         done = subprocess.run(command, input=unit, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=_COMPILE_S, check=False)
+                              stderr=subprocess.STDOUT, timeout=_COMPILE_S, check=False,
+                              env=environment)
         if done.returncode != 0:
             first = next((line for line in done.stdout.splitlines() if "error" in line),
                          done.stdout[:200])
@@ -158,6 +200,7 @@ def _compiled() -> str:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.exists(target):
                 _compile(include, target)
+    _check_own(target, 0, stat.S_ISREG)
     return target
 
 

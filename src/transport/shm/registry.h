@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/erased.h"
 #include "base/mutex.h"
 #include "base/status.h"
 #include "sys/fd_server.h"
@@ -94,7 +95,7 @@ class HostMemory {
     SharedMemory memory;
     FdServer* server = nullptr;  // the server that offers the allocation, if any
     uint64_t offer_id = 0;
-    FdKey key{};
+    Erased<FdKey> key{};
   };
   struct Index;
 

@@ -7,12 +7,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "base/mutex.h"
 
 namespace tutti {
 namespace {
 
 // A call of the kernel copies at most 2^31 - 4096 bytes. A power of two keeps the pieces aligned.
 constexpr size_t kMaxBytesPerCall = size_t{1} << 30;
+
+// Yama's mode in which a process may copy from its descendants, and from processes that permit it.
+constexpr int kRestricted = 1;
 
 Status ReadError(int error, pid_t pid, uintptr_t remote, size_t bytes) {
   switch (error) {
@@ -72,6 +79,39 @@ Status ProbeRemoteRead(pid_t pid, uintptr_t remote, const RemoteToken& expected)
       pid, remote);
 }
 
-void PermitRemoteCopies() { prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); }
+struct RemoteCopyPermits::State {
+  const std::string scope_file;
+  const SetPtracer set_ptracer;
+  Mutex mutex;
+  int permits TUTTI_GUARDED_BY(mutex) = 0;
+  bool permitted TUTTI_GUARDED_BY(mutex) = false;
+
+  State(std::string file, SetPtracer set)
+      : scope_file(std::move(file)), set_ptracer(std::move(set)) {}
+
+  void Enter() {
+    const MutexLock lock(mutex);
+    if (++permits > 1) return;
+    int scope = 0;
+    permitted = std::ifstream(scope_file) >> scope && scope == kRestricted;
+    if (permitted) set_ptracer(PR_SET_PTRACER_ANY);
+  }
+  void Leave() {
+    const MutexLock lock(mutex);
+    if (--permits == 0 && permitted) set_ptracer(0);
+  }
+};
+
+RemoteCopyPermits::RemoteCopyPermits()
+    : RemoteCopyPermits("/proc/sys/kernel/yama/ptrace_scope",
+                        [](unsigned long ptracer) { prctl(PR_SET_PTRACER, ptracer, 0, 0, 0); }) {}
+
+RemoteCopyPermits::RemoteCopyPermits(std::string scope_file, SetPtracer set_ptracer)
+    : state_(std::make_shared<State>(std::move(scope_file), std::move(set_ptracer))) {}
+
+std::shared_ptr<void> RemoteCopyPermits::Take() {
+  state_->Enter();
+  return {state_.get(), [state = state_](void*) { state->Leave(); }};
+}
 
 }  // namespace tutti

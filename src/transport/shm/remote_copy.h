@@ -12,13 +12,16 @@
 // All copies go through the kernel, also for this process's own number: a peer in another process
 // namespace may have sent this number, and its address need not exist here.
 //
-// Pure functions; any thread.
+// Any thread may call these functions.
 
 #include <sys/types.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
 
 #include "base/status.h"
 #include "sys/random.h"
@@ -40,8 +43,26 @@ inline RemoteToken RandomRemoteToken() { return Random<RemoteToken>(); }
 Status ProbeRemoteRead(pid_t pid, uintptr_t remote, const RemoteToken& expected);
 
 // Lets processes of the same user copy from and to this process where Yama's restricted mode
-// (ptrace_scope 1, the default of some distributions) would forbid copies between siblings. No
-// effect without Yama.
-void PermitRemoteCopies();
+// (ptrace_scope 1, the default of some distributions) would forbid copies between siblings. The
+// kernel's permission (PR_SET_PTRACER) also admits debuggers of the same user, and therefore exists
+// only while some communicator needs the permission. Has no effect with another mode of Yama.
+//
+// The end of the last permit takes the kernel's permission away, and with the permission any
+// PR_SET_PTRACER of the program itself.
+class RemoteCopyPermits {
+ public:
+  // `scope_file` has Yama's mode. `set_ptracer` stands for prctl(PR_SET_PTRACER).
+  using SetPtracer = std::function<void(unsigned long ptracer)>;
+  RemoteCopyPermits();
+  RemoteCopyPermits(std::string scope_file, SetPtracer set_ptracer);
+
+  // Returns a permit. Copies are permitted for as long as a permit exists. Any thread; permits may
+  // outlive this object.
+  std::shared_ptr<void> Take();
+
+ private:
+  struct State;
+  const std::shared_ptr<State> state_;
+};
 
 }  // namespace tutti

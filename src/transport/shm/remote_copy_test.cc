@@ -5,10 +5,13 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,6 +20,7 @@
 namespace tutti {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr size_t kPage = 4096;
@@ -198,6 +202,39 @@ TEST(RemoteProbe, ProcessNamespacesAreNoticed) {
   });
   if (result == 77) GTEST_SKIP() << "no permission to make a process namespace";
   EXPECT_EQ(result, 0);
+}
+
+// Notes the calls that would change the kernel's permission, with a file in place of Yama's.
+struct Permission {
+  explicit Permission(const char* scope) {
+    if (scope != nullptr) std::ofstream(file) << scope;
+  }
+  ~Permission() { std::remove(file.c_str()); }
+  const std::string file = ::testing::TempDir() + "ptrace_scope." + std::to_string(getpid());
+  std::vector<unsigned long> calls;
+  RemoteCopyPermits permits{file, [this](unsigned long ptracer) { calls.push_back(ptracer); }};
+};
+
+TEST(RemoteCopyPermitsTest, PermitFromTheFirstToTheEndOfTheLast) {
+  Permission permission("1\n");
+  EXPECT_TRUE(permission.calls.empty());
+  auto first = permission.permits.Take();
+  EXPECT_THAT(permission.calls, ElementsAre(PR_SET_PTRACER_ANY));
+  auto second = permission.permits.Take();
+  first.reset();
+  EXPECT_EQ(permission.calls.size(), 1u);
+  second.reset();
+  EXPECT_THAT(permission.calls, ElementsAre(PR_SET_PTRACER_ANY, 0));
+  permission.permits.Take().reset();
+  EXPECT_THAT(permission.calls, ElementsAre(PR_SET_PTRACER_ANY, 0, PR_SET_PTRACER_ANY, 0));
+}
+
+TEST(RemoteCopyPermitsTest, AskForNothingInOtherModesAndWithoutYama) {
+  for (const char* scope : {"0\n", "2\n", "3\n", "", static_cast<const char*>(nullptr)}) {
+    Permission permission(scope);
+    permission.permits.Take().reset();
+    EXPECT_TRUE(permission.calls.empty()) << (scope ? scope : "no file");
+  }
 }
 
 }  // namespace

@@ -35,6 +35,9 @@ Result<DataHello> DataHello::Decode(std::span<const std::byte> payload) {
     return RemoteError("it speaks version {} of the socket network, this rank version {}", version,
                        kSocketNetVersion);
   }
+  if (hello.sealing > Sealing::kAesEncryption)
+    return RemoteError("it is sealed by kind {}, which does not exist",
+                       static_cast<int>(hello.sealing));
   if (hello.data_sockets > kMaxDataSockets || hello.socket > hello.data_sockets) {
     return RemoteError("it is socket {} of {}, which cannot be", hello.socket, hello.data_sockets);
   }

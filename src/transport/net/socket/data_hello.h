@@ -25,7 +25,7 @@ namespace tutti {
 
 // Grows with every change of a format, and of a rule by which both ends count, such as the credit
 // of frame.h. Ends with different rules would wait for each other.
-inline constexpr uint32_t kSocketNetVersion = 7;
+inline constexpr uint32_t kSocketNetVersion = 8;
 
 struct DataHello {
   enum Life : uint16_t {

@@ -136,13 +136,13 @@ void ConnectionQueues::Offer(SealedSocket socket, const Hello& hello, const Sock
 // not held during the call, because listener and connection have mutexes of their own.
 Status ConnectionQueues::Sort(SealedSocket authenticated, const DataHello& hello,
                               std::string peer) {
-  if (hello.sealing != sealing_) {
+  if (!Takes(sealing_, has_aes_, hello.sealing)) {
     return RemoteError(
         "its TUTTI_CHECKSUM or TUTTI_ENCRYPT differ from this rank's: it is sealed by kind {} "
         "instead of {}",
         static_cast<int>(hello.sealing), static_cast<int>(sealing_));
   }
-  SocketStream socket = SocketStream::Create(std::move(authenticated), sealing_);
+  SocketStream socket = SocketStream::Create(std::move(authenticated), hello.sealing);
   std::shared_ptr<ConnectionQueue> queue;
   std::shared_ptr<ResumePoint> point;
   {
@@ -168,6 +168,7 @@ NetHandle EncodeHandle(const ListenerHandle& handle, uint64_t magic) {
   writer.U64(handle.token);
   writer.U8(static_cast<uint8_t>(handle.paths.together));
   writer.U8(static_cast<uint8_t>(handle.paths.all.size() - 1));
+  writer.U8(handle.has_aes ? 1 : 0);
   for (size_t i = 1; i < handle.paths.all.size(); ++i) writer.Address(handle.paths.all[i]);
   const Bytes bytes = std::move(writer).Take();
   NetHandle out = {};
@@ -186,6 +187,7 @@ Result<ListenerHandle> DecodeHandle(const NetHandle& in, const std::string& inte
   handle.token = reader.U64();
   handle.paths.together = reader.U8();
   const size_t others = reader.U8();
+  handle.has_aes = reader.U8() != 0;
   bool sound =
       others < kMostPaths && handle.paths.together >= 1 && handle.paths.together <= others + 1;
   for (size_t i = 0; sound && i < others; ++i) {

@@ -54,8 +54,10 @@ class ConnectionQueue {
 // The queues of all listeners, by token, and the connections that can be resumed, by number.
 class ConnectionQueues {
  public:
-  // Admits only connections with exactly this sealing.
-  explicit ConnectionQueues(Sealing sealing) : sealing_(sealing) {}
+  // Admits only connections with this sealing (Takes, seal.h).
+  explicit ConnectionQueues(Sealing sealing, bool has_aes = false)
+      : sealing_(sealing), has_aes_(has_aes) {}
+  bool has_aes() const { return has_aes_; }
 
   // Passes sockets that resume this connection to the result, for as long as the result lives.
   std::unique_ptr<SocketResumer> Await(const SocketSet& sockets);
@@ -73,6 +75,7 @@ class ConnectionQueues {
   Status Sort(SealedSocket authenticated, const DataHello& hello, std::string peer);
 
   const Sealing sealing_;
+  const bool has_aes_;
   Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<ConnectionQueue>> queues_ TUTTI_GUARDED_BY(mutex_);
   std::map<uint64_t, std::weak_ptr<ResumePoint>> resumable_ TUTTI_GUARDED_BY(mutex_);
@@ -84,6 +87,7 @@ class ConnectionQueues {
 struct ListenerHandle {
   PathAddresses paths;  // 1 to kMostPaths
   uint64_t token = 0;
+  bool has_aes = false;  // The listener can open records of kAesEncryption (seal.h).
   const SocketAddress& address() const { return paths.all.front(); }
 };
 NetHandle EncodeHandle(const ListenerHandle& handle, uint64_t magic);

@@ -28,6 +28,11 @@ INSTANTIATE_TEST_SUITE_P(Encrypted, SocketNetContract,
                          NetContractCasesFor(SocketFactory("Encrypted", 1, 1, "127.0.0.1:0",
                                                            Sealing::kEncryption)),
                          NetContractCaseName);
+INSTANTIATE_TEST_SUITE_P(EncryptedWithoutAes, SocketNetContract,
+                         NetContractCasesFor(SocketFactory("EncryptedWithoutAes", 1, 1,
+                                                           "127.0.0.1:0", Sealing::kEncryption,
+                                                           /*both_have_aes=*/false)),
+                         NetContractCaseName);
 INSTANTIATE_TEST_SUITE_P(EncryptedStripes, SocketNetContract,
                          NetContractCasesFor(SocketFactory("EncryptedStripes", 1, 3, "127.0.0.1:0",
                                                            Sealing::kEncryption)),

@@ -17,6 +17,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/erased.h"
 #include "bootstrap/auth.h"
 #include "transport/net/socket/paths.h"
 #include "transport/net/socket/resume.h"
@@ -56,7 +57,7 @@ class Redialer final : public SocketResumer {
   bool IsLast() const { return turn_ + 1 == order_.size(); }
 
   SocketPaths paths_;
-  const Key key_;
+  const Erased<Key> key_;
   DataHello hello_;
   Stage stage_ = Stage::kIdle;
   bool broken_ = false;          // the connection has no sockets and needs new ones

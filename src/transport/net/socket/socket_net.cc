@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/erased.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "bootstrap/auth.h"
@@ -54,7 +55,7 @@ class ListeningQueue {
                  FaultPolicy faults)
       : queues_(std::move(queues)), faults_(std::move(faults)) {
     token_ = queues_->Open(queue_);
-    handle_ = EncodeHandle({std::move(paths), token_}, magic);
+    handle_ = EncodeHandle({std::move(paths), token_, queues_->has_aes()}, magic);
   }
   ~ListeningQueue() { queues_->Close(token_); }
   ListeningQueue(const ListeningQueue&) = delete;
@@ -119,7 +120,7 @@ using SocketRmaListener = ListenerFor<NetRmaListener, kRmaHandleMagic, MakeRmaCo
 class SocketNetImpl final : public Net {
  public:
   SocketNetImpl(EventLoop& loop, const Key& key, const Settings& settings,
-                const SocketPaths::Times& path_times)
+                const SocketNet::Options& options)
       : loop_(loop),
         key_(key),
         ports_(settings.port_range),
@@ -128,11 +129,16 @@ class SocketNetImpl final : public Net {
         sealing_(settings.encrypt    ? Sealing::kEncryption
                  : settings.checksum ? Sealing::kChecksum
                                      : Sealing::kNone),
-        path_times_(path_times) {}
+        has_aes_(options.use_aes && HasAes()),
+        path_times_(options.path_times) {}
 
   Status Open(const Settings& settings, const SocketNet::Options& options);
 
   std::string_view name() const override { return "Socket"; }
+  std::string_view cipher() const override {
+    if (sealing_ != Sealing::kEncryption) return "";
+    return has_aes_ ? "AES-256-GCM" : "ChaCha20-Poly1305";
+  }
   const std::vector<NetDevice>& devices() const override { return devices_; }
   Status IsViable() const override { return devices_.empty() ? viable_ : Status::Ok(); }
   void Spread(int device, const NetSpread& others) override;
@@ -176,15 +182,17 @@ class SocketNetImpl final : public Net {
   Status Check(int device) const;
 
   EventLoop& loop_;
-  const Key key_;
+  const Erased<Key> key_;
   const PortRange ports_;
   const FaultPolicy faults_;
   const Sealing sealing_;
+  const bool has_aes_;
   const SocketPaths::Times path_times_;
   Status viable_;
   std::vector<NetDevice> devices_;
   std::shared_ptr<SocketHelpers> helpers_;
-  std::shared_ptr<ConnectionQueues> queues_ = std::make_shared<ConnectionQueues>(sealing_);
+  std::shared_ptr<ConnectionQueues> queues_ =
+      std::make_shared<ConnectionQueues>(sealing_, has_aes_);
   std::vector<DataSocketConfig> data_;  // one for each device; Open fills it before any other call
   Mutex mutex_;
   std::vector<DevicePorts> ports_of_ TUTTI_GUARDED_BY(mutex_);  // one for each device
@@ -322,7 +330,7 @@ Result<Sockets> SocketNetImpl::DialAll(SocketPaths& paths, DataHello hello,
     TUTTI_ASSIGN(SealedSocket socket,
                  ConnectPatiently(paths.address(*path), key_, {Purpose::kData, hello.Encode()},
                                   limits.Within(patience_ns)));
-    SocketStream stream = SocketStream::Create(std::move(socket), sealing_);
+    SocketStream stream = SocketStream::Create(std::move(socket), hello.sealing);
     if (hello.socket == 0) {
       sockets.control = std::move(stream);
     } else {
@@ -363,7 +371,7 @@ Result<SocketSet> SocketNetImpl::ConnectSet(int device, const NetHandle& handle,
   hello.token = target.token;
   hello.data_sockets = static_cast<uint16_t>(data_sockets);
   hello.life = faults_.resume_within_ns > 0 ? DataHello::kResumable : DataHello::kOnce;
-  hello.sealing = sealing_;
+  hello.sealing = FastestSealing(sealing_, has_aes_ && target.has_aes);
   SocketPaths paths(target.paths, data_sockets, path_times_);
   TUTTI_ASSIGN(Sockets dialed, DialGoodPaths(paths, hello, limits));
   SocketSet sockets;
@@ -392,7 +400,7 @@ Result<std::unique_ptr<NetSendComm>> SocketNetImpl::Connect(int device, const Ne
 // The network exists even without a device; IsViable then gives the reason.
 Result<std::unique_ptr<Net>> SocketNet::Create(EventLoop& loop, const Key& key,
                                                const Settings& settings, const Options& options) {
-  auto net = std::make_unique<SocketNetImpl>(loop, key, settings, options.path_times);
+  auto net = std::make_unique<SocketNetImpl>(loop, key, settings, options);
   TUTTI_TRY(net->Open(settings, options));
   return std::unique_ptr<Net>(std::move(net));
 }

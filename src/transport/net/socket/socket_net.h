@@ -32,6 +32,8 @@ class SocketNet {
     // Further addresses beside `address`, each a device of its own.
     std::vector<SocketAddress> others;
     SocketPaths::Times path_times;
+    // False stands for a processor without instructions for AES, in tests and measurements.
+    bool use_aes = true;
   };
   // `loop` outlives the network; listeners and comms do not.
   static Result<std::unique_ptr<Net>> Create(EventLoop& loop, const Key& key,

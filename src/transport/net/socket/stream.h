@@ -31,9 +31,7 @@ class SocketStream {
   static SocketStream Create(SealedSocket socket, Sealing sealing) {
     SealedSocket::Parts parts = std::move(socket).Take();
     if (sealing == Sealing::kNone) return std::move(parts.fd);
-    if (sealing == Sealing::kEncryption)
-      return SocketStream(std::move(parts.fd), parts.out, parts.in);
-    return SocketStream(std::move(parts.fd), RecordSeal::Checksum(), RecordSeal::Checksum());
+    return SocketStream(std::move(parts.fd), parts.out.As(sealing), parts.in.As(sealing));
   }
 
   bool valid() const { return fd_.valid(); }

@@ -15,7 +15,12 @@
 namespace tutti {
 namespace {
 
-constexpr Sealing kSealings[] = {Sealing::kChecksum, Sealing::kEncryption};
+// Returns the sealings that this processor can use.
+std::vector<Sealing> AllSealings() {
+  std::vector<Sealing> all = {Sealing::kChecksum, Sealing::kEncryption};
+  if (HasAes()) all.push_back(Sealing::kAesEncryption);
+  return all;
+}
 
 struct Ends {
   SocketStream connector;
@@ -46,7 +51,7 @@ std::vector<iovec> Pieces(std::mt19937& random, std::vector<std::byte>& bytes, s
 }
 
 TEST(SocketStreamTest, CarriesBytesInOrderInAnyPieces) {
-  for (const Sealing sealing : kSealings) {
+  for (const Sealing sealing : AllSealings()) {
     for (unsigned seed = 0; seed < 10; ++seed) {
       SCOPED_TRACE(seed);
       std::mt19937 random(seed);
@@ -86,7 +91,7 @@ std::vector<std::byte> Travelling(SocketStream& stream, int far_end, std::span<s
 }
 
 TEST(SocketStreamTest, GivesOutNothingThatWasDamagedAnywhere) {
-  for (const Sealing sealing : kSealings) {
+  for (const Sealing sealing : AllSealings()) {
     for (const size_t size : {1, 300, 20'000}) {
       std::mt19937 random(5);
       for (size_t trial = 0; trial < 150; ++trial) {
@@ -112,7 +117,7 @@ TEST(SocketStreamTest, GivesOutNothingThatWasDamagedAnywhere) {
 
 // A record that comes twice, or from another direction or socket, is damage.
 TEST(SocketStreamTest, RefusesRecordsOutOfTheirPlace) {
-  for (const Sealing sealing : kSealings) {
+  for (const Sealing sealing : AllSealings()) {
     Ends ends = Join(sealing);
     std::vector<std::byte> bytes(100, std::byte{7});
     const std::vector<std::byte> raw = Travelling(ends.connector, ends.acceptor.fd(), bytes);
@@ -122,13 +127,29 @@ TEST(SocketStreamTest, RefusesRecordsOutOfTheirPlace) {
       EXPECT_EQ(ends.acceptor.Read({&where, 1}), expected);
     }
   }
-  Ends ends = Join(Sealing::kEncryption);
-  std::vector<std::byte> bytes(100, std::byte{7});
-  const std::vector<std::byte> raw = Travelling(ends.connector, ends.acceptor.fd(), bytes);
-  EXPECT_TRUE(std::search(raw.begin(), raw.end(), bytes.begin(), bytes.begin() + 8) == raw.end());
-  ASSERT_EQ(::send(ends.acceptor.fd(), raw.data(), raw.size(), 0), ssize_t(raw.size()));
-  const iovec where = {bytes.data(), bytes.size()};
-  EXPECT_EQ(ends.connector.Read({&where, 1}), -1);  // reflected
+  for (const Sealing sealing : AllSealings()) {
+    if (sealing == Sealing::kChecksum) continue;
+    Ends ends = Join(sealing);
+    std::vector<std::byte> bytes(100, std::byte{7});
+    const std::vector<std::byte> raw = Travelling(ends.connector, ends.acceptor.fd(), bytes);
+    EXPECT_TRUE(std::search(raw.begin(), raw.end(), bytes.begin(), bytes.begin() + 8) == raw.end());
+    ASSERT_EQ(::send(ends.acceptor.fd(), raw.data(), raw.size(), 0), ssize_t(raw.size()));
+    const iovec where = {bytes.data(), bytes.size()};
+    EXPECT_EQ(ends.connector.Read({&where, 1}), -1);  // reflected
+  }
+}
+
+TEST(SealingTest, TheFasterCipherIsTakenOnlyWhereBothEndsHaveIt) {
+  EXPECT_EQ(FastestSealing(Sealing::kEncryption, false), Sealing::kEncryption);
+  EXPECT_EQ(FastestSealing(Sealing::kEncryption, true), Sealing::kAesEncryption);
+  for (const Sealing other : {Sealing::kNone, Sealing::kChecksum}) {
+    EXPECT_EQ(FastestSealing(other, true), other);
+    EXPECT_FALSE(Takes(other, true, Sealing::kAesEncryption));
+    EXPECT_FALSE(Takes(Sealing::kEncryption, true, other)) << "encryption cannot be talked away";
+  }
+  EXPECT_TRUE(Takes(Sealing::kEncryption, false, Sealing::kEncryption));
+  EXPECT_TRUE(Takes(Sealing::kEncryption, true, Sealing::kAesEncryption));
+  EXPECT_FALSE(Takes(Sealing::kEncryption, false, Sealing::kAesEncryption));
 }
 
 }  // namespace

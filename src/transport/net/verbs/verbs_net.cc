@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/erased.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "bootstrap/auth.h"
@@ -154,7 +155,7 @@ class VerbsNetImpl final : public Net {
   Result<SealedSocket> OpenControl(const ListenerHandle& target, const WaitLimits& limits) const;
 
   EventLoop& loop_;
-  const Key key_;
+  const Erased<Key> key_;
   const PortRange ports_;
   Status viable_;
   std::vector<NetDevice> devices_;

@@ -1,0 +1,87 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+
+class FileTest : public ::testing::Test {
+ protected:
+  FileTest() { std::filesystem::create_directories(folder_); }
+  ~FileTest() override { std::filesystem::remove_all(folder_); }
+
+  static std::string TextOf(const std::string& path) {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  }
+  size_t NumFiles() const {
+    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(folder_), {}));
+  }
+
+  const std::string folder_ = ::testing::TempDir() + "file_test." + std::to_string(getpid());
+  const std::string path_ = folder_ + "/file";
+};
+
+TEST_F(FileTest, ReplacesAFileAndLeavesNoOther) {
+  ASSERT_TRUE(ReplaceFile(path_, "one").ok());
+  EXPECT_EQ(TextOf(path_), "one");
+  ASSERT_TRUE(ReplaceFile(path_, "two").ok());
+  EXPECT_EQ(TextOf(path_), "two");
+  EXPECT_EQ(NumFiles(), 1u);
+  struct stat file = {};
+  ASSERT_EQ(stat(path_.c_str(), &file), 0);
+  EXPECT_EQ(file.st_mode & 0600, 0600u);
+  EXPECT_EQ(file.st_mode & 0022, 0u);
+}
+
+// Names beside the file that another user could have taken before are not written to.
+TEST_F(FileTest, WritesThroughNoLinkBesideTheFile) {
+  const std::string target = folder_ + "/target";
+  for (const char* name : {".part", ".new", ".tmp"})
+    ASSERT_EQ(symlink(target.c_str(), (path_ + name).c_str()), 0);
+  ASSERT_EQ(symlink(target.c_str(), path_.c_str()), 0);
+  ASSERT_TRUE(ReplaceFile(path_, "text").ok());
+  EXPECT_EQ(TextOf(path_), "text");
+  EXPECT_FALSE(std::filesystem::exists(target));
+}
+
+TEST_F(FileTest, AFailureLeavesTheFileAndNoOther) {
+  std::filesystem::create_directories(path_ + "/inside");  // A folder cannot be replaced by a file.
+  const Status status = ReplaceFile(path_, "text");
+  EXPECT_THAT(status.message(), HasSubstr("cannot write " + path_));
+  EXPECT_EQ(NumFiles(), 1u);
+  EXPECT_THAT(ReplaceFile(folder_ + "/none/file", "text").message(), HasSubstr("ENOENT"));
+}
+
+TEST_F(FileTest, FollowsLinksOfThisUserAndOfRootOnly) {
+  ASSERT_EQ(symlink((folder_ + "/target").c_str(), path_.c_str()), 0);
+  EXPECT_TRUE(OpenToWrite(path_, O_WRONLY).valid());
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/target"));
+  if (lchown(path_.c_str(), 12345, 12345) != 0) GTEST_SKIP() << "only root gives links away";
+  EXPECT_FALSE(OpenToWrite(path_, O_WRONLY).valid());
+  EXPECT_EQ(errno, ELOOP);
+}
+
+TEST_F(FileTest, AppendsOrBeginsAnewByTheFlags) {
+  for (const int flags : {O_TRUNC, O_APPEND, O_TRUNC}) {
+    const UniqueFd fd = OpenToWrite(path_, O_WRONLY | flags);
+    ASSERT_TRUE(fd.valid());
+    ASSERT_TRUE(WriteAll(fd.get(), "ab").ok());
+    EXPECT_EQ(TextOf(path_), flags == O_APPEND ? "abab" : "ab");
+  }
+}
+
+}  // namespace
+}  // namespace tutti
