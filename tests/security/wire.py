@@ -1,0 +1,141 @@
+"""Attacks by someone on the wire between two hosts, who reads all packets and may change them (F2)."""
+
+import multiprocessing.connection
+import struct
+import time
+
+import formats
+import network
+import rank as ranks
+import stage as stages
+from meeting import PATIENT
+from outcome import Outcome, attack
+
+NUMBERS = (1234.5, 2.0)
+SUM = ("sum", sum(NUMBERS))
+PORT = 29500
+SECRET = {"TUTTI_COMM_KEY": "what the wire must not tell, nor the key that is made from this text"}
+# The floats of either rank, or of the sum, as they would cross the wire.
+PATTERNS = [struct.pack("<f", number) * 8 for number in (*NUMBERS, sum(NUMBERS))]
+# No handshake of any version is longer, in bytes from each end.
+LONGEST_HANDSHAKE = 512
+
+
+def start_job(wire, **more):
+    """Starts a rank on each host, as torchrun does."""
+    processes = []
+    for number, side in enumerate(network.ADDRESSES):
+        environment = {"RANK": str(number), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
+                       "MASTER_ADDR": network.ADDRESSES["a"], "MASTER_PORT": str(PORT), "TUTTI_BACKEND": "host",
+                       **PATIENT, **more}
+        processes.append(wire.start(side, ranks.take_part, wire.stage.library, NUMBERS[number],
+                                    environment=environment))
+    return processes
+
+
+def watch_job(processes, seconds=10):
+    """Returns what each rank said, up to the first refusal, or to the sums of both."""
+    said, limit = {process: [] for process in processes}, time.monotonic() + seconds
+    by_pipe = {process.talk: process for process in processes}
+    while by_pipe and time.monotonic() < limit:
+        for pipe in multiprocessing.connection.wait(list(by_pipe), 0.1):
+            heard = by_pipe[pipe].hear()
+            said[by_pipe[pipe]].append(heard or ("silent", by_pipe[pipe].log()))
+            if heard is None or heard[0] == "refused":
+                return list(said.values())
+            if heard[0] == "sum":
+                del by_pipe[pipe]
+    return list(said.values())
+
+
+def end_job(processes):
+    for process in processes:
+        process.end()
+
+
+def id_of(said):
+    return next((value for kind, value in said if kind == "id"), None)
+
+
+@attack("F2a", "decrypt TUTTI_ENCRYPT=1 of a job without a secret, by reading alone")
+def read_without_secret(stage):
+    wire = network.Wire(stage)
+    processes = start_job(wire, TUTTI_ENCRYPT="1")
+    said = watch_job(processes)
+    end_job(processes)
+    wire.cut()
+    refusals = [value for one in said for kind, value in one if kind == "refused"]
+    if refusals:
+        assert "TUTTI_COMM_KEY" in refusals[0], refusals
+        return Outcome(False, f"the job does not start: \"{refusals[0]}\"")
+    assert all(one[-1] == SUM for one in said), said
+    everything = b"".join(wire.everything())
+    at = everything.find(b"TUTTIID1")
+    if at < 0:
+        return Outcome(False, "the id is not on the wire")
+    key = everything[at + 8:at + 40]
+    for one in wire.connections:
+        plain = formats.open_connection(key, one.bytes_from("connector"), one.bytes_from("acceptor"))
+        if any(pattern in plain for pattern in PATTERNS):
+            return Outcome(True, f"the id is read from the meeting, and opens {len(plain)} bytes of a connection with "
+                                 "the tensors")
+    return Outcome(False, "the id is on the wire, but opens no connection")
+
+
+@attack("F2a", "find the id, host names or tensors in the traffic of a job with a secret and TUTTI_ENCRYPT=1")
+def read_with_secret(stage):
+    wire = network.Wire(stage)
+    processes = start_job(wire, TUTTI_ENCRYPT="1", **SECRET)
+    said = watch_job(processes)
+    end_job(processes)
+    wire.cut()
+    assert all(one[-1] == SUM for one in said), said
+    everything = b"".join(wire.everything())
+    assert len(everything) > 2 * 4 * ranks.COUNT, f"the wire carried {len(everything)} bytes only"
+    wanted = {"the id": b"TUTTIID1", "the id's key": id_of(said[0])[8:40], "a host's name": stages.HOST_NAME.encode(),
+              "the secret": SECRET["TUTTI_COMM_KEY"].encode()}
+    wanted |= {f"floats of {pattern[:4].hex()}": pattern for pattern in PATTERNS}
+    found = [name for name, value in wanted.items() if value in everything]
+    number = len(wire.connections)
+    return Outcome(bool(found), f"{len(everything)} bytes of {number} connections show {', '.join(found) or 'nothing'}")
+
+
+def places_to_flip(connections):
+    """Returns a place in the midst of what each end of each connection has said after the handshake, and the last byte."""
+    for one in connections:
+        for role in ("connector", "acceptor"):
+            after = len(one.bytes_from(role)) - LONGEST_HANDSHAKE
+            if after > 0:
+                yield one.number, role, LONGEST_HANDSHAKE + after // 2
+            elif len(one.bytes_from(role)) > 100:
+                yield one.number, role, len(one.bytes_from(role)) - 60
+
+
+@attack("F2b", "change one bit of the traffic behind the handshakes, at each connection in turn")
+def change_a_bit(stage):
+    wire = network.Wire(stage)
+    secure = {"TUTTI_ENCRYPT": "1", "TUTTI_INIT_TIMEOUT_S": "4", **SECRET}
+    processes = start_job(wire, **secure)
+    said = watch_job(processes)
+    end_job(processes)
+    assert all(one[-1] == SUM for one in said), said
+    places = list(places_to_flip(wire.connections))
+    changed, broken, altered = 0, 0, []
+    for number, role, offset in places:
+        wire.connections.clear()
+        wire.flip = network.Flip(number, role, offset)
+        processes = start_job(wire, **secure)
+        said = watch_job(processes)
+        end_job(processes)
+        changed += wire.flip.done
+        broken += any(kind == "refused" and value for one in said for kind, value in one)
+        ids = {id_of(one) for one in said} - {None}
+        sums = [one[-1] for one in said if one and one[-1][0] == "sum"]
+        if len(ids) > 1 or any(one != SUM for one in sums):
+            altered.append(str(wire.flip))
+        ended = len(sums) == 2 or any(one and one[-1][0] == "refused" for one in said)
+        assert ended, f"{wire.flip}: the ranks neither work nor say why not: {said}"
+    wire.cut()
+    assert changed >= 4, f"only {changed} of {len(places)} changes could be made"
+    return Outcome(bool(altered), f"{changed} changes: {broken} jobs end with a sentence, the rest repeat the message; "
+                                  f"changed data taken as true: {'; '.join(altered) or 'never'}")
