@@ -175,14 +175,20 @@ def _ask_for_strange_tensor(library, coordinator):
 
 @attack("F16", "write escape sequences and forged lines into the log of another rank")
 def write_into_log(stage):
+    """By a tensor's name, and by the name of a library that rank 0 wants."""
     stall = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.2", "NCCL_DEBUG": "WARN"}
     results, logs = run_coordinators(stage, _ask_for_strange_tensor, [stall, {**stall, "STRANGE": "1"}])
-    if results[1] != "waited":
-        return Outcome(False, f"rank 1 cannot ask for such a name: {results[1]}")
-    assert "weights" in logs[0], f"rank 0 says nothing of the tensor: {logs[0]}"
-    raw = "\x1b" in logs[0] or "\nTUTTI forged" in logs[0]
-    line = next(line for line in logs[0].splitlines() if "weights" in line)
-    return Outcome(raw, f"rank 0 writes {line!r}")
+    shown = logs[0]
+    if results[1] == "waited":
+        assert "weights" in shown, f"rank 0 says nothing of the tensor: {shown}"
+    log = {"NCCL_DEBUG": "INFO"}
+    results, logs = run_coordinators(stage, lambda *unused: "made",
+                                     [{**log, "HOROVOD_CPU_OPERATIONS": f"nccl:/no/{ESCAPE}.so,tutti"}, log])
+    shown += f"{results[1]}\n{logs[1]}"
+    assert "forged" in shown, f"nothing of another rank is shown: {shown}"
+    raw = "\x1b" in shown or "\nTUTTI forged" in shown
+    line = next(line for line in shown.splitlines() if "forged" in line)
+    return Outcome(raw, f"another rank writes {line!r}")
 
 
 PR_SET_PTRACER, PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 0x59616d61, 38, 22, 2

@@ -14,16 +14,15 @@ ATTACKERS = {"TUTTI_INIT_TIMEOUT_S": "1.5", "TUTTI_INSECURE": "1"}
 
 
 def torchrun(rank, port, one_machine=True):
-    variables = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                 "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", **SOCKETS}
-    if one_machine:
-        variables |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
-    return variables
+    place = ("127.0.0.1", str(rank), "2") if one_machine else (stages.OWN_ADDRESS, "0", "1")
+    return {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": place[1], "LOCAL_WORLD_SIZE": place[2],
+            "MASTER_ADDR": place[0], "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": "none",
+            "TORCHELASTIC_RESTART_COUNT": "0", **SOCKETS}
 
 
 def slurm(rank, job, nodes="1(x2)"):
     return {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": str(job), "SLURM_STEP_ID": "0",
-            "SLURM_STEP_NODELIST": "localhost", "SLURM_NODEID": "0" if nodes == "2" else str(rank),
+            "SLURM_STEP_NODELIST": stages.OWN_ADDRESS, "SLURM_NODEID": "0" if nodes == "2" else str(rank),
             "SLURM_LOCALID": str(rank) if nodes == "2" else "0", "SLURM_STEP_TASKS_PER_NODE": nodes, **SOCKETS}
 
 

@@ -7,6 +7,7 @@ no access to the folder of the build.
 """
 
 import ctypes
+import encodings.idna  # noqa: F401  for look-ups of names: another user may not reach the folder of Python any more
 import errno
 import multiprocessing
 import os
@@ -24,6 +25,8 @@ VICTIM, ATTACKER = 61234, 65534
 CLONE_NEWUTS, CLONE_NEWNET = 0x04000000, 0x40000000
 PR_SET_DUMPABLE = 4
 HOST_NAME = "host-that-nobody-else-should-see"
+# An address of this machine that is no loopback address: what ranks on other machines would be told.
+OWN_ADDRESS = "10.213.81.1"
 # Variables of launchers and of the library that a developer's shell may have.
 FOREIGN = ("TUTTI_", "NCCL_", "HOROVOD_", "OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE",
            "LOCAL_RANK", "LOCAL_WORLD_SIZE", "_HOROVOD_")
@@ -52,6 +55,7 @@ def enter_own_network():
     try:
         check_libc(libc.unshare(CLONE_NEWNET | CLONE_NEWUTS), "unshare")
         run_ip("link", "set", "lo", "up")
+        run_ip("addr", "add", f"{OWN_ADDRESS}/32", "dev", "lo")
     except (OSError, subprocess.CalledProcessError) as error:
         raise Skipped(f"the attacks need network namespaces and the ip program (package iproute2): {error}") from error
     socket.sethostname(HOST_NAME)
