@@ -62,10 +62,11 @@ class Direction:
 
 
 class Connection:
-    """A TCP connection that the wire has carried. `connector` and `acceptor` are the directions from each end."""
+    """A TCP connection that the wire has carried. `connector` and `acceptor` are the directions from each end; the
+    number is that of the accepted connections before."""
 
-    def __init__(self, number, connecting, accepting):
-        self.number, self.connecting, self.accepting = number, connecting, accepting
+    def __init__(self, connecting, accepting):
+        self.number, self.connecting, self.accepting = None, connecting, accepting
         self.connector = self.acceptor = None
 
     def bytes_from(self, role):
@@ -187,15 +188,15 @@ class Wire:
         return (found, "acceptor") if found and found.acceptor else (None, None)
 
     def _note_beginning(self, packet):
+        """Counts a connection when its acceptor answers: attempts at a port where nobody listens have no number."""
+        ends, first = (packet.sender, packet.receiver), (packet.number + 1) % (1 << 32)
         backward = self._by_ends.get((packet.receiver, packet.sender))
-        first = (packet.number + 1) % (1 << 32)
-        if backward:
-            backward.acceptor = backward.acceptor or Direction(first)
-        elif (packet.sender, packet.receiver) not in self._by_ends:
-            connection = Connection(len(self.connections), packet.sender, packet.receiver)
+        if backward is None:
+            connection = self._by_ends.setdefault(ends, Connection(*ends))
             connection.connector = Direction(first)
-            self.connections.append(connection)
-            self._by_ends[packet.sender, packet.receiver] = connection
+        elif backward.acceptor is None:
+            backward.acceptor, backward.number = Direction(first), len(self.connections)
+            self.connections.append(backward)
 
     def everything(self):
         """Returns all bytes of all connections, each direction as one piece."""
