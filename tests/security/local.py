@@ -73,10 +73,43 @@ def _take_port(talk, port):
     talk.send(None)
 
 
-@attack("F8", "listen at the MASTER_PORT that `tutti run` holds for rank 0")
+def run_told(stage, ranks_number):
+    """Starts `tutti run` with ranks that tell their environment and wait. Returns the environment of each rank."""
+    program = stage.start_program("run", "-n", str(ranks_number), "--", "sh", "-c",
+                                  "env | sed \"s/^/$RANK /\"; echo $RANK end; exec sleep 60")
+    told = [{} for _ in range(ranks_number)]
+    waiting = ranks_number
+    for line in program.stdout:
+        number, _, assignment = line.rstrip("\n").partition(" ")
+        name, _, value = assignment.partition("=")
+        if name.startswith(stages.FOREIGN):
+            told[int(number)][name] = value
+        waiting -= assignment == "end"
+        if waiting == 0:
+            return told
+    raise AssertionError("tutti run has ended")
+
+
+@attack("F8", "keep the ranks of `tutti run` from meeting by listening at their MASTER_PORT")
+def stop_held_port(stage):
+    told = run_told(stage, 2)
+    attacker = stage.start(_take_port, int(told[0]["MASTER_PORT"]), user=stages.ATTACKER)
+    attacker.hear()
+    limit = {**SOCKETS, "TUTTI_INIT_TIMEOUT_S": "2"}
+    victims = [start(stage, {**environment, **limit}, VICTIMS_NUMBER) for environment in told]
+    said = [victim.hear() for victim in victims]
+    refusals = [one[1] for one in said if one and one[0] == "refused"]
+    if refusals:
+        return Outcome(True, f"the job cannot meet: \"{refusals[0]}\"")
+    for victim in victims:
+        expect_sum(victim, 2 * VICTIMS_NUMBER)
+    return Outcome(False, "the ranks meet elsewhere")
+
+
+@attack("F8", "listen at the MASTER_PORT that `tutti run` holds for programs of torch.distributed",
+        open_because="The program's own socket must be able to take the port, and Linux lets any user do as much")
 def take_held_port(stage):
-    program = stage.start_program("run", "-n", "1", "--", "sh", "-c", "echo port $MASTER_PORT; exec sleep 60")
-    port = int(next(line for line in program.stdout if "port " in line).split("port ")[1])
+    port = int(run_told(stage, 1)[0]["MASTER_PORT"])
     attacker = stage.start(_take_port, port, user=stages.ATTACKER)
     place = attacker.hear()
     return Outcome(place is not None, f"another user {place or 'cannot listen at the port'}")
