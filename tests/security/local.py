@@ -3,6 +3,7 @@
 import ctypes
 import os
 import pathlib
+import re
 import socket
 import struct
 import time
@@ -15,10 +16,13 @@ from outcome import Outcome, attack
 SECRET = {"TUTTI_COMM_KEY": "only the ranks know this text"}
 
 
+# The name of a meeting: a hash of the job, and a number after the first name. Other names of the library are random.
+MEETING_NAME = re.compile(r" @(tutti-[0-9a-f]{32}(?:-[0-9]+)?)$", re.MULTILINE)
+
+
 def local_names():
-    """Returns the abstract names of Unix sockets that any user sees, but for those of this program."""
-    lines = pathlib.Path("/proc/net/unix").read_text().splitlines()[1:]
-    return {line.split()[7][1:] for line in lines if len(line.split()) > 7 and line.split()[7].startswith("@tutti")}
+    """Returns the names of meetings among the abstract names of Unix sockets, which any user sees."""
+    return set(MEETING_NAME.findall(pathlib.Path("/proc/net/unix").read_text()))
 
 
 def _squat(talk, names):
@@ -32,19 +36,19 @@ def _squat(talk, names):
     talk.recv()
 
 
-@attack("F7", "keep a Slurm step of one node from meeting by its local names")
-def squat_local_name(stage):
-    """The names follow from the job's number. The attacker sees them in a step that waits, which says how they are made,
-    and takes the names that the next step of the number will have."""
+def squat(stage, also=lambda name: []):
+    """The names follow from the job's number. The attacker sees them in a step that waits, and takes the names that the
+    next step of the number will have, and others that `also` makes of each name."""
     before = local_names()
     scout = start(stage, slurm(0, 4243, nodes="2"), VICTIMS_NUMBER)
     assert stages.await_true(lambda: local_names() - before), f"no name is seen: {scout.log()}"
-    names = local_names() - before
+    seen = local_names() - before
     scout.end()
-    assert stages.await_true(lambda: not names & local_names())
+    assert stages.await_true(lambda: not seen & local_names())
+    names = seen | {other for name in seen for other in also(name)}
     attacker = stage.start(_squat, names, user=stages.ATTACKER)
     assert attacker.hear() == len(names)
-    victims = [start(stage, {**slurm(number, 4243, nodes="2"), "TUTTI_INIT_TIMEOUT_S": "4"}, VICTIMS_NUMBER)
+    victims = [start(stage, {**slurm(number, 4243, nodes="2"), "TUTTI_INIT_TIMEOUT_S": "2"}, VICTIMS_NUMBER)
                for number in (0, 1)]
     said = [victim.hear(8) for victim in victims]
     refusals = [one[1] for one in said if one and one[0] == "refused"]
@@ -53,6 +57,17 @@ def squat_local_name(stage):
     for victim in victims:
         expect_sum(victim, 2 * VICTIMS_NUMBER)
     return Outcome(False, f"with {len(names)} names taken the ranks meet by another")
+
+
+@attack("F7", "keep a Slurm step of one node from meeting by the local name that is seen")
+def squat_local_name(stage):
+    return squat(stage)
+
+
+@attack("F7", "keep a Slurm step of one node from meeting by all its local names",
+        open_because="Abstract names have no owner, and a list of names has an end")
+def squat_all_names(stage):
+    return squat(stage, lambda name: [f"{name}-{number}" for number in range(1, 16)])
 
 
 def _take_port(talk, port):

@@ -38,6 +38,18 @@ def start_attacker(stage, environment):
     return start(stage, {**environment, **ATTACKERS}, FOREIGN_NUMBER, user=stages.ATTACKER)
 
 
+def _take_part_disguised(talk, library, number):
+    stages.disguise_as(stages.VICTIM)
+    ranks.take_part(talk, library, number)
+
+
+def start_disguised(stage, environment):
+    """Starts an attacker whose library believes to be the victims', and so finds the victims' local socket and key."""
+    assert hasattr(stages.libc, "DisguiseAs"), "the build has no tests/security/security_disguise.so"
+    return stage.start(_take_part_disguised, stage.library, FOREIGN_NUMBER, user=stages.ATTACKER,
+                       environment={**PATIENT, **environment, **ATTACKERS})
+
+
 def outcome_of(process):
     """Returns what a rank tells last: ("sum", number) or ("refused", sentence)."""
     heard = None
@@ -107,6 +119,28 @@ def false_rank_0(stage):
     expect_sum(friend, VICTIMS_NUMBER + OWN_NUMBER)
     expect_sum(victim, VICTIMS_NUMBER + OWN_NUMBER)
     return Outcome(False, f"the attacker hears \"{stolen[1]}\", and the right rank 0 takes part")
+
+
+@attack("-", "join a job of one machine at its local socket, with an altered library")
+def local_socket(stage):
+    victim = start(stage, slurm(0, 4244, nodes="2"), VICTIMS_NUMBER)
+    attacker = start_disguised(stage, slurm(1, 4244, nodes="2"))
+    stolen = outcome_of(attacker)
+    friend = start(stage, slurm(1, 4244, nodes="2"), OWN_NUMBER)
+    if stolen[0] == "sum":
+        return Outcome(True, f"another user is rank 1, and has read {VICTIMS_NUMBER} of rank 0")
+    expect_sum(friend, VICTIMS_NUMBER + OWN_NUMBER)
+    expect_sum(victim, VICTIMS_NUMBER + OWN_NUMBER)
+    return Outcome(False, f"the attacker hears \"{stolen[1]}\", and the right rank 1 takes part")
+
+
+@attack("-", "be rank 0 of a job of one machine at its local socket, with an altered library")
+def local_rank_0(stage):
+    attacker = start_disguised(stage, slurm(0, 4245, nodes="2"))
+    victim = start(stage, {**slurm(1, 4245, nodes="2"), "TUTTI_INIT_TIMEOUT_S": "1.5"}, VICTIMS_NUMBER)
+    stolen = outcome_of(attacker)
+    heard = outcome_of(victim)
+    return Outcome(stolen[0] == "sum" or heard[0] == "sum", f"the attacker hears \"{stolen[1]}\", rank 1 \"{heard[1]}\"")
 
 
 @attack("F12", "join a job of NCCL_COMM_ID by the port alone")

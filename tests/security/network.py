@@ -102,6 +102,20 @@ class Wire:
         self._thread = threading.Thread(target=self._carry, daemon=True)
         self._thread.start()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        """Ends the wire and removes it, so that another can be made."""
+        os.write(self._stop, b".")
+        self._thread.join()
+        for one in self._sockets:
+            one.close()
+        for side in ADDRESSES:
+            stages.run_ip("link", "del", f"to-{side}")
+        for holder in self._holders.values():
+            holder.end()
+
     def _plug(self, side, address, pid):
         try:
             stages.run_ip("link", "add", f"to-{side}", "type", "veth", "peer", "name", "eth0", "netns", str(pid))
@@ -201,17 +215,6 @@ class Wire:
     def everything(self):
         """Returns all bytes of all connections, each direction as one piece."""
         return [one.bytes_from(role) for one in self.connections for role in ("connector", "acceptor")]
-
-    def cut(self):
-        """Ends the wire and removes it, so that another can be made."""
-        os.write(self._stop, b".")
-        self._thread.join()
-        for one in self._sockets:
-            one.close()
-        for side in ADDRESSES:
-            stages.run_ip("link", "del", f"to-{side}")
-        for holder in self._holders.values():
-            holder.end()
 
 
 class Relay:

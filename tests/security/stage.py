@@ -76,6 +76,13 @@ def become(user):
     libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
+def disguise_as(user):
+    """Has the library of this process take the process, and the far ends of local sockets, for the user's (disguise.c)."""
+    if not hasattr(libc, "DisguiseAs"):
+        raise Skipped("the build has no tests/security/security_disguise.so")
+    libc.DisguiseAs(user)
+
+
 class Process:
     """A forked process that runs `body(talk, *arguments)` as `user`, where `talk` is its end of a pipe of objects."""
 

@@ -100,3 +100,17 @@ def take_part_by_store(stage):
     if stolen == ("sum", VICTIMS_NUMBER + FOREIGN_NUMBER):
         return Outcome(True, f"another user is rank 1, and has read {VICTIMS_NUMBER} of rank 0")
     return expect_demand_for_secret(victim)
+
+
+@attack("F6", "change the number of a rank in the store",
+        open_because="Workers of Horovod's own build use the store, and neither prove nor sign anything")
+def change_value(stage):
+    _, port = run_store(stage)
+
+    def change(talk):
+        talk.send(ask(port, "PUT", "rank_and_size/localhost:0", b"7,8,7,8,0,1"))
+        talk.recv()
+    attacker = stage.start(change, user=stages.ATTACKER)
+    attacker.hear()
+    value = ask(port, "GET", "rank_and_size/localhost:0")[1].decode()
+    return Outcome(value.startswith("7,8"), f"rank 0 is told \"{value}\"")

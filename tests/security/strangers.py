@@ -1,6 +1,7 @@
 """Attacks by strangers at the port where ranks meet that have never succeeded, and must not begin to: repeated and
 reflected messages, garbage, many idle connections."""
 
+import errno
 import os
 import resource
 import socket
@@ -139,3 +140,26 @@ def idle(stage):
     assert attacker.hear() == "held"
     seconds = finish(stage, victim, port)
     return Outcome(seconds > 8, f"the right rank 1 needs {seconds:.1f} s")
+
+
+def _churn(talk, port, seconds):
+    """Opens and leaves connections, as fast as one process can, and tells how many."""
+    talk.send("begins")
+    count, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        with socket.socket() as one:
+            one.setblocking(False)
+            count += one.connect_ex(("127.0.0.1", port)) in (0, errno.EINPROGRESS)
+    talk.send(count)
+    talk.recv()
+
+
+@attack("F14", "open connections at rank 0 as fast as possible while ranks start")
+def flood(stage):
+    port, seconds_of_flood = stages.free_port(), 3
+    victim = start_rank_0(stage, port)
+    attackers = [stage.start(_churn, port, seconds_of_flood, user=stages.ATTACKER) for _ in range(2)]
+    assert all(attacker.hear() == "begins" for attacker in attackers)
+    seconds = finish(stage, victim, port)
+    rate = sum(attacker.hear() for attacker in attackers) / seconds_of_flood
+    return Outcome(seconds > 8, f"{rate:.0f} connections a second; the right rank 1 needs {seconds:.1f} s")
