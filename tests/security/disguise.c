@@ -1,6 +1,6 @@
-/* What an attacker would change in the library: the process takes itself, and the far end of every local socket, for a
-   certain user. The kernel knows better. Loaded before the C library (LD_PRELOAD), and without effect until `DisguiseAs` is
-   called. */
+/* What an attacker would change in the library: the process takes itself, and the far end of every
+   local socket, for a certain user. The kernel knows better. Loaded before the C library
+   (LD_PRELOAD), and without effect until `DisguiseAs` is called. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -17,7 +17,7 @@ void DisguiseAs(uid_t user) {
 }
 
 uid_t getuid(void) {
-  uid_t (*const next)(void) = (uid_t (*)(void))dlsym(RTLD_NEXT, "getuid");
+  uid_t (*const next)(void) = (uid_t(*)(void))dlsym(RTLD_NEXT, "getuid");
   return disguised ? disguise : next();
 }
 

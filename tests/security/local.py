@@ -199,8 +199,8 @@ def name_a_library(stage):
     results, logs = run_coordinators(stage, lambda *unused: "made", [{**names, "MARK": marks[0]}, {"MARK": marks[1]}])
     ran = [os.path.exists(mark) for mark in marks]
     assert ran[0], f"rank 0 did not load its own library: {results} {logs}"
-    return Outcome(ran[1], f"the library's constructor {'ran' if ran[1] else 'did not run'} in rank 1; the coordinators "
-                           f"of the ranks: {results}")
+    return Outcome(ran[1], f"the library's constructor {'ran' if ran[1] else 'did not run'} in rank 1; the "
+                           f"coordinators of the ranks: {results}")
 
 
 ESCAPE = "\x1b]0;title\x07\nTUTTI forged line"
@@ -209,8 +209,8 @@ ESCAPE = "\x1b]0;title\x07\nTUTTI forged line"
 def _ask_for_own_tensor(library, coordinator):
     """Asks for a tensor that no other rank asks for, and waits until the ranks have warned one another."""
     data = (ctypes.c_float * 4)()
-    tensor = Tensor(ctypes.sizeof(Tensor), os.environ["TENSOR"].encode(), ALLREDUCE, FLOAT32, 1, (ctypes.c_int64 * 1)(4),
-                    ctypes.addressof(data), ctypes.addressof(data), 1, 0, 1.0, 1.0, 0, None, 0, -1, None)
+    tensor = Tensor(ctypes.sizeof(Tensor), os.environ["TENSOR"].encode(), ALLREDUCE, FLOAT32, 1,
+                    (ctypes.c_int64 * 1)(4), ctypes.addressof(data), ctypes.addressof(data), 1, 0, 1.0, 1.0, 0, None, 0, -1, None)
     handle = ctypes.c_int64()
     result = library.tuttiCoordinatorEnqueue(coordinator, 0, ctypes.byref(tensor), 1, None, ctypes.byref(handle))
     if result != 0:

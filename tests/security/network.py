@@ -94,7 +94,8 @@ class Wire:
         self.connections, self._by_ends = [], {}
         self._holders, self._sockets = {}, []
         for side, address in ADDRESSES.items():
-            holder = stage.start(_host, user=None, before=lambda side=side: _enter_new_host(f"{side}-{stages.HOST_NAME}"))
+            name = f"{side}-{stages.HOST_NAME}"
+            holder = stage.start(_host, user=None, before=lambda name=name: _enter_new_host(name))
             assert holder.hear() == "ready"
             self._holders[side] = holder
             self._plug(side, address, holder.pid)
@@ -181,7 +182,7 @@ class Wire:
 
     @staticmethod
     def _mend_checksum(frame, packet, at):
-        """Mends TCP's checksum after a bit of the byte `at` has been flipped, unless the kernel has yet to compute it."""
+        """Mends TCP's checksum after a bit of the byte `at` was flipped, unless the kernel has yet to compute it."""
         needs_checksum = frame[0] & 1
         if needs_checksum:
             return

@@ -1,5 +1,5 @@
-"""A rank that uses the library by ctypes, as a victim and as an attacker: an attacker that runs the library itself speaks
-every version of the protocol."""
+"""A rank that uses the library by ctypes, as a victim and as an attacker: an attacker that runs the library itself
+speaks every version of the protocol."""
 
 import ctypes
 
@@ -73,8 +73,8 @@ class Rank:
 
 
 def take_part(talk, library, number):
-    """The body of a process: a rank of a launched job that sums `number`. Tells ("id", id) once the ranks have met, then
-    ("sum", result); or ("refused", sentence) of the call that failed."""
+    """The body of a process: a rank of a launched job that sums `number`. Tells ("id", id) once the ranks have met,
+    then ("sum", result); or ("refused", sentence) of the call that failed."""
     rank = Rank(library)
     try:
         rank.read_environment()

@@ -59,7 +59,7 @@ def guess(stage):
 
 
 def _derive(talk, library, secret):
-    """Tells the processor time of the first key that the library derives from a secret, or the sentence of a refusal."""
+    """Tells the processor time of the first key that the library derives from a secret, or a refusal."""
     os.environ["TUTTI_COMM_KEY"] = secret
     os.environ["NCCL_COMM_ID"] = f"127.0.0.1:{stages.free_port()}"
     one = ranks.Rank(library)
@@ -76,7 +76,7 @@ def derivation(stage, secret):
 
 
 def least_seconds(stage, secret):
-    """Returns the least time of several processes: whatever else the call does, and other work, only add to the time."""
+    """Returns the least time of several processes: other work of the call and of the machine only adds time."""
     return min(derivation(stage, secret) for _ in range(5))
 
 
@@ -86,7 +86,8 @@ def pace(stage):
     beyond the time for a secret that is too long for guesses."""
     seconds = least_seconds(stage, WORD) - least_seconds(stage, "0123456789abcdef" * 4)
     pace_text = f"{1 / seconds:.0f} guesses" if seconds > 1e-4 else "more than 10,000 guesses"
-    return Outcome(seconds < 0.01, f"a guess costs {1000 * max(seconds, 0):.1f} ms of a core: {pace_text} a second and core")
+    cost = f"a guess costs {1000 * max(seconds, 0):.1f} ms of a core: {pace_text} a second and core"
+    return Outcome(seconds < 0.01, cost)
 
 
 @attack("F10", "use a secret of a few characters")

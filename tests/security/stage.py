@@ -49,7 +49,7 @@ def run_ip(*words):
 
 
 def enter_own_network():
-    """Moves this process into an empty network with loopback only, and gives the host a name that can be searched for."""
+    """Moves this process into an empty network with loopback only, and gives the host a name to search for."""
     if os.geteuid() != 0:
         raise Skipped("the attacks need root: an attacker is another user, and the network is a namespace")
     try:
@@ -77,7 +77,7 @@ def become(user):
 
 
 def disguise_as(user):
-    """Has the library of this process take the process, and the far ends of local sockets, for the user's (disguise.c)."""
+    """Has the library take this process, and the far ends of local sockets, for the user's (disguise.c)."""
     if not hasattr(libc, "DisguiseAs"):
         raise Skipped("the build has no tests/security/security_disguise.so")
     libc.DisguiseAs(user)

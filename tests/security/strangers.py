@@ -66,8 +66,8 @@ def replay(stage):
     seconds = finish(stage, victim, port)
     assert welcome > 150, f"the recorded meeting had {welcome} bytes from rank 0"
     return Outcome(len(answer) >= welcome // 2,
-                   f"{len(recorded['connector'])} repeated bytes are answered by {len(answer)} instead of {welcome}; the "
-                   f"right rank 1 then needs {seconds:.1f} s")
+                   f"{len(recorded['connector'])} repeated bytes are answered by {len(answer)} instead of {welcome}; "
+                   f"the right rank 1 then needs {seconds:.1f} s")
 
 
 @attack("-", "send rank 0's own messages back")

@@ -102,8 +102,8 @@ def read_with_secret(stage):
                   "a host's name": stages.HOST_NAME.encode(), "the secret": SECRET["TUTTI_COMM_KEY"].encode()}
         wanted |= {f"floats of {pattern[:4].hex()}": pattern for pattern in PATTERNS}
         found = [name for name, value in wanted.items() if value in everything]
-        number = len(wire.connections)
-        return Outcome(bool(found), f"{len(everything)} bytes of {number} connections show {', '.join(found) or 'nothing'}")
+        found_text = ", ".join(found) or "nothing"
+        return Outcome(bool(found), f"{len(everything)} bytes of {len(wire.connections)} connections show {found_text}")
 
 
 def places_to_flip(connections):
@@ -124,8 +124,8 @@ def places_to_flip(connections):
 
 
 def judge(flip, said):
-    """Returns whether changed data was taken as true, and whether the job ended with a sentence; a job that does neither
-    must work."""
+    """Returns whether changed data was taken as true, and whether the job ended with a sentence; a job that does
+    neither must work."""
     ids = {id_of(one) for one in said} - {None}
     sums = [one[-1] for one in said if one and one[-1][0] == "sum"]
     refused = any(kind == "refused" and value for one in said for kind, value in one)
@@ -149,5 +149,5 @@ def change_a_bit(stage):
             altered += [str(wire.flip)] if taken else []
     assert changed > len(places) // 2, f"only {changed} of {len(places)} changes could be made"
     taken_after = f"after a change of {'; '.join(altered)}" if altered else "never"
-    return Outcome(bool(altered), f"of {changed} jobs with a changed bit {ended} end with a sentence, and the others work; "
+    return Outcome(bool(altered), f"of {changed} jobs with a changed bit {ended} end with a sentence, the others work; "
                                   f"changed data is taken as true {taken_after}")
