@@ -56,7 +56,7 @@ def squat(stage, also=lambda name: []):
         return Outcome(True, f"the job cannot meet: \"{refusals[0]}\"")
     for victim in victims:
         expect_sum(victim, 2 * VICTIMS_NUMBER)
-    return Outcome(False, f"with {len(names)} names taken the ranks meet by another")
+    return Outcome(False, "with the name taken the ranks meet by another")
 
 
 @attack("F7", "keep a Slurm step of one node from meeting by the local name that is seen")
@@ -210,7 +210,8 @@ def _ask_for_own_tensor(library, coordinator):
     """Asks for a tensor that no other rank asks for, and waits until the ranks have warned one another."""
     data = (ctypes.c_float * 4)()
     tensor = Tensor(ctypes.sizeof(Tensor), os.environ["TENSOR"].encode(), ALLREDUCE, FLOAT32, 1,
-                    (ctypes.c_int64 * 1)(4), ctypes.addressof(data), ctypes.addressof(data), 1, 0, 1.0, 1.0, 0, None, 0, -1, None)
+                    (ctypes.c_int64 * 1)(4), ctypes.addressof(data), ctypes.addressof(data), 1, 0, 1.0, 1.0, 0, None, 0,
+                    -1, None)
     handle = ctypes.c_int64()
     result = library.tuttiCoordinatorEnqueue(coordinator, 0, ctypes.byref(tensor), 1, None, ctypes.byref(handle))
     if result != 0:

@@ -55,7 +55,8 @@ def guess(stage):
     begin = time.monotonic()
     word, number = _first_match(port, *caught)
     seconds = time.monotonic() - begin
-    return Outcome(word == WORD, f"the word is {word} after {number} guesses, {number / seconds:.0f} guesses a second")
+    result = f"the word is {word}" if word else "no word makes the proof"
+    return Outcome(word == WORD, f"{result} after {number} guesses, {number / seconds:.0f} guesses a second")
 
 
 def _derive(talk, library, secret):
