@@ -5,6 +5,8 @@ PREFIX ?= /usr/local
 JOBS   ?= $(shell nproc)
 TEST_JOBS ?= $(JOBS)
 FUZZ_SECONDS ?= 60
+# A number of inputs for each fuzzer, in the place of FUZZ_SECONDS.
+FUZZ_RUNS ?=
 # Set-up runs again only when its script has changed; one stamp for each group of packages.
 SETUP_KEY := $(firstword $(shell cksum < scripts/setup))
 setup = build/.setup/$(1)-$(SETUP_KEY)
@@ -30,7 +32,7 @@ help:
 	@echo 'make bench              measures Tutti and its peers on this machine'
 	@echo 'make asan|ubsan|tsan    the quick tests under a sanitizer'
 	@echo 'make sanitizers         all tests but the slow ones under asan and tsan'
-	@echo 'make fuzz               runs every fuzzer for FUZZ_SECONDS=$(FUZZ_SECONDS)'
+	@echo 'make fuzz               runs every fuzzer for FUZZ_SECONDS=$(FUZZ_SECONDS), or for FUZZ_RUNS inputs'
 	@echo 'make format             formats the code'
 	@echo 'make tidy               clang-tidy over the code'
 	@echo 'make docs               writes the pages that come from tables'
@@ -107,7 +109,7 @@ fuzz: $(call setup,build) $(call setup,fuzz)
 	@cmake --build build/fuzz -j $(JOBS) --target fuzzers
 	@failed=; for one in build/fuzz/fuzzers/*; do \
 	   name=$${one##*/}; corpus=build/fuzz/corpus/$$name; mkdir -p $$corpus; echo "fuzz: $$name"; \
-	   $$one -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 -verbosity=0 \
+	   $$one $(if $(FUZZ_RUNS),-runs=$(FUZZ_RUNS),-max_total_time=$(FUZZ_SECONDS)) -timeout=10 -print_final_stats=1 -verbosity=0 \
 	         -artifact_prefix=build/fuzz/$$name- $$corpus || failed="$$failed $$name"; \
 	 done; [ -z "$$failed" ] || { echo "make: failed:$$failed; the input is in build/fuzz" >&2; exit 1; }
 
