@@ -8,7 +8,9 @@
 
 #include <string.h>
 
+#include <concepts>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 namespace tutti {
@@ -37,7 +39,8 @@ class Erased {
 class ErasedText : public std::string {
  public:
   ErasedText() = default;
-  ErasedText(std::string_view text) : std::string(text) {}  // NOLINT: it is a text
+  template <std::convertible_to<std::string_view> Text>
+  ErasedText(const Text& text) : std::string(std::string_view(text)) {}  // NOLINT: it is a text
   ErasedText(const ErasedText&) = default;
   ErasedText(ErasedText&& other) noexcept : std::string(std::move(other)) { other.Erase(); }
   ErasedText& operator=(ErasedText other) {
