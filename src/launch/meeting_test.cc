@@ -22,7 +22,7 @@
 namespace tutti::launch {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Bound for events that must come about, however busy the machine is.
 constexpr double kPatienceS = 60;
