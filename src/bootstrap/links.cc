@@ -133,6 +133,15 @@ Status Links::AddToLoop(const LinkPtr& link, uint32_t interest) {
   });
 }
 
+// Making a pair takes about half the time of a connector's handshake, and a rank opens its links
+// together.
+std::shared_ptr<const EphemeralPair> Links::Keys() {
+  if (keys_) return keys_;
+  keys_ = std::make_shared<EphemeralPair>(EphemeralPair::Fresh());
+  keys_timer_ = loop_.AddTimer(AuthAcceptor::kLongestPairNs, [this] { keys_.reset(); });
+  return keys_;
+}
+
 // A failure to connect is handled on the loop's thread, like every end of a link.
 void Links::StartAttempt(const LinkPtr& link) {
   Contact contact = peers_[link->peer].identity.contact;
@@ -141,7 +150,8 @@ void Links::StartAttempt(const LinkPtr& link) {
   ++link->attempts;
   link->stage = Link::Stage::kConnecting;
   link->handshake = Handshake::Connecting(
-      options_.key, LinkHello(options_.rank, link->peer, options_.num_ranks, contact.token));
+      options_.key, LinkHello(options_.rank, link->peer, options_.num_ranks, contact.token),
+      Handshake::Chance::With(Keys()));
   int error = 0;
   const auto connect = [&]() -> Status {
     TUTTI_ASSIGN(link->connecting, StartConnect(contact.address, &error));
@@ -416,6 +426,8 @@ void Links::Close(const std::vector<int>& awaited, Bytes farewell) {
   if (closing_) return;
   closing_ = true;
   loop_.CancelTimer(silence_timer_);
+  loop_.CancelTimer(keys_timer_);
+  keys_.reset();
   for (const int peer : awaited)
     if (pairs_[peer].count == 0) awaited_.insert(peer);
   farewell_ = std::move(farewell);
