@@ -140,8 +140,8 @@ Result<Settings> ReadProcessSettings() {
   }
   lock.Unlock();
   TUTTI_ASSIGN(Settings settings, ReadSettings(overlaid));
-  TUTTI_ASSIGN(Secret secret, FindSecret(overlaid));
-  settings.comm_key = std::move(secret.text);
+  TUTTI_ASSIGN(const Secret secret, FindSecret(overlaid));
+  settings.comm_key = std::string_view(secret.text);
   return settings;
 }
 

@@ -15,6 +15,9 @@
 namespace tutti::elastic {
 namespace {
 
+// A secret of 32 bytes is not stretched, which would take time.
+constexpr const char* kSecret = "a secret of 32 bytes for a test.";
+
 using ::testing::HasSubstr;
 
 class Store : public ::testing::Test {
@@ -42,7 +45,7 @@ class Store : public ::testing::Test {
     return seen_;
   }
 
-  const Key key_ = StoreKey("a secret of 32 bytes for a test.");
+  const Key key_ = StoreKey(kSecret);
   SocketAddress address_;
   std::mutex mutex_;
   std::string seen_;
@@ -133,8 +136,8 @@ TEST_F(Store, ManyWaitForOneKey) {
 }
 
 TEST_F(Store, AnotherKeyStaysOutside) {
-  const auto client =
-      StoreClient::Connect({address_}, StoreKey("the other secret, also 32 bytes."), Deadline::AfterSeconds(0.2));
+  const auto client = StoreClient::Connect({address_}, StoreKey("the other secret, also 32 bytes."),
+                                           Deadline::AfterSeconds(0.2));
   ASSERT_FALSE(client.ok());
   EXPECT_EQ(client.status().code(), Code::kTimeout);
   EXPECT_THAT(std::string(client.status().message()), HasSubstr("127.0.0.1"));
@@ -186,7 +189,7 @@ TEST_F(Store, CInterface) {
   tuttiElastic_t elastic = nullptr;
   const std::string address = address_.ToString();
   ASSERT_EQ(
-      tuttiElasticConnect(&elastic, ("no.such.host.invalid:1," + address).c_str(), "secret", 10),
+      tuttiElasticConnect(&elastic, ("no.such.host.invalid:1," + address).c_str(), kSecret, 10),
       ncclSuccess)
       << tuttiElasticLastError();
   ASSERT_EQ(tuttiElasticSet(elastic, "k", "value", 5), ncclSuccess);
@@ -201,7 +204,7 @@ TEST_F(Store, CInterface) {
   EXPECT_EQ(tuttiElasticGet(elastic, "k", version, 0, value, 2, &size, &version), ncclSuccess);
   EXPECT_EQ(version, 0u);
   EXPECT_EQ(tuttiElasticClose(elastic), ncclSuccess);
-  EXPECT_EQ(tuttiElasticConnect(&elastic, "nonsense", "secret", 1), ncclInvalidArgument);
+  EXPECT_EQ(tuttiElasticConnect(&elastic, "nonsense", kSecret, 1), ncclInvalidArgument);
   EXPECT_THAT(tuttiElasticLastError(), HasSubstr("nonsense"));
 }
 
