@@ -82,7 +82,6 @@ class Process {
   std::unique_ptr<FdServer> fd_server_;
   std::unique_ptr<HostMemory> memory_;
   WindowDirectory windows_;
-  RemoteCopyPermits copy_permits_;
 
   std::atomic<bool> machine_dumped_ = false;
 
@@ -93,6 +92,8 @@ class Process {
 
   Mutex devices_mutex_;
   std::map<int, std::unique_ptr<cuda::Device>> devices_ TUTTI_GUARDED_BY(devices_mutex_);
+
+  RemoteCopyPermits copy_permits_;
 };
 
 }  // namespace tutti

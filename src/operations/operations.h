@@ -94,18 +94,6 @@ class Operations {
   // Returns whether this rank's device can map the memory of the ranks of its host. The result is
   // the same on all ranks.
   virtual bool MapsPeerMemory() const { return false; }
-  // Names the network between machines and the network's cipher (transport/net/net.h). Both names
-  // are empty where no data passes a network.
-  struct NetworkNames {
-    std::string name;
-    std::string cipher;
-
-    static NetworkNames Of(const Net* net) {
-      if (net == nullptr) return {};
-      return {std::string(net->name()), std::string(net->cipher())};
-    }
-  };
-  virtual NetworkNames network_names() const { return {}; }
   // Returns how one-sided calls of ranks on hosts wait (window/one_sided.h).
   virtual WaitPolicy wait_policy() const { return {}; }
   // Holds the network for one-sided operations (transport/net/rma.h) with ranks whose memory this
@@ -175,6 +163,19 @@ class Operations {
   // reason and give their memory back again. Fails if the ranks cannot talk to one another.
   virtual Result<Agreement> TakeBackMemory(Deadline deadline,
                                            const std::atomic<bool>* abort_flag) = 0;
+
+  // Names the network between machines and the network's cipher (transport/net/net.h). Both names
+  // are empty where no data passes a network.
+  struct NetworkNames {
+    std::string name;
+    std::string cipher;
+
+    static NetworkNames Of(const Net* net) {
+      if (net == nullptr) return {};
+      return {std::string(net->name()), std::string(net->cipher())};
+    }
+  };
+  virtual NetworkNames network_names() const { return {}; }
 
  protected:
   explicit Operations(HandOver hand_over) : hand_over_(hand_over) {}

@@ -226,9 +226,6 @@ class Net {
 
   // Returns the name by which NCCL_NET selects this network: "Socket".
   virtual std::string_view name() const = 0;
-  // Returns the name of the cipher that hides data on their way, or "" where data travel as they
-  // are. A rank without instructions for AES makes its peers use ChaCha20-Poly1305 with it.
-  virtual std::string_view cipher() const { return ""; }
   virtual const std::vector<NetDevice>& devices() const = 0;
   // Returns ok when this network can be used here, and otherwise the reason against it.
   virtual Status IsViable() const = 0;
@@ -249,6 +246,9 @@ class Net {
   virtual void Spread(int /*device*/, const NetSpread& /*others*/) {}
   // Returns the one-sided operations of this network, or null for a network without them.
   virtual NetRma* rma() { return nullptr; }
+  // Returns the name of the cipher that hides data on their way, or "" where data travel as they
+  // are. A rank without instructions for AES makes its peers use ChaCha20-Poly1305 with it.
+  virtual std::string_view cipher() const { return ""; }
 };
 
 }  // namespace tutti
