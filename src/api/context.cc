@@ -73,7 +73,7 @@ Result<Settings> ReadSettings() {
   const MutexLock lock(state.mutex);
   if (!state.encryption_key.empty()) {
     settings.encrypt = true;
-    settings.comm_key = state.encryption_key;
+    settings.encryption_key = state.encryption_key;
   }
   return settings;
 }

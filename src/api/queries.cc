@@ -52,8 +52,7 @@ Status CopyText(const std::string& text, char* buffer, size_t capacity, size_t* 
 Status DescribeComm(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckReady(use));
-  TUTTI_ASSIGN(const Settings settings, ReadProcessSettings());
-  return CopyText(comm->comm->DescribeAsJson(settings.comm_key), buffer, capacity, needed);
+  return CopyText(comm->comm->DescribeAsJson(), buffer, capacity, needed);
 }
 
 Status GetLostRanks(ncclComm_t comm, int* ranks, int capacity, int* count) {

@@ -56,8 +56,8 @@ class RecordSeal {
   static RecordSeal Encryption(const SecretKey& key) {
     return RecordSeal(Sealing::kEncryption, key);
   }
-  // Returns a seal of another kind with the key of this seal; kAesEncryption needs HasAes. REQUIRES:
-  // this seal has sealed and opened nothing.
+  // Returns a seal of another kind with the key of this seal; kAesEncryption needs HasAes.
+  // REQUIRES: this seal has sealed and opened nothing.
   RecordSeal As(Sealing sealing) const { return RecordSeal(sealing, key_); }
 
   static constexpr size_t kMostRecordBytes = 64 * 1024;

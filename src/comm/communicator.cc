@@ -238,7 +238,7 @@ Status Communicator::DeregisterWindow(ncclWindow_t handle) {
   return symmetric_->Deregister(handle);
 }
 
-std::string Communicator::DescribeAsJson(std::string_view comm_key) const {
+std::string Communicator::DescribeAsJson() const {
   std::string peers;
   for (int r = 0; r < num_ranks(); ++r) {
     const PeerInfo& peer = peers_[static_cast<size_t>(r)];
@@ -251,14 +251,14 @@ std::string Communicator::DescribeAsJson(std::string_view comm_key) const {
   const std::set<int> machines(leaders.begin(), leaders.end());
   return fmt::format(
       "{{\"rank\": {}, \"ranks\": {}, \"hosts\": {}, \"protection\": {}, \"peers\": [{}]}}", rank(),
-      num_ranks(), machines.size(), DescribeProtection(comm_key), peers);
+      num_ranks(), machines.size(), DescribeProtection(), peers);
 }
 
-std::string Communicator::DescribeProtection(std::string_view comm_key) const {
+std::string Communicator::DescribeProtection() const {
   const Operations::NetworkNames network = operations_->network_names();
-  const char* secret = "none";
-  if (!settings_.comm_key.empty())
-    secret = settings_.comm_key == comm_key ? "TUTTI_COMM_KEY" : "ncclSetEncryption";
+  const std::string secret = !settings_.encryption_key.empty()  ? "ncclSetEncryption"
+                             : !settings_.secret_source.empty() ? settings_.secret_source
+                                                                : "none";
   return fmt::format("{{\"network\": {:?}, \"encrypted\": {}, \"cipher\": {:?}, \"secret\": {:?}}}",
                      network.name, !network.cipher.empty(), network.cipher, secret);
 }

@@ -131,16 +131,15 @@ class Communicator {
   // calls are impossible. Any thread.
   Result<OneSided*> one_sided();
 
-  // Returns the JSON object of tuttiCommDescribe. A secret that equals `comm_key`, the environment's
-  // TUTTI_COMM_KEY, is said to come from there.
-  std::string DescribeAsJson(std::string_view comm_key) const;
+  // Returns the JSON object of tuttiCommDescribe.
+  std::string DescribeAsJson() const;
   // Returns this rank's place among the ranks of its machine.
   int LocalRank() const;
 
  private:
   Communicator(Process& process, const Settings& settings, std::string name, int cuda_device);
   // Returns the JSON object that says how data between hosts are protected.
-  std::string DescribeProtection(std::string_view comm_key) const;
+  std::string DescribeProtection() const;
 
   // The steps of initialisation (init.cc).
   static Result<std::unique_ptr<Communicator>> Built(std::unique_ptr<Communicator> comm,

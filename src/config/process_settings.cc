@@ -142,6 +142,7 @@ Result<Settings> ReadProcessSettings() {
   TUTTI_ASSIGN(Settings settings, ReadSettings(overlaid));
   TUTTI_ASSIGN(const Secret secret, FindSecret(overlaid));
   settings.comm_key = std::string_view(secret.text);
+  settings.secret_source = std::move(secret.source);
   return settings;
 }
 

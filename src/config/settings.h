@@ -48,6 +48,11 @@ struct Settings {
 #undef SECRET
 #undef CHOICE
 #undef PORTS
+  // The variable or file that gave comm_key; empty without a secret (config/secret.h).
+  std::string secret_source;
+  // The key of ncclSetEncryption, which protects data beside the secret of the job; empty without
+  // such a key.
+  ErasedText encryption_key;
 };
 
 // Gives the text of a variable, or null when the variable is not set. The text lives as long as the

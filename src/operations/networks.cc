@@ -118,17 +118,16 @@ class Candidates {
 };
 
 // Returns the key that both ends of a connection prove to hold, and from which encryption derives
-// its keys: the job's key. With encryption the secret that ranks share is mixed in, because
-// everyone who saw the job's id may know the job's key.
+// its keys: the job's key, which the job's secret has part in, and the key of ncclSetEncryption.
 Key NetworkKey(const Key& job, const Settings& settings) {
-  if (!settings.encrypt || settings.comm_key.empty()) return job;
-  return WithSecret(job, settings.comm_key, "network");
+  return WithSecret(job, settings.encryption_key, "network");
 }
 
 // Returns InvalidUsage if encryption has no secret. All ranks return the same, because the ranks of
 // a communicator compare whether encryption is asked for, and with which secret (peer_info.cc).
 Status CheckSecret(const Settings& settings) {
-  if (!settings.encrypt || !settings.comm_key.empty()) return Status::Ok();
+  const bool has_secret = !settings.comm_key.empty() || !settings.encryption_key.empty();
+  if (!settings.encrypt || has_secret) return Status::Ok();
   return InvalidUsage(
       "TUTTI_ENCRYPT is set without a secret, and a network carries data between the ranks: set "
       "TUTTI_COMM_KEY to the same text on every rank, at best 32 random bytes in hexadecimal, or "

@@ -48,9 +48,9 @@ std::string SharedSettings(const Settings& s) {
   add_flag("TUTTI_DETERMINISTIC", s.deterministic, usual.deterministic);
   add_flag("TUTTI_CHECKSUM", s.checksum, usual.checksum);
   std::string encrypt = s.encrypt ? "1" : "0";
-  if (s.encrypt && !s.comm_key.empty()) {
+  if (s.encrypt && !s.encryption_key.empty()) {
     // Distinguishes keys without showing them.
-    const Key check = WithSecret(Key{}, s.comm_key, "which key");
+    const Key check = WithSecret(Key{}, s.encryption_key, "which key");
     encrypt +=
         fmt::format(" (key {:02x}{:02x}{:02x}{:02x})", check[0], check[1], check[2], check[3]);
   }
