@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstring>
 
 #include "base/text.h"
 #include "base/unique_fd.h"
@@ -37,9 +38,9 @@ Status CheckFile(int fd, const std::string& path) {
 }
 
 // Returns an empty text where there is no file.
-Result<std::string> ReadSecretFile(const std::string& path) {
+Result<ErasedText> ReadSecretFile(const std::string& path) {
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (!fd.valid() && (errno == ENOENT || errno == ENOTDIR)) return std::string();
+  if (!fd.valid() && (errno == ENOENT || errno == ENOTDIR)) return ErasedText();
   if (!fd.valid()) return ErrnoError(errno, fmt::format("the secret in {} cannot be read", path));
   TUTTI_TRY(CheckFile(fd.get(), path));
   std::array<char, kLargestSecretFile + 1> bytes;
@@ -50,7 +51,8 @@ Result<std::string> ReadSecretFile(const std::string& path) {
                         kLargestSecretFile);
   }
   std::string_view rest(bytes.data(), static_cast<size_t>(got));
-  std::string text(Trim(NextItem(rest, '\n')));
+  ErasedText text(Trim(NextItem(rest, '\n')));
+  explicit_bzero(bytes.data(), bytes.size());
   TUTTI_TRY(CheckSecret(text, path));
   return text;
 }
@@ -75,11 +77,11 @@ Result<Secret> FindSecret(const Environment& environment) {
     const char* const text = environment(name);
     if (text == nullptr || *text == '\0') continue;
     TUTTI_TRY(CheckSecret(text, name));
-    return Secret{text, name};
+    return Secret{ErasedText(text), name};
   }
   const std::string path = SecretFilePath(environment);
   if (path.empty()) return Secret{};
-  TUTTI_ASSIGN(std::string text, ReadSecretFile(path));
+  TUTTI_ASSIGN(ErasedText text, ReadSecretFile(path));
   if (text.empty()) return Secret{};
   return Secret{std::move(text), path};
 }

@@ -20,6 +20,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/erased.h"
 #include "base/status.h"
 #include "config/settings.h"
 
@@ -29,7 +30,7 @@ namespace tutti {
 inline constexpr size_t kShortestSecretBytes = 8;
 
 struct Secret {
-  std::string text;    // empty: the job has no secret
+  ErasedText text;     // empty: the job has no secret
   std::string source;  // the variable or the path of the file; empty without a secret
 };
 

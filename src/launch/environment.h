@@ -37,6 +37,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/erased.h"
 #include "base/status.h"
 #include "config/settings.h"
 
@@ -80,7 +81,7 @@ struct LaunchInfo {
   // The text that tells this job from another job at the same address, and the secret that the
   // job's ranks share ("" where none was given).
   std::string job;
-  std::string secret;
+  ErasedText secret;
   bool insecure = false;  // TUTTI_INSECURE: ranks may meet over TCP without a secret
   // Longest time for which ranks wait for one another.
   double timeout_s = Settings{}.init_timeout_s;
