@@ -111,7 +111,7 @@ TEST(AgreedPluginsTest, WithEncryptionAListWithTuttiLeavesPluginsOut) {
   });
   for (const Status& status : made) EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("HOROVOD_CPU_OPERATIONS asks for mpi, which cannot be had"),
+              AllOf(HasSubstr("HOROVOD_CPU_OPERATIONS asks for mpi,tutti, which cannot be had"),
                     HasSubstr("only Tutti's own operations encrypt")));
 }
 
