@@ -131,8 +131,8 @@ class Communicator {
   // calls are impossible. Any thread.
   Result<OneSided*> one_sided();
 
-  // Returns the JSON object of tuttiCommDescribe. A secret that equals `comm_key`, the environment's
-  // TUTTI_COMM_KEY, is said to come from there.
+  // Returns the JSON object of tuttiCommDescribe. `comm_key` is TUTTI_COMM_KEY of the environment,
+  // from which an equal secret of the communicator is said to come.
   std::string DescribeAsJson(std::string_view comm_key) const;
   // Returns this rank's place among the ranks of its machine.
   int LocalRank() const;
