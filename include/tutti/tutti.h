@@ -269,7 +269,7 @@ ncclResult_t tuttiAdasumCombine(const void* a, const void* b, void* out, const s
 // plugin's own name). "protection" is an object: "network" names the network for data between hosts
 // ("" where there is none), "encrypted" is true or false, "cipher" names the cipher ("" without
 // encryption), and "secret" says where the job's secret comes from: "TUTTI_COMM_KEY",
-// "ncclSetEncryption" or "none". Data in shared memory and between GPUs of a host are not encrypted.
+// "ncclSetEncryption" or "none". Data inside a host (shared memory, GPUs) are not encrypted.
 ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, size_t* needed);
 
 // Stores the lost ranks of `comm`: their processes ended, their hosts are out of reach, or the
