@@ -13,7 +13,7 @@ namespace tutti {
 namespace {
 
 // The last byte grows with every change of the handshake.
-constexpr std::string_view kMagic = "TUTTIHS2";
+constexpr std::string_view kChallengeMagic = "TUTTIHS2";
 constexpr size_t kMagicFamilyBytes = 7;
 
 unsigned char* Unsigned(std::byte* at) { return reinterpret_cast<unsigned char*>(at); }
@@ -61,7 +61,7 @@ Handshake Handshake::Accepting(const Key& key, Chance chance) {
   const auto put = [&](size_t at, std::span<const std::byte> bytes) {
     std::copy(bytes.begin(), bytes.end(), result.Part(at, bytes.size()).begin());
   };
-  put(0, AsBytes(kMagic));
+  put(0, AsBytes(kChallengeMagic));
   put(kAcceptorNonceAt, result.chance_.nonce);
   put(kAcceptorKeyAt, std::as_bytes(std::span(result.chance_.pair->public_key())));
   result.Queue(result.Part(0, kChallengeBytes));
@@ -118,13 +118,13 @@ size_t Handshake::ExpectedBytes() const {
 // Looks at the magic before the rest has come, because the challenge of another release may be
 // shorter.
 Status Handshake::CheckMagic() const {
-  if (std::memcmp(in_.data(), kMagic.data(), kMagicBytes) == 0) return Status::Ok();
-  if (std::memcmp(in_.data(), kMagic.data(), kMagicFamilyBytes) != 0) {
+  if (std::memcmp(in_.data(), kChallengeMagic.data(), kMagicBytes) == 0) return Status::Ok();
+  if (std::memcmp(in_.data(), kChallengeMagic.data(), kMagicFamilyBytes) != 0) {
     return RemoteError("what listens there is not of this library");
   }
   return InvalidUsage(
       "{} release of this library is at the other end: all ranks must use the same release",
-      in_[kMagicFamilyBytes] < std::byte(kMagic.back()) ? "an older" : "a newer");
+      in_[kMagicFamilyBytes] < std::byte(kChallengeMagic.back()) ? "an older" : "a newer");
 }
 
 Status Handshake::Agree(size_t their_key_at) {

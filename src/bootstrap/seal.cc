@@ -32,9 +32,6 @@ const unsigned char* Unsigned(const std::byte* at) {
 crypto_aead_aes256gcm_state* StateOf(std::array<unsigned char, 512>& rounds) {
   return reinterpret_cast<crypto_aead_aes256gcm_state*>(rounds.data());
 }
-const crypto_aead_aes256gcm_state* StateOf(const std::array<unsigned char, 512>& rounds) {
-  return reinterpret_cast<const crypto_aead_aes256gcm_state*>(rounds.data());
-}
 
 // Returns the nonce of a record: its number, which is never the same twice under one key.
 Nonce NonceOf(uint64_t number) {

@@ -16,7 +16,7 @@
 // connection repeats its data over another socket.
 //
 // AES-256-GCM is taken where both ends have instructions for AES (libsodium's condition: AES-NI and
-// PCLMUL), because it then takes two thirds of the time of ChaCha20-Poly1305
+// PCLMUL), because AES then takes four fifths of the time of ChaCha20-Poly1305
 // (bench/results/security.md). Without such instructions AES would be slow, and would leak the key
 // through the cache. The listener's handle tells the connector what the listener can open, and the
 // connector's hello names the cipher. Both travel over authenticated connections.

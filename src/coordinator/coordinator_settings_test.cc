@@ -100,6 +100,19 @@ TEST(AgreedPluginsTest, ALibraryIsLoadedOnlyWhereTheRanksOwnListNamesIt) {
   static_cast<void>(::testing::internal::GetCapturedStderr());
 }
 
+TEST(AgreedPluginsTest, ARankThatMayNotLoadALibrarySaysWhy) {
+  const auto may = [](const char* name, const char* own) {
+    return MayLoad(name, "HOROVOD_CONTROLLER", own);
+  };
+  EXPECT_THAT(may("nccl:/a.so", "mpi,nccl:/b.so").message(),
+              AllOf(HasSubstr("HOROVOD_CONTROLLER of this rank's environment does not name "
+                              "nccl:/a.so"),
+                    HasSubstr("set HOROVOD_CONTROLLER alike on all ranks")));
+  EXPECT_FALSE(may("nccl:/a.so", "").ok());
+  EXPECT_TRUE(may("nccl:/a.so", "mpi, NCCL:/a.so").ok());
+  EXPECT_TRUE(may("mpi", "").ok()) << "plugins of Tutti have fixed names";
+}
+
 TEST(AgreedPluginsTest, WithEncryptionAListWithTuttiLeavesPluginsOut) {
   const FindPluginFor find = CountPlugins();
   ::testing::internal::CaptureStderr();
@@ -111,7 +124,7 @@ TEST(AgreedPluginsTest, WithEncryptionAListWithTuttiLeavesPluginsOut) {
   });
   for (const Status& status : made) EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-              AllOf(HasSubstr("HOROVOD_CPU_OPERATIONS asks for mpi, which cannot be had"),
+              AllOf(HasSubstr("HOROVOD_CPU_OPERATIONS asks for mpi,tutti, which cannot be had"),
                     HasSubstr("only Tutti's own operations encrypt")));
 }
 

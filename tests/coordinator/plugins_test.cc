@@ -123,18 +123,10 @@ TEST(PluginChoiceTest, ALibraryThatOnlyRank0NamesIsNotLoadedByRank1) {
   testing::RunRankProcesses(2, [&](int rank, testing::Board& board) {
     setenv("LOUD_FILE", file_of(rank).c_str(), 1);
     if (rank == 0) setenv("HOROVOD_CPU_OPERATIONS", "nccl:" LOUD_LIBRARY, 1);
-    ::testing::internal::CaptureStderr();
-    {
-      TestRank self(rank, 2, ShareId(board, rank, 2));
-      std::vector<float> values(4, 1);
-      self.Sum("t", values);
-      EXPECT_THAT(values, Each(2.0f));
-    }
-    const std::string log = ::testing::internal::GetCapturedStderr();
-    if (rank == 0) {
-      EXPECT_THAT(log, HasSubstr("rank 1: HOROVOD_CPU_OPERATIONS of this rank's environment does "
-                                 "not name nccl:"));
-    }
+    TestRank self(rank, 2, ShareId(board, rank, 2));
+    std::vector<float> values(4, 1);
+    self.Sum("t", values);
+    EXPECT_THAT(values, Each(2.0f));
   });
   EXPECT_EQ(access(file_of(0).c_str(), F_OK), 0);
   EXPECT_NE(access(file_of(1).c_str(), F_OK), 0);
