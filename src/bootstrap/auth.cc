@@ -53,13 +53,14 @@ void MakeRoomBeyond(int fd) {
 class AuthAcceptor::State : public std::enable_shared_from_this<State> {
  public:
   State(EventLoop& loop, UniqueFd listen_fd, const Key& key, std::string name, Callback callback,
-        OnShortage on_shortage)
+        OnShortage on_shortage, Exchange exchange)
       : loop_(loop),
         listen_fd_(std::move(listen_fd)),
         key_{key},
         name_(std::move(name)),
         callback_(std::move(callback)),
-        on_shortage_(std::move(on_shortage)) {}
+        on_shortage_(std::move(on_shortage)),
+        exchange_(exchange) {}
 
   Status Start() {
     return loop_.AddFd(listen_fd_.get(), EPOLLIN, [weak = weak_from_this()](uint32_t) {
@@ -104,7 +105,8 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
   const SecretKey key_;
   const std::string name_;
   const Callback callback_;
-  const OnShortage on_shortage_;         // may be empty
+  const OnShortage on_shortage_;  // may be empty
+  const Exchange exchange_;
   std::map<uint64_t, Pending> pending_;  // The key is the number of the arrival.
   uint64_t next_number_ = 1;
   EventLoop::TimerId pause_timer_ = 0;
@@ -175,7 +177,7 @@ void AuthAcceptor::State::PauseAccepting(int64_t pause_ns) {
 
 // Handshakes under way keep the pair that they began with.
 AuthAcceptor::State::PairPtr AuthAcceptor::State::Pair() {
-  if (pair_) return pair_;
+  if (pair_ || exchange_ == Exchange::kNone) return pair_;
   pair_ = std::make_shared<EphemeralPair>(EphemeralPair::Fresh());
   pair_timer_ = loop_.AddTimer(kLongestPairNs, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->pair_.reset();
@@ -270,9 +272,11 @@ AuthAcceptor::AuthAcceptor(EventLoop& loop, std::shared_ptr<State> state)
 Result<std::unique_ptr<AuthAcceptor>> AuthAcceptor::Create(EventLoop& loop, UniqueFd listen_fd,
                                                            const Key& key, std::string name,
                                                            Callback on_authenticated,
-                                                           OnShortage on_shortage) {
-  auto state = std::make_shared<State>(loop, std::move(listen_fd), key, std::move(name),
-                                       std::move(on_authenticated), std::move(on_shortage));
+                                                           OnShortage on_shortage,
+                                                           Exchange exchange) {
+  auto state =
+      std::make_shared<State>(loop, std::move(listen_fd), key, std::move(name),
+                              std::move(on_authenticated), std::move(on_shortage), exchange);
   TUTTI_TRY(state->Start());
   return std::unique_ptr<AuthAcceptor>(new AuthAcceptor(loop, std::move(state)));
 }

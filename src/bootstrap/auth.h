@@ -56,11 +56,16 @@ class AuthAcceptor {
   // half a second. The status names the cause.
   using OnShortage = std::function<void(const Status& why)>;
 
+  // Says whether handshakes agree on a secret by X25519. kNone is for a key that is itself
+  // ephemeral; connectors then have no pair either (Handshake::Chance::WithoutPair).
+  enum class Exchange { kX25519, kNone };
+
   // `name` names the listener in the log ("the root").
   static Result<std::unique_ptr<AuthAcceptor>> Create(EventLoop& loop, UniqueFd listen_fd,
                                                       const Key& key, std::string name,
                                                       Callback on_authenticated,
-                                                      OnShortage on_shortage = {});
+                                                      OnShortage on_shortage = {},
+                                                      Exchange exchange = Exchange::kX25519);
   // Closes the listening socket and the unfinished connections; no callback runs after return. Any
   // thread.
   ~AuthAcceptor();

@@ -150,7 +150,7 @@ std::unique_ptr<Bootstrap> BootstrapImpl::CreateChild(uint64_t child_id,
   return std::make_unique<BootstrapImpl>(endpoint_, membership, key_holder_, child_id);
 }
 
-// Returns the description that every rank sends to all: contact[32], pid u32, host text, a random
+// Returns the description that every rank sends to all: contact[56], pid u32, host text, a random
 // number (rank 0's names the communicator).
 Bytes BootstrapImpl::DescribeSelf() const {
   WireWriter writer;
@@ -301,7 +301,6 @@ Result<std::shared_ptr<Endpoint>> OpenEndpoint(EventLoop& loop, const Settings& 
                                                const Bootstrap::Options& options) {
   const Endpoint::Options wanted = {.rank = options.rank,
                                     .num_ranks = options.num_ranks,
-                                    .key = options.ids[0].key,
                                     .dead_after_s = static_cast<int>(settings.host_timeout_s)};
   if (options.num_ranks == 1) return Endpoint::Create(loop, wanted, UniqueFd(), {});
   const UniqueId& root = options.ids[OwnRoot(options)];

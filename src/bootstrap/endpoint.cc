@@ -50,7 +50,7 @@ Result<std::shared_ptr<Endpoint>> Endpoint::Create(EventLoop& loop, const Option
                                                    const SocketAddress& address) {
   const bool alone = options.num_ranks == 1;
   auto endpoint =
-      std::make_shared<Endpoint>(loop, options, alone ? Contact() : Contact{address, RandomU64()});
+      std::make_shared<Endpoint>(loop, options, alone ? Contact() : Contact{address, RandomKey()});
   endpoint->locked_loop_.SetOwner(endpoint);
   const MutexLock lock(endpoint->mutex_);
   if (!alone) TUTTI_TRY(endpoint->links_.Listen(std::move(listen_fd)));

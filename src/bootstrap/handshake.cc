@@ -63,7 +63,8 @@ Handshake Handshake::Accepting(const Key& key, Chance chance) {
   };
   put(0, AsBytes(kChallengeMagic));
   put(kAcceptorNonceAt, result.chance_.nonce);
-  put(kAcceptorKeyAt, std::as_bytes(std::span(result.chance_.pair->public_key())));
+  const Key public_key = result.PublicKey();
+  put(kAcceptorKeyAt, std::as_bytes(std::span(public_key)));
   result.Queue(result.Part(0, kChallengeBytes));
   return result;
 }
@@ -127,7 +128,10 @@ Status Handshake::CheckMagic() const {
       in_[kMagicFamilyBytes] < std::byte(kChallengeMagic.back()) ? "an older" : "a newer");
 }
 
+// An end without a pair computes with a secret of zero, and an end with a pair refuses the key of
+// an end without a pair, a point of low order.
 Status Handshake::Agree(size_t their_key_at) {
+  if (!chance_.pair) return Status::Ok();
   Key theirs;
   std::memcpy(theirs.data(), transcript_.data() + their_key_at, theirs.size());
   std::optional<SecretKey> shared = chance_.pair->Agree(theirs);
@@ -163,7 +167,7 @@ Status Handshake::OpenHello() {
 Status Handshake::TakeChallenge() {
   std::memcpy(transcript_.data(), in_.data(), kChallengeBytes);
   std::memcpy(transcript_.data() + kConnectorNonceAt, chance_.nonce.data(), kNonceBytes);
-  std::memcpy(transcript_.data() + kConnectorKeyAt, chance_.pair->public_key().data(), kKeyBytes);
+  std::memcpy(transcript_.data() + kConnectorKeyAt, PublicKey().data(), kKeyBytes);
   TUTTI_TRY(Agree(kAcceptorKeyAt));
   SealHello();
   Queue(Part(kChallengeBytes, kTranscriptBytes - kChallengeBytes));

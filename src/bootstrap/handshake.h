@@ -66,12 +66,15 @@ class Handshake {
   static constexpr size_t kNonceBytes = 32;
   using Nonce = std::array<std::byte, kNonceBytes>;
   // The random values of one side. An acceptor may use one pair for several handshakes, because the
-  // nonces keep the keys of the handshakes apart.
+  // nonces keep the keys of the handshakes apart. Without a pair, on both sides, the ephemeral keys
+  // and the shared secret are zero: enough for a key that is itself ephemeral, such as the key of
+  // a rank's links (root_messages.h).
   struct Chance {
-    std::shared_ptr<const EphemeralPair> pair;
+    std::shared_ptr<const EphemeralPair> pair;  // may be null
     Nonce nonce;
     static Chance With(std::shared_ptr<const EphemeralPair> pair);
     static Chance Fresh();
+    static Chance WithoutPair() { return With(nullptr); }
   };
 
   static Handshake Connecting(const Key& key, const Hello& hello, Chance chance = Chance::Fresh());
@@ -108,6 +111,7 @@ class Handshake {
   Handshake(const Key& key, Chance chance, Stage stage)
       : key_{key}, chance_(std::move(chance)), stage_(stage) {}
   Status CheckMagic() const;
+  Key PublicKey() const { return chance_.pair ? chance_.pair->public_key() : Key{}; }
   Status Agree(size_t their_key_at);
   void SealHello();
   Status OpenHello();

@@ -98,6 +98,23 @@ TEST(HandshakeTest, BothProveAndTheHelloArrives) {
   EXPECT_EQ(ToText(middle.to_acceptor).find("hello"), std::string::npos);
 }
 
+// Ends without pairs agree among themselves, and an end with a pair refuses an end without a pair.
+TEST(HandshakeTest, BothOrNeitherHaveAPair) {
+  const Key key = RandomKey();
+  const auto chance = [](bool has_pair) {
+    return has_pair ? Handshake::Chance::Fresh() : Handshake::Chance::WithoutPair();
+  };
+  for (const bool connector : {false, true}) {
+    for (const bool acceptor : {false, true}) {
+      Middle middle(Handshake::Connecting(key, {Purpose::kLink, {}}, chance(connector)),
+                    Handshake::Accepting(key, chance(acceptor)));
+      middle.Run();
+      EXPECT_EQ(Done(middle.connected), connector == acceptor);
+      EXPECT_EQ(Done(middle.accepted), connector == acceptor);
+    }
+  }
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Test vectors, which another implementation computed (Python's hashlib and cryptography).
 

@@ -25,12 +25,11 @@ constexpr int64_t kLooksAtSilence = 4;
 // Reads per readiness; the bound keeps a busy peer from holding up the others.
 constexpr int kReadsAtOnce = 8;
 
-Hello LinkHello(int from, int to, int num_ranks, uint64_t token) {
+Hello LinkHello(int from, int to, int num_ranks) {
   WireWriter writer;
   writer.U32(static_cast<uint32_t>(from));
   writer.U32(static_cast<uint32_t>(to));
   writer.U32(static_cast<uint32_t>(num_ranks));
-  writer.U64(token);
   return {Purpose::kLink, std::move(writer).Take()};
 }
 
@@ -45,13 +44,14 @@ Status Links::Listen(UniqueFd listen_fd) {
   TUTTI_ASSIGN(
       acceptor_,
       AuthAcceptor::Create(
-          loop_.loop(), std::move(listen_fd), options_.key,
+          loop_.loop(), std::move(listen_fd), contact_.key,
           fmt::format("rank {} of {} at {}", options_.rank, options_.num_ranks,
                       contact_.address.ToString()),
           loop_.Locked([this](SealedSocket socket, const Hello& hello, const SocketAddress& from) {
             OnAccepted(std::move(socket), hello, from);
           }),
-          loop_.Locked([this](const Status& why) { owner_.OnShortage(why); })));
+          loop_.Locked([this](const Status& why) { owner_.OnShortage(why); }),
+          AuthAcceptor::Exchange::kNone));
   return Status::Ok();
 }
 
@@ -61,13 +61,12 @@ Result<int> Links::CheckHello(const Hello& hello) const {
   const uint32_t from = reader.U32();
   const uint32_t to = reader.U32();
   const uint32_t num_ranks = reader.U32();
-  const uint64_t token = reader.U64();
   if (hello.purpose != Purpose::kLink || reader.failed() || !reader.AtEnd()) {
     return RemoteError("it is not for a bootstrap");
   }
   if (num_ranks != static_cast<uint32_t>(options_.num_ranks) || from >= num_ranks ||
-      to != static_cast<uint32_t>(options_.rank) || from == to || token != contact_.token) {
-    return RemoteError("it is meant for another communicator or an earlier job");
+      to != static_cast<uint32_t>(options_.rank) || from == to) {
+    return RemoteError("it is meant for another rank");
   }
   return static_cast<int>(from);
 }
@@ -133,15 +132,6 @@ Status Links::AddToLoop(const LinkPtr& link, uint32_t interest) {
   });
 }
 
-// Making a pair takes about half the time of a connector's handshake, and a rank opens its links
-// together.
-std::shared_ptr<const EphemeralPair> Links::Keys() {
-  if (keys_) return keys_;
-  keys_ = std::make_shared<EphemeralPair>(EphemeralPair::Fresh());
-  keys_timer_ = loop_.AddTimer(AuthAcceptor::kLongestPairNs, [this] { keys_.reset(); });
-  return keys_;
-}
-
 // A failure to connect is handled on the loop's thread, like every end of a link.
 void Links::StartAttempt(const LinkPtr& link) {
   Contact contact = peers_[link->peer].identity.contact;
@@ -149,9 +139,9 @@ void Links::StartAttempt(const LinkPtr& link) {
   if (contact.address.IsLinkLocal()) contact.address.scope_id = contact_.address.scope_id;
   ++link->attempts;
   link->stage = Link::Stage::kConnecting;
-  link->handshake = Handshake::Connecting(
-      options_.key, LinkHello(options_.rank, link->peer, options_.num_ranks, contact.token),
-      Handshake::Chance::With(Keys()));
+  link->handshake =
+      Handshake::Connecting(contact.key, LinkHello(options_.rank, link->peer, options_.num_ranks),
+                            Handshake::Chance::WithoutPair());
   int error = 0;
   const auto connect = [&]() -> Status {
     TUTTI_ASSIGN(link->connecting, StartConnect(contact.address, &error));
@@ -426,8 +416,6 @@ void Links::Close(const std::vector<int>& awaited, Bytes farewell) {
   if (closing_) return;
   closing_ = true;
   loop_.CancelTimer(silence_timer_);
-  loop_.CancelTimer(keys_timer_);
-  keys_.reset();
   for (const int peer : awaited)
     if (pairs_[peer].count == 0) awaited_.insert(peer);
   farewell_ = std::move(farewell);

@@ -24,7 +24,6 @@ namespace tutti {
 struct EndpointOptions {
   int rank = 0;
   int num_ranks = 1;
-  Key key = {};
   // A host that acknowledges nothing for this long is taken for dead.
   int dead_after_s = 10;
 };
@@ -109,7 +108,6 @@ class Links {
   void Add(const LinkPtr& link);
   Link* FindTx(int peer) const;
   LinkPtr TxLink(int peer);
-  std::shared_ptr<const EphemeralPair> Keys();
   Status AddToLoop(const LinkPtr& link, uint32_t interest);
   void StartAttempt(const LinkPtr& link);
   void AttemptFailed(const LinkPtr& link, const std::string& why);
@@ -136,10 +134,6 @@ class Links {
   std::set<LinkPtr> links_;
   std::unordered_map<int, Pair> pairs_;
   EventLoop::TimerId silence_timer_ = 0;
-  // For the handshakes of links that this endpoint opens. Null until the first link is opened, and
-  // again after AuthAcceptor::kLongestPairNs.
-  std::shared_ptr<const EphemeralPair> keys_;
-  EventLoop::TimerId keys_timer_ = 0;
   bool closing_ = false;
   // While closing: the peers that have yet to connect, and the frames for each of them.
   std::set<int> awaited_;

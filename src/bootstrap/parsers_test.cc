@@ -31,7 +31,7 @@ RootRequest SomeRegistration() {
   request.timeout_ms = 1000;
   request.pid = 77;
   request.host = "node5";
-  request.contact = {*ParseSocketAddress("[::1]:9"), 42};
+  request.contact = {*ParseSocketAddress("[::1]:9"), Key{42}};
   return request;
 }
 
@@ -79,7 +79,7 @@ TEST(RootMessages, RequestsSurviveEncodingAndParsing) {
   ASSERT_TRUE(registration.ok()) << registration.status().message();
   EXPECT_EQ(registration->host, "node5");
   EXPECT_EQ(registration->contact.address, SomeRegistration().contact.address);
-  EXPECT_EQ(registration->contact.token, 42u);
+  EXPECT_EQ(registration->contact.key.get()[0], 42);
   const auto look_up = ParseRootRequest(EncodeRootRequest(SomeLookUp()));
   ASSERT_TRUE(look_up.ok()) << look_up.status().message();
   EXPECT_EQ(look_up->wanted, SomeLookUp().wanted);
@@ -113,8 +113,8 @@ TEST(RootMessages, RequestsThatContradictThemselvesAreRefused) {
 
 TEST(RootMessages, AnswersSurviveEncodingAndParsing) {
   RootAnswer answer;
-  answer.contacts = {{3, {*ParseSocketAddress("10.0.0.1:2"), 5}},
-                     {7, {*ParseSocketAddress("[::2]:3"), 6}}};
+  answer.contacts = {{3, {*ParseSocketAddress("10.0.0.1:2"), Key{5}}},
+                     {7, {*ParseSocketAddress("[::2]:3"), Key{6}}}};
   const Bytes bytes = EncodeRootAnswer(answer);
   uint32_t type = 0;
   const auto size = ParseRootAnswerHeader(std::span(bytes).first(8), &type);

@@ -36,13 +36,14 @@ bool Consistent(const RootRequest& request) {
 
 void WriteContact(WireWriter& writer, const Contact& contact) {
   writer.Address(contact.address);
-  writer.U64(contact.token);
+  writer.Raw(std::as_bytes(std::span(contact.key.get())));
 }
 
 Contact ReadContact(WireReader& reader) {
   Contact contact;
   contact.address = reader.Address();
-  contact.token = reader.U64();
+  const auto key = reader.Raw(contact.key.get().size());
+  std::copy(key.begin(), key.end(), std::as_writable_bytes(std::span(contact.key.get())).begin());
   return contact;
 }
 

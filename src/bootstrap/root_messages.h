@@ -7,11 +7,11 @@
 //
 //   request  kind u8 (1 register, 2 look up, 3 decline)  rank u32  num_ranks u32  num_roots u32
 //            root_index u32  timeout_ms u32  pid u32  host text(64)
-//     register:  contact address[24], token u64
+//     register:  contact address[24], key[32]
 //     look up:   count u8, then `count` ranks u32
 //     decline:   why text(160): the sender cannot take part, so no rank need wait for the sender
 //   answer   type u32 (1 contacts, 2 failure)  size u32
-//     contacts:  count u32, then `count` times rank u32, address[24], token u64
+//     contacts:  count u32, then `count` times rank u32, address[24], key[32]
 //     failure:   code u32, sentence u16 + text
 //
 // A text is a length byte and as many bytes. All parsers here read bytes from the network and are
@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bootstrap/secret_key.h"
 #include "bootstrap/wire.h"
 #include "sys/tcp.h"
 
@@ -33,12 +34,13 @@ namespace tutti {
 // memory.
 inline constexpr uint32_t kMaxRanks = 1u << 20;
 
-// The address at which a rank's bootstrap listens. The token is random for each listening socket,
-// and every connector presents the token, so a connection meant for an earlier job at the same port
-// is noticed.
+// The address at which a rank's bootstrap listens, and the key of all links to this address. The
+// key is random for each listening socket. Ranks learn the key over sealed connections only, from
+// the root and later from one another, so a link needs no exchange of keys of its own, and a
+// connection meant for an earlier job at the same port fails.
 struct Contact {
   SocketAddress address;
-  uint64_t token = 0;
+  SecretKey key = {};
 };
 void WriteContact(WireWriter& writer, const Contact& contact);
 Contact ReadContact(WireReader& reader);
