@@ -140,7 +140,7 @@ Result<RootAnswer> ParseRootAnswer(uint32_t type, std::span<const std::byte> bod
   WireReader reader(body);
   RootAnswer answer;
   if (type == kContacts) {
-    constexpr size_t kEntryBytes = 4 + 24 + 8;
+    constexpr size_t kEntryBytes = sizeof(uint32_t) + 24 + sizeof(Key);
     const size_t count = reader.U32();
     if (count * kEntryBytes != reader.remaining()) {
       return RemoteError("the root's list of contacts has the wrong length");
