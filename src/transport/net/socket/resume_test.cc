@@ -192,7 +192,8 @@ NetFactory Impatient(int sockets, int64_t resume_timeout_s = 10) {
   settings.nsocks_perthread = sockets;
   settings.host_timeout_s = kHostTimeoutS;
   settings.resume_timeout_s = resume_timeout_s;
-  return {"Impatient", [=] { return std::make_unique<SocketNetPair>(settings, "127.0.0.1:0"); }};
+  return {"Impatient",
+          [=] { return std::make_unique<SocketNetPair>(settings, "127.0.0.1:0", true); }};
 }
 
 TEST(SlowSocketResumeTest, ASilentPathIsLeftForANewOne) {
