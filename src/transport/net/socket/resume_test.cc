@@ -292,7 +292,8 @@ NetFactory WithTimeout(int64_t seconds) {
   settings.socket_nthreads = 1;
   settings.nsocks_perthread = 1;
   settings.resume_timeout_s = seconds;
-  return {"Timeout", [=] { return std::make_unique<SocketNetPair>(settings, "127.0.0.1:0"); }};
+  return {"Timeout",
+          [=] { return std::make_unique<SocketNetPair>(settings, "127.0.0.1:0", true); }};
 }
 
 TEST(SlowSocketResumeTest, TheSettingSaysHowLongItTries) {
