@@ -272,12 +272,15 @@ Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
   wanted.try_emplace(own);
   // The own root first: the others answer once all their ranks have registered, and some of these
   // ranks may wait for this rank's own root.
+  const auto listen = [&](const SecretKey& key) { return endpoint.Listen(key); };
   const auto ask = [&](uint32_t root_index, const std::vector<uint32_t>& ranks) -> Status {
-    request.kind = root_index == own ? RootRequest::Kind::kRegister : RootRequest::Kind::kLookUp;
+    const bool registers = root_index == own;
+    request.kind = registers ? RootRequest::Kind::kRegister : RootRequest::Kind::kLookUp;
     request.root_index = root_index;
     request.wanted = ranks;
     TUTTI_ASSIGN(const RootAnswer answer,
-                 AskRoot(options.ids[root_index], request, options.limits(), options.abort_reason));
+                 AskRoot(options.ids[root_index], request, options.limits(), options.abort_reason,
+                         registers ? listen : std::function<Status(const SecretKey&)>()));
     if (!answer.failure.ok()) return answer.failure;
     size_t found = 0;
     for (const auto& [rank, contact] : answer.contacts) {

@@ -36,25 +36,28 @@ Status CheckRank(const Membership& membership, int rank) {
 
 }  // namespace
 
-Endpoint::Endpoint(EventLoop& loop, const Options& options, const Contact& contact)
+Endpoint::Endpoint(EventLoop& loop, const Options& options, UniqueFd listen_fd,
+                   const SocketAddress& address)
     : loop_(loop),
       options_(options),
-      contact_(contact),
+      listen_fd_(std::move(listen_fd)),
+      contact_{address, {}},
       locked_loop_(loop, mutex_),
       links_(locked_loop_, options_, contact_, peers_, *this),
       memberships_(options_, peers_, links_, [this] { DeliverLater(); }),
       losses_(locked_loop_, options_, peers_, links_, memberships_) {}
 
-Result<std::shared_ptr<Endpoint>> Endpoint::Create(EventLoop& loop, const Options& options,
-                                                   UniqueFd listen_fd,
-                                                   const SocketAddress& address) {
-  const bool alone = options.num_ranks == 1;
-  auto endpoint =
-      std::make_shared<Endpoint>(loop, options, alone ? Contact() : Contact{address, RandomKey()});
+std::shared_ptr<Endpoint> Endpoint::Create(EventLoop& loop, const Options& options,
+                                           UniqueFd listen_fd, const SocketAddress& address) {
+  auto endpoint = std::make_shared<Endpoint>(loop, options, std::move(listen_fd), address);
   endpoint->locked_loop_.SetOwner(endpoint);
-  const MutexLock lock(endpoint->mutex_);
-  if (!alone) TUTTI_TRY(endpoint->links_.Listen(std::move(listen_fd)));
   return endpoint;
+}
+
+Status Endpoint::Listen(const SecretKey& key) {
+  const MutexLock lock(mutex_);
+  contact_.key = key;
+  return links_.Listen(std::move(listen_fd_));
 }
 
 void Endpoint::SetPeer(int rank, PeerIdentity identity) {

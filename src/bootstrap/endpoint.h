@@ -31,9 +31,13 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
   using Options = EndpointOptions;
 
   // `listen_fd` listens at `address`; invalid when num_ranks is 1.
-  static Result<std::shared_ptr<Endpoint>> Create(EventLoop& loop, const Options& options,
-                                                  UniqueFd listen_fd, const SocketAddress& address);
-  Endpoint(EventLoop& loop, const Options& options, const Contact& contact);
+  static std::shared_ptr<Endpoint> Create(EventLoop& loop, const Options& options,
+                                          UniqueFd listen_fd, const SocketAddress& address);
+  Endpoint(EventLoop& loop, const Options& options, UniqueFd listen_fd,
+           const SocketAddress& address);
+  // Accepts links from now on, from ranks that prove `key`. Until then connections wait in the
+  // kernel's queue. REQUIRES: called once, before contact().
+  Status Listen(const SecretKey& key) TUTTI_EXCLUDES(mutex_);
 
   const Contact& contact() const { return contact_; }
   void SetPeer(int rank, PeerIdentity identity);
@@ -85,7 +89,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
 
   EventLoop& loop_;
   const Options options_;
-  const Contact contact_;
+  UniqueFd listen_fd_;  // until Listen
+  Contact contact_;     // constant after Listen
 
   Mutex mutex_;
   LockedLoop locked_loop_;

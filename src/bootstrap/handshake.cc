@@ -98,8 +98,9 @@ SecretKey Handshake::Derive(std::string_view name, const SecretKey* shared,
 SealedSocket Handshake::Seal(UniqueFd fd) const {
   const SecretKey to_acceptor = Derive("to acceptor", &shared_);
   const SecretKey to_connector = Derive("to connector", &shared_);
-  return connects_ ? SealedSocket(std::move(fd), to_acceptor, to_connector)
-                   : SealedSocket(std::move(fd), to_connector, to_acceptor);
+  const SecretKey further = Derive("further", &shared_);
+  return connects_ ? SealedSocket(std::move(fd), to_acceptor, to_connector, further)
+                   : SealedSocket(std::move(fd), to_connector, to_acceptor, further);
 }
 
 // Sizes depend on the stage alone: the other end has no say in how much is read.

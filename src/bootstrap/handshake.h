@@ -13,7 +13,8 @@
 //   hello    = the hello in a block of 256 bytes, under ChaCha20-Poly1305 with the key
 //              D("hello", shared, T as far as ephemeral_c) and the nonce 0
 //   mac_c    = D("connector", T), mac_a = D("acceptor", shared, T)
-//   keys     = D("to acceptor", shared, T) and D("to connector", shared, T)
+//   keys     = D("to acceptor", shared, T) and D("to connector", shared, T) of the two directions,
+//              D("further", shared, T) for uses besides the records
 //
 // docs/bootstrap.md gives the reason of each field. A connector without the key learns a nonce and
 // an ephemeral key and nothing else, because the connector proves first. mac_c depends on the job's

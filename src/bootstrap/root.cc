@@ -173,6 +173,7 @@ void RootServer::OnConnection(SealedSocket socket, const Hello& hello, const Soc
                request.status().message());
     return;
   }
+  request->contact.key = socket.further_key();
   const ClientNumber number = next_number_++;
   const int raw_fd = socket.fd();
   clients_.emplace(number, Client{std::move(socket), std::move(request).value(), {}, 0, false});

@@ -89,8 +89,10 @@ Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& li
 
 // A rank whose wait is aborted declines, so the other ranks do not wait for it.
 Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits,
-                           const std::function<Status()>& abort_reason) {
+                           const std::function<Status()>& abort_reason,
+                           const std::function<Status(const SecretKey&)>& on_reached) {
   TUTTI_ASSIGN(SealedSocket socket, ConnectToRoot(id, request, limits));
+  if (on_reached) TUTTI_TRY(on_reached(socket.further_key()));
   WaitLimits patient = limits;
   if (limits.deadline.at_ns() < Deadline::Never().at_ns() - kAnswerGraceNs) {
     patient.deadline = Deadline::After(limits.deadline.at_ns() - NowNs() + kAnswerGraceNs);

@@ -66,7 +66,7 @@ Bytes EncodeRootRequest(const RootRequest& request) {
   writer.U32(request.pid);
   writer.Text(request.host, kMaxHostBytes);
   if (request.kind == RootRequest::Kind::kRegister) {
-    WriteContact(writer, request.contact);
+    writer.Address(request.contact.address);
   } else if (request.kind == RootRequest::Kind::kDecline) {
     writer.Text(request.why, kMaxRequestWhyBytes);
   } else {
@@ -89,7 +89,7 @@ Result<RootRequest> ParseRootRequest(std::span<const std::byte> bytes) {
   request.pid = reader.U32();
   request.host = reader.Text();
   if (kind == static_cast<uint8_t>(RootRequest::Kind::kRegister)) {
-    request.contact = ReadContact(reader);
+    request.contact.address = reader.Address();
   } else if (kind == static_cast<uint8_t>(RootRequest::Kind::kDecline)) {
     request.why = reader.Text();
   } else {

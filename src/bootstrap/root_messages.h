@@ -7,7 +7,7 @@
 //
 //   request  kind u8 (1 register, 2 look up, 3 decline)  rank u32  num_ranks u32  num_roots u32
 //            root_index u32  timeout_ms u32  pid u32  host text(64)
-//     register:  contact address[24], key[32]
+//     register:  address[24]
 //     look up:   count u8, then `count` ranks u32
 //     decline:   why text(160): the sender cannot take part, so no rank need wait for the sender
 //   answer   type u32 (1 contacts, 2 failure)  size u32
@@ -34,10 +34,10 @@ namespace tutti {
 // memory.
 inline constexpr uint32_t kMaxRanks = 1u << 20;
 
-// The address at which a rank's bootstrap listens, and the key of all links to this address. The
-// key is random for each listening socket. Ranks learn the key over sealed connections only, from
-// the root and later from one another, so a link needs no exchange of keys of its own, and a
-// connection meant for an earlier job at the same port fails.
+// The address at which a rank's bootstrap listens, and the key of all links to this address: the
+// further key of the rank's connection to its root (sealed_socket.h). The other ranks learn the key
+// over sealed connections, from the root and later from one another. A link therefore needs no
+// exchange of keys of its own, and a connection meant for an earlier job at the same port fails.
 struct Contact {
   SocketAddress address;
   SecretKey key = {};
@@ -65,7 +65,7 @@ struct RootRequest {
   uint32_t timeout_ms = 0;  // the sender will wait this long
   uint32_t pid = 0;
   std::string host;
-  Contact contact;               // register
+  Contact contact;               // register; the key does not travel in the request
   std::vector<uint32_t> wanted;  // look up: ranks in charge of this root
   std::string why;               // decline; a text that is too long is cut
 };

@@ -23,9 +23,13 @@ namespace tutti {
 class SealedSocket {
  public:
   SealedSocket() = default;
-  // Takes a connected, non-blocking socket and the keys of its two directions.
-  SealedSocket(UniqueFd fd, const SecretKey& out, const SecretKey& in)
-      : fd_(std::move(fd)), out_(RecordSeal::Encryption(out)), in_(RecordSeal::Encryption(in)) {}
+  // Takes a connected, non-blocking socket, the keys of its two directions, and further_key().
+  SealedSocket(UniqueFd fd, const SecretKey& out, const SecretKey& in,
+               const SecretKey& further = {})
+      : fd_(std::move(fd)),
+        out_(RecordSeal::Encryption(out)),
+        in_(RecordSeal::Encryption(in)),
+        further_key_(further) {}
 
   struct Parts {
     UniqueFd fd;
@@ -40,6 +44,8 @@ class SealedSocket {
   bool valid() const { return fd_.valid(); }
   int fd() const { return fd_.get(); }
   void Reset() { fd_.Reset(); }
+  // Returns a key that only the two ends of the handshake know, for uses besides the records.
+  const SecretKey& further_key() const { return further_key_; }
 
   // Sends without waiting. Returns how many first bytes of `data` have left; 0 when none leave now.
   // The next call must begin with the bytes behind the returned number, because they may have left
@@ -62,6 +68,7 @@ class SealedSocket {
   UniqueFd fd_;
   RecordSeal out_ = RecordSeal::Checksum();
   RecordSeal in_ = RecordSeal::Checksum();
+  SecretKey further_key_;
   Bytes record_;     // the record that is being sent
   size_t sent_ = 0;  // the bytes of record_ that have left
   Bytes sealed_;     // has come, and is the beginning of a record

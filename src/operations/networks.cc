@@ -125,7 +125,7 @@ Key NetworkKey(const Key& job, const Settings& settings) {
 
 // Returns InvalidUsage if encryption has no secret. All ranks return the same, because the ranks of
 // a communicator compare whether encryption is asked for, and with which secret (peer_info.cc).
-Status CheckSecret(const Settings& settings) {
+Status CheckEncryptionHasSecret(const Settings& settings) {
   const bool has_secret = !settings.comm_key.empty() || !settings.encryption_key.empty();
   if (!settings.encrypt || has_secret) return Status::Ok();
   return InvalidUsage(
@@ -138,7 +138,7 @@ Status CheckSecret(const Settings& settings) {
 // Returns sockets for one-sided operations, which need a secret as other data does.
 Result<std::unique_ptr<Net>> OpenSockets(Proxy& proxy, const Settings& settings,
                                          const Bootstrap& bootstrap) {
-  TUTTI_TRY(CheckSecret(settings));
+  TUTTI_TRY(CheckEncryptionHasSecret(settings));
   return SocketNet::Create(proxy.loop(), NetworkKey(bootstrap.key_holder().key, settings), settings,
                            {});
 }
@@ -160,7 +160,7 @@ Status CheckNetName(const Settings& settings) {
 
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
                                      const JointRanks& ranks, std::shared_ptr<NetEvents> events) {
-  TUTTI_TRY(CheckSecret(settings));
+  TUTTI_TRY(CheckEncryptionHasSecret(settings));
   Candidates candidates(proxy, settings, NetworkKey(ranks.bootstrap->key_holder().key, settings));
   candidates.Find();
   JointStep<Offer> step(ranks);
@@ -217,8 +217,13 @@ Operations::OneSidedNetwork ChooseOneSided(Proxy& proxy, const Settings& setting
     device = 0;
   }
   if (net == nullptr) return chosen;
-  // Plugins have no encryption.
-  if (settings.encrypt && settings.net.empty()) return chosen;
+  // Plugins have no encryption. Where data go over another network than sockets, the user has named
+  // the network and has been warned.
+  if (settings.encrypt && EqualIgnoringCase(net->name(), kSocket)) {
+    if (!settings.rma_plugin.empty() || !settings.gin_plugin.empty())
+      TUTTI_WARN("NCCL_RMA_PLUGIN and NCCL_GIN_PLUGIN are left out: plugins have no encryption");
+    return chosen;
+  }
   const std::vector<std::string>& paths = net->devices()[static_cast<size_t>(device)].pci_paths;
   chosen.groups = RmaPlugins::Find(settings, paths.empty() ? std::string() : paths.front());
   return chosen;

@@ -137,7 +137,8 @@ class SocketNetImpl final : public Net {
   std::string_view name() const override { return "Socket"; }
   std::string_view cipher() const override {
     if (sealing_ != Sealing::kEncryption) return "";
-    return has_aes_ ? "AES-256-GCM" : "ChaCha20-Poly1305";
+    return has_aes_ ? "AES-256-GCM, or ChaCha20-Poly1305 with hosts without AES instructions"
+                    : "ChaCha20-Poly1305";
   }
   const std::vector<NetDevice>& devices() const override { return devices_; }
   Status IsViable() const override { return devices_.empty() ? viable_ : Status::Ok(); }
