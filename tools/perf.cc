@@ -204,12 +204,12 @@ Result<size_t> RunPerf(const Words& words) {
                launch::ReadLaunchEnvironment(environment, launch::ThisMachine(environment),
                                              {.may_join_pmi = true}));
   TUTTI_ASSIGN(const PerfOptions options, Understand(words, launched));
-  if (launched.size > 1 && launched.rank != 0) {
-    TUTTI_TRY(ServeTeams(options, launched));
-    return size_t{0};
-  }
   std::vector<std::string> libraries = {FindLibrary(options.library)};
   if (!options.against.empty()) libraries.push_back(FindLibrary(options.against));
+  if (launched.size > 1 && launched.rank != 0) {
+    TUTTI_TRY(ServeTeams(options, launched, libraries));
+    return size_t{0};
+  }
   DriverPlace place;
   if (launched.size > 1) {
     place.ranks_here = launched.local_size > 0 ? launched.local_size : launched.size;

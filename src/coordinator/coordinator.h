@@ -129,8 +129,6 @@ class Coordinator {
     std::shared_ptr<Communicators> communicators;
   };
   // Settings that rank 0 decides for all ranks, so that all act alike.
-  // HOROVOD_CACHE_CAPACITY's maximum.
-  static constexpr uint64_t kMostCached = 1u << 20;
   struct Common {
     Tuning tuning;
     uint64_t cache_capacity = 1024;

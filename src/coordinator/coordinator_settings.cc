@@ -54,7 +54,7 @@ Result<Coordinator::Common> Coordinator::AgreeOnSettings(ncclUniqueId* id) {
   if (!lists || reader.failed() || !reader.AtEnd()) {
     return RemoteError("rank 0 sent settings that this version does not understand");
   }
-  if (!common.tuning.sane() || common.cache_capacity > kMostCached) {
+  if (!common.tuning.sane() || common.cache_capacity > HighestSettings::cache_capacity) {
     return RemoteError(
         "rank 0 sent settings beyond their bounds: HOROVOD_FUSION_THRESHOLD of {} bytes, "
         "HOROVOD_CYCLE_TIME of {} ns, HOROVOD_CACHE_CAPACITY of {} tensors",

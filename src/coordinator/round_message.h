@@ -22,6 +22,7 @@
 
 #include "base/status.h"
 #include "bootstrap/wire.h"
+#include "config/highest_settings.h"
 #include "coordinator/rank_set.h"
 #include "coordinator/request.h"
 #include "coordinator/set_mismatch.h"
@@ -37,8 +38,9 @@ struct Tuning {
   bool cache = true;
 
   // The maxima of HOROVOD_FUSION_THRESHOLD and HOROVOD_CYCLE_TIME.
-  static constexpr int64_t kMostFusionBytes = int64_t{1} << 34;
-  static constexpr int64_t kLongestWindowNs = 10'000'000'000;
+  static constexpr int64_t kMostFusionBytes = HighestSettings::fusion_threshold;
+  static constexpr int64_t kLongestWindowNs =
+      static_cast<int64_t>(HighestSettings::cycle_time_ms * 1e6);
   // Returns whether the numbers are within the bounds of the settings.
   bool sane() const {
     return fusion_threshold >= 0 && fusion_threshold <= kMostFusionBytes && window_ns >= 0 &&

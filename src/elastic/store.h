@@ -38,8 +38,10 @@ inline constexpr size_t kMaxKeyBytes = 200;
 inline constexpr size_t kMaxValueBytes = 1u << 20;
 // A job has a key for each worker that it ever started.
 inline constexpr size_t kMaxKeys = 1u << 16;
-// The most bytes that clients' keys and values take together, and the most bytes of requests that
-// have come in part. The list of members and 1 KB for each of 60,000 workers fit.
+// The most bytes that clients' keys and values take together. The list of members and 1 KB for each
+// of 60,000 workers fit. The requests that have come in part and the answers that have not left take
+// as many bytes again. Beyond the bound the connection with the most bytes is dropped, and
+// connections that wait for one version of a key share one answer.
 inline constexpr size_t kMaxStoreBytes = 64u << 20;
 // The most connections. The largest job has 16,000 workers with one connection each; a worker that
 // comes back may leave a dead connection behind for a while.
@@ -59,9 +61,11 @@ class StoreServer {
   // Called on the store's thread after a client has set a key. Must not call the store.
   using OnSet = std::function<void(const std::string& key, const std::string& value)>;
 
-  // Listens at `address`; its port 0 means any.
+  // Listens at `address`; its port 0 means any. `most_held` bounds the bytes of requests that have
+  // come in part and of answers that have not left.
   static Result<std::unique_ptr<StoreServer>> Create(SocketAddress address, const Key& key,
-                                                     OnSet on_set);
+                                                     OnSet on_set,
+                                                     size_t most_held = kMaxStoreBytes);
   ~StoreServer();
 
   uint16_t port() const;

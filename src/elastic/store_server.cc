@@ -1,6 +1,8 @@
 #include <sys/epoll.h>
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <utility>
 
 #include "base/log.h"
@@ -13,7 +15,8 @@ namespace tutti::elastic {
 // Everything lives on the loop's thread.
 class StoreServer::State : public std::enable_shared_from_this<State> {
  public:
-  State(EventLoop& loop, OnSet on_set) : loop_(loop), on_set_(std::move(on_set)) {}
+  State(EventLoop& loop, size_t most_held, OnSet on_set)
+      : loop_(loop), most_held_(most_held), on_set_(std::move(on_set)) {}
 
   Status Listen(UniqueFd fd, const Key& key) {
     auto take = [weak = weak_from_this()](SealedSocket connection, const Hello& hello,
@@ -32,18 +35,21 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
   }
 
   uint64_t Set(const std::string& key, std::string value) {
-    Entry& entry = entries_[key];
+    Stored& stored = entries_[key];
+    Entry& entry = stored.entry;
     if (entry.version == 0) stored_ += key.size();
     stored_ += value.size() - entry.value.size();
     entry = {++last_version_, std::move(value)};
+    stored.message.reset();
     const auto [begin, end] = waiting_.equal_range(key);
     std::vector<uint64_t> awake;
     for (auto it = begin; it != end; ++it) awake.push_back(it->second);
     for (const uint64_t number : awake) {
-      Connection& connection = *connections_.at(number);
-      if (entry.version > connection.newer_than) {
-        StopWaiting(number, connection);
-        Send(number, {Outcome::kDone, entry.version, entry.value});
+      // An answer to another connection may have dropped the connection.
+      const auto found = connections_.find(number);
+      if (found != connections_.end() && entry.version > found->second->newer_than) {
+        StopWaiting(number, *found->second);
+        Send(number, MessageOf(stored));
       }
     }
     return entry.version;
@@ -51,19 +57,29 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
   void Erase(const std::string& key) {
     const auto found = entries_.find(key);
     if (found == entries_.end()) return;
-    stored_ -= key.size() + found->second.value.size();
+    stored_ -= key.size() + found->second.entry.value.size();
     entries_.erase(found);
   }
   Entry Get(const std::string& key) const {
     const auto found = entries_.find(key);
-    return found == entries_.end() ? Entry{} : found->second;
+    return found == entries_.end() ? Entry{} : found->second.entry;
   }
 
  private:
+  // An encoded answer. All connections that wait for one version of a key share the bytes, which
+  // count in held_ once.
+  using Message = std::shared_ptr<const Bytes>;
+
+  struct Stored {
+    Entry entry;
+    std::weak_ptr<const Bytes> message;  // the answer to a get, while a connection sends it
+  };
+
   struct Connection {
     SealedSocket socket;
     Bytes in;
-    Bytes out;
+    size_t came = 0;  // the bytes that the socket gave for the request in `in`
+    Message out;      // null: no answer is on its way
     size_t sent = 0;
     // The connection's get waits.
     bool waits = false;
@@ -93,8 +109,29 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     const auto found = connections_.find(number);
     StopWaiting(number, *found->second);
     loop_.RemoveFd(found->second->socket.fd());
-    incoming_ -= found->second->in.size();
+    held_ -= found->second->came;
     connections_.erase(found);
+  }
+
+  // Returns the bytes that are held for a connection. Connections that share an answer have an equal
+  // part of the answer each.
+  static size_t HeldFor(const Connection& connection) {
+    const Message& out = connection.out;
+    return connection.came + (out ? out->size() / static_cast<size_t>(out.use_count()) : 0);
+  }
+
+  // Drops the connections with the most bytes until the bytes of all connections are within the
+  // bound. The caller must not hold a reference to a connection.
+  void KeepWithinBound() {
+    while (held_ > most_held_ && !connections_.empty()) {
+      const auto most = std::ranges::max_element(
+          connections_, {}, [](const auto& one) { return HeldFor(*one.second); });
+      TUTTI_INFO(kLogBootstrap,
+                 "the elastic store drops a connection with {} of {} bytes of unfinished requests "
+                 "and answers",
+                 HeldFor(*most->second), held_);
+      Drop(most->first);
+    }
   }
 
   // Takes the connection out of waiting_, where a later set of the key would look for it.
@@ -121,6 +158,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
       }
       Drop(number);
     }
+    KeepWithinBound();
   }
 
   // Code kInProgress for a connection that ended in good order.
@@ -128,9 +166,8 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     TUTTI_TRY(Flush(connection));
     TUTTI_ASSIGN(const int64_t got, connection.socket.TryRecv(connection.in));
     if (got == kEndOfStream) return Status(Code::kInProgress, "closed");
-    incoming_ += static_cast<size_t>(got);
-    if (incoming_ > kMaxStoreBytes)
-      return RemoteError("unfinished requests of {} bytes in all", incoming_);
+    connection.came += static_cast<size_t>(got);
+    held_ += static_cast<size_t>(got);
     return TakeRequest(number, connection);
   }
 
@@ -142,11 +179,11 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     if (connection.in.size() < 4 + size) return Status::Ok();
     // A connection carries one request at a time: a request that comes before the last answer
     // breaks the rule.
-    if (connection.in.size() > 4 + size || connection.waits || !connection.out.empty()) {
+    if (connection.in.size() > 4 + size || connection.waits || connection.out) {
       return RemoteError("a request before the answer to the one before");
     }
     TUTTI_ASSIGN(const Request request, ParseRequest(std::span(connection.in).subspan(4)));
-    incoming_ -= connection.in.size();
+    held_ -= std::exchange(connection.came, 0);
     connection.in.clear();
     Serve(number, connection, request);
     return Status::Ok();
@@ -169,9 +206,9 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
       on_set_(request.key, request.value);
       return;
     }
-    const Entry entry = Get(request.key);
-    if (entry.version > request.newer_than) {
-      return Send(number, {Outcome::kDone, entry.version, entry.value});
+    const auto found = entries_.find(request.key);
+    if (found != entries_.end() && found->second.entry.version > request.newer_than) {
+      return Send(number, MessageOf(found->second));
     }
     if (request.wait_ms == 0) return Send(number, {Outcome::kNotYet, 0, ""});
     connection.waits = true;
@@ -188,7 +225,7 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
   size_t StoredWith(const Request& request) const {
     const auto found = entries_.find(request.key);
     const size_t before =
-        found == entries_.end() ? 0 : request.key.size() + found->second.value.size();
+        found == entries_.end() ? 0 : request.key.size() + found->second.entry.value.size();
     return stored_ - before + request.key.size() + request.value.size();
   }
 
@@ -199,34 +236,59 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     Send(number, {Outcome::kNotYet, 0, ""});
   }
 
-  void Send(uint64_t number, const Answer& answer) {
-    Connection& connection = *connections_.at(number);
-    connection.out = WithSize(EncodeAnswer(answer));
+  Message Encode(const Answer& answer) {
+    auto bytes = std::make_unique<Bytes>(WithSize(EncodeAnswer(answer)));
+    held_ += bytes->size();
+    return {bytes.release(), [this](const Bytes* one) {
+              held_ -= one->size();
+              delete one;
+            }};
+  }
+
+  Message MessageOf(Stored& stored) {
+    Message message = stored.message.lock();
+    if (!message) {
+      message = Encode({Outcome::kDone, stored.entry.version, stored.entry.value});
+      stored.message = message;
+    }
+    return message;
+  }
+
+  void Send(uint64_t number, const Answer& answer) { Send(number, Encode(answer)); }
+
+  // May drop any connection, and does nothing for a connection that was dropped already.
+  void Send(uint64_t number, Message message) {
+    const auto found = connections_.find(number);
+    if (found == connections_.end()) return;
+    Connection& connection = *found->second;
+    connection.out = std::move(message);
     connection.sent = 0;
-    // A connection that broke is dropped when the loop reports the break: callers still hold it.
+    // A connection that broke is dropped when the loop reports the break.
     if (!Flush(connection).ok()) return;
+    KeepWithinBound();
   }
 
   Status Flush(Connection& connection) {
-    while (connection.sent < connection.out.size()) {
+    if (!connection.out) return Status::Ok();
+    while (connection.sent < connection.out->size()) {
       TUTTI_ASSIGN(const size_t sent,
-                   connection.socket.TrySend(std::span(connection.out).subspan(connection.sent)));
+                   connection.socket.TrySend(std::span(*connection.out).subspan(connection.sent)));
       if (sent == 0) return loop_.ModifyFd(connection.socket.fd(), EPOLLIN | EPOLLOUT);
       connection.sent += sent;
     }
-    if (!connection.out.empty()) {
-      connection.out.clear();
-      return loop_.ModifyFd(connection.socket.fd(), EPOLLIN);
-    }
-    return Status::Ok();
+    connection.out.reset();
+    return loop_.ModifyFd(connection.socket.fd(), EPOLLIN);
   }
 
   EventLoop& loop_;
+  const size_t most_held_;
   const OnSet on_set_;
   std::unique_ptr<AuthAcceptor> acceptor_;
-  std::map<std::string, Entry> entries_;
-  size_t stored_ = 0;    // the bytes of all keys and values
-  size_t incoming_ = 0;  // the bytes of requests that have come in part, of all connections
+  std::map<std::string, Stored> entries_;
+  size_t stored_ = 0;  // the bytes of all keys and values
+  // The bytes of requests that have come in part, and of answers that have not left, of all
+  // connections. Outlives connections_, whose answers count themselves out.
+  size_t held_ = 0;
   uint64_t last_version_ = 0;
   uint64_t next_connection_ = 1;
   std::map<uint64_t, std::unique_ptr<Connection>> connections_;
@@ -238,10 +300,10 @@ StoreServer::StoreServer(std::unique_ptr<EventLoop> loop, std::shared_ptr<State>
     : loop_(std::move(loop)), state_(std::move(state)), port_(port) {}
 
 Result<std::unique_ptr<StoreServer>> StoreServer::Create(SocketAddress address, const Key& key,
-                                                         OnSet on_set) {
+                                                         OnSet on_set, size_t most_held) {
   TUTTI_ASSIGN(std::unique_ptr<EventLoop> loop, EventLoop::Create("tutti-elastic"));
   TUTTI_ASSIGN(UniqueFd fd, tutti::Listen(address));
-  auto state = std::make_shared<State>(*loop, std::move(on_set));
+  auto state = std::make_shared<State>(*loop, most_held, std::move(on_set));
   Status status;
   loop->RunSync([&] { status = state->Listen(std::move(fd), key); });
   TUTTI_TRY(status);

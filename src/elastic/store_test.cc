@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
 
 #include <cstring>
 #include <functional>
@@ -9,6 +12,7 @@
 #include <memory>
 #include <thread>
 
+#include "elastic/store_wire.h"
 #include "testing/threads.h"
 #include "tutti/elastic_c.h"
 
@@ -20,15 +24,30 @@ constexpr const char* kSecret = "a secret of 32 bytes for a test.";
 
 using ::testing::HasSubstr;
 
+// Returns the descriptor of this process whose peer has the port: the server's end.
+int EndWithPeer(uint16_t port) {
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_in peer{};
+    socklen_t size = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0 &&
+        peer.sin_family == AF_INET && ntohs(peer.sin_port) == port)
+      return fd;
+  }
+  return -1;
+}
+
 class Store : public ::testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { Start(kMaxStoreBytes); }
+
+  void Start(size_t most_held) {
+    server_.reset();
     address_ = *ParseSocketAddress("127.0.0.1:0");
-    auto server = StoreServer::Create(address_, key_,
-                                      [this](const std::string& key, const std::string& value) {
-                                        const std::lock_guard lock(mutex_);
-                                        seen_ += key + "=" + value + ";";
-                                      });
+    const auto on_set = [this](const std::string& key, const std::string& value) {
+      const std::lock_guard lock(mutex_);
+      seen_ += key + "=" + value + ";";
+    };
+    auto server = StoreServer::Create(address_, key_, on_set, most_held);
     ASSERT_TRUE(server.ok()) << server.status().message();
     server_ = std::move(server).value();
     address_.port = server_->port();
@@ -38,6 +57,22 @@ class Store : public ::testing::Test {
     auto client = StoreClient::Connect({address_}, key_, Deadline::AfterSeconds(10));
     EXPECT_TRUE(client.ok()) << client.status().message();
     return std::move(client).value();
+  }
+
+  // Returns a connection that has proved the key and has sent no request. Either end has room for
+  // little of a large answer in the kernel.
+  SealedSocket Connected() {
+    auto socket = ConnectAuthenticated(address_, key_, {Purpose::kElastic, {}},
+                                       {Deadline::AfterSeconds(5), nullptr});
+    EXPECT_TRUE(socket.ok()) << socket.status().message();
+    sockaddr_in own{};
+    socklen_t size = sizeof(own);
+    getsockname(socket->fd(), reinterpret_cast<sockaddr*>(&own), &size);
+    const int little = 128 << 10;
+    setsockopt(socket->fd(), SOL_SOCKET, SO_RCVBUF, &little, sizeof(little));
+    const int theirs = EndWithPeer(ntohs(own.sin_port));
+    EXPECT_EQ(setsockopt(theirs, SOL_SOCKET, SO_SNDBUF, &little, sizeof(little)), 0);
+    return std::move(socket).value();
   }
 
   std::string seen() {
@@ -78,6 +113,48 @@ TEST_F(Store, TakesABoundedNumberOfBytes) {
   EXPECT_FALSE(client->Set("more", value).ok());
   server_->Erase("last");
   EXPECT_TRUE(client->Set("more", value).ok());
+}
+
+// Each request comes in a record whose header is not part of the request.
+TEST_F(Store, TakesAnyNumberOfRequests) {
+  constexpr size_t kMostHeld = 4096;
+  Start(kMostHeld);
+  const auto client = NewClient();
+  for (size_t i = 0; i <= kMostHeld / RecordSeal::kMostHeaderBytes; ++i)
+    ASSERT_TRUE(client->Set("k", "v").ok()) << i << " requests were taken";
+  // Connections that end within a request give their bytes back.
+  Bytes part = WithSize(Bytes(2000));
+  part.resize(1000);
+  for (int i = 0; i < 8; ++i) {
+    SealedSocket stranger = Connected();
+    ASSERT_TRUE(stranger.SendAll(part, {}).ok());
+  }
+  EXPECT_TRUE(client->Set("k", "v").ok());
+}
+
+// Connections that ask for a large value each and read nothing.
+TEST_F(Store, HoldsABoundedNumberOfBytesOfAnswers) {
+  constexpr size_t kAnswers = 4, kReaders = 8;
+  Start(kAnswers * kMaxValueBytes + 1024);
+  const std::string value(kMaxValueBytes, 'v');
+  for (size_t i = 0; i < kReaders; ++i) server_->Set(std::to_string(i), value);
+  for (const bool shared : {false, true}) {
+    std::vector<SealedSocket> readers;
+    for (size_t i = 0; i < kReaders; ++i) {
+      readers.push_back(Connected());
+      Request request;
+      request.key = shared ? "0" : std::to_string(i);
+      ASSERT_TRUE(readers.back().SendAll(WithSize(EncodeRequest(request)), {}).ok());
+      pollfd begun{readers.back().fd(), POLLIN, 0};
+      ASSERT_EQ(poll(&begun, 1, 10'000), 1);
+    }
+    EXPECT_TRUE(NewClient()->Set("k", "v").ok());
+    size_t whole = 0;
+    Bytes answer(4 + 9 + kMaxValueBytes);
+    for (SealedSocket& reader : readers)
+      whole += reader.RecvAll(answer, {Deadline::AfterSeconds(10), nullptr}).ok();
+    EXPECT_EQ(whole, shared ? kReaders : kAnswers);
+  }
 }
 
 TEST_F(Store, KeepsWhatIsSet) {

@@ -1,18 +1,44 @@
-"""What an attacker knows of the first version of the handshake and of the records, for the attacks that succeeded on it
-(docs/security.md, F2 and F10). Attacks on later versions run the library itself."""
+"""What an attacker knows of the handshake's versions and of the records (docs/bootstrap.md; docs/security.md, F2 and
+F10)."""
 
+import ctypes
+import ctypes.util
 import hashlib
 import struct
 
-MAGIC = b"TUTTIHS1"
+MAGIC, MAGIC_2 = b"TUTTIHS1", b"TUTTIHS2"
 CONTEXT = b"tutti comm key 1"
 CHALLENGE_BYTES, PROOF_BYTES, MAC_BYTES, NONCE_BYTES = 40, 320, 32, 32
+CHALLENGE_2_BYTES, PROOF_2_BYTES = 72, 368
 RECORD_HEADER_BYTES = 24
+ARGON2ID13 = 2
 
 
 def key_from_text(text):
-    """Returns the key of a text as the first version makes it: one hash, without salt."""
+    """Returns one hash of a text, without salt."""
     return hashlib.blake2b(text.encode(), digest_size=32, key=CONTEXT).digest()
+
+
+def stretch(secret):
+    """Returns the master key of a short secret: Argon2id with 2 passes and 32 MiB. None without libsodium."""
+    sodium = ctypes.util.find_library("sodium")
+    if sodium is None:
+        return None
+    key, text = ctypes.create_string_buffer(32), secret.encode()
+    status = ctypes.CDLL(sodium).crypto_pwhash(
+        key, ctypes.c_ulonglong(len(key)), text, ctypes.c_ulonglong(len(text)), b"tutti job secret",
+        ctypes.c_ulonglong(2), ctypes.c_size_t(32 << 20), ARGON2ID13)
+    assert status == 0, "Argon2id failed"
+    return key.raw
+
+
+def with_secret(key, master, purpose):
+    return hashlib.blake2b(key + purpose, digest_size=32, key=master).digest()
+
+
+def derive(key, name, data):
+    """Returns D(name, data) of the second version."""
+    return hashlib.blake2b(data, digest_size=32, key=key, person=name.ljust(16, b"\0")).digest()
 
 
 def mac(key, role, acceptor_nonce, connector_nonce, hello):
@@ -48,16 +74,25 @@ def chacha20(key, number, data):
     return bytes(one ^ other for one, other in zip(data, stream))
 
 
+def _keys_and_streams(key, connector, acceptor):
+    """Yields the key and the records of either direction, for who has the job's key and has only read. An X25519 secret
+    counts as zero, as in handshakes without ephemeral keys."""
+    if acceptor.startswith(MAGIC) and len(connector) >= PROOF_BYTES:
+        nonces_and_hello = (acceptor[8:CHALLENGE_BYTES], connector[:NONCE_BYTES], connector[NONCE_BYTES:288])
+        yield mac(key, b"key to acceptor", *nonces_and_hello), connector[PROOF_BYTES:]
+        yield mac(key, b"key to connector", *nonces_and_hello), acceptor[CHALLENGE_BYTES + MAC_BYTES:]
+    if acceptor.startswith(MAGIC_2) and len(connector) >= PROOF_2_BYTES:
+        known = bytes(32) + acceptor[:CHALLENGE_2_BYTES] + connector[:PROOF_2_BYTES - MAC_BYTES]
+        yield derive(key, b"to acceptor", known), connector[PROOF_2_BYTES:]
+        yield derive(key, b"to connector", known), acceptor[CHALLENGE_2_BYTES + MAC_BYTES:]
+
+
 def open_connection(key, connector, acceptor):
-    """Returns the plain bytes of both directions of an encrypted connection of the first version, for whoever has the
-    job's key; nothing where the connection is another's."""
-    if not acceptor.startswith(MAGIC) or len(connector) < PROOF_BYTES:
-        return b""
-    nonces_and_hello = (acceptor[8:CHALLENGE_BYTES], connector[:NONCE_BYTES], connector[NONCE_BYTES:288])
+    """Returns what the records of both directions of a connection are by a key: plain bytes for the job's key where
+    nothing but the key protects the connection, and nonsense otherwise."""
     plain = b""
-    for role, stream in ((b"key to acceptor", connector[PROOF_BYTES:]),
-                         (b"key to connector", acceptor[CHALLENGE_BYTES + MAC_BYTES:])):
-        secret, number = mac(key, role, *nonces_and_hello), 0
+    for secret, stream in _keys_and_streams(key, connector, acceptor):
+        number = 0
         while len(stream) > RECORD_HEADER_BYTES:
             length = struct.unpack_from("<I", stream)[0]
             if length > 65536:

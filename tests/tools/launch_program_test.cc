@@ -173,6 +173,23 @@ TEST(LaunchProgram, RanksMeetByTheKeyOfTheirUser) {
   std::filesystem::remove_all(home);
 }
 
+// Rank 0 does not choose the file that another host loads.
+TEST(LaunchProgram, ARankLoadsTheLibraryOfItsOwnCommand) {
+  const std::string address = "127.0.0.1:" + FreePort();
+  const auto rank = [&](const std::string& number, const std::vector<std::string>& more) {
+    return std::make_unique<Program>(
+        Under({}, more), Variables{{"RANK", number},
+                                   {"WORLD_SIZE", "2"},
+                                   {"TUTTI_ADDR", address},
+                                   {"TUTTI_COMM_KEY", "a secret of 32 bytes for a test."}});
+  };
+  const auto zero = rank("0", {}), one = rank("1", {"--library", "/nonexistent/of-rank-1.so"});
+  const Outcome outcome = zero->Finish();
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 1"), HasSubstr("/nonexistent/of-rank-1.so")));
+  one->Finish();
+}
+
 TEST(LaunchProgram, ContradictionsAreSentences) {
   const Outcome number = RunProgramOnce(Under({TUTTI_PROGRAM, "run", "-n", "2"}, {"-n", "3"}));
   EXPECT_EQ(number.status, 2);

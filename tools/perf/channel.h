@@ -1,8 +1,9 @@
 #pragma once
 
 // Carries the messages between the driver of a measurement and one of its ranks: JSON objects with
-// a length in front, over a stream socket. The driver asks and the rank answers. A working rank may
-// send {"barrier": true}, and then waits for {"go": true}.
+// a length in front. The driver asks and the rank answers. A working rank may send
+// {"barrier": true}, and then waits for {"go": true}. Between hosts the messages are encrypted,
+// since one of them has the communicator's unique id with its key.
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -10,6 +11,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "bootstrap/sealed_socket.h"
 
 namespace tutti::tools {
 
@@ -20,7 +22,11 @@ inline constexpr size_t kMaxMessageBytes = 64u << 20;
 
 class Channel {
  public:
-  explicit Channel(UniqueFd fd) : fd_(std::move(fd)) {}
+  // For a stream socket between processes of one host.
+  explicit Channel(UniqueFd fd)
+      : Channel(SealedSocket(
+            SealedSocket::Parts{std::move(fd), RecordSeal::Checksum(), RecordSeal::Checksum()})) {}
+  explicit Channel(SealedSocket socket) : socket_(std::move(socket)) {}
 
   Status Send(const Json& message);
   // Waits for a whole message.
@@ -29,15 +35,15 @@ class Channel {
   // *message, and fails with RemoteError when the peer has closed the connection.
   Result<bool> TryReceive(Json* message);
 
-  int fd() const { return fd_.get(); }
-  bool open() const { return fd_.valid(); }
-  void Close() { fd_.Reset(); }
+  int fd() const { return socket_.fd(); }
+  bool open() const { return socket_.valid(); }
+  void Close() { socket_.Reset(); }
 
  private:
   Result<bool> Extract(Json* message);
 
-  UniqueFd fd_;
-  std::string pending_;
+  SealedSocket socket_;
+  Bytes pending_;
 };
 
 }  // namespace tutti::tools

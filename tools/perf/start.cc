@@ -1,6 +1,5 @@
 #include "perf/start.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -19,6 +18,8 @@ namespace {
 
 // A rank process may still be closing its communicator after the driver is gone.
 constexpr double kGraceSeconds = 5;
+// How often the processes of this host are looked after while no message comes.
+constexpr int kWatchMs = 50;
 
 struct SocketPair {
   UniqueFd mine;
@@ -37,7 +38,7 @@ Status StartTeam(const PerfOptions& options, const EnvironmentChanges& changes, 
   std::vector<UniqueFd> sockets;
   for (int rank = 0; rank < options.num_ranks; ++rank) {
     TUTTI_ASSIGN(SocketPair pair, MakePair());
-    team->AddRank(std::move(pair.mine));
+    team->AddRank(Channel(std::move(pair.mine)));
     sockets.push_back(std::move(pair.theirs));
     if (options.threads) continue;
     TUTTI_ASSIGN(const pid_t pid, StartRankProcess(std::exchange(sockets, {}), changes));
@@ -86,36 +87,65 @@ struct Invitation {
   }
 };
 
+// A rank process of this host, and the driver's connection whose messages the process serves.
 struct Served {
   pid_t pid = -1;
-  UniqueFd watch;  // a second descriptor of the connection that drives the process
+  std::string library;  // the path that the process loads
+  Channel driver{UniqueFd()};
+  Channel process{UniqueFd()};
+  int64_t hung_at = 0;  // when the driver's connection ended, or 0
 };
 
-bool HungUp(int fd) {
-  pollfd entry{fd, POLLRDHUP, 0};
-  return poll(&entry, 1, 0) > 0;
+// Hands on all messages that have come from one end, and closes that end when its peer has. The
+// driver does not choose the library that this host loads.
+void HandOn(Channel* from, Channel* to, const std::string& library) {
+  while (from->open()) {
+    Json message;
+    const Result<bool> have = from->TryReceive(&message);
+    if (have.ok() && !have.value()) return;
+    if (message.contains("library")) message["library"] = library;
+    // An end that takes no message is gone, and is noticed when the end is read.
+    if (!have.ok()) {
+      from->Close();
+    } else if (to->open()) {
+      (void)to->Send(message).ok();
+    }
+  }
 }
 
-// Waits until every process has ended; kills those that outlive their connection to the driver.
+void HandOn(Served* served) {
+  HandOn(&served->driver, &served->process, served->library);
+  HandOn(&served->process, &served->driver, served->library);
+  if (served->driver.open() || served->hung_at != 0) return;
+  served->hung_at = NowNs();
+  served->process.Close();
+}
+
+// Hands messages on until every process has ended. Kills the processes that outlive their connection
+// to the driver.
 Status Watch(int rank, std::vector<Served> served) {
   Status result;
-  std::vector<int64_t> hung_at(served.size(), 0);
-  for (size_t left = served.size(); left > 0;) {
-    poll(nullptr, 0, 50);
-    for (size_t i = 0; i < served.size(); ++i) {
-      if (served[i].pid < 0) continue;
-      if (hung_at[i] == 0 && HungUp(served[i].watch.get())) hung_at[i] = NowNs();
-      if (hung_at[i] != 0 && static_cast<double>(NowNs() - hung_at[i]) > kGraceSeconds * 1e9) {
-        kill(served[i].pid, SIGKILL);
+  while (!served.empty()) {
+    std::vector<pollfd> entries;
+    for (const Served& one : served) {
+      entries.push_back({one.driver.fd(), POLLIN, 0});
+      entries.push_back({one.process.fd(), POLLIN, 0});
+    }
+    poll(entries.data(), entries.size(), kWatchMs);
+    for (auto one = served.begin(); one != served.end();) {
+      HandOn(&*one);
+      if (one->hung_at != 0 && static_cast<double>(NowNs() - one->hung_at) > kGraceSeconds * 1e9) {
+        kill(one->pid, SIGKILL);
       }
       int status = 0;
-      if (waitpid(served[i].pid, &status, WNOHANG) != served[i].pid) continue;
-      --left;
-      if (status != 0 && result.ok()) {
-        result = RemoteError("rank {} (process {}) {}", rank, served[i].pid, DescribeEnd(status));
+      if (waitpid(one->pid, &status, WNOHANG) != one->pid) {
+        ++one;
+        continue;
       }
-      // Closing the second descriptor lets the driver see the end too.
-      served[i] = {};
+      if (status != 0 && result.ok())
+        result = RemoteError("rank {} (process {}) {}", rank, one->pid, DescribeEnd(status));
+      HandOn(&*one);  // the last words of the process
+      one = served.erase(one);
     }
   }
   return result;
@@ -165,7 +195,7 @@ Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& option
   for (size_t library = 0; library < num_libraries; ++library) {
     teams.push_back(std::make_unique<Team>(Label(library, num_libraries)));
     TUTTI_ASSIGN(SocketPair pair, MakePair());
-    teams.back()->AddRank(std::move(pair.mine));
+    teams.back()->AddRank(Channel(std::move(pair.mine)));
     std::vector<UniqueFd> sockets;
     sockets.push_back(std::move(pair.theirs));
     TUTTI_ASSIGN(const pid_t pid,
@@ -173,12 +203,13 @@ Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& option
     teams.back()->AddProcess({pid, {0}});
     const size_t others = static_cast<size_t>(info.size) - 1;
     for (size_t i = 0; i < others; ++i)
-      teams.back()->AddRank(std::move(accepted.value()[library * others + i]).Take().fd);
+      teams.back()->AddRank(Channel(std::move(accepted.value()[library * others + i])));
   }
   return teams;
 }
 
-Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info) {
+Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info,
+                  const std::vector<std::string>& libraries) {
   const WaitLimits limits = {Deadline::AfterSeconds(options.timeout_s), nullptr};
   TUTTI_ASSIGN(const launch::Meeting meeting, launch::Meet(info, "", limits));
   TUTTI_ASSIGN(const Invitation invitation, Invitation::FromText(meeting.value));
@@ -189,20 +220,17 @@ Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info) {
   for (const std::string& address : invitation.addresses)
     endpoints.push_back({address, invitation.port, ""});
   std::vector<Served> served;
-  const uint32_t num_libraries = options.against.empty() ? 1 : 2;
-  for (uint32_t library = 0; library < num_libraries; ++library) {
-    TUTTI_ASSIGN(SealedSocket authenticated,
+  for (uint32_t library = 0; library < libraries.size(); ++library) {
+    TUTTI_ASSIGN(SealedSocket driver,
                  launch::ConnectWithClaim(endpoints, invitation.key,
                                           {library, static_cast<uint32_t>(info.rank)}, "", limits));
-    // A rank's process cannot be handed the keys of the connection.
-    UniqueFd socket = std::move(authenticated).Take().fd;
-    Served entry;
-    entry.watch = UniqueFd(fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
+    TUTTI_ASSIGN(SocketPair pair, MakePair());
     std::vector<UniqueFd> sockets;
-    sockets.push_back(std::move(socket));
-    TUTTI_ASSIGN(entry.pid,
+    sockets.push_back(std::move(pair.theirs));
+    TUTTI_ASSIGN(const pid_t pid,
                  StartRankProcess(std::move(sockets), NetEnvironment(options.net, false)));
-    served.push_back(std::move(entry));
+    served.push_back(
+        {pid, libraries[library], Channel(std::move(driver)), Channel(std::move(pair.mine))});
   }
   return Watch(info.rank, std::move(served));
 }

@@ -51,8 +51,8 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  // Adds the next rank, served over `socket`.
-  void AddRank(UniqueFd socket) { channels_.emplace_back(std::move(socket)); }
+  // Adds the next rank, served over `channel`.
+  void AddRank(Channel channel) { channels_.push_back(std::move(channel)); }
   // Adds a started process that serves ranks of this team.
   void AddProcess(RankProcess process) { processes_.push_back(std::move(process)); }
   void set_tick(Tick tick) { tick_ = std::move(tick); }
