@@ -12,6 +12,7 @@
 #include "bootstrap/auth.h"
 #include "bootstrap/endpoint.h"
 #include "bootstrap/exchange.h"
+#include "bootstrap/job_secret.h"
 #include "bootstrap/root.h"
 #include "bootstrap/root_client.h"
 #include "bootstrap/root_messages.h"
@@ -258,7 +259,7 @@ RootRequest RequestOf(const Bootstrap::Options& options) {
 
 // Registers with the root in charge of this rank, then asks the other roots for the neighbours in
 // their charge.
-Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
+Status MeetRoots(Endpoint& endpoint, const Settings& settings, const Bootstrap::Options& options) {
   const auto num_ranks = static_cast<uint32_t>(options.num_ranks);
   const auto num_roots = static_cast<uint32_t>(options.ids.size());
   RootRequest request = RequestOf(options);
@@ -279,7 +280,8 @@ Status MeetRoots(Endpoint& endpoint, const Bootstrap::Options& options) {
     request.root_index = root_index;
     request.wanted = ranks;
     TUTTI_ASSIGN(const RootAnswer answer,
-                 AskRoot(options.ids[root_index], request, options.limits(), options.abort_reason,
+                 AskRoot(options.ids[root_index], request, options.limits(), settings.secret_source,
+                         options.abort_reason,
                          registers ? listen : std::function<Status(const SecretKey&)>()));
     if (!answer.failure.ok()) return answer.failure;
     size_t found = 0;
@@ -326,10 +328,11 @@ Status LocaliseIds(const Settings& settings, std::vector<UniqueId>& ids) {
   return Status::Ok();
 }
 
-Status StartFixedRoot(EventLoop& loop, const Bootstrap::Options& options) {
+Status StartFixedRoot(EventLoop& loop, const Settings& settings,
+                      const Bootstrap::Options& options) {
   const UniqueId& id = options.ids[0];
   if (!id.AddressIsFixed() || options.rank != 0 || options.num_ranks == 1) return Status::Ok();
-  return Root::StartAt(loop, id, options.limits());
+  return Root::StartAt(loop, id, settings, options.limits());
 }
 
 void DeclineAt(const Bootstrap::Options& options, const Status& why) {
@@ -346,14 +349,14 @@ Status CheckSecret(const Settings& settings, const Bootstrap::Options& options) 
   if (std::none_of(options.ids.begin(), options.ids.end(), differs)) return Status::Ok();
   if (has_secret) {
     return InvalidUsage(
-        "TUTTI_COMM_KEY is set on rank {} of {} (host {}), but not where the unique id was made: "
-        "set TUTTI_COMM_KEY to the same secret on every rank before ncclGetUniqueId, or on none",
-        options.rank, options.num_ranks, HostName());
+        "rank {} of {} (host {}) has a secret, and there was none where the unique id was made: "
+        "give every rank the same secret before ncclGetUniqueId, or no rank ({})",
+        options.rank, options.num_ranks, HostName(), SecretAdvice(settings.secret_source));
   }
   return InvalidUsage(
-      "TUTTI_COMM_KEY is set where the unique id was made, but not on rank {} of {} (host {}): set "
-      "TUTTI_COMM_KEY to the same secret on every rank",
-      options.rank, options.num_ranks, HostName());
+      "the unique id was made with a secret, and rank {} of {} (host {}) has none: set "
+      "TUTTI_COMM_KEY to the same secret on every rank, or copy ~/.tutti/key to every host ({})",
+      options.rank, options.num_ranks, HostName(), SecretAdvice(settings.secret_source));
 }
 
 void MixSecret(const Settings& settings, std::vector<UniqueId>& ids) {
@@ -392,7 +395,7 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
     return agreed;
   }
   MixSecret(settings, options.ids);
-  TUTTI_TRY(StartFixedRoot(loop, options));
+  TUTTI_TRY(StartFixedRoot(loop, settings, options));
   const Result<std::shared_ptr<Endpoint>> opened = OpenEndpoint(loop, settings, options);
   if (!opened.ok()) {
     DeclineShort(loop, options, opened.status());
@@ -405,7 +408,7 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
   const auto initialise = [&]() -> Status {
     if (options.num_ranks > 1) {
       TUTTI_TRY(WaitForTurn(settings, options));
-      Status met = MeetRoots(*endpoint, options);
+      Status met = MeetRoots(*endpoint, settings, options);
       // The root may not know of this rank yet.
       if (met.code() == Code::kSystemError) DeclineShort(loop, options, met);
       TUTTI_TRY(std::move(met));

@@ -17,8 +17,11 @@
 //
 // Any thread may call these functions.
 
+#include <cstdint>
+#include <string>
 #include <string_view>
 
+#include "base/erased.h"
 #include "base/status.h"
 #include "bootstrap/unique_id.h"
 
@@ -34,6 +37,17 @@ inline constexpr size_t kShortSecretBytes = 16;
 // first call with a short secret takes about 0.05 s and 32 MiB; the process keeps the last master
 // key.
 Key WithSecret(const Key& key, std::string_view secret, std::string_view purpose);
+
+// Returns a secret that nobody guesses: 32 random bytes as hexadecimal digits.
+ErasedText RandomSecret();
+
+// Returns the part of a sentence that says where the secret of this process comes from (`source`,
+// empty without a secret: config/secret.h) and how to find the host with another secret.
+std::string SecretAdvice(std::string_view source);
+
+// Returns the part of a sentence about `count` connections that did not prove the job's key. Empty
+// where there are none. `source` as in SecretAdvice.
+std::string DescribeRejected(uint64_t count, std::string_view source);
 
 // Lets ranks meet over TCP at `place`: with a secret, or with `insecure` (TUTTI_INSECURE) and a
 // warning. InvalidUsage otherwise, in a sentence that says how to give a secret.

@@ -58,6 +58,22 @@ TEST(WithSecret, OnlyShortSecretsCostAndOnlyOnce) {
   EXPECT_LT(CostNs(std::string(32, 'n')), first / 10);
 }
 
+TEST(RandomSecret, IsNeverTheSame) {
+  const ErasedText secret = RandomSecret();
+  EXPECT_THAT(secret, testing::MatchesRegex("[0-9a-f]{64}"));
+  EXPECT_NE(secret, RandomSecret());
+}
+
+TEST(DescribeRejected, NamesTheSourceOfTheSecret) {
+  EXPECT_EQ(DescribeRejected(0, "/key"), "");
+  EXPECT_EQ(DescribeRejected(1, ""),
+            "1 connection did not hold the job's key (no secret here; compare `tutti key "
+            "--fingerprint` on all hosts)");
+  EXPECT_EQ(DescribeRejected(2, "/key"),
+            "2 connections did not hold the job's secret (/key here; compare `tutti key "
+            "--fingerprint` on all hosts)");
+}
+
 TEST(CheckMeetingOverTcp, WantsASecretOrConsent) {
   EXPECT_TRUE(CheckMeetingOverTcp(kShort, false, "node7 port 5").ok());
   EXPECT_TRUE(CheckMeetingOverTcp("", true, "node7 port 5").ok());

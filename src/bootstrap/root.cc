@@ -87,9 +87,9 @@ uint32_t LookUpsDue(const RootRequest& request) {
 // kLateArrivalsNs. The timer is cancelled when the root's work is done.
 class RootServer : public std::enable_shared_from_this<RootServer> {
  public:
-  // `unasked` may be null; see Root::Create.
-  explicit RootServer(EventLoop& loop, AcceptLimit* unasked = nullptr)
-      : loop_(loop), unasked_(unasked) {}
+  // `secret_source` is the setting; `unasked` may be null, see Root::Create.
+  RootServer(EventLoop& loop, std::string secret_source, AcceptLimit* unasked = nullptr)
+      : loop_(loop), secret_source_(std::move(secret_source)), unasked_(unasked) {}
 
   Status Start(UniqueFd listen_fd, const Key& key, const std::string& name);
 
@@ -120,6 +120,7 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   void SetTimer(int64_t delay_ns, void (RootServer::*what)());
 
   EventLoop& loop_;
+  const std::string secret_source_;
   AcceptLimit* unasked_;  // null once a rank has asked
   AcceptLimit::Number place_ = 0;
   std::unique_ptr<AuthAcceptor> acceptor_;
@@ -284,15 +285,10 @@ void RootServer::OnDeadline() {
   }
   const std::string of_root =
       first_.num_roots > 1 ? fmt::format(" of root {}", first_.root_index) : "";
-  const uint64_t rejected = acceptor_->rejected();
-  const std::string rejections = rejected == 0
-                                     ? ""
-                                     : fmt::format(
-                                           " {} connection{} did not hold the job's key (is "
-                                           "TUTTI_COMM_KEY the same on every rank?).",
-                                           rejected, rejected == 1 ? "" : "s");
+  std::string rejections = DescribeRejected(acceptor_->rejected(), secret_source_);
+  if (!rejections.empty()) rejections += ". ";
   Fail(
-      Timeout("{} of {} ranks{} arrived within {:g} s; missing: {}.{} "
+      Timeout("{} of {} ranks{} arrived within {:g} s; missing: {}. {}"
               "TUTTI_INIT_TIMEOUT_S sets how long is waited",
               registered_.size(), registrations_due_, of_root, RoundedSeconds(first_.timeout_ms),
               RangesText(missing), rejections));
@@ -443,7 +439,7 @@ Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings, AcceptL
   id.key = RandomKey();
   if (!settings.comm_key.empty()) id.flags = UniqueId::kSecret;
   id.id = RandomU64();
-  const auto server = std::make_shared<RootServer>(loop, unasked);
+  const auto server = std::make_shared<RootServer>(loop, settings.secret_source, unasked);
   TUTTI_TRY(server->Start(std::move(listen_fd), KeyOf(id, settings),
                           fmt::format("the root at {}", id.root.ToString())));
   TUTTI_INFO(kLogBootstrap, "root listens at {}", id.root.ToString());
@@ -456,7 +452,8 @@ Key Root::KeyOf(const UniqueId& id, const Settings& settings) {
 
 // Tries again while the port is in use, because the root of the job before may still be serving
 // there.
-Status Root::StartAt(EventLoop& loop, const UniqueId& id, const WaitLimits& limits) {
+Status Root::StartAt(EventLoop& loop, const UniqueId& id, const Settings& settings,
+                     const WaitLimits& limits) {
   // An earlier job's root may still be telling latecomers the reason of its failure.
   const Deadline patience = Deadline::After(kLateArrivalsNs + 1'000'000'000);
   for (;;) {
@@ -464,8 +461,9 @@ Status Root::StartAt(EventLoop& loop, const UniqueId& id, const WaitLimits& limi
     int error = 0;
     Result<UniqueFd> listen_fd = Listen(address, {}, &error);
     if (listen_fd.ok()) {
-      return std::make_shared<RootServer>(loop)->Start(
-          std::move(listen_fd).value(), id.key, fmt::format("the root at {}", address.ToString()));
+      return std::make_shared<RootServer>(loop, settings.secret_source)
+          ->Start(std::move(listen_fd).value(), id.key,
+                  fmt::format("the root at {}", address.ToString()));
     }
     if (error != EADDRINUSE || patience.Passed() || limits.Over()) {
       return std::move(listen_fd).status().Annotate(

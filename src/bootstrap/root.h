@@ -30,21 +30,24 @@ namespace tutti {
 class Root {
  public:
   // Returns the id for ncclGetUniqueId. Starts a root on `loop`, except with NCCL_COMM_ID, where
-  // the id has only the address and rank 0 starts the root itself (Bootstrap::Create does). Warns
-  // when such a job has no key. Until a rank asks the root, the root counts in `unasked` (null: no
-  // limit), a counter of the loop's thread that must outlive the loop. At the limit the root that
-  // has waited longest ends, so a program that makes ids in vain keeps descriptors for itself.
+  // the id has only the address and rank 0 starts the root itself (Bootstrap::Create does). A
+  // job with NCCL_COMM_ID and without a secret is refused, or warned of under TUTTI_INSECURE. Until
+  // a rank asks the root, the root counts in `unasked` (null: no limit), a counter of the loop's
+  // thread that must outlive the loop. At the limit the root that has waited longest ends, so a
+  // program that makes ids in vain keeps descriptors for itself.
   static Result<UniqueId> Create(EventLoop& loop, const Settings& settings,
                                  AcceptLimit* unasked = nullptr);
 
   // Returns the key that both ends of the job's connections prove: the key of `id`, together with
-  // the secret of `settings` (TUTTI_COMM_KEY) where there is one. Whoever only saw the id cannot
+  // the secret of `settings` (comm_key) where there is one. Whoever only saw the id cannot
   // take part in a job with a secret.
   static Key KeyOf(const UniqueId& id, const Settings& settings);
 
-  // Starts the root of `id` (made with NCCL_COMM_ID) at its address, with the id's key as it is.
+  // Starts the root of `id` (made with NCCL_COMM_ID) at its address, with the id's key as it is
+  // and the source of the secret in `settings`, which the root names in its sentences.
   // Waits, within `limits`, while an earlier job's root still has the port.
-  static Status StartAt(EventLoop& loop, const UniqueId& id, const WaitLimits& limits);
+  static Status StartAt(EventLoop& loop, const UniqueId& id, const Settings& settings,
+                        const WaitLimits& limits);
 };
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "bootstrap/auth.h"
+#include "bootstrap/job_secret.h"
 
 namespace tutti {
 namespace {
@@ -16,7 +17,7 @@ uint32_t RemainingMs(Deadline deadline) {
 
 // Each kind of failure has another likely cause: a wrong address, a wrong key, or a root that is
 // not there yet.
-std::string Advice(const UniqueId& id, ConnectFailure failure) {
+std::string Advice(const UniqueId& id, ConnectFailure failure, std::string_view secret_source) {
   const bool fixed = id.AddressIsFixed();
   if (failure == ConnectFailure::kRefused && fixed) {
     return "is rank 0 running on the host of NCCL_COMM_ID?";
@@ -29,7 +30,8 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
                  "or the process has made many others since that nobody used";
   }
   if (failure == ConnectFailure::kClosed) {
-    return id.HasSecret() ? "is TUTTI_COMM_KEY the same on every rank?"
+    return id.HasSecret() ? fmt::format("is the secret the same on every rank? {}",
+                                        SecretAdvice(secret_source))
                           : "does the id belong to this job?";
   }
   return "check the route and the firewall between the hosts (NCCL_SOCKET_IFNAME, "
@@ -39,7 +41,7 @@ std::string Advice(const UniqueId& id, ConnectFailure failure) {
 // A root at a fixed address may come up later than its ranks, so such a root is tried until the
 // deadline.
 Result<SealedSocket> ConnectToRoot(const UniqueId& id, RootRequest& request,
-                                   const WaitLimits& limits) {
+                                   const WaitLimits& limits, std::string_view secret_source) {
   const bool fixed = id.AddressIsFixed();
   // Returns the most telling failure: a handshake that was cut off says more than an address where
   // nobody listens, and the latter says more than a lack of time.
@@ -58,7 +60,8 @@ Result<SealedSocket> ConnectToRoot(const UniqueId& id, RootRequest& request,
       // A shortage on this host, or another release at the other end, says nothing of the way to
       // the root.
       if (why.code() == Code::kSystemError || why.code() == Code::kInvalidUsage) return why;
-      return Status(why.code(), fmt::format("{} ({})", why.message(), Advice(id, telling)));
+      return Status(why.code(),
+                    fmt::format("{} ({})", why.message(), Advice(id, telling, secret_source)));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(kBetweenAttemptsMs));
   }
@@ -89,9 +92,10 @@ Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& li
 
 // A rank whose wait is aborted declines, so the other ranks do not wait for it.
 Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits,
+                           std::string_view secret_source,
                            const std::function<Status()>& abort_reason,
                            const std::function<Status(const SecretKey&)>& on_reached) {
-  TUTTI_ASSIGN(SealedSocket socket, ConnectToRoot(id, request, limits));
+  TUTTI_ASSIGN(SealedSocket socket, ConnectToRoot(id, request, limits, secret_source));
   if (on_reached) TUTTI_TRY(on_reached(socket.further_key()));
   WaitLimits patient = limits;
   if (limits.deadline.at_ns() < Deadline::Never().at_ns() - kAnswerGraceNs) {

@@ -15,10 +15,12 @@ namespace tutti {
 // or the reason why the job cannot start. With NCCL_COMM_ID the root may not have been started yet,
 // so connecting is tried again until the deadline; an ordinary id's root exists before anybody has
 // the id. The answer may take until the root's deadline, so the wait goes on for kAnswerGraceNs
-// beyond `limits`. Where the abort flag of `limits` ends the wait, the other ranks hear the text of
-// `abort_reason` (may be empty). `on_reached` gets the connection's further key before the wait for
-// the answer, and may be empty; AskRoot returns the failure of `on_reached`.
+// beyond `limits`. `secret_source` is the setting, for the sentence of a failed proof. Where the
+// abort flag of `limits` ends the wait, the other ranks hear the text of `abort_reason` (may be
+// empty). `on_reached` gets the connection's further key before the wait for the answer, and may be
+// empty; AskRoot returns the failure of `on_reached`.
 Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits,
+                           std::string_view secret_source,
                            const std::function<Status()>& abort_reason = {},
                            const std::function<Status(const SecretKey&)>& on_reached = {});
 inline constexpr int64_t kAnswerGraceNs = 1'000'000'000;

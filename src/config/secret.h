@@ -7,16 +7,24 @@
 // The first of these sources that is there counts:
 //
 //   TUTTI_COMM_KEY                          a person's text, or the random text of `tutti run`
-//   OMPI_MCA_orte_precondition_transports   Open MPI's random text for the ranks of one mpirun
+//   OMPI_MCA_orte_precondition_transports   the random text of Open MPI 4 for the ranks of one mpirun
 //   _HOROVOD_SECRET_KEY                     Horovod's random key on Spark and of elastic jobs: 32
 //                                           bytes, pickled and in base64. The text serves as it is.
 //   ~/.tutti/key                            the file of `tutti key`, the same on all hosts
 //
-// Slurm, MPICH and PMIx give the ranks no secret.
+// Slurm, MPICH, PMIx and Open MPI 5 give the ranks no secret.
+//
+// Open MPI 4 also sets its variable in MPI_Init: to a text of its own in each process that was
+// started without a launcher, and under `srun --mpi=pmix` to the numbers of the job and the step,
+// which anybody can guess. The variable therefore counts only where mpirun has set it: where the
+// environment at the start of the program has it together with OMPI_COMM_WORLD_RANK, and the text's
+// first number (hexadecimal, 64 bits) is not below 2^32, as the number of a job is. A program that
+// overwrites the environment at its start (Python's setproctitle does) has no secret of Open MPI.
 //
 // Any thread may call these functions.
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -34,9 +42,19 @@ struct Secret {
   std::string source;  // the variable or the path of the file; empty without a secret
 };
 
-// Returns the secret of a process with `environment`. InvalidUsage for a secret of less than
-// kShortestSecretBytes, and for a file that others may read or that belongs to another user.
-Result<Secret> FindSecret(const Environment& environment);
+// Returns the variables with secrets, first the one that counts first. A program that starts a
+// process of no rank removes these variables from the environment of the process.
+std::span<const char* const> SecretVariables();
+
+// Returns the environment that this process had when its program began (/proc/self/environ), and
+// no variables where the file cannot be read.
+Environment EnvironmentAtExec();
+
+// Returns the secret of a process with `environment`, whose program began with `at_exec`.
+// InvalidUsage for a secret of less than kShortestSecretBytes, and for a file that others may read
+// or that belongs to another user.
+Result<Secret> FindSecret(const Environment& environment,
+                          const Environment& at_exec = EnvironmentAtExec());
 
 // Returns InvalidUsage where `text`, from `source`, is too short for a secret.
 Status CheckSecret(std::string_view text, std::string_view source);

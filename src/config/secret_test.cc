@@ -18,6 +18,8 @@ using testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
 constexpr const char* kOpenMpi = "OMPI_MCA_orte_precondition_transports";
+// Such a text is of mpirun.
+constexpr const char* kOfMpirun = "0b5e3c7790f1a2d4-5c1d9be6a7f00384";
 constexpr const char* kHorovod = "_HOROVOD_SECRET_KEY";
 
 // A home folder of its own for each test.
@@ -37,12 +39,12 @@ class SecretTest : public testing::Test {
     ASSERT_EQ(chmod(path().c_str(), mode), 0);
   }
 
-  Result<Secret> Find(Variables variables = {}) const {
+  // The program began with `variables` and those of `later` came afterwards.
+  Result<Secret> Find(Variables variables = {}, const Variables& later = {}) const {
     variables.emplace("HOME", home_);
-    return FindSecret([&](const char* name) -> const char* {
-      const auto found = variables.find(name);
-      return found == variables.end() ? nullptr : found->second.c_str();
-    });
+    Variables now = later;
+    now.insert(variables.begin(), variables.end());
+    return FindSecret(Reading(now), Reading(variables));
   }
 
   std::string Refusal(const Variables& variables = {}) const {
@@ -51,6 +53,13 @@ class SecretTest : public testing::Test {
   }
 
  private:
+  static Environment Reading(const Variables& variables) {
+    return [&variables](const char* name) -> const char* {
+      const auto found = variables.find(name);
+      return found == variables.end() ? nullptr : found->second.c_str();
+    };
+  }
+
   std::string home_;
 };
 
@@ -62,19 +71,45 @@ TEST_F(SecretTest, TheFirstSourceCounts) {
   EXPECT_EQ(Find()->source, path());
   Variables variables = {{kHorovod, "of Horovod"}};
   EXPECT_EQ(Find(variables)->text, "of Horovod");
-  variables[kOpenMpi] = "of Open MPI";
-  EXPECT_EQ(Find(variables)->text, "of Open MPI");
+  variables[kOpenMpi] = kOfMpirun;
+  variables["OMPI_COMM_WORLD_RANK"] = "0";
+  EXPECT_EQ(Find(variables)->text, kOfMpirun);
+  EXPECT_EQ(Find(variables)->source, kOpenMpi);
   variables["TUTTI_COMM_KEY"] = "";
-  EXPECT_EQ(Find(variables)->text, "of Open MPI");
+  EXPECT_EQ(Find(variables)->text, kOfMpirun);
   variables["TUTTI_COMM_KEY"] = "of a person";
   EXPECT_EQ(Find(variables)->text, "of a person");
   EXPECT_EQ(Find(variables)->source, "TUTTI_COMM_KEY");
 }
 
+// MPI_Init sets the variable in a process without a launcher, and under `srun --mpi=pmix`.
+TEST_F(SecretTest, OnlyMpirunsTextIsASecretOfOpenMpis) {
+  const Variables rank = {{"OMPI_COMM_WORLD_RANK", "0"}};
+  EXPECT_EQ(Find({}, {{kOpenMpi, kOfMpirun}})->text, "");
+  EXPECT_EQ(Find({}, {{kOpenMpi, kOfMpirun}, {"OMPI_COMM_WORLD_RANK", "0"}})->text, "");
+  EXPECT_EQ(Find(rank, {{kOpenMpi, kOfMpirun}})->text, "");
+  EXPECT_EQ(Find({{kOpenMpi, kOfMpirun}})->text, "");
+  for (const char* guessable : {"000000000001e240-0000000000000003", "00000000ffffffff-5c1d9be6a7f",
+                                "1-2", "no number", "-5c1d9be6a7f00384"}) {
+    EXPECT_EQ(Find({{kOpenMpi, guessable}, {"OMPI_COMM_WORLD_RANK", "0"}})->text, "") << guessable;
+  }
+  const char* const least = "0000000100000000-0000000000000003";
+  EXPECT_EQ(Find({{kOpenMpi, least}, {"OMPI_COMM_WORLD_RANK", "0"}})->text, least);
+}
+
+TEST_F(SecretTest, TheEnvironmentAtExecStaysAsItWas) {
+  ASSERT_EQ(setenv("TUTTI_TEST_LATER", "1", 1), 0);
+  const Environment at_exec = EnvironmentAtExec();
+  EXPECT_EQ(at_exec("TUTTI_TEST_LATER"), nullptr);
+  ASSERT_EQ(unsetenv("TUTTI_TEST_LATER"), 0);
+  ASSERT_NE(at_exec("PATH"), nullptr);
+  EXPECT_STREQ(at_exec("PATH"), getenv("PATH"));
+  EXPECT_EQ(at_exec("PAT"), nullptr);
+}
+
 TEST_F(SecretTest, ShortOnesAreRefusedFromAnySource) {
   EXPECT_EQ(Find({{"TUTTI_COMM_KEY", "12345678"}})->text, "12345678");
   EXPECT_THAT(Refusal({{"TUTTI_COMM_KEY", "1234567"}}), HasSubstr("TUTTI_COMM_KEY has 7 bytes"));
-  EXPECT_THAT(Refusal({{kOpenMpi, "1-2"}}), HasSubstr("has 3 bytes"));
   Write("  1234567 \n");
   EXPECT_THAT(Refusal(), HasSubstr(path() + " has 7 bytes"));
   Write("");
@@ -85,6 +120,8 @@ TEST_F(SecretTest, AFileThatOthersReachIsRefused) {
   for (const mode_t mode : {0640u, 0604u, 0620u, 0610u}) {
     Write("a good secret", mode);
     EXPECT_THAT(Refusal(), HasSubstr("chmod 600 " + path())) << mode;
+    EXPECT_THAT(Refusal(), HasSubstr("remove the file")) << mode;
+    EXPECT_THAT(Refusal(), HasSubstr("or set TUTTI_COMM_KEY")) << mode;
     // A secret from elsewhere makes the file needless.
     EXPECT_EQ(Find({{"TUTTI_COMM_KEY", "12345678"}})->text, "12345678");
   }
@@ -97,6 +134,7 @@ TEST_F(SecretTest, AFileOfAnotherUserIsRefused) {
   Write("a good secret");
   ASSERT_EQ(chown(path().c_str(), 65534, 65534), 0);
   EXPECT_THAT(Refusal(), HasSubstr("belongs to user 65534"));
+  EXPECT_THAT(Refusal(), HasSubstr("or set TUTTI_COMM_KEY"));
 }
 
 TEST_F(SecretTest, WhatIsNoFileIsRefused) {
