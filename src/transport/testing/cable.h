@@ -174,7 +174,7 @@ class Cable {
 };
 
 // Returns the place of address number `path` in a handle; the format is in listener.cc.
-inline size_t PlaceInHandle(size_t path) { return path == 0 ? 8 : 42 + 24 * (path - 1); }
+inline size_t PlaceInHandle(size_t path) { return path == 0 ? 8 : 43 + 24 * (path - 1); }
 
 // Makes address number `path` of a handle lead through `cable`.
 inline NetHandle Through(const Cable& cable, NetHandle handle, size_t path = 0) {

@@ -160,7 +160,7 @@ Status ConnectionQueues::Sort(SealedSocket authenticated, const DataHello& hello
 }
 
 // Format: magic u64, the first address, token u64, the number of paths used together u8, the number
-// of further addresses u8, the further addresses.
+// of further addresses u8, whether the listener has AES u8, the further addresses.
 NetHandle EncodeHandle(const ListenerHandle& handle, uint64_t magic) {
   WireWriter writer;
   writer.U64(magic);
