@@ -20,14 +20,10 @@
 namespace tutti::tools {
 namespace {
 
-std::string Hex(const Key& key) {
-  return launch::ToHex({reinterpret_cast<const char*>(key.data()), key.size()});
-}
-
 // Returns 64 bits that tell nothing about the secret but whether another secret is the same.
 std::string Fingerprint(std::string_view secret) {
   constexpr size_t kDigits = 16;
-  return Hex(WithSecret(Key{}, secret, "fingerprint")).substr(0, kDigits);
+  return launch::ToHex(WithSecret(Key{}, secret, "fingerprint")).substr(0, kDigits);
 }
 
 // Opens the folder of the file, and makes the folder where there is none.
@@ -45,28 +41,41 @@ Result<UniqueFd> OpenFolder(const std::string& folder) {
   return fd;
 }
 
-Status WriteKey(int folder, const std::string& path, const std::string& secret, bool force) {
-  if (force && unlinkat(folder, "key", 0) != 0 && errno != ENOENT)
-    return ErrnoError(errno, fmt::format("removing {} failed", path));
+// Writes `text` to a new file of the folder and to the disk.
+Status WriteFile(int folder, const std::string& name, std::string_view text) {
   const UniqueFd fd(
-      openat(folder, "key", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!fd.valid() && errno == EEXIST) {
-    return InvalidUsage("{} is there already, and hosts may have copies; --force makes a new key",
-                        path);
+      openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (fd.valid() && write(fd.get(), text.data(), text.size()) == std::ssize(text) &&
+      fsync(fd.get()) == 0) {
+    return Status::Ok();
   }
-  const std::string line = secret + "\n";
-  if (!fd.valid() || write(fd.get(), line.data(), line.size()) != std::ssize(line) ||
-      fsync(fd.get()) != 0) {
-    return ErrnoError(errno, fmt::format("writing {} failed", path));
+  return ErrnoError(errno, fmt::format("writing {} failed", name));
+}
+
+// Puts a whole file in place or none, so that a full disk or a killed process leaves the old key,
+// and a job that starts meanwhile reads one of the two keys.
+Status WriteKey(int folder, const std::string& path, const std::string& secret, bool force) {
+  const std::string draft = fmt::format("key.{:016x}", RandomU64());
+  Status written = WriteFile(folder, draft, secret + "\n");
+  if (written.ok() && force && renameat(folder, draft.c_str(), folder, "key") != 0)
+    written = ErrnoError(errno, fmt::format("replacing {} failed", path));
+  if (written.ok() && !force && linkat(folder, draft.c_str(), folder, "key", 0) != 0) {
+    written =
+        errno == EEXIST
+            ? InvalidUsage(
+                  "{} is there already, and hosts may have copies; --force makes a new key", path)
+            : ErrnoError(errno, fmt::format("making {} failed", path));
   }
-  return Status::Ok();
+  // A draft that became the key by its new name is not there any more.
+  [[maybe_unused]] const int removed = unlinkat(folder, draft.c_str(), 0);
+  return written;
 }
 
 Status MakeKey(bool force) {
   const std::string path = SecretFilePath(ProcessVariables());
   if (path.empty()) return InvalidUsage("HOME is not set, so there is no place for the key");
   TUTTI_ASSIGN(const UniqueFd folder, OpenFolder(path.substr(0, path.rfind('/'))));
-  const std::string secret = Hex(RandomKey());
+  const ErasedText secret = RandomSecret();
   TUTTI_TRY(WriteKey(folder.get(), path, secret, force));
   fmt::print(
       "The key lies in {} (fingerprint {}).\n"

@@ -33,7 +33,8 @@ typedef struct tuttiElastic* tuttiElastic_t;
 #define TUTTI_ELASTIC_MAX_VALUE_BYTES 1048576
 
 // Connects to the first of `addresses` (host:port, with commas between them) that accepts. `key` is
-// the text of TUTTI_COMM_KEY. Fails with ncclTimeout if no address accepts in time.
+// the text of TUTTI_COMM_KEY. Fails with ncclTimeout if no address accepts in time, and with
+// ncclInvalidUsage for an empty `key`.
 ncclResult_t tuttiElasticConnect(tuttiElastic_t* elastic, const char* addresses, const char* key,
                                  double timeout_s);
 // Sets the value of the key, with a version above all earlier versions.

@@ -32,6 +32,11 @@ ncclResult_t Answer(const char* function, F call) noexcept {
 
 Status Connect(tuttiElastic_t* elastic, const char* addresses, const char* key, double timeout_s) {
   if (!elastic || !addresses || !key) return InvalidArgument("an argument is null");
+  if (*key == '\0') {
+    return InvalidUsage(
+        "the secret of the elastic store is empty, and everybody has an empty secret: the launcher "
+        "sets TUTTI_COMM_KEY for its workers, and the variable must stay in their environment");
+  }
   std::vector<SocketAddress> found;
   Status unknown;
   for (std::string_view rest = addresses; !rest.empty();) {

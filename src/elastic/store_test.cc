@@ -283,6 +283,9 @@ TEST_F(Store, CInterface) {
   EXPECT_EQ(tuttiElasticClose(elastic), ncclSuccess);
   EXPECT_EQ(tuttiElasticConnect(&elastic, "nonsense", kSecret, 1), ncclInvalidArgument);
   EXPECT_THAT(tuttiElasticLastError(), HasSubstr("nonsense"));
+  // Everybody has the empty secret.
+  EXPECT_EQ(tuttiElasticConnect(&elastic, address.c_str(), "", 10), ncclInvalidUsage);
+  EXPECT_THAT(tuttiElasticLastError(), HasSubstr("TUTTI_COMM_KEY"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "bootstrap/auth.h"
 #include "config/secret.h"
+#include "config/settings_parse.h"
 #include "launch/environment_reader.h"
 #include "launch/hex.h"
 #include "launch/slurm.h"
@@ -272,8 +273,9 @@ Result<LaunchInfo> ReadLaunchEnvironment(const Environment& environment, const M
   info.user = machine.user;
   TUTTI_ASSIGN(Secret secret, FindSecret(environment));
   info.secret = std::move(secret.text);
-  TUTTI_ASSIGN(const int insecure, reader.NumberIfSet("TUTTI_INSECURE", 0, 1));
-  info.insecure = insecure == 1;
+  info.secret_source = std::move(secret.source);
+  if (const char* const text = reader.Text("TUTTI_INSECURE"))
+    TUTTI_TRY(config::ParseFlag("TUTTI_INSECURE", text, info.insecure));
   TUTTI_ASSIGN(info.timeout_s, ReadTimeout(reader));
   if (info.launcher == Launcher::kNone) {
     info.one_machine = true;

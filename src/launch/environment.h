@@ -82,7 +82,8 @@ struct LaunchInfo {
   // job's ranks share ("" where none was given).
   std::string job;
   ErasedText secret;
-  bool insecure = false;  // TUTTI_INSECURE: ranks may meet over TCP without a secret
+  std::string secret_source;  // the variable or the file of the secret; empty without a secret
+  bool insecure = false;      // TUTTI_INSECURE: ranks may meet over TCP without a secret
   // Longest time for which ranks wait for one another.
   double timeout_s = Settings{}.init_timeout_s;
 };

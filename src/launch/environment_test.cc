@@ -309,6 +309,7 @@ TEST(Environment, LocalRanksAreTheLaunchersOrUnknown) {
 TEST(Environment, ReadsTheSecret) {
   EXPECT_EQ(Read({})->secret, "");
   EXPECT_EQ(Read({{"TUTTI_COMM_KEY", "eight or more"}})->secret, "eight or more");
+  EXPECT_EQ(Read({{"TUTTI_COMM_KEY", "eight or more"}})->secret_source, "TUTTI_COMM_KEY");
   EXPECT_EQ(Read({{"TUTTI_COMM_KEY", "seven.."}}).status().code(), Code::kInvalidUsage);
 }
 
@@ -316,7 +317,10 @@ TEST(Environment, ReadsThatNoSecretIsNeeded) {
   EXPECT_FALSE(Read({})->insecure);
   EXPECT_FALSE(Read({{"TUTTI_INSECURE", "0"}})->insecure);
   EXPECT_TRUE(Read({{"TUTTI_INSECURE", "1"}})->insecure);
-  EXPECT_FALSE(Read({{"TUTTI_INSECURE", "yes"}}).ok());
+  for (const char* word : {"yes", "true", "ON"})
+    EXPECT_TRUE(Read({{"TUTTI_INSECURE", word}})->insecure) << word;
+  EXPECT_FALSE(Read({{"TUTTI_INSECURE", "off"}})->insecure);
+  EXPECT_FALSE(Read({{"TUTTI_INSECURE", "perhaps"}}).ok());
 }
 
 // Another user of the machine could reach a TCP socket, and cannot take part at a local socket.

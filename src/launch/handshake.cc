@@ -9,6 +9,7 @@
 #include <limits>
 #include <thread>
 
+#include "base/log.h"
 #include "bootstrap/wire.h"
 #include "launch/listen.h"
 #include "sys/event_loop.h"
@@ -30,27 +31,64 @@ constexpr size_t kMaxNamed = 16;
 
 // `limits` bound a single connection.
 Result<SealedSocket> TryLocal(const Endpoint& endpoint, const Key& key, const Hello& hello,
-                              const WaitLimits& limits) {
+                              const WaitLimits& limits, ConnectFailure* failure) {
+  *failure = ConnectFailure::kRefused;
   TUTTI_ASSIGN(UniqueFd fd, ConnectLocal(endpoint.local_name));
-  TUTTI_TRY(CheckSameUser(fd.get()));
   return AuthenticateAsConnector(std::move(fd), key, hello, limits,
-                                 "authenticating over the local socket");
+                                 "authenticating over the local socket", failure);
 }
 
-// Every connection of the attempt has the whole of `attempt_ns`.
-Result<SealedSocket> TryEndpoint(const Endpoint& endpoint, const Key& key, const Hello& hello,
-                                 const WaitLimits& limits, int64_t attempt_ns) {
-  if (!endpoint.local_name.empty())
-    return TryLocal(endpoint, key, hello, limits.Within(attempt_ns));
-  TUTTI_ASSIGN(const std::vector<SocketAddress> addresses, LookUp(endpoint.host, endpoint.port));
-  Status last;
-  for (const SocketAddress& address : addresses) {
-    Result<SealedSocket> socket =
-        ConnectAuthenticated(address, key, hello, limits.Within(attempt_ns));
-    if (socket.ok()) return socket;
-    last = std::move(socket).status();
+// Keeps the most telling failure of several attempts.
+struct Telling {
+  ConnectFailure kind = ConnectFailure::kNone;
+  Status why;
+
+  static int Weight(ConnectFailure kind) {
+    return kind == ConnectFailure::kClosed ? 2 : kind == ConnectFailure::kRefused ? 1 : 0;
   }
-  return last;
+  // Of two failures that tell as much, the later counts.
+  void Add(ConnectFailure other, Status status) {
+    if (!why.ok() && Weight(other) < Weight(kind)) return;
+    kind = other;
+    why = std::move(status);
+  }
+};
+
+// Every connection of the attempt has the whole of `attempt_ns`. A failure goes to *telling.
+Result<SealedSocket> TryEndpoint(const Endpoint& endpoint, const Key& key, const Hello& hello,
+                                 const WaitLimits& limits, int64_t attempt_ns, Telling* telling) {
+  ConnectFailure kind = ConnectFailure::kOther;
+  if (!endpoint.local_name.empty()) {
+    Result<SealedSocket> socket = TryLocal(endpoint, key, hello, limits.Within(attempt_ns), &kind);
+    if (!socket.ok()) telling->Add(kind, socket.status());
+    return socket;
+  }
+  Result<std::vector<SocketAddress>> addresses = LookUp(endpoint.host, endpoint.port);
+  if (!addresses.ok()) telling->Add(kind, addresses.status());
+  TUTTI_TRY(addresses.status());
+  for (const SocketAddress& address : *addresses) {
+    Result<SealedSocket> socket =
+        ConnectAuthenticated(address, key, hello, limits.Within(attempt_ns), &kind);
+    if (socket.ok()) return socket;
+    telling->Add(kind, std::move(socket).status());
+  }
+  return telling->why;
+}
+
+// Returns the sentence of a rank that did not reach rank 0. `tellings` has an entry for each
+// endpoint; *failure (may be null) becomes the most telling kind.
+Status NotReached(const std::vector<Endpoint>& endpoints, const std::vector<Telling>& tellings,
+                  ConnectFailure* failure) {
+  std::string attempts;
+  Telling most;
+  for (size_t i = 0; i < endpoints.size(); ++i) {
+    if (tellings[i].why.ok()) continue;  // not tried in time
+    attempts += fmt::format("{}{}: {}", attempts.empty() ? "" : "; ", endpoints[i].ToString(),
+                            tellings[i].why.message());
+    most.Add(tellings[i].kind, tellings[i].why);
+  }
+  if (failure != nullptr) *failure = most.kind;
+  return Timeout("rank 0 could not be reached from host {} ({})", HostName(), attempts);
 }
 
 }  // namespace
@@ -204,21 +242,20 @@ Result<std::vector<SealedSocket>> AcceptClaims(UniqueFd listener, const Key& key
 }
 
 Result<SealedSocket> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const Key& key,
-                                      Claim claim, std::string_view note,
-                                      const WaitLimits& limits) {
+                                      Claim claim, std::string_view note, const WaitLimits& limits,
+                                      ConnectFailure* failure) {
   if (endpoints.empty()) return InvalidArgument("rank 0 gave no address to connect to");
   const Hello hello = {Purpose::kLaunch, EncodeClaimHello({claim, RandomU64(), std::string(note)})};
   auto pause = kFirstPause;
   int64_t attempt_ns = kFirstAttemptNs;
+  std::vector<Telling> tellings(endpoints.size());
   for (;;) {
-    std::string attempts;
-    for (const Endpoint& endpoint : endpoints) {
-      Result<SealedSocket> socket = TryEndpoint(endpoint, key, hello, limits, attempt_ns);
+    for (size_t i = 0; i < endpoints.size(); ++i) {
+      Result<SealedSocket> socket =
+          TryEndpoint(endpoints[i], key, hello, limits, attempt_ns, &tellings[i]);
       if (socket.ok()) return socket;
-      attempts += fmt::format("{}{}: {}", attempts.empty() ? "" : "; ", endpoint.ToString(),
-                              socket.status().message());
       if (limits.Aborted()) return InternalError("looking for rank 0: aborted by the caller");
-      if (limits.deadline.Passed()) return Timeout("rank 0 could not be reached ({})", attempts);
+      if (limits.deadline.Passed()) return NotReached(endpoints, tellings, failure);
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 3 / 2, kLongestPause);

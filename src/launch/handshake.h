@@ -65,6 +65,8 @@ class Gathering {
                                                   std::vector<Claim> expected);
   ~Gathering();
 
+  // Returns how many connections did not prove the key.
+  uint64_t rejected() const { return acceptor_->rejected(); }
   // Waits until every expected claim was proven. Fails with Timeout naming the missing ranks, with
   // InvalidUsage when two processes prove the same claim or one proves an unexpected claim, and
   // with InternalError when aborted.
@@ -110,8 +112,11 @@ Result<std::vector<SealedSocket>> AcceptClaims(UniqueFd listener, const Key& key
 
 // Connects to the first of `endpoints` where a holder of the key listens. Tries all endpoints over
 // and over until the deadline, since rank 0 may be the last to come. `note` has at most
-// kMaxNoteBytes.
+// kMaxNoteBytes. Each endpoint's most telling failure is told: a handshake that was cut off says
+// more than a refused connection, which says more than a lack of time. *failure (may be null) is
+// the most telling failure of all endpoints.
 Result<SealedSocket> ConnectWithClaim(const std::vector<Endpoint>& endpoints, const Key& key,
-                                      Claim claim, std::string_view note, const WaitLimits& limits);
+                                      Claim claim, std::string_view note, const WaitLimits& limits,
+                                      ConnectFailure* failure = nullptr);
 
 }  // namespace tutti::launch

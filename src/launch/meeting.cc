@@ -73,6 +73,13 @@ Status Answer(Gathering& gathering, std::vector<Gathering::Peer> peers, std::str
   }
 }
 
+// Adds to the failure of a rank that waited in vain. `hint` says why another rank may have been
+// turned away, and is empty where nobody was.
+Status WithHint(Status failure, const std::string& hint) {
+  if (failure.code() != Code::kTimeout || hint.empty()) return failure;
+  return Timeout("{}; {}", failure.message(), hint);
+}
+
 // Plays rank 0's part once rank 0 listens. `on_gathered` is called when rank 0 no longer waits for
 // ranks.
 Result<Meeting> Gather(
@@ -81,7 +88,9 @@ Result<Meeting> Gather(
   std::vector<Claim> expected;
   for (int rank = 1; rank < info.size; ++rank) expected.push_back({0, static_cast<uint32_t>(rank)});
   TUTTI_ASSIGN(const auto gathering, Gathering::Start(std::move(listener), key, expected));
-  const Status gathered = gathering->Await(limits);
+  Status gathered = gathering->Await(limits);
+  gathered =
+      WithHint(std::move(gathered), DescribeRejected(gathering->rejected(), info.secret_source));
   on_gathered();
   std::vector<Gathering::Peer> peers = gathering->TakePeers();
   if (!gathered.ok()) {
@@ -102,7 +111,13 @@ Result<Meeting> Gather(
 Result<SealedSocket> Reach(const LaunchInfo& info, const std::vector<Endpoint>& endpoints,
                            const Key& key, const WaitLimits& limits) {
   const Claim claim = {0, static_cast<uint32_t>(info.rank)};
-  return ConnectWithClaim(endpoints, key, claim, EncodeResidence(ResidenceOf(info)), limits);
+  ConnectFailure failure = ConnectFailure::kNone;
+  Result<SealedSocket> socket =
+      ConnectWithClaim(endpoints, key, claim, EncodeResidence(ResidenceOf(info)), limits, &failure);
+  if (failure != ConnectFailure::kClosed) return socket;
+  return WithHint(std::move(socket).status(),
+                  fmt::format("the rank that ended a connection may have another secret ({})",
+                              SecretAdvice(info.secret_source)));
 }
 
 // Plays the other ranks' part after they have reached rank 0. Rank 0 answers when all ranks have
@@ -135,6 +150,14 @@ std::vector<Endpoint> EndpointsOf(const Invitation& invitation) {
   return endpoints;
 }
 
+// Returns the key of an invitation. Any client of the store, and whoever reads the launcher's
+// connections, can read an invitation; the invitation's key therefore counts together with the
+// job's secret, where the job has a secret.
+Key KeyOf(const LaunchInfo& info, const Invitation& invitation) {
+  const std::string text = fmt::format("tutti invitation|{}|{}", ToHex(invitation.key), info.size);
+  return WithSecret(KeyFromText(text), info.secret, "launch");
+}
+
 // Meets with the launcher as the carrier of rank 0's address and a random key.
 Result<Meeting> MeetByInvitation(const LaunchInfo& info, std::string_view value,
                                  const WaitLimits& limits) {
@@ -142,20 +165,14 @@ Result<Meeting> MeetByInvitation(const LaunchInfo& info, std::string_view value,
   if (info.rank != 0) {
     TUTTI_ASSIGN(const std::string text, share(info, "", limits.deadline));
     TUTTI_ASSIGN(const Invitation invitation, ParseInvitation(text));
-    TUTTI_ASSIGN(SealedSocket socket, Reach(info, EndpointsOf(invitation), invitation.key, limits));
+    TUTTI_ASSIGN(SealedSocket socket,
+                 Reach(info, EndpointsOf(invitation), KeyOf(info, invitation), limits));
     return AwaitAnswer(info, std::move(socket), limits);
   }
   Invitation invitation = {RandomKey(), 0, OwnAddresses()};
   TUTTI_ASSIGN(UniqueFd listener, Listen({0}, &invitation.port));
   TUTTI_TRY(share(info, EncodeInvitation(invitation), limits.deadline).status());
-  return Gather(info, std::move(listener), invitation.key, value, limits);
-}
-
-// Returns the key of an invitation. Any client of the store can read or leave an invitation; the
-// invitation's key therefore counts together with the job's secret, where the job has a secret.
-Key KeyOf(const LaunchInfo& info, const Invitation& invitation) {
-  const std::string text = fmt::format("tutti store|{}|{}", ToHex(invitation.key), info.size);
-  return WithSecret(KeyFromText(text), info.secret, "store");
+  return Gather(info, std::move(listener), KeyOf(info, invitation), value, limits);
 }
 
 // Asks for rank 0's invitation again where nobody answers, because an invitation may be left from
@@ -222,9 +239,13 @@ Result<Meeting> Meet(const LaunchInfo& info, std::string_view value, const WaitL
   if (info.size == 1) return Meeting{std::string(value), SettlePlaces({ResidenceOf(info)})};
   Result<Meeting> meeting = MeetSomehow(info, value, limits);
   if (meeting.ok()) return meeting;
-  return std::move(meeting).status().Annotate(
-      fmt::format("rank {} of {}, meeting the other ranks over {}", info.rank, info.size,
-                  Name(info.rendezvous)));
+  constexpr const char* kNamespaces =
+      "ranks in different network namespaces (containers) of one machine do not reach a local "
+      "socket, and meet by TUTTI_ADDR=HOST:PORT (an address of rank 0) and a secret";
+  const std::string hint = info.rendezvous == Rendezvous::kLocal ? kNamespaces : "";
+  return WithHint(std::move(meeting).status(), hint)
+      .Annotate(fmt::format("rank {} of {}, meeting the other ranks over {}", info.rank, info.size,
+                            Name(info.rendezvous)));
 }
 
 }  // namespace tutti::launch

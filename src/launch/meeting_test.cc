@@ -59,6 +59,7 @@ std::vector<LaunchInfo> Ranks(int size, Rendezvous rendezvous, std::vector<Endpo
     info.endpoints = endpoints;
     info.job = "test";
     info.secret = kSecret;
+    info.secret_source = "/home/me/.tutti/key";
     info.machine = "machine" + std::to_string(rank / 2);
     infos.push_back(info);
   }
@@ -164,6 +165,17 @@ TEST(Meet, OverPmiInPieces) {
   ExpectMet(meetings, payload);
 }
 
+// Whoever reads the launcher's connections has the invitation, and does not have the secret.
+TEST(Meet, PmisInvitationLetsNobodyInWithoutTheSecret) {
+  for (const char* other : {kOtherSecret, ""}) {
+    FakePmiServer server(2, 128);
+    std::vector<LaunchInfo> infos = Ranks(2, Rendezvous::kPmi, {});
+    for (LaunchInfo& info : infos) info.pmi_fd = server.Connect();
+    infos[1].secret = std::string_view(other);
+    for (const auto& meeting : MeetOnAll(infos, "", 0.5)) EXPECT_FALSE(meeting.ok());
+  }
+}
+
 TEST(Meet, StepsOverATakenPort) {
   uint16_t taken = 0;
   auto listener = Listen({0}, &taken);  // accepts into its backlog and never answers
@@ -213,9 +225,16 @@ TEST(Meet, ForeignConnectionsDoNotDisturb) {
 TEST(Meet, AnotherSecretDoesNotGetIn) {
   auto infos = TcpRanks(2, {FreePort()});
   infos[1].secret = kOtherSecret;
+  infos[1].secret_source = "TUTTI_COMM_KEY";
   const auto meetings = MeetOnAll(infos, "x", 0.5);
   ASSERT_FALSE(meetings[0].ok());
   EXPECT_EQ(meetings[0].status().code(), Code::kTimeout);
+  EXPECT_THAT(
+      std::string(meetings[0].status().message()),
+      HasSubstr("did not hold the job's secret (/home/me/.tutti/key here; compare `tutti key "
+                "--fingerprint` on all hosts)"));
+  EXPECT_THAT(std::string(meetings[1].status().message()),
+              HasSubstr("may have another secret (TUTTI_COMM_KEY here; compare"));
   EXPECT_THAT(std::string(meetings[0].status().message()), HasSubstr("rank 1 did not arrive"));
   ASSERT_FALSE(meetings[1].ok());
   EXPECT_THAT(std::string(meetings[1].status().message()), HasSubstr("could not be reached"));
@@ -281,6 +300,8 @@ TEST(Meet, RanksThatCameLearnWhyThereIsNoMeeting) {
     ASSERT_FALSE(meeting.ok());
     EXPECT_THAT(std::string(meeting.status().message()), HasSubstr("rank 2 did not arrive"));
   }
+  // Only the rank that missed another names the likely cause.
+  EXPECT_THAT(std::string(meetings[0].status().message()), HasSubstr("TUTTI_ADDR=HOST:PORT"));
 }
 
 TEST(Meet, TwiceTheSameRankIsAnError) {
@@ -311,7 +332,8 @@ TEST(Meet, AnInterruptEndsTheWait) {
 TEST(Meet, ARankMayTryAgain) {
   const auto infos = LocalRanks(2, "again");
   EXPECT_FALSE(Meet(infos[0], "x", For(0.01)).ok());
-  EXPECT_FALSE(Meet(infos[1], "x", For(0.01)).ok());
+  const auto alone = Meet(infos[1], "x", For(0.01));
+  EXPECT_THAT(std::string(alone.status().message()), HasSubstr("TUTTI_ADDR=HOST:PORT"));
   for (int i = 0; i < 3; ++i) ExpectMet(MeetOnAll(infos, "x"), "x");
 }
 

@@ -16,9 +16,10 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-Outcome RunWorkers(std::vector<std::string> arguments) {
+Outcome RunWorkers(std::vector<std::string> arguments, Variables variables = {}) {
   arguments.insert(arguments.begin(), "run");
-  return Tutti(std::move(arguments), {{"RANK", "7"}});
+  variables.emplace_back("RANK", "7");
+  return Tutti(std::move(arguments), variables);
 }
 
 TEST(ElasticProgram, WorkersKnowTheStoreAndNoRank) {
@@ -117,11 +118,11 @@ TEST(ElasticProgram, DiscoveryDecidesWhoIsStarted) {
                   "sh", "-c", "echo started"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "started\nstarted\n");
-  setenv("TUTTI_COMM_KEY", "the secret of the job", 1);
-  const Outcome secret = RunWorkers({"--min-np", "1", "--host-discovery-script",
-                                     "echo localhost:1; test -z \"$TUTTI_COMM_KEY\"", "--max-np",
-                                     "1", "sh", "-c", "echo $TUTTI_COMM_KEY"});
-  unsetenv("TUTTI_COMM_KEY");
+  const Outcome secret =
+      RunWorkers({"--min-np", "1", "--host-discovery-script",
+                  "echo localhost:1; test -z \"$TUTTI_COMM_KEY$_HOROVOD_SECRET_KEY\"", "--max-np",
+                  "1", "sh", "-c", "echo $TUTTI_COMM_KEY"},
+                 {{"TUTTI_COMM_KEY", "the secret of the job"}, {"_HOROVOD_SECRET_KEY", "another"}});
   EXPECT_EQ(secret.out, "the secret of the job\n") << "the script has the secret: " << secret.err;
   const Outcome failing = RunWorkers(
       {"--min-np", "1", "--host-discovery-script", "exit 3", "--elastic-timeout", "0.5", "true"});

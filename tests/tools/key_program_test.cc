@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -66,6 +68,32 @@ TEST_F(KeyProgram, KeepsAnExistingKey) {
   EXPECT_EQ(Key({"--force"}).status, 0);
   EXPECT_NE(Read(), first);
   EXPECT_EQ(Read().size(), first.size());
+}
+
+// No file can grow here, as on a full disk.
+TEST_F(KeyProgram, AFailedWriteLeavesTheOldKey) {
+  ASSERT_EQ(Key().status, 0);
+  const std::string first = Read();
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  const auto handler = signal(SIGXFSZ, SIG_IGN);  // inherited, as the limit is
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+  const Outcome forced = Key({"--force"});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, handler);
+  EXPECT_EQ(forced.status, 1) << forced.err;
+  EXPECT_EQ(Read(), first);
+}
+
+// Drafts are removed in every case.
+TEST_F(KeyProgram, LeavesNoOtherFile) {
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>(), std::vector<std::string>(), {"--force"}}) {
+    static_cast<void>(Key(arguments));
+    const std::filesystem::directory_iterator files(home_ + "/.tutti");
+    EXPECT_EQ(std::distance(files, std::filesystem::directory_iterator()), 1);
+  }
 }
 
 TEST_F(KeyProgram, FingerprintsCompareHosts) {

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "config/secret.h"
 #include "perf/team.h"
 
 namespace tutti::tools {
@@ -23,7 +24,8 @@ Status Discovery::Start() {
   const UniqueFd null = OpenNull();
   SpawnRequest request;
   request.command = {"/bin/sh", "-c", script_};
-  request.environment.Remove("TUTTI_COMM_KEY");  // The script finds hosts and needs no secret.
+  // The script finds hosts and needs no secret.
+  for (const char* const name : SecretVariables()) request.environment.Remove(name);
   request.in = null.get();
   request.out = pipe.writer.get();
   request.signal_mask = signal_mask_;

@@ -19,10 +19,9 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "bootstrap/auth.h"
+#include "bootstrap/job_secret.h"
 #include "config/secret.h"
 #include "elastic/store.h"
-#include "launch/hex.h"
 #include "launch/listen.h"
 #include "perf/team.h"
 #include "run/discovery.h"
@@ -134,8 +133,7 @@ class ElasticLauncher {
     if (!secret_.empty()) {
       TUTTI_TRY(CheckSecret(secret_, "TUTTI_COMM_KEY"));
     } else {
-      const Key random = RandomKey();
-      secret_ = launch::ToHex({reinterpret_cast<const char*>(random.data()), random.size()});
+      secret_ = RandomSecret();
     }
     const bool local = options_.discovery_script.empty() &&
                        std::all_of(options_.hosts.begin(), options_.hosts.end(),

@@ -13,8 +13,7 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
-#include "bootstrap/auth.h"
-#include "launch/hex.h"
+#include "bootstrap/job_secret.h"
 #include "launch/http_store.h"
 #include "launch/listen.h"
 #include "perf/team.h"
@@ -89,8 +88,7 @@ class Launcher {
   int Run() {
     AdoptOrphans();
     if (!ChoosePort() || !ServeStore()) return 1;
-    const Key random = RandomKey();
-    key_ = launch::ToHex({reinterpret_cast<const char*>(random.data()), random.size()});
+    key_ = RandomSecret();
     pids_.assign(static_cast<size_t>(options_.num_ranks), -1);
     for (int rank = 0; rank < options_.num_ranks && result_ == 0; ++rank) Start(rank);
     // Only the ranks have the writing ends of their pipes now, so that a pipe ends with its rank.

@@ -170,9 +170,10 @@ def _compile(include: str, target: str) -> None:
     print(f"tutti: compiles its backend for PyTorch {torch.__version__}, once; this takes about "
           "half a minute", file=sys.stderr, flush=True)
     try:
-        # A compiler needs no secret of the job.
+        # A compiler needs no secret of the job. src/config/secret.h lists the same variables.
         environment = {name: value for name, value in os.environ.items()
-                       if name != "TUTTI_COMM_KEY"}
+                       if name not in ("TUTTI_COMM_KEY", "OMPI_MCA_orte_precondition_transports",
+                                       "_HOROVOD_SECRET_KEY")}
         done = subprocess.run(command, input=unit, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=_COMPILE_S, check=False,
                               env=environment)
