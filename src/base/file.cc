@@ -14,12 +14,12 @@ namespace {
 
 constexpr mode_t kMode = 0644;
 
-// Returns whether this user or root owns the file. Another user owns a file that the other user made
-// beforehand at a path of ours.
+// Returns whether this user or root owns the file. Another user owns a file that the other user
+// made beforehand at a path of ours.
 bool IsTrusted(const struct stat& file) { return file.st_uid == geteuid() || file.st_uid == 0; }
 
-// Regular files and FIFOs can be made by any user. Devices cannot, and belong to root or to the user
-// of a terminal.
+// Regular files and FIFOs can be made by any user. Devices cannot, and belong to root or to the
+// user of a terminal.
 bool IsForeign(const struct stat& file) {
   return (S_ISREG(file.st_mode) || S_ISFIFO(file.st_mode)) && !IsTrusted(file);
 }

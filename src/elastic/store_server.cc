@@ -113,8 +113,8 @@ class StoreServer::State : public std::enable_shared_from_this<State> {
     connections_.erase(found);
   }
 
-  // Returns the bytes that are held for a connection. Connections that share an answer have an equal
-  // part of the answer each.
+  // Returns the bytes that are held for a connection. Connections that share an answer have an
+  // equal part of the answer each.
   static size_t HeldFor(const Connection& connection) {
     const Message& out = connection.out;
     return connection.came + (out ? out->size() / static_cast<size_t>(out.use_count()) : 0);

@@ -185,7 +185,7 @@ TEST(LaunchProgram, ARankLoadsTheLibraryOfItsOwnCommand) {
   };
   const auto zero = rank("0", {}), one = rank("1", {"--library", "/nonexistent/of-rank-1.so"});
   const Outcome outcome = zero->Finish();
-  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(outcome.status, 2) << outcome.err;
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("rank 1"), HasSubstr("/nonexistent/of-rank-1.so")));
   one->Finish();
 }

@@ -121,8 +121,8 @@ void HandOn(Served* served) {
   served->process.Close();
 }
 
-// Hands messages on until every process has ended. Kills the processes that outlive their connection
-// to the driver.
+// Hands messages on until every process has ended. Kills the processes that outlive their
+// connection to the driver.
 Status Watch(int rank, std::vector<Served> served) {
   Status result;
   while (!served.empty()) {

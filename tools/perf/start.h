@@ -4,9 +4,9 @@
 // job that mpirun, srun, torchrun or `tutti run` started.
 //
 // In a launched job every process starts one rank process per library beside itself. Rank 0 is the
-// driver as well; all further ranks join rank 0 by TCP, with a key that rank 0 draws and the launcher
-// carries. Their connections are encrypted. A further rank hands the messages on to its rank process,
-// which loads the library of the rank's own command line.
+// driver as well; all further ranks join rank 0 by TCP, with a key that rank 0 draws and the
+// launcher carries. Their connections are encrypted. A further rank hands the messages on to its
+// rank process, which loads the library of the rank's own command line.
 
 #include <memory>
 #include <string>
@@ -31,8 +31,8 @@ Result<std::vector<std::unique_ptr<Team>>> GatherTeams(const PerfOptions& option
                                                        const launch::LaunchInfo& info,
                                                        size_t num_libraries);
 
-// Serves rank processes, one for each of `libraries`, until the driver is done. To be called on every
-// rank but 0. Fails when a rank process died.
+// Serves rank processes, one for each of `libraries`, until the driver is done. To be called on
+// every rank but 0. Fails when a rank process died.
 Status ServeTeams(const PerfOptions& options, const launch::LaunchInfo& info,
                   const std::vector<std::string>& libraries);
 
