@@ -445,7 +445,7 @@ TEST(TimelineTest, AnyMomentOfAKilledProcessIsValidJson) {
       TestRank self(rank, 2, ShareId(board, rank, 2));
       for (int i = 0;; ++i) {
         std::vector<float> values(1000, 1);
-        self.Sum(("grad \"" + std::to_string(i % 50) + "\"\n").c_str(), values);
+        self.Sum(("grad \"" + std::to_string(i % 50) + "\" \\").c_str(), values);
         board.Set(rank, i);
       }
     });
