@@ -59,10 +59,11 @@ std::string Run(const std::string& name) {
   const int rank = NumberOf("OMPI_COMM_WORLD_RANK", "PMI_RANK");
   const int ranks = NumberOf("OMPI_COMM_WORLD_SIZE", "PMI_SIZE");
   if (rank < 0 || ranks < 1) return "this was not started by mpirun";
-  const auto alone = [](const std::string& mine) -> Result<std::vector<std::string>> {
-    return std::vector<std::string>{mine};
+  // All ranks find the same plugin, as they run the same program.
+  const auto alike = [&](const std::string& mine) -> Result<std::vector<std::string>> {
+    return std::vector<std::string>(static_cast<size_t>(ranks), mine);
   };
-  const auto choice = ChoosePlugin("mpi", rank, ranks, alone);
+  const auto choice = ChoosePlugin("mpi", rank, ranks, alike);
   if (!choice.ok() || !choice->plugin) return choice.ok() ? choice->why : "no choice";
   if (choice->plugin->name() != name) {
     return fmt::format("found {} instead of {}", choice->plugin->name(), name);
