@@ -39,8 +39,8 @@ class Root {
                                  AcceptLimit* unasked = nullptr);
 
   // Returns the key that both ends of the job's connections prove: the key of `id`, together with
-  // the secret of `settings` (comm_key) where there is one. Whoever only saw the id cannot
-  // take part in a job with a secret.
+  // the secret of `settings` (comm_key) where there is one. A process that knows only the
+  // id cannot take part in a job with a secret.
   static Key KeyOf(const UniqueId& id, const Settings& settings);
 
   // Starts the root of `id` (made with NCCL_COMM_ID) at its address, with the id's key as it is

@@ -112,11 +112,12 @@ std::string SecretFilePath(const Environment& environment) {
   return home != nullptr && *home != '\0' ? std::string(home) + "/.tutti/key" : std::string();
 }
 
-Result<Secret> FindSecret(const Environment& environment, const Environment& at_exec) {
+Result<Secret> FindSecret(const Environment& environment,
+                          const std::function<Environment()>& at_exec) {
   for (const char* const name : kVariables) {
     const char* const text = environment(name);
     if (text == nullptr || *text == '\0') continue;
-    if (name == kOpenMpi && !IsOfMpirun(text, at_exec)) continue;
+    if (name == kOpenMpi && !IsOfMpirun(text, at_exec())) continue;
     TUTTI_TRY(CheckSecret(text, name));
     return Secret{ErasedText(text), name};
   }

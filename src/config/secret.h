@@ -4,7 +4,7 @@
 // secret is a text that all ranks of a job hold and nobody else knows. The settings (comm_key) and
 // the meeting of ranks at launch use the same secret.
 //
-// The first of these sources that is there counts:
+// Of the following sources, the first source with a secret counts:
 //
 //   TUTTI_COMM_KEY                          a person's text, or the random text of `tutti run`
 //   OMPI_MCA_orte_precondition_transports   the random text of Open MPI 4 for the ranks of one mpirun
@@ -24,6 +24,7 @@
 // Any thread may call these functions.
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,19 +43,20 @@ struct Secret {
   std::string source;  // the variable or the path of the file; empty without a secret
 };
 
-// Returns the variables with secrets, first the one that counts first. A program that starts a
-// process of no rank removes these variables from the environment of the process.
+// Returns the variables with secrets, in the order in which they count. A program that starts a
+// process without a rank removes the variables with secrets from the environment of the process.
 std::span<const char* const> SecretVariables();
 
 // Returns the environment that this process had when its program began (/proc/self/environ), and
 // no variables where the file cannot be read.
 Environment EnvironmentAtExec();
 
-// Returns the secret of a process with `environment`, whose program began with `at_exec`.
-// InvalidUsage for a secret of less than kShortestSecretBytes, and for a file that others may read
-// or that belongs to another user.
+// Returns the secret of a process with `environment`. `at_exec` returns the environment with which
+// the program began, and is called only where `environment` has Open MPI's variable. InvalidUsage
+// for a secret of less than kShortestSecretBytes, and for a file that others may read or that
+// belongs to another user.
 Result<Secret> FindSecret(const Environment& environment,
-                          const Environment& at_exec = EnvironmentAtExec());
+                          const std::function<Environment()>& at_exec = EnvironmentAtExec);
 
 // Returns InvalidUsage where `text`, from `source`, is too short for a secret.
 Status CheckSecret(std::string_view text, std::string_view source);

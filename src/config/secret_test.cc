@@ -44,7 +44,7 @@ class SecretTest : public testing::Test {
     variables.emplace("HOME", home_);
     Variables now = later;
     now.insert(variables.begin(), variables.end());
-    return FindSecret(Reading(now), Reading(variables));
+    return FindSecret(Reading(now), [&] { return Reading(variables); });
   }
 
   std::string Refusal(const Variables& variables = {}) const {

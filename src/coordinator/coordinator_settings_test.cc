@@ -77,7 +77,7 @@ TEST(AgreedSettingsTest, TheLargestValuesOfTheSettingsAreTaken) {
   for (const Status& status : made) EXPECT_TRUE(status.ok()) << status.message();
 }
 
-// Counts the plugins that each rank looks for, none of which is there.
+// Counts the plugins for which each rank looks. No plugin is there.
 std::array<std::atomic<int>, 2> looked_for;
 FindPluginFor CountPlugins() {
   for (auto& count : looked_for) count = 0;

@@ -70,8 +70,8 @@ std::vector<std::string> NamesIn(const std::string& list);
 // Return ok where this rank may use the plugin of a name, and else the reason.
 //
 // MayLoad: a library of any path ("nccl:LIBRARY") is loaded only where this rank's own list, `own`,
-// names the library. Rank 0 decides which list counts, but must not choose what other processes
-// load. `variable` is the name of the list.
+// names the library. Rank 0 decides whose list counts, but must not choose the libraries that other
+// processes load. `variable` is the name of the list.
 Status MayLoad(const std::string& name, std::string_view variable, const std::string& own);
 // MayCarryPlain: plugins do not encrypt. With encryption (TUTTI_ENCRYPT) a list that names tutti,
 // too, leaves plugins out. A list without tutti asks for a plugin whatever that means.

@@ -90,8 +90,8 @@ void WriteText(WireWriter& writer, std::string_view text);
 [[nodiscard]] bool ReadBytes(WireReader& reader, size_t limit, std::string& bytes);
 [[nodiscard]] bool ReadName(WireReader& reader, std::string& name);
 [[nodiscard]] bool ReadSentence(WireReader& reader, size_t limit, std::string& sentence);
-// Returns whether a name has no control characters, neither those of ASCII nor those that UTF-8
-// adds (U+0080 to U+009F). Terminals take control characters for commands.
+// Returns whether a name has no control characters, neither of ASCII nor of the further range in
+// Unicode (U+0080 to U+009F). Terminals take control characters for commands.
 bool MayBeShown(std::string_view name);
 void WriteRequest(WireWriter& writer, const Request& request);
 // Reads a request. Returns false when the bytes are no request.

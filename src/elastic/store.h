@@ -40,8 +40,8 @@ inline constexpr size_t kMaxValueBytes = 1u << 20;
 inline constexpr size_t kMaxKeys = 1u << 16;
 // The most bytes that clients' keys and values take together. The list of members and 1 KB for each
 // of 60,000 workers fit. The requests that have come in part and the answers that have not left
-// take as many bytes again. Beyond the bound the connection with the most bytes is dropped, and
-// connections that wait for one version of a key share one answer.
+// take as many bytes again. Beyond the bound the connection with the most bytes is dropped.
+// Connections that wait for the same version of a key share an answer.
 inline constexpr size_t kMaxStoreBytes = 64u << 20;
 // The most connections. The largest job has 16,000 workers with one connection each; a worker that
 // comes back may leave a dead connection behind for a while.

@@ -135,7 +135,7 @@ Status CheckEncryptionHasSecret(const Settings& settings) {
       "id protects");
 }
 
-// Returns sockets for one-sided operations, which need a secret as other data does.
+// Returns sockets for one-sided operations. Fails where encryption has no secret.
 Result<std::unique_ptr<Net>> OpenSockets(Proxy& proxy, const Settings& settings,
                                          const Bootstrap& bootstrap) {
   TUTTI_TRY(CheckEncryptionHasSecret(settings));
