@@ -24,12 +24,12 @@ FROM_END = 76
 
 
 def start_job(wire, **more):
-    """Starts a rank on each host, as torchrun does."""
+    """Starts a rank on each host, as torchrun does, with the address of the host for tests/plugins/net_example.cc."""
     processes = []
     for number, side in enumerate(network.ADDRESSES):
         environment = {"RANK": str(number), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
                        "MASTER_ADDR": network.ADDRESSES["a"], "MASTER_PORT": str(PORT), "TUTTI_BACKEND": "host",
-                       **PATIENT, **more}
+                       "EXAMPLE_ADDRESS": network.ADDRESSES[side], **PATIENT, **more}
         processes.append(wire.start(side, ranks.take_part, wire.stage.library, NUMBERS[number],
                                     environment=environment))
     return processes
@@ -104,6 +104,25 @@ def read_with_secret(stage):
         found = [name for name, value in wanted.items() if value in everything]
         found_text = ", ".join(found) or "nothing"
         return Outcome(bool(found), f"{len(everything)} bytes of {len(wire.connections)} connections show {found_text}")
+
+
+@attack("F11", "read the tensors of TUTTI_ENCRYPT=1 where there is a network without encryption")
+def read_with_plugin(stage):
+    plugin = str(stage.lend("tests/plugins/libnccl-net-example.so"))
+    with network.Wire(stage) as wire:
+        shown, logs = [], []
+        for encrypt in ("0", "1"):
+            wire.connections.clear()
+            processes = start_job(wire, TUTTI_ENCRYPT=encrypt, NCCL_NET_PLUGIN=plugin, NCCL_DEBUG="INFO", **SECRET)
+            said = watch_job(processes)
+            logs.append(processes[0].log())
+            assert all(one[-1] == SUM for one in said), said
+            for process in processes:
+                process.end()
+            shown.append(any(pattern in one for one in wire.everything() for pattern in PATTERNS))
+    assert shown[0] and "net Example carries data" in logs[0], f"the plugin carries no tensors: {logs[0]}"
+    used = "the plugin" if "net Example carries data" in logs[1] else "another network"
+    return Outcome(shown[1], f"{used} carries the data, and the wire shows {'the' if shown[1] else 'no'} tensors")
 
 
 def places_to_flip(connections):
