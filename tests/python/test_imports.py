@@ -1,7 +1,9 @@
-"""No file of the package imports, at its top or later, one that imports it."""
+"""No file of the package imports, at its top or later, one that imports it; and lists of the package are those of the
+library."""
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -9,6 +11,7 @@ import unittest
 import tutti
 
 FOLDER = os.path.dirname(tutti.__file__)
+SECRET_CC = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "src", "config", "secret.cc")
 
 
 def modules():
@@ -35,6 +38,18 @@ def imported(path, names):
             yield from (name for name in inner if name in names)
             if node.module in names and not all(name in names for name in inner):
                 yield node.module
+
+
+class Lists(unittest.TestCase):
+    def test_the_compiler_gets_none_of_the_librarys_variables_with_secrets(self):
+        with open(SECRET_CC, encoding="utf-8") as file:
+            text = file.read()
+        constants = dict(re.findall(r'constexpr const char\* (k\w+) = "(\w+)";', text))
+        words = re.search(r"kVariables\[\] = \{(.*?)\}", text, re.DOTALL)[1].replace(" ", "").split(",")
+        with open(os.path.join(FOLDER, "torch", "_native.py"), encoding="utf-8") as file:
+            values = [ast.literal_eval(node.value) for node in ast.parse(file.read()).body
+                      if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_SECRETS"]
+        self.assertEqual(values, [tuple(constants.get(word, word.strip('"')) for word in words)])
 
 
 class Imports(unittest.TestCase):

@@ -45,6 +45,8 @@ _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _SOURCES = os.path.join(_HERE, "_c10d")
 _OPTIONS = ["-std=c++20", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"]
+# The variables with secrets, as in src/config/secret.cc (tests/python/test_imports.py).
+_SECRETS = ("TUTTI_COMM_KEY", "OMPI_MCA_orte_precondition_transports", "_HOROVOD_SECRET_KEY")
 _COMPILE_S = 600.0
 _LONGEST_PAUSE_S = 0.02
 
@@ -170,10 +172,8 @@ def _compile(include: str, target: str) -> None:
     print(f"tutti: compiles its backend for PyTorch {torch.__version__}, once; this takes about "
           "half a minute", file=sys.stderr, flush=True)
     try:
-        # A compiler needs no secret of the job. src/config/secret.h lists the same variables.
-        environment = {name: value for name, value in os.environ.items()
-                       if name not in ("TUTTI_COMM_KEY", "OMPI_MCA_orte_precondition_transports",
-                                       "_HOROVOD_SECRET_KEY")}
+        # A compiler needs no secret of the job.
+        environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
         done = subprocess.run(command, input=unit, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=_COMPILE_S, check=False,
                               env=environment)
