@@ -24,7 +24,7 @@
 
 namespace tutti {
 
-// Returns the key that a text (TUTTI_COMM_KEY) stands for.
+// Returns the key that a text, such as the secret of a job, stands for.
 Key KeyFromText(std::string_view text);
 // Return a fresh random key, and random bits for tokens and ids.
 inline Key RandomKey() { return Random<Key>(); }

@@ -10,9 +10,9 @@
 //    42  port u16
 //    44  scope_id u32     IPv6 link-local only
 //    48  address[16]      first 4 bytes for IPv4
-//    64  flags u32        kKeyFromSetting: the key was derived from TUTTI_COMM_KEY;
+//    64  flags u32        kKeyFromSetting: the key was derived from the job's secret;
 //                         kNoKey: unauthenticated job;
-//                         kSecret: TUTTI_COMM_KEY was set where the id was made
+//                         kSecret: the job has a secret (config/secret.h) where the id was made
 //    68  id u64           random; names the job in logs
 //    76  zero
 
