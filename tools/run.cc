@@ -1,4 +1,4 @@
-// `tutti run` starts local ranks of any program, with torchrun's environment, or the workers of an
+// `tutti run` starts the ranks of any program, with torchrun's environment, or the workers of an
 // elastic job.
 
 #include <CLI/CLI.hpp>
@@ -113,7 +113,7 @@ void AddElasticOptions(CLI::App* app, ElasticFlags* flags) {
   app->add_flag("--end-failed-hosts", options.membership.end_failed_hosts,
                 "a host on which a worker failed loses its other workers, too, as with Horovod")
       ->group(group);
-  app->add_option("--ssh", options.ssh, "how workers of other hosts are started")
+  app->add_option("--ssh", options.remote.ssh, "how workers of other hosts are started")
       ->capture_default_str()
       ->group(group);
 }
@@ -159,30 +159,26 @@ int RunElasticJob(const RunOptions& run, ElasticFlags* flags) {
   return RunElastic(options);
 }
 
-// Runs a job with -H and no elastic option: as many ranks as were asked for, until one fails. The
-// ranks are started, and meet, as the workers of an elastic job that may never begin anew.
-int RunOnHosts(const RunOptions& run, ElasticFlags* flags) {
+// Runs a job with -H and no elastic option: as many ranks as were asked for, until one fails.
+int RunOnHosts(RunOptions run, const ElasticFlags& flags) {
   Result<std::vector<elastic::HostSlots>> parsed =
-      elastic::ParseHosts(flags->hosts, flags->options.default_slots);
+      elastic::ParseHosts(flags.hosts, flags.options.default_slots);
   if (!parsed.ok()) return Refuse(std::string(parsed.status().message()));
+  run.hosts = std::move(parsed).value();
   int slots = 0;
   bool here = true;
-  for (const elastic::HostSlots& host : parsed.value()) {
+  for (const elastic::HostSlots& host : run.hosts) {
     slots += host.slots;
     here = here && IsThisHost(host.host);
   }
-  RunOptions local = run;
-  if (local.num_ranks == 0) local.num_ranks = slots;
-  if (local.num_ranks > slots) {
-    return Refuse("-n " + std::to_string(local.num_ranks) + " is more than the " +
-                  std::to_string(slots) + " slots of -H " + flags->hosts);
+  if (run.num_ranks == 0) run.num_ranks = std::max(slots, 1);
+  if (run.num_ranks > slots) {
+    return Refuse("-n " + std::to_string(run.num_ranks) + " is more than the " +
+                  std::to_string(slots) + " slots of -H " + flags.hosts);
   }
-  if (here) return RunProgram(local);
-  if (run.bind || run.port || run.horovod_store)
-    return Refuse("--bind, --port and --horovod-store are for ranks of this host only");
-  flags->min_workers = flags->max_workers = local.num_ranks;
-  flags->options.membership.reset_limit = 0;
-  return RunElasticJob(run, flags);
+  if (!here && (run.bind || run.horovod_store))
+    return Refuse("--bind and --horovod-store are for ranks of this host only");
+  return RunProgram(run);
 }
 
 }  // namespace
@@ -190,7 +186,7 @@ int RunOnHosts(const RunOptions& run, ElasticFlags* flags) {
 Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command) {
   auto options = std::make_shared<RunOptions>();
   CLI::App* const app = program.add_subcommand(
-      "run", "Start local ranks of a program: tutti run -n 4 ./program arguments…");
+      "run", "Start the ranks of a program: tutti run -n 4 ./program arguments…");
   app->add_option("-n,--ranks", options->num_ranks, "how many ranks")->check(CLI::Range(1, 4096));
   app->add_flag("--tag", options->tag, "begin each line of output with the rank that wrote it");
   app->add_flag("--horovod-store", options->horovod_store,
@@ -219,10 +215,10 @@ Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command) {
             }
             Result<PassedVariables> passed = ParsePassed(elastic->passed);
             if (!passed.ok()) return Refuse(std::string(passed.status().message()));
-            options->variables = passed->values;
-            elastic->options.passed = std::move(passed).value();
+            elastic->options.remote.passed = std::move(passed).value();
+            options->remote = elastic->options.remote;
             if (elastic->given()) return RunElasticJob(*options, elastic.get());
-            if (!elastic->hosts.empty()) return RunOnHosts(*options, elastic.get());
+            if (!elastic->hosts.empty()) return RunOnHosts(*options, *elastic);
             if (options->num_ranks == 0) {
               std::fprintf(stderr,
                            "tutti run: say how many ranks, as in: tutti run -n 4 ./program\n");

@@ -50,7 +50,7 @@ Status Connect(tuttiElastic_t* elastic, const char* addresses, const char* key, 
   }
   if (found.empty() && !unknown.ok()) return unknown;
   TUTTI_ASSIGN(auto client,
-               StoreClient::Connect(found, StoreKey(key), Deadline::AfterSeconds(timeout_s)));
+               StoreClient::Connect(found, StoreKey(key), {Deadline::AfterSeconds(timeout_s)}));
   *elastic = new tuttiElastic{std::move(client)};
   return Status::Ok();
 }

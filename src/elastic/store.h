@@ -2,7 +2,8 @@
 
 // The elastic module lets a job go on while its ranks leave and come. A launcher (tools/run) holds
 // a StoreServer; workers reach the store as StoreClients, by way of
-// tutti/elastic_c.h. docs/elastic.md has the keys and the order in which workers use them.
+// tutti/elastic_c.h. docs/elastic.md has the keys and the order in which workers use them. Ranks of
+// several hosts that neither leave nor come meet by the same store (launch/meeting.h).
 //
 // The store keeps small values under keys, and gives each value a version from a single counter.
 // Connectors prove the job's key before a byte is parsed, and all bytes are encrypted
@@ -47,8 +48,8 @@ inline constexpr size_t kMaxStoreBytes = 64u << 20;
 // comes back may leave a dead connection behind for a while.
 inline constexpr size_t kMaxStoreConnections = 1u << 15;
 
-// Returns the key for the store of the job whose TUTTI_COMM_KEY is `secret`. Nothing else uses this
-// key.
+// Returns the key for the store of the job with the given secret (config/secret.h). Nothing else
+// uses this key.
 Key StoreKey(std::string_view secret);
 
 struct Entry {
@@ -85,7 +86,7 @@ class StoreClient {
  public:
   // Tries the addresses in turn, over and over, until the server lets the client in.
   static Result<std::unique_ptr<StoreClient>> Connect(const std::vector<SocketAddress>& addresses,
-                                                      const Key& key, Deadline deadline);
+                                                      const Key& key, const WaitLimits& limits);
 
   Result<uint64_t> Set(std::string_view key, std::string_view value);
   // Waits until the key's version is above `newer_than` and returns the entry. Its version is 0

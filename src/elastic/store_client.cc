@@ -28,20 +28,22 @@ Key StoreKey(std::string_view secret) {
 }
 
 Result<std::unique_ptr<StoreClient>> StoreClient::Connect(
-    const std::vector<SocketAddress>& addresses, const Key& key, Deadline deadline) {
+    const std::vector<SocketAddress>& addresses, const Key& key, const WaitLimits& limits) {
   if (addresses.empty()) return InvalidArgument("no address of the job's launcher was given");
   for (;;) {
     std::string attempts;
     for (const SocketAddress& address : addresses) {
-      Result<SealedSocket> socket = ConnectAuthenticated(address, key, {Purpose::kElastic, {}},
-                                                         WaitLimits{deadline}.Within(kAttemptNs));
+      Result<SealedSocket> socket =
+          ConnectAuthenticated(address, key, {Purpose::kElastic, {}}, limits.Within(kAttemptNs));
       if (socket.ok()) {
         return std::unique_ptr<StoreClient>(new StoreClient(std::move(socket).value()));
       }
       attempts += fmt::format("{}{}: {}", attempts.empty() ? "" : "; ", address.ToString(),
                               socket.status().message());
     }
-    if (deadline.Passed()) return Timeout("the job's launcher cannot be reached ({})", attempts);
+    if (limits.Aborted()) return InternalError("looking for the launcher: aborted by the caller");
+    if (limits.deadline.Passed())
+      return Timeout("the job's launcher cannot be reached ({})", attempts);
     std::this_thread::sleep_for(kBetweenRounds);
   }
 }

@@ -54,7 +54,7 @@ class Store : public ::testing::Test {
   }
 
   std::unique_ptr<StoreClient> NewClient() {
-    auto client = StoreClient::Connect({address_}, key_, Deadline::AfterSeconds(10));
+    auto client = StoreClient::Connect({address_}, key_, {Deadline::AfterSeconds(10)});
     EXPECT_TRUE(client.ok()) << client.status().message();
     return std::move(client).value();
   }
@@ -214,7 +214,7 @@ TEST_F(Store, ManyWaitForOneKey) {
 
 TEST_F(Store, AnotherKeyStaysOutside) {
   const auto client = StoreClient::Connect({address_}, StoreKey("the other secret, also 32 bytes."),
-                                           Deadline::AfterSeconds(0.2));
+                                           {Deadline::AfterSeconds(0.2)});
   ASSERT_FALSE(client.ok());
   EXPECT_EQ(client.status().code(), Code::kTimeout);
   EXPECT_THAT(std::string(client.status().message()), HasSubstr("127.0.0.1"));

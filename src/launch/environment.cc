@@ -171,6 +171,12 @@ Status ReadLauncher(const Reader& reader, Told* told) {
   // A batch script has SLURM_PROCID as well, but only the tasks of a step have a step's number.
   if (reader.Has("SLURM_PROCID") && !SlurmStep(reader).empty()) return ReadSlurm(reader, told);
   if (has_rank) return ReadTorch(reader, told);
+  if (reader.Has("TUTTI_ELASTIC_ADDR")) {
+    return InvalidArgument(
+        "this process is a worker of an elastic job, and has no rank before the Python package's "
+        "init; start other programs by tutti run without --min-np, --max-np and "
+        "--host-discovery-script");
+  }
   return {};
 }
 
@@ -240,6 +246,13 @@ Status ChooseRendezvous(const Reader& reader, const Machine& machine, const Read
     info.rendezvous = Rendezvous::kHttp;
     return {};
   }
+  if (!address_is_given && info.launcher == Launcher::kTorch) {
+    TUTTI_ASSIGN(info.endpoints, ReadStoreEndpoints(reader));
+    if (!info.endpoints.empty()) {
+      info.rendezvous = Rendezvous::kStore;
+      return {};
+    }
+  }
   TUTTI_ASSIGN(info.endpoints, ReadGivenEndpoints(reader));
   if (!address_is_given && !info.endpoints.empty() && IsLoopback(info.endpoints.front().host)) {
     MeetLocally(machine, told);
@@ -305,7 +318,7 @@ Result<LaunchInfo> PartOf(const LaunchInfo& info, const std::vector<int>& ranks)
   part.size = static_cast<int>(ranks.size());
   part.local_rank = part.local_size = -1;
   part.job = fmt::format("{}|{}", info.job, list);
-  if (info.rendezvous == Rendezvous::kHttp) return part;
+  if (info.rendezvous == Rendezvous::kHttp || info.rendezvous == Rendezvous::kStore) return part;
   if (info.one_machine || info.rendezvous == Rendezvous::kLocal) {
     // Jobs that were given addresses may differ in their endpoints alone.
     std::string job = part.job;
@@ -354,6 +367,8 @@ std::string_view Name(Rendezvous rendezvous) {
       return "a local socket";
     case Rendezvous::kHttp:
       return "Horovod's rendezvous store";
+    case Rendezvous::kStore:
+      return "the launcher's store";
     case Rendezvous::kPmix:
       return "PMIx";
     case Rendezvous::kPmi:

@@ -19,8 +19,9 @@
 //   1. a given address of rank 0: TUTTI_ADDR;
 //   2. a socket of the machine, where the launcher says that all ranks are on one machine. The kernel
 //      names the user at the other end, so no other user can take part, with or without a secret;
-//   3. the store that Horovod's launcher serves, at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT; rank 0
-//      leaves its address in the store (http_store.h);
+//   3. the store that Horovod's launcher serves, at HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT, or the
+//      store that `tutti run -H` serves, at TUTTI_STORE_ADDR (elastic/store.h); rank 0 leaves its
+//      address in the store (http_store.h);
 //   4. MASTER_ADDR and MASTER_PORT; a socket of the machine where MASTER_ADDR is a loopback address;
 //   5. the first node of the Slurm step, at a port derived from the job's number (without a secret
 //      PMIx comes first);
@@ -47,7 +48,7 @@ namespace tutti::launch {
 inline constexpr int kMaxRanks = 1 << 20;
 
 enum class Launcher { kNone, kHorovod, kTorch, kOpenMpi, kPmi, kSlurm };
-enum class Rendezvous { kNone, kTcp, kLocal, kHttp, kPmix, kPmi };
+enum class Rendezvous { kNone, kTcp, kLocal, kHttp, kStore, kPmix, kPmi };
 
 // Describes an address at which rank 0 may listen: a host and a TCP port, or, with a `local_name`,
 // an abstract Unix socket of the machine.
@@ -72,8 +73,8 @@ struct LaunchInfo {
   bool one_machine = false;
   Launcher launcher = Launcher::kNone;
   Rendezvous rendezvous = Rendezvous::kNone;
-  // With kTcp and kLocal: the addresses at which rank 0 may listen, best first. With kHttp: the
-  // store's addresses.
+  // With kTcp and kLocal: the addresses at which rank 0 may listen, best first. With kHttp
+  // and kStore: the store's addresses.
   std::vector<Endpoint> endpoints;
   int pmi_fd = -1;      // set with kPmi
   std::string machine;  // Machine::name
@@ -115,8 +116,9 @@ struct ReadOptions {
 };
 
 // Reads the launcher's variables. Fails with InvalidArgument when the environment contradicts
-// itself (a rank not below the size, a malformed number, ranks without a way to meet), and with
-// InvalidUsage for an unusable secret. Without a launcher, returns one rank and Launcher::kNone.
+// itself (a rank not below the size, a malformed number, ranks without a way to meet), for a worker
+// of an elastic job, which has no rank in its environment, and with InvalidUsage for an unusable
+// secret. Without a launcher, returns one rank and Launcher::kNone.
 Result<LaunchInfo> ReadLaunchEnvironment(const Environment& environment, const Machine& machine,
                                          const ReadOptions& options = {});
 

@@ -76,6 +76,19 @@ Result<std::vector<Endpoint>> ReadGivenEndpoints(const Reader& reader) {
   return endpoints;
 }
 
+// torchrun inside `tutti run` starts a job of its own, which must not meet by the outer job's
+// store.
+Result<std::vector<Endpoint>> ReadStoreEndpoints(const Reader& reader) {
+  std::vector<Endpoint> endpoints;
+  if (reader.Has("TORCHELASTIC_RUN_ID")) return endpoints;
+  const std::string list = reader.TextOr("TUTTI_STORE_ADDR", "");
+  for (std::string_view rest = list; !rest.empty();) {
+    TUTTI_ASSIGN(Endpoint endpoint, ReadEndpoint("TUTTI_STORE_ADDR", NextItem(rest, ',')));
+    endpoints.push_back(std::move(endpoint));
+  }
+  return endpoints;
+}
+
 Result<double> ReadTimeout(const Reader& reader) {
   for (const char* name : {"HOROVOD_GLOO_TIMEOUT_SECONDS", "TUTTI_INIT_TIMEOUT_S"}) {
     const char* const text = reader.Text(name);

@@ -33,6 +33,9 @@ Result<Endpoint> ReadEndpoint(std::string_view name, std::string_view text);
 // Returns the addresses of rank 0 that the user gave; empty where the user gave none.
 Result<std::vector<Endpoint>> ReadGivenEndpoints(const Reader& reader);
 
+// Returns the addresses of the store of `tutti run`; empty where there is none.
+Result<std::vector<Endpoint>> ReadStoreEndpoints(const Reader& reader);
+
 // Returns how long ranks wait for one another, in seconds.
 Result<double> ReadTimeout(const Reader& reader);
 

@@ -256,6 +256,35 @@ TEST(Environment, InnermostLauncherWins) {
   EXPECT_EQ(info.value().size, 4);
 }
 
+TEST(Environment, RanksOfSeveralHostsMeetByTheStoreOfTuttiRun) {
+  const Variables variables = {{"RANK", "1"},
+                               {"WORLD_SIZE", "3"},
+                               {"LOCAL_RANK", "0"},
+                               {"LOCAL_WORLD_SIZE", "2"},
+                               {"HOROVOD_RANK", "1"},
+                               {"HOROVOD_SIZE", "3"},
+                               {"MASTER_ADDR", "10.0.0.1"},
+                               {"MASTER_PORT", "2900"},
+                               {"TUTTI_STORE_ADDR", "10.0.0.9:7,[fd00::9]:7"}};
+  const auto info = Read(variables);
+  ASSERT_TRUE(info.ok()) << info.status().message();
+  EXPECT_EQ(info->rendezvous, Rendezvous::kStore);
+  EXPECT_THAT(info->endpoints,
+              ElementsAre(Endpoint{"10.0.0.9", 7, ""}, Endpoint{"fd00::9", 7, ""}));
+  EXPECT_EQ(PartOf(*info, {2, 1})->rendezvous, Rendezvous::kStore);
+  EXPECT_EQ(Read(With(variables, {{"LOCAL_WORLD_SIZE", "3"}}))->rendezvous, Rendezvous::kLocal);
+  EXPECT_EQ(Read(With(variables, {{"TUTTI_ADDR", "a:9"}}))->rendezvous, Rendezvous::kTcp);
+  // A torchrun inside is the ranks' launcher.
+  EXPECT_EQ(Read(With(variables, {{"TORCHELASTIC_RUN_ID", "r"}}))->rendezvous, Rendezvous::kTcp);
+  EXPECT_FALSE(Read(With(variables, {{"TUTTI_STORE_ADDR", "10.0.0.9"}})).ok());
+}
+
+TEST(Environment, AWorkerOfAnElasticJobHasNoRank) {
+  const auto info = Read({{"TUTTI_ELASTIC_ADDR", "127.0.0.1:7"}, {"TUTTI_ELASTIC_WORKER", "0"}});
+  ASSERT_EQ(info.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(std::string(info.status().message()), HasSubstr("worker of an elastic job"));
+}
+
 TEST(Environment, AddressOverridesTheLaunchersWay) {
   Variables variables = {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"TUTTI_ADDR", "[fd00::1]:777"}};
   auto info = Read(variables);

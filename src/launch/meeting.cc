@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "bootstrap/job_secret.h"
+#include "elastic/store.h"
 #include "launch/handshake.h"
 #include "launch/hex.h"
 #include "launch/http_store.h"
@@ -20,8 +22,10 @@ namespace {
 constexpr double kAnswerSeconds = 10;
 // Time for reaching rank 0 at an address from a store. Rank 0 listens before it stores the address.
 constexpr int64_t kReachNs = 3'000'000'000;
-// Scope of ranks' invitations in a store of Horovod's.
+// Scope of ranks' invitations in a launcher's store.
 constexpr std::string_view kStoreScope = "tutti";
+// The longest wait of one question to the launcher's store, between two looks at the abort flag.
+constexpr int kStoreWaitMs = 500;
 
 Residence ResidenceOf(const LaunchInfo& info) {
   return {info.machine, info.local_rank, info.local_size};
@@ -175,10 +179,55 @@ Result<Meeting> MeetByInvitation(const LaunchInfo& info, std::string_view value,
   return Gather(info, std::move(listener), KeyOf(info, invitation), value, limits);
 }
 
+// The store of `tutti run`, with the functions of an HttpStoreClient.
+class LauncherStore {
+ public:
+  static Result<LauncherStore> Connect(const LaunchInfo& info, const WaitLimits& limits) {
+    std::vector<SocketAddress> addresses;
+    for (const Endpoint& endpoint : info.endpoints) {
+      // A launcher names every address of its own; some may mean nothing here.
+      const Result<std::vector<SocketAddress>> found = LookUp(endpoint.host, endpoint.port);
+      if (found.ok()) addresses.insert(addresses.end(), found->begin(), found->end());
+    }
+    TUTTI_ASSIGN(auto client,
+                 elastic::StoreClient::Connect(addresses, elastic::StoreKey(info.secret), limits));
+    return LauncherStore(std::move(client));
+  }
+
+  Result<std::string> Await(std::string_view scope, std::string_view name,
+                            const WaitLimits& limits) const {
+    for (uint64_t version = 0; !limits.Over();) {
+      const double wait_s = limits.deadline.RemainingMs(kStoreWaitMs) / 1e3;
+      TUTTI_ASSIGN(elastic::Entry entry, client_->Get(KeyOf(scope, name), version, wait_s));
+      if (!entry.value.empty()) return std::move(entry.value);
+      version = std::max(version, entry.version);
+    }
+    return Timeout("rank 0 has left no address in the launcher's store");
+  }
+  Status Put(std::string_view scope, std::string_view name, std::string_view value,
+             const WaitLimits&) const {
+    return client_->Set(KeyOf(scope, name), value).status();
+  }
+  // An empty value stands for none.
+  Status Delete(std::string_view scope, std::string_view name, const WaitLimits& limits) const {
+    return Put(scope, name, "", limits);
+  }
+
+ private:
+  explicit LauncherStore(std::unique_ptr<elastic::StoreClient> client)
+      : client_(std::move(client)) {}
+  static std::string KeyOf(std::string_view scope, std::string_view name) {
+    return fmt::format("{}/{}", scope, name);
+  }
+
+  std::unique_ptr<elastic::StoreClient> client_;
+};
+
 // Asks for rank 0's invitation again where nobody answers, because an invitation may be left from
 // an earlier meeting.
-Result<Meeting> MeetAsInvited(const LaunchInfo& info, const HttpStoreClient& store,
-                              std::string_view name, const WaitLimits& limits) {
+template <class Store>
+Result<Meeting> MeetAsInvited(const LaunchInfo& info, const Store& store, std::string_view name,
+                              const WaitLimits& limits) {
   for (;;) {
     TUTTI_ASSIGN(const std::string text, store.Await(kStoreScope, name, limits));
     TUTTI_ASSIGN(const Invitation invitation, ParseInvitation(text));
@@ -190,10 +239,10 @@ Result<Meeting> MeetAsInvited(const LaunchInfo& info, const HttpStoreClient& sto
   }
 }
 
-// Meets with the store of Horovod's launcher as the carrier of rank 0's address.
-Result<Meeting> MeetByStore(const LaunchInfo& info, std::string_view value,
+// Meets with a launcher's store as the carrier of rank 0's address.
+template <class Store>
+Result<Meeting> MeetByStore(const LaunchInfo& info, const Store& store, std::string_view value,
                             const WaitLimits& limits) {
-  const HttpStoreClient store(info.endpoints.front());
   const Key job = KeyFromText(fmt::format("{}|{}", info.job, info.size));
   const std::string name = ToHex(job);
   if (info.rank != 0) return MeetAsInvited(info, store, name, limits);
@@ -209,9 +258,14 @@ Result<Meeting> MeetByStore(const LaunchInfo& info, std::string_view value,
 
 // The kernel vouches for the users at both ends of a local socket, and PMIx and PMI carry a random
 // key. All other ways are open to everybody who reaches an address.
+bool NeedsSecret(Rendezvous rendezvous) {
+  return rendezvous == Rendezvous::kTcp || rendezvous == Rendezvous::kHttp ||
+         rendezvous == Rendezvous::kStore;
+}
+
 Result<Meeting> MeetSomehow(const LaunchInfo& info, std::string_view value,
                             const WaitLimits& limits) {
-  if (info.rendezvous == Rendezvous::kTcp || info.rendezvous == Rendezvous::kHttp) {
+  if (NeedsSecret(info.rendezvous)) {
     TUTTI_TRY(CheckMeetingOverTcp(info.secret, info.insecure, info.endpoints.front().ToString()));
   }
   switch (info.rendezvous) {
@@ -219,7 +273,11 @@ Result<Meeting> MeetSomehow(const LaunchInfo& info, std::string_view value,
     case Rendezvous::kLocal:
       return MeetAtEndpoints(info, value, limits);
     case Rendezvous::kHttp:
-      return MeetByStore(info, value, limits);
+      return MeetByStore(info, HttpStoreClient(info.endpoints.front()), value, limits);
+    case Rendezvous::kStore: {
+      TUTTI_ASSIGN(const LauncherStore store, LauncherStore::Connect(info, limits));
+      return MeetByStore(info, store, value, limits);
+    }
     case Rendezvous::kPmix:
     case Rendezvous::kPmi:
       return MeetByInvitation(info, value, limits);

@@ -14,6 +14,7 @@
 
 #include "bootstrap/job_secret.h"
 #include "bootstrap/testing/sealed_pair.h"
+#include "elastic/store.h"
 #include "launch/handshake.h"
 #include "launch/hex.h"
 #include "launch/http_store.h"
@@ -117,6 +118,43 @@ TEST(Meet, OverTcp) {
 TEST(Meet, OverASocketOfTheMachine) {
   const std::string payload = Payload(128);
   ExpectMet(MeetOnAll(LocalRanks(4, "local"), payload), payload);
+}
+
+// `tutti run` serves the store.
+class LaunchersStore {
+ public:
+  LaunchersStore() {
+    const auto address = ParseSocketAddress("127.0.0.1:0");
+    server_ = elastic::StoreServer::Create(*address, elastic::StoreKey(kSecret),
+                                           [](const std::string&, const std::string&) {});
+    EXPECT_TRUE(server_.ok());
+  }
+  std::vector<LaunchInfo> Ranks(int size) const {
+    // A name of the launcher's host that means nothing here does no harm.
+    return launch::Ranks(size, Rendezvous::kStore,
+                         {{"no.such.host.invalid", 1, ""}, {"127.0.0.1", (*server_)->port(), ""}});
+  }
+
+ private:
+  Result<std::unique_ptr<elastic::StoreServer>> server_ = Status();
+};
+
+TEST(Meet, OverTheLaunchersStoreAgainAndAgain) {
+  const LaunchersStore store;
+  for (const char* payload : {"one", "two", "three"})
+    ExpectMet(MeetOnAll(store.Ranks(4), payload), payload);
+}
+
+TEST(Meet, AtTheLaunchersStoreAWaitCanBeInterrupted) {
+  const LaunchersStore store;
+  std::atomic<bool> interrupted{false};
+  Result<Meeting> meeting = Status();
+  std::thread waiting([&] {
+    meeting = Meet(store.Ranks(2)[1], "", {Deadline::AfterSeconds(kPatienceS), &interrupted});
+  });
+  interrupted.store(true);
+  waiting.join();
+  EXPECT_FALSE(meeting.ok());
 }
 
 // Horovod's launcher serves the store.

@@ -79,11 +79,11 @@ TEST(ElasticProgram, VariablesOfWorkersOnOtherHosts) {
     EXPECT_THAT(outcome.out, Not(HasSubstr("WARN'")));  // values are in no command line
     return outcome.out;
   };
-  EXPECT_THAT(run({}), HasSubstr("\n<> <> <> <WARN> <0> <> <64>\n"));
+  EXPECT_THAT(run({}), HasSubstr("\n<> <> <0> <WARN> <0> <> <64>\n"));
   EXPECT_THAT(run({"-x", "CUDA_VISIBLE_DEVICES", "--env", "MADE=a =b", "--env", "NOT_THERE"}),
-              HasSubstr("\n<> <3> <> <WARN> <0> <a =b> <64>\n"));
-  EXPECT_THAT(run({"--env", "*"}), HasSubstr("\n<" + odd + "> <3> <> <WARN> <100000> <> <64>\n"));
-  EXPECT_THAT(run({"--env", "DATA_DIR", "-x", "DATA_DIR=other"}), HasSubstr("\n<other> <> <>"));
+              HasSubstr("\n<> <3> <0> <WARN> <0> <a =b> <64>\n"));
+  EXPECT_THAT(run({"--env", "*"}), HasSubstr("\n<" + odd + "> <3> <0> <WARN> <100000> <> <64>\n"));
+  EXPECT_THAT(run({"--env", "DATA_DIR", "-x", "DATA_DIR=other"}), HasSubstr("\n<other> <> <0>"));
 }
 
 TEST(ElasticProgram, HostsAloneMakeNoElasticJob) {
@@ -94,13 +94,79 @@ TEST(ElasticProgram, HostsAloneMakeNoElasticJob) {
                              HasSubstr("[1] rank 1 of 2, fixed\n"), Not(HasSubstr("[2]"))));
   const Outcome all = RunWorkers({"-H", "localhost:2,127.0.0.1:1", "sh", "-c", "echo $WORLD_SIZE"});
   EXPECT_EQ(all.out, "3\n3\n3\n") << all.err;
+}
 
-  const std::string ssh = testing::TempDir() + "/ssh_stand_in_2";
-  std::ofstream(ssh) << "#!/bin/sh\nexec sh -c \"$2\"\n";
+TEST(ElasticProgram, RanksOfOtherHostsKnowTheirNumbersAndTheStore) {
+  const std::string ssh = AnotherHost("numbers");
+  const std::string show =
+      "echo $RANK/$WORLD_SIZE, $LOCAL_RANK/$LOCAL_WORLD_SIZE, "
+      "$HOROVOD_CROSS_RANK/$HOROVOD_CROSS_SIZE on $HOROVOD_HOSTNAME, $MASTER_ADDR:$MASTER_PORT "
+      "${TUTTI_STORE_ADDR:+store} ${TUTTI_ELASTIC_ADDR:-fixed} ${#TUTTI_COMM_KEY}";
+  const Outcome outcome =
+      RunWorkers({"-H", "me@near:2,far:3", "-n", "3", "--ssh", ssh, "--port", "2900", "--tag", "sh",
+                  "-c", show},
+                 {{"TUTTI_ELASTIC_ADDR", "another:1"}, {"TUTTI_STORE_ADDR", "another:2"}});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_THAT(outcome.out,
+              AllOf(HasSubstr("[0] 0/3, 0/2, 0/2 on me@near, near:2900 store fixed 64\n"),
+                    HasSubstr("[1] 1/3, 1/2, 0/1 on me@near, near:2900 store fixed 64\n"),
+                    HasSubstr("[2] 2/3, 0/1, 1/2 on far, near:2900 store fixed 64\n")));
+}
+
+// The ssh here stays between the launcher and the rank, as ssh does.
+std::string FarHost(const std::string& name) {
+  const std::string ssh = testing::TempDir() + "/ssh_" + name;
+  std::ofstream(ssh) << "#!/bin/sh\nexec 3<&0\nsh -c \"$2\" <&3 3<&- &\nexec 3<&-\nwait $!\n";
+  EXPECT_EQ(RunProgramOnce({"chmod", "+x", ssh}).status, 0);
+  return ssh;
+}
+
+TEST(ElasticProgram, ARankThatFailsEndsRanksOfOtherHosts) {
+  const std::string ssh = FarHost("fails");
+  for (const char* failing : {"0", "1"}) {
+    const Outcome outcome = RunWorkers({"-H", "localhost:1,far:1", "--ssh", ssh, "sh", "-c",
+                                        "test $RANK = $0 && exit 5; exec sleep 100", failing});
+    EXPECT_EQ(outcome.status, 5);
+    EXPECT_THAT(outcome.err, HasSubstr(std::string("rank ") + failing));
+    EXPECT_LT(outcome.seconds, 30);
+  }
+}
+
+// The outcome is there when nobody has the program's output open any more.
+TEST(ElasticProgram, RanksOfOtherHostsEndWithTheLauncher) {
+  const std::string ssh = FarHost("lost");
+  for (const std::vector<std::string>& options :
+       {std::vector<std::string>{}, std::vector<std::string>{"--min-np", "1"}}) {
+    std::vector<std::string> words = {TUTTI_PROGRAM, "run", "-H", "far:1", "--ssh", ssh};
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), {"sh", "-c", "echo ready; exec sleep 100"});
+    Program run(words);
+    ASSERT_TRUE(run.WaitForOutput("ready"));
+    kill(run.pid(), SIGKILL);
+    EXPECT_LT(run.Finish().seconds, 60);
+  }
+}
+
+// ssh may keep a copy of its environment where others read it, and needs no secret.
+TEST(ElasticProgram, SshHasNoSecretInItsEnvironment) {
+  const std::string ssh = testing::TempDir() + "/ssh_secrets";
+  std::ofstream(ssh)
+      << "#!/bin/sh\ntest -z "
+         "\"$TUTTI_COMM_KEY$_HOROVOD_SECRET_KEY$OMPI_MCA_orte_precondition_transports"
+         "\" || exit 9\nexec sh -c \"$2\"\n";
   ASSERT_EQ(RunProgramOnce({"chmod", "+x", ssh}).status, 0);
-  const Outcome far =
-      RunWorkers({"-H", "far:3", "-n", "2", "--ssh", ssh, "sh", "-c", "sleep 0.3; echo $0", "ran"});
-  EXPECT_EQ(far.out, "ran\nran\n") << far.err;
+  for (const std::vector<std::string>& options :
+       {std::vector<std::string>{}, std::vector<std::string>{"--min-np", "1"}}) {
+    std::vector<std::string> words = {"-H", "far:1", "--ssh", ssh};
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), {"sh", "-c", "echo ${#TUTTI_COMM_KEY}"});
+    const Outcome outcome =
+        RunWorkers(words, {{"TUTTI_COMM_KEY", "of a person"},
+                           {"_HOROVOD_SECRET_KEY", "of Horovod"},
+                           {"OMPI_MCA_orte_precondition_transports", "of Open MPI"}});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, "11\n");
+  }
 }
 
 TEST(ElasticProgram, FailureBeforeTheBeginningIsTold) {
@@ -151,6 +217,7 @@ TEST(ElasticProgram, WhatMakesNoSenseIsRefused) {
       {{"--min-np", "1", "--bind"}, "not for elastic jobs"},
       {{"-H", "localhost:2", "-n", "3"}, "-n 3 is more than the 2 slots of -H localhost:2"},
       {{"-H", "far:2", "--bind"}, "for ranks of this host only"},
+      {{"-H", "far:0"}, "-n 1 is more than the 0 slots of -H far:0"},
       {{"-n", "1", "--env", "A B=1"}, "--env A B=1: that is not NAME, NAME=VALUE or '*'"},
       {{"-n", "1", "--env", "-i"}, "that is not NAME"},
       {{"-n", "1", "-x", "UID=0"}, "shells do not let it be set"},

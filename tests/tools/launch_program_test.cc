@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 
 #include "base/unique_fd.h"
@@ -52,6 +53,22 @@ void ExpectRight(const Outcome& outcome, const std::string& by, const std::strin
 TEST(LaunchProgram, TuttiRun) {
   ExpectRight(RunProgramOnce(Under({TUTTI_PROGRAM, "run", "-n", "3"})), "the RANK",
               "a local socket");
+}
+
+TEST(LaunchProgram, TuttiRunOnSeveralHosts) {
+  const std::string ssh = testing::TempDir() + "/ssh_to_hosts";
+  std::ofstream(ssh) << "#!/bin/sh\nexec env -i sh -c \"$2\"\n";
+  ASSERT_EQ(RunProgramOnce({"chmod", "+x", ssh}).status, 0);
+  for (const char* hosts : {"localhost:1,far:2", "far:2,localhost:1"}) {
+    ExpectRight(RunProgramOnce(Under({TUTTI_PROGRAM, "run", "-H", hosts, "--ssh", ssh})),
+                "the RANK", "the launcher's store");
+  }
+}
+
+TEST(LaunchProgram, AWorkerOfAnElasticJobIsRefused) {
+  const Outcome outcome = RunProgramOnce(Under({TUTTI_PROGRAM, "run", "--min-np", "1"}));
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("tutti perf: this process is a worker of an elastic job"));
 }
 
 TEST(LaunchProgram, TuttiRunWithTwoLibraries) {

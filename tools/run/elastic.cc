@@ -11,29 +11,18 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "bootstrap/job_secret.h"
-#include "config/secret.h"
-#include "elastic/store.h"
-#include "launch/listen.h"
 #include "perf/team.h"
 #include "run/discovery.h"
 #include "run/process.h"
+#include "run/store.h"
 
 namespace tutti::tools {
-
-bool IsThisHost(const std::string& host) {
-  char name[256] = "";
-  gethostname(name, sizeof(name) - 1);
-  return host == "localhost" || host == "127.0.0.1" || host == name;
-}
 
 namespace {
 
@@ -95,7 +84,9 @@ class Mailbox {
 class ElasticLauncher {
  public:
   explicit ElasticLauncher(const ElasticOptions& options)
-      : options_(options), membership_(options.membership, NowNs()) {}
+      : options_(options),
+        secret_(JobSecret(options.remote.passed)),
+        membership_(options.membership, NowNs()) {}
 
   int Run() {
     AdoptOrphans();
@@ -125,34 +116,18 @@ class ElasticLauncher {
     int worker;
     std::string host;
     bool told_to_end = false;
+    UniqueFd input;  // ssh's, for a process of another host
   };
 
   Status OpenStore() {
-    Environment environment;
-    secret_ = environment.Get("TUTTI_COMM_KEY");  // A person's own key stays.
-    if (!secret_.empty()) {
-      TUTTI_TRY(CheckSecret(secret_, "TUTTI_COMM_KEY"));
-    } else {
-      secret_ = RandomSecret();
-    }
     const bool local = options_.discovery_script.empty() &&
                        std::all_of(options_.hosts.begin(), options_.hosts.end(),
                                    [](const auto& host) { return IsThisHost(host.host); });
     const auto put = [this](const std::string& key, const std::string& value) {
       mailbox_.Put(key, value);
     };
-    Status last;
-    // Listens for both families where the host has IPv6.
-    for (const char* text : {"[::]:0", "0.0.0.0:0"}) {
-      TUTTI_ASSIGN(const SocketAddress address, ParseSocketAddress(local ? "127.0.0.1:0" : text));
-      auto store = elastic::StoreServer::Create(address, elastic::StoreKey(secret_), put);
-      if (store.ok()) {
-        store_ = std::move(store).value();
-        return Status::Ok();
-      }
-      last = std::move(store).status();
-    }
-    return last;
+    TUTTI_ASSIGN(store_, tools::OpenStore(secret_, local, put));
+    return Status::Ok();
   }
 
   void Decide() {
@@ -216,19 +191,20 @@ class ElasticLauncher {
     request.out = out.get();
     request.err = err.get();
     request.signal_mask = signals_.old_mask();
-    UniqueFd in = OpenNull();
+    const UniqueFd null = OpenNull();
     const bool here = IsThisHost(host);
     SetVariables(worker, host, here, &request.environment);
     request.command = options_.command;
+    request.in = null.get();
+    Pipe input;
     if (!here) {
-      Result<UniqueFd> input = MakeRemote(host, &request);
-      if (!input.ok()) return CannotStart(worker, host, input.status().message());
-      in = std::move(input).value();
+      Result<Pipe> made = MakeRemote(host, options_.remote, &request);
+      if (!made.ok()) return CannotStart(worker, host, made.status().message());
+      input = std::move(made).value();
     }
-    request.in = in.get();
     const Result<pid_t> pid = Spawn(request);
     if (!pid.ok()) return CannotStart(worker, host, pid.status().message());
-    processes_[*pid] = {worker, host, false};
+    processes_[*pid] = {worker, host, false, std::move(input.writer)};
   }
 
   void CannotStart(int worker, const std::string& host, std::string_view why) {
@@ -239,37 +215,13 @@ class ElasticLauncher {
   void SetVariables(int worker, const std::string& host, bool here,
                     Environment* environment) const {
     environment->RemovePlaces();
-    for (const auto& [name, value] : options_.passed.values) environment->Set(name, value);
-    std::string addresses;
-    for (const std::string& address :
-         here ? std::vector<std::string>{"127.0.0.1"} : launch::OwnAddresses()) {
-      const bool v6 = address.find(':') != std::string::npos;
-      addresses += fmt::format("{}{}:{}", addresses.empty() ? "" : ",",
-                               v6 ? fmt::format("[{}]", address) : address, store_->port());
-    }
-    environment->Set("TUTTI_ELASTIC_ADDR", addresses);
+    for (const auto& [name, value] : options_.remote.passed.values) environment->Set(name, value);
+    environment->Set("TUTTI_ELASTIC_ADDR", StoreAddresses(*store_, here));
     environment->Set("TUTTI_ELASTIC_WORKER", std::to_string(worker));
     environment->Set("TUTTI_COMM_KEY", secret_);
     environment->Set("HOROVOD_ELASTIC", "1");
     environment->Set("HOROVOD_HOSTNAME", host);
     environment->SetIfMissing("TUTTI_INIT_TIMEOUT_S", kInitTimeoutS);
-  }
-
-  // Turns the request into a request for ssh, and returns the input for ssh.
-  Result<UniqueFd> MakeRemote(const std::string& host, SpawnRequest* request) const {
-    TUTTI_ASSIGN(UniqueFd input, RemoteInput(TravellingVariables(request->environment.variables(),
-                                                                 options_.passed)));
-    std::istringstream words(options_.ssh);
-    std::vector<std::string> command;
-    for (std::string word; words >> word;) command.push_back(word);
-    command.push_back(host);
-    std::error_code error;
-    const std::string folder = std::filesystem::current_path(error).string();
-    // The login shell may be any; sh exists on every host.
-    command.push_back("exec sh -c " + Quote(RemoteLine(folder, request->command)));
-    request->command = std::move(command);
-    request->environment.Remove("TUTTI_COMM_KEY");
-    return input;
   }
 
   void WaitOnce() {
@@ -361,7 +313,7 @@ class ElasticLauncher {
   const ElasticOptions& options_;
   SignalReader signals_;  // First: threads that come later inherit that signals are blocked.
   Mailbox mailbox_;
-  std::string secret_;
+  const ErasedText secret_;
   std::unique_ptr<elastic::StoreServer> store_;
   Membership membership_;
   std::optional<Discovery> discovery_;

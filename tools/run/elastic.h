@@ -21,8 +21,7 @@ struct ElasticOptions {
   std::string discovery_script;
   double discovery_interval_s = 1;
   int default_slots = 1;
-  std::string ssh = "ssh -o BatchMode=yes";  // the host and a command line are appended
-  PassedVariables passed;
+  RemoteOptions remote;
   bool tag = false;
   double grace_s = 5;
   std::vector<std::string> command;
@@ -31,8 +30,5 @@ struct ElasticOptions {
 // Returns the exit status: 0 when the job came to its end, otherwise the status of a worker that
 // failed.
 int RunElastic(const ElasticOptions& options);
-
-// Returns whether workers of `host` are started on this machine.
-bool IsThisHost(const std::string& host);
 
 }  // namespace tutti::tools

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -13,25 +14,37 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
-#include "bootstrap/job_secret.h"
 #include "launch/http_store.h"
 #include "launch/listen.h"
+#include "launch/places.h"
 #include "perf/team.h"
 #include "run/process.h"
+#include "run/store.h"
 
 namespace tutti::tools {
 namespace {
 
-struct RankEnvironment {
-  int rank;
-  int num_ranks;
-  uint16_t port;
-  const std::string& key;
-  uint16_t store_port;  // 0: no store is served.
-  const std::map<std::string, std::string>& variables;
-};
+constexpr const char* kThisHost = "localhost";
 
-void TellStore(uint16_t port, Environment* environment) {
+// Returns the host of each rank: ranks fill the slots of the hosts in the order of the list.
+std::vector<std::string> HostsOfRanks(const RunOptions& options) {
+  const auto num_ranks = static_cast<size_t>(options.num_ranks);
+  if (options.hosts.empty()) return std::vector<std::string>(num_ranks, kThisHost);
+  std::vector<std::string> of_ranks;
+  for (const elastic::HostSlots& host : options.hosts) {
+    const std::string name = IsThisHost(host.host) ? kThisHost : host.host;
+    of_ranks.resize(std::min(num_ranks, of_ranks.size() + static_cast<size_t>(host.slots)), name);
+  }
+  return of_ranks;
+}
+
+std::vector<launch::Place> PlacesOn(const std::vector<std::string>& hosts) {
+  std::vector<launch::Residence> residences;
+  for (const std::string& host : hosts) residences.push_back({host});
+  return launch::SettlePlaces(residences);
+}
+
+void TellHorovodsStore(uint16_t port, Environment* environment) {
   environment->Set("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1");
   environment->Set("HOROVOD_GLOO_RENDEZVOUS_PORT", std::to_string(port));
   environment->Set("HOROVOD_HOSTNAME", "localhost");
@@ -40,25 +53,18 @@ void TellStore(uint16_t port, Environment* environment) {
   environment->SetIfMissing("HOROVOD_CPU_OPERATIONS", "gloo");
 }
 
-Environment MakeEnvironment(const RankEnvironment& rank) {
-  Environment environment;
-  environment.RemovePlaces();
-  for (const auto& [name, value] : rank.variables) environment.Set(name, value);
-  const std::string number = std::to_string(rank.rank), size = std::to_string(rank.num_ranks);
-  for (const char* name : {"RANK", "LOCAL_RANK", "HOROVOD_RANK", "HOROVOD_LOCAL_RANK"}) {
-    environment.Set(name, number);
-  }
-  for (const char* name :
-       {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE"}) {
-    environment.Set(name, size);
-  }
-  environment.Set("HOROVOD_CROSS_RANK", "0");
-  environment.Set("HOROVOD_CROSS_SIZE", "1");
-  if (rank.store_port != 0) TellStore(rank.store_port, &environment);
-  environment.Set("MASTER_ADDR", "127.0.0.1");
-  environment.Set("MASTER_PORT", std::to_string(rank.port));
-  environment.SetIfMissing("TUTTI_COMM_KEY", rank.key);  // A person's own key stays.
-  return environment;
+void TellNumbers(int rank, int num_ranks, const launch::Place& place, Environment* environment) {
+  const std::pair<const char*, int> numbers[] = {{"RANK", rank},
+                                                 {"HOROVOD_RANK", rank},
+                                                 {"WORLD_SIZE", num_ranks},
+                                                 {"HOROVOD_SIZE", num_ranks},
+                                                 {"LOCAL_RANK", place.local_rank},
+                                                 {"HOROVOD_LOCAL_RANK", place.local_rank},
+                                                 {"LOCAL_WORLD_SIZE", place.local_size},
+                                                 {"HOROVOD_LOCAL_SIZE", place.local_size},
+                                                 {"HOROVOD_CROSS_RANK", place.cross_rank},
+                                                 {"HOROVOD_CROSS_SIZE", place.cross_size}};
+  for (const auto& [name, number] : numbers) environment->Set(name, std::to_string(number));
 }
 
 // Deals the allowed cores out to the ranks: each gets an equal share of neighbours, or one core in
@@ -83,13 +89,17 @@ std::optional<cpu_set_t> CoresOf(int rank, int num_ranks) {
 
 class Launcher {
  public:
-  explicit Launcher(const RunOptions& options) : options_(options) {}
+  explicit Launcher(const RunOptions& options)
+      : options_(options),
+        hosts_(HostsOfRanks(options)),
+        places_(PlacesOn(hosts_)),
+        secret_(JobSecret(options.remote.passed)) {}
 
   int Run() {
     AdoptOrphans();
-    if (!ChoosePort() || !ServeStore()) return 1;
-    key_ = RandomSecret();
-    pids_.assign(static_cast<size_t>(options_.num_ranks), -1);
+    if (!ChoosePort() || !ServeHorovodsStore() || !ServeStore()) return 1;
+    pids_.assign(hosts_.size(), -1);
+    inputs_.resize(hosts_.size());
     for (int rank = 0; rank < options_.num_ranks && result_ == 0; ++rank) Start(rank);
     // Only the ranks have the writing ends of their pipes now, so that a pipe ends with its rank.
     while (alive_ > 0) WaitOnce();
@@ -116,7 +126,21 @@ class Launcher {
     return true;
   }
 
+  bool IsHere(int rank) const { return hosts_[static_cast<size_t>(rank)] == kThisHost; }
+
+  // Serves the store by which ranks of several hosts meet.
   bool ServeStore() {
+    if (std::count(hosts_.begin(), hosts_.end(), kThisHost) == options_.num_ranks) return true;
+    auto store = OpenStore(secret_, false, [](const std::string&, const std::string&) {});
+    if (!store.ok()) {
+      fmt::print(stderr, "tutti run: {}\n", store.status().message());
+      return false;
+    }
+    store_ = std::move(store).value();
+    return true;
+  }
+
+  bool ServeHorovodsStore() {
     if (!options_.horovod_store) return true;
     const auto fail = [](const Status& why) {
       fmt::print(stderr, "tutti run: {}\n", why.message());
@@ -126,11 +150,11 @@ class Launcher {
     if (!address.ok()) return fail(address.status());
     auto store = launch::HttpStoreServer::Create(*address);
     if (!store.ok()) return fail(store.status());
-    store_ = std::move(store).value();
+    horovods_store_ = std::move(store).value();
     // An elastic worker asks the store for its numbers.
     for (int rank = 0; rank < options_.num_ranks; ++rank) {
-      store_->Put("rank_and_size", fmt::format("localhost:{}", rank),
-                  fmt::format("{0},{1},{0},{1},0,1", rank, options_.num_ranks));
+      horovods_store_->Put("rank_and_size", fmt::format("localhost:{}", rank),
+                           fmt::format("{0},{1},{0},{1},0,1", rank, options_.num_ranks));
     }
     return true;
   }
@@ -146,6 +170,29 @@ class Launcher {
     return std::move(pipe->writer);
   }
 
+  // Returns an address of rank 0's host, for programs that meet there by themselves.
+  std::string MasterAddress() const {
+    if (!store_) return "127.0.0.1";
+    if (IsHere(0)) return launch::OwnAddresses().front();
+    return hosts_[0].substr(hosts_[0].find('@') + 1);
+  }
+
+  Environment MakeEnvironment(int rank) const {
+    Environment environment;
+    environment.RemovePlaces();
+    for (const auto& [name, value] : options_.remote.passed.values) environment.Set(name, value);
+    TellNumbers(rank, options_.num_ranks, places_[static_cast<size_t>(rank)], &environment);
+    if (horovods_store_) TellHorovodsStore(horovods_store_->port(), &environment);
+    environment.SetIfMissing("MASTER_ADDR", MasterAddress());
+    environment.Set("MASTER_PORT", std::to_string(port_));
+    if (store_) {
+      environment.Set("TUTTI_STORE_ADDR", StoreAddresses(*store_, IsHere(rank)));
+      environment.Set("HOROVOD_HOSTNAME", hosts_[static_cast<size_t>(rank)]);
+    }
+    environment.Set("TUTTI_COMM_KEY", secret_);
+    return environment;
+  }
+
   void Start(int rank) {
     const UniqueFd out = TakeOutput(rank, stdout);
     const UniqueFd err = TakeOutput(rank, stderr);
@@ -153,9 +200,7 @@ class Launcher {
     const UniqueFd in = rank == 0 ? UniqueFd() : OpenNull();
     SpawnRequest request;
     request.command = options_.command;
-    request.environment =
-        MakeEnvironment({rank, options_.num_ranks, port_, key_,
-                         store_ ? store_->port() : uint16_t{0}, options_.variables});
+    request.environment = MakeEnvironment(rank);
     request.in = in.get();
     request.out = out.get();
     request.err = err.get();
@@ -163,9 +208,16 @@ class Launcher {
     std::optional<cpu_set_t> cores;
     if (options_.bind) cores = CoresOf(rank, options_.num_ranks);
     if (cores) request.prepare = [&cores] { sched_setaffinity(0, sizeof(*cores), &*cores); };
+    Pipe input;
+    if (!IsHere(rank)) {
+      Result<Pipe> made = MakeRemote(hosts_[static_cast<size_t>(rank)], options_.remote, &request);
+      if (!made.ok()) return CannotStart(rank, made.status().message());
+      input = std::move(made).value();
+    }
     const Result<pid_t> pid = Spawn(request);
     if (!pid.ok()) return CannotStart(rank, pid.status().message());
     pids_[static_cast<size_t>(rank)] = *pid;
+    inputs_[static_cast<size_t>(rank)] = std::move(input.writer);
     ++alive_;
   }
 
@@ -209,11 +261,13 @@ class Launcher {
       int status = 0;
       if (pid < 0 || waitpid(pid, &status, WNOHANG) != pid) continue;
       if (status != 0 && result_ == 0) {
-        fmt::print(stderr, "tutti run: rank {} (process {}) {}; ending the others\n", rank, pid,
+        fmt::print(stderr, "tutti run: rank {}{} (process {}) {}; ending the others\n", rank,
+                   IsHere(rank) ? "" : " on " + hosts_[static_cast<size_t>(rank)], pid,
                    DescribeEnd(status));
         Fail(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
       }
       pid = -1;
+      inputs_[static_cast<size_t>(rank)].Reset();
       --alive_;
     }
   }
@@ -234,9 +288,13 @@ class Launcher {
   SignalReader signals_;
   uint16_t port_ = 0;
   UniqueFd held_port_;
-  std::unique_ptr<launch::HttpStoreServer> store_;
-  std::string key_;
-  std::vector<pid_t> pids_;
+  const std::vector<std::string> hosts_;     // by rank
+  const std::vector<launch::Place> places_;  // by rank
+  const ErasedText secret_;
+  std::unique_ptr<launch::HttpStoreServer> horovods_store_;
+  std::unique_ptr<elastic::StoreServer> store_;  // null where all ranks are on this host
+  std::vector<pid_t> pids_;                      // by rank
+  std::vector<UniqueFd> inputs_;                 // by rank: ssh's, for ranks of other hosts
   int alive_ = 0;
   std::vector<std::unique_ptr<TaggedOutput>> outputs_;
   int result_ = 0;

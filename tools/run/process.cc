@@ -93,7 +93,8 @@ void Environment::RemovePlaces() {
                            "HOROVOD_GLOO_RENDEZVOUS_PORT",
                            "TUTTI_ADDR",
                            "TUTTI_ELASTIC_ADDR",
-                           "TUTTI_ELASTIC_WORKER"}) {
+                           "TUTTI_ELASTIC_WORKER",
+                           "TUTTI_STORE_ADDR"}) {
     variables_.erase(name);
   }
 }

@@ -1,14 +1,31 @@
 #include "run/remote.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <filesystem>
+#include <sstream>
+
+#include "config/secret.h"
 
 namespace tutti::tools {
+
+bool IsThisHost(const std::string& host) {
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return host == "localhost" || host == "127.0.0.1" || host == name;
+}
+
+std::string Quote(const std::string& word) {
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 namespace {
 
 bool BeginsWithOneOf(const std::string& name, std::initializer_list<const char*> prefixes) {
@@ -55,8 +72,54 @@ bool StaysHere(const std::string& name) {
 }
 
 bool TravelsAnyway(const std::string& name) {
-  return name == "PATH" || name == "LD_LIBRARY_PATH" ||
+  static const std::set<std::string> kNames = {"PATH",        "LD_LIBRARY_PATH", "RANK",
+                                               "WORLD_SIZE",  "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
+                                               "MASTER_ADDR", "MASTER_PORT"};
+  return kNames.contains(name) ||
          BeginsWithOneOf(name, {"TUTTI_", "HOROVOD_", "NCCL_", "PYTHON", "OMP_", "MKL_"});
+}
+
+// Returns lines for sh that set the variables.
+std::string Exports(const std::map<std::string, std::string>& variables) {
+  std::string text;
+  for (const auto& [name, value] : variables) {
+    text += fmt::format("export {}={}\n", name, Quote(value));
+  }
+  return text;
+}
+
+// Returns a pipe that contains `text`. The pipe must take the whole text at once, because nobody
+// reads before ssh is there.
+Result<Pipe> FilledPipe(const std::string& text) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoError(errno, "a pipe for ssh");
+  Pipe pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+  // Without a larger pipe the write below fails.
+  constexpr size_t kUsualBytes = 64 << 10;
+  if (text.size() > kUsualBytes) fcntl(ends[1], F_SETPIPE_SZ, static_cast<int>(text.size()));
+  fcntl(ends[1], F_SETFL, O_NONBLOCK);
+  const ssize_t written = write(ends[1], text.data(), text.size());
+  if (written < 0) return ErrnoError(errno, "writing the variables for another host");
+  if (static_cast<size_t>(written) < text.size()) {
+    return SystemError(
+        "the variables for another host have {} bytes, and a pipe takes {}; name fewer by --env",
+        text.size(), written);
+  }
+  return pipe;
+}
+
+// Returns a line for sh that reads `size` bytes of variables from its input, and becomes `command`
+// in `folder`. A guard reads on, and the guard's `read` returns at the end of the input. The guard
+// reads from descriptor 3, because POSIX gives a background process /dev/null as descriptor 0. The
+// guard is a grandchild, because a program may wait for all of its children.
+std::string RemoteLine(const std::string& folder, size_t size,
+                       const std::vector<std::string>& command) {
+  std::string line = fmt::format(
+      "cd {} && eval \"$(head -c {})\" || exit; exec 3<&0; "
+      "( {{ read -r end <&3; kill $$; }} >/dev/null 2>&1 & ); exec env",
+      Quote(folder), size);
+  for (const std::string& word : command) line += " " + Quote(word);
+  return line + " </dev/null 3<&-";
 }
 
 }  // namespace
@@ -97,33 +160,23 @@ std::map<std::string, std::string> TravellingVariables(
   return travelling;
 }
 
-std::string Quote(const std::string& word) {
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
-std::string RemoteLine(const std::string& folder, const std::vector<std::string>& command) {
-  std::string line = fmt::format("cd {} && eval \"$(cat)\" && exec env", Quote(folder));
-  for (const std::string& word : command) line += " " + Quote(word);
-  return line + " </dev/null";
-}
-
-Result<UniqueFd> RemoteInput(const std::map<std::string, std::string>& variables) {
-  std::string text;
-  for (const auto& [name, value] : variables) {
-    text += fmt::format("export {}={}\n", name, Quote(value));
-  }
-  // A file, because a pipe would fill up before ssh reads.
-  UniqueFd file(memfd_create("tutti-run", MFD_CLOEXEC));
-  if (file.get() < 0) return ErrnoError(errno, "memory for what a shell is to read");
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t written = write(file.get(), text.data() + done, text.size() - done);
-    if (written < 0) return ErrnoError(errno, "writing what a shell is to read");
-    done += static_cast<size_t>(written);
-  }
-  if (lseek(file.get(), 0, SEEK_SET) != 0) return ErrnoError(errno, "lseek in a memory file");
-  return file;
+Result<Pipe> MakeRemote(const std::string& host, const RemoteOptions& options,
+                        SpawnRequest* request) {
+  const std::string exports =
+      Exports(TravellingVariables(request->environment.variables(), options.passed));
+  TUTTI_ASSIGN(Pipe input, FilledPipe(exports));
+  std::istringstream words(options.ssh);
+  std::vector<std::string> command;
+  for (std::string word; words >> word;) command.push_back(word);
+  command.push_back(host);
+  std::error_code error;
+  const std::string folder = std::filesystem::current_path(error).string();
+  // The login shell may be any; sh exists on every host.
+  command.push_back("exec sh -c " + Quote(RemoteLine(folder, exports.size(), request->command)));
+  request->command = std::move(command);
+  for (const char* const name : SecretVariables()) request->environment.Remove(name);
+  request->in = input.reader.get();
+  return input;
 }
 
 }  // namespace tutti::tools
