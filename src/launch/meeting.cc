@@ -263,6 +263,21 @@ bool NeedsSecret(Rendezvous rendezvous) {
          rendezvous == Rendezvous::kStore;
 }
 
+// Returns the hint for a rank that waited in vain, unless `failure` has the hint already. A rank
+// with another secret is turned away, and a rank without a secret refuses to meet.
+std::string HintFor(const LaunchInfo& info, std::string_view failure) {
+  if (info.rendezvous == Rendezvous::kLocal) {
+    return "ranks in different network namespaces (containers) of one machine do not reach a local "
+           "socket, and meet by TUTTI_ADDR=HOST:PORT (an address of rank 0) and a secret";
+  }
+  const std::string advice = SecretAdvice(info.secret_source);
+  if (!NeedsSecret(info.rendezvous) || info.secret.empty() ||
+      failure.find(advice) != std::string_view::npos) {
+    return "";
+  }
+  return fmt::format("ranks with another secret, or without a secret, do not arrive ({})", advice);
+}
+
 Result<Meeting> MeetSomehow(const LaunchInfo& info, std::string_view value,
                             const WaitLimits& limits) {
   if (NeedsSecret(info.rendezvous)) {
@@ -297,10 +312,7 @@ Result<Meeting> Meet(const LaunchInfo& info, std::string_view value, const WaitL
   if (info.size == 1) return Meeting{std::string(value), SettlePlaces({ResidenceOf(info)})};
   Result<Meeting> meeting = MeetSomehow(info, value, limits);
   if (meeting.ok()) return meeting;
-  constexpr const char* kNamespaces =
-      "ranks in different network namespaces (containers) of one machine do not reach a local "
-      "socket, and meet by TUTTI_ADDR=HOST:PORT (an address of rank 0) and a secret";
-  const std::string hint = info.rendezvous == Rendezvous::kLocal ? kNamespaces : "";
+  const std::string hint = HintFor(info, meeting.status().message());
   return WithHint(std::move(meeting).status(), hint)
       .Annotate(fmt::format("rank {} of {}, meeting the other ranks over {}", info.rank, info.size,
                             Name(info.rendezvous)));

@@ -278,6 +278,21 @@ TEST(Meet, AnotherSecretDoesNotGetIn) {
   EXPECT_THAT(std::string(meetings[1].status().message()), HasSubstr("could not be reached"));
 }
 
+// A rank without a secret refuses to meet, and rank 0 hears nothing of the rank.
+TEST(Meet, ARankWithoutTheSecretIsMissedWithAdvice) {
+  auto infos = TcpRanks(2, {FreePort()});
+  infos[1].secret.clear();
+  infos[1].secret_source.clear();
+  const auto meetings = MeetOnAll(infos, "x", 0.3);
+  EXPECT_EQ(meetings[0].status().code(), Code::kTimeout);
+  const std::string why(meetings[0].status().message());
+  EXPECT_THAT(why,
+              HasSubstr("rank 1 did not arrive in time; ranks with another secret, or without "
+                        "a secret, do not arrive (/home/me/.tutti/key here; compare `tutti key "
+                        "--fingerprint` on all hosts)"));
+  EXPECT_EQ(meetings[1].status().code(), Code::kInvalidUsage);
+}
+
 TEST(Meet, OverTcpOnlyWithASecret) {
   const uint16_t port = FreePort();
   for (auto infos : {TcpRanks(2, {port}), Ranks(2, Rendezvous::kHttp, {{"127.0.0.1", port, ""}})}) {
