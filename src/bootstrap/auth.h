@@ -32,17 +32,11 @@ inline uint64_t RandomU64() { return Random<uint64_t>(); }
 
 // Authenticates the connectors of a listening socket. Silent, slow or foreign connections, however
 // many, only raise a counter: each connection has kHandshakeTimeoutNs, and the accept limit of the
-// loop (sys/accept_limit.h) bounds their number over all its listening sockets. At the limit the
-// oldest connection is closed, but not before kGraceNs have passed since its arrival. Until then
-// newcomers wait in the kernel's queue, so ranks that arrive all at once do not push one another
-// out.
+// loop bounds their number over all its listening sockets (sys/bounded_listener.h).
 class AuthAcceptor {
  public:
   // A proof takes milliseconds; ranks far more numerous than the cores may need seconds.
   static constexpr int64_t kHandshakeTimeoutNs = 20'000'000'000;
-  // Many times the duration of a proof between hosts. When a flood of connections fills the room,
-  // hundreds of connections a second still get through, ranks among them.
-  static constexpr int64_t kGraceNs = 200'000'000;
   // The acceptor uses an ephemeral pair for this long, then erases the pair. One pair for many
   // handshakes keeps strangers from costing an operation on the curve for each connection.
   static constexpr int64_t kLongestPairNs = 60'000'000'000;
