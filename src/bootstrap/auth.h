@@ -74,13 +74,14 @@ class AuthAcceptor {
   std::shared_ptr<State> state_;
 };
 
-// Says why ConnectAuthenticated failed, for callers that may try again.
+// Says why ConnectAuthenticated failed, for callers that may try again. Of the failures of several
+// attempts, the greatest tells most.
 enum class ConnectFailure {
   kNone,
+  kOther,    // deadline, abort, no route, another release of this library, …
   kRefused,  // nobody listens at the address
   kClosed,   // the connection ended during the handshake: another job, another key, or a full
              // listener
-  kOther,    // deadline, abort, no route, another release of this library, …
 };
 
 // Authenticates as the connector on `fd`, a connected non-blocking socket of any family, waiting

@@ -43,8 +43,6 @@ std::string Advice(const UniqueId& id, ConnectFailure failure, std::string_view 
 Result<SealedSocket> ConnectToRoot(const UniqueId& id, RootRequest& request,
                                    const WaitLimits& limits, std::string_view secret_source) {
   const bool fixed = id.AddressIsFixed();
-  // Returns the most telling failure: a handshake that was cut off says more than an address where
-  // nobody listens, and the latter says more than a lack of time.
   ConnectFailure telling = ConnectFailure::kOther;
   for (int attempt = 1;; ++attempt) {
     request.timeout_ms = RemainingMs(limits.deadline);
@@ -53,7 +51,7 @@ Result<SealedSocket> ConnectToRoot(const UniqueId& id, RootRequest& request,
         id.root, id.key, {Purpose::kRoot, EncodeRootRequest(request)}, limits, &failure);
     if (socket.ok()) return socket;
     const bool worth_it = failure == ConnectFailure::kRefused || failure == ConnectFailure::kClosed;
-    if (worth_it && telling != ConnectFailure::kClosed) telling = failure;
+    telling = std::max(telling, failure);
     if (!worth_it || limits.Over() || (!fixed && attempt == kConnectAttempts)) {
       Status why = std::move(socket).status().Annotate(
           fmt::format("rank {} cannot reach the root", request.rank));

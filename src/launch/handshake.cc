@@ -43,12 +43,9 @@ struct Telling {
   ConnectFailure kind = ConnectFailure::kNone;
   Status why;
 
-  static int Weight(ConnectFailure kind) {
-    return kind == ConnectFailure::kClosed ? 2 : kind == ConnectFailure::kRefused ? 1 : 0;
-  }
   // Of two failures that tell as much, the later counts.
   void Add(ConnectFailure other, Status status) {
-    if (!why.ok() && Weight(other) < Weight(kind)) return;
+    if (!why.ok() && other < kind) return;
     kind = other;
     why = std::move(status);
   }
