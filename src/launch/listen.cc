@@ -191,8 +191,9 @@ Result<UniqueFd> HoldPort(uint16_t* port) {
   return last;
 }
 
-Result<std::vector<SocketAddress>> LookUp(const std::string& host, uint16_t port) {
+Result<std::vector<SocketAddress>> LookUp(const std::string& host, uint16_t port, int flags) {
   addrinfo hints{};
+  hints.ai_flags = flags;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
   const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);

@@ -39,8 +39,8 @@ Status CheckSameUser(int fd);
 // most servers and Listen set. Connections are refused until a listener exists.
 Result<UniqueFd> HoldPort(uint16_t* port);
 
-// Looks up all addresses of `host`, each with `port`.
-Result<std::vector<SocketAddress>> LookUp(const std::string& host, uint16_t port);
+// Looks up all addresses of `host`, each with `port`. `flags` are getaddrinfo's.
+Result<std::vector<SocketAddress>> LookUp(const std::string& host, uint16_t port, int flags = 0);
 
 // Returns this host's addresses that other hosts may reach, then loopback.
 std::vector<std::string> OwnAddresses();
