@@ -17,11 +17,6 @@
 #include "sys/host.h"
 
 namespace tutti {
-namespace {
-
-const unsigned char* Unsigned(const void* data) { return static_cast<const unsigned char*>(data); }
-
-}  // namespace
 
 Key KeyFromText(std::string_view text) {
   Key key;
@@ -131,8 +126,8 @@ AuthAcceptor::State::PairPtr AuthAcceptor::State::Pair() {
 
 void AuthAcceptor::State::Admit(uint64_t number, int fd, const SocketAddress& from) {
   pending_.emplace(
-      number,
-      Pending{fd, Handshake::Accepting(key_.get(), Handshake::Chance::With(Pair())), from, false});
+      number, Pending{fd, Handshake::Accepting(key_.get(), Handshake::Randomness::With(Pair())),
+                      from, false});
   StepOne(number);
 }
 

@@ -51,7 +51,7 @@ class AuthAcceptor {
   using OnShortage = std::function<void(const Status& why)>;
 
   // Says whether handshakes agree on a secret by X25519. kNone is for a key that is itself
-  // ephemeral; connectors then have no pair either (Handshake::Chance::WithoutPair).
+  // ephemeral; connectors then have no pair either (Handshake::Randomness::WithoutPair).
   enum class Exchange { kX25519, kNone };
 
   // `name` names the listener in the log ("the root").

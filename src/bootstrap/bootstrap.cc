@@ -343,7 +343,7 @@ void DeclineAt(const Bootstrap::Options& options, const Status& why) {
 
 // Fails where the ids and this rank disagree about whether the job has a secret. Such a rank cannot
 // prove itself, and the sentence is to say so at once.
-Status CheckSecret(const Settings& settings, const Bootstrap::Options& options) {
+Status CheckIdsAgreeOnSecret(const Settings& settings, const Bootstrap::Options& options) {
   const bool has_secret = !settings.comm_key.empty();
   const auto differs = [&](const UniqueId& id) { return id.HasSecret() != has_secret; };
   if (std::none_of(options.ids.begin(), options.ids.end(), differs)) return Status::Ok();
@@ -389,7 +389,7 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
     options.deadline = Deadline::AfterSeconds(settings.init_timeout_s);
   }
   TUTTI_TRY(LocaliseIds(settings, options.ids));
-  if (const Status agreed = CheckSecret(settings, options); !agreed.ok()) {
+  if (const Status agreed = CheckIdsAgreeOnSecret(settings, options); !agreed.ok()) {
     // Reaches a root without a secret. A root with a secret counts a connection without the key.
     if (options.num_ranks > 1) DeclineAt(options, agreed);
     return agreed;

@@ -27,6 +27,12 @@ inline std::string AsText(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// Return bytes in libsodium's type.
+inline unsigned char* Unsigned(void* bytes) { return static_cast<unsigned char*>(bytes); }
+inline const unsigned char* Unsigned(const void* bytes) {
+  return static_cast<const unsigned char*>(bytes);
+}
+
 // Returns the bytes of a peer as a text for people (base/text.h).
 inline std::string PrintableText(std::span<const std::byte> bytes) {
   return Printable({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
