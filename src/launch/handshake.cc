@@ -13,6 +13,7 @@
 #include "bootstrap/wire.h"
 #include "launch/listen.h"
 #include "sys/event_loop.h"
+#include "sys/local_socket.h"
 #include "sys/tcp.h"
 
 namespace tutti::launch {

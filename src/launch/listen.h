@@ -1,6 +1,6 @@
 #pragma once
 
-// Finds addresses at which rank 0 listens for the other ranks, and makes sockets of the machine.
+// Finds addresses at which rank 0 listens for the other ranks.
 // Any thread.
 
 #include <cstdint>
@@ -22,17 +22,6 @@ Result<UniqueFd> Listen(const std::vector<uint16_t>& ports, uint16_t* port);
 // the endpoint's address alone where the address is this machine's own. For a name or a foreign
 // address, by which other machines may know this machine, the socket listens on every interface.
 Result<UniqueFd> ListenAt(const std::vector<Endpoint>& endpoints);
-
-// Connects to the local socket `name` of a process of this user or of root. A local socket is an
-// abstract Unix socket. Any user may take the name before rank 0 does; rank 0 then takes the next
-// of kLocalNames names (`name`, `name`-1, …), and those who connect pass over the sockets of other
-// users. A failure is the failure at the first name.
-Result<UniqueFd> ConnectLocal(const std::string& name);
-inline constexpr int kLocalNames = 16;
-
-// Fails where `fd` is a Unix socket whose far end belongs to another user; root is accepted.
-// Sockets of other families pass.
-Status CheckSameUser(int fd);
 
 // Keeps a free port for later listeners, any number of times. No program that asks for any port
 // gets the kept port, and no connection leaves from the port. Listeners need SO_REUSEADDR, which
