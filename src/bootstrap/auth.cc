@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "sys/bounded_listener.h"
 #include "sys/host.h"
+#include "sys/local_socket.h"
 
 namespace tutti {
 
@@ -236,6 +237,15 @@ Result<SealedSocket> ConnectAuthenticated(const SocketAddress& address, const Ke
   return AuthenticateAsConnector(std::move(connected).value(), key, hello, limits,
                                  fmt::format("authenticating with {}", address.ToString()),
                                  failure);
+}
+
+Result<SealedSocket> ConnectAuthenticatedLocally(const std::string& name, const Key& key,
+                                                 const Hello& hello, const WaitLimits& limits,
+                                                 ConnectFailure* failure) {
+  if (failure) *failure = ConnectFailure::kRefused;
+  TUTTI_ASSIGN(UniqueFd fd, ConnectLocal(name));
+  return AuthenticateAsConnector(std::move(fd), key, hello, limits,
+                                 "authenticating over the local socket", failure);
 }
 
 Result<SealedSocket> ConnectPatiently(const SocketAddress& address, const Key& key,

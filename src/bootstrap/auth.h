@@ -95,6 +95,11 @@ Result<SealedSocket> ConnectAuthenticated(const SocketAddress& address, const Ke
                                           const Hello& hello, const WaitLimits& limits,
                                           ConnectFailure* failure = nullptr);
 
+// Connects to the local socket `name` (sys/local_socket.h) and authenticates, in the same way.
+Result<SealedSocket> ConnectAuthenticatedLocally(const std::string& name, const Key& key,
+                                                 const Hello& hello, const WaitLimits& limits,
+                                                 ConnectFailure* failure = nullptr);
+
 // Connects and authenticates, and tries again when a handshake is cut off: kConnectAttempts times
 // in all, kBetweenAttemptsMs apart. The other end may have had no room for the moment.
 Result<SealedSocket> ConnectPatiently(const SocketAddress& address, const Key& key,

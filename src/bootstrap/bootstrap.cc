@@ -73,12 +73,13 @@ class BootstrapImpl final : public Bootstrap {
  private:
   Result<std::vector<Bytes>> Exchange(std::span<const std::byte> mine, Deadline deadline,
                                       const std::atomic<bool>* abort_flag);
+  void SetJobKey(const Key& random);
   Bytes DescribeSelf() const;
   Status TakeDescription(int rank, const Bytes& description);
 
   const std::shared_ptr<Endpoint> endpoint_;
   const std::shared_ptr<Membership> membership_;
-  const UniqueId key_holder_;
+  UniqueId key_holder_;
   uint64_t id_;
   uint32_t exchanges_ = 0;  // the tag of the next exchange: all ranks count alike
   PhaseTimes times_;
@@ -162,6 +163,13 @@ Bytes BootstrapImpl::DescribeSelf() const {
   return std::move(writer).Take();
 }
 
+// Gives a job that met at a local socket a key: everybody knows the key in the id of such a job.
+// All ranks learn the key of rank 0's links, and nobody else does.
+void BootstrapImpl::SetJobKey(const Key& random) {
+  if (key_holder_.LocalName().empty()) return;
+  key_holder_.key = KeyFromText({reinterpret_cast<const char*>(random.data()), random.size()});
+}
+
 Status BootstrapImpl::TakeDescription(int rank, const Bytes& description) {
   WireReader reader(description);
   PeerIdentity info;
@@ -176,6 +184,7 @@ Status BootstrapImpl::TakeDescription(int rank, const Bytes& description) {
         rank);
   }
   if (rank == 0) id_ = random;
+  if (rank == 0) SetJobKey(info.contact.key);
   endpoint_->SetPeer(rank, std::move(info));
   return Status::Ok();
 }
@@ -183,7 +192,10 @@ Status BootstrapImpl::TakeDescription(int rank, const Bytes& description) {
 // The exchange starts only when the links to all targets are open: a rank that cannot be reached is
 // then named by its neighbour, and not by a rank far away in the exchange.
 Status BootstrapImpl::Initialise(Deadline deadline) {
-  if (num_ranks() == 1) return Status::Ok();
+  if (num_ranks() == 1) {
+    SetJobKey(RandomKey());
+    return Status::Ok();
+  }
   const int64_t start_ns = NowNs();
   const std::vector<int> targets = LinkTargets(rank(), num_ranks());
   endpoint_->ExpectLinks(*membership_, LinkSources(rank(), num_ranks()));

@@ -18,14 +18,14 @@ namespace tutti::launch {
 // stores the port in *port.
 Result<UniqueFd> Listen(const std::vector<uint16_t>& ports, uint16_t* port);
 
-// Returns a socket that listens at the first free endpoint of `endpoints`. The socket listens at
-// the endpoint's address alone where the address is this machine's own. For a name or a foreign
-// address, by which other machines may know this machine, the socket listens on every interface.
+// Returns a socket that listens at the first free endpoint of `endpoints`. Where the address is
+// this machine's own, the socket listens at the address alone. For a name or a foreign address, by
+// which other machines may know this machine, the socket listens on every interface.
 Result<UniqueFd> ListenAt(const std::vector<Endpoint>& endpoints);
 
-// Keeps a free port for later listeners, any number of times. No program that asks for any port
-// gets the kept port, and no connection leaves from the port. Listeners need SO_REUSEADDR, which
-// most servers and Listen set. Connections are refused until a listener exists.
+// Keeps a free port for later listeners, any number of times. A program that asks for any port
+// never gets the kept port, and no connection leaves from the port. Listeners must set
+// SO_REUSEADDR, as Listen and most servers do. Connections are refused until a listener exists.
 Result<UniqueFd> HoldPort(uint16_t* port);
 
 // Looks up all addresses of `host`, each with `port`. `flags` are getaddrinfo's.
