@@ -131,7 +131,7 @@ class ElasticLauncher {
     Environment environment;
     secret_ = environment.Get("TUTTI_COMM_KEY");  // A person's own key stays.
     if (!secret_.empty()) {
-      TUTTI_TRY(CheckSecret(secret_, "TUTTI_COMM_KEY"));
+      TUTTI_TRY(CheckSecretLength(secret_, "TUTTI_COMM_KEY"));
     } else {
       secret_ = RandomSecret();
     }
