@@ -22,7 +22,7 @@ TEST(ErasedTest, AKeyIsOverwrittenAtItsEnd) {
   using Key = std::array<char, 32>;
   Key key;
   key.fill('k');
-  alignas(Erased<Key>) std::array<char, sizeof(Erased<Key>)> memory;
+  alignas(Erased<Key>) std::array<char, sizeof(Erased<Key>)> memory = {};
   auto* const erased = new (memory.data()) Erased<Key>(key);
   EXPECT_EQ(erased->get(), key);
   EXPECT_TRUE(Contains(memory.data(), memory.size(), 'k'));
@@ -31,7 +31,7 @@ TEST(ErasedTest, AKeyIsOverwrittenAtItsEnd) {
 }
 
 TEST(ErasedTest, AShortTextIsOverwrittenAtItsEndAndWhenItMoves) {
-  alignas(ErasedText) std::array<char, sizeof(ErasedText)> memory;
+  alignas(ErasedText) std::array<char, sizeof(ErasedText)> memory = {};
   auto* const text = new (memory.data()) ErasedText("kkkkkkkk");
   const ErasedText moved = std::move(*text);
   EXPECT_EQ(moved, "kkkkkkkk");

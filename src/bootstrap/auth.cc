@@ -13,14 +13,11 @@
 #include <utility>
 
 #include "base/log.h"
+#include "sys/bounded_listener.h"
 #include "sys/host.h"
+#include "sys/local_socket.h"
 
 namespace tutti {
-namespace {
-
-const unsigned char* Unsigned(const void* data) { return static_cast<const unsigned char*>(data); }
-
-}  // namespace
 
 Key KeyFromText(std::string_view text) {
   Key key;
@@ -55,26 +52,29 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
   State(EventLoop& loop, UniqueFd listen_fd, const Key& key, std::string name, Callback callback,
         OnShortage on_shortage, Exchange exchange)
       : loop_(loop),
-        listen_fd_(std::move(listen_fd)),
         key_{key},
         name_(std::move(name)),
         callback_(std::move(callback)),
         on_shortage_(std::move(on_shortage)),
-        exchange_(exchange) {}
+        exchange_(exchange),
+        listener_(std::make_shared<BoundedListener>(
+            loop, loop.accept_limit(), std::move(listen_fd),
+            BoundedListener::Options{
+                .name = name_,
+                .time_ns = kHandshakeTimeoutNs,
+                .on_connection = [this](auto number, int fd,
+                                        const auto& from) { Admit(number, fd, from); },
+                .on_ready = [this](auto number) { StepOne(number); },
+                .on_over = [this](auto number, auto why) { Reject(number, why); },
+                .on_shortage = [this] { TellShortage(); }})) {}
 
-  Status Start() {
-    return loop_.AddFd(listen_fd_.get(), EPOLLIN, [weak = weak_from_this()](uint32_t) {
-      if (const auto self = weak.lock()) self->AcceptSome();
-    });
-  }
+  Status Start() { return listener_->Start(); }
 
   void Close() {
     closed_ = true;
-    loop_.CancelTimer(pause_timer_);
     loop_.CancelTimer(pair_timer_);
-    if (listen_fd_.valid()) loop_.RemoveFd(listen_fd_.get());
-    listen_fd_.Reset();
-    while (!pending_.empty()) Drop(pending_.begin()->first);
+    listener_->Close();
+    pending_.clear();
     // `callback_` stays: it may be running.
   }
 
@@ -82,97 +82,37 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
 
  private:
   struct Pending {
-    UniqueFd fd;
+    int fd;  // of the listener
     Handshake handshake;
     SocketAddress from;
-    EventLoop::TimerId timer;
-    AcceptLimit::Number place;
     bool writing;
   };
   using PairPtr = std::shared_ptr<const EphemeralPair>;
 
-  void AcceptSome();
-  void PauseAccepting(int64_t pause_ns);
   void TellShortage();
   PairPtr Pair();
-  void Admit(UniqueFd fd, const SocketAddress& from);
+  void Admit(uint64_t number, int fd, const SocketAddress& from);
   void StepOne(uint64_t number);
   void Reject(uint64_t number, std::string_view why);
-  UniqueFd Drop(uint64_t number);
 
   EventLoop& loop_;
-  UniqueFd listen_fd_;
   const SecretKey key_;
   const std::string name_;
   const Callback callback_;
   const OnShortage on_shortage_;  // may be empty
   const Exchange exchange_;
-  std::map<uint64_t, Pending> pending_;  // The key is the number of the arrival.
-  uint64_t next_number_ = 1;
-  EventLoop::TimerId pause_timer_ = 0;
+  const std::shared_ptr<BoundedListener> listener_;
+  std::map<BoundedListener::Number, Pending> pending_;
   PairPtr pair_;  // null until a connection comes, and after kLongestPairNs
   EventLoop::TimerId pair_timer_ = 0;
   bool closed_ = false;
   std::atomic<uint64_t> rejected_{0};
   int64_t last_log_ns_ = 0;
-  int failed_accepts_ = 0;  // without a success in between
 };
 
-void AuthAcceptor::State::AcceptSome() {
-  // Accepts a bounded number at a time, so that a flood leaves the loop time for other connections.
-  for (int i = 0; i < 64 && !closed_; ++i) {
-    constexpr int64_t kLookAgainNs = 5'000'000;
-    if (!loop_.accept_limit().Admits(kGraceNs)) {
-      PauseAccepting(kLookAgainNs);
-      return;
-    }
-    SocketAddress from;
-    int error = 0;
-    Result<UniqueFd> accepted = Accept(listen_fd_.get(), &from, &error);
-    if (!accepted.ok()) {
-      AcceptLimit& limit = loop_.accept_limit();
-      if (error == EMFILE || error == ENFILE) {
-        if (limit.ReleaseReserve()) continue;
-        if (limit.FirstHad(kGraceNs) && limit.CloseFirst()) continue;
-        if (limit.size() > 0) {
-          PauseAccepting(kLookAgainNs);
-          return;
-        }
-      }
-      TellShortage();
-      constexpr int64_t kShortageNs = 100'000'000;
-      PauseAccepting(kShortageNs);
-      return;
-    }
-    failed_accepts_ = 0;
-    if (!accepted->valid()) return;
-    Admit(std::move(accepted).value(), from);
-  }
-}
-
-// Warns once. A program may need its descriptors for a moment only; a lasting shortage is told to
-// the owner.
 void AuthAcceptor::State::TellShortage() {
-  constexpr int kLasting = 5;
-  ++failed_accepts_;
-  if (failed_accepts_ == kLasting && on_shortage_)
+  if (on_shortage_ && !closed_)
     on_shortage_(NoDescriptorsError(fmt::format("{} cannot accept connections", name_)));
-  if (failed_accepts_ > 1) return;
-  TUTTI_WARN(
-      "{} cannot accept connections for the moment: the process has too many open files "
-      "(raise `ulimit -n`) or the host is short of memory",
-      name_);
-}
-
-// Without room the listening socket stays readable, and a loop that looked again at once would burn
-// a core.
-void AuthAcceptor::State::PauseAccepting(int64_t pause_ns) {
-  if (!loop_.ModifyFd(listen_fd_.get(), 0).ok()) return;
-  pause_timer_ = loop_.AddTimer(pause_ns, [weak = weak_from_this()] {
-    const auto self = weak.lock();
-    if (!self || self->closed_) return;
-    [[maybe_unused]] const Status status = self->loop_.ModifyFd(self->listen_fd_.get(), EPOLLIN);
-  });
 }
 
 // Handshakes under way keep the pair that they began with.
@@ -185,29 +125,10 @@ AuthAcceptor::State::PairPtr AuthAcceptor::State::Pair() {
   return pair_;
 }
 
-// Each connection is known by a number, because its descriptor may be reused while a timer or an
-// event of the connection is still on its way.
-void AuthAcceptor::State::Admit(UniqueFd fd, const SocketAddress& from) {
-  const uint64_t number = next_number_++;
-  const auto weak = weak_from_this();
-  const int raw_fd = fd.get();
-  const EventLoop::TimerId timer = loop_.AddTimer(kHandshakeTimeoutNs, [weak, number] {
-    if (const auto self = weak.lock()) self->Reject(number, "it said too little in time");
-  });
-  const AcceptLimit::Number place = loop_.accept_limit().Enter([weak, number] {
-    if (const auto self = weak.lock()) self->Reject(number, "too many others wait");
-  });
+void AuthAcceptor::State::Admit(uint64_t number, int fd, const SocketAddress& from) {
   pending_.emplace(
-      number,
-      Pending{std::move(fd), Handshake::Accepting(key_.get(), Handshake::Chance::With(Pair())),
-              from, timer, place, false});
-  const Status added = loop_.AddFd(raw_fd, EPOLLIN, [weak, number](uint32_t) {
-    if (const auto self = weak.lock()) self->StepOne(number);
-  });
-  if (!added.ok()) {
-    Reject(number, added.message());
-    return;
-  }
+      number, Pending{fd, Handshake::Accepting(key_.get(), Handshake::Randomness::With(Pair())),
+                      from, false});
   StepOne(number);
 }
 
@@ -217,7 +138,7 @@ void AuthAcceptor::State::StepOne(uint64_t number) {
   const auto found = pending_.find(number);
   if (found == pending_.end()) return;
   Pending& pending = found->second;
-  const Result<Progress> step = pending.handshake.Step(pending.fd.get());
+  const Result<Progress> step = pending.handshake.Step(pending.fd);
   if (!step.ok()) {
     Reject(number, step.status().message());
     return;
@@ -226,19 +147,19 @@ void AuthAcceptor::State::StepOne(uint64_t number) {
     const bool writing = pending.handshake.WantsToWrite();
     if (writing == pending.writing) return;
     pending.writing = writing;
-    const Status changed = loop_.ModifyFd(pending.fd.get(), writing ? EPOLLOUT : EPOLLIN);
+    const Status changed = loop_.ModifyFd(pending.fd, writing ? EPOLLOUT : EPOLLIN);
     if (!changed.ok()) Reject(number, changed.message());
     return;
   }
   const Handshake handshake = std::move(pending.handshake);
   const SocketAddress from = pending.from;
-  SealedSocket socket = handshake.Seal(Drop(number));
+  pending_.erase(found);
+  SealedSocket socket = handshake.Seal(listener_->Take(number));
   MakeRoomBeyond(socket.fd());
   const bool is_last = !loop_.accept_limit().RestoreReserve();
   const auto self = shared_from_this();  // the callback may destroy the acceptor
   callback_(std::move(socket), handshake.hello(), from);
-  if (is_last && on_shortage_ && !closed_)
-    on_shortage_(NoDescriptorsError(fmt::format("{} cannot accept connections", name_)));
+  if (is_last) TellShortage();
 }
 
 void AuthAcceptor::State::Reject(uint64_t number, std::string_view why) {
@@ -252,18 +173,8 @@ void AuthAcceptor::State::Reject(uint64_t number, std::string_view why) {
     TUTTI_INFO(kLogBootstrap, "{}: a connection from {} was turned away: {} ({} so far)", name_,
                found->second.from.ToString(), why, count);
   }
-  Drop(number).Reset();
-  loop_.accept_limit().RestoreReserve();
-}
-
-UniqueFd AuthAcceptor::State::Drop(uint64_t number) {
-  const auto found = pending_.find(number);
-  loop_.CancelTimer(found->second.timer);
-  loop_.accept_limit().Leave(found->second.place);
-  loop_.RemoveFd(found->second.fd.get());
-  UniqueFd fd = std::move(found->second.fd);
   pending_.erase(found);
-  return fd;
+  listener_->Drop(number);
 }
 
 AuthAcceptor::AuthAcceptor(EventLoop& loop, std::shared_ptr<State> state)
@@ -326,6 +237,15 @@ Result<SealedSocket> ConnectAuthenticated(const SocketAddress& address, const Ke
   return AuthenticateAsConnector(std::move(connected).value(), key, hello, limits,
                                  fmt::format("authenticating with {}", address.ToString()),
                                  failure);
+}
+
+Result<SealedSocket> ConnectAuthenticatedLocally(const std::string& name, const Key& key,
+                                                 const Hello& hello, const WaitLimits& limits,
+                                                 ConnectFailure* failure) {
+  if (failure) *failure = ConnectFailure::kRefused;
+  TUTTI_ASSIGN(UniqueFd fd, ConnectLocal(name));
+  return AuthenticateAsConnector(std::move(fd), key, hello, limits,
+                                 "authenticating over the local socket", failure);
 }
 
 Result<SealedSocket> ConnectPatiently(const SocketAddress& address, const Key& key,

@@ -32,17 +32,11 @@ inline uint64_t RandomU64() { return Random<uint64_t>(); }
 
 // Authenticates the connectors of a listening socket. Silent, slow or foreign connections, however
 // many, only raise a counter: each connection has kHandshakeTimeoutNs, and the accept limit of the
-// loop (sys/accept_limit.h) bounds their number over all its listening sockets. At the limit the
-// oldest connection is closed, but not before kGraceNs have passed since its arrival. Until then
-// newcomers wait in the kernel's queue, so ranks that arrive all at once do not push one another
-// out.
+// loop bounds their number over all its listening sockets (sys/bounded_listener.h).
 class AuthAcceptor {
  public:
   // A proof takes milliseconds; ranks far more numerous than the cores may need seconds.
   static constexpr int64_t kHandshakeTimeoutNs = 20'000'000'000;
-  // Many times the duration of a proof between hosts. When a flood of connections fills the room,
-  // hundreds of connections a second still get through, ranks among them.
-  static constexpr int64_t kGraceNs = 200'000'000;
   // The acceptor uses an ephemeral pair for this long, then erases the pair. One pair for many
   // handshakes keeps strangers from costing an operation on the curve for each connection.
   static constexpr int64_t kLongestPairNs = 60'000'000'000;
@@ -57,7 +51,7 @@ class AuthAcceptor {
   using OnShortage = std::function<void(const Status& why)>;
 
   // Says whether handshakes agree on a secret by X25519. kNone is for a key that is itself
-  // ephemeral; connectors then have no pair either (Handshake::Chance::WithoutPair).
+  // ephemeral; connectors then have no pair either (Handshake::Randomness::WithoutPair).
   enum class Exchange { kX25519, kNone };
 
   // `name` names the listener in the log ("the root").
@@ -80,13 +74,14 @@ class AuthAcceptor {
   std::shared_ptr<State> state_;
 };
 
-// Says why ConnectAuthenticated failed, for callers that may try again.
+// Says why ConnectAuthenticated failed, for callers that may try again. Of the failures of several
+// attempts, the greatest tells most.
 enum class ConnectFailure {
   kNone,
+  kOther,    // deadline, abort, no route, another release of this library, …
   kRefused,  // nobody listens at the address
   kClosed,   // the connection ended during the handshake: another job, another key, or a full
              // listener
-  kOther,    // deadline, abort, no route, another release of this library, …
 };
 
 // Authenticates as the connector on `fd`, a connected non-blocking socket of any family, waiting
@@ -99,6 +94,11 @@ Result<SealedSocket> AuthenticateAsConnector(UniqueFd fd, const Key& key, const 
 Result<SealedSocket> ConnectAuthenticated(const SocketAddress& address, const Key& key,
                                           const Hello& hello, const WaitLimits& limits,
                                           ConnectFailure* failure = nullptr);
+
+// Connects to the local socket `name` (sys/local_socket.h) and authenticates, in the same way.
+Result<SealedSocket> ConnectAuthenticatedLocally(const std::string& name, const Key& key,
+                                                 const Hello& hello, const WaitLimits& limits,
+                                                 ConnectFailure* failure = nullptr);
 
 // Connects and authenticates, and tries again when a handshake is cut off: kConnectAttempts times
 // in all, kBetweenAttemptsMs apart. The other end may have had no room for the moment.

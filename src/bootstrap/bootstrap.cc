@@ -73,12 +73,13 @@ class BootstrapImpl final : public Bootstrap {
  private:
   Result<std::vector<Bytes>> Exchange(std::span<const std::byte> mine, Deadline deadline,
                                       const std::atomic<bool>* abort_flag);
+  void SetJobKey(const Key& random);
   Bytes DescribeSelf() const;
   Status TakeDescription(int rank, const Bytes& description);
 
   const std::shared_ptr<Endpoint> endpoint_;
   const std::shared_ptr<Membership> membership_;
-  const UniqueId key_holder_;
+  UniqueId key_holder_;
   uint64_t id_;
   uint32_t exchanges_ = 0;  // the tag of the next exchange: all ranks count alike
   PhaseTimes times_;
@@ -162,6 +163,13 @@ Bytes BootstrapImpl::DescribeSelf() const {
   return std::move(writer).Take();
 }
 
+// Gives a job that met at a local socket a key: everybody knows the key in the id of such a job.
+// All ranks learn the key of rank 0's links, and nobody else does.
+void BootstrapImpl::SetJobKey(const Key& random) {
+  if (key_holder_.LocalName().empty()) return;
+  key_holder_.key = KeyFromText({reinterpret_cast<const char*>(random.data()), random.size()});
+}
+
 Status BootstrapImpl::TakeDescription(int rank, const Bytes& description) {
   WireReader reader(description);
   PeerIdentity info;
@@ -176,6 +184,7 @@ Status BootstrapImpl::TakeDescription(int rank, const Bytes& description) {
         rank);
   }
   if (rank == 0) id_ = random;
+  if (rank == 0) SetJobKey(info.contact.key);
   endpoint_->SetPeer(rank, std::move(info));
   return Status::Ok();
 }
@@ -183,7 +192,10 @@ Status BootstrapImpl::TakeDescription(int rank, const Bytes& description) {
 // The exchange starts only when the links to all targets are open: a rank that cannot be reached is
 // then named by its neighbour, and not by a rank far away in the exchange.
 Status BootstrapImpl::Initialise(Deadline deadline) {
-  if (num_ranks() == 1) return Status::Ok();
+  if (num_ranks() == 1) {
+    SetJobKey(RandomKey());
+    return Status::Ok();
+  }
   const int64_t start_ns = NowNs();
   const std::vector<int> targets = LinkTargets(rank(), num_ranks());
   endpoint_->ExpectLinks(*membership_, LinkSources(rank(), num_ranks()));
@@ -343,7 +355,7 @@ void DeclineAt(const Bootstrap::Options& options, const Status& why) {
 
 // Fails where the ids and this rank disagree about whether the job has a secret. Such a rank cannot
 // prove itself, and the sentence is to say so at once.
-Status CheckSecret(const Settings& settings, const Bootstrap::Options& options) {
+Status CheckIdsAgreeOnSecret(const Settings& settings, const Bootstrap::Options& options) {
   const bool has_secret = !settings.comm_key.empty();
   const auto differs = [&](const UniqueId& id) { return id.HasSecret() != has_secret; };
   if (std::none_of(options.ids.begin(), options.ids.end(), differs)) return Status::Ok();
@@ -389,7 +401,7 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
     options.deadline = Deadline::AfterSeconds(settings.init_timeout_s);
   }
   TUTTI_TRY(LocaliseIds(settings, options.ids));
-  if (const Status agreed = CheckSecret(settings, options); !agreed.ok()) {
+  if (const Status agreed = CheckIdsAgreeOnSecret(settings, options); !agreed.ok()) {
     // Reaches a root without a secret. A root with a secret counts a connection without the key.
     if (options.num_ranks > 1) DeclineAt(options, agreed);
     return agreed;

@@ -16,11 +16,6 @@ namespace {
 constexpr std::string_view kChallengeMagic = "TUTTIHS2";
 constexpr size_t kMagicFamilyBytes = 7;
 
-unsigned char* Unsigned(std::byte* at) { return reinterpret_cast<unsigned char*>(at); }
-const unsigned char* Unsigned(const std::byte* at) {
-  return reinterpret_cast<const unsigned char*>(at);
-}
-
 Bytes HelloBlock(const Hello& hello) {
   WireWriter writer;
   writer.U8(static_cast<uint8_t>(hello.purpose));
@@ -40,29 +35,29 @@ constexpr std::array<unsigned char, crypto_aead_chacha20poly1305_ietf_NPUBBYTES>
 
 }  // namespace
 
-Handshake::Chance Handshake::Chance::With(std::shared_ptr<const EphemeralPair> pair) {
+Handshake::Randomness Handshake::Randomness::With(std::shared_ptr<const EphemeralPair> pair) {
   return {std::move(pair), Random<Nonce>()};
 }
 
-Handshake::Chance Handshake::Chance::Fresh() {
+Handshake::Randomness Handshake::Randomness::Fresh() {
   return With(std::make_shared<EphemeralPair>(EphemeralPair::Fresh()));
 }
 
-Handshake Handshake::Connecting(const Key& key, const Hello& hello, Chance chance) {
-  Handshake result(key, std::move(chance), Stage::kAwaitChallenge);
+Handshake Handshake::Connecting(const Key& key, const Hello& hello, Randomness randomness) {
+  Handshake result(key, std::move(randomness), Stage::kAwaitChallenge);
   result.connects_ = true;
   const Bytes block = HelloBlock(hello);
   std::copy(block.begin(), block.end(), result.hello_block_.begin());
   return result;
 }
 
-Handshake Handshake::Accepting(const Key& key, Chance chance) {
-  Handshake result(key, std::move(chance), Stage::kAwaitProof);
+Handshake Handshake::Accepting(const Key& key, Randomness randomness) {
+  Handshake result(key, std::move(randomness), Stage::kAwaitProof);
   const auto put = [&](size_t at, std::span<const std::byte> bytes) {
     std::copy(bytes.begin(), bytes.end(), result.Part(at, bytes.size()).begin());
   };
   put(0, AsBytes(kChallengeMagic));
-  put(kAcceptorNonceAt, result.chance_.nonce);
+  put(kAcceptorNonceAt, result.randomness_.nonce);
   const Key public_key = result.PublicKey();
   put(kAcceptorKeyAt, std::as_bytes(std::span(public_key)));
   result.Queue(result.Part(0, kChallengeBytes));
@@ -132,10 +127,10 @@ Status Handshake::CheckMagic() const {
 // An end without a pair computes with a secret of zero, and an end with a pair refuses the key of
 // an end without a pair, a point of low order.
 Status Handshake::Agree(size_t their_key_at) {
-  if (!chance_.pair) return Status::Ok();
+  if (!randomness_.pair) return Status::Ok();
   Key theirs;
   std::memcpy(theirs.data(), transcript_.data() + their_key_at, theirs.size());
-  std::optional<SecretKey> shared = chance_.pair->Agree(theirs);
+  std::optional<SecretKey> shared = randomness_.pair->Agree(theirs);
   if (!shared) return RemoteError("the other end sent an ephemeral key of low order");
   shared_ = *shared;
   return Status::Ok();
@@ -167,7 +162,7 @@ Status Handshake::OpenHello() {
 
 Status Handshake::TakeChallenge() {
   std::memcpy(transcript_.data(), in_.data(), kChallengeBytes);
-  std::memcpy(transcript_.data() + kConnectorNonceAt, chance_.nonce.data(), kNonceBytes);
+  std::memcpy(transcript_.data() + kConnectorNonceAt, randomness_.nonce.data(), kNonceBytes);
   std::memcpy(transcript_.data() + kConnectorKeyAt, PublicKey().data(), kKeyBytes);
   TUTTI_TRY(Agree(kAcceptorKeyAt));
   SealHello();

@@ -70,16 +70,17 @@ class Handshake {
   // nonces keep the keys of the handshakes apart. Without a pair, on both sides, the ephemeral keys
   // and the shared secret are zero: enough for a key that is itself ephemeral, such as the key of
   // a rank's links (root_messages.h).
-  struct Chance {
+  struct Randomness {
     std::shared_ptr<const EphemeralPair> pair;  // may be null
     Nonce nonce;
-    static Chance With(std::shared_ptr<const EphemeralPair> pair);
-    static Chance Fresh();
-    static Chance WithoutPair() { return With(nullptr); }
+    static Randomness With(std::shared_ptr<const EphemeralPair> pair);
+    static Randomness Fresh();
+    static Randomness WithoutPair() { return With(nullptr); }
   };
 
-  static Handshake Connecting(const Key& key, const Hello& hello, Chance chance = Chance::Fresh());
-  static Handshake Accepting(const Key& key, Chance chance = Chance::Fresh());
+  static Handshake Connecting(const Key& key, const Hello& hello,
+                              Randomness randomness = Randomness::Fresh());
+  static Handshake Accepting(const Key& key, Randomness randomness = Randomness::Fresh());
 
   // Goes as far as it can without waiting; kDone at the end. A failure is final: close the
   // connection. The failure is InvalidUsage where another release of this library is at the other
@@ -109,10 +110,10 @@ class Handshake {
   static constexpr size_t kProofBytes = kTranscriptBytes - kChallengeBytes + kMacBytes;
   enum class Stage { kAwaitChallenge, kAwaitProof, kAwaitWelcome, kSendLast, kDone };
 
-  Handshake(const Key& key, Chance chance, Stage stage)
-      : key_{key}, chance_(std::move(chance)), stage_(stage) {}
+  Handshake(const Key& key, Randomness randomness, Stage stage)
+      : key_{key}, randomness_(std::move(randomness)), stage_(stage) {}
   Status CheckMagic() const;
-  Key PublicKey() const { return chance_.pair ? chance_.pair->public_key() : Key{}; }
+  Key PublicKey() const { return randomness_.pair ? randomness_.pair->public_key() : Key{}; }
   Status Agree(size_t their_key_at);
   void SealHello();
   Status OpenHello();
@@ -130,7 +131,7 @@ class Handshake {
   void QueueMac(const SecretKey& mac);
 
   SecretKey key_;
-  Chance chance_;
+  Randomness randomness_;
   Stage stage_;
   bool connects_ = false;
   SecretKey shared_;  // zero until the other end's ephemeral key has come

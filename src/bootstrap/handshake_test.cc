@@ -101,13 +101,13 @@ TEST(HandshakeTest, BothProveAndTheHelloArrives) {
 // Ends without pairs agree among themselves, and an end with a pair refuses an end without a pair.
 TEST(HandshakeTest, BothOrNeitherHaveAPair) {
   const Key key = RandomKey();
-  const auto chance = [](bool has_pair) {
-    return has_pair ? Handshake::Chance::Fresh() : Handshake::Chance::WithoutPair();
+  const auto randomness = [](bool has_pair) {
+    return has_pair ? Handshake::Randomness::Fresh() : Handshake::Randomness::WithoutPair();
   };
   for (const bool connector : {false, true}) {
     for (const bool acceptor : {false, true}) {
-      Middle middle(Handshake::Connecting(key, {Purpose::kLink, {}}, chance(connector)),
-                    Handshake::Accepting(key, chance(acceptor)));
+      Middle middle(Handshake::Connecting(key, {Purpose::kLink, {}}, randomness(connector)),
+                    Handshake::Accepting(key, randomness(acceptor)));
       middle.Run();
       EXPECT_EQ(Done(middle.connected), connector == acceptor);
       EXPECT_EQ(Done(middle.accepted), connector == acceptor);
@@ -124,10 +124,11 @@ Key Ascending(uint8_t first) {
   return key;
 }
 
-Handshake::Chance FixedChance(uint8_t nonce, uint8_t secret) {
-  Handshake::Chance chance = {std::make_shared<EphemeralPair>(SecretKey{Ascending(secret)}), {}};
-  std::memcpy(chance.nonce.data(), Ascending(nonce).data(), chance.nonce.size());
-  return chance;
+Handshake::Randomness FixedRandomness(uint8_t nonce, uint8_t secret) {
+  Handshake::Randomness randomness = {std::make_shared<EphemeralPair>(SecretKey{Ascending(secret)}),
+                                      {}};
+  std::memcpy(randomness.nonce.data(), Ascending(nonce).data(), randomness.nonce.size());
+  return randomness;
 }
 
 std::string Hex(std::span<const std::byte> bytes) {
@@ -149,8 +150,8 @@ std::string HashOf(const Bytes& bytes) {
 TEST(HandshakeTest, FixedKeysAndNoncesGiveTheseBytes) {
   const Key key = Ascending(0);
   Middle middle(
-      Handshake::Connecting(key, {Purpose::kLink, ToBytes("hello")}, FixedChance(0x40, 0x80)),
-      Handshake::Accepting(key, FixedChance(0x20, 0x60)));
+      Handshake::Connecting(key, {Purpose::kLink, ToBytes("hello")}, FixedRandomness(0x40, 0x80)),
+      Handshake::Accepting(key, FixedRandomness(0x20, 0x60)));
   middle.Run();
   ASSERT_TRUE(Done(middle.connected) && Done(middle.accepted));
   const Bytes challenge(middle.to_connector.begin(), middle.to_connector.begin() + kChallengeBytes);
@@ -214,12 +215,12 @@ TEST(HandshakeTest, AnOldProofDoesNotOpenANewConnection) {
   const Key key = RandomKey();
   const auto pair = std::make_shared<EphemeralPair>(EphemeralPair::Fresh());
   Middle first(Handshake::Connecting(key, {Purpose::kData, {}}),
-               Handshake::Accepting(key, Handshake::Chance::With(pair)));
+               Handshake::Accepting(key, Handshake::Randomness::With(pair)));
   first.Run();
   ASSERT_TRUE(Done(first.accepted));
   // The acceptor still has the same ephemeral pair; its nonce differs.
   const Ends second = NewEnds();
-  auto fresh = Handshake::Accepting(key, Handshake::Chance::With(pair));
+  auto fresh = Handshake::Accepting(key, Handshake::Randomness::With(pair));
   Write(second.a.get(), first.to_acceptor);
   EXPECT_FALSE(StepAll(fresh, second.b.get()).ok());
 }
@@ -227,12 +228,12 @@ TEST(HandshakeTest, AnOldProofDoesNotOpenANewConnection) {
 TEST(HandshakeTest, AnOldChallengeAndWelcomeDoNotConvinceANewConnector) {
   const Key key = RandomKey();
   const auto pair = std::make_shared<EphemeralPair>(EphemeralPair::Fresh());
-  Middle first(Handshake::Connecting(key, {Purpose::kData, {}}, Handshake::Chance::With(pair)),
+  Middle first(Handshake::Connecting(key, {Purpose::kData, {}}, Handshake::Randomness::With(pair)),
                Handshake::Accepting(key));
   first.Run();
   ASSERT_TRUE(Done(first.connected));
   const Ends second = NewEnds();
-  auto fresh = Handshake::Connecting(key, {Purpose::kData, {}}, Handshake::Chance::With(pair));
+  auto fresh = Handshake::Connecting(key, {Purpose::kData, {}}, Handshake::Randomness::With(pair));
   Write(second.a.get(), first.to_connector);
   EXPECT_FALSE(StepAll(fresh, second.b.get()).ok());
 }
@@ -257,12 +258,12 @@ TEST(HandshakeTest, AProofForOneChallengeDoesNotAnswerAnother) {
 TEST(HandshakeTest, AChangedBitEndsTheHandshake) {
   const Key key = RandomKey();
   const auto pair = std::make_shared<EphemeralPair>(EphemeralPair::Fresh());
-  const auto chance = [&] { return Handshake::Chance::With(pair); };
+  const auto randomness = [&] { return Handshake::Randomness::With(pair); };
   for (size_t at = 0; at < kChallengeBytes + kProofBytes + kWelcomeBytes; at += 3) {
     const Ends left = NewEnds();
     const Ends right = NewEnds();
-    auto connecting = Handshake::Connecting(key, {Purpose::kData, ToBytes("h")}, chance());
-    auto accepting = Handshake::Accepting(key, chance());
+    auto connecting = Handshake::Connecting(key, {Purpose::kData, ToBytes("h")}, randomness());
+    auto accepting = Handshake::Accepting(key, randomness());
     size_t passed = 0;
     const auto pass = [&](int from, int to) {
       Bytes bytes = ReadAvailable(from);
@@ -329,8 +330,9 @@ TEST(HandshakeTest, ConnectionsWithTheSamePairsHaveKeysOfTheirOwn) {
   std::vector<SealedSocket> receivers;
   std::vector<UniqueFd> wires;
   for (int i = 0; i < 2; ++i) {
-    Middle middle(Handshake::Connecting(key, {Purpose::kData, {}}, Handshake::Chance::With(pair)),
-                  Handshake::Accepting(key, Handshake::Chance::With(pair)));
+    Middle middle(
+        Handshake::Connecting(key, {Purpose::kData, {}}, Handshake::Randomness::With(pair)),
+        Handshake::Accepting(key, Handshake::Randomness::With(pair)));
     middle.Run();
     ASSERT_TRUE(Done(middle.connected) && Done(middle.accepted));
     SealedSocket sender = middle.connecting.Seal(std::move(middle.left.a));

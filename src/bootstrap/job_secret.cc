@@ -27,8 +27,7 @@ Key Hash(const SecretKey& key, std::string_view first, std::string_view second) 
   Key result;
   Erased<crypto_generichash_state> state;
   const auto add = [&](std::string_view text) {
-    crypto_generichash_update(&state.get(), reinterpret_cast<const unsigned char*>(text.data()),
-                              text.size());
+    crypto_generichash_update(&state.get(), Unsigned(text.data()), text.size());
   };
   crypto_generichash_init(&state.get(), key.get().data(), key.get().size(), result.size());
   add(first);
@@ -40,7 +39,7 @@ Key Hash(const SecretKey& key, std::string_view first, std::string_view second) 
 SecretKey Stretch(std::string_view secret) {
   SecretKey key;
   if (crypto_pwhash(key.get().data(), key.get().size(), secret.data(), secret.size(),
-                    reinterpret_cast<const unsigned char*>(kSalt.data()), kPasses, kMemoryBytes,
+                    Unsigned(kSalt.data()), kPasses, kMemoryBytes,
                     crypto_pwhash_ALG_ARGON2ID13) != 0) {
     throw std::bad_alloc();  // the only way in which the function fails
   }

@@ -141,7 +141,7 @@ void Links::StartAttempt(const LinkPtr& link) {
   link->stage = Link::Stage::kConnecting;
   link->handshake =
       Handshake::Connecting(contact.key, LinkHello(options_.rank, link->peer, options_.num_ranks),
-                            Handshake::Chance::WithoutPair());
+                            Handshake::Randomness::WithoutPair());
   int error = 0;
   const auto connect = [&]() -> Status {
     TUTTI_ASSIGN(link->connecting, StartConnect(contact.address, &error));

@@ -17,6 +17,7 @@
 #include "bootstrap/auth.h"
 #include "bootstrap/job_secret.h"
 #include "bootstrap/root_messages.h"
+#include "sys/local_socket.h"
 #include "sys/network_interface.h"
 
 namespace tutti {
@@ -166,7 +167,7 @@ Status RootServer::Start(UniqueFd listen_fd, const Key& key, const std::string& 
 // The first request defines the job. Every later request is checked against it, and decides nothing
 // but its own rank's part.
 void RootServer::OnConnection(SealedSocket socket, const Hello& hello, const SocketAddress& from) {
-  Result<RootRequest> request = hello.purpose == Purpose::kRoot
+  Result<RootRequest> request = hello.purpose == Purpose::kRoot && CheckSameUser(socket.fd()).ok()
                                     ? ParseRootRequest(hello.payload)
                                     : RemoteError("the connection is not for a root");
   if (!request.ok()) {
@@ -419,13 +420,15 @@ Result<UniqueId> FixedId(const Settings& settings) {
         "know it beforehand",
         settings.comm_id);
   }
-  TUTTI_TRY(CheckMeetingOverTcp(settings.comm_key, settings.insecure,
-                                fmt::format("NCCL_COMM_ID={}", settings.comm_id)));
   id.flags = settings.comm_key.empty() ? UniqueId::kNoKey : UniqueId::kKeyFromSetting;
   id.key = WithSecret(KeyFromText(fmt::format("fixed address, port {}", id.root.port)),
                       settings.comm_key, "fixed address");
   // The key is the same on every rank, under any name of the address.
   std::memcpy(&id.id, id.key.data(), sizeof(id.id));
+  if (id.LocalName().empty()) {
+    TUTTI_TRY(CheckMeetingOverTcp(settings.comm_key, settings.insecure,
+                                  fmt::format("NCCL_COMM_ID={}", settings.comm_id)));
+  }
   return id;
 }
 
@@ -459,7 +462,8 @@ Status Root::StartAt(EventLoop& loop, const UniqueId& id, const Settings& settin
   for (;;) {
     SocketAddress address = id.root;
     int error = 0;
-    Result<UniqueFd> listen_fd = Listen(address, {}, &error);
+    Result<UniqueFd> listen_fd =
+        id.LocalName().empty() ? Listen(address, {}, &error) : ListenLocal(id.LocalName(), &error);
     if (listen_fd.ok()) {
       return std::make_shared<RootServer>(loop, settings.secret_source)
           ->Start(std::move(listen_fd).value(), id.key,

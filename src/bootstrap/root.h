@@ -30,8 +30,9 @@ namespace tutti {
 class Root {
  public:
   // Returns the id for ncclGetUniqueId. Starts a root on `loop`, except with NCCL_COMM_ID, where
-  // the id has only the address and rank 0 starts the root itself (Bootstrap::Create does). A
-  // job with NCCL_COMM_ID and without a secret is refused, or warned of under TUTTI_INSECURE. Until
+  // the id has only the address and rank 0 starts the root itself (Bootstrap::Create does). A job
+  // with NCCL_COMM_ID and without a secret meets at a local socket where the address is loopback;
+  // else the job is refused, or warned of under TUTTI_INSECURE. Until
   // a rank asks the root, the root counts in `unasked` (null: no limit), a counter of the loop's
   // thread that must outlive the loop. At the limit the root that has waited longest ends, so a
   // program that makes ids in vain keeps descriptors for itself.

@@ -19,6 +19,9 @@ uint32_t RemainingMs(Deadline deadline) {
 // not there yet.
 std::string Advice(const UniqueId& id, ConnectFailure failure, std::string_view secret_source) {
   const bool fixed = id.AddressIsFixed();
+  if (!id.LocalName().empty()) {
+    return "is rank 0 running on this machine, as a process of this user and without a secret?";
+  }
   if (failure == ConnectFailure::kRefused && fixed) {
     return "is rank 0 running on the host of NCCL_COMM_ID?";
   }
@@ -38,22 +41,27 @@ std::string Advice(const UniqueId& id, ConnectFailure failure, std::string_view 
          "TUTTI_PORT_RANGE)";
 }
 
+Result<SealedSocket> ConnectOnce(const UniqueId& id, const RootRequest& request,
+                                 const WaitLimits& limits, ConnectFailure* failure = nullptr) {
+  const Hello hello = {Purpose::kRoot, EncodeRootRequest(request)};
+  const std::string local = id.LocalName();
+  return local.empty() ? ConnectAuthenticated(id.root, id.key, hello, limits, failure)
+                       : ConnectAuthenticatedLocally(local, id.key, hello, limits, failure);
+}
+
 // A root at a fixed address may come up later than its ranks, so such a root is tried until the
 // deadline.
 Result<SealedSocket> ConnectToRoot(const UniqueId& id, RootRequest& request,
                                    const WaitLimits& limits, std::string_view secret_source) {
   const bool fixed = id.AddressIsFixed();
-  // Returns the most telling failure: a handshake that was cut off says more than an address where
-  // nobody listens, and the latter says more than a lack of time.
   ConnectFailure telling = ConnectFailure::kOther;
   for (int attempt = 1;; ++attempt) {
     request.timeout_ms = RemainingMs(limits.deadline);
     ConnectFailure failure = ConnectFailure::kNone;
-    Result<SealedSocket> socket = ConnectAuthenticated(
-        id.root, id.key, {Purpose::kRoot, EncodeRootRequest(request)}, limits, &failure);
+    Result<SealedSocket> socket = ConnectOnce(id, request, limits, &failure);
     if (socket.ok()) return socket;
     const bool worth_it = failure == ConnectFailure::kRefused || failure == ConnectFailure::kClosed;
-    if (worth_it && telling != ConnectFailure::kClosed) telling = failure;
+    telling = std::max(telling, failure);
     if (!worth_it || limits.Over() || (!fixed && attempt == kConnectAttempts)) {
       Status why = std::move(socket).status().Annotate(
           fmt::format("rank {} cannot reach the root", request.rank));
@@ -81,8 +89,7 @@ Result<RootAnswer> ReadAnswer(SealedSocket& socket, const WaitLimits& limits) {
 Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
   const WaitLimits brief = limits.Within(kReleaseNs);
   request.timeout_ms = RemainingMs(brief.deadline);
-  Result<SealedSocket> socket =
-      ConnectAuthenticated(id.root, id.key, {Purpose::kRoot, EncodeRootRequest(request)}, brief);
+  Result<SealedSocket> socket = ConnectOnce(id, request, brief);
   if (!socket.ok()) return Status::Ok();
   const Result<RootAnswer> answer = ReadAnswer(*socket, brief);
   return answer.ok() ? answer->failure : Status::Ok();

@@ -7,6 +7,7 @@
 
 #include "base/crc32c.h"
 #include "base/little_endian.h"
+#include "bootstrap/wire.h"
 
 namespace tutti {
 namespace {
@@ -22,11 +23,6 @@ static_assert(crypto_aead_aes256gcm_NPUBBYTES == sizeof(Nonce));
 static_assert(crypto_aead_aes256gcm_ABYTES == RecordSeal::kMostHeaderBytes - kTagAt);
 static_assert(crypto_aead_aes256gcm_KEYBYTES == sizeof(Key));
 static_assert(sizeof(crypto_aead_aes256gcm_state) == 512);
-
-unsigned char* Unsigned(std::byte* at) { return reinterpret_cast<unsigned char*>(at); }
-const unsigned char* Unsigned(const std::byte* at) {
-  return reinterpret_cast<const unsigned char*>(at);
-}
 
 // Returns the place of an expanded key of AES as libsodium's type.
 crypto_aead_aes256gcm_state* StateOf(std::array<unsigned char, 512>& rounds) {

@@ -1,5 +1,7 @@
 #include "bootstrap/unique_id.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "bootstrap/wire.h"
@@ -11,6 +13,12 @@ constexpr std::string_view kMagic = "TUTTIID1";
 constexpr size_t kUsedBytes = 76;
 
 }  // namespace
+
+// All ranks know the port and the user; the address may have several names.
+std::string UniqueId::LocalName() const {
+  if ((flags & kNoKey) == 0 || !root.IsLoopback()) return {};
+  return fmt::format("tutti-root-{}-{}", getuid(), root.port);
+}
 
 void UniqueId::Encode(char (&out)[128]) const {
   WireWriter writer;

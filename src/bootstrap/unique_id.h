@@ -11,7 +11,7 @@
 //    44  scope_id u32     IPv6 link-local only
 //    48  address[16]      first 4 bytes for IPv4
 //    64  flags u32        kKeyFromSetting: the key was derived from the job's secret;
-//                         kNoKey: unauthenticated job;
+//                         kNoKey: no key; the ranks meet at a local socket, or unauthenticated;
 //                         kSecret: the job has a secret (config/secret.h) where the id was made
 //    68  id u64           random; names the job in logs
 //    76  zero
@@ -19,6 +19,7 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <string>
 
 #include "base/status.h"
 #include "sys/tcp.h"
@@ -39,6 +40,10 @@ struct UniqueId {
   bool AddressIsFixed() const { return (flags & (kNoKey | kKeyFromSetting)) != 0; }
   // Returns whether the job has a secret, which its ranks must know besides the id.
   bool HasSecret() const { return (flags & (kSecret | kKeyFromSetting)) != 0; }
+  // Returns the name of the local socket (sys/local_socket.h) at which the root serves: where the
+  // job has no secret, the root's address is fixed, and the address is loopback. Empty where the
+  // root serves at its address.
+  std::string LocalName() const;
   void Encode(char (&out)[128]) const;
   // Returns InvalidArgument when the bytes are not an id (all zero, another library's id, a corrupt
   // one).

@@ -5,9 +5,12 @@
 // A WireReader never reads past its end: the first read beyond the end makes the reader fail, every
 // later read yields zeros, and the caller asks once, at the end, whether all was well.
 
+#include <string.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,13 +21,31 @@
 
 namespace tutti {
 
-using Bytes = std::vector<std::byte>;
+// Overwrites memory before the memory is freed.
+template <class T>
+struct ErasingAllocator : std::allocator<T> {
+  using std::allocator<T>::allocator;
+  void deallocate(T* memory, size_t count) {
+    explicit_bzero(memory, count * sizeof(T));
+    std::allocator<T>::deallocate(memory, count);
+  }
+};
+
+// The bytes of messages. Some messages carry keys, which must not stay in freed memory
+// (base/erased.h).
+using Bytes = std::vector<std::byte, ErasingAllocator<std::byte>>;
 
 inline std::span<const std::byte> AsBytes(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
 inline std::string AsText(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Return bytes in libsodium's type.
+inline unsigned char* Unsigned(void* bytes) { return static_cast<unsigned char*>(bytes); }
+inline const unsigned char* Unsigned(const void* bytes) {
+  return static_cast<const unsigned char*>(bytes);
 }
 
 // Returns the bytes of a peer as a text for people (base/text.h).

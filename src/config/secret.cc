@@ -67,7 +67,7 @@ Result<ErasedText> ReadSecretFile(const std::string& path) {
   std::string_view rest(bytes.data(), static_cast<size_t>(got));
   ErasedText text(Trim(NextItem(rest, '\n')));
   explicit_bzero(bytes.data(), bytes.size());
-  TUTTI_TRY(CheckSecret(text, path));
+  TUTTI_TRY(CheckSecretLength(text, path));
   return text;
 }
 
@@ -99,7 +99,7 @@ Environment EnvironmentAtExec() {
   };
 }
 
-Status CheckSecret(std::string_view text, std::string_view source) {
+Status CheckSecretLength(std::string_view text, std::string_view source) {
   if (text.size() >= kShortestSecretBytes) return Status::Ok();
   return InvalidUsage(
       "the secret in {} has {} bytes and could be guessed: a secret has at least {} bytes, best 64 "
@@ -118,7 +118,7 @@ Result<Secret> FindSecret(const Environment& environment,
     const char* const text = environment(name);
     if (text == nullptr || *text == '\0') continue;
     if (name == kOpenMpi && !IsOfMpirun(text, at_exec())) continue;
-    TUTTI_TRY(CheckSecret(text, name));
+    TUTTI_TRY(CheckSecretLength(text, name));
     return Secret{ErasedText(text), name};
   }
   const std::string path = SecretFilePath(environment);

@@ -59,7 +59,7 @@ Result<Secret> FindSecret(const Environment& environment,
                           const std::function<Environment()>& at_exec = EnvironmentAtExec);
 
 // Returns InvalidUsage where `text`, from `source`, is too short for a secret.
-Status CheckSecret(std::string_view text, std::string_view source);
+Status CheckSecretLength(std::string_view text, std::string_view source);
 
 // Returns the path of the file: ~/.tutti/key, or nothing where HOME is not set.
 std::string SecretFilePath(const Environment& environment);

@@ -30,6 +30,7 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/auth.h"
+#include "sys/fork.h"
 #include "sys/tcp.h"
 
 namespace tutti::elastic {
@@ -82,6 +83,9 @@ class StoreServer {
   uint16_t port_;
 };
 
+// The child of a fork has a copy of the connection's seal, and would seal other bytes with the
+// numbers that its parent uses. In a child Set and Get therefore fail with InvalidUsage, and
+// Interrupt has no effect.
 class StoreClient {
  public:
   // Tries the addresses in turn, over and over, until the server lets the client in.
@@ -101,6 +105,9 @@ class StoreClient {
                     std::string_view value);
   Result<Entry> Exchange(const Bytes& request, uint32_t wait_ms) TUTTI_REQUIRES(mutex_);
 
+  bool IsTheParents() const { return forks_behind_ != ForksBehind(); }
+
+  const uint32_t forks_behind_ = ForksBehind();
   Mutex mutex_;   // one request at a time
   const int fd_;  // of socket_; Interrupt needs no mutex
   SealedSocket socket_ TUTTI_GUARDED_BY(mutex_);

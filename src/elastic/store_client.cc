@@ -61,7 +61,9 @@ Result<Entry> StoreClient::Get(std::string_view key, uint64_t newer_than, double
 
 // Ends the connection, and so the wait of another thread. The descriptor stays open until the
 // client is destroyed.
-void StoreClient::Interrupt() { shutdown(fd_, SHUT_RDWR); }
+void StoreClient::Interrupt() {
+  if (!IsTheParents()) shutdown(fd_, SHUT_RDWR);
+}
 
 Result<Entry> StoreClient::Ask(uint8_t op, std::string_view key, uint64_t newer_than,
                                uint32_t wait_ms, std::string_view value) {
@@ -70,6 +72,11 @@ Result<Entry> StoreClient::Ask(uint8_t op, std::string_view key, uint64_t newer_
         "a key of {} and a value of {} bytes; keys have 1 to {}, values at "
         "most {}",
         key.size(), value.size(), kMaxKeyBytes, kMaxValueBytes);
+  }
+  if (IsTheParents()) {
+    return InvalidUsage(
+        "the connection to the job's launcher was made before this process was forked and is its "
+        "parent's: processes make connections of their own");
   }
   const Bytes request = WithSize(EncodeRequest(
       {static_cast<Op>(op), newer_than, wait_ms, std::string(key), std::string(value)}));

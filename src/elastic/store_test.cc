@@ -5,6 +5,8 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <functional>
@@ -251,6 +253,27 @@ TEST_F(Store, InterruptEndsAWait) {
   waiting.join();
   EXPECT_FALSE(got.ok());
   EXPECT_FALSE(client->Set("k", "").ok());
+}
+
+TEST_F(Store, AChildDoesNotUseItsParentsConnection) {
+  const auto client = NewClient();
+  ASSERT_TRUE(client->Set("k", "parent").ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    const Status set = client->Set("k", "child").status();
+    const Status get = client->Get("k", 0, 0).status();
+    client->Interrupt();
+    _exit(set.code() == Code::kInvalidUsage && get.code() == Code::kInvalidUsage &&
+                  set.message().find("before this process was forked") != std::string_view::npos
+              ? 0
+              : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  const auto entry = client->Get("k", 0, 0);
+  ASSERT_TRUE(entry.ok()) << entry.status().message();
+  EXPECT_EQ(entry->value, "parent");
 }
 
 TEST_F(Store, TheEndOfTheServerEndsAWait) {

@@ -1,7 +1,6 @@
 #include "launch/environment.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include <netdb.h>
 
 #include <algorithm>
 
@@ -10,6 +9,7 @@
 #include "config/settings_parse.h"
 #include "launch/environment_reader.h"
 #include "launch/hex.h"
+#include "launch/listen.h"
 #include "launch/slurm.h"
 
 namespace tutti::launch {
@@ -218,9 +218,8 @@ Status JoinByPmi(const Reader& reader, LaunchInfo* info) {
 // Returns whether `host` names the loopback interface. Names are not looked up, because a host's
 // own name may stand for a loopback address on this host alone.
 bool IsLoopback(const std::string& host) {
-  in_addr v4 = {};
-  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == IN_LOOPBACKNET;
-  return host == "localhost" || host == "::1";
+  const Result<std::vector<SocketAddress>> addresses = LookUp(host, 0, AI_NUMERICHOST);
+  return host == "localhost" || (addresses.ok() && addresses->front().IsLoopback());
 }
 
 // Has the ranks meet at a socket of the machine.

@@ -378,7 +378,7 @@ TEST(Environment, RanksOfOneMachineMeetAtALocalSocket) {
 
 TEST(Environment, ALoopbackAddressIsThisMachine) {
   const Variables person = {{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_PORT", "29500"}};
-  for (const char* host : {"127.0.0.1", "127.3.2.1", "localhost", "::1"}) {
+  for (const char* host : {"127.0.0.1", "127.3.2.1", "127.1", "localhost", "::1"}) {
     const auto info = Read(With(person, {{"MASTER_ADDR", host}}));
     ASSERT_TRUE(info.ok()) << info.status().message();
     EXPECT_EQ(info->rendezvous, Rendezvous::kLocal) << host;

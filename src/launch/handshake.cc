@@ -13,6 +13,7 @@
 #include "bootstrap/wire.h"
 #include "launch/listen.h"
 #include "sys/event_loop.h"
+#include "sys/local_socket.h"
 #include "sys/tcp.h"
 
 namespace tutti::launch {
@@ -29,26 +30,14 @@ constexpr std::chrono::milliseconds kLongestPause{100};
 // The most missing ranks that a sentence names.
 constexpr size_t kMaxNamed = 16;
 
-// `limits` bound a single connection.
-Result<SealedSocket> TryLocal(const Endpoint& endpoint, const Key& key, const Hello& hello,
-                              const WaitLimits& limits, ConnectFailure* failure) {
-  *failure = ConnectFailure::kRefused;
-  TUTTI_ASSIGN(UniqueFd fd, ConnectLocal(endpoint.local_name));
-  return AuthenticateAsConnector(std::move(fd), key, hello, limits,
-                                 "authenticating over the local socket", failure);
-}
-
 // Keeps the most telling failure of several attempts.
 struct Telling {
   ConnectFailure kind = ConnectFailure::kNone;
   Status why;
 
-  static int Weight(ConnectFailure kind) {
-    return kind == ConnectFailure::kClosed ? 2 : kind == ConnectFailure::kRefused ? 1 : 0;
-  }
   // Of two failures that tell as much, the later counts.
   void Add(ConnectFailure other, Status status) {
-    if (!why.ok() && Weight(other) < Weight(kind)) return;
+    if (!why.ok() && other < kind) return;
     kind = other;
     why = std::move(status);
   }
@@ -59,7 +48,8 @@ Result<SealedSocket> TryEndpoint(const Endpoint& endpoint, const Key& key, const
                                  const WaitLimits& limits, int64_t attempt_ns, Telling* telling) {
   ConnectFailure kind = ConnectFailure::kOther;
   if (!endpoint.local_name.empty()) {
-    Result<SealedSocket> socket = TryLocal(endpoint, key, hello, limits.Within(attempt_ns), &kind);
+    Result<SealedSocket> socket = ConnectAuthenticatedLocally(endpoint.local_name, key, hello,
+                                                              limits.Within(attempt_ns), &kind);
     if (!socket.ok()) telling->Add(kind, socket.status());
     return socket;
   }

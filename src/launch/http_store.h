@@ -58,10 +58,9 @@ class HttpStoreServer {
   // Bound of all keys and values together. A job of a thousand ranks needs a few MiB.
   static constexpr size_t kMaxTotalBytes = size_t{64} << 20;
   // Bound of the connections at the same time, each with at most some 150 KiB. A process with fewer
-  // than 1024 descriptors has a quarter of them. At the bound the oldest connection is closed once
-  // it had kGraceNs, and newcomers wait in the kernel's queue until then.
+  // than 1024 descriptors has a quarter of them. At the bound newcomers take the place of the
+  // oldest (sys/bounded_listener.h).
   static constexpr size_t kMaxConnections = 256;
-  static constexpr int64_t kGraceNs = 200'000'000;
 
   // Listens at `address`; its port 0 means any.
   static Result<std::unique_ptr<HttpStoreServer>> Create(SocketAddress address);

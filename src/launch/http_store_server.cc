@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "launch/http_store.h"
-#include "sys/accept_limit.h"
+#include "sys/bounded_listener.h"
 
 namespace tutti::launch {
 namespace {
@@ -15,34 +15,27 @@ namespace {
 constexpr int64_t kRequestNs = 10'000'000'000;
 // Room of a value in the map beside the bytes of key and value.
 constexpr size_t kValueOverheadBytes = 192;
-// Connections accepted in one event: a flood leaves the loop time for other connections.
-constexpr int kAcceptsAtOnce = 64;
-// Pauses before accepting again: where the bound is reached, and where the process has no further
-// descriptor. Without the pause the readable listener would keep the loop turning.
-constexpr int64_t kLookAgainNs = 5'000'000;
-constexpr int64_t kShortageNs = 100'000'000;
 
 }  // namespace
 
 // Holds the store's values and connections, all of which live on the loop's thread.
-class HttpStoreServer::State : public std::enable_shared_from_this<State> {
+class HttpStoreServer::State {
  public:
-  explicit State(EventLoop& loop)
-      : loop_(loop), places_(std::min(kMaxConnections, loop.accept_limit().limit())) {}
+  State(EventLoop& loop, UniqueFd listener)
+      : loop_(loop),
+        places_(std::min(kMaxConnections, loop.accept_limit().limit())),
+        listener_(std::make_shared<BoundedListener>(
+            loop, places_, std::move(listener),
+            BoundedListener::Options{
+                .name = "the store of the launcher",
+                .time_ns = kRequestNs,
+                .on_connection = [this](auto number, int fd,
+                                        const auto&) { connections_[number].fd = fd; },
+                .on_ready = [this](auto number) { OnReady(number); },
+                .on_over = [this](auto number, auto) { Drop(number); }})) {}
 
-  Status Listen(UniqueFd fd) {
-    listener_ = std::move(fd);
-    return loop_.AddFd(listener_.get(), EPOLLIN, [weak = weak_from_this()](uint32_t) {
-      if (const auto self = weak.lock()) self->AcceptSome();
-    });
-  }
-
-  void Close() {
-    loop_.CancelTimer(pause_);
-    if (listener_.valid()) loop_.RemoveFd(listener_.get());
-    listener_.Reset();
-    while (!connections_.empty()) Drop(connections_.begin()->first);
-  }
+  Status Start() { return listener_->Start(); }
+  void Close() { listener_->Close(); }
 
   bool Put(const std::string& scope, const std::string& key, std::string value) {
     const auto found = values_.find({scope, key});
@@ -58,12 +51,10 @@ class HttpStoreServer::State : public std::enable_shared_from_this<State> {
 
  private:
   struct Connection {
-    UniqueFd fd;
+    int fd = -1;  // of the listener
     std::string in;
     std::string out;
     size_t sent = 0;
-    EventLoop::TimerId timer = 0;
-    AcceptLimit::Number place = 0;
   };
 
   static size_t SizeOf(const std::string& scope, const std::string& key, const std::string& value) {
@@ -77,57 +68,13 @@ class HttpStoreServer::State : public std::enable_shared_from_this<State> {
     values_.erase(found);
   }
 
-  void AcceptSome() {
-    for (int i = 0; i < kAcceptsAtOnce; ++i) {
-      if (!places_.Admits(kGraceNs)) return Pause(kLookAgainNs);
-      Result<UniqueFd> fd = Accept(listener_.get(), nullptr);
-      if (!fd.ok()) {
-        if (places_.FirstHad(kGraceNs) && places_.CloseFirst()) continue;
-        return Pause(kShortageNs);
-      }
-      if (!fd->valid()) return;
-      Admit(std::move(fd).value());
-    }
+  void Drop(BoundedListener::Number number) {
+    connections_.erase(number);
+    listener_->Drop(number);
   }
 
-  void Pause(int64_t pause_ns) {
-    if (!loop_.ModifyFd(listener_.get(), 0).ok()) return;
-    pause_ = loop_.AddTimer(pause_ns, [weak = weak_from_this()] {
-      const auto self = weak.lock();
-      if (!self || !self->listener_.valid()) return;
-      [[maybe_unused]] const Status status = self->loop_.ModifyFd(self->listener_.get(), EPOLLIN);
-    });
-  }
-
-  void Admit(UniqueFd fd) {
-    const uint64_t number = next_connection_++;
-    const auto weak = weak_from_this();
-    const auto drop = [weak, number] {
-      if (const auto self = weak.lock()) self->Drop(number);
-    };
-    const auto on_ready = [weak, number](uint32_t) {
-      if (const auto self = weak.lock()) self->OnReady(number);
-    };
-    if (!loop_.AddFd(fd.get(), EPOLLIN, on_ready).ok()) return;
-    Connection& connection = connections_[number];
-    connection.fd = std::move(fd);
-    connection.timer = loop_.AddTimer(kRequestNs, drop);
-    connection.place = places_.Enter(drop);
-  }
-
-  void Drop(uint64_t number) {
-    const auto found = connections_.find(number);
-    if (found == connections_.end()) return;
-    places_.Leave(found->second.place);
-    loop_.CancelTimer(found->second.timer);
-    loop_.RemoveFd(found->second.fd.get());
-    connections_.erase(found);
-  }
-
-  void OnReady(uint64_t number) {
-    const auto found = connections_.find(number);
-    if (found == connections_.end()) return;
-    const Result<bool> done = Advance(found->second);
+  void OnReady(BoundedListener::Number number) {
+    const Result<bool> done = Advance(connections_.at(number));
     if (!done.ok() || *done) Drop(number);
   }
 
@@ -135,7 +82,7 @@ class HttpStoreServer::State : public std::enable_shared_from_this<State> {
   Result<bool> Advance(Connection& connection) {
     if (connection.out.empty()) {
       std::array<std::byte, 16384> buffer;
-      TUTTI_ASSIGN(const int64_t got, TryRecv(connection.fd.get(), buffer));
+      TUTTI_ASSIGN(const int64_t got, TryRecv(connection.fd, buffer));
       if (got == kEndOfStream) return true;
       connection.in.append(reinterpret_cast<const char*>(buffer.data()), static_cast<size_t>(got));
       const Result<std::optional<HttpRequest>> request = ParseHttpRequest(connection.in);
@@ -143,10 +90,10 @@ class HttpStoreServer::State : public std::enable_shared_from_this<State> {
       connection.out = EncodeHttpResponse(request.ok() ? Serve(**request) : HttpResponse{400, ""});
     }
     const auto rest = std::as_bytes(std::span(connection.out)).subspan(connection.sent);
-    TUTTI_ASSIGN(const size_t sent, TrySend(connection.fd.get(), rest));
+    TUTTI_ASSIGN(const size_t sent, TrySend(connection.fd, rest));
     connection.sent += sent;
     if (connection.sent == connection.out.size()) return true;
-    TUTTI_TRY(loop_.ModifyFd(connection.fd.get(), EPOLLOUT));
+    TUTTI_TRY(loop_.ModifyFd(connection.fd, EPOLLOUT));
     return false;
   }
 
@@ -165,13 +112,11 @@ class HttpStoreServer::State : public std::enable_shared_from_this<State> {
   }
 
   EventLoop& loop_;
-  UniqueFd listener_;
   std::map<std::pair<std::string, std::string>, std::string> values_;
   size_t total_bytes_ = 0;  // SizeOf of all values
   AcceptLimit places_;
-  EventLoop::TimerId pause_ = 0;
-  uint64_t next_connection_ = 1;
-  std::map<uint64_t, Connection> connections_;
+  std::map<BoundedListener::Number, Connection> connections_;
+  const std::shared_ptr<BoundedListener> listener_;
 };
 
 HttpStoreServer::HttpStoreServer(std::unique_ptr<EventLoop> loop, std::shared_ptr<State> state,
@@ -181,10 +126,8 @@ HttpStoreServer::HttpStoreServer(std::unique_ptr<EventLoop> loop, std::shared_pt
 Result<std::unique_ptr<HttpStoreServer>> HttpStoreServer::Create(SocketAddress address) {
   TUTTI_ASSIGN(std::unique_ptr<EventLoop> loop, EventLoop::Create("tutti-http"));
   TUTTI_ASSIGN(UniqueFd fd, tutti::Listen(address));
-  auto state = std::make_shared<State>(*loop);
-  Status status;
-  loop->RunSync([&] { status = state->Listen(std::move(fd)); });
-  TUTTI_TRY(status);
+  auto state = std::make_shared<State>(*loop, std::move(fd));
+  TUTTI_TRY(state->Start());
   return std::unique_ptr<HttpStoreServer>(
       new HttpStoreServer(std::move(loop), std::move(state), address.port));
 }

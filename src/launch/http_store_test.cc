@@ -10,6 +10,8 @@
 #include <string>
 #include <thread>
 
+#include "sys/bounded_listener.h"
+
 namespace tutti::launch {
 namespace {
 
@@ -196,7 +198,7 @@ TEST(HttpStore, AShortageOfDescriptorsCostsNoTime) {
   const int64_t used = ProcessorNs() - began;
   const int64_t passed = NowNs() - began_ns;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-  EXPECT_GE(passed, HttpStoreServer::kGraceNs);
+  EXPECT_GE(passed, BoundedListener::kGraceNs);
   EXPECT_LT(used, passed / 8);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// Finds addresses at which rank 0 listens for the other ranks, and makes sockets of the machine.
+// Finds addresses at which rank 0 listens for the other ranks.
 // Any thread.
 
 #include <cstdint>
@@ -18,29 +18,18 @@ namespace tutti::launch {
 // stores the port in *port.
 Result<UniqueFd> Listen(const std::vector<uint16_t>& ports, uint16_t* port);
 
-// Returns a socket that listens at the first free endpoint of `endpoints`. The socket listens at
-// the endpoint's address alone where the address is this machine's own. For a name or a foreign
-// address, by which other machines may know this machine, the socket listens on every interface.
+// Returns a socket that listens at the first free endpoint of `endpoints`. Where the address is
+// this machine's own, the socket listens at the address alone. For a name or a foreign address, by
+// which other machines may know this machine, the socket listens on every interface.
 Result<UniqueFd> ListenAt(const std::vector<Endpoint>& endpoints);
 
-// Connects to the local socket `name` of a process of this user or of root. A local socket is an
-// abstract Unix socket. Any user may take the name before rank 0 does; rank 0 then takes the next
-// of kLocalNames names (`name`, `name`-1, …), and those who connect pass over the sockets of other
-// users. A failure is the failure at the first name.
-Result<UniqueFd> ConnectLocal(const std::string& name);
-inline constexpr int kLocalNames = 16;
-
-// Fails where `fd` is a Unix socket whose far end belongs to another user; root is accepted.
-// Sockets of other families pass.
-Status CheckSameUser(int fd);
-
-// Keeps a free port for later listeners, any number of times. No program that asks for any port
-// gets the kept port, and no connection leaves from the port. Listeners need SO_REUSEADDR, which
-// most servers and Listen set. Connections are refused until a listener exists.
+// Keeps a free port for later listeners, any number of times. A program that asks for any port
+// never gets the kept port, and no connection leaves from the port. Listeners must set
+// SO_REUSEADDR, as Listen and most servers do. Connections are refused until a listener exists.
 Result<UniqueFd> HoldPort(uint16_t* port);
 
-// Looks up all addresses of `host`, each with `port`.
-Result<std::vector<SocketAddress>> LookUp(const std::string& host, uint16_t port);
+// Looks up all addresses of `host`, each with `port`. `flags` are getaddrinfo's.
+Result<std::vector<SocketAddress>> LookUp(const std::string& host, uint16_t port, int flags = 0);
 
 // Returns this host's addresses that other hosts may reach, then loopback.
 std::vector<std::string> OwnAddresses();

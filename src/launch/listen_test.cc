@@ -102,53 +102,5 @@ TEST(ListenAtTest, SaysWhyItCannot) {
       << listener.status().message();
 }
 
-TEST(ListenAtTest, SocketsOfTheMachine) {
-  const std::string name = fmt::format("tutti-test-listen-{}", getpid());
-  EXPECT_FALSE(ConnectLocal(name).ok());
-  const Result<UniqueFd> listener = ListenAt({{"", 0, name}});
-  ASSERT_TRUE(listener.ok()) << listener.status().message();
-  EXPECT_FALSE(ListenAt({{"", 0, name}}).ok());
-  const Result<UniqueFd> connected = ConnectLocal(name);
-  ASSERT_TRUE(connected.ok()) << connected.status().message();
-  EXPECT_TRUE(CheckSameUser(connected->get()).ok());
-  EXPECT_FALSE(ConnectLocal(std::string(200, 'x')).ok());
-}
-
-// Listens as another user. Only root can.
-UniqueFd ListenAsNobody(const std::string& name) {
-  constexpr uid_t kNobody = 65534;
-  EXPECT_EQ(seteuid(kNobody), 0);
-  Result<UniqueFd> fd = ListenAt({{"", 0, name}});
-  EXPECT_EQ(seteuid(0), 0);
-  EXPECT_TRUE(fd.ok()) << fd.status().message();
-  return fd.ok() ? std::move(fd).value() : UniqueFd();
-}
-
-TEST(ListenAtTest, OtherUsersSocketsArePassedOver) {
-  if (getuid() != 0) GTEST_SKIP() << "needs two users";
-  const std::string name = fmt::format("tutti-test-squat-{}", getpid());
-  const UniqueFd first = ListenAsNobody(name);
-  const UniqueFd second = ListenAsNobody(name + "-1");
-  EXPECT_FALSE(ConnectLocal(name).ok());
-  const Result<UniqueFd> listener = ListenAt({{"", 0, name}});
-  ASSERT_TRUE(listener.ok()) << listener.status().message();
-  const Result<UniqueFd> connected = ConnectLocal(name);
-  ASSERT_TRUE(connected.ok()) << connected.status().message();
-  EXPECT_TRUE(CheckSameUser(connected->get()).ok());
-}
-
-TEST(ListenAtTest, OtherUsersWhoHoldAllNamesAreNamed) {
-  if (getuid() != 0) GTEST_SKIP() << "needs two users";
-  const std::string name = fmt::format("tutti-test-all-{}", getpid());
-  std::vector<UniqueFd> squatters;
-  squatters.push_back(ListenAsNobody(name));
-  for (int i = 1; i < kLocalNames; ++i)
-    squatters.push_back(ListenAsNobody(fmt::format("{}-{}", name, i)));
-  const Result<UniqueFd> listener = ListenAt({{"", 0, name}});
-  ASSERT_FALSE(listener.ok());
-  EXPECT_NE(listener.status().message().find("other users hold"), std::string_view::npos);
-  EXPECT_NE(ConnectLocal(name).status().message().find("user 65534"), std::string_view::npos);
-}
-
 }  // namespace
 }  // namespace tutti::launch

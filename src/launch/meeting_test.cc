@@ -21,6 +21,7 @@
 #include "launch/listen.h"
 #include "launch/messages.h"
 #include "launch/testing/pmi1_launcher.h"
+#include "sys/local_socket.h"
 
 namespace tutti::launch {
 namespace {

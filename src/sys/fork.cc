@@ -122,12 +122,19 @@ void InChild() {
   }
 }
 
+void CountForks() {
+  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, InChild);
+}
+
 }  // namespace
 
-uint32_t ForksBehind() { return forks_behind.load(std::memory_order_relaxed); }
+uint32_t ForksBehind() {
+  CountForks();
+  return forks_behind.load(std::memory_order_relaxed);
+}
 
 NotForChildren::NotForChildren(int epoll_fd) : epoll_fd_(epoll_fd) {
-  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, InChild);
+  CountForks();
   for (size_t i = 0; i < sets_of_process.size(); ++i) {
     int expected = kFree;
     if (!sets_of_process[i].compare_exchange_strong(expected, epoll_fd + 1)) continue;

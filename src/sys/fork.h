@@ -15,8 +15,8 @@
 
 namespace tutti {
 
-// Returns how many forks lie between this process and the first process with a NotForChildren.
-// Objects made at another number belong to the parent.
+// Returns how many forks lie between this process and the first process that called this function
+// or made a NotForChildren. Objects made at another number belong to the parent.
 uint32_t ForksBehind();
 
 // While a NotForChildren lives, children that are forked lose `epoll_fd` and all descriptors in its

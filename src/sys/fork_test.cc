@@ -67,6 +67,12 @@ class Child {
   pid_t pid_ = -1;
 };
 
+TEST(ForkTest, CountsForksWithoutALoop) {
+  const uint32_t here = ForksBehind();
+  const Child child([&] { return ForksBehind() == here + 1; });
+  EXPECT_EQ(ForksBehind(), here);
+}
+
 TEST(ForkTest, AChildLetsGoOfWhatALoopServes) {
   auto loop = EventLoop::Create("test-fork");
   ASSERT_TRUE(loop.ok());

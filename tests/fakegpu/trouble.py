@@ -22,7 +22,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "gpu"))
-from faults import (CUDA_ERROR, FAKE, FLOAT, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SUM,  # noqa: E402
+from faults import (CUDA_ERROR, FAKE, FLOAT, HANG_S, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS, SUM,  # noqa: E402
                     Graph, new_id, together)
 
 
@@ -85,11 +85,11 @@ def a_launch_fails_in_a_group():
         assert works(rank)
         number = rank.number()
         if number == 0:
-            calls.wait(80)
+            calls.wait(HANG_S)
             rank.cuda.tuttiFakeFailLaunch(2)
         outcome = grouped(rank, rank.all_reduce, rank.all_reduce, rank.all_reduce)
         if number == 1:
-            calls.wait(80)
+            calls.wait(HANG_S)
         assert outcome == (CUDA_ERROR if number == 0 else SUCCESS), outcome
         assert rank.synchronize() == 0
         assert rank.await_error() == CUDA_ERROR, rank.async_error()
@@ -109,11 +109,11 @@ def no_event_behind_a_launch():
         assert works(rank)
         number = rank.number()
         if number == 0:
-            calls.wait(80)
+            calls.wait(HANG_S)
             rank.cuda.tuttiFakeFailRecord(1)
         outcome = rank.all_reduce()
         if number == 1:
-            calls.wait(80)
+            calls.wait(HANG_S)
         assert outcome == (CUDA_ERROR if number == 0 else SUCCESS), outcome
         assert rank.await_error() == CUDA_ERROR, rank.async_error()
         assert rank.all_reduce(stream=stream_of(rank)) == CUDA_ERROR
@@ -201,7 +201,7 @@ def a_window_is_taken_back_in_use():
         window = window_of(rank, memory)
         number = rank.number()
         if number == 1:
-            assert launched.wait(60)  # the kernel of rank 0 waits for this rank's
+            assert launched.wait(HANG_S)  # the kernel of rank 0 waits for this rank's
         stream = stream_of(rank)
         assert rank.all_reduce(buffer=memory.value, count=100000, stream=stream) == SUCCESS, rank.error()
         launched.set()
@@ -227,8 +227,8 @@ def what_is_captured_elsewhere_is_not_disturbed():
             cuda.cuCtxSetCurrent(context)
             assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
             assert cuda.cuStreamBeginCapture_v2(stream, 0) == 0  # global
-            begun.wait(80)
-            ended.wait(60)
+            begun.wait(HANG_S)
+            ended.wait(HANG_S)
             assert cuda.cuStreamEndCapture(stream, ctypes.byref(graph)) == 0, "the capture is lost"
         except Exception as problem:  # pylint: disable=broad-except
             problems.append(problem)
@@ -238,7 +238,7 @@ def what_is_captured_elsewhere_is_not_disturbed():
         if rank.number() == 0:
             capturing.append(threading.Thread(target=capture, args=(rank.cuda,), daemon=True))
             capturing[0].start()
-        begun.wait(80)
+        begun.wait(HANG_S)
         stream = stream_of(rank)
         for uid in uids:
             first, rank.comm = rank.comm, second_communicator(rank, uid)
@@ -251,12 +251,12 @@ def what_is_captured_elsewhere_is_not_disturbed():
             assert rank.all_reduce(stream=stream) == SUCCESS, rank.error()
             assert rank.nccl.ncclCommDestroy(rank.comm) == SUCCESS, rank.error()
             rank.comm = first
-        ended.wait(60)
+        ended.wait(HANG_S)
         assert not problems, problems
         assert rank.nccl.ncclCommDestroy(rank.comm) == SUCCESS
 
     together(2, body)
-    capturing[0].join(60)
+    capturing[0].join(HANG_S)
     assert not capturing[0].is_alive() and not problems, problems
 
 
@@ -271,9 +271,9 @@ def a_communicator_with_graphs_ends_beside_a_capture():
         graph.launch(2)
         other, captured = stream_of(rank), ctypes.c_void_p()
         assert rank.cuda.cuStreamBeginCapture_v2(other, 1) == 0
-        barrier.wait(80)
+        barrier.wait(HANG_S)
         assert rank.nccl.ncclCommDestroy(rank.comm) == SUCCESS, rank.error()
-        barrier.wait(80)
+        barrier.wait(HANG_S)
         assert rank.cuda.cuStreamEndCapture(other, ctypes.byref(captured)) == 0, "the capture is lost"
         graph.destroy()
 
@@ -356,7 +356,7 @@ def a_rank_leaves_too_early():
     def body(rank):
         assert works(rank)
         if rank.number() == 1:
-            assert called.wait(60)
+            assert called.wait(HANG_S)
             assert rank.nccl.ncclCommDestroy(rank.comm) == SUCCESS
             return
         rank.begin(rank.all_reduce)
@@ -389,11 +389,11 @@ def a_rank_is_aborted_in_the_middle():
         assert rank.result == SUCCESS, rank.error()
         assert rank.all_reduce() == SUCCESS and rank.synchronize() == 0
         if rank.number() == 2:
-            assert done.wait(60)
+            assert done.wait(HANG_S)
             rank.nccl.ncclCommAbort(rank.comm)
             return
         rank.begin(lambda: rank.all_reduce(count=200000))
-        called.wait(60)
+        called.wait(HANG_S)
         if rank.number() == 1:
             assert rank.nccl.ncclCommAbort(rank.comm) == SUCCESS
             return
@@ -466,7 +466,7 @@ def initialisation_is_aborted_while_windows_are_tried():
         time.sleep(0.001)
     for first, other in ((0, threads[2].is_alive), (2, lambda: True)):
         assert nccl.ncclCommAbort(comms[first]) == SUCCESS
-        threads[first].join(80)
+        threads[first].join(HANG_S)
         assert not threads[first].is_alive()
         assert other(), "the abort waited"
 
@@ -637,7 +637,7 @@ def the_end_waits_for_graphs():
         rank.fill(0, 1.0)
         graph = Graph(rank.cuda, lambda stream: rank.all_reduce(count=1000, stream=stream))
         if rank.number() == 1:
-            assert launched.wait(60)
+            assert launched.wait(HANG_S)
         assert rank.cuda.cuGraphLaunch(graph.exec, graph.stream) == 0
         launched.set()  # by rank 0, whose graph waits for rank 1's
         assert rank.nccl.ncclCommDestroy(rank.comm) == SUCCESS
@@ -712,7 +712,7 @@ def main():
         environment = dict(os.environ, TROUBLE_CHILD="1", **TESTS[name].environment)
         begin = time.monotonic()
         try:
-            done = subprocess.run([sys.executable, __file__, sys.argv[1], name], env=environment, timeout=200,
+            done = subprocess.run([sys.executable, __file__, sys.argv[1], name], env=environment, timeout=2 * HANG_S,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
             code, output = done.returncode, done.stdout
         except subprocess.TimeoutExpired as late:

@@ -143,7 +143,12 @@ def local_rank_0(stage):
     return Outcome("sum" in (stolen[0], heard[0]), f"the attacker hears \"{stolen[1]}\", rank 1 \"{heard[1]}\"")
 
 
-@attack("F12", "join a job of NCCL_COMM_ID by the port alone")
+def _take_part_with_id_disguised(talk, library, number):
+    stages.disguise_as(stages.VICTIM)
+    ranks.take_part_with_id(talk, library, None, 1, 2, number)
+
+
+@attack("F12", "join a job of NCCL_COMM_ID by the port alone, with an altered library")
 def fixed_id(stage):
     environment = {**SOCKETS, **PATIENT, "NCCL_COMM_ID": f"127.0.0.1:{stages.free_port()}"}
     victim = stage.start(ranks.take_part_with_id, stage.library, None, 0, 2, VICTIMS_NUMBER, environment=environment)
@@ -151,10 +156,14 @@ def fixed_id(stage):
     if heard[0] == "refused":
         assert "TUTTI_COMM_KEY" in heard[1], heard
         return Outcome(False, f"rank 0 does not start: \"{heard[1]}\"")
-    attacker = stage.start(ranks.take_part_with_id, stage.library, None, 1, 2, FOREIGN_NUMBER, user=stages.ATTACKER,
+    attacker = stage.start(_take_part_with_id_disguised, stage.library, FOREIGN_NUMBER, user=stages.ATTACKER,
                            environment={**environment, **ATTACKERS})
     stolen = outcome_of(attacker)
-    return Outcome(stolen == ("sum", VICTIMS_NUMBER + FOREIGN_NUMBER), f"another user as rank 1: {stolen}")
+    if stolen[0] == "sum":
+        return Outcome(True, f"another user as rank 1: {stolen}")
+    friend = stage.start(ranks.take_part_with_id, stage.library, None, 1, 2, OWN_NUMBER, environment=environment)
+    expect_sum(friend, VICTIMS_NUMBER + OWN_NUMBER)
+    return Outcome(False, f"the attacker hears \"{stolen[1]}\", and the right rank 1 takes part")
 
 
 @attack("F3", "join a job with TUTTI_COMM_KEY by its id, without the key")

@@ -76,8 +76,8 @@ probe("TUTTI_PRINT_INIT_TIMES", "1", ALL, see="init of 2 ranks: register [0-9.]+
 
 # Rendezvous and bootstrap.
 probe("NCCL_COMM_ID", "127.0.0.1:{port}", ALL, see="its root is at 127.0.0.1:{port}", TUTTI_COMM_KEY="a key of three words")
-probe("TUTTI_COMM_KEY", "a key of three words", ALL, hide="(id|init) 5.*without a secret", NCCL_COMM_ID="127.0.0.1:{port}")
-probe("TUTTI_INSECURE", "1", ALL, hide="(id|init) 5.*without a secret", NCCL_COMM_ID="127.0.0.1:{port}")
+probe("TUTTI_COMM_KEY", "a key of three words", ALL, hide="(id|init) 5.*without a secret", NCCL_COMM_ID="0.0.0.0:{port}")
+probe("TUTTI_INSECURE", "1", ALL, hide="(id|init) 5.*without a secret", NCCL_COMM_ID="0.0.0.0:{port}")
 probe("NCCL_SOCKET_IFNAME", "nosuch0", ALL, see="(id|init) [1-9].*nosuch0")
 probe("NCCL_OOB_NET_IFNAME", "nosuch0", ALL, see="(id|init) [1-9].*nosuch0")
 probe("NCCL_SOCKET_FAMILY", "AF_INET6", ALL, see=r"listens at \[::1\]", NCCL_SOCKET_IFNAME="lo")

@@ -17,7 +17,7 @@ ErasedText JobSecret(const PassedVariables& passed) {
 
 Result<std::unique_ptr<elastic::StoreServer>> OpenStore(const ErasedText& secret, bool loopback,
                                                         elastic::StoreServer::OnSet on_set) {
-  TUTTI_TRY(CheckSecret(secret, "TUTTI_COMM_KEY"));
+  TUTTI_TRY(CheckSecretLength(secret, "TUTTI_COMM_KEY"));
   Status last;
   // Listens for both families where the host has IPv6.
   for (const char* text : {"[::]:0", "0.0.0.0:0"}) {

@@ -106,9 +106,10 @@ inline void TalkWithoutTheKey(std::span<const std::byte> bytes) {
     Require(opened.empty());
     return;
   }
-  const Handshake::Chance chance = {pair, {}};
-  Handshake side = bytes.size() % 3 == 1 ? Handshake::Accepting(key, chance)
-                                         : Handshake::Connecting(key, {Purpose::kLink, {}}, chance);
+  const Handshake::Randomness randomness = {pair, {}};
+  Handshake side = bytes.size() % 3 == 1
+                       ? Handshake::Accepting(key, randomness)
+                       : Handshake::Connecting(key, {Purpose::kLink, {}}, randomness);
   Result<Progress> step = side.Step(ours.get());
   while (step.ok() && *step == Progress::kAdvanced) step = side.Step(ours.get());
   Require(!step.ok() || *step != Progress::kDone);

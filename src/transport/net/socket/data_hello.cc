@@ -1,11 +1,10 @@
 #include "transport/net/socket/data_hello.h"
 
-#include "bootstrap/wire.h"
 #include "transport/net/socket/frame.h"
 
 namespace tutti {
 
-std::vector<std::byte> DataHello::Encode() const {
+Bytes DataHello::Encode() const {
   WireWriter writer;
   writer.U32(kSocketNetVersion);
   writer.U64(token);

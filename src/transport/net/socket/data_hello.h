@@ -16,10 +16,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "base/status.h"
 #include "bootstrap/seal.h"
+#include "bootstrap/wire.h"
 
 namespace tutti {
 
@@ -46,7 +46,7 @@ struct DataHello {
   uint32_t attempt = 0;
   Sealing sealing = Sealing::kNone;
 
-  std::vector<std::byte> Encode() const;
+  Bytes Encode() const;
   // Returns RemoteError, with the reason, for bytes that Encode cannot have written.
   static Result<DataHello> Decode(std::span<const std::byte> payload);
 };
