@@ -288,9 +288,11 @@ void Links::Broken(const LinkPtr& link, const std::string& why, Ending ending) {
   const Pair& pair = pairs_[peer];
   const bool has_another = pair.tx && pair.tx->opened_ns != 0;
   if (!in_order && !has_another) {
-    const bool final = ending == Ending::kRefused || ending == Ending::kDefect;
-    if (final || !pair.was_open || !peers_[peer].IsWhole())
-      GiveUp(peer, ending == Ending::kRefused, pair.broken() ? pair.why_broken : why);
+    const bool refused = ending == Ending::kRefused;
+    if (refused && pair.broken())
+      GiveUp(peer, refused, "its process has ended: " + pair.why_broken);
+    else if (refused || ending == Ending::kDefect || !pair.was_open || !peers_[peer].IsWhole())
+      GiveUp(peer, refused, why);
     else
       MakeAgain(peer, why, patience_ns, was_brief ? kRetryDelayNs : 0);
   }
@@ -340,13 +342,12 @@ void Links::OnGiveUpTimer(int peer) {
 }
 
 void Links::GiveUp(int peer, bool refused, const std::string& why) {
-  const std::string reason = why;  // `why` may be a part of the pair
   loop_.CancelTimer(pairs_[peer].give_up_timer);
   if (refused) awaited_.erase(peer);
   const std::set<LinkPtr> links = links_;
   for (const LinkPtr& link : links)
     if (link->peer == peer && link->opened_ns == 0) Drop(link);
-  if (!closing_) owner_.OnGivenUp(peer, refused, reason);
+  if (!closing_) owner_.OnGivenUp(peer, refused, why);
 }
 
 }  // namespace tutti

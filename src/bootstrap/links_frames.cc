@@ -61,8 +61,7 @@ void Links::ReadSome(const LinkPtr& link) {
     if (!got.ok()) return Broken(link, std::string(got.status().message()), Ending::kLost);
     if (*got == 0) return;
     if (*got == kEndOfStream) {
-      return Broken(link, "it closed the connection without a goodbye: its process ended",
-                    Ending::kEnded);
+      return Broken(link, "it closed the connection without a goodbye", Ending::kEnded);
     }
     const Status fed = link->reader.Feed(bytes, [&](const FrameHeader& header, Bytes payload) {
       return TakeFrame(link, header, std::move(payload));
