@@ -15,6 +15,9 @@ namespace {
 constexpr int64_t kSecondNs = 1'000'000'000;
 // The pause after an attempt that failed, before the next attempt.
 constexpr int64_t kRetryDelayNs = 50'000'000;
+// An attempt of a broken pair to connect begins anew after this time. The kernel repeats its first
+// packet after 1, 3, 7 and 15 s, and would miss the end of an interruption by seconds.
+constexpr int64_t kRedialNs = 500'000'000;
 // The least time between two warnings about links that were made again.
 constexpr int64_t kBetweenWarningsNs = 60 * kSecondNs;
 // The most links that a peer may hold open here: two, and room for links whose end has not been
@@ -156,7 +159,7 @@ void Links::StartAttempt(const LinkPtr& link) {
   };
   const Status begun = connect();
   if (begun.ok()) {
-    ArmTimer(link, kOpenTimeoutNs);
+    ArmTimer(link, pairs_[link->peer].broken() ? kRedialNs : kOpenTimeoutNs);
     return;
   }
   // Not from here: the caller may be any thread, and links end on the loop's.

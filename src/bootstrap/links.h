@@ -16,7 +16,7 @@
 //   broken    a link opens, by either end                               whole; frames are repeated
 //   broken    refused: nobody listens, so the other process has ended   given up
 //   broken    the host has been silent for dead_after_s                 given up
-//   broken    an attempt fails otherwise                                broken; the next after 50 ms
+//   broken    an attempt fails otherwise, or takes 0.5 s to connect     broken; the next after 50 ms
 //
 // An orderly end of the stream without kEnd is the end of the other process in all likelihood, so
 // the host then gets kFirstAnswerNs for a sign of life. A connection that the other host has

@@ -33,6 +33,7 @@ void Links::Advance(const LinkPtr& link, uint32_t events) {
       return AttemptFailed(link, why, /*cut_off=*/false);
     }
     link->stage = Link::Stage::kHandshake;
+    if (pairs_[link->peer].broken()) ArmTimer(link, kOpenTimeoutNs);
   }
   if (link->stage == Link::Stage::kHandshake) AdvanceHandshake(link);
   if (link->stage != Link::Stage::kOpen && link->stage != Link::Stage::kClosing) return;

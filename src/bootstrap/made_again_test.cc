@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <set>
 #include <thread>
 #include <vector>
@@ -158,6 +159,21 @@ TEST(LinkMadeAgain, WhenOnlyNewConnectionsComeThrough) {
   job.Talk(2, [&](int round) {
     if (round == 1) Swallow(job.Links());
   });
+  job.ExpectNobodyLost();
+}
+
+// Links break, and for a while no new connection comes through. The kernel alone would try again
+// after 7 s, when the patience with the silent host is over.
+TEST(LinkMadeAgain, AsSoonAsTheWayIsFree) {
+  Settings settings = testing::LocalSettings();
+  settings.host_timeout_s = 5;
+  BreakableJob job(2, settings);
+  const std::vector<int> listeners = testing::Listeners();
+  Swallow(listeners);
+  for (const int fd : job.Links()) ResetConnection(fd);
+  std::this_thread::sleep_for(std::chrono::milliseconds(3200));
+  testing::StopSwallowing(listeners);
+  job.Talk(1, [](int) {});
   job.ExpectNobodyLost();
 }
 
