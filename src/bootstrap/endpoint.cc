@@ -94,16 +94,15 @@ void Endpoint::LeaveOnLoop(const MembershipPtr& membership) {
   const MutexLock lock(mutex_);
   if (!memberships_.Remove(membership)) return;
   // For links that were opened since. The ranks that have the frame ignore it.
-  if (membership->gave_up) memberships_.SendGivingUp(*membership, membership->giving_up);
+  if (membership->gave_up) memberships_.SendToMembers(*membership, membership->giving_up);
   const Bytes goodbye =
       EncodeFrame({.type = LinkFrameType::kGoodbye, .communicator = membership->frame_id}, {});
   memberships_.SendToMembers(*membership, goodbye);
   if (!memberships_.empty()) return;
   std::vector<int> awaited;
-  Bytes farewell;
+  std::vector<Bytes> farewell;
   if (membership->gave_up && membership->initialising) {
-    farewell = membership->giving_up;
-    farewell.insert(farewell.end(), goodbye.begin(), goodbye.end());
+    farewell = {membership->giving_up, goodbye};
     for (const int rank : membership->link_sources) {
       const int member = membership->members[static_cast<size_t>(rank)];
       const Peer& peer = peers_[member];
@@ -111,7 +110,7 @@ void Endpoint::LeaveOnLoop(const MembershipPtr& membership) {
     }
   }
   losses_.Stop();
-  links_.Close(awaited, std::move(farewell));
+  links_.Close(awaited, farewell);
 }
 
 void Endpoint::Leave(const MembershipPtr& membership) {
@@ -338,7 +337,7 @@ void Endpoint::OnOpened(const Links::LinkPtr& link) {
   memberships_.WakeAll();
 }
 
-void Endpoint::OnBroken(int peer, bool refused, const std::string& why) {
+void Endpoint::OnGivenUp(int peer, bool refused, const std::string& why) {
   mutex_.AssertHeld();
   losses_.Suspect(peer, refused, why);
 }

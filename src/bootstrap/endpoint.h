@@ -73,7 +73,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
   // Links::Owner, called with the mutex held.
   Status OnFrame(Link& link, const FrameHeader& header, Bytes payload) override;
   void OnOpened(const Links::LinkPtr& link) override;
-  void OnBroken(int peer, bool refused, const std::string& why) override;
+  void OnGivenUp(int peer, bool refused, const std::string& why) override;
   void OnCannotConnect(int peer, const Status& failure) override;
   void OnShortage(const Status& why) override;
 

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/little_endian.h"
+
 namespace tutti {
 namespace {
 
 constexpr uint16_t kMagic = 0x5474;
+constexpr size_t kNumberAt = 20;
 
 }  // namespace
 
@@ -19,17 +22,19 @@ Bytes EncodeFrame(const FrameHeader& header, std::span<const std::byte> payload)
   writer.U32(header.tag);
   writer.U64(header.communicator);
   writer.U32(static_cast<uint32_t>(payload.size()));
-  writer.U32(0);
+  writer.U32(header.number);
   writer.Raw(payload);
   return std::move(writer).Take();
 }
+
+void SetFrameNumber(Bytes& frame, uint32_t number) { PutLittleEndian(number, &frame[kNumberAt]); }
 
 Result<FrameHeader> ParseFrameHeader(std::span<const std::byte, kFrameHeaderBytes> bytes) {
   WireReader reader(bytes);
   if (reader.U16() != kMagic) return RemoteError("a frame does not begin with its magic number");
   const uint8_t type = reader.U8();
   if (type < static_cast<uint8_t>(LinkFrameType::kMessage) ||
-      type > static_cast<uint8_t>(LinkFrameType::kLosses) || reader.U8() != 0) {
+      type > static_cast<uint8_t>(LinkFrameType::kReceived) || reader.U8() != 0) {
     return RemoteError("a frame is of the unknown type {}", type);
   }
   FrameHeader header;
@@ -37,10 +42,13 @@ Result<FrameHeader> ParseFrameHeader(std::span<const std::byte, kFrameHeaderByte
   header.tag = reader.U32();
   header.communicator = reader.U64();
   header.size = reader.U32();
-  if (header.size > kMaxFrameBytes || reader.U32() != 0) {
+  header.number = reader.U32();
+  if (header.size > kMaxFrameBytes) {
     return RemoteError("a frame announces {} bytes, more than the {} allowed", header.size,
                        kMaxFrameBytes);
   }
+  if (header.number != 0 && !IsNumbered(header.type))
+    return RemoteError("a frame of type {} has a number", type);
   return header;
 }
 

@@ -5,7 +5,7 @@
 //   connecting ──connected──→ handshake ──both proved──→ open
 //   open ──the endpoint closes──→ closing ──end of stream──→ closed
 //
-//   connecting, handshake, open ──broken──→ closed
+//   connecting, handshake, open, closing ──broken──→ closed
 //
 // A plain record. Guarded by its Endpoint's mutex; opened by any thread, closed on the loop's
 // thread only.
@@ -17,6 +17,7 @@
 #include "base/unique_fd.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/frame.h"
+#include "bootstrap/frame_numbers.h"
 #include "sys/event_loop.h"
 #include "sys/silence.h"
 
@@ -38,10 +39,12 @@ struct Link {
   int attempts = 0;
   EventLoop::TimerId timer = 0;  // ends the attempt to connect, or starts the next
 
+  int64_t opened_ns = 0;
   FrameReader reader;
-  std::deque<Bytes> out;  // whole frames to send; `out_sent` bytes of the first have left
-  size_t out_sent = 0;
-  size_t out_bytes = 0;
+  FramePtr sending;  // `sent` bytes of this frame have left; null: no frame is under way
+  size_t sent = 0;
+  std::deque<FramePtr> out;  // frames of this link alone, which have no number
+  bool end_queued = false;   // kEnd has been sent, or is `sending`
   bool peer_said_end = false;
   SilenceMeter silence;
 };

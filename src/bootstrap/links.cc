@@ -1,10 +1,10 @@
 #include "bootstrap/links.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/log.h"
 #include "sys/round_trip.h"
@@ -12,18 +12,20 @@
 namespace tutti {
 namespace {
 
-// A closing endpoint waits this long for the other ends before it cuts the connections.
-constexpr int64_t kLingerNs = 5'000'000'000;
-// The pause after a handshake that was cut off (a full listener), before the next attempt.
+constexpr int64_t kSecondNs = 1'000'000'000;
+// The pause after an attempt that failed, before the next attempt.
 constexpr int64_t kRetryDelayNs = 50'000'000;
-// The most links that a peer may hold open here: two, and room for a link whose end has not been
+// An attempt of a broken pair to connect begins anew after this time. The kernel repeats its first
+// packet after 1, 3, 7 and 15 s, and would miss the end of an interruption by seconds.
+constexpr int64_t kRedialNs = 500'000'000;
+// The least time between two warnings about links that were made again.
+constexpr int64_t kBetweenWarningsNs = 60 * kSecondNs;
+// The most links that a peer may hold open here: two, and room for links whose end has not been
 // noticed yet.
 constexpr int kMaxLinksPerPeer = 4;
 // The links are looked at this many times within the time after which a silent host is taken for
 // dead.
 constexpr int64_t kLooksAtSilence = 4;
-// Reads per readiness; the bound keeps a busy peer from holding up the others.
-constexpr int kReadsAtOnce = 8;
 
 Hello LinkHello(int from, int to, int num_ranks) {
   WireWriter writer;
@@ -32,8 +34,6 @@ Hello LinkHello(int from, int to, int num_ranks) {
   writer.U32(static_cast<uint32_t>(num_ranks));
   return {Purpose::kLink, std::move(writer).Take()};
 }
-
-std::string ErrnoText(int error) { return std::string(ErrnoError(error, "errno").message()); }
 
 }  // namespace
 
@@ -71,18 +71,16 @@ Result<int> Links::CheckHello(const Hello& hello) const {
   return static_cast<int>(from);
 }
 
-// The acceptor has finished the handshake, so the link is open at once.
+// The acceptor has finished the handshake, so the link is open at once. A rank that counts as lost
+// is accepted too: the new link tells the rank so.
 void Links::OnAccepted(SealedSocket socket, const Hello& hello, const SocketAddress& from) {
   const Result<int> peer = CheckHello(hello);
-  // A rank that has gone may have sent its last frames over its other link, so it may still
-  // connect.
-  if (!peer.ok() || (closing_ && !awaited_.contains(*peer)) || peers_[*peer].IsLost() ||
-      pairs_[*peer].count >= kMaxLinksPerPeer) {
+  if (!peer.ok()) {
     TUTTI_INFO(kLogBootstrap, "rank {}: a connection from {} is turned away: {}", options_.rank,
-               from.ToString(),
-               peer.ok() ? "its rank has no business here" : peer.status().message());
+               from.ToString(), peer.status().message());
     return;
   }
+  MakeRoom(*peer);
   auto link = std::make_shared<Link>(*peer, Link::Stage::kHandshake);
   link->socket = std::move(socket);
   if (const Status added = AddToLoop(link, EPOLLIN); !added.ok()) {
@@ -93,6 +91,17 @@ void Links::OnAccepted(SealedSocket socket, const Hello& hello, const SocketAddr
   Opened(link);
 }
 
+// Drops the oldest link of a peer that opens yet another: the peer has left the older links.
+void Links::MakeRoom(int peer) {
+  if (pairs_[peer].count < kMaxLinksPerPeer) return;
+  LinkPtr oldest;
+  for (const LinkPtr& link : links_) {
+    if (link->peer != peer || link->opened_ns == 0) continue;
+    if (!oldest || link->opened_ns < oldest->opened_ns) oldest = link;
+  }
+  if (oldest) Drop(oldest);
+}
+
 void Links::Add(const LinkPtr& link) {
   links_.insert(link);
   Pair& pair = pairs_[link->peer];
@@ -100,29 +109,30 @@ void Links::Add(const LinkPtr& link) {
   if (!pair.tx) pair.tx = link;
 }
 
-Link* Links::FindTx(int peer) const {
-  const auto pair = pairs_.find(peer);
-  return pair == pairs_.end() ? nullptr : pair->second.tx.get();
+// A broken pair connects by itself, or waits for the other end.
+void Links::Open(int peer) {
+  const Pair& pair = pairs_[peer];
+  if (!pair.tx && !pair.broken()) Connect(peer);
 }
 
-void Links::Probe(int peer) {
+void Links::Connect(int peer) {
   const auto link = std::make_shared<Link>(peer, Link::Stage::kConnecting);
   Add(link);
   StartAttempt(link);
 }
 
-Links::LinkPtr Links::TxLink(int peer) {
-  if (!Has(peer)) Probe(peer);
-  return pairs_[peer].tx;
+bool Links::Has(int peer) const {
+  const auto pair = pairs_.find(peer);
+  return pair != pairs_.end() && (pair->second.tx || pair->second.broken());
 }
 
 bool Links::IsOpen(int peer) const {
-  const Link* const link = FindTx(peer);
-  return link != nullptr && link->stage == Link::Stage::kOpen;
+  const auto pair = pairs_.find(peer);
+  return pair != pairs_.end() && pair->second.tx && pair->second.tx->stage == Link::Stage::kOpen;
 }
 
 int64_t Links::RoundTripNs(int peer) const {
-  return IsOpen(peer) ? ShortestRoundTripNs(FindTx(peer)->fd()) : 0;
+  return IsOpen(peer) ? ShortestRoundTripNs(pairs_.at(peer).tx->fd()) : 0;
 }
 
 Status Links::AddToLoop(const LinkPtr& link, uint32_t interest) {
@@ -149,7 +159,7 @@ void Links::StartAttempt(const LinkPtr& link) {
   };
   const Status begun = connect();
   if (begun.ok()) {
-    ArmTimer(link, kOpenTimeoutNs);
+    ArmTimer(link, pairs_[link->peer].broken() ? kRedialNs : kOpenTimeoutNs);
     return;
   }
   // Not from here: the caller may be any thread, and links end on the loop's.
@@ -157,8 +167,11 @@ void Links::StartAttempt(const LinkPtr& link) {
     if (IsLackOfResources(error)) {
       owner_.OnCannotConnect(link->peer, begun);
       Drop(link);
+      EndIfGone();
+    } else if (error == ECONNREFUSED) {
+      Broken(link, std::string(begun.message()), Ending::kRefused);
     } else {
-      Broken(link, std::string(begun.message()), error == ECONNREFUSED);
+      AttemptFailed(link, std::string(begun.message()), /*cut_off=*/false);
     }
   });
 }
@@ -174,44 +187,73 @@ void Links::OnAttemptTimer(const LinkPtr& link) {
     StartAttempt(link);
     return;
   }
-  Broken(link, fmt::format("it did not answer within {} s", kOpenTimeoutNs / 1'000'000'000));
+  AttemptFailed(link, fmt::format("it did not answer within {} s", kOpenTimeoutNs / kSecondNs),
+                /*cut_off=*/false);
 }
 
-// A handshake that was cut off may have met a full listener.
-void Links::AttemptFailed(const LinkPtr& link, const std::string& why) {
-  if (link->attempts >= kMaxAttempts || closing_) {
-    Broken(link, why);
-    return;
-  }
+// A broken pair tries again until it is given up. A first attempt that was cut off may have met a
+// full listener.
+void Links::AttemptFailed(const LinkPtr& link, const std::string& why, bool cut_off) {
+  const bool again =
+      pairs_[link->peer].broken() || (cut_off && link->attempts < kMaxAttempts && !closing_);
+  if (link->stage == Link::Stage::kClosed) return;
+  if (!again) return Broken(link, why, Ending::kLost);
   DropSocket(*link);
   ArmTimer(link, kRetryDelayNs);
 }
 
-// A link that opens while the endpoint closes sends its queue, and the farewell where its peer is
-// awaited, and closes.
+// A link that opens while the endpoint closes, or to a rank that is lost, sends its queue and
+// closes.
 void Links::Opened(const LinkPtr& link) {
   loop_.CancelTimer(link->timer);
   link->handshake.reset();
   link->stage = Link::Stage::kOpen;
+  link->opened_ns = NowNs();
   if (const Status status = ProbeWhenIdle(link->fd(), options_.dead_after_s); !status.ok()) {
     TUTTI_INFO(kLogBootstrap, "rank {}: {}", options_.rank, status.message());
   }
   LookForSilence();
-  if (closing_) {
-    if (awaited_.erase(link->peer) > 0) {
-      [[maybe_unused]] const Status sent = Enqueue(link, farewell_);
-      if (awaited_.empty()) acceptor_.reset();
-    }
-    BeginClosing(link);
-    return;
-  }
-  owner_.OnOpened(link);
+  UseForSending(link);
+  awaited_.erase(link->peer);
+  if (!closing_) owner_.OnOpened(link);
+  if (closing_ || peers_[link->peer].IsLost()) BeginClosing(link);
 }
+
+// The frames that may not have come over earlier links go out again over this link.
+void Links::UseForSending(const LinkPtr& link) {
+  Pair& pair = pairs_[link->peer];
+  pair.tx = link;
+  pair.was_open = true;
+  const size_t repeated = pair.sent.Rewind();
+  if (pair.broken()) {
+    loop_.CancelTimer(pair.give_up_timer);
+    const std::string line = fmt::format(
+        "rank {}: the connection with rank {} ({}) broke ({}) and was made again after {} ms; {} "
+        "messages are sent a second time",
+        options_.rank, link->peer, peers_.Describe(link->peer), pair.why_broken,
+        (link->opened_ns - pair.broke_ns) / 1'000'000, repeated);
+    const bool warns = told_ns_ == 0 || link->opened_ns - told_ns_ >= kBetweenWarningsNs;
+    if (warns) told_ns_ = link->opened_ns;
+    if (warns)
+      TUTTI_WARN("{}", line);
+    else
+      TUTTI_INFO(kLogBootstrap, "{}", line);
+  }
+  // An attempt that pauses is not needed any more.
+  const std::set<LinkPtr> links = links_;
+  for (const LinkPtr& other : links)
+    if (other->peer == link->peer && other->fd() < 0) Drop(other);
+  // A failure also shows on the loop's thread, where the link then ends.
+  [[maybe_unused]] const Status sent = Flush(*link);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Breaking. All on the loop's thread.
 
 // Looks at all links again in a while, for hosts that do not answer.
 void Links::LookForSilence() {
   if (silence_timer_ != 0 || closing_) return;
-  silence_timer_ = loop_.AddTimer(int64_t{options_.dead_after_s} * 1'000'000'000 / kLooksAtSilence,
+  silence_timer_ = loop_.AddTimer(options_.dead_after_s * kSecondNs / kLooksAtSilence,
                                   [this] { OnSilenceTimer(); });
 }
 
@@ -225,218 +267,90 @@ void Links::OnSilenceTimer() {
   for (const LinkPtr& link : links) {
     if (link->stage != Link::Stage::kOpen) continue;
     const Result<SignsOfLife> signs = ReadSignsOfLife(link->fd(), now_ns);
-    if (signs.ok() &&
-        link->silence.Observe(*signs, now_ns, int64_t{options_.dead_after_s} * 1'000'000'000))
-      Broken(link, fmt::format("its host has acknowledged nothing for {} s (TUTTI_HOST_TIMEOUT_S)",
-                               options_.dead_after_s));
+    if (signs.ok() && link->silence.Observe(*signs, now_ns, options_.dead_after_s * kSecondNs))
+      Broken(link,
+             fmt::format("its host has acknowledged nothing for {} s (TUTTI_HOST_TIMEOUT_S)",
+                         options_.dead_after_s),
+             Ending::kLost);
   }
   if (!links_.empty()) LookForSilence();
 }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Reading and writing
-
-// Moves a link through its stages as far as the socket allows. Data may already be readable when
-// the handshake ends.
-void Links::Advance(const LinkPtr& link, uint32_t events) {
-  if (link->stage == Link::Stage::kConnecting) {
-    if (const int error = ConnectOutcome(link->fd()); error != 0) {
-      // An address that refuses stays refused.
-      Broken(link, fmt::format("connecting failed: {}", ErrnoText(error)), error == ECONNREFUSED);
-      return;
-    }
-    link->stage = Link::Stage::kHandshake;
-  }
-  if (link->stage == Link::Stage::kHandshake) AdvanceHandshake(link);
-  if (link->stage != Link::Stage::kOpen && link->stage != Link::Stage::kClosing) return;
-  if (const Status sent = Flush(*link); !sent.ok()) {
-    Broken(link, std::string(sent.message()));
-    return;
-  }
-  if ((events & ~uint32_t{EPOLLOUT}) != 0) ReadSome(link);
-}
-
-void Links::AdvanceHandshake(const LinkPtr& link) {
-  const Result<Progress> step = link->handshake->Step(link->fd());
-  if (!step.ok()) {
-    AttemptFailed(link, std::string(step.status().message()));
-    return;
-  }
-  if (*step == Progress::kDone) {
-    link->socket = link->handshake->Seal(std::move(link->connecting));
-    Opened(link);
-  }
-  UpdateInterest(*link);
-}
-
-void Links::ReadSome(const LinkPtr& link) {
-  for (int i = 0; i < kReadsAtOnce && link->socket.valid(); ++i) {
-    Bytes bytes;
-    const Result<int64_t> got = link->socket.TryRecv(bytes);
-    if (!got.ok()) {
-      Broken(link, std::string(got.status().message()));
-      return;
-    }
-    if (*got == 0) return;
-    if (*got == kEndOfStream) {
-      Broken(link, "it closed the connection without a goodbye: its process ended");
-      return;
-    }
-    const Status fed = link->reader.Feed(bytes, [&](const FrameHeader& header, Bytes payload) {
-      return owner_.OnFrame(*link, header, std::move(payload));
-    });
-    if (!fed.ok()) {
-      Broken(link, std::string(fed.message()));
-      return;
-    }
-  }
-}
-
-// A frame for a link that is still being opened waits in the queue. The queue is bounded, so a peer
-// that reads nothing cannot use up this process's memory.
-Status Links::Enqueue(const LinkPtr& link, Bytes frame) {
-  if (link->stage == Link::Stage::kClosed || link->stage == Link::Stage::kClosing) {
-    return RemoteError("the connection to rank {} is closed", link->peer);
-  }
-  if (link->out_bytes + frame.size() > kMaxQueuedBytes) {
-    return RemoteError("rank {} ({}) does not take its messages: more than {} bytes wait",
-                       link->peer, peers_.Describe(link->peer), kMaxQueuedBytes);
-  }
-  link->out_bytes += frame.size();
-  link->out.push_back(std::move(frame));
-  if (link->stage != Link::Stage::kOpen || link->out.size() > 1) return Status::Ok();
-  // A failure also shows on the loop's thread, where the link then ends.
-  [[maybe_unused]] const Status sent = Flush(*link);
-  return Status::Ok();
-}
-
-void Links::SendIfLinked(int peer, const Bytes& frame) {
-  if (!Has(peer)) return;
-  [[maybe_unused]] const Status sent = Enqueue(pairs_[peer].tx, frame);
-}
-
-void Links::SendOnAll(const Bytes& frame, const std::function<bool(const Link&)>& wanted) {
-  for (const LinkPtr& link : links_) {
-    if (!wanted(*link)) continue;
-    [[maybe_unused]] const Status sent = Enqueue(link, frame);
-  }
-}
-
-// Sends as much as the socket takes and asks the loop for the rest. A closing link ends its sending
-// side when its queue is empty.
-Status Links::Flush(Link& link) {
-  while (!link.out.empty()) {
-    const auto rest = std::span(link.out.front()).subspan(link.out_sent);
-    TUTTI_ASSIGN(const size_t sent, link.socket.TrySend(rest));
-    if (sent == 0) break;
-    link.out_sent += sent;
-    link.out_bytes -= sent;
-    if (sent < rest.size()) continue;
-    link.out.pop_front();
-    link.out_sent = 0;
-  }
-  if (link.stage == Link::Stage::kClosing && link.out.empty()) ::shutdown(link.fd(), SHUT_WR);
-  UpdateInterest(link);
-  return Status::Ok();
-}
-
-void Links::UpdateInterest(Link& link) {
-  if (link.fd() < 0) return;
-  uint32_t wanted = EPOLLIN;
-  if (link.stage == Link::Stage::kHandshake) {
-    if (link.handshake->WantsToWrite()) wanted = EPOLLOUT;
-  } else if (!link.out.empty()) {
-    wanted |= EPOLLOUT;
-  }
-  if (wanted == link.interest) return;
-  link.interest = wanted;
-  [[maybe_unused]] const Status changed = loop_.loop().ModifyFd(link.fd(), wanted);
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Closing. All on the loop's thread.
-
-void Links::DropSocket(Link& link) {
-  loop_.CancelTimer(link.timer);
-  if (link.fd() < 0) return;
-  loop_.loop().RemoveFd(link.fd());
-  link.connecting.Reset();
-  link.socket.Reset();
-}
-
-// When the link for sending ends, the other link of the pair takes over. The frames of the ended
-// link's queue are lost: its peer is suspected then, or this endpoint closes.
-void Links::Drop(const LinkPtr& link) {
+// Ends a link. Another open link of the pair takes over; without one the pair is made again or
+// given up.
+void Links::Broken(const LinkPtr& link, const std::string& why, Ending ending) {
   if (link->stage == Link::Stage::kClosed) return;
-  DropSocket(*link);
-  link->stage = Link::Stage::kClosed;
-  link->out.clear();
-  link->out_bytes = 0;
-  Pair& pair = pairs_[link->peer];
-  --pair.count;
-  links_.erase(link);
-  if (pair.tx == link) {
-    const auto other = std::find_if(links_.begin(), links_.end(), [&](const LinkPtr& one) {
-      return one->peer == link->peer && one->stage == Link::Stage::kOpen;
-    });
-    pair.tx = other == links_.end() ? nullptr : *other;
-  }
-  if (!closing_ || !AllGone()) return;
-  loop_.CancelTimer(linger_timer_);
-  gone_.NotifyAll();
-}
-
-void Links::Broken(const LinkPtr& link, const std::string& why, bool refused) {
-  if (link->stage == Link::Stage::kClosed) return;
-  if (refused) awaited_.erase(link->peer);
+  const int peer = link->peer;
+  const bool in_order =
+      link->peer_said_end || (link->stage == Link::Stage::kClosing && ending == Ending::kEnded);
+  const int64_t patience_ns = PatienceNs(*link, ending);
+  const bool was_brief = link->opened_ns != 0 && NowNs() - link->opened_ns < kRetryDelayNs;
+  // The other end must see a reset: an orderly end stands for the end of this process.
+  if (link->fd() >= 0 && !in_order) ResetConnection(link->fd());
   Drop(link);
-  if (!link->peer_said_end && !closing_) owner_.OnBroken(link->peer, refused, why);
-}
-
-void Links::BeginClosing(const LinkPtr& link) {
-  [[maybe_unused]] const Status queued =
-      Enqueue(link, EncodeFrame({.type = LinkFrameType::kEnd}, {}));
-  link->stage = Link::Stage::kClosing;
-  if (!Flush(*link).ok()) Drop(link);
-}
-
-void Links::CloseTo(int peer) {
-  const std::set<LinkPtr> links = links_;
-  for (const LinkPtr& link : links) {
-    if (link->peer != peer) continue;
-    if (link->stage == Link::Stage::kOpen)
-      BeginClosing(link);
-    else if (link->stage != Link::Stage::kClosing)
-      Drop(link);
+  const Pair& pair = pairs_[peer];
+  const bool has_another = pair.tx && pair.tx->opened_ns != 0;
+  if (!in_order && !has_another) {
+    const bool refused = ending == Ending::kRefused;
+    if (refused && pair.broken())
+      GiveUp(peer, refused, "its process has ended: " + pair.why_broken);
+    else if (refused || ending == Ending::kDefect || !pair.was_open || !peers_[peer].IsWhole())
+      GiveUp(peer, refused, why);
+    else
+      MakeAgain(peer, why, patience_ns, was_brief ? kRetryDelayNs : 0);
   }
+  EndIfGone();
 }
 
-// A link that is still being opened lives on where frames wait in its queue.
-void Links::Close(const std::vector<int>& awaited, Bytes farewell) {
-  if (closing_) return;
-  closing_ = true;
-  loop_.CancelTimer(silence_timer_);
-  for (const int peer : awaited)
-    if (pairs_[peer].count == 0) awaited_.insert(peer);
-  farewell_ = std::move(farewell);
-  if (awaited_.empty()) acceptor_.reset();
-  linger_timer_ = loop_.AddKeepingTimer(kLingerNs, [this] { OnLingerOver(); });
-  const std::set<LinkPtr> links = links_;
-  for (const LinkPtr& link : links) {
-    if (link->stage == Link::Stage::kOpen) {
-      BeginClosing(link);
-    } else if (link->out.empty()) {
-      Drop(link);
-    }
+// Returns how long the host of a broken link may go on without a sign of life.
+int64_t Links::PatienceNs(const Link& link, Ending ending) const {
+  if (closing_ || ending == Ending::kEnded || link.fd() < 0) return kFirstAnswerNs;
+  const int64_t now_ns = NowNs();
+  const Result<SignsOfLife> signs = ReadSignsOfLife(link.fd(), now_ns);
+  const int64_t silent_ns = signs.ok() ? now_ns - signs->answered_ns : 0;
+  return std::max(kFirstAnswerNs, options_.dead_after_s * kSecondNs - silent_ns);
+}
+
+// Connects to the peer, unless an attempt is under way. A peer without a known address connects by
+// itself, because it knows this rank's.
+void Links::MakeAgain(int peer, const std::string& why, int64_t patience_ns, int64_t delay_ns) {
+  Pair& pair = pairs_[peer];
+  if (!pair.broken()) {
+    TUTTI_INFO(kLogBootstrap, "rank {}: the connection with rank {} ({}) broke: {}", options_.rank,
+               peer, peers_.Describe(peer), why);
+    pair.broke_ns = NowNs();
+    pair.why_broken = why;
+    ArmGiveUp(peer, patience_ns);
   }
-  if (AllGone()) loop_.CancelTimer(linger_timer_);
+  if (pair.tx || !peers_[peer].identity.contact.address.valid()) return;
+  if (delay_ns == 0) return Connect(peer);
+  const auto link = std::make_shared<Link>(peer, Link::Stage::kConnecting);
+  Add(link);
+  ArmTimer(link, delay_ns);
 }
 
-void Links::OnLingerOver() {
-  awaited_.clear();
-  acceptor_.reset();
+void Links::ArmGiveUp(int peer, int64_t delay_ns) {
+  pairs_[peer].give_up_timer = loop_.AddTimer(delay_ns, [this, peer] { OnGiveUpTimer(peer); });
+}
+
+// The kernel of a stopped process accepts connections, and nobody answers the handshake.
+void Links::OnGiveUpTimer(int peer) {
+  const Pair& pair = pairs_[peer];
+  if (pair.tx && pair.tx->stage == Link::Stage::kHandshake)
+    return ArmGiveUp(peer, options_.dead_after_s * kSecondNs);
+  GiveUp(peer, /*refused=*/false,
+         fmt::format("{}; no new connection could be made for {:.1f} s", pair.why_broken,
+                     static_cast<double>(NowNs() - pair.broke_ns) / 1e9));
+  EndIfGone();
+}
+
+void Links::GiveUp(int peer, bool refused, const std::string& why) {
+  loop_.CancelTimer(pairs_[peer].give_up_timer);
+  if (refused) awaited_.erase(peer);
   const std::set<LinkPtr> links = links_;
-  for (const LinkPtr& link : links) Drop(link);
+  for (const LinkPtr& link : links)
+    if (link->peer == peer && link->opened_ns == 0) Drop(link);
+  if (!closing_) owner_.OnGivenUp(peer, refused, why);
 }
 
 }  // namespace tutti

@@ -1,10 +1,27 @@
 #pragma once
 
-// Links: the listening socket and the connections of an Endpoint (link.h).
+// Links: the listening socket of an Endpoint, and its connections with the other endpoints
+// (link.h).
 //
-// A link is made when it is first needed. Each end of a pair opens at most one link, and sends all
-// its frames on the first link of the pair, so frames of a sender stay in order. A pair therefore
-// has one link, or two when both ends opened a link at the same moment.
+// A link is made when it is first needed. Each end of a pair opens at most one link at a time, and
+// sends its frames on the newest link of the pair. A pair therefore has one link, or two when both
+// ends opened a link at the same moment.
+//
+// A link that breaks is made again, and neither end notices: every frame has a number
+// (frame_numbers.h), is kept until the other end has it, and is sent again on the next link. Each
+// end that sees the break connects to the other end's listener:
+//
+//   pair is   and                                                       becomes
+//   whole     its last open link breaks                                 broken; this end connects
+//   broken    a link opens, by either end                               whole; frames are repeated
+//   broken    refused: nobody listens, so the other process has ended   given up
+//   broken    the host has been silent for dead_after_s                 given up
+//   broken    an attempt fails otherwise, or takes 0.5 s to connect     broken; the next after 50 ms
+//
+// An orderly end of the stream without kEnd is the end of the other process in all likelihood, so
+// the host then gets kFirstAnswerNs for a sign of life. A connection that the other host has
+// accepted is a sign of life: a stopped process is not given up. A pair is also given up, without
+// an attempt, when the other end breaks the format.
 //
 // Threads: the mutex of the Endpoint is held in every call, and in every call of the Owner. Sockets
 // are closed, and the Owner is called, on the loop's thread only.
@@ -30,21 +47,25 @@ struct EndpointOptions {
 
 class Links {
  public:
-  // The most bytes of frames that the other end of a link has not taken yet.
+  // The most bytes of frames that the other end of a pair has not taken yet.
   static constexpr size_t kMaxQueuedBytes = 256u << 20;
-  // An attempt to open a link may take this long. A host under load answers within seconds.
+  // The first attempts to open a link may take this long, and so may the handshake of every
+  // attempt. A host under load answers within seconds.
   static constexpr int64_t kOpenTimeoutNs = 30'000'000'000;
   static constexpr int kMaxAttempts = 3;
+  // A host that lives answers a new connection within this time, unless packets are lost.
+  static constexpr int64_t kFirstAnswerNs = 300'000'000;
   using LinkPtr = std::shared_ptr<Link>;
 
   // Hears of the events of the links.
   class Owner {
    public:
-    // A failure ends the link.
+    // A failure ends the link, and the pair is given up.
     virtual Status OnFrame(Link& link, const FrameHeader& header, Bytes payload) = 0;
     virtual void OnOpened(const LinkPtr& link) = 0;
-    // A link to `peer` ended without kEnd. `refused`: nobody listens at the peer's address.
-    virtual void OnBroken(int peer, bool refused, const std::string& why) = 0;
+    // There is no link to `peer`, and none can be made. `refused`: nobody listens at the peer's
+    // address.
+    virtual void OnGivenUp(int peer, bool refused, const std::string& why) = 0;
     // This rank, and not `peer`, is the reason why there is no link to the peer.
     virtual void OnCannotConnect(int peer, const Status& failure) = 0;
     // The process has no descriptors to accept another rank.
@@ -61,31 +82,29 @@ class Links {
   Status Listen(UniqueFd listen_fd);
 
   // Begins to open a link to `peer` where none exists.
-  void Open(int peer) { TxLink(peer); }
-  // Connects to `peer` once more, with or without a link.
-  void Probe(int peer);
+  void Open(int peer);
   // Returns whether a link to `peer` exists or is being opened.
-  bool Has(int peer) const { return FindTx(peer) != nullptr; }
+  bool Has(int peer) const;
   // Returns whether frames to `peer` go out at once.
   bool IsOpen(int peer) const;
   // Returns the shortest round trip so far on the link to `peer`; 0 without a link.
   int64_t RoundTripNs(int peer) const;
 
-  // Sends to `peer`, over a new link where none exists. Never waits.
-  Status Send(int peer, Bytes frame) { return Enqueue(TxLink(peer), std::move(frame)); }
-  // Sends to `peer` where a link exists or is being opened.
+  // Numbers a frame and sends it to `peer`, over a new link where none exists. Never waits.
+  Status Send(int peer, Bytes frame);
+  // Does the same where a link exists or is being opened.
   void SendIfLinked(int peer, const Bytes& frame);
-  Status SendOn(const LinkPtr& link, Bytes frame) { return Enqueue(link, std::move(frame)); }
-  // Sends on every link that is `wanted`. Both links to the same peer carry the frame, since the
-  // other end may refuse either, or either may be broken already.
-  void SendOnAll(const Bytes& frame, const std::function<bool(const Link&)>& wanted);
+  // Send a frame without a number on one open link, or on all open links. A link that breaks loses
+  // the frame.
+  void SendOn(const LinkPtr& link, Bytes frame);
+  void SendOnAll(const Bytes& frame);
 
   // Sends queued frames and kEnd on the links to `peer`, and closes them when the peer has, too.
   void CloseTo(int peer);
-  // Does the same with all links and accepts no more connections, except from peers of `awaited`
-  // without a link: each of them gets `farewell` when it connects. After kLingerNs the remaining
-  // links are cut.
-  void Close(const std::vector<int>& awaited, Bytes farewell);
+  // Does the same with all links. Peers that connect before all links have ended get their frames
+  // and kEnd as well. The peers of `awaited` without a link get the frames of `farewell` when they
+  // connect. After kLingerNs the remaining links are cut.
+  void Close(const std::vector<int>& awaited, const std::vector<Bytes>& farewell);
   bool closing() const { return closing_; }
   // Returns whether nothing is left to be sent or awaited after Close.
   bool AllGone() const { return links_.empty() && awaited_.empty(); }
@@ -93,36 +112,65 @@ class Links {
   CondVar& gone() { return gone_; }
 
  private:
-  // The links of a peer.
+  // The links and the frames of a peer.
   struct Pair {
-    LinkPtr tx;  // the link on which frames to the peer are sent
+    LinkPtr tx;  // the newest open link; without an open link, the link that is being opened
     int count = 0;
+    SentFrames sent;
+    ReceivedFrames received;
+    bool was_open = false;
+    // While the pair is broken: when it broke and why, and the timer that gives it up.
+    EventLoop::TimerId give_up_timer = 0;
+    int64_t broke_ns = 0;
+    std::string why_broken;
+    bool broken() const { return give_up_timer != 0; }
+  };
+  enum class Ending {
+    kLost,     // a reset, damage, silence: the other process may live
+    kEnded,    // an orderly end of the stream
+    kRefused,  // nobody listens
+    kDefect    // the other end broke the format
   };
 
+  // Opening (links.cc).
   void OnAccepted(SealedSocket socket, const Hello& hello, const SocketAddress& from);
-  void OnAttemptTimer(const LinkPtr& link);
-  void OnLingerOver();
-  void OnSilenceTimer();
-  void LookForSilence();
   Result<int> CheckHello(const Hello& hello) const;
+  void MakeRoom(int peer);
   void Add(const LinkPtr& link);
-  Link* FindTx(int peer) const;
-  LinkPtr TxLink(int peer);
+  void Connect(int peer);
   Status AddToLoop(const LinkPtr& link, uint32_t interest);
   void StartAttempt(const LinkPtr& link);
-  void AttemptFailed(const LinkPtr& link, const std::string& why);
+  void OnAttemptTimer(const LinkPtr& link);
+  void AttemptFailed(const LinkPtr& link, const std::string& why, bool cut_off);
   void ArmTimer(const LinkPtr& link, int64_t delay_ns);
   void Opened(const LinkPtr& link);
+  void UseForSending(const LinkPtr& link);
+
+  // Breaking (links.cc).
+  void LookForSilence();
+  void OnSilenceTimer();
+  void Broken(const LinkPtr& link, const std::string& why, Ending ending);
+  int64_t PatienceNs(const Link& link, Ending ending) const;
+  void MakeAgain(int peer, const std::string& why, int64_t patience_ns, int64_t delay_ns);
+  void ArmGiveUp(int peer, int64_t delay_ns);
+  void OnGiveUpTimer(int peer);
+  void GiveUp(int peer, bool refused, const std::string& why);
+
+  // Reading, writing and closing (links_frames.cc).
   void Advance(const LinkPtr& link, uint32_t events);
   void AdvanceHandshake(const LinkPtr& link);
   void ReadSome(const LinkPtr& link);
-  Status Enqueue(const LinkPtr& link, Bytes frame);
+  Status TakeFrame(const LinkPtr& link, const FrameHeader& header, Bytes payload);
+  Status Push(Pair& pair, int peer, Bytes frame);
+  bool HasMore(const Link& link) const;
+  bool NextFrame(Link& link);
   Status Flush(Link& link);
   void UpdateInterest(Link& link);
   void BeginClosing(const LinkPtr& link);
-  void Broken(const LinkPtr& link, const std::string& why, bool refused = false);
   void DropSocket(Link& link);
   void Drop(const LinkPtr& link);
+  void EndIfGone();
+  void OnLingerOver();
 
   LockedLoop& loop_;
   const EndpointOptions& options_;
@@ -134,10 +182,9 @@ class Links {
   std::set<LinkPtr> links_;
   std::unordered_map<int, Pair> pairs_;
   EventLoop::TimerId silence_timer_ = 0;
+  int64_t told_ns_ = 0;  // the time of the last warning about a broken link; 0: never
   bool closing_ = false;
-  // While closing: the peers that have yet to connect, and the frames for each of them.
-  std::set<int> awaited_;
-  Bytes farewell_;
+  std::set<int> awaited_;  // while closing: the peers that have yet to connect
   EventLoop::TimerId linger_timer_ = 0;
   CondVar gone_;
 };

@@ -13,20 +13,16 @@ Bytes FrameOf(std::span<const std::byte> facts) {
 
 }  // namespace
 
-// Later breaks are also told to the agreement: a refused attempt makes an earlier accusation
+// Later failures are also told to the agreement: a refused attempt makes an earlier accusation
 // certain.
 void Losses::Suspect(int peer, bool certain, const std::string& why) {
   if (links_.closing()) return;
   Peer& entry = peers_[peer];
   if (entry.IsLost() || entry.HasEnded()) return;
-  const bool first = entry.Advance(Peer::News::kLinkBroke);
-  if (first)
+  if (entry.Advance(Peer::News::kLinkBroke))
     TUTTI_INFO(kLogBootstrap, "rank {} lost its connection to rank {} ({}): {}", options_.rank,
                peer, peers_.Describe(peer), why);
   agreement_.Accuse(peer, certain, why, NowNs());
-  // A refused attempt shows that the process of the peer has ended. Over a new link the two ranks
-  // tell one another their facts.
-  if (first && !certain && entry.identity.contact.address.valid()) links_.Probe(peer);
   FollowAgreement();
 }
 
@@ -45,8 +41,8 @@ Status Losses::TakeFacts(std::span<const std::byte> facts) {
 void Losses::Greet(const Links::LinkPtr& link) {
   const Bytes facts = agreement_.Everything();
   if (facts.empty() || link->stage != Link::Stage::kOpen) return;
-  // A link that does not take the facts breaks, or is full; the facts also come another way.
-  [[maybe_unused]] const Status sent = links_.SendOn(link, FrameOf(facts));
+  // A link that breaks loses the facts; the next link begins with all facts again.
+  links_.SendOn(link, FrameOf(facts));
 }
 
 std::vector<LostRank> Losses::LostAmong(const Membership& membership) const {
@@ -86,8 +82,7 @@ void Losses::FollowAgreement() {
 void Losses::TellNews() {
   const Bytes news = agreement_.TakeNews();
   if (news.empty()) return;
-  links_.SendOnAll(FrameOf(news),
-                   [](const Link& link) { return link.stage == Link::Stage::kOpen; });
+  links_.SendOnAll(FrameOf(news));
 }
 
 // The communicators hear of all losses before the links to the lost ranks close.

@@ -2,10 +2,9 @@
 
 // Losses: how an Endpoint finds out which ranks are lost.
 //
-// A link that ends without a kEnd frame makes the other rank suspected (peer.h): frames may have
-// been lost, so the two ranks exchange no more frames, and this rank accuses the other
-// (loss_agreement.h). This rank also connects once more: the attempt shows whether the other rank
-// lives, and the new link carries the facts of the agreement. When the agreement has decided, every
+// A rank whose link broke and cannot be made again (links.h) is suspected (peer.h): the two ranks
+// exchange no more frames of communicators, and this rank accuses the other (loss_agreement.h). The
+// accusation is certain where the other process has ended. When the agreement has decided, every
 // communicator learns at once which of its members are lost, on all ranks alike.
 //
 // Threads: every call is made with the mutex of the Endpoint held, on the loop's thread.
@@ -29,7 +28,7 @@ class Losses {
         memberships_(memberships),
         agreement_(options.rank, options.num_ranks) {}
 
-  // Takes note that a link to `peer` broke. `certain`: the process of the peer has ended.
+  // Takes note that no link to `peer` can be made. `certain`: the process of the peer has ended.
   void Suspect(int peer, bool certain, const std::string& why);
   // Takes note that `peer` has closed its links with kEnd.
   void NoteEnd(int peer);

@@ -105,6 +105,7 @@ Status Memberships::TakeFor(const MembershipPtr& membership, int peer, const Fra
       break;
     case LinkFrameType::kEnd:
     case LinkFrameType::kLosses:
+    case LinkFrameType::kReceived:
       break;
   }
   membership->changed.NotifyAll();
@@ -255,17 +256,8 @@ Bytes Memberships::GiveUp(Membership& membership, const Status& reason) {
   membership.giving_up =
       EncodeFrame({.type = LinkFrameType::kGivingUp, .communicator = membership.frame_id},
                   std::move(writer).Take());
-  SendGivingUp(membership, membership.giving_up);
+  SendToMembers(membership, membership.giving_up);
   return membership.giving_up;
-}
-
-// Sends on all links, also on links that are being opened. A rank that gets the frame twice ignores
-// the second.
-void Memberships::SendGivingUp(const Membership& membership, const Bytes& frame) {
-  links_.SendOnAll(frame, [&](const Link& link) {
-    const Peer* const peer = peers_.Find(link.peer);
-    return membership.rank_of.contains(link.peer) && peer != nullptr && peer->IsWhole();
-  });
 }
 
 // A rank that is making the communicator itself gives up for the same reason; a rank that has made
@@ -291,9 +283,9 @@ void Memberships::TakeGivingUp(const MembershipPtr& membership,
   const LostRank lost = {giver,
                          fmt::format("it gave up making the communicator: {}", reason.message())};
   MarkLost(membership, std::span(&lost, 1));
-  SendGivingUp(*membership,
-               EncodeFrame({.type = LinkFrameType::kGivingUp, .communicator = membership->frame_id},
-                           payload));
+  SendToMembers(*membership, EncodeFrame({.type = LinkFrameType::kGivingUp,
+                                          .communicator = membership->frame_id},
+                                         payload));
 }
 
 }  // namespace tutti

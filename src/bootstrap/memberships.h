@@ -65,8 +65,6 @@ class Memberships {
   // Tells the members that this rank gives up. Returns the frame with the reason; nothing where the
   // frame was sent before.
   Bytes GiveUp(Membership& membership, const Status& reason);
-  // Sends the frame of a rank that gives up to all members with a link.
-  void SendGivingUp(const Membership& membership, const Bytes& frame);
   // Sends to all members with a link, or an attempt to open a link.
   void SendToMembers(const Membership& membership, const Bytes& frame);
 

@@ -106,7 +106,7 @@ void ConnectionCore::TakeBack() {
   if (state_ == State::kKernel) return;
   Advance(Event::kTakenBack);
   for (const auto& watch : watches_)
-    if (watch->armed != 0) ArmWatch(*watch, 0);
+    if (watch->armed.value_or(0) != 0) ArmWatch(*watch, 0);
 }
 
 void ConnectionCore::HandOver() {
@@ -171,7 +171,7 @@ void ConnectionCore::Serve(uint32_t wishes) {
   const bool fired = CollectFired(wishes);
   if (state_ == State::kStopped) return;
   if (state_ == State::kKernel) {
-    if (fired && Settled()) Tend();
+    if ((fired || (wishes & kTendTimerFired) != 0) && Settled()) Tend(fired);
     return;
   }
   int moves = 0;
@@ -192,13 +192,10 @@ bool ConnectionCore::CollectFired(uint32_t wishes) {
   bool fired = false;
   for (const auto& watch : watches_) {
     if (!watch->fired.exchange(false, std::memory_order_acquire)) continue;
-    watch->armed = 0;
+    watch->armed.reset();
     fired = true;
   }
-  if ((wishes & kTendTimerFired) != 0) {
-    tend_timer_ = 0;
-    fired = true;
-  }
+  if ((wishes & kTendTimerFired) != 0) tend_timer_ = 0;
   if ((wishes & kTimerFired) != 0) {
     timer_ = 0;
     Advance(Event::kTimerFired);
@@ -208,20 +205,28 @@ bool ConnectionCore::CollectFired(uint32_t wishes) {
 
 void ConnectionCore::WatchIdle() {
   if (failed_.load(std::memory_order_relaxed)) return;
-  // Without events only errors are reported, and an armed descriptor stays armed.
-  for (const auto& watch : watches_) {
-    if (!watch->added) ArmWatch(*watch, 0);
-  }
   const NetCare care = comm_.Care();
-  if (care == NetCare::kNone || tend_timer_ != 0) return;
-  tend_timer_ = loop_.AddTimer(care == NetCare::kSoon ? kTendSoonNs : kTendSeldomNs,
-                               [this] { Request(kTendTimerFired); });
+  if (care == NetCare::kNone) {
+    for (const auto& watch : watches_)
+      if (!watch->armed) ArmWatch(*watch, 0);
+    return;
+  }
+  TendAfter(care == NetCare::kSoon ? kTendSoonNs : kTendSeldomNs);
 }
 
-// A failure is kept for the next operation.
-void ConnectionCore::Tend() {
+void ConnectionCore::TendAfter(int64_t after_ns) {
+  if (tend_timer_ == 0)
+    tend_timer_ = loop_.AddTimer(after_ns, [this] { Request(kTendTimerFired); });
+}
+
+// A failure is kept for the next operation. A comm that waits for nothing may leave an error in its
+// socket. The descriptor would report the error again at once, and is therefore armed after a
+// pause.
+void ConnectionCore::Tend(bool fired) {
   comm_.LookClosely();
   Drive();
+  const bool left = fired && comm_.Care() == NetCare::kNone;
+  if (left && !failed_.load(std::memory_order_relaxed)) return TendAfter(kTendSeldomNs);
   WatchIdle();
 }
 
@@ -230,19 +235,19 @@ void ConnectionCore::Tend() {
 void ConnectionCore::Arm() {
   waits_.clear();
   NetIdle idle = NetIdle::kWait;
-  if (Settled() || failed_.load(std::memory_order_acquire)) {
+  const bool settled = Settled() || failed_.load(std::memory_order_acquire);
+  if (settled)
     Advance(Event::kSettled);
-    WatchIdle();
-  } else {
+  else
     idle = comm_.PrepareToWait(waits_);
-  }
   for (const auto& watch : watches_) {
     uint32_t events = 0;
     for (const NetWait& wait : waits_) {
       if (wait.fd == watch->fd) events |= wait.events;
     }
-    if (events != watch->armed) ArmWatch(*watch, events);
+    if (events != watch->armed.value_or(0)) ArmWatch(*watch, events);
   }
+  if (settled) WatchIdle();
   if (idle == NetIdle::kProgress) LookAgainSoon();
   if (idle == NetIdle::kPoll) LookAgainLater();
 }

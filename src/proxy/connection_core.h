@@ -26,8 +26,10 @@
 //
 // A descriptor is armed for a single event (EPOLLONESHOT), and only while the connection is handed
 // over. An idle connection, or a connection polled by a kernel, therefore wakes no thread. An idle
-// connection is armed for errors only: a break is noticed at once, and the connection is made again
-// where the network can do so, since the other end may wait for the new connection.
+// connection is armed for errors only, anew after every event: a break is noticed at once, and the
+// connection is made again where the network can do so, since the other end may wait for the new
+// connection. The descriptors of sockets that were replaced report errors for ever, hence a
+// connection that asks for care (NetCare) is looked at by a timer instead.
 
 #include <atomic>
 #include <memory>
@@ -120,15 +122,17 @@ class ConnectionCore : public ProxyConnection {
   // A descriptor of the connection, as the event loop sees it.
   struct Watch {
     int fd = -1;
-    uint32_t armed = 0;  // awaited events; 0: none
+    std::optional<uint32_t> armed;  // the awaited events besides errors; nothing: not even errors
     bool added = false;
     std::atomic<bool> fired = false;
   };
 
   // Watches a connection without operations.
   void WatchIdle() TUTTI_REQUIRES(driver_);
-  // Drives a connection without operations.
-  void Tend() TUTTI_REQUIRES(driver_);
+  // Has a connection without operations driven after `after_ns`.
+  void TendAfter(int64_t after_ns) TUTTI_REQUIRES(driver_);
+  // Drives a connection without operations. `fired`: because a descriptor has fired.
+  void Tend(bool fired) TUTTI_REQUIRES(driver_);
   // The requests, a bit each. All of them have the connection driven, unless a kernel has the
   // connection.
   enum Wish : uint32_t {
@@ -142,7 +146,7 @@ class ConnectionCore : public ProxyConnection {
   void ServeRequests();
   bool Drive() TUTTI_REQUIRES(driver_);
   void Serve(uint32_t wishes) TUTTI_REQUIRES(driver_);
-  // Returns whether a descriptor or the timer of an idle connection has fired.
+  // Returns whether a descriptor has fired.
   bool CollectFired(uint32_t wishes) TUTTI_REQUIRES(driver_);
   bool Settled() const { return done() >= ops_.end(); }
   void Arm() TUTTI_REQUIRES(driver_);

@@ -97,6 +97,25 @@ TEST(IdleConnectionTest, IsMadeAgainWhileTheOtherEndWaits) {
   }
 }
 
+// A long message awaits its acknowledgement, and the descriptor that brings the acknowledgement is
+// armed for a single event. The idle sender must still notice that the connection breaks.
+TEST(IdleConnectionTest, IsMadeAgainAfterItsDescriptorHasFired) {
+  CabledPair pair;
+  pair.BeginToReceive();
+  pair.Send(kSlotBytes);
+  pair.AwaitChunk();
+  const Deadline deadline = Deadline::AfterSeconds(60);
+  while (pair.send->ChunksDone() < 1) {
+    ASSERT_FALSE(deadline.Passed());
+    std::this_thread::yield();
+  }
+  pair.BeginToReceive();
+  pair.cable->Cut();
+  pair.AwaitConnections(2);
+  pair.Send();
+  pair.AwaitChunk();
+}
+
 TEST(IdleConnectionTest, IsMadeAgainWhileNobodyWaits) {
   CabledPair pair;
   pair.BeginToReceive();

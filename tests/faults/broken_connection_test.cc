@@ -1,5 +1,6 @@
-// Connections between ranks that break while all ranks live: all exclude the same rank, which is
-// told, and the others go on.
+// Connections between ranks that break while all ranks live. Connections are made again where that
+// is possible, and no rank notices. Otherwise all ranks exclude the same rank, which is told, and
+// the others go on.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include "conformance/processes.h"
 #include "device/gin_cases.h"
 #include "faults/deaths.h"
+#include "sys/tcp.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -33,10 +35,9 @@ std::set<int> Connections() {
 
 // Says what breaks, and what the ranks do meanwhile.
 enum class Cut {
-  kBootstrap,  // a link of the bootstrap, in AllReduce
-  kData,       // a connection for data, in AllReduce
-  kAllData,    // all of the middle rank's connections for data, in AllReduce
-  kOneSided,   // a connection of device-initiated networking, while kernels do nothing but wait
+  kData,      // a connection for data, in AllReduce
+  kAllData,   // all of the middle rank's connections for data, in AllReduce
+  kOneSided,  // a connection of device-initiated networking, while kernels do nothing but wait
 };
 
 void WaitForNobody(ncclDevComm comm) { ncclGin(comm, 0).waitSignal(ncclCoopThread(), 0, 1); }
@@ -74,11 +75,8 @@ void CutAndGoOn(Cut what) {
     const auto cut_one = [&] {
       board.Meet(0, kRanks);
       if (rank != 1) return;
-      std::set<int> cut = links;
-      if (what != Cut::kBootstrap) {
-        cut = Connections();
-        for (const int link : links) cut.erase(link);
-      }
+      std::set<int> cut = Connections();
+      for (const int link : links) cut.erase(link);
       ASSERT_FALSE(cut.empty());
       if (what != Cut::kAllData) cut = {*cut.begin()};
       for (const int connection : cut) EXPECT_EQ(shutdown(connection, SHUT_RDWR), 0);
@@ -111,7 +109,42 @@ void CutAndGoOn(Cut what) {
   });
 }
 
-TEST(BrokenConnectionTest, OfTheBootstrapExcludesOneRankForAll) { CutAndGoOn(Cut::kBootstrap); }
+// A rank resets all its connections, those of the bootstrap among them, again and again. A split
+// needs the bootstrap's connections at once.
+void ResetAndGoOn(bool by_shared_memory) {
+  const Environment environment(
+      Environment::Settings{{"NCCL_SHM_DISABLE", by_shared_memory ? "0" : "1"}});
+  constexpr int kRanks = 4;
+  constexpr int kRounds = 5;
+  RunRankProcesses(kRanks, [](int rank, Board& board) {
+    ncclComm_t comm = Join(rank, kRanks, board);
+    ASSERT_NE(comm, nullptr);
+    for (int round = 0; round < kRounds; ++round) {
+      const std::set<int> connections = Connections();
+      ASSERT_FALSE(connections.empty());
+      for (const int connection : connections)
+        if (rank == 1) ResetConnection(connection);
+      ncclComm_t child = nullptr;
+      ASSERT_NCCL(ncclCommSplit(comm, 0, rank, &child, nullptr)) << ncclGetLastError(comm);
+      for (ncclComm_t one : {comm, child}) {
+        float value = 1;
+        ASSERT_NCCL(ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, one, nullptr))
+            << ncclGetLastError(one);
+        EXPECT_EQ(value, static_cast<float>(kRanks));
+      }
+      EXPECT_NCCL(ncclCommDestroy(child));
+    }
+    int lost[kRanks] = {};
+    int count = 0;
+    EXPECT_NCCL(tuttiCommGetLostRanks(comm, lost, kRanks, &count));
+    EXPECT_EQ(count, 0);
+    EXPECT_NCCL(ncclCommDestroy(comm));
+  });
+}
+
+TEST(BrokenConnectionTest, OfTheBootstrapIsMadeAgainBesideSharedMemory) { ResetAndGoOn(true); }
+TEST(BrokenConnectionTest, OfTheBootstrapIsMadeAgainBesideSockets) { ResetAndGoOn(false); }
+
 TEST(BrokenConnectionTest, ForDataExcludesOneRankForAll) { CutAndGoOn(Cut::kData); }
 // Each of its neighbours sees another pair of ranks that cannot talk.
 TEST(BrokenConnectionTest, OfAllDataOfOneRankExcludesOneRankForAll) { CutAndGoOn(Cut::kAllData); }

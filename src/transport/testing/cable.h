@@ -58,15 +58,22 @@ class Cable {
   // bytes of a connection, in which the connection proves itself, are left alone.
   void Damage(unsigned one_in) { damage_.store(one_in); }
   int damaged() const { return damaged_.load(); }
+  // Flips a bit of the last message by which the next connection is authenticated.
+  void DamageNextWelcome() { damage_welcome_.store(true); }
+  // Returns how many connections pass bytes now.
+  size_t open() const { return open_.load(); }
 
  private:
   static constexpr int kAll = -1;
   static constexpr int kNothing = -2;
   static constexpr size_t kSpared = 400;
+  // A byte of the acceptor's last message (bootstrap/handshake.h).
+  static constexpr size_t kInWelcome = 80;
 
   struct Way {
     std::vector<std::byte> waiting;
     size_t passed = 0;
+    bool damages_welcome = false;
   };
   struct Connection {
     UniqueFd near;
@@ -94,6 +101,11 @@ class Cable {
         way.waiting[random_() % way.waiting.size()] ^= static_cast<std::byte>(1u << random_() % 8);
         damaged_.fetch_add(1);
       }
+      if (way.damages_welcome && way.passed + way.waiting.size() > kInWelcome) {
+        way.waiting[kInWelcome - way.passed] ^= std::byte{1};
+        way.damages_welcome = false;
+        damaged_.fetch_add(1);
+      }
       way.passed += way.waiting.size();
     }
     const ssize_t sent =
@@ -115,6 +127,7 @@ class Cable {
       }
       at = cuts ? connections_.erase(at) : std::next(at);
     }
+    open_.store(connections_.size());
     cuts_.fetch_add(1);
   }
 
@@ -148,11 +161,15 @@ class Cable {
         }
         return !passed;
       });
+      open_.store(connections_.size());
       UniqueFd near = Accept(listen_fd_.get(), nullptr).value();
       if (!near.valid()) continue;
       accepted_.fetch_add(1);
       Result<UniqueFd> far = Connect(target_, {Deadline::AfterSeconds(20), nullptr});
-      if (far.ok()) connections_.push_back({std::move(near), std::move(far).value(), {}, {}});
+      if (!far.ok()) continue;
+      connections_.push_back({std::move(near), std::move(far).value(), {}, {}});
+      connections_.back().to_near.damages_welcome = damage_welcome_.exchange(false);
+      open_.store(connections_.size());
     }
   }
 
@@ -164,6 +181,8 @@ class Cable {
   std::atomic<bool> hold_ = false;
   std::atomic<unsigned> damage_ = 0;
   std::atomic<int> damaged_ = 0;
+  std::atomic<bool> damage_welcome_ = false;
+  std::atomic<size_t> open_ = 0;
   std::atomic<int> cuts_ = 0;
   std::atomic<int> accepted_ = 0;
   std::atomic<size_t> passed_ = 0;

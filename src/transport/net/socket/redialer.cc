@@ -29,9 +29,8 @@ void Redialer::Begin(int silent_socket) {
 // dropped here; the receiver drops its own when it sees the higher number of the attempt. A path on
 // trial is connected first, since nothing else is lost when the path does not work.
 void Redialer::Pause(int64_t for_ns) {
-  sockets_ = {};
+  Abandon();
   sockets_.data.resize(hello_.data_sockets);
-  fd_.Reset();
   next_ns_ = NowNs() + for_ns;
   stage_ = Stage::kPause;
   ++hello_.attempt;
@@ -42,6 +41,15 @@ void Redialer::Pause(int64_t for_ns) {
   std::stable_partition(order_.begin(), order_.end(),
                         [this](size_t socket) { return path_of_[socket] == trial_; });
   turn_ = 0;
+}
+
+void Redialer::Abandon() {
+  if (fd_.valid()) ResetConnection(fd_.get());
+  fd_.Reset();
+  if (sockets_.control.valid()) sockets_.control.Reset();
+  for (SocketStream& stream : sockets_.data)
+    if (stream.valid()) stream.Reset();
+  sockets_ = {};
 }
 
 // Returns whether a trial of a lost path is under way, and begins a trial that is due.
@@ -132,8 +140,7 @@ Status Redialer::FailAttempt(int64_t now_ns) {
     Begin(-1);
     return Status::Ok();
   }
-  sockets_ = {};
-  fd_.Reset();
+  Abandon();
   stage_ = Stage::kIdle;
   if (may_have_moved) return RemoteError("the receiver may have left the sockets for new ones");
   return Status::Ok();

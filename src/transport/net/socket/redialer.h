@@ -8,6 +8,10 @@
 //   idle ──Begin──▶ pause ⇄ connecting ⇄ proving ──all sockets──▶ idle
 //   idle ──TriesPath──▶ connecting, proving ──all sockets, or a failure──▶ idle
 //
+// The receiver may have taken the sockets of an attempt that fails here, for example when its last
+// answer is damaged on the way. Sockets that are given up are therefore reset: their orderly end
+// would tell the receiver that this end is gone for good.
+//
 // A trial begins with the sockets of the lost path, hence a trial of a dead path costs the other
 // end nothing. Once the receiver has all sockets of a trial it uses them, and the connection moves.
 //
@@ -46,6 +50,8 @@ class Redialer final : public SocketResumer {
 
   // Begins an attempt anew with all sockets, after a pause.
   void Pause(int64_t for_ns);
+  // Resets and closes the sockets of this attempt.
+  void Abandon();
   void StartSocket();
   Result<Outcome> StepSocket();
   void TakeSocket();

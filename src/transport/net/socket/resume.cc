@@ -8,9 +8,8 @@ Result<std::optional<Sockets>> ResumePoint::Step() {
   if (!Offered()) return std::optional<Sockets>();
   const MutexLock lock(mutex_);
   // A later attempt may have begun meanwhile.
-  if (!offered_.exchange(false, std::memory_order_acq_rel) || missing_ > 0) {
-    return std::optional<Sockets>();
-  }
+  if (missing_ > 0) return std::optional<Sockets>();
+  offered_.store(false, std::memory_order_release);
   return std::optional<Sockets>(std::move(sockets_));
 }
 
@@ -42,7 +41,6 @@ Status ResumePoint::Offer(SocketStream socket, const DataHello& hello) {
     sockets_.data.resize(data_sockets_);
     sockets_.moved = hello.life == DataHello::kMoves;
     missing_ = data_sockets_ + 1;
-    offered_.store(false, std::memory_order_release);
   }
   SocketStream& place =
       hello.socket == 0 ? sockets_.control : sockets_.data[hello.socket - size_t{1}];

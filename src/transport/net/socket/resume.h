@@ -50,7 +50,8 @@ class SocketResumer {
   // Returns connected sockets whose other end has proven the key, or nothing while there are none
   // yet, or the reason why none will come. Never waits.
   virtual Result<std::optional<Sockets>> Step() = 0;
-  // Returns whether the other end has found the connection broken and offers new sockets.
+  // Returns whether the other end has left the old sockets for new sockets, which Step has not
+  // returned yet.
   virtual bool Offered() const { return false; }
   // Tries a lost path again when its try is due. Returns whether a try is under way. During a try
   // Step may return sockets that replace the working sockets, or fail when the receiver may have
@@ -71,7 +72,9 @@ class SocketResumer {
   virtual void Refuse() {}
 };
 
-// Collects the sockets that resume a connection, for the connection's comm.
+// Collects the sockets that resume a connection, for the connection's comm. The first complete set
+// shuts the old sockets down, and the point is offered from then on. A later attempt replaces a set
+// that Step has not returned; the point stays offered meanwhile, since the old sockets are gone.
 //
 // Threads: the loop's thread calls Offer; any thread calls Refuse; the comm's thread calls the
 // rest.

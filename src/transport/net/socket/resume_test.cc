@@ -1,5 +1,7 @@
 // Connections that break under way go on, with every message once and in order.
 
+#include "transport/net/socket/resume.h"
+
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <netinet/in.h>
@@ -149,6 +151,62 @@ TEST(SocketResumeTest, DamageOnTheWayIsSentAgain) {
       EXPECT_GT(link.cable->damaged(), 0);
     }
   }
+}
+
+// The receiver takes the sockets of an attempt to resume, but the sender does not, because the last
+// answer of the attempt is damaged on the way. The receiver must wait for the next attempt.
+TEST(SocketResumeTest, AnAttemptThatFailsAtTheSenderOnlyIsNotTheEnd) {
+  CabledLink link(kOneSocket);
+  Stream(link, {{100, 100}}, [](size_t) {});
+  const Deadline deadline = Deadline::AfterSeconds(net_contract::BoundS());
+  link.cable->DamageNextWelcome();
+  link.cable->Cut();
+  const int before = link.cable->damaged();
+  while (link.cable->damaged() == before || link.cable->open() > 0) {
+    const Result<bool> moved = link.sender->Progress();
+    ASSERT_TRUE(moved.ok()) << moved.status().message();
+    ASSERT_FALSE(deadline.Passed());
+  }
+  const std::vector<std::byte> bytes(100, std::byte{7});
+  std::vector<std::byte> place(bytes.size());
+  NetRequest* const received = fuzz::ReceiveOne(*link.receiver, place.data(), 100).value();
+  NetRequest* const sent = link.sender->Isend({bytes.data(), bytes.size()}).value();
+  bool came = false;
+  for (int turn = 0; !came || !*link.sender->Test(*sent); ++turn) {
+    const Result<bool> moved = link.receiver->Progress();
+    ASSERT_TRUE(moved.ok()) << moved.status().message();
+    came = came || *link.receiver->Test(*received);
+    // The receiver is first to see the end of the attempt.
+    if (turn >= 1000) {
+      ASSERT_TRUE(link.sender->Progress().ok());
+    }
+    ASSERT_FALSE(deadline.Passed());
+  }
+  EXPECT_EQ(place, bytes);
+}
+
+// Once the first complete set has shut the old sockets down, the receiver must not take their end
+// for the end of the sender while a later attempt is under way.
+TEST(SocketResumeTest, ALaterAttemptDoesNotTakeTheOfferBack) {
+  ResumePoint point(1);
+  DataHello hello;
+  hello.data_sockets = 1;
+  hello.life = DataHello::kResumes;
+  const auto offer = [&](uint32_t attempt, uint16_t socket) {
+    hello.attempt = attempt;
+    hello.socket = socket;
+    EXPECT_TRUE(point.Offer(UniqueFd(::socket(AF_INET, SOCK_STREAM, 0)), hello).ok());
+  };
+  offer(1, 0);
+  EXPECT_FALSE(point.Offered());
+  offer(1, 1);
+  EXPECT_TRUE(point.Offered());
+  offer(2, 0);
+  EXPECT_TRUE(point.Offered());
+  EXPECT_FALSE(point.Step()->has_value());
+  offer(2, 1);
+  EXPECT_TRUE(point.Step()->has_value());
+  EXPECT_FALSE(point.Offered());
 }
 
 TEST(SocketResumeTest, EndlessDamageEndsWithASentence) {
