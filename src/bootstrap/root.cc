@@ -34,7 +34,7 @@ constexpr int64_t kLateArrivalsNs = 10'000'000'000;
 constexpr int64_t kUnaskedNs = int64_t{3600} * 1'000'000'000;
 // A root looks at the clock this often while ranks are missing. Less often, the root would take its
 // own sleep for a pause of the process.
-constexpr int64_t kLookNs = LongWait::kStoodStillNs / 4;
+constexpr int64_t kRootLookNs = LongWait::kStoodStillNs / 4;
 
 // Lives on the loop's thread after Start. Kept alive by its timer in the loop: a timer of
 // kUnaskedNs until the first rank asks, then the job's deadline, and after a failure a timer of
@@ -358,7 +358,7 @@ void RootServer::OnLook() {
 }
 
 void RootServer::LookLater() {
-  look_timer_ = loop_.AddTimer(kLookNs, [weak = weak_from_this()] {
+  look_timer_ = loop_.AddTimer(kRootLookNs, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->OnLook();
   });
 }
