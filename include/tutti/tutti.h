@@ -283,6 +283,15 @@ ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, s
 // destroyed.
 ncclResult_t tuttiCommGetLostRanks(ncclComm_t comm, int* ranks, int capacity, int* count);
 
+// Stores the hung ranks of `comm`, in the same way: the ranks that did not answer when a wait of
+// `comm` came to its time-out, here or on another rank. A stopped process and a process whose host
+// is overloaded are hung; a rank that is only late answers, and is not hung. The ranks do not agree
+// on hung ranks: each rank tells the others, and the lists are equal a moment after the last
+// time-out. A program may pass the list to ncclCommShrink, together with the lost ranks, once its
+// ranks have the same list. The list only grows. Any thread; also after a failure, until `comm` is
+// destroyed.
+ncclResult_t tuttiCommGetHungRanks(ncclComm_t comm, int* ranks, int capacity, int* count);
+
 // Stores how `comm` would run a collective of `count` elements: the algorithm and protocol, per
 // channel the work, per connection the proxy operations. `collective` is "AllReduce", "Reduce",
 // "Broadcast", "AllGather", "ReduceScatter", "AlltoAll", "Gather" or "Scatter", with `count` as in

@@ -301,6 +301,11 @@ const std::vector<Function>& Operations() {
          int count = 0;
          return tuttiCommGetLostRanks(a.comm, nullptr, 0, &count);
        }},
+      {"tuttiCommGetHungRanks", kComm,
+       [](A a) {
+         int count = 0;
+         return tuttiCommGetHungRanks(a.comm, nullptr, 0, &count);
+       }},
       {"ncclCommMemStats", kComm,
        [](A a) {
          uint64_t value = 0;
@@ -663,6 +668,7 @@ TEST(ArgumentsTest, QueriesAndGroups) {
       CALL(kArgument, tuttiCommGetLostRanks(comm, nullptr, 0, nullptr)),
       CALL(kArgument, tuttiCommGetLostRanks(comm, nullptr, 1, &count)),
       CALL(kArgument, tuttiCommGetLostRanks(comm, &count, -1, &count)),
+      CALL(kArgument, tuttiCommGetHungRanks(comm, nullptr, 0, nullptr)),
       CALL(kArgument, ncclCommMemStats(comm, ncclStatGpuMemTotal, nullptr)),
       CALL(kArgument, ncclCommMemStats(comm, std::bit_cast<ncclCommMemStat_t>(99), &value)),
       CALL(kArgument, ncclCommQueryProperties(comm, nullptr)),

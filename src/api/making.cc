@@ -38,13 +38,13 @@ void End(HandleUse use) {
   if (use.CloseAndLeave()) Handles().Remove(use.comm());
 }
 
-Status StartInit(OwnedHandle handle, ncclComm* parent, ncclComm_t* out,
-                 std::function<Status()> job) {
+Status StartInit(OwnedHandle handle, ncclComm* parent, ncclComm_t* out, std::function<Status()> job,
+                 std::function<void(const Status&)> refused) {
   ncclComm* const comm = handle.release();
   HandleTable::GateOf(comm).Open();
   HandleUse use(comm);  // Another thread may free the handle as soon as it is published.
   Publish(out, comm);
-  Status status = ThreadGroup().AddInit(*comm, parent, std::move(job));
+  Status status = ThreadGroup().AddInit(*comm, parent, std::move(job), std::move(refused));
   if (status.ok() || status.code() == Code::kInProgress) return status;
   Publish(out, nullptr);
   End(std::move(use));
@@ -72,8 +72,40 @@ std::function<Status()> InitJob(ncclComm* comm, Process* process,
   };
 }
 
+// Tells the root that this rank does not come, so the other ranks need not wait. `settings` is
+// null where this rank could not read its settings.
+void Decline(const Settings* settings, const Communicator::InitOptions& options,
+             const Status& why) {
+  if (options.num_ranks == 1) return;
+  const Bootstrap::Options where = {
+      .rank = options.rank, .num_ranks = options.num_ranks, .ids = options.ids};
+  Bootstrap::Decline(settings != nullptr ? *settings : Settings(), where, why);
+}
+
+// Makes the handle, and fills in the options that depend on the settings.
+Result<Process*> PrepareInit(const ncclConfig_t* config, std::optional<int> device,
+                             const tuttiConfig_t& own, OwnedHandle& handle,
+                             Communicator::InitOptions& options) {
+  TUTTI_ASSIGN(handle, MakeHandle(config, nullptr));
+  handle->settings.deterministic |= own.deterministic == 1;
+  if (own.timeoutSeconds > 0) handle->settings.timeout_s = own.timeoutSeconds;
+  TUTTI_ASSIGN(Process* const process, ThisProcess());
+  options.name = handle->name;
+  options.abort_flag = &handle->abort_flag;
+  if (device) {
+    if (*device >= 0 && handle->settings.backend == "host")
+      return InvalidUsage("CUDA device {} is asked for, but TUTTI_BACKEND is host", *device);
+    options.cuda_device = *device;
+  } else {
+    TUTTI_ASSIGN(options.cuda_device, Process::CurrentDevice(handle->settings));
+  }
+  if (options.cuda_device >= 0) handle->device = options.cuda_device;
+  return process;
+}
+
 }  // namespace
 
+// A wrong argument leaves the id as it is: the caller may call again.
 Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> ids, int rank,
                 const ncclConfig_t* config, std::optional<int> device, const tuttiConfig_t& own) {
   if (out == nullptr) return InvalidArgument("comm is null");
@@ -88,25 +120,20 @@ Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> id
     TUTTI_ASSIGN(UniqueId decoded, UniqueId::Decode(id.internal));
     options.ids.push_back(decoded);
   }
-  TUTTI_ASSIGN(OwnedHandle handle, MakeHandle(config, nullptr));
-  handle->settings.deterministic |= own.deterministic == 1;
-  if (own.timeoutSeconds > 0) handle->settings.timeout_s = own.timeoutSeconds;
-  TUTTI_ASSIGN(Process* const process, ThisProcess());
-  TellSettingsNews(rank);
   options.rank = rank;
   options.num_ranks = num_ranks;
-  options.name = handle->name;
-  options.abort_flag = &handle->abort_flag;
-  if (device) {
-    if (*device >= 0 && handle->settings.backend == "host")
-      return InvalidUsage("CUDA device {} is asked for, but TUTTI_BACKEND is host", *device);
-    options.cuda_device = *device;
-  } else {
-    TUTTI_ASSIGN(options.cuda_device, Process::CurrentDevice(handle->settings));
+  OwnedHandle handle;
+  const Result<Process*> process = PrepareInit(config, device, own, handle, options);
+  if (!process.ok()) {
+    const Status& why = process.status();
+    if (why.code() != Code::kInvalidArgument)
+      Decline(handle ? &handle->settings : nullptr, options, why);
+    return why;
   }
-  if (options.cuda_device >= 0) handle->device = options.cuda_device;
+  TellSettingsNews(rank);
   ncclComm* const comm = handle.get();
-  return StartInit(std::move(handle), nullptr, out, InitJob(comm, process, options));
+  return StartInit(std::move(handle), nullptr, out, InitJob(comm, *process, options),
+                   [comm, options](const Status& why) { Decline(&comm->settings, options, why); });
 }
 
 namespace {

@@ -35,9 +35,9 @@ void End(HandleUse use);
 
 // Publishes the handle and starts `job`, which fills the handle. A blocking failure outside a group
 // leaves no communicator behind. REQUIRES: the caller is inside of `parent`, unless `parent` is
-// null.
-Status StartInit(OwnedHandle handle, ncclComm* parent, ncclComm_t* out,
-                 std::function<Status()> job);
+// null. Calls `refused`, unless empty, in place of `job` where the system grants no thread.
+Status StartInit(OwnedHandle handle, ncclComm* parent, ncclComm_t* out, std::function<Status()> job,
+                 std::function<void(const Status&)> refused = {});
 
 // Joins a communicator as a new rank. `device` is the rank's CUDA device, or -1 for a host; without
 // a value the calling thread's current device counts. Of `own`, all but the device counts.

@@ -55,16 +55,18 @@ Status DescribeComm(ncclComm_t comm, char* buffer, size_t capacity, size_t* need
   return CopyText(comm->comm->DescribeAsJson(), buffer, capacity, needed);
 }
 
-Status GetLostRanks(ncclComm_t comm, int* ranks, int capacity, int* count) {
+// Stores the list of ranks that `which` of the watch returns.
+Status GetRanks(ncclComm_t comm, std::vector<int> (Watch::*which)() const, int* ranks, int capacity,
+                int* count) {
   const HandleUse use(comm);
   TUTTI_TRY(CheckReady(use));
   if (count == nullptr) return InvalidArgument("count is null");
   if (capacity < 0 || (ranks == nullptr && capacity > 0))
     return InvalidArgument("there is no place for {} ranks at {}", capacity,
                            static_cast<const void*>(ranks));
-  const std::vector<int> lost = comm->comm->watch().LostRanks();
-  *count = static_cast<int>(lost.size());
-  std::copy_n(lost.begin(), std::min(*count, capacity), ranks);
+  const std::vector<int> listed = (comm->comm->watch().*which)();
+  *count = static_cast<int>(listed.size());
+  std::copy_n(listed.begin(), std::min(*count, capacity), ranks);
   return Status::Ok();
 }
 
@@ -150,7 +152,13 @@ ncclResult_t tuttiCommDescribe(ncclComm_t comm, char* buffer, size_t capacity, s
 }
 
 ncclResult_t tuttiCommGetLostRanks(ncclComm_t comm, int* ranks, int capacity, int* count) {
-  return Return(__func__, [&] { return api::GetLostRanks(comm, ranks, capacity, count); });
+  return Return(__func__,
+                [&] { return api::GetRanks(comm, &Watch::LostRanks, ranks, capacity, count); });
+}
+
+ncclResult_t tuttiCommGetHungRanks(ncclComm_t comm, int* ranks, int capacity, int* count) {
+  return Return(__func__,
+                [&] { return api::GetRanks(comm, &Watch::HungRanks, ranks, capacity, count); });
 }
 
 ncclResult_t tuttiPlanDescribe(ncclComm_t comm, const char* collective, size_t count,

@@ -61,6 +61,9 @@ class BootstrapImpl final : public Bootstrap {
   std::vector<int> LinkedRanks() const override;
   int64_t RoundTripNs(int peer) override { return endpoint_->RoundTripNs(*membership_, peer); }
   void SetEvents(Events events) override { endpoint_->SetEvents(membership_, std::move(events)); }
+  void SetWaitListener(WaitListener* listener) override {
+    endpoint_->SetWaitListener(*membership_, listener);
+  }
   void GiveUp(const Status& reason) override { endpoint_->GiveUp(membership_, reason); }
   Status Complete() override { return endpoint_->Complete(*membership_); }
   void Cancel(Status reason) override { endpoint_->Cancel(*membership_, std::move(reason)); }
@@ -147,7 +150,11 @@ std::unique_ptr<Bootstrap> BootstrapImpl::CreateChild(uint64_t child_id,
     if (parent_ranks[i] == rank()) child_rank = static_cast<int>(i);
     members.push_back(membership_->members[static_cast<size_t>(parent_ranks[i])]);
   }
-  const auto membership = endpoint_->Join(child_id, child_rank, std::move(members), abort_flag);
+  const auto membership = std::make_shared<Membership>(child_id, child_rank, std::move(members));
+  membership->abort_flag = abort_flag;
+  membership->parent = membership_;
+  membership->parent_ranks = std::move(parent_ranks);
+  endpoint_->Join(membership);
   endpoint_->OpenLinks(*membership, LinkTargets(child_rank, membership->size()));
   return std::make_unique<BootstrapImpl>(endpoint_, membership, key_holder_, child_id);
 }
@@ -271,7 +278,7 @@ RootRequest RequestOf(const Bootstrap::Options& options) {
 
 // Registers with the root in charge of this rank, then asks the other roots for the neighbours in
 // their charge.
-Status MeetRoots(Endpoint& endpoint, const Settings& settings, const Bootstrap::Options& options) {
+Status MeetRoots(Endpoint& endpoint, const Settings& settings, Bootstrap::Options& options) {
   const auto num_ranks = static_cast<uint32_t>(options.num_ranks);
   const auto num_roots = static_cast<uint32_t>(options.ids.size());
   RootRequest request = RequestOf(options);
@@ -283,6 +290,10 @@ Status MeetRoots(Endpoint& endpoint, const Settings& settings, const Bootstrap::
     wanted[RootInCharge(rank, num_ranks, num_roots)].push_back(rank);
   }
   wanted.try_emplace(own);
+  RootWait wait = {.limits = options.limits(),
+                   .secret_source = settings.secret_source,
+                   .name = options.name,
+                   .abort_reason = options.abort_reason};
   // The own root first: the others answer once all their ranks have registered, and some of these
   // ranks may wait for this rank's own root.
   const auto listen = [&](const SecretKey& key) { return endpoint.Listen(key); };
@@ -292,9 +303,9 @@ Status MeetRoots(Endpoint& endpoint, const Settings& settings, const Bootstrap::
     request.root_index = root_index;
     request.wanted = ranks;
     TUTTI_ASSIGN(const RootAnswer answer,
-                 AskRoot(options.ids[root_index], request, options.limits(), settings.secret_source,
-                         options.abort_reason,
+                 AskRoot(options.ids[root_index], request, wait,
                          registers ? listen : std::function<Status(const SecretKey&)>()));
+    options.deadline = wait.limits.deadline;
     if (!answer.failure.ok()) return answer.failure;
     size_t found = 0;
     for (const auto& [rank, contact] : answer.contacts) {
@@ -414,9 +425,13 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
     return opened.status();
   }
   const std::shared_ptr<Endpoint>& endpoint = *opened;
-  auto bootstrap = std::make_unique<BootstrapImpl>(
-      endpoint, endpoint->Join(0, options.rank, Everybody(options.num_ranks), options.abort_flag),
-      options.ids[0], RandomU64() | 1);
+  const auto membership =
+      std::make_shared<Membership>(0, options.rank, Everybody(options.num_ranks));
+  membership->abort_flag = options.abort_flag;
+  membership->name = options.name;
+  endpoint->Join(membership);
+  auto bootstrap =
+      std::make_unique<BootstrapImpl>(endpoint, membership, options.ids[0], RandomU64() | 1);
   const auto initialise = [&]() -> Status {
     if (options.num_ranks > 1) {
       TUTTI_TRY(WaitForTurn(settings, options));
@@ -424,6 +439,8 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
       // The root may not know of this rank yet.
       if (met.code() == Code::kSystemError) DeclineShort(loop, options, met);
       TUTTI_TRY(std::move(met));
+      // The later steps know the deadline from before a pause of this process.
+      endpoint->Postpone(*membership, wanted.deadline, options.deadline);
     } else if (!options.ids[0].AddressIsFixed()) {  // With a fixed address no root was started.
       TUTTI_TRY(ReleaseRoot(options.ids[0], RequestOf(options), options.limits()));
     }

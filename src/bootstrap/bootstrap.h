@@ -39,6 +39,7 @@
 #include "base/status.h"
 #include "bootstrap/loss_agreement.h"
 #include "bootstrap/unique_id.h"
+#include "bootstrap/wait_listener.h"
 #include "bootstrap/wire.h"
 #include "config/settings.h"
 #include "sys/event_loop.h"
@@ -54,6 +55,7 @@ class Bootstrap {
     int num_ranks = 1;
     std::vector<UniqueId> ids;              // an id for each root
     Deadline deadline = Deadline::Never();  // bounds the whole of Create
+    std::string name = {};                  // of the communicator, for sentences. May be empty.
     // Every wait ends soon after the flag becomes true. May be null; otherwise the flag must
     // outlive the Bootstrap. The Bootstrap itself raises the flag when the making of the
     // communicator is cancelled, and so ends all waits of its owner that look at the flag.
@@ -128,6 +130,11 @@ class Bootstrap {
   // thread.
   virtual void SetEvents(Events events) = 0;
 
+  // Sets the listener for waits of this communicator, and of the communicators that are being made
+  // from this communicator, by the ranks of this communicator. Null, as at first: the bootstrap
+  // warns by itself. The listener must outlive all waits.
+  virtual void SetWaitListener(WaitListener* listener) = 0;
+
   // Declares the communicator made: from now on a lost rank is an event, and ends only the waits
   // for this rank. Fails with the reason where the making has been cancelled.
   virtual Status Complete() = 0;
@@ -149,7 +156,9 @@ class Bootstrap {
   // among them, and all of them must make the same call. `child_id` must be the same on all members
   // and new. Links are made on demand, the ring's links at once (without waiting). The child obeys
   // `abort_flag` (as in Options) and not the parent's flag: the child lives on when its parent is
-  // aborted. Where a member is lost already, the child is cancelled from the beginning.
+  // aborted. Where a member is lost already, the child is cancelled from the beginning. Until
+  // Complete of the child, a wait for a rank that has left this communicator fails, and sentences
+  // name ranks by their numbers in this communicator.
   virtual std::unique_ptr<Bootstrap> CreateChild(uint64_t child_id, std::vector<int> parent_ranks,
                                                  std::atomic<bool>* abort_flag) = 0;
 

@@ -11,6 +11,11 @@ namespace {
 
 // The last communicator waits at most this long until the other ends have taken all frames.
 constexpr auto kLeaveTimeout = std::chrono::seconds(1);
+// A wait looks at its abort flag, and at the clock, this often. Less often than LongWait demands, a
+// wait would take its own sleep for a pause of the process.
+constexpr int64_t kAbortCheckNs = int64_t{kAbortCheckMs} * 1'000'000;
+constexpr int64_t kLookNs = 500'000'000;
+static_assert(kLookNs < LongWait::kStoodStillNs);
 
 void Deliver(const MembershipEvent& event, const Bootstrap::Events& handlers) {
   switch (event.kind) {
@@ -70,10 +75,7 @@ void Endpoint::SetPeer(int rank, PeerIdentity identity) {
 
 // Frames and losses may have come before this rank joined. The communicator gets both before the
 // caller can wait for anything.
-MembershipPtr Endpoint::Join(uint64_t frame_id, int rank, std::vector<int> members,
-                             std::atomic<bool>* abort_flag) {
-  auto membership = std::make_shared<Membership>(frame_id, rank, std::move(members));
-  membership->abort_flag = abort_flag;
+void Endpoint::Join(const MembershipPtr& membership) {
   const MutexLock lock(mutex_);
   for (Memberships::EarlyFrame& frame : memberships_.Add(membership)) {
     const Status taken =
@@ -85,7 +87,6 @@ MembershipPtr Endpoint::Join(uint64_t frame_id, int rank, std::vector<int> membe
     });
   }
   memberships_.MarkLost(membership, losses_.LostAmong(*membership));
-  return membership;
 }
 
 // The last communicator closes the links. A rank that gives up while it is making the first
@@ -127,6 +128,7 @@ Status Endpoint::Complete(Membership& membership) {
   const MutexLock lock(mutex_);
   if (!membership.cancelled.ok()) return membership.cancelled;
   membership.initialising = false;
+  membership.parent = nullptr;
   return Status::Ok();
 }
 
@@ -184,23 +186,102 @@ std::vector<LostRank> Endpoint::LostRanks(Membership& membership) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Waiting
 
-// Returns why a wait of this membership must end, apart from its peer.
-Status Endpoint::Interrupted(const Membership& membership, Deadline deadline,
-                             const std::atomic<bool>* abort_flag) {
+void Endpoint::SetWaitListener(Membership& membership, WaitListener* listener) {
+  const MutexLock lock(mutex_);
+  membership.listener = listener;
+}
+
+void Endpoint::Postpone(Membership& membership, Deadline deadline, Deadline until) {
+  const MutexLock lock(mutex_);
+  membership.postponed_ns = deadline.at_ns();
+  membership.postponed_to_ns = until.at_ns();
+}
+
+// Returns why a wait of this membership must end, apart from its peer and the time.
+Status Endpoint::Interrupted(const Membership& membership, const std::atomic<bool>* abort_flag) {
   if (!membership.cancelled.ok()) return membership.cancelled;
   const std::atomic<bool>* const own_flag = membership.abort_flag;
   for (const std::atomic<bool>* flag : {own_flag, abort_flag}) {
     if (flag && flag->load(std::memory_order_acquire))
       return InternalError("aborted by the caller");
   }
-  if (deadline.Passed()) return Timeout("the deadline passed");
   return Status::Ok();
 }
 
-void Endpoint::WaitForChange(MutexLock& lock, Membership& membership, Deadline deadline,
-                             const std::atomic<bool>* abort_flag) {
-  const int slice_ms = membership.abort_flag || abort_flag ? kAbortCheckMs : 10'000;
-  membership.changed.WaitFor(lock, std::chrono::milliseconds(deadline.RemainingMs(slice_ms)));
+Endpoint::MemberWait Endpoint::BeginWait(const Membership& membership, const char* what, int rank,
+                                         Deadline deadline, const std::atomic<bool>* abort_flag) {
+  MemberWait wait = {.what = what, .rank = rank, .deadline = deadline, .abort_flag = abort_flag};
+  const int64_t now_ns = NowNs();
+  wait.followed_ns = now_ns;
+  wait.time.Begin(now_ns);
+  const int64_t at_ns =
+      deadline.at_ns() == membership.postponed_ns ? membership.postponed_to_ns : deadline.at_ns();
+  if (deadline.at_ns() != Deadline::Never().at_ns())
+    wait.timeout_ns = std::max<int64_t>(1, at_ns - now_ns);
+  return wait;
+}
+
+// Sleeps until the wait may be over. Returns why the wait must end; success where the caller must
+// look again. The mutex is free while the wait is followed, and the caller looks again before the
+// next sleep, which would miss a change from before.
+Status Endpoint::AwaitChange(MutexLock& lock, Membership& membership, MemberWait& wait) {
+  if (!membership.cancelled.ok()) return membership.cancelled;
+  TUTTI_TRY(memberships_.CheckAwaited(membership, wait.rank));
+  if (Status why = Interrupted(membership, wait.abort_flag); !why.ok())
+    return std::move(why).Annotate(
+        fmt::format("waiting for {} {}", wait.what, memberships_.NameOf(membership, wait.rank)));
+  const int64_t now_ns = NowNs();
+  const int64_t slice_ns = membership.abort_flag || wait.abort_flag ? kAbortCheckNs : kLookNs;
+  const int64_t left_ns =
+      wait.timeout_ns == 0 ? slice_ns : wait.timeout_ns - (now_ns - wait.time.since_ns());
+  if (left_ns <= 0 || now_ns - wait.followed_ns >= slice_ns) {
+    wait.followed_ns = now_ns;
+    return FollowWait(membership, wait);
+  }
+  membership.changed.WaitFor(lock, std::chrono::nanoseconds(std::min(slice_ns, left_ns)));
+  return Status::Ok();
+}
+
+// Follows the rule of time. The listener is called without the mutex, since the listener sends
+// messages by this endpoint.
+Status Endpoint::FollowWait(Membership& membership, MemberWait& wait) {
+  const int64_t since_ns = wait.time.since_ns();
+  const bool polls = wait.timeout_ns != 0 && wait.timeout_ns < LongWait::kFewestWarnNs;
+  const bool has_parent = membership.parent != nullptr;
+  WaitListener* const listener = has_parent ? membership.parent->listener : membership.listener;
+  Status status;
+  if (listener == nullptr || polls) {
+    status = TellOfWait(membership, wait);
+  } else {
+    const int rank =
+        has_parent ? membership.parent_ranks[static_cast<size_t>(wait.rank)] : wait.rank;
+    const MutexUnlock free(mutex_);
+    status = listener->OnJointWait(rank, wait.time, wait.timeout_ns);
+  }
+  if (wait.time.since_ns() != since_ns) {
+    membership.postponed_ns = wait.deadline.at_ns();
+    membership.postponed_to_ns = wait.time.since_ns() + wait.timeout_ns;
+  }
+  return status;
+}
+
+// Warns of a wait that nobody else knows of, and ends the wait at the time-out.
+Status Endpoint::TellOfWait(Membership& membership, MemberWait& wait) {
+  const LongWait::Due due = wait.time.Look(NowNs(), wait.timeout_ns);
+  const int64_t now_ns = NowNs();
+  const bool warn =
+      due.warn && now_ns - membership.warned_ns >= LongWait::WarnInterval(wait.timeout_ns);
+  if (!due.over && !warn) return Status::Ok();
+  const std::string making =
+      fmt::format(", making communicator{}{}", membership.name.empty() ? "" : " ", membership.name);
+  const std::string text = fmt::format(
+      "{} has waited {:.1f} s for {} {}{}. TUTTI_INIT_TIMEOUT_S sets how long is waited",
+      memberships_.NameOf(membership, membership.rank), wait.time.waited_s(), wait.what,
+      memberships_.NameOf(membership, wait.rank), membership.initialising ? making : "");
+  if (due.over) return Timeout("{}", text);
+  membership.warned_ns = now_ns;
+  TUTTI_WARN("{}", text);
+  return Status::Ok();
 }
 
 void Endpoint::ExpectLinks(Membership& membership, std::vector<int> ranks) {
@@ -223,15 +304,9 @@ Status Endpoint::AwaitLinks(Membership& membership, const std::vector<int>& rank
   MutexLock lock(mutex_);
   for (const int rank : ranks) {
     const int peer = membership.members[static_cast<size_t>(rank)];
-    for (;;) {
-      TUTTI_TRY(memberships_.CheckMember(membership, rank));
-      if (peers_[peer].IsWhole() && links_.IsOpen(peer)) break;
-      if (Status why = Interrupted(membership, deadline); !why.ok()) {
-        return std::move(why).Annotate(
-            fmt::format("connecting to rank {} ({})", rank, peers_.Describe(peer)));
-      }
-      WaitForChange(lock, membership, deadline);
-    }
+    MemberWait wait = BeginWait(membership, "a connection to", rank, deadline);
+    while (!peers_[peer].IsWhole() || !links_.IsOpen(peer))
+      TUTTI_TRY(AwaitChange(lock, membership, wait));
   }
   return Status::Ok();
 }
@@ -262,29 +337,24 @@ Status Endpoint::Send(const MembershipPtr& membership, int rank, LinkFrameType t
   }
   Bytes frame = EncodeFrame(header, payload);
   const MutexLock lock(mutex_);
-  TUTTI_TRY(Interrupted(*membership, Deadline::Never()));
+  TUTTI_TRY(Interrupted(*membership));
   TUTTI_TRY(memberships_.CheckMember(*membership, rank));
-  return SendFrame(membership->members[static_cast<size_t>(rank)], std::move(frame));
+  const int peer = membership->members[static_cast<size_t>(rank)];
+  if (peers_[peer].state() == Peer::State::kEnded)
+    return memberships_.CheckAwaited(*membership, rank);
+  return SendFrame(peer, std::move(frame));
 }
 
 // A message that has come is delivered even when its sender has left or is lost since then.
 Result<Bytes> Endpoint::Recv(Membership& membership, int rank, LinkFrameType type, uint32_t tag,
                              Deadline deadline, const std::atomic<bool>* abort_flag) {
   TUTTI_TRY(CheckRank(membership, rank));
-  const int64_t start_ns = NowNs();
   MutexLock lock(mutex_);
+  MemberWait wait = BeginWait(membership, "a message of", rank, deadline, abort_flag);
   for (;;) {
     if (std::optional<Bytes> message = memberships_.TakeMail(membership, {type, rank, tag}))
       return *std::move(message);
-    if (!membership.cancelled.ok()) return membership.cancelled;
-    TUTTI_TRY(memberships_.CheckMember(membership, rank));
-    if (Status why = Interrupted(membership, deadline, abort_flag); !why.ok()) {
-      return std::move(why).Annotate(
-          fmt::format("waiting {:.1f} s for a message of rank {} ({})",
-                      static_cast<double>(NowNs() - start_ns) / 1e9, rank,
-                      peers_.Describe(membership.members[static_cast<size_t>(rank)])));
-    }
-    WaitForChange(lock, membership, deadline, abort_flag);
+    TUTTI_TRY(AwaitChange(lock, membership, wait));
   }
 }
 

@@ -42,8 +42,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
   const Contact& contact() const { return contact_; }
   void SetPeer(int rank, PeerIdentity identity);
 
-  MembershipPtr Join(uint64_t frame_id, int rank, std::vector<int> members,
-                     std::atomic<bool>* abort_flag);
+  // Adds a communicator whose facts the caller has filled in.
+  void Join(const MembershipPtr& membership);
   // Ends the events of `membership`; none is told after the return. After the last membership the
   // endpoint closes, and the call waits briefly until the other ends have taken all frames.
   void Leave(const MembershipPtr& membership);
@@ -54,6 +54,9 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
   Status CancelReason(Membership& membership);
   std::vector<LostRank> LostRanks(Membership& membership);
   void SetEvents(const MembershipPtr& membership, Bootstrap::Events events);
+  void SetWaitListener(Membership& membership, WaitListener* listener);
+  // Has `deadline` come at `until` in waits of `membership` that begin from now on.
+  void Postpone(Membership& membership, Deadline deadline, Deadline until);
 
   // In the calls below ranks are those of the membership. Notes which ranks will open a link to
   // this rank. Should this rank give up before they have, each of them that connects within a few
@@ -81,10 +84,24 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
   void DeliverLater();
   void LeaveOnLoop(const MembershipPtr& membership) TUTTI_EXCLUDES(mutex_);
   void OpenLinkToTell(const Membership& membership, const Bytes& frame);
-  static Status Interrupted(const Membership& membership, Deadline deadline,
+  // A wait of a call for a member.
+  struct MemberWait {
+    const char* what = "";  // "a message of"
+    int rank = 0;
+    Deadline deadline = Deadline::Never();
+    int64_t timeout_ns = 0;  // 0: none
+    const std::atomic<bool>* abort_flag = nullptr;
+    LongWait time = {};
+    int64_t followed_ns = 0;  // the time of the last call of FollowWait
+  };
+  static MemberWait BeginWait(const Membership& membership, const char* what, int rank,
+                              Deadline deadline, const std::atomic<bool>* abort_flag = nullptr);
+  Status AwaitChange(MutexLock& lock, Membership& membership, MemberWait& wait)
+      TUTTI_REQUIRES(mutex_);
+  Status FollowWait(Membership& membership, MemberWait& wait) TUTTI_REQUIRES(mutex_);
+  Status TellOfWait(Membership& membership, MemberWait& wait) TUTTI_REQUIRES(mutex_);
+  static Status Interrupted(const Membership& membership,
                             const std::atomic<bool>* abort_flag = nullptr);
-  void WaitForChange(MutexLock& lock, Membership& membership, Deadline deadline,
-                     const std::atomic<bool>* abort_flag = nullptr) TUTTI_REQUIRES(mutex_);
   Status SendFrame(int peer, Bytes frame) TUTTI_REQUIRES(mutex_);
 
   EventLoop& loop_;

@@ -55,6 +55,16 @@ struct Membership {
   const std::vector<int> members;        // The endpoint's rank of each rank of this communicator.
   std::unordered_map<int, int> rank_of;  // each member's rank in this communicator
   std::atomic<bool>* abort_flag = nullptr;
+  std::string name;  // for sentences; may be empty
+  // The communicator from which this communicator is made, and the members' ranks there; only while
+  // this communicator is being made.
+  std::shared_ptr<const Membership> parent;
+  std::vector<int> parent_ranks;
+  WaitListener* listener = nullptr;  // see Bootstrap::SetWaitListener
+  int64_t warned_ns = 0;             // the time of the last warning of this rank without listener
+  // A deadline that came while this process stood still, and its new time.
+  int64_t postponed_ns = 0;
+  int64_t postponed_to_ns = 0;
 
   std::vector<PeerState> states;
   std::unordered_map<int, std::string> lost_why;

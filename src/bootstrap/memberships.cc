@@ -68,7 +68,14 @@ Status Memberships::Take(int peer, const FrameHeader& header, Bytes payload) {
   const uint64_t id = header.communicator;
   if (const auto found = by_id_.find(id); found != by_id_.end())
     return TakeFor(found->second, peer, header, std::move(payload));
-  if (left_.contains(id)) return Status::Ok();
+  if (left_.contains(id)) {
+    // The goodbye of this rank has gone to the ranks that had a link then. This rank may be new to
+    // the peer, which asks in vain.
+    if (header.type == LinkFrameType::kControl)
+      links_.SendIfLinked(peer,
+                          EncodeFrame({.type = LinkFrameType::kGoodbye, .communicator = id}, {}));
+    return Status::Ok();
+  }
   if ((!early_.contains(id) && early_.size() >= kMaxEarlyCommunicators) ||
       !Hold(HeldSize(payload))) {
     return RemoteError("it sends for communicators that this rank never joins");
@@ -158,10 +165,19 @@ std::optional<Memberships::Delivery> Memberships::NextEvent() {
 // Losses
 
 std::string Memberships::LossText(const Membership& membership, const LostRank& lost) const {
+  const std::string name = NameOf(membership, lost.rank);
   if (lost.rank == membership.rank)
-    return fmt::format("this rank, {}, was excluded by the others: {}", lost.rank, lost.why);
-  return fmt::format("rank {} ({}) is lost: {}", lost.rank,
-                     peers_.Describe(membership.members[static_cast<size_t>(lost.rank)]), lost.why);
+    return fmt::format("this rank, {}, was excluded by the others: {}", name, lost.why);
+  return fmt::format("{} is lost: {}", name, lost.why);
+}
+
+std::string Memberships::NameOf(const Membership& membership, int rank) const {
+  const auto index = static_cast<size_t>(rank);
+  const std::string who = peers_.Describe(membership.members[index]);
+  const std::string described = who.empty() ? "" : fmt::format(" ({})", who);
+  if (membership.parent == nullptr) return fmt::format("rank {}{}", rank, described);
+  return fmt::format("rank {}{} of the parent communicator", membership.parent_ranks[index],
+                     described);
 }
 
 Status Memberships::CheckMember(const Membership& membership, int rank) const {
@@ -170,12 +186,30 @@ Status Memberships::CheckMember(const Membership& membership, int rank) const {
     case Membership::PeerState::kHere:
       return Status::Ok();
     case Membership::PeerState::kLeft:
-      return RemoteError("rank {} ({}) has left the communicator", rank,
-                         peers_.Describe(membership.members[index]));
+      return RemoteError("{} has left the communicator", NameOf(membership, rank));
     case Membership::PeerState::kLost:
       break;
   }
   return RemoteError("{}", LossText(membership, {rank, membership.lost_why.at(rank)}));
+}
+
+// The frames of a peer arrive in order, so nothing of a call comes after the peer's goodbye to the
+// parent. A peer that has completed the call may leave the parent at once; its messages have come
+// before. Where this rank has left the parent as well, the call was no call of the parent.
+Status Memberships::CheckAwaited(const Membership& membership, int rank) const {
+  TUTTI_TRY(CheckMember(membership, rank));
+  const auto index = static_cast<size_t>(rank);
+  const Membership* const parent = membership.parent.get();
+  if (parent != nullptr && by_id_.contains(parent->frame_id)) {
+    const auto parent_rank = static_cast<size_t>(membership.parent_ranks[index]);
+    if (parent->states[parent_rank] == Membership::PeerState::kLeft)
+      return RemoteError("{} has aborted or destroyed that communicator, and takes no part",
+                         NameOf(membership, rank));
+  }
+  const Peer* const peer = peers_.Find(membership.members[index]);
+  if (peer == nullptr || !peer->HasEnded()) return Status::Ok();
+  return RemoteError("{} has ended its last communicator, and takes no part",
+                     NameOf(membership, rank));
 }
 
 void Memberships::TakeLost(std::span<const LostRank> lost) {

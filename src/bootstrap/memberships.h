@@ -61,6 +61,12 @@ class Memberships {
 
   // Returns why nothing is to be sent to, or expected of, rank `rank` of the communicator.
   Status CheckMember(const Membership& membership, int rank) const;
+  // Returns why no further message of rank `rank` will come. REQUIRES: the messages that have come
+  // are taken.
+  Status CheckAwaited(const Membership& membership, int rank) const;
+  // Returns a text such as "rank 2 (pid 7 on node5)". A communicator that is being made from
+  // another communicator has no ranks that its users know, so the text names the parent's rank.
+  std::string NameOf(const Membership& membership, int rank) const;
   void Cancel(Membership& membership, Status reason);
   // Tells the members that this rank gives up. Returns the frame with the reason; nothing where the
   // frame was sent before.

@@ -138,6 +138,11 @@ TEST(RootMessages, AnswersSurviveEncodingAndParsing) {
   ASSERT_TRUE(ParseRootAnswerHeader(std::span(rude).first(8), &type).ok());
   EXPECT_EQ(ParseRootAnswer(type, std::span(rude).subspan(8))->failure.message(),
             "one?Tutti: two?[2J");
+
+  answer.notice = "2 of 3 ranks have arrived";
+  const Bytes notice = EncodeRootAnswer(answer);
+  ASSERT_TRUE(ParseRootAnswerHeader(std::span(notice).first(8), &type).ok());
+  EXPECT_EQ(ParseRootAnswer(type, std::span(notice).subspan(8))->notice, answer.notice);
 }
 
 TEST(RootMessages, EveryRankHasOneRootAndLinkTargetsDiffer) {
@@ -189,6 +194,8 @@ TEST(Parsers, SurviveSeededMutations) {
   contacts.contacts = {{3, SomeRegistration().contact}, {4, SomeRegistration().contact}};
   RootAnswer failure;
   failure.failure = Timeout("too late");
+  RootAnswer notice;
+  notice.notice = "ranks are missing";
   const std::vector<Bytes> seeds = {
       Bytes(id_bytes.begin(), id_bytes.end()),
       EncodeRootRequest(SomeRegistration()),
@@ -196,6 +203,7 @@ TEST(Parsers, SurviveSeededMutations) {
       EncodeRootRequest(SomeRefusal()),
       EncodeRootAnswer(contacts),
       EncodeRootAnswer(failure),
+      EncodeRootAnswer(notice),
       Concatenated(
           {EncodeFrame({.type = LinkFrameType::kMessage, .tag = 3, .communicator = 9}, text),
            EncodeFrame({.type = LinkFrameType::kEnd}, {}),

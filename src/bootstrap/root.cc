@@ -13,9 +13,12 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/long_wait.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/job_secret.h"
+#include "bootstrap/root_job.h"
 #include "bootstrap/root_messages.h"
 #include "sys/local_socket.h"
 #include "sys/network_interface.h"
@@ -29,59 +32,9 @@ constexpr int64_t kLateArrivalsNs = 10'000'000'000;
 // A root waits for the first of its ranks for this long. A program may load for long between making
 // an id and using the id; a program that makes ids in vain must not run out of descriptors.
 constexpr int64_t kUnaskedNs = int64_t{3600} * 1'000'000'000;
-
-std::string WhoIs(const RootRequest& request) {
-  return fmt::format("pid {} on host {}", request.pid, request.host);
-}
-
-// Returns the timeout that a person would have set: the time left is a few milliseconds less.
-double RoundedSeconds(uint32_t ms) {
-  const uint32_t step_ms = ms < 10'000 ? 100 : 1000;
-  const uint32_t rounded_ms = (ms + step_ms / 2) / step_ms * step_ms;
-  return rounded_ms / 1000.0;
-}
-
-// Returns a text such as "2, 5-7 and 9" with at most 16 entries named.
-std::string RangesText(const std::vector<uint32_t>& ranks) {
-  constexpr size_t kMaxNamed = 16;
-  std::string text;
-  size_t named = 0;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t end = i + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (named++ == kMaxNamed) return fmt::format("{} and {} more", text, ranks.size() - i);
-    if (!text.empty()) text += ", ";
-    text +=
-        end - i == 1 ? fmt::format("{}", ranks[i]) : fmt::format("{}-{}", ranks[i], ranks[end - 1]);
-    i = end;
-  }
-  return text;
-}
-
-// Returns how many ranks of the job of `request` register with its root.
-uint32_t RegistrationsDue(const RootRequest& request) {
-  uint32_t count = 0;
-  for (uint32_t rank = 0; rank < request.num_ranks; ++rank) {
-    count += RootInCharge(rank, request.num_ranks, request.num_roots) == request.root_index;
-  }
-  return count;
-}
-
-// Each rank of another root asks once when one of its links leads to a rank of this root.
-uint32_t LookUpsDue(const RootRequest& request) {
-  if (request.num_roots == 1) return 0;
-  uint32_t count = 0;
-  const auto in_charge = [&](uint32_t rank) {
-    return RootInCharge(rank, request.num_ranks, request.num_roots) == request.root_index;
-  };
-  for (uint32_t rank = 0; rank < request.num_ranks; ++rank) {
-    if (in_charge(rank)) continue;
-    const auto targets = LinkTargets(static_cast<int>(rank), static_cast<int>(request.num_ranks));
-    count += std::any_of(targets.begin(), targets.end(),
-                         [&](int target) { return in_charge(static_cast<uint32_t>(target)); });
-  }
-  return count;
-}
+// A root looks at the clock this often while ranks are missing. Less often, the root would take its
+// own sleep for a pause of the process.
+constexpr int64_t kRootLookNs = LongWait::kStoodStillNs / 4;
 
 // Lives on the loop's thread after Start. Kept alive by its timer in the loop: a timer of
 // kUnaskedNs until the first rank asks, then the job's deadline, and after a failure a timer of
@@ -98,9 +51,10 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   struct Client {
     SealedSocket socket;
     RootRequest request;
-    Bytes answer;  // empty: not answered yet
+    Bytes out = {};  // what is to be sent
     size_t sent = 0;
-    bool extra = false;  // came when the job was complete: nobody waits for its answer to leave
+    bool answered = false;  // the answer is in `out`; no more will come
+    bool extra = false;     // came when the job was complete: nobody waits for its answer to leave
   };
   using ClientNumber = uint64_t;
 
@@ -108,11 +62,16 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   Status CheckAgainstJob(const RootRequest& request) const;
   void TakeRegistration(ClientNumber number);
   Status TakenTwice(const RootRequest& second) const;
+  int64_t timeout_ns() const { return int64_t{first_.timeout_ms} * 1'000'000; }
   void OnDeadline();
+  void OnLook();
+  void LookLater();
+  void TellWhoIsMissing();
+  std::string WhoIsMissing(std::string_view arrived) const;
   void OnClientReady(ClientNumber number);
   void OnClientGone(ClientNumber number);
   void Answer(ClientNumber number, const Status& failure);
-  void SendAnswer(ClientNumber number);
+  void SendOut(ClientNumber number);
   void AnswerAll();
   void Fail(Status reason);
   void FinishIfDone();
@@ -126,6 +85,8 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   AcceptLimit::Number place_ = 0;
   std::unique_ptr<AuthAcceptor> acceptor_;
   EventLoop::TimerId timer_ = 0;
+  LongWait wait_;  // for the missing ranks
+  EventLoop::TimerId look_timer_ = 0;
   std::map<ClientNumber, Client> clients_;
   ClientNumber next_number_ = 1;
   std::unordered_map<uint32_t, RootRequest> registered_;  // The key is the rank.
@@ -178,7 +139,8 @@ void RootServer::OnConnection(SealedSocket socket, const Hello& hello, const Soc
   request->contact.key = socket.further_key();
   const ClientNumber number = next_number_++;
   const int raw_fd = socket.fd();
-  clients_.emplace(number, Client{std::move(socket), std::move(request).value(), {}, 0, false});
+  clients_.emplace(number,
+                   Client{.socket = std::move(socket), .request = std::move(request).value()});
   const Status added =
       loop_.AddFd(raw_fd, EPOLLIN | EPOLLRDHUP, [weak = weak_from_this(), number](uint32_t) {
         if (const auto self = weak.lock()) self->OnClientReady(number);
@@ -195,7 +157,9 @@ void RootServer::OnConnection(SealedSocket socket, const Hello& hello, const Soc
     first_ = said;
     registrations_due_ = RegistrationsDue(said);
     look_ups_due_ = LookUpsDue(said);
-    SetTimer(int64_t{said.timeout_ms} * 1'000'000, &RootServer::OnDeadline);
+    SetTimer(timeout_ns(), &RootServer::OnDeadline);
+    wait_.Begin(NowNs());
+    LookLater();
   } else if (Status agreed = CheckAgainstJob(said); !agreed.ok()) {
     // No side is known to be right: all ranks of the larger job are waited for and told.
     registrations_due_ = std::max(registrations_due_, RegistrationsDue(said));
@@ -279,20 +243,12 @@ void RootServer::OnDeadline() {
     Finish();
     return;
   }
-  std::vector<uint32_t> missing;
-  for (uint32_t rank = 0; rank < first_.num_ranks; ++rank) {
-    if (RootInCharge(rank, first_.num_ranks, first_.num_roots) != first_.root_index) continue;
-    if (!registered_.contains(rank)) missing.push_back(rank);
-  }
-  const std::string of_root =
-      first_.num_roots > 1 ? fmt::format(" of root {}", first_.root_index) : "";
   std::string rejections = DescribeRejected(acceptor_->rejected(), secret_source_);
   if (!rejections.empty()) rejections += ". ";
-  Fail(
-      Timeout("{} of {} ranks{} arrived within {:g} s; missing: {}. {}"
-              "TUTTI_INIT_TIMEOUT_S sets how long is waited",
-              registered_.size(), registrations_due_, of_root, RoundedSeconds(first_.timeout_ms),
-              RangesText(missing), rejections));
+  const std::string within =
+      fmt::format("arrived within {:g} s", RoundedSeconds(first_.timeout_ms));
+  Fail(Timeout("{}. {}TUTTI_INIT_TIMEOUT_S sets how long is waited", WhoIsMissing(within),
+               rejections));
 }
 
 // A client has nothing to say after its hello: a readable socket was closed by its client, or
@@ -300,7 +256,7 @@ void RootServer::OnDeadline() {
 void RootServer::OnClientReady(ClientNumber number) {
   const auto found = clients_.find(number);
   if (found == clients_.end()) return;
-  if (!found->second.answer.empty()) SendAnswer(number);
+  if (!found->second.out.empty()) SendOut(number);
   const auto still = clients_.find(number);
   if (still == clients_.end()) return;
   std::array<std::byte, 16> ignored;
@@ -314,7 +270,7 @@ void RootServer::OnClientReady(ClientNumber number) {
 void RootServer::OnClientGone(ClientNumber number) {
   const auto found = clients_.find(number);
   const RootRequest request = std::move(found->second.request);
-  const bool answered = !found->second.answer.empty();
+  const bool answered = found->second.answered;
   const bool extra = found->second.extra;
   loop_.RemoveFd(found->second.socket.fd());
   clients_.erase(found);
@@ -332,7 +288,7 @@ void RootServer::OnClientGone(ClientNumber number) {
 // the contacts that it asked for.
 void RootServer::Answer(ClientNumber number, const Status& failure) {
   Client& client = clients_.at(number);
-  if (!client.answer.empty()) return;
+  if (client.answered) return;
   RootAnswer answer;
   answer.failure = failure;
   if (failure.ok()) {
@@ -349,25 +305,75 @@ void RootServer::Answer(ClientNumber number, const Status& failure) {
       if (found != registered_.end()) answer.contacts.emplace_back(rank, found->second.contact);
     }
   }
-  client.answer = EncodeRootAnswer(answer);
-  SendAnswer(number);
+  const Bytes encoded = EncodeRootAnswer(answer);
+  client.out.insert(client.out.end(), encoded.begin(), encoded.end());
+  client.answered = true;
+  SendOut(number);
 }
 
 // Sends as much as the socket takes; the loop sends the rest. The connection closes with the last
-// byte.
-void RootServer::SendAnswer(ClientNumber number) {
+// byte of the answer.
+void RootServer::SendOut(ClientNumber number) {
   Client& client = clients_.at(number);
-  const auto rest = std::span(client.answer).subspan(client.sent);
+  const auto rest = std::span(client.out).subspan(client.sent);
   const Result<size_t> sent = client.socket.TrySend(rest);
-  if (sent.ok() && *sent < rest.size()) {
+  const bool all = sent.ok() && *sent == rest.size();
+  if (sent.ok() && (!all || !client.answered)) {
     client.sent += *sent;
-    if (loop_.ModifyFd(client.socket.fd(), EPOLLIN | EPOLLOUT | EPOLLRDHUP).ok()) return;
+    if (all) client.out.clear();
+    if (all) client.sent = 0;
+    const uint32_t waits = all ? 0u : EPOLLOUT;
+    if (loop_.ModifyFd(client.socket.fd(), EPOLLIN | waits | EPOLLRDHUP).ok()) return;
   }
   loop_.RemoveFd(client.socket.fd());
   answered_ += client.extra ? 0 : 1;
   if (!failure_.ok()) told_.insert(client.request.rank);
   clients_.erase(number);
   FinishIfDone();
+}
+
+// Tells the waiting ranks who is missing. A rank that has not read the last notice gets no further
+// one.
+void RootServer::TellWhoIsMissing() {
+  const Bytes notice =
+      EncodeRootAnswer({.notice = WhoIsMissing("have arrived"), .failure = {}, .contacts = {}});
+  std::vector<ClientNumber> numbers;
+  for (const auto& [number, client] : clients_)
+    if (client.out.empty() && client.request.kind == RootRequest::Kind::kRegister)
+      numbers.push_back(number);
+  for (const ClientNumber number : numbers) {
+    clients_.at(number).out = notice;
+    SendOut(number);
+  }
+}
+
+// Looks at the clock while ranks are missing. Where this process stood still, the missing ranks may
+// have stood still as well, so all ranks get the whole time again.
+void RootServer::OnLook() {
+  if (complete_ || !failure_.ok()) return;
+  const LongWait::Due due = wait_.Look(NowNs(), timeout_ns());
+  if (due.stood_still) SetTimer(timeout_ns(), &RootServer::OnDeadline);
+  if (due.warn) TellWhoIsMissing();
+  LookLater();
+}
+
+void RootServer::LookLater() {
+  look_timer_ = loop_.AddTimer(kRootLookNs, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->OnLook();
+  });
+}
+
+// Returns a text such as "3 of 4 ranks have arrived; missing: 2", where `arrived` is the verb.
+std::string RootServer::WhoIsMissing(std::string_view arrived) const {
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < first_.num_ranks; ++rank) {
+    if (RootInCharge(rank, first_.num_ranks, first_.num_roots) != first_.root_index) continue;
+    if (!registered_.contains(rank)) missing.push_back(rank);
+  }
+  const std::string of_root =
+      first_.num_roots > 1 ? fmt::format(" of root {}", first_.root_index) : "";
+  return fmt::format("{} of {} ranks{} {}; missing: {}", registered_.size(), registrations_due_,
+                     of_root, arrived, RangesText(missing));
 }
 
 void RootServer::AnswerAll() {
@@ -406,6 +412,7 @@ void RootServer::Finish() {
   for (const auto& [number, client] : clients_) loop_.RemoveFd(client.socket.fd());
   clients_.clear();
   loop_.CancelTimer(timer_);
+  loop_.CancelTimer(look_timer_);
 }
 
 Result<UniqueId> FixedId(const Settings& settings) {

@@ -4,6 +4,9 @@
 #include <chrono>
 #include <thread>
 
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/long_wait.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/job_secret.h"
 
@@ -16,26 +19,37 @@ uint32_t RemainingMs(Deadline deadline) {
 }
 
 // Each kind of failure has another likely cause: a wrong address, a wrong key, or a root that is
-// not there yet.
-std::string Advice(const UniqueId& id, ConnectFailure failure, std::string_view secret_source) {
+// not there yet. `failure` is the most telling failure, and `last` the last.
+std::string Advice(const UniqueId& id, ConnectFailure failure, ConnectFailure last,
+                   std::string_view secret_source) {
   const bool fixed = id.AddressIsFixed();
   if (!id.LocalName().empty()) {
     return "is rank 0 running on this machine, as a process of this user and without a secret?";
   }
   if (failure == ConnectFailure::kRefused && fixed) {
-    return "is rank 0 running on the host of NCCL_COMM_ID?";
+    return "is rank 0 running on the host of NCCL_COMM_ID, or has its process ended?";
   }
   if (failure == ConnectFailure::kRefused) {
     return id.root.IsLoopback()
-               ? "the id's address is this host's loopback: set NCCL_SOCKET_IFNAME where the id is "
-                 "made, unless its process has ended"
-               : "the process that made the id has ended, the id has served its one job already, "
-                 "or the process has made many others since that nobody used";
+               ? "the process that made the id, usually rank 0's, may have ended; where that "
+                 "process "
+                 "is on another host, set NCCL_SOCKET_IFNAME there, because the id's address is "
+                 "this host's loopback"
+               : "the process that made the id, usually rank 0's, may have ended, the id has "
+                 "served "
+                 "its one job already, or the process has made many others since that nobody used";
   }
   if (failure == ConnectFailure::kClosed) {
-    return id.HasSecret() ? fmt::format("is the secret the same on every rank? {}",
-                                        SecretAdvice(secret_source))
-                          : "does the id belong to this job?";
+    const std::string foreign =
+        id.HasSecret()
+            ? fmt::format("is the secret the same on every rank? {}", SecretAdvice(secret_source))
+            : "does the id belong to this job?";
+    return last != ConnectFailure::kRefused
+               ? foreign
+               : fmt::format(
+                     "nobody listens there any more: the process that made the id, usually "
+                     "rank 0's, may have ended; else: {}",
+                     foreign);
   }
   return "check the route and the firewall between the hosts (NCCL_SOCKET_IFNAME, "
          "TUTTI_PORT_RANGE)";
@@ -68,22 +82,57 @@ Result<SealedSocket> ConnectToRoot(const UniqueId& id, RootRequest& request,
       // A shortage on this host, or another release at the other end, says nothing of the way to
       // the root.
       if (why.code() == Code::kSystemError || why.code() == Code::kInvalidUsage) return why;
-      return Status(why.code(),
-                    fmt::format("{} ({})", why.message(), Advice(id, telling, secret_source)));
+      return Status(why.code(), fmt::format("{} ({})", why.message(),
+                                            Advice(id, telling, failure, secret_source)));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(kBetweenAttemptsMs));
   }
 }
 
-Result<RootAnswer> ReadAnswer(SealedSocket& socket, const WaitLimits& limits) {
-  std::array<std::byte, kRootAnswerHeaderBytes> header;
-  TUTTI_TRY(socket.RecvAll(header, limits));
-  uint32_t type = 0;
-  TUTTI_ASSIGN(const uint32_t size, ParseRootAnswerHeader(header, &type));
-  Bytes body(size);
-  TUTTI_TRY(socket.RecvAll(body, limits));
-  return ParseRootAnswer(type, body);
-}
+// The wait of a rank for the answer of its root, by the rule of time of base/long_wait.h.
+class AnswerWait {
+ public:
+  // `wait` must outlive this object.
+  AnswerWait(SealedSocket& socket, RootWait& wait) : socket_(socket), wait_(wait) {
+    const int64_t now_ns = NowNs();
+    const int64_t at_ns = wait.limits.deadline.at_ns();
+    if (at_ns != Deadline::Never().at_ns())
+      timeout_ns_ = std::max<int64_t>(0, at_ns - now_ns) + kAnswerGraceNs;
+    time_.Begin(now_ns);
+  }
+
+  // Returns the next answer of the root; a notice is an answer.
+  Result<RootAnswer> Next() {
+    std::array<std::byte, kRootAnswerHeaderBytes> header;
+    TUTTI_TRY(Receive(header));
+    uint32_t type = 0;
+    TUTTI_ASSIGN(const uint32_t size, ParseRootAnswerHeader(header, &type));
+    Bytes body(size);
+    TUTTI_TRY(Receive(body));
+    return ParseRootAnswer(type, body);
+  }
+  double waited_s() const { return time_.waited_s(); }
+
+ private:
+  // Looks at the clock several times a second. A receive that is cut short loses no bytes.
+  Status Receive(std::span<std::byte> data) {
+    constexpr int64_t kLookNs = 250'000'000;
+    for (;;) {
+      const WaitLimits soon = {Deadline::After(kLookNs), wait_.limits.abort_flag};
+      Status got = socket_.RecvAll(data, soon);
+      if (got.code() != Code::kTimeout) return got;
+      const LongWait::Due due = time_.Look(NowNs(), timeout_ns_);
+      if (due.over) return got;
+      if (due.stood_still && timeout_ns_ != 0)
+        wait_.limits.deadline = Deadline::After(timeout_ns_ - kAnswerGraceNs);
+    }
+  }
+
+  SealedSocket& socket_;
+  RootWait& wait_;
+  LongWait time_;
+  int64_t timeout_ns_ = 0;
+};
 
 // Returns the root's answer within kReleaseNs; success without an answer.
 Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
@@ -91,34 +140,38 @@ Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& li
   request.timeout_ms = RemainingMs(brief.deadline);
   Result<SealedSocket> socket = ConnectOnce(id, request, brief);
   if (!socket.ok()) return Status::Ok();
-  const Result<RootAnswer> answer = ReadAnswer(*socket, brief);
+  RootWait wait = {.limits = brief, .secret_source = {}, .name = {}, .abort_reason = {}};
+  const Result<RootAnswer> answer = AnswerWait(*socket, wait).Next();
   return answer.ok() ? answer->failure : Status::Ok();
 }
 
 }  // namespace
 
 // A rank whose wait is aborted declines, so the other ranks do not wait for it.
-Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits,
-                           std::string_view secret_source,
-                           const std::function<Status()>& abort_reason,
+Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, RootWait& wait,
                            const std::function<Status(const SecretKey&)>& on_reached) {
-  TUTTI_ASSIGN(SealedSocket socket, ConnectToRoot(id, request, limits, secret_source));
+  TUTTI_ASSIGN(SealedSocket socket, ConnectToRoot(id, request, wait.limits, wait.secret_source));
   if (on_reached) TUTTI_TRY(on_reached(socket.further_key()));
-  WaitLimits patient = limits;
-  if (limits.deadline.at_ns() < Deadline::Never().at_ns() - kAnswerGraceNs) {
-    patient.deadline = Deadline::After(limits.deadline.at_ns() - NowNs() + kAnswerGraceNs);
-  }
-  Result<RootAnswer> answer = ReadAnswer(socket, patient);
+  AnswerWait answers(socket, wait);
+  Result<RootAnswer> answer = answers.Next();
+  for (; answer.ok() && !answer->notice.empty(); answer = answers.Next())
+    TUTTI_WARN(
+        "rank {} of {} has waited {:.1f} s for other ranks, making communicator{}{}: at the root "
+        "at {}, {}. TUTTI_INIT_TIMEOUT_S sets how long is waited",
+        request.rank, request.num_ranks, answers.waited_s(), wait.name.empty() ? "" : " ",
+        wait.name, id.root.ToString(), answer->notice);
   if (answer.ok()) return answer;
-  if (limits.Aborted()) {
+  if (wait.limits.Aborted()) {
     // The notice goes out while the connection is still open; otherwise the root would report that
     // this rank went away.
-    Status why = abort_reason ? abort_reason() : Status::Ok();
+    Status why = wait.abort_reason ? wait.abort_reason() : Status::Ok();
     if (why.ok()) why = InternalError("its caller aborted the initialisation");
-    DeclineJob(id, request, why, {limits.deadline, nullptr});
+    DeclineJob(id, request, why, {wait.limits.deadline, nullptr});
   }
-  return std::move(answer).status().Annotate(
-      fmt::format("rank {} waiting for the root at {}", request.rank, id.root.ToString()));
+  const bool closed = answer.status().code() == Code::kRemoteError;
+  return std::move(answer).status().Annotate(fmt::format(
+      "rank {} waiting for the root at {}{}", request.rank, id.root.ToString(),
+      closed ? " in the process that made the id (usually rank 0's), which may have ended" : ""));
 }
 
 Status ReleaseRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits) {

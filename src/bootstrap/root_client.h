@@ -3,6 +3,7 @@
 // A rank's side of the root's protocol.
 
 #include <functional>
+#include <string>
 
 #include "base/status.h"
 #include "bootstrap/root_messages.h"
@@ -11,17 +12,25 @@
 
 namespace tutti {
 
+// What a rank brings to the wait for its root.
+struct RootWait {
+  WaitLimits limits;
+  std::string secret_source;  // the setting, for the sentence of a failed proof
+  std::string name;           // of the communicator, for sentences. May be empty.
+  // Where the abort flag of `limits` ends the wait, the other ranks hear the text of this. May be
+  // empty.
+  std::function<Status()> abort_reason;
+};
+
 // Sends `request` to the root of `id` and waits for the answer: the contacts of the wanted ranks,
-// or the reason why the job cannot start. With NCCL_COMM_ID the root may not have been started yet,
-// so connecting is tried again until the deadline; an ordinary id's root exists before anybody has
-// the id. The answer may take until the root's deadline, so the wait goes on for kAnswerGraceNs
-// beyond `limits`. `secret_source` is the setting, for the sentence of a failed proof. Where the
-// abort flag of `limits` ends the wait, the other ranks hear the text of `abort_reason` (may be
-// empty). `on_reached` gets the connection's further key before the wait for the answer, and may be
-// empty; AskRoot returns the failure of `on_reached`.
-Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits,
-                           std::string_view secret_source,
-                           const std::function<Status()>& abort_reason = {},
+// or the reason why the job cannot start. Meanwhile warns of the ranks that the root misses. With
+// NCCL_COMM_ID the root may not have been started yet, so connecting is tried again until the
+// deadline; an ordinary id's root exists before anybody has the id. The answer may take until the
+// root's deadline, so the wait goes on for kAnswerGraceNs beyond the limits. Where this process
+// stood still during the wait, moves the deadline of `wait`. `on_reached` gets the connection's
+// further key before the wait for the answer, and may be empty; AskRoot returns the failure of
+// `on_reached`.
+Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, RootWait& wait,
                            const std::function<Status(const SecretKey&)>& on_reached = {});
 inline constexpr int64_t kAnswerGraceNs = 1'000'000'000;
 

@@ -11,7 +11,7 @@ constexpr size_t kMaxSentenceBytes = 8192;
 // 24 distances below 2^20 ranks and then some; an answer with as many contacts stays far below its
 // limit.
 constexpr size_t kMaxWanted = 32;
-enum AnswerType : uint32_t { kContacts = 1, kFailure = 2 };
+enum AnswerType : uint32_t { kContacts = 1, kFailure = 2, kNotice = 3 };
 
 // The numbers come from a stranger. The bounds are checked first, because RootInCharge divides and
 // multiplies the numbers.
@@ -109,7 +109,9 @@ Result<RootRequest> ParseRootRequest(std::span<const std::byte> bytes) {
 
 Bytes EncodeRootAnswer(const RootAnswer& answer) {
   WireWriter body;
-  if (answer.failure.ok()) {
+  if (!answer.notice.empty()) {
+    body.Sentence(answer.notice, kMaxSentenceBytes);
+  } else if (answer.failure.ok()) {
     body.U32(static_cast<uint32_t>(answer.contacts.size()));
     for (const auto& [rank, contact] : answer.contacts) {
       body.U32(rank);
@@ -120,7 +122,7 @@ Bytes EncodeRootAnswer(const RootAnswer& answer) {
     body.Sentence(answer.failure.message(), kMaxSentenceBytes);
   }
   WireWriter whole;
-  whole.U32(answer.failure.ok() ? kContacts : kFailure);
+  whole.U32(!answer.notice.empty() ? kNotice : answer.failure.ok() ? kContacts : kFailure);
   whole.U32(static_cast<uint32_t>(body.size()));
   whole.Raw(std::move(body).Take());
   return std::move(whole).Take();
@@ -156,6 +158,9 @@ Result<RootAnswer> ParseRootAnswer(uint32_t type, std::span<const std::byte> bod
       return RemoteError("the root's answer names no known failure");
     }
     answer.failure = Status(static_cast<Code>(code), std::move(text));
+  } else if (type == kNotice) {
+    answer.notice = reader.Sentence();
+    if (answer.notice.empty()) return RemoteError("the root's notice is empty");
   } else {
     return RemoteError("the root's answer is of an unknown type");
   }

@@ -10,9 +10,10 @@
 //     register:  address[24]
 //     look up:   count u8, then `count` ranks u32
 //     decline:   why text(160): the sender cannot take part, so no rank need wait for the sender
-//   answer   type u32 (1 contacts, 2 failure)  size u32
+//   answer   type u32 (1 contacts, 2 failure, 3 notice)  size u32
 //     contacts:  count u32, then `count` times rank u32, address[24], key[32]
 //     failure:   code u32, sentence u16 + text
+//     notice:    sentence u16 + text: ranks are missing; the answer comes later
 //
 // A text is a length byte and as many bytes. All parsers here read bytes from the network and are
 // fuzzed.
@@ -77,7 +78,8 @@ Bytes EncodeRootRequest(const RootRequest& request);
 Result<RootRequest> ParseRootRequest(std::span<const std::byte> bytes);
 
 struct RootAnswer {
-  Status failure;  // ok: `contacts` holds
+  std::string notice;  // not empty: says who is missing, and nothing else holds
+  Status failure;      // ok: `contacts` holds
   std::vector<std::pair<uint32_t, Contact>> contacts;
 };
 inline constexpr size_t kRootAnswerHeaderBytes = 8;

@@ -86,7 +86,6 @@ Result<std::shared_ptr<const Window>> Communicator::RegisterWindow(
 Status Communicator::StopAfterStep(Status failure) {
   Status status = watch_->FirstReason(std::move(failure));
   if (watch_->stopped()) return watch_->StopReason();
-  if (status.code() == Code::kTimeout) status = watch_->Explain(status, bootstrap_->LinkedRanks());
   watch_->Stop(status, /*tell=*/true);
   return status;
 }

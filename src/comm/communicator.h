@@ -76,12 +76,15 @@ class Communicator {
   const std::vector<PeerInfo>& peers() const { return peers_; }
   Operations& operations() { return *operations_; }
   const Operations& operations() const { return *operations_; }
-  // Returns the deadline of a joint step of all ranks that begins now.
+  // Returns the deadline of a step that begins now in which ranks come to life or end.
   Deadline InitDeadline() const { return Deadline::AfterSeconds(settings_.init_timeout_s); }
+  // Returns the deadline of a joint step of all ranks of this communicator that begins now: the
+  // shorter of the two time-outs, because the ranks exist already.
+  Deadline JointDeadline() const { return Deadline::AfterSeconds(JointTimeout().seconds); }
   // Returns the ranks for a step that begins now. The step ends when any rank stops the
   // communicator.
   JointRanks ranks() const {
-    return {bootstrap_.get(), peers_, InitDeadline(), &watch_->stop_flag()};
+    return {bootstrap_.get(), peers_, JointDeadline(), &watch_->stop_flag()};
   }
 
   // Returns the number of the next child of all ranks. The numbers are alike on all ranks, because
@@ -137,7 +140,19 @@ class Communicator {
   int LocalRank() const;
 
  private:
-  Communicator(Process& process, const Settings& settings, std::string name, int cuda_device);
+  // The whole making of the communicator may last `init_timeout_s`.
+  Communicator(Process& process, const Settings& settings, std::string name, int cuda_device,
+               double init_timeout_s);
+  // The time-out of joint steps, and its setting.
+  struct JointTime {
+    double seconds;
+    const char* setting;
+  };
+  JointTime JointTimeout() const {
+    const bool shorter = settings_.timeout_s > 0 && settings_.timeout_s < settings_.init_timeout_s;
+    return shorter ? JointTime{settings_.timeout_s, "TUTTI_TIMEOUT_S"}
+                   : JointTime{settings_.init_timeout_s, "TUTTI_INIT_TIMEOUT_S"};
+  }
   // Returns the JSON object that says how data between hosts are protected.
   std::string DescribeProtection() const;
 

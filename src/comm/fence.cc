@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/clock.h"
+#include "base/long_wait.h"
 #include "comm/handle.h"
 
 namespace tutti {
@@ -24,17 +25,17 @@ void Fence::NoteReached() {
 }
 
 Status Fence::AwaitReached(size_t number) {
-  const int64_t since_ns = NowNs();
+  LongWait wait;
+  wait.Begin(NowNs());
   MutexLock lock(mutex_);
   Communicator& comm = *batches_[number].comm->comm;
-  const double timeout_s = comm.settings().timeout_s;
+  const auto timeout_ns = static_cast<int64_t>(comm.settings().timeout_s * 1e9);
   while (streams_missing_ > 0) {
     if (comm.watch().stopped()) return comm.watch().StopReason();
-    const double waited_s = static_cast<double>(NowNs() - since_ns) / 1e9;
-    if (timeout_s > 0 && waited_s > timeout_s)
+    if (wait.Look(NowNs(), timeout_ns).over)
       return Timeout(
           "rank {} issued a group {:.1f} s ago on several streams, of which {} have not got to it",
-          comm.rank(), waited_s, streams_missing_);
+          comm.rank(), wait.waited_s(), streams_missing_);
     changed_.WaitFor(lock, kLookAgain);
   }
   batches_[number].begun = true;

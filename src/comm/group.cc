@@ -292,12 +292,13 @@ Status Group::Take(OperationBatches& batches) {
   return Check(batches);
 }
 
-Status Group::AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> job) {
-  return AddJob({&comm, parent, std::move(job)});
+Status Group::AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> job,
+                      std::function<void(const Status&)> refused) {
+  return AddJob({&comm, parent, std::move(job), std::move(refused)});
 }
 
 Status Group::AddJoint(ncclComm& comm, std::function<Status()> job) {
-  return AddJob({&comm, nullptr, std::move(job), /*makes=*/false});
+  return AddJob({&comm, nullptr, std::move(job), {}, /*makes=*/false});
 }
 
 Status Group::AddJob(InitJob job) {

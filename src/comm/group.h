@@ -55,7 +55,8 @@ class Group {
   // Notes or runs `job`, which blocks until its communicator exists and stores the communicator in
   // the handle. `parent`, which may be null, is the communicator from which the new communicator is
   // made. The parent counts as at work from the launch on.
-  Status AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> job);
+  Status AddInit(ncclComm& comm, ncclComm* parent, std::function<Status()> job,
+                 std::function<void(const Status&)> refused = {});
   // Notes or runs `job`, which blocks until all ranks of an existing communicator have made the
   // same call.
   Status AddJoint(ncclComm& comm, std::function<Status()> job);

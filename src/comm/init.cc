@@ -12,21 +12,22 @@
 namespace tutti {
 
 Communicator::Communicator(Process& process, const Settings& settings, std::string name,
-                           int cuda_device)
+                           int cuda_device, double init_timeout_s)
     : process_(process),
       settings_(settings),
       name_(std::move(name)),
       device_(MakeRankDevice(process, cuda_device)),
-      init_deadline_(InitDeadline()) {}
+      init_deadline_(Deadline::AfterSeconds(init_timeout_s)) {}
 
 Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const Settings& settings,
                                                          const InitOptions& options) {
-  std::unique_ptr<Communicator> comm(
-      new Communicator(process, settings, options.name, options.cuda_device));
+  std::unique_ptr<Communicator> comm(new Communicator(
+      process, settings, options.name, options.cuda_device, settings.init_timeout_s));
   const Bootstrap::Options bootstrap = {.rank = options.rank,
                                         .num_ranks = options.num_ranks,
                                         .ids = options.ids,
                                         .deadline = comm->init_deadline_,
+                                        .name = options.name,
                                         .abort_flag = options.abort_flag,
                                         .abort_reason = options.abort_reason};
   TUTTI_ASSIGN(comm->bootstrap_, Bootstrap::Create(process.loop(), settings, bootstrap));
@@ -36,8 +37,9 @@ Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const
 Result<std::unique_ptr<Communicator>> Communicator::InitChild(
     Communicator& parent, uint64_t child_id, std::vector<int> parent_ranks, std::string name,
     std::atomic<bool>* abort_flag, const std::function<Status()>& abort_reason) {
-  std::unique_ptr<Communicator> comm(new Communicator(
-      parent.process_, parent.settings_, std::move(name), parent.device_->cuda_ordinal()));
+  std::unique_ptr<Communicator> comm(
+      new Communicator(parent.process_, parent.settings_, std::move(name),
+                       parent.device_->cuda_ordinal(), parent.JointTimeout().seconds));
   comm->bootstrap_ = parent.bootstrap_->CreateChild(child_id, std::move(parent_ranks), abort_flag);
   return Built(std::move(comm), abort_flag, abort_reason);
 }
@@ -139,8 +141,12 @@ Status Communicator::ExchangePeers(bool has_tuner, PlanContext& lists) {
   std::vector<std::string> names;
   for (int r = 0; r < num_ranks(); ++r)
     names.push_back(RankName(r, peers_[static_cast<size_t>(r)]));
-  watch_ = std::make_unique<Watch>(*bootstrap_, static_cast<int64_t>(settings_.timeout_s * 1e9),
-                                   std::move(names));
+  watch_ = std::make_unique<Watch>(
+      *bootstrap_, Watch::Options{.timeout_ns = static_cast<int64_t>(settings_.timeout_s * 1e9),
+                                  .rank_names = std::move(names),
+                                  .name = name_,
+                                  .joint_setting = JointTimeout().setting,
+                                  .board = &process_.waits()});
   return Status::Ok();
 }
 

@@ -51,7 +51,10 @@ class BegunJob {
   }
   // Has the job fail without being run.
   void Refuse(const Status& reason) {
-    job_.run = [reason] { return reason; };
+    job_.run = [reason, refused = job_.refused] {
+      if (refused) refused(reason);
+      return reason;
+    };
   }
 
  private:

@@ -23,6 +23,8 @@ struct InitJob {
   ncclComm* comm;
   ncclComm* parent;  // The communicator from which `comm` is made. May be null.
   std::function<Status()> run;
+  // Called in place of `run` where the system grants no thread. May be empty.
+  std::function<void(const Status&)> refused = {};
   // The job makes the communicator, which comes to nothing where the job fails.
   bool makes = true;
 };

@@ -12,8 +12,6 @@ Status JointCall::Explain(Status failure) {
   if (failure.code() == Code::kRemoteError && reason().ok())
     failure = watch.FirstReason(std::move(failure));
   if (Status ended = reason(); !ended.ok()) return ended;
-  if (failure.code() == Code::kTimeout)
-    failure = watch.Explain(failure, comm_.bootstrap().LinkedRanks());
   if (in_step_) return failure;
   // An abort of the new communicator gives up only the new one; its parent goes on.
   if (flag_.load()) {

@@ -28,6 +28,7 @@
 #include "topology/machine.h"
 #include "transport/shm/registry.h"
 #include "transport/shm/remote_copy.h"
+#include "watch/wait_board.h"
 #include "window/window_directory.h"
 
 namespace tutti {
@@ -44,6 +45,7 @@ class Process {
   HostMemory& memory() { return *memory_; }
   RemoteCopyPermits& copy_permits() { return copy_permits_; }
   WindowDirectory& windows() { return windows_; }
+  WaitBoard& waits() { return waits_; }
 
   // Fills in the fields by which peers reach this process's memory.
   void DescribeMemory(PeerInfo& info) const;
@@ -82,6 +84,7 @@ class Process {
   std::unique_ptr<FdServer> fd_server_;
   std::unique_ptr<HostMemory> memory_;
   WindowDirectory windows_;
+  WaitBoard waits_;
 
   std::atomic<bool> machine_dumped_ = false;
 

@@ -141,9 +141,7 @@ Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
   const Watch::Step step(parent.watch(),
                          fmt::format("in ncclCommShrink without rank{} {}",
                                      excluded.size() > 1 ? "s" : "", fmt::join(excluded, ", ")));
-  Made made = Shrink(parent, excluded, name, abort_flag);
-  if (made.ok() || made.status().code() != Code::kTimeout) return made;
-  return parent.watch().Explain(made.status(), parent.bootstrap().LinkedRanks());
+  return Shrink(parent, excluded, name, abort_flag);
 }
 
 Result<std::unique_ptr<Communicator>> GrowCommunicator(Communicator& parent,

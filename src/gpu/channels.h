@@ -101,7 +101,7 @@ class GpuChannels final : public DeviceOperations {
   class StopWatcher final : public WaitWatcher {
    public:
     explicit StopWatcher(Watch& watch) : watch_(watch) {}
-    Status OnLongWait(std::span<const int>, int64_t) override {
+    Status OnLongWait(std::span<const int>, LongWait&) override {
       return watch_.stopped() ? watch_.StopReason() : Status::Ok();
     }
     Status StopReason() override { return watch_.StopReason(); }

@@ -88,11 +88,12 @@ class CommConnector final : public NetConnector {
   // watcher ends the wait.
   template <class Get>
   std::invoke_result_t<Get, Deadline> Await(int peer, Get get) {
-    const int64_t since_ns = NowNs();
+    LongWait wait;
+    wait.Begin(NowNs());
     while (true) {
       auto got = get(Deadline::After(kAskWatcherNs));
       if (got.ok() || got.status().code() != Code::kTimeout) return got;
-      TUTTI_TRY(watcher_.OnLongWait(std::span(&peer, 1), NowNs() - since_ns));
+      TUTTI_TRY(watcher_.OnLongWait(std::span(&peer, 1), wait));
     }
   }
   FifoPlace PlaceOf(const NetEnd& end) const {

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/exceptions.h"
+#include "base/long_wait.h"
 
 namespace tutti {
 namespace {
@@ -16,21 +17,22 @@ constexpr int64_t kLookAgainNs = 100'000'000;
 Status TicketOrder::Await(uint64_t ticket) {
   const WaitPolicy policy;
   Backoff backoff(policy);
+  const auto timeout_ns = static_cast<int64_t>(timeout_s_ * 1e9);
   uint64_t seen = turn_.load(std::memory_order_acquire);
-  int64_t idle_since_ns = 0;
+  LongWait idle;
   while (true) {
     const uint64_t turn = turn_.load(std::memory_order_acquire);
     if (turn >= ticket) return Status::Ok();
     if (backoff.Pause()) continue;
     const int64_t now_ns = NowNs();
-    if (turn != seen || idle_since_ns == 0 || running_.load(std::memory_order_relaxed)) {
+    if (turn != seen || !idle.begun() || running_.load(std::memory_order_relaxed)) {
       seen = turn;
-      idle_since_ns = now_ns;
-    } else if (now_ns - idle_since_ns > static_cast<int64_t>(timeout_s_ * 1e9)) {
+      idle.Begin(now_ns);
+    } else if (idle.Look(now_ns, timeout_ns).over) {
       return Timeout(
           "rank {} issued an operation {:.1f} s ago on a stream that does not get to it, and what "
           "was issued after it cannot run before it",
-          rank_, static_cast<double>(now_ns - idle_since_ns) / 1e9);
+          rank_, idle.waited_s());
     }
     SleepUntilChanged(turn_, turn, turn_sleepers_, kLookAgainNs);
   }

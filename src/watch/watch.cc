@@ -18,17 +18,19 @@ constexpr int64_t kAgreeNs = 30'000'000'000;
 
 }  // namespace
 
-Watch::Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names,
-             int64_t explain_ns)
+Watch::Watch(Bootstrap& bootstrap, Options options)
     : bootstrap_(bootstrap),
-      timeout_ns_(timeout_ns),
-      explain_ns_(explain_ns),
-      rank_names_(std::move(rank_names)),
+      options_(std::move(options)),
+      label_(options_.name.empty()
+                 ? fmt::format("communicator {:016x}", bootstrap.id())
+                 : fmt::format("communicator {} ({:016x})", options_.name, bootstrap.id())),
       log_(bootstrap.num_ranks()),
-      present_timeout_ns_(timeout_ns),
+      present_timeout_ns_(options_.timeout_ns),
       broken_data_(bootstrap.rank(), bootstrap.num_ranks()) {}
 
 void Watch::Start() {
+  if (options_.board != nullptr) options_.board->Add(*this);
+  bootstrap_.SetWaitListener(this);
   bootstrap_.SetEvents({
       .ranks_lost = [this](std::span<const LostRank> lost) { OnLost(lost); },
       .peer_left = [this](int rank) { OnPeerLeft(rank); },
@@ -38,6 +40,8 @@ void Watch::Start() {
 }
 
 void Watch::StopListening(EventLoop& loop) {
+  if (options_.board != nullptr) options_.board->Remove(*this);
+  bootstrap_.SetWaitListener(nullptr);
   bootstrap_.SetEvents({});
   loop.RunSync([] {});  // An event that was being handled is over now.
 }
@@ -105,8 +109,8 @@ Status Watch::LossStatus(std::span<const LostRank> lost) const {
     text += fmt::format("{}{} was {}: {}", text.empty() ? "" : "; ", NameOf(one.rank),
                         here ? "excluded by the other ranks" : "lost", one.why);
   }
-  return RemoteError("{}. The communicator cannot go on; abort it, or shrink it without {}", text,
-                     lost.size() == 1 ? "that rank" : "these ranks");
+  return RemoteError("{}: {}. The communicator cannot go on; abort it, or shrink it without {}",
+                     label_, text, lost.size() == 1 ? "that rank" : "these ranks");
 }
 
 // Every rank hears of a loss from its own bootstrap, so nobody need tell the others.
@@ -125,7 +129,7 @@ void Watch::OnLost(std::span<const LostRank> lost) {
 Status Watch::FirstReason(Status seen, std::optional<int> peer) {
   if (stopped()) return StopReason();
   if (seen.code() != Code::kRemoteError) return seen;
-  const bool over = AwaitOver(peer, Deadline::After(explain_ns_));
+  const bool over = AwaitOver(peer, Deadline::After(options_.explain_ns));
   if (!over && peer) AgreeOnBroken(*peer, seen);
   return stopped() ? StopReason() : seen;
 }
@@ -209,6 +213,8 @@ void Watch::OnControl(int from, std::span<const std::byte> payload) {
       return OnBrokenData(body);
     case Message::kCallGivenUp:
       return OnCallGivenUp(body);
+    case Message::kHung:
+      return OnHung(body);
   }
 }
 
@@ -240,7 +246,7 @@ std::string Watch::TextOf(std::span<const std::byte> bytes) {
   return PrintableText(bytes.first(std::min(bytes.size(), kMaxTextBytes)));
 }
 
-std::string Watch::NameOf(int rank) const { return rank_names_[static_cast<size_t>(rank)]; }
+std::string Watch::NameOf(int rank) const { return options_.rank_names[static_cast<size_t>(rank)]; }
 
 std::string Watch::NameAll(std::span<const int> ranks) const {
   std::string text;

@@ -26,6 +26,10 @@
 //      ranks notice. A GPU tells the others beforehand how many operations it has begun
 //      (leave_notice.h), for its kernels cannot notice anything.
 //
+// Waits over the bootstrap in calls that all ranks make together (OnJointWait) obey the same rule
+// of time as waits of operations (base/long_wait.h). Split and shrink wait here, too, until the new
+// communicator exists, because its ranks are known by their numbers in this communicator.
+//
 // Threads: the thread that runs or launches operations, at most one at a time, holds the Operation
 // and calls the functions of WaitWatcher. Bootstrap events arrive on the loop's thread. Everything
 // else may be called from any thread.
@@ -46,25 +50,34 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
+#include "bootstrap/wait_listener.h"
 #include "plan/task.h"
 #include "watch/inquiry.h"
 #include "watch/leave_notice.h"
 #include "watch/operation_log.h"
 #include "watch/signature.h"
+#include "watch/wait_board.h"
 
 namespace tutti {
 
-class Watch final : public WaitWatcher {
+class Watch final : public WaitWatcher, public WaitListener {
  public:
   // The reason why a peer has closed a connection arrives within this time. The bootstrap brings
   // the reason in milliseconds, or within the bounds of loss_agreement.h where the ranks must find
   // out whether a rank that was cut off is alive.
   static constexpr int64_t kExplainBrokenNs = 1'000'000'000;
 
-  // `rank_names` has a text for each rank, such as "rank 3 (host a, pid 7)". `bootstrap` must
-  // outlive the watch.
-  Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names,
-        int64_t explain_ns = kExplainBrokenNs);
+  struct Options {
+    int64_t timeout_ns = 0;               // of an operation without progress; 0: none
+    std::vector<std::string> rank_names;  // a text for each rank, such as "rank 3 (host a, pid 7)"
+    std::string name = {};                // of the communicator, for sentences. May be empty.
+    // The setting with the time-out of calls that all ranks make together, for sentences.
+    std::string joint_setting = "TUTTI_INIT_TIMEOUT_S";
+    WaitBoard* board = nullptr;  // the other communicators of this process. May be null.
+    int64_t explain_ns = kExplainBrokenNs;
+  };
+  // `bootstrap` and the board must outlive the watch.
+  Watch(Bootstrap& bootstrap, Options options);
   // Begins to listen. Separate from the constructor because events may arrive at once.
   void Start();
   // Ends to listen: after return no event is being handled. REQUIRES: the caller is not on the
@@ -104,7 +117,7 @@ class Watch final : public WaitWatcher {
       watch_.OnBegin();
     }
     ~Operation() {
-      watch_.present_timeout_ns_ = watch_.timeout_ns_;
+      watch_.present_timeout_ns_ = watch_.options_.timeout_ns;
       watch_.log_.End();
     }
     Operation(const Operation&) = delete;
@@ -123,8 +136,22 @@ class Watch final : public WaitWatcher {
   // algorithms too. REQUIRES: no operation has begun.
   void set_has_tuner() { has_tuner_ = true; }
 
-  Status OnLongWait(std::span<const int> peers, int64_t waited_ns) override;
   Status OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) override;
+
+  // ---- Waits that last (watch_waits.cc)
+
+  Status OnLongWait(std::span<const int> peers, LongWait& wait) override;
+  Status OnJointWait(int rank, LongWait& wait, int64_t timeout_ns) override;
+  // Returns the ranks that did not answer when a wait of this communicator, here or on another
+  // rank, came to its time-out; in order. Any thread.
+  std::vector<int> HungRanks() const;
+  // Returns whether both watch the same communicator.
+  bool HasSameRanksAs(const Watch& other) const { return bootstrap_.id() == other.bootstrap_.id(); }
+  // Returns the present wait of this rank, with the name of the communicator; empty where the rank
+  // does not wait. Any thread.
+  std::string DescribeWait() const;
+  // Returns a text such as "communicator tp (0123456789abcdef)".
+  const std::string& label() const { return label_; }
 
   // ---- What ranks are doing (watch_doing.cc)
 
@@ -142,9 +169,6 @@ class Watch final : public WaitWatcher {
     Watch& watch_;
     const std::string what_;
   };
-  // Asks `peers`, the ranks awaited by a step with the failure `timeout`, for their activity, and
-  // returns the failure with their answers. Takes a second at most. Any thread.
-  Status Explain(const Status& timeout, std::span<const int> peers);
 
   // ---- Calls that all ranks make together (watch_joint_calls.cc)
 
@@ -214,7 +238,8 @@ class Watch final : public WaitWatcher {
     kDoing = 3,
     kLeaving = 4,
     kBrokenData = 5,
-    kCallGivenUp = 6
+    kCallGivenUp = 6,
+    kHung = 7
   };
   // An inquiry of rank `from`.
   struct Asked {
@@ -224,12 +249,19 @@ class Watch final : public WaitWatcher {
   // The last answer of a rank.
   struct Answer {
     std::string doing;
-    bool waits;  // The rank waits for another rank.
+    std::vector<int> waits_for;  // Empty where the rank waits for no other rank.
     int64_t at_ns;
+  };
+  // The ranks that a thread of this rank waits for, and the time of its last word about the wait.
+  struct Awaited {
+    std::vector<int> ranks;
+    int64_t at_ns = 0;
   };
   using Shown = Inquiry::Shown;
   static constexpr size_t kMaxTextBytes = 2000;
   static constexpr size_t kMaxRanksShown = 8;  // the most ranks in a text
+  // The most ranks that a wait asks: the awaited ranks, the ranks that they wait for, and so on.
+  static constexpr size_t kMaxChain = 64;
   // The most inquiries about operations that this rank has not begun. Further inquiries are
   // dropped.
   static constexpr size_t kMaxEarly = 64;
@@ -259,7 +291,6 @@ class Watch final : public WaitWatcher {
 
   // watch_compare.cc
   void OnBegin() {
-    asked_ns_ = warned_ns_ = 0;
     if (has_early_.load(std::memory_order_relaxed)) CompareEarly();
   }
   void OnInquiry(int from, std::span<const std::byte> body);
@@ -276,10 +307,28 @@ class Watch final : public WaitWatcher {
   void AskWhatTheyDo(std::span<const int> peers);
   void AnswerWhatThisDoes(int to);
   void OnDoing(int from, std::span<const std::byte> body);
-  bool AllAnswered(std::span<const int> peers, int64_t since_ns) const TUTTI_REQUIRES(mutex_);
-  std::string Answers(std::span<const int> peers, int64_t since_ns) const TUTTI_REQUIRES(mutex_);
+  // Returns the answer of `rank` since `since_ns`, or null.
+  const Answer* AnswerOf(int rank, int64_t since_ns) const TUTTI_REQUIRES(mutex_);
+  // Returns whether `rank` has left a question of this rank unanswered for `silent_ns`.
+  bool IsSilent(int rank, int64_t now_ns, int64_t silent_ns) const TUTTI_REQUIRES(mutex_);
+  std::string Answers(std::span<const int> silent, std::span<const int> peers,
+                      int64_t since_ns) const TUTTI_REQUIRES(mutex_);
   std::string WhatThisDoes() const TUTTI_REQUIRES(mutex_);
-  Status Stalled(std::span<const int> peers, int64_t waited_ns) const;
+  const Awaited* PresentWait() const TUTTI_REQUIRES(mutex_);
+
+  // watch_waits.cc
+  bool NoteWait(std::span<const int> peers, int64_t timeout_ns, Awaited& awaited)
+      TUTTI_REQUIRES(mutex_);
+  std::vector<int> Chain(std::span<const int> peers, int64_t since_ns) const TUTTI_REQUIRES(mutex_);
+  std::vector<int> ChainNow(std::span<const int> peers, int64_t timeout_ns) const;
+  Status CheckTheyAreHere(std::span<const int> peers, const LongWait& wait) const;
+  Status Report(std::span<const int> peers, const LongWait& wait, LongWait::Due due,
+                int64_t timeout_ns, const std::string& setting) TUTTI_EXCLUDES(mutex_);
+  void NoteHung(std::span<const int> ranks) TUTTI_EXCLUDES(mutex_);
+  void OnHung(std::span<const std::byte> body);
+  static void AppendRanks(std::span<const int> ranks, Bytes& bytes);
+  // Reads and removes ranks from the front of `bytes`; nothing where the bytes are no ranks.
+  std::optional<std::vector<int>> ReadRanks(std::span<const std::byte>& bytes) const;
 
   // watch_joint_calls.cc
   // Ends a JointCall from outside.
@@ -297,24 +346,20 @@ class Watch final : public WaitWatcher {
   void OnLeaveNotice(std::span<const std::byte> payload);
 
   Bootstrap& bootstrap_;
-  const int64_t timeout_ns_;
-  const int64_t explain_ns_;
+  const Options options_;
+  const std::string label_;
   // Returns the end of a sentence about ranks that do not match.
   const char* OrTuners() const {
     return has_tuner_ ? "; or their tuner plugins (NCCL_TUNER_PLUGIN) choose differently" : "";
   }
 
   bool has_tuner_ = false;
-  const std::vector<std::string> rank_names_;
 
   OperationLog log_;
   std::atomic<bool> stop_ = false;
   std::atomic<bool> has_early_ = false;  // early_ is not empty
-  // The times at which the current wait last asked, and last warned. Used only by the thread that
-  // runs operations.
-  int64_t asked_ns_ = 0;
-  int64_t warned_ns_ = 0;
-  int64_t present_timeout_ns_ = 0;  // the timeout of the present operation, for the same thread
+  // The timeout of the present operation. Used only by the thread that runs operations.
+  int64_t present_timeout_ns_ = 0;
   // The last AlltoAllV that CompareRecent has shown to all. Used by its thread only.
   uint64_t last_shown_to_all_ = 0;
 
@@ -326,10 +371,12 @@ class Watch final : public WaitWatcher {
   // The steps in the order in which they were made.
   std::vector<const Step*> steps_ TUTTI_GUARDED_BY(mutex_);
   std::map<int, Answer> answers_ TUTTI_GUARDED_BY(mutex_);
-  // The ranks that the thread that runs operations waits for, and the time of its last word about
-  // the wait.
-  std::vector<int> waits_for_ TUTTI_GUARDED_BY(mutex_);
-  int64_t waits_at_ns_ TUTTI_GUARDED_BY(mutex_) = 0;
+  // The times of the first questions, by rank, that the rank has not answered yet.
+  std::map<int, int64_t> unanswered_ns_ TUTTI_GUARDED_BY(mutex_);
+  Awaited in_operation_ TUTTI_GUARDED_BY(mutex_);
+  Awaited in_joint_call_ TUTTI_GUARDED_BY(mutex_);
+  int64_t warned_ns_ TUTTI_GUARDED_BY(mutex_) = 0;  // the time of the last warning of any thread
+  std::set<int> hung_ TUTTI_GUARDED_BY(mutex_);
   // The times at which ranks said goodbye.
   std::map<int, int64_t> left_at_ns_ TUTTI_GUARDED_BY(mutex_);
   std::map<int, LeaveNotice> leave_notices_ TUTTI_GUARDED_BY(mutex_);

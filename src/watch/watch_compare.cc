@@ -6,26 +6,13 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "watch/watch.h"
 
 namespace tutti {
 namespace {
 
-constexpr int64_t kSecondNs = 1'000'000'000;
-// Long enough that ordinary skew between ranks causes no inquiry, short enough that a mismatch is
-// shown at once.
-constexpr int64_t kAskAfterNs = kSecondNs / 5;
-constexpr int64_t kAskEveryNs = 5 * kSecondNs;
-constexpr int64_t kWarnEveryNs = 10 * kSecondNs;
-// A rank that has said goodbye may have finished the operation already. Its data in the FIFOs
-// arrives within this time.
-constexpr int64_t kLeftGraceNs = kSecondNs;
 // The other side's sentence arrives within this time after a foreign chunk has been seen.
-constexpr int64_t kExplainNs = 2 * kSecondNs;
-// A peer that waits itself reports a timeout first, because the peer is closer to the rank that
-// holds up the others.
-constexpr int64_t kNearerGraceNs = kSecondNs;
+constexpr int64_t kExplainNs = 2'000'000'000;
 // A rank compares this many finished collectives with a peer whose data does not fit.
 constexpr uint64_t kPastCompared = 8;
 
@@ -40,61 +27,6 @@ uint64_t BytesOf(const OpSignature& message) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Asking
-
-// Called again and again during a wait. Asks after a moment, warns after a while, and stops the
-// communicator at the timeout.
-Status Watch::OnLongWait(std::span<const int> peers, int64_t waited_ns) {
-  if (stopped()) return StopReason();
-  const int64_t now_ns = NowNs();
-  // With a short timeout the answers must still be fresh when the timeout comes.
-  const int64_t timeout_ns = present_timeout_ns_;
-  const int64_t ask_every_ns =
-      timeout_ns > 0 ? std::clamp(timeout_ns / 4, kAskAfterNs, kAskEveryNs) : kAskEveryNs;
-  if (waited_ns >= kAskAfterNs && now_ns - asked_ns_ >= ask_every_ns) {
-    asked_ns_ = now_ns;
-    AskAboutPresent(peers);
-  }
-  CompareEarly();
-  bool peer_waits = false;
-  {
-    const MutexLock lock(mutex_);
-    waits_for_.assign(peers.begin(), peers.end());
-    waits_at_ns_ = now_ns;
-    for (const int peer : peers) {
-      const auto answer = answers_.find(peer);
-      peer_waits |= answer != answers_.end() && answer->second.waits &&
-                    now_ns - answer->second.at_ns < 2 * ask_every_ns;
-      const auto left = left_at_ns_.find(peer);
-      if (left != left_at_ns_.end() && waited_ns > kLeftGraceNs &&
-          now_ns - left->second > kLeftGraceNs) {
-        return RemoteError("{} has destroyed its communicator while {} waits for it {}",
-                           NameOf(peer), NameOf(bootstrap_.rank()), WhatThisDoes());
-      }
-    }
-  }
-  const bool timed_out =
-      timeout_ns > 0 && waited_ns >= timeout_ns + (peer_waits ? kNearerGraceNs : 0);
-  if (!timed_out && (waited_ns < kWarnEveryNs || now_ns - warned_ns_ < kWarnEveryNs))
-    return Status::Ok();
-  warned_ns_ = now_ns;
-  Status stalled = Stalled(peers, waited_ns);
-  if (!timed_out) {
-    TUTTI_WARN("{}", stalled.message());
-    return Status::Ok();
-  }
-  Stop(stalled, /*tell=*/true);
-  return stalled;
-}
-
-Status Watch::CheckNotAlone() const {
-  const auto others = static_cast<size_t>(bootstrap_.num_ranks()) - 1;
-  const MutexLock lock(mutex_);
-  if (others == 0 || left_at_ns_.size() < others) return Status::Ok();
-  const int64_t now_ns = NowNs();
-  for (const auto& [rank, at_ns] : left_at_ns_)
-    if (now_ns - at_ns <= kLeftGraceNs) return Status::Ok();
-  return RemoteError("all other ranks have destroyed their communicators");
-}
 
 Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) {
   if (const auto receive = log_.FindReceive(peer, expected_tag)) {
@@ -150,6 +82,10 @@ void Watch::AskAboutPast(int peer) {
 }
 
 void Watch::Ask(int peer, Shown shown, const OpSignature& mine) {
+  {
+    const MutexLock lock(mutex_);
+    unanswered_ns_.try_emplace(peer, NowNs());
+  }
   Inquiry inquiry = {.shown = shown, .signature = mine};
   if (shown == Shown::kCollective && HasCountsByPair(mine.collective))
     inquiry.pair = log_.FindPair(mine.sequence, peer);
@@ -211,11 +147,11 @@ void Watch::CompareCollective(const Asked& asked) {
   const std::optional<OpSignature> mine = log_.FindCollective(theirs.sequence);
   if (!mine) return;
   if (*mine == theirs) return ComparePair(asked);
-  Stop(InvalidUsage("mismatched collectives: as number {} of this communicator {} called {} and {} "
+  Stop(InvalidUsage("mismatched collectives: as number {} of {} {} called {} and {} "
                     "called {}. All ranks must call the same operations in the same order with "
                     "the same count, type, operator and root, and in the same places of the same "
                     "registered buffers{}",
-                    theirs.sequence, NameOf(bootstrap_.rank()), mine->Describe(),
+                    theirs.sequence, label_, NameOf(bootstrap_.rank()), mine->Describe(),
                     NameOf(asked.from), theirs.Describe(), OrTuners()),
        /*tell=*/true);
 }
@@ -229,10 +165,11 @@ void Watch::ComparePair(const Asked& asked) {
   const std::optional<PairCounts> mine = log_.FindPair(sequence, asked.from);
   if (!mine) return;
   const auto refuse = [&](int sender, uint64_t sent, int receiver, uint64_t expected) {
-    Stop(InvalidUsage("mismatched collectives: in {}, number {} of this communicator, {} sends {} "
+    Stop(InvalidUsage("mismatched collectives: in {}, number {} of {}, {} sends {} "
                       "elements of {} to {}, which expects {}",
-                      tutti::Name(asked.inquiry.signature.collective), sequence, NameOf(sender),
-                      sent, tutti::Name(asked.inquiry.signature.type), NameOf(receiver), expected),
+                      tutti::Name(asked.inquiry.signature.collective), sequence, label_,
+                      NameOf(sender), sent, tutti::Name(asked.inquiry.signature.type),
+                      NameOf(receiver), expected),
          /*tell=*/true);
   };
   const int here = bootstrap_.rank();
@@ -256,10 +193,11 @@ void Watch::CompareMessage(const Asked& asked) {
   const OpSignature& sent = sent_here ? *mine : theirs;
   const OpSignature& received = sent_here ? theirs : *mine;
   const std::string here = NameOf(bootstrap_.rank()), there = NameOf(asked.from);
-  Stop(InvalidUsage("mismatched message: as number {} between the two, {} sends {} elements of {} "
-                    "to {}, which receives {} of {}",
-                    theirs.sequence, sent_here ? here : there, sent.count, tutti::Name(sent.type),
-                    sent_here ? there : here, received.count, tutti::Name(received.type)),
+  Stop(InvalidUsage(
+           "mismatched message: as number {} between the two in {}, {} sends {} elements of {} "
+           "to {}, which receives {} of {}",
+           theirs.sequence, label_, sent_here ? here : there, sent.count, tutti::Name(sent.type),
+           sent_here ? there : here, received.count, tutti::Name(received.type)),
        /*tell=*/true);
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/clock.h"
 #include "watch/watch.h"
@@ -11,8 +12,6 @@
 namespace tutti {
 namespace {
 
-// Answers that a failing call waits for arrive within this time.
-constexpr int64_t kAnswersNs = 1'000'000'000;
 // A wait renews its word at least this often. A wait whose last word is older is over.
 constexpr int64_t kStillWaitsNs = 500'000'000;
 
@@ -36,70 +35,86 @@ void Watch::AskWhatTheyDo(std::span<const int> peers) {
   for (const int peer : peers) Ask(peer, Shown::kNothing, OpSignature());
 }
 
-// Body: a single byte, 1 if this rank waits for another rank, and the text.
+// Returns the wait of the thread whose activity WhatThisDoes tells, or null where the wait is over.
+const Watch::Awaited* Watch::PresentWait() const {
+  if (steps_.empty() && !log_.busy()) return nullptr;
+  const Awaited& awaited = steps_.empty() ? in_operation_ : in_joint_call_;
+  return NowNs() - awaited.at_ns < kStillWaitsNs ? &awaited : nullptr;
+}
+
+std::string Watch::DescribeWait() const {
+  const MutexLock lock(mutex_);
+  const Awaited* const wait = PresentWait();
+  if (wait == nullptr) return "";
+  return fmt::format("{} for {}, {}", label_, NameAll(wait->ranks), WhatThisDoes());
+}
+
+// Body: the number of ranks that this rank waits for (a byte), the ranks (4 bytes each), and the
+// text.
 void Watch::AnswerWhatThisDoes(int to) {
   Bytes message = StartMessage(Message::kDoing);
+  std::string doing;
+  bool idle = false;
   {
     const MutexLock lock(mutex_);
-    std::string doing = WhatThisDoes();
-    const bool waits = log_.busy() && NowNs() - waits_at_ns_ < kStillWaitsNs;
-    if (waits) doing += fmt::format(", and waits for {}", NameAll(waits_for_));
-    message.push_back(static_cast<std::byte>(waits));
-    AppendText(doing, message);
+    doing = WhatThisDoes();
+    idle = steps_.empty() && !log_.busy();
+    const Awaited* const wait = PresentWait();
+    if (wait != nullptr) doing += fmt::format(", and waits for {}", NameAll(wait->ranks));
+    AppendRanks(wait != nullptr ? wait->ranks : std::vector<int>(), message);
   }
+  if (idle && options_.board != nullptr) doing += options_.board->WaitsBeside(*this);
+  AppendText(doing, message);
   bootstrap_.SendControl(to, message);
 }
 
+// While this rank waits, also asks the ranks that the answering rank waits for.
 void Watch::OnDoing(int from, std::span<const std::byte> body) {
-  if (body.empty()) return;
-  const MutexLock lock(mutex_);
-  answers_[from] = {TextOf(body.subspan(1)), body[0] != std::byte{0}, NowNs()};
-  changed_.NotifyAll();
-}
-
-bool Watch::AllAnswered(std::span<const int> peers, int64_t since_ns) const {
-  for (const int peer : peers) {
-    const auto answer = answers_.find(peer);
-    if (answer == answers_.end() || answer->second.at_ns < since_ns) return false;
+  std::optional<std::vector<int>> waits_for = ReadRanks(body);
+  if (!waits_for) return;
+  std::vector<int> further;
+  {
+    const MutexLock lock(mutex_);
+    const int64_t now_ns = NowNs();
+    unanswered_ns_.erase(from);
+    if (PresentWait() != nullptr)
+      std::copy_if(waits_for->begin(), waits_for->end(), std::back_inserter(further),
+                   [&](int rank) {
+                     mutex_.AssertHeld();
+                     return rank != bootstrap_.rank() && !unanswered_ns_.contains(rank) &&
+                            AnswerOf(rank, now_ns - LongWait::kAskAfterNs) == nullptr;
+                   });
+    answers_[from] = {TextOf(body), *std::move(waits_for), now_ns};
+    changed_.NotifyAll();
   }
-  return true;
+  AskWhatTheyDo(further);
 }
 
-// Returns the peers' answers since `since_ns`, such as "; rank 2 (…) does not answer; rank 1 (…) is
-// idle …". The silent ranks come first, because they are the likeliest reason.
-std::string Watch::Answers(std::span<const int> peers, int64_t since_ns) const {
+const Watch::Answer* Watch::AnswerOf(int rank, int64_t since_ns) const {
+  const auto answer = answers_.find(rank);
+  return answer != answers_.end() && answer->second.at_ns >= since_ns ? &answer->second : nullptr;
+}
+
+bool Watch::IsSilent(int rank, int64_t now_ns, int64_t silent_ns) const {
+  const auto question = unanswered_ns_.find(rank);
+  return question != unanswered_ns_.end() && now_ns - question->second >= silent_ns;
+}
+
+// Returns a text such as "; rank 2 (…) does not answer; rank 1 (…) is idle …" with the answers of
+// `peers` since `since_ns`. The silent ranks come first, because they are the likeliest reason.
+std::string Watch::Answers(std::span<const int> silent, std::span<const int> peers,
+                           int64_t since_ns) const {
   std::string text;
   size_t shown = 0;
-  for (const bool silent : {true, false}) {
-    for (const int rank : peers) {
-      if (shown == kMaxRanksShown) break;
-      const auto answer = answers_.find(rank);
-      const bool answered = answer != answers_.end() && answer->second.at_ns >= since_ns;
-      if (answered == silent) continue;
-      ++shown;
-      text += silent ? fmt::format("; {} does not answer", NameOf(rank))
-                     : fmt::format("; {} is {}", NameOf(rank), answer->second.doing);
-    }
+  for (const int rank : silent)
+    if (shown++ < kMaxRanksShown) text += fmt::format("; {} does not answer", NameOf(rank));
+  for (const int rank : peers) {
+    const Answer* const answer = AnswerOf(rank, since_ns);
+    const bool is_silent = std::find(silent.begin(), silent.end(), rank) != silent.end();
+    if (answer == nullptr || is_silent || shown++ >= kMaxRanksShown) continue;
+    text += fmt::format("; {} is {}", NameOf(rank), answer->doing);
   }
   return text;
-}
-
-Status Watch::Stalled(std::span<const int> peers, int64_t waited_ns) const {
-  const MutexLock lock(mutex_);
-  return Timeout(
-      "{} has waited {:.1f} s for {}, {}{}. TUTTI_TIMEOUT_S sets how long an "
-      "operation may make no progress",
-      NameOf(bootstrap_.rank()), static_cast<double>(waited_ns) / 1e9, NameAll(peers),
-      WhatThisDoes(), Answers(peers, NowNs() - waited_ns));
-}
-
-Status Watch::Explain(const Status& timeout, std::span<const int> peers) {
-  const int64_t asked_ns = NowNs();
-  AskWhatTheyDo(peers);
-  const Deadline deadline = Deadline::After(kAnswersNs);
-  MutexLock lock(mutex_);
-  while (!AllAnswered(peers, asked_ns) && !deadline.Passed()) AwaitChange(lock, deadline.at_ns());
-  return Status(timeout.code(), fmt::format("{}{}", timeout.message(), Answers(peers, asked_ns)));
 }
 
 }  // namespace tutti

@@ -12,126 +12,20 @@
 #include <thread>
 #include <utility>
 
-#include "bootstrap/testing/idle_bootstrap.h"
 #include "testing/threads.h"
+#include "watch/testing/watch_network.h"
 
 namespace tutti {
 namespace {
 
-// Ranks in a single process, whose bootstraps know nothing but control messages: the sender's
-// thread hands them to the receiver at once, except between Hold and Deliver.
-class Network {
- public:
-  explicit Network(int num_ranks, int64_t timeout_ns = 0,
-                   int64_t explain_ns = Watch::kExplainBrokenNs,
-                   const std::function<void(Watch&)>& prepare = nullptr)
-      : num_ranks_(num_ranks) {
-    std::vector<std::string> names;
-    for (int r = 0; r < num_ranks; ++r) names.push_back("rank " + std::to_string(r));
-    for (int r = 0; r < num_ranks; ++r) {
-      bootstraps_.push_back(std::make_unique<Node>(*this, r));
-      watches_.push_back(
-          std::make_unique<Watch>(*bootstraps_.back(), timeout_ns, names, explain_ns));
-      if (prepare) prepare(*watches_.back());
-      watches_.back()->Start();
-    }
-  }
-
-  Watch& watch(int rank) { return *watches_[static_cast<size_t>(rank)]; }
-  Bootstrap::Events& events(int rank) { return bootstraps_[static_cast<size_t>(rank)]->events; }
-
-  void Hold() { holds_ = true; }
-  // Returns how many ranks have sent a message that is held.
-  size_t HeldSenders() {
-    const std::lock_guard lock(held_mutex_);
-    std::set<int> senders;
-    for (const Held& one : held_) senders.insert(one.from);
-    return senders.size();
-  }
-  void Deliver() {
-    holds_ = false;
-    std::vector<Held> held;
-    {
-      const std::lock_guard lock(held_mutex_);
-      held.swap(held_);
-    }
-    for (const Held& one : held) events(one.to).control(one.from, one.payload);
-  }
-
- private:
-  struct Held {
-    int from;
-    int to;
-    Bytes payload;
-  };
-  void Send(int from, int to, std::span<const std::byte> payload) {
-    if (!holds_) return events(to).control(from, payload);
-    const std::lock_guard lock(held_mutex_);
-    held_.push_back({from, to, Bytes(payload.begin(), payload.end())});
-  }
-
-  class Node final : public testing::IdleBootstrap {
-   public:
-    Node(Network& network, int rank) : network_(network), rank_(rank) {}
-    int rank() const override { return rank_; }
-    int num_ranks() const override { return network_.num_ranks_; }
-    void SendControl(int peer, std::span<const std::byte> payload) override {
-      network_.Send(rank_, peer, payload);
-    }
-    std::vector<int> LinkedRanks() const override {
-      std::vector<int> ranks;
-      for (int r = 0; r < num_ranks(); ++r)
-        if (r != rank_) ranks.push_back(r);
-      return ranks;
-    }
-    void SetEvents(Events to) override { events = std::move(to); }
-
-    Events events;
-
-   private:
-    Network& network_;
-    const int rank_;
-  };
-
-  const int num_ranks_;
-  std::atomic<bool> holds_ = false;
-  std::mutex held_mutex_;
-  std::vector<Held> held_;
-  std::vector<std::unique_ptr<Node>> bootstraps_;
-  std::vector<std::unique_ptr<Watch>> watches_;
-};
-
-OpSignature AllReduceOf(uint64_t count) {
-  OpSignature signature;
-  signature.count = count;
-  signature.type = DataType::kFloat32;
-  return signature;
-}
-
-// Launches the collective, as a GPU does: the collective goes on when its thread has left it.
-void Launch(Watch& watch, OpSignature signature,
-            const std::shared_ptr<const VariableParts>& parts = nullptr) {
-  const Watch::Operation begun(watch, signature, parts);
-}
-
-MessageCall MessageOf(int peer, bool is_send, uint64_t count, DataType type = DataType::kFloat32) {
-  MessageCall message;
-  message.signature.collective = Collective::kSendRecv;
-  message.signature.root = peer;
-  message.signature.count = count;
-  message.signature.type = type;
-  message.is_send = is_send;
-  return message;
-}
+using testing::AllReduceOf;
+using testing::ExpectWords;
+using testing::Launch;
+using testing::MessageOf;
+using Network = testing::WatchNetwork;
 
 void LaunchMessage(Watch& watch, MessageCall message) {
   const Watch::Operation begun(watch, std::span(&message, 1));
-}
-
-void ExpectWords(const Status& status, const std::vector<std::string>& all) {
-  for (const std::string& words : all)
-    EXPECT_NE(std::string(status.message()).find(words), std::string::npos)
-        << words << " is not in: " << status.message();
 }
 
 TEST(WatchTest, OperationsAreNumberedWhenTheyBegin) {
@@ -223,65 +117,6 @@ TEST(WatchTest, AForeignTagShowsTheCollectiveInWhichTheRanksParted) {
   const Watch::Operation here(network.watch(0), same, nullptr);
   const Watch::Operation there(network.watch(1), as_well, nullptr);
   ExpectWords(network.watch(1).OnForeignChunk(0, 1, 2), {"number 1", "count 10", "count 11"});
-}
-
-// Returns the activity of the other rank of the network, as rank 0 hears it.
-std::string WhatRank1Does(Network& network) {
-  const int peer = 1;
-  return std::string(network.watch(0).Explain(Timeout(""), std::span(&peer, 1)).message());
-}
-
-TEST(WatchTest, AStepThatEndsRestoresTheOneBefore) {
-  Network network(2);
-  EXPECT_EQ(WhatRank1Does(network), "; rank 1 is idle, no collective called yet");
-  {
-    const Watch::Step outer(network.watch(1), "in the outer step");
-    {
-      const Watch::Step inner(network.watch(1), "in the inner step");
-      EXPECT_EQ(WhatRank1Does(network), "; rank 1 is in the inner step");
-    }
-    EXPECT_EQ(WhatRank1Does(network), "; rank 1 is in the outer step");
-  }
-  EXPECT_EQ(WhatRank1Does(network), "; rank 1 is idle, no collective called yet");
-}
-
-TEST(WatchTest, StepsOfTwoThreadsMayEndInAnyOrder) {
-  Network network(2);
-  auto first = std::make_unique<Watch::Step>(network.watch(1), "in the first step");
-  auto second = std::make_unique<Watch::Step>(network.watch(1), "in the second step");
-  first.reset();
-  EXPECT_EQ(WhatRank1Does(network), "; rank 1 is in the second step");
-  second.reset();
-  EXPECT_EQ(WhatRank1Does(network), "; rank 1 is idle, no collective called yet");
-}
-
-TEST(WatchTest, ARankSaysWhatItIsIn) {
-  Network network(2);
-  {
-    OpSignature signature = AllReduceOf(5);
-    const Watch::Operation begun(network.watch(1), signature, nullptr);
-    EXPECT_EQ(WhatRank1Does(network),
-              "; rank 1 is in collective number 1, AllReduce(count 5, float32)");
-  }
-  EXPECT_EQ(WhatRank1Does(network),
-            "; rank 1 is idle after collective number 1, AllReduce(count 5, float32)");
-  MessageCall message = MessageOf(0, /*is_send=*/true, 1);
-  const Watch::Operation begun(network.watch(1), std::span(&message, 1));
-  EXPECT_EQ(WhatRank1Does(network),
-            "; rank 1 is in a group of 1 sends and receives after collective number 1");
-}
-
-TEST(WatchTest, ATimeoutSaysWhatTheOthersDo) {
-  Network network(2, /*timeout_ns=*/1'000'000'000);
-  const Watch::Step step(network.watch(1), "in a long step");
-  OpSignature signature = AllReduceOf(5);
-  const Watch::Operation begun(network.watch(0), signature, nullptr);
-  const int peer = 1;
-  EXPECT_TRUE(network.watch(0).OnLongWait(std::span(&peer, 1), 900'000'000).ok());
-  const Status stalled = network.watch(0).OnLongWait(std::span(&peer, 1), 1'100'000'000);
-  EXPECT_EQ(stalled.code(), Code::kTimeout);
-  ExpectWords(stalled, {"rank 0 has waited 1.1 s for rank 1", "rank 1 is in a long step"});
-  EXPECT_EQ(network.watch(1).StopReason().message(), stalled.message());
 }
 
 TEST(WatchTest, ARankThatHasGoneFurtherThanOneThatLeftIsStopped) {

@@ -32,8 +32,9 @@ class HostOneSidedTest : public ::testing::Test {
   HostOneSidedTest() {
     for (int r = 0; r < kRanks; ++r) {
       bootstraps_.push_back(std::make_unique<LocalBootstrap>(job_, r));
-      watches_.push_back(std::make_unique<Watch>(*bootstraps_.back(), 0,
-                                                 std::vector<std::string>(kRanks, "a rank")));
+      watches_.push_back(std::make_unique<Watch>(
+          *bootstraps_.back(),
+          Watch::Options{.rank_names = std::vector<std::string>(kRanks, "a rank")}));
       one_sided_.push_back(std::make_unique<HostOneSided>(
           HostOneSided::Parts{.rank = r,
                               .signals = MakeWindow(signal_memory_, r),

@@ -154,6 +154,9 @@ Status RemoteWindows::Tell(int peer, uint32_t tag, std::span<const std::byte> me
 // Receives a message of exactly this size from `peer` in this joint call.
 Status RemoteWindows::Hear(int peer, uint32_t tag, std::span<std::byte> message,
                            const WaitLimits& limits) {
+  LongWait wait;
+  wait.Begin(NowNs());
+  const int64_t timeout_ns = std::max<int64_t>(1, limits.deadline.at_ns() - wait.since_ns());
   for (;;) {
     const Result<Bytes> heard =
         parts_.ranks.bootstrap->Recv(peer, tag, Deadline::After(kLookAtStopNs));
@@ -167,8 +170,9 @@ Status RemoteWindows::Hear(int peer, uint32_t tag, std::span<std::byte> message,
       std::copy(heard->begin() + sizeof(joint_call), heard->end(), message.begin());
       return Status::Ok();
     }
-    if (heard.status().code() != Code::kTimeout || limits.deadline.Passed()) return heard.status();
+    if (heard.status().code() != Code::kTimeout) return heard.status();
     if (parts_.watch->stopped()) return parts_.watch->StopReason();
+    TUTTI_TRY(parts_.watch->OnJointWait(peer, wait, timeout_ns));
     if (limits.Aborted()) return RemoteError("another rank has given up");
   }
 }
@@ -299,8 +303,9 @@ Result<NetRequest*> RemoteWindows::BeginGet(int peer, const Place& to, const Pla
 Status RemoteWindows::Complete(int peer, RmaConnection& connection, const Begin& begin,
                                Deadline deadline) {
   NetRequest* request = nullptr;
-  const int64_t since_ns = NowNs();
-  int64_t asked_ns = since_ns;
+  LongWait wait;
+  wait.Begin(NowNs());
+  int64_t asked_ns = NowNs();
   for (int looks = 0;; ++looks) {
     if (request == nullptr) {
       TUTTI_ASSIGN(request, begin());
@@ -316,7 +321,7 @@ Status RemoteWindows::Complete(int peer, RmaConnection& connection, const Begin&
     if (NowNs() - asked_ns < kLookAtStopNs) continue;
     asked_ns = NowNs();
     if (deadline.Passed()) return Timeout("the peer does not take what was put");
-    TUTTI_TRY(parts_.watch->OnLongWait(std::span(&peer, 1), asked_ns - since_ns));
+    TUTTI_TRY(parts_.watch->OnLongWait(std::span(&peer, 1), wait));
   }
 }
 

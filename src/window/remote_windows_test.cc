@@ -33,7 +33,7 @@ class Rank {
       : number(rank),
         net(std::move(memory_net)),
         bootstrap(job, rank),
-        watch(bootstrap, 0, std::vector<std::string>(peers.size(), "a rank")),
+        watch(bootstrap, {.rank_names = std::vector<std::string>(peers.size(), "a rank")}),
         parts({.ranks = {&bootstrap, peers, Deadline::AfterSeconds(60)},
                .team = LsaTeamOf(rank, team_size),
                .loop = &loop,

@@ -24,7 +24,7 @@ constexpr uint32_t kTag = 0x2a;
 
 // A watcher for tests without failures.
 struct PatientWatcher final : WaitWatcher {
-  Status OnLongWait(std::span<const int>, int64_t) override { return Status::Ok(); }
+  Status OnLongWait(std::span<const int>, LongWait&) override { return Status::Ok(); }
   Status StopReason() override { return InternalError("nobody stops"); }
   Status OnForeignChunk(int, uint32_t, uint32_t) override {
     return InternalError("a foreign chunk");

@@ -20,7 +20,7 @@ constexpr uint32_t kTag = 0x2b;
 // Ends a wait at its first sleep where `patient` is false.
 struct Watcher final : WaitWatcher {
   bool patient = true;
-  Status OnLongWait(std::span<const int>, int64_t) override {
+  Status OnLongWait(std::span<const int>, LongWait&) override {
     return patient ? Status::Ok() : Timeout("the peer does not answer");
   }
   Status StopReason() override { return InternalError("nobody stops"); }

@@ -52,11 +52,10 @@ void WaitContext::CheckConnections() {
 
 // Notices a connection that broke during the sleep, and asks the watcher whether to go on.
 void WaitContext::AfterSleep(std::span<const int> peers, int64_t before_ns) {
-  if (wait_since_ns_ == 0) wait_since_ns_ = before_ns;
+  if (!wait_.begun()) wait_.Begin(before_ns);
   CheckConnections();
   if (failed_) return;
-  if (Status status = watcher_.OnLongWait(peers, NowNs() - wait_since_ns_); !status.ok())
-    Fail(std::move(status));
+  if (Status status = watcher_.OnLongWait(peers, wait_); !status.ok()) Fail(std::move(status));
 }
 
 }  // namespace tutti

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/long_wait.h"
 #include "base/status.h"
 #include "base/wait.h"
 #include "connection/proxy_connection.h"
@@ -32,10 +33,9 @@ namespace tutti {
 class WaitWatcher {
  public:
   virtual ~WaitWatcher() = default;
-  // Called about every 20 ms when the wait for `peers` has lasted `waited_ns`. `peers` has at least
-  // one rank; with several ranks any of them can end the wait. A status that is not ok ends the
-  // wait.
-  virtual Status OnLongWait(std::span<const int> peers, int64_t waited_ns) = 0;
+  // Called about every 20 ms during `wait`, a wait for `peers`. `peers` has at least one rank; with
+  // several ranks any of them can end the wait. A status that is not ok ends the wait.
+  virtual Status OnLongWait(std::span<const int> peers, LongWait& wait) = 0;
   // Returns the reason for the raised stop flag. The status is never ok.
   virtual Status StopReason() = 0;
   // Called when a chunk from `peer` belongs to a different operation. The status is never ok.
@@ -75,7 +75,7 @@ class WaitContext {
   // As Wait, where several peers may end the wait: peers() gives the ranks, as a range.
   template <class Peers, class Ready, class Sleep>
   bool WaitForAny(Peers peers, Ready ready, Sleep sleep, bool remote = false) {
-    wait_since_ns_ = 0;
+    wait_.End();
     if (remote) return WaitForConnections(peers, ready, sleep);
     Backoff backoff(policy_);
     ConnectionBackoff looking(policy_);
@@ -120,7 +120,7 @@ class WaitContext {
     failed_ = false;
     status_ = Status::Ok();
     connections_.clear();
-    wait_since_ns_ = 0;
+    wait_.End();
   }
   // Ends an operation: hands unfinished transfers to the proxy.
   void HandOverConnections() {
@@ -156,7 +156,10 @@ class WaitContext {
   // Asks the watcher once short sleeps together have lasted as long as an undisturbed sleep.
   template <class Peers>
   void AfterShortSleep(Peers& peers, int64_t before_ns) {
-    if (wait_since_ns_ == 0) wait_since_ns_ = asked_ns_ = before_ns;
+    if (!wait_.begun()) {
+      wait_.Begin(before_ns);
+      asked_ns_ = before_ns;
+    }
     if (failed_ || NowNs() - asked_ns_ < kSleepNs) return;
     AfterSleep(peers(), before_ns);
     asked_ns_ = NowNs();
@@ -181,7 +184,7 @@ class WaitContext {
   std::vector<ProxyConnection*> connections_;
   bool failed_ = false;
   Status status_;
-  int64_t wait_since_ns_ = 0;
+  LongWait wait_;         // the present wait, begun at its first sleep
   int64_t asked_ns_ = 0;  // the time of the last question to the watcher in this wait
   std::vector<pollfd> descriptors_;
 };

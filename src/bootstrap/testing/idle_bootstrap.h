@@ -29,6 +29,7 @@ class IdleBootstrap : public Bootstrap {
   std::vector<int> LinkedRanks() const override { return {}; }
   int64_t RoundTripNs(int) override { return 0; }
   void SetEvents(Events) override {}
+  void SetWaitListener(WaitListener*) override {}
   Status Complete() override { return Status::Ok(); }
   void GiveUp(const Status&) override {}
   void Cancel(Status) override {}
