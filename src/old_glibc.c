@@ -75,6 +75,9 @@ OLDEST("2.2.5", int, pthread_mutex_trylock, (pthread_mutex_t * mutex), (mutex))
 OLDEST("2.2.5", int, pthread_rwlock_rdlock, (pthread_rwlock_t * lock), (lock))
 OLDEST("2.2.5", int, pthread_rwlock_wrlock, (pthread_rwlock_t * lock), (lock))
 OLDEST("2.2.5", int, pthread_rwlock_unlock, (pthread_rwlock_t * lock), (lock))
+OLDEST("2.2.5", int, pthread_attr_getstacksize,
+       (const pthread_attr_t* restrict attributes, size_t* restrict bytes), (attributes, bytes))
+OLDEST("2.18", int, pthread_getattr_default_np, (pthread_attr_t * attributes), (attributes))
 OLDEST("2.12", int, pthread_setname_np, (pthread_t thread, const char* name), (thread, name))
 OLDEST("2.2.5", int, pthread_sigmask,
        (int how, const sigset_t* restrict set, sigset_t* restrict old), (how, set, old))

@@ -113,7 +113,7 @@ class Forms(unittest.TestCase):
         self.assertEqual(self.forms(TUTTI_TORCH_BACKEND="cpp").count("form: cpp"), 2)
 
     def test_the_groups_time_out(self):
-        self.assertRegex(self.forms(TIMEOUT, TUTTI_TORCH_BACKEND="cpp"), r"it says: an operation came to the timeout of its group: rank 0 .* has waited 1\.\d s for rank 1")
+        self.assertRegex(self.forms(TIMEOUT, TUTTI_TORCH_BACKEND="cpp"), r"it says: an operation came to the timeout of its group: communicator .*: rank 0 .* has waited 1\.\d s for rank 1")
 
     def test_in_gloos_place_when_asked_for(self):
         self.assertEqual(self.forms(GLOO).count("form: gloo"), 2)
