@@ -19,16 +19,19 @@ constexpr int64_t kAgreeNs = 30'000'000'000;
 }  // namespace
 
 Watch::Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names,
-             int64_t explain_ns)
+             int64_t explain_ns, observe::OwnedRecord record)
     : bootstrap_(bootstrap),
       timeout_ns_(timeout_ns),
       explain_ns_(explain_ns),
       rank_names_(std::move(rank_names)),
-      log_(bootstrap.num_ranks()),
+      record_(std::move(record)),
+      log_(bootstrap.num_ranks(), record_->operations),
       present_timeout_ns_(timeout_ns),
       broken_data_(bootstrap.rank(), bootstrap.num_ranks()) {}
 
 void Watch::Start() {
+  if (const MutexLock lock(mutex_); reason_.ok())
+    record_->state.Store({.since_ns = NowNs(), .phase = observe::Phase::kInOperation});
   bootstrap_.SetEvents({
       .ranks_lost = [this](std::span<const LostRank> lost) { OnLost(lost); },
       .peer_left = [this](int rank) { OnPeerLeft(rank); },
@@ -67,6 +70,9 @@ void Watch::Stop(const Status& reason, bool tell) {
     } catch (...) {  // The communicator stops also where no memory is left for its reason.
       reason_ = StatusOfException();
     }
+    record_->state.Store({.since_ns = NowNs(),
+                          .phase = observe::Phase::kStopped,
+                          .reason = observe::ToShortText<500>(reason_.message())});
     stop_.store(true, std::memory_order_release);
     changed_.NotifyAll();
     hook = stop_hook_;

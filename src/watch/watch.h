@@ -46,11 +46,12 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
+#include "observe/board.h"
+#include "observe/signature.h"
 #include "plan/task.h"
 #include "watch/inquiry.h"
 #include "watch/leave_notice.h"
 #include "watch/operation_log.h"
-#include "watch/signature.h"
 
 namespace tutti {
 
@@ -62,9 +63,11 @@ class Watch final : public WaitWatcher {
   static constexpr int64_t kExplainBrokenNs = 1'000'000'000;
 
   // `rank_names` has a text for each rank, such as "rank 3 (host a, pid 7)". `bootstrap` must
-  // outlive the watch.
+  // outlive the watch. The watch works in `record`, which other processes see
+  // (observe/record.h).
   Watch(Bootstrap& bootstrap, int64_t timeout_ns, std::vector<std::string> rank_names,
-        int64_t explain_ns = kExplainBrokenNs);
+        int64_t explain_ns = kExplainBrokenNs,
+        observe::OwnedRecord record = observe::OwnedRecord());
   // Begins to listen. Separate from the constructor because events may arrive at once.
   void Start();
   // Ends to listen: after return no event is being handled. REQUIRES: the caller is not on the
@@ -141,6 +144,7 @@ class Watch final : public WaitWatcher {
     friend class Watch;
     Watch& watch_;
     const std::string what_;
+    const int64_t since_ns_;
   };
   // Asks `peers`, the ranks awaited by a step with the failure `timeout`, for their activity, and
   // returns the failure with their answers. Takes a second at most. Any thread.
@@ -273,6 +277,12 @@ class Watch final : public WaitWatcher {
   void CompareMessage(const Asked& asked);
 
   // watch_doing.cc
+  // Shows the newest step in the record.
+  void ShowStep() TUTTI_REQUIRES(mutex_);
+  void ShowWait(std::span<const int> peers, int64_t since_ns, int64_t now_ns)
+      TUTTI_REQUIRES(mutex_);
+  // Returns the end of a sentence with the ranks of the wait under way; empty where there is none.
+  std::string PresentWait() const TUTTI_REQUIRES(mutex_);
   void AskWhatTheyDo(std::span<const int> peers);
   void AnswerWhatThisDoes(int to);
   void OnDoing(int from, std::span<const std::byte> body);
@@ -307,6 +317,7 @@ class Watch final : public WaitWatcher {
   bool has_tuner_ = false;
   const std::vector<std::string> rank_names_;
 
+  observe::OwnedRecord record_;
   OperationLog log_;
   std::atomic<bool> stop_ = false;
   std::atomic<bool> has_early_ = false;  // early_ is not empty
@@ -326,10 +337,6 @@ class Watch final : public WaitWatcher {
   // The steps in the order in which they were made.
   std::vector<const Step*> steps_ TUTTI_GUARDED_BY(mutex_);
   std::map<int, Answer> answers_ TUTTI_GUARDED_BY(mutex_);
-  // The ranks that the thread that runs operations waits for, and the time of its last word about
-  // the wait.
-  std::vector<int> waits_for_ TUTTI_GUARDED_BY(mutex_);
-  int64_t waits_at_ns_ TUTTI_GUARDED_BY(mutex_) = 0;
   // The times at which ranks said goodbye.
   std::map<int, int64_t> left_at_ns_ TUTTI_GUARDED_BY(mutex_);
   std::map<int, LeaveNotice> leave_notices_ TUTTI_GUARDED_BY(mutex_);

@@ -58,8 +58,7 @@ Status Watch::OnLongWait(std::span<const int> peers, int64_t waited_ns) {
   bool peer_waits = false;
   {
     const MutexLock lock(mutex_);
-    waits_for_.assign(peers.begin(), peers.end());
-    waits_at_ns_ = now_ns;
+    ShowWait(peers, now_ns - waited_ns, now_ns);
     for (const int peer : peers) {
       const auto answer = answers_.find(peer);
       peer_waits |= answer != answers_.end() && answer->second.waits &&
@@ -83,6 +82,7 @@ Status Watch::OnLongWait(std::span<const int> peers, int64_t waited_ns) {
     return Status::Ok();
   }
   Stop(stalled, /*tell=*/true);
+  record_.LogPicture("a time-out");
   return stalled;
 }
 

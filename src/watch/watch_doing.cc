@@ -18,14 +18,46 @@ constexpr int64_t kStillWaitsNs = 500'000'000;
 
 }  // namespace
 
-Watch::Step::Step(Watch& watch, std::string what) : watch_(watch), what_(std::move(what)) {
+Watch::Step::Step(Watch& watch, std::string what)
+    : watch_(watch), what_(std::move(what)), since_ns_(NowNs()) {
   const MutexLock lock(watch_.mutex_);
   watch_.steps_.push_back(this);
+  watch_.ShowStep();
 }
 
 Watch::Step::~Step() {
   const MutexLock lock(watch_.mutex_);
   std::erase(watch_.steps_, this);
+  watch_.ShowStep();
+}
+
+void Watch::ShowStep() {
+  observe::StepRecord shown;
+  if (!steps_.empty()) {
+    shown.since_ns = steps_.back()->since_ns_;
+    shown.what = observe::ToShortText<sizeof(shown.what)>(steps_.back()->what_);
+  }
+  record_->step.Store(shown);
+}
+
+void Watch::ShowWait(std::span<const int> peers, int64_t since_ns, int64_t now_ns) {
+  observe::Awaited awaited = {.since_ns = since_ns,
+                              .seen_ns = now_ns,
+                              .collective = log_.last_collective(),
+                              .num_ranks = static_cast<int32_t>(peers.size())};
+  const size_t shown = std::min(peers.size(), awaited.ranks.size());
+  std::copy_n(peers.begin(), shown, awaited.ranks.begin());
+  record_->awaited.Store(awaited);
+}
+
+std::string Watch::PresentWait() const {
+  const std::optional<observe::Awaited> awaited = record_->awaited.Load();
+  if (!awaited || !log_.busy() || NowNs() - awaited->seen_ns >= kStillWaitsNs) return {};
+  const auto count = static_cast<size_t>(awaited->num_ranks);
+  const size_t shown = std::min(count, awaited->ranks.size());
+  std::string text = ", and waits for " + NameAll(std::span(awaited->ranks).first(shown));
+  if (count > shown) text += fmt::format(" and {} more", count - shown);
+  return text;
 }
 
 std::string Watch::WhatThisDoes() const {
@@ -41,11 +73,9 @@ void Watch::AnswerWhatThisDoes(int to) {
   Bytes message = StartMessage(Message::kDoing);
   {
     const MutexLock lock(mutex_);
-    std::string doing = WhatThisDoes();
-    const bool waits = log_.busy() && NowNs() - waits_at_ns_ < kStillWaitsNs;
-    if (waits) doing += fmt::format(", and waits for {}", NameAll(waits_for_));
-    message.push_back(static_cast<std::byte>(waits));
-    AppendText(doing, message);
+    const std::string wait = PresentWait();
+    message.push_back(static_cast<std::byte>(!wait.empty()));
+    AppendText(WhatThisDoes() + wait, message);
   }
   bootstrap_.SendControl(to, message);
 }
@@ -95,6 +125,7 @@ Status Watch::Stalled(std::span<const int> peers, int64_t waited_ns) const {
 
 Status Watch::Explain(const Status& timeout, std::span<const int> peers) {
   const int64_t asked_ns = NowNs();
+  record_.LogPicture("a time-out");
   AskWhatTheyDo(peers);
   const Deadline deadline = Deadline::After(kAnswersNs);
   MutexLock lock(mutex_);
