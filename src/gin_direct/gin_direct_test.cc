@@ -115,7 +115,7 @@ class MadeCard final : public Card {
 struct Rank {
   Rank(LocalJob& job, int number)
       : bootstrap(job, number),
-        watch(bootstrap, 0, std::vector<std::string>(At(job.num_ranks()), "a rank")),
+        watch(bootstrap, {.rank_names = std::vector<std::string>(At(job.num_ranks()), "a rank")}),
         card(number) {}
   LocalBootstrap bootstrap;
   Watch watch;

@@ -332,7 +332,7 @@ class Rank {
       : ranks_(ranks),
         rank_(rank),
         bootstrap_(ranks.job, rank),
-        watch_(bootstrap_, 0, std::vector<std::string>(ranks.leader.size(), "a rank")),
+        watch_(bootstrap_, {.rank_names = std::vector<std::string>(ranks.leader.size(), "a rank")}),
         connections_(rank, std::vector<int>(ranks.leader.size(), -1), {},
                      std::make_unique<Connector>(ranks, rank), 0),
         stages_(StagesOf(ranks), RanksTo(ranks.size()), rank),
