@@ -102,7 +102,8 @@ class GinTest : public ::testing::Test {
   void MakeRank(int number) {
     Rank& rank = ranks_[At(number)];
     rank.bootstrap = std::make_unique<LocalBootstrap>(job_, number);
-    rank.watch = std::make_unique<Watch>(*rank.bootstrap, 0, std::vector<std::string>(2, "a rank"));
+    rank.watch = std::make_unique<Watch>(
+        *rank.bootstrap, Watch::Options{.rank_names = std::vector<std::string>(2, "a rank")});
     rank.directory = std::make_unique<WindowDirectory>();
     SymmetricMemory::Parts parts;
     parts.bootstrap = rank.bootstrap.get();

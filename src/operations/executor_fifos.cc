@@ -440,6 +440,7 @@ Status Executor::RunBarrierOverFifos(const CollectiveTask& task, Operation& op) 
   std::byte byte{};
   const CollectiveTask adding = Lower(task, {.byte = &byte}).steps[0].task;
   op.work.input = op.work.output = &byte;
+  op.work.elem_bytes = adding.elem_bytes();
   op.work.reduce = ReduceSpecFor(adding, op.plan->row->order);
   return RunOverFifos(adding, op);
 }

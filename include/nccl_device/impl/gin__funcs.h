@@ -169,13 +169,14 @@ inline const tutti::device::GinHead* ncclGin_BackendMask<mask>::Head() const {
   return head->calls != nullptr && head->mark == tutti::device::GinHead::kMark ? head : nullptr;
 }
 
-// Returns whether this thread may carry out operations of a queue toward the team: the context
-// exists, and no earlier operation is posted. The library carries out, or refuses, the remaining
-// operations.
+// Returns whether this thread may carry out operations of a queue toward the team: the context and
+// the queue exist, and no earlier operation is posted. The library carries out, or refuses, the
+// remaining operations.
 template <unsigned mask>
 inline bool ncclGin_BackendMask<mask>::MayAct(uint32_t queue) const {
   if (contextId >= comm.ginContextCount) return false;
   const tutti::device::GinContext& context = Context();
+  if (queue >= static_cast<uint32_t>(context.nranks)) return false;
   return tutti::device::LoadFlag(context.pis + queue, cuda::memory_order_relaxed) ==
          tutti::device::LoadFlag(context.cis + queue, cuda::memory_order_acquire);
 }
