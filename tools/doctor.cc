@@ -27,7 +27,7 @@ using observe::Verdict;
 // A rank of a running job does something between two looks. A pause of a loaded machine is shorter.
 constexpr auto kLookEvery = std::chrono::milliseconds(300);
 
-struct Options {
+struct DoctorOptions {
   int pid = 0;  // 0: all jobs that live
   double patience_s = 2;
   bool json = false;
@@ -68,7 +68,7 @@ struct Pair {
 bool IsAsked(const JobView& job, int pid) { return pid == 0 ? job.alive : job.HasProcess(pid); }
 
 // Looks until no rank is held up, or one has been for as long as the patience.
-Pair Look(const Options& options) {
+Pair Look(const DoctorOptions& options) {
   const auto patience = std::chrono::duration<double>(options.patience_s);
   const auto until = std::chrono::steady_clock::now() + patience;
   Pair pair = {ReadJobs(), {}};
@@ -110,7 +110,8 @@ void Print(const CommunicatorView& view, const Verdict& verdict) {
 }
 
 // Returns whether a communicator of the job is in trouble.
-bool Examine(const JobView& job, const Jobs& earlier, const Options& options, nlohmann::json& all) {
+bool Examine(const JobView& job, const Jobs& earlier, const DoctorOptions& options,
+             nlohmann::json& all) {
   const auto patience_ns = static_cast<int64_t>(options.patience_s * 1e9);
   nlohmann::json json = {{"job", job.name}, {"alive", job.alive}};
   json["communicators"] = nlohmann::json::array();
@@ -128,7 +129,7 @@ bool Examine(const JobView& job, const Jobs& earlier, const Options& options, nl
   return trouble;
 }
 
-int DoctorMain(const Options& options) {
+int DoctorMain(const DoctorOptions& options) {
   const Pair pair = Look(options);
   if (options.pid != 0 && pair.now.Find(options.pid) == nullptr)
     return NoSuchJob("doctor", options.pid);
@@ -160,7 +161,7 @@ int DoctorMain(const Options& options) {
 }  // namespace
 
 Subcommand AddDoctor(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DoctorOptions>();
   CLI::App* const app = program.add_subcommand(
       "doctor", "Say who holds a job up, in which operation, since when and why");
   app->add_option(

@@ -21,7 +21,7 @@ using observe::CommunicatorView;
 using observe::JobView;
 using observe::RankView;
 
-struct Options {
+struct StatOptions {
   int pid = 0;
   double interval_s = 1;
   bool json = false;
@@ -78,7 +78,7 @@ nlohmann::json ToJson(const RankView& one, const CommunicatorView& view, const R
   return json;
 }
 
-int StatMain(const Options& options) {
+int StatMain(const StatOptions& options) {
   const Jobs before = ReadJobs();
   if (before.Find(options.pid) == nullptr) return NoSuchJob("stat", options.pid);
   std::this_thread::sleep_for(std::chrono::duration<double>(options.interval_s));
@@ -107,7 +107,7 @@ int StatMain(const Options& options) {
 }  // namespace
 
 Subcommand AddStat(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<StatOptions>();
   CLI::App* const app = program.add_subcommand(
       "stat", "Show a job of this machine in detail: its last 64 collectives, waits and rates");
   app->add_option("JOB", options->pid, "the job's number in `tutti ps`, or a process of the job")

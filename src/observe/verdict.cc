@@ -138,8 +138,8 @@ std::optional<Verdict> Judgement::FindDeath() const {
   return Make(Finding::kDead, std::move(dead), std::move(sentence));
 }
 
-// Finds the oldest collective in which the ranks differ. The fewer ranks are the culprits; among
-// equally many, the ranks that differ from the lowest rank.
+// Finds the oldest collective in which the ranks differ. The fewer ranks are the culprits. Where no
+// call has more ranks than each other call, all of these ranks are.
 std::optional<Verdict> Judgement::FindDifference() const {
   std::set<uint64_t> numbers;
   for (const RankView& one : view_.ranks)
@@ -160,7 +160,8 @@ std::optional<Verdict> Judgement::FindDifference() const {
       return a.second.size() > b.second.size();
     });
     std::vector<int> culprits;
-    for (size_t i = 1; i < groups.size(); ++i)
+    const bool tie = groups[0].second.size() == groups[1].second.size();
+    for (size_t i = tie ? 0 : 1; i < groups.size(); ++i)
       culprits.insert(culprits.end(), groups[i].second.begin(), groups[i].second.end());
     return Make(Finding::kOtherSignature, std::move(culprits),
                 fmt::format("as collective number {}, {} called {}, and {} called {}", number,
@@ -336,8 +337,8 @@ Verdict Judgement::FollowWaits(const RankView& from) const {
     const RankView* const there = view_.Find(next);
     if (there == nullptr) {
       return Make(Finding::kNotMoved, {next},
-                  fmt::format("{} waits for {}, which is not on this machine: run `tutti doctor` "
-                              "on its host; {}",
+                  fmt::format("{} waits for {}, which has no board here: run `tutti doctor` on the "
+                              "host of this rank; {}",
                               NameOf(at->rank), NameOf(next), Waiting()));
     }
     at = there;

@@ -145,8 +145,7 @@ TEST_F(VerdictTest, NamesARankOfAnotherMachine) {
   const Verdict verdict = JudgeStill();
   EXPECT_EQ(verdict.finding, Finding::kNotMoved);
   EXPECT_THAT(verdict.culprits, ElementsAre(3));
-  EXPECT_THAT(verdict.sentence,
-              HasSubstr("rank 3 (host far, pid 9), which is not on this machine"));
+  EXPECT_THAT(verdict.sentence, HasSubstr("rank 3 (host far, pid 9), which has no board here"));
 }
 
 TEST_F(VerdictTest, ShowsBothSidesOfAMismatch) {
@@ -158,6 +157,13 @@ TEST_F(VerdictTest, ShowsBothSidesOfAMismatch) {
   EXPECT_THAT(verdict.sentence, HasSubstr("as collective number 5, rank 2 (host node, pid 102) "
                                           "called AllReduce(count 8, float32"));
   EXPECT_THAT(verdict.sentence, HasSubstr("rank 3 (host node, pid 103) called AllReduce(count 4"));
+}
+
+TEST_F(VerdictTest, NamesBothSidesOfAMismatchOfEquallyManyRanks) {
+  Enter(1);
+  Enter(2, 8);
+  EXPECT_EQ(JudgeStill().finding, Finding::kOtherSignature);
+  EXPECT_THAT(JudgeStill().culprits, ElementsAre(1, 2));
 }
 
 TEST_F(VerdictTest, PutsAMismatchBeforeTheStopThatFollows) {

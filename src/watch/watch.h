@@ -116,6 +116,10 @@ class Watch final : public WaitWatcher {
    private:
     Watch& watch_;
   };
+  // Returns the reason of the stop to a collective that is called afterwards. The first of them is
+  // noted, without comparing: where ranks have called different operations, its signature tells
+  // which of them most ranks call. REQUIRES: stopped().
+  Status Refuse(OpSignature collective, const std::shared_ptr<const VariableParts>& parts);
   // Shows the last collectives of this rank to `next`; the AlltoAllVs begun since the last call to
   // every rank, because each pair of ranks has counts of its own; and the messages begun since the
   // last call to their other ends. Where an end differs, both communicators stop. Of the two ends
@@ -325,6 +329,7 @@ class Watch final : public WaitWatcher {
   // runs operations.
   int64_t asked_ns_ = 0;
   int64_t warned_ns_ = 0;
+  bool has_refused_ = false;        // for the same thread
   int64_t present_timeout_ns_ = 0;  // the timeout of the present operation, for the same thread
   // The last AlltoAllV that CompareRecent has shown to all. Used by its thread only.
   uint64_t last_shown_to_all_ = 0;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -84,6 +85,14 @@ Status Watch::OnLongWait(std::span<const int> peers, int64_t waited_ns) {
   Stop(stalled, /*tell=*/true);
   record_.LogPicture("a time-out");
   return stalled;
+}
+
+Status Watch::Refuse(OpSignature collective, const std::shared_ptr<const VariableParts>& parts) {
+  if (!std::exchange(has_refused_, true)) {
+    log_.BeginCollective(collective, parts);
+    log_.End();
+  }
+  return StopReason();
 }
 
 Status Watch::CheckNotAlone() const {

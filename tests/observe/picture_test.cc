@@ -61,13 +61,15 @@ void AllReduce(ncclComm_t comm, ncclResult_t expected = ncclSuccess) {
 }
 
 TEST_F(PictureTest, IsWrittenOnTheSignalWhateverTheLogShows) {
-  for (const char* const name : {"SIGUSR1", "SIGUSR2"}) {
+  for (const int number : {SIGUSR1, SIGUSR2}) {
+    const std::string name = number == SIGUSR1 ? "SIGUSR1" : "SIGUSR2";
     const Environment environment(With({{"TUTTI_OBSERVE_SIGNAL", name}}));
     RunRankProcesses(2, [&](int rank, Board& board) {
+      signal(number, SIG_DFL);  // RankProcesses has a handler of SIGUSR2.
       ncclComm_t comm = Join(rank, 2, board);
       for (int i = 0; i < 70; ++i) AllReduce(comm);
       if (rank == 0) {
-        raise(name == std::string("SIGUSR1") ? SIGUSR1 : SIGUSR2);
+        raise(number);
         EXPECT_TRUE(AwaitInLog("numbers 7 to 70: AllReduce(count 1, float32, sum)"));
         EXPECT_THAT(LogText(), AllOf(HasSubstr("a signal asks: the state of this process, 1 comm"),
                                      HasSubstr("rank 0 (host"), HasSubstr("in operation for")));
