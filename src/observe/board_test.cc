@@ -251,7 +251,7 @@ TEST_F(BadBoardTest, OfRandomBytesDoesNotHarmTheReader) {
   const std::string good = GoodBoard();
   std::mt19937 random(4);
   size_t decoded = 0;
-  for (int round = 0; round < 1000; ++round) {
+  for (int round = 0; round < 300; ++round) {
     std::string bad = good;
     const size_t changes = size_t{1} << (random() % 12);
     for (size_t i = 0; i < changes; ++i)
@@ -264,7 +264,7 @@ TEST_F(BadBoardTest, OfRandomBytesDoesNotHarmTheReader) {
         for (const RankView& one : view.ranks)
           if (one.snapshot) decoded += ActivityOf(*one.snapshot).empty() ? 0 : 1;
   }
-  EXPECT_GT(decoded, 100u);
+  EXPECT_GT(decoded, 30u);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
