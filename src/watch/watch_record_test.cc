@@ -29,8 +29,7 @@ class WatchRecordTest : public ::testing::Test {
     identity.rank = 1;
     identity.num_ranks = 4;
     record_->identity.Store(identity);
-    watch_.emplace(node_, 0, std::vector<std::string>{"a", "b", "c", "d"}, Watch::kExplainBrokenNs,
-                   std::move(record));
+    watch_.emplace(node_, Watch::Options{.rank_names = {"a", "b", "c", "d"}}, std::move(record));
     watch_->Start();
   }
 
@@ -54,10 +53,13 @@ TEST_F(WatchRecordTest, ShowsOperationsAndTheirWaits) {
     EXPECT_TRUE(Seen().in_collective);
     EXPECT_FALSE(Seen().wait);
     const std::array<int, 2> peers = {0, 3};
-    ASSERT_TRUE(watch_->OnLongWait(peers, 1000).ok());
+    LongWait wait;
+    wait.Begin(NowNs() - 1000);
+    ASSERT_TRUE(watch_->OnLongWait(peers, wait).ok());
     ASSERT_TRUE(Seen().wait);
     EXPECT_EQ(Seen().wait->ranks, (std::vector<int>{0, 3}));
-    EXPECT_EQ(Seen().wait->seen_ns - Seen().wait->since_ns, 1000);
+    EXPECT_EQ(Seen().wait->since_ns, wait.since_ns());
+    EXPECT_GE(Seen().wait->seen_ns, wait.since_ns() + 1000);
   }
   EXPECT_EQ(Seen().done(), 1u);
   EXPECT_FALSE(Seen().wait);
