@@ -72,8 +72,8 @@ std::function<Status()> InitJob(ncclComm* comm, Process* process,
   };
 }
 
-// Tells the root that this rank does not come, so the other ranks need not wait. `settings` is
-// null where this rank could not read its settings.
+// Tells the root that this rank does not come, so the remaining ranks end their wait for this rank.
+// `settings` is null where this rank could not read its settings.
 void Decline(const Settings* settings, const Communicator::InitOptions& options,
              const Status& why) {
   if (options.num_ranks == 1) return;

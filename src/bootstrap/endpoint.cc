@@ -267,8 +267,8 @@ Status Endpoint::FollowWait(Membership& membership, MemberWait& wait) {
 
 // Warns of a wait that nobody else knows of, and ends the wait at the time-out.
 Status Endpoint::TellOfWait(Membership& membership, MemberWait& wait) {
-  const LongWait::Due due = wait.time.Look(NowNs(), wait.timeout_ns);
   const int64_t now_ns = NowNs();
+  const LongWait::Due due = wait.time.Look(now_ns, wait.timeout_ns);
   const bool warn =
       due.warn && now_ns - membership.warned_ns >= LongWait::WarnInterval(wait.timeout_ns);
   if (!due.over && !warn) return Status::Ok();

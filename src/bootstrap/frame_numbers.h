@@ -1,8 +1,8 @@
 #pragma once
 
-// The numbers of the frames between two endpoints. A connection that breaks loses the frames that
-// were under way on it. SentFrames keeps every frame until the other end has it, and sends the kept
-// frames again over the next connection. ReceivedFrames takes every number once and in order, so a
+// The numbers of the frames between two endpoints. A connection that breaks loses its frames under
+// way. SentFrames keeps every frame until the receiver acknowledges the frame, and sends all kept
+// frames again over the next connection. ReceivedFrames takes every number once and in order: a
 // frame that comes over two connections counts once.
 //
 //   acknowledged │ kept, sent over this connection │ kept, to be sent │

@@ -119,7 +119,7 @@ class Links {
     SentFrames sent;
     ReceivedFrames received;
     bool was_open = false;
-    // While the pair is broken: when it broke and why, and the timer that gives it up.
+    // Of a broken pair: the timer that gives the pair up, the time of the break, and the reason.
     EventLoop::TimerId give_up_timer = 0;
     int64_t broke_ns = 0;
     std::string why_broken;

@@ -131,8 +131,8 @@ TEST(LinkMadeAgain, AfterDamageOnTheWay) {
   job.ExpectNobodyLost();
 }
 
-// A link that breaks while one of its ends leaves: the other end hears that the rank has left, and
-// not that the rank is lost.
+// The link of a rank breaks while the rank leaves. The remaining rank hears that the rank has left,
+// and not that the rank is lost.
 TEST(LinkMadeAgain, ForTheLastMessagesOfARankThatLeaves) {
   for (int round = 0; round < 10; ++round) {
     BreakableJob job(2);

@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-// A bounded number at a time, so that a flood leaves the loop time for other connections.
+// The most connections accepted in a row: a flood must leave the loop time for its descriptors.
 constexpr int kAcceptsAtOnce = 64;
 // Pauses until the listener looks for room again, and until it tries again after a failure.
 constexpr int64_t kLookAgainNs = 5'000'000;

@@ -260,7 +260,7 @@ class Watch final : public WaitWatcher, public WaitListener {
   using Shown = Inquiry::Shown;
   static constexpr size_t kMaxTextBytes = 2000;
   static constexpr size_t kMaxRanksShown = 8;  // the most ranks in a text
-  // The most ranks that a wait asks: the awaited ranks, the ranks that they wait for, and so on.
+  // The most ranks that a wait asks. The ranks are a chain: each rank waits for the next rank.
   static constexpr size_t kMaxChain = 64;
   // The most inquiries about operations that this rank has not begun. Further inquiries are
   // dropped.

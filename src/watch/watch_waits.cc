@@ -71,8 +71,8 @@ Status Watch::CheckNotAlone() const {
   return RemoteError("all other ranks have destroyed their communicators");
 }
 
-// Returns the peers, the ranks that the peers wait for, and so on. The rank that holds up the
-// others is at the end of this chain.
+// Follows the waits of ranks, beginning with the peers, and returns all ranks on the way. The last
+// rank of the chain holds up all ranks before.
 std::vector<int> Watch::Chain(std::span<const int> peers, int64_t since_ns) const {
   std::vector<int> chain(peers.begin(), peers.end());
   for (size_t i = 0; i < chain.size(); ++i) {

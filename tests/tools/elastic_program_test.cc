@@ -52,12 +52,17 @@ TEST(ElasticProgram, OtherHostsAreReachedBySsh) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("to far, -o\n"), HasSubstr("it's $HOME 64 " + folder)));
 }
 
-// Another host: nothing of this one's environment is there, and its shell is told all it is told.
-std::string AnotherHost(const std::string& name) {
+// Makes a program in the place of ssh, from the lines of a shell script.
+std::string MakeSsh(const std::string& name, const std::string& lines) {
   const std::string ssh = testing::TempDir() + "/ssh_" + name;
-  std::ofstream(ssh) << "#!/bin/sh\necho \"line: $2\"\nexec env -i PATH=\"$PATH\" sh -c \"$2\"\n";
+  std::ofstream(ssh) << "#!/bin/sh\n" << lines;
   EXPECT_EQ(RunProgramOnce({"chmod", "+x", ssh}).status, 0);
   return ssh;
+}
+
+// Another host: nothing of this one's environment is there, and its shell is told all it is told.
+std::string AnotherHost(const std::string& name) {
+  return MakeSsh(name, "echo \"line: $2\"\nexec env -i PATH=\"$PATH\" sh -c \"$2\"\n");
 }
 
 TEST(ElasticProgram, VariablesOfWorkersOnOtherHosts) {
@@ -115,10 +120,7 @@ TEST(ElasticProgram, RanksOfOtherHostsKnowTheirNumbersAndTheStore) {
 
 // The ssh here stays between the launcher and the rank, as ssh does.
 std::string FarHost(const std::string& name) {
-  const std::string ssh = testing::TempDir() + "/ssh_" + name;
-  std::ofstream(ssh) << "#!/bin/sh\nexec 3<&0\nsh -c \"$2\" <&3 3<&- &\nexec 3<&-\nwait $!\n";
-  EXPECT_EQ(RunProgramOnce({"chmod", "+x", ssh}).status, 0);
-  return ssh;
+  return MakeSsh(name, "exec 3<&0\nsh -c \"$2\" <&3 3<&- &\nexec 3<&-\nwait $!\n");
 }
 
 TEST(ElasticProgram, ARankThatFailsEndsRanksOfOtherHosts) {
