@@ -1,4 +1,5 @@
-// The `tutti` program, which measures libraries, starts jobs, describes machines and makes keys.
+// The `tutti` program, which measures libraries, starts and examines jobs, describes machines and
+// makes keys.
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -63,7 +64,7 @@ int RunPython(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App program("Collective communication: measure it, start ranks, look at libraries.",
+  CLI::App program("Collective communication: measure it, start ranks, look at libraries and jobs.",
                    "tutti");
   program.require_subcommand(1);
   program.set_version_flag("--version", "tutti " TUTTI_VERSION);
@@ -71,9 +72,11 @@ int main(int argc, char** argv) {
   std::vector<std::string> command;
   const tutti::tools::Subcommand run = tutti::tools::AddRun(program, command);
   const tutti::tools::Subcommand subcommands[] = {
-      tutti::tools::AddPerf(program), run,
-      tutti::tools::AddInfo(program), tutti::tools::AddTopo(program),
-      tutti::tools::AddKey(program),  tutti::tools::AddPerfRank(program)};
+      tutti::tools::AddPerf(program),    run,
+      tutti::tools::AddPs(program),      tutti::tools::AddStat(program),
+      tutti::tools::AddDoctor(program),  tutti::tools::AddInfo(program),
+      tutti::tools::AddTopo(program),    tutti::tools::AddKey(program),
+      tutti::tools::AddPerfRank(program)};
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && std::ranges::find(kOfPython, arguments[0]) != std::end(kOfPython))
     return RunPython(arguments);

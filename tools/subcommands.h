@@ -23,6 +23,9 @@ Subcommand AddPerfRank(CLI::App& program);  // `perf` starts its ranks by this s
 Subcommand AddInfo(CLI::App& program);
 Subcommand AddTopo(CLI::App& program);
 Subcommand AddKey(CLI::App& program);
+Subcommand AddPs(CLI::App& program);
+Subcommand AddStat(CLI::App& program);
+Subcommand AddDoctor(CLI::App& program);
 
 // `command` is the program to start, with its arguments; see TakeCommand.
 Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command);

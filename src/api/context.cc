@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 
 #include "base/erased.h"
@@ -29,10 +30,20 @@ State& GlobalState();
 void HoldState() TUTTI_NO_THREAD_SAFETY_ANALYSIS { GlobalState().mutex.Lock(); }
 void LetGoOfState() TUTTI_NO_THREAD_SAFETY_ANALYSIS { GlobalState().mutex.Unlock(); }
 
+// Called at the end of the program. Where a thread holds the mutex then, the board stays, and
+// `tutti ps` shows a process that has ended.
+void RemoveBoard() TUTTI_NO_THREAD_SAFETY_ANALYSIS {
+  State& state = GlobalState();
+  if (!state.mutex.TryLock()) return;
+  if (state.process && state.pid == getpid()) state.process->board().RemoveFile();
+  state.mutex.Unlock();
+}
+
 State& GlobalState() {
   static State* const state = [] {
     auto* const made = new State;
     pthread_atfork(HoldState, LetGoOfState, LetGoOfState);
+    std::atexit(RemoveBoard);
     ReserveFailures();
     return made;
   }();

@@ -142,7 +142,7 @@ class Communicator {
  private:
   // The whole making of the communicator may last `init_timeout_s`.
   Communicator(Process& process, const Settings& settings, std::string name, int cuda_device,
-               double init_timeout_s);
+               double init_timeout_s, observe::Identity identity);
   // The time-out of joint steps, and its setting.
   struct JointTime {
     double seconds;
@@ -163,6 +163,8 @@ class Communicator {
   Status Build(std::atomic<bool>* abort_flag);
   // Takes the last step: the communicator is made, and the watch listens.
   Status Open();
+  // Shows the ranks, which have met, in this rank's record.
+  void ShowRanks();
   // Exchanges the ranks' records. `has_tuner` says whether this rank has found a tuner.
   Status ExchangePeers(bool has_tuner, PlanContext& lists);
   // Makes the tuner of the communicator from the first usable library, if every rank has a tuner.
@@ -186,6 +188,8 @@ class Communicator {
   const Settings settings_;
   const std::string name_;
   const std::unique_ptr<RankDevice> device_;
+  // The record of this communicator for other processes, until the watch takes it.
+  observe::OwnedRecord record_;
   const Deadline init_deadline_;  // The deadline of all steps of initialisation together.
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Watch> watch_;

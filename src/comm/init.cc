@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 
 #include "base/log.h"
 #include "comm/communicator.h"
@@ -12,17 +14,24 @@
 namespace tutti {
 
 Communicator::Communicator(Process& process, const Settings& settings, std::string name,
-                           int cuda_device, double init_timeout_s)
+                           int cuda_device, double init_timeout_s, observe::Identity identity)
     : process_(process),
       settings_(settings),
       name_(std::move(name)),
       device_(MakeRankDevice(process, cuda_device)),
-      init_deadline_(Deadline::AfterSeconds(init_timeout_s)) {}
+      init_deadline_(Deadline::AfterSeconds(init_timeout_s)) {
+  identity.cuda_device = cuda_device;
+  identity.name = observe::ToShortText<64>(name_);
+  record_ = process.board().Claim(identity);
+}
 
 Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const Settings& settings,
                                                          const InitOptions& options) {
   std::unique_ptr<Communicator> comm(new Communicator(
-      process, settings, options.name, options.cuda_device, settings.init_timeout_s));
+      process, settings, options.name, options.cuda_device, settings.init_timeout_s,
+      {.meeting = options.ids.empty() ? 0 : options.ids[0].id,
+       .rank = options.rank,
+       .num_ranks = options.num_ranks}));
   const Bootstrap::Options bootstrap = {.rank = options.rank,
                                         .num_ranks = options.num_ranks,
                                         .ids = options.ids,
@@ -37,9 +46,13 @@ Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const
 Result<std::unique_ptr<Communicator>> Communicator::InitChild(
     Communicator& parent, uint64_t child_id, std::vector<int> parent_ranks, std::string name,
     std::atomic<bool>* abort_flag, const std::function<Status()>& abort_reason) {
+  const auto at = std::find(parent_ranks.begin(), parent_ranks.end(), parent.rank());
   std::unique_ptr<Communicator> comm(
       new Communicator(parent.process_, parent.settings_, std::move(name),
-                       parent.device_->cuda_ordinal(), parent.JointTimeout().seconds));
+                       parent.device_->cuda_ordinal(), parent.JointTimeout().seconds,
+                       {.id = child_id,
+                        .rank = static_cast<int32_t>(at - parent_ranks.begin()),
+                        .num_ranks = static_cast<int32_t>(parent_ranks.size())}));
   comm->bootstrap_ = parent.bootstrap_->CreateChild(child_id, std::move(parent_ranks), abort_flag);
   return Built(std::move(comm), abort_flag, abort_reason);
 }
@@ -141,13 +154,26 @@ Status Communicator::ExchangePeers(bool has_tuner, PlanContext& lists) {
   std::vector<std::string> names;
   for (int r = 0; r < num_ranks(); ++r)
     names.push_back(RankName(r, peers_[static_cast<size_t>(r)]));
+  ShowRanks();
   watch_ = std::make_unique<Watch>(
-      *bootstrap_, Watch::Options{.timeout_ns = static_cast<int64_t>(settings_.timeout_s * 1e9),
-                                  .rank_names = std::move(names),
-                                  .name = name_,
-                                  .joint_setting = JointTimeout().setting,
-                                  .board = &process_.waits()});
+      *bootstrap_,
+      Watch::Options{.timeout_ns = static_cast<int64_t>(settings_.timeout_s * 1e9),
+                     .rank_names = std::move(names),
+                     .name = name_,
+                     .joint_setting = JointTimeout().setting,
+                     .board = &process_.waits()},
+      std::move(record_));
   return Status::Ok();
+}
+
+void Communicator::ShowRanks() {
+  if (std::optional<observe::Identity> identity = record_->identity.Load()) {
+    identity->id = bootstrap_->id();
+    record_->identity.Store(*identity);
+  }
+  auto names = std::make_unique<observe::RankNames>();
+  for (const PeerInfo& peer : peers_) names->Add(peer.host, peer.pid);
+  record_->names.Store(*names);
 }
 
 // Takes a step together with the other ranks only where all ranks have found a library.

@@ -41,6 +41,10 @@ Result<std::unique_ptr<Process>> Process::Create(const Settings& settings) {
   TUTTI_ASSIGN(process->proxy_, Proxy::Create({.huge_pages = settings.huge_pages}));
   TUTTI_ASSIGN(process->fd_server_, FdServer::Create(*process->loop_));
   process->memory_ = std::make_unique<HostMemory>();
+  process->board_ = observe::Board::Create(settings);
+  process->picture_signal_ = observe::PictureSignal::Install(
+      settings.observe_signal, *process->loop_,
+      [board = process->board_.get()] { board->LogPicture("a signal asks"); });
   return process;
 }
 

@@ -2,7 +2,7 @@
 
 // A Process owns the things that a process has once, whatever the number of its communicators: the
 // threads that serve sockets, the network proxy, the server of shared memory, the memory from
-// ncclMemAlloc and the list of windows.
+// ncclMemAlloc, the list of windows and the board for other processes.
 //
 // The API makes one Process on first use and hands it down; nothing below the API knows a global
 // Process. After a fork the child makes its own, because threads do not survive a fork.
@@ -20,6 +20,8 @@
 #include "base/status.h"
 #include "bootstrap/root.h"
 #include "config/settings.h"
+#include "observe/board.h"
+#include "observe/picture_signal.h"
 #include "operations/peer_info.h"
 #include "proxy/proxy.h"
 #include "sys/event_loop.h"
@@ -46,6 +48,7 @@ class Process {
   RemoteCopyPermits& copy_permits() { return copy_permits_; }
   WindowDirectory& windows() { return windows_; }
   WaitBoard& waits() { return waits_; }
+  observe::Board& board() { return *board_; }
 
   // Fills in the fields by which peers reach this process's memory.
   void DescribeMemory(PeerInfo& info) const;
@@ -77,9 +80,12 @@ class Process {
  private:
   Process();
 
+  // Used by the thread of loop_ and by communicators, which therefore have to end first.
+  std::unique_ptr<observe::Board> board_;
   // Used by the thread of loop_ only, which therefore has to end first.
   AcceptLimit unasked_roots_;
   std::unique_ptr<EventLoop> loop_;
+  std::unique_ptr<observe::PictureSignal> picture_signal_;
   std::unique_ptr<Proxy> proxy_;
   std::unique_ptr<FdServer> fd_server_;
   std::unique_ptr<HostMemory> memory_;

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "gpu/device_tasks.h"
-#include "watch/signature.h"
+#include "observe/signature.h"
 
 namespace tutti {
 namespace {

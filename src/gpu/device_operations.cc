@@ -8,8 +8,8 @@
 
 #include "base/log.h"
 #include "gpu/device_tasks.h"
+#include "observe/signature.h"
 #include "plan/cost_table.h"
-#include "watch/signature.h"
 
 namespace tutti {
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "watch/signature.h"
+#include "observe/signature.h"
 
 namespace tutti {
 uint32_t GpuRegistry::Buffer::Mark(uint32_t mark, const void* pointer) const {

@@ -112,7 +112,7 @@ ReduceSpec Executor::ReduceSpecFor(const CollectiveTask& task, AddingOrder order
 // lowered to collectives over packed buffers. A failure stops the communicator, because the other
 // ranks cannot finish the operation.
 Status Executor::RunCollective(const CollectiveTask& task) {
-  if (watch_.stopped()) return watch_.StopReason();
+  if (watch_.stopped()) return watch_.Refuse(SignatureOf(task), task.parts);
   Buffers buffers = BuffersOf(task);
   if (task.scattered && task.count > 0) [[unlikely]] {
     const bool alone = num_ranks_ == 1;

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "bootstrap/bootstrap.h"
+#include "observe/signature.h"
 #include "watch/operation_log.h"
-#include "watch/signature.h"
 
 namespace tutti {
 

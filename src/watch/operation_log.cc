@@ -6,6 +6,8 @@
 
 namespace tutti {
 
+using observe::OperationRecord;
+
 void OperationLog::KeepParts(uint64_t sequence, const std::shared_ptr<const VariableParts>& parts) {
   const MutexLock lock(mutex_);
   exchanges_[num_exchanges_++ % kExchanges] = {sequence, parts};
@@ -14,17 +16,20 @@ void OperationLog::KeepParts(uint64_t sequence, const std::shared_ptr<const Vari
 void OperationLog::BeginMessages(std::span<MessageCall> messages) {
   const MutexLock lock(mutex_);
   group_ = messages;
-  under_way_.store(messages.empty() ? kNothing : messages.size(), std::memory_order_relaxed);
+  uint64_t begun = record_.messages_begun.load(std::memory_order_relaxed);
   for (MessageCall& message : messages) {
     OpSignature& signature = message.signature;
     signature.sequence = ++exchanged_[PlaceOf(signature.root, message.is_send)];
-    messages_[num_messages_++ % kMessages] = message;
+    messages_[begun++ % kMessages] = message;
   }
+  record_.messages_begun.store(begun, std::memory_order_relaxed);
+  record_.under_way.store(messages.size(), std::memory_order_relaxed);
 }
 
 std::optional<OpSignature> OperationLog::FindReceive(int peer, uint32_t tag) const {
-  const uint64_t under_way = under_way_.load(std::memory_order_relaxed);
-  if (under_way == kNothing || under_way == kCollective) return {};
+  const uint64_t under_way = record_.under_way.load(std::memory_order_relaxed);
+  if (under_way == OperationRecord::kNothing || under_way == OperationRecord::kCollective)
+    return {};
   for (const MessageCall& message : group_)
     if (!message.is_send && message.signature.root == peer && message.signature.Tag() == tag)
       return message.signature;
@@ -32,8 +37,8 @@ std::optional<OpSignature> OperationLog::FindReceive(int peer, uint32_t tag) con
 }
 
 std::optional<OpSignature> OperationLog::CollectiveUnderWay() const {
-  if (under_way_.load(std::memory_order_relaxed) != kCollective) return {};
-  return collectives_.Find(collectives_.last());
+  if (record_.under_way.load(std::memory_order_relaxed) != OperationRecord::kCollective) return {};
+  return FindCollective(last_collective());
 }
 
 std::optional<PairCounts> OperationLog::FindPair(uint64_t sequence, int peer) const {
@@ -47,7 +52,8 @@ std::optional<PairCounts> OperationLog::FindPair(uint64_t sequence, int peer) co
 std::optional<OpSignature> OperationLog::FindMessage(int peer, bool is_send,
                                                      uint64_t sequence) const {
   const MutexLock lock(mutex_);
-  for (size_t i = 0; i < std::min<uint64_t>(num_messages_, kMessages); ++i) {
+  const uint64_t begun = record_.messages_begun.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < std::min<uint64_t>(begun, kMessages); ++i) {
     const MessageCall& one = messages_[i];
     if (one.is_send == is_send && one.signature.root == peer && one.signature.sequence == sequence)
       return one.signature;
@@ -58,10 +64,10 @@ std::optional<OpSignature> OperationLog::FindMessage(int peer, bool is_send,
 std::vector<MessageCall> OperationLog::TakeNewMessages() {
   std::vector<MessageCall> taken;
   const MutexLock lock(mutex_);
-  for (uint64_t i = num_messages_ - std::min<uint64_t>(num_messages_ - num_taken_, kMessages);
-       i < num_messages_; ++i)
+  const uint64_t begun = record_.messages_begun.load(std::memory_order_relaxed);
+  for (uint64_t i = begun - std::min<uint64_t>(begun - num_taken_, kMessages); i < begun; ++i)
     taken.push_back(messages_[i % kMessages]);
-  num_taken_ = num_messages_;
+  num_taken_ = begun;
   return taken;
 }
 
@@ -72,15 +78,16 @@ std::vector<uint64_t> OperationLog::NumbersOfMessages() const {
 
 // Read by other threads while operations run, so the answer may be a moment old.
 std::string OperationLog::Describe() const {
-  const uint64_t last = collectives_.last();
-  const uint64_t under_way = under_way_.load(std::memory_order_relaxed);
-  if (under_way != kNothing && under_way != kCollective)
+  const uint64_t last = last_collective();
+  const uint64_t under_way = record_.under_way.load(std::memory_order_relaxed);
+  if (under_way != OperationRecord::kNothing && under_way != OperationRecord::kCollective)
     return fmt::format("in a group of {} sends and receives after collective number {}", under_way,
                        last);
-  if (under_way == kNothing && last == 0) return "idle, no collective called yet";
-  const std::optional<OpSignature> collective = collectives_.Find(last);
-  return fmt::format("{} collective number {}, {}", under_way == kNothing ? "idle after" : "in",
-                     last, collective ? collective->Describe() : "which is over");
+  if (under_way == OperationRecord::kNothing && last == 0) return "idle, no collective called yet";
+  const std::optional<OpSignature> collective = FindCollective(last);
+  const bool idle = under_way == OperationRecord::kNothing;
+  return fmt::format("{} collective number {}, {}", idle ? "idle after" : "in", last,
+                     collective ? collective->Describe() : "which is over");
 }
 
 }  // namespace tutti

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "observe/record.h"
+#include "observe/signature.h"
 #include "plan/task.h"
-#include "watch/recent_collectives.h"
-#include "watch/signature.h"
 
 namespace tutti {
 
@@ -45,29 +45,35 @@ class OperationLog {
   static constexpr size_t kMessages = 128;
   static constexpr size_t kExchanges = 8;  // Their counts are four numbers for each rank.
 
-  explicit OperationLog(int num_ranks) : exchanged_(2 * static_cast<size_t>(num_ranks)) {}
+  // `record`, the part of the log that other processes see, must outlive the log.
+  OperationLog(int num_ranks, observe::OperationRecord& record)
+      : exchanged_(2 * static_cast<size_t>(num_ranks)), record_(record) {}
 
   // Numbers the collective and keeps its signature. `parts` are kept where HasCountsByPair.
   void BeginCollective(OpSignature& signature, const std::shared_ptr<const VariableParts>& parts) {
-    signature.sequence = collectives_.last() + 1;
+    signature.sequence = record_.collectives.last() + 1;
     if (HasCountsByPair(signature.collective)) KeepParts(signature.sequence, parts);
-    under_way_.store(kCollective, std::memory_order_relaxed);
-    collectives_.Add(signature);
+    record_.under_way.store(observe::OperationRecord::kCollective, std::memory_order_relaxed);
+    record_.collectives.Add(signature);
   }
   // Numbers the messages, which belong to the same group, and keeps them. REQUIRES: `messages`
   // outlive the group, which End ends.
   void BeginMessages(std::span<MessageCall> messages);
-  void End() { under_way_.store(kNothing, std::memory_order_relaxed); }
+  void End() {
+    record_.under_way.store(observe::OperationRecord::kNothing, std::memory_order_relaxed);
+  }
   // Returns the receive from `peer` with this tag among the messages that are under way.
   std::optional<OpSignature> FindReceive(int peer, uint32_t tag) const;
 
   // Returns whether an operation has begun and not ended.
-  bool busy() const { return under_way_.load(std::memory_order_relaxed) != kNothing; }
+  bool busy() const {
+    return record_.under_way.load(std::memory_order_relaxed) != observe::OperationRecord::kNothing;
+  }
   // Returns the number of the last collective; 0 before the first.
-  uint64_t last_collective() const { return collectives_.last(); }
+  uint64_t last_collective() const { return record_.collectives.last(); }
   // The next four return nothing for an operation that has not begun, or lies too far back.
   std::optional<OpSignature> FindCollective(uint64_t sequence) const {
-    return collectives_.Find(sequence);
+    return record_.collectives.Find(sequence);
   }
   std::optional<OpSignature> CollectiveUnderWay() const;
   // Returns the counts between this rank and `peer` in collective number `sequence`.
@@ -82,10 +88,6 @@ class OperationLog {
   std::string Describe() const;
 
  private:
-  // Values of under_way_. Any other value is the number of messages of a group.
-  static constexpr uint64_t kNothing = 0;
-  static constexpr uint64_t kCollective = ~uint64_t{0};
-
   // Holds the kept counts of a collective.
   struct Exchange {
     uint64_t sequence = 0;
@@ -97,18 +99,16 @@ class OperationLog {
   }
   void KeepParts(uint64_t sequence, const std::shared_ptr<const VariableParts>& parts);
 
-  RecentCollectives collectives_;
-  std::atomic<uint64_t> under_way_ = kNothing;
-  // The messages under way. Used by the thread that runs operations only.
-  std::span<const MessageCall> group_;
-
   mutable Mutex mutex_;
   std::array<Exchange, kExchanges> exchanges_ TUTTI_GUARDED_BY(mutex_);
   uint64_t num_exchanges_ TUTTI_GUARDED_BY(mutex_) = 0;
   std::array<MessageCall, kMessages> messages_ TUTTI_GUARDED_BY(mutex_);
-  uint64_t num_messages_ TUTTI_GUARDED_BY(mutex_) = 0;
   uint64_t num_taken_ TUTTI_GUARDED_BY(mutex_) = 0;           // TakeNewMessages counts them.
   std::vector<uint64_t> exchanged_ TUTTI_GUARDED_BY(mutex_);  // NumbersOfMessages returns them.
+  // The messages under way. Used by the thread that runs operations only.
+  std::span<const MessageCall> group_;
+  // Stands last: every operation reads the reference, and the words that follow in the watch.
+  observe::OperationRecord& record_;
 };
 
 }  // namespace tutti

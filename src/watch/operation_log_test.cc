@@ -18,7 +18,8 @@ std::vector<MessageCall> Messages(int count, int peer, bool is_send) {
 }
 
 TEST(OperationLogTest, NumbersMessagesByPeerAndDirection) {
-  OperationLog log(3);
+  observe::OperationRecord record;
+  OperationLog log(3, record);
   for (const int peer : {1, 2}) {
     for (const bool is_send : {false, true}) {
       std::vector<MessageCall> messages = Messages(2 + peer, peer, is_send);
@@ -35,7 +36,8 @@ TEST(OperationLogTest, NumbersMessagesByPeerAndDirection) {
 }
 
 TEST(OperationLogTest, GivesNewMessagesOnceAndForgetsTheOldest) {
-  OperationLog log(2);
+  observe::OperationRecord record;
+  OperationLog log(2, record);
   EXPECT_TRUE(log.TakeNewMessages().empty());
   std::vector<MessageCall> few = Messages(5, 1, true);
   log.BeginMessages(few);
@@ -52,7 +54,8 @@ TEST(OperationLogTest, GivesNewMessagesOnceAndForgetsTheOldest) {
 }
 
 TEST(OperationLogTest, FindsReceivesOfTheGroupOnly) {
-  OperationLog log(2);
+  observe::OperationRecord record;
+  OperationLog log(2, record);
   std::vector<MessageCall> receives = Messages(2, 1, false);
   log.BeginMessages(receives);
   const uint32_t tag = receives[1].signature.Tag();
@@ -64,7 +67,8 @@ TEST(OperationLogTest, FindsReceivesOfTheGroupOnly) {
 }
 
 TEST(OperationLogTest, KnowsTheCollectiveUnderWay) {
-  OperationLog log(2);
+  observe::OperationRecord record;
+  OperationLog log(2, record);
   EXPECT_FALSE(log.busy());
   OpSignature signature;
   signature.count = 9;

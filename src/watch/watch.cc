@@ -18,17 +18,20 @@ constexpr int64_t kAgreeNs = 30'000'000'000;
 
 }  // namespace
 
-Watch::Watch(Bootstrap& bootstrap, Options options)
+Watch::Watch(Bootstrap& bootstrap, Options options, observe::OwnedRecord record)
     : bootstrap_(bootstrap),
       options_(std::move(options)),
       label_(options_.name.empty()
                  ? fmt::format("communicator {:016x}", bootstrap.id())
                  : fmt::format("communicator {} ({:016x})", options_.name, bootstrap.id())),
-      log_(bootstrap.num_ranks()),
+      record_(std::move(record)),
+      log_(bootstrap.num_ranks(), record_->operations),
       present_timeout_ns_(options_.timeout_ns),
       broken_data_(bootstrap.rank(), bootstrap.num_ranks()) {}
 
 void Watch::Start() {
+  if (const MutexLock lock(mutex_); reason_.ok())
+    record_->state.Store({.since_ns = NowNs(), .phase = observe::Phase::kInOperation});
   if (options_.board != nullptr) options_.board->Add(*this);
   bootstrap_.SetWaitListener(this);
   bootstrap_.SetEvents({
@@ -71,6 +74,9 @@ void Watch::Stop(const Status& reason, bool tell) {
     } catch (...) {  // The communicator stops also where no memory is left for its reason.
       reason_ = StatusOfException();
     }
+    record_->state.Store({.since_ns = NowNs(),
+                          .phase = observe::Phase::kStopped,
+                          .reason = observe::ToShortText<500>(reason_.message())});
     stop_.store(true, std::memory_order_release);
     changed_.NotifyAll();
     hook = stop_hook_;

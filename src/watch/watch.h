@@ -51,11 +51,12 @@
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/wait_listener.h"
+#include "observe/board.h"
+#include "observe/signature.h"
 #include "plan/task.h"
 #include "watch/inquiry.h"
 #include "watch/leave_notice.h"
 #include "watch/operation_log.h"
-#include "watch/signature.h"
 #include "watch/wait_board.h"
 
 namespace tutti {
@@ -76,8 +77,10 @@ class Watch final : public WaitWatcher, public WaitListener {
     WaitBoard* board = nullptr;  // the other communicators of this process. May be null.
     int64_t explain_ns = kExplainBrokenNs;
   };
-  // `bootstrap` and the board must outlive the watch.
-  Watch(Bootstrap& bootstrap, Options options);
+  // `bootstrap` and the board must outlive the watch. The watch works in `record`, which other
+  // processes see (observe/record.h).
+  Watch(Bootstrap& bootstrap, Options options,
+        observe::OwnedRecord record = observe::OwnedRecord());
   // Begins to listen. Separate from the constructor because events may arrive at once.
   void Start();
   // Ends to listen: after return no event is being handled. REQUIRES: the caller is not on the
@@ -126,6 +129,10 @@ class Watch final : public WaitWatcher, public WaitListener {
    private:
     Watch& watch_;
   };
+  // Returns the reason of the stop to a collective that is called afterwards. The first of them is
+  // noted, without comparing: where ranks have called different operations, its signature tells
+  // which of them most ranks call. REQUIRES: stopped().
+  Status Refuse(OpSignature collective, const std::shared_ptr<const VariableParts>& parts);
   // Shows the last collectives of this rank to `next`; the AlltoAllVs begun since the last call to
   // every rank, because each pair of ranks has counts of its own; and the messages begun since the
   // last call to their other ends. Where an end differs, both communicators stop. Of the two ends
@@ -168,6 +175,7 @@ class Watch final : public WaitWatcher, public WaitListener {
     friend class Watch;
     Watch& watch_;
     const std::string what_;
+    const int64_t since_ns_;
   };
 
   // ---- Calls that all ranks make together (watch_joint_calls.cc)
@@ -304,6 +312,10 @@ class Watch final : public WaitWatcher, public WaitListener {
   void CompareMessage(const Asked& asked);
 
   // watch_doing.cc
+  // Shows the newest step in the record.
+  void ShowStep() TUTTI_REQUIRES(mutex_);
+  // Shows the wait of an operation in the record.
+  void ShowWait(std::span<const int> peers, int64_t since_ns) TUTTI_REQUIRES(mutex_);
   void AskWhatTheyDo(std::span<const int> peers);
   void AnswerWhatThisDoes(int to);
   void OnDoing(int from, std::span<const std::byte> body);
@@ -355,9 +367,11 @@ class Watch final : public WaitWatcher, public WaitListener {
 
   bool has_tuner_ = false;
 
+  observe::OwnedRecord record_;
   OperationLog log_;
   std::atomic<bool> stop_ = false;
   std::atomic<bool> has_early_ = false;  // early_ is not empty
+  bool has_refused_ = false;             // Used only by the thread that runs operations.
   // The timeout of the present operation. Used only by the thread that runs operations.
   int64_t present_timeout_ns_ = 0;
   // The last AlltoAllV that CompareRecent has shown to all. Used by its thread only.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "watch/watch.h"
@@ -27,6 +28,14 @@ uint64_t BytesOf(const OpSignature& message) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Asking
+
+Status Watch::Refuse(OpSignature collective, const std::shared_ptr<const VariableParts>& parts) {
+  if (!std::exchange(has_refused_, true)) {
+    log_.BeginCollective(collective, parts);
+    log_.End();
+  }
+  return StopReason();
+}
 
 Status Watch::OnForeignChunk(int peer, uint32_t expected_tag, uint32_t found_tag) {
   if (const auto receive = log_.FindReceive(peer, expected_tag)) {

@@ -17,14 +17,36 @@ constexpr int64_t kStillWaitsNs = 500'000'000;
 
 }  // namespace
 
-Watch::Step::Step(Watch& watch, std::string what) : watch_(watch), what_(std::move(what)) {
+Watch::Step::Step(Watch& watch, std::string what)
+    : watch_(watch), what_(std::move(what)), since_ns_(NowNs()) {
   const MutexLock lock(watch_.mutex_);
   watch_.steps_.push_back(this);
+  watch_.ShowStep();
 }
 
 Watch::Step::~Step() {
   const MutexLock lock(watch_.mutex_);
   std::erase(watch_.steps_, this);
+  watch_.ShowStep();
+}
+
+void Watch::ShowStep() {
+  observe::StepRecord shown;
+  if (!steps_.empty()) {
+    shown.since_ns = steps_.back()->since_ns_;
+    shown.what = observe::ToShortText<sizeof(shown.what)>(steps_.back()->what_);
+  }
+  record_->step.Store(shown);
+}
+
+void Watch::ShowWait(std::span<const int> peers, int64_t since_ns) {
+  observe::Awaited awaited = {.since_ns = since_ns,
+                              .seen_ns = NowNs(),
+                              .collective = log_.last_collective(),
+                              .num_ranks = static_cast<int32_t>(peers.size())};
+  const size_t shown = std::min(peers.size(), awaited.ranks.size());
+  std::copy_n(peers.begin(), shown, awaited.ranks.begin());
+  record_->awaited.Store(awaited);
 }
 
 std::string Watch::WhatThisDoes() const {

@@ -99,6 +99,7 @@ Status Watch::OnLongWait(std::span<const int> peers, LongWait& wait) {
   {
     const MutexLock lock(mutex_);
     if (NoteWait(peers, timeout_ns, in_operation_) && timeout_ns > 0) timeout_ns += kNearerGraceNs;
+    ShowWait(peers, wait.since_ns());
   }
   const LongWait::Due due = wait.Look(NowNs(), timeout_ns);
   TUTTI_TRY(CheckTheyAreHere(peers, wait));
@@ -150,6 +151,7 @@ Status Watch::Report(std::span<const int> peers, const LongWait& wait, LongWait:
     return Status::Ok();
   }
   NoteHung(silent);
+  record_.LogPicture("a time-out");
   return stalled;
 }
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import signal
 import socket
 import time
 
@@ -100,6 +101,19 @@ def idle_limits(rank):
                         rank.out(f"probes after {one.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)} s")
             except OSError:
                 pass
+        rank.destroy()
+
+
+def signalled(rank):
+    """A signal, until the log has the state of the process. Where nothing handles the signal, the process ends."""
+    if rank.join():
+        os.kill(os.getpid(), signal.SIGUSR2)
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            with open(os.environ["NCCL_DEBUG_FILE"], encoding="utf-8") as log:
+                if "a signal asks" in log.read():
+                    break
+            time.sleep(0.005)
         rank.destroy()
 
 

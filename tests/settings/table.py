@@ -74,6 +74,11 @@ probe("NCCL_DEBUG_SUBSYS", "INIT", ALL, hide="rank 0 of 2 listens at")
 probe("NCCL_DEBUG_FILE", "{tmp}/other.%p", ALL, see=r"file other\.\d+\n")
 probe("TUTTI_PRINT_INIT_TIMES", "1", ALL, see="init of 2 ranks: register [0-9.]+ ms")
 
+# Seen from outside.
+probe("TUTTI_OBSERVE", "0", ALL, hide="the board of this process is")
+probe("TUTTI_OBSERVE_DIR", "{tmp}/boards", ALL, see="the board of this process is .*/boards/")
+probe("TUTTI_OBSERVE_SIGNAL", "SIGUSR2", ALL, see="a signal asks: the state of this process", act=acts.signalled)
+
 # Rendezvous and bootstrap.
 probe("NCCL_COMM_ID", "127.0.0.1:{port}", ALL, see="its root is at 127.0.0.1:{port}", TUTTI_COMM_KEY="a key of three words")
 probe("TUTTI_COMM_KEY", "a key of three words", ALL, hide="(id|init) 5.*without a secret", NCCL_COMM_ID="0.0.0.0:{port}")

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <optional>
 
-#include "watch/signature.h"
+#include "observe/signature.h"
 
 namespace tutti {
 
@@ -33,6 +33,12 @@ class RecentCollectives {
     last_.store(signature.sequence, std::memory_order_release);
   }
 
+  // Forgets all collectives and begins to count anew. At most one thread at a time with Add.
+  void Clear() {
+    for (Place& place : places_) place.sequence.store(0, std::memory_order_release);
+    last_.store(0, std::memory_order_release);
+  }
+
   // Returns the number of the last collective; 0 before the first.
   uint64_t last() const { return last_.load(std::memory_order_acquire); }
 
@@ -47,6 +53,16 @@ class RecentCollectives {
     OpSignature signature;
     std::memcpy(static_cast<void*>(&signature), words.data(), sizeof(signature));
     return signature;
+  }
+
+  // Forgets, in a copy, the collectives whose places changed while the copy was made: `before` and
+  // `after` are copies of the same object from before and after.
+  void DropTorn(const RecentCollectives& before, const RecentCollectives& after) {
+    for (size_t i = 0; i < kKept; ++i) {
+      const uint64_t sequence = before.places_[i].sequence.load(std::memory_order_relaxed);
+      const bool torn = sequence != after.places_[i].sequence.load(std::memory_order_relaxed);
+      places_[i].sequence.store(torn ? 0 : sequence, std::memory_order_relaxed);
+    }
   }
 
  private:

@@ -1,4 +1,4 @@
-#include "watch/signature.h"
+#include "observe/signature.h"
 
 #include <fmt/format.h>
 

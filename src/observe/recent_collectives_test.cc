@@ -1,4 +1,4 @@
-#include "watch/recent_collectives.h"
+#include "observe/recent_collectives.h"
 
 #include <gtest/gtest.h>
 

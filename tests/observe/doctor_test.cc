@@ -1,0 +1,264 @@
+// Jobs of four ranks, each held up in another way: `tutti doctor` finds the class and the rank.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "conformance/processes.h"
+#include "observe/reader.h"
+
+namespace tutti::testing {
+namespace {
+
+constexpr int kRanks = 4;
+constexpr int kCulprit = 2;
+constexpr int kInHandler = kFirstFreeMark;
+constexpr int kOthersMayCome = kFirstFreeMark + 1;
+constexpr int kReturned = kFirstFreeMark + 2;
+
+// The board for the handler of a signal.
+Board* handler_board = nullptr;
+
+ncclResult_t AllReduce(ncclComm_t comm, size_t count = 2) {
+  std::vector<float> data(count);
+  return ncclAllReduce(data.data(), data.data(), count, ncclFloat32, ncclSum, comm, nullptr);
+}
+
+// A way to hold a job up, from the first three collectives on.
+struct Case {
+  const char* name;
+  const char* finding;
+  std::vector<int> culprits;
+  // The part of a rank. What blocks stays blocked until the processes are killed.
+  std::function<void(int rank, ncclComm_t comm, Board& board)> run;
+  // How many ranks wait, or have failed, before the doctor is asked.
+  int held_up = kRanks - 1;
+  // The part of the test before the doctor is asked.
+  std::function<void(RankProcesses& ranks)> act = [](RankProcesses&) {};
+  int held_up_after = 0;  // as held_up, after act
+};
+
+void WaitForEver() {
+  for (;;) pause();
+}
+
+// Runs all ranks but the culprit in `call`.
+std::function<void(int, ncclComm_t, Board&)> WithoutCulprit(std::function<void(ncclComm_t)> call) {
+  return [call](int rank, ncclComm_t comm, Board&) {
+    if (rank != kCulprit) call(comm);
+  };
+}
+
+void RunSplit(ncclComm_t comm) {
+  ncclComm_t child = nullptr;
+  ncclCommSplit(comm, 0, 0, &child, nullptr);
+}
+
+void ReceiveFromCulprit(int rank, ncclComm_t comm, Board&) {
+  float value = 0;
+  if (rank == 0) ncclRecv(&value, 1, ncclFloat32, kCulprit, comm, nullptr);
+}
+
+// The culprit enters alone, and its thread is caught in a handler behind its own data. The others
+// leave this collective and wait in the next.
+void StayInside(int rank, ncclComm_t comm, Board& board) {
+  if (rank == kCulprit) {
+    handler_board = &board;
+    struct sigaction action = {};
+    action.sa_handler = [](int) {
+      handler_board->Set(kInHandler, 1);
+      WaitForEver();
+    };
+    sigaction(SIGUSR2, &action, nullptr);
+  } else if (!board.Await(kOthersMayCome, 1)) {
+    return;
+  }
+  AllReduce(comm);
+  AllReduce(comm);
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases = {
+      {"Healthy", "nothing-wrong", {}, [](int, ncclComm_t, Board&) {}, 0},
+      {"NeverEntered", "never-entered", {kCulprit}, WithoutCulprit([](ncclComm_t comm) {
+         AllReduce(comm);
+       })},
+      {"NotInSplit", "never-entered", {kCulprit}, WithoutCulprit(RunSplit)},
+      {"NotSending", "never-entered", {kCulprit}, ReceiveFromCulprit, 1},
+  };
+  // Two ranks find the mismatch, and the others come when the communicator has stopped.
+  Case other_count = {
+      "OtherCount", "other-signature", {kCulprit}, [](int rank, ncclComm_t comm, Board& board) {
+        AllReduce(comm, rank == kCulprit ? 3 : 2);
+        board.Add(kReturned, 1);
+      }};
+  other_count.held_up = kRanks;
+  other_count.act = [](RankProcesses& ranks) {
+    ASSERT_TRUE(ranks.board().Await(kReturned, kRanks));
+  };
+  cases.push_back(other_count);
+  Case stopped = {
+      "Stopped", "stopped", {kCulprit}, WithoutCulprit([](ncclComm_t comm) { AllReduce(comm); })};
+  stopped.act = [](RankProcesses& ranks) { ranks.Signal(kCulprit, SIGSTOP); };
+  cases.push_back(stopped);
+  Case dead = {
+      "Dead", "dead", {kCulprit}, WithoutCulprit([](ncclComm_t comm) { AllReduce(comm); })};
+  dead.act = [](RankProcesses& ranks) {
+    ranks.Signal(kCulprit, SIGKILL);
+    ranks.AwaitEnd(kCulprit);
+  };
+  cases.push_back(dead);
+  Case all_dead = {"AllDead", "dead", {0, 1, 2, 3}, [](int, ncclComm_t, Board&) {}, 0};
+  all_dead.act = [](RankProcesses& ranks) {
+    for (int rank = 0; rank < kRanks; ++rank) ranks.Signal(rank, SIGKILL);
+    for (int rank = 0; rank < kRanks; ++rank) ranks.AwaitEnd(rank);
+  };
+  cases.push_back(all_dead);
+  Case inside = {"NotLeft", "not-left", {kCulprit}, StayInside, 1};
+  inside.act = [](RankProcesses& ranks) {
+    ranks.Signal(kCulprit, SIGUSR2);
+    ASSERT_TRUE(ranks.board().Await(kInHandler, 1));
+    ranks.board().Set(kOthersMayCome, 1);
+  };
+  inside.held_up_after = kRanks;
+  cases.push_back(inside);
+  return cases;
+}
+
+// A folder of boards for the life of this object, also for programs that are started.
+class BoardFolder {
+ public:
+  BoardFolder() {
+    path_ = ::testing::TempDir() + "boards.XXXXXX";
+    if (mkdtemp(path_.data()) == nullptr) std::abort();
+    environment_.emplace(Environment::Settings{{"TUTTI_OBSERVE_DIR", path_}});
+  }
+  ~BoardFolder() {
+    environment_.reset();
+    std::filesystem::remove_all(path_);
+  }
+  BoardFolder(const BoardFolder&) = delete;
+  BoardFolder& operator=(const BoardFolder&) = delete;
+
+  // Waits until so many ranks wait for others or have failed, as their boards say.
+  [[nodiscard]] bool AwaitHeldUp(int count) const {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (std::chrono::steady_clock::now() < until) {
+      if (HeldUp() >= count) return true;
+      std::this_thread::yield();
+    }
+    return false;
+  }
+
+ private:
+  int HeldUp() const {
+    int held_up = 0;
+    for (const observe::ProcessSnapshot& process : observe::ReadBoards({path_}).processes)
+      for (const observe::CommunicatorSnapshot& one : process.board.communicators)
+        held_up += one.wait || !one.step.empty() || one.phase != observe::Phase::kInOperation;
+    return held_up;
+  }
+
+  std::string path_;
+  std::optional<Environment> environment_;
+};
+
+struct Outcome {
+  int status = -1;
+  std::string output;
+};
+
+Outcome RunTutti(const std::string& arguments) {
+  Outcome outcome;
+  FILE* const pipe = popen((TUTTI_PROGRAM " " + arguments + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> bytes;
+  while (const size_t got = fread(bytes.data(), 1, bytes.size(), pipe))
+    outcome.output.append(bytes.data(), got);
+  const int status = pclose(pipe);
+  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+class DoctorTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(DoctorTest, FindsTheClassAndTheRank) {
+  const Case& test = GetParam();
+  const BoardFolder boards;
+  RankProcesses ranks(kRanks, [&](int rank, Board& board) {
+    ncclComm_t comm = Join(rank, kRanks, board);
+    for (int i = 0; i < 3; ++i) EXPECT_NCCL(AllReduce(comm));
+    board.Meet(kFirstFreeMark, kRanks + 1);
+    test.run(rank, comm, board);
+    WaitForEver();
+  });
+  ranks.board().Meet(kFirstFreeMark, kRanks + 1);
+  ASSERT_TRUE(boards.AwaitHeldUp(test.held_up));
+  test.act(ranks);
+  ASSERT_TRUE(boards.AwaitHeldUp(test.held_up_after));
+  const std::string pid = std::to_string(ranks.pid(0));
+  const Outcome outcome = RunTutti("doctor --json --patience 0.5 " + pid);
+  const bool healthy = test.culprits.empty();
+  ASSERT_EQ(outcome.status, healthy ? 0 : 1) << outcome.output;
+  const nlohmann::json json = nlohmann::json::parse(outcome.output);
+  const nlohmann::json& found = json.at("jobs").at(0).at("communicators").at(0);
+  EXPECT_EQ(found.at("finding"), test.finding) << outcome.output;
+  EXPECT_EQ(found.at("culprits"), test.culprits) << outcome.output;
+  for (const int culprit : test.culprits)
+    EXPECT_THAT(found.at("sentence").get<std::string>(),
+                ::testing::HasSubstr("pid " + std::to_string(ranks.pid(culprit))));
+  for (const char* const command :
+       {"ps", "ps --json", "stat --interval 0.01 ", "doctor --patience 0.5 "}) {
+    const bool takes_job = std::string(command).ends_with(' ');
+    const Outcome shown = RunTutti(command + (takes_job ? pid : ""));
+    EXPECT_EQ(shown.status, command[0] == 'd' && !healthy ? 1 : 0) << shown.output;
+    EXPECT_THAT(shown.output, ::testing::HasSubstr(pid));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, DoctorTest, ::testing::ValuesIn(Cases()),
+                         [](const auto& one) { return std::string(one.param.name); });
+
+TEST(DoctorOfMakingTest, NamesTheRankThatDoesNotCome) {
+  const BoardFolder boards;
+  RankProcesses ranks(kRanks, [&](int rank, Board& board) {
+    const ncclUniqueId id = SharedId(rank, board);
+    ncclComm_t comm = nullptr;
+    if (rank != kCulprit) ncclCommInitRank(&comm, kRanks, id, rank);
+    WaitForEver();
+  });
+  ASSERT_TRUE(boards.AwaitHeldUp(kRanks - 1));
+  const Outcome outcome = RunTutti("doctor --json --patience 0.5 " + std::to_string(ranks.pid(0)));
+  ASSERT_EQ(outcome.status, 1) << outcome.output;
+  const nlohmann::json json = nlohmann::json::parse(outcome.output);
+  const nlohmann::json& found = json.at("jobs").at(0).at("communicators").at(0);
+  EXPECT_EQ(found.at("finding"), "never-entered");
+  EXPECT_EQ(found.at("culprits"), std::vector<int>{kCulprit});
+}
+
+TEST(DoctorOfNothingTest, SaysSo) {
+  const BoardFolder boards;
+  const Outcome all = RunTutti("doctor");
+  EXPECT_EQ(all.status, 0);
+  EXPECT_THAT(all.output, ::testing::HasSubstr("no job of this user runs"));
+  EXPECT_EQ(RunTutti("doctor 1").status, 2);
+  EXPECT_EQ(RunTutti("stat 1").status, 2);
+}
+
+}  // namespace
+}  // namespace tutti::testing
