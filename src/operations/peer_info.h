@@ -52,7 +52,7 @@ struct PeerInfo {
 
 // The number must change when ranks of two builds could not work together, for example because
 // their planners choose differently.
-inline constexpr uint32_t kPeerProtocol = 11;
+inline constexpr uint32_t kPeerProtocol = 12;
 
 // Returns this rank's record without the transports' additions.
 PeerInfo DescribeSelf(const Settings& settings);

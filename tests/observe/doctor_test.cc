@@ -15,6 +15,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -51,6 +52,9 @@ struct Case {
   // The part of the test before the doctor is asked.
   std::function<void(RankProcesses& ranks)> act = [](RankProcesses&) {};
   int held_up_after = 0;  // as held_up, after act
+
+  // For the names of tests.
+  friend void PrintTo(const Case& tested, std::ostream* out) { *out << tested.name; }
 };
 
 void WaitForEver() {
