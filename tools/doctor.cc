@@ -100,7 +100,7 @@ void Print(const CommunicatorView& view, const Verdict& verdict) {
   fmt::print("  {}, {} ranks: {}\n    {}\n", observe::TitleOf(view.name, view.id), view.num_ranks,
              observe::Name(verdict.finding), verdict.sentence);
   if (const std::string_view remedy = RemedyFor(verdict.finding); !remedy.empty())
-    fmt::print("    {}\n", remedy);
+    fmt::print("    to do: {}\n", remedy);
   if (!verdict.IsTrouble()) return;
   for (const RankView& one : view.ranks) {
     const bool culprit = std::ranges::find(verdict.culprits, one.rank) != verdict.culprits.end();
@@ -109,24 +109,27 @@ void Print(const CommunicatorView& view, const Verdict& verdict) {
   }
 }
 
-// Returns whether a communicator of the job is in trouble.
+// Returns whether a communicator of the job is in trouble. Prints the communicators in trouble
+// first.
 bool Examine(const JobView& job, const Jobs& earlier, const DoctorOptions& options,
              nlohmann::json& all) {
   const auto patience_ns = static_cast<int64_t>(options.patience_s * 1e9);
+  std::vector<std::pair<const CommunicatorView*, Verdict>> judged;
+  for (const CommunicatorView& view : job.communicators)
+    judged.emplace_back(&view,
+                        observe::Judge(FindCommunicator(earlier, view.id), view, patience_ns));
+  std::ranges::stable_partition(judged, [](const auto& one) { return one.second.IsTrouble(); });
   nlohmann::json json = {{"job", job.name}, {"alive", job.alive}};
   json["communicators"] = nlohmann::json::array();
   if (!options.json) fmt::print("{}\n", TitleOf(job));
-  bool trouble = false;
-  for (const CommunicatorView& view : job.communicators) {
-    const Verdict verdict = observe::Judge(FindCommunicator(earlier, view.id), view, patience_ns);
-    trouble |= verdict.IsTrouble();
+  for (const auto& [view, verdict] : judged) {
     if (options.json)
-      json["communicators"].push_back(ToJson(view, verdict));
+      json["communicators"].push_back(ToJson(*view, verdict));
     else
-      Print(view, verdict);
+      Print(*view, verdict);
   }
   all["jobs"].push_back(std::move(json));
-  return trouble;
+  return !judged.empty() && judged.front().second.IsTrouble();
 }
 
 int DoctorMain(const DoctorOptions& options) {

@@ -26,6 +26,7 @@ Subcommand AddKey(CLI::App& program);
 Subcommand AddPs(CLI::App& program);
 Subcommand AddStat(CLI::App& program);
 Subcommand AddDoctor(CLI::App& program);
+Subcommand AddFlightRecorder(CLI::App& program);
 
 // `command` is the program to start, with its arguments; see TakeCommand.
 Subcommand AddRun(CLI::App& program, const std::vector<std::string>& command);

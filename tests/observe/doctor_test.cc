@@ -159,6 +159,8 @@ class BoardFolder {
   BoardFolder(const BoardFolder&) = delete;
   BoardFolder& operator=(const BoardFolder&) = delete;
 
+  const std::string& path() const { return path_; }
+
   // Waits until so many ranks wait for others or have failed, as their boards say.
   [[nodiscard]] bool AwaitHeldUp(int count) const {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
@@ -187,9 +189,9 @@ struct Outcome {
   std::string output;
 };
 
-Outcome RunTutti(const std::string& arguments) {
+Outcome RunCommand(const std::string& command) {
   Outcome outcome;
-  FILE* const pipe = popen((TUTTI_PROGRAM " " + arguments + " 2>&1").c_str(), "r");
+  FILE* const pipe = popen((command + " 2>&1").c_str(), "r");
   if (pipe == nullptr) return outcome;
   std::array<char, 4096> bytes;
   while (const size_t got = fread(bytes.data(), 1, bytes.size(), pipe))
@@ -198,6 +200,8 @@ Outcome RunTutti(const std::string& arguments) {
   outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return outcome;
 }
+
+Outcome RunTutti(const std::string& arguments) { return RunCommand(TUTTI_PROGRAM " " + arguments); }
 
 class DoctorTest : public ::testing::TestWithParam<Case> {};
 
@@ -253,6 +257,43 @@ TEST(DoctorOfMakingTest, NamesTheRankThatDoesNotCome) {
   const nlohmann::json& found = json.at("jobs").at(0).at("communicators").at(0);
   EXPECT_EQ(found.at("finding"), "never-entered");
   EXPECT_EQ(found.at("culprits"), std::vector<int>{kCulprit});
+}
+
+// Python reads the files, and PyTorch's own tool names the rank that the collective misses.
+TEST(FlightRecorderTest, WritesFilesForPyTorch) {
+  const BoardFolder boards;
+  RankProcesses ranks(kRanks, [&](int rank, Board& board) {
+    ncclComm_t comm = Join(rank, kRanks, board);
+    for (int i = 0; i < 3; ++i) EXPECT_NCCL(AllReduce(comm));
+    board.Meet(kFirstFreeMark, kRanks + 1);
+    if (rank != kCulprit) AllReduce(comm);
+    WaitForEver();
+  });
+  ranks.board().Meet(kFirstFreeMark, kRanks + 1);
+  ASSERT_TRUE(boards.AwaitHeldUp(kRanks - 1));
+  const std::string folder = boards.path() + "/flight";
+  const Outcome wrote = RunTutti("flight-recorder " + std::to_string(ranks.pid(0)) + " " + folder);
+  ASSERT_EQ(wrote.status, 0) << wrote.output;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const Outcome read = RunCommand(
+        "python3 -c 'import json, pickle, sys; print(json.dumps(pickle.load(open(sys.argv[1], "
+        "\"rb\"))))' " +
+        folder + "/comm_lib_trace_rank_" + std::to_string(rank));
+    ASSERT_EQ(read.status, 0) << read.output;
+    const nlohmann::json file = nlohmann::json::parse(read.output);
+    ASSERT_EQ(file.at("entries").size(), rank == kCulprit ? 3 : 4);
+    const nlohmann::json& last = file.at("entries").back();
+    EXPECT_EQ(last.at("profiling_name"), "nccl:all_reduce");
+    EXPECT_EQ(last.at("input_sizes"), nlohmann::json::parse("[[2]]"));
+    EXPECT_EQ(last.at("state"), rank == kCulprit ? "completed" : "started");
+    EXPECT_EQ(file.at("pg_config").front().at("ranks"), "[0,1,2,3]");
+  }
+  if (!std::filesystem::exists(NEW_TORCH))
+    GTEST_SKIP() << "PyTorch's tool is not there: scripts/setup test";
+  const Outcome traced = RunCommand(
+      "PYTHONPATH=" NEW_TORCH " python3 -m torch.distributed.flight_recorder.fr_trace " + folder);
+  EXPECT_EQ(traced.status, 0);
+  EXPECT_THAT(traced.output, ::testing::HasSubstr("missing ranks: {" + std::to_string(kCulprit)));
 }
 
 TEST(DoctorOfNothingTest, SaysSo) {
