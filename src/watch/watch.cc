@@ -76,7 +76,8 @@ void Watch::Stop(const Status& reason, bool tell) {
     }
     record_->state.Store({.since_ns = NowNs(),
                           .phase = observe::Phase::kStopped,
-                          .reason = observe::ToShortText<500>(reason_.message())});
+                          .code = static_cast<int32_t>(reason_.code()),
+                          .reason = observe::ToShortText<496>(reason_.message())});
     stop_.store(true, std::memory_order_release);
     changed_.NotifyAll();
     hook = stop_hook_;
