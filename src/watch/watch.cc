@@ -222,7 +222,17 @@ void Watch::OnControl(int from, std::span<const std::byte> payload) {
       return OnCallGivenUp(body);
     case Message::kHung:
       return OnHung(body);
+    case Message::kLetter:
+      if (options_.board != nullptr) options_.board->OnLetter(*this, from, body);
+      return;
   }
+}
+
+// Body: the letter.
+void Watch::SendLetter(int rank, std::span<const std::byte> letter) const {
+  Bytes message = StartMessage(Message::kLetter);
+  message.insert(message.end(), letter.begin(), letter.end());
+  bootstrap_.SendControl(rank, message);
 }
 
 void Watch::OnPeerLeft(int rank) {
