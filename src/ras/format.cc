@@ -65,7 +65,8 @@ void WriteCommunicator(const Report& report, uint64_t id, const CommunicatorStat
                  "    {{\n      \"hash\": \"0x{:x}\",\n      \"secondary_hash\": \"0x0:0x0\",\n"
                  "      \"size\": {},\n      \"ranks_count\": {},\n"
                  "      \"missing_ranks_count\": {},\n      \"ranks\": [\n",
-                 id, state.num_ranks, state.ranks.size(), missing.size());
+                 id, state.num_ranks, state.ranks.size(),
+                 static_cast<size_t>(state.num_ranks) - state.ranks.size());
   bool first = true;
   for (const auto& [rank, one] : state.ranks) {
     fmt::format_to(out, "{}", first ? "" : ",\n");

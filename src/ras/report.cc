@@ -165,7 +165,7 @@ std::optional<Bytes> Encode(const Report& report) {
       WriteProcess(name == state.names.end() ? ProcessName() : name->second, writer);
     }
   }
-  if (writer.size() > kMostWireBytes) return {};
+  if (writer.size() > kMostWireBytes || report.communicators.size() > kMostCommunicators) return {};
   return std::move(writer).Take();
 }
 
@@ -178,7 +178,7 @@ std::optional<Report> Decode(std::span<const std::byte> bytes) {
   for (uint32_t left = reader.U32(); left > 0 && !reader.failed(); --left) {
     const uint64_t id = reader.U64();
     std::optional<CommunicatorState> state = ReadCommunicator(reader);
-    if (!state) return {};
+    if (!state || report.communicators.size() == kMostCommunicators) return {};
     report.communicators[id] = *std::move(state);
   }
   if (reader.failed() || !reader.AtEnd()) return {};

@@ -60,7 +60,8 @@ struct Report {
 
   // Returns the missing ranks in order, the first kMostMissing of them.
   std::vector<MissingRank> MissingOf(const CommunicatorState& one) const;
-  static constexpr size_t kMostMissing = 65536;
+  // A report of another process may claim any number of ranks.
+  static constexpr size_t kMostMissing = 1024;
 };
 
 // Returns the part of the machine: the living jobs of the processes that serve this RAS address.
@@ -69,10 +70,12 @@ Report ReportOf(observe::Reading reading, std::string_view ras_address);
 // Adds what another process has told. A rank that is known already stays as it is.
 void Merge(const Report& told, Report& into);
 
-// Returns the wire form, without the names of ranks that are alive; nothing above kMostWireBytes.
+// Returns the wire form, without the names of missing ranks that are alive; nothing for a report
+// that is too large for a letter.
 std::optional<Bytes> Encode(const Report& report);
 inline constexpr size_t kMostWireBytes = 4 << 20;
-// Returns nothing where the bytes are no report.
+// Returns nothing where the bytes are no report, or name more than kMostCommunicators.
+inline constexpr size_t kMostCommunicators = 1024;
 std::optional<Report> Decode(std::span<const std::byte> bytes);
 
 }  // namespace tutti::ras

@@ -74,6 +74,7 @@ class RasServerTest : public ::testing::Test {
   }
 
   void StartServer() {
+    record_ = observe::OwnedRecord();
     board_ = observe::Board::Create(settings_);
     observe::Identity identity;
     identity.id = 1;
