@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <ostream>
@@ -135,7 +136,6 @@ std::vector<Case> Cases() {
   cases.push_back(inside);
   return cases;
 }
-
 
 Outcome RunTutti(const std::string& arguments) { return RunCommand(TUTTI_PROGRAM " " + arguments); }
 
