@@ -113,6 +113,9 @@ def _of_library(library):
     program = _program_of(folder)
     if program:
         contents["bin/tutti"] = program
+        client = os.path.join(os.path.dirname(program), "ncclras")
+        if os.path.isfile(client):
+            contents["bin/ncclras"] = client
     else:
         print("build: no tutti program was built; the package will look for one on PATH")
     return contents

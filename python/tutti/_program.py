@@ -44,6 +44,14 @@ def require() -> str:
     return path
 
 
+def ncclras() -> NoReturn:
+    """The command `ncclras`, by the program of this name beside the `tutti` program."""
+    try:
+        os.execv(os.path.join(os.path.dirname(require()), "ncclras"), ["ncclras", *sys.argv[1:]])
+    except OSError as error:
+        sys.exit(f"ncclras: {error}")
+
+
 def main() -> NoReturn:
     """The command `tutti`, and `python -m tutti`."""
     if len(sys.argv) > 1 and sys.argv[1] in OWN:

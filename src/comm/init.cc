@@ -23,6 +23,7 @@ Communicator::Communicator(Process& process, const Settings& settings, std::stri
   identity.cuda_device = cuda_device;
   identity.name = observe::ToShortText<64>(name_);
   record_ = process.board().Claim(identity);
+  process.StartRas(settings);
 }
 
 Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const Settings& settings,

@@ -48,6 +48,10 @@ Result<std::unique_ptr<Process>> Process::Create(const Settings& settings) {
   return process;
 }
 
+void Process::StartRas(const Settings& settings) {
+  std::call_once(ras_started_, [&] { ras_ = ras::Server::Create(settings, *board_, waits_); });
+}
+
 void Process::DescribeMemory(PeerInfo& info) const {
   const std::string& name = fd_server_->name();
   std::memcpy(info.fd_server, name.data(), std::min(name.size(), sizeof(info.fd_server) - 1));

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "observe/picture_signal.h"
 #include "operations/peer_info.h"
 #include "proxy/proxy.h"
+#include "ras/server.h"
 #include "sys/event_loop.h"
 #include "sys/fd_server.h"
 #include "topology/detect.h"
@@ -49,6 +51,9 @@ class Process {
   WindowDirectory& windows() { return windows_; }
   WaitBoard& waits() { return waits_; }
   observe::Board& board() { return *board_; }
+  // Begins to answer clients of RAS, at the first call. Called with the first communicator, because
+  // a process without communicators cannot ask other hosts.
+  void StartRas(const Settings& settings);
 
   // Fills in the fields by which peers reach this process's memory.
   void DescribeMemory(PeerInfo& info) const;
@@ -91,6 +96,8 @@ class Process {
   std::unique_ptr<HostMemory> memory_;
   WindowDirectory windows_;
   WaitBoard waits_;
+  std::once_flag ras_started_;
+  std::unique_ptr<ras::Server> ras_;
 
   std::atomic<bool> machine_dumped_ = false;
 

@@ -135,6 +135,7 @@ Status Board::MakeFile(const Settings& settings) {
   header->host = ToShortText<64>(HostName());
   header->boot = ToShortText<40>(BootId());
   header->program = ToShortText<64>(program_invocation_short_name);
+  if (settings.ras_enable) header->ras_address = ToShortText<64>(settings.ras_addr);
   uint64_t magic = 0;
   std::memcpy(&magic, BoardHeader::kMagic.data(), sizeof(magic));
   header->magic.store(magic, std::memory_order_release);
@@ -207,6 +208,8 @@ CommunicatorRecord* Board::TakePlace() {
   record->operations.collectives.Clear();
   record->operations.under_way.store(OperationRecord::kNothing, std::memory_order_relaxed);
   record->operations.messages_begun.store(0, std::memory_order_relaxed);
+  for (std::atomic<uint64_t>& begun : record->operations.begun)
+    begun.store(0, std::memory_order_relaxed);
   record->step.Clear();
   record->awaited.Clear();
   record->names.Clear();
@@ -238,6 +241,14 @@ void Board::GiveBack(CommunicatorRecord* record, bool in_file) {
     taken_.reset(static_cast<size_t>(record - place(0)));
   else if (memory_ != nullptr)
     header()->num_hidden.fetch_sub(1, std::memory_order_relaxed);
+}
+
+std::vector<CommunicatorSnapshot> Board::Communicators() {
+  std::vector<CommunicatorSnapshot> all;
+  const MutexLock lock(mutex_);
+  for (const CommunicatorRecord* const record : records_)
+    if (auto snapshot = Decode(*record)) all.push_back(*std::move(snapshot));
+  return all;
 }
 
 void Board::LogPicture(std::string_view why) {

@@ -33,6 +33,7 @@
 #include "config/settings.h"
 #include "observe/folder.h"
 #include "observe/record.h"
+#include "observe/snapshot.h"
 
 namespace tutti::observe {
 
@@ -42,7 +43,7 @@ struct BoardHeader {
   static constexpr size_t kBytes = 4096;
   static constexpr std::string_view kMagic = "TUTTIBRD";
   // Must change with every change of the header or of a record.
-  static constexpr uint32_t kVersion = 1;
+  static constexpr uint32_t kVersion = 2;
 
   std::atomic<uint64_t> magic = 0;  // the bytes of kMagic; stored last
   uint32_t version = kVersion;
@@ -53,6 +54,7 @@ struct BoardHeader {
   ShortText<64> host = {};
   ShortText<40> boot = {};
   ShortText<64> program = {};
+  ShortText<64> ras_address = {};  // NCCL_RAS_ADDR (docs/ras.md); empty: RAS does not show this
 };
 static_assert(sizeof(BoardHeader) <= BoardHeader::kBytes);
 
@@ -95,6 +97,8 @@ class Board {
   OwnedRecord Claim(const Identity& identity);
   // Removes the file. The records stay where they are.
   void RemoveFile();
+  // Returns all communicators of this process, those without a place too.
+  std::vector<CommunicatorSnapshot> Communicators();
   // Writes the picture of all communicators to the log, unless that was done a moment ago.
   void LogPicture(std::string_view why);
 

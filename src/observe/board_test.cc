@@ -109,8 +109,9 @@ TEST_F(BoardTest, APlaceIsUsedAgainWithoutAnythingOfItsFormerUser) {
     const OwnedRecord record = board->Claim(IdentityOf(7, 1, 4));
     record->operations.collectives.Add(AllReduceOf(1, 1));
     record->operations.messages_begun = 3;
+    record->operations.begun[0] = 4;
     record->state.Store(
-        {.since_ns = 5, .phase = Phase::kStopped, .reason = ToShortText<500>("why")});
+        {.since_ns = 5, .phase = Phase::kStopped, .reason = ToShortText<496>("why")});
     record->step.Store({.since_ns = 6, .what = ToShortText<88>("in ncclCommSplit")});
     record->awaited.Store({.since_ns = 8, .num_ranks = 1});
   }
@@ -120,6 +121,7 @@ TEST_F(BoardTest, APlaceIsUsedAgainWithoutAnythingOfItsFormerUser) {
   EXPECT_EQ(all[0].id, 8u);
   EXPECT_EQ(all[0].begun, 0u);
   EXPECT_EQ(all[0].messages_begun, 0u);
+  EXPECT_EQ(all[0].begun_of[0], 0u);
   EXPECT_EQ(all[0].phase, Phase::kBeingMade);
   EXPECT_EQ(all[0].step + all[0].reason, "");
   EXPECT_FALSE(all[0].wait);
@@ -279,7 +281,7 @@ TEST_F(BoardTest, AReaderOfTheFileSeesNoHalfOfAValue) {
       // All letters of a reason are alike, and the time says which.
       const std::string reason(400, static_cast<char>('a' + i % 26));
       record->state.Store(
-          {.since_ns = i, .phase = Phase::kStopped, .reason = ToShortText<500>(reason)});
+          {.since_ns = i, .phase = Phase::kStopped, .reason = ToShortText<496>(reason)});
     }
   });
   size_t seen = 0;

@@ -84,6 +84,7 @@ Result<BoardContent> ReadBoard(int fd) {
   BoardContent content = {.host = Printable(TextOf(header->host)),
                           .boot = Printable(TextOf(header->boot)),
                           .program = Printable(TextOf(header->program)),
+                          .ras_address = Printable(TextOf(header->ras_address)),
                           .num_hidden = header->num_hidden.load(std::memory_order_relaxed),
                           .communicators = {}};
   PlaceReader places;

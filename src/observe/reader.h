@@ -19,6 +19,7 @@ struct BoardContent {
   std::string host;
   std::string boot;
   std::string program;
+  std::string ras_address;  // empty: RAS does not show the process
   uint64_t num_hidden = 0;  // further communicators without a place
   std::vector<CommunicatorSnapshot> communicators;
 };

@@ -46,6 +46,9 @@ struct alignas(64) OperationRecord {
   RecentCollectives collectives;
   std::atomic<uint64_t> under_way = kNothing;
   std::atomic<uint64_t> messages_begun = 0;
+  // The collectives begun, by kind. The kinds that programs call most share the line of the words
+  // above.
+  std::array<std::atomic<uint64_t>, kNumCollectives> begun = {};
 };
 
 // Names the communicator and the rank.
@@ -65,7 +68,8 @@ inline constexpr int32_t kNumPhases = 4;
 struct State {
   int64_t since_ns = 0;  // monotonic time of the host, as all times of a record
   Phase phase = Phase::kBeingMade;
-  ShortText<500> reason = {};  // of a communicator that was stopped
+  int32_t code = 0;            // Why a communicator was stopped, as Code (base/status.h).
+  ShortText<496> reason = {};  // the same as a sentence
 };
 
 // A call that all ranks make together, or another call with a wait. No text: there is none.

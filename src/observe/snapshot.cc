@@ -26,6 +26,8 @@ bool IsSane(const OpSignature& signature) {
 void DecodeOperations(const OperationRecord& record, CommunicatorSnapshot& out) {
   const uint64_t under_way = record.under_way.load(std::memory_order_relaxed);
   out.begun = record.collectives.last();
+  for (size_t i = 0; i < out.begun_of.size(); ++i)
+    out.begun_of[i] = record.begun[i].load(std::memory_order_relaxed);
   out.in_collective = under_way == OperationRecord::kCollective && out.begun > 0;
   out.messages_begun = record.messages_begun.load(std::memory_order_relaxed);
   if (under_way != OperationRecord::kCollective)
@@ -95,7 +97,10 @@ std::optional<CommunicatorSnapshot> Decode(const CommunicatorRecord& record) {
     out.phase_since_ns = state->since_ns;
     const auto phase = static_cast<int32_t>(state->phase);
     if (phase > 0 && phase < kNumPhases) out.phase = state->phase;
-    if (out.phase == Phase::kStopped) out.reason = Printable(TextOf(state->reason));
+    if (out.phase == Phase::kStopped) {
+      out.code = state->code;
+      out.reason = Printable(TextOf(state->reason));
+    }
   }
   DecodeOperations(record.operations, out);
   if (const std::optional<StepRecord> step = record.step.Load()) {

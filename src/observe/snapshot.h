@@ -3,6 +3,7 @@
 // What a record (record.h) says, as plain values. Decode takes records of any content: every field
 // is checked, and a field that makes no sense is left out. Pure functions; any thread.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -39,10 +40,12 @@ struct CommunicatorSnapshot {
 
   Phase phase = Phase::kBeingMade;
   int64_t phase_since_ns = 0;
+  int code = 0;  // of the reason, as Code (base/status.h); 0 unless the communicator has stopped
   std::string reason;
 
-  uint64_t begun = 0;          // collectives
-  bool in_collective = false;  // the last of them
+  uint64_t begun = 0;                                   // collectives
+  std::array<uint64_t, kNumCollectives> begun_of = {};  // the same by kind
+  bool in_collective = false;                           // the last of them
   uint64_t messages_begun = 0;
   uint64_t messages_under_way = 0;
   std::vector<OpSignature> recent;  // the last collectives, as far as known, in order

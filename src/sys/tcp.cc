@@ -104,12 +104,12 @@ int TryListen(int fd, const SocketAddress& address) {
   return 0;
 }
 
-Result<UniqueFd> ListenAt(const SocketAddress& address, int& error) {
+Result<UniqueFd> ListenAt(const SocketAddress& address, int& error, int option = SO_REUSEADDR) {
   TUTTI_ASSIGN(UniqueFd fd, NewSocket(address));
   // A port given by the user may still be in TIME_WAIT from the job before. A port of a range must
   // be free altogether, but SO_REUSEADDR admits no second listener, and so suits both cases.
   const int one = 1;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  setsockopt(fd.get(), SOL_SOCKET, option, &one, sizeof(one));
   error = TryListen(fd.get(), address);
   return fd;
 }
@@ -237,6 +237,14 @@ Result<UniqueFd> Listen(SocketAddress& address, PortRange range, int* error_out)
                        range.low, range.high, address.HostText());
   }
   return ErrnoError(error, fmt::format("listening at {} failed", address.ToString()));
+}
+
+Result<UniqueFd> ListenShared(const SocketAddress& address) {
+  int error = 0;
+  TUTTI_ASSIGN(UniqueFd fd, ListenAt(address, error, SO_REUSEPORT));
+  if (error != 0)
+    return ErrnoError(error, fmt::format("listening at {} failed", address.ToString()));
+  return fd;
 }
 
 Result<UniqueFd> Accept(int listen_fd, SocketAddress* peer, int* error) {

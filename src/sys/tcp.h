@@ -77,6 +77,10 @@ inline constexpr int kAbortCheckMs = 50;
 // is. `address` tells the port on return. `error` (when given) tells the errno of a failure.
 Result<UniqueFd> Listen(SocketAddress& address, PortRange range = {}, int* error = nullptr);
 
+// Listens at an address and port at which other processes of this user may listen, too: the kernel
+// gives each of them a share of the connections.
+Result<UniqueFd> ListenShared(const SocketAddress& address);
+
 // Accepts a waiting connection. Returns an invalid descriptor when none waits; fails with the errno
 // in `error` (when given) when the process is short of something. Raises no limit, because the
 // connection may not be a rank's.

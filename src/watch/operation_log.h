@@ -54,6 +54,8 @@ class OperationLog {
     signature.sequence = record_.collectives.last() + 1;
     if (HasCountsByPair(signature.collective)) KeepParts(signature.sequence, parts);
     record_.under_way.store(observe::OperationRecord::kCollective, std::memory_order_relaxed);
+    std::atomic<uint64_t>& begun = record_.begun[static_cast<size_t>(signature.collective)];
+    begun.store(begun.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     record_.collectives.Add(signature);
   }
   // Numbers the messages, which belong to the same group, and keeps them. REQUIRES: `messages`

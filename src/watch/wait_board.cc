@@ -33,4 +33,34 @@ std::string WaitBoard::WaitsBeside(const Watch& asked) const {
   return text;
 }
 
+void WaitBoard::SetLetterHandler(LetterHandler handler) {
+  const MutexLock lock(handler_mutex_);
+  letter_handler_ = std::move(handler);
+}
+
+// Several ranks of a communicator may be in this process. Each of them reaches the others.
+const Watch* WaitBoard::Find(uint64_t communicator) const {
+  for (const Watch* const watch : watches_)
+    if (watch->communicator() == communicator) return watch;
+  return nullptr;
+}
+
+bool WaitBoard::SendLetter(uint64_t communicator, int to, std::span<const std::byte> letter) const {
+  const MutexLock lock(mutex_);
+  const Watch* const watch = Find(communicator);
+  if (watch != nullptr) watch->SendLetter(to, letter);
+  return watch != nullptr;
+}
+
+void WaitBoard::OnLetter(const Watch& watch, int from, std::span<const std::byte> letter) const {
+  const MutexLock lock(handler_mutex_);
+  if (letter_handler_) letter_handler_(watch.communicator(), from, letter);
+}
+
+std::vector<int> WaitBoard::LostRanks(uint64_t communicator) const {
+  const MutexLock lock(mutex_);
+  const Watch* const watch = Find(communicator);
+  return watch != nullptr ? watch->LostRanks() : std::vector<int>();
+}
+
 }  // namespace tutti

@@ -76,7 +76,8 @@ void Watch::Stop(const Status& reason, bool tell) {
     }
     record_->state.Store({.since_ns = NowNs(),
                           .phase = observe::Phase::kStopped,
-                          .reason = observe::ToShortText<500>(reason_.message())});
+                          .code = static_cast<int32_t>(reason_.code()),
+                          .reason = observe::ToShortText<496>(reason_.message())});
     stop_.store(true, std::memory_order_release);
     changed_.NotifyAll();
     hook = stop_hook_;
@@ -221,7 +222,17 @@ void Watch::OnControl(int from, std::span<const std::byte> payload) {
       return OnCallGivenUp(body);
     case Message::kHung:
       return OnHung(body);
+    case Message::kLetter:
+      if (options_.board != nullptr) options_.board->OnLetter(*this, from, body);
+      return;
   }
+}
+
+// Body: the letter.
+void Watch::SendLetter(int rank, std::span<const std::byte> letter) const {
+  Bytes message = StartMessage(Message::kLetter);
+  message.insert(message.end(), letter.begin(), letter.end());
+  bootstrap_.SendControl(rank, message);
 }
 
 void Watch::OnPeerLeft(int rank) {

@@ -153,12 +153,17 @@ class Watch final : public WaitWatcher, public WaitListener {
   // rank, came to its time-out; in order. Any thread.
   std::vector<int> HungRanks() const;
   // Returns whether both watch the same communicator.
-  bool HasSameRanksAs(const Watch& other) const { return bootstrap_.id() == other.bootstrap_.id(); }
+  bool HasSameRanksAs(const Watch& other) const { return communicator() == other.communicator(); }
   // Returns the present wait of this rank, with the name of the communicator; empty where the rank
   // does not wait. Any thread.
   std::string DescribeWait() const;
+  // Returns the number that all ranks share (Bootstrap::id).
+  uint64_t communicator() const { return bootstrap_.id(); }
   // Returns a text such as "communicator tp (0123456789abcdef)".
   const std::string& label() const { return label_; }
+
+  // Sends a letter of the process's WaitBoard to the process of `rank`. Any thread.
+  void SendLetter(int rank, std::span<const std::byte> letter) const;
 
   // ---- What ranks are doing (watch_doing.cc)
 
@@ -247,7 +252,8 @@ class Watch final : public WaitWatcher, public WaitListener {
     kLeaving = 4,
     kBrokenData = 5,
     kCallGivenUp = 6,
-    kHung = 7
+    kHung = 7,
+    kLetter = 8
   };
   // An inquiry of rank `from`.
   struct Asked {

@@ -45,6 +45,24 @@ class WatchRecordTest : public ::testing::Test {
   std::optional<Watch> watch_;
 };
 
+TEST_F(WatchRecordTest, CountsCollectivesByKind) {
+  for (const Collective kind : {Collective::kReduce, Collective::kScatterV, Collective::kReduce}) {
+    OpSignature signature = AllReduceOf(3);
+    signature.collective = kind;
+    const Watch::Operation begun(*watch_, signature, nullptr);
+  }
+  EXPECT_EQ(Seen().begun, 3u);
+  EXPECT_EQ(Seen().begun_of[static_cast<size_t>(Collective::kReduce)], 2u);
+  EXPECT_EQ(Seen().begun_of[static_cast<size_t>(Collective::kScatterV)], 1u);
+  EXPECT_EQ(Seen().begun_of[static_cast<size_t>(Collective::kAllReduce)], 0u);
+}
+
+TEST_F(WatchRecordTest, TellsTheCodeOfTheStop) {
+  watch_->Stop(RemoteError("rank 2 is gone"), /*tell=*/false);
+  EXPECT_EQ(Seen().code, static_cast<int>(Code::kRemoteError));
+  EXPECT_EQ(Seen().reason, "rank 2 is gone");
+}
+
 TEST_F(WatchRecordTest, ShowsOperationsAndTheirWaits) {
   EXPECT_EQ(Seen().phase, Phase::kInOperation);
   OpSignature signature = AllReduceOf(3);

@@ -29,8 +29,9 @@ void ForRanks(std::vector<ncclComm_t>& comms, const Body& body) {
 }
 
 // What one process has open by itself, whatever the number of its ranks: event loops, their
-// reserves and their wake-ups, the root, the descriptor server, the arena.
-constexpr int kOfTheProcess = 12;
+// reserves and their wake-ups, the root, the descriptor server, the arena, and RAS with a loop and
+// a port.
+constexpr int kOfTheProcess = 16;
 
 class DescriptorCountTest : public ::testing::TestWithParam<int> {
  protected:

@@ -3,25 +3,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <ostream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "conformance/processes.h"
-#include "observe/reader.h"
+#include "observe/board_folder.h"
 
 namespace tutti::testing {
 namespace {
@@ -142,63 +135,6 @@ std::vector<Case> Cases() {
   inside.held_up_after = kRanks;
   cases.push_back(inside);
   return cases;
-}
-
-// A folder of boards for the life of this object, also for programs that are started.
-class BoardFolder {
- public:
-  BoardFolder() {
-    path_ = ::testing::TempDir() + "boards.XXXXXX";
-    if (mkdtemp(path_.data()) == nullptr) std::abort();
-    environment_.emplace(Environment::Settings{{"TUTTI_OBSERVE_DIR", path_}});
-  }
-  ~BoardFolder() {
-    environment_.reset();
-    std::filesystem::remove_all(path_);
-  }
-  BoardFolder(const BoardFolder&) = delete;
-  BoardFolder& operator=(const BoardFolder&) = delete;
-
-  const std::string& path() const { return path_; }
-
-  // Waits until so many ranks wait for others or have failed, as their boards say.
-  [[nodiscard]] bool AwaitHeldUp(int count) const {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (std::chrono::steady_clock::now() < until) {
-      if (HeldUp() >= count) return true;
-      std::this_thread::yield();
-    }
-    return false;
-  }
-
- private:
-  int HeldUp() const {
-    int held_up = 0;
-    for (const observe::ProcessSnapshot& process : observe::ReadBoards({path_}).processes)
-      for (const observe::CommunicatorSnapshot& one : process.board.communicators)
-        held_up += one.wait || !one.step.empty() || one.phase != observe::Phase::kInOperation;
-    return held_up;
-  }
-
-  std::string path_;
-  std::optional<Environment> environment_;
-};
-
-struct Outcome {
-  int status = -1;
-  std::string output;
-};
-
-Outcome RunCommand(const std::string& command) {
-  Outcome outcome;
-  FILE* const pipe = popen((command + " 2>&1").c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> bytes;
-  while (const size_t got = fread(bytes.data(), 1, bytes.size(), pipe))
-    outcome.output.append(bytes.data(), got);
-  const int status = pclose(pipe);
-  outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
 }
 
 Outcome RunTutti(const std::string& arguments) { return RunCommand(TUTTI_PROGRAM " " + arguments); }

@@ -81,6 +81,23 @@ def wild(rank):
         rank.nccl.ncclCommAbort(rank.comm)
 
 
+def polled(rank):
+    """The state of the ranks after an operation, as a client of RAS reads it."""
+    if rank.join():
+        rank.all_reduce()
+        if rank.number == 0:
+            host, _, port = os.environ.get("NCCL_RAS_ADDR", "127.0.0.1:1").rpartition(":")
+            try:
+                with socket.create_connection((host, int(port)), 10) as client:
+                    client.sendall(b"SET FORMAT json\nSTATUS\n")
+                    while data := client.recv(1 << 16):
+                        rank.write(data.decode())
+            except OSError as error:
+                rank.out(error)
+        rank.all_reduce()
+        rank.destroy()
+
+
 def same_gpu(rank):
     context = ctypes.c_void_p()
     rank.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
