@@ -291,6 +291,7 @@ Status MeetRoots(Endpoint& endpoint, const Settings& settings, Bootstrap::Option
   }
   wanted.try_emplace(own);
   RootWait wait = {.limits = options.limits(),
+                   .dead_after_s = static_cast<int>(settings.host_timeout_s),
                    .secret_source = settings.secret_source,
                    .name = options.name,
                    .abort_reason = options.abort_reason};

@@ -16,6 +16,12 @@ constexpr auto kLeaveTimeout = std::chrono::seconds(1);
 constexpr int64_t kAbortCheckNs = int64_t{kAbortCheckMs} * 1'000'000;
 constexpr int64_t kLookNs = 500'000'000;
 static_assert(kLookNs < LongWait::kStoodStillNs);
+// A rank that waits for a rank which waits itself reports its time-out this much later.
+constexpr int64_t kNearerGraceNs = 1'000'000'000;
+// A rank tells its links again and again who holds it up. Its last word counts for kFreshNs, which
+// is longer than the grace: a rank that has come to its time-out says nothing more.
+constexpr int64_t kTellHolderNs = 300'000'000;
+constexpr int64_t kFreshNs = kNearerGraceNs + 2 * kLookNs;
 
 void Deliver(const MembershipEvent& event, const Bootstrap::Events& handlers) {
   switch (event.kind) {
@@ -232,8 +238,9 @@ Status Endpoint::AwaitChange(MutexLock& lock, Membership& membership, MemberWait
         fmt::format("waiting for {} {}", wait.what, memberships_.NameOf(membership, wait.rank)));
   const int64_t now_ns = NowNs();
   const int64_t slice_ns = membership.abort_flag || wait.abort_flag ? kAbortCheckNs : kLookNs;
+  const int64_t waits_ns = wait.timeout_ns + wait.grace_ns;
   const int64_t left_ns =
-      wait.timeout_ns == 0 ? slice_ns : wait.timeout_ns - (now_ns - wait.time.since_ns());
+      wait.timeout_ns == 0 ? slice_ns : waits_ns - (now_ns - wait.time.since_ns());
   if (left_ns <= 0 || now_ns - wait.followed_ns >= slice_ns) {
     wait.followed_ns = now_ns;
     return FollowWait(membership, wait);
@@ -265,19 +272,41 @@ Status Endpoint::FollowWait(Membership& membership, MemberWait& wait) {
   return status;
 }
 
+// Returns the rank that holds up all ranks on the way from `rank`: each rank tells the rank that it
+// waits for, or the rank that holds up this rank in turn.
+int Endpoint::HolderOf(const Membership& membership, int rank) {
+  const Peer& peer = peers_[membership.members[static_cast<size_t>(rank)]];
+  const bool fresh = peer.held_up_ns != 0 && NowNs() - peer.held_up_ns < kFreshNs;
+  return fresh && membership.initialising && peer.held_up_by != membership.rank ? peer.held_up_by
+                                                                                : rank;
+}
+
 // Warns of a wait that nobody else knows of, and ends the wait at the time-out.
 Status Endpoint::TellOfWait(Membership& membership, MemberWait& wait) {
   const int64_t now_ns = NowNs();
-  const LongWait::Due due = wait.time.Look(now_ns, wait.timeout_ns);
+  const int holder = HolderOf(membership, wait.rank);
+  const bool is_first = membership.parent == nullptr && membership.initialising;
+  if (is_first && wait.time.waited_ns() >= LongWait::kAskAfterNs &&
+      now_ns - membership.told_ns >= kTellHolderNs) {
+    membership.told_ns = now_ns;
+    links_.SendOnAll(
+        EncodeFrame({.type = LinkFrameType::kHeldUp, .tag = static_cast<uint32_t>(holder)}, {}));
+  }
+  if (holder != wait.rank) wait.grace_ns = kNearerGraceNs;
+  const int64_t timeout_ns = wait.timeout_ns == 0 ? 0 : wait.timeout_ns + wait.grace_ns;
+  const LongWait::Due due = wait.time.Look(now_ns, timeout_ns);
   const bool warn =
       due.warn && now_ns - membership.warned_ns >= LongWait::WarnInterval(wait.timeout_ns);
   if (!due.over && !warn) return Status::Ok();
   const std::string making =
       fmt::format(", making communicator{}{}", membership.name.empty() ? "" : " ", membership.name);
+  const std::string held_up =
+      holder != wait.rank ? fmt::format(", held up by {}", memberships_.NameOf(membership, holder))
+                          : "";
   const std::string text = fmt::format(
-      "{} has waited {:.1f} s for {} {}{}. TUTTI_INIT_TIMEOUT_S sets how long is waited",
+      "{} has waited {:.1f} s for {} {}{}{}. TUTTI_INIT_TIMEOUT_S sets how long is waited",
       memberships_.NameOf(membership, membership.rank), wait.time.waited_s(), wait.what,
-      memberships_.NameOf(membership, wait.rank), membership.initialising ? making : "");
+      memberships_.NameOf(membership, wait.rank), held_up, membership.initialising ? making : "");
   if (due.over) return Timeout("{}", text);
   membership.warned_ns = now_ns;
   TUTTI_WARN("{}", text);
@@ -394,6 +423,13 @@ Status Endpoint::OnFrame(Link& link, const FrameHeader& header, Bytes payload) {
   }
   if (links_.closing()) return Status::Ok();
   if (header.type == LinkFrameType::kLosses) return losses_.TakeFacts(payload);
+  if (header.type == LinkFrameType::kHeldUp) {
+    if (header.tag >= static_cast<uint32_t>(options_.num_ranks))
+      return RemoteError("it is held up by rank {} of {}", header.tag, options_.num_ranks);
+    peers_[link.peer].held_up_by = static_cast<int>(header.tag);
+    peers_[link.peer].held_up_ns = NowNs();
+    return Status::Ok();
+  }
   // Of a suspected peer, earlier frames may be missing, so only the news of giving up counts.
   const Peer& peer = peers_[link.peer];
   const bool heard = peer.IsWhole() || header.type == LinkFrameType::kGivingUp;

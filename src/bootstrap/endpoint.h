@@ -90,6 +90,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
     int rank = 0;
     Deadline deadline = Deadline::Never();
     int64_t timeout_ns = 0;  // 0: none
+    int64_t grace_ns = 0;    // beyond the time-out: a rank closer to the culprit reports first
     const std::atomic<bool>* abort_flag = nullptr;
     LongWait time = {};
     int64_t followed_ns = 0;  // the time of the last call of FollowWait
@@ -100,6 +101,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
       TUTTI_REQUIRES(mutex_);
   Status FollowWait(Membership& membership, MemberWait& wait) TUTTI_REQUIRES(mutex_);
   Status TellOfWait(Membership& membership, MemberWait& wait) TUTTI_REQUIRES(mutex_);
+  int HolderOf(const Membership& membership, int rank) TUTTI_REQUIRES(mutex_);
   static Status Interrupted(const Membership& membership,
                             const std::atomic<bool>* abort_flag = nullptr);
   Status SendFrame(int peer, Bytes frame) TUTTI_REQUIRES(mutex_);

@@ -34,7 +34,7 @@ Result<FrameHeader> ParseFrameHeader(std::span<const std::byte, kFrameHeaderByte
   if (reader.U16() != kMagic) return RemoteError("a frame does not begin with its magic number");
   const uint8_t type = reader.U8();
   if (type < static_cast<uint8_t>(LinkFrameType::kMessage) ||
-      type > static_cast<uint8_t>(LinkFrameType::kReceived) || reader.U8() != 0) {
+      type > static_cast<uint8_t>(LinkFrameType::kHeldUp) || reader.U8() != 0) {
     return RemoteError("a frame is of the unknown type {}", type);
   }
   FrameHeader header;

@@ -32,6 +32,8 @@ enum class LinkFrameType : uint8_t {
   kLosses = 7,  // facts of the agreement on lost ranks (loss_agreement.h), of no communicator
   // The sender has all numbered frames before number `tag`.
   kReceived = 8,
+  // The sender, which is making its first communicator, is held up by rank `tag`.
+  kHeldUp = 9,
 };
 inline bool IsNumbered(LinkFrameType type) { return type <= LinkFrameType::kGivingUp; }
 

@@ -149,6 +149,7 @@ void Links::StartAttempt(const LinkPtr& link) {
   if (contact.address.IsLinkLocal()) contact.address.scope_id = contact_.address.scope_id;
   ++link->attempts;
   link->stage = Link::Stage::kConnecting;
+  link->silence = SilenceMeter();
   link->handshake =
       Handshake::Connecting(contact.key, LinkHello(options_.rank, link->peer, options_.num_ranks),
                             Handshake::Randomness::WithoutPair());
@@ -159,7 +160,7 @@ void Links::StartAttempt(const LinkPtr& link) {
   };
   const Status begun = connect();
   if (begun.ok()) {
-    ArmTimer(link, pairs_[link->peer].broken() ? kRedialNs : kOpenTimeoutNs);
+    ArmTimer(link, pairs_[link->peer].broken() ? kRedialNs : options_.dead_after_s * kSecondNs);
     return;
   }
   // Not from here: the caller may be any thread, and links end on the loop's.
@@ -187,7 +188,9 @@ void Links::OnAttemptTimer(const LinkPtr& link) {
     StartAttempt(link);
     return;
   }
-  AttemptFailed(link, fmt::format("it did not answer within {} s", kOpenTimeoutNs / kSecondNs),
+  AttemptFailed(link,
+                fmt::format("its host did not answer within {} s (TUTTI_HOST_TIMEOUT_S)",
+                            options_.dead_after_s),
                 /*cut_off=*/false);
 }
 
@@ -209,10 +212,7 @@ void Links::Opened(const LinkPtr& link) {
   link->handshake.reset();
   link->stage = Link::Stage::kOpen;
   link->opened_ns = NowNs();
-  if (const Status status = ProbeWhenIdle(link->fd(), options_.dead_after_s); !status.ok()) {
-    TUTTI_INFO(kLogBootstrap, "rank {}: {}", options_.rank, status.message());
-  }
-  LookForSilence();
+  ProbeForSilence(*link);
   UseForSending(link);
   awaited_.erase(link->peer);
   if (!closing_) owner_.OnOpened(link);
@@ -250,7 +250,16 @@ void Links::UseForSending(const LinkPtr& link) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Breaking. All on the loop's thread.
 
-// Looks at all links again in a while, for hosts that do not answer.
+// Has the kernel probe an idle link, and looks at all links again and again for hosts that do not
+// answer.
+void Links::ProbeForSilence(const Link& link) {
+  if (const Status status = ProbeWhenIdle(link.fd(), options_.dead_after_s); !status.ok()) {
+    TUTTI_INFO(kLogBootstrap, "rank {}: {}", options_.rank, status.message());
+  }
+  LookForSilence();
+}
+
+// Looks at all links again in a while.
 void Links::LookForSilence() {
   if (silence_timer_ != 0 || closing_) return;
   silence_timer_ = loop_.AddTimer(options_.dead_after_s * kSecondNs / kLooksAtSilence,
@@ -265,7 +274,7 @@ void Links::OnSilenceTimer() {
   const int64_t now_ns = NowNs();
   const std::set<LinkPtr> links = links_;
   for (const LinkPtr& link : links) {
-    if (link->stage != Link::Stage::kOpen) continue;
+    if (link->stage != Link::Stage::kHandshake && link->stage != Link::Stage::kOpen) continue;
     const Result<SignsOfLife> signs = ReadSignsOfLife(link->fd(), now_ns);
     if (signs.ok() && link->silence.Observe(*signs, now_ns, options_.dead_after_s * kSecondNs))
       Broken(link,

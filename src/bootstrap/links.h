@@ -18,6 +18,9 @@
 //   broken    the host has been silent for dead_after_s                 given up
 //   broken    an attempt fails otherwise, or takes 0.5 s to connect     broken; the next after 50 ms
 //
+// The first link of a pair is given up when the host has been silent for dead_after_s as well. No
+// other time ends a handshake: the process at the other end may be stopped, or busy.
+//
 // An orderly end of the stream without kEnd is the end of the other process in all likelihood, so
 // the host then gets kFirstAnswerNs for a sign of life. A connection that the other host has
 // accepted is a sign of life: a stopped process is not given up. A pair is also given up, without
@@ -49,9 +52,6 @@ class Links {
  public:
   // The most bytes of frames that the other end of a pair has not taken yet.
   static constexpr size_t kMaxQueuedBytes = 256u << 20;
-  // The first attempts to open a link may take this long, and so may the handshake of every
-  // attempt. A host under load answers within seconds.
-  static constexpr int64_t kOpenTimeoutNs = 30'000'000'000;
   static constexpr int kMaxAttempts = 3;
   // A host that lives answers a new connection within this time, unless packets are lost.
   static constexpr int64_t kFirstAnswerNs = 300'000'000;
@@ -147,6 +147,7 @@ class Links {
   void UseForSending(const LinkPtr& link);
 
   // Breaking (links.cc).
+  void ProbeForSilence(const Link& link);
   void LookForSilence();
   void OnSilenceTimer();
   void Broken(const LinkPtr& link, const std::string& why, Ending ending);

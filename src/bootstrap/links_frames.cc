@@ -33,7 +33,8 @@ void Links::Advance(const LinkPtr& link, uint32_t events) {
       return AttemptFailed(link, why, /*cut_off=*/false);
     }
     link->stage = Link::Stage::kHandshake;
-    if (pairs_[link->peer].broken()) ArmTimer(link, kOpenTimeoutNs);
+    loop_.CancelTimer(link->timer);
+    ProbeForSilence(*link);
   }
   if (link->stage == Link::Stage::kHandshake) AdvanceHandshake(link);
   if (link->stage != Link::Stage::kOpen && link->stage != Link::Stage::kClosing) return;

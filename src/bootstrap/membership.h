@@ -62,6 +62,7 @@ struct Membership {
   std::vector<int> parent_ranks;
   WaitListener* listener = nullptr;  // see Bootstrap::SetWaitListener
   int64_t warned_ns = 0;             // the time of the last warning of this rank without listener
+  int64_t told_ns = 0;               // the time of the last kHeldUp of this rank
   // A deadline that came while this process stood still, and its new time.
   int64_t postponed_ns = 0;
   int64_t postponed_to_ns = 0;

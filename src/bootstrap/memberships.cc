@@ -113,6 +113,7 @@ Status Memberships::TakeFor(const MembershipPtr& membership, int peer, const Fra
     case LinkFrameType::kEnd:
     case LinkFrameType::kLosses:
     case LinkFrameType::kReceived:
+    case LinkFrameType::kHeldUp:
       break;
   }
   membership->changed.NotifyAll();

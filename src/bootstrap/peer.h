@@ -45,6 +45,9 @@ class Peer {
 
   PeerIdentity identity;
   std::string why_lost;
+  // The rank that holds up this peer in making the first communicator, and when the peer said so.
+  int held_up_by = 0;
+  int64_t held_up_ns = 0;  // 0: never
 
  private:
   State state_ = State::kHere;

@@ -22,6 +22,7 @@
 #include "bootstrap/root_messages.h"
 #include "sys/local_socket.h"
 #include "sys/network_interface.h"
+#include "sys/silence.h"
 
 namespace tutti {
 namespace {
@@ -41,9 +42,12 @@ constexpr int64_t kRootLookNs = LongWait::kStoodStillNs / 4;
 // kLateArrivalsNs. The timer is cancelled when the root's work is done.
 class RootServer : public std::enable_shared_from_this<RootServer> {
  public:
-  // `secret_source` is the setting; `unasked` may be null, see Root::Create.
-  RootServer(EventLoop& loop, std::string secret_source, AcceptLimit* unasked = nullptr)
-      : loop_(loop), secret_source_(std::move(secret_source)), unasked_(unasked) {}
+  // `unasked` may be null, see Root::Create.
+  RootServer(EventLoop& loop, const Settings& settings, AcceptLimit* unasked = nullptr)
+      : loop_(loop),
+        secret_source_(settings.secret_source),
+        dead_after_s_(static_cast<int>(settings.host_timeout_s)),
+        unasked_(unasked) {}
 
   Status Start(UniqueFd listen_fd, const Key& key, const std::string& name);
 
@@ -69,7 +73,7 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   void TellWhoIsMissing();
   std::string WhoIsMissing(std::string_view arrived) const;
   void OnClientReady(ClientNumber number);
-  void OnClientGone(ClientNumber number);
+  void OnClientGone(ClientNumber number, std::string_view how);
   void Answer(ClientNumber number, const Status& failure);
   void SendOut(ClientNumber number);
   void AnswerAll();
@@ -81,6 +85,7 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
 
   EventLoop& loop_;
   const std::string secret_source_;
+  const int dead_after_s_;
   AcceptLimit* unasked_;  // null once a rank has asked
   AcceptLimit::Number place_ = 0;
   std::unique_ptr<AuthAcceptor> acceptor_;
@@ -139,6 +144,8 @@ void RootServer::OnConnection(SealedSocket socket, const Hello& hello, const Soc
   request->contact.key = socket.further_key();
   const ClientNumber number = next_number_++;
   const int raw_fd = socket.fd();
+  // Local sockets, whose other end is on this host, know no such option.
+  static_cast<void>(BreakWhenSilent(raw_fd, dead_after_s_));
   clients_.emplace(number,
                    Client{.socket = std::move(socket), .request = std::move(request).value()});
   const Status added =
@@ -262,12 +269,12 @@ void RootServer::OnClientReady(ClientNumber number) {
   std::array<std::byte, 16> ignored;
   const Result<int64_t> got = TryRecv(still->second.socket.fd(), ignored);
   if (got.ok() && *got == 0) return;
-  OnClientGone(number);
+  OnClientGone(number, got.ok() ? "closed the connection" : got.status().message());
 }
 
 // A rank that goes away before its answer ends the job. After the answer the rank has left in
 // order.
-void RootServer::OnClientGone(ClientNumber number) {
+void RootServer::OnClientGone(ClientNumber number, std::string_view how) {
   const auto found = clients_.find(number);
   const RootRequest request = std::move(found->second.request);
   const bool answered = found->second.answered;
@@ -279,8 +286,8 @@ void RootServer::OnClientGone(ClientNumber number) {
     if (!failure_.ok()) told_.insert(request.rank);
     FinishIfDone();
   } else if (failure_.ok()) {
-    Fail(RemoteError("rank {} ({}) went away before all ranks had arrived", request.rank,
-                     WhoIs(request)));
+    Fail(RemoteError("rank {} ({}) went away before all ranks had arrived: {}", request.rank,
+                     WhoIs(request), how));
   }
 }
 
@@ -449,7 +456,7 @@ Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings, AcceptL
   id.key = RandomKey();
   if (!settings.comm_key.empty()) id.flags = UniqueId::kSecret;
   id.id = RandomU64();
-  const auto server = std::make_shared<RootServer>(loop, settings.secret_source, unasked);
+  const auto server = std::make_shared<RootServer>(loop, settings, unasked);
   TUTTI_TRY(server->Start(std::move(listen_fd), KeyOf(id, settings),
                           fmt::format("the root at {}", id.root.ToString())));
   TUTTI_INFO(kLogBootstrap, "root listens at {}", id.root.ToString());
@@ -472,7 +479,7 @@ Status Root::StartAt(EventLoop& loop, const UniqueId& id, const Settings& settin
     Result<UniqueFd> listen_fd =
         id.LocalName().empty() ? Listen(address, {}, &error) : ListenLocal(id.LocalName(), &error);
     if (listen_fd.ok()) {
-      return std::make_shared<RootServer>(loop, settings.secret_source)
+      return std::make_shared<RootServer>(loop, settings)
           ->Start(std::move(listen_fd).value(), id.key,
                   fmt::format("the root at {}", address.ToString()));
     }

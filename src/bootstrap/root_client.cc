@@ -1,6 +1,7 @@
 #include "bootstrap/root_client.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <thread>
 
@@ -9,6 +10,7 @@
 #include "base/long_wait.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/job_secret.h"
+#include "sys/silence.h"
 
 namespace tutti {
 namespace {
@@ -55,24 +57,39 @@ std::string Advice(const UniqueId& id, ConnectFailure failure, ConnectFailure la
          "TUTTI_PORT_RANGE)";
 }
 
+// The connection breaks, now or later, when the root's host is silent for `dead_after_s`.
 Result<SealedSocket> ConnectOnce(const UniqueId& id, const RootRequest& request,
-                                 const WaitLimits& limits, ConnectFailure* failure = nullptr) {
+                                 const WaitLimits& limits, int dead_after_s,
+                                 ConnectFailure* failure) {
   const Hello hello = {Purpose::kRoot, EncodeRootRequest(request)};
-  const std::string local = id.LocalName();
-  return local.empty() ? ConnectAuthenticated(id.root, id.key, hello, limits, failure)
-                       : ConnectAuthenticatedLocally(local, id.key, hello, limits, failure);
+  if (const std::string local = id.LocalName(); !local.empty())
+    return ConnectAuthenticatedLocally(local, id.key, hello, limits, failure);
+  int error = 0;
+  Result<UniqueFd> fd =
+      Connect(id.root, limits.Within(int64_t{dead_after_s} * 1'000'000'000), &error);
+  if (!fd.ok()) {
+    *failure = error == ECONNREFUSED ? ConnectFailure::kRefused : ConnectFailure::kOther;
+    if (error != ETIMEDOUT || limits.Over()) return std::move(fd).status();
+    return RemoteError(
+        "connecting to {}: the host did not answer within {} s (TUTTI_HOST_TIMEOUT_S)",
+        id.root.ToString(), dead_after_s);
+  }
+  TUTTI_TRY(BreakWhenSilent(fd->get(), dead_after_s));
+  return AuthenticateAsConnector(std::move(fd).value(), id.key, hello, limits,
+                                 fmt::format("authenticating with {}", id.root.ToString()),
+                                 failure);
 }
 
 // A root at a fixed address may come up later than its ranks, so such a root is tried until the
 // deadline.
-Result<SealedSocket> ConnectToRoot(const UniqueId& id, RootRequest& request,
-                                   const WaitLimits& limits, std::string_view secret_source) {
+Result<SealedSocket> ConnectToRoot(const UniqueId& id, RootRequest& request, const RootWait& wait) {
   const bool fixed = id.AddressIsFixed();
+  const WaitLimits& limits = wait.limits;
   ConnectFailure telling = ConnectFailure::kOther;
   for (int attempt = 1;; ++attempt) {
     request.timeout_ms = RemainingMs(limits.deadline);
     ConnectFailure failure = ConnectFailure::kNone;
-    Result<SealedSocket> socket = ConnectOnce(id, request, limits, &failure);
+    Result<SealedSocket> socket = ConnectOnce(id, request, limits, wait.dead_after_s, &failure);
     if (socket.ok()) return socket;
     const bool worth_it = failure == ConnectFailure::kRefused || failure == ConnectFailure::kClosed;
     telling = std::max(telling, failure);
@@ -83,7 +100,7 @@ Result<SealedSocket> ConnectToRoot(const UniqueId& id, RootRequest& request,
       // the root.
       if (why.code() == Code::kSystemError || why.code() == Code::kInvalidUsage) return why;
       return Status(why.code(), fmt::format("{} ({})", why.message(),
-                                            Advice(id, telling, failure, secret_source)));
+                                            Advice(id, telling, failure, wait.secret_source)));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(kBetweenAttemptsMs));
   }
@@ -138,9 +155,10 @@ class AnswerWait {
 Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
   const WaitLimits brief = limits.Within(kReleaseNs);
   request.timeout_ms = RemainingMs(brief.deadline);
-  Result<SealedSocket> socket = ConnectOnce(id, request, brief);
-  if (!socket.ok()) return Status::Ok();
   RootWait wait = {.limits = brief, .secret_source = {}, .name = {}, .abort_reason = {}};
+  ConnectFailure failure = ConnectFailure::kNone;
+  Result<SealedSocket> socket = ConnectOnce(id, request, brief, wait.dead_after_s, &failure);
+  if (!socket.ok()) return Status::Ok();
   const Result<RootAnswer> answer = AnswerWait(*socket, wait).Next();
   return answer.ok() ? answer->failure : Status::Ok();
 }
@@ -150,7 +168,7 @@ Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& li
 // A rank whose wait is aborted declines, so the other ranks do not wait for it.
 Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, RootWait& wait,
                            const std::function<Status(const SecretKey&)>& on_reached) {
-  TUTTI_ASSIGN(SealedSocket socket, ConnectToRoot(id, request, wait.limits, wait.secret_source));
+  TUTTI_ASSIGN(SealedSocket socket, ConnectToRoot(id, request, wait));
   if (on_reached) TUTTI_TRY(on_reached(socket.further_key()));
   AnswerWait answers(socket, wait);
   Result<RootAnswer> answer = answers.Next();

@@ -15,6 +15,7 @@ namespace tutti {
 // What a rank brings to the wait for its root.
 struct RootWait {
   WaitLimits limits;
+  int dead_after_s = 10;      // A root whose host acknowledges nothing for this long is lost.
   std::string secret_source;  // the setting, for the sentence of a failed proof
   std::string name;           // of the communicator, for sentences. May be empty.
   // Where the abort flag of `limits` ends the wait, the other ranks hear the text of this. May be

@@ -52,6 +52,21 @@ TEST(BootstrapWaits, AChildInTheMakingNamesRanksByTheParentsNumbers) {
   EXPECT_THAT(TextOf(made), ::testing::Not(HasSubstr("parent")));
 }
 
+// Rank 1 does not take part. Ranks 2 and 3 wait for rank 1, and rank 0 for rank 2.
+TEST(BootstrapWaits, AFirstCommunicatorInTheMakingNamesTheRankThatHoldsUpAll) {
+  const Job job(kRanks);
+  std::vector<std::unique_ptr<Bootstrap>> ranks(kRanks);
+  testing::ForEach(kRanks, [&](int rank) {
+    ranks[static_cast<size_t>(rank)] = std::move(job.Create(rank)).value();
+  });
+  testing::ForEach(kRanks, [&](int rank) {
+    if (rank == kAwaited) return;
+    const Status over = ranks[static_cast<size_t>(rank)]->Barrier(Deadline::AfterSeconds(2));
+    EXPECT_EQ(over.code(), Code::kTimeout);
+    EXPECT_THAT(TextOf(over), HasSubstr("rank 1 ("));
+  });
+}
+
 // A rank leaves the parent before or while another waits for it in the making of a child. The
 // process of the rank lives on in another communicator, or ends its last one.
 struct Leaving {

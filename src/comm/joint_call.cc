@@ -12,6 +12,8 @@ Status JointCall::Explain(Status failure) {
   if (failure.code() == Code::kRemoteError && reason().ok())
     failure = watch.FirstReason(std::move(failure));
   if (Status ended = reason(); !ended.ok()) return ended;
+  // Some waits are not followed by the watch: at a root, or for the memory of another process.
+  if (failure.code() == Code::kTimeout) watch.FindHungRanks();
   if (in_step_) return failure;
   // An abort of the new communicator gives up only the new one; its parent goes on.
   if (flag_.load()) {

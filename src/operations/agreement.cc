@@ -35,7 +35,9 @@ Result<Agreement> JointRanks::Exchange(const Status& could, std::span<std::byte>
   std::byte* const own = &wire[me() * whole];
   std::memcpy(own, &said, sizeof(said));
   std::copy_n(offers.data() + me() * bytes, bytes, own + sizeof(said));
-  TUTTI_TRY(bootstrap->AllGather(wire.data(), whole, deadline, abort_flag));
+  const Status met = bootstrap->AllGather(wire.data(), whole, deadline, abort_flag);
+  // A failure here may have taken all the time: the ranks then cannot meet because of it.
+  if (!met.ok()) return met.code() == Code::kTimeout && !could.ok() ? could : met;
   Agreement agreement;
   for (size_t r = 0; r < peers.size(); ++r) {
     StatusWire theirs;

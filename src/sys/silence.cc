@@ -27,6 +27,14 @@ Status ProbeWhenIdle(int fd, int dead_after_s) {
   return Status::Ok();
 }
 
+Status BreakWhenSilent(int fd, int dead_after_s) {
+  TUTTI_TRY(ProbeWhenIdle(fd, dead_after_s));
+  const int most_ms = dead_after_s * 1000;
+  if (setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &most_ms, sizeof(most_ms)) != 0)
+    return ErrnoError(errno, "setting the time-out of a connection failed");
+  return Status::Ok();
+}
+
 // Unacknowledged data and unanswered probes both wait for the other host.
 Result<SignsOfLife> ReadSignsOfLife(int fd, int64_t now_ns) {
   tcp_info info = {};
@@ -42,10 +50,10 @@ Result<SignsOfLife> ReadSignsOfLife(int fd, int64_t now_ns) {
 // The time counts from the observation and not from the last acknowledgement, since an idle
 // connection may have had no reason for one.
 bool SilenceMeter::Observe(const SignsOfLife& signs, int64_t now_ns, int64_t dead_after_ns) {
-  if (!signs.awaits_answer) {
-    since_ns_.reset();
-    return false;
-  }
+  const bool stood_still = now_ns - observed_ns_ > dead_after_ns / 2;
+  observed_ns_ = now_ns;
+  if (!signs.awaits_answer || stood_still) since_ns_.reset();
+  if (!signs.awaits_answer) return false;
   if (!since_ns_ || signs.answered_ns > *since_ns_) since_ns_ = now_ns;
   return now_ns - *since_ns_ >= dead_after_ns;
 }

@@ -25,6 +25,11 @@ struct SignsOfLife {
 // `dead_after_s` seconds.
 Status ProbeWhenIdle(int fd, int dead_after_s);
 
+// Makes the kernel break a connection whose host acknowledges nothing for `dead_after_s` seconds,
+// neither data nor probes: a send or receive fails with ETIMEDOUT, and the descriptor wakes its
+// waiters. Only for connections on which so little is sent that the receiver always has room.
+Status BreakWhenSilent(int fd, int dead_after_s);
+
 Result<SignsOfLife> ReadSignsOfLife(int fd, int64_t now_ns);
 
 // A value without sockets and clocks, for a single connection.
@@ -32,11 +37,13 @@ class SilenceMeter {
  public:
   // Returns whether the other host has left something unanswered for `dead_after_ns`, counted from
   // the first call that found it unanswered. The caller must call several times within this
-  // duration.
+  // duration. Where two calls lie further apart than half of the duration, this process did not
+  // run, and the other host may have stood still as well: the time begins anew.
   bool Observe(const SignsOfLife& signs, int64_t now_ns, int64_t dead_after_ns);
 
  private:
   std::optional<int64_t> since_ns_;  // An answer has been awaited since then, and none has come.
+  int64_t observed_ns_ = 0;
 };
 
 }  // namespace tutti

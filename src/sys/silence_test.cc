@@ -48,6 +48,14 @@ TEST(SilenceMeterTest, AQuestionThatIsUnderWayIsNotSilence) {
                              kDeadAfter));
 }
 
+// This process, and perhaps the other host with it, was paused while an answer was awaited.
+TEST(SilenceMeterTest, APauseBeginsTheTimeAnew) {
+  SilenceMeter meter;
+  for (const int64_t now : {50, 52, 90, 94, 98})
+    EXPECT_FALSE(
+        meter.Observe({.awaits_answer = true, .answered_ns = 0}, now * kSecond, kDeadAfter));
+}
+
 struct Pair {
   UniqueFd sender;
   UniqueFd receiver;

@@ -81,6 +81,13 @@ Status ConnectError(int error, std::string_view what) {
   return Status(Code::kRemoteError, std::string(status.message()));
 }
 
+// Returns the failure of a send or receive. The kernel gives a connection up with ETIMEDOUT when
+// the other host answers nothing, neither data nor probes (sys/silence.h).
+Status MoveError(int error, std::string_view what) {
+  if (error != ETIMEDOUT) return ErrnoError(error, what);
+  return RemoteError("{}: the other end's host answers nothing (TUTTI_HOST_TIMEOUT_S)", what);
+}
+
 Result<UniqueFd> NewSocket(const SocketAddress& address, int* error = nullptr) {
   const int domain = address.family == 4 ? AF_INET : AF_INET6;
   const int type = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
@@ -335,7 +342,7 @@ Result<size_t> TrySend(int fd, std::span<const std::byte> data) {
     if (sent >= 0) return static_cast<size_t>(sent);
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return size_t{0};
-    return ErrnoError(errno, "sending failed");
+    return MoveError(errno, "sending failed");
   }
 }
 
@@ -346,7 +353,7 @@ Result<int64_t> TryRecv(int fd, std::span<std::byte> data) {
     if (received == 0) return kEndOfStream;
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return int64_t{0};
-    return ErrnoError(errno, "receiving failed");
+    return MoveError(errno, "receiving failed");
   }
 }
 

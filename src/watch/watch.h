@@ -152,6 +152,10 @@ class Watch final : public WaitWatcher, public WaitListener {
   // Returns the ranks that did not answer when a wait of this communicator, here or on another
   // rank, came to its time-out; in order. Any thread.
   std::vector<int> HungRanks() const;
+  // Asks the linked ranks for their activity, and counts those without an answer as hung, where no
+  // hung rank is known: for waits of joint calls that the watch does not follow, at a root for
+  // example. Waits up to a second for the answers.
+  void FindHungRanks();
   // Returns whether both watch the same communicator.
   bool HasSameRanksAs(const Watch& other) const { return communicator() == other.communicator(); }
   // Returns the present wait of this rank, with the name of the communicator; empty where the rank
@@ -338,6 +342,8 @@ class Watch final : public WaitWatcher, public WaitListener {
   bool NoteWait(std::span<const int> peers, int64_t timeout_ns, Awaited& awaited)
       TUTTI_REQUIRES(mutex_);
   std::vector<int> Chain(std::span<const int> peers, int64_t since_ns) const TUTTI_REQUIRES(mutex_);
+  // Returns the linked ranks that are neither lost nor have left.
+  std::vector<int> LinkedRanksHere() const TUTTI_REQUIRES(mutex_);
   std::vector<int> ChainNow(std::span<const int> peers, int64_t timeout_ns) const;
   Status CheckTheyAreHere(std::span<const int> peers, const LongWait& wait) const;
   Status Report(std::span<const int> peers, const LongWait& wait, LongWait::Due due,

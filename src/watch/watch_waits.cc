@@ -72,7 +72,9 @@ Status Watch::CheckNotAlone() const {
 }
 
 // Follows the waits of ranks, beginning with the peers, and returns all ranks on the way. The last
-// rank of the chain holds up all ranks before.
+// rank of the chain holds up all ranks before. In a call of all ranks the last rank may be held up
+// by a rank that it cannot tell, while it maps memory, for example; the chain then goes on with the
+// ranks that have a link with this rank.
 std::vector<int> Watch::Chain(std::span<const int> peers, int64_t since_ns) const {
   std::vector<int> chain(peers.begin(), peers.end());
   for (size_t i = 0; i < chain.size(); ++i) {
@@ -83,7 +85,21 @@ std::vector<int> Watch::Chain(std::span<const int> peers, int64_t since_ns) cons
       if (!known && rank != bootstrap_.rank() && chain.size() < kMaxChain) chain.push_back(rank);
     }
   }
+  if (steps_.empty() || AnswerOf(chain.back(), since_ns) == nullptr) return chain;
+  for (const int rank : LinkedRanksHere()) {
+    const bool known = std::find(chain.begin(), chain.end(), rank) != chain.end();
+    if (!known && chain.size() < kMaxChain) chain.push_back(rank);
+  }
   return chain;
+}
+
+std::vector<int> Watch::LinkedRanksHere() const {
+  std::vector<int> ranks = bootstrap_.LinkedRanks();
+  std::erase_if(ranks, [&](int rank) {
+    mutex_.AssertHeld();
+    return lost_.contains(rank) || left_at_ns_.contains(rank);
+  });
+  return ranks;
 }
 
 std::vector<int> Watch::ChainNow(std::span<const int> peers, int64_t timeout_ns) const {
@@ -161,6 +177,30 @@ Status Watch::Report(std::span<const int> peers, const LongWait& wait, LongWait:
 std::vector<int> Watch::HungRanks() const {
   const MutexLock lock(mutex_);
   return std::vector<int>(hung_.begin(), hung_.end());
+}
+
+void Watch::FindHungRanks() {
+  const int64_t start_ns = NowNs();
+  std::vector<int> silent;
+  {
+    const MutexLock lock(mutex_);
+    if (hung_.empty()) silent = LinkedRanksHere();
+  }
+  AskWhatTheyDo(silent);
+  {
+    MutexLock lock(mutex_);
+    const auto forget_those_who_answered = [&] {
+      std::erase_if(silent, [&](int rank) {
+        mutex_.AssertHeld();
+        return AnswerOf(rank, start_ns) != nullptr || lost_.contains(rank) ||
+               left_at_ns_.contains(rank);
+      });
+    };
+    for (forget_those_who_answered(); !silent.empty() && NowNs() < start_ns + kSilentNs;
+         forget_those_who_answered())
+      AwaitChange(lock, start_ns + kSilentNs);
+  }
+  NoteHung(silent);
 }
 
 // Each rank passes news on, so all ranks come to the same list.

@@ -119,6 +119,28 @@ TEST(WatchWaitsTest, TheEndOfTheChainIsNamedAndHungForAll) {
   EXPECT_FALSE(network.watch(0).stopped());
 }
 
+// Rank 0 waits for rank 1. Rank 1 is in the same call, waits for rank 3, and does not say so.
+TEST(WatchWaitsTest, ASilentRankIsNamedThoughNobodyTellsOfAWaitForIt) {
+  Network network(4);
+  network.Silence(3);
+  const Watch::Step here(network.watch(0), "in ncclCommWindowRegister");
+  const Watch::Step there(network.watch(1), "in ncclCommWindowRegister");
+  // The first question finds the end of the chain. The second question reaches the linked ranks.
+  static_cast<void>(JointWaitOver(network, 0, 1));
+  const Status over = JointWaitOver(network, 0, 1);
+  ExpectWords(over, {"rank 0 has waited", "for rank 1", "rank 3 does not answer"});
+  EXPECT_EQ(network.watch(2).HungRanks(), std::vector<int>{3});
+}
+
+TEST(WatchWaitsTest, RanksThatDoNotAnswerAreFoundHung) {
+  Network network(4);
+  network.Silence(3);
+  network.watch(0).FindHungRanks();
+  for (const int rank : {0, 1, 2})
+    EXPECT_EQ(network.watch(rank).HungRanks(), std::vector<int>{3}) << rank;
+  EXPECT_FALSE(network.watch(0).stopped());
+}
+
 // Both ranks of two communicators, used in opposite order.
 TEST(WatchWaitsTest, AnIdleRankTellsOfTheWaitOfItsProcessElsewhere) {
   WaitBoard process_of_rank_1;

@@ -1,0 +1,111 @@
+// Hosts that fall silent while the ranks find one another: both ends notice, and nobody waits for
+// the time-out of the initialisation.
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bootstrap/bootstrap.h"
+#include "bootstrap/testing/thread_ranks.h"
+#include "bootstrap/testing/witness.h"
+
+namespace tutti {
+namespace {
+
+using testing::Connections;
+using ::testing::HasSubstr;
+using testing::HeldTimersLoop;
+using testing::Job;
+using testing::Listeners;
+using testing::Soon;
+using testing::Swallow;
+
+constexpr int kRanks = 3;
+
+Settings Impatient() {
+  Settings settings = testing::LocalSettings();
+  settings.host_timeout_s = 2;
+  return settings;
+}
+
+// A job whose ranks join one after another.
+class SilentHostTest : public ::testing::Test {
+ protected:
+  ~SilentHostTest() override { AwaitAll(); }
+
+  // Returns when the root waits for more ranks.
+  void Register(int rank) {
+    Start(rank);
+    ASSERT_TRUE(static_cast<HeldTimersLoop&>(*job_.loop).AwaitAsked(rank + 1));
+  }
+  void Start(int rank) {
+    threads_.emplace_back([this, rank] {
+      const auto made = job_.Create(rank);
+      if (!made.ok()) outcomes_[static_cast<size_t>(rank)] = made.status().message();
+    });
+  }
+  void AwaitAll() {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+  const std::string& outcome(int rank) const { return outcomes_[static_cast<size_t>(rank)]; }
+
+  // Far longer than the silence, and shorter than the time for the whole start.
+  const Deadline early_ = Deadline::AfterSeconds(25);
+  const Job job_ = Job(kRanks, 1, Impatient(), std::make_unique<HeldTimersLoop>());
+
+ private:
+  std::vector<std::thread> threads_;
+  std::vector<std::string> outcomes_ = std::vector<std::string>(kRanks);
+};
+
+// Returns the elements of `all` that are not in `known`.
+template <class All, class Known>
+std::vector<int> Newer(const All& all, const Known& known) {
+  std::vector<int> newer;
+  for (const int fd : all)
+    if (std::find(known.begin(), known.end(), fd) == known.end()) newer.push_back(fd);
+  return newer;
+}
+
+TEST_F(SilentHostTest, OfAWaitingRankIsNoticedByTheRootAndTheRank) {
+  Register(0);
+  const std::set<int> before = Connections();
+  Register(1);
+  Swallow(Newer(Connections(), before));
+  AwaitAll();
+  EXPECT_FALSE(early_.Passed());
+  EXPECT_THAT(outcome(0), HasSubstr("rank 1 (pid"));
+  EXPECT_THAT(outcome(0), HasSubstr("TUTTI_HOST_TIMEOUT_S"));
+  EXPECT_THAT(outcome(1), HasSubstr("rank 1 waiting for the root"));
+  EXPECT_THAT(outcome(1), HasSubstr("TUTTI_HOST_TIMEOUT_S"));
+}
+
+TEST_F(SilentHostTest, OfTheRootEndsTheAttemptToConnect) {
+  Swallow(Listeners());
+  Start(0);
+  AwaitAll();
+  EXPECT_FALSE(early_.Passed());
+  EXPECT_THAT(outcome(0), HasSubstr("rank 0 cannot reach the root"));
+  EXPECT_THAT(outcome(0), HasSubstr("TUTTI_HOST_TIMEOUT_S"));
+  EXPECT_THAT(outcome(0), HasSubstr("check the route and the firewall"));
+}
+
+// No connection between ranks 0 and 1 comes through. Rank 2 reaches both.
+TEST_F(SilentHostTest, OfANeighbourIsNoticedByAllRanks) {
+  const std::vector<int> before = Listeners();
+  Register(0);
+  Register(1);
+  Swallow(Newer(Listeners(), before));
+  Start(2);
+  AwaitAll();
+  EXPECT_FALSE(early_.Passed());
+  for (int rank = 0; rank < kRanks; ++rank)
+    EXPECT_THAT(outcome(rank), HasSubstr("TUTTI_HOST_TIMEOUT_S")) << "rank " << rank;
+}
+
+}  // namespace
+}  // namespace tutti
