@@ -94,6 +94,23 @@ def _program_of(folder):
     return next((os.path.normpath(place) for place in places if os.path.isfile(place)), None)
 
 
+def _headers_of(folder):
+    """Returns (path from the folder of headers on, path) of the headers of a library in `folder`:
+    of the library's installation, where lib may have a folder for the architecture, or else of this
+    checkout."""
+    for place in (os.path.join(folder, os.pardir), os.path.join(folder, os.pardir, os.pardir),
+                  os.path.join(HERE, os.pardir)):
+        headers = os.path.join(place, "include")
+        if os.path.isfile(os.path.join(headers, "tutti", "tutti.h")):
+            # An installation may have headers of others beside the library's.
+            return [(name, source) for part in ("nccl_device", "tutti")
+                    for name, source in ((os.path.join(part, one), path) for one, path in
+                                         _files_below(os.path.join(headers, part)))] + [
+                (name, os.path.join(headers, name)) for name in ("nccl.h", "nccl_device.h")]
+    print("build: there is no tutti/tutti.h; the package will have no backend of PyTorch in C++")
+    return []
+
+
 def _of_library(library):
     """Returns the same of a library and what lies beside it."""
     folder = os.path.dirname(os.path.abspath(library))
@@ -106,7 +123,7 @@ def _of_library(library):
             contents[f"lib/tutti/{name}"] = source
     for name, source in _files_below(os.path.join(HERE, "overlay", "nvidia")):
         contents[f"{OVERLAY}/{name}"] = source
-    for name, source in _files_below(os.path.join(HERE, os.pardir, "include")):
+    for name, source in _headers_of(folder):
         contents[f"include/{name}"] = source
         if name.startswith("nccl"):  # where programs look that compile for NVIDIA's package
             contents[f"{OVERLAY}/nccl/include/{name}"] = source

@@ -36,6 +36,13 @@ ncclResult_t tuttiGetVersion(const char** version);
 ncclResult_t tuttiCommInitRankOn(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
                                  int device);
 
+// ncclGetUniqueId for ranks that have met at the host `meetingHost`, a name or an address. The
+// ranks reach the id by the interface of this host that leads there; a further interface may lead
+// nowhere. NCCL_SOCKET_IFNAME counts first. ncclGetUniqueId takes the host from TUTTI_ADDR,
+// MASTER_ADDR or HOROVOD_GLOO_RENDEZVOUS_ADDR. Without a host, for an unknown name and for a
+// loopback address all interfaces are candidates.
+ncclResult_t tuttiGetUniqueIdFor(ncclUniqueId* uniqueId, const char* meetingHost);
+
 // -------------------------------------------------------------------------------------------------
 // Wishes for a communicator beyond ncclConfig_t
 // -------------------------------------------------------------------------------------------------
@@ -51,12 +58,20 @@ typedef struct tuttiConfig_v100 {
   int device;         // As in tuttiCommInitRankOn; may differ per rank.
   int deterministic;  // 1: reductions give the same bits at every size (docs/determinism.md), as
                       // with TUTTI_DETERMINISTIC=1, which 0 does not take back. Equal on all ranks.
-  double timeoutSeconds;  // In TUTTI_TIMEOUT_S's place; 0: as that says. May differ per rank.
+  double timeoutSeconds;      // In TUTTI_TIMEOUT_S's place; 0: as that says. May differ per rank.
+  double initTimeoutSeconds;  // In TUTTI_INIT_TIMEOUT_S's place, likewise.
+  // The numbers by which sentences on this rank name the nranks ranks, such as their ranks in the
+  // group of which the communicator joins a part; null: their ranks. Read during the call.
+  // Communicators split from the new communicator do not inherit the numbers.
+  const int* shownRanks;
 } tuttiConfig_t;
 
 #define TUTTI_CONFIG_MAGIC 0x74757474u
-#define TUTTI_CONFIG_INITIALIZER \
-  { sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, 0 }
+#define TUTTI_CONFIG_INITIALIZER                                                                   \
+  {                                                                                                \
+    sizeof(tuttiConfig_t), TUTTI_CONFIG_MAGIC, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, 0, 0, \
+        0                                                                                          \
+  }
 
 // ncclCommInitRankConfig with wishes of both kinds. Either may be null. Communicators split, shrunk
 // or grown from the new communicator inherit the wishes. Ranks that join by ncclCommGrow need

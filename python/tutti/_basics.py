@@ -34,11 +34,26 @@ _ELASTIC_ATTEMPTS = 10
 _INT64 = 5  # tuttiElementType_t
 
 
-def _new_unique_id() -> bytes:
+# Begins rank 0's reason for having no unique id, in the id's place: the other ranks must not wait.
+_FAILED = b"failed: "
+
+
+def _offer_id() -> bytes:
+    """Returns an id for all ranks, or the reason why there is none."""
     made = _library.UniqueId()
     if _library.load().ncclGetUniqueId(ctypes.byref(made)) != _library.SUCCESS:
-        raise ValueError(_library.nccl_error(None))
+        return _FAILED + _library.nccl_error(None).encode()
     return bytes(made)
+
+
+def _take_id(offered: bytes) -> Any:
+    if offered.startswith(_FAILED):
+        raise ValueError(f"rank 0 cannot begin: {offered[len(_FAILED):].decode(errors='replace')}")
+    if len(offered) != _library.UNIQUE_ID_BYTES:
+        raise ValueError(f"rank 0 handed round {len(offered)} bytes and no unique id: it runs another "
+                         "program")
+    # The whole struct is copied, because ctypes ends a char array at its first zero byte.
+    return _library.UniqueId.from_buffer_copy(offered)
 
 
 class Job:
@@ -133,12 +148,9 @@ class Job:
         if comm is not None:
             launch = launch.part(comm)
         try:
-            meeting = launch.meet(_new_unique_id() if launch.rank == 0 else b"")
+            meeting = launch.meet(_offer_id() if launch.rank == 0 else b"")
         except OSError as error:
             raise ValueError(f"the ranks did not meet: {error}") from error
-        if len(meeting.unique_id) != _library.UNIQUE_ID_BYTES:
-            raise ValueError(f"rank 0 handed round {len(meeting.unique_id)} bytes and no unique id: "
-                             "it runs another program")
         self._begin_with(launch.rank, meeting.places, meeting.unique_id)
 
     def _begin_by_horovods_launcher(self) -> None:
@@ -153,7 +165,7 @@ class Job:
 
     def _begin_by_mpi(self, comm: Any) -> None:
         rank = comm.Get_rank()
-        unique_id = comm.bcast(_new_unique_id() if rank == 0 else None, root=0)
+        unique_id = comm.bcast(_offer_id() if rank == 0 else None, root=0)
         machines = comm.allgather(_launch.machine())
         self._begin_with(rank, _launch.count_places(machines), unique_id)
         global_process_set.mpi_comm = comm
@@ -162,15 +174,14 @@ class Job:
         launcher = _elastic.launcher()
         generation = launcher.join()
         rank = launcher.rank()
-        unique_id = launcher.share(_new_unique_id() if rank == 0 else None)
+        unique_id = launcher.share(_offer_id() if rank == 0 else None)
         places = _launch.count_places(generation.hosts)
         self._begin_with(rank, places, unique_id, launcher.is_broken)
         _elastic.tell_environment(rank, len(places), places[rank])
 
-    def _begin_with(self, rank: int, places: List[_launch.Place], made: bytes,
+    def _begin_with(self, rank: int, places: List[_launch.Place], offered: bytes,
                     given_up: Callable[[], bool] = lambda: False) -> None:
-        # The whole struct is copied, because ctypes ends a char array at its first zero byte.
-        unique_id = _library.UniqueId.from_buffer_copy(made)
+        unique_id = _take_id(offered)
         mine = places[rank]
         options = _library.CoordinatorOptions(
             size=ctypes.sizeof(_library.CoordinatorOptions), id=ctypes.pointer(unique_id),

@@ -10,14 +10,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from ctypes import (POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64,
-                    c_void_p)
-from typing import List, Optional
+from ctypes import (POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint,
+                    c_uint64, c_void_p)
+from typing import Any, List, Optional
 
 SUCCESS = 0
 INVALID_ARGUMENT = 4
 INVALID_USAGE = 5
 
+UNDEFINED = -(1 << 31)  # NCCL_CONFIG_UNDEF_INT
 HOST = -1  # stands for the host where a CUDA device is asked for
 
 UNIQUE_ID_BYTES = 128
@@ -57,6 +58,15 @@ class LaunchPlace(Structure):
     """tuttiLaunchPlace_t"""
     _fields_ = [("machine", c_int), ("local_rank", c_int), ("local_size", c_int),
                 ("cross_rank", c_int), ("cross_size", c_int)]
+
+
+class Config(Structure):
+    """tuttiConfig_t"""
+    _fields_ = [("size", c_size_t), ("magic", c_uint), ("device", c_int), ("deterministic", c_int),
+                ("timeout_s", c_double), ("init_timeout_s", c_double), ("shown_ranks", POINTER(c_int))]
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__(ctypes.sizeof(Config), 0x74757474, **{"deterministic": UNDEFINED, **fields})
 
 
 # tuttiHostFn_t
@@ -109,7 +119,12 @@ _LAUNCH = {
 _NCCL = {
     "ncclGetVersion": [POINTER(c_int)],
     "ncclGetUniqueId": [POINTER(UniqueId)],
+    "tuttiGetUniqueIdFor": [POINTER(UniqueId), c_char_p],
     "tuttiCommInitRankOn": [POINTER(c_void_p), c_int, UniqueId, c_int, c_int],
+    "tuttiCommInitRankConfig": [POINTER(c_void_p), c_int, UniqueId, c_int, c_void_p,
+                                POINTER(Config)],
+    "tuttiCommGetLostRanks": [c_void_p, POINTER(c_int), c_int, POINTER(c_int)],
+    "ncclParamGetParameter": [c_char_p, POINTER(c_char_p), POINTER(c_int)],
     "ncclCommDestroy": [c_void_p],
     "ncclCommAbort": [c_void_p],
     "ncclCommSplit": [c_void_p, c_int, c_int, POINTER(c_void_p), c_void_p],

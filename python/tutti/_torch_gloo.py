@@ -23,7 +23,7 @@ def _ours(store: Any, rank: int, size: int, timeout: Optional[timedelta]) -> Any
     """Returns Tutti's backend, on all ranks of the group together, or None on all of them."""
     from tutti.torch import _native
     own = c10d.PrefixStore("tutti", store)
-    if not _native.agreed(own, size):
+    if not _native.agreed(own, rank, size):
         if rank == 0:
             warnings.warn('TUTTI_TORCH_GLOO=1 has no effect on a group: the tutti backend in C++ is '
                           'missing on a rank, and Gloo itself is taken')

@@ -535,6 +535,8 @@ TEST(ArgumentsTest, MakingCommunicators) {
       CALL(kArgument, ncclCommInitRankScalable(&comm, 1, 0, 2, &id, nullptr)),
       CALL(kArgument, ncclCommInitRankScalable(&comm, 1, 0, 1, nullptr, nullptr)),
       CALL(kArgument, ncclCommInitRankScalable(&comm, 2, 2, 1, &id, nullptr)),
+      CALL(kArgument, tuttiGetUniqueIdFor(nullptr, "localhost")),
+      CALL(kArgument, tuttiGetUniqueIdFor(&id, nullptr)),
       CALL(kArgument, tuttiCommInitRankOn(&comm, 1, id, 0, -2)),
       CALL(kArgument, tuttiCommInitRankOn(nullptr, 1, id, 0, -1)),
       CALL(kArgument, tuttiCommInitRankConfig(&comm, 1, id, 0, &bad, nullptr)),
@@ -596,6 +598,8 @@ TEST(ArgumentsTest, ConfigsHaveARangeForEachField) {
       [](O c) { c.timeoutSeconds = -1; },
       [](O c) { c.timeoutSeconds = 1e8; },
       [](O c) { c.timeoutSeconds = std::numeric_limits<double>::quiet_NaN(); },
+      [](O c) { c.initTimeoutSeconds = -1; },
+      [](O c) { c.initTimeoutSeconds = 2e6; },
       [](O c) { c.device = -7; },
   };
   for (size_t i = 0; i < own_changes.size(); ++i) {

@@ -20,6 +20,8 @@ constexpr size_t kLongestConfig = 4096;
 
 // As TUTTI_TIMEOUT_S allows.
 constexpr double kLongestTimeoutS = 1e7;
+// As TUTTI_INIT_TIMEOUT_S allows.
+constexpr double kLongestInitTimeoutS = 1e6;
 
 struct FieldRange {
   const char* name;
@@ -117,6 +119,9 @@ Result<tuttiConfig_t> ReadTuttiConfig(const tuttiConfig_t* config) {
   if (!(full.timeoutSeconds >= 0 && full.timeoutSeconds <= kLongestTimeoutS))
     return InvalidArgument("config.timeoutSeconds is {}, but must be from 0 to {}",
                            full.timeoutSeconds, kLongestTimeoutS);
+  if (!(full.initTimeoutSeconds >= 0 && full.initTimeoutSeconds <= kLongestInitTimeoutS))
+    return InvalidArgument("config.initTimeoutSeconds is {}, but must be from 0 to {}",
+                           full.initTimeoutSeconds, kLongestInitTimeoutS);
   return full;
 }
 

@@ -10,7 +10,10 @@
 #include "base/log.h"
 #include "comm/group.h"
 #include "config/settings_news.h"
+#include "launch/environment.h"
+#include "launch/listen.h"
 #include "operations/networks.h"
+#include "sys/network_interface.h"
 #include "tutti/tutti.h"
 
 namespace tutti::api {
@@ -89,6 +92,9 @@ Result<Process*> PrepareInit(const ncclConfig_t* config, std::optional<int> devi
   TUTTI_ASSIGN(handle, MakeHandle(config, nullptr));
   handle->settings.deterministic |= own.deterministic == 1;
   if (own.timeoutSeconds > 0) handle->settings.timeout_s = own.timeoutSeconds;
+  if (own.initTimeoutSeconds > 0) handle->settings.init_timeout_s = own.initTimeoutSeconds;
+  if (own.shownRanks != nullptr)
+    options.shown_ranks.assign(own.shownRanks, own.shownRanks + options.num_ranks);
   TUTTI_ASSIGN(Process* const process, ThisProcess());
   options.name = handle->name;
   options.abort_flag = &handle->abort_flag;
@@ -123,26 +129,42 @@ Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> id
   options.rank = rank;
   options.num_ranks = num_ranks;
   OwnedHandle handle;
-  const Result<Process*> process = PrepareInit(config, device, own, handle, options);
-  if (!process.ok()) {
-    const Status& why = process.status();
-    if (why.code() != Code::kInvalidArgument)
-      Decline(handle ? &handle->settings : nullptr, options, why);
-    return why;
+  Process* process = nullptr;
+  // A lack of memory, too, is told to the other ranks.
+  const Status prepared = WithoutExceptions([&]() -> Status {
+    TUTTI_ASSIGN(process, PrepareInit(config, device, own, handle, options));
+    return Status::Ok();
+  });
+  if (!prepared.ok()) {
+    if (prepared.code() != Code::kInvalidArgument)
+      Decline(handle ? &handle->settings : nullptr, options, prepared);
+    return prepared;
   }
   TellSettingsNews(rank);
   ncclComm* const comm = handle.get();
-  return StartInit(std::move(handle), nullptr, out, InitJob(comm, *process, options),
+  return StartInit(std::move(handle), nullptr, out, InitJob(comm, process, options),
                    [comm, options](const Status& why) { Decline(&comm->settings, options, why); });
 }
 
 namespace {
 
-Status GetUniqueId(ncclUniqueId* out) {
+// Returns the address of the host at which the ranks meet. A name that nobody knows is no address.
+SocketAddress MeetingAddress(const std::string& host, const Settings& settings) {
+  if (host.empty()) return {};
+  const int family = FamilyNumber(settings.socket_family);
+  const auto found = launch::LookUp(host, /*port=*/0);
+  if (!found.ok()) return {};
+  for (const SocketAddress& address : *found)
+    if (family == 0 || address.family == family) return address;
+  return {};
+}
+
+Status GetUniqueId(ncclUniqueId* out, const std::string& meeting_host) {
   if (out == nullptr) return InvalidArgument("uniqueId is null");
   TUTTI_ASSIGN(const Settings settings, ReadSettings());
   TUTTI_ASSIGN(Process* const process, ThisProcess());
-  TUTTI_ASSIGN(const UniqueId id, process->StartRoot(settings));
+  TUTTI_ASSIGN(const UniqueId id,
+               process->StartRoot(settings, MeetingAddress(meeting_host, settings)));
   id.Encode(out->internal);
   return Status::Ok();
 }
@@ -159,7 +181,7 @@ Status InitAll(ncclComm_t* comms, int num_ranks, const int* devices) {
                           devices[i]);
   }
   ncclUniqueId id;
-  TUTTI_TRY(GetUniqueId(&id));
+  TUTTI_TRY(GetUniqueId(&id, ""));
   TellSettingsNews(/*rank=*/0);
   Group group;
   group.Start();
@@ -196,7 +218,16 @@ using namespace tutti;  // NOLINT(google-build-using-namespace): the C API below
 using api::Return;
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId) {
-  return Return(__func__, [&] { return api::GetUniqueId(uniqueId); });
+  return Return(__func__, [&] {
+    return api::GetUniqueId(uniqueId, launch::MeetingHost(ProcessVariables()));
+  });
+}
+
+ncclResult_t tuttiGetUniqueIdFor(ncclUniqueId* uniqueId, const char* meetingHost) {
+  return Return(__func__, [&]() -> Status {
+    if (meetingHost == nullptr) return InvalidArgument("meetingHost is null");
+    return api::GetUniqueId(uniqueId, meetingHost);
+  });
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank) {

@@ -446,12 +446,23 @@ Result<UniqueId> FixedId(const Settings& settings) {
   return id;
 }
 
+// Returns the address to listen at. A loopback address says nothing about other hosts, which may
+// have come through a tunnel. A wrong address must not keep the root from its work.
+Result<SocketAddress> ListenAddressNear(const Settings& settings, const SocketAddress& meeting) {
+  if (meeting.valid() && !meeting.IsLoopback()) {
+    Result<SocketAddress> near = ChooseListenAddress(BootstrapWish(settings, meeting));
+    if (near.ok() && !near->IsLoopback()) return near;
+  }
+  return ChooseListenAddress(BootstrapWish(settings, {}));
+}
+
 }  // namespace
 
-Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings, AcceptLimit* unasked) {
+Result<UniqueId> Root::Create(EventLoop& loop, const Settings& settings, AcceptLimit* unasked,
+                              const SocketAddress& meeting) {
   if (!settings.comm_id.empty()) return FixedId(settings);
   UniqueId id;
-  TUTTI_ASSIGN(id.root, ChooseListenAddress(BootstrapWish(settings, {})));
+  TUTTI_ASSIGN(id.root, ListenAddressNear(settings, meeting));
   TUTTI_ASSIGN(UniqueFd listen_fd, Listen(id.root, settings.port_range));
   id.key = RandomKey();
   if (!settings.comm_key.empty()) id.flags = UniqueId::kSecret;

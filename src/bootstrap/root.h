@@ -35,9 +35,11 @@ class Root {
   // else the job is refused, or warned of under TUTTI_INSECURE. Until
   // a rank asks the root, the root counts in `unasked` (null: no limit), a counter of the loop's
   // thread that must outlive the loop. At the limit the root that has waited longest ends, so a
-  // program that makes ids in vain keeps descriptors for itself.
+  // program that makes ids in vain keeps descriptors for itself. Where `meeting` is valid, the
+  // ranks meet at this address of some host, and the root listens at the interface that leads
+  // there.
   static Result<UniqueId> Create(EventLoop& loop, const Settings& settings,
-                                 AcceptLimit* unasked = nullptr);
+                                 AcceptLimit* unasked = nullptr, const SocketAddress& meeting = {});
 
   // Returns the key that both ends of the job's connections prove: the key of `id`, together with
   // the secret of `settings` (comm_key) where there is one. A process that knows only the

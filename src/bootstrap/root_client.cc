@@ -6,10 +6,12 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "base/exceptions.h"
 #include "base/log.h"
 #include "base/long_wait.h"
 #include "bootstrap/auth.h"
 #include "bootstrap/job_secret.h"
+#include "sys/own_descriptors.h"
 #include "sys/silence.h"
 
 namespace tutti {
@@ -151,14 +153,19 @@ class AnswerWait {
   int64_t timeout_ns_ = 0;
 };
 
-// Returns the root's answer within kReleaseNs; success without an answer.
-Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& limits) {
+// Returns the root's answer within kReleaseNs; success without an answer. `unreached` (when given)
+// tells why there is no connection.
+Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& limits,
+                  Status* unreached = nullptr) {
   const WaitLimits brief = limits.Within(kReleaseNs);
   request.timeout_ms = RemainingMs(brief.deadline);
   RootWait wait = {.limits = brief, .secret_source = {}, .name = {}, .abort_reason = {}};
   ConnectFailure failure = ConnectFailure::kNone;
   Result<SealedSocket> socket = ConnectOnce(id, request, brief, wait.dead_after_s, &failure);
-  if (!socket.ok()) return Status::Ok();
+  if (!socket.ok()) {
+    if (unreached) *unreached = socket.status();
+    return Status::Ok();
+  }
   const Result<RootAnswer> answer = AnswerWait(*socket, wait).Next();
   return answer.ok() ? answer->failure : Status::Ok();
 }
@@ -202,7 +209,13 @@ void DeclineJob(const UniqueId& id, RootRequest request, const Status& why,
   request.kind = RootRequest::Kind::kDecline;
   request.why = why.message();
   // The answer is the sent failure again.
-  static_cast<void>(AskBriefly(id, request, limits));
+  Status unreached;
+  static_cast<void>(AskBriefly(id, request, limits, &unreached));
+  // A process that has used up its descriptors cannot open a connection in its own table.
+  if (unreached.code() != Code::kSystemError) return;
+  static_cast<void>(WithOwnDescriptors([&] {
+    static_cast<void>(WithoutExceptions([&] { return AskBriefly(id, request, limits); }));
+  }));
 }
 
 }  // namespace tutti

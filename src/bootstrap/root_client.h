@@ -42,7 +42,7 @@ Status ReleaseRoot(const UniqueId& id, RootRequest request, const WaitLimits& li
 inline constexpr int64_t kReleaseNs = 1'000'000'000;
 
 // Tells the root of `id` that the rank of `request` cannot take part, so that the others hear `why`
-// and do not wait until the deadline. Best effort; takes kReleaseNs at most.
+// and do not wait until the deadline. Best effort; takes twice kReleaseNs at most.
 void DeclineJob(const UniqueId& id, RootRequest request, const Status& why,
                 const WaitLimits& limits);
 

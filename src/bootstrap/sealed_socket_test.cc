@@ -15,7 +15,8 @@ namespace {
 using testing::ToBytes;
 using testing::ToText;
 
-const WaitLimits kLimits = {Deadline::AfterSeconds(60), nullptr};
+// Limits of a wait that begins now.
+WaitLimits Limits() { return {Deadline::AfterSeconds(60), nullptr}; }
 
 // A connection whose bytes pass through the test's hands.
 struct Wire {
@@ -41,7 +42,7 @@ struct Wire {
   }
   // Returns what the receiver makes of the bytes.
   Result<std::string> Deliver(std::span<const std::byte> bytes) {
-    EXPECT_TRUE(SendAll(to_receiver.get(), bytes, kLimits).ok());
+    EXPECT_TRUE(SendAll(to_receiver.get(), bytes, Limits()).ok());
     Bytes opened;
     for (;;) {
       TUTTI_ASSIGN(const int64_t got, receiver.TryRecv(opened));
@@ -79,19 +80,19 @@ TEST(SealedSocketTest, WaitsUntilAllHasMoved) {
   const Bytes sent(3'000'000, std::byte{5});
   Bytes received(sent.size());
   testing::ForEach(2, [&, &from = a, &to = b](int side) {
-    const Status status = side == 0 ? from.SendAll(sent, kLimits) : to.RecvAll(received, kLimits);
+    const Status status = side == 0 ? from.SendAll(sent, Limits()) : to.RecvAll(received, Limits());
     EXPECT_TRUE(status.ok()) << status.message();
   });
   EXPECT_EQ(received, sent);
   // A read of few bytes keeps the rest for the next.
-  ASSERT_TRUE(a.SendAll(ToBytes("headbody"), kLimits).ok());
+  ASSERT_TRUE(a.SendAll(ToBytes("headbody"), Limits()).ok());
   Bytes part(4);
-  ASSERT_TRUE(b.RecvAll(part, kLimits).ok());
+  ASSERT_TRUE(b.RecvAll(part, Limits()).ok());
   EXPECT_EQ(ToText(part), "head");
-  ASSERT_TRUE(b.RecvAll(part, kLimits).ok());
+  ASSERT_TRUE(b.RecvAll(part, Limits()).ok());
   EXPECT_EQ(ToText(part), "body");
   a.Reset();
-  EXPECT_EQ(b.RecvAll(part, kLimits).code(), Code::kRemoteError);
+  EXPECT_EQ(b.RecvAll(part, Limits()).code(), Code::kRemoteError);
 }
 
 TEST(SealedSocketTest, NothingReadableTravels) {
@@ -135,7 +136,7 @@ TEST(SealedSocketTest, RepeatedMissingAndInjectedRecordsBreakTheConnection) {
 TEST(SealedSocketTest, ARecordDoesNotOpenAtItsSender) {
   Wire wire;
   const Bytes records = wire.Records("mirror");
-  EXPECT_TRUE(SendAll(wire.from_sender.get(), records, kLimits).ok());
+  EXPECT_TRUE(SendAll(wire.from_sender.get(), records, Limits()).ok());
   Bytes opened;
   EXPECT_FALSE(wire.sender.TryRecv(opened).ok());
 }
@@ -145,7 +146,7 @@ TEST(SealedSocketTest, TheEndWithinARecordIsADamageAndBetweenRecordsAnEnd) {
     Wire wire;
     Bytes records = wire.Records("word");
     if (!whole) records.pop_back();
-    ASSERT_TRUE(SendAll(wire.to_receiver.get(), records, kLimits).ok());
+    ASSERT_TRUE(SendAll(wire.to_receiver.get(), records, Limits()).ok());
     wire.to_receiver.Reset();
     Bytes opened;
     ASSERT_TRUE(wire.receiver.TryRecv(opened).ok());

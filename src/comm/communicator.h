@@ -52,6 +52,7 @@ class Communicator {
     // fails for all ranks (Bootstrap::Options).
     std::atomic<bool>* abort_flag = nullptr;
     std::function<Status()> abort_reason = {};
+    std::vector<int> shown_ranks = {};  // As in tuttiConfig_t; empty: the ranks.
   };
 
   // Blocks until all ranks are there. Fails on every rank with the same reason where possible.
@@ -167,6 +168,7 @@ class Communicator {
   void ShowRanks();
   // Exchanges the ranks' records. `has_tuner` says whether this rank has found a tuner.
   Status ExchangePeers(bool has_tuner, PlanContext& lists);
+  Status CheckSharedMemory(PeerInfo& self) const;
   // Makes the tuner of the communicator from the first usable library, if every rank has a tuner.
   // Ranks that choose differently would not meet.
   Status MakeTuner(std::span<const PluginFile> libraries, const std::atomic<bool>* abort_flag);
@@ -194,6 +196,7 @@ class Communicator {
   std::unique_ptr<Bootstrap> bootstrap_;
   std::unique_ptr<Watch> watch_;
   std::vector<PeerInfo> peers_;
+  std::vector<int> shown_ranks_;              // As in InitOptions.
   std::vector<NetworkInterface> interfaces_;  // This host's interfaces, read once.
   RemoteToken probe_token_ = {};        // Peers find the token as proof of reading this memory.
   std::unique_ptr<TunerPlugin> tuner_;  // Advises the operations. Null: no tuner.

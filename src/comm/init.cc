@@ -10,6 +10,7 @@
 #include "comm/communicator.h"
 #include "comm/join.h"
 #include "comm/nics.h"
+#include "sys/memory_files.h"
 
 namespace tutti {
 
@@ -33,6 +34,7 @@ Result<std::unique_ptr<Communicator>> Communicator::Init(Process& process, const
       {.meeting = options.ids.empty() ? 0 : options.ids[0].id,
        .rank = options.rank,
        .num_ranks = options.num_ranks}));
+  comm->shown_ranks_ = options.shown_ranks;
   const Bootstrap::Options bootstrap = {.rank = options.rank,
                                         .num_ranks = options.num_ranks,
                                         .ids = options.ids,
@@ -139,6 +141,7 @@ Status Communicator::ExchangePeers(bool has_tuner, PlanContext& lists) {
   process_.DescribeMemory(self);
   TUTTI_TRY(device_->Describe(self));
   if (num_ranks() > 1) {
+    TUTTI_TRY(CheckSharedMemory(self));
     TUTTI_ASSIGN(interfaces_, ListNetworkInterfaces());
     self.networks = NetworksOf(interfaces_, settings_);
   }
@@ -153,8 +156,9 @@ Status Communicator::ExchangePeers(bool has_tuner, PlanContext& lists) {
   TUTTI_TRY(ApplyAlgorithmList(settings_.algo, lists));
   TUTTI_TRY(ApplyProtocolList(settings_.proto, lists));
   std::vector<std::string> names;
-  for (int r = 0; r < num_ranks(); ++r)
-    names.push_back(RankName(r, peers_[static_cast<size_t>(r)]));
+  for (size_t r = 0; r < peers_.size(); ++r)
+    names.push_back(
+        RankName(shown_ranks_.empty() ? static_cast<int>(r) : shown_ranks_[r], peers_[r]));
   ShowRanks();
   watch_ = std::make_unique<Watch>(
       *bootstrap_,
@@ -164,6 +168,16 @@ Status Communicator::ExchangePeers(bool has_tuner, PlanContext& lists) {
                      .joint_setting = JointTimeout().setting,
                      .board = &process_.waits()},
       std::move(record_));
+  return Status::Ok();
+}
+
+// Has this rank be reached by the network where shared memory is forbidden.
+Status Communicator::CheckSharedMemory(PeerInfo& self) const {
+  if (self.shm_disabled) return Status::Ok();
+  Status allowed = CheckMemoryFilesAllowed();
+  if (allowed.ok() || settings_.strict_transport) return allowed;
+  TUTTI_WARN("rank {} uses the network also within its host: {}", rank(), allowed.message());
+  self.shm_disabled = 1;
   return Status::Ok();
 }
 

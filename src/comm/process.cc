@@ -114,8 +114,8 @@ Result<const cuda::Device*> Process::OpenDevice(int ordinal) {
   return device.get();
 }
 
-Result<UniqueId> Process::StartRoot(const Settings& settings) {
-  return Root::Create(*loop_, settings, &unasked_roots_);
+Result<UniqueId> Process::StartRoot(const Settings& settings, const SocketAddress& meeting) {
+  return Root::Create(*loop_, settings, &unasked_roots_, meeting);
 }
 
 }  // namespace tutti

@@ -79,8 +79,8 @@ class Process {
   // Returns the device of a number, opened on first use. The process owns the device.
   Result<const cuda::Device*> OpenDevice(int ordinal);
 
-  // Begins to serve a new unique id, and returns it.
-  Result<UniqueId> StartRoot(const Settings& settings);
+  // Begins to serve a new unique id, and returns it. `meeting` is as in Root::Create.
+  Result<UniqueId> StartRoot(const Settings& settings, const SocketAddress& meeting = {});
 
  private:
   Process();

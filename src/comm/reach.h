@@ -8,8 +8,9 @@
 //   way                        not viable with               reaches                  tried by
 //   ------------------------   ---------------------------   ----------------------   -----------------
 //   hosts, in this order:
-//   shared memory              NCCL_SHM_DISABLE              ranks of its host        HostJoin::
-//                              (MayShareMemory)                                         ShareMemory
+//   shared memory              NCCL_SHM_DISABLE,             ranks of its host        HostJoin::
+//                              no memfd_create                                          ShareMemory
+//                              (MayShareMemory)
 //   copies by the kernel,      NCCL_P2P_DISABLE              those it shares          CheckMayRead
 //     besides                                                  memory with
 //   networks                   Net::IsViable                 all ranks                OpenNet

@@ -338,6 +338,15 @@ std::string Endpoint::ToString() const {
                             : fmt::format("the local socket {}", local_name);
 }
 
+std::string MeetingHost(const Environment& environment) {
+  const Reader reader(environment);
+  if (const char* const given = reader.Text("TUTTI_ADDR")) {
+    const Result<Endpoint> endpoint = ReadEndpoint("TUTTI_ADDR", given);
+    return endpoint.ok() ? endpoint->host : "";
+  }
+  return reader.TextOr("MASTER_ADDR", reader.TextOr("HOROVOD_GLOO_RENDEZVOUS_ADDR", ""));
+}
+
 std::string_view Name(Launcher launcher) {
   switch (launcher) {
     case Launcher::kNone:

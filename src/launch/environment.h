@@ -129,6 +129,10 @@ Result<LaunchInfo> ReadLaunchEnvironment(const Environment& environment, const M
 // list.
 Result<LaunchInfo> PartOf(const LaunchInfo& info, const std::vector<int>& ranks);
 
+// Returns the host at which the ranks meet, as the environment names the host: a name or an address
+// of a host that all ranks reach. Empty where the environment names none.
+std::string MeetingHost(const Environment& environment);
+
 std::string_view Name(Launcher launcher);
 std::string_view Name(Rendezvous rendezvous);
 

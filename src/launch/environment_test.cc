@@ -57,6 +57,20 @@ const Variables kHydra = {{"PMI_RANK", "1"},
                           {"MPI_LOCALNRANKS", "2"},
                           {"MPI_LOCALRANKID", "1"}};
 
+TEST(Environment, NamesTheHostOfTheMeeting) {
+  const auto host = [](const Variables& variables) {
+    return MeetingHost([&](const char* name) -> const char* {
+      const auto found = variables.find(name);
+      return found == variables.end() ? nullptr : found->second.c_str();
+    });
+  };
+  EXPECT_EQ(host({}), "");
+  EXPECT_EQ(host({{"MASTER_ADDR", "node7"}, {"HOROVOD_GLOO_RENDEZVOUS_ADDR", "h"}}), "node7");
+  EXPECT_EQ(host({{"HOROVOD_GLOO_RENDEZVOUS_ADDR", "10.0.0.1"}}), "10.0.0.1");
+  EXPECT_EQ(host({{"TUTTI_ADDR", "[fd00::1]:7"}, {"MASTER_ADDR", "node7"}}), "fd00::1");
+  EXPECT_EQ(host({{"TUTTI_ADDR", "no port"}, {"MASTER_ADDR", "node7"}}), "");
+}
+
 TEST(Environment, NothingMeansOneRank) {
   const auto info = Read({});
   ASSERT_TRUE(info.ok());

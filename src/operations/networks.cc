@@ -70,11 +70,22 @@ std::vector<std::shared_ptr<PluginLibrary>> OpenPlugins(const Settings& settings
   return plugins;
 }
 
+// Returns the address of this host by which the ranks have met: the address of the route to the
+// root, at which Bootstrap::Create listens as well. Not valid where that says nothing about other
+// hosts.
+SocketAddress WhereRanksMet(const Bootstrap& bootstrap) {
+  const SocketAddress& root = bootstrap.key_holder().root;
+  if (!root.valid() || root.IsLoopback()) return {};
+  const Result<SocketAddress> address = SourceAddressFor(root);
+  return address.ok() && !address->IsLoopback() ? *address : SocketAddress();
+}
+
 // Holds the networks that this rank can use, and the reasons against all other networks.
 class Candidates {
  public:
-  Candidates(Proxy& proxy, const Settings& settings, const Key& key)
-      : proxy_(proxy), settings_(settings), key_(key) {}
+  // `near` is the address of this host by which the ranks have met.
+  Candidates(Proxy& proxy, const Settings& settings, const Key& key, const SocketAddress& near)
+      : proxy_(proxy), settings_(settings), key_(key), near_(near) {}
 
   void Find() {
     for (const auto& plugin : OpenPlugins(settings_)) {
@@ -83,7 +94,8 @@ class Candidates {
       }
     }
     if (Admits(kVerbs)) Consider(kVerbs, VerbsNet::Create(proxy_.loop(), key_, settings_, {}));
-    if (Admits(kSocket)) Consider(kSocket, SocketNet::Create(proxy_.loop(), key_, settings_, {}));
+    if (Admits(kSocket))
+      Consider(kSocket, SocketNet::Create(proxy_.loop(), key_, settings_, {.near = near_}));
   }
 
   std::vector<Candidate>& usable() { return usable_; }
@@ -113,6 +125,7 @@ class Candidates {
   Proxy& proxy_;
   const Settings& settings_;
   const Erased<Key> key_;
+  const SocketAddress near_;
   std::vector<Candidate> usable_;
   std::string refusals_;
 };
@@ -140,7 +153,7 @@ Result<std::unique_ptr<Net>> OpenSockets(Proxy& proxy, const Settings& settings,
                                          const Bootstrap& bootstrap) {
   TUTTI_TRY(CheckEncryptionHasSecret(settings));
   return SocketNet::Create(proxy.loop(), NetworkKey(bootstrap.key_holder().key, settings), settings,
-                           {});
+                           {.near = WhereRanksMet(bootstrap)});
 }
 
 }  // namespace
@@ -161,7 +174,8 @@ Status CheckNetName(const Settings& settings) {
 Result<std::unique_ptr<Net>> OpenNet(Proxy& proxy, const Settings& settings,
                                      const JointRanks& ranks, std::shared_ptr<NetEvents> events) {
   TUTTI_TRY(CheckEncryptionHasSecret(settings));
-  Candidates candidates(proxy, settings, NetworkKey(ranks.bootstrap->key_holder().key, settings));
+  Candidates candidates(proxy, settings, NetworkKey(ranks.bootstrap->key_holder().key, settings),
+                        WhereRanksMet(*ranks.bootstrap));
   candidates.Find();
   JointStep<Offer> step(ranks);
   step.mine().number = RandomU64();

@@ -109,8 +109,11 @@ Result<NetworkInterface> ChooseInterface(const std::vector<NetworkInterface>& in
                                          const InterfaceWish& wish) {
   const InterfaceFilter filter(wish.names);
   const auto cost = [&](const NetworkInterface& it) {
+    const int kind = KindRank(it);
+    const bool is_near =
+        it.address.family == wish.near.family && it.address.bytes == wish.near.bytes;
     return std::tuple(filter.Preference(it.name), wish.peer.valid() && !SameSubnet(it, wish.peer),
-                      KindRank(it), it.address.IsLinkLocal(), it.address.family);
+                      kind != 0, !is_near, kind, it.address.IsLinkLocal(), it.address.family);
   };
   const NetworkInterface* best = nullptr;
   for (const NetworkInterface& interface : interfaces) {

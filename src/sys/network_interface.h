@@ -47,9 +47,10 @@ class InterfaceFilter {
 
 // The user's wishes for the choice, and the situation.
 struct InterfaceWish {
-  std::string names;   // the value of `variable`
-  int family = 0;      // 4, 6, or 0: any, IPv4 first
-  SocketAddress peer;  // where valid, the address is for this peer
+  std::string names;        // the value of `variable`
+  int family = 0;           // 4, 6, or 0: any, IPv4 first
+  SocketAddress peer;       // where valid, the address is for this peer
+  SocketAddress near = {};  // where valid, an address of this host by which ranks have met
   // the setting to blame in an error
   const char* variable = "NCCL_SOCKET_IFNAME";
 };
@@ -62,7 +63,8 @@ InterfaceWish BootstrapWish(const Settings& settings, const SocketAddress& peer)
 //   1. only interfaces that `wish.names` admits (in the order of its list) and of the wanted family
 //   for;
 //   2. with a peer: the interface whose subnet holds the peer's address;
-//   3. InfiniBand (ib…) before others, then virtual ones (docker, virbr, veth, br-, cni, flannel),
+//   3. InfiniBand (ib…) before others, then the interface of `wish.near`, because a further
+//   interface may lead nowhere; virtual ones (docker, virbr, veth, br-, cni, flannel) after others,
 //   then loopback;
 //   4. addresses without a scope before IPv6 link-local addresses.
 // InvalidUsage, naming the existing interfaces, when none is left.

@@ -77,6 +77,25 @@ TEST(ChooseInterface, PrefersThePeersSubnet) {
   EXPECT_EQ(Chosen(Host(), v6), "fd00::5");
 }
 
+// A further interface may lead nowhere, and the interface by which ranks have met does not.
+TEST(ChooseInterface, PrefersTheInterfaceByWhichRanksMet) {
+  const auto near = [](const char* address) {
+    return InterfaceWish{.names = "",
+                         .family = 0,
+                         .peer = {},
+                         .near = *ParseSocketAddress(fmt::format("{}:0", address))};
+  };
+  EXPECT_EQ(Chosen(Host(), near("192.168.7.5")), "192.168.7.5");
+  EXPECT_EQ(Chosen(Host(), near("172.17.0.1")), "172.17.0.1");
+  EXPECT_EQ(Chosen(Host(), near("10.9.9.9")), "10.0.0.5");
+  InterfaceWish named = near("192.168.7.5");
+  named.names = "eth0";
+  EXPECT_EQ(Chosen(Host(), named), "10.0.0.5");
+  std::vector<NetworkInterface> with_ib = Host();
+  with_ib.push_back(Make("ib0", "10.1.0.5", "255.255.255.0"));
+  EXPECT_EQ(Chosen(with_ib, near("192.168.7.5")), "10.1.0.5");
+}
+
 TEST(ChooseInterface, NamesWhatThereIsWhenNothingFits) {
   const std::string why = Chosen(Host(), {.names = "wlan", .family = 0, .peer = {}});
   EXPECT_NE(why.find("\"wlan\""), std::string::npos) << why;

@@ -109,6 +109,19 @@ class TwoHosts : public Namespaces {
     }
     return made;
   }
+  // Another interface on either side that leads nowhere. The interface comes before tutti0, and
+  // both sides say that they are on its subnet.
+  bool AddDeadEnds() const {
+    bool made = true;
+    int number = 1;
+    for (const char side : {'a', 'b'}) {
+      const std::string in = fmt::format("ip -n {} ", Name(side));
+      made = made && Shell(in + "link add aeni5 index 50 type veth peer name aeni6") &&
+             Shell(fmt::format("{} addr add 10.213.79.{}/24 dev aeni5", in, number++)) &&
+             Shell(in + "link set aeni5 up") && Shell(in + "link set aeni6 up");
+    }
+    return made;
+  }
   // Returns what an interface of host a has received, in bytes; -1 when `ip` does not say.
   int64_t ReceivedBy(const std::string& interface) const {
     const std::string command = fmt::format(

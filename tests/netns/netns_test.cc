@@ -53,6 +53,16 @@ TEST_F(NetnsTest, OverAnInterfaceNamedRun) {
   RunCasesOn("ab", EveryCount(2, {1, 70001}));
 }
 
+TEST_F(NetnsTest, ByTheInterfaceOfTheNamedHostRun) {
+  ASSERT_TRUE(hosts_->AddDeadEnds());
+  for (const char* variable : {"MASTER_ADDR", "HOROVOD_GLOO_RENDEZVOUS_ADDR"}) {
+    const Environment environment(Environment::Settings{{variable, "10.213.77.1"}});
+    RunCasesOn("abab", EveryCount(4, {1, 70001}));
+  }
+  const Environment environment(Environment::Settings{{"TUTTI_ADDR", "10.213.77.2:4712"}});
+  RunCasesOn("ab", EveryCount(2, {1, 70001}));
+}
+
 // Two ranks of a host and two cables that are as good: each rank has one of them.
 TEST_F(NetnsTest, RanksShareTwoInterfaces) {
   ASSERT_TRUE(hosts_->AddCable());

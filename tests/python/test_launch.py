@@ -135,6 +135,18 @@ class Meeting(unittest.TestCase):
         self.assertRegex(str(zero), "rank 1 did not arrive")
         self.assertRegex(str(one), "rank 0 could not be reached")
 
+    def test_a_rank_0_without_an_id_tells_the_others(self):
+        begins = "import tutti.numpy as hvd\ntry: hvd.init()\nexcept ValueError as error: print(error)"
+        port = ports.hold(self)
+        started = [subprocess.Popen(
+            [sys.executable, "-c", begins], stdout=subprocess.PIPE, text=True,
+            env=environment(RANK=rank, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                            NCCL_SOCKET_IFNAME="=none0" if rank == 0 else ""))
+                   for rank in range(2)]
+        for process in started:
+            said = process.communicate(timeout=PATIENCE_S)[0]
+            self.assertRegex(said, "rank 0 cannot begin: .*no network interface fits")
+
     def test_ctrl_c_ends_the_wait(self):
         waits = "from tutti import _launch; launch = _launch.read(); print('ready', flush=True); " \
                 "launch.meet(b'id')"

@@ -15,9 +15,10 @@ from typing import Any, List, Optional
 
 import torch
 
-from tutti.torch._worker import UINT8, Connect, FutureWork, Request, Worker, bytes_of
+from tutti.torch._worker import (RETURN_S, UINT8, Connect, FutureWork, Request, Worker, bytes_of)
 
 _HEADER_BYTES = 8
+_SEND_PATIENCE_S = 10.0
 
 
 class _Message(Request):
@@ -97,6 +98,9 @@ class MessageQueue(Worker):
 
     def __init__(self, connect: Connect, peer: int, receives: bool) -> None:
         self.peer, self._receives = peer, receives
+        # A program that ends a group while it still receives has no use for the message. The peer
+        # of a message that leaves may come later to receive.
+        self.patience_s = RETURN_S if receives else _SEND_PATIENCE_S
         self._announced: Optional[int] = None  # bytes of the next message
         super().__init__(connect)
 

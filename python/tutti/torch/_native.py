@@ -37,7 +37,7 @@ import torch
 import torch.distributed as dist
 
 from tutti import _library
-from tutti.torch import _ending
+from tutti.torch import _ending, _meeting
 
 # From here on PyTorch's Backend has what the sources override. Tried: 2.13.
 _OLDEST = (2, 9)
@@ -49,6 +49,7 @@ _OPTIONS = ["-std=c++20", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=h
 _SECRETS = ("TUTTI_COMM_KEY", "OMPI_MCA_orte_precondition_transports", "_HOROVOD_SECRET_KEY")
 _COMPILE_S = 600.0
 _LONGEST_PAUSE_S = 0.02
+FORM_KEYS = [f"form/{name}" for name in ("warned", "reason", "failed", "python", "ranks")]
 
 
 class Unavailable(Exception):
@@ -224,9 +225,8 @@ def _wanted() -> str:
     return wanted
 
 
-def agreed(store: Any, size: int) -> bool:
-    """Returns whether the ranks of a group take the backend in C++. Blocks until all of them have
-    asked."""
+def _has_form(store: Any) -> bool:
+    """Returns whether this rank takes the backend in C++, which is compiled where it is needed."""
     wanted = _wanted()
     if _VERSION < _OLDEST:  # On all ranks: PyTorch's own parts do not mix versions either.
         if wanted == "cpp":
@@ -239,13 +239,34 @@ def agreed(store: Any, size: int) -> bool:
         if store.add("form/warned", 1) == 1:
             warnings.warn(f"the tutti backend is the slower one in Python, because {reason}; "
                           f"TUTTI_TORCH_BACKEND=python chooses it without this warning")
-    if wanted == "python" or reason is not None:
+    return wanted != "python" and reason is None
+
+
+def agreed(store: Any, rank: int, size: int) -> bool:
+    """Returns whether the ranks of a group take the backend in C++. Blocks until all of them have
+    asked. RuntimeError with the reason of a rank that fails, and where ranks do not come within
+    TUTTI_INIT_TIMEOUT_S, besides the time for which a compiler may run."""
+    try:
+        has = _has_form(store)
+    except Exception as error:
+        # The others wait for this rank.
+        store.set("form/reason", f"rank {rank} of the group cannot take part: {error}")
+        store.add("form/failed", 1)
+        raise
+    if not has:
         store.add("form/python", 1)
-    store.add("form/ranks", 1)
-    pause_s = 0.0005
-    while store.add("form/ranks", 0) < size:
+    limit_s = _meeting.setting_seconds("TUTTI_INIT_TIMEOUT_S") + _COMPILE_S
+    begun, pause_s = time.monotonic(), 0.0005
+    came = store.add("form/ranks", 1)
+    while came < size:
+        if store.add("form/failed", 0) > 0:
+            raise RuntimeError(store.get("form/reason").decode())
+        if time.monotonic() - begun >= limit_s:
+            raise RuntimeError(f"only {came} of {size} ranks of the group came within {limit_s:g} s; "
+                               "TUTTI_INIT_TIMEOUT_S sets how long is waited")
         time.sleep(pause_s)
         pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
+        came = store.add("form/ranks", 0)
     return store.add("form/python", 0) == 0
 
 
@@ -283,7 +304,7 @@ def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     carrier = dist.ProcessGroup(store, rank, size)
     left = 0 if dist.is_initialized() else _when_it_ended(store, rank, size)
     torch.ops.tutti_c10d.add_backend(carrier.boxed(), _library.load()._name,
-                                     timeout.total_seconds(), left)
+                                     timeout.total_seconds(), left, FORM_KEYS)
     _have_groups_end_at_exit()
     _let_others_stay_out()
     return carrier._get_backend(torch.device("cpu"))

@@ -15,8 +15,9 @@ from torch._C._distributed_c10d import Work, _create_work_from_future
 
 from tutti import _library
 
-# Makes a communicator; gives up with a RuntimeError when the given function returns True.
-Connect = Callable[[Callable[[], bool]], ctypes.c_void_p]
+# Makes a communicator; gives up where the given function raises a RuntimeError. The second argument
+# says whether long waits are warned of.
+Connect = Callable[[Callable[[], None], bool], ctypes.c_void_p]
 Call = Tuple[Any, ...]  # the name of a function of the library, and its first arguments
 
 UINT8 = 1  # ncclDataType_t
@@ -70,34 +71,6 @@ class FutureWork(Work):
         return self._future
 
 
-def new_communicator(store: Any, key: str, rank: int, size: int, closing: Callable[[], bool]
-                     ) -> ctypes.c_void_p:
-    """Makes a communicator. Blocks until all ranks have come, without a limit until rank 0 has
-    come, because messages may be asked for late. RuntimeError when `closing` returns True, which
-    says that nobody waits for the communicator any more."""
-    library, unique_id = _library.load(), _library.UniqueId()
-    if rank == 0:
-        if library.ncclGetUniqueId(ctypes.byref(unique_id)) != _library.SUCCESS:
-            raise RuntimeError(_library.nccl_error(None))
-        store.set(key, bytes(unique_id).hex())
-        store.add(key + "/there", 1)
-    else:
-        # A get that waits would keep other threads of this process from the store, and one of the
-        # threads may be about to set a value for which another rank waits.
-        pause_s = 0.001
-        while store.add(key + "/there", 0) == 0:
-            if closing():
-                raise RuntimeError("the group was destroyed before the sender came")
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, 0.05)
-        unique_id = _library.UniqueId.from_buffer_copy(bytes.fromhex(store.get(key).decode()))
-    comm = ctypes.c_void_p()
-    made = library.tuttiCommInitRankOn(ctypes.byref(comm), size, unique_id, rank, _library.HOST)
-    if made != _library.SUCCESS:
-        raise RuntimeError(_library.nccl_error(None))
-    return comm
-
-
 class Request:
     """An operation, and the future that tells its outcome."""
     any_source = False  # whether the request is for a message from any rank
@@ -120,6 +93,7 @@ class Request:
 class Worker:
     """A thread that carries out requests one after another, on a communicator. The worker makes the
     communicator for the first request that needs one. The caller must close the worker."""
+    patience_s = RETURN_S  # how long close waits for requests
 
     def __init__(self, connect: Connect) -> None:
         self._library, self._connect = _library.load(), connect
@@ -138,16 +112,18 @@ class Worker:
         return (FutureWork(request.future) if _KEEPS_WORKS
                 else _create_work_from_future(request.future))
 
-    def close(self, patience_s: Optional[float]) -> None:
-        """Ends the thread and the communicator once all requests are done. Gives up unfinished
-        requests when the time is over, and a wait for a message from any rank at once. None stands
-        for a time without end."""
+    def begin_to_close(self) -> None:
+        """Takes no further requests, and gives up a wait for a message from any rank."""
         self._requests.put(None)
         with self._lock:
             self._closing = True
             if self._waits_for_any:
                 self._abort()
-        self._thread.join(patience_s)
+
+    def close(self, begun: float) -> None:
+        """Ends the thread and the communicator once all requests are done. Gives up unfinished
+        requests when patience_s have passed since `begun`. begin_to_close comes first."""
+        self._thread.join(max(0.0, begun + self.patience_s - time.monotonic()))
         if self._thread.is_alive():
             with self._lock:
                 self._abort()
@@ -178,17 +154,28 @@ class Worker:
             raise RuntimeError(_library.nccl_error(self._comm))
 
     def _open(self, any_source: bool) -> ctypes.c_void_p:
-        def closing() -> bool:
-            return self._given_up or (self._closing and any_source)
-        if self._comm is None and not closing():
-            comm = self._connect(closing)
+        def check() -> None:
+            if self._given_up or (self._closing and any_source):
+                raise RuntimeError("the group was destroyed before the operation was done")
+        check()
+        if self._comm is None:
+            comm = self._connect(check, not any_source)
             with self._lock:
                 self._comm = comm
         with self._lock:
-            if self._comm is None or closing():
-                raise RuntimeError("the group was destroyed before the operation was done")
+            check()
             self._waits_for_any = any_source
             return self._comm
+
+    def check_present(self, rank: int) -> None:
+        """RuntimeError where the rank of the communicator is lost."""
+        with self._lock:
+            lost, count = (ctypes.c_int * 64)(), ctypes.c_int()
+            if self._comm is None or self._library.tuttiCommGetLostRanks(
+                    self._comm, lost, len(lost), ctypes.byref(count)) != _library.SUCCESS:
+                return
+            if rank in lost[:count.value]:
+                raise RuntimeError(f"rank {rank} of the group is lost")
 
     def _abort(self) -> None:
         self._given_up = True

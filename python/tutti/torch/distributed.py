@@ -25,7 +25,7 @@ import functools
 import time
 import weakref
 from datetime import timedelta
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -33,10 +33,10 @@ from torch._C._distributed_c10d import (AllgatherOptions, AllreduceOptions, Barr
                                         BroadcastOptions, ReduceScatterOptions)
 
 from tutti import _torch_register
-from tutti.torch import _ending, _native, _reductions
+from tutti.torch import _ending, _meeting, _native, _reductions
 from tutti.torch._messages import AnySourceWork, MessageQueue, receive_from_any
 from tutti.torch._monitored_barrier import monitored_barrier
-from tutti.torch._worker import (RETURN_S, UINT8, Request, Worker, bytes_of, new_communicator)
+from tutti.torch._worker import UINT8, Request, Worker, bytes_of
 
 Tensors = Sequence[torch.Tensor]
 
@@ -68,12 +68,33 @@ class ProcessGroupTutti(dist.ProcessGroup):
         # Made before the finalizer of the connections, because at exit the last is called first.
         self._leave = (None if dist.is_initialized() else  # This is not the job's default group.
                        _ending.at_end(self, store, rank, size))
-        self._collectives = Worker(
-            lambda closing: new_communicator(store, "id", rank, size, closing))
+        self._everybody = self._meeting("id", rank, size, -1, None)
+        self._collectives = Worker(self._everybody.make)
         self._messages: Dict[Tuple[int, int, int], MessageQueue] = {}
         # PyTorch before 2.8 does not tell a group that it is destroyed.
-        self._end = weakref.finalize(self, _end, self._collectives, self._messages, RETURN_S)
+        self._end = weakref.finalize(self, _end, self._collectives, self._messages, store,
+                                     self._everybody, rank, size)
         self._barriers = 0
+
+    def _meeting(self, key: str, rank: int, size: int, peer: int,
+                 group: Optional[_meeting.Meeting]) -> _meeting.Meeting:
+        """Describes a meeting to make a communicator: with one rank of the group, or with all ranks,
+        where `peer` is -1."""
+        given_s = self._timeout.total_seconds()
+        # The time-out that all groups have by default leaves the limit to the library.
+        own = given_s != dist.distributed_c10d.default_pg_timeout.total_seconds()
+        if peer < 0:
+            limit = _meeting.setting_seconds("TUTTI_INIT_TIMEOUT_S"), "TUTTI_INIT_TIMEOUT_S"
+        elif own:
+            limit = given_s, "the timeout of the group"
+        else:
+            limit = _meeting.setting_seconds("TUTTI_TIMEOUT_S"), "TUTTI_TIMEOUT_S"
+        return _meeting.Meeting(
+            self._store, key, rank, size, timeout_s=given_s if own else 0, limit=limit,
+            shown_rank=self._rank, peer=peer,
+            whom="the other ranks" if peer < 0 else f"rank {peer}",
+            what="the group" if peer < 0 else "the connection of their first message", group=group,
+            forget=_native.FORM_KEYS if peer < 0 else ())
 
     def getBackendName(self) -> str:
         return "tutti"
@@ -272,13 +293,19 @@ class ProcessGroupTutti(dist.ProcessGroup):
     # Between two ranks
 
     def _queue(self, source: int, target: int, tag: int) -> MessageQueue:
-        key, store = (source, target, tag), self._store
+        key, group = (source, target, tag), self._collectives
         if key not in self._messages:
             receives = self._rank == target
-            self._messages[key] = MessageQueue(
-                lambda closing: new_communicator(store, f"pipe/{source}/{target}/{tag}",
-                                                 int(receives), 2, closing),
-                source if receives else target, receives)
+            peer = source if receives else target
+            meeting = self._meeting(f"pipe/{source}/{target}/{tag}", int(receives), 2, peer,
+                                    self._everybody)
+
+            def connect(check: Callable[[], None], warns: bool) -> Any:
+                def check_both() -> None:
+                    check()
+                    group.check_present(peer)
+                return meeting.make(check_both, warns)
+            self._messages[key] = MessageQueue(connect, peer, receives)
         return self._messages[key]
 
     def send(self, tensors: Tensors, target: int, tag: int = 0) -> Any:
@@ -293,22 +320,24 @@ class ProcessGroupTutti(dist.ProcessGroup):
                                 _check(tensors[0]))
 
     def shutdown(self) -> None:
-        """Ends the group's connections, messages between named ranks once they are done."""
-        for messages in self._messages.values():
-            messages.close(None)
+        """Ends the group's connections, messages between named ranks once they are done, or when the
+        time for them is over."""
         self._end()
         if self._leave:
             self._leave()
 
 
-def _end(collectives: Worker, messages: Dict[Tuple[int, int, int], MessageQueue],
-         patience_s: float) -> None:
+def _end(collectives: Worker, messages: Dict[Tuple[int, int, int], MessageQueue], store: Any,
+         everybody: _meeting.Meeting, rank: int, size: int) -> None:
     """Ends a group's threads, and gives up what is not done when the time is over. PyTorch ends the
     process by std::terminate where a thread comes back from its functions to Python when the
     interpreter has ended."""
-    until = time.monotonic() + patience_s
-    for worker in (*messages.values(), collectives):
-        worker.close(max(0.0, until - time.monotonic()))
+    begun, workers = time.monotonic(), (*messages.values(), collectives)
+    for worker in workers:
+        worker.begin_to_close()
+    for worker in workers:
+        worker.close(begun)
+    _meeting.note_left(store, everybody.note, rank, size)
 
 
 def _offer_monitored_barrier() -> None:
@@ -336,7 +365,7 @@ def create(store: Any, rank: int, size: int, timeout: Any = None) -> Any:
     """Makes the backend of a group, on all of its ranks together: in C++ where all ranks have the
     backend in C++."""
     timeout = timeout or timedelta(minutes=30)
-    if _native.agreed(store, size):
+    if _native.agreed(store, rank, size):
         return _native.create(store, rank, size, timeout)
     return ProcessGroupTutti(store, rank, size, timeout)
 

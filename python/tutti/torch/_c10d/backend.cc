@@ -15,6 +15,27 @@ namespace tutti_c10d {
 
 using c10d::OpType;
 
+namespace {
+
+// Makes the communicator of a group. All ranks come at once, so that a rank that does not come is
+// missing at the start of the job.
+Met MeetAll(const Library& library, c10d::Store& store, int rank, int size,
+            std::chrono::milliseconds timeout, std::vector<std::string> forget) {
+  constexpr const char* kSetting = "TUTTI_INIT_TIMEOUT_S";
+  Meeting meeting;
+  meeting.key = "id";
+  meeting.rank = meeting.shown_rank = rank;
+  meeting.size = size;
+  meeting.timeout = timeout;
+  meeting.limit = {library.SecondsOf(kSetting), kSetting};
+  meeting.whom = "the other ranks";
+  meeting.what = "the group";
+  meeting.forget = std::move(forget);
+  return NewCommunicator(library, store, meeting);
+}
+
+}  // namespace
+
 TuttiBackend::TuttiBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                            GroupOptions options)
     : Backend(rank, size),
@@ -22,18 +43,27 @@ TuttiBackend::TuttiBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int 
       options_(std::move(options)),
       process_(getpid()),
       library_(Library::Open(options_.library)),
-      ordered_(library_, NewCommunicator(*library_, *store_, "id", rank, size, WaitLimit())),
-      reductions_(ordered_, size) {}
+      met_(MeetAll(*library_, *store_, rank, size, WaitLimit(), options_.forget)),
+      ordered_(std::make_shared<OrderedCommunicator>(library_, met_.comm)),
+      reductions_(*ordered_, size) {}
 
 TuttiBackend::~TuttiBackend() {
   if (InChild()) return;
   for (const auto& queue : TakeQueues()) queue->Abandon();
   for (const auto& communicator : TakeDevices()) communicator->Abort();
+  ordered_->End();
 }
 
 std::chrono::milliseconds TuttiBackend::WaitLimit() const {
   return options_.timeout == kBackendDefaultTimeout ? std::chrono::milliseconds(0)
                                                     : options_.timeout;
+}
+
+Limit TuttiBackend::FirstUseLimit() const {
+  constexpr const char* kSetting = "TUTTI_TIMEOUT_S";
+  const std::chrono::milliseconds own = WaitLimit();
+  if (own.count() > 0) return {own, "the timeout of the group"};
+  return {library_->SecondsOf(kSetting), kSetting};
 }
 
 bool TuttiBackend::InChild() const { return getpid() != process_; }
@@ -45,8 +75,8 @@ c10::intrusive_ptr<c10d::Backend::Options> TuttiBackend::getBackendOptions() {
 c10d::ErrorType TuttiBackend::getError() {
   const auto on_devices = Devices();
   const bool healthy =
-      ordered_.healthy() && std::all_of(on_devices.begin(), on_devices.end(),
-                                        [](const auto& each) { return each->healthy(); });
+      ordered_->healthy() && std::all_of(on_devices.begin(), on_devices.end(),
+                                         [](const auto& each) { return each->healthy(); });
   return healthy ? c10d::ErrorType::SUCCESS : c10d::ErrorType::COMM_ERROR;
 }
 
@@ -70,25 +100,31 @@ TuttiBackend::OnDevice& TuttiBackend::DeviceFor(at::Device device) {
   }
   TORCH_CHECK_VALUE(device.is_cuda() && device.has_index(), "a GPU of CUDA is wanted, not ",
                     device);
+  Meeting meeting;
   // Ranks that use several devices each bring them in the same order.
-  auto on_device =
-      std::make_unique<OnDevice>(NewOnDevice(c10::str("gpu/", made), rank_, size_, device), size_);
+  meeting.key = c10::str("gpu/", made);
+  meeting.rank = meeting.shown_rank = rank_;
+  meeting.size = size_;
+  meeting.timeout = WaitLimit();
+  meeting.limit = FirstUseLimit();
+  meeting.whom = "the other ranks";
+  meeting.what = "the communicator of their GPUs";
+  auto on_device = std::make_unique<OnDevice>(NewOnDevice(std::move(meeting), device), size_);
   const MutexLock lock(devices_mutex_);
   CheckDevicesOpen();
   return *(devices_[device.index()] = std::move(on_device));
 }
 
 // Ends early where the group is shut down or aborted meanwhile.
-std::shared_ptr<DeviceCommunicator> TuttiBackend::NewOnDevice(const std::string& key, int rank,
-                                                              int size, at::Device device) {
-  const auto closing = [this] {
+std::shared_ptr<DeviceCommunicator> TuttiBackend::NewOnDevice(Meeting meeting, at::Device device) {
+  meeting.device = device.index();
+  meeting.check = [this, peer = meeting.peer] {
+    if (peer >= 0) ordered_->CheckPresent(peer);
     const MutexLock lock(devices_mutex_);
-    return devices_closed_;
+    CheckDevicesOpen();
   };
   return std::make_shared<DeviceCommunicator>(
-      library_,
-      NewCommunicator(*library_, *store_, key, rank, size, WaitLimit(), closing, device.index()),
-      device);
+      library_, NewCommunicator(*library_, *store_, meeting).comm, device);
 }
 
 void TuttiBackend::CheckDevicesOpen() const {
@@ -143,7 +179,7 @@ WorkPtr TuttiBackend::Run(const Place& place, Operation operation, const Asked& 
     operation.Keep(asked.inputs);
     operation.Keep(asked.outputs);
   }
-  ordered_.Run(std::move(operation), work, place.waits);
+  ordered_->Run(std::move(operation), work, place.waits, asked.title);
   return work;
 }
 
@@ -202,7 +238,8 @@ WorkPtr TuttiBackend::ReduceScatterAll(const Tensors& outputs, const Tensors& in
   const Place place(*this, inputs, Waits(opts));
   Operation operation;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const at::Tensor &output = Checked(outputs[i]), &input = Checked(inputs[i]);
+    const at::Tensor& output = Checked(outputs[i], "output");
+    const at::Tensor& input = Checked(inputs[i], "input");
     TORCH_CHECK_VALUE(output.numel() * size_ == input.numel(), "reduce_scatter of ", input.numel(),
                       " elements among ", size_, " ranks does not give ", output.numel());
     CheckSameType(output, input, "reduce_scatter");
@@ -223,12 +260,12 @@ WorkPtr TuttiBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors&
 
 WorkPtr TuttiBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                      const c10d::ReduceScatterOptions& opts) {
-  const at::Tensor& output = Only(outputs);
+  const at::Tensor& output = Only(outputs, "output");
   const Tensors& blocks = ForEachRank(inputs, size_);
   std::vector<size_t> counts;
   int64_t total = 0;
   for (const at::Tensor& block : blocks) {
-    CheckSameType(output, Checked(block), "reduce_scatter");
+    CheckSameType(output, Checked(block, "input list's tensor"), "reduce_scatter");
     counts.push_back(block.numel());
     total += block.numel();
   }
@@ -281,6 +318,7 @@ c10::intrusive_ptr<c10d::Backend> TuttiBackend::merge(const c10::intrusive_ptr<c
                                                       const int& rank, const int& size) {
   GroupOptions options = options_;
   options.left = nullptr;
+  options.forget.clear();
   options.timeout = opts->timeout;
   auto own = c10::make_intrusive<c10d::PrefixStore>(opts->group_name + "/", store);
   return c10::make_intrusive<TuttiBackend>(std::move(own), rank, size, std::move(options));
@@ -288,9 +326,12 @@ c10::intrusive_ptr<c10d::Backend> TuttiBackend::merge(const c10::intrusive_ptr<c
 
 void TuttiBackend::shutdown() {
   if (InChild()) return;
-  for (const auto& queue : TakeQueues()) queue->Close();
+  const auto queues = TakeQueues();
+  const auto begun = std::chrono::steady_clock::now();
+  for (const auto& queue : queues) queue->BeginToClose();
+  for (const auto& queue : queues) queue->Close(begun);
   for (const auto& communicator : TakeDevices()) communicator->End();
-  ordered_.End();
+  Leave(/*in_good_order=*/true);
   if (auto* left = std::exchange(options_.left, nullptr)) left(nullptr);
 }
 
@@ -298,17 +339,23 @@ void TuttiBackend::abort() {
   if (InChild()) return;
   for (const auto& queue : TakeQueues()) queue->Abandon();
   for (const auto& communicator : TakeDevices()) communicator->Abort();
-  ordered_.Abort();
+  Leave(/*in_good_order=*/false);
+}
+
+void TuttiBackend::Leave(bool in_good_order) {
+  const bool first = in_good_order ? ordered_->End() : ordered_->Abort();
+  if (first) NoteLeft(*store_, met_.note, rank_, size_);
 }
 
 // Makes a group's backend and stores the backend in `group`, as the backend of tensors in host
-// memory. `group` brings the ranks and the store. In this way the backend comes to Python without
-// Python's headers.
+// memory. `group` brings the ranks and the store, from which the keys `forget` are taken. In this
+// way the backend comes to Python without Python's headers.
 void AddBackend(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& library,
-                double timeout_s, int64_t left) {
+                double timeout_s, int64_t left, std::vector<std::string> forget) {
   GroupOptions options;
   options.library = library;
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3));
+  options.forget = std::move(forget);
   options.left = reinterpret_cast<void (*)(void*)>(left);
   group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
                     c10::make_intrusive<TuttiBackend>(group->getStore(), group->getRank(),

@@ -36,6 +36,7 @@
 #include "mutex.h"
 #include "ordered.h"
 #include "reductions.h"
+#include "rendezvous.h"
 
 namespace tutti_c10d {
 
@@ -46,6 +47,7 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 struct GroupOptions {
   std::string library;  // the name under which libtutti was loaded
   std::chrono::milliseconds timeout{};
+  std::vector<std::string> forget;  // as in Meeting
   // Called once, with null, when shutdown has ended the group. Null stands for no call.
   void (*left)(void*) = nullptr;
 };
@@ -183,8 +185,7 @@ class TuttiBackend : public c10d::Backend {
 
   OnDevice& DeviceFor(at::Device device);
   std::shared_ptr<DeviceCommunicator> PairFor(int source, int target, int tag, at::Device device);
-  std::shared_ptr<DeviceCommunicator> NewOnDevice(const std::string& key, int rank, int size,
-                                                  at::Device device);
+  std::shared_ptr<DeviceCommunicator> NewOnDevice(Meeting meeting, at::Device device);
   void CheckDevicesOpen() const TUTTI_REQUIRES(devices_mutex_);
   // Returns the group's communicators on GPUs, without the communicators of pairs of ranks.
   std::vector<std::shared_ptr<DeviceCommunicator>> Devices();
@@ -211,17 +212,25 @@ class TuttiBackend : public c10d::Backend {
                    const std::vector<Message>& receives) const;
   WorkPtr PutMessage(const Tensors& tensors, int source, int target, int tag);
   std::shared_ptr<MessageQueue> QueueOf(int source, int target, int tag);
+  // Describes the first use of a connection with a rank of the group.
+  Meeting MeetingWith(int peer, const std::string& key) const;
   std::vector<std::shared_ptr<MessageQueue>> TakeQueues();
+  // Ends the communicator of the group, and notes in the store that this rank has left.
+  void Leave(bool in_good_order);
   bool InChild() const;
   // Returns how long operations may wait without progress: the group's time-out. For the time-out
   // that all groups have by default, returns 0, and TUTTI_TIMEOUT_S decides.
   std::chrono::milliseconds WaitLimit() const;
+  // Returns how long the first use of a connection waits for the other ranks: as operations do.
+  Limit FirstUseLimit() const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
   GroupOptions options_;
   const int process_;  // A child of fork is no rank.
   const std::shared_ptr<const Library> library_;
-  OrderedCommunicator ordered_;
+  const Met met_;  // The communicator belongs to ordered_.
+  // Shared with the threads of messages, which may outlive this object.
+  const std::shared_ptr<OrderedCommunicator> ordered_;
   Reductions reductions_;
   uint64_t sequence_ = 0;
   int barriers_ = 0;

@@ -10,24 +10,26 @@
 
 namespace tutti_c10d {
 
-// Returns the tensor, whose values lie one after another, in host memory or on a GPU.
-inline const at::Tensor& Checked(const at::Tensor& tensor) {
+// Returns the tensor, whose values lie one after another, in host memory or on a GPU. `name` is the
+// name of the argument, for sentences.
+inline const at::Tensor& Checked(const at::Tensor& tensor, const char* name = "tensor") {
   TORCH_CHECK_VALUE((tensor.is_cpu() || tensor.is_cuda()) && tensor.layout() == at::kStrided,
-                    "the tutti backend takes dense tensors in host memory or on GPUs of CUDA, not ",
-                    tensor.layout(), " on ", tensor.device());
-  TORCH_CHECK_VALUE(tensor.is_contiguous(),
-                    "the tensor must be contiguous; use tensor.contiguous()");
+                    "the tutti backend takes dense tensors in host memory or on GPUs of CUDA, but "
+                    "the ",
+                    name, " is ", tensor.layout(), " on ", tensor.device());
+  TORCH_CHECK_VALUE(tensor.is_contiguous(), "the ", name, " must be contiguous, but its shape is ",
+                    tensor.sizes(), " and its strides are ", tensor.strides(),
+                    "; use its contiguous()");
   // The memory of a conjugated or negated view does not have the view's values.
-  TORCH_CHECK_VALUE(!tensor.is_conj() && !tensor.is_neg(),
-                    "the tensor is a conjugated or negated view; use tensor.resolve_conj() or "
-                    "tensor.resolve_neg()");
+  TORCH_CHECK_VALUE(!tensor.is_conj() && !tensor.is_neg(), "the ", name,
+                    " is a conjugated or negated view; use its resolve_conj() or resolve_neg()");
   return tensor;
 }
 
 // Returns the only tensor of the list, checked.
-inline const at::Tensor& Only(const std::vector<at::Tensor>& tensors) {
+inline const at::Tensor& Only(const std::vector<at::Tensor>& tensors, const char* name = "tensor") {
   TORCH_CHECK_VALUE(tensors.size() == 1, "one tensor is wanted, not ", tensors.size());
-  return Checked(tensors[0]);
+  return Checked(tensors[0], name);
 }
 
 // Returns the only list, which has a tensor for each rank.

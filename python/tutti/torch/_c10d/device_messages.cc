@@ -42,8 +42,10 @@ std::shared_ptr<DeviceCommunicator> TuttiBackend::PairFor(int source, int target
       number += std::tie(std::get<0>(other), std::get<1>(other), std::get<2>(other)) ==
                 std::tie(low, high, tag);
   }
-  auto made = NewOnDevice(c10::str("gpus/", low, "/", high, "/", tag, "/", number),
-                          rank_ == low ? 0 : 1, 2, device);
+  Meeting meeting = MeetingWith(rank_ == low ? high : low,
+                                c10::str("gpus/", low, "/", high, "/", tag, "/", number));
+  meeting.rank = rank_ == low ? 0 : 1;
+  auto made = NewOnDevice(std::move(meeting), device);
   const MutexLock lock(devices_mutex_);
   CheckDevicesOpen();
   return pairs_[key] = std::move(made);

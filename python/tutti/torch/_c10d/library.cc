@@ -4,6 +4,8 @@
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 namespace tutti_c10d {
 namespace {
 
@@ -14,15 +16,14 @@ void LookUp(void* handle, const char* name, Function& function) {
               "; the Python package and the library are of different versions");
 }
 
-// Throws the library's sentence. Programs know a time-out of a group by Gloo's word for time-outs.
-[[noreturn]] void Throw(ncclResult_t result, const char* sentence) {
+}  // namespace
+
+void ThrowFailure(ncclResult_t result, const std::string& sentence) {
   C10_THROW_ERROR(DistBackendError,
                   result == ncclTimeout
                       ? c10::str("an operation came to the timeout of its group: ", sentence)
-                      : std::string(sentence));
+                      : sentence);
 }
-
-}  // namespace
 
 std::shared_ptr<const Library> Library::Open(const std::string& name) {
   void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -35,12 +36,19 @@ std::shared_ptr<const Library> Library::Open(const std::string& name) {
 }
 
 void Library::Check(ncclResult_t result, ncclComm_t comm) const {
-  if (result != ncclSuccess) Throw(result, ncclGetLastError(comm));
+  if (result != ncclSuccess) ThrowFailure(result, ncclGetLastError(comm));
+}
+
+std::chrono::milliseconds Library::SecondsOf(const char* setting) const {
+  const char* text = nullptr;
+  int length = 0;
+  Check(ncclParamGetParameter(setting, &text, &length), nullptr);
+  return std::chrono::milliseconds(static_cast<int64_t>(std::strtod(text, nullptr) * 1e3));
 }
 
 std::exception_ptr Library::Error(ncclResult_t result, ncclComm_t comm) const {
   try {
-    Throw(result, ncclGetLastError(comm));
+    ThrowFailure(result, ncclGetLastError(comm));
   } catch (...) {
     return std::current_exception();
   }

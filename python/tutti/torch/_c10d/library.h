@@ -5,6 +5,7 @@
 // that the Python package has loaded, because a process should have a single copy; nothing here is
 // linked with the library.
 
+#include <chrono>
 #include <exception>
 #include <memory>
 #include <string>
@@ -16,6 +17,7 @@
 // The table of all functions: X(name).
 #define TUTTI_C10D_FUNCTIONS(X) \
   X(ncclGetUniqueId)            \
+  X(tuttiGetUniqueIdFor)        \
   X(tuttiCommInitRankConfig)    \
   X(ncclCommDestroy)            \
   X(ncclCommAbort)              \
@@ -33,6 +35,8 @@
   X(ncclRecv)                   \
   X(ncclRedOpCreatePreMulSum)   \
   X(ncclRedOpDestroy)           \
+  X(ncclParamGetParameter)      \
+  X(tuttiCommGetLostRanks)      \
   X(tuttiReduceScatterV)        \
   X(tuttiBarrier)               \
   X(tuttiStreamCreate)          \
@@ -42,6 +46,10 @@
 
 namespace tutti_c10d {
 
+// Throws a DistBackendError with this sentence. The text of a time-out begins with a word about
+// time-outs, by which programs know Gloo's.
+[[noreturn]] void ThrowFailure(ncclResult_t result, const std::string& sentence);
+
 // The functions of a copy of the library, under their own names. Any thread may use them.
 class Library {
  public:
@@ -49,9 +57,12 @@ class Library {
   // as long as the process. RuntimeError without the library or for a missing function.
   static std::shared_ptr<const Library> Open(const std::string& name);
 
-  // Throws a DistBackendError with the library's sentence after a failed call. The text of a
-  // time-out begins with a word about time-outs. `comm` is the communicator of the call, or null.
+  // Throws the library's sentence after a failed call (ThrowFailure). `comm` is the communicator of
+  // the call, or null.
   void Check(ncclResult_t result, ncclComm_t comm) const;
+
+  // Returns the value of a setting in seconds, such as TUTTI_TIMEOUT_S.
+  std::chrono::milliseconds SecondsOf(const char* setting) const;
 
   // Returns the error that Check throws for `comm`.
   std::exception_ptr Error(ncclResult_t result, ncclComm_t comm) const;

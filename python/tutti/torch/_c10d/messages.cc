@@ -5,6 +5,17 @@
 #include <pthread.h>
 
 namespace tutti_c10d {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long the end of a group waits for its messages. A program that ends a group while it still
+// receives has no use for the message, and 2 s let a peer finish that sends at this moment. A peer
+// may come later to receive, because the send's caller had no reason to wait.
+constexpr std::chrono::seconds kReceivePatience{2};
+constexpr std::chrono::seconds kSendPatience{10};
+
+}  // namespace
 
 bool MessageRequest::Wanted() const {
   const MutexLock lock(mutex_);
@@ -45,14 +56,34 @@ void MessageQueue::Put(std::shared_ptr<MessageRequest> request) {
   changed_.NotifyOne();
 }
 
-void MessageQueue::Close() {
-  {
-    const MutexLock lock(mutex_);
-    closing_ = true;
-    if (waits_for_any_) AbortConnection();
-    changed_.NotifyOne();
+void MessageQueue::BeginToClose() {
+  const MutexLock lock(mutex_);
+  closing_ = true;
+  if (waits_for_any_) AbortConnection();
+  changed_.NotifyOne();
+}
+
+// A thread that does not return is left alone: the thread waits inside of the library for a rank
+// that does not answer, and the process can end meanwhile.
+void MessageQueue::Close(Clock::time_point begun) {
+  bool ended = AwaitEnd(begun + (receives_ ? kReceivePatience : kSendPatience));
+  if (!ended) {
+    {
+      const MutexLock lock(mutex_);
+      abandoned_ = true;
+      AbortConnection();
+    }
+    ended = AwaitEnd(Clock::now() + kReturnTime);
   }
-  if (thread_.joinable()) thread_.join();
+  if (!thread_.joinable()) return;
+  ended ? thread_.join() : thread_.detach();
+}
+
+bool MessageQueue::AwaitEnd(Clock::time_point until) {
+  MutexLock lock(mutex_);
+  while (!ended_)
+    if (!ended_changed_.WaitUntil(lock, until)) return ended_;
+  return true;
 }
 
 void MessageQueue::Abandon() {
@@ -90,6 +121,8 @@ void MessageQueue::Serve() {
   const MutexLock lock(mutex_);
   if (comm_ != nullptr) library_->ncclCommDestroy(comm_);
   comm_ = nullptr;
+  ended_ = true;
+  ended_changed_.NotifyAll();
 }
 
 void MessageQueue::Do(MessageRequest& request) {
@@ -108,9 +141,10 @@ void MessageQueue::Open(const MessageRequest& request) {
     TORCH_CHECK(!IsGivenUp(request), "the group was destroyed before the message passed");
     if (comm_ != nullptr) return;
   }
-  const ncclComm_t comm = connect_([this, &request] {
+  const ncclComm_t comm = connect_(request.any_source(), [this, &request] {
+    TORCH_CHECK(request.Wanted(), "the message came from another rank");
     const MutexLock lock(mutex_);
-    return IsGivenUp(request);
+    TORCH_CHECK(!IsGivenUp(request), "the group was destroyed before the message passed");
   });
   const MutexLock lock(mutex_);
   comm_ = comm;
@@ -176,9 +210,12 @@ void MessageQueue::Move(void* data, size_t bytes) {
   if (comm == nullptr) C10_THROW_ERROR(DistBackendError, "the group was destroyed or aborted");
   if (bytes == 0) return;
   const int other = receives_ ? 0 : 1;
-  library_->Check(receives_ ? library_->ncclRecv(data, bytes, ncclUint8, other, comm, nullptr)
-                            : library_->ncclSend(data, bytes, ncclUint8, other, comm, nullptr),
-                  comm);
+  const ncclResult_t result =
+      receives_ ? library_->ncclRecv(data, bytes, ncclUint8, other, comm, nullptr)
+                : library_->ncclSend(data, bytes, ncclUint8, other, comm, nullptr);
+  if (result != ncclSuccess)
+    ThrowFailure(result, c10::str(receives_ ? "receiving from" : "sending to", " rank ", peer_,
+                                  " of the group: ", library_->ncclGetLastError(comm)));
 }
 
 }  // namespace tutti_c10d

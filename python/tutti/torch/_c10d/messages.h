@@ -8,6 +8,7 @@
 // machine's order) and then its bytes. A receiver thus learns of a message and its size before the
 // receiver decides which tensor gets the message.
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -56,8 +57,9 @@ class MessageRequest {
 class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
  public:
   // Makes the communicator of the two ranks, of which rank 0 sends. Blocks until the peer has come,
-  // or until `closing` says that nobody waits any more, and then throws.
-  using Connect = std::function<ncclComm_t(const std::function<bool()>& closing)>;
+  // and throws where the peer does not come, or where `check` throws. `any_source`: the wait is for
+  // a message that any rank may send.
+  using Connect = std::function<ncclComm_t(bool any_source, const std::function<void()>& check)>;
 
   // Makes a queue and starts its thread.
   static std::shared_ptr<MessageQueue> Start(std::shared_ptr<const Library> library,
@@ -65,8 +67,13 @@ class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
 
   void Put(std::shared_ptr<MessageRequest> request);
 
-  // Ends the connection once all requests for the named rank are done, and waits for them.
-  void Close();
+  // Takes no further requests, and gives up waiting for requests of any rank alone.
+  void BeginToClose();
+  // Ends the connection once all requests for the named rank are done, which fail where they are
+  // not done in time: a message that leaves has longer than a message that is awaited, because the
+  // peer of the former may be about to receive. The times count from `begun`.
+  // REQUIRES: BeginToClose was called.
+  void Close(std::chrono::steady_clock::time_point begun);
 
   // Ends the connection at once; work under way fails. Does not wait for the thread.
   void Abandon();
@@ -86,6 +93,8 @@ class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
   bool Receive(MessageRequest& request);
   uint64_t AwaitMessage(const MessageRequest& request);
   void Move(void* data, size_t bytes);
+  // Waits for the end of the thread, and returns whether the thread has ended by `until`.
+  bool AwaitEnd(std::chrono::steady_clock::time_point until);
   // Returns whether nobody waits for the request any more.
   bool IsGivenUp(const MessageRequest& request) const TUTTI_REQUIRES(mutex_);
   void AbortConnection() TUTTI_REQUIRES(mutex_);
@@ -100,12 +109,14 @@ class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
 
   Mutex mutex_;
   CondVar changed_;
+  CondVar ended_changed_;
   std::deque<std::shared_ptr<MessageRequest>> requests_ TUTTI_GUARDED_BY(mutex_);
   ncclComm_t comm_ TUTTI_GUARDED_BY(mutex_) = nullptr;
   bool closing_ TUTTI_GUARDED_BY(mutex_) = false;    // No request comes any more.
   bool abandoned_ TUTTI_GUARDED_BY(mutex_) = false;  // Nobody waits for the remaining requests.
   // The thread waits for a message for requests of any rank alone.
   bool waits_for_any_ TUTTI_GUARDED_BY(mutex_) = false;
+  bool ended_ TUTTI_GUARDED_BY(mutex_) = false;  // The thread is about to return.
 };
 
 }  // namespace tutti_c10d

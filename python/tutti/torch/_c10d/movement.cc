@@ -78,7 +78,8 @@ WorkPtr TuttiBackend::AllGatherAll(const Tensors& outputs, const Tensors& inputs
   const Place place(*this, inputs, Waits(opts));
   Operation operation;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const at::Tensor &output = Checked(outputs[i]), &input = Checked(inputs[i]);
+    const at::Tensor& output = Checked(outputs[i], "output");
+    const at::Tensor& input = Checked(inputs[i], "input");
     TORCH_CHECK_VALUE(output.nbytes() == input.nbytes() * size_, "all_gather of ", input.numel(),
                       " elements from ", size_, " ranks does not give ", output.numel());
     AddAllGather(operation, input, output.data_ptr());
@@ -98,9 +99,9 @@ WorkPtr TuttiBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors&
 
 WorkPtr TuttiBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                 const c10d::AllgatherOptions& opts) {
-  const at::Tensor& input = Only(inputs);
+  const at::Tensor& input = Only(inputs, "input");
   const Tensors& targets = ForEachRank(outputs, size_);
-  for (const at::Tensor& target : targets) Checked(target);
+  for (const at::Tensor& target : targets) Checked(target, "output list's tensor");
   const Place place(*this, inputs, Waits(opts));
   Operation operation;
   // Every rank sees the sizes of all, and all therefore choose alike; the places of the targets
@@ -156,7 +157,7 @@ WorkPtr TuttiBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
   }
   const Place place(*this, inputs, Waits(opts));
   Operation operation;
-  AddExchange(operation, {{Only(inputs), root}}, receives);
+  AddExchange(operation, {{Only(inputs, "input"), root}}, receives);
   return Run(place, std::move(operation),
              {OpType::GATHER, "tutti:gather", inputs, Flattened(outputs)});
 }
@@ -171,7 +172,7 @@ WorkPtr TuttiBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
   }
   const Place place(*this, outputs, Waits(opts));
   Operation operation;
-  AddExchange(operation, sends, {{Only(outputs), root}});
+  AddExchange(operation, sends, {{Only(outputs, "output"), root}});
   return Run(place, std::move(operation),
              {OpType::SCATTER, "tutti:scatter", Flattened(inputs), outputs});
 }
@@ -196,8 +197,8 @@ WorkPtr TuttiBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                     std::vector<int64_t>& input_splits,
                                     const c10d::AllToAllOptions& opts) {
   // Whether another rank's splits are even is not known here, and messages serve both cases.
-  const Tensors sources = Split(Checked(input), input_splits, size_);
-  const Tensors targets = Split(Checked(output), output_splits, size_);
+  const Tensors sources = Split(Checked(input, "input"), input_splits, size_);
+  const Tensors targets = Split(Checked(output, "output"), output_splits, size_);
   std::vector<Message> sends, receives;
   for (int rank = 0; rank < size_; ++rank) {
     sends.emplace_back(sources[rank], rank);
@@ -214,9 +215,9 @@ void TuttiBackend::AddExchange(Operation& operation, const std::vector<Message>&
                                const std::vector<Message>& receives) const {
   Tensors mine, kept;
   for (const auto& [tensor, rank] : sends)
-    if (rank == rank_) mine.push_back(Checked(tensor));
+    if (rank == rank_) mine.push_back(Checked(tensor, "input"));
   for (const auto& [tensor, rank] : receives)
-    if (rank == rank_) kept.push_back(Checked(tensor));
+    if (rank == rank_) kept.push_back(Checked(tensor, "output"));
   for (size_t i = 0; i < std::min(mine.size(), kept.size()); ++i) {
     TORCH_CHECK_VALUE(mine[i].nbytes() == kept[i].nbytes(), "this rank's own ", mine[i].nbytes(),
                       " bytes are for a tensor of ", kept[i].nbytes());
@@ -224,14 +225,14 @@ void TuttiBackend::AddExchange(Operation& operation, const std::vector<Message>&
     operation.Then([from = mine[i], to = kept[i]] { CopyBytes(to, 0, from, 0, from.nbytes()); });
   }
   for (const auto& [tensor, rank] : sends) {
-    if (rank == rank_ || Checked(tensor).nbytes() == 0) continue;
+    if (rank == rank_ || Checked(tensor, "input").nbytes() == 0) continue;
     operation.Add([data = tensor.data_ptr(), bytes = tensor.nbytes(), to = rank,
                    call = library_->ncclSend](ncclComm_t comm, cudaStream_t stream) {
       return call(data, bytes, ncclUint8, to, comm, stream);
     });
   }
   for (const auto& [tensor, rank] : receives) {
-    if (rank == rank_ || Checked(tensor).nbytes() == 0) continue;
+    if (rank == rank_ || Checked(tensor, "output").nbytes() == 0) continue;
     operation.Add([data = tensor.data_ptr(), bytes = tensor.nbytes(), source = rank,
                    call = library_->ncclRecv](ncclComm_t comm, cudaStream_t stream) {
       return call(data, bytes, ncclUint8, source, comm, stream);
@@ -248,14 +249,37 @@ std::shared_ptr<MessageQueue> TuttiBackend::QueueOf(int source, int target, int 
   if (!queue) {
     const bool receives = rank_ == target;
     // The queue's thread may outlive this object.
-    auto connect = [library = library_, store = store_, receives, limit = WaitLimit(),
-                    key = c10::str("pipe/", source, "/", target, "/", tag)](
-                       const std::function<bool()>& closing) {
-      return NewCommunicator(*library, *store, key, receives ? 1 : 0, 2, limit, closing);
+    auto connect = [library = library_, store = store_,
+                    meeting = MeetingWith(receives ? source : target,
+                                          c10::str("pipe/", source, "/", target, "/", tag)),
+                    receives,
+                    group = ordered_](bool any_source, const std::function<void()>& check) {
+      Meeting one = meeting;
+      one.rank = receives ? 1 : 0;
+      one.warns = !any_source;
+      one.check = [&] {
+        check();
+        group->CheckPresent(one.peer);
+      };
+      return NewCommunicator(*library, *store, one).comm;
     };
     queue = MessageQueue::Start(library_, connect, receives ? source : target, receives);
   }
   return queue;
+}
+
+Meeting TuttiBackend::MeetingWith(int peer, const std::string& key) const {
+  Meeting meeting;
+  meeting.key = key;
+  meeting.size = 2;
+  meeting.timeout = WaitLimit();
+  meeting.limit = FirstUseLimit();
+  meeting.shown_rank = rank_;
+  meeting.peer = peer;
+  meeting.note = met_.note;
+  meeting.whom = c10::str("rank ", peer);
+  meeting.what = "the connection of their first message";
+  return meeting;
 }
 
 std::vector<std::shared_ptr<MessageQueue>> TuttiBackend::TakeQueues() {

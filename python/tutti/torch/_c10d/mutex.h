@@ -5,6 +5,7 @@
 // installed package does not have: a guarded member names its mutex, and clang proves the locking
 // (tools/checks/thread_safety). Further compilers see no annotations.
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 
@@ -48,7 +49,12 @@ class TUTTI_C10D_ANNOTATION(scoped_lockable) MutexLock {
 class CondVar {
  public:
   void NotifyOne() { condition_.notify_one(); }
+  void NotifyAll() { condition_.notify_all(); }
   void Wait(MutexLock& lock) { condition_.wait(lock.lock_); }
+  // Returns false when the time has come.
+  bool WaitUntil(MutexLock& lock, std::chrono::steady_clock::time_point until) {
+    return condition_.wait_until(lock.lock_, until) == std::cv_status::no_timeout;
+  }
 
  private:
   std::condition_variable condition_;

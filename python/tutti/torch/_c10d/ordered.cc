@@ -3,15 +3,12 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
 namespace tutti_c10d {
 namespace {
-
-// How long a function on a stream may take to return when it has nothing left to do; a busy machine
-// needs longer than 20 ms.
-constexpr std::chrono::seconds kReturnTime{2};
 
 // Called by the stream: runs the function once and frees it.
 void RunOnce(void* argument) {
@@ -38,6 +35,35 @@ void Ask(const Library& library, ncclComm_t comm, cudaStream_t stream,
   const ncclResult_t ended = library.ncclGroupEnd();
   library.Check(result == ncclSuccess ? ended : result, comm);
 }
+
+std::string CallName(const char* title) {
+  const std::string name(title);
+  return name.substr(name.find(':') + 1);
+}
+
+// Marks the call of a thread that waits, from its beginning to its end. RuntimeError where another
+// thread's call is marked.
+class CallMark {
+ public:
+  CallMark(std::atomic<const char*>& place, const char* title, bool waits)
+      : place_(waits ? &place : nullptr) {
+    const char* other = nullptr;
+    if (waits ? place.compare_exchange_strong(other, title) : !(other = place.load())) return;
+    place_ = nullptr;
+    TORCH_CHECK(false, "two threads of this process use one group: a thread waits in ",
+                CallName(other), " while another thread calls ", CallName(title),
+                ". The ranks have no common order of such calls; give each thread a group of its "
+                "own (torch.distributed.new_group)");
+  }
+  ~CallMark() {
+    if (place_ != nullptr) place_->store(nullptr);
+  }
+  CallMark(const CallMark&) = delete;
+  CallMark& operator=(const CallMark&) = delete;
+
+ private:
+  std::atomic<const char*>* place_;  // null: nothing is marked
+};
 
 }  // namespace
 
@@ -84,7 +110,8 @@ void OrderedCommunicator::CheckOpen() const {
 }
 
 void OrderedCommunicator::Run(Operation operation, const c10::intrusive_ptr<TuttiWork>& work,
-                              bool waits) {
+                              bool waits, const char* title) {
+  const CallMark mark(waiting_call_, title, waits);
   const MutexLock lock(mutex_);
   CheckOpen();
   if (!waits || queued_ != 0) {
@@ -181,12 +208,29 @@ bool OrderedCommunicator::AwaitIdle() const {
   return true;
 }
 
-void OrderedCommunicator::End() {
-  if (!ended_.exchange(true)) Close(AwaitIdle());
+bool OrderedCommunicator::End() {
+  if (ended_.exchange(true)) return false;
+  Close(AwaitIdle());
+  return true;
 }
 
-void OrderedCommunicator::Abort() {
-  if (!ended_.exchange(true)) Close(false);
+bool OrderedCommunicator::Abort() {
+  if (ended_.exchange(true)) return false;
+  Close(false);
+  return true;
+}
+
+void OrderedCommunicator::CheckPresent(int rank) const {
+  int count = 0;
+  if (ended_ || library_->tuttiCommGetLostRanks(comm_, nullptr, 0, &count) != ncclSuccess ||
+      count == 0)
+    return;
+  std::vector<int> lost(static_cast<size_t>(count));
+  library_->tuttiCommGetLostRanks(comm_, lost.data(), count, &count);
+  if (std::find(lost.begin(), lost.end(), rank) != lost.end())
+    ThrowFailure(
+        ncclRemoteError,
+        c10::str("rank ", rank, " of the group is lost: ", library_->ncclGetLastError(comm_)));
 }
 
 void OrderedCommunicator::Close(bool in_good_order) {

@@ -80,18 +80,24 @@ class OrderedCommunicator final : public OperatorMaker {
   ~OrderedCommunicator() override { End(); }
 
   // Runs the operation and ends `work` with the outcome. `waits` says that the caller waits at
-  // once: then the operation may be done, or its error thrown, when Run returns.
-  void Run(Operation operation, const c10::intrusive_ptr<TuttiWork>& work, bool waits);
+  // once: then the operation may be done, or its error thrown, when Run returns. `title` is the
+  // name of the call. RuntimeError where another thread is inside of an operation for which it
+  // waits: the ranks have no common order of calls that two threads make at the same time.
+  void Run(Operation operation, const c10::intrusive_ptr<TuttiWork>& work, bool waits,
+           const char* title);
 
   ncclRedOp_t MakePreMulSum(void* factor, ncclDataType_t type,
                             std::shared_ptr<void>& keep) override;
 
   // Ends the communicator in good order where nothing is under way; else gives up unfinished work.
-  // Operations fail from now on. Does nothing the second time.
-  void End();
+  // Operations fail from now on. Does nothing the second time, and returns false.
+  bool End();
 
-  // Gives up work under way, from any thread, and ends the communicator.
-  void Abort();
+  // Gives up work under way, from any thread, and ends the communicator. Returns as End does.
+  bool Abort();
+
+  // Throws where the rank is lost.
+  void CheckPresent(int rank) const;
 
   // Returns whether the communicator works.
   bool healthy() const;
@@ -114,6 +120,8 @@ class OrderedCommunicator final : public OperatorMaker {
   // Operations on the stream whose data is not complete yet.
   std::atomic<int> queued_{0};
   std::atomic<bool> ended_{false};
+  // The call whose thread is inside of an operation and waits for other ranks; null: no thread is.
+  std::atomic<const char*> waiting_call_{nullptr};
   Mutex mutex_;  // Held while an operation is begun, because operations have one order.
 };
 

@@ -6,7 +6,9 @@
 // Nobody here waits inside the store: a get that waits would keep other threads of this process
 // from the store, and one of the threads may be about to set a value for which another rank waits.
 
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -14,13 +16,57 @@
 
 namespace tutti_c10d {
 
-// Makes a communicator of ranks in host memory, or of GPUs, of which this rank's is `device`.
-// Blocks until all ranks have come. Without a limit until rank 0 has come, because messages may be
-// asked for late. RuntimeError when `closing` returns true, which says that nobody waits any more.
-// Operations may wait for `timeout` without progress; 0: the library's own limit.
-ncclComm_t NewCommunicator(const Library& library, c10d::Store& store, const std::string& key,
-                           int rank, int size, std::chrono::milliseconds timeout,
-                           const std::function<bool()>& closing = {}, int device = -1);
+// The limit of a wait.
+struct Limit {
+  std::chrono::milliseconds time{};  // 0: no limit
+  const char* origin = "";           // what sets the limit, for sentences
+};
+
+// A meeting of ranks that make a communicator. Each rank describes the meeting to itself.
+struct Meeting {
+  std::string key;  // The meeting's own key in the store.
+  int rank = 0;
+  int size = 1;
+  int device = -1;  // This rank's GPU; -1: the host.
+  // Operations of the communicator may wait for this time without progress; 0: the library's limit.
+  std::chrono::milliseconds timeout{};
+  Limit limit;         // of the meeting
+  int shown_rank = 0;  // This rank's number in the group.
+  int peer = -1;       // The only awaited rank of the group; -1: all ranks of the group meet.
+  std::string whom;    // The awaited ranks, for sentences.
+  std::string what;    // The purpose, for sentences.
+  std::string note;    // Where the ranks of the group note that they leave (Met::note).
+  std::vector<std::string> forget;  // Further keys that nobody needs once the ranks have met.
+  bool warns = true;                // Long waits are warned of.
+  // Called several times a second. Throws where this rank waits in vain. May be empty.
+  std::function<void()> check;
+};
+
+// The communicator of a meeting, and the key in the store of notes about ranks that leave the
+// communicator. The key is a new one for each communicator.
+struct Met {
+  ncclComm_t comm = nullptr;
+  std::string note;
+};
+
+// Makes the communicator of a meeting. Blocks until all ranks have come. DistBackendError at the
+// end of the limit, in the words of Library::Check for time-outs, and with the reason of rank 0
+// where rank 0 cannot begin.
+//
+// Rank 0 leaves a unique id in the store. All further ranks count themselves there and take the id.
+// An id may be left from an earlier start of the job, whose rank 0 has ended (torchrun keeps the
+// store between starts): where nobody listens at the id's address, the rank waits for another id.
+// Once all ranks have met, rank 0 takes everything out of the store, before any rank returns: the
+// next meeting may have the same keys.
+Met NewCommunicator(const Library& library, c10d::Store& store, const Meeting& meeting);
+
+// Writes to the store that a rank has left its group, and does nothing in a store without append.
+// The last rank takes the note out of the store. Any failure is ignored, because the store may have
+// ended.
+void NoteLeft(c10d::Store& store, const std::string& note, int rank, int size);
+
+// Returns whether the note of NoteLeft names the rank.
+bool HasLeft(c10d::Store& store, const std::string& note, int rank);
 
 // Blocks until all ranks have called the function with this store, which serves one barrier.
 // RuntimeError at the end of the timeout, which begins with the call: on rank 0 the error names the

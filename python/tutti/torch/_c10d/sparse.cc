@@ -35,7 +35,7 @@ std::vector<int64_t> TuttiBackend::GatherNumbers(int64_t number) {
   });
   const auto work = c10::make_intrusive<TuttiWork>(c10d::OpType::ALLGATHER, nullptr, Tensors(),
                                                    Tensors(), sequence_);
-  ordered_.Run(std::move(operation), work, /*waits=*/true);
+  ordered_->Run(std::move(operation), work, /*waits=*/true, "tutti:all_reduce_sparse");
   work->wait();
   return numbers;
 }

@@ -5,12 +5,17 @@
 // takes a future of them. No thread waits on behalf of a work; the end of the operation calls End.
 
 #include <atomic>
+#include <chrono>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "mutex.h"
 
 namespace tutti_c10d {
+
+// How long a thread that has nothing left to do may take to return. A busy machine needs longer
+// than 20 ms.
+inline constexpr std::chrono::seconds kReturnTime{2};
 
 // The Work of one operation. Any thread may use the object.
 class TuttiWork : public c10d::Work {

@@ -243,7 +243,10 @@ Status SocketNetImpl::Open(const Settings& settings, const SocketNet::Options& o
     AddAddress(settings, interfaces, options.address);
     for (const SocketAddress& other : options.others) AddAddress(settings, interfaces, other);
   } else {
-    const InterfaceWish wish = {settings.socket_ifname, FamilyNumber(settings.socket_family), {}};
+    const InterfaceWish wish = {.names = settings.socket_ifname,
+                                .family = FamilyNumber(settings.socket_family),
+                                .peer = {},
+                                .near = options.near};
     const Result<NetworkInterface> best = ChooseInterface(interfaces, wish);
     viable_ = best.status();
     if (best.ok()) AddDevice(settings, best.value());

@@ -28,10 +28,13 @@ class SocketNet {
     // The only address to listen at (port 0), for example the address by which the bootstrap
     // reaches the peers. When it is not valid, the devices are the interfaces that the settings
     // admit.
-    SocketAddress address;
+    SocketAddress address = {};
+    // Where valid, an address of this host by which the ranks have met. The first device is the
+    // address's interface, unless settings or the kind of another interface forbid that.
+    SocketAddress near = {};
     // Further addresses beside `address`, each a device of its own.
-    std::vector<SocketAddress> others;
-    SocketPaths::Times path_times;
+    std::vector<SocketAddress> others = {};
+    SocketPaths::Times path_times = {};
     // False stands for a processor without instructions for AES, in tests and measurements.
     bool use_aes = true;
   };
