@@ -118,7 +118,8 @@ bool Examine(const JobView& job, const Jobs& earlier, const DoctorOptions& optio
   for (const CommunicatorView& view : job.communicators)
     judged.emplace_back(&view,
                         observe::Judge(FindCommunicator(earlier, view.id), view, patience_ns));
-  std::ranges::stable_partition(judged, [](const auto& one) { return one.second.IsTrouble(); });
+  std::stable_partition(judged.begin(), judged.end(),
+                        [](const auto& one) { return one.second.IsTrouble(); });
   nlohmann::json json = {{"job", job.name}, {"alive", job.alive}};
   json["communicators"] = nlohmann::json::array();
   if (!options.json) fmt::print("{}\n", TitleOf(job));
