@@ -273,12 +273,13 @@ Status Endpoint::FollowWait(Membership& membership, MemberWait& wait) {
 }
 
 // Returns the rank that holds up all ranks on the way from `rank`: each rank tells the rank that it
-// waits for, or the rank that holds up this rank in turn.
+// waits for, or the rank that holds up this rank in turn. The told numbers are those of the
+// endpoint's first communicator, and mean other ranks in a communicator that is made from it.
 int Endpoint::HolderOf(const Membership& membership, int rank) {
+  if (membership.frame_id != 0 || !membership.initialising) return rank;
   const Peer& peer = peers_[membership.members[static_cast<size_t>(rank)]];
   const bool fresh = peer.held_up_ns != 0 && NowNs() - peer.held_up_ns < kFreshNs;
-  return fresh && membership.initialising && peer.held_up_by != membership.rank ? peer.held_up_by
-                                                                                : rank;
+  return fresh && peer.held_up_by != membership.rank ? peer.held_up_by : rank;
 }
 
 // Warns of a wait that nobody else knows of, and ends the wait at the time-out.

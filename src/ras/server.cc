@@ -121,7 +121,7 @@ class Server::Impl {
   void Drop(Number number);
   void BeginStatus(Number number, Client& client);
   void AdvanceStatus(Number number);
-  Frame FrameOf(const Report& report) const;
+  Frame MakeFrame();
 
   // Monitoring clients
   void BeginMonitor(Number number, Client& client);
@@ -279,7 +279,7 @@ void Server::Impl::AdvanceStatus(Number number) {
     return;
   }
   const Report& report = client.collector->report();
-  Frame frame = FrameOf(report);
+  Frame frame = MakeFrame();
   frame.seconds = static_cast<double>(now_ns - client.begin_ns) / kSecondNs;
   frame.num_timeouts = client.collector->num_timeouts();
   client.out +=
@@ -290,15 +290,14 @@ void Server::Impl::AdvanceStatus(Number number) {
   if (!Send(client)) Drop(number);
 }
 
-Frame Server::Impl::FrameOf(const Report& report) const {
+// Asks the driver only where a rank of this process has a GPU: the first question starts CUDA.
+Frame Server::Impl::MakeFrame() {
   Frame frame = {.time = TimeNow()};
-  const bool has_gpus =
-      std::any_of(report.communicators.begin(), report.communicators.end(), [](const auto& entry) {
-        return std::any_of(entry.second.ranks.begin(), entry.second.ranks.end(),
-                           [](const auto& rank) { return rank.second.device >= 0; });
-      });
+  const std::vector<observe::CommunicatorSnapshot> own = board_.Communicators();
+  if (std::none_of(own.begin(), own.end(), [](const auto& one) { return one.cuda_device >= 0; }))
+    return frame;
   const Result<const cuda::Driver*> driver = cuda::Driver::Find();
-  if (has_gpus && driver.ok()) frame.cuda_driver_version = (*driver)->version();
+  if (driver.ok()) frame.cuda_driver_version = (*driver)->version();
   return frame;
 }
 
