@@ -388,21 +388,22 @@ Result<Bytes> Endpoint::Recv(Membership& membership, int rank, LinkFrameType typ
   }
 }
 
-void Endpoint::SendControl(const MembershipPtr& membership, int rank,
-                           std::span<const std::byte> payload) {
-  if (!CheckRank(*membership, rank).ok() || payload.size() > kMaxFrameBytes) return;
+bool Endpoint::SendControl(const MembershipPtr& membership, int rank,
+                           std::span<const std::byte> payload, bool only_linked) {
+  if (!CheckRank(*membership, rank).ok() || payload.size() > kMaxFrameBytes) return false;
   const FrameHeader header = {.type = LinkFrameType::kControl,
                               .communicator = membership->frame_id};
   Bytes frame = EncodeFrame(header, payload);
   const MutexLock lock(mutex_);
   if (rank == membership->rank) {
-    [[maybe_unused]] const Status taken = memberships_.TakeFor(
-        membership, options_.rank, header, Bytes(payload.begin(), payload.end()));
-    return;
+    return memberships_
+        .TakeFor(membership, options_.rank, header, Bytes(payload.begin(), payload.end()))
+        .ok();
   }
-  if (!memberships_.CheckMember(*membership, rank).ok()) return;
-  [[maybe_unused]] const Status sent =
-      SendFrame(membership->members[static_cast<size_t>(rank)], std::move(frame));
+  if (!memberships_.CheckMember(*membership, rank).ok()) return false;
+  const int peer = membership->members[static_cast<size_t>(rank)];
+  if (only_linked && (!peers_[peer].IsWhole() || !links_.Has(peer))) return false;
+  return SendFrame(peer, std::move(frame)).ok();
 }
 
 int64_t Endpoint::RoundTripNs(const Membership& membership, int rank) {

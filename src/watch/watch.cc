@@ -228,11 +228,11 @@ void Watch::OnControl(int from, std::span<const std::byte> payload) {
   }
 }
 
-// Body: the letter.
-void Watch::SendLetter(int rank, std::span<const std::byte> letter) const {
+// Body: the letter. A letter makes no link: a first attempt that failed would make `rank` lost.
+bool Watch::SendLetter(int rank, std::span<const std::byte> letter) const {
   Bytes message = StartMessage(Message::kLetter);
   message.insert(message.end(), letter.begin(), letter.end());
-  bootstrap_.SendControl(rank, message);
+  return bootstrap_.SendControlIfLinked(rank, message);
 }
 
 void Watch::OnPeerLeft(int rank) {

@@ -166,8 +166,9 @@ class Watch final : public WaitWatcher, public WaitListener {
   // Returns a text such as "communicator tp (0123456789abcdef)".
   const std::string& label() const { return label_; }
 
-  // Sends a letter of the process's WaitBoard to the process of `rank`. Any thread.
-  void SendLetter(int rank, std::span<const std::byte> letter) const;
+  // Sends a letter of the process's WaitBoard to the process of `rank`. Returns false where this
+  // rank has no link with `rank`. Any thread.
+  bool SendLetter(int rank, std::span<const std::byte> letter) const;
 
   // ---- What ranks are doing (watch_doing.cc)
 
