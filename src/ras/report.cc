@@ -115,13 +115,13 @@ std::vector<MissingRank> Report::MissingOf(const CommunicatorState& one) const {
   return missing;
 }
 
-Report ReportOf(observe::Reading reading, std::string_view ras_address) {
+Report ReportOf(observe::Reading reading, std::string_view ras_address, int own_pid) {
   std::erase_if(reading.processes, [&](const observe::ProcessSnapshot& one) {
     return one.board.ras_address != ras_address;
   });
   Report report;
   for (const observe::JobView& job : FindJobs(reading, observe::HasProcess)) {
-    if (!job.alive) continue;
+    if (!job.HasProcess(own_pid)) continue;
     std::map<int, ProcessName> processes;
     for (const observe::ProcessSnapshot& process : job.processes) {
       const ProcessName name = {process.board.host, process.key.pid};

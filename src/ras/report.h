@@ -64,8 +64,9 @@ struct Report {
   static constexpr size_t kMostMissing = 1024;
 };
 
-// Returns the part of the machine: the living jobs of the processes that serve this RAS address.
-Report ReportOf(observe::Reading reading, std::string_view ras_address);
+// Returns the part of the machine: the job of process `own_pid`, with its processes that serve this
+// RAS address. The process can ask no ranks of other jobs, which would seem to miss their ranks.
+Report ReportOf(observe::Reading reading, std::string_view ras_address, int own_pid);
 
 // Adds what another process has told. A rank that is known already stays as it is.
 void Merge(const Report& told, Report& into);

@@ -30,7 +30,7 @@ observe::ProcessSnapshot ProcessOf(int pid, std::vector<observe::CommunicatorSna
 }
 
 Report ReportOfProcesses(std::vector<observe::ProcessSnapshot> processes) {
-  return ReportOf({.at_ns = 5, .processes = std::move(processes)}, "here:1");
+  return ReportOf({.at_ns = 5, .processes = std::move(processes)}, "here:1", 10);
 }
 
 TEST(ReportTest, TellsTheStateOfEachRank) {
@@ -57,13 +57,15 @@ TEST(ReportTest, TellsTheStateOfEachRank) {
   EXPECT_FALSE(missing[0].dead);
 }
 
-TEST(ReportTest, ShowsLivingJobsOfTheAddressOnly) {
+// The process of the report is number 10.
+TEST(ReportTest, ShowsTheOwnJobOnly) {
   observe::ProcessSnapshot other = ProcessOf(20, {RankOf(8, 0, 1)});
   other.board.ras_address = "here:2";
   const Report report =
       ReportOfProcesses({ProcessOf(10, {RankOf(7, 0, 2)}), std::move(other),
                          ProcessOf(11, {RankOf(7, 1, 2)}, observe::Life::kEnded),
-                         ProcessOf(30, {RankOf(9, 0, 1)}, observe::Life::kEnded)});
+                         ProcessOf(30, {RankOf(9, 0, 1)}),
+                         ProcessOf(31, {RankOf(6, 0, 1)}, observe::Life::kEnded)});
   ASSERT_EQ(report.communicators.size(), 1u);
   const std::vector<MissingRank> missing = report.MissingOf(report.communicators.at(7));
   ASSERT_EQ(missing.size(), 1u);

@@ -190,7 +190,7 @@ Report Server::Impl::LocalReport() {
   here.board.ras_address = shown_address_;
   here.board.communicators = board_.Communicators();
   reading.processes.push_back(std::move(here));
-  local_ = ReportOf(std::move(reading), shown_address_);
+  local_ = ReportOf(std::move(reading), shown_address_, own.pid);
   for (auto& [id, state] : local_.communicators)
     for (const int rank : letters_.LostRanks(id)) state.dead.insert(rank);
   local_ns_ = NowNs();

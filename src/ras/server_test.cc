@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "bootstrap/testing/idle_bootstrap.h"
+#include "bootstrap/testing/thread_ranks.h"
 #include "observe/board.h"
 #include "ras/report.h"
 #include "sys/tcp.h"
@@ -62,9 +63,6 @@ class RasServerTest : public ::testing::Test {
     std::string pattern = ::testing::TempDir() + "ras.XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     settings_.observe_dir = pattern;
-    address_.family = 4;
-    address_.bytes = {127, 0, 0, 1};
-    ASSERT_TRUE(Listen(address_).ok());  // Finds a free port.
     settings_.ras_addr = address_.ToString();
     watch_.Start();
   }
@@ -123,7 +121,8 @@ class RasServerTest : public ::testing::Test {
   }
 
   Settings settings_;
-  SocketAddress address_;
+  const SocketAddress address_ =
+      *ParseSocketAddress(fmt::format("127.0.0.1:{}", testing::FreePort()));
   FarBootstrap bootstrap_;
   WaitBoard letters_;
   Watch watch_{bootstrap_, {.rank_names = {"rank 0", "rank 1"}, .board = &letters_}};
@@ -208,7 +207,8 @@ TEST_F(RasServerTest, StrangersHinderNobody) {
 }
 
 TEST_F(RasServerTest, APortInUseDisturbsNobody) {
-  Result<UniqueFd> other = Listen(address_);
+  SocketAddress same = address_;
+  Result<UniqueFd> other = Listen(same);
   ASSERT_TRUE(other.ok());
   StartServer();
   bootstrap_.events.control(1, Bytes(10, std::byte{0}));

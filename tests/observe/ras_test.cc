@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "bootstrap/testing/thread_ranks.h"
 #include "bootstrap/wire.h"
 #include "conformance/processes.h"
 #include "observe/board_folder.h"
@@ -116,14 +117,6 @@ std::string VerdictOfSglang(const std::string& text) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Jobs and clients
 
-// Finds a port that nobody uses.
-SocketAddress FreeAddress() {
-  SocketAddress address = {.family = 4};
-  address.bytes = {127, 0, 0, 1};
-  EXPECT_TRUE(Listen(address).ok());
-  return address;
-}
-
 class RasJobTest : public ::testing::Test {
  protected:
   std::string Ncclras(const std::string& options) const {
@@ -167,7 +160,8 @@ class RasJobTest : public ::testing::Test {
     ranks_->board().Meet(kFirstFreeMark, kRanks + 1);
   }
 
-  const SocketAddress address_ = FreeAddress();
+  const SocketAddress address_ =
+      *ParseSocketAddress("127.0.0.1:" + std::to_string(FreePort()));
   const BoardFolder boards_{{{"NCCL_RAS_ADDR", address_.ToString()}}};
   std::optional<RankProcesses> ranks_;
 };
