@@ -77,7 +77,8 @@ Result<SealedSocket> ConnectOnce(const UniqueId& id, const RootRequest& request,
         "connecting to {}: the host did not answer within {} s (TUTTI_HOST_TIMEOUT_S)",
         id.root.ToString(), dead_after_s);
   }
-  TUTTI_TRY(BreakWhenSilent(fd->get(), dead_after_s));
+  if (const Status set = BreakWhenSilent(fd->get(), dead_after_s); !set.ok())
+    TUTTI_INFO(kLogBootstrap, "rank {}: {}", request.rank, set.message());
   return AuthenticateAsConnector(std::move(fd).value(), id.key, hello, limits,
                                  fmt::format("authenticating with {}", id.root.ToString()),
                                  failure);

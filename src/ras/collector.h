@@ -32,10 +32,10 @@ class Collector {
   // Asks at most this many processes at a time: their answers tell which others to ask.
   static constexpr size_t kMostAsked = 64;
 
-  // `silent` has the ranks that have not answered; the collector adds to them, and whoever gets
-  // an answer removes the rank. `next_question` numbers the questions of all collectors. Both must
-  // outlive the collector. Waits `patience_ns` for each answer, and
-  // until `deadline_ns` for all.
+  // `silent` has the ranks that have not answered within `patience_ns`. The collector adds such
+  // ranks; the owner of `silent` removes a rank when an answer to a question of that rank comes,
+  // also after the end of the collector. `next_question` numbers the questions of all collectors.
+  // Both must outlive the collector. Waits until `deadline_ns` for all answers together.
   Collector(Report own, std::set<Seat>& silent, Ask ask, uint64_t& next_question,
             int64_t patience_ns, int64_t deadline_ns)
       : report_(std::move(own)),

@@ -117,6 +117,10 @@ TEST_F(CollectorTest, TheDeadlineEndsTheCollection) {
   collector.Advance(kDeadline - 1);
   EXPECT_EQ(collector.Advance(kDeadline), 0);
   EXPECT_EQ(collector.num_timeouts(), 2);
+  EXPECT_TRUE(silent_.empty());  // The ranks had a moment only.
+  Collector patient = Make(OwnPart());
+  patient.Advance(kDeadline - kPatience);
+  EXPECT_EQ(patient.Advance(kDeadline), 0);
   EXPECT_EQ(silent_.size(), 2u);
 }
 

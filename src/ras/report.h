@@ -71,9 +71,9 @@ Report ReportOf(observe::Reading reading, std::string_view ras_address, int own_
 // Adds what another process has told. A rank that is known already stays as it is.
 void Merge(const Report& told, Report& into);
 
-// Returns the wire form, without the names of missing ranks that are alive; nothing for a report
-// that is too large for a letter.
-std::optional<Bytes> Encode(const Report& report);
+// Returns the wire form, without the names of missing ranks that are alive. Of a report that is
+// too large for a letter, only the first communicators are in the wire form.
+Bytes Encode(const Report& report);
 inline constexpr size_t kMostWireBytes = 4 << 20;
 // Returns nothing where the bytes are no report, or name more than kMostCommunicators.
 inline constexpr size_t kMostCommunicators = 1024;

@@ -147,6 +147,7 @@ class Server::Impl {
   std::map<Number, Client> clients_;
   uint64_t next_question_ = 1;
   std::set<Collector::Seat> silent_;
+  std::map<uint64_t, Collector::Seat> asked_;  // the latest questions without an answer
   Report local_;
   int64_t local_ns_ = 0;  // when local_ was read
   EventLoop::TimerId look_timer_ = 0;
@@ -170,6 +171,7 @@ void Server::Impl::Listen() {
             .on_ready = [this](auto number) { OnReady(number); },
             .on_over = [this](auto number, auto) { Drop(number); }});
     started = listener_->Start();
+    if (!started.ok()) std::exchange(listener_, nullptr)->Close();
   }
   if (started.ok())
     TUTTI_INFO(kLogInit | kLogRas, "RAS listens for clients at {}", address_);
@@ -219,6 +221,9 @@ bool Server::Impl::Receive(Client& client) {
   std::array<std::byte, 4096> bytes;
   const Result<int64_t> got = TryRecv(client.fd, bytes);
   if (!got.ok() || *got == kEndOfStream) return false;
+  const auto monitors = std::count_if(clients_.begin(), clients_.end(),
+                                      [](const auto& entry) { return entry.second.own.valid(); });
+  client.talk.set_may_monitor(static_cast<size_t>(monitors) < kMostMonitors);
   client.out += client.talk.Take(AsText(std::span(bytes).first(static_cast<size_t>(*got))));
   return client.talk.state() != Conversation::State::kOver &&
          client.out.size() - client.sent < kMostUnread;
@@ -262,6 +267,8 @@ void Server::Impl::BeginStatus(Number number, Client& client) {
   client.collector = std::make_unique<Collector>(
       LocalReport(), silent_,
       [this](const Collector::Seat& seat, uint64_t question) {
+        asked_[question] = seat;
+        if (asked_.size() > kMostSilent) asked_.erase(asked_.begin());
         return letters_.SendLetter(seat.first, seat.second,
                                    MakeLetter(Letter::kQuestion, question));
       },
@@ -305,9 +312,6 @@ Frame Server::Impl::MakeFrame() {
 // Monitoring clients, which may stay for ever. Their number is therefore bounded.
 
 void Server::Impl::BeginMonitor(Number number, Client& client) {
-  const auto monitors = std::count_if(clients_.begin(), clients_.end(),
-                                      [](const auto& entry) { return entry.second.own.valid(); });
-  if (static_cast<size_t>(monitors) >= kMostMonitors) return;
   client.own = listener_->Take(number);
   const auto on_ready = [this, number](uint32_t) {
     if (clients_.contains(number)) OnReady(number);
@@ -362,12 +366,16 @@ void Server::Impl::OnLetter(const Collector::Seat& from, std::span<const std::by
   if (reader.failed()) return;
   const auto body = reader.Raw(reader.remaining());
   if (kind == Letter::kQuestion) {
-    if (const std::optional<Bytes> report = Encode(LocalReport()))
-      letters_.SendLetter(from.first, from.second, MakeLetter(Letter::kAnswer, question, *report));
+    letters_.SendLetter(from.first, from.second,
+                        MakeLetter(Letter::kAnswer, question, Encode(LocalReport())));
     return;
   }
   if (kind != Letter::kAnswer) return;
-  silent_.erase(from);
+  // The answer may come from another rank of the process.
+  if (const auto asked = asked_.find(question); asked != asked_.end()) {
+    silent_.erase(asked->second);
+    asked_.erase(asked);
+  }
   const std::optional<Report> report = Decode(body);
   if (!report) return;
   for (auto& [number, client] : clients_)

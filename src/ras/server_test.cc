@@ -132,7 +132,7 @@ class RasServerTest : public ::testing::Test {
 };
 
 TEST_F(RasServerTest, AnswersWithTheRanksOfAllHosts) {
-  bootstrap_.answer = *Encode(FarReport());
+  bootstrap_.answer = Encode(FarReport());
   StartServer();
   const std::string answer = Talk("CLIENT PROTOCOL 2\nSET FORMAT json\nSTATUS\n");
   EXPECT_THAT(answer, StartsWith("SERVER PROTOCOL 2\nOK\n{\n"));
@@ -189,7 +189,7 @@ TEST_F(RasServerTest, TheFactorMakesItWaitLonger) {
 }
 
 TEST_F(RasServerTest, StrangersHinderNobody) {
-  bootstrap_.answer = *Encode(FarReport());
+  bootstrap_.answer = Encode(FarReport());
   StartServer();
   std::vector<UniqueFd> quiet;
   for (int i = 0; i < 60; ++i) quiet.push_back(Connected());
@@ -219,11 +219,16 @@ TEST_F(RasServerTest, APortInUseDisturbsNobody) {
 }
 
 TEST_F(RasServerTest, TwoProcessesMayListen) {
-  bootstrap_.answer = *Encode(FarReport());
+  bootstrap_.answer = Encode(FarReport());
   StartServer();
-  const std::unique_ptr<Server> second = Server::Create(settings_, *board_, letters_);
+  FarBootstrap bootstrap;
+  bootstrap.answer = bootstrap_.answer;
+  WaitBoard letters;
+  Watch watch(bootstrap, {.rank_names = {"rank 0", "rank 1"}, .board = &letters});
+  watch.Start();
+  const std::unique_ptr<Server> second = Server::Create(settings_, *board_, letters);
   server_.reset();
-  EXPECT_THAT(Talk("STATUS\n"), HasSubstr("RUNNING"));
+  EXPECT_THAT(Talk("STATUS\n"), HasSubstr("RUNNING      OK\n"));
 }
 
 TEST_F(RasServerTest, ThereIsNoneWhereTheSettingSaysSo) {

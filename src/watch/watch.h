@@ -154,7 +154,7 @@ class Watch final : public WaitWatcher, public WaitListener {
   std::vector<int> HungRanks() const;
   // Asks the linked ranks for their activity, and counts those without an answer as hung, where no
   // hung rank is known: for waits of joint calls that the watch does not follow, at a root for
-  // example. Waits up to a second for the answers.
+  // example. Waits up to a second for the answers, and not once the communicator has stopped.
   void FindHungRanks();
   // Returns whether both watch the same communicator.
   bool HasSameRanksAs(const Watch& other) const { return communicator() == other.communicator(); }
