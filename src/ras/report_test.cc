@@ -61,11 +61,10 @@ TEST(ReportTest, TellsTheStateOfEachRank) {
 TEST(ReportTest, ShowsTheOwnJobOnly) {
   observe::ProcessSnapshot other = ProcessOf(20, {RankOf(8, 0, 1)});
   other.board.ras_address = "here:2";
-  const Report report =
-      ReportOfProcesses({ProcessOf(10, {RankOf(7, 0, 2)}), std::move(other),
-                         ProcessOf(11, {RankOf(7, 1, 2)}, observe::Life::kEnded),
-                         ProcessOf(30, {RankOf(9, 0, 1)}),
-                         ProcessOf(31, {RankOf(6, 0, 1)}, observe::Life::kEnded)});
+  const Report report = ReportOfProcesses(
+      {ProcessOf(10, {RankOf(7, 0, 2)}), std::move(other),
+       ProcessOf(11, {RankOf(7, 1, 2)}, observe::Life::kEnded), ProcessOf(30, {RankOf(9, 0, 1)}),
+       ProcessOf(31, {RankOf(6, 0, 1)}, observe::Life::kEnded)});
   ASSERT_EQ(report.communicators.size(), 1u);
   const std::vector<MissingRank> missing = report.MissingOf(report.communicators.at(7));
   ASSERT_EQ(missing.size(), 1u);

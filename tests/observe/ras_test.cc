@@ -171,8 +171,7 @@ class RasJobTest : public ::testing::Test {
           });
   }
 
-  const SocketAddress address_ =
-      *ParseSocketAddress("127.0.0.1:" + std::to_string(FreePort()));
+  const SocketAddress address_ = *ParseSocketAddress("127.0.0.1:" + std::to_string(FreePort()));
   const BoardFolder boards_{{{"NCCL_RAS_ADDR", address_.ToString()}}};
   std::optional<RankProcesses> ranks_;
 };
