@@ -126,7 +126,7 @@ class Connection {
       if (fd_ < 0) continue;
       SetTimeout(options.timeout == 0 ? 0 : kGreetingSeconds);
       if (connect(fd_, one->ai_addr, one->ai_addrlen) == 0) continue;
-      error = errno;
+      error = errno == EINPROGRESS ? ETIMEDOUT : errno;  // SO_SNDTIMEO has ended the attempt.
       close(fd_);
       fd_ = -1;
     }
@@ -163,12 +163,14 @@ class Connection {
     return line;
   }
 
-  // Prints everything until the other end closes the connection.
+  // Prints everything until the other end closes the connection. Returns whether there was
+  // anything.
   bool PrintAll() const {
     std::array<char, 65536> bytes;
-    for (;;) {
+    for (bool any = false;; any = true) {
       const ssize_t got = Receive(bytes.data(), bytes.size());
-      if (got <= 0) return got == 0;
+      if (got == 0 && !any) fprintf(stderr, "The connection ended without an answer\n");
+      if (got <= 0) return got == 0 && any;
       if (fwrite(bytes.data(), 1, static_cast<size_t>(got), stdout) != static_cast<size_t>(got) ||
           fflush(stdout) != 0) {
         perror("writing the answer");

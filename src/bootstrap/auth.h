@@ -79,6 +79,7 @@ class AuthAcceptor {
 enum class ConnectFailure {
   kNone,
   kOther,    // deadline, abort, no route, another release of this library, …
+  kSilent,   // the host did not answer within TUTTI_HOST_TIMEOUT_S
   kRefused,  // nobody listens at the address
   kClosed,   // the connection ended during the handshake: another job, another key, or a full
              // listener

@@ -56,7 +56,10 @@ class BootstrapImpl final : public Bootstrap {
     return endpoint_->Recv(*membership_, peer, LinkFrameType::kMessage, tag, deadline);
   }
   void SendControl(int peer, std::span<const std::byte> payload) override {
-    endpoint_->SendControl(membership_, peer, payload);
+    endpoint_->SendControl(membership_, peer, payload, /*only_linked=*/false);
+  }
+  bool SendControlIfLinked(int peer, std::span<const std::byte> payload) override {
+    return endpoint_->SendControl(membership_, peer, payload, /*only_linked=*/true);
   }
   std::vector<int> LinkedRanks() const override;
   int64_t RoundTripNs(int peer) override { return endpoint_->RoundTripNs(*membership_, peer); }

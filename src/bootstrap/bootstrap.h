@@ -119,6 +119,9 @@ class Bootstrap {
   // Delivers `payload` to the control event of `peer` (connecting if need be), without waiting. Any
   // thread. Best effort: nothing is reported when the peer is gone.
   virtual void SendControl(int peer, std::span<const std::byte> payload) = 0;
+  // Does the same over a link that exists already, and never makes a link. Returns whether the
+  // message is on its way: false where there is no link, or `peer` has left or is lost.
+  virtual bool SendControlIfLinked(int peer, std::span<const std::byte> payload) = 0;
   // Returns the ranks with which this rank has a link from the beginning: the ranks at distance 2^k
   // in both directions. A message that each rank passes on to its linked ranks reaches every rank.
   virtual std::vector<int> LinkedRanks() const = 0;

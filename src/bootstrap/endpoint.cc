@@ -273,12 +273,13 @@ Status Endpoint::FollowWait(Membership& membership, MemberWait& wait) {
 }
 
 // Returns the rank that holds up all ranks on the way from `rank`: each rank tells the rank that it
-// waits for, or the rank that holds up this rank in turn.
+// waits for, or the rank that holds up this rank in turn. The told numbers are those of the
+// endpoint's first communicator, and mean other ranks in a communicator that is made from it.
 int Endpoint::HolderOf(const Membership& membership, int rank) {
+  if (membership.frame_id != 0 || !membership.initialising) return rank;
   const Peer& peer = peers_[membership.members[static_cast<size_t>(rank)]];
   const bool fresh = peer.held_up_ns != 0 && NowNs() - peer.held_up_ns < kFreshNs;
-  return fresh && membership.initialising && peer.held_up_by != membership.rank ? peer.held_up_by
-                                                                                : rank;
+  return fresh && peer.held_up_by != membership.rank ? peer.held_up_by : rank;
 }
 
 // Warns of a wait that nobody else knows of, and ends the wait at the time-out.
@@ -387,21 +388,22 @@ Result<Bytes> Endpoint::Recv(Membership& membership, int rank, LinkFrameType typ
   }
 }
 
-void Endpoint::SendControl(const MembershipPtr& membership, int rank,
-                           std::span<const std::byte> payload) {
-  if (!CheckRank(*membership, rank).ok() || payload.size() > kMaxFrameBytes) return;
+bool Endpoint::SendControl(const MembershipPtr& membership, int rank,
+                           std::span<const std::byte> payload, bool only_linked) {
+  if (!CheckRank(*membership, rank).ok() || payload.size() > kMaxFrameBytes) return false;
   const FrameHeader header = {.type = LinkFrameType::kControl,
                               .communicator = membership->frame_id};
   Bytes frame = EncodeFrame(header, payload);
   const MutexLock lock(mutex_);
   if (rank == membership->rank) {
-    [[maybe_unused]] const Status taken = memberships_.TakeFor(
-        membership, options_.rank, header, Bytes(payload.begin(), payload.end()));
-    return;
+    return memberships_
+        .TakeFor(membership, options_.rank, header, Bytes(payload.begin(), payload.end()))
+        .ok();
   }
-  if (!memberships_.CheckMember(*membership, rank).ok()) return;
-  [[maybe_unused]] const Status sent =
-      SendFrame(membership->members[static_cast<size_t>(rank)], std::move(frame));
+  if (!memberships_.CheckMember(*membership, rank).ok()) return false;
+  const int peer = membership->members[static_cast<size_t>(rank)];
+  if (only_linked && (!peers_[peer].IsWhole() || !links_.Has(peer))) return false;
+  return SendFrame(peer, std::move(frame)).ok();
 }
 
 int64_t Endpoint::RoundTripNs(const Membership& membership, int rank) {

@@ -69,7 +69,9 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
   // `abort_flag` ends this wait besides the membership's own.
   Result<Bytes> Recv(Membership& membership, int rank, LinkFrameType type, uint32_t tag,
                      Deadline deadline, const std::atomic<bool>* abort_flag = nullptr);
-  void SendControl(const MembershipPtr& membership, int rank, std::span<const std::byte> payload);
+  // `only_linked`: makes no link. Returns whether the message is on its way.
+  bool SendControl(const MembershipPtr& membership, int rank, std::span<const std::byte> payload,
+                   bool only_linked);
   int64_t RoundTripNs(const Membership& membership, int rank);
 
  private:

@@ -57,9 +57,11 @@ TEST(BootstrapLife, SendsControlToItselfAndToUnlinkedRanks) {
   ranks[2]->SetEvents(self.Events());
   ranks[5]->SetEvents(far.Events());  // distance 3: no standing link
   ranks[2]->SendControl(2, ToBytes("self"));
+  EXPECT_FALSE(ranks[2]->SendControlIfLinked(5, ToBytes("no link is made")));
   ranks[2]->SendControl(5, ToBytes("far"));
+  EXPECT_TRUE(ranks[2]->SendControlIfLinked(5, ToBytes("linked")));
   EXPECT_EQ(self.Await(1), std::vector<std::string>{"control 2 self"});
-  EXPECT_EQ(far.Await(1), std::vector<std::string>{"control 2 far"});
+  EXPECT_EQ(far.Await(2), (std::vector<std::string>{"control 2 far", "control 2 linked"}));
 }
 
 TEST(BootstrapLife, NoEventIsToldAfterDestruction) {

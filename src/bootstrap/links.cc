@@ -188,6 +188,11 @@ void Links::OnAttemptTimer(const LinkPtr& link) {
     StartAttempt(link);
     return;
   }
+  if (Pair& pair = pairs_[link->peer]; link->stage == Link::Stage::kHandshake && pair.broken()) {
+    // The host has accepted the connection, so the pair is not given up before the next attempt.
+    loop_.CancelTimer(pair.give_up_timer);
+    ArmGiveUp(link->peer, options_.dead_after_s * kSecondNs);
+  }
   AttemptFailed(link,
                 fmt::format("its host did not answer within {} s (TUTTI_HOST_TIMEOUT_S)",
                             options_.dead_after_s),

@@ -17,9 +17,11 @@
 //   broken    refused: nobody listens, so the other process has ended   given up
 //   broken    the host has been silent for dead_after_s                 given up
 //   broken    an attempt fails otherwise, or takes 0.5 s to connect     broken; the next after 50 ms
+//   broken    a handshake takes 10 times dead_after_s                   broken; the next after 50 ms
 //
 // The first link of a pair is given up when the host has been silent for dead_after_s as well. No
-// other time ends a handshake: the process at the other end may be stopped, or busy.
+// other time ends a handshake of the first link: the process at the other end may be stopped, or
+// busy.
 //
 // An orderly end of the stream without kEnd is the end of the other process in all likelihood, so
 // the host then gets kFirstAnswerNs for a sign of life. A connection that the other host has

@@ -144,8 +144,10 @@ void RootServer::OnConnection(SealedSocket socket, const Hello& hello, const Soc
   request->contact.key = socket.further_key();
   const ClientNumber number = next_number_++;
   const int raw_fd = socket.fd();
-  // Local sockets, whose other end is on this host, know no such option.
-  static_cast<void>(BreakWhenSilent(raw_fd, dead_after_s_));
+  // A local socket knows no such option, and its other end is on this host.
+  if (const Status set = from.valid() ? BreakWhenSilent(raw_fd, dead_after_s_) : Status::Ok();
+      !set.ok())
+    TUTTI_INFO(kLogBootstrap, "root: {}", set.message());
   clients_.emplace(number,
                    Client{.socket = std::move(socket), .request = std::move(request).value()});
   const Status added =

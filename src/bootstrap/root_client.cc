@@ -72,18 +72,20 @@ Result<SealedSocket> ConnectOnce(const UniqueId& id, const RootRequest& request,
   if (!fd.ok()) {
     *failure = error == ECONNREFUSED ? ConnectFailure::kRefused : ConnectFailure::kOther;
     if (error != ETIMEDOUT || limits.Over()) return std::move(fd).status();
+    *failure = ConnectFailure::kSilent;
     return RemoteError(
         "connecting to {}: the host did not answer within {} s (TUTTI_HOST_TIMEOUT_S)",
         id.root.ToString(), dead_after_s);
   }
-  TUTTI_TRY(BreakWhenSilent(fd->get(), dead_after_s));
+  if (const Status set = BreakWhenSilent(fd->get(), dead_after_s); !set.ok())
+    TUTTI_INFO(kLogBootstrap, "rank {}: {}", request.rank, set.message());
   return AuthenticateAsConnector(std::move(fd).value(), id.key, hello, limits,
                                  fmt::format("authenticating with {}", id.root.ToString()),
                                  failure);
 }
 
-// A root at a fixed address may come up later than its ranks, so such a root is tried until the
-// deadline.
+// A root at a fixed address may come up later than its ranks, and so may its host. Such a root is
+// tried until the deadline.
 Result<SealedSocket> ConnectToRoot(const UniqueId& id, RootRequest& request, const RootWait& wait) {
   const bool fixed = id.AddressIsFixed();
   const WaitLimits& limits = wait.limits;
@@ -93,7 +95,9 @@ Result<SealedSocket> ConnectToRoot(const UniqueId& id, RootRequest& request, con
     ConnectFailure failure = ConnectFailure::kNone;
     Result<SealedSocket> socket = ConnectOnce(id, request, limits, wait.dead_after_s, &failure);
     if (socket.ok()) return socket;
-    const bool worth_it = failure == ConnectFailure::kRefused || failure == ConnectFailure::kClosed;
+    const bool worth_it = failure == ConnectFailure::kRefused ||
+                          failure == ConnectFailure::kClosed ||
+                          (fixed && failure == ConnectFailure::kSilent);
     telling = std::max(telling, failure);
     if (!worth_it || limits.Over() || (!fixed && attempt == kConnectAttempts)) {
       Status why = std::move(socket).status().Annotate(

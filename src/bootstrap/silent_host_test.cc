@@ -94,6 +94,27 @@ TEST_F(SilentHostTest, OfTheRootEndsTheAttemptToConnect) {
   EXPECT_THAT(outcome(0), HasSubstr("check the route and the firewall"));
 }
 
+// The host of a fixed address may come up later than the ranks.
+TEST(SilentHost, OfAFixedRootIsTriedUntilTheDeadline) {
+  SocketAddress address = *ParseSocketAddress(fmt::format("127.0.0.1:{}", testing::FreePort()));
+  const Result<UniqueFd> silent = Listen(address);
+  ASSERT_TRUE(silent.ok()) << silent.status().message();
+  Swallow({silent->get()});
+  Settings settings = Impatient();
+  settings.comm_id = address.ToString();
+  settings.comm_key = "the key of this test";
+  const auto loop = testing::NewLoop();
+  const auto id = Root::Create(*loop, settings);
+  ASSERT_TRUE(id.ok()) << id.status().message();
+  Bootstrap::Options options;
+  options.rank = 1;
+  options.num_ranks = 2;
+  options.ids = {*id};
+  options.deadline = Deadline::AfterSeconds(5);
+  EXPECT_FALSE(Bootstrap::Create(*loop, settings, options).ok());
+  EXPECT_TRUE(options.deadline.Passed());
+}
+
 // No connection between ranks 0 and 1 comes through. Rank 2 reaches both.
 TEST_F(SilentHostTest, OfANeighbourIsNoticedByAllRanks) {
   const std::vector<int> before = Listeners();

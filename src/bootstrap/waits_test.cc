@@ -65,6 +65,11 @@ TEST(BootstrapWaits, AFirstCommunicatorInTheMakingNamesTheRankThatHoldsUpAll) {
     EXPECT_EQ(over.code(), Code::kTimeout);
     EXPECT_THAT(TextOf(over), HasSubstr("rank 1 ("));
   });
+  // Rank 2 has just told that rank 1 holds it up. Number 1 of a child is another rank.
+  const auto child = ranks[0]->CreateChild(/*child_id=*/7, {0, 3, 2}, nullptr);
+  const std::string text = TextOf(child->Barrier(Deadline::AfterSeconds(0.1)));
+  EXPECT_THAT(text, HasSubstr("for a message of rank 2 "));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("held up by")));
 }
 
 // A rank leaves the parent before or while another waits for it in the making of a child. The

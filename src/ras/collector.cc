@@ -5,12 +5,8 @@
 namespace tutti::ras {
 
 int64_t Collector::Advance(int64_t now_ns) {
-  if (now_ns >= deadline_ns_) {
-    for (auto& [number, question] : open_) question.until_ns = now_ns;
-    DropLate(now_ns);
-    return 0;
-  }
   DropLate(now_ns);
+  if (now_ns >= deadline_ns_) return 0;
   AskFurther(now_ns);
   int64_t next_ns = 0;
   for (const auto& [number, question] : open_)
@@ -24,12 +20,14 @@ bool Collector::OnAnswer(uint64_t question, const Report& told) {
   return true;
 }
 
+// A process that was asked a moment before the deadline is not silent, and is waited for next time.
 void Collector::DropLate(int64_t now_ns) {
   std::erase_if(open_, [&](const auto& entry) {
     const auto& [number, question] = entry;
-    if (now_ns < question.until_ns) return false;
+    const bool is_silent = now_ns >= question.until_ns;
+    if (!is_silent && now_ns < deadline_ns_) return false;
     ++num_timeouts_;
-    silent_.insert(question.seat);
+    if (is_silent) silent_.insert(question.seat);
     late_.insert(number);
     troubled_.insert(question.host);
     return true;

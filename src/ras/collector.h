@@ -3,7 +3,8 @@
 // Collects the report of a job: begins with the part of this machine and asks a process of every
 // other host for that host's part. Which ranks are elsewhere is known by what is missing: the ranks
 // of a communicator that no part shows. A host is asked through one rank first, and through its
-// other ranks when the first rank has not answered or does not know them.
+// other ranks when the first rank has not answered or does not know them. Questions make no links:
+// a host stays missing where no links lead to one of its ranks.
 //
 // Every rank is asked at most once. A rank that has not answered an earlier question is asked, and
 // not waited for: polls of a job with a silent host stay quick. The thread of the server owns a
@@ -24,17 +25,17 @@ class Collector {
  public:
   // A rank of a communicator.
   using Seat = std::pair<uint64_t, int>;
-  // Sends a question to the process of a rank. Returns false where this process is not in the
-  // communicator, or the rank is lost.
+  // Sends a question to the process of a rank. Returns false where this process has no link with
+  // the rank, or the rank is lost; another rank of the same host is then asked.
   using Ask = std::function<bool(const Seat& seat, uint64_t question)>;
 
   // Asks at most this many processes at a time: their answers tell which others to ask.
   static constexpr size_t kMostAsked = 64;
 
-  // `silent` has the ranks that have not answered; the collector adds to them, and whoever gets
-  // an answer removes the rank. `next_question` numbers the questions of all collectors. Both must
-  // outlive the collector. Waits `patience_ns` for each answer, and
-  // until `deadline_ns` for all.
+  // `silent` has the ranks that have not answered within `patience_ns`. The collector adds such
+  // ranks; the owner of `silent` removes a rank when an answer to a question of that rank comes,
+  // also after the end of the collector. `next_question` numbers the questions of all collectors.
+  // Both must outlive the collector. Waits until `deadline_ns` for all answers together.
   Collector(Report own, std::set<Seat>& silent, Ask ask, uint64_t& next_question,
             int64_t patience_ns, int64_t deadline_ns)
       : report_(std::move(own)),

@@ -106,8 +106,10 @@ TEST_F(CollectorTest, DeadRanksAndForeignCommunicatorsAreNotWaitedFor) {
   collector.Advance(0);
   EXPECT_EQ(asked_, (std::vector<int>{4}));
   knows_all_ = false;
+  asked_.clear();
   Collector stranger = Make(OwnPart());
   EXPECT_EQ(stranger.Advance(0), 0);
+  EXPECT_EQ(asked_, (std::vector<int>{2, 3, 4, 5}));  // Another rank of the host may have a link.
 }
 
 TEST_F(CollectorTest, TheDeadlineEndsTheCollection) {
@@ -115,6 +117,10 @@ TEST_F(CollectorTest, TheDeadlineEndsTheCollection) {
   collector.Advance(kDeadline - 1);
   EXPECT_EQ(collector.Advance(kDeadline), 0);
   EXPECT_EQ(collector.num_timeouts(), 2);
+  EXPECT_TRUE(silent_.empty());  // The ranks had a moment only.
+  Collector patient = Make(OwnPart());
+  patient.Advance(kDeadline - kPatience);
+  EXPECT_EQ(patient.Advance(kDeadline), 0);
   EXPECT_EQ(silent_.size(), 2u);
 }
 

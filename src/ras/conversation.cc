@@ -73,6 +73,7 @@ std::string Conversation::AnswerMonitor(std::string_view groups) {
       return fmt::format("ERROR: Invalid event group '{}'\n", Printable(group));
     lifecycle |= has_lifecycle;
   }
+  if (lifecycle && !monitors_ && !may_monitor_) return "ERROR: Too many monitors\n";
   monitors_ = lifecycle;
   return std::string(kOk);
 }

@@ -33,6 +33,9 @@ class Conversation {
   // Takes bytes of the client and returns the bytes of the answer.
   std::string Take(std::string_view bytes);
 
+  // Says whether there is room for a further monitoring client.
+  void set_may_monitor(bool may) { may_monitor_ = may; }
+
   State state() const { return state_; }
   bool as_json() const { return as_json_; }
   bool verbose() const { return verbose_; }
@@ -49,6 +52,7 @@ class Conversation {
   bool as_json_ = false;
   bool verbose_ = false;
   bool monitors_ = false;
+  bool may_monitor_ = true;
   int64_t timeout_s_ = kDefaultTimeout;
 };
 

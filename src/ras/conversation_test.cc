@@ -45,6 +45,13 @@ TEST(ConversationTest, KeepsWhatTheClientSays) {
   EXPECT_EQ(traces.state(), Conversation::State::kStatus);
 }
 
+TEST(ConversationTest, AMonitorWithoutRoomHearsSo) {
+  Conversation talk;
+  talk.set_may_monitor(false);
+  EXPECT_EQ(talk.Take("MONITOR\nTIMEOUT 7\n"), "ERROR: Too many monitors\nOK\n");
+  EXPECT_FALSE(talk.monitors());
+}
+
 TEST(ConversationTest, ACommandMayComeInPieces) {
   Conversation talk;
   EXPECT_EQ(talk.Take("CLIENT PRO"), "");

@@ -54,6 +54,8 @@ const char* NameOfError(int error) {
       return "Invalid usage";
     case Code::kRemoteError:
       return "Remote process error";
+    case Code::kTimeout:
+      return "Timeout";
     default:
       return "Unexpected error";
   }

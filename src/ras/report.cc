@@ -78,6 +78,21 @@ RankState ReadRank(WireReader& reader) {
   return one;
 }
 
+void WriteCommunicator(const CommunicatorState& state, WireWriter& writer) {
+  writer.U32(static_cast<uint32_t>(state.num_ranks));
+  writer.U32(static_cast<uint32_t>(state.ranks.size()));
+  for (const auto& [rank, one] : state.ranks) {
+    writer.U32(static_cast<uint32_t>(rank));
+    WriteRank(one, writer);
+  }
+  writer.U32(static_cast<uint32_t>(state.dead.size()));
+  for (const int rank : state.dead) {
+    const auto name = state.names.find(rank);
+    writer.U32(static_cast<uint32_t>(rank));
+    WriteProcess(name == state.names.end() ? ProcessName() : name->second, writer);
+  }
+}
+
 // Returns nothing where the bytes are no communicator.
 std::optional<CommunicatorState> ReadCommunicator(WireReader& reader) {
   CommunicatorState state;
@@ -115,13 +130,13 @@ std::vector<MissingRank> Report::MissingOf(const CommunicatorState& one) const {
   return missing;
 }
 
-Report ReportOf(observe::Reading reading, std::string_view ras_address) {
+Report ReportOf(observe::Reading reading, std::string_view ras_address, int own_pid) {
   std::erase_if(reading.processes, [&](const observe::ProcessSnapshot& one) {
     return one.board.ras_address != ras_address;
   });
   Report report;
   for (const observe::JobView& job : FindJobs(reading, observe::HasProcess)) {
-    if (!job.alive) continue;
+    if (!job.HasProcess(own_pid)) continue;
     std::map<int, ProcessName> processes;
     for (const observe::ProcessSnapshot& process : job.processes) {
       const ProcessName name = {process.board.host, process.key.pid};
@@ -145,27 +160,24 @@ void Merge(const Report& told, Report& into) {
   }
 }
 
-std::optional<Bytes> Encode(const Report& report) {
+Bytes Encode(const Report& report) {
   WireWriter writer;
   writer.U32(static_cast<uint32_t>(report.heard.size()));
   for (const ProcessName& process : report.heard) WriteProcess(process, writer);
-  writer.U32(static_cast<uint32_t>(report.communicators.size()));
+  uint32_t count = 0;
+  Bytes communicators;
   for (const auto& [id, state] : report.communicators) {
-    writer.U64(id);
-    writer.U32(static_cast<uint32_t>(state.num_ranks));
-    writer.U32(static_cast<uint32_t>(state.ranks.size()));
-    for (const auto& [rank, one] : state.ranks) {
-      writer.U32(static_cast<uint32_t>(rank));
-      WriteRank(one, writer);
-    }
-    writer.U32(static_cast<uint32_t>(state.dead.size()));
-    for (const int rank : state.dead) {
-      const auto name = state.names.find(rank);
-      writer.U32(static_cast<uint32_t>(rank));
-      WriteProcess(name == state.names.end() ? ProcessName() : name->second, writer);
-    }
+    WireWriter one;
+    one.U64(id);
+    WriteCommunicator(state, one);
+    const size_t size = writer.size() + sizeof(count) + communicators.size() + one.size();
+    if (size > kMostWireBytes || count == kMostCommunicators) break;
+    const Bytes bytes = std::move(one).Take();
+    communicators.insert(communicators.end(), bytes.begin(), bytes.end());
+    ++count;
   }
-  if (writer.size() > kMostWireBytes || report.communicators.size() > kMostCommunicators) return {};
+  writer.U32(count);
+  writer.Raw(communicators);
   return std::move(writer).Take();
 }
 

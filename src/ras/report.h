@@ -64,15 +64,16 @@ struct Report {
   static constexpr size_t kMostMissing = 1024;
 };
 
-// Returns the part of the machine: the living jobs of the processes that serve this RAS address.
-Report ReportOf(observe::Reading reading, std::string_view ras_address);
+// Returns the part of the machine: the job of process `own_pid`, with its processes that serve this
+// RAS address. The process can ask no ranks of other jobs, which would seem to miss their ranks.
+Report ReportOf(observe::Reading reading, std::string_view ras_address, int own_pid);
 
 // Adds what another process has told. A rank that is known already stays as it is.
 void Merge(const Report& told, Report& into);
 
-// Returns the wire form, without the names of missing ranks that are alive; nothing for a report
-// that is too large for a letter.
-std::optional<Bytes> Encode(const Report& report);
+// Returns the wire form, without the names of missing ranks that are alive. Of a report that is
+// too large for a letter, only the first communicators are in the wire form.
+Bytes Encode(const Report& report);
 inline constexpr size_t kMostWireBytes = 4 << 20;
 // Returns nothing where the bytes are no report, or name more than kMostCommunicators.
 inline constexpr size_t kMostCommunicators = 1024;

@@ -121,7 +121,7 @@ class Server::Impl {
   void Drop(Number number);
   void BeginStatus(Number number, Client& client);
   void AdvanceStatus(Number number);
-  Frame FrameOf(const Report& report) const;
+  Frame MakeFrame();
 
   // Monitoring clients
   void BeginMonitor(Number number, Client& client);
@@ -147,6 +147,7 @@ class Server::Impl {
   std::map<Number, Client> clients_;
   uint64_t next_question_ = 1;
   std::set<Collector::Seat> silent_;
+  std::map<uint64_t, Collector::Seat> asked_;  // the latest questions without an answer
   Report local_;
   int64_t local_ns_ = 0;  // when local_ was read
   EventLoop::TimerId look_timer_ = 0;
@@ -170,6 +171,7 @@ void Server::Impl::Listen() {
             .on_ready = [this](auto number) { OnReady(number); },
             .on_over = [this](auto number, auto) { Drop(number); }});
     started = listener_->Start();
+    if (!started.ok()) std::exchange(listener_, nullptr)->Close();
   }
   if (started.ok())
     TUTTI_INFO(kLogInit | kLogRas, "RAS listens for clients at {}", address_);
@@ -190,7 +192,7 @@ Report Server::Impl::LocalReport() {
   here.board.ras_address = shown_address_;
   here.board.communicators = board_.Communicators();
   reading.processes.push_back(std::move(here));
-  local_ = ReportOf(std::move(reading), shown_address_);
+  local_ = ReportOf(std::move(reading), shown_address_, own.pid);
   for (auto& [id, state] : local_.communicators)
     for (const int rank : letters_.LostRanks(id)) state.dead.insert(rank);
   local_ns_ = NowNs();
@@ -219,6 +221,9 @@ bool Server::Impl::Receive(Client& client) {
   std::array<std::byte, 4096> bytes;
   const Result<int64_t> got = TryRecv(client.fd, bytes);
   if (!got.ok() || *got == kEndOfStream) return false;
+  const auto monitors = std::count_if(clients_.begin(), clients_.end(),
+                                      [](const auto& entry) { return entry.second.own.valid(); });
+  client.talk.set_may_monitor(static_cast<size_t>(monitors) < kMostMonitors);
   client.out += client.talk.Take(AsText(std::span(bytes).first(static_cast<size_t>(*got))));
   return client.talk.state() != Conversation::State::kOver &&
          client.out.size() - client.sent < kMostUnread;
@@ -262,6 +267,8 @@ void Server::Impl::BeginStatus(Number number, Client& client) {
   client.collector = std::make_unique<Collector>(
       LocalReport(), silent_,
       [this](const Collector::Seat& seat, uint64_t question) {
+        asked_[question] = seat;
+        if (asked_.size() > kMostSilent) asked_.erase(asked_.begin());
         return letters_.SendLetter(seat.first, seat.second,
                                    MakeLetter(Letter::kQuestion, question));
       },
@@ -279,7 +286,7 @@ void Server::Impl::AdvanceStatus(Number number) {
     return;
   }
   const Report& report = client.collector->report();
-  Frame frame = FrameOf(report);
+  Frame frame = MakeFrame();
   frame.seconds = static_cast<double>(now_ns - client.begin_ns) / kSecondNs;
   frame.num_timeouts = client.collector->num_timeouts();
   client.out +=
@@ -290,15 +297,14 @@ void Server::Impl::AdvanceStatus(Number number) {
   if (!Send(client)) Drop(number);
 }
 
-Frame Server::Impl::FrameOf(const Report& report) const {
+// Asks the driver only where a rank of this process has a GPU: the first question starts CUDA.
+Frame Server::Impl::MakeFrame() {
   Frame frame = {.time = TimeNow()};
-  const bool has_gpus =
-      std::any_of(report.communicators.begin(), report.communicators.end(), [](const auto& entry) {
-        return std::any_of(entry.second.ranks.begin(), entry.second.ranks.end(),
-                           [](const auto& rank) { return rank.second.device >= 0; });
-      });
+  const std::vector<observe::CommunicatorSnapshot> own = board_.Communicators();
+  if (std::none_of(own.begin(), own.end(), [](const auto& one) { return one.cuda_device >= 0; }))
+    return frame;
   const Result<const cuda::Driver*> driver = cuda::Driver::Find();
-  if (has_gpus && driver.ok()) frame.cuda_driver_version = (*driver)->version();
+  if (driver.ok()) frame.cuda_driver_version = (*driver)->version();
   return frame;
 }
 
@@ -306,9 +312,6 @@ Frame Server::Impl::FrameOf(const Report& report) const {
 // Monitoring clients, which may stay for ever. Their number is therefore bounded.
 
 void Server::Impl::BeginMonitor(Number number, Client& client) {
-  const auto monitors = std::count_if(clients_.begin(), clients_.end(),
-                                      [](const auto& entry) { return entry.second.own.valid(); });
-  if (static_cast<size_t>(monitors) >= kMostMonitors) return;
   client.own = listener_->Take(number);
   const auto on_ready = [this, number](uint32_t) {
     if (clients_.contains(number)) OnReady(number);
@@ -363,12 +366,16 @@ void Server::Impl::OnLetter(const Collector::Seat& from, std::span<const std::by
   if (reader.failed()) return;
   const auto body = reader.Raw(reader.remaining());
   if (kind == Letter::kQuestion) {
-    if (const std::optional<Bytes> report = Encode(LocalReport()))
-      letters_.SendLetter(from.first, from.second, MakeLetter(Letter::kAnswer, question, *report));
+    letters_.SendLetter(from.first, from.second,
+                        MakeLetter(Letter::kAnswer, question, Encode(LocalReport())));
     return;
   }
   if (kind != Letter::kAnswer) return;
-  silent_.erase(from);
+  // The answer may come from another rank of the process.
+  if (const auto asked = asked_.find(question); asked != asked_.end()) {
+    silent_.erase(asked->second);
+    asked_.erase(asked);
+  }
   const std::optional<Report> report = Decode(body);
   if (!report) return;
   for (auto& [number, client] : clients_)

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "bootstrap/testing/idle_bootstrap.h"
+#include "bootstrap/testing/thread_ranks.h"
 #include "observe/board.h"
 #include "ras/report.h"
 #include "sys/tcp.h"
@@ -62,9 +63,6 @@ class RasServerTest : public ::testing::Test {
     std::string pattern = ::testing::TempDir() + "ras.XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     settings_.observe_dir = pattern;
-    address_.family = 4;
-    address_.bytes = {127, 0, 0, 1};
-    ASSERT_TRUE(Listen(address_).ok());  // Finds a free port.
     settings_.ras_addr = address_.ToString();
     watch_.Start();
   }
@@ -123,7 +121,8 @@ class RasServerTest : public ::testing::Test {
   }
 
   Settings settings_;
-  SocketAddress address_;
+  const SocketAddress address_ =
+      *ParseSocketAddress(fmt::format("127.0.0.1:{}", testing::FreePort()));
   FarBootstrap bootstrap_;
   WaitBoard letters_;
   Watch watch_{bootstrap_, {.rank_names = {"rank 0", "rank 1"}, .board = &letters_}};
@@ -133,7 +132,7 @@ class RasServerTest : public ::testing::Test {
 };
 
 TEST_F(RasServerTest, AnswersWithTheRanksOfAllHosts) {
-  bootstrap_.answer = *Encode(FarReport());
+  bootstrap_.answer = Encode(FarReport());
   StartServer();
   const std::string answer = Talk("CLIENT PROTOCOL 2\nSET FORMAT json\nSTATUS\n");
   EXPECT_THAT(answer, StartsWith("SERVER PROTOCOL 2\nOK\n{\n"));
@@ -190,7 +189,7 @@ TEST_F(RasServerTest, TheFactorMakesItWaitLonger) {
 }
 
 TEST_F(RasServerTest, StrangersHinderNobody) {
-  bootstrap_.answer = *Encode(FarReport());
+  bootstrap_.answer = Encode(FarReport());
   StartServer();
   std::vector<UniqueFd> quiet;
   for (int i = 0; i < 60; ++i) quiet.push_back(Connected());
@@ -208,7 +207,8 @@ TEST_F(RasServerTest, StrangersHinderNobody) {
 }
 
 TEST_F(RasServerTest, APortInUseDisturbsNobody) {
-  Result<UniqueFd> other = Listen(address_);
+  SocketAddress same = address_;
+  Result<UniqueFd> other = Listen(same);
   ASSERT_TRUE(other.ok());
   StartServer();
   bootstrap_.events.control(1, Bytes(10, std::byte{0}));
@@ -219,11 +219,16 @@ TEST_F(RasServerTest, APortInUseDisturbsNobody) {
 }
 
 TEST_F(RasServerTest, TwoProcessesMayListen) {
-  bootstrap_.answer = *Encode(FarReport());
+  bootstrap_.answer = Encode(FarReport());
   StartServer();
-  const std::unique_ptr<Server> second = Server::Create(settings_, *board_, letters_);
+  FarBootstrap bootstrap;
+  bootstrap.answer = bootstrap_.answer;
+  WaitBoard letters;
+  Watch watch(bootstrap, {.rank_names = {"rank 0", "rank 1"}, .board = &letters});
+  watch.Start();
+  const std::unique_ptr<Server> second = Server::Create(settings_, *board_, letters);
   server_.reset();
-  EXPECT_THAT(Talk("STATUS\n"), HasSubstr("RUNNING"));
+  EXPECT_THAT(Talk("STATUS\n"), HasSubstr("RUNNING      OK\n"));
 }
 
 TEST_F(RasServerTest, ThereIsNoneWhereTheSettingSaysSo) {

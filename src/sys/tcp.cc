@@ -82,10 +82,15 @@ Status ConnectError(int error, std::string_view what) {
 }
 
 // Returns the failure of a send or receive. The kernel gives a connection up with ETIMEDOUT when
-// the other host answers nothing, neither data nor probes (sys/silence.h).
-Status MoveError(int error, std::string_view what) {
+// the other host answers nothing, neither data nor probes (sys/silence.h). The setting decides
+// where the connection is probed.
+Status MoveError(int fd, int error, std::string_view what) {
   if (error != ETIMEDOUT) return ErrnoError(error, what);
-  return RemoteError("{}: the other end's host answers nothing (TUTTI_HOST_TIMEOUT_S)", what);
+  int probed = 0;
+  socklen_t length = sizeof(probed);
+  getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &probed, &length);
+  return RemoteError("{}: the other end's host answers nothing{}", what,
+                     probed != 0 ? " (TUTTI_HOST_TIMEOUT_S)" : "");
 }
 
 Result<UniqueFd> NewSocket(const SocketAddress& address, int* error = nullptr) {
@@ -342,7 +347,7 @@ Result<size_t> TrySend(int fd, std::span<const std::byte> data) {
     if (sent >= 0) return static_cast<size_t>(sent);
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return size_t{0};
-    return MoveError(errno, "sending failed");
+    return MoveError(fd, errno, "sending failed");
   }
 }
 
@@ -353,7 +358,7 @@ Result<int64_t> TryRecv(int fd, std::span<std::byte> data) {
     if (received == 0) return kEndOfStream;
     if (errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return int64_t{0};
-    return MoveError(errno, "receiving failed");
+    return MoveError(fd, errno, "receiving failed");
   }
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "watch/watch.h"
 
 namespace tutti {
@@ -38,18 +40,18 @@ void WaitBoard::SetLetterHandler(LetterHandler handler) {
   letter_handler_ = std::move(handler);
 }
 
-// Several ranks of a communicator may be in this process. Each of them reaches the others.
 const Watch* WaitBoard::Find(uint64_t communicator) const {
   for (const Watch* const watch : watches_)
     if (watch->communicator() == communicator) return watch;
   return nullptr;
 }
 
+// Several ranks of a communicator may be in this process, and have different links.
 bool WaitBoard::SendLetter(uint64_t communicator, int to, std::span<const std::byte> letter) const {
   const MutexLock lock(mutex_);
-  const Watch* const watch = Find(communicator);
-  if (watch != nullptr) watch->SendLetter(to, letter);
-  return watch != nullptr;
+  return std::any_of(watches_.begin(), watches_.end(), [&](const Watch* watch) {
+    return watch->communicator() == communicator && watch->SendLetter(to, letter);
+  });
 }
 
 void WaitBoard::OnLetter(const Watch& watch, int from, std::span<const std::byte> letter) const {

@@ -40,7 +40,7 @@ class WaitBoard {
   // Null, as at first: letters are dropped. After return the earlier handler is not running.
   void SetLetterHandler(LetterHandler handler);
   // Sends a letter to the process of a rank, without waiting; the letter may be lost. Returns false
-  // where this process has no rank in the communicator.
+  // where no links of the communicator lead to that rank.
   bool SendLetter(uint64_t communicator, int to, std::span<const std::byte> letter) const;
   // Hands a letter to the handler. For the watches.
   void OnLetter(const Watch& watch, int from, std::span<const std::byte> letter) const;

@@ -223,16 +223,8 @@ void Watch::OnControl(int from, std::span<const std::byte> payload) {
     case Message::kHung:
       return OnHung(body);
     case Message::kLetter:
-      if (options_.board != nullptr) options_.board->OnLetter(*this, from, body);
-      return;
+      return OnLetter(body);
   }
-}
-
-// Body: the letter.
-void Watch::SendLetter(int rank, std::span<const std::byte> letter) const {
-  Bytes message = StartMessage(Message::kLetter);
-  message.insert(message.end(), letter.begin(), letter.end());
-  bootstrap_.SendControl(rank, message);
 }
 
 void Watch::OnPeerLeft(int rank) {

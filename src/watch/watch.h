@@ -154,7 +154,7 @@ class Watch final : public WaitWatcher, public WaitListener {
   std::vector<int> HungRanks() const;
   // Asks the linked ranks for their activity, and counts those without an answer as hung, where no
   // hung rank is known: for waits of joint calls that the watch does not follow, at a root for
-  // example. Waits up to a second for the answers.
+  // example. Waits up to a second for the answers, and not once the communicator has stopped.
   void FindHungRanks();
   // Returns whether both watch the same communicator.
   bool HasSameRanksAs(const Watch& other) const { return communicator() == other.communicator(); }
@@ -166,8 +166,11 @@ class Watch final : public WaitWatcher, public WaitListener {
   // Returns a text such as "communicator tp (0123456789abcdef)".
   const std::string& label() const { return label_; }
 
-  // Sends a letter of the process's WaitBoard to the process of `rank`. Any thread.
-  void SendLetter(int rank, std::span<const std::byte> letter) const;
+  // ---- Letters between processes (watch_letters.cc)
+
+  // Sends a letter of the process's WaitBoard to the process of `rank`, by way of linked ranks.
+  // Returns false where no link leads nearer to `rank`. Any thread.
+  bool SendLetter(int rank, std::span<const std::byte> letter) const;
 
   // ---- What ranks are doing (watch_doing.cc)
 
@@ -349,6 +352,8 @@ class Watch final : public WaitWatcher, public WaitListener {
   Status Report(std::span<const int> peers, const LongWait& wait, LongWait::Due due,
                 int64_t timeout_ns, const std::string& setting) TUTTI_EXCLUDES(mutex_);
   void NoteHung(std::span<const int> ranks) TUTTI_EXCLUDES(mutex_);
+  bool PassLetter(int from, int to, std::span<const std::byte> letter) const;
+  void OnLetter(std::span<const std::byte> body) const;
   void OnHung(std::span<const std::byte> body);
   static void AppendRanks(std::span<const int> ranks, Bytes& bytes);
   // Reads and removes ranks from the front of `bytes`; nothing where the bytes are no ranks.

@@ -4,16 +4,20 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "testing/threads.h"
 #include "watch/testing/watch_network.h"
+#include "watch/wait_board.h"
 
 namespace tutti {
 namespace {
@@ -311,6 +315,35 @@ TEST(WatchTest, BytesThatAreNoMessageAreIgnored) {
     }
   }
   EXPECT_FALSE(network.watch(0).stopped()) << network.watch(0).StopReason().message();
+}
+
+// Links at distance 2^k, as the bootstrap makes them.
+TEST(WatchLetters, ReachEveryRankOverTheLinksThatExist) {
+  constexpr int kRanks = 13;
+  WaitBoard board;
+  Network network(kRanks, 0, Watch::kExplainBrokenNs, nullptr, &board);
+  network.SetLinked([](int a, int b) {
+    const int apart = (b - a + kRanks) % kRanks;
+    return std::has_single_bit(static_cast<unsigned>(apart)) ||
+           std::has_single_bit(static_cast<unsigned>(kRanks - apart));
+  });
+  std::vector<std::pair<int, int>> arrived;
+  board.SetLetterHandler([&](uint64_t, int from, std::span<const std::byte> letter) {
+    arrived.emplace_back(from, std::to_integer<int>(letter[0]));
+  });
+  std::vector<std::pair<int, int>> sent;
+  for (int from = 0; from < kRanks; ++from) {
+    for (int to = 0; to < kRanks; ++to) {
+      if (to == from) continue;
+      const std::array letter = {static_cast<std::byte>(to)};
+      EXPECT_TRUE(network.watch(from).SendLetter(to, letter)) << from << " to " << to;
+      sent.emplace_back(from, to);
+    }
+  }
+  EXPECT_EQ(arrived, sent);
+  // Nobody leads there.
+  network.SetLinked([](int, int) { return false; });
+  EXPECT_FALSE(network.watch(0).SendLetter(1, std::array{std::byte{1}}));
 }
 
 }  // namespace

@@ -196,9 +196,12 @@ void Watch::FindHungRanks() {
                left_at_ns_.contains(rank);
       });
     };
-    for (forget_those_who_answered(); !silent.empty() && NowNs() < start_ns + kSilentNs;
+    for (forget_those_who_answered();
+         !silent.empty() && !stopped() && NowNs() < start_ns + kSilentNs;
          forget_those_who_answered())
       AwaitChange(lock, start_ns + kSilentNs);
+    // All have answered; or the communicator has stopped, and the time for answers was too short.
+    if (NowNs() < start_ns + kSilentNs) return;
   }
   NoteHung(silent);
 }

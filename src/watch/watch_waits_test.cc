@@ -141,6 +141,14 @@ TEST(WatchWaitsTest, RanksThatDoNotAnswerAreFoundHung) {
   EXPECT_FALSE(network.watch(0).stopped());
 }
 
+TEST(WatchWaitsTest, NobodyIsFoundHungWhereTheCommunicatorHasStopped) {
+  Network network(4);
+  network.Silence(3);
+  network.watch(0).Stop(InternalError("the test says so"), /*tell=*/false);
+  network.watch(0).FindHungRanks();
+  EXPECT_TRUE(network.watch(0).HungRanks().empty());
+}
+
 // Both ranks of two communicators, used in opposite order.
 TEST(WatchWaitsTest, AnIdleRankTellsOfTheWaitOfItsProcessElsewhere) {
   WaitBoard process_of_rank_1;

@@ -30,6 +30,13 @@ class TwoHosts:
     def __init__(self, name):
         self._names = {side: f"{name}-{side}" for side in "abs"}
         self._made = []
+        try:
+            self._make()
+        except Impossible:
+            self.end()
+            raise
+
+    def _make(self):
         for one in self._names.values():
             _ip("netns", "add", one)
             self._made.append(one)

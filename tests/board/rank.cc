@@ -128,7 +128,8 @@ class BoardRank {
       ncclCommDestroy(comm);
   }
 
-  // Carries out the driver's orders, which concern this process's connections or its end.
+  // Carries out the driver's orders, which concern this process's connections or its end. Where
+  // there is no connection to reset yet, the next one is reset.
   void FollowCommands(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       Nap();
@@ -140,7 +141,11 @@ class BoardRank {
         for (const int fd : Connections())
           if ((links_.contains(fd) || phase_ == "init") == (command == Command::kResetLink))
             wanted.push_back(fd);
-        if (!wanted.empty()) Reset(wanted[static_cast<size_t>(NowNs()) % wanted.size()]);
+        if (wanted.empty()) {
+          shared_.commands[rank_] = static_cast<int32_t>(command);
+          continue;
+        }
+        Reset(wanted[static_cast<size_t>(NowNs()) % wanted.size()]);
         Say({{"event", "reset"}, {"connections", wanted.size()}});
       }
     }

@@ -21,8 +21,8 @@ ID_BYTES = 128
 GO, FINISH, READY, ROUNDS, COMMANDS = 0, 4, 16, 16 + 4 * MOST_RANKS, 16 + 8 * MOST_RANKS
 SHARED_BYTES = 16 + 12 * MOST_RANKS + 2 * ID_BYTES
 EXIT, RESET_LINK, RESET_DATA = 1, 2, 3
-# How long a job may take to begin, and to go on after a fault that passes.
-BEGIN_S, GO_ON_S, FLAP_S = 20, 0.2, 1.5
+# How long a job may take to begin, and the length of a flap; how many calls follow a fault that passes.
+BEGIN_S, FLAP_S, GO_ON_CALLS = 20, 1.5, 20
 # The phases begin within this time; the fault comes at a moment of it, so that it meets every step of the calls.
 SPREAD_S = {"init": 0.03, "first": 0.01, "finalize": 0.01}
 
@@ -151,7 +151,7 @@ class Trial:
             time.sleep(FLAP_S)
             job.world.mend()
         if self.cell.passes:
-            time.sleep(GO_ON_S)
+            self.await_further_calls()
             job.set(FINISH, 1)
         faulty = [] if self.cell.passes else self.victims
         members = [rank for rank in range(job.ranks) if rank not in faulty]
@@ -160,6 +160,17 @@ class Trial:
         job.set(FINISH, 2)
         newcomers = [rank for rank in range(job.ranks, job.count) if rank not in faulty]
         return hanging + job.await_ends(newcomers, time.monotonic() + 2 * self.fault.init_timeout_s + 12)
+
+    def await_further_calls(self):
+        """Waits until the fault has happened and rank 0 has made further calls, or a rank has ended."""
+        job, until = self.job, time.monotonic() + BEGIN_S
+        calls = None
+        while time.monotonic() < until and all(process.poll() is None for process in job.processes):
+            if calls is None and (self.fault_ns or job.events(self.victims[0], "reset")):
+                calls = job.get(ROUNDS)
+            if calls is not None and job.get(ROUNDS) >= calls + GO_ON_CALLS:
+                return
+            time.sleep(0.002)
 
     def blamed_by(self, rank):
         """Returns the ranks that a survivor may blame: those with a fault, or those of the other host."""
@@ -196,6 +207,10 @@ class Trial:
                 for event in self.job.events(rank, kind):
                     return cells.Outcome(error_s=(event["ns"] - self.fault_ns) / 1e9 if self.fault_ns else 0,
                                          bad=f"rank {rank}: {event.get('text', kind)}")
+        # In phase finalize the rank may have ended before.
+        if (self.cell.fault.startswith("reset") and self.cell.phase != "finalize"
+                and not self.job.events(self.victims[0], "reset")):
+            return cells.Outcome(bad=f"rank {self.victims[0]} had no connection to reset")
         return cells.Outcome()
 
     def judge_failing(self, survivors):

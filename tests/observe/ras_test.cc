@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "bootstrap/testing/thread_ranks.h"
 #include "bootstrap/wire.h"
 #include "conformance/processes.h"
 #include "observe/board_folder.h"
@@ -116,14 +117,6 @@ std::string VerdictOfSglang(const std::string& text) {
 // ---------------------------------------------------------------------------------------------------------------------
 // Jobs and clients
 
-// Finds a port that nobody uses.
-SocketAddress FreeAddress() {
-  SocketAddress address = {.family = 4};
-  address.bytes = {127, 0, 0, 1};
-  EXPECT_TRUE(Listen(address).ok());
-  return address;
-}
-
 class RasJobTest : public ::testing::Test {
  protected:
   std::string Ncclras(const std::string& options) const {
@@ -167,7 +160,18 @@ class RasJobTest : public ::testing::Test {
     ranks_->board().Meet(kFirstFreeMark, kRanks + 1);
   }
 
-  const SocketAddress address_ = FreeAddress();
+  // The ranks of each half see the boards of their half only, as on two hosts.
+  void StartOnTwoHosts(const char* timeout_factor) {
+    const std::string folder = getenv("TUTTI_OBSERVE_DIR");
+    Start([](int, ncclComm_t, Board&) {},
+          [=](int rank) {
+            const std::string own = folder + (rank < 2 ? "/a" : "/b");
+            setenv("TUTTI_OBSERVE_DIR", own.c_str(), 1);
+            setenv("NCCL_RAS_TIMEOUT_FACTOR", timeout_factor, 1);
+          });
+  }
+
+  const SocketAddress address_ = *ParseSocketAddress("127.0.0.1:" + std::to_string(FreePort()));
   const BoardFolder boards_{{{"NCCL_RAS_ADDR", address_.ToString()}}};
   std::optional<RankProcesses> ranks_;
 };
@@ -225,13 +229,9 @@ TEST_F(RasJobTest, ADeadRankIsToldAtOnce) {
   EXPECT_THAT(Ncclras(""), HasSubstr("DEAD\n  1 job process is considered dead"));
 }
 
-// The ranks of each half see the boards of their half only, as on two hosts.
+// An answer may take its time on a busy machine.
 TEST_F(RasJobTest, RanksOfOtherHostsAreAskedOverTheLinks) {
-  const std::string folder = getenv("TUTTI_OBSERVE_DIR");
-  Start(Nothing, [&](int rank) {
-    const std::string own = folder + (rank < 2 ? "/a" : "/b");
-    setenv("TUTTI_OBSERVE_DIR", own.c_str(), 1);
-  });
+  StartOnTwoHosts("20");
   for (int i = 0; i < 8; ++i) {
     const std::string text = Poll();
     EXPECT_EQ(VerdictOfSglang(text), "HEALTHY");
@@ -241,6 +241,11 @@ TEST_F(RasJobTest, RanksOfOtherHostsAreAskedOverTheLinks) {
   ranks_->Signal(3, SIGSTOP);
   for (int i = 0; i < 4; ++i)
     EXPECT_EQ(ReadAsRay(Json()).counts.begin()->second.size(), size_t{kRanks});
+}
+
+TEST_F(RasJobTest, RanksOfAHostThatDoesNotAnswerAreMissing) {
+  StartOnTwoHosts("1");
+  ranks_->Signal(3, SIGSTOP);
   ranks_->Signal(2, SIGSTOP);
   const nlohmann::json communicator = nlohmann::json::parse(Json()).at("communicators").at(0);
   EXPECT_EQ(communicator.at("ranks_count"), 2);

@@ -26,6 +26,10 @@ class IdleBootstrap : public Bootstrap {
   Status Send(int, uint32_t, std::span<const std::byte>) override { return Status::Ok(); }
   Result<Bytes> Recv(int, uint32_t, Deadline) override { return Bytes(); }
   void SendControl(int, std::span<const std::byte>) override {}
+  bool SendControlIfLinked(int peer, std::span<const std::byte> payload) override {
+    SendControl(peer, payload);
+    return true;
+  }
   std::vector<int> LinkedRanks() const override { return {}; }
   int64_t RoundTripNs(int) override { return 0; }
   void SetEvents(Events) override {}

@@ -45,6 +45,8 @@ class WatchNetwork {
   Watch& watch(int rank) { return *watches_[static_cast<size_t>(rank)]; }
   Bootstrap::Events& events(int rank) { return bootstraps_[static_cast<size_t>(rank)]->events; }
 
+  // Leaves only these links. By default all ranks are linked.
+  void SetLinked(std::function<bool(int, int)> linked) { linked_ = std::move(linked); }
   // Drops all messages of `rank` from now on, as if it were stopped.
   void Silence(int rank) { silent_ = rank; }
   void Hold() { holds_ = true; }
@@ -90,7 +92,7 @@ class WatchNetwork {
     std::vector<int> LinkedRanks() const override {
       std::vector<int> ranks;
       for (int r = 0; r < num_ranks(); ++r)
-        if (r != rank_) ranks.push_back(r);
+        if (r != rank_ && network_.linked_(rank_, r)) ranks.push_back(r);
       return ranks;
     }
     void SetEvents(Events to) override { events = std::move(to); }
@@ -104,6 +106,7 @@ class WatchNetwork {
 
   const int num_ranks_;
   const uint64_t id_;
+  std::function<bool(int, int)> linked_ = [](int, int) { return true; };
   std::atomic<int> silent_ = -1;
   std::atomic<bool> holds_ = false;
   std::mutex held_mutex_;
