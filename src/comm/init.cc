@@ -153,9 +153,8 @@ Status Communicator::ExchangePeers(bool has_tuner, PlanContext& lists) {
   for (PeerInfo& peer : peers_) MakePrintable(peer);
   TUTTI_TRY(CheckPeers(peers_));
   // A rank without others on its host needs no shared memory.
-  if (std::count_if(peers_.begin(), peers_.end(), [&self](const PeerInfo& peer) {
-        return peer.host_hash == self.host_hash;
-      }) > 1)
+  if (std::count_if(peers_.begin(), peers_.end(),
+                    [&self](const PeerInfo& peer) { return peer.host_hash == self.host_hash; }) > 1)
     TUTTI_TRY(std::move(forbidden));
   ShareMultiprocessors(peers_);
   lists.deterministic = settings_.deterministic;

@@ -182,7 +182,8 @@ ncclResult_t MakeId(const Library& library, c10d::Store& store, ncclUniqueId* id
   return library.ncclGetUniqueId(id);
 }
 
-// Counts a rank that knows why rank 0 cannot begin. The last rank takes the reason out of the store.
+// Counts a rank that knows why rank 0 cannot begin. The last rank takes the reason out of the
+// store.
 void CountTold(c10d::Store& store, const MeetingKeys& keys, int size) {
   try {
     if (store.add(keys.told, 1) < size) return;
