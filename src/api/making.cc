@@ -148,15 +148,17 @@ Status InitRank(ncclComm_t* out, int num_ranks, std::span<const ncclUniqueId> id
 
 namespace {
 
-// Returns the address of the host at which the ranks meet. A name that nobody knows is no address.
+// Returns the address of the host at which the ranks meet: of the wanted family, else IPv4 before
+// IPv6, as interfaces are chosen. A name that nobody knows is no address.
 SocketAddress MeetingAddress(const std::string& host, const Settings& settings) {
-  if (host.empty()) return {};
-  const int family = FamilyNumber(settings.socket_family);
+  // NCCL_COMM_ID has an address, and a lookup may take seconds.
+  if (host.empty() || !settings.comm_id.empty()) return {};
   const auto found = launch::LookUp(host, /*port=*/0);
   if (!found.ok()) return {};
+  const int family = FamilyNumber(settings.socket_family);
   for (const SocketAddress& address : *found)
-    if (family == 0 || address.family == family) return address;
-  return {};
+    if (address.family == (family == 0 ? 4 : family)) return address;
+  return family == 0 ? found->front() : SocketAddress();
 }
 
 Status GetUniqueId(ncclUniqueId* out, const std::string& meeting_host) {

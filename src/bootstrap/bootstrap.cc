@@ -390,6 +390,14 @@ void MixSecret(const Settings& settings, std::vector<UniqueId>& ids) {
   for (UniqueId& id : ids) id.key = Root::KeyOf(id, settings);
 }
 
+// Declines with the descriptor in reserve, because this process may have used up all others, and
+// the system may refuse DeclineJob a table of descriptors of its own.
+void DeclineShort(EventLoop& loop, const Bootstrap::Options& options, const Status& why) {
+  loop.RunSync([&] { loop.accept_limit().ReleaseReserve(); });
+  DeclineAt(options, why);
+  loop.RunSync([&] { loop.accept_limit().RestoreReserve(); });
+}
+
 }  // namespace
 
 void Bootstrap::Decline(const Settings& settings, const Options& options, const Status& why) {
@@ -418,7 +426,7 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
   TUTTI_TRY(StartFixedRoot(loop, settings, options));
   const Result<std::shared_ptr<Endpoint>> opened = OpenEndpoint(loop, settings, options);
   if (!opened.ok()) {
-    DeclineAt(options, opened.status());
+    DeclineShort(loop, options, opened.status());
     return opened.status();
   }
   const std::shared_ptr<Endpoint>& endpoint = *opened;
@@ -434,7 +442,7 @@ Result<std::unique_ptr<Bootstrap>> Bootstrap::Create(EventLoop& loop, const Sett
       TUTTI_TRY(WaitForTurn(settings, options));
       Status met = MeetRoots(*endpoint, settings, options);
       // The root may not know of this rank yet.
-      if (met.code() == Code::kSystemError) DeclineAt(options, met);
+      if (met.code() == Code::kSystemError) DeclineShort(loop, options, met);
       TUTTI_TRY(std::move(met));
       // The later steps know the deadline from before a pause of this process.
       endpoint->Postpone(*membership, wanted.deadline, options.deadline);

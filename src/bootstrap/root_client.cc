@@ -216,7 +216,7 @@ void DeclineJob(const UniqueId& id, RootRequest request, const Status& why,
   Status unreached;
   static_cast<void>(AskBriefly(id, request, limits, &unreached));
   // A process that has used up its descriptors cannot open a connection in its own table.
-  if (unreached.code() != Code::kSystemError) return;
+  if (unreached.message().find("(EMFILE)") == std::string_view::npos) return;
   static_cast<void>(WithOwnDescriptors([&] {
     static_cast<void>(WithoutExceptions([&] { return AskBriefly(id, request, limits); }));
   }));

@@ -140,8 +140,9 @@ Status Communicator::ExchangePeers(bool has_tuner, PlanContext& lists) {
   self.has_tuner = has_tuner;
   process_.DescribeMemory(self);
   TUTTI_TRY(device_->Describe(self));
+  Status forbidden;
   if (num_ranks() > 1) {
-    TUTTI_TRY(CheckSharedMemory(self));
+    forbidden = CheckSharedMemory(self);
     TUTTI_ASSIGN(interfaces_, ListNetworkInterfaces());
     self.networks = NetworksOf(interfaces_, settings_);
   }
@@ -151,6 +152,10 @@ Status Communicator::ExchangePeers(bool has_tuner, PlanContext& lists) {
   TUTTI_TRY(bootstrap_->AllGather(peers_.data(), sizeof(PeerInfo), init_deadline_));
   for (PeerInfo& peer : peers_) MakePrintable(peer);
   TUTTI_TRY(CheckPeers(peers_));
+  // A rank without others on its host needs no shared memory.
+  if (std::count_if(peers_.begin(), peers_.end(),
+                    [&self](const PeerInfo& peer) { return peer.host_hash == self.host_hash; }) > 1)
+    TUTTI_TRY(std::move(forbidden));
   ShareMultiprocessors(peers_);
   lists.deterministic = settings_.deterministic;
   TUTTI_TRY(ApplyAlgorithmList(settings_.algo, lists));
@@ -171,13 +176,15 @@ Status Communicator::ExchangePeers(bool has_tuner, PlanContext& lists) {
   return Status::Ok();
 }
 
-// Has this rank be reached by the network where shared memory is forbidden.
+// Has this rank be reached by the network where shared memory is forbidden. Fails where the network
+// may not take the place of shared memory.
 Status Communicator::CheckSharedMemory(PeerInfo& self) const {
   if (self.shm_disabled) return Status::Ok();
   Status allowed = CheckMemoryFilesAllowed();
-  if (allowed.ok() || settings_.strict_transport) return allowed;
-  TUTTI_WARN("rank {} uses the network also within its host: {}", rank(), allowed.message());
+  if (allowed.ok()) return allowed;
   self.shm_disabled = 1;
+  if (settings_.strict_transport) return allowed;
+  TUTTI_WARN("rank {} uses the network also within its host: {}", rank(), allowed.message());
   return Status::Ok();
 }
 

@@ -11,6 +11,7 @@
 
 #include "conformance/processes.h"
 #include "faults/deaths.h"
+#include "faults/forbid.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -41,13 +42,22 @@ std::string JoinAndReduce(int rank, int num_ranks, const ncclUniqueId& id) {
   return told;
 }
 
+// A process that has used the library has a descriptor in reserve. Such a process can do without a
+// table of descriptors of its own.
+void UseTheReserve() {
+  ncclUniqueId unused;
+  ASSERT_NCCL(ncclGetUniqueId(&unused));
+  ForbidSystemCall(__NR_unshare);
+}
+
 // Returns whether the job came to life.
-bool RunWith(int more, int num_ranks) {
+bool RunWith(int more, int num_ranks, bool by_reserve) {
   constexpr int kShort = 1;  // the rank that has too few
   enum Mark { kReady = kFirstFreeMark, kWorked };
   RankProcesses processes(num_ranks, [&](int rank, Board& board) {
     const ncclUniqueId id = SharedId(rank, board);
-    // The rank that is short of descriptors has not used the library yet.
+    // Unless by_reserve, the rank that is short of descriptors has not used the library yet.
+    if (rank == kShort && by_reserve) UseTheReserve();
     if (rank == kShort) LeaveDescriptors(more);
     const std::string told = JoinAndReduce(rank, num_ranks, id);
     if (told.empty()) board.Add(kWorked, 1);
@@ -64,22 +74,30 @@ bool RunWith(int more, int num_ranks) {
   return processes.board().Get(kWorked) == num_ranks;
 }
 
-class DescriptorsTest : public ::testing::TestWithParam<bool> {};
-
-TEST_P(DescriptorsTest, TheLackOfThemIsNamedOnAllRanks) {
-  const Environment environment(Environment::Settings{{"NCCL_SHM_DISABLE", GetParam() ? "1" : "0"},
+void TestLack(bool by_sockets, bool by_reserve) {
+  const Environment environment(Environment::Settings{{"NCCL_SHM_DISABLE", by_sockets ? "1" : "0"},
                                                       {"TUTTI_INIT_TIMEOUT_S", kInitTimeoutS}});
   int failed = 0;
   for (int more = 0;; ++more) {
     SCOPED_TRACE(fmt::format("{} descriptors", more));
     const int64_t start_us = NowUs();
-    const bool worked = RunWith(more, 3);
+    const bool worked = RunWith(more, 3, by_reserve);
     EXPECT_LT(NowUs() - start_us, kNotStrandedUs);
-    if (HasFailure() || worked) break;
+    if (::testing::Test::HasFailure() || worked) break;
     ++failed;
     ASSERT_LT(more, 100);
   }
   EXPECT_GT(failed, 3);
+}
+
+class DescriptorsTest : public ::testing::TestWithParam<bool> {};
+
+TEST_P(DescriptorsTest, TheLackOfThemIsNamedOnAllRanks) {
+  TestLack(/*by_sockets=*/GetParam(), /*by_reserve=*/false);
+}
+
+TEST(DescriptorsTestWithReserve, TheLackIsNamedWhereNoThreadMayHaveItsOwnTable) {
+  TestLack(/*by_sockets=*/true, /*by_reserve=*/true);
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, DescriptorsTest, ::testing::Bool(), [](const auto& param) {

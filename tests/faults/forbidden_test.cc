@@ -1,20 +1,16 @@
 // Ranks in a sandbox that forbids a system call: the next way between the ranks takes its place.
 
-#include <errno.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#include <array>
 #include <string>
 
 #include "conformance/processes.h"
 #include "conformance/suites.h"
+#include "faults/forbid.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
@@ -22,15 +18,7 @@ namespace {
 
 // Has the kernel refuse memfd_create with EPERM for the rest of this process, as containers do.
 void ForbidMemoryFiles() {
-  std::array<sock_filter, 4> filter = {{
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_memfd_create, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  }};
-  const sock_fprog program = {static_cast<unsigned short>(filter.size()), filter.data()};
-  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0), 0);
+  ForbidSystemCall(__NR_memfd_create);
   ASSERT_EQ(memfd_create("forbidden", 0), -1);
 }
 
@@ -58,6 +46,12 @@ TEST(ForbiddenTest, StrictTransportNamesWhatIsForbidden) {
     EXPECT_NE(ncclCommInitRank(&comm, 2, id, rank), ncclSuccess);
     EXPECT_THAT(std::string(ncclGetLastError(nullptr)), ::testing::HasSubstr("memfd_create"));
   });
+}
+
+TEST(ForbiddenTest, StrictTransportLetsASingleRankOfAHostUseTheNetwork) {
+  TUTTI_NEEDS_RANKS(2);
+  const Environment environment(Environment::Settings{{"TUTTI_STRICT_TRANSPORT", "1"}});
+  RunOnHosts({"a", "b"}, FewCases(2), 120, [](int) { ForbidMemoryFiles(); });
 }
 
 }  // namespace

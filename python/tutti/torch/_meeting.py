@@ -5,6 +5,7 @@ the rank has left. The same as _c10d/rendezvous.h; groups of both forms leave no
 from __future__ import annotations
 
 import ctypes
+import secrets
 import time
 import warnings
 from typing import Any, Callable, Optional, Sequence, Tuple
@@ -13,19 +14,17 @@ from tutti import _library
 
 Limit = Tuple[float, str]  # seconds, 0 for none, and what sets the limit
 
-# Where the random name of a job lies in a unique id (bootstrap/unique_id.h).
-_NAME = slice(68, 76)
 # Begins the reason of a rank 0 without an id, in the id's place.
 _FAILED = b"failed: "
-# The words of the library for an id at whose address nobody listens (bootstrap/root_client.cc).
+# The words of the library where an id leads nowhere (bootstrap/root_client.cc): nobody listens at
+# its address, or the host of the address is silent. Other failures have other causes.
 _UNREACHABLE = "cannot reach the root"
-# Part of EHOSTUNREACH and ENETUNREACH: no way leads to the address, whichever rank 0 has left it.
-_NO_WAY = "UNREACH"
-_STALE = ("; the unique id in the store is stale: nobody listens at its address, and rank 0 of an "
-          "earlier start of the job has left it")
+_REFUSED, _SILENT = "ECONNREFUSED", "the host did not answer"
+_STALE = "; the unique id in the store seems stale, left by rank 0 of an earlier start of the job: "
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.05
 # The ranks that have met by the store need a moment for the rest, however late they have met.
 _LEAST_FOR_INIT_S = 5.0
+_MOST_FOR_INIT_S = 1e6  # The longest initTimeoutSeconds.
 _FORGOTTEN_S = 2.0
 # As src/base/long_wait.h has it.
 _WARN_EVERY_S, _FEWEST_WARN_S = 10.0, 0.5
@@ -49,21 +48,22 @@ def delete_key(store: Any, key: str) -> None:
 
 
 def note_left(store: Any, note: str, rank: int, size: int) -> None:
-    """Writes to the store that a rank has left its group. The last rank takes the note out."""
+    """Writes to the store that a rank has left its group. The last rank takes the notes out."""
     if not note:
         return
     try:
-        store.append(note, f"{rank},")
-        if store.get(note).count(b",") >= size:
-            delete_key(store, note)
-    except (AttributeError, RuntimeError):
-        pass  # An older PyTorch, a store without append, or a store that has ended.
+        store.set(f"{note}/{rank}", "left")
+        if store.add(f"{note}/count", 1) >= size:
+            for each in (*range(size), "count"):
+                delete_key(store, f"{note}/{each}")
+    except RuntimeError:
+        pass  # The store has ended.
 
 
 def has_left(store: Any, note: str, rank: int) -> bool:
     """Returns whether the note of note_left names the rank."""
     try:
-        return bool(note) and store.check([note]) and str(rank).encode() in store.get(note).split(b",")
+        return bool(note) and bool(store.check([f"{note}/{rank}"]))
     except AttributeError:
         return False
 
@@ -72,15 +72,16 @@ class Meeting:
     """A meeting of ranks that make a communicator in host memory. `rank` is the number there, and
     `shown_rank` that in the group; `peer` is the only awaited rank of the group, -1 for several;
     `whom` and `what` are for sentences; with `warns` long waits are warned of. `group` is the meeting
-    of all ranks of the group. `note` is the key in the store of notes about ranks that leave the
-    communicator, a new one for each communicator; "" before the communicator is made. `forget` has
-    further keys that nobody needs once the ranks have met."""
+    of all ranks of the group. `note` begins the keys in the store of notes about ranks that leave the
+    communicator, and is a new one for each communicator; "" before the communicator is made.
+    `forget` has further keys that nobody needs once the ranks have met."""
 
     def __init__(self, store: Any, key: str, rank: int, size: int, *, timeout_s: float, limit: Limit,
                  shown_rank: int, peer: int, whom: str, what: str,
                  group: Optional["Meeting"], forget: Sequence[str] = ()) -> None:
         self._store, self._rank, self._size = store, rank, size
         self._id, self._there, self._came = key, key + "/there", key + "/came"
+        self._told = key + "/told"  # How many ranks know why rank 0 cannot begin.
         self._timeout_s, self._limit = timeout_s, limit
         self._shown_rank, self._peer, self._whom, self._what = shown_rank, peer, whom, what
         self._group, self.note, self._forget = group, "", forget
@@ -117,9 +118,13 @@ class Meeting:
         time.sleep(self._pause_s)
         self._pause_s = min(self._pause_s * 1.5, _LONGEST_PAUSE_S)
 
-    def _init(self, unique_id: Any, comm: ctypes.c_void_p) -> int:
+    def _init(self, offer: bytes, comm: ctypes.c_void_p) -> int:
+        """Makes the communicator by an offer of rank 0: the id, and the random end of the note's
+        name. The id under NCCL_COMM_ID may be the same for all communicators."""
+        hex_id, number = offer.decode().split()
+        unique_id = _library.UniqueId.from_buffer_copy(bytes.fromhex(hex_id))
         limit_s = self._limit[0]
-        left_s = self._begun + limit_s - time.monotonic()
+        left_s = min(self._begun + limit_s - time.monotonic(), _MOST_FOR_INIT_S)
         config = _library.Config(device=_library.HOST, timeout_s=self._timeout_s,
                                  init_timeout_s=max(left_s, _LEAST_FOR_INIT_S) if limit_s else 0)
         if self._peer >= 0:
@@ -128,7 +133,7 @@ class Meeting:
         made = int(_library.load().tuttiCommInitRankConfig(
             ctypes.byref(comm), self._size, unique_id, self._rank, None, ctypes.byref(config)))
         if made == _library.SUCCESS:
-            self.note = f"left/{bytes(unique_id)[_NAME].hex()}"
+            self.note = f"left/{number}"
         return made
 
     def _make_id(self, unique_id: Any) -> bool:
@@ -142,73 +147,92 @@ class Meeting:
                 library.tuttiGetUniqueIdFor(ctypes.byref(unique_id), host.encode()))
         return bool(made == _library.SUCCESS)
 
-    def _offer_id(self) -> Any:
-        """Leaves an id in the store, or the reason why this rank has none."""
+    def _count_told(self) -> None:
+        """Counts a rank that knows why rank 0 cannot begin. The last rank takes the reason out of
+        the store."""
+        try:
+            if self._store.add(self._told, 1) < self._size:
+                return
+        except RuntimeError:
+            return  # The reason itself matters more.
+        for key in (self._id, self._there, self._told):
+            delete_key(self._store, key)
+
+    def _leave_offer(self) -> bytes:
+        """Leaves an offer in the store, or the reason why this rank has none."""
         unique_id = _library.UniqueId()
         made = self._make_id(unique_id)
         error = "" if made else _library.nccl_error(None)
-        self._store.set(self._id, bytes(unique_id).hex() if made else _FAILED.decode() + error)
+        offer = (f"{bytes(unique_id).hex()} {secrets.token_hex(8)}".encode() if made
+                 else _FAILED + error.encode())
+        self._store.set(self._id, offer.decode())
         self._store.add(self._there, 1)
         if not made:
+            self._count_told()
             raise RuntimeError(error)
-        return unique_id
+        return offer
 
     def _meet_as_first(self) -> ctypes.c_void_p:
-        unique_id = self._offer_id()
+        offer, comm = self._leave_offer(), ctypes.c_void_p()
         try:
             while self._store.add(self._came, 0) < self._size - 1:
                 self._wait()
+            if self._init(offer, comm) != _library.SUCCESS:
+                raise RuntimeError(_library.nccl_error(None))
         except RuntimeError:
-            delete_key(self._store, self._there)  # The id serves nobody any more.
+            delete_key(self._store, self._there)  # The offer serves nobody any more.
             raise
-        comm = ctypes.c_void_p()
-        if self._init(unique_id, comm) != _library.SUCCESS:
-            raise RuntimeError(_library.nccl_error(None))
-        # Before any rank returns: the next meeting may have the same keys.
+        # The next meeting may have the same keys.
         for key in (*self._forget, self._id, self._came, self._there):
             delete_key(self._store, key)
         return comm
 
     def _await_forgotten(self) -> None:
         """Waits until rank 0 has taken the meeting out of the store."""
-        until = time.monotonic() + _FORGOTTEN_S
+        until, pause_s = time.monotonic() + _FORGOTTEN_S, _FIRST_PAUSE_S
         try:
             while self._store.check([self._there]) and time.monotonic() < until:
-                time.sleep(_FIRST_PAUSE_S)
+                time.sleep(pause_s)
+                pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
         except (AttributeError, RuntimeError):
             pass  # An older PyTorch, or a store that has ended.
 
-    def _await_id(self, stale: bytes) -> bytes:
-        """Waits for an id that is not `stale`."""
-        try:
-            while True:
-                # A get that waits would keep other threads of this process from the store, and one
-                # of the threads may be about to set a value for which another rank waits.
-                if self._store.add(self._there, 0) > 0:
-                    text: bytes = self._store.get(self._id)
-                    if text != stale:
-                        return text
-                self._wait(_STALE if stale else "")
-        except RuntimeError:
-            try:
-                self._store.add(self._came, -1)  # This rank does not come.
-            except RuntimeError:
-                pass
-            raise
-
-    def _meet_as_other(self) -> ctypes.c_void_p:
-        self._store.add(self._came, 1)
-        text = b""
+    def _await_offer(self, stale: bytes, why: str) -> bytes:
+        """Waits for an offer other than `stale`, which failed with the reason `why`."""
         while True:
-            text = self._await_id(text)
-            if text.startswith(_FAILED):
+            # A get that waits would keep other threads of this process from the store, and one of
+            # the threads may be about to set a value for which another rank waits.
+            if self._store.add(self._there, 0) > 0:
+                offer: bytes = self._store.get(self._id)
+                if offer != stale:
+                    return offer
+            self._wait(_STALE + why if stale else "")
+
+    def _take_offer(self) -> ctypes.c_void_p:
+        offer, why = b"", ""
+        while True:
+            offer = self._await_offer(offer, why)
+            if offer.startswith(_FAILED):
+                self._count_told()
                 raise RuntimeError(f"rank 0 cannot begin to make {self._what}: "
-                                   f"{text[len(_FAILED):].decode(errors='replace')}")
+                                   f"{offer[len(_FAILED):].decode(errors='replace')}")
             comm = ctypes.c_void_p()
-            made = self._init(_library.UniqueId.from_buffer_copy(bytes.fromhex(text.decode())), comm)
-            if made == _library.SUCCESS:
+            if self._init(offer, comm) == _library.SUCCESS:
                 self._await_forgotten()
                 return comm
             why = _library.nccl_error(None)
-            if _UNREACHABLE not in why or _NO_WAY in why:
+            if _UNREACHABLE not in why or not (_REFUSED in why or _SILENT in why):
                 raise RuntimeError(why)
+
+    def _meet_as_other(self) -> ctypes.c_void_p:
+        self._store.add(self._came, 1)
+        try:
+            return self._take_offer()
+        except RuntimeError:
+            try:
+                # This rank does not come. Rank 0 may have taken the counter out of the store before.
+                if self._store.add(self._came, -1) < 0:
+                    delete_key(self._store, self._came)
+            except RuntimeError:
+                pass
+            raise

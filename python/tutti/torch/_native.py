@@ -49,7 +49,7 @@ _OPTIONS = ["-std=c++20", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=h
 _SECRETS = ("TUTTI_COMM_KEY", "OMPI_MCA_orte_precondition_transports", "_HOROVOD_SECRET_KEY")
 _COMPILE_S = 600.0
 _LONGEST_PAUSE_S = 0.02
-FORM_KEYS = [f"form/{name}" for name in ("warned", "reason", "failed", "python", "ranks")]
+FORM_KEYS = [f"form/{name}" for name in ("warned", "reason", "failed", "told", "python", "ranks")]
 
 
 class Unavailable(Exception):
@@ -242,6 +242,14 @@ def _has_form(store: Any) -> bool:
     return wanted != "python" and reason is None
 
 
+def _count_told(store: Any, size: int) -> None:
+    """Counts a rank that knows why a rank cannot take part. The last rank takes the reason out of the
+    store."""
+    if store.add("form/told", 1) >= size:
+        for key in FORM_KEYS:
+            _meeting.delete_key(store, key)
+
+
 def agreed(store: Any, rank: int, size: int) -> bool:
     """Returns whether the ranks of a group take the backend in C++. Blocks until all of them have
     asked. RuntimeError with the reason of a rank that fails, and where ranks do not come within
@@ -252,6 +260,7 @@ def agreed(store: Any, rank: int, size: int) -> bool:
         # The others wait for this rank.
         store.set("form/reason", f"rank {rank} of the group cannot take part: {error}")
         store.add("form/failed", 1)
+        _count_told(store, size)
         raise
     if not has:
         store.add("form/python", 1)
@@ -260,7 +269,9 @@ def agreed(store: Any, rank: int, size: int) -> bool:
     came = store.add("form/ranks", 1)
     while came < size:
         if store.add("form/failed", 0) > 0:
-            raise RuntimeError(store.get("form/reason").decode())
+            reason = store.get("form/reason").decode()
+            _count_told(store, size)
+            raise RuntimeError(reason)
         if time.monotonic() - begun >= limit_s:
             raise RuntimeError(f"only {came} of {size} ranks of the group came within {limit_s:g} s; "
                                "TUTTI_INIT_TIMEOUT_S sets how long is waited")

@@ -120,14 +120,17 @@ class Worker:
             if self._waits_for_any:
                 self._abort()
 
-    def close(self, begun: float) -> None:
-        """Ends the thread and the communicator once all requests are done. Gives up unfinished
-        requests when patience_s have passed since `begun`. begin_to_close comes first."""
-        self._thread.join(max(0.0, begun + self.patience_s - time.monotonic()))
+    def await_requests(self, begun: float) -> None:
+        """Waits until all requests are done. Gives up unfinished requests when patience_s have passed
+        since `begun`. begin_to_close comes first."""
+        self.close(begun + self.patience_s)
         if self._thread.is_alive():
             with self._lock:
                 self._abort()
-            self._thread.join(RETURN_S)
+
+    def close(self, until: float) -> None:
+        """Waits for the thread until the given time at most. await_requests comes first."""
+        self._thread.join(max(0.0, until - time.monotonic()))
 
     def call(self, function: str, *arguments: Any, any_source: bool = False) -> None:
         """Calls a function of the library and blocks until its work is done. RuntimeError after a
@@ -170,11 +173,14 @@ class Worker:
     def check_present(self, rank: int) -> None:
         """RuntimeError where the rank of the communicator is lost."""
         with self._lock:
-            lost, count = (ctypes.c_int * 64)(), ctypes.c_int()
-            if self._comm is None or self._library.tuttiCommGetLostRanks(
-                    self._comm, lost, len(lost), ctypes.byref(count)) != _library.SUCCESS:
+            get, count = self._library.tuttiCommGetLostRanks, ctypes.c_int()
+            if self._comm is None or get(self._comm, None, 0, ctypes.byref(count)) != _library.SUCCESS:
                 return
-            if rank in lost[:count.value]:
+            lost = (ctypes.c_int * count.value)()
+            if get(self._comm, lost, len(lost), ctypes.byref(count)) != _library.SUCCESS:
+                return
+            # More ranks may be lost by now than the list has room for; the next call sees them.
+            if rank in lost:
                 raise RuntimeError(f"rank {rank} of the group is lost")
 
     def _abort(self) -> None:
@@ -195,6 +201,7 @@ class Worker:
                 request.fail(self, error)
             del request  # Its tensors may be freed while this thread waits.
         with self._lock:
-            if self._comm is not None:
-                self._library.ncclCommDestroy(self._comm)
-                self._comm = None
+            comm, self._comm = self._comm, None
+        # Without the lock, which await_requests needs while ncclCommDestroy waits for the other rank.
+        if comm is not None:
+            self._library.ncclCommDestroy(comm)

@@ -36,9 +36,10 @@ from tutti import _torch_register
 from tutti.torch import _ending, _meeting, _native, _reductions
 from tutti.torch._messages import AnySourceWork, MessageQueue, receive_from_any
 from tutti.torch._monitored_barrier import monitored_barrier
-from tutti.torch._worker import UINT8, Request, Worker, bytes_of
+from tutti.torch._worker import RETURN_S, UINT8, Request, Worker, bytes_of
 
 Tensors = Sequence[torch.Tensor]
+_LONGEST_TIMEOUT_S = 1e7  # As tuttiConfig_t has it.
 
 
 def _check(tensor: torch.Tensor) -> torch.Tensor:
@@ -80,7 +81,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
                  group: Optional[_meeting.Meeting]) -> _meeting.Meeting:
         """Describes a meeting to make a communicator: with one rank of the group, or with all ranks,
         where `peer` is -1."""
-        given_s = self._timeout.total_seconds()
+        given_s = min(self._timeout.total_seconds(), _LONGEST_TIMEOUT_S)
         # The time-out that all groups have by default leaves the limit to the library.
         own = given_s != dist.distributed_c10d.default_pg_timeout.total_seconds()
         if peer < 0:
@@ -336,7 +337,11 @@ def _end(collectives: Worker, messages: Dict[Tuple[int, int, int], MessageQueue]
     for worker in workers:
         worker.begin_to_close()
     for worker in workers:
-        worker.close(begun)
+        worker.await_requests(begun)
+    # All threads together have RETURN_S, however many do not return.
+    until = time.monotonic() + RETURN_S
+    for worker in workers:
+        worker.close(until)
     _meeting.note_left(store, everybody.note, rank, size)
 
 

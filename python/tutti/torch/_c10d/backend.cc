@@ -55,8 +55,10 @@ TuttiBackend::~TuttiBackend() {
 }
 
 std::chrono::milliseconds TuttiBackend::WaitLimit() const {
-  return options_.timeout == kBackendDefaultTimeout ? std::chrono::milliseconds(0)
-                                                    : options_.timeout;
+  constexpr std::chrono::seconds kLongest{10'000'000};  // the longest of tuttiConfig_t
+  return options_.timeout == kBackendDefaultTimeout
+             ? std::chrono::milliseconds(0)
+             : std::min<std::chrono::milliseconds>(options_.timeout, kLongest);
 }
 
 Limit TuttiBackend::FirstUseLimit() const {
@@ -329,9 +331,12 @@ void TuttiBackend::shutdown() {
   const auto queues = TakeQueues();
   const auto begun = std::chrono::steady_clock::now();
   for (const auto& queue : queues) queue->BeginToClose();
-  for (const auto& queue : queues) queue->Close(begun);
+  for (const auto& queue : queues) queue->AwaitRequests(begun);
+  // All threads together have kReturnTime, however many do not return.
+  const auto until = std::chrono::steady_clock::now() + kReturnTime;
+  for (const auto& queue : queues) queue->Close(until);
   for (const auto& communicator : TakeDevices()) communicator->End();
-  Leave(/*in_good_order=*/true);
+  if (ordered_->End()) NoteLeft(*store_, met_.note, rank_, size_);
   if (auto* left = std::exchange(options_.left, nullptr)) left(nullptr);
 }
 
@@ -339,12 +344,7 @@ void TuttiBackend::abort() {
   if (InChild()) return;
   for (const auto& queue : TakeQueues()) queue->Abandon();
   for (const auto& communicator : TakeDevices()) communicator->Abort();
-  Leave(/*in_good_order=*/false);
-}
-
-void TuttiBackend::Leave(bool in_good_order) {
-  const bool first = in_good_order ? ordered_->End() : ordered_->Abort();
-  if (first) NoteLeft(*store_, met_.note, rank_, size_);
+  ordered_->Abort();
 }
 
 // Makes a group's backend and stores the backend in `group`, as the backend of tensors in host

@@ -139,7 +139,8 @@ class TuttiBackend : public c10d::Backend {
   // Ends the group's connections once its messages are done; collectives that nobody waited for are
   // given up. Does nothing in a child of fork.
   void shutdown() override;
-  // Gives up work under way, from any thread, and ends the connections.
+  // Gives up work under way, from any thread, and ends the connections. Does not use the store,
+  // which may be what hangs.
   void abort() override;
 
  private:
@@ -215,8 +216,6 @@ class TuttiBackend : public c10d::Backend {
   // Describes the first use of a connection with a rank of the group.
   Meeting MeetingWith(int peer, const std::string& key) const;
   std::vector<std::shared_ptr<MessageQueue>> TakeQueues();
-  // Ends the communicator of the group, and notes in the store that this rank has left.
-  void Leave(bool in_good_order);
   bool InChild() const;
   // Returns how long operations may wait without progress: the group's time-out. For the time-out
   // that all groups have by default, returns 0, and TUTTI_TIMEOUT_S decides.

@@ -63,18 +63,17 @@ void MessageQueue::BeginToClose() {
   changed_.NotifyOne();
 }
 
+void MessageQueue::AwaitRequests(Clock::time_point begun) {
+  if (AwaitEnd(begun + (receives_ ? kReceivePatience : kSendPatience))) return;
+  const MutexLock lock(mutex_);
+  abandoned_ = true;
+  AbortConnection();
+}
+
 // A thread that does not return is left alone: the thread waits inside of the library for a rank
 // that does not answer, and the process can end meanwhile.
-void MessageQueue::Close(Clock::time_point begun) {
-  bool ended = AwaitEnd(begun + (receives_ ? kReceivePatience : kSendPatience));
-  if (!ended) {
-    {
-      const MutexLock lock(mutex_);
-      abandoned_ = true;
-      AbortConnection();
-    }
-    ended = AwaitEnd(Clock::now() + kReturnTime);
-  }
+void MessageQueue::Close(Clock::time_point until) {
+  const bool ended = AwaitEnd(until);
   if (!thread_.joinable()) return;
   ended ? thread_.join() : thread_.detach();
 }
@@ -118,9 +117,14 @@ void MessageQueue::Serve() {
       request->Fail(peer_, std::current_exception());
     }
   }
+  ncclComm_t comm = nullptr;
+  {
+    const MutexLock lock(mutex_);
+    std::swap(comm, comm_);
+  }
+  // Without the mutex, which Close needs while ncclCommDestroy waits for the other rank.
+  if (comm != nullptr) library_->ncclCommDestroy(comm);
   const MutexLock lock(mutex_);
-  if (comm_ != nullptr) library_->ncclCommDestroy(comm_);
-  comm_ = nullptr;
   ended_ = true;
   ended_changed_.NotifyAll();
 }

@@ -69,11 +69,13 @@ class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
 
   // Takes no further requests, and gives up waiting for requests of any rank alone.
   void BeginToClose();
-  // Ends the connection once all requests for the named rank are done, which fail where they are
-  // not done in time: a message that leaves has longer than a message that is awaited, because the
-  // peer of the former may be about to receive. The times count from `begun`.
+  // Waits until all requests for the named rank are done, which fail where they are not done in
+  // time: a message that leaves has longer than a message that is awaited, because the peer of the
+  // former may be about to receive. The times count from `begun`.
   // REQUIRES: BeginToClose was called.
-  void Close(std::chrono::steady_clock::time_point begun);
+  void AwaitRequests(std::chrono::steady_clock::time_point begun);
+  // Waits for the thread until the given time at most. REQUIRES: AwaitRequests was called.
+  void Close(std::chrono::steady_clock::time_point until);
 
   // Ends the connection at once; work under way fails. Does not wait for the thread.
   void Abandon();

@@ -208,25 +208,32 @@ bool OrderedCommunicator::AwaitIdle() const {
   return true;
 }
 
+bool OrderedCommunicator::BeginToEnd() {
+  const MutexLock lock(end_mutex_);
+  return !ended_.exchange(true);
+}
+
 bool OrderedCommunicator::End() {
-  if (ended_.exchange(true)) return false;
+  if (!BeginToEnd()) return false;
   Close(AwaitIdle());
   return true;
 }
 
-bool OrderedCommunicator::Abort() {
-  if (ended_.exchange(true)) return false;
-  Close(false);
-  return true;
+void OrderedCommunicator::Abort() {
+  if (BeginToEnd()) Close(false);
 }
 
 void OrderedCommunicator::CheckPresent(int rank) const {
+  const MutexLock lock(end_mutex_);
   int count = 0;
   if (ended_ || library_->tuttiCommGetLostRanks(comm_, nullptr, 0, &count) != ncclSuccess ||
       count == 0)
     return;
   std::vector<int> lost(static_cast<size_t>(count));
-  library_->tuttiCommGetLostRanks(comm_, lost.data(), count, &count);
+  // More ranks may be lost by now than the list has room for; the next call sees them.
+  if (library_->tuttiCommGetLostRanks(comm_, lost.data(), static_cast<int>(lost.size()), &count) !=
+      ncclSuccess)
+    return;
   if (std::find(lost.begin(), lost.end(), rank) != lost.end())
     ThrowFailure(
         ncclRemoteError,

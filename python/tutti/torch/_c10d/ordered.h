@@ -93,8 +93,9 @@ class OrderedCommunicator final : public OperatorMaker {
   // Operations fail from now on. Does nothing the second time, and returns false.
   bool End();
 
-  // Gives up work under way, from any thread, and ends the communicator. Returns as End does.
-  bool Abort();
+  // Gives up work under way, from any thread, and ends the communicator. Does nothing the second
+  // time.
+  void Abort();
 
   // Throws where the rank is lost.
   void CheckPresent(int rank) const;
@@ -112,6 +113,7 @@ class OrderedCommunicator final : public OperatorMaker {
   void Launch(std::function<void()> function);
   void Finish(Queued& queued);
   bool AwaitIdle() const;
+  bool BeginToEnd();
   void Close(bool in_good_order);
 
   const std::shared_ptr<const Library> library_;
@@ -123,6 +125,8 @@ class OrderedCommunicator final : public OperatorMaker {
   // The call whose thread is inside of an operation and waits for other ranks; null: no thread is.
   std::atomic<const char*> waiting_call_{nullptr};
   Mutex mutex_;  // Held while an operation is begun, because operations have one order.
+  // Held while CheckPresent uses the communicator, which must not end meanwhile.
+  mutable Mutex end_mutex_;
 };
 
 }  // namespace tutti_c10d

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <iomanip>
+#include <random>
 #include <sstream>
 #include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -29,12 +30,11 @@ constexpr microseconds kLongestPause{50'000};
 constexpr const char* kPassed = "passed";
 // Begins the reason of a rank 0 without an id, in the id's place.
 constexpr const char* kFailed = "failed: ";
-// The words of the library for an id at whose address nobody listens (bootstrap/root_client.cc).
+// The words of the library where an id leads nowhere (bootstrap/root_client.cc): nobody listens at
+// its address, or the host of the address is silent. Other failures have other causes.
 constexpr const char* kUnreachable = "cannot reach the root";
-// Part of EHOSTUNREACH and ENETUNREACH: no way leads to the address, whichever rank 0 has left it.
-constexpr const char* kNoWay = "UNREACH";
-// Where the random name of a job lies in a unique id (bootstrap/unique_id.h).
-constexpr size_t kNameBegin = 68, kNameEnd = 76;
+constexpr const char* kRefused = "ECONNREFUSED";
+constexpr const char* kSilent = "the host did not answer";
 
 // Looks again and again, at growing intervals, until the counter was raised (true) or `give_up`
 // returns true (false).
@@ -76,10 +76,18 @@ std::string AwaitAll(c10d::Store& store, int size, Clock::time_point until, doub
 // The keys of a meeting in the store.
 struct MeetingKeys {
   explicit MeetingKeys(const std::string& key)
-      : id(key), there(key + "/there"), came(key + "/came") {}
-  const std::string id;     // the unique id, or the reason why there is none
-  const std::string there;  // how often rank 0 has stored the id
+      : id(key), there(key + "/there"), came(key + "/came"), told(key + "/told") {}
+  const std::string id;     // rank 0's offer, or the reason why there is none
+  const std::string there;  // how often rank 0 has stored the offer
   const std::string came;   // how many of the other ranks have come
+  const std::string told;   // how many ranks know the reason
+};
+
+// The value that rank 0 leaves for the other ranks.
+struct Offer {
+  ncclUniqueId id{};
+  // A random number. The id under NCCL_COMM_ID may be the same for all communicators.
+  uint64_t number = 0;
 };
 
 // Not every store can delete.
@@ -123,11 +131,12 @@ class MeetingWait {
     if (meeting_.limit.time.count() == 0) return 0;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         begun_ + meeting_.limit.time - Clock::now());
-    return std::max(kLeastForInit, Seconds(left));
+    return std::clamp(Seconds(left), kLeastForInit, kMostForInit);
   }
 
  private:
   static constexpr double kLeastForInit = 5;
+  static constexpr double kMostForInit = 1e6;  // the longest initTimeoutSeconds
   // As src/base/long_wait.h has it.
   static constexpr std::chrono::seconds kWarnEvery{10};
   static constexpr std::chrono::milliseconds kFewestWarn{500};
@@ -173,101 +182,125 @@ ncclResult_t MakeId(const Library& library, c10d::Store& store, ncclUniqueId* id
   return library.ncclGetUniqueId(id);
 }
 
-// Leaves an id in the store, or the reason why this rank has none.
-ncclUniqueId OfferId(const Library& library, c10d::Store& store, const MeetingKeys& keys) {
-  ncclUniqueId id{};
-  const ncclResult_t made = MakeId(library, store, &id);
-  std::vector<uint8_t> bytes(sizeof id);
-  std::memcpy(bytes.data(), &id, sizeof id);
+// Counts a rank that knows why rank 0 cannot begin. The last rank takes the reason out of the
+// store.
+void CountTold(c10d::Store& store, const MeetingKeys& keys, int size) {
+  try {
+    if (store.add(keys.told, 1) < size) return;
+  } catch (const std::exception&) {
+    return;  // The reason itself matters more.
+  }
+  for (const std::string& key : {keys.id, keys.there, keys.told}) DeleteKey(store, key);
+}
+
+// Leaves an offer in the store, or the reason why this rank has none.
+Offer LeaveOffer(const Library& library, c10d::Store& store, const MeetingKeys& keys, int size) {
+  std::random_device random;
+  Offer offer;
+  offer.number = uint64_t{random()} << 32 | random();
+  const ncclResult_t made = MakeId(library, store, &offer.id);
+  std::vector<uint8_t> bytes(sizeof offer);
+  std::memcpy(bytes.data(), &offer, sizeof offer);
   store.set(keys.id, made == ncclSuccess
                          ? bytes
                          : BytesOf(kFailed + std::string(library.ncclGetLastError(nullptr))));
   store.add(keys.there, 1);
+  if (made != ncclSuccess) CountTold(store, keys, size);
   library.Check(made, nullptr);
-  return id;
+  return offer;
 }
 
-std::string NoteOf(const ncclUniqueId& id) {
-  std::ostringstream note;
-  note << "left/" << std::hex << std::setfill('0');
-  for (size_t i = kNameBegin; i < kNameEnd; ++i)
-    note << std::setw(2) << static_cast<unsigned>(static_cast<unsigned char>(id.internal[i]));
-  return note.str();
-}
+std::string NoteOf(const Offer& offer) { return c10::str("left/", offer.number); }
 
 Met MeetAsFirst(const Library& library, c10d::Store& store, const Meeting& meeting,
                 const MeetingKeys& keys, MeetingWait& wait) {
-  const ncclUniqueId id = OfferId(library, store, keys);
+  const Offer offer = LeaveOffer(library, store, keys, meeting.size);
+  ncclComm_t comm = nullptr;
   try {
     while (store.add(keys.came, 0) < meeting.size - 1) wait.Pause();
+    library.Check(Init(library, meeting, offer.id, wait.RemainingSeconds(), &comm), nullptr);
   } catch (...) {
-    DeleteKey(store, keys.there);  // The id serves nobody any more.
+    DeleteKey(store, keys.there);  // The offer serves nobody any more.
     throw;
   }
-  ncclComm_t comm = nullptr;
-  library.Check(Init(library, meeting, id, wait.RemainingSeconds(), &comm), nullptr);
   for (const std::string& key : meeting.forget) DeleteKey(store, key);
   for (const std::string& key : {keys.id, keys.came, keys.there}) DeleteKey(store, key);
-  return {comm, NoteOf(id)};
+  return {comm, NoteOf(offer)};
 }
 
 // Waits until rank 0 has taken the meeting out of the store.
 void AwaitForgotten(c10d::Store& store, const MeetingKeys& keys) {
   const Clock::time_point until = Clock::now() + kReturnTime;
+  microseconds pause = kFirstPause;
   try {
-    while (store.check({keys.there}) && Clock::now() < until)
-      std::this_thread::sleep_for(kFirstPause);
+    while (store.check({keys.there}) && Clock::now() < until) {
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause * 3 / 2, kLongestPause);
+    }
   } catch (const std::exception&) {
     // Without the store there is no next meeting.
   }
 }
 
-// Waits for an id that is not `stale`.
-std::vector<uint8_t> AwaitId(c10d::Store& store, const MeetingKeys& keys,
-                             const std::vector<uint8_t>& stale, MeetingWait& wait) {
-  try {
-    for (;;) {
-      if (store.add(keys.there, 0) > 0) {
-        std::vector<uint8_t> bytes = store.get(keys.id);
-        if (bytes != stale) return bytes;
-      }
-      wait.Pause(stale.empty() ? ""
-                               : "; the unique id in the store is stale: nobody listens at its "
-                                 "address, and rank 0 of an earlier start of the job has left it");
+// Waits for an offer other than `stale`, which failed with the reason `why`.
+std::vector<uint8_t> AwaitOffer(c10d::Store& store, const MeetingKeys& keys,
+                                const std::vector<uint8_t>& stale, const std::string& why,
+                                MeetingWait& wait) {
+  for (;;) {
+    if (store.add(keys.there, 0) > 0) {
+      std::vector<uint8_t> bytes = store.get(keys.id);
+      if (bytes != stale) return bytes;
     }
-  } catch (...) {
-    try {
-      store.add(keys.came, -1);  // This rank does not come.
-    } catch (const std::exception&) {
+    wait.Pause(stale.empty() ? ""
+                             : c10::str("; the unique id in the store seems stale, left by rank 0 "
+                                        "of an earlier start of the job: ",
+                                        why));
+  }
+}
+
+bool LeadsNowhere(const std::string& why) {
+  const auto has = [&](const char* words) { return why.find(words) != std::string::npos; };
+  return has(kUnreachable) && (has(kRefused) || has(kSilent));
+}
+
+Met TakeOffer(const Library& library, c10d::Store& store, const Meeting& meeting,
+              const MeetingKeys& keys, MeetingWait& wait) {
+  std::string why;
+  for (std::vector<uint8_t> stale;;) {
+    const std::vector<uint8_t> bytes = AwaitOffer(store, keys, stale, why, wait);
+    const std::string text = TextOf(bytes);
+    if (text.rfind(kFailed, 0) == 0) {
+      CountTold(store, keys, meeting.size);
+      ThrowFailure(ncclRemoteError, c10::str("rank 0 cannot begin to make ", meeting.what, ": ",
+                                             text.substr(std::strlen(kFailed))));
     }
-    throw;
+    Offer offer;
+    TORCH_CHECK(bytes.size() == sizeof offer, "the store holds another kind of id under ", keys.id);
+    std::memcpy(&offer, bytes.data(), sizeof offer);
+    ncclComm_t comm = nullptr;
+    const ncclResult_t made = Init(library, meeting, offer.id, wait.RemainingSeconds(), &comm);
+    if (made == ncclSuccess) {
+      AwaitForgotten(store, keys);
+      return {comm, NoteOf(offer)};
+    }
+    why = library.ncclGetLastError(nullptr);
+    if (!LeadsNowhere(why)) ThrowFailure(made, why);
+    stale = bytes;
   }
 }
 
 Met MeetAsOther(const Library& library, c10d::Store& store, const Meeting& meeting,
                 const MeetingKeys& keys, MeetingWait& wait) {
   store.add(keys.came, 1);
-  for (std::vector<uint8_t> stale;;) {
-    const std::vector<uint8_t> bytes = AwaitId(store, keys, stale, wait);
-    ncclUniqueId id{};
-    if (bytes.size() != sizeof id) {
-      const std::string text = TextOf(bytes);
-      TORCH_CHECK(text.rfind(kFailed, 0) == 0, "the store holds another kind of id under ",
-                  keys.id);
-      ThrowFailure(ncclRemoteError, c10::str("rank 0 cannot begin to make ", meeting.what, ": ",
-                                             text.substr(std::strlen(kFailed))));
+  try {
+    return TakeOffer(library, store, meeting, keys, wait);
+  } catch (...) {
+    try {
+      // This rank does not come. Rank 0 may have taken the counter out of the store before.
+      if (store.add(keys.came, -1) < 0) DeleteKey(store, keys.came);
+    } catch (const std::exception&) {
     }
-    std::memcpy(&id, bytes.data(), sizeof id);
-    ncclComm_t comm = nullptr;
-    const ncclResult_t made = Init(library, meeting, id, wait.RemainingSeconds(), &comm);
-    if (made == ncclSuccess) {
-      AwaitForgotten(store, keys);
-      return {comm, NoteOf(id)};
-    }
-    const std::string why = library.ncclGetLastError(nullptr);
-    if (why.find(kUnreachable) == std::string::npos || why.find(kNoWay) != std::string::npos)
-      ThrowFailure(made, why);
-    stale = bytes;
+    throw;
   }
 }
 
@@ -282,19 +315,17 @@ Met NewCommunicator(const Library& library, c10d::Store& store, const Meeting& m
 
 void NoteLeft(c10d::Store& store, const std::string& note, int rank, int size) {
   try {
-    if (!store.hasExtendedApi()) return;
-    store.append(note, BytesOf(c10::str(rank, ",")));
-    const std::vector<uint8_t> ranks = store.get(note);
-    if (std::count(ranks.begin(), ranks.end(), ',') >= size) store.deleteKey(note);
+    store.set(c10::str(note, "/", rank), BytesOf("left"));
+    if (store.add(note + "/count", 1) < size) return;
+    for (int each = 0; each < size; ++each) DeleteKey(store, c10::str(note, "/", each));
+    DeleteKey(store, note + "/count");
   } catch (const std::exception&) {
     // The process that served the store has ended, and so have the ranks that would read the note.
   }
 }
 
 bool HasLeft(c10d::Store& store, const std::string& note, int rank) {
-  if (!store.hasExtendedApi() || !store.check({note})) return false;
-  // The commas make each number a whole one.
-  return c10::str(",", TextOf(store.get(note))).find(c10::str(",", rank, ",")) != std::string::npos;
+  return store.check({c10::str(note, "/", rank)});
 }
 
 void MonitoredBarrier(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout,

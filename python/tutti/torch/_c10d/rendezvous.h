@@ -42,8 +42,8 @@ struct Meeting {
   std::function<void()> check;
 };
 
-// The communicator of a meeting, and the key in the store of notes about ranks that leave the
-// communicator. The key is a new one for each communicator.
+// The communicator of a meeting, and the beginning of the keys in the store of notes about ranks
+// that leave the communicator. The beginning is a new one for each communicator.
 struct Met {
   ncclComm_t comm = nullptr;
   std::string note;
@@ -55,14 +55,15 @@ struct Met {
 //
 // Rank 0 leaves a unique id in the store. All further ranks count themselves there and take the id.
 // An id may be left from an earlier start of the job, whose rank 0 has ended (torchrun keeps the
-// store between starts): where nobody listens at the id's address, the rank waits for another id.
-// Once all ranks have met, rank 0 takes everything out of the store, before any rank returns: the
-// next meeting may have the same keys.
+// store between starts): where nobody listens at the id's address, or the host of the address is
+// silent, the rank waits for another id. Once all ranks have met, rank 0 takes everything out of
+// the store, because the next meeting may have the same keys; the other ranks wait for rank 0 to do
+// so, for 2 s at most. The reason of rank 0 leaves the store with the last rank that reads the
+// reason, and a rank that fails does not count as one that has come.
 Met NewCommunicator(const Library& library, c10d::Store& store, const Meeting& meeting);
 
-// Writes to the store that a rank has left its group, and does nothing in a store without append.
-// The last rank takes the note out of the store. Any failure is ignored, because the store may have
-// ended.
+// Writes to the store that a rank has left its group. The last rank takes the notes out of the
+// store. Any failure is ignored, because the store may have ended.
 void NoteLeft(c10d::Store& store, const std::string& note, int rank, int size);
 
 // Returns whether the note of NoteLeft names the rank.
