@@ -36,9 +36,8 @@ void CardReach::Store(std::byte* word, uint32_t value) {
 uint64_t CardReach::FetchAdd(std::byte* word, uint64_t added) {
   const std::atomic_ref<uint64_t> shared(*reinterpret_cast<uint64_t*>(word));
   const uint64_t before = shared.load(std::memory_order_acquire);
-  // A pause each time would be long on a busy machine.
-  thread_local uint32_t additions = 0;
-  if (++additions % 8 == 0) std::this_thread::yield();
+  // A sleep, or a yield, would be long on a busy machine.
+  for (int looks = 0; looks < 200; ++looks) static_cast<void>(shared.load());
   shared.store(before + added, std::memory_order_release);
   return before;
 }

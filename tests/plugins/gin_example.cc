@@ -39,7 +39,6 @@
 #include <random>
 #include <set>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -165,8 +164,8 @@ struct Group {
 };
 
 constexpr size_t kMostKept = 6;
-// One addition in so many pauses between its read and its write.
-constexpr unsigned kPausesApart = 8;
+// An addition takes less time between its read and its write than so many loads.
+constexpr unsigned kMostLooks = 2000;
 
 bool Reorders() {
   static const bool reorders = std::getenv("EXAMPLE_GIN_REORDER") != nullptr;
@@ -233,7 +232,8 @@ void Add(Group& group, const Frame& frame) {
       Reached(group, frame.signal_memory, frame.signal_offset, sizeof(uint64_t)));
   if (word == nullptr) return;
   const uint64_t before = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-  if (group.random() % kPausesApart == 0) std::this_thread::yield();
+  for (auto looks = group.random() % kMostLooks; looks > 0; --looks)
+    __atomic_load_n(word, __ATOMIC_ACQUIRE);
   __atomic_store_n(word, before + frame.added, __ATOMIC_RELEASE);
 }
 
