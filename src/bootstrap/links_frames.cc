@@ -14,11 +14,10 @@ namespace {
 
 // A closing endpoint waits this long for the other ends before it cuts the connections.
 constexpr int64_t kLingerNs = 5'000'000'000;
-// A handshake of a broken pair begins anew after this many times dead_after_s. The process at the
-// other end may be stopped, so the time is long. An acceptor may also have lost the connection, and
-// the pair would then never be whole again.
-constexpr int kHandshakeTimes = 10;
-constexpr int64_t kSecondNs = 1'000'000'000;
+// A handshake of a broken pair begins anew after this time for each second of dead_after_s. The
+// process at the other end may be stopped, so the time is long. An acceptor may also have lost the
+// connection, and the pair would then never be whole again.
+constexpr int64_t kHandshakeNs = 10'000'000'000;
 // Reads per readiness; the bound keeps a busy peer from holding up the others.
 constexpr int kReadsAtOnce = 8;
 
@@ -39,8 +38,7 @@ void Links::Advance(const LinkPtr& link, uint32_t events) {
     }
     link->stage = Link::Stage::kHandshake;
     loop_.CancelTimer(link->timer);
-    if (pairs_[link->peer].broken())
-      ArmTimer(link, kHandshakeTimes * options_.dead_after_s * kSecondNs);
+    if (pairs_[link->peer].broken()) ArmTimer(link, kHandshakeNs * options_.dead_after_s);
     ProbeForSilence(*link);
   }
   if (link->stage == Link::Stage::kHandshake) AdvanceHandshake(link);
