@@ -23,6 +23,7 @@ SHARED_BYTES = 16 + 12 * MOST_RANKS + 2 * ID_BYTES
 EXIT, RESET_LINK, RESET_DATA = 1, 2, 3
 # How long a job may take to begin, and the length of a flap; how many calls follow a fault that passes.
 BEGIN_S, FLAP_S, GO_ON_CALLS = 20, 1.5, 20
+LOOK_S = 0.5  # for the reset of a rank's data connection; the rank looks at every call
 # The phases begin within this time; the fault comes at a moment of it, so that it meets every step of the calls.
 SPREAD_S = {"init": 0.03, "first": 0.01, "finalize": 0.01}
 
@@ -138,11 +139,24 @@ class Trial:
             self.fault_ns = job.signal(first, signal.SIGSTOP)
         elif kind == "exit":
             job.command(first, EXIT)
-        elif kind in ("reset link", "reset data"):
-            job.command(first, RESET_LINK if kind == "reset link" else RESET_DATA)
+        elif kind == "reset link":
+            job.command(first, RESET_LINK)
+        elif kind == "reset data":
+            self.reset_data()
         elif kind in ("cut", "flap"):
             job.world.cut()
             self.fault_ns = time.monotonic_ns()
+
+    def reset_data(self):
+        """Looks for a rank that has a data connection: between hosts, few ranks have one."""
+        for rank in self.dice.sample(range(self.job.ranks), self.job.ranks):
+            self.victims = [rank]
+            self.job.command(rank, RESET_DATA)
+            until = time.monotonic() + LOOK_S
+            while time.monotonic() < until:
+                if self.job.events(rank, "reset"):
+                    return
+                time.sleep(0.002)
 
     def await_survivors(self):
         """Returns the ranks that must end by themselves but do not."""
