@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "bootstrap/testing/idle_bootstrap.h"
 #include "bootstrap/testing/thread_ranks.h"
+#include "bootstrap/wire.h"
 #include "observe/board.h"
 #include "ras/report.h"
 #include "sys/tcp.h"
@@ -31,7 +32,20 @@ using ::testing::StartsWith;
 
 constexpr int64_t kMs = 1'000'000;
 // The kinds of messages and letters on the wire (watch.h, server.cc).
-constexpr std::byte kLetter{8}, kQuestion{1}, kAnswer{2};
+constexpr uint8_t kLetter = 8;
+constexpr std::byte kQuestion{1}, kAnswer{2};
+
+// A letter of rank 1 to rank 0 on the wire (watch_letters.cc).
+constexpr size_t kLetterHeaderBytes = 9;
+Bytes OfRank1(const Bytes& letter) {
+  WireWriter writer;
+  writer.U8(kLetter);
+  writer.U32(1);
+  writer.U32(0);
+  Bytes message = std::move(writer).Take();
+  message.insert(message.end(), letter.begin(), letter.end());
+  return message;
+}
 
 // The bootstrap of rank 0 of two ranks. Keeps what is sent to rank 1, and may answer for it.
 class FarBootstrap final : public testing::IdleBootstrap {
@@ -39,19 +53,20 @@ class FarBootstrap final : public testing::IdleBootstrap {
   int rank() const override { return 0; }
   int num_ranks() const override { return 2; }
   void SetEvents(Events to) override { events = std::move(to); }
+  std::vector<int> LinkedRanks() const override { return {1}; }
   void SendControl(int, std::span<const std::byte> message) override {
     const std::lock_guard lock(mutex);
-    sent.emplace_back(message.begin(), message.end());
+    sent.emplace_back(message.begin() + kLetterHeaderBytes, message.end());
     if (answer) {
       Bytes letter = sent.back();
-      letter[1] = kAnswer;
+      letter[0] = kAnswer;
       letter.insert(letter.end(), answer->begin(), answer->end());
-      events.control(1, letter);
+      events.control(1, OfRank1(letter));
     }
   }
 
   std::mutex mutex;
-  std::vector<Bytes> sent;
+  std::vector<Bytes> sent;      // letters
   std::optional<Bytes> answer;  // the report of rank 1
   Events events;
 };
@@ -146,19 +161,21 @@ TEST_F(RasServerTest, AnswersWithTheRanksOfAllHosts) {
 TEST_F(RasServerTest, AnswersTheQuestionsOfOtherProcesses) {
   StartServer();
   const UniqueFd client = Connected();
-  Bytes question = {kLetter, kQuestion};
-  question.resize(10, std::byte{9});
-  bootstrap_.events.control(1, question);
+  Bytes question = {kQuestion};
+  question.resize(9, std::byte{9});
+  bootstrap_.events.control(1, OfRank1(question));
+  // These three are cut, and are dropped.
   bootstrap_.events.control(1, {});
-  bootstrap_.events.control(1, Bytes{kLetter, kAnswer});  // These two are cut, and are dropped.
-  Talk("STATUS\n");                                       // The thread has come by.
+  bootstrap_.events.control(1, Bytes{std::byte{kLetter}, std::byte{1}});
+  bootstrap_.events.control(1, OfRank1(Bytes{kAnswer}));
+  Talk("STATUS\n");  // The thread has come by.
   const std::lock_guard lock(bootstrap_.mutex);
   ASSERT_GE(bootstrap_.sent.size(), 1u);
   const Bytes& answer = bootstrap_.sent[0];
-  ASSERT_GE(answer.size(), 10u);
-  EXPECT_EQ(answer[1], kAnswer);
-  EXPECT_EQ(answer[9], std::byte{9});
-  const std::optional<Report> report = Decode(std::span(answer).subspan(10));
+  ASSERT_GE(answer.size(), 9u);
+  EXPECT_EQ(answer[0], kAnswer);
+  EXPECT_EQ(answer[8], std::byte{9});
+  const std::optional<Report> report = Decode(std::span(answer).subspan(9));
   ASSERT_TRUE(report);
   EXPECT_EQ(report->communicators.at(1).ranks.at(0).process.pid, getpid());
 }
