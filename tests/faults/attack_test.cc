@@ -47,8 +47,8 @@ void AwaitListeners(const RankProcesses& processes, int num_ranks, size_t wanted
   }
 }
 
-// The listener that a process keeps: its server of descriptors.
-constexpr size_t kOwnListeners = 1;
+// The listeners that a process keeps: its server of descriptors, and the port of RAS.
+constexpr size_t kOwnListeners = 2;
 
 // Returns how many listeners this process has, once there are no more than its own or it is clear
 // that they stay.
