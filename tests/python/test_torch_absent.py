@@ -149,7 +149,8 @@ class Absent(unittest.TestCase):
         with open(self.script, "w", encoding="utf-8") as file:
             file.write(script)
         where = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1",
-                 "MASTER_PORT": self.store.port, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+                 "MASTER_PORT": self.store.port, "TORCHELASTIC_USE_AGENT_STORE": "True",
+                 "TORCHELASTIC_RESTART_COUNT": "0"}
         process = subprocess.Popen(
             [sys.executable, "-u", self.script, *arguments], stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True,
