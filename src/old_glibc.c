@@ -99,18 +99,18 @@ HIDDEN pid_t gettid(void) { return (pid_t)syscall(SYS_gettid); }
 
 /* Until 2.33 stat and its like were inline functions. On 64-bit machines the kernel and the C library
  * have one struct stat. */
-static int Stat(int folder, const char* path, struct stat* result, int flags) {
+HIDDEN int fstatat(int folder, const char* restrict path, struct stat* restrict result, int flags) {
   return (int)syscall(SYS_newfstatat, folder, path, result, flags);
 }
 HIDDEN int stat(const char* restrict path, struct stat* restrict result) {
-  return Stat(AT_FDCWD, path, result, 0);
+  return fstatat(AT_FDCWD, path, result, 0);
 }
 HIDDEN int lstat(const char* restrict path, struct stat* restrict result) {
-  return Stat(AT_FDCWD, path, result, AT_SYMLINK_NOFOLLOW);
+  return fstatat(AT_FDCWD, path, result, AT_SYMLINK_NOFOLLOW);
 }
 HIDDEN int fstat(int file, struct stat* result) { return (int)syscall(SYS_fstat, file, result); }
 HIDDEN int stat64(const char* restrict path, struct stat64* restrict result) {
-  return Stat(AT_FDCWD, path, (struct stat*)result, 0);
+  return fstatat(AT_FDCWD, path, (struct stat*)result, 0);
 }
 HIDDEN int fstat64(int file, struct stat64* result) { return fstat(file, (struct stat*)result); }
 
