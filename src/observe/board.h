@@ -13,8 +13,8 @@
 // can be made, all records lie in memory.
 //
 // The file goes with the process: RemoveFile. A process that is killed leaves the file behind,
-// which then tells about a job that has died. Each new board removes those of ended processes
-// without communicators, and all but the newest kMostEnded others.
+// and the file then tells about a job that has died. Each new board removes the files of ended
+// processes without communicators, and all but the newest kMostEnded files of ended processes.
 //
 // The Board belongs to the Process (comm/process.h) and outlives its Slots. Thread-safe.
 

@@ -68,7 +68,7 @@ struct Report {
 // RAS address. The process can ask no ranks of other jobs, which would seem to miss their ranks.
 Report ReportOf(observe::Reading reading, std::string_view ras_address, int own_pid);
 
-// Adds what another process has told. A rank that is known already stays as it is.
+// Adds the report of another process. A rank that is known already keeps its entry.
 void Merge(const Report& told, Report& into);
 
 // Returns the wire form, without the names of missing ranks that are alive. Of a report that is
