@@ -1,10 +1,10 @@
 #pragma once
 
 // Collects the report of a job: begins with the part of this machine and asks a process of every
-// other host for the part of that host. The ranks of a communicator that no part shows yet are taken
-// for ranks of other hosts. A host is asked through one rank first, and through its other ranks
-// when the first rank has not answered or does not know them. Questions make no links: a host stays
-// missing where no links lead to one of its ranks.
+// other host for the part of that host. The ranks of a communicator that no part shows yet are
+// taken for ranks of other hosts. A host is asked through one rank first, and through its other
+// ranks when the first rank has not answered or does not know them. Questions make no links: a host
+// stays missing where no links lead to one of its ranks.
 //
 // Every rank is asked at most once. A rank that has not answered an earlier question is asked, and
 // not waited for: polls of a job with a silent host stay quick. The thread of the server owns a
