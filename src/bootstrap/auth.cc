@@ -16,6 +16,7 @@
 #include "sys/bounded_listener.h"
 #include "sys/host.h"
 #include "sys/local_socket.h"
+#include "sys/silence.h"
 
 namespace tutti {
 
@@ -78,6 +79,7 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
     // `callback_` stays: it may be running.
   }
 
+  void SetKey(const Key& key) { key_ = SecretKey{key}; }
   uint64_t rejected() const { return rejected_.load(std::memory_order_relaxed); }
 
  private:
@@ -96,7 +98,7 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
   void Reject(uint64_t number, std::string_view why);
 
   EventLoop& loop_;
-  const SecretKey key_;
+  SecretKey key_;
   const std::string name_;
   const Callback callback_;
   const OnShortage on_shortage_;  // may be empty
@@ -196,6 +198,10 @@ AuthAcceptor::~AuthAcceptor() {
   loop_.RunSync([state = state_] { state->Close(); });
 }
 
+void AuthAcceptor::SetKey(const Key& key) {
+  loop_.RunSync([&] { state_->SetKey(key); });
+}
+
 uint64_t AuthAcceptor::rejected() const { return state_->rejected(); }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -225,14 +231,24 @@ Result<SealedSocket> AuthenticateAsConnector(UniqueFd fd, const Key& key, const 
 // A connector's failure says which step failed, since callers try again only after some of them.
 Result<SealedSocket> ConnectAuthenticated(const SocketAddress& address, const Key& key,
                                           const Hello& hello, const WaitLimits& limits,
-                                          ConnectFailure* failure) {
+                                          ConnectFailure* failure, int dead_after_s) {
+  ConnectFailure unused;
+  ConnectFailure& kind = failure ? *failure : unused;
   int error = 0;
-  Result<UniqueFd> connected = Connect(address, limits, &error);
+  Result<UniqueFd> connected = Connect(
+      address, dead_after_s != 0 ? limits.Within(int64_t{dead_after_s} * 1'000'000'000) : limits,
+      &error);
   if (!connected.ok()) {
-    if (failure) {
-      *failure = error == ECONNREFUSED ? ConnectFailure::kRefused : ConnectFailure::kOther;
-    }
-    return connected.status();
+    kind = error == ECONNREFUSED ? ConnectFailure::kRefused : ConnectFailure::kOther;
+    if (dead_after_s == 0 || error != ETIMEDOUT || limits.Over()) return connected.status();
+    kind = ConnectFailure::kSilent;
+    return RemoteError(
+        "connecting to {}: the host did not answer within {} s (TUTTI_HOST_TIMEOUT_S)",
+        address.ToString(), dead_after_s);
+  }
+  if (dead_after_s != 0) {
+    if (const Status set = BreakWhenSilent(connected->get(), dead_after_s); !set.ok())
+      TUTTI_INFO(kLogBootstrap, "{}: {}", address.ToString(), set.message());
   }
   return AuthenticateAsConnector(std::move(connected).value(), key, hello, limits,
                                  fmt::format("authenticating with {}", address.ToString()),

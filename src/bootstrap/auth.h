@@ -64,6 +64,9 @@ class AuthAcceptor {
   // thread.
   ~AuthAcceptor();
 
+  // Asks connections that come from now on to prove `key`. Any thread.
+  void SetKey(const Key& key);
+
   // Returns how many connections were closed because they did not prove the key in time.
   uint64_t rejected() const;
 
@@ -91,10 +94,11 @@ Result<SealedSocket> AuthenticateAsConnector(UniqueFd fd, const Key& key, const 
                                              const WaitLimits& limits, std::string_view what,
                                              ConnectFailure* failure = nullptr);
 
-// Connects and authenticates, waiting within `limits`.
+// Connects and authenticates, waiting within `limits`. With `dead_after_s` the connection breaks,
+// now or later, when the other host is silent for that many seconds (TUTTI_HOST_TIMEOUT_S).
 Result<SealedSocket> ConnectAuthenticated(const SocketAddress& address, const Key& key,
                                           const Hello& hello, const WaitLimits& limits,
-                                          ConnectFailure* failure = nullptr);
+                                          ConnectFailure* failure = nullptr, int dead_after_s = 0);
 
 // Connects to the local socket `name` (sys/local_socket.h) and authenticates, in the same way.
 Result<SealedSocket> ConnectAuthenticatedLocally(const std::string& name, const Key& key,

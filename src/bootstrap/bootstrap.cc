@@ -55,6 +55,10 @@ class BootstrapImpl final : public Bootstrap {
   Result<Bytes> Recv(int peer, uint32_t tag, Deadline deadline) override {
     return endpoint_->Recv(*membership_, peer, LinkFrameType::kMessage, tag, deadline);
   }
+  std::function<Status()> FollowWait(const char* what, int peer, Deadline deadline,
+                                     const std::atomic<bool>* abort_flag) override {
+    return endpoint_->FollowWait(*membership_, what, peer, deadline, abort_flag);
+  }
   void SendControl(int peer, std::span<const std::byte> payload) override {
     endpoint_->SendControl(membership_, peer, payload, /*only_linked=*/false);
   }

@@ -116,6 +116,14 @@ class Bootstrap {
   virtual Status Send(int peer, uint32_t tag, std::span<const std::byte> payload) = 0;
   virtual Result<Bytes> Recv(int peer, uint32_t tag, Deadline deadline) = 0;
 
+  // Begins a wait for `peer` by other means than messages, and returns the function by which its
+  // owner follows the wait, several times a second. The function tells the wait to the other ranks
+  // and warns, as in Recv; a status that is not ok ends the wait. `what` is a text such as "the
+  // memory of", and must be a literal. REQUIRES: the function is not called after the end of this
+  // Bootstrap.
+  virtual std::function<Status()> FollowWait(const char* what, int peer, Deadline deadline,
+                                             const std::atomic<bool>* abort_flag) = 0;
+
   // Delivers `payload` to the control event of `peer` (connecting if need be), without waiting. Any
   // thread. Best effort: nothing is reported when the peer is gone.
   virtual void SendControl(int peer, std::span<const std::byte> payload) = 0;

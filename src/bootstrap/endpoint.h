@@ -15,6 +15,7 @@
 // told, on the loop's thread only. No call holds the mutex while calling out.
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -36,7 +37,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
   Endpoint(EventLoop& loop, const Options& options, UniqueFd listen_fd,
            const SocketAddress& address);
   // Accepts links from now on, from ranks that prove `key`. Until then connections wait in the
-  // kernel's queue. REQUIRES: called once, before contact().
+  // kernel's queue. A later call changes the key. REQUIRES: called before contact().
   Status Listen(const SecretKey& key) TUTTI_EXCLUDES(mutex_);
 
   const Contact& contact() const { return contact_; }
@@ -69,6 +70,9 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
   // `abort_flag` ends this wait besides the membership's own.
   Result<Bytes> Recv(Membership& membership, int rank, LinkFrameType type, uint32_t tag,
                      Deadline deadline, const std::atomic<bool>* abort_flag = nullptr);
+  // The function is not to outlive `membership`.
+  std::function<Status()> FollowWait(Membership& membership, const char* what, int rank,
+                                     Deadline deadline, const std::atomic<bool>* abort_flag);
   // `only_linked`: makes no link. Returns whether the message is on its way.
   bool SendControl(const MembershipPtr& membership, int rank, std::span<const std::byte> payload,
                    bool only_linked);
@@ -95,13 +99,15 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
     int64_t grace_ns = 0;    // beyond the time-out: a rank closer to the culprit reports first
     const std::atomic<bool>* abort_flag = nullptr;
     LongWait time = {};
-    int64_t followed_ns = 0;  // the time of the last call of FollowWait
+    int64_t followed_ns = 0;  // the time of the last call of TellListener
   };
   static MemberWait BeginWait(const Membership& membership, const char* what, int rank,
                               Deadline deadline, const std::atomic<bool>* abort_flag = nullptr);
   Status AwaitChange(MutexLock& lock, Membership& membership, MemberWait& wait)
       TUTTI_REQUIRES(mutex_);
-  Status FollowWait(Membership& membership, MemberWait& wait) TUTTI_REQUIRES(mutex_);
+  Status CheckWait(Membership& membership, MemberWait& wait, int64_t& sleep_ns)
+      TUTTI_REQUIRES(mutex_);
+  Status TellListener(Membership& membership, MemberWait& wait) TUTTI_REQUIRES(mutex_);
   Status TellOfWait(Membership& membership, MemberWait& wait) TUTTI_REQUIRES(mutex_);
   int HolderOf(const Membership& membership, int rank) TUTTI_REQUIRES(mutex_);
   static Status Interrupted(const Membership& membership,

@@ -17,6 +17,7 @@
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/testing/thread_ranks.h"
 #include "bootstrap/testing/witness.h"
+#include "testing/connections.h"
 #include "testing/threads.h"
 
 namespace tutti {

@@ -55,6 +55,10 @@ Status Links::Listen(UniqueFd listen_fd) {
   return Status::Ok();
 }
 
+void Links::UseNewKey() {
+  if (acceptor_) acceptor_->SetKey(contact_.key);
+}
+
 // Returns the rank that sent the hello, when the hello is meant for this endpoint.
 Result<int> Links::CheckHello(const Hello& hello) const {
   WireReader reader(hello.payload);
@@ -200,7 +204,7 @@ void Links::OnAttemptTimer(const LinkPtr& link) {
 }
 
 // A broken pair tries again until it is given up. A first attempt that was cut off may have met a
-// full listener.
+// full listener, or a network that resets connections.
 void Links::AttemptFailed(const LinkPtr& link, const std::string& why, bool cut_off) {
   const bool again =
       pairs_[link->peer].broken() || (cut_off && link->attempts < kMaxAttempts && !closing_);

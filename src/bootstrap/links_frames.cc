@@ -34,7 +34,7 @@ void Links::Advance(const LinkPtr& link, uint32_t events) {
       const std::string why =
           fmt::format("connecting failed: {}", ErrnoError(error, "errno").message());
       if (error == ECONNREFUSED) return Broken(link, why, Ending::kRefused);
-      return AttemptFailed(link, why, /*cut_off=*/false);
+      return AttemptFailed(link, why, /*cut_off=*/error == ECONNRESET);
     }
     link->stage = Link::Stage::kHandshake;
     loop_.CancelTimer(link->timer);

@@ -16,6 +16,7 @@
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/testing/thread_ranks.h"
 #include "bootstrap/testing/witness.h"
+#include "testing/connections.h"
 
 namespace tutti {
 namespace {

@@ -18,6 +18,7 @@
 //
 // The connection of a rank stays open until its answer. The root needs no second listening socket
 // to call back, which firewalls would have to admit, and notices at once when a waiting rank dies.
+// A rank whose connection is reset connects again, and its registration waits for it meanwhile.
 
 #include "base/status.h"
 #include "bootstrap/unique_id.h"

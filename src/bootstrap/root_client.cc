@@ -12,7 +12,6 @@
 #include "bootstrap/auth.h"
 #include "bootstrap/job_secret.h"
 #include "sys/own_descriptors.h"
-#include "sys/silence.h"
 
 namespace tutti {
 namespace {
@@ -59,29 +58,13 @@ std::string Advice(const UniqueId& id, ConnectFailure failure, ConnectFailure la
          "TUTTI_PORT_RANGE)";
 }
 
-// The connection breaks, now or later, when the root's host is silent for `dead_after_s`.
 Result<SealedSocket> ConnectOnce(const UniqueId& id, const RootRequest& request,
                                  const WaitLimits& limits, int dead_after_s,
                                  ConnectFailure* failure) {
   const Hello hello = {Purpose::kRoot, EncodeRootRequest(request)};
   if (const std::string local = id.LocalName(); !local.empty())
     return ConnectAuthenticatedLocally(local, id.key, hello, limits, failure);
-  int error = 0;
-  Result<UniqueFd> fd =
-      Connect(id.root, limits.Within(int64_t{dead_after_s} * 1'000'000'000), &error);
-  if (!fd.ok()) {
-    *failure = error == ECONNREFUSED ? ConnectFailure::kRefused : ConnectFailure::kOther;
-    if (error != ETIMEDOUT || limits.Over()) return std::move(fd).status();
-    *failure = ConnectFailure::kSilent;
-    return RemoteError(
-        "connecting to {}: the host did not answer within {} s (TUTTI_HOST_TIMEOUT_S)",
-        id.root.ToString(), dead_after_s);
-  }
-  if (const Status set = BreakWhenSilent(fd->get(), dead_after_s); !set.ok())
-    TUTTI_INFO(kLogBootstrap, "rank {}: {}", request.rank, set.message());
-  return AuthenticateAsConnector(std::move(fd).value(), id.key, hello, limits,
-                                 fmt::format("authenticating with {}", id.root.ToString()),
-                                 failure);
+  return ConnectAuthenticated(id.root, id.key, hello, limits, failure, dead_after_s);
 }
 
 // A root at a fixed address may come up later than its ranks, and so may its host. Such a root is
@@ -174,13 +157,28 @@ Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& li
   return answer.ok() ? answer->failure : Status::Ok();
 }
 
-}  // namespace
+// Makes the connection to the root again, in the place of `socket`. Returns false where the root
+// refuses, or after kConnectAttempts attempts in all, which `attempts` counts.
+bool ConnectAgain(const UniqueId& id, RootRequest& request, const RootWait& wait, int& attempts,
+                  SealedSocket& socket) {
+  for (; attempts < kConnectAttempts && !wait.limits.Over(); ++attempts) {
+    ConnectFailure failure = ConnectFailure::kNone;
+    request.timeout_ms = RemainingMs(wait.limits.deadline);
+    Result<SealedSocket> again = ConnectOnce(id, request, wait.limits, wait.dead_after_s, &failure);
+    if (again.ok()) {
+      ++attempts;
+      socket = std::move(again).value();
+      return true;
+    }
+    if (failure != ConnectFailure::kClosed) return false;
+  }
+  return false;
+}
 
-// A rank whose wait is aborted declines, so the other ranks do not wait for it.
-Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, RootWait& wait,
-                           const std::function<Status(const SecretKey&)>& on_reached) {
-  TUTTI_ASSIGN(SealedSocket socket, ConnectToRoot(id, request, wait));
-  if (on_reached) TUTTI_TRY(on_reached(socket.further_key()));
+// Warns of the ranks that the root misses. A rank whose wait is aborted declines, so the other
+// ranks do not wait for it.
+Result<RootAnswer> AwaitAnswer(const UniqueId& id, const RootRequest& request, SealedSocket& socket,
+                               RootWait& wait) {
   AnswerWait answers(socket, wait);
   Result<RootAnswer> answer = answers.Next();
   for (; answer.ok() && !answer->notice.empty(); answer = answers.Next())
@@ -189,18 +187,37 @@ Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, RootWait& wa
         "at {}, {}. TUTTI_INIT_TIMEOUT_S sets how long is waited",
         request.rank, request.num_ranks, answers.waited_s(), wait.name.empty() ? "" : " ",
         wait.name, id.root.ToString(), answer->notice);
-  if (answer.ok()) return answer;
-  if (wait.limits.Aborted()) {
-    // The notice goes out while the connection is still open; otherwise the root would report that
-    // this rank went away.
-    Status why = wait.abort_reason ? wait.abort_reason() : Status::Ok();
-    if (why.ok()) why = InternalError("its caller aborted the initialisation");
-    DeclineJob(id, request, why, {wait.limits.deadline, nullptr});
+  if (answer.ok() || !wait.limits.Aborted()) return answer;
+  // The notice goes out while the connection is still open; otherwise the root would report that
+  // this rank went away.
+  Status why = wait.abort_reason ? wait.abort_reason() : Status::Ok();
+  if (why.ok()) why = InternalError("its caller aborted the initialisation");
+  DeclineJob(id, request, why, {wait.limits.deadline, nullptr});
+  return answer;
+}
+
+}  // namespace
+
+Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, RootWait& wait,
+                           const std::function<Status(const SecretKey&)>& on_reached) {
+  TUTTI_ASSIGN(SealedSocket socket, ConnectToRoot(id, request, wait));
+  const SecretKey key = socket.further_key();
+  if (on_reached) TUTTI_TRY(on_reached(key));
+  for (int attempts = 1;;) {
+    Result<RootAnswer> answer = AwaitAnswer(id, request, socket, wait);
+    if (answer.ok()) {
+      for (const auto& [rank, contact] : answer->contacts)
+        if (rank == request.rank && contact.key.get() != key.get())
+          TUTTI_TRY(on_reached(contact.key));
+      return answer;
+    }
+    const bool was_reset = answer.status().code() == Code::kSystemError;
+    if (was_reset && ConnectAgain(id, request, wait, attempts, socket)) continue;
+    const bool closed = answer.status().code() == Code::kRemoteError;
+    return std::move(answer).status().Annotate(fmt::format(
+        "rank {} waiting for the root at {}{}", request.rank, id.root.ToString(),
+        closed ? " in the process that made the id (usually rank 0's), which may have ended" : ""));
   }
-  const bool closed = answer.status().code() == Code::kRemoteError;
-  return std::move(answer).status().Annotate(fmt::format(
-      "rank {} waiting for the root at {}{}", request.rank, id.root.ToString(),
-      closed ? " in the process that made the id (usually rank 0's), which may have ended" : ""));
 }
 
 Status ReleaseRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits) {
@@ -216,7 +233,7 @@ void DeclineJob(const UniqueId& id, RootRequest request, const Status& why,
   Status unreached;
   static_cast<void>(AskBriefly(id, request, limits, &unreached));
   // A process that has used up its descriptors cannot open a connection in its own table.
-  if (unreached.message().find("(EMFILE)") == std::string_view::npos) return;
+  if (unreached.code() != Code::kSystemError) return;
   static_cast<void>(WithOwnDescriptors([&] {
     static_cast<void>(WithoutExceptions([&] { return AskBriefly(id, request, limits); }));
   }));

@@ -10,6 +10,11 @@ std::string WhoIs(const RootRequest& request) {
   return fmt::format("pid {} on host {}", request.pid, request.host);
 }
 
+bool IsSameProcess(const RootRequest& one, const RootRequest& other) {
+  return one.pid == other.pid && one.host == other.host &&
+         one.contact.address == other.contact.address;
+}
+
 double RoundedSeconds(uint32_t ms) {
   const uint32_t step_ms = ms < 10'000 ? 100 : 1000;
   const uint32_t rounded_ms = (ms + step_ms / 2) / step_ms * step_ms;

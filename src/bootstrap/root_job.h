@@ -12,6 +12,8 @@ namespace tutti {
 
 // Returns "pid 7 on host node5".
 std::string WhoIs(const RootRequest& request);
+// Returns whether one process sent both requests: a process listens at an address of its own.
+bool IsSameProcess(const RootRequest& one, const RootRequest& other);
 // Returns the timeout that a person would have set: the time left is a few milliseconds less.
 double RoundedSeconds(uint32_t ms);
 // Returns a text such as "2, 5-7 and 9" with at most 16 entries named.

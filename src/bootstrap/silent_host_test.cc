@@ -1,5 +1,5 @@
 // Hosts that fall silent while the ranks find one another: both ends notice, and nobody waits for
-// the time-out of the initialisation.
+// the time-out of the initialisation. Connections to the root that are reset: they are made again.
 
 #include <gmock/gmock.h>
 
@@ -11,10 +11,13 @@
 #include "bootstrap/bootstrap.h"
 #include "bootstrap/testing/thread_ranks.h"
 #include "bootstrap/testing/witness.h"
+#include "sys/tcp.h"
+#include "testing/connections.h"
 
 namespace tutti {
 namespace {
 
+using ::testing::AnyOf;
 using testing::Connections;
 using ::testing::HasSubstr;
 using testing::HeldTimersLoop;
@@ -82,6 +85,37 @@ TEST_F(SilentHostTest, OfAWaitingRankIsNoticedByTheRootAndTheRank) {
   EXPECT_THAT(outcome(0), HasSubstr("TUTTI_HOST_TIMEOUT_S"));
   EXPECT_THAT(outcome(1), HasSubstr("rank 1 waiting for the root"));
   EXPECT_THAT(outcome(1), HasSubstr("TUTTI_HOST_TIMEOUT_S"));
+}
+
+// Rank 2 comes last and makes links to both others, with the keys of their new connections.
+TEST_F(SilentHostTest, AResetConnectionToTheRootIsMadeAgain) {
+  const std::set<int> before = Connections();
+  Register(0);
+  Register(1);
+  auto& loop = static_cast<HeldTimersLoop&>(*job_.loop);
+  for (int round = 1; round <= 2; ++round) {
+    for (const int fd : Newer(Connections(), before)) ResetConnection(fd);
+    ASSERT_TRUE(loop.AwaitAsked(2 + 2 * round));
+  }
+  Start(2);
+  AwaitAll();
+  EXPECT_FALSE(early_.Passed());
+  for (int rank = 0; rank < kRanks; ++rank) EXPECT_EQ(outcome(rank), "");
+}
+
+TEST_F(SilentHostTest, ARankThatDoesNotComeAgainAfterAResetIsLost) {
+  Register(0);
+  const std::set<int> before = Connections();
+  Register(1);
+  Swallow(Listeners());
+  for (const int fd : Newer(Connections(), before)) ResetConnection(fd);
+  AwaitAll();
+  EXPECT_FALSE(early_.Passed());
+  EXPECT_THAT(outcome(0), HasSubstr("rank 1 (pid"));
+  EXPECT_THAT(outcome(0), HasSubstr("went away before all ranks had arrived"));
+  // Rank 1 may not have heard the end of its handshake before the reset.
+  EXPECT_THAT(outcome(1), AnyOf(HasSubstr("rank 1 waiting for the root"),
+                                HasSubstr("rank 1 cannot reach the root")));
 }
 
 TEST_F(SilentHostTest, OfTheRootEndsTheAttemptToConnect) {

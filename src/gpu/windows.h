@@ -59,7 +59,7 @@ struct GpuPeers : JointRanks {
 
   // Fetches a descriptor that `rank` offers.
   Result<UniqueFd> Fetch(size_t rank, uint64_t descriptor) const {
-    return FetchFd(FdServerOf(peers[rank]), descriptor, key, deadline, abort_flag);
+    return FetchFd(FdServerOf(peers[rank]), descriptor, key, FetchLimitsFor(rank));
   }
   int OthersHere() const { return static_cast<int>(machines.here.size()) - 1; }
 };

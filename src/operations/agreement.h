@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "operations/peer_info.h"
+#include "sys/fd_server.h"
 #include "sys/tcp.h"
 
 namespace tutti {
@@ -50,6 +51,11 @@ struct JointRanks {
   const std::atomic<bool>* abort_flag = nullptr;
 
   WaitLimits limits() const { return {deadline, abort_flag}; }
+  // Returns the limits of fetching memory of `rank`, a wait of which the other ranks can hear.
+  FetchLimits FetchLimitsFor(size_t rank) const {
+    return {limits(), bootstrap->FollowWait("the shared memory of", static_cast<int>(rank),
+                                            deadline, abort_flag)};
+  }
   size_t me() const { return static_cast<size_t>(bootstrap->rank()); }
   std::string NameOf(size_t rank) const { return RankName(static_cast<int>(rank), peers[rank]); }
 

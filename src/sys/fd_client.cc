@@ -28,15 +28,15 @@ struct Request {
   std::string_view server_name;
   uint64_t id;
   const FdKey& key;
-  Deadline deadline;
-  const std::atomic<bool>* abort;
+  const FetchLimits& limits;
   bool* no_descriptors;
 };
 
 Status CheckPatience(const Request& request) {
-  if (request.abort != nullptr && request.abort->load(std::memory_order_relaxed))
+  if (request.limits.Aborted())
     return InternalError("aborted while fetching shared memory from @{}", request.server_name);
-  if (request.deadline.Passed())
+  if (request.limits.follow) TUTTI_TRY(request.limits.follow());
+  if (request.limits.deadline.Passed())
     return Timeout(
         "no answer in time from @{}, which offers the shared memory of a "
         "peer; is that process stopped?",
@@ -57,7 +57,7 @@ Result<fd_wire::Received> Await(int fd, const Request& request, UniqueFd* passed
     if (received.outcome != fd_wire::Outcome::kNothing) return received;
     TUTTI_TRY(CheckPatience(request));
     pollfd waiting{fd, POLLIN, 0};
-    poll(&waiting, 1, request.deadline.RemainingMs(kAbortPollMs));
+    poll(&waiting, 1, request.limits.deadline.RemainingMs(kAbortPollMs));
   }
 }
 
@@ -132,16 +132,16 @@ Result<UniqueFd> TryOnce(const Request& request) {
 
 // The pauses double, so many clients of a busy server do not keep it busy with attempts.
 Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey& key,
-                         Deadline deadline, const std::atomic<bool>* abort, bool* no_descriptors) {
+                         const FetchLimits& limits, bool* no_descriptors) {
   if (sodium_init() < 0) return SystemError("libsodium found no source of random numbers");
   if (server_name.empty() || server_name.size() > kMaxFdServerName)
     return InvalidArgument("a descriptor server's name of {} bytes cannot be", server_name.size());
-  const Request request{server_name, id, key, deadline, abort, no_descriptors};
+  const Request request{server_name, id, key, limits, no_descriptors};
   for (int pause_ms = kFirstRetryMs;; pause_ms = std::min(2 * pause_ms, kLastRetryMs)) {
     TUTTI_TRY(CheckPatience(request));
     TUTTI_ASSIGN(UniqueFd fd, TryOnce(request));
     if (fd.valid()) return fd;
-    std::this_thread::sleep_for(std::chrono::milliseconds(deadline.RemainingMs(pause_ms)));
+    std::this_thread::sleep_for(std::chrono::milliseconds(limits.deadline.RemainingMs(pause_ms)));
   }
 }
 

@@ -28,8 +28,8 @@
 // Threads: Offer and Withdraw from any thread. The destructor must not run concurrently with them.
 
 #include <array>
-#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,6 +39,7 @@
 #include "base/unique_fd.h"
 #include "sys/event_loop.h"
 #include "sys/random.h"
+#include "sys/tcp.h"
 
 namespace tutti {
 
@@ -66,15 +67,20 @@ class FdServer {
 
 inline constexpr size_t kMaxFdServerName = 47;
 
+// What bounds a call of FetchFd.
+struct FetchLimits : WaitLimits {
+  // Is called about 20 times a second while the call waits. A status that is not ok ends the call,
+  // and is the call's result. May be empty.
+  std::function<Status()> follow = {};
+};
+
 // Fetches the descriptor that the server named `server_name` offers under `id`. Blocks; looks at
-// `abort` (may be null) about 20 times a second. Not for use on the thread of the server's own
-// event loop. Errors: Timeout; RemoteError when nobody listens under this name, the id was
-// withdrawn, or the server does not hold the key; SystemError; InternalError when aborted. Sets
-// `*no_descriptors` (may be null) where the call fails because this process has used up its
-// descriptors.
+// its limits about 20 times a second. Not for use on the thread of the server's own event loop.
+// Errors: Timeout; RemoteError when nobody listens under this name, the id was withdrawn, or the
+// server does not hold the key; SystemError; InternalError when aborted. Sets `*no_descriptors`
+// (may be null) where the call fails because this process has used up its descriptors.
 Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey& key,
-                         Deadline deadline, const std::atomic<bool>* abort,
-                         bool* no_descriptors = nullptr);
+                         const FetchLimits& limits, bool* no_descriptors = nullptr);
 
 // Returns a key from the system's random source.
 inline FdKey RandomFdKey() { return Random<FdKey>(); }

@@ -89,11 +89,10 @@ class DeviceFlatSpace final : public FlatSpace {
     offered_.erase(handle.offer_id);
   }
 
-  Status Map(uint64_t at, const RemoteHandle& piece, Deadline deadline,
-             const std::atomic<bool>* abort_flag) override {
+  Status Map(uint64_t at, const RemoteHandle& piece, const FetchLimits& limits) override {
     const char* const name = piece.server_name.data();
     TUTTI_ASSIGN(const UniqueFd fd, FetchFd(std::string_view(name, strnlen(name, kMaxFdServerName)),
-                                            piece.offer_id, key_, deadline, abort_flag));
+                                            piece.offer_id, key_, limits));
     return range_.Map(at, fd, piece.size);
   }
   void Unmap(uint64_t at, uint64_t bytes) override { range_.Unmap(at, bytes); }

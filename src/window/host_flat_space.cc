@@ -59,11 +59,10 @@ class HostFlatSpace final : public FlatSpace {
   }
   void EndExport(const RemoteHandle& /*handle*/) override {}  // An export ends with its allocation.
 
-  Status Map(uint64_t at, const RemoteHandle& piece, Deadline deadline,
-             const std::atomic<bool>* abort_flag) override {
+  Status Map(uint64_t at, const RemoteHandle& piece, const FetchLimits& limits) override {
     const char* const name = piece.server_name.data();
     TUTTI_ASSIGN(const UniqueFd fd, FetchFd(std::string_view(name, strnlen(name, kMaxFdServerName)),
-                                            piece.offer_id, piece.key, deadline, abort_flag));
+                                            piece.offer_id, piece.key, limits));
     return range_.MapShared(at, fd, piece.size);
   }
   void Unmap(uint64_t at, uint64_t bytes) override { range_.Clear(at, bytes); }

@@ -8,7 +8,6 @@
 // rank writes a line of JSON for each event, with the time of CLOCK_MONOTONIC.
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -29,11 +28,13 @@
 #include <vector>
 
 #include "nccl.h"
+#include "testing/connections.h"
 #include "tutti/tutti.h"
 
 namespace {
 
 using Json = nlohmann::json;
+using tutti::testing::Connections;
 
 constexpr int kMostRanks = 8;
 // A call that goes on after a fault tells of the loss within this time, or not at all.
@@ -65,19 +66,6 @@ int64_t NowNs() {
 }
 
 void Nap() { std::this_thread::sleep_for(std::chrono::microseconds(200)); }
-
-// This process's TCP connections, by descriptor.
-std::set<int> Connections() {
-  std::set<int> found;
-  for (int fd = 0; fd < 1024; ++fd) {
-    sockaddr_storage peer;
-    socklen_t length = sizeof(peer);
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0 &&
-        (peer.ss_family == AF_INET || peer.ss_family == AF_INET6))
-      found.insert(fd);
-  }
-  return found;
-}
 
 // Ends a connection by a reset, as a broken way would.
 void Reset(int fd) {

@@ -13,25 +13,13 @@
 #include "device/gin_cases.h"
 #include "faults/deaths.h"
 #include "sys/tcp.h"
+#include "testing/connections.h"
 #include "tutti/tutti.h"
 
 namespace tutti::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-// This process's TCP connections, by descriptor.
-std::set<int> Connections() {
-  std::set<int> found;
-  for (int fd = 0; fd < 1024; ++fd) {
-    sockaddr_storage peer;
-    socklen_t length = sizeof(peer);
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0 &&
-        (peer.ss_family == AF_INET || peer.ss_family == AF_INET6))
-      found.insert(fd);
-  }
-  return found;
-}
 
 // Says what breaks, and what the ranks do meanwhile.
 enum class Cut {

@@ -25,6 +25,10 @@ class IdleBootstrap : public Bootstrap {
   Status Barrier(Deadline) override { return Status::Ok(); }
   Status Send(int, uint32_t, std::span<const std::byte>) override { return Status::Ok(); }
   Result<Bytes> Recv(int, uint32_t, Deadline) override { return Bytes(); }
+  std::function<Status()> FollowWait(const char*, int, Deadline,
+                                     const std::atomic<bool>*) override {
+    return {};
+  }
   void SendControl(int, std::span<const std::byte>) override {}
   bool SendControlIfLinked(int peer, std::span<const std::byte> payload) override {
     SendControl(peer, payload);

@@ -4,13 +4,11 @@
 
 #include <gtest/gtest.h>
 #include <linux/filter.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -65,19 +63,6 @@ class Witness {
   std::vector<std::string> seen_;
   std::string reason_;
 };
-
-// This process's TCP connections, by descriptor.
-inline std::set<int> Connections() {
-  std::set<int> found;
-  for (int fd = 0; fd < 4096; ++fd) {
-    sockaddr_storage peer;
-    socklen_t length = sizeof(peer);
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) == 0 &&
-        peer.ss_family == AF_INET)
-      found.insert(fd);
-  }
-  return found;
-}
 
 // This process's sockets that listen.
 inline std::vector<int> Listeners() {
