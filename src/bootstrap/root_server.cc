@@ -265,8 +265,8 @@ void RootServer::OnRankGone(uint32_t rank, bool answered, const Status& why) {
   FinishIfDone();
 }
 
-// A registered rank gets its own contact and its neighbours in this root's charge; a rank of another
-// root gets exactly the contacts that it asked for.
+// A registered rank gets its own contact and those of its neighbours in this root's charge; a rank
+// of another root gets exactly the contacts that it asked for.
 void RootServer::Answer(ClientNumber number, const Status& failure) {
   Client& client = clients_.at(number);
   if (client.answered) return;
