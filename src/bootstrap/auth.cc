@@ -79,7 +79,6 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
     // `callback_` stays: it may be running.
   }
 
-  void SetKey(const Key& key) { key_ = SecretKey{key}; }
   uint64_t rejected() const { return rejected_.load(std::memory_order_relaxed); }
 
  private:
@@ -98,7 +97,7 @@ class AuthAcceptor::State : public std::enable_shared_from_this<State> {
   void Reject(uint64_t number, std::string_view why);
 
   EventLoop& loop_;
-  SecretKey key_;
+  const SecretKey key_;
   const std::string name_;
   const Callback callback_;
   const OnShortage on_shortage_;  // may be empty
@@ -196,10 +195,6 @@ Result<std::unique_ptr<AuthAcceptor>> AuthAcceptor::Create(EventLoop& loop, Uniq
 
 AuthAcceptor::~AuthAcceptor() {
   loop_.RunSync([state = state_] { state->Close(); });
-}
-
-void AuthAcceptor::SetKey(const Key& key) {
-  loop_.RunSync([&] { state_->SetKey(key); });
 }
 
 uint64_t AuthAcceptor::rejected() const { return state_->rejected(); }

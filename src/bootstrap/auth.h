@@ -64,9 +64,6 @@ class AuthAcceptor {
   // thread.
   ~AuthAcceptor();
 
-  // Asks connections that come from now on to prove `key`. Any thread.
-  void SetKey(const Key& key);
-
   // Returns how many connections were closed because they did not prove the key in time.
   uint64_t rejected() const;
 

@@ -304,19 +304,17 @@ Status MeetRoots(Endpoint& endpoint, const Settings& settings, Bootstrap::Option
                    .abort_reason = options.abort_reason};
   // The own root first: the others answer once all their ranks have registered, and some of these
   // ranks may wait for this rank's own root.
-  const auto listen = [&](const SecretKey& key) { return endpoint.Listen(key); };
   const auto ask = [&](uint32_t root_index, const std::vector<uint32_t>& ranks) -> Status {
     const bool registers = root_index == own;
     request.kind = registers ? RootRequest::Kind::kRegister : RootRequest::Kind::kLookUp;
     request.root_index = root_index;
     request.wanted = ranks;
-    TUTTI_ASSIGN(const RootAnswer answer,
-                 AskRoot(options.ids[root_index], request, wait,
-                         registers ? listen : std::function<Status(const SecretKey&)>()));
+    TUTTI_ASSIGN(const RootAnswer answer, AskRoot(options.ids[root_index], request, wait));
     options.deadline = wait.limits.deadline;
     if (!answer.failure.ok()) return answer.failure;
     size_t found = 0;
     for (const auto& [rank, contact] : answer.contacts) {
+      if (registers && rank == request.rank) TUTTI_TRY(endpoint.Listen(contact.key));
       if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
       endpoint.SetPeer(static_cast<int>(rank),
                        PeerIdentity{.contact = contact, .pid = 0, .host = {}});

@@ -55,13 +55,9 @@ std::shared_ptr<Endpoint> Endpoint::Create(EventLoop& loop, const Options& optio
 }
 
 Status Endpoint::Listen(const SecretKey& key) {
-  {
-    const MutexLock lock(mutex_);
-    contact_.key = key;
-    if (listen_fd_.valid()) return links_.Listen(std::move(listen_fd_));
-  }
-  loop_.RunSync(locked_loop_.Locked([this] { links_.UseNewKey(); }));
-  return Status::Ok();
+  const MutexLock lock(mutex_);
+  contact_.key = key;
+  return links_.Listen(std::move(listen_fd_));
 }
 
 void Endpoint::SetPeer(int rank, PeerIdentity identity) {

@@ -37,7 +37,7 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
   Endpoint(EventLoop& loop, const Options& options, UniqueFd listen_fd,
            const SocketAddress& address);
   // Accepts links from now on, from ranks that prove `key`. Until then connections wait in the
-  // kernel's queue. A later call changes the key. REQUIRES: called before contact().
+  // kernel's queue. REQUIRES: called once.
   Status Listen(const SecretKey& key) TUTTI_EXCLUDES(mutex_);
 
   const Contact& contact() const { return contact_; }
@@ -101,8 +101,8 @@ class Endpoint final : public std::enable_shared_from_this<Endpoint>, private Li
     LongWait time = {};
     int64_t followed_ns = 0;  // the time of the last call of TellListener
   };
-  static MemberWait BeginWait(const Membership& membership, const char* what, int rank,
-                              Deadline deadline, const std::atomic<bool>* abort_flag = nullptr);
+  MemberWait BeginWait(const Membership& membership, const char* what, int rank, Deadline deadline,
+                       const std::atomic<bool>* abort_flag = nullptr) TUTTI_REQUIRES(mutex_);
   Status AwaitChange(MutexLock& lock, Membership& membership, MemberWait& wait)
       TUTTI_REQUIRES(mutex_);
   Status CheckWait(Membership& membership, MemberWait& wait, int64_t& sleep_ns)

@@ -92,6 +92,7 @@ Status Endpoint::AwaitChange(MutexLock& lock, Membership& membership, MemberWait
 std::function<Status()> Endpoint::FollowWait(Membership& membership, const char* what, int rank,
                                              Deadline deadline,
                                              const std::atomic<bool>* abort_flag) {
+  const MutexLock beginning(mutex_);
   return [this, &membership,
           wait = BeginWait(membership, what, rank, deadline, abort_flag)]() mutable {
     const MutexLock lock(mutex_);

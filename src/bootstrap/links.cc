@@ -55,10 +55,6 @@ Status Links::Listen(UniqueFd listen_fd) {
   return Status::Ok();
 }
 
-void Links::UseNewKey() {
-  if (acceptor_) acceptor_->SetKey(contact_.key);
-}
-
 // Returns the rank that sent the hello, when the hello is meant for this endpoint.
 Result<int> Links::CheckHello(const Hello& hello) const {
   WireReader reader(hello.payload);

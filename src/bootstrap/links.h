@@ -82,8 +82,6 @@ class Links {
       : loop_(loop), options_(options), contact_(contact), peers_(peers), owner_(owner) {}
   // Accepts links from now on.
   Status Listen(UniqueFd listen_fd);
-  // Accepts links with the key of the contact, which has changed. REQUIRES: the loop's thread.
-  void UseNewKey();
 
   // Begins to open a link to `peer` where none exists.
   void Open(int peer);

@@ -4,12 +4,12 @@
 // neighbours.
 //
 // A root serves on an EventLoop and belongs to the loop. The root ends by itself when every rank in
-// its charge has its answer, and every rank of other roots that must look up a rank in its charge;
-// a root that nobody asks ends after an hour. When the job cannot start (a rank is missing at the
-// deadline, two ranks take the same number, ranks disagree on their number, a rank goes away while
-// others are still missing), the root tells the reason to every connected rank, and for a while to
-// ranks that come late: where ranks disagree, to as many as the largest job that any of them
-// believes in.
+// its charge, and every rank of other roots that must look up a rank in its charge, has closed its
+// connection after the answer; a root that nobody asks ends after an hour. When the job cannot
+// start (a rank is missing at the deadline, two ranks take the same number, ranks disagree on their
+// number, a rank goes away while others are still missing), the root tells the reason to every
+// connected rank, and for a while to ranks that come late: where ranks disagree, to as many as the
+// largest job that any of them believes in.
 //
 //   unasked ──first rank──→ collecting ──all registered──→ answering ──all answered──→ gone
 //      │                        │

@@ -161,63 +161,57 @@ Status AskBriefly(const UniqueId& id, RootRequest& request, const WaitLimits& li
 // refuses, or after kConnectAttempts attempts in all, which `attempts` counts.
 bool ConnectAgain(const UniqueId& id, RootRequest& request, const RootWait& wait, int& attempts,
                   SealedSocket& socket) {
-  for (; attempts < kConnectAttempts && !wait.limits.Over(); ++attempts) {
+  while (attempts < kConnectAttempts && !wait.limits.Over()) {
     ConnectFailure failure = ConnectFailure::kNone;
     request.timeout_ms = RemainingMs(wait.limits.deadline);
     Result<SealedSocket> again = ConnectOnce(id, request, wait.limits, wait.dead_after_s, &failure);
+    ++attempts;
     if (again.ok()) {
-      ++attempts;
       socket = std::move(again).value();
       return true;
     }
     if (failure != ConnectFailure::kClosed) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(kBetweenAttemptsMs));
   }
   return false;
 }
 
-// Warns of the ranks that the root misses. A rank whose wait is aborted declines, so the other
-// ranks do not wait for it.
-Result<RootAnswer> AwaitAnswer(const UniqueId& id, const RootRequest& request, SealedSocket& socket,
-                               RootWait& wait) {
-  AnswerWait answers(socket, wait);
-  Result<RootAnswer> answer = answers.Next();
-  for (; answer.ok() && !answer->notice.empty(); answer = answers.Next())
+// Returns the root's answer, and warns of the ranks that the root misses meanwhile.
+Result<RootAnswer> AwaitAnswer(const UniqueId& id, const RootRequest& request, RootWait& wait,
+                               AnswerWait& answers) {
+  for (;;) {
+    Result<RootAnswer> answer = answers.Next();
+    if (!answer.ok() || answer->notice.empty()) return answer;
     TUTTI_WARN(
         "rank {} of {} has waited {:.1f} s for other ranks, making communicator{}{}: at the root "
         "at {}, {}. TUTTI_INIT_TIMEOUT_S sets how long is waited",
         request.rank, request.num_ranks, answers.waited_s(), wait.name.empty() ? "" : " ",
         wait.name, id.root.ToString(), answer->notice);
-  if (answer.ok() || !wait.limits.Aborted()) return answer;
-  // The notice goes out while the connection is still open; otherwise the root would report that
-  // this rank went away.
-  Status why = wait.abort_reason ? wait.abort_reason() : Status::Ok();
-  if (why.ok()) why = InternalError("its caller aborted the initialisation");
-  DeclineJob(id, request, why, {wait.limits.deadline, nullptr});
-  return answer;
+  }
 }
 
 }  // namespace
 
-Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, RootWait& wait,
-                           const std::function<Status(const SecretKey&)>& on_reached) {
+// A rank whose wait is aborted declines, so the other ranks do not wait for it.
+Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, RootWait& wait) {
   TUTTI_ASSIGN(SealedSocket socket, ConnectToRoot(id, request, wait));
-  const SecretKey key = socket.further_key();
-  if (on_reached) TUTTI_TRY(on_reached(key));
-  for (int attempts = 1;;) {
-    Result<RootAnswer> answer = AwaitAnswer(id, request, socket, wait);
-    if (answer.ok()) {
-      for (const auto& [rank, contact] : answer->contacts)
-        if (rank == request.rank && contact.key.get() != key.get())
-          TUTTI_TRY(on_reached(contact.key));
-      return answer;
-    }
-    const bool was_reset = answer.status().code() == Code::kSystemError;
-    if (was_reset && ConnectAgain(id, request, wait, attempts, socket)) continue;
-    const bool closed = answer.status().code() == Code::kRemoteError;
-    return std::move(answer).status().Annotate(fmt::format(
-        "rank {} waiting for the root at {}{}", request.rank, id.root.ToString(),
-        closed ? " in the process that made the id (usually rank 0's), which may have ended" : ""));
+  AnswerWait answers(socket, wait);
+  Result<RootAnswer> answer = AwaitAnswer(id, request, wait, answers);
+  for (int attempts = 1; answer.status().code() == Code::kSystemError &&
+                         ConnectAgain(id, request, wait, attempts, socket);)
+    answer = AwaitAnswer(id, request, wait, answers);
+  if (answer.ok()) return answer;
+  if (wait.limits.Aborted()) {
+    // The notice goes out while the connection is still open; otherwise the root would report that
+    // this rank went away.
+    Status why = wait.abort_reason ? wait.abort_reason() : Status::Ok();
+    if (why.ok()) why = InternalError("its caller aborted the initialisation");
+    DeclineJob(id, request, why, {wait.limits.deadline, nullptr});
   }
+  const bool closed = answer.status().code() == Code::kRemoteError;
+  return std::move(answer).status().Annotate(fmt::format(
+      "rank {} waiting for the root at {}{}", request.rank, id.root.ToString(),
+      closed ? " in the process that made the id (usually rank 0's), which may have ended" : ""));
 }
 
 Status ReleaseRoot(const UniqueId& id, RootRequest request, const WaitLimits& limits) {

@@ -28,13 +28,9 @@ struct RootWait {
 // NCCL_COMM_ID the root may not have been started yet, so connecting is tried again until the
 // deadline; an ordinary id's root exists before anybody has the id. The answer may take until the
 // root's deadline, so the wait goes on for kAnswerGraceNs beyond the limits. Where this process
-// stood still during the wait, moves the deadline of `wait`. `on_reached` gets the connection's
-// further key before the wait for the answer, and may be empty; AskRoot returns the failure of
-// `on_reached`. A connection that is reset during the wait is made again, kConnectAttempts times at
-// most. The root may know the key of the first or of a later connection only, so `on_reached` then
-// gets the key that the root has told the other ranks.
-Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, RootWait& wait,
-                           const std::function<Status(const SecretKey&)>& on_reached = {});
+// stood still during the wait, moves the deadline of `wait`. A connection that is reset during the
+// wait is made again, as often as kConnectAttempts allows.
+Result<RootAnswer> AskRoot(const UniqueId& id, RootRequest request, RootWait& wait);
 inline constexpr int64_t kAnswerGraceNs = 1'000'000'000;
 
 // Ends the root of a job of a single rank. Such a rank needs no addresses, but the root waits for

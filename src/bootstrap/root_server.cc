@@ -22,9 +22,11 @@ constexpr int64_t kUnaskedNs = int64_t{3600} * 1'000'000'000;
 // A root looks at the clock this often while ranks are missing. Less often, the root would take its
 // own sleep for a pause of the process.
 constexpr int64_t kRootLookNs = LongWait::kStoodStillNs / 4;
-// A rank whose connection was reset connects again at once. After this time the rank counts as
-// lost.
-constexpr int64_t kStrayNs = 500'000'000;
+// A rank whose connection was reset connects again at once, but a lost packet costs it a second.
+// After this time, in as many rounds, a rank without an answer counts as lost. A timer that is late
+// because this process stood still thus ends a round only.
+constexpr int64_t kStrayNs = 4'000'000'000;
+constexpr int kStrayRounds = 4;
 
 Status WentAway(const RootRequest& request, std::string_view how) {
   return RemoteError("rank {} ({}) went away before all ranks had arrived: {}", request.rank,
@@ -106,17 +108,18 @@ void RootServer::OnConnection(SealedSocket socket, const Hello& hello, const Soc
       return;
     }
   }
+  const bool again = said.kind == RootRequest::Kind::kLookUp || HasRegistered(said);
+  if (again) ForgetEarlier(number);
   if (!failure_.ok()) {
     Answer(number, failure_);
   } else if (said.kind == RootRequest::Kind::kDecline) {
     Fail(RemoteError("rank {} ({}) cannot take part: {}", said.rank, WhoIs(said), said.why));
-  } else if (said.kind == RootRequest::Kind::kRegister && !ComesAgain(number) &&
-             registered_.contains(said.rank)) {
+  } else if (!again && registered_.contains(said.rank)) {
     TakeSecond(number);
-  } else if (said.kind == RootRequest::Kind::kRegister && !complete_) {
-    TakeRegistration(number);
   } else if (complete_) {
     Answer(number, Status::Ok());
+  } else if (said.kind == RootRequest::Kind::kRegister) {
+    TakeRegistration(number);
   }
 }
 
@@ -161,31 +164,35 @@ Status RootServer::CheckAgainstJob(const RootRequest& request) const {
   return Status::Ok();
 }
 
-// Returns whether a process that has registered before registers again, because its connection
-// broke. The earlier connection is forgotten. The earlier key stays, which other ranks may know.
-bool RootServer::ComesAgain(ClientNumber number) {
-  const RootRequest& request = clients_.at(number).request;
+bool RootServer::HasRegistered(const RootRequest& request) const {
   const auto known = registered_.find(request.rank);
-  if (known == registered_.end() || !IsSameProcess(known->second, request)) return false;
-  TUTTI_INFO(kLogBootstrap, "root: rank {} has connected again", request.rank);
-  strays_.erase(request.rank);
+  return request.kind == RootRequest::Kind::kRegister && known != registered_.end() &&
+         IsSameProcess(known->second, request);
+}
+
+// Forgets the earlier connection of a process that connects again. A rank's earlier key stays,
+// which other ranks may know.
+void RootServer::ForgetEarlier(ClientNumber number) {
+  const RootRequest& request = clients_.at(number).request;
+  strays_.erase({request.kind, request.rank});
   const auto earlier = std::find_if(clients_.begin(), clients_.end(), [&](const auto& entry) {
     const auto& [other, client] = entry;
-    return other != number && client.request.kind == RootRequest::Kind::kRegister &&
-           client.request.rank == request.rank && IsSameProcess(client.request, request);
+    return other != number && client.request.kind == request.kind &&
+           client.request.rank == request.rank && !client.extra;
   });
-  if (earlier != clients_.end()) {
-    loop_.RemoveFd(earlier->second.socket.fd());
-    clients_.erase(earlier);
-  }
-  return true;
+  if (earlier == clients_.end()) return;
+  loop_.RemoveFd(earlier->second.socket.fd());
+  clients_.erase(earlier);
 }
 
 // Answers go out only when all ranks are here: a rank may then connect to any neighbour at once.
 void RootServer::TakeRegistration(ClientNumber number) {
   const RootRequest& request = clients_.at(number).request;
   registered_.emplace(request.rank, request);
-  if (registered_.size() < registrations_due_ || !strays_.empty()) return;
+  const bool strayed = std::any_of(strays_.begin(), strays_.end(), [](const auto& stray) {
+    return stray.first.first == RootRequest::Kind::kRegister;
+  });
+  if (registered_.size() < registrations_due_ || strayed) return;
   complete_ = true;
   AnswerAll();
 }
@@ -231,37 +238,44 @@ void RootServer::OnClientReady(ClientNumber number) {
   OnClientGone(number, got.ok() ? RemoteError("closed the connection") : got.status());
 }
 
-// A rank that goes away before its answer ends the job, and after its answer has left in order.
 // Where the connection was reset, the rank may not have the answer: a live rank connects again.
 void RootServer::OnClientGone(ClientNumber number, const Status& how) {
   const auto found = clients_.find(number);
   const Client gone = std::move(found->second);
   loop_.RemoveFd(gone.socket.fd());
   clients_.erase(found);
-  const RootRequest& request = gone.request;
   if (gone.extra) return;
+  const Status why = WentAway(gone.request, how.message());
   if (how.code() != Code::kSystemError) {
-    OnRankGone(request.rank, gone.answered, WentAway(request, how.message()));
-  } else if (request.kind == RootRequest::Kind::kRegister) {
-    strays_[request.rank] = number;
-    loop_.AddTimer(kStrayNs, [weak = weak_from_this(), number, rank = request.rank,
-                              answered = gone.answered, why = WentAway(request, how.message())] {
-      const auto self = weak.lock();
-      if (!self) return;
-      const auto stray = self->strays_.find(rank);
-      if (stray != self->strays_.end() && stray->second == number)
-        self->OnRankGone(rank, answered, why);
-    });
+    OnRankGone(gone.request, gone.answered, why);
+    return;
   }
+  strays_[{gone.request.kind, gone.request.rank}] = number;
+  AwaitStray(gone.request, gone.answered, number, why, kStrayRounds);
 }
 
-void RootServer::OnRankGone(uint32_t rank, bool answered, const Status& why) {
+void RootServer::AwaitStray(const RootRequest& request, bool answered, ClientNumber number,
+                            const Status& why, int rounds) {
+  const int64_t wait_ns = answered ? dead_after_s_ * int64_t{1'000'000'000} : kStrayNs;
+  loop_.AddTimer(wait_ns / kStrayRounds, [=, weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    const auto stray = self->strays_.find({request.kind, request.rank});
+    if (stray == self->strays_.end() || stray->second != number) return;
+    if (rounds > 1) return self->AwaitStray(request, answered, number, why, rounds - 1);
+    self->strays_.erase(stray);
+    self->OnRankGone(request, answered, why);
+  });
+}
+
+// A rank that goes away before its answer ends the job, and after its answer has left in order.
+void RootServer::OnRankGone(const RootRequest& request, bool answered, const Status& why) {
   if (!answered && failure_.ok()) {
     Fail(why);
     return;
   }
-  if (answered) ++answered_;
-  if (answered && !failure_.ok()) told_.insert(rank);
+  if (answered) served_.insert({request.kind, request.rank});
+  if (answered && !failure_.ok()) told_.insert(request.rank);
   FinishIfDone();
 }
 
@@ -348,12 +362,13 @@ std::string RootServer::WhoIsMissing(std::string_view arrived) const {
   std::vector<uint32_t> missing;
   for (uint32_t rank = 0; rank < first_.num_ranks; ++rank) {
     if (RootInCharge(rank, first_.num_ranks, first_.num_roots) != first_.root_index) continue;
-    if (!registered_.contains(rank)) missing.push_back(rank);
+    if (!registered_.contains(rank) || strays_.contains({RootRequest::Kind::kRegister, rank}))
+      missing.push_back(rank);
   }
   const std::string of_root =
       first_.num_roots > 1 ? fmt::format(" of root {}", first_.root_index) : "";
-  return fmt::format("{} of {} ranks{} {}; missing: {}", registered_.size(), registrations_due_,
-                     of_root, arrived, RangesText(missing));
+  return fmt::format("{} of {} ranks{} {}; missing: {}", registrations_due_ - missing.size(),
+                     registrations_due_, of_root, arrived, RangesText(missing));
 }
 
 void RootServer::AnswerAll() {
@@ -377,7 +392,7 @@ void RootServer::FinishIfDone() {
   const uint32_t due = registrations_due_ + look_ups_due_;
   // After a failure each rank must hear of it, and counting answers is not enough: two ranks that
   // claim the same number are both told, and so are ranks that come later.
-  if (failure_.ok() ? complete_ && answered_ >= due : told_.size() >= due) Finish();
+  if (failure_.ok() ? complete_ && served_.size() >= due : told_.size() >= due) Finish();
 }
 
 void RootServer::LeavePlace() {

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "base/long_wait.h"
 #include "base/status.h"
@@ -50,7 +51,8 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
 
   void OnConnection(SealedSocket socket, const Hello& hello, const SocketAddress& from);
   Status CheckAgainstJob(const RootRequest& request) const;
-  bool ComesAgain(ClientNumber number);
+  bool HasRegistered(const RootRequest& request) const;
+  void ForgetEarlier(ClientNumber number);
   void TakeRegistration(ClientNumber number);
   void TakeSecond(ClientNumber number);
   Status TakenTwice(const RootRequest& second) const;
@@ -62,7 +64,9 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   std::string WhoIsMissing(std::string_view arrived) const;
   void OnClientReady(ClientNumber number);
   void OnClientGone(ClientNumber number, const Status& how);
-  void OnRankGone(uint32_t rank, bool answered, const Status& why);
+  void AwaitStray(const RootRequest& request, bool answered, ClientNumber number, const Status& why,
+                  int rounds);
+  void OnRankGone(const RootRequest& request, bool answered, const Status& why);
   void Answer(ClientNumber number, const Status& failure);
   void SendOut(ClientNumber number);
   void AnswerAll();
@@ -84,12 +88,14 @@ class RootServer : public std::enable_shared_from_this<RootServer> {
   std::map<ClientNumber, Client> clients_;
   ClientNumber next_number_ = 1;
   std::unordered_map<uint32_t, RootRequest> registered_;  // The key is the rank.
-  std::map<uint32_t, ClientNumber> strays_;  // registered ranks whose connection was reset
+  // Ranks whose connection was reset, by the kind of their request and their number.
+  using Asker = std::pair<RootRequest::Kind, uint32_t>;
+  std::map<Asker, ClientNumber> strays_;
   bool job_known_ = false;
   RootRequest first_;  // the first request: later requests must agree with the first
   uint32_t registrations_due_ = 0;
   uint32_t look_ups_due_ = 0;
-  uint32_t answered_ = 0;  // requests whose sender has closed the connection after the answer
+  std::set<Asker> served_;  // have closed their connection after the answer, or are lost since
   bool complete_ = false;
   Status failure_;
   std::set<uint32_t> told_;  // ranks that have heard of the failure

@@ -37,12 +37,14 @@ Settings Impatient() {
 // A job whose ranks join one after another.
 class SilentHostTest : public ::testing::Test {
  protected:
+  explicit SilentHostTest(int num_roots = 1)
+      : job_(kRanks, num_roots, Impatient(), std::make_unique<HeldTimersLoop>()) {}
   ~SilentHostTest() override { AwaitAll(); }
 
   // Returns when the root waits for more ranks.
   void Register(int rank) {
     Start(rank);
-    ASSERT_TRUE(static_cast<HeldTimersLoop&>(*job_.loop).AwaitAsked(rank + 1));
+    ASSERT_TRUE(loop().AwaitAsked(rank + 1));
   }
   void Start(int rank) {
     threads_.emplace_back([this, rank] {
@@ -58,7 +60,8 @@ class SilentHostTest : public ::testing::Test {
 
   // Far longer than the silence, and shorter than the time for the whole start.
   const Deadline early_ = Deadline::AfterSeconds(25);
-  const Job job_ = Job(kRanks, 1, Impatient(), std::make_unique<HeldTimersLoop>());
+  const Job job_;
+  HeldTimersLoop& loop() const { return static_cast<HeldTimersLoop&>(*job_.loop); }
 
  private:
   std::vector<std::thread> threads_;
@@ -87,19 +90,35 @@ TEST_F(SilentHostTest, OfAWaitingRankIsNoticedByTheRootAndTheRank) {
   EXPECT_THAT(outcome(1), HasSubstr("TUTTI_HOST_TIMEOUT_S"));
 }
 
-// Rank 2 comes last and makes links to both others, with the keys of their new connections.
+// Rank 2 comes last and makes links to both others.
 TEST_F(SilentHostTest, AResetConnectionToTheRootIsMadeAgain) {
   const std::set<int> before = Connections();
   Register(0);
   Register(1);
-  auto& loop = static_cast<HeldTimersLoop&>(*job_.loop);
   for (int round = 1; round <= 2; ++round) {
     for (const int fd : Newer(Connections(), before)) ResetConnection(fd);
-    ASSERT_TRUE(loop.AwaitAsked(2 + 2 * round));
+    ASSERT_TRUE(loop().AwaitAsked(2 + 2 * round));
   }
   Start(2);
   AwaitAll();
   EXPECT_FALSE(early_.Passed());
+  for (int rank = 0; rank < kRanks; ++rank) EXPECT_EQ(outcome(rank), "");
+}
+
+// Rank 2 registers alone with the second root, and waits at the first root for its neighbours.
+class TwoRootsTest : public SilentHostTest {
+ protected:
+  TwoRootsTest() : SilentHostTest(2) {}
+};
+TEST_F(TwoRootsTest, AResetLookUpIsAskedAgain) {
+  const std::set<int> before = Connections();
+  Start(2);
+  ASSERT_TRUE(loop().AwaitAsked(2));
+  for (const int fd : Newer(Connections(), before)) ResetConnection(fd);
+  ASSERT_TRUE(loop().AwaitAsked(3));
+  Start(0);
+  Start(1);
+  AwaitAll();
   for (int rank = 0; rank < kRanks; ++rank) EXPECT_EQ(outcome(rank), "");
 }
 

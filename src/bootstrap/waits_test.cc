@@ -52,6 +52,24 @@ TEST(BootstrapWaits, AChildInTheMakingNamesRanksByTheParentsNumbers) {
   EXPECT_THAT(TextOf(made), ::testing::Not(HasSubstr("parent")));
 }
 
+TEST(BootstrapWaits, AWaitByOtherMeansIsFollowedAsAMessage) {
+  const Job job(kRanks);
+  auto ranks = job.CreateAll();
+  const auto end = [&](int awaited, Deadline deadline) {
+    const auto follow = ranks[0]->FollowWait("the memory of", awaited, deadline, nullptr);
+    Status followed;
+    for (const Deadline soon = Soon(); followed.ok() && !soon.Passed();) followed = follow();
+    return followed;
+  };
+  const Status over = end(1, Deadline::AfterSeconds(0.1));
+  EXPECT_EQ(over.code(), Code::kTimeout);
+  EXPECT_THAT(TextOf(over), HasSubstr("for the memory of rank 1 ("));
+  ranks[2].reset();
+  const Status left = end(2, Deadline::Never());
+  EXPECT_EQ(left.code(), Code::kRemoteError);
+  EXPECT_THAT(TextOf(left), HasSubstr("rank 2"));
+}
+
 // Rank 1 does not take part. Ranks 2 and 3 wait for rank 1, and rank 0 for rank 2.
 TEST(BootstrapWaits, AFirstCommunicatorInTheMakingNamesTheRankThatHoldsUpAll) {
   const Job job(kRanks);

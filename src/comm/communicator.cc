@@ -84,7 +84,7 @@ Result<std::shared_ptr<const Window>> Communicator::RegisterWindow(
 }
 
 Status Communicator::StopAfterStep(Status failure) {
-  // The watch does not follow every wait, such as a wait for the memory of another process.
+  // The watch does not follow every wait.
   if (failure.code() == Code::kTimeout) watch_->FindHungRanks();
   Status status = watch_->FirstReason(std::move(failure));
   if (watch_->stopped()) return watch_->StopReason();

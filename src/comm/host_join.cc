@@ -86,9 +86,9 @@ Status HostJoin::AttachArena(int leader, uint64_t offer, const ArenaLayout& layo
                              bool* no_descriptors) {
   const JointRanks ranks = {&context_.bootstrap, context_.peers, context_.deadline,
                             context_.abort_flag};
-  TUTTI_ASSIGN(UniqueFd fd,
-               FetchFd(peer(leader).fd_server, offer, OfferKey(context_.bootstrap),
-                       ranks.FetchLimitsFor(static_cast<size_t>(leader)), no_descriptors));
+  const auto follow = ranks.FollowWait("the shared memory of", static_cast<size_t>(leader));
+  TUTTI_ASSIGN(UniqueFd fd, FetchFd(peer(leader).fd_server, offer, OfferKey(context_.bootstrap),
+                                    ranks.limits(follow), no_descriptors));
   TUTTI_ASSIGN(parts_.arena.memory, SharedMemory::Map(std::move(fd), layout.TotalBytes(), huge));
   // Only the leader offers the descriptor to others, so that this rank can close its own. One
   // descriptor fewer for each rank matters where hundreds of ranks are in one process.

@@ -59,7 +59,8 @@ struct GpuPeers : JointRanks {
 
   // Fetches a descriptor that `rank` offers.
   Result<UniqueFd> Fetch(size_t rank, uint64_t descriptor) const {
-    return FetchFd(FdServerOf(peers[rank]), descriptor, key, FetchLimitsFor(rank));
+    const auto follow = FollowWait("the shared memory of", rank);
+    return FetchFd(FdServerOf(peers[rank]), descriptor, key, limits(follow));
   }
   int OthersHere() const { return static_cast<int>(machines.here.size()) - 1; }
 };

@@ -20,7 +20,6 @@
 #include "base/status.h"
 #include "bootstrap/bootstrap.h"
 #include "operations/peer_info.h"
-#include "sys/fd_server.h"
 #include "sys/tcp.h"
 
 namespace tutti {
@@ -51,10 +50,14 @@ struct JointRanks {
   const std::atomic<bool>* abort_flag = nullptr;
 
   WaitLimits limits() const { return {deadline, abort_flag}; }
-  // Returns the limits of fetching memory of `rank`, a wait of which the other ranks can hear.
-  FetchLimits FetchLimitsFor(size_t rank) const {
-    return {limits(), bootstrap->FollowWait("the shared memory of", static_cast<int>(rank),
-                                            deadline, abort_flag)};
+  // Returns the limits of a wait that `follow`, a result of FollowWait, ends at the deadline.
+  WaitLimits limits(const std::function<Status()>& follow) const {
+    return {Deadline::Never(), abort_flag, &follow};
+  }
+  // Follows a wait for `what` of `rank`, such as "the shared memory of", so that the other ranks
+  // hear of the wait. `what` must be a literal.
+  std::function<Status()> FollowWait(const char* what, size_t rank) const {
+    return bootstrap->FollowWait(what, static_cast<int>(rank), deadline, abort_flag);
   }
   size_t me() const { return static_cast<size_t>(bootstrap->rank()); }
   std::string NameOf(size_t rank) const { return RankName(static_cast<int>(rank), peers[rank]); }

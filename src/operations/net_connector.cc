@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <type_traits>
 
@@ -58,8 +59,13 @@ class CommConnector final : public NetConnector {
     if (message.size() != handle.size())
       return RemoteError("{} sent an invitation of {} bytes", Name(end.peer), message.size());
     std::memcpy(handle.data(), message.data(), handle.size());
+    LongWait wait;
+    wait.Begin(NowNs());
+    const std::function<Status()> follow = [&] {
+      return watcher_.OnLongWait(std::span(&end.peer, 1), wait);
+    };
     TUTTI_ASSIGN(std::unique_ptr<NetSendComm> comm,
-                 net_->Connect(device_, handle, {connect_deadline, &stop_}));
+                 net_->Connect(device_, handle, {connect_deadline, &stop_, &follow}));
     return proxy_.CreateSendConnection(std::move(comm), PlaceOf(end), Name(end.peer));
   }
 

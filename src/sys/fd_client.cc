@@ -28,14 +28,14 @@ struct Request {
   std::string_view server_name;
   uint64_t id;
   const FdKey& key;
-  const FetchLimits& limits;
+  const WaitLimits& limits;
   bool* no_descriptors;
 };
 
 Status CheckPatience(const Request& request) {
   if (request.limits.Aborted())
     return InternalError("aborted while fetching shared memory from @{}", request.server_name);
-  if (request.limits.follow) TUTTI_TRY(request.limits.follow());
+  TUTTI_TRY(request.limits.Follow());
   if (request.limits.deadline.Passed())
     return Timeout(
         "no answer in time from @{}, which offers the shared memory of a "
@@ -132,7 +132,7 @@ Result<UniqueFd> TryOnce(const Request& request) {
 
 // The pauses double, so many clients of a busy server do not keep it busy with attempts.
 Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey& key,
-                         const FetchLimits& limits, bool* no_descriptors) {
+                         const WaitLimits& limits, bool* no_descriptors) {
   if (sodium_init() < 0) return SystemError("libsodium found no source of random numbers");
   if (server_name.empty() || server_name.size() > kMaxFdServerName)
     return InvalidArgument("a descriptor server's name of {} bytes cannot be", server_name.size());

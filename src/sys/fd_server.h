@@ -29,7 +29,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -67,20 +66,13 @@ class FdServer {
 
 inline constexpr size_t kMaxFdServerName = 47;
 
-// What bounds a call of FetchFd.
-struct FetchLimits : WaitLimits {
-  // Is called about 20 times a second while the call waits. A status that is not ok ends the call,
-  // and is the call's result. May be empty.
-  std::function<Status()> follow = {};
-};
-
 // Fetches the descriptor that the server named `server_name` offers under `id`. Blocks; looks at
 // its limits about 20 times a second. Not for use on the thread of the server's own event loop.
 // Errors: Timeout; RemoteError when nobody listens under this name, the id was withdrawn, or the
 // server does not hold the key; SystemError; InternalError when aborted. Sets `*no_descriptors`
 // (may be null) where the call fails because this process has used up its descriptors.
 Result<UniqueFd> FetchFd(std::string_view server_name, uint64_t id, const FdKey& key,
-                         const FetchLimits& limits, bool* no_descriptors = nullptr);
+                         const WaitLimits& limits, bool* no_descriptors = nullptr);
 
 // Returns a key from the system's random source.
 inline FdKey RandomFdKey() { return Random<FdKey>(); }

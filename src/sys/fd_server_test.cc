@@ -85,7 +85,7 @@ struct FdServerTest : ::testing::Test {
     id = server->Offer(memory.fd(), key);
   }
   Result<UniqueFd> Fetch(double seconds = 10) const {
-    return FetchFd(server->name(), id, key, {{Deadline::AfterSeconds(seconds), nullptr}});
+    return FetchFd(server->name(), id, key, {Deadline::AfterSeconds(seconds), nullptr});
   }
   // Returns whether the descriptor really belongs to `memory`.
   bool IsMemory(Result<UniqueFd> fd) const {
@@ -145,18 +145,17 @@ TEST_F(FdServerTest, KeepsOffersApart) {
   const FdKey second_key = RandomFdKey();
   const uint64_t second_id = server->Offer(second->fd(), second_key);
   ASSERT_NE(second_id, id);
-  auto fd = FetchFd(server->name(), second_id, second_key, {{Deadline::AfterSeconds(10), nullptr}});
+  auto fd = FetchFd(server->name(), second_id, second_key, {Deadline::AfterSeconds(10), nullptr});
   ASSERT_TRUE(fd.ok());
   EXPECT_TRUE(SharedMemory::Map(std::move(fd).value(), 2 * kBytes).ok());
   // The key of an offer opens no other offer.
-  EXPECT_FALSE(
-      FetchFd(server->name(), second_id, key, {{Deadline::AfterSeconds(10), nullptr}}).ok());
+  EXPECT_FALSE(FetchFd(server->name(), second_id, key, {Deadline::AfterSeconds(10), nullptr}).ok());
   server->Withdraw(second_id);
   EXPECT_TRUE(IsMemory(Fetch()));
 }
 
 TEST_F(FdServerTest, ClientRefusesAServerWithoutTheKey) {
-  auto fd = FetchFd(server->name(), id, RandomFdKey(), {{Deadline::AfterSeconds(10), nullptr}});
+  auto fd = FetchFd(server->name(), id, RandomFdKey(), {Deadline::AfterSeconds(10), nullptr});
   ASSERT_FALSE(fd.ok());
   EXPECT_EQ(fd.status().code(), Code::kRemoteError);
   EXPECT_THAT(std::string(fd.status().message()), HasSubstr("key"));
@@ -233,16 +232,15 @@ TEST_F(FdServerTest, NobodyListeningIsSaidAtOnce) {
   const std::string name = server->name();
   server.reset();
   const int64_t start_ns = NowNs();
-  auto fd = FetchFd(name, id, key, {{Deadline::AfterSeconds(30), nullptr}});
+  auto fd = FetchFd(name, id, key, {Deadline::AfterSeconds(30), nullptr});
   ASSERT_FALSE(fd.ok());
   EXPECT_EQ(fd.status().code(), Code::kRemoteError);
   EXPECT_LT(NowNs() - start_ns, 5'000'000'000);
-  EXPECT_EQ(FetchFd("", id, key, {{Deadline::AfterSeconds(1), nullptr}}).status().code(),
+  EXPECT_EQ(FetchFd("", id, key, {Deadline::AfterSeconds(1), nullptr}).status().code(),
             Code::kInvalidArgument);
-  EXPECT_EQ(FetchFd(std::string(500, 'x'), id, key, {{Deadline::AfterSeconds(1), nullptr}})
-                .status()
-                .code(),
-            Code::kInvalidArgument);
+  EXPECT_EQ(
+      FetchFd(std::string(500, 'x'), id, key, {Deadline::AfterSeconds(1), nullptr}).status().code(),
+      Code::kInvalidArgument);
 }
 
 // A server's socket that somebody else serves, badly.
@@ -261,7 +259,7 @@ struct FakeServer {
 TEST(FetchFd, GivesUpAtTheDeadline) {
   const FakeServer silent;
   const int64_t start_ns = NowNs();
-  auto fd = FetchFd(silent.name, 1, RandomFdKey(), {{Deadline::AfterSeconds(0.2), nullptr}});
+  auto fd = FetchFd(silent.name, 1, RandomFdKey(), {Deadline::AfterSeconds(0.2), nullptr});
   ASSERT_FALSE(fd.ok());
   EXPECT_EQ(fd.status().code(), Code::kTimeout);
   EXPECT_GE(NowNs() - start_ns, 190'000'000);
@@ -275,7 +273,7 @@ TEST(FetchFd, EndsByTheAbortFlag) {
     EXPECT_TRUE(testing::AwaitAsleep(waiter));
     abort = true;
   });
-  auto fd = FetchFd(silent.name, 1, RandomFdKey(), {{Deadline::Never(), &abort}});
+  auto fd = FetchFd(silent.name, 1, RandomFdKey(), {Deadline::Never(), &abort});
   aborter.join();
   ASSERT_FALSE(fd.ok());
   EXPECT_THAT(std::string(fd.status().message()), HasSubstr("aborted"));
@@ -292,7 +290,7 @@ TEST(FetchFd, RefusesAnImpostor) {
       fd_wire::Send(client.get(), fd_wire::Make(static_cast<fd_wire::Type>(type), 1), bait.get());
       RawReceive(client.get());
     });
-    auto fd = FetchFd(fake.name, 1, RandomFdKey(), {{Deadline::AfterSeconds(10), nullptr}});
+    auto fd = FetchFd(fake.name, 1, RandomFdKey(), {Deadline::AfterSeconds(10), nullptr});
     impostor.join();
     ASSERT_FALSE(fd.ok());
     EXPECT_EQ(fd.status().code(), Code::kRemoteError) << type;
@@ -325,7 +323,7 @@ TEST(FetchFd, GarbageFromAServerIsAnErrorAndLeaksNothing) {
       }
     });
     for (int round = 0; round < kRounds; ++round) {
-      auto fd = FetchFd(fake.name, 1, RandomFdKey(), {{Deadline::AfterSeconds(20), nullptr}});
+      auto fd = FetchFd(fake.name, 1, RandomFdKey(), {Deadline::AfterSeconds(20), nullptr});
       ASSERT_FALSE(fd.ok());
       EXPECT_EQ(fd.status().code(), Code::kRemoteError) << fd.status().message();
     }
@@ -342,7 +340,7 @@ TEST(FetchFd, TriesAgainWhenItIsHungUpOn) {
     RawReceive(client.get());
     fd_wire::Send(client.get(), fd_wire::Make(fd_wire::kWithdrawn, 1), -1);
   });
-  auto fd = FetchFd(fake.name, 1, RandomFdKey(), {{Deadline::AfterSeconds(10), nullptr}});
+  auto fd = FetchFd(fake.name, 1, RandomFdKey(), {Deadline::AfterSeconds(10), nullptr});
   hanger.join();
   ASSERT_FALSE(fd.ok());
   EXPECT_THAT(std::string(fd.status().message()), HasSubstr("freed"));  // the fourth answer arrived
@@ -409,7 +407,7 @@ TEST_F(FdServerTest, FloodOfSilentClientsHoldsAQuarterOfTheDescriptors) {
     if (raw.valid()) silent.push_back(std::move(raw));
   }
   EXPECT_TRUE(
-      IsMemory(FetchFd((*small)->name(), small_id, key, {{Deadline::AfterSeconds(30), nullptr}})));
+      IsMemory(FetchFd((*small)->name(), small_id, key, {Deadline::AfterSeconds(30), nullptr})));
   // Each client of this test is a descriptor; the server's ends may be at most its share.
   EXPECT_LE(CountFds(), fds_before + static_cast<int>(silent.size() + kShare));
   // The oldest had to go.
@@ -487,35 +485,34 @@ bool RestsBetweenAttempts(EventLoop& loop) {
 
 // The server's process runs out of descriptors, and recovers when descriptors are free again.
 TEST(FdServer, SurvivesRunningOutOfDescriptors) {
-  EXPECT_EQ(
-      InChild([] {
-        auto loop = EventLoop::Create("fd-test");
-        if (!loop.ok()) return 1;
-        auto server = FdServer::Create(**loop);
-        auto memory = SharedMemory::Create(kBytes, HugePages::kNo);
-        if (!server.ok() || !memory.ok()) return 2;
-        const FdKey key = RandomFdKey();
-        const uint64_t id = (*server)->Offer(memory->fd(), key);
-        const UniqueFd waiting(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-        const rlimit limit{64, 64};
-        if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 3;
-        std::vector<UniqueFd> hoard;
-        for (;;) {
-          UniqueFd one(dup(0));
-          if (!one.valid()) break;
-          hoard.push_back(std::move(one));
-        }
-        sockaddr_un address;
-        const socklen_t length = fd_wire::AbstractAddress((*server)->name(), address);
-        if (connect(waiting.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
-          return 4;
-        // The server must wait for a descriptor without burning its core.
-        if (!RestsBetweenAttempts(**loop)) return 5;
-        hoard.clear();
-        auto fd = FetchFd((*server)->name(), id, key, {{Deadline::AfterSeconds(10), nullptr}});
-        return fd.ok() ? 0 : 6;
-      }),
-      0);
+  EXPECT_EQ(InChild([] {
+              auto loop = EventLoop::Create("fd-test");
+              if (!loop.ok()) return 1;
+              auto server = FdServer::Create(**loop);
+              auto memory = SharedMemory::Create(kBytes, HugePages::kNo);
+              if (!server.ok() || !memory.ok()) return 2;
+              const FdKey key = RandomFdKey();
+              const uint64_t id = (*server)->Offer(memory->fd(), key);
+              const UniqueFd waiting(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+              const rlimit limit{64, 64};
+              if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return 3;
+              std::vector<UniqueFd> hoard;
+              for (;;) {
+                UniqueFd one(dup(0));
+                if (!one.valid()) break;
+                hoard.push_back(std::move(one));
+              }
+              sockaddr_un address;
+              const socklen_t length = fd_wire::AbstractAddress((*server)->name(), address);
+              if (connect(waiting.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
+                return 4;
+              // The server must wait for a descriptor without burning its core.
+              if (!RestsBetweenAttempts(**loop)) return 5;
+              hoard.clear();
+              auto fd = FetchFd((*server)->name(), id, key, {Deadline::AfterSeconds(10), nullptr});
+              return fd.ok() ? 0 : 6;
+            }),
+            0);
 }
 
 }  // namespace

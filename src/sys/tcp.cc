@@ -333,10 +333,12 @@ Status WaitReady(int fd, short events, const WaitLimits& limits, std::string_vie
   pollfd entry = {fd, events, 0};
   for (;;) {
     if (limits.Aborted()) return InternalError("{}: aborted by the caller", what);
-    const int timeout_ms = limits.deadline.RemainingMs(limits.abort_flag ? kAbortCheckMs : 10'000);
+    const bool looks = limits.abort_flag != nullptr || limits.follow != nullptr;
+    const int timeout_ms = limits.deadline.RemainingMs(looks ? kAbortCheckMs : 10'000);
     const int ready = ::poll(&entry, 1, timeout_ms);
     if (ready > 0) return Status::Ok();
     if (ready < 0 && errno != EINTR) return ErrnoError(errno, fmt::format("{}: poll failed", what));
+    TUTTI_TRY(limits.Follow());
     if (limits.deadline.Passed()) return Timeout("{}: no answer before the deadline", what);
   }
 }

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,17 +56,20 @@ struct SocketAddress {
 // the text.
 Result<SocketAddress> ParseSocketAddress(std::string_view text, int family = 0);
 
-// The deadline and the abort flag of a wait.
+// What ends a wait: a deadline, an abort flag, and a function that follows the wait.
 struct WaitLimits {
   Deadline deadline = Deadline::Never();
   const std::atomic<bool>* abort_flag = nullptr;  // looked at every kAbortCheckMs
+  // Is called every kAbortCheckMs. A status that is not ok ends the wait, and is its result.
+  const std::function<Status()>* follow = nullptr;
 
+  Status Follow() const { return follow ? (*follow)() : Status::Ok(); }
   bool Aborted() const { return abort_flag && abort_flag->load(std::memory_order_acquire); }
-  bool Over() const { return Aborted() || deadline.Passed(); }
+  bool Over() const { return Aborted() || deadline.Passed() || !Follow().ok(); }
   // Returns these limits with at most `duration_ns` from now on.
   WaitLimits Within(int64_t duration_ns) const {
     return {deadline.at_ns() - NowNs() > duration_ns ? Deadline::After(duration_ns) : deadline,
-            abort_flag};
+            abort_flag, follow};
   }
 };
 // A wait notices its abort flag after this time: short for a person, and 20 wake-ups a second cost

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -138,6 +139,21 @@ TEST(Tcp, WaitsEndAtDeadlineAbortAndEndOfStream) {
   pair.client.Reset();
   EXPECT_EQ(RecvAll(pair.server.get(), data, {}).code(), Code::kRemoteError);
   EXPECT_EQ(*TryRecv(pair.server.get(), data), kEndOfStream);
+}
+
+TEST(Tcp, AWaitEndsWithTheStatusOfTheFunctionThatFollows) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  const UniqueFd one(ends[0]), other(ends[1]);
+  int calls = 0;
+  const std::function<Status()> follow = [&] {
+    return ++calls < 3 ? Status::Ok() : RemoteError("the awaited rank is gone");
+  };
+  const Status over =
+      WaitReady(one.get(), POLLIN, {Deadline::Never(), nullptr, &follow}, "hearing");
+  EXPECT_EQ(over.code(), Code::kRemoteError);
+  EXPECT_EQ(over.message(), "the awaited rank is gone");
+  EXPECT_EQ(calls, 3);
 }
 
 TEST(Tcp, SendingToAClosedEndFailsWithoutASignal) {

@@ -89,7 +89,7 @@ class DeviceFlatSpace final : public FlatSpace {
     offered_.erase(handle.offer_id);
   }
 
-  Status Map(uint64_t at, const RemoteHandle& piece, const FetchLimits& limits) override {
+  Status Map(uint64_t at, const RemoteHandle& piece, const WaitLimits& limits) override {
     const char* const name = piece.server_name.data();
     TUTTI_ASSIGN(const UniqueFd fd, FetchFd(std::string_view(name, strnlen(name, kMaxFdServerName)),
                                             piece.offer_id, key_, limits));

@@ -73,7 +73,7 @@ class FlatSpace {
   virtual void EndExport(const RemoteHandle& handle) = 0;
 
   // Maps a piece of a rank of the team, which may be this rank, `at` bytes from base.
-  virtual Status Map(uint64_t at, const RemoteHandle& piece, const FetchLimits& limits) = 0;
+  virtual Status Map(uint64_t at, const RemoteHandle& piece, const WaitLimits& limits) = 0;
   // Takes away the mapping of `bytes` bytes at `at`.
   virtual void Unmap(uint64_t at, uint64_t bytes) = 0;
 };

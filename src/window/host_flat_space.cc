@@ -59,7 +59,7 @@ class HostFlatSpace final : public FlatSpace {
   }
   void EndExport(const RemoteHandle& /*handle*/) override {}  // An export ends with its allocation.
 
-  Status Map(uint64_t at, const RemoteHandle& piece, const FetchLimits& limits) override {
+  Status Map(uint64_t at, const RemoteHandle& piece, const WaitLimits& limits) override {
     const char* const name = piece.server_name.data();
     TUTTI_ASSIGN(const UniqueFd fd, FetchFd(std::string_view(name, strnlen(name, kMaxFdServerName)),
                                             piece.offer_id, piece.key, limits));

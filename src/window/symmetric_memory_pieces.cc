@@ -89,8 +89,8 @@ Status SymmetricMemory::MapPiece(int number, int place, const Offer& offer,
     return RemoteError("a piece of {} bytes does not fit {} bytes into memory of {}", piece.size,
                        before, offer.allocation_bytes)
         .Annotate(what);
-  Status mapped = space_->Map(SliceOf(place) + at + before, piece,
-                              ranks.FetchLimitsFor(static_cast<size_t>(r)));
+  const auto follow = ranks.FollowWait("the shared memory of", static_cast<size_t>(r));
+  Status mapped = space_->Map(SliceOf(place) + at + before, piece, ranks.limits(follow));
   if (!mapped.ok()) return std::move(mapped).Annotate(what);
   const MutexLock lock(mutex_);
   memories_.at(number).mapped[static_cast<size_t>(place)].push_back(piece.size);

@@ -77,7 +77,7 @@ class NotedSpace final : public FlatSpace {
     return handle;
   }
   void EndExport(const RemoteHandle& handle) override { exported.erase(handle.offer_id); }
-  Status Map(uint64_t at, const RemoteHandle& piece, const FetchLimits&) override {
+  Status Map(uint64_t at, const RemoteHandle& piece, const WaitLimits&) override {
     if (fails_to_map) return SystemError("no room for a mapping");
     // No mapping lies across another.
     const auto after = mapped.lower_bound(at);

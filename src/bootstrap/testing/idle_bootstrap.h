@@ -27,7 +27,7 @@ class IdleBootstrap : public Bootstrap {
   Result<Bytes> Recv(int, uint32_t, Deadline) override { return Bytes(); }
   std::function<Status()> FollowWait(const char*, int, Deadline,
                                      const std::atomic<bool>*) override {
-    return {};
+    return [] { return Status::Ok(); };
   }
   void SendControl(int, std::span<const std::byte>) override {}
   bool SendControlIfLinked(int peer, std::span<const std::byte> payload) override {

@@ -251,7 +251,7 @@ Result<std::span<std::byte>> PeerMemory::Map(int peer, const RemoteHandle& handl
   if (handle.allocation_id == 0 || server_name.empty())
     return InvalidArgument("rank {} sent no handle of memory", peer);
   auto fd = FetchFd(server_name, handle.offer_id, handle.key,
-                    {{Deadline::After(options_.timeout_ns), options_.abort}});
+                    {Deadline::After(options_.timeout_ns), options_.abort});
   if (!fd.ok()) return std::move(fd).status().Annotate(fmt::format("memory of rank {}", peer));
   auto memory = SharedMemory::Map(std::move(fd).value(), handle.size, HugePages::kAdvise);
   if (!memory.ok())

@@ -399,7 +399,7 @@ TEST_F(PeerMemoryTest, UnmappedPagesReturnToTheSystem) {
   std::memset(base, 1, 4 << 20);
   const RemoteHandle handle = Export(base);
   auto fd = FetchFd(handle.server_name.data(), handle.offer_id, handle.key,
-                    {{Deadline::AfterSeconds(10), nullptr}});
+                    {Deadline::AfterSeconds(10), nullptr});
   ASSERT_TRUE(fd.ok());
   struct stat file;
   ASSERT_EQ(fstat(fd->get(), &file), 0);

@@ -23,12 +23,18 @@ constexpr double kLoopSeconds = 10;
 // Calls `attempt` until it gives a comm or fails, or `limits` end the wait. Null means "not yet".
 Result<void*> AwaitComm(const WaitLimits& limits, std::string_view what,
                         const std::function<Status(void**)>& attempt) {
+  int64_t followed_ns = NowNs();
   for (;;) {
     void* comm = nullptr;
     TUTTI_TRY(attempt(&comm));
     if (comm != nullptr) return comm;
     if (limits.Aborted()) return InternalError("{} was aborted", what);
     if (limits.deadline.Passed()) return Timeout("{} did not end in time", what);
+    if (const int64_t now_ns = NowNs();
+        now_ns - followed_ns >= int64_t{kAbortCheckMs} * 1'000'000) {
+      followed_ns = now_ns;
+      TUTTI_TRY(limits.Follow());
+    }
     const timespec pause = {0, kPauseNs};
     nanosleep(&pause, nullptr);
   }

@@ -60,6 +60,9 @@ Result<SocketSet> ConnectionQueue::Take(const WaitLimits& limits) {
       return Timeout("waiting for a peer's data connection: none came before the deadline");
     arrived_.WaitFor(lock,
                      std::chrono::milliseconds(limits.deadline.RemainingMs(kAbortCheckMs) + 1));
+    if (limits.follow == nullptr || !complete_.empty()) continue;
+    const MutexUnlock free(mutex_);
+    TUTTI_TRY(limits.Follow());
   }
   SocketSet sockets = std::move(complete_.front());
   complete_.pop_front();
