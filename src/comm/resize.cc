@@ -115,6 +115,15 @@ Result<const GrowOffer*> FindGrowRoot(std::span<const GrowOffer> offers) {
   return root;
 }
 
+Status CheckQuorum(const std::vector<int>& excluded, int num_ranks) {
+  const int rest = num_ranks - static_cast<int>(excluded.size());
+  const bool has_first = excluded.empty() || excluded.front() != 0;
+  if (2 * rest > num_ranks || (2 * rest == num_ranks && has_first)) return Status::Ok();
+  return RemoteError(
+      "only {} of {} ranks remain, {}, so this part of the job does not go on (TUTTI_QUORUM)", rest,
+      num_ranks, 2 * rest == num_ranks ? "and rank 0 is not one of them" : "fewer than half");
+}
+
 Result<std::unique_ptr<Communicator>> SplitCommunicator(Communicator& parent, int color, int key,
                                                         const std::string& name,
                                                         std::atomic<bool>& abort_flag) {
@@ -136,6 +145,7 @@ Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
     std::sort(excluded.begin(), excluded.end());
     excluded.erase(std::unique(excluded.begin(), excluded.end()), excluded.end());
   }
+  if (and_lost && parent.settings().quorum) TUTTI_TRY(CheckQuorum(excluded, parent.num_ranks()));
   // The excluded ranks have no part in the call, and therefore the parent's bootstrap has none
   // either. The child notices the loss of a rank of its own.
   const Watch::Step step(parent.watch(),

@@ -26,8 +26,8 @@ Result<std::unique_ptr<Communicator>> SplitCommunicator(Communicator& parent, in
 
 // Makes a communicator without the ranks of `excluded` (sorted). All remaining ranks of `parent`
 // call this; the excluded ranks may be dead. With `and_lost`, the lost ranks of `parent` are left
-// out as well. When another rank is lost meanwhile, the call fails on all remaining ranks, and may
-// be tried again without the lost rank.
+// out as well, and the setting TUTTI_QUORUM applies. When another rank is lost meanwhile, the call
+// fails on all remaining ranks, and may be tried again without the lost rank.
 Result<std::unique_ptr<Communicator>> ShrinkCommunicator(Communicator& parent,
                                                          std::vector<int> excluded, bool and_lost,
                                                          const std::string& name,
@@ -61,5 +61,9 @@ struct GrowOffer {
 // Returns the offer with the id. InvalidUsage, the same on all ranks, unless one rank brings an id
 // and all ranks ask for one size.
 Result<const GrowOffer*> FindGrowRoot(std::span<const GrowOffer> offers);
+
+// Fails unless the ranks besides `excluded` (sorted) are a majority, or half of the ranks with rank
+// 0.
+Status CheckQuorum(const std::vector<int>& excluded, int num_ranks);
 
 }  // namespace tutti

@@ -49,5 +49,17 @@ TEST(FindGrowRootTest, RefusesRanksThatDoNotAgree) {
   EXPECT_NE(refusal({6, 6, 6}, {}).find("no rank"), std::string::npos);
 }
 
+TEST(CheckQuorumTest, OnePartAtMostGoesOn) {
+  EXPECT_TRUE(CheckQuorum({2}, 3).ok());
+  EXPECT_TRUE(CheckQuorum({0}, 3).ok());
+  EXPECT_TRUE(CheckQuorum({2, 3}, 4).ok());
+  const Status half = CheckQuorum({0, 3}, 4);
+  EXPECT_EQ(half.code(), Code::kRemoteError);
+  EXPECT_NE(half.message().find("rank 0 is not one of them"), std::string::npos);
+  const Status minority = CheckQuorum({1, 2}, 3);
+  EXPECT_NE(minority.message().find("only 1 of 3 ranks remain, fewer than half"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace tutti

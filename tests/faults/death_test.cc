@@ -204,6 +204,41 @@ TEST(DeathTest, OfARankIsKnownToIdleRanksToo) {
   }
 }
 
+// In the first job rank 0 is alone after two deaths. In the second job rank 2 dies, and the other
+// two ranks go on.
+TEST(DeathTest, OfTheMajorityEndsTheRestWithAQuorum) {
+  const Environment environment(Environment::Settings{{"TUTTI_QUORUM", "1"}});
+  for (const int first_victim : {1, 2}) {
+    RankProcesses processes(3, [first_victim](int rank, Board& board) {
+      ncclComm_t comm = Join(rank, 3, board);
+      ASSERT_NE(comm, nullptr);
+      board.Add(kReady, 1);
+      ncclResult_t result = ncclSuccess;
+      float value = 0;
+      while (result == ncclSuccess)
+        result = ncclAllReduce(&value, &value, 1, ncclFloat32, ncclSum, comm, nullptr);
+      EXPECT_EQ(result, ncclRemoteError);
+      std::vector<int> lost = {2};
+      if (first_victim == 1) lost.push_back(1);
+      ncclComm_t fewer = nullptr;
+      result = ncclCommShrink(comm, lost.data(), static_cast<int>(lost.size()), &fewer, nullptr,
+                              NCCL_SHRINK_ABORT);
+      if (first_victim == 1) {
+        EXPECT_EQ(result, ncclRemoteError);
+        EXPECT_THAT(ncclGetLastError(comm), HasSubstr("only 1 of 3 ranks remain"));
+        EXPECT_THAT(ncclGetLastError(comm), HasSubstr("TUTTI_QUORUM"));
+      } else {
+        EXPECT_NCCL(result);
+        EXPECT_NCCL(ncclCommDestroy(fewer));
+      }
+      EXPECT_NCCL(ncclCommAbort(comm));
+    });
+    ASSERT_TRUE(processes.board().Await(kReady, 3));
+    for (int victim = first_victim; victim < 3; ++victim) processes.Signal(victim, SIGKILL);
+    processes.Wait(30);
+  }
+}
+
 TEST(DeathTest, DuringInitialisationEndsIt) {
   const Environment environment(Environment::Settings{{"TUTTI_INIT_TIMEOUT_S", "4"}});
   RankProcesses processes(3, [](int rank, Board& board) {

@@ -101,6 +101,7 @@ probe("NCCL_HOSTID", ("z", "z"), CHANNELS, see='"hosts": ?1', otherwise=("a", "b
 # Communicators.
 probe("NCCL_COMM_BLOCKING", "0", ALL, see="init 7")
 probe("TUTTI_TIMEOUT_S", "0.3", HOSTS, see="TUTTI_TIMEOUT_S", act=acts.one_lags)
+elsewhere(ALL, "tests/faults/death_test.cc", "OfTheMajorityEndsTheRestWithAQuorum", "TUTTI_QUORUM")
 probe("NCCL_CHECK_POINTERS", "1", HOSTS, see="wild 4", act=acts.wild)
 probe("NCCL_CHECK_POINTERS", "1", GPUS, see="wild 4 .*the end of", act=acts.wild)
 probe("TUTTI_BACKEND", "host", HOSTS, see='"shm"', otherwise="cuda")
