@@ -77,28 +77,44 @@ class ProcessGroupTutti(dist.ProcessGroup):
                                      self._everybody, rank, size)
         self._barriers = 0
 
+    def _own_timeout_s(self) -> float:
+        """Returns the group's time-out, and 0 for the time-out that all groups have by default, which
+        leaves the limit to the library."""
+        given_s = min(self._timeout.total_seconds(), _LONGEST_TIMEOUT_S)
+        default_s = dist.distributed_c10d.default_pg_timeout.total_seconds()
+        return 0.0 if given_s == default_s else given_s
+
+    def _wait_limit(self) -> Tuple[float, str]:
+        """Returns how long operations wait without progress, and the name of the limit."""
+        own_s = self._own_timeout_s()
+        return ((own_s, "the timeout of the group") if own_s else
+                (_meeting.setting_seconds("TUTTI_TIMEOUT_S"), "TUTTI_TIMEOUT_S"))
+
     def _meeting(self, key: str, rank: int, size: int, peer: int,
                  group: Optional[_meeting.Meeting]) -> _meeting.Meeting:
         """Describes a meeting to make a communicator: with one rank of the group, or with all ranks,
         where `peer` is -1."""
-        given_s = min(self._timeout.total_seconds(), _LONGEST_TIMEOUT_S)
-        # The time-out that all groups have by default leaves the limit to the library.
-        own = given_s != dist.distributed_c10d.default_pg_timeout.total_seconds()
-        if peer < 0:
-            limit = _meeting.setting_seconds("TUTTI_INIT_TIMEOUT_S"), "TUTTI_INIT_TIMEOUT_S"
-        elif own:
-            limit = given_s, "the timeout of the group"
-        else:
-            limit = _meeting.setting_seconds("TUTTI_TIMEOUT_S"), "TUTTI_TIMEOUT_S"
+        limit = (self._wait_limit() if peer >= 0 else
+                 (_meeting.setting_seconds("TUTTI_INIT_TIMEOUT_S"), "TUTTI_INIT_TIMEOUT_S"))
         return _meeting.Meeting(
-            self._store, key, rank, size, timeout_s=given_s if own else 0, limit=limit,
+            self._store, key, rank, size, timeout_s=self._own_timeout_s(), limit=limit,
             shown_rank=self._rank, peer=peer,
             whom="the other ranks" if peer < 0 else f"rank {peer}",
             what="the group" if peer < 0 else "the connection of their first message", group=group,
             forget=_native.FORM_KEYS if peer < 0 else ())
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the time-out of operations that begin from now on."""
+        self._timeout = timeout
+        for worker in (self._collectives, *self._messages.values()):
+            worker.set_timeout(self._wait_limit()[0])
+
     def getBackendName(self) -> str:
         return "tutti"
+
+    def get_backend(self, device: Any = None) -> Any:
+        """Returns the implementation for tensors in host memory, which is the group itself."""
+        return self
 
     # PyTorch keeps the names in a group's C++ backends, which this group does not have.
 
@@ -232,6 +248,19 @@ class ProcessGroupTutti(dist.ProcessGroup):
         if self._rank == opts.rootRank:
             receives = [(tensor, i) for i, tensor in enumerate(outputs[0])]
         return self._exchange([(sources[0], opts.rootRank)], receives, list(outputs))
+
+    def gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> Any:
+        receives: Tensors = []
+        if self._rank == opts.rootRank:
+            if output.dtype != source.dtype or output.numel() != source.numel() * self._size:
+                raise ValueError(f"gather of {source.numel()} elements of {source.dtype} from "
+                                 f"{self._size} ranks does not give {output.numel()} of "
+                                 f"{output.dtype}")
+            receives = _check(output).view(-1).tensor_split(self._size)
+        return self._exchange([(source, opts.rootRank)],
+                              [(part, i) for i, part in enumerate(receives)], [output])
+
+    gather_into_tensor = gather_single
 
     def scatter(self, outputs: Tensors, sources: Sequence[Tensors], opts: Any) -> Any:
         sends = []

@@ -118,6 +118,7 @@ void DeviceWork::Queued() {
     for (const at::Tensor& tensor : tensors)
       if (tensor.numel() > 0) guard.recordDataPtrOnStream(tensor.storage().data_ptr(), stream_);
   finish();
+  LeaveBatch();
 }
 
 bool DeviceWork::isCompleted() {
