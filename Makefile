@@ -79,10 +79,11 @@ demo: $(call setup,build)
 install: build
 	@cmake --install $(BUILD) --strip --prefix $(abspath $(PREFIX))
 
-# The library and the program of the wheel are those of the build, linked in another way.
+# The library and the program of the wheel are those of the build, linked in another way. TORCH names folders with a
+# PyTorch, for which the wheel gets a compiled backend of torch.distributed; build/torch when it is empty.
 wheel: $(call setup,build) $(BUILD)/build.ninja
-	@cmake --build $(BUILD) -j $(JOBS) --target tutti_portable tutti_portable_nccl tutti_portable_program tutti_nccl_link tutti_nccl_overlay tutti_audit
-	@tools/build_wheel $(BUILD) build/dist
+	@cmake --build $(BUILD) -j $(JOBS) --target tutti_portable tutti_portable_nccl tutti_portable_program tutti_portable_ncclras tutti_nccl_link tutti_nccl_overlay tutti_audit
+	@tools/build_wheel $(BUILD) build/dist $(TORCH)
 
 deb: $(call setup,build) $(call setup,deb)
 	@mkdir -p build/dist && rm -f build/dist/*.deb debian/debhelper-build-stamp

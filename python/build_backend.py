@@ -4,7 +4,8 @@
 What is compiled comes from one of these:
 
   TUTTI_PREFIX    an installation (`cmake --install BUILD --component wheel`): libraries, headers,
-                  the program, CMake and pkg-config files
+                  the program, CMake and pkg-config files; and the backends of torch.distributed
+                  that tools/compile_torch_backend has added
   TUTTI_LIBRARY   a libtutti.so of a build or an installation; with what lies beside it (libnccl.so.2,
                   plugins), the program of TUTTI_PROGRAM or of the same place, and headers
   neither         as TUTTI_LIBRARY, of what `make` built beside this folder
@@ -171,6 +172,11 @@ def _is_compiled(name):
     return name.startswith("bin/") or ".so" in os.path.basename(name)
 
 
+def _may_be_stripped(name):
+    """Whether a compiled file may be changed: those that end with a seal are stripped already."""
+    return not os.path.basename(name).startswith(_wheel.TORCH_BACKEND)
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     """PEP 517's: writes the wheel into the folder and returns its name."""
     project, contents = _project(), _compiled()
@@ -185,7 +191,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         for name in START_UP:
             wheel.add_file(name, os.path.join(HERE, name))
         for name, source in sorted(contents.items()):
-            if _is_compiled(name):
+            if _is_compiled(name) and _may_be_stripped(name):
                 source = _without_debug_information(source, scratch)
             wheel.add_file(f"tutti/{name}", source)
         if "lib/libtutti.so.0" in contents:

@@ -307,6 +307,11 @@ ncclResult_t tuttiCommGetLostRanks(ncclComm_t comm, int* ranks, int capacity, in
 // destroyed.
 ncclResult_t tuttiCommGetHungRanks(ncclComm_t comm, int* ranks, int capacity, int* count);
 
+// Sets how long operations of `comm` that begin from now on may wait without progress: `seconds` in
+// the place of TUTTI_TIMEOUT_S, 0 for no limit. On this rank only; other ranks may have other
+// time-outs. Host ranks only, else ncclInvalidUsage. Any thread.
+ncclResult_t tuttiCommSetTimeout(ncclComm_t comm, double seconds);
+
 // Stores how `comm` would run a collective of `count` elements: the algorithm and protocol, per
 // channel the work, per connection the proxy operations. `collective` is "AllReduce", "Reduce",
 // "Broadcast", "AllGather", "ReduceScatter", "AlltoAll", "Gather" or "Scatter", with `count` as in

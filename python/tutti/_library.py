@@ -124,6 +124,7 @@ _NCCL = {
     "tuttiCommInitRankConfig": [POINTER(c_void_p), c_int, UniqueId, c_int, c_void_p,
                                 POINTER(Config)],
     "tuttiCommGetLostRanks": [c_void_p, POINTER(c_int), c_int, POINTER(c_int)],
+    "tuttiCommSetTimeout": [c_void_p, c_double],
     "ncclParamGetParameter": [c_char_p, POINTER(c_char_p), POINTER(c_int)],
     "ncclCommDestroy": [c_void_p],
     "ncclCommAbort": [c_void_p],

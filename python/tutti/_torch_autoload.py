@@ -17,11 +17,18 @@ def _create(store: Any, rank: int, size: int, timeout: Any) -> Any:
     return distributed.create(store, rank, size, timeout)
 
 
+def register() -> None:
+    """Makes the backend known; its modules are imported when the first group is made. PyTorch (2.14 and
+    later) calls register() when the name is first used, by the entry point torch.distributed.backends,
+    and also where TORCH_DEVICE_BACKEND_AUTOLOAD=0 switches load() off."""
+    from tutti import _torch_register
+    _torch_register.register(_create)
+
+
 def load() -> None:
-    """Registers the backend; its modules are imported when the first group is made."""
+    """Makes the backend known, and puts it in Gloo's place where this was asked for."""
     try:
-        from tutti import _torch_register
-        _torch_register.register(_create)
+        register()
         if os.environ.get("TUTTI_TORCH_GLOO") == "1":
             from tutti import _torch_gloo
             _torch_gloo.take_its_place()

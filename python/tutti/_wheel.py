@@ -20,6 +20,9 @@ SYSTEM_LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "
                     "libgcc_s.so.1", "libstdc++.so.6", "ld-linux-x86-64.so.2",
                     "ld-linux-aarch64.so.1")
 OLDEST_GLIBC = (2, 17)  # The first that manylinux names stand for on all machines.
+# Files of this beginning are loaded only where PyTorch has loaded these libraries (_torch_compile.py).
+TORCH_BACKEND = "tutti_c10d-"
+TORCH_LIBRARIES = ("libtorch_cpu.so", "libc10.so")
 NEWEST_CXX = {"GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11), "GCC": (7, 0, 0)}  # manylinux_2_28's
 
 
@@ -37,7 +40,8 @@ def platform_tag(paths: Iterable[str]) -> Tuple[str, List[str]]:
     for path, elf in found.items():
         name = os.path.basename(path)
         newest = max(newest, elf.newest("GLIBC")[:2])
-        unknown = [one for one in elf.needed if one not in SYSTEM_LIBRARIES and one not in inside]
+        present = (*SYSTEM_LIBRARIES, *(TORCH_LIBRARIES if name.startswith(TORCH_BACKEND) else ()))
+        unknown = [one for one in elf.needed if one not in present and one not in inside]
         if unknown:
             wrong.append(f"{name} needs {', '.join(unknown)}")
         for kind, bound in NEWEST_CXX.items():

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -306,6 +307,7 @@ const std::vector<Function>& Operations() {
          int count = 0;
          return tuttiCommGetHungRanks(a.comm, nullptr, 0, &count);
        }},
+      {"tuttiCommSetTimeout", kComm, [](A a) { return tuttiCommSetTimeout(a.comm, 60); }},
       {"ncclCommMemStats", kComm,
        [](A a) {
          uint64_t value = 0;
@@ -673,6 +675,9 @@ TEST(ArgumentsTest, QueriesAndGroups) {
       CALL(kArgument, tuttiCommGetLostRanks(comm, nullptr, 1, &count)),
       CALL(kArgument, tuttiCommGetLostRanks(comm, &count, -1, &count)),
       CALL(kArgument, tuttiCommGetHungRanks(comm, nullptr, 0, nullptr)),
+      CALL(kArgument, tuttiCommSetTimeout(comm, -1)),
+      CALL(kArgument, tuttiCommSetTimeout(comm, 2e7)),
+      CALL(kArgument, tuttiCommSetTimeout(comm, std::nan(""))),
       CALL(kArgument, ncclCommMemStats(comm, ncclStatGpuMemTotal, nullptr)),
       CALL(kArgument, ncclCommMemStats(comm, std::bit_cast<ncclCommMemStat_t>(99), &value)),
       CALL(kArgument, ncclCommQueryProperties(comm, nullptr)),

@@ -104,6 +104,11 @@ Status ReadConfig(const ncclConfig_t* config, ncclComm& handle) {
   return Status::Ok();
 }
 
+Status CheckTimeout(const char* name, double seconds) {
+  if (seconds >= 0 && seconds <= kLongestTimeoutS) return Status::Ok();
+  return InvalidArgument("{} is {}, but must be from 0 to {}", name, seconds, kLongestTimeoutS);
+}
+
 Result<tuttiConfig_t> ReadTuttiConfig(const tuttiConfig_t* config) {
   tuttiConfig_t full = TUTTI_CONFIG_INITIALIZER;
   if (config == nullptr) return full;
@@ -116,9 +121,7 @@ Result<tuttiConfig_t> ReadTuttiConfig(const tuttiConfig_t* config) {
   const int deterministic = full.deterministic;
   if (deterministic != NCCL_CONFIG_UNDEF_INT && deterministic != 0 && deterministic != 1)
     return InvalidArgument("config.deterministic is {}, but must be from 0 to 1", deterministic);
-  if (!(full.timeoutSeconds >= 0 && full.timeoutSeconds <= kLongestTimeoutS))
-    return InvalidArgument("config.timeoutSeconds is {}, but must be from 0 to {}",
-                           full.timeoutSeconds, kLongestTimeoutS);
+  TUTTI_TRY(CheckTimeout("config.timeoutSeconds", full.timeoutSeconds));
   if (!(full.initTimeoutSeconds >= 0 && full.initTimeoutSeconds <= kLongestInitTimeoutS))
     return InvalidArgument("config.initTimeoutSeconds is {}, but must be from 0 to {}",
                            full.initTimeoutSeconds, kLongestInitTimeoutS);

@@ -22,6 +22,8 @@ Status ReadConfig(const ncclConfig_t* config, ncclComm& handle);
 // Returns the part of the library's own config struct that the caller's header knows, checked. All
 // other fields, or all fields where `config` is null, have the defaults.
 Result<tuttiConfig_t> ReadTuttiConfig(const tuttiConfig_t* config);
+// Refuses a time-out of operations that is negative or too long. `name` names the argument.
+Status CheckTimeout(const char* name, double seconds);
 
 // Makes a handle with settings of its own: read now, or copied from `parent`, which may be null.
 Result<OwnedHandle> MakeHandle(const ncclConfig_t* config, const ncclComm* parent);

@@ -8,6 +8,7 @@
 
 #include "api/collectives.h"
 #include "api/context.h"
+#include "api/making.h"
 #include "nccl.h"
 #include "tutti/tutti.h"
 
@@ -67,6 +68,17 @@ Status GetRanks(ncclComm_t comm, std::vector<int> (Watch::*which)() const, int* 
   const std::vector<int> listed = (comm->comm->watch().*which)();
   *count = static_cast<int>(listed.size());
   std::copy_n(listed.begin(), std::min(*count, capacity), ranks);
+  return Status::Ok();
+}
+
+Status SetTimeout(ncclComm_t comm, double seconds) {
+  const HandleUse use(comm);
+  TUTTI_TRY(CheckReady(use));
+  TUTTI_TRY(CheckTimeout("seconds", seconds));
+  CollectiveTask task = {.collective = Collective::kAllReduce};
+  task.wishes.timeout_ns = 1;  // A time-out of a call has the same demands on the ranks.
+  TUTTI_TRY(comm->comm->operations().CheckWishes(task));
+  comm->comm->watch().SetTimeout(static_cast<int64_t>(seconds * 1e9));
   return Status::Ok();
 }
 
@@ -159,6 +171,10 @@ ncclResult_t tuttiCommGetLostRanks(ncclComm_t comm, int* ranks, int capacity, in
 ncclResult_t tuttiCommGetHungRanks(ncclComm_t comm, int* ranks, int capacity, int* count) {
   return Return(__func__,
                 [&] { return api::GetRanks(comm, &Watch::HungRanks, ranks, capacity, count); });
+}
+
+ncclResult_t tuttiCommSetTimeout(ncclComm_t comm, double seconds) {
+  return Return(__func__, [&] { return api::SetTimeout(comm, seconds); });
 }
 
 ncclResult_t tuttiPlanDescribe(ncclComm_t comm, const char* collective, size_t count,

@@ -26,6 +26,7 @@ Watch::Watch(Bootstrap& bootstrap, Options options, observe::OwnedRecord record)
                  : fmt::format("communicator {} ({:016x})", options_.name, bootstrap.id())),
       record_(std::move(record)),
       log_(bootstrap.num_ranks(), record_->operations),
+      timeout_ns_(options_.timeout_ns),
       present_timeout_ns_(options_.timeout_ns),
       broken_data_(bootstrap.rank(), bootstrap.num_ranks()) {}
 

@@ -99,6 +99,9 @@ class Watch final : public WaitWatcher, public WaitListener {
   void SetStopHook(std::function<void()> hook);
   Status StopReason() override;
 
+  // Sets the time-out of operations that begin from now on. Any thread.
+  void SetTimeout(int64_t timeout_ns) { timeout_ns_ = timeout_ns; }
+
   // ---- Operations and their comparison (watch_compare.cc)
 
   // An operation of this rank, from its begin until its thread leaves the operation: a collective
@@ -112,15 +115,16 @@ class Watch final : public WaitWatcher, public WaitListener {
         : watch_(watch) {
       watch_.log_.BeginCollective(collective, parts);
       watch_.OnBegin();
-      if (timeout_ns > 0) watch_.present_timeout_ns_ = timeout_ns;
+      watch_.present_timeout_ns_ = timeout_ns > 0 ? timeout_ns : watch_.timeout_ns_.load();
     }
     // Begins the sends and receives of a group, which must outlive this object.
     Operation(Watch& watch, std::span<MessageCall> messages) : watch_(watch) {
       watch_.log_.BeginMessages(messages);
       watch_.OnBegin();
+      watch_.present_timeout_ns_ = watch_.timeout_ns_;
     }
     ~Operation() {
-      watch_.present_timeout_ns_ = watch_.options_.timeout_ns;
+      watch_.present_timeout_ns_ = watch_.timeout_ns_;
       watch_.log_.End();
     }
     Operation(const Operation&) = delete;
@@ -389,6 +393,7 @@ class Watch final : public WaitWatcher, public WaitListener {
   std::atomic<bool> stop_ = false;
   std::atomic<bool> has_early_ = false;  // early_ is not empty
   bool has_refused_ = false;             // Used only by the thread that runs operations.
+  std::atomic<int64_t> timeout_ns_;      // of operations without a time-out of their own
   // The timeout of the present operation. Used only by the thread that runs operations.
   int64_t present_timeout_ns_ = 0;
   // The last AlltoAllV that CompareRecent has shown to all. Used by its thread only.

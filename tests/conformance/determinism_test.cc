@@ -310,6 +310,18 @@ TEST(CallOptionTest, BoundsTheWaitOfOneCall) {
   EXPECT_THAT(ncclGetLastError(world.comm(0)), ::testing::HasSubstr("has waited"));
 }
 
+TEST(CallOptionTest, ACommunicatorsTimeOutIsSetLater) {
+  TUTTI_NEEDS_RANKS(2);
+  TUTTI_FOR_HOSTS("about waits of hosts");
+  const ThreadWorld world(2, {});  // A wait is otherwise bounded by half an hour.
+  ASSERT_TRUE(world.ok());
+  int value = 1;
+  ASSERT_NCCL(tuttiCommSetTimeout(world.comm(0), 0.3));
+  EXPECT_EQ(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, world.comm(0), nullptr),
+            ncclTimeout);
+  EXPECT_THAT(ncclGetLastError(world.comm(0)), ::testing::HasSubstr("has waited 0.3 s"));
+}
+
 TEST(TuttiConfigTest, IsChecked) {
   ncclUniqueId id;
   ASSERT_NCCL(ncclGetUniqueId(&id));

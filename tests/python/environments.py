@@ -8,6 +8,8 @@ import sys
 import sysconfig
 import tempfile
 
+import needs
+
 ROOT = os.path.normpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, os.pardir))
 
 # Whatever would lead a program to another library or package.
@@ -31,9 +33,21 @@ def run(command, check=True, **options):
     return ran
 
 
-def build_wheel(build, folder):
-    """Builds and audits the wheel of a build directory, and returns its path."""
-    run([os.path.join(ROOT, "tools", "build_wheel"), build, folder])
+def skip_without_a_wheel(build):
+    """Ends the process, with a word, where the build directory or this Python makes no wheel."""
+    if not os.path.exists(os.path.join(build, "wheel", "lib", "libtutti.so.0")):
+        print("skipped: this build has no library for a wheel")
+        sys.exit(needs.SKIPPED)
+    if subprocess.run([sys.executable, "-c", "import pip, venv"], stderr=subprocess.DEVNULL,
+                      check=False).returncode != 0:
+        print("skipped: this Python has no pip or no venv")
+        sys.exit(needs.SKIPPED)
+
+
+def build_wheel(build, folder, *torches):
+    """Builds and audits the wheel of a build directory, and returns its path. `torches` are those of
+    tools/build_wheel."""
+    run([os.path.join(ROOT, "tools", "build_wheel"), build, folder, *torches])
     (path,) = glob.glob(os.path.join(folder, "tutti_collectives-*.whl"))
     return path
 

@@ -46,7 +46,7 @@ class Lists(unittest.TestCase):
             text = file.read()
         constants = dict(re.findall(r'constexpr const char\* (k\w+) = "(\w+)";', text))
         words = re.search(r"kVariables\[\] = \{(.*?)\}", text, re.DOTALL)[1].replace(" ", "").split(",")
-        with open(os.path.join(FOLDER, "torch", "_native.py"), encoding="utf-8") as file:
+        with open(os.path.join(FOLDER, "_torch_compile.py"), encoding="utf-8") as file:
             values = [ast.literal_eval(node.value) for node in ast.parse(file.read()).body
                       if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_SECRETS"]
         self.assertEqual(values, [tuple(constants.get(word, word.strip('"')) for word in words)])

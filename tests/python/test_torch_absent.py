@@ -114,6 +114,23 @@ print("sum", tensor.item())
 dist.destroy_process_group()
 """
 
+# Rank 0 waits for rank 1, after both have changed the time-out of the group.
+SET_TIMEOUT = BEGIN + """
+rank, store = begin(), dist.distributed_c10d._get_default_store()
+group = dist.distributed_c10d._get_default_group()
+for call in (lambda: dist.all_reduce(torch.ones(1)),
+             lambda: dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.ones(1), 0)):
+    call()  # The connections are made before.
+# Before PyTorch 2.14 only the form in Python can be told.
+(dist.set_timeout if hasattr(dist, "set_timeout") else group.set_timeout)(timedelta(seconds=1))
+if rank == 0:
+    print("send", error_of(lambda: dist.send(torch.ones(5_000_000), 1)))
+    print("all_reduce", error_of(lambda: dist.all_reduce(torch.ones(1))))
+    store.set("done", "")
+store.wait(["done"])
+dist.destroy_process_group()
+"""
+
 THREADS = BEGIN + """
 import threading
 rank, store = begin(), dist.distributed_c10d._get_default_store()
@@ -192,6 +209,13 @@ class Absent(unittest.TestCase):
         self.assertRegex(said[1], rf"after {SECONDS}: .* has waited {SECONDS} for rank 0 .*; "
                          "TUTTI_TIMEOUT_S sets")
 
+    @unittest.skipUnless(hasattr(dist, "set_timeout") or IN_PYTHON, "PyTorch before 2.14")
+    def test_a_groups_time_out_is_changed(self):
+        said, ended = self.run_ranks(2, SET_TIMEOUT)
+        self.assertEqual(ended, [0, 0], said)
+        for call in ("send", "all_reduce"):
+            self.assertRegex(said[0], rf"{call} after {SECONDS}: .* has waited {SECONDS} for rank 1")
+
     def test_the_first_use_of_a_pair_ends_with_the_peer(self):
         said, ended = self.run_ranks(2, PEER_GOES, "leaves")
         self.assertEqual(ended, [0, 0], said)
@@ -243,7 +267,7 @@ class Absent(unittest.TestCase):
         self.assertEqual([text.count("sum 2.0") for text in said], [1, 1], said)
         self.assertEqual([key for key in self.store.list_keys() if "tutti" in key or "cpu" in key], [])
 
-    @unittest.skipIf(IN_PYTHON, "the form in Python cannot tell who waits")
+    @unittest.skipUnless(hasattr(dist.distributed_c10d.AllreduceOptions(), "asyncOp"), "PyTorch does not tell who waits")
     def test_a_second_thread_is_told(self):
         said, ended = self.run_ranks(2, THREADS)
         self.assertEqual(ended, [0, 0], said)

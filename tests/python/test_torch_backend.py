@@ -9,10 +9,11 @@ import tempfile
 import unittest
 import unittest.mock
 
+from tutti import _torch_cache, _torch_compile
 from tutti.torch import _native
 
 SCRIPT = """
-import sys, torch, torch.distributed as dist
+import inspect, sys, torch, torch.distributed as dist
 import tutti.torch.distributed as tutti
 
 dist.init_process_group("tutti")
@@ -36,7 +37,9 @@ if not in_python:
     assert mine.tolist() == [1.0 - rank] * 2, mine
     # What PyTorch calls on the ranks outside a new group where the job has a device of its own.
     group.bound_device_id = torch.device("cpu", 0)
-    dist.distributed_c10d._get_split_source(group).perform_nocolor_split(group.bound_device_id)
+    find = dist.distributed_c10d._get_split_source
+    source = find(group, *["tutti"] * (len(inspect.signature(find).parameters) - 1))  # 2.15: the backend's name
+    source.perform_nocolor_split(group.bound_device_id)
     group.bound_device_id = None
     works = dist.all_reduce(tensor, async_op=True)
     assert works.get_future().wait()[0] is not None
@@ -152,7 +155,7 @@ class Linking(unittest.TestCase):
             with open(os.path.join(folder, "text.cc"), "w", encoding="utf-8") as source:
                 source.write("#include <sstream>\n"
                              "std::string Text() { return (std::ostringstream() << 1ul).str(); }\n")
-            with unittest.mock.patch.object(_native, "_SOURCES", folder), \
+            with unittest.mock.patch.object(_torch_compile, "SOURCES", folder), \
                     unittest.mock.patch.dict(os.environ, {"CXX": "g++ -static-libstdc++"}):
                 _native._compile(_native._include(), made)
             needed = subprocess.run(["readelf", "-d", made], stdout=subprocess.PIPE, check=True).stdout
@@ -171,20 +174,20 @@ class Cache(unittest.TestCase):
 
     def cache(self, *names):
         with unittest.mock.patch.dict(os.environ, TUTTI_CACHE_DIR=os.path.join(self.top, *names)):
-            return _native._cache()
+            return _torch_cache.cache()
 
     def test_an_own_folder(self):
         self.assertEqual(self.cache("a", "b"), os.path.join(self.top, "a", "b"))
 
     def test_below_a_folder_that_others_write_to(self):
-        with self.assertRaisesRegex(_native.Unavailable, f"others may write to {self.shared}$"):
+        with self.assertRaisesRegex(_torch_compile.Unavailable, f"others may write to {self.shared}$"):
             self.cache("shared", "own")
 
     def test_behind_a_link_in_a_folder_that_others_write_to(self):
         os.mkdir(os.path.join(self.top, "own"), 0o700)
         os.symlink(os.path.join(self.shared, "own"), os.path.join(self.top, "link"))
         os.mkdir(os.path.join(self.shared, "own"), 0o700)
-        with self.assertRaisesRegex(_native.Unavailable, f"others may write to {self.shared}$"):
+        with self.assertRaisesRegex(_torch_compile.Unavailable, f"others may write to {self.shared}$"):
             self.cache("link")
 
     def test_a_sticky_folder_keeps_what_is_ones_own(self):
@@ -195,18 +198,18 @@ class Cache(unittest.TestCase):
         made = os.path.join(self.top, "made.so")
         with open(made, "w", encoding="utf-8"):
             pass
-        _native._check_own(made, 0, stat.S_ISREG)
+        _torch_cache.check_own(made, 0, stat.S_ISREG)
         os.symlink(made, os.path.join(self.top, "link.so"))
         with self.assertRaises(OSError):
-            _native._check_own(os.path.join(self.top, "link.so"), 0, stat.S_ISREG)
+            _torch_cache.check_own(os.path.join(self.top, "link.so"), 0, stat.S_ISREG)
         os.chmod(made, 0o666)
-        with self.assertRaisesRegex(_native.Unavailable, "others may write"):
-            _native._check_own(made, 0, stat.S_ISREG)
+        with self.assertRaisesRegex(_torch_compile.Unavailable, "others may write"):
+            _torch_cache.check_own(made, 0, stat.S_ISREG)
         os.chmod(made, 0o644)
         if os.geteuid() == 0:
             os.chown(made, 12345, -1)
-            with self.assertRaisesRegex(_native.Unavailable, "others may write"):
-                _native._check_own(made, 0, stat.S_ISREG)
+            with self.assertRaisesRegex(_torch_compile.Unavailable, "others may write"):
+                _torch_cache.check_own(made, 0, stat.S_ISREG)
 
 
 class Choice(unittest.TestCase):

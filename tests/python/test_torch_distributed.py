@@ -59,6 +59,14 @@ class Collectives(unittest.TestCase):
             dist.all_reduce(tensor, op=op)
             self.assertEqual(tensor.tolist(), expected)
 
+    @unittest.skipUnless(hasattr(dist, "_make_nccl_premul_sum"), "PyTorch before 1.13")
+    def test_sum_after_a_multiplication(self):
+        for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64):
+            for factor in (0.5, torch.tensor(0.5, dtype=torch.float32)):
+                tensor = of_rank(RANK, 5, dtype=dtype)
+                dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor))
+                torch.testing.assert_close(tensor, sum(parts(5, dtype=dtype)) / 2)
+
     @unittest.skipUnless(hasattr(torch, "set_default_device"), "PyTorch before 2.0")
     def test_a_barrier_whatever_the_default_device(self):
         torch.set_default_device("meta")
@@ -91,6 +99,26 @@ class Collectives(unittest.TestCase):
             dist.scatter(tensor, rows, src=root)
             self.assertTrue(torch.equal(tensor, of_rank(root, SIZE, 3)[RANK]))
 
+    @unittest.skipUnless(hasattr(dist, "gather_single"), "PyTorch before 2.14")
+    def test_gather_single(self):
+        for root in range(SIZE):
+            made = torch.empty(SIZE, 3) if RANK == root else None
+            dist.gather_single(of_rank(RANK, 3), made, dst=root)
+            if RANK == root:
+                self.assertTrue(torch.equal(made, torch.stack(parts(3))))
+        work = dist.gather_single(of_rank(RANK, 3), made, dst=SIZE - 1, async_op=True)
+        work.wait()
+        if RANK == SIZE - 1:
+            self.assertTrue(torch.equal(made, torch.stack(parts(3))))
+        if SIZE == 1:  # The other ranks would still send.
+            with self.assertRaisesRegex(ValueError, "gather of 3 elements .* does not give 4"):
+                dist.gather_single(of_rank(RANK, 3), torch.empty(4))
+
+    @unittest.skipUnless(hasattr(dist, "get_backend_impl"), "PyTorch before 2.14")
+    def test_the_implementation_is_shown(self):
+        implementation = dist.get_backend_impl(device=torch.device("cpu"))
+        self.assertEqual((implementation.name(), implementation.size()), ("tutti", SIZE))
+
     def test_all_gather(self):
         made = [torch.empty(r + 1, dtype=torch.int16) for r in range(SIZE)]
         dist.all_gather(made, of_rank(RANK, RANK + 1, dtype=torch.int16))
@@ -110,6 +138,35 @@ class Collectives(unittest.TestCase):
         getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)(
             tensor, of_rank(RANK, SIZE, 3))
         self.assertTrue(torch.equal(tensor, sum(parts(SIZE, 3))[RANK]))
+
+    def test_small_floats_are_moved_as_they_are(self):
+        """Types that nobody reduces, such as those of 4 bits in pairs, travel as bytes."""
+        names = [name for name in dir(torch) if name.startswith(("float8_", "float4_"))]
+        for dtype in (getattr(torch, name) for name in names):
+            def of(rank, count=6):
+                return (torch.arange(count, dtype=torch.uint8) * 37 + rank).view(dtype)
+
+            def expect(tensor, wanted):
+                self.assertTrue(torch.equal(tensor.view(torch.uint8), wanted.view(torch.uint8)), dtype)
+            tensor = of(RANK)
+            dist.broadcast(tensor, SIZE - 1)
+            expect(tensor, of(SIZE - 1))
+            made = [torch.empty(6, dtype=torch.uint8).view(dtype) for _ in range(SIZE)]
+            dist.all_gather(made, of(RANK))
+            for rank, tensor in enumerate(made):
+                expect(tensor, of(rank))
+            whole = torch.empty(6 * SIZE, dtype=torch.uint8).view(dtype)
+            getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(whole, of(RANK))
+            expect(whole, torch.cat([of(rank).view(torch.uint8) for rank in range(SIZE)]))
+            swapped = torch.empty(2 * SIZE, dtype=torch.uint8).view(dtype)
+            dist.all_to_all_single(swapped, of(RANK, 2 * SIZE))
+            expect(swapped, torch.cat([of(rank, 2 * SIZE).view(torch.uint8)[2 * RANK:2 * RANK + 2]
+                                       for rank in range(SIZE)]))
+            if SIZE > 1:
+                sent = dist.isend(of(RANK), (RANK + 1) % SIZE, tag=9)
+                dist.recv(made[0], (RANK - 1) % SIZE, tag=9)
+                sent.wait()
+                expect(made[0], of((RANK - 1) % SIZE))
 
     def test_all_to_all(self):
         source = torch.arange(2.0 * SIZE) + 100 * RANK

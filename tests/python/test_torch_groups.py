@@ -2,6 +2,7 @@
 from any rank, the monitored barrier, and what PyTorch builds on them (functional collectives,
 DTensor, FSDP2, distributed checkpoints)."""
 
+import json
 import os
 import shutil
 import tempfile
@@ -299,6 +300,41 @@ class OnlyInCpp(unittest.TestCase):
             work.wait()
         names = {event.name for event in profile.events()}
         self.assertLessEqual({"tutti:all_reduce", "tutti:broadcast"}, names)
+
+    def trace(self, function):
+        """Returns the entries of the profiler's trace of a function that have a name and a duration."""
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            function()
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.json")
+            profile.export_chrome_trace(path)
+            with open(path, encoding="utf-8") as file:
+                return [event for event in json.load(file)["traceEvents"] if event.get("dur") is not None]
+
+    def test_profiler_names_the_group(self):
+        group = dist.new_group(list(range(SIZE)), group_desc="mine")
+        events = self.trace(lambda: dist.all_reduce(torch.ones(4), group=group))
+        (entry,) = [event["args"] for event in events if event["name"] == "record_param_comms"]
+        self.assertEqual((entry["Process Group Name"], entry["Process Group Description"],
+                          entry["Collective name"], entry["In msg nelems"], entry["dtype"], entry["Group size"]),
+                         (group.group_name, "mine", "all_reduce", 4, "Float", SIZE))
+
+    @unittest.skipIf(SIZE == 1, "a message needs two ranks")
+    def test_profiler_has_an_entry_for_a_batch(self):
+        up, down, made = (RANK + 1) % SIZE, (RANK - 1) % SIZE, torch.empty(1000)
+
+        def swap():
+            for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(1000), up),
+                                                dist.P2POp(dist.irecv, made, down)]):
+                work.wait()
+        swap()
+        events = self.trace(swap)
+        spans = {name: [(event["ts"], event["ts"] + event["dur"]) for event in events if event["name"] == name]
+                 for name in ("tutti:coalesced", "tutti:send", "tutti:recv")}
+        self.assertEqual([len(found) for found in spans.values()], [1, 1, 1], spans)
+        (begin, end), *parts = (found[0] for found in spans.values())
+        for part_begin, part_end in parts:
+            self.assertTrue(begin <= part_begin and part_end <= end + 1, spans)  # in µs, rounded
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The wheel, as users have it: built, audited, installed into fresh environments, used, taken away.
 
 python3 wheel_test.py BUILD [TESTS...]   where BUILD is a build directory and BUILD/tests/library/foreign
-has a library of NCCL's name that is not Tutti's.
+has a library of NCCL's name that is not Tutti's. wheel_torch_test.py has the tests with PyTorch.
 """
 
 import filecmp
@@ -20,7 +20,6 @@ from environments import Environment, clean_environment, run
 BUILD = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else ""
 FOREIGN = os.path.join(BUILD, "tests", "library", "foreign", "libnccl.so.2")
 INSTALL = os.path.join(environments.ROOT, "tests", "install")  # programs that use the library
-SKIPPED = 77  # what CMakeLists.txt calls a test that did not run
 
 LOADED = "import _tutti_nccl; print(*_tutti_nccl.loaded())"
 # What a program does that knows the library by name only.
@@ -40,7 +39,7 @@ def setUpModule():
     global wheel, folder, environment
     folder = tempfile.mkdtemp(prefix="tutti-wheel-test-")
     unittest.addModuleCleanup(shutil.rmtree, folder, ignore_errors=True)
-    wheel = environments.build_wheel(BUILD, folder)
+    wheel = environments.build_wheel(BUILD, folder, "none")
     environment = Environment()
     unittest.addModuleCleanup(environment.remove)
     environment.install(wheel)
@@ -401,47 +400,6 @@ class Faults(unittest.TestCase):
         self.assertRegex(said.stderr, "^tutti: this package has no libnccl.so.2, .*; install the wheel.*\n$")
 
 
-class Torch(unittest.TestCase):
-    """With the PyTorch of the Python that runs the tests, where it has one."""
-
-    def setUp(self):
-        try:
-            import torch
-        except ImportError:
-            self.skipTest("there is no PyTorch")
-        if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 5):
-            self.skipTest("PyTorch before 2.5 asks no package for backends")
-        self.with_torch = Environment()
-        self.addCleanup(self.with_torch.remove)
-        self.with_torch.install(wheel)
-        self.with_torch.add_packages_of_this_python()
-
-    def test_the_backend_needs_no_import(self):
-        script = os.path.join(folder, "train.py")
-        with open(script, "w", encoding="utf-8") as file:
-            file.write("import torch, sys\n"
-                       "assert 'tutti.torch' not in sys.modules\n"
-                       "torch.distributed.init_process_group('tutti')\n"
-                       "one = torch.ones(3)\n"
-                       "torch.distributed.monitored_barrier()\n"
-                       "torch.distributed.all_reduce(one)\n"
-                       "print('sum', one.tolist())\n"
-                       "torch.distributed.destroy_process_group()\n")
-        said = run([self.with_torch.python, "-m", "torch.distributed.run", "--standalone",
-                    "--nproc_per_node", "2", script])
-        self.assertEqual(said.stdout.count("sum [2.0, 2.0, 2.0]"), 2)
-
-    def test_a_broken_package_does_not_break_torch(self):
-        os.remove(os.path.join(self.with_torch.site, "tutti", "lib", "libtutti.so.0"))
-        said = self.with_torch.run_code("import torch; print(torch.ones(1).item())", TUTTI_NCCL="1")
-        self.assertEqual(said.stdout, "1.0\n")
-
-
 if __name__ == "__main__":
-    if not os.path.exists(os.path.join(BUILD, "wheel", "lib", "libtutti.so.0")):
-        print("skipped: this build has no library for a wheel")
-        sys.exit(SKIPPED)
-    if subprocess.run([sys.executable, "-c", "import pip, venv"], stderr=subprocess.DEVNULL).returncode != 0:
-        print("skipped: this Python has no pip or no venv")
-        sys.exit(SKIPPED)
+    environments.skip_without_a_wheel(BUILD)
     unittest.main(verbosity=2)

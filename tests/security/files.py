@@ -3,13 +3,15 @@
 import os
 import pathlib
 import sys
-import unittest.mock
 
 import stage as stages
 from meeting import OWN_NUMBER, expect_sum, start
 from outcome import Outcome, attack
 
-NATIVE = pathlib.Path(__file__).resolve().parents[2] / "python" / "tutti" / "torch" / "_native.py"
+# A process of another user may not reach the modules of Python any more, so they are read here.
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+from tutti import _torch_cache, _torch_compile  # noqa: E402
+
 PRECIOUS = "what the victim must not lose"
 
 
@@ -54,32 +56,22 @@ def log_into_file(stage):
     return Outcome(got != "", f"the attacker's file has {len(got)} bytes of the log")
 
 
-def load_native():
-    """Returns the names of python/tutti/torch/_native.py. A mock stands for PyTorch, which the choice of the folder of
-    compiled code does not need. A process of another user may not reach the modules of Python any more."""
-    names = ("torch", "torch.distributed", "tutti", "tutti._library", "tutti.torch", "tutti.torch._ending")
-    native = {"__file__": str(NATIVE)}
-    with unittest.mock.patch.dict(sys.modules, {name: unittest.mock.MagicMock(__version__="2.13") for name in names}):
-        exec(compile(NATIVE.read_text(), str(NATIVE), "exec"), native)
-    return native
-
-
-def _choose_cache(talk, native):
+def _choose_cache(talk):
     """A victim's body: tells the folder that the package chooses for compiled code, or why there is none."""
     try:
-        talk.send((native["_cache"](), None))
-    except native["Unavailable"] as refusal:
+        talk.send((_torch_cache.cache(), None))
+    except _torch_compile.Unavailable as refusal:
         talk.send((None, str(refusal)))
     talk.recv()
 
 
 @attack("F18", "put a library into the place of a folder of compiled code that a process has checked")
 def replace_cache(stage):
-    native, cache = load_native(), attackers_folder(stage) / "cache"
-    own = stage.start(_choose_cache, native, environment={"TUTTI_CACHE_DIR": f"{stage.home_of(stages.VICTIM)}/cache"})
+    cache = attackers_folder(stage) / "cache"
+    own = stage.start(_choose_cache, environment={"TUTTI_CACHE_DIR": f"{stage.home_of(stages.VICTIM)}/cache"})
     heard = own.hear()
     assert heard and heard[0], f"a folder of the user's own is refused: {heard} {own.log()}"
-    folder, refusal = stage.start(_choose_cache, native, environment={"TUTTI_CACHE_DIR": str(cache)}).hear()
+    folder, refusal = stage.start(_choose_cache, environment={"TUTTI_CACHE_DIR": str(cache)}).hear()
     if folder is None:
         return Outcome(False, f"the process refuses the folder: \"{refusal}\"")
 

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend of torch.distributed in C++, whose sources are in _c10d: compiled when it is first
-needed, kept for the next time, loaded, and agreed on by the ranks of a group.
+"""The backend of torch.distributed in C++, whose sources are in _c10d: found compiled in the package,
+or compiled when it is first needed and kept for the next time; loaded, and agreed on by the ranks of
+a group.
 
 TUTTI_TORCH_BACKEND chooses: "cpp" demands it, "python" does without it. Where it is not set, the
 backend in C++ is taken if all ranks of the group have it. If not, they take that in Python, and one
 of the ranks that lack the other warns.
 
-What was compiled is kept in TUTTI_CACHE_DIR, else in tutti/ of XDG_CACHE_HOME or ~/.cache, under a
-name that says of which PyTorch, C++ ABI, library of C++, options and sources it is. The compiler is
-CXX, else the first of c++, g++ and clang++; it needs neither Python's headers nor ninja.
+The wheel has compiled backends in lib/tutti/torch of the package, by PyTorch's minor version, for
+releases of PyTorch. For every other PyTorch a compiler is needed: CXX, else the first of c++, g++ and
+clang++; it needs neither Python's headers nor ninja. What was compiled is kept in the folder of
+_torch_cache.py, by PyTorch's full version.
 """
 
 from __future__ import annotations
@@ -17,71 +19,41 @@ import atexit
 import ctypes
 import fcntl
 import functools
-import grp
-import hashlib
 import os
-import pathlib
-import pwd
-import shlex
-import shutil
+import re
 import stat
-import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from datetime import timedelta
-from typing import Any, Callable, Iterator, List, Optional
+from typing import Any, List, Optional
 
 import torch
 import torch.distributed as dist
 
-from tutti import _library
+from tutti import _library, _torch_compile
+from tutti._torch_cache import cache, check_own
+from tutti._torch_compile import Unavailable
 from tutti.torch import _ending, _meeting
 
-# From here on PyTorch's Backend has what the sources override. Tried: 2.13.
+# From here on PyTorch's Backend has what the sources override. docs/clients.md: the versions tried.
 _OLDEST = (2, 9)
 _VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
-_HERE = os.path.dirname(os.path.abspath(__file__))
-_SOURCES = os.path.join(_HERE, "_c10d")
-_OPTIONS = ["-std=c++20", "-O2", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"]
-# The variables with secrets, as in src/config/secret.cc (tests/python/test_imports.py).
-_SECRETS = ("TUTTI_COMM_KEY", "OMPI_MCA_orte_precondition_transports", "_HOROVOD_SECRET_KEY")
-_COMPILE_S = 600.0
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_SHIPPED = os.path.join(_PACKAGE, "lib", "tutti", "torch")
 _LONGEST_PAUSE_S = 0.02
 FORM_KEYS = [f"form/{name}" for name in ("warned", "reason", "failed", "told", "python", "ranks")]
-
-
-class Unavailable(Exception):
-    """There is no backend in C++; the text says why."""
 
 
 def _include() -> str:
     """Returns the folder of nccl.h and tutti/tutti.h: that of the wheel, the checkout or the
     system."""
-    package = os.path.dirname(_HERE)
-    places = [os.path.join(package, "include"),
-              os.path.join(package, os.pardir, os.pardir, "include"), "/usr/include"]
+    places = [os.path.join(_PACKAGE, "include"),
+              os.path.join(_PACKAGE, os.pardir, os.pardir, "include"), "/usr/include"]
     for place in places:
         if os.path.exists(os.path.join(place, "tutti", "tutti.h")):
             return os.path.normpath(place)
     raise Unavailable("there is no tutti/tutti.h")
-
-
-def _compiler() -> List[str]:
-    named = shlex.split(os.environ.get("CXX", ""))
-    for command in ([named] if named else [["c++"], ["g++"], ["clang++"]]):
-        if shutil.which(command[0]):
-            return command
-    raise Unavailable(f"there is no C++ compiler{' ' + named[0] if named else ''}")
-
-
-def _texts(include: str) -> Iterator[str]:
-    for folder, names in ((_SOURCES, sorted(os.listdir(_SOURCES))),
-                          (include, ["nccl.h", os.path.join("tutti", "tutti.h")])):
-        for name in names:
-            if name.endswith((".h", ".cc")):
-                yield os.path.join(folder, name)
 
 
 def _abi() -> int:
@@ -97,124 +69,103 @@ def _runtime() -> List[str]:
     return sorted(loaded)[:1]
 
 
-def _file_name(include: str) -> str:
-    """Returns what the compiled backend is called."""
-    digest = hashlib.sha256(" ".join(_OPTIONS + _runtime()).encode())
-    for path in _texts(include):
-        with open(path, "rb") as file:
-            digest.update(file.read() + b"\0")
-    return f"tutti_c10d-{torch.__version__}-abi{_abi()}-{digest.hexdigest()[:16]}.so"
+def _shipped_versions() -> List[str]:
+    """Returns the minor versions of PyTorch for which the package has a compiled backend, in order."""
+    names = os.listdir(_SHIPPED) if os.path.isdir(_SHIPPED) else []
+    versions = {_torch_compile.version_and_abi(name)[0] for name in names}
+    return sorted((version for version in versions if re.fullmatch(r"\d+\.\d+", version)),
+                  key=lambda version: [int(part) for part in version.split(".")])
 
 
-def _is_own_group(gid: int) -> bool:
-    """Returns whether a group has the name of this user, as groups of a single user have."""
-    try:
-        return grp.getgrgid(gid).gr_name == pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return False
+def _shipped(include: str) -> Optional[str]:
+    """Returns the path of the compiled backend that the package has for this PyTorch, or None.
+    Versions of PyTorch before a release, such as 2.14.0a0, may differ from the release."""
+    release = re.match(r"(\d+\.\d+)\.\d+(\+|$)", torch.__version__)
+    if release is None:
+        return None
+    path = os.path.join(_SHIPPED, _torch_compile.file_name(release[1], _abi(), include))
+    return path if os.path.exists(path) else None
 
 
-def _check_parent(folder: str) -> None:
-    """Refuses a folder in which another user may put something else in the place of a folder of
-    this user. In a sticky folder, such as /tmp, nobody may."""
-    status = os.lstat(folder)
-    others = status.st_mode & stat.S_IWOTH or (
-        status.st_mode & stat.S_IWGRP and not _is_own_group(status.st_gid))
-    if (not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid())
-            or (others and not status.st_mode & stat.S_ISVTX)):
-        raise Unavailable(f"others may write to {folder}")
-
-
-def _check_own(path: str, flags: int, is_kind: Callable[[int], bool]) -> None:
-    """Refuses a file or folder that another user owns or may write to. The path is opened, and no
-    link at its end is followed, so that what is checked is what lies there."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | flags)
-    try:
-        status = os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
-    if (not is_kind(status.st_mode) or status.st_uid != os.geteuid()
-            or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-        raise Unavailable(f"others may write to {path}")
-
-
-def _cache() -> str:
-    """Returns the folder for what was compiled, which it makes, without symbolic links. Nobody else
-    may write there, nor put another folder in its place: folders are checked from the root down, so
-    that nobody can change what has been checked."""
-    folder = os.environ.get("TUTTI_CACHE_DIR") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tutti")
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    folder = os.path.realpath(folder)
-    for parent in reversed(pathlib.PurePath(folder).parents):
-        _check_parent(str(parent))
-    _check_own(folder, os.O_DIRECTORY, stat.S_ISDIR)
-    return folder
+def _what_to_install() -> str:
+    versions = _shipped_versions()
+    return ("; install one (the package g++ of Debian and Ubuntu, gcc-c++ of Fedora and RHEL), or "
+            + (f"PyTorch {' or '.join(versions)}, for which this package has the backend compiled"
+               if versions else "a wheel of this package that has the backend compiled"))
 
 
 def _compile(include: str, target: str) -> None:
-    home = os.path.dirname(os.path.abspath(torch.__file__))
-    # One translation unit: PyTorch's headers take longer to read than all of this to compile.
-    unit = "".join(f'#include "{name}"\n' for name in sorted(os.listdir(_SOURCES))
-                   if name.endswith(".cc"))
-    headers = [os.path.join(home, "include"),
-               os.path.join(home, "include", "torch", "csrc", "api", "include")]
-    if not os.path.isdir(headers[1]):
-        raise Unavailable("this PyTorch has no C++ headers")
-    compiler = _compiler()  # Before there is a file that would stay behind.
-    descriptor, made = tempfile.mkstemp(suffix=".so", dir=os.path.dirname(target))
-    os.close(descriptor)
-    command = [*compiler, *_OPTIONS, f"-D_GLIBCXX_USE_CXX11_ABI={_abi()}",
-               *(part for folder in headers for part in ("-isystem", folder)),
-               "-I", _SOURCES, "-I", include, "-x", "c++", "-", "-o", made,
-               "-L", os.path.join(home, "lib"), "-ltorch_cpu", "-lc10", "-x", "none",
-               *_runtime()]
+    try:
+        _torch_compile.compiler()  # Before there is a file that would stay behind.
+    except Unavailable as reason:
+        raise Unavailable(f"{reason}{_what_to_install()}") from None
+    made = _torch_compile.temporary_beside(target)
     # A first run would otherwise wait without a visible reason.
     print(f"tutti: compiles its backend for PyTorch {torch.__version__}, once; this takes about "
           "half a minute", file=sys.stderr, flush=True)
     try:
-        # A compiler needs no secret of the job.
-        environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
-        done = subprocess.run(command, input=unit, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=_COMPILE_S, check=False,
-                              env=environment)
-        if done.returncode != 0:
-            first = next((line for line in done.stdout.splitlines() if "error" in line),
-                         done.stdout[:200])
-            raise Unavailable(f"{command[0]} could not compile it: {first.strip()}")
-        os.chmod(made, 0o755)
-        os.replace(made, target)
-    except subprocess.TimeoutExpired:
-        raise Unavailable(f"{command[0]} took longer than {_COMPILE_S:g} s") from None
+        _torch_compile.compile_backend(os.path.dirname(os.path.abspath(torch.__file__)), _abi(),
+                                       include, made, _runtime())
+        _torch_compile.keep(made, target)
     finally:
         if os.path.exists(made):
             os.remove(made)
 
 
-def _compiled() -> str:
-    """Returns the path of the compiled backend. Of several processes at once, one compiles, and the
-    others wait."""
-    include = _include()
-    folder = _cache()
-    target = os.path.join(folder, _file_name(include))
-    if not os.path.exists(target):
+def _says_why_not(reason: Exception) -> None:
+    print(f"tutti: {reason}; a compiler is needed instead", file=sys.stderr, flush=True)
+
+
+def _is_kept(path: str) -> bool:
+    """Returns whether the compiled backend was kept there. A damaged file, and a file for another
+    PyTorch, do not count."""
+    if not os.path.exists(path):
+        return False
+    check_own(path, 0, stat.S_ISREG)
+    try:
+        _torch_compile.check_seal(path)
+    except Unavailable as reason:
+        _says_why_not(reason)
+        return False
+    return True
+
+
+def _compiled_here(include: str) -> str:
+    """Returns the path of the backend that was compiled here, now or before. Of several processes at
+    once, one compiles, and the others wait."""
+    name = _torch_compile.file_name(torch.__version__, _abi(), include, _runtime())
+    target = os.path.join(cache(), name)
+    if not _is_kept(target):
         with open(target + ".lock", "w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not os.path.exists(target):
+            if not _is_kept(target):
                 _compile(include, target)
-    _check_own(target, 0, stat.S_ISREG)
     return target
+
+
+def _load_shipped(include: str) -> bool:
+    """Loads the compiled backend of the package where it fits, and returns whether it did."""
+    path = _shipped(include)
+    if path is None:
+        return False
+    try:
+        _torch_compile.check_seal(path)
+        torch.ops.load_library(path)
+    except (Unavailable, OSError, RuntimeError) as reason:
+        _says_why_not(reason)
+        return False
+    return True
 
 
 @functools.lru_cache(maxsize=None)
 def _load() -> Optional[str]:
-    """Compiles and loads the backend. Returns why there is none, or None."""
+    """Loads the backend, which is compiled if needed. Returns why there is none, or None."""
     try:
-        torch.ops.load_library(_compiled())
-    except Unavailable as reason:
+        include = _include()
+        if not _load_shipped(include):
+            torch.ops.load_library(_compiled_here(include))
+    except (Unavailable, OSError, RuntimeError) as reason:
         return str(reason)
-    except (OSError, RuntimeError) as error:
-        return str(error)
     return None
 
 
@@ -264,7 +215,7 @@ def agreed(store: Any, rank: int, size: int) -> bool:
         raise
     if not has:
         store.add("form/python", 1)
-    limit_s = _meeting.setting_seconds("TUTTI_INIT_TIMEOUT_S") + _COMPILE_S
+    limit_s = _meeting.setting_seconds("TUTTI_INIT_TIMEOUT_S") + _torch_compile.COMPILE_S
     begun, pause_s = time.monotonic(), 0.0005
     came = store.add("form/ranks", 1)
     while came < size:

@@ -22,19 +22,28 @@ _PAIRWISE = {"SUM": torch.add, "PRODUCT": torch.mul, "MAX": torch.maximum, "MIN"
 
 
 def _name(op: Any) -> str:
-    return next((name for name in _PAIRWISE if op == getattr(dist.ReduceOp, name)), str(op))
+    return next((name for name in (*_PAIRWISE, "PREMUL_SUM")
+                 if op == getattr(dist.ReduceOp, name, None)), str(op))
+
+
+def _multiply(values: torch.Tensor, op: Any) -> None:
+    """Multiplies by the factor of PREMUL_SUM, which PyTorch shows in the state for pickle only."""
+    factor = op.__getstate__()[1]
+    # PyTorch does not multiply floating-point numbers of 8 bits.
+    wide = values.to(torch.float32) if values.element_size() == 1 else values
+    values.copy_(wide * (factor.to(wide.dtype) if isinstance(factor, torch.Tensor) else factor))
 
 
 def check(tensor: torch.Tensor, op: Any) -> None:
     """Raises ValueError where tensors of this type are not reduced with this operator."""
     name, dtype = _name(op), tensor.dtype
     if dtype.is_complex:
-        reduces = name in ("SUM", "AVG")
+        reduces = name in ("SUM", "AVG", "PREMUL_SUM")
     elif dtype == torch.bool:
         reduces = name in _PAIRWISE and name != "AVG"
     else:
         reduces = dtype in ELEMENT_TYPES and name in (
-            _OPERATORS if dtype.is_floating_point else _PAIRWISE)
+            (*_OPERATORS, "PREMUL_SUM") if dtype.is_floating_point else _PAIRWISE)
     if not reduces:
         raise ValueError(f"the tutti backend does not reduce {dtype} with {name}")
 
@@ -45,6 +54,9 @@ def all_reduce(worker: Worker, tensor: torch.Tensor, op: Any, size: int) -> None
     # A complex number is reduced as its two parts.
     values = torch.view_as_real(tensor.detach()) if tensor.is_complex() else tensor
     number = ELEMENT_TYPES[values.dtype]
+    if name == "PREMUL_SUM":
+        _multiply(values, op)
+        name = "SUM"
     if name in _OPERATORS and number in _NCCL_TYPES:
         worker.call("ncclAllReduce", values.data_ptr(), values.data_ptr(), values.numel(),
                     _NCCL_TYPES[number], _OPERATORS.index(name))

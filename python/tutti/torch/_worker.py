@@ -101,6 +101,7 @@ class Worker:
         self._lock = threading.Lock()  # Guards the members below.
         self._comm: Optional[ctypes.c_void_p] = None
         self._closing = self._given_up = False
+        self._timeout_s: Optional[float] = None  # None: as the communicator is made
         self._waits_for_any = False  # whether the thread waits for a message for any_source alone
         # A daemon thread, because a message that is never received must not keep the process alive.
         self._thread = threading.Thread(target=self._serve, name="tutti-torch", daemon=True)
@@ -111,6 +112,16 @@ class Worker:
         self._requests.put(request)
         return (FutureWork(request.future) if _KEEPS_WORKS
                 else _create_work_from_future(request.future))
+
+    def set_timeout(self, seconds: float) -> None:
+        """Sets how long operations that begin from now on may wait without progress."""
+        with self._lock:
+            self._timeout_s = seconds
+            self._apply_timeout()
+
+    def _apply_timeout(self) -> None:
+        if self._comm is not None and self._timeout_s is not None:
+            self._library.tuttiCommSetTimeout(self._comm, self._timeout_s)
 
     def begin_to_close(self) -> None:
         """Takes no further requests, and gives up a wait for a message from any rank."""
@@ -165,6 +176,7 @@ class Worker:
             comm = self._connect(check, not any_source)
             with self._lock:
                 self._comm = comm
+                self._apply_timeout()
         with self._lock:
             check()
             self._waits_for_any = any_source

@@ -16,7 +16,8 @@ asked for, on a thread of the library, while Python goes on. Sends and receives 
 one direction and with one tag keep their order, too, and wait for nothing else.
 
 Errors: ValueError for what is wrong in itself; a lost rank or what else the library reports is a
-RuntimeError from wait(). Threads: as torch.distributed, one at a time for each group.
+RuntimeError from wait(). Threads: as torch.distributed, one at a time for each group; a second thread
+gets a RuntimeError.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from tutti import _torch_register
 from tutti.torch import _ending, _meeting, _native, _reductions
 from tutti.torch._messages import AnySourceWork, MessageQueue, receive_from_any
 from tutti.torch._monitored_barrier import monitored_barrier
+from tutti.torch._one_thread import OneThread, collective
 from tutti.torch._worker import RETURN_S, UINT8, Request, Worker, bytes_of
 
 Tensors = Sequence[torch.Tensor]
@@ -66,6 +68,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         self._store, self._rank, self._size = store, rank, size
         self._timeout: timedelta = timeout or timedelta(minutes=30)
         self._group_name = self._group_desc = ""
+        self.one_thread = OneThread()
         # Made before the finalizer of the connections, because at exit the last is called first.
         self._leave = (None if dist.is_initialized() else  # This is not the job's default group.
                        _ending.at_end(self, store, rank, size))
@@ -77,28 +80,44 @@ class ProcessGroupTutti(dist.ProcessGroup):
                                      self._everybody, rank, size)
         self._barriers = 0
 
+    def _own_timeout_s(self) -> float:
+        """Returns the group's time-out, and 0 for the time-out that all groups have by default, which
+        leaves the limit to the library."""
+        given_s = min(self._timeout.total_seconds(), _LONGEST_TIMEOUT_S)
+        default_s = dist.distributed_c10d.default_pg_timeout.total_seconds()
+        return 0.0 if given_s == default_s else given_s
+
+    def _wait_limit(self) -> Tuple[float, str]:
+        """Returns how long operations wait without progress, and the name of the limit."""
+        own_s = self._own_timeout_s()
+        return ((own_s, "the timeout of the group") if own_s else
+                (_meeting.setting_seconds("TUTTI_TIMEOUT_S"), "TUTTI_TIMEOUT_S"))
+
     def _meeting(self, key: str, rank: int, size: int, peer: int,
                  group: Optional[_meeting.Meeting]) -> _meeting.Meeting:
         """Describes a meeting to make a communicator: with one rank of the group, or with all ranks,
         where `peer` is -1."""
-        given_s = min(self._timeout.total_seconds(), _LONGEST_TIMEOUT_S)
-        # The time-out that all groups have by default leaves the limit to the library.
-        own = given_s != dist.distributed_c10d.default_pg_timeout.total_seconds()
-        if peer < 0:
-            limit = _meeting.setting_seconds("TUTTI_INIT_TIMEOUT_S"), "TUTTI_INIT_TIMEOUT_S"
-        elif own:
-            limit = given_s, "the timeout of the group"
-        else:
-            limit = _meeting.setting_seconds("TUTTI_TIMEOUT_S"), "TUTTI_TIMEOUT_S"
+        limit = (self._wait_limit() if peer >= 0 else
+                 (_meeting.setting_seconds("TUTTI_INIT_TIMEOUT_S"), "TUTTI_INIT_TIMEOUT_S"))
         return _meeting.Meeting(
-            self._store, key, rank, size, timeout_s=given_s if own else 0, limit=limit,
+            self._store, key, rank, size, timeout_s=self._own_timeout_s(), limit=limit,
             shown_rank=self._rank, peer=peer,
             whom="the other ranks" if peer < 0 else f"rank {peer}",
             what="the group" if peer < 0 else "the connection of their first message", group=group,
             forget=_native.FORM_KEYS if peer < 0 else ())
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the time-out of operations that begin from now on."""
+        self._timeout = timeout
+        for worker in (self._collectives, *self._messages.values()):
+            worker.set_timeout(self._wait_limit()[0])
+
     def getBackendName(self) -> str:
         return "tutti"
+
+    def get_backend(self, device: Any = None) -> Any:
+        """Returns the implementation for tensors in host memory, which is the group itself."""
+        return self
 
     # PyTorch keeps the names in a group's C++ backends, which this group does not have.
 
@@ -122,6 +141,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     # Reductions
 
+    @collective("all_reduce")
     def allreduce(self, tensors: Tensors, opts: Any = AllreduceOptions()) -> Any:
         op, size = opts.reduceOp, self._size
         for tensor in tensors:
@@ -132,9 +152,11 @@ class ProcessGroupTutti(dist.ProcessGroup):
                 _reductions.all_reduce(worker, tensor, op, size)
         return self._run(list(tensors), do)
 
+    @collective("all_reduce_coalesced")
     def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> Any:
         return self.allreduce(tensors, opts)
 
+    @collective("reduce")
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
         op, size = opts.reduceOp, self._size
         tensor, is_root = _check(tensors[0]), self._rank == opts.rootRank
@@ -163,12 +185,14 @@ class ProcessGroupTutti(dist.ProcessGroup):
             output.copy_(mine.view(output.shape))
         return do
 
+    @collective("reduce_scatter_tensor")
     def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor,
                              opts: Any = ReduceScatterOptions()) -> Any:
         return self.reduce_scatter_single_coalesced([output], [source], opts)
 
     reduce_scatter_single = _reduce_scatter_base
 
+    @collective("reduce_scatter_tensor")
     def reduce_scatter_single_coalesced(self, outputs: Tensors, sources: Tensors,
                                         opts: Any = ReduceScatterOptions()) -> Any:
         for output, source in zip(outputs, sources):
@@ -182,22 +206,26 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
+    @collective("reduce_scatter")
     def reduce_scatter(self, outputs: Tensors, sources: Sequence[Tensors], opts: Any) -> Any:
         return self._run(list(outputs), self._reduce_parts(outputs[0], sources[0], opts.reduceOp))
 
     # Moving data
 
+    @collective("broadcast")
     def broadcast(self, tensors: Tensors, opts: Any = BroadcastOptions()) -> Any:
         calls = [("ncclBroadcast", _check(tensor).data_ptr(), tensor.data_ptr(), bytes_of(tensor),
                   UINT8, opts.rootRank) for tensor in tensors]
         return self._run(list(tensors), lambda worker: worker.call_all(calls))
 
+    @collective("all_gather_into_tensor")
     def _allgather_base(self, output: torch.Tensor, source: torch.Tensor,
                         opts: Any = AllgatherOptions()) -> Any:
         return self.all_gather_single_coalesced([output], [source], opts)
 
     all_gather_single = _allgather_base
 
+    @collective("all_gather_into_tensor")
     def all_gather_single_coalesced(self, outputs: Tensors, sources: Tensors,
                                     opts: Any = AllgatherOptions()) -> Any:
         for output, source in zip(outputs, sources):
@@ -213,6 +241,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @collective("all_gather")
     def allgather(self, outputs: Sequence[Tensors], sources: Tensors,
                   opts: Any = AllgatherOptions()) -> Any:
         # Sizes may differ from rank to rank, and every rank therefore sends to every other rank.
@@ -220,6 +249,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
         return self._exchange([(source, to) for to in range(self._size)],
                               [(target[i], i) for i in range(self._size)], [list(target)])
 
+    @collective("all_gather_coalesced")
     def allgather_coalesced(self, outputs: Sequence[Tensors], sources: Tensors,
                             opts: Any = AllgatherOptions()) -> Any:
         return self._exchange(
@@ -227,22 +257,40 @@ class ProcessGroupTutti(dist.ProcessGroup):
             [(outputs[i][k], i) for k in range(len(sources)) for i in range(self._size)],
             [list(tensors) for tensors in outputs])
 
+    @collective("gather")
     def gather(self, outputs: Sequence[Tensors], sources: Tensors, opts: Any) -> Any:
         receives = []
         if self._rank == opts.rootRank:
             receives = [(tensor, i) for i, tensor in enumerate(outputs[0])]
         return self._exchange([(sources[0], opts.rootRank)], receives, list(outputs))
 
+    @collective("gather_single")
+    def gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: Any) -> Any:
+        receives: Tensors = []
+        if self._rank == opts.rootRank:
+            if output.dtype != source.dtype or output.numel() != source.numel() * self._size:
+                raise ValueError(f"gather of {source.numel()} elements of {source.dtype} from "
+                                 f"{self._size} ranks does not give {output.numel()} of "
+                                 f"{output.dtype}")
+            receives = _check(output).view(-1).tensor_split(self._size)
+        return self._exchange([(source, opts.rootRank)],
+                              [(part, i) for i, part in enumerate(receives)], [output])
+
+    gather_into_tensor = gather_single
+
+    @collective("scatter")
     def scatter(self, outputs: Tensors, sources: Sequence[Tensors], opts: Any) -> Any:
         sends = []
         if self._rank == opts.rootRank:
             sends = [(tensor, i) for i, tensor in enumerate(sources[0])]
         return self._exchange(sends, [(outputs[0], opts.rootRank)], list(outputs))
 
+    @collective("all_to_all")
     def alltoall(self, outputs: Tensors, sources: Tensors, opts: Any) -> Any:
         return self._exchange([(tensor, i) for i, tensor in enumerate(sources)],
                               [(tensor, i) for i, tensor in enumerate(outputs)], list(outputs))
 
+    @collective("all_to_all_single")
     def alltoall_base(self, output: torch.Tensor, source: torch.Tensor, output_splits: List[int],
                       input_splits: List[int], opts: Any) -> Any:
         sends, receives = [
@@ -280,6 +328,7 @@ class ProcessGroupTutti(dist.ProcessGroup):
                              for tensor, peer in parts if peer != me and tensor.numel()])
         return self._run(value, do)
 
+    @collective("barrier")
     def barrier(self, opts: Any = BarrierOptions()) -> Any:
         return self.allreduce([torch.zeros(1, device="cpu")])
 

@@ -68,6 +68,14 @@ Limit TuttiBackend::FirstUseLimit() const {
   return {library_->SecondsOf(kSetting), kSetting};
 }
 
+void TuttiBackend::setTimeout(std::chrono::milliseconds timeout) {
+  options_.timeout = timeout;
+  const std::chrono::milliseconds limit = FirstUseLimit().time;
+  ordered_->SetTimeout(limit);
+  const MutexLock lock(messages_mutex_);
+  for (const auto& [key, queue] : messages_) queue->SetTimeout(limit);
+}
+
 bool TuttiBackend::InChild() const { return getpid() != process_; }
 
 c10::intrusive_ptr<c10d::Backend::Options> TuttiBackend::getBackendOptions() {
@@ -158,18 +166,25 @@ c10::intrusive_ptr<DeviceWork> TuttiBackend::NewDeviceWork(
                         communicator->device(), ", but a tensor is on ", tensor.device());
   auto work = c10::make_intrusive<DeviceWork>(asked.type, asked.title, asked.inputs, asked.outputs,
                                               ++sequence_, std::move(communicator));
-  if (coalesced_) coalesced_->push_back(work);
+  Note(work);
   return work;
 }
 
 c10::intrusive_ptr<TuttiWork> TuttiBackend::NewWork(const Asked& asked) {
   auto work = c10::make_intrusive<TuttiWork>(asked.type, asked.title, asked.inputs, asked.outputs,
                                              ++sequence_);
-  if (coalesced_) coalesced_->push_back(work);
+  Note(work);
   return work;
 }
 
+void TuttiBackend::Note(const c10::intrusive_ptr<TuttiWork>& work) {
+  if (!coalesced_) return;
+  coalesced_->push_back(work);
+  work->JoinBatch(batch_);
+}
+
 WorkPtr TuttiBackend::Run(const Place& place, Operation operation, const Asked& asked) {
+  const GroupEntry entry(*this, {asked.title, asked.inputs, asked.outputs, sequence_ + 1});
   if (place.device != nullptr) {
     const auto work = NewDeviceWork(asked, place.device->communicator);
     place.device->communicator->Run(operation);
@@ -188,6 +203,7 @@ WorkPtr TuttiBackend::Run(const Place& place, Operation operation, const Asked& 
 void TuttiBackend::startCoalescing() {
   TORCH_CHECK(!coalesced_, "startCoalescing was called twice");
   coalesced_.emplace();
+  if (at::hasCallbacks()) batch_ = std::make_shared<BatchEntry>();
 }
 
 WorkPtr TuttiBackend::endCoalescing() {
@@ -195,6 +211,7 @@ WorkPtr TuttiBackend::endCoalescing() {
   auto parts = std::move(*coalesced_);
   coalesced_.reset();
   RunCoalescedMessages();
+  if (const auto batch = std::exchange(batch_, nullptr)) batch->Done();
   return c10::make_intrusive<JoinedWork>(std::move(parts));
 }
 

@@ -18,6 +18,7 @@
 //   messages.h      send and recv, each pair of ranks and each tag for itself
 //   rendezvous.h    how ranks meet through the store
 //   work.h          the objects for which PyTorch waits
+//   profiler.h      entries in PyTorch's profiler
 //   library.h       libtutti's functions
 //   mutex.h         a mutex and its guarded members
 
@@ -35,6 +36,7 @@
 #include "messages.h"
 #include "mutex.h"
 #include "ordered.h"
+#include "profiler.h"
 #include "reductions.h"
 #include "rendezvous.h"
 
@@ -72,7 +74,8 @@ class TuttiBackend : public c10d::Backend {
   c10::intrusive_ptr<Options> getBackendOptions() override;
   bool supportsCoalescing() const override { return true; }
   bool supportsSplitting() const override { return true; }
-  void setTimeout(std::chrono::milliseconds timeout) override { options_.timeout = timeout; }
+  // Sets the time-out of operations in host memory that begin from now on.
+  void setTimeout(std::chrono::milliseconds timeout) override;
   void eagerConnectSingleDevice(at::Device device) override { DeviceFor(device); }
   void setSequenceNumberForGroup() override {}  // The number begins with 0 on all ranks.
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
@@ -111,6 +114,9 @@ class TuttiBackend : public c10d::Backend {
                                           const c10d::AllgatherOptions& opts) override;
   WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs,
                  const c10d::GatherOptions& opts) override;
+  // Overrides PyTorch's function of 2.14 and later. `output` counts on the root only.
+  virtual WorkPtr gather_single(at::Tensor& output, at::Tensor& input,
+                                const c10d::GatherOptions& opts);
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& opts) override;
   WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) override;
@@ -195,6 +201,8 @@ class TuttiBackend : public c10d::Backend {
   std::vector<std::shared_ptr<DeviceCommunicator>> TakeDevices();
   WorkPtr Run(const Place& place, Operation operation, const Asked& asked);
   c10::intrusive_ptr<TuttiWork> NewWork(const Asked& asked);
+  // Adds a work of the next number to the operations since startCoalescing, if there are any.
+  void Note(const c10::intrusive_ptr<TuttiWork>& work);
   c10::intrusive_ptr<DeviceWork> NewDeviceWork(const Asked& asked,
                                                std::shared_ptr<DeviceCommunicator> communicator);
   WorkPtr PutDeviceMessage(const Tensors& tensors, int source, int target, int tag);
@@ -207,6 +215,8 @@ class TuttiBackend : public c10d::Backend {
                            const c10d::ReduceScatterOptions& opts, c10d::OpType type);
   WorkPtr AllGatherAll(const Tensors& outputs, const Tensors& inputs,
                        const c10d::AllgatherOptions& opts, c10d::OpType type);
+  // `targets` has a tensor for each rank on the root, and is empty elsewhere.
+  WorkPtr GatherTo(const Tensors& targets, const c10d::GatherOptions& opts, const Asked& asked);
   void AddAllGather(Operation& operation, const at::Tensor& input, void* output) const;
   // Adds messages between many ranks at once; a rank's messages to itself are copied.
   void AddExchange(Operation& operation, const std::vector<Message>& sends,
@@ -235,6 +245,7 @@ class TuttiBackend : public c10d::Backend {
   int barriers_ = 0;
   // The works that were begun since startCoalescing.
   std::optional<std::vector<c10::intrusive_ptr<TuttiWork>>> coalesced_;
+  std::shared_ptr<BatchEntry> batch_;  // null: nothing is profiled
   CoalescedMessages coalesced_messages_;
 
   mutable Mutex devices_mutex_;

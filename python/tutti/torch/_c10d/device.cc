@@ -17,6 +17,16 @@ c10::Stream CurrentStream(c10::Device device) {
   return VirtualGuardImpl(device.type()).getStream(device);
 }
 
+// Returns CUDA's handle of a stream. Before version 2.11 only PyTorch's libraries for CUDA tell.
+template <typename Guard>
+cudaStream_t NativeStream(const Guard& guard, const c10::Stream& stream) {
+  if constexpr (requires { guard.getStreamNativeHandle(stream); }) {
+    return static_cast<cudaStream_t>(guard.getStreamNativeHandle(stream));
+  } else {
+    TORCH_CHECK(false, "the tutti backend takes tensors on GPUs with PyTorch 2.11 and later");
+  }
+}
+
 }  // namespace
 
 DeviceCommunicator::DeviceCommunicator(std::shared_ptr<const Library> library, ncclComm_t comm,
@@ -34,8 +44,7 @@ void DeviceCommunicator::CheckOpen() const {
 void DeviceCommunicator::Run(const Operation& operation) {
   const c10::DeviceGuard guard(device_);
   const c10::Stream current = CurrentStream(device_);
-  auto* const stream =
-      static_cast<cudaStream_t>(VirtualGuardImpl(device_.type()).getStreamNativeHandle(current));
+  const cudaStream_t stream = NativeStream(VirtualGuardImpl(device_.type()), current);
   const MutexLock lock(mutex_);
   CheckOpen();
   operation.RunHere(*library_, comm_, stream);
@@ -109,6 +118,7 @@ void DeviceWork::Queued() {
     for (const at::Tensor& tensor : tensors)
       if (tensor.numel() > 0) guard.recordDataPtrOnStream(tensor.storage().data_ptr(), stream_);
   finish();
+  LeaveBatch();
 }
 
 bool DeviceWork::isCompleted() {

@@ -37,6 +37,7 @@
   X(ncclRedOpDestroy)           \
   X(ncclParamGetParameter)      \
   X(tuttiCommGetLostRanks)      \
+  X(tuttiCommSetTimeout)        \
   X(tuttiReduceScatterV)        \
   X(tuttiBarrier)               \
   X(tuttiStreamCreate)          \

@@ -56,6 +56,18 @@ void MessageQueue::Put(std::shared_ptr<MessageRequest> request) {
   changed_.NotifyOne();
 }
 
+void MessageQueue::SetTimeout(std::chrono::milliseconds timeout) {
+  const MutexLock lock(mutex_);
+  timeout_ = timeout;
+  ApplyTimeout();
+}
+
+void MessageQueue::ApplyTimeout() {
+  if (comm_ == nullptr || !timeout_) return;
+  const double seconds = static_cast<double>(timeout_->count()) / 1e3;
+  library_->Check(library_->tuttiCommSetTimeout(comm_, seconds), comm_);
+}
+
 void MessageQueue::BeginToClose() {
   const MutexLock lock(mutex_);
   closing_ = true;
@@ -153,6 +165,7 @@ void MessageQueue::Open(const MessageRequest& request) {
   const MutexLock lock(mutex_);
   comm_ = comm;
   if (abandoned_) AbortConnection();
+  ApplyTimeout();
 }
 
 bool MessageQueue::IsGivenUp(const MessageRequest& request) const {

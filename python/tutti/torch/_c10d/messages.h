@@ -67,6 +67,9 @@ class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
 
   void Put(std::shared_ptr<MessageRequest> request);
 
+  // Sets how long messages that begin from now on may wait without progress.
+  void SetTimeout(std::chrono::milliseconds timeout);
+
   // Takes no further requests, and gives up waiting for requests of any rank alone.
   void BeginToClose();
   // Waits until all requests for the named rank are done, which fail where they are not done in
@@ -100,6 +103,7 @@ class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
   // Returns whether nobody waits for the request any more.
   bool IsGivenUp(const MessageRequest& request) const TUTTI_REQUIRES(mutex_);
   void AbortConnection() TUTTI_REQUIRES(mutex_);
+  void ApplyTimeout() TUTTI_REQUIRES(mutex_);
 
   const std::shared_ptr<const Library> library_;
   const Connect connect_;
@@ -119,6 +123,8 @@ class MessageQueue : public std::enable_shared_from_this<MessageQueue> {
   // The thread waits for a message for requests of any rank alone.
   bool waits_for_any_ TUTTI_GUARDED_BY(mutex_) = false;
   bool ended_ TUTTI_GUARDED_BY(mutex_) = false;  // The thread is about to return.
+  // The time-out of SetTimeout, for a connection that is not made yet.
+  std::optional<std::chrono::milliseconds> timeout_ TUTTI_GUARDED_BY(mutex_);
 };
 
 }  // namespace tutti_c10d

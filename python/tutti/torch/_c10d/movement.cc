@@ -147,19 +147,35 @@ WorkPtr TuttiBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors
       {OpType::ALLGATHER_COALESCED, "tutti:all_gather_coalesced", inputs, Flattened(outputs)});
 }
 
+WorkPtr TuttiBackend::GatherTo(const Tensors& targets, const c10d::GatherOptions& opts,
+                               const Asked& asked) {
+  std::vector<Message> receives;
+  for (size_t i = 0; i < targets.size(); ++i) receives.emplace_back(targets[i], i);
+  const Place place(*this, asked.inputs, Waits(opts));
+  Operation operation;
+  AddExchange(operation, {{Only(asked.inputs, "input"), static_cast<int>(opts.rootRank)}},
+              receives);
+  return Run(place, std::move(operation), asked);
+}
+
 WorkPtr TuttiBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                              const c10d::GatherOptions& opts) {
-  const int root = static_cast<int>(opts.rootRank);
-  std::vector<Message> receives;
-  if (rank_ == root) {
-    const Tensors& targets = ForEachRank(outputs, size_);
-    for (int rank = 0; rank < size_; ++rank) receives.emplace_back(targets[rank], rank);
+  return GatherTo(rank_ == opts.rootRank ? ForEachRank(outputs, size_) : Tensors(), opts,
+                  {OpType::GATHER, "tutti:gather", inputs, Flattened(outputs)});
+}
+
+WorkPtr TuttiBackend::gather_single(at::Tensor& output, at::Tensor& input,
+                                    const c10d::GatherOptions& opts) {
+  Tensors targets;
+  if (rank_ == opts.rootRank) {
+    const int64_t count = Checked(input, "input").numel();
+    TORCH_CHECK_VALUE(Checked(output, "output").numel() == count * size_, "gather of ", count,
+                      " elements from ", size_, " ranks does not give ", output.numel());
+    CheckSameType(output, input, "gather");
+    const at::Tensor flat = output.view({-1});
+    for (int rank = 0; rank < size_; ++rank) targets.push_back(flat.narrow(0, rank * count, count));
   }
-  const Place place(*this, inputs, Waits(opts));
-  Operation operation;
-  AddExchange(operation, {{Only(inputs, "input"), root}}, receives);
-  return Run(place, std::move(operation),
-             {OpType::GATHER, "tutti:gather", inputs, Flattened(outputs)});
+  return GatherTo(targets, opts, {OpType::GATHER, "tutti:gather_single", {input}, {output}});
 }
 
 WorkPtr TuttiBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -296,10 +312,11 @@ WorkPtr TuttiBackend::PutMessage(const Tensors& tensors, int source, int target,
   const int other = source == rank_ ? target : source;
   TORCH_CHECK_VALUE(other >= 0 && other < size_ && other != rank_, "rank ", rank_, " of ", size_,
                     " has no message to or from rank ", other);
-  if (tensor.is_cuda()) return PutDeviceMessage(tensors, source, target, tag);
   const bool sends = source == rank_;
-  const auto work = NewWork(
-      {sends ? OpType::SEND : OpType::RECV, sends ? "tutti:send" : "tutti:recv", tensors, tensors});
+  const char* const title = sends ? "tutti:send" : "tutti:recv";
+  const GroupEntry entry(*this, {title, tensors, tensors, sequence_ + 1});
+  if (tensor.is_cuda()) return PutDeviceMessage(tensors, source, target, tag);
+  const auto work = NewWork({sends ? OpType::SEND : OpType::RECV, title, tensors, tensors});
   QueueOf(source, target, tag)->Put(std::make_shared<MessageRequest>(tensor, work, 0));
   return work;
 }
@@ -316,7 +333,9 @@ WorkPtr TuttiBackend::recvAnysource(Tensors& tensors, int tag) {
   TORCH_CHECK_VALUE(size_ > 1, "there is no other rank to receive from");
   TORCH_CHECK_VALUE(Only(tensors).is_cpu(),
                     "a tensor on a GPU is received from a rank that is named");
-  const auto work = NewWork({OpType::RECVANYSOURCE, "tutti:recvAnySource", tensors, tensors});
+  constexpr const char* kTitle = "tutti:recvAnySource";
+  const GroupEntry entry(*this, {kTitle, tensors, tensors, sequence_ + 1});
+  const auto work = NewWork({OpType::RECVANYSOURCE, kTitle, tensors, tensors});
   const auto request = std::make_shared<MessageRequest>(tensors[0], work, size_ - 1);
   for (int source = 0; source < size_; ++source)
     if (source != rank_) QueueOf(source, rank_, tag)->Put(request);

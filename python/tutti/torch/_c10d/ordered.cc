@@ -223,6 +223,13 @@ void OrderedCommunicator::Abort() {
   if (BeginToEnd()) Close(false);
 }
 
+void OrderedCommunicator::SetTimeout(std::chrono::milliseconds timeout) {
+  const MutexLock lock(end_mutex_);
+  CheckOpen();
+  library_->Check(library_->tuttiCommSetTimeout(comm_, static_cast<double>(timeout.count()) / 1e3),
+                  comm_);
+}
+
 void OrderedCommunicator::CheckPresent(int rank) const {
   const MutexLock lock(end_mutex_);
   int count = 0;

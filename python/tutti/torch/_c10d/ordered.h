@@ -97,6 +97,9 @@ class OrderedCommunicator final : public OperatorMaker {
   // time.
   void Abort();
 
+  // Sets how long operations that begin from now on may wait without progress.
+  void SetTimeout(std::chrono::milliseconds timeout);
+
   // Throws where the rank is lost.
   void CheckPresent(int rank) const;
 

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "profiler.h"
+
 namespace tutti_c10d {
 namespace {
 
@@ -31,7 +33,17 @@ void TuttiWork::End(std::exception_ptr error) {
     finish(error);
     future = future_;
   }
+  LeaveBatch();
   if (future) EndFuture(*future, error);
+}
+
+void TuttiWork::JoinBatch(std::shared_ptr<BatchEntry> batch) {
+  if (batch) batch->Add();
+  batch_ = std::move(batch);
+}
+
+void TuttiWork::LeaveBatch() {
+  if (const std::shared_ptr<BatchEntry> batch = std::exchange(batch_, nullptr)) batch->Done();
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> TuttiWork::getFuture() {

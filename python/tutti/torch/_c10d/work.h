@@ -6,12 +6,15 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
 #include "mutex.h"
 
 namespace tutti_c10d {
+
+class BatchEntry;
 
 // How long a thread that has nothing left to do may take to return. A busy machine needs longer
 // than 20 ms.
@@ -29,6 +32,9 @@ class TuttiWork : public c10d::Work {
   // attached to the future.
   void End(std::exception_ptr error = nullptr);
 
+  // Says that the work belongs to a batch, before the work can end.
+  void JoinBatch(std::shared_ptr<BatchEntry> batch);
+
   // Stores the rank of the group whose message this work received, before the work ends.
   void SetSource(int rank) { source_.store(rank); }
 
@@ -37,12 +43,17 @@ class TuttiWork : public c10d::Work {
   uint64_t getSequencenumber() const override { return sequence_; }
   int sourceRank() const override;
 
+ protected:
+  // Says that the work is done for the profiler's entry of the batch.
+  void LeaveBatch();
+
  private:
   void EndFuture(c10::ivalue::Future& future, const std::exception_ptr& error) const;
 
   const std::vector<at::Tensor> outputs_;
   const uint64_t sequence_;
   std::atomic<int> source_{-1};
+  std::shared_ptr<BatchEntry> batch_;  // null: the work is in no batch, or nothing is profiled
   // Guards the future, which is made on demand and ends when the work ends.
   Mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_ TUTTI_GUARDED_BY(future_mutex_);
