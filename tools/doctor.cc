@@ -87,11 +87,7 @@ Pair Look(const DoctorOptions& options) {
 
 nlohmann::json ToJson(const CommunicatorView& view, const Verdict& verdict) {
   nlohmann::json json = tools::ToJson(view);
-  json["finding"] = observe::Name(verdict.finding);
-  json["culprits"] = verdict.culprits;
-  json["sentence"] = verdict.sentence;
-  if (verdict.since_ns != 0)
-    json["held_up_s"] = static_cast<double>(view.at_ns - verdict.since_ns) / 1e9;
+  AddTo(json, verdict, view.at_ns);
   for (const RankView& one : view.ranks) json["ranks"].push_back(tools::ToJson(one, view));
   return json;
 }

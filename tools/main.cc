@@ -72,11 +72,12 @@ int main(int argc, char** argv) {
   std::vector<std::string> command;
   const tutti::tools::Subcommand run = tutti::tools::AddRun(program, command);
   const tutti::tools::Subcommand subcommands[] = {
-      tutti::tools::AddPerf(program),   run,
-      tutti::tools::AddPs(program),     tutti::tools::AddStat(program),
-      tutti::tools::AddDoctor(program), tutti::tools::AddFlightRecorder(program),
-      tutti::tools::AddInfo(program),   tutti::tools::AddTopo(program),
-      tutti::tools::AddKey(program),    tutti::tools::AddPerfRank(program)};
+      tutti::tools::AddPerf(program),    run,
+      tutti::tools::AddPs(program),      tutti::tools::AddTop(program),
+      tutti::tools::AddStat(program),    tutti::tools::AddDoctor(program),
+      tutti::tools::AddMetrics(program), tutti::tools::AddFlightRecorder(program),
+      tutti::tools::AddInfo(program),    tutti::tools::AddTopo(program),
+      tutti::tools::AddKey(program),     tutti::tools::AddPerfRank(program)};
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (!arguments.empty() && std::ranges::find(kOfPython, arguments[0]) != std::end(kOfPython))
     return RunPython(arguments);

@@ -3,20 +3,19 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
 #include <thread>
 
 #include "observe/picture.h"
+#include "observe/rates.h"
 #include "observe/readings.h"
 #include "subcommands.h"
 
 namespace tutti::tools {
 namespace {
 
-using observe::CommunicatorSnapshot;
 using observe::CommunicatorView;
 using observe::JobView;
 using observe::RankView;
@@ -27,33 +26,6 @@ struct StatOptions {
   bool json = false;
 };
 
-struct Rates {
-  double collectives_per_s = 0;
-  double messages_per_s = 0;
-  // The mean length of the collectives that are still known, times their rate: elements of a call
-  // times their size.
-  double collective_bytes_per_s = 0;
-};
-
-Rates RatesOf(const RankView* before, const RankView& now, double seconds) {
-  Rates rates;
-  if (before == nullptr || !before->snapshot || !now.snapshot || seconds <= 0) return rates;
-  const CommunicatorSnapshot &a = *before->snapshot, &b = *now.snapshot;
-  if (a.place_use != b.place_use || b.done() < a.done()) return rates;
-  rates.collectives_per_s = static_cast<double>(b.done() - a.done()) / seconds;
-  rates.messages_per_s =
-      static_cast<double>(b.messages_done() - std::min(a.messages_done(), b.messages_done())) /
-      seconds;
-  double bytes = 0, count = 0;
-  for (const OpSignature& one : b.recent) {
-    if (one.sequence <= a.done() || one.sequence > b.done()) continue;
-    bytes += static_cast<double>(one.count) * static_cast<double>(SizeOf(one.type));
-    ++count;
-  }
-  if (count > 0) rates.collective_bytes_per_s = bytes / count * rates.collectives_per_s;
-  return rates;
-}
-
 void Print(const RankView& one, const CommunicatorView& view, const Rates& rates) {
   if (!one.snapshot) {
     fmt::print("rank {} (pid {}): {}\n", one.rank, one.process.pid, ActivityOf(one, view));
@@ -61,16 +33,17 @@ void Print(const RankView& one, const CommunicatorView& view, const Rates& rates
   }
   const std::vector<std::string> lines = observe::PictureOf(*one.snapshot, view.at_ns);
   fmt::print("{}; the process is {}\n", lines[0], Name(one.life));
-  fmt::print("  {:.1f} collectives/s of {:.3f} GB/s, {:.1f} messages/s\n", rates.collectives_per_s,
-             rates.collective_bytes_per_s / 1e9, rates.messages_per_s);
+  fmt::print(
+      "  {:.1f} collectives/s of {:.3f} GB/s, {:.1f} messages/s, waiting for {:.0f} % of the "
+      "time\n",
+      rates.collectives_per_s, rates.collective_bytes_per_s / 1e9, rates.messages_per_s,
+      100 * rates.waiting_share);
   for (size_t i = 1; i < lines.size(); ++i) fmt::print("{}\n", lines[i]);
 }
 
 nlohmann::json ToJson(const RankView& one, const CommunicatorView& view, const Rates& rates) {
   nlohmann::json json = tools::ToJson(one, view);
-  json["collectives_per_s"] = rates.collectives_per_s;
-  json["messages_per_s"] = rates.messages_per_s;
-  json["collective_bytes_per_s"] = rates.collective_bytes_per_s;
+  AddTo(json, rates);
   json["recent"] = nlohmann::json::array();
   if (one.snapshot)
     for (const OpSignature& signature : one.snapshot->recent)

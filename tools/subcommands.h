@@ -24,8 +24,10 @@ Subcommand AddInfo(CLI::App& program);
 Subcommand AddTopo(CLI::App& program);
 Subcommand AddKey(CLI::App& program);
 Subcommand AddPs(CLI::App& program);
+Subcommand AddTop(CLI::App& program);
 Subcommand AddStat(CLI::App& program);
 Subcommand AddDoctor(CLI::App& program);
+Subcommand AddMetrics(CLI::App& program);
 Subcommand AddFlightRecorder(CLI::App& program);
 
 // `command` is the program to start, with its arguments; see TakeCommand.

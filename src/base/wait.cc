@@ -51,6 +51,7 @@ bool Backoff::PauseSlowly() {
     return true;
   }
   if (waited_ns < policy_.spin_ns + policy_.yield_ns) {
+    yielded_ = true;
     sched_yield();
     return true;
   }

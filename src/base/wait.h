@@ -66,6 +66,10 @@ class Backoff {
     }
     return PauseSlowly();
   }
+  // Returns the time of the first look at the clock, near the begin of the wait; 0 before the look.
+  int64_t start_ns() const { return start_ns_; }
+  // Returns whether the time to spin is over, and the wait has yielded.
+  bool yielded() const { return yielded_; }
 
  private:
   static constexpr uint32_t kFreeRounds =
@@ -74,6 +78,7 @@ class Backoff {
 
   const WaitPolicy& policy_;
   uint32_t rounds_ = 0;
+  bool yielded_ = false;
   int64_t start_ns_ = 0;
 };
 

@@ -20,6 +20,7 @@ Communicator::~Communicator() {
     one_sided_->EndQueuedCalls(InitDeadline());
   device_communicators_.Clear();
   if (const MutexLock lock(registrations_mutex_); one_sided_) one_sided_->Finish();
+  slow_ranks_.reset();
   if (watch_) watch_->StopListening(process_.loop());
   one_sided_.reset();
   operations_.reset();  // the watch's stop hook reaches into these until here

@@ -32,6 +32,7 @@
 #include "operations/tuner/tuner_plugin.h"
 #include "sys/network_interface.h"
 #include "transport/shm/remote_copy.h"
+#include "watch/slow_rank_finder.h"
 #include "watch/watch.h"
 #include "window/one_sided.h"
 #include "window/symmetric_memory.h"
@@ -214,6 +215,7 @@ class Communicator {
   uint64_t children_ = 0;
   // How often a shrink left out each sorted set of ranks.
   std::map<std::vector<int>, uint64_t> shrinks_;
+  std::unique_ptr<SlowRankFinder> slow_ranks_;  // Null: TUTTI_FIND_SLOW_RANKS is 0, or no others.
 };
 
 }  // namespace tutti

@@ -116,6 +116,10 @@ Status Communicator::Build(std::atomic<bool>* abort_flag) {
                                .abort_flag = abort_flag};
   JoinTimes times;
   TUTTI_ASSIGN(operations_, device_->Join(context, times));
+  if (settings_.find_slow_ranks && num_ranks() > 1)
+    slow_ranks_ = std::make_unique<SlowRankFinder>(
+        process_.loop(), *watch_,
+        SlowRankFinder::Options{.rank = rank(), .num_ranks = num_ranks()});
   TUTTI_TRY(MakeSymmetricMemory());
   TUTTI_TRY(Open());
   if (settings_.print_init_times) {

@@ -54,24 +54,26 @@ Result<std::optional<Head>> ParseHead(std::string_view bytes) {
 }
 
 bool IsWord(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(),
-                                      [](char c) { return c > ' ' && c < 0x7f && c != '/'; });
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
 
 }  // namespace
 
 std::string EncodeHttpRequest(const HttpRequest& request, std::string_view host) {
   return fmt::format(
-      "{} /{}/{} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}",
-      request.method, request.scope, request.key, host, request.body.size(), request.body);
+      "{} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}",
+      request.method, request.path, host, request.body.size(), request.body);
 }
 
 std::string EncodeHttpResponse(const HttpResponse& response) {
   const std::string_view reason = response.status == 200   ? "OK"
                                   : response.status == 404 ? "Not Found"
                                                            : "Bad Request";
-  return fmt::format("HTTP/1.1 {} {}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{}",
-                     response.status, reason, response.body.size(), response.body);
+  const std::string type =
+      response.type.empty() ? "" : fmt::format("Content-Type: {}\r\n", response.type);
+  return fmt::format("HTTP/1.1 {} {}\r\nConnection: close\r\n{}Content-Length: {}\r\n\r\n{}",
+                     response.status, reason, type, response.body.size(), response.body);
 }
 
 Result<std::optional<HttpRequest>> ParseHttpRequest(std::string_view bytes) {
@@ -80,14 +82,10 @@ Result<std::optional<HttpRequest>> ParseHttpRequest(std::string_view bytes) {
   std::string_view line = head->first_line;
   HttpRequest request;
   request.method = NextItem(line, ' ');
-  std::string_view path = NextItem(line, ' ');
-  if (path.empty() || path.front() != '/' || !line.starts_with("HTTP/1."))
+  request.path = NextItem(line, ' ');
+  if (!IsWord(request.method) || !IsWord(request.path) || request.path.front() != '/' ||
+      !line.starts_with("HTTP/1."))
     return InvalidArgument("no request of HTTP/1.1");
-  path.remove_prefix(1);
-  request.scope = NextItem(path, '/');
-  request.key = path;
-  if (!IsWord(request.method) || !IsWord(request.scope) || !IsWord(request.key))
-    return InvalidArgument("a path that is not /scope/key");
   const std::string_view body = bytes.substr(head->size);
   const size_t length = head->content_length.value_or(0);
   if (body.size() < length) return std::optional<HttpRequest>();

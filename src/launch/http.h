@@ -1,7 +1,7 @@
 #pragma once
 
-// Implements the part of HTTP/1.1 that Horovod's rendezvous uses: GET, PUT and DELETE of
-// /scope/key, with a Content-Length where a body follows, one request for each connection. Parsers
+// Implements the part of HTTP/1.1 that Horovod's rendezvous and Prometheus use: GET, PUT and DELETE
+// of a path, with a Content-Length where a body follows, one request for each connection. Parsers
 // take bytes from anybody and bound them. Pure functions.
 
 #include <cstddef>
@@ -20,14 +20,14 @@ inline constexpr size_t kMaxHttpBodyBytes = 64 * 1024;
 
 struct HttpRequest {
   std::string method;
-  std::string scope;
-  std::string key;
+  std::string path;  // begins with '/'; printable, without blanks
   std::string body;
 };
 
 struct HttpResponse {
   int status = 0;
-  std::string body;
+  std::string body = {};
+  std::string type = {};  // of the body, as Content-Type; empty: none is told
 };
 
 // `host` is the server's, for the request's header.

@@ -21,7 +21,7 @@
 #include "base/status.h"
 #include "launch/environment.h"
 #include "launch/http.h"
-#include "sys/event_loop.h"
+#include "launch/http_server.h"
 #include "sys/tcp.h"
 
 namespace tutti::launch {
@@ -50,35 +50,29 @@ class HttpStoreClient {
   const Endpoint server_;
 };
 
-// Serves the store on an event loop of its own; other threads call the functions. Strangers cannot
-// make the process large or slow: values, their total and the number of connections are bounded,
-// and a shortage of descriptors makes the server pause.
+// Serves the store (http_server.h); other threads call the functions. The values and their total
+// are bounded too.
 class HttpStoreServer {
  public:
   // Bound of all keys and values together. A job of a thousand ranks needs a few MiB.
   static constexpr size_t kMaxTotalBytes = size_t{64} << 20;
-  // Bound of the connections at the same time, each with at most some 150 KiB. A process with fewer
-  // than 1024 descriptors has a quarter of them. At the bound newcomers take the place of the
-  // oldest (sys/bounded_listener.h).
-  static constexpr size_t kMaxConnections = 256;
 
   // Listens at `address`; its port 0 means any.
   static Result<std::unique_ptr<HttpStoreServer>> Create(SocketAddress address);
   ~HttpStoreServer();
 
-  uint16_t port() const { return port_; }
+  uint16_t port() const { return server_->port(); }
   // Has no effect where the store is full, as for clients.
   void Put(const std::string& scope, const std::string& key, std::string value);
-  size_t size() const;         // number of values
-  size_t connections() const;  // number of open connections
+  size_t size() const;  // number of values
+  size_t connections() const { return server_->connections(); }
 
  private:
-  class State;
-  HttpStoreServer(std::unique_ptr<EventLoop> loop, std::shared_ptr<State> state, uint16_t port);
+  class Values;
+  HttpStoreServer(std::shared_ptr<Values> values, std::unique_ptr<HttpServer> server);
 
-  const std::unique_ptr<EventLoop> loop_;
-  const std::shared_ptr<State> state_;
-  const uint16_t port_;
+  const std::shared_ptr<Values> values_;
+  const std::unique_ptr<HttpServer> server_;
 };
 
 }  // namespace tutti::launch

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <poll.h>
 
 #include <array>
@@ -14,6 +15,10 @@ namespace {
 // with the longest pause, a thousand waiting ranks ask a store ten thousand times a second.
 constexpr std::chrono::milliseconds kFirstPause{5};
 constexpr std::chrono::milliseconds kLongestPause{100};
+
+std::string PathOf(std::string_view scope, std::string_view key) {
+  return fmt::format("/{}/{}", scope, key);
+}
 
 }  // namespace
 
@@ -57,14 +62,13 @@ Result<HttpResponse> HttpStoreClient::Ask(const HttpRequest& request,
 
 Status HttpStoreClient::Put(std::string_view scope, std::string_view key, std::string_view value,
                             const WaitLimits& limits) const {
-  return Ask({"PUT", std::string(scope), std::string(key), std::string(value)}, limits).status();
+  return Ask({"PUT", PathOf(scope, key), std::string(value)}, limits).status();
 }
 
 Result<std::optional<std::string>> HttpStoreClient::Get(std::string_view scope,
                                                         std::string_view key,
                                                         const WaitLimits& limits) const {
-  TUTTI_ASSIGN(HttpResponse response,
-               Ask({"GET", std::string(scope), std::string(key), ""}, limits));
+  TUTTI_ASSIGN(HttpResponse response, Ask({"GET", PathOf(scope, key), ""}, limits));
   if (response.status == 404) return std::optional<std::string>();
   return std::optional(std::move(response.body));
 }
@@ -87,7 +91,7 @@ Result<std::string> HttpStoreClient::Await(std::string_view scope, std::string_v
 
 Status HttpStoreClient::Delete(std::string_view scope, std::string_view key,
                                const WaitLimits& limits) const {
-  return Ask({"DELETE", std::string(scope), std::string(key), ""}, limits).status();
+  return Ask({"DELETE", PathOf(scope, key), ""}, limits).status();
 }
 
 }  // namespace tutti::launch

@@ -89,7 +89,8 @@ bool Takes(uint16_t port, const std::string& key, size_t bytes) {
   const auto address = ParseSocketAddress("127.0.0.1:" + std::to_string(port));
   const auto fd = Connect(*address, For(kPatienceS));
   EXPECT_TRUE(fd.ok());
-  const std::string request = EncodeHttpRequest({"PUT", "s", key, std::string(bytes, 'x')}, "here");
+  const std::string request =
+      EncodeHttpRequest({"PUT", "/s/" + key, std::string(bytes, 'x')}, "here");
   // The store ends the connection before it has read all of a value that is too large.
   [[maybe_unused]] const Status sent =
       SendAll(fd->get(), std::as_bytes(std::span(request)), For(kPatienceS));
@@ -179,7 +180,7 @@ TEST(HttpStore, AnswersDuringAFloodOfConnections) {
   idle.Connect(server->port());
   const HttpStoreClient store({"127.0.0.1", server->port(), ""});
   EXPECT_THAT(store.Get("s", "a", For(kPatienceS)).value(), Optional(std::string("value")));
-  EXPECT_LE(server->connections(), HttpStoreServer::kMaxConnections);
+  EXPECT_LE(server->connections(), HttpServer::kMaxConnections);
 }
 
 TEST(HttpStore, AShortageOfDescriptorsCostsNoTime) {

@@ -212,6 +212,8 @@ CommunicatorRecord* Board::TakePlace() {
     begun.store(0, std::memory_order_relaxed);
   record->step.Clear();
   record->awaited.Clear();
+  record->slow.Clear();
+  record->waited_ns.store(0, std::memory_order_relaxed);
   record->names.Clear();
   return record;
 }

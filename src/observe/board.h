@@ -43,7 +43,7 @@ struct BoardHeader {
   static constexpr size_t kBytes = 4096;
   static constexpr std::string_view kMagic = "TUTTIBRD";
   // Must change with every change of the header or of a record.
-  static constexpr uint32_t kVersion = 2;
+  static constexpr uint32_t kVersion = 3;
 
   std::atomic<uint64_t> magic = 0;  // the bytes of kMagic; stored last
   uint32_t version = kVersion;

@@ -76,6 +76,12 @@ TEST_F(BoardTest, ShowsACommunicatorToReadersUntilItsEnd) {
     record->step.Store({.since_ns = 6, .what = ToShortText<88>("in ncclCommSplit")});
     record->awaited.Store(
         {.since_ns = 8, .seen_ns = 9, .collective = 70, .num_ranks = 1, .ranks = {2}});
+    record->slow.Store({.since_ns = 4,
+                        .per_collective_ns = 5,
+                        .cost_ppm = 250'000,
+                        .num_ranks = 3,
+                        .ranks = {3, 4, 1}});
+    record->waited_ns = 11;
     auto names = std::make_unique<RankNames>();
     for (int rank = 0; rank < 4; ++rank) names->Add("node", 100 + rank);
     record->names.Store(*names);
@@ -97,6 +103,11 @@ TEST_F(BoardTest, ShowsACommunicatorToReadersUntilItsEnd) {
     EXPECT_EQ(one.step, "in ncclCommSplit");
     ASSERT_TRUE(one.wait);
     EXPECT_EQ(one.wait->ranks, std::vector<int>{2});
+    ASSERT_TRUE(one.slow);
+    EXPECT_EQ(one.slow->ranks, (std::vector<int>{3, 1}));  // There is no rank 4.
+    EXPECT_EQ(one.slow->per_collective_ns, 5);
+    EXPECT_EQ(one.slow->share, 0.25);
+    EXPECT_EQ(one.waited_ns, 11);
     EXPECT_EQ(NameOf(2, one.names), "rank 2 (host node, pid 102)");
   }
   EXPECT_TRUE(ReadAll().empty());
@@ -114,6 +125,8 @@ TEST_F(BoardTest, APlaceIsUsedAgainWithoutAnythingOfItsFormerUser) {
         {.since_ns = 5, .phase = Phase::kStopped, .reason = ToShortText<496>("why")});
     record->step.Store({.since_ns = 6, .what = ToShortText<88>("in ncclCommSplit")});
     record->awaited.Store({.since_ns = 8, .num_ranks = 1});
+    record->slow.Store({.since_ns = 9, .num_ranks = 1});
+    record->waited_ns = 10;
   }
   const OwnedRecord record = board->Claim(IdentityOf(8, 0, 2));
   const std::vector<CommunicatorSnapshot> all = ReadAll();
@@ -125,6 +138,8 @@ TEST_F(BoardTest, APlaceIsUsedAgainWithoutAnythingOfItsFormerUser) {
   EXPECT_EQ(all[0].phase, Phase::kBeingMade);
   EXPECT_EQ(all[0].step + all[0].reason, "");
   EXPECT_FALSE(all[0].wait);
+  EXPECT_FALSE(all[0].slow);
+  EXPECT_EQ(all[0].waited_ns, 0);
 }
 
 TEST_F(BoardTest, CountsTheCommunicatorsForWhichThereIsNoPlace) {

@@ -128,6 +128,20 @@ std::vector<CommunicatorView> ViewsOf(const JobView& job, int64_t at_ns,
 
 }  // namespace
 
+const SlowSnapshot* CommunicatorView::slow() const {
+  for (const RankView& one : ranks)
+    if (one.life != Life::kEnded && one.snapshot && one.snapshot->slow) return &*one.snapshot->slow;
+  return nullptr;
+}
+
+uint64_t CommunicatorView::Behind(const RankView& one) const {
+  if (!one.snapshot) return 0;
+  uint64_t highest = 0;
+  for (const RankView& other : ranks)
+    if (other.snapshot) highest = std::max(highest, other.snapshot->begun);
+  return highest - one.snapshot->begun;
+}
+
 const RankView* CommunicatorView::Find(int rank) const {
   const auto found = std::find_if(ranks.begin(), ranks.end(),
                                   [&](const RankView& one) { return one.rank == rank; });

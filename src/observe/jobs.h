@@ -35,6 +35,10 @@ struct CommunicatorView {
   std::vector<RankName> names;  // of all ranks, as far as known
 
   const RankView* Find(int rank) const;
+  // Returns the ranks that the library has found to be slow; null: none.
+  const SlowSnapshot* slow() const;
+  // Returns how many collectives the rank has begun fewer than the rank that is furthest.
+  uint64_t Behind(const RankView& one) const;
 };
 
 struct JobView {

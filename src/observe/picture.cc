@@ -40,6 +40,7 @@ std::vector<std::string> PictureOf(const CommunicatorSnapshot& one, int64_t now_
   else if (!one.step.empty())
     doing += fmt::format("; this for {}", Seconds(now_ns - one.step_since_ns));
   lines.push_back(std::move(doing));
+  if (one.slow) lines.push_back("  " + Describe(*one.slow, one.names));
   for (size_t first = 0; first < one.recent.size();) {
     size_t end = first + 1;
     while (end < one.recent.size() && SameButForNumber(one.recent[first], one.recent[end])) ++end;

@@ -46,6 +46,7 @@ class PlaceReader {
     record.state.DropIfTorn(before.state, after.state);
     record.step.DropIfTorn(before.step, after.step);
     record.awaited.DropIfTorn(before.awaited, after.awaited);
+    record.slow.DropIfTorn(before.slow, after.slow);
     record.names.DropIfTorn(before.names, after.names);
     return Decode(record);
   }

@@ -90,6 +90,18 @@ struct Awaited {
   int32_t reserved = 0;
 };
 
+// The ranks for which all others wait although they are alive (watch/slow_rank_judge.h). All ranks
+// of the communicator show the same.
+struct SlowRecord {
+  static constexpr size_t kMostRanks = 8;
+
+  int64_t since_ns = 0;           // when this rank heard of the slow ranks
+  int64_t per_collective_ns = 0;  // the cost of a collective
+  int32_t cost_ppm = 0;           // the same as a part of the time, in millionths
+  int32_t num_ranks = 0;          // `ranks` has the first of them
+  std::array<int32_t, kMostRanks> ranks = {};
+};
+
 // The processes of all ranks, as far as there is room.
 struct RankNames {
   static constexpr size_t kMostRanks = 512;
@@ -125,6 +137,9 @@ struct alignas(4096) CommunicatorRecord {
   SharedValue<StepRecord> step;
   SharedValue<Awaited> awaited;
   SharedValue<RankNames> names;
+  SharedValue<SlowRecord> slow;  // no value: no rank is slow
+  // The time for which collectives of all ranks waited for other ranks, beyond the time to spin.
+  std::atomic<int64_t> waited_ns = 0;
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(sizeof(CommunicatorRecord) == 12288);

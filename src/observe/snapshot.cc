@@ -54,6 +54,25 @@ std::vector<RankName> DecodeNames(const RankNames& names, int num_ranks) {
   return out;
 }
 
+// Returns the ranks of a record that lists some ranks.
+template <class Record>
+std::vector<int> DecodeRanks(const Record& record, int num_ranks) {
+  std::vector<int> ranks;
+  const auto listed = static_cast<size_t>(
+      std::clamp(record.num_ranks, 0, static_cast<int32_t>(Record::kMostRanks)));
+  for (size_t i = 0; i < listed; ++i)
+    if (record.ranks[i] >= 0 && record.ranks[i] < num_ranks) ranks.push_back(record.ranks[i]);
+  return ranks;
+}
+
+void DecodeSlow(const SlowRecord& record, CommunicatorSnapshot& out) {
+  SlowSnapshot slow = {.since_ns = record.since_ns,
+                       .per_collective_ns = std::max<int64_t>(record.per_collective_ns, 0),
+                       .share = std::clamp(static_cast<double>(record.cost_ppm) / 1e6, 0.0, 1.0),
+                       .ranks = DecodeRanks(record, out.num_ranks)};
+  if (!slow.ranks.empty()) out.slow = std::move(slow);
+}
+
 // A wait of an operation before the last, or of no operation, is over.
 void DecodeWait(const CommunicatorRecord& record, CommunicatorSnapshot& out) {
   const std::optional<Awaited> awaited = record.awaited.Load();
@@ -62,11 +81,7 @@ void DecodeWait(const CommunicatorRecord& record, CommunicatorSnapshot& out) {
   WaitSnapshot wait;
   wait.since_ns = awaited->since_ns;
   wait.seen_ns = awaited->seen_ns;
-  const auto listed = static_cast<size_t>(
-      std::clamp(awaited->num_ranks, 0, static_cast<int32_t>(Awaited::kMostRanks)));
-  for (size_t i = 0; i < listed; ++i)
-    if (awaited->ranks[i] >= 0 && awaited->ranks[i] < out.num_ranks)
-      wait.ranks.push_back(awaited->ranks[i]);
+  wait.ranks = DecodeRanks(*awaited, out.num_ranks);
   wait.num_ranks = std::max(awaited->num_ranks, static_cast<int32_t>(wait.ranks.size()));
   if (!wait.ranks.empty()) out.wait = std::move(wait);
 }
@@ -108,6 +123,8 @@ std::optional<CommunicatorSnapshot> Decode(const CommunicatorRecord& record) {
     out.step_since_ns = step->since_ns;
   }
   DecodeWait(record, out);
+  if (const std::optional<SlowRecord> slow = record.slow.Load()) DecodeSlow(*slow, out);
+  out.waited_ns = std::max<int64_t>(record.waited_ns.load(std::memory_order_relaxed), 0);
   if (const std::optional<RankNames> names = record.names.Load())
     out.names = DecodeNames(*names, out.num_ranks);
   return out;
@@ -147,6 +164,12 @@ std::string NameAll(const std::vector<int>& ranks, const std::vector<RankName>& 
 
 std::string TitleOf(const std::string& name, uint64_t id) {
   return fmt::format("communicator {}{}{:016x}", name, name.empty() ? "" : " ", id);
+}
+
+std::string Describe(const SlowSnapshot& slow, const std::vector<RankName>& names) {
+  return fmt::format("{} {} the others waiting, {:.2f} ms in each collective, {:.0f} % of the time",
+                     NameAll(slow.ranks, names), slow.ranks.size() == 1 ? "keeps" : "keep",
+                     static_cast<double>(slow.per_collective_ns) / 1e6, 100 * slow.share);
 }
 
 std::string Seconds(int64_t ns) { return fmt::format("{:.1f} s", static_cast<double>(ns) / 1e9); }

@@ -28,6 +28,14 @@ struct WaitSnapshot {
   std::vector<int> ranks;  // the first of them
 };
 
+// Ranks that are alive and keep the others waiting.
+struct SlowSnapshot {
+  int64_t since_ns = 0;
+  int64_t per_collective_ns = 0;  // the cost of a collective
+  double share = 0;               // the same as a part of the time
+  std::vector<int> ranks;         // the first of them
+};
+
 // A rank of a communicator.
 struct CommunicatorSnapshot {
   uint64_t id = 0;
@@ -53,7 +61,9 @@ struct CommunicatorSnapshot {
   std::string step;  // empty: none
   int64_t step_since_ns = 0;
   std::optional<WaitSnapshot> wait;  // the wait of the operation under way
-  std::vector<RankName> names;       // by rank; shorter than num_ranks where there was no room
+  std::optional<SlowSnapshot> slow;
+  int64_t waited_ns = 0;        // in all collectives together
+  std::vector<RankName> names;  // by rank; shorter than num_ranks where there was no room
 
   bool busy() const { return in_collective || messages_under_way > 0; }
   uint64_t done() const { return begun - (in_collective ? 1 : 0); }
@@ -73,6 +83,9 @@ std::string NameOf(int rank, const std::vector<RankName>& names);
 std::string NameAll(const std::vector<int>& ranks, const std::vector<RankName>& names);
 // Returns "communicator NAME 0123456789abcdef".
 std::string TitleOf(const std::string& name, uint64_t id);
+// Returns a sentence such as "rank 2 (…) keeps the others waiting, 3.10 ms in each collective, 75 %
+// of the time".
+std::string Describe(const SlowSnapshot& slow, const std::vector<RankName>& names);
 // Returns a time such as "3.2 s".
 std::string Seconds(int64_t ns);
 

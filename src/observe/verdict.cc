@@ -210,6 +210,9 @@ Verdict Judgement::JudgeWaits() const {
 
 // Looks for a rank that had waited for long in the earlier reading and has gone on since.
 Verdict Judgement::JudgeMoving() const {
+  if (const SlowSnapshot* const slow = view_.slow())
+    return {Finding::kOnlySlow, slow->ranks,
+            "operations go on, but " + Describe(*slow, view_.names), 0};
   int64_t longest_ns = 0;
   const RankView* waited = nullptr;
   for (const RankView& one : earlier_.ranks) {

@@ -225,6 +225,22 @@ TEST_F(VerdictTest, CallsARankSlowWhereOperationsGoOn) {
   EXPECT_FALSE(AnyHeldUp(earlier, view_));
 }
 
+// The board of any rank may show the slow ranks; a board that was left behind does not count.
+TEST_F(VerdictTest, NamesTheRanksThatTheLibraryFoundToBeSlow) {
+  const SlowSnapshot slow = {
+      .since_ns = 1, .per_collective_ns = 3'100'000, .share = 0.754, .ranks = {2}};
+  rank(1).life = Life::kEnded;
+  snapshot(1).slow = slow;
+  EXPECT_EQ(view_.slow(), nullptr);
+  rank(1).life = Life::kRunning;
+  const Verdict verdict = JudgeStill();
+  EXPECT_EQ(verdict.finding, Finding::kOnlySlow);
+  EXPECT_THAT(verdict.culprits, ElementsAre(2));
+  EXPECT_THAT(verdict.sentence, HasSubstr("rank 2 (host node, pid 102) keeps the others waiting, "
+                                          "3.10 ms in each collective, 75 % of the time"));
+  EXPECT_FALSE(verdict.IsTrouble());
+}
+
 TEST_F(VerdictTest, IgnoresAWaitThatIsOver) {
   for (const int one : {0, 1, 3}) {
     EnterAndAwait(one, {2});

@@ -175,6 +175,8 @@ void Executor::RunWatched(const CollectiveTask& task, Buffers buffers, Operation
   connections_.set_inline_small(IsLeft(planner_.context(), task.collective, Protocol::kLL));
   op.status = RunPlanned(task, op);
   wait_.HandOverConnections();
+  if (wait_.waited_ns() > 0) [[unlikely]]
+    watch_.NoteWaited(task.collective, wait_.waited_ns());
   if (op.status.ok() && wait_.failed()) op.status = wait_.status();
 }
 

@@ -224,7 +224,8 @@ void Watch::OnControl(int from, std::span<const std::byte> payload) {
     case Message::kHung:
       return OnHung(body);
     case Message::kLetter:
-      return OnLetter(body);
+    case Message::kPace:
+      return OnLetter(static_cast<Message>(payload[0]), body);
   }
 }
 

@@ -61,6 +61,16 @@
 
 namespace tutti {
 
+// Hears what slow_rank_finder.h needs to know of a communicator.
+class PaceListener {
+ public:
+  virtual ~PaceListener() = default;
+  // A collective has waited for other ranks. Called by the thread that runs operations.
+  virtual void OnWaited() = 0;
+  // A message of another rank's SendPace has come. Called on the loop's thread.
+  virtual void OnPace(int from, std::span<const std::byte> message) = 0;
+};
+
 class Watch final : public WaitWatcher, public WaitListener {
  public:
   // The reason why a peer has closed a connection arrives within this time. The bootstrap brings
@@ -174,7 +184,26 @@ class Watch final : public WaitWatcher, public WaitListener {
 
   // Sends a letter of the process's WaitBoard to the process of `rank`, by way of linked ranks.
   // Returns false where no link leads nearer to `rank`. Any thread.
-  bool SendLetter(int rank, std::span<const std::byte> letter) const;
+  bool SendLetter(int rank, std::span<const std::byte> letter) const {
+    return PassLetter(Message::kLetter, bootstrap_.rank(), rank, letter);
+  }
+
+  // ---- The pace of the ranks (slow_rank_finder.h)
+
+  // Notes the time for which a collective has waited for other ranks. By the thread that runs
+  // operations.
+  void NoteWaited(Collective collective, int64_t waited_ns);
+  // Null, as at first: nobody listens. After return the earlier listener is not being called.
+  // REQUIRES: no operation is under way, and the caller is not on the loop's thread.
+  void SetPaceListener(PaceListener* listener, EventLoop& loop);
+  // Sends a message to the listener of a rank, in the way of a letter. Any thread.
+  void SendPace(int rank, std::span<const std::byte> message) const {
+    PassLetter(Message::kPace, bootstrap_.rank(), rank, message);
+  }
+  // Returns the record of this rank, in which the listener shows slow ranks.
+  observe::CommunicatorRecord& record() { return *record_.operator->(); }
+  // Returns a text such as "rank 3 (host a, pid 7), rank 5 (host b, pid 8)".
+  std::string NameAll(std::span<const int> ranks) const;
 
   // ---- What ranks are doing (watch_doing.cc)
 
@@ -264,7 +293,8 @@ class Watch final : public WaitWatcher, public WaitListener {
     kBrokenData = 5,
     kCallGivenUp = 6,
     kHung = 7,
-    kLetter = 8
+    kLetter = 8,
+    kPace = 9
   };
   // An inquiry of rank `from`.
   struct Asked {
@@ -304,7 +334,6 @@ class Watch final : public WaitWatcher, public WaitListener {
   // Waits until a change that a wait may be looking for, or until `until_ns`. May return early.
   void AwaitChange(MutexLock& lock, int64_t until_ns) TUTTI_REQUIRES(mutex_);
   std::string NameOf(int rank) const;
-  std::string NameAll(std::span<const int> ranks) const;
   void OnLost(std::span<const LostRank> lost);
   void OnBrokenData(std::span<const std::byte> body);
   Status LossStatus(std::span<const LostRank> lost) const;
@@ -356,12 +385,15 @@ class Watch final : public WaitWatcher, public WaitListener {
   Status Report(std::span<const int> peers, const LongWait& wait, LongWait::Due due,
                 int64_t timeout_ns, const std::string& setting) TUTTI_EXCLUDES(mutex_);
   void NoteHung(std::span<const int> ranks) TUTTI_EXCLUDES(mutex_);
-  bool PassLetter(int from, int to, std::span<const std::byte> letter) const;
-  void OnLetter(std::span<const std::byte> body) const;
   void OnHung(std::span<const std::byte> body);
   static void AppendRanks(std::span<const int> ranks, Bytes& bytes);
   // Reads and removes ranks from the front of `bytes`; nothing where the bytes are no ranks.
   std::optional<std::vector<int>> ReadRanks(std::span<const std::byte>& bytes) const;
+
+  // watch_letters.cc
+  bool PassLetter(Message kind, int from, int to, std::span<const std::byte> letter) const;
+  void OnLetter(Message kind, std::span<const std::byte> body) const;
+  void OnPace(int from, std::span<const std::byte> letter) const;
 
   // watch_joint_calls.cc
   // Ends a JointCall from outside.
@@ -426,6 +458,7 @@ class Watch final : public WaitWatcher, public WaitListener {
   // The bootstrap's own agreement knows only its links, and serves all communicators of the ranks.
   LossAgreement broken_data_ TUTTI_GUARDED_BY(mutex_);
   Status lost_reason_ TUTTI_GUARDED_BY(mutex_);  // the reason of the first loss
+  std::atomic<PaceListener*> pace_listener_ = nullptr;
 };
 
 }  // namespace tutti

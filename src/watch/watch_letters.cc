@@ -3,12 +3,13 @@
 // exist. Ranks are linked at distance 2^k in both directions, and each step goes nearer to the
 // receiver, so a letter needs at most about log2(ranks) steps and never comes back.
 //
-// Body of Message::kLetter: u32 the sender, u32 the receiver, the letter.
+// Body of Message::kLetter and Message::kPace: u32 the sender, u32 the receiver, the letter.
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "bootstrap/wire.h"
+#include "watch/slow_rank_judge.h"
 #include "watch/wait_board.h"
 #include "watch/watch.h"
 
@@ -25,12 +26,8 @@ int Distance(int a, int b, int num_ranks) {
 
 }  // namespace
 
-bool Watch::SendLetter(int rank, std::span<const std::byte> letter) const {
-  return PassLetter(bootstrap_.rank(), rank, letter);
-}
-
 // Where the nearest rank has left or is lost, the letter takes the next one.
-bool Watch::PassLetter(int from, int to, std::span<const std::byte> letter) const {
+bool Watch::PassLetter(Message kind, int from, int to, std::span<const std::byte> letter) const {
   const auto distance = [&](int rank) { return Distance(rank, to, bootstrap_.num_ranks()); };
   std::vector<int> ways = bootstrap_.LinkedRanks();
   std::erase_if(ways, [&](int rank) { return distance(rank) >= distance(bootstrap_.rank()); });
@@ -38,7 +35,7 @@ bool Watch::PassLetter(int from, int to, std::span<const std::byte> letter) cons
   WireWriter header;
   header.U32(static_cast<uint32_t>(from));
   header.U32(static_cast<uint32_t>(to));
-  Bytes message = StartMessage(Message::kLetter);
+  Bytes message = StartMessage(kind);
   const Bytes wire = std::move(header).Take();
   message.insert(message.end(), wire.begin(), wire.end());
   message.insert(message.end(), letter.begin(), letter.end());
@@ -46,7 +43,7 @@ bool Watch::PassLetter(int from, int to, std::span<const std::byte> letter) cons
       ways, [&](int rank) { return bootstrap_.SendControlIfLinked(rank, message); });
 }
 
-void Watch::OnLetter(std::span<const std::byte> body) const {
+void Watch::OnLetter(Message kind, std::span<const std::byte> body) const {
   if (body.size() < kHeaderBytes) return;
   WireReader header(body.first(kHeaderBytes));
   const auto num_ranks = static_cast<uint32_t>(bootstrap_.num_ranks());
@@ -54,9 +51,27 @@ void Watch::OnLetter(std::span<const std::byte> body) const {
   if (from >= num_ranks || to >= num_ranks) return;
   const auto letter = body.subspan(kHeaderBytes);
   if (static_cast<int>(to) != bootstrap_.rank())
-    PassLetter(static_cast<int>(from), static_cast<int>(to), letter);
+    PassLetter(kind, static_cast<int>(from), static_cast<int>(to), letter);
+  else if (kind == Message::kPace)
+    OnPace(static_cast<int>(from), letter);
   else if (options_.board != nullptr)
     options_.board->OnLetter(*this, static_cast<int>(from), letter);
+}
+
+void Watch::OnPace(int from, std::span<const std::byte> letter) const {
+  if (PaceListener* const listener = pace_listener_.load()) listener->OnPace(from, letter);
+}
+
+void Watch::SetPaceListener(PaceListener* listener, EventLoop& loop) {
+  pace_listener_.store(listener);
+  loop.RunSync([] {});  // A message that was being handled is over now.
+}
+
+void Watch::NoteWaited(Collective collective, int64_t waited_ns) {
+  if (!AllWaitForAll(collective)) return;
+  std::atomic<int64_t>& total = record_->waited_ns;
+  total.store(total.load(std::memory_order_relaxed) + waited_ns, std::memory_order_relaxed);
+  if (PaceListener* const listener = pace_listener_.load()) listener->OnWaited();
 }
 
 }  // namespace tutti

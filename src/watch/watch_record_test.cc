@@ -91,6 +91,14 @@ TEST_F(WatchRecordTest, ShowsOperationsAndTheirWaits) {
   EXPECT_EQ(Seen().messages_done(), 2u);
 }
 
+// A rank that waits for the root of a Broadcast tells nothing about the pace of the ranks.
+TEST_F(WatchRecordTest, AddsUpWaitsOfCollectivesInWhichAllWaitForAll) {
+  watch_->NoteWaited(Collective::kAllReduce, 3);
+  watch_->NoteWaited(Collective::kBroadcast, 5);
+  watch_->NoteWaited(Collective::kBarrier, 7);
+  EXPECT_EQ(Seen().waited_ns, 10);
+}
+
 TEST_F(WatchRecordTest, ShowsTheNewestStep) {
   {
     const Watch::Step outer(*watch_, "in the outer call");

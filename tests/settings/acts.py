@@ -56,6 +56,17 @@ def alone(rank):
         time.sleep(0.1)
 
 
+def one_slow(rank):
+    """Rank 1 comes to each of many operations three milliseconds after rank 0."""
+    if rank.join():
+        memory = rank.memory(64)
+        for _ in range(300):
+            if rank.number == 1:
+                time.sleep(0.003)
+            rank.all_reduce(8, memory)
+        rank.destroy()
+
+
 def one_lags(rank):
     """Rank 1 comes to an operation two seconds after rank 0."""
     if rank.join():

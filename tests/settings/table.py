@@ -78,6 +78,7 @@ probe("TUTTI_PRINT_INIT_TIMES", "1", ALL, see="init of 2 ranks: register [0-9.]+
 probe("TUTTI_OBSERVE", "0", ALL, hide="the board of this process is")
 probe("TUTTI_OBSERVE_DIR", "{tmp}/boards", ALL, see="the board of this process is .*/boards/")
 probe("TUTTI_OBSERVE_SIGNAL", "SIGUSR2", ALL, see="a signal asks: the state of this process", act=acts.signalled)
+probe("TUTTI_FIND_SLOW_RANKS", "0", HOSTS, hide="is slow: in the last", act=acts.one_slow)
 probe("NCCL_RAS_ENABLE", "0", ALL, hide="RAS listens for clients at")
 probe("NCCL_RAS_ADDR", "127.0.0.1:{port}", HOSTS, see='"cuda_dev": -1,(?s:.*)"AllReduce": [12],', act=acts.polled)
 probe("NCCL_RAS_ADDR", "127.0.0.1:{port}", GPUS, see='"cuda_dev": 1,(?s:.*)"AllReduce": [12],', act=acts.polled)

@@ -97,6 +97,7 @@ nlohmann::json ToJson(const RankView& one, const CommunicatorView& view) {
     json["last_collective"] = last->Describe();
   if (!snapshot.reason.empty()) json["reason"] = snapshot.reason;
   if (!snapshot.step.empty()) json["step"] = snapshot.step;
+  json["waited_s"] = static_cast<double>(snapshot.waited_ns) / 1e9;
   if (snapshot.wait) {
     json["waits_for"] = snapshot.wait->ranks;
     json["waits_s"] = static_cast<double>(view.at_ns - snapshot.wait->since_ns) / 1e9;
@@ -105,10 +106,30 @@ nlohmann::json ToJson(const RankView& one, const CommunicatorView& view) {
 }
 
 nlohmann::json ToJson(const CommunicatorView& view) {
-  return {{"id", fmt::format("{:016x}", view.id)},
-          {"name", view.name},
-          {"num_ranks", view.num_ranks},
-          {"ranks_here", view.ranks.size()}};
+  nlohmann::json json = {{"id", fmt::format("{:016x}", view.id)},
+                         {"name", view.name},
+                         {"num_ranks", view.num_ranks},
+                         {"ranks_here", view.ranks.size()}};
+  if (const observe::SlowSnapshot* const slow = view.slow())
+    json["slow"] = {{"ranks", slow->ranks},
+                    {"share", slow->share},
+                    {"ms_per_collective", static_cast<double>(slow->per_collective_ns) / 1e6}};
+  return json;
+}
+
+void AddTo(nlohmann::json& json, const observe::Verdict& verdict, int64_t at_ns) {
+  json["finding"] = observe::Name(verdict.finding);
+  json["culprits"] = verdict.culprits;
+  json["sentence"] = verdict.sentence;
+  if (verdict.since_ns != 0)
+    json["held_up_s"] = static_cast<double>(at_ns - verdict.since_ns) / 1e9;
+}
+
+void AddTo(nlohmann::json& json, const Rates& rates) {
+  json["collectives_per_s"] = rates.collectives_per_s;
+  json["messages_per_s"] = rates.messages_per_s;
+  json["collective_bytes_per_s"] = rates.collective_bytes_per_s;
+  json["waiting_share"] = rates.waiting_share;
 }
 
 int NoSuchJob(std::string_view subcommand, int pid) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// The shared parts of `tutti ps`, `tutti stat` and `tutti doctor`, which read the boards of this
-// user's processes (observe/reader.h) and change nothing.
+// The shared parts of `tutti ps`, `top`, `stat`, `doctor` and `metrics`, which read the boards of
+// this user's processes (observe/reader.h) and change nothing.
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "observe/jobs.h"
+#include "observe/rates.h"
 #include "observe/reader.h"
+#include "observe/verdict.h"
 
 namespace tutti::tools {
 
@@ -40,6 +42,11 @@ std::string ActivityOf(const observe::RankView& one, const observe::Communicator
 // The JSON form of a rank and of a communicator without its ranks (docs/observe.md).
 nlohmann::json ToJson(const observe::RankView& one, const observe::CommunicatorView& view);
 nlohmann::json ToJson(const observe::CommunicatorView& view);
+
+// Adds what the doctor says to the JSON form of a communicator.
+void AddTo(nlohmann::json& json, const observe::Verdict& verdict, int64_t at_ns);
+// Adds rates to the JSON form of a rank or a communicator.
+void AddTo(nlohmann::json& json, const Rates& rates);
 
 // Says on standard error that there is no such job, and returns the exit status.
 int NoSuchJob(std::string_view subcommand, int pid);

@@ -19,13 +19,14 @@ constexpr int64_t kFewestYieldNs = 1'000'000;
 }  // namespace
 
 bool ConnectionBackoff::Pause() {
+  if (start_ns_ == 0) start_ns_ = NowNs();
   if (spin_ns_ <= 0) {
     sched_yield();
     if (++yields_ < kFewestYields) return true;
   }
   const int64_t now_ns = NowNs();
-  if (start_ns_ == 0) start_ns_ = now_ns;
-  return now_ns - start_ns_ < (spin_ns_ > 0 ? spin_ns_ : kFewestYieldNs);
+  if (counted_ns_ == 0) counted_ns_ = now_ns;
+  return now_ns - counted_ns_ < (spin_ns_ > 0 ? spin_ns_ : kFewestYieldNs);
 }
 
 // Sleeps until a descriptor of a connection is ready, or for kSleepNs. Every connection may veto
@@ -51,8 +52,8 @@ void WaitContext::CheckConnections() {
 }
 
 // Notices a connection that broke during the sleep, and asks the watcher whether to go on.
-void WaitContext::AfterSleep(std::span<const int> peers, int64_t before_ns) {
-  if (!wait_.begun()) wait_.Begin(before_ns);
+void WaitContext::AfterSleep(std::span<const int> peers, int64_t began_ns) {
+  if (!wait_.begun()) wait_.Begin(began_ns);
   CheckConnections();
   if (failed_) return;
   if (Status status = watcher_.OnLongWait(peers, wait_); !status.ok()) Fail(std::move(status));

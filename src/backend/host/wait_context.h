@@ -51,11 +51,14 @@ class ConnectionBackoff {
 
   // Returns false when the time to poll again is over and the caller should sleep.
   bool Pause();
+  // Returns the time of the first Pause; 0 before the first.
+  int64_t start_ns() const { return start_ns_; }
 
  private:
   const int64_t spin_ns_;
   int yields_ = 0;
   int64_t start_ns_ = 0;
+  int64_t counted_ns_ = 0;  // since when the time to poll counts
 };
 
 class WaitContext {
@@ -82,10 +85,13 @@ class WaitContext {
     const bool gives_core = policy_.spin_ns <= 0 && !connections_.empty();
     while (!failed_) {
       for (int i = 0; i < 16; ++i) {
-        if (ready()) return true;
+        if (ready())
+          return EndWait(gives_core          ? looking.start_ns()
+                         : backoff.yielded() ? backoff.start_ns()
+                                             : 0);
         PollConnections();
         if (!(gives_core ? looking.Pause() : backoff.Pause())) {
-          SleepOnce(peers, sleep);
+          SleepOnce(peers, sleep, gives_core ? looking.start_ns() : backoff.start_ns());
           break;
         }
       }
@@ -121,7 +127,11 @@ class WaitContext {
     status_ = Status::Ok();
     connections_.clear();
     wait_.End();
+    waited_ns_ = 0;
   }
+  // Returns how long waits of at least kCountedNs have lasted since Reset, all together. Waits that
+  // end while they spin are not among them.
+  int64_t waited_ns() const { return waited_ns_; }
   // Ends an operation: hands unfinished transfers to the proxy.
   void HandOverConnections() {
     for (ProxyConnection* proxy : connections_) proxy->HandOver();
@@ -140,13 +150,12 @@ class WaitContext {
   bool WaitForConnections(Peers& peers, Ready& ready, Sleep& sleep) {
     ConnectionBackoff backoff(policy_);
     while (!failed_) {
-      if (ready()) return true;
+      if (ready()) return EndWait(backoff.start_ns());
       if (!PollConnections() && !backoff.Pause()) {
-        const int64_t before_ns = NowNs();
         if (SleepOnConnections() == SleepAdvice::kHandOver)
-          SleepOnce(peers, sleep);
+          SleepOnce(peers, sleep, backoff.start_ns());
         else
-          AfterShortSleep(peers, before_ns);
+          AfterShortSleep(peers, backoff.start_ns());
       }
       CheckStop();
     }
@@ -155,28 +164,39 @@ class WaitContext {
   SleepAdvice SleepOnConnections();
   // Asks the watcher once short sleeps together have lasted as long as an undisturbed sleep.
   template <class Peers>
-  void AfterShortSleep(Peers& peers, int64_t before_ns) {
+  void AfterShortSleep(Peers& peers, int64_t began_ns) {
     if (!wait_.begun()) {
-      wait_.Begin(before_ns);
-      asked_ns_ = before_ns;
+      wait_.Begin(began_ns);
+      asked_ns_ = began_ns;
     }
     if (failed_ || NowNs() - asked_ns_ < kSleepNs) return;
-    AfterSleep(peers(), before_ns);
+    AfterSleep(peers(), began_ns);
     asked_ns_ = NowNs();
   }
   void CheckConnections();
 
   // Bounds how late a sleeper notices an abort, a lost peer or a broken connection.
   static constexpr int64_t kSleepNs = 20'000'000;
+  // Shorter waits are the time of a message on its way.
+  static constexpr int64_t kCountedNs = 50'000;
 
   template <class Peers, class Sleep>
-  void SleepOnce(Peers& peers, Sleep& sleep) {
-    const int64_t before_ns = NowNs();
+  void SleepOnce(Peers& peers, Sleep& sleep, int64_t began_ns) {
     HandOverConnections();
     sleep(kSleepNs);
-    AfterSleep(peers(), before_ns);
+    AfterSleep(peers(), began_ns);
   }
-  void AfterSleep(std::span<const int> peers, int64_t before_ns);
+  void AfterSleep(std::span<const int> peers, int64_t began_ns);
+  // Adds the time of a wait that began at `began_ns`; 0: not worth a look at the clock. Returns
+  // true.
+  bool EndWait(int64_t began_ns) {
+    if (began_ns == 0) [[likely]]
+      return true;
+    // A long wait knows whether this process stood still meanwhile.
+    const int64_t waited_ns = NowNs() - (wait_.begun() ? wait_.since_ns() : began_ns);
+    if (waited_ns >= kCountedNs) waited_ns_ += waited_ns;
+    return true;
+  }
 
   const std::atomic<bool>& stop_;
   const WaitPolicy policy_;
@@ -184,9 +204,10 @@ class WaitContext {
   std::vector<ProxyConnection*> connections_;
   bool failed_ = false;
   Status status_;
-  LongWait wait_;         // the present wait, begun at its first sleep
+  LongWait wait_;         // the present wait, if the wait has slept
   int64_t asked_ns_ = 0;  // the time of the last question to the watcher in this wait
   std::vector<pollfd> descriptors_;
+  int64_t waited_ns_ = 0;  // see waited_ns()
 };
 
 }  // namespace tutti

@@ -1,0 +1,185 @@
+#include "watch/slow_rank_judge.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+using News = SlowRankJudge::News;
+
+constexpr int64_t kMs = 1'000'000;
+
+// Ranks that work and then wait for the slowest, step after step.
+class Job {
+ public:
+  explicit Job(int num_ranks) : totals_(static_cast<size_t>(num_ranks)) {}
+
+  // Makes a step in which the ranks work for these times. `without_core` are parts of the times.
+  void Step(const std::vector<int64_t>& work_ns, const std::vector<int64_t>& without_core = {}) {
+    const int64_t step_ns = *std::ranges::max_element(work_ns);
+    for (size_t i = 0; i < totals_.size(); ++i) {
+      totals_[i].now_ns += step_ns;
+      totals_[i].waited_ns += step_ns - work_ns[i];
+      ++totals_[i].collectives;
+      if (!without_core.empty()) totals_[i].without_core_ns += without_core[i];
+    }
+  }
+  // Lets the judge look after each `every` of `count` steps, and returns the news.
+  template <class Work>
+  std::vector<News> Run(SlowRankJudge& judge, int count, Work work, int every = 4) {
+    std::vector<News> all;
+    for (int i = 1; i <= count; ++i) {
+      work();
+      if (i % every != 0) continue;
+      if (const News news = judge.Add(totals_); news != News::kNone) all.push_back(news);
+    }
+    return all;
+  }
+  std::vector<RankTotals>& totals() { return totals_; }
+
+ private:
+  std::vector<RankTotals> totals_;
+};
+
+std::vector<int64_t> Work(int num_ranks, int64_t ms, int slow = -1, int64_t slow_ms = 0) {
+  std::vector<int64_t> work(static_cast<size_t>(num_ranks), ms * kMs);
+  if (slow >= 0) work[static_cast<size_t>(slow)] = slow_ms * kMs;
+  return work;
+}
+
+TEST(SlowRankJudgeTest, NamesARankThatIsAThirdSlowerWithinSomeTensOfCollectives) {
+  for (const int num_ranks : {2, 3, 4, 64}) {
+    SlowRankJudge judge;
+    Job job(num_ranks);
+    const auto news = job.Run(judge, 56, [&] { job.Step(Work(num_ranks, 10, 1, 13)); });
+    ASSERT_EQ(news, std::vector{News::kFound}) << num_ranks;
+    EXPECT_EQ(judge.slow()->ranks, std::vector{1});
+    EXPECT_NEAR(judge.slow()->share, 3.0 / 13, 1e-9);
+    EXPECT_EQ(judge.slow()->per_collective_ns, 3 * kMs);
+    EXPECT_EQ(judge.slow()->collectives, 48u);
+  }
+}
+
+TEST(SlowRankJudgeTest, SaysNothingOfARankThatIsATenthSlower) {
+  SlowRankJudge judge;
+  Job job(4);
+  EXPECT_TRUE(job.Run(judge, 4000, [&] { job.Step(Work(4, 10, 1, 11)); }).empty());
+}
+
+// Each rank is late in turn, by a random time, as on a loaded machine.
+TEST(SlowRankJudgeTest, SaysNothingOfRandomLateness) {
+  for (const int num_ranks : {2, 4, 8, 64}) {
+    for (unsigned seed = 0; seed < 5; ++seed) {
+      SlowRankJudge judge;
+      Job job(num_ranks);
+      std::mt19937 random(seed);
+      std::exponential_distribution<double> late(1.0 / 10);
+      const auto news = job.Run(judge, 20'000, [&] {
+        std::vector<int64_t> work;
+        for (int r = 0; r < num_ranks; ++r)
+          work.push_back(5 * kMs + static_cast<int64_t>(late(random) * 1e6));
+        job.Step(work);
+      });
+      EXPECT_TRUE(news.empty()) << num_ranks << " ranks, seed " << seed;
+    }
+  }
+}
+
+TEST(SlowRankJudgeTest, NamesAGroupAndNotHalfOfTheRanks) {
+  const auto work = [](int slow) {
+    std::vector<int64_t> all(16, 10 * kMs);
+    std::fill_n(all.begin() + 4, slow, 20 * kMs);
+    return all;
+  };
+  SlowRankJudge few, many;
+  Job job(16), other(16);
+  EXPECT_EQ(job.Run(few, 100, [&] { job.Step(work(3)); }), std::vector{News::kFound});
+  EXPECT_EQ(few.slow()->ranks, (std::vector{4, 5, 6}));
+  EXPECT_TRUE(other.Run(many, 1000, [&] { other.Step(work(8)); }).empty());
+}
+
+// A rank that shares its processor is named when the rank has taken twice the time for seconds.
+TEST(SlowRankJudgeTest, GivesASharedProcessorMoreTime) {
+  const auto run = [](int64_t slow_ms, int steps) {
+    SlowRankJudge judge;
+    Job job(4);
+    const std::vector<int64_t> without_core = {0, 0, (slow_ms - 10) * kMs, 0};
+    const auto news =
+        job.Run(judge, steps, [&] { job.Step(Work(4, 10, 2, slow_ms), without_core); });
+    return !news.empty();
+  };
+  EXPECT_FALSE(run(14, 4000));
+  EXPECT_FALSE(run(20, 240));  // 4.8 s
+  EXPECT_TRUE(run(20, 280));   // 5.6 s
+}
+
+TEST(SlowRankJudgeTest, SaysEachNewsOnce) {
+  SlowRankJudge judge;
+  Job job(4);
+  const auto slow = [&](int rank) { return [&, rank] { job.Step(Work(4, 10, rank, 20)); }; };
+  const auto healthy = [&] { job.Step(Work(4, 10)); };
+  EXPECT_EQ(job.Run(judge, 4000, slow(1)), std::vector{News::kFound});
+  EXPECT_FALSE(judge.suspects());
+  // A short recovery is none.
+  EXPECT_TRUE(job.Run(judge, 40, healthy).empty());
+  EXPECT_TRUE(job.Run(judge, 4000, slow(1)).empty());
+  EXPECT_EQ(job.Run(judge, 4000, healthy), std::vector{News::kRecovered});
+  EXPECT_EQ(judge.slow(), nullptr);
+  EXPECT_EQ(job.Run(judge, 4000, slow(2)), std::vector{News::kFound});
+  EXPECT_EQ(job.Run(judge, 4000, slow(0)), std::vector{News::kFound});
+  EXPECT_EQ(judge.slow()->ranks, std::vector{0});
+}
+
+// A cost between the two thresholds neither accuses a rank nor acquits a rank.
+TEST(SlowRankJudgeTest, HasHysteresis) {
+  SlowRankJudge judge;
+  Job job(4);
+  const auto between = [&] { job.Step(Work(4, 85, 1, 100)); };
+  EXPECT_TRUE(job.Run(judge, 400, between).empty());
+  EXPECT_EQ(job.Run(judge, 100, [&] { job.Step(Work(4, 50, 1, 100)); }), std::vector{News::kFound});
+  EXPECT_TRUE(job.Run(judge, 400, between).empty());
+  EXPECT_NE(judge.slow(), nullptr);
+}
+
+// A single late collective is no evidence.
+TEST(SlowRankJudgeTest, WaitsForAWholeRound) {
+  SlowRankJudge judge;
+  Job job(2);
+  EXPECT_TRUE(job.Run(
+                     judge, 44, [&] { job.Step(Work(2, 10, 1, 20)); }, 1)
+                  .empty());
+  EXPECT_EQ(job.Run(
+                judge, 8, [&] { job.Step(Work(2, 10, 1, 20)); }, 1),
+            std::vector{News::kFound});
+}
+
+TEST(SlowRankJudgeTest, NeedsFewerLongCollectives) {
+  SlowRankJudge judge;
+  Job job(2);
+  EXPECT_TRUE(job.Run(
+                     judge, 24, [&] { job.Step(Work(2, 400, 1, 600)); }, 1)
+                  .empty());
+  EXPECT_EQ(job.Run(
+                judge, 1, [&] { job.Step(Work(2, 400, 1, 600)); }, 1),
+            std::vector{News::kFound});
+}
+
+// Totals of any value, as a broken peer could send them.
+TEST(SlowRankJudgeTest, TakesAnyTotals) {
+  SlowRankJudge judge;
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 1000; ++i) {
+    std::vector<RankTotals> totals(3);
+    for (RankTotals& one : totals)
+      one = {static_cast<int64_t>(random() >> 2), random(), static_cast<int64_t>(random() >> 2),
+             static_cast<int64_t>(random() >> 2)};
+    static_cast<void>(judge.Add(totals));
+  }
+}
+
+}  // namespace
+}  // namespace tutti

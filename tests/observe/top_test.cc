@@ -1,0 +1,154 @@
+// `tutti top` beside a job: pictures as text and as JSON, and on a terminal.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "conformance/processes.h"
+#include "observe/board_folder.h"
+
+namespace tutti::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int kRanks = 3;
+constexpr int kLate = 1;
+constexpr int kStarted = kFirstFreeMark;
+constexpr int kOver = kFirstFreeMark + 1;
+constexpr size_t kCount = 1000;
+
+// A job that runs collectives, until the mark kOver.
+class TopTest : public ::testing::Test {
+ protected:
+  TopTest()
+      : ranks_(kRanks, [](int rank, Board& board) {
+          ncclComm_t comm = Join(rank, kRanks, board);
+          std::vector<float> data(kCount);
+          do {
+            data[0] = rank == 0 && board.Get(kOver) == 0 ? 1 : 0;
+            EXPECT_NCCL(ncclAllReduce(data.data(), data.data(), kCount, ncclFloat32, ncclSum, comm,
+                                      nullptr));
+            board.Set(kStarted, 1);
+          } while (data[0] > 0);
+          // The job now waits for a rank.
+          if (rank != kLate)
+            ncclAllReduce(data.data(), data.data(), 1, ncclFloat32, ncclSum, comm, nullptr);
+          for (;;) pause();
+        }) {}
+
+  void SetUp() override { ASSERT_TRUE(ranks_.board().Await(kStarted, 1)); }
+  [[nodiscard]] bool Stall() {
+    ranks_.board().Set(kOver, 1);
+    return boards_.AwaitHeldUp(kRanks - 1);
+  }
+  static Outcome Top(const std::string& arguments) {
+    return RunCommand(TUTTI_PROGRAM " top " + arguments);
+  }
+
+  const BoardFolder boards_;
+  RankProcesses ranks_;
+};
+
+TEST_F(TopTest, PrintsAnObjectForEachPicture) {
+  const Outcome outcome = Top("--json -n 3 -d 0.1");
+  ASSERT_EQ(outcome.status, 0) << outcome.output;
+  std::istringstream lines(outcome.output);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    EXPECT_TRUE(json.at("links").is_null());
+    ASSERT_EQ(json.at("jobs").size(), 1);
+    const nlohmann::json& communicator = json.at("jobs").at(0).at("communicators").at(0);
+    const double rate = communicator.at("collectives_per_s");
+    EXPECT_GT(rate, 0);
+    // All collectives have the same length.
+    EXPECT_NEAR(communicator.at("collective_bytes_per_s").get<double>(), rate * kCount * 4,
+                rate * kCount * 4 * 1e-6);
+    EXPECT_NE(communicator.at("finding"), "never-entered");
+    ASSERT_EQ(communicator.at("ranks").size(), kRanks);
+    for (const nlohmann::json& rank : communicator.at("ranks")) {
+      EXPECT_GT(rank.at("collectives_per_s"), 0);
+      EXPECT_LE(rank.at("waiting_share"), 1);
+    }
+  }
+  EXPECT_EQ(count, 3);
+}
+
+TEST_F(TopTest, ShowsWhoIsBehind) {
+  ASSERT_TRUE(Stall());
+  // A rank counts as held up after two seconds.
+  nlohmann::json found;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  do {
+    const Outcome outcome = Top("--json --once -d 0.3");
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    found = nlohmann::json::parse(outcome.output).at("jobs").at(0).at("communicators").at(0);
+  } while (found.at("finding") != "never-entered" && std::chrono::steady_clock::now() < until);
+  EXPECT_EQ(found.at("finding"), "never-entered");
+  EXPECT_EQ(found.at("culprits"), std::vector{kLate});
+  EXPECT_EQ(found.at("collectives_per_s"), 0);
+  for (const nlohmann::json& rank : found.at("ranks"))
+    EXPECT_EQ(rank.at("collectives_behind"), rank.at("rank") == kLate ? 1 : 0);
+  const Outcome text = Top("--once -d 0.3");
+  EXPECT_THAT(text.output,
+              AllOf(HasSubstr("never-entered"), HasSubstr("has not entered collective number"),
+                    HasSubstr("  >     1 "), HasSubstr("boards have no counters of links"),
+                    Not(HasSubstr("\033"))));
+}
+
+// Returns all that the program writes, until the text comes; empty where the text never comes.
+std::string ReadUntil(int terminal, const std::string& text) {
+  std::string all;
+  std::array<char, 4096> bytes;
+  for (;;) {
+    const ssize_t got = read(terminal, bytes.data(), bytes.size());
+    if (got <= 0) return "";
+    all.append(bytes.data(), static_cast<size_t>(got));
+    if (all.find(text) != std::string::npos) return all;
+  }
+}
+
+TEST_F(TopTest, EndsOnATerminalByTheKeyQ) {
+  int terminal = -1;
+  const winsize size = {.ws_row = 5, .ws_col = 60, .ws_xpixel = 0, .ws_ypixel = 0};
+  const pid_t pid = forkpty(&terminal, nullptr, nullptr, &size);
+  ASSERT_GE(pid, 0);
+  if (pid == 0) {
+    execl(TUTTI_PROGRAM, TUTTI_PROGRAM, "top", "-d", "0.1", nullptr);
+    _exit(127);
+  }
+  // Two pictures, of four lines of at most sixty bytes each.
+  const std::string first = ReadUntil(terminal, "\033[J");
+  const std::string second = ReadUntil(terminal, "\033[J");
+  EXPECT_THAT(first, HasSubstr("tutti top - "));
+  EXPECT_THAT(second, AllOf(HasSubstr("\033[H"), HasSubstr("3 processes on this machine")));
+  EXPECT_THAT(second, Not(HasSubstr("RANK")));
+  ASSERT_EQ(write(terminal, "q", 1), 1);
+  EXPECT_NE(ReadUntil(terminal, "\033[?1049l"), "") << "the terminal is not given back";
+  int status = -1;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+  close(terminal);
+}
+
+TEST(TopOfNothingTest, ShowsAnEmptyPicture) {
+  const BoardFolder boards;
+  const Outcome outcome = RunCommand(TUTTI_PROGRAM " top --once -d 0.1");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("0 jobs, 0 ranks here"));
+  EXPECT_EQ(RunCommand(TUTTI_PROGRAM " top -d 0").status, 2);
+}
+
+}  // namespace
+}  // namespace tutti::testing
