@@ -219,6 +219,8 @@ struct ncclGin_BackendMask {
   NCCL_DEVICE_INLINE void resetSignal(ncclGinSignal_t signal) const;
   NCCL_DEVICE_INLINE void resetSignal(ncclWindow_t signalWindow, size_t signalOffset) const;
 
+  // The records of the connection's contexts (impl/gin_gdaki_context.h), for programs that read the
+  // words of signals and counters themselves.
   void* _ginHandle;
   uint64_t* _signalShadows;
 
@@ -251,6 +253,8 @@ struct ncclGin_BackendMask {
   // Return the words of a signal and of a counter.
   NCCL_DEVICE_INLINE uint64_t* SignalWord(ncclGinSignal_t signal) const;
   NCCL_DEVICE_INLINE uint64_t* CounterWord(ncclGinCounter_t counter) const;
+  // Returns the contexts of a proxy or of a card.
+  NCCL_DEVICE_INLINE void* Handle() const;
   NCCL_DEVICE_INLINE tutti::device::GinContext& Context() const;
   NCCL_DEVICE_INLINE tutti::device::GinPoster Poster() const;
   NCCL_DEVICE_INLINE uint32_t QueueOf(ncclTeam team, int peer) const;

@@ -8,9 +8,10 @@ namespace {
 
 // The contexts of a program that names no number.
 constexpr int kUsualContexts = 4;
-// The most contexts; each has a queue for each rank. A program that asks for more contexts gets 64,
-// and its kernels read the number in ncclDevComm.
-constexpr int kMostContexts = 64;
+// The most contexts; each has a queue for each rank. DeepEP asks for 129, or for a context for each
+// multiprocessor, and takes for granted that it gets them. A program that asks for more contexts
+// gets 256, and its kernels read the number in ncclDevComm.
+constexpr int kMostContexts = 256;
 // A queue of 128 descriptors is 16 KiB. A thread that posts into a full queue drives the queue.
 constexpr uint32_t kUsualDepth = 128;
 constexpr uint32_t kLeastDepth = 2;

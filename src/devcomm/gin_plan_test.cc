@@ -70,7 +70,7 @@ TEST(GinPlanTest, DepthsArePowersOfTwoAndContextsAreBounded) {
   const Result<GinPlan> plan = PlanGin(asked, kTwoHostsOfTwo);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ(plan->queue_depth, 8u);
-  EXPECT_EQ(plan->num_contexts, 64);
+  EXPECT_EQ(plan->num_contexts, 256);
 }
 
 TEST(GinPlanTest, RequirementsOf228AskForAllRanks) {

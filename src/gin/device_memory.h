@@ -3,7 +3,8 @@
 // The layout of the memory that the kernels of a GPU and its proxy share.
 //
 //   memory of the host, shared by the ranks of the LSA team, pinned   memory of the GPU
-//     signals, counters      proxies add, kernels poll                  contexts (GinContext)
+//     signals, counters      proxies add, kernels poll                  contexts (GinContext), and their
+//                                                                       records (gin/card_record.h)
 //     consumer indices       the proxy counts, kernels poll             producer indices
 //     descriptors            kernels post, the proxy takes              values of signals at their reset
 //     values                 8 bytes of a descriptor each, for copies
@@ -18,6 +19,7 @@
 
 #include "base/rounding.h"
 #include "devcomm/gin_plan.h"
+#include "gin/card_record.h"
 #include "gin/mail.h"
 #include "nccl_device/impl/gin_descriptor.h"
 #include "window/lsa_team.h"
@@ -79,7 +81,8 @@ struct GinBlockLayout {
     const auto contexts = static_cast<size_t>(plan.num_contexts);
     const size_t queues = contexts * plan.num_queues;
     GinHostLayout::Take(GinHostLayout::kLine, bytes);
-    contexts_at = GinHostLayout::Take(contexts * sizeof(device::GinContext), bytes);
+    contexts_at = GinHostLayout::Take(
+        contexts * (sizeof(device::GinContext) + sizeof(ncclGinGdakiGPUContext)), bytes);
     producers_at = GinHostLayout::Take(queues * sizeof(uint32_t), bytes);
     resets_at = GinHostLayout::Take(contexts * plan.num_signals * sizeof(uint64_t), bytes);
     issued_gets_at = GinHostLayout::Take(queues * sizeof(uint32_t), bytes);

@@ -111,8 +111,14 @@ Status GinDeviceProxy::WriteContexts(const cuda::OwnStream& stream) {
     contexts.push_back(context);
   }
   const cuda::DeviceAddress to = block_.address() + block_layout_.contexts_at;
-  if (plan.form == GinForm::kToday)
-    return stream.CopyIn(to, contexts.data(), contexts.size() * sizeof(device::GinContext));
+  if (plan.form == GinForm::kToday) {
+    std::vector<ncclGinGdakiGPUContext> records;
+    for (const device::GinContext& context : contexts) records.push_back(RecordOf(context));
+    const size_t bytes = contexts.size() * sizeof(device::GinContext);
+    TUTTI_TRY(stream.CopyIn(to, contexts.data(), bytes));
+    return stream.CopyIn(to + bytes, records.data(),
+                         records.size() * sizeof(ncclGinGdakiGPUContext));
+  }
   std::vector<GinContextBefore230> old;
   for (const device::GinContext& c : contexts)
     old.push_back({c.nranks, c.queueSize, c.queues, c.pis, c.cis, c.counters, c.signals});

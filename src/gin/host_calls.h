@@ -3,13 +3,17 @@
 // Common parts of GinProxy and GinDirect, which both serve kernels on hosts: the handle that the
 // kernels call with, and the errors that stop the communicator for a kernel's mistakes.
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
+#include "base/rounding.h"
 #include "base/status.h"
 #include "devcomm/gin_plan.h"
 #include "gin/backend.h"
+#include "gin/card_record.h"
 #include "nccl_device/impl/gin_descriptor.h"
 #include "watch/watch.h"
 
@@ -17,11 +21,14 @@ namespace tutti {
 
 // The memory behind a handle. A handle points at the contexts that kernels read. Ahead of the
 // contexts lie facts by which kernels on hosts work without calls, and the address of the object
-// that the kernels call (GinHostCalls::Of).
+// that the kernels call (GinHostCalls::Of). Behind the contexts of a proxy lie records of the
+// contexts in the form of a card's (device::RecordsOfContexts).
 template <class Context>
 class GinHandle {
  public:
-  GinHandle(GinHostCalls* calls, size_t num_contexts) : places_(num_contexts + 1) {
+  GinHandle(GinHostCalls* calls, size_t num_contexts)
+      : places_(1 + num_contexts + DivUp(RecordBytes(num_contexts), sizeof(Place))),
+        num_contexts_(num_contexts) {
     places_[0].ahead.head.calls = calls;
   }
   // Lets kernels add to the signals of the LSA team, whose words begin at `signals_at` of the
@@ -32,8 +39,20 @@ class GinHandle {
   }
   void* get() { return &places_[1].context; }
   Context& context(size_t number) { return places_[number + 1].context; }
+  // Writes the records of the contexts, which are complete.
+  void WriteRecords() requires std::same_as<Context, device::GinContext> {
+    auto* const records = reinterpret_cast<std::byte*>(&places_[num_contexts_ + 1]);
+    for (size_t i = 0; i < num_contexts_; ++i) {
+      const ncclGinGdakiGPUContext record = RecordOf(context(i));
+      std::memcpy(records + i * sizeof(record), &record, sizeof(record));
+    }
+  }
 
  private:
+  static constexpr size_t RecordBytes(size_t num_contexts) {
+    return std::same_as<Context, device::GinContext> ? num_contexts * sizeof(ncclGinGdakiGPUContext)
+                                                     : 0;
+  }
   struct Ahead {
     std::byte unused[sizeof(Context) - sizeof(device::GinHead)];
     device::GinHead head;
@@ -43,6 +62,7 @@ class GinHandle {
     Context context;
   };
   std::vector<Place> places_;
+  const size_t num_contexts_;
 };
 
 // Returns the error for a kernel's unknown signal or counter.

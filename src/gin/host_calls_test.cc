@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 namespace tutti {
 namespace {
 
@@ -36,6 +38,27 @@ TEST(GinHandleTest, HasNoMarkUntilSignalsAreShown) {
   handle.ShowSignals(4096);
   EXPECT_EQ(HeadOf(handle.get()).mark, device::GinHead::kMark);
   EXPECT_EQ(HeadOf(handle.get()).signals_at, 4096u);
+}
+
+// Each context has a record behind the last context, where kernels look for the record.
+TEST(GinHandleTest, RecordsOfAProxyLieBehindItsContexts) {
+  constexpr size_t kContexts = 5;
+  NoProxy calls;
+  GinHandle<device::GinContext> handle(&calls, kContexts);
+  std::array<uint64_t, 2 * kContexts> words = {};
+  for (size_t i = 0; i < kContexts; ++i) {
+    handle.context(i).signals = &words[2 * i];
+    handle.context(i).counters = &words[2 * i + 1];
+  }
+  handle.WriteRecords();
+  const auto* const contexts = static_cast<const device::GinContext*>(handle.get());
+  const auto* const records = reinterpret_cast<const ncclGinGdakiGPUContext*>(contexts + kContexts);
+  for (size_t i = 0; i < kContexts; ++i) {
+    EXPECT_EQ(records[i].signals_table.buffer, &words[2 * i]);
+    EXPECT_EQ(records[i].counters_table.buffer, &words[2 * i + 1]);
+    EXPECT_EQ(records[i].signals_table.offset, 0u);
+    EXPECT_EQ(contexts[i].signals, &words[2 * i]) << "the contexts stay as they are";
+  }
 }
 
 TEST(GinHandleTest, IsNullForKernelsOfAGpu) {

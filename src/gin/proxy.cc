@@ -67,6 +67,7 @@ Status GinProxy::MakeContexts() {
                                                     descriptors_->data() + i * of_one));
     handle_->context(i) = contexts_[i]->record();
   }
+  handle_->WriteRecords();
   return Status::Ok();
 }
 

@@ -248,13 +248,13 @@ void GinDirect::FillContext(size_t context) {
   const auto number = static_cast<uint32_t>(context);
   device::GdakiContext& made = block_->handle.context(context);
   made = {};
-  made.main = &block_->main[first];
-  made.companion = &block_->companion[first];
-  made.signals = {signals_, block_->signal_keys.data(), signal_memory_->local_key(),
-                  number * parts_.plan.num_signals};
-  made.counters = {counters_, block_->counter_keys.data(), counter_memory_->local_key(),
-                   number * parts_.plan.num_counters};
-  made.sink_key = sink_memory_->local_key();
+  made.gdqp = &block_->main[first];
+  made.companion_gdqp = &block_->companion[first];
+  made.signals_table = {signals_, block_->signal_keys.data(), signal_memory_->local_key(),
+                        number * parts_.plan.num_signals};
+  made.counters_table = {counters_, block_->counter_keys.data(), counter_memory_->local_key(),
+                         number * parts_.plan.num_counters};
+  made.sink_buffer_lkey = sink_memory_->local_key();
   made.last_issued_get = &block_->issued_gets[first];
   made.last_visible_get = &block_->visible_gets[first];
 }
@@ -273,10 +273,10 @@ Status GinDirect::FillGpu() {
   for (size_t context = 0; context < num_contexts_; ++context) {
     const size_t first = context * ranks;
     device::GdakiContext made = block_->handle.context(context);
-    on_gpu(layout.main_at, first, made.main);
-    on_gpu(layout.companion_at, first, made.companion);
-    on_gpu(layout.signal_keys_at, 0, made.signals.remote_keys);
-    on_gpu(layout.counter_keys_at, 0, made.counters.remote_keys);
+    on_gpu(layout.main_at, first, made.gdqp);
+    on_gpu(layout.companion_at, first, made.companion_gdqp);
+    on_gpu(layout.signal_keys_at, 0, made.signals_table.rkeys);
+    on_gpu(layout.counter_keys_at, 0, made.counters_table.rkeys);
     on_gpu(layout.issued_gets_at, first, made.last_issued_get);
     on_gpu(layout.visible_gets_at, first, made.last_visible_get);
     put(layout.contexts_at + context * sizeof(made), made);

@@ -175,11 +175,11 @@ class GinDirectTest : public ::testing::Test {
   }
   // Stands for a kernel on `rank`: tells the card of `count` entries toward `peer`.
   void Ring(int rank, size_t context, int peer, uint64_t count) {
-    std::atomic_ref<uint64_t>(ranks_[At(rank)]->context(context).main[peer].rung).store(count);
+    std::atomic_ref<uint64_t>(ranks_[At(rank)]->context(context).gdqp[peer].rung).store(count);
   }
   // Returns the queue pair of `rank` toward `peer` in a context, counted from 0.
   size_t QueueToward(int rank, size_t context, int peer) const {
-    return ranks_[At(rank)]->context(context).main[peer].number -
+    return ranks_[At(rank)]->context(context).gdqp[peer].number -
            100 * static_cast<uint32_t>(rank + 1);
   }
 
@@ -216,15 +216,15 @@ TEST_F(GinDirectTest, QueuePairsAreJoinedInPairs) {
           for (int p = 0; p < n; ++p) {
             const device::GdakiContext& mine = ranks_[At(r)]->context(context);
             if (!Joins(r, p)) {
-              EXPECT_EQ(mine.main[p].number, 0u);
+              EXPECT_EQ(mine.gdqp[p].number, 0u);
               continue;
             }
             const auto joined = ranks_[At(r)]->card.queues->joined[QueueToward(r, context, p)];
             EXPECT_EQ(joined.first, p);
             if (p != r) {
-              EXPECT_EQ(joined.second, ranks_[At(p)]->context(context).main[r].number);
+              EXPECT_EQ(joined.second, ranks_[At(p)]->context(context).gdqp[r].number);
             }
-            EXPECT_EQ(mine.companion[p].number != 0, counters > 0);
+            EXPECT_EQ(mine.companion_gdqp[p].number != 0, counters > 0);
           }
     }
 }
@@ -238,16 +238,16 @@ TEST_F(GinDirectTest, ContextsNameTheTablesAndKeysOfAllRanks) {
     EXPECT_EQ(tables[1].size(), 2 * 3 * sizeof(uint64_t));
     for (size_t c = 0; c < 2; ++c) {
       const device::GdakiContext& context = ranks_[At(r)]->context(c);
-      EXPECT_EQ(reinterpret_cast<std::byte*>(context.signals.words), tables[0].data());
-      EXPECT_EQ(reinterpret_cast<std::byte*>(context.counters.words), tables[1].data());
-      EXPECT_EQ(context.signals.first, 5 * c);
-      EXPECT_EQ(context.counters.first, 3 * c);
-      EXPECT_EQ(context.signals.local_key, static_cast<uint32_t>(1000 * r + 10));
-      EXPECT_EQ(context.counters.local_key, static_cast<uint32_t>(1000 * r + 20));
-      EXPECT_EQ(context.sink_key, static_cast<uint32_t>(1000 * r + 30));
+      EXPECT_EQ(reinterpret_cast<std::byte*>(context.signals_table.buffer), tables[0].data());
+      EXPECT_EQ(reinterpret_cast<std::byte*>(context.counters_table.buffer), tables[1].data());
+      EXPECT_EQ(context.signals_table.offset, 5 * c);
+      EXPECT_EQ(context.counters_table.offset, 3 * c);
+      EXPECT_EQ(context.signals_table.lkey, static_cast<uint32_t>(1000 * r + 10));
+      EXPECT_EQ(context.counters_table.lkey, static_cast<uint32_t>(1000 * r + 20));
+      EXPECT_EQ(context.sink_buffer_lkey, static_cast<uint32_t>(1000 * r + 30));
       for (int p = 0; p < 3; ++p) {
-        EXPECT_EQ(context.signals.remote_keys[p], static_cast<uint32_t>(1000 * p + 11));
-        EXPECT_EQ(context.counters.remote_keys[p], static_cast<uint32_t>(1000 * r + 21))
+        EXPECT_EQ(context.signals_table.rkeys[p], static_cast<uint32_t>(1000 * p + 11));
+        EXPECT_EQ(context.counters_table.rkeys[p], static_cast<uint32_t>(1000 * r + 21))
             << "counters are this rank's own";
       }
     }

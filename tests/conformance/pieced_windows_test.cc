@@ -211,6 +211,98 @@ TEST(PiecedWindowTest, MemoryServesOperations) {
   });
 }
 
+// Memory of `units` units, of which those from number `first_of_host` on are the host's.
+PiecedMemory MixedMemory(size_t units, size_t first_of_host) {
+  return PiecedMemory(std::vector<size_t>(units, kUnit), PiecedMemory::kNone, PiecedMemory::kNone,
+                      first_of_host);
+}
+
+// Memory of which the first part is the GPU's and the rest is the host's, as DeepEP's buffers are.
+// Ranks have different parts on the host; one has all of its memory there.
+TEST(MixedWindowTest, IsLoadedAndStoredByAllRanks) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 3;
+  constexpr size_t kUnits = 5;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    constexpr size_t kFirstOfHost[kRanks] = {2, 4, 0};
+    const PiecedMemory memory = MixedMemory(kUnits, kFirstOfHost[rank]);
+    for (int round = 0; round < 2; ++round) {
+      TestWindow window(world.comm(rank), memory.size() - 4096, memory.data());
+      ASSERT_NE(window.get(), nullptr);
+      CheckBorders(window, world.comm(rank), rank, kRanks, kUnits - 1);
+    }
+  });
+}
+
+TEST(MixedWindowTest, CarriesCollectives) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  RunRanks(kRanks, [&](int rank) {
+    ncclComm_t comm = world.comm(rank);
+    const PiecedMemory memory = MixedMemory(4, 2);
+    int* const border = reinterpret_cast<int*>(memory.data() + 2 * kUnit);
+    const auto reduce = [&](int* in, int* out) {
+      constexpr size_t kCount = 300'000;
+      Put(in, std::vector<int>(kCount, rank + 1));
+      EXPECT_NCCL(ncclAllReduce(in, out, kCount, ncclInt32, ncclSum, comm, UsualStream()));
+      EXPECT_NCCL(Finish(comm));
+      EXPECT_EQ(Get(out, kCount), std::vector<int>(kCount, 3));
+    };
+    reduce(border - 1000, border - 1000);
+    {
+      const TestWindow window(comm, memory.size(), memory.data());
+      ASSERT_NE(window.get(), nullptr);
+      reduce(border - 100'000, border + 300'000);
+      reduce(border + 100'000, border - 400'000);
+    }
+    void* handle = nullptr;
+    EXPECT_NCCL(ncclCommRegister(comm, memory.data(), memory.size(), &handle));
+    reduce(border - 1000, border - 1000);
+    EXPECT_NCCL(ncclCommDeregister(comm, handle));
+    Meet(comm);
+  });
+}
+
+// Drivers do not tell where memory of the host begins. A window that begins there therefore begins
+// with the memory, unless a driver tells.
+TEST(MixedWindowTest, BeginsInMemoryOfTheHostWhereThatBegins) {
+  TUTTI_FOR_GPUS();
+  constexpr int kRanks = 2;
+  TUTTI_NEEDS_RANKS(kRanks);
+  ThreadWorld world(kRanks);
+  ASSERT_TRUE(world.ok());
+  const auto is_window = [&](int rank, std::byte* begin, size_t bytes) {
+    ncclWindow_t window = nullptr;
+    const ncclResult_t made =
+        ncclCommWindowRegister(world.comm(rank), begin, bytes, &window, NCCL_WIN_DEFAULT);
+    EXPECT_EQ(made == ncclSuccess, window != nullptr);
+    if (made != ncclSuccess) {
+      EXPECT_EQ(made, ncclInvalidArgument);
+      EXPECT_THAT(ncclGetLastError(world.comm(rank)), HasSubstr("memory of the host"));
+      return false;
+    }
+    EXPECT_NCCL(ncclCommWindowDeregister(world.comm(rank), window));
+    return true;
+  };
+  for (const bool told : {false, true}) {
+    setenv("TUTTI_FAKE_HOST_BEGINS", told ? "1" : "0", /*overwrite=*/1);
+    RunRanks(kRanks, [&](int rank) {
+      const PiecedMemory memory = MixedMemory(4, 2);
+      EXPECT_TRUE(is_window(rank, memory.data() + 4096, 3 * kUnit));
+      EXPECT_TRUE(is_window(rank, memory.data() + 2 * kUnit, 2 * kUnit));
+      EXPECT_EQ(is_window(rank, memory.data() + 2 * kUnit + 4096, kUnit), told);
+      Meet(world.comm(rank));
+    });
+  }
+  unsetenv("TUTTI_FAKE_HOST_BEGINS");
+}
+
 // What is not whole is refused on all ranks, and the communicator goes on.
 TEST(PiecedWindowTest, IsRefusedWhereMemoryHasAHole) {
   TUTTI_FOR_GPUS();

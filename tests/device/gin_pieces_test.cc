@@ -1,5 +1,6 @@
 // Device-initiated networking between windows that lie in several allocations of a GPU, mapped one
-// behind the other: what crosses a border arrives whole.
+// behind the other, of which the last may be memory of the host: what crosses a border arrives
+// whole.
 
 #include <gtest/gtest.h>
 
@@ -52,8 +53,10 @@ void Exchange(ncclDevComm comm, ncclWindow_t from, ncclWindow_t to, ncclWindow_t
 
 class PiecedWindow {
  public:
-  PiecedWindow(ncclComm_t comm, std::vector<size_t> lengths)
-      : comm_(comm), memory_(std::move(lengths)) {
+  PiecedWindow(ncclComm_t comm, std::vector<size_t> lengths,
+               size_t first_of_host = PiecedMemory::kNone)
+      : comm_(comm),
+        memory_(std::move(lengths), PiecedMemory::kNone, PiecedMemory::kNone, first_of_host) {
     EXPECT_EQ(ncclCommWindowRegister(comm, memory_.data(), memory_.size(), &window_,
                                      NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING),
               ncclSuccess)
@@ -83,31 +86,54 @@ void ExpectRunsOf(int rank, const uint8_t* memory) {
   }
 }
 
+// Exchanges the runs of `from` with a rank, which may be the rank itself.
+void CheckExchange(int rank, int other, ncclComm_t comm, const PiecedWindow& from,
+                   const PiecedWindow& to, const PiecedWindow& got) {
+  for (size_t i = 0; i < kBytes; ++i) from.data()[i] = ByteOf(rank, i);
+  ncclDevCommRequirements_t asked = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+  asked.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
+  asked.ginSignalCount = 1;
+  const GinDevComm devcomm(comm, asked);
+  ASSERT_TRUE(devcomm.made());
+  GinMeet(comm);
+  EXPECT_EQ(tutti::Launch(Exchange, {}, devcomm.get(), from.get(), to.get(), got.get()),
+            ncclSuccess);
+  GinMeet(comm);
+  ExpectRunsOf(other, to.data());
+  ExpectRunsOf(other, got.data());
+  uint64_t words[9] = {};
+  std::memcpy(words, to.data() + 5 * kUnit + 8192, sizeof(words));
+  EXPECT_EQ(words[0], 77u + static_cast<uint64_t>(other));
+  EXPECT_EQ(words[8], 1u);
+  GinMeet(comm);
+}
+
 class GinPiecesTest : public GinTest {};
 
 TEST_P(GinPiecesTest, WhatCrossesABorderArrives) {
-  constexpr int kRanks = 2;
-  RunRanks(kRanks, [](int rank, ncclComm_t comm) {
+  RunRanks(2, [](int rank, ncclComm_t comm) {
     const std::vector<size_t> units(6, kUnit), unequal = {3 * kUnit, kUnit, 2 * kUnit};
     const PiecedWindow from(comm, rank == 0 ? units : unequal);
     const PiecedWindow to(comm, rank == 0 ? unequal : units), got(comm, {kUnit, 5 * kUnit});
-    for (size_t i = 0; i < kBytes; ++i) from.data()[i] = ByteOf(rank, i);
-    ncclDevCommRequirements_t asked = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
-    asked.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
-    asked.ginSignalCount = 1;
-    const GinDevComm devcomm(comm, asked);
-    ASSERT_TRUE(devcomm.made());
-    GinMeet(comm);
-    EXPECT_EQ(tutti::Launch(Exchange, {}, devcomm.get(), from.get(), to.get(), got.get()),
-              ncclSuccess);
-    GinMeet(comm);
-    ExpectRunsOf(1 - rank, to.data());
-    ExpectRunsOf(1 - rank, got.data());
-    uint64_t words[9] = {};
-    std::memcpy(words, to.data() + 5 * kUnit + 8192, sizeof(words));
-    EXPECT_EQ(words[0], 77u + static_cast<uint64_t>(1 - rank));
-    EXPECT_EQ(words[8], 1u);
-    GinMeet(comm);
+    CheckExchange(rank, 1 - rank, comm, from, to, got);
+  });
+}
+
+TEST_P(GinPiecesTest, TheLastPiecesMayBeTheHosts) {
+  RunRanks(2, [](int rank, ncclComm_t comm) {
+    const PiecedWindow from(comm, {3 * kUnit, 3 * kUnit}, /*first_of_host=*/1);
+    const PiecedWindow to(comm, std::vector<size_t>(6, kUnit), rank == 0 ? 1 : 4);
+    const PiecedWindow got(comm, {kUnit, 5 * kUnit}, rank == 0 ? PiecedMemory::kNone : 0);
+    CheckExchange(rank, 1 - rank, comm, from, to, got);
+  });
+}
+
+// Both ends of a copy may be memory of the host then, which processors copy.
+TEST_P(GinPiecesTest, ARankReachesItsOwnPiecesOfTheHost) {
+  RunRanks(1, [](int rank, ncclComm_t comm) {
+    const PiecedWindow from(comm, {kUnit, 5 * kUnit}, /*first_of_host=*/1);
+    const PiecedWindow to(comm, {2 * kUnit, 4 * kUnit}, 1), got(comm, {6 * kUnit}, 0);
+    CheckExchange(rank, rank, comm, from, to, got);
   });
 }
 

@@ -8,6 +8,7 @@
 
 #include "gin_cases.h"
 #include "gin_litmus.h"
+#include "gin_records.h"
 #include "gin_world.h"
 #include "testing/threads.h"
 #include "tutti/tutti.h"
@@ -100,6 +101,10 @@ TEST_P(GinTest, GetsAndSignalsOfWindows) {
 
 TEST_P(GinTest, BarriersFencePuts) {
   RunRanks(2, [](int rank, ncclComm_t comm) { GinBarriers(comm, rank, 2, 20); });
+}
+
+TEST_P(GinTest, RecordsLeadToTheWordsOfEachContext) {
+  RunRanks(2, [](int, ncclComm_t comm) { GinRecords(comm); });
 }
 
 TEST_P(GinTest, ThirtyTwoBlocksMeet) {

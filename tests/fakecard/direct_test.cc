@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "device/gin_cases.h"
 #include "device/gin_litmus.h"
+#include "device/gin_records.h"
 #include "device/gin_world.h"
 #include "fake_verbs.h"
 #include "fakecard/card_link.h"
@@ -164,7 +165,7 @@ int CommandsOf(const std::string& name) {
 void ExpectQueues(const ncclDevComm& comm, bool on_gpu) {
   const auto* const context = static_cast<const device::GdakiContext*>(comm.ginHandles[0]);
   for (int peer = 0; peer < comm.nRanks; ++peer) {
-    const device::mlx5::QueuePair& pair = context->main[peer];
+    const device::mlx5::QueuePair& pair = context->gdqp[peer];
     EXPECT_EQ(is_of_gpu(pair.entries), on_gpu);
     EXPECT_EQ(is_of_gpu(pair.doorbell_record), on_gpu);
     EXPECT_EQ(is_of_gpu(pair.completions.entries), on_gpu);
@@ -302,6 +303,10 @@ TEST_P(GinDirectContractTest, GetsAndSignalsOfWindows) {
   RunRanks(3, [](int rank, ncclComm_t comm) { GinGets(comm, rank, 3); });
 }
 
+TEST_P(GinDirectContractTest, RecordsLeadToTheWordsOfEachContext) {
+  RunRanks(2, [](int, ncclComm_t comm) { GinRecords(comm); });
+}
+
 TEST_P(GinDirectContractTest, BarriersFencePuts) {
   RunRanks(2, [](int rank, ncclComm_t comm) { GinBarriers(comm, rank, 2, 20); });
 }
@@ -327,8 +332,8 @@ TEST(GinDirectTest, QueuesAreAsLongAsIsAskedFor) {
       ASSERT_TRUE(devcomm.made());
       const auto* const context =
           static_cast<const device::GdakiContext*>(devcomm.get().ginHandles[0]);
-      EXPECT_EQ(context->main[0].size, expected);
-      EXPECT_EQ(context->main[0].completions.size, expected);
+      EXPECT_EQ(context->gdqp[0].size, expected);
+      EXPECT_EQ(context->gdqp[0].completions.size, expected);
     });
   };
   expect_depth(0, 128);

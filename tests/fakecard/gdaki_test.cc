@@ -48,7 +48,7 @@ class CardWorld {
       windows.push_back(card_.Register(r, rank.window));
       signals.push_back(card_.Register(r, AsBytes(rank.signals)));
       rank.counter_keys.assign(ranks_.size(), card_.Register(r, AsBytes(rank.counters)));
-      rank.context.sink_key = card_.Register(r, AsBytes(rank.sink));
+      rank.context.sink_buffer_lkey = card_.Register(r, AsBytes(rank.sink));
       for (int peer = 0; peer <= num_ranks; ++peer)  // the last answers the rank itself
         rank.main_numbers.push_back(card_.MakeQueue(r, depth));
       for (int i = 0; i < 2 * num_ranks; ++i)
@@ -119,12 +119,12 @@ class CardWorld {
     rank.last_issued_get.resize(n);
     rank.last_visible_get.resize(n);
     rank.memory = {rank.window_keys.data(), windows[r]};
-    rank.context.main = rank.main.data();
-    rank.context.companion = rank.companion.data();
+    rank.context.gdqp = rank.main.data();
+    rank.context.companion_gdqp = rank.companion.data();
     // The words of the context do not begin with the first of their table.
-    rank.context.signals = {rank.signals.data(), rank.signal_keys.data(), signals[r], 1};
-    rank.context.counters = {rank.counters.data(), rank.counter_keys.data(), rank.counter_keys[r],
-                             2};
+    rank.context.signals_table = {rank.signals.data(), rank.signal_keys.data(), signals[r], 1};
+    rank.context.counters_table = {rank.counters.data(), rank.counter_keys.data(),
+                                   rank.counter_keys[r], 2};
     rank.context.last_issued_get = rank.last_issued_get.data();
     rank.context.last_visible_get = rank.last_visible_get.data();
   }

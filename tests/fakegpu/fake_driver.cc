@@ -17,6 +17,7 @@
 //   TUTTI_FAKE_MIG=1           all devices are parts of one GPU, at one PCI address
 //   TUTTI_FAKE_PAGEABLE=1      devices read ordinary memory of the host, as on coherent machines
 //   TUTTI_FAKE_NO_DMABUF=1     memory is not lent to NICs
+//   TUTTI_FAKE_HOST_BEGINS=1   the driver tells where mapped memory of the host begins
 //   TUTTI_FAKE_WRITES_ORDERING=100   kernels see writes of NICs in the order of their completions
 //   TUTTI_FAKE_STICKY=n        the n-th launch and all later calls fail, as after a bad access
 

@@ -5,6 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <climits>
+#include <string_view>
+
 #include "fake_state.h"
 
 namespace fake {
@@ -53,11 +56,34 @@ bool IsOfDevice(const State& s, DeviceAddress address) {
   const auto range = RangeOf(s, address);
   return range != s.ranges.end() && !range->second.host;
 }
+// The names of the files of allocations, by which a process knows imported memory of the host.
+constexpr const char* kDeviceFile = "fake-gpu";
+constexpr const char* kHostFile = "fake-host";
+bool IsOfHost(int fd) {
+  char path[PATH_MAX] = {};
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  return readlink(link.c_str(), path, sizeof(path) - 1) > 0 &&
+         std::string_view(path).find(kHostFile) != std::string_view::npos;
+}
+// Returns whether a copy is one between memory of the host, which processors make, and they may not
+// touch the memory. Ordinary memory of the host is in no range.
+bool IsClosedCopy(const void* to, const void* from) {
+  State& s = TheState();
+  std::lock_guard lock(s.mutex);
+  bool closed = false;
+  for (const void* const place : {to, from}) {
+    const auto range = RangeOf(s, reinterpret_cast<uintptr_t>(place));
+    if (range == s.ranges.end()) continue;
+    if (!range->second.host) return false;
+    closed |= range->second.closed_to_processors;
+  }
+  return closed;
+}
 // Allocates memory that another process can open. Small memory is on the heap.
 void* AllocateDevice(size_t bytes) {
   constexpr size_t kSmall = 64 << 10;
   if (bytes < kSmall) return std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  const int fd = memfd_create("fake-gpu", MFD_CLOEXEC);
+  const int fd = memfd_create(kDeviceFile, MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return nullptr;
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   State& s = TheState();
@@ -154,13 +180,14 @@ int cuMemHostGetDevicePointer_v2(DeviceAddress* address, void* memory, unsigned)
   State& s = TheState();
   std::lock_guard lock(s.mutex);
   const auto range = RangeOf(s, reinterpret_cast<uintptr_t>(memory));
-  if (range == s.ranges.end() || !range->second.host) return kInvalidValue;
+  if (range == s.ranges.end() || !range->second.host || s.mapped.contains(range->first))
+    return kInvalidValue;
   *address = reinterpret_cast<DeviceAddress>(memory);
   return kSuccess;
 }
 int cuMemcpyHtoD_v2(DeviceAddress to, const void* from, size_t bytes) {
   if (const int refused = Refused()) return refused;
-  if (Broken()) return kIllegalAddress;
+  if (Broken() || IsClosedCopy(Pointer(to), from)) return kIllegalAddress;
   NoteCrossing(bytes);
   AwaitDevice(/*all=*/false);
   Copy(Pointer(to), from, bytes);
@@ -168,23 +195,26 @@ int cuMemcpyHtoD_v2(DeviceAddress to, const void* from, size_t bytes) {
 }
 int cuMemcpyDtoH_v2(void* to, DeviceAddress from, size_t bytes) {
   if (const int refused = Refused()) return refused;
-  if (Broken()) return kIllegalAddress;
+  if (Broken() || IsClosedCopy(to, Pointer(from))) return kIllegalAddress;
   NoteCrossing(bytes);
   AwaitDevice(/*all=*/false);
   Copy(to, Pointer(from), bytes);
   return kSuccess;
 }
 int cuMemcpyHtoDAsync_v2(DeviceAddress to, const void* from, size_t bytes, void* stream) {
+  if (IsClosedCopy(Pointer(to), from)) return kIllegalAddress;
   NoteCrossing(bytes);
   StreamOf(stream).Queue([=] { Copy(Pointer(to), from, bytes); });
   return kSuccess;
 }
 int cuMemcpyDtoHAsync_v2(void* to, DeviceAddress from, size_t bytes, void* stream) {
+  if (IsClosedCopy(to, Pointer(from))) return kIllegalAddress;
   NoteCrossing(bytes);
   StreamOf(stream).Queue([=] { Copy(to, Pointer(from), bytes); });
   return kSuccess;
 }
 int cuMemcpyAsync(DeviceAddress to, DeviceAddress from, size_t bytes, void* stream) {
+  if (IsClosedCopy(Pointer(to), Pointer(from))) return kIllegalAddress;
   State& s = TheState();
   bool known = false, of_host = false;
   {
@@ -241,24 +271,30 @@ int cuMemCreate(AllocationHandle* handle, size_t bytes, const AllocationProperti
                 unsigned long long) {
   if (const int refused = Refused()) return refused;
   if (bytes > static_cast<size_t>(Number("TUTTI_FAKE_MEMORY", 1L << 40))) return kOutOfMemory;
-  const int fd = memfd_create("fake-gpu", MFD_CLOEXEC);
+  // Memory of the host is that of a NUMA node, of which this machine has one.
+  const bool host = properties->location.type == kOfHostNode;
+  if (host ? properties->location.id != 0 : properties->location.type != kOfDevice)
+    return kInvalidValue;
+  const int fd = memfd_create(host ? kHostFile : kDeviceFile, MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(bytes)) != 0) return kOutOfMemory;
   State& s = TheState();
   std::lock_guard lock(s.mutex);
   *handle = s.next_allocation++;
-  s.allocations[*handle] = {fd,
-                            bytes,
-                            properties->location.id,
-                            false,
-                            properties->rdma_capable != 0,
-                            properties->handle_types != 0};
+  s.allocations[*handle] = {.fd = fd,
+                            .bytes = bytes,
+                            .device = host ? 0 : properties->location.id,
+                            .for_nics = properties->rdma_capable != 0,
+                            .has_name = properties->handle_types != 0,
+                            .host = host};
   return kSuccess;
 }
 int cuMemRelease(AllocationHandle handle) {
   State& s = TheState();
   std::lock_guard lock(s.mutex);
-  close(s.allocations[handle].fd);  // a mapping holds the memory
-  s.allocations[handle].fd = -1;
+  Allocation& allocation = s.allocations[handle];
+  if (--allocation.references > 0) return kSuccess;
+  close(allocation.fd);  // a mapping holds the memory
+  allocation.fd = -1;
   return kSuccess;
 }
 int cuMemAddressReserve(DeviceAddress* address, size_t bytes, size_t, DeviceAddress,
@@ -290,18 +326,24 @@ int cuMemMap(DeviceAddress address, size_t bytes, size_t, AllocationHandle handl
   if (memory == MAP_FAILED) return kOutOfMemory;
   s.mapped[address] = handle;
   s.mapped_fds[address] = dup(allocation.fd);
-  s.ranges[address] = {bytes, allocation.device, false};
+  s.ranges[address] = {.bytes = bytes,
+                       .device = allocation.device,
+                       .host = allocation.host,
+                       .closed_to_processors = allocation.host};
   return kSuccess;
 }
+// As real drivers, gives no begin of mapped memory of the host, unless TUTTI_FAKE_HOST_BEGINS=1.
 int cuMemGetAddressRange_v2(DeviceAddress* begin, size_t* bytes, DeviceAddress address) {
   State& s = TheState();
   std::lock_guard lock(s.mutex);
   const auto range = RangeOf(s, address);
   if (range == s.ranges.end()) return kInvalidValue;
-  *begin = range->first;
+  const bool host = range->second.host && s.mapped.contains(range->first);
+  *begin = host && Number("TUTTI_FAKE_HOST_BEGINS", 0) == 0 ? 0 : range->first;
   *bytes = range->second.bytes;
   return kSuccess;
 }
+// Returns the handle by which the memory was made or imported, as real drivers do.
 int cuMemRetainAllocationHandle(AllocationHandle* handle, void* address) {
   State& s = TheState();
   std::lock_guard lock(s.mutex);
@@ -309,9 +351,9 @@ int cuMemRetainAllocationHandle(AllocationHandle* handle, void* address) {
   if (range == s.ranges.end()) return kInvalidValue;
   const auto found = s.mapped_fds.find(range->first);
   if (found == s.mapped_fds.end()) return kInvalidValue;
-  const bool has_name = s.allocations[s.mapped[range->first]].has_name;
-  *handle = s.next_allocation++;
-  s.allocations[*handle] = {dup(found->second), 0, 0, false, false, has_name};
+  *handle = s.mapped[range->first];
+  Allocation& allocation = s.allocations[*handle];
+  if (allocation.references++ == 0) allocation.fd = dup(found->second);
   return kSuccess;
 }
 // Unmaps whole mappings, a single mapping at a time.
@@ -332,11 +374,17 @@ int cuMemUnmap(DeviceAddress address, size_t bytes) {
   mmap(Pointer(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
   return kSuccess;
 }
-int cuMemSetAccess(DeviceAddress address, size_t, const AccessDescription*, size_t) {
+int cuMemSetAccess(DeviceAddress address, size_t, const AccessDescription* access, size_t count) {
   if (const int refused = Refused()) return refused;
   State& s = TheState();
   std::lock_guard lock(s.mutex);
-  const bool foreign = s.allocations[s.mapped[address]].imported;
+  Range& range = s.ranges.at(address);
+  for (size_t i = 0; i < count; ++i) {
+    if (access[i].location.type != kOfHostNode) continue;
+    if (!range.host || access[i].location.id != 0) return kNotSupported;
+    range.closed_to_processors = false;
+  }
+  const bool foreign = s.allocations[s.mapped[address]].imported && !range.host;
   return foreign && Number("TUTTI_FAKE_NO_PEER", 0) != 0 ? kNoPeerAccess : kSuccess;
 }
 int cuMemExportToShareableHandle(void* out, AllocationHandle handle, int, unsigned long long) {
@@ -368,7 +416,10 @@ int cuMemImportFromShareableHandle(AllocationHandle* handle, void* fd, int) {
   State& s = TheState();
   std::lock_guard lock(s.mutex);
   *handle = s.next_allocation++;
-  s.allocations[*handle] = {number, static_cast<size_t>(info.st_size), 0, true};
+  s.allocations[*handle] = {.fd = number,
+                            .bytes = static_cast<size_t>(info.st_size),
+                            .imported = true,
+                            .host = IsOfHost(number)};
   return kSuccess;
 }
 

@@ -34,8 +34,9 @@ constexpr unsigned kExternal = 1;  // A flag of waits for events, and of records
 constexpr int kInvalidContext = 201, kPeerAccessEnabled = 704, kNotSupported = 801;
 constexpr int kSuccess = 0, kInvalidValue = 1, kOutOfMemory = 2, kInvalidDevice = 101,
               kNoPeerAccess = 217, kInvalidHandle = 400, kNotFound = 500, kIllegalAddress = 700;
-constexpr unsigned kNonBlocking = 1;  // A flag of streams.
-constexpr int kBegunEvent = 12;       // An attribute of launches.
+constexpr unsigned kNonBlocking = 1;           // A flag of streams.
+constexpr int kBegunEvent = 12;                // An attribute of launches.
+constexpr int kOfDevice = 1, kOfHostNode = 3;  // Locations of memory.
 
 // Returns the number in an environment variable.
 long Number(const char* name, long otherwise);
@@ -203,6 +204,8 @@ struct Allocation {
   bool imported = false;
   bool for_nics = false;
   bool has_name = true;  // The memory can be exported.
+  bool host = false;     // The memory is the host's.
+  int references = 1;    // Calls that have returned the handle, less those of cuMemRelease.
 };
 
 struct Range {
@@ -210,6 +213,7 @@ struct Range {
   int device = 0;
   bool host = false;
   bool managed = false;
+  bool closed_to_processors = false;  // mapped memory of the host, until cuMemSetAccess for a node
 };
 
 struct FakeDevice {

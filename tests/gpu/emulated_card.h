@@ -172,7 +172,8 @@ inline void PrintKernelsSide(const ncclDevComm& comm) {
     for (int i = 0; i < 2 * comm.nRanks; ++i) {
       QueuePair pair;
       const int peer = i / 2;
-      CopyForWatch(&pair, (i % 2 == 0 ? context.main : context.companion) + peer, sizeof(pair));
+      CopyForWatch(&pair, (i % 2 == 0 ? context.gdqp : context.companion_gdqp) + peer,
+                   sizeof(pair));
       if (pair.reserved == 0) continue;
       char text[256];
       std::snprintf(text, sizeof(text),
@@ -188,7 +189,8 @@ inline void PrintKernelsSide(const ncclDevComm& comm) {
     }
     for (int i = 0; i < comm.ginSignalCount && i < 16; ++i) {
       uint64_t value = 0;
-      CopyForWatch(&value, context.signals.words + context.signals.first + i, sizeof(value));
+      CopyForWatch(&value, context.signals_table.buffer + context.signals_table.offset + i,
+                   sizeof(value));
       if (value != 0)
         Print("rank " + std::to_string(comm.rank) + ", context " + std::to_string(c) + ": signal " +
               std::to_string(i) + " is " + std::to_string(value));
@@ -236,7 +238,7 @@ inline void TellQueues(const ncclDevComm& comm) {
   tutti::device::GdakiContext context;
   tutti::device::mlx5::QueuePair pair;
   CopyForWatch(&context, comm.ginHandles[0], sizeof(context));
-  CopyForWatch(&pair, context.main, sizeof(pair));
+  CopyForWatch(&pair, context.gdqp, sizeof(pair));
   Print(std::string("queues of the card lie in memory of the ") +
         (IsFar(pair.entries) ? "GPU" : "host"));
 }

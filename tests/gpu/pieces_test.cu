@@ -1,6 +1,7 @@
 // Tests windows on real GPUs in memory of several allocations that the driver maps without gaps, as
 // PyTorch's expandable segments are: the driver's attributes of such memory, loads and stores of
-// kernels, AllReduce, and puts of GIN across borders.
+// kernels, AllReduce, and puts of GIN across borders. A second round has memory of which the first
+// part is the GPU's and the rest the host's, as DeepEP's buffers are.
 //
 //   nvcc -std=c++17 -O3 -arch=native -I INCLUDE pieces_test.cu -L LIBRARY -ltutti -o pieces_test
 //   LD_LIBRARY_PATH=LIBRARY ./pieces_test [RANKS]
@@ -63,51 +64,60 @@ void Tell(int rank, const char* step, bool ok) {
   if (!ok) ++failed;
 }
 
-// Memory of the current device in pieces of given lengths, in units.
+// Memory in pieces of given lengths, in units. The pieces from number `first_of_host` on are memory
+// of the host's node next to the device, the others the device's.
 class Memory {
  public:
-  Memory(int device, std::vector<size_t> units) : units_(std::move(units)) {
+  static constexpr size_t kNone = SIZE_MAX;
+
+  Memory(int device, std::vector<size_t> units, size_t first_of_host = kNone)
+      : units_(std::move(units)) {
     CHECK_DRIVER(DRIVER(cuMemAddressReserve)(&address_, kBytes + kUnit, 0, 0, 0));
-    CUmemAllocationProp properties = {};
-    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    CUdeviceptr at = address_;
-    for (const size_t length : units_) {
+    int node = 0;
+    CHECK_DRIVER(DRIVER(cuDeviceGetAttribute)(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, device));
+    const CUmemLocation of_device = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    const CUmemLocation of_host = {CU_MEM_LOCATION_TYPE_HOST_NUMA, node};
+    size_t number = 0;
+    ForEachPiece([&](CUdeviceptr at, size_t bytes) {
+      const bool on_host = number++ >= first_of_host;
+      CUmemAllocationProp properties = {};
+      properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+      properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+      properties.location = on_host ? of_host : of_device;
       CUmemGenericAllocationHandle handle;
-      CHECK_DRIVER(DRIVER(cuMemCreate)(&handle, length * kUnit, &properties, 0));
-      CHECK_DRIVER(DRIVER(cuMemMap)(at, length * kUnit, 0, handle, 0));
+      CHECK_DRIVER(DRIVER(cuMemCreate)(&handle, bytes, &properties, 0));
+      CHECK_DRIVER(DRIVER(cuMemMap)(at, bytes, 0, handle, 0));
       CHECK_DRIVER(DRIVER(cuMemRelease)(handle));
-      at += length * kUnit;
-    }
-    const CUmemAccessDesc access = {properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    CHECK_DRIVER(DRIVER(cuMemSetAccess)(address_, kBytes, &access, 1));
-    CHECK_CUDA(cudaMemset(data(), 0, kBytes));
+      const CUmemAccessDesc access[] = {{of_device, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+                                        {of_host, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+      CHECK_DRIVER(DRIVER(cuMemSetAccess)(at, bytes, access, on_host ? 2 : 1));
+      CHECK_CUDA(cudaMemset(reinterpret_cast<void*>(at), 0, bytes));
+    });
     CHECK_CUDA(cudaDeviceSynchronize());
   }
   uint32_t* data() const { return reinterpret_cast<uint32_t*>(address_); }
 
+  // Copy all words, a piece at a time.
+  void Fill(const std::vector<uint32_t>& words) const {
+    ForEachPiece([&](CUdeviceptr at, size_t bytes) {
+      CHECK_CUDA(cudaMemcpy(reinterpret_cast<void*>(at), words.data() + WordAt(at), bytes,
+                            cudaMemcpyDefault));
+    });
+  }
+  std::vector<uint32_t> Words() const {
+    std::vector<uint32_t> words(kWords);
+    ForEachPiece([&](CUdeviceptr at, size_t bytes) {
+      CHECK_CUDA(cudaMemcpy(words.data() + WordAt(at), reinterpret_cast<void*>(at), bytes,
+                            cudaMemcpyDefault));
+    });
+    return words;
+  }
+
   // Shows the driver's attributes of the memory. Returns whether the driver tells of each piece
-  // separately.
+  // separately; the begin of a piece of the host may be told as 0.
   bool Show() const {
     bool each = true;
-    CUdeviceptr at = address_;
-    for (const size_t length : units_) {
-      CUdeviceptr begin = 0;
-      size_t bytes = 0;
-      CHECK_DRIVER(DRIVER(cuMemGetAddressRange)(&begin, &bytes, at + 4096));
-      each = each && begin == at && bytes == length * kUnit;
-      CUmemGenericAllocationHandle first = 0, within = 0;
-      CHECK_DRIVER(DRIVER(cuMemRetainAllocationHandle)(&first, reinterpret_cast<void*>(at)));
-      CHECK_DRIVER(
-          DRIVER(cuMemRetainAllocationHandle)(&within, reinterpret_cast<void*>(at + 4096)));
-      std::printf("  piece at +%zu MiB: range +%zu MiB of %zu MiB, handle %llx, within it %llx\n",
-                  static_cast<size_t>(at - address_) >> 20,
-                  static_cast<size_t>(begin - address_) >> 20, bytes >> 20, first, within);
-      CHECK_DRIVER(DRIVER(cuMemRelease)(first));
-      CHECK_DRIVER(DRIVER(cuMemRelease)(within));
-      at += length * kUnit;
-    }
+    ForEachPiece([&](CUdeviceptr at, size_t length) { each = ShowPiece(at, length) && each; });
     int fd = -1;
     const int lent = DRIVER(cuMemGetHandleForAddressRange)(&fd, address_, kBytes,
                                                            CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
@@ -120,6 +130,35 @@ class Memory {
   }
 
  private:
+  template <class Function>
+  void ForEachPiece(const Function& function) const {
+    CUdeviceptr at = address_;
+    for (const size_t units : units_) {
+      function(at, units * kUnit);
+      at += units * kUnit;
+    }
+  }
+  size_t WordAt(CUdeviceptr at) const { return (at - address_) / sizeof(uint32_t); }
+
+  bool ShowPiece(CUdeviceptr at, size_t length) const {
+    CUdeviceptr begin = 0;
+    size_t bytes = 0;
+    CHECK_DRIVER(DRIVER(cuMemGetAddressRange)(&begin, &bytes, at + 4096));
+    unsigned type = 0;
+    CHECK_DRIVER(DRIVER(cuPointerGetAttribute)(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at));
+    CUmemGenericAllocationHandle first = 0, within = 0;
+    CHECK_DRIVER(DRIVER(cuMemRetainAllocationHandle)(&first, reinterpret_cast<void*>(at)));
+    CHECK_DRIVER(DRIVER(cuMemRetainAllocationHandle)(&within, reinterpret_cast<void*>(at + 4096)));
+    std::printf(
+        "  piece at +%zu MiB of type %u: range %#llx of %zu MiB, handle %llx, within it %llx\n",
+        static_cast<size_t>(at - address_) >> 20, type, static_cast<unsigned long long>(begin),
+        bytes >> 20, first, within);
+    CHECK_DRIVER(DRIVER(cuMemRelease)(first));
+    CHECK_DRIVER(DRIVER(cuMemRelease)(within));
+    const bool of_host = type == CU_MEMORYTYPE_HOST;
+    return (begin == at || (of_host && begin == 0)) && bytes == length && first == within;
+  }
+
   const std::vector<size_t> units_;
   CUdeviceptr address_ = 0;
 };
@@ -168,85 +207,116 @@ struct Shared {
   pthread_barrier_t meeting;
 };
 
-void RunRank(int rank, int ranks, Shared& shared) {
-  CHECK_CUDA(cudaSetDevice(rank));
-  CHECK_CUDA(cudaFree(nullptr));
+// What the steps of a rank need.
+struct Rank {
+  int rank, ranks;
+  Shared& shared;
   ncclComm_t comm;
-  CHECK(ncclCommInitRank(&comm, ranks, shared.id, rank));
-  const Memory a(
-      rank, rank % 2 == 0 ? std::vector<size_t>{1, 1, 1, 1, 1, 1} : std::vector<size_t>{1, 4, 1});
-  const Memory b(rank, rank % 2 == 0 ? std::vector<size_t>{3, 3} : std::vector<size_t>{1, 1, 2, 2});
-  if (rank == 0) Tell(rank, "the driver tells of each piece for itself", a.Show());
-  shared.Meet();
+  cudaStream_t stream;
+  unsigned long long* wrong;
 
-  ncclWindow_t from = nullptr, to = nullptr;
-  constexpr int kFlags = NCCL_WIN_COLL_SYMMETRIC;
-  CHECK(ncclCommWindowRegister(comm, a.data(), kBytes, &from, kFlags));
-  CHECK(ncclCommWindowRegister(comm, b.data(), kBytes, &to, kFlags));
-  Tell(rank, "two windows are registered", from != nullptr && to != nullptr);
-  if (from == nullptr || to == nullptr) std::_Exit(1);
+  int before() const { return (rank + ranks - 1) % ranks; }
+  void Meet() const {
+    CHECK_CUDA(cudaStreamSynchronize(stream));
+    shared.Meet();
+  }
+  void Expect(const char* step, unsigned long long words) const {
+    Meet();
+    std::printf("rank %d: %llu of %llu words are wrong\n", rank, *wrong, words);
+    Tell(rank, step, *wrong == 0);
+    *wrong = 0;
+  }
+};
+
+ncclDevComm MakeDevComm(ncclComm_t comm) {
   ncclDevCommRequirements_t asked = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
   asked.ginConnectionType = NCCL_GIN_CONNECTION_FULL;
   asked.ginForceEnable = true;
   asked.ginSignalCount = 1;
   ncclDevComm devcomm;
   CHECK(ncclDevCommCreate(comm, &asked, &devcomm));
-  unsigned long long* wrong = nullptr;
-  CHECK_CUDA(cudaMallocManaged(&wrong, sizeof(*wrong)));
-  cudaStream_t stream;
-  CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  const auto meet = [&] {
-    CHECK_CUDA(cudaStreamSynchronize(stream));
-    shared.Meet();
-  };
-  const int before = (rank + ranks - 1) % ranks;
+  return devcomm;
+}
 
-  if (devcomm.lsaSize == ranks) {
-    *wrong = 0;
-    Store<<<16, kThreads, 0, stream>>>(devcomm, from);
-    meet();
-    Count<<<16, kThreads, 0, stream>>>(a.data(), before, wrong);
-    Load<<<16, kThreads, 0, stream>>>(devcomm, from, rank, wrong);
-    meet();
-    std::printf("rank %d: %llu of %zu words are wrong\n", rank, *wrong, 2 * kWords);
-    Tell(rank, "kernels store and load across borders", *wrong == 0);
+// Kernels store, load and put between the windows of `a` and `b`.
+void TryKernels(const Rank& r, const Memory& a, const Memory& b, ncclWindow_t from,
+                ncclWindow_t to) {
+  const ncclDevComm devcomm = MakeDevComm(r.comm);
+  if (devcomm.lsaSize == r.ranks) {
+    Store<<<16, kThreads, 0, r.stream>>>(devcomm, from);
+    r.Meet();
+    Count<<<16, kThreads, 0, r.stream>>>(a.data(), r.before(), r.wrong);
+    Load<<<16, kThreads, 0, r.stream>>>(devcomm, from, r.rank, r.wrong);
+    r.Expect("kernels store and load across borders", 2 * kWords);
   } else {
-    std::printf("rank %d: the GPUs do not reach one another's memory\n", rank);
+    std::printf("rank %d: the GPUs do not reach one another's memory\n", r.rank);
     std::vector<uint32_t> words(kWords);
-    for (size_t i = 0; i < kWords; ++i) words[i] = WordOf(before, i);
-    CHECK_CUDA(cudaMemcpy(a.data(), words.data(), kBytes, cudaMemcpyHostToDevice));
-    meet();
+    for (size_t i = 0; i < kWords; ++i) words[i] = WordOf(r.before(), i);
+    a.Fill(words);
+    r.Meet();
   }
-  *wrong = 0;
-  PutAll<<<1, 32, 0, stream>>>(devcomm, from, to);
-  meet();
+  PutAll<<<1, 32, 0, r.stream>>>(devcomm, from, to);
+  r.Meet();
   // The previous rank put its own memory, which holds the words stored by the rank before the
   // previous rank.
-  Count<<<16, kThreads, 0, stream>>>(b.data(), (before + ranks - 1) % ranks, wrong);
-  meet();
-  std::printf("rank %d: %llu of %zu words are wrong\n", rank, *wrong, kWords);
-  Tell(rank, "GIN puts across borders", *wrong == 0);
+  Count<<<16, kThreads, 0, r.stream>>>(b.data(), (r.before() + r.ranks - 1) % r.ranks, r.wrong);
+  r.Expect("GIN puts across borders", kWords);
+  CHECK(ncclDevCommDestroy(r.comm, &devcomm));
+}
 
+void TryAllReduce(const Rank& r, const Memory& a, const Memory& b) {
   std::vector<uint32_t> words(kWords);
-  for (size_t i = 0; i < kWords; ++i) words[i] = static_cast<uint32_t>(i) + 5u * rank;
-  CHECK_CUDA(cudaMemcpy(a.data(), words.data(), kBytes, cudaMemcpyHostToDevice));
-  meet();
-  CHECK(ncclAllReduce(a.data(), b.data(), kWords, ncclUint32, ncclSum, comm, stream));
-  meet();
-  CHECK_CUDA(cudaMemcpy(words.data(), b.data(), kBytes, cudaMemcpyDeviceToHost));
+  for (size_t i = 0; i < kWords; ++i)
+    words[i] = static_cast<uint32_t>(i) + 5u * static_cast<uint32_t>(r.rank);
+  a.Fill(words);
+  r.Meet();
+  CHECK(ncclAllReduce(a.data(), b.data(), kWords, ncclUint32, ncclSum, r.comm, r.stream));
+  r.Meet();
+  words = b.Words();
   size_t bad = 0;
   for (size_t i = 0; i < kWords; ++i)
-    bad += words[i] != static_cast<uint32_t>(ranks) * static_cast<uint32_t>(i) +
-                           5u * static_cast<uint32_t>(ranks * (ranks - 1) / 2);
-  Tell(rank, "AllReduce between the windows", bad == 0);
-  CHECK(ncclDevCommDestroy(comm, &devcomm));
-  CHECK(ncclCommWindowDeregister(comm, from));
-  CHECK(ncclCommWindowDeregister(comm, to));
+    bad += words[i] != static_cast<uint32_t>(r.ranks) * static_cast<uint32_t>(i) +
+                           5u * static_cast<uint32_t>(r.ranks * (r.ranks - 1) / 2);
+  Tell(r.rank, "AllReduce between the windows", bad == 0);
+}
+
+void TryMemory(const Rank& r, const Memory& a, const Memory& b) {
+  if (r.rank == 0) Tell(r.rank, "the driver tells of each piece for itself", a.Show());
+  r.Meet();
+  ncclWindow_t from = nullptr, to = nullptr;
+  constexpr int kFlags = NCCL_WIN_COLL_SYMMETRIC;
+  CHECK(ncclCommWindowRegister(r.comm, a.data(), kBytes, &from, kFlags));
+  CHECK(ncclCommWindowRegister(r.comm, b.data(), kBytes, &to, kFlags));
+  Tell(r.rank, "two windows are registered", from != nullptr && to != nullptr);
+  if (from == nullptr || to == nullptr) std::_Exit(1);
+  TryKernels(r, a, b, from, to);
+  TryAllReduce(r, a, b);
+  CHECK(ncclCommWindowDeregister(r.comm, from));
+  CHECK(ncclCommWindowDeregister(r.comm, to));
   // The addresses are free again. Otherwise the driver would refuse to map them.
-  CHECK(ncclCommWindowRegister(comm, b.data(), kBytes, &to, kFlags));
-  Tell(rank, "a window is registered again", to != nullptr);
-  CHECK(ncclCommWindowDeregister(comm, to));
-  shared.Meet();
+  CHECK(ncclCommWindowRegister(r.comm, b.data(), kBytes, &to, kFlags));
+  Tell(r.rank, "a window is registered again", to != nullptr);
+  CHECK(ncclCommWindowDeregister(r.comm, to));
+  r.Meet();
+}
+
+void RunRank(int rank, int ranks, Shared& shared) {
+  CHECK_CUDA(cudaSetDevice(rank));
+  CHECK_CUDA(cudaFree(nullptr));
+  ncclComm_t comm;
+  CHECK(ncclCommInitRank(&comm, ranks, shared.id, rank));
+  cudaStream_t stream;
+  CHECK_CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  unsigned long long* wrong = nullptr;
+  CHECK_CUDA(cudaMallocManaged(&wrong, sizeof(*wrong)));
+  *wrong = 0;
+  const Rank r = {rank, ranks, shared, comm, stream, wrong};
+  const std::vector<size_t> units(kUnits, 1), unequal = {1, 4, 1};
+  const bool even = rank % 2 == 0;
+  TryMemory(r, Memory(rank, even ? units : unequal),
+            Memory(rank, even ? std::vector<size_t>{3, 3} : std::vector<size_t>{1, 1, 2, 2}));
+  if (rank == 0) std::printf("memory of the device and the host:\n");
+  TryMemory(r, Memory(rank, even ? units : unequal, even ? 2 : 1), Memory(rank, {2, 4}, 1));
   CHECK(ncclCommDestroy(comm));
 }
 

@@ -22,19 +22,23 @@ NCCL_DEVICE_INLINE ncclGin_BackendMask<mask>::ncclGin_BackendMask(const ncclDevC
       _ginBackend(in_comm.ginNetDeviceTypes[connectionId]),
       contextId(static_cast<uint32_t>(contextIndex) / tutti::device::ConnectionsOf(in_comm)),
       resourceSharingMode(mode),
-      _ginHandle(in_comm.ginHandles[connectionId]),
+      _ginHandle(tutti::device::RecordsOfContexts(in_comm, connectionId)),
       _signalShadows(in_comm.ginSignalShadows + static_cast<size_t>(contextIndex) *
                                                     static_cast<size_t>(in_comm.ginSignalCount)) {}
 
 template <unsigned mask>
+NCCL_DEVICE_INLINE void* ncclGin_BackendMask<mask>::Handle() const {
+  return comm.ginHandles[connectionId];
+}
+
+template <unsigned mask>
 NCCL_DEVICE_INLINE tutti::device::GinContext& ncclGin_BackendMask<mask>::Context() const {
-  return static_cast<tutti::device::GinContext*>(_ginHandle)[contextId];
+  return static_cast<tutti::device::GinContext*>(Handle())[contextId];
 }
 
 template <unsigned mask>
 NCCL_DEVICE_INLINE tutti::device::GinPoster ncclGin_BackendMask<mask>::Poster() const {
-  return tutti::device::GinPoster(_ginHandle, contextId, comm.abortFlag,
-                                  comm.lsaSize == comm.nRanks);
+  return tutti::device::GinPoster(Handle(), contextId, comm.abortFlag, comm.lsaSize == comm.nRanks);
 }
 
 template <unsigned mask>
@@ -49,7 +53,7 @@ NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::IsServed() const {
 #if !NCCL_CHECK_CUDACC
   constexpr unsigned kCard = NCCL_NET_DEVICE_GIN_GDAKI;
   if ((mask >> kCard & 1) == 0 && _ginBackend == kCard) {
-    tuttiHostGinRing(_ginHandle, contextId, 0);
+    tuttiHostGinRing(Handle(), contextId, 0);
     return false;
   }
 #endif
@@ -62,7 +66,7 @@ NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::HasSignal(
 #if !NCCL_CHECK_CUDACC
   if (!IsServed()) return false;
   if (signal >= static_cast<uint32_t>(comm.ginSignalCount)) {
-    tuttiHostGinMissing(_ginHandle, 1, signal);
+    tuttiHostGinMissing(Handle(), 1, signal);
     return false;
   }
 #endif
@@ -74,7 +78,7 @@ NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::HasCounter(
 #if !NCCL_CHECK_CUDACC
   if (!IsServed()) return false;
   if (counter >= static_cast<uint32_t>(comm.ginCounterCount)) {
-    tuttiHostGinMissing(_ginHandle, 0, counter);
+    tuttiHostGinMissing(Handle(), 0, counter);
     return false;
   }
 #endif
@@ -91,7 +95,7 @@ NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::IsDirect() const {
 template <unsigned mask>
 NCCL_DEVICE_INLINE tutti::device::Gdaki ncclGin_BackendMask<mask>::Direct() const {
   return tutti::device::Gdaki(
-      static_cast<tutti::device::GdakiContext*>(_ginHandle) + contextId, comm.rank,
+      static_cast<tutti::device::GdakiContext*>(Handle()) + contextId, comm.rank,
       static_cast<tutti::device::mlx5::Sharing>(resourceSharingMode), comm.abortFlag);
 }
 
@@ -112,7 +116,7 @@ template <unsigned mask>
 NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::Reaches(int peer) const {
   if (Direct().Reaches(peer)) return true;
 #if !NCCL_CHECK_CUDACC
-  tuttiHostGinUnreached(_ginHandle, peer);
+  tuttiHostGinUnreached(Handle(), peer);
 #endif
   return false;
 }
@@ -121,7 +125,7 @@ template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::NoteEnd(
     [[maybe_unused]] bool came_to_its_end) const {
 #if !NCCL_CHECK_CUDACC
-  if (!came_to_its_end) tuttiHostGinFailed(_ginHandle);
+  if (!came_to_its_end) tuttiHostGinFailed(Handle());
 #endif
 }
 
@@ -165,7 +169,7 @@ NCCL_DEVICE_INLINE int ncclGin_BackendMask<mask>::NearPlaceOf(ncclTeam team, int
 // Returns the facts ahead of the contexts of a host's proxy; null for contexts of a GPU.
 template <unsigned mask>
 inline const tutti::device::GinHead* ncclGin_BackendMask<mask>::Head() const {
-  const auto* const head = static_cast<const tutti::device::GinHead*>(_ginHandle) - 1;
+  const auto* const head = static_cast<const tutti::device::GinHead*>(Handle()) - 1;
   return head->calls != nullptr && head->mark == tutti::device::GinHead::kMark ? head : nullptr;
 }
 

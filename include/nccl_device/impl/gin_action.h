@@ -209,6 +209,17 @@ NCCL_DEVICE_INLINE uint32_t ConnectionsOf(const ncclDevComm& comm) {
   return comm.ginConnectionCount == 0 ? 1 : comm.ginConnectionCount;
 }
 
+// Returns the records of a connection's contexts in the form of a card (gin_gdaki_context.h). The
+// records of a proxy lie behind the proxy's own contexts.
+NCCL_DEVICE_INLINE void* RecordsOfContexts(const ncclDevComm& comm, uint32_t connection) {
+  void* const handle = comm.ginHandles[connection];
+  if (handle == nullptr || comm.ginNetDeviceTypes[connection] != NCCL_NET_DEVICE_GIN_PROXY)
+    return handle;
+  const uint32_t connections = ConnectionsOf(comm);
+  const uint32_t contexts = (comm.ginContextCount + connections - 1) / connections;
+  return static_cast<GinContext*>(handle) + contexts;
+}
+
 }  // namespace device
 }  // namespace tutti
 

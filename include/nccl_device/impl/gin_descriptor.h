@@ -29,6 +29,7 @@
 #define NCCL_DEVICE_IMPL_GIN_DESCRIPTOR_H_
 
 #include "nccl_device/core.h"
+#include "nccl_device/impl/gin_gdaki_context.h"
 
 #ifdef __cplusplus
 
@@ -72,6 +73,12 @@ struct GinContext {
   uint32_t* lastVisibleGet;
 };
 static_assert(sizeof(GinContext) == 72, "part of the binary interface");
+// The first context also reads as the record of a card, as far as programs of NVIDIA's headers read
+// the record: the address of the signals lies at the same place.
+static_assert(offsetof(GinContext, signals) ==
+                  offsetof(ncclGinGdakiGPUContext, signals_table) +
+                      offsetof(ncclGinGdakiGlobalGPUBufferTable<uint64_t>, buffer),
+              "part of the binary interface");
 
 // The facts ahead of the contexts of a proxy for kernels of a host; the handle points behind them.
 // Such kernels add to the signals of the LSA team themselves (gin_lsa.h).

@@ -20,6 +20,7 @@
 #ifndef NCCL_DEVICE_IMPL_GIN_GDAKI_H_
 #define NCCL_DEVICE_IMPL_GIN_GDAKI_H_
 
+#include "nccl_device/impl/gin_gdaki_context.h"
 #include "nccl_device/impl/mlx5_queue.h"
 
 #ifdef __cplusplus
@@ -27,29 +28,13 @@
 namespace tutti {
 namespace device {
 
-// A table of words, and the keys by which cards reach each rank's table.
-struct GdakiTable {
-  uint64_t* words;
-  uint32_t* remote_keys;
-  uint32_t local_key;
-  uint32_t first;  // the first word of the context
-};
-struct GdakiContext {
-  mlx5::QueuePair* main;       // of each rank
-  mlx5::QueuePair* companion;  // of each rank
-  GdakiTable counters;
-  GdakiTable signals;
-  uint32_t sink_key;           // of 8 bytes for the old values of words, which nobody reads
-  uint64_t* last_issued_get;   // of each rank: how many entries of its queue, up to its last get
-  uint64_t* last_visible_get;  // the same for visible gets
-};
+using GdakiContext = ncclGinGdakiGPUContext;
+using GdakiTable = ncclGinGdakiGlobalGPUBufferTable<uint64_t>;
 // The memory of a window, whose addresses begin at 0.
 struct GdakiMemory {
   uint32_t* remote_keys;
   uint32_t local_key;
 };
-static_assert(sizeof(GdakiTable) == 24, "part of the binary interface");
-static_assert(sizeof(GdakiContext) == 88, "part of the binary interface");
 static_assert(sizeof(GdakiMemory) == 16, "part of the binary interface");
 
 // A longer put or get is made in pieces.
@@ -100,7 +85,7 @@ class Gdaki {
 
   // Returns whether a queue toward a rank exists; with rails joined only, other rails have none.
   NCCL_DEVICE_INLINE bool Reaches(int peer) const {
-    return LoadConstant(&LoadConstant(&context_->main)[peer].number) != 0;
+    return LoadConstant(&LoadConstant(&context_->gdqp)[peer].number) != 0;
   }
 
   // Return places at a rank, and on this rank.
@@ -112,7 +97,7 @@ class Gdaki {
     return {offset, LoadConstant(&memory.local_key)};
   }
   NCCL_DEVICE_INLINE mlx5::Place SignalOf(int peer, uint32_t signal) const {
-    return WordOf(context_->signals, peer, signal);
+    return WordOf(context_->signals_table, peer, signal);
   }
 
   // Puts data, signals, or both. A put of no bytes is valid.
@@ -153,20 +138,22 @@ class Gdaki {
   }
 
   NCCL_DEVICE_INLINE uint64_t* SignalWord(uint32_t signal) const {
-    return context_->signals.words + context_->signals.first + signal;
+    return context_->signals_table.buffer + context_->signals_table.offset + signal;
   }
   NCCL_DEVICE_INLINE uint64_t* CounterWord(uint32_t counter) const {
-    return context_->counters.words + context_->counters.first + counter;
+    return context_->counters_table.buffer + context_->counters_table.offset + counter;
   }
 
  private:
   NCCL_DEVICE_INLINE mlx5::SendQueue Main(int peer) const {
-    return mlx5::SendQueue(LoadConstant(&context_->main) + peer, sharing_, abort_flag_);
+    return mlx5::SendQueue(LoadConstant(&context_->gdqp) + peer, sharing_, abort_flag_);
   }
-  NCCL_DEVICE_INLINE mlx5::Place Sink() const { return {0, LoadConstant(&context_->sink_key)}; }
+  NCCL_DEVICE_INLINE mlx5::Place Sink() const {
+    return {0, LoadConstant(&context_->sink_buffer_lkey)};
+  }
   NCCL_DEVICE_INLINE mlx5::Place WordOf(const GdakiTable& table, int peer, uint32_t number) const {
-    const uint64_t place = uint64_t{LoadConstant(&table.first)} + number;
-    return {place * sizeof(uint64_t), LoadConstant(LoadConstant(&table.remote_keys) + peer)};
+    const uint64_t place = uint64_t{LoadConstant(&table.offset)} + number;
+    return {place * sizeof(uint64_t), LoadConstant(LoadConstant(&table.rkeys) + peer)};
   }
 
   NCCL_DEVICE_INLINE uint32_t PiecesOf(uint64_t bytes) const {
@@ -214,16 +201,16 @@ class Gdaki {
   // Has the companion add to a counter when entry `index` of the main queue is done. The card is
   // told of the addition at once, because a later call may have no counter.
   NCCL_DEVICE_INLINE bool Count(int peer, uint64_t index, uint32_t counter, Manner manner) const {
-    const mlx5::SendQueue companion(LoadConstant(&context_->companion) + peer, sharing_,
+    const mlx5::SendQueue companion(LoadConstant(&context_->companion_gdqp) + peer, sharing_,
                                     abort_flag_);
     const mlx5::Position at = companion.Claim(2);
     const mlx5::SendQueue waited_for = Main(peer);
     if (!companion.AwaitRoom(at, 2, manner.has_room, &waited_for)) return false;
-    const mlx5::QueuePair* const main = LoadConstant(&context_->main) + peer;
+    const mlx5::QueuePair* const main = LoadConstant(&context_->gdqp) + peer;
     companion.Write(at.index, mlx5::MakeWait(at, index, LoadConstant(&main->completions.number)));
     const mlx5::Position add = {at.queue, at.index + 1};
     companion.Write(add.index,
-                    MakeFetchAdd(add, WordOf(context_->counters, rank_, counter), 1, Sink()));
+                    MakeFetchAdd(add, WordOf(context_->counters_table, rank_, counter), 1, Sink()));
     if (!companion.Submit(at, 2, !manner.rings_later)) return false;
     return !manner.rings_later || companion.Ring();
   }

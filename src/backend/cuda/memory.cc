@@ -26,6 +26,11 @@ constexpr int kDmabuf = 1;
 constexpr int kMappedMemoryForNics = 110;
 constexpr int kWritesOrdering = 118;
 constexpr int kDmabufSupported = 124;
+constexpr int kNearestHostNode = 134;  // …HOST_NUMA_ID
+// CU_POINTER_ATTRIBUTE_MEMORY_TYPE, and CU_MEMORYTYPE_HOST.
+constexpr int kPointerMemoryType = 2;
+constexpr unsigned kHostMemory = 1;
+constexpr int kLocationOnHost = 3;  // CU_MEM_LOCATION_TYPE_HOST_NUMA
 // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER: kernels of the GPU that owns the memory see the order.
 constexpr int kOrderedForOwner = 100;
 
@@ -66,6 +71,18 @@ Status MapAt(const Device& device, DeviceAddress address, size_t bytes, Allocati
                    fmt::format("letting CUDA device {} use mapped memory", device.ordinal()));
   if (!allowed.ok()) driver.MemUnmap(address, bytes);
   return allowed;
+}
+
+// Lets processors use mapped memory, if the memory is the host's: the driver copies between memory
+// of the host on the calling thread. A refusal is no error here, because kernels reach the memory.
+void LetHostUse(const Device& device, DeviceAddress address, size_t bytes) {
+  const Driver& driver = device.driver();
+  unsigned type = 0;
+  if (driver.PointerGetAttribute(&type, kPointerMemoryType, address) != 0 || type != kHostMemory)
+    return;
+  AccessDescription access;
+  access.location = {.type = kLocationOnHost, .id = Attribute(device, kNearestHostNode)};
+  driver.MemSetAccess(address, bytes, &access, 1);
 }
 
 }  // namespace
@@ -209,6 +226,7 @@ Status AddressRange::Map(size_t offset, const UniqueFd& fd, size_t bytes) {
   const ManagingScope scope(driver, device_->context());
   TUTTI_ASSIGN(const AllocationHandle handle, OpenHandle(driver, fd));
   Status mapped = MapAt(*device_, address_ + offset, bytes, handle);
+  if (mapped.ok()) LetHostUse(*device_, address_ + offset, bytes);
   driver.MemRelease(handle);  // the mapping keeps the memory alive
   return mapped;
 }
@@ -217,6 +235,66 @@ void AddressRange::Unmap(size_t offset, size_t bytes) {
   const ManagingScope scope(device_->driver(), device_->context());
   device_->driver().MemUnmap(address_ + offset, bytes);
 }
+
+namespace {
+
+// A mapping, as the driver describes it.
+struct Mapping {
+  DeviceAddress begin = 0;
+  size_t bytes = 0;
+};
+
+// Returns the handle of the allocation that is mapped at an address, or 0. The handle may be
+// compared, and is released already.
+AllocationHandle HandleAt(const Driver& driver, DeviceAddress address) {
+  AllocationHandle handle = 0;
+  if (driver.MemRetain(&handle, reinterpret_cast<void*>(address)) != 0) return 0;
+  driver.MemRelease(handle);
+  return handle;
+}
+
+// Returns the mapping at an address; 0 bytes where nothing is mapped. Drivers may give the begin 0
+// for mapped memory of the host (CU_MEM_LOCATION_TYPE_HOST_NUMA). The begin is then `address`: the
+// end of the mapping before, or an address that FindPieces has to check.
+Mapping MappingAt(const Driver& driver, DeviceAddress address) {
+  Mapping mapping;
+  if (driver.MemGetRange(&mapping.begin, &mapping.bytes, address) != 0) return {};
+  if (mapping.begin == 0) mapping.begin = address;
+  return mapping.begin + mapping.bytes > address ? mapping : Mapping{};
+}
+
+// Refuses memory that begins within a mapping whose begin the driver does not tell: the end of the
+// mapping is then not known either.
+Status CheckBegin(const Driver& driver, DeviceAddress address) {
+  DeviceAddress begin = 0;
+  size_t bytes = 0;
+  if (driver.MemGetRange(&begin, &bytes, address) != 0 || begin != 0) return Status::Ok();
+  const AllocationHandle before = HandleAt(driver, address - 1);
+  if (before == 0 || before != HandleAt(driver, address)) return Status::Ok();
+  return InvalidArgument(
+      "the buffer at {} begins within memory of the host, and the driver does not tell where that "
+      "memory begins: let the buffer begin there, or in memory of the device",
+      reinterpret_cast<const void*>(address));
+}
+
+// Returns why memory that the driver has mapped at `at` makes no pieces: the memory is not from
+// cuMemCreate.
+Status WhyNoPiece(std::span<const std::byte> memory, const Mapping& mapping, DeviceAddress at) {
+  const void* const buffer = memory.data();
+  const DeviceAddress first = AddressOf(memory.data());
+  if (at != first)
+    return InvalidArgument(
+        "{} bytes at {} reach beyond their memory: what lies at {} is not from cuMemCreate",
+        memory.size(), buffer, reinterpret_cast<const void*>(at));
+  if (first + memory.size() - mapping.begin > mapping.bytes)
+    return InvalidArgument("{} bytes at {} reach beyond their allocation of {}", memory.size(),
+                           buffer, mapping.bytes);
+  return InvalidUsage(
+      "the buffer at {} is not from ncclMemAlloc, or cuMemCreate, and cannot be mapped elsewhere",
+      buffer);
+}
+
+}  // namespace
 
 // Walks through the mappings one by one, since the driver describes one mapping at a time. The
 // driver names allocations as a whole.
@@ -228,37 +306,25 @@ Result<MappedPieces> FindPieces(const Device& device, std::span<const std::byte>
   MappedPieces pieces;
   DeviceAddress at = first;
   do {
-    DeviceAddress begin = 0;
-    size_t bytes = 0;
-    const bool is_mapped = driver.MemGetRange(&begin, &bytes, at) == 0 && begin + bytes > at;
-    if (!is_mapped && at == first)
+    const Mapping mapping = MappingAt(driver, at);
+    if (mapping.bytes == 0 && at == first)
       return InvalidArgument("the buffer at {} is no memory of CUDA device {}", buffer,
                              device.ordinal());
-    if (!is_mapped)
+    if (mapping.bytes == 0)
       return InvalidArgument("{} bytes at {} reach beyond their memory: nothing is mapped at {}",
                              memory.size(), buffer, reinterpret_cast<const void*>(at));
-    if (at != first && begin != at)
+    if (at != first && mapping.begin != at)
       return InternalError("the driver says that the memory behind {} begins at {}",
-                           reinterpret_cast<const void*>(at), reinterpret_cast<const void*>(begin));
-    AllocationHandle handle = 0;
-    if (driver.MemRetain(&handle, reinterpret_cast<void*>(begin)) != 0) {
-      if (at != first)
-        return InvalidArgument(
-            "{} bytes at {} reach beyond their memory: what lies at {} is not from cuMemCreate",
-            memory.size(), buffer, reinterpret_cast<const void*>(at));
-      if (end - begin > bytes)
-        return InvalidArgument("{} bytes at {} reach beyond their allocation of {}", memory.size(),
-                               buffer, bytes);
-      return InvalidUsage(
-          "the buffer at {} is not from ncclMemAlloc, or cuMemCreate, and cannot be mapped "
-          "elsewhere",
-          buffer);
+                           reinterpret_cast<const void*>(at),
+                           reinterpret_cast<const void*>(mapping.begin));
+    if (HandleAt(driver, mapping.begin) == 0) return WhyNoPiece(memory, mapping, at);
+    if (at == first) {
+      TUTTI_TRY(CheckBegin(driver, at));
+      pieces.begin = reinterpret_cast<const std::byte*>(mapping.begin);
     }
-    driver.MemRelease(handle);
-    if (at == first) pieces.begin = reinterpret_cast<const std::byte*>(begin);
-    pieces.bytes.push_back(bytes);
-    pieces.total += bytes;
-    at = begin + bytes;
+    pieces.bytes.push_back(mapping.bytes);
+    pieces.total += mapping.bytes;
+    at = mapping.begin + mapping.bytes;
   } while (at < end);
   return pieces;
 }
@@ -294,7 +360,8 @@ Result<UniqueFd> ExportDmabuf(const Device& device, std::span<const std::byte> m
 }
 
 // Makes one DMA-BUF from the first to the last allocation, since the driver accepts any range of
-// addresses that is mapped without a gap.
+// addresses that is mapped without a gap. A begin of 0 is the driver's answer for memory of the
+// host, which has no DMA-BUF.
 Result<LentMemory> ExportDmabufAround(const Device& device, std::span<const std::byte> memory) {
   const Driver& driver = device.driver();
   const DeviceAddress first = AddressOf(memory.data());
@@ -305,12 +372,16 @@ Result<LentMemory> ExportDmabufAround(const Device& device, std::span<const std:
     const ManagingScope scope(driver, device.context());
     TUTTI_TRY(driver.Check(driver.MemGetRange(&begin, &bytes, first),
                            "finding the allocation of device memory"));
-    if (last - begin >= bytes) {
+    begin_of_last = begin;
+    if (begin != 0 && last - begin >= bytes) {
       TUTTI_TRY(driver.Check(driver.MemGetRange(&begin_of_last, &bytes, last),
                              "finding the last allocation of device memory"));
       bytes += begin_of_last - begin;
     }
   }
+  if (begin == 0 || begin_of_last == 0)
+    return InvalidUsage("a part of the memory at {} is the host's, and has no DMA-BUF",
+                        static_cast<const void*>(memory.data()));
   LentMemory lent;
   const auto* const whole = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(begin));
   TUTTI_ASSIGN(lent.fd, ExportDmabuf(device, {whole, bytes}));

@@ -82,7 +82,8 @@ class AddressRange {
 
 // The allocations behind memory that other code has mapped (ncclMemAlloc, other users of
 // cuMemCreate): one allocation, or several adjacent ones, as PyTorch's expandable segments are. The
-// allocations are whole: the memory begins in the first and ends in the last.
+// allocations are whole: the memory begins in the first and ends in the last. An allocation may be
+// memory of the host that the device may use (CU_MEM_LOCATION_TYPE_HOST_NUMA).
 struct MappedPieces {
   const std::byte* begin = nullptr;  // of the first piece
   std::vector<size_t> bytes;         // the length of each

@@ -1,7 +1,8 @@
 #pragma once
 
 // Memory of a GPU that is made of several adjacent allocations, as PyTorch's expandable segments
-// are. For tests only: a failed call of the driver ends the program.
+// are. The last of them may be memory of the host, as in DeepEP's buffers. For tests only: a failed
+// call of the driver ends the program.
 
 #include <cstddef>
 #include <cstdint>
@@ -22,26 +23,29 @@ class PiecedMemory {
   static constexpr size_t kNone = SIZE_MAX;
 
   // Makes memory of the calling thread's device. The lengths are multiples of kPieceUnit. The piece
-  // of number `hole` is left unmapped, and piece number `nameless` cannot be exported.
-  explicit PiecedMemory(std::vector<size_t> lengths, size_t hole = kNone, size_t nameless = kNone)
+  // of number `hole` is left unmapped, piece number `nameless` cannot be exported, and the pieces
+  // from number `first_of_host` on are memory of the host's first node.
+  explicit PiecedMemory(std::vector<size_t> lengths, size_t hole = kNone, size_t nameless = kNone,
+                        size_t first_of_host = kNone)
       : driver_(TheDriver()), lengths_(std::move(lengths)), hole_(hole) {
     int device = 0;
     Must(driver_.ContextGetDevice(&device));
     for (const size_t length : lengths_) bytes_ += length;
     // One unit more than the pieces, in order that no other memory lies right behind them.
     Must(driver_.MemReserve(&address_, bytes_ + kPieceUnit, 0, 0, 0));
+    const MemoryLocation of_device = {.id = device}, of_host = {.type = kHostNode, .id = 0};
     AllocationProperties properties;
-    properties.location.id = device;
-    AccessDescription access;
-    access.location.id = device;
+    const AccessDescription access[] = {{.location = of_device}, {.location = of_host}};
     size_t number = 0;
     ForEachPiece([&](DeviceAddress at, size_t length) {
-      properties.handle_types = number++ == nameless ? 0 : 1;
+      properties.handle_types = number == nameless ? 0 : 1;
+      const bool on_host = number++ >= first_of_host;
+      properties.location = on_host ? of_host : of_device;
       AllocationHandle handle = 0;
       Must(driver_.MemCreate(&handle, length, &properties, 0));
       Must(driver_.MemMap(at, length, 0, handle, 0));
       Must(driver_.MemRelease(handle));
-      Must(driver_.MemSetAccess(at, length, &access, 1));
+      Must(driver_.MemSetAccess(at, length, access, on_host ? 2 : 1));
     });
   }
   ~PiecedMemory() {
@@ -55,6 +59,8 @@ class PiecedMemory {
   size_t size() const { return bytes_; }
 
  private:
+  static constexpr int kHostNode = 3;  // CU_MEM_LOCATION_TYPE_HOST_NUMA
+
   static const Driver& TheDriver() {
     const Result<const Driver*> found = Driver::Find();
     if (!found.ok()) End(std::string(found.status().message()));
