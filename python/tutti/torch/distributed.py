@@ -366,10 +366,13 @@ def _offer_monitored_barrier() -> None:
         setattr(module, "monitored_barrier", barrier)
 
 
-def create(store: Any, rank: int, size: int, timeout: Any = None) -> Any:
+def create(store: Any, rank: int, size: int, timeout: Any = None,
+           enable_reconfigure: bool = False) -> Any:
     """Makes the backend of a group, on all of its ranks together: in C++ where all ranks have the
-    backend in C++."""
+    backend in C++. A group whose members change begins without the other ranks, in C++."""
     timeout = timeout or timedelta(minutes=30)
+    if enable_reconfigure:
+        return _native.create_reconfigurable(store, rank, size, timeout)
     if _native.agreed(store, rank, size):
         return _native.create(store, rank, size, timeout)
     return ProcessGroupTutti(store, rank, size, timeout)

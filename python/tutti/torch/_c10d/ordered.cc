@@ -197,6 +197,12 @@ bool OrderedCommunicator::healthy() const {
          (state == ncclSuccess || state == ncclInProgress);
 }
 
+void OrderedCommunicator::CheckHealthy() const {
+  ncclResult_t state = ncclSuccess;
+  library_->Check(library_->ncclCommGetAsyncError(comm_, &state), comm_);
+  if (state != ncclInProgress) library_->Check(state, comm_);
+}
+
 // Returns whether the stream is empty. A thread that waited for the last operation may come here
 // before the function that woke the thread has returned.
 bool OrderedCommunicator::AwaitIdle() const {
@@ -217,6 +223,10 @@ bool OrderedCommunicator::End() {
   if (!BeginToEnd()) return false;
   Close(AwaitIdle());
   return true;
+}
+
+void OrderedCommunicator::Leave() {
+  if (BeginToEnd()) Close(waiting_call_ == nullptr && AwaitIdle());
 }
 
 void OrderedCommunicator::Abort() {
