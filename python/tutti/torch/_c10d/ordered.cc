@@ -163,11 +163,15 @@ void OrderedCommunicator::Launch(std::function<void()> function) {
 }
 
 void OrderedCommunicator::Finish(Queued& queued) {
-  ncclResult_t state = ncclSuccess;
-  library_->ncclCommGetAsyncError(comm_, &state);
   std::exception_ptr error = queued.error;
-  if (!error && state != ncclSuccess && state != ncclInProgress)
-    error = library_->Error(state, comm_);
+  if (!error) {
+    try {
+      CheckOpen();  // What was under way when the group ended is not done.
+      CheckHealthy();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
   const c10::intrusive_ptr<TuttiWork> work = std::move(queued.work);
   queued.operation = Operation();
   // From here on a waiting thread may run its next operation itself.
