@@ -78,8 +78,7 @@ void Agreement::Check() {
 }
 
 Agreement::Clock::time_point Agreement::End() const {
-  return attempt_.limit.time.count() == 0 ? Clock::time_point::max()
-                                          : begun_ + attempt_.limit.time;
+  return attempt_.limit.time.count() == 0 ? Clock::time_point::max() : begun_ + attempt_.limit.time;
 }
 
 Limit Agreement::Rest() const {
@@ -117,11 +116,11 @@ void Agreement::Meet() {
   const std::string terms = c10::str(came_.size(), " handles, ", DigestOf(attempt_.handles));
   const std::string first = StoreOnce(store_, kTerms, terms);
   if (first != terms)
-    ThrowFailure(ncclInvalidUsage,
-                 c10::str("rank ", attempt_.rank, " of the new group (",
-                          attempt_.handles[attempt_.rank], ") gives other handles (", terms,
-                          ") than the member that came first (", first,
-                          "); all members give the same handles in the same order"));
+    ThrowFailure(
+        ncclInvalidUsage,
+        c10::str("rank ", attempt_.rank, " of the new group (", attempt_.handles[attempt_.rank],
+                 ") gives other handles (", terms, ") than the member that came first (", first,
+                 "); all members give the same handles in the same order"));
   store_.set(came_[attempt_.rank], "came");
   Await([this] { return store_.check(came_); }, End(), [this] { return Missing(); });
 }

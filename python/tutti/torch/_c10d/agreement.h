@@ -64,8 +64,8 @@ class Agreement {
   // Stores the outcome unless there is one, and returns the outcome that counts.
   std::string Decide(const std::string& outcome);
   void ThrowUnlessReady(const std::string& outcome) const;
-  // Blocks until `done` returns true. Throws at `until`, with the name of what is awaited, and where
-  // another member fails.
+  // Blocks until `done` returns true. Throws at `until`, with what is awaited, and where another
+  // member fails.
   void Await(const std::function<bool()>& done, Clock::time_point until,
              const std::function<std::string()>& awaited);
   std::string Missing();

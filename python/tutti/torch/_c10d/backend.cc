@@ -35,6 +35,7 @@ Met MeetAll(const Library& library, c10d::Store& store, int rank, int size,
     meeting.limit = arranged->limit;
     meeting.least_for_init = kLeastForArranged;
     meeting.check = arranged->check;
+    meeting.fresh = true;
   } else {
     meeting.limit = {library.SecondsOf(kSetting), kSetting};
   }

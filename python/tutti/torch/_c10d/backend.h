@@ -55,7 +55,7 @@ struct GroupOptions {
   void (*left)(void*) = nullptr;
 };
 
-// The meeting of ranks that have agreed to meet.
+// The meeting of ranks that have agreed to meet, with a store that has served no other meeting.
 struct Arranged {
   Limit limit;
   std::function<void()> check;  // as in Meeting

@@ -146,9 +146,9 @@ ReconfigurableBackend::GroupPtr ReconfigurableBackend::Made(const Attempt& attem
   try {
     agreement.Meet();
     const Arranged arranged{agreement.Rest(), [&] { agreement.Check(); }};
-    made = c10::make_intrusive<TuttiBackend>(
-        store, attempt.rank, static_cast<int>(attempt.handles.size()), std::move(options),
-        &arranged);
+    made = c10::make_intrusive<TuttiBackend>(store, attempt.rank,
+                                             static_cast<int>(attempt.handles.size()),
+                                             std::move(options), &arranged);
     agreement.Conclude([&] { made->CheckHealthy(); });
   } catch (const std::exception& error) {
     agreement.Fail(WordsOf(error));
@@ -222,8 +222,8 @@ void AddReconfigurableBackend(const c10::intrusive_ptr<c10d::ProcessGroup>& grou
   options.library = library;
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1e3));
   group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
-                    c10::make_intrusive<ReconfigurableBackend>(
-                        group->getStore(), group->getRank(), group->getSize(), options));
+                    c10::make_intrusive<ReconfigurableBackend>(group->getStore(), group->getRank(),
+                                                               group->getSize(), options));
 }
 
 }  // namespace tutti_c10d

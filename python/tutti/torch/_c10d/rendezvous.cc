@@ -270,7 +270,7 @@ Met TakeOffer(const Library& library, c10d::Store& store, const Meeting& meeting
       return {comm, NoteOf(offer)};
     }
     why = library.ncclGetLastError(nullptr);
-    if (!LeadsNowhere(why)) ThrowFailure(made, why);
+    if (meeting.fresh || !LeadsNowhere(why)) ThrowFailure(made, why);
     stale = bytes;
   }
 }

@@ -45,6 +45,7 @@ struct Meeting {
   std::string note;    // Where the ranks of the group note that they leave (Met::note).
   std::vector<std::string> forget;  // Further keys that nobody needs once the ranks have met.
   bool warns = true;                // Long waits are warned of.
+  bool fresh = false;  // The key is new: no earlier start of the job has left an id there.
   // Called several times a second. Throws where this rank waits in vain. May be empty.
   std::function<void()> check;
 };
