@@ -2,6 +2,7 @@
 the ranks itself. Skips with a PyTorch that has no such groups."""
 
 import os
+import random
 import re
 import signal
 import subprocess
@@ -242,6 +243,50 @@ assert workers() == [0, 1]
 dist.destroy_process_group()
 """
 
+# A rank is killed at some moment of an attempt, again and again. The ranks of a trial are forked, and go
+# on below.
+TRIALS = """
+import os, random, signal, sys
+import torch, torch.distributed as dist
+import tutti.torch.distributed
+from tutti.torch import _native
+assert _native._load() is None
+chance = random.Random(int(sys.argv[1]))
+for trial in range(8):
+    dead, delay = chance.randrange(4), chance.random() * 0.03
+    ranks = []
+    for rank in range(4):
+        ranks.append(os.fork())
+        if ranks[-1] == 0:
+            os.environ["RANK"] = str(rank)
+            break
+    if ranks[-1] == 0:
+        break
+    statuses = [os.waitpid(rank, 0)[1] for rank in ranks]
+    assert statuses == [signal.SIGKILL if rank == dead else 0 for rank in range(4)], (sys.argv[1], trial, statuses)
+else:
+    sys.exit()
+""" + BEGIN + """
+store, COUNT = dist.PrefixStore(str(trial), store), 4
+begin()
+meet(1, handles())
+members = handles()
+barrier("begin")
+if ME == dead:
+    threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+begun = time.monotonic()
+outcome = error_of(meet, 2, members, 3).split(" s: ")[-1]
+if ME == dead:
+    time.sleep(60)
+assert time.monotonic() - begun < 20, outcome
+others = [one for one in range(4) if one != dead]
+store.set(f"outcome/{ME}", outcome)
+assert {store.get(f"outcome/{one}").decode() for one in others} == {outcome}
+meet(3, handles(others))
+assert workers() == others
+dist.destroy_process_group()
+"""
+
 # The newcomer starts when the others have a group, and brings them no state.
 NEWCOMER = BEGIN + """
 begin(timeout=timedelta(seconds=30))
@@ -315,6 +360,11 @@ class Reconfigure(unittest.TestCase):
                 self.assertEqual(len({re.search("(reconfigure with.*)", said[rank])[1] for rank in (0, 1)}), 1, said)
                 for rank in (0, 1):
                     self.assertRegex(said[rank], r"after [23]\.\d s")
+
+    def test_deaths_during_attempts(self):
+        seed = random.randrange(1 << 30)
+        said = self.run_ranks(1, TRIALS, str(seed))[0]
+        self.assertNotIn("Error", said, f"seed {seed}")
 
     def test_a_newcomer_is_taken_in(self):
         first = [self.start(rank, 3, NEWCOMER) for rank in range(2)]
