@@ -12,6 +12,7 @@ import os
 import signal
 import statistics
 import time
+import traceback
 from datetime import timedelta
 
 import torch
@@ -26,7 +27,7 @@ _torch_autoload.load()
 def rank_of_trial(backend, rank, size, port):
     """Runs a rank, which begins alone, and leaves its times in the store."""
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port)
+    store = dist.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=100))
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, enable_reconfigure=True,
                             timeout=timedelta(seconds=60))
 
@@ -59,17 +60,22 @@ def rank_of_trial(backend, rank, size, port):
 
 def trial(backend, size):
     """Returns the longest times of a rank: until the error, and from the error until the operation."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    children = []
+    children, (out, into) = [], os.pipe()
     for rank in range(size):
         child = os.fork()
         if child == 0:
             try:
-                rank_of_trial(backend, rank, size, store.port)
+                rank_of_trial(backend, rank, size, int(os.read(out, 6)))
                 os._exit(0)
-            finally:
-                os._exit(1)
+            except BaseException:
+                traceback.print_exc()
+            os._exit(1)
         children.append(child)
+    # The store has threads, whose locks a fork would copy.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    os.write(into, f"{store.port:6}".encode() * size)
+    os.close(into)
+    os.close(out)
     ended = [os.waitpid(child, 0)[1] for child in children]
     if [status for status in ended if status] != [signal.SIGKILL]:
         raise SystemExit(f"ranks of {backend} ended with {ended}")

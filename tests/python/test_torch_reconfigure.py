@@ -154,6 +154,8 @@ error = expect("handles", meet, 3, members[::-1] if ME == 0 else members)
 print("order", error)
 expect("handles", meet, 4, members[:3] if ME == 2 else members) if ME != 3 else None
 barrier("lists")
+if ME == 3:
+    expect("already used with this store, by an attempt that failed", meet, 4, members)
 still_works()
 # Wrong lists are told without the others.
 for uuid, wrong, words in ((5, [], "at least one"), (6, [members[ME]] * 2, "twice"),
