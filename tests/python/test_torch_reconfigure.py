@@ -57,7 +57,8 @@ def workers():
 
 def barrier(name):
     store.set(f"{name}/{ME}", "")
-    store.wait([f"{name}/{one}" for one in range(COUNT)])
+    for one in range(COUNT):
+        store.get(f"{name}/{one}")
 
 def error_of(call, *arguments):
     begun = time.monotonic()
@@ -245,6 +246,32 @@ assert workers() == [0, 1]
 dist.destroy_process_group()
 """
 
+# The last step of a member fails, when all of them have the new communicator.
+STUMBLES = BEGIN + """
+class Store(dist.Store):
+    def add(self, key, value):
+        if ME == 2 and key.endswith("reconfigure/2/ready"):
+            raise RuntimeError("rank 2 stumbles")
+        return plain.add(key, value)
+    set = lambda self, key, value: plain.set(key, value)
+    get = lambda self, key: plain.get(key)
+    check = lambda self, keys: plain.check(keys)
+    compare_set = lambda self, key, expected, desired: plain.compare_set(key, expected, desired)
+    delete_key = lambda self, key: plain.delete_key(key)
+
+plain, store = store, Store()
+begin()
+meet(1, handles())
+members = handles()
+expect("rank 2 stumbles", meet, 2, members)
+assert dist._get_reconfigure_handle() == members[ME]
+assert sum_of(1) == 3
+meet(3, members)
+assert workers() == [0, 1, 2]
+barrier("end")
+dist.destroy_process_group()
+"""
+
 # A rank is killed at some moment of an attempt, again and again. The ranks of a trial are forked, and go
 # on below.
 TRIALS = """
@@ -362,6 +389,9 @@ class Reconfigure(unittest.TestCase):
                 self.assertEqual(len({re.search("(reconfigure with.*)", said[rank])[1] for rank in (0, 1)}), 1, said)
                 for rank in (0, 1):
                     self.assertRegex(said[rank], r"after [23]\.\d s")
+
+    def test_the_last_step_of_a_member_fails(self):
+        self.run_ranks(3, STUMBLES)
 
     def test_deaths_during_attempts(self):
         seed = random.randrange(1 << 30)
