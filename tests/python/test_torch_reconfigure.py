@@ -332,6 +332,9 @@ dist.destroy_process_group()
 
 IN_PYTHON = BEGIN + """
 print(error_of(begin))
+dist.init_process_group("tutti", store=dist.HashStore(), rank=0, world_size=1)
+assert not dist._supports_reconfigure()
+print(error_of(dist._get_reconfigure_handle), error_of(meet, 1, ["tutti:0:0"]))
 """
 
 
@@ -409,6 +412,7 @@ class Reconfigure(unittest.TestCase):
         said = self.run_ranks(1, IN_PYTHON, TUTTI_TORCH_BACKEND="python")
         self.assertIn('enable_reconfigure needs the tutti backend in C++, which is not to be had: '
                       'TUTTI_TORCH_BACKEND is "python"', said[0])
+        self.assertEqual(said[0].count("a group of the tutti backend in Python has fixed members"), 2, said[0])
 
     def test_the_name_gloo(self):
         script = BEGIN.replace('"tutti", store', '"gloo", store') + """

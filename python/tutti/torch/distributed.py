@@ -114,6 +114,19 @@ class ProcessGroupTutti(dist.ProcessGroup):
     def getGroupDesc(self) -> str:
         return self._group_desc
 
+    # The members are fixed (enable_reconfigure of PyTorch 2.14).
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        return False
+
+    def get_reconfigure_handle(self) -> str:
+        raise RuntimeError("a group of the tutti backend in Python has fixed members; enable_reconfigure "
+                           "needs the backend in C++")
+
+    def reconfigure(self, opts: Any) -> Any:
+        self.get_reconfigure_handle()
+
     def _run(self, value: Any, *functions: Callable[[Worker], None]) -> Any:
         def do(worker: Worker) -> None:
             for function in functions:
