@@ -149,6 +149,8 @@ ReconfigurableBackend::GroupPtr ReconfigurableBackend::Made(const Attempt& attem
     made = c10::make_intrusive<TuttiBackend>(store, attempt.rank,
                                              static_cast<int>(attempt.handles.size()),
                                              std::move(options), &arranged);
+    made->setGroupUid(getGroupUid());
+    made->setGroupDesc(getGroupDesc());
     agreement.Conclude([&] { made->CheckHealthy(); });
   } catch (const std::exception& error) {
     agreement.Fail(WordsOf(error));

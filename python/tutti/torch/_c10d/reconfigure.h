@@ -104,6 +104,10 @@ class ReconfigurableBackend : public c10d::Backend {
                  const c10d::GatherOptions& opts) override {
     return Group()->gather(outputs, inputs, opts);
   }
+  WorkPtr gather_single(at::Tensor& output, at::Tensor& input,
+                        const c10d::GatherOptions& opts) override {
+    return Group()->gather_single(output, input, opts);
+  }
   WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& opts) override {
     return Group()->scatter(outputs, inputs, opts);
