@@ -12,9 +12,9 @@ import os
 from typing import Any
 
 
-def _create(store: Any, rank: int, size: int, timeout: Any) -> Any:
+def _create(*arguments: Any) -> Any:
     from tutti.torch import distributed
-    return distributed.create(store, rank, size, timeout)
+    return distributed.create(*arguments)
 
 
 def register() -> None:

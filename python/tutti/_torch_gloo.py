@@ -19,10 +19,15 @@ import torch.distributed.distributed_c10d as c10d
 from torch._C._distributed_c10d import Backend
 
 
-def _ours(store: Any, rank: int, size: int, timeout: Optional[timedelta]) -> Any:
-    """Returns Tutti's backend, on all ranks of the group together, or None on all of them."""
+def _ours(store: Any, rank: int, size: int, timeout: Optional[timedelta],
+          enable_reconfigure: bool = False) -> Any:
+    """Returns Tutti's backend, on all ranks of the group together, or None on all of them. A group
+    whose members change is Tutti's alone, because its ranks do not meet here."""
     from tutti.torch import _native
     own = c10d.PrefixStore("tutti", store)
+    if enable_reconfigure:
+        return _native.create_reconfigurable(
+            own, rank, size, c10d.default_pg_timeout if timeout is None else timeout)
     if not _native.agreed(own, rank, size):
         if rank == 0:
             warnings.warn('TUTTI_TORCH_GLOO=1 has no effect on a group: the tutti backend in C++ is '

@@ -86,6 +86,8 @@ if rank == 0:
              dist.isend(torch.zeros(1 << 20), 1, tag=3), dist.all_reduce(tensors[3], async_op=True)]
     if sys.argv[1] == "destroy":
         dist.destroy_process_group()
+        error = error_of(works[-1].wait)
+        assert "no error" not in error, error
     elif sys.argv[1] == "exception":
         raise KeyError("my own")
     else:

@@ -272,6 +272,21 @@ def create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     return carrier._get_backend(torch.device("cpu"))
 
 
+def create_reconfigurable(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Makes the backend of a group whose members change. Waits for no other rank. RuntimeError where
+    the backend in C++ cannot be had, because that in Python has fixed members."""
+    reason = (f"TUTTI_TORCH_BACKEND is \"{_wanted()}\"" if _wanted() == "python" else _load())
+    if reason is not None:
+        raise RuntimeError("enable_reconfigure needs the tutti backend in C++, which is not to be had: "
+                           f"{reason}")
+    carrier = dist.ProcessGroup(store, rank, size)
+    torch.ops.tutti_c10d.add_reconfigurable_backend(carrier.boxed(), _library.load()._name,
+                                                    timeout.total_seconds())
+    _have_groups_end_at_exit()
+    _let_others_stay_out()
+    return carrier._get_backend(torch.device("cpu"))
+
+
 @functools.lru_cache(maxsize=None)
 def _have_groups_end_at_exit() -> None:
     """Ends forgotten groups at the end of Python, while Python can still be called."""

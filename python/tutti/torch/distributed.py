@@ -133,6 +133,19 @@ class ProcessGroupTutti(dist.ProcessGroup):
     def getGroupDesc(self) -> str:
         return self._group_desc
 
+    # The members are fixed (enable_reconfigure of PyTorch 2.14).
+
+    @property
+    def supports_reconfigure(self) -> bool:
+        return False
+
+    def get_reconfigure_handle(self) -> str:
+        raise RuntimeError("a group of the tutti backend in Python has fixed members; enable_reconfigure "
+                           "needs the backend in C++")
+
+    def reconfigure(self, opts: Any) -> Any:
+        self.get_reconfigure_handle()
+
     def _run(self, value: Any, *functions: Callable[[Worker], None]) -> Any:
         def do(worker: Worker) -> None:
             for function in functions:
@@ -415,10 +428,13 @@ def _offer_monitored_barrier() -> None:
         setattr(module, "monitored_barrier", barrier)
 
 
-def create(store: Any, rank: int, size: int, timeout: Any = None) -> Any:
+def create(store: Any, rank: int, size: int, timeout: Any = None,
+           enable_reconfigure: bool = False) -> Any:
     """Makes the backend of a group, on all of its ranks together: in C++ where all ranks have the
-    backend in C++."""
+    backend in C++. A group whose members change begins without the other ranks, in C++."""
     timeout = timeout or timedelta(minutes=30)
+    if enable_reconfigure:
+        return _native.create_reconfigurable(store, rank, size, timeout)
     if _native.agreed(store, rank, size):
         return _native.create(store, rank, size, timeout)
     return ProcessGroupTutti(store, rank, size, timeout)

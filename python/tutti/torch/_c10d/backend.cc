@@ -17,17 +17,28 @@ using c10d::OpType;
 
 namespace {
 
+// An arranged meeting of live ranks takes some 10 ms on two busy cores.
+constexpr std::chrono::milliseconds kLeastForArranged{500};
+
 // Makes the communicator of a group. All ranks come at once, so that a rank that does not come is
 // missing at the start of the job.
 Met MeetAll(const Library& library, c10d::Store& store, int rank, int size,
-            std::chrono::milliseconds timeout, std::vector<std::string> forget) {
+            std::chrono::milliseconds timeout, std::vector<std::string> forget,
+            const Arranged* arranged) {
   constexpr const char* kSetting = "TUTTI_INIT_TIMEOUT_S";
   Meeting meeting;
   meeting.key = "id";
   meeting.rank = meeting.shown_rank = rank;
   meeting.size = size;
   meeting.timeout = timeout;
-  meeting.limit = {library.SecondsOf(kSetting), kSetting};
+  if (arranged != nullptr) {
+    meeting.limit = arranged->limit;
+    meeting.least_for_init = kLeastForArranged;
+    meeting.check = arranged->check;
+    meeting.fresh = true;
+  } else {
+    meeting.limit = {library.SecondsOf(kSetting), kSetting};
+  }
   meeting.whom = "the other ranks";
   meeting.what = "the group";
   meeting.forget = std::move(forget);
@@ -37,21 +48,23 @@ Met MeetAll(const Library& library, c10d::Store& store, int rank, int size,
 }  // namespace
 
 TuttiBackend::TuttiBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                           GroupOptions options)
+                           GroupOptions options, const Arranged* arranged)
     : Backend(rank, size),
       store_(std::move(store)),
       options_(std::move(options)),
       process_(getpid()),
       library_(Library::Open(options_.library)),
-      met_(MeetAll(*library_, *store_, rank, size, WaitLimit(), options_.forget)),
+      met_(MeetAll(*library_, *store_, rank, size, WaitLimit(), options_.forget, arranged)),
       ordered_(std::make_shared<OrderedCommunicator>(library_, met_.comm)),
       reductions_(*ordered_, size) {}
 
-TuttiBackend::~TuttiBackend() {
+TuttiBackend::~TuttiBackend() { Leave(); }
+
+void TuttiBackend::Leave() {
   if (InChild()) return;
   for (const auto& queue : TakeQueues()) queue->Abandon();
   for (const auto& communicator : TakeDevices()) communicator->Abort();
-  ordered_->End();
+  ordered_->Leave();
 }
 
 std::chrono::milliseconds TuttiBackend::WaitLimit() const {

@@ -16,12 +16,15 @@
 //   ordered.h       the communicator of the host, whose operations run one after another
 //   device.h        the communicator of GPUs, on the streams of PyTorch
 //   messages.h      send and recv, each pair of ranks and each tag for itself
+//   reconfigure.h   a group whose members change
+//   agreement.h     how the members of a changed group decide together
 //   rendezvous.h    how ranks meet through the store
 //   work.h          the objects for which PyTorch waits
 //   profiler.h      entries in PyTorch's profiler
 //   library.h       libtutti's functions
 //   mutex.h         a mutex and its guarded members
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,6 +57,12 @@ struct GroupOptions {
   void (*left)(void*) = nullptr;
 };
 
+// The meeting of ranks that have agreed to meet, with a store that has served no other meeting.
+struct Arranged {
+  Limit limit;
+  std::function<void()> check;  // as in Meeting
+};
+
 // One group of ranks. Collectives run in the order in which they are asked for; sends and receives
 // between two ranks in one direction and with one tag keep their order, too, and wait for nothing
 // else. ValueError for a wrong call. Errors of the library are a DistBackendError, thrown by the
@@ -65,8 +74,10 @@ struct GroupOptions {
 // of the group together, and by the two ranks of a message.
 class TuttiBackend : public c10d::Backend {
  public:
-  // Blocks until all ranks of the group have come.
-  TuttiBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, GroupOptions options);
+  // Blocks until all ranks of the group have come. Ranks whose meeting is not arranged wait for
+  // TUTTI_INIT_TIMEOUT_S.
+  TuttiBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, GroupOptions options,
+               const Arranged* arranged = nullptr);
   // Gives up work under way; a program that wants the work done calls shutdown.
   ~TuttiBackend() override;
 
@@ -80,6 +91,8 @@ class TuttiBackend : public c10d::Backend {
   void setSequenceNumberForGroup() override {}  // The number begins with 0 on all ranks.
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
   c10d::ErrorType getError() override;
+  // Throws the error of the communicator of the host, if any.
+  void CheckHealthy() const { ordered_->CheckHealthy(); }
 
   // Operations between the two calls are begun as ever, but in the background, and messages between
   // GPUs together at the end. The Work that endCoalescing returns ends with the last operation.
@@ -148,6 +161,9 @@ class TuttiBackend : public c10d::Backend {
   // Gives up work under way, from any thread, and ends the connections. Does not use the store,
   // which may be what hangs.
   void abort() override;
+  // Ends the connections, from any thread, and gives up what is not done. Where nothing is under
+  // way, the group ends in good order.
+  void Leave();
 
  private:
   // A call of PyTorch: its name, and the results of its Work.

@@ -46,12 +46,4 @@ std::chrono::milliseconds Library::SecondsOf(const char* setting) const {
   return std::chrono::milliseconds(static_cast<int64_t>(std::strtod(text, nullptr) * 1e3));
 }
 
-std::exception_ptr Library::Error(ncclResult_t result, ncclComm_t comm) const {
-  try {
-    ThrowFailure(result, ncclGetLastError(comm));
-  } catch (...) {
-    return std::current_exception();
-  }
-}
-
 }  // namespace tutti_c10d

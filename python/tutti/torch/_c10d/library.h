@@ -6,7 +6,6 @@
 // linked with the library.
 
 #include <chrono>
-#include <exception>
 #include <memory>
 #include <string>
 
@@ -64,9 +63,6 @@ class Library {
 
   // Returns the value of a setting in seconds, such as TUTTI_TIMEOUT_S.
   std::chrono::milliseconds SecondsOf(const char* setting) const;
-
-  // Returns the error that Check throws for `comm`.
-  std::exception_ptr Error(ncclResult_t result, ncclComm_t comm) const;
 
 #define TUTTI_C10D_MEMBER(name) decltype(&::name) name = nullptr;
   TUTTI_C10D_FUNCTIONS(TUTTI_C10D_MEMBER)

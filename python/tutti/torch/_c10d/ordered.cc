@@ -163,11 +163,15 @@ void OrderedCommunicator::Launch(std::function<void()> function) {
 }
 
 void OrderedCommunicator::Finish(Queued& queued) {
-  ncclResult_t state = ncclSuccess;
-  library_->ncclCommGetAsyncError(comm_, &state);
   std::exception_ptr error = queued.error;
-  if (!error && state != ncclSuccess && state != ncclInProgress)
-    error = library_->Error(state, comm_);
+  if (!error) {
+    try {
+      CheckOpen();  // What was under way when the group ended is not done.
+      CheckHealthy();
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
   const c10::intrusive_ptr<TuttiWork> work = std::move(queued.work);
   queued.operation = Operation();
   // From here on a waiting thread may run its next operation itself.
@@ -197,6 +201,12 @@ bool OrderedCommunicator::healthy() const {
          (state == ncclSuccess || state == ncclInProgress);
 }
 
+void OrderedCommunicator::CheckHealthy() const {
+  ncclResult_t state = ncclSuccess;
+  library_->Check(library_->ncclCommGetAsyncError(comm_, &state), comm_);
+  if (state != ncclInProgress) library_->Check(state, comm_);
+}
+
 // Returns whether the stream is empty. A thread that waited for the last operation may come here
 // before the function that woke the thread has returned.
 bool OrderedCommunicator::AwaitIdle() const {
@@ -217,6 +227,10 @@ bool OrderedCommunicator::End() {
   if (!BeginToEnd()) return false;
   Close(AwaitIdle());
   return true;
+}
+
+void OrderedCommunicator::Leave() {
+  if (BeginToEnd()) Close(waiting_call_ == nullptr && AwaitIdle());
 }
 
 void OrderedCommunicator::Abort() {

@@ -93,6 +93,9 @@ class OrderedCommunicator final : public OperatorMaker {
   // Operations fail from now on. Does nothing the second time, and returns false.
   bool End();
 
+  // As End, but gives up operations for which another thread waits, too.
+  void Leave();
+
   // Gives up work under way, from any thread, and ends the communicator. Does nothing the second
   // time.
   void Abort();
@@ -105,6 +108,8 @@ class OrderedCommunicator final : public OperatorMaker {
 
   // Returns whether the communicator works.
   bool healthy() const;
+  // Throws the communicator's error, if any.
+  void CheckHealthy() const;
 
   const Library& library() const override { return *library_; }
 

@@ -24,8 +24,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
-constexpr microseconds kFirstPause{500};
-constexpr microseconds kLongestPause{50'000};
 // Some stores take no empty value.
 constexpr const char* kPassed = "passed";
 // Begins the reason of a rank 0 without an id, in the id's place.
@@ -90,14 +88,6 @@ struct Offer {
   uint64_t number = 0;
 };
 
-// Not every store can delete.
-void DeleteKey(c10d::Store& store, const std::string& key) {
-  try {
-    store.deleteKey(key);
-  } catch (const std::exception&) {
-  }
-}
-
 // A rank's wait for the other ranks of a meeting. `meeting` must outlive the wait.
 class MeetingWait {
  public:
@@ -125,17 +115,15 @@ class MeetingWait {
     pause_ = std::min(pause_ * 3 / 2, kLongestPause);
   }
 
-  // Returns the remaining time of the limit, in seconds; 0: no limit. The ranks that have met by
-  // the store need a moment for the rest of the meeting, however late they have met.
+  // Returns the remaining time of the limit, in seconds; 0: no limit.
   double RemainingSeconds() const {
     if (meeting_.limit.time.count() == 0) return 0;
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         begun_ + meeting_.limit.time - Clock::now());
-    return std::clamp(Seconds(left), kLeastForInit, kMostForInit);
+    return std::clamp(Seconds(left), Seconds(meeting_.least_for_init), kMostForInit);
   }
 
  private:
-  static constexpr double kLeastForInit = 5;
   static constexpr double kMostForInit = 1e6;  // the longest initTimeoutSeconds
   // As src/base/long_wait.h has it.
   static constexpr std::chrono::seconds kWarnEvery{10};
@@ -146,11 +134,9 @@ class MeetingWait {
     return std::clamp<std::chrono::milliseconds>(meeting_.limit.time / 2, kFewestWarn, kWarnEvery);
   }
   std::string Sentence(Clock::time_point now) const {
-    const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(now - begun_);
-    std::ostringstream seconds;
-    seconds << std::fixed << std::setprecision(1) << Seconds(waited);
-    return c10::str("rank ", meeting_.shown_rank, " of the group has waited ", seconds.str(),
-                    " s for ", meeting_.whom, " to make ", meeting_.what);
+    return c10::str("rank ", meeting_.shown_rank, " of the group has waited ",
+                    SecondsText(now - begun_), " s for ", meeting_.whom, " to make ",
+                    meeting_.what);
   }
 
   c10d::Store& store_;
@@ -284,7 +270,7 @@ Met TakeOffer(const Library& library, c10d::Store& store, const Meeting& meeting
       return {comm, NoteOf(offer)};
     }
     why = library.ncclGetLastError(nullptr);
-    if (!LeadsNowhere(why)) ThrowFailure(made, why);
+    if (meeting.fresh || !LeadsNowhere(why)) ThrowFailure(made, why);
     stale = bytes;
   }
 }
@@ -305,6 +291,20 @@ Met MeetAsOther(const Library& library, c10d::Store& store, const Meeting& meeti
 }
 
 }  // namespace
+
+// Not every store can delete.
+void DeleteKey(c10d::Store& store, const std::string& key) {
+  try {
+    store.deleteKey(key);
+  } catch (const std::exception&) {
+  }
+}
+
+std::string SecondsText(std::chrono::nanoseconds time) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(1) << static_cast<double>(time.count()) / 1e9;
+  return text.str();
+}
 
 Met NewCommunicator(const Library& library, c10d::Store& store, const Meeting& meeting) {
   MeetingWait wait(store, meeting);

@@ -16,6 +16,10 @@
 
 namespace tutti_c10d {
 
+// Waits look again at growing intervals.
+inline constexpr std::chrono::microseconds kFirstPause{500};
+inline constexpr std::chrono::microseconds kLongestPause{50'000};
+
 // The limit of a wait.
 struct Limit {
   std::chrono::milliseconds time{};  // 0: no limit
@@ -30,7 +34,10 @@ struct Meeting {
   int device = -1;  // This rank's GPU; -1: the host.
   // Operations of the communicator may wait for this time without progress; 0: the library's limit.
   std::chrono::milliseconds timeout{};
-  Limit limit;         // of the meeting
+  Limit limit;  // of the meeting
+  // The ranks that have met by the store have at least this time for the rest of the meeting,
+  // however late they have met.
+  std::chrono::milliseconds least_for_init{5000};
   int shown_rank = 0;  // This rank's number in the group.
   int peer = -1;       // The only awaited rank of the group; -1: all ranks of the group meet.
   std::string whom;    // The awaited ranks, for sentences.
@@ -38,6 +45,7 @@ struct Meeting {
   std::string note;    // Where the ranks of the group note that they leave (Met::note).
   std::vector<std::string> forget;  // Further keys that nobody needs once the ranks have met.
   bool warns = true;                // Long waits are warned of.
+  bool fresh = false;  // The key is new: no earlier start of the job has left an id there.
   // Called several times a second. Throws where this rank waits in vain. May be empty.
   std::function<void()> check;
 };
@@ -61,6 +69,12 @@ struct Met {
 // so, for 2 s at most. The reason of rank 0 leaves the store with the last rank that reads the
 // reason, and a rank that fails does not count as one that has come.
 Met NewCommunicator(const Library& library, c10d::Store& store, const Meeting& meeting);
+
+// Takes a key out of a store that can delete.
+void DeleteKey(c10d::Store& store, const std::string& key);
+
+// Returns the time in seconds, with one digit behind the point.
+std::string SecondsText(std::chrono::nanoseconds time);
 
 // Writes to the store that a rank has left its group. The last rank takes the notes out of the
 // store. Any failure is ignored, because the store may have ended.
