@@ -189,6 +189,41 @@ TEST_F(RemoteWindowsTest, AForgottenWindowIsRefusedHereAndBreaksThePeersConnecti
   });
 }
 
+// Where the additions of the network are not atomic with those of processors, the ranks of a team
+// add to words by the network, too, in windows where signals may lie.
+TEST_F(RemoteWindowsTest, TheTeamAddsByTheNetworkWhereProcessorsMayNot) {
+  for (const bool alone : {false, true}) {
+    net_->adds_alone = alone;
+    Run(4, 2, [&](Rank& rank) {
+      rank.Connect();
+      EXPECT_EQ(rank.remote->ProcessorsAdd(), !alone);
+      ASSERT_TRUE(rank.ShareAll().ok());
+      EXPECT_EQ(rank.remote->FindConnection(rank.number), nullptr) << "no window has signals";
+      Window strict = rank.window;
+      strict.handle = reinterpret_cast<ncclWindow_t>(&rank.data[8]);
+      strict.flags = NCCL_WIN_STRICT_ORDERING;
+      ASSERT_TRUE(rank.remote->Share(strict, false, {}).ok());
+      for (int peer = 0; peer < 4; ++peer) {
+        RmaConnection* const connection = rank.remote->FindConnection(peer);
+        EXPECT_EQ(connection != nullptr, alone || !rank.parts.team.Has(peer)) << peer;
+        if (connection == nullptr) continue;
+        const RmaConnection::Inside inside(*connection);
+        const RemoteWindows::Added added = {{strict.handle, 16}, 5, true};
+        const Result<NetRequest*> put = rank.remote->BeginPut(peer, {}, {}, 0, &added);
+        ASSERT_TRUE(put.ok() && *put != nullptr);
+        EXPECT_TRUE(*connection->Test(**put));
+      }
+      rank.remote->Finish(Deadline::AfterSeconds(60));
+      rank.Meet();
+      uint64_t sum = 0;
+      std::memcpy(&sum, &rank.data[16], sizeof(sum));
+      EXPECT_EQ(sum, alone ? 20u : 10u);
+      rank.Meet();
+      rank.remote->Forget(strict.handle);
+    });
+  }
+}
+
 // A part beyond the window reaches no memory.
 TEST_F(RemoteWindowsTest, APutBeyondTheRegistrationBreaksTheConnection) {
   Run(2, 1, [&](Rank& rank) {

@@ -34,8 +34,12 @@ void CardReach::Store(std::byte* word, uint32_t value) {
       .store(value, std::memory_order_release);
 }
 uint64_t CardReach::FetchAdd(std::byte* word, uint64_t added) {
-  return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(word))
-      .fetch_add(added, std::memory_order_release);
+  const std::atomic_ref<uint64_t> shared(*reinterpret_cast<uint64_t*>(word));
+  const uint64_t before = shared.load(std::memory_order_acquire);
+  // A sleep, or a yield, would be long on a busy machine.
+  for (int looks = 0; looks < 200; ++looks) static_cast<void>(shared.load());
+  shared.store(before + added, std::memory_order_release);
+  return before;
 }
 
 // An entry by its bytes.

@@ -39,6 +39,8 @@ class MemoryNet final : public Net {
   std::atomic<bool> held = false;
   // While set, only the last of the requests under way can end.
   std::atomic<bool> backwards = false;
+  // While set, the network says that its additions are not atomic with those of processors.
+  std::atomic<bool> adds_alone = false;
   // While set, nobody can connect.
   std::atomic<bool> refuses = false;
   std::atomic<int> num_puts = 0, num_gets = 0, num_flushes = 0;
@@ -185,6 +187,7 @@ class MemoryNet final : public Net {
       net_.NoteConnected(handle);
       return std::unique_ptr<NetRmaComm>(new Comm(net_));
     }
+    bool AtomicWithProcessors() const override { return !net_.adds_alone; }
 
    private:
     MemoryNet& net_;
