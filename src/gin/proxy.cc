@@ -98,6 +98,14 @@ void GinProxy::NoteMissing(bool is_signal, uint32_t number) {
   Refuse(std::move(driven));
 }
 
+void GinProxy::RefuseOldKernel() {
+  GinQueues::Driven driven;
+  driven.failure = InvalidUsage(
+      "the kernel was compiled with headers of an earlier version of Tutti, and would miss signals "
+      "of other hosts: compile the program again");
+  Refuse(std::move(driven));
+}
+
 // Stops the communicator for an impossible operation, with the name of the kernel's thread.
 void GinProxy::Refuse(GinQueues::Driven driven) {
   if (driven.failure.ok()) return;
