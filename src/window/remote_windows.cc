@@ -17,8 +17,7 @@ namespace {
 // The most plugins that a rank offers to the others.
 constexpr size_t kMostGroups = 4;
 
-// The bootstrap's tags for the messages of two ranks.
-constexpr uint32_t kHandleTag = 0x57494e01;
+// The bootstrap's tag for the keys of two ranks.
 constexpr uint32_t kKeyTag = 0x57494e02;
 // How often a wait for a message looks at the stop flag.
 constexpr int64_t kLookAtStopNs = 20'000'000;
@@ -192,71 +191,6 @@ Status RemoteWindows::ConnectAll() {
     AddLink(links_, peer, Serve(std::move(comm)));
   }
   return Status::Ok();
-}
-
-// Joins the ranks of the team for additions to words, unless they are joined already.
-Status RemoteWindows::JoinTeam(const WaitLimits& limits) {
-  {
-    const MutexLock lock(mutex_);
-    if (!team_links_.empty()) return Status::Ok();
-  }
-  Links links;
-  if (group_) {
-    for (const int peer : RanksOfTeam()) AddLink(links, peer, Serve(group_->MakeComm(peer)));
-  } else {
-    TUTTI_ASSIGN(links, ConnectTeam(limits));
-  }
-  const MutexLock lock(mutex_);
-  team_links_ = std::move(links);
-  return Status::Ok();
-}
-
-// Returns this rank's device of that name, which is the same NIC on one host; this rank's own
-// device where it has none of that name.
-int RemoteWindows::DeviceCalled(std::string_view name) const {
-  const std::vector<NetDevice>& devices = parts_.network->devices();
-  const auto found = std::find_if(devices.begin(), devices.end(),
-                                  [&](const NetDevice& device) { return device.name == name; });
-  return found == devices.end() ? parts_.device : static_cast<int>(found - devices.begin());
-}
-
-// Connects every rank of the team to every rank, itself included. The connecting end is on the
-// device of the other rank, so that no connection leaves its NIC.
-Result<RemoteWindows::Links> RemoteWindows::ConnectTeam(const WaitLimits& limits) {
-  struct Address {
-    NetHandle handle = {};
-    std::array<char, 64> device = {};
-  };
-  NetRma& rma = *parts_.network->rma();
-  const int rank = parts_.ranks.bootstrap->rank();
-  const std::string& device = parts_.network->devices()[static_cast<size_t>(parts_.device)].name;
-  std::map<int, std::unique_ptr<NetRmaListener>> listeners;
-  Address own;
-  for (const int peer : RanksOfTeam()) {
-    TUTTI_ASSIGN(listeners[peer], rma.Listen(parts_.device));
-    Address address = {listeners[peer]->handle()};
-    std::copy_n(device.data(), std::min(device.size(), address.device.size() - 1),
-                address.device.data());
-    if (peer == rank)
-      own = address;
-    else
-      TUTTI_TRY(Tell(peer, kHandleTag, std::as_bytes(std::span(&address, 1))));
-  }
-  Links links;
-  for (const int peer : RanksOfTeam()) {
-    Address theirs = own;
-    if (peer != rank)
-      TUTTI_TRY(Hear(peer, kHandleTag, std::as_writable_bytes(std::span(&theirs, 1)), limits));
-    theirs.device.back() = 0;
-    TUTTI_ASSIGN(auto comm,
-                 ConnectTo(peer, DeviceCalled(theirs.device.data()), theirs.handle, limits));
-    AddLink(links, peer, Serve(std::move(comm)));
-  }
-  for (auto& [peer, listener] : listeners) {
-    TUTTI_ASSIGN(auto comm, AcceptFrom(peer, *listener, limits));
-    links[peer]->incoming = Serve(std::move(comm));
-  }
-  return links;
 }
 
 Status RemoteWindows::Tell(int peer, uint32_t tag, std::span<const std::byte> message) {

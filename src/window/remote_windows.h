@@ -136,12 +136,19 @@ class RemoteWindows {
       : parts_(parts), joint_call_(uint64_t{parts.attempt} << 32) {}
 
   using Links = std::map<int, std::unique_ptr<Link>>;
+  using Listeners = std::map<int, std::unique_ptr<NetRmaListener>>;
+  // The bootstrap's tag for the handles of listeners.
+  static constexpr uint32_t kHandleTag = 0x57494e01;
 
   Status JoinGroup();
   Status OpenGroup(uint64_t name, uint64_t number);
   Status ConnectAll();
   Status JoinTeam(const WaitLimits& limits) TUTTI_EXCLUDES(mutex_);
-  Result<Links> ConnectTeam(const WaitLimits& limits);
+  Status ConnectTeam(Links& links, const WaitLimits& limits);
+  Status Agree(const Status& mine, const WaitLimits& limits) const;
+  Status ListenToTeam(Listeners& listeners);
+  Status ConnectToTeam(Links& links, const Listeners& listeners, const WaitLimits& limits);
+  Status AcceptTeam(Links& links, const Listeners& listeners, const WaitLimits& limits);
   Result<std::unique_ptr<NetRmaComm>> ConnectTo(int peer, int device, const NetHandle& handle,
                                                 const WaitLimits& limits);
   Result<std::unique_ptr<NetRmaComm>> AcceptFrom(int peer, NetRmaListener& listener,

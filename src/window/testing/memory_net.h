@@ -43,6 +43,8 @@ class MemoryNet final : public Net {
   std::atomic<bool> adds_alone = false;
   // While set, nobody can connect.
   std::atomic<bool> refuses = false;
+  // So many of the next connections are refused.
+  std::atomic<int> num_refused = 0;
   std::atomic<int> num_puts = 0, num_gets = 0, num_flushes = 0;
 
  private:
@@ -183,7 +185,8 @@ class MemoryNet final : public Net {
     }
     Result<std::unique_ptr<NetRmaComm>> Connect(int, const NetHandle& handle,
                                                 const WaitLimits&) override {
-      if (net_.refuses) return RemoteError("the network is down");
+      if (net_.refuses || net_.num_refused.fetch_sub(1) > 0)
+        return RemoteError("the network is down");
       net_.NoteConnected(handle);
       return std::unique_ptr<NetRmaComm>(new Comm(net_));
     }
