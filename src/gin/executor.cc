@@ -23,14 +23,17 @@ bool GinExecutor::ConfirmsInTeam(uint32_t queue) const {
          remote_->CheckSignals(/*strong=*/true, /*in_windows=*/false).ok();
 }
 
-// Also refuses signals in windows that the team does not reach by the network.
+// Also refuses signals in windows that would be lost: over a network without such signals, and,
+// where processors must not add to words of windows, in windows for which the team is not joined.
 Result<GinExecutor::Reached> GinExecutor::FindAll(const Position& at,
                                                   const GinOperation& operation) const {
   TUTTI_ASSIGN(const Reached reached, Find(at, operation));
-  if (Has(operation, device::kGinVaSignal) && NeedsNetwork(at.queue, operation) &&
-      (reached.word.window->flags & NCCL_WIN_STRICT_ORDERING) == 0)
+  if (!Has(operation, device::kGinVaSignal) || !NeedsNetwork(at.queue, operation)) return reached;
+  TUTTI_TRY(remote_->CheckSignals(/*strong=*/false, /*in_windows=*/true));
+  if (!remote_->ProcessorsAdd() && (reached.word.window->flags & NCCL_WIN_STRICT_ORDERING) == 0)
     return InvalidArgument(
-        "a VA signal in the window {:#x}, which was registered without NCCL_WIN_STRICT_ORDERING",
+        "a VA signal in the window {:#x}, which was registered without NCCL_WIN_STRICT_ORDERING: "
+        "the network cannot add to the words of such a window together with processors",
         operation.from_window);
   return reached;
 }

@@ -129,12 +129,14 @@ GinQueues::Driven GinQueues::DriveAll() {
   return driven;
 }
 
+// A window that is registered meanwhile may bring a connection to a rank of the team. The connection
+// is therefore looked up again for each operation.
 Status GinQueues::DriveQueue(uint32_t number) {
-  if (RmaConnection* const connection = executor_.ConnectionOf(number))
-    return DriveConnection(number, *connection);
   for (;;) {
-    TUTTI_ASSIGN(const bool took, Take(number));
-    if (!took) return Status::Ok();
+    if (RmaConnection* const connection = executor_.ConnectionOf(number))
+      return DriveConnection(number, *connection);
+    TUTTI_ASSIGN(const bool took, Take(number, /*inside=*/false));
+    if (!took && executor_.ConnectionOf(number) == nullptr) return Status::Ok();
   }
 }
 
@@ -145,7 +147,7 @@ Status GinQueues::DriveConnection(uint32_t number, RmaConnection& connection) {
   for (int round = 0; round < kRoundsInARow; ++round) {
     bool moved = false;
     for (bool took = true; took; moved |= took) {
-      TUTTI_ASSIGN(took, Take(number));
+      TUTTI_ASSIGN(took, Take(number, /*inside=*/true));
     }
     TUTTI_ASSIGN(const bool progressed, connection.Progress());
     TUTTI_TRY(Complete(number, connection, &moved));
@@ -157,8 +159,9 @@ Status GinQueues::DriveConnection(uint32_t number, RmaConnection& connection) {
 }
 
 // Takes the next descriptor if all its words have arrived and its operation has room. Returns
-// whether a descriptor was taken.
-Result<bool> GinQueues::Take(uint32_t number) {
+// whether a descriptor was taken. A caller outside the queue's connection takes no operation of the
+// network. `inside` says that the caller is inside.
+Result<bool> GinQueues::Take(uint32_t number, bool inside) {
   Queue& queue = queues_[number];
   const uint32_t slot = queue.taken & (depth_ - 1);
   GinDescriptor& descriptor = descriptors_[size_t{number} * depth_ + slot];
@@ -166,8 +169,10 @@ Result<bool> GinQueues::Take(uint32_t number) {
   if (!ReadDescriptor(descriptor.words, words)) return false;
   TUTTI_TRY(CheckVersion(words));
   const device::GinOperation operation = device::UnpackGin(words.data());
+  const bool by_network = executor_.NeedsNetwork(number, operation);
+  if (by_network && !inside && executor_.ConnectionOf(number) != nullptr) return false;
   // An operation of the processor comes behind the operations of the network.
-  queue.blocked = !queue.flights.empty() && !executor_.NeedsNetwork(number, operation);
+  queue.blocked = !queue.flights.empty() && !by_network;
   if (queue.blocked) return false;
   TUTTI_ASSIGN(const GinExecutor::Begun begun,
                executor_.Begin({context_, number, slot}, operation));
