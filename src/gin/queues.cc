@@ -129,8 +129,8 @@ GinQueues::Driven GinQueues::DriveAll() {
   return driven;
 }
 
-// A window that is registered meanwhile may bring a connection to a rank of the team. The connection
-// is therefore looked up again for each operation.
+// A window that is registered meanwhile may bring a connection to a rank of the team. The thread
+// therefore looks up the connection for each operation.
 Status GinQueues::DriveQueue(uint32_t number) {
   for (;;) {
     if (RmaConnection* const connection = executor_.ConnectionOf(number))

@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-// Joins the ranks of the team for additions to words, unless they are joined already. No rank keeps
-// connections where another rank has none.
+// Joins the ranks of the team for additions to words, unless the ranks are joined already. Either
+// all ranks keep connections, or no rank does.
 Status RemoteWindows::JoinTeam(const WaitLimits& limits) {
   {
     const MutexLock lock(mutex_);
@@ -27,8 +27,8 @@ Status RemoteWindows::JoinTeam(const WaitLimits& limits) {
   return Status::Ok();
 }
 
-// Connects every rank of the team to every rank, itself included, in joint steps: a rank that fails
-// tells all ranks at the end of its step, and no rank waits for a rank that has failed.
+// Connects every rank of the team to every rank of the team, in joint steps. A failed rank tells
+// all ranks at the end of the step, and no rank waits for a failed rank.
 Status RemoteWindows::ConnectTeam(Links& links, const WaitLimits& limits) {
   Listeners listeners;
   TUTTI_TRY(Agree(ListenToTeam(listeners), limits));
@@ -52,7 +52,8 @@ Status RemoteWindows::ListenToTeam(Listeners& listeners) {
   return Status::Ok();
 }
 
-// Makes the connecting ends, on the device of the other rank, so that no connection leaves its NIC.
+// Makes the connecting ends. A connecting end uses the device of the other rank, so that no
+// connection joins two NICs.
 Status RemoteWindows::ConnectToTeam(Links& links, const Listeners& listeners,
                                     const WaitLimits& limits) {
   struct Address {
@@ -89,8 +90,8 @@ Status RemoteWindows::AcceptTeam(Links& links, const Listeners& listeners,
   return Status::Ok();
 }
 
-// Returns this rank's device of that name, which is the same NIC on one host; this rank's own
-// device where it has none of that name.
+// Returns the device called `name`, which is the same NIC for all ranks of a host, or else this
+// rank's own device.
 int RemoteWindows::DeviceCalled(std::string_view name) const {
   const std::vector<NetDevice>& devices = parts_.network->devices();
   const auto found = std::find_if(devices.begin(), devices.end(),
