@@ -250,8 +250,9 @@ struct ncclGin_BackendMask {
   // Tells the host of the early end of a wait.
   NCCL_DEVICE_INLINE void NoteEnd(bool came_to_its_end) const;
 
-  // Return the words of a signal and of a counter.
+  // Return the first word of a signal, the sum of a signal's words, and the word of a counter.
   NCCL_DEVICE_INLINE uint64_t* SignalWord(ncclGinSignal_t signal) const;
+  NCCL_DEVICE_INLINE uint64_t SumOfSignal(ncclGinSignal_t signal, cuda::memory_order order) const;
   NCCL_DEVICE_INLINE uint64_t* CounterWord(ncclGinCounter_t counter) const;
   // Returns the contexts of a proxy or of a card.
   NCCL_DEVICE_INLINE void* Handle() const;

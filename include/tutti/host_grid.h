@@ -63,10 +63,15 @@ void tuttiHostPause(unsigned int round);
 // 1. Returns 0 where the operation has to be posted. `words` are the 8 words of a descriptor. An
 // operation with invalid operands stops the communicator, and the call returns 1. A handle of a
 // card also stops the communicator, because kernels that drive a card post to no proxy.
-int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_t* words);
+int tuttiHostGinCarryOut(void* handle, uint32_t context, uint32_t queue, const uint64_t* words);
 // Tells the proxy of a posted operation in a queue of a context.
 void tuttiHostGinRing(void* handle, uint32_t context, uint32_t queue);
 // Passes a moment of a wait in its round `round`, and drives the operations under way.
+void tuttiHostGinPass(void* handle, uint32_t context, unsigned int round);
+// The names of the two functions in headers of earlier versions, whose kernels read one of the two
+// words of a signal and would miss signals of other hosts. Both stop the communicator with a
+// sentence, and tuttiHostGinDo returns 1.
+int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_t* words);
 void tuttiHostGinWait(void* handle, uint32_t context, unsigned int round);
 // Stops the communicator, because a kernel has named a signal, or else a counter, that does not
 // exist.

@@ -35,6 +35,13 @@ Status Launch(const tuttiHostLaunch_t* given, tuttiHostKernel_t kernel, void* ar
   return Status::Ok();
 }
 
+// A card's side of a handle refuses every kernel that asks for a proxy.
+void RefuseOldKernel(void* handle) {
+  GinHostCalls* const calls = GinHostCalls::Of(handle);
+  GinProxy* const proxy = calls != nullptr ? calls->AsProxy() : nullptr;
+  if (proxy != nullptr) proxy->RefuseOldKernel();
+}
+
 }  // namespace
 }  // namespace tutti::api
 
@@ -61,14 +68,22 @@ void tuttiHostGinRing(void* handle, uint32_t context, uint32_t queue) {
   auto* const proxy = calls != nullptr ? calls->AsProxy() : nullptr;
   if (proxy != nullptr) proxy->RingDoorbell(context, queue);
 }
-int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_t* words) {
+int tuttiHostGinCarryOut(void* handle, uint32_t context, uint32_t queue, const uint64_t* words) {
   auto* const calls = tutti::GinHostCalls::Of(handle);
   if (calls == nullptr) return 0;
   auto* const proxy = calls->AsProxy();
   return proxy == nullptr || proxy->Do(context, queue, words) ? 1 : 0;
 }
-void tuttiHostGinWait(void* handle, uint32_t context, unsigned int round) {
+void tuttiHostGinPass(void* handle, uint32_t context, unsigned int round) {
   if (auto* const calls = tutti::GinHostCalls::Of(handle)) return calls->Wait(context, round);
+  tutti::PauseInGrid(round);
+}
+int tuttiHostGinDo(void* handle, uint32_t, uint32_t, const uint64_t*) {
+  tutti::api::RefuseOldKernel(handle);
+  return 1;
+}
+void tuttiHostGinWait(void* handle, uint32_t, unsigned int round) {
+  tutti::api::RefuseOldKernel(handle);
   tutti::PauseInGrid(round);
 }
 void tuttiHostGinMissing(void* handle, int is_signal, uint32_t number) {

@@ -26,7 +26,7 @@ class CardCalls final : public GinHostCalls {
 TEST(HostGridTest, AKernelThatPostsToACardIsRefused) {
   CardCalls card;
   GinHandle<device::GinContext> handle(&card, 1);
-  EXPECT_EQ(tuttiHostGinDo(handle.get(), 0, 0, kWords), 1);
+  EXPECT_EQ(tuttiHostGinCarryOut(handle.get(), 0, 0, kWords), 1);
   EXPECT_EQ(card.refused, 1);
   tuttiHostGinRing(handle.get(), 0, 0);
   EXPECT_EQ(card.refused, 2);
@@ -34,7 +34,7 @@ TEST(HostGridTest, AKernelThatPostsToACardIsRefused) {
 
 TEST(HostGridTest, AKernelOfAGpuPostsItself) {
   GinHandle<device::GinContext> handle(nullptr, 1);
-  EXPECT_EQ(tuttiHostGinDo(handle.get(), 0, 0, kWords), 0);
+  EXPECT_EQ(tuttiHostGinCarryOut(handle.get(), 0, 0, kWords), 0);
   tuttiHostGinRing(handle.get(), 0, 0);
 }
 

@@ -53,8 +53,10 @@ struct GinPlan {
   bool strong = false;      // Signals whose strength is not given are strong.
   bool va_signals = false;  // Kernels add to words of windows.
   // The offsets of signals, counters, shadows and values in the resource window, in bytes; the
-  // words of a context follow those of the context before.
+  // words of a context follow those of the context before. A signal of hosts has two words: ranks
+  // of the LSA team add to the first word, all others to the word at `network_signals_at`.
   uint64_t signals_at = 0;
+  uint64_t network_signals_at = 0;
   uint64_t counters_at = 0;
   uint64_t shadows_at = 0;
   uint64_t values_at = 0;  // a word for each descriptor, for puts by value

@@ -51,7 +51,8 @@ TEST(GinPlanTest, TheCallersNumbersComeFirst) {
   EXPECT_EQ(gin.num_signals, 43u);
   EXPECT_EQ(gin.num_counters, 5u);
   const uint64_t of_signals = 4 * 43 * sizeof(uint64_t);
-  EXPECT_GE(gin.counters_at, gin.signals_at + of_signals);
+  EXPECT_GE(gin.network_signals_at, gin.signals_at + of_signals);
+  EXPECT_GE(gin.counters_at, gin.network_signals_at + of_signals);
   EXPECT_GE(gin.shadows_at, gin.counters_at + 4 * 5 * sizeof(uint64_t));
   EXPECT_GE(gin.values_at, gin.shadows_at + of_signals);
   EXPECT_GE(plan->bytes, gin.values_at + uint64_t{4} * 4 * gin.queue_depth * sizeof(uint64_t));

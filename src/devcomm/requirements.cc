@@ -257,6 +257,8 @@ Result<ResourcePlan> PlanResources(const ncclDevCommRequirements_t& requirements
   TUTTI_TRY(CheckTeams(requirements.teamRequirementsList, plan));
   TUTTI_ASSIGN(plan.gin, PlanGin(requirements, shape));
   TUTTI_ASSIGN(plan.gin.signals_at, packer.AddWords(plan.gin.num_contexts, plan.gin.num_signals));
+  TUTTI_ASSIGN(plan.gin.network_signals_at,
+               packer.AddWords(plan.gin.num_contexts, plan.gin.num_signals));
   TUTTI_ASSIGN(plan.gin.counters_at, packer.AddWords(plan.gin.num_contexts, plan.gin.num_counters));
   TUTTI_ASSIGN(plan.gin.shadows_at, packer.AddWords(plan.gin.num_contexts, plan.gin.num_signals));
   TUTTI_ASSIGN(plan.gin.values_at,

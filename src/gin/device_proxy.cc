@@ -28,7 +28,8 @@ constexpr int kTakenInARow = 32;
 // The operands of kernels' operations are found by a plan whose signals, counters and values lie in
 // pinned memory of the host instead of the resource window.
 GinPlan PlanOnHost(GinPlan plan, const GinHostLayout& layout) {
-  plan.signals_at = layout.signals_at;
+  // The proxies of GPUs add by processors, whatever network has brought a signal.
+  plan.signals_at = plan.network_signals_at = layout.signals_at;
   plan.counters_at = layout.counters_at;
   plan.values_at = layout.values_at;
   return plan;

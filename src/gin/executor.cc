@@ -10,21 +10,45 @@ namespace tutti {
 using device::GinOperation;
 
 RmaConnection* GinExecutor::ConnectionOf(uint32_t queue) const {
-  const int peer = PeerOf(queue);
-  return team().Has(peer) ? nullptr : &remote_->connection(peer);
+  return remote_ != nullptr ? remote_->FindConnection(PeerOf(queue)) : nullptr;
+}
+
+bool GinExecutor::NeedsNetwork(uint32_t queue, const GinOperation& operation) const {
+  if (!team().Has(PeerOf(queue))) return true;
+  return remote_ != nullptr && !remote_->ProcessorsAdd() && Has(operation, device::kGinVaSignal);
+}
+
+bool GinExecutor::ConfirmsInTeam(uint32_t queue) const {
+  return team().Has(PeerOf(queue)) && remote_ != nullptr &&
+         remote_->CheckSignals(/*strong=*/true, /*in_windows=*/false).ok();
+}
+
+// Also refuses signals in windows that would be lost: over a network without such signals, and,
+// where processors must not add to words of windows, in windows for which the team is not joined.
+Result<GinExecutor::Reached> GinExecutor::FindAll(const Position& at,
+                                                  const GinOperation& operation) const {
+  TUTTI_ASSIGN(const Reached reached, Find(at, operation));
+  if (!Has(operation, device::kGinVaSignal) || !NeedsNetwork(at.queue, operation)) return reached;
+  TUTTI_TRY(remote_->CheckSignals(/*strong=*/false, /*in_windows=*/true));
+  if (!remote_->ProcessorsAdd() && (reached.word.window->flags & NCCL_WIN_STRICT_ORDERING) == 0)
+    return InvalidArgument(
+        "a VA signal in the window {:#x}, which was registered without NCCL_WIN_STRICT_ORDERING: "
+        "the network cannot add to the words of such a window together with processors",
+        operation.from_window);
+  return reached;
 }
 
 Status GinExecutor::Check(const Position& at, const GinOperation& operation) const {
-  return Find(at, operation).status();
+  return FindAll(at, operation).status();
 }
 
 Result<GinExecutor::Begun> GinExecutor::Begin(const Position& at, const GinOperation& operation) {
-  TUTTI_ASSIGN(const Reached reached, Find(at, operation));
+  TUTTI_ASSIGN(const Reached reached, FindAll(at, operation));
   // A flush is done at its turn, because all earlier operations are then done and visible here.
   if (Has(operation, device::kGinFlush)) return Begun{};
   const int peer = PeerOf(at.queue);
   if (Has(operation, device::kGinGet)) return Get(peer, operation, reached);
-  if (!team().Has(peer)) return PutOverNetwork(at, operation, reached);
+  if (NeedsNetwork(at.queue, operation)) return PutOverNetwork(at, operation, reached);
   return Put(peer, operation, reached);
 }
 

@@ -19,8 +19,16 @@ class GinExecutor : public GinOperands {
   GinExecutor(Parts parts, RemoteWindows* remote)
       : GinOperands(std::move(parts)), remote_(remote) {}
 
-  // Returns the connection to the queue's rank; null where load and store reach the rank.
+  // Returns the connection to the queue's rank, or null where there is none. A rank of the LSA team
+  // has a connection only for the operations that need the network.
   RmaConnection* ConnectionOf(uint32_t queue) const;
+  // Returns whether an operation needs the network: its rank is outside the LSA team, or a signal
+  // lies in a window whose words processors must not change (RemoteWindows::ProcessorsAdd).
+  bool NeedsNetwork(uint32_t queue, const device::GinOperation& operation) const;
+
+  // Returns whether a flush tells the end of operations of the network toward a rank of the team. A
+  // plugin may have no flush, and then promises no order.
+  bool ConfirmsInTeam(uint32_t queue) const;
 
   enum class Step { kDone, kUnderWay, kNoRoom };
   struct Begun {
@@ -36,6 +44,7 @@ class GinExecutor : public GinOperands {
  private:
   using Place = RemoteWindows::Place;
 
+  Result<Reached> FindAll(const Position& at, const device::GinOperation& operation) const;
   Begun Put(int peer, const device::GinOperation& operation, const Reached& reached);
   Result<Begun> PutOverNetwork(const Position& at, const device::GinOperation& operation,
                                const Reached& reached);

@@ -31,11 +31,14 @@ class GinHandle {
         num_contexts_(num_contexts) {
     places_[0].ahead.head.calls = calls;
   }
-  // Lets kernels add to the signals of the LSA team, whose words begin at `signals_at` of the
-  // resource window.
-  void ShowSignals(uint64_t signals_at) {
-    places_[0].ahead.head.signals_at = signals_at;
-    places_[0].ahead.head.mark = device::GinHead::kMark;
+  // Lets kernels add to the signals of the LSA team, whose words lie in the resource window where
+  // the plan says, and to words of windows with `adds_to_windows`.
+  void ShowSignals(const GinPlan& plan, bool adds_to_windows) {
+    device::GinHead& head = places_[0].ahead.head;
+    head.signals_at = plan.signals_at;
+    head.network_signals_at = plan.network_signals_at;
+    head.adds_to_windows = adds_to_windows ? 1 : 0;
+    head.mark = device::GinHead::kMark;
   }
   void* get() { return &places_[1].context; }
   Context& context(size_t number) { return places_[number + 1].context; }

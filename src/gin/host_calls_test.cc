@@ -35,9 +35,14 @@ TEST(GinHandleTest, HasNoMarkUntilSignalsAreShown) {
   NoProxy calls;
   GinHandle<device::GinContext> handle(&calls, 1);
   EXPECT_NE(HeadOf(handle.get()).mark, device::GinHead::kMark);
-  handle.ShowSignals(4096);
+  GinPlan plan;
+  plan.signals_at = 4096;
+  plan.network_signals_at = 8192;
+  handle.ShowSignals(plan, /*adds_to_windows=*/true);
   EXPECT_EQ(HeadOf(handle.get()).mark, device::GinHead::kMark);
   EXPECT_EQ(HeadOf(handle.get()).signals_at, 4096u);
+  EXPECT_EQ(HeadOf(handle.get()).network_signals_at, 8192u);
+  EXPECT_EQ(HeadOf(handle.get()).adds_to_windows, 1u);
 }
 
 // Each context has a record behind the last context, where kernels look for the record.

@@ -53,7 +53,9 @@ Result<GinOperands::Range> GinOperands::SignalWord(const Position& at,
   if (operation.signal >= parts_.plan.num_signals)
     return NoSuchGinWord(parts_.plan, /*is_signal=*/true, operation.signal);
   const uint64_t word = uint64_t{at.context} * parts_.plan.num_signals + operation.signal;
-  return Range{parts_.resource.get(), parts_.plan.signals_at + word * sizeof(uint64_t)};
+  const uint64_t begin =
+      team_.Has(PeerOf(at.queue)) ? parts_.plan.signals_at : parts_.plan.network_signals_at;
+  return Range{parts_.resource.get(), begin + word * sizeof(uint64_t)};
 }
 
 // Checks the numbers that name no window. A kernel of any program may have written the descriptor,

@@ -40,11 +40,12 @@ GinProxy::GinProxy(Parts parts)
                  .resource = parts_.resource,
                  .symmetric = parts_.symmetric},
                 parts_.remote) {
-  for (uint32_t queue = 0; queue < parts_.plan.num_queues; ++queue)
-    if (RmaConnection* const connection = executor_.ConnectionOf(queue)) {
-      remotes_.emplace_back().rank = executor_.PeerOf(queue);
-      connections_.push_back(connection);
-    }
+  for (uint32_t queue = 0; queue < parts_.plan.num_queues; ++queue) {
+    const int peer = executor_.PeerOf(queue);
+    if (executor_.team().Has(peer)) continue;
+    remotes_.emplace_back().rank = peer;
+    connections_.push_back(&parts_.remote->connection(peer));
+  }
 }
 
 Result<std::unique_ptr<GinProxy>> GinProxy::Create(Parts parts) {
@@ -61,7 +62,7 @@ Status GinProxy::MakeContexts() {
   TUTTI_ASSIGN(descriptors_,
                GinMemory::Allocate(contexts * of_one * sizeof(device::GinDescriptor)));
   handle_ = std::make_unique<GinHandle<device::GinContext>>(this, contexts);
-  handle_->ShowSignals(parts_.plan.signals_at);
+  handle_->ShowSignals(parts_.plan, parts_.remote == nullptr || parts_.remote->ProcessorsAdd());
   for (size_t i = 0; i < contexts; ++i) {
     contexts_.push_back(std::make_unique<GinQueues>(executor_, static_cast<uint32_t>(i),
                                                     descriptors_->data() + i * of_one));
@@ -95,6 +96,14 @@ bool GinProxy::Do(uint32_t context, uint32_t queue, const uint64_t* words) {
 void GinProxy::NoteMissing(bool is_signal, uint32_t number) {
   GinQueues::Driven driven;
   driven.failure = NoSuchGinWord(parts_.plan, is_signal, number);
+  Refuse(std::move(driven));
+}
+
+void GinProxy::RefuseOldKernel() {
+  GinQueues::Driven driven;
+  driven.failure = InvalidUsage(
+      "the kernel was compiled with headers of an earlier version of Tutti, and would miss signals "
+      "of other hosts: compile the program again");
   Refuse(std::move(driven));
 }
 

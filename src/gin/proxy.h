@@ -74,6 +74,9 @@ class GinProxy final : public GinBackend, public GinHostCalls {
   // where the operation has to be posted. An operation with invalid operands stops the
   // communicator, and counts as carried out. `words` are the words of a descriptor.
   bool Do(uint32_t context, uint32_t queue, const uint64_t* words);
+  // Stops the communicator, because the calling kernel was compiled with headers that know one word
+  // of a signal (device::GinHead).
+  void RefuseOldKernel();
   void NoteMissing(bool is_signal, uint32_t number) override;
   // Carries out posted operations of a queue, as far as no other rank is needed.
   void RingDoorbell(uint32_t context, uint32_t queue);

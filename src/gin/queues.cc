@@ -71,7 +71,7 @@ bool GinQueues::Do(uint32_t queue, const uint64_t* words, Driven* driven) {
   const device::GinOperation operation = device::UnpackGin(words);
   const GinExecutor::Position at = {context_, queue, 0};
   // Operations that this thread has posted come first.
-  if (executor_.ConnectionOf(queue) != nullptr ||
+  if (executor_.NeedsNetwork(queue, operation) ||
       std::atomic_ref<uint32_t>(producer_[queue]).load(std::memory_order_relaxed) !=
           std::atomic_ref<uint32_t>(consumer_[queue]).load(std::memory_order_acquire)) {
     // The operation is also checked here, because only here can the error name the thread that asks
@@ -129,12 +129,14 @@ GinQueues::Driven GinQueues::DriveAll() {
   return driven;
 }
 
+// A window that is registered meanwhile may bring a connection to a rank of the team. The thread
+// therefore looks up the connection for each operation.
 Status GinQueues::DriveQueue(uint32_t number) {
-  if (RmaConnection* const connection = executor_.ConnectionOf(number))
-    return DriveConnection(number, *connection);
   for (;;) {
-    TUTTI_ASSIGN(const bool took, Take(number));
-    if (!took) return Status::Ok();
+    if (RmaConnection* const connection = executor_.ConnectionOf(number))
+      return DriveConnection(number, *connection);
+    TUTTI_ASSIGN(const bool took, Take(number, /*inside=*/false));
+    if (!took && executor_.ConnectionOf(number) == nullptr) return Status::Ok();
   }
 }
 
@@ -145,7 +147,7 @@ Status GinQueues::DriveConnection(uint32_t number, RmaConnection& connection) {
   for (int round = 0; round < kRoundsInARow; ++round) {
     bool moved = false;
     for (bool took = true; took; moved |= took) {
-      TUTTI_ASSIGN(took, Take(number));
+      TUTTI_ASSIGN(took, Take(number, /*inside=*/true));
     }
     TUTTI_ASSIGN(const bool progressed, connection.Progress());
     TUTTI_TRY(Complete(number, connection, &moved));
@@ -157,8 +159,9 @@ Status GinQueues::DriveConnection(uint32_t number, RmaConnection& connection) {
 }
 
 // Takes the next descriptor if all its words have arrived and its operation has room. Returns
-// whether a descriptor was taken.
-Result<bool> GinQueues::Take(uint32_t number) {
+// whether a descriptor was taken. A caller outside the queue's connection takes no operation of the
+// network. `inside` says that the caller is inside.
+Result<bool> GinQueues::Take(uint32_t number, bool inside) {
   Queue& queue = queues_[number];
   const uint32_t slot = queue.taken & (depth_ - 1);
   GinDescriptor& descriptor = descriptors_[size_t{number} * depth_ + slot];
@@ -166,6 +169,11 @@ Result<bool> GinQueues::Take(uint32_t number) {
   if (!ReadDescriptor(descriptor.words, words)) return false;
   TUTTI_TRY(CheckVersion(words));
   const device::GinOperation operation = device::UnpackGin(words.data());
+  const bool by_network = executor_.NeedsNetwork(number, operation);
+  if (by_network && !inside && executor_.ConnectionOf(number) != nullptr) return false;
+  // An operation of the processor comes behind the operations of the network.
+  queue.blocked = !queue.flights.empty() && !by_network;
+  if (queue.blocked) return false;
   TUTTI_ASSIGN(const GinExecutor::Begun begun,
                executor_.Begin({context_, number, slot}, operation));
   queue.blocked = begun.step == GinExecutor::Step::kNoRoom;
@@ -176,20 +184,30 @@ Result<bool> GinQueues::Take(uint32_t number) {
   if (begun.request == nullptr && queue.flights.empty())
     CountDone(number, counter);
   else
-    queue.flights.push_back({begun.request, counter});
+    queue.flights.push_back({begun.request, executor_.ConfirmsInTeam(number), counter});
   return true;
+}
+
+Result<bool> GinQueues::HasOldestEnded(Queue& queue, RmaConnection& connection) {
+  Flight& flight = queue.flights.front();
+  if (flight.request != nullptr) {
+    TUTTI_ASSIGN(const bool done, connection.Test(*flight.request));
+    if (!done) return false;
+    flight.request = nullptr;
+  }
+  if (!flight.confirms || queue.flights.size() > 1) return true;
+  TUTTI_ASSIGN(flight.request, connection.Flush());
+  flight.confirms = flight.request == nullptr;
+  return false;
 }
 
 // Counts the operations done at the front of the queue.
 Status GinQueues::Complete(uint32_t number, RmaConnection& connection, bool* moved) {
   Queue& queue = queues_[number];
   while (!queue.flights.empty()) {
-    const Flight& oldest = queue.flights.front();
-    if (oldest.request != nullptr) {
-      TUTTI_ASSIGN(const bool done, connection.Test(*oldest.request));
-      if (!done) break;
-    }
-    CountDone(number, oldest.counter);
+    TUTTI_ASSIGN(const bool ended, HasOldestEnded(queue, connection));
+    if (!ended) break;
+    CountDone(number, queue.flights.front().counter);
     queue.flights.pop_front();
     *moved = true;
   }

@@ -72,6 +72,9 @@ class GinQueues {
   struct Flight {
     // null: the operation is done, behind an earlier one that is not
     NetRequest* request = nullptr;
+    // A flush follows the request if no other request is behind it. The next operations toward a
+    // rank of the team may be a processor's, and must come behind those of the network.
+    bool confirms = false;
     std::optional<uint32_t> counter;  // the counter to increase at the end
   };
   struct Queue {
@@ -86,7 +89,8 @@ class GinQueues {
   Driven DriveAll() TUTTI_REQUIRES(mutex_);
   Status DriveQueue(uint32_t number) TUTTI_REQUIRES(mutex_);
   Status DriveConnection(uint32_t number, RmaConnection& connection) TUTTI_REQUIRES(mutex_);
-  Result<bool> Take(uint32_t number) TUTTI_REQUIRES(mutex_);
+  Result<bool> Take(uint32_t number, bool inside) TUTTI_REQUIRES(mutex_);
+  Result<bool> HasOldestEnded(Queue& queue, RmaConnection& connection) TUTTI_REQUIRES(mutex_);
   Status Complete(uint32_t number, RmaConnection& connection, bool* moved) TUTTI_REQUIRES(mutex_);
   void CountDone(uint32_t number, const std::optional<uint32_t>& counter) TUTTI_REQUIRES(mutex_);
   void IncreaseCounter(const std::optional<uint32_t>& counter);

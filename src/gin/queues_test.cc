@@ -45,6 +45,7 @@ GinPlan PlanOf(uint32_t num_queues) {
   plan.num_signals = 3;
   plan.num_counters = 2;
   plan.signals_at = 64;
+  plan.network_signals_at = 2048;
   plan.counters_at = 256;
   plan.values_at = 512;
   return plan;
@@ -66,6 +67,10 @@ struct Rank {
   }
   uint64_t Signal(uint64_t context, uint64_t number) const {
     return Word(*resource, 64 + 8 * (3 * context + number));
+  }
+  // The word to which ranks outside of the team add.
+  uint64_t NetworkSignal(uint64_t context, uint64_t number) const {
+    return Word(*resource, 2048 + 8 * (3 * context + number));
   }
   uint64_t Counter(uint64_t context, uint64_t number) const {
     return Word(*resource, 256 + 8 * (2 * context + number));
@@ -114,13 +119,14 @@ class GinTest : public ::testing::Test {
     parts.directory = rank.directory.get();
     rank.symmetric = std::make_unique<SymmetricMemory>(std::move(parts));
     const JointRanks ranks = {rank.bootstrap.get(), peers_, Deadline::AfterSeconds(60)};
-    const auto make = [&](uint64_t bytes) -> std::shared_ptr<const Window> {
-      Result<SymmetricMemory::Outcome> made = rank.symmetric->Register({.bytes = bytes}, ranks);
+    const auto make = [&](uint64_t bytes, int flags) -> std::shared_ptr<const Window> {
+      Result<SymmetricMemory::Outcome> made =
+          rank.symmetric->Register({.bytes = bytes, .flags = flags}, ranks);
       EXPECT_TRUE(made.ok() && made->window != nullptr);
       return made.ok() ? made->window : nullptr;
     };
-    rank.data = make(kDataBytes);
-    rank.resource = make(4096);
+    rank.data = make(kDataBytes, NCCL_WIN_STRICT_ORDERING);
+    rank.resource = make(4096, 0);
     if (team_size_ == 2 || HasFailure()) return;
     Result<std::unique_ptr<RemoteWindows>> remote =
         RemoteWindows::Connect({.ranks = ranks,
@@ -409,7 +415,8 @@ TEST_F(GinNetworkTest, TheConsumerIndexCountsInOrder) {
   EXPECT_EQ(ranks_[0].Counter(1, 0), 0u);
   // Each value has a word of its own until its operation is done.
   for (uint64_t i = 0; i < 3; ++i) EXPECT_EQ(ranks_[1].Word(*ranks_[1].data, 8 * i), 100 + i);
-  EXPECT_EQ(ranks_[1].Signal(1, 0), 3u);
+  EXPECT_EQ(ranks_[1].NetworkSignal(1, 0), 3u);
+  EXPECT_EQ(ranks_[1].Signal(1, 0), 0u) << "processors add to that word";
   net_->backwards = true;
   net_->held = false;
   queues_->Drive();
@@ -463,6 +470,50 @@ TEST_F(GinNetworkTest, GetsComeByTheNetwork) {
   EXPECT_FALSE(queues_->RingDoorbell(1).under_way);
   EXPECT_EQ(net_->num_gets, 1);
   EXPECT_EQ(DataOf(0, 480, 24), theirs);
+}
+
+// A network whose additions are not atomic with those of processors.
+class GinNicTest : public GinNetworkTest {
+ protected:
+  GinNicTest() { net_->adds_alone = true; }
+  GinOperation Signal(uint64_t window) const {
+    GinOperation signal = {};
+    signal.op = device::kGinVaSignal | device::kGinSignalAdd;
+    signal.from_window = window, signal.from_offset = 4000;
+    signal.added = 9;
+    return signal;
+  }
+};
+
+TEST_F(GinNicTest, SignalsInWindowsGoByTheNetworkToTheOwnRankToo) {
+  const GinOperation signal = Signal(Handle());
+  GinQueues::Driven driven;
+  EXPECT_FALSE(queues_->Do(0, device::PackGin(signal).words, &driven)) << "it has to be posted";
+  EXPECT_TRUE(queues_->Do(0, device::PackGin(Put(8, 0, 8)).words, &driven));
+  for (int i = 0; i < 2; ++i) Post(0, signal);
+  net_->held = true;
+  EXPECT_TRUE(queues_->RingDoorbell(0).under_way);
+  EXPECT_EQ(net_->num_puts, 2);
+  EXPECT_EQ(ranks_[0].Word(*ranks_[0].data, 4000), 18u);
+  // A later operation of the processor comes behind all, as a flush tells.
+  Fill(0, 8, 77);
+  Post(0, Put(8, 0, 16));
+  EXPECT_TRUE(queues_->RingDoorbell(0).under_way);
+  EXPECT_EQ(net_->num_flushes, 0);
+  EXPECT_EQ(ranks_[0].Word(*ranks_[0].data, 16), 0u);
+  net_->held = false;
+  DriveToEnd();
+  EXPECT_EQ(net_->num_flushes, 1) << "behind the last of them";
+  EXPECT_EQ(DataOf(0, 16, 8), DataOf(0, 0, 8));
+  EXPECT_EQ(Done(0), 3u);
+}
+
+TEST_F(GinNicTest, SignalsInOtherWindowsAreRefused) {
+  const auto resource = reinterpret_cast<uint64_t>(ranks_[0].resource->handle);
+  GinQueues::Driven driven;
+  EXPECT_TRUE(queues_->Do(0, device::PackGin(Signal(resource)).words, &driven));
+  EXPECT_EQ(driven.failure.code(), Code::kInvalidArgument);
+  EXPECT_NE(driven.failure.message().find("NCCL_WIN_STRICT_ORDERING"), std::string::npos);
 }
 
 TEST_F(GinNetworkTest, DroppedOperationsBreakTheirConnection) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
+#include <utility>
 
 #include "base/log.h"
 #include "bootstrap/auth.h"
@@ -15,8 +17,7 @@ namespace {
 // The most plugins that a rank offers to the others.
 constexpr size_t kMostGroups = 4;
 
-// The bootstrap's tags for the messages of two ranks.
-constexpr uint32_t kHandleTag = 0x57494e01;
+// The bootstrap's tag for the keys of two ranks.
 constexpr uint32_t kKeyTag = 0x57494e02;
 // How often a wait for a message looks at the stop flag.
 constexpr int64_t kLookAtStopNs = 20'000'000;
@@ -33,9 +34,14 @@ Result<std::unique_ptr<RemoteWindows>> RemoteWindows::Connect(const Parts& parts
 }
 
 RemoteWindows::~RemoteWindows() {
-  for (auto& [peer, windows] : shared_)
+  std::map<int, std::map<ncclWindow_t, Shared>> all;
+  {
+    const MutexLock lock(mutex_);
+    all.swap(shared_);
+  }
+  for (auto& [peer, windows] : all)
     for (auto& [window, shared] : windows)
-      if (shared.own) links_.at(peer)->connection->End(std::move(shared.own));
+      if (shared.own) LinkTo(peer).target().End(std::move(shared.own));
 }
 
 std::vector<int> RemoteWindows::RanksOutside() const {
@@ -45,21 +51,44 @@ std::vector<int> RemoteWindows::RanksOutside() const {
   return ranks;
 }
 
+std::vector<int> RemoteWindows::RanksOfTeam() const {
+  std::vector<int> ranks(static_cast<size_t>(parts_.team.size));
+  std::iota(ranks.begin(), ranks.end(), parts_.team.first);
+  return ranks;
+}
+
+RemoteWindows::Link& RemoteWindows::LinkTo(int peer) {
+  if (!parts_.team.Has(peer)) return *links_.at(peer);
+  const MutexLock lock(mutex_);
+  return *team_links_.at(peer);
+}
+
+RmaConnection* RemoteWindows::FindConnection(int peer) {
+  if (!parts_.team.Has(peer)) return &connection(peer);
+  const MutexLock lock(mutex_);
+  const auto found = team_links_.find(peer);
+  return found == team_links_.end() ? nullptr : found->second->connection.get();
+}
+
 // Finds the first common plugin in rank 0's order, and joins the ranks by the plugin. group_ stays
 // null on all ranks where they have no common plugin, or where the plugin cannot be opened on some
-// rank.
+// rank. The ranks also agree on the additions of their processors.
 Status RemoteWindows::JoinGroup() {
   struct Offer {
     std::array<uint64_t, kMostGroups> names = {};
     uint64_t number = 0;
+    uint64_t processors_add = 0;
   };
   JointStep<Offer> step(parts_.ranks);
   step.mine().number = RandomU64();
+  step.mine().processors_add = parts_.network->rma()->AtomicWithProcessors() ? 1 : 0;
   const std::vector<uint64_t> names =
       parts_.groups ? parts_.groups->names() : std::vector<uint64_t>();
   std::copy_n(names.begin(), std::min(names.size(), kMostGroups), step.mine().names.begin());
   TUTTI_TRY(step.Exchange());
   const std::span<const Offer> offers = step.offers();
+  processors_add_ = std::all_of(offers.begin(), offers.end(),
+                                [](const Offer& offer) { return offer.processors_add != 0; });
   for (const uint64_t name : offers[0].names) {
     if (name == 0) continue;
     const int without = FirstWithout(offers, name);
@@ -90,15 +119,30 @@ Status RemoteWindows::OpenGroup(uint64_t name, uint64_t number) {
     strong_signals_ = strong_signals_ && strong;
     va_signals_ = va_signals_ && va;
   }
-  for (const int peer : RanksOutside()) AddLink(peer, group_->MakeComm(peer));
+  // Plugins do not tell with what their signals are atomic. A plugin without signals in windows
+  // adds to no word to which processors add.
+  processors_add_ = !va_signals_;
+  for (const int peer : RanksOutside()) AddLink(links_, peer, Serve(group_->MakeComm(peer)));
   TUTTI_INFO(kLogInit | kLogNet, "{} carries one-sided operations", group_->name());
   return Status::Ok();
 }
 
-void RemoteWindows::AddLink(int peer, std::unique_ptr<NetRmaComm> comm) {
+std::unique_ptr<RmaConnection> RemoteWindows::Serve(std::unique_ptr<NetRmaComm> comm) const {
+  return std::make_unique<RmaConnection>(*parts_.loop, std::move(comm));
+}
+
+void RemoteWindows::AddLink(Links& links, int peer, std::unique_ptr<RmaConnection> connection) {
   auto link = std::make_unique<Link>();
-  link->connection = std::make_unique<RmaConnection>(*parts_.loop, std::move(comm));
-  links_[peer] = std::move(link);
+  link->connection = std::move(connection);
+  links[peer] = std::move(link);
+}
+
+Result<std::unique_ptr<NetRmaComm>> RemoteWindows::ConnectTo(int peer, int device,
+                                                             const NetHandle& handle,
+                                                             const WaitLimits& limits) {
+  Result<std::unique_ptr<NetRmaComm>> comm = parts_.network->rma()->Connect(device, handle, limits);
+  if (comm.ok()) return comm;
+  return std::move(comm).status().Annotate(fmt::format("connecting to {}", NameOf(peer)));
 }
 
 Status RemoteWindows::CheckSignals(bool strong, bool in_windows) const {
@@ -115,6 +159,13 @@ Status RemoteWindows::CheckSignals(bool strong, bool in_windows) const {
   return Status::Ok();
 }
 
+Result<std::unique_ptr<NetRmaComm>> RemoteWindows::AcceptFrom(int peer, NetRmaListener& listener,
+                                                              const WaitLimits& limits) {
+  Result<std::unique_ptr<NetRmaComm>> comm = listener.Accept(limits);
+  if (comm.ok()) return comm;
+  return std::move(comm).status().Annotate(fmt::format("connecting to {}", NameOf(peer)));
+}
+
 // The higher of two ranks listens. All handles are sent before the first wait. Therefore no two
 // ranks wait for each other.
 Status RemoteWindows::ConnectAll() {
@@ -128,19 +179,17 @@ Status RemoteWindows::ConnectAll() {
     TUTTI_ASSIGN(listeners[peer], rma.Listen(parts_.device));
     TUTTI_TRY(Tell(peer, kHandleTag, listeners[peer]->handle()));
   }
-  const auto add = [&](int peer, Result<std::unique_ptr<NetRmaComm>> comm) -> Status {
-    if (!comm.ok())
-      return std::move(comm).status().Annotate(fmt::format("connecting to {}", NameOf(peer)));
-    AddLink(peer, std::move(comm).value());
-    return Status::Ok();
-  };
   for (const int peer : outside) {
     if (peer < rank) continue;
     NetHandle handle;
     TUTTI_TRY(Hear(peer, kHandleTag, handle, limits));
-    TUTTI_TRY(add(peer, rma.Connect(parts_.device, handle, limits)));
+    TUTTI_ASSIGN(auto comm, ConnectTo(peer, parts_.device, handle, limits));
+    AddLink(links_, peer, Serve(std::move(comm)));
   }
-  for (auto& [peer, listener] : listeners) TUTTI_TRY(add(peer, listener->Accept(limits)));
+  for (auto& [peer, listener] : listeners) {
+    TUTTI_ASSIGN(auto comm, AcceptFrom(peer, *listener, limits));
+    AddLink(links_, peer, Serve(std::move(comm)));
+  }
   return Status::Ok();
 }
 
@@ -182,44 +231,53 @@ Status RemoteWindows::Share(const Window& window, bool holds_signals, const Wait
   ++joint_call_;
   NetRegion region = {window.own.data(), window.own.size()};
   region.holds_signals = holds_signals || (window.flags & NCCL_WIN_STRICT_ORDERING) != 0;
+  std::vector<int> peers = RanksOutside();
+  if (!processors_add_ && (window.flags & NCCL_WIN_STRICT_ORDERING) != 0) {
+    TUTTI_TRY(JoinTeam(limits));
+    const std::vector<int> team = RanksOfTeam();
+    peers.insert(peers.end(), team.begin(), team.end());
+  }
+  const int rank = parts_.ranks.bootstrap->rank();
   std::shared_ptr<NetMemory> joint;
   if (group_) {
     TUTTI_ASSIGN(joint, group_->Register(region));
   }
-  for (auto& [peer, link] : links_) {
+  for (const int peer : peers) {
     Shared shared;
     shared.joint = joint;
     if (!joint) {
-      TUTTI_ASSIGN(shared.own, link->connection->Register(region));
+      TUTTI_ASSIGN(shared.own, LinkTo(peer).target().Register(region));
     }
-    const NetRemoteKey key = shared.memory()->remote_key();
+    const NetRemoteKey key = shared.theirs = shared.memory()->remote_key();
     {
       const MutexLock lock(mutex_);
       shared_[peer][window.handle] = std::move(shared);
     }
-    TUTTI_TRY(Tell(peer, kKeyTag, key));
+    if (peer != rank) TUTTI_TRY(Tell(peer, kKeyTag, key));
   }
-  for (auto& [peer, link] : links_) {
+  for (const int peer : peers) {
+    if (peer == rank) continue;
     NetRemoteKey theirs;
     TUTTI_TRY(Hear(peer, kKeyTag, theirs, limits));
     const MutexLock lock(mutex_);
-    shared_[peer][window.handle].theirs = joint ? joint->remote_key() : theirs;
+    if (!joint) shared_[peer][window.handle].theirs = theirs;
   }
   return Status::Ok();
 }
 
 void RemoteWindows::Forget(ncclWindow_t window) {
-  for (auto& [peer, link] : links_) {
-    Shared shared;
-    {
-      const MutexLock lock(mutex_);
-      const auto found = shared_[peer].find(window);
-      if (found == shared_[peer].end()) continue;
-      shared = std::move(found->second);
-      shared_[peer].erase(found);
+  std::map<int, Shared> ended;
+  {
+    const MutexLock lock(mutex_);
+    for (auto& [peer, windows] : shared_) {
+      const auto found = windows.find(window);
+      if (found == windows.end()) continue;
+      ended[peer] = std::move(found->second);
+      windows.erase(found);
     }
-    if (shared.own) link->connection->End(std::move(shared.own));
   }
+  for (auto& [peer, shared] : ended)
+    if (shared.own) LinkTo(peer).target().End(std::move(shared.own));
 }
 
 Result<NetRemote> RemoteWindows::RemoteOf(int peer, const Place& place) {
@@ -275,7 +333,7 @@ Result<NetLocal> RemoteWindows::LocalOf(int peer, const Place& place) {
 
 Result<NetRequest*> RemoteWindows::BeginPut(int peer, const Place& from, const Place& to,
                                             size_t bytes, const Added* signal) {
-  Link& link = *links_.at(peer);
+  Link& link = LinkTo(peer);
   NetLocal local;
   NetRemote remote;
   if (bytes > 0) {
@@ -326,9 +384,11 @@ Status RemoteWindows::Complete(int peer, RmaConnection& connection, const Begin&
 }
 
 void RemoteWindows::Finish(Deadline deadline) {
-  for (auto& [peer, link] : links_) {
-    if (!link->has_put.exchange(false)) continue;
-    RmaConnection& connection = *link->connection;
+  for (int peer = 0; peer < parts_.ranks.bootstrap->num_ranks(); ++peer) {
+    if (FindConnection(peer) == nullptr) continue;
+    Link& link = LinkTo(peer);
+    if (!link.has_put.exchange(false)) continue;
+    RmaConnection& connection = *link.connection;
     const RmaConnection::Inside inside(connection);
     // A lost peer needs nothing.
     static_cast<void>(Complete(

@@ -6,6 +6,14 @@
 // Connections and keys are made in joint calls, when windows are registered: every two ranks tell
 // each other over the bootstrap. No put therefore waits for a rank that is busy.
 //
+// The atomic operations of most NICs are atomic among the operations of one NIC only
+// (IBV_ATOMIC_HCA). If the processor of this rank and a NIC add to one word, an addition may be
+// lost. Over such networks (ProcessorsAdd) all ranks add to a window's words by the NIC of the
+// window's rank, also the ranks of the team and the rank itself. The first window with
+// NCCL_WIN_STRICT_ORDERING, where signals may lie, then makes connections within the team:
+//
+//   rank of the team ── queue pair on the NIC of the other rank ──▶ that NIC ──▶ word
+//
 // Threads: Connect, Share and Forget are called as the registration of windows is, Put and Finish
 // by the thread that runs operations, and the functions that begin operations by any thread. All
 // may run at the same time.
@@ -16,6 +24,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -54,7 +63,8 @@ class RemoteWindows {
   ~RemoteWindows();
 
   // Lets the ranks outside the team reach this rank's part of a window, and learns the keys of
-  // their parts. All ranks call it together, for the same window. `holds_signals` says that signals
+  // their parts. Does the same for the ranks of the team where they add to words of the window by
+  // the network. All ranks call it together, for the same window. `holds_signals` says that signals
   // are added in the window; a window with NCCL_WIN_STRICT_ORDERING always takes signals. `limits`
   // and failures are as those of Connect; Forget also ends a window after a failure.
   Status Share(const Window& window, bool holds_signals, const WaitLimits& limits);
@@ -89,8 +99,14 @@ class RemoteWindows {
   // signals in any window. Returns InvalidUsage otherwise, the same on all ranks.
   Status CheckSignals(bool strong, bool in_windows) const;
 
+  // Returns whether processors may add to words of windows to which the network adds; the same on
+  // all ranks.
+  bool ProcessorsAdd() const { return processors_add_; }
+
   // Returns the connection to a rank outside the team, for a wait for its puts.
   RmaConnection& connection(int peer) { return *links_.at(peer)->connection; }
+  // Returns the connection to a rank, or null where there is none.
+  RmaConnection* FindConnection(int peer) TUTTI_EXCLUDES(mutex_);
   // Waits until all peers have the data of all puts, or are gone.
   void Finish(Deadline deadline);
 
@@ -108,16 +124,41 @@ class RemoteWindows {
   };
   struct Link {
     std::unique_ptr<RmaConnection> connection;
+    // The other end of the connection of a rank of the team to this rank. Null outside the team,
+    // where one connection serves both ranks.
+    std::unique_ptr<RmaConnection> incoming;
     std::atomic<bool> has_put = false;  // Something was put since the last flush.
+
+    // Returns the end by which the peer reaches memory of this rank.
+    RmaConnection& target() { return incoming ? *incoming : *connection; }
   };
   explicit RemoteWindows(const Parts& parts)
       : parts_(parts), joint_call_(uint64_t{parts.attempt} << 32) {}
 
+  using Links = std::map<int, std::unique_ptr<Link>>;
+  using Listeners = std::map<int, std::unique_ptr<NetRmaListener>>;
+  // The bootstrap's tag for the handles of listeners.
+  static constexpr uint32_t kHandleTag = 0x57494e01;
+
   Status JoinGroup();
   Status OpenGroup(uint64_t name, uint64_t number);
   Status ConnectAll();
-  void AddLink(int peer, std::unique_ptr<NetRmaComm> comm);
+  Status JoinTeam(const WaitLimits& limits) TUTTI_EXCLUDES(mutex_);
+  Status ConnectTeam(Links& links, const WaitLimits& limits);
+  Status Agree(const Status& mine, const WaitLimits& limits) const;
+  Status ListenToTeam(Listeners& listeners);
+  Status ConnectToTeam(Links& links, const Listeners& listeners, const WaitLimits& limits);
+  Status AcceptTeam(Links& links, const Listeners& listeners, const WaitLimits& limits);
+  Result<std::unique_ptr<NetRmaComm>> ConnectTo(int peer, int device, const NetHandle& handle,
+                                                const WaitLimits& limits);
+  Result<std::unique_ptr<NetRmaComm>> AcceptFrom(int peer, NetRmaListener& listener,
+                                                 const WaitLimits& limits);
+  std::unique_ptr<RmaConnection> Serve(std::unique_ptr<NetRmaComm> comm) const;
+  static void AddLink(Links& links, int peer, std::unique_ptr<RmaConnection> connection);
   std::vector<int> RanksOutside() const;
+  std::vector<int> RanksOfTeam() const;
+  int DeviceCalled(std::string_view name) const;
+  Link& LinkTo(int peer) TUTTI_EXCLUDES(mutex_);
   Status Tell(int peer, uint32_t tag, std::span<const std::byte> message);
   Status Hear(int peer, uint32_t tag, std::span<std::byte> message, const WaitLimits& limits);
   Result<NetRemote> RemoteOf(int peer, const Place& place) TUTTI_EXCLUDES(mutex_);
@@ -133,8 +174,10 @@ class RemoteWindows {
   std::unique_ptr<RmaGroup> group_;  // Null where each pair of ranks has a connection of its own.
   bool strong_signals_ = true;
   bool va_signals_ = true;
-  std::map<int, std::unique_ptr<Link>> links_;  // By peer; never changes after Connect.
+  bool processors_add_ = true;
+  Links links_;  // By peer outside the team; never changes after Connect.
   Mutex mutex_;
+  Links team_links_ TUTTI_GUARDED_BY(mutex_);  // By rank of the team, once JoinTeam has made them.
   std::map<int, std::map<ncclWindow_t, Shared>> shared_ TUTTI_GUARDED_BY(mutex_);  // By peer.
 };
 

@@ -55,6 +55,13 @@ class Rank {
     return remote->Put(peer, {window.handle, offset}, bytes,
                        {signals.handle, At(number) * sizeof(uint64_t)});
   }
+  // Shares the window once more, under another handle, as a window for signals.
+  Status ShareStrict() {
+    strict = window;
+    strict.handle = reinterpret_cast<ncclWindow_t>(&data[8]);
+    strict.flags = NCCL_WIN_STRICT_ORDERING;
+    return remote->Share(strict, false, {Deadline::AfterSeconds(60), nullptr});
+  }
   void Meet() { EXPECT_TRUE(bootstrap.Barrier(Deadline::Never()).ok()); }
 
   const int number;
@@ -64,7 +71,7 @@ class Rank {
   const RemoteWindows::Parts parts;
   std::array<std::byte, 4096> data = {};
   std::array<uint64_t, 8> words = {};
-  Window window, signals;
+  Window window, signals, strict;
   std::unique_ptr<RemoteWindows> remote;
 
  private:
@@ -186,6 +193,58 @@ TEST_F(RemoteWindowsTest, AForgottenWindowIsRefusedHereAndBreaksThePeersConnecti
       EXPECT_EQ(rank.Put(1, 0, {}).code(), Code::kRemoteError) << "it stays broken";
     }
     rank.Meet();
+  });
+}
+
+// Where the additions of the network are not atomic with those of processors, the ranks of a team
+// add to words by the network, too, in windows where signals may lie.
+TEST_F(RemoteWindowsTest, TheTeamAddsByTheNetworkWhereProcessorsMayNot) {
+  for (const bool alone : {false, true}) {
+    net_->adds_alone = alone;
+    Run(4, 2, [&](Rank& rank) {
+      rank.Connect();
+      EXPECT_EQ(rank.remote->ProcessorsAdd(), !alone);
+      ASSERT_TRUE(rank.ShareAll().ok());
+      EXPECT_EQ(rank.remote->FindConnection(rank.number), nullptr) << "no window has signals";
+      ASSERT_TRUE(rank.ShareStrict().ok());
+      for (int peer = 0; peer < 4; ++peer) {
+        RmaConnection* const connection = rank.remote->FindConnection(peer);
+        EXPECT_EQ(connection != nullptr, alone || !rank.parts.team.Has(peer)) << peer;
+        if (connection == nullptr) continue;
+        const RmaConnection::Inside inside(*connection);
+        const RemoteWindows::Added added = {{rank.strict.handle, 16}, 5, true};
+        const Result<NetRequest*> put = rank.remote->BeginPut(peer, {}, {}, 0, &added);
+        ASSERT_TRUE(put.ok() && *put != nullptr);
+        EXPECT_TRUE(*connection->Test(**put));
+      }
+      rank.remote->Finish(Deadline::AfterSeconds(60));
+      rank.Meet();
+      uint64_t sum = 0;
+      std::memcpy(&sum, &rank.data[16], sizeof(sum));
+      EXPECT_EQ(sum, alone ? 20u : 10u);
+      rank.Meet();
+      rank.remote->Forget(rank.strict.handle);
+    });
+  }
+}
+
+// No rank is joined to its team where another rank is not, and a later attempt joins all.
+TEST_F(RemoteWindowsTest, ATeamThatOneRankCannotJoinIsJoinedByNone) {
+  net_->adds_alone = true;
+  Run(4, 2, [&](Rank& rank) {
+    rank.Connect();
+    ASSERT_TRUE(rank.ShareAll().ok());
+    rank.Meet();
+    if (rank.number == 0) net_->num_refused = 1;
+    rank.Meet();
+    const Status failed = rank.ShareStrict();
+    EXPECT_EQ(failed.code(), Code::kRemoteError);
+    EXPECT_NE(failed.message().find("the network is down"), std::string::npos) << failed.message();
+    rank.remote->Forget(rank.strict.handle);
+    const std::vector<int> team = {rank.parts.team.first, rank.parts.team.first + 1};
+    for (const int peer : team) EXPECT_EQ(rank.remote->FindConnection(peer), nullptr);
+    EXPECT_TRUE(rank.ShareStrict().ok());
+    for (const int peer : team) EXPECT_NE(rank.remote->FindConnection(peer), nullptr);
   });
 }
 

@@ -447,6 +447,37 @@ inline void GinRails(ncclComm_t comm, int, int n) {
   EXPECT_EQ(wrong, 0);
 }
 
+// All ranks add to a signal and to a word of a window of all, themselves included, as fast as they
+// can: nothing is lost, whoever adds. Signals are strong, so that all have come behind a barrier.
+inline void AddToAll(ncclDevComm comm, ncclWindow_t words, int rounds, std::atomic<int>* wrong) {
+  ncclCoopCta block;
+  const ncclGin gin(comm, 0);
+  const ncclTeam world = ncclTeamWorld(comm);
+  const auto n = static_cast<unsigned>(comm.nRanks);
+  const uint64_t mine = static_cast<unsigned>(comm.rank) + 1;
+  for (int round = 0; round < rounds; ++round)
+    for (unsigned peer = threadIdx.x; peer < n; peer += blockDim.x) {
+      const auto to = static_cast<int>(peer);
+      gin.signal(world, to, ncclGin_StrongSignalAdd{0, mine});
+      gin.signal(world, to, ncclGin_StrongVASignalAdd{words, 8, mine});
+    }
+  ncclGinBarrier(block, gin, ncclTeamTagWorld(), 0);
+  const uint64_t sum = static_cast<unsigned>(rounds) * (uint64_t{n} * (n + 1) / 2);
+  if (gin.readSignal(0) != sum || gin.readSignal(words, 8) != sum) ++*wrong;
+  ncclGinBarrier(block, gin, ncclTeamTagWorld(), 0);
+}
+
+inline void GinAdditions(ncclComm_t comm, int, int) {
+  GinWindow<uint64_t> words(comm, 8, NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING);
+  ncclDevCommRequirements_t asked = AskGin(1);
+  asked.worldGinBarrierCount = 1;
+  const GinDevComm devcomm(comm, asked);
+  if (!devcomm.made()) return;
+  std::atomic<int> wrong = 0;
+  EXPECT_EQ(tutti::Launch(AddToAll, {1, 2}, devcomm.get(), words.get(), 100, &wrong), ncclSuccess);
+  EXPECT_EQ(wrong, 0);
+}
+
 // Each of these in turn, between all ranks.
 inline void GinEachCase(ncclComm_t comm, int rank, int n) {
   for (const size_t bytes : {1, 4095, 300'000}) GinAllToAll(comm, rank, n, bytes, 5);
@@ -455,6 +486,7 @@ inline void GinEachCase(ncclComm_t comm, int rank, int n) {
   GinBarriers(comm, rank, n, 10);
   GinModes(comm, rank, n);
   GinRails(comm, rank, n);
+  GinAdditions(comm, rank, n);
 }
 
 }  // namespace tutti::testing

@@ -222,6 +222,70 @@ TEST_P(GinFaultTest, TheWindowOfAnotherCommunicatorIsNone) {
       ncclCommAbort);
 }
 
+// A signal in a window without NCCL_WIN_STRICT_ORDERING is added, or refused with a sentence.
+void AddToPlainWords(ncclDevComm comm, ncclWindow_t words) {
+  const ncclGin gin(comm, 0);
+  for (int round = 0; round < 50; ++round)
+    for (int peer = 0; peer < comm.nRanks; ++peer)
+      gin.signal(ncclTeamWorld(comm), peer, ncclGin_StrongVASignalAdd{words, 8, 3});
+  gin.waitSignal(ncclCoopThread(), words, 8, 150 * static_cast<unsigned>(comm.nRanks));
+}
+
+TEST_P(GinFaultTest, SignalsInWindowsWithoutStrictOrderAreNotLostSilently) {
+  RunRanks(
+      2,
+      [](int, ncclComm_t comm) {
+        GinWindow<uint64_t> words(comm, kWords);
+        const GinDevComm devcomm(comm, AskGin(1));
+        EXPECT_EQ(tutti::Launch(AddToPlainWords, {}, devcomm.get(), words.get()), ncclSuccess);
+        ncclResult_t error = ncclSuccess;
+        EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+        if (error == ncclSuccess) {
+          EXPECT_EQ(words.data()[1], 300u);
+          GinMeet(comm);
+        } else {
+          EXPECT_THAT(ncclGetLastError(comm), HasSubstr("NCCL_WIN_STRICT_ORDERING"));
+        }
+      },
+      ncclCommAbort);
+}
+
+// The calls of kernels that were compiled with headers of an earlier version.
+void SignalAsBefore(ncclDevComm comm) {
+  device::GinOperation signal = {};
+  signal.op = device::kGinPut | device::kGinSignalInc;
+  signal.added = 1;
+  EXPECT_EQ(tuttiHostGinDo(comm.ginHandles[0], 0, 1, device::PackGin(signal).words), 1);
+  ncclGin(comm, 0).waitSignal(ncclCoopThread(), 0, 1);
+}
+void WaitAsBefore(ncclDevComm comm) {
+  device::WaitRounds rounds(comm.abortFlag);
+  do {
+    tuttiHostGinWait(comm.ginHandles[0], 0, rounds.rounds());
+  } while (rounds.AnotherAtOnce());
+}
+
+TEST_P(GinFaultTest, KernelsOfEarlierHeadersAreRefused) {
+  if (RanksAreGpus()) GTEST_SKIP() << "kernels of GPUs read one word of a signal";
+  for (void (*const kernel)(ncclDevComm) : {SignalAsBefore, WaitAsBefore}) {
+    RunRanks(
+        2,
+        [kernel](int rank, ncclComm_t comm) {
+          const GinDevComm devcomm(comm, AskGin(1));
+          EXPECT_EQ(tutti::Launch(rank == 0 ? kernel : WaitForSignal, {}, devcomm.get()),
+                    ncclSuccess);
+          ncclResult_t error = ncclSuccess;
+          EXPECT_EQ(ncclCommGetAsyncError(comm, &error), ncclSuccess);
+          EXPECT_NE(error, ncclSuccess);
+          if (rank == 0) {
+            EXPECT_EQ(error, ncclInvalidUsage);
+            EXPECT_THAT(ncclGetLastError(comm), HasSubstr("compile the program again"));
+          }
+        },
+        ncclCommAbort);
+  }
+}
+
 // A descriptor that names a window by an address of its own making.
 void PostByHand(ncclDevComm comm, device::GinOperation operation) {
   device::GinPoster(comm.ginHandles[0], 0, comm.abortFlag).Post(1, operation);

@@ -99,6 +99,10 @@ TEST_P(GinTest, GetsAndSignalsOfWindows) {
   RunRanks(3, [](int rank, ncclComm_t comm) { GinGets(comm, rank, 3); });
 }
 
+TEST_P(GinTest, AdditionsOfAllRanksAddUp) {
+  RunRanks(3, [](int rank, ncclComm_t comm) { GinAdditions(comm, rank, 3); });
+}
+
 TEST_P(GinTest, BarriersFencePuts) {
   RunRanks(2, [](int rank, ncclComm_t comm) { GinBarriers(comm, rank, 2, 20); });
 }

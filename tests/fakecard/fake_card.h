@@ -48,7 +48,8 @@ class CardReach {
   // Read and write an aligned word: all that was written before is seen by whoever sees the word.
   virtual uint32_t Load(const std::byte* word);
   virtual void Store(std::byte* word, uint32_t value);
-  // Adds to an aligned word behind all that was copied before, and returns what it held.
+  // Adds to an aligned word behind all that was copied before, and returns what it held. It is
+  // atomic among the additions of the card only: what others add meanwhile is lost.
   virtual uint64_t FetchAdd(std::byte* word, uint64_t added);
 };
 

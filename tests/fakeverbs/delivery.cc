@@ -1,6 +1,7 @@
 // When the bytes of a write reach memory, as SetDelivery says.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -24,17 +25,57 @@ void DeliverOne(Qp& pair, size_t which) {
 
 }  // namespace
 
-void Deliver(Qp& pair, std::byte* to, const std::byte* bytes, size_t count) {
-  if (TheState().delivery.order == Order::kAtOnce) return Place(to, bytes, count);
-  pair.arrived.push_back({to, {bytes, bytes + count}});
+void Deliver(Qp& pair, const Region& region, std::byte* to, const std::byte* bytes, size_t count) {
+  const bool late_on_gpu = region.mapping != nullptr && TheState().late_on_gpu;
+  if (late_on_gpu || TheState().delivery.order != Order::kAtOnce)
+    pair.arrived.push_back({to, {bytes, bytes + count}, late_on_gpu});
+  else if ((region.access & IBV_ACCESS_RELAXED_ORDERING) != 0)
+    PlaceRelaxed(to, bytes, count);
+  else
+    PlaceInOrder(to, bytes, count);
 }
 
 void DeliverAll(Qp& pair) {
   while (!pair.arrived.empty()) DeliverOne(pair, 0);
 }
 
+void DeliverToHost(Qp& pair) {
+  for (size_t i = 0; i < pair.arrived.size();) {
+    if (pair.arrived[i].on_gpu)
+      ++i;
+    else
+      DeliverOne(pair, i);
+  }
+}
+
+void DeliverAllOf(const Device& device) {
+  for (const auto& [number, pair] : TheState().pairs)
+    if (pair->context->device == &device) DeliverAll(*pair);
+}
+
+bool Waits() {
+  const auto& pairs = TheState().pairs;
+  return std::any_of(pairs.begin(), pairs.end(),
+                     [](const auto& entry) { return !entry.second->arrived.empty(); });
+}
+
 void DeliverAllOfEveryPair() {
+  LandAtomics();
   for (const auto& [number, pair] : TheState().pairs) DeliverAll(*pair);
+}
+
+bool LandAtomic(Device& device) {
+  if (!device.atomic) return false;
+  std::atomic_ref<uint64_t>(*device.atomic->word)
+      .store(device.atomic->value, std::memory_order_release);
+  device.atomic.reset();
+  return true;
+}
+
+bool LandAtomics() {
+  bool any = false;
+  for (const auto& device : TheState().devices) any |= LandAtomic(*device);
+  return any;
 }
 
 bool DeliverSome() {
@@ -45,7 +86,7 @@ bool DeliverSome() {
     if (count == 0) continue;
     switch (s.delivery.order) {
       case Order::kAtOnce:
-        DeliverAll(*pair);
+        DeliverOne(*pair, s.random() % count);
         break;
       case Order::kShuffled:
         for (size_t n = s.random() % (count + 1); n > 0; --n)

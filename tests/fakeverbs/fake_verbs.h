@@ -20,6 +20,10 @@
 // atomic operations, and an end that has accepted a connection and sends before something has come
 // over it ends the process: the other end's kernel would take that for a part of the set-up.
 //
+// An atomic operation reads its word, and writes it a while later. It is atomic among the
+// operations of its device, as IBV_ATOMIC_HCA says, and among no others: what a processor or
+// another device adds to the word meanwhile is lost.
+//
 // Threads: any.
 
 #include <infiniband/verbs.h>
@@ -45,6 +49,8 @@ struct DeviceSpec {
   uint32_t max_inline = 1024;  // bytes of a request
   bool dmabuf = true;          // registers DMA-BUFs
   bool atomics = true;
+  // Atomic operations are atomic with the processor's (IBV_ATOMIC_GLOB), too.
+  bool global_atomics = false;
 };
 
 // Returns an address of this host's network interfaces, none of loop-back or of one link alone;
@@ -97,6 +103,10 @@ struct Delivery {
   // tests that ask whether a broken network is noticed.
   bool atomics_wait = true;
 };
+// FAKE_VERBS_LATE_ON_GPU=1 in the environment has writes to DMA-BUFs come behind the completions
+// that tell of them, whatever the order: over PCIe, data for a GPU and a completion for memory of
+// the host take two ways. Only a read by the same device finds all writes before it in place.
+//
 // Delivers what waits, and goes on as it says. FAKE_VERBS_SHUFFLE=<seed> in the environment
 // shuffles from the start.
 void SetDelivery(const Delivery& delivery);

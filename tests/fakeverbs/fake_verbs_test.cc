@@ -14,6 +14,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/clock.h"
 #include "testing/threads.h"
 
 #undef ibv_reg_mr
@@ -171,8 +172,39 @@ TEST_F(FakeVerbsTest, WritesReadsAndAdds) {
   EXPECT_EQ(near_->Do(IBV_WR_RDMA_READ, there, 1 << 20), IBV_WC_SUCCESS);
   EXPECT_EQ(near_->bytes[500'000], 44);
   EXPECT_EQ(near_->Do(IBV_WR_ATOMIC_FETCH_AND_ADD, there, 8), IBV_WC_SUCCESS);
-  EXPECT_EQ(far_->bytes[0], 45);
   EXPECT_EQ(near_->bytes[0], 42) << "the value from before";
+  EXPECT_EQ(near_->Do(IBV_WR_RDMA_READ, there, 8), IBV_WC_SUCCESS);
+  EXPECT_EQ(near_->bytes[0], 45);
+  EXPECT_EQ(far_->bytes[0], 45);
+}
+
+// What a processor adds while the NIC has read the word and not written it is lost, unless the
+// device says that its operations are atomic with the processor's.
+TEST_F(FakeVerbsTest, AdditionsOfProcessorsAreAtomicWithItsOwnOnDemandOnly) {
+  for (const bool global : {false, true}) {
+    near_.reset();
+    far_.reset();
+    DeviceSpec device;
+    device.global_atomics = global;
+    SetDevices({device});
+    near_ = std::make_unique<End>();
+    Join();
+    const Name there = far_->Here();
+    const std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(far_->bytes.data()));
+    uint64_t sum = 0;
+    const tutti::Deadline end = tutti::Deadline::AfterSeconds(global ? 1 : 60);
+    while (!end.Passed() && word.load() == sum) {
+      ASSERT_EQ(near_->Post(IBV_WR_ATOMIC_FETCH_AND_ADD, there, 8), 0);
+      ibv_wc completion = {};
+      for (sum += 3; ibv_poll_cq(near_->queue(), 1, &completion) == 0; ++sum) word.fetch_add(1);
+      EXPECT_EQ(completion.status, IBV_WC_SUCCESS);
+      EXPECT_EQ(near_->Do(IBV_WR_RDMA_READ, there, 8, 64), IBV_WC_SUCCESS);
+    }
+    EXPECT_EQ(word.load() == sum, global);
+  }
+  near_.reset();
+  far_.reset();
+  SetDevices({{}});
 }
 
 TEST_F(FakeVerbsTest, AnImmediateValueTakesAReceive) {

@@ -12,10 +12,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
+#include <mutex>
 #include <random>
 #include <set>
 #include <thread>
@@ -31,6 +34,12 @@ namespace {
 constexpr size_t kPart = size_t{128} << 10;
 constexpr size_t kReceiveBytes = 4 * kPart;
 constexpr std::chrono::milliseconds kDeliverEvery(1);
+// The next part to be sent is chosen among the first parcels of a connection.
+constexpr size_t kMostChoices = 16;
+// Of requests up to this length the NIC looks whether their memory stays unchanged.
+constexpr size_t kMostKept = 4096;
+// One round in so many raises an event for nothing.
+constexpr unsigned kMostEventsApart = 16;
 
 // Holds what is to be sent over a connection: a request of a queue pair, or an answer.
 struct Parcel {
@@ -128,6 +137,23 @@ bool CarriesData(uint8_t opcode) {
          opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM;
 }
 
+// Returns the queue pair of this process whose order a parcel has to keep.
+uint32_t OrderOf(const Parcel& parcel) { return parcel.work ? parcel.pair : parcel.answer.source; }
+
+// Returns the parcel whose next part goes first. Only the parcels of one queue pair keep their
+// order.
+size_t ChooseParcel(const Link& link) {
+  std::array<size_t, kMostChoices> choices;
+  size_t count = 0;
+  for (size_t i = 0; i < std::min(link.parcels.size(), kMostChoices); ++i) {
+    const auto begin = link.parcels.begin(), end = begin + static_cast<ptrdiff_t>(i);
+    const bool behind = std::any_of(
+        begin, end, [&](const Parcel& earlier) { return OrderOf(earlier) == OrderOf(*end); });
+    if (!behind) choices[count++] = i;
+  }
+  return choices[TheState().random() % count];
+}
+
 void PutFrame(Link& link, const Frame& frame) {
   link.out.resize(sizeof(Frame) + frame.bytes);
   memcpy(link.out.data(), &frame, sizeof(Frame));
@@ -161,6 +187,8 @@ bool PutRequest(Link& link, Parcel& parcel) {
     Settle(pair);
     return true;
   }
+  if (frame.total <= kMostKept && (work.flags & IBV_SEND_INLINE) == 0)
+    work.sent.insert(work.sent.end(), link.out.begin() + sizeof(Frame), link.out.end());
   parcel.offset += frame.bytes;
   return frame.last;
 }
@@ -213,10 +241,11 @@ bool Write(Link& link) {
     link.out.clear();
     link.sent = 0;
     if (link.parcels.empty()) break;
-    Parcel& first = link.parcels.front();
-    if (first.work ? s.hold_sends : s.hold_answers) break;
-    const bool last = first.work ? PutRequest(link, first) : PutAnswer(link, first);
-    if (last) link.parcels.pop_front();
+    if (link.parcels.front().work ? s.hold_sends : s.hold_answers) break;
+    const size_t chosen = ChooseParcel(link);
+    Parcel& parcel = link.parcels[chosen];
+    const bool last = parcel.work ? PutRequest(link, parcel) : PutAnswer(link, parcel);
+    if (last) link.parcels.erase(link.parcels.begin() + static_cast<ptrdiff_t>(chosen));
   }
   if (link.watched_for_room) Watch(link.fd, EPOLLIN, EPOLL_CTL_MOD);
   link.watched_for_room = false;
@@ -327,6 +356,31 @@ Link* LinkOf(int fd) {
   return nullptr;
 }
 
+// Writes what atomic operations have left to write, and shows the completions of receives that are
+// held back, after a pause in which processors may add to the same words, or see the completion of
+// the other end first.
+void FinishLate(std::unique_lock<std::mutex>& lock) {
+  State& s = TheState();
+  const bool any = std::any_of(s.devices.begin(), s.devices.end(),
+                               [](const auto& device) { return device->atomic.has_value(); }) ||
+                   std::any_of(s.pairs.begin(), s.pairs.end(),
+                               [](const auto& entry) { return !entry.second->held.empty(); });
+  if (!any) return;
+  lock.unlock();
+  PauseByChance();
+  lock.lock();
+  LandAtomics();
+  for (const auto& [number, pair] : s.pairs) ShowHeld(*pair);
+}
+
+// Raises an event for a completion queue that may have no completion, now and then.
+void RaiseForNothing() {
+  State& s = TheState();
+  if (s.queues.empty() || s.random() % kMostEventsApart != 0) return;
+  const auto place = static_cast<ptrdiff_t>(s.random() % s.queues.size());
+  RaiseIfArmed(*std::next(s.queues.begin(), place)->second);
+}
+
 void Run() {
   State& s = TheState();
   bool waits = false;  // Something that has come is perhaps to be delivered later.
@@ -335,7 +389,7 @@ void Run() {
     std::array<epoll_event, 16> events;
     const int count = epoll_wait(nic->epoll, events.data(), events.size(),
                                  waits ? static_cast<int>(kDeliverEvery.count()) : -1);
-    const Lock lock(s.mutex);
+    std::unique_lock lock(s.mutex);
     for (int i = 0; i < count; ++i) {
       const epoll_event& event = events[static_cast<size_t>(i)];
       if (event.data.fd == nic->wake) {
@@ -350,8 +404,10 @@ void Run() {
         if ((room && !Write(*link)) || !Read(*link)) Drop(*link);
       }
     }
+    FinishLate(lock);
+    RaiseForNothing();
     const auto now = std::chrono::steady_clock::now();
-    waits = now >= due ? DeliverSome() : s.delivery.order != Order::kAtOnce;
+    waits = now >= due ? DeliverSome() : Waits();
     if (now >= due) due = now + kDeliverEvery;
   }
 }
@@ -389,6 +445,13 @@ void TakeSlot() {
 }
 
 }  // namespace
+
+void CheckUnchanged(const Qp& pair, const Work& work) {
+  if (work.sent.empty()) return;
+  std::vector<std::byte> again(work.sent.size());
+  if (Gather(pair, work, 0, again.size(), again.data()) && again != work.sent)
+    Violation("memory is written while a request that sends it is under way");
+}
 
 void StartNic() {
   State& s = TheState();

@@ -159,7 +159,9 @@ int ibv_query_device(ibv_context* context, ibv_device_attr* attributes) {
   attributes->max_qp = static_cast<int>(1u << kSlotShift);
   attributes->max_qp_rd_atom = 16;
   attributes->max_qp_init_rd_atom = 16;
-  attributes->atomic_cap = spec.atomics && !spec.iwarp ? IBV_ATOMIC_HCA : IBV_ATOMIC_NONE;
+  attributes->atomic_cap = !spec.atomics || spec.iwarp ? IBV_ATOMIC_NONE
+                           : spec.global_atomics       ? IBV_ATOMIC_GLOB
+                                                       : IBV_ATOMIC_HCA;
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 namespace fakeverbs {
 namespace {
@@ -94,8 +95,18 @@ void Clear(Qp& pair) {
   pair.sends.clear();
   pair.receives.clear();
   pair.posted = pair.reclaimed = 0;
+  pair.held.clear();
   ForgetCompletions(Of(pair.qp.send_cq), pair.key);
   ForgetCompletions(Of(pair.qp.recv_cq), pair.key);
+}
+
+// Of a failed request a completion tells its id, its status and its queue pair, and nothing else.
+void Spoil(ibv_wc& wc) {
+  wc.opcode = static_cast<ibv_wc_opcode>(TheState().random() % 256);
+  wc.byte_len = static_cast<uint32_t>(TheState().random());
+  wc.imm_data = static_cast<uint32_t>(TheState().random());
+  wc.src_qp = static_cast<uint32_t>(TheState().random()) & kNumberMask;
+  wc.wc_flags = static_cast<unsigned>(TheState().random() % 16);
 }
 
 void Receive(Qp& pair, ibv_wc_status status, const Frame* frame) {
@@ -117,7 +128,9 @@ void Receive(Qp& pair, ibv_wc_status status, const Frame* frame) {
       wc.imm_data = frame->immediate;
     }
   }
-  Complete(Of(pair.qp.recv_cq), completion);
+  if (status != IBV_WC_SUCCESS) Spoil(wc);
+  pair.held.push_back(completion);
+  if (!frame || TheState().random() % 2 == 0) ShowHeld(pair);
 }
 
 // Copies into, or out of, the buffers of a request, from `offset` on. Returns false where they are
@@ -179,7 +192,8 @@ Answer TakeWrite(Qp& pair, const Frame& frame, const std::byte* bytes) {
   std::byte* const memory =
       Locate(frame.key, pair.domain, frame.address, frame.total, IBV_ACCESS_REMOTE_WRITE);
   if (!memory) return Answer::kAccess;
-  Deliver(pair, memory + frame.offset, bytes, frame.bytes);
+  const Region& region = *TheState().regions.at(frame.key);
+  Deliver(pair, region, memory + frame.offset, bytes, frame.bytes);
   return Answer::kDone;
 }
 
@@ -189,12 +203,19 @@ Answer TakeAtomic(Qp& pair, const Frame& frame, uint64_t& before) {
   std::byte* const memory =
       Locate(frame.key, pair.domain, frame.address, 8, IBV_ACCESS_REMOTE_ATOMIC);
   if (!memory) return Answer::kAccess;
-  std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(memory));
-  if (frame.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
-    before = word.fetch_add(frame.operand, std::memory_order_acq_rel);
+  auto* const word = reinterpret_cast<uint64_t*>(memory);
+  const std::atomic_ref<uint64_t> shared(*word);
+  const bool adds = frame.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+  Device& device = *pair.context->device;
+  if (!device.spec.global_atomics) {
+    before = shared.load(std::memory_order_acquire);
+    if (adds || before == frame.operand)
+      device.atomic = {word, adds ? before + frame.operand : frame.swap};
+  } else if (adds) {
+    before = shared.fetch_add(frame.operand, std::memory_order_acq_rel);
   } else {
     before = frame.operand;
-    word.compare_exchange_strong(before, frame.swap, std::memory_order_acq_rel);
+    shared.compare_exchange_strong(before, frame.swap, std::memory_order_acq_rel);
   }
   return Answer::kDone;
 }
@@ -296,6 +317,19 @@ std::array<uint8_t, 16> GidOf(const PortSpec& port) {
   return gid;
 }
 
+namespace {
+
+// Returns the number of bytes in front of a line of the cache, by chance one of those that `bytes`
+// bytes at `to` reach into; 0: they lie in one.
+size_t LineIn(const std::byte* to, size_t bytes) {
+  constexpr size_t kLine = 64;
+  const size_t first = kLine - reinterpret_cast<uintptr_t>(to) % kLine;
+  if (first >= bytes) return 0;
+  return first + TheState().random() % ((bytes - first - 1) / kLine + 1) * kLine;
+}
+
+}  // namespace
+
 uint16_t LidOf(const PortSpec& port) {
   const auto gid = GidOf(port);
   return static_cast<uint16_t>((gid[14] << 8 | gid[15]) & 0x7fff);
@@ -315,6 +349,25 @@ Qp* PairOf(const ibv_async_event& event) {
     default:
       return nullptr;
   }
+}
+
+// A pause each time would be long on a busy machine.
+void PauseByChance() {
+  static std::minstd_rand chance(TheState().delivery.seed);  // only for the NIC's thread
+  if (chance() % 8 == 0) std::this_thread::yield();
+}
+
+void PlaceRelaxed(std::byte* to, const std::byte* from, size_t bytes) {
+  const size_t cut = LineIn(to, bytes);
+  Place(to + cut, from + cut, bytes - cut);
+  Place(to, from, cut);
+}
+
+void PlaceInOrder(std::byte* to, const std::byte* from, size_t bytes) {
+  const size_t cut = LineIn(to, bytes);
+  Place(to, from, cut);
+  if (cut > 0) PauseByChance();
+  Place(to + cut, from + cut, bytes - cut);
 }
 
 void Place(std::byte* to, const std::byte* from, size_t bytes) {
@@ -341,6 +394,7 @@ bool Take(const Frame& frame, const std::byte* bytes, Frame& answer) {
   Qp* const target = TargetOf(frame);
   if (!target) return true;
   Qp& pair = *target;
+  LandAtomic(*pair.context->device);
   answer.source = pair.key;
   pair.silent = false;
   if (frame.last && HasImmediate(frame.opcode) && pair.receives.empty()) {
@@ -348,7 +402,10 @@ bool Take(const Frame& frame, const std::byte* bytes, Frame& answer) {
     return true;
   }
   const bool waits = frame.opcode != IBV_WR_RDMA_WRITE;
-  if (waits && (TheState().delivery.atomics_wait || !IsAtomic(frame.opcode))) DeliverAll(pair);
+  if (frame.opcode == IBV_WR_RDMA_READ)
+    DeliverAllOf(*pair.context->device);
+  else if (waits && (TheState().delivery.atomics_wait || !IsAtomic(frame.opcode)))
+    DeliverToHost(pair);
   if (IsWrite(frame.opcode)) {
     answer.answer = TakeWrite(pair, frame, bytes);
   } else if (IsSend(frame.opcode)) {
@@ -370,7 +427,7 @@ bool Take(const Frame& frame, const std::byte* bytes, Frame& answer) {
   if (answer.answer != Answer::kDone) return true;
   if (!frame.last) return false;
   pair.expected_packet = (pair.expected_packet + 1) & kPacketMask;
-  if (waits && IsWrite(frame.opcode)) DeliverAll(pair);
+  if (waits && IsWrite(frame.opcode)) DeliverToHost(pair);
   if (HasImmediate(frame.opcode) || IsSend(frame.opcode)) Receive(pair, IBV_WC_SUCCESS, &frame);
   return true;
 }
@@ -395,6 +452,7 @@ void TakeAnswer(const Frame& frame, const std::byte* bytes) {
   }
   if (status == IBV_WC_SUCCESS && !frame.last) return;
   if (status == IBV_WC_SUCCESS && work.lose_answer) status = work.failure;
+  if (status == IBV_WC_SUCCESS) CheckUnchanged(pair, work);
   Finish(pair, status);
   Settle(pair);
 }
@@ -410,11 +468,20 @@ void Finish(Qp& pair, ibv_wc_status status) {
     completion.wc.status = status;
     completion.wc.opcode = CompletionOf(work->frame.opcode);
     completion.wc.vendor_err = status == IBV_WC_SUCCESS ? 0 : 0x81;
-    completion.wc.byte_len = static_cast<uint32_t>(work->frame.total);
     completion.wc.qp_num = pair.qp.qp_num;
+    // The length is that of data that have come.
+    const bool brings = work->frame.opcode == IBV_WR_RDMA_READ || IsAtomic(work->frame.opcode);
+    completion.wc.byte_len =
+        static_cast<uint32_t>(brings ? work->frame.total : TheState().random());
+    if (status != IBV_WC_SUCCESS) Spoil(completion.wc);
     Complete(Of(pair.qp.send_cq), completion);
   }
   if (status != IBV_WC_SUCCESS && status != IBV_WC_WR_FLUSH_ERR) Fail(pair);
+}
+
+void ShowHeld(Qp& pair) {
+  for (; !pair.held.empty(); pair.held.pop_front())
+    Complete(Of(pair.qp.recv_cq), pair.held.front());
 }
 
 void Settle(Qp& pair) {
@@ -428,6 +495,7 @@ void Fail(Qp& pair) {
   pair.qp.state = IBV_QPS_ERR;
   LeaveManaged(pair);
   DeliverAll(pair);
+  ShowHeld(pair);
   while (!pair.sends.empty()) Finish(pair, IBV_WC_WR_FLUSH_ERR);
   while (!pair.receives.empty()) Receive(pair, IBV_WC_WR_FLUSH_ERR, nullptr);
 }

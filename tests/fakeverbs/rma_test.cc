@@ -27,6 +27,21 @@ TEST(VerbsRmaTest, WithoutAtomicOperationsThereIsNone) {
   fakeverbs::SetDevices({{}});
 }
 
+// One device whose operations are atomic among themselves only is enough to keep processors away.
+TEST(VerbsRmaTest, ProcessorsAddToWordsOfDevicesThatSayThatTheyMay) {
+  fakeverbs::DeviceSpec global, plain;
+  global.global_atomics = true;
+  plain.name = "fake1";
+  plain.ports[0].address = "10.77.0.2";
+  for (const bool both : {false, true}) {
+    fakeverbs::SetDevices(both ? std::vector{global, plain} : std::vector{global});
+    VerbsNetPair pair({});
+    ASSERT_NE(pair.sending().rma(), nullptr);
+    EXPECT_EQ(pair.sending().rma()->AtomicWithProcessors(), !both);
+  }
+  fakeverbs::SetDevices({{}});
+}
+
 // Whoever holds another network's handle, or that of messages, is not connected.
 TEST(VerbsRmaTest, AHandleOfMessagesIsNoneOfOneSidedOperations) {
   VerbsNetPair pair({});

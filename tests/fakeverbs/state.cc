@@ -109,6 +109,7 @@ State::State() {
   if (const char* const call = getenv("FAKE_VERBS_REFUSE"))
     refusals.push_back({call, ENOMEM, std::numeric_limits<int>::max(), 0});
   fail_one_in = NumberIn("FAKE_VERBS_FAIL_ONE_IN");
+  late_on_gpu = NumberIn("FAKE_VERBS_LATE_ON_GPU") != 0;
   down_after = NumberIn("FAKE_VERBS_DOWN_AFTER");
   fatal_after = NumberIn("FAKE_VERBS_FATAL_AFTER");
 }

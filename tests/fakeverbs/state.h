@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -40,12 +41,19 @@ inline constexpr uint32_t kMaxWork = 8192;
 inline constexpr int kMaxCompletions = 1 << 17;
 inline constexpr int kMaxElements = 4;
 
+// What an atomic operation writes.
+struct AtomicWrite {
+  uint64_t* word = nullptr;
+  uint64_t value = 0;
+};
+
 struct Device {
   ibv_device device = {};  // first: a pointer to it is one to this
   DeviceSpec spec;
   uint32_t index = 0;
   uint32_t next_pair = 0;
   int open = 0;
+  std::optional<AtomicWrite> atomic;  // of the last atomic operation, which has read the word
 };
 
 struct Context {
@@ -131,7 +139,8 @@ struct Work {
   unsigned flags = 0;
   std::vector<ibv_sge> elements;
   std::vector<std::byte> inlined;
-  bool examined = false;  // Injected faults have been looked for.
+  std::vector<std::byte> sent;  // of a short request, for CheckUnchanged
+  bool examined = false;        // Injected faults have been looked for.
   bool lose_answer = false;
   ibv_wc_status failure = IBV_WC_SUCCESS;
 };
@@ -140,6 +149,7 @@ struct Work {
 struct Arrived {
   std::byte* to = nullptr;
   std::vector<std::byte> bytes;
+  bool on_gpu = false;  // The memory is a DMA-BUF's, and only a read has the bytes in place.
 };
 
 struct Posted {
@@ -168,6 +178,7 @@ struct Qp {
   std::deque<std::shared_ptr<Work>> sends;
   std::deque<Posted> receives;
   std::deque<Arrived> arrived;  // They stand in the order in which they came.
+  std::deque<Completion> held;  // completions of receives that nobody sees yet
   uint64_t events = 0;          // asynchronous ones that were taken and not acknowledged
   // iWARP: what joined it, while its connection stands; and whether it must not send, because it
   // was accepted and nothing has come yet.
@@ -213,6 +224,7 @@ struct State {
   uint64_t fatal_after = 0;  // 0: never
   uint64_t examined = 0;     // requests, over the life of the process
   std::vector<Call> calls;
+  bool late_on_gpu = false;  // Writes to DMA-BUFs come behind their completions.
   bool hold_sends = false;
   bool hold_answers = false;
   Delivery delivery;
@@ -253,6 +265,11 @@ int ManagedObjectsAlive();
 void CloseManagerInChild(ManagerState& manager);
 // Completes the first send.
 void Finish(Qp& pair, ibv_wc_status status);
+// Shows the completions that a queue pair holds back.
+void ShowHeld(Qp& pair);
+// Ends the process where a request that is answered sends other bytes than before: a NIC that gets
+// no answer reads the memory again.
+void CheckUnchanged(const Qp& pair, const Work& work);
 
 // The NIC's thread.
 void StartNic();

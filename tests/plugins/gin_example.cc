@@ -164,6 +164,8 @@ struct Group {
 };
 
 constexpr size_t kMostKept = 6;
+// An addition takes less time between its read and its write than so many loads.
+constexpr unsigned kMostLooks = 2000;
 
 bool Reorders() {
   static const bool reorders = std::getenv("EXAMPLE_GIN_REORDER") != nullptr;
@@ -222,11 +224,17 @@ char* Reached(Group& group, uint32_t number, uint64_t offset, uint64_t bytes) {
   return offset <= size && bytes <= size - offset ? memory.base + offset : nullptr;
 }
 
+// Adds as a NIC does whose atomic operations are atomic among themselves only: what a processor
+// adds between the read and the write is lost.
 void Add(Group& group, const Frame& frame) {
   if (frame.adds == 0) return;
-  char* const word = Reached(group, frame.signal_memory, frame.signal_offset, 8);
+  auto* const word = reinterpret_cast<uint64_t*>(
+      Reached(group, frame.signal_memory, frame.signal_offset, sizeof(uint64_t)));
   if (word == nullptr) return;
-  __atomic_fetch_add(reinterpret_cast<uint64_t*>(word), frame.added, __ATOMIC_ACQ_REL);
+  const uint64_t before = __atomic_load_n(word, __ATOMIC_ACQUIRE);
+  for (auto looks = group.random() % kMostLooks; looks > 0; --looks)
+    __atomic_load_n(word, __ATOMIC_ACQUIRE);
+  __atomic_store_n(word, before + frame.added, __ATOMIC_RELEASE);
 }
 
 void CarryOut(Group& group, const Kept& kept) {

@@ -197,7 +197,7 @@ NCCL_DEVICE_INLINE bool ncclGin_BackendMask<mask>::Act(
   return false;
 #else
   const tutti::device::GinHead* const head = Head();
-  if (head == nullptr) return false;
+  if (head == nullptr || (action.present && action.va && head->adds_to_windows == 0)) return false;
   if (action.present) {
     void* word;
     if (action.va) {

@@ -82,11 +82,20 @@ static_assert(offsetof(GinContext, signals) ==
 
 // The facts ahead of the contexts of a proxy for kernels of a host; the handle points behind them.
 // Such kernels add to the signals of the LSA team themselves (gin_lsa.h).
+//
+// A signal has two words, and its value is their sum: the processors of the LSA team add to the
+// first word, and the network adds to the second word for all further ranks. The atomic operations
+// of most network cards are atomic among themselves only (IBV_ATOMIC_HCA). In a common word an
+// addition could be lost.
 struct GinHead {
-  static constexpr uint64_t kMark = 0x74757474692d6c73;
-  uint64_t mark;        // kMark where `signals_at` holds
-  uint64_t signals_at;  // where the words of signals begin in the resource window
-  void* calls;          // for the library; null for a GPU, which has nothing ahead of it
+  static constexpr uint64_t kMark = 0x74757474692d6c74;
+  // 1: processors may add to words of windows. 0: a network card adds to these words, and all ranks
+  // have to add by the network.
+  uint64_t adds_to_windows;
+  uint64_t network_signals_at;  // where the second words of signals begin in the resource window
+  uint64_t mark;                // kMark where the facts hold
+  uint64_t signals_at;          // where the first words of signals begin in the resource window
+  void* calls;                  // for the library; null for a GPU, which has nothing ahead of it
 };
 
 // A descriptor before packing into words, and after unpacking.

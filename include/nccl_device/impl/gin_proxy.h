@@ -66,7 +66,7 @@ class GinPoster {
   NCCL_DEVICE_INLINE void Post(uint32_t queue, const GinOperation& operation) const {
     const GinDescriptor descriptor = PackGin(operation);
 #if !NCCL_CHECK_CUDACC
-    if (tuttiHostGinDo(handle_, context_, queue, descriptor.words) != 0) return;
+    if (tuttiHostGinCarryOut(handle_, context_, queue, descriptor.words) != 0) return;
 #endif
     const uint32_t size = LoadConstant(&queues_->queueSize);
     const uint32_t index = cuda::atomic_ref<uint32_t>(LoadConstant(&queues_->pis)[queue])
@@ -105,7 +105,7 @@ class GinPoster {
       PauseProcessor();
       return rounds.AnotherAtOnce();
     }
-    tuttiHostGinWait(handle_, context_, rounds.rounds());
+    tuttiHostGinPass(handle_, context_, rounds.rounds());
     return rounds.AnotherAtOnce();
 #endif
   }

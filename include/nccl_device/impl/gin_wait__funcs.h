@@ -37,6 +37,25 @@ NCCL_DEVICE_INLINE uint64_t* ncclGin_BackendMask<mask>::SignalWord(ncclGinSignal
   if (IsDirect()) return Direct().SignalWord(signal);
   return tutti::device::LoadConstant(&Context().signals) + signal;
 }
+
+// Returns what was added to a signal. On a host with a proxy the ranks outside of the LSA team add
+// to a word of their own (GinHead). Both words only grow. A sum of loads one after the other
+// therefore lies between the sums at the two moments.
+template <unsigned mask>
+NCCL_DEVICE_INLINE uint64_t ncclGin_BackendMask<mask>::SumOfSignal(ncclGinSignal_t signal,
+                                                                   cuda::memory_order order) const {
+  uint64_t* const word = SignalWord(signal);
+  uint64_t sum = tutti::device::LoadWord(word, order);
+#if !NCCL_CHECK_CUDACC
+  const tutti::device::GinHead* const head = comm.lsaSize != comm.nRanks ? Head() : nullptr;
+  if (head != nullptr) {
+    const uint64_t distance = head->network_signals_at - head->signals_at;
+    sum += tutti::device::LoadWord(word + distance / sizeof(uint64_t), order);
+  }
+#endif
+  return sum;
+}
+
 template <unsigned mask>
 NCCL_DEVICE_INLINE uint64_t* ncclGin_BackendMask<mask>::CounterWord(
     ncclGinCounter_t counter) const {
@@ -153,8 +172,7 @@ NCCL_DEVICE_INLINE uint64_t ncclGin_BackendMask<mask>::readSignal(ncclGinSignal_
   if (!HasSignal(signal)) return 0;
   const uint64_t reset_at =
       IsDirect() ? 0 : tutti::device::LoadConstant(&Context().signalOffsets)[signal];
-  return tutti::device::LowestBits(tutti::device::LoadWord(SignalWord(signal), order) - reset_at,
-                                   bits);
+  return tutti::device::LowestBits(SumOfSignal(signal, order) - reset_at, bits);
 }
 
 template <unsigned mask>
@@ -233,13 +251,12 @@ NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::resetCounter(ncclGinCounter_t
 template <unsigned mask>
 NCCL_DEVICE_INLINE void ncclGin_BackendMask<mask>::resetSignal(ncclGinSignal_t signal) const {
   if (!HasSignal(signal)) return;
-  uint64_t* const word = SignalWord(signal);
-  // The word of a proxy's signal goes on counting, and reads subtract its value at the reset.
+  // The words of a proxy's signal go on counting, and reads subtract their sum at the reset.
   if (IsDirect())
-    cuda::atomic_ref<uint64_t>(*word).store(0, cuda::memory_order_relaxed);
+    cuda::atomic_ref<uint64_t>(*SignalWord(signal)).store(0, cuda::memory_order_relaxed);
   else
     tutti::device::LoadConstant(&Context().signalOffsets)[signal] =
-        tutti::device::LoadWord(word, cuda::memory_order_relaxed);
+        SumOfSignal(signal, cuda::memory_order_relaxed);
   _signalShadows[signal] = 0;
 }
 

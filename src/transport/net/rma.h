@@ -19,7 +19,9 @@
 // - A reader at the target that loads a signal's value with acquire order also sees the bytes of
 //   the signal's put.
 // - Signals and atomics on one word of a target are atomic with respect to each other, over all
-//   comms of one device of the target.
+//   comms of one device of the target. Whether they are also atomic with additions by the target's
+//   processors depends on the network (NetRma::AtomicWithProcessors). Where they are not, processors
+//   must not add to a word to which the network adds.
 // - Test reports a request as done when the request's local buffer may be used again. For a get or
 //   an atomic this means that the bytes have come. Only Iflush says that puts and signals have
 //   arrived.
@@ -102,8 +104,12 @@ class NetRma {
  public:
   virtual ~NetRma() = default;
   virtual Result<std::unique_ptr<NetRmaListener>> Listen(int device) = 0;
+  // A rank may connect to a listener of its own. Does not wait for the listener's Accept.
   virtual Result<std::unique_ptr<NetRmaComm>> Connect(int device, const NetHandle& handle,
                                                       const WaitLimits& limits) = 0;
+  // Returns whether signals and atomics on words of this host are atomic with additions by its
+  // processors.
+  virtual bool AtomicWithProcessors() const = 0;
 };
 
 }  // namespace tutti

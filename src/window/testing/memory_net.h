@@ -39,8 +39,12 @@ class MemoryNet final : public Net {
   std::atomic<bool> held = false;
   // While set, only the last of the requests under way can end.
   std::atomic<bool> backwards = false;
+  // While set, the network says that its additions are not atomic with those of processors.
+  std::atomic<bool> adds_alone = false;
   // While set, nobody can connect.
   std::atomic<bool> refuses = false;
+  // So many of the next connections are refused.
+  std::atomic<int> num_refused = 0;
   std::atomic<int> num_puts = 0, num_gets = 0, num_flushes = 0;
 
  private:
@@ -181,10 +185,12 @@ class MemoryNet final : public Net {
     }
     Result<std::unique_ptr<NetRmaComm>> Connect(int, const NetHandle& handle,
                                                 const WaitLimits&) override {
-      if (net_.refuses) return RemoteError("the network is down");
+      if (net_.refuses || net_.num_refused.fetch_sub(1) > 0)
+        return RemoteError("the network is down");
       net_.NoteConnected(handle);
       return std::unique_ptr<NetRmaComm>(new Comm(net_));
     }
+    bool AtomicWithProcessors() const override { return !net_.adds_alone; }
 
    private:
     MemoryNet& net_;

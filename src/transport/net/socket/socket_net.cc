@@ -163,6 +163,8 @@ class SocketNetImpl final : public Net {
       TUTTI_ASSIGN(SocketSet sockets, net_.ConnectSet(device, handle, kRmaHandleMagic, limits));
       return MakeRmaComm(std::move(sockets), net_.helpers_);
     }
+    // A processor of the target adds.
+    bool AtomicWithProcessors() const override { return true; }
 
    private:
     SocketNetImpl& net_;

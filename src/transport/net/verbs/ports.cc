@@ -24,11 +24,12 @@ bool PortSet::AddSpares(std::span<const UsedPort> others) {
   return ports.size() > before;
 }
 
-bool PortSet::HaveAtomics() const {
-  return std::all_of(ports.begin(), ports.begin() + static_cast<ptrdiff_t>(own),
-                     [](const UsedPort& port) {
-                       return port.nic->device().attributes().atomic_cap != IBV_ATOMIC_NONE;
-                     });
+ibv_atomic_cap PortSet::Atomics() const {
+  static_assert(IBV_ATOMIC_NONE < IBV_ATOMIC_HCA && IBV_ATOMIC_HCA < IBV_ATOMIC_GLOB);
+  ibv_atomic_cap weakest = IBV_ATOMIC_GLOB;
+  for (const UsedPort& port : std::span(ports).first(own))
+    weakest = std::min(weakest, port.nic->device().attributes().atomic_cap);
+  return weakest;
 }
 
 size_t PortSet::FirstOfNic(size_t port) const {

@@ -44,8 +44,10 @@ struct PortSet {
   // the set has room. Returns whether a spare was added.
   bool AddSpares(std::span<const UsedPort> others);
   void DropSpares() { ports.erase(ports.begin() + static_cast<ptrdiff_t>(own), ports.end()); }
-  // Returns whether the NICs of the own ports have atomic operations.
-  bool HaveAtomics() const;
+  // Returns the weakest kind of atomic operations of the own ports' NICs. IBV_ATOMIC_HCA: they are
+  // atomic among the operations of one NIC; IBV_ATOMIC_GLOB: with those of processors, too.
+  ibv_atomic_cap Atomics() const;
+  bool HaveAtomics() const { return Atomics() != IBV_ATOMIC_NONE; }
   // Returns the first port of the set with the same NIC as `port`.
   size_t FirstOfNic(size_t port) const;
   // Registers memory with the NIC of each port. A spare whose NIC refuses gets no registration.

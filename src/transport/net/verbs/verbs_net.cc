@@ -141,6 +141,10 @@ class VerbsNetImpl final : public Net {
     Result<std::unique_ptr<NetRmaListener>> Listen(int device) override;
     Result<std::unique_ptr<NetRmaComm>> Connect(int device, const NetHandle& handle,
                                                 const WaitLimits& limits) override;
+    bool AtomicWithProcessors() const override {
+      return std::all_of(net_.sets_.begin(), net_.sets_.end(),
+                         [](const PortSet& ports) { return ports.Atomics() == IBV_ATOMIC_GLOB; });
+    }
 
    private:
     VerbsNetImpl& net_;
