@@ -35,11 +35,9 @@ Status Launch(const tuttiHostLaunch_t* given, tuttiHostKernel_t kernel, void* ar
   return Status::Ok();
 }
 
-// A card's side of a handle refuses every kernel that asks for a proxy.
-void RefuseOldKernel(void* handle) {
+bool RefuseOldKernel(void* handle) {
   GinHostCalls* const calls = GinHostCalls::Of(handle);
-  GinProxy* const proxy = calls != nullptr ? calls->AsProxy() : nullptr;
-  if (proxy != nullptr) proxy->RefuseOldKernel();
+  return calls != nullptr && calls->RefuseOldKernel();
 }
 
 }  // namespace
@@ -78,13 +76,13 @@ void tuttiHostGinPass(void* handle, uint32_t context, unsigned int round) {
   if (auto* const calls = tutti::GinHostCalls::Of(handle)) return calls->Wait(context, round);
   tutti::PauseInGrid(round);
 }
-int tuttiHostGinDo(void* handle, uint32_t, uint32_t, const uint64_t*) {
-  tutti::api::RefuseOldKernel(handle);
-  return 1;
+int tuttiHostGinDo(void* handle, uint32_t context, uint32_t queue, const uint64_t* words) {
+  if (tutti::api::RefuseOldKernel(handle)) return 1;
+  return tuttiHostGinCarryOut(handle, context, queue, words);
 }
-void tuttiHostGinWait(void* handle, uint32_t, unsigned int round) {
-  tutti::api::RefuseOldKernel(handle);
-  tutti::PauseInGrid(round);
+void tuttiHostGinWait(void* handle, uint32_t context, unsigned int round) {
+  if (tutti::api::RefuseOldKernel(handle)) return tutti::PauseInGrid(round);
+  tuttiHostGinPass(handle, context, round);
 }
 void tuttiHostGinMissing(void* handle, int is_signal, uint32_t number) {
   if (auto* const calls = tutti::GinHostCalls::Of(handle))

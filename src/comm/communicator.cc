@@ -103,11 +103,13 @@ Result<SymmetricMemory::Outcome> Communicator::Register(const SymmetricMemory::R
   const JointRanks ranks = this->ranks();
   TUTTI_ASSIGN(SymmetricMemory::Outcome outcome, symmetric_->Register(request, ranks));
   if (outcome.window == nullptr) return outcome;
-  TUTTI_TRY(ShareWithOthers(*outcome.window, use, ranks));
-  TUTTI_ASSIGN(Agreement direct, device_communicators_.ShareDirect(*outcome.window));
-  if (!direct.go_on()) {
+  TUTTI_ASSIGN(Agreement shared, ShareWithOthers(*outcome.window, use, ranks));
+  if (shared.go_on()) {
+    TUTTI_ASSIGN(shared, device_communicators_.ShareDirect(*outcome.window));
+  }
+  if (!shared.go_on()) {
     TUTTI_TRY(DeregisterWindow(outcome.window->handle));
-    return SymmetricMemory::Outcome{.refusal = std::move(direct.refusal)};
+    return SymmetricMemory::Outcome{.refusal = std::move(shared.refusal)};
   }
   UseInOperations(*outcome.window, (request.flags & NCCL_WIN_COLL_SYMMETRIC) != 0);
   return outcome;
@@ -152,21 +154,22 @@ Result<OneSided*> Communicator::one_sided() {
 
 // Lets ranks outside the team reach a window by one-sided calls. The first window, on GPUs the
 // first of the program's own, makes the common parts of all windows. All ranks call this together.
-Status Communicator::ShareWithOthers(const Window& window, WindowUse use, const JointRanks& ranks) {
-  if (!CanDoOneSided()) return Status::Ok();
+Result<Agreement> Communicator::ShareWithOthers(const Window& window, WindowUse use,
+                                                const JointRanks& ranks) {
+  if (!CanDoOneSided()) return Agreement();
   Result<OneSided*> one_sided = this->one_sided();
   if (!one_sided.ok()) {
     if (device_->manner().one_sided_on_streams) {
-      if (use == WindowUse::kResource) return Status::Ok();
+      if (use == WindowUse::kResource) return Agreement();
       Status made = MakeGpuOneSided();
       const MutexLock lock(registrations_mutex_);
       why_no_one_sided_ = std::move(made);
-      return Status::Ok();
+      return Agreement();
     }
     TUTTI_TRY(MakeOneSided(ranks));
     one_sided = this->one_sided();
   }
-  if (!one_sided.ok() || (*one_sided)->remote() == nullptr) return Status::Ok();
+  if (!one_sided.ok() || (*one_sided)->remote() == nullptr) return Agreement();
   return (*one_sided)->remote()->Share(window, use == WindowUse::kResource, ranks.limits());
 }
 
@@ -194,7 +197,7 @@ Status Communicator::MakeOneSided(const JointRanks& ranks) {
                                                        .device = network.device,
                                                        .groups = network.groups,
                                                        .watch = watch_.get()}));
-    TUTTI_TRY(parts.remote->Share(*counters.window, true, ranks.limits()));
+    TUTTI_TRY(parts.remote->Share(*counters.window, true, ranks.limits()).status());
   }
   const MutexLock lock(registrations_mutex_);
   one_sided_ = std::make_unique<HostOneSided>(std::move(parts));

@@ -182,7 +182,7 @@ class Communicator {
   Result<Agreement> GiveBackMemory(const Status& wrong);
   Result<Agreement> TakeBackMemory();
   Result<SymmetricMemory::Outcome> Register(const SymmetricMemory::Request& request, WindowUse use);
-  Status ShareWithOthers(const Window& window, WindowUse use, const JointRanks& ranks);
+  Result<Agreement> ShareWithOthers(const Window& window, WindowUse use, const JointRanks& ranks);
   Status MakeOneSided(const JointRanks& ranks);
   Status MakeGpuOneSided();
   void LogTransports() const;

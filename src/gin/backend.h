@@ -32,6 +32,9 @@ class GinHostCalls {
   // Stops the communicator, because a kernel puts to a rank outside the connections of its
   // contexts.
   virtual void NoteUnreached(int /*rank*/) {}
+  // Stops the communicator for a kernel that knows one word of a signal, where the kernel may miss
+  // signals. Returns whether the communicator was stopped.
+  virtual bool RefuseOldKernel() { return false; }
   // Looks why a wait has ended early, and stops the communicator where the network is the reason.
   virtual void NoteFailed() {}
 

@@ -99,12 +99,15 @@ void GinProxy::NoteMissing(bool is_signal, uint32_t number) {
   Refuse(std::move(driven));
 }
 
-void GinProxy::RefuseOldKernel() {
+// Only signals of other hosts have a second word.
+bool GinProxy::RefuseOldKernel() {
+  if (connections_.empty()) return false;
   GinQueues::Driven driven;
   driven.failure = InvalidUsage(
       "the kernel was compiled with headers of an earlier version of Tutti, and would miss signals "
       "of other hosts: compile the program again");
   Refuse(std::move(driven));
+  return true;
 }
 
 // Stops the communicator for an impossible operation, with the name of the kernel's thread.

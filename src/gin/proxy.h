@@ -76,7 +76,7 @@ class GinProxy final : public GinBackend, public GinHostCalls {
   bool Do(uint32_t context, uint32_t queue, const uint64_t* words);
   // Stops the communicator, because the calling kernel was compiled with headers that know one word
   // of a signal (device::GinHead).
-  void RefuseOldKernel();
+  bool RefuseOldKernel() override;
   void NoteMissing(bool is_signal, uint32_t number) override;
   // Carries out posted operations of a queue, as far as no other rank is needed.
   void RingDoorbell(uint32_t context, uint32_t queue);

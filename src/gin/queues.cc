@@ -188,7 +188,7 @@ Result<bool> GinQueues::Take(uint32_t number, bool inside) {
   return true;
 }
 
-Result<bool> GinQueues::HasOldestEnded(Queue& queue, RmaConnection& connection) {
+Result<bool> GinQueues::HasOldestEnded(Queue& queue, RmaConnection& connection, bool* moved) {
   Flight& flight = queue.flights.front();
   if (flight.request != nullptr) {
     TUTTI_ASSIGN(const bool done, connection.Test(*flight.request));
@@ -197,6 +197,7 @@ Result<bool> GinQueues::HasOldestEnded(Queue& queue, RmaConnection& connection) 
   }
   if (!flight.confirms || queue.flights.size() > 1) return true;
   TUTTI_ASSIGN(flight.request, connection.Flush());
+  *moved = true;
   flight.confirms = flight.request == nullptr;
   return false;
 }
@@ -205,7 +206,7 @@ Result<bool> GinQueues::HasOldestEnded(Queue& queue, RmaConnection& connection) 
 Status GinQueues::Complete(uint32_t number, RmaConnection& connection, bool* moved) {
   Queue& queue = queues_[number];
   while (!queue.flights.empty()) {
-    TUTTI_ASSIGN(const bool ended, HasOldestEnded(queue, connection));
+    TUTTI_ASSIGN(const bool ended, HasOldestEnded(queue, connection, moved));
     if (!ended) break;
     CountDone(number, queue.flights.front().counter);
     queue.flights.pop_front();

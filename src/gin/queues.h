@@ -90,7 +90,8 @@ class GinQueues {
   Status DriveQueue(uint32_t number) TUTTI_REQUIRES(mutex_);
   Status DriveConnection(uint32_t number, RmaConnection& connection) TUTTI_REQUIRES(mutex_);
   Result<bool> Take(uint32_t number, bool inside) TUTTI_REQUIRES(mutex_);
-  Result<bool> HasOldestEnded(Queue& queue, RmaConnection& connection) TUTTI_REQUIRES(mutex_);
+  Result<bool> HasOldestEnded(Queue& queue, RmaConnection& connection, bool* moved)
+      TUTTI_REQUIRES(mutex_);
   Status Complete(uint32_t number, RmaConnection& connection, bool* moved) TUTTI_REQUIRES(mutex_);
   void CountDone(uint32_t number, const std::optional<uint32_t>& counter) TUTTI_REQUIRES(mutex_);
   void IncreaseCounter(const std::optional<uint32_t>& counter);

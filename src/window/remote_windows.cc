@@ -227,13 +227,15 @@ Status RemoteWindows::Hear(int peer, uint32_t tag, std::span<std::byte> message,
 }
 
 // In a group a rank's key is only the notice of its registration.
-Status RemoteWindows::Share(const Window& window, bool holds_signals, const WaitLimits& limits) {
+Result<Agreement> RemoteWindows::Share(const Window& window, bool holds_signals,
+                                       const WaitLimits& limits) {
   ++joint_call_;
   NetRegion region = {window.own.data(), window.own.size()};
   region.holds_signals = holds_signals || (window.flags & NCCL_WIN_STRICT_ORDERING) != 0;
   std::vector<int> peers = RanksOutside();
   if (!processors_add_ && (window.flags & NCCL_WIN_STRICT_ORDERING) != 0) {
-    TUTTI_TRY(JoinTeam(limits));
+    TUTTI_ASSIGN(Agreement joined, JoinTeam(limits));
+    if (!joined.go_on()) return joined;
     const std::vector<int> team = RanksOfTeam();
     peers.insert(peers.end(), team.begin(), team.end());
   }
@@ -262,7 +264,7 @@ Status RemoteWindows::Share(const Window& window, bool holds_signals, const Wait
     const MutexLock lock(mutex_);
     if (!joint) shared_[peer][window.handle].theirs = theirs;
   }
-  return Status::Ok();
+  return Agreement();
 }
 
 void RemoteWindows::Forget(ncclWindow_t window) {

@@ -8,8 +8,8 @@
 //
 // The atomic operations of most NICs are atomic among the operations of one NIC only
 // (IBV_ATOMIC_HCA). If the processor of this rank and a NIC add to one word, an addition may be
-// lost. Over such networks (ProcessorsAdd) all ranks add to a window's words by the NIC of the
-// window's rank, also the ranks of the team and the rank itself. The first window with
+// lost. Over such networks (ProcessorsAdd returns false) all ranks add to a window's words by the
+// NIC of the window's rank, also the ranks of the team and the rank itself. The first window with
 // NCCL_WIN_STRICT_ORDERING, where signals may lie, then makes connections within the team:
 //
 //   rank of the team ── queue pair on the NIC of the other rank ──▶ that NIC ──▶ word
@@ -66,8 +66,9 @@ class RemoteWindows {
   // their parts. Does the same for the ranks of the team where they add to words of the window by
   // the network. All ranks call it together, for the same window. `holds_signals` says that signals
   // are added in the window; a window with NCCL_WIN_STRICT_ORDERING always takes signals. `limits`
-  // and failures are as those of Connect; Forget also ends a window after a failure.
-  Status Share(const Window& window, bool holds_signals, const WaitLimits& limits);
+  // and failures are as those of Connect; Forget also ends a window after a failure. Where a team
+  // cannot be joined, all ranks agree not to go on, and nothing is shared.
+  Result<Agreement> Share(const Window& window, bool holds_signals, const WaitLimits& limits);
   // Ends the reach of other ranks to this rank's part. A later put breaks the putting rank's
   // connection.
   void Forget(ncclWindow_t window);
@@ -143,9 +144,8 @@ class RemoteWindows {
   Status JoinGroup();
   Status OpenGroup(uint64_t name, uint64_t number);
   Status ConnectAll();
-  Status JoinTeam(const WaitLimits& limits) TUTTI_EXCLUDES(mutex_);
-  Status ConnectTeam(Links& links, const WaitLimits& limits);
-  Status Agree(const Status& mine, const WaitLimits& limits) const;
+  Result<Agreement> JoinTeam(const WaitLimits& limits) TUTTI_EXCLUDES(mutex_);
+  Result<Agreement> ConnectTeam(Links& links, const WaitLimits& limits);
   Status ListenToTeam(Listeners& listeners);
   Status ConnectToTeam(Links& links, const Listeners& listeners, const WaitLimits& limits);
   Status AcceptTeam(Links& links, const Listeners& listeners, const WaitLimits& limits);

@@ -11,38 +11,35 @@ namespace tutti {
 
 // Joins the ranks of the team for additions to words, unless the ranks are joined already. Either
 // all ranks keep connections, or no rank does.
-Status RemoteWindows::JoinTeam(const WaitLimits& limits) {
+Result<Agreement> RemoteWindows::JoinTeam(const WaitLimits& limits) {
   {
     const MutexLock lock(mutex_);
-    if (!team_links_.empty()) return Status::Ok();
+    if (!team_links_.empty()) return Agreement();
   }
   Links links;
   if (group_) {
     for (const int peer : RanksOfTeam()) AddLink(links, peer, Serve(group_->MakeComm(peer)));
   } else {
-    TUTTI_TRY(ConnectTeam(links, limits));
+    TUTTI_ASSIGN(Agreement connected, ConnectTeam(links, limits));
+    if (!connected.go_on()) return connected;
   }
   const MutexLock lock(mutex_);
   team_links_ = std::move(links);
-  return Status::Ok();
+  return Agreement();
 }
 
 // Connects every rank of the team to every rank of the team, in joint steps. A failed rank tells
 // all ranks at the end of the step, and no rank waits for a failed rank.
-Status RemoteWindows::ConnectTeam(Links& links, const WaitLimits& limits) {
-  Listeners listeners;
-  TUTTI_TRY(Agree(ListenToTeam(listeners), limits));
-  TUTTI_TRY(Agree(ConnectToTeam(links, listeners, limits), limits));
-  return Agree(AcceptTeam(links, listeners, limits), limits);
-}
-
-// Returns the failure of the first rank whose `mine` is not ok; the same on all ranks.
-Status RemoteWindows::Agree(const Status& mine, const WaitLimits& limits) const {
+Result<Agreement> RemoteWindows::ConnectTeam(Links& links, const WaitLimits& limits) {
   JointRanks ranks = parts_.ranks;
   ranks.deadline = limits.deadline;
   ranks.abort_flag = limits.abort_flag;
-  TUTTI_ASSIGN(Agreement agreement, ranks.Agree(mine));
-  return std::move(agreement.refusal);
+  Listeners listeners;
+  TUTTI_ASSIGN(Agreement listening, ranks.Agree(ListenToTeam(listeners)));
+  if (!listening.go_on()) return listening;
+  TUTTI_ASSIGN(Agreement connecting, ranks.Agree(ConnectToTeam(links, listeners, limits)));
+  if (!connecting.go_on()) return connecting;
+  return ranks.Agree(AcceptTeam(links, listeners, limits));
 }
 
 Status RemoteWindows::ListenToTeam(Listeners& listeners) {

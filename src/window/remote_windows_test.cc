@@ -48,15 +48,16 @@ class Rank {
     remote = std::move(made).value();
   }
   Status ShareAll() {
-    TUTTI_TRY(remote->Share(window, false, {}));
-    return remote->Share(signals, true, {});
+    TUTTI_ASSIGN(const Agreement shared, remote->Share(window, false, {}));
+    TUTTI_TRY(shared.refusal);
+    return remote->Share(signals, true, {}).status();
   }
   Status Put(int peer, uint64_t offset, std::span<const std::byte> bytes) {
     return remote->Put(peer, {window.handle, offset}, bytes,
                        {signals.handle, At(number) * sizeof(uint64_t)});
   }
   // Shares the window once more, under another handle, as a window for signals.
-  Status ShareStrict() {
+  Result<Agreement> ShareStrict() {
     strict = window;
     strict.handle = reinterpret_cast<ncclWindow_t>(&data[8]);
     strict.flags = NCCL_WIN_STRICT_ORDERING;
@@ -237,13 +238,14 @@ TEST_F(RemoteWindowsTest, ATeamThatOneRankCannotJoinIsJoinedByNone) {
     rank.Meet();
     if (rank.number == 0) net_->num_refused = 1;
     rank.Meet();
-    const Status failed = rank.ShareStrict();
-    EXPECT_EQ(failed.code(), Code::kRemoteError);
-    EXPECT_NE(failed.message().find("the network is down"), std::string::npos) << failed.message();
+    const Result<Agreement> shared = rank.ShareStrict();
+    ASSERT_TRUE(shared.ok()) << shared.status().message();
+    EXPECT_EQ(shared->refusal.code(), Code::kRemoteError);
+    EXPECT_NE(shared->refusal.message().find("the network is down"), std::string::npos);
     rank.remote->Forget(rank.strict.handle);
     const std::vector<int> team = {rank.parts.team.first, rank.parts.team.first + 1};
     for (const int peer : team) EXPECT_EQ(rank.remote->FindConnection(peer), nullptr);
-    EXPECT_TRUE(rank.ShareStrict().ok());
+    EXPECT_TRUE(rank.ShareStrict()->go_on());
     for (const int peer : team) EXPECT_NE(rank.remote->FindConnection(peer), nullptr);
   });
 }

@@ -353,7 +353,7 @@ Qp* PairOf(const ibv_async_event& event) {
 
 // A pause each time would be long on a busy machine.
 void PauseByChance() {
-  static std::minstd_rand chance(TheState().delivery.seed);  // only for the NIC's thread
+  static std::minstd_rand chance;  // only for the NIC's thread
   if (chance() % 8 == 0) std::this_thread::yield();
 }
 
