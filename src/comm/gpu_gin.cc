@@ -135,7 +135,9 @@ Result<std::shared_ptr<const Window>> GpuGin::MakeWindow(uint64_t bytes, uint64_
 }
 
 Status GpuGin::Share(const Window& window, const WaitLimits& limits) {
-  return remote_ ? remote_->Share(window, /*holds_signals=*/true, limits) : Status::Ok();
+  if (!remote_) return Status::Ok();
+  TUTTI_ASSIGN(Agreement shared, remote_->Share(window, /*holds_signals=*/true, limits));
+  return std::move(shared.refusal);
 }
 
 void GpuGin::Drop(const Window& window) {
